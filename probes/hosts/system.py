@@ -40,7 +40,7 @@ def read_locked_memory(system: Facts, ranks: int) -> Reading:
     soft = limits["locked_bytes"][0]
     if limits["locks_any"] or soft == UNLIMITED:
         return Reading(ram, "the size of the node's memory could not be read")
-    return Reading(soft / GIB, text=f"a worker may lock {soft / 2**20:g} MiB of memory")
+    return Reading(soft / GIB, text=f"a worker may lock {soft // 2**10} KiB of memory")
 
 
 def read_shared_memory(system: Facts, ranks: int) -> Reading:

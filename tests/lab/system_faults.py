@@ -77,8 +77,8 @@ def _limit_files(_lab: Lab, node: Node, value: int) -> str:
 
 def _limit_memory(lab: Lab, node: Node, value: int) -> str:
     """Restart Ray without the right to lock memory: root is not bound by the limit with it."""
-    limit = f"--memlock={value * 1024}:{value * 1024}"
-    node.plant({"before": ["setpriv", "--bounding-set=-ipc_lock", "prlimit", limit]})
+    limit = f"--memlock={value * 1024}:"  # the soft limit: a higher hard one needs another right
+    node.plant({"before": ["prlimit", limit, "setpriv", "--bounding-set=-ipc_lock"]})
     _restart(lab, node)
     return f"Ray's processes may lock {value} KiB"
 
@@ -154,9 +154,13 @@ def _start_stray(lab: Lab, name: str) -> str:
     options = ["--head", "--port", str(STRAY_PORT), "--node-ip-address", here]
     options += ["--num-cpus", "0", "--num-gpus", "0", "--object-store-memory", "80000000"]
     options += ["--min-worker-port", "0", "--max-worker-port", "0", "--disable-usage-stats"]
-    options += ["--include-dashboard", "false", "--ray-client-server-port", "0"]
+    options += ["--include-dashboard", "false", "--ray-client-server-port", "7398"]
     command = ["env", f"RAY_TMPDIR={STRAY}", *node.ray_program(), "start", *options]
-    node.run(*command, "--temp-dir", STRAY, seconds=STRAY_SECONDS)
+    try:
+        node.run(*command, "--temp-dir", STRAY, seconds=STRAY_SECONDS)
+    except BaseException:
+        _end_stray(lab, name)
+        raise
     return f"{node.name}: a raylet of another cluster runs"
 
 

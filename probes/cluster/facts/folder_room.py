@@ -25,8 +25,8 @@ def read_room(path: str, mounts: str = "/proc/self/mountinfo") -> dict[str, Any]
     has_files = found.f_files > 0
     return {
         **room,
-        "size_gib": round(found.f_blocks * found.f_frsize / 2**30, 3),
-        "free_gib": round(found.f_bavail * found.f_frsize / 2**30, 3),
+        "size_gib": round(found.f_blocks * found.f_frsize / 2**30, 6),
+        "free_gib": round(found.f_bavail * found.f_frsize / 2**30, 6),
         # Ray computes its share in use the same way, from what an ordinary user may take.
         "free_share": found.f_bavail / found.f_blocks if found.f_blocks else 1.0,
         "free_files": found.f_favail if has_files else None,

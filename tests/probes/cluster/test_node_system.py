@@ -155,7 +155,7 @@ def test_the_group_of_a_hybrid_machine_is_found(tmp_path: Path) -> None:
 def test_a_folder_has_its_room(tmp_path: Path) -> None:
     found, size = read_room(str(tmp_path)), os.statvfs(tmp_path)
     assert found["error"] == ""
-    assert found["size_gib"] == round(size.f_blocks * size.f_frsize / 2**30, 3)
+    assert found["size_gib"] == round(size.f_blocks * size.f_frsize / 2**30, 6)
     assert found["free_share"] == pytest.approx(size.f_bavail / size.f_blocks, abs=0.01)
     assert 0 < found["free_gib"] <= found["size_gib"]
     assert not list(tmp_path.iterdir()), "the file that was tried is gone"

@@ -53,7 +53,7 @@ FAULTS: list[tuple[str, str, dict[str, Any], str]] = [
     ),
     (
         "locked_memory", "HOST-LOCKED-MEMORY", {"limits": {"locked_bytes": [8 * 2**20, -1]}},
-        "n1: a worker may lock 8 MiB of memory",
+        "n1: a worker may lock 8192 KiB of memory",
     ),
     (
         "shared_memory", "HOST-SHARED-MEMORY",
