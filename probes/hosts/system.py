@@ -97,12 +97,14 @@ def free_share(room: Facts, enough_gib: float | None = TEMPORARY_GIB) -> float:
 def read_strays(system: Facts, ranks: int) -> Reading:
     """Count the raylets of other clusters.  The node's own must be seen, or none can be."""
     found = system["raylets"]
-    others = found["others"]
+    others = [one for one in found["others"] if one["session"]]
+    if len(others) < len(found["others"]) and not others:
+        return Reading(None, "a raylet does not name its session on its command line")
     if not others and found["hidden"]:
         return Reading(None, "processes of other users are hidden (/proc has option hidepid)")
     if not others and not found["own"]:
         return Reading(None, "the node's own raylet is not among the processes that a worker sees")
-    names = (f"process {one['pid']} ({one['session'] or 'no session'})" for one in others)
+    names = (f"process {one['pid']} ({one['session']})" for one in others)
     return Reading(len(others), text=f"raylets of another cluster run: {join_names(names)}")
 
 

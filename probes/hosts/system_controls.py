@@ -17,7 +17,7 @@ from probes.hosts.system import GIB, judge_system
 Facts = Mapping[str, Any]
 NO_ROOM = "/proc"  # a folder in which no file can be written, on every node
 OTHER_SESSION = "seatrial_control"
-START_SECONDS = 30.0  # for one small process to start on a busy node
+END_SECONDS = 10.0  # for one small process to end on a busy node
 # Lowers its own soft limits, leaves root (whom some limits do not bind), takes the name of a
 # raylet, and waits until its input ends.
 CHILD = """
@@ -51,10 +51,20 @@ def read_strained_system(limits: Mapping[str, int]) -> dict[str, Any]:
     )
     try:
         assert child.stdout is not None
-        child.stdout.readline()
+        if not child.stdout.readline():
+            raise RuntimeError("the process with low limits did not start")
         return read_node_system(str(child.pid), NO_ROOM)
     finally:
-        child.communicate(timeout=START_SECONDS)  # its input ends, and so does it
+        end_child(child)
+
+
+def end_child(child: subprocess.Popen[str]) -> None:
+    """End the input of a process, and so the process."""
+    try:
+        child.communicate(timeout=END_SECONDS)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.communicate()
 
 
 def control_strained_process(
@@ -73,7 +83,8 @@ def control_strained_process(
     planted = halve_limits(ranks.get(victim["node"], 1), measure)
     answers = cluster.on_each_node(read_strained_system, each={victim["node"]: planted})
     if victim["node"] not in answers:
-        measure.control("strained process", fault, None, saw=f"{victim['name']} does not answer")
+        why = cluster.errors.get(victim["node"], "no answer in time")
+        measure.control("strained process", fault, None, saw=f"{victim['name']}: {why}")
         return
     system = answers[victim["node"]]
     trial = measure.trial()

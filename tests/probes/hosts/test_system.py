@@ -96,8 +96,8 @@ FAULTS: list[tuple[str, str, dict[str, Any], str]] = [
     ),
     (
         "stray_raylets", "HOST-STRAY-RAYLET",
-        {"raylets": {"others": [{"pid": 5, "session": ""}], "hidden": True}},
-        "n1: raylets of another cluster run: process 5 (no session)",
+        {"raylets": {"others": [OTHER, {"pid": 5, "session": ""}], "hidden": True}},
+        "n1: raylets of another cluster run: process 4711 (session_of_bob)",
     ),
 ]  # fmt: skip
 
@@ -177,6 +177,11 @@ def test_a_part_that_cannot_be_read_proves_nothing(part: str, measures: list[str
             "shared_memory",
             {"shared_memory": {"size_gib": 0.0}, "settings": {"ram_gib": None}},
             "neither its size nor memory could be read",
+        ),
+        (
+            "stray_raylets",
+            {"raylets": {"own": 0, "others": [{"pid": 5, "session": ""}]}},
+            "a raylet does not name its session",
         ),
         ("stray_raylets", {"raylets": {"own": 0}}, "own raylet is not among the processes"),
         ("stray_raylets", {"raylets": {"hidden": True}}, "hidepid"),
@@ -326,8 +331,20 @@ def test_a_node_that_answers_no_control_proves_nothing() -> None:
     cluster.strained = None
     result = run_system(cluster, **RDMA)
     (control,) = [c for c in result.controls if c.name == "strained process"]
-    assert (control.caught, control.saw) == (None, "n2 does not answer")
+    assert (control.caught, control.saw) == (None, "n2: no answer in time")
     assert result.verdict is Verdict.UNPROVEN
+    cluster.errors["id2"] = "RuntimeError: no process"
+    (control,) = [c for c in run_system(cluster).controls if c.name == "strained process"]
+    assert control.saw == "n2: RuntimeError: no process"
+
+
+def test_a_control_process_that_does_not_start_is_an_error() -> None:
+    child = 'import sys; sys.exit("no memory")'
+    with (
+        patch("probes.hosts.system_controls.CHILD", child),
+        pytest.raises(RuntimeError, match="did not start"),
+    ):
+        read_strained_system({})
 
 
 def test_the_controls_limits_are_half_of_what_is_owed() -> None:
