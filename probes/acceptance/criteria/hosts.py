@@ -20,7 +20,7 @@ SYSTEM = {
     ),
     "locked_memory": default_measure(
         "GiB",
-        "RDMA locks its buffers: 4 MiB for each of 32 channels to 32 ranks. NCCL asks for no limit",
+        "RDMA locks its buffers: 4 MiB for each of 32 channels to 32 ranks; NCCL asks for no limit",
         low=4,
     ),
     "shared_memory": default_measure(
@@ -33,7 +33,7 @@ SYSTEM = {
     ),
     "temp_room": default_measure(
         "ratio",
-        "Ray stores no more objects when 95 % of the disk is in use (local_fs_capacity_threshold)",
+        "Ray stores no more objects with 95 % of a disk in use, its local_fs_capacity_threshold",
         low=0.05,
     ),
     "stray_raylets": default_measure(
