@@ -57,6 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register markers and read the environment twins.  Raises UsageError for probes with -n."""
     config.addinivalue_line("markers", "criterion(id): the row of the acceptance table it proves")
     config.addinivalue_line("markers", "tier(name): only runs in this tier and the longer ones")
+    config.addinivalue_line("markers", "last: runs after all other probes")
     config.addinivalue_line("markers", "uses(module): only runs where the module is installed")
     config.addinivalue_line("markers", "needs(feature): of torch or Ray, see least_versions.py")
     read_twins(config, [option for option, *_ in OPTIONS])
@@ -207,6 +208,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     from probes.acceptance.owed import TIERS
 
     items.sort(key=lambda item: RUN_ORDER.index(_criterion_id(item) or RUN_ORDER[0]))
+    items.sort(key=lambda item: item.get_closest_marker("last") is not None)  # keeps that order
     run, only = config.stash.get(RUN, None), _only(config)
     tier = run.tier if run else _read_tier(config.getoption("--tier")) or TIERS[-1]
     left_out = [

@@ -27,8 +27,9 @@ class ClusterTerms(BaseModel):
 
     `accelerators` is "emulated" where computation is on the CPU.  No other key makes a run a
     rehearsal, and a rehearsal accepts no cluster.  `gpu_model` is the name that NVML gives, or a
-    list of names that are allowed.  `gpu_memory_gib`, `cpus_per_node` and `ram_gib` are the least
-    that each GPU or node must have.  `versions` is by part: "2.13.0" exactly, ">=550.54" at least.
+    list of names that are allowed.  `gpu_memory_gib`, `cpus_per_node`, `ram_gib` and `disk_gib`
+    (all disks together) are the least that each GPU or node must have.  `versions` is by part:
+    "2.13.0" exactly, ">=550.54" at least.
 
     `fabric` is the interface that must carry gradients (of several Ethernet ports, their bond), or
     "rdma".  `line_rate_gbps` is the rate of one rail, and `rails` the number of rails of a node.
@@ -54,6 +55,7 @@ class ClusterTerms(BaseModel):
     gpu_memory_gib: float | None = Field(default=None, gt=0, le=MAX_GIB)
     cpus_per_node: int | None = Field(default=None, ge=1, le=MAX_CPUS)
     ram_gib: float | None = Field(default=None, gt=0, le=MAX_GIB)
+    disk_gib: float | None = Field(default=None, gt=0, le=MAX_GIB)
     versions: dict[str, str] | None = None
     shared: str | None = None
     fabric: str | None = None

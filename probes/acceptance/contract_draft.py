@@ -75,10 +75,12 @@ def _machine_lines(nodes: list[Facts], terms: Facts, emulated: bool) -> Iterator
 
 
 def _node_lines(nodes: list[Facts]) -> Iterator[Line]:
-    cpus, ram = (_best(fact.get(key) for fact in nodes) for key in ("cpus", "ram_gib"))
+    keys = ("cpus", "ram_gib", "disk_gib")
+    cpus, ram, disk = (_best(fact.get(key) for fact in nodes) for key in keys)
     yield "cpus_per_node", cpus and math.floor(cpus), "the least that a node must have"
     comment = f"the least that a node must have; {percent(RAM_SHARE)} of the most that one shows"
     yield "ram_gib", ram and math.floor(RAM_SHARE * ram), comment
+    yield "disk_gib", disk and math.floor(disk), "the least that all disks of a node have together"
 
 
 def _gpu_lines(nodes: list[Facts]) -> Iterator[Line]:

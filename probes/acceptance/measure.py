@@ -197,6 +197,11 @@ class Trial(Recorder):
     def __init__(self, contract: Contract, probe: str, criterion: str) -> None:
         super().__init__(NoStore(), contract, probe, criterion, "", "", lambda message: None)
 
+    @property
+    def suspects(self) -> set[str]:
+        """Names of all suspects of the findings."""
+        return {name for finding in self._recorded["finding"] for name in finding.suspects}
+
     def has_measured(self, name: str) -> bool:
         """Return whether a measure was recorded at all."""
         return any(one.name == name for one in self._recorded["measurement"])

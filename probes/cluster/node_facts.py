@@ -14,12 +14,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from probes.cluster.facts.gpu_health import read_gpu_health
+from probes.cluster.facts.inventory import cuda_version, disk_gib, nic_firmware, ofed_version
 from probes.cluster.facts.system import read_node_system
+from probes.cluster.facts.system_files import BOOT_ID, RDMA_SYSFS, read_text
 from probes.cluster.nvml import read_gpus
 from reference_trainer.rank_environment import ipv4_addresses
 from reports.redact import redact
 
-RDMA_SYSFS = "/sys/class/infiniband"
 CGROUP = "/sys/fs/cgroup"  # a container sees its own limits there
 VARIABLE_PREFIXES = ("NCCL_", "GLOO_", "TORCH_", "CUDA_", "FI_", "UCX_", "OMP_")
 
@@ -28,8 +30,8 @@ def node_facts() -> dict[str, Any]:
     """Read this node's facts: names, versions, interfaces, RDMA ports, GPUs, limits, environment.
 
     Keys are stable: HOSTS compares `software` across nodes, FABRIC reads `interfaces`.  `nvml` and
-    `gpus` are as in `read_gpus`.  `amd_driver` is whether AMD's compute driver is there.
-    `system` is as in `read_system`.
+    `gpus` are as in `read_gpus`, and `gpu_health` is as in `read_gpu_health`.  `amd_driver` is
+    whether AMD's compute driver is there.  `system` is as in `read_system`.
     """
     import ray
 
@@ -40,12 +42,15 @@ def node_facts() -> dict[str, Any]:
         "software": software_versions(),
         "interfaces": read_interfaces(),
         "rdma": rdma_ports(),
+        "nics": nic_firmware(),
         **read_gpus(),
+        "gpu_health": read_gpu_health(),
         "amd_driver": Path("/dev/kfd").exists(),
-        "boot_id": read_text(Path("/proc/sys/kernel/random/boot_id")),
+        "boot_id": read_text(Path(BOOT_ID)),
         "shm_gib": _size_gib("/dev/shm"),
         "cpus": usable_cpus(),
         "ram_gib": usable_memory_gib(),
+        "disk_gib": disk_gib(),
         "system": read_node_system(),
         "environment": redact(
             {k: v for k, v in sorted(os.environ.items()) if k.startswith(VARIABLE_PREFIXES)}
@@ -60,6 +65,9 @@ def software_versions() -> dict[str, str]:
         "ray": _package_version("ray"),
         "torch": _package_version("torch"),
         "driver": _driver_version(),
+        "cuda": cuda_version(),
+        "kernel": platform.release(),
+        "ofed": ofed_version(),
     }
 
 
@@ -150,11 +158,3 @@ def usable_memory_gib(cgroup: str = CGROUP, meminfo: str = "/proc/meminfo") -> f
 def _size_gib(path: str) -> float:
     size = os.statvfs(path)
     return round(size.f_blocks * size.f_frsize / 2**30, 2)
-
-
-def read_text(path: Path) -> str:
-    """Read a file of the kernel or the system, stripped of blanks; "" if it is unreadable."""
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""

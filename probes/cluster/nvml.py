@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 # Codes of nvml.h, nvmlReturn_t.
-NOT_SUPPORTED, NOT_FOUND, DRIVER_NOT_LOADED, TIMEOUT, UNKNOWN = 3, 6, 9, 10, 999
+INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND, DRIVER_NOT_LOADED = 2, 3, 6, 9
+TIMEOUT, UNKNOWN = 10, 999
 LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND, GPU_IS_LOST, DRIVER_MISMATCH = 12, 13, 15, 18
 # Errors of a call that the board or an older driver does not know: then the next way is tried.
 UNKNOWN_CALL = (NOT_SUPPORTED, FUNCTION_NOT_FOUND)
@@ -35,11 +36,16 @@ def read_gpus(seconds: float = NVML_SECONDS) -> dict[str, Any]:
     name and memory_gib (None: this kind does not report it).  A MIG instance also has its number as
     `mig`.  A GPU that could not be queried has an `error` of its own.
     """
+    return ask_in_time(lambda: ask_nvml(_identify_gpus), seconds)
+
+
+def ask_in_time(question: Callable[[], dict[str, Any]], seconds: float) -> dict[str, Any]:
+    """Return the answer of `ask_nvml`, or after `seconds` the error TIMEOUT: NVML may hang."""
     answers: list[dict[str, Any]] = []
 
     def ask() -> None:
         try:
-            answers.append(_read_gpus())
+            answers.append(question())
         except Exception as error:  # noqa: BLE001 - reported with the node's facts, not as a time-out
             answers.append(_failed(True, UNKNOWN, f"{type(error).__name__}: {error}"))
 
@@ -53,7 +59,7 @@ def read_gpus(seconds: float = NVML_SECONDS) -> dict[str, Any]:
 
 def list_gpus() -> list[GpuEntry]:
     """List the GPUs of `read_gpus`; empty if NVML does not answer."""
-    gpus: list[GpuEntry] = _read_gpus()["gpus"]
+    gpus: list[GpuEntry] = ask_nvml(_identify_gpus)["gpus"]
     return gpus
 
 
@@ -98,17 +104,25 @@ def import_nvml() -> Any:
     return of_ray
 
 
-def _read_gpus() -> dict[str, Any]:
-    nvml = import_nvml()
-    unknown = {"uuid": "", "name": "", "memory_gib": None}
+def ask_nvml(question: Callable[[Any], list[GpuEntry]], nvml: Any = None) -> dict[str, Any]:
+    """Start NVML and ask it; return {"nvml", "gpus"} as in `read_gpus`.
+
+    `nvml` replaces the module, for a control.
+    """
+    nvml = nvml or import_nvml()
     try:
         with _started(nvml):
-            gpus = [{**unknown, **gpu} for gpu in _ask_each_gpu(nvml, _ask_identity)]
+            gpus = question(nvml)
     except OSError as error:
         return _failed(False, LIBRARY_NOT_FOUND, str(error))
     except nvml.NVMLError as error:
         return _failed(error.value != LIBRARY_NOT_FOUND, error.value, str(error))
     return {"nvml": {"library": True, "error": None}, "gpus": gpus}
+
+
+def _identify_gpus(nvml: Any) -> list[GpuEntry]:
+    unknown = {"uuid": "", "name": "", "memory_gib": None}
+    return [{**unknown, **gpu} for gpu in _ask_each_gpu(nvml, _ask_identity)]
 
 
 def _failed(library: bool, code: int, text: str) -> dict[str, Any]:
@@ -132,7 +146,7 @@ def _ask_each_gpu(nvml: Any, question: Question) -> list[GpuEntry]:
         try:
             handles = _gpu_handles(nvml, index)
         except nvml.NVMLError as error:
-            entries.append({"index": index, "error": _describe_error(error)})
+            entries.append({"index": index, "error": describe_error(error)})
             continue
         entries += [_ask_gpu(nvml, question, gpu, entry) for entry, gpu in handles]
     return entries
@@ -155,19 +169,19 @@ def _ask_gpu(nvml: Any, question: Question, gpu: Any, entry: GpuEntry) -> GpuEnt
         for name, answer in question(nvml, gpu):
             entry[name] = answer
     except nvml.NVMLError as error:
-        entry["error"] = _describe_error(error)
+        entry["error"] = describe_error(error)
     return entry
 
 
 def _ask_identity(nvml: Any, gpu: Any) -> Iterator[tuple[str, Any]]:
     for name, call in (("uuid", nvml.nvmlDeviceGetUUID), ("name", nvml.nvmlDeviceGetName)):
-        yield name, _to_text(_try_call(nvml, (NOT_SUPPORTED,), call, gpu))
+        yield name, to_text(_try_call(nvml, (NOT_SUPPORTED,), call, gpu))
     memory, _ = _read_memory(nvml, gpu)
     yield "memory_gib", round(memory.total / 2**30, 2) if memory else None
 
 
 def _ask_use(nvml: Any, gpu: Any) -> Iterator[tuple[str, Any]]:
-    yield "uuid", _to_text(nvml.nvmlDeviceGetUUID(gpu))
+    yield "uuid", to_text(nvml.nvmlDeviceGetUUID(gpu))
     yield "pids", [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(gpu)]
     memory, idle_bytes = _read_memory(nvml, gpu)
     yield "occupied", memory is not None and memory.used > idle_bytes
@@ -195,9 +209,11 @@ def _try_call(nvml: Any, expected: tuple[int, ...], call: Any, *args: Any, **mor
         return None
 
 
-def _describe_error(error: Any) -> dict[str, Any]:
+def describe_error(error: Any) -> dict[str, Any]:
+    """Return {"code", "text"} of an NVMLError."""
     return {"code": error.value, "text": str(error)}
 
 
-def _to_text(value: str | bytes | None) -> str:
+def to_text(value: str | bytes | None) -> str:
+    """Decode a text of NVML; old copies of pynvml return bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value or ""

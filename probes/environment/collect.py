@@ -31,7 +31,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from probes.cluster.node_facts import rdma_ports, read_text
+from probes.cluster.facts.system_files import read_text
+from probes.cluster.node_facts import rdma_ports
 from probes.environment.nccl_libraries import find_libraries
 from reports.redact import redact
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from probes.cluster.node_facts import read_text
+from probes.cluster.facts.system_files import read_text
 
 LIBRARY_FILE = re.compile(r"libnccl\.so(?:\.\d+)*$")
 VERSIONED_FILE = re.compile(r"libnccl\.so\.(\d+\.\d+\.\d+)$")

@@ -8,7 +8,8 @@ from typing import Any
 
 from probes.cluster.byte_counters import port_bytes
 from probes.cluster.cluster import Cluster
-from probes.cluster.node_facts import RDMA_SYSFS, rdma_ports
+from probes.cluster.facts.system_files import RDMA_SYSFS
+from probes.cluster.node_facts import rdma_ports
 from probes.environment.rails import admitted_facts, count_rails, nccl_ports, read_ib_hca
 from probes.findings import finding
 from reports.numbers import percent

@@ -46,6 +46,56 @@ HOSTS: dict[str, Entry] = {
         Cause.INFRASTRUCTURE,
         'Set NVIDIA_DRIVER_CAPABILITIES=compute,utility in a container. Install the driver on a machine. `nvidia-smi -L` must list the GPUs there. If the node is meant to have no GPU, write accelerators = "emulated" into the contract.',
     ),
+    "HOST-GPU-RECOVERY": Entry(
+        "The driver asks for a recovery action: a GPU does not work as it should until then.",
+        Cause.HARDWARE,
+        "Drain the named node. Look for the GPU's Xid in `dmesg -T`. Do what the driver asks for: `nvidia-smi -r -i INDEX` resets a GPU. If it asks again, replace the GPU.",
+    ),
+    "HOST-ECC": Entry(
+        "The memory of a GPU had errors that ECC could not correct.",
+        Cause.HARDWARE,
+        "Drain the named node. Run `nvidia-smi -q -d ECC,ROW_REMAPPER` there. Reset the GPU (`nvidia-smi -r -i INDEX`), then run `dcgmi diag -r 3`. Replace the GPU if errors come back or the SRAM threshold is exceeded.",
+    ),
+    "HOST-ECC-OFF": Entry(
+        "ECC is off on a GPU, so wrong bits in its memory go unnoticed.",
+        Cause.INFRASTRUCTURE,
+        "Run `nvidia-smi -i INDEX -e 1` on the named node, then reboot it.",
+    ),
+    "HOST-ROW-REMAP": Entry(
+        "A GPU has a memory row that waits to be remapped, or cannot be.",
+        Cause.HARDWARE,
+        "Run `nvidia-smi -q -d ROW_REMAPPER,PAGE_RETIREMENT` on the named node. Pending: drain the node and reset the GPU (`nvidia-smi -r -i INDEX`). Failed: replace the GPU.",
+    ),
+    "HOST-GPU-SLOWED": Entry(
+        "The hardware or the driver slows the clocks of a GPU, for heat or for power.",
+        Cause.HARDWARE,
+        "Run `nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER` on the named node. Thermal: check fans, air flow, coolant and the heat sink. Power brake: check power supplies and the rack's power limit.",
+    ),
+    "HOST-POWER-LIMIT": Entry(
+        "The power limit of a GPU is below the default of its model.",
+        Cause.INFRASTRUCTURE,
+        "Run `nvidia-smi -q -d POWER` on the named node. Set the default with `nvidia-smi -i INDEX -pl WATTS`, or lift the limit in the BMC. If the lower limit was ordered, agree on it as HOSTS.power_limit.",
+    ),
+    "HOST-PCIE": Entry(
+        "The PCIe link of a GPU has lost lanes, or repeats packets.",
+        Cause.HARDWARE,
+        "Run `nvidia-smi -q -i INDEX | grep -A6 'Link Width'` and `lspci -vv -s SLOT` on the named node. Reseat the GPU or its riser. Check bifurcation in the BIOS.",
+    ),
+    "HOST-NVLINK": Entry(
+        "NVLinks of a GPU are inactive, so traffic inside the node is slower or takes PCIe.",
+        Cause.HARDWARE,
+        "Run `nvidia-smi nvlink -s -i INDEX` on the named node, and look for Xid 74 in `dmesg -T`. Check `systemctl status nvidia-fabricmanager`. Reset all GPUs of the node. If links stay inactive, replace the board.",
+    ),
+    "HOST-NVSWITCH": Entry(
+        "A GPU is not registered with its NVLink fabric, or the fabric reports a fault.",
+        Cause.INFRASTRUCTURE,
+        "Run `systemctl status nvidia-fabricmanager` on the named node (with NVLink across nodes: nvidia-imex and the NVLink management software). Read /var/log/fabricmanager.log. Its version must be the driver's.",
+    ),
+    "HOST-COMPUTE-MODE": Entry(
+        "The compute mode of a GPU lets no process use it.",
+        Cause.INFRASTRUCTURE,
+        "Run `nvidia-smi -i INDEX -c DEFAULT` on the named node.",
+    ),
     "HOST-GPU-MODEL": Entry(
         "GPUs are not of the ordered model, or not all of the same model and memory.",
         Cause.HARDWARE,
@@ -70,6 +120,16 @@ HOSTS: dict[str, Entry] = {
         "Python, Ray, torch or the driver is not the same on every node.",
         Cause.INFRASTRUCTURE,
         "Use one image on all nodes and for the driver program, then restart Ray.",
+    ),
+    "HOST-CHANGED": Entry(
+        "A node restarted or left the cluster during the run.",
+        Cause.INFRASTRUCTURE,
+        "Run `last -x reboot` and `journalctl -b -1 -e` on the named node, and read raylet.out in Ray's log folder there. Look for power, Xid and out of memory.",
+    ),
+    "HOST-FIRMWARE": Entry(
+        "GPUs or network cards of one kind do not have the same firmware.",
+        Cause.INFRASTRUCTURE,
+        "Compare `nvidia-smi --query-gpu=index,name,vbios_version --format=csv` and `ibv_devinfo | grep -E 'hca_id|fw_ver|board_id'` on the named nodes. Bring all to the version that was ordered.",
     ),
     "HOST-SHARED": Entry(
         "A node cannot write to the shared folder, or does not see the files of the others there.",

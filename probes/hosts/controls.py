@@ -17,7 +17,7 @@ from probes.hosts.order import judge_order
 
 Facts = Mapping[str, Any]
 DOCTORED = "0.0.0+doctored"  # the version, and the model, that the doctored node reports
-NODE_ORDERS = ("gpu_model", "gpu_memory", "cpus", "ram", "ordered_versions")
+NODE_ORDERS = ("gpu_model", "gpu_memory", "cpus", "ram", "disk", "ordered_versions")
 
 
 def read_doctored_facts(lies: Facts | None) -> dict[str, Any]:
@@ -29,8 +29,9 @@ def read_doctored_facts(lies: Facts | None) -> dict[str, Any]:
 def doctor_facts(facts: Facts, lies: Facts) -> dict[str, Any]:
     """Replace facts of a node by false values.
 
-    All versions are DOCTORED, CPUs are 0.5, RAM is 0.01 GiB, and the last GPU is lost.  The first
-    GPU gets another model and 0.5 GiB.  `lies` are the boot id and the GPU UUID of another node.
+    All versions are DOCTORED, CPUs are 0.5, RAM and disks are 0.01 GiB, and the last GPU is lost.
+    The first GPU gets another model and 0.5 GiB.  `lies` are the boot id and the GPU UUID of
+    another node.
     Software parts and GPUs that the node does not report are not added.
     """
     software = dict.fromkeys(facts["software"], DOCTORED)
@@ -38,7 +39,7 @@ def doctor_facts(facts: Facts, lies: Facts) -> dict[str, Any]:
     if gpus:
         gpus[-1]["error"] = {"code": GPU_IS_LOST, "text": "doctored"}
         gpus[0] |= {"name": DOCTORED, "memory_gib": 0.5, "uuid": lies["uuid"]}
-    scarce = {"cpus": 0.5, "ram_gib": 0.01, "boot_id": lies["boot_id"]}
+    scarce = {"cpus": 0.5, "ram_gib": 0.01, "disk_gib": 0.01, "boot_id": lies["boot_id"]}
     return {**facts, "software": software, "gpus": gpus, **scarce}
 
 

@@ -80,8 +80,10 @@ def _size_text(size: float | None, usual: float) -> str:
     return f"{usual if abs(size - usual) <= MEMORY_TOLERANCE * usual else size:g} GiB"
 
 
-def _find_minority(what: str, values: list[tuple[str, str]]) -> list[Finding]:
-    """Make one finding if not all GPUs have the same value.
+def _find_minority(
+    what: str, values: list[tuple[str, str]], code: str = "HOST-GPU-MODEL"
+) -> list[Finding]:
+    """Make one finding if not all parts have the same value.
 
     Suspects are the nodes without the most common value.  If two values tie, they are all nodes.
     """
@@ -95,7 +97,25 @@ def _find_minority(what: str, values: list[tuple[str, str]]) -> list[Finding]:
     parts = [f"{value or 'no name'} on {join_names(nodes[value])}" for value, _ in counts[::-1]]
     odd = [value for value, _ in counts[0 if tied else 1 :]]
     suspects = list(dict.fromkeys(node for value in odd for node in nodes[value]))
-    return [finding("HOST-GPU-MODEL", f"{what}: {'; '.join(parts)}", suspects)]
+    return [finding(code, f"{what}: {'; '.join(parts)}", suspects)]
+
+
+def find_odd_firmware(facts: Sequence[Facts]) -> list[Finding]:
+    """Find the nodes whose GPUs of a model, or NICs of a board, have other firmware than most."""
+    versions: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for fact in facts:
+        for board in fact.get("gpu_health", {}).get("boards", ()):
+            if "vbios" in board:
+                what = f"vBIOS of {board.get('name') or 'GPUs'}"
+                versions[what].append((board["vbios"], fact["name"]))
+        for nic in fact.get("nics", ()):
+            if nic["board"] and nic["firmware"]:
+                versions[f"firmware of {nic['board']}"].append((nic["firmware"], fact["name"]))
+    return [
+        one
+        for what, values in versions.items()
+        for one in _find_minority(what, values, "HOST-FIRMWARE")
+    ]
 
 
 def find_shared_gpus(facts: Iterable[Facts]) -> list[Finding]:

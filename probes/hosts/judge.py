@@ -21,6 +21,7 @@ from probes.hosts.gpu_counts import (
     find_wrong_counts,
     nodes_below_most,
 )
+from probes.hosts.gpu_health import judge_gpu_health
 
 Facts = Mapping[str, Any]
 
@@ -49,8 +50,9 @@ def judge_hosts(
         short = terms.nodes is not None and len(facts) < terms.nodes
         judge_nvml(nodes, [*facts, *bystanders], short, measure)
         judge_duplicates(nodes, facts, measure)
+        judge_gpu_health(facts, measure)
     else:
-        measure.covered("NVML is not compared: accelerators are emulated, and no node has it")
+        measure.covered("NVML is not asked: accelerators are emulated, and no node has it")
 
 
 def judge_nodes(
@@ -194,6 +196,7 @@ def judge_parity(
     software = software_differences(facts, software_versions())
     several = isinstance(terms.gpu_model, list) and len(terms.gpu_model) > 1
     odd = [] if cluster.kind == "local" or several else hardware.find_odd_gpus(facts)
+    odd += hardware.find_odd_firmware(facts)
     count = len(software) + len(odd)
     measure("differences", count if facts else None, note="no node answers")
     for sentence in software:

@@ -43,6 +43,8 @@ def ordered_values(fact: Facts, terms: ClusterTerms) -> list[tuple[str, Any, Lim
         values.append(("cpus", fact["cpus"], _at_least(terms.cpus_per_node, "CPUs")))
     if terms.ram_gib is not None:
         values.append(("ram", fact["ram_gib"], _at_least(terms.ram_gib, "GiB")))
+    if terms.disk_gib is not None:
+        values.append(("disk", fact.get("disk_gib"), _at_least(terms.disk_gib, "GiB")))
     if terms.versions is not None:
         met = [version_met(fact["software"].get(p, ""), o) for p, o in terms.versions.items()]
         count = None if None in met and False not in met else met.count(False)
@@ -72,10 +74,11 @@ def version_met(version: str, order: str) -> bool | None:
     """Return whether a version meets the order; None if it is unknown, or no version.
 
     An order is a version ("2.13.0" is met by 2.13.0+cu128) or ">=" and the oldest allowed version.
+    Of a kernel or OFED (6.8.0-1021-nvidia) the numbers before the first dash count.
     """
     try:
         required = SpecifierSet(order if order.startswith(">=") else f"=={order}")
-        return required.contains(Version(version), prereleases=True)
+        return required.contains(Version(version.partition("-")[0]), prereleases=True)
     except (InvalidSpecifier, InvalidVersion):
         return None
 

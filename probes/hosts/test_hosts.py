@@ -5,16 +5,18 @@ import pytest
 from probes.cluster.torch_devices import count_torch_devices
 from probes.findings import join_names
 from probes.hosts.controls import control_doctored_node, control_larger_order, control_own_folder
+from probes.hosts.gpu_counts import compared_sources
 from probes.hosts.judge import judge_folder, judge_hosts, judge_parity
 from probes.hosts.order import judge_order
+from probes.hosts.sick_gpu import control_sick_gpu
 
 
 @pytest.mark.criterion("HOSTS")
 def test_hosts_are_what_was_ordered(cluster, terms, measure):
-    """Every ordered node answers, with its accelerators, one software stack and the shared folder.
+    """Every ordered node answers, with healthy GPUs, one software stack and the shared folder.
 
     Facts are read inside a worker on each node, for that is where a job will run.  Ray's, NVML's
-    and torch's count of GPUs and the order must agree.
+    and torch's count of GPUs and the order must agree.  NVML must report no fault of any GPU.
     """
     bystanders = cluster.read_facts(cluster.bystanders)
     facts = add_torch_counts(cluster, cluster.facts)
@@ -30,6 +32,8 @@ def test_hosts_are_what_was_ordered(cluster, terms, measure):
     if facts:
         control_doctored_node(cluster, terms, facts, measure)
         control_larger_order(cluster, terms, facts, measure)
+        if compared_sources(cluster.kind, cluster.emulated, facts):
+            control_sick_gpu(cluster, facts, measure)
 
 
 def add_torch_counts(cluster, facts):

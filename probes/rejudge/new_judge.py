@@ -20,7 +20,12 @@ from reports.record import SCHEMA
 # Measures of HOSTS, and the key of [cluster] that orders each.  Their values do not depend on the
 # old order, so the new order judges them.
 EXACT_ORDERS = {"nodes": "nodes", "gpus": "gpus_per_node"}
-LEAST_ORDERS = {"gpu_memory": "gpu_memory_gib", "cpus": "cpus_per_node", "ram": "ram_gib"}
+LEAST_ORDERS = {
+    "gpu_memory": "gpu_memory_gib",
+    "cpus": "cpus_per_node",
+    "ram": "ram_gib",
+    "disk": "disk_gib",
+}
 # gpu_model and ordered_versions depend on the old order: it chose one name for several GPUs, and
 # counted the versions that differ from it.
 ORDERS = {**EXACT_ORDERS, **LEAST_ORDERS, "gpu_model": "gpu_model", "ordered_versions": "versions"}

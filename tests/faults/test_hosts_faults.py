@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from probes.acceptance.criteria.hosts import HEALTH
 from reports.measurement import Verdict
 from reports.record import RunRecord
 from tests.faults.launchers.injected_faults import findings
@@ -69,7 +70,39 @@ QUICK = [
         ["node2 run on the same machine"],
     ),
     Fault("no-library", ["hide-nvml 2"], {"HOST-NO-NVML"}, ["node2"], ["node2"]),
+    Fault(
+        "sick-gpus", ["nvml 0 2.ecc_errors=3", "nvml 1 5.nvlinks_down=2", "nvml 2 slowdown=136"],
+        {"HOST-ECC", "HOST-NVLINK", "HOST-GPU-SLOWED"}, ["node0", "node1", "node2"],
+        [
+            "3 uncorrected memory errors since the driver was loaded",
+            "16 of 18 NVLinks are active",
+            "and 4 more on node2: clocks are slowed: hardware, power brake",
+        ],
+    ),
 ]  # fmt: skip
+# One GPU of node1 reports this; by the code of its finding.
+SICK = {
+    "recovery=2": ("HOST-GPU-RECOVERY", "the driver asks for a reboot of the node"),
+    "sram=1": ("HOST-ECC", "SRAM errors are above the threshold"),
+    "remap_pending=1": ("HOST-ROW-REMAP", "a memory row waits to be remapped"),
+    "remap_failed=1": ("HOST-ROW-REMAP", "a memory row could not be remapped"),
+    "retired_pending=1": ("HOST-ROW-REMAP", "a memory row waits to be remapped"),
+    "ecc=0": ("HOST-ECC-OFF", "ECC is off"),
+    "slowdown=64": ("HOST-GPU-SLOWED", "clocks are slowed: hardware thermal"),
+    "power_limit=500": ("HOST-POWER-LIMIT", "power limit is 71.4 % of the default"),
+    "pcie_width=8": ("HOST-PCIE", "PCIe runs x8 of x16"),
+    "nvlinks_down=18": ("HOST-NVLINK", "0 of 18 NVLinks are active"),
+    "fabric_state=2": ("HOST-NVSWITCH", "registration with the NVLink fabric is in progress"),
+    "fabric_health=1": ("HOST-NVSWITCH", "NVLink fabric: bandwidth is degraded"),
+    "compute_mode=2": ("HOST-COMPUTE-MODE", "compute mode is Prohibited"),
+    "ecc_errors=failed": ("HOST-NVML-ERROR", "NVML does not answer for uncorrected_errors"),
+}
+# What sound GPUs report as well.
+SOUND = (
+    *("0 slowdown=7", "0 1.remapped=4", "1 3.lifetime_errors=3", "2 persistence=0"),
+    *("2 compute_mode=3", "1 recovery=unsupported", "0 2.power_limit=720", "1 nvlinks=17"),
+    *("2 retired_pending=0", "0 4.fabric_state=0"),
+)
 LONGER = [
     Fault("none", ["nvml 1 gpus=0"], {"HOST-GPUS"}, ["node1"], ["Ray counts 8, NVML shows 0"]),
     Fault("no-driver", ["nvml 0 error=9"], {"HOST-NO-DRIVER"}, ["node0"], ["node0", "error 9"]),
@@ -90,6 +123,14 @@ LONGER = [
     Fault(
         "torch-sees-fewer", ["nvml 1 torch=6"], {"HOST-GPUS"}, ["node1"],
         ["NVML shows 8, torch sees 6"], REAL,
+    ),
+    Fault(
+        "vbios", ["nvml 1 6.vbios=96.00.74.00.01"], {"HOST-FIRMWARE"}, ["node1"],
+        ["vBIOS of NVIDIA H100 80GB HBM3: 96.00.74.00.01 on node1; 96.00.89.00.01 on node0"],
+    ),
+    *(
+        Fault(plant.partition("=")[0], [f"nvml 1 6.{plant}"], {code}, ["node1"], [f"node1: {says}"])
+        for plant, (code, says) in SICK.items()
     ),
 ]  # fmt: skip
 
@@ -122,6 +163,15 @@ def test_sound_nodes_pass(lab: Lab, contract: dict[str, str]) -> None:
     assert bool(record.rehearsal) == (contract is EIGHT), "emulation is what the contract says"
 
 
+@pytest.mark.near_miss(*(f"HOSTS.{name}" for name in HEALTH))
+def test_what_sound_gpus_report_is_no_fault(lab: Lab) -> None:
+    for planted in SOUND:
+        inject(lab, "nvml", *planted.split(" ", 1))
+    record, trial = judge_hosts(lab, "sound-reports", EIGHT)
+    assert record.verdict("HOSTS") is Verdict.PASS, trial.log.read_text()
+    assert not findings(record)
+
+
 @pytest.mark.parametrize(
     "fault",
     [*QUICK, *(pytest.param(fault, marks=SOAK) for fault in LONGER)],
@@ -139,6 +189,27 @@ def test_a_fault_is_named(lab: Lab, fault: Fault) -> None:
     assert all(any(words in statement for *_, statement in said) for words in fault.says), said
     if fault is LOST:
         its_other_facts_are_there(trial)
+
+
+def test_what_happens_during_a_run_is_seen_at_its_end(lab: Lab) -> None:
+    inject(lab, "nvml", "1", "torch=8")  # as before; `clear` then heals all of node1's NVML
+    planted = ("faulty_end", "all")
+    record, trial = acceptance(
+        lab, "end", "probes/hosts", contract=agreed(lab, EIGHT), fault=planted
+    )
+    lab.node("2").new_boot_id()
+    opening, closing = record.results
+    assert opening.verdict is Verdict.PASS, trial.log.read_text()
+    assert closing.verdict is Verdict.FAIL
+    said = {one.code: (one.suspects, one.statement) for one in closing.findings}
+    assert {code: suspects for code, (suspects, _) in said.items()} == {
+        "HOST-CHANGED": ["node2"],
+        "HOST-ECC": ["node1"],
+        "HOST-GPU-SLOWED": ["node1"],
+        "HOST-PCIE": ["node1"],
+    }
+    assert "heat slowed the clocks for 50 % of the run" in said["HOST-GPU-SLOWED"][1]
+    assert "PCIe repeated 50 packets per minute" in said["HOST-PCIE"][1]
 
 
 def its_other_facts_are_there(trial: Trial) -> None:

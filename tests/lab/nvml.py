@@ -27,7 +27,32 @@ KEYS = {
     "uuid": "a GPU's own UUID (3.uuid=GPU-...)",
     "mig": "into how many MIG instances each GPU is split",
     "driver": "version of the driver",
+    "vbios": "version of the GPUs' vBIOS",
     "torch": "how many GPUs torch counts, where that is another number",
+    "recovery": "recovery action that the driver asks for: 1 reset, 2 reboot of the node",
+    "ecc": "whether ECC is on (1 or 0)",
+    "ecc_default": "whether it is on by default",
+    "ecc_errors": "uncorrected memory errors since the driver was loaded",
+    "lifetime_errors": "uncorrected memory errors in the GPU's lifetime",
+    "sram": "1: SRAM errors are above the threshold for replacement",
+    "remapped": "memory rows that were remapped",
+    "remap_pending": "1: a row waits to be remapped",
+    "remap_failed": "1: a row could not be remapped",
+    "retired_pending": "1: a page waits to be retired (GPUs before the A100)",
+    "slowdown": "bits why clocks are slow: 1 idle, 4 power cap, 8 hardware, 64 heat, 128 brake",
+    "power_limit": "power limit in W",
+    "power_default": "default power limit in W",
+    "pcie_width": "lanes of the PCIe link",
+    "pcie_max_width": "lanes that GPU and slot support",
+    "pcie_replays": "packets that PCIe has repeated",
+    "heat": "seconds for which heat has slowed the clocks",
+    "nvlinks": "how many NVLinks a GPU has",
+    "nvlinks_down": "how many of them are inactive",
+    "fabric_state": "registration with the NVLink fabric: 0 not supported, 2 in progress, 3 done",
+    "fabric_status": "code with which the registration ended",
+    "fabric_health": "health mask of the fabric: 1 degraded bandwidth, 16 unhealthy route",
+    "compute_mode": "0 default, 2 prohibited, 3 exclusive process",
+    "persistence": "whether persistence mode is on",
     "error": "code that every call returns: 9 no driver, 15 lost, 18 versions differ, 999 unknown",
 }
 KEY_TEXT = "; ".join(f"{key}: {meaning}" for key, meaning in KEYS.items())
@@ -70,6 +95,7 @@ def make_healthy(work: Path, lab: str, gpus: int) -> None:
         "memory_mib 81559",  # as such a board reports it
         f"uuid GPU-{begin}",
         "driver 550.54.15",
+        "vbios 96.00.89.00.01",
     ]
     _replace(settings_file(work), lines)
 

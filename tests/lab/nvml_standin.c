@@ -10,6 +10,9 @@
        error 18                      every call returns this code
        3.error 15                    every call on GPU 3 does
 
+       3.ecc unsupported             this query on GPU 3 is not supported
+       3.ecc failed                  it returns an unknown error
+
    If two lines have one key, the later counts.  To add a query: a function below, and its keys in
    KEYS of nvml.py. */
 
@@ -19,12 +22,20 @@
 
 typedef int Return;
 typedef void *Device; /* 1 + the GPU's index; for its MIG instance i also + (1 + i) * MIG */
-enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
-       DRIVER_NOT_LOADED = 9 };
+enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
+       DRIVER_NOT_LOADED = 9, UNKNOWN = 999 };
+enum { RECOVERY_ACTION = 230, IDLE = 1, H100_LINKS = 18, H100_WATT = 700, LANES = 16,
+       FABRIC_COMPLETED = 3 };
 enum { KEY = 64, VALUE = 256, NODE = -1, MIB = 1 << 20, MIG = 1000, MIG_PLACES = 7 };
 
 struct memory { unsigned long long total, free, used; };
 struct memory_v2 { unsigned version; unsigned long long total, reserved, free, used; };
+struct pci { char legacy_id[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; };
+struct field { unsigned id, scope; long long time, latency; int type; Return code;
+               union { unsigned number; unsigned long long large; } value; };
+struct sram { unsigned version; unsigned long long counts[11]; unsigned exceeded; };
+struct fabric { unsigned version; unsigned char cluster[16]; Return status; unsigned clique;
+                unsigned char state; unsigned health; };
 
 /* Find `key` in the file: 2 for this GPU alone, 1 for all, 0 not there, -1 without a file. */
 static int find(int gpu, const char *key, char value[VALUE])
@@ -85,6 +96,28 @@ static Return tell_setting(int gpu, const char *key, char *text, unsigned length
     return code ? code : tell(value, text, length);
 }
 
+/* Answer a query of a GPU by its key: a number, `unsupported` or `failed`. */
+static Return ask(Device device, const char *key, long long otherwise, long long *answer)
+{
+    char value[VALUE] = "";
+    int gpu = index_of(device), found = find(gpu, key, value);
+    Return code = status(gpu);
+
+    *answer = found > 0 ? atoll(value) : otherwise;
+    if (!code && found > 0 && !strcmp(value, "unsupported"))
+        return NOT_SUPPORTED;
+    return !code && found > 0 && !strcmp(value, "failed") ? UNKNOWN : code;
+}
+
+static Return ask_unsigned(Device device, const char *key, long long otherwise, unsigned *answer)
+{
+    long long number;
+    Return code = ask(device, key, otherwise, &number);
+
+    *answer = (unsigned)number;
+    return code;
+}
+
 Return nvmlInit_v2(void) { return status(NODE); }
 Return nvmlInitWithFlags(unsigned flags) { (void)flags; return status(NODE); }
 Return nvmlShutdown(void) { return SUCCESS; }
@@ -120,6 +153,11 @@ Return nvmlDeviceGetHandleByIndex_v2(unsigned index, Device *device)
 Return nvmlDeviceGetName(Device device, char *text, unsigned length)
 {
     return tell_setting(index_of(device), "name", text, length);
+}
+
+Return nvmlDeviceGetVbiosVersion(Device device, char *text, unsigned length)
+{
+    return tell_setting(index_of(device), "vbios", text, length);
 }
 
 Return nvmlDeviceGetUUID(Device device, char *text, unsigned length)
@@ -196,4 +234,152 @@ Return nvmlDeviceGetMigDeviceHandleByIndex(Device device, unsigned place, Device
 {
     *instance = (char *)device + (1 + place) * MIG;
     return place < find_number(index_of(device), "mig", 0) ? status(index_of(device)) : NOT_FOUND;
+}
+
+/* The health of a GPU.  What no line says is as on a healthy H100 of an NVSwitch board. */
+
+Return nvmlDeviceGetPciInfo_v3(Device device, struct pci *pci)
+{
+    memset(pci, 0, sizeof *pci);
+    snprintf(pci->bus_id, sizeof pci->bus_id, "00000000:%02X:00.0", 16 + index_of(device));
+    return status(index_of(device));
+}
+
+Return nvmlDeviceGetFieldValues(Device device, int count, struct field *fields)
+{
+    for (int i = 0; i < count; i++)
+        fields[i].code = fields[i].id != RECOVERY_ACTION ? INVALID_ARGUMENT
+            : ask_unsigned(device, "recovery", 0, &fields[i].value.number);
+    return status(index_of(device));
+}
+
+Return nvmlDeviceGetEccMode(Device device, unsigned *now, unsigned *pending)
+{
+    Return code = ask_unsigned(device, "ecc", 1, now);
+
+    *pending = *now;
+    return code;
+}
+
+Return nvmlDeviceGetDefaultEccMode(Device device, unsigned *mode)
+{
+    return ask_unsigned(device, "ecc_default", 1, mode);
+}
+
+Return nvmlDeviceGetTotalEccErrors(Device device, int type, int counter, unsigned long long *count)
+{
+    long long number;
+    Return code = ask(device, counter ? "lifetime_errors" : "ecc_errors", 0, &number);
+
+    *count = type == 1 ? (unsigned long long)number : 0; /* 1: uncorrected */
+    return code;
+}
+
+Return nvmlDeviceGetSramEccErrorStatus(Device device, struct sram *sram)
+{
+    return ask_unsigned(device, "sram", 0, &sram->exceeded);
+}
+
+Return nvmlDeviceGetRemappedRows(Device device, unsigned *correctable, unsigned *uncorrectable,
+                                 unsigned *pending, unsigned *failed)
+{
+    ask_unsigned(device, "remap_failed", 0, failed);
+    ask_unsigned(device, "remap_pending", 0, pending);
+    *correctable = 0;
+    return ask_unsigned(device, "remapped", 0, uncorrectable);
+}
+
+Return nvmlDeviceGetRetiredPagesPendingStatus(Device device, unsigned *pending)
+{
+    long long number;
+    Return code = ask(device, "retired_pending", -1, &number);
+
+    *pending = number > 0;
+    return !code && number < 0 ? NOT_SUPPORTED : code; /* an H100 remaps rows instead */
+}
+
+Return nvmlDeviceGetCurrentClocksEventReasons(Device device, unsigned long long *reasons)
+{
+    long long number;
+    Return code = ask(device, "slowdown", IDLE, &number);
+
+    *reasons = (unsigned long long)number;
+    return code;
+}
+
+static Return ask_power(Device device, const char *key, unsigned *milliwatt)
+{
+    Return code = ask_unsigned(device, key, H100_WATT, milliwatt);
+
+    *milliwatt *= 1000;
+    return code;
+}
+
+Return nvmlDeviceGetEnforcedPowerLimit(Device device, unsigned *milliwatt)
+{
+    return ask_power(device, "power_limit", milliwatt);
+}
+
+Return nvmlDeviceGetPowerManagementDefaultLimit(Device device, unsigned *milliwatt)
+{
+    return ask_power(device, "power_default", milliwatt);
+}
+
+Return nvmlDeviceGetCurrPcieLinkWidth(Device device, unsigned *lanes)
+{
+    return ask_unsigned(device, "pcie_width", LANES, lanes);
+}
+
+Return nvmlDeviceGetMaxPcieLinkWidth(Device device, unsigned *lanes)
+{
+    return ask_unsigned(device, "pcie_max_width", LANES, lanes);
+}
+
+Return nvmlDeviceGetPcieReplayCounter(Device device, unsigned *packets)
+{
+    return ask_unsigned(device, "pcie_replays", 0, packets);
+}
+
+struct violation { unsigned long long reference, time; };
+
+Return nvmlDeviceGetViolationStatus(Device device, int policy, struct violation *violation)
+{
+    long long seconds;
+    Return code = ask(device, "heat", 0, &seconds);
+
+    violation->time = policy == 1 ? 1000000000ULL * seconds : 0; /* 1: thermal */
+    violation->reference = 0;
+    return code;
+}
+
+Return nvmlDeviceGetNvLinkState(Device device, unsigned link, unsigned *active)
+{
+    long long down, links;
+    Return code = ask(device, "nvlinks", H100_LINKS, &links);
+
+    ask(device, "nvlinks_down", 0, &down);
+    *active = link >= down;
+    return !code && link >= links ? INVALID_ARGUMENT : code;
+}
+
+Return nvmlDeviceGetGpuFabricInfoV(Device device, struct fabric *fabric)
+{
+    unsigned state, status;
+    Return code = ask_unsigned(device, "fabric_state", FABRIC_COMPLETED, &state);
+
+    memset(fabric->cluster, 0, sizeof fabric->cluster);
+    ask_unsigned(device, "fabric_status", SUCCESS, &status);
+    ask_unsigned(device, "fabric_health", 0, &fabric->health);
+    fabric->status = (Return)status, fabric->state = (unsigned char)state, fabric->clique = 0;
+    return code;
+}
+
+Return nvmlDeviceGetComputeMode(Device device, unsigned *mode)
+{
+    return ask_unsigned(device, "compute_mode", 0, mode);
+}
+
+Return nvmlDeviceGetPersistenceMode(Device device, unsigned *mode)
+{
+    return ask_unsigned(device, "persistence", 1, mode);
 }

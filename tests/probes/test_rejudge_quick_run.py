@@ -28,7 +28,8 @@ SYSTEM = {
     "temp_room": 0.7,
 }  # fmt: skip
 SOUND = {  # the others: 0
-    **SYSTEM, "nodes": 4, "machines": 4, "gpus": 8, "efficiency": 0.97, "mfu": 0.4,
+    **SYSTEM, "nodes": 4, "machines": 4, "gpus": 8, "power_limit": 1, "efficiency": 0.97,
+    "mfu": 0.4,
 }  # fmt: skip
 FOUR_MACHINES = {"machines": exactly(4, "machines", "each node must be a separate machine")}
 

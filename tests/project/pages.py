@@ -1,4 +1,4 @@
-"""Writes the pages that follow from the code: README's table of criteria, docs/use/findings.md.
+"""Writes the pages that follow from the code: README's table of criteria, pages of docs.
 
 `python -m tests.project.pages` writes them; a test fails where a page is another than this.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from probes.acceptance.criteria import CRITERIA
 from probes.findings.catalogue import GROUPS
+from tests.project.coverage_page import COVERAGE_PAGE, write_coverage
+from tests.project.hosts_page import HOSTS_PAGE, write_hosts
 from tests.support.paths import REPO
 
 README, FINDINGS = REPO / "README.md", REPO / "docs" / "use" / "findings.md"
@@ -41,7 +43,12 @@ def write_findings() -> str:
     return "\n".join(parts)
 
 
-PAGES = {README: write_readme, FINDINGS: write_findings}
+PAGES = {
+    README: write_readme,
+    FINDINGS: write_findings,
+    HOSTS_PAGE: write_hosts,
+    COVERAGE_PAGE: write_coverage,
+}
 
 if __name__ == "__main__":
     for path, write in PAGES.items():

@@ -188,6 +188,12 @@ def test_a_pass_needs_every_control_caught(control: list[Control], verdict: Verd
     assert bool(one.problems()) == (verdict is not Verdict.PASS)
 
 
+def test_a_note_does_not_hide_that_something_was_judged() -> None:
+    note = Measurement(name="algbw", value=7.0, judged=False)
+    assert result(good(), note).problems() == []
+    assert result(note).problems() == ["nothing was measured"]
+
+
 @pytest.mark.parametrize("state", ["skipped", "error", "interrupted", "Finished", ""])
 def test_a_probe_that_did_not_finish_is_no_proof(state: str) -> None:
     one = result(good(), state=state)

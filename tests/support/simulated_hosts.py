@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
@@ -12,13 +13,17 @@ from probes.acceptance.contract import ClusterTerms, load
 from probes.acceptance.measure import Recorder
 from probes.cluster.node_facts import software_versions
 from probes.cluster.shared_folder import FolderUnknown
+from probes.hosts.closing import read_boot_id
 from probes.hosts.controls import doctor_facts, read_doctored_facts
+from probes.hosts.sick_gpu import read_sick_health
+from probes.hosts.test_closing import test_hosts_stay_healthy_to_the_end as closing_probe
 from probes.hosts.test_hosts import test_hosts_are_what_was_ordered as hosts_probe
 from reports.measurement import Verdict
 from reports.record import ProbeResult
 from reports.run_folder.store import Store
 
 H100 = "NVIDIA H100 80GB HBM3"
+FABRIC = {"state": 3, "status": 0, "health": 0, "cluster": "00" * 16, "clique": 0}
 
 
 def node_facts(index: int, gpus: int = 8) -> dict[str, Any]:
@@ -33,11 +38,73 @@ def node_facts(index: int, gpus: int = 8) -> dict[str, Any]:
             {"index": i, "uuid": f"GPU-{index}-{i}", "name": H100, "memory_gib": 79.65}
             for i in range(gpus)
         ],
+        "gpu_health": {
+            "error": None,
+            "boards": [healthy_board(index, i) for i in range(gpus)],
+            "clock": 1000.0,
+        },
         "amd_driver": False,
         "boot_id": f"boot-{index}",
         "cpus": 192,
         "ram_gib": 2015.5,
         "system": healthy_system(),
+        "disk_gib": 28615.6,
+        "nics": [
+            {"device": f"mlx5_{nic}", "board": "MT_0000000838", "firmware": "28.43.2026"}
+            for nic in range(8)
+        ],
+    }
+
+
+def healthy_board(node: int, index: int) -> dict[str, Any]:
+    """Return what NVML reports of the health of an H100 on an NVSwitch."""
+    return {
+        "index": index,
+        "uuid": f"GPU-{node}-{index}",
+        "name": H100,
+        "slot": f"00000000:{16 + index:02X}:00.0",
+        "unsupported": ["retired_pending"],
+        "failed": {},
+        "vbios": "96.00.89.00.01",
+        "recovery_action": 0,
+        "ecc": True,
+        "ecc_default": True,
+        "uncorrected_errors": 0,
+        "lifetime_errors": 0,
+        "sram_threshold": False,
+        "remapped_rows": {"correctable": 0, "uncorrectable": 0, "pending": 0, "failed": 0},
+        "slowdown_reasons": 1,
+        "power_limit_mw": 700_000,
+        "power_default_mw": 700_000,
+        "pcie_width": 16,
+        "pcie_max_width": 16,
+        "pcie_replays": 0,
+        "heat_ns": 0,
+        "nvlinks": {"active": 18, "all": 18},
+        "fabric": FABRIC,
+        "compute_mode": 0,
+        "persistence": True,
+    }
+
+
+def sick_board(board: dict[str, Any]) -> dict[str, Any]:
+    """Return a board with each fault that `SICK_ANSWERS` has."""
+    return {
+        **board,
+        "failed": {"persistence": {"code": 999, "text": "Unknown Error"}},
+        "name": H100,
+        "recovery_action": 2,
+        "ecc": False,
+        "uncorrected_errors": 1,
+        "remapped_rows": {"correctable": 0, "uncorrectable": 1, "pending": 1, "failed": 0},
+        "slowdown_reasons": 0x40,
+        "power_limit_mw": 7_000,
+        "pcie_width": 1,
+        "pcie_replays": 2**31,
+        "heat_ns": 2**62,
+        "nvlinks": {"active": 17, "all": 18},
+        "fabric": {**FABRIC, "state": 2},
+        "compute_mode": 2,
     }
 
 
@@ -88,13 +155,14 @@ class StandInHosts:
         self.facts = [node_facts(i, gpus) for i in range(nodes)]
         self.others = [node_facts(i, 0) for i in range(nodes, nodes + bystanders)]
         for fact in self.others:
-            fact["nvml"] = {"library": False, "error": {"code": 12, "text": "not found"}}
+            hide_nvml(fact)
         self.by_ray = {fact["node"]: gpus for fact in self.facts}
         self.torch: dict[str, dict[str, Any]] = {
             id: {"all": count, "assigned": 1} for id, count in self.by_ray.items()
         }
         self.known = [{"id": f["node"], "name": f["name"]} for f in [*self.facts, *self.others]]
         self.lost: list[str] = []
+        self.later: list[dict[str, Any]] | None = None  # facts at the end, where others than now
         self.errors: dict[str, str] = {}
         self.blind: list[str] | None = []
 
@@ -125,7 +193,8 @@ class StandInHosts:
 
     def read_facts(self, nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
         ids = {node["id"] for node in nodes}
-        return [fact for fact in (*self.facts, *self.others) if fact["node"] in ids]
+        facts = self.facts if self.later is None else self.later
+        return [fact for fact in (*facts, *self.others) if fact["node"] in ids]
 
     def on_each_node(self, function: Any, each: Any = None, gpus: int = 0) -> dict[str, Any]:
         if function is read_doctored_facts:
@@ -134,6 +203,14 @@ class StandInHosts:
                 for fact in copy.deepcopy(self.facts)
                 if fact["node"] in each
             }
+        if function is read_sick_health:
+            facts = self.facts if self.later is None else self.later
+            (victim,) = [fact for fact in copy.deepcopy(facts) if fact["node"] in each]
+            boards = victim["gpu_health"]["boards"]
+            boards[-1:] = [sick_board(board) for board in boards[-1:]]
+            return {victim["node"]: victim["gpu_health"]}
+        if function is read_boot_id:
+            return dict.fromkeys(each, "another boot")
         assert (function.__name__, gpus) == ("count_torch_devices", 1)
         return copy.deepcopy(self.torch)
 
@@ -150,13 +227,30 @@ def emulated(nodes: int = 3, gpus: int = 1) -> StandInHosts:
     cluster = StandInHosts(nodes, gpus)
     cluster.emulated, cluster.torch = True, {}
     for fact in cluster.facts:
-        fact["nvml"] = {"library": False, "error": {"code": 12, "text": "not found"}}
-        fact["gpus"] = []
+        hide_nvml(fact)
     return cluster
+
+
+def hide_nvml(fact: dict[str, Any]) -> None:
+    """Change a node's facts to those of a node without NVML."""
+    error = {"code": 12, "text": "not found"}
+    fact |= {"nvml": {"library": False, "error": error}, "gpus": []}
+    fact["gpu_health"] = {"error": error, "boards": [], "clock": 1000.0}
 
 
 def run_hosts(cluster: StandInHosts, **terms: Any) -> ProbeResult:
     """Run the HOSTS probe, unchanged, over the stand-in."""
+    return _run_probe(
+        lambda recorder: hosts_probe(cast(Any, cluster), ClusterTerms(**terms), recorder)
+    )
+
+
+def run_closing(cluster: StandInHosts) -> ProbeResult:
+    """Run HOSTS' closing probe, unchanged, over the stand-in."""
+    return _run_probe(lambda recorder: closing_probe(cast(Any, cluster), recorder))
+
+
+def _run_probe(probe: Callable[[Recorder], None]) -> ProbeResult:
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder))
         recorder = Recorder(
@@ -164,7 +258,7 @@ def run_hosts(cluster: StandInHosts, **terms: Any) -> ProbeResult:
         )
         with patch("probes.hosts.judge.find_blind_nodes", find_blind):
             try:
-                hosts_probe(cast(Any, cluster), ClusterTerms(**terms), recorder)
+                probe(recorder)
                 result = recorder.finish("finished", 1.0)
             finally:  # a file left open would fail the next test that collects garbage
                 store.close()

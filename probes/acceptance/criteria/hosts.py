@@ -54,6 +54,19 @@ MEASURES = {
     ),
     "nodes_below_most": none_of("nodes", "a node with fewer GPUs than most nodes has lost some"),
     "nvml_errors": none_of("errors", "a GPU that does not answer NVML cannot be trusted"),
+    "health_errors": none_of("GPUs", "a query that fails hides the state of its GPU"),
+    "gpus_to_reset": none_of("GPUs", "such a GPU computes wrongly or not at all until then"),
+    "memory_errors": none_of("GPUs", "such an error ends a job, or makes its results wrong"),
+    "row_remaps": none_of("GPUs", "the GPU needs a reset, or a replacement, before a job uses it"),
+    "ecc_off": none_of("GPUs", "without ECC, wrong bits go unnoticed"),
+    "slowed_gpus": none_of("GPUs", "all ranks wait for the slowest GPU"),
+    "power_limit": default_measure(
+        "ratio", "a GPU below its default power limit computes slower", low=1
+    ),
+    "pcie_faults": none_of("GPUs", "lost lanes and repeated packets slow the way to the host"),
+    "nvlinks_down": none_of("GPUs", "collectives inside the node run at the speed of such a GPU"),
+    "fabric_faults": none_of("GPUs", "without its NVLink fabric, CUDA does not start or is slow"),
+    "closed_gpus": none_of("GPUs", "no job can use such a GPU"),
     "duplicate_gpus": none_of("GPUs", "a GPU that two nodes count would be given to two ranks"),
     "differences": none_of(
         "differences",
@@ -63,18 +76,27 @@ MEASURES = {
     "gpu_memory": Measure("GiB", from_run="[cluster] gpu_memory_gib"),
     "cpus": Measure("CPUs", from_run="[cluster] cpus_per_node"),
     "ram": Measure("GiB", from_run="[cluster] ram_gib"),
+    "disk": Measure("GiB", from_run="[cluster] disk_gib"),
     "ordered_versions": Measure("versions", from_run="[cluster] versions"),
+    "nodes_changed": none_of("nodes", "a node that restarts in this run would end a job"),
     "shared_missing": none_of(
         "nodes", "checkpoints need one folder that every node can read and write"
     ),
     **SYSTEM,
 }
 
+HEALTH = (
+    *("health_errors", "gpus_to_reset", "memory_errors", "row_remaps", "ecc_off", "slowed_gpus"),
+    *("power_limit", "pcie_faults", "nvlinks_down", "fabric_faults", "closed_gpus"),
+)
 CONTROLS = {
+    "sick GPU": HEALTH,
+    "GPU that sickens": HEALTH,
+    "restarted node": ("nodes_changed",),
     "doctored node": (
         *("machines", "gpus", "count_mismatches", "nodes_below_most", "nvml_errors"),
         *("duplicate_gpus", "differences", "gpu_model", "gpu_memory", "cpus", "ram"),
-        "ordered_versions",
+        *("disk", "ordered_versions"),
     ),
     "larger order": ("nodes", "gpus"),
     "own folder": ("shared_missing",),
@@ -92,8 +114,10 @@ CONDITIONS: dict[str, Condition] = {
     "gpu_memory": lambda here: bool(here.terms.gpu_memory_gib),
     "cpus": lambda here: bool(here.terms.cpus_per_node),
     "ram": lambda here: bool(here.terms.ram_gib),
+    "disk": lambda here: bool(here.terms.disk_gib),
     "ordered_versions": lambda here: bool(here.terms.versions),
     "shared_missing": lambda here: bool(here.terms.shared),
+    **dict.fromkeys((*HEALTH, "sick GPU", "GPU that sickens"), lambda here: here.on_gpu),
     "own folder": lambda here: bool(here.terms.shared) and here.nodes > 1,
     # An embedded cluster has the limits of a shell, and shares its host with other clusters.
     **dict.fromkeys(
@@ -110,9 +134,15 @@ DUTIES = (
         (
             *("nodes", "machines", "gpus", "count_mismatches", "nodes_below_most", "nvml_errors"),
             *("duplicate_gpus", "differences", "gpu_model", "gpu_memory", "cpus", "ram"),
-            *("ordered_versions", "shared_missing"),
+            *("disk", "ordered_versions", "shared_missing", *HEALTH),
         ),
-        ("doctored node", "larger order", "own folder"),
+        ("doctored node", "larger order", "own folder", "sick GPU"),
+    ),
+    Duty(
+        "hosts/test_closing.py::test_hosts_stay_healthy_to_the_end",
+        "quick",
+        ("nodes_changed", *HEALTH),
+        ("restarted node", "GPU that sickens"),
     ),
     Duty(
         "hosts/test_system.py::test_jobs_get_the_limits_they_need",
@@ -123,8 +153,8 @@ DUTIES = (
 )
 
 HOSTS = CriterionRow(
-    title="the machines are what was ordered",
-    how="machines, GPUs and software of every node: as ordered, and the same everywhere; "
+    title="the machines are what was ordered, and healthy",
+    how="machines, GPUs and software of every node: as ordered, the same everywhere, healthy; "
     "limits, room and clock of every node, as a job sees them",
     measures=MEASURES,
     duties=DUTIES,

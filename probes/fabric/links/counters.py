@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from probes.cluster.byte_counters import LOOPBACK, read_counters
-from probes.cluster.node_facts import RDMA_SYSFS, rdma_netdev, rdma_ports
+from probes.cluster.facts.system_files import RDMA_SYSFS
+from probes.cluster.node_facts import rdma_netdev, rdma_ports
 from probes.environment.rails import nccl_ports, read_ib_hca
 from probes.fabric.links.ethtool import read_driver_counters
 

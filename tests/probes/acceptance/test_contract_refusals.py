@@ -64,6 +64,10 @@ NO_SENSE = [
     (busbw("at_least = nan"), "'at_least': expected a finite number, found nan"),
     (busbw("at_least = 340\nmarginal = inf"), "'marginal': expected a finite number, found inf"),
     (ordered("line_rate_gbps = inf"), "'line_rate_gbps': expected a finite number, found inf"),
+    (
+        ordered("nodes = 2\ngpus_per_node = 8\nparallel = {tp = 8, pp = 1, dp = 1}"),
+        "expected parallel sizes from 1 whose product is 16, found tp 8 x pp 1 x dp 1 = 8",
+    ),
     (ordered("ram_gib = nan"), "'ram_gib': expected a finite number, found nan"),
     (busbw("at_least = -340"), "at_least to be more than 0, found -340: no value is negative"),
     (busbw("at_least = 0"), "at_least to be more than 0, found 0: every value keeps that"),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from probes.acceptance.cluster_terms import ClusterTerms
-from probes.acceptance.criteria import CRITERIA
+from probes.acceptance.criteria import CRITERIA, RUN_ORDER
 from probes.acceptance.owed import (
     DUTIES,
     TIERS,
@@ -32,6 +32,7 @@ ALL = ClusterTerms(
     gpu_memory_gib=79,
     cpus_per_node=96,
     ram_gib=1000,
+    disk_gib=1000,
     versions={"torch": ">=2"},
 )
 
@@ -47,8 +48,12 @@ def test_every_probe_of_a_tier_is_owed_and_no_other(tier: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", *command], cwd=REPO, capture_output=True, text=True, check=True
     )
-    collected = {line for line in done.stdout.splitlines() if "::" in line}
-    assert {probe.probe for probe in owed_by(here(tier))} == collected
+    collected = [line for line in done.stdout.splitlines() if "::" in line]
+    assert {probe.probe for probe in owed_by(here(tier))} == set(collected)
+    *others, last = collected
+    assert last == "probes/hosts/test_closing.py::test_hosts_stay_healthy_to_the_end"
+    rows = list(dict.fromkeys(probe.split("/")[1].upper() for probe in others))
+    assert rows == list(RUN_ORDER)
     assert len(collected) > 10
 
 

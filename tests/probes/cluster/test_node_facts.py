@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from probes.cluster.node_facts import usable_cpus, usable_memory_gib
+from probes.cluster.node_facts import software_versions, usable_cpus, usable_memory_gib
+
+
+def test_the_parts_that_must_be_alike() -> None:
+    versions = software_versions()
+    assert list(versions) == ["python", "ray", "torch", "driver", "cuda", "kernel", "ofed"]
+    assert all(versions[part] for part in ("python", "ray", "torch", "kernel"))
 
 
 def write_files(root: Path, files: dict[str, str]) -> str:

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from probes.cluster.software import software_differences
 
-DRIVER = {"python": "3.11.7", "ray": "2.60.0", "torch": "2.13.0", "driver": ""}
+DRIVER = {
+    "python": "3.11.7",
+    "ray": "2.60.0",
+    "torch": "2.13.0",
+    "driver": "",
+    "cuda": "",
+    "kernel": "6.1.0",
+    "ofed": "",
+}
 
 
 def facts(*torches: str) -> list[dict[str, Any]]:
@@ -21,13 +31,24 @@ def test_versions_in_parity_and_not() -> None:
     assert "none on n1" in said
 
 
-def test_a_head_node_without_a_gpu_driver_is_no_difference() -> None:
+@pytest.mark.parametrize(
+    ("part", "version", "other"),
+    [
+        ("driver", "570.86", "570.12"),
+        ("cuda", "13.0", "12.8"),
+        ("kernel", "6.8.0-1021-nvidia", "6.8.0-1014-nvidia"),
+        ("ofed", "24.10-2.1.8", ""),
+    ],
+)
+def test_the_drivers_own_machine_is_no_difference(part: str, version: str, other: str) -> None:
     two = facts("2.13.0", "2.13.0")
     for fact in two:
-        fact["software"]["driver"] = "570.86"
+        fact["software"][part] = version
     assert software_differences(two, DRIVER) == []
-    two[1]["software"]["driver"] = "570.12"
-    assert len(software_differences(two, DRIVER)) == 1
+    two[1]["software"][part] = other
+    (said,) = software_differences(two, DRIVER)
+    assert said.startswith(f"{part}: ")
+    assert f"{other or 'none'} on n1" in said
 
 
 def test_another_build_of_torch_on_the_driver_is_no_difference() -> None:

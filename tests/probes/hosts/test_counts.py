@@ -7,6 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
+from probes.acceptance.criteria.hosts import HEALTH
 from reports.measurement import Verdict
 from reports.record import ProbeResult
 from tests.support.simulated_hosts import (
@@ -32,6 +33,7 @@ def test_as_ordered() -> None:
             *("duplicate_gpus", "differences"),
         ],
         "larger order": ["nodes", "gpus"],
+        "sick GPU": list(HEALTH),
     }
 
 
@@ -39,7 +41,7 @@ def test_a_rehearsal_as_declared() -> None:
     result = run_hosts(emulated(), nodes=3, gpus_per_node=1)
     assert result.verdict is Verdict.PASS
     assert findings(result) == []
-    assert "NVML is not compared: accelerators are emulated" in result.coverage
+    assert "NVML is not asked: accelerators are emulated" in result.coverage
 
 
 def caught(result: ProbeResult) -> dict[str, bool | None]:

@@ -141,6 +141,41 @@ def test_a_better_model_than_was_ordered_is_another() -> None:
     assert not_passed(run_hosts(with_an_h200(), **ORDER, gpu_model=[H100])) == failed
 
 
+# Firmware.
+
+
+def test_a_gpu_with_other_firmware_than_those_of_its_model() -> None:
+    cluster = StandInHosts()
+    cluster.facts[1]["gpu_health"]["boards"][2]["vbios"] = "96.00.74.00.01"
+    result = run_hosts(cluster, **ORDER)
+    assert not_passed(result) == {"differences cluster": "FAIL"}
+    assert findings(result) == [("HOST-FIRMWARE", ["n1"])]
+    said = f"vBIOS of {H100}: 96.00.74.00.01 on n1; 96.00.89.00.01 on n0, n1, n2"
+    assert result.findings[0].statement == said
+
+
+def test_a_network_card_with_other_firmware_than_those_of_its_board() -> None:
+    cluster = StandInHosts()
+    for nic in cluster.facts[2]["nics"]:
+        nic["firmware"] = "28.39.1002"
+    result = run_hosts(cluster, **ORDER)
+    assert not_passed(result) == {"differences cluster": "FAIL"}
+    assert findings(result) == [("HOST-FIRMWARE", ["n2"])]
+    said = "firmware of MT_0000000838: 28.39.1002 on n2; 28.43.2026 on n0, n1"
+    assert result.findings[0].statement == said
+
+
+@pytest.mark.near_miss("HOSTS.differences")
+def test_other_boards_have_firmware_of_their_own() -> None:
+    cluster = StandInHosts()
+    for fact in cluster.facts:
+        fact["nics"].append({"device": "mlx5_8", "board": "MT_0000000359", "firmware": "22.36"})
+        fact["nics"].append({"device": "efa_0", "board": "", "firmware": ""})
+    cluster.facts[0]["nics"][-1]["firmware"] = "1.0"  # of what has no name, nothing is known
+    del cluster.facts[1]["gpu_health"]["boards"][0]["vbios"]  # an old driver
+    assert run_hosts(cluster, **ORDER).verdict is Verdict.PASS
+
+
 # What is ordered of each node.
 
 SOUND: dict[str, Any] = {
@@ -148,18 +183,19 @@ SOUND: dict[str, Any] = {
     "gpu_memory_gib": 79,
     "cpus_per_node": 192,
     "ram_gib": 2000,
+    "disk_gib": 28000,
     "versions": {"driver": ">=550.54"},
 }
 
 
 @pytest.mark.near_miss(
-    *("HOSTS.cpus", "HOSTS.ram", "HOSTS.ordered_versions"),
+    *("HOSTS.cpus", "HOSTS.ram", "HOSTS.disk", "HOSTS.ordered_versions"),
     *("HOSTS.machines", "HOSTS.duplicate_gpus", "HOSTS.nvml_errors"),
 )
 def test_what_is_ordered_and_there_passes() -> None:
     result = run_hosts(StandInHosts(), **ORDER, **SOUND)
     assert result.verdict is Verdict.PASS
-    ordered = ("gpu_model", "gpu_memory", "cpus", "ram", "ordered_versions")
+    ordered = ("gpu_model", "gpu_memory", "cpus", "ram", "disk", "ordered_versions")
     assert [m.name for m in result.measurements].count("gpu_model") == 3
     assert {m.name for m in result.measurements} >= set(ordered)
     assert not {m.name for m in run_hosts(StandInHosts(), **ORDER).measurements} & set(ordered)
@@ -172,6 +208,7 @@ def test_what_is_ordered_and_there_passes() -> None:
         ("gpu_memory_gib", "gpu_memory", {"memory_gib": 39.5}, "39.5 GiB, ordered >= 79 GiB"),
         ("cpus_per_node", "cpus", {"cpus": 2}, "2 CPUs, ordered >= 192 CPUs"),
         ("ram_gib", "ram", {"ram_gib": 64.0}, "64.0 GiB, ordered >= 2"),
+        ("disk_gib", "disk", {"disk_gib": 25038.7}, "25038.7 GiB, ordered >= 28000 GiB"),
         ("versions", "ordered_versions", {"driver": "535.1"}, "driver 535.1"),
     ],
 )
@@ -205,6 +242,9 @@ def test_what_is_below_the_order_fails_and_what_is_not_known_proves_nothing(
         ("535.183.01", ">=550.54", False),
         ("2.14.0.dev20260101+cu128", ">=2.13", True),
         ("2.13.0a1", ">=2.13.0", False),
+        ("6.8.0-1021-nvidia", ">=6.5", True),
+        ("5.15.0-1066-nvidia", ">=6.5", False),
+        ("24.10-2.1.8", ">=24.10", True),
         ("", "2.13.0", None),
         ("unknown", ">=1", None),
     ],

@@ -7,14 +7,18 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from probes.hosts.gpu_health import CHECKS
 from reports.measurement import Verdict
 from tests.support.simulated_hosts import H100, StandInHosts, findings, run_hosts, verdicts
 
+# Answers of NVML that a check needs; an H100 that remaps rows retires no pages.
+JUDGED = [check.needs[0] for check in CHECKS] + ["power_limit_mw", "power_default_mw"]
 TERMS: dict[str, Any] = {
     "gpu_model": H100,
     "gpu_memory_gib": 79,
     "cpus_per_node": 192,
     "ram_gib": 2000,
+    "disk_gib": 28000,
     "versions": {"driver": "570.86.15"},
     "shared": "/shared",
 }
@@ -27,7 +31,10 @@ def losses(draw: st.DrawFn) -> tuple[StandInHosts, str, dict[str, Any]]:
     cluster = StandInHosts(nodes, gpus, draw(st.integers(0, 1)))
     fact = draw(st.sampled_from(cluster.facts))
     gpu = draw(st.sampled_from(fact["gpus"]))
-    kind = draw(st.sampled_from(["node", "gpu", "answer", "nvml", "torch", "uuid", "boot", "ray"]))
+    kinds = ["node", "gpu", "answer", "nvml", "torch", "uuid", "boot", "ray", "board", "query"]
+    kind = draw(st.sampled_from(kinds))
+    boards = fact["gpu_health"]["boards"]
+    board = draw(st.sampled_from(boards))
     if kind == "node":
         cluster.facts.remove(fact)
     elif kind == "gpu":
@@ -42,6 +49,10 @@ def losses(draw: st.DrawFn) -> tuple[StandInHosts, str, dict[str, Any]]:
         cluster.torch[fact["node"]].pop(draw(st.sampled_from(["all", "assigned"])))
     elif kind == "uuid":
         gpu["uuid"] = ""
+    elif kind == "board":
+        boards.remove(board)
+    elif kind == "query":
+        del board[draw(st.sampled_from(JUDGED))]
     elif kind == "boot":
         fact["boot_id"] = ""
     else:

@@ -38,18 +38,17 @@ def sound(cluster: StandInHosts) -> None:
 
 def lost_gpu(cluster: StandInHosts) -> None:
     """The last GPU of n7 does not answer NVML: it has fallen off the bus."""
-    cluster.facts[7]["gpus"][7] |= {
-        "uuid": "",
-        "name": "",
-        "memory_gib": None,
-        "error": {"code": 15, "text": "GPU is lost"},
-    }
+    error = {"code": 15, "text": "GPU is lost"}
+    unknown = {"uuid": "", "name": "", "memory_gib": None}
+    cluster.facts[7]["gpus"][7] |= {**unknown, "error": error}
+    lost = {"index": 7, "uuid": "", "slot": "", "unsupported": [], "failed": {"GPU": error}}
+    cluster.facts[7]["gpu_health"]["boards"][7] = lost
     cluster.torch["id7"]["all"] = 7
 
 
 def other_model(cluster: StandInHosts) -> None:
     """n3 has the smaller H100."""
-    for gpu in cluster.facts[3]["gpus"]:
+    for gpu in [*cluster.facts[3]["gpus"], *cluster.facts[3]["gpu_health"]["boards"]]:
         gpu["name"] = "NVIDIA H100 PCIe"
 
 
@@ -64,12 +63,22 @@ def other_driver(cluster: StandInHosts) -> None:
     cluster.facts[5]["software"]["driver"] = "550.54.15"
 
 
+def sick_gpus(cluster: StandInHosts) -> None:
+    """Memory of a GPU of n2 has failed, and links of one of n4; a power supply of n6 is off."""
+    boards = {name: cluster.facts[name]["gpu_health"]["boards"] for name in (2, 4, 6)}
+    boards[2][5] |= {"uncorrected_errors": 2, "recovery_action": 1}
+    boards[4][0]["nvlinks"] = {"active": 16, "all": 18}
+    for board in boards[6]:
+        board["slowdown_reasons"] = 0x88  # hardware, by the power brake
+
+
 CASES: dict[str, Callable[[StandInHosts], None]] = {
     "gpus-sound": sound,
     "gpus-one-lost": lost_gpu,
     "gpus-other-model": other_model,
     "gpus-pods-of-one-machine": pods_of_one_machine,
     "gpus-other-driver": other_driver,
+    "gpus-sick": sick_gpus,
 }
 
 

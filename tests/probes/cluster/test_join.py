@@ -1,0 +1,41 @@
+"""What the driver says where it cannot join a cluster."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from probes.cluster import cluster
+from probes.cluster.cluster import Cluster, ClusterUnreachable, VersionMismatch
+
+
+def join(monkeypatch: pytest.MonkeyPatch, error: Exception) -> Cluster:
+    """Join a cluster whose Ray answers with this error; no helper process is started."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("ray.init", refuse)
+    monkeypatch.setattr(cluster, "CleanupProcess", lambda: SimpleNamespace(close=lambda: None))
+    return Cluster("10.0.0.1:6379", "ray")
+
+
+def test_another_ray_on_the_cluster_is_a_mismatch(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = RuntimeError("Version mismatch: The cluster was started with:\n  Ray: 2.59.0")
+    with pytest.raises(VersionMismatch, match=r"^Version mismatch: .* Ray: 2\.59\.0$"):
+        join(monkeypatch, error)
+
+
+def test_another_error_of_ray_is_no_mismatch(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RuntimeError, match="out of memory") as caught:
+        join(monkeypatch, RuntimeError("out of memory"))
+    assert not isinstance(caught.value, VersionMismatch)
+
+
+@pytest.mark.parametrize("error", [ConnectionError("refused\nby it"), ValueError("no address")])
+def test_a_cluster_that_does_not_answer(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = " ".join(str(error).split())
+    with pytest.raises(ClusterUnreachable, match=f"10.0.0.1:6379 cannot be joined: {words}"):
+        join(monkeypatch, error)
