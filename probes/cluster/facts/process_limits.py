@@ -111,6 +111,6 @@ def find_pid_cgroups(pid: str, proc: str, cgroups: str) -> Iterator[Path]:
             while True:
                 if (group / "pids.max").exists():
                     yield group
-                if group == root or root not in group.parents:
+                if group == root:
                     break
                 group = group.parent

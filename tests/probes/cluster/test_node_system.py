@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -162,6 +165,31 @@ def test_a_folder_has_its_room(tmp_path: Path) -> None:
     gone = read_room(str(tmp_path / "gone"))
     assert gone["error"] == "No such file or directory"
     assert "size_gib" not in gone
+
+
+@pytest.mark.parametrize("files", [0, 1, 100])
+def test_the_room_is_what_an_ordinary_user_may_take(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: int
+) -> None:
+    known = {"f_blocks": 1000, "f_bfree": 300, "f_bavail": 250, "f_frsize": 2**21}
+    inodes = {"f_files": files, "f_ffree": files, "f_favail": files * 0.4}
+    monkeypatch.setattr("os.statvfs", lambda path: SimpleNamespace(**known, **inodes))
+    found = read_room(str(tmp_path))
+    assert (found["size_gib"], found["free_gib"]) == (1.953125, 0.488281)
+    assert found["free_share"] == 0.25
+    has_files = (files * 0.4, 0.4) if files else (None, 1.0)
+    assert (found["free_files"], found["free_files_share"]) == has_files
+
+
+def test_a_folder_that_takes_names_and_no_data_is_full(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Full(BytesIO):
+        def write(self, _: Any) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda dir: Full())
+    assert read_room(str(tmp_path))["error"] == "No space left on device"
 
 
 def test_a_file_system_without_a_size_takes_no_file_or_has_no_limit() -> None:

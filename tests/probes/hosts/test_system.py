@@ -256,6 +256,9 @@ def test_an_embedded_cluster_has_the_limits_of_a_shell() -> None:
     noted = {m.name: m.value for m in result.measurements if not m.judged}
     assert (noted["open_files"], noted["stray_raylets"]) == (256, 1)
     assert "limits of the host are not judged" in result.coverage
+    cluster.facts[0]["system"]["limits"] = UNREADABLE
+    noted = {m.name: m.value for m in run_system(cluster).measurements if not m.judged}
+    assert noted["open_files"] == 256
     assert judged_measures(True, True) == ["processes", "temp_room"]
 
 
