@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import resource
+import signal
+import subprocess
 from typing import Any
 from unittest.mock import patch
 
@@ -11,7 +13,7 @@ import pytest
 from probes.acceptance.contract import load
 from probes.cluster.facts.system import read_system
 from probes.hosts.system import judged_measures
-from probes.hosts.system_controls import halve_limits, read_strained_system
+from probes.hosts.system_controls import end_child, halve_limits, read_strained_system
 from reports.measurement import Limit, Verdict
 from reports.record import ProbeResult
 from tests.support.controls import recorder
@@ -41,6 +43,7 @@ def test_sound_nodes_pass_and_both_controls_are_caught() -> None:
         "strained process": (True, TARGETS),
         "lost clock": (True, ["clock_offset"]),
     }
+    assert all(control.fault.count("n2") == 1 for control in result.controls)
     judged = {f"{name} n{index}" for name in ALL for index in range(3)}
     assert verdicts(result).keys() == judged | {"clock_offset cluster"}
     assert result.coverage == "3 of 3 nodes answered"
@@ -369,6 +372,13 @@ def test_the_controls_process_has_what_is_planted() -> None:
     assert "seatrial_control" in {one["session"] for one in system["raylets"]["others"]}
     own = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     assert read_here()["limits"]["open_files"][0] == own, "the worker keeps its own limits"
+
+
+def test_a_control_process_that_does_not_end_is_killed() -> None:
+    child = subprocess.Popen(["sleep", "60"], stdin=subprocess.PIPE, text=True)
+    with patch("probes.hosts.system_controls.END_SECONDS", 0.1):
+        end_child(child)
+    assert child.returncode == -signal.SIGKILL
 
 
 def read_here(pid: str = "self", folder: str = "") -> dict[str, Any]:
