@@ -20,6 +20,10 @@ REACH = {
     "s": (86_400.0, "no probe waits for more than a day"),
     "GB/s": (1e5, "no node has a hundred times the network of today's largest"),
     "tokens/s per rank": (1e9, "no accelerator trains a billion tokens in a second"),
+    "files": (2**30, "the kernel allows no process more open files"),
+    "GiB": (1e6, "no node has a million GiB of memory"),
+    "threads a rank": (2**22, "the kernel numbers no more threads on a machine"),
+    "raylets": (1e3, "no node holds a thousand clusters"),
 }
 
 

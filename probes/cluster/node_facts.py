@@ -16,6 +16,7 @@ from typing import Any
 
 from probes.cluster.facts.gpu_health import read_gpus_and_health
 from probes.cluster.facts.inventory import cuda_version, disk_gib, nic_firmware, ofed_version
+from probes.cluster.facts.system import read_node_system
 from probes.cluster.facts.system_files import BOOT_ID, RDMA_SYSFS, read_text
 from reference_trainer.rank_environment import ipv4_addresses
 from reports.redact import redact
@@ -29,7 +30,7 @@ def node_facts() -> dict[str, Any]:
 
     Keys are stable: HOSTS compares `software` across nodes, FABRIC reads `interfaces`.  `nvml` and
     `gpus` are as in `read_gpus`, and `gpu_health` is as in `read_gpu_health`.  `amd_driver` is
-    whether AMD's compute driver is there.
+    whether AMD's compute driver is there.  `system` is as in `read_system`.
     """
     import ray
 
@@ -48,6 +49,7 @@ def node_facts() -> dict[str, Any]:
         "cpus": usable_cpus(),
         "ram_gib": usable_memory_gib(),
         "disk_gib": disk_gib(),
+        "system": read_node_system(),
         "environment": redact(
             {k: v for k, v in sorted(os.environ.items()) if k.startswith(VARIABLE_PREFIXES)}
         ),

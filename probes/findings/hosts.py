@@ -146,6 +146,41 @@ HOSTS: dict[str, Entry] = {
         Cause.INFRASTRUCTURE,
         "Mount the shared file system on the named node at the agreed path, writable for jobs.",
     ),
+    "HOST-OPEN-FILES": Entry(
+        "A worker may open too few files and connections at once.",
+        Cause.INFRASTRUCTURE,
+        "Run `ulimit -n 65536` before `ray start` on the named nodes. In a systemd unit set LimitNOFILE=65536. In a container use `--ulimit nofile=65536:65536`. Slurm passes on the limits of the shell that submits.",
+    ),
+    "HOST-LOCKED-MEMORY": Entry(
+        "A worker may lock too little memory, so RDMA cannot register its buffers.",
+        Cause.INFRASTRUCTURE,
+        "Write `* - memlock unlimited` into /etc/security/limits.d/rdma.conf on the named nodes. In a systemd unit set LimitMEMLOCK=infinity. In a container use `--ulimit memlock=-1`, on Kubernetes the capability IPC_LOCK. Then restart Ray there.",
+    ),
+    "HOST-SHARED-MEMORY": Entry(
+        "The shared memory (/dev/shm) of a node is too small for NCCL and loaders of data.",
+        Cause.INFRASTRUCTURE,
+        "Start the container with `--shm-size=16g` or `--ipc=host`. On Kubernetes mount an emptyDir of medium Memory at /dev/shm. On a machine run `mount -o remount,size=50% /dev/shm`.",
+    ),
+    "HOST-PROCESSES": Entry(
+        "A user may start too few processes and threads for the ranks of a node.",
+        Cause.INFRASTRUCTURE,
+        "Raise the named bound. RLIMIT_NPROC: `ulimit -u unlimited` before `ray start`, and nproc in /etc/security/limits.d. pids.max: `--pids-limit=-1` in a container, podPidsLimit of the kubelet, TasksMax in systemd. kernel.pid_max and kernel.threads-max: sysctl.",
+    ),
+    "HOST-TEMP-FULL": Entry(
+        "The disk of temporary files or of Ray's session is full, so Ray cannot store objects.",
+        Cause.INFRASTRUCTURE,
+        "Run `df -h` and `df -i` on the named nodes for the named folder. Remove old sessions (/tmp/ray/session_*) and core dumps. Or start Ray with `--temp-dir` on a larger disk.",
+    ),
+    "HOST-STRAY-RAYLET": Entry(
+        "A raylet of another Ray cluster runs on a node, and gives its GPUs to other jobs.",
+        Cause.INFRASTRUCTURE,
+        "Compare `ps -C raylet -o pid,user,lstart,args` on the named nodes with this cluster's session. End the stray one with `kill PID`. If another cluster may use the node too, agree on HOSTS.stray_raylets.",
+    ),
+    "HOST-CLOCK": Entry(
+        "The clocks of two nodes differ, so their logs and events cannot be put in order.",
+        Cause.INFRASTRUCTURE,
+        "Run `chronyc tracking` or `timedatectl timesync-status` on the named nodes. Start chronyd or systemd-timesyncd there, with the same time servers on all nodes. Run `chronyc makestep` once.",
+    ),
     "HOST-HEAD": Entry(
         "Ray's head stopped answering during the probes. Ray ends every driver that waits for it.",
         Cause.INFRASTRUCTURE,

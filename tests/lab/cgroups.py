@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 from tests.lab.shell import LabError
@@ -11,15 +12,15 @@ from tests.lab.shell import LabError
 PERIOD_US = 100_000
 
 
-def root() -> Path:
-    """Return the mount point of the hierarchy that has the cpu controller; LabError if none has."""
+def root(controller: str = "cpu") -> Path:
+    """Return the mount point of the hierarchy that has a controller; LabError if none has."""
     for line in Path("/proc/mounts").read_text().splitlines():
         _, where, kind, options, *_ = line.split()
-        if kind == "cgroup" and "cpu" in options.split(","):
+        if kind == "cgroup" and controller in options.split(","):
             return Path(where)
-        if kind == "cgroup2" and "cpu" in _words(Path(where) / "cgroup.controllers"):
+        if kind == "cgroup2" and controller in _words(Path(where) / "cgroup.controllers"):
             return Path(where)
-    raise LabError("no control group hierarchy with the cpu controller is mounted")
+    raise LabError(f"no control group hierarchy with the {controller} controller is mounted")
 
 
 def _words(path: Path) -> list[str]:
@@ -80,3 +81,55 @@ class NodeGroup:
                 path.rmdir()
             except OSError:
                 return
+
+
+class ProcessGroup:
+    """Bound of the number of threads of one node.  On version 2 it is the node's own group."""
+
+    def __init__(self, lab: str, node: int) -> None:
+        self.root = root("pids")
+        self.lab_path = self.root / f"lab-{lab}"
+        self.path = self.lab_path / f"node{node}"
+
+    @property
+    def version(self) -> int:
+        """Version of the hierarchy, 1 or 2."""
+        return 2 if (self.root / "cgroup.controllers").exists() else 1
+
+    def limit(self, pids: list[int], more: int) -> None:
+        """Let these processes, and those that they start, have `more` threads than now."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        if self.version == 2:
+            for parent in (self.root, self.lab_path):
+                (parent / "cgroup.subtree_control").write_text("+pids")
+        else:
+            _move(pids, self.path)
+        used = int((self.path / "pids.current").read_text())
+        (self.path / "pids.max").write_text(str(used + more))
+
+    def remove(self) -> None:
+        """Remove the bound; the processes go on without it."""
+        if not self.path.exists():
+            return
+        (self.path / "pids.max").write_text("max")
+        if self.version == 1:
+            _move([int(word) for word in _words(self.path / "cgroup.procs")], self.root)
+            for path in (self.path, self.lab_path):
+                with suppress(OSError):  # another node's bound is in it
+                    path.rmdir()
+
+
+def bounds(lab: str) -> list[ProcessGroup]:
+    """List the bounds of a lab's nodes that are left."""
+    try:
+        path = root("pids") / f"lab-{lab}"
+    except LabError:
+        return []
+    found = sorted(path.glob("node*")) if path.exists() else []
+    return [ProcessGroup(lab, int(each.name.removeprefix("node"))) for each in found]
+
+
+def _move(pids: list[int], group: Path) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):  # it has ended
+            (group / "cgroup.procs").write_text(str(pid))

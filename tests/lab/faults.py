@@ -13,6 +13,7 @@ from tests.lab.lab import Lab
 from tests.lab.link_faults import LINK_FAULTS, Action
 from tests.lab.node import SHARED, Node
 from tests.lab.shell import LabError
+from tests.lab.system_faults import SYSTEM_FAULTS
 
 RATE = r"\d+(\.\d+)?[kmg]bit"
 
@@ -330,6 +331,7 @@ FAULTS: dict[str, tuple[list[str], str, tuple[Action, Action]]] = {
     "same-machine": (["a", "b"], "B has the boot id of A.", (_same_machine, _own_machine)),
     "slow-cpu": (["node", "share"], "NODE gets SHARE of one CPU.", (_slow_cpu, _full_cpu)),
     **LINK_FAULTS,
+    **SYSTEM_FAULTS,
 }
 
 

@@ -209,6 +209,8 @@ class Lab:
         network.remove(self.name)
         for group in groups:
             group.remove()
+        for bound in cgroups.bounds(self.name):
+            bound.remove()
         for line in reversed(Path("/proc/mounts").read_text().splitlines()):
             if (where := line.split()[1]).startswith(f"{self.home}/"):
                 sh("umount", "-l", where, quiet=True)

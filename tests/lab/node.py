@@ -9,6 +9,7 @@ import sys
 import time
 import uuid
 from pathlib import Path
+from typing import Any
 
 from tests.lab import network, nvml
 from tests.lab.cgroups import NodeGroup
@@ -69,15 +70,29 @@ class Node:
             "RAY_health_check_period_ms": "1000",
             "RAY_health_check_timeout_ms": "3000",
             "RAY_health_check_failure_threshold": "3",
+            **self.planted.get("environment", {}),
         }
+
+    @property
+    def planted(self) -> dict[str, Any]:
+        """What a fault changed in how Ray starts: `environment`, and words `before` the command."""
+        path = self.work / "planted.json"
+        return dict(json.loads(path.read_text())) if path.exists() else {}
+
+    def plant(self, change: dict[str, Any]) -> None:
+        """Change how Ray starts here the next time; {} is as usual."""
+        (self.work / "planted.json").write_text(json.dumps(change))
+
+    def ray_program(self) -> list[str]:
+        """Return the words that run Ray's command line."""
+        return [sys.executable, "-m", "ray.scripts.scripts"]
 
     def ray_command(self) -> list[str]:
         """Return `ray start` for this node, on the management network as on real clusters."""
         here = network.address("eth0", self.index)
         command = [
-            sys.executable,
-            "-m",
-            "ray.scripts.scripts",
+            *self.planted.get("before", []),
+            *self.ray_program(),
             "start",
             "--node-ip-address",
             here,

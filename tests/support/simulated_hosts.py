@@ -47,6 +47,7 @@ def node_facts(index: int, gpus: int = 8) -> dict[str, Any]:
         "boot_id": f"boot-{index}",
         "cpus": 192,
         "ram_gib": 2015.5,
+        "system": healthy_system(),
         "disk_gib": 28615.6,
         "nics": [
             {"device": f"mlx5_{nic}", "board": "MT_0000000838", "firmware": "28.43.2026"}
@@ -111,6 +112,44 @@ def worn_board(board: dict[str, Any]) -> dict[str, Any]:
     """Return a board with what `WORN_ANSWERS` changes."""
     errors = {"uncorrected_errors": 2**31, "lifetime_errors": 2**31}
     return {**board, "heat_ns": 2**62, "pcie_replays": 2**31, **errors}
+
+
+def healthy_system() -> dict[str, Any]:
+    """Return the limits, the room and the settings of a healthy node, as a worker reads them."""
+    disk = {
+        "path": "/tmp",
+        "file_system": "ext4 at /",
+        "error": "",
+        "size_gib": 1760.0,
+        "free_gib": 1232.0,
+        "free_share": 0.7,
+        "free_files": 110_000_000,
+        "free_files_share": 0.98,
+    }
+    shared = {"path": "/dev/shm", "file_system": "tmpfs at /dev/shm", "size_gib": 1007.8}
+    session = "/tmp/ray/session_2026-11-25_08-00-00_000000_1"
+    return {
+        "limits": {
+            "open_files": [65536, 1048576],
+            "locked_bytes": [-1, -1],
+            "processes": [-1, -1],
+            "locks_any": False,
+            "starts_any": False,
+        },
+        "threads": {"kernel.pid_max": 4_190_000, "kernel.threads-max": 16_000_000},
+        "shared_memory": {**disk, **shared, "free_gib": 1007.0, "free_share": 0.99},
+        "temporary": disk,
+        "session": {**disk, "path": session},
+        "raylets": {"own": 1, "others": [], "hidden": False},
+        "settings": {
+            "ram_gib": 2015.5,
+            "swap_gib": 0.0,
+            "cpus": 192,
+            "governor": "performance",
+            "huge_pages": "always",
+            "numa_nodes": 2,
+        },
+    }
 
 
 class StandInHosts:

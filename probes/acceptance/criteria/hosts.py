@@ -11,6 +11,39 @@ from probes.acceptance.criteria.criterion import (
     none_of,
 )
 
+# Limits of the system of each node, as a worker sees them; a contract may agree on others.
+SYSTEM = {
+    "open_files": default_measure(
+        "files",
+        "Ray warns of fewer: they are too few for production and cause connection errors",
+        low=4096,
+    ),
+    "locked_memory": default_measure(
+        "GiB",
+        "RDMA locks its buffers: 4 MiB for each of 32 channels to 32 ranks; NCCL asks for no limit",
+        low=4,
+    ),
+    "shared_memory": default_measure(
+        "GiB", "NCCL keeps buffers in /dev/shm and asks for --shm-size=1g in a container", low=1
+    ),
+    "processes": default_measure(
+        "threads a rank",
+        "a rank starts about 250 threads: Ray, torch, NCCL and 8 loaders of data",
+        low=256,
+    ),
+    "temp_room": default_measure(
+        "ratio",
+        "Ray stores no more objects with 95 % of a disk in use, its local_fs_capacity_threshold",
+        low=0.05,
+    ),
+    "stray_raylets": default_measure(
+        "raylets", "a raylet of another cluster gives the same GPUs to other jobs", high=0
+    ),
+    "clock_offset": default_measure(
+        "s", "events and logs of two nodes must be put in order", high=0.1
+    ),
+}
+
 MEASURES = {
     "nodes": Measure("nodes", from_run="[cluster] nodes"),
     "machines": Measure("machines", from_run="the nodes that answer"),
@@ -62,6 +95,7 @@ MEASURES = {
     "shared_missing": none_of(
         "nodes", "checkpoints need one folder that every node can read and write"
     ),
+    **SYSTEM,
 }
 
 HEALTH = (
@@ -86,6 +120,11 @@ CONTROLS = {
     ),
     "larger order": ("nodes", "gpus"),
     "own folder": ("shared_missing",),
+    "strained process": (
+        *("open_files", "locked_memory", "shared_memory", "processes", "temp_room"),
+        "stray_raylets",
+    ),
+    "lost clock": ("clock_offset",),
 }
 CONDITIONS: dict[str, Condition] = {
     "machines": lambda here: not here.one_host,
@@ -100,6 +139,13 @@ CONDITIONS: dict[str, Condition] = {
     "shared_missing": lambda here: bool(here.terms.shared),
     **dict.fromkeys(ON_GPUS, lambda here: here.on_gpu),
     "own folder": lambda here: bool(here.terms.shared) and here.nodes > 1,
+    # An embedded cluster has the limits of a shell, and shares its host with other clusters.
+    **dict.fromkeys(
+        ("open_files", "shared_memory", "stray_raylets"), lambda here: not here.one_host
+    ),
+    "locked_memory": lambda here: here.terms.fabric == "rdma" and not here.one_host,
+    "clock_offset": lambda here: here.nodes > 1,
+    "lost clock": lambda here: here.nodes > 1,
 }
 DUTIES = (
     Duty(
@@ -121,11 +167,18 @@ DUTIES = (
         ),
         ("restarted node", "GPU that sickens", "worn GPU", "vanished GPU"),
     ),
+    Duty(
+        "hosts/test_system.py::test_jobs_get_the_limits_they_need",
+        "quick",
+        tuple(SYSTEM),
+        ("strained process", "lost clock"),
+    ),
 )
 
 HOSTS = CriterionRow(
     title="the machines are what was ordered, and healthy",
-    how="machines, GPUs and software of every node: as ordered, the same everywhere, healthy",
+    how="machines, GPUs and software of every node: as ordered, the same everywhere, healthy; "
+    "limits, room and clock of every node, as a job sees them",
     measures=MEASURES,
     duties=DUTIES,
     controls=CONTROLS,

@@ -77,7 +77,7 @@ def test_what_is_conditional_is_owed_where_the_condition_holds() -> None:
     def names(of: Circumstances) -> set[tuple[str, str]]:
         return {(p.criterion, n) for p in owed_by(of) for n in [*p.measures, *p.controls]}
 
-    plain = names(here("soak", nodes=2, one_host=True, ip_fabric=False))
+    plain = names(here("soak", nodes=1, one_host=True, ip_fabric=False))
     full = names(here("soak", terms=ALL, on_gpu=True))
     saves = {("SCALING", "checkpoint_overhead"), ("SCALING", "slow save")}
     assert full - plain == CONDITIONAL - saves - {("SCALING", "tokens_per_s")}

@@ -1,0 +1,158 @@
+"""Limits, room, raylets and clocks that hinder a job: caught, named and located by HOSTS, live."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import pytest
+
+from reports.measurement import Verdict
+from reports.record import RunRecord
+from tests.faults.launchers.injected_faults import failed, findings
+from tests.lab.faults import clear, inject
+from tests.lab.lab import Lab
+from tests.support.trial import Trial, acceptance, agreed, lab_of
+
+PROBE = "probes/hosts/test_system.py"
+RDMA = {
+    'fabric = "fab0"': 'fabric = "rdma"\nrails = 1',
+    'one_of = ["fab0"]': 'one_of = ["rdma"]',
+}
+SOAK = pytest.mark.soak(criterion="hosts")
+ALL = ("open_files", "shared_memory", "processes", "temp_room", "stray_raylets", "clock_offset")
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """What is planted, and what HOSTS says of it: measure, finding, node, words."""
+
+    planted: str  # as `python -m tests.lab fault` takes it
+    measure: str
+    code: str
+    suspects: list[str]
+    says: str
+    contract: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+FILES = Fault(
+    "limit 1 nofile 1024",
+    "open_files",
+    "HOST-OPEN-FILES",
+    ["node1"],
+    "node1: a worker may open 1024 files",
+)
+SHM = Fault(
+    "shm 2 64m",
+    "shared_memory",
+    "HOST-SHARED-MEMORY",
+    ["node2"],
+    "node2: /dev/shm has 64 MiB",
+)
+FULL = Fault(
+    "tmp-full 1",
+    "temp_room",
+    "HOST-TEMP-FULL",
+    ["node1"],
+    "(tmpfs at /tmp) has ",
+)
+STRAY = Fault(
+    "stray-raylet 2",
+    "stray_raylets",
+    "HOST-STRAY-RAYLET",
+    ["node2"],
+    "node2: raylets of another cluster run: process ",
+)
+LONGER = [
+    FILES, SHM, FULL, STRAY,
+    Fault(
+        "limit 0 pids 200", "processes", "HOST-PROCESSES", ["node0"],
+        "more threads for 1 ranks, by pids.max of /sys/fs/cgroup",
+    ),
+    Fault(
+        "limit 2 memlock 64", "locked_memory", "HOST-LOCKED-MEMORY", ["node2"],
+        "node2: a worker may lock 64 KiB of memory", RDMA,
+    ),
+    Fault(
+        "clock 1 +2s", "clock_offset", "HOST-CLOCK", ["node1"],
+        "against the median of 3 clocks, node1 is 2",
+    ),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def system_lab() -> Iterator[Lab]:
+    """Three nodes, up once for all tests of this file."""
+    with lab_of(3, "system") as lab:
+        yield lab
+
+
+@pytest.fixture
+def lab(system_lab: Lab) -> Iterator[Lab]:
+    """The lab, healthy before and after."""
+    yield system_lab
+    clear(system_lab)
+
+
+def judge_system(lab: Lab, name: str, contract: dict[str, str]) -> tuple[RunRecord, Trial]:
+    """Run the probe on the lab as it is, by the lab's contract with these lines."""
+    name = "".join(c if c.isalnum() else "-" for c in name)
+    return acceptance(lab, name, PROBE, contract=agreed(lab, contract))
+
+
+def passes(record: RunRecord, trial: Trial) -> None:
+    """Check that nothing was found, and that each control was caught."""
+    assert record.verdict("HOSTS") is Verdict.PASS, trial.log.read_text()
+    assert not findings(record)
+    (result,) = record.results
+    assert all(control.caught for control in result.controls)
+
+
+@pytest.mark.near_miss(*(f"HOSTS.{name}" for name in ALL))
+def test_a_sound_lab_passes(lab: Lab) -> None:
+    passes(*judge_system(lab, "sound", {}))
+
+
+@pytest.mark.near_miss("HOSTS.locked_memory")
+@SOAK
+def test_a_sound_lab_passes_again_and_by_rdma_too(lab: Lab) -> None:
+    passes(*judge_system(lab, "sound-2", {}))
+    passes(*judge_system(lab, "sound-3", RDMA))
+
+
+@pytest.mark.near_miss("HOSTS.open_files", "HOSTS.shared_memory", "HOSTS.processes")
+@SOAK
+def test_what_is_just_enough_passes(lab: Lab) -> None:
+    inject(lab, "limit", "1", "nofile", "4096")
+    inject(lab, "limit", "2", "pids", "800")
+    inject(lab, "shm", "2", "1g")
+    passes(*judge_system(lab, "enough", {}))
+
+
+def test_faults_of_several_nodes_are_each_named(lab: Lab) -> None:
+    faults = (FILES, SHM, FULL, STRAY)
+    for fault in faults:
+        inject(lab, *fault.planted.split())
+    record, trial = judge_system(lab, "several", {})
+    assert failed(record) == {fault.measure for fault in faults}, trial.log.read_text()
+    for fault in faults:
+        is_named(fault, record)
+    assert len(findings(record)) == len(faults)
+    assert trial.process.returncode == 1
+
+
+@SOAK
+@pytest.mark.parametrize("fault", LONGER, ids=lambda fault: fault.planted)
+def test_a_fault_is_named(lab: Lab, fault: Fault) -> None:
+    inject(lab, *fault.planted.split())
+    record, trial = judge_system(lab, fault.planted, fault.contract)
+    assert failed(record) == {fault.measure}, trial.log.read_text()
+    is_named(fault, record)
+    assert len(findings(record)) == 1
+
+
+def is_named(fault: Fault, record: RunRecord) -> None:
+    """Check that a fault was found, where it was planted."""
+    found = {(one.code, tuple(one.suspects)): one.statement for one in findings(record)}
+    statement = found.get((fault.code, tuple(fault.suspects)), "")
+    assert fault.says in statement, found

@@ -1,0 +1,386 @@
+"""HOSTS on the limits, the room and the raylets of each node."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import subprocess
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from probes.acceptance.contract import load
+from probes.cluster.facts.system import read_system
+from probes.hosts.system import judged_measures
+from probes.hosts.system_controls import end_child, halve_limits, read_strained_system
+from reports.measurement import Limit, Verdict
+from reports.record import ProbeResult
+from tests.support.controls import recorder
+from tests.support.simulated_hosts import findings, not_passed, verdicts
+from tests.support.simulated_system import StandInSystem, run_system
+
+RDMA = {"fabric": "rdma"}
+ALL = ("open_files", "locked_memory", "shared_memory", "processes", "temp_room", "stray_raylets")
+TARGETS = [*ALL]
+OTHER = {"pid": 4711, "session": "session_of_bob"}
+
+
+def changed(**parts: dict[str, Any]) -> ProbeResult:
+    """Run the probe over three nodes; the second has these parts of its facts changed."""
+    cluster = StandInSystem()
+    for name, change in parts.items():
+        cluster.facts[1]["system"][name] |= change
+    return run_system(cluster, **RDMA)
+
+
+@pytest.mark.near_miss(*(f"HOSTS.{name}" for name in (*ALL, "clock_offset")))
+def test_sound_nodes_pass_and_both_controls_are_caught() -> None:
+    result = run_system(StandInSystem(), **RDMA)
+    assert result.verdict is Verdict.PASS
+    assert findings(result) == []
+    assert {c.name: (c.caught, c.proves) for c in result.controls} == {
+        "strained process": (True, TARGETS),
+        "lost clock": (True, ["clock_offset"]),
+    }
+    assert all(control.fault.count("n2") == 1 for control in result.controls)
+    judged = {f"{name} n{index}" for name in ALL for index in range(3)}
+    assert verdicts(result).keys() == judged | {"clock_offset cluster"}
+    assert result.coverage == "3 of 3 nodes answered"
+
+
+FAULTS: list[tuple[str, str, dict[str, Any], str]] = [
+    (
+        "open_files", "HOST-OPEN-FILES", {"limits": {"open_files": [4095, 524288]}},
+        "n1: a worker may open 4095 files (hard limit: 524288)",
+    ),
+    (
+        "locked_memory", "HOST-LOCKED-MEMORY", {"limits": {"locked_bytes": [8 * 2**20, -1]}},
+        "n1: a worker may lock 8192 KiB of memory",
+    ),
+    (
+        "shared_memory", "HOST-SHARED-MEMORY",
+        {"shared_memory": {"size_gib": 0.0625, "free_share": 0.5}},
+        "n1: /dev/shm has 64 MiB, 50 % of it free",
+    ),
+    (
+        "shared_memory", "HOST-SHARED-MEMORY", {"shared_memory": {"error": "Permission denied"}},
+        "n1: no file can be written in /dev/shm: Permission denied",
+    ),
+    (
+        "processes", "HOST-PROCESSES", {"threads": {"pids.max of /sys/fs/cgroup": 2047}},
+        "n1: a worker's user may start 2047 more threads for 8 ranks, "
+        "by pids.max of /sys/fs/cgroup",
+    ),
+    (
+        "temp_room", "HOST-TEMP-FULL", {"session": {"free_share": 0.049, "free_gib": 86.2}},
+        "n1: /tmp/ray/session_2026-11-25_08-00-00_000000_1 (ext4 at /) has 4.9 % (86.2 GiB) free, "
+        "and 110000000 free inodes",
+    ),
+    (
+        "temp_room", "HOST-TEMP-FULL",
+        {"temporary": {"free_share": 0.01, "free_gib": 0.9, "free_files": None}},
+        "n1: /tmp (ext4 at /) has 1 % (0.9 GiB) free",
+    ),
+    (
+        "temp_room", "HOST-TEMP-FULL",
+        {"temporary": {"free_files": 49_000, "free_files_share": 0.02}},
+        "n1: /tmp (ext4 at /) has 70 % (1.23e+03 GiB) free, and 49000 free inodes",
+    ),
+    (
+        "temp_room", "HOST-TEMP-FULL",
+        {"session": {"error": "No space left on device", "file_system": ""}},
+        "n1: no file can be written in /tmp/ray/session_2026-11-25_08-00-00_000000_1 "
+        "(unknown file system): No space left on device",
+    ),
+    (
+        "stray_raylets", "HOST-STRAY-RAYLET", {"raylets": {"others": [OTHER]}},
+        "n1: raylets of another cluster run: process 4711 (session_of_bob)",
+    ),
+    (
+        "stray_raylets", "HOST-STRAY-RAYLET",
+        {"raylets": {"others": [OTHER, {"pid": 5, "session": ""}], "hidden": True}},
+        "n1: raylets of another cluster run: process 4711 (session_of_bob)",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "code", "parts", "statement"), FAULTS)
+def test_a_fault_of_one_node_is_named(
+    name: str, code: str, parts: dict[str, Any], statement: str
+) -> None:
+    result = changed(**parts)
+    assert not_passed(result) == {f"{name} n1": "FAIL"}
+    assert findings(result) == [(code, ["n1"])]
+    assert result.findings[0].statement == statement
+
+
+NEAR = [
+    ("open_files", {"limits": {"open_files": [4096, 4096]}}),
+    ("open_files", {"limits": {"open_files": [-1, -1]}}),
+    ("locked_memory", {"limits": {"locked_bytes": [4 * 2**30, -1]}}),
+    ("locked_memory", {"limits": {"locked_bytes": [65536, 65536], "locks_any": True}}),
+    ("shared_memory", {"shared_memory": {"size_gib": 1.0}}),
+    ("shared_memory", {"shared_memory": {"size_gib": 0.0}}),  # tmpfs without a size of its own
+    ("processes", {"threads": {"RLIMIT_NPROC": 2048}}),
+    ("temp_room", {"session": {"free_share": 0.05}}),
+    ("temp_room", {"temporary": {"free_share": 0.01, "free_gib": 1.0}}),  # a large disk
+    ("temp_room", {"temporary": {"free_files": 50_000, "free_files_share": 0.01}}),
+    ("temp_room", {"temporary": {"free_files": 100, "free_files_share": 0.9}}),  # a small tmpfs
+    ("temp_room", {"session": {"free_files": None}}),  # btrfs
+    ("stray_raylets", {"raylets": {"own": 3}}),  # our own spare raylets
+    ("stray_raylets", {"raylets": {"hidden": False, "own": 1}}),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        pytest.param(name, parts, marks=pytest.mark.near_miss(f"HOSTS.{name}"))
+        for name, parts in NEAR
+    ],
+)
+def test_what_is_just_enough_passes(name: str, parts: dict[str, Any]) -> None:
+    result = changed(**parts)
+    assert result.verdict is Verdict.PASS
+    assert findings(result) == []
+    assert verdicts(result)[f"{name} n1"] is Verdict.PASS
+
+
+UNREADABLE = {"unreadable": "PermissionError: denied"}
+
+
+@pytest.mark.parametrize(
+    ("part", "measures"),
+    [
+        ("limits", ["open_files", "locked_memory"]),
+        ("threads", ["processes"]),
+        ("shared_memory", ["shared_memory"]),
+        ("temporary", ["temp_room"]),
+        ("session", ["temp_room"]),
+        ("raylets", ["stray_raylets"]),
+        ("settings", ["locked_memory"]),
+    ],
+)
+def test_a_part_that_cannot_be_read_proves_nothing(part: str, measures: list[str]) -> None:
+    cluster = StandInSystem()
+    cluster.facts[1]["system"][part] = UNREADABLE
+    result = run_system(cluster, **RDMA)
+    assert not_passed(result) == {f"{name} n1": "UNPROVEN" for name in measures}
+    assert findings(result) == []
+    notes = {m.note for m in result.measurements if m.judged and m.value is None}
+    assert notes == {"it could not be read: PermissionError: denied"}
+
+
+@pytest.mark.parametrize(
+    ("name", "parts", "note"),
+    [
+        ("locked_memory", {"settings": {"ram_gib": None}}, "the node's memory could not be read"),
+        (
+            "shared_memory",
+            {"shared_memory": {"size_gib": 0.0}, "settings": {"ram_gib": None}},
+            "neither its size nor memory could be read",
+        ),
+        (
+            "stray_raylets",
+            {"raylets": {"own": 0, "others": [{"pid": 5, "session": ""}]}},
+            "a raylet does not name its session",
+        ),
+        ("stray_raylets", {"raylets": {"own": 0}}, "own raylet is not among the processes"),
+        ("stray_raylets", {"raylets": {"hidden": True}}, "hidepid"),
+    ],
+)
+def test_what_is_not_known_proves_nothing(name: str, parts: dict[str, Any], note: str) -> None:
+    result = changed(**parts)
+    assert not_passed(result)[f"{name} n1"] == "UNPROVEN"
+    assert findings(result) == []
+    (why,) = [m.note for m in result.measurements if (m.name, m.subject) == (name, "n1")]
+    assert note in why
+
+
+def test_nodes_without_facts_prove_nothing() -> None:
+    cluster = StandInSystem()
+    silent = cluster.facts.pop(1)
+    del cluster.facts[0]["system"]
+    result = run_system(cluster, **RDMA)
+    names = [f"{name} {node}" for name in ALL for node in ("n0", silent["name"])]
+    assert not_passed(result) == dict.fromkeys(names, "UNPROVEN")
+    assert result.coverage == "2 of 3 nodes answered"
+    cluster.facts.clear()
+    assert run_system(cluster, **RDMA).verdict is Verdict.UNPROVEN
+
+
+def test_the_same_fault_of_several_nodes_is_one_finding() -> None:
+    cluster = StandInSystem(4)
+    for fact in cluster.facts[:2]:
+        fact["system"]["limits"]["open_files"] = [1024, 524288]
+    cluster.facts[3]["system"]["limits"]["open_files"] = [256, 256]
+    result = run_system(cluster)
+    assert findings(result) == [
+        ("HOST-OPEN-FILES", ["n0", "n1"]),
+        ("HOST-OPEN-FILES", ["n3"]),
+    ]
+    assert result.findings[0].statement.startswith("n0, n1: a worker may open 1024 files")
+
+
+def test_a_node_without_gpus_in_ray_has_one_rank() -> None:
+    cluster = StandInSystem(2, 1)
+    cluster.facts[1]["system"]["threads"] = {"RLIMIT_NPROC": 256}
+    assert run_system(cluster).verdict is Verdict.PASS
+    cluster.facts[1]["system"]["threads"] = {"RLIMIT_NPROC": 255}
+    assert not_passed(run_system(cluster)) == {"processes n1": "FAIL"}
+
+
+def test_memory_is_locked_for_rdma_alone() -> None:
+    cluster = StandInSystem()
+    cluster.facts[2]["system"]["limits"]["locked_bytes"] = [2**26, 2**26]
+    result = run_system(cluster, fabric="eth0")
+    assert result.verdict is Verdict.PASS
+    (note,) = [m for m in result.measurements if m.name == "locked_memory"]
+    assert (note.judged, note.value, note.unit, note.subject) == (False, 2**-4, "GiB", "n2")
+    (control,) = [c for c in result.controls if c.name == "strained process"]
+    assert (control.caught, control.proves) == (True, [t for t in TARGETS if t != "locked_memory"])
+
+
+@pytest.mark.near_miss("HOSTS.processes", "HOSTS.temp_room")
+def test_an_embedded_cluster_has_the_limits_of_a_shell() -> None:
+    cluster = StandInSystem(2, 1)
+    cluster.kind = "local"
+    for fact in cluster.facts:
+        system = fact["system"]
+        system["limits"]["open_files"] = [256, 1024]
+        system["shared_memory"]["size_gib"] = 0.0625
+        system["raylets"]["others"] = [OTHER]
+    result = run_system(cluster)
+    assert result.verdict is Verdict.PASS
+    assert {m.name for m in result.measurements if m.judged} == {
+        *("processes", "temp_room", "clock_offset")
+    }
+    noted = {m.name: m.value for m in result.measurements if not m.judged}
+    assert (noted["open_files"], noted["stray_raylets"]) == (256, 1)
+    assert "limits of the host are not judged" in result.coverage
+    cluster.facts[0]["system"]["limits"] = UNREADABLE
+    noted = {m.name: m.value for m in run_system(cluster).measurements if not m.judged}
+    assert noted["open_files"] == 256
+    assert judged_measures(True, True) == ["processes", "temp_room"]
+
+
+def test_a_contract_may_agree_on_other_limits() -> None:
+    contract = load("h100-ndr400")
+    limits = {**contract.limits, "HOSTS": {"open_files": Limit(low=1024, because="agreed")}}
+    contract = contract.model_copy(update={"limits": limits})
+    cluster = StandInSystem()
+    cluster.facts[1]["system"]["limits"]["open_files"] = [1024, 1024]
+    result = run_system(cluster, contract)
+    assert result.verdict is Verdict.PASS
+
+
+def informs(cluster: StandInSystem) -> dict[tuple[str, str], Any]:
+    """Run the probe; return the values that only inform, by name and subject."""
+    result = run_system(cluster, **RDMA)
+    assert result.verdict is Verdict.PASS
+    return {(m.name, m.subject): m.value for m in result.measurements if not m.judged}
+
+
+def test_settings_inform_and_name_the_node_that_differs() -> None:
+    cluster = StandInSystem()
+    assert informs(cluster) == {
+        ("cpu_governor", "each node"): "performance",
+        ("huge_pages", "each node"): "always",
+        ("numa_nodes", "each node"): 2,
+        ("machine_cpus", "each node"): 192,
+        ("swap_in_use", "n0"): 0.0,
+        ("shared_memory_free", "n0"): 0.99,
+    }
+    cluster.facts[1]["system"]["settings"] |= {"governor": "powersave", "swap_gib": 3.5}
+    cluster.facts[2]["system"]["settings"]["governor"] = ""
+    cluster.facts[2]["system"]["shared_memory"]["free_share"] = 0.2
+    values = informs(cluster)
+    assert values["cpu_governor", "n0"] == "performance"
+    assert values["cpu_governor", "n1"] == "powersave"
+    assert values["swap_in_use", "n1"] == 3.5
+    assert values["shared_memory_free", "n2"] == 0.2
+
+
+@pytest.mark.parametrize(
+    ("exempt", "lost"), [("locks_any", "locked_memory"), ("starts_any", "processes")]
+)
+def test_limits_that_do_not_hold_for_the_process_are_not_proven(exempt: str, lost: str) -> None:
+    cluster = StandInSystem()
+    limits = cluster.facts[2]["system"]["limits"]
+    planted = {"open_files": [2048, 4096], "locked_bytes": [2**31, -1]}
+    cluster.strained = {"limits": {**limits, **planted, exempt: True}}
+    if exempt == "starts_any":
+        cluster.strained["threads"] = {"kernel.pid_max": 4_000_000}
+    (control,) = [c for c in run_system(cluster, **RDMA).controls if c.name == "strained process"]
+    assert (control.caught, control.proves) == (True, [t for t in TARGETS if t != lost])
+
+
+@pytest.mark.parametrize(
+    ("part", "blind"),
+    [("limits", "open_files"), ("raylets", "stray_raylets"), ("session", "temp_room")],
+)
+def test_a_control_that_one_measure_does_not_see_is_not_caught(part: str, blind: str) -> None:
+    cluster = StandInSystem()
+    system = cluster.facts[2]["system"]
+    cluster.strained = {part: system[part]}
+    if part == "session":
+        cluster.strained["temporary"] = system["temporary"]
+    result = run_system(cluster, **RDMA)
+    (control,) = [c for c in result.controls if c.name == "strained process"]
+    assert control.caught is False
+    assert result.verdict is Verdict.UNPROVEN
+
+
+def test_a_node_that_answers_no_control_proves_nothing() -> None:
+    cluster = StandInSystem()
+    cluster.strained = None
+    result = run_system(cluster, **RDMA)
+    (control,) = [c for c in result.controls if c.name == "strained process"]
+    assert (control.caught, control.saw) == (None, "n2: no answer in time")
+    assert result.verdict is Verdict.UNPROVEN
+    cluster.errors["id2"] = "RuntimeError: no process"
+    (control,) = [c for c in run_system(cluster).controls if c.name == "strained process"]
+    assert control.saw == "n2: RuntimeError: no process"
+
+
+def test_a_control_process_that_does_not_start_is_an_error() -> None:
+    child = 'import sys; sys.exit("no memory")'
+    with (
+        patch("probes.hosts.system_controls.CHILD", child),
+        pytest.raises(RuntimeError, match="did not start"),
+    ):
+        read_strained_system({})
+
+
+def test_the_controls_limits_are_half_of_what_is_owed() -> None:
+    measure = recorder("HOSTS")
+    gib = 2**30
+    planted = {"RLIMIT_NOFILE": 2048, "RLIMIT_MEMLOCK": 2 * gib, "RLIMIT_NPROC": 1024}
+    assert halve_limits(8, measure) == planted
+
+
+def test_the_controls_process_has_what_is_planted() -> None:
+    """For real: the same reader looks at a process of this machine."""
+    with patch("probes.hosts.system_controls.read_node_system", read_here):
+        system = read_strained_system({"RLIMIT_NOFILE": 200, "RLIMIT_NPROC": 100})
+    assert system["limits"]["open_files"][0] == 200
+    assert system["limits"]["processes"][0] == 100
+    assert system["threads"].get("RLIMIT_NPROC", 0) < 100
+    assert system["shared_memory"]["error"]
+    assert system["session"]["error"]
+    assert "seatrial_control" in {one["session"] for one in system["raylets"]["others"]}
+    own = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    assert read_here()["limits"]["open_files"][0] == own, "the worker keeps its own limits"
+
+
+def test_a_control_process_that_does_not_end_is_killed() -> None:
+    child = subprocess.Popen(["sleep", "60"], stdin=subprocess.PIPE, text=True)
+    with patch("probes.hosts.system_controls.END_SECONDS", 0.1):
+        end_child(child)
+    assert child.returncode == -signal.SIGKILL
+
+
+def read_here(pid: str = "self", folder: str = "") -> dict[str, Any]:
+    """Read the system of this machine, without Ray."""
+    return read_system(lambda: ("session", "/tmp"), pid, folder)

@@ -1,0 +1,101 @@
+"""Runs HOSTS' probe of limits, room and clocks over simulated nodes."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, cast
+from unittest.mock import patch
+
+from probes.acceptance.contract import ClusterTerms, Contract, load
+from probes.acceptance.measure import Recorder
+from probes.cluster.facts.clocks import CLOCK, ClockOffset
+from probes.hosts.system_controls import read_strained_system
+from probes.hosts.test_system import test_jobs_get_the_limits_they_need as system_probe
+from reports.record import ProbeResult
+from reports.run_folder.store import Store
+from tests.support.simulated_hosts import StandInHosts
+
+BOOTED = -1.7e9  # s that a clock is behind which began at the boot
+
+
+class StandInSystem(StandInHosts):
+    """Cluster of healthy nodes; a test changes facts, clocks, or what the control reads."""
+
+    def __init__(self, nodes: int = 3, gpus: int = 8, bystanders: int = 0) -> None:
+        super().__init__(nodes, gpus, bystanders)
+        everyone = [*self.facts, *self.others]
+        self.clocks = {f["node"]: ClockOffset(0.001 * i, 0.0005) for i, f in enumerate(everyone)}
+        self.strained: dict[str, Any] | None = {}  # changes of the control's answer, None: silent
+
+    def on_each_node(self, function: Any, each: Any = None, gpus: int = 0) -> dict[str, Any]:
+        assert function is read_strained_system
+        ((node, planted),) = each.items()
+        if self.strained is None:
+            return {}
+        (fact,) = [fact for fact in self.facts if fact["node"] == node]
+        return {node: {**strain(fact["system"], planted), **self.strained}}
+
+
+def strain(system: dict[str, Any], planted: Mapping[str, int]) -> dict[str, Any]:
+    """Return what the control's process reads on a node of this system."""
+    system = copy.deepcopy(system)
+    system["limits"] |= {
+        "open_files": [planted["RLIMIT_NOFILE"], 1048576],
+        "locked_bytes": [planted["RLIMIT_MEMLOCK"], -1],
+        "processes": [planted["RLIMIT_NPROC"], -1],
+    }
+    system["threads"]["RLIMIT_NPROC"] = planted["RLIMIT_NPROC"] - 5
+    for name in ("shared_memory", "temporary", "session"):
+        system[name] |= {"path": "/proc", "error": "No such file or directory"}
+    system["raylets"]["others"] = [{"pid": 99, "session": "seatrial_control"}]
+    return system
+
+
+class StandInClocks:
+    """Readers of clocks that answer with a cluster's offsets."""
+
+    def __init__(self, cluster: StandInSystem) -> None:
+        self.cluster, self.closed = cluster, False
+
+    def __call__(self, nodes: Iterable[str]) -> StandInClocks:
+        self.asked = list(nodes)
+        return self
+
+    def wait_until_up(self) -> list[str]:
+        return [id for id in self.asked if id in self.cluster.clocks]
+
+    def compare(self, nodes: Iterable[str], clock: str = CLOCK) -> dict[str, ClockOffset]:
+        lost = clock != CLOCK
+        return {id: ClockOffset(BOOTED, 0.001) if lost else self.cluster.clocks[id] for id in nodes}
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def run_system(
+    cluster: StandInSystem, contract: Contract | None = None, **terms: Any
+) -> ProbeResult:
+    """Run the probe, unchanged, over the stand-in."""
+    clocks = StandInClocks(cluster)
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store(Path(folder))
+        recorder = Recorder(
+            store,
+            contract or load("h100-ndr400"),
+            "p",
+            "HOSTS",
+            "claim",
+            "again",
+            lambda words: None,
+        )
+        with patch("probes.hosts.clock_offset.ClockReaders", clocks):
+            try:
+                system_probe(cast(Any, cluster), ClusterTerms(**terms), recorder)
+                result = recorder.finish("finished", 1.0)
+            finally:  # a file left open would fail the next test that collects garbage
+                store.close()
+    assert clocks.closed or len(cluster.known) < 2
+    return result.model_copy(update={"coverage": "; ".join(recorder._coverage)})
