@@ -136,6 +136,26 @@ HOSTS: dict[str, Entry] = {
         Cause.INFRASTRUCTURE,
         "Mount the shared file system on the named node at the agreed path, writable for jobs.",
     ),
+    "HOST-ADDRESS": Entry(
+        "A node's address in Ray is not an address of that node that other nodes can reach.",
+        Cause.INFRASTRUCTURE,
+        "Restart Ray on the named node with `ray start --node-ip-address=ADDRESS`. Take ADDRESS from `ip -br address` there: an interface that is up and that other nodes reach.",
+    ),
+    "HOST-LOOPBACK-NAME": Entry(
+        "A node's own name leads to the loopback, and no interface is chosen for gloo.",
+        Cause.INFRASTRUCTURE,
+        "In /etc/hosts of the named node, give the node's own name its own address and remove the name from lines of 127.*. Or set GLOO_SOCKET_IFNAME before `ray start`.",
+    ),
+    "HOST-NAMES": Entry(
+        "A node's host name does not lead to that node on other nodes.",
+        Cause.INFRASTRUCTURE,
+        "Run `getent ahosts NAME` on the node that asks. Correct the DNS record, or the line of that name in /etc/hosts. If no job uses host names, remove host_names from the contract.",
+    ),
+    "HOST-PORT-CLOSED": Entry(
+        "A port that Ray or a job uses between nodes cannot be reached.",
+        Cause.INFRASTRUCTURE,
+        "Open the port on the named node: check `nft list ruleset`, `iptables -S`, security groups and network policies. Ray's ports can be fixed (`ray start --node-manager-port --object-manager-port --min-worker-port --max-worker-port`). Run `nc -vz ADDRESS PORT` from another node.",
+    ),
     "HOST-HEAD": Entry(
         "Ray's head stopped answering during the probes. Ray ends every driver that waits for it.",
         Cause.INFRASTRUCTURE,

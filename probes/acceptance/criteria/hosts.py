@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from probes.acceptance.criteria.criterion import (
+    Circumstances,
     Condition,
     CriterionRow,
     Duty,
@@ -49,6 +50,24 @@ MEASURES = {
     "shared_missing": none_of(
         "nodes", "checkpoints need one folder that every node can read and write"
     ),
+    "address_elsewhere": none_of(
+        "addresses", "other nodes and ranks meet a node at the address that Ray gives them"
+    ),
+    "loopback_names": default_measure(
+        "names",
+        "torch's gloo listens where the own name leads, unless GLOO_SOCKET_IFNAME names an "
+        "interface; ranks of other nodes cannot connect to the loopback",
+        high=0,
+    ),
+    "names_unresolved": none_of("names", "the contract's jobs address nodes by host name"),
+    "closed_ports": none_of(
+        "connections", "Ray's nodes and workers connect to each other on these ports"
+    ),
+    "closed_job_ports": default_measure(
+        "connections",
+        "rank 0 of a torch job listens on a port that the kernel picks, unless MASTER_PORT is set",
+        high=0,
+    ),
 }
 
 HEALTH = (
@@ -66,7 +85,19 @@ CONTROLS = {
     ),
     "larger order": ("nodes", "gpus"),
     "own folder": ("shared_missing",),
+    "loopback address": ("address_elsewhere",),
+    "loopback name": ("loopback_names",),
+    "other name": ("names_unresolved",),
+    "closed port": ("closed_ports",),
+    "other listener": ("closed_job_ports",),
 }
+
+
+def _has_machines(here: Circumstances) -> bool:
+    """Return whether nodes are on several machines: one host's raylets share its addresses."""
+    return here.nodes > 1 and not here.one_host
+
+
 CONDITIONS: dict[str, Condition] = {
     "machines": lambda here: not here.one_host,
     "nvml_errors": lambda here: not here.emulated,
@@ -80,6 +111,16 @@ CONDITIONS: dict[str, Condition] = {
     "shared_missing": lambda here: bool(here.terms.shared),
     **dict.fromkeys((*HEALTH, "sick GPU", "GPU that sickens"), lambda here: here.on_gpu),
     "own folder": lambda here: bool(here.terms.shared) and here.nodes > 1,
+    **dict.fromkeys(("address_elsewhere", "loopback address"), _has_machines),
+    **dict.fromkeys(("loopback_names", "loopback name"), _has_machines),
+    **dict.fromkeys(
+        ("names_unresolved", "other name"),
+        lambda here: here.terms.host_names and _has_machines(here),
+    ),
+    **dict.fromkeys(
+        ("closed_ports", "closed_job_ports", "closed port", "other listener"),
+        lambda here: here.nodes > 1,
+    ),
 }
 DUTIES = (
     Duty(
@@ -91,6 +132,15 @@ DUTIES = (
             *("disk", "ordered_versions", "shared_missing", *HEALTH),
         ),
         ("doctored node", "larger order", "own folder", "sick GPU"),
+    ),
+    Duty(
+        "hosts/test_names.py::test_nodes_reach_each_other_by_name_and_port",
+        "quick",
+        (
+            *("address_elsewhere", "loopback_names", "names_unresolved", "closed_ports"),
+            "closed_job_ports",
+        ),
+        ("loopback address", "loopback name", "other name", "closed port", "other listener"),
     ),
     Duty(
         "hosts/test_closing.py::test_hosts_stay_healthy_to_the_end",
