@@ -23,7 +23,7 @@ CALL_SECONDS = 30.0  # for a call to reach a busy node, in addition to what the 
 GCS, RAYLET, OBJECTS, WORKER = "GCS", "raylet", "object manager", "worker"
 RAY_PORTS = (GCS, RAYLET, OBJECTS, WORKER)
 JOB = "job"  # a port that the kernel picks, as torch does for rank 0
-DEFAULT_PORTS = {"dashboard": 8265, "Ray client": 10001}  # of `ray start`; these only inform
+DEFAULT_PORTS = {"dashboard": 8265, "ray_client": 10001}  # of `ray start`; these only inform
 LOCALHOST = "localhost"  # a name that leads to no other node, for a control
 
 
@@ -228,15 +228,16 @@ class PortRound:
             for target, name in names.items()
         ]
 
-    def reached_by(self, port: int) -> int | None:
-        """Count the nodes that connect to this port of the head; None if no node answers."""
+    def count_reaching(self, ports: Sequence[int]) -> list[int | None]:
+        """Count the nodes that connect to each of these ports of the head; None if none answers."""
         if not self.head:
-            return None
-        endpoint = Endpoint("", self.head, self.nodes[self.head]["address"], port)
-        others = [id for id in self.opened if id != self.head]
-        seconds = CALL_SECONDS + max_try_seconds(1)
-        answers = self.call_each("try_ports", {id: ([endpoint],) for id in others}, seconds)
-        return sum(problems == [""] for problems in answers.values()) if answers else None
+            return [None] * len(ports)
+        address = self.nodes[self.head]["address"]
+        endpoints = [Endpoint("", self.head, address, port) for port in ports]
+        others = {id: (endpoints,) for id in self.opened if id != self.head}
+        answers = self.call_each("try_ports", others, CALL_SECONDS + max_try_seconds(len(ports)))
+        columns = [[row[at] for row in answers.values()] for at in range(len(ports))]
+        return [column.count("") if column else None for column in columns]
 
     def coverage(self) -> str:
         """Describe which nodes connected to which."""

@@ -65,11 +65,9 @@ def look_up_hosts(ports, facts, terms, measure):
 
 def note_default_ports(ports, measure):
     """Note how many nodes reach the head's dashboard and Ray client, at Ray's default ports."""
-    for name, port in DEFAULT_PORTS.items():
-        reached = ports.reached_by(port)
-        measure.note(
-            f"{name.lower().replace(' ', '_')}_port_reached", reached, "nodes", on=f"port {port}"
-        )
+    reached = ports.count_reaching([*DEFAULT_PORTS.values()])
+    for (name, port), count in zip(DEFAULT_PORTS.items(), reached, strict=True):
+        measure.note(f"{name}_port_reached", count, "nodes", on=f"port {port}")
 
 
 def describe_connections(connections, ports):

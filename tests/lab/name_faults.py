@@ -5,6 +5,8 @@ The table of `faults` has them too.  None of them takes a node from Ray: what is
 
 from __future__ import annotations
 
+import itertools
+
 from tests.lab import network
 from tests.lab.lab import Lab
 from tests.lab.link_faults import Action
@@ -43,7 +45,7 @@ def _ports_to_block(lab: Lab, node: Node, port: str) -> tuple[str, str]:
         # Ray's own servers have such ports too, and stay open: a cut raylet runs no task.
         used = sorted({one for one in _listening(node) if int(low) <= one <= int(high)})
         edges = [int(low) - 1, *used, int(high) + 1]
-        gaps = [(a + 1, b - 1) for a, b in zip(edges, edges[1:], strict=False) if b - a > 1]
+        gaps = [(a + 1, b - 1) for a, b in itertools.pairwise(edges) if b - a > 1]
         ranges = ", ".join(f"{a}-{b}" if a < b else f"{a}" for a, b in gaps)
         return f"{{ {ranges} }}", f"ports {low}-{high} but for the {len(used)} in use"
     if port == "object-manager":
@@ -133,8 +135,14 @@ def _lost_address(lab: Lab, name: str) -> str:
     own, other = _eth0_addresses(node)
     # The node still takes packets for its old address, and sends from it, as behind a load
     # balancer: a local route without an interface's address.
-    _change_eth0(lab, node, f"addr del {own}/24 dev eth0\naddr add {other}/24 dev eth0\n"
-                 f"route add local {own} dev lo\nroute replace 10.78.0.0/24 dev eth0 src {own}\n")  # fmt: skip
+    _change_eth0(
+        lab,
+        node,
+        f"addr del {own}/24 dev eth0",
+        f"addr add {other}/24 dev eth0",
+        f"route add local {own} dev lo",
+        _prefer(own),
+    )
     return f"{node.name}: eth0 has {other}, and Ray {own}, which is on no interface"
 
 
@@ -143,15 +151,21 @@ def _found_address(lab: Lab, name: str) -> str:
     own, other = _eth0_addresses(node)
     for line in (f"route del local {own} dev lo", f"addr del {other}/24 dev eth0"):
         sh("ip", "-n", network.namespace(lab.name, node.index), *line.split(), quiet=True)
-    _change_eth0(lab, node, f"addr replace {own}/24 dev eth0\n")
+    _change_eth0(lab, node, f"addr replace {own}/24 dev eth0")
     return f"{node.name}: eth0 has its own {own}"
 
 
 def _second_address(lab: Lab, name: str) -> str:
     node = lab.node(name)
     own, other = _eth0_addresses(node)
-    _change_eth0(lab, node, f"addr del {own}/24 dev eth0\naddr add {other}/24 dev eth0\n"
-                 f"addr add {own}/24 dev eth0\nroute replace 10.78.0.0/24 dev eth0 src {own}\n")  # fmt: skip
+    _change_eth0(
+        lab,
+        node,
+        f"addr del {own}/24 dev eth0",
+        f"addr add {other}/24 dev eth0",
+        f"addr add {own}/24 dev eth0",
+        _prefer(own),
+    )
     return f"{node.name}: {own} is the second address of eth0, after {other}"
 
 
@@ -159,8 +173,14 @@ def _eth0_addresses(node: Node) -> tuple[str, str]:
     return network.address("eth0", node.index), network.address("eth0", node.index + OTHER_ADDRESS)
 
 
-def _change_eth0(lab: Lab, node: Node, lines: str) -> None:
-    sh("ip", "-n", network.namespace(lab.name, node.index), "-batch", "-", text=lines)
+def _prefer(own: str) -> str:
+    return f"route replace {network.NETWORKS['eth0']}.0/24 dev eth0 src {own}"
+
+
+def _change_eth0(lab: Lab, node: Node, *lines: str) -> None:
+    """Run lines of ip(8) in the node in one go, so that Ray's connections last."""
+    name = network.namespace(lab.name, node.index)
+    sh("ip", "-n", name, "-batch", "-", text="\n".join(lines) + "\n")
 
 
 # name: (arguments, explanation, (break, heal)), as in `faults`

@@ -240,6 +240,17 @@ def test_an_address_of_the_gcs_that_is_none_proves_nothing() -> None:
     assert not_passed(run_names(NoHead())) == {"closed_ports GCS port": "UNPROVEN"}
 
 
+def test_no_node_counts_as_reaching_a_dashboard_that_none_tried() -> None:
+    cluster = SimulatedNetwork()
+    cluster.known[0]["head"] = False
+    notes = {m.name: m.value for m in run_names(cluster).measurements if not m.judged}
+    assert notes["dashboard_port_reached"] is None
+    cluster = SimulatedNetwork()
+    cluster.silent = {"id1", "id2"}
+    notes = {m.name: m.value for m in run_names(cluster).measurements if not m.judged}
+    assert notes["dashboard_port_reached"] is None
+
+
 def test_a_head_that_is_not_known_is_still_reached() -> None:
     cluster = SimulatedNetwork()
     cluster.known[0]["head"] = False
