@@ -139,7 +139,7 @@ HOSTS: dict[str, Entry] = {
     "HOST-ADDRESS": Entry(
         "A node's address in Ray is not an address of that node that other nodes can reach.",
         Cause.INFRASTRUCTURE,
-        "Restart Ray on the named node with `ray start --node-ip-address=ADDRESS`. Take ADDRESS from `ip -br address` there: an interface that is up and that other nodes reach.",
+        "Find an address of the named node that other nodes reach, with `ip -br address` there. Then start Ray there again with `ray start --node-ip-address=ADDRESS`.",
     ),
     "HOST-LOOPBACK-NAME": Entry(
         "A node's own name leads to the loopback, and no interface is chosen for gloo.",
