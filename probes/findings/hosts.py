@@ -144,12 +144,12 @@ HOSTS: dict[str, Entry] = {
     "HOST-LOOPBACK-NAME": Entry(
         "A node's own name leads to the loopback, and no interface is chosen for gloo.",
         Cause.INFRASTRUCTURE,
-        "In /etc/hosts of the named node, give the node's own name its own address and remove the name from lines of 127.*. Or set GLOO_SOCKET_IFNAME before `ray start`.",
+        "Give the named node's own name its own address in its /etc/hosts. Remove the name from lines of 127.*. Or set GLOO_SOCKET_IFNAME before `ray start`.",
     ),
     "HOST-NAMES": Entry(
         "A node's host name does not lead to that node on other nodes.",
         Cause.INFRASTRUCTURE,
-        "Run `getent ahosts NAME` on the node that asks. Correct the DNS record, or the line of that name in /etc/hosts. If no job uses host names, remove host_names from the contract.",
+        "Run `getent ahosts NAME` on the node that asks. Change the DNS record, or the line of that name in /etc/hosts. If no job uses host names, remove host_names from the contract.",
     ),
     "HOST-PORT-CLOSED": Entry(
         "A port that Ray or a job uses between nodes cannot be reached.",

@@ -119,8 +119,8 @@ def _loopback_finding(text: str, group: Sequence[Facts]) -> Finding:
         "gloo listens on the loopback"
     )
     remedy = (
-        f"In /etc/hosts of {join_names(nodes)}, give the node's own name its own address (on "
-        f"{nodes[0]} the line `{own}`) and remove the name from lines of 127.*. Or set "
+        f"Give the own name of {join_names(nodes)} its own address in /etc/hosts there (on "
+        f"{nodes[0]} the line `{own}`). Remove the name from lines of 127.*. Or set "
         "GLOO_SOCKET_IFNAME before `ray start`."
     )
     return finding("HOST-LOOPBACK-NAME", statement, nodes, remedy=remedy)
