@@ -72,7 +72,7 @@ class NodePorts:
             port: int | None = self.start_listener(address)
             error = ""
         except OSError as problem:
-            port, error = None, problem.strerror or str(problem)
+            port, error = None, str(problem.strerror or problem)
         return {**answer, "job": port, "error": error}
 
     def start_listener(self, address: str) -> int:

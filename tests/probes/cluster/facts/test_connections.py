@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -201,3 +202,29 @@ def test_the_port_of_a_worker_is_one_that_answers_as_grpc(
 def test_names_are_looked_up_where_the_actor_is() -> None:
     found = NodePorts().look_up_names(["localhost"])
     assert found["localhost"] is not None
+
+
+@pytest.mark.parametrize(("variable", "tls"), [(None, False), ("0", False), ("1", True)])
+def test_a_node_opens_its_ports(
+    monkeypatch: pytest.MonkeyPatch, variable: str | None, tls: bool
+) -> None:
+    import ray
+
+    context = SimpleNamespace(gcs_address="10.0.0.1:6379")
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
+    monkeypatch.delenv("RAY_USE_TLS", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("RAY_USE_TLS", variable)
+    proofs = []
+    monkeypatch.setattr(
+        connections, "find_worker_port", lambda address, proof: proofs.append(proof) or 10002
+    )
+    ports = NodePorts()
+    opened = ports.open_ports(HERE)
+    assert (opened["gcs"], opened["worker"], opened["tls"]) == ("10.0.0.1:6379", 10002, tls)
+    assert proofs == [NO_PROOF if tls else GRPC]
+    assert opened["error"] == ""
+    assert try_endpoint(endpoint(opened["job"], opened["token"]), 1) == ""
+    refused = NodePorts().open_ports("192.0.2.77")  # RFC 5737: it belongs to nobody
+    assert refused["job"] is None
+    assert refused["error"].startswith("Cannot assign requested address")
