@@ -316,6 +316,23 @@ def test_a_failed_lookup_counts_also_where_another_is_not_known() -> None:
     assert not_passed(run_names(cluster, host_names=True)) == {"names_unresolved cluster": "FAIL"}
 
 
+def test_what_is_not_known_takes_no_blame_from_a_name() -> None:
+    cluster = SimulatedNetwork(4)
+    for asking in ("id0", "id1"):
+        cluster.lookups[asking, "n2"] = {"addresses": [], "bindable": "", "error": "not known"}
+    cluster.lookups["id3", "n2"] = None
+    assert findings(run_names(cluster, host_names=True)) == [("HOST-NAMES", ["n2"])]
+
+
+def test_of_many_reasons_three_are_named() -> None:
+    cluster = SimulatedNetwork(5)
+    for index in range(1, 5):
+        cluster.lookups["id0", f"n{index}"] = None
+    result = run_names(cluster, host_names=True)
+    (one,) = [m for m in result.measurements if m.name == "names_unresolved"]
+    assert one.note.endswith("n0 gives no answer for n3 and 1 more")
+
+
 def test_a_name_cannot_be_compared_with_addresses_that_were_not_read() -> None:
     result = run_names(changed(interfaces=None), host_names=True)
     assert not_passed(result)["names_unresolved cluster"] == "UNPROVEN"

@@ -11,7 +11,7 @@ from probes.hosts.ports import blame_nodes, count_closed, find_closed
 from reports.measurement import Verdict
 from reports.record import ProbeResult
 from tests.support.simulated_hosts import findings, not_passed, verdicts
-from tests.support.simulated_names import DROPPED, SimulatedNetwork, run_names
+from tests.support.simulated_names import DROPPED, REFUSED, SimulatedNetwork, run_names
 
 OBJECTS = "object manager"
 ALL_CLOSED = {
@@ -99,6 +99,16 @@ def test_one_pair_that_does_not_connect_is_a_pair() -> None:
     assert value_of(result, "closed_ports worker ports") == 1
     assert findings(result) == [("HOST-PORT-CLOSED", ["n0", "n1"])]
     assert "n0 does not connect to n1: port of a Ray worker 10002" in result.findings[0].statement
+
+
+def test_each_pair_has_its_own_ports_and_reason() -> None:
+    cluster = SimulatedNetwork(4)
+    cluster.blocked["worker", "id0", "id1"] = DROPPED
+    cluster.blocked["raylet", "id2", "id3"] = REFUSED
+    assert [one.statement for one in run_names(cluster).findings] == [
+        f"n2 does not connect to n3: raylet port 40000 ({REFUSED})",
+        f"n0 does not connect to n1: port of a Ray worker 10002 ({DROPPED})",
+    ]
 
 
 def test_of_two_nodes_none_is_singled_out() -> None:
