@@ -166,7 +166,8 @@ def test_the_sockets_that_listen_are_parsed() -> None:
     text = (
         f"{head}\n   0: 0100007F:1F90 00000000:0000 0A {rest} 77 1 0 100 0 0 10 0\n"
         f"   1: 0100007F:1F91 0100007F:0050 01 {rest} 78 1 0 100 0 0 10 0\n"
-        f"   2: {'0' * 32}:2712 {'0' * 32}:0000 0A {rest} 79 1 0\ncut\n"
+        f"   2: {'0' * 32}:2712 {'0' * 32}:0000 0A {rest} 79 1 0\n"
+        f"   3: 0100007F:1F92 00000000:0000 0A {rest}\ncut\n"
     )
     assert parse_listeners(text) == [(8080, "77"), (10002, "79")]
 
