@@ -108,11 +108,12 @@ def test_a_temporary_failure_is_tried_once_more(
             raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))]
 
-    monkeypatch.setattr(names, "RETRY_SECONDS", 0.01)
+    pauses: list[float] = []
+    monkeypatch.setattr(names.time, "sleep", pauses.append)
     monkeypatch.setattr(socket, "getaddrinfo", flaky)
     found = look_up("n1")
     assert (found["bindable"] == "127.0.0.1") is resolved
-    assert calls == 2
+    assert (calls, pauses) == (2, [names.RETRY_SECONDS])
     assert resolved or "Temporary failure" in found["error"]
 
 
