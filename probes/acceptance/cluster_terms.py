@@ -31,6 +31,9 @@ class ClusterTerms(BaseModel):
     (all disks together) are the least that each GPU or node must have.  `versions` is by part:
     "2.13.0" exactly, ">=550.54" at least.
 
+    `host_names` is whether jobs address nodes by host name.  Ray does not need it, and pods of
+    Kubernetes do not resolve each other's names.
+
     `fabric` is the interface that must carry gradients (of several Ethernet ports, their bond), or
     "rdma".  `line_rate_gbps` is the rate of one rail, and `rails` the number of rails of a node.
     `management_gbps` is the rate of the interface `management`, where its devices do not report it.
@@ -58,6 +61,7 @@ class ClusterTerms(BaseModel):
     disk_gib: float | None = Field(default=None, gt=0, le=MAX_GIB)
     versions: dict[str, str] | None = None
     shared: str | None = None
+    host_names: bool = False
     fabric: str | None = None
     management: str | None = None
     management_gbps: float | None = Field(default=None, gt=0, le=MAX_GBPS)

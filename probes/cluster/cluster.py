@@ -168,7 +168,7 @@ class Cluster:
     def known_nodes(self) -> list[dict[str, Any]]:
         """List every node that Ray has ever counted; a restarted node only in its present state.
 
-        Each has id, name, address, alive, head and resources.  Our spare raylets
+        Each has id, name, host, address, ports, alive, head and resources.  Our spare raylets
         (probes/faults/spare_nodes.py) are no part of the cluster.
         """
         import ray
@@ -177,7 +177,12 @@ class Cluster:
             {
                 "id": node["NodeID"],
                 "name": node["NodeManagerHostname"],
+                "host": node["NodeManagerHostname"],
                 "address": node["NodeManagerAddress"],
+                "ports": {
+                    "raylet": node.get("NodeManagerPort"),
+                    "object manager": node.get("ObjectManagerPort"),
+                },
                 "alive": bool(node["Alive"]),
                 "head": "node:__internal_head__" in node["Resources"],
                 "resources": node["Resources"],

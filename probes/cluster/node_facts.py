@@ -16,6 +16,7 @@ from typing import Any
 
 from probes.cluster.facts.gpu_health import read_gpus_and_health
 from probes.cluster.facts.inventory import cuda_version, disk_gib, nic_firmware, ofed_version
+from probes.cluster.facts.names import read_names
 from probes.cluster.facts.system import read_node_system
 from probes.cluster.facts.system_files import BOOT_ID, RDMA_SYSFS, read_text
 from reference_trainer.rank_environment import ipv4_addresses
@@ -30,13 +31,15 @@ def node_facts() -> dict[str, Any]:
 
     Keys are stable: HOSTS compares `software` across nodes, FABRIC reads `interfaces`.  `nvml` and
     `gpus` are as in `read_gpus`, and `gpu_health` is as in `read_gpu_health`.  `amd_driver` is
-    whether AMD's compute driver is there.  `system` is as in `read_system`.
+    whether AMD's compute driver is there.  `system` is as in `read_system`, and `names` as in
+    `read_names`.
     """
     import ray
 
+    address = ray.util.get_node_ip_address()
     return {
         "node": ray.get_runtime_context().get_node_id(),
-        "address": ray.util.get_node_ip_address(),
+        "address": address,
         "host": socket.gethostname(),
         "software": software_versions(),
         "interfaces": read_interfaces(),
@@ -44,6 +47,7 @@ def node_facts() -> dict[str, Any]:
         "nics": nic_firmware(),
         **read_gpus_and_health(),
         "amd_driver": Path("/dev/kfd").exists(),
+        "names": read_names(socket.gethostname(), address, os.environ),
         "boot_id": read_text(Path(BOOT_ID)),
         "shm_gib": _size_gib("/dev/shm"),
         "cpus": usable_cpus(),

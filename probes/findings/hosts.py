@@ -181,6 +181,26 @@ HOSTS: dict[str, Entry] = {
         Cause.INFRASTRUCTURE,
         "Run `chronyc tracking` or `timedatectl timesync-status` on the named nodes. Start chronyd or systemd-timesyncd there, with the same time servers on all nodes. Run `chronyc makestep` once.",
     ),
+    "HOST-ADDRESS": Entry(
+        "A node's address in Ray is not an address of that node that other nodes can reach.",
+        Cause.INFRASTRUCTURE,
+        "Find an address of the named node that other nodes reach, with `ip -br address` there. Then start Ray there again with `ray start --node-ip-address=ADDRESS`.",
+    ),
+    "HOST-LOOPBACK-NAME": Entry(
+        "A node's own name leads to the loopback, and no interface is chosen for gloo.",
+        Cause.INFRASTRUCTURE,
+        "Give the named node's own name its own address in its /etc/hosts. Remove the name from lines of 127.*. Or set GLOO_SOCKET_IFNAME before `ray start`.",
+    ),
+    "HOST-NAMES": Entry(
+        "A node's host name does not lead to that node on other nodes.",
+        Cause.INFRASTRUCTURE,
+        "Run `getent ahosts NAME` on the node that asks. Change the DNS record, or the line of that name in /etc/hosts. If no job uses host names, remove host_names from the contract.",
+    ),
+    "HOST-PORT-CLOSED": Entry(
+        "A port that Ray or a job uses between nodes cannot be reached.",
+        Cause.INFRASTRUCTURE,
+        "Open the port on the named node: check `nft list ruleset`, `iptables -S`, security groups and network policies. Ray's ports can be fixed (`ray start --node-manager-port --object-manager-port --min-worker-port --max-worker-port`). Run `nc -vz ADDRESS PORT` from another node.",
+    ),
     "HOST-HEAD": Entry(
         "Ray's head stopped answering during the probes. Ray ends every driver that waits for it.",
         Cause.INFRASTRUCTURE,

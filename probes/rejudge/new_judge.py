@@ -35,6 +35,7 @@ TERM_MEASURES: dict[str, dict[str, tuple[str, ...]]] = {
     "accelerators": dict.fromkeys(CRITERIA, ()),
     **{key: {"HOSTS": (name,)} for name, key in ORDERS.items()},
     "shared": {"HOSTS": ("shared_missing",), "RESTART": (), "SCALING": ("checkpoint_overhead",)},
+    "host_names": {"HOSTS": ("names_unresolved",)},
     "fabric": {"FABRIC": (), "HOSTS": ("locked_memory",)},  # judged for RDMA alone
     "management": {"FABRIC": BY_CONTROL},  # the control forces the bytes onto it
     "management_gbps": {"FABRIC": BY_CONTROL},  # the control's bandwidth depends on it

@@ -11,6 +11,7 @@ import re
 from tests.lab import network, nvml
 from tests.lab.lab import Lab
 from tests.lab.link_faults import LINK_FAULTS, Action
+from tests.lab.name_faults import NAME_FAULTS
 from tests.lab.node import SHARED, Node
 from tests.lab.shell import LabError
 from tests.lab.system_faults import SYSTEM_FAULTS
@@ -332,6 +333,7 @@ FAULTS: dict[str, tuple[list[str], str, tuple[Action, Action]]] = {
     "slow-cpu": (["node", "share"], "NODE gets SHARE of one CPU.", (_slow_cpu, _full_cpu)),
     **LINK_FAULTS,
     **SYSTEM_FAULTS,
+    **NAME_FAULTS,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from probes.acceptance.criteria.criterion import (
+    Circumstances,
     Condition,
     CriterionRow,
     Duty,
@@ -96,6 +97,24 @@ MEASURES = {
         "nodes", "checkpoints need one folder that every node can read and write"
     ),
     **SYSTEM,
+    "address_elsewhere": none_of(
+        "addresses", "other nodes and ranks meet a node at the address that Ray gives them"
+    ),
+    "loopback_names": default_measure(
+        "names",
+        "torch's gloo listens where the own name leads, unless GLOO_SOCKET_IFNAME names an "
+        "interface; ranks of other nodes cannot connect to the loopback",
+        high=0,
+    ),
+    "names_unresolved": none_of("names", "the contract's jobs address nodes by host name"),
+    "closed_ports": none_of(
+        "connections", "Ray's nodes and workers connect to each other on these ports"
+    ),
+    "closed_job_ports": default_measure(
+        "connections",
+        "rank 0 of a torch job listens on a port that the kernel picks, unless MASTER_PORT is set",
+        high=0,
+    ),
 }
 
 HEALTH = (
@@ -125,7 +144,19 @@ CONTROLS = {
         "stray_raylets",
     ),
     "lost clock": ("clock_offset",),
+    "loopback address": ("address_elsewhere",),
+    "loopback name": ("loopback_names",),
+    "other name": ("names_unresolved",),
+    "closed port": ("closed_ports",),
+    "other listener": ("closed_job_ports",),
 }
+
+
+def _has_machines(here: Circumstances) -> bool:
+    """Return whether nodes are on several machines: one host's raylets share its addresses."""
+    return here.nodes > 1 and not here.one_host
+
+
 CONDITIONS: dict[str, Condition] = {
     "machines": lambda here: not here.one_host,
     "nvml_errors": lambda here: not here.emulated,
@@ -146,6 +177,16 @@ CONDITIONS: dict[str, Condition] = {
     "locked_memory": lambda here: here.terms.fabric == "rdma" and not here.one_host,
     "clock_offset": lambda here: here.nodes > 1,
     "lost clock": lambda here: here.nodes > 1,
+    **dict.fromkeys(("address_elsewhere", "loopback address"), _has_machines),
+    **dict.fromkeys(("loopback_names", "loopback name"), _has_machines),
+    **dict.fromkeys(
+        ("names_unresolved", "other name"),
+        lambda here: here.terms.host_names and _has_machines(here),
+    ),
+    **dict.fromkeys(
+        ("closed_ports", "closed_job_ports", "closed port", "other listener"),
+        lambda here: here.nodes > 1,
+    ),
 }
 DUTIES = (
     Duty(
@@ -157,6 +198,15 @@ DUTIES = (
             *("disk", "ordered_versions", "system_differences", "shared_missing", *HEALTH),
         ),
         ("doctored node", "larger order", "own folder", "sick GPU"),
+    ),
+    Duty(
+        "hosts/test_names.py::test_nodes_reach_each_other_by_name_and_port",
+        "quick",
+        (
+            *("address_elsewhere", "loopback_names", "names_unresolved", "closed_ports"),
+            "closed_job_ports",
+        ),
+        ("loopback address", "loopback name", "other name", "closed port", "other listener"),
     ),
     Duty(
         "hosts/test_closing.py::test_hosts_stay_healthy_to_the_end",

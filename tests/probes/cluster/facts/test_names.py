@@ -1,0 +1,170 @@
+"""Where a node's own name leads, and which addresses its interfaces have."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from probes.cluster.facts import names
+from probes.cluster.facts.names import (
+    look_up,
+    look_up_all,
+    parse_ifconf,
+    parse_inet6,
+    read_addresses,
+    read_names,
+)
+
+
+def row(name: str, address: str) -> bytes:
+    """One struct ifreq with an IPv4 address."""
+    packed = struct.pack("HH", socket.AF_INET, 0) + socket.inet_aton(address)
+    return name.encode().ljust(16, b"\0") + packed.ljust(24, b"\0")
+
+
+def test_all_addresses_of_an_interface_are_parsed() -> None:
+    reply = row("lo", "127.0.0.1") + row("eth0", "10.0.0.1") + row("eth0:1", "10.0.0.9")
+    assert parse_ifconf(reply) == [("lo", "127.0.0.1"), ("eth0", "10.0.0.1"), ("eth0", "10.0.0.9")]
+    assert parse_ifconf(b"") == []
+
+
+def test_ipv6_addresses_are_parsed() -> None:
+    text = (
+        "fe8000000000000000fc00fffe000001 04 40 20 80     eth0\n"
+        "00000000000000000000000000000001 01 80 10 80       lo\n\ncut off\n"
+    )
+    assert parse_inet6(text) == [("eth0", "fe80::fc:ff:fe00:1"), ("lo", "::1")]
+
+
+def test_this_host_has_its_loopback() -> None:
+    found = read_addresses()
+    assert found is not None
+    assert "127.0.0.1" in found["lo"]["addresses"]
+    assert found["lo"]["up"] is True
+
+
+def test_an_interface_is_up_by_its_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = [("a", "10.0.0.1"), ("b", "10.0.0.2"), ("c", "10.0.0.3"), ("d", "10.0.0.4")]
+    monkeypatch.setattr(names, "_ipv4_addresses", lambda: [*pairs, ("a", "10.0.0.9")])
+    for name, flags in (("a", "0x1043\n"), ("b", "0x1002\n"), ("c", "broken")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "flags").write_text(flags)
+    found = read_addresses(str(tmp_path), str(tmp_path / "no IPv6"))
+    assert found is not None
+    assert {name: one["up"] for name, one in found.items()} == {
+        "a": True, "b": False, "c": None, "d": None,
+    }  # fmt: skip
+    assert found["a"]["addresses"] == ["10.0.0.1", "10.0.0.9"]
+
+
+def test_a_kernel_that_answers_nothing_leaves_the_addresses_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> list[tuple[str, str]]:
+        raise PermissionError(1, "no")
+
+    monkeypatch.setattr(names, "_ipv4_addresses", refuse)
+    assert read_addresses() is None
+    monkeypatch.undo()
+    assert read_addresses(inet6=str(tmp_path)) is None, "a folder cannot be read"
+
+
+def test_a_name_leads_to_what_can_be_bound() -> None:
+    found = look_up("localhost")
+    assert found["bindable"] in ("127.0.0.1", "::1")
+    assert found["bindable"] in found["addresses"]
+    assert found["error"] == ""
+
+
+def test_an_address_of_another_host_cannot_be_bound() -> None:
+    found = look_up("192.0.2.77")  # RFC 5737: it belongs to nobody
+    assert found == {"addresses": ["192.0.2.77"], "bindable": "", "error": ""}
+
+
+@pytest.mark.parametrize("name", ["nosuch.invalid", "x" * 70, ""])
+def test_a_name_that_leads_nowhere_says_why(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names, "RETRY_SECONDS", 0.01)
+    found = look_up(name)
+    assert (found["addresses"], found["bindable"]) == ([], "")
+    assert found["error"]
+
+
+@pytest.mark.parametrize(("failures", "resolved"), [(1, True), (2, False)])
+def test_a_temporary_failure_is_tried_once_more(
+    failures: int, resolved: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = 0
+
+    def flaky(*_: Any, **__: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls <= failures:
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))]
+
+    pauses: list[float] = []
+    monkeypatch.setattr(names.time, "sleep", pauses.append)
+    monkeypatch.setattr(socket, "getaddrinfo", flaky)
+    found = look_up("n1")
+    assert (found["bindable"] == "127.0.0.1") is resolved
+    assert (calls, pauses) == (2, [names.RETRY_SECONDS])
+    assert resolved or "Temporary failure" in found["error"]
+
+
+def test_an_unknown_name_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def refuse(*arguments: Any, **_: Any) -> Any:
+        calls.append(arguments)
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    assert look_up("n1")["error"] == "Name or service not known"
+    assert len(calls) == 1
+
+
+def test_a_name_without_an_answer_in_time_is_unknown() -> None:
+    free = threading.Event()
+
+    def slow(name: str) -> dict[str, Any]:
+        if name == "slow":
+            free.wait(5)
+        return {"addresses": [name], "bindable": "", "error": ""}
+
+    found = look_up_all(["quick", "slow"], seconds=0.2, look_up_one=slow)
+    free.set()
+    assert found["slow"] is None
+    assert found["quick"] == {"addresses": ["quick"], "bindable": "", "error": ""}
+
+
+@pytest.mark.parametrize(
+    ("value", "counts"), [("fab0", "fab0"), ("e0", "e0"), ("x", ""), ("", ""), (None, "")]
+)
+def test_torch_ignores_an_interface_of_one_letter(value: str | None, counts: str) -> None:
+    environment = {} if value is None else {"GLOO_SOCKET_IFNAME": value}
+    found = read_names("localhost", "10.0.0.1", {"NCCL_SOCKET_IFNAME": "eth0", **environment})
+    assert found["gloo_interface"] == counts
+    assert (found["host"], found["ray_address"]) == ("localhost", "10.0.0.1")
+    assert found["own"] == look_up("localhost")
+    assert found["interfaces"] == read_addresses()
+
+
+def test_the_control_gives_its_worker_the_interface_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from probes.hosts.names_controls import read_loopback_names
+
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "fab0")
+    found = read_loopback_names()
+    assert (found["gloo_interface"], found["ray_address"]) == ("", "127.0.0.1")
+    assert found["own"] == look_up("localhost")
+    assert os.environ["GLOO_SOCKET_IFNAME"] == "fab0"
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME")
+    read_loopback_names()
+    assert "GLOO_SOCKET_IFNAME" not in os.environ
