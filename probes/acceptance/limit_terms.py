@@ -19,6 +19,8 @@ REACH = {
     "ratio": (1.0, "1 is the whole"),
     "s": (86_400.0, "no probe waits for more than a day"),
     "GB/s": (1e5, "no node has a hundred times the network of today's largest"),
+    "1/min": (1e6, "no link repeats a million packets in a minute and works"),
+    "differences": (1e3, "no node has a thousand parts that are compared"),
     "names": (1.0, "a node has one own name"),
     "connections": (1e6, "20,000 nodes try fewer, for each connects to some 30 others"),
     "tokens/s per rank": (1e9, "no accelerator trains a billion tokens in a second"),

@@ -11,6 +11,7 @@ from probes.acceptance.measure import Recorder, Trial
 from probes.cluster.cluster import Cluster
 from probes.cluster.node_facts import node_facts
 from probes.cluster.nvml import GPU_IS_LOST
+from probes.cluster.software import SYSTEM_PARTS
 from probes.hosts.gpu_counts import compared_sources
 from probes.hosts.judge import judge_folder, judge_hosts, judge_parity
 from probes.hosts.order import judge_order
@@ -82,6 +83,8 @@ def _not_told(
         without |= {"differences", "system_differences"}
     if cluster.kind == "local":
         without.add("machines")
+    if not any(part in fact["software"] for fact in facts for part in SYSTEM_PARTS):
+        without.add("system_differences")  # the nodes do not report them
     if "NVML" not in compared_sources(cluster.kind, cluster.emulated, facts):
         without |= {"count_mismatches", "nodes_below_most", "nvml_errors", "duplicate_gpus"}
         without.add("gpus")  # only Ray's count is compared with the order

@@ -14,7 +14,7 @@ from tests.lab.faults import clear, inject
 from tests.lab.lab import Lab
 from tests.support.trial import Trial, acceptance, agreed, lab_of
 
-PROBE = "probes/hosts/test_names.py"
+PROBE = "probes/hosts/network/test_names.py"
 NAMES_COUNT = {'shared = "/shared"': 'shared = "/shared"\nhost_names = true'}
 SOAK = pytest.mark.soak(criterion="hosts")
 

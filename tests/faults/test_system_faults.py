@@ -14,7 +14,7 @@ from tests.lab.faults import clear, inject
 from tests.lab.lab import Lab
 from tests.support.trial import Trial, acceptance, agreed, lab_of
 
-PROBE = "probes/hosts/test_system.py"
+PROBE = "probes/hosts/system/test_system.py"
 RDMA = {
     'fabric = "fab0"': 'fabric = "rdma"\nrails = 1',
     'one_of = ["fab0"]': 'one_of = ["rdma"]',

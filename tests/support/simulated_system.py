@@ -12,8 +12,8 @@ from unittest.mock import patch
 from probes.acceptance.contract import ClusterTerms, Contract, load
 from probes.acceptance.measure import Recorder
 from probes.cluster.facts.clocks import CLOCK, ClockOffset
-from probes.hosts.system_controls import read_strained_system
-from probes.hosts.test_system import test_jobs_get_the_limits_they_need as system_probe
+from probes.hosts.system.controls import read_strained_system
+from probes.hosts.system.test_system import test_jobs_get_the_limits_they_need as system_probe
 from reports.record import ProbeResult
 from reports.run_folder.store import Store
 from tests.support.simulated_hosts import StandInHosts
@@ -91,7 +91,7 @@ def run_system(
             "again",
             lambda words: None,
         )
-        with patch("probes.hosts.clock_offset.ClockReaders", clocks):
+        with patch("probes.hosts.system.clock_offset.ClockReaders", clocks):
             try:
                 system_probe(cast(Any, cluster), ClusterTerms(**terms), recorder)
                 result = recorder.finish("finished", 1.0)

@@ -183,10 +183,6 @@ CONDITIONS: dict[str, Condition] = {
         ("names_unresolved", "other name"),
         lambda here: here.terms.host_names and _has_machines(here),
     ),
-    **dict.fromkeys(
-        ("closed_ports", "closed_job_ports", "closed port", "other listener"),
-        lambda here: here.nodes > 1,
-    ),
 }
 DUTIES = (
     Duty(
@@ -200,7 +196,7 @@ DUTIES = (
         ("doctored node", "larger order", "own folder", "sick GPU"),
     ),
     Duty(
-        "hosts/test_names.py::test_nodes_reach_each_other_by_name_and_port",
+        "hosts/network/test_names.py::test_nodes_reach_each_other_by_name_and_port",
         "quick",
         (
             *("address_elsewhere", "loopback_names", "names_unresolved", "closed_ports"),
@@ -218,7 +214,7 @@ DUTIES = (
         ("restarted node", "GPU that sickens", "worn GPU", "vanished GPU"),
     ),
     Duty(
-        "hosts/test_system.py::test_jobs_get_the_limits_they_need",
+        "hosts/system/test_system.py::test_jobs_get_the_limits_they_need",
         "quick",
         tuple(SYSTEM),
         ("strained process", "lost clock"),

@@ -23,7 +23,6 @@ from tests.support.paths import REPO
 
 CONDITIONAL = {(name, one) for name, row in CRITERIA.items() for one in row.conditions}
 # Written only where something else has failed, or by choice: nobody owes them.
-PORTS = ("closed_ports", "closed_job_ports", "closed port", "other listener")
 NEVER_OWED = {"FABRIC": {"slow_groups"}}
 ALL = ClusterTerms(
     fabric="rdma",
@@ -69,8 +68,9 @@ def test_names_are_those_of_the_acceptance_table() -> None:
     assert owed | controls >= CONDITIONAL
 
 
-def test_every_probe_owes_a_measure_and_a_control_anywhere() -> None:
-    for probe in owed_by(here("soak")):
+@pytest.mark.parametrize("nodes", [1, 2, 8])
+def test_every_probe_owes_a_measure_and_a_control_anywhere(nodes: int) -> None:
+    for probe in owed_by(here("soak", nodes=nodes)):
         assert probe.measures, probe.probe
         assert probe.controls, probe.probe
 
@@ -82,9 +82,7 @@ def test_what_is_conditional_is_owed_where_the_condition_holds() -> None:
     plain = names(here("soak", nodes=1, one_host=True, ip_fabric=False))
     full = names(here("soak", terms=ALL, on_gpu=True))
     saves = {("SCALING", "checkpoint_overhead"), ("SCALING", "slow save")}
-    ports = {name for name in CONDITIONAL if name[1] in PORTS}  # two nodes of one host owe them
-    assert ports <= plain
-    assert full - plain == CONDITIONAL - saves - ports - {("SCALING", "tokens_per_s")}
+    assert full - plain == CONDITIONAL - saves - {("SCALING", "tokens_per_s")}
     assert plain - full == {("SCALING", "tokens_per_s")}
     assert not names(here("quick")) & saves
     assert names(here("standard")) >= saves
@@ -98,7 +96,7 @@ def test_what_needs_other_nodes_is_owed_from_there_on() -> None:
         return {n for p in probes for n in [*p.measures, *p.controls]}
 
     assert ["own folder" in names(nodes) for nodes in (1, 2)] == [False, True]
-    assert ["closed_ports" in names(nodes) for nodes in (1, 2)] == [False, True]
+    assert ["closed_ports" in names(nodes) for nodes in (1, 2)] == [True, True]
     assert ["loopback_names" in names(nodes) for nodes in (1, 2)] == [False, True]
     assert ["slowest_pair" in names(nodes) for nodes in (2, 3)] == [False, True]
 

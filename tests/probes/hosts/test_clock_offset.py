@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from probes.cluster.facts.clocks import EXCHANGES, MOST_EXCHANGES, ClockOffset, exchange_times
-from probes.hosts.clock_offset import judge_clocks
+from probes.hosts.system.clock_offset import judge_clocks
 from reports.measurement import Verdict
 from reports.record import ProbeResult
 from tests.support.controls import recorder

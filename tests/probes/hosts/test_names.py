@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from probes.hosts.names import find_address_problem
+from probes.hosts.network.names import find_address_problem
 from reports.measurement import Verdict
 from reports.record import ProbeResult
 from tests.support.simulated_hosts import findings, not_passed, verdicts
@@ -231,10 +231,16 @@ def test_raylets_of_one_host_are_judged_by_their_ports_alone() -> None:
     assert "all raylets share one host" in result.coverage
 
 
-def test_one_node_has_no_other_to_meet() -> None:
+def test_one_node_meets_itself() -> None:
     result = run_names(changed(0, nodes=1, ray_address="127.0.0.1"))
-    assert (result.measurements, result.findings, result.controls) == ([], [], [])
-    assert result.coverage == "one node: there is no other to connect to"
+    judged = {name.split(" ")[0] for name in verdicts(result)}
+    assert judged == {"closed_ports", "closed_job_ports"}
+    assert not_passed(result) == {}
+    assert {one.name: one.caught for one in result.controls} == {
+        "closed port": True,
+        "other listener": True,
+    }
+    assert result.coverage == "one node: it connected to its own ports"
 
 
 def test_one_node_with_gpus_and_a_head_without() -> None:

@@ -158,7 +158,7 @@ def test_torch_ignores_an_interface_of_one_letter(value: str | None, counts: str
 def test_the_control_gives_its_worker_the_interface_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from probes.hosts.names_controls import read_loopback_names
+    from probes.hosts.network.controls import read_loopback_names
 
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "fab0")
     found = read_loopback_names()

@@ -11,9 +11,9 @@ from probes.acceptance.measure import Recorder
 from probes.cluster.cluster import Cluster
 from probes.cluster.facts.connections import Endpoint
 from probes.cluster.facts.names import read_names
-from probes.hosts.names import judge_addresses, judge_lookups, judge_own_names
-from probes.hosts.port_round import GCS, JOB, LOCALHOST, Connection, NameLookup, PortRound
-from probes.hosts.ports import judge_ports
+from probes.hosts.network.names import judge_addresses, judge_lookups, judge_own_names
+from probes.hosts.network.port_round import GCS, JOB, LOCALHOST, Connection, NameLookup, PortRound
+from probes.hosts.network.ports import judge_ports
 
 Facts = Mapping[str, Any]
 LOOPBACK = "127.0.0.1"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from probes.acceptance.measure import Recorder
 from probes.findings import finding, join_names
-from probes.hosts.port_round import GCS, JOB, RAY_PORTS, WORKER, Connection
+from probes.hosts.network.port_round import GCS, JOB, RAY_PORTS, WORKER, Connection
 from reports.record import Finding
 
 Link = tuple[str, str]  # (source, target)

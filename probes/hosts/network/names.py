@@ -9,8 +9,8 @@ from typing import Any
 
 from probes.acceptance.measure import Recorder
 from probes.findings import finding, join_names
-from probes.hosts.port_round import NameLookup
-from probes.hosts.ports import blame_nodes
+from probes.hosts.network.port_round import NameLookup
+from probes.hosts.network.ports import blame_nodes
 from reports.record import Finding
 
 Facts = Mapping[str, Any]

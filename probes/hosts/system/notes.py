@@ -9,7 +9,7 @@ from typing import Any
 from probes.acceptance.criteria import CRITERIA
 from probes.acceptance.measure import Recorder
 from probes.findings import join_names
-from probes.hosts.system import READERS, try_reader
+from probes.hosts.system.limits import READERS, try_reader
 
 Facts = Mapping[str, Any]
 # note: (unit, part of the facts, key in it)

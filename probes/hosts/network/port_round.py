@@ -59,8 +59,11 @@ def choose_peers(index: int, nodes: int) -> list[int]:
     """List the nodes that one node connects to, in order: all others, or some on a ring.
 
     Up to MOST_ALL_PAIRS nodes it is all others.  Above, it is those at distances of 1, 2, 4 and so
-    on, both ways: each node is tried by as many, near (one rack, by address) and far.
+    on, both ways: each node is tried by as many, near (one rack, by address) and far.  A node
+    without others connects to itself.
     """
+    if nodes == 1:
+        return [0]
     if nodes <= MOST_ALL_PAIRS:
         return [(index + step) % nodes for step in range(1, nodes)]
     steps = [2**power for power in range(nodes.bit_length()) if 2**power <= nodes // 2]
@@ -140,7 +143,8 @@ class PortRound:
             for kind in (RAYLET, OBJECTS, WORKER, JOB)
         ]
         to_head = [Connection(GCS, id, self.head, None, None) for id in self.nodes]
-        return planned + [one for one in to_head if one.source != self.head]
+        is_alone = len(self.nodes) == 1
+        return planned + [one for one in to_head if is_alone or one.source != self.head]
 
     def endpoint(self, one: Connection) -> Endpoint | str:
         """Find address and port of a planned connection, or why they are not known."""
@@ -242,6 +246,8 @@ class PortRound:
     def coverage(self) -> str:
         """Describe which nodes connected to which."""
         count = len(self.nodes)
+        if count == 1:
+            return "one node: it connected to its own ports"
         if count <= MOST_ALL_PAIRS:
             return f"each of {count} nodes connected to all others"
         tried = len(choose_peers(0, count))

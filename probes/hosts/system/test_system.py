@@ -2,10 +2,10 @@
 
 import pytest
 
-from probes.hosts.clock_offset import measure_clocks
-from probes.hosts.system import judge_system, judged_measures
-from probes.hosts.system_controls import control_strained_process
-from probes.hosts.system_notes import note_settings
+from probes.hosts.system.clock_offset import measure_clocks
+from probes.hosts.system.controls import control_strained_process
+from probes.hosts.system.limits import judge_system, judged_measures
+from probes.hosts.system.notes import note_settings
 
 
 @pytest.mark.criterion("HOSTS")

@@ -12,7 +12,7 @@ from probes.acceptance.control_targets import CONTROLS
 from probes.acceptance.measure import Recorder
 from probes.cluster.cluster import Cluster
 from probes.cluster.facts.system import read_node_system
-from probes.hosts.system import GIB, judge_system
+from probes.hosts.system.limits import GIB, judge_system
 
 Facts = Mapping[str, Any]
 NO_ROOM = "/proc"  # a folder in which no file can be written, on every node
