@@ -224,7 +224,7 @@ DUTIES = (
 HOSTS = CriterionRow(
     title="the machines are what was ordered, and healthy",
     how="machines, GPUs and software of every node: as ordered, the same everywhere, healthy; "
-    "limits, room and clock of every node, as a job sees them",
+    "limits, room, clock, names and ports, as a job meets them",
     measures=MEASURES,
     duties=DUTIES,
     controls=CONTROLS,
