@@ -89,7 +89,7 @@ HOSTS: dict[str, Entry] = {
     "HOST-NVSWITCH": Entry(
         "A GPU is not registered with its NVLink fabric, or the fabric reports a fault.",
         Cause.INFRASTRUCTURE,
-        "Run `systemctl status nvidia-fabricmanager` on the named node (with NVLink across nodes: nvidia-imex and the NVLink management software). Read /var/log/fabricmanager.log. Its version must be the driver's.",
+        "Run `systemctl status nvidia-fabricmanager` on the named node (with NVLink across nodes: nvidia-imex and the NVLink management software). Read `journalctl -e -u nvidia-fabricmanager`. Its version must be the driver's.",
     ),
     "HOST-COMPUTE-MODE": Entry(
         "The compute mode of a GPU lets no process use it.",
