@@ -169,7 +169,7 @@ HOSTS: dict[str, Entry] = {
     "HOST-TEMP-FULL": Entry(
         "The disk of temporary files or of Ray's session is full, so Ray cannot store objects.",
         Cause.INFRASTRUCTURE,
-        "Run `df -h` and `df -i` on the named nodes for the named folder. Remove old sessions (/tmp/ray/session_*) and core dumps. Or start Ray with `--temp-dir` on a larger disk.",
+        "Run `df -h` and `df -i` on the named nodes for the named folder. Remove old sessions of Ray (session_*) and core dumps. Or start Ray with `--temp-dir` on a larger disk.",
     ),
     "HOST-STRAY-RAYLET": Entry(
         "A raylet of another Ray cluster runs on a node, and gives its GPUs to other jobs.",

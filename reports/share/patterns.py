@@ -42,7 +42,7 @@ URL_PATH = re.compile(r"(?<=://)([^\s/'\"<>]+)(/[^\s'\"<>,;)]+)")
 HOME = re.compile(r"(?:/home|/Users)/([A-Za-z_][\w.-]*)|~([A-Za-z_][\w.-]*)/")
 # Paths that exist on every Linux: remedies name them, and they identify no user or site.
 PUBLIC_PATH = re.compile(
-    r"/(?:proc|sys)/.*|~/\.nccl\.conf|/etc/(?:hosts|nccl\.conf|ld\.so\.conf\.d)"
+    r"/(?:proc|sys)/.*|~/\.nccl\.conf|/etc/(?:hosts|nccl\.conf|ld\.so\.conf\.d|security/limits\.d(?:/rdma\.conf)?)"
     r"|/dev/(?:shm|null|kfd|std\w+|nvidia[\w*-]*|infiniband(?:/[\w*]+)?)"
 )
 USER = re.compile(r"(?<![\w.+-])([A-Za-z0-9_][\w.+-]*)@(?=[A-Za-z0-9])")
