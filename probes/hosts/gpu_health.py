@@ -48,7 +48,7 @@ def _judge_check(
     texts = [check.describe(board, len(boards), fleet) for board in known]
     sick = [(board, text) for board, text in zip(known, texts, strict=True) if text]
     sound = texts.count("") + sum(
-        check.is_sound_without(board, len(boards), fleet) for board in boards if board not in known
+        check.is_sound_without(board, len(boards), fleet) for board in boards
     )
     proven = boards and sound + len(sick) == len(boards)
     measure(
