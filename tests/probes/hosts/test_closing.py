@@ -122,6 +122,7 @@ def test_without_facts_of_the_start_nothing_is_proven() -> None:
     cluster.facts = []
     result = run_closing(cluster)
     assert not_passed(result)["nodes_changed cluster"] == "UNPROVEN"
+    assert result.measurements[0].note == "no node answered at first"
 
 
 @pytest.mark.parametrize("when", ["facts", "later"])
@@ -187,6 +188,8 @@ def test_gpus_without_uuid_prove_no_change() -> None:
     cluster = ended()
     for facts in (cluster.facts, later(cluster)):
         facts[1]["gpus"][3]["uuid"] = ""
+    assert not_passed(run_closing(cluster)) == {"gpus_changed n1": "UNPROVEN"}
+    later(cluster)[1]["gpus"][3]["uuid"] = "GPU-1-3"  # only the start does not name it
     assert not_passed(run_closing(cluster)) == {"gpus_changed n1": "UNPROVEN"}
 
 

@@ -82,10 +82,11 @@ def cluster_with(board: dict[str, Any], without: str = "", nodes: int = 3) -> St
             *("fabric_faults", "HOST-NVSWITCH", "a route is unhealthy"),
         ),
         (
-            {"fabric": {**FABRIC, "health": 0x500}},
+            {"fabric": {**FABRIC, "health": 0x200}},
             *("fabric_faults", "HOST-NVSWITCH", "configuration is wrong"),
         ),
         ({"compute_mode": 2}, "closed_gpus", "HOST-COMPUTE-MODE", "compute mode is Prohibited"),
+        ({"recovery_action": 4}, "gpus_to_reset", "HOST-GPU-RECOVERY", "and a reset of the GPU"),
     ],
 )
 def test_a_sick_gpu_is_named(board: dict[str, Any], measure: str, code: str, says: str) -> None:
@@ -156,7 +157,7 @@ def test_what_all_sound_boards_of_a_model_may_lack(query: str) -> None:
     for fact in cluster.facts:
         for board in fact["gpu_health"]["boards"]:
             del board[query]
-            board["unsupported"].append(query)
+            board |= {"unsupported": [query], "retired_pending": False}
     result = run_hosts(cluster, **ORDER)
     assert result.verdict is Verdict.PASS, not_passed(result)
 
