@@ -15,7 +15,7 @@ from probes.acceptance.criteria.hosts import HEALTH
 from reports.measurement import Verdict
 from reports.record import RunRecord
 from tests.faults.launchers.injected_faults import findings
-from tests.lab.faults import clear, inject
+from tests.lab.faults import inject
 from tests.lab.lab import Lab
 from tests.support.trial import Trial, acceptance, agreed, lab_of
 
@@ -137,17 +137,10 @@ LONGER = [
 
 
 @pytest.fixture(scope="module")
-def gpu_lab() -> Iterator[Lab]:
+def whole_lab() -> Iterator[Lab]:
     """Three nodes of 8 GPUs, up once for all tests of this file."""
     with lab_of(3, "gpus", gpus=8, with_nvml=True) as lab:
         yield lab
-
-
-@pytest.fixture
-def lab(gpu_lab: Lab) -> Iterator[Lab]:
-    """The lab, healthy before and after."""
-    yield gpu_lab
-    clear(gpu_lab)
 
 
 def judge_hosts(lab: Lab, name: str, contract: dict[str, str]) -> tuple[RunRecord, Trial]:

@@ -10,7 +10,7 @@ import pytest
 from reports.measurement import Verdict
 from reports.record import RunRecord
 from tests.faults.launchers.injected_faults import findings
-from tests.lab.faults import clear, inject
+from tests.lab.faults import inject
 from tests.lab.lab import Lab
 from tests.support.trial import Trial, acceptance, agreed, lab_of
 
@@ -77,17 +77,10 @@ MISSES = [
 
 
 @pytest.fixture(scope="module")
-def names_lab() -> Iterator[Lab]:
+def whole_lab() -> Iterator[Lab]:
     """Three nodes, up once for all tests of this file."""
     with lab_of(3, "names") as lab:
         yield lab
-
-
-@pytest.fixture
-def lab(names_lab: Lab) -> Iterator[Lab]:
-    """The lab, healthy before and after."""
-    yield names_lab
-    clear(names_lab)
 
 
 def judge_names(lab: Lab, name: str, contract: dict[str, str]) -> tuple[RunRecord, Trial]:

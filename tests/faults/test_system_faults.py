@@ -10,7 +10,7 @@ import pytest
 from reports.measurement import Verdict
 from reports.record import RunRecord
 from tests.faults.launchers.injected_faults import failed, findings
-from tests.lab.faults import clear, inject
+from tests.lab.faults import inject
 from tests.lab.lab import Lab
 from tests.support.trial import Trial, acceptance, agreed, lab_of
 
@@ -81,17 +81,10 @@ LONGER = [
 
 
 @pytest.fixture(scope="module")
-def system_lab() -> Iterator[Lab]:
+def whole_lab() -> Iterator[Lab]:
     """Three nodes, up once for all tests of this file."""
     with lab_of(3, "system") as lab:
         yield lab
-
-
-@pytest.fixture
-def lab(system_lab: Lab) -> Iterator[Lab]:
-    """The lab, healthy before and after."""
-    yield system_lab
-    clear(system_lab)
 
 
 def judge_system(lab: Lab, name: str, contract: dict[str, str]) -> tuple[RunRecord, Trial]:

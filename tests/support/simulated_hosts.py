@@ -240,6 +240,24 @@ def emulated(nodes: int = 3, gpus: int = 1) -> StandInHosts:
     return cluster
 
 
+def board_of(cluster: StandInHosts, node: int, gpu: int) -> dict[str, Any]:
+    """Return what NVML reports of a GPU of a node."""
+    board: dict[str, Any] = cluster.facts[node]["gpu_health"]["boards"][gpu]
+    return board
+
+
+def cluster_with(board: dict[str, Any], without: str = "") -> StandInHosts:
+    """Return a cluster in which GPU 3 of n1 reports this."""
+    cluster = StandInHosts()
+    changed = board_of(cluster, 1, 3)
+    changed |= board
+    if without:
+        del changed[without]
+        if without not in changed["failed"]:
+            changed["unsupported"].append(without)
+    return cluster
+
+
 def hide_nvml(fact: dict[str, Any]) -> None:
     """Change a node's facts to those of a node without NVML."""
     error = {"code": 12, "text": "not found"}

@@ -11,6 +11,7 @@ from typing import Any
 from probes.cluster.facts.folder_room import find_temporary_folder, read_room
 from probes.cluster.facts.process_limits import read_limits, read_thread_room
 from probes.cluster.facts.raylets import read_raylets
+from probes.cluster.facts.system_files import read_text
 
 SHARED_MEMORY = "/dev/shm"
 # What a file of the kernel that is missing, refused or of another form raises.
@@ -61,12 +62,13 @@ def try_reading(read: Callable[[], Any]) -> Any:
 
 def read_settings(proc: str = "/proc", sys: str = "/sys") -> dict[str, Any]:
     """Read what only informs: memory, swap in use, CPUs, governor, huge pages, NUMA nodes."""
-    memory = dict(re.findall(r"^(\w+):\s+(\d+) kB$", _read(Path(proc, "meminfo")), re.MULTILINE))
+    lines = read_text(Path(proc, "meminfo"))
+    memory = dict(re.findall(r"^(\w+):\s+(\d+) kB$", lines, re.MULTILINE))
     governors = {
-        _read(path)
+        read_text(path)
         for path in Path(sys, "devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
     }
-    huge = re.search(r"\[(\w+)\]", _read(Path(sys, "kernel/mm/transparent_hugepage/enabled")))
+    huge = re.search(r"\[(\w+)\]", read_text(Path(sys, "kernel/mm/transparent_hugepage/enabled")))
     swap = [int(memory[name]) for name in ("SwapTotal", "SwapFree") if name in memory]
     return {
         "ram_gib": int(memory["MemTotal"]) / 2**20 if "MemTotal" in memory else None,
@@ -76,10 +78,3 @@ def read_settings(proc: str = "/proc", sys: str = "/sys") -> dict[str, Any]:
         "huge_pages": huge[1] if huge else "",
         "numa_nodes": len(list(Path(sys, "devices/system/node").glob("node[0-9]*"))),
     }
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""

@@ -12,6 +12,8 @@ from reports.measurement import Verdict
 from tests.support.simulated_hosts import (
     FABRIC,
     StandInHosts,
+    board_of,
+    cluster_with,
     emulated,
     findings,
     hide_nvml,
@@ -22,18 +24,6 @@ from tests.support.simulated_hosts import (
 
 ORDER = {"nodes": 3, "gpus_per_node": 8}
 ROWS = {"correctable": 0, "uncorrectable": 0, "pending": 0, "failed": 0}
-
-
-def cluster_with(board: dict[str, Any], without: str = "", nodes: int = 3) -> StandInHosts:
-    """Return a cluster in which GPU 3 of n1 reports this."""
-    cluster = StandInHosts(nodes)
-    changed = cluster.facts[1]["gpu_health"]["boards"][3]
-    changed |= board
-    if without:
-        del changed[without]
-        if without not in changed["failed"]:
-            changed["unsupported"].append(without)
-    return cluster
 
 
 @pytest.mark.parametrize(
@@ -150,18 +140,6 @@ def test_what_the_driver_does_not_know_proves_nothing(query: str, measure: str) 
     assert findings(result) == []
 
 
-@pytest.mark.near_miss("HOSTS.gpus_to_reset", "HOSTS.nvlinks_down", "HOSTS.fabric_faults")
-@pytest.mark.parametrize("query", ["recovery_action", "nvlinks", "fabric", "sram_threshold"])
-def test_what_all_sound_boards_of_a_model_may_lack(query: str) -> None:
-    cluster = links(StandInHosts(), 0, PCIE)
-    for fact in cluster.facts:
-        for board in fact["gpu_health"]["boards"]:
-            del board[query]
-            board |= {"unsupported": [query], "retired_pending": False}
-    result = run_hosts(cluster, **ORDER)
-    assert result.verdict is Verdict.PASS, not_passed(result)
-
-
 @pytest.mark.parametrize(
     ("query", "measure"),
     [
@@ -233,128 +211,6 @@ def test_a_gpu_whose_health_was_not_read_is_not_healthy() -> None:
     assert set(failed.values()) == {"UNPROVEN"}
 
 
-# NVLinks, and what a board may lack.
-
-
-def links(cluster: StandInHosts, active: int, model: str, count: int = 12) -> StandInHosts:
-    """Give all GPUs of a cluster this model with some active links."""
-    for fact in cluster.facts:
-        for board in fact["gpu_health"]["boards"]:
-            board |= {"name": model, "nvlinks": {"active": active, "all": count}}
-    return cluster
-
-
-def board_of(cluster: StandInHosts, node: int, gpu: int) -> dict[str, Any]:
-    board: dict[str, Any] = cluster.facts[node]["gpu_health"]["boards"][gpu]
-    return board
-
-
-PCIE, SXM = "NVIDIA A100 80GB PCIe", "NVIDIA A100-SXM4-80GB"
-
-
-@pytest.mark.near_miss("HOSTS.nvlinks_down")
-@pytest.mark.parametrize("active", [0, 4, 12])
-def test_pcie_boards_have_the_bridges_that_they_have(active: int) -> None:
-    cluster = links(StandInHosts(), active, PCIE)
-    assert run_hosts(cluster, **ORDER).verdict is Verdict.PASS
-
-
-@pytest.mark.near_miss("HOSTS.nvlinks_down")
-def test_a_bridge_between_every_second_pair_accuses_no_other_pair() -> None:
-    cluster = links(StandInHosts(), 12, PCIE)
-    for fact in cluster.facts:
-        for board in fact["gpu_health"]["boards"][::2]:
-            board["nvlinks"]["active"] = 0
-    assert run_hosts(cluster, **ORDER).verdict is Verdict.PASS
-
-
-def test_a_pcie_board_without_the_bridge_that_others_have() -> None:
-    cluster = links(StandInHosts(), 12, PCIE)
-    board_of(cluster, 2, 1)["nvlinks"]["active"] = 8
-    result = run_hosts(cluster, **ORDER)
-    assert not_passed(result) == {"nvlinks_down n2": "FAIL"}
-    statement = result.findings[0].statement
-    assert "GPU 1 (GPU-2-1, slot 00000000:11:00.0) on n2: 8 of 12 NVLinks" in statement
-
-
-@pytest.mark.parametrize(
-    ("model", "gpus"),
-    [
-        *((SXM, 8), ("NVIDIA H200", 8), ("NVIDIA B200", 8), ("NVIDIA H100 80GB HBM3", 8)),
-        ("NVIDIA GB200", 4),
-    ],
-)
-@pytest.mark.parametrize("active", [0, 11])
-def test_a_whole_node_has_all_its_links(model: str, gpus: int, active: int) -> None:
-    cluster = links(StandInHosts(gpus=gpus), active, model)
-    failed = not_passed(run_hosts(cluster, nodes=3, gpus_per_node=gpus))
-    assert failed == {f"nvlinks_down n{i}": "FAIL" for i in range(3)}
-
-
-@pytest.mark.near_miss("HOSTS.nvlinks_down")
-@pytest.mark.parametrize(
-    ("model", "gpus", "active"),
-    [
-        *(("NVIDIA H100 NVL", 8, 0), ("NVIDIA H200 NVL", 8, 0), ("NVIDIA H100 PCIe", 8, 0)),
-        *(("NVIDIA L40S", 8, 0), ("NVIDIA GH200 480GB", 4, 0)),
-        (SXM, 1, 0),  # a virtual machine with one GPU of a board
-        *((SXM, 2, 6), (SXM, 4, 8)),  # with some: the links to the others are off
-        ("NVIDIA GB200", 2, 0),
-    ],
-)
-def test_boards_and_machines_that_need_no_links(model: str, gpus: int, active: int) -> None:
-    cluster = links(StandInHosts(gpus=gpus), active, model)
-    result = run_hosts(cluster, nodes=3, gpus_per_node=gpus)
-    assert result.verdict is Verdict.PASS, not_passed(result)
-    (control,) = [one for one in result.controls if one.name == "sick GPU"]
-    assert ("nvlinks_down" in control.proves) is (gpus == 8)
-
-
-@pytest.mark.near_miss("HOSTS.nvlinks_down")
-def test_mig_trains_the_links_of_an_a100_off() -> None:
-    cluster = links(StandInHosts(), 0, SXM)
-    for fact in cluster.facts:
-        for board in fact["gpu_health"]["boards"]:
-            board["mig"] = True
-    assert run_hosts(cluster, **ORDER).verdict is Verdict.PASS
-
-
-@pytest.mark.parametrize(
-    ("query", "measure"),
-    [
-        ("recovery_action", "gpus_to_reset"),
-        ("nvlinks", "nvlinks_down"),
-        ("fabric", "fabric_faults"),
-    ],
-)
-def test_one_board_that_lacks_what_others_of_its_model_have(query: str, measure: str) -> None:
-    result = run_hosts(cluster_with({"name": PCIE}), **ORDER)
-    assert result.verdict is Verdict.PASS, not_passed(result)
-    result = run_hosts(cluster_with({}, without=query), **ORDER)
-    assert not_passed(result) == {f"{measure} n1": "UNPROVEN"}
-
-
-def test_whole_nodes_whose_links_are_switched_off_prove_nothing() -> None:
-    cluster = StandInHosts()
-    for fact in cluster.facts:
-        for board in fact["gpu_health"]["boards"]:
-            del board["nvlinks"]
-            board["unsupported"].append("nvlinks")
-    failed = not_passed(run_hosts(cluster, **ORDER))
-    assert failed == {f"nvlinks_down n{i}": "UNPROVEN" for i in range(3)}
-
-
-def test_ecc_that_is_off_without_a_known_default_proves_nothing() -> None:
-    result = run_hosts(cluster_with({"ecc": False}, without="ecc_default"), **ORDER)
-    assert not_passed(result) == {"ecc_off n1": "UNPROVEN"}
-
-
-def test_what_a_container_may_not_ask_proves_nothing_and_is_no_error() -> None:
-    cluster = StandInHosts()
-    del board_of(cluster, 1, 3)["pcie_width"]  # NVML refused it: in no list
-    assert not_passed(run_hosts(cluster, **ORDER)) == {"narrow_pcie n1": "UNPROVEN"}
-
-
 def test_many_sick_gpus_of_a_node_are_one_finding() -> None:
     cluster = StandInHosts()
     for board in cluster.facts[1]["gpu_health"]["boards"]:
@@ -413,16 +269,15 @@ def test_a_control_that_finds_the_fault_on_another_gpu_is_not_caught() -> None:
 
 
 def test_a_node_that_is_really_sick_does_not_stand_in_for_the_control() -> None:
-    cluster = cluster_with({"uncorrected_errors": 1})
-    original = cluster.on_each_node
+    class Blind(StandInHosts):
+        def on_each_node(self, function: Any, *_: Any, **how: Any) -> dict[str, Any]:
+            answers = super().on_each_node(function, **how)
+            if function.__name__ == "read_sick_health":  # a reader that no longer sees any fault
+                return dict.fromkeys(answers, self.facts[2]["gpu_health"])
+            return answers
 
-    def blind(function: Any, *arguments: Any, **how: Any) -> dict[str, Any]:
-        told = original(function, *arguments, **how)
-        if function.__name__ == "read_sick_health":  # a reader that no longer sees any fault
-            return dict.fromkeys(told, cluster.facts[2]["gpu_health"])
-        return told
-
-    cluster.on_each_node = blind  # type: ignore[method-assign]
+    cluster = Blind()
+    board_of(cluster, 1, 3)["uncorrected_errors"] = 1
     result = run_hosts(cluster, **ORDER)
     (control,) = [one for one in result.controls if one.name == "sick GPU"]
     assert control.caught is False

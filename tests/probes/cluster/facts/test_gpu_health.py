@@ -198,7 +198,7 @@ def test_an_nvml_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None
     import time
 
     def hang(nvml: Any) -> list[Any]:
-        time.sleep(5)
+        time.sleep(5)  # far longer than the reader waits here
         return []
 
     monkeypatch.setattr(gpu_health, "_read_boards", lambda nvml: hang(nvml))
