@@ -17,9 +17,24 @@ MAX_NODES, MAX_GPUS_PER_NODE, MAX_RAILS = 20_000, 64, 256  # 8 GPUs of 7 MIG sli
 MAX_GBPS = 1e5  # Gbit/s of one port; a hundred times today's fastest
 MAX_CPUS, MAX_GIB = 100_000, 1e6  # of one node
 MAX_PACE_S = 60.0  # s of one emulated step: a longer step leaves a probe no time
+MAX_TARGETS = 32  # of egress and model_files: each node tries all of them at the same time
 MAX_SAVE_MINUTES, MAX_SAVE_GB = 7 * 24 * 60.0, 1e6  # between two saves; GB of one
 # Builds (torch's 2.13.0+cu130) have no order, so >= takes none.
 VERSION = re.compile(r">= *\d+(\.\w+)*|\d+(\.\w+)*(\+[\w.]+)?", re.ASCII)
+HOST = r"(\[[0-9a-fA-F:.]+\]|[\w.-]+)"
+# A URL of HTTP without a user's name, or host:port.
+TARGET = re.compile(
+    rf"https?://{HOST}(:(?P<url_port>[1-9]\d*))?(/\S*)?|{HOST}:(?P<port>[1-9]\d*)", re.ASCII
+)
+MAX_PORT = 65535
+
+
+def _check_list(value: list[str] | None, most: int) -> list[str] | None:
+    if value == []:
+        raise ValueError("expected at least one, found none: leave the key out")
+    if value is not None and (len(value) > most or len(set(value)) < len(value)):
+        raise ValueError(f"expected at most {most}, each once, found {len(value)}")
+    return value
 
 
 class ClusterTerms(BaseModel):
@@ -30,6 +45,9 @@ class ClusterTerms(BaseModel):
     list of names that are allowed.  `gpu_memory_gib`, `cpus_per_node`, `ram_gib` and `disk_gib`
     (all disks together) are the least that each GPU or node must have.  `versions` is by part:
     "2.13.0" exactly, ">=550.54" at least.
+
+    `egress` lists the addresses outside the cluster that jobs download from: `https://host/...`, or
+    `host:port`.  `model_files` lists folders and files that must be on each node, and the same.
 
     `host_names` is whether jobs address nodes by host name.  Ray does not need it, and pods of
     Kubernetes do not resolve each other's names.
@@ -61,6 +79,8 @@ class ClusterTerms(BaseModel):
     disk_gib: float | None = Field(default=None, gt=0, le=MAX_GIB)
     versions: dict[str, str] | None = None
     shared: str | None = None
+    egress: list[str] | None = None
+    model_files: list[str] | None = None
     host_names: bool = False
     fabric: str | None = None
     management: str | None = None
@@ -94,6 +114,26 @@ class ClusterTerms(BaseModel):
             if value.lower() == "rdma":
                 raise ValueError(f'expected "rdma" in small letters, found {value!r}')
         return value
+
+    @field_validator("egress")
+    @classmethod
+    def _check_egress(cls, value: list[str] | None) -> list[str] | None:
+        for target in value or []:
+            match = TARGET.fullmatch(target)
+            port = int(match["port"] or match["url_port"] or 0) if match else 0
+            if not match or port > MAX_PORT or clean(target) != target:
+                raise ValueError(
+                    "expected https://host/path without a user's name, or host:port, found "
+                    f"{target!r}"
+                )
+        return _check_list(value, MAX_TARGETS)
+
+    @field_validator("model_files")
+    @classmethod
+    def _check_model_files(cls, value: list[str] | None) -> list[str] | None:
+        for path in value or []:
+            cls._check_folder(path)
+        return _check_list(value, MAX_TARGETS)
 
     @field_validator("shared", "shards")
     @classmethod

@@ -27,6 +27,8 @@ REACH = {
     "files": (2**30, "the kernel allows no process more open files"),
     "GiB": (1e6, "no node has a million GiB of memory"),
     "threads a rank": (2**22, "the kernel numbers no more threads on a machine"),
+    "nodes": (20_000.0, "no cluster has more nodes"),
+    "interfaces": (1.0, "NCCL starts over one interface of a node"),
     "raylets": (1e3, "no node holds a thousand clusters"),
 }
 

@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from probes.cluster.facts.gpu_health import read_gpus_and_health
+from probes.cluster.facts.image import read_image
 from probes.cluster.facts.inventory import cuda_version, disk_gib, nic_firmware, ofed_version
 from probes.cluster.facts.names import read_names
+from probes.cluster.facts.rdma_access import read_peer_memory, read_rdma_access
 from probes.cluster.facts.system import read_node_system
 from probes.cluster.facts.system_files import BOOT_ID, RDMA_SYSFS, read_text
 from reference_trainer.rank_environment import ipv4_addresses
@@ -31,8 +33,8 @@ def node_facts() -> dict[str, Any]:
 
     Keys are stable: HOSTS compares `software` across nodes, FABRIC reads `interfaces`.  `nvml` and
     `gpus` are as in `read_gpus`, and `gpu_health` is as in `read_gpu_health`.  `amd_driver` is
-    whether AMD's compute driver is there.  `system` is as in `read_system`, and `names` as in
-    `read_names`.
+    whether AMD's compute driver is there.  `system` is as in `read_system`, `names` as in
+    `read_names`, `image` as in `read_image`, and `rdma_access` as in `read_rdma_access`.
     """
     import ray
 
@@ -45,6 +47,9 @@ def node_facts() -> dict[str, Any]:
         "interfaces": read_interfaces(),
         "rdma": rdma_ports(),
         "nics": nic_firmware(),
+        "rdma_access": read_rdma_access(),
+        "peer_memory": read_peer_memory(),
+        "image": read_image(),
         **read_gpus_and_health(),
         "amd_driver": Path("/dev/kfd").exists(),
         "names": read_names(socket.gethostname(), address, os.environ),

@@ -126,6 +126,31 @@ HOSTS: dict[str, Entry] = {
         Cause.INFRASTRUCTURE,
         "Run `last -x reboot` and `journalctl -b -1 -e` on the named node, and read raylet.out in Ray's log folder there. Look for power, Xid and out of memory.",
     ),
+    "HOST-IMAGE": Entry(
+        "Nodes do not have the same operating system or the same Python packages.",
+        Cause.INFRASTRUCTURE,
+        "Use one image on all nodes, by its digest and not by a tag such as latest. Compare `pip list` on the named nodes. If the difference was agreed, give HOSTS.image_differences another limit.",
+    ),
+    "HOST-EGRESS": Entry(
+        "A node does not reach an address outside the cluster that jobs download from.",
+        Cause.INFRASTRUCTURE,
+        "Run `curl -vI URL` on the named node. Open the address in the firewall or the network policy, or set HTTPS_PROXY before `ray start`. If no job needs the address, take it out of the contract's egress.",
+    ),
+    "HOST-MODEL-FILES": Entry(
+        "Files of a model are missing on a node, or are not the same as on the other nodes.",
+        Cause.INFRASTRUCTURE,
+        "Compare `sha256sum` of the named file on two nodes. Download the model again on the named node, or put it on the shared folder.",
+    ),
+    "HOST-RDMA-CLOSED": Entry(
+        "A worker cannot open the RDMA devices of its node, so NCCL takes TCP.",
+        Cause.INFRASTRUCTURE,
+        "Run `ibv_devinfo` as the job's user on the named node. On a machine run `modprobe ib_uverbs`. In a container use `--device=/dev/infiniband`. On Kubernetes request the RDMA device plugin's resource for the pod.",
+    ),
+    "HOST-NCCL-INTERFACE": Entry(
+        "NCCL starts over an interface that does not lead to the other nodes.",
+        Cause.INFRASTRUCTURE,
+        "Set NCCL_SOCKET_IFNAME to the interface of the agreed network before `ray start` on all nodes. Or remove the address of the named interface, if nothing uses it.",
+    ),
     "HOST-KERNEL": Entry(
         "A node has another kernel or OFED than most nodes.",
         Cause.INFRASTRUCTURE,

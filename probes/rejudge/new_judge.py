@@ -35,11 +35,14 @@ TERM_MEASURES: dict[str, dict[str, tuple[str, ...]]] = {
     "accelerators": dict.fromkeys(CRITERIA, ()),
     **{key: {"HOSTS": (name,)} for name, key in ORDERS.items()},
     "shared": {"HOSTS": ("shared_missing",), "RESTART": (), "SCALING": ("checkpoint_overhead",)},
+    "egress": {"HOSTS": ("egress_closed",)},
+    "model_files": {"HOSTS": ("model_differences",)},
     "host_names": {"HOSTS": ("names_unresolved",)},
-    "fabric": {"FABRIC": (), "HOSTS": ("locked_memory",)},  # judged for RDMA alone
+    "fabric": {"FABRIC": (), "HOSTS": ("locked_memory", "rdma_closed")},  # for RDMA alone
     "management": {"FABRIC": BY_CONTROL},  # the control forces the bytes onto it
     "management_gbps": {"FABRIC": BY_CONTROL},  # the control's bandwidth depends on it
-    "rails": {"FABRIC": ("rails", "slowest_rail")},  # shares of this number of rails
+    # Shares of this number of rails, and devices for as many.
+    "rails": {"FABRIC": ("rails", "slowest_rail"), "HOSTS": ("rdma_closed",)},
     "line_rate_gbps": {},  # the measured bandwidth stays, its limit is new
     "pace_seconds": {"SCALING": ()},
     "shards": {"SCALING": ()},

@@ -62,6 +62,10 @@ LONGER = [
         "lost-address 1", "HOST-ADDRESS", ["node1"],
         ["node1: Ray's address 10.78.0.2 is on no interface of the node, which has"],
     ),
+    Fault(
+        "link-local-ib 2", "HOST-NCCL-INTERFACE", ["node2"],
+        ["NCCL starts over ib9 (169.254.9.1) on node2: its address is link-local"],
+    ),
 ]  # fmt: skip
 NEAR = pytest.mark.near_miss
 MISSES = [
@@ -120,5 +124,5 @@ def test_sound_nodes_pass(lab: Lab, time: int) -> None:
     assert record.verdict("HOSTS") is Verdict.PASS, trial.log.read_text()
     assert not findings(record)
     (result,) = record.results
-    assert len(result.controls) == 5
+    assert len(result.controls) == 6
     assert all(control.caught for control in result.controls), result.controls

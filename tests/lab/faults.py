@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from tests.lab import network, nvml
+from tests.lab.image_faults import IMAGE_FAULTS
 from tests.lab.lab import Lab
 from tests.lab.link_faults import LINK_FAULTS, Action
 from tests.lab.name_faults import NAME_FAULTS
@@ -334,6 +335,7 @@ FAULTS: dict[str, tuple[list[str], str, tuple[Action, Action]]] = {
     **LINK_FAULTS,
     **SYSTEM_FAULTS,
     **NAME_FAULTS,
+    **IMAGE_FAULTS,
 }
 
 

@@ -15,6 +15,7 @@ from tests.lab.shell import LabError, sh
 
 LOOPBACK = "127.0.1.1"  # where Debian's installer puts a host's own name
 TABLE = "inet blockports"
+IPOIB, LINK_LOCAL = "ib9", "169.254.9.1/16"  # NCCL prefers interfaces whose name begins so
 OTHER_ADDRESS = 100  # added to a node's last number for another address of its eth0
 OBJECT_MANAGER = """
 import sys
@@ -87,6 +88,18 @@ def _restart_node(lab: Lab, name: str, interface: str, own_name_at: str) -> None
         raise LabError("node0 runs the head; choose another node")
     node.power_off()
     lab.start_ray([node], interface, own_name_at)
+
+
+def _link_local_ib(lab: Lab, name: str) -> str:
+    _restart_node(lab, name, "", "")
+    network.add_dummy(lab.name, lab.node(name).index, IPOIB, LINK_LOCAL)
+    return f"{lab.node(name).name}: {IPOIB} has {LINK_LOCAL}, and NCCL has no interface chosen"
+
+
+def _no_ib(lab: Lab, name: str) -> str:
+    network.remove_dummy(lab.name, lab.node(name).index, IPOIB)
+    _restart_node(lab, name, "fab0", "")
+    return f"{lab.node(name).name}: {IPOIB} is gone, NCCL has fab0"
 
 
 def _debian_name(lab: Lab, name: str) -> str:
@@ -195,6 +208,11 @@ NAME_FAULTS: dict[str, tuple[list[str], str, tuple[Action, Action]]] = {
         ["node"],
         "NODE's own name leads to 127.0.1.1, and no interface is chosen for gloo or NCCL.",
         (_loopback_name, _own_name),
+    ),
+    "link-local-ib": (
+        ["node"],
+        f"NODE has an interface {IPOIB} with a link-local address, and none is chosen for NCCL.",
+        (_link_local_ib, _no_ib),
     ),
     "debian-name": (
         ["node"],

@@ -274,6 +274,19 @@ def forget_neighbours(lab: str, node: int, interface: str) -> None:
     sh("ip", "-n", namespace(lab, node), "neigh", "flush", "dev", interface)
 
 
+def add_dummy(lab: str, node: int, interface: str, address: str) -> None:
+    """Add an interface that leads nowhere to a node, and set it up with this address."""
+    ip = ("ip", "-n", namespace(lab, node))
+    sh(*ip, "link", "add", interface, "type", "dummy")
+    sh(*ip, "addr", "add", address, "dev", interface)
+    sh(*ip, "link", "set", interface, "up")
+
+
+def remove_dummy(lab: str, node: int, interface: str) -> None:
+    """Remove an interface from a node, if it is there."""
+    sh("ip", "-n", namespace(lab, node), "link", "del", interface, quiet=True)
+
+
 def set_link(lab: str, node: int, interface: str, state: str) -> None:
     """Set a node's interface `up` or `down`, with `ip link set`."""
     sh("ip", "-n", namespace(lab, node), "link", "set", interface, state)

@@ -49,6 +49,9 @@ def node_facts(index: int, gpus: int = 8) -> dict[str, Any]:
         "ram_gib": 2015.5,
         "system": healthy_system(),
         "disk_gib": 28615.6,
+        "image": {"os": "Debian", "packages": 3, "digest": "usual"},
+        "peer_memory": "nvidia_peermem",
+        "rdma_access": {f"mlx5_{nic}": "" for nic in range(8)},
         "nics": [
             {"device": f"mlx5_{nic}", "board": "MT_0000000838", "firmware": "28.43.2026"}
             for nic in range(8)

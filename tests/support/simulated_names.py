@@ -36,6 +36,7 @@ def healthy_names(index: int, **changes: Any) -> dict[str, Any]:
         "host": f"n{index}",
         "ray_address": here,
         "gloo_interface": "fab0",
+        "nccl_interfaces": "",
         "own": {"addresses": [here], "bindable": here, "error": ""},
         "interfaces": {
             "lo": {"up": True, "addresses": ["127.0.0.1", "::1"]},
@@ -110,6 +111,7 @@ class SimulatedNetwork:
         """Read the names of one node with the control's fault."""
         assert function is read_loopback_names
         planted = {"ray_address": "127.0.0.1", "own": LOOPBACK_ANSWER, "gloo_interface": ""}
+        planted |= {"nccl_interfaces": "=lo"}
         names = {fact["node"]: fact.get("names") for fact in self.facts}
         return {
             node["id"]: {**(names[node["id"]] or {}), **planted}

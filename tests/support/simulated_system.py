@@ -12,11 +12,14 @@ from unittest.mock import patch
 from probes.acceptance.contract import ClusterTerms, Contract, load
 from probes.acceptance.measure import Recorder
 from probes.cluster.facts.clocks import CLOCK, ClockOffset
+from probes.cluster.facts.image import list_packages
+from probes.hosts.needs.controls import read_hidden_devices, read_other_image
 from probes.hosts.system.controls import read_strained_system
 from probes.hosts.system.test_system import test_jobs_get_the_limits_they_need as system_probe
 from reports.record import ProbeResult
 from reports.run_folder.store import Store
 from tests.support.simulated_hosts import StandInHosts
+from tests.support.simulated_needs import DEVICES
 
 BOOTED = -1.7e9  # s that a clock is behind which began at the boot
 
@@ -30,7 +33,13 @@ class StandInSystem(StandInHosts):
         self.clocks = {f["node"]: ClockOffset(0.001 * i, 0.0005) for i, f in enumerate(everyone)}
         self.strained: dict[str, Any] | None = {}  # changes of the control's answer, None: silent
 
-    def on_each_node(self, function: Any, each: Any = None, gpus: int = 0) -> dict[str, Any]:
+    def on_each_node(self, function: Any, each: Any = None, **_: Any) -> dict[str, Any]:
+        if function in (read_other_image, read_hidden_devices):
+            other = {"os": "Debian", "packages": 4, "digest": "another"}
+            answer = other if function is read_other_image else dict.fromkeys(DEVICES, "gone")
+            return {fact["node"]: answer for fact in self.facts}
+        if function is list_packages:
+            return {}
         assert function is read_strained_system
         ((node, planted),) = each.items()
         if self.strained is None:

@@ -106,6 +106,17 @@ MEASURES = {
         "interface; ranks of other nodes cannot connect to the loopback",
         high=0,
     ),
+    "nccl_interface": default_measure(
+        "interfaces",
+        "NCCL starts over the first interface that it finds, unless NCCL_SOCKET_IFNAME names another",
+        high=0,
+    ),
+    "image_differences": default_measure(
+        "nodes", "a rank that imports other packages computes otherwise, or fails", high=0
+    ),
+    "egress_closed": none_of("connections", "the contract's jobs download from these addresses"),
+    "model_differences": none_of("files", "ranks start from the weights of their own node"),
+    "rdma_closed": none_of("devices", "NCCL opens the device of each rail, or takes TCP"),
     "names_unresolved": none_of("names", "the contract's jobs address nodes by host name"),
     "closed_ports": none_of(
         "connections", "Ray's nodes and workers connect to each other on these ports"
@@ -146,9 +157,14 @@ CONTROLS = {
     "lost clock": ("clock_offset",),
     "loopback address": ("address_elsewhere",),
     "loopback name": ("loopback_names",),
+    "loopback interface": ("nccl_interface",),
     "other name": ("names_unresolved",),
     "closed port": ("closed_ports",),
     "other listener": ("closed_job_ports",),
+    "other image": ("image_differences",),
+    "closed target": ("egress_closed",),
+    "changed file": ("model_differences",),
+    "hidden devices": ("rdma_closed",),
 }
 
 
@@ -179,6 +195,15 @@ CONDITIONS: dict[str, Condition] = {
     "lost clock": lambda here: here.nodes > 1,
     **dict.fromkeys(("address_elsewhere", "loopback address"), _has_machines),
     **dict.fromkeys(("loopback_names", "loopback name"), _has_machines),
+    **dict.fromkeys(("nccl_interface", "loopback interface"), _has_machines),
+    **dict.fromkeys(("image_differences", "other image"), _has_machines),
+    **dict.fromkeys(("egress_closed", "closed target"), lambda here: bool(here.terms.egress)),
+    "model_differences": lambda here: bool(here.terms.model_files),
+    "changed file": lambda here: bool(here.terms.model_files) and here.nodes > 1,
+    **dict.fromkeys(
+        ("rdma_closed", "hidden devices"),
+        lambda here: here.terms.fabric == "rdma" and not here.one_host,
+    ),
     **dict.fromkeys(
         ("names_unresolved", "other name"),
         lambda here: here.terms.host_names and _has_machines(here),
@@ -199,10 +224,13 @@ DUTIES = (
         "hosts/network/test_names.py::test_nodes_reach_each_other_by_name_and_port",
         "quick",
         (
-            *("address_elsewhere", "loopback_names", "names_unresolved", "closed_ports"),
-            "closed_job_ports",
+            *("address_elsewhere", "loopback_names", "nccl_interface", "names_unresolved"),
+            *("closed_ports", "closed_job_ports"),
         ),
-        ("loopback address", "loopback name", "other name", "closed port", "other listener"),
+        (
+            *("loopback address", "loopback name", "loopback interface", "other name"),
+            *("closed port", "other listener"),
+        ),
     ),
     Duty(
         "hosts/test_closing.py::test_hosts_stay_healthy_to_the_end",
@@ -216,8 +244,11 @@ DUTIES = (
     Duty(
         "hosts/system/test_system.py::test_jobs_get_the_limits_they_need",
         "quick",
-        tuple(SYSTEM),
-        ("strained process", "lost clock"),
+        (*SYSTEM, "image_differences", "egress_closed", "model_differences", "rdma_closed"),
+        (
+            *("strained process", "lost clock"),
+            *("other image", "closed target", "changed file", "hidden devices"),
+        ),
     ),
 )
 

@@ -30,7 +30,7 @@ LEAST_NAME = 2
 
 
 def read_names(host: str, address: str, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Read {"host", "ray_address", "gloo_interface", "own", "interfaces"}.
+    """Read {"host", "ray_address", "gloo_interface", "nccl_interfaces", "own", "interfaces"}.
 
     `host` is this node's own name, and `address` its address in Ray.  `own` is as in `look_up`, or
     None if there was no answer in time.  `interfaces` is as in `read_addresses`.
@@ -40,6 +40,7 @@ def read_names(host: str, address: str, environment: Mapping[str, str]) -> dict[
         "host": host,
         "ray_address": address,
         "gloo_interface": interface if len(interface) >= LEAST_NAME else "",
+        "nccl_interfaces": environment.get("NCCL_SOCKET_IFNAME", ""),
         "own": look_up_all([host])[host],
         "interfaces": read_addresses(),
     }

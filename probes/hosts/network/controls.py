@@ -11,9 +11,11 @@ from probes.acceptance.measure import Recorder
 from probes.cluster.cluster import Cluster
 from probes.cluster.facts.connections import Endpoint
 from probes.cluster.facts.names import read_names
+from probes.hosts.network.choice import judge_choice
 from probes.hosts.network.names import judge_addresses, judge_lookups, judge_own_names
 from probes.hosts.network.port_round import GCS, JOB, LOCALHOST, Connection, NameLookup, PortRound
 from probes.hosts.network.ports import judge_ports
+from reference_trainer.rank_environment import set_variables
 
 Facts = Mapping[str, Any]
 LOOPBACK = "127.0.0.1"
@@ -22,28 +24,29 @@ LOOPBACK = "127.0.0.1"
 def read_loopback_names() -> dict[str, Any]:
     """Read the names of this node as if it was called localhost, and Ray had 127.0.0.1 for it.
 
-    No interface is chosen for gloo.
+    No interface is chosen for gloo, and the loopback for NCCL.
     """
-    chosen = os.environ.pop("GLOO_SOCKET_IFNAME", None)
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    before = {name: os.environ.get(name) for name in names}
     try:
+        set_variables({"GLOO_SOCKET_IFNAME": None, "NCCL_SOCKET_IFNAME": "=lo"})
         return read_names(LOCALHOST, LOOPBACK, os.environ)
     finally:  # Ray uses this worker again
-        if chosen is not None:
-            os.environ["GLOO_SOCKET_IFNAME"] = chosen
+        set_variables(before)
 
 
 def control_loopback(cluster: Cluster, facts: Sequence[Facts], measure: Recorder) -> None:
-    """Check that a node is detected whose address or own name is that of the loopback."""
+    """Check that a node is detected whose address, own name or interface is the loopback's."""
     victim = facts[-1]
     node = [one for one in cluster.nodes if one["id"] == victim["node"]]
     answer = cluster.on_each_node(read_loopback_names, nodes=node).get(victim["node"])
     planted = {
         "loopback address": f"Ray's address of {victim['name']} is {LOOPBACK}",
         "loopback name": f"the own name of {victim['name']} is {LOCALHOST}, without an interface",
+        "loopback interface": f"NCCL_SOCKET_IFNAME is =lo in a worker on {victim['name']}",
     }
-    for (name, fault), judge in zip(
-        planted.items(), (judge_addresses, judge_own_names), strict=True
-    ):
+    judges = (judge_addresses, judge_own_names, judge_choice)
+    for (name, fault), judge in zip(planted.items(), judges, strict=True):
         if answer is None:
             measure.control(name, fault, None, saw=f"{victim['name']} does not answer")
             continue

@@ -5,6 +5,7 @@ from contextlib import closing
 
 import pytest
 
+from probes.hosts.network.choice import judge_choice
 from probes.hosts.network.controls import control_loopback, control_names, control_ports
 from probes.hosts.network.names import judge_addresses, judge_lookups, judge_own_names
 from probes.hosts.network.port_round import DEFAULT_PORTS, PortRound
@@ -25,6 +26,7 @@ def test_nodes_reach_each_other_by_name_and_port(cluster, terms, measure):
     elif len(facts) > 1:
         judge_addresses(facts, measure)
         judge_own_names(members if len(members) > 1 else [], measure)
+        judge_choice(members if len(members) > 1 else [], measure)
         if cluster.facts:
             control_loopback(cluster, cluster.facts, measure)
     with closing(PortRound.start(cluster)) as ports:

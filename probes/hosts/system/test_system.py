@@ -2,6 +2,7 @@
 
 import pytest
 
+from probes.hosts.needs.judge import judge_needs
 from probes.hosts.system.clock_offset import measure_clocks
 from probes.hosts.system.controls import control_strained_process
 from probes.hosts.system.limits import judge_system, judged_measures
@@ -12,7 +13,8 @@ from probes.hosts.system.notes import note_settings
 def test_jobs_get_the_limits_they_need(cluster, terms, measure):
     """A worker has the open files, memory, threads and disk space it needs, and a right clock.
 
-    Limits are read inside a worker on each node: those of a login shell may be others.
+    Limits are read inside a worker on each node: those of a login shell may be others.  Nodes also
+    have the same image, and the models and ways out that the contract names.
     """
     facts = cluster.facts
     ranks = {node["id"]: int(node["resources"].get("GPU", 1)) for node in cluster.nodes}
@@ -29,3 +31,4 @@ def test_jobs_get_the_limits_they_need(cluster, terms, measure):
     if facts:
         control_strained_process(cluster, facts, ranks, measures, measure)
     measure_clocks(cluster, measure)
+    judge_needs(cluster, terms, measure)

@@ -35,6 +35,8 @@ ALL = ClusterTerms(
     ram_gib=1000,
     disk_gib=1000,
     versions={"torch": ">=2"},
+    egress=["https://hub.example/"],
+    model_files=["/models/llama"],
 )
 
 

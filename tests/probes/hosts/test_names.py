@@ -13,8 +13,8 @@ from tests.support.simulated_hosts import findings, not_passed, verdicts
 from tests.support.simulated_names import SimulatedNetwork, address_of, healthy_names, run_names
 
 SOUND = {
-    **{f"{name} n{i}": Verdict.PASS for name in ("address_elsewhere", "loopback_names")
-       for i in range(3)},
+    **{f"{name} n{i}": Verdict.PASS
+       for name in ("address_elsewhere", "loopback_names", "nccl_interface") for i in range(3)},
     "closed_ports GCS port": Verdict.PASS,
     "closed_ports raylet ports": Verdict.PASS,
     "closed_ports object manager ports": Verdict.PASS,
@@ -48,6 +48,7 @@ def test_sound_nodes_pass_and_every_control_is_caught() -> None:
     assert {one.name: (one.caught, one.proves) for one in result.controls} == {
         "loopback address": (True, ["address_elsewhere"]),
         "loopback name": (True, ["loopback_names"]),
+        "loopback interface": (True, ["nccl_interface"]),
         "closed port": (True, ["closed_ports"]),
         "other listener": (True, ["closed_job_ports"]),
     }
@@ -80,7 +81,7 @@ def test_what_informs_is_noted() -> None:
 )  # fmt: skip
 def test_an_address_that_is_not_the_nodes_is_named(names: dict[str, Any], says: str) -> None:
     result = run_names(changed(**names))
-    assert not_passed(result) == {"address_elsewhere n1": "FAIL"}
+    assert not_passed(result)["address_elsewhere n1"] == "FAIL"
     assert findings(result) == [("HOST-ADDRESS", ["n1"])]
     assert statements(result).startswith(f"n1: Ray's address {says}")
 
@@ -110,7 +111,7 @@ def test_an_address_of_the_node_is_sound_wherever_it_is(names: dict[str, Any]) -
 )
 def test_what_cannot_be_read_of_an_address_is_not_proven(names: dict[str, Any]) -> None:
     result = run_names(changed(**names))
-    assert not_passed(result) == {"address_elsewhere n1": "UNPROVEN"}
+    assert not_passed(result)["address_elsewhere n1"] == "UNPROVEN"
     assert all(m.note for m in result.measurements if m.value is None and m.judged)
 
 
@@ -121,6 +122,7 @@ def test_a_fact_without_names_proves_nothing() -> None:
     assert not_passed(run_names(cluster)) == {
         "address_elsewhere n2": "UNPROVEN",
         "loopback_names n2": "UNPROVEN",
+        "nccl_interface n2": "UNPROVEN",
     }
 
 
@@ -132,6 +134,7 @@ def test_a_node_that_gave_no_facts_proves_nothing() -> None:
         "address_elsewhere n1": "UNPROVEN",
         "address_elsewhere n3": "UNPROVEN",
         "loopback_names n1": "UNPROVEN",
+        "nccl_interface n1": "UNPROVEN",
     }
 
 
@@ -213,7 +216,7 @@ def test_a_control_whose_node_does_not_answer_is_not_counted() -> None:
     cluster.silent = {"id2"}
     controls = {one.name: one.caught for one in run_names(cluster).controls}
     assert controls == dict.fromkeys(controls, None)
-    assert len(controls) == 4
+    assert len(controls) == 5
 
 
 # One host, one node.

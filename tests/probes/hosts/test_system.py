@@ -35,17 +35,19 @@ def changed(**parts: dict[str, Any]) -> ProbeResult:
 
 
 @pytest.mark.near_miss(*(f"HOSTS.{name}" for name in (*ALL, "clock_offset")))
-def test_sound_nodes_pass_and_both_controls_are_caught() -> None:
+def test_sound_nodes_pass_and_each_control_is_caught() -> None:
     result = run_system(StandInSystem(), **RDMA)
     assert result.verdict is Verdict.PASS
     assert findings(result) == []
     assert {c.name: (c.caught, c.proves) for c in result.controls} == {
         "strained process": (True, TARGETS),
         "lost clock": (True, ["clock_offset"]),
+        "other image": (True, ["image_differences"]),
+        "hidden devices": (True, ["rdma_closed"]),
     }
     assert all(control.fault.count("n2") == 1 for control in result.controls)
-    judged = {f"{name} n{index}" for name in ALL for index in range(3)}
-    assert verdicts(result).keys() == judged | {"clock_offset cluster"}
+    judged = {f"{name} n{index}" for name in (*ALL, "rdma_closed") for index in range(3)}
+    assert verdicts(result).keys() == judged | {"clock_offset cluster", "image_differences cluster"}
     assert result.coverage == "3 of 3 nodes answered"
 
 
@@ -204,6 +206,7 @@ def test_nodes_without_facts_prove_nothing() -> None:
     del cluster.facts[0]["system"]
     result = run_system(cluster, **RDMA)
     names = [f"{name} {node}" for name in ALL for node in ("n0", silent["name"])]
+    names += [f"rdma_closed {silent['name']}", "image_differences cluster"]
     assert not_passed(result) == dict.fromkeys(names, "UNPROVEN")
     assert result.coverage == "2 of 3 nodes answered"
     cluster.facts.clear()
@@ -289,6 +292,7 @@ def test_settings_inform_and_name_the_node_that_differs() -> None:
         ("huge_pages", "each node"): "always",
         ("numa_nodes", "each node"): 2,
         ("machine_cpus", "each node"): 192,
+        ("gpu_peer_memory", "n0, n1, n2"): "nvidia_peermem",
         ("swap_in_use", "n0"): 0.0,
         ("shared_memory_free", "n0"): 0.99,
     }

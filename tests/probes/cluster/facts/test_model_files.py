@@ -1,0 +1,120 @@
+"""Digests of model files, over real files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from probes.cluster.facts import model_files
+from probes.cluster.facts.model_files import (
+    BLOCK,
+    STRIDE,
+    digest_file,
+    read_changed_file,
+    read_model_files,
+)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "llama"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "sub" / "weights").write_bytes(b"w" * (BLOCK + 5))
+    return folder
+
+
+def files_of(path: Path) -> dict[str, str]:
+    (answer,) = read_model_files([str(path)]).values()
+    assert not answer["error"]
+    assert not answer["unknown"]
+    return dict(answer["files"])
+
+
+def test_a_folder_is_read_with_its_folders(model: Path) -> None:
+    assert {name: text.split()[0] for name, text in files_of(model).items()} == {
+        "config.json": "2",
+        "sub/weights": str(BLOCK + 5),
+    }
+
+
+def test_what_a_download_leaves_is_no_part_of_the_model(model: Path) -> None:
+    before = files_of(model)
+    (model / ".cache").mkdir()
+    (model / ".cache" / "when").write_text("today")
+    (model / ".hidden").write_text("x")
+    (model / "weights.lock").write_text("x")
+    assert files_of(model) == before
+
+
+def test_links_are_followed_as_in_a_cache_of_a_hub(model: Path) -> None:
+    (model / "snapshot").symlink_to(model / "sub" / "weights")
+    found = files_of(model)
+    assert found["snapshot"] == found["sub/weights"]
+
+
+def test_a_single_file_has_the_name_dot(model: Path) -> None:
+    assert files_of(model / "config.json").keys() == {"."}
+
+
+@pytest.mark.parametrize("place", [0, 5, STRIDE, STRIDE + 7, 2 * STRIDE, 2 * STRIDE + 99])
+def test_a_changed_byte_at_each_place_that_is_read_changes_the_digest(
+    tmp_path: Path, place: int
+) -> None:
+    file = tmp_path / "sparse"
+    file.touch()
+    os.truncate(file, 2 * STRIDE + 100)
+    before = digest_file(file)
+    with file.open("r+b") as opened:
+        opened.seek(place)
+        opened.write(b"x")
+    assert digest_file(file) != before
+
+
+def test_a_changed_size_changes_the_digest(tmp_path: Path) -> None:
+    file = tmp_path / "sparse"
+    file.touch()
+    digests = set()
+    for size in (0, 1, 2):
+        os.truncate(file, size)
+        digests.add(digest_file(file))
+    assert len(digests) == 3
+
+
+def test_what_is_missing_empty_or_broken_is_an_error(tmp_path: Path, model: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (model / "torn").symlink_to("nowhere")
+    paths = [str(tmp_path / name) for name in ("none", "empty", "llama")]
+    errors = [answer["error"] for answer in read_model_files(paths).values()]
+    assert errors == ["No such file or directory", "no file", "No such file or directory"]
+
+
+def test_what_takes_too_long_is_unknown_and_no_fault(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (late,) = read_model_files([str(model)], -1.0).values()
+    assert late["unknown"].startswith("only 0 files of")
+    monkeypatch.setattr(model_files, "MAX_FILES", 1)
+    (many,) = read_model_files([str(model)]).values()
+    assert many["unknown"].startswith("only 1 files of")
+    assert not many["error"]
+
+
+@pytest.mark.parametrize("part", ["", "config.json"])
+def test_the_control_changes_one_file_and_leaves_the_model_alone(model: Path, part: str) -> None:
+    path = model / part
+    before = files_of(path)
+    (changed,) = read_changed_file(str(path)).values()
+    assert not changed["error"]
+    first, *others = before
+    assert changed["files"][first] != before[first]
+    assert changed["files"][first].split()[0] == before[first].split()[0]
+    assert all(changed["files"][name] == before[name] for name in others)
+    assert files_of(path) == before
+
+
+def test_the_control_needs_a_file(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="has no file"):
+        read_changed_file(str(tmp_path))
