@@ -26,6 +26,7 @@ REACH = {
     "tokens/s per rank": (1e9, "no accelerator trains a billion tokens in a second"),
     "files": (2**30, "the kernel allows no process more open files"),
     "GiB": (1e6, "no node has a million GiB of memory"),
+    "MiB": (2.0**30, "no node has so much memory"),
     "threads a rank": (2**22, "the kernel numbers no more threads on a machine"),
     "nodes": (20_000.0, "no cluster has more nodes"),
     "interfaces": (1.0, "NCCL starts over one interface of a node"),

@@ -166,6 +166,11 @@ HOSTS: dict[str, Entry] = {
         Cause.INFRASTRUCTURE,
         "Compare `nvidia-smi --query-gpu=index,name,vbios_version --format=csv` and `ibv_devinfo | grep -E 'hca_id|fw_ver|board_id'` on the named nodes. Bring all to the version that was ordered.",
     ),
+    "HOST-GPU-SETTINGS": Entry(
+        "GPUs of one model are not set alike on all nodes, or not near to the same CPUs.",
+        Cause.INFRASTRUCTURE,
+        "Compare `nvidia-smi -q -d CLOCK` and `nvidia-smi topo -m` on the named nodes with another node. Set persistence with nvidia-persistenced, and clocks with `nvidia-smi -rac`. Other NUMA nodes come from other slots or another BIOS setting (NPS, SNC).",
+    ),
     "HOST-SHARED": Entry(
         "A node cannot write to the shared folder, or does not see the files of the others there.",
         Cause.INFRASTRUCTURE,
@@ -180,6 +185,11 @@ HOSTS: dict[str, Entry] = {
         "A worker may lock too little memory, so RDMA cannot register its buffers.",
         Cause.INFRASTRUCTURE,
         "Write `* - memlock unlimited` into /etc/security/limits.d/rdma.conf on the named nodes. In a systemd unit set LimitMEMLOCK=infinity. In a container use `--ulimit memlock=-1`, on Kubernetes the capability IPC_LOCK. Then restart Ray there.",
+    ),
+    "HOST-STACK": Entry(
+        "The stack of a worker may be too small, so threads of NCCL and torch crash.",
+        Cause.INFRASTRUCTURE,
+        "Run `ulimit -s 65536` before `ray start` on the named nodes. In a systemd unit set LimitSTACK=64M. In a container use `--ulimit stack=67108864`.",
     ),
     "HOST-SHARED-MEMORY": Entry(
         "The shared memory (/dev/shm) of a node is too small for NCCL and loaders of data.",

@@ -102,7 +102,7 @@ def _find_minority(
 
 
 def find_odd_systems(facts: Sequence[Facts]) -> list[Finding]:
-    """Find the nodes with another kernel, OFED, or firmware of GPUs and NICs than most."""
+    """Find the nodes whose kernel, OFED, firmware, or setting of GPUs is not as on most."""
     kernels = [
         one
         for part in SYSTEM_PARTS
@@ -116,7 +116,32 @@ def find_odd_systems(facts: Sequence[Facts]) -> list[Finding]:
             "HOST-KERNEL",
         )
     ]
-    return [*kernels, *_find_odd_firmware(facts)]
+    return [*kernels, *_find_odd_firmware(facts), *_find_odd_settings(facts)]
+
+
+def _find_odd_settings(facts: Sequence[Facts]) -> list[Finding]:
+    """Find GPUs of a model that are set otherwise than most, and GPUs and NICs in other places."""
+    values: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for fact in facts:
+        boards = fact.get("gpu_health", {}).get("boards", ())
+        for board in boards:
+            model = board.get("name") or "GPUs"
+            if "persistence" in board:
+                mode = "on" if board["persistence"] else "off"
+                values[f"persistence mode of {model}"].append((mode, fact["name"]))
+            if "clock_mhz" in board:
+                clock = f"{board['clock_mhz']} MHz"
+                values[f"application clock of {model}"].append((clock, fact["name"]))
+        for what, parts in (("GPUs", boards), ("RDMA devices", fact.get("nics", ()))):
+            places = [part.get("numa", "") for part in parts]
+            if places and all(places):
+                pair = (", ".join(places), fact["name"])
+                values[f"NUMA nodes of {len(places)} {what}"].append(pair)
+    return [
+        one
+        for what, pairs in values.items()
+        for one in _find_minority(what, pairs, "HOST-GPU-SETTINGS")
+    ]
 
 
 def _find_odd_firmware(facts: Sequence[Facts]) -> list[Finding]:

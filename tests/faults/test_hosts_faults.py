@@ -100,7 +100,8 @@ SICK = {
 # What sound GPUs report as well.
 SOUND = (
     *("0 slowdown=7", "1 slowdown=8", "0 1.remapped=4", "1 3.lifetime_errors=3"),
-    *("2 persistence=0", "2 compute_mode=3", "2 retired_pending=0", "0 2.power_limit=720"),
+    *("2 compute_mode=3", "2 retired_pending=0", "0 2.power_limit=720"),
+    *(f"{node} persistence=0" for node in range(3)),
     *(f"{node} recovery=unsupported" for node in range(3)),
     *(f"{node} fabric_state=0" for node in range(3)),
 )
@@ -128,6 +129,10 @@ LONGER = [
     Fault(
         "vbios", ["nvml 1 6.vbios=96.00.74.00.01"], {"HOST-FIRMWARE"}, ["node1"],
         ["vBIOS of NVIDIA H100 80GB HBM3: 96.00.74.00.01 on node1; 96.00.89.00.01 on node0"],
+    ),
+    Fault(
+        "clock", ["nvml 1 6.clock=1410"], {"HOST-GPU-SETTINGS"}, ["node1"],
+        ["application clock of NVIDIA H100 80GB HBM3: 1410 MHz on node1; 1980 MHz on node0"],
     ),
     *(
         Fault(plant.partition("=")[0], [f"nvml 1 6.{plant}"], {code}, ["node1"], [f"node1: {says}"])

@@ -20,7 +20,15 @@ RDMA = {
     'one_of = ["fab0"]': 'one_of = ["rdma"]',
 }
 SOAK = pytest.mark.soak(criterion="hosts")
-ALL = ("open_files", "shared_memory", "processes", "temp_room", "stray_raylets", "clock_offset")
+ALL = (
+    "open_files",
+    "stack",
+    "shared_memory",
+    "processes",
+    "temp_room",
+    "stray_raylets",
+    "clock_offset",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +80,10 @@ LONGER = [
     Fault(
         "limit 2 memlock 64", "locked_memory", "HOST-LOCKED-MEMORY", ["node2"],
         "node2: a worker may lock 64 KiB of memory", RDMA,
+    ),
+    Fault(
+        "limit 1 stack 1024", "stack", "HOST-STACK", ["node1"],
+        "node1: the stack of a worker may have 1024 KiB",
     ),
     Fault(
         "clock 1 +2s", "clock_offset", "HOST-CLOCK", ["node1"],

@@ -52,6 +52,7 @@ KEYS = {
     "fabric_status": "code with which the registration ended",
     "fabric_health": "health mask of the fabric: 1 degraded bandwidth, 16 unhealthy route",
     "compute_mode": "0 default, 2 prohibited, 3 exclusive process",
+    "clock": "application clock of the SMs in MHz",
     "persistence": "whether persistence mode is on",
     "error": "code that every call returns: 9 no driver, 15 lost, 18 versions differ, 999 unknown",
 }

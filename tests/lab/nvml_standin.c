@@ -25,7 +25,7 @@ typedef int Return;
 typedef void *Device; /* 1 + the GPU's index; for its MIG instance i also + (1 + i) * MIG */
 enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
        DRIVER_NOT_LOADED = 9, UNKNOWN = 999 };
-enum { RECOVERY_ACTION = 230, IDLE = 1, H100_LINKS = 18, H100_WATT = 700, LANES = 16,
+enum { RECOVERY_ACTION = 230, IDLE = 1, H100_LINKS = 18, H100_WATT = 700, H100_MHZ = 1980, LANES = 16,
        FABRIC_COMPLETED = 3 };
 enum { KEY = 64, VALUE = 256, NODE = -1, MIB = 1 << 20, MIG = 1000, MIG_PLACES = 7 };
 
@@ -380,6 +380,12 @@ Return nvmlDeviceGetGpuFabricInfoV(Device device, struct fabric *fabric)
 Return nvmlDeviceGetComputeMode(Device device, unsigned *mode)
 {
     return ask_unsigned(device, "compute_mode", 0, mode);
+}
+
+Return nvmlDeviceGetApplicationsClock(Device device, int kind, unsigned *mhz)
+{
+    (void)kind;
+    return ask_unsigned(device, "clock", H100_MHZ, mhz);
 }
 
 Return nvmlDeviceGetPersistenceMode(Device device, unsigned *mode)

@@ -31,6 +31,9 @@ STRAY_SECONDS = 60  # for another head to start on a busy machine
 CLOCK_SOURCE = Path(__file__).with_name("clock_standin.c")
 
 
+RAYLET_LIMITS = {"nofile": resource.RLIMIT_NOFILE, "stack": resource.RLIMIT_STACK}
+
+
 def _number(word: str) -> int:
     if not word.isdigit():
         raise LabError(f"a limit is a whole number, found {word!r}")
@@ -42,6 +45,7 @@ def _limit(lab: Lab, name: str, what: str, value: str) -> str:
     limits: dict[str, Callable[[Lab, Node, int], str]] = {
         "nofile": _limit_files,
         "memlock": _limit_memory,
+        "stack": _limit_stack,
         "pids": _limit_processes,
     }
     if what not in limits:
@@ -51,12 +55,9 @@ def _limit(lab: Lab, name: str, what: str, value: str) -> str:
 
 def _unlimit(lab: Lab, name: str, what: str, _value: str) -> str:
     node = lab.node(name)
-    if what == "nofile" and node.pid:
-        resource.prlimit(
-            _raylet(node),
-            resource.RLIMIT_NOFILE,
-            resource.prlimit(node.pid, resource.RLIMIT_NOFILE),
-        )
+    if what in RAYLET_LIMITS and node.pid:
+        kind = RAYLET_LIMITS[what]
+        resource.prlimit(_raylet(node), kind, resource.prlimit(node.pid, kind))
     elif what == "memlock":
         node.plant({})
         _restart(lab, node)
@@ -68,11 +69,20 @@ def _unlimit(lab: Lab, name: str, what: str, _value: str) -> str:
 
 
 def _limit_files(_lab: Lab, node: Node, value: int) -> str:
-    """Lower the raylet's limit: its next workers inherit it."""
-    raylet = _raylet(node)
-    _, hard = resource.prlimit(raylet, resource.RLIMIT_NOFILE)
-    resource.prlimit(raylet, resource.RLIMIT_NOFILE, (value, hard))
+    _limit_raylet(node, "nofile", value)
     return f"Ray's next workers may open {value} files"
+
+
+def _limit_stack(_lab: Lab, node: Node, value: int) -> str:
+    _limit_raylet(node, "stack", value * 1024)
+    return f"the stack of Ray's next workers may have {value} KiB"
+
+
+def _limit_raylet(node: Node, what: str, value: int) -> None:
+    """Lower the raylet's limit: its next workers inherit it."""
+    raylet, kind = _raylet(node), RAYLET_LIMITS[what]
+    _, hard = resource.prlimit(raylet, kind)
+    resource.prlimit(raylet, kind, (value, hard))
 
 
 def _limit_memory(lab: Lab, node: Node, value: int) -> str:
@@ -206,7 +216,7 @@ SYSTEM_FAULTS: dict[str, tuple[list[str], str, tuple[Action, Action]]] = {
     "limit": (
         ["node", "what", "value"],
         "NODE's workers may open VALUE files (`nofile`), lock VALUE KiB (`memlock`; Ray restarts), "
-        "or start VALUE more threads than now (`pids`).",
+        "have a stack of VALUE KiB (`stack`), or start VALUE more threads than now (`pids`).",
         (_limit, _unlimit),
     ),
     "shm": (["node", "size"], "NODE's /dev/shm has SIZE, as 64m.", (_shrink_shm, _full_shm)),

@@ -24,7 +24,7 @@ unit = "ratio"
 because = "as agreed"
 """
 SYSTEM = {
-    "open_files": 65536, "locked_memory": 2015, "shared_memory": 64, "processes": 9000,
+    "open_files": 65536, "locked_memory": 2015, "stack": 8, "shared_memory": 64, "processes": 9000,
     "temp_room": 0.7,
 }  # fmt: skip
 SOUND = {  # the others: 0

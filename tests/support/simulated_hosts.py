@@ -53,7 +53,12 @@ def node_facts(index: int, gpus: int = 8) -> dict[str, Any]:
         "peer_memory": "nvidia_peermem",
         "rdma_access": {f"mlx5_{nic}": "" for nic in range(8)},
         "nics": [
-            {"device": f"mlx5_{nic}", "board": "MT_0000000838", "firmware": "28.43.2026"}
+            {
+                "device": f"mlx5_{nic}",
+                "board": "MT_0000000838",
+                "firmware": "28.43.2026",
+                "numa": "0",
+            }
             for nic in range(8)
         ],
     }
@@ -88,6 +93,8 @@ def healthy_board(node: int, index: int) -> dict[str, Any]:
         "mig": False,
         "compute_mode": 0,
         "persistence": True,
+        "clock_mhz": 1980,
+        "numa": str(index // 4),
     }
 
 
@@ -135,6 +142,7 @@ def healthy_system() -> dict[str, Any]:
         "limits": {
             "open_files": [65536, 1048576],
             "locked_bytes": [-1, -1],
+            "stack_bytes": [8 * 2**20, -1],
             "processes": [-1, -1],
             "locks_any": False,
             "starts_any": False,

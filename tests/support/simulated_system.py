@@ -54,6 +54,7 @@ def strain(system: dict[str, Any], planted: Mapping[str, int]) -> dict[str, Any]
     system["limits"] |= {
         "open_files": [planted["RLIMIT_NOFILE"], 1048576],
         "locked_bytes": [planted["RLIMIT_MEMLOCK"], -1],
+        "stack_bytes": [planted["RLIMIT_STACK"], -1],
         "processes": [planted["RLIMIT_NPROC"], -1],
     }
     system["threads"]["RLIMIT_NPROC"] = planted["RLIMIT_NPROC"] - 5

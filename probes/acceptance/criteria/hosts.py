@@ -24,6 +24,9 @@ SYSTEM = {
         "RDMA locks its buffers: 4 MiB for each of 32 channels to 32 ranks; NCCL asks for no limit",
         low=4,
     ),
+    "stack": default_measure(
+        "MiB", "8 MiB is Linux's own default; threads of NCCL and torch crash with less", low=8
+    ),
     "shared_memory": default_measure(
         "GiB", "NCCL keeps buffers in /dev/shm and asks for --shm-size=1g in a container", low=1
     ),
@@ -76,7 +79,9 @@ MEASURES = {
         "a job needs the same Python, Ray, torch, CUDA, driver and kind of GPU on every node",
     ),
     "system_differences": default_measure(
-        "differences", "other kernels, OFED or firmware make nodes of one job differ", high=0
+        "differences",
+        "other kernels, OFED, firmware or settings of GPUs make nodes of one job differ",
+        high=0,
     ),
     "gpu_model": Measure("", from_run="[cluster] gpu_model"),
     "gpu_memory": Measure("GiB", from_run="[cluster] gpu_memory_gib"),
@@ -151,7 +156,7 @@ CONTROLS = {
     "larger order": ("nodes", "gpus"),
     "own folder": ("shared_missing",),
     "strained process": (
-        *("open_files", "locked_memory", "shared_memory", "processes", "temp_room"),
+        *("open_files", "locked_memory", "stack", "shared_memory", "processes", "temp_room"),
         "stray_raylets",
     ),
     "lost clock": ("clock_offset",),
@@ -188,7 +193,7 @@ CONDITIONS: dict[str, Condition] = {
     "own folder": lambda here: bool(here.terms.shared) and here.nodes > 1,
     # An embedded cluster has the limits of a shell, and shares its host with other clusters.
     **dict.fromkeys(
-        ("open_files", "shared_memory", "stray_raylets"), lambda here: not here.one_host
+        ("open_files", "stack", "shared_memory", "stray_raylets"), lambda here: not here.one_host
     ),
     "locked_memory": lambda here: here.terms.fabric == "rdma" and not here.one_host,
     "clock_offset": lambda here: here.nodes > 1,

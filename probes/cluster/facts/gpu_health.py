@@ -9,8 +9,10 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+from probes.cluster.facts.system_files import read_text
 from probes.cluster.nvml import (
     FUNCTION_NOT_FOUND,
     INVALID_ARGUMENT,
@@ -29,6 +31,8 @@ UNKNOWN_QUERY = (NOT_SUPPORTED, FUNCTION_NOT_FOUND)
 UNCORRECTED, SINCE_DRIVER_LOADED, IN_LIFETIME = 1, 0, 1  # nvmlMemoryErrorType_t, counter types
 THERMAL = 1  # nvmlPerfPolicyType_t: how long heat has slowed the clocks, in ns
 SUCCESS = 0
+# Addresses of the kernel are as 0000:9b:00.0; NVML's domain has four digits more.
+PCI_SYSFS, PCI_LENGTH = "/sys/bus/pci/devices", 12
 
 Board = dict[str, Any]
 Query = Callable[[Any, Any], Any]  # NVML and a GPU's handle -> the answer
@@ -86,6 +90,17 @@ def _read_board(nvml: Any, index: int) -> Board:
         except AttributeError:  # an old copy of pynvml lacks the call
             board["unsupported"].append(name)
     return board
+
+
+def _application_clock(nvml: Any, gpu: Any) -> int:
+    """Ask for the SM clock (MHz) that an operator has set for applications."""
+    return int(nvml.nvmlDeviceGetApplicationsClock(gpu, nvml.NVML_CLOCK_SM))
+
+
+def _near_cpus(nvml: Any, gpu: Any) -> str:
+    """Read the NUMA node of the GPU's slot; "" where it is not known."""
+    slot = to_text(nvml.nvmlDeviceGetPciInfo(gpu).busId).lower()
+    return read_text(Path(PCI_SYSFS, slot[-PCI_LENGTH:], "numa_node"))
 
 
 def _recovery_action(nvml: Any, gpu: Any) -> int:
@@ -185,5 +200,7 @@ QUERIES: dict[str, Query] = {
     "fabric": _fabric,
     "compute_mode": lambda nvml, gpu: int(nvml.nvmlDeviceGetComputeMode(gpu)),
     "vbios": lambda nvml, gpu: to_text(nvml.nvmlDeviceGetVbiosVersion(gpu)),
+    "clock_mhz": _application_clock,
+    "numa": _near_cpus,
     "persistence": lambda nvml, gpu: bool(nvml.nvmlDeviceGetPersistenceMode(gpu)),
 }

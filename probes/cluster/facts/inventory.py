@@ -35,12 +35,13 @@ def ofed_version(path: str = OFED_VERSION) -> str:
 
 
 def nic_firmware(root: str = RDMA_SYSFS) -> list[dict[str, str]]:
-    """Read of each RDMA device its board and its firmware; "" where it gives none."""
+    """Read of each RDMA device its board, its firmware and its NUMA node; "" for none."""
     return [
         {
             "device": device.name,
             "board": read_text(device / "board_id") or read_text(device / "hca_type"),
             "firmware": read_text(device / "fw_ver"),
+            "numa": read_text(device / "device" / "numa_node"),
         }
         for device in sorted(Path(root).glob("*"))
     ]

@@ -13,6 +13,7 @@ UNLIMITED = -1  # as RLIM_INFINITY of Python's resource module
 ROWS = {
     "open_files": "Max open files",
     "locked_bytes": "Max locked memory",
+    "stack_bytes": "Max stack size",
     "processes": "Max processes",
 }
 IPC_LOCK = 14  # bit of CAP_IPC_LOCK in linux/capability.h: RLIMIT_MEMLOCK does not hold

@@ -12,7 +12,7 @@ from probes.acceptance.control_targets import CONTROLS
 from probes.acceptance.measure import Recorder
 from probes.cluster.cluster import Cluster
 from probes.cluster.facts.system import read_node_system
-from probes.hosts.system.limits import GIB, judge_system
+from probes.hosts.system.limits import GIB, MIB, judge_system
 
 Facts = Mapping[str, Any]
 NO_ROOM = "/proc"  # a folder in which no file can be written, on every node
@@ -101,6 +101,7 @@ def halve_limits(ranks: int, measure: Recorder) -> dict[str, int]:
     owed = {
         "RLIMIT_NOFILE": ("open_files", 1),
         "RLIMIT_MEMLOCK": ("locked_memory", GIB),
+        "RLIMIT_STACK": ("stack", MIB),
         "RLIMIT_NPROC": ("processes", ranks),
     }
     lows = {

@@ -13,7 +13,7 @@ from probes.findings import finding, join_names
 from reports.numbers import percent
 
 Facts = Mapping[str, Any]
-GIB = 2**30  # bytes
+GIB, MIB = 2**30, 2**20  # bytes
 MOST_FILES = 2**20  # what "unlimited" open files are: the kernel's fs.nr_open
 TEMPORARY_GIB = 1.0  # free space of the temporary folder that is enough, however large the disk
 ENOUGH_FILES = 50_000  # free inodes that are enough: a Python environment with torch takes 30,000
@@ -41,6 +41,15 @@ def read_locked_memory(system: Facts, ranks: int) -> Reading:
     if limits["locks_any"] or soft == UNLIMITED:
         return Reading(ram, "the size of the node's memory could not be read")
     return Reading(soft / GIB, text=f"a worker may lock {soft // 2**10} KiB of memory")
+
+
+def read_stack(system: Facts, ranks: int) -> Reading:
+    """Read how large (MiB) the stack of a worker may grow; without a limit, as its memory."""
+    soft = system["limits"]["stack_bytes"][0]
+    if soft == UNLIMITED:
+        ram = system["settings"]["ram_gib"]
+        return Reading(ram and ram * 1024, "the size of the node's memory could not be read")
+    return Reading(soft / MIB, text=f"the stack of a worker may have {soft // 2**10} KiB")
 
 
 def read_shared_memory(system: Facts, ranks: int) -> Reading:
@@ -112,6 +121,7 @@ def read_strays(system: Facts, ranks: int) -> Reading:
 READERS: dict[str, tuple[str, Callable[[Facts, int], Reading]]] = {
     "open_files": ("HOST-OPEN-FILES", read_open_files),
     "locked_memory": ("HOST-LOCKED-MEMORY", read_locked_memory),
+    "stack": ("HOST-STACK", read_stack),
     "shared_memory": ("HOST-SHARED-MEMORY", read_shared_memory),
     "processes": ("HOST-PROCESSES", read_threads),
     "temp_room": ("HOST-TEMP-FULL", read_temporary_room),
@@ -125,7 +135,7 @@ def judged_measures(embedded: bool, rdma: bool) -> list[str]:
     An embedded cluster has the limits of the shell that started it, and shares its host with
     others.  Memory is locked for RDMA alone.
     """
-    without = {"open_files", "shared_memory", "stray_raylets"} if embedded else set[str]()
+    without = {"open_files", "stack", "shared_memory", "stray_raylets"} if embedded else set[str]()
     if embedded or not rdma:
         without.add("locked_memory")
     return [name for name in READERS if name not in without]

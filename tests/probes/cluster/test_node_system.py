@@ -26,6 +26,7 @@ from probes.cluster.facts.system import read_settings, read_system
 LIMITS = """Limit                     Soft Limit           Hard Limit           Units     
 Max processes             4096                 unlimited            processes 
 Max open files            1024                 524288               files     
+Max stack size            8388608              unlimited            bytes     
 Max locked memory         8388608              unlimited            bytes     
 """  # noqa: W291 - as the kernel writes it
 ALL_IDS = "         0          0 4294967295\n"
@@ -60,6 +61,7 @@ def test_limits_are_read_with_what_does_not_hold(tmp_path: Path) -> None:
     assert limits == {
         "open_files": [1024, 524288],
         "locked_bytes": [8388608, -1],
+        "stack_bytes": [8388608, -1],
         "processes": [4096, -1],
         "locks_any": False,
         "starts_any": False,

@@ -154,6 +154,45 @@ def test_a_gpu_with_other_firmware_than_those_of_its_model() -> None:
     assert result.findings[0].statement == said
 
 
+SETTINGS: list[tuple[dict[str, Any], str]] = [
+    ({"persistence": False}, f"persistence mode of {H100}: off on n1; on on n0, n1, n2"),
+    ({"clock_mhz": 1410}, f"application clock of {H100}: 1410 MHz on n1; 1980 MHz on n0, n1, n2"),
+    (
+        {"numa": "1"},
+        "NUMA nodes of 8 GPUs: 0, 0, 1, 0, 1, 1, 1, 1 on n1; 0, 0, 0, 0, 1, 1, 1, 1 on n0, n2",
+    ),
+]
+
+
+@pytest.mark.parametrize(("board", "said"), SETTINGS)
+def test_gpus_that_are_not_set_alike(board: dict[str, Any], said: str) -> None:
+    cluster = StandInHosts()
+    cluster.facts[1]["gpu_health"]["boards"][2] |= board
+    result = run_hosts(cluster, **ORDER)
+    assert not_passed(result) == {"system_differences cluster": "FAIL"}
+    assert findings(result) == [("HOST-GPU-SETTINGS", ["n1"])]
+    assert result.findings[0].statement == said
+
+
+def test_network_cards_near_to_other_cpus() -> None:
+    cluster = StandInHosts()
+    cluster.facts[2]["nics"][7]["numa"] = "1"
+    result = run_hosts(cluster, **ORDER)
+    assert findings(result) == [("HOST-GPU-SETTINGS", ["n2"])]
+    assert result.findings[0].statement.startswith("NUMA nodes of 8 RDMA devices: 0, 0, 0, 0")
+
+
+@pytest.mark.near_miss("HOSTS.system_differences")
+def test_settings_are_compared_where_they_are_known_and_among_equals() -> None:
+    cluster = StandInHosts()
+    for board in cluster.facts[1]["gpu_health"]["boards"]:
+        for name in ("persistence", "clock_mhz", "numa"):
+            del board[name]
+    cluster.facts[2]["nics"] = cluster.facts[2]["nics"][:1]
+    cluster.facts[2]["nics"][0]["numa"] = "1"
+    assert run_hosts(cluster, **ORDER).verdict is Verdict.PASS
+
+
 def test_a_network_card_with_other_firmware_than_those_of_its_board() -> None:
     cluster = StandInHosts()
     for nic in cluster.facts[2]["nics"]:

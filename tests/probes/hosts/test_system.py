@@ -21,7 +21,15 @@ from tests.support.simulated_hosts import findings, not_passed, verdicts
 from tests.support.simulated_system import StandInSystem, run_system
 
 RDMA = {"fabric": "rdma"}
-ALL = ("open_files", "locked_memory", "shared_memory", "processes", "temp_room", "stray_raylets")
+ALL = (
+    "open_files",
+    "locked_memory",
+    "stack",
+    "shared_memory",
+    "processes",
+    "temp_room",
+    "stray_raylets",
+)
 TARGETS = [*ALL]
 OTHER = {"pid": 4711, "session": "session_of_bob"}
 
@@ -104,6 +112,10 @@ FAULTS: list[tuple[str, str, dict[str, Any], str]] = [
         {"raylets": {"others": [OTHER, {"pid": 5, "session": ""}], "hidden": True}},
         "n1: raylets of another cluster run: process 4711 (session_of_bob)",
     ),
+    (
+        "stack", "HOST-STACK", {"limits": {"stack_bytes": [8 * 2**20 - 1, -1]}},
+        "n1: the stack of a worker may have 8191 KiB",
+    ),
 ]  # fmt: skip
 
 
@@ -132,6 +144,7 @@ NEAR = [
     ("temp_room", {"session": {"free_files": None}}),  # btrfs
     ("stray_raylets", {"raylets": {"own": 3}}),  # our own spare raylets
     ("stray_raylets", {"raylets": {"hidden": False, "own": 1}}),
+    ("stack", {"limits": {"stack_bytes": [-1, -1]}}),
 ]
 
 
@@ -155,7 +168,7 @@ UNREADABLE = {"unreadable": "PermissionError: denied"}
 @pytest.mark.parametrize(
     ("part", "measures"),
     [
-        ("limits", ["open_files", "locked_memory"]),
+        ("limits", ["open_files", "locked_memory", "stack"]),
         ("threads", ["processes"]),
         ("shared_memory", ["shared_memory"]),
         ("temporary", ["temp_room"]),
@@ -312,7 +325,7 @@ def test_settings_inform_and_name_the_node_that_differs() -> None:
 def test_limits_that_do_not_hold_for_the_process_are_not_proven(exempt: str, lost: str) -> None:
     cluster = StandInSystem()
     limits = cluster.facts[2]["system"]["limits"]
-    planted = {"open_files": [2048, 4096], "locked_bytes": [2**31, -1]}
+    planted = {"open_files": [2048, 4096], "locked_bytes": [2**31, -1], "stack_bytes": [4096, -1]}
     cluster.strained = {"limits": {**limits, **planted, exempt: True}}
     if exempt == "starts_any":
         cluster.strained["threads"] = {"kernel.pid_max": 4_000_000}
@@ -361,6 +374,7 @@ def test_the_controls_limits_are_half_of_what_is_owed() -> None:
     measure = recorder("HOSTS")
     gib = 2**30
     planted = {"RLIMIT_NOFILE": 2048, "RLIMIT_MEMLOCK": 2 * gib, "RLIMIT_NPROC": 1024}
+    planted["RLIMIT_STACK"] = 4 * 2**20
     assert halve_limits(8, measure) == planted
 
 

@@ -57,10 +57,11 @@ def test_the_firmware_of_each_card(tmp_path: Path) -> None:
         write(tmp_path / device / "fw_ver", firmware)
     write(tmp_path / "mlx5_0" / "hca_type", "MT4129\n")
     write(tmp_path / "efa_0" / "node_type", "4: <unknown>")
+    write(tmp_path / "mlx5_0" / "device" / "numa_node", "1\n")
     assert nic_firmware(str(tmp_path)) == [
-        {"device": "efa_0", "board": "", "firmware": ""},
-        {"device": "mlx5_0", "board": "MT4129", "firmware": ""},
-        {"device": "mlx5_1", "board": "MT_0000000838", "firmware": "28.43.2026"},
+        {"device": "efa_0", "board": "", "firmware": "", "numa": ""},
+        {"device": "mlx5_0", "board": "MT4129", "firmware": "", "numa": "1"},
+        {"device": "mlx5_1", "board": "MT_0000000838", "firmware": "28.43.2026", "numa": ""},
     ]
     assert nic_firmware(str(tmp_path / "none")) == []
 
