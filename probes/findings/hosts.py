@@ -136,6 +136,11 @@ HOSTS: dict[str, Entry] = {
         Cause.INFRASTRUCTURE,
         "Run `curl -vI URL` on the named node. Open the address in the firewall or the network policy, or set HTTPS_PROXY before `ray start`. If no job needs the address, take it out of the contract's egress.",
     ),
+    "HOST-RAY-CLIENT": Entry(
+        "A program outside the cluster cannot join it by ray://.",
+        Cause.INFRASTRUCTURE,
+        "Start the head with `ray start --head --ray-client-server-port=10001`, and open that port to the machines of users. Client and cluster need the same versions of Ray and Python. If no program joins so, take ray_client_port out of the contract.",
+    ),
     "HOST-MODEL-FILES": Entry(
         "Files of a model are missing on a node, or are not the same as on the other nodes.",
         Cause.INFRASTRUCTURE,

@@ -1,4 +1,4 @@
-"""Limits, room, raylets and clocks that hinder a job: caught, named and located by HOSTS, live."""
+"""Limits, room, clocks, images and models that hinder a job: caught, named and located, live."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import pytest
 from reports.measurement import Verdict
 from reports.record import RunRecord
 from tests.faults.launchers.injected_faults import failed, findings
+from tests.lab import network
 from tests.lab.faults import inject
+from tests.lab.image_faults import MODEL
 from tests.lab.lab import Lab
 from tests.support.trial import Trial, acceptance, agreed, lab_of
 
@@ -19,7 +21,12 @@ RDMA = {
     'fabric = "fab0"': 'fabric = "rdma"\nrails = 1',
     'one_of = ["fab0"]': 'one_of = ["rdma"]',
 }
+SHARED = 'shared = "/shared"'
+# The dashboard of the head stands in for a server outside: the lab has no way out.
+SERVER = f"http://{network.address('eth0', 0)}:8265/"
+NEEDS = {SHARED: f'{SHARED}\nmodel_files = ["{MODEL}"]\negress = ["{SERVER}"]'}
 SOAK = pytest.mark.soak(criterion="hosts")
+NEEDED = ("image_differences", "egress_closed", "model_differences")
 ALL = (
     "open_files",
     "stack",
@@ -71,8 +78,35 @@ STRAY = Fault(
     ["node2"],
     "node2: raylets of another cluster run: process ",
 )
+VERSION = Fault(
+    "version 1 pandas 0.1",
+    "image_differences",
+    "HOST-IMAGE",
+    ["node1"],
+    "node1: Python has pandas 0.1; Python lacks pandas ",
+)
+TORN = Fault(
+    "model 2 torn",
+    "model_differences",
+    "HOST-MODEL-FILES",
+    ["node2"],
+    f"{MODEL} on node2: weights-2 has 1500000 bytes in place of 3000000",
+    NEEDS,
+)
 LONGER = [
-    FILES, SHM, FULL, STRAY,
+    FILES, SHM, FULL, STRAY, VERSION, TORN,
+    Fault(
+        "model 1 missing", "model_differences", "HOST-MODEL-FILES", ["node1"],
+        f"{MODEL} on node1: No such file or directory", NEEDS,
+    ),
+    Fault(
+        "model 0 changed", "model_differences", "HOST-MODEL-FILES", ["node0"],
+        f"{MODEL} on node0: weights-1 has other content", NEEDS,
+    ),
+    Fault(
+        "block-port 0 8265", "egress_closed", "HOST-EGRESS", ["node1", "node2"],
+        f"{SERVER} from node1, node2: timed out", NEEDS,
+    ),
     Fault(
         "limit 0 pids 200", "processes", "HOST-PROCESSES", ["node0"],
         "more threads for 1 ranks, by pids.max of /sys/fs/cgroup",
@@ -113,16 +147,25 @@ def passes(record: RunRecord, trial: Trial) -> None:
     assert all(control.caught for control in result.controls)
 
 
-@pytest.mark.near_miss(*(f"HOSTS.{name}" for name in ALL))
+@pytest.mark.near_miss(*(f"HOSTS.{name}" for name in (*ALL, *NEEDED)))
 def test_a_sound_lab_passes(lab: Lab) -> None:
-    passes(*judge_system(lab, "sound", {}))
+    inject(lab, "model", "1", "sound")
+    record, trial = judge_system(lab, "sound", NEEDS)
+    passes(record, trial)
+    (result,) = record.results
+    assert {control.name for control in result.controls} == {
+        *("strained process", "lost clock", "other image", "closed target", "changed file")
+    }
 
 
 @pytest.mark.near_miss("HOSTS.locked_memory")
 @SOAK
 def test_a_sound_lab_passes_again_and_by_rdma_too(lab: Lab) -> None:
     passes(*judge_system(lab, "sound-2", {}))
-    passes(*judge_system(lab, "sound-3", RDMA))
+    record, trial = judge_system(lab, "sound-3", RDMA)
+    assert not findings(record), trial.log.read_text()
+    verdicts = {m.verdict for m in record.results[0].measurements if m.name == "locked_memory"}
+    assert verdicts == {Verdict.PASS}  # of the rest, the lab has no RDMA device
 
 
 @pytest.mark.near_miss("HOSTS.open_files", "HOSTS.shared_memory", "HOSTS.processes")
@@ -135,10 +178,10 @@ def test_what_is_just_enough_passes(lab: Lab) -> None:
 
 
 def test_faults_of_several_nodes_are_each_named(lab: Lab) -> None:
-    faults = (FILES, SHM, FULL, STRAY)
+    faults = (TORN, FILES, SHM, FULL, STRAY, VERSION)
     for fault in faults:
         inject(lab, *fault.planted.split())
-    record, trial = judge_system(lab, "several", {})
+    record, trial = judge_system(lab, "several", NEEDS)
     assert failed(record) == {fault.measure for fault in faults}, trial.log.read_text()
     for fault in faults:
         is_named(fault, record)
@@ -149,11 +192,28 @@ def test_faults_of_several_nodes_are_each_named(lab: Lab) -> None:
 @SOAK
 @pytest.mark.parametrize("fault", LONGER, ids=lambda fault: fault.planted)
 def test_a_fault_is_named(lab: Lab, fault: Fault) -> None:
+    if fault.measure == "egress_closed":
+        inject(lab, "model", "1", "sound")
     inject(lab, *fault.planted.split())
     record, trial = judge_system(lab, fault.planted, fault.contract)
     assert failed(record) == {fault.measure}, trial.log.read_text()
     is_named(fault, record)
     assert len(findings(record)) == 1
+
+
+@SOAK
+@pytest.mark.near_miss("HOSTS.ray_client")
+@pytest.mark.parametrize(("port", "verdict"), [(10001, Verdict.PASS), (10009, Verdict.FAIL)])
+def test_programs_join_by_the_client_where_it_listens(
+    lab: Lab, port: int, verdict: Verdict
+) -> None:
+    client = {SHARED: f"{SHARED}\nray_client_port = {port}"}
+    record, trial = judge_system(lab, f"client-{port}", client)
+    assert record.verdict("HOSTS") is verdict, trial.log.read_text()
+    codes = [one.code for one in findings(record)]
+    assert codes == ([] if verdict is Verdict.PASS else ["HOST-RAY-CLIENT"])
+    (result,) = record.results
+    assert {c.name: c.caught for c in result.controls}["closed client"]
 
 
 def is_named(fault: Fault, record: RunRecord) -> None:

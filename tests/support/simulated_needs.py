@@ -43,6 +43,10 @@ class StandInNeeds(StandInHosts):
         for fact in self.facts:
             fact["image"] = {"os": DEBIAN, "packages": 3, "digest": ""}
 
+    def known_nodes(self) -> list[dict[str, Any]]:
+        nodes = super().known_nodes()
+        return [{**n, "head": i == 0, "address": f"10.0.0.{i}"} for i, n in enumerate(nodes)]
+
     def run(self, **terms: Any) -> ProbeResult:
         """Run the probe, unchanged, over the stand-in."""
         for fact in self.facts:

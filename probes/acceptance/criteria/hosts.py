@@ -121,6 +121,7 @@ MEASURES = {
     ),
     "egress_closed": none_of("connections", "the contract's jobs download from these addresses"),
     "model_differences": none_of("files", "ranks start from the weights of their own node"),
+    "ray_client": none_of("clients", "the contract's programs join by ray://"),
     "rdma_closed": none_of("devices", "NCCL opens the device of each rail, or takes TCP"),
     "names_unresolved": none_of("names", "the contract's jobs address nodes by host name"),
     "closed_ports": none_of(
@@ -169,6 +170,7 @@ CONTROLS = {
     "other image": ("image_differences",),
     "closed target": ("egress_closed",),
     "changed file": ("model_differences",),
+    "closed client": ("ray_client",),
     "hidden devices": ("rdma_closed",),
 }
 
@@ -203,6 +205,7 @@ CONDITIONS: dict[str, Condition] = {
     **dict.fromkeys(("nccl_interface", "loopback interface"), _has_machines),
     **dict.fromkeys(("image_differences", "other image"), _has_machines),
     **dict.fromkeys(("egress_closed", "closed target"), lambda here: bool(here.terms.egress)),
+    **dict.fromkeys(("ray_client", "closed client"), lambda here: bool(here.terms.ray_client_port)),
     "model_differences": lambda here: bool(here.terms.model_files),
     "changed file": lambda here: bool(here.terms.model_files) and here.nodes > 1,
     **dict.fromkeys(
@@ -249,10 +252,13 @@ DUTIES = (
     Duty(
         "hosts/system/test_system.py::test_jobs_get_the_limits_they_need",
         "quick",
-        (*SYSTEM, "image_differences", "egress_closed", "model_differences", "rdma_closed"),
         (
-            *("strained process", "lost clock"),
-            *("other image", "closed target", "changed file", "hidden devices"),
+            *(*SYSTEM, "image_differences", "egress_closed", "ray_client", "model_differences"),
+            "rdma_closed",
+        ),
+        (
+            *("strained process", "lost clock", "other image", "closed target"),
+            *("closed client", "changed file", "hidden devices"),
         ),
     ),
 )

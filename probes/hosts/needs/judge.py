@@ -18,6 +18,7 @@ from probes.hosts.needs.controls import (
 )
 from probes.hosts.needs.images import judge_images
 from probes.hosts.needs.models import judge_models
+from probes.hosts.needs.ray_client import judge_ray_client
 from probes.hosts.needs.rdma_devices import judge_rdma_devices, note_peer_memory
 from probes.hosts.needs.ways_out import judge_ways_out
 
@@ -33,6 +34,8 @@ def judge_needs(cluster: Cluster, terms: ClusterTerms, measure: Recorder) -> Non
         _judge_facts(cluster, facts, terms, measure)
     if terms.egress:
         _judge_egress(cluster, terms.egress, measure)
+    if terms.ray_client_port:
+        judge_ray_client(cluster, terms.ray_client_port, measure)
     if terms.model_files:
         _compare_models(cluster, terms.model_files, measure)
 

@@ -37,6 +37,7 @@ ALL = ClusterTerms(
     versions={"torch": ">=2"},
     egress=["https://hub.example/"],
     model_files=["/models/llama"],
+    ray_client_port=10001,
 )
 
 

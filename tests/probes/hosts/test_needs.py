@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
+from probes.hosts.needs.ray_client import try_client
 from reports.measurement import Verdict
 from reports.record import ProbeResult
 from tests.support.simulated_hosts import findings, not_passed, verdicts
@@ -277,6 +279,47 @@ def test_peer_memory_is_noted() -> None:
         if m.name == "gpu_peer_memory"
     }
     assert notes == {"n0, n2": "nvidia_peermem", "n1": "neither nvidia_peermem nor DMA-BUF"}
+
+
+# The Ray client.
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (("", "no answer within 60 s"), "no answer within 60 s"),
+        (("ffff1111", ""), "the task ran on node ffff1111 of another cluster"),
+    ],
+)
+def test_a_program_that_cannot_join_is_named(answer: tuple[str, str], says: str) -> None:
+    closed = ("", "no answer within 10 s")
+    with patch("probes.hosts.needs.ray_client.try_client", side_effect=[answer, closed]):
+        result = StandInNeeds().run(ray_client_port=10001)
+    assert not_passed(result) == {"ray_client cluster": "FAIL"}
+    assert findings(result) == [("HOST-RAY-CLIENT", [])]
+    assert statements(result) == [
+        f"A program cannot join through ray://10.0.0.0:10001: {says}",
+    ]
+
+
+@pytest.mark.near_miss("HOSTS.ray_client")
+def test_a_task_on_this_cluster_is_proof_and_a_closed_port_is_seen() -> None:
+    answers = [("id2", ""), ("", "no answer within 10 s")]
+    with patch("probes.hosts.needs.ray_client.try_client", side_effect=answers) as tried:
+        result = StandInNeeds().run(ray_client_port=10001)
+    assert result.verdict is Verdict.PASS
+    assert {control.name: control.caught for control in result.controls}["closed client"]
+    assert [call.args[1] for call in tried.call_args_list] == [60, 10]
+
+
+def test_a_client_is_bounded_and_says_why_it_failed() -> None:
+    assert try_client("ray://127.0.0.1:1", 0.1) == ("", "no answer within 0.1 s")
+    with patch("probes.hosts.needs.ray_client.PROGRAM", "raise SystemExit('versions differ')"):
+        assert try_client("ray://127.0.0.1:1", 20) == ("", "versions differ")
+    with patch("probes.hosts.needs.ray_client.PROGRAM", "print('node abc'); raise SystemExit(3)"):
+        assert try_client("ray://127.0.0.1:1", 20) == ("", "exit code 3")
+    with patch("probes.hosts.needs.ray_client.PROGRAM", "print('node abc')"):
+        assert try_client("ray://127.0.0.1:1", 20) == ("abc", "")
 
 
 @pytest.mark.parametrize(
