@@ -19,6 +19,7 @@ from probes.cluster.dashboard import find_dashboard
 from probes.cluster.embedded import LocalCluster
 from probes.cluster.node_affinity import on_node
 from probes.cluster.node_facts import node_facts
+from probes.cluster.xid_watch import XidWatch
 from reference_trainer.launch.gang import Gang
 
 # Ray's runtime environment copies them to the workers.
@@ -96,6 +97,7 @@ class Cluster:
         # Declared by the contract or by --cluster local, never inferred from missing hardware.
         self.emulated = kind == "local"
         self._facts: list[dict[str, Any]] | None = None
+        self._xids: XidWatch | None = None
         self.errors: dict[str, str] = {}  # node id -> why it did not answer
         try:
             self._join()
@@ -238,6 +240,12 @@ class Cluster:
         by_id, names = self.on_each_node(node_facts, nodes=nodes), self.node_names
         order = sorted(by_id, key=lambda id: (by_id[id]["address"], id))
         return [{"name": names[id], **by_id[id]} for id in order]
+
+    def watch_xids(self) -> XidWatch:
+        """Return the listeners for Xids on the nodes; the first call starts them."""
+        if self._xids is None:
+            self._xids = XidWatch.start(node["id"] for node in self.nodes)
+        return self._xids
 
     @property
     def gpus_by_node(self) -> dict[str, int]:

@@ -81,6 +81,11 @@ HOSTS: dict[str, Entry] = {
         Cause.HARDWARE,
         "Run `nvidia-smi -q -i UUID | grep -A6 'Link Width'` and `lspci -vv -s SLOT` on the named node. Reseat the GPU or its riser. Check bifurcation in the BIOS.",
     ),
+    "HOST-XID": Entry(
+        "NVIDIA's driver reported an error (Xid) of a GPU while the suite ran.",
+        Cause.HARDWARE,
+        "Read the Xid in `dmesg -T | grep Xid` on the named node, and look it up in NVIDIA's Xid catalogue. 79: power-cycle the node. 48, 63, 64, 94, 95: drain the node and reset the GPU (`nvidia-smi -r -i UUID`). 74: check NVLink. 119, 120: reset the GPU, then update the driver. If it comes back, replace the GPU.",
+    ),
     "HOST-NVLINK": Entry(
         "NVLinks of a GPU are inactive, so traffic inside the node is slower or takes PCIe.",
         Cause.HARDWARE,

@@ -13,6 +13,7 @@ from probes.hosts.closing import judge_gpu_changes
 from probes.hosts.gpu_checks import WHOLE_NODE, Fleet
 from probes.hosts.gpu_health import judge_node_health
 from probes.hosts.gpu_wear import judge_wear
+from probes.hosts.xids import judge_xids, read_planted_xid
 
 Facts = Mapping[str, Any]
 Answers = Mapping[str, Callable[..., Any]]
@@ -165,6 +166,16 @@ def control_vanished_gpu(
         trial = measure.trial()
         judge_gpu_changes(before, [{**victim, "gpus": gpus}], trial)
         measure.control("vanished GPU", fault, trial)
+
+
+def control_fallen_gpu(cluster: Cluster, victim: Facts, measure: Recorder) -> None:
+    """Check that an Xid of a GPU is heard and detected."""
+    text = "NVML on {} reports Xid 79 of GPU {}"
+    if told := _ask_victim(cluster, read_planted_xid, victim, measure, "fallen GPU", text):
+        fault, index, heard = told
+        trial = measure.trial()
+        judge_xids({victim["name"]: heard}, {}, [], trial)
+        measure.control("fallen GPU", fault, trial, located=_names_gpu(trial, index))
 
 
 def _ask_victim(

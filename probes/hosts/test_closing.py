@@ -12,7 +12,13 @@ from probes.hosts.closing import (
 from probes.hosts.gpu_counts import compared_sources
 from probes.hosts.gpu_health import judge_gpu_health
 from probes.hosts.gpu_wear import judge_wear
-from probes.hosts.sick_gpu import control_sick_gpu, control_vanished_gpu, control_worn_gpu
+from probes.hosts.sick_gpu import (
+    control_fallen_gpu,
+    control_sick_gpu,
+    control_vanished_gpu,
+    control_worn_gpu,
+)
+from probes.hosts.xids import judge_xids, read_starts
 
 
 @pytest.mark.last
@@ -30,6 +36,7 @@ def test_hosts_stay_healthy_to_the_end(cluster, measure):
         judge_gpu_changes(before, now, measure)
         judge_gpu_health(now, measure)
         judge_wear(before, now, measure)
+        listen(cluster, measure)
         for fact in now:
             measure.explain(hardware.find_nvml_faults(fact, True) or [])
     else:
@@ -42,4 +49,21 @@ def test_hosts_stay_healthy_to_the_end(cluster, measure):
     if on_gpus:
         control_sick_gpu(cluster, now, victim, measure, "GPU that sickens")
         control_worn_gpu(cluster, before, victim, measure)
+        control_fallen_gpu(cluster, victim, measure)
         control_vanished_gpu(cluster, before, victim, measure)
+
+
+def listen(cluster, measure):
+    """Judge the Xids that were heard since the first probe of GPUs began."""
+    watch, names = cluster.watch_xids(), cluster.node_names
+    heard = watch.read()
+    silent = {
+        names[node["id"]]: watch.errors.get(node["id"], "it joined later")
+        for node in cluster.nodes
+        if node["id"] not in heard
+    }
+    answers = {names[id]: answer for id, answer in heard.items() if id in names}
+    if answers:
+        least = min(answer["seconds"] for answer in answers.values())
+        measure.covered(f"Xids were listened to for {least:.0f} s")
+    judge_xids(answers, silent, read_starts(measure), measure)

@@ -18,6 +18,8 @@ def test_hosts_are_what_was_ordered(cluster, terms, measure):
     Facts are read inside a worker on each node, for that is where a job will run.  Ray's, NVML's
     and torch's count of GPUs and the order must agree.  NVML must report no fault of any GPU.
     """
+    if compared_sources(cluster.kind, cluster.emulated, cluster.facts):
+        cluster.watch_xids()  # until the last probe
     bystanders = cluster.read_facts(cluster.bystanders)
     facts = add_torch_counts(cluster, cluster.facts)
     inventory = [*facts, *bystanders]

@@ -54,6 +54,8 @@ KEYS = {
     "compute_mode": "0 default, 2 prohibited, 3 exclusive process",
     "clock": "application clock of the SMs in MHz",
     "persistence": "whether persistence mode is on",
+    "xid": "Xid that the driver reports now (3.xid=79)",
+    "events": "unsupported: NVML passes no Xids on",
     "error": "code that every call returns: 9 no driver, 15 lost, 18 versions differ, 999 unknown",
 }
 KEY_TEXT = "; ".join(f"{key}: {meaning}" for key, meaning in KEYS.items())

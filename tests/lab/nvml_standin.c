@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef int Return;
 typedef void *Device; /* 1 + the GPU's index; for its MIG instance i also + (1 + i) * MIG */
@@ -380,6 +381,54 @@ Return nvmlDeviceGetGpuFabricInfoV(Device device, struct fabric *fabric)
 Return nvmlDeviceGetComputeMode(Device device, unsigned *mode)
 {
     return ask_unsigned(device, "compute_mode", 0, mode);
+}
+
+/* Events: one set, which reports each new line `3.xid 79` of a registered GPU once. */
+
+enum { MAX_GPUS = 64, TIMEOUT = 10, STEP_MS = 100, XID_EVENT = 8 };
+struct event { Device device; unsigned long long type, data; unsigned gpu_instance, compute; };
+static long long reported[MAX_GPUS];
+static char registered[MAX_GPUS];
+
+Return nvmlEventSetCreate(void **set)
+{
+    *set = registered;
+    return status(NODE);
+}
+
+Return nvmlEventSetFree(void *set) { return (void)set, SUCCESS; }
+
+Return nvmlDeviceRegisterEvents(Device device, unsigned long long types, void *set)
+{
+    int gpu = index_of(device);
+    unsigned unused;
+    Return code = ask_unsigned(device, "events", 1, &unused);
+
+    (void)set, (void)types;
+    if (code || gpu < 0 || gpu >= MAX_GPUS)
+        return code;
+    registered[gpu] = 1;
+    reported[gpu] = find_number(gpu, "xid", 0);
+    return SUCCESS;
+}
+
+Return nvmlEventSetWait_v2(void *set, struct event *event, unsigned milliseconds)
+{
+    (void)set;
+    for (unsigned waited = 0; waited <= milliseconds; waited += STEP_MS) {
+        for (int gpu = 0; gpu < MAX_GPUS; gpu++) {
+            long long xid = registered[gpu] ? find_number(gpu, "xid", 0) : 0;
+            if (xid && xid != reported[gpu]) {
+                memset(event, 0, sizeof *event);
+                event->device = (Device)(long)(gpu + 1);
+                event->type = XID_EVENT;
+                event->data = reported[gpu] = xid;
+                return SUCCESS;
+            }
+        }
+        usleep(STEP_MS * 1000);
+    }
+    return TIMEOUT;
 }
 
 Return nvmlDeviceGetApplicationsClock(Device device, int kind, unsigned *mhz)

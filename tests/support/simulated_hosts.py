@@ -6,6 +6,7 @@ import copy
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -18,6 +19,7 @@ from probes.hosts.controls import doctor_facts, read_doctored_facts
 from probes.hosts.sick_gpu import read_fewer_gpus, read_sick_health, read_worn_health
 from probes.hosts.test_closing import test_hosts_stay_healthy_to_the_end as closing_probe
 from probes.hosts.test_hosts import test_hosts_are_what_was_ordered as hosts_probe
+from probes.hosts.xids import read_planted_xid
 from reports.measurement import Verdict
 from reports.record import ProbeResult
 from reports.run_folder.store import Store
@@ -181,6 +183,10 @@ class StandInHosts:
         self.lost: list[str] = []
         self.later: list[dict[str, Any]] | None = None  # facts at the end, where others than now
         self.errors: dict[str, str] = {}
+        self.xids: dict[str, dict[str, Any]] = {
+            fact["node"]: {"error": None, "seconds": 300.0, "events": []} for fact in self.facts
+        }
+        self.xid_errors: dict[str, str] = {}
         self.blind: list[str] | None = []
 
     @property
@@ -213,6 +219,9 @@ class StandInHosts:
         facts = self.facts if self.later is None else self.later
         return [fact for fact in (*facts, *self.others) if fact["node"] in ids]
 
+    def watch_xids(self) -> SimpleNamespace:
+        return SimpleNamespace(read=lambda: self.xids, errors=self.xid_errors)
+
     def on_each_node(self, function: Any, each: Any = None, gpus: int = 0) -> dict[str, Any]:
         if function is read_doctored_facts:
             return {
@@ -229,10 +238,19 @@ class StandInHosts:
             boards = victim["gpu_health"]["boards"]
             boards[-1:] = [change(board) for board in boards[-1:]]
             return {victim["node"]: victim["gpu_health"]}
+        if function is read_planted_xid:
+            ((id, index),) = each.items()
+            return {id: {"error": None, "seconds": 0.1, "events": [xid_event(79, index)]}}
         if function is read_boot_id:
             return dict.fromkeys(each, "another boot")
         assert (function.__name__, gpus) == ("count_torch_devices", 1)
         return copy.deepcopy(self.torch)
+
+
+def xid_event(xid: int, index: int = 3, ago: float = 1.0) -> dict[str, Any]:
+    """Return what a listener has heard of a GPU."""
+    slot = f"00000000:{16 + index:02X}:00.0"
+    return {"index": index, "uuid": f"GPU-1-{index}", "slot": slot, "xid": xid, "ago": ago}
 
 
 def find_blind(cluster: StandInHosts, _: str, elsewhere: Any = None) -> list[str]:

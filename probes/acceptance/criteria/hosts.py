@@ -97,6 +97,7 @@ MEASURES = {
     "pcie_replays": default_measure(
         "1/min", "DCGM's health watch warns above (DCGM_FR_PCI_REPLAY_RATE)", high=8
     ),
+    "xids": none_of("Xids", "such an error of the driver shows a fault of GPU, PCIe or NVLink"),
     "new_memory_errors": none_of("errors", "an error that ECC cannot correct ends a job"),
     "shared_missing": none_of(
         "nodes", "checkpoints need one folder that every node can read and write"
@@ -140,14 +141,15 @@ HEALTH = (
 )
 ON_GPUS = (
     *HEALTH,
-    *("gpus_changed", "heat_time", "pcie_replays", "new_memory_errors"),
-    *("sick GPU", "GPU that sickens", "worn GPU", "vanished GPU"),
+    *("gpus_changed", "heat_time", "pcie_replays", "new_memory_errors", "xids"),
+    *("sick GPU", "GPU that sickens", "worn GPU", "vanished GPU", "fallen GPU"),
 )
 CONTROLS = {
     "sick GPU": HEALTH,
     "GPU that sickens": HEALTH,
     "worn GPU": ("heat_time", "pcie_replays", "new_memory_errors"),
     "vanished GPU": ("gpus_changed",),
+    "fallen GPU": ("xids",),
     "restarted node": ("nodes_changed",),
     "doctored node": (
         *("machines", "gpus", "count_mismatches", "nodes_below_most", "nvml_errors"),
@@ -245,9 +247,9 @@ DUTIES = (
         "quick",
         (
             *("nodes_changed", "gpus_changed", "heat_time", "pcie_replays", "new_memory_errors"),
-            *HEALTH,
+            *("xids", *HEALTH),
         ),
-        ("restarted node", "GPU that sickens", "worn GPU", "vanished GPU"),
+        ("restarted node", "GPU that sickens", "worn GPU", "vanished GPU", "fallen GPU"),
     ),
     Duty(
         "hosts/system/test_system.py::test_jobs_get_the_limits_they_need",

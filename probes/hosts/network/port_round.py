@@ -15,7 +15,7 @@ from probes.cluster.facts.connections import (
     max_try_seconds,
 )
 from probes.cluster.facts.names import LOOKUP_SECONDS
-from probes.cluster.node_affinity import on_node
+from probes.cluster.node_affinity import collect_answers, on_node
 
 MOST_ALL_PAIRS = 64  # up to so many nodes each connects to all others: 4,032 pairs
 START_SECONDS = 90.0  # for an actor on each node: the first worker there unpacks our packages
@@ -106,22 +106,11 @@ class PortRound:
         self, method: str, each: Mapping[str, tuple[Any, ...]], seconds: float = CALL_SECONDS
     ) -> dict[str, Any]:
         """Call a method of the actors of these nodes; leave out who does not answer in time."""
-        import ray
-
-        if not each:
-            return {}
         calls = {
             getattr(self.actors[id], method).remote(*values): id for id, values in each.items()
         }
-        done, pending = ray.wait(list(calls), num_returns=len(calls), timeout=seconds)
-        self.errors |= {calls[call]: f"no answer within {seconds:.0f} s" for call in pending}
-        answers = {}
-        for call in done:
-            try:
-                answers[calls[call]] = ray.get(call)
-            except ray.exceptions.RayError as error:
-                lines = str(error).strip().splitlines() or ["the worker died"]
-                self.errors[calls[call]] = lines[-1]
+        answers, errors = collect_answers(calls, seconds)
+        self.errors |= errors
         return answers
 
     def peers(self) -> dict[str, list[str]]:

@@ -47,7 +47,7 @@ WEAR = ("heat_time", "pcie_replays", "new_memory_errors")
 
 
 @pytest.mark.near_miss(
-    *("HOSTS.nodes_changed", "HOSTS.gpus_changed"),
+    *("HOSTS.nodes_changed", "HOSTS.gpus_changed", "HOSTS.xids"),
     *(f"HOSTS.{name}" for name in (*HEALTH, *WEAR)),
 )
 def test_a_run_in_which_nothing_happened() -> None:
@@ -59,6 +59,7 @@ def test_a_run_in_which_nothing_happened() -> None:
         "GPU that sickens": list(HEALTH),
         "worn GPU": list(WEAR),
         "vanished GPU": ["gpus_changed"],
+        "fallen GPU": ["xids"],
     }
 
 
@@ -89,7 +90,7 @@ def test_a_node_whose_ray_was_restarted_is_named() -> None:
     later(cluster)[1]["node"] = cluster.known[1]["id"] = "id9"
     cluster.by_ray["id9"] = 8
     result = run_closing(cluster)
-    assert not_passed(result) == {"nodes_changed cluster": "FAIL"}
+    assert not_passed(result) == {"nodes_changed cluster": "FAIL", "xids n1": "UNPROVEN"}
     assert result.findings[0].statement == "n1: Ray was restarted during the run"
 
 
@@ -296,7 +297,7 @@ def test_a_control_that_is_not_answered_proves_nothing() -> None:
 
     result = run_closing(ended(Silent()))
     assert {one.saw for one in result.controls} == {"n2 does not answer"}
-    assert len(result.controls) == 4
+    assert len(result.controls) == 5
     assert result.verdict is Verdict.UNPROVEN
 
 
@@ -307,6 +308,7 @@ def test_a_control_that_is_not_answered_proves_nothing() -> None:
         ("read_sick_health", "GPU that sickens"),
         ("read_worn_health", "worn GPU"),
         ("read_fewer_gpus", "vanished GPU"),
+        ("read_planted_xid", "fallen GPU"),
     ],
 )
 def test_a_reader_that_sees_no_fault_is_found_out(function: str, control: str) -> None:
@@ -319,6 +321,7 @@ def test_a_reader_that_sees_no_fault_is_found_out(function: str, control: str) -
                 "read_sick_health": fact["gpu_health"],
                 "read_worn_health": fact["gpu_health"],
                 "read_fewer_gpus": fact["gpus"],
+                "read_planted_xid": {"error": None, "seconds": 5.0, "events": []},
             }
             return (
                 dict.fromkeys(answers, sound[function]) if asked.__name__ == function else answers

@@ -1,0 +1,104 @@
+"""Listens on a node for Xids: the errors of GPUs that NVIDIA's driver reports as they happen.
+
+NVML passes them on as events, also to an ordinary user.  `XidListener` is a Ray actor on each node;
+it ends with the driver program, however that ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from probes.cluster.nvml import (
+    TIMEOUT,
+    UNKNOWN,
+    describe_error,
+    import_nvml,
+    to_text,
+)
+
+WAIT_MS = 1000  # of one call to NVML, which cannot be interrupted
+MAX_EVENTS = 1000  # of a node; a GPU that fails may report the same Xid without end
+Identity = dict[str, Any]
+
+
+class XidListener:
+    """Listens from `start` until its process ends."""
+
+    def __init__(self) -> None:
+        self._events: list[tuple[float, dict[str, Any]]] = []  # and when each was heard
+        self._error: dict[str, Any] | None = None
+        self._begun = 0.0
+        self._ends = threading.Event()
+
+    def start(self, nvml: Any = None) -> dict[str, Any]:
+        """Start to listen; return the same as `read`.  `nvml` replaces the module in a control."""
+        nvml = nvml or import_nvml()
+        self._begun = time.monotonic()
+        try:
+            nvml.nvmlInit()
+            wait, identities = register(nvml)
+        except nvml.NVMLError as error:
+            self._error = describe_error(error)
+        except (AttributeError, OSError) as error:  # an old copy of pynvml, or no library
+            self._error = {"code": UNKNOWN, "text": str(error)}
+        else:
+            arguments = (nvml, wait, identities)
+            threading.Thread(target=self._listen, args=arguments, daemon=True).start()
+        return self.read()
+
+    def _listen(self, nvml: Any, wait: Callable[[], Any], identities: dict[int, Identity]) -> None:
+        while not self._ends.is_set():
+            try:
+                event = wait()
+            except nvml.NVMLError as error:
+                if error.value == TIMEOUT:
+                    continue
+                self._error = describe_error(error)
+                return
+            if len(self._events) < MAX_EVENTS:
+                of = identities.get(address_of(event.device), {"index": None, "uuid": ""})
+                heard = {**of, "xid": int(event.eventData)}
+                self._events.append((time.monotonic(), heard))
+
+    def read(self) -> dict[str, Any]:
+        """Return {"error", "seconds", "events": [{"index", "uuid", "slot", "xid", "ago"}]}.
+
+        `error` is None, or {"code", "text"} if the node was not listened to all the time.
+        `seconds` is how long it was, and `ago` how many seconds an event is old.
+        """
+        now = time.monotonic()
+        events = [{**event, "ago": now - at} for at, event in self._events]
+        return {"error": self._error, "seconds": now - self._begun, "events": events}
+
+    def end(self) -> None:
+        """Stop listening, for a control in a worker that Ray uses again."""
+        self._ends.set()
+
+
+def register(nvml: Any) -> tuple[Callable[[], Any], dict[int, Identity]]:
+    """Register for the Xids of each GPU; return how to wait for one, and each GPU by its address.
+
+    Raises NVMLError if a GPU cannot be listened to.  A GPU that is lost already does not count: its
+    error is among the node's facts.
+    """
+    events, identities = nvml.nvmlEventSetCreate(), {}
+    wait = nvml.nvmlEventSetWait_v2
+    for index in range(nvml.nvmlDeviceGetCount()):
+        try:
+            gpu = nvml.nvmlDeviceGetHandleByIndex(index)
+            uuid = to_text(nvml.nvmlDeviceGetUUID(gpu))
+            slot = to_text(nvml.nvmlDeviceGetPciInfo(gpu).busId)
+        except nvml.NVMLError:
+            continue
+        nvml.nvmlDeviceRegisterEvents(gpu, nvml.nvmlEventTypeXidCriticalError, events)
+        identities[address_of(gpu)] = {"index": index, "uuid": uuid, "slot": slot}
+    return lambda: wait(events, WAIT_MS), identities
+
+
+def address_of(gpu: Any) -> int:
+    """Return the address that a handle of NVML holds."""
+    return ctypes.cast(gpu, ctypes.c_void_p).value or 0

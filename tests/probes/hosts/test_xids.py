@@ -1,0 +1,100 @@
+"""HOSTS on the Xids that NVIDIA's driver reported while the probes ran."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from probes.hosts.xids import describe_event, read_starts
+from reports.run_folder.store import Store, parse_time
+from tests.support.controls import recorder
+from tests.support.simulated_hosts import (
+    StandInHosts,
+    findings,
+    not_passed,
+    run_closing,
+    xid_event,
+)
+
+
+def heard(*events: dict[str, Any], error: dict[str, Any] | None = None) -> StandInHosts:
+    """Make a cluster on whose second node this was heard."""
+    cluster = StandInHosts()
+    cluster.xids["id1"] = {"error": error, "seconds": 300.0, "events": list(events)}
+    return cluster
+
+
+def test_an_xid_is_named_with_its_gpu_and_time() -> None:
+    result = run_closing(heard(xid_event(79), xid_event(48, 5)))
+    assert not_passed(result) == {"xids n1": "FAIL"}
+    assert findings(result) == [("HOST-XID", ["n1"])]
+    statement = result.findings[0].statement
+    assert statement.startswith("n1: Xid 79 of GPU 3 (GPU-1-3, slot 00000000:13:00.0) at ")
+    assert ", Xid 48 of GPU 5 (GPU-1-5, slot 00000000:15:00.0) at " in statement
+    assert statement.endswith(" UTC. Expected: no Xid")
+    assert "Xids were listened to for 300 s" in result.coverage
+    (value,) = [m.value for m in result.measurements if (m.name, m.subject) == ("xids", "n1")]
+    assert value == 2
+
+
+@pytest.mark.near_miss("HOSTS.xids")
+@pytest.mark.parametrize("xid", [13, 31, 43, 45, 68, 109])
+def test_xids_of_programs_only_inform(xid: int) -> None:
+    result = run_closing(heard(xid_event(xid)))
+    assert not_passed(result) == {}
+    assert findings(result) == []
+    (note,) = [m for m in result.measurements if m.name == "Xids of programs"]
+    assert (note.value, note.subject) == (1, "n1")
+
+
+def test_a_node_that_stopped_listening_proves_nothing() -> None:
+    gone = {"code": 15, "text": "GPU is lost"}
+    result = run_closing(heard(error=gone))
+    assert not_passed(result) == {"xids n1": "UNPROVEN"}
+    (note,) = [m.note for m in result.measurements if (m.name, m.subject) == ("xids", "n1")]
+    assert note == "NVML ended listening: GPU is lost"
+    assert not_passed(run_closing(heard(xid_event(79), error=gone))) == {"xids n1": "FAIL"}
+    # What a program did before is no proof of the rest.
+    assert not_passed(run_closing(heard(xid_event(31), error=gone))) == {"xids n1": "UNPROVEN"}
+
+
+def test_a_node_without_a_listener_proves_nothing() -> None:
+    cluster = StandInHosts()
+    del cluster.xids["id1"], cluster.xids["id2"]
+    cluster.xid_errors["id2"] = "no answer within 30 s"
+    result = run_closing(cluster)
+    notes = {m.subject: m.note for m in result.measurements if m.name == "xids" and m.note}
+    assert notes == {
+        "n1": "nothing is known of its Xids: it joined later",
+        "n2": "nothing is known of its Xids: no answer within 30 s",
+    }
+
+
+def test_an_xid_of_a_gpu_that_is_not_known_any_more() -> None:
+    event = {"index": None, "uuid": "", "xid": 79, "ago": 0.0}
+    assert describe_event(event, []).startswith("Xid 79 of an unknown GPU at ")
+
+
+def test_the_probe_that_ran_at_that_moment_is_named() -> None:
+    starts = [(parse_time("2020-01-01T00:00:00Z"), "test_first")]
+    assert describe_event(xid_event(79), starts).endswith(" while test_first ran")
+    late = [*starts, (parse_time("2999-01-01T00:00:00Z"), "test_second")]
+    assert describe_event(xid_event(79), late).endswith(" while test_first ran")
+    assert describe_event(xid_event(79), late[1:]).endswith(" UTC")
+
+
+def test_starts_are_read_from_the_runs_events(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    try:
+        about = {"criterion": "HOSTS", "claim": "", "reproduce": ""}
+        store.event("probe_started", "probes/x.py::test_one", **about)
+        store.event("measurement", "probes/x.py::test_one", name="a")
+        measure = recorder("HOSTS")
+        measure.store = store
+        ((_, probe),) = read_starts(measure)
+        assert probe == "test_one"
+    finally:
+        store.close()
+    assert read_starts(measure.trial()) == []
