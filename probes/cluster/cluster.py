@@ -17,9 +17,9 @@ from typing import Any
 from probes.cluster.cleanup import CleanupProcess
 from probes.cluster.dashboard import find_dashboard
 from probes.cluster.embedded import LocalCluster
+from probes.cluster.facts.xid_events import XidWatch
 from probes.cluster.node_affinity import on_node
 from probes.cluster.node_facts import node_facts
-from probes.cluster.xid_watch import XidWatch
 from reference_trainer.launch.gang import Gang
 
 # Ray's runtime environment copies them to the workers.
@@ -241,11 +241,14 @@ class Cluster:
         order = sorted(by_id, key=lambda id: (by_id[id]["address"], id))
         return [{"name": names[id], **by_id[id]} for id in order]
 
-    def watch_xids(self) -> XidWatch:
-        """Return the listeners for Xids on the nodes; the first call starts them."""
+    def hear_xids(self) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+        """Return what was heard on each node since the first call, and why some do not answer.
+
+        Both are by node id; what was heard is as `XidListener.read`.
+        """
         if self._xids is None:
             self._xids = XidWatch.start(node["id"] for node in self.nodes)
-        return self._xids
+        return self._xids.read(), self._xids.errors
 
     @property
     def gpus_by_node(self) -> dict[str, int]:

@@ -18,7 +18,7 @@ def on_node(target: Any, node: str, **options: Any) -> Any:
 def collect_answers(
     calls: Mapping[Any, str], seconds: float
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Wait for calls, each of which has a name; return answers and errors by name."""
+    """Wait for calls, which are mapped to names; return answers and errors by name."""
     import ray
 
     if not calls:

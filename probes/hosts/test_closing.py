@@ -55,10 +55,9 @@ def test_hosts_stay_healthy_to_the_end(cluster, measure):
 
 def listen(cluster, measure):
     """Judge the Xids that were heard since the first probe of GPUs began."""
-    watch, names = cluster.watch_xids(), cluster.node_names
-    heard = watch.read()
+    (heard, errors), names = cluster.hear_xids(), cluster.node_names
     silent = {
-        names[node["id"]]: watch.errors.get(node["id"], "it joined later")
+        names[node["id"]]: errors.get(node["id"], "it joined later")
         for node in cluster.nodes
         if node["id"] not in heard
     }

@@ -19,7 +19,7 @@ def test_hosts_are_what_was_ordered(cluster, terms, measure):
     and torch's count of GPUs and the order must agree.  NVML must report no fault of any GPU.
     """
     if compared_sources(cluster.kind, cluster.emulated, cluster.facts):
-        cluster.watch_xids()  # until the last probe
+        cluster.hear_xids()  # from here to the last probe
     bystanders = cluster.read_facts(cluster.bystanders)
     facts = add_torch_counts(cluster, cluster.facts)
     inventory = [*facts, *bystanders]

@@ -51,7 +51,7 @@ def judge_xids(
 
 
 def describe_event(event: Mapping[str, Any], starts: Starts) -> str:
-    """Describe one Xid: which, of which GPU, when, and which probe ran then."""
+    """Describe one Xid: its number, GPU and time, and the probe that ran then."""
     gpu = board_name({"slot": "", **event}) if event["index"] is not None else "an unknown GPU"
     at = datetime.now(timezone.utc) - timedelta(seconds=event["ago"])
     running = [probe for time, probe in starts if time <= at]

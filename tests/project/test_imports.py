@@ -20,7 +20,7 @@ DIRECTIONS: dict[str, dict[str, set[str]]] = {
         "faults": {"cluster"},
         "acceptance": {"environment", "cluster", "findings"},
         "rejudge": JUDGING,
-        "hosts": JUDGING,
+        "hosts": JUDGING | {"environment"},
         "launch": JUDGING,
         "gang": JUDGING | {"faults"},
         "restart": JUDGING | {"faults", "least_versions"},

@@ -6,7 +6,6 @@ import copy
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -219,8 +218,8 @@ class StandInHosts:
         facts = self.facts if self.later is None else self.later
         return [fact for fact in (*facts, *self.others) if fact["node"] in ids]
 
-    def watch_xids(self) -> SimpleNamespace:
-        return SimpleNamespace(read=lambda: self.xids, errors=self.xid_errors)
+    def hear_xids(self) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+        return self.xids, self.xid_errors
 
     def on_each_node(self, function: Any, each: Any = None, gpus: int = 0) -> dict[str, Any]:
         if function is read_doctored_facts:

@@ -1,7 +1,7 @@
 """Listens on a node for Xids: the errors of GPUs that NVIDIA's driver reports as they happen.
 
-NVML passes them on as events, also to an ordinary user.  `XidListener` is a Ray actor on each node;
-it ends with the driver program, however that ends.
+NVML passes them on as events, also to an ordinary user.  `XidListener` is a Ray actor on each node,
+and `XidWatch` holds all of them.  They end with the driver program, however that ends.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
+from probes.cluster.node_affinity import collect_answers, on_node
 from probes.cluster.nvml import (
     TIMEOUT,
     UNKNOWN,
@@ -20,6 +22,8 @@ from probes.cluster.nvml import (
     to_text,
 )
 
+START_SECONDS = 90.0  # for an actor on each node, and for NVML without persistence mode
+READ_SECONDS = 30.0  # for a call to reach a busy node
 WAIT_MS = 1000  # of one call to NVML, which cannot be interrupted
 MAX_EVENTS = 1000  # of a node; a GPU that fails may report the same Xid without end
 Identity = dict[str, Any]
@@ -102,3 +106,28 @@ def register(nvml: Any) -> tuple[Callable[[], Any], dict[int, Identity]]:
 def address_of(gpu: Any) -> int:
     """Return the address that a handle of NVML holds."""
     return ctypes.cast(gpu, ctypes.c_void_p).value or 0
+
+
+@dataclass
+class XidWatch:
+    """One listener on each node.  `errors` holds why a node does not answer, by its id."""
+
+    actors: dict[str, Any]
+    errors: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def start(cls, ids: Iterable[str]) -> XidWatch:
+        """Start a listener on each of these nodes."""
+        watch = cls({id: on_node(XidListener, id).remote() for id in ids})
+        watch._call("start", START_SECONDS)
+        return watch
+
+    def read(self) -> dict[str, dict[str, Any]]:
+        """Return what each node's listener has heard, as `XidListener.read`."""
+        return self._call("read", READ_SECONDS)
+
+    def _call(self, method: str, seconds: float) -> dict[str, dict[str, Any]]:
+        calls = {getattr(actor, method).remote(): id for id, actor in self.actors.items()}
+        answers, errors = collect_answers(calls, seconds)
+        self.errors |= errors
+        return answers

@@ -104,7 +104,6 @@ def test_a_sick_gpu_is_named(board: dict[str, Any], measure: str, code: str, say
         {"compute_mode": 3},  # one process at a time
         {"compute_mode": 1},
         {"ecc_default": False},
-        {"persistence": False},
     ],
 )
 def test_what_a_sound_gpu_reports(board: dict[str, Any]) -> None:

@@ -188,6 +188,10 @@ def test_settings_are_compared_where_they_are_known_and_among_equals() -> None:
     for board in cluster.facts[1]["gpu_health"]["boards"]:
         for name in ("persistence", "clock_mhz", "numa"):
             del board[name]
+    for board in cluster.facts[2]["gpu_health"]["boards"]:
+        board["persistence"] = False  # on all that say it
+    for board in cluster.facts[0]["gpu_health"]["boards"]:
+        board["persistence"] = False
     cluster.facts[2]["nics"] = cluster.facts[2]["nics"][:1]
     cluster.facts[2]["nics"][0]["numa"] = "1"
     assert run_hosts(cluster, **ORDER).verdict is Verdict.PASS

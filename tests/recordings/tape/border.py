@@ -10,7 +10,7 @@ CLUSTER_FACTS = (
     *("kind", "emulated", "nodes", "bystanders", "node_names", "head_node_id", "resource", "size"),
     *("ray_gpu_count", "facts", "gpus_by_node", "dashboard", "address", "on_gpu"),
 )
-CLUSTER_CALLS = ("on_each_node", "known_nodes", "groups_named", "read_facts")
+CLUSTER_CALLS = ("on_each_node", "known_nodes", "groups_named", "read_facts", "hear_xids")
 GANG_CALLS = ("run", "ask", "busy", "silent", "replace_workers", "replace_waiting")
 # Functions by the module that calls them.
 FUNCTIONS = {

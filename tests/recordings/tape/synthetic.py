@@ -29,7 +29,7 @@ ORDER = {
     "shared": "/shared",
 }
 VERSIONS = {"python": "3.11.9", "ray": "2.60.0", "torch": "2.13.0+cu130"}
-ASKED = ("on_each_node", "known_nodes", "read_facts")
+ASKED = ("on_each_node", "known_nodes", "read_facts", "hear_xids")
 
 
 def sound(cluster: StandInHosts) -> None:
