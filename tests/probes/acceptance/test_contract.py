@@ -151,6 +151,14 @@ def test_a_marginal_bound_that_is_the_bound_leaves_no_band() -> None:
     assert [busbw.judge(v) for v in (339.0, 341.0)] == [Verdict.FAIL, Verdict.PASS]
 
 
+def test_a_marginal_bound_that_is_the_upper_bound_leaves_no_band() -> None:
+    limit_text = 'at_most = 5\nmarginal = 5\nunit = "s"\nbecause = "ray ticks"\n'
+    text = f"schema = 1\n[GANG.placement_delay]\n{limit_text}"
+    limit = parse(text.encode(), "mine.toml").limit("GANG", "placement_delay")
+    assert limit is not None
+    assert [limit.judge(v) for v in (4.9, 5.1)] == [Verdict.PASS, Verdict.FAIL]
+
+
 @pytest.mark.parametrize("name", shipped_contracts())
 def test_shipped_contracts_hold(name: str) -> None:
     contract = load(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
 import types
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from probes.cluster import nvml
+from tests.support.paths import REPO
 
 
 class StandInError(Exception):
@@ -177,6 +179,22 @@ def test_an_nvml_that_hangs_is_an_error_and_no_silent_node(
     go_on.set()
     assert told["nvml"]["error"]["code"] == nvml.TIMEOUT
     assert "did not answer within 0.1 s" in told["nvml"]["error"]["text"]
+
+
+def test_an_nvml_that_hangs_does_not_keep_its_process_alive() -> None:
+    program = (
+        "import time; from probes.cluster.nvml import ask_in_time; "
+        "ask_in_time(lambda: time.sleep(600), 0.1)"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=REPO, timeout=60, check=True)
+
+
+def test_nvml_stays_started_for_many_questions(fake: StandInNvml) -> None:
+    nvml.start_nvml()
+    nvml.list_gpus()
+    assert fake.starts == 1
+    fake.fail["Init", None] = 9
+    nvml.start_nvml()  # without a driver there is nothing to keep
 
 
 def test_an_error_of_the_asking_is_told_as_what_it_is(
