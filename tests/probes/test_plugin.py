@@ -161,6 +161,7 @@ def test_ctrl_c_is_2_and_keeps_the_record(judged: Any) -> None:
     result, record = judged(GOOD, "raise KeyboardInterrupt")
     assert result.ret == 2
     assert record.state == "interrupted"
+    assert record.problems == []
     assert [m.name for m in record.results[0].measurements] == ["partially_held"]
 
 

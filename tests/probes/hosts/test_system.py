@@ -113,6 +113,11 @@ FAULTS: list[tuple[str, str, dict[str, Any], str]] = [
         "n1: raylets of another cluster run: process 4711 (session_of_bob)",
     ),
     (
+        "temp_room", "HOST-TEMP-FULL",
+        {"temporary": {"error": "Read-only file system"}, "session": {"free_share": 0.9}},
+        "n1: no file can be written in /tmp (ext4 at /): Read-only file system",
+    ),
+    (
         "stack", "HOST-STACK", {"limits": {"stack_bytes": [8 * 2**20 - 1, -1]}},
         "n1: the stack of a worker may have 8191 KiB",
     ),

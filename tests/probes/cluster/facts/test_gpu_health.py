@@ -21,7 +21,7 @@ from tests.support.simulated_hosts import FABRIC, healthy_board, sick_board, wor
 ASK = """
 import importlib, json, sys
 from pathlib import Path
-from probes.cluster.facts.gpu_health import read_gpu_health
+from probes.cluster.facts.gpu_health import read_gpu_health, read_gpus_and_health
 from probes.cluster.nvml import read_gpus
 from probes.hosts.sick_gpu import WORN_ANSWERS, ShortNvml, SickNvml
 from tests.lab import nvml as lab
@@ -29,6 +29,7 @@ module, work, plants = importlib.import_module(sys.argv[1]), Path(sys.argv[2]), 
 answers = {"": read_gpu_health(module), "sick": read_gpu_health(SickNvml(module, 0))}
 answers["worn"] = read_gpu_health(SickNvml(module, 0, WORN_ANSWERS))
 answers["fewer"] = read_gpus(nvml=ShortNvml(module))
+answers["both"] = read_gpus_and_health()
 for plant in plants:
     lab.make_healthy(work, "unit", 1)
     lab.plant(work, plant)
@@ -184,7 +185,7 @@ def test_the_sick_gpu_of_the_control_has_each_fault(answers: Any) -> None:
     simulated = sick_board(board(answers[""]))
     worn, sound = board(answers["worn"]), board(answers[""])
     assert {name: v for name, v in worn.items() if sound[name] != v} == worn_board({})
-    assert [gpu["index"] for gpu in answers["fewer"]["gpus"]] == []
+    assert answers["fewer"] == {"nvml": {"library": True, "error": None}, "gpus": []}
     sick = board(answers["sick"])
     assert {k: v for k, v in sick.items() if simulated.get(k) != v} == {"lifetime_errors": 1}
     assert simulated.keys() - sick.keys() == {"persistence"}  # this query fails
@@ -207,3 +208,46 @@ def test_an_nvml_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None
     health = gpu_health.read_gpu_health(object(), seconds=0.1)
     assert health["boards"] == []
     assert health["error"] is not None
+
+
+def test_one_start_of_nvml_gives_gpus_and_their_health(answers: Any) -> None:
+    both = answers["both"]
+    assert both["nvml"] == {"library": True, "error": None}
+    assert [gpu["name"] for gpu in both["gpus"]] == ["NVIDIA H100 80GB HBM3"]
+    assert both["gpu_health"]["boards"] == answers[""]["boards"]
+    assert both["gpu_health"]["error"] is None
+
+
+def test_without_nvml_there_are_neither_gpus_nor_boards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        gpu_health, "ask_nvml", lambda _: {"nvml": {"error": {"code": 12}}, "gpus": []}
+    )
+    both = gpu_health.read_gpus_and_health()
+    assert (both["gpus"], both["gpu_health"]["boards"]) == ([], [])
+    assert both["gpu_health"]["error"] == {"code": 12}
+
+
+class OldNvml:
+    """NVML of a driver before R535, on a board whose modes change with its next reset."""
+
+    class NVMLError(Exception):
+        def __init__(self, value: int) -> None:
+            self.value = value
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, _: Any) -> int:
+        raise self.NVMLError(13)
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, _: Any) -> int:
+        return 4
+
+    def nvmlDeviceGetEccMode(self, _: Any) -> list[int]:
+        return [1, 0]
+
+    def nvmlDeviceGetMigMode(self, _: Any) -> list[int]:
+        return [0, 1]
+
+
+def test_an_older_driver_has_an_older_name_and_a_mode_is_what_it_is_now() -> None:
+    asked = {name: gpu_health.QUERIES[name](OldNvml(), None) for name in ("ecc", "mig")}
+    assert asked == {"ecc": True, "mig": False}
+    assert gpu_health.QUERIES["slowdown_reasons"](OldNvml(), None) == 4
