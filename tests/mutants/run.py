@@ -24,6 +24,7 @@ FILES = ("conftest.py", "pyproject.toml", "constraints.txt", "README.md", "Makef
 # What nearly every test imports, and is not ours: a fork of a process that has it starts at once.
 HEAVY = ("pytest", "hypothesis", "pydantic", "click", "jinja2", "torch", "ray")
 SLACK, LEAST_S = 5, 20.0  # times the tests' usual time that a mutant's may take, and at least
+CACHE = ".mutants"  # in the copy: the tests that killed the last mutants of a module
 FIRST_TIME = 1_000_000_000  # s since the epoch: the first mutant's file is as old
 
 
@@ -84,6 +85,7 @@ class Worker:
         """
         file = self.copy / module.path
         source, started = file.read_bytes(), time.monotonic()
+        shutil.rmtree(self.copy / CACHE, ignore_errors=True)
         if self.run_tests(module.tests, 600) != "survived":
             raise RuntimeError(f"the tests of {module.path} fail without a mutant")
         limit_s = max(LEAST_S, SLACK * (time.monotonic() - started))
@@ -128,7 +130,9 @@ def _run_pytest(tests: Sequence[str]) -> None:
 
     code = 1
     with suppress(BaseException):
-        options = ["-x", "-q", "-m", "not soak", "-p", "no:cacheprovider", "--no-header"]
+        options = ["-x", "-q", "-m", "not soak", "--no-header"]
+        # A test that killed the last mutant often kills the next one: it runs first.
+        options += ["--failed-first", "-o", f"cache_dir={CACHE}"]
         # Of what is warm: none of it needs pytest's own asserts.
         options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
         code = int(pytest.main([*options, *tests]))

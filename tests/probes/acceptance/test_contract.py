@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from probes.acceptance.contract import ContractError, load, parse, shipped_contracts
 from probes.acceptance.criteria import CRITERIA
+from probes.acceptance.limit_terms import LimitTerms
 from probes.cli.main import main
 from reports.measurement import Verdict
 
@@ -251,3 +252,10 @@ def test_only_of_rdma_the_number_of_rails_must_be_said() -> None:
     ]
     assert [limit and limit.low for limit in limits] == [pytest.approx(40.0)] * 2
     assert parse(GOOD.encode(), "f").cluster.rails is None
+
+
+def test_a_limit_may_be_one_value() -> None:
+    both = LimitTerms(at_least=5, at_most=5, unit="s", because="as agreed")
+    assert (both.at_least, both.at_most) == (5, 5)
+    with pytest.raises(ValueError, match="at_least"):
+        LimitTerms(at_least=5.1, at_most=5, unit="s", because="as agreed")
