@@ -10,9 +10,10 @@ from click.testing import CliRunner
 
 from probes.acceptance.contract import ContractError, load, parse, shipped_contracts
 from probes.acceptance.criteria import CRITERIA
+from probes.acceptance.criteria.criterion import Measure
 from probes.acceptance.limit_terms import LimitTerms
 from probes.cli.main import main
-from reports.measurement import Verdict
+from reports.measurement import Limit, Verdict
 
 GOOD = """schema = 1
 [FABRIC.busbw]
@@ -255,7 +256,10 @@ def test_only_of_rdma_the_number_of_rails_must_be_said() -> None:
 
 
 def test_a_limit_may_be_one_value() -> None:
-    both = LimitTerms(at_least=5, at_most=5, unit="s", because="as agreed")
-    assert (both.at_least, both.at_most) == (5, 5)
+    def limit(least: float) -> Limit:
+        terms = LimitTerms(at_least=least, at_most=5, unit="s", because="as agreed")
+        return terms.to_limit(Measure("s"), "mine.toml")
+
+    assert (limit(5).low, limit(5).high) == (5, 5)
     with pytest.raises(ValueError, match="at_least"):
-        LimitTerms(at_least=5.1, at_most=5, unit="s", because="as agreed")
+        limit(5.1)
