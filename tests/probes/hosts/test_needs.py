@@ -145,6 +145,16 @@ def test_a_target_that_one_node_does_not_reach_is_named() -> None:
     ]
 
 
+def test_the_only_node_is_named() -> None:
+    cluster = StandInNeeds(1)
+    cluster.problems["id0"] = {HUB: "Connection refused"}
+    assert f"{HUB} from n0: Connection refused" in statements(cluster.run(egress=[HUB]))[0]
+    cluster = StandInNeeds(2)
+    for problems in cluster.problems.values():
+        problems[HUB] = "timed out"
+    assert f"{HUB} from each node: timed out" in statements(cluster.run(egress=[HUB]))[0]
+
+
 def test_a_target_that_no_node_reaches_is_one_finding() -> None:
     cluster = StandInNeeds()
     for problems in cluster.problems.values():
@@ -310,6 +320,23 @@ def test_a_task_on_this_cluster_is_proof_and_a_closed_port_is_seen() -> None:
     assert result.verdict is Verdict.PASS
     assert {control.name: control.caught for control in result.controls}["closed client"]
     assert [call.args[1] for call in tried.call_args_list] == [60, 10]
+
+
+def test_without_a_head_nothing_is_known_of_the_client() -> None:
+    cluster = StandInNeeds()
+    nodes = [{**node, "alive": node["head"] is False} for node in cluster.known_nodes()]
+    cluster.known_nodes = lambda: nodes  # type: ignore[method-assign]
+    result = cluster.run(ray_client_port=10001)
+    assert not_passed(result)["ray_client cluster"] == "UNPROVEN"
+    (note,) = [m.note for m in result.measurements if m.name == "ray_client"]
+    assert note == "Ray lists no head"
+
+
+def test_a_client_takes_no_address_of_this_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "10.9.9.9:6379")
+    program = "import os; print('2 CPUs'); print('node', os.environ.get('RAY_ADDRESS', 'none'))"
+    with patch("probes.hosts.needs.ray_client.PROGRAM", program):
+        assert try_client("ray://127.0.0.1:1", 20) == ("none", "")
 
 
 def test_a_client_is_bounded_and_says_why_it_failed() -> None:

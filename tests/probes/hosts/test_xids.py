@@ -37,6 +37,7 @@ def test_an_xid_is_named_with_its_gpu_and_time() -> None:
     assert "Xids were listened to for 300 s" in result.coverage
     (value,) = [m.value for m in result.measurements if (m.name, m.subject) == ("xids", "n1")]
     assert value == 2
+    assert "Xids of programs" not in {m.name for m in result.measurements}
 
 
 @pytest.mark.near_miss("HOSTS.xids")
