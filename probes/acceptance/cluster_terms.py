@@ -49,7 +49,8 @@ class ClusterTerms(BaseModel):
     `egress` lists the addresses outside the cluster that jobs download from: `https://host/...`, or
     `host:port`.  `model_files` lists folders and files that must be on each node, and the same.
 
-    `ray_client_port` is the port of the head at which programs join by ray://.
+    `dcgm_diag` orders DCGM's own diagnostics on each node, at the level of the contract's tier: 1
+    for quick, 2 for standard, 3 for soak.  `ray_client_port` is the port of the head at which programs join by ray://.
 
     `host_names` is whether jobs address nodes by host name.  Ray does not need it, and pods of
     Kubernetes do not resolve each other's names.
@@ -83,6 +84,7 @@ class ClusterTerms(BaseModel):
     shared: str | None = None
     egress: list[str] | None = None
     model_files: list[str] | None = None
+    dcgm_diag: bool = False
     ray_client_port: int | None = Field(default=None, ge=1, le=MAX_PORT)
     host_names: bool = False
     fabric: str | None = None

@@ -86,6 +86,11 @@ HOSTS: dict[str, Entry] = {
         Cause.HARDWARE,
         "Read the Xid in `dmesg -T | grep Xid` on the named node, and look it up in NVIDIA's Xid catalogue. 79: power-cycle the node. 48, 63, 64, 94, 95: drain the node and reset the GPU (`nvidia-smi -r -i UUID`). 74: check NVLink. 119, 120: reset the GPU, then update the driver. If it comes back, replace the GPU.",
     ),
+    "HOST-DCGM": Entry(
+        "DCGM's own diagnostics failed on a node, or did not run to their end.",
+        Cause.HARDWARE,
+        "Run `dcgmi diag -r 3` on the named node and follow its advice. If dcgmi is missing, install datacenter-gpu-manager. If it does not connect, run `systemctl start nvidia-dcgm`. If no diagnostics were agreed, take dcgm_diag out of the contract.",
+    ),
     "HOST-NVLINK": Entry(
         "NVLinks of a GPU are inactive, so traffic inside the node is slower or takes PCIe.",
         Cause.HARDWARE,

@@ -5,6 +5,7 @@ import pytest
 from probes.cluster.torch_devices import count_torch_devices
 from probes.findings import join_names
 from probes.hosts.controls import control_doctored_node, control_larger_order, control_own_folder
+from probes.hosts.dcgm import judge_diagnostics
 from probes.hosts.gpu_counts import compared_sources
 from probes.hosts.judge import judge_folder, judge_hosts, judge_parity
 from probes.hosts.order import judge_order
@@ -31,6 +32,8 @@ def test_hosts_are_what_was_ordered(cluster, terms, measure):
     if terms.shared:
         judge_folder(cluster, terms.shared, measure)
         control_own_folder(cluster, terms.shared, measure)
+    if terms.dcgm_diag and cluster.on_gpu:
+        judge_diagnostics(cluster, measure)
     if facts:
         control_doctored_node(cluster, terms, facts, measure)
         control_larger_order(cluster, terms, facts, measure)

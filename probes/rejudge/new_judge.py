@@ -37,6 +37,7 @@ TERM_MEASURES: dict[str, dict[str, tuple[str, ...]]] = {
     "shared": {"HOSTS": ("shared_missing",), "RESTART": (), "SCALING": ("checkpoint_overhead",)},
     "egress": {"HOSTS": ("egress_closed",)},
     "model_files": {"HOSTS": ("model_differences",)},
+    "dcgm_diag": {"HOSTS": ("diag_failures",)},
     "ray_client_port": {"HOSTS": ("ray_client",)},
     "host_names": {"HOSTS": ("names_unresolved",)},
     "fabric": {"FABRIC": (), "HOSTS": ("locked_memory", "rdma_closed")},  # for RDMA alone

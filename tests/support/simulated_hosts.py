@@ -295,17 +295,18 @@ def hide_nvml(fact: dict[str, Any]) -> None:
 
 def run_hosts(cluster: StandInHosts, **terms: Any) -> ProbeResult:
     """Run the HOSTS probe, unchanged, over the stand-in."""
-    return _run_probe(
+    return run_probe(
         lambda recorder: hosts_probe(cast(Any, cluster), ClusterTerms(**terms), recorder)
     )
 
 
 def run_closing(cluster: StandInHosts) -> ProbeResult:
     """Run HOSTS' closing probe, unchanged, over the stand-in."""
-    return _run_probe(lambda recorder: closing_probe(cast(Any, cluster), recorder))
+    return run_probe(lambda recorder: closing_probe(cast(Any, cluster), recorder))
 
 
-def _run_probe(probe: Callable[[Recorder], None]) -> ProbeResult:
+def run_probe(probe: Callable[[Recorder], None]) -> ProbeResult:
+    """Run a judge with a recorder, and return its result."""
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder))
         recorder = Recorder(

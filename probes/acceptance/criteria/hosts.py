@@ -73,6 +73,7 @@ MEASURES = {
     "nvlinks_down": none_of("GPUs", "collectives inside the node run at the speed of such a GPU"),
     "fabric_faults": none_of("GPUs", "without its NVLink fabric, CUDA does not start or is slow"),
     "closed_gpus": none_of("GPUs", "no job can use such a GPU"),
+    "diag_failures": none_of("tests", "DCGM's own diagnostics must pass on each node"),
     "duplicate_gpus": none_of("GPUs", "a GPU that two nodes count would be given to two ranks"),
     "differences": none_of(
         "differences",
@@ -157,6 +158,7 @@ CONTROLS = {
         *("disk", "ordered_versions", "system_differences"),
     ),
     "larger order": ("nodes", "gpus"),
+    "missing GPU": ("diag_failures",),
     "own folder": ("shared_missing",),
     "strained process": (
         *("open_files", "locked_memory", "stack", "shared_memory", "processes", "temp_room"),
@@ -192,6 +194,9 @@ CONDITIONS: dict[str, Condition] = {
     "ram": lambda here: bool(here.terms.ram_gib),
     "disk": lambda here: bool(here.terms.disk_gib),
     "ordered_versions": lambda here: bool(here.terms.versions),
+    **dict.fromkeys(
+        ("diag_failures", "missing GPU"), lambda here: here.terms.dcgm_diag and here.on_gpu
+    ),
     "shared_missing": lambda here: bool(here.terms.shared),
     **dict.fromkeys(ON_GPUS, lambda here: here.on_gpu),
     "own folder": lambda here: bool(here.terms.shared) and here.nodes > 1,
@@ -227,8 +232,9 @@ DUTIES = (
             *("nodes", "machines", "gpus", "count_mismatches", "nodes_below_most", "nvml_errors"),
             *("duplicate_gpus", "differences", "gpu_model", "gpu_memory", "cpus", "ram"),
             *("disk", "ordered_versions", "system_differences", "shared_missing", *HEALTH),
+            "diag_failures",
         ),
-        ("doctored node", "larger order", "own folder", "sick GPU"),
+        ("doctored node", "larger order", "own folder", "sick GPU", "missing GPU"),
     ),
     Duty(
         "hosts/network/test_names.py::test_nodes_reach_each_other_by_name_and_port",

@@ -38,6 +38,7 @@ ALL = ClusterTerms(
     egress=["https://hub.example/"],
     model_files=["/models/llama"],
     ray_client_port=10001,
+    dcgm_diag=True,
 )
 
 

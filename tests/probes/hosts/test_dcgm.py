@@ -1,0 +1,166 @@
+"""DCGM's own diagnostics: what a stand-in program prints, as NVIDIA documents it, and its judge."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from probes.cluster.facts import dcgm
+from probes.cluster.facts.dcgm import parse_diagnostics, run_diagnostics
+from probes.hosts.dcgm import judge_diagnostics
+from reports.measurement import Verdict
+from reports.record import ProbeResult
+from tests.support.simulated_hosts import StandInHosts, findings, not_passed, run_probe
+
+
+def dcgm3(status: str = "PASS", warning: str = "") -> dict[str, Any]:
+    """SYNTHETIC: output of DCGM 3, with one result of this status."""
+    memory = {"gpu_ids": "3", "status": status, **({"warnings": warning} if warning else {})}
+    tests = [
+        {"name": "Denylist", "results": [{"gpu_ids": "0,1,2,3", "status": "PASS"}]},
+        {"name": "Memory", "results": [memory, {"gpu_ids": "4", "status": "Skip"}]},
+    ]
+    categories = [{"category": "Deployment", "tests": tests}]
+    return {"DCGM GPU Diagnostic": {"test_categories": categories, "version": "3.3.5"}}
+
+
+def dcgm4(status: str = "Pass", warning: str = "") -> dict[str, Any]:
+    """SYNTHETIC: output of DCGM 4, with one result of this status."""
+    one = {"entity_group": "GPU", "entity_group_id": 1, "entity_id": 3, "status": status}
+    warnings = [{"error_id": 1, "warning": warning}] if warning else []
+    summary = {"status": "Pass"}
+    tests = [
+        {"name": "memory", "results": [{**one, "warnings": warnings}], "test_summary": summary}
+    ]
+    return {"DCGM Diagnostic": {"test_categories": [{"category": "Hardware", "tests": tests}]}}
+
+
+@pytest.mark.parametrize(
+    ("output", "tests"), [(dcgm3(), 3), (dcgm4(), 2), (dcgm3("Warn"), 3), (dcgm4("Skip"), 2)]
+)
+def test_what_passes_warns_or_is_skipped_is_no_fault(output: dict[str, Any], tests: int) -> None:
+    assert parse_diagnostics(json.dumps(output), 0) == {"error": "", "tests": tests, "failed": []}
+
+
+@pytest.mark.parametrize(
+    "output",
+    [dcgm3("FAIL", "ECC error"), dcgm3("Fail", "ECC error"), dcgm4("Fail", "ECC error")],
+)
+def test_a_failed_test_is_found_with_its_gpu(output: dict[str, Any]) -> None:
+    answer = parse_diagnostics(json.dumps(output), 226)
+    (failed,) = answer["failed"]
+    assert (failed["test"].lower(), failed["where"], failed["text"]) == ("memory", "3", "ECC error")
+    assert answer["error"] == ""
+
+
+@pytest.mark.parametrize(
+    ("output", "code", "errors", "error"),
+    [
+        ("", 1, "Error: unable to connect to\nthe host engine", "to connect to the host engine"),
+        ("Error: no such GPU", 255, "", "Error: no such GPU"),
+        ("", 3, "", "exit code 3"),
+        ("{}", 0, "", "it gave no result"),
+        (json.dumps(dcgm3()), 205, "", "exit code 205, and no test failed"),
+    ],
+)
+def test_a_diagnostic_that_did_not_run_is_an_error(
+    output: str, code: int, errors: str, error: str
+) -> None:
+    answer = parse_diagnostics(output, code, errors)
+    assert answer["error"].endswith(error)
+    assert answer["failed"] == []
+
+
+PROGRAM = """#!/bin/sh
+test "$1 $2" = "diag -r" || exit 9
+test "$5" = "-i" && {{ echo "Error: GPU $6 is not there" >&2; exit 255; }}
+test "$3" = "3" && exec sleep 60
+echo '{output}'
+exit {code}
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Put a dcgmi with this output and exit code on the PATH."""
+
+    def write(output: dict[str, Any], code: int = 0) -> None:
+        file = tmp_path / "dcgmi"
+        file.write_text(PROGRAM.format(output=json.dumps(output), code=code))
+        file.chmod(file.stat().st_mode | stat.S_IXUSR)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    return write
+
+
+def test_the_program_is_run_at_its_level(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(dcgm4("Fail", "row remap"), 226)
+    assert run_diagnostics(1)["failed"][0]["text"] == "row remap"
+    assert run_diagnostics(1, "999")["error"] == "Error: GPU 999 is not there"
+    monkeypatch.setitem(dcgm.LEVEL_SECONDS, 3, 0.2)
+    assert run_diagnostics(3)["error"] == "no end within 0 s"
+
+
+def test_a_node_without_the_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert run_diagnostics(1)["error"] == "dcgmi is not installed"
+
+
+SOUND = {"error": "", "tests": 12, "failed": []}
+NO_GPU = {"error": "no such GPU", "tests": 0, "failed": []}
+
+
+def judged(answer: dict[str, Any] | None, planted: dict[str, Any] | None = NO_GPU) -> ProbeResult:
+    """Judge three nodes, of which the second gives this answer; None for silence."""
+    answers = {"id0": SOUND, "id1": answer, "id2": SOUND}
+    known = {id: one for id, one in answers.items() if one is not None}
+    second = {"id2": planted} if planted else {}
+    runs = [(known, {"id1": "no answer within 180 s"}), (second, {})]
+    with patch("probes.hosts.dcgm._run_on", side_effect=runs):
+        return run_probe(lambda measure: judge_diagnostics(StandInHosts(), measure))  # type: ignore[arg-type]
+
+
+@pytest.mark.near_miss("HOSTS.diag_failures")
+def test_sound_nodes_pass_and_the_control_is_caught() -> None:
+    result = judged(SOUND)
+    assert result.verdict is Verdict.PASS
+    assert findings(result) == []
+    (control,) = result.controls
+    assert (control.name, control.caught, control.proves) == (
+        "missing GPU", True, ["diag_failures"],
+    )  # fmt: skip
+    assert result.coverage == "dcgmi diag -r 1 ran on 3 of 3 nodes"
+
+
+def test_failed_tests_of_a_node_are_named() -> None:
+    failed = [
+        {"test": "memory", "where": "3", "text": "ECC error"},
+        {"test": "pcie", "where": "", "text": ""},
+    ]
+    result = judged({"error": "", "tests": 12, "failed": failed})
+    assert not_passed(result) == {"diag_failures n1": "FAIL"}
+    assert findings(result) == [("HOST-DCGM", ["n1"])]
+    assert result.findings[0].statement == (
+        "n1: memory of GPU 3 failed (ECC error), pcie failed. Expected: no failed test"
+    )
+    (value,) = [m.value for m in result.measurements if m.subject == "n1"]
+    assert value == 2
+
+
+def test_a_diagnostic_that_did_not_run_fails() -> None:
+    result = judged({"error": "dcgmi is not installed", "tests": 0, "failed": []})
+    assert not_passed(result) == {"diag_failures n1": "FAIL"}
+    assert "n1: diagnostic failed (dcgmi is not installed)" in result.findings[0].statement
+
+
+def test_a_silent_node_proves_nothing_and_neither_does_a_silent_control() -> None:
+    result = judged(None)
+    assert not_passed(result) == {"diag_failures n1": "UNPROVEN"}
+    (control,) = judged(SOUND, None).controls
+    assert (control.caught, control.saw) == (None, "n2 does not answer")
