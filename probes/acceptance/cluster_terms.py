@@ -50,7 +50,8 @@ class ClusterTerms(BaseModel):
     `host:port`.  `model_files` lists folders and files that must be on each node, and the same.
 
     `dcgm_diag` orders DCGM's own diagnostics on each node, at the level of the contract's tier: 1
-    for quick, 2 for standard, 3 for soak.  `ray_client_port` is the port of the head at which programs join by ray://.
+    for quick, 2 for standard, 3 for soak.  `ray_client_port` is the port of the head at which
+    programs join by ray://.
 
     `host_names` is whether jobs address nodes by host name.  Ray does not need it, and pods of
     Kubernetes do not resolve each other's names.

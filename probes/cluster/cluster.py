@@ -17,7 +17,7 @@ from typing import Any
 from probes.cluster.cleanup import CleanupProcess
 from probes.cluster.dashboard import find_dashboard
 from probes.cluster.embedded import LocalCluster
-from probes.cluster.facts.xid_events import XidWatch
+from probes.cluster.gpus.xid_events import XidWatch
 from probes.cluster.node_affinity import on_node
 from probes.cluster.node_facts import node_facts
 from reference_trainer.launch.gang import Gang

@@ -7,7 +7,7 @@ from typing import Any
 
 from probes.acceptance.measure import Recorder
 from probes.cluster.cluster import Cluster
-from probes.cluster.facts.dcgm import LEVEL_SECONDS, run_diagnostics
+from probes.cluster.gpus.dcgm import LEVEL_SECONDS, run_diagnostics
 from probes.cluster.node_affinity import collect_answers, on_node
 from probes.findings import finding, join_names
 

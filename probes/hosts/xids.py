@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from probes.acceptance.measure import Recorder
-from probes.cluster.facts.xid_events import XidListener
+from probes.cluster.gpus.xid_events import XidListener
 from probes.cluster.nvml import TIMEOUT, import_nvml
 from probes.findings import finding, join_names
 from probes.hosts.gpu_health import board_name

@@ -11,8 +11,8 @@ from unittest.mock import patch
 
 import pytest
 
-from probes.cluster.facts import dcgm
-from probes.cluster.facts.dcgm import parse_diagnostics, run_diagnostics
+from probes.cluster.gpus import dcgm
+from probes.cluster.gpus.dcgm import parse_diagnostics, run_diagnostics
 from probes.hosts.dcgm import judge_diagnostics
 from reports.measurement import Verdict
 from reports.record import ProbeResult
@@ -32,17 +32,14 @@ def dcgm3(status: str = "PASS", warning: str = "") -> dict[str, Any]:
 
 def dcgm4(status: str = "Pass", warning: str = "") -> dict[str, Any]:
     """SYNTHETIC: output of DCGM 4, with one result of this status."""
-    one = {"entity_group": "GPU", "entity_group_id": 1, "entity_id": 3, "status": status}
     warnings = [{"error_id": 1, "warning": warning}] if warning else []
-    summary = {"status": "Pass"}
-    tests = [
-        {"name": "memory", "results": [{**one, "warnings": warnings}], "test_summary": summary}
-    ]
+    result = {"entity_group": "GPU", "entity_id": 3, "status": status, "warnings": warnings}
+    tests = [{"name": "memory", "results": [result], "test_summary": {"status": status}}]
     return {"DCGM Diagnostic": {"test_categories": [{"category": "Hardware", "tests": tests}]}}
 
 
 @pytest.mark.parametrize(
-    ("output", "tests"), [(dcgm3(), 3), (dcgm4(), 2), (dcgm3("Warn"), 3), (dcgm4("Skip"), 2)]
+    ("output", "tests"), [(dcgm3(), 3), (dcgm4(), 1), (dcgm3("Warn"), 3), (dcgm4("Skip"), 1)]
 )
 def test_what_passes_warns_or_is_skipped_is_no_fault(output: dict[str, Any], tests: int) -> None:
     assert parse_diagnostics(json.dumps(output), 0) == {"error": "", "tests": tests, "failed": []}
@@ -135,7 +132,7 @@ def test_sound_nodes_pass_and_the_control_is_caught() -> None:
     assert (control.name, control.caught, control.proves) == (
         "missing GPU", True, ["diag_failures"],
     )  # fmt: skip
-    assert result.coverage == "dcgmi diag -r 1 ran on 3 of 3 nodes"
+    assert result.coverage == "dcgmi diag -r 2 ran on 3 of 3 nodes"
 
 
 def test_failed_tests_of_a_node_are_named() -> None:

@@ -21,7 +21,7 @@ MOST_S = 20.0  # for a process to start and an event to be heard on a busy machi
 # Prints what was heard, once for each line of its input.
 PROGRAM = """
 import json, sys
-from probes.cluster.facts.xid_events import XidListener
+from probes.cluster.gpus.xid_events import XidListener
 listener = XidListener()
 print(json.dumps(listener.start()), flush=True)
 for _ in sys.stdin:
