@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 import pytest
 
+from probes.acceptance.measure import Recorder
 from probes.cluster.gpus import dcgm
 from probes.cluster.gpus.dcgm import parse_diagnostics, run_diagnostics
 from probes.hosts.dcgm import judge_diagnostics
@@ -133,6 +134,29 @@ def test_sound_nodes_pass_and_the_control_is_caught() -> None:
         "missing GPU", True, ["diag_failures"],
     )  # fmt: skip
     assert result.coverage == "dcgmi diag -r 2 ran on 3 of 3 nodes"
+
+
+@pytest.mark.parametrize(("tier", "level"), [("quick", 1), ("standard", 2), ("soak", 3)])
+def test_the_level_is_that_of_the_contracts_tier(tier: str, level: int) -> None:
+    asked = []
+
+    def run_on(nodes: Any, level: int, gpus: str = "") -> Any:
+        asked.append((level, gpus))
+        return {"id2": NO_GPU if gpus else SOUND}, {}
+
+    def judge(measure: Recorder) -> None:
+        measure.contract = measure.contract.model_copy(update={"tier": tier})
+        judge_diagnostics(StandInHosts(1), measure)  # type: ignore[arg-type]
+
+    with patch("probes.hosts.dcgm._run_on", run_on):
+        run_probe(judge)
+    assert asked == [(level, ""), (1, "999")]
+
+
+def test_of_many_failed_tests_the_first_are_named() -> None:
+    failed = [{"test": f"t{n}", "where": "", "text": ""} for n in range(5)]
+    result = judged({"error": "", "tests": 12, "failed": failed})
+    assert "t0 failed, t1 failed, t2 failed and 2 more" in result.findings[0].statement
 
 
 def test_failed_tests_of_a_node_are_named() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from probes.cluster.facts import image
 from probes.cluster.facts.image import list_packages, read_image
 from probes.cluster.facts.rdma_access import NO_VERBS, read_peer_memory, read_rdma_access
 from probes.hosts.needs.controls import read_other_image
@@ -34,6 +35,14 @@ def test_the_digest_follows_names_and_versions(
     assert read_image()["packages"] == 2
     (tmp_path / "numpy-1.26.4.dist-info").rename(tmp_path / "numpy-2.0.dist-info")
     assert list_packages() == ["numpy 2.0", "zope-interface 5.0"]
+
+
+def test_the_name_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "os-release"
+    monkeypatch.setattr(image, "OS_RELEASE", str(file))
+    assert read_image()["os"] == ""
+    file.write_text('NAME="Ubuntu"\nPRETTY_NAME="Ubuntu 22.04.4 LTS"\n')
+    assert read_image()["os"] == "Ubuntu 22.04.4 LTS"
 
 
 def test_two_spellings_of_a_name_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

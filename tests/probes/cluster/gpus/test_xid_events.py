@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import queue
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from probes.cluster.gpus import xid_events
+from probes.cluster.gpus.xid_events import XidListener, XidWatch
 from tests.lab import nvml
 from tests.support.paths import REPO
 
@@ -150,3 +155,104 @@ def test_the_control_hears_its_gpu(node: Path) -> None:
     heard = json.loads(done.stdout)
     assert heard["error"] is None
     assert [(one["index"], one["xid"]) for one in heard["events"]] == [(1, 79)]
+
+
+class QueuedNvml:
+    """NVML with one GPU, whose events a test puts into a queue."""
+
+    nvmlEventTypeXidCriticalError = 8
+
+    class NVMLError(Exception):
+        def __init__(self, value: int) -> None:
+            self.value = value
+
+    def __init__(self) -> None:
+        self.events: queue.Queue[int] = queue.Queue()
+        self.waited: list[int] = []
+        self.gpu = ctypes.pointer(ctypes.c_int(7))
+
+    def nvmlInit(self) -> None:
+        """Start at once."""
+
+    def nvmlEventSetCreate(self) -> str:
+        return "events"
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 1
+
+    def nvmlDeviceGetHandleByIndex(self, _: int) -> Any:
+        return self.gpu
+
+    def nvmlDeviceGetUUID(self, _: Any) -> str:
+        return "GPU-7"
+
+    def nvmlDeviceGetPciInfo(self, _: Any) -> SimpleNamespace:
+        return SimpleNamespace(busId=b"00000000:07:00.0")
+
+    def nvmlDeviceRegisterEvents(self, gpu: Any, types: int, events: str) -> None:
+        assert (gpu, types, events) == (self.gpu, 8, "events")
+
+    def nvmlEventSetWait_v2(self, events: str, milliseconds: int) -> SimpleNamespace:
+        self.waited.append(milliseconds)
+        try:
+            xid = self.events.get(timeout=0.01)
+        except queue.Empty:
+            raise self.NVMLError(10) from None
+        if xid < 0:
+            raise self.NVMLError(-xid)
+        return SimpleNamespace(device=self.gpu, eventData=xid)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for a thread of this process."""
+    deadline = time.monotonic() + MOST_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_storm_of_events_fills_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xid_events, "MAX_EVENTS", 2)
+    nvml_module, listener = QueuedNvml(), XidListener()
+    listener.start(nvml_module)
+    for xid in (48, 63, 64, -15):
+        nvml_module.events.put(xid)
+    wait_until(lambda: listener.read()["error"] is not None)
+    heard = listener.read()
+    assert [event["xid"] for event in heard["events"]] == [48, 63]
+    assert heard["events"][0]["slot"] == "00000000:07:00.0"
+    assert heard["error"]["code"] == 15
+
+
+def test_a_listener_ends_when_it_is_told_to() -> None:
+    nvml_module, listener = QueuedNvml(), XidListener()
+    listener.start(nvml_module)
+    wait_until(lambda: bool(nvml_module.waited))
+    assert set(nvml_module.waited) == {xid_events.WAIT_MS}
+    listener.end()
+
+    def has_ended() -> bool:
+        before = len(nvml_module.waited)
+        time.sleep(0.1)
+        return len(nvml_module.waited) == before
+
+    wait_until(has_ended)
+
+
+def test_all_nodes_are_listened_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def answer(calls: dict[Any, str], seconds: float) -> tuple[dict[str, Any], dict[str, str]]:
+        asked.append((sorted(calls.values()), seconds))
+        return {"a": {"events": []}}, {"b": "no answer"}
+
+    def actor(_: Any, id: str) -> Any:
+        method = SimpleNamespace(remote=object)
+        return SimpleNamespace(remote=lambda: SimpleNamespace(start=method, read=method))
+
+    monkeypatch.setattr(xid_events, "on_node", actor)
+    monkeypatch.setattr(xid_events, "collect_answers", answer)
+    watch = XidWatch.start(["a", "b"])
+    assert watch.read() == {"a": {"events": []}}
+    assert watch.errors == {"b": "no answer"}
+    assert [ids for ids, _ in asked] == [["a", "b"], ["a", "b"]]
