@@ -92,12 +92,12 @@ def _restart_node(lab: Lab, name: str, interface: str, own_name_at: str) -> None
 
 def _link_local_ib(lab: Lab, name: str) -> str:
     _restart_node(lab, name, "", "")
-    network.add_dummy(lab.name, lab.node(name).index, IPOIB, LINK_LOCAL)
+    network.add_interface(lab.name, lab.node(name).index, IPOIB, LINK_LOCAL)
     return f"{lab.node(name).name}: {IPOIB} has {LINK_LOCAL}, and NCCL has no interface chosen"
 
 
 def _no_ib(lab: Lab, name: str) -> str:
-    network.remove_dummy(lab.name, lab.node(name).index, IPOIB)
+    network.remove_interface(lab.name, lab.node(name).index, IPOIB)
     _restart_node(lab, name, "fab0", "")
     return f"{lab.node(name).name}: {IPOIB} is gone, NCCL has fab0"
 

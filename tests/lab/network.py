@@ -274,15 +274,18 @@ def forget_neighbours(lab: str, node: int, interface: str) -> None:
     sh("ip", "-n", namespace(lab, node), "neigh", "flush", "dev", interface)
 
 
-def add_dummy(lab: str, node: int, interface: str, address: str) -> None:
-    """Add an interface that leads nowhere to a node, and set it up with this address."""
+def add_interface(lab: str, node: int, interface: str, address: str) -> None:
+    """Add an interface that leads nowhere to a node, and set it up with this address.
+
+    It is an empty bridge: not every kernel has dummy interfaces.
+    """
     ip = ("ip", "-n", namespace(lab, node))
-    sh(*ip, "link", "add", interface, "type", "dummy")
+    sh(*ip, "link", "add", interface, "type", "bridge")
     sh(*ip, "addr", "add", address, "dev", interface)
     sh(*ip, "link", "set", interface, "up")
 
 
-def remove_dummy(lab: str, node: int, interface: str) -> None:
+def remove_interface(lab: str, node: int, interface: str) -> None:
     """Remove an interface from a node, if it is there."""
     sh("ip", "-n", namespace(lab, node), "link", "del", interface, quiet=True)
 

@@ -67,9 +67,11 @@ def _ask_all(
 ) -> tuple[dict[str, Any], list[str]]:
     """Ask each node for `what`; return answers by name, and the names of silent nodes."""
     answers = cluster.on_each_node(function, what)
-    names = cluster.node_names
-    silent = [node["name"] for node in cluster.nodes if node["id"] not in answers]
-    return {names[id]: answer for id, answer in answers.items()}, silent
+    known = {node["name"]: answers.get(node["id"]) for node in cluster.nodes}
+    return (
+        {name: answer for name, answer in known.items() if answer is not None},
+        [name for name, answer in known.items() if answer is None],
+    )
 
 
 def _find_victim(cluster: Cluster, answers: Mapping[str, Any]) -> dict[str, str] | None:
