@@ -64,7 +64,7 @@ class ClusterTerms(BaseModel):
     folder of each node's token shard, from which SCALING reads real data (synthetic without it).
     `{nodes}` in it stands for the number of nodes that train.  `save_minutes` is the time between
     two saves in training, and `save_gb` the size of a save.  SCALING judges the cost of a save by
-    them (without `save_gb`, by the save of its own model).
+    them (without `save_gb`, by the save of its own model), and HOSTS the room for several.
 
     `queue` is the layer that gangs pods above Ray, where there is one.  `components` places the
     parts of a job on its accelerators (`"actor,rollout" = "all"`), and `parallel` is how they are

@@ -99,6 +99,8 @@ class Cluster:
         self._facts: list[dict[str, Any]] | None = None
         self._xids: XidWatch | None = None
         self.errors: dict[str, str] = {}  # node id -> why it did not answer
+        # Node id -> what was mounted at the shared folder, as HOSTS first read it.
+        self.shared_mounts: dict[str, Any] = {}
         try:
             self._join()
         except BaseException:

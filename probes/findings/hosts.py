@@ -191,6 +191,56 @@ HOSTS: dict[str, Entry] = {
         Cause.INFRASTRUCTURE,
         "Mount the shared file system on the named node at the agreed path, writable for jobs.",
     ),
+    "HOST-STORAGE-LATE": Entry(
+        "Files that one node wrote are seen on other nodes only after a long time.",
+        Cause.INFRASTRUCTURE,
+        "Run `findmnt -T FOLDER` on the named nodes and on another. NFS: remount without nocto, and with acdirmax of 60 or less. Object storage: shorten the cache of its lists.",
+    ),
+    "HOST-STORAGE-EXCL": Entry(
+        "Two nodes created the same file in the shared folder, so lock files protect nothing.",
+        Cause.INFRASTRUCTURE,
+        "Run `findmnt -T FOLDER` on all nodes: kind, source and options must be the same. Object storage does not create files exclusively: keep lock files elsewhere, and agree on HOSTS.double_creations.",
+    ),
+    "HOST-STORAGE-RENAME": Entry(
+        "While a file is replaced by rename, other nodes find no file or a part of one.",
+        Cause.INFRASTRUCTURE,
+        "Run `findmnt -T FOLDER` on the named nodes. Object storage copies and deletes in place of a rename: write checkpoints to a file system. Otherwise agree on HOSTS.rename_gaps.",
+    ),
+    "HOST-STORAGE-APPEND": Entry(
+        "Lines were lost that several nodes appended to one file.",
+        Cause.INFRASTRUCTURE,
+        "Let each node write a file of its own. NFS does not append atomically: if jobs need it, use another file system.",
+    ),
+    "HOST-STORAGE-LOCK": Entry(
+        "Two nodes held the same lock (flock) in the shared folder at once.",
+        Cause.INFRASTRUCTURE,
+        "Run `findmnt -T FOLDER` on all nodes. Lustre: mount with flock, not localflock. NFS: mount version 4, or version 3 without nolock.",
+    ),
+    "HOST-STORAGE-FULL": Entry(
+        "The shared folder has too little room for checkpoints.",
+        Cause.INFRASTRUCTURE,
+        "Run `df -h FOLDER`, `df -i FOLDER` and `quota -s` (Lustre: `lfs quota -u USER FOLDER`) on the named nodes. Remove old checkpoints, or raise the quota.",
+    ),
+    "HOST-STORAGE-ERROR": Entry(
+        "A node cannot write its shard of a checkpoint, or read one.",
+        Cause.INFRASTRUCTURE,
+        "Run `findmnt -T FOLDER` and `touch FOLDER/try` on the named nodes as the job's user. Read `dmesg -T` there for errors of the file system. Mount it writable.",
+    ),
+    "HOST-STORAGE-SLOW": Entry(
+        "A node writes or reads the shared folder much slower than the others.",
+        Cause.INFRASTRUCTURE,
+        "Compare `findmnt -T FOLDER` (NFS: `nfsstat -m`) on the named node with another node. Run `ip route get SERVER` on both: storage traffic must take the same network. Read the interface's errors with `ip -s link`.",
+    ),
+    "HOST-STORAGE-RATE": Entry(
+        "All nodes together write or read the shared folder slower than was agreed.",
+        Cause.INFRASTRUCTURE,
+        "Compare the speed of one node alone with all together, in the report. If one node alone is slow, check its network to the storage. Otherwise add servers, or spread files over them (Lustre: `lfs setstripe`).",
+    ),
+    "HOST-STORAGE-LOST": Entry(
+        "The shared folder of a node went away, or became read-only, during the run.",
+        Cause.INFRASTRUCTURE,
+        "Run `findmnt -T FOLDER` and `dmesg -T` on the named node. Look for a server that did not answer, and for units of systemd that unmount. Mount the folder again.",
+    ),
     "HOST-OPEN-FILES": Entry(
         "A worker may open too few files and connections at once.",
         Cause.INFRASTRUCTURE,

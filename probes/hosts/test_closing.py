@@ -18,18 +18,24 @@ from probes.hosts.sick_gpu import (
     control_vanished_gpu,
     control_worn_gpu,
 )
+from probes.hosts.storage.mounts import control_mount, judge_mounts
 from probes.hosts.xids import judge_xids, read_starts
 
 
 @pytest.mark.last
 @pytest.mark.criterion("HOSTS")
-def test_hosts_stay_healthy_to_the_end(cluster, measure):
+def test_hosts_stay_healthy_to_the_end(cluster, terms, measure):
     """After all other probes no node has restarted, and every GPU is as healthy as before.
 
-    What the counters of GPUs gained since the run began is judged as well.
+    What the counters of GPUs gained since the run began is judged as well.  The shared folder is
+    still there.
     """
     before, now = cluster.facts, cluster.read_facts(cluster.nodes)
     judge_changes(cluster, before, now, measure)
+    if terms.shared:
+        started = [fact["node"] for fact in before]
+        judge_mounts(cluster, started, cluster.shared_mounts, terms.shared, measure)
+        control_mount(cluster, cluster.shared_mounts, terms.shared, measure)
     on_gpus = bool(compared_sources(cluster.kind, cluster.emulated, before))
     if on_gpus:
         measure.keep("health.json", [fact["gpu_health"] for fact in now], caption="GPUs at the end")

@@ -13,6 +13,7 @@ from probes.acceptance.contract import ClusterTerms, Contract
 from probes.acceptance.control_targets import is_red
 from probes.acceptance.criteria import CRITERIA
 from probes.acceptance.criteria.criterion import Measure, exactly
+from probes.acceptance.criteria.hosts import STORAGE
 from probes.acceptance.owed import has_ip_fabric, owed_event
 from reports.measurement import Limit, Measurement
 from reports.record import SCHEMA
@@ -34,11 +35,15 @@ BY_CONTROL = ("network", "agreeing_sources", "fabric_share", "other_share")
 TERM_MEASURES: dict[str, dict[str, tuple[str, ...]]] = {
     "accelerators": dict.fromkeys(CRITERIA, ()),
     **{key: {"HOSTS": (name,)} for name, key in ORDERS.items()},
-    "shared": {"HOSTS": ("shared_missing",), "RESTART": (), "SCALING": ("checkpoint_overhead",)},
     "egress": {"HOSTS": ("egress_closed",)},
     "model_files": {"HOSTS": ("model_differences",)},
     "dcgm_diag": {"HOSTS": ("diag_failures",)},
     "ray_client_port": {"HOSTS": ("ray_client",)},
+    "shared": {
+        "HOSTS": ("shared_missing", *STORAGE, "storage_lost"),
+        "RESTART": (),
+        "SCALING": ("checkpoint_overhead",),
+    },
     "host_names": {"HOSTS": ("names_unresolved",)},
     "fabric": {"FABRIC": (), "HOSTS": ("locked_memory", "rdma_closed")},  # for RDMA alone
     "management": {"FABRIC": BY_CONTROL},  # the control forces the bytes onto it
@@ -49,7 +54,7 @@ TERM_MEASURES: dict[str, dict[str, tuple[str, ...]]] = {
     "pace_seconds": {"SCALING": ()},
     "shards": {"SCALING": ()},
     "save_minutes": {"SCALING": ("checkpoint_overhead",)},
-    "save_gb": {"SCALING": ("checkpoint_overhead",)},
+    "save_gb": {"SCALING": ("checkpoint_overhead",), "HOSTS": ("checkpoint_room",)},
     "queue": {"GANG": ()},
     "components": {"GANG": ("misplaced",)},
     "parallel": {"GANG": ("misplaced",)},

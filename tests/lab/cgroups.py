@@ -119,14 +119,59 @@ class ProcessGroup:
                     path.rmdir()
 
 
-def bounds(lab: str) -> list[ProcessGroup]:
+class DiskGroup:
+    """Bound of what one node reads from and writes to a disk.  On version 2 it is its own group."""
+
+    def __init__(self, lab: str, node: int) -> None:
+        try:
+            self.root, self.version = root("blkio"), 1
+        except LabError:
+            self.root, self.version = root("io"), 2
+        self.lab_path = self.root / f"lab-{lab}"
+        self.path = self.lab_path / f"node{node}"
+
+    def limit(self, pids: list[int], disk: str, rate: int) -> None:
+        """Let these processes, and those that they start, read and write `rate` bytes/s each.
+
+        `disk` is its device number, as 254:0.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        if self.version == 2:
+            for parent in (self.root, self.lab_path):
+                (parent / "cgroup.subtree_control").write_text("+io")
+            (self.path / "io.max").write_text(f"{disk} rbps={rate} wbps={rate}")
+            return
+        for way in ("read", "write"):
+            (self.path / f"blkio.throttle.{way}_bps_device").write_text(f"{disk} {rate}")
+        _move(pids, self.path)
+
+    def remove(self) -> None:
+        """Remove the bound; the processes go on without it."""
+        if not self.path.exists():
+            return
+        if self.version == 2:
+            bounded = (self.path / "io.max").read_text().split()[:1]
+            for disk in bounded:
+                (self.path / "io.max").write_text(f"{disk} rbps=max wbps=max")
+            return
+        _move([int(word) for word in _words(self.path / "cgroup.procs")], self.root)
+        for path in (self.path, self.lab_path):
+            with suppress(OSError):  # another node's bound is in it
+                path.rmdir()
+
+
+def bounds(lab: str) -> list[ProcessGroup | DiskGroup]:
     """List the bounds of a lab's nodes that are left."""
-    try:
-        path = root("pids") / f"lab-{lab}"
-    except LabError:
-        return []
-    found = sorted(path.glob("node*")) if path.exists() else []
-    return [ProcessGroup(lab, int(each.name.removeprefix("node"))) for each in found]
+    found: list[ProcessGroup | DiskGroup] = []
+    for kind, controllers in ((ProcessGroup, ("pids",)), (DiskGroup, ("blkio", "io"))):
+        for controller in controllers:
+            try:
+                path = root(controller) / f"lab-{lab}"
+            except LabError:
+                continue
+            paths = sorted(path.glob("node*")) if path.exists() else []
+            found += [kind(lab, int(each.name.removeprefix("node"))) for each in paths]
+    return found
 
 
 def _move(pids: list[int], group: Path) -> None:

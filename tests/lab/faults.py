@@ -15,6 +15,7 @@ from tests.lab.link_faults import LINK_FAULTS, Action
 from tests.lab.name_faults import NAME_FAULTS
 from tests.lab.node import SHARED, Node
 from tests.lab.shell import LabError
+from tests.lab.storage_faults import STORAGE_FAULTS
 from tests.lab.system_faults import SYSTEM_FAULTS
 
 RATE = r"\d+(\.\d+)?[kmg]bit"
@@ -336,6 +337,7 @@ FAULTS: dict[str, tuple[list[str], str, tuple[Action, Action]]] = {
     **SYSTEM_FAULTS,
     **NAME_FAULTS,
     **IMAGE_FAULTS,
+    **STORAGE_FAULTS,
 }
 
 

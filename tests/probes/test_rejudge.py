@@ -183,7 +183,7 @@ OTHER_TERMS = [
     ("management_gbps = 25", ["FABRIC"], "without management_gbps, the contract has 25.0"),
     ('shards = "/data"', ["SCALING"], "measured without shards, the contract has '/data'"),
     ("save_minutes = 5", ["SCALING"], "with save_minutes = 30.0, the contract has 5.0"),
-    ("save_gb = 840", ["SCALING"], "measured without save_gb, the contract has 840.0"),
+    ("save_gb = 840", ["HOSTS", "SCALING"], "measured without save_gb, the contract has 840.0"),
     ('queue = "kueue"', ["GANG"], "measured without queue, the contract has 'kueue'"),
     ('components = {"a,b" = "all"}', ["GANG"], "measured without components, the contract has"),
     ("parallel = {tp = 8, pp = 1, dp = 4}", ["GANG"], "measured without parallel"),

@@ -16,6 +16,7 @@ from probes.cluster.shared_folder import FolderUnknown
 from probes.hosts.closing import read_boot_id
 from probes.hosts.controls import doctor_facts, read_doctored_facts
 from probes.hosts.sick_gpu import read_fewer_gpus, read_sick_health, read_worn_health
+from probes.hosts.storage.mounts import OTHER_FOLDER, read_mount
 from probes.hosts.test_closing import test_hosts_stay_healthy_to_the_end as closing_probe
 from probes.hosts.test_hosts import test_hosts_are_what_was_ordered as hosts_probe
 from probes.hosts.xids import read_planted_xid
@@ -164,6 +165,12 @@ def healthy_system() -> dict[str, Any]:
     }
 
 
+def healthy_mount(**changes: str) -> dict[str, Any]:
+    """Return what `read_mount` reads of a folder of NFS."""
+    system = "nfs4 filer:/export (its /) at /shared"
+    return {"system": system, "mount": "310 0:48", "error": "", **changes}
+
+
 class StandInHosts:
     """Cluster of healthy nodes; a test changes what Ray, NVML, torch or a node reports."""
 
@@ -186,6 +193,8 @@ class StandInHosts:
             fact["node"]: {"error": None, "seconds": 300.0, "events": []} for fact in self.facts
         }
         self.xid_errors: dict[str, str] = {}
+        self.shared_mounts = {fact["node"]: healthy_mount() for fact in self.facts}
+        self.mounts_now = copy.deepcopy(self.shared_mounts)  # where a node answers
         self.blind: list[str] | None = []
 
     @property
@@ -242,6 +251,13 @@ class StandInHosts:
             return {id: {"error": None, "seconds": 0.1, "events": [xid_event(79, index)]}}
         if function is read_boot_id:
             return dict.fromkeys(each, "another boot")
+        if function is read_mount:
+            proc = {"system": "proc proc (its /) at /proc", "mount": "21 0:21", "error": "no"}
+            return {
+                id: proc if each[id] == OTHER_FOLDER else self.mounts_now[id]
+                for id in each
+                if id in self.mounts_now
+            }
         assert (function.__name__, gpus) == ("count_torch_devices", 1)
         return copy.deepcopy(self.torch)
 
@@ -300,9 +316,11 @@ def run_hosts(cluster: StandInHosts, **terms: Any) -> ProbeResult:
     )
 
 
-def run_closing(cluster: StandInHosts) -> ProbeResult:
+def run_closing(cluster: StandInHosts, **terms: Any) -> ProbeResult:
     """Run HOSTS' closing probe, unchanged, over the stand-in."""
-    return run_probe(lambda recorder: closing_probe(cast(Any, cluster), recorder))
+    return run_probe(
+        lambda recorder: closing_probe(cast(Any, cluster), ClusterTerms(**terms), recorder)
+    )
 
 
 def run_probe(probe: Callable[[Recorder], None]) -> ProbeResult:

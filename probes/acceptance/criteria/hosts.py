@@ -48,6 +48,39 @@ SYSTEM = {
     ),
 }
 
+# Of the shared folder.  Those without a limit are judged where a contract gives one: many sound
+# clusters do not promise them.
+STORAGE = {
+    "unseen_files": none_of("files", "a job reads on one node what it wrote on another"),
+    "seen_after": default_measure(
+        "s", "NFS keeps what it knows of a folder for up to 60 s (acdirmax)", high=60
+    ),
+    "double_creations": default_measure(
+        "files", "with O_EXCL one node alone creates a file: lock files depend on it", high=0
+    ),
+    "rename_gaps": default_measure(
+        "reads",
+        "a checkpoint is published by rename: readers find the old version or the new one",
+        high=0,
+    ),
+    "lost_lines": Measure("lines", better="lower"),
+    "lost_updates": Measure("updates", better="lower"),
+    "failed_shards": none_of("nodes", "each node writes and reads its part of a checkpoint"),
+    **{
+        name: default_measure("ratio", f"all ranks wait for the node that {does} slowest", low=0.5)
+        for name, does in (
+            ("shard_write", "writes its shard"),
+            ("shard_read", "reads its shard"),
+            ("random_read", "reads its data"),
+        )
+    },
+    "write_rate": Measure("GB/s", better="higher"),
+    "read_rate": Measure("GB/s", better="higher"),
+    "checkpoint_room": default_measure(
+        "saves", "a save is complete before the older of two is removed", low=3
+    ),
+}
+
 MEASURES = {
     "nodes": Measure("nodes", from_run="[cluster] nodes"),
     "machines": Measure("machines", from_run="the nodes that answer"),
@@ -104,6 +137,8 @@ MEASURES = {
         "nodes", "checkpoints need one folder that every node can read and write"
     ),
     **SYSTEM,
+    **STORAGE,
+    "storage_lost": none_of("nodes", "a job that loses its shared folder loses its checkpoints"),
     "address_elsewhere": none_of(
         "addresses", "other nodes and ranks meet a node at the address that Ray gives them"
     ),
@@ -176,12 +211,44 @@ CONTROLS = {
     "changed file": ("model_differences",),
     "closed client": ("ray_client",),
     "hidden devices": ("rdma_closed",),
+    "lost files": ("unseen_files",),
+    "careless node": ("double_creations", "rename_gaps", "lost_lines", "lost_updates"),
+    "no folder": ("failed_shards",),
+    "slow node": ("shard_write", "shard_read", "random_read", "write_rate", "read_rate"),
+    "larger saves": ("checkpoint_room",),
+    "lost mount": ("storage_lost",),
+}
+NO_CONTROL = {
+    "seen_after": "a file would have to be held back for longer than its limit, a minute, each time"
 }
 
 
 def _has_machines(here: Circumstances) -> bool:
     """Return whether nodes are on several machines: one host's raylets share its addresses."""
     return here.nodes > 1 and not here.one_host
+
+
+def _shares_folder(here: Circumstances) -> bool:
+    """Return whether several nodes have one folder."""
+    return bool(here.terms.shared) and here.nodes > 1
+
+
+def _compares_storage(here: Circumstances) -> bool:
+    """Return whether a node can be slower than the others: of two, one may be the server itself.
+
+    Raylets of one host have the same disk.
+    """
+    return _shares_folder(here) and here.nodes > 2 and not here.one_host
+
+
+def _rates_storage(here: Circumstances) -> bool:
+    """Return whether the speed of all nodes is judged: a quick run writes too little for that."""
+    return _shares_folder(here) and not here.one_host and here.tier != "quick"
+
+
+def _if_agreed(name: str, condition: Condition) -> Condition:
+    """Add to a condition that the contract has a limit for a measure."""
+    return lambda here: f"HOSTS.{name}" in here.agreed and condition(here)
 
 
 CONDITIONS: dict[str, Condition] = {
@@ -223,6 +290,20 @@ CONDITIONS: dict[str, Condition] = {
         ("names_unresolved", "other name"),
         lambda here: here.terms.host_names and _has_machines(here),
     ),
+    **dict.fromkeys(("unseen_files", "seen_after", "double_creations"), _shares_folder),
+    **dict.fromkeys(("rename_gaps", "lost files", "careless node"), _shares_folder),
+    **{name: _if_agreed(name, _shares_folder) for name in ("lost_lines", "lost_updates")},
+    **dict.fromkeys(("shard_write", "shard_read", "random_read"), _compares_storage),
+    **{name: _if_agreed(name, _rates_storage) for name in ("write_rate", "read_rate")},
+    "slow node": lambda here: (
+        _compares_storage(here)
+        or any(_if_agreed(name, _rates_storage)(here) for name in ("write_rate", "read_rate"))
+    ),
+    **dict.fromkeys(
+        ("checkpoint_room", "larger saves"),
+        lambda here: bool(here.terms.shared and here.terms.save_gb),
+    ),
+    **dict.fromkeys(("storage_lost", "lost mount"), lambda here: bool(here.terms.shared)),
 }
 DUTIES = (
     Duty(
@@ -253,9 +334,12 @@ DUTIES = (
         "quick",
         (
             *("nodes_changed", "gpus_changed", "heat_time", "pcie_replays", "new_memory_errors"),
-            *("xids", *HEALTH),
+            *("xids", "storage_lost", *HEALTH),
         ),
-        ("restarted node", "GPU that sickens", "worn GPU", "vanished GPU", "fallen GPU"),
+        (
+            *("restarted node", "GPU that sickens", "worn GPU", "vanished GPU", "fallen GPU"),
+            "lost mount",
+        ),
     ),
     Duty(
         "hosts/system/test_system.py::test_jobs_get_the_limits_they_need",
@@ -269,14 +353,21 @@ DUTIES = (
             *("closed client", "changed file", "hidden devices"),
         ),
     ),
+    Duty(
+        "hosts/storage/test_storage.py::test_all_nodes_use_the_shared_folder_at_once",
+        "quick",
+        tuple(STORAGE),
+        ("lost files", "careless node", "no folder", "slow node", "larger saves"),
+    ),
 )
 
 HOSTS = CriterionRow(
     title="the machines are what was ordered, and healthy",
     how="machines, GPUs and software of every node: as ordered, the same everywhere, healthy; "
-    "limits, room, clock, names and ports, as a job meets them",
+    "limits, room, clock, names, ports and shared folder, as a job meets them",
     measures=MEASURES,
     duties=DUTIES,
     controls=CONTROLS,
+    no_control=NO_CONTROL,
     conditions=CONDITIONS,
 )

@@ -27,6 +27,7 @@ NEVER_OWED = {"FABRIC": {"slow_groups"}}
 ALL = ClusterTerms(
     fabric="rdma",
     shared="/shared",
+    save_gb=100,
     host_names=True,
     queue="kueue",
     gpu_model="NVIDIA H100",
@@ -39,6 +40,10 @@ ALL = ClusterTerms(
     model_files=["/models/llama"],
     ray_client_port=10001,
     dcgm_diag=True,
+)
+# Judged only where a contract has a limit for it.
+AGREED = frozenset(
+    f"HOSTS.{name}" for name in ("lost_lines", "lost_updates", "write_rate", "read_rate")
 )
 
 
@@ -84,12 +89,22 @@ def test_what_is_conditional_is_owed_where_the_condition_holds() -> None:
         return {(p.criterion, n) for p in owed_by(of) for n in [*p.measures, *p.controls]}
 
     plain = names(here("soak", nodes=1, one_host=True, ip_fabric=False))
-    full = names(here("soak", terms=ALL, on_gpu=True))
+    full = names(here("soak", terms=ALL, on_gpu=True, agreed=AGREED))
     saves = {("SCALING", "checkpoint_overhead"), ("SCALING", "slow save")}
     assert full - plain == CONDITIONAL - saves - {("SCALING", "tokens_per_s")}
     assert plain - full == {("SCALING", "tokens_per_s")}
     assert not names(here("quick")) & saves
     assert names(here("standard")) >= saves
+
+
+def test_the_speed_of_storage_is_owed_where_agreed_and_not_in_a_quick_run() -> None:
+    def names(tier: str, agreed: frozenset[str]) -> set[str]:
+        return {n for p in owed_by(here(tier, terms=ALL, agreed=agreed)) for n in p.measures}
+
+    rates = {"write_rate", "read_rate"}
+    assert not names("standard", frozenset()) & {*rates, "lost_lines", "lost_updates"}
+    assert names("standard", AGREED) >= {*rates, "lost_lines", "lost_updates"}
+    assert names("quick", AGREED) & {*rates, "lost_lines"} == {"lost_lines"}
 
 
 def test_what_needs_other_nodes_is_owed_from_there_on() -> None:
@@ -102,6 +117,9 @@ def test_what_needs_other_nodes_is_owed_from_there_on() -> None:
     assert ["own folder" in names(nodes) for nodes in (1, 2)] == [False, True]
     assert ["closed_ports" in names(nodes) for nodes in (1, 2)] == [True, True]
     assert ["loopback_names" in names(nodes) for nodes in (1, 2)] == [False, True]
+    assert ["unseen_files" in names(nodes) for nodes in (1, 2)] == [False, True]
+    assert ["shard_write" in names(nodes) for nodes in (2, 3)] == [False, True]
+    assert ["failed_shards" in names(nodes) for nodes in (1, 2)] == [True, True]
     assert ["slowest_pair" in names(nodes) for nodes in (2, 3)] == [False, True]
 
 

@@ -1,0 +1,1 @@
+"""HOSTS: the shared folder, as the jobs of all nodes use it at once."""

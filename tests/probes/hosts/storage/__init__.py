@@ -1,0 +1,1 @@
+"""Tests of HOSTS' probe of the shared folder."""

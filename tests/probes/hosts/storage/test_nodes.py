@@ -1,0 +1,252 @@
+"""What a node does in the shared folder: files that others read, shards, races, removal."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from probes.hosts.storage import places, races, shards
+from probes.hosts.storage.places import (
+    NEVER_SEEN,
+    OTHER_CONTENT,
+    Place,
+    close_place,
+    make_text,
+    open_place,
+    poll,
+    read_others,
+)
+from probes.hosts.storage.races import Race, count_traces, read_versions, run_races
+from probes.hosts.storage.shards import CHUNK, OTHER_DATA, Size, Work, do_all_work, do_work
+from probes.hosts.storage.storage_round import spread_nodes
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    place = Place(str(tmp_path), ".seatrial-t", "id0")
+    assert open_place(place)["error"] == ""
+    return place
+
+
+def test_a_place_is_made_once_and_removed_with_all_that_is_in_it(place: Place) -> None:
+    other = Place(place.parent, place.name, "id1")
+    answer = open_place(other)
+    assert answer["error"] == ""
+    assert answer["room"]["free_gib"] > 0
+    assert {file.name for file in place.folder.iterdir()} == {"from-id0", "from-id1"}
+    assert place.folder.stat().st_mode & 0o777 == 0o700
+    close_place(place)
+    close_place(other)
+    assert not place.folder.exists()
+
+
+def test_what_a_dead_driver_left_the_node_removes(tmp_path: Path) -> None:
+    place = Place(str(tmp_path), ".seatrial-dead", "id0")
+    open_place(place, seconds=1)
+    assert poll(lambda _: not place.folder.exists(), 20)
+
+
+def test_a_place_that_cannot_be_made_gives_its_reason(tmp_path: Path) -> None:
+    answer = open_place(Place(str(tmp_path / "none"), ".seatrial-t", "id0"))
+    assert answer["error"] == "No such file or directory"
+    assert answer["room"]["error"]
+
+
+def test_files_of_others_are_read_as_soon_as_they_are_there(place: Place) -> None:
+    other = Place(place.parent, place.name, "id1")
+    timer = threading.Timer(0.2, open_place, (other,))
+    timer.start()
+    answers = read_others(20, (place, ["id0", "id1"]))
+    timer.join()
+    assert [answers[id]["problem"] for id in ("id0", "id1")] == ["", ""]
+    assert answers["id0"]["seconds"] < 0.2 <= answers["id1"]["seconds"]
+
+
+def test_a_file_that_is_missing_or_another_is_named(place: Place) -> None:
+    (place.folder / "from-id1").write_text(make_text(place, "id2"))
+    (place.folder / "from-id3").mkdir()
+    answers = read_others(0.05, (place, ["id1", "id2", "id3"]))
+    assert {id: one["problem"] for id, one in answers.items()} == {
+        "id1": OTHER_CONTENT,
+        "id2": NEVER_SEEN,
+        "id3": "Is a directory",
+    }
+    assert {one["seconds"] for one in answers.values()} == {None}
+    assert read_others(0.05, (Place("/nowhere", "x", "id0"), ["id1"])) == {
+        "id1": {"seconds": None, "problem": NEVER_SEEN}
+    }
+
+
+def test_waiting_ends() -> None:
+    looks: list[float] = []
+    start = time.monotonic()
+    assert not poll(lambda seconds: bool(looks.append(seconds)), 0.1)
+    assert 0.1 <= time.monotonic() - start < 5
+    assert looks[0] < 0.05 < looks[-1]
+    assert poll(lambda _: True, 0)
+
+
+def test_a_node_does_not_wait_for_ever_for_others(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "MEET_S", 0.05)
+    monkeypatch.setattr(races, "REPLACE_S", 0.05)
+    answers = run_races(Race(place, ("id0", "id1"), "id0"))
+    assert answers["created"] == {"mine": [*range(races.CREATED)]}
+    assert answers["replaced"]["versions"] > 0
+    assert answers["appended"] == {"lines": races.APPENDED}
+    assert answers["locked"] == {"times": races.LOCKED}
+    assert count_traces(Race(place, (), "id0")) == {"lines": 50, "number": 5}
+    again = run_races(Race(place, ("id1",), "id0"))
+    assert again == {"created": {"mine": []}}
+
+
+def test_a_race_in_a_folder_that_is_gone_gives_its_reason(place: Place) -> None:
+    close_place(place)
+    answers = run_races(Race(place, ("id0",), "id0"))
+    assert {one["error"] for one in answers.values()} == {"No such file or directory"}
+    assert count_traces(Race(place, (), "id0")) == {"lines": 0, "number": 0}
+
+
+@pytest.mark.parametrize(
+    ("text", "gap"),
+    [("00000007\n" * 512, 0), ("00000007\n" * 511, 1), ("", 1),
+     ("00000007\n" * 500 + "00000008\n" * 12, 1)],
+)  # fmt: skip
+def test_a_version_that_is_not_whole_is_a_gap(
+    place: Place, monkeypatch: pytest.MonkeyPatch, text: str, gap: int
+) -> None:
+    monkeypatch.setattr(races, "REPLACE_S", 0.02)
+    path = place.folder / "newest"
+    path.write_text(text)
+    counts = read_versions(path)
+    assert counts["reads"] > 0
+    assert counts["gaps"] == gap * counts["reads"]
+
+
+def test_a_file_that_is_away_is_a_gap_and_a_stale_handle_none(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(races, "REPLACE_S", 0.02)
+    monkeypatch.setattr(races, "FIRST_S", 0.02)
+    path = place.folder / "newest"
+    assert read_versions(path) == {"reads": 0, "gaps": 0, "stale": 0}
+    path.symlink_to("nowhere")
+    counts = read_versions(path)
+    assert counts["gaps"] == counts["reads"] > 0
+    for number, kept in ((116, True), (5, False)):  # ESTALE, EIO
+
+        def read_text(*_: Any, number: int = number, **__: Any) -> str:
+            raise OSError(number, "it fails")
+
+        monkeypatch.setattr(Path, "read_text", read_text)
+        if kept:
+            counts = read_versions(path)
+            assert counts["stale"] == counts["reads"] > counts["gaps"] == 0
+        else:
+            with pytest.raises(OSError, match="it fails"):
+                read_versions(path)
+
+
+# Shards.
+
+
+def work(kind: str, place: Place, **changes: Any) -> Work:
+    values = {"owner": "id0", "count": 2 * CHUNK, "shard_bytes": 2 * CHUNK, **changes}
+    return Work(kind, place, **values)
+
+
+def test_a_shard_is_written_and_read(place: Place) -> None:
+    written, read = do_all_work([work("write", place), work("read", place)])
+    assert written["error"] == read["error"] == ""
+    assert written["done"] == read["done"] == 2 * CHUNK == work("read", place).shard.stat().st_size
+    assert 0 < read["seconds"] < 60
+    blocks = do_work(work("random", place, count=20))
+    assert (blocks["done"], blocks["error"]) == (20, "")
+    small = do_work(work("small", place, count=7))
+    assert (small["done"], small["error"]) == (7, "")
+    assert {file.name for file in place.folder.iterdir()} == {"from-id0", "shard-id0"}
+
+
+def test_pauses_take_time(place: Place) -> None:
+    for kind, count in (("write", CHUNK), ("read", CHUNK), ("random", 1)):
+        assert do_work(work(kind, place, count=count, pause_s=0.05))["seconds"] >= 0.05
+
+
+@pytest.mark.parametrize("damage", ["other", "cut", "empty"])
+def test_a_shard_that_is_not_what_was_written_is_named(
+    place: Place, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shards, "SEEN_S", 0.1)
+    do_work(work("write", place))
+    shard = work("read", place).shard
+    data = bytearray(shard.read_bytes())
+    if damage == "other":
+        data[CHUNK] ^= 1
+    shard.write_bytes({"other": data, "cut": data[:-1], "empty": b""}[damage])
+    assert do_work(work("read", place))["error"] == OTHER_DATA
+
+
+def test_the_shard_of_another_node_is_not_taken_for_the_right_one(place: Place) -> None:
+    do_work(work("write", place))
+    (place.folder / "shard-id1").write_bytes(work("read", place).shard.read_bytes())
+    assert do_work(work("read", place, owner="id1"))["error"] == OTHER_DATA
+
+
+@pytest.mark.parametrize("kind", ["write", "read", "random", "small"])
+def test_work_that_fails_gives_its_reason(place: Place, kind: str) -> None:
+    close_place(place)
+    answer = do_work(work(kind, place))
+    assert (answer["done"], answer["error"]) == (0, "No such file or directory")
+
+
+def test_slow_work_is_cut_short(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "STOP_S", 0.02)
+    long = {"shard_bytes": 50 * CHUNK, "pause_s": 0.05}
+    written = do_work(work("write", place, **long))
+    assert 0 < written["done"] < 50 * CHUNK
+    assert written["error"] == ""
+    there = {**long, "shard_bytes": written["done"]}
+    assert 0 < do_work(work("read", place, **there))["done"] <= written["done"]
+    assert 0 < do_work(work("random", place, **there | {"count": 400}))["done"] < 400
+    monkeypatch.setattr(shards, "STOP_S", 0)
+    assert do_work(work("small", place, count=9))["done"] == 1
+
+
+def test_a_shard_is_read_as_soon_as_all_of_it_is_seen(place: Place) -> None:
+    do_work(work("write", place))
+    shard = work("read", place).shard
+    late = shard.with_name("late")
+    shard.rename(late)
+    shard.write_bytes(late.read_bytes()[:CHUNK])
+    timer = threading.Timer(0.2, late.replace, (shard,))
+    timer.start()
+    read = do_work(work("read", place))
+    timer.join()
+    assert (read["done"], read["error"]) == (2 * CHUNK, "")
+
+
+def test_a_shard_that_is_never_seen_is_not_waited_for_longer(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shards, "SEEN_S", 0.1)
+    for kind in ("read", "random"):
+        assert do_work(work(kind, place))["error"] == "No such file or directory"
+
+
+def test_a_size_counts_each_kind_of_work() -> None:
+    size = Size(1000, 20, 3)
+    assert [size.count(kind) for kind in ("write", "read", "random", "small")] == [
+        *(1000, 1000, 20, 3)
+    ]
+
+
+def test_few_nodes_are_chosen_at_equal_distances() -> None:
+    ids = [str(i) for i in range(40)]
+    assert spread_nodes(ids[:16], 16) == ids[:16]
+    assert spread_nodes(ids, 16) == ids[::3]
+    assert spread_nodes([], 16) == []

@@ -1,0 +1,133 @@
+"""Simulates a cluster for HOSTS' probe of the shared folder: nodes are threads, files are real."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, cast
+from unittest.mock import patch
+
+from probes.acceptance.contract import ClusterTerms, Contract, load
+from probes.acceptance.measure import Recorder
+from probes.hosts.storage import places, races, rates, room, shards
+from probes.hosts.storage.shards import CHUNK, Size
+from probes.hosts.storage.test_storage import (
+    test_all_nodes_use_the_shared_folder_at_once as storage_probe,
+)
+from reports.measurement import Limit
+from reports.record import ProbeResult
+from reports.run_folder.store import Store
+
+SHARED = "/simulated-share"
+SMALL = Size(CHUNK, 32, 5)
+NOISE_S = 0.1  # of a simulated node
+Change = Callable[[str, Any], Any]  # (name of a function, its argument) -> another argument
+
+
+class SimulatedStorage:
+    """Cluster whose nodes work in folders below `root`, each in a thread.
+
+    Node `id1` sees SHARED at `views["id1"]`.  `changes` and `answers` are by node: what another
+    node does in place of its task, and what it answers in place of its answer.
+    """
+
+    kind, size = "ray", 3
+
+    def __init__(self, root: Path, nodes: int = 3) -> None:
+        self.root, self.size = root, nodes
+        (root / "share").mkdir()
+        self.nodes = [{"id": f"id{i}", "name": f"n{i}"} for i in range(nodes)]
+        self.views = {node["id"]: root / "share" for node in self.nodes}
+        self.changes: dict[str, Change] = {}
+        self.answers: dict[tuple[str, str], Any] = {}
+        self.silent: set[tuple[str, str]] = set()  # (node, function)
+        self.shared_mounts: dict[str, Any] = {}
+        self.cleanup = self
+        self.kept: list[str] = []
+        self.asked: list[str] = []
+
+    def register(self, kind: str, path: str) -> None:
+        assert kind == "folder"
+        self.kept.append(path)
+
+    def remove_now(self, path: Path) -> None:
+        self.kept.remove(str(path))
+        shutil.rmtree(path, ignore_errors=True)
+
+    def on_each_node(
+        self, function: Any, *arguments: Any, each: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        name = function.__name__
+        self.asked.append(name)
+
+        def work(id: str) -> Any:
+            value = self._relocate(each[id], self.views[id])
+            if id in self.changes:
+                value = self.changes[id](name, value)
+            return function(*arguments, value)
+
+        ids = [id for id in each if (id, name) not in self.silent]
+        with ThreadPoolExecutor(len(self.nodes)) as pool:
+            done = dict(zip(ids, pool.map(work, ids), strict=True))
+        return {id: self.answers.get((id, name), answer) for id, answer in done.items()}
+
+    def _relocate(self, value: Any, view: Path) -> Any:
+        """Put this node's view of the share in place of SHARED, in an argument of any kind."""
+        if isinstance(value, str):
+            return value.replace(SHARED, str(view))
+        if isinstance(value, places.Place):
+            parent = value.parent or str(self.root)
+            return dataclasses.replace(value, parent=parent.replace(SHARED, str(view)))
+        if isinstance(value, tuple | list):
+            return type(value)(self._relocate(one, view) for one in value)
+        if hasattr(value, "place"):
+            return dataclasses.replace(value, place=self._relocate(value.place, view))
+        return value
+
+
+def agree(**limits: Limit) -> Contract:
+    """Load a contract, with these limits of HOSTS."""
+    contract = load("h100-ndr400")
+    hosts = {**contract.limits.get("HOSTS", {}), **limits}
+    return contract.model_copy(update={"limits": {**contract.limits, "HOSTS": hosts}})
+
+
+def run_storage(
+    cluster: SimulatedStorage,
+    tier: str = "quick",
+    contract: Contract | None = None,
+    shared: str | None = SHARED,
+    **terms: Any,
+) -> ProbeResult:
+    """Run the probe, unchanged, over the simulated nodes; only its waits are shorter."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store(Path(folder))
+        recorder = Recorder(
+            store, contract or load("h100-ndr400"), "p", "HOSTS", "claim", "again", lambda _: None
+        )
+        with (
+            patch.object(room, "QUICK", SMALL),
+            patch.object(room, "USUAL", CHUNK),
+            patch.object(room, "LONG_READS", SMALL.reads),
+            patch.object(room, "LONG_FILES", SMALL.files),
+            patch.object(races, "REPLACE_S", 0.1),
+            patch.object(races, "FIRST_S", 0.3),
+            patch.object(shards, "SEEN_S", 0.3),
+            patch.object(places, "MEET_S", 0.3),
+            patch("probes.hosts.storage.storage_round.WAIT_S", 0.3),
+            patch("probes.hosts.storage.controls.SHORT_S", 0.05),
+            patch.object(rates, "NOISE_S", NOISE_S),
+            patch("probes.hosts.storage.controls.NOISE_S", NOISE_S),
+        ):
+            try:
+                storage_probe(
+                    cast(Any, cluster), ClusterTerms(shared=shared, **terms), tier, recorder
+                )
+                result = recorder.finish("finished", 1.0)
+            finally:  # a file left open would fail the next test that collects garbage
+                store.close()
+    return result.model_copy(update={"coverage": "; ".join(recorder._coverage)})
