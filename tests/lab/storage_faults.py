@@ -24,6 +24,7 @@ LATE = Path(__file__).with_name("late_copy.py")
 LATE_SECONDS = ("2", "90")  # sound, and longer than any cache of NFS
 SLOW_RATE = 4 * 2**20  # bytes/s: a twentieth of a slow disk
 FULL_SIZE = "8m"  # room for small files, and for no shard
+COPY_SECONDS = 30  # for the first copy of what the folder holds
 END_SECONDS = 10  # for one process to end on a busy machine
 KINDS = ("private", "late", "later", "slow", "readonly", "full", "unmounted")
 
@@ -60,18 +61,20 @@ def _own_folder(node: Node) -> Path:
 def _start_copying(lab: Lab, node: Node, seconds: str) -> None:
     """Start to copy between the node's folder and the shared one; return after the first copy."""
     words = [str(LATE), str(lab.home / "shared"), str(_own_folder(node)), seconds]
-    process = subprocess.Popen(
-        [*node.join(), sys.executable, "-I", "-S", *words],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    if process.stdout.readline().strip() != "copied":
-        raise LabError(f"{LATE.name} did not start")
-    process.stdout.close()
+    started = node.work / "late-copy.log"
+    with started.open("wb") as out:
+        subprocess.run(  # --fork: it has no parent here, it outlives this command
+            ["setsid", "--fork", *node.join(), sys.executable, "-I", "-S", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            check=True,
+        )
+    deadline = time.monotonic() + COPY_SECONDS
+    while "copied" not in started.read_text():
+        if time.monotonic() > deadline:
+            raise LabError(f"{LATE.name} did not start: {started.read_text()[-300:]}")
+        time.sleep(0.05)
 
 
 def _stop_copying(node: Node) -> None:
