@@ -25,6 +25,11 @@ LOSSES = "\n".join(
     f'[HOSTS.{name}]\nat_most = 0\nunit = "{unit}"\nbecause = "jobs of the parties need it"'
     for name, unit in (("lost_lines", "lines"), ("lost_updates", "updates"))
 )
+SOON = '[HOSTS.seen_after]\nat_most = 1\nunit = "s"\nbecause = "jobs of the parties need it"'
+RATES = "\n".join(
+    f'[HOSTS.{name}]\nat_least = 1000\nunit = "GB/s"\nbecause = "more than any disk has"'
+    for name in ("write_rate", "read_rate")
+)
 SAVES = {'shared = "/shared"': 'shared = "/shared"\nsave_gb = 0.01'}
 SOAK = pytest.mark.soak(criterion="hosts")
 SHARING = ("unseen_files", "seen_after", "double_creations", "rename_gaps", "failed_shards")
@@ -147,10 +152,24 @@ def test_a_folder_that_is_some_seconds_late_is_no_place_for_lock_files(lab: Lab)
 
 
 @SOAK
-def test_locks_and_lines_of_a_late_folder_are_lost(lab: Lab) -> None:
+def test_what_is_agreed_of_a_late_folder_is_judged(lab: Lab) -> None:
     inject(lab, "shared", "2", "late")
-    record, _ = judge_storage(lab, "late-agreed", {}, LOSSES)
-    assert failed(record) >= {"double_creations", "lost_updates", "lost_lines"}
+    record, trial = judge_storage(lab, "late-agreed", {}, f"{LOSSES}\n{SOON}")
+    assert failed(record) == {"double_creations", "lost_updates", "lost_lines", "seen_after"}, (
+        trial.log.read_text()
+    )
+    found = {one.code: one.suspects for one in findings(record)}
+    assert found["HOST-STORAGE-LATE"] == ["node2"]
+    assert set(found) >= {"HOST-STORAGE-LOCK", "HOST-STORAGE-APPEND"}
+
+
+@SOAK
+def test_a_folder_that_is_slower_than_agreed_for_all_is_reported(lab: Lab) -> None:
+    contract = agreed(lab, {}, RATES)
+    record, trial = acceptance(lab, "rates", PROBE, "--tier", "standard", contract=contract)
+    assert failed(record) == {"write_rate", "read_rate"}, trial.log.read_text()
+    assert {one.code for one in findings(record)} == {"HOST-STORAGE-RATE"}
+    assert all(one.caught for result in record.results for one in result.controls)
 
 
 @pytest.mark.parametrize(
@@ -161,6 +180,7 @@ def test_locks_and_lines_of_a_late_folder_are_lost(lab: Lab) -> None:
                      "Read-only file system", marks=SOAK),
         pytest.param("private", "(its /run/seatrial-lab/storage/node1/own-shared)", marks=SOAK),
     ],
+    ids=["unmounted", "readonly", "private"],
 )  # fmt: skip
 def test_a_folder_that_goes_away_in_the_run_is_named(lab: Lab, kind: str, says: str) -> None:
     meeting = lab.home / "shared" / f"end-{kind}"
