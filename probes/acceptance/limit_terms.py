@@ -30,6 +30,7 @@ REACH = {
     "threads a rank": (2**22, "the kernel numbers no more threads on a machine"),
     "nodes": (20_000.0, "no cluster has more nodes"),
     "interfaces": (1.0, "NCCL starts over one interface of a node"),
+    "TFLOP/s": (1e6, "no GPU computes a thousand times as fast as an H100"),
     "raylets": (1e3, "no node holds a thousand clusters"),
 }
 

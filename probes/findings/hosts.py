@@ -301,6 +301,31 @@ HOSTS: dict[str, Entry] = {
         Cause.INFRASTRUCTURE,
         "Open the port on the named node: check `nft list ruleset`, `iptables -S`, security groups and network policies. Ray's ports can be fixed (`ray start --node-manager-port --object-manager-port --min-worker-port --max-worker-port`). Run `nc -vz ADDRESS PORT` from another node.",
     ),
+    "HOST-GPU-ERROR": Entry(
+        "A GPU, or the worker on it, fails while it computes.",
+        Cause.HARDWARE,
+        "Look for Xid in `dmesg -T` on the named node, and run `nvidia-smi -q -i UUID`. Out of memory: end the process that `nvidia-smi` lists. Otherwise drain the node, reset the GPU (`nvidia-smi -r -i UUID`) and run `dcgmi diag -r 3`.",
+    ),
+    "HOST-WRONG-SUM": Entry(
+        "A GPU computes wrong results and reports no error (silent data corruption).",
+        Cause.HARDWARE,
+        "Drain the named node. Run `dcgmi diag -r 4` there, and this probe again. Replace the GPU if a result is wrong again. Do not use checkpoints of jobs that ran on it. On a rehearsal compare the builds of torch and the CPUs.",
+    ),
+    "HOST-GPU-SLOW": Entry(
+        "A GPU is slower than others of its model, in two runs.",
+        Cause.HARDWARE,
+        "Run `nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE -i UUID` on the named node under load. Slow alone too: check power limit, clocks and ECC, then replace the GPU. Slow only with others: check cooling, power supplies and shared PCIe switches. The same slot on each node: check the cold plate, air duct and riser of that slot.",
+    ),
+    "HOST-GPU-RATE": Entry(
+        "A GPU computes or copies slower than was agreed.",
+        Cause.HARDWARE,
+        "Compare `nvidia-smi -q -d CLOCK,POWER -i UUID` on the named node with the order. Copies from and to the host: check `nvidia-smi -q -i UUID | grep -A6 'Link Width'`, the NUMA node of the GPU and the IOMMU. All GPUs alike: check the driver, the power limit and the agreed figure.",
+    ),
+    "HOST-GPU-DRIFT": Entry(
+        "A GPU becomes slower while it works.",
+        Cause.HARDWARE,
+        "Run `nvidia-smi -q -d TEMPERATURE,PERFORMANCE,POWER -l 5 -i UUID` on the named node under load. Check fans, air flow, coolant and the heat sink. Check that power supplies carry all GPUs at once.",
+    ),
     "HOST-HEAD": Entry(
         "Ray's head stopped answering during the probes. Ray ends every driver that waits for it.",
         Cause.INFRASTRUCTURE,

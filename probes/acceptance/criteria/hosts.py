@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from probes.acceptance.criteria import hosts_work
 from probes.acceptance.criteria.criterion import (
     Circumstances,
     Condition,
@@ -169,6 +170,7 @@ MEASURES = {
         "rank 0 of a torch job listens on a port that the kernel picks, unless MASTER_PORT is set",
         high=0,
     ),
+    **hosts_work.WORK,
 }
 
 HEALTH = (
@@ -217,6 +219,7 @@ CONTROLS = {
     "slow node": ("shard_write", "shard_read", "random_read", "write_rate", "read_rate"),
     "larger saves": ("checkpoint_room",),
     "lost mount": ("storage_lost",),
+    **hosts_work.CONTROLS,
 }
 NO_CONTROL = {
     "seen_after": "a file would have to be held back for longer than its limit, a minute, each time"
@@ -304,6 +307,7 @@ CONDITIONS: dict[str, Condition] = {
         lambda here: bool(here.terms.shared and here.terms.save_gb),
     ),
     **dict.fromkeys(("storage_lost", "lost mount"), lambda here: bool(here.terms.shared)),
+    **hosts_work.CONDITIONS,
 }
 DUTIES = (
     Duty(
@@ -359,12 +363,14 @@ DUTIES = (
         tuple(STORAGE),
         ("lost files", "careless node", "no folder", "slow node", "larger saves"),
     ),
+    *hosts_work.DUTIES,
 )
 
 HOSTS = CriterionRow(
     title="the machines are what was ordered, and healthy",
     how="machines, GPUs and software of every node: as ordered, the same everywhere, healthy; "
-    "limits, room, clock, names, ports and shared folder, as a job meets them",
+    "limits, room, clock, names, ports and shared folder, as a job meets them; sums and speed of "
+    "each GPU",
     measures=MEASURES,
     duties=DUTIES,
     controls=CONTROLS,

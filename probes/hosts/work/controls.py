@@ -1,0 +1,121 @@
+"""Controls of the work: the last accelerator computes wrongly, fails, is slow, and tires."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from probes.acceptance.measure import Recorder, Trial
+from probes.hosts.work.agreed_rates import AGREED, is_agreed, judge_agreed
+from probes.hosts.work.drift import judge_drift
+from probes.hosts.work.fleet import Accelerator, RunLength, Speed, WorkFleet
+from probes.hosts.work.speed_judge import SpeedRuns, judge_speed
+from probes.hosts.work.sum_judge import judge_errors, judge_sums
+from probes.hosts.work.sums import ELEMENT, SHAPE
+
+# How often the slowed accelerator makes each call.  On emulated ones others share its cores, so
+# that alone it is several times as fast.
+EXTRA, EMULATED_EXTRA = 2, 8
+MOST_EXTRA_WORK = 64  # where an agreed figure is far below what the accelerator does
+UNFOLLOWED = "no accelerator of the last node computed"
+
+
+def find_victim(fleet: WorkFleet) -> Accelerator | None:
+    """Find the last accelerator that computes; None if none does."""
+    working = [*fleet.working.values()]
+    return working[-1] if working else None
+
+
+def control_wrong_sums(
+    fleet: WorkFleet, sums: Mapping[str, Any], measure: Recorder, without: Container[str]
+) -> None:
+    """Check that a GEMM with one changed input element is detected, and one that fails."""
+    faults = {
+        "wrong element": (ELEMENT, "multiplies matrices with one changed element"),
+        "failing GEMM": (SHAPE, "multiplies a matrix that has a column too few"),
+    }
+    for name, (plant, text) in faults.items():
+        victim = find_victim(fleet)
+        if victim is None:
+            measure.control(name, f"the last accelerator {text}", None, saw=UNFOLLOWED)
+            continue
+        planted = fleet.check_sums([victim.key], plant)
+        trial = measure.trial()
+        found = {**sums, **planted}
+        judge_errors(fleet, found, [], trial)
+        judge_sums(fleet, found, trial, hashes="gemm_hash_differs" not in without)
+        fault = f"{victim.label} {text}"
+        located = victim.key in planted and is_located(trial, victim)
+        measure.control(name, fault, trial, located=located, without=without)
+
+
+def is_located(trial: Trial, victim: Accelerator) -> bool:
+    """Return whether a finding of the trial names the accelerator and its node."""
+    return any(
+        victim.label in one.statement and victim.node in one.suspects for one in trial.findings
+    )
+
+
+def control_slowed(
+    fleet: WorkFleet,
+    runs: SpeedRuns,
+    length: RunLength,
+    measure: Recorder,
+    without: Container[str],
+) -> None:
+    """Check that an accelerator that does each piece of work several times is detected."""
+    missing = {name for name in AGREED if not is_agreed(name, measure)}
+    if "slow_gpus" in without and len(missing) == len(AGREED):
+        return
+    victim = find_victim(fleet)
+    if victim is None or victim.key not in runs.first:
+        measure.control("slowed GPU", "the last accelerator is slowed", None, saw=UNFOLLOWED)
+        return
+    extra = extra_calls(fleet, runs.first[victim.key], measure)
+    slowed = fleet.measure_speed([victim.key], replace(length, rounds=1), extra)
+    trial = measure.trial()
+    first = {**runs.first, **slowed}
+    if "slow_gpus" not in without:
+        judge_speed(fleet, SpeedRuns(first, first, {**runs.alone, **slowed}), trial)
+    judge_agreed(fleet, first, trial)
+    fault = f"{victim.label} does each piece of work {extra} times"
+    located = victim.key in slowed and is_located(trial, victim)
+    skipped = missing | {name for name in ("slow_gpus",) if name in without}
+    measure.control("slowed GPU", fault, trial, located=located, without=skipped)
+
+
+def extra_calls(fleet: WorkFleet, speed: Speed, measure: Recorder) -> int:
+    """Compute how often a call is made, so that each rate is far below what is agreed.
+
+    It would be a quarter, but alone an accelerator is faster than with the others.
+    """
+    extra = EXTRA if fleet.on_gpu else EMULATED_EXTRA
+    for name, operation in AGREED.items():
+        limit = measure.contract.limit("HOSTS", name)
+        if limit and limit.low and operation in speed.typical:
+            extra = max(extra, math.ceil(4 * speed.typical[operation] / limit.low))
+    return min(extra, MOST_EXTRA_WORK)
+
+
+def control_tiring(
+    fleet: WorkFleet, parts: Sequence[Mapping[str, Speed]], length: RunLength, measure: Recorder
+) -> None:
+    """Check that an accelerator that does extra work at the end is detected."""
+    victim = find_victim(fleet)
+    if victim is None or not all(victim.key in part for part in parts):
+        measure.control("tiring GPU", "the last accelerator slows down", None, saw=UNFOLLOWED)
+        return
+    extra = EXTRA if fleet.on_gpu else EMULATED_EXTRA
+    slowed = fleet.measure_speed([victim.key], replace(length, rounds=1), extra)
+    trial = measure.trial()
+    third = math.ceil(len(parts) / 3)
+    tiring = [
+        {**part, **slowed} if number >= len(parts) - third else part
+        for number, part in enumerate(parts)
+    ]
+    judge_drift(fleet, tiring, trial)
+    fault = f"{victim.label} does each piece of work {extra} times at the end"
+    located = victim.key in slowed and is_located(trial, victim)
+    measure.control("tiring GPU", fault, trial, located=located)

@@ -1,0 +1,72 @@
+"""Runs the work of all accelerators: at once, again where some are slow, and these alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from probes.hosts.work.drift import STEADY
+from probes.hosts.work.fleet import RunLength, Speed, WorkFleet
+from probes.hosts.work.speed_judge import SpeedRuns, find_slow
+
+# The median of 3 rounds forgives one disturbance.  0.2 s is a hundred GEMMs of an H100.  On a CPU,
+# 0.1 s is one period of a cgroup's quota, and what is slow only with others is no fault.
+GPU_LENGTH, CPU_LENGTH = RunLength(3, 0.2), RunLength(2, 0.1)
+# Parts of the longer work, by tier: 10 s each.  After some minutes the temperature of a GPU is
+# steady.
+GPU_PARTS = {
+    "standard": (7, RunLength(10, 0.5, STEADY)),
+    "soak": (61, RunLength(10, 0.5, STEADY)),
+}
+CPU_PARTS = {
+    "standard": (6, RunLength(3, 0.2, STEADY)),
+    "soak": (13, RunLength(3, 0.2, STEADY)),
+}
+
+
+def run_length(fleet: WorkFleet) -> RunLength:
+    """Return how long one run is on this kind of accelerators."""
+    return GPU_LENGTH if fleet.on_gpu else CPU_LENGTH
+
+
+def run_work(fleet: WorkFleet) -> SpeedRuns:
+    """Measure all accelerators at once; if some are slow, all again, and then each of them alone.
+
+    Emulated accelerators share cores, so that a second run of all of them shows nothing more.
+    """
+    length = run_length(fleet)
+    keys = [*fleet.working]
+    first = fleet.measure_speed(keys, length)
+    slow = find_slow(fleet.accelerators, first, fleet.on_gpu)
+    suspects = list(dict.fromkeys(key for key, _ in slow))
+    if not suspects:
+        return SpeedRuns(first)
+    second = fleet.measure_speed(keys, length) if fleet.on_gpu else first
+    return SpeedRuns(first, second, measure_alone(fleet, suspects, length))
+
+
+def measure_alone(fleet: WorkFleet, suspects: list[str], length: RunLength) -> dict[str, Speed]:
+    """Measure suspects while no other accelerator of their node works.
+
+    Those of several nodes work at the same time.  Emulated ones share one machine, and work alone.
+    """
+    speeds: dict[str, Speed] = {}
+    waiting = list(suspects)
+    while waiting:
+        batch: dict[str, str] = {}  # by node
+        for key in waiting:
+            batch.setdefault(fleet.accelerators[key].node if fleet.on_gpu else "", key)
+        speeds |= fleet.measure_speed(batch.values(), length)
+        waiting = [key for key in waiting if key not in batch.values()]
+    return speeds
+
+
+def run_long(fleet: WorkFleet, tier: str) -> list[Mapping[str, Speed]]:
+    """Let all accelerators work for a minute (standard) or ten (soak), in parts."""
+    count, length = (GPU_PARTS if fleet.on_gpu else CPU_PARTS)[tier]
+    keys = [*fleet.working]
+    return [fleet.measure_speed(keys, length) for _ in range(count)]
+
+
+def long_length(fleet: WorkFleet, tier: str) -> RunLength:
+    """Return how long a part of the longer work is."""
+    return (GPU_PARTS if fleet.on_gpu else CPU_PARTS)[tier][1]
