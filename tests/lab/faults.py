@@ -17,6 +17,7 @@ from tests.lab.node import SHARED, Node
 from tests.lab.shell import LabError
 from tests.lab.storage_faults import STORAGE_FAULTS
 from tests.lab.system_faults import SYSTEM_FAULTS
+from tests.lab.work_faults import WORK_FAULTS
 
 RATE = r"\d+(\.\d+)?[kmg]bit"
 
@@ -338,6 +339,7 @@ FAULTS: dict[str, tuple[list[str], str, tuple[Action, Action]]] = {
     **NAME_FAULTS,
     **IMAGE_FAULTS,
     **STORAGE_FAULTS,
+    **WORK_FAULTS,
 }
 
 

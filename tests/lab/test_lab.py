@@ -98,6 +98,7 @@ def test_exec_hands_on_the_exit_code(lab: Lab) -> None:
         (["fault", "flap-link", "1", "1", "9999"], "up to an hour, as 1 of 6, found '1' of '9999'"),
         (["fault", "detour", "1", "1"], "a pair is two nodes"),
         (["fault", "duplicate-address", "3", "3"], "a pair is two nodes"),
+        (["fault", "gemm", "1", "slow"], "a GEMM is wrong or fails"),
         (["up", "--nodes", "5"], "is up with 4 nodes"),
         (["up", "--nodes", "4", "--nvml"], "NVML: no), 4 nodes (GPUs of each: 1; NVML: yes)"),
         (["fault", "flood"], "No such command"),

@@ -10,6 +10,7 @@ import pytest
 
 from probes.acceptance.cluster_terms import ClusterTerms
 from probes.acceptance.criteria import CRITERIA, RUN_ORDER
+from probes.acceptance.criteria.hosts_work import RATES
 from probes.acceptance.owed import (
     DUTIES,
     TIERS,
@@ -91,7 +92,8 @@ def test_what_is_conditional_is_owed_where_the_condition_holds() -> None:
     plain = names(here("soak", nodes=1, one_host=True, ip_fabric=False))
     full = names(here("soak", terms=ALL, on_gpu=True, agreed=AGREED))
     saves = {("SCALING", "checkpoint_overhead"), ("SCALING", "slow save")}
-    assert full - plain == CONDITIONAL - saves - {("SCALING", "tokens_per_s")}
+    agreed = {("SCALING", "tokens_per_s"), *(("HOSTS", name) for name in RATES)}
+    assert full - plain == CONDITIONAL - saves - agreed
     assert plain - full == {("SCALING", "tokens_per_s")}
     assert not names(here("quick")) & saves
     assert names(here("standard")) >= saves
@@ -139,6 +141,18 @@ def test_a_real_gpu_owes_the_speed_that_was_agreed(agreed: list[str], owed: set[
         if probe.criterion == "SCALING"
     ]
     assert {"mfu", "tokens_per_s"} & {*probe.measures} == owed
+
+
+@pytest.mark.parametrize("name", RATES)
+def test_a_rate_of_each_gpu_is_owed_where_it_was_agreed(name: str) -> None:
+    def names(*agreed: str, **changes: object) -> set[str]:
+        probes = owed_by(here(agreed=frozenset(agreed), **changes))
+        return {n for p in probes if p.criterion == "HOSTS" for n in [*p.measures, *p.controls]}
+
+    assert names(f"HOSTS.{name}") - names() == {name}
+    # One emulated accelerator has no other to be compared with, but an agreed figure.
+    assert names(f"HOSTS.{name}", nodes=1) - names(nodes=1) == {name, "slowed GPU"}
+    assert {"slow_gpus", "gemm_hash_differs"} <= names(nodes=1, on_gpu=True) - names(nodes=1)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,324 @@
+"""What a worker computes on its device.  Torch is real; a GPU is a stand-in."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from probes.hosts.work import device as devices
+from probes.hosts.work import operations, sums, worker
+from probes.hosts.work.device import CPU_SIZES, GPU_SIZES, WorkDevice
+from probes.hosts.work.peer_copies import COPY_BYTES, measure_peer_copies
+from probes.hosts.work.worker import AcceleratorWorker
+from tests.support.cuda_standin import UUID, StandInTorch
+
+SMALL = dataclasses.replace(
+    GPU_SIZES, gemm=64, sums=64, repeats=3, copy_bytes=4096, host_bytes=1024, calls=2
+)
+
+
+@pytest.fixture(autouse=True)
+def same_process() -> Iterator[None]:
+    """Leave the process as it was: its threads of torch, and its environment."""
+    threads = torch.get_num_threads()
+    with patch.dict(os.environ):
+        yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> StandInTorch:
+    """Torch with one GPU that is the CPU, and small sizes."""
+    stand_in = StandInTorch()
+    monkeypatch.setitem(sys.modules, "torch", stand_in)  # type: ignore[arg-type]
+    monkeypatch.setattr(devices, "GPU_SIZES", SMALL)
+    return stand_in
+
+
+@pytest.fixture
+def ray_context(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
+    """The accelerators that Ray gave to this worker."""
+    import ray
+
+    ids: dict[str, list[str]] = {}
+    context = SimpleNamespace(get_accelerator_ids=lambda: ids)
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
+    return ids
+
+
+@pytest.mark.parametrize("size", [SMALL.sums, CPU_SIZES.sums, GPU_SIZES.sums])
+def test_the_known_product_is_exact_in_every_type(size: int) -> None:
+    left, right, expected = sums.build_known(torch, min(size, 512))
+    _, _, total = sums.balanced_factors(size)
+    assert 0 < abs(total) <= sums.MOST_SUM
+    assert 0 < expected.abs().max() <= 256
+    assert expected.abs().min() > 0
+    assert left.abs().max() <= 4
+    assert right.abs().max() <= 4
+    assert torch.equal((left.double() @ right.double()).float(), expected)
+    for dtype in (torch.bfloat16, torch.float16):
+        assert torch.equal((left.to(dtype) @ right.to(dtype)).float(), expected)
+
+
+def test_a_cpu_adds_rightly_and_the_same_each_time() -> None:
+    device = WorkDevice(False)
+    assert sums.count_wrong_sums(device) == 0
+    first, *others = sums.hash_products(device)
+    assert set(others) == {first}
+    assert len(first) == 64
+    assert sums.hash_products(WorkDevice(False))[0] == first
+
+
+def test_one_changed_element_makes_a_row_wrong_and_other_bits() -> None:
+    device = WorkDevice(False)
+    assert sums.count_wrong_sums(device, sums.ELEMENT) == CPU_SIZES.sums
+    assert sums.hash_products(device, sums.ELEMENT) != sums.hash_products(device)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), 1.0])
+def test_a_wrong_element_of_one_repeat_is_counted(
+    bad: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, usual, calls = WorkDevice(False), torch.mm, []
+
+    def multiply(left: Any, right: Any) -> Any:
+        calls.append(left)
+        product = usual(left, right)
+        if len(calls) == 1:
+            product[5, 7] += bad
+        return product
+
+    monkeypatch.setattr(torch, "mm", multiply)
+    assert sums.count_wrong_sums(device) == 1
+    calls.clear()
+    assert len(set(sums.hash_products(device))) == 2
+
+
+def test_a_gpu_computes_in_bfloat16_and_pins_memory(gpu: StandInTorch) -> None:
+    device = WorkDevice(True)
+    assert device.dtype == torch.bfloat16
+    assert gpu.backends.cuda.matmul.allow_bf16_reduced_precision_reduction is False
+    assert os.environ.items() >= devices.SAME_SUMS.items()
+    assert sums.count_wrong_sums(device) == 0
+    assert sums.count_wrong_sums(device, sums.ELEMENT) == SMALL.sums
+    assert len(set(sums.hash_products(device))) == 1
+    built = list(operations.usable_operations(device, operations.build_operations(device)))
+    assert [one.name for one in built] == ["gemm", "hbm", "h2d", "d2h", "fp8"]
+    assert gpu.pinned == [SMALL.host_bytes]
+    amounts = {one.name: one.amount for one in built}
+    assert amounts["gemm"] == amounts["fp8"] == 2 * 64**3 / 1e12
+    assert amounts["hbm"] == 2 * 4096 / 1e9
+    assert amounts["h2d"] == amounts["d2h"] == 1024 / 1e9
+    assert len(gpu.waits) == len(built)
+
+
+def test_fp8_is_left_out_where_it_is_not_there(
+    gpu: StandInTorch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def names(stand_in: StandInTorch) -> list[str]:
+        monkeypatch.setitem(sys.modules, "torch", stand_in)  # type: ignore[arg-type]
+        device = WorkDevice(True)
+        built = operations.build_operations(device)
+        return [one.name for one in operations.usable_operations(device, built)]
+
+    four = ["gemm", "hbm", "h2d", "d2h"]
+    assert names(StandInTorch(capability=(8, 0))) == four
+    assert names(StandInTorch(capability=(8, 9))) == [*four, "fp8"]
+    amd, refuses = StandInTorch(), StandInTorch()
+    amd.version.hip = "6.4"
+    assert names(amd) == four
+    monkeypatch.setattr(refuses, "_scaled_mm", lambda *_, **__: 1 / 0)
+    assert names(refuses) == four
+
+
+def test_another_operation_that_fails_is_an_error() -> None:
+    device = WorkDevice(False)
+    broken = operations.TimedCall("hbm", lambda: 1 / 0, 1.0)
+    with pytest.raises(ZeroDivisionError):
+        list(operations.usable_operations(device, [broken]))
+
+
+def test_a_worker_without_a_gpu_does_not_compute_on_the_cpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", StandInTorch(gpus=0))  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="finds no GPU"):
+        WorkDevice(True)
+
+
+def test_a_rate_is_work_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(operations.time, "perf_counter", lambda: clock[0])
+
+    def work() -> None:
+        clock[0] += 0.25
+
+    device = WorkDevice(False)
+    slow = operations.TimedCall("gemm", work, 10.0)
+    assert operations.measure_rate(device, slow, 1.0) == 40.0
+    assert operations.measure_rate(device, slow, 1.0, extra=4) == 10.0
+    assert operations.measure_rates(device, [slow], 3, 0.1) == {"gemm": [40.0] * 3}
+
+
+def test_a_launch_is_timed_in_microseconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter([1.0, 1.5])
+    monkeypatch.setattr(operations.time, "perf_counter", lambda: next(ticks))
+    assert operations.measure_launch(WorkDevice(False)) == 500.0
+
+
+def test_a_worker_describes_a_cpu(ray_context: dict[str, list[str]]) -> None:
+    ray_context["GPU"] = ["3"]
+    one = AcceleratorWorker()
+    about = one.prepare(False)
+    model = devices.cpu_model()
+    assert (about["number"], about["error"], about["uuid"]) == ("3", "", "")
+    assert about["model"] == model
+    assert about["build"] == [model, torch.backends.cpu.get_cpu_capability(), torch.__version__]
+    assert one.check_sums() == {"error": "", "wrong": 0, "hashes": one.check_sums()["hashes"]}
+    speed = one.measure_speed(2, 0.001)
+    assert {name: len(rates) for name, rates in speed["rates"].items()} == dict.fromkeys(
+        ("gemm", "hbm", "h2d", "d2h"), 2
+    )
+    assert all(rate > 0 for rates in speed["rates"].values() for rate in rates)
+    assert speed["launch_us"] > 0
+    assert one.measure_speed(1, 0.001, 1, ("hbm",))["rates"].keys() == {"hbm"}
+    assert (speed["error"], speed["celsius"]) == ("", None)
+
+
+def test_a_worker_describes_a_gpu(
+    gpu: StandInTorch, ray_context: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    class Nvml:
+        NVMLError = RuntimeError
+        NVML_TEMPERATURE_GPU = 0
+
+        def nvmlInit(self) -> None:
+            asked.append("init")
+
+        def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
+            return uuid
+
+        def nvmlDeviceGetTemperature(self, gpu: str, sensor: int) -> int:
+            assert (gpu, sensor) == (f"GPU-{UUID}", 0)
+            return 67
+
+        def nvmlDeviceGetPciInfo(self, gpu: str) -> Any:
+            return SimpleNamespace(busId=b"00000000:1B:00.0")
+
+    monkeypatch.setattr(worker, "import_nvml", Nvml)
+    monkeypatch.setattr(worker, "bind_to_slot", asked.append)
+    one = AcceleratorWorker()
+    about = one.prepare(True)
+    assert (about["number"], about["error"], about["uuid"]) == ("0", "", f"GPU-{UUID}")
+    board = "NVIDIA H100 80GB HBM3"
+    assert about["build"][:5] == [board, "132 units", "9.0", torch.__version__, "13.0"]
+    assert "00000000:1B:00.0" in asked
+    assert one.measure_speed(1, 0.001)["celsius"] == 67.0
+
+
+def test_an_error_of_torch_is_an_answer(ray_context: dict[str, list[str]]) -> None:
+    one = AcceleratorWorker()
+    one.prepare(False)
+    answer = one.check_sums(sums.SHAPE)
+    assert "shapes cannot be multiplied" in answer["error"]
+    assert (answer["wrong"], answer["hashes"]) == (None, [])
+    one.operations = [operations.TimedCall("gemm", lambda: 1 / 0, 1.0)]
+    failed = {"error": "division by zero", "rates": {}, "launch_us": None, "celsius": None}
+    assert one.measure_speed(1, 0.001) == failed
+
+
+def test_a_worker_that_cannot_open_its_device_says_why(
+    ray_context: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", StandInTorch(gpus=0))  # type: ignore[arg-type]
+    about = AcceleratorWorker().prepare(True)
+    assert about == {"number": "0", "error": "torch finds no GPU that it can use"}
+
+
+def test_a_worker_without_torch_gives_no_answer(
+    ray_context: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)  # type: ignore[arg-type]
+    with pytest.raises(ImportError):
+        AcceleratorWorker().prepare(False)
+
+
+def test_an_error_is_described_in_one_line() -> None:
+    cuda = RuntimeError("CUDA error: unspecified launch failure\nCompile with TORCH_USE_CUDA_DSA")
+    assert worker.describe_failure(cuda) == "CUDA error: unspecified launch failure"
+    assert worker.describe_failure(MemoryError()) == "MemoryError"
+
+
+@pytest.mark.parametrize("error", [OSError, KeyError])
+def test_a_board_that_nvml_does_not_know(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Nvml:
+        NVMLError = KeyError
+
+        def nvmlInit(self) -> None:
+            raise error
+
+    monkeypatch.setattr(worker, "import_nvml", Nvml)
+    assert worker.ask_board("GPU-1", lambda nvml, board: 1) is None
+    assert worker.ask_board("", lambda nvml, board: 1) is None
+
+
+def test_a_worker_is_near_to_its_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = []
+    monkeypatch.setattr(devices.os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    monkeypatch.setattr(devices.os, "sched_setaffinity", lambda _, cpus: chosen.append(cpus))
+    folder = tmp_path / "0000:1b:00.0"
+    folder.mkdir()
+    (folder / "local_cpulist").write_text("2-3,8\n")
+    assert devices.bind_to_slot("00000000:1B:00.0", str(tmp_path)) == [2, 3]
+    (folder / "local_cpulist").write_text("8\n")
+    assert devices.bind_to_slot("00000000:1B:00.0", str(tmp_path)) == []
+    (folder / "local_cpulist").write_text("\n")
+    assert devices.bind_to_slot("00000000:1B:00.0", str(tmp_path)) == []
+    assert devices.bind_to_slot("", str(tmp_path)) == []
+    assert chosen == [{2, 3}]
+
+
+def test_a_cpu_has_a_name(tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text("processor : 0\nmodel name\t: AMD EPYC 9654 \nflags: x\n")
+    assert devices.cpu_model(str(tmp_path / "cpuinfo")) == "AMD EPYC 9654"
+    (tmp_path / "cpuinfo").write_text("processor : 0\n")
+    assert devices.cpu_model(str(tmp_path / "cpuinfo")) == "CPU"
+
+
+def test_a_uuid_is_written_as_nvml_writes_it() -> None:
+    uuids = [UUID, f"GPU-{UUID}", f"MIG-{UUID}", ""]
+    found = [devices.gpu_uuid(SimpleNamespace(uuid=uuid)) for uuid in uuids]
+    assert found == [f"GPU-{UUID}", f"GPU-{UUID}", f"MIG-{UUID}", ""]
+    assert devices.gpu_uuid(SimpleNamespace()) == ""
+
+
+def test_packages_that_are_there_are_listed() -> None:
+    (found,) = devices.package_versions(("pytest", "no-such-package"))
+    assert found.startswith("pytest ")
+
+
+def test_copies_between_all_gpus_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in = StandInTorch(gpus=3)
+    monkeypatch.setitem(sys.modules, "torch", stand_in)  # type: ignore[arg-type]
+    monkeypatch.setattr("probes.hosts.work.peer_copies.COPY_BYTES", COPY_BYTES // 2**12)
+    found = measure_peer_copies()
+    for source in range(3):
+        for target in range(3):
+            rate, direct = found["gbs"][source][target], found["direct"][source][target]
+            assert (rate is None) == (direct is None) == (source == target)
+            assert rate is None or rate > 0
+            assert direct is None or direct == (source < target)
+    assert set(stand_in.waits) == {0, 1, 2}

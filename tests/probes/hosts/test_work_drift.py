@@ -1,0 +1,119 @@
+"""HOSTS on GPUs that become slower under load."""
+
+from __future__ import annotations
+
+import pytest
+
+from reports.measurement import Verdict
+from tests.support.simulated_hosts import findings, not_passed, verdicts
+from tests.support.simulated_work import SimulatedWork, emulated, run_work
+
+COLD = 1.2  # a GPU that is not warm yet is faster
+
+
+@pytest.mark.near_miss("HOSTS.slowing_gpus")
+@pytest.mark.parametrize("on_gpu", [True, False])
+def test_sound_accelerators_pass_and_controls_are_caught(on_gpu: bool) -> None:
+    cluster = SimulatedWork() if on_gpu else emulated()
+    for gpu in cluster.every:
+        gpu.factors = [COLD, 1.0, 1.0, 0.97]
+    result = run_work(cluster, tier="standard")
+    assert result.verdict is Verdict.PASS
+    assert findings(result) == []
+    assert {one.name: one.caught for one in result.controls} == {
+        "wrong element": True,
+        "failing GEMM": True,
+        "tiring GPU": True,
+    }
+    names = {"work_errors", "gemm_wrong", "slowing_gpus"}
+    assert verdicts(result).keys() == {
+        f"{name} n{i}" for name in names for i in range(len(cluster.gpus))
+    }
+
+
+def test_a_gpu_that_tires_is_named_with_its_temperature() -> None:
+    cluster = SimulatedWork()
+    gpu = cluster.gpus[1][3]
+    gpu.factors, gpu.celsius = [1.0, 1.0, 1.0, 0.95, 0.9, 0.9], [40.0, 60.0, 75.0, 87.0]
+    result = run_work(cluster, tier="standard")
+    assert not_passed(result) == {"slowing_gpus n1": "FAIL"}
+    assert findings(result) == [("HOST-GPU-DRIFT", ["n1"])]
+    assert result.findings[0].statement == (
+        "GPU 3 (GPU-1-3) on n1: GEMM went from 680 TFLOP/s to 612 TFLOP/s, 90 % of it; copy in its "
+        "memory went from 2900 GB/s to 2610 GB/s, 90 % of it, at 40 and then 87 degrees "
+        "Celsius"
+    )
+
+
+@pytest.mark.parametrize(("end", "verdict"), [(0.951, Verdict.PASS), (0.949, Verdict.FAIL)])
+def test_the_last_third_is_compared_with_the_first(end: float, verdict: Verdict) -> None:
+    cluster = SimulatedWork()
+    cluster.gpus[0][0].factors = [1.0, 1.0, 1.0, 1.0, 1.0, end, end]
+    assert run_work(cluster, tier="standard").verdict is verdict
+
+
+def test_all_gpus_that_tire_are_named() -> None:
+    cluster = SimulatedWork()
+    for gpu in cluster.every:
+        gpu.factors = [1.0, 1.0, 1.0, 0.8]
+    result = run_work(cluster, tier="standard")
+    assert findings(result) == [("HOST-GPU-DRIFT", [f"n{i}"]) for i in range(3)]
+
+
+@pytest.mark.near_miss("HOSTS.slowing_gpus")
+def test_a_machine_that_slows_all_emulated_accelerators_is_not_theirs() -> None:
+    cluster = emulated()
+    for gpu in cluster.every:
+        gpu.factors = [1.0, 1.0, 0.4]
+    assert run_work(cluster, tier="standard").verdict is Verdict.PASS
+
+
+def test_an_emulated_accelerator_that_tires_is_named() -> None:
+    cluster = emulated()
+    cluster.gpus[2][0].factors = [1.0, 1.0, 0.6, 0.3]
+    result = run_work(cluster, tier="standard")
+    assert not_passed(result) == {"slowing_gpus n2": "FAIL"}
+    assert findings(result) == [("HOST-GPU-DRIFT", ["n2"])]
+
+
+def test_a_gpu_that_stops_in_between_is_named_and_proves_nothing() -> None:
+    cluster = SimulatedWork()
+    cluster.gpus[1][3].errors["measure_speed"] = "CUDA error: unspecified launch failure"
+    result = run_work(cluster, tier="soak")
+    assert not_passed(result) == {"slowing_gpus n1": "UNPROVEN", "work_errors n1": "FAIL"}
+    assert findings(result) == [("HOST-GPU-ERROR", ["n1"])]
+
+
+def test_a_wrong_sum_after_long_work_is_named() -> None:
+    cluster = SimulatedWork()
+    cluster.gpus[1][3].wrong = 1
+    result = run_work(cluster, tier="standard")
+    assert not_passed(result) == {"gemm_wrong n1": "FAIL"}
+
+
+def test_work_lasts_as_long_as_its_tier() -> None:
+    for tier, parts in (("standard", 7), ("soak", 61)):
+        cluster = SimulatedWork(1, 2)
+        run_work(cluster, tier=tier)
+        assert cluster.gpus[0][0].asked == [(10, 0.5, 1, False)] * parts
+
+
+@pytest.mark.near_miss("HOSTS.slowing_gpus")
+def test_one_slow_part_of_long_work_is_forgiven() -> None:
+    cluster = SimulatedWork(1, 2)
+    cluster.gpus[0][0].factors = [1.0] * 60 + [0.5]
+    assert run_work(cluster, tier="soak").verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize("is_silent", [True, False])
+def test_why_an_accelerator_was_not_followed(is_silent: bool) -> None:
+    cluster = SimulatedWork()
+    gpu = cluster.gpus[1][3]
+    if is_silent:
+        gpu.silent.add("measure_speed")
+    else:
+        gpu.errors["measure_speed"] = "CUDA error: launch failure"
+    result = run_work(cluster, tier="standard")
+    notes = {one.note for one in result.measurements if one.name == "slowing_gpus"}
+    silent = "GPU 3 (GPU-1-3) on n1 gives no answer: no answer within 60 s"
+    assert (silent if is_silent else "CUDA error: launch failure") in notes
