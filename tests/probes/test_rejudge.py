@@ -178,7 +178,7 @@ def test_what_is_owed_under_a_term_depends_on_that_term() -> None:
 
 
 OTHER_TERMS = [
-    ("rails = 8", ["FABRIC"], "measured with rails = 4, the contract has 8"),
+    ("rails = 8", ["FABRIC", "HOSTS"], "measured with rails = 4, the contract has 8"),
     ('management = "eth1"', ["FABRIC"], "measured without management, the contract has 'eth1'"),
     ("management_gbps = 25", ["FABRIC"], "without management_gbps, the contract has 25.0"),
     ('shards = "/data"', ["SCALING"], "measured without shards, the contract has '/data'"),
