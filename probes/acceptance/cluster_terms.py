@@ -56,6 +56,9 @@ class ClusterTerms(BaseModel):
     `host_names` is whether jobs address nodes by host name.  Ray does not need it, and pods of
     Kubernetes do not resolve each other's names.
 
+    `authentication` is "token" where each order to Ray must need the cluster's token.  Without it
+    the parties trust the network: whether a stranger reaches Ray is not judged.
+
     `fabric` is the interface that must carry gradients (of several Ethernet ports, their bond), or
     "rdma".  `line_rate_gbps` is the rate of one rail, and `rails` the number of rails of a node.
     `management_gbps` is the rate of the interface `management`, where its devices do not report it.
@@ -88,6 +91,7 @@ class ClusterTerms(BaseModel):
     dcgm_diag: bool = False
     ray_client_port: int | None = Field(default=None, ge=1, le=MAX_PORT)
     host_names: bool = False
+    authentication: Literal["token"] | None = None
     fabric: str | None = None
     management: str | None = None
     management_gbps: float | None = Field(default=None, gt=0, le=MAX_GBPS)

@@ -24,6 +24,7 @@ REACH = {
     "names": (1.0, "a node has one own name"),
     "connections": (1e6, "20,000 nodes try fewer, for each connects to some 30 others"),
     "tokens/s per rank": (1e9, "no accelerator trains a billion tokens in a second"),
+    "entrances": (1e5, "20,000 nodes have a raylet and an agent each, and the head three more"),
     "files": (2**30, "the kernel allows no process more open files"),
     "GiB": (1e6, "no node has a million GiB of memory"),
     "MiB": (2.0**30, "no node has so much memory"),

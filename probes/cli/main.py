@@ -11,6 +11,7 @@ import click
 
 from probes.cli.contract import contract
 from probes.cli.errors import PATH_TYPE, CommandGroup, UsageError
+from probes.cli.reach import reach
 from probes.cli.report import compare, rejudge, report, show
 from probes.cli.run import run
 from probes.cli.scaling import scaling
@@ -26,7 +27,7 @@ def main() -> None:
     """
 
 
-for command in (compare, contract, rejudge, report, run, scaling, show, sign, verify):
+for command in (compare, contract, reach, rejudge, report, run, scaling, show, sign, verify):
     main.add_command(command)
 
 

@@ -14,8 +14,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from probes.cluster.access.auth_mode import TokenProblem, follow_auth_mode
 from probes.cluster.cleanup import CleanupProcess
-from probes.cluster.dashboard import find_dashboard
+from probes.cluster.dashboard import find_dashboard, own_dashboard
 from probes.cluster.embedded import LocalCluster
 from probes.cluster.gpus.xid_events import XidWatch
 from probes.cluster.node_affinity import on_node
@@ -110,6 +111,11 @@ class Cluster:
     def _join(self) -> None:
         import ray
 
+        try:
+            if self.kind != "local":  # it has the driver's own variables
+                follow_auth_mode(self.address)
+        except TokenProblem as problem:
+            raise ClusterUnreachable(str(problem)) from None
         folders = [str(ROOT / name) for name in PACKAGES]
         try:
             ray.init(
@@ -154,6 +160,11 @@ class Cluster:
         client_host = self.address.removeprefix("ray://").rsplit(":", 1)[0]
         return find_dashboard(client_host if self.kind == "client" else "")
 
+    @cached_property
+    def own_dashboard(self) -> str:
+        """Address of the dashboard as the head's node reaches it; empty if there is none."""
+        return own_dashboard()
+
     @property
     def nodes(self) -> list[dict[str, Any]]:
         """Live nodes that take part, as in `known_nodes`.
@@ -186,6 +197,7 @@ class Cluster:
                 "ports": {
                     "raylet": node.get("NodeManagerPort"),
                     "object manager": node.get("ObjectManagerPort"),
+                    "metrics": node.get("MetricsExportPort"),
                 },
                 "alive": bool(node["Alive"]),
                 "head": "node:__internal_head__" in node["Resources"],

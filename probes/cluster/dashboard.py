@@ -21,17 +21,21 @@ def find_dashboard(host: str = "") -> str:
     `host` replaces the host that the cluster names, which a remote client may not reach.  The
     shell's own address (a tunnel, an ingress) is used only if it leads to the same cluster.
     """
-    from ray._private.services import get_webui_url_from_internal_kv
-
     named = os.environ.get(ADDRESS_VARIABLE, "").rstrip("/")
     if named and leads_to_session(named, _session_name()):
         return named
+    own = own_dashboard()
+    port = urlsplit(own).port
+    return f"http://{host}:{port}" if host and port else own
+
+
+def own_dashboard() -> str:
+    """Read the address that the joined cluster gives its dashboard; "" if it has none."""
+    from ray._private.services import get_webui_url_from_internal_kv
+
     # Not ray.get_dashboard_url(): there another shell variable would override the result.
     url = get_webui_url_from_internal_kv()
-    if not url:
-        return ""
-    parts = urlsplit(url if "://" in url else f"http://{url}")
-    return f"http://{host}:{parts.port}" if host and parts.port else f"http://{parts.netloc}"
+    return f"http://{urlsplit(url if '://' in url else f'http://{url}').netloc}" if url else ""
 
 
 def _session_name() -> str:

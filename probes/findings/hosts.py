@@ -326,6 +326,21 @@ HOSTS: dict[str, Entry] = {
         Cause.HARDWARE,
         "Run `nvidia-smi -q -d TEMPERATURE,PERFORMANCE,POWER -l 5 -i UUID` on the named node under load. Check fans, air flow, coolant and the heat sink. Check that power supplies carry all GPUs at once.",
     ),
+    "HOST-AUTH-OPEN": Entry(
+        "An entrance of Ray takes orders without the cluster's token, so anyone who reaches it runs code.",
+        Cause.INFRASTRUCTURE,
+        "Run `ray get-auth-token --generate` once. Copy its file to every node and driver. Export RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH before `ray start` on every node, then restart Ray. If a proxy adds the token to requests, let it ask for a login of its own.",
+    ),
+    "HOST-AUTH-DIFFERS": Entry(
+        "An entrance of Ray asks for a token that the cluster does not have, or refuses the cluster's own.",
+        Cause.INFRASTRUCTURE,
+        "Compare RAY_AUTH_MODE and the token (`ray get-auth-token`) on the named nodes with those of the head. Set the same on all nodes, then restart Ray there.",
+    ),
+    "HOST-PUBLIC": Entry(
+        "Ray listens at a globally routable address, and asks for no token there.",
+        Cause.INFRASTRUCTURE,
+        "Try the named port from a machine outside: `seatrial reach ADDRESS`. If it is reached, close it in the firewall, or start Ray with token authentication. If the firewall is agreed, give HOSTS.public_entrances a limit in the contract.",
+    ),
     "HOST-HEAD": Entry(
         "Ray's head stopped answering during the probes. Ray ends every driver that waits for it.",
         Cause.INFRASTRUCTURE,

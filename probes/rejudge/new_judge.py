@@ -45,6 +45,8 @@ TERM_MEASURES: dict[str, dict[str, tuple[str, ...]]] = {
         "SCALING": ("checkpoint_overhead",),
     },
     "host_names": {"HOSTS": ("names_unresolved",)},
+    # What an entrance must do depends on it.
+    "authentication": {"HOSTS": ("wrong_entrances", "stranger_jobs", "public_entrances")},
     "fabric": {"FABRIC": (), "HOSTS": ("locked_memory", "rdma_closed")},  # for RDMA alone
     "management": {"FABRIC": BY_CONTROL},  # the control forces the bytes onto it
     "management_gbps": {"FABRIC": BY_CONTROL},  # the control's bandwidth depends on it

@@ -13,10 +13,14 @@ import click
 
 from tests.lab.faults import FAULTS, clear, inject
 from tests.lab.lab import Lab
+from tests.lab.node import AUTH_TOKEN
 from tests.lab.shell import LabError
 
 GPUS = click.option("--gpus", default=1, show_default=True, help="Emulated accelerators per node.")
 NVML = click.option("--nvml", is_flag=True, help="A stand-in NVML on each node shows its GPUs.")
+AUTH = click.option(
+    "--auth", type=click.Choice([AUTH_TOKEN]), help="Ray asks for a token (file `auth_token`)."
+)
 ANYTHING: dict[str, Any] = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
 
@@ -34,10 +38,11 @@ def main(context: click.Context, name: str) -> None:
 @click.option("--management", default="200mbit", show_default=True, help="Rate of eth0.")
 @GPUS
 @NVML
+@AUTH
 @click.pass_obj
-def up(lab: Lab, nodes: int, fabric: str, management: str, gpus: int, nvml: bool) -> None:
+def up(lab: Lab, nodes: int, fabric: str, management: str, auth: str | None, **size: Any) -> None:
     """Start the lab; does nothing when it is up."""
-    lab.up(nodes, fabric, management, gpus, nvml)
+    lab.up(nodes, fabric, management, size["gpus"], size["nvml"], auth or "")
     click.echo(f"lab {lab.name}: {nodes} nodes up")
 
 
@@ -71,13 +76,14 @@ def exec_(lab: Lab, node: str, command: tuple[str, ...]) -> None:
 @click.option("--nodes", default=4, show_default=True)
 @GPUS
 @NVML
+@AUTH
 @click.argument("command", nargs=-1, required=True)
 @click.pass_obj
-def run(lab: Lab, nodes: int, gpus: int, nvml: bool, command: tuple[str, ...]) -> None:
+def run(lab: Lab, command: tuple[str, ...], nodes: int, auth: str | None, **size: Any) -> None:
     """Up, COMMAND on node 0, down; COMMAND's exit code is ours."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        lab.up(nodes, gpus=gpus, with_nvml=nvml)
+        lab.up(nodes, gpus=size["gpus"], with_nvml=size["nvml"], auth=auth or "")
         code = _foreground(lab, "0", command)
     finally:
         lab.down()

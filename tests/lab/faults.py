@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from tests.lab import network, nvml
+from tests.lab.access_faults import ACCESS_FAULTS
 from tests.lab.image_faults import IMAGE_FAULTS
 from tests.lab.lab import Lab
 from tests.lab.link_faults import LINK_FAULTS, Action
@@ -340,6 +341,7 @@ FAULTS: dict[str, tuple[list[str], str, tuple[Action, Action]]] = {
     **IMAGE_FAULTS,
     **STORAGE_FAULTS,
     **WORK_FAULTS,
+    **ACCESS_FAULTS,
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 import shutil
 import subprocess
 import time
@@ -11,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.lab import cgroups, network, nvml
-from tests.lab.node import PORT, SHARED, Node
+from tests.lab.node import PORT, SHARED, Node, token_file
 from tests.lab.shell import LabError, require_machine, sh
 
 HOMES = Path("/run/seatrial-lab")
+SIZE_KEYS = ("nodes", "gpus", "nvml", "auth")  # of the state file: what `up` was asked for
 
 READY = """
 import sys, time
@@ -64,8 +66,10 @@ class Lab:
     @property
     def nodes(self) -> list[Node]:
         """All nodes, on or off."""
-        size, gpus, with_nvml = (self.state[key] for key in ("nodes", "gpus", "nvml"))
-        return [Node(self.name, index, self.home, size, gpus, with_nvml) for index in range(size)]
+        size, gpus, with_nvml, auth = (self.state[key] for key in SIZE_KEYS)
+        return [
+            Node(self.name, index, self.home, size, gpus, with_nvml, auth) for index in range(size)
+        ]
 
     def node(self, word: str | int) -> Node:
         """Return a node by index or name (`2`, `node2`). Raises LabError if there is none."""
@@ -88,15 +92,17 @@ class Lab:
         management: str = "200mbit",
         gpus: int = 1,
         with_nvml: bool = False,
+        auth: str = "",
     ) -> None:
         """Start the lab, or do nothing when it is up with these nodes and has no faults.
 
-        Raises LabError when it is up with other nodes, or cannot start.
+        `auth` is "token" for Ray's token authentication, with a new token in `auth_token` of the
+        lab's folder.  Raises LabError when it is up with other nodes, or cannot start.
         """
         require_machine(compiler=with_nvml)
         if not 1 <= nodes <= 64:
             raise LabError(f"a lab has 1 to 64 nodes, found {nodes}")
-        if self.state_file.exists() and self._whole([nodes, gpus, with_nvml]):
+        if self.state_file.exists() and self._whole([nodes, gpus, with_nvml, auth]):
             return
         self.down()
         (self.home / "shared").mkdir(parents=True)
@@ -104,7 +110,10 @@ class Lab:
             MADE_SHARED.touch()
             Path(SHARED).mkdir()
         rates = {"fab0": fabric, "eth0": management}
-        self.write(nodes=nodes, gpus=gpus, nvml=with_nvml, rates=rates, faults=[])
+        self.write(nodes=nodes, gpus=gpus, nvml=with_nvml, auth=auth, rates=rates, faults=[])
+        if auth:
+            token_file(self.home).touch(mode=0o600)
+            token_file(self.home).write_text(secrets.token_hex(32))
         try:
             if with_nvml:
                 nvml.build_library(self.home)
@@ -114,8 +123,8 @@ class Lab:
             self.down()
             raise
 
-    def _whole(self, wanted: list[int]) -> bool:
-        found = [self.state[key] for key in ("nodes", "gpus", "nvml")]
+    def _whole(self, wanted: list[Any]) -> bool:
+        found = [self.state[key] for key in SIZE_KEYS]
         alive = all(node.pid for node in self.nodes)
         if alive and found != wanted:
             raise LabError(
@@ -227,8 +236,9 @@ class Lab:
         return [cgroups.NodeGroup(self.name, int(p.name.removeprefix("node"))) for p in found]
 
 
-def _size_text(nodes: int, gpus: int, nvml: int) -> str:
-    return f"{nodes} nodes (GPUs of each: {gpus}; NVML: {'yes' if nvml else 'no'})"
+def _size_text(nodes: int, gpus: int, nvml: bool, auth: str) -> str:
+    asks = f"; authentication: {auth}" if auth else ""
+    return f"{nodes} nodes (GPUs of each: {gpus}; NVML: {'yes' if nvml else 'no'}{asks})"
 
 
 def _logs(nodes: list[Node]) -> str:

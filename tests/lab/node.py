@@ -19,20 +19,34 @@ from tests.support.paths import REPO
 PORT = 6379
 DEATH_SECONDS = 20  # until killed processes are gone: far more than a busy machine takes
 SHARED = "/shared"
+AUTH_TOKEN = "token"  # Ray's token authentication, as RAY_AUTH_MODE has it
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def token_file(home: Path) -> Path:
+    """Return the file with the token of a lab; nodes read it under the same path."""
+    return home / "auth_token"
 
 
 class Node:
     """Node `index` of lab `lab`; `home` is the lab's folder on the host.
 
-    `nvml` is whether its processes find the stand-in NVML.
+    `nvml` is whether its processes find the stand-in NVML.  `auth` is "token" where Ray asks for
+    a token.
     """
 
     def __init__(
-        self, lab: str, index: int, home: Path, nodes: int, gpus: int = 1, nvml: bool = False
+        self,
+        lab: str,
+        index: int,
+        home: Path,
+        nodes: int,
+        gpus: int = 1,
+        nvml: bool = False,
+        auth: str = "",
     ) -> None:
         self.lab, self.index, self.home, self.nodes, self.gpus = lab, index, home, nodes, gpus
-        self.has_nvml = nvml
+        self.has_nvml, self.auth = nvml, auth
         self.name = f"node{index}"
         self.group = NodeGroup(lab, index)
         self.work = home / self.name
@@ -55,7 +69,7 @@ class Node:
         }
         # GPUs are emulated, whatever the host has: Ray counts these ids, CUDA stops at the first.
         no_gpus = {"CUDA_VISIBLE_DEVICES": ",".join(str(-1 - gpu) for gpu in range(self.gpus))}
-        return {
+        variables = {
             **(stand_in if self.has_nvml else no_gpus),
             "PATH": f"{Path(sys.executable).parent}:{SYSTEM_PATH}",
             "HOME": "/root",
@@ -63,8 +77,7 @@ class Node:
             **dict.fromkeys(names, interface),
             "OMP_NUM_THREADS": "1",
             "RAY_USAGE_STATS_ENABLED": "0",
-            # Ray 2.60 asks for a token where it finds one in HOME; the lab has no way in or out.
-            "RAY_AUTH_MODE": "disabled",
+            **self.auth_variables(),
             # Two cores run the complete lab: no idle workers, and a lost node is seen in seconds.
             "RAY_prestart_worker_first_driver": "0",
             "RAY_health_check_period_ms": "1000",
@@ -72,10 +85,22 @@ class Node:
             "RAY_health_check_failure_threshold": "3",
             **self.planted.get("environment", {}),
         }
+        return {name: value for name, value in variables.items() if value is not None}
+
+    def auth_variables(self) -> dict[str, str]:
+        """Return the variables of Ray's authentication, for `ray start` and for a driver."""
+        if self.auth == AUTH_TOKEN:
+            path = str(token_file(self.home))
+            return {"RAY_AUTH_MODE": AUTH_TOKEN, "RAY_AUTH_TOKEN_PATH": path}
+        # Ray 2.60 asks for a token where it finds one in HOME; the lab has no way in or out.
+        return {"RAY_AUTH_MODE": "disabled"}
 
     @property
     def planted(self) -> dict[str, Any]:
-        """What a fault changed in how Ray starts: `environment`, and words `before` the command."""
+        """What a fault changed in how Ray starts: `environment`, and words `before` the command.
+
+        A variable that is None is not set.
+        """
         path = self.work / "planted.json"
         return dict(json.loads(path.read_text())) if path.exists() else {}
 

@@ -101,6 +101,8 @@ def test_exec_hands_on_the_exit_code(lab: Lab) -> None:
         (["fault", "gemm", "1", "slow"], "a GEMM is wrong or fails"),
         (["up", "--nodes", "5"], "is up with 4 nodes"),
         (["up", "--nodes", "4", "--nvml"], "NVML: no), 4 nodes (GPUs of each: 1; NVML: yes)"),
+        (["up", "--nodes", "4", "--auth", "token"], "NVML: no; authentication: token) were asked"),
+        (["fault", "open-dashboard"], "asks for no token: start it with `up --auth token`"),
         (["fault", "flood"], "No such command"),
     ],
 )

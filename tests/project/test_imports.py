@@ -32,7 +32,7 @@ DIRECTIONS: dict[str, dict[str, set[str]]] = {
         "probe_report": set(),
         "plugin": JUDGING
         | {"rejudge", "option_twins", "probe_report", "tracebacks", "least_versions"},
-        "cli": {"scaling", "rejudge", "acceptance", "nccl", "findings"},
+        "cli": {"scaling", "rejudge", "acceptance", "nccl", "findings", "cluster"},
     },
     "scaling": {
         "bounds": set(),

@@ -31,14 +31,16 @@ Planted = tuple[str, str] | None  # a plugin of tests/faults/launchers, and whic
 
 
 @contextmanager
-def lab_of(nodes: int, name: str, gpus: int = 1, with_nvml: bool = False) -> Iterator[Lab]:
+def lab_of(
+    nodes: int, name: str, gpus: int = 1, with_nvml: bool = False, auth: str = ""
+) -> Iterator[Lab]:
     """Start a lab and remove it at the end; if there can be none, skip the test with the reason."""
     try:
         require_machine(compiler=with_nvml)
     except LabError as missing:
         pytest.skip(f"NOT RUN: {missing}")  # reported: nothing here is proven without a lab
     lab = Lab(name)
-    lab.up(nodes, gpus=gpus, with_nvml=with_nvml)
+    lab.up(nodes, gpus=gpus, with_nvml=with_nvml, auth=auth)
     try:
         yield lab
     finally:

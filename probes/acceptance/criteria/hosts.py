@@ -10,6 +10,7 @@ from probes.acceptance.criteria.criterion import (
     Duty,
     Measure,
     default_measure,
+    doubted,
     none_of,
 )
 
@@ -79,6 +80,18 @@ STORAGE = {
     "read_rate": Measure("GB/s", better="higher"),
     "checkpoint_room": default_measure(
         "saves", "a save is complete before the older of two is removed", low=3
+    ),
+}
+
+# Orders to Ray run code on its nodes.
+EXPOSURE = {
+    "wrong_entrances": none_of(
+        "entrances", "with token authentication each needs the token; without it none asks for one"
+    ),
+    "stranger_jobs": none_of("jobs", "with token authentication, Ray runs no job without a token"),
+    # UNPROVEN and never failed: no node sees a firewall that may keep strangers out.
+    "public_entrances": doubted(
+        default_measure("entrances", "anyone who reaches it without a token runs code", high=0)
     ),
 }
 
@@ -171,6 +184,7 @@ MEASURES = {
         high=0,
     ),
     **hosts_work.WORK,
+    **EXPOSURE,
 }
 
 HEALTH = (
@@ -220,9 +234,11 @@ CONTROLS = {
     "larger saves": ("checkpoint_room",),
     "lost mount": ("storage_lost",),
     **hosts_work.CONTROLS,
+    "other entrance": ("wrong_entrances", "stranger_jobs"),
 }
 NO_CONTROL = {
-    "seen_after": "a file would have to be held back for longer than its limit, a minute, each time"
+    "seen_after": "a file would have to be held back for longer than its limit, a minute, each time",
+    "public_entrances": "a node gets no globally routable address for a test",
 }
 
 
@@ -282,6 +298,8 @@ CONDITIONS: dict[str, Condition] = {
     **dict.fromkeys(("nccl_interface", "loopback interface"), _has_machines),
     **dict.fromkeys(("image_differences", "other image"), _has_machines),
     **dict.fromkeys(("egress_closed", "closed target"), lambda here: bool(here.terms.egress)),
+    "stranger_jobs": lambda here: here.terms.authentication == "token",
+    "public_entrances": lambda here: not here.one_host,
     **dict.fromkeys(("ray_client", "closed client"), lambda here: bool(here.terms.ray_client_port)),
     "model_differences": lambda here: bool(here.terms.model_files),
     "changed file": lambda here: bool(here.terms.model_files) and here.nodes > 1,
@@ -364,13 +382,19 @@ DUTIES = (
         ("lost files", "careless node", "no folder", "slow node", "larger saves"),
     ),
     *hosts_work.DUTIES,
+    Duty(
+        "hosts/exposure/test_exposure.py::test_entrances_keep_to_the_authentication",
+        "quick",
+        tuple(EXPOSURE),
+        ("other entrance",),
+    ),
 )
 
 HOSTS = CriterionRow(
     title="the machines are what was ordered, and healthy",
     how="machines, GPUs and software of every node: as ordered, the same everywhere, healthy; "
-    "limits, room, clock, names, ports and shared folder, as a job meets them; sums and speed of "
-    "each GPU",
+    "limits, room, clock, names, ports, entrances and shared folder, as a job meets them; sums "
+    "and speed of each GPU",
     measures=MEASURES,
     duties=DUTIES,
     controls=CONTROLS,

@@ -30,6 +30,7 @@ ALL = ClusterTerms(
     shared="/shared",
     save_gb=100,
     host_names=True,
+    authentication="token",
     queue="kueue",
     gpu_model="NVIDIA H100",
     gpu_memory_gib=79,

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from probes.cluster import cluster
+from probes.cluster.access.auth_mode import TokenProblem
 from probes.cluster.cluster import Cluster, ClusterUnreachable, VersionMismatch
 
 
@@ -18,6 +19,7 @@ def join(monkeypatch: pytest.MonkeyPatch, error: Exception) -> Cluster:
         raise error
 
     monkeypatch.setattr("ray.init", refuse)
+    monkeypatch.setattr(cluster, "follow_auth_mode", lambda address: None)
     monkeypatch.setattr(cluster, "CleanupProcess", lambda: SimpleNamespace(close=lambda: None))
     return Cluster("10.0.0.1:6379", "ray")
 
@@ -39,3 +41,26 @@ def test_a_cluster_that_does_not_answer(error: Exception, monkeypatch: pytest.Mo
     words = " ".join(str(error).split())
     with pytest.raises(ClusterUnreachable, match=f"10.0.0.1:6379 cannot be joined: {words}"):
         join(monkeypatch, error)
+
+
+def test_a_token_that_is_missing_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(address: str) -> None:
+        raise TokenProblem(f"the cluster at {address} asks for a token")
+
+    monkeypatch.setattr(cluster, "CleanupProcess", lambda: SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(cluster, "follow_auth_mode", refuse)
+    with pytest.raises(ClusterUnreachable, match=r"^the cluster at 10.0.0.1:6379 asks"):
+        Cluster("10.0.0.1:6379", "ray")
+
+
+def test_an_embedded_cluster_has_the_drivers_own_variables(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("ray.init", lambda *_, **__: None)
+    monkeypatch.setattr(cluster, "CleanupProcess", lambda: SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(cluster, "follow_auth_mode", asked.append)
+    Cluster("10.0.0.1:6379", "local")
+    assert asked == []
+    Cluster("10.0.0.1:6379", "ray")
+    assert asked == ["10.0.0.1:6379"]

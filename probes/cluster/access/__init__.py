@@ -1,0 +1,1 @@
+"""How Ray's entrances treat requests, with the cluster's token and without."""

@@ -1,0 +1,1 @@
+"""HOSTS: who can give orders to Ray, and where Ray listens."""

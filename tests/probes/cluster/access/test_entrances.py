@@ -1,0 +1,191 @@
+"""What an entrance does with a request without a token, with a wrong one, and with the right."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+from typing import Any
+
+import grpc
+import pytest
+
+from probes.cluster.access import entrances
+from probes.cluster.access.entrances import (
+    AGENT,
+    DASHBOARD,
+    GCS,
+    NEEDS_TLS,
+    REFUSED,
+    TAKEN,
+    Answers,
+    Entrance,
+    ask_entrance,
+    ask_entrances,
+    ask_from_node,
+    join_address,
+    send_request,
+)
+from tests.support.dashboard import dashboard
+from tests.support.entrances import grpc_entrance
+
+RIGHT = "the token"
+
+
+@pytest.fixture(autouse=True)
+def shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_USE_TLS", raising=False)
+    monkeypatch.setattr(entrances, "ANSWER_SECONDS", (0.5, 0.5))
+
+
+@contextmanager
+def answering(code: int, **headers: str) -> Iterator[tuple[Entrance, list[str]]]:
+    """An HTTP server that answers everything with this code, and the paths it was asked for."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(code)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever, args=[0.01])
+    thread.start()
+    try:
+        yield Entrance(AGENT, "n1", f"http://127.0.0.1:{server.server_port}"), asked
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("asks_for", "known", "expected"),
+    [
+        ("", RIGHT, Answers(TAKEN)),
+        (RIGHT, RIGHT, Answers(REFUSED, REFUSED, TAKEN)),
+        (RIGHT, "another", Answers(REFUSED, REFUSED, REFUSED)),
+        (RIGHT, "", Answers(REFUSED, REFUSED)),
+    ],
+)
+def test_http_and_grpc_answer_alike(asks_for: str, known: str, expected: Answers) -> None:
+    with dashboard(token=asks_for) as (url, _), grpc_entrance(asks_for) as address:
+        both = [Entrance(DASHBOARD, "n0", url), Entrance(GCS, "n0", address)]
+        assert ask_entrances(both, known) == [expected, expected]
+
+
+def test_a_worker_asks_with_the_token_of_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", RIGHT)
+    with dashboard(token=RIGHT) as (url, _):
+        answers = ask_from_node([Entrance(DASHBOARD, "n0", url)])
+    assert answers == [{"without": REFUSED, "wrong": REFUSED, "right": TAKEN}]
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [(200, TAKEN), (404, TAKEN), (401, REFUSED), (403, REFUSED), (500, "HTTP 500"),
+     (405, "HTTP 405"), (502, "HTTP 502")],
+)  # fmt: skip
+def test_what_a_status_means(code: int, expected: str) -> None:
+    with answering(code) as (entrance, asked):
+        assert send_request(entrance, "", 2) == expected
+    assert asked == ["/api/seatrial"]
+
+
+def test_a_page_for_a_login_is_no_answer_of_ray() -> None:
+    with answering(302, Location="/login") as (entrance, asked):
+        assert send_request(entrance, "", 2) == "HTTP 302"
+    assert len(asked) == 1
+
+
+def test_the_proxies_of_the_shell_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    with answering(200) as (entrance, _), grpc_entrance() as address:
+        assert send_request(entrance, "", 2) == TAKEN
+        assert send_request(Entrance(GCS, "", address), "", 2) == TAKEN
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (grpc.StatusCode.UNAUTHENTICATED, REFUSED),
+        (grpc.StatusCode.PERMISSION_DENIED, REFUSED),
+        (grpc.StatusCode.UNIMPLEMENTED, "UNIMPLEMENTED: as the test says"),
+        (grpc.StatusCode.INTERNAL, "INTERNAL: as the test says"),
+    ],
+)
+def test_what_a_grpc_status_means(code: Any, expected: str) -> None:
+    with grpc_entrance(code=code) as address:
+        assert send_request(Entrance(GCS, "", address), "", 2) == expected
+
+
+def test_another_clusters_id_is_no_refusal_of_a_token() -> None:
+    code, details = grpc.StatusCode.UNAUTHENTICATED, "WrongClusterID: Perhaps"
+    with grpc_entrance(code=code, details=details) as address:
+        answer = send_request(Entrance(GCS, "", address), "", 2)
+    assert answer == f"UNAUTHENTICATED: {details}"
+
+
+def test_a_closed_port_is_a_problem() -> None:
+    here = "127.0.0.1:1"
+    assert "refused" in send_request(Entrance(DASHBOARD, "", f"http://{here}"), "", 2)
+    answer = send_request(Entrance(GCS, "", here), "", 2)
+    assert answer.startswith("UNAVAILABLE: ")
+    assert "Connection refused" in answer
+
+
+def test_what_cannot_be_asked_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    gcs = Entrance(GCS, "", "127.0.0.1:1")
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    assert ask_entrance(gcs, RIGHT) == Answers("the package grpcio is not installed")
+
+
+def test_a_port_of_tls_is_closed_to_who_has_no_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang_up() -> None:
+        with suppress(OSError):  # closed at the end
+            while True:
+                server.accept()[0].close()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        Thread(target=hang_up, daemon=True).start()
+        gcs = Entrance(GCS, "", f"127.0.0.1:{server.getsockname()[1]}")
+        assert ask_entrance(gcs, RIGHT).without.startswith("UNAVAILABLE")
+        monkeypatch.setenv("RAY_USE_TLS", "1")
+        assert ask_entrance(gcs, RIGHT) == Answers(NEEDS_TLS)
+        server.shutdown(socket.SHUT_RDWR)
+    assert ask_entrance(gcs, RIGHT).without.startswith("UNAVAILABLE"), "nothing listens"
+    with grpc_entrance() as address:
+        assert ask_entrance(Entrance(GCS, "", address), RIGHT) == Answers(TAKEN)
+
+
+def test_a_late_answer_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+
+    def send(_: Entrance, token: str, seconds: float) -> str:
+        waits.append(seconds)
+        return TAKEN if len(waits) == 2 else "timed out"
+
+    monkeypatch.setattr(entrances, "ANSWER_SECONDS", (1.0, 2.0))
+    monkeypatch.setattr(entrances, "send_request", send)
+    assert ask_entrance(Entrance(GCS, "", "x"), "") == Answers(TAKEN)
+    assert waits == [1.0, 2.0]
+
+
+def test_the_name_of_an_entrance_has_no_scheme() -> None:
+    assert Entrance(AGENT, "n1", "http://10.0.0.2:1").text == "dashboard agent of n1 (10.0.0.2:1)"
+    assert Entrance(DASHBOARD, "", "https://x").text == "dashboard (https://x)"
+
+
+def test_an_address_of_ipv6_has_brackets() -> None:
+    assert join_address("10.0.0.1", 1) == "10.0.0.1:1"
+    assert join_address("fd00::1", 1) == "[fd00::1]:1"
