@@ -13,7 +13,7 @@ from probes.acceptance.contract import ClusterTerms, Contract
 from probes.acceptance.control_targets import is_red
 from probes.acceptance.criteria import CRITERIA
 from probes.acceptance.criteria.criterion import Measure, exactly
-from probes.acceptance.criteria.hosts import STORAGE
+from probes.acceptance.criteria.hosts_storage import STORAGE
 from probes.acceptance.owed import has_ip_fabric, owed_event
 from reports.measurement import Limit, Measurement
 from reports.record import SCHEMA

@@ -14,7 +14,8 @@ from click.testing import CliRunner
 from probes.acceptance.contract import MAX_BYTES, ContractError, load, parse
 from probes.acceptance.criteria import CRITERIA
 from probes.acceptance.criteria.criterion import Measure
-from probes.acceptance.limit_terms import REACH, LimitTerms
+from probes.acceptance.limit_terms import LimitTerms
+from probes.acceptance.reach import REACH
 from probes.acceptance.validation import MAX_SENTENCE
 from probes.cli.main import main
 from tests.probes.acceptance.test_contract import GOOD, WAIVER
