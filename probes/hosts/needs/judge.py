@@ -65,9 +65,14 @@ def _judge_facts(
 def _ask_all(
     cluster: Cluster, function: Callable[..., Any], what: Sequence[str]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Ask each node for `what`; return answers by name, and the names of silent nodes."""
+    """Ask each node for `what`; return answers by name, and the names of silent nodes.
+
+    Nodes are in the order of the facts, which is that of addresses.
+    """
     answers = cluster.on_each_node(function, what)
-    known = {node["name"]: answers.get(node["id"]) for node in cluster.nodes}
+    order = {fact["node"]: index for index, fact in enumerate(cluster.facts)}
+    nodes = sorted(cluster.nodes, key=lambda node: order.get(node["id"], len(order)))
+    known = {node["name"]: answers.get(node["id"]) for node in nodes}
     return (
         {name: answer for name, answer in known.items() if answer is not None},
         [name for name, answer in known.items() if answer is None],
