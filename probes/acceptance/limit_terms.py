@@ -15,6 +15,7 @@ from scaling.collectives.line_rate import limit_reason
 # 387 GB/s (CoreWeave).
 MIN_SHARE, MARGINAL_SHARE = 0.80, 0.86
 MIN_REASON_CHARS = 3  # as in Limit.because
+NEVER_ZERO = ("s", "ratio", "1/min")  # what a probe times takes time; a count may be 0
 
 
 class LimitTerms(BaseModel):
@@ -114,8 +115,9 @@ def _check_reach(key: str, bound: float, measure: Measure) -> None:
         raise ValueError(f"expected {key} to be more than 0, found {bound:g}: no value is negative")
     if not measure.better:
         return
-    if bound == 0:
-        result = "every value keeps that" if measure.better == "higher" else "no value keeps that"
+    is_lower = measure.better == "lower"
+    if bound == 0 and not (is_lower and measure.unit not in NEVER_ZERO):
+        result = "no value keeps that" if is_lower else "every value keeps that"
         raise ValueError(f"expected {key} to be more than 0, found 0: {result}")
     reach, why = REACH.get(measure.unit, (bound, ""))
     if bound > reach:

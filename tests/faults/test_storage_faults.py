@@ -165,7 +165,7 @@ def test_what_is_agreed_of_a_late_folder_is_judged(lab: Lab) -> None:
 
 @SOAK
 def test_a_folder_that_is_slower_than_agreed_for_all_is_reported(lab: Lab) -> None:
-    contract = agreed(lab, {}, RATES)
+    contract = agreed(lab, {"schema = 1": 'schema = 1\ntier = "standard"'}, RATES)
     record, trial = acceptance(lab, "rates", PROBE, "--tier", "standard", contract=contract)
     assert failed(record) == {"write_rate", "read_rate"}, trial.log.read_text()
     assert {one.code for one in findings(record)} == {"HOST-STORAGE-RATE"}

@@ -263,3 +263,12 @@ def test_a_limit_may_be_one_value() -> None:
     assert (limit(5).low, limit(5).high) == (5, 5)
     with pytest.raises(ValueError, match="at_least"):
         limit(5.1)
+
+
+def test_none_of_a_count_may_be_agreed() -> None:
+    text = 'schema = 1\n[HOSTS.system_differences]\nat_most = 0\nunit = "differences"\n'
+    limit = parse((text + 'because = "one image"\n').encode(), "a.toml").limit(
+        "HOSTS", "system_differences"
+    )
+    assert limit is not None
+    assert [limit.judge(value) for value in (0, 1)] == [Verdict.PASS, Verdict.FAIL]
