@@ -122,6 +122,7 @@ def is_named(fault: Fault, record: RunRecord, trial: Trial) -> None:
     assert {name for one in findings(record) for name in one.suspects} == {*fault.suspects}
 
 
+@SOAK
 def test_a_slow_node_is_named(lab: Lab) -> None:
     inject(lab, "shared", "2", SLOW.kind)
     is_named(SLOW, *judge_storage(lab, "slow"))
