@@ -16,7 +16,8 @@ from tests.lab.node import PORT, SHARED, Node, token_file
 from tests.lab.shell import LabError, require_machine, sh
 
 HOMES = Path("/run/seatrial-lab")
-SIZE_KEYS = ("nodes", "gpus", "nvml", "auth")  # of the state file: what `up` was asked for
+# Of the state file: what `up` was asked for.
+SIZE_KEYS = ("nodes", "gpus", "nvml", "auth", "idle_head")
 
 READY = """
 import sys, time
@@ -66,9 +67,13 @@ class Lab:
     @property
     def nodes(self) -> list[Node]:
         """All nodes, on or off."""
-        size, gpus, with_nvml, auth = (self.state[key] for key in SIZE_KEYS)
+        size, gpus, with_nvml, auth, idle_head = (self.state[key] for key in SIZE_KEYS)
+        own = [gpus] * size
+        if idle_head:
+            own[0] = 0
         return [
-            Node(self.name, index, self.home, size, gpus, with_nvml, auth) for index in range(size)
+            Node(self.name, index, self.home, size, count, with_nvml and count > 0, auth)
+            for index, count in enumerate(own)
         ]
 
     def node(self, word: str | int) -> Node:
@@ -93,16 +98,18 @@ class Lab:
         gpus: int = 1,
         with_nvml: bool = False,
         auth: str = "",
+        idle_head: bool = False,
     ) -> None:
         """Start the lab, or do nothing when it is up with these nodes and has no faults.
 
         `auth` is "token" for Ray's token authentication, with a new token in `auth_token` of the
-        lab's folder.  Raises LabError when it is up with other nodes, or cannot start.
+        lab's folder.  An `idle_head` has no accelerators.  Raises LabError when it is up with other
+        nodes, or cannot start.
         """
         require_machine(compiler=with_nvml)
         if not 1 <= nodes <= 64:
             raise LabError(f"a lab has 1 to 64 nodes, found {nodes}")
-        if self.state_file.exists() and self._whole([nodes, gpus, with_nvml, auth]):
+        if self.state_file.exists() and self._whole([nodes, gpus, with_nvml, auth, idle_head]):
             return
         self.down()
         (self.home / "shared").mkdir(parents=True)
@@ -110,7 +117,8 @@ class Lab:
             MADE_SHARED.touch()
             Path(SHARED).mkdir()
         rates = {"fab0": fabric, "eth0": management}
-        self.write(nodes=nodes, gpus=gpus, nvml=with_nvml, auth=auth, rates=rates, faults=[])
+        asked = dict(zip(SIZE_KEYS, (nodes, gpus, with_nvml, auth, idle_head), strict=True))
+        self.write(**asked, rates=rates, faults=[])
         if auth:
             token_file(self.home).touch(mode=0o600)
             token_file(self.home).write_text(secrets.token_hex(32))
@@ -236,8 +244,9 @@ class Lab:
         return [cgroups.NodeGroup(self.name, int(p.name.removeprefix("node"))) for p in found]
 
 
-def _size_text(nodes: int, gpus: int, nvml: bool, auth: str) -> str:
+def _size_text(nodes: int, gpus: int, nvml: bool, auth: str, idle_head: bool) -> str:
     asks = f"; authentication: {auth}" if auth else ""
+    asks += "; none on the head" if idle_head else ""
     return f"{nodes} nodes (GPUs of each: {gpus}; NVML: {'yes' if nvml else 'no'}{asks})"
 
 

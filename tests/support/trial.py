@@ -32,7 +32,12 @@ Planted = tuple[str, str] | None  # a plugin of tests/faults/launchers, and whic
 
 @contextmanager
 def lab_of(
-    nodes: int, name: str, gpus: int = 1, with_nvml: bool = False, auth: str = ""
+    nodes: int,
+    name: str,
+    gpus: int = 1,
+    with_nvml: bool = False,
+    auth: str = "",
+    idle_head: bool = False,
 ) -> Iterator[Lab]:
     """Start a lab and remove it at the end; if there can be none, skip the test with the reason."""
     try:
@@ -40,7 +45,7 @@ def lab_of(
     except LabError as missing:
         pytest.skip(f"NOT RUN: {missing}")  # reported: nothing here is proven without a lab
     lab = Lab(name)
-    lab.up(nodes, gpus=gpus, with_nvml=with_nvml, auth=auth)
+    lab.up(nodes, gpus=gpus, with_nvml=with_nvml, auth=auth, idle_head=idle_head)
     try:
         yield lab
     finally:
