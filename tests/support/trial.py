@@ -99,7 +99,8 @@ def start(
         *[sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
         *["--cluster", "auto", "--contract", contract, "--run-dir", f"{SHARED}/runs/{name}"],
     ]
-    environment = {**node.environment(), "SEATRIAL_NODES": str(len(lab.nodes)), "CI": "1"}
+    with_gpus = sum(node.gpus > 0 for node in lab.nodes)
+    environment = {**node.environment(), "SEATRIAL_NODES": str(with_gpus), "CI": "1"}
     if fault:
         plugin, environment["SEATRIAL_TEST_FAULT"] = fault
         command += ["-p", f"tests.faults.launchers.{plugin}"]
