@@ -10,6 +10,7 @@ import os
 import platform
 import re
 import socket
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,15 @@ def node_facts() -> dict[str, Any]:
             {k: v for k, v in sorted(os.environ.items()) if k.startswith(VARIABLE_PREFIXES)}
         ),
     }
+
+
+def add_silent(
+    facts: Sequence[Mapping[str, Any]], nodes: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """Add an entry without facts for each node that did not answer: nothing is proven there."""
+    answered = {fact["node"] for fact in facts}
+    silent = [node for node in nodes if node["id"] not in answered]
+    return [*facts, *({"node": node["id"], "name": node["name"]} for node in silent)]
 
 
 def software_versions() -> dict[str, str]:

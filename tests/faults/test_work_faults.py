@@ -15,7 +15,7 @@ from tests.lab.faults import inject
 from tests.lab.lab import Lab
 from tests.support.trial import Trial, acceptance, agreed, lab_of, start
 
-PROBE = "probes/hosts/work"
+PROBE = "probes/hosts/compute"
 SOAK = pytest.mark.soak(criterion="hosts")
 SLOW = "0.2"  # of one CPU: alone, it is still slower than three that share two cores
 DRIFT_AFTER = 3.0  # s: the first third is over then, and the last has not begun

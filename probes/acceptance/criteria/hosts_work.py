@@ -60,13 +60,13 @@ CONDITIONS: dict[str, Condition] = {
 }
 DUTIES = (
     Duty(
-        "hosts/work/test_work.py::test_each_gpu_computes_rightly_and_as_fast_as_the_others",
+        "hosts/compute/test_work.py::test_each_gpu_computes_rightly_and_as_fast_as_the_others",
         "quick",
         ("work_errors", "gemm_wrong", "gemm_hash_differs", "slow_gpus", *RATES),
         ("wrong element", "failing GEMM", "slowed GPU"),
     ),
     Duty(
-        "hosts/work/test_work.py::test_no_gpu_slows_down_under_load",
+        "hosts/compute/test_work.py::test_no_gpu_slows_down_under_load",
         "standard",
         ("work_errors", "gemm_wrong", "slowing_gpus"),
         ("wrong element", "failing GEMM", "tiring GPU"),

@@ -41,7 +41,9 @@ def _read_path(path: Path, deadline: float) -> dict[str, Any]:
             files[name] = digest_file(file)
     except OSError as problem:
         error = str(problem.strerror or problem)
-    return {"files": files, "error": error or ("" if files else "no file"), "unknown": unknown}
+    if not files and not unknown:
+        error = error or "no file"
+    return {"files": files, "error": error, "unknown": unknown}
 
 
 def _list_files(path: Path) -> Iterator[tuple[str, Path]]:

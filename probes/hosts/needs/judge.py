@@ -10,6 +10,7 @@ from probes.acceptance.measure import Recorder
 from probes.cluster.cluster import Cluster
 from probes.cluster.facts.egress import try_targets
 from probes.cluster.facts.model_files import read_model_files
+from probes.cluster.node_facts import add_silent
 from probes.hosts.needs.controls import (
     control_changed_file,
     control_closed_target,
@@ -27,7 +28,7 @@ Facts = Mapping[str, Any]
 
 def judge_needs(cluster: Cluster, terms: ClusterTerms, measure: Recorder) -> None:
     """Judge the image, the models and ways out that the contract names, and RDMA devices."""
-    facts = [*cluster.facts, *_find_silent(cluster)]
+    facts = add_silent(cluster.facts, cluster.nodes)
     if cluster.kind == "local":
         measure.covered("images are not compared: all raylets share one host")
     else:
@@ -38,13 +39,6 @@ def judge_needs(cluster: Cluster, terms: ClusterTerms, measure: Recorder) -> Non
         judge_ray_client(cluster, terms.ray_client_port, measure)
     if terms.model_files:
         _compare_models(cluster, terms.model_files, measure)
-
-
-def _find_silent(cluster: Cluster) -> list[Facts]:
-    """Make an entry without facts for each node that did not answer: nothing is proven there."""
-    answered = {fact["node"] for fact in cluster.facts}
-    silent = [node for node in cluster.nodes if node["id"] not in answered]
-    return [{"node": node["id"], "name": node["name"]} for node in silent]
 
 
 def _judge_facts(

@@ -5,6 +5,7 @@ from contextlib import closing
 
 import pytest
 
+from probes.cluster.node_facts import add_silent
 from probes.hosts.network.choice import judge_choice
 from probes.hosts.network.controls import control_loopback, control_names, control_ports
 from probes.hosts.network.names import judge_addresses, judge_lookups, judge_own_names
@@ -39,13 +40,6 @@ def test_nodes_reach_each_other_by_name_and_port(cluster, terms, measure):
         measure.keep("ports.json", describe_connections(connections, ports), caption=CAPTION)
         judge_ports(connections, cluster.node_names, measure)
         control_ports(ports, planned, cluster.node_names, measure)
-
-
-def add_silent(facts, nodes):
-    """Add an entry without facts for each node that did not answer: nothing is proven there."""
-    answered = {fact["node"] for fact in facts}
-    silent = [node for node in nodes if node["id"] not in answered]
-    return [*facts, *({"node": node["id"], "name": node["name"]} for node in silent)]
 
 
 CAPTION = "connections of every node to the ports of the others"

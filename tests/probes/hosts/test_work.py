@@ -9,8 +9,8 @@ import pytest
 
 from probes.acceptance.contract import load
 from probes.findings import finding
-from probes.hosts.work.controls import is_located
-from probes.hosts.work.fleet import Accelerator
+from probes.hosts.compute.controls import is_located
+from probes.hosts.compute.fleet import Accelerator
 from reports.measurement import Verdict
 from reports.record import ProbeResult
 from tests.support.simulated_hosts import findings, not_passed, verdicts

@@ -14,11 +14,11 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from probes.hosts.work import device as devices
-from probes.hosts.work import operations, sums, worker
-from probes.hosts.work.device import CPU_SIZES, GPU_SIZES, WorkDevice
-from probes.hosts.work.peer_copies import COPY_BYTES, measure_peer_copies
-from probes.hosts.work.worker import AcceleratorWorker
+from probes.hosts.compute import device as devices
+from probes.hosts.compute import operations, sums, worker
+from probes.hosts.compute.device import CPU_SIZES, GPU_SIZES, WorkDevice
+from probes.hosts.compute.peer_copies import COPY_BYTES, measure_peer_copies
+from probes.hosts.compute.worker import AcceleratorWorker
 from tests.support.cuda_standin import UUID, StandInTorch
 
 SMALL = dataclasses.replace(
@@ -313,7 +313,7 @@ def test_packages_that_are_there_are_listed() -> None:
 def test_copies_between_all_gpus_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in = StandInTorch(gpus=3)
     monkeypatch.setitem(sys.modules, "torch", stand_in)  # type: ignore[arg-type]
-    monkeypatch.setattr("probes.hosts.work.peer_copies.COPY_BYTES", COPY_BYTES // 2**12)
+    monkeypatch.setattr("probes.hosts.compute.peer_copies.COPY_BYTES", COPY_BYTES // 2**12)
     found = measure_peer_copies()
     for source in range(3):
         for target in range(3):

@@ -96,6 +96,7 @@ def test_what_takes_too_long_is_unknown_and_no_fault(
 ) -> None:
     (late,) = read_model_files([str(model)], -1.0).values()
     assert late["unknown"].startswith("only 0 files of")
+    assert not late["error"]
     monkeypatch.setattr(model_files, "MAX_FILES", 1)
     (many,) = read_model_files([str(model)]).values()
     assert many["unknown"].startswith("only 1 files of")

@@ -10,7 +10,7 @@ from typing import Any
 
 from probes.cluster.cluster import Cluster
 from probes.cluster.node_affinity import collect_answers, on_node
-from probes.hosts.work.worker import AcceleratorWorker
+from probes.hosts.compute.worker import AcceleratorWorker
 
 # For a worker on each accelerator to start and to import torch from a cold network file system.
 START_SECONDS = 120.0

@@ -7,14 +7,14 @@ from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 from probes.cluster.nvml import import_nvml, to_text
-from probes.hosts.work.device import WorkDevice, bind_to_slot
-from probes.hosts.work.operations import (
+from probes.hosts.compute.device import WorkDevice, bind_to_slot
+from probes.hosts.compute.operations import (
     build_operations,
     measure_launch,
     measure_rates,
     usable_operations,
 )
-from probes.hosts.work.sums import count_wrong_sums, hash_products
+from probes.hosts.compute.sums import count_wrong_sums, hash_products
 
 T = TypeVar("T")
 

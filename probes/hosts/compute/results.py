@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from probes.acceptance.measure import Recorder
 from probes.findings import MAX_NAMES, finding, join_names
-from probes.hosts.work.fleet import Accelerator
+from probes.hosts.compute.fleet import Accelerator
 
 Accelerators = Mapping[str, Accelerator]
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from probes.acceptance.measure import Recorder, Trial
-from probes.hosts.work.agreed_rates import AGREED, is_agreed, judge_agreed
-from probes.hosts.work.drift import judge_drift
-from probes.hosts.work.fleet import Accelerator, RunLength, Speed, WorkFleet
-from probes.hosts.work.speed_judge import SpeedRuns, judge_speed
-from probes.hosts.work.sum_judge import judge_errors, judge_sums
-from probes.hosts.work.sums import ELEMENT, SHAPE
+from probes.hosts.compute.agreed_rates import AGREED, is_agreed, judge_agreed
+from probes.hosts.compute.drift import judge_drift
+from probes.hosts.compute.fleet import Accelerator, RunLength, Speed, WorkFleet
+from probes.hosts.compute.speed_judge import SpeedRuns, judge_speed
+from probes.hosts.compute.sum_judge import judge_errors, judge_sums
+from probes.hosts.compute.sums import ELEMENT, SHAPE
 
 # How often the slowed accelerator makes each call.  On emulated ones others share its cores, so
 # that alone it is several times as fast.

@@ -9,8 +9,8 @@ from statistics import median
 
 from probes.acceptance.measure import Recorder
 from probes.findings import finding, join_names
-from probes.hosts.work.fleet import Accelerator, Speed, WorkFleet
-from probes.hosts.work.results import Accelerators, count_by_node, explain_by_node, same_slot
+from probes.hosts.compute.fleet import Accelerator, Speed, WorkFleet
+from probes.hosts.compute.results import Accelerators, count_by_node, explain_by_node, same_slot
 from reference_trainer.model.flops import peak_flops
 from reports.numbers import percent, quantity
 from scaling.collectives.fault_search import MIN_HEALTHY, typical_speed

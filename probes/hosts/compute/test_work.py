@@ -4,14 +4,14 @@ from contextlib import closing
 
 import pytest
 
-from probes.hosts.work.agreed_rates import judge_agreed
-from probes.hosts.work.controls import control_slowed, control_tiring, control_wrong_sums
-from probes.hosts.work.drift import judge_drift
-from probes.hosts.work.fleet import WorkFleet
-from probes.hosts.work.peer_copies import note_peer_copies
-from probes.hosts.work.speed_judge import judge_speed, note_launches
-from probes.hosts.work.sum_judge import judge_errors, judge_sums
-from probes.hosts.work.trial_runs import long_length, run_length, run_long, run_work
+from probes.hosts.compute.agreed_rates import judge_agreed
+from probes.hosts.compute.controls import control_slowed, control_tiring, control_wrong_sums
+from probes.hosts.compute.drift import judge_drift
+from probes.hosts.compute.fleet import WorkFleet
+from probes.hosts.compute.peer_copies import note_peer_copies
+from probes.hosts.compute.speed_judge import judge_speed, note_launches
+from probes.hosts.compute.sum_judge import judge_errors, judge_sums
+from probes.hosts.compute.trial_runs import long_length, run_length, run_long, run_work
 
 
 @pytest.mark.criterion("HOSTS")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from probes.hosts.work.drift import STEADY
-from probes.hosts.work.fleet import RunLength, Speed, WorkFleet
-from probes.hosts.work.speed_judge import SpeedRuns, find_slow
+from probes.hosts.compute.drift import STEADY
+from probes.hosts.compute.fleet import RunLength, Speed, WorkFleet
+from probes.hosts.compute.speed_judge import SpeedRuns, find_slow
 
 # The median of 3 rounds forgives one disturbance.  0.2 s is a hundred GEMMs of an H100.  On a CPU,
 # 0.1 s is one period of a cgroup's quota, and what is slow only with others is no fault.

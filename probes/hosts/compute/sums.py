@@ -11,7 +11,7 @@ import hashlib
 import random
 from typing import Any
 
-from probes.hosts.work.device import WorkDevice
+from probes.hosts.compute.device import WorkDevice
 
 SEED = 20240229  # any number; all devices must have the same
 MOST_SUM = 61  # of the inner product: times 2 x 2 it stays below 256

@@ -8,8 +8,8 @@ from statistics import median
 
 from probes.acceptance.criteria import CRITERIA
 from probes.acceptance.measure import Recorder
-from probes.hosts.work.fleet import Speed, WorkFleet
-from probes.hosts.work.results import explain_by_node
+from probes.hosts.compute.fleet import Speed, WorkFleet
+from probes.hosts.compute.results import explain_by_node
 from reports.numbers import quantity
 
 # measure: operation

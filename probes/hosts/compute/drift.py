@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from statistics import median
 
 from probes.acceptance.measure import Recorder
-from probes.hosts.work.fleet import Speed, WorkFleet
-from probes.hosts.work.results import count_by_node, explain_by_node
-from probes.hosts.work.speed_judge import COMPARED
+from probes.hosts.compute.fleet import Speed, WorkFleet
+from probes.hosts.compute.results import count_by_node, explain_by_node
+from probes.hosts.compute.speed_judge import COMPARED
 from reports.numbers import percent, quantity
 
 STEADY = ("gemm", "hbm")  # operations that are followed: they heat the GPU and its memory

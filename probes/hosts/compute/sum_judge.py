@@ -9,8 +9,8 @@ from typing import Any
 
 from probes.acceptance.measure import Recorder
 from probes.findings import finding, join_names
-from probes.hosts.work.fleet import Speed, WorkFleet
-from probes.hosts.work.results import Accelerators, count_by_node, explain_by_node
+from probes.hosts.compute.fleet import Speed, WorkFleet
+from probes.hosts.compute.results import Accelerators, count_by_node, explain_by_node
 from reports.record import Finding
 
 Sums = Mapping[str, Any]  # as AcceleratorWorker.check_sums gives them

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from probes.hosts.work.device import WorkDevice
+from probes.hosts.compute.device import WorkDevice
 
 TERA, GIGA = 1e12, 1e9
 LAUNCHES = 1000  # of an empty piece of work, for the cost of one
