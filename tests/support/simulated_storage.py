@@ -23,6 +23,9 @@ from reports.record import ProbeResult
 from reports.run_folder.store import Store
 
 SHARED = "/simulated-share"
+# Measures that need several nodes.
+SHARING = ("unseen_files", "seen_after", "double_creations", "rename_gaps")
+SPEEDS = ("shard_write", "shard_read", "random_read")
 SMALL = Size(CHUNK, 32, 5)
 NOISE_S = 0.1  # of a simulated node
 Change = Callable[[str, Any], Any]  # (name of a function, its argument) -> another argument
@@ -131,3 +134,8 @@ def run_storage(
             finally:  # a file left open would fail the next test that collects garbage
                 store.close()
     return result.model_copy(update={"coverage": "; ".join(recorder._coverage)})
+
+
+def statements(result: ProbeResult) -> list[str]:
+    """Return the statements of all findings."""
+    return [finding.statement for finding in result.findings]

@@ -21,6 +21,11 @@ from reports.run_folder.store import Store
 from tests.support.simulated_hosts import StandInHosts
 from tests.support.simulated_needs import DEVICES
 
+RDMA = {"fabric": "rdma"}  # terms by which all limits are judged
+ALL = [
+    *("open_files", "locked_memory", "stack", "shared_memory", "processes", "temp_room"),
+    "stray_raylets",
+]
 BOOTED = -1.7e9  # s that a clock is behind which began at the boot
 
 

@@ -222,3 +222,14 @@ def run_work(
         result = recorder.finish("finished", 1.0)
     assert len(cluster.killed) == len(cluster.every)
     return result.model_copy(update={"coverage": "; ".join(recorder._coverage)})
+
+
+def gpu_of(cluster: SimulatedWork, node: int = 1, slot: int = 3) -> SimulatedGpu:
+    """Return the accelerator that a test changes."""
+    return cluster.gpus[node][slot]
+
+
+def statement_of(result: ProbeResult) -> str:
+    """Return the statement of the only finding."""
+    (one,) = result.findings
+    return one.statement

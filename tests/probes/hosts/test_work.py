@@ -12,17 +12,17 @@ from probes.findings import finding
 from probes.hosts.compute.controls import is_located
 from probes.hosts.compute.fleet import Accelerator
 from reports.measurement import Verdict
-from reports.record import ProbeResult
 from tests.support.simulated_hosts import findings, not_passed, verdicts
 from tests.support.simulated_work import (
     OTHER,
     RIGHT,
     SimulatedGpu,
     SimulatedWork,
-    WorkCall,
     agree,
     emulated,
+    gpu_of,
     run_work,
+    statement_of,
 )
 
 JUDGED = ("work_errors", "gemm_wrong", "gemm_hash_differs", "slow_gpus")
@@ -33,17 +33,6 @@ RATES = {
     "h2d_gbs": 45.0,
     "d2h_gbs": 45.0,
 }
-
-
-def gpu_of(cluster: SimulatedWork, node: int = 1, slot: int = 3) -> SimulatedGpu:
-    """Return the accelerator that a test changes."""
-    return cluster.gpus[node][slot]
-
-
-def statement_of(result: ProbeResult) -> str:
-    """Return the statement of the only finding."""
-    (one,) = result.findings
-    return one.statement
 
 
 @pytest.mark.near_miss(*(f"HOSTS.{name}" for name in JUDGED))
@@ -140,109 +129,6 @@ def test_the_only_one_that_answers_proves_nothing() -> None:
     assert not_passed(result)["slow_gpus n0"] == "UNPROVEN"
 
 
-@pytest.mark.parametrize("operation", ["gemm", "hbm", "h2d", "d2h"])
-def test_a_slow_gpu_is_named(operation: str) -> None:
-    cluster = SimulatedWork()
-    gpu = gpu_of(cluster)
-    gpu.rates[operation] *= 0.9
-    gpu.alone = {operation: 1.01}
-    result = run_work(cluster)
-    assert not_passed(result) == {"slow_gpus n1": "FAIL"}
-    assert findings(result) == [("HOST-GPU-SLOW", ["n1"])]
-    assert "90 % of what is typical of 24 of its model; alone" in statement_of(result)
-    # The work, the same again, and then alone; the last GPU is measured for the control as well.
-    assert gpu.asked == [(3, 0.2, 1, False), (3, 0.2, 1, False), (3, 0.2, 1, True)]
-    assert cluster.gpus[2][7].asked == [(3, 0.2, 1, False)] * 2 + [(1, 0.2, 2, True)]
-
-
-def test_a_slow_gpu_has_its_rates_in_the_finding() -> None:
-    cluster = SimulatedWork()
-    gpu = gpu_of(cluster)
-    gpu.rates["gemm"], gpu.factors, gpu.alone = 340.0, [1.0, 1.1, 1.0], {"gemm": 2.0}
-    assert statement_of(run_work(cluster)) == (
-        "GPU 3 (GPU-1-3) on n1: GEMM 374 TFLOP/s, 55 % of what is typical of 24 of its model; "
-        "alone 680 TFLOP/s"
-    )
-
-
-NEAR = {
-    "within 5 %": {"rates": {"gemm": 680 * 0.951, "hbm": 2900, "h2d": 54, "d2h": 53}},
-    "once": {"factors": [0.5, 1.0]},
-    "again": {"factors": [1.0, 0.5]},
-    "copies that others hold up": {
-        "rates": {"gemm": 680, "hbm": 2900, "h2d": 27, "d2h": 26},
-        "alone": {"h2d": 2.0, "d2h": 2.0},
-    },
-}
-
-
-@pytest.mark.near_miss("HOSTS.slow_gpus")
-@pytest.mark.parametrize("change", NEAR.values(), ids=NEAR)
-def test_what_is_not_slow_twice_passes(change: dict[str, object]) -> None:
-    cluster = SimulatedWork()
-    for name, value in change.items():
-        setattr(gpu_of(cluster), name, value)
-    result = run_work(cluster)
-    assert result.verdict is Verdict.PASS
-    assert findings(result) == []
-
-
-@pytest.mark.near_miss("HOSTS.slow_gpus")
-def test_the_spread_of_a_model_is_allowed() -> None:
-    cluster = SimulatedWork()
-    for index, gpu in enumerate(cluster.every):
-        gpu.rates["gemm"] *= 1 - 0.003 * (index % 20)
-    assert run_work(cluster).verdict is Verdict.PASS
-
-
-@pytest.mark.parametrize(("share", "verdict"), [(0.91, Verdict.PASS), (0.89, Verdict.FAIL)])
-def test_few_gpus_are_compared_with_more_tolerance(share: float, verdict: Verdict) -> None:
-    cluster = SimulatedWork(2, 2)
-    gpu_of(cluster, 1, 1).rates["gemm"] *= share
-    assert run_work(cluster).verdict is verdict
-
-
-def test_slow_gpus_are_compared_with_those_of_their_model() -> None:
-    cluster = SimulatedWork()
-    for gpu in cluster.gpus[0]:
-        gpu.model, gpu.rates = "NVIDIA L40S", {"gemm": 250, "hbm": 700, "h2d": 25, "d2h": 25}
-    assert run_work(cluster).verdict is Verdict.PASS
-    cluster.gpus[0][2].rates = {**cluster.gpus[0][2].rates, "gemm": 200}
-    for gpu in cluster.every:
-        gpu.calls = 0
-    cluster.killed.clear()
-    assert findings(run_work(cluster)) == [("HOST-GPU-SLOW", ["n0"])]
-
-
-def test_the_same_slot_of_each_node_is_one_finding() -> None:
-    cluster = SimulatedWork()
-    for own in cluster.gpus:
-        own[5].rates["gemm"] *= 0.8
-    gpu_of(cluster).rates["hbm"] *= 0.5
-    result = run_work(cluster)
-    assert findings(result) == [("HOST-GPU-SLOW", ["n0", "n1", "n2"]), ("HOST-GPU-SLOW", ["n1"])]
-    first, second = (one.statement for one in result.findings)
-    assert first.startswith("GPU 5 of each node (3 nodes) is slow, as n0: GEMM 544 TFLOP/s, 80 %")
-    assert second.startswith("GPU 3 (GPU-1-3) on n1: copy in its memory 1450 GB/s, 50 %")
-
-
-def test_half_of_the_fleet_may_be_slow() -> None:
-    cluster = SimulatedWork(2)
-    for gpu in cluster.gpus[1]:
-        gpu.rates["gemm"] *= 0.7
-    result = run_work(cluster)
-    assert findings(result) == [("HOST-GPU-SLOW", ["n1"])]
-    assert verdicts(result)["slow_gpus n0"] is Verdict.PASS
-
-
-def test_one_gpu_alone_proves_nothing_of_its_speed() -> None:
-    result = run_work(SimulatedWork(1, 1))
-    unproven = {"gemm_hash_differs n0": "UNPROVEN", "slow_gpus n0": "UNPROVEN"}
-    assert not_passed(result) == unproven
-    notes = {one.note for one in result.measurements if one.verdict is Verdict.UNPROVEN}
-    assert "no other GPU to compare with: NVIDIA H100 80GB HBM3" in notes
-
-
 def test_one_emulated_accelerator_is_not_compared() -> None:
     result = run_work(emulated(1))
     assert result.verdict is Verdict.PASS
@@ -256,24 +142,6 @@ def test_a_node_without_gpus_computes_on_its_cpu() -> None:
     result = run_work(cluster)
     assert result.verdict is Verdict.PASS
     assert result.coverage.startswith("3 of 3 emulated accelerators")
-
-
-@pytest.mark.parametrize(("alone", "verdict"), [(1.0, Verdict.FAIL), (2.0, Verdict.PASS)])
-def test_an_emulated_accelerator_is_slow_only_if_it_is_slow_alone(
-    alone: float, verdict: Verdict
-) -> None:
-    cluster = emulated()
-    gpu = gpu_of(cluster, 2, 0)
-    gpu.rates = {name: rate * 0.4 for name, rate in gpu.rates.items()}
-    gpu.alone = dict.fromkeys(gpu.rates, alone)
-    assert run_work(cluster).verdict is verdict
-
-
-@pytest.mark.near_miss("HOSTS.slow_gpus")
-def test_emulated_accelerators_that_share_cores_pass() -> None:
-    cluster = emulated()
-    gpu_of(cluster, 2, 0).rates = {"gemm": 0.031, "hbm": 12.5, "h2d": 9.5, "d2h": 9.0}
-    assert run_work(cluster).verdict is Verdict.PASS
 
 
 @pytest.mark.parametrize("method", ["prepare", "check_sums", "measure_speed"])
@@ -319,32 +187,6 @@ def test_no_answer_at_all_proves_nothing() -> None:
     result = run_work(cluster)
     assert set(not_passed(result).values()) == {"UNPROVEN"}
     assert [one.caught for one in result.controls] == [None] * 3
-
-
-def test_a_rate_above_the_peak_proves_nothing() -> None:
-    cluster = SimulatedWork()
-    gpu_of(cluster).rates["gemm"] = 5000.0
-    result = run_work(cluster)
-    assert not_passed(result) == {"slow_gpus n1": "UNPROVEN"}
-    (note,) = [one.note for one in result.measurements if one.verdict is Verdict.UNPROVEN]
-    assert note == "GPU 3 (GPU-1-3) on n1 measured 5000 TFLOP/s, which is above its peak"
-
-
-def test_a_rate_that_is_missing_proves_nothing() -> None:
-    cluster = SimulatedWork()
-    del gpu_of(cluster).rates["h2d"]
-    result = run_work(cluster)
-    assert not_passed(result) == {"slow_gpus n1": "UNPROVEN"}
-
-
-@pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_rate_that_is_no_positive_number_proves_nothing(bad: float) -> None:
-    cluster = SimulatedWork()
-    gpu_of(cluster).rates["hbm"] = bad
-    result = run_work(cluster, agree(load("h100-ndr400"), hbm_gbs=2000.0))
-    assert not_passed(result) == {"slow_gpus n1": "UNPROVEN", "hbm_gbs n1": "UNPROVEN"}
-    notes = {one.note for one in result.measurements if one.verdict is Verdict.UNPROVEN}
-    assert "GPU 3 (GPU-1-3) on n1 did not measure: hbm" in notes
 
 
 @pytest.mark.near_miss(*(f"HOSTS.{name}" for name in RATES))
@@ -412,13 +254,6 @@ def test_many_gpus_of_a_node_are_one_finding() -> None:
     assert count == 9
 
 
-def test_a_slot_that_one_node_has_is_no_slot_of_each_node() -> None:
-    cluster = SimulatedWork(2, 4)
-    cluster.gpus[0] = cluster.gpus[0][:3]
-    gpu_of(cluster, 1, 3).rates["gemm"] *= 0.8
-    assert statement_of(run_work(cluster)).startswith("GPU 3 (GPU-1-3) on n1: GEMM 544 TFLOP/s")
-
-
 def test_a_slow_gpu_and_one_that_fails_are_both_named() -> None:
     cluster = SimulatedWork()
     gpu_of(cluster, 1, 3).rates["gemm"] *= 0.8
@@ -426,24 +261,6 @@ def test_a_slow_gpu_and_one_that_fails_are_both_named() -> None:
     result = run_work(cluster)
     assert findings(result) == [("HOST-GPU-ERROR", ["n1"]), ("HOST-GPU-SLOW", ["n1"])]
     assert not_passed(result) == {"slow_gpus n1": "FAIL", "work_errors n1": "FAIL"}
-
-
-def test_slow_gpus_of_one_node_are_measured_alone_one_after_another() -> None:
-    cluster = SimulatedWork()
-    for node, slot in ((0, 1), (0, 2), (1, 3)):
-        gpu_of(cluster, node, slot).rates["hbm"] *= 0.8
-    with_others = cluster.collect_answers
-    batches = []
-
-    def watch(calls: dict[WorkCall, str], seconds: float) -> tuple[dict[str, Any], dict[str, str]]:
-        if {call.method for call in calls} == {"measure_speed"}:
-            batches.append([key for call, key in calls.items()])
-        return with_others(calls, seconds)
-
-    cluster.collect_answers = watch  # type: ignore[method-assign, assignment]
-    run_work(cluster)
-    assert [len(batch) for batch in batches[:2]] == [24, 24]
-    assert batches[2:] == [["id0:1", "id1:3"], ["id0:2"], ["id2:7"]]
 
 
 def test_workers_end_when_the_start_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -456,26 +273,6 @@ def test_workers_end_when_the_start_is_interrupted(monkeypatch: pytest.MonkeyPat
     with pytest.raises(KeyboardInterrupt):
         run_work(cluster)
     assert cluster.killed == cluster.every
-
-
-@pytest.mark.near_miss("HOSTS.slow_gpus")
-def test_a_rate_at_the_limit_is_not_slow() -> None:
-    cluster = SimulatedWork(2, 1)
-    gpu_of(cluster, 1, 0).rates["gemm"] = 680 * 0.9
-    assert run_work(cluster).verdict is Verdict.PASS
-    shared = emulated()
-    gpu_of(shared, 2, 0).rates["gemm"] = 0.02
-    gpu_of(shared, 2, 0).alone = {"gemm": 0.025 / 0.02}
-    assert run_work(shared).verdict is Verdict.PASS
-
-
-def test_a_slow_gpu_that_gives_no_rate_alone_is_not_accused() -> None:
-    cluster = SimulatedWork()
-    gpu_of(cluster).rates["gemm"] *= 0.8
-    gpu_of(cluster).alone = {"gemm": float("nan")}
-    result = run_work(cluster)
-    assert not_passed(result) == {"slow_gpus n1": "UNPROVEN"}
-    assert findings(result) == []
 
 
 def test_only_the_gpu_below_what_was_agreed_is_named() -> None:

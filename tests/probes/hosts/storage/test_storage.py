@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -15,25 +12,16 @@ import pytest
 from probes.hosts.storage import races
 from probes.hosts.storage.storage_round import StorageRound
 from reports.measurement import Limit, Verdict
-from reports.record import ProbeResult
 from tests.support.simulated_hosts import findings, not_passed, verdicts
-from tests.support.simulated_storage import SHARED, SimulatedStorage, agree, run_storage
-
-SHARING = ("unseen_files", "seen_after", "double_creations", "rename_gaps")
-SPEEDS = ("shard_write", "shard_read", "random_read")
-
-
-@pytest.fixture
-def cluster(root: Path) -> SimulatedStorage:
-    return SimulatedStorage(root)
-
-
-@pytest.fixture
-def root() -> Iterator[Path]:
-    """A folder in memory, where there is one: what is written is on disk at once."""
-    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(dir=memory) as folder:
-        yield Path(folder)
+from tests.support.simulated_storage import (
+    SHARED,
+    SHARING,
+    SPEEDS,
+    SimulatedStorage,
+    agree,
+    run_storage,
+    statements,
+)
 
 
 def view_of(cluster: SimulatedStorage, node: str) -> Path:
@@ -42,10 +30,6 @@ def view_of(cluster: SimulatedStorage, node: str) -> Path:
     own.mkdir()
     cluster.views[node] = own
     return own
-
-
-def statements(result: ProbeResult) -> list[str]:
-    return [finding.statement for finding in result.findings]
 
 
 def left_over(cluster: SimulatedStorage) -> list[Path]:
@@ -118,26 +102,6 @@ def test_of_many_nodes_some_use_one_file(root: Path, monkeypatch: pytest.MonkeyP
     assert careless[""]["number"] < 11 * 5
     assert storage.covered(ids).endswith("at once; 10 replaced, extended and locked one file")
     assert left_over(cluster) == cluster.kept == []
-
-
-def test_of_two_nodes_neither_is_slow(root: Path) -> None:
-    cluster = SimulatedStorage(root, 2)
-    cluster.changes["id1"] = pausing("write", 0.3)
-    result = run_storage(cluster)
-    assert {name.split()[0] for name in verdicts(result)} == {*SHARING, "failed_shards"}
-    assert result.verdict is Verdict.PASS
-    rate = {name: Limit(low=0.01, unit="GB/s", because="agreed") for name in AGREED}
-    result = run_storage(cluster, "standard", agree(**rate))
-    assert result.verdict is Verdict.PASS, result.problems()
-    (control,) = [one for one in result.controls if one.name == "slow node"]
-    assert control.proves == [*rate]
-
-
-def test_raylets_of_one_host_are_not_compared_in_speed(cluster: SimulatedStorage) -> None:
-    cluster.kind = "local"
-    result = run_storage(cluster)
-    assert {name.split()[0] for name in verdicts(result)} == {*SHARING, "failed_shards"}
-    assert result.verdict is Verdict.PASS
 
 
 def test_a_node_with_a_folder_of_its_own_is_named_once(cluster: SimulatedStorage) -> None:
@@ -255,13 +219,6 @@ def test_controls_that_cannot_be_planted_say_why(root: Path) -> None:
     }
 
 
-def test_a_limit_of_the_contract_decides_what_is_slow(cluster: SimulatedStorage) -> None:
-    cluster.changes["id1"] = pausing("write", 0.3)
-    loose = {name: Limit(low=0.2, unit="ratio", because="agreed") for name in SPEEDS}
-    result = run_storage(cluster, contract=agree(**loose))
-    assert result.verdict is Verdict.PASS, result.problems()
-
-
 def test_what_nodes_did_is_kept_as_evidence(cluster: SimulatedStorage) -> None:
     kept: dict[str, Any] = {}
     with patch("probes.acceptance.measure.Recorder.keep", lambda _, name, content, caption:
@@ -324,94 +281,3 @@ def test_what_is_lost_without_an_agreement_only_informs(cluster: SimulatedStorag
     assert result.verdict is Verdict.PASS
     notes = {m.name: m.value for m in result.measurements if not m.judged}
     assert (notes["lost_lines"], notes["lost_updates"]) == (3 * 50 - 7, 3 * 5 - 3)
-
-
-# Room.
-
-
-@pytest.mark.near_miss("HOSTS.checkpoint_room")
-def test_room_for_agreed_saves_is_judged(cluster: SimulatedStorage) -> None:
-    result = run_storage(cluster, save_gb=0.001)
-    assert verdicts(result)[f"checkpoint_room {SHARED}"] is Verdict.PASS
-    assert "larger saves" in {one.name for one in result.controls if one.caught}
-
-
-def test_too_little_room_is_named(cluster: SimulatedStorage) -> None:
-    result = run_storage(cluster, save_gb=1e6)
-    assert not_passed(result) == {f"checkpoint_room {SHARED}": "FAIL"}
-    ((code, suspects),) = findings(result)
-    assert code == "HOST-STORAGE-FULL"
-    assert suspects[0] in {"n0", "n1", "n2"}
-    assert "saves of 1e+06 GB" in statements(result)[0] or "GB" in statements(result)[0]
-
-
-# Speed.
-
-
-def pausing(kind: str, seconds: float) -> Any:
-    """Make a node slow in one kind of work."""
-
-    def change(name: str, value: Any) -> Any:
-        if name == "do_work" and value.kind == kind:
-            return dataclasses.replace(value, pause_s=seconds)
-        return value
-
-    return change
-
-
-@pytest.mark.parametrize(
-    ("kind", "measure", "seconds"),
-    [("write", "shard_write", 0.3), ("read", "shard_read", 0.3), ("random", "random_read", 0.1)],
-)
-def test_a_slow_node_is_named(
-    cluster: SimulatedStorage, kind: str, measure: str, seconds: float
-) -> None:
-    cluster.changes["id1"] = pausing(kind, seconds)
-    result = run_storage(cluster)
-    assert not_passed(result) == {f"{measure} n1": "FAIL"}
-    assert findings(result) == [("HOST-STORAGE-SLOW", ["n1"])]
-    assert "of the others' speed" in statements(result)[0]
-    assert {one.caught for one in result.controls} == {True}
-
-
-@pytest.mark.near_miss("HOSTS.shard_write")
-def test_a_node_that_was_slow_once_is_sound(cluster: SimulatedStorage) -> None:
-    times: list[int] = []
-
-    def slow_once(name: str, value: Any) -> Any:
-        if name == "do_work" and value.kind == "write":
-            times.append(1)
-            if len(times) == 1:
-                return dataclasses.replace(value, pause_s=0.3)
-        return value
-
-    cluster.changes["id1"] = slow_once
-    result = run_storage(cluster)
-    assert len(times) == 2  # it tried again
-    assert result.verdict is Verdict.PASS, not_passed(result)
-
-
-AGREED = {
-    name: Limit(low=low, unit="GB/s", because="agreed")
-    for name, low in (("write_rate", 1e-6), ("read_rate", 1e-6))
-}
-
-
-@pytest.mark.near_miss("HOSTS.write_rate", "HOSTS.read_rate")
-def test_the_speed_of_all_nodes_is_judged_where_agreed_and_not_in_a_quick_run(
-    cluster: SimulatedStorage,
-) -> None:
-    rate = {name: Limit(low=0.02, unit="GB/s", because="agreed") for name in AGREED}
-    assert not {*AGREED} & {name.split()[0] for name in verdicts(run_storage(cluster))}
-    result = run_storage(cluster, "standard", agree(**rate))
-    found = verdicts(result)
-    assert {found[f"{name} {SHARED}, 3 nodes at once"] for name in rate} == {Verdict.PASS}
-    (control,) = [one for one in result.controls if one.name == "slow node"]
-    assert control.proves == [*SPEEDS, *rate]
-
-
-def test_nodes_that_are_slow_together_are_named(cluster: SimulatedStorage) -> None:
-    rate = {name: Limit(low=1000, unit="GB/s", because="agreed") for name in AGREED}
-    result = run_storage(cluster, "standard", agree(**rate))
-    assert not_passed(result) == {f"{name} {SHARED}, 3 nodes at once": "FAIL" for name in AGREED}
-    assert findings(result) == [("HOST-STORAGE-RATE", [])] * 2
