@@ -45,7 +45,7 @@ def follow_auth_mode(address: str) -> None:
 
 def turn_on_tokens() -> None:
     """Set the variable for this process and its children, and make Ray read it again."""
-    from ray._raylet import Config  # type: ignore[attr-defined]
+    from ray._raylet import Config  # type: ignore[attr-defined]  # compiled, without types
 
     os.environ[MODE] = "token"
     Config.initialize("")  # as ray._private.authentication does: Ray has read the variable before

@@ -124,6 +124,7 @@ def open_url(url: str, token: str, seconds: float, data: bytes | None = None, **
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     if data is not None:
         headers["Content-Type"] = "application/json"
+    # Addresses are of the cluster and of the contract, which are HTTP alone.
     request = urllib.request.Request(url, data=data, headers=headers, **more)  # noqa: S310
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), NoLoginPage())
     return opener.open(request, timeout=seconds)

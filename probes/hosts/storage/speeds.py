@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from statistics import median
 
 from probes.acceptance.measure import Recorder
@@ -37,8 +38,8 @@ def judge_rates(
         shares = confirm_slow(
             rows,
             size.count(kind),
-            lambda share, name=name: measure.would_fail(name, share),  # type: ignore[misc]
-            lambda ids, kind=kind: storage.work(kind, ids, size),  # type: ignore[misc]
+            partial(measure.would_fail, name),
+            partial(storage.work, kind, size=size),
         )
         judge_shares(kind, shares, rows, storage.sharing, storage.names, storage.where, measure)
     return timings
