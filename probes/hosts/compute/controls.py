@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,9 +16,7 @@ from probes.hosts.compute.speed_judge import SpeedRuns, judge_speed
 from probes.hosts.compute.sum_judge import judge_errors, judge_sums
 from probes.hosts.compute.sums import ELEMENT, SHAPE
 
-# How often the slowed accelerator makes each call.  On emulated ones others share its cores, so
-# that alone it is several times as fast.
-EXTRA, EMULATED_EXTRA = 2, 8
+EXTRA, EMULATED_EXTRA = 2, 8  # how often the slowed accelerator makes each call, at least
 MOST_EXTRA_WORK = 64  # where an agreed figure is far below what the accelerator does
 UNFOLLOWED = "no accelerator of the last node computed"
 
@@ -86,12 +85,24 @@ def control_slowed(
     measure.control("slowed GPU", fault, trial, located=located, without=skipped)
 
 
+def usual_extra(fleet: WorkFleet) -> int:
+    """Compute how often a call is made, so that the accelerator is far slower than the others.
+
+    Emulated accelerators share cores: the slowed one runs alone, so it is faster than before by
+    their number on each core.
+    """
+    if fleet.on_gpu:
+        return EXTRA
+    on_each_core = len(fleet.working) / (os.cpu_count() or 1)
+    return min(max(EMULATED_EXTRA, math.ceil(4 * on_each_core)), MOST_EXTRA_WORK)
+
+
 def extra_calls(fleet: WorkFleet, speed: Speed, measure: Recorder) -> int:
     """Compute how often a call is made, so that each rate is far below what is agreed.
 
     It would be a quarter, but alone an accelerator is faster than with the others.
     """
-    extra = EXTRA if fleet.on_gpu else EMULATED_EXTRA
+    extra = usual_extra(fleet)
     for name, operation in AGREED.items():
         limit = measure.contract.limit("HOSTS", name)
         if limit and limit.low and operation in speed.typical:
@@ -107,7 +118,7 @@ def control_tiring(
     if victim is None or not all(victim.key in part for part in parts):
         measure.control("tiring GPU", "the last accelerator slows down", None, saw=UNFOLLOWED)
         return
-    extra = EXTRA if fleet.on_gpu else EMULATED_EXTRA
+    extra = usual_extra(fleet)
     slowed = fleet.measure_speed([victim.key], replace(length, rounds=1), extra)
     trial = measure.trial()
     third = math.ceil(len(parts) / 3)

@@ -89,6 +89,17 @@ def test_the_controls_on_a_cluster_of_which_only_ray_tells() -> None:
     }
 
 
+def test_a_node_alone_of_which_only_ray_tells_is_compared_with_nothing() -> None:
+    result = run_hosts(emulated(1), nodes=1, gpus_per_node=1)
+    assert result.verdict is Verdict.PASS
+    assert caught(result) == {"larger order": True}
+
+
+def test_a_node_alone_is_compared_with_its_order() -> None:
+    result = run_hosts(emulated(1), nodes=1, gpus_per_node=1, cpus_per_node=64)
+    assert {c.name: c.proves for c in result.controls}["doctored node"] == ["cpus"]
+
+
 def test_what_is_not_compared_is_no_number_of_gpus() -> None:
     cluster = emulated()
     cluster.by_ray["id1"] = 2

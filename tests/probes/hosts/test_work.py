@@ -232,6 +232,20 @@ def test_controls_without_effect_are_not_caught() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "cores", "times"),
+    [(4, 1, 2, 8), (4, 8, 2, 64), (4, 4, 4, 16), (16, 8, 2, 64)],
+)
+def test_an_emulated_accelerator_works_more_than_its_share_of_the_cores_grows(
+    monkeypatch: pytest.MonkeyPatch, nodes: int, gpus: int, cores: int, times: int
+) -> None:
+    """It runs alone: of n on a core, it is n times as fast as among the others."""
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    result = run_work(emulated(nodes, gpus))
+    (slowed,) = [one for one in result.controls if one.name == "slowed GPU"]
+    assert f"does each piece of work {times} times" in slowed.fault
+
+
 def test_copies_between_gpus_are_noted() -> None:
     cluster = SimulatedWork(2, 2)
     cluster.peers = {"id0": {"gbs": [[None, 300.0], [280.0, None]]}, "id1": {"gbs": [[None]]}}
