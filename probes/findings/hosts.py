@@ -77,9 +77,9 @@ HOSTS: dict[str, Entry] = {
         "Run `nvidia-smi -q -d POWER` on the named node. Set the default with `nvidia-smi -i UUID -pl WATTS`, or lift the limit in the BMC. If the lower limit was ordered, agree on it as HOSTS.power_limit.",
     ),
     "HOST-PCIE": Entry(
-        "The PCIe link of a GPU has lost lanes, or repeats packets.",
+        "The PCIe link of a GPU has lost lanes or speed, or repeats packets.",
         Cause.HARDWARE,
-        "Run `nvidia-smi -q -i UUID | grep -A6 'Link Width'` and `lspci -vv -s SLOT` on the named node. Reseat the GPU or its riser. Check bifurcation in the BIOS.",
+        "Run `nvidia-smi -q -i UUID | grep -A6 'Link Width'` and `lspci -vv -s SLOT` on the named node. Reseat the GPU or its riser. Check the link speed and bifurcation of the slot in the BIOS.",
     ),
     "HOST-XID": Entry(
         "NVIDIA's driver reported an error (Xid) of a GPU while the suite ran.",

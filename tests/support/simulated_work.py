@@ -23,6 +23,14 @@ from reports.run_folder.store import Store
 H100 = "NVIDIA H100 80GB HBM3"
 RATES = {"gemm": 680.0, "hbm": 2900.0, "h2d": 54.0, "d2h": 53.0, "fp8": 1200.0}
 BUILD = [H100, "132 units", "9.0", "2.13.0", "13.0"]
+LINK = {
+    "generation": 5,
+    "most_generation": 5,
+    "width": 16,
+    "most_width": 16,
+    "sm_mhz": 1485,
+    "most_sm_mhz": 1980,
+}
 RIGHT, OTHER = "0a" * 32, "b7" * 32  # hashes of a product
 
 
@@ -46,6 +54,7 @@ class SimulatedGpu:
     celsius: list[float] = field(default_factory=lambda: [60.0])
     errors: dict[str, str] = field(default_factory=dict)
     silent: set[str] = field(default_factory=set)
+    link: dict[str, int] = field(default_factory=lambda: dict(LINK))
     obeys: bool = True  # whether faults of controls have an effect
     calls: int = 0
     asked: list[tuple[Any, ...]] = field(default_factory=list)
@@ -65,6 +74,11 @@ class SimulatedGpu:
         if plant == "element" and self.obeys:
             return {"error": "", "wrong": 4096, "hashes": ["cd" * 32] * 8}
         return {"error": "", "wrong": self.wrong, "hashes": self.hashes}
+
+    def read_link(self, seconds: float, plant: dict[str, int]) -> dict[str, Any]:
+        if error := self.errors.get("read_link", ""):
+            return {"error": error, "link": {}}
+        return {"error": "", "link": {**self.link, **(plant if self.obeys else {})}}
 
     def measure_speed(
         self, rounds: int, seconds: float, extra: int, only: tuple[str, ...], is_alone: bool

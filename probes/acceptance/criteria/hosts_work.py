@@ -30,6 +30,9 @@ WORK: dict[str, Measure] = {
         "all ranks wait for a GPU that is 5 % slower than others of its model (10 % with fewer "
         "than five), and slower than their spread explains",
     ),
+    "slow_pcie": none_of(
+        "GPUs", "each lost generation halves the speed to the host, as half of the lanes does"
+    ),
     "slowing_gpus": none_of("GPUs", "a GPU that loses 5 % under load is not cooled or powered"),
     **RATES,
 }
@@ -37,6 +40,7 @@ CONTROLS = {
     "wrong element": ("gemm_wrong", "gemm_hash_differs"),
     "failing GEMM": ("work_errors",),
     "slowed GPU": ("slow_gpus", *RATES),
+    "old link": ("slow_pcie",),
     "tiring GPU": ("slowing_gpus",),
 }
 
@@ -55,6 +59,7 @@ def _agrees_on(name: str) -> Condition:
 
 CONDITIONS: dict[str, Condition] = {
     **dict.fromkeys(("gemm_hash_differs", "slow_gpus"), has_peers),
+    **dict.fromkeys(("slow_pcie", "old link"), lambda here: here.on_gpu),
     **{name: _agrees_on(name) for name in RATES},
     "slowed GPU": lambda here: has_peers(here) or any(_agrees_on(name)(here) for name in RATES),
 }
@@ -62,8 +67,8 @@ DUTIES = (
     Duty(
         "hosts/compute/test_work.py::test_each_gpu_computes_rightly_and_as_fast_as_the_others",
         "quick",
-        ("work_errors", "gemm_wrong", "gemm_hash_differs", "slow_gpus", *RATES),
-        ("wrong element", "failing GEMM", "slowed GPU"),
+        ("work_errors", "gemm_wrong", "gemm_hash_differs", "slow_gpus", "slow_pcie", *RATES),
+        ("wrong element", "failing GEMM", "slowed GPU", "old link"),
     ),
     Duty(
         "hosts/compute/test_work.py::test_no_gpu_slows_down_under_load",

@@ -16,6 +16,7 @@ from probes.hosts.compute.worker import AcceleratorWorker
 START_SECONDS = 120.0
 # For the sums of one device, or for a call to reach a busy node, in addition to what it times.
 CALL_SECONDS = 60.0
+LOAD_SECONDS = 0.5  # a PCIe link leaves its idle speed within milliseconds
 MOST_EXTRA = 10  # how much longer a slow device takes than it should, at worst, for one call
 
 Rates = Mapping[str, float]  # by operation
@@ -161,6 +162,13 @@ class WorkFleet:
         limit = CALL_SECONDS + MOST_EXTRA * rounds * seconds
         answers = self.call_each("measure_speed", each, limit)
         return {key: Speed(**answer) for key, answer in answers.items()}
+
+    def read_links(
+        self, keys: Collection[str], plant: Mapping[str, int] | None = None
+    ) -> dict[str, dict[str, Any]]:
+        """Read PCIe links and clocks under load, as `AcceleratorWorker.read_link`."""
+        each = dict.fromkeys(keys, (LOAD_SECONDS, plant or {}))
+        return self.call_each("read_link", each, CALL_SECONDS)
 
     def why_unknown(self, key: str) -> str:
         """Describe why nothing is known of an accelerator: an error, or no answer."""

@@ -8,6 +8,7 @@ from probes.hosts.compute.agreed_rates import judge_agreed
 from probes.hosts.compute.controls import control_slowed, control_tiring, control_wrong_sums
 from probes.hosts.compute.drift import judge_drift
 from probes.hosts.compute.fleet import WorkFleet
+from probes.hosts.compute.links import control_old_link, judge_links, note_clocks
 from probes.hosts.compute.peer_copies import note_peer_copies
 from probes.hosts.compute.speed_judge import judge_speed, note_launches
 from probes.hosts.compute.sum_judge import judge_errors, judge_sums
@@ -18,7 +19,8 @@ from probes.hosts.compute.trial_runs import long_length, run_length, run_long, r
 def test_each_gpu_computes_rightly_and_as_fast_as_the_others(cluster, measure):
     """Every GPU gives right sums, the same bits and the same speed as others of its model.
 
-    All compute and copy at once.  Slow ones run again, and then alone.
+    All compute and copy at once.  Slow ones run again, and then alone.  The PCIe link of each GPU
+    is read under load.
     """
     alone = len(cluster.nodes) == 1 and not cluster.on_gpu
     without = {"slow_gpus", "gemm_hash_differs"} if alone else set()
@@ -36,6 +38,12 @@ def test_each_gpu_computes_rightly_and_as_fast_as_the_others(cluster, measure):
         note_launches(fleet, runs.first, measure)
         control_wrong_sums(fleet, sums, measure, without)
         control_slowed(fleet, runs, run_length(fleet), measure, without)
+        if cluster.on_gpu:
+            links = fleet.read_links(fleet.working)
+            measure.keep("links.json", describe_links(fleet, links), caption=LINKS_CAPTION)
+            judge_links(fleet, links, measure)
+            note_clocks(fleet, links, measure)
+            control_old_link(fleet, links, measure)
     if cluster.on_gpu:
         note_peer_copies(cluster, measure)
 
@@ -61,6 +69,7 @@ def test_no_gpu_slows_down_under_load(cluster, tier, measure):
 
 
 CAPTION = "sums and rates of every accelerator"
+LINKS_CAPTION = "PCIe link and clock of every GPU under load"
 LONG_CAPTION = "rates of every accelerator, part by part"
 
 
@@ -79,6 +88,11 @@ def describe_work(fleet, sums, runs):
         }
         for key, one in fleet.accelerators.items()
     ]
+
+
+def describe_links(fleet, links):
+    """Describe what NVML answered of each GPU under load, as evidence."""
+    return {one.label: links.get(key) for key, one in fleet.accelerators.items()}
 
 
 def describe_parts(fleet, parts):

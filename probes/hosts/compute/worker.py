@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
+from probes.cluster.gpus.loaded_link import watch_link
 from probes.cluster.nvml import import_nvml, to_text
 from probes.hosts.compute.device import WorkDevice, bind_to_slot
 from probes.hosts.compute.operations import (
@@ -69,6 +70,29 @@ class AcceleratorWorker:
                 "launch_us": None,
                 "celsius": None,
             }
+
+    def read_link(self, seconds: float, plant: Mapping[str, int]) -> dict[str, Any]:
+        """Read the GPU's PCIe link and clock while it works: {"error", "link"}, see `watch_link`.
+
+        `plant` is for a control: false answers of NVML.
+        """
+        uuid, nvml = self.device.describe()["uuid"], import_nvml()
+        try:
+            nvml.nvmlInit()
+            gpu = nvml.nvmlDeviceGetHandleByUUID(uuid)
+            if uuid.startswith("MIG-"):
+                gpu = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(gpu)
+            link = watch_link(nvml, gpu, self.load_link, self.device.wait_for_work, seconds)
+            return {"error": "", "link": {**link, **plant}}
+        except Exception as error:  # noqa: BLE001 - NVML and torch raise many kinds, each an answer
+            return {"error": describe_failure(error), "link": {}}
+
+    def load_link(self) -> None:
+        """Let the GPU compute and copy from the host, for some milliseconds; do not wait."""
+        loads = [one for one in self.operations if one.name in ("gemm", "h2d")]
+        for _ in range(self.device.sizes.calls):
+            for operation in loads:
+                operation.call()
 
     def read_celsius(self) -> float | None:
         """Read the temperature of the GPU; None where NVML gives none."""

@@ -42,14 +42,17 @@ def test_sound_accelerators_pass_and_controls_are_caught(on_gpu: bool) -> None:
     result = run_work(cluster)
     assert result.verdict is Verdict.PASS
     assert findings(result) == []
+    links = ["old link"] * on_gpu
     assert {one.name: one.caught for one in result.controls} == {
         "wrong element": True,
         "failing GEMM": True,
         "slowed GPU": True,
+        **dict.fromkeys(links, True),
     }
     last = "GPU 7 (GPU-2-7) on n2" if on_gpu else "GPU 0 on n3"
     assert all(one.fault.startswith(last) for one in result.controls)
-    judged = {f"{name} n{i}" for name in JUDGED for i in range(len(cluster.gpus))}
+    names = (*JUDGED, "slow_pcie") if on_gpu else JUDGED
+    judged = {f"{name} n{i}" for name in names for i in range(len(cluster.gpus))}
     assert verdicts(result).keys() == judged
     notes = {(one.name, one.value) for one in result.measurements if not one.judged}
     assert ("launch_latency", 4.5) in notes
@@ -163,7 +166,7 @@ def test_a_worker_that_does_not_start_proves_nothing() -> None:
     cluster = SimulatedWork()
     gpu_of(cluster).silent.add("prepare")
     result = run_work(cluster)
-    assert not_passed(result) == {f"{name} n1": "UNPROVEN" for name in JUDGED}
+    assert not_passed(result) == {f"{name} n1": "UNPROVEN" for name in (*JUDGED, "slow_pcie")}
     assert findings(result) == []
     notes = {one.note for one in result.measurements if one.verdict is Verdict.UNPROVEN}
     assert notes == {"an accelerator of n1 gives no answer: no answer within 60 s"}
@@ -186,7 +189,7 @@ def test_no_answer_at_all_proves_nothing() -> None:
         gpu.silent.add("prepare")
     result = run_work(cluster)
     assert set(not_passed(result).values()) == {"UNPROVEN"}
-    assert [one.caught for one in result.controls] == [None] * 3
+    assert [one.caught for one in result.controls] == [None] * 4
 
 
 @pytest.mark.near_miss(*(f"HOSTS.{name}" for name in RATES))
@@ -229,6 +232,7 @@ def test_controls_without_effect_are_not_caught() -> None:
         "wrong element": False,
         "failing GEMM": False,
         "slowed GPU": False,
+        "old link": False,
     }
 
 

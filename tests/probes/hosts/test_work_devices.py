@@ -6,9 +6,10 @@ import dataclasses
 import os
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import pytest
@@ -225,6 +226,55 @@ def test_a_worker_describes_a_gpu(
     assert about["build"][:5] == [board, "132 units", "9.0", torch.__version__, "13.0"]
     assert "00000000:1B:00.0" in asked
     assert one.measure_speed(1, 0.001)["celsius"] == 67.0
+
+
+@pytest.mark.parametrize(("uuid", "asked"), [("GPU-1", "GPU-1"), ("MIG-1", "board of MIG-1")])
+def test_a_worker_asks_the_board_for_its_link(
+    uuid: str, asked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part of a GPU in MIG mode has no link of its own."""
+    nvml = SimpleNamespace(
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByUUID=lambda uuid: uuid,
+        nvmlDeviceGetDeviceHandleFromMigDeviceHandle=lambda gpu: f"board of {gpu}",
+    )
+    boards, calls = [], list[str]()
+
+    def watch(nvml: Any, gpu: str, work: Any, wait: Any, seconds: float) -> dict[str, int]:
+        boards.append((gpu, seconds))
+        work()
+        wait()
+        return {"generation": 5, "width": 16}
+
+    monkeypatch.setattr(worker, "import_nvml", lambda: nvml)
+    monkeypatch.setattr(worker, "watch_link", watch)
+    one = AcceleratorWorker()
+    one.device = cast(
+        Any,
+        SimpleNamespace(
+            describe=lambda: {"uuid": uuid},
+            sizes=SimpleNamespace(calls=2),
+            wait_for_work=partial(calls.append, "wait"),
+        ),
+    )
+    one.operations = [
+        operations.TimedCall(name, partial(calls.append, name), 1.0)
+        for name in ("gemm", "hbm", "h2d", "d2h")
+    ]
+    assert one.read_link(0.5, {}) == {"error": "", "link": {"generation": 5, "width": 16}}
+    assert one.read_link(0.5, {"generation": 1})["link"] == {"generation": 1, "width": 16}
+    assert boards == [(asked, 0.5)] * 2
+    assert calls == ["gemm", "h2d", "gemm", "h2d", "wait"] * 2
+
+
+def test_a_link_that_cannot_be_read_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise RuntimeError("Driver Not Loaded")
+
+    monkeypatch.setattr(worker, "import_nvml", lambda: SimpleNamespace(nvmlInit=fail))
+    one = AcceleratorWorker()
+    one.device = cast(Any, SimpleNamespace(describe=lambda: {"uuid": "GPU-1"}))
+    assert one.read_link(0.5, {}) == {"error": "Driver Not Loaded", "link": {}}
 
 
 def test_an_error_of_torch_is_an_answer(ray_context: dict[str, list[str]]) -> None:
