@@ -5,6 +5,7 @@ The mutant lies on the disk, in a copy of the checkout, so that what tests start
 
 from __future__ import annotations
 
+import ctypes
 import os
 import random
 import shutil
@@ -25,6 +26,7 @@ FILES = ("conftest.py", "pyproject.toml", "constraints.txt", "README.md", "Makef
 HEAVY = ("pytest", "hypothesis", "pydantic", "click", "jinja2", "torch", "ray")
 SLACK, LEAST_S = 5, 20.0  # times the tests' usual time that a mutant's may take, and at least
 CACHE = ".mutants"  # in the copy: the tests that killed the last mutants of a module
+PR_SET_PDEATHSIG = 1  # prctl.h
 FIRST_TIME = 1_000_000_000  # s since the epoch: the first mutant's file is as old
 
 
@@ -43,6 +45,12 @@ class Outcome:
     module: str
     mutant: Mutant
     verdict: str
+
+
+def die_with_parent() -> None:
+    """Ask Linux to kill this process when its parent ends: a mutant may loop for ever."""
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def choose_mutants(module: Module, count: int, seed: int) -> list[Mutant]:
@@ -122,6 +130,7 @@ class Worker:
 
 def _run_pytest(tests: Sequence[str]) -> None:
     """Run them and end this process, without a word."""
+    die_with_parent()
     os.setsid()
     devnull = os.open(os.devnull, os.O_RDWR)
     for descriptor in range(3):

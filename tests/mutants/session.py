@@ -11,11 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from tests.mutants.mutate import Mutant
-from tests.mutants.run import Module, Outcome, Worker, choose_mutants, copy_checkout
+from tests.mutants.run import (
+    Module,
+    Outcome,
+    Worker,
+    choose_mutants,
+    copy_checkout,
+    die_with_parent,
+)
 
 
 def work(tasks: Any, results: Any) -> None:
     """One process: takes modules until none is left."""
+    die_with_parent()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         copy_checkout(Path(folder))
         worker = Worker(Path(folder))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from tests.support.paths import REPO
@@ -84,3 +85,30 @@ def test_tests_that_fail_without_a_mutant_kill_nothing(tmp_path: Path) -> None:
 def test_tests_that_a_mutant_broke_are_told(tmp_path: Path) -> None:
     error = try_mutants(tmp_path, "test_poisoned.py")[1]
     assert error == "the tests of package/judge.py fail after its mutants, without one"
+
+
+ORPHAN = """
+import os, time
+from tests.mutants.run import die_with_parent
+
+if not os.fork():
+    die_with_parent()
+    print(os.getpid(), flush=True)
+time.sleep(600)
+"""
+
+
+def test_nothing_of_a_killed_run_goes_on() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", ORPHAN], stdout=subprocess.PIPE, text=True, cwd=REPO
+    ) as parent:
+        assert parent.stdout
+        child = int(parent.stdout.readline())
+        parent.kill()
+    deadline = time.monotonic() + 30
+    while Path(f"/proc/{child}").exists() and time.monotonic() < deadline:
+        if "State:\tZ" in Path(f"/proc/{child}/status").read_text():
+            break
+        time.sleep(0.05)
+    else:
+        assert not Path(f"/proc/{child}").exists()
