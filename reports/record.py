@@ -94,7 +94,8 @@ class Criterion(RecordModel):
     """Criterion, one row of the acceptance table.
 
     `not_provable` is the reason why this kind of cluster cannot prove it. Such a row is not
-    required, but the report lists it.
+    required, but the report lists it. `headlines` maps the measures that stand for it, the best
+    first, to a sentence; `proven` continues the sentence where the criterion is accepted.
     """
 
     id: str
@@ -102,6 +103,8 @@ class Criterion(RecordModel):
     how: str
     required: bool = True
     not_provable: str = ""
+    headlines: dict[str, str] = {}
+    proven: str = ""
 
 
 class Waiver(RecordModel):

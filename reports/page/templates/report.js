@@ -1,7 +1,3 @@
 document.querySelectorAll("button.copy").forEach(button => {
   button.hidden = false;
-  button.addEventListener("click", () => navigator.clipboard.writeText(
-    button.parentElement.querySelector("pre").textContent));
-});
-addEventListener("beforeprint", () => document.querySelectorAll("details:not(.numbers)")
-  .forEach(part => { part.open = true; }));
+  button.
