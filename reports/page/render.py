@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 TEMPLATES = Path(__file__).parent / "templates"
+SENTENCE_END = re.compile(r"(?<=[.!?]) ")
 MOST_FINDINGS = 3  # on page 1, which is one sheet of paper
 MAX_PASSING = 4  # passing subjects of one measurement shown in its section; the appendix has all
 
@@ -139,6 +141,7 @@ def _jinja_environment(reader: EvidenceReader) -> Environment:
         "bar": draw_limit_bar,
         "caught": caught_text,
         "scope": scope_text,
+        "first_sentence": lambda text: SENTENCE_END.split(text, maxsplit=1)[0],
         "figures": draw_figures,
         # Only for SVG that reports.charts.svg wrote, and for the page's script: neither contains
         # foreign markup.

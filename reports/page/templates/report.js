@@ -1,3 +1,5 @@
 document.querySelectorAll("button.copy").forEach(button => {
   button.hidden = false;
-  button.
+  button.addEventListener("click", () => navigator.clipboard.writeText(
+    button.parentElement.querySelector("pre").textContent));
+});
