@@ -26,7 +26,8 @@ else
 endif
 
 test: setup tools lint ## the suite's own tests; the lab's among them when root on Linux
-	$(BIN)/pytest tests -m "not soak"
+	$(BIN)/pytest tests -m "not soak and not alone" -n 2 --dist loadfile
+	$(BIN)/pytest tests -m "not soak and alone"
 
 soak: setup tools ## what takes longer; CRITERION=gang: that criterion's tests only
 ifneq ($(CRITERION),)

@@ -18,7 +18,17 @@ from tests.support.seen import (  # noqa: F401 - hooks of pytest
 from tests.support.single_rank import only_rank
 from tests.support.trial import lab_of
 
+CLUSTERS = ("tests/faults/", "tests/lab/")  # all their tests run on a lab
+
 SMALL = {"batch": 2, "seq": 16, "vocab": 64, "dim": 16, "layers": 1, "heads": 2, "device": "cpu"}
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks
+def pytest_collection_modifyitems(items):
+    """Mark the tests of a lab: no other test runs beside them."""
+    for item in items:
+        if item.nodeid.startswith(CLUSTERS):
+            item.add_marker(pytest.mark.alone)
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,8 @@ import pytest
 from probes.acceptance.criteria import CRITERIA
 from tests.support.paths import RECORDINGS, REPO
 
+pytestmark = pytest.mark.alone
+
 PIP = [sys.executable, "-m", "pip"]
 HOSTS = ["--cluster", "local:2", "--contract", "local", "-k", "hosts"]
 QUICK_HOSTS = [duty for duty in CRITERIA["HOSTS"].duties if duty.tier == "quick"]

@@ -45,6 +45,7 @@ READERS = {  # modules whose findings count without a recorder
     Flag: ("probes.",),
     LossCause: ("scaling.",),
 }
+RED = "measures seen red"  # property of a test's report
 KEPT = (Verdict.PASS, Verdict.MARGINAL)
 
 
@@ -164,6 +165,8 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     if is_drawn(item):
         return
     WATCH.passed[item.nodeid] = Sight(WATCH.seen, near)
+    # The report reaches the process that prints the summary, which has no WATCH of other processes.
+    item.user_properties.append((RED, sorted(name for name in WATCH.seen if "." in name)))
     if os.environ.get("SEATRIAL_SEEN") == "write":
         return
     named = item.config.stash[SIGHTS].get(item.nodeid, Sight())
@@ -197,7 +200,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         count = sum(reason in str(report.longrepr) for report in skipped)
         text = f"{NOT_RUN}: {count} tests, {reason.partition(NOT_RUN)[2].lstrip(': ')}"
         terminalreporter.write_sep("!", text, red=True, bold=True)
-    red = {name for sight in WATCH.passed.values() for name in sight.red if "." in name}
+    passed = terminalreporter.stats.get("passed", [])
+    red = {name for report in passed for name in dict(report.user_properties).get(RED, ())}
     each = [
         f"{id} {sum(name.startswith(f'{id}.') for name in red)} of {len(row.measures)}"
         for id, row in CRITERIA.items()

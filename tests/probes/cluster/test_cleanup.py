@@ -20,6 +20,8 @@ from probes.cluster.cleanup import CleanupProcess
 from reports.run_folder.integrity import load
 from tests.support.paths import REPO
 
+pytestmark = pytest.mark.alone
+
 
 def gone(path: Path, seconds: float = 10) -> bool:
     deadline = time.monotonic() + seconds

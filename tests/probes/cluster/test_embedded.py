@@ -9,6 +9,8 @@ import pytest
 
 from probes.cluster.embedded import LocalCluster
 
+pytestmark = pytest.mark.alone
+
 ASK = """
 import os, sys, ray
 ray.init(address=sys.argv[1], log_to_driver=False)

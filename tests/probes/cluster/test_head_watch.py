@@ -17,6 +17,8 @@ from probes.cluster import head_watch as head
 from probes.cluster.head_watch import HeadWatch
 from reports.record import Finding
 
+pytestmark = pytest.mark.alone
+
 # Speaks as gRPC's server does: its own empty settings, once it is greeted.
 SERVER = """
 import socket, sys

@@ -11,6 +11,8 @@ from probes.cluster import cluster
 from probes.cluster.access.auth_mode import TokenProblem
 from probes.cluster.cluster import Cluster, ClusterUnreachable, VersionMismatch
 
+pytestmark = pytest.mark.alone
+
 
 def join(monkeypatch: pytest.MonkeyPatch, error: Exception) -> Cluster:
     """Join a cluster whose Ray answers with this error; no helper process is started."""

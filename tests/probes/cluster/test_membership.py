@@ -9,6 +9,8 @@ import pytest
 from probes.cluster.cluster import Cluster
 from scaling.ladder.ladder import rung_sizes
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture
 def joined(monkeypatch: pytest.MonkeyPatch) -> Any:

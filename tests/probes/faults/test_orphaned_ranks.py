@@ -27,6 +27,8 @@ from reference_trainer.launch.supervisor import Attempt
 from reference_trainer.launch.worker import RankLocation
 from tests.support.controls import recorder
 
+pytestmark = pytest.mark.alone
+
 HERE = socket.gethostname()
 
 

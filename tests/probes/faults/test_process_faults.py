@@ -6,10 +6,13 @@ import threading
 import time
 from types import SimpleNamespace
 
+import pytest
 import ray
 
 from probes.faults.injection import Fault
 from probes.faults.process_faults import ProcessAgent, ProcessFault, descendant_pids
+
+pytestmark = pytest.mark.alone
 
 
 def test_a_hand_waits_for_its_victims_own_moment(tmp_path):

@@ -12,6 +12,8 @@ from probes.cluster.embedded import LocalCluster
 from probes.gang.competing_job import CompetingJob
 from probes.gang.scenario import ContentionRig
 
+pytestmark = pytest.mark.alone
+
 NODES = 2
 
 
