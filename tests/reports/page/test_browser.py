@@ -27,10 +27,10 @@ Show = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """The distribution's browser; `make tools` installs it."""
+    """The distribution's browser; `make browser` installs it."""
     path = shutil.which("chromium") or shutil.which("chromium-browser")
     if path is None:
-        pytest.skip(f"{NOT_RUN}: no chromium: `make tools` as root installs it")
+        pytest.skip(f"{NOT_RUN}: no chromium: `make browser` as root installs it")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
