@@ -156,7 +156,7 @@ def _is_not_run(row: ReportRow) -> bool:
 
 
 def _not_run_lines(rows: list[ReportRow], fmt: TextFormatter) -> list[str]:
-    """Name the required criteria of which no probe ran, once for each reason."""
+    """Name the required criteria without any probe that ran, once for each reason."""
     reasons: dict[str, list[str]] = {}
     for row in rows:
         if _is_not_run(row) and row.criterion.required:

@@ -29,6 +29,7 @@ from reports.page.evidence import EvidenceReader
 from reports.page.inventory import build_inventory, cluster_size
 from reports.page.limit_bar import draw_limit_bar
 from reports.page.node_matrix import build_node_matrix
+from reports.page.timeline import build_timeline
 from reports.record import ProbeResult, RunRecord
 from reports.redact import redact_text
 from reports.run_folder.store import parse_time
@@ -100,6 +101,7 @@ def render(
         caught_controls=count_controls(record.results),
         planted=planted_faults(summary),
         matrix=build_node_matrix(record),
+        timeline=build_timeline(record),
         most_findings=MOST_FINDINGS,
         more_findings=max(0, len(summary.findings) + len(unexplained) - MOST_FINDINGS),
         measurement_count=sum(len(result.measurements) for result in record.results),
