@@ -16,7 +16,7 @@ endif
 endif
 LAB_HERE := $(shell [ "$$(uname -s)" = Linux ] && [ "$$(id -u)" = 0 ] && echo yes)
 
-.PHONY: trial test soak mutants healthy lint docs lab tools setup clean bench gpu
+.PHONY: trial test soak mutants healthy lint docs lab tools browser setup clean bench gpu
 
 trial: setup tools ## rehearse the whole acceptance run on this machine
 ifeq ($(LAB_HERE),yes)
@@ -25,7 +25,7 @@ else
 	$(BIN)/pytest probes --cluster local:$(NODES) --contract local
 endif
 
-test: setup tools lint ## the suite's own tests; the lab's among them when root on Linux
+test: setup tools browser lint ## the suite's own tests; the lab's among them when root on Linux
 	$(BIN)/pytest tests -m "not soak and not alone" -n 2 --dist loadfile
 	$(BIN)/pytest tests -m "not soak and alone"
 
@@ -77,6 +77,14 @@ ifeq ($(LAB_HERE),yes)
 	  || { command -v apt-get >/dev/null && apt-get update -qq \
 	  && apt-get install -y -qq --no-install-recommends iproute2 nftables util-linux gcc libc6-dev \
 	  openssh-client; }
+endif
+
+# The report's tests look at it in the distribution's browser.
+browser:
+ifeq ($(LAB_HERE),yes)
+	@command -v chromium >/dev/null \
+	  || { command -v apt-get >/dev/null && apt-get update -qq \
+	  && apt-get install -y -qq --no-install-recommends chromium; }
 endif
 
 clean:

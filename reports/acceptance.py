@@ -12,6 +12,7 @@ from datetime import date
 from pathlib import Path
 
 from reports.controls import uncontrolled_measures
+from reports.headlines import claim_end, headline_sentence, key_measurement
 from reports.measurement import Measurement, Verdict
 from reports.owed import NOT_RUN
 from reports.record import Criterion, Finding, ProbeResult, RunProblem, RunRecord
@@ -38,7 +39,8 @@ NO_CONTRACT = (
 class ReportRow:
     """Row of one criterion in the reports.
 
-    `key` is the measurement that decides the verdict. `problem` is the main sentence that keeps
+    `key` is the measurement that stands for it. `sentence` says what it shows; `claim_end`
+    continues it with what is proven, or with the limit. `problem` is the main sentence that keeps
     the criterion from PASS. `label` qualifies the verdict (not provable here, not required,
     waived). `uncontrolled` lists (measure, reason) for the measures that no control turned red.
     """
@@ -47,9 +49,16 @@ class ReportRow:
     verdict: Verdict
     results: list[ProbeResult]
     key: Measurement
+    sentence: str
+    claim_end: str
     problem: str
     label: str
     uncontrolled: list[tuple[str, str]]
+
+    @property
+    def claim(self) -> str:
+        """Complete sentence of the row, without a full stop."""
+        return self.sentence + self.claim_end
 
     @property
     def is_only_information(self) -> bool:
@@ -260,17 +269,30 @@ def _report_row(
     why = f"not provable here: {reason}" if reason else "the contract does not require it"
     notes = [note for id, note in waiver_notes if id == criterion.id]
     results = record.results_of(criterion.id)
+    key = key_measurement(results, criterion.headlines) or Measurement(name="")
+    problem = _row_problem(results, verdict)
+    is_other = not results or (
+        verdict is Verdict.UNPROVEN and bool(problem) and _has_other_reason(key, results)
+    )
     return ReportRow(
         criterion=criterion,
         verdict=verdict,
         results=results,
-        key=_key_measurement(results) or Measurement(name=""),
-        problem=_row_problem(results, verdict),
+        key=key,
+        sentence=problem if is_other else headline_sentence(criterion, key, record.cluster),
+        claim_end="" if is_other else claim_end(criterion, key, verdict),
+        problem=problem,
         label="; ".join(notes if criterion.required else [why, *notes]),
         uncontrolled=uncontrolled_measures(
             results, [one for one in record.owed or () if one.criterion == criterion.id]
         ),
     )
+
+
+def _has_other_reason(key: Measurement, results: list[ProbeResult]) -> bool:
+    """Return whether something else than `key` keeps these results from a proof."""
+    unfinished = any(result.state != "finished" for result in results)
+    return unfinished or key.verdict is not Verdict.UNPROVEN
 
 
 def _row_problem(results: list[ProbeResult], verdict: Verdict) -> str:
@@ -281,12 +303,6 @@ def _row_problem(results: list[ProbeResult], verdict: Verdict) -> str:
     return summary_sentence(matching[0]) if matching and verdict is not Verdict.PASS else ""
 
 
-def _key_measurement(results: list[ProbeResult]) -> Measurement | None:
-    """Choose the worst judged measurement, the first one if all pass, None if none is judged."""
-    judged = [m for result in results for m in result.measurements if m.verdict is not None]
-    return max(judged, key=lambda m: m.severity, default=None)
-
-
 def summary_sentence(result: ProbeResult) -> str:
     """Choose the main sentence of a result.
 
@@ -295,7 +311,7 @@ def summary_sentence(result: ProbeResult) -> str:
     """
     if result.state != "finished" and result.verdict is Verdict.UNPROVEN:
         return result.problems()[-1]
-    key = _key_measurement([result])
+    key = key_measurement([result])
     if key is None or (key.verdict is Verdict.PASS and result.problems()):
         return next(iter(result.problems()), "nothing was measured")
     return key.sentence()

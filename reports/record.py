@@ -17,7 +17,8 @@ from reports.measurement import Measurement, RecordModel, Verdict
 
 # 1.x versions only add fields. 1.1: owed, partial, loaded, problems. 1.2: a chain of hashes,
 # nonce, unverified. 1.3: the measurements of a control, and the measures that have no control.
-SCHEMA = "1.3"
+# 1.4: sentences of a criterion, the start of a probe.
+SCHEMA = "1.4"
 MAX_SECONDS = 1e9  # of a probe: about 30 years
 
 
@@ -94,7 +95,8 @@ class Criterion(RecordModel):
     """Criterion, one row of the acceptance table.
 
     `not_provable` is the reason why this kind of cluster cannot prove it. Such a row is not
-    required, but the report lists it.
+    required, but the report lists it. `headlines` maps the measures that stand for it, the best
+    first, to a sentence; `proven` continues the sentence where the criterion is accepted.
     """
 
     id: str
@@ -102,6 +104,8 @@ class Criterion(RecordModel):
     how: str
     required: bool = True
     not_provable: str = ""
+    headlines: dict[str, str] = {}
+    proven: str = ""
 
 
 class Waiver(RecordModel):
@@ -118,7 +122,8 @@ class ProbeResult(RecordModel):
     """Result of one probe for one criterion.
 
     `state` is finished, error, skipped, interrupted, or not run (see reports/owed.py). Only
-    finished can be a proof. `coverage` describes which nodes, pairs and GPUs were tested and which
+    finished can be a proof. `started` is its time, "" in runs of schema 1.3 and older. `coverage`
+    describes which nodes, pairs and GPUs were tested and which
     were not.
     """
 
@@ -127,6 +132,7 @@ class ProbeResult(RecordModel):
     claim: str = ""
     state: str = "interrupted"
     error: str = ""
+    started: str = ""
     seconds: float | None = Field(default=None, ge=0, le=MAX_SECONDS)
     measurements: list[Measurement] = []
     findings: list[Finding] = []

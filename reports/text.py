@@ -10,6 +10,7 @@ import textwrap
 
 from reports.acceptance import AcceptanceSummary, ReportRow
 from reports.measurement import Verdict
+from reports.owed import NOT_RUN
 from reports.record import Finding, RunRecord
 from reports.redact import redact_text
 from reports.sanitize import ascii_only, capitalise, one_line
@@ -33,7 +34,8 @@ def acceptance_table(
     blocks = [
         _header_lines(summary.record, fmt),
         [_row_line(row, fmt, columns) for row in rows],
-        [line for row in rows for line in _problem_lines(row, fmt, columns[0])],
+        [line for row in rows for line in _problem_lines(row, fmt, columns[0])]
+        + _not_run_lines(rows, fmt),
         *(_finding_lines(finding, fmt) for finding in summary.findings),
         _decision_lines(summary, fmt),
     ]
@@ -99,33 +101,30 @@ def _header_lines(record: RunRecord, fmt: TextFormatter) -> list[str]:
     return lines
 
 
-def _column_widths(rows: list[ReportRow], fmt: TextFormatter) -> tuple[int, int, int, int]:
-    """Divide the width over id, title, value and limit; the title is cut before value and limit."""
+def _column_widths(rows: list[ReportRow], fmt: TextFormatter) -> tuple[int, int, int]:
+    """Divide the width over id, sentence and limit; the sentence is cut before the limit."""
     ids = min(12, max((len(fmt.plain(row.criterion.id)) for row in rows), default=2))
-    room = fmt.width - (2 + 2 + 8 + 2 + ids + 2 + 2 + 2)
+    room = fmt.width - (2 + 2 + 8 + 2 + ids + 2 + 2)
     limit = min(room // 4, max((len(_limit_cell(row, fmt)) for row in rows), default=0))
-    value = min(room // 3, max((len(_value_cell(row, fmt)) for row in rows), default=0))
-    titles = max((len(fmt.plain(row.criterion.title)) for row in rows), default=0)
-    title = min(room - limit - value, titles)
-    return ids, title, room - limit - title, limit
+    return ids, room - limit, limit
 
 
-def _row_line(row: ReportRow, fmt: TextFormatter, columns: tuple[int, int, int, int]) -> str:
+def _row_line(row: ReportRow, fmt: TextFormatter, columns: tuple[int, int, int]) -> str:
     """Write one criterion in columns that fit the width."""
     glyph = STYLES[row.verdict][0 if fmt.unicode else 1]
     verdict = fmt.paint(f"{glyph} {row.verdict.value:<8}", row.verdict)
-    value, name = _value_cell(row, fmt), fmt.plain(row.key.title)
-    if name and not row.is_only_information and len(name) + 1 + len(value) <= columns[2]:
-        value = f"{name} {value}"
-    cells = [row.criterion.id, capitalise(row.criterion.title), value, _limit_cell(row, fmt)]
+    cells = [row.criterion.id, _sentence_cell(row, columns[1], fmt), _limit_cell(row, fmt)]
     return "  ".join(["", verdict, *map(fmt.fit, cells, columns)]).rstrip()
 
 
-def _value_cell(row: ReportRow, fmt: TextFormatter) -> str:
-    """Write the value (`41.2 GB/s`), or the reason why there is none."""
-    if row.results and not row.is_only_information:
-        return fmt.plain(row.key.short_text)
-    return "not provable here" if row.criterion.not_provable else "no probe ran"
+def _sentence_cell(row: ReportRow, room: int, fmt: TextFormatter) -> str:
+    """Write what the run showed, with what it proves where there is room."""
+    if _is_not_run(row):
+        return "not run"
+    if row.criterion.not_provable and (row.is_only_information or not row.results):
+        return f"{capitalise(row.criterion.title)}: not provable here"
+    whole = fmt.plain(row.claim)
+    return whole if row.verdict.accepted and len(whole) <= room else fmt.plain(row.sentence)
 
 
 def _limit_cell(row: ReportRow, fmt: TextFormatter) -> str:
@@ -136,7 +135,7 @@ def _limit_cell(row: ReportRow, fmt: TextFormatter) -> str:
 
 def _problem_lines(row: ReportRow, fmt: TextFormatter, id_width: int) -> list[str]:
     """Write the lines of a row below the table: its problems if it is not PASS, and its label."""
-    if row.is_only_information:
+    if row.is_only_information or _is_not_run(row):
         problems = []
     elif not row.results:
         problems = [row.problem] if row.criterion.required else []
@@ -149,6 +148,24 @@ def _problem_lines(row: ReportRow, fmt: TextFormatter, id_width: int) -> list[st
     first = f"  {fmt.fit(row.criterion.id, id_width)}  "
     texts = [*shown, row.label] if row.label else shown
     return [line for text in texts for line in fmt.wrap(text, first)]
+
+
+def _is_not_run(row: ReportRow) -> bool:
+    """Return whether no probe of the row ran."""
+    return bool(row.results) and all(result.state == NOT_RUN for result in row.results)
+
+
+def _not_run_lines(rows: list[ReportRow], fmt: TextFormatter) -> list[str]:
+    """Name the required criteria without any probe that ran, once for each reason."""
+    reasons: dict[str, list[str]] = {}
+    for row in rows:
+        if _is_not_run(row) and row.criterion.required:
+            reasons.setdefault(row.results[0].error, []).append(fmt.plain(row.criterion.id))
+    return [
+        line
+        for reason, ids in reasons.items()
+        for line in fmt.wrap(f"not run: {', '.join(ids)}: {reason}", "  ")
+    ]
 
 
 def _finding_lines(finding: Finding, fmt: TextFormatter) -> list[str]:

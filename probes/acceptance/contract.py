@@ -87,12 +87,20 @@ class Contract(BaseModel):
                 how=row.how,
                 required=id not in self.optional,
                 not_provable=self.optional.get(id, ""),
+                headlines=dict(row.headlines),
+                proven=self.proven_of(id),
             )
             for id, row in CRITERIA.items()
         ]
         kept = {"name", "title", "sha256", "agreed", "tier", "waivers"}
         agreed = self.model_dump(include=kept)
         return ContractFacts(**agreed, rehearsal=self.rehearsal, criteria=criteria)
+
+    def proven_of(self, id: str) -> str:
+        """Return what an accepted criterion shows.  Only RDMA that was agreed may be claimed."""
+        if id == "FABRIC" and self.cluster.fabric != "rdma":
+            return " over the agreed fabric"
+        return CRITERIA[id].proven
 
     def title_of(self, id: str) -> str:
         """Return the criterion's title.  Only a contract whose fabric is RDMA may claim RDMA."""

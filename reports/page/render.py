@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,19 @@ from reports.charts import draw_figures
 from reports.compare import compare
 from reports.measurement import Limit, Measurement, Verdict
 from reports.numbers import number
+from reports.page.decision import (
+    build_lead,
+    caught_text,
+    count_controls,
+    planted_faults,
+    scope_text,
+    section_anchors,
+)
 from reports.page.evidence import EvidenceReader
 from reports.page.inventory import build_inventory, cluster_size
+from reports.page.limit_bar import draw_limit_bar
+from reports.page.node_matrix import build_node_matrix
+from reports.page.timeline import build_timeline
 from reports.record import ProbeResult, RunRecord
 from reports.redact import redact_text
 from reports.run_folder.store import parse_time
@@ -28,6 +40,8 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 TEMPLATES = Path(__file__).parent / "templates"
+SENTENCE_END = re.compile(r"(?<=[.!?]) ")
+MOST_FINDINGS = 3  # on page 1, which is one sheet of paper
 MAX_PASSING = 4  # passing subjects of one measurement shown in its section; the appendix has all
 
 GLOSSARY = {
@@ -70,6 +84,7 @@ def render(
     """
     record, reader = summary.record, EvidenceReader(run, evidence_at)
     deciding = [row for row in summary.worst_first if row.can_decide]
+    unexplained = _unexplained_results(summary.worst_first)
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
     template = _jinja_environment(reader).get_template("report.html.j2")
     return template.render(
@@ -78,9 +93,19 @@ def render(
         is_shared=run is None,
         view_evidence=reader.view,
         problems=[row for row in deciding if row.verdict is not Verdict.PASS],
-        unexplained=_unexplained_results(summary.worst_first),
+        unexplained=unexplained,
         strip=_header_facts(record),
         untested=_untested_items(summary),
+        lead=build_lead(summary),
+        anchors=section_anchors(summary.rows),
+        caught_controls=count_controls(record.results),
+        planted=planted_faults(summary),
+        matrix=build_node_matrix(record),
+        timeline=build_timeline(record),
+        most_findings=MOST_FINDINGS,
+        more_findings=max(0, len(summary.findings) + len(unexplained) - MOST_FINDINGS),
+        measurement_count=sum(len(result.measurements) for result in record.results),
+        full_run=_full_run_text(summary),
         inventory=build_inventory(record.cluster),
         command=redact_text(record.command),
         paste=acceptance_table(summary),
@@ -115,6 +140,10 @@ def _jinja_environment(reader: EvidenceReader) -> Environment:
         "command": lambda text: redact_text(one_line(text)),
         "headline": summary_sentence,
         "groups": _group_by_name,
+        "bar": draw_limit_bar,
+        "caught": caught_text,
+        "scope": scope_text,
+        "first_sentence": lambda text: SENTENCE_END.split(text, maxsplit=1)[0],
         "figures": draw_figures,
         # Only for SVG that reports.charts.svg wrote, and for the page's script: neither contains
         # foreign markup.
@@ -163,6 +192,12 @@ def _run_duration(record: RunRecord) -> str:
     hours, minutes = seconds // 3600, seconds // 60 % 60
     parts = [(hours, "h"), (minutes, "min"), (seconds % 60, "s")]
     return " ".join(f"{count} {unit}" for count, unit in parts if count) or "0 s"
+
+
+def _full_run_text(summary: AcceptanceSummary) -> str:
+    """Describe a full run: its tier, and how many probes it owes."""
+    owed = summary.record.owed
+    return f"{len(owed)} probes of the tier {summary.record.tier}" if owed else ""
 
 
 def _group_by_name(measurements: list[Measurement]) -> list[Group]:

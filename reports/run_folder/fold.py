@@ -51,7 +51,8 @@ class _Fold:
             elif kind == "run_problem":
                 self.run.setdefault("problems", []).append(data)
             elif kind == "probe_started":
-                self.latest[probe] = {**data, "probe": data.get("probe", probe)}
+                name = data.get("probe", probe)
+                self.latest[probe] = {**data, "probe": name, "started": event.get("t", "")}
                 self.results.append(self.latest[probe])
             elif kind in PROBE_EVENTS:
                 self._add(kind, probe, data)

@@ -119,7 +119,7 @@ def chained(told: list[dict[str, Any]]) -> str:
 
 
 def events(recording: Recording) -> list[dict[str, Any]]:
-    """The events of a record, a second apart."""
+    """The events of a record: each probe ends as many seconds after its start as it took."""
     record = recording.record.model_dump(mode="json")
     results, finished, state = record.pop("results"), record.pop("finished"), record.pop("state")
     del record["head"]
@@ -128,13 +128,18 @@ def events(recording: Recording) -> list[dict[str, Any]]:
         told += probe_events(result)
     if recording.ends:
         told.append(("run_finished", "", {"finished": finished, "state": state}))
-    start = datetime.fromisoformat(record["started"].replace("Z", "+00:00"))
-    return [_event(start + timedelta(seconds=at), *event) for at, event in enumerate(told)]
+    moment, stamped = datetime.fromisoformat(record["started"].replace("Z", "+00:00")), []
+    for kind, probe, data in told:
+        took = data["seconds"] if kind == "probe_finished" else None
+        moment += timedelta(seconds=took or 0.01 * bool(stamped))
+        stamped.append(_event(moment, kind, probe, data))
+    return stamped
 
 
 def probe_events(result: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
     """probe_started, everything the probe saw, probe_finished."""
     probe = result.pop("probe")
+    del result["started"]  # it is the time of the event
     lists = {kind: result.pop(key) for kind, key in EVENT_LISTS.items()}
     series = result.pop("series")
     end = {key: result.pop(key) for key in ("state", "error", "seconds", "coverage")}

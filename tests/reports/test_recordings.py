@@ -81,7 +81,7 @@ def test_renderings(run: Path, tmp_path: Path) -> None:
     write_all(copy, render_all(copy, summary))
     page = (copy / "report.html").read_text(encoding="utf-8")
     word, _, rest = summary.headline.partition(": ")
-    assert f'<div class="word">{word}</div>' in page
+    assert f"</span> {word}</h1>" in page
     assert rest.split("   ")[0] in page
     for width in (40, 80, 200):
         assert word in acceptance_table(summary, width)

@@ -109,17 +109,23 @@ Condition = Callable[[Circumstances], bool]
 class CriterionRow:
     """One row of the acceptance table: what it measures, what it owes, and what shows its faults.
 
+    `headlines` maps the measures that stand for it in a report, the best first, to a sentence with
+    {value}, {subject} or {work} (an efficiency as work).  `proven` continues the sentence where
+    all of the criterion is accepted.
+
     `controls`: the measures that each control must make fail.  `no_control`: why a measure has
     none.  `conditions`: the measures and controls that are owed only where their condition holds.
     """
 
     title: str
     how: str
+    headlines: Mapping[str, str]
     measures: dict[str, Measure]
     duties: tuple[Duty, ...]
     controls: Mapping[str, tuple[str, ...]]
     no_control: Mapping[str, str] = field(default_factory=dict)
     conditions: Mapping[str, Condition] = field(default_factory=dict)
+    proven: str = ""
 
 
 def fixed_measure(unit: str, because: str, *, signed: bool = False, **bounds: Any) -> Measure:

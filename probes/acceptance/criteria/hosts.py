@@ -318,6 +318,8 @@ HOSTS = CriterionRow(
     how="machines, GPUs and software of every node: as ordered, the same everywhere, healthy; "
     "limits, room, clock, names, ports, entrances and shared folder, as a job meets them; sums "
     "and speed of each GPU",
+    headlines={"nodes": "{value} answer"},
+    proven=", as ordered, healthy and alike",
     measures=MEASURES,
     duties=DUTIES,
     controls=CONTROLS,

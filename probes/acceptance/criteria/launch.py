@@ -42,6 +42,7 @@ DUTIES = (
 LAUNCH = CriterionRow(
     title="a user can launch without help",
     how="the documented commands, run as written in a clean shell, start a job that runs correctly",
+    headlines={"time_to_first_step": "a new user's first step comes after {value}"},
     measures=MEASURES,
     duties=DUTIES,
     controls=CONTROLS,

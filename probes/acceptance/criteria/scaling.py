@@ -75,7 +75,12 @@ DUTIES = (
 
 SCALING = CriterionRow(
     title="scaling is close to linear",
-    how="a real FSDP job timed on 1, 2, 4 and 8 nodes; the causes of every lost percent, which add up to the loss",
+    how="a real FSDP job timed on more and more nodes; the causes of every lost percent, which add up to the loss",
+    headlines={
+        "efficiency": "{work} ({value})",
+        "mfu": "training reaches {value} of the peak",
+        "tokens_per_s": "training reaches {value}",
+    },
     measures=MEASURES,
     duties=DUTIES,
     controls=CONTROLS,

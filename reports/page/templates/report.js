@@ -3,5 +3,3 @@ document.querySelectorAll("button.copy").forEach(button => {
   button.addEventListener("click", () => navigator.clipboard.writeText(
     button.parentElement.querySelector("pre").textContent));
 });
-addEventListener("beforeprint", () => document.querySelectorAll("details:not(.numbers)")
-  .forEach(part => { part.open = true; }));

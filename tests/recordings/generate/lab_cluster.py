@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports.record import ContractFacts, Criterion, ProbeResult, RunRecord
+from probes.acceptance.contract import load
+from reports.record import ContractFacts, ProbeResult, RunRecord
 from tests.recordings.generate import gang_contention as contests
 from tests.recordings.generate import h100_cluster as atlas
 from tests.recordings.load import control, evidence, measured, owing
@@ -52,14 +53,10 @@ def cluster() -> dict[str, Any]:
 def contract() -> ContractFacts:
     """FABRIC is not required: this kind of cluster cannot prove it."""
     criteria = [
-        Criterion(
-            id=id,
-            title=title,
-            how=how,
-            required=id != "FABRIC",
-            not_provable=WHY_NOT if id == "FABRIC" else "",
-        )
-        for id, (title, how) in atlas.TITLES.items()
+        one.model_copy(update={"required": False, "not_provable": WHY_NOT})
+        if one.id == "FABRIC"
+        else one
+        for one in load("lab").facts().criteria
     ]
     return ContractFacts(name="lab", sha256="9d" * 32, rehearsal=True, criteria=criteria)
 
@@ -72,7 +69,8 @@ def results() -> list[ProbeResult]:
             [
                 measured("gpus", 1, "GPUs", node, low=1, high=1, because="--num-gpus 1")
                 for node in NODES
-            ],
+            ]
+            + [measured("nodes", 4, "nodes", low=4, high=4, because="[cluster] nodes")],
             "4 of 4 nodes, 4 emulated GPUs",
         ),
         fabric(),

@@ -1,0 +1,74 @@
+"""Words of page 1: what was counted, the worst fact, what each row covered, and where it leads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reports.acceptance import AcceptanceSummary, ReportRow
+from reports.measurement import Verdict
+from reports.record import ProbeResult
+
+MAX_SCOPE = 200  # letters of a row's scope on page 1; its section has all
+ANCHOR = re.compile(r"[A-Z][A-Z0-9_]{0,30}")  # a criterion that is the name of its section
+
+
+@dataclass(frozen=True)
+class Lead:
+    """First lines below the verdict: counts, the worst fact, and what the controls proved."""
+
+    counts: str
+    worst: str
+    proof: str
+
+
+def build_lead(summary: AcceptanceSummary) -> Lead:
+    """Write the lines below the verdict."""
+    caught, planted = count_controls(summary.record.results)
+    deciding = [row for row in summary.worst_first if row.can_decide]
+    open_rows = [row for row in deciding if not row.verdict.accepted]
+    worst = open_rows[0].claim if open_rows else ""
+    proof = f"The probes caught {caught} of the {planted} faults that they planted." * bool(planted)
+    return Lead(f"{summary.counts_text}.", worst, proof)
+
+
+def count_controls(results: Sequence[ProbeResult]) -> tuple[int, int]:
+    """Count the controls that were caught, and all controls."""
+    controls = [control for result in results for control in result.controls]
+    return sum(control.verdict.accepted for control in controls), len(controls)
+
+
+def caught_text(row: ReportRow) -> str:
+    """Write how many controls of a row were caught: `3 of 3`."""
+    caught, planted = count_controls(row.results)
+    return f"{caught} of {planted}" if planted else "none"
+
+
+def scope_text(row: ReportRow) -> str:
+    """Write the limit that a row was held to, its reason, and what its key probe covered."""
+    key = row.key
+    derived = " (derived)" if key.limit and key.limit.derived else ""
+    limit = "" if row.claim_end.startswith(". Expected") else f"Limit: {key.limit}{derived}, "
+    held = [f"{limit}because {key.limit.because}"] if key.limit and key.name else []
+    covered = [one.coverage for one in row.results if key in one.measurements and one.coverage]
+    text = ". ".join([*held, *covered[:1]])
+    return text if len(text) <= MAX_SCOPE else text[: MAX_SCOPE - 3].rstrip() + "..."
+
+
+def section_anchors(rows: Sequence[ReportRow]) -> dict[str, str]:
+    """Name the section of each criterion: its id where that is plain, else its number."""
+    return {
+        row.criterion.id: row.criterion.id if ANCHOR.fullmatch(row.criterion.id) else f"c{number}"
+        for number, row in enumerate(rows, 1)
+    }
+
+
+def planted_faults(summary: AcceptanceSummary) -> list[tuple[str, Verdict, str, str]]:
+    """List (criterion, verdict, name, sentence) of all controls, those that were missed first."""
+    found = [
+        (result.criterion, control.verdict, control.name, control.sentence())
+        for result in summary.record.results
+        for control in result.controls
+    ]
+    return sorted(found, key=lambda one: -one[1].rank)

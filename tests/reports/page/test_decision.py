@@ -1,0 +1,196 @@
+"""Page 1: the bar against the limit, the lines below the verdict, and where the rows lead."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from reports.acceptance import AcceptanceSummary, load_summary, summarize_acceptance
+from reports.measurement import Limit, Measurement, Verdict
+from reports.page.decision import (
+    build_lead,
+    caught_text,
+    count_controls,
+    planted_faults,
+    scope_text,
+    section_anchors,
+)
+from reports.page.limit_bar import WIDTH, draw_limit_bar
+from reports.page.node_matrix import build_node_matrix
+from reports.record import Finding, ProbeResult
+from reports.run_folder.integrity import load
+from tests.support.paths import RECORDINGS
+
+
+def summary(name: str) -> AcceptanceSummary:
+    return load_summary(RECORDINGS / name)
+
+
+def bar(value: Any, **bounds: Any) -> str:
+    return draw_limit_bar(
+        Measurement(name="x", value=value, limit=Limit(because="for this test", **bounds))
+    )
+
+
+def bar_and_limit(drawn: str) -> tuple[str, float, float]:
+    """Return the verdict, the length of the bar, and the place of the limit, in px."""
+    found = re.search(r'<rect class="([A-Z]*)" y="6" width="([\d.]+)"', drawn)
+    line = re.search(r'<path d="M([\d.]+) ', drawn)
+    assert found
+    assert line
+    return found[1], float(found[2]), float(line[1])
+
+
+@pytest.mark.parametrize(
+    ("value", "bounds", "verdict", "ratio"),
+    [
+        (41.2, {"low": 340}, "FAIL", 0.12),
+        (371, {"low": 340}, "PASS", 1.09),
+        (0.4, {"high": 5}, "PASS", 0.08),
+        (400, {"high": 300}, "FAIL", 1.33),
+        (0.91, {"low": 0.9, "marginal_low": 0.93}, "MARGINAL", 1.01),
+        (0, {"low": 340}, "FAIL", 0.0),
+    ],
+)
+def test_a_bar_is_as_long_as_its_value(
+    value: float, bounds: dict[str, float], verdict: str, ratio: float
+) -> None:
+    drawn, length, limit = bar_and_limit(bar(value, **bounds))
+    assert drawn == verdict
+    assert length / limit == pytest.approx(ratio, abs=0.01)
+    assert max(length, limit) < WIDTH
+
+
+@pytest.mark.parametrize(
+    ("value", "bounds"),
+    [
+        (None, {"low": 1}),
+        ("eth0", {"one_of": ["rdma"]}),
+        (True, {"low": 1}),
+        (-1, {"low": 1}),
+        (0, {"high": 0}),
+        (3, {"high": 0}),
+        (8, {"low": 8, "high": 8}),
+        (3, {"low": 2, "high": 4}),
+    ],
+)
+def test_what_a_bar_cannot_say_has_none(value: Any, bounds: dict[str, Any]) -> None:
+    assert bar(value, **bounds) == ""
+    assert draw_limit_bar(Measurement(name="x", value=3)) == ""
+
+
+def test_the_lead_has_the_worst_fact() -> None:
+    lead = build_lead(summary("tcp-fallback"))
+    assert lead.worst == "All-reduce runs at 41.2 GB/s. Expected: >= 340 GB/s"
+    assert lead.counts.startswith("3 of 6 required criteria proven, 2 failed, 1 unproven.")
+    assert lead.proof == "The probes caught 6 of the 6 faults that they planted."
+
+
+def test_the_lead_of_an_accepted_run_has_no_worst_fact() -> None:
+    assert build_lead(summary("healthy-atlas")).worst == ""
+    assert build_lead(summary("healthy-lab")).worst == ""  # FABRIC need not be proven there
+
+
+def test_a_control_that_was_missed_is_counted() -> None:
+    missed = summary("control-missed")
+    caught, planted = count_controls(missed.record.results)
+    assert caught == planted - 1
+    assert planted_faults(missed)[0][:3] == ("FABRIC", Verdict.UNPROVEN, "wrong network")
+    (fabric,) = [row for row in missed.rows if row.criterion.id == "FABRIC"]
+    assert caught_text(fabric) == "0 of 1"
+
+
+def test_without_controls_nothing_is_said_of_proof() -> None:
+    assert caught_text(summary("empty").rows[0]) == "none"
+    assert build_lead(summary("empty")).proof == ""
+
+
+def test_the_scope_has_limit_reason_and_coverage() -> None:
+    rows = {row.criterion.id: row for row in summary("tcp-fallback").rows}
+    assert scope_text(rows["GANG"]) == (
+        "Limit: <= 5 s, because Ray retries every 1 s. 64 of 64 GPUs, 190 samples 0.5 s apart"
+    )
+    assert scope_text(rows["FABRIC"]) == (
+        "because 85 % of 8 rails x 400 Gbit/s = 400 GB/s. 64 of 64 GPUs, 28 of 28 node pairs"
+    )
+    assert scope_text(summary("empty").rows[0]) == ""
+
+
+def test_a_long_scope_is_cut() -> None:
+    record = load(RECORDINGS / "healthy-atlas")
+    results = [one.model_copy(update={"coverage": "x" * 500}) for one in record.results]
+    long = summarize_acceptance(record.model_copy(update={"results": results}))
+    text = scope_text(long.rows[0])
+    assert len(text) == 200
+    assert text.endswith("xxx...")
+
+
+def test_sections_have_the_names_of_their_criteria() -> None:
+    anchors = section_anchors(summary("healthy-atlas").rows)
+    assert set(anchors) == set(anchors.values()) == {row.criterion.id for row in RUN.rows}
+    hostile = section_anchors(summary("hostile").rows)
+    assert all(re.fullmatch(r"[A-Z]+|c\d+", anchor) for anchor in hostile.values())
+    assert len(set(hostile.values())) == len(hostile)
+
+
+RUN = summary("healthy-atlas")
+
+
+def result(
+    criterion: str, *measured: tuple[str, str, float], suspects: tuple[str, ...] = ()
+) -> ProbeResult:
+    none = Limit(high=0, because="for this test")
+    found = [Finding(code="X", statement="x", suspects=list(suspects), remedy="x")]
+    return ProbeResult(
+        probe=f"p{criterion}",
+        criterion=criterion,
+        measurements=[
+            Measurement(name=name, subject=on, value=value, limit=none)
+            for name, on, value in measured
+        ],
+        findings=found if suspects else [],
+    )
+
+
+def matrix(*results: ProbeResult, nodes: Any = None) -> dict[str, list[tuple[Any, str, bool]]]:
+    record = load(RECORDINGS / "healthy-lab")
+    known = [{"name": f"node{i}"} for i in range(3)] if nodes is None else nodes
+    built = build_node_matrix(
+        record.model_copy(update={"results": list(results), "cluster": {"nodes": known}})
+    )
+    return {
+        name: [(cell.verdict and cell.verdict.value, cell.failed, cell.suspected) for cell in cells]
+        for name, cells in built.rows
+    }
+
+
+def test_a_node_has_the_worst_verdict_of_what_was_measured_on_it() -> None:
+    found = matrix(
+        result("HOSTS", ("a", "node0", 0), ("b", "node0", 0), ("a", "node1", 0), ("b", "node1", 2)),
+        result("FABRIC", ("slow", "node1 - node2", 1), suspects=("node2",)),
+    )
+    nothing = (None, "", False)
+    assert found == {
+        "node1": [("FAIL", "b", False), ("FAIL", "slow", False)],
+        "node2": [nothing, ("FAIL", "slow", True)],
+        "node0": [("PASS", "", False), nothing],
+    }
+    assert list(found)[-1] == "node0"  # sound nodes come last
+
+
+def test_a_cell_names_few_measures() -> None:
+    found = matrix(result("HOSTS", *((name, "node0", 1) for name in "abcde")))
+    assert found["node0"] == [("FAIL", "a, b, c and 2 more", False)]
+
+
+def test_a_part_of_a_node_belongs_to_it() -> None:
+    found = matrix(result("FABRIC", ("rate", "node0 fab0", 1), ("cluster", "cluster", 1)))
+    assert found["node0"] == [("FAIL", "rate", False)]
+    assert found["node1"] == [(None, "", False)]
+
+
+@pytest.mark.parametrize("nodes", ["", "node0", [], ["node0"], [{"name": 3}], [{}]])
+def test_without_node_names_there_is_no_matrix(nodes: Any) -> None:
+    assert matrix(result("HOSTS", ("a", "node0", 0)), nodes=nodes) == {}
