@@ -51,18 +51,26 @@ class RecordModel(BaseModel):
 class Limit(RecordModel):
     """Limit for a measured value, with its reason.
 
-    `low` and `high` are the hard bounds. Between a bound and its marginal bound the verdict is
-    MARGINAL. `one_of` is for words. `because` is required: every limit states its reason.
+    Between a bound and its marginal bound the verdict is MARGINAL.
     """
 
-    low: float | None = None
-    high: float | None = None
-    marginal_low: float | None = None
-    marginal_high: float | None = None
-    one_of: list[str] | None = None
-    unit: str = ""
-    because: str = Field(min_length=3)
-    source: str = ""
+    low: float | None = Field(default=None, description="Least value that passes.")
+    high: float | None = Field(default=None, description="Largest value that passes.")
+    marginal_low: float | None = Field(
+        default=None, description="Least value that is not MARGINAL."
+    )
+    marginal_high: float | None = Field(
+        default=None, description="Largest value that is not MARGINAL."
+    )
+    one_of: list[str] | None = Field(
+        default=None, description="Words that pass, for a value that is a word."
+    )
+    unit: str = Field(default="", description="Unit of the bounds.")
+    because: str = Field(min_length=3, description="Reason of the limit.")
+    source: str = Field(
+        default="",
+        description="Where the limit is from; `derived` if from the cluster's own facts.",
+    )
 
     @property
     def derived(self) -> bool:
@@ -123,22 +131,24 @@ class Limit(RecordModel):
 
 
 class Measurement(RecordModel):
-    """A value with unit, subject (cluster, node, GPU, link) and limit.
+    """A value with unit, subject and limit."""
 
-    `judged` is true if a limit is required: without a limit or a value, the measurement is then
-    UNPROVEN. `spread` is a half-width in the same unit, `samples` the number of samples. `note` is
-    the reason why there is no value.
-    """
-
-    name: str
-    value: Value = None
-    unit: str = ""
-    subject: str = "cluster"
-    limit: Limit | None = None
-    judged: bool = True
-    spread: float | None = None
-    samples: int | None = None
-    note: str = ""
+    name: str = Field(description="Name of the measure.")
+    value: Value = Field(default=None, description="Value that was seen; null if there is none.")
+    unit: str = Field(default="", description="Unit of the value, the spread and the limit.")
+    subject: str = Field(
+        default="cluster", description="What was measured: the cluster, a node, a GPU or a link."
+    )
+    limit: Limit | None = Field(default=None, description="Limit that judges the value.")
+    judged: bool = Field(
+        default=True,
+        description="Whether it must have a limit and a value, and is UNPROVEN without.",
+    )
+    spread: float | None = Field(
+        default=None, description="Half-width of the values, in the same unit."
+    )
+    samples: int | None = Field(default=None, description="Number of samples.")
+    note: str = Field(default="", description="Why there is no value or no limit.")
 
     @model_validator(mode="before")
     @classmethod

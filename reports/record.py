@@ -18,18 +18,19 @@ from reports.measurement import Measurement, RecordModel, Verdict
 # 1.x versions only add fields. 1.1: owed, partial, loaded, problems. 1.2: a chain of hashes,
 # nonce, unverified. 1.3: the measurements of a control, and the measures that have no control.
 # 1.4: sentences of a criterion, the start of a probe.
-SCHEMA = "1.4"
+SCHEMAS = ("1.0", "1.1", "1.2", "1.3", "1.4")
+SCHEMA = SCHEMAS[-1]
 MAX_SECONDS = 1e9  # of a probe: about 30 years
 
 
 class Evidence(RecordModel):
-    """Evidence file, stored with the record. `path` is relative to the run folder."""
+    """Evidence file, stored with the record."""
 
-    kind: str  # table, log, series, trace, command
-    path: str
-    sha256: str
-    caption: str
-    bytes: int
+    kind: str = Field(description="Kind of the file: table, log, series, trace or command.")
+    path: str = Field(description="Path of the file, relative to the run folder.")
+    sha256: str = Field(description="SHA-256 of the file, in hex digits.")
+    caption: str = Field(description="What the file shows, in one line.")
+    bytes: int = Field(description="Size of the file in bytes.")
 
 
 class Cause(str, Enum):
@@ -45,27 +46,31 @@ class Cause(str, Enum):
 class Finding(RecordModel):
     """Explanation of a problem: what is wrong, the suspects, the remedy. It never judges."""
 
-    code: str
-    statement: str
-    suspects: list[str] = []
-    cause: Cause = Cause.UNKNOWN
-    remedy: str
-    reproduce: str = ""
-    evidence: list[str] = []
+    code: str = Field(description="Code of the finding; `seatrial explain CODE` explains it.")
+    statement: str = Field(description="What is wrong, in one sentence.")
+    suspects: list[str] = Field(
+        default=[], description="Nodes, GPUs, ports or links that may cause it."
+    )
+    cause: Cause = Field(default=Cause.UNKNOWN, description="Class of the cause.")
+    remedy: str = Field(description="What to do, as an order.")
+    reproduce: str = Field(default="", description="Command that shows the problem again.")
+    evidence: list[str] = Field(default=[], description="Paths of the evidence files that show it.")
 
 
 class Control(RecordModel):
-    """Deliberate fault that the probe had to catch in the same run on the same cluster.
+    """Deliberate fault that the probe had to catch in the same run on the same cluster."""
 
-    `observed` are the probe's measurements of the fault, one for each measure that should turn
-    red. It is empty in runs of schema 1.2 and older.
-    """
-
-    name: str
-    fault: str
-    caught: bool | None = None
-    saw: str = ""
-    observed: list[Measurement] = []
+    name: str = Field(description="Name of the control.")
+    fault: str = Field(description="Fault that was planted.")
+    caught: bool | None = Field(
+        default=None,
+        description="Whether the probe caught the fault; null if the control did not run.",
+    )
+    saw: str = Field(default="", description="What the probe saw of the fault.")
+    observed: list[Measurement] = Field(
+        default=[],
+        description="Measurements of the fault, one for each measure it turns red; since 1.3.",
+    )
 
     @property
     def verdict(self) -> Verdict:
@@ -92,55 +97,65 @@ class Control(RecordModel):
 
 
 class Criterion(RecordModel):
-    """Criterion, one row of the acceptance table.
+    """Criterion, one row of the acceptance table."""
 
-    `not_provable` is the reason why this kind of cluster cannot prove it. Such a row is not
-    required, but the report lists it. `headlines` maps the measures that stand for it, the best
-    first, to a sentence; `proven` continues the sentence where the criterion is accepted.
-    """
-
-    id: str
-    title: str
-    how: str
-    required: bool = True
-    not_provable: str = ""
-    headlines: dict[str, str] = {}
-    proven: str = ""
+    id: str = Field(description="Name of the criterion, for example FABRIC.")
+    title: str = Field(description="What the criterion claims.")
+    how: str = Field(description="How it is proved.")
+    required: bool = Field(
+        default=True, description="Whether the run is accepted only if it is proven."
+    )
+    not_provable: str = Field(
+        default="", description="Why this kind of cluster cannot prove it; it is then not required."
+    )
+    headlines: dict[str, str] = Field(
+        default={}, description="Measures that stand for it, the best first, each with a sentence."
+    )
+    proven: str = Field(
+        default="", description="How the sentence goes on where the criterion is accepted."
+    )
 
 
 class Waiver(RecordModel):
     """Waiver: labels a FAIL, but never turns it into a PASS; flagged if the criterion passes."""
 
-    id: str
-    criterion: str
-    reason: str
-    name: str
-    until: date
+    id: str = Field(description="Name of the waiver.")
+    criterion: str = Field(description="Criterion that it labels.")
+    reason: str = Field(description="Why the failure is tolerated.")
+    name: str = Field(description="Person who signed the waiver.")
+    until: date = Field(description="Last day on which it holds.")
 
 
 class ProbeResult(RecordModel):
-    """Result of one probe for one criterion.
+    """Result of one probe for one criterion."""
 
-    `state` is finished, error, skipped, interrupted, or not run (see reports/owed.py). Only
-    finished can be a proof. `started` is its time, "" in runs of schema 1.3 and older. `coverage`
-    describes which nodes, pairs and GPUs were tested and which
-    were not.
-    """
-
-    probe: str
-    criterion: str
-    claim: str = ""
-    state: str = "interrupted"
-    error: str = ""
-    started: str = ""
-    seconds: float | None = Field(default=None, ge=0, le=MAX_SECONDS)
-    measurements: list[Measurement] = []
-    findings: list[Finding] = []
-    controls: list[Control] = []
-    evidence: list[Evidence] = []
-    series: dict[str, Any] = {}
-    coverage: str = ""
-    reproduce: str = ""
+    probe: str = Field(description="Id of the probe: its file and function.")
+    criterion: str = Field(description="Criterion that the probe tests.")
+    claim: str = Field(default="", description="What the probe tests, in one sentence.")
+    state: str = Field(
+        default="interrupted",
+        description="finished, error, skipped, interrupted or not run; only finished can prove.",
+    )
+    error: str = Field(default="", description="Why the probe did not finish.")
+    started: str = Field(default="", description="When the probe started, UTC.")
+    seconds: float | None = Field(
+        default=None, ge=0, le=MAX_SECONDS, description="How long the probe ran, in seconds."
+    )
+    measurements: list[Measurement] = Field(default=[], description="What the probe measured.")
+    findings: list[Finding] = Field(
+        default=[], description="Explanations of problems. They never change a verdict."
+    )
+    controls: list[Control] = Field(
+        default=[], description="Planted faults. Without a caught one, the result proves nothing."
+    )
+    evidence: list[Evidence] = Field(default=[], description="Files that the probe kept.")
+    series: dict[str, Any] = Field(
+        default={}, description="Values of the figures, by the name of the figure."
+    )
+    coverage: str = Field(
+        default="", description="Which nodes, pairs and GPUs were tested, and which were not."
+    )
+    reproduce: str = Field(default="", description="Command that runs the probe again.")
 
     @property
     def verdict(self) -> Verdict:
@@ -166,38 +181,42 @@ class ProbeResult(RecordModel):
 
 
 class ContractFacts(RecordModel):
-    """Contract of a run: not `agreed` if limits were derived; `rehearsal` if it declares one."""
+    """Contract of a run: what was agreed."""
 
-    name: str
-    sha256: str = ""
-    agreed: bool = True
-    tier: str = "quick"
-    rehearsal: bool = False
-    title: str = ""
-    criteria: list[Criterion]
-    waivers: list[Waiver] = []
+    name: str = Field(description="Name of the contract.")
+    sha256: str = Field(
+        default="", description="SHA-256 of the contract's text; empty without one."
+    )
+    agreed: bool = Field(
+        default=True,
+        description="Whether it was agreed; false if limits were derived from the cluster.",
+    )
+    tier: str = Field(default="quick", description="Tier that the contract asks for.")
+    rehearsal: bool = Field(default=False, description="Whether the contract declares a rehearsal.")
+    title: str = Field(default="", description="Title of the report.")
+    criteria: list[Criterion] = Field(description="Criteria in the order of the reports.")
+    waivers: list[Waiver] = Field(default=[], description="Waivers of failures.")
 
 
 class OwedProbe(RecordModel):
-    """Probe that the tier owes, with the names of the measures and controls it must record.
+    """Probe that the tier owes, with the names of the measures and controls it must record."""
 
-    `uncontrolled` maps measures without a control to the reason.
-    """
-
-    probe: str
-    criterion: str
-    tier: str
-    measures: list[str] = []
-    controls: list[str] = []
-    uncontrolled: dict[str, str] = {}
+    probe: str = Field(description="Id of the probe.")
+    criterion: str = Field(description="Criterion that the probe tests.")
+    tier: str = Field(description="Lowest tier that owes the probe.")
+    measures: list[str] = Field(default=[], description="Measures that the probe must record.")
+    controls: list[str] = Field(default=[], description="Controls that the probe must run.")
+    uncontrolled: dict[str, str] = Field(
+        default={}, description="Measures without a control, with the reason."
+    )
 
 
 class RunProblem(RecordModel):
     """Problem outside the probes. No result shows it, but the run is not accepted."""
 
-    kind: str  # collection, teardown, internal, rendering, other test
-    where: str
-    text: str
+    kind: str = Field(description="collection, teardown, internal, rendering, disk or other test.")
+    where: str = Field(description="Where it happened.")
+    text: str = Field(description="What happened.")
 
     def sentence(self) -> str:
         """Format one line: kind, place and text of the problem."""
@@ -205,37 +224,67 @@ class RunProblem(RecordModel):
 
 
 class RunRecord(RecordModel):
-    """Complete record of one run. All pages are renderings of it.
+    """Complete record of one run. All pages are renderings of it."""
 
-    `owed` are the probes that the tier owes (None: an older version did not record them).
-    `partial` is the reason why not all were requested, `only` the requested criteria. `loaded`
-    names foreign plugins and conftest files. `baseline` is the run that the page compares with,
-    `head` the hash of the last event. `judged_again` is the run whose events these are;
-    `unverified` are the reasons why that run could not be verified.
-    """
-
-    schema_version: str = SCHEMA
-    id: str
-    started: str
-    finished: str | None = None
-    state: str = "running"  # running, finished, interrupted
-    command: str
-    tier: str
-    cluster: dict[str, Any] = {}
-    rehearsal: str = ""
-    contract: ContractFacts
-    versions: dict[str, str] = {}
-    owed: list[OwedProbe] | None = None
-    partial: str = ""
-    only: list[str] = []
-    loaded: list[str] = []
-    nonce: str = ""
-    baseline: str = ""
-    head: str = ""
-    judged_again: str = ""
-    unverified: list[str] = []
-    problems: list[RunProblem] = []
-    results: list[ProbeResult] = []
+    schema_version: str = Field(
+        default=SCHEMA,
+        json_schema_extra={"enum": [*SCHEMAS]},
+        description="Version of the schema. 1.x versions only add fields: older records fit too.",
+    )
+    id: str = Field(description="Id of the run.")
+    started: str = Field(description="When the run began: UTC, ISO 8601.")
+    finished: str | None = Field(
+        default=None, description="When the run ended: UTC, ISO 8601; null if it did not."
+    )
+    state: str = Field(
+        default="running", description="State of the run: running, finished or interrupted."
+    )
+    command: str = Field(description="Command line of the run.")
+    tier: str = Field(description="Tier of the run: quick, standard or soak.")
+    cluster: dict[str, Any] = Field(
+        default={},
+        description="Facts of the cluster, among them `name` and the `nodes` with their names.",
+    )
+    rehearsal: str = Field(
+        default="", description="Why the run is a rehearsal; empty if it is none."
+    )
+    contract: ContractFacts = Field(description="Contract that the run was judged by.")
+    versions: dict[str, str] = Field(
+        default={}, description="Versions of seatrial and of the software of the cluster."
+    )
+    owed: list[OwedProbe] | None = Field(
+        default=None, description="Probes that the tier owes; null in a run of schema 1.0."
+    )
+    partial: str = Field(
+        default="",
+        description="Why not all owed probes were requested; empty if all were; since 1.1.",
+    )
+    only: list[str] = Field(
+        default=[], description="Criteria that were requested; empty for all; since 1.1."
+    )
+    loaded: list[str] = Field(
+        default=[], description="Plugins and conftest files of others; since 1.1."
+    )
+    nonce: str = Field(
+        default="", description="Text that the customer chose for this run; since 1.2."
+    )
+    baseline: str = Field(
+        default="", description="Id of the run that the page compares with; since 1.2."
+    )
+    head: str = Field(default="", description="Hash of the last event; since 1.2.")
+    judged_again: str = Field(
+        default="", description="Id of the run that is judged again here; since 1.2."
+    )
+    unverified: list[str] = Field(
+        default=[], description="Why the run that is judged again cannot be verified; since 1.2."
+    )
+    problems: list[RunProblem] = Field(
+        default=[], description="Problems outside the probes; since 1.1."
+    )
+    results: list[ProbeResult] = Field(
+        default=[],
+        description="Results of the probes, and an entry for each owed probe without one.",
+    )
 
     def results_of(self, criterion: str) -> list[ProbeResult]:
         """Return the results of one criterion, in the order they ran."""

@@ -17,11 +17,12 @@ ANSI = re.compile(
 )
 # C0 except tab and newline, DEL, C1; zero-width and direction marks, which can reorder or hide
 # words (the "Trojan source" attack); line separators; lone surrogates; invisible letters (Hangul
-# and Braille fillers, joiners, selectors, tags), which make different names look equal.
+# and Braille fillers, joiners, selectors, tags), which make different names look equal. XML has no
+# U+FFFE and U+FFFF.
 INVISIBLE_CHARS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
     "\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0"
-    "\ufff0-\ufffb\U000e0000-\U000e0fff]"
+    "\ufff0-\ufffb\ufffe\uffff\U000e0000-\U000e0fff]"
 )
 # Markers of commands that a CI runner executes from the output of a job. GitHub's `::name ...::`
 # works at the start of a line, where wrapping may put it. The others work anywhere in a line.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from reports.acceptance import AcceptanceSummary, load_summary, summarize_acceptance
 from reports.exports import render_all, write_all
+from reports.formats.github import report_to_github
 from reports.run_folder.integrity import read_run
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ def close_run(
         _copy_junit(folder, junit)
         run.store.close()
     except Exception as error:  # noqa: BLE001 - after any error, the run must not end in 0
-        return _close_broken(run, error, junit)
+        summary = _close_broken(run, error, junit)
+    report_to_github(summary)
     return summary
 
 

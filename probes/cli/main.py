@@ -58,6 +58,14 @@ def explain(code: str | None) -> None:
     click.echo(f"cause   {entry.cause.value}\nremedy  {entry.remedy}")
 
 
+@main.command()
+def schema() -> None:
+    """Print the JSON schema of record.json."""
+    from reports.formats.record_schema import read_schema
+
+    click.echo(read_schema(), nl=False)
+
+
 @main.command("nccl-log")
 @click.argument("files", nargs=-1, required=True, type=PATH_TYPE)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, schema 1.")

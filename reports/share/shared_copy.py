@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from reports.acceptance import AcceptanceSummary, summarize_acceptance
-from reports.exports import ctrf, measurements_csv, prometheus
-from reports.junit import junit
+from reports.exports import measurements_csv
+from reports.formats.ctrf import ctrf
+from reports.formats.junit import junit
+from reports.formats.prometheus import prometheus
 from reports.measurement import Measurement, RecordModel, Verdict
 from reports.page.render import render
 from reports.record import RunRecord

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from probes.acceptance.criteria import CRITERIA
 from probes.findings.catalogue import GROUPS
+from reports.formats.record_schema import SCHEMA_FILE, build_schema
 from tests.project.coverage_page import COVERAGE_PAGE, write_coverage
 from tests.project.hosts_page import HOSTS_PAGE, write_hosts
 from tests.support.paths import REPO
@@ -48,6 +49,7 @@ PAGES = {
     FINDINGS: write_findings,
     HOSTS_PAGE: write_hosts,
     COVERAGE_PAGE: write_coverage,
+    REPO / "reports" / "formats" / SCHEMA_FILE: build_schema,
 }
 
 if __name__ == "__main__":

@@ -46,6 +46,7 @@ def test_contents(wheel: Path) -> None:
         "probes/acceptance/contracts/lab.toml",
         "probes/launch/launch.md",
         "probes/fabric/test_fabric.py",
+        "reports/formats/record.schema.json",
         "reports/page/templates/report.html.j2",
         "reports/page/templates/style.css",
         "reference_trainer/__main__.py",

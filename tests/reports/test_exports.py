@@ -1,55 +1,23 @@
-"""CSV, CTRF, Prometheus, JSON schema, the sums, and the command."""
+"""The renderings of a run, CSV, and the redaction of secrets."""
 
 from __future__ import annotations
 
 import csv
 import io
-import json
-import re
-import shutil
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from reports.acceptance import load_summary
-from reports.exports import CSV_HEADER, ctrf, measurements_csv, prometheus, render_all, write_all
-from reports.record import RunRecord
+from reports.exports import CSV_HEADER, measurements_csv, render_all, write_all
+from reports.formats.record_schema import read_schema
 from reports.redact import REDACTED, redact, redact_text
 from tests.support.paths import RECORDINGS, REPO
 
 RUNS = sorted(path.parent for path in RECORDINGS.glob("*/events.jsonl"))
 every_run = pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
-
-# The keys that the CTRF schema requires and allows, written down from its documentation.
-STATUSES = {"passed", "failed", "skipped", "pending", "other"}
-TEST_KEYS = {"name", "status", "duration", "rawStatus", "message", "suite"}
-
-
-@every_run
-def test_ctrf_has_the_keys_its_schema_asks_for(run: Path) -> None:
-    report = ctrf(load_summary(run))
-    assert report["reportFormat"] == "CTRF"
-    assert re.fullmatch(r"\d+\.\d+\.\d+", report["specVersion"])
-    results = report["results"]
-    assert set(results) <= {"tool", "summary", "tests", "environment", "extra"}
-    assert all(type(value) is int for value in results["summary"].values())
-    for test in results["tests"]:
-        assert {"name", "status", "duration"} <= set(test) <= TEST_KEYS
-        assert test["name"]
-        assert type(test["duration"]) is int
-    counts = Counter(test["status"] for test in results["tests"])
-    assert {status: results["summary"][status] for status in STATUSES} == {
-        status: counts[status] for status in STATUSES
-    }
-
-
-@every_run
-def test_ctrf_has_no_failure_only_when_accepted(run: Path) -> None:
-    summary = load_summary(run)
-    assert (ctrf(summary)["results"]["summary"]["failed"] == 0) == (summary.exit_code == 0)
 
 
 @every_run
@@ -61,24 +29,9 @@ def test_csv_has_every_measurement(run: Path) -> None:
     assert {len(row) for row in table} == {len(CSV_HEADER)}
 
 
-@every_run
-def test_prometheus_has_each_label_set_once(run: Path) -> None:
-    text = prometheus(load_summary(run))
-    samples = [line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")]
-    assert len(samples) == len(set(samples))
-    assert text.endswith("\n")
-
-
-def test_equal_measurements_stay_apart() -> None:
-    assert 'occurrence="2"' in prometheus(load_summary(RECORDINGS / "retried"))
-
-
-def test_the_schema_is_of_the_record(tmp_path: Path) -> None:
-    run = shutil.copytree(RECORDINGS / "healthy-lab", tmp_path / "run")
-    write_all(run, render_all(run, load_summary(run)))
-    schema = json.loads((run / "record.schema.json").read_text())
-    assert schema == RunRecord.model_json_schema()
-    assert set(schema["properties"]) == set(RunRecord.model_fields)
+def test_a_run_folder_has_the_schema_of_its_record(tmp_path: Path) -> None:
+    write_all(tmp_path, render_all(None, load_summary(RECORDINGS / "healthy-lab")))
+    assert (tmp_path / "record.schema.json").read_text() == read_schema()
 
 
 @pytest.mark.parametrize(
@@ -127,7 +80,7 @@ def test_nested_facts() -> None:
 
 def test_it_needs_neither_ray_nor_torch_and_loads_nothing_heavy() -> None:
     code = (
-        "import sys, reports.text, reports.exports;"
+        "import sys, reports.text, reports.exports, reports.formats.github;"
         "heavy = {'ray', 'torch', 'matplotlib', 'pandas', 'jinja2', 'numpy'} & set(sys.modules);"
         "floors = {'probes', 'scaling', 'reference_trainer'} & set(sys.modules);"
         "sys.exit(f'{heavy} {floors}' if heavy | floors else 0)"

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reports.acceptance import summarize_acceptance
-from reports.junit import junit
+from reports.formats.junit import junit
 from reports.measurement import Verdict
 from reports.owed import NOT_RUN, complete_results
 from reports.record import OwedProbe, ProbeResult, RunRecord

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reports.acceptance import load_summary
-from reports.exports import measurements_csv, prometheus
+from reports.exports import measurements_csv
+from reports.formats.prometheus import prometheus
 from reports.page.render import render
 from reports.sanitize import ascii_only, clean, csv_cell, label_value, one_line, relative_link
 from reports.text import acceptance_table

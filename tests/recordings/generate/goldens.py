@@ -15,8 +15,10 @@ from tempfile import TemporaryDirectory
 
 from probes.nccl.report import analyse_files
 from reports.acceptance import load_summary
-from reports.exports import ctrf, measurements_csv, prometheus
-from reports.junit import junit
+from reports.exports import measurements_csv
+from reports.formats.ctrf import ctrf
+from reports.formats.junit import junit
+from reports.formats.prometheus import prometheus
 from reports.page.render import render
 from reports.text import acceptance_table
 from tests.recordings.generate.nccl_logs import VERSIONS, Job, faulty
