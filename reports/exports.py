@@ -1,13 +1,11 @@
-"""Exports the record for other tools: CSV, CTRF, Prometheus, and the record's JSON schema.
+"""Exports the record for other tools: CTRF, Prometheus, and the record's JSON schema.
 
-JUnit is in reports/junit.py. Nothing is decided here. In no format is an unproven result
-"passed".
+JUnit is in reports/junit.py, CSV in reports/frames/measurements.py. Nothing is decided here. In no
+format is an unproven result "passed".
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -15,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from reports.acceptance import AcceptanceSummary, ReportRow
+from reports.frames.measurements import csv_text
 from reports.junit import junit
-from reports.measurement import Measurement, Verdict
+from reports.measurement import Verdict
 from reports.page.render import render
 from reports.record import ProbeResult, RunRecord
 from reports.run_folder.files import SUMS, UnreadableRun, open_regular, write_atomically
 from reports.run_folder.store import parse_time, record_text
-from reports.sanitize import csv_cell, label_value, one_line
+from reports.sanitize import label_value, one_line
 from reports.version import same_version
 
-CSV_HEADER = ["criterion", "probe", "name", "subject", "value", "unit", "low", "high", "verdict"]
 Sample = tuple[dict[str, str], float]  # of Prometheus: (labels, value)
 CTRF_STATUSES = ("passed", "failed", "skipped", "pending", "other")
 CTRF_VERSION = "0.0.0"  # the CTRF schema requires a SemVer but names no version
@@ -42,7 +40,7 @@ def render_all(
     """
     return {
         "report.html": render(summary, run, baseline, evidence_at),
-        "measurements.csv": measurements_csv(summary.record),
+        "measurements.csv": csv_text(summary.record.frame()),
         "metrics.prom": prometheus(summary),
         "ctrf.json": json.dumps(ctrf(summary), indent=1) + "\n",
         "junit.xml": junit(summary),
@@ -85,23 +83,6 @@ def read_content(path: Path) -> bytes:
             return file.read()
     except UnreadableRun:
         return b""
-
-
-def measurements_csv(record: RunRecord) -> str:
-    """Write one row per measurement. Text that a spreadsheet would take for a formula is quoted."""
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(CSV_HEADER)
-    table.writerows(_csv_row(result, m) for result in record.results for m in result.measurements)
-    return text.getvalue()
-
-
-def _csv_row(result: ProbeResult, m: Measurement) -> list[Any]:
-    names = [result.criterion, result.probe, m.name, m.subject]
-    value = csv_cell(m.value) if isinstance(m.value, str) else m.value
-    low, high = (m.limit.low, m.limit.high) if m.limit else (None, None)
-    verdict = m.verdict.value if m.verdict else ""
-    return [*map(csv_cell, names), value, csv_cell(m.unit), low, high, verdict]
 
 
 def prometheus(summary: AcceptanceSummary) -> str:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from reports.acceptance import AcceptanceSummary, summarize_acceptance
-from reports.exports import ctrf, measurements_csv, prometheus
+from reports.exports import ctrf, prometheus
+from reports.frames.measurements import csv_text
 from reports.junit import junit
 from reports.measurement import Measurement, RecordModel, Verdict
 from reports.page.render import render
@@ -67,7 +68,7 @@ def write_shared(run: Path, summary: AcceptanceSummary, target: Path | None = No
     texts = {
         "record.json": record.model_dump_json(indent=1) + "\n",
         "report.html": render(shared, None),
-        "measurements.csv": measurements_csv(record),
+        "measurements.csv": csv_text(record.frame()),
         "junit.xml": junit(shared),
         "ctrf.json": json.dumps(ctrf(shared), indent=1) + "\n",
         "metrics.prom": prometheus(shared),

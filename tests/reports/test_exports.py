@@ -1,9 +1,7 @@
-"""CSV, CTRF, Prometheus, JSON schema, the sums, and the command."""
+"""CTRF, Prometheus, JSON schema, the sums, and the command."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 import shutil
@@ -15,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from reports.acceptance import load_summary
-from reports.exports import CSV_HEADER, ctrf, measurements_csv, prometheus, render_all, write_all
+from reports.exports import ctrf, prometheus, render_all, write_all
 from reports.record import RunRecord
 from reports.redact import REDACTED, redact, redact_text
 from tests.support.paths import RECORDINGS, REPO
@@ -50,15 +48,6 @@ def test_ctrf_has_the_keys_its_schema_asks_for(run: Path) -> None:
 def test_ctrf_has_no_failure_only_when_accepted(run: Path) -> None:
     summary = load_summary(run)
     assert (ctrf(summary)["results"]["summary"]["failed"] == 0) == (summary.exit_code == 0)
-
-
-@every_run
-def test_csv_has_every_measurement(run: Path) -> None:
-    record = load_summary(run).record
-    table = list(csv.reader(io.StringIO(measurements_csv(record))))
-    assert table[0] == CSV_HEADER
-    assert len(table) == 1 + sum(len(result.measurements) for result in record.results)
-    assert {len(row) for row in table} == {len(CSV_HEADER)}
 
 
 @every_run

@@ -15,7 +15,8 @@ from tempfile import TemporaryDirectory
 
 from probes.nccl.report import analyse_files
 from reports.acceptance import load_summary
-from reports.exports import ctrf, measurements_csv, prometheus
+from reports.exports import ctrf, prometheus
+from reports.frames.measurements import csv_text
 from reports.junit import junit
 from reports.page.render import render
 from reports.text import acceptance_table
@@ -61,7 +62,7 @@ def of_run(run: Path) -> dict[str, str]:
         "record.json": summary.record.model_dump_json(indent=1) + "\n",
         "terminal.txt": acceptance_table(summary, WIDTH) + "\n",
         "page.txt": page_text(render(summary, run)),
-        "measurements.csv": measurements_csv(summary.record),
+        "measurements.csv": csv_text(summary.record.frame()),
         "metrics.prom": prometheus(summary),
         "ctrf.json": json.dumps(ctrf(summary), indent=1) + "\n",
         "junit.xml": junit(summary),
