@@ -27,7 +27,8 @@ def read_record(path: Path) -> RunRecord:
 
     A file that lies in a run folder is refused: its folder can be verified, so it must be.
     """
-    if (path.parent / FILE).exists():
+    folder = path.absolute().parent
+    if (folder / FILE).exists() or (folder.parent / FILE).exists():
         raise UnreadableRun(f"{path} lies in a run folder: give the folder, which can be verified")
     with open_regular(path) as file:
         text = file.read(MAX_LOG + 1)

@@ -97,9 +97,10 @@ def test_a_record_in_its_folder_is_refused_because_the_folder_can_be_verified(
     tmp_path: Path,
 ) -> None:
     run = shutil.copytree(RECORDINGS / "healthy-atlas", tmp_path / "run")
-    shutil.copy(GOLDENS / "healthy-atlas" / "record.json", run)
-    with pytest.raises(UnreadableRun, match="lies in a run folder: give the folder"):
-        read_run(run / "record.json")
+    for folder in (run, run / "evidence"):
+        shutil.copy(GOLDENS / "healthy-atlas" / "record.json", folder)
+        with pytest.raises(UnreadableRun, match="lies in a run folder: give the folder"):
+            read_run(folder / "record.json")
 
 
 def test_a_folder_that_was_changed_is_refused(tmp_path: Path) -> None:
