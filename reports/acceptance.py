@@ -179,9 +179,9 @@ def summarize_acceptance(record: RunRecord, integrity: Integrity = NOT_READ) -> 
 
 
 def load_summary(run: Path, check: EventCheck | None = None) -> AcceptanceSummary:
-    """Read a run folder, verify it, and summarize it. Raises UnreadableRun."""
+    """Read a run folder or a record alone, verify it, and summarize it. Raises UnreadableRun."""
     record, integrity = read_run(run, check)
-    if record.state == "finished" and not (run / SUMS).is_file():
+    if record.state == "finished" and run.is_dir() and not (run / SUMS).is_file():
         record = record.model_copy(update={"problems": [*record.problems, NO_SUMS]})
     return summarize_acceptance(record, integrity)
 
@@ -196,7 +196,8 @@ def with_problems(summary: AcceptanceSummary, problems: list[str]) -> Acceptance
 def _run_reasons(record: RunRecord) -> list[str]:
     """List the reasons against acceptance that concern the run and not one of its criteria."""
     contract, reasons = record.contract, [problem.sentence() for problem in record.problems]
-    reasons += [f"the run that is judged again cannot be verified: {x}" for x in record.unverified]
+    run = "the run that is judged again" if record.judged_again else "the run"
+    reasons += [f"{run} cannot be verified: {reason}" for reason in record.unverified]
     if record.partial:
         reasons.append(f"PARTIAL run: {record.partial}")
     if not record.owed:  # every tier owes probes: none means an older version

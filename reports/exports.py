@@ -5,26 +5,19 @@ Nothing is decided here. In no format is an unproven result "passed".
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from pathlib import Path
-from typing import Any
 
 from reports.acceptance import AcceptanceSummary
 from reports.formats.ctrf import ctrf
 from reports.formats.junit import junit
 from reports.formats.prometheus import prometheus
 from reports.formats.record_schema import SCHEMA_FILE, read_schema
-from reports.measurement import Measurement
+from reports.frames.measurements import csv_text
 from reports.page.render import render
-from reports.record import ProbeResult, RunRecord
 from reports.run_folder.files import SUMS, UnreadableRun, open_regular, write_atomically
 from reports.run_folder.store import record_text
-from reports.sanitize import csv_cell
 from reports.version import same_version
-
-CSV_HEADER = ["criterion", "probe", "name", "subject", "value", "unit", "low", "high", "verdict"]
 
 
 def render_all(
@@ -39,7 +32,7 @@ def render_all(
     """
     return {
         "report.html": render(summary, run, baseline, evidence_at),
-        "measurements.csv": measurements_csv(summary.record),
+        "measurements.csv": csv_text(summary.record.frame()),
         "metrics.prom": prometheus(summary),
         "ctrf.json": json.dumps(ctrf(summary), indent=1) + "\n",
         "junit.xml": junit(summary),
@@ -82,20 +75,3 @@ def read_content(path: Path) -> bytes:
             return file.read()
     except UnreadableRun:
         return b""
-
-
-def measurements_csv(record: RunRecord) -> str:
-    """Write one row per measurement. Text that a spreadsheet would take for a formula is quoted."""
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(CSV_HEADER)
-    table.writerows(_csv_row(result, m) for result in record.results for m in result.measurements)
-    return text.getvalue()
-
-
-def _csv_row(result: ProbeResult, m: Measurement) -> list[Any]:
-    names = [result.criterion, result.probe, m.name, m.subject]
-    value = csv_cell(m.value) if isinstance(m.value, str) else m.value
-    low, high = (m.limit.low, m.limit.high) if m.limit else (None, None)
-    verdict = m.verdict.value if m.verdict else ""
-    return [*map(csv_cell, names), value, csv_cell(m.unit), low, high, verdict]

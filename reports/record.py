@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from datetime import date
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
 from reports.measurement import Measurement, RecordModel, Verdict
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 # 1.x versions only add fields. 1.1: owed, partial, loaded, problems. 1.2: a chain of hashes,
 # nonce, unverified. 1.3: the measurements of a control, and the measures that have no control.
@@ -276,7 +279,8 @@ class RunRecord(RecordModel):
         default="", description="Id of the run that is judged again here; since 1.2."
     )
     unverified: list[str] = Field(
-        default=[], description="Why the run that is judged again cannot be verified; since 1.2."
+        default=[],
+        description="Why that run, or a record that was read alone, cannot be verified; since 1.2.",
     )
     problems: list[RunProblem] = Field(
         default=[], description="Problems outside the probes; since 1.1."
@@ -293,3 +297,25 @@ class RunRecord(RecordModel):
     def verdict(self, criterion: str) -> Verdict:
         """Return the worst verdict of a criterion; UNPROVEN if no probe ran for it."""
         return Verdict.worst(result.verdict for result in self.results_of(criterion))
+
+    def frame(self) -> DataFrame:
+        """Return one row per measurement; `measurement_frame` describes the columns."""
+        from reports.frames.measurements import measurement_frame
+
+        about = {"run": self.id, "cluster": self.cluster_name, "started": self.started}
+        rows = [(r.criterion, r.probe, m) for r in self.results for m in r.measurements]
+        return measurement_frame(about, self.node_names, rows)
+
+    @property
+    def cluster_name(self) -> str:
+        """Name of the cluster, "unknown" if the record has none."""
+        return str(self.cluster.get("name") or "unknown")
+
+    @property
+    def node_names(self) -> list[str]:
+        """Names of the nodes in the facts of the cluster."""
+        nodes = self.cluster.get("nodes")
+        facts = (
+            [node for node in nodes if isinstance(node, dict)] if isinstance(nodes, list) else []
+        )
+        return [str(node["name"]) for node in facts if node.get("name")]

@@ -11,8 +11,9 @@ import click
 
 from probes.cli.contract import contract
 from probes.cli.errors import PATH_TYPE, CommandGroup, UsageError
+from probes.cli.history import compare, history
 from probes.cli.reach import reach
-from probes.cli.report import compare, rejudge, report, show
+from probes.cli.report import rejudge, report, show
 from probes.cli.run import run
 from probes.cli.scaling import scaling
 from probes.cli.sign import sign, verify
@@ -27,7 +28,8 @@ def main() -> None:
     """
 
 
-for command in (compare, contract, reach, rejudge, report, run, scaling, show, sign, verify):
+COMMANDS = (compare, contract, history, reach, rejudge, report, run, scaling, show, sign, verify)
+for command in COMMANDS:
     main.add_command(command)
 
 

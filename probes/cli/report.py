@@ -1,4 +1,4 @@
-"""`seatrial report`, `show`, `compare` and `rejudge`: read a run again, without its cluster."""
+"""`seatrial report`, `show` and `rejudge`: read a run again, without its cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 
 from probes.cli.errors import PATH_TYPE, UsageError, refuse_unusable
 from reports.command import EXIT_USAGE
-from reports.sanitize import ascii_only, one_line
+from reports.sanitize import one_line
 
 if TYPE_CHECKING:
     from reports.acceptance import AcceptanceSummary
@@ -28,21 +28,23 @@ def report(run_folder: Path, baseline: Path | None, share: bool) -> None:
     """Verify RUN_FOLDER, show what it amounts to, and exit with its code; needs no cluster.
 
     A run that has ended is never changed: renderings that would differ, as with a baseline, go to
-    RUN_FOLDER-report.
+    RUN_FOLDER-report. A record.json alone is read too. It cannot be verified, so it is never
+    accepted: its best exit code is 20.
     """
-    from probes.rejudge.limit_check import read_whole
+    from probes.rejudge.limit_check import read_summary, read_whole
     from reports.share import write_shared
 
     with refuse_unusable():
         summary = read_whole(run_folder)
-        before = _read(baseline) if baseline else None
+        before = read_summary(baseline) if baseline else None
         page = _write_renderings(run_folder, summary, before)
-        shared = write_shared(run_folder, summary) if share else []
+        shared = write_shared(run_folder, summary, _beside(run_folder, "shared")) if share else []
     click.echo(_table(summary))
     click.echo(one_line(f"report {page}"))
     for path in shared[:1]:
         click.echo(one_line(f"shared  {path.parent}"))
-    click.echo(summary.integrity.head_line)
+    if summary.integrity.head:
+        click.echo(summary.integrity.head_line)
     for line in _signature_lines(run_folder):
         click.echo(line)
     sys.exit(EXIT_USAGE if before and before.integrity.problems else summary.exit_code)
@@ -54,33 +56,12 @@ def report(run_folder: Path, baseline: Path | None, share: bool) -> None:
 @click.option("--ascii", "plain", is_flag=True, help="No glyphs, no colour.")
 def show(run_folder: Path, width: int, plain: bool) -> None:
     """Verify RUN_FOLDER and print its acceptance table, worst first; writes nothing."""
+    from probes.rejudge.limit_check import read_summary
+
     with refuse_unusable():
-        summary = _read(run_folder)
+        summary = read_summary(run_folder)
     click.echo(_table(summary, width, plain))
     sys.exit(summary.exit_code)
-
-
-@click.command()
-@click.argument("run_folder", type=PATH_TYPE)
-@click.argument("baseline", type=PATH_TYPE)
-def compare(run_folder: Path, baseline: Path) -> None:
-    """Print what changed in RUN_FOLDER since BASELINE; exit 1 when there are new failures.
-
-    Exit code 4: one of the two cannot be read or does not verify.
-    """
-    from reports.compare import NEW_FAILURES, comparison_lines
-    from reports.compare import compare as compare_runs
-
-    with refuse_unusable():
-        run, before = _read(run_folder), _read(baseline)
-    difference = compare_runs(run, before)
-    for line in comparison_lines(difference):
-        indent = line[: len(line) - len(line.lstrip())]
-        text = indent + one_line(line)
-        click.echo(text if _unicode() else ascii_only(text))
-    if run.integrity.problems or before.integrity.problems:
-        sys.exit(EXIT_USAGE)
-    sys.exit(1 if NEW_FAILURES in difference.changes else 0)
 
 
 @click.command()
@@ -89,6 +70,7 @@ def compare(run_folder: Path, baseline: Path) -> None:
 def rejudge(run_folder: Path, contract: str) -> None:
     """Judge the measurements of RUN_FOLDER by another contract, into a new folder."""
     from probes.acceptance.contract import load
+    from probes.rejudge.limit_check import read_summary
     from probes.rejudge.rejudge import rejudge_run
 
     with refuse_unusable():
@@ -96,16 +78,10 @@ def rejudge(run_folder: Path, contract: str) -> None:
         for notice in agreed.notices:
             click.echo(f"notice: {one_line(notice)}")
         target = rejudge_run(run_folder, agreed)
-        summary = _read(target)
+        summary = read_summary(target)
     click.echo(_table(summary))
     click.echo(one_line(f"report {target / 'report.html'}"))
     sys.exit(summary.exit_code)
-
-
-def _read(run: Path) -> AcceptanceSummary:
-    from probes.rejudge.limit_check import read_summary
-
-    return read_summary(run)
 
 
 def _write_renderings(
@@ -122,8 +98,8 @@ def _write_renderings(
     if all(read_content(run / name) == text.encode() for name, text in texts.items()):
         return run / "report.html"
     target = run
-    if (run / SUMS).exists() or summary.integrity.problems:
-        target = run.resolve().with_name(f"{run.resolve().name}-report")
+    if run.is_file() or (run / SUMS).exists() or summary.integrity.problems:
+        target = _beside(run, "report")
         if target.is_symlink() or (target / SUMS).exists():
             found = "a link" if target.is_symlink() else "another run"
             raise UsageError(f"expected a folder for the page at {target}, found {found}")
@@ -131,6 +107,12 @@ def _write_renderings(
         texts = render_all(run, summary, baseline, f"../{run.resolve().name}")
     write_all(target, texts)
     return target / "report.html"
+
+
+def _beside(run: Path, kind: str) -> Path:
+    """Return the path of a folder next to a run, for example `RUN-report`."""
+    path = run.resolve()
+    return path.with_name(f"{path.name.removesuffix('.json')}-{kind}")
 
 
 def _signature_lines(run: Path) -> list[str]:
@@ -151,8 +133,5 @@ def _table(summary: AcceptanceSummary, width: int = 0, plain: bool = False) -> s
 
     columns = width or min(MAX_WIDTH, shutil.get_terminal_size().columns)
     color = sys.stdout.isatty() and "NO_COLOR" not in os.environ and not plain
-    return acceptance_table(summary, columns, color, _unicode() and not plain)
-
-
-def _unicode() -> bool:
-    return "utf" in (sys.stdout.encoding or "").lower()
+    unicode = "utf" in (sys.stdout.encoding or "").lower()
+    return acceptance_table(summary, columns, color, unicode and not plain)

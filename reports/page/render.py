@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from reports.acceptance import AcceptanceSummary, ReportRow, summary_sentence
 from reports.charts import draw_figures
-from reports.compare import compare
+from reports.frames.compare import compare
 from reports.measurement import Limit, Measurement, Verdict
 from reports.numbers import number
 from reports.page.decision import (

@@ -138,15 +138,25 @@ class EventReader:
 def _parse_event(line: bytes) -> dict[str, Any] | None:
     """Return the event of a line; None if the line is not a valid event."""
     try:
-        event = json.loads(line, parse_constant=_refuse_constant, parse_int=_bounded)
-    except (ValueError, RecursionError):  # also an integer of 5,000 digits, or bytes of no text
+        event = parse_json(line)
+    except ValueError:
         return None
     if not isinstance(event, dict) or not isinstance(event.get("data"), dict):
         return None
     if not isinstance(event.get("event"), str) or not isinstance(event.get("probe", ""), str):
         return None
-    deep = line.count(b"{") + line.count(b"[") > MAX_DEPTH and _depth(event) > MAX_DEPTH
-    return None if deep else event
+    return event
+
+
+def parse_json(text: bytes) -> Any:
+    """Parse untrusted JSON. Raises ValueError, also for NaN, huge integers and deep nesting."""
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant, parse_int=_bounded)
+    except RecursionError:
+        raise ValueError("no lists of ours are nested as deeply") from None
+    if text.count(b"{") + text.count(b"[") > MAX_DEPTH and _depth(value) > MAX_DEPTH:
+        raise ValueError("no lists of ours are nested as deeply")
+    return value
 
 
 def _bounded(digits: str) -> int:

@@ -27,7 +27,7 @@ def fold_events(events: Iterable[dict[str, Any]]) -> RunRecord:
     try:
         return _Fold().fold(events)
     except (ValidationError, TypeError, KeyError, AttributeError) as error:
-        raise UnreadableRun(f"the log does not fit schema {SCHEMA}: {_error_text(error)}") from None
+        raise UnreadableRun(f"the run does not fit schema {SCHEMA}: {_error_text(error)}") from None
 
 
 class _Fold:

@@ -27,6 +27,7 @@ from reports.run_folder.files import (
     open_regular,
 )
 from reports.run_folder.fold import fold_events
+from reports.run_folder.record_file import ALONE, read_record
 from reports.run_folder.store import CONTRACT
 
 CHAINED_SINCE = 2  # minor version: schema 1.2
@@ -78,9 +79,11 @@ class EventCheck(Protocol):
 def read_run(run: Path, check: EventCheck | None = None) -> tuple[RunRecord, Integrity]:
     """Read a run folder and verify it, in one pass over its events.
 
-    Raises UnreadableRun if the folder is not a run, has a link, or has a schema that this version
-    cannot read. Its text is one sentence.
+    `run` may also be a record.json alone, which cannot be verified. Raises UnreadableRun if it is
+    not a run, has a link, or has a schema that this version cannot read. Its text is one sentence.
     """
+    if run.is_file():
+        return read_record(run), Integrity(doubts=[ALONE])
     files, log = list_files(run), EventReader(run)
     record = fold_events(_shown_to(check, with_current_names(log)))
     problems, doubts = check.result() if check and log.chained else ([], [])
@@ -108,14 +111,14 @@ def verify_run(run: Path) -> Integrity:
 
 
 def load(run: Path) -> RunRecord:
-    """Read the record of a run folder, folded again from its events.
+    """Read the record of a run. `unverified` has the reasons why it cannot be verified.
 
     Raises UnreadableRun, also if the folder does not verify.
     """
     record, integrity = read_run(run)
     if integrity.problems:
         raise UnreadableRun(f"{run} does not verify: {integrity.problems[0]}")
-    return record
+    return record.model_copy(update={"unverified": [*record.unverified, *integrity.doubts]})
 
 
 def _shown_to(check: EventCheck | None, log: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:

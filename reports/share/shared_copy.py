@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from reports.acceptance import AcceptanceSummary, summarize_acceptance
-from reports.exports import measurements_csv
 from reports.formats.ctrf import ctrf
 from reports.formats.junit import junit
 from reports.formats.prometheus import prometheus
+from reports.frames.measurements import csv_text
 from reports.measurement import Measurement, RecordModel, Verdict
 from reports.page.render import render
 from reports.record import RunRecord
@@ -69,7 +69,7 @@ def write_shared(run: Path, summary: AcceptanceSummary, target: Path | None = No
     texts = {
         "record.json": record.model_dump_json(indent=1) + "\n",
         "report.html": render(shared, None),
-        "measurements.csv": measurements_csv(record),
+        "measurements.csv": csv_text(record.frame()),
         "junit.xml": junit(shared),
         "ctrf.json": json.dumps(ctrf(shared), indent=1) + "\n",
         "metrics.prom": prometheus(shared),

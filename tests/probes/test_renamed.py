@@ -19,7 +19,7 @@ from probes.cli.main import main
 from probes.findings.catalogue import CATALOGUE
 from probes.rejudge.rejudge import rejudge_run
 from reports.acceptance import OLD_RUN, load_summary, summarize_acceptance
-from reports.compare import compare
+from reports.frames.compare import compare
 from reports.record import RunRecord
 from reports.renamed import CODES, CONTROLS, MEASURES, PROBE_FILES, with_current_names
 from reports.run_folder.event_log import read_events

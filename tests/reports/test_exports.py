@@ -1,9 +1,7 @@
-"""The renderings of a run, CSV, and the redaction of secrets."""
+"""The renderings of a run, and the redaction of secrets."""
 
 from __future__ import annotations
 
-import csv
-import io
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from reports.acceptance import load_summary
-from reports.exports import CSV_HEADER, measurements_csv, render_all, write_all
+from reports.exports import render_all, write_all
 from reports.formats.record_schema import read_schema
 from reports.redact import REDACTED, redact, redact_text
 from tests.support.paths import RECORDINGS, REPO
@@ -21,14 +19,6 @@ every_run = pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
 
 
 @every_run
-def test_csv_has_every_measurement(run: Path) -> None:
-    record = load_summary(run).record
-    table = list(csv.reader(io.StringIO(measurements_csv(record))))
-    assert table[0] == CSV_HEADER
-    assert len(table) == 1 + sum(len(result.measurements) for result in record.results)
-    assert {len(row) for row in table} == {len(CSV_HEADER)}
-
-
 def test_a_run_folder_has_the_schema_of_its_record(tmp_path: Path) -> None:
     write_all(tmp_path, render_all(None, load_summary(RECORDINGS / "healthy-lab")))
     assert (tmp_path / "record.schema.json").read_text() == read_schema()

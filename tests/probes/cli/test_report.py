@@ -1,4 +1,4 @@
-"""`seatrial show`, `compare` and `report`: a run again, without its cluster."""
+"""`seatrial show` and `report`: a run again, without its cluster."""
 
 from __future__ import annotations
 
@@ -24,13 +24,8 @@ def seatrial(*arguments: object) -> Result:
         (["show", "tcp-fallback", "--ascii", "--width", "60"], 1),
         (["show", "killed-run"], 2),
         (["show", "hostile"], 4),
-        (["compare", "healthy-atlas", "healthy-atlas"], 0),
-        (["compare", "tcp-fallback", "healthy-atlas"], 1),
-        (["compare", "hostile", "healthy-atlas"], 4),
-        (["compare", "healthy-atlas", "hostile"], 4),
         (["show", "no-such-run"], 4),
         (["report", "no-such-run"], 4),
-        (["compare", "healthy-atlas", "no-such-run"], 4),
         (["shwo", "healthy-lab"], 4),
         (["show"], 4),
     ],

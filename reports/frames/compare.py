@@ -1,0 +1,284 @@
+"""Compares runs with the first of them: new failures, worse beyond noise, fixed, better.
+
+The limit defines which direction is better: up for a `low` bound, down for a `high` bound.
+
+Noise: `spread` is the half-width of what one run observed, and no standard error. So the number of
+samples does not make it smaller. Two values differ if they are further apart than twice the root
+of the sum of both squares. The spread of a single sample is unknown, and so is the noise where one
+of the runs has no spread. Then the change is shown, and not called better or worse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from reports.acceptance import AcceptanceSummary
+from reports.frames.measurements import COLUMNS, typed_frame
+from reports.measurement import Verdict
+from reports.numbers import number
+from reports.record import RunRecord
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+
+KEY = ["criterion", "probe", "measure", "subject", "occurrence"]
+VERDICT = "verdict"  # measure of the rows of criteria; they have no probe
+NOISE_FACTOR = 2.0  # differences up to twice the combined spread are noise
+NOISE_RULE = (
+    "noise: twice the root of the sum of both squared spreads; unknown where a run has no spread, "
+    "or that of a single sample"
+)
+KINDS = NEW_FAILURES, FIXED, OTHER_VERDICT, WORSE, MISSING, UNCLEAR, BETTER, NEW = (
+    "New failures",
+    "Fixed",
+    "Other verdict",  # for example PASS to MARGINAL; FAIL to UNPROVEN is not fixed
+    "Worse beyond noise",
+    "No longer measured",
+    "Different, not judged",  # noise or direction unknown, words, other units
+    "Better",
+    "Newly measured",
+)  # changes of a verdict first
+SAME = ""  # equal, or different within noise
+RANKING = (*KINDS, SAME)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs compared with the first of them.
+
+    `summaries` are the runs, `notes` the reasons why they may not be comparable. `tables` has a
+    frame for each run, all with one row per measure and the same index (KEY). Their columns are
+    those of `RunRecord.frame()`, then `change` (percent of the first run's value), `noise` (in
+    `unit`), `better` (1 if more is better, -1 if less, 0 if not known) and `kind` (one of KINDS,
+    or SAME). Rows of a measure that a run does not have are missing values. The first rows are
+    those of the first kind.
+    """
+
+    summaries: Sequence[AcceptanceSummary]
+    notes: list[str]
+    tables: list[DataFrame]
+
+    @property
+    def kinds(self) -> Series:
+        """First of KINDS that a row has in any run."""
+        return first_kind(self.tables).map(dict(enumerate(RANKING)))
+
+    @property
+    def changes(self) -> dict[str, list[str]]:
+        """Sentences on the last run by kind; kinds without any change are left out."""
+        first, last = self.tables[0], self.tables[-1]
+        pairs = list(zip(last.kind, first.index, table_rows(first), table_rows(last), strict=True))
+        found = {
+            kind: [_sentence(key, old, new) for one, key, old, new in pairs if one == kind]
+            for kind in KINDS
+            if kind != NEW
+        }
+        return {kind: sentences for kind, sentences in found.items() if sentences}
+
+    @property
+    def baseline(self) -> str:
+        """Id of the first run."""
+        return self.summaries[0].record.id
+
+    @property
+    def before(self) -> dict[str, Verdict]:
+        """Verdicts of the first run by criterion."""
+        return {row.criterion.id: row.verdict for row in self.summaries[0].rows}
+
+
+def compare(run: AcceptanceSummary, baseline: AcceptanceSummary) -> Comparison:
+    """Compare `run` with `baseline`."""
+    return compare_runs([baseline, run], ["the baseline run", "the present run"])
+
+
+def compare_runs(summaries: Sequence[AcceptanceSummary], names: Sequence[str]) -> Comparison:
+    """Compare each run with the first. `names` are what the notes call the runs."""
+    frames = [_keyed_frame(summary) for summary in summaries]
+    index = frames[0].index
+    for frame in frames[1:]:
+        index = index.union(frame.index, sort=False)
+    aligned = [frame.reindex(index) for frame in frames]
+    tables = [_with_changes(aligned[0], frame) for frame in aligned]
+    order = first_kind(tables).sort_values(kind="stable").index
+    notes = list(_notes(summaries, names))
+    return Comparison(summaries, notes, [table.loc[order] for table in tables])
+
+
+def first_kind(tables: Sequence[DataFrame]) -> Series:
+    """Return the least place in RANKING that a row has in any run."""
+    import pandas as pd
+
+    places = {kind: place for place, kind in enumerate(RANKING)}
+    return pd.concat([table.kind.map(places) for table in tables], axis=1).min(axis=1)
+
+
+def table_rows(table: DataFrame) -> Iterator[Any]:
+    """Yield the rows of a table as named tuples, without their key."""
+    return iter(table.itertuples(index=False))
+
+
+def _keyed_frame(summary: AcceptanceSummary) -> DataFrame:
+    """Return the criteria and measurements of a run by KEY; equal ones are counted in time."""
+    import pandas as pd
+
+    criteria = [
+        {
+            "criterion": row.criterion.id,
+            "measure": VERDICT,
+            "value_text": row.verdict.value,
+            "judged": True,
+            "verdict": row.verdict.value,
+            "note": row.problem,
+        }
+        for row in summary.rows
+    ]
+    frames = [typed_frame(criteria, COLUMNS), summary.record.frame()]
+    frame = pd.concat([one for one in frames if len(one)] or frames[:1], ignore_index=True)
+    frame["occurrence"] = frame.groupby(KEY[:-1], sort=False).cumcount()
+    return frame.set_index(KEY)
+
+
+def _with_changes(first: DataFrame, now: DataFrame) -> DataFrame:
+    """Add the change against the first run; the index of both is the same."""
+    better = _better_direction(now)
+    better = better.where(better != 0, _better_direction(first))
+    gain = (now.value - first.value).where(now.unit == first.unit)
+    noise = NOISE_FACTOR * (_known_spread(first) ** 2 + _known_spread(now) ** 2) ** 0.5
+    change = 100 * gain / first.value.abs().where(first.value != 0)
+    kind = _kinds(first, now, gain, noise, better)
+    return now.assign(change=change, noise=noise, better=better, kind=kind)
+
+
+def _kinds(
+    first: DataFrame, now: DataFrame, gain: Series, noise: Series, better: Series
+) -> list[str]:
+    """Classify each row by the first case that holds."""
+    import numpy as np
+
+    had, has = first.value_text.notna(), now.value_text.notna()
+    before, after = first.verdict.cat.codes, now.verdict.cat.codes  # -1: not judged, or missing
+    accepted = after.between(0, Verdict.MARGINAL.rank)
+    was_accepted = before <= Verdict.MARGINAL.rank
+    both_judged = (before >= 0) & (after >= 0)
+    equal = (gain == 0) | (gain.isna() & (_words(first) == _words(now)))
+    judgeable = gain.notna() & noise.notna()
+    within = judgeable & (gain.abs() <= noise)
+    cases = {
+        "absent": (~had & ~has, SAME),
+        "failing": (~had & (after == Verdict.FAIL.rank), NEW_FAILURES),
+        "new": (~had, NEW),
+        "gone": (~has, first.judged.map({True: MISSING, False: SAME})),
+        "failed": ((after > before) & ~accepted, NEW_FAILURES),
+        "fixed": (~was_accepted & accepted, FIXED),
+        "other": (both_judged & (before != after), OTHER_VERDICT),
+        "same": (equal | within, SAME),
+        "beyond": (judgeable & ~within & (better != 0), np.where(gain * better > 0, BETTER, WORSE)),
+    }
+    conditions = [condition for condition, _ in cases.values()]
+    return list(np.select(conditions, [kind for _, kind in cases.values()], UNCLEAR))
+
+
+def _words(frame: DataFrame) -> Series:
+    """Return the values as text without the number of samples; "" for what was not measured."""
+    text = frame.value_text.fillna("").str.replace(r" \(n=\d+\)$", "", regex=True)
+    return text.where(~text.str.match(r"not measured(?: \(|$)"), "")
+
+
+def _known_spread(frame: DataFrame) -> Series:
+    """Return the spreads; missing where it is that of a single sample."""
+    return frame.spread.where(frame.n.isna() | (frame.n > 1).fillna(value=True))
+
+
+def _better_direction(frame: DataFrame) -> Series:
+    """Return 1 if more is better, -1 if less is better, 0 if the limit does not show it."""
+    return frame.low.notna().astype(int) - frame.high.notna().astype(int)
+
+
+def _sentence(key: tuple[Any, ...], old: Any, new: Any) -> str:
+    """Format a change: `FABRIC: busbw on cluster: 371 GB/s -> 41.2 GB/s (-88.9 %)`."""
+    criterion, _, measure, subject, _ = key
+    if is_criterion(key):
+        if new.kind == MISSING:
+            return f"{criterion}: the criterion is no longer measured"
+        was = old.value_text if isinstance(old.value_text, str) else Verdict.UNPROVEN.value
+        reason = f": {new.note}" if new.kind == NEW_FAILURES else ""
+        return f"{criterion}: was {was}, is {new.value_text}{reason}"
+    what = f"{criterion}: {measure_title(measure)} on {subject}"
+    if new.kind == MISSING:
+        return f"{what}, was {old.value_text}"
+    text = f"{what}: {old.value_text} -> {new.value_text}"
+    details = [percent_text(new.change)] if new.change == new.change else []
+    if new.kind == UNCLEAR and details and new.noise != new.noise:
+        details.append("noise unknown")
+    return f"{text} ({'; '.join(details)})" if details else text
+
+
+def is_criterion(key: tuple[Any, ...]) -> bool:
+    """Return whether a row is that of a criterion, not of a measure."""
+    return bool(key[2] == VERDICT and not key[1])
+
+
+def measure_title(measure: str) -> str:
+    """Return the name of a measure with spaces."""
+    return measure.replace("_", " ")
+
+
+def measure_labels(table: DataFrame) -> list[str]:
+    """Return what a person calls each row: measure, subject, and the probe where it is ambiguous.
+
+    The subject is left out if it is the cluster.
+    """
+    named = table[["criterion", "measure", "subject"]]
+    ambiguous = named.duplicated(keep=False)
+    return [
+        measure_title(measure)
+        + (f" on {subject}" if subject not in ("", "cluster") else "")
+        + (f" ({measure_title(probe.rpartition('::')[2].removeprefix('test_'))})" if shared else "")
+        for measure, subject, probe, shared in zip(
+            table.measure, table.subject, table.probe, ambiguous, strict=True
+        )
+    ]
+
+
+def percent_text(change: float) -> str:
+    """Format a change in percent, to a hundredth: `+3.02 %`."""
+    return f"{'+' if change > 0 else ''}{number(round(change, 2))} %"
+
+
+def _notes(summaries: Sequence[AcceptanceSummary], names: Sequence[str]) -> Iterator[str]:
+    """Yield the reasons why runs may not be comparable with the first one."""
+    first = summaries[0].record
+    for summary, name in zip(summaries, names, strict=True):
+        record = summary.record
+        for what, of in DIFFERENCES.items():
+            if of(record) != of(first):
+                yield f"{name} has another {what} than {names[0]}: {of(record)}, not {of(first)}"
+        if bool(record.rehearsal) != bool(first.rehearsal):
+            kinds = {True: "a rehearsal", False: "no rehearsal"}
+            is_one = bool(record.rehearsal)
+            yield f"{name} is {kinds[is_one]}, {names[0]} is {kinds[not is_one]}"
+        if record.state != "finished":
+            yield f"{name} is {record.state}, not finished"
+        if record.partial:
+            yield f"{name} is PARTIAL: {record.partial}"
+        yield from (f"{name}: {sentence}" for sentence in summary.integrity.sentences)
+
+
+def _suite(record: RunRecord) -> str:
+    keys = ("seatrial", "seatrial_commit", "seatrial_sources")
+    return " ".join(str(record.versions.get(key, ""))[:12] for key in keys).strip() or "unknown"
+
+
+def _contract(record: RunRecord) -> str:
+    return f"{record.contract.name} @ {record.contract.sha256[:12] or 'no hash'}"
+
+
+DIFFERENCES = {
+    "cluster": lambda record: record.cluster_name,
+    "number of nodes": lambda record: len(record.node_names),
+    "tier": lambda record: record.tier,
+    "contract": _contract,
+    "version of the suite": _suite,
+}

@@ -1,0 +1,136 @@
+"""The compared runs as text, CSV and JSON: read again by pandas, csv and json."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pandas as pd
+import pytest
+
+from reports.acceptance import AcceptanceSummary, load_summary, summarize_acceptance
+from reports.frames.compare import Comparison, compare_runs
+from reports.frames.compare_text import (
+    MAX_ROWS,
+    comparison_csv,
+    comparison_json,
+    comparison_lines,
+    cut_middle,
+    run_letters,
+)
+from reports.frames.measurements import BOM
+from reports.measurement import Limit, Measurement
+from reports.text import TextFormatter
+from tests.recordings.load import replaced
+from tests.support.paths import RECORDINGS
+
+
+def compared(*names: str) -> Comparison:
+    runs = [load_summary(RECORDINGS / name) for name in names]
+    return compare_runs(runs, run_letters(len(runs)))
+
+
+def lines_of(comparison: Comparison, width: int = 80) -> list[str]:
+    return list(comparison_lines(comparison, TextFormatter(width)))
+
+
+def test_two_runs_are_one_table_with_changed_verdicts_first() -> None:
+    lines = lines_of(compared("healthy-atlas", "tcp-fallback"))
+    titles = ["New failures (9)", "No longer measured (3)", "Newly measured (6)"]
+    assert [line for line in lines if line in titles] == titles
+    (row,) = [line for line in lines if "busbw" in line]
+    assert row.split() == ["FABRIC", "busbw", "376", "GB/s", "41.2", "GB/s", "-89.0", "%", "FAIL"]
+    assert lines[lines.index(titles[0]) + 1].split() == [
+        "FABRIC",
+        "verdict",
+        "PASS",
+        "FAIL",
+        "FAIL",
+    ]
+    assert lines[-1] == "19 of 37 rows are the same or differ within noise"
+
+
+@pytest.mark.parametrize(("runs", "tables"), [(2, 1), (3, 1), (4, 2), (8, 4)])
+def test_every_width_is_kept_and_every_run_is_shown(runs: int, tables: int) -> None:
+    names = ["healthy-lab", "hostile", "healthy-atlas", "tcp-fallback", "empty", "retried",
+             "killed-run", "not-run"][:runs]  # fmt: skip
+    comparison = compared(*names)
+    lines = lines_of(comparison)
+    assert max(map(len, lines)) <= 80
+    heads = [line for line in lines if line.split()[:1] == ["A"] and "against" in line]
+    assert len(heads) == tables
+    shown = " ".join(heads)
+    assert all(f"{letter} against A" in shown for letter in run_letters(runs)[1:])
+    wide = lines_of(comparison, 250)
+    assert len([line for line in wide if line.split()[:1] == ["A"] and "against" in line]) == 1
+
+
+def test_what_makes_runs_not_comparable_is_named_before_the_table() -> None:
+    lines = lines_of(compared("healthy-lab", "killed-run"), 200)
+    before = lines[: lines.index("")]
+    for words in ("note: B has another cluster than A: atlas, not lab", "note: B is interrupted"):
+        assert any(line.startswith(words) for line in before)
+
+
+def test_long_lists_are_cut_and_counted() -> None:
+    record = load_summary(RECORDINGS / "healthy-atlas").record
+    limit = Limit(low=1.0, because="agreed for this test")
+
+    def run(value: float) -> AcceptanceSummary:
+        many = [
+            Measurement(name="rate", value=value, subject=f"n{i}", spread=0.1, limit=limit)
+            for i in range(1000)
+        ]
+        return summarize_acceptance(replaced(record, "FABRIC", measurements=many))
+
+    comparison = compare_runs([run(100.0), run(90.0)], ["A", "B"])
+    lines = lines_of(comparison)
+    assert "Worse beyond noise (1000)" in lines
+    assert f"  and {1000 - MAX_ROWS} more: --csv and --json have all" in lines
+    assert comparison_csv(comparison).count("Worse beyond noise") == 1000
+    assert len(json.loads(comparison_json(comparison))["measures"]) > 1000
+
+
+def test_csv_has_a_row_per_measure_and_columns_per_run() -> None:
+    comparison = compared("healthy-atlas", "tcp-fallback", "hostile")
+    text = comparison_csv(comparison)
+    rows = list(csv.DictReader(io.StringIO(text.removeprefix(BOM))))
+    assert len(rows) == len(comparison.tables[0])
+    (busbw,) = [row for row in rows if row["measure"] == "busbw"]
+    first, second = "A 2026-11-20T221703Z-atlas", "B 2026-11-21T081500Z-atlas"
+    assert (float(busbw[f"{first} value"]), float(busbw[f"{second} value"])) == (376, 41.2)
+    assert float(busbw[f"{second} change in percent"]) == pytest.approx(-89.04, abs=0.01)
+    assert (busbw["unit"], busbw[f"{second} kind"]) == ("GB/s", "New failures")
+    again = pd.read_csv(io.BytesIO(text.encode()), encoding="utf-8-sig")
+    assert again[f"{first} value"].dtype == float
+    cells = [*rows[0], *(cell for row in rows for cell in row.values())]
+    assert not [cell for cell in cells if cell.startswith(("=", "+", "@"))]
+
+
+def test_json_has_an_entry_for_each_run() -> None:
+    found = json.loads(comparison_json(compared("healthy-atlas", "tcp-fallback", "hostile")))
+    assert [run["name"] for run in found["runs"]] == ["A", "B", "C"]
+    assert [run["exit_code"] for run in found["runs"]] == [0, 1, 4]
+    assert any("C has another cluster" in note for note in found["notes"])
+    (busbw,) = [one for one in found["measures"] if one["measure"] == "busbw"]
+    assert busbw["runs"]["B"]["change"] == pytest.approx(-89.04, abs=0.01)
+    assert busbw["runs"]["C"]["value_text"] is None
+    assert "\x1b" not in json.dumps(found, ensure_ascii=False)
+
+
+def test_a_measure_of_two_probes_has_the_name_of_each() -> None:
+    record = load_summary(RECORDINGS / "healthy-atlas").record
+    first = record.results_of("GANG")[0]
+    second = first.model_copy(update={"probe": "probes/gang/test_gang.py::test_cancelled_jobs"})
+    both = summarize_acceptance(record.model_copy(update={"results": [first, second]}))
+    none = summarize_acceptance(record.model_copy(update={"results": []}))
+    text = "\n".join(lines_of(compare_runs([both, none], ["A", "B"]), 160))
+    assert "partially held (cancelled jobs)" in text
+    assert "partially held (gangs hold all or nothing)" in text
+
+
+def test_the_middle_of_a_long_name_is_cut() -> None:
+    assert cut_middle("slowest pair on atlas01 - atlas07", 20) == "slowest p... atlas07"
+    assert cut_middle("short", 20) == "short"
+    assert cut_middle("longer", 4) == "longer"

@@ -1,0 +1,154 @@
+"""A record.json without its run folder: read as every schema, never verified, never accepted."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reports import read_run
+from reports.acceptance import load_summary, summarize_acceptance
+from reports.run_folder.files import UnreadableRun
+from reports.run_folder.record_file import ALONE
+from tests.support.paths import RECORDINGS
+
+OLD = RECORDINGS.parent / "commit-7b46e02"  # schema 1.0, with names of that time
+GOLDENS = RECORDINGS.parent / "goldens"
+RUNS = sorted(path.parent for path in RECORDINGS.glob("*/events.jsonl"))
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Path:
+    """The record of a run that is accepted, without its folder."""
+    return Path(shutil.copy(GOLDENS / "healthy-atlas" / "record.json", tmp_path))
+
+
+def edited(path: Path, **changes: Any) -> Path:
+    """The record with other values of its first keys."""
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    return path
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
+def test_a_record_alone_is_that_of_its_folder(run: Path, tmp_path: Path) -> None:
+    whole = load_summary(run)
+    found = load_summary(Path(shutil.copy(GOLDENS / run.name / "record.json", tmp_path)))
+    assert found.record.results == whole.record.results
+    assert found.rows == whole.rows
+    assert found.record.frame().equals(whole.record.frame())
+
+
+@pytest.mark.parametrize("name", ["healthy", "failed", "interrupted"])
+def test_a_record_of_schema_1_0_has_the_names_of_today(name: str, tmp_path: Path) -> None:
+    path = Path(shutil.copy(OLD / name / "record.json", tmp_path))
+    assert json.loads(path.read_text())["schema_version"] == "1.0"
+    assert load_summary(path).record.results == load_summary(OLD / name).record.results
+
+
+@pytest.mark.parametrize(("version", "dropped"), [("1.1", "unverified"), ("1.2", "nonce")])
+def test_records_of_the_schemas_between_are_read(alone: Path, version: str, dropped: str) -> None:
+    data = json.loads(alone.read_text())
+    del data[dropped]
+    for result in data["results"]:
+        for control in result["controls"]:
+            del control["observed"]
+    alone.write_text(json.dumps({**data, "schema_version": version}))
+    assert load_summary(alone).record.schema_version == version
+
+
+def test_a_run_that_is_accepted_is_not_by_its_record_alone(alone: Path) -> None:
+    assert load_summary(RECORDINGS / "healthy-atlas").exit_code == 0
+    found = load_summary(alone)
+    assert (found.exit_code, found.word) == (20, "NOT ACCEPTED")
+    assert found.reasons == [f"the run cannot be verified: {ALONE}"]
+
+
+def test_a_notebook_cannot_miss_it(alone: Path) -> None:
+    record = read_run(str(alone))
+    assert record.unverified == [ALONE]
+    found = summarize_acceptance(record)
+    assert (found.exit_code, found.reasons) == (20, [f"the run cannot be verified: {ALONE}"])
+    assert read_run(RECORDINGS / "healthy-atlas").unverified == []
+
+
+def test_a_failure_stays_a_failure(tmp_path: Path) -> None:
+    path = shutil.copy(GOLDENS / "tcp-fallback" / "record.json", tmp_path)
+    assert load_summary(Path(path)).exit_code == 1
+
+
+def test_verdicts_are_computed_from_values_and_limits(alone: Path) -> None:
+    data = json.loads(alone.read_text())
+    for result in data["results"]:
+        result["measurements"] = [m | {"value": 0.1} for m in result["measurements"] if m["limit"]]
+    found = load_summary(edited(alone, results=data["results"]))
+    assert found.exit_code == 1
+
+
+def test_what_a_record_owes_and_lacks_is_unproven(alone: Path) -> None:
+    results = json.loads(alone.read_text())["results"]
+    found = load_summary(edited(alone, results=results[1:]))
+    assert "not run" in {result.state for result in found.record.results}
+
+
+def test_a_record_in_its_folder_is_refused_because_the_folder_can_be_verified(
+    tmp_path: Path,
+) -> None:
+    run = shutil.copytree(RECORDINGS / "healthy-atlas", tmp_path / "run")
+    for folder in (run, run / "evidence"):
+        shutil.copy(GOLDENS / "healthy-atlas" / "record.json", folder)
+        with pytest.raises(UnreadableRun, match="lies in a run folder: give the folder"):
+            read_run(folder / "record.json")
+
+
+def test_a_folder_that_was_changed_is_refused(tmp_path: Path) -> None:
+    run = shutil.copytree(RECORDINGS / "healthy-atlas", tmp_path / "run")
+    log = run / "events.jsonl"
+    log.write_text(log.read_text().replace("375", "376"))
+    with pytest.raises(UnreadableRun, match="does not verify"):
+        read_run(run)
+
+
+def test_what_cannot_be_verified_of_a_folder_is_told_too() -> None:
+    assert read_run(OLD / "healthy").unverified == [
+        "an older version wrote it, without a chain of hashes"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "found no JSON"),
+        ("{", "found no JSON"),
+        ("[" * 100_000, "found no JSON"),
+        ('{"results": NaN}', "found no JSON"),
+        ('{"results": [], "id": ' + "9" * 400 + "}", "found no JSON"),
+        ("[]", "found other JSON"),
+        ("{}", "found other JSON"),
+        ('{"results": {}}', "found other JSON"),
+        ('{"results": [3]}', "found other JSON"),
+        ('{"results": []}', "does not fit schema"),
+        ('{"results": [], "schema_version": "2.0"}', "schema 2.0"),
+        ('{"results": [{"probe": [], "series": 3}], "id": "x"}', "does not fit schema"),
+        ('{"results": [{"measurements": ["x"]}], "id": "x"}', "does not fit schema"),
+        ('{"results": [{"findings": 5}], "id": "x"}', "does not fit schema"),
+    ],
+)
+def test_what_is_no_record_is_refused_in_one_sentence(
+    tmp_path: Path, text: str, sentence: str
+) -> None:
+    path = tmp_path / "record.json"
+    path.write_text(text)
+    with pytest.raises(UnreadableRun, match=sentence):
+        read_run(path)
+
+
+def test_links_and_unknown_keys_are_refused(alone: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link.json"
+    link.symlink_to(alone)
+    with pytest.raises(UnreadableRun, match="cannot be read"):
+        read_run(link)
+    with pytest.raises(UnreadableRun, match="does not fit schema"):
+        read_run(edited(alone, verdict="PASS"))
