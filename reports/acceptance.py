@@ -7,6 +7,7 @@ always agree.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -271,7 +272,7 @@ def _report_row(
     notes = [note for id, note in waiver_notes if id == criterion.id]
     results = record.results_of(criterion.id)
     key = key_measurement(results, criterion.headlines) or Measurement(name="")
-    problem = _row_problem(results, verdict)
+    problem = _row_problem(results, verdict, criterion.headlines)
     is_other = not results or (
         verdict is Verdict.UNPROVEN and bool(problem) and _has_other_reason(key, results)
     )
@@ -296,23 +297,25 @@ def _has_other_reason(key: Measurement, results: list[ProbeResult]) -> bool:
     return unfinished or key.verdict is not Verdict.UNPROVEN
 
 
-def _row_problem(results: list[ProbeResult], verdict: Verdict) -> str:
+def _row_problem(results: list[ProbeResult], verdict: Verdict, headlines: Mapping[str, str]) -> str:
     """Return the main sentence of the first result as bad as `verdict`; "" for PASS."""
     if not results:
         return "no probe ran for this criterion"
     matching = [result for result in results if result.verdict is verdict]
-    return summary_sentence(matching[0]) if matching and verdict is not Verdict.PASS else ""
+    if not matching or verdict is Verdict.PASS:
+        return ""
+    return summary_sentence(matching[0], headlines)
 
 
-def summary_sentence(result: ProbeResult) -> str:
-    """Choose the main sentence of a result.
+def summary_sentence(result: ProbeResult, headlines: Mapping[str, str]) -> str:
+    """Choose the main sentence of a result; `headlines` are those of its criterion.
 
     An unfinished, UNPROVEN result gives its state. Otherwise a missed limit comes first, then
-    another problem, then the first judged measurement.
+    another problem, then the key measurement.
     """
     if result.state != "finished" and result.verdict is Verdict.UNPROVEN:
         return result.problems()[-1]
-    key = key_measurement([result])
+    key = key_measurement([result], headlines)
     if key is None or (key.verdict is Verdict.PASS and result.problems()):
         return next(iter(result.problems()), "nothing was measured")
     return key.sentence()

@@ -85,6 +85,7 @@ def render(
     record, reader = summary.record, EvidenceReader(run, evidence_at)
     deciding = [row for row in summary.worst_first if row.can_decide]
     unexplained = _unexplained_results(summary.worst_first)
+    headlines = {row.criterion.id: row.criterion.headlines for row in summary.rows}
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
     template = _jinja_environment(reader).get_template("report.html.j2")
     return template.render(
@@ -109,6 +110,7 @@ def render(
         inventory=build_inventory(record.cluster),
         command=redact_text(record.command),
         paste=acceptance_table(summary),
+        problem_of=lambda result: summary_sentence(result, headlines.get(result.criterion, {})),
         comparison=compare(summary, baseline) if baseline else None,
         glossary=GLOSSARY,
         script=script,
@@ -138,7 +140,6 @@ def _jinja_environment(reader: EvidenceReader) -> Environment:
         "number": number,
         "bound": _bound_text,
         "command": lambda text: redact_text(one_line(text)),
-        "headline": summary_sentence,
         "groups": _group_by_name,
         "bar": draw_limit_bar,
         "caught": caught_text,

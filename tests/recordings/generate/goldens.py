@@ -15,10 +15,10 @@ from tempfile import TemporaryDirectory
 
 from probes.nccl.report import analyse_files
 from reports.acceptance import load_summary
-from reports.exports import measurements_csv
 from reports.formats.ctrf import ctrf
 from reports.formats.junit import junit
 from reports.formats.prometheus import prometheus
+from reports.frames.measurements import csv_text
 from reports.page.render import render
 from reports.text import acceptance_table
 from tests.recordings.generate.nccl_logs import VERSIONS, Job, faulty
@@ -63,7 +63,7 @@ def of_run(run: Path) -> dict[str, str]:
         "record.json": summary.record.model_dump_json(indent=1) + "\n",
         "terminal.txt": acceptance_table(summary, WIDTH) + "\n",
         "page.txt": page_text(render(summary, run)),
-        "measurements.csv": measurements_csv(summary.record),
+        "measurements.csv": csv_text(summary.record.frame()),
         "metrics.prom": prometheus(summary),
         "ctrf.json": json.dumps(ctrf(summary), indent=1) + "\n",
         "junit.xml": junit(summary),
