@@ -45,7 +45,11 @@ def test_a_record_alone_is_that_of_its_folder(run: Path, tmp_path: Path) -> None
 def test_a_record_of_schema_1_0_has_the_names_of_today(name: str, tmp_path: Path) -> None:
     path = Path(shutil.copy(OLD / name / "record.json", tmp_path))
     assert json.loads(path.read_text())["schema_version"] == "1.0"
-    assert load_summary(path).record.results == load_summary(OLD / name).record.results
+    folder = load_summary(OLD / name).record.results
+    # The times of a folder are those of its events: an old record has none.
+    assert load_summary(path).record.results == [
+        one.model_copy(update={"started": ""}) for one in folder
+    ]
 
 
 @pytest.mark.parametrize(("version", "dropped"), [("1.1", "unverified"), ("1.2", "nonce")])

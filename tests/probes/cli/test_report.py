@@ -52,7 +52,7 @@ def test_a_run_that_has_ended_is_never_changed(run: Path) -> None:
     assert seatrial("report", run, "--baseline", RECORDINGS / "healthy-atlas").exit_code == 1
     assert files(run) == before
     page = (run.with_name("run-report") / "report.html").read_text()
-    assert "vs baseline" in page
+    assert "since baseline" in page
     assert 'href="../run/evidence/allreduce.txt"' in page
 
 

@@ -156,7 +156,7 @@ def test_runs_that_cannot_be_compared_are_noted() -> None:
 
 def test_the_page_shows_it() -> None:
     page = render(atlas("tcp-fallback"), None, atlas())
-    assert "vs baseline" in page
+    assert "since baseline" in page
     assert "New failures (9)" in page
     assert "was MARGINAL" in page
 
