@@ -1,7 +1,7 @@
 """Reads a record.json without its run folder.
 
 A record alone has no chain of events, no checksums and no contract. So nothing shows that its
-values and limits are those of a run: whoever edits the file leaves no trace. Two rules follow.
+values and limits are those of a run, and an edit leaves no trace. Two rules follow.
 Its verdicts are computed again from its values and limits, never read from the file. And it can
 fail, but it is never accepted: its best exit code is 20 (see `ALONE`).
 """
