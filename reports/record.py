@@ -17,7 +17,8 @@ from reports.measurement import Measurement, RecordModel, Verdict
 
 # 1.x versions only add fields. 1.1: owed, partial, loaded, problems. 1.2: a chain of hashes,
 # nonce, unverified. 1.3: the measurements of a control, and the measures that have no control.
-SCHEMA = "1.3"
+# 1.4: severity, order, steps, mended and names of a finding.
+SCHEMA = "1.4"
 MAX_SECONDS = 1e9  # of a probe: about 30 years
 
 
@@ -41,13 +42,38 @@ class Cause(str, Enum):
     UNKNOWN = "UNKNOWN"
 
 
+class Severity(str, Enum):
+    """What a finding means for the acceptance, worst first."""
+
+    BLOCKS = "blocks"  # no acceptance until it is mended
+    DEGRADES = "degrades"  # works, but slower or less surely
+    NOTES = "notes"  # information
+
+
+class Step(RecordModel):
+    """Command that examines or mends, and what its answers mean; `on` is where it is run."""
+
+    command: str
+    means: str
+    on: str = ""
+
+
 class Finding(RecordModel):
-    """Explanation of a problem: what is wrong, the suspects, the remedy. It never judges."""
+    """Explanation of a problem: what is wrong, the suspects, the remedy. It never judges.
+
+    `order`, `steps` and `mended` have placeholders, as {node}. `names` holds what this case knows
+    of them; reports/orders.py fills them in. Findings of schema 1.3 and older have none of these.
+    """
 
     code: str
     statement: str
     suspects: list[str] = []
     cause: Cause = Cause.UNKNOWN
+    severity: Severity = Severity.BLOCKS
+    order: str = ""
+    steps: list[Step] = []
+    mended: str = ""
+    names: dict[str, str] = {}
     remedy: str
     reproduce: str = ""
     evidence: list[str] = []

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from probes.findings.catalogue import CATALOGUE
-from reports.record import Finding
+from reports.orders import node_suspects
+from reports.record import Finding, Severity
 
 MAX_NAMES = 8  # names listed in one finding
 
@@ -24,17 +25,27 @@ def finding(
     *,
     evidence: list[str] | None = None,
     remedy: str = "",
+    severity: Severity | None = None,
+    names: Mapping[str, object] | None = None,
 ) -> Finding:
     """Build a finding of a catalogued code, with its cause and remedy.  Raises KeyError for others.
 
-    A `remedy` that fits this case better replaces the catalogue's.
+    A `remedy` or `severity` that fits this case better replaces the catalogue's.  `names` are those
+    of the placeholders; empty ones are left out.  The first node of the suspects is its `node`.
     """
     entry = CATALOGUE[code]
+    known = {kind: str(name) for kind, name in (names or {}).items() if name not in (None, "")}
+    nodes = node_suspects(suspects or [])
     return Finding(
         code=code,
         statement=statement,
         suspects=suspects or [],
         cause=entry.cause,
-        remedy=remedy or entry.remedy,
+        severity=severity or entry.severity,
+        order=entry.order,
+        steps=entry.list_steps(),
+        mended=entry.mended,
+        names={**({"node": nodes[0]} if nodes else {}), **known},
+        remedy=remedy or entry.long_form(),
         evidence=evidence or [],
     )
