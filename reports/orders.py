@@ -20,7 +20,9 @@ Facts = Mapping[str, Any]
 PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 WORDS = re.compile(r"""(?:[^\s'"]|'[^']*'|"[^"]*")+""")
 JOINT = " \\"  # a shell reads on in the next line
-NO_NODE = re.compile(r"(?:rank|job|gang) |mlx|the driver$|a node that ")  # suspects of other kinds
+ON_NODE = re.compile(r"(?:rank|process) \S+ on (\S+)$")  # a suspect that names its node
+# Suspects of other kinds: devices of RDMA are no nodes either.
+NO_NODE = re.compile(r"(?:rank|process|job|gang) |mlx|the driver$|a node that |Ray's head$")
 HOST = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?"  # DNS: 253 letters
 NUMBER = r"[0-9]{1,9}"
 PATH = r"/[A-Za-z0-9._/@+=,:-]{0,254}"
@@ -103,7 +105,8 @@ def in_capitals(text: str) -> str:
 
 def node_suspects(suspects: Iterable[str]) -> list[str]:
     """List the suspects that are nodes: no ranks, jobs or devices."""
-    return [name for name in suspects if not NO_NODE.match(name)]
+    named = (match[1] if (match := ON_NODE.match(name)) else name for name in suspects)
+    return list(dict.fromkeys(name for name in named if not NO_NODE.match(name)))
 
 
 def break_command(command: str, columns: int) -> list[str]:

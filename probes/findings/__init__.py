@@ -18,6 +18,17 @@ def join_names(names: Iterable[str], max_names: int = MAX_NAMES) -> str:
     return ", ".join(all_names[:max_names]) + suffix
 
 
+def name_port(port: str) -> dict[str, str]:
+    """Name an interface, or the device of an RDMA port, as `mlx5_0/1`."""
+    device, slash, _ = port.partition("/")
+    return {"device": device} if slash else {"interface": port}
+
+
+def name_gpu(uuid: object, number: object, slot: object = "") -> dict[str, object]:
+    """Name a GPU by its UUID, else by its number, and its slot."""
+    return {"gpu": uuid or number, "slot": slot}
+
+
 def finding(
     code: str,
     statement: str,

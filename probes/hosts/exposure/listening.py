@@ -95,9 +95,10 @@ def judge_public(
     value = None if unknown and not public else len(public)
     if measure.would_fail("public_entrances", value):
         value, note = None, f"open at public addresses: {join_names(texts, 3)}"
-        measure.explain(
-            finding("HOST-PUBLIC", f"No token is asked for: {join_names(texts, 6)}", nodes)
-        )
+        entrance, reached = public[0]
+        names = {"address": reached[0], "port": find_port(entrance.address)}
+        text = f"No token is asked for: {join_names(texts, 6)}"
+        measure.explain(finding("HOST-PUBLIC", text, nodes, names=names))
     measure("public_entrances", value, note=note)
 
 
