@@ -161,7 +161,8 @@ def _read_facts(known: Facts, cluster: Facts) -> Iterator[tuple[str, str]]:
     """Read the names of the finding's node, of its peer, and of the contract's terms."""
     terms = _mapping(cluster.get("terms"))
     node, peer = (_node_facts(cluster, known.get(kind)) for kind in ("node", "peer"))
-    interface = str(known.get("interface") or terms.get("fabric"))
+    of_device = _netdev(node, known.get("device"))
+    interface = str(known.get("interface") or of_device or terms.get("fabric"))
     values = {
         "interface": interface if interface in _mapping(node.get("interfaces")) else None,
         "address": _address(node, interface),
@@ -196,6 +197,12 @@ def _device(node: Facts, interface: str) -> Any:
     """Find the RDMA device of this interface."""
     named = (one for one in _entries(node.get("rdma")) if one.get("netdev") == interface)
     return next((one.get("device") for one in named), None)
+
+
+def _netdev(node: Facts, device: str | None) -> Any:
+    """Find the interface of this RDMA device."""
+    named = (one for one in _entries(node.get("rdma")) if device and one.get("device") == device)
+    return next((one.get("netdev") for one in named), None)
 
 
 def _slot(node: Facts, gpu: str | None) -> Any:

@@ -89,8 +89,7 @@ def _describe_code(code: str, fmt: TextFormatter) -> Iterator[str]:
     yield from fmt.wrap(one.statement, f"{code}: ", "  ")
     yield from _describe_class(one, fmt)
     yield from _describe_order(fill(one, {}), fmt)
-    if entry.remedy:
-        yield from fmt.wrap(entry.remedy, "more    ")
+    yield from fmt.wrap(entry.remedy, "more    ")
     yield from fmt.wrap(find_makers(code), "made by ")
 
 

@@ -57,6 +57,6 @@ def finding(
         steps=entry.list_steps(),
         mended=entry.mended,
         names={**({"node": nodes[0]} if nodes else {}), **known},
-        remedy=remedy or entry.long_form(),
+        remedy=remedy or entry.remedy,
         evidence=evidence or [],
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from reports.orders import in_capitals
 from reports.record import Cause, Severity, Step
 
 # Prompt of a step -> where it is run.  Without a prompt: on the named node.
@@ -26,7 +25,7 @@ class Entry:
     """Meaning, cause, severity, and what to do about one code.
 
     `steps` maps a command to what its answers mean.  A command of another machine than the named
-    node begins with a prompt, as `head$ ray status`.  `remedy` is advice that the steps lack.
+    node begins with a prompt, as `head$ ray status`.  `remedy` is the whole advice in sentences.
     """
 
     meaning: str
@@ -35,18 +34,11 @@ class Entry:
     order: str
     steps: Mapping[str, str]
     mended: str
-    remedy: str = ""
+    remedy: str
 
     def list_steps(self) -> list[Step]:
         """List the steps, with the place of each."""
         return [make_step(text, means) for text, means in self.steps.items()]
-
-    def long_form(self) -> str:
-        """Return the remedy; without one, the steps as sentences."""
-        steps = (
-            f"Run `{in_capitals(s.command)}`. {in_capitals(s.means)}" for s in self.list_steps()
-        )
-        return self.remedy or " ".join(steps)
 
 
 def make_step(text: str, means: str) -> Step:

@@ -30,6 +30,7 @@ ENVIRONMENT: dict[str, Entry] = {
             "grep -s {variable} /etc/nccl.conf": "A line: delete it, or write its reason down.",
         },
         "No doubtful setting is left, or its reason is documented.",
+        "Unset it unless its reason is known and documented. Restart Ray on the named nodes.",
     ),
     "ENV-NOTE": Entry(
         "A variable has no effect here, fits one fabric only, or is an old name.",
@@ -66,5 +67,6 @@ ENVIRONMENT: dict[str, Entry] = {
             "python3 -m torch.utils.collect_env": "The version that torch brings. It must be that of the other nodes.",
         },
         "Each process finds one libnccl, the same on all nodes.",
+        "Keep one libnccl. Remove others from LD_PRELOAD and LD_LIBRARY_PATH, and use one image. See /proc/PID/maps of a rank.",
     ),
 }

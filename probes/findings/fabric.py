@@ -17,6 +17,7 @@ FABRIC: dict[str, Entry] = {
             "dmesg -T | grep {interface}": "Link down again and again: replace the cable, then the transceiver.",
         },
         "{node} reaches every other node over {interface} by TCP.",
+        "Check cable, switch port and `ip link` of the fabric interface on the named node.",
     ),
     "FAB-DUPLICATE-ADDRESS": Entry(
         "Two machines have the same address on the fabric.",
@@ -41,6 +42,7 @@ FABRIC: dict[str, Entry] = {
             "nft list ruleset": "A rule that drops traffic of {peer}: remove it. Run it on {peer} too.",
         },
         "{node} and {peer} reach each other by TCP over the fabric.",
+        "Check packet filters, routes and ACLs between the two named nodes.",
     ),
     "FAB-SLOW-LINK": Entry(
         "All links of one node, or one link between two nodes, are slow in the named direction.",
@@ -53,6 +55,7 @@ FABRIC: dict[str, Entry] = {
             "mlxlink -d {device} -m -c": "For NVIDIA cards. A high bit error rate or a low receive power: clean or replace cable and transceiver.",
         },
         "The links of {node} are as fast as those of the other nodes.",
+        "Check rate, errors and cable of the named node's fabric link.",
     ),
     "FAB-SLOW-GROUP": Entry(
         "Some nodes are slow only in groups: every pair of them is fast.",
@@ -104,6 +107,7 @@ FABRIC: dict[str, Entry] = {
             "ip -s link show dev {interface}": "Run it twice. Dropped packets that grow only when all nodes send: the network is oversubscribed.",
         },
         "The share of lost packets of {node} stays below its limit.",
+        "Read `ethtool -S` on the named node, and the error and discard counters of its switch port. Clean or replace transceiver and cable. With RoCE, check PFC and ECN on every switch port of the path.",
     ),
     "FAB-LINK-FLAPS": Entry(
         "A fabric link went down and came back during the test.",
@@ -115,6 +119,7 @@ FABRIC: dict[str, Entry] = {
             "ethtool -m {interface}": "Receive power near its alarm threshold: clean or replace the transceiver. Normal power: replace the cable, then the port.",
         },
         "{interface} of {node} keeps its carrier during a whole run.",
+        "Read `dmesg` of the named node and the log of its switch port. Replace transceiver or cable, then the port.",
     ),
     "FAB-LINK-ERRORS": Entry(
         "A fabric port counts errors.",
@@ -126,6 +131,7 @@ FABRIC: dict[str, Entry] = {
             "mlxlink -d {device} -m -c": "For NVIDIA cards. A raw bit error rate far above that of the other nodes: replace the cable.",
         },
         "Errors per packet of {interface} stay below their limit.",
+        "Read `ethtool -S` (RDMA: `perfquery`) of the named port. Clean or replace transceiver and cable.",
     ),
     "FAB-STALLS": Entry(
         "Single calls take far longer than others of the same size, and no link went down.",
@@ -149,6 +155,7 @@ FABRIC: dict[str, Entry] = {
             "ip route show": "A more specific route, or one with a lower metric: remove it. Then find what set it: netplan, NetworkManager, a CNI plugin.",
         },
         "`ip route get` names {interface} for each fabric address.",
+        "Remove the named route (`ip route get` on the named node shows it). Find out what set it.",
     ),
     "FAB-MTU": Entry(
         "Full-size packets do not pass, or a node's MTU differs from the others.",
@@ -160,6 +167,7 @@ FABRIC: dict[str, Entry] = {
             "ping -c 3 -M do -s {payload} {peer_address}": '"message too long": this node\'s MTU is smaller. No answer: a switch port between them has a smaller MTU.',
         },
         "Full-size packets pass between all pairs of nodes.",
+        "Set one MTU on the fabric interface of every node and on every switch port between them.",
     ),
     "FAB-WRONG-DATA": Entry(
         "A collective returned wrong elements.",
@@ -172,6 +180,7 @@ FABRIC: dict[str, Entry] = {
             'ethtool -S {interface} | grep -iE "err|crc"': "Errors that grow: replace cable and card. None on a node that is wrong: test its memory.",
         },
         "All elements of each collective are right on {node}.",
+        "Take the node of the named rank out of service. Test its memory, GPU and link.",
     ),
     "FAB-WRONG-LINK": Entry(
         "Data that one node sends or receives, or that one link carries, arrives changed.",
@@ -184,6 +193,7 @@ FABRIC: dict[str, Entry] = {
             'dmesg -T | grep -iE "mce|edac|corrected"': "Memory errors: replace the memory module.",
         },
         "Data that {node} sends and receives arrives unchanged.",
+        "Take the named node out of service. Test its memory and network card. Turn checksum offload off to see whether TCP detects the error.",
     ),
     "FAB-NO-START": Entry(
         "The process group could not be created.",

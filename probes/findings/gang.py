@@ -29,6 +29,7 @@ GANG: dict[str, Entry] = {
             "head$ ray logs cluster gcs_server.out --tail 200": "Messages about placement groups that fail again and again: report them to Ray.",
         },
         "The waiting gang is placed as soon as there is room.",
+        "Find a placement group in state RESCHEDULING (`ray list placement-groups`) and remove it.",
     ),
     "GANG-NOT-REMOVED": Entry(
         "A gang remained after it was cancelled, or after its driver died.",
@@ -40,6 +41,7 @@ GANG: dict[str, Entry] = {
             "head$ ray list jobs": "The job still RUNNING: its driver is alive. Stop it with `ray job stop`. Not running: a fault of Ray, read the GCS log.",
         },
         "No placement group is left after a job has ended.",
+        "Remove it (`ray list placement-groups`, then ray.util.remove_placement_group). Read the GCS log for the dead job.",
     ),
     "GANG-LEAK": Entry(
         "Accelerators were not free although no job should hold them.",
@@ -64,6 +66,7 @@ GANG: dict[str, Entry] = {
             "ps -eo pid,user,lstart,args | grep -v ray": "Who started it and when.",
         },
         "No process uses a GPU that Ray counts as free.",
+        "End them (`nvidia-smi` on the named node), or make their launcher request num_gpus from Ray. Otherwise Ray gives the same GPU to another job.",
     ),
     "GANG-BLOCKED": Entry(
         "A gang that fits was not placed, because another gang waits.",
@@ -123,6 +126,7 @@ GANG: dict[str, Entry] = {
             "head$ ray list placement-groups --limit 1000": "Hundreds of groups: remove those that are not needed.",
         },
         "Waiting gangs are placed within the agreed time.",
+        "Check the load of the head node and the number of placement groups (`ray list placement-groups`). Ray's head does this work alone.",
     ),
     "GANG-OVERCOMMIT": Entry(
         "An accelerator was given to two jobs: more accelerators were in use on a node than the node has.",
@@ -134,6 +138,7 @@ GANG: dict[str, Entry] = {
             "head$ ray list nodes --detail --format yaml": "Resources of the node. Two nodes of the same address: two raylets run on one machine.",
         },
         "No accelerator is held by two jobs.",
+        "Compare the resources of the node in `ray list nodes` with its hardware. Restart Ray there with the right --num-gpus.",
     ),
     "GANG-NO-ACTORS": Entry(
         "A gang was placed, but not all of its actors ran.",

@@ -28,6 +28,7 @@ LAUNCH: dict[str, Entry] = {
             'head$ ray list actors --filter "state=ALIVE" --limit 1000': "Fewer ranks than WORLD_SIZE: the launcher starts too few.",
         },
         "Each rank is there once, with consistent variables.",
+        "Let the launcher set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT on every rank.",
     ),
     "LAUNCH-ELSEWHERE": Entry(
         "A rank ran on a host that is not a node of the cluster under test.",

@@ -17,6 +17,7 @@ NCCL: dict[str, Entry] = {
             + '"SOCKET_IFNAME"': "A name that this node does not have: set one that every node has.",
         },
         "NCCL's log names the interface of {node}.",
+        "Set NCCL_SOCKET_IFNAME to an interface that is up, with an address, on every node.",
     ),
     "INIT-BOOTSTRAP": Entry(
         "A rank could not connect to a peer by TCP.",
@@ -52,6 +53,7 @@ NCCL: dict[str, Entry] = {
             "pgrep -o raylet | xargs prlimit --memlock --pid": "Not unlimited: set LimitMEMLOCK=infinity, or run `ulimit -l unlimited` before `ray start`. In a container add IPC_LOCK.",
         },
         "The limit of the raylet is unlimited, and NCCL registers its memory.",
+        "Set `ulimit -l unlimited` for the raylet (LimitMEMLOCK=infinity). Give containers IPC_LOCK.",
     ),
     "INIT-SHM": Entry(
         "/dev/shm is too small or cannot be written.",
@@ -147,6 +149,7 @@ NCCL: dict[str, Entry] = {
             "python3 -m torch.utils.collect_env": "The version that torch brings. LD_PRELOAD or LD_LIBRARY_PATH may put another in front of it.",
         },
         "NCCL's log has one version on all ranks.",
+        "Use one image everywhere. Look for a second libnccl in LD_LIBRARY_PATH or LD_PRELOAD.",
     ),
     "NCCL-DUP-GPU": Entry(
         "Two ranks use the same GPU.",

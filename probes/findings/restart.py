@@ -16,6 +16,7 @@ RESTART: dict[str, Entry] = {
             "ls -ld {folder}": "Missing, or not writable for the job's user: correct path and rights.",
         },
         "Each node sees the files of the others in {folder}.",
+        "Mount a shared file system on every node and name it in the contract: [cluster] shared.",
     ),
     "RESTART-UNEQUAL": Entry(
         "The resumed run differs from the run that was never killed.",
@@ -38,6 +39,7 @@ RESTART: dict[str, Entry] = {
             "nvidia-smi -q -d ECC,ROW_REMAPPER": "Uncorrected errors: reset or replace the GPU. None: look for a kernel that is not deterministic.",
         },
         "Two undisturbed runs give the same bits.",
+        "Look for a kernel that is not deterministic. Otherwise test the accelerators of the named ranks for silent data corruption (`dcgmi diag -r 3`).",
     ),
     "RESTART-NAN": Entry(
         "The loss became NaN or infinite.",
@@ -59,6 +61,7 @@ RESTART: dict[str, Entry] = {
             "sha256sum {file}": "Another sum than the one stored with the checkpoint: the loader must refuse it.",
         },
         "A damaged checkpoint is refused, and the previous one is loaded.",
+        "Store size and sha256 of every file with the checkpoint. Check them before anything is loaded.",
     ),
     "RESTART-UNREPORTED": Entry(
         "A checkpoint was skipped, and the run did not log why.",
@@ -92,6 +95,7 @@ RESTART: dict[str, Entry] = {
             "df -h {folder}": "Full: remove old checkpoints. With space: the trainer commits without asking every rank.",
         },
         "A save that fails on one rank is not committed.",
+        "Gather the status of every rank before the commit. Commit nothing if one has failed.",
     ),
     "RESTART-ATTEMPTS": Entry(
         "The number of attempts does not match the number of injected faults.",
@@ -127,6 +131,7 @@ RESTART: dict[str, Entry] = {
             "ps -eo pid,user,lstart,args | grep reference_trainer": "A rank that still runs: end it with `kill PID`. It must end when its raylet ends.",
         },
         "Nothing of a run is left when it has ended.",
+        "Remove the placement group however the run ends (`ray list placement-groups` names it). End a rank when its raylet ends.",
     ),
     "RESTART-NOT-RECOVERED": Entry(
         "The run did not recover by itself.",

@@ -17,6 +17,7 @@ SCALING: dict[str, Entry] = {
             "cat /sys/fs/cgroup/cpu.max": "A quota below the number of CPUs: raise the limit of the container.",
         },
         "The slowest rank is within the limit of the median one.",
+        "Check clocks, temperature, CPU limits and other load on the named node.",
     ),
     "SCALE-SLOW-BASE": Entry(
         "One node alone is slower than its accelerators must be. A fleet that is slow everywhere scales well and is still slow.",
@@ -29,6 +30,7 @@ SCALING: dict[str, Entry] = {
             "nvidia-smi --query-compute-apps=pid,gpu_uuid,used_memory,process_name --format=csv": "A process of another job: end it.",
         },
         "One node alone reaches the agreed speed.",
+        "Compare clocks and throttle reasons (`nvidia-smi -q -d CLOCK,PERFORMANCE`), power cap (`-d POWER`) and GPU model of the named nodes with the contract. Look for other load.",
     ),
     "SCALE-SLOW-NODE": Entry(
         "One node computes more slowly than the others, also when it runs alone.",
@@ -41,6 +43,7 @@ SCALING: dict[str, Entry] = {
             "top -b -n 1 | head -n 20": "Another process with much CPU time: end or move it.",
         },
         "{node} alone is as fast as the other nodes.",
+        "Compare clocks, power and thermal limits, CPU governor and other load with a healthy node.",
     ),
     "SCALE-THROTTLING": Entry(
         "Compute became slower while the job ran (or links did, if the clock cannot separate the two).",
@@ -48,7 +51,7 @@ SCALING: dict[str, Entry] = {
         Severity.DEGRADES,
         "Cool {nodes}",
         {
-            "nvidia-smi --query-gpu=index,temperature.gpu,clocks.sm,clocks_event_reasons.active --format=csv -l 5": "Temperature that rises while the clock falls: air flow, fans, coolant. A steady temperature: the power supply.",
+            "nvidia-smi --query-gpu=index,temperature.gpu,clocks.sm,power.draw --format=csv -l 5": "Temperature that rises while the clock falls: air flow, fans, coolant. A steady temperature: the power supply.",
             "nvidia-smi -q -d PERFORMANCE": "HW Thermal Slowdown: cooling. HW Power Brake: power supply.",
             "ipmitool sdr type fan": "A fan that stands still or is slow: replace it.",
         },
@@ -92,6 +95,7 @@ SCALING: dict[str, Entry] = {
             "ps -eo pid,psr,pcpu,args --sort -pcpu | head -n 20": "Ranks on the same CPU (PSR): pin them to CPUs of their own.",
         },
         "Steps differ no more than on one node.",
+        "Look for daemons, interrupts and garbage collection. Check CPU pinning.",
     ),
     "SCALE-LINK": Entry(
         "Links are slower than agreed or than other links, or steps wait longer for them than a replay of their collectives does.",
@@ -116,6 +120,7 @@ SCALING: dict[str, Entry] = {
             "ip -br address": "The named interface is missing or has no address: correct it first.",
         },
         "The byte counters of the agreed fabric carry the collectives.",
+        "Export NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME (for RDMA also NCCL_IB_HCA) for the fabric before `ray start` on the named nodes. The row FABRIC of this report gives the network that each check saw.",
     ),
     "SCALE-COMMUNICATION": Entry(
         "Communication costs more than the limit allows. Without an agreed line rate, slow links cannot be separated from too few tokens.",

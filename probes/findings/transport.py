@@ -18,6 +18,7 @@ TRANSPORT: dict[str, Entry] = {
             + '"NCCL"': "The same variables in the environment of Ray: correct them before `ray start`.",
         },
         "NCCL's log has NET/IB for each connection between hosts.",
+        "See the other findings for the cause. Check `ibv_devinfo` in the container, NCCL_NET and NCCL_IB_DISABLE.",
     ),
     "FAB-MIXED": Entry(
         "Some hosts use RDMA, others TCP.",
@@ -42,6 +43,7 @@ TRANSPORT: dict[str, Entry] = {
             "ibv_devinfo": "A port in state PORT_ACTIVE: NCCL should see it. None: check driver and link.",
         },
         "NCCL's log lists the RDMA devices of {node}.",
+        "Pass /dev/infiniband into the container and load the driver. `ibv_devinfo` must list a port in state ACTIVE.",
     ),
     "FAB-NO-VERBS": Entry(
         "libibverbs is missing, so NCCL cannot see any RDMA device.",
@@ -53,6 +55,7 @@ TRANSPORT: dict[str, Entry] = {
             "ibv_devinfo": "It lists devices as soon as the libraries are complete.",
         },
         "NCCL's log lists the RDMA devices of {node}.",
+        "Install rdma-core (libibverbs1 and the provider libraries) in the image.",
     ),
     "FAB-OPEN-FAILED": Entry(
         "An RDMA device is visible but cannot be opened.",
@@ -77,6 +80,7 @@ TRANSPORT: dict[str, Entry] = {
             + '"NCCL"': "The variable stands here: unset it and restart Ray. Neither: it comes from the job's runtime environment.",
         },
         "NCCL's log has NET/IB for each connection between hosts.",
+        "Unset the named variable on every node: in /etc/nccl.conf, ~/.nccl.conf and the job's runtime environment.",
     ),
     "FAB-IPOIB": Entry(
         "TCP runs over an InfiniBand interface: a fast cable with a slow protocol.",
@@ -89,6 +93,7 @@ TRANSPORT: dict[str, Entry] = {
             + '"NCCL"': "NCCL_IB_DISABLE or NCCL_NET=Socket: remove it. NCCL_SOCKET_IFNAME=ib0 does not turn RDMA on.",
         },
         "NCCL's log has NET/IB for each connection between hosts.",
+        "Find why NCCL did not use NET/IB (see the other findings). Naming ib0 in NCCL_SOCKET_IFNAME does not turn RDMA on.",
     ),
     "FAB-LOOPBACK": Entry(
         "NCCL chose a loopback, container or bridge interface.",
@@ -100,6 +105,7 @@ TRANSPORT: dict[str, Entry] = {
             "getent ahosts {node}": "127.0.0.1 or 127.0.1.1: correct /etc/hosts.",
         },
         "NCCL's log names the interface that other nodes reach.",
+        "Set NCCL_SOCKET_IFNAME to the exact name of the real interface (=eth0). Check that host names resolve to it.",
     ),
     "FAB-PLUGIN": Entry(
         "A network plugin that this cluster needs is missing or fails.",
@@ -112,6 +118,7 @@ TRANSPORT: dict[str, Entry] = {
             + '"NCCL_NET|LD_LIBRARY"': "NCCL_NET_PLUGIN names another file, or the path of the plugin is missing: correct it.",
         },
         "NCCL's log loads the plugin on every host.",
+        "Install the plugin (aws-ofi-nccl, FasTrak, HPC-X) for this NCCL version in the image. Check LD_LIBRARY_PATH.",
     ),
     "FAB-NO-EFA": Entry(
         "libfabric offers no EFA device, so the network plugin for AWS cannot work.",
@@ -134,6 +141,7 @@ TRANSPORT: dict[str, Entry] = {
             'ibv_devinfo | grep -E "hca_id|link_layer|state"': 'Choose the active ports of one link layer. Write them exactly: NCCL_IB_HCA="=mlx5_0,mlx5_1".',
         },
         "NCCL joins only ports of one link layer.",
+        "Name the ports of one link type in NCCL_IB_HCA (exactly: =mlx5_0,mlx5_1).",
     ),
     "FAB-NO-GDR": Entry(
         "RDMA is staged through host memory: GPUDirect RDMA is not used.",
@@ -146,6 +154,7 @@ TRANSPORT: dict[str, Entry] = {
             "lspci -vvv | grep ACSCtl": "SrcValid+: ACS sends traffic through the CPU. Turn ACS off in the BIOS.",
         },
         "NCCL's log has GDRDMA on each connection.",
+        "Load nvidia_peermem, or use DMA-BUF (open driver, recent kernel). Check that each GPU has a NIC under its PCI switch.",
     ),
     "FAB-PARTIAL-RAILS": Entry(
         "A node has, or uses, fewer rails than it should.",
@@ -158,6 +167,7 @@ TRANSPORT: dict[str, Entry] = {
             + '"NCCL_IB_HCA"': "Fewer devices than on other nodes: correct the list.",
         },
         "Every rail of {node} carries its part of the bytes.",
+        "Compare `ibv_devinfo` and NCCL_IB_HCA of the named host with the others. Look for ports that are down.",
     ),
     "FAB-UNKNOWN-NET": Entry(
         "Ranks are connected by a network plugin that is not known to use RDMA.",
@@ -168,6 +178,7 @@ TRANSPORT: dict[str, Entry] = {
             "driver$ seatrial run -k fabric": "The byte counters name the network. No counter of the plugin's device: ask its maker how to read it.",
         },
         "The FABRIC probe names one network by its byte counters.",
+        "Run the FABRIC probe: its byte counters prove which network is used.",
     ),
     "FAB-ALONE": Entry(
         "Every node formed its own communicator: no data crossed the fabric.",

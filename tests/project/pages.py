@@ -59,9 +59,7 @@ def write_entry(code: str, entry: Entry) -> str:
     for number, step in enumerate(entry.list_steps(), 1):
         where = "" if step.on == NAMED_NODE else f"On {step.on}: "
         lines.append(f"{number}. {where}`{step.command}`: {step.means}")
-    lines.append(f"\n**Mended:** {entry.mended}\n")
-    if entry.remedy:
-        lines.append(f"**More:** {entry.remedy}\n")
+    lines += [f"\n**Mended:** {entry.mended}\n", f"**More:** {entry.remedy}\n"]
     return in_capitals("\n".join(lines))
 
 

@@ -136,6 +136,17 @@ def test_what_a_finding_lacks_comes_from_the_facts_of_its_node() -> None:
     )
 
 
+def test_an_rdma_device_leads_to_its_interface() -> None:
+    rails = [{"device": f"mlx5_{n}", "netdev": f"rail{n}"} for n in range(2)]
+    interfaces = {f"rail{n}": {"address": f"10.0.{n}.3"} for n in range(2)}
+    facts = {"name": "node3", "rdma": rails, "interfaces": interfaces}
+    cluster = {"nodes": [facts], "terms": {"fabric": "rdma"}}
+    show = "show {device} {interface} {address}"
+    named = filled_command(show, {"node": "node3", "device": "mlx5_1"}, cluster)
+    assert named == "show mlx5_1 rail1 10.0.1.3"
+    assert filled_command(show, {"node": "node3"}, cluster) == "show DEVICE INTERFACE ADDRESS"
+
+
 def test_names_of_the_finding_come_before_the_facts() -> None:
     names = {"node": "node3", "interface": "eth0", "folder": "/models"}
     command = filled_command("show {interface} {address} {folder} {device}", names, CLUSTER)

@@ -16,6 +16,7 @@ GPUS: dict[str, Entry] = {
             "nvidia-smi -L": "After the power cycle. The GPU is there: watch it. It is missing: reseat or replace it.",
         },
         "`nvidia-smi -L` lists all GPUs of {node}, also after a day of work.",
+        "Drain the named node. Look for Xid 79 in `dmesg -T`. Power-cycle the node. If the GPU is lost again, reseat or replace it.",
     ),
     "HOST-GPU-RECOVERY": Entry(
         "The driver asks for a recovery action: a GPU does not work as it should until then.",
@@ -28,6 +29,7 @@ GPUS: dict[str, Entry] = {
             "dmesg -T | grep -i xid": "The Xid behind it. If the driver asks again: replace the GPU.",
         },
         "The driver asks for no recovery action.",
+        "Drain the named node. Look for the GPU's Xid in `dmesg -T`. Do what the driver asks for: `nvidia-smi -r -i UUID` resets a GPU. If it asks again, replace the GPU.",
     ),
     "HOST-ECC": Entry(
         "The memory of a GPU had errors that ECC could not correct.",
@@ -40,6 +42,7 @@ GPUS: dict[str, Entry] = {
             "dcgmi diag -r 3": "The memory test fails: replace the GPU. It passes: watch the GPU.",
         },
         "GPU {gpu} counts no uncorrected error during a run.",
+        "Drain the named node. Run `nvidia-smi -q -d ECC,ROW_REMAPPER` there. Reset the GPU (`nvidia-smi -r -i UUID`), then run `dcgmi diag -r 3`. Replace the GPU if errors come back or the SRAM threshold is exceeded.",
     ),
     "HOST-ECC-OFF": Entry(
         "ECC is off on a GPU, so wrong bits in its memory go unnoticed.",
@@ -51,6 +54,7 @@ GPUS: dict[str, Entry] = {
             "nvidia-smi --query-gpu=index,ecc.mode.current,ecc.mode.pending --format=csv": "Enabled as pending: reboot the node. Enabled as current: done.",
         },
         "ECC is on for each GPU of {node}.",
+        "Run `nvidia-smi -i UUID -e 1` on the named node, then reboot it.",
     ),
     "HOST-ROW-REMAP": Entry(
         "A GPU has a memory row that waits to be remapped, or cannot be.",
@@ -62,6 +66,7 @@ GPUS: dict[str, Entry] = {
             "nvidia-smi -r -i {gpu}": "Resets the GPU: drain the node and end its processes first.",
         },
         "No row of GPU {gpu} waits to be remapped.",
+        "Run `nvidia-smi -q -d ROW_REMAPPER,PAGE_RETIREMENT` on the named node. Pending: drain the node and reset the GPU (`nvidia-smi -r -i UUID`). Failed: replace the GPU.",
     ),
     "HOST-GPU-SLOWED": Entry(
         "The hardware or the driver slows the clocks of a GPU, for heat or for power.",
@@ -73,6 +78,7 @@ GPUS: dict[str, Entry] = {
             "ipmitool sdr type fan": "A fan that stands still or is slow: replace it.",
         },
         "The clocks of GPU {gpu} are not slowed under load.",
+        "Run `nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER` on the named node. Thermal: check fans, air flow, coolant and the heat sink. Power brake: check power supplies and the rack's power limit.",
     ),
     "HOST-POWER-LIMIT": Entry(
         "The power limit of a GPU is below the default of its model.",
@@ -96,6 +102,7 @@ GPUS: dict[str, Entry] = {
             'lspci -vv -s {slot} | grep -E "LnkCap|LnkSta"': 'LnkSta below LnkCap, or "downgraded": reseat, then check speed and bifurcation in the BIOS.',
         },
         "GPU {gpu} has all lanes at full speed, and repeats no packets.",
+        "Run `nvidia-smi -q -i UUID | grep -A6 'Link Width'` and `lspci -vv -s SLOT` on the named node. Reseat the GPU or its riser. Check the link speed and bifurcation of the slot in the BIOS.",
     ),
     "HOST-XID": Entry(
         "NVIDIA's driver reported an error (Xid) of a GPU while the suite ran.",
@@ -133,6 +140,7 @@ GPUS: dict[str, Entry] = {
             "systemctl status nvidia-fabricmanager": "Not active: start it, then reboot the node.",
         },
         "All NVLinks of GPU {gpu} are active.",
+        "Run `nvidia-smi nvlink -s -i UUID` on the named node, and look for Xid 74 in `dmesg -T`. Check `systemctl status nvidia-fabricmanager`. Drain the node and reboot it. If links stay inactive, replace the board.",
     ),
     "HOST-NVSWITCH": Entry(
         "A GPU is not registered with its NVLink fabric, or the fabric reports a fault.",
@@ -144,6 +152,7 @@ GPUS: dict[str, Entry] = {
             "journalctl -u nvidia-fabricmanager -b --no-pager -n 100": "A version that is not the driver's: install the same. A link error: reboot, then replace the board.",
         },
         "`nvidia-smi -q` shows the fabric as Completed and Success.",
+        "Run `systemctl status nvidia-fabricmanager` on the named node (with NVLink across nodes: nvidia-imex and the NVLink management software). Read `journalctl -e -u nvidia-fabricmanager`. Its version must be the driver's.",
     ),
     "HOST-COMPUTE-MODE": Entry(
         "The compute mode of a GPU lets no process use it.",
@@ -155,6 +164,7 @@ GPUS: dict[str, Entry] = {
             "nvidia-smi -i {gpu} -c DEFAULT": "Changes the mode at once.",
         },
         "The compute mode of each GPU is Default or Exclusive_Process.",
+        "Run `nvidia-smi -i UUID -c DEFAULT` on the named node.",
     ),
     "HOST-GPU-CHANGED": Entry(
         "A GPU left its node, or was replaced, during the run.",
@@ -166,6 +176,7 @@ GPUS: dict[str, Entry] = {
             'dmesg -T | grep -iE "xid|nvrm"': "Xid 79: power-cycle the node, then reseat or replace the GPU.",
         },
         "{node} has the same GPUs from start to end of a run.",
+        "Run `nvidia-smi -L` on the named node. Look for Xid 79 and a restart of the driver in `dmesg -T`. Drain the node until the cause is known.",
     ),
     "HOST-GPU-SETTINGS": Entry(
         "GPUs of one model are not set alike on all nodes, or not near to the same CPUs.",
@@ -177,6 +188,7 @@ GPUS: dict[str, Entry] = {
             "nvidia-smi topo -m": "Other NUMA nodes than on other machines: another slot, or another BIOS setting (NPS, SNC).",
         },
         "GPUs of one model are set alike on all nodes.",
+        "Compare `nvidia-smi -q -d CLOCK` and `nvidia-smi topo -m` on the named nodes with another node. Set persistence with nvidia-persistenced, and clocks with `nvidia-smi -rac`. Other NUMA nodes come from other slots or another BIOS setting (NPS, SNC).",
     ),
     "HOST-GPU-ERROR": Entry(
         "A GPU, or the worker on it, fails while it computes.",
@@ -189,6 +201,7 @@ GPUS: dict[str, Entry] = {
             "dcgmi diag -r 3": "A test that fails: replace the GPU. All pass: reset it by `nvidia-smi -r -i {gpu}`.",
         },
         "GPU {gpu} computes without an error.",
+        "Look for Xid in `dmesg -T` on the named node, and run `nvidia-smi -q -i UUID`. Out of memory: end the process that `nvidia-smi` lists. Otherwise drain the node, reset the GPU (`nvidia-smi -r -i UUID`) and run `dcgmi diag -r 3`.",
     ),
     "HOST-WRONG-SUM": Entry(
         "A GPU computes wrong results and reports no error (silent data corruption).",
@@ -238,5 +251,6 @@ GPUS: dict[str, Entry] = {
             "ipmitool sdr type fan": "A fan that stands still or is slow: replace it.",
         },
         "GPU {gpu} is as fast at the end of the load as at its start.",
+        "Run `nvidia-smi -q -d TEMPERATURE,PERFORMANCE,POWER -l 5 -i UUID` on the named node under load. Check fans, air flow, coolant and the heat sink. Check that power supplies carry all GPUs at once.",
     ),
 }

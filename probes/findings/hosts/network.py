@@ -40,6 +40,7 @@ NETWORK: dict[str, Entry] = {
             "ibv_devinfo": "Run it as the job's user. An error: correct the mode of the device files.",
         },
         "A worker on {node} opens its RDMA devices.",
+        "Run `ibv_devinfo` as the job's user on the named node. On a machine run `modprobe ib_uverbs`. In a container use `--device=/dev/infiniband`. On Kubernetes request the RDMA device plugin's resource for the pod.",
     ),
     "HOST-NCCL-INTERFACE": Entry(
         "NCCL starts over an interface that does not lead to the other nodes.",
@@ -51,6 +52,7 @@ NETWORK: dict[str, Entry] = {
             "ip link show dev {interface}": "A bridge of containers or a link-local address: remove it if nothing uses it.",
         },
         "NCCL starts over an interface that leads to all nodes.",
+        "Set NCCL_SOCKET_IFNAME to the interface of the agreed network before `ray start` on all nodes. Or remove the address of the named interface, if nothing uses it.",
     ),
     "HOST-ADDRESS": Entry(
         "A node's address in Ray is not an address of that node that other nodes can reach.",
@@ -125,6 +127,7 @@ NETWORK: dict[str, Entry] = {
             "ray get-auth-token": "Another token than on the head: copy the head's file. It prints a secret.",
         },
         "Every entrance of Ray takes the cluster's token, and no other.",
+        "Compare RAY_AUTH_MODE and the token (`ray get-auth-token`) on the named nodes with those of the head. Set the same on all nodes, then restart Ray there.",
     ),
     "HOST-PUBLIC": Entry(
         "Ray listens at a globally routable address, and asks for no token there.",

@@ -17,6 +17,7 @@ NODES: dict[str, Entry] = {
             "head$ ray status": "The node must be listed as healthy.",
         },
         "As many nodes answer as were ordered.",
+        "Check power and the `ray start` log of the named nodes. Then run `ray start --address=...` there.",
     ),
     "HOST-EXTRA": Entry(
         "The cluster has more nodes than were ordered.",
@@ -53,6 +54,7 @@ NODES: dict[str, Entry] = {
             "dmesg -T | grep -i nvrm": "The reason why the driver does not start.",
         },
         "`nvidia-smi -L` lists the GPUs of {node}.",
+        "Run `modprobe nvidia` on the named node, and read `dmesg` if it fails. After a kernel update the driver must be built again (`dkms status`). Then restart Ray there.",
     ),
     "HOST-DRIVER-MISMATCH": Entry(
         "The driver was upgraded while its old kernel module stayed loaded (NVML error 18).",
@@ -76,6 +78,7 @@ NODES: dict[str, Entry] = {
             'dmesg -T | grep -iE "xid|nvrm"': "An Xid: do what NVIDIA's catalogue has for it. Nothing: reboot the node if the error stays.",
         },
         "NVML answers for each GPU of {node}.",
+        "Run `nvidia-smi -q` on the named node and look for Xid in `dmesg`. The NVML manual explains the code at nvmlReturn_t. Reboot the node if the error stays.",
     ),
     "HOST-NO-NVML": Entry(
         "A node should have NVIDIA GPUs, but the driver's library libnvidia-ml is missing.",
@@ -99,6 +102,7 @@ NODES: dict[str, Entry] = {
             "nvidia-smi --query-gpu=index,uuid,serial,pci.bus_id --format=csv": "Serial and slot of the board that must be replaced.",
         },
         "All GPUs have the ordered model and memory.",
+        "Compare `nvidia-smi --query-gpu=index,name,memory.total,ecc.mode.current --format=csv` on the named node with the contract and with the other nodes. Replace what is wrong, or set ECC and MIG alike.",
     ),
     "HOST-GPU-TWICE": Entry(
         "Two nodes, or one node twice, count the same GPU (by its UUID).",
@@ -110,6 +114,7 @@ NODES: dict[str, Entry] = {
             "pgrep -a raylet": "Two raylets: stop one. One: look for pods with NVIDIA_VISIBLE_DEVICES=all.",
         },
         "Each GPU UUID is on one node.",
+        "Give each GPU to one node. Look for two raylets on one machine, or two pods that skip the device plugin (NVIDIA_VISIBLE_DEVICES=all).",
     ),
     "HOST-SAME-MACHINE": Entry(
         "Several Ray nodes run on one machine (by its boot id).",
@@ -146,6 +151,7 @@ NODES: dict[str, Entry] = {
             "python3 -m pip show ray torch": "Another version than on the head: install the same, then restart Ray.",
         },
         "All nodes and the driver program have the same versions.",
+        "Use one image on all nodes and for the driver program, then restart Ray.",
     ),
     "HOST-CHANGED": Entry(
         "A node restarted or left the cluster during the run.",
@@ -158,6 +164,7 @@ NODES: dict[str, Entry] = {
             "head$ ray logs cluster raylet.out --tail 200 --node-ip {ray_address}": "Why the raylet ended.",
         },
         "{node} stays in the cluster during a whole run.",
+        "Run `last -x reboot` and `journalctl -b -1 -e` on the named node, and read raylet.out in Ray's log folder there. Look for power, Xid and out of memory.",
     ),
     "HOST-IMAGE": Entry(
         "Nodes do not have the same operating system or the same Python packages.",
@@ -193,6 +200,7 @@ NODES: dict[str, Entry] = {
             'ibv_devinfo | grep -E "hca_id|fw_ver|board_id"': "Another fw_ver for the same board_id: update the card.",
         },
         "Parts of one kind have the same firmware.",
+        "Compare `nvidia-smi --query-gpu=index,name,vbios_version --format=csv` and `ibv_devinfo | grep -E 'hca_id|fw_ver|board_id'` on the named nodes. Bring all to the version that was ordered.",
     ),
     "HOST-HEAD": Entry(
         "Ray's head stopped answering during the probes. Ray ends every driver that waits for it.",
@@ -205,6 +213,7 @@ NODES: dict[str, Entry] = {
             "top -b -n 1 | head -n 20": "A process that takes all CPUs of the head: move it away.",
         },
         "Ray's head answers during a whole run.",
+        "Read gcs_server.out and `dmesg` (out of memory?) on the head node, then run everything again.",
     ),
     "HOST-NO-ANSWER": Entry(
         "Ray counts a node as alive, but no worker answers there.",
@@ -217,5 +226,6 @@ NODES: dict[str, Entry] = {
             "df -h /tmp": "Full: remove old sessions of Ray.",
         },
         "A worker answers on {node}.",
+        "Read the logs of the raylet and of the runtime environment agent on the named node.",
     ),
 }

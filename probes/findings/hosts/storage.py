@@ -16,6 +16,7 @@ STORAGE: dict[str, Entry] = {
             "sha256sum {file}": "Compare with another node. Another sum: download it again.",
         },
         "Every node has the same files of the model.",
+        "Compare `sha256sum` of the named file on two nodes. Download the model again on the named node, or put it on the shared folder.",
     ),
     "HOST-SHARED": Entry(
         "A node cannot write to the shared folder, or does not see the files of the others there.",
@@ -27,6 +28,7 @@ STORAGE: dict[str, Entry] = {
             "ls -ld {folder}": "Missing: create the mount point. Not writable for the job's user: correct the rights.",
         },
         "{node} writes to {folder}, and sees the files of the others there.",
+        "Mount the shared file system on the named node at the agreed path, writable for jobs.",
     ),
     "HOST-STORAGE-LATE": Entry(
         "Files that one node wrote are seen on other nodes only after a long time.",
@@ -107,6 +109,7 @@ STORAGE: dict[str, Entry] = {
             'dmesg -T | grep -iE "nfs|lustre|i/o error"': "Errors of the file system: ask the storage's operator.",
         },
         "{node} writes and reads its shard in {folder}.",
+        "Run `findmnt -T FOLDER` and `touch FOLDER/try` on the named nodes as the job's user. Read `dmesg -T` there for errors of the file system. Mount it writable.",
     ),
     "HOST-STORAGE-SLOW": Entry(
         "A node writes or reads the shared folder much slower than the others.",

@@ -62,6 +62,7 @@ SYSTEM: dict[str, Entry] = {
             "sysctl kernel.pid_max kernel.threads-max": "Small: raise them.",
         },
         "A user on {node} may start as many threads for each rank as agreed.",
+        "Raise the named bound. RLIMIT_NPROC: `ulimit -u unlimited` before `ray start`, and nproc in /etc/security/limits.d. pids.max: `--pids-limit=-1` in a container, podPidsLimit of the kubelet, TasksMax in systemd. kernel.pid_max and kernel.threads-max: sysctl.",
     ),
     "HOST-TEMP-FULL": Entry(
         "The disk of temporary files or of Ray's session is full, so Ray cannot store objects.",
@@ -99,5 +100,6 @@ SYSTEM: dict[str, Entry] = {
             "chronyc makestep": "Sets the clock at once: programs see time jump. Do it while no job runs.",
         },
         "The clocks of all nodes differ less than agreed.",
+        "Run `chronyc tracking` or `timedatectl timesync-status` on the named nodes. Start chronyd or systemd-timesyncd there, with the same time servers on all nodes. Run `chronyc makestep` once.",
     ),
 }
