@@ -84,30 +84,28 @@ def find_mtu_faults(reach: ReachabilityResult) -> list[Finding]:
         if usual := [mtu for mtu in names if names[mtu][0] not in odd]:
             told.append(f"the others {usual[0]}")
         message = f"MTU{_port_text(reach, odd[0])}: {'; '.join(told)}"
-        names_of_odd = {"interface": reach.ports.get(odd[0])}
-        return [finding("FAB-MTU", message, odd, names=names_of_odd)]
+        peer = next((name for name in reach.mtu if name not in odd), "")
+        known = _mtu_names(reach, odd[0], peer, max(reach.mtu.values()))
+        return [finding("FAB-MTU", message, odd, names=known)]
     bad_nodes, pairs = _classify_unexplained(reach, reach.narrow or [])
     ends = [(f"{node} and others", [node]) for node in bad_nodes]
     ends += [(f"{a} and {b}", [a, b]) for a, b in pairs]
     packets = f"packets of {min(reach.mtu.values(), default=0)} bytes, unfragmented,"
     message = f"{packets} do not pass between"
-    return [
-        finding("FAB-MTU", f"{message} {text}", suspects, names=_mtu_names(reach, suspects))
-        for text, suspects in ends
-    ]
+    findings = []
+    for text, suspects in ends:
+        node, *others = suspects
+        peers = [name for pair in reach.narrow or [] if node in pair for name in pair]
+        peer = next((name for name in (*others, *peers) if name != node), "")
+        known = _mtu_names(reach, node, peer, min(reach.mtu.values(), default=0))
+        findings.append(finding("FAB-MTU", f"{message} {text}", suspects, names=known))
+    return findings
 
 
-def _mtu_names(reach: ReachabilityResult, suspects: list[str]) -> dict[str, object]:
-    """Name the interface, and a ping of the size that did not pass to another node."""
-    node = suspects[0]
-    peers = (name for pair in reach.narrow or [] if node in pair for name in pair if name != node)
-    payload = min(reach.mtu.values(), default=0) - PING_HEADERS
-    peer = suspects[1] if len(suspects) > 1 else next(peers, "")
-    return {
-        "interface": reach.ports.get(node),
-        "peer": peer,
-        "payload": payload if payload > 0 else "",
-    }
+def _mtu_names(reach: ReachabilityResult, node: str, peer: str, mtu: int) -> dict[str, object]:
+    """Name the node's interface, and a ping of this MTU to a peer."""
+    payload = mtu - PING_HEADERS if mtu > PING_HEADERS else ""
+    return {"interface": reach.ports.get(node), "peer": peer, "payload": payload}
 
 
 def find_odd_mtu(reach: ReachabilityResult) -> list[str]:

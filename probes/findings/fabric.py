@@ -103,7 +103,7 @@ FABRIC: dict[str, Entry] = {
         "Stop the loss of packets on the fabric link of {nodes}",
         {
             'ethtool -S {interface} | grep -iE "err|drop|discard|crc"': "Errors (crc, symbol): cable or transceiver. Discards without errors: full buffers, here or in the switch.",
-            "ethtool -a {interface}": "Pause off on a network that needs it (RoCE): turn on PFC and ECN on each switch port of the path.",
+            "dcb pfc show dev {interface}": "For RoCE. All priorities off: turn on PFC, and ECN, here and on each switch port of the path.",
             "ip -s link show dev {interface}": "Run it twice. Dropped packets that grow only when all nodes send: the network is oversubscribed.",
         },
         "The share of lost packets of {node} stays below its limit.",

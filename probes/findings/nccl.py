@@ -27,7 +27,7 @@ NCCL: dict[str, Entry] = {
         {
             "ip -br address": "NCCL must use an address that other nodes reach: set NCCL_SOCKET_IFNAME.",
             "nft list ruleset": "A rule that drops traffic between nodes: open all ports of net.ipv4.ip_local_port_range.",
-            "ray status": "The node of the peer is missing: its process is dead. Start it again.",
+            "head$ ray status": "The node of the peer is missing: its process is dead. Start it again.",
         },
         'All ranks connect, and NCCL\'s log has no "Connection refused" or "timed out".',
         "Check by error. Refused: is the peer alive? Timed out: open net.ipv4.ip_local_port_range between the nodes. No route: check NCCL_SOCKET_IFNAME. IPv4 on one side and IPv6 on the other: set NCCL_SOCKET_FAMILY.",

@@ -158,10 +158,11 @@ def tcp_over_ib(log: Log) -> list[Finding]:
     }
     if not hosts:
         return []
-    interfaces = join_names(sorted({port for names in hosts.values() for port in names}))
-    message = f"{join_names(hosts)}: TCP over InfiniBand ({interfaces}) is TCP, not RDMA"
+    interfaces = sorted({port for names in hosts.values() for port in names})
+    listing = join_names(interfaces)
+    message = f"{join_names(hosts)}: TCP over InfiniBand ({listing}) is TCP, not RDMA"
     lines = [line for name in hosts if (line := log.hosts[name].edges.get("tcp"))]
-    return one_finding("FAB-IPOIB", message, hosts, lines)
+    return one_finding("FAB-IPOIB", message, hosts, lines, names={"interface": interfaces[0]})
 
 
 def loopback_used(log: Log) -> list[Finding]:

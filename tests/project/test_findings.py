@@ -15,10 +15,10 @@ from tests.project.test_text import bad_words, long_sentences
 from tests.project.verbs import begins_with_verb
 
 MAX_STEPS = 3
-# Programs that steps run: each was checked against its manual.  `xargs` runs the next two.
+# Programs that steps run.
 READERS = """
-arping cat chronyc cpupower curl dcgmi df dkms dmesg env ethtool fi_info findmnt free getent grep
-head hostname ibv_devinfo ip ipmitool journalctl last ldconfig ls lscpu lsmod lspci mlxlink
+arping cat chronyc cpupower curl dcb dcgmi df dkms dmesg env ethtool fi_info findmnt free getent
+grep head hostname ibv_devinfo ip ipmitool journalctl last ldconfig ls lscpu lsmod lspci mlxlink
 modinfo nc nft nfsstat nvidia-imex-ctl nvidia-smi ofed_info pgrep ping prlimit ps python3 quota ray
 resolvectl seatrial sha256sum show_gids ss sysctl systemctl tail timedatectl top tr tracepath uname
 vmstat xargs

@@ -106,7 +106,7 @@ def stall_finding(stall: Stall, in_sweep: Mapping[str, float | None]) -> Finding
     suspects = [node for node, share in in_sweep.items() if share and share > SOUND_LOSS]
     if suspects:
         message += f"; meanwhile packets of {join_names(suspects)} were lost"
-    return finding("FAB-STALLS", message, suspects)
+    return finding("FAB-STALLS", message, suspects, names={"rank": stall.rank})
 
 
 def find_detours(

@@ -24,7 +24,7 @@ NETWORK: dict[str, Entry] = {
         Severity.DEGRADES,
         "Open the port of Ray Client on the head",
         {
-            "head$ ss -ltn | grep 10001": "No line: start the head with `--ray-client-server-port=10001`.",
+            "head$ ss -ltn | grep {port}": "No line: start the head with `--ray-client-server-port=10001`.",
             "outside$ nc -vz {address} {port}": "Refused or timed out: open the port to the users' machines. Open: compare versions of Ray and Python.",
         },
         "A program outside the cluster joins by ray://.",
@@ -109,7 +109,7 @@ NETWORK: dict[str, Entry] = {
         Severity.BLOCKS,
         "Turn token authentication on for Ray",
         {
-            "head$ ray get-auth-token --generate": "Makes a token once. Copy its file to every node and driver.",
+            "head$ ray get-auth-token --generate": "Makes a token once, and prints it: it is a secret. Copy its file to every node and driver.",
             RAY_ENVIRONMENT
             + '"RAY_AUTH"': "RAY_AUTH_MODE=token is missing: export it before `ray start`.",
         },

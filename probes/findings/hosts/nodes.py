@@ -12,7 +12,7 @@ NODES: dict[str, Entry] = {
         Severity.BLOCKS,
         "Bring {nodes} back into the cluster",
         {
-            "systemctl status ray": "Not running, or no such unit: look at how Ray is started there. No login at all: check power and the BMC.",
+            "head$ ray list nodes --detail --format yaml": "A DEAD node has its reason in state_message. Not listed: it never joined. No login there: check power and the BMC.",
             "ray start --address={head_address}:6379": "Starts Ray on the node, which joins the cluster. An error names the reason: version, port or address.",
             "head$ ray status": "The node must be listed as healthy.",
         },
@@ -25,7 +25,7 @@ NODES: dict[str, Entry] = {
         Severity.BLOCKS,
         "Remove the node that was not ordered, or order it",
         {
-            "head$ ray list nodes": "Compare with the order. A node too many: run `ray stop` there.",
+            "head$ ray list nodes": "Compare with the order. A node too many: `ray stop` there ends Ray, and what runs on it.",
         },
         "As many nodes answer as were ordered.",
         "Remove the extra node, or agree a new contract. Otherwise the results are not those of the ordered cluster.",
