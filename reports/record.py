@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 # 1.x versions only add fields. 1.1: owed, partial, loaded, problems. 1.2: a chain of hashes,
 # nonce, unverified. 1.3: the measurements of a control, and the measures that have no control.
-# 1.4: sentences of a criterion, the start of a probe.
+# 1.4: sentences of a criterion, the start of a probe, and severity, order, steps, mended and names
+# of a finding.
 SCHEMAS = ("1.0", "1.1", "1.2", "1.3", "1.4")
 SCHEMA = SCHEMAS[-1]
 MAX_SECONDS = 1e9  # of a probe: about 30 years
@@ -46,8 +47,28 @@ class Cause(str, Enum):
     UNKNOWN = "UNKNOWN"
 
 
+class Severity(str, Enum):
+    """What a finding means for the acceptance, worst first."""
+
+    BLOCKS = "blocks"  # no acceptance until it is mended
+    DEGRADES = "degrades"  # works, but slower or less surely
+    NOTES = "notes"  # information
+
+
+class Step(RecordModel):
+    """Command that examines or mends, and what its answers mean; `on` is where it is run."""
+
+    command: str = Field(description="Command to paste, with placeholders, as {node}.")
+    means: str = Field(description="What its answers mean.")
+    on: str = Field(default="", description="Where it is run.")
+
+
 class Finding(RecordModel):
-    """Explanation of a problem: what is wrong, the suspects, the remedy. It never judges."""
+    """Explanation of a problem: what is wrong, the suspects, the remedy. It never judges.
+
+    `order`, `steps` and `mended` have placeholders, as {node}. `names` holds what this case knows
+    of them; reports/orders.py fills them in. Findings of schema 1.3 and older have none of these.
+    """
 
     code: str = Field(description="Code of the finding; `seatrial explain CODE` explains it.")
     statement: str = Field(description="What is wrong, in one sentence.")
@@ -55,6 +76,15 @@ class Finding(RecordModel):
         default=[], description="Nodes, GPUs, ports or links that may cause it."
     )
     cause: Cause = Field(default=Cause.UNKNOWN, description="Class of the cause.")
+    severity: Severity = Field(
+        default=Severity.BLOCKS, description="Whether it must be mended before an acceptance."
+    )
+    order: str = Field(default="", description="What to do, with placeholders, as {node}.")
+    steps: list[Step] = Field(default=[], description="Commands, and what their answers mean.")
+    mended: str = Field(default="", description="How to know that it is mended.")
+    names: dict[str, str] = Field(
+        default={}, description="Names of this case, by the placeholder that they fill."
+    )
     remedy: str = Field(description="What to do, as an order.")
     reproduce: str = Field(default="", description="Command that shows the problem again.")
     evidence: list[str] = Field(default=[], description="Paths of the evidence files that show it.")

@@ -11,6 +11,7 @@ import click
 
 from probes.cli.contract import contract
 from probes.cli.errors import PATH_TYPE, CommandGroup, UsageError
+from probes.cli.explain import explain
 from probes.cli.history import compare, history
 from probes.cli.reach import reach
 from probes.cli.report import rejudge, report, show
@@ -28,36 +29,12 @@ def main() -> None:
     """
 
 
-COMMANDS = (compare, contract, history, reach, rejudge, report, run, scaling, show, sign, verify)
+COMMANDS = (
+    *(compare, contract, explain, history, reach, rejudge, report, run, scaling, show, sign),
+    verify,
+)
 for command in COMMANDS:
     main.add_command(command)
-
-
-@main.command()
-@click.argument("code", required=False)
-def explain(code: str | None) -> None:
-    """What a finding's CODE means and what to do; without CODE, all of them."""
-    import difflib
-
-    from probes.findings.catalogue import CATALOGUE
-    from reports.renamed import CODES
-
-    if code is None:
-        for name, entry in CATALOGUE.items():
-            click.echo(f"{name:24} {entry.meaning}")
-        return
-    name = CODES.get(code.upper(), code.upper())
-    if name not in CATALOGUE:
-        close = difflib.get_close_matches(name, [*CATALOGUE, *CODES], 1)
-        hint = "; `seatrial explain` lists them"
-        if close:
-            hint = f", did you mean {CODES.get(close[0], close[0])}?"
-        raise UsageError(f"no finding has the code {code!r}{hint}")
-    if name != code.upper():
-        click.echo(f"{code.upper()} is now called {name}")
-    entry = CATALOGUE[name]
-    click.echo(f"{name}: {entry.meaning}")
-    click.echo(f"cause   {entry.cause.value}\nremedy  {entry.remedy}")
 
 
 @main.command()

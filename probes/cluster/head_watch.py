@@ -56,8 +56,9 @@ class HeadWatch:
             silent = time.monotonic() - since
             if silent >= SILENCE_SECONDS and not reported:
                 reported = True
+                names = {"head_address": self._endpoint[0], "port": self._endpoint[1]}
                 text = f"Ray's head at {self._head} has not answered for {silent:.0f} s: {problem}"
-                self._on_silence(finding("HOST-HEAD", text, [self._head]))
+                self._on_silence(finding("HOST-HEAD", text, [self._head], names=names))
 
     def _problem(self, preface: bytes) -> str | None:
         """Query the head; return why it does not answer, or None if it does."""

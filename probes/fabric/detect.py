@@ -23,7 +23,9 @@ def find_silent_ranks(silent: list[int], rank_nodes: list[str], error: str) -> l
         return []
     places = ", ".join(f"rank {rank} on {rank_nodes[rank]}" for rank in silent)
     message = f"{places}: the process does not answer, and the others wait for it ({error})"
-    return [finding("INIT-MISSING-RANK", message, _ranks_and_nodes(silent, rank_nodes))]
+    names = {"rank": silent[0]}
+    suspects = _ranks_and_nodes(silent, rank_nodes)
+    return [finding("INIT-MISSING-RANK", message, suspects, names=names)]
 
 
 def _ranks_and_nodes(ranks: list[int], rank_nodes: list[str]) -> list[str]:
@@ -34,14 +36,17 @@ def _ranks_and_nodes(ranks: list[int], rank_nodes: list[str]) -> list[str]:
 def find_bad_settings(flags: list[Flag]) -> list[Finding]:
     """Make one finding per harmful setting, and one for all doubtful settings."""
     findings = [
-        finding(flag.code, flag.statement, flag.nodes) for flag in flags if flag.severity == "fail"
+        finding(flag.code, flag.statement, flag.nodes, names={"variable": flag.variable})
+        for flag in flags
+        if flag.severity == "fail"
     ]
     warned = [flag for flag in flags if flag.severity == "warn"]
     if warned:
         nodes = list(dict.fromkeys(node for flag in warned for node in flag.nodes))
         message = "; ".join(flag.statement for flag in warned[:MAX_WARN])
         more = f"; {len(warned) - MAX_WARN} more in settings.json" if len(warned) > MAX_WARN else ""
-        findings.append(finding("ENV-DOUBTFUL", message + more, nodes))
+        names = {"variable": warned[0].variable}
+        findings.append(finding("ENV-DOUBTFUL", message + more, nodes, names=names))
     return findings
 
 
@@ -65,7 +70,8 @@ def wrong_data(rows: Rows, rank_nodes: list[str]) -> list[Finding]:
     if len({*rank_nodes} - {rank_nodes[rank] for rank in ranks}) == 0:
         message += ". The source is unknown: all nodes received it"
         return [finding("FAB-WRONG-DATA", message)]
-    return [finding("FAB-WRONG-DATA", message, _ranks_and_nodes(named, rank_nodes))]
+    suspects = _ranks_and_nodes(named, rank_nodes)
+    return [finding("FAB-WRONG-DATA", message, suspects, names={"rank": named[0]})]
 
 
 def find_wrong_nodes(rows: Rows, search: FaultSearchResult, rank_nodes: list[str]) -> list[Finding]:
@@ -81,7 +87,12 @@ def find_wrong_nodes(rows: Rows, search: FaultSearchResult, rank_nodes: list[str
     links = {(min(link), max(link)) for link in search.slow_links}
     if links:
         return [
-            finding("FAB-WRONG-DATA", f"an all-reduce between {a} and {b} is wrong", [a, b])
+            finding(
+                "FAB-WRONG-DATA",
+                f"an all-reduce between {a} and {b} is wrong",
+                [a, b],
+                names={"peer": b},
+            )
             for a, b in sorted(links)
         ]
     return wrong_data(rows, rank_nodes)
@@ -99,7 +110,7 @@ def find_wrong_links(wrong: dict[Link, int]) -> list[Finding]:
         findings.append(finding("FAB-WRONG-LINK", message, [node]))
     for a, b in more:
         message = f"data from {a} to {b} arrives changed: {wrong[a, b]} wrong elements"
-        findings.append(finding("FAB-WRONG-LINK", message, [a, b]))
+        findings.append(finding("FAB-WRONG-LINK", message, [a, b], names={"peer": b}))
     return findings
 
 
@@ -127,7 +138,8 @@ def find_off_fabric(
         return []
     devices = ", ".join(sorted(set(off_fabric.values())))
     message = f"gradient traffic of {', '.join(off_fabric)} used {devices}. Expected: {fabric}"
-    return [finding("FAB-WRONG-INTERFACE", message, list(off_fabric))]
+    names = {"interface": fabric}
+    return [finding("FAB-WRONG-INTERFACE", message, list(off_fabric), names=names)]
 
 
 def find_slow_groups(result: NodeGroupsResult, pairs: FaultSearchResult) -> list[Finding]:
@@ -171,7 +183,7 @@ def find_slow_links(pairs: FaultSearchResult) -> list[Finding]:
         slowest = min(pairs.speeds[link] for link in ((a, b), (b, a)) if link in pairs.slow_links)
         speeds = f"{quantity(slowest, 'GB/s')}. Others: {quantity(pairs.typical, 'GB/s')}"
         message = f"{a} {arrow} {b}: {speeds}"
-        findings.append(finding("FAB-SLOW-LINK", message, [a, b]))
+        findings.append(finding("FAB-SLOW-LINK", message, [a, b], names={"peer": b}))
     return findings
 
 

@@ -11,7 +11,7 @@ from probes.cluster.cluster import Cluster
 from probes.cluster.facts.system_files import RDMA_SYSFS
 from probes.cluster.node_facts import rdma_ports
 from probes.environment.rails import admitted_facts, count_rails, nccl_ports, read_ib_hca
-from probes.findings import finding
+from probes.findings import finding, name_port
 from reports.numbers import percent
 from reports.record import Finding
 from scaling.collectives.line_rate import active_rails
@@ -74,7 +74,9 @@ def find_idle_rails(nodes: Mapping[str, Mapping[str, float]], min_share: float) 
                 f"{name} {percent(share)}" for name, share in sorted(idle.items())
             )
             message = f"{node}: uneven rails. Share of an equal part of the bytes: {shares_text}"
-            findings.append(finding("FAB-PARTIAL-RAILS", message, [node, *sorted(idle)]))
+            names = name_port(min(idle, key=lambda name: idle[name]))
+            suspects = [node, *sorted(idle)]
+            findings.append(finding("FAB-PARTIAL-RAILS", message, suspects, names=names))
     return findings
 
 

@@ -10,6 +10,8 @@ from probes.findings import finding, join_names
 from reports.record import Finding
 from scaling.collectives.fault_search import classify
 
+PING_HEADERS = 28  # bytes of IPv4 (20) and ICMP (8): the MTU counts them, `ping -s` does not
+
 
 def judge_reach(reach: ReachabilityResult, measure: Recorder) -> None:
     """Judge pairs that do not reach each other at all, or not with full-size packets."""
@@ -30,7 +32,12 @@ def judge_reach(reach: ReachabilityResult, measure: Recorder) -> None:
 def find_duplicates(reach: ReachabilityResult) -> list[Finding]:
     """Name the nodes whose address another machine also has."""
     return [
-        finding("FAB-DUPLICATE-ADDRESS", one.message + _port_text(reach, one.nodes[0]), one.nodes)
+        finding(
+            "FAB-DUPLICATE-ADDRESS",
+            one.message + _port_text(reach, one.nodes[0]),
+            one.nodes,
+            names={"address": one.address, "interface": reach.ports.get(one.nodes[0])},
+        )
         for one in reach.duplicates
     ]
 
@@ -46,11 +53,13 @@ def find_unreachable(reach: ReachabilityResult) -> list[Finding]:
     findings = []
     for node in dict.fromkeys([*reach.dead, *bad_nodes]):
         reason = reach.dead.get(node, "reaches no other node by TCP")
-        findings.append(finding("FAB-LINK-DOWN", f"{node}: {reason}", [node]))
+        names = {"interface": reach.ports.get(node)}
+        findings.append(finding("FAB-LINK-DOWN", f"{node}: {reason}", [node], names=names))
     for a, b in pairs:
         if a not in reach.dead and b not in reach.dead:
             message = f"{a} and {b} cannot reach each other by TCP"
-            findings.append(finding("FAB-PAIR-BLOCKED", message, [a, b]))
+            names = {"interface": reach.ports.get(a), "peer": b}
+            findings.append(finding("FAB-PAIR-BLOCKED", message, [a, b], names=names))
     return findings
 
 
@@ -75,13 +84,28 @@ def find_mtu_faults(reach: ReachabilityResult) -> list[Finding]:
         if usual := [mtu for mtu in names if names[mtu][0] not in odd]:
             told.append(f"the others {usual[0]}")
         message = f"MTU{_port_text(reach, odd[0])}: {'; '.join(told)}"
-        return [finding("FAB-MTU", message, odd)]
+        peer = next((name for name in reach.mtu if name not in odd), "")
+        known = _mtu_names(reach, odd[0], peer, max(reach.mtu.values()))
+        return [finding("FAB-MTU", message, odd, names=known)]
     bad_nodes, pairs = _classify_unexplained(reach, reach.narrow or [])
     ends = [(f"{node} and others", [node]) for node in bad_nodes]
     ends += [(f"{a} and {b}", [a, b]) for a, b in pairs]
     packets = f"packets of {min(reach.mtu.values(), default=0)} bytes, unfragmented,"
     message = f"{packets} do not pass between"
-    return [finding("FAB-MTU", f"{message} {names}", suspects) for names, suspects in ends]
+    findings = []
+    for text, suspects in ends:
+        node, *others = suspects
+        peers = [name for pair in reach.narrow or [] if node in pair for name in pair]
+        peer = next((name for name in (*others, *peers) if name != node), "")
+        known = _mtu_names(reach, node, peer, min(reach.mtu.values(), default=0))
+        findings.append(finding("FAB-MTU", f"{message} {text}", suspects, names=known))
+    return findings
+
+
+def _mtu_names(reach: ReachabilityResult, node: str, peer: str, mtu: int) -> dict[str, object]:
+    """Name the node's interface, and a ping of this MTU to a peer."""
+    payload = mtu - PING_HEADERS if mtu > PING_HEADERS else ""
+    return {"interface": reach.ports.get(node), "peer": peer, "payload": payload}
 
 
 def find_odd_mtu(reach: ReachabilityResult) -> list[str]:

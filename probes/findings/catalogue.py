@@ -1,4 +1,4 @@
-"""The catalogue of findings: meaning, cause and remedy of each code.
+"""The catalogue of findings: meaning, severity and repair of each code.
 
 `seatrial explain CODE` and docs/use/findings.md show each entry.
 """
@@ -16,10 +16,11 @@ from probes.findings.launch import LAUNCH
 from probes.findings.nccl import NCCL
 from probes.findings.restart import RESTART
 from probes.findings.scaling import SCALING
+from probes.findings.transport import TRANSPORT
 
 GROUPS: dict[str, Mapping[str, Entry]] = {  # by the heading of its page
     "HOSTS": HOSTS,
-    "FABRIC": FABRIC,
+    "FABRIC": {**FABRIC, **TRANSPORT},
     "Log of NCCL": NCCL,
     "Environment": ENVIRONMENT,
     "GANG": GANG,
@@ -28,3 +29,22 @@ GROUPS: dict[str, Mapping[str, Entry]] = {  # by the heading of its page
     "SCALING": SCALING,
 }
 CATALOGUE = {code: entry for entries in GROUPS.values() for code, entry in entries.items()}
+LOG_READER = "FABRIC and SCALING (probes/nccl), and `seatrial nccl-log`"
+# Probes that make the codes of each group.
+MAKERS = {
+    "HOSTS": "HOSTS (probes/hosts)",
+    "FABRIC": "FABRIC (probes/fabric)",
+    "Log of NCCL": LOG_READER,
+    "Environment": "FABRIC (probes/environment)",
+    "GANG": "GANG (probes/gang)",
+    "LAUNCH": "LAUNCH (probes/launch)",
+    "RESTART": "RESTART (probes/restart)",
+    "SCALING": "SCALING (probes/scaling)",
+}
+
+
+def find_makers(code: str) -> str:
+    """Name the probes that make the findings of this code."""
+    if code in TRANSPORT:
+        return LOG_READER
+    return next(MAKERS[title] for title, entries in GROUPS.items() if code in entries)

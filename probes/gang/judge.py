@@ -37,7 +37,8 @@ def judge_gone(gang: str, gone: bool, seconds: float, measure: Recorder) -> None
     measure("not_removed", int(not gone))
     if not gone:
         message = f"gang {gang} still exists {seconds} s later"
-        measure.explain(finding("GANG-NOT-REMOVED", message, [f"job {gang[0]}"]))
+        suspects, names = [f"job {gang[0]}"], {"job": gang[0]}
+        measure.explain(finding("GANG-NOT-REMOVED", message, suspects, names=names))
 
 
 def judge_undisturbed(run: Scenario, gang: str) -> None:
@@ -57,7 +58,8 @@ def judge_held(gang: str, samples: Sequence[Sample], measure: Recorder) -> None:
     if lost:
         now = _states_text(samples[-1])
         message = f"running gang {gang} lost accelerators in {lost} samples. Current state: {now}"
-        measure.explain(finding("GANG-LOST-ACCELERATORS", message, [f"job {gang[0]}"]))
+        suspects, names = [f"job {gang[0]}"], {"job": gang[0]}
+        measure.explain(finding("GANG-LOST-ACCELERATORS", message, suspects, names=names))
 
 
 def judge_one_placed(run: Scenario, won: list[str], need: int) -> None:
@@ -67,7 +69,8 @@ def judge_one_placed(run: Scenario, won: list[str], need: int) -> None:
     small = [gang for gang, size in sizes.items() if size < need]
     for gang in small:
         message = f"{gang} has {sizes[gang]}, not {need}"
-        run.measure.explain(finding("GANG-PARTIAL", message, [f"job {gang[0]}"]))
+        suspects, names = [f"job {gang[0]}"], {"job": gang[0]}
+        run.measure.explain(finding("GANG-PARTIAL", message, suspects, names=names))
     both = f"{join_names(won)} of {need} each were both complete, with {run.total} free"
     twice = finding("GANG-OVERCOMMIT", both, sorted(run.capacity))
     clash = [twice] if len(won) > 1 and not small else []

@@ -69,7 +69,8 @@ def judge_partial_holds(segments: Sequence[Sequence[Sample]], measure: Recorder)
     measure("partially_held", count, samples=len(samples), note="nothing was observed")
     spans = [span for segment in segments for span in checks.find_partial_holds(segment)]
     for span in spans[:3]:
-        measure.explain(finding("GANG-PARTIAL", span.describe(), [f"job {span.job}"]))
+        names = {"job": span.job}
+        measure.explain(finding("GANG-PARTIAL", span.describe(), [f"job {span.job}"], names=names))
 
 
 def most_leaked(segments: Sequence[Sequence[Sample]], total: int) -> int:
@@ -139,7 +140,9 @@ def judge_gpu_use(
             for node, (count, gpus) in hidden.items()
         )
         message = f"processes use GPUs that Ray has not assigned: {details}"
-        measure.explain(finding("GANG-UNREGISTERED", message, list(hidden)))
+        (_, gpus), *_rest = hidden.values()
+        names = {"gpu": gpus[0] if gpus else ""}
+        measure.explain(finding("GANG-UNREGISTERED", message, list(hidden), names=names))
     return hidden
 
 

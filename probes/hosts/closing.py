@@ -65,7 +65,8 @@ def judge_gpu_changes(before: Sequence[Facts], now: Sequence[Facts], measure: Re
         if gone:
             text = f"{join_names(gone)} on {fact['name']}: not there any more"
             text += f"; in place of them {join_names(come)}" if come else ""
-            measure.explain(finding("HOST-GPU-CHANGED", text, [fact["name"]]))
+            names = {"gpu": gone[0]}
+            measure.explain(finding("HOST-GPU-CHANGED", text, [fact["name"]], names=names))
 
 
 def read_boot_id(path: str = BOOT_ID) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from probes.acceptance.measure import Recorder
 from probes.cluster.nvml import UNKNOWN
-from probes.findings import finding, join_names
+from probes.findings import finding, join_names, name_gpu
 from probes.hosts.gpu_checks import CHECKS, Board, Facts, Fleet, HealthCheck
 from reports.numbers import percent
 from reports.record import Finding
@@ -68,7 +68,11 @@ def explain_boards(
     for board, text in sick:
         boards[text].append(board_name(board))
     texts = [f"{join_names(names, SHOWN)} on {node}: {text}" for text, names in boards.items()]
-    return [finding(code, f"{'; '.join(texts)}. Expected: {expected}", [node])] if texts else []
+    if not sick:
+        return []
+    first = sick[0][0]
+    names = name_gpu(first["uuid"], first["index"], first["slot"])
+    return [finding(code, f"{'; '.join(texts)}. Expected: {expected}", [node], names=names)]
 
 
 def board_name(board: Board) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from probes.cluster.nvml import DRIVER_MISMATCH, DRIVER_NOT_LOADED, GPU_IS_LOST
 from probes.cluster.software import SYSTEM_PARTS
-from probes.findings import finding, join_names
+from probes.findings import finding, join_names, name_gpu
 from reports.record import Finding
 
 Facts = Mapping[str, Any]
@@ -33,23 +33,18 @@ def find_nvml_faults(fact: Facts, expected: bool) -> list[Finding] | None:
         text = f"{name}: GPUs are expected there, and libnvidia-ml.so.1 was not found"
         return [finding("HOST-NO-NVML", text, [name])] if expected else []
     if (error := nvml["error"]) and (expected or error["code"] != DRIVER_NOT_LOADED):
-        return [_explain_error(name, "the node's GPUs", error)]
+        return [_explain_error(name, "the node's GPUs", error, {})]
     return [
-        _explain_error(name, gpu_name(gpu), gpu["error"], gpu["index"])
+        _explain_error(name, gpu_name(gpu), gpu["error"], gpu)
         for gpu in fact["gpus"]
         if "error" in gpu
     ]
 
 
-def _explain_error(node: str, what: str, error: Facts, index: int | None = None) -> Finding:
+def _explain_error(node: str, what: str, error: Facts, gpu: Facts) -> Finding:
     text = f"{node}: NVML does not answer for {what}: error {error['code']}, {error['text']}"
-    code, remedy = CODES.get(error["code"], "HOST-NVML-ERROR"), ""
-    if error["code"] == GPU_IS_LOST and index is not None:
-        remedy = (
-            f"Drain {node}. Look for Xid 79 of GPU {index} in `dmesg -T`. Power-cycle the node. "
-            f"If GPU {index} is lost again, reseat or replace it."
-        )
-    return finding(code, text, [node], remedy=remedy)
+    code = CODES.get(error["code"], "HOST-NVML-ERROR")
+    return finding(code, text, [node], names=name_gpu(gpu.get("uuid"), gpu.get("index")))
 
 
 def gpu_name(gpu: Facts) -> str:
@@ -174,8 +169,9 @@ def find_shared_gpus(facts: Iterable[Facts]) -> list[Finding]:
             "HOST-GPU-TWICE",
             f"{join_names((f'{gpu} on {node}' for node, gpu in found))} are the same GPU",
             list(dict.fromkeys(node for node, _ in found)),
+            names={"gpu": uuid},
         )
-        for found in places.values()
+        for uuid, found in places.items()
         if len(found) > 1
     ]
 

@@ -224,4 +224,4 @@ def judge_folder(
     measure("shared_missing", len(blind), on=folder)
     for name in blind:
         text = f"{name} cannot write to {folder}, or does not see the files of most nodes there"
-        measure.explain(finding("HOST-SHARED", text, [name]))
+        measure.explain(finding("HOST-SHARED", text, [name], names={"folder": folder}))

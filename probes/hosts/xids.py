@@ -11,7 +11,7 @@ from typing import Any
 from probes.acceptance.measure import Recorder
 from probes.cluster.gpus.xid_events import XidListener
 from probes.cluster.nvml import TIMEOUT, import_nvml
-from probes.findings import finding, join_names
+from probes.findings import finding, join_names, name_gpu
 from probes.hosts.gpu_health import board_name
 from reports.run_folder.event_log import FILE
 from reports.run_folder.store import parse_time
@@ -45,7 +45,8 @@ def judge_xids(
         if events:
             texts = [describe_event(event, starts) for event in events]
             statement = f"{node}: {join_names(texts, SHOWN)}. Expected: no Xid"
-            measure.explain(finding("HOST-XID", statement, [node]))
+            names = name_gpu(events[0].get("uuid"), events[0]["index"], events[0].get("slot"))
+            measure.explain(finding("HOST-XID", statement, [node], names=names))
     for node, why in silent.items():
         measure("xids", None, on=node, note=f"nothing is known of its Xids: {why}")
 

@@ -94,7 +94,8 @@ def explain_wrong_ranks(wrong, measure):
         hosts = list(dict.fromkeys(each.host for each in ranks if each.host))
         where = f"{join_names(names)} on {join_names(hosts)}" if hosts else join_names(names)
         statement = f"{where}: {problem.found}. Expected: {problem.expected}."
-        measure.explain(finding(problem.code, statement, [*names, *hosts]))
+        known = {"rank": ranks[0].rank}
+        measure.explain(finding(problem.code, statement, [*names, *hosts], names=known))
 
 
 def control_missing_variable(cluster, doctored, measure):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-from probes.findings import MAX_NAMES, finding, join_names
+from probes.findings import MAX_NAMES, join_names
 from probes.nccl import remedies
 from probes.nccl.evidence import first_lines, hosts_of, message_findings, one_finding, rank_names
 from probes.nccl.job import STAGES, MatchedMessage, Rank
@@ -76,7 +76,8 @@ def bootstrap_errors(log: Log) -> list[Finding]:
     if families := two_families(log):
         message, remedy = f"{message}; {families[0]}", remedies.FAMILY_FIX
     suspects, lines = peers[:MAX_NAMES] or hosts, first_lines(hits)
-    return [finding("INIT-BOOTSTRAP", message, suspects, evidence=lines, remedy=remedy)]
+    names = {"peer": hosts[0] if peers and hosts else ""}
+    return one_finding("INIT-BOOTSTRAP", message, suspects, lines, remedy, names)
 
 
 def _named_peers(log: Log, hits: list[MatchedMessage]) -> list[str]:
@@ -130,7 +131,8 @@ def missing_ranks(log: Log) -> list[Finding]:
         return []
     absentees = f"rank{'s' if len(absent) > 1 else ''} {join_names(map(str, absent))}"
     message = f"{absentees} of {size} never joined; {len(waiting)} others wait at {log.stage}"
-    return one_finding("INIT-MISSING-RANK", message, (f"rank {number}" for number in absent))
+    suspects = (f"rank {number}" for number in absent)
+    return one_finding("INIT-MISSING-RANK", message, suspects, names={"rank": absent[0]})
 
 
 def corrupt_results(log: Log) -> list[Finding]:

@@ -78,7 +78,8 @@ def tcp_edges(log: Log) -> list[Finding]:
     suffix = f" ({join_names(interfaces)})" if interfaces else ""
     message = f"{log.edge_counts['tcp']} connections between hosts go over TCP sockets{suffix}"
     lines = [host.edges["tcp"] for host in hosts.values()]
-    return one_finding("FAB-TCP", message, filter(None, hosts), lines)
+    names = {"interface": interfaces[0] if interfaces else ""}
+    return one_finding("FAB-TCP", message, filter(None, hosts), lines, names=names)
 
 
 def rdma_disabled(log: Log) -> list[Finding]:
@@ -97,7 +98,9 @@ def rdma_disabled(log: Log) -> list[Finding]:
     # NCCL puts lines of its conf files into the environment and logs both alike (param.cc).
     source = "from the environment or an nccl.conf: NCCL's log does not show which"
     message = f"{join_names(hosts) or 'the job'}: {settings} turns RDMA off ({source})"
-    return one_finding("FAB-ENV-DISABLED", message, hosts, (line for _, _, line in rows))
+    names = {"variable": rows[0][1].partition("=")[0]}
+    lines = (line for _, _, line in rows)
+    return one_finding("FAB-ENV-DISABLED", message, hosts, lines, names=names)
 
 
 def disables_rdma(variable: str, value: str, host: Host) -> bool:
@@ -155,10 +158,11 @@ def tcp_over_ib(log: Log) -> list[Finding]:
     }
     if not hosts:
         return []
-    interfaces = join_names(sorted({port for names in hosts.values() for port in names}))
-    message = f"{join_names(hosts)}: TCP over InfiniBand ({interfaces}) is TCP, not RDMA"
+    interfaces = sorted({port for names in hosts.values() for port in names})
+    listing = join_names(interfaces)
+    message = f"{join_names(hosts)}: TCP over InfiniBand ({listing}) is TCP, not RDMA"
     lines = [line for name in hosts if (line := log.hosts[name].edges.get("tcp"))]
-    return one_finding("FAB-IPOIB", message, hosts, lines)
+    return one_finding("FAB-IPOIB", message, hosts, lines, names={"interface": interfaces[0]})
 
 
 def loopback_used(log: Log) -> list[Finding]:
@@ -175,7 +179,8 @@ def loopback_used(log: Log) -> list[Finding]:
         return []
     interfaces = join_names(sorted(set(chosen.values())))
     message = f"{join_names(chosen)}: NCCL chose {interfaces}, which leads to no other host"
-    return one_finding("FAB-LOOPBACK", message, chosen)
+    names = {"interface": next(iter(chosen.values()))}
+    return one_finding("FAB-LOOPBACK", message, chosen, names=names)
 
 
 def plugin_errors(log: Log) -> list[Finding]:

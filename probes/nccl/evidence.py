@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from probes.findings import MAX_NAMES, finding, join_names
 from probes.nccl.job import MatchedMessage, Rank
@@ -17,10 +17,11 @@ def one_finding(
     suspects: Iterable[str] = (),
     lines: Iterable[str] = (),
     remedy: str = "",
+    names: Mapping[str, object] | None = None,
 ) -> list[Finding]:
     """Make a list of one finding, with the first suspects and the first places."""
-    names, places = [*suspects][:MAX_NAMES], [*lines][:MAX_LINES]
-    return [finding(code, message, names, evidence=places, remedy=remedy)]
+    first, places = [*suspects][:MAX_NAMES], [*lines][:MAX_LINES]
+    return [finding(code, message, first, evidence=places, remedy=remedy, names=names)]
 
 
 def message_findings(

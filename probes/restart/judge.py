@@ -221,7 +221,9 @@ def report_unequal(
         if found.unequal:
             first, ranks = first_unequal_step(found.unequal)
             statement = str(first)
-        measure.explain(finding(code, statement, [f"rank {rank}" for rank in ranks[:MAX_NAMES]]))
+        suspects = [f"rank {rank}" for rank in ranks[:MAX_NAMES]]
+        names = {"rank": ranks[0] if ranks else ""}
+        measure.explain(finding(code, statement, suspects, names=names))
 
 
 def judge_left_behind(groups: int, fate: str, measure: Recorder, on: str = "cluster") -> None:
@@ -252,7 +254,8 @@ def judge_orphans(
         shown = dict(islice(running.items(), MAX_NAMES))
         statement = f"still running after the run has ended: {describe_orphans(shown)}"
         suspects = [name for (host, *_), rank in shown.items() for name in (f"rank {rank}", host)]
-        measure.explain(finding("RESTART-LEAK", statement, suspects))
+        known_rank = {"rank": next(iter(shown.values()))}
+        measure.explain(finding("RESTART-LEAK", statement, suspects, names=known_rank))
     else:
         names = join_names(unasked)
         note = f"{names} could not be asked" if names else "no rank wrote where it runs"
@@ -333,7 +336,7 @@ def judge_refusal(name: str, original: ReferenceRun, results: Results, measure: 
     measure("not_refused", int(NEWEST in starts))
     if NEWEST in starts:
         statement = f"{name}: step-{NEWEST} was loaded although it is damaged"
-        measure.explain(finding("RESTART-DAMAGED-LOADED", statement))
+        measure.explain(finding("RESTART-DAMAGED-LOADED", statement, names={"step": NEWEST}))
     limit = exactly(SAVE_EVERY, "step", "the newest complete checkpoint of this run")
     measure("resumed_from", max(starts), limit=limit)
     judge_steps(original, results, max(starts) + 1, measure)
@@ -346,7 +349,7 @@ def judge_refusal(name: str, original: ReferenceRun, results: Results, measure: 
     )
     if not reason and NEWEST not in starts:
         statement = f"{name}: step-{NEWEST} was skipped without a reason in the log"
-        measure.explain(finding("RESTART-UNREPORTED", statement))
+        measure.explain(finding("RESTART-UNREPORTED", statement, names={"step": NEWEST}))
     measure.covered(f"{name}: {reason or 'no reason was given'}")
 
 
@@ -364,7 +367,8 @@ def judge_full_disk(original: ReferenceRun, results: Results, measure: Recorder)
     )
     if NEWEST in committed:
         statement = f"step-{NEWEST} was committed although rank {victim} could not write its part"
-        measure.explain(finding("RESTART-TORN", statement, [f"rank {victim}"]))
+        names = {"rank": victim, "step": NEWEST}
+        measure.explain(finding("RESTART-TORN", statement, [f"rank {victim}"], names=names))
     measure("saved_after", len(committed), limit=exactly(1, "saves", "there was free space again"))
     judge_steps(original, results, SAVE_EVERY + 1, measure)
     measure.covered(errors[0] if errors else "no save was refused")

@@ -143,7 +143,8 @@ class ReferenceRun:
         cause, blind = self._folder_problem
         if cause:
             if unreported:  # one cause is one finding, even if it stops several probes
-                measure.explain(finding("RESTART-NO-FOLDER", cause, blind))
+                names = {"folder": self.folder}
+                measure.explain(finding("RESTART-NO-FOLDER", cause, blind, names=names))
             pytest.fail(f"a checkpoint needs a folder that every node sees: {cause}", pytrace=False)
 
     def ensure_reference_run(self, cluster: Cluster, measure: Any) -> None:

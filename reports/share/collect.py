@@ -22,7 +22,9 @@ HOST_KEYS = {
     "master_addr",
     "nccl_hostid",
 }
-ID_KEYS = {"node", "node_id", "boot_id", "machine_id", "serial", "guid", "node_guid", "gid", "lid"}
+NODE_KEYS = {"node", "peer"}  # an id of Ray, or a name
+ID_KEYS = NODE_KEYS | {"node_id", "boot_id", "machine_id", "serial"}
+ID_KEYS |= {"guid", "node_guid", "gid", "lid"}
 GPU_KEYS = {"uuid", "gpu_uuid", "gpu_serial"}
 USER_KEYS = {"user", "username", "logname", "login", "owner", "account"}
 PATH_KEYS = {"shared", "shards", "home", "pwd", "folder", "mount", "run_dir", "cwd"}
@@ -47,8 +49,10 @@ def collect_names(record: RunRecord, texts: Iterable[str], own_words: Iterable[s
     _add_cluster(aliases, record)
     for result in record.results:
         _add_places(aliases, result.series)
-        for suspect in (name for finding in result.findings for name in finding.suspects):
-            _add_parts(aliases, suspect, is_suspect=True)
+        for finding in result.findings:
+            _add_facts(aliases, finding.names)
+            for suspect in finding.suspects:
+                _add_parts(aliases, suspect, is_suspect=True)
         for measurement in result.measurements:
             _add_parts(aliases, measurement.subject, is_suspect=False)
     for waiver in record.contract.waivers:
@@ -111,7 +115,7 @@ def _add_facts(aliases: Aliases, value: Any, key: str = "") -> None:
 
 def _add_fact(aliases: Aliases, value: str, key: str) -> None:
     if key in GPU_KEYS or key in ID_KEYS:
-        is_host = key == "node" and not re.fullmatch("[0-9a-fA-F]{16,}", value)
+        is_host = key in NODE_KEYS and not re.fullmatch("[0-9a-fA-F]{16,}", value)
         kind = "gpu" if key in GPU_KEYS else "id"
         _ = aliases.host(value) if is_host else aliases.of(kind, value)
     elif key in USER_KEYS and value.lower() not in PUBLIC_USERS:

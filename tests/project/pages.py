@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from probes.acceptance.criteria import CRITERIA
 from probes.findings.catalogue import GROUPS
+from probes.findings.entry import NAMED_NODE, Entry
 from reports.formats.record_schema import SCHEMA_FILE, build_schema
+from reports.orders import in_capitals
 from tests.project.coverage_page import COVERAGE_PAGE, write_coverage
 from tests.project.hosts_page import HOSTS_PAGE, write_hosts
 from tests.support.paths import REPO
@@ -17,7 +19,15 @@ HEAD = "| id | criterion | how it is proved |\n|---|---|---|\n"
 INTRODUCTION = """# Findings
 
 A finding names what is wrong, where, and what to do. It never changes a verdict.
-`seatrial explain CODE` prints the same text. This page is generated from `probes/findings/`.
+`seatrial explain CODE` prints the same text. With `--run RUN` it has the names of that run.
+This page is generated from `probes/findings/`.
+
+- **blocks**: no acceptance until it is mended. **degrades**: works, but slower or less surely.
+  **notes**: information.
+- Run each command on the node that the finding names, as root where needed. Another machine is
+  named before the command.
+- Words in capitals are names of your case. The report fills in those that it knows.
+- No command destroys anything. A command that changes something says so behind it.
 """
 
 
@@ -36,12 +46,22 @@ def write_findings() -> str:
     parts = [INTRODUCTION]
     for title, entries in GROUPS.items():
         parts.append(f"## {title}\n")
-        parts += [
-            f"### {code}\n\n{entry.meaning} Cause: {entry.cause.value.lower().replace('_', ' ')}."
-            f"\n\n**Do:** {entry.remedy}\n"
-            for code, entry in entries.items()
-        ]
+        parts += [write_entry(code, entry) for code, entry in entries.items()]
     return "\n".join(parts)
+
+
+def write_entry(code: str, entry: Entry) -> str:
+    """Return the part of one code."""
+    cause = entry.cause.value.lower().replace("_", " ")
+    lines = [
+        f"### {code}\n\n{entry.meaning} Severity: {entry.severity.value}. Cause: {cause}.\n",
+        f"**Do:** {entry.order}.\n",
+    ]
+    for number, step in enumerate(entry.list_steps(), 1):
+        where = "" if step.on == NAMED_NODE else f"On {step.on}: "
+        lines.append(f"{number}. {where}`{step.command}`: {step.means}")
+    lines += [f"\n**Mended:** {entry.mended}\n", f"**More:** {entry.remedy}\n"]
+    return in_capitals("\n".join(lines))
 
 
 PAGES = {

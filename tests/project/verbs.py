@@ -30,7 +30,10 @@ unlock unpack update upload use validate verify visit wait walk warm warn watch 
 yield
 """
 # Of remedies, which are orders to a person.
-ORDERS = "agree delete drain mount reboot see unset"
+ORDERS = """
+agree commit cool correct delete drain enlarge lift mount point power-cycle reboot relieve repair
+reseat see shorten speed test treat unset
+"""
 IRREGULAR = """
 applies carries copies denies identifies modifies multiplies queries replies retries tries
 unifies verifies classifies is has does goes

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from probes.fabric.links.watch import LinkGrowth
 from probes.fabric.node_pairs import PairSearch
 from probes.fabric.sweep import Stall
-from probes.findings import finding, join_names
+from probes.findings import finding, join_names, name_port
 from reports.numbers import percent, quantity
 from reports.record import Finding
 from scaling.collectives.fault_search import FaultSearchResult, Link
@@ -25,7 +25,7 @@ def find_unstable(grown: Mapping[str, LinkGrowth | None]) -> list[Finding]:
                 f"{port} of {node} changed its carrier {count} times during the test. Expected: "
                 "0 (a healthy link stays up)"
             )
-            findings.append(finding("FAB-LINK-FLAPS", message, [node]))
+            findings.append(finding("FAB-LINK-FLAPS", message, [node], names=name_port(port)))
     return findings
 
 
@@ -42,7 +42,9 @@ def find_port_errors(grown: Mapping[str, LinkGrowth | None], max_share: float) -
                 f"{worst.port} of {node} counts errors when it {worst.way}: {worst.errors} in "
                 f"{worst.packets} packets"
             )
-            findings.append(finding("FAB-LINK-ERRORS", message, [node]))
+            findings.append(
+                finding("FAB-LINK-ERRORS", message, [node], names=name_port(worst.port))
+            )
     return findings
 
 
@@ -71,7 +73,7 @@ def find_loss(
         findings.append(finding("FAB-LOSS", message, [node]))
     for a, b in lossy.slow_links:
         message = f"{a} -> {b}: {_range([bad.get((a, b), 0.0)])} of the packets are lost"
-        findings.append(finding("FAB-LOSS", message, [a, b]))
+        findings.append(finding("FAB-LOSS", message, [a, b], names={"peer": b}))
     if not bad and not unstable:
         nodes = {node: share for node, share in in_sweep.items() if share > max_lost}
         if nodes:
@@ -104,7 +106,7 @@ def stall_finding(stall: Stall, in_sweep: Mapping[str, float | None]) -> Finding
     suspects = [node for node, share in in_sweep.items() if share and share > SOUND_LOSS]
     if suspects:
         message += f"; meanwhile packets of {join_names(suspects)} were lost"
-    return finding("FAB-STALLS", message, suspects)
+    return finding("FAB-STALLS", message, suspects, names={"rank": stall.rank})
 
 
 def find_detours(
@@ -128,5 +130,6 @@ def find_detours(
         message = f"traffic of {node} to {peers} leaves over {devices}. Expected: {expected}"
         told = {routes[link] for link in bad if routes.get(link)}
         message += f". Route: {join_names(told)}" if told else ""
-        findings.append(finding("FAB-DETOUR", message, [node]))
+        names = {"peer": bad[0][1], "interface": expected}
+        findings.append(finding("FAB-DETOUR", message, [node], names=names))
     return findings

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from probes.acceptance.measure import Recorder
-from probes.findings import MAX_NAMES, finding, join_names
+from probes.findings import MAX_NAMES, finding, join_names, name_gpu
 from probes.hosts.compute.fleet import Accelerator
 
 Accelerators = Mapping[str, Accelerator]
@@ -39,12 +39,14 @@ def explain_by_node(
 ) -> None:
     """Explain what is wrong with accelerators, in one finding for each node."""
     nodes = defaultdict[str, list[str]](list)
-    for key, text in texts.items():
-        one = accelerators[key]
-        nodes[one.node].append(f"{one.label}: {text}")
-    for node, lines in nodes.items():
-        more = f", and {len(lines) - MAX_NAMES} more" if len(lines) > MAX_NAMES else ""
-        measure.explain(finding(code, "; ".join(lines[:MAX_NAMES]) + more, [node]))
+    for key in texts:
+        nodes[accelerators[key].node].append(key)
+    for node, keys in nodes.items():
+        lines = [f"{accelerators[key].label}: {texts[key]}" for key in keys[:MAX_NAMES]]
+        more = f", and {len(keys) - MAX_NAMES} more" if len(keys) > MAX_NAMES else ""
+        first = accelerators[keys[0]]
+        names = name_gpu(first.uuid, first.number)
+        measure.explain(finding(code, "; ".join(lines) + more, [node], names=names))
 
 
 def same_slot(accelerators: Accelerators, accused: Iterable[str]) -> dict[str, list[str]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from probes.acceptance.measure import Recorder
-from probes.findings import finding, join_names
+from probes.findings import finding, join_names, name_gpu
 from probes.hosts.compute.fleet import Accelerator, Speed, WorkFleet
 from probes.hosts.compute.results import Accelerators, count_by_node, explain_by_node, same_slot
 from reference_trainer.model.flops import peak_flops
@@ -143,7 +143,9 @@ def judge_speed(fleet: WorkFleet, runs: SpeedRuns, measure: Recorder) -> None:
     for number, members in same_slot(fleet.accelerators, keys).items():
         nodes = [fleet.accelerators[key].node for key in members]
         text = f"GPU {number} of each node ({len(nodes)} nodes) is slow, as {nodes[0]}: "
-        measure.explain(finding("HOST-GPU-SLOW", text + texts[members[0]], nodes))
+        first = fleet.accelerators[members[0]]
+        names = name_gpu(first.uuid, first.number)
+        measure.explain(finding("HOST-GPU-SLOW", text + texts[members[0]], nodes, names=names))
         texts = {key: words for key, words in texts.items() if key not in members}
     explain_by_node("HOST-GPU-SLOW", fleet.accelerators, texts, measure)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from probes.acceptance.measure import Recorder
-from probes.findings import finding, join_names
+from probes.findings import finding, join_names, name_gpu
 from probes.hosts.compute.fleet import Speed, WorkFleet
 from probes.hosts.compute.results import Accelerators, count_by_node, explain_by_node
 from reports.record import Finding
@@ -137,4 +137,5 @@ def _split_finding(accelerators: Accelerators, keys: list[str]) -> Finding:
     labels = join_names(accelerators[key].label for key in keys)
     text = f"{labels}: the same GEMM gives other bits on some of them, and no result has a majority"
     nodes = list(dict.fromkeys(accelerators[key].node for key in keys))
-    return finding("HOST-WRONG-SUM", text, nodes)
+    first = accelerators[keys[0]]
+    return finding("HOST-WRONG-SUM", text, nodes, names=name_gpu(first.uuid, first.number))

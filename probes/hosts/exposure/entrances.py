@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from probes.acceptance.measure import Recorder
 from probes.cluster.access.entrances import (
@@ -122,7 +123,13 @@ def _explain_group(problem: str, entrances: Sequence[Entrance], count: int) -> F
     if is_open and len(entrances) == count:
         names, nodes = f"Every entrance of Ray ({names})", []
     text = f"{names}: {problem}" if len(entrances) > 1 else f"{names} {problem}"
-    return finding("HOST-AUTH-OPEN" if is_open else "HOST-AUTH-DIFFERS", text, nodes)
+    code, first = "HOST-AUTH-OPEN" if is_open else "HOST-AUTH-DIFFERS", entrances[0]
+    return finding(code, text, nodes, names={"node": first.node, "port": find_port(first.address)})
+
+
+def find_port(address: str) -> int:
+    """Find the port of host:port or of a URL; 0 if it has none."""
+    return urlsplit(address if "//" in address else f"//{address}").port or 0
 
 
 def describe_entrances(asked: Sequence[Asked]) -> list[dict[str, Any]]:

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
 from probes.acceptance.measure import Recorder
 from probes.cluster.access.entrances import CLIENT, DASHBOARD, GCS, TAKEN
 from probes.cluster.access.listeners import public_addresses, read_listeners
 from probes.cluster.cluster import Cluster
 from probes.findings import finding, join_names
-from probes.hosts.exposure.entrances import Asked
+from probes.hosts.exposure.entrances import Asked, find_port
 
 Facts = Mapping[str, Any]
 METRICS = "metrics"
 # Where these listen only informs: what a listener on all addresses opens, a firewall may close.
 NOTED = (DASHBOARD, CLIENT, GCS, METRICS)
-
-
-def find_port(address: str) -> int:
-    """Find the port of host:port or of a URL; 0 if it has none."""
-    return urlsplit(address if "//" in address else f"//{address}").port or 0
 
 
 def list_ports(asked: Sequence[Asked], nodes: Sequence[Facts]) -> dict[str, dict[str, int]]:
@@ -95,9 +89,10 @@ def judge_public(
     value = None if unknown and not public else len(public)
     if measure.would_fail("public_entrances", value):
         value, note = None, f"open at public addresses: {join_names(texts, 3)}"
-        measure.explain(
-            finding("HOST-PUBLIC", f"No token is asked for: {join_names(texts, 6)}", nodes)
-        )
+        entrance, reached = public[0]
+        names = {"address": reached[0], "port": find_port(entrance.address)}
+        text = f"No token is asked for: {join_names(texts, 6)}"
+        measure.explain(finding("HOST-PUBLIC", text, nodes, names=names))
     measure("public_entrances", value, note=note)
 
 

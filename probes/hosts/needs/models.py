@@ -36,7 +36,7 @@ def judge_models(
             groups[join_names(texts, SHOWN)].append(node)
         for text, nodes in groups.items():
             statement = f"{path} on {join_names(nodes)}: {text}. Expected: the same on every node"
-            measure.explain(finding("HOST-MODEL-FILES", statement, nodes))
+            measure.explain(finding("HOST-MODEL-FILES", statement, nodes, names={"file": path}))
 
 
 def find_odd_files(path: str, answers: Answers) -> dict[str, list[str]]:

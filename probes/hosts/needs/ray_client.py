@@ -48,7 +48,9 @@ def _judge_answer(address: str, node: str, problem: str, ids: set[str], measure:
     measure("ray_client", int(bool(problem)))
     if problem:
         statement = f"A program cannot join through {address}: {problem}"
-        measure.explain(finding("HOST-RAY-CLIENT", statement))
+        host, _, port = address.removeprefix("ray://").rpartition(":")
+        names = {"address": host.strip("[]"), "port": port}
+        measure.explain(finding("HOST-RAY-CLIENT", statement, names=names))
 
 
 def try_client(address: str, seconds: float) -> tuple[str, str]:

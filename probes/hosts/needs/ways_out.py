@@ -32,4 +32,4 @@ def _explain_target(target: str, answers: Answers, measure: Recorder) -> None:
     for problem, nodes in groups.items():
         where = "each node" if len(nodes) == len(answers) > 1 else join_names(nodes)
         statement = f"{target} from {where}: {problem}. Expected: a connection"
-        measure.explain(finding("HOST-EGRESS", statement, nodes))
+        measure.explain(finding("HOST-EGRESS", statement, nodes, names={"target": target}))

@@ -35,7 +35,8 @@ def judge_choice(facts: Sequence[Facts], measure: Recorder) -> None:
                 f"NCCL starts over {choice[0]} ({choice[1]}) on {name}: {problem}. Expected: an "
                 "interface that leads to all nodes"
             )
-            measure.explain(finding("HOST-NCCL-INTERFACE", statement, [name]))
+            names = {"interface": choice[0], "address": choice[1]}
+            measure.explain(finding("HOST-NCCL-INTERFACE", statement, [name], names=names))
 
 
 def find_choice(fact: Facts) -> tuple[str, Address] | None:

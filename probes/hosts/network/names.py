@@ -26,7 +26,8 @@ def judge_addresses(facts: Sequence[Facts], measure: Recorder) -> None:
         measure("address_elsewhere", count, on=fact["name"], note=note)
         if problem:
             text = f"{fact['name']}: Ray's address {problem}"
-            measure.explain(finding("HOST-ADDRESS", text, [fact["name"]]))
+            names = {"ray_address": (fact.get("names") or {}).get("ray_address")}
+            measure.explain(finding("HOST-ADDRESS", text, [fact["name"]], names=names))
 
 
 def find_address_problem(fact: Facts) -> tuple[str | None, str]:
@@ -123,7 +124,8 @@ def _loopback_finding(text: str, group: Sequence[Facts]) -> Finding:
         f"{nodes[0]} the line `{own}`). Remove the name from lines of 127.*. Or set "
         "GLOO_SOCKET_IFNAME before `ray start`."
     )
-    return finding("HOST-LOOPBACK-NAME", statement, nodes, remedy=remedy)
+    known = {"host": names["host"], "ray_address": names["ray_address"]}
+    return finding("HOST-LOOPBACK-NAME", statement, nodes, remedy=remedy, names=known)
 
 
 def judge_lookups(
@@ -191,7 +193,8 @@ def find_unresolved(
     for target in blame.unreached:
         one, problem = next(row for link, row in failed.items() if link[1] == target)
         text = f"The name {one.name} does not lead to {nodes.get(target)} on other nodes: {problem}"
-        found.append(finding("HOST-NAMES", text, [nodes.get(target, target)]))
+        suspects = [nodes.get(target, target)]
+        found.append(finding("HOST-NAMES", text, suspects, names={"host": one.name}))
     for source in blame.unreaching:
         name = nodes.get(source, source)
         text = f"On {name}, the names of other nodes do not lead to them"
@@ -199,5 +202,7 @@ def find_unresolved(
     for link in blame.pairs:
         one, problem = failed[link]
         text = f"On {nodes.get(link[0])}, the name {one.name} does not lead there: {problem}"
-        found.append(finding("HOST-NAMES", text, [nodes.get(id, id) for id in link]))
+        suspects = [nodes.get(id, id) for id in link]
+        names = {"host": one.name, "peer": suspects[1]}
+        found.append(finding("HOST-NAMES", text, suspects, names=names))
     return found

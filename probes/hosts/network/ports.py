@@ -128,7 +128,8 @@ class _PortTexts:
             text = f"No other node connects to {join_names(who)}: {ports}"
         else:
             text = f"{join_names(who)} cannot connect to other nodes: {self._kind_text(kinds)}"
-        return finding("HOST-PORT-CLOSED", f"{text} ({_usual_problem(rows)})", who)
+        names = self._find_names(rows, ids[0])
+        return finding("HOST-PORT-CLOSED", f"{text} ({_usual_problem(rows)})", who, names=names)
 
     def explain_pair(self, link: Link, kinds: Sequence[str]) -> Finding:
         """Explain a node that does not reach another, when neither is the cause alone."""
@@ -139,7 +140,15 @@ class _PortTexts:
         ]
         source, target = (self.names.get(id, "Ray's head") for id in link)
         text = f"{source} does not connect to {target}: {self._port_text(kinds, rows)}"
-        return finding("HOST-PORT-CLOSED", f"{text} ({_usual_problem(rows)})", [source, target])
+        suspects, names = [source, target], self._find_names(rows, link[1])
+        text += f" ({_usual_problem(rows)})"
+        return finding("HOST-PORT-CLOSED", text, suspects, names=names)
+
+    def _find_names(self, rows: Sequence[Connection], id: str) -> dict[str, object]:
+        """Name the first port of these rows at one of the node's ends, and its two nodes."""
+        one = next((row for row in rows if id in (row.source, row.target)), rows[0])
+        target, source = (self.names.get(end) for end in (one.target, one.source))
+        return {"node": target, "peer": source, "port": one.port}
 
     def _port_text(self, kinds: Sequence[str], rows: Sequence[Connection]) -> str:
         numbers = {

@@ -87,7 +87,8 @@ def judge_lost(
         note="" if is_known else note if unknown else "no node of the start is left",
     )
     for name, text in lost.items():
-        measure.explain(finding("HOST-STORAGE-LOST", f"{folder} on {name}: {text}", [name]))
+        statement, known_names = f"{folder} on {name}: {text}", {"folder": folder}
+        measure.explain(finding("HOST-STORAGE-LOST", statement, [name], names=known_names))
     again = [names[id] for id in known if before[id]["mount"] != now[id]["mount"]]
     if again and not lost:
         measure.note("mounted_again", join_names(again), on=folder)

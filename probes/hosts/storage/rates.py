@@ -78,7 +78,8 @@ def judge_shares(
                 f"{names[id]} {DOING[kind]} in {folder} at {percent(share)} of the others' speed "
                 f"({own}, the others {usual})"
             )
-            measure.explain(finding("HOST-STORAGE-SLOW", text, [names[id]]))
+            known = {"folder": folder}
+            measure.explain(finding("HOST-STORAGE-SLOW", text, [names[id]], names=known))
 
 
 def median_timing(timings: Timings, without: str) -> Mapping[str, Any]:
@@ -115,4 +116,4 @@ def judge_failures(
         who = [names[id] for id, one in failures.items() if one == error]
         code = "HOST-STORAGE-FULL" if error in NO_SPACE else "HOST-STORAGE-ERROR"
         text = f"{join_names(who)} cannot write and read files in {folder}: {error}"
-        measure.explain(finding(code, text, who))
+        measure.explain(finding(code, text, who, names={"folder": folder}))

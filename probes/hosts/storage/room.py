@@ -68,5 +68,6 @@ def judge_room(
             f"{folder} has room for {number(saves)} saves of {quantity(save_gb, 'GB')}: "
             f"{quantity(free['free_gib'], 'GiB')} are free, seen on {names[least]}"
         )
-        measure.explain(finding("HOST-STORAGE-FULL", text, [names[least]]))
+        known = {"folder": folder}
+        measure.explain(finding("HOST-STORAGE-FULL", text, [names[least]], names=known))
     return saves

@@ -58,11 +58,12 @@ def find_unseen(blame: Any, failed: Mapping[Link, str], names: Names, folder: st
             text = f"{name}: {problem} files of the other nodes in {folder}"
         else:
             text = f"Other nodes do not see the files of {name} in {folder}"
-        found.append(finding("HOST-SHARED", text, [name]))
+        found.append(finding("HOST-SHARED", text, [name], names={"folder": folder}))
     for reader, writer in blame.pairs:
         problem = failed[reader, writer]
         text = f"{names[reader]}: {problem} the file of {names[writer]} in {folder}"
-        found.append(finding("HOST-SHARED", text, [names[reader], names[writer]]))
+        suspects, known = [names[reader], names[writer]], {"folder": folder, "peer": names[writer]}
+        found.append(finding("HOST-SHARED", text, suspects, names=known))
     return found
 
 
@@ -82,7 +83,7 @@ def find_late(
     who = [names[node] for node in nodes]
     seconds = quantity(max(late.values()), "s")
     text = f"Files of other nodes are seen in {folder} only after {seconds}: {join_names(who)}"
-    return [finding("HOST-STORAGE-LATE", text, who)]
+    return [finding("HOST-STORAGE-LATE", text, who, names={"folder": folder})]
 
 
 def judge_races(
@@ -123,7 +124,7 @@ def judge_created(
         suspects = [names[id] for id in (always if len(always) == 1 else times)]
         text = f"{len(wrong)} of {CREATED} files in {folder} were not created by exactly one node"
         text += f" with O_EXCL: {join_names(suspects)}" if suspects else " with O_EXCL"
-        measure.explain(finding("HOST-STORAGE-EXCL", text, suspects))
+        measure.explain(finding("HOST-STORAGE-EXCL", text, suspects, names={"folder": folder}))
 
 
 def judge_replaced(
@@ -152,7 +153,7 @@ def judge_replaced(
             f"While a file in {folder} was replaced by rename, {total} of {reads} reads found no "
             f"file or a part of one: {join_names(who)}"
         )
-        measure.explain(finding("HOST-STORAGE-RENAME", text, who))
+        measure.explain(finding("HOST-STORAGE-RENAME", text, who, names={"folder": folder}))
 
 
 def _why_missing(
@@ -193,7 +194,7 @@ def judge_traces(answers: Mapping[str, Mapping[str, Any]], folder: str, measure:
         judge_if_agreed(measure, name, value, unit, on=folder, note=note)
         if value and measure.would_fail(name, value):
             text = f"{value} of {wanted} {unit} were lost in {folder}, of {len(done)} nodes at once"
-            measure.explain(finding(code, text))
+            measure.explain(finding(code, text, names={"folder": folder}))
 
 
 def judge_if_agreed(

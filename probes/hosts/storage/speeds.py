@@ -70,7 +70,7 @@ def judge_together(
             f"{len(timings)} nodes at once {kind} {quantity(value, 'GB/s')} in {folder}. Agreed: "
             f"{measure.contract.limit('HOSTS', name)}"
         )
-        measure.explain(finding("HOST-STORAGE-RATE", text))
+        measure.explain(finding("HOST-STORAGE-RATE", text, names={"folder": folder}))
 
 
 def together(timings: Timings) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from probes.acceptance.measure import Recorder
@@ -21,11 +21,12 @@ ENOUGH_FILES = 50_000  # free inodes that are enough: a Python environment with 
 
 @dataclass(frozen=True)
 class Reading:
-    """Value of a measure on one node, why there is none, and what a finding says of it."""
+    """Value of a measure on one node, why there is none, and text and names of a finding."""
 
     value: float | None
     note: str = ""
     text: str = ""
+    names: Facts = field(default_factory=dict)
 
 
 def read_open_files(system: Facts, ranks: int) -> Reading:
@@ -77,10 +78,11 @@ def read_temporary_room(system: Facts, ranks: int) -> Reading:
     share, room = worst
     where = f"{room['path']} ({room['file_system'] or 'unknown file system'})"
     if room["error"]:
-        return Reading(0, text=f"no file can be written in {where}: {room['error']}")
+        text = f"no file can be written in {where}: {room['error']}"
+        return Reading(0, text=text, names={"folder": room["path"]})
     files = "" if room["free_files"] is None else f", and {room['free_files']} free inodes"
     text = f"{where} has {percent(room['free_share'])} ({room['free_gib']:.3g} GiB) free{files}"
-    return Reading(share, text=text)
+    return Reading(share, text=text, names={"folder": room["path"]})
 
 
 def first(pair: tuple[float, Any]) -> float:
@@ -114,7 +116,8 @@ def read_strays(system: Facts, ranks: int) -> Reading:
     if not others and not found["own"]:
         return Reading(None, "the node's own raylet is not among the processes that a worker sees")
     names = (f"process {one['pid']} ({one['session']})" for one in others)
-    return Reading(len(others), text=f"raylets of another cluster run: {join_names(names)}")
+    text = f"raylets of another cluster run: {join_names(names)}"
+    return Reading(len(others), text=text, names={"pid": others[0]["pid"]} if others else {})
 
 
 # measure: (finding, reader)
@@ -155,15 +158,18 @@ def judge_system(
     for name in measures:
         code, read = READERS[name]
         failed: dict[str, list[str]] = defaultdict(list)
+        known: dict[str, Facts] = {}
         for fact in facts:
             reading = try_reader(read, fact.get("system", {}), max(1, ranks.get(fact["node"], 1)))
             measure(name, reading.value, on=fact["name"], note=reading.note)
             if measure.would_fail(name, reading.value):
                 failed[reading.text].append(fact["name"])
+                known.setdefault(reading.text, reading.names)
         for node in silent:
             measure(name, None, on=node, note="the node does not answer")
         for text, nodes in failed.items():
-            measure.explain(finding(code, f"{join_names(nodes)}: {text}", nodes))
+            statement = f"{join_names(nodes)}: {text}"
+            measure.explain(finding(code, statement, nodes, names=known[text]))
 
 
 def try_reader(read: Callable[[Facts, int], Reading], system: Facts, ranks: int) -> Reading:

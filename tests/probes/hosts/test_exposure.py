@@ -9,7 +9,7 @@ import pytest
 
 from probes.acceptance.contract import load
 from probes.cluster.access.entrances import NEEDS_TLS, REFUSED, TAKEN, Answers
-from probes.hosts.exposure.listening import find_port
+from probes.hosts.exposure.entrances import find_port
 from probes.hosts.exposure.plan import read_agent_address
 from probes.hosts.exposure.stranger_job import RAN, StrangerJob
 from reports.measurement import Limit, Verdict

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from reports.measurement import Verdict
+from reports.orders import fill
 from tests.support.simulated_hosts import H100, StandInHosts, findings, not_passed, run_hosts
 
 ORDER = {"nodes": 3, "gpus_per_node": 8}
@@ -49,7 +50,8 @@ def test_a_gpu_that_cannot_be_asked_is_named(code: int, finding: str) -> None:
     assert findings(result) == [("HOST-GPUS", ["n1"]), (finding, ["n1"])]
     lost = result.findings[1]
     assert "GPU 5" in lost.statement
-    assert ("GPU 5" in lost.remedy) is (code == 15)
+    assert lost.names["gpu"] == "5"
+    assert ("GPU 5" in fill(lost, {}).order) is (code == 15)
 
 
 def test_no_nvml_on_a_cluster_that_is_not_emulated() -> None:

@@ -6,8 +6,9 @@ from dataclasses import replace
 from datetime import date
 from typing import Any
 
+from probes.findings import finding
 from reports.measurement import Limit, Measurement, Verdict
-from reports.record import Cause, Finding, ProbeResult, RunProblem, RunRecord
+from reports.record import Finding, ProbeResult, RunProblem, RunRecord
 from tests.recordings.generate import h100_cluster as atlas
 from tests.recordings.generate import lab_cluster as rehearsal
 from tests.recordings.generate.malicious_input import HOSTILE, hostile
@@ -273,17 +274,20 @@ def tcp_pairs() -> list[list[Any]]:
 
 def fell_back() -> Finding:
     """What explains the slow fabric."""
-    return Finding(
-        code="FAB-TCP",
-        statement="NCCL chose NET/Socket on atlas07; the other nodes use NET/IB.",
-        suspects=["atlas07"],
-        cause=Cause.INFRASTRUCTURE,
+    explained = finding(
+        "FAB-TCP",
+        "NCCL chose NET/Socket on atlas07; the other nodes use NET/IB.",
+        ["atlas07"],
         remedy="On atlas07 NCCL_IB_HCA names mlx4, and the node has mlx5 devices: "
         "set NCCL_IB_HCA=mlx5 in /etc/nccl.conf and restart the job.",
-        reproduce="pytest 'probes/fabric/test_fabric.py::test_allreduce_runs_at_line_rate' "
-        "--cluster ray://10.20.0.1:10001 --contract h100-ndr400",
         evidence=["evidence/nccl-atlas07.log", "evidence/allreduce.txt"],
+        names={"interface": "eth0"},
     )
+    again = (
+        "pytest 'probes/fabric/test_fabric.py::test_allreduce_runs_at_line_rate' "
+        "--cluster ray://10.20.0.1:10001 --contract h100-ndr400"
+    )
+    return explained.model_copy(update={"reproduce": again})
 
 
 def slow_scaling() -> dict[str, Any]:

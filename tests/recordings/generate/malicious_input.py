@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from reports.measurement import Limit, Measurement
-from reports.record import Control, Criterion, Evidence, Finding, ProbeResult, RunRecord
+from reports.record import Control, Criterion, Evidence, Finding, ProbeResult, RunRecord, Step
 from tests.recordings.generate import h100_cluster as atlas
 
 HOSTILE = [
@@ -98,6 +98,10 @@ def hostile() -> RunRecord:
                 remedy=three,
                 reproduce=six,
                 suspects=HOSTILE,
+                order=f"{two} {{node}} {{folder}}",
+                steps=[Step(command=f"ls {{folder}} {three}", means=four, on=five)],
+                mended=six,
+                names={"node": one, "folder": two, one: three},
                 evidence=["javascript:alert(1)", "../../etc/passwd", "//evil.example/x"],
             )
         ],
