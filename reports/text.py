@@ -6,10 +6,12 @@ replaced by ASCII. All text from the cluster is sanitized: a host name cannot pr
 
 from __future__ import annotations
 
+import re
 import textwrap
 
 from reports.acceptance import AcceptanceSummary, ReportRow
 from reports.measurement import Verdict
+from reports.owed import NOT_RUN
 from reports.record import Finding, RunRecord
 from reports.redact import redact_text
 from reports.sanitize import ascii_only, capitalise, one_line
@@ -34,6 +36,7 @@ def acceptance_table(
         _header_lines(summary.record, fmt),
         [_row_line(row, fmt, columns) for row in rows],
         [line for row in rows for line in _problem_lines(row, fmt, columns[0])],
+        _not_run_lines(summary, fmt),
         *(_finding_lines(finding, fmt) for finding in summary.findings),
         _decision_lines(summary, fmt),
     ]
@@ -123,9 +126,10 @@ def _row_line(row: ReportRow, fmt: TextFormatter, columns: tuple[int, int, int, 
 
 def _value_cell(row: ReportRow, fmt: TextFormatter) -> str:
     """Write the value (`41.2 GB/s`), or the reason why there is none."""
-    if row.results and not row.is_only_information:
+    ran = any(result.state != NOT_RUN for result in row.results)
+    if ran and not row.is_only_information:
         return fmt.plain(row.key.short_text)
-    return "not provable here" if row.criterion.not_provable else "no probe ran"
+    return "not provable here" if row.criterion.not_provable else NOT_RUN
 
 
 def _limit_cell(row: ReportRow, fmt: TextFormatter) -> str:
@@ -136,12 +140,10 @@ def _limit_cell(row: ReportRow, fmt: TextFormatter) -> str:
 
 def _problem_lines(row: ReportRow, fmt: TextFormatter, id_width: int) -> list[str]:
     """Write the lines of a row below the table: its problems if it is not PASS, and its label."""
-    if row.is_only_information:
-        problems = []
-    elif not row.results:
-        problems = [row.problem] if row.criterion.required else []
-    else:
-        worst_first = sorted(row.results, key=lambda result: -result.verdict.rank)
+    problems = []
+    if not row.is_only_information:
+        ran = [result for result in row.results if result.state != NOT_RUN]
+        worst_first = sorted(ran, key=lambda result: -result.verdict.rank)
         not_passed = [result for result in worst_first if result.verdict is not Verdict.PASS]
         problems = [line for result in not_passed for line in result.problems()]
     more = len(problems) - MAX_PROBLEMS
@@ -149,6 +151,20 @@ def _problem_lines(row: ReportRow, fmt: TextFormatter, id_width: int) -> list[st
     first = f"  {fmt.fit(row.criterion.id, id_width)}  "
     texts = [*shown, row.label] if row.label else shown
     return [line for text in texts for line in fmt.wrap(text, first)]
+
+
+def _not_run_lines(summary: AcceptanceSummary, fmt: TextFormatter) -> list[str]:
+    """Write once which criteria, or how many of their probes, did not run."""
+    missing = []
+    for row in summary.worst_first:
+        count = sum(result.state == NOT_RUN for result in row.results)
+        if count < len(row.results):
+            missing += [f"{count} of {len(row.results)} probes of {row.criterion.id}"] * bool(count)
+        elif row.criterion.required or count:
+            missing.append(row.criterion.id)
+    selected = re.search(r"(?<=\s)-k[ =]?('[^']*'|\S+)", summary.record.command)
+    reason = f" ({redact_text(selected[0])})" if selected else ""
+    return fmt.wrap(f"{', '.join(missing)}{reason}", "  not run: ") if missing else []
 
 
 def _finding_lines(finding: Finding, fmt: TextFormatter) -> list[str]:

@@ -9,8 +9,11 @@ from pathlib import Path
 
 import click
 
+from probes.cli.again import again
+from probes.cli.completion import completion
 from probes.cli.contract import contract
 from probes.cli.errors import PATH_TYPE, CommandGroup, UsageError
+from probes.cli.plan import plan
 from probes.cli.reach import reach
 from probes.cli.report import compare, rejudge, report, show
 from probes.cli.run import run
@@ -27,14 +30,23 @@ def main() -> None:
     """
 
 
-for command in (compare, contract, reach, rejudge, report, run, scaling, show, sign, verify):
+for command in (
+    *(again, compare, completion, contract, plan, reach, rejudge, report, run, scaling, show),
+    *(sign, verify),
+):
     main.add_command(command)
 
 
-@main.command()
+@main.command(
+    short_help="Explain a finding, and what to do.",
+    epilog="""\b
+    Examples:
+      seatrial explain FAB-TCP
+      seatrial explain""",
+)
 @click.argument("code", required=False)
 def explain(code: str | None) -> None:
-    """What a finding's CODE means and what to do; without CODE, all of them."""
+    """Explain what a finding's CODE means and what to do; without CODE, list all of them."""
     import difflib
 
     from probes.findings.catalogue import CATALOGUE
@@ -58,7 +70,14 @@ def explain(code: str | None) -> None:
     click.echo(f"cause   {entry.cause.value}\nremedy  {entry.remedy}")
 
 
-@main.command("nccl-log")
+@main.command(
+    "nccl-log",
+    short_help="Show which network NCCL used, from its log.",
+    epilog="""\b
+    Examples:
+      seatrial nccl-log /logs/nccl.*.log
+      seatrial nccl-log --json job.out""",
+)
 @click.argument("files", nargs=-1, required=True, type=PATH_TYPE)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, schema 1.")
 def nccl_log(files: tuple[Path, ...], as_json: bool) -> None:
@@ -84,7 +103,10 @@ def nccl_log(files: tuple[Path, ...], as_json: bool) -> None:
     sys.exit(result.exit_code)
 
 
-@main.command()
+@main.command(
+    short_help="Write an FSDP training job into a folder.",
+    epilog="Example: seatrial example myjob",
+)
 @click.argument("folder", type=PATH_TYPE)
 def example(folder: Path) -> None:
     """Write an ordinary FSDP training job into FOLDER, ready for `ray job submit`."""

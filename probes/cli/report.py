@@ -20,7 +20,14 @@ if TYPE_CHECKING:
 MAX_WIDTH = 100  # columns: longer lines are hard to read
 
 
-@click.command()
+@click.command(
+    short_help="Verify a run, and show its result.",
+    epilog="""\b
+    Examples:
+      seatrial report runs/2026-11-20T221703Z-node0
+      seatrial report runs/second --baseline runs/first
+      seatrial report runs/first --share""",
+)
 @click.argument("run_folder", type=PATH_TYPE)
 @click.option("--baseline", type=PATH_TYPE, help="A run to compare with.")
 @click.option("--share", is_flag=True, help="Write RUN_FOLDER-shared: aliases for all names.")
@@ -48,7 +55,10 @@ def report(run_folder: Path, baseline: Path | None, share: bool) -> None:
     sys.exit(EXIT_USAGE if before and before.integrity.problems else summary.exit_code)
 
 
-@click.command()
+@click.command(
+    short_help="Print a run's table; writes nothing.",
+    epilog="Example: seatrial show tests/recordings/runs/tcp-fallback",
+)
 @click.argument("run_folder", type=PATH_TYPE)
 @click.option("--width", default=0, help="Columns (default: the terminal's, at most 100).")
 @click.option("--ascii", "plain", is_flag=True, help="No glyphs, no colour.")
@@ -60,7 +70,10 @@ def show(run_folder: Path, width: int, plain: bool) -> None:
     sys.exit(summary.exit_code)
 
 
-@click.command()
+@click.command(
+    short_help="Show what changed since another run.",
+    epilog="Example: seatrial compare runs/second runs/first",
+)
 @click.argument("run_folder", type=PATH_TYPE)
 @click.argument("baseline", type=PATH_TYPE)
 def compare(run_folder: Path, baseline: Path) -> None:
@@ -83,9 +96,12 @@ def compare(run_folder: Path, baseline: Path) -> None:
     sys.exit(1 if NEW_FAILURES in difference.changes else 0)
 
 
-@click.command()
+@click.command(
+    short_help="Judge a run by another contract.",
+    epilog="Example: seatrial rejudge runs/first --contract mine.toml",
+)
 @click.argument("run_folder", type=PATH_TYPE)
-@click.option("--contract", required=True, metavar="NAME|FILE")
+@click.option("--contract", required=True, metavar="NAME|FILE", help="The other contract.")
 def rejudge(run_folder: Path, contract: str) -> None:
     """Judge the measurements of RUN_FOLDER by another contract, into a new folder."""
     from probes.acceptance.contract import load
@@ -150,7 +166,7 @@ def _table(summary: AcceptanceSummary, width: int = 0, plain: bool = False) -> s
     from reports.text import acceptance_table
 
     columns = width or min(MAX_WIDTH, shutil.get_terminal_size().columns)
-    color = sys.stdout.isatty() and "NO_COLOR" not in os.environ and not plain
+    color = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and not plain
     return acceptance_table(summary, columns, color, _unicode() and not plain)
 
 

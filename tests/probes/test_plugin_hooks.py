@@ -82,28 +82,3 @@ def test_a_probe_of_a_module_that_is_not_installed_is_skipped_by_name() -> None:
     item = item_of(config_of(), uses="no_such_module")
     with pytest.raises(pytest.skip.Exception, match="no_such_module is not installed"):
         plugin._require_software(item, "GANG")
-
-
-def test_progress_in_a_log_has_a_line_of_its_own() -> None:
-    written: list[str] = []
-    terminal = SimpleNamespace(
-        isatty=False, write=written.append, write_line=lambda text: written.append(f"{text}\n")
-    )
-    capture = SimpleNamespace(global_and_fixture_disabled=contextlib.nullcontext)
-    say = plugin._line_printer(config_of({"terminalreporter": terminal, "capturemanager": capture}))
-    say("joined 4 nodes")
-    say("joined 8 nodes")
-    assert "".join(written).split("\n") == ["", "    joined 4 nodes", "    joined 8 nodes"]
-
-
-def test_progress_on_a_terminal_overwrites_the_line_before_and_never_wraps() -> None:
-    written: list[tuple[str, bool]] = []
-    terminal = SimpleNamespace(
-        isatty=True,
-        rewrite=lambda text, erase: written.append((text, erase)),
-        _tw=SimpleNamespace(fullwidth=10),
-    )
-    capture = SimpleNamespace(global_and_fixture_disabled=contextlib.nullcontext)
-    say = plugin._line_printer(config_of({"terminalreporter": terminal, "capturemanager": capture}))
-    say("joined 14 nodes")
-    assert written == [("joined 14", True)]
