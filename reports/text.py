@@ -157,11 +157,12 @@ def _not_run_lines(summary: AcceptanceSummary, fmt: TextFormatter) -> list[str]:
     """Write once which criteria, or how many of their probes, did not run."""
     missing = []
     for row in summary.worst_first:
+        id = fmt.plain(row.criterion.id)[:24]
         count = sum(result.state == NOT_RUN for result in row.results)
         if count < len(row.results):
-            missing += [f"{count} of {len(row.results)} probes of {row.criterion.id}"] * bool(count)
+            missing += [f"{count} of {len(row.results)} probes of {id}"] * bool(count)
         elif row.criterion.required or count:
-            missing.append(row.criterion.id)
+            missing.append(id)
     selected = re.search(r"(?<=\s)-k[ =]?('[^']*'|\S+)", summary.record.command)
     reason = f" ({redact_text(selected[0])})" if selected else ""
     return fmt.wrap(f"{', '.join(missing)}{reason}", "  not run: ") if missing else []

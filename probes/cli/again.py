@@ -62,10 +62,14 @@ def read_options(record: RunRecord) -> dict[str, str | None]:
 
     Raises UsageError where the run does not say, or where its contract is not at hand, unchanged.
     """
-    words = shlex.split(next((one.reproduce for one in record.results if one.reproduce), ""))
-    names, values = words[2::2], words[3::2]
-    given = {name.removeprefix("--"): value for name, value in zip(names, values, strict=False)}
-    if words[:1] != ["pytest"] or "cluster" not in given or not given.keys() <= {*KEYS}:
+    command = next((one.reproduce for one in record.results if one.reproduce), "")
+    try:
+        program, _, *words = shlex.split(command)
+        given = dict(zip(words[::2], words[1::2], strict=True))
+    except ValueError:  # fewer words, an option without a value, or an open quote
+        program, given = "", {}
+    given = {name.removeprefix("--"): value for name, value in given.items()}
+    if program != "pytest" or "cluster" not in given or not given.keys() <= {*KEYS}:
         raise UsageError(f"run {record.id} does not say how it was started: it ran no probe")
     _check_contract(record, given.get("contract"))
     nodes = record.cluster.get("terms", {}).get("nodes")

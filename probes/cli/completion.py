@@ -12,7 +12,7 @@ SHELLS = ("bash", "zsh", "fish")
     short_help="Print the shell's completion.",
     epilog="""\b
     Examples:
-      seatrial completion bash > ~/.local/share/bash-completion/completions/seatrial
+      seatrial completion bash > ~/.seatrial.bash    # source it in ~/.bashrc
       seatrial completion zsh > ~/.zfunc/_seatrial
       seatrial completion fish > ~/.config/fish/completions/seatrial.fish""",
 )

@@ -19,7 +19,7 @@ INTERRUPTED = 2  # exit code; click's own is 1, which here means that a criterio
     short_help="Sign a run folder with an ssh key.",
     epilog="""\b
     Examples:
-      seatrial sign runs/first --as customer --key ~/.ssh/id_ed25519 --decision accepted""",
+      seatrial sign runs/first --as customer --key mykey --decision accepted""",
 )
 @click.argument("run", type=PATH_TYPE)
 @click.option("--as", "party", type=click.Choice(PARTIES), required=True, help="Who signs.")

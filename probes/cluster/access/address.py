@@ -34,8 +34,9 @@ def check_spec(spec: str) -> None:
                 f"--cluster local:N takes 1 to {MAX_RAYLETS} raylets, found {match[1]}"
             )
         return
-    close = difflib.get_close_matches(spec.partition(":")[0], ["auto", "local", "ray"], 1)
-    meant = f"; did you mean {close[0]}?" if close else ""
+    word = spec.partition(":")[0]
+    close = difflib.get_close_matches(word, ["auto", "local", "ray"], 1)
+    meant = f"; did you mean {close[0]}?" if close and close[0] != word else ""
     raise ClusterUnreachable(
         f"--cluster takes auto, local[:N] or ray://host:port, found {spec!r}{meant}"
     )
