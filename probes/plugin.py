@@ -38,6 +38,7 @@ if TYPE_CHECKING:  # else every run of pytest would load pydantic, even without 
 
 pytest_plugins = ["probes.acceptance.fixtures", "probes.gang.fixtures", "probes.restart.fixtures"]
 ROOT = Path(__file__).resolve().parents[1]  # holds the packages; names of probes are relative to it
+LEFT_OUT: pytest.StashKey[int] = pytest.StashKey()  # config: number of probes
 SETTINGS: pytest.StashKey[Any] = pytest.StashKey()  # config: the RunSettings
 
 
@@ -126,6 +127,8 @@ def _open_run(session: pytest.Session, settings: RunSettings) -> None:
         run = config.stash[RUN] = RunSession(settings)
     loaded = _loaded(config)
     also = [f"loaded    {', '.join(loaded)}  (`seatrial run` loads nothing else)"] if loaded else []
+    if count := config.stash.get(LEFT_OUT, 0):
+        also.append(f"left out  {count} probes of longer tiers than {run.tier}, or not in --only")
     pytest_output.print_header(config, [*run.header(), *also])
     usual_s = estimate_run(run, filter(None, map(criterion_of, session.items)))
     pytest_output.start_progress(config, begun, usual_s)
@@ -180,6 +183,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         only = read_only(config.getoption("--only"))
         tier = settings.tier if settings else read_tier(config.getoption("--tier")) or TIERS[-1]
     if others := left_out(probes, tier, only):
+        config.stash[LEFT_OUT] = len(others)
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if item not in others]
 
