@@ -215,8 +215,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         claim = f"{claim.rstrip('.')}: {case.id.replace('-', ' ')}."
     progress = item.config.stash[pytest_output.PROGRESS]
     progress.begin(criterion, item.name)
-    name = _probe_name(item)
-    item.stash[RECORDER] = run.begin(name, item.nodeid, criterion, claim, progress.step)
+    name, id = _probe_name(item), _pastable_id(item)
+    item.stash[RECORDER] = run.begin(name, id, criterion, claim, progress.step)
     item.stash[VERDICT] = None
     _require_software(item, criterion)
 
@@ -245,6 +245,13 @@ def _probe_name(item: pytest.Item) -> str:
     ours = item.path.is_relative_to(ROOT / "probes")
     path = item.path.relative_to(ROOT) if ours else item.path
     return f"{path.as_posix()}::{inner}"
+
+
+def _pastable_id(item: pytest.Item) -> str:
+    """Return the id that pytest takes in the folder where this run was started."""
+    start = item.config.invocation_params.dir
+    path = item.path.relative_to(start) if item.path.is_relative_to(start) else item.path
+    return f"{path.as_posix()}::{item.nodeid.partition('::')[2]}"
 
 
 @pytest.hookimpl(wrapper=True)

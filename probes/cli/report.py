@@ -166,8 +166,13 @@ def _table(summary: AcceptanceSummary, width: int = 0, plain: bool = False) -> s
     from reports.text import acceptance_table
 
     columns = width or min(MAX_WIDTH, shutil.get_terminal_size().columns)
-    color = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and not plain
-    return acceptance_table(summary, columns, color, _unicode() and not plain)
+    return acceptance_table(summary, columns, _color() and not plain, _unicode() and not plain)
+
+
+def _color() -> bool:
+    """Return whether the terminal shows colours, and its user wants them."""
+    wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return sys.stdout.isatty() and wanted
 
 
 def _unicode() -> bool:

@@ -123,11 +123,12 @@ def run_suite(values: Mapping[str, str | None], to_pytest: Sequence[str]) -> int
 
     from probes.terminal.own_voice import OwnVoice
 
-    base = ["--rootdir", str(Path.cwd()), "-c", "/dev/null", "--noconftest", "-p", "probes.plugin"]
+    base = ["--rootdir", str(Path.cwd()), "-c", "/dev/null", "--noconftest", "--no-header"]
     probes = str(Path(__file__).parents[1])
     given = [f"{one.name}={values[one.key]}" for one in OPTIONS if values.get(one.key) is not None]
     return int(
         pytest.main(
-            [*base, "-p", "no:cacheprovider", probes, *given, *to_pytest], plugins=[OwnVoice()]
+            [*base, "-p", "probes.plugin", "-p", "no:cacheprovider", probes, *given, *to_pytest],
+            plugins=[OwnVoice()],
         )
     )

@@ -174,9 +174,10 @@ class LiveProgress(Progress):
 
     def live_line(self) -> str:
         """Return what the live line says now."""
-        if self._probe is None:
+        probe = self._probe  # another thread may end it
+        if probe is None:
             return ""
-        now, (criterion, name) = self._clock(), self._probe
+        now, (criterion, name) = self._clock(), probe
         usual = f" of about {write_span(self._usual_s)}" if self._usual_s else ""
         spent = write_span(now - self._probe_begun)
         text = f"+{write_span(now - self._begun)}{usual}  {criterion} {spent}  {self._step}  {name}"
@@ -195,7 +196,8 @@ class LiveProgress(Progress):
             columns = count_columns(line)
             if self._shown > columns:
                 self._erase()
-            self._write("\r" + line)
+            if line:
+                self._write("\r" + line)
             self._shown = columns
 
     def _erase(self) -> None:

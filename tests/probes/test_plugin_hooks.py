@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -82,3 +83,19 @@ def test_a_probe_of_a_module_that_is_not_installed_is_skipped_by_name() -> None:
     item = item_of(config_of(), uses="no_such_module")
     with pytest.raises(pytest.skip.Exception, match="no_such_module is not installed"):
         plugin._require_software(item, "GANG")
+
+
+@pytest.mark.parametrize(
+    ("start", "id"),
+    [
+        ("/work", "probes/gang/test_gang.py::test_it[a-b]"),
+        ("/work/probes", "gang/test_gang.py::test_it[a-b]"),
+        ("/home/user", "/work/probes/gang/test_gang.py::test_it[a-b]"),
+    ],
+)
+def test_the_id_of_a_probe_can_be_pasted_where_the_run_was_started(start: str, id: str) -> None:
+    """pytest's own is relative to its rootdir."""
+    config = SimpleNamespace(invocation_params=SimpleNamespace(dir=Path(start)))
+    path = Path("/work/probes/gang/test_gang.py")
+    item: Any = SimpleNamespace(config=config, path=path, nodeid="gang/test_gang.py::test_it[a-b]")
+    assert plugin._pastable_id(item) == id

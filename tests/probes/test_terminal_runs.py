@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import pty
 import re
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.paths import REPO
+from tests.support.pseudo_terminal import run_on_terminal
 from tests.support.stand_in import CAUGHT, CONTRACT, GOOD, OWES, PROBE, STAND_IN
 
 pytest_plugins = ["pytester", "tests.support.stand_in_suite"]
@@ -63,35 +59,16 @@ def test_the_verbose_flag_prints_pytests_lines_too(suite: Any) -> None:
     assert re.search(f"^{STAMP}GANG two jobs compete$", text, re.MULTILINE)
 
 
-def run_on_terminal(folder: Path, environment: dict[str, str], *arguments: str) -> str:
-    """Run pytest on a pseudo terminal; return all that it wrote there."""
-    master, slave = pty.openpty()
-    child = subprocess.Popen(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:terminalprogress",
-         "--cluster", "auto", "--contract", "agreed.toml", "--run-dir", "run", *arguments],
-        cwd=folder, stdin=slave, stdout=slave, stderr=slave,
-        env={**os.environ, "PYTHONPATH": str(REPO), "COLUMNS": "80", **environment},
-    )  # fmt: skip
-    os.close(slave)
-    written = b""
-    while True:
-        try:
-            chunk = os.read(master, 1 << 16)
-        except OSError:  # the other end is closed
-            break
-        if not chunk:
-            break
-        written += chunk
-    os.close(master)
-    child.wait(timeout=60)
-    return written.decode().replace("\r\n", "\n")
+def run_there(folder: Path, **variables: str) -> str:
+    """Run pytest on a terminal; return all that it wrote there."""
+    options = ["-p", "no:cacheprovider", "-p", "no:terminalprogress", "--cluster", "auto"]
+    options += ["--contract", "agreed.toml", "--run-dir", "run"]
+    return run_on_terminal("pytest", *options, folder=folder, **variables)
 
 
 @pytest.fixture
-def place(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(pytester: pytest.Pytester) -> Path:
     """A folder with one probe of a stand-in cluster, which takes a step."""
-    for name in ("NO_COLOR", "PY_COLORS", "FORCE_COLOR", "CI", "PYTEST_ADDOPTS"):
-        monkeypatch.delenv(name, raising=False)
     pytester.makeconftest(STAND_IN + OWES)
     (pytester.path / "agreed.toml").write_text(CONTRACT)
     body = f"{STEPS}\n    {CAUGHT}"
@@ -100,7 +77,7 @@ def place(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_terminal_shows_a_live_line_and_then_the_probe(place: Path) -> None:
-    text = run_on_terminal(place, {"TERM": "xterm"})
+    text = run_there(place, TERM="xterm")
     assert "\r+0:00 GANG 0:00 two jobs compete test_it" in text
     assert re.search(rf"\r {{20,}}\r{STAMP}GANG \x1b\[32mPASS\x1b\[0m 0 s test_it\n", text)
     assert text.count("acceptance") == text.count("= acceptance =") == 1
@@ -114,7 +91,7 @@ def test_a_terminal_shows_a_live_line_and_then_the_probe(place: Path) -> None:
 def test_a_terminal_without_colours(
     place: Path, environment: dict[str, str], is_live: bool
 ) -> None:
-    text = run_on_terminal(place, environment)
+    text = run_there(place, **environment)
     assert "\x1b" not in text
     assert ("\r+0:00 GANG" in text) is is_live
     assert bool(re.search(f"^{STAMP}GANG two jobs compete$", text, re.MULTILINE)) is not is_live
