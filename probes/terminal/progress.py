@@ -46,7 +46,7 @@ def open_screen(stream: TextIO) -> TextIO:
     return open(number, "w", encoding=encoding, errors="backslashreplace", buffering=1)
 
 
-class Progress:
+class ProgressLines:
     """Progress of a run in a log: lines without any control character.
 
     `level` is pytest's verbosity: from 0 on all lines are printed, with -1 those of probes, below
@@ -134,7 +134,7 @@ class Progress:
             self._level = -2
 
 
-class LiveProgress(Progress):
+class LiveProgress(ProgressLines):
     """Progress on a terminal: one line, replaced in place, below the finished probes.
 
     It is cut to the width that the terminal has at that moment.  `usual_s` is the usual time of

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from probes.probe_report import is_sound
-from probes.terminal.progress import LiveProgress, Progress, open_screen
+from probes.terminal.progress import LiveProgress, ProgressLines, open_screen
 from reports.sanitize import clean
 
 if TYPE_CHECKING:
     from probes.acceptance.session import RunSession
     from reports.acceptance import AcceptanceSummary
 
-PROGRESS: pytest.StashKey[Progress] = pytest.StashKey()  # config: of the run
+PROGRESS: pytest.StashKey[ProgressLines] = pytest.StashKey()  # config: of the run
 MAX_TABLE_WIDTH = 100  # columns: longer lines are hard to read
 SILENT_LEVEL = -2  # verbosity of -qq
 
@@ -26,7 +26,7 @@ def start_progress(config: pytest.Config, begun: float, usual_s: float | None) -
     """Print the run's progress from now on; pytest prints its own only with -v."""
     terminal: Any = config.pluginmanager.get_plugin("terminalreporter")
     if terminal is None:
-        config.stash[PROGRESS] = Progress(io.StringIO(), SILENT_LEVEL)
+        config.stash[PROGRESS] = ProgressLines(io.StringIO(), SILENT_LEVEL)
         return
     tw = terminal._tw
     options: dict[str, Any] = {"begun": begun, "paint": tw.markup}
@@ -34,7 +34,7 @@ def start_progress(config: pytest.Config, begun: float, usual_s: float | None) -
     if can_be_live(config, terminal.isatty):
         config.stash[PROGRESS] = LiveProgress(screen, level, usual_s=usual_s, **options)
     else:
-        config.stash[PROGRESS] = Progress(screen, level, width=tw.fullwidth, **options)
+        config.stash[PROGRESS] = ProgressLines(screen, level, width=tw.fullwidth, **options)
     hooks = QuietPytest(terminal, config.stash[PROGRESS]) if level <= 0 else VerbosePytest(terminal)
     config.pluginmanager.register(hooks, "seatrial progress")
 
@@ -54,7 +54,7 @@ def can_be_live(config: pytest.Config, isatty: bool) -> bool:
 class QuietPytest:
     """Hooks of a run without -v: the suite's lines stand for pytest's letters and file names."""
 
-    def __init__(self, terminal: Any, progress: Progress) -> None:
+    def __init__(self, terminal: Any, progress: ProgressLines) -> None:
         self._progress = progress
         terminal.showfspath = terminal._show_progress_info = False
 
@@ -65,7 +65,7 @@ class QuietPytest:
         return category, "", word
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Print a line for what no verdict covers: another test, or a failure beside a probe."""
+        """Print a line for what no verdict covers: another test, a failed teardown."""
         judged = hasattr(report, "seatrial")
         unexpected = report.failed and is_sound(report)
         if unexpected or (not judged and (report.when == "call" or report.skipped)):

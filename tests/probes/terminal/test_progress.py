@@ -18,7 +18,7 @@ import pytest
 
 from probes.terminal.progress import (
     LiveProgress,
-    Progress,
+    ProgressLines,
     count_columns,
     cut_columns,
     open_screen,
@@ -52,7 +52,7 @@ def clock() -> Clock:
     return Clock()
 
 
-def run_probe(progress: Progress, clock: Clock) -> None:
+def run_probe(progress: ProgressLines, clock: Clock) -> None:
     """A probe with two steps, which fails after 55 s."""
     clock.now = BEGUN + 30
     progress.begin("FABRIC", "test_allreduce")
@@ -65,7 +65,7 @@ def run_probe(progress: Progress, clock: Clock) -> None:
 
 def test_a_log_has_a_line_for_each_step_and_probe(clock: Clock) -> None:
     stream = screen()
-    run_probe(Progress(stream, clock=clock), clock)
+    run_probe(ProgressLines(stream, clock=clock), clock)
     assert text_of(stream).splitlines() == [
         "04:12:07 +0:31 FABRIC all-reduce sweep",
         "04:12:07 +0:31 FABRIC FAIL busbw on 4 nodes: 0.02 GB/s. Expected: >= 0.09 GB/s",
@@ -77,13 +77,13 @@ def test_a_log_has_a_line_for_each_step_and_probe(clock: Clock) -> None:
 @pytest.mark.parametrize(("level", "lines"), [(0, 4), (1, 4), (-1, 1), (-2, 0)])
 def test_less_is_printed_with_q(clock: Clock, level: int, lines: int) -> None:
     stream = screen()
-    run_probe(Progress(stream, level, clock=clock), clock)
+    run_probe(ProgressLines(stream, level, clock=clock), clock)
     assert len(text_of(stream).splitlines()) == lines
 
 
 def test_untrusted_text_stays_in_its_line(clock: Clock) -> None:
     stream = screen("ascii")
-    progress = Progress(stream, clock=clock)
+    progress = ProgressLines(stream, clock=clock)
     progress.begin("GANG", "test_\x1b[2Jx")
     progress.step("n0\n04:00:00 +0:00 GANG PASS 0 s forged\x1b[31m \N{SNOWMAN}" + "x" * 200)
     progress.end("PASS")
@@ -101,13 +101,15 @@ def test_a_closed_terminal_does_not_end_the_run(clock: Clock) -> None:
         raise OSError("the terminal is gone")
 
     gone: Any = SimpleNamespace(encoding="utf-8", write=write)
-    run_probe(Progress(gone, clock=clock), clock)
+    run_probe(ProgressLines(gone, clock=clock), clock)
     assert len(tried) == 1, "it is not tried again"
 
 
 def test_a_verdict_is_coloured_where_colours_are_shown(clock: Clock) -> None:
     stream = screen()
-    run_probe(Progress(stream, paint=lambda text, **how: f"<{text} {how}>", clock=clock), clock)
+    run_probe(
+        ProgressLines(stream, paint=lambda text, **how: f"<{text} {how}>", clock=clock), clock
+    )
     assert "FABRIC <FAIL {'red': True, 'bold': True}> 55 s" in text_of(stream)
 
 
