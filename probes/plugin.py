@@ -8,49 +8,45 @@ record, too: a failed teardown, a file that is not collected, an internal error 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from probes.acceptance.stash import JUNIT, RECORDER, RUN, VERDICT
 from probes.option_twins import read_twins
-from probes.probe_report import end_state, is_sound, last_line, status_words, write_verdict
+from probes.probe_report import (
+    end_state,
+    is_sound,
+    last_line,
+    shown_verdict,
+    status_words,
+    write_verdict,
+)
+from probes.terminal import pytest_output
+from probes.terminal.options import OPTIONS
+from probes.terminal.selection import criterion_of, describe_nothing, left_out, sort_probes
 from probes.tracebacks import hide_secrets, redact_internal_error, shorten_tracebacks
 from reports.sanitize import clean
 
+if TYPE_CHECKING:  # else every run of pytest would load pydantic, even without probes
+    from probes.acceptance.session import RunSettings
+
 pytest_plugins = ["probes.acceptance.fixtures", "probes.gang.fixtures", "probes.restart.fixtures"]
 ROOT = Path(__file__).resolve().parents[1]  # holds the packages; names of probes are relative to it
-MAX_WAIT_S = 24 * 3600  # s, of --wait-for-nodes: a later node counts as not delivered
-OPTIONS = (
-    ("--cluster", "WHERE", "auto (the Ray cluster this machine is in), local[:N], ray://host:port"),
-    (
-        "--contract",
-        "NAME|FILE",
-        "the agreed criteria and limits (default: seatrial.toml of this folder); with none, limits "
-        "are derived and nothing is accepted",
-    ),
-    ("--baseline", "RUN", "run folder to compare with in the report"),
-    ("--run-dir", "DIR", "where to write this run (default: runs/<utc>-<cluster>)"),
-    ("--tier", "TIER", "how long to look: quick, standard or soak (default: the contract's)"),
-    ("--nodes", "N", "how many nodes were ordered, when the contract does not say"),
-    (
-        "--wait-for-nodes",
-        "SECONDS",
-        "how long to wait for nodes that are ordered and have not joined yet (default: 0)",
-    ),
-    ("--nonce", "TEXT", "a word of the customer's, kept in the first event: no old run has it"),
-    ("--only", "CRITERION", "run one criterion, or several with commas: such a run is PARTIAL"),
-)
+LEFT_OUT: pytest.StashKey[int] = pytest.StashKey()  # config: number of probes
+SETTINGS: pytest.StashKey[Any] = pytest.StashKey()  # config: the RunSettings
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the `acceptance` group; each option has an environment twin (see option_twins)."""
     group = parser.getgroup("acceptance", "seatrial: acceptance of a GPU cluster that runs Ray")
-    for option, metavar, purpose in OPTIONS:
-        group.addoption(option, metavar=metavar, help=purpose)
+    for option in OPTIONS:
+        group.addoption(option.name, metavar=option.metavar, help=option.help)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -60,7 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "last: runs after all other probes")
     config.addinivalue_line("markers", "uses(module): only runs where the module is installed")
     config.addinivalue_line("markers", "needs(feature): of torch or Ray, see least_versions.py")
-    read_twins(config, [option for option, *_ in OPTIONS])
+    read_twins(config, [option.name for option in OPTIONS])
     if not config.getoption("--cluster"):
         return
     shorten_tracebacks(config.option)
@@ -76,77 +72,66 @@ def _runs_probes(config: pytest.Config) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Join the cluster and open the run, before anything is collected."""
+    """Check what was asked, before anything is collected or contacted."""
     config = session.config
     PROBLEMS.clear()
     if not _runs_probes(config):
         return
-    from probes.acceptance.contract import ContractError
-    from probes.acceptance.session import RunSession
-    from probes.cluster.cluster import ClusterUnreachable
     from probes.rejudge.limit_check import read_verified
-    from reports.run_folder.files import UnreadableRun
-    from reports.run_folder.prepare import UnusableFolder
+    from probes.terminal.settings import read_settings
 
-    option = config.getoption
-    tier, nodes, only = _read_tier(option("--tier")), _read_nodes(option("--nodes")), _only(config)
-    patience = _read_patience(option("--wait-for-nodes"))
-    try:
-        if option("--baseline"):
-            read_verified(Path(option("--baseline")))
-        where = (option("--cluster"), option("--contract"))
-        nonce = option("--nonce") or ""
-        config.stash[RUN] = RunSession(
-            *where, tier, option("--run-dir"), nodes, only, nonce, patience
-        )
-    except (ClusterUnreachable, ContractError, UnreadableRun, UnusableFolder) as error:
-        raise pytest.UsageError(str(error)) from None
+    with _usage_errors():
+        if baseline := config.getoption("--baseline"):
+            read_verified(Path(baseline))
+        values = {option.key: config.getoption(option.name) for option in OPTIONS}
+        config.stash[SETTINGS] = read_settings(values)
     config.stash[JUNIT] = _take_over_junit(config)
 
 
-def _read_tier(tier: str | None) -> str | None:
-    from probes.acceptance.owed import TIERS
+@contextmanager
+def _usage_errors() -> Iterator[None]:
+    """Turn what a user can correct into pytest's UsageError."""
+    from probes.acceptance.contract import ContractError
+    from probes.cluster.access.address import ClusterUnreachable
+    from probes.terminal.settings import OptionError
+    from reports.run_folder.files import UnreadableRun
+    from reports.run_folder.prepare import UnusableFolder
 
-    if tier not in (None, *TIERS):
-        raise pytest.UsageError(f"tier is {tier!r}, expected {', '.join(TIERS)}")
-    return tier
+    try:
+        yield
+    except (
+        *(ClusterUnreachable, ContractError, OptionError, UnreadableRun, UnusableFolder),
+    ) as error:
+        raise pytest.UsageError(str(error)) from None
 
 
-def _read_nodes(text: str | None) -> int | None:
-    """Read the node count of --nodes or SEATRIAL_NODES; None where it is not given.
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Join the cluster and open the run, once it is known what runs.
 
-    Raises UsageError for anything but a number from 1: ignored, it would order nothing.
+    A file that could not be collected is a reason, too: the record must name it.
     """
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdecimal() and int(text)):
-        raise pytest.UsageError(
-            f"--nodes (or SEATRIAL_NODES) is {text!r}, expected a whole number of nodes, as 8"
-        )
-    return int(text)
+    result = yield
+    settings = session.config.stash.get(SETTINGS, None)
+    if settings and (PROBLEMS or session.items):
+        _open_run(session, settings)
+    return result
 
 
-def _read_patience(text: str | None) -> int:
-    """Read the seconds of --wait-for-nodes or SEATRIAL_WAIT_FOR_NODES, at most a day."""
-    if text is None:
-        return 0
-    if not (text.isascii() and text.isdecimal() and int(text) <= MAX_WAIT_S):
-        raise pytest.UsageError(
-            f"--wait-for-nodes (or SEATRIAL_WAIT_FOR_NODES) is {text!r}, "
-            f"expected whole seconds, at most {MAX_WAIT_S}"
-        )
-    return int(text)
+def _open_run(session: pytest.Session, settings: RunSettings) -> None:
+    from probes.acceptance.session import RunSession
+    from probes.terminal.usual_times import estimate_run
 
-
-def _only(config: pytest.Config) -> list[str]:
-    """Return the criteria of --only, in table order.  Raises UsageError for unknown ones."""
-    from probes.acceptance.criteria import CRITERIA
-
-    asked = {word.strip().upper() for word in (config.getoption("--only") or "").split(",")} - {""}
-    if unknown := asked - CRITERIA.keys():
-        names = ", ".join(CRITERIA)
-        raise pytest.UsageError(f"--only is {', '.join(sorted(unknown))}, expected some of {names}")
-    return [id for id in CRITERIA if id in asked]
+    config, begun = session.config, time.time()
+    with _usage_errors():
+        run = config.stash[RUN] = RunSession(settings)
+    loaded = _loaded(config)
+    also = [f"loaded    {', '.join(loaded)}  (`seatrial run` loads nothing else)"] if loaded else []
+    if count := config.stash.get(LEFT_OUT, 0):
+        also.append(f"left out  {count} probes of longer tiers than {run.tier}, or not in --only")
+    pytest_output.print_header(config, [*run.header(), *also])
+    usual_s = estimate_run(run, filter(None, map(criterion_of, session.items)))
+    pytest_output.start_progress(config, begun, usual_s)
 
 
 def _take_over_junit(config: pytest.Config) -> str:
@@ -157,16 +142,6 @@ def _take_over_junit(config: pytest.Config) -> str:
         config.pluginmanager.unregister(xml)
         del config.stash[xml_key]
     return str(config.option.xmlpath or "")
-
-
-def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Return the header lines: cluster, contract, run, and what else was loaded."""
-    run = config.stash.get(RUN, None)
-    if run is None:
-        return []
-    loaded = _loaded(config)
-    also = [f"loaded    {', '.join(loaded)}  (`seatrial run` loads nothing else)"] if loaded else []
-    return [clean(line) for line in [*run.header(), *also]]
 
 
 def _loaded(config: pytest.Config) -> list[str]:
@@ -185,18 +160,13 @@ def _loaded(config: pytest.Config) -> list[str]:
     return sorted(names)
 
 
-def _criterion_id(item: pytest.Item) -> str | None:
-    marker = item.get_closest_marker("criterion")
-    return str(marker.args[0]) if marker else None
-
-
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Sort the probes by RUN_ORDER, and deselect those of longer tiers and of other criteria.
+    """Sort the probes, and deselect those of longer tiers and of other criteria.
 
     Raises UsageError for probes without a cluster.
     """
-    probes = [item for item in items if _criterion_id(item)]
+    probes = [item for item in items if criterion_of(item)]
     if probes and not config.getoption("--cluster") and not config.option.collectonly:
         raise pytest.UsageError(
             "probes need a cluster: give --cluster auto, --cluster local:4 "
@@ -204,29 +174,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         )
     if not probes:
         return
-    from probes.acceptance.criteria import RUN_ORDER
     from probes.acceptance.owed import TIERS
+    from probes.terminal.settings import read_only, read_tier
 
-    items.sort(key=lambda item: RUN_ORDER.index(_criterion_id(item) or RUN_ORDER[0]))
-    items.sort(key=lambda item: item.get_closest_marker("last") is not None)  # keeps that order
-    run, only = config.stash.get(RUN, None), _only(config)
-    tier = run.tier if run else _read_tier(config.getoption("--tier")) or TIERS[-1]
-    left_out = [
-        item
-        for item in probes
-        if _in_longer_tier(item, tier) or (only and _criterion_id(item) not in only)
-    ]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
-
-
-def _in_longer_tier(item: pytest.Item, tier: str) -> bool:
-    """Return whether the probe belongs to a longer tier than this run's."""
-    from probes.acceptance.owed import longer_tier
-
-    marker = item.get_closest_marker("tier")
-    return marker is not None and longer_tier(marker.args[0], tier) != tier
+    sort_probes(items)
+    settings = config.stash.get(SETTINGS, None)
+    with _usage_errors():
+        only = read_only(config.getoption("--only"))
+        tier = settings.tier if settings else read_tier(config.getoption("--tier")) or TIERS[-1]
+    if others := left_out(probes, tier, only):
+        config.stash[LEFT_OUT] = len(others)
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in others]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -248,14 +207,16 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Open the recorder before the fixtures, so that a failing fixture is recorded, too."""
-    run, criterion = item.config.stash.get(RUN, None), _criterion_id(item)
+    run, criterion = item.config.stash.get(RUN, None), criterion_of(item)
     if run is None or criterion is None:
         return
     claim = " ".join((getattr(item, "obj", None).__doc__ or "").split("\n\n")[0].split())
     if case := getattr(item, "callspec", None):  # one of several cases with the same claim
         claim = f"{claim.rstrip('.')}: {case.id.replace('-', ' ')}."
-    say = _line_printer(item.config)
-    item.stash[RECORDER] = run.begin(_probe_name(item), item.nodeid, criterion, claim, say)
+    progress = item.config.stash[pytest_output.PROGRESS]
+    progress.begin(criterion, item.name)
+    name, id = _probe_name(item), _pastable_id(item)
+    item.stash[RECORDER] = run.begin(name, id, criterion, claim, progress.step)
     item.stash[VERDICT] = None
     _require_software(item, criterion)
 
@@ -286,22 +247,11 @@ def _probe_name(item: pytest.Item) -> str:
     return f"{path.as_posix()}::{inner}"
 
 
-def _line_printer(config: pytest.Config) -> Callable[[str], None]:
-    """Return a line printer: it overwrites on a terminal, appends in a log, is silent with -q."""
-    terminal = config.pluginmanager.get_plugin("terminalreporter")
-    capture: Any = config.pluginmanager.get_plugin("capturemanager")
-    if terminal is None or config.option.verbose < 0:
-        return lambda message: None
-
-    def say(message: str) -> None:
-        with capture.global_and_fixture_disabled():
-            if terminal.isatty:
-                terminal.rewrite(clean(message)[: terminal._tw.fullwidth - 1], erase=True)
-            else:
-                terminal.write_line("")
-                terminal.write(f"    {clean(message)}")
-
-    return say
+def _pastable_id(item: pytest.Item) -> str:
+    """Return the id that pytest takes in the folder where this run was started."""
+    start = item.config.invocation_params.dir
+    path = item.path.relative_to(start) if item.path.is_relative_to(start) else item.path
+    return f"{path.as_posix()}::{item.nodeid.partition('::')[2]}"
 
 
 @pytest.hookimpl(wrapper=True)
@@ -320,6 +270,7 @@ def pytest_runtest_makereport(
     result = item.config.stash[RUN].end(recorder, *end_state(report, call))
     item.stash[VERDICT] = result.verdict
     write_verdict(report, result, recorder.is_provable)
+    item.config.stash[pytest_output.PROGRESS].end(shown_verdict(report))
     return report
 
 
@@ -359,6 +310,7 @@ INTERRUPT = ("interrupt", "", "")
 @pytest.hookimpl(trylast=True)  # after the fixtures, which an interrupt tears down only here
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Close the run, write every rendering, and set the exit code from the record."""
+    pytest_output.stop_progress(session.config)
     run = session.config.stash.get(RUN, None)
     if run is None:
         return
@@ -379,22 +331,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Print the acceptance table, worst first, and the path of the report."""
-    summary = config.stash.get(VERDICT, None)
-    if summary is None:
-        if config.getoption("--cluster") and config.option.collectonly:
-            terminalreporter.write_line("nothing was run: --collect-only proves nothing")
-        return
-    from reports.text import acceptance_table
-
-    tw, run = terminalreporter._tw, config.stash[RUN]
-    unicode = "utf" in (getattr(tw._file, "encoding", None) or "").lower()
-    terminalreporter.section("acceptance")
-    terminalreporter.write_line(
-        acceptance_table(summary, width=min(tw.fullwidth, 100), color=tw.hasmarkup, unicode=unicode)
-    )
-    terminalreporter.write_line(f"report  {run.store.path / 'report.html'}")
-    terminalreporter.write_line(summary.integrity.head_line)
-    if not summary.record.contract.agreed:
-        terminalreporter.write_line(f"next    seatrial contract new --from {run.store.path}")
+def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
+    """Print the acceptance table and the path of the report, or that nothing was run."""
+    if summary := config.stash.get(VERDICT, None):
+        pytest_output.print_summary(terminalreporter, summary, config.stash[RUN])
+    elif config.getoption("--cluster") and config.option.collectonly:
+        terminalreporter.write_line("nothing was run: --collect-only proves nothing")
+    elif SETTINGS in config.stash and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+        settings, keyword = config.stash[SETTINGS], config.option.keyword
+        line = describe_nothing(settings.tier, settings.only, keyword)
+        terminalreporter.write_line(clean(line))

@@ -74,3 +74,8 @@ def is_sound(report: pytest.TestReport) -> bool:
 def status_words(report: pytest.CollectReport | pytest.TestReport) -> Status | None:
     """Return category, letter and word of a verdict that pytest does not know; else None."""
     return STATUS.get(getattr(report, "seatrial", ""))
+
+
+def shown_verdict(report: pytest.TestReport) -> str:
+    """Return the word for a judged probe: PASS, MARGINAL, UNPROVEN, FAIL or NOT PROVABLE HERE."""
+    return str(getattr(report, "seatrial", "")).upper()

@@ -6,6 +6,7 @@ replaced by ASCII. All text from the cluster is sanitized: a host name cannot pr
 
 from __future__ import annotations
 
+import re
 import textwrap
 
 from reports.acceptance import AcceptanceSummary, ReportRow
@@ -34,8 +35,8 @@ def acceptance_table(
     blocks = [
         _header_lines(summary.record, fmt),
         [_row_line(row, fmt, columns) for row in rows],
-        [line for row in rows for line in _problem_lines(row, fmt, columns[0])]
-        + _not_run_lines(rows, fmt),
+        [line for row in rows for line in _problem_lines(row, fmt, columns[0])],
+        _not_run_lines(summary, fmt),
         *(_finding_lines(finding, fmt) for finding in summary.findings),
         _decision_lines(summary, fmt),
     ]
@@ -119,10 +120,11 @@ def _row_line(row: ReportRow, fmt: TextFormatter, columns: tuple[int, int, int])
 
 def _sentence_cell(row: ReportRow, room: int, fmt: TextFormatter) -> str:
     """Write what the run showed, with what it proves where there is room."""
-    if _is_not_run(row):
-        return "not run"
-    if row.criterion.not_provable and (row.is_only_information or not row.results):
+    ran = any(result.state != NOT_RUN for result in row.results)
+    if row.criterion.not_provable and (row.is_only_information or not ran):
         return f"{capitalise(row.criterion.title)}: not provable here"
+    if not ran:
+        return NOT_RUN
     whole = fmt.plain(row.claim)
     return whole if row.verdict.accepted and len(whole) <= room else fmt.plain(row.sentence)
 
@@ -135,12 +137,10 @@ def _limit_cell(row: ReportRow, fmt: TextFormatter) -> str:
 
 def _problem_lines(row: ReportRow, fmt: TextFormatter, id_width: int) -> list[str]:
     """Write the lines of a row below the table: its problems if it is not PASS, and its label."""
-    if row.is_only_information or _is_not_run(row):
-        problems = []
-    elif not row.results:
-        problems = [row.problem] if row.criterion.required else []
-    else:
-        worst_first = sorted(row.results, key=lambda result: -result.verdict.rank)
+    problems = []
+    if not row.is_only_information:
+        ran = [result for result in row.results if result.state != NOT_RUN]
+        worst_first = sorted(ran, key=lambda result: -result.verdict.rank)
         not_passed = [result for result in worst_first if result.verdict is not Verdict.PASS]
         problems = [line for result in not_passed for line in result.problems()]
     more = len(problems) - MAX_PROBLEMS
@@ -150,22 +150,19 @@ def _problem_lines(row: ReportRow, fmt: TextFormatter, id_width: int) -> list[st
     return [line for text in texts for line in fmt.wrap(text, first)]
 
 
-def _is_not_run(row: ReportRow) -> bool:
-    """Return whether no probe of the row ran."""
-    return bool(row.results) and all(result.state == NOT_RUN for result in row.results)
-
-
-def _not_run_lines(rows: list[ReportRow], fmt: TextFormatter) -> list[str]:
-    """Name the required criteria without any probe that ran, once for each reason."""
-    reasons: dict[str, list[str]] = {}
-    for row in rows:
-        if _is_not_run(row) and row.criterion.required:
-            reasons.setdefault(row.results[0].error, []).append(fmt.plain(row.criterion.id))
-    return [
-        line
-        for reason, ids in reasons.items()
-        for line in fmt.wrap(f"not run: {', '.join(ids)}: {reason}", "  ")
-    ]
+def _not_run_lines(summary: AcceptanceSummary, fmt: TextFormatter) -> list[str]:
+    """Write once which criteria, or how many of their probes, did not run."""
+    missing = []
+    for row in summary.worst_first:
+        id = fmt.plain(row.criterion.id)[:24]
+        count = sum(result.state == NOT_RUN for result in row.results)
+        if count < len(row.results):
+            missing += [f"{count} of {len(row.results)} probes of {id}"] * bool(count)
+        elif row.criterion.required or count:
+            missing.append(id)
+    selected = re.search(r"(?<=\s)-k[ =]?('[^']*'|\S+)", summary.record.command)
+    reason = f" ({redact_text(selected[0])})" if selected else ""
+    return fmt.wrap(f"{', '.join(missing)}{reason}", "  not run: ") if missing else []
 
 
 def _finding_lines(finding: Finding, fmt: TextFormatter) -> list[str]:

@@ -7,11 +7,12 @@ import platform
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from probes.acceptance.contract import ClusterTerms, Contract, ContractError, load
+from probes.acceptance.contract import ClusterTerms, Contract
 from probes.acceptance.derived_limits import derive_contract
 from probes.acceptance.measure import Recorder
 from probes.acceptance.owed import TIERS, has_ip_fabric, owed_event, partial_reason
@@ -32,56 +33,49 @@ def _new_folder(name: str) -> Path:
     return next(path for path in (Path("runs") / one for one in names) if not path.exists())
 
 
+@dataclass(frozen=True)
+class RunSettings:
+    """What was asked of a run, read and checked before the cluster is contacted."""
+
+    spec: str  # as --cluster
+    contract_arg: str = ""  # name or file; "" where limits are derived
+    agreed: Contract | None = None
+    tier: str = TIERS[0]
+    run_dir: str | None = None
+    nodes: int | None = None
+    only: Sequence[str] = ()
+    nonce: str = ""
+    wait_for_nodes_s: int = 0
+
+
 class RunSession:
     """Shared state of all probes of one run."""
 
-    def __init__(
-        self,
-        spec: str,
-        contract: str | None,
-        tier: str | None,
-        run_dir: str | None,
-        nodes: int | None,
-        only: Sequence[str] = (),
-        nonce: str = "",
-        wait_for_nodes_s: int = 0,
-    ) -> None:
-        self.spec, self.only, self.nonce = spec, list(only), nonce
-        if contract is None and Path(DEFAULT_CONTRACT).is_file():
-            contract = DEFAULT_CONTRACT
-        # Read before connecting: a typo must not cost a cluster start.
-        agreed = load(contract) if contract else None
-        self.tier = tier or (agreed.tier if agreed else TIERS[0])
-        if agreed and nodes and agreed.cluster.nodes not in (None, nodes):
-            raise ContractError(
-                f"{nodes} nodes were requested (--nodes or SEATRIAL_NODES), but contract "
-                f"{agreed.name} orders {agreed.cluster.nodes}: drop one of the two"
-            )
-        awaited = nodes or (agreed.cluster.nodes if agreed else None)
-        if wait_for_nodes_s and not awaited:
-            raise ContractError(
-                "--wait-for-nodes expects a number of nodes, found none: add --nodes, or `nodes` "
-                "to the contract"
-            )
+    def __init__(self, settings: RunSettings) -> None:
+        self.spec, self.only, self.nonce = settings.spec, list(settings.only), settings.nonce
+        self.tier, self.contract_arg = settings.tier, settings.contract_arg
+        self.settings, agreed, run_dir = settings, settings.agreed, settings.run_dir
+        awaited = settings.nodes or (agreed.cluster.nodes if agreed else None)
         prepare_run_folder(Path(run_dir)) if run_dir else prepare_parent(Path("runs"))
-        self.contract_arg = contract or ""
         self.cluster: Cluster | None = None
         self.initial_nodes: dict[str, str] = {}
         self.join_error = ""
         try:
-            self.cluster = connect(spec)
+            self.cluster = connect(self.spec)
         except VersionMismatch as error:
             self.join_error = str(error)
         if self.cluster and agreed and agreed.rehearsal:
             self.cluster.emulated = True
         self.waited_s = 0.0
-        if self.cluster and awaited and wait_for_nodes_s:
+        if self.cluster and awaited and settings.wait_for_nodes_s:
             gpus = agreed.cluster.gpus_per_node if agreed else None
-            self.waited_s = wait_for_nodes(self.cluster, awaited, gpus or 0, wait_for_nodes_s)
+            self.waited_s = wait_for_nodes(
+                self.cluster, awaited, gpus or 0, settings.wait_for_nodes_s
+            )
         self.contract: Contract = agreed or derive_contract(self.cluster)
         # local:4 is an order of four nodes.
         embedded = self.cluster.embedded_nodes if self.cluster else None
-        self.ordered = nodes or self.contract.cluster.nodes or embedded
+        self.ordered = settings.nodes or self.contract.cluster.nodes or embedded
         self.store = Store(Path(run_dir) if run_dir else _new_folder(run_folder_name(self.name)))
         self.described = self._describe_cluster()
         self._write_start()
@@ -203,7 +197,9 @@ class RunSession:
         """Begin the record of one probe, whose reproduce command runs pytest on its node id."""
         contract = f" --contract {shlex.quote(self.contract_arg)}" if self.contract_arg else ""
         tier = f" --tier {self.tier}"  # another tier has other probes, and other parts of this one
-        reproduce = f"pytest {shlex.quote(node_id)} --cluster {self.spec}{tier}{contract}"
+        nodes = f" --nodes {self.settings.nodes}" if self.settings.nodes else ""
+        where = f"--cluster {shlex.quote(self.spec)}"
+        reproduce = f"pytest {shlex.quote(node_id)} {where}{tier}{contract}{nodes}"
         self._current = Recorder(self.store, self.contract, probe, criterion, claim, reproduce, say)
         return self._current
 

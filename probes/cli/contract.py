@@ -14,12 +14,15 @@ if TYPE_CHECKING:
     from probes.acceptance.criteria.criterion import Measure
 
 
-@click.group()
+@click.group(short_help="Check, list and draft contracts.")
 def contract() -> None:
     """Contracts: the criteria and limits agreed before a run."""
 
 
-@contract.command()
+@contract.command(
+    short_help="Check a contract, and show its limits.",
+    epilog="Example: seatrial contract check mine.toml",
+)
 @click.argument("file")
 def check(file: str) -> None:
     """Check that FILE (or a shipped contract's name) is a contract, and show what it asks for."""
@@ -51,16 +54,23 @@ def _without_limit(measure: Measure, is_judged: bool) -> str:
     return f"from the run: {measure.from_run}" if measure.from_run else "none: unproven"
 
 
-@contract.command("list")
+@contract.command(
+    "list",
+    short_help="List the contracts of seatrial.",
+    epilog="Example: seatrial contract list",
+)
 def list_() -> None:
-    """The contracts that come with seatrial."""
+    """List the contracts that come with seatrial."""
     from probes.acceptance.contract import load, shipped_contracts
 
     for name in shipped_contracts():
         click.echo(f"{name:14} {load(name).title}")
 
 
-@contract.command()
+@contract.command(
+    short_help="Draft a contract from a run.",
+    epilog="Example: seatrial contract new --from runs/first mine.toml",
+)
 @click.option("--from", "run", type=PATH_TYPE, required=True, help="The run folder to draft from.")
 @click.argument("file", type=PATH_TYPE, default="seatrial.toml")
 def new(run: Path, file: Path) -> None:

@@ -24,11 +24,18 @@ MEANS = {
 }
 
 
-@click.command()
+@click.command(
+    short_help="Explain a finding, and what to do.",
+    epilog="""\b
+    Examples:
+      seatrial explain FAB-TCP
+      seatrial explain FAB-TCP --run runs/first
+      seatrial explain""",
+)
 @click.argument("code", required=False)
 @click.option("--run", "run_folder", type=PATH_TYPE, metavar="RUN", help="Fill in names of RUN.")
 def explain(code: str | None, run_folder: Path | None) -> None:
-    """What a finding's CODE means and what to do; without CODE, all of them.
+    """Explain what a finding's CODE means and what to do; without CODE, list all of them.
 
     With --run, the commands have the names of that run's findings of this CODE.
     """

@@ -22,7 +22,10 @@ WIDTH = click.option("--width", default=0, help="Columns (default: the terminal'
 LEAST_WIDTH = 80  # columns: two runs and their change do not fit less
 
 
-@click.command()
+@click.command(
+    short_help="Show what changed between runs.",
+    epilog="Example: seatrial compare runs/first runs/second",
+)
 @click.argument("runs", nargs=-1, required=True, type=PATH_TYPE, metavar="FIRST RUN...")
 @WIDTH
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV, a row per measure.")
@@ -58,7 +61,10 @@ def compare(runs: tuple[Path, ...], width: int, as_csv: bool, as_json: bool) -> 
     sys.exit(1 if (comparison.kinds == NEW_FAILURES).any() else 0)
 
 
-@click.command()
+@click.command(
+    short_help="List runs, and how measures change.",
+    epilog="Example: seatrial history runs",
+)
 @click.argument("folder", type=PATH_TYPE)
 @WIDTH
 @click.option("--csv", "table", type=click.Choice(["runs", "trends"]), help="Print CSV instead.")

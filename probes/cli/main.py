@@ -9,10 +9,13 @@ from pathlib import Path
 
 import click
 
+from probes.cli.again import again
+from probes.cli.completion import completion
 from probes.cli.contract import contract
 from probes.cli.errors import PATH_TYPE, CommandGroup, UsageError
 from probes.cli.explain import explain
 from probes.cli.history import compare, history
+from probes.cli.plan import plan
 from probes.cli.reach import reach
 from probes.cli.report import rejudge, report, show
 from probes.cli.run import run
@@ -30,14 +33,14 @@ def main() -> None:
 
 
 COMMANDS = (
-    *(compare, contract, explain, history, reach, rejudge, report, run, scaling, show, sign),
-    verify,
+    *(again, compare, completion, contract, explain, history, plan, reach, rejudge, report, run),
+    *(scaling, show, sign, verify),
 )
 for command in COMMANDS:
     main.add_command(command)
 
 
-@main.command()
+@main.command(short_help="Print the schema of record.json.", epilog="Example: seatrial schema")
 def schema() -> None:
     """Print the JSON schema of record.json."""
     from reports.formats.record_schema import read_schema
@@ -45,7 +48,14 @@ def schema() -> None:
     click.echo(read_schema(), nl=False)
 
 
-@main.command("nccl-log")
+@main.command(
+    "nccl-log",
+    short_help="Show which network NCCL used, from its log.",
+    epilog="""\b
+    Examples:
+      seatrial nccl-log /logs/nccl.*.log
+      seatrial nccl-log --json job.out""",
+)
 @click.argument("files", nargs=-1, required=True, type=PATH_TYPE)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, schema 1.")
 def nccl_log(files: tuple[Path, ...], as_json: bool) -> None:
@@ -71,7 +81,10 @@ def nccl_log(files: tuple[Path, ...], as_json: bool) -> None:
     sys.exit(result.exit_code)
 
 
-@main.command()
+@main.command(
+    short_help="Write an FSDP training job into a folder.",
+    epilog="Example: seatrial example myjob",
+)
 @click.argument("folder", type=PATH_TYPE)
 def example(folder: Path) -> None:
     """Write an ordinary FSDP training job into FOLDER, ready for `ray job submit`."""

@@ -11,7 +11,13 @@ from reports.sanitize import one_line
 CLOSED_WORDS = ("refused", "timed out", "DEADLINE_EXCEEDED", "UNAVAILABLE", "unreachable")
 
 
-@click.command()
+@click.command(
+    short_help="Try Ray's ports from another machine.",
+    epilog="""\b
+    Examples:
+      seatrial reach 10.20.0.1
+      seatrial reach head.example --dashboard 8266""",
+)
 @click.argument("host")
 @click.option("--dashboard", default=8265, show_default=True, help="Port of the dashboard.")
 @click.option("--client", default=10001, show_default=True, help="Port of the Ray client.")

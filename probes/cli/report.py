@@ -20,7 +20,14 @@ if TYPE_CHECKING:
 MAX_WIDTH = 100  # columns: longer lines are hard to read
 
 
-@click.command()
+@click.command(
+    short_help="Verify a run, and show its result.",
+    epilog="""\b
+    Examples:
+      seatrial report runs/2026-11-20T221703Z-node0
+      seatrial report runs/second --baseline runs/first
+      seatrial report runs/first --share""",
+)
 @click.argument("run_folder", type=PATH_TYPE)
 @click.option("--baseline", type=PATH_TYPE, help="A run to compare with.")
 @click.option("--share", is_flag=True, help="Write RUN_FOLDER-shared: aliases for all names.")
@@ -50,7 +57,10 @@ def report(run_folder: Path, baseline: Path | None, share: bool) -> None:
     sys.exit(EXIT_USAGE if before and before.integrity.problems else summary.exit_code)
 
 
-@click.command()
+@click.command(
+    short_help="Print a run's table; writes nothing.",
+    epilog="Example: seatrial show tests/recordings/runs/tcp-fallback",
+)
 @click.argument("run_folder", type=PATH_TYPE)
 @click.option("--width", default=0, help="Columns (default: the terminal's, at most 100).")
 @click.option("--ascii", "plain", is_flag=True, help="No glyphs, no colour.")
@@ -64,9 +74,12 @@ def show(run_folder: Path, width: int, plain: bool) -> None:
     sys.exit(summary.exit_code)
 
 
-@click.command()
+@click.command(
+    short_help="Judge a run by another contract.",
+    epilog="Example: seatrial rejudge runs/first --contract mine.toml",
+)
 @click.argument("run_folder", type=PATH_TYPE)
-@click.option("--contract", required=True, metavar="NAME|FILE")
+@click.option("--contract", required=True, metavar="NAME|FILE", help="The other contract.")
 def rejudge(run_folder: Path, contract: str) -> None:
     """Judge the measurements of RUN_FOLDER by another contract, into a new folder."""
     from probes.acceptance.contract import load
@@ -132,6 +145,14 @@ def _table(summary: AcceptanceSummary, width: int = 0, plain: bool = False) -> s
     from reports.text import acceptance_table
 
     columns = width or min(MAX_WIDTH, shutil.get_terminal_size().columns)
-    color = sys.stdout.isatty() and "NO_COLOR" not in os.environ and not plain
-    unicode = "utf" in (sys.stdout.encoding or "").lower()
-    return acceptance_table(summary, columns, color, unicode and not plain)
+    return acceptance_table(summary, columns, _color() and not plain, _unicode() and not plain)
+
+
+def _color() -> bool:
+    """Return whether the terminal shows colours, and its user wants them."""
+    wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return sys.stdout.isatty() and wanted
+
+
+def _unicode() -> bool:
+    return "utf" in (sys.stdout.encoding or "").lower()

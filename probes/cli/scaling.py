@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from probes.cli.errors import PATH_TYPE, UsageError, refuse_unusable
-from probes.cli.run import run as suite
+from probes.cli.run import TO_PYTEST, RunCommand, run_options, run_suite
 from reports.numbers import percent
 from reports.sanitize import one_line
 
@@ -18,28 +19,38 @@ if TYPE_CHECKING:
     from reports.record import ProbeResult
     from scaling.loss.ladder_result import Ladder
 
+LADDER_OPTIONS = (
+    *("cluster", "contract", "tier", "nodes", "wait_for_nodes", "run_dir", "baseline", "nonce"),
+)
 MAX_NODES = 10**6  # that a user may ask for
 LADDER_PREFIX = "ladder"  # a number follows in the file name where a probe ran twice
 
 
-@click.group()
+@click.group(short_help="Run, explain and predict scaling.")
 def scaling() -> None:
     """Scaling from one node to many: run the ladder, explain it, predict beyond it."""
 
 
-@scaling.command(context_settings={"ignore_unknown_options": True})
-@click.option("--cluster", default="auto", show_default=True, metavar="WHERE")
-@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+@scaling.command(
+    cls=RunCommand,
+    short_help="Run the ladder of SCALING alone.",
+    options_metavar="[OPTIONS] [-- PYTEST_OPTIONS]",
+    epilog="Example: seatrial scaling run --contract mine.toml --tier standard",
+)
+@run_options(*LADDER_OPTIONS, cluster="auto")
 @click.pass_context
-def run(context: click.Context, cluster: str, options: tuple[str, ...]) -> None:
-    """Run the ladder alone; OPTIONS go to pytest (--contract, --tier, --run-dir ...).
+def run(context: click.Context, /, **values: str | None) -> None:
+    """Run the ladder alone; what stands after -- goes to pytest.
 
     One criterion accepts no cluster: where scaling passes, this exits 20 for those not looked at.
     """
-    context.invoke(suite, cluster=cluster, options=("-k", "test_scaling", *options))
+    sys.exit(run_suite({**values, "only": "SCALING"}, context.meta[TO_PYTEST]))
 
 
-@scaling.command()
+@scaling.command(
+    short_help="Explain what each rung of a run lost.",
+    epilog="Example: seatrial scaling report runs/first --limit 0.9",
+)
 @click.argument("run_folder", type=PATH_TYPE)
 @click.option(
     "--limit",
@@ -47,7 +58,7 @@ def run(context: click.Context, cluster: str, options: tuple[str, ...]) -> None:
     help="The efficiency to name causes by, instead of the run's own limit.",
 )
 def report(run_folder: Path, limit: float | None) -> None:
-    """What each rung of RUN_FOLDER's ladder lost, to what, and what made it wrong."""
+    """Explain what each rung of RUN_FOLDER's ladder lost, to what, and what made it wrong."""
     from probes.scaling.judge import INVALID_CODES, find_invalid_rung, find_stragglers_beyond
     from probes.scaling.plan import node_count_text
     from reports.measurement import Limit
@@ -95,7 +106,13 @@ def _print_rungs(ladder: Ladder, agreed: Limit | None) -> None:
             click.echo(f"  {cause.code} {one_line(f'{cause.where}: {cause.statement}')}")
 
 
-@scaling.command()
+@scaling.command(
+    short_help="Predict what more nodes would do.",
+    epilog="""\b
+    Examples:
+      seatrial scaling predict runs/first
+      seatrial scaling predict runs/first --nodes 64""",
+)
 @click.argument("run_folder", type=PATH_TYPE)
 @click.option(
     "--nodes",
@@ -105,7 +122,7 @@ def _print_rungs(ladder: Ladder, agreed: Limit | None) -> None:
     show_default=True,
 )
 def predict(run_folder: Path, nodes: tuple[int, ...]) -> None:
-    """What more NODES would do, from RUN_FOLDER's ladder: a prediction, never a measurement."""
+    """Predict what more nodes would do, from RUN_FOLDER's ladder: it measures nothing."""
     ladder = ladder_from_run(run_folder)
     try:
         forecast = ladder.forecast(sorted({*nodes}))

@@ -15,7 +15,12 @@ LABEL_WIDTH = 12  # columns: the longest label, "  condition", and a blank
 INTERRUPTED = 2  # exit code; click's own is 1, which here means that a criterion failed
 
 
-@click.command()
+@click.command(
+    short_help="Sign a run folder with an ssh key.",
+    epilog="""\b
+    Examples:
+      seatrial sign runs/first --as customer --key mykey --decision accepted""",
+)
 @click.argument("run", type=PATH_TYPE)
 @click.option("--as", "party", type=click.Choice(PARTIES), required=True, help="Who signs.")
 @click.option(
@@ -60,7 +65,10 @@ def sign(
     _say(f"signed with {fingerprint}: {run / 'signatures' / party}.txt and .txt.sig")
 
 
-@click.command()
+@click.command(
+    short_help="Check that a signed run is unchanged.",
+    epilog="Example: seatrial verify runs/first --signers allowed_signers",
+)
 @click.argument("run", type=PATH_TYPE)
 @click.option(
     "--signers",

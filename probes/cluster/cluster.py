@@ -6,14 +6,17 @@ cluster raises ClusterUnreachable with a hint.
 
 from __future__ import annotations
 
-import os
-import re
-import socket
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from probes.cluster.access.address import (
+    ClusterUnreachable,
+    check_spec,
+    count_raylets,
+    find_address,
+)
 from probes.cluster.access.auth_mode import TokenProblem, follow_auth_mode
 from probes.cluster.cleanup import CleanupProcess
 from probes.cluster.dashboard import find_dashboard, own_dashboard
@@ -25,14 +28,9 @@ from reference_trainer.launch.gang import Gang
 
 # Ray's runtime environment copies them to the workers.
 PACKAGES = ("reports", "reference_trainer", "scaling", "probes")
-CONNECT_SECONDS = 5  # bounds one TCP handshake with a host that drops packets
 TASK_SECONDS = 90  # bounds a silent node; the first task there waits for our packages and a worker
 SPARE_PREFIX = "seatrial_berth_"  # prefix of the resource that only a spare raylet has
 ROOT = Path(__file__).resolve().parents[2]  # holds the packages, in a checkout as in an install
-
-
-class ClusterUnreachable(RuntimeError):
-    """Raised when no cluster can be joined.  The message is one sentence and a hint."""
 
 
 class VersionMismatch(RuntimeError):
@@ -41,52 +39,15 @@ class VersionMismatch(RuntimeError):
 
 def connect(spec: str) -> Cluster:
     """Join the cluster that `spec` names.  Raises ClusterUnreachable or VersionMismatch."""
-    if spec == "auto" and os.environ.get("RAY_ADDRESS", "").startswith("ray://"):
-        spec = os.environ["RAY_ADDRESS"]
-    if spec == "auto":
-        return Cluster(_running_address(), "ray")
-    if match := re.fullmatch(r"local(?::(\d+))?", spec):
-        nodes = int(match[1] or 2)
-        if not 1 <= nodes <= 32:
-            raise ClusterUnreachable(f"--cluster local:N takes 1 to 32 raylets, found {nodes}")
+    check_spec(spec)
+    if raylets := count_raylets(spec):
         try:
-            local = LocalCluster(nodes)
+            local = LocalCluster(raylets)
         except RuntimeError as error:
             raise ClusterUnreachable(str(error)) from None
         return Cluster(local.info["address"], "local", local)
-    if match := re.fullmatch(r"ray://([^:/]+):(\d+)", spec):
-        _try_port(match[1], int(match[2]), spec)
-        return Cluster(spec, "client")
-    raise ClusterUnreachable(f"--cluster takes auto, local[:N] or ray://host:port, found {spec!r}")
-
-
-def _running_address() -> str:
-    """Find the address of the Ray cluster that this machine is a node of.
-
-    Raises ClusterUnreachable when there is none, or it does not answer.
-    """
-    from ray._private import services
-
-    hint = (
-        "run this on a node of the cluster, set RAY_ADDRESS, name it with --cluster "
-        "ray://host:10001, or rehearse with --cluster local:4"
-    )
-    try:
-        address = services.canonicalize_bootstrap_address("auto", None)
-    except ConnectionError:
-        address = None
-    if not address:
-        raise ClusterUnreachable(f"--cluster auto found no running Ray cluster: {hint}")
-    host, _, port = str(address).rpartition(":")
-    _try_port(host, int(port), f"the Ray cluster at {address}", hint)
-    return str(address)
-
-
-def _try_port(host: str, port: int, name: str, hint: str = "is it up, and its port open?") -> None:
-    try:
-        socket.create_connection((host.strip("[]"), port), timeout=CONNECT_SECONDS).close()
-    except OSError as error:
-        raise ClusterUnreachable(f"{name} does not answer ({error}): {hint}") from None
+    address = find_address(spec)
+    return Cluster(address, "client" if address.startswith("ray://") else "ray")
 
 
 class Cluster:

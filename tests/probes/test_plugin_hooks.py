@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -84,26 +85,17 @@ def test_a_probe_of_a_module_that_is_not_installed_is_skipped_by_name() -> None:
         plugin._require_software(item, "GANG")
 
 
-def test_progress_in_a_log_has_a_line_of_its_own() -> None:
-    written: list[str] = []
-    terminal = SimpleNamespace(
-        isatty=False, write=written.append, write_line=lambda text: written.append(f"{text}\n")
-    )
-    capture = SimpleNamespace(global_and_fixture_disabled=contextlib.nullcontext)
-    say = plugin._line_printer(config_of({"terminalreporter": terminal, "capturemanager": capture}))
-    say("joined 4 nodes")
-    say("joined 8 nodes")
-    assert "".join(written).split("\n") == ["", "    joined 4 nodes", "    joined 8 nodes"]
-
-
-def test_progress_on_a_terminal_overwrites_the_line_before_and_never_wraps() -> None:
-    written: list[tuple[str, bool]] = []
-    terminal = SimpleNamespace(
-        isatty=True,
-        rewrite=lambda text, erase: written.append((text, erase)),
-        _tw=SimpleNamespace(fullwidth=10),
-    )
-    capture = SimpleNamespace(global_and_fixture_disabled=contextlib.nullcontext)
-    say = plugin._line_printer(config_of({"terminalreporter": terminal, "capturemanager": capture}))
-    say("joined 14 nodes")
-    assert written == [("joined 14", True)]
+@pytest.mark.parametrize(
+    ("start", "id"),
+    [
+        ("/work", "probes/gang/test_gang.py::test_it[a-b]"),
+        ("/work/probes", "gang/test_gang.py::test_it[a-b]"),
+        ("/home/user", "/work/probes/gang/test_gang.py::test_it[a-b]"),
+    ],
+)
+def test_the_id_of_a_probe_can_be_pasted_where_the_run_was_started(start: str, id: str) -> None:
+    """pytest's own is relative to its rootdir."""
+    config = SimpleNamespace(invocation_params=SimpleNamespace(dir=Path(start)))
+    path = Path("/work/probes/gang/test_gang.py")
+    item: Any = SimpleNamespace(config=config, path=path, nodeid="gang/test_gang.py::test_it[a-b]")
+    assert plugin._pastable_id(item) == id

@@ -30,9 +30,10 @@ DIRECTIONS: dict[str, dict[str, set[str]]] = {
         "option_twins": set(),
         "least_versions": set(),
         "probe_report": set(),
+        "terminal": {"acceptance", "cluster", "probe_report"},
         "plugin": JUDGING
-        | {"rejudge", "option_twins", "probe_report", "tracebacks", "least_versions"},
-        "cli": {"scaling", "rejudge", "acceptance", "nccl", "findings", "cluster"},
+        | {"rejudge", "option_twins", "probe_report", "terminal", "tracebacks", "least_versions"},
+        "cli": {"scaling", "rejudge", "acceptance", "nccl", "findings", "cluster", "terminal"},
     },
     "scaling": {
         "bounds": set(),

@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from probes.cli.main import main
 from tests.support.paths import RECORDINGS
+from tests.support.pseudo_terminal import run_on_terminal
 
 
 def seatrial(*arguments: object) -> Result:
@@ -78,3 +79,23 @@ def test_a_killed_run_gets_its_renderings(tmp_path: Path) -> None:
 def test_sums_are_checked_by_hand_as_well(run: Path) -> None:
     check = ["sha256sum", "--check", "--quiet", "SHA256SUMS"]
     assert subprocess.run(check, cwd=run, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("variables", "coloured"),
+    [
+        ({"TERM": "xterm"}, True),
+        ({"TERM": "xterm", "NO_COLOR": ""}, True),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, False),
+        ({"TERM": "dumb"}, False),
+    ],
+    ids=["colours", "empty", "NO_COLOR", "dumb"],
+)
+def test_colours_are_for_terminals_that_want_them(
+    variables: dict[str, str], coloured: bool
+) -> None:
+    text = run_on_terminal(
+        "probes.cli.main", "show", "tcp-fallback", folder=RECORDINGS, **variables
+    )
+    assert "FAIL" in text
+    assert ("\x1b" in text) is coloured

@@ -80,6 +80,7 @@ def test_a_run_says_that_it_waited(
 ) -> None:
     """The session counts nodes only once they have been waited for."""
     from probes.acceptance import session
+    from probes.acceptance.contract import load
 
     seen = []
     cluster = SimpleNamespace(emulated=False, close=lambda: None)
@@ -95,5 +96,7 @@ def test_a_run_says_that_it_waited(
 
     monkeypatch.setattr(session, "wait_for_nodes", wait)
     with pytest.raises(Waited):
-        session.RunSession("auto", "h100-ndr400", None, None, 8, wait_for_nodes_s=60)
+        session.RunSession(
+            session.RunSettings("auto", agreed=load("h100-ndr400"), nodes=8, wait_for_nodes_s=60)
+        )
     assert seen == [(cluster, 8, 8, 60)]

@@ -1,0 +1,1 @@
+"""Options of a run, which probes it selects, and what pytest prints while it runs."""

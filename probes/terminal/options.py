@@ -1,0 +1,54 @@
+"""Options of a run: one table, which the pytest plugin and `seatrial run` declare.
+
+Imports nothing: every run of pytest loads this module.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class RunOption:
+    """Option of a run; its environment twin is SEATRIAL_<NAME>."""
+
+    name: str
+    metavar: str
+    help: str
+
+    @property
+    def key(self) -> str:
+        """Name as an attribute: run_dir for --run-dir."""
+        return self.name.strip("-").replace("-", "_")
+
+    @property
+    def variable(self) -> str:
+        """Name of its environment twin."""
+        return f"SEATRIAL_{self.key.upper()}"
+
+
+OPTIONS = (
+    RunOption(
+        "--cluster",
+        "WHERE",
+        "where to run: auto (the Ray cluster of this machine), local[:N], ray://host:port",
+    ),
+    RunOption(
+        "--contract",
+        "NAME|FILE",
+        "the agreed criteria and limits (default: seatrial.toml of this folder); with none, limits "
+        "are derived and nothing is accepted",
+    ),
+    RunOption("--tier", "TIER", "how long to test: quick, standard or soak (default: as agreed)"),
+    RunOption("--only", "CRITERION", "run one criterion, or several with commas: a PARTIAL run"),
+    RunOption("--nodes", "N", "how many nodes were ordered, when the contract does not say"),
+    RunOption(
+        "--wait-for-nodes",
+        "SECONDS",
+        "how long to wait for nodes that are ordered and have not joined yet (default: 0)",
+    ),
+    RunOption("--run-dir", "DIR", "where to write this run (default: runs/<utc>-<cluster>)"),
+    RunOption("--baseline", "RUN", "run folder to compare with in the report"),
+    RunOption("--nonce", "TEXT", "a text of the customer's, kept in the first event of the run"),
+)
+BY_KEY = {option.key: option for option in OPTIONS}

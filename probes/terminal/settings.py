@@ -1,0 +1,109 @@
+"""Reads and checks the options of a run, before anything is collected or contacted."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from probes.acceptance.contract import Contract, ContractError, load
+from probes.acceptance.criteria import CRITERIA
+from probes.acceptance.owed import TIERS
+from probes.acceptance.session import DEFAULT_CONTRACT, RunSettings
+from probes.cluster.access.address import check_spec
+
+MAX_WAIT_S = 24 * 3600  # s, of --wait-for-nodes: a later node counts as not delivered
+
+
+class OptionError(ValueError):
+    """Raised for a value that an option does not take.  One sentence: expected, found."""
+
+
+def read_settings(values: Mapping[str, str | None]) -> RunSettings:
+    """Check the values of the options, by key, and load the contract.
+
+    Raises OptionError, ContractError, or ClusterUnreachable for a --cluster that is none.
+    """
+    check_spec(values["cluster"] or "")
+    name = values["contract"]
+    if name is None and Path(DEFAULT_CONTRACT).is_file():
+        name = DEFAULT_CONTRACT
+    tier, nodes = read_tier(values["tier"]), _read_nodes(values["nodes"])
+    only, wait_s = read_only(values["only"]), _read_wait(values["wait_for_nodes"])
+    agreed = load(name) if name else None
+    _check_nodes(agreed, nodes, wait_s)
+    return RunSettings(
+        spec=values["cluster"] or "",
+        contract_arg=name or "",
+        agreed=agreed,
+        tier=tier or (agreed.tier if agreed else TIERS[0]),
+        run_dir=values["run_dir"],
+        nodes=nodes,
+        only=only,
+        nonce=values["nonce"] or "",
+        wait_for_nodes_s=wait_s,
+    )
+
+
+def _check_nodes(agreed: Contract | None, nodes: int | None, wait_s: int) -> None:
+    """Check that options and contract order one number of nodes, and that waiting has one."""
+    if agreed and nodes and agreed.cluster.nodes not in (None, nodes):
+        raise ContractError(
+            f"{nodes} nodes were requested (--nodes or SEATRIAL_NODES), but contract "
+            f"{agreed.name} orders {agreed.cluster.nodes}: drop one of the two"
+        )
+    if wait_s and not (nodes or (agreed and agreed.cluster.nodes)):
+        raise ContractError(
+            "--wait-for-nodes expects a number of nodes, found none: add --nodes, or `nodes` "
+            "to the contract"
+        )
+
+
+def read_tier(tier: str | None) -> str | None:
+    """Check the tier; None where it is not given."""
+    if tier not in (None, *TIERS):
+        raise OptionError(f"--tier is {tier!r}, expected {_choices(tier, TIERS)}")
+    return tier
+
+
+def read_only(text: str | None) -> list[str]:
+    """Return the criteria of --only, in table order."""
+    asked = {word.strip().upper() for word in (text or "").split(",")} - {""}
+    if unknown := sorted(asked - CRITERIA.keys()):
+        raise OptionError(
+            f"--only is {', '.join(unknown)}, expected some of {_choices(unknown[0], CRITERIA)}"
+        )
+    return [id for id in CRITERIA if id in asked]
+
+
+def _choices(found: str, expected: Iterable[str]) -> str:
+    """List what is expected, and what was probably meant."""
+    names = list(expected)
+    close = difflib.get_close_matches(found, names, 1)
+    return ", ".join(names) + (f"; did you mean {close[0]}?" if close else "")
+
+
+def _read_nodes(text: str | None) -> int | None:
+    """Read a node count; None where it is not given.
+
+    Anything but a number from 1 is refused: ignored, it would order nothing.
+    """
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and int(text)):
+        raise OptionError(
+            f"--nodes (or SEATRIAL_NODES) is {text!r}, expected a whole number of nodes, as 8"
+        )
+    return int(text)
+
+
+def _read_wait(text: str | None) -> int:
+    """Read the seconds to wait for nodes, at most a day."""
+    if text is None:
+        return 0
+    if not (text.isascii() and text.isdecimal() and int(text) <= MAX_WAIT_S):
+        raise OptionError(
+            f"--wait-for-nodes (or SEATRIAL_WAIT_FOR_NODES) is {text!r}, "
+            f"expected whole seconds, at most {MAX_WAIT_S}"
+        )
+    return int(text)

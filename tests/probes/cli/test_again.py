@@ -1,0 +1,186 @@
+"""`seatrial again`: a part of a run, as the run was started."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from probes.acceptance.contract import load
+from probes.cli import again as module
+from probes.cli.errors import UsageError
+from probes.cli.main import main
+from reports.record import ContractFacts, ProbeResult, RunRecord
+from reports.run_folder.integrity import load as load_run
+from tests.support.signing import finished_run
+from tests.support.stand_in import CONTRACT, GOOD, STAND_IN
+
+pytest_plugins = ["pytester", "tests.support.stand_in_suite"]
+PARTIAL = "PARTIAL a part of a run can fail, and it accepts nothing\n"
+
+
+@dataclasses.dataclass
+class Started:
+    """Calls of run_suite, which are not run."""
+
+    calls: list[tuple[dict[str, Any], list[str]]] = dataclasses.field(default_factory=list)
+
+    def __call__(self, values: dict[str, Any], to_pytest: list[str]) -> int:
+        given = {key: value for key, value in values.items() if value is not None}
+        self.calls.append((given, to_pytest))
+        return 20
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Started:
+    found = Started()
+    monkeypatch.setattr(module, "run_suite", found)
+    return found
+
+
+def again(*words: str | Path) -> Result:
+    return CliRunner().invoke(main, ["again", *map(str, words)])
+
+
+def test_a_run_is_repeated_as_it_was_started(
+    suite: Any, pytester: pytest.Pytester, started: Started
+) -> None:
+    pytester.makeconftest(STAND_IN)  # what it owes is what `again` verifies here
+    suite("--tier", "quick", "--nodes", "2", broken=GOOD)
+    before = sorted(path.name for path in (pytester.path / "run").iterdir())
+    result = again("gang", "FABRIC", "--run", "run", "--run-dir", "next", "--", "--maxfail", "1")
+    assert result.exit_code == 20, result.output
+    where = "--cluster auto --tier quick --contract agreed.toml --nodes 2"
+    line = f"again seatrial run {where} --only FABRIC,GANG --run-dir next\n"
+    assert result.output == line + PARTIAL
+    ((values, to_pytest),) = started.calls
+    assert values == {
+        "cluster": "auto", "tier": "quick", "contract": "agreed.toml", "nodes": "2",
+        "only": "FABRIC,GANG", "run_dir": "next",
+    }  # fmt: skip
+    assert to_pytest == ["--maxfail", "1"]
+    assert sorted(path.name for path in (pytester.path / "run").iterdir()) == before
+
+    (pytester.path / "agreed.toml").write_text(CONTRACT + "# another line\n")
+    result = again("GANG", "--run", "run")
+    assert result.exit_code == 4
+    assert "error: contract agreed.toml changed since run run: expected" in result.output
+    (pytester.path / "agreed.toml").unlink()
+    result = again("GANG", "--run", "run")
+    assert (result.exit_code, len(result.output.splitlines())) == (4, 1)
+    assert "error: the contract of run run is not at hand: " in result.output
+    assert len(started.calls) == 1
+
+
+def test_the_again_line_of_a_finding_can_be_pasted(suite: Any, pytester: pytest.Pytester) -> None:
+    suite("--nodes", "2", broken=GOOD)
+    (line, *_) = {one.reproduce for one in load_run(pytester.path / "run").results}
+    program, *words = shlex.split(line)
+    assert (program, words[-2:]) == ("pytest", ["--nodes", "2"])
+    result = pytester.runpytest_subprocess(*words, "--collect-only", "-q")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["1 test collected*"])
+
+
+def record_of(reproduce: str, contract: str = "lab", **cluster: Any) -> RunRecord:
+    """A record of a run with one result, under a shipped contract, or under none."""
+    none = ContractFacts(name="derived", agreed=False, criteria=[])
+    agreed = load(contract).facts() if contract else none
+    result = ProbeResult(probe="p", criterion="GANG", claim="c", reproduce=reproduce)
+    return RunRecord(
+        id="run-1", started="2026-11-20T22:17:03Z", command="x", tier="quick", contract=agreed,
+        results=[result], cluster={"kind": "ray", **cluster},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        (
+            record_of("pytest x --cluster auto --tier soak --contract lab"),
+            {"cluster": "auto", "tier": "soak", "contract": "lab"},
+        ),
+        (
+            record_of("pytest x --cluster auto --tier quick --contract lab", terms={"nodes": 4}),
+            {"cluster": "auto", "tier": "quick", "contract": "lab", "nodes": "4"},
+        ),
+        (
+            record_of("pytest x --cluster local:4 --tier quick --contract lab", kind="local",
+                      terms={"nodes": 4}),
+            {"cluster": "local:4", "tier": "quick", "contract": "lab"},
+        ),
+        (
+            record_of("pytest 'a b[c]' --cluster ray://h:1 --tier quick", ""),
+            {"cluster": "ray://h:1", "tier": "quick"},
+        ),
+    ],
+    ids=["contract", "nodes of an older run", "embedded", "no contract"],
+)  # fmt: skip
+def test_what_a_record_says_of_its_start(
+    record: RunRecord, expected: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = module.read_options(record)
+    assert {key: value for key, value in found.items() if value is not None} == expected
+
+
+@pytest.mark.parametrize(
+    "reproduce",
+    [
+        "",
+        "again",
+        "rm -rf / --cluster auto",
+        "pytest x --cluster auto --run-dir /etc",
+        "pytest x -p evil --cluster auto",
+        "pytest x",
+        "pytest 'x --cluster auto",
+    ],
+)
+def test_a_record_that_says_something_else_is_refused(reproduce: str) -> None:
+    with pytest.raises(UsageError, match="run run-1 does not say how it was started"):
+        module.read_options(record_of(reproduce))
+
+
+def test_a_folder_with_a_contract_is_refused_where_the_run_had_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "seatrial.toml").write_text(CONTRACT)
+    with pytest.raises(UsageError, match=r"had no contract, and this folder has seatrial\.toml"):
+        module.read_options(record_of("pytest x --cluster auto --tier quick", ""))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["GAGN", "--run", "run"], "CRITERION is GAGN, expected some of FABRIC, SCALING"),
+        (["GANG"], "Missing option '--run'"),
+        (["--run", "run"], "Missing argument 'CRITERION...'"),
+        (["GANG", "--run", "no-such-run"], "no-such-run"),
+        (["GANG", "--run", "run", "--tier", "soak"], "No such option '--tier'"),
+        (["GANG", "--run", "run"], "does not say how it was started"),
+    ],
+)
+def test_what_is_refused(
+    words: list[str], says: str, tmp_path: Path, started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(finished_run(), tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    result = again(*words)
+    assert (result.exit_code, started.calls) == (4, [])
+    assert says in result.output
+    assert len(result.output.splitlines()) == 1
+
+
+def test_a_run_that_does_not_verify_is_not_repeated(tmp_path: Path, started: Started) -> None:
+    shutil.copytree(finished_run(), tmp_path / "run")
+    events = tmp_path / "run" / "events.jsonl"
+    events.write_text(events.read_text().replace("--contract lab", "--contract lib"))
+    result = again("GANG", "--run", tmp_path / "run")
+    assert (result.exit_code, started.calls) == (4, [])
+    assert "does not verify" in result.output

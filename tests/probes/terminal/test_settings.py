@@ -1,0 +1,66 @@
+"""Options of a run: what their values must be, and what is said of others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from probes.acceptance.contract import ContractError
+from probes.cluster.access.address import ClusterUnreachable
+from probes.terminal.options import BY_KEY
+from probes.terminal.settings import OptionError, read_settings
+
+NOTHING: dict[str, Any] = {**dict.fromkeys(BY_KEY), "cluster": "auto"}
+
+
+def test_what_is_not_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = read_settings(NOTHING)
+    assert (found.spec, found.contract_arg, found.agreed) == ("auto", "", None)
+    assert (found.tier, found.nodes, found.only, found.nonce) == ("quick", None, [], "")
+
+
+def test_what_is_given() -> None:
+    given = {"contract": "h100-ndr400", "nodes": "8", "only": "gang, FABRIC", "nonce": "a word",
+             "run_dir": "x", "wait_for_nodes": "60"}  # fmt: skip
+    found = read_settings({**NOTHING, **given})
+    assert found.agreed is not None
+    assert found.agreed.name == "h100-ndr400"
+    assert (found.tier, found.nodes) == ("standard", 8), "the contract names the tier"
+    assert (found.only, found.nonce, found.run_dir) == (["FABRIC", "GANG"], "a word", "x")
+    assert found.wait_for_nodes_s == 60
+    assert read_settings({**NOTHING, **given, "tier": "soak"}).tier == "soak"
+
+
+def test_the_contract_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "seatrial.toml").write_text("schema = 1\ntier = 'soak'\n[cluster]\nnodes = 8\n")
+    assert read_settings(NOTHING).tier == "soak"
+    with pytest.raises(ContractError, match=r"9 nodes were requested .* orders 8: drop one"):
+        read_settings({**NOTHING, "nodes": "9"})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "error", "says"),
+    [
+        ("tier", "standart", OptionError, "expected quick, standard, soak; did you mean standard?"),
+        ("tier", "all", OptionError, "--tier is 'all', expected quick, standard, soak"),
+        ("only", "GANG,FABRICS", OptionError, "--only is FABRICS, .*; did you mean FABRIC?"),
+        ("only", "XYZ", OptionError, "expected some of FABRIC, SCALING, GANG, LAUNCH, RESTART"),
+        ("nodes", "0", OptionError, "expected a whole number of nodes"),
+        ("wait_for_nodes", "1.5", OptionError, "expected whole seconds"),
+        ("wait_for_nodes", "60", ContractError, "add --nodes"),
+        ("contract", "h100-ndr40", ContractError, "did you mean 'h100-ndr400'"),
+        ("cluster", "lcoal", ClusterUnreachable, "did you mean local?"),
+    ],
+)
+def test_what_is_refused(
+    key: str, value: str, error: type[Exception], says: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error, match=says) as caught:
+        read_settings({**NOTHING, key: value})
+    assert "\n" not in str(caught.value)
+    assert ("did you mean" in str(caught.value)) is ("did you mean" in says)

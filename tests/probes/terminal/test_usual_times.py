@@ -1,0 +1,61 @@
+"""Usual times are those of docs/measurements.md, and are shown only of such runs."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from probes.acceptance.criteria import CRITERIA
+from probes.acceptance.owed import DUTIES, TIERS
+from probes.terminal.usual_times import CRITERION_S, RUN_S, estimate_run, usual_seconds
+from tests.support.paths import REPO
+
+QUICK = [duty.criterion for duty in DUTIES if duty.tier == "quick"]
+
+
+def test_the_times_are_those_of_the_page() -> None:
+    text = (REPO / "docs" / "measurements.md").read_text()
+    table = text.partition("| usual seconds |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| ([A-Za-z ]+) \| (\d+) \| (\d+) \|$", table, re.MULTILINE)
+    page = {name: tuple(map(int, seconds)) for name, *seconds in rows}
+    run = page.pop("complete run")
+    assert run == (RUN_S["quick"], RUN_S["standard"])
+    assert page == {
+        id: (CRITERION_S["quick"][id], CRITERION_S["standard"][id]) for id in CRITERION_S["quick"]
+    }
+    assert CRITERION_S.keys() == RUN_S.keys() < {*TIERS}
+
+
+def test_the_usual_time_of_a_part() -> None:
+    assert usual_seconds("quick", ["GANG", "FABRIC"]) == 42
+    assert usual_seconds("quick", [*CRITERIA]) == RUN_S["quick"]
+    assert usual_seconds("quick", ["HOSTS"]) is None, "not timed alone"
+    assert usual_seconds("soak", ["GANG"]) is None
+    assert usual_seconds("soak", [*CRITERIA]) is None
+
+
+def run_of(nodes: int = 4, rehearsal: str = "a lab", tier: str = "quick") -> Any:
+    cluster = SimpleNamespace(rehearsal=rehearsal, nodes=[None] * nodes)
+    return SimpleNamespace(cluster=cluster, tier=tier)
+
+
+@pytest.mark.parametrize(
+    ("run", "criteria", "seconds"),
+    [
+        (run_of(), QUICK, RUN_S["quick"]),
+        (run_of(), ["FABRIC"], 30),
+        (run_of(nodes=8), ["FABRIC"], None),
+        (run_of(rehearsal=""), ["FABRIC"], None),
+        (run_of(), ["GANG"], None),
+        (run_of(tier="standard"), QUICK, None),
+        (SimpleNamespace(cluster=None, tier="quick"), ["FABRIC"], None),
+    ],
+    ids=["complete", "one row", "larger", "GPUs", "one of three probes", "other tier", "unjoined"],
+)
+def test_a_run_like_no_other_has_no_estimate(
+    run: Any, criteria: list[str], seconds: int | None
+) -> None:
+    assert estimate_run(run, criteria) == seconds

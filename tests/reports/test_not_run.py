@@ -1,0 +1,76 @@
+"""The terminal names once what did not run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from reports.acceptance import summarize_acceptance
+from reports.record import ContractFacts, Criterion, OwedProbe, ProbeResult, RunRecord
+from reports.text import acceptance_table
+
+NAMES = ("FABRIC", "GANG", "HOSTS")
+
+
+def table(*ran: str, command: str = "pytest probes", required: bool = True, **more: Any) -> str:
+    """The table of a run that owes two probes of each criterion; `ran` are those that ran."""
+    owed = [
+        OwedProbe(probe=f"{name}-{number}", criterion=name, tier="quick")
+        for name in NAMES
+        for number in (1, 2)
+    ]
+    criteria = [Criterion(id=name, title=name, how="", required=required) for name in NAMES]
+    results = [
+        ProbeResult(
+            probe=one.probe,
+            criterion=one.criterion,
+            claim="c",
+            state="finished" if one.probe in ran else "not run",
+            error="" if one.probe in ran else "tier quick owes this probe, and it has no result",
+        )
+        for one in owed
+    ]
+    record = RunRecord(
+        id="r", started="2026-11-20T22:17:03Z", command=command, tier="quick", owed=owed,
+        contract=ContractFacts(name="c", criteria=criteria), state="finished",
+        **{"results": results, **more},
+    )  # fmt: skip
+    return acceptance_table(summarize_acceptance(record))
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ("pytest probes", ""),
+        ("pytest probes -k fabric", " (-k fabric)"),
+        ("pytest probes -k 'fabric and not slow' -v", " (-k 'fabric and not slow')"),
+        ("seatrial run -kfabric", " (-kfabric)"),
+        ("pytest probes --key x", ""),
+    ],
+)
+def test_what_did_not_run_is_named_once_with_its_reason(command: str, reason: str) -> None:
+    text = table("FABRIC-1", "FABRIC-2", "HOSTS-2", command=command)
+    assert f"\n  not run: GANG, 1 of 2 probes of HOSTS{reason}\n" in text
+    assert text.count("not run") == 2, "in that line, and in the row of GANG"
+    assert "owes this probe" not in text
+
+
+def test_a_run_that_is_complete_has_no_such_line() -> None:
+    ran = [f"{name}-{number}" for name in NAMES for number in (1, 2)]
+    assert "not run" not in table(*ran)
+
+
+@pytest.mark.parametrize(("required", "count"), [(True, 4), (False, 3)])
+def test_a_record_without_entries_names_what_it_requires(required: bool, count: int) -> None:
+    """An older version wrote no entry for what did not run."""
+    text = table(required=required, results=[])
+    assert ("  not run: FABRIC, GANG, HOSTS\n" in text) is required
+    assert text.count("not run") == count
+
+
+def test_hostile_text_stays_in_the_line() -> None:
+    text = table(command="x -k 'a\x1b[31m\nFORGED api_key=hunter2secret'")
+    assert "\x1b" not in text
+    assert "hunter2secret" not in text
+    assert not [line for line in text.splitlines() if line.startswith("FORGED")]
