@@ -16,7 +16,7 @@ from reports.controls import uncontrolled_measures
 from reports.headlines import claim_end, headline_sentence, key_measurement
 from reports.measurement import Measurement, Verdict
 from reports.owed import NOT_RUN
-from reports.record import Criterion, Finding, ProbeResult, RunProblem, RunRecord
+from reports.record import Criterion, Finding, ProbeResult, RunProblem, RunRecord, Severity
 from reports.run_folder.files import SUMS
 from reports.run_folder.integrity import EventCheck, Integrity, read_run
 from reports.sanitize import one_line
@@ -255,10 +255,11 @@ def _unlisted_criteria(record: RunRecord) -> list[Criterion]:
 
 
 def _unique_findings(results: list[ProbeResult]) -> list[Finding]:
-    """List each finding once, those of the worst results first."""
+    """List each finding once: what blocks an acceptance first, then those of the worst results."""
     ordered = sorted(results, key=lambda result: -result.verdict.rank)
     listed = [finding for result in ordered for finding in result.findings]
-    return list({(item.code, item.statement): item for item in listed}.values())
+    unique = {(item.code, item.statement): item for item in listed}.values()
+    return sorted(unique, key=lambda item: [*Severity].index(item.severity))
 
 
 def _report_row(

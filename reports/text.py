@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Mapping
+from typing import Any
 
 from reports.acceptance import AcceptanceSummary, ReportRow
 from reports.measurement import Verdict
+from reports.orders import fill
 from reports.owed import NOT_RUN
 from reports.record import Finding, RunRecord
 from reports.redact import redact_text
@@ -37,7 +40,7 @@ def acceptance_table(
         [_row_line(row, fmt, columns) for row in rows],
         [line for row in rows for line in _problem_lines(row, fmt, columns[0])],
         _not_run_lines(summary, fmt),
-        *(_finding_lines(finding, fmt) for finding in summary.findings),
+        *(_finding_lines(one, summary.record.cluster, fmt) for one in summary.findings),
         _decision_lines(summary, fmt),
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
@@ -165,13 +168,16 @@ def _not_run_lines(summary: AcceptanceSummary, fmt: TextFormatter) -> list[str]:
     return fmt.wrap(f"{', '.join(missing)}{reason}", "  not run: ") if missing else []
 
 
-def _finding_lines(finding: Finding, fmt: TextFormatter) -> list[str]:
-    """Write `FAB-TCP  statement`, then suspects, what to do, and how to reproduce it."""
-    indent = " " * 7
+def _finding_lines(finding: Finding, cluster: Mapping[str, Any], fmt: TextFormatter) -> list[str]:
+    """Write `FAB-TCP  statement`, then suspects, what to do by which commands, and the test."""
+    indent, told = " " * 7, fill(finding, cluster)
     lines = fmt.wrap(finding.statement, f"  {fmt.plain(finding.code)[:24]}  ", indent)
     if finding.suspects:
         lines += fmt.wrap(", ".join(finding.suspects), indent + "suspect: ")
-    lines += fmt.wrap(finding.remedy, indent + "do: ")
+    lines += fmt.wrap(told.order or finding.remedy, indent + "do: ")
+    for step in told.steps:
+        on = f"{fmt.plain(step.on)} " if step.on else ""
+        lines += fmt.command(redact_text(step.command), f"{indent}{on}$ ")
     if finding.reproduce:
         lines += fmt.command(redact_text(finding.reproduce), indent + "again: ")
     return lines

@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reports.acceptance import AcceptanceSummary, ReportRow
+from reports.headlines import gpus_per_node
 from reports.measurement import Verdict
-from reports.record import ProbeResult
+from reports.numbers import quantity
+from reports.page.node_matrix import node_names
+from reports.record import Finding, ProbeResult
 
 MAX_SCOPE = 200  # letters of a row's scope on page 1; its section has all
 ANCHOR = re.compile(r"[A-Z][A-Z0-9_]{0,30}")  # a criterion that is the name of its section
@@ -62,6 +65,31 @@ def section_anchors(rows: Sequence[ReportRow]) -> dict[str, str]:
         row.criterion.id: row.criterion.id if ANCHOR.fullmatch(row.criterion.id) else f"c{number}"
         for number, row in enumerate(rows, 1)
     }
+
+
+def blast_text(finding: Finding, summary: AcceptanceSummary) -> str:
+    """Describe what a finding holds up: criteria that are not accepted, and GPUs of its nodes."""
+    suspects = set(finding.suspects)
+    held = [
+        row.criterion.id
+        for row in summary.rows
+        if not row.verdict.accepted
+        and any(
+            other == finding or suspects & set(other.suspects)
+            for result in row.results
+            for other in result.findings
+        )
+    ]
+    nodes = suspects & set(node_names(summary.record.cluster))
+    gpus = gpus_per_node(summary.record.cluster) * len(nodes)
+    parts = [f"holds up {join_words(held)}"] if held else []
+    parts += [f"concerns {quantity(gpus, 'GPUs')}"] if gpus else []
+    return ", ".join(parts)
+
+
+def join_words(words: Sequence[str]) -> str:
+    """Join words as people do: `FABRIC, SCALING and GANG`."""
+    return " and ".join([", ".join(words[:-1]), *words[-1:]] if len(words) > 1 else words)
 
 
 def planted_faults(summary: AcceptanceSummary) -> list[tuple[str, Verdict, str, str]]:

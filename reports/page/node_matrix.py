@@ -37,7 +37,7 @@ class NodeMatrix:
 
 def build_node_matrix(record: RunRecord) -> NodeMatrix:
     """Sort what the probes measured by node and criterion.  Without node facts it has no rows."""
-    names = _node_names(record.cluster)
+    names = node_names(record.cluster)
     known, criteria = set(names), list(dict.fromkeys(r.criterion for r in record.results))
     measured = defaultdict[tuple[str, str], list[Measurement]](list)
     suspects = set[tuple[str, str]]()
@@ -53,7 +53,8 @@ def build_node_matrix(record: RunRecord) -> NodeMatrix:
     return NodeMatrix(criteria, sorted(rows, key=lambda row: -_severity(row[1])))
 
 
-def _node_names(cluster: Mapping[str, Any]) -> list[str]:
+def node_names(cluster: Mapping[str, Any]) -> list[str]:
+    """List the names of the nodes, as far as the facts have them."""
     nodes = cluster.get("nodes")
     named = [node.get("name") for node in nodes if isinstance(node, Mapping)] if nodes else []
     return list(dict.fromkeys(name for name in named if isinstance(name, str)))

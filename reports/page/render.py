@@ -17,7 +17,9 @@ from reports.charts import draw_figures
 from reports.frames.compare import compare
 from reports.measurement import Limit, Measurement, Verdict
 from reports.numbers import number
+from reports.orders import fill
 from reports.page.decision import (
+    blast_text,
     build_lead,
     caught_text,
     count_controls,
@@ -110,6 +112,8 @@ def render(
         inventory=build_inventory(record.cluster),
         command=redact_text(record.command),
         paste=acceptance_table(summary),
+        fill_in=lambda finding: fill(finding, record.cluster),
+        blast_of=lambda finding: blast_text(finding, summary),
         problem_of=lambda result: summary_sentence(result, headlines.get(result.criterion, {})),
         comparison=compare(summary, baseline) if baseline else None,
         glossary=GLOSSARY,
