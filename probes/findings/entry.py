@@ -17,7 +17,7 @@ PLACES = {
 }
 NAMED_NODE = "{node}"
 # Shows variables of the environment that workers of Ray inherit; a pattern for grep follows.
-RAY_ENVIRONMENT = 'pgrep -o raylet | xargs -I PID cat /proc/PID/environ | tr "\\0" "\\n" | grep -E '
+RAY_ENVIRONMENT = 'pgrep -o raylet | xargs -I % cat /proc/%/environ | tr "\\0" "\\n" | grep -E '
 
 
 @dataclass(frozen=True)
