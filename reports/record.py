@@ -50,7 +50,7 @@ class Severity(str, Enum):
     NOTES = "notes"  # information
 
 
-class Step(RecordModel):
+class RepairStep(RecordModel):
     """Command that examines or mends, and what its answers mean; `on` is where it is run."""
 
     command: str
@@ -62,7 +62,7 @@ class Finding(RecordModel):
     """Explanation of a problem: what is wrong, the suspects, the remedy. It never judges.
 
     `order`, `steps` and `mended` have placeholders, as {node}. `names` holds what this case knows
-    of them; reports/orders.py fills them in. Findings of schema 1.3 and older have none of these.
+    of them; reports/orders fills them in. Findings of schema 1.3 and older have none of these.
     """
 
     code: str
@@ -71,7 +71,7 @@ class Finding(RecordModel):
     cause: Cause = Cause.UNKNOWN
     severity: Severity = Severity.BLOCKS
     order: str = ""
-    steps: list[Step] = []
+    steps: list[RepairStep] = []
     mended: str = ""
     names: dict[str, str] = {}
     remedy: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from reports.record import Cause, Severity, Step
+from reports.record import Cause, RepairStep, Severity
 
 # Prompt of a step -> where it is run.  Without a prompt: on the named node.
 PLACES = {
@@ -36,12 +36,12 @@ class Entry:
     mended: str
     remedy: str
 
-    def list_steps(self) -> list[Step]:
+    def list_steps(self) -> list[RepairStep]:
         """List the steps, with the place of each."""
         return [make_step(text, means) for text, means in self.steps.items()]
 
 
-def make_step(text: str, means: str) -> Step:
+def make_step(text: str, means: str) -> RepairStep:
     """Make a step of `prompt$ command`, or of a command for the named node."""
     prompt, _, command = text.rpartition("$ ")
-    return Step(command=command, means=means, on=PLACES[prompt] if prompt else NAMED_NODE)
+    return RepairStep(command=command, means=means, on=PLACES[prompt] if prompt else NAMED_NODE)
