@@ -55,7 +55,7 @@ class Severity(str, Enum):
     NOTES = "notes"  # information
 
 
-class Step(RecordModel):
+class RepairStep(RecordModel):
     """Command that examines or mends, and what its answers mean; `on` is where it is run."""
 
     command: str = Field(description="Command to paste, with placeholders, as {node}.")
@@ -67,7 +67,7 @@ class Finding(RecordModel):
     """Explanation of a problem: what is wrong, the suspects, the remedy. It never judges.
 
     `order`, `steps` and `mended` have placeholders, as {node}. `names` holds what this case knows
-    of them; reports/orders.py fills them in. Findings of schema 1.3 and older have none of these.
+    of them; reports/orders fills them in. Findings of schema 1.3 and older have none of these.
     """
 
     code: str = Field(description="Code of the finding; `seatrial explain CODE` explains it.")
@@ -80,7 +80,9 @@ class Finding(RecordModel):
         default=Severity.BLOCKS, description="Whether it must be mended before an acceptance."
     )
     order: str = Field(default="", description="What to do, with placeholders, as {node}.")
-    steps: list[Step] = Field(default=[], description="Commands, and what their answers mean.")
+    steps: list[RepairStep] = Field(
+        default=[], description="Commands, and what their answers mean."
+    )
     mended: str = Field(default="", description="How to know that it is mended.")
     names: dict[str, str] = Field(
         default={}, description="Names of this case, by the placeholder that they fill."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from reports.record import Cause, Severity, Step
+from reports.record import Cause, RepairStep, Severity
 
 # Prompt of a step -> where it is run.  Without a prompt: on the named node.
 PLACES = {
@@ -17,7 +17,7 @@ PLACES = {
 }
 NAMED_NODE = "{node}"
 # Shows variables of the environment that workers of Ray inherit; a pattern for grep follows.
-RAY_ENVIRONMENT = 'pgrep -o raylet | xargs -I PID cat /proc/PID/environ | tr "\\0" "\\n" | grep -E '
+RAY_ENVIRONMENT = 'pgrep -o raylet | xargs -I % cat /proc/%/environ | tr "\\0" "\\n" | grep -E '
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,12 @@ class Entry:
     mended: str
     remedy: str
 
-    def list_steps(self) -> list[Step]:
+    def list_steps(self) -> list[RepairStep]:
         """List the steps, with the place of each."""
         return [make_step(text, means) for text, means in self.steps.items()]
 
 
-def make_step(text: str, means: str) -> Step:
+def make_step(text: str, means: str) -> RepairStep:
     """Make a step of `prompt$ command`, or of a command for the named node."""
     prompt, _, command = text.rpartition("$ ")
-    return Step(command=command, means=means, on=PLACES[prompt] if prompt else NAMED_NODE)
+    return RepairStep(command=command, means=means, on=PLACES[prompt] if prompt else NAMED_NODE)

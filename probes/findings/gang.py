@@ -158,7 +158,7 @@ GANG: dict[str, Entry] = {
         Severity.DEGRADES,
         "Let Ray detect lost nodes in time",
         {
-            'head$ pgrep -o gcs_server | xargs -I PID cat /proc/PID/environ | tr "\\0" "\\n" | grep health_check': "A long period or a high threshold: lower RAY_health_check_period_ms or RAY_health_check_failure_threshold, then restart the head.",
+            'head$ pgrep -o gcs_server | xargs -I % cat /proc/%/environ | tr "\\0" "\\n" | grep health_check': "A long period or a high threshold: lower RAY_health_check_period_ms or RAY_health_check_failure_threshold, then restart the head.",
             'head$ ray logs cluster gcs_server.out --tail 500 | grep -i "health check"': "When Ray noticed the loss. Never: report it to Ray.",
         },
         "Ray lists a killed node as DEAD within the agreed time.",

@@ -81,7 +81,9 @@ def judge_nodes(
         of = f"{len(facts)} of {ordered} nodes answer" if ordered else f"{len(facts)} nodes answer"
         why = "" if lost or not no_gpus else ", where Ray counts no GPU"
         text = f"{of}; missing: {join_names(names)}{why}"
-        measure.explain(finding("HOST-MISSING", text, names))
+        heads = [node["address"] for node in cluster.known_nodes() if node.get("head")]
+        known = {"head_address": heads[0] if heads else ""}
+        measure.explain(finding("HOST-MISSING", text, names, names=known))
     if ordered and len(facts) > ordered:
         statement = f"{len(facts)} nodes answer. Ordered: {ordered}"
         measure.explain(finding("HOST-EXTRA", statement))  # the extra node is not known

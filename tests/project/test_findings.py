@@ -10,7 +10,7 @@ import pytest
 from probes.findings.catalogue import CATALOGUE
 from probes.findings.entry import NAMED_NODE, PLACES, Entry
 from reports.orders import KINDS, LIST_KIND, PLACEHOLDER
-from reports.record import Severity, Step
+from reports.record import RepairStep, Severity
 from tests.project.test_text import bad_words, long_sentences
 from tests.project.verbs import begins_with_verb
 
@@ -55,7 +55,7 @@ def unquoted(command: str) -> str:
     return re.sub(r"'[^']*'|\"[^\"]*\"", "", command)
 
 
-def complaints(step: Step) -> list[str]:
+def complaints(step: RepairStep) -> list[str]:
     """List what is wrong with a step."""
     command = PLACEHOLDER.sub(lambda match: match[1].upper(), step.command)
     found = []
@@ -117,7 +117,7 @@ def test_each_severity_is_used() -> None:
     ],
 )
 def test_each_rule_of_steps_can_fail(command: str, means: str, complaint: str) -> None:
-    assert complaint in complaints(Step(command=command, means=means))
+    assert complaint in complaints(RepairStep(command=command, means=means))
 
 
 def test_steps_of_another_machine_name_it() -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from reports.orders import KINDS, MAX_SHOWN, break_command, fill, in_capitals, node_suspects
-from reports.record import Finding, Step
+from reports.orders import KINDS, break_command, fill, in_capitals, node_suspects
+from reports.orders.filled import MAX_SHOWN
+from reports.record import Finding, RepairStep
 
 HOSTILE = [
     "; rm -rf /",
@@ -78,7 +79,7 @@ def make(command: str, names: dict[str, str], **changes: Any) -> Finding:
         code="X",
         statement="x",
         remedy="x",
-        steps=[Step(command=command, means="See {node}: `ls {node}`.", on="{node}")],
+        steps=[RepairStep(command=command, means="See {node}: `ls {node}`.", on="{node}")],
         names=names,
         **changes,
     )

@@ -152,6 +152,20 @@ def test_nodes_that_only_a_series_or_a_suspect_names_are_found() -> None:
     assert shared.findings[0].suspects == ["node4", "job A"]
 
 
+def test_nodes_that_only_the_names_of_a_finding_hold_are_found() -> None:
+    names = {"node": "zeppelin", "peer": "graf", "host": "eckener", "port": "6379"}
+    finding = Finding(
+        code="X", statement="graf and zeppelin", remedy="see eckener", order="Mend {node}",
+        names=names,
+    )  # fmt: skip
+    result = ProbeResult(probe="p", criterion="GANG", findings=[finding])
+    record = bare_record({}).model_copy(update={"results": [result]})
+    shared = share_record(record)[0].results[0].findings[0]
+    assert shared.names == {"node": "node1", "peer": "node2", "host": "node3", "port": "6379"}
+    assert (shared.statement, shared.remedy) == ("node2 and node1", "see node3")
+    assert shared.order == "Mend {node}"
+
+
 def test_users_and_mounts_are_known_by_where_they_stand() -> None:
     facts = {"terms": {"shared": "/vol"}, "environment": {"USER": "kim"}}
     record = bare_record(facts).model_copy(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from reports.measurement import Limit, Measurement
-from reports.record import Control, Criterion, Evidence, Finding, ProbeResult, RunRecord, Step
+from reports.record import Control, Criterion, Evidence, Finding, ProbeResult, RepairStep, RunRecord
 from tests.recordings.generate import h100_cluster as atlas
 
 HOSTILE = [
@@ -99,7 +99,7 @@ def hostile() -> RunRecord:
                 reproduce=six,
                 suspects=HOSTILE,
                 order=f"{two} {{node}} {{folder}}",
-                steps=[Step(command=f"ls {{folder}} {three}", means=four, on=five)],
+                steps=[RepairStep(command=f"ls {{folder}} {three}", means=four, on=five)],
                 mended=six,
                 names={"node": one, "folder": two, one: three},
                 evidence=["javascript:alert(1)", "../../etc/passwd", "//evil.example/x"],

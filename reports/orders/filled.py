@@ -7,73 +7,23 @@ kind: no shell reads it as more than one word, and no program as an option.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import Any
 
-from reports.record import Finding, Step
+from reports.orders.kinds import KINDS, LIST_KIND, PLACEHOLDER
+from reports.record import Finding, RepairStep
 from reports.redact import redact_text
 from reports.sanitize import one_line
 
 Facts = Mapping[str, Any]
-PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 WORDS = re.compile(r"""(?:[^\s'"]|'[^']*'|"[^"]*")+""")
 JOINT = " \\"  # a shell reads on in the next line
 ON_NODE = re.compile(r"(?:rank|process) \S+ on (\S+)$")  # a suspect that names its node
 # Suspects of other kinds: devices of RDMA are no nodes either.
 NO_NODE = re.compile(r"(?:rank|process|job|gang) |mlx|the driver$|a node that |Ray's head$")
-HOST = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?"  # DNS: 253 letters
-NUMBER = r"[0-9]{1,9}"
-PATH = r"/[A-Za-z0-9._/@+=,:-]{0,254}"
-WORD = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
-PORTS = range(1, 2**16)  # of TCP and UDP
 MAX_SHOWN = 80  # letters of a name in a text: longer names hide the rest of the sentence
 MAX_LISTED = 4  # nodes named in one order
-
-
-def _is_address(text: str) -> bool:
-    try:
-        return "%" not in text and bool(ip_address(text))
-    except ValueError:
-        return False
-
-
-def _is_port(text: str) -> bool:
-    return re.fullmatch("[0-9]{1,5}", text) is not None and int(text) in PORTS
-
-
-def _matches(pattern: str) -> Callable[[str], bool]:
-    compiled = re.compile(pattern)
-    return lambda text: compiled.fullmatch(text) is not None
-
-
-# Kinds of placeholders, and which names are plain enough for a command.
-KINDS: dict[str, Callable[[str], bool]] = {
-    "node": _matches(HOST),
-    "peer": _matches(HOST),
-    "host": _matches(HOST),
-    "address": _is_address,
-    "head_address": _is_address,
-    "peer_address": _is_address,
-    "ray_address": _is_address,
-    "interface": _matches(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,14}"),  # IFNAMSIZ: 15 letters
-    "device": _matches(r"[a-z][a-z0-9_]{0,63}"),  # of RDMA, as mlx5_0
-    "gpu": _matches(rf"(?:GPU|MIG)-[0-9A-Fa-f-]{{4,64}}|{NUMBER}"),
-    "slot": _matches(r"(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]"),
-    "port": _is_port,
-    "folder": _matches(PATH),
-    "file": _matches(PATH),
-    "target": _matches(rf"(?:https?://)?{HOST}(?::[0-9]{{1,5}})?(?:{PATH})?"),
-    "variable": _matches(r"[A-Za-z][A-Za-z0-9_]{0,63}"),
-    "package": _matches(WORD),
-    "job": _matches(WORD),
-    "rank": _matches(NUMBER),
-    "pid": _matches(NUMBER),
-    "payload": _matches(NUMBER),  # of a ping, bytes
-    "step": _matches(NUMBER),
-}
-LIST_KIND = "nodes"  # all suspects that are nodes: for texts alone
 
 
 @dataclass(frozen=True)
@@ -81,7 +31,7 @@ class FilledFinding:
     """What to do in this case: names are filled in, unknown ones stand in capitals."""
 
     order: str
-    steps: list[Step]
+    steps: list[RepairStep]
     mended: str
 
 
@@ -90,17 +40,9 @@ def fill(finding: Finding, cluster: Facts) -> FilledFinding:
     names = _Names(finding, cluster)
     return FilledFinding(
         order=names.text(finding.order),
-        steps=[
-            Step(command=names.command(s.command), means=names.text(s.means), on=names.text(s.on))
-            for s in finding.steps
-        ],
+        steps=[names.step(step) for step in finding.steps],
         mended=names.text(finding.mended),
     )
-
-
-def in_capitals(text: str) -> str:
-    """Write every placeholder in capitals, as a man page does."""
-    return PLACEHOLDER.sub(lambda match: match[1].upper(), text)
 
 
 def node_suspects(suspects: Iterable[str]) -> list[str]:
@@ -139,6 +81,14 @@ class _Names:
     def command(self, template: str) -> str:
         """Fill a command: a name that is not plain leaves its placeholder in capitals."""
         return PLACEHOLDER.sub(lambda match: self._plain(match[1]), one_line(template))
+
+    def step(self, step: RepairStep) -> RepairStep:
+        """Fill a step: its command, what its answers mean, and its place."""
+        return RepairStep(
+            command=self.command(step.command),
+            means=self.text(step.means),
+            on=self.text(step.on),
+        )
 
     def _plain(self, kind: str) -> str:
         name = self._known.get(kind, "")
