@@ -33,6 +33,7 @@ def test_a_log_has_stamped_lines_and_nothing_else_of_progress(
     result, _ = suite(sound=STEPS)
     lines = result.stdout.lines
     stamped = [re.sub(f"^{STAMP}", "", line) for line in lines if re.match(STAMP, line)]
+    stamped = [re.sub(r"\d+ s ", "0 s ", line) for line in stamped]  # this host may be slow
     assert stamped == [
         "PASSED test_other.py::test_other",
         "FAILED teardown of test_other.py::test_other",
@@ -78,8 +79,8 @@ def place(pytester: pytest.Pytester) -> Path:
 
 def test_a_terminal_shows_a_live_line_and_then_the_probe(place: Path) -> None:
     text = run_there(place, TERM="xterm")
-    assert "\r+0:00 GANG 0:00 two jobs compete test_it" in text
-    assert re.search(rf"\r {{20,}}\r{STAMP}GANG \x1b\[32mPASS\x1b\[0m 0 s test_it\n", text)
+    assert re.search(r"\r\+\d+:\d\d GANG \d+:\d\d two jobs compete test_it", text)
+    assert re.search(rf"\r {{20,}}\r{STAMP}GANG \x1b\[32mPASS\x1b\[0m \d+ s test_it\n", text)
     assert text.count("acceptance") == text.count("= acceptance =") == 1
 
 
@@ -93,9 +94,9 @@ def test_a_terminal_without_colours(
 ) -> None:
     text = run_there(place, **environment)
     assert "\x1b" not in text
-    assert ("\r+0:00 GANG" in text) is is_live
+    assert bool(re.search(r"\r\+\d+:\d\d GANG", text)) is is_live
     assert bool(re.search(f"^{STAMP}GANG two jobs compete$", text, re.MULTILINE)) is not is_live
-    assert re.search(f"{STAMP}GANG PASS 0 s test_it\n", text)
+    assert re.search(rf"{STAMP}GANG PASS \d+ s test_it\n", text)
 
 
 LISTENS = """
