@@ -116,7 +116,7 @@ def _jinja_environment(reader: EvidenceReader) -> Environment:
         "headline": summary_sentence,
         "groups": _group_by_name,
         "figures": draw_figures,
-        # Only for SVG that reports.charts.svg wrote, and for the page's script: neither contains
+        # Only for SVG that reports.charts.canvas wrote, and for the page's script: neither contains
         # foreign markup.
         "drawn": Markup,
     }
