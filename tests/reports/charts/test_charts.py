@@ -87,6 +87,14 @@ def test_busbw_draws_what_it_is_compared_with_if_the_series_has_it() -> None:
     assert full.header == ["size", "busbw GB/s", "low", "high", "the wrong network", "baseline"]
 
 
+def test_busbw_has_a_ribbon_of_its_noise() -> None:
+    values = {"sizes": SIZES, "busbw": SPEEDS, "low": [v * 0.8 for v in SPEEDS],
+              "high": [v * 1.2 for v in SPEEDS]}  # fmt: skip
+    (ribbon,) = outlines(draw("busbw", values), fill=THEME.link)
+    assert ribbon.width > 0.8 * (RIGHT - LEFT)
+    assert ribbon.bottom - ribbon.top > PLOT_HEIGHT / 2
+
+
 def test_busbw_with_a_hole_has_a_gap() -> None:
     figure = draw("busbw", {"sizes": SIZES, "busbw": [1.0, 2, 3, None, 3, 4, 5, 6]})
     curve = [box for box in outlines(figure, stroke=THEME.link, fill="none") if box.width > 20]
