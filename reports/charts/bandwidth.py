@@ -60,7 +60,8 @@ def draw_busbw(series: dict[str, Any]) -> Figure:
         for _, color, points in others:
             axes.plot(*zip(*points, strict=True), color=color)
         ribbon = [*zip_xy(sizes, low), *reversed(zip_xy(sizes, high))]
-        axes.fill([x for x, _ in ribbon], [y for _, y in ribbon], color=THEME.link, alpha=0.2)
+        if ribbon:
+            axes.fill(*zip(*ribbon, strict=True), color=THEME.link, alpha=0.2, linewidth=0)
         axes.plot(or_nan(sizes), or_nan(speeds), color=THEME.link)
         axes.plot(*zip(*judged, strict=True), "o", color=THEME.link)
     header = ["size", "busbw GB/s", "low", "high", *(name for name, *_ in others)]
