@@ -75,10 +75,7 @@ def draw_busbw(series: dict[str, Any]) -> Figure:
 
 
 def _read_judged(judged: dict[str, Any], measured: list[Point]) -> tuple[list[Point], float, str]:
-    """Return the judged points, the judged value, and where it holds.
-
-    Without judged sizes in the series, the peak stands for them.
-    """
+    """Return the judged points and value, and where it holds; without them, those of the peak."""
     known, value = dict(measured), read_number(judged.get("busbw"))
     points = [(x, known[x]) for x in finite(read_columns(judged, "sizes")[0]) if x in known]
     if not points or value is None:
@@ -92,7 +89,7 @@ def _make_sentence(
     value: float, where: str, limit: Number, rate: Number, others: list[Curve]
 ) -> str:
     """Return a sentence: the value, its share of the line rate, the limit, the other sweeps."""
-    parts = [f"Bus bandwidth is {number(value)} GB/s, {where}"]
+    parts = [f"Bus bandwidth is {number(value)} GB/s {where}"]
     if rate:
         parts.append(f"{percent(value / rate, 0)} of the line rate of {number(rate)}")
     if limit is not None:

@@ -224,10 +224,9 @@ def _wait_text(panel: Panel, holder: str) -> str:
 
 
 def table_rows(panels: list[Panel], left_out: int) -> list[list[str]]:
-    """Select table rows: partial gangs first, then the longest spans, up to MAX_ROWS rows.
+    """Select at most MAX_ROWS rows, by panel and time: partial gangs, then the longest spans.
 
-    The kept rows are ordered by panel, then by start. `left_out` is the number of marks that are
-    not drawn.
+    `left_out` is the number of marks that are not drawn.
     """
     lines: list[tuple[float, int, float, list[str]]] = []
     for i, panel in enumerate(panels):

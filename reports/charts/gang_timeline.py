@@ -245,12 +245,9 @@ def _wait_lanes(panel: gang.Panel) -> list[WaitLane]:
         lanes[span.job][0].append(span)
     for part in panel.partials:
         lanes[part.job][1].append(part)
-
-    def urgency(job: str) -> tuple[bool, float]:
-        waits, parts = lanes[job]
-        return not parts, sum(span.start - span.end for span in waits)
-
-    ranked = sorted(lanes, key=urgency)
+    ranked = sorted(
+        lanes, key=lambda job: (not lanes[job][1], sum(s.start - s.end for s in lanes[job][0]))
+    )
     single = ranked if len(ranked) <= MAX_WAIT_LANES else ranked[: MAX_WAIT_LANES - 1]
     named = sorted(single, key=gang.natural_key)
     result: list[WaitLane] = [(f"{shorten(job, 6)} waits", *lanes[job]) for job in named]

@@ -59,13 +59,13 @@ def test_busbw_says_how_far_it_is_from_limit_and_line_rate() -> None:
 def test_busbw_has_one_number_the_judged_one_and_marks_its_sizes() -> None:
     values = {"sizes": SIZES, "busbw": SPEEDS, "judged": {"sizes": SIZES[-4:], "busbw": 149.6}}
     figure = draw("busbw", values)
-    assert figure.sentence == "Bus bandwidth is 150 GB/s, judged at 16 MiB to 128 MiB."
+    assert figure.sentence == "Bus bandwidth is 150 GB/s judged at 16 MiB to 128 MiB."
     assert "measured: 150 GB/s judged at 16 MiB to 128 MiB" in words(figure)
     assert not [word for word in words(figure) if "151" in word]
     assert len(dots(figure, THEME.link)) == 4
     del values["judged"]
     figure = draw("busbw", values)
-    assert figure.sentence == "Bus bandwidth is 151 GB/s, at 128 MiB."
+    assert figure.sentence == "Bus bandwidth is 151 GB/s at 128 MiB."
     assert len(dots(figure, THEME.link)) == 1
 
 
