@@ -55,7 +55,7 @@ lab: setup tools ## a lab to work on; `python -m tests.lab down` ends it
 	$(BIN)/python -m tests.lab up --nodes $(NODES)
 
 bench: setup tools ## the figures of docs/measurements.md
-	for what in startup_cost large_run fabric gang fault_search nccl_log restart loss_attribution scaling; do $(BIN)/python -m benchmarks.$$what || exit 1; done
+	for what in startup_cost large_run report fabric gang fault_search nccl_log restart loss_attribution scaling; do $(BIN)/python -m benchmarks.$$what || exit 1; done
 
 # Nothing is installed for it: a machine that is lent for minutes may have no network.
 gpu: ## what one machine with a GPU can show, by the python3 that is there

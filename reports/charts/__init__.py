@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from reports.charts.bars import draw_pairs, draw_terms
-from reports.charts.curves import draw_busbw, draw_efficiency, draw_loss
+from reports.charts.bandwidth import draw_busbw
+from reports.charts.bar_rows import draw_lost_time, draw_terms
+from reports.charts.efficiency import draw_efficiency
 from reports.charts.figure import Figure
 from reports.charts.gang_timeline import draw_gang
-from reports.charts.lost_time import draw_lost_time
+from reports.charts.pairs import draw_pairs
+from reports.charts.training_loss import draw_loss
 
 __all__ = ["FIGURES", "Figure", "draw_figures"]
 

@@ -14,6 +14,7 @@ from typing import Any
 from reports.numbers import number
 
 Number = float | None
+Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -43,14 +44,24 @@ def read_numbers(values: Any) -> list[Number]:
     return [read_number(value) for value in values]
 
 
+def read_columns(data: dict[str, Any], *keys: str) -> list[list[Number]]:
+    """Read lists of numbers; a missing key gives an empty list."""
+    return [read_numbers(data.get(key) or []) for key in keys]
+
+
 def finite(values: Iterable[Number]) -> list[float]:
     """Return the numbers without the missing ones (None)."""
     return [value for value in values if value is not None]
 
 
-def zip_xy(xs: list[Number], ys: list[Number]) -> list[tuple[float, float]]:
+def zip_xy(xs: list[Number], ys: list[Number]) -> list[Point]:
     """Return the (x, y) points for which both coordinates are known."""
     return [(x, y) for x, y in zip(xs, ys, strict=False) if x is not None and y is not None]
+
+
+def or_nan(values: Iterable[Number]) -> list[float]:
+    """Return the numbers with NaN for missing ones: a line through them has a gap there."""
+    return [math.nan if value is None else value for value in values]
 
 
 def binary_size(count: float) -> str:
@@ -65,6 +76,21 @@ def percent(share: Number, digits: int = 1) -> str:
     return "-" if share is None else f"{100 * share:.{digits}f} %"
 
 
-def or_dash(value: Number, unit: str = "") -> str:
-    """Format a number with three significant digits and its unit, or `-` for None."""
-    return "-" if value is None else number(value) + (f" {unit}" if unit else "")
+def or_dash(value: Number) -> str:
+    """Format a number with three significant digits, or `-` for None."""
+    return "-" if value is None else number(value)
+
+
+def count_nodes(count: float) -> str:
+    """Return `1 node` or `8 nodes`."""
+    return f"{number(count)} node{'s' * (count != 1)}"
+
+
+def name_value(name: str, value: Number) -> str:
+    """Return `limit 340`, or nothing without a value."""
+    return "" if value is None else f"{name} {number(value)}"
+
+
+def brief_number(value: float) -> str:
+    """Format a number with three significant digits, without trailing zeros: `0.4`."""
+    return f"{float(number(value)):.10g}"

@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from reports.charts.figure import read_number
+from reports.charts.canvas import shorten
+from reports.charts.figure import brief_number, read_number
 from reports.numbers import number
-from reports.sanitize import one_line
 
 MAX_ROWS = 60  # rows of the table at most; the record has all of them
 MAX_SAMPLES, MAX_HELD = 50_000, 500_000  # more than a probe can record
-MAX_ROW_MARKS = 8  # marks listed in the table at most, of those that did not fit in the drawing
+Held = tuple[float, float, tuple[tuple[str, float], ...]]  # start, end, (job, amount) in order
 Holder = tuple[str, str | None]  # (job, node it holds units on); node is None: it waits
 
 
@@ -56,12 +55,12 @@ class Panel(NamedTuple):
     """One run on the cluster: the scenario or its control. Times are in seconds."""
 
     start: float
-    end: float
+    last: float  # end of the last span, partial gang or mark: nothing changed after it
     spans: list[JobSpan]
     partials: list[PartialAllocation]
     marks: list[Event]
-    max_by_node: dict[str, float]  # largest amount held at once on each node
-    max_by_job: dict[str, float]  # the same for each job
+    held: dict[str, list[Held]]  # what was held on each node
+    max_by_job: dict[str, float]  # largest amount that each job held at once
 
     @property
     def waits(self) -> list[JobSpan]:
@@ -84,15 +83,14 @@ def read_panel(values: dict[str, Any]) -> Panel:
     if not math.isfinite(end - start):
         raise ValueError("the samples have no end")
     states = [_read_sample(sample) for sample in samples]
-    return Panel(
-        start,
-        end,
-        _to_spans(times, end, states),
-        sorted(_read_partial(item) for item in values.get("half") or []),
-        sorted(_read_event(*item) for item in values.get("marks") or []),
-        _peaks(states, lambda job, node: node),
-        _peaks(states, lambda job, node: job),
-    )
+    spans = _to_spans(times, end, states)
+    partials = sorted(_read_partial(item) for item in values.get("half") or [])
+    marks = sorted(_read_event(*item) for item in values.get("marks") or [])
+    events = [span.end for span in spans] + [part.end for part in partials]
+    events += [mark.time_s for mark in marks]
+    last = min(end, max([time_s for time_s in events if time_s > start], default=end))
+    held, by_job = _read_held([*times, end], states), _peaks(states)
+    return Panel(start, last, spans, partials, marks, held, by_job)
 
 
 def _require_number(value: Any) -> float:
@@ -155,19 +153,30 @@ def _to_spans(times: list[float], end: float, states: list[dict[Holder, float]])
     return sorted(spans, key=lambda span: (span.start, span.end))
 
 
-def _peaks(states: list[dict[Holder, float]], key: Callable[[str, str], str]) -> dict[str, float]:
-    """Return the largest amount held in one sample per group; `key(job, node)` names the group."""
+def _read_held(times: list[float], states: list[dict[Holder, float]]) -> dict[str, list[Held]]:
+    held = defaultdict[str, list[Held]](list)
+    for (start, end), state in zip(pairwise(times), states, strict=True):
+        by_node = defaultdict[str, list[tuple[str, float]]](list)
+        for (job, node), amount in state.items():
+            if node is not None:
+                by_node[node].append((job, amount))
+        for node, amounts in by_node.items():
+            held[node].append((start, end, tuple(sorted(amounts))))
+    return dict(held)
+
+
+def _peaks(states: list[dict[Holder, float]]) -> dict[str, float]:
+    """Return the largest amount that each job held in one sample."""
     highest: dict[str, float] = {}
     for state in states:
         totals = defaultdict[str, float](float)
         for (job, node), amount in state.items():
-            if node is not None:
-                totals[key(job, node)] += amount
-        highest |= {name: max(held, highest.get(name, 0)) for name, held in totals.items()}
+            totals[job] += amount if node is not None else 0
+        highest |= {job: max(held, highest.get(job, 0)) for job, held in totals.items() if held}
     return highest
 
 
-def gang_sentence(panels: list[Panel], samples: float, units: str, note: str) -> str:
+def make_sentence(panels: list[Panel], samples: float, units: str, note: str) -> str:
     """Return the finding as a sentence, and the partial gangs of the control if it has any.
 
     Raises ValueError if no sample was taken.
@@ -193,8 +202,8 @@ def gang_sentence(panels: list[Panel], samples: float, units: str, note: str) ->
 def _partial_gangs_text(parts: list[PartialAllocation], units: str) -> str:
     """Describe the first two partial gangs and count the others."""
     texts = [
-        f"{shorten(part.job, 24)} held {part.held_text} {units} from {brief_s(part.start)} to "
-        f"{brief_s(part.end)} s"
+        f"{shorten(part.job, 24)} held {part.held_text} {units} from {brief_number(part.start)} to "
+        f"{brief_number(part.end)} s"
         for part in parts[:2]
     ]
     more = len(parts) - len(texts)
@@ -210,41 +219,33 @@ def _wait_text(panel: Panel, holder: str) -> str:
         return ""
     job = max(waits, key=lambda name: waits[name])
     subject = " and" if job == holder else f", {shorten(job, 24)}"
-    longest = f"{brief_s(waits[job])} s"
+    longest = f"{brief_number(waits[job])} s"
     return f"{subject} waited {longest if len(waits) == 1 else f'longest ({longest})'}"
 
 
-def table_rows(panels: list[Panel], left_out: list[Event]) -> list[list[str]]:
-    """Select table rows: partial gangs first, then the longest spans, up to MAX_ROWS rows.
+def table_rows(panels: list[Panel], left_out: int) -> list[list[str]]:
+    """Select at most MAX_ROWS rows, by panel and time: partial gangs, then the longest spans.
 
-    The kept rows are ordered by panel, then by start. The table gives details that the drawing is
-    too small for: the node, the exact times, and the marks in `left_out`, which did not fit.
+    `left_out` is the number of marks that are not drawn.
     """
     lines: list[tuple[float, int, float, list[str]]] = []
     for i, panel in enumerate(panels):
         prefix = "control: " * i
         for item in panel.partials:
-            times = [_exact_s(item.start), _exact_s(item.end)]
-            row = [item.job, f"{prefix}part of a gang", *times, item.held_text]
+            row = [item.job, f"{prefix}part of a gang", *_exact_times(item), item.held_text]
             lines.append((-math.inf, i, item.start, row))
         for span in panel.spans:
-            location = "waits" if span.node is None else span.node
-            times = [_exact_s(span.start), _exact_s(span.end)]
-            row = [span.job, prefix + location, *times, number(span.amount)]
+            where = prefix + ("waits" if span.node is None else span.node)
+            row = [span.job, where, *_exact_times(span), number(span.amount)]
             lines.append((span.start - span.end, i, span.start, row))
-    kept = sorted(lines)[: MAX_ROWS - 2 - min(len(left_out), MAX_ROW_MARKS)]
+    kept = sorted(lines)[: MAX_ROWS - 2]
     rows = [row for _, _, _, row in sorted(kept, key=lambda item: item[1:3])]
-    if len(lines) > len(kept):
-        rows.append(
-            [f"{len(lines) - len(kept)} more", "not drawn; the record has them", "", "", ""]
-        )
-    faults_first = sorted(left_out, key=lambda event: (not event.fault, event.time_s))
-    for event in faults_first[:MAX_ROW_MARKS]:
-        kind = "fault" if event.fault else "mark"
-        rows.append([kind, shorten(event.label, 80), _exact_s(event.time_s), "", ""])
-    if (more := len(left_out) - MAX_ROW_MARKS) > 0:
-        rows.append([f"{more} more marks", "not drawn; the record has them", "", "", ""])
-    return rows
+    missing = [(len(lines) - len(kept), "more"), (left_out, "more marks")]
+    return rows + [
+        [f"{count} {what}", "not drawn; the record has them", "", "", ""]
+        for count, what in missing
+        if count
+    ]
 
 
 def natural_key(job: str) -> str:
@@ -258,16 +259,5 @@ def plural(unit: str) -> str:
     return short if short.endswith("s") else f"{short}s"
 
 
-def shorten(text: str, size: int) -> str:
-    """Cut the middle out of a long name: hosts of a cluster differ at the start or at the end."""
-    line, head, tail = one_line(text), size // 2 - 1, size - size // 2 - 1
-    return line if len(line) <= size else f"{line[:head]}..{line[-tail:]}"
-
-
-def brief_s(value: float) -> str:
-    """Format seconds with three significant digits, without trailing zeros: `0.4`."""
-    return f"{float(number(value)):.10g}"
-
-
-def _exact_s(value: float) -> str:
-    return f"{round(value, 3):.10g}"
+def _exact_times(item: JobSpan | PartialAllocation) -> list[str]:
+    return [f"{round(time_s, 3):.10g}" for time_s in (item.start, item.end)]

@@ -3,63 +3,50 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
-from itertools import cycle
-from typing import Any
+from collections.abc import Iterator
+from itertools import cycle, pairwise
+from typing import Any, NamedTuple
 
-from reports.charts.figure import Figure
-from reports.charts.gang_series import (
-    Event,
-    JobSpan,
-    Panel,
-    PartialAllocation,
-    brief_s,
-    gang_sentence,
-    natural_key,
-    plural,
-    read_count,
-    read_panel,
-    read_text,
+from reports.charts import gang_series as gang
+from reports.charts.canvas import (
+    RIGHT,
+    ROW,
+    THEME,
+    Box,
+    Chart,
+    Key,
+    open_chart,
+    round_ticks,
     shorten,
-    table_rows,
-)
-from reports.charts.svg import (
-    GREY,
-    JOB_COLORS,
-    ORANGE,
-    RED,
-    WIDTH,
-    Drawing,
-    Marker,
-    Point,
-    Scale,
-    ink_on,
-    place_marks,
-    rect_path,
     text_width,
-    to_grid,
 )
+from reports.charts.figure import Figure, brief_number
+from reports.charts.time_axis import START, TimeAxis
 from reports.numbers import number
 
-LEFT, RIGHT = AXIS = 92.0, WIDTH - 18.0  # ends of the time axis
-MAX_NODES, MAX_WAIT_LANES, MAX_MARKS, LEVELS, MAX_LABELS = 16, 12, 12, 5, 40  # drawn at most
-MAX_SVG_BYTES = 55_000  # approximate limit of the SVG; above it, the next grid step is tried
-GRID_STEPS = (0.5, 1, 2, 4, 8, 16, 32, 64)  # units of WIDTH; coarser steps join neighbours
-WAIT_HEIGHT, GAP = 16, 4  # height of a waiting lane; space between lanes
-MIN_SLOT_HEIGHT = 5  # units of WIDTH; in thinner slots, separator lines would hide the colours
-Bar = tuple[float, float, str]  # left x, right x, job or label
-WaitLane = tuple[str, list[JobSpan], list[PartialAllocation]]  # name, waits, partial gangs
+# Palette of Okabe and Ito, which colour-blind readers can distinguish. Orange marks a partial gang.
+JOB_COLORS = ["#0072b2", "#009e73", "#56b4e9", "#cc79a7", "#f0e442"]
+DARK_COLORS, ORANGE = JOB_COLORS[:2], "#e69f00"
+MAX_NODES, MAX_WAIT_LANES, MAX_MARKS, MAX_LABELS = 16, 12, 12, 40  # drawn at most
+GRID_STEPS = (0.5, 1, 2, 4, 8, 16, 32, 64)  # units; coarser steps join neighbours
+MAX_BARS = 500  # in the lanes of nodes, about 14 kB; above it, the next grid step is tried
+LANE_HEIGHT, THIN_LANE, THIN_FROM = 34, 18, 9  # units; lanes are thin from THIN_FROM lanes on
+MIN_LABELLED = 11  # units: least height of a bar with a name
+WAIT_HEIGHT, GAP = 16, 4  # units: height of a waiting lane; space between lanes
+MARK_SIZE = 15  # units: room for the number of a mark
+Ends = tuple[float, float]  # left x, right x
+WaitLane = tuple[str, list[gang.JobSpan], list[gang.PartialAllocation]]
 
 
-@dataclass(frozen=True)
-class Sheet:
-    """Settings shared by all lanes of a drawing. Lengths are in units of WIDTH."""
+class Timeline(NamedTuple):
+    """One panel, arranged: what is drawn of it."""
 
-    drawing: Drawing
-    colors: dict[str, str]
-    nodes: dict[str, float]  # drawn nodes: number of accelerators
-    step: float
-    lane_height: float
+    axis: TimeAxis
+    sizes: dict[str, float]  # accelerators of each node
+    nodes: dict[str, list[gang.Held]]  # left x, right x, (job, amount) in order
+    waits: list[WaitLane]  # name, waits, partial gangs
+    marks: list[gang.Event]
+    levels: list[int]  # of the marks' numbers, 0 is the lowest
 
 
 def draw_gang(series: dict[str, Any]) -> Figure:
@@ -70,312 +57,220 @@ def draw_gang(series: dict[str, Any]) -> Figure:
     optional marks [[t, label[, true if a fault]]], half [[start, end, job, held, need]], and
     control: samples, end, marks, half of the same cluster with a deliberate fault. Times in s.
     """
-    units = plural(read_text(series["unit"]))
-    capacity = {node: read_count(count) for node, count in series["capacity"].items()}
+    units = gang.plural(gang.read_text(series["unit"]))
+    capacity = {node: gang.read_count(count) for node, count in series["capacity"].items()}
     halves = [series, series["control"]] if series.get("control") else [series]
-    panels = [read_panel(half) for half in halves]
+    panels = [gang.read_panel(half) for half in halves]
     sizes = _node_sizes(capacity, panels)
-    nodes = _busiest_nodes(sizes, panels)
+    changes = Counter(span.node for panel in panels for span in panel.spans)
+    busiest = set(sorted(sizes, key=lambda node: -changes[node])[:MAX_NODES])
+    nodes = {node: size for node, size in sizes.items() if node in busiest}
     note = f"; {len(nodes)} of {len(sizes)} nodes drawn" if len(nodes) < len(sizes) else ""
-    sentence = gang_sentence(panels, read_count(series["taken"]), units, note)
-    svg, left_out = _to_svg(sentence, panels, {node: sizes[node] for node in nodes})
-    title = f"{units} of each job over time: {shorten(read_text(series['title']), 80)}"
+    sentence = gang.make_sentence(panels, gang.read_count(series["taken"]), units, note)
+    title = f"{units} of each job over time: {shorten(gang.read_text(series['title']), 80)}"
+    svg = _draw_panels(title, sentence, panels, nodes)
+    left_out = sum(len(panel.marks) - len(_choose_marks(panel)) for panel in panels)
     header = ["job", "where", "from s", "to s", units]
-    return Figure(title, sentence, svg, header, table_rows(panels, left_out))
+    return Figure(title, sentence, svg, header, gang.table_rows(panels, left_out))
 
 
-def _node_sizes(capacity: dict[str, float], panels: list[Panel]) -> dict[str, float]:
+def _node_sizes(capacity: dict[str, float], panels: list[gang.Panel]) -> dict[str, float]:
     """Return the accelerators of each node: free at the start, or held at once if that is more.
 
     Raises ValueError if there is no node.
     """
     sizes = dict(capacity)
     for panel in panels:
-        for node, count in panel.max_by_node.items():
-            sizes[node] = max(count, sizes.get(node, 0))
+        for node, periods in panel.held.items():
+            peak = max(sum(amount for _, amount in held) for _, _, held in periods)
+            sizes[node] = max(peak, sizes.get(node, 0))
     if not sizes:
         raise ValueError("there is no node")
     return sizes
 
 
-def _busiest_nodes(sizes: dict[str, float], panels: list[Panel]) -> list[str]:
-    """Select the MAX_NODES nodes with the most changes; keep the order of `sizes`."""
-    changes = Counter(span.node for panel in panels for span in panel.spans)
-    busy = set(sorted(sizes, key=lambda node: -changes[node])[:MAX_NODES])
-    return [node for node in sizes if node in busy]
+def _choose_marks(panel: gang.Panel) -> list[gang.Event]:
+    """Select the marks to draw: faults first, then every n-th of the others; in order of time."""
+    faults = [event for event in panel.marks if event.fault][:MAX_MARKS]
+    others, room = [event for event in panel.marks if not event.fault], MAX_MARKS - len(faults)
+    return sorted([*faults, *(others[:: -(-len(others) // room) or 1] if room else [])])
 
 
-def _to_svg(sentence: str, panels: list[Panel], nodes: dict[str, float]) -> tuple[str, list[Event]]:
-    """Draw the SVG; return it and the marks that did not fit.
-
-    The first of GRID_STEPS that keeps the SVG below MAX_SVG_BYTES is used, else the last.
-    """
-    jobs = {span.job for panel in panels for span in panel.spans}
-    colors = dict(zip(sorted(jobs, key=natural_key), cycle(JOB_COLORS), strict=False))
-    height = round(min(34.0, max(18.0, 300 / (len(nodes) * len(panels)))))
-    slots = [_node_slots(panel, nodes, height) for panel in panels]
+def _draw_panels(
+    title: str, sentence: str, panels: list[gang.Panel], sizes: dict[str, float]
+) -> str:
+    """Draw all panels, with the first of GRID_STEPS that needs at most MAX_BARS bars."""
+    jobs = sorted({span.job for panel in panels for span in panel.spans}, key=gang.natural_key)
+    colors = dict(zip(jobs, cycle(JOB_COLORS), strict=False))
+    lane = LANE_HEIGHT if len(sizes) * len(panels) < THIN_FROM else THIN_LANE
     for step in GRID_STEPS:
-        sheet = Sheet(Drawing(sentence), colors, nodes, step, height)
-        bottom, left_out = _draw_legend(sheet, panels), list[Event]()
-        for i, panel in enumerate(panels):
-            if i:
-                heading = "control: the same cluster with a deliberate fault"
-                sheet.drawing.text(4, bottom + 26, heading, bold=True)
-                bottom += 34
-            bottom, unplaced = _draw_panel(sheet, panel, slots[i], bottom)
-            left_out += unplaced
-        sheet.drawing.height = bottom
-        svg = sheet.drawing.svg()
-        if len(svg) < MAX_SVG_BYTES:
+        lines = [_arrange_panel(panel, sizes, step) for panel in panels]
+        bars = [bar for line in lines for bars in line.nodes.values() for bar in bars]
+        if sum(len(held) for _, _, held in bars) <= MAX_BARS:
             break
-    return svg, left_out
+    heights = [_panel_height(line, lane) for line in lines]
+    height = sum(heights) + 2 * ROW * (len(panels) - 1)
+    with open_chart(title, sentence, _make_keys(colors, panels), height) as chart:
+        _draw_timeline(chart, lines[0], colors, lane, 0)
+        for line in lines[1:]:
+            heading = "control: the same cluster with a deliberate fault"
+            chart.text(0, heights[0] + 1.5 * ROW, heading, weight="bold")
+            _draw_timeline(chart, line, colors, lane, heights[0] + 2 * ROW)
+    return chart.svg
 
 
-def _draw_legend(sheet: Sheet, panels: list[Panel]) -> float:
-    """Draw the meaning of each colour; return the y at which the panels start."""
+def _arrange_panel(panel: gang.Panel, sizes: dict[str, float], step: float) -> Timeline:
+    """Arrange a panel; its time axis ends with the last event, so bars have the full width."""
+    axis = TimeAxis(panel.start, panel.last, step)
+    nodes = {node: axis.to_bars(panel.held.get(node, [])) for node in sizes}
+    marks = _choose_marks(panel)
+    levels = _mark_levels([axis(event.time_s) for event in marks])
+    return Timeline(axis, sizes, nodes, _wait_lanes(panel), marks, levels)
+
+
+def _mark_levels(xs: list[float]) -> list[int]:
+    """Return how high the number of each mark is, so that no line of a later mark crosses it."""
+    levels = list[int]()
+    for i in reversed(range(len(xs))):
+        later = zip(xs[i + 1 :], levels, strict=True)
+        near = [level for x, level in later if x < xs[i] + MARK_SIZE]
+        levels.insert(0, max(near, default=-1) + 1)
+    return levels
+
+
+def _panel_height(line: Timeline, lane: int) -> float:
+    lanes = len(line.nodes) * (lane + GAP) + len(line.waits) * (WAIT_HEIGHT + GAP)
+    return 8 + MARK_SIZE * (max(line.levels, default=-1) + 1) + lanes + ROW * (1 + len(line.marks))
+
+
+def _make_keys(colors: dict[str, str], panels: list[gang.Panel]) -> list[Key]:
+    """Make the legend; jobs that share a colour share an entry, at most three by name."""
     by_color = defaultdict[str, list[str]](list)
-    for job, color in sheet.colors.items():
-        by_color[color].append(job)
-    keys = [(_job_names(jobs), color) for color, jobs in by_color.items()]
-    keys += [("waits", GREY)] if any(panel.waits for panel in panels) else []
-    keys += [("part of a gang", ORANGE)] if any(panel.partials for panel in panels) else []
-    keys += [("a fault", RED)] if any(m.fault for panel in panels for m in panel.marks) else []
-    x, y = 4.0, 4.0
-    for label, color in keys:
-        if x > 4 and x + 16 + text_width(label) > WIDTH:
-            x, y = 4.0, y + 18
-        if color == GREY:
-            sheet.drawing.hatch([(x, x + 12)], y, 12)
-        else:
-            sheet.drawing.box(x, y, 12, 12, color)
-        sheet.drawing.text(x + 17, y + 10, label)
-        x += 32 + text_width(label)
-    return y + 18
+    for job, color in colors.items():
+        by_color[color].append(shorten(job, 10))
+    keys = [
+        Key(", ".join(jobs[:3]) + (", ..." if len(jobs) > 3 else ""), color, "box")
+        for color, jobs in by_color.items()
+    ]
+    keys += [Key("waits", THEME.soft, "frame")] if any(panel.waits for panel in panels) else []
+    keys += [Key("part of a gang", ORANGE, "box")] if any(p.partials for p in panels) else []
+    faults = any(event.fault for panel in panels for event in panel.marks)
+    return [*keys, *([Key("a fault", THEME.fail)] if faults else [])]
 
 
-def _job_names(jobs: list[str]) -> str:
-    """List the jobs that share a colour, at most three by name."""
-    return ", ".join(shorten(job, 10) for job in jobs[:3]) + (", ..." if len(jobs) > 3 else "")
-
-
-def _draw_panel(
-    sheet: Sheet, panel: Panel, slots: dict[str, list[list[Bar]]], top: float
-) -> tuple[float, list[Event]]:
-    """Draw one panel below `top`; return the y of its end, and the marks that did not fit."""
-    scale, waiters = Scale(panel.start, panel.end, *AXIS), _wait_lanes(panel)
-    faults, left_out = _place_events([event for event in panel.marks if event.fault], scale, [])
-    marks, more = _place_events([event for event in panel.marks if not event.fault], scale, faults)
-    lines = [mark.x for mark in marks]
-    y = top_y = top + 15 * max((mark.level + 1 for mark in marks), default=0) + 4
-    bottom = top_y + len(slots) * (sheet.lane_height + GAP) + len(waiters) * (WAIT_HEIGHT + GAP)
-    _draw_axis(sheet, scale, top_y, bottom)
-    labels: list[tuple[float, Bar]] = []
-    for node, lanes in slots.items():
-        labels += _draw_node(sheet, node, lanes, y)
-        y += sheet.lane_height + GAP
-    for lane in waiters:
-        _draw_wait_lane(sheet, scale, lane, lines, y)
+def _draw_timeline(
+    chart: Chart, line: Timeline, colors: dict[str, str], lane: int, top: float
+) -> None:
+    start = y = top + 8 + MARK_SIZE * (max(line.levels, default=-1) + 1)
+    bottom = top + _panel_height(line, lane) - ROW * (1 + len(line.marks))
+    for tick in round_ticks(line.axis.first, line.axis.last):
+        x = line.axis(tick)
+        chart.line([x, x], [start, bottom], THEME.rule, linewidth=1, zorder=0)
+        chart.text(x, bottom + 14, f"{brief_number(tick)} s", "center")
+    _draw_marks(chart, line, start, bottom)
+    labels = list[tuple[float, float, float, str]]()
+    for node, bars in line.nodes.items():
+        chart.text(START - 6, y + lane / 2 + 4, shorten(node, 11), "right")
+        chart.box((START, y, RIGHT - START, lane), THEME.rule)
+        boxes = _stack_jobs(bars, lane, line.sizes[node], [*colors])
+        for job, (x, top, width, height) in sorted(boxes):  # so that paths can be joined
+            chart.box((x, y + top, width, height), colors[job])
+            if height > MIN_LABELLED:
+                labels.append((width, x, y + top + height / 2 + 4, job))
+        y += lane + GAP
+    lines = [line.axis(event.time_s) for event in line.marks]
+    for waiting in line.waits:
+        _draw_wait_lane(chart, line.axis, waiting, lines, y)
         y += WAIT_HEIGHT + GAP
-    for mark in marks:
-        base, bold = top_y - 4 - 15 * mark.level, mark in faults
-        style = (RED, 2.0, "", 1.0) if bold else ("currentColor", 1.0, "3 3", 0.8)
-        sheet.drawing.line([(mark.x, base - 11), (mark.x, y)], *style)
-        shift = 3 if mark.anchor == "start" else -3
-        sheet.drawing.text(mark.x + shift, base - 1, mark.label, mark.anchor, bold=bold)
-    _draw_labels(sheet, labels, lines)
-    return y + 18, left_out + more
+    for width, x, base, job in sorted(labels, reverse=True)[:MAX_LABELS]:
+        ink = "#ffffff" if colors[job] in DARK_COLORS else "#000000"
+        _draw_label(chart, (x, x + width), base, shorten(job, 12), ink, lines, [])
 
 
-def _place_events(
-    events: list[Event], scale: Scale, fixed: list[Marker]
-) -> tuple[list[Marker], list[Event]]:
-    """Place marks for the events that fit; return all marks (`fixed` first) and the events left."""
-    times = [min(max(event.time_s, scale.low), scale.high) for event in events]
-    spots = [(scale(t), shorten(event.label, 30)) for t, event in zip(times, events, strict=True)]
-    marks = place_marks(spots, MAX_MARKS - len(fixed), LEVELS, fixed)
-    placed = Counter((mark.x, mark.label) for mark in marks)
-    left_out = []
-    for spot, event in zip(spots, events, strict=True):
-        placed[spot] -= 1
-        if placed[spot] < 0:
-            left_out.append(event)
-    return marks, left_out
+def _stack_jobs(
+    bars: list[gang.Held], lane: float, size: float, jobs: list[str]
+) -> Iterator[tuple[str, Box]]:
+    """Yield the boxes of each job in a lane, for a node of `size` accelerators.
 
-
-def _draw_axis(sheet: Sheet, scale: Scale, top: float, bottom: float) -> None:
-    for tick in scale.ticks(6):
-        x = scale(tick)
-        sheet.drawing.line([(x, top), (x, bottom)], "currentColor", 1, opacity=0.15)
-        sheet.drawing.text(x, bottom + 13, f"{brief_s(tick)} s", "middle")
-
-
-def _draw_labels(sheet: Sheet, boxes: list[tuple[float, Bar]], lines: list[float]) -> None:
-    """Write job names in the widest boxes, at most MAX_LABELS, where no mark line crosses them."""
-    widest = sorted(boxes, key=lambda box: box[1][0] - box[1][1])
-    for middle, (left, right, job) in widest[:MAX_LABELS]:
-        start, end = _widest_free_span(left, right, [(x - 1, x + 1) for x in lines])
-        label = shorten(job, 12)
-        if end - start > text_width(label) + 2:
-            ink = ink_on(sheet.colors[job])
-            sheet.drawing.text((start + end) / 2, middle + 4, label, "middle", ink)
-
-
-def _node_slots(panel: Panel, nodes: dict[str, float], tall: float) -> dict[str, list[list[Bar]]]:
-    """Return {node: [bars of each accelerator, lowest first]}; a bar is (left x, right x, job)."""
-    spans: dict[str, list[JobSpan]] = {node: [] for node in nodes}
-    for span in panel.spans:
-        if span.node in spans:
-            spans[span.node].append(span)
-    scale = Scale(panel.start, panel.end, *AXIS)
-    return {
-        node: [
-            to_grid(((scale(s.start), scale(s.end), s.job) for s in slot), AXIS, GRID_STEPS[0])
-            for slot in _assign_slots(spans[node], size, int(tall / 2))
-        ]
-        for node, size in nodes.items()
-    }
-
-
-def _assign_slots(spans: list[JobSpan], size: float, cap: int) -> list[list[JobSpan]]:
-    """Assign spans to accelerator slots: first slots the job already holds, then the lowest free.
-
-    A node has `size` slots, or `cap` slots if `size` is larger, zero, or amounts are not integers.
+    Every second job stands on the bottom, the others hang from the top. So of two jobs, the one
+    that stays keeps its place.
     """
-    ints = size.is_integer() and all(span.amount.is_integer() for span in spans)
-    slots: list[list[JobSpan]] = [[] for _ in range(int(size) if ints and 0 < size <= cap else cap)]
-    ends = {(span.job, span.end) for span in spans}
-    for span in sorted(spans, key=lambda item: (item.start, (item.job, item.start) not in ends)):
-        free = [slot for slot in slots if not slot or slot[-1].end <= span.start]
-        previous = (span.job, span.start)
-        free.sort(key=lambda slot: not slot or (slot[-1].job, slot[-1].end) != previous)
-        for slot in free[: max(1, round(span.amount / size * len(slots)))]:
-            slot.append(span)
-    return slots
+    for left, right, held in bars:
+        filled = [0.0, 0.0]  # from the bottom, from the top
+        for job, amount in held:
+            height, side = lane * amount / size, jobs.index(job) % 2
+            top = filled[1] if side else lane - filled[0] - height
+            filled[side] += height
+            yield job, (left, top, right - left, height)
 
 
-def _draw_node(
-    sheet: Sheet, node: str, slots: list[list[Bar]], top: float
-) -> list[tuple[float, Bar]]:
-    """Draw the lane of a node; return (middle y, bar) of the boxes large enough for a label."""
-    sheet.drawing.text(LEFT - 6, top + sheet.lane_height / 2 + 4, shorten(node, 12), "end")
-    sheet.drawing.box(LEFT, top, RIGHT - LEFT, sheet.lane_height, "currentColor", 0.07)
-    slot_height, labels = sheet.lane_height / len(slots), []
-    if len(slots) == sheet.nodes[node] and slot_height >= MIN_SLOT_HEIGHT:
-        for i in range(1, len(slots)):
-            y = round(top + i * slot_height, 1)
-            sheet.drawing.line([(LEFT, y), (RIGHT, y)], "currentColor", 0.5, opacity=0.4)
-    moves = defaultdict[str, str](str)
-    for (left, right, job), (low, count) in _merge_slots(slots, sheet.step):
-        y = round(top + sheet.lane_height - (low + count) * slot_height, 1)
-        height, color = round(count * slot_height, 1), sheet.colors[job]
-        moves[color] += rect_path(left, y, right - left, height)
-        if right - left > 10 and height >= 11:
-            labels.append((y + height / 2, (left, right, job)))
-    for color, path in moves.items():
-        sheet.drawing.path(path, color)
-    return labels
+def _draw_label(
+    chart: Chart, ends: Ends, y: float, label: str, ink: str, lines: list[float], taken: list[Ends]
+) -> None:
+    """Write a label in a bar, where no line crosses it and no other bar is; or nothing."""
+    edges = [*lines, *(x for pair in taken for x in pair)]
+    xs = [ends[0], *sorted(x for x in edges if ends[0] < x < ends[1]), ends[1]]
+    free = [
+        (left, right)
+        for left, right in pairwise(xs)
+        if not any(start <= left and right <= end for start, end in taken)
+    ]
+    left, right = max(free, key=lambda span: span[1] - span[0], default=(0, 0))
+    if right - left > text_width(label) + 4:
+        chart.text((left + right) / 2, y, label, "center", ink)
 
 
-def _merge_slots(slots: list[list[Bar]], step: float) -> list[tuple[Bar, tuple[int, int]]]:
-    """Merge equal bars of adjacent slots; return (bar, (lowest slot, number of slots)) pairs."""
-    boxes: list[tuple[Bar, tuple[int, int]]] = []
-    below: dict[Bar, tuple[int, int]] = {}
-    for i, slot in enumerate(slots):
-        current = {run: below.pop(run, (i, 0)) for run in to_grid(slot, AXIS, step)}
-        boxes += below.items()
-        below = {run: (low, count + 1) for run, (low, count) in current.items()}
-    return boxes + list(below.items())
+def _draw_marks(chart: Chart, line: Timeline, start: float, bottom: float) -> None:
+    """Draw a numbered line for each mark, and the list of marks below the axis."""
+    for i, (event, level) in enumerate(zip(line.marks, line.levels, strict=True), 1):
+        x, top = line.axis(event.time_s), start - 4 - MARK_SIZE * level
+        color, weight = (THEME.fail, "bold") if event.fault else (THEME.ink, "normal")
+        dashes = "-" if event.fault else "--"
+        chart.line([x, x], [top - 10, bottom], color, linewidth=1.2, linestyle=dashes)
+        chart.text(x + 2, top - 1, f"{i}", color=color, size=10, weight=weight)
+        text = f"{i}: {brief_number(event.time_s)} s, {shorten(event.label, 36)}"
+        chart.text(START, bottom + 14 + ROW * i, text, color=color, weight=weight)
 
 
-def _wait_lanes(panel: Panel) -> list[WaitLane]:
+def _wait_lanes(panel: gang.Panel) -> list[WaitLane]:
     """Return one lane per job that waited or held a partial gang, sorted by job name.
 
     If there are more than MAX_WAIT_LANES, jobs with partial gangs keep their lane first, then
     those with the longest waits. The others share the last lane.
     """
-    lanes: dict[str, tuple[list[JobSpan], list[PartialAllocation]]] = {}
+    lanes = defaultdict[str, tuple[list[gang.JobSpan], list[gang.PartialAllocation]]](
+        lambda: ([], [])
+    )
     for span in panel.waits:
-        lanes.setdefault(span.job, ([], []))[0].append(span)
-    for half in panel.partials:
-        lanes.setdefault(half.job, ([], []))[1].append(half)
-    ranked = sorted(lanes, key=lambda job: (not lanes[job][1], -_total_seconds(lanes[job][0])))
+        lanes[span.job][0].append(span)
+    for part in panel.partials:
+        lanes[part.job][1].append(part)
+    ranked = sorted(
+        lanes, key=lambda job: (not lanes[job][1], sum(s.start - s.end for s in lanes[job][0]))
+    )
     single = ranked if len(ranked) <= MAX_WAIT_LANES else ranked[: MAX_WAIT_LANES - 1]
-    result = [(f"{shorten(job, 7)} waits", *lanes[job]) for job in sorted(single, key=natural_key)]
-    if merged := set(ranked) - set(single):
-        waits = [span._replace(amount=0) for span in panel.waits if span.job in merged]
-        halves = [half for half in panel.partials if half.job in merged]
-        result.append((f"{len(merged)} others", waits, halves))
+    named = sorted(single, key=gang.natural_key)
+    result: list[WaitLane] = [(f"{shorten(job, 6)} waits", *lanes[job]) for job in named]
+    if others := ranked[len(single) :]:
+        waits = [span._replace(amount=0) for span in panel.waits if span.job in others]
+        parts = [part for part in panel.partials if part.job in others]
+        result.append((f"{len(others)} others", waits, parts))
     return result
 
 
-def _total_seconds(spans: list[JobSpan]) -> float:
-    return sum(span.end - span.start for span in spans)
-
-
 def _draw_wait_lane(
-    sheet: Sheet, scale: Scale, lane: WaitLane, lines: list[float], top: float
+    chart: Chart, axis: TimeAxis, lane: WaitLane, lines: list[float], top: float
 ) -> None:
-    """Draw a waiting lane: hatched while the job waits, orange while it holds a partial gang."""
-    (name, spans, partials), drawing, step = lane, sheet.drawing, sheet.step
-    drawing.text(LEFT - 6, top + 12, name, "end")
-    waited = ((scale(item.start), scale(item.end), _wait_label(item, scale)) for item in spans)
-    held = ((scale(item.start), scale(item.end), item.held_text) for item in partials)
-    waits, parts = to_grid(waited, AXIS, step), to_grid(held, AXIS, step, min_width=2)
-    labels = _place_part_labels(parts, waits, lines)
-    clear = [(left, right) for left, right, _ in parts + labels]
-    # Labels between the mark lines are preferred to labels across them.
-    marked = clear + [(x - 2, x + 2) for x in lines]
-    labels += [spot for wait in waits if wait[2] for spot in _fit_label(wait, [marked, clear], 0)]
-    clear += [(left, right) for left, right, _ in labels]
-    drawing.hatch([(left, right) for left, right, _ in waits], top, WAIT_HEIGHT, clear)
-    for left, right, _ in parts:
-        drawing.box(left, top, right - left, WAIT_HEIGHT, ORANGE)
-    for left, right, label in labels:
-        inside = any(start < right and left < end for start, end, _ in parts)
-        ink = ink_on(ORANGE) if inside else "currentColor"
-        drawing.text((left + right) / 2, top + 12, label, "middle", ink)
-
-
-def _wait_label(span: JobSpan, scale: Scale) -> str:
-    """Return `waits for 3`, or an empty label if it does not fit: then equal neighbours join."""
-    label = f"waits for {number(span.amount)}" if span.amount else ""
-    return label if scale(span.end) - scale(span.start) > text_width(label) + 10 else ""
-
-
-def _fit_label(bar: Bar, blocked: list[list[Point]], margin: float) -> list[Bar]:
-    """Place the label of a bar in the widest gap that `blocked` leaves; return no bar if none fits.
-
-    `blocked` lists alternatives, tried in order: each is a list of (left x, right x) to avoid.
-    """
-    left, right, label = bar
-    size = text_width(label)
-    for taken in blocked:
-        start, end = _widest_free_span(left, right, taken)
-        if end - start > size + margin:
-            return [((start + end - size) / 2, (start + end + size) / 2, label)]
-    return []
-
-
-def _place_part_labels(parts: list[Bar], waits: list[Bar], lines: list[float]) -> list[Bar]:
-    """Place `1 of 3` in each part that is wide enough; if none is, next to the widest part."""
-    marked = [(x - 1, x + 1) for x in lines]
-    labels = [spot for part in parts for spot in _fit_label(part, [marked, []], 2)]
-    if labels or not parts:
-        return labels
-    left, right, label = max(parts, key=lambda item: item[1] - item[0])
-    size = text_width(label) + 2
-    frames = [x for start, end, _ in waits if start <= right and left <= end for x in (start, end)]
-    places = [right + 2, left - size - 2, *(x + 2 for x in frames), *(x - size - 2 for x in frames)]
-    lines = [*lines, *(x for item in [*waits, *parts] for x in item[:2])]
-    room = [x for x in places if x >= LEFT and x + size <= WIDTH]
-    free = [x for x in room if not any(x < line < x + size for line in lines)]
-    return [(x, x + size, label) for x in (free or room)[:1]]
-
-
-def _widest_free_span(left: float, right: float, taken: list[Point]) -> Point:
-    """Return the widest interval (left x, right x) that `taken` leaves between left and right."""
-    best, x = (left, left), left
-    for start, end in [*sorted(taken), (right, right)]:
-        best = max(best, (x, min(start, right)), key=lambda gap: gap[1] - gap[0])
-        x = max(x, end)
-    return best
+    """Draw a waiting lane: a frame while the job waits, orange while it holds a partial gang."""
+    name, spans, partials = lane
+    chart.text(START - 6, top + 12, name, "right")
+    waits = axis.to_bars((span.start, span.end, span.amount) for span in spans)
+    parts = axis.to_bars((part.start, part.end, part.held_text) for part in partials)
+    taken = [(left, right) for left, right, _ in parts]
+    for left, right, amount in waits:
+        chart.box((left, top, right - left, WAIT_HEIGHT), "none", THEME.soft)
+        label = f"waits for {number(amount)}" if amount else ""
+        _draw_label(chart, (left, right), top + 12, label, THEME.ink, lines, taken)
+    for left, right, label in parts:
+        chart.box((left, top, right - left, WAIT_HEIGHT), ORANGE)
+        _draw_label(chart, (left, right), top + 12, label, "#000000", lines, [])

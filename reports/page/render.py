@@ -150,7 +150,7 @@ def _jinja_environment(reader: EvidenceReader) -> Environment:
         "scope": scope_text,
         "first_sentence": lambda text: SENTENCE_END.split(text, maxsplit=1)[0],
         "figures": draw_figures,
-        # Only for SVG that reports.charts.svg wrote, and for the page's script: neither contains
+        # Only for SVG that reports.charts.canvas wrote, and for the page's script: neither contains
         # foreign markup.
         "drawn": Markup,
     }

@@ -1,0 +1,141 @@
+"""Draws the efficiency of the job by the number of nodes."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+from reports.charts.canvas import THEME, Key, draw_level, open_chart, set_log_ticks
+from reports.charts.figure import (
+    Figure,
+    Number,
+    Point,
+    count_nodes,
+    finite,
+    or_dash,
+    percent,
+    read_columns,
+    read_number,
+    read_numbers,
+    zip_xy,
+)
+from reports.numbers import number
+from reports.sanitize import one_line
+
+TITLE = "Scaling efficiency"
+
+
+class LadderPoint(NamedTuple):
+    """One rung: nodes, efficiency, ends of its interval, tokens per GPU and step, per second."""
+
+    nodes: float
+    efficiency: float
+    low: Number
+    high: Number
+    load: Number
+    rate: Number
+
+
+def draw_efficiency(series: dict[str, Any]) -> Figure:
+    """Draw efficiency against node count; 1 is the speed per node of one node alone.
+
+    Keys: nodes, efficiency; optional low and high (error bars), over (text: which noise the error
+    bars cover), limit, tokens_per_second, tokens_per_gpu_step (one number for all rungs, or a list
+    with one per rung), and strong {nodes, efficiency, tokens_per_gpu_step}: the same work on more
+    nodes (strong scaling).
+    """
+    rungs, limit = _read_rungs(series), read_number(series.get("limit"))
+    strong, tokens = _strong_scaling_points(series, {rung.nodes for rung in rungs})
+    basis = one_line(series.get("over") or "")
+    sentence = _make_sentence(rungs, limit, basis)
+    svg = _draw_curves(sentence, rungs, strong, limit)
+    return Figure(TITLE, sentence, svg, *_make_table(rungs, strong, tokens, basis))
+
+
+def _read_rungs(series: dict[str, Any]) -> list[LadderPoint]:
+    """Read the rungs whose efficiency is known, in the order of their nodes."""
+    keys = ("nodes", "efficiency", "low", "high", "tokens_per_second")
+    nodes, shares, low, high, rates = read_columns(series, *keys)
+    load = series.get("tokens_per_gpu_step")
+    loads = read_numbers(load) if isinstance(load, list) else [read_number(load)] * len(nodes)
+    return sorted(
+        LadderPoint(n, share, *rest)
+        for n, share, *rest in zip_longest(nodes, shares, low, high, loads, rates)
+        if n is not None and share is not None
+    )
+
+
+def _draw_curves(
+    sentence: str, rungs: list[LadderPoint], strong: list[Point], limit: Number
+) -> str:
+    keys = [
+        Key("the same work per GPU (weak scaling)", THEME.link),
+        Key("the same work on more nodes (strong scaling)" if strong else "", THEME.unproven),
+        Key("ideal: as fast per node as one node", THEME.soft, "dashes"),
+        Key("" if limit is None else f"limit {percent(limit, 0)}", THEME.marginal, "dashes"),
+    ]
+    nodes, shares = [rung.nodes for rung in rungs], [rung.efficiency for rung in rungs]
+    known = [*shares, *(share for _, share in strong), *finite([limit])]
+    known += finite(end for rung in rungs for end in (rung.low, rung.high))
+    with open_chart(TITLE, sentence, keys) as chart:
+        axes = chart.plot("efficiency")
+        set_log_ticks(axes, nodes, [*map(count_nodes, nodes)], [*map(percent, shares)])
+        bottom = max(0.0, int((min(known) - 0.04) * 10) / 10)
+        axes.set_ylim(bottom, 1.04 * max([1.0, *known]))
+        axes.yaxis.set_major_formatter(lambda value, _: f"{round(100 * value, 6):g} %")
+        draw_level(axes.axhline, 1.0, THEME.soft)
+        draw_level(axes.axhline, limit, THEME.marginal)
+        if strong:
+            axes.plot(*zip(*strong, strict=True), color=THEME.unproven)
+        for rung in rungs:
+            if rung.low is not None and rung.high is not None:
+                ends = [rung.low, rung.high]
+                axes.plot([rung.nodes] * 2, ends, color=THEME.link, linewidth=5, alpha=0.4)
+        axes.plot(nodes, shares, "o-", color=THEME.link)
+    return chart.svg
+
+
+def _make_table(
+    rungs: list[LadderPoint], strong: list[Point], tokens: dict[float, float], basis: str
+) -> tuple[list[str], list[list[str]]]:
+    interval = f"95 % interval, {basis}" if basis else "95 % interval"
+    header = ["nodes", "efficiency", interval, "tokens per GPU and step", "tokens per second"]
+    rows = [
+        [number(n), percent(share), _interval_text(lo, hi), or_dash(load), or_dash(rate)]
+        for n, share, lo, hi, load, rate in rungs
+    ]
+    if strong:
+        header += ["the same work on more nodes", "its tokens per GPU and step"]
+        by_nodes = dict(strong)
+        for row, (n, *_) in zip(rows, rungs, strict=True):
+            row += [percent(by_nodes.get(n)), or_dash(tokens.get(n))]
+    return header, rows
+
+
+def _strong_scaling_points(
+    series: dict[str, Any], rungs: set[float]
+) -> tuple[list[Point], dict[float, float]]:
+    """Return (points, tokens per GPU and step by node count) of the strong scaling runs.
+
+    Points are (nodes, efficiency) of node counts in `rungs`. Fewer than two give no points.
+    """
+    data = series.get("strong") or {}
+    nodes, shares, loads = read_columns(data, "nodes", "efficiency", "tokens_per_gpu_step")
+    points = [(n, share) for n, share in zip_xy(nodes, shares) if n in rungs]
+    return points if len(points) > 1 else [], dict(zip_xy(nodes, loads))
+
+
+def _make_sentence(rungs: list[LadderPoint], limit: Number, basis: str) -> str:
+    """Return the last efficiency, its relation to the limit, and the load that it needs."""
+    nodes, share, load = rungs[-1].nodes, rungs[-1].efficiency, rungs[-1].load
+    count = number(nodes)
+    text = f"At {count} nodes the job runs at {percent(share)} of {count} x one node"
+    if limit is not None:
+        relation = "at or above" if share >= limit else "BELOW"
+        text += f", {relation} the limit of {percent(limit, 0)}"
+    text += "." + (f" {or_dash(load)} tokens per GPU and step." if load else "")
+    return text + (f" Error bars are of the noise {basis}." if basis else "")
+
+
+def _interval_text(lo: Number, hi: Number) -> str:
+    return "-" if lo is None or hi is None else f"{percent(lo)} to {percent(hi)}"

@@ -1,0 +1,167 @@
+"""Draws the bandwidth of node pairs: a map of all pairs, or of many nodes the median of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from heapq import nsmallest
+from statistics import median
+from typing import Any
+
+from reports.charts.canvas import (
+    FONT_SIZE,
+    SMALL_SIZE,
+    THEME,
+    Chart,
+    Key,
+    open_chart,
+    shorten,
+    text_width,
+)
+from reports.charts.figure import Figure, Number, finite, or_dash, or_nan, percent, read_numbers
+from reports.numbers import number
+from reports.sanitize import one_line
+
+TITLE = "Bandwidth of every pair"
+MAX_MAP_NODES = 32  # with more nodes, the names do not fit next to the map
+MAX_VALUE_NODES = 8  # with more nodes, the values do not fit in the cells
+MAX_ROWS = 20  # pairs in the table
+MAP_SIZE, MAP_LEFT = 336, 92  # units: side of the map, and the room for names left of it
+NAME_SIZE = 11  # characters of a name
+LOWEST_SHARE = 0.5  # of the median: the darkest colour. So a node at 90 % has a colour of its own
+# Dark is slow and pale is fast: slow pairs must be the most visible.
+SLOW_TO_FAST = [
+    "#08306b", "#08519c", "#2171b5", "#4292c6", "#6baed6", "#9ecae1", "#c6dbef", "#deebf7",
+    "#eaf3fb",
+]  # fmt: skip
+Pair = tuple[float, int, int]  # GB/s (0: unreachable), index of the sender, of the receiver
+DARK_COLORS = SLOW_TO_FAST[:3]  # white text is readable on these, black text on the others
+
+
+def draw_pairs(series: dict[str, Any]) -> Figure:
+    """Draw the bandwidth of every pair of nodes in GB/s.
+
+    Keys: nodes (n names), gbs (n rows of n values, row = source). A null means not measured, 0
+    means unreachable.
+    """
+    names = [one_line(name) for name in series["nodes"]]
+    table = [read_numbers(row) for row in series["gbs"]]
+    if any(len(line) != len(names) for line in (table, *table)):  # type: ignore[arg-type]
+        raise ValueError(f"expected {len(names)} rows of {len(names)} values")
+    for i, values in enumerate(table):
+        values[i] = None
+    known = [gbs for row in table for gbs in row if gbs is not None]
+    typical = _known_median(gbs for gbs in known if gbs > 0) or 0.0
+    measured = ((gbs, a, b) for a, b, gbs in _each_cell(table) if gbs is not None)
+    worst = nsmallest(MAX_ROWS, measured)
+    sentence = _make_sentence(names, worst, known, typical)
+    header = ["from", "to", "GB/s, slowest first"]
+    rows = [[names[a], names[b], number(gbs) if gbs > 0 else "unreachable"] for gbs, a, b in worst]
+    if len(names) <= MAX_MAP_NODES:
+        svg = _draw_map(sentence, names, table, typical)
+        return Figure(TITLE, sentence, svg, header, rows)
+    sent, received = ([*map(_known_median, lines)] for lines in (table, zip(*table, strict=True)))
+    svg = _draw_medians(sentence, names, sent, received)
+    header += ["median sent by the first", "median received by the second"]
+    for row, (_, source, target) in zip(rows, worst, strict=True):
+        row += [or_dash(sent[source]), or_dash(received[target])]
+    for name, *medians in zip(names, sent, received, strict=True):
+        rows.append([name, "all others", "-", *map(or_dash, medians)])
+    return Figure(TITLE, sentence, svg, header, rows)
+
+
+def _known_median(values: Iterable[Number]) -> Number:
+    known = finite(values)
+    return median(known) if known else None
+
+
+def _make_sentence(names: list[str], worst: list[Pair], known: list[float], typical: float) -> str:
+    parts, alive = [], sum(gbs > 0 for gbs in known)
+    if dead := len(known) - alive:
+        parts.append(f"{dead} of {len(known)} directed pairs are unreachable")
+    for gbs, a, b in [pair for pair in worst if pair[0] > 0][:1]:
+        share = percent(gbs / typical, 0)
+        parts.append(
+            f"the slowest of {alive} is {names[a]} - {names[b]} at {number(gbs)} GB/s, "
+            f"{share} of the median {number(typical)}"
+        )
+    if missing := len(names) * (len(names) - 1) - len(known):
+        parts.append(f"{missing} directed pairs were not measured")
+    sentence = "; ".join(parts) or "there is no pair to compare"
+    return f"{sentence[0].upper()}{sentence[1:]}."
+
+
+def _draw_map(sentence: str, names: list[str], table: list[list[Number]], typical: float) -> str:
+    """Draw a cell for each pair, by colour: a slow node is a dark row or a dark column."""
+    cell = MAP_SIZE / max(len(table), 1)
+    size = FONT_SIZE if cell > FONT_SIZE + 2 else SMALL_SIZE
+    labels = [shorten(name, NAME_SIZE) for name in names]
+    longest = max((text_width(label, size) for label in labels), default=0)
+    turned = longest > cell - 4
+    top = longest + 8 if turned else 18
+    states = {gbs for row in table for gbs in row}
+    missing = sum(gbs is None for row in table for gbs in row) > len(table)
+    keys = [
+        Key("unreachable" if 0 in states else "", THEME.fail, "box"),
+        Key("not measured" if missing else "", THEME.soft, "frame"),
+    ]
+    with open_chart(TITLE, sentence, keys, top + MAP_SIZE + 34) as chart:
+        for i, label in enumerate(labels):
+            middle = (i + 0.5) * cell + size / 3
+            chart.text(MAP_LEFT - 6, top + middle, label, "right", size=size)
+            x, anchor, angle = (middle, "left", 90) if turned else ((i + 0.5) * cell, "center", 0)
+            chart.text(MAP_LEFT + x, top - 6, label, anchor, size=size, rotation=angle)
+        _draw_cells(chart, table, cell, top, typical)
+        _draw_scale(chart, top + MAP_SIZE + 10, typical)
+    return chart.svg
+
+
+def _draw_cells(
+    chart: Chart, table: list[list[Number]], cell: float, top: float, typical: float
+) -> None:
+    cells = [(_cell_color(gbs, typical), a, b, gbs) for a, b, gbs in _each_cell(table)]
+    for color, a, b, _ in sorted(cells, key=lambda item: item[:3]):  # so that paths can be joined
+        edge = THEME.soft if color == "none" else "none"
+        chart.box((MAP_LEFT + b * cell, top + a * cell, cell - 1, cell - 1), color, edge)
+    for color, a, b, gbs in cells:
+        if gbs and len(table) <= MAX_VALUE_NODES:
+            ink = "#ffffff" if color in DARK_COLORS else "#000000"
+            x, y = MAP_LEFT + (b + 0.5) * cell, top + (a + 0.5) * cell + 4
+            chart.text(x, y, number(gbs), "center", ink)
+
+
+def _each_cell(table: list[list[Number]]) -> Iterator[tuple[int, int, Number]]:
+    for a, row in enumerate(table):
+        yield from ((a, b, gbs) for b, gbs in enumerate(row) if a != b)
+
+
+def _cell_color(gbs: Number, typical: float) -> str:
+    if not gbs or gbs < 0:
+        return "none" if gbs is None else THEME.fail
+    share = (gbs / typical - LOWEST_SHARE) / (1 - LOWEST_SHARE)
+    return SLOW_TO_FAST[min(len(SLOW_TO_FAST) - 1, max(0, int(share * len(SLOW_TO_FAST))))]
+
+
+def _draw_scale(chart: Chart, y: float, typical: float) -> None:
+    """Draw the colour scale, from half the median to the median."""
+    left, lowest = MAP_LEFT + 110, f"<= {number(LOWEST_SHARE * typical)}"
+    for i, color in enumerate(SLOW_TO_FAST):
+        chart.box((left + 14 * i, y, 14, 12), color)
+    chart.text(left - 6, y + 11, lowest, "right", color=THEME.soft)
+    end = left + 14 * len(SLOW_TO_FAST) + 6
+    chart.text(end, y + 11, f">= {number(typical)} GB/s", color=THEME.soft)
+
+
+def _draw_medians(
+    sentence: str, names: list[str], sent: list[Number], received: list[Number]
+) -> str:
+    """Draw the medians of each node as two dots, in the order of the nodes; name the slowest."""
+    keys = [Key("median sent by a node", THEME.link), Key("median received", THEME.marginal)]
+    known = [(gbs, name) for gbs, name in zip([*sent, *received], names * 2, strict=True) if gbs]
+    slowest = f"; slowest: {shorten(min(known)[1], 24)}" if known else ""
+    with open_chart(TITLE, sentence, keys) as chart:
+        axes = chart.plot("GB/s", f"{len(names)} nodes in order{slowest}")
+        for values, key in zip((sent, received), keys, strict=True):
+            axes.plot(or_nan(values), "o", color=key.color)
+        axes.set_ylim(0, 1.08 * max([gbs for gbs, _ in known], default=1))
+        axes.set_xticks([])
+    return chart.svg
