@@ -295,7 +295,7 @@ def _report_row(
 def _has_other_reason(key: Measurement, results: list[ProbeResult]) -> bool:
     """Return whether something else than `key` keeps these results from a proof."""
     unfinished = any(result.state != "finished" for result in results)
-    return unfinished or key.verdict is not Verdict.UNPROVEN
+    return unfinished or not key.name or key.verdict is not Verdict.UNPROVEN
 
 
 def _row_problem(results: list[ProbeResult], verdict: Verdict, headlines: Mapping[str, str]) -> str:
@@ -305,6 +305,9 @@ def _row_problem(results: list[ProbeResult], verdict: Verdict, headlines: Mappin
     matching = [result for result in results if result.verdict is verdict]
     if not matching or verdict is Verdict.PASS:
         return ""
+    missing = sum(result.state == NOT_RUN for result in results)
+    if matching[0].state == NOT_RUN and missing < len(results):
+        return f"{missing} of {len(results)} probes did not run"
     return summary_sentence(matching[0], headlines)
 
 

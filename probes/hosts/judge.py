@@ -72,8 +72,9 @@ def judge_nodes(
     ordered = terms.nodes
     measure("nodes", len(facts), limit=exactly(ordered, "nodes", "ordered") if ordered else None)
     silent = _find_silent(cluster, cluster.nodes, facts, measure)
+    known = cluster.known_nodes()
     # A node that died twice has two entries.
-    dead = list(dict.fromkeys(n["name"] for n in cluster.known_nodes() if not n["alive"]))
+    dead = list(dict.fromkeys(node["name"] for node in known if not node["alive"]))
     lost = dead if ordered else gone
     if not silent and (len(facts) < ordered if ordered else lost):
         no_gpus = [fact["name"] for fact in bystanders]
@@ -81,9 +82,8 @@ def judge_nodes(
         of = f"{len(facts)} of {ordered} nodes answer" if ordered else f"{len(facts)} nodes answer"
         why = "" if lost or not no_gpus else ", where Ray counts no GPU"
         text = f"{of}; missing: {join_names(names)}{why}"
-        heads = [node["address"] for node in cluster.known_nodes() if node.get("head")]
-        known = {"head_address": heads[0] if heads else ""}
-        measure.explain(finding("HOST-MISSING", text, names, names=known))
+        head = next((node["address"] for node in known if node.get("head")), "")
+        measure.explain(finding("HOST-MISSING", text, names, names={"head_address": head}))
     if ordered and len(facts) > ordered:
         statement = f"{len(facts)} nodes answer. Ordered: {ordered}"
         measure.explain(finding("HOST-EXTRA", statement))  # the extra node is not known

@@ -141,7 +141,7 @@ def assert_reported(run: Path) -> None:
     page = run.with_name("run-report") / "report.html"
     if page.exists():  # else the folder could not even be read
         assert "the run folder does not verify" in page.read_text()
-        assert '<div class="word">DOES NOT VERIFY' in page.read_text()
+        assert "</span> DOES NOT VERIFY" in page.read_text()
 
 
 @pytest.mark.parametrize("edit", [*LOG_EDITS, *FILE_EDITS, *SUM_EDITS])

@@ -210,7 +210,15 @@ def _has_machines(here: Circumstances) -> bool:
     return here.nodes > 1 and not here.one_host
 
 
+def _can_be_doctored(here: Circumstances) -> bool:
+    """Return whether false facts of a node can fail: it is compared with others, or an order."""
+    terms = here.terms
+    ordered = (terms.gpu_model, terms.gpu_memory_gib, terms.cpus_per_node, terms.ram_gib)
+    return here.nodes > 1 or not here.emulated or any((*ordered, terms.disk_gib, terms.versions))
+
+
 CONDITIONS: dict[str, Condition] = {
+    "doctored node": _can_be_doctored,
     "machines": lambda here: not here.one_host,
     "nvml_errors": lambda here: not here.emulated,
     "duplicate_gpus": lambda here: not here.emulated,
