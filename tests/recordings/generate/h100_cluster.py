@@ -144,11 +144,13 @@ def fabric(top: float = 376.0) -> ProbeResult:
 
 
 def pairs(slow: tuple[int, int] | None = None, dead: int | None = None) -> list[list[Any]]:
-    """Bandwidth of every pair; the diagonal and a dead node have none."""
+    """Bandwidth of every pair: none on the diagonal, 0 of a node that is not reached."""
     return [
         [
             None
-            if a == b or dead in (a, b)
+            if a == b
+            else 0.0
+            if dead in (a, b)
             else 61.0
             if slow and {a, b} == set(slow)
             else round(372 + 4 * math.sin(a * 7 + b * 7), 1)
