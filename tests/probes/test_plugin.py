@@ -222,8 +222,6 @@ def test_wrong_usage_is_one_sentence_and_4(
 
 
 def test_xdist_is_refused(pytester: pytest.Pytester) -> None:
-    # xdist itself is not installed here: its option is what the plugin looks at.
-    pytester.makeconftest("def pytest_addoption(parser): parser.addoption('--numprocesses')")
     result = pytester.runpytest_subprocess("--cluster", "auto", "--numprocesses", "2")
     assert result.ret == 4
     result.stderr.fnmatch_lines(["*run them without -n*"])

@@ -53,7 +53,7 @@ def test_what_did_not_run_is_named_once_with_its_reason(command: str, reason: st
     text = table("FABRIC-1", "FABRIC-2", "HOSTS-2", command=command)
     assert f"\n  not run: GANG, 1 of 2 probes of HOSTS{reason}\n" in text
     assert text.count("not run") == 3, "in that line, and in the rows of GANG and HOSTS"
-    assert "HOSTS    1 of 2 probes did not run" in text
+    assert "HOSTS   1 of 2 probes did not run" in text
     assert "owes this probe" not in text
 
 
