@@ -216,7 +216,7 @@ def test_check_command(tmp_path: Path) -> None:
 def test_explain_command() -> None:
     told = CliRunner().invoke(main, ["explain", "fab-wrong-road"])
     assert told.exit_code == 0
-    assert "remedy" in told.output
+    assert "do      Move the gradient traffic" in told.output
     told = CliRunner().invoke(main, ["explain", "FAB-WRONG-ROD"])
     assert told.exit_code == 4
     assert "did you mean FAB-WRONG-INTERFACE" in told.output
