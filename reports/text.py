@@ -13,7 +13,7 @@ from typing import Any
 
 from reports.acceptance import AcceptanceSummary, ReportRow
 from reports.measurement import Verdict
-from reports.orders import fill
+from reports.orders import break_command, fill
 from reports.owed import NOT_RUN
 from reports.record import Finding, RunRecord
 from reports.redact import redact_text
@@ -81,15 +81,9 @@ class TextFormatter:
         )
 
     def command(self, text: object, first: str) -> list[str]:
-        """Break a command so that it can still be pasted: at spaces, with backslashes."""
-        chunks = textwrap.wrap(
-            self.plain(text),
-            max(20, self.width - len(first) - 2),
-            break_on_hyphens=False,
-            break_long_words=False,
-        )
-        joint = " \\\n" + " " * len(first)
-        return (first + joint.join(chunks)).split("\n")
+        """Break a command so that it can still be pasted: with backslashes, not inside quotes."""
+        head, *rest = break_command(self.plain(text), max(20, self.width - len(first))) or [""]
+        return [first + head, *(" " * len(first) + line for line in rest)]
 
 
 def _header_lines(record: RunRecord, fmt: TextFormatter) -> list[str]:
