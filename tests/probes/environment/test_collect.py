@@ -82,7 +82,7 @@ def test_who_wins(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(seen["files"]) == [system]
 
 
-def test_files_that_cannot_be_read(places: Path) -> None:
+def test_unreadable_files(places: Path) -> None:
     own, system = places / ".nccl.conf", places / "system.conf"
     cases = {
         b"NCCL_NET=\xff\xfe\n": "is not UTF-8",
