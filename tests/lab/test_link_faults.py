@@ -58,6 +58,7 @@ def test_packets_of_one_node_are_lost_one_way(lab: Lab, way: str) -> None:
     assert sh("nsenter", switch, "nft", "list", "ruleset") == ""
 
 
+@pytest.mark.soak(criterion="links")
 def test_a_link_loses_its_carrier_again_and_again(lab: Lab) -> None:
     route, before = lab.node(2).run("ip", "route"), [carrier_changes(lab, one) for one in range(4)]
     began = time.monotonic()

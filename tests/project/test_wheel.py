@@ -98,10 +98,13 @@ def test_report_renders_from_an_empty_folder(elsewhere: dict[str, str], tmp_path
     "command",
     [
         ["seatrial", "run", *HOSTS],
-        [sys.executable, "-m", "pytest", "--pyargs", "probes", *HOSTS],
+        pytest.param(
+            [sys.executable, "-m", "pytest", "--pyargs", "probes", *HOSTS],
+            marks=pytest.mark.soak(criterion="suite"),
+        ),
     ],
     ids=["seatrial run", "pytest --pyargs"],
-)  # fmt: skip
+)
 def test_probes_run_from_an_empty_folder(
     elsewhere: dict[str, str], tmp_path: Path, command: list[str]
 ) -> None:
