@@ -11,7 +11,7 @@ from reports.headlines import gpus_per_node
 from reports.measurement import Verdict
 from reports.numbers import quantity
 from reports.page.node_matrix import node_names
-from reports.record import Finding, ProbeResult
+from reports.record import Control, Finding, ProbeResult
 
 MAX_SCOPE = 200  # letters of a row's scope on page 1; its section has all
 ANCHOR = re.compile(r"[A-Z][A-Z0-9_]{0,30}")  # a criterion that is the name of its section
@@ -92,10 +92,10 @@ def join_words(words: Sequence[str]) -> str:
     return " and ".join([", ".join(words[:-1]), *words[-1:]] if len(words) > 1 else words)
 
 
-def planted_faults(summary: AcceptanceSummary) -> list[tuple[str, Verdict, str, str]]:
-    """List (criterion, verdict, name, sentence) of all controls, those that were missed first."""
+def planted_faults(summary: AcceptanceSummary) -> list[tuple[str, Verdict, Control]]:
+    """List (criterion, verdict, control) of all controls, those that were missed first."""
     found = [
-        (result.criterion, control.verdict, control.name, control.sentence())
+        (result.criterion, control.verdict, control)
         for result in summary.record.results
         for control in result.controls
     ]
