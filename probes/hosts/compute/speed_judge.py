@@ -134,8 +134,18 @@ def _missing_rate(fleet: WorkFleet, one: Accelerator, speeds: Iterable[Speed | N
 
 def judge_speed(fleet: WorkFleet, runs: SpeedRuns, measure: Recorder) -> None:
     """Judge that no accelerator is slower than those of its model."""
-    unknown = find_unknown(fleet, runs)
-    known = SpeedRuns(*(drop_keys(run, unknown) for run in (runs.first, runs.second, runs.alone)))
+    unknown, late = find_unknown(fleet, runs), dict[str, str]()
+    while True:  # without those that prove nothing, others may be slow that did not run alone
+        unknown |= late
+        kept = (drop_keys(run, unknown) for run in (runs.first, runs.second, runs.alone))
+        known = SpeedRuns(*kept)
+        suspects = {key for key, _ in find_slow(fleet.accelerators, known.first, fleet.on_gpu)}
+        late = {
+            key: f"{fleet.accelerators[key].label} was not measured alone"
+            for key in suspects - known.alone.keys()
+        }
+        if not late:
+            break
     slow = confirm_slow(fleet.accelerators, known, fleet.on_gpu)
     keys = list(dict.fromkeys(key for key, _ in slow))
     count_by_node("slow_gpus", fleet.accelerators, keys, unknown, measure)
