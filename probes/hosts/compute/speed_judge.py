@@ -134,18 +134,7 @@ def _missing_rate(fleet: WorkFleet, one: Accelerator, speeds: Iterable[Speed | N
 
 def judge_speed(fleet: WorkFleet, runs: SpeedRuns, measure: Recorder) -> None:
     """Judge that no accelerator is slower than those of its model."""
-    unknown, late = find_unknown(fleet, runs), dict[str, str]()
-    while True:  # without those that prove nothing, others may be slow that did not run alone
-        unknown |= late
-        kept = (drop_keys(run, unknown) for run in (runs.first, runs.second, runs.alone))
-        known = SpeedRuns(*kept)
-        suspects = {key for key, _ in find_slow(fleet.accelerators, known.first, fleet.on_gpu)}
-        late = {
-            key: f"{fleet.accelerators[key].label} was not measured alone"
-            for key in suspects - known.alone.keys()
-        }
-        if not late:
-            break
+    known, unknown = leave_out_unknown(fleet, runs)
     slow = confirm_slow(fleet.accelerators, known, fleet.on_gpu)
     keys = list(dict.fromkeys(key for key, _ in slow))
     count_by_node("slow_gpus", fleet.accelerators, keys, unknown, measure)
@@ -160,9 +149,23 @@ def judge_speed(fleet: WorkFleet, runs: SpeedRuns, measure: Recorder) -> None:
     explain_by_node("HOST-GPU-SLOW", fleet.accelerators, texts, measure)
 
 
-def drop_keys(speeds: Mapping[str, Speed], unknown: Mapping[str, str]) -> dict[str, Speed]:
-    """Leave out the accelerators that prove nothing."""
-    return {key: speed for key, speed in speeds.items() if key not in unknown}
+def leave_out_unknown(fleet: WorkFleet, runs: SpeedRuns) -> tuple[SpeedRuns, dict[str, str]]:
+    """Leave out the accelerators that prove nothing; return the others, and who with the reason.
+
+    Without them what is typical changes: one may look slow now that did not run alone.
+    """
+    unknown = find_unknown(fleet, runs)
+    while True:
+        first, second, alone = (
+            {key: speed for key, speed in run.items() if key not in unknown}
+            for run in (runs.first, runs.second, runs.alone)
+        )
+        suspects = {key for key, _ in find_slow(fleet.accelerators, first, fleet.on_gpu)}
+        late = suspects - alone.keys()
+        if not late:
+            return SpeedRuns(first, second, alone), unknown
+        label = {key: fleet.accelerators[key].label for key in late}
+        unknown |= {key: f"{label[key]} was not measured alone" for key in late}
 
 
 def describe_slow(key: str, slow: Mapping[Slow, Yardstick], runs: SpeedRuns, on_gpu: bool) -> str:
