@@ -169,7 +169,7 @@ def _draw_key(chart: Chart, x: float, y: float, key: Key) -> None:
 def _to_inert_svg(drawn: str, title: str, sentence: str, height: float) -> str:
     """Copy paths, dots and text of matplotlib's SVG. Paths that are painted alike become one."""
     # matplotlib wrote this text and escaped the names in it, so it declares no entity.
-    marks = _read_marks(ElementTree.fromstring(drawn))  # noqa: S314
+    marks = _read_marks(ElementTree.fromstring(drawn))  # noqa: S314 - our own text
     parts = []
     for (tag, attributes), group in groupby(marks, key=lambda mark: mark[:2]):
         contents = [content for _, _, content in group]

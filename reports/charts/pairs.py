@@ -45,7 +45,7 @@ def draw_pairs(series: dict[str, Any]) -> Figure:
     """
     names = [one_line(name) for name in series["nodes"]]
     table = [read_numbers(row) for row in series["gbs"]]
-    if any(len(line) != len(names) for line in (table, *table)):  # type: ignore[arg-type]
+    if len(table) != len(names) or any(len(row) != len(names) for row in table):
         raise ValueError(f"expected {len(names)} rows of {len(names)} values")
     for i, values in enumerate(table):
         values[i] = None

@@ -88,14 +88,14 @@ def test_a_probe_of_a_module_that_is_not_installed_is_skipped_by_name() -> None:
 @pytest.mark.parametrize(
     ("start", "id"),
     [
-        ("/work", "probes/gang/test_gang.py::test_it[a-b]"),
-        ("/work/probes", "gang/test_gang.py::test_it[a-b]"),
-        ("/home/user", "/work/probes/gang/test_gang.py::test_it[a-b]"),
+        ("/suite", "probes/gang/test_gang.py::test_it[a-b]"),
+        ("/suite/probes", "gang/test_gang.py::test_it[a-b]"),
+        ("/home/user", "/suite/probes/gang/test_gang.py::test_it[a-b]"),
     ],
 )
 def test_the_id_of_a_probe_can_be_pasted_where_the_run_was_started(start: str, id: str) -> None:
     """pytest's own is relative to its rootdir."""
     config = SimpleNamespace(invocation_params=SimpleNamespace(dir=Path(start)))
-    path = Path("/work/probes/gang/test_gang.py")
+    path = Path("/suite/probes/gang/test_gang.py")
     item: Any = SimpleNamespace(config=config, path=path, nodeid="gang/test_gang.py::test_it[a-b]")
     assert plugin._pastable_id(item) == id

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from typing import Any
+from typing import Any, cast
 
 import click
 import pytest
@@ -39,7 +39,7 @@ def options_of_plugin() -> dict[str, dict[str, Any]]:
         def addoption(self, name: str, **settings: Any) -> None:
             declared[name] = settings
 
-    plugin.pytest_addoption(Parser())  # type: ignore[arg-type]
+    plugin.pytest_addoption(cast(Any, Parser()))
     return declared
 
 

@@ -12,7 +12,7 @@ import termios
 from collections.abc import Iterator
 from contextlib import suppress
 from types import SimpleNamespace
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 import pytest
 
@@ -246,7 +246,8 @@ def test_a_line_is_live_only_where_it_can_be_replaced(
 ) -> None:
     monkeypatch.setenv("TERM", term)
     option = SimpleNamespace(**{"verbose": 0, "capture": "fd", "usepdb": False, **changes})
-    assert can_be_live(SimpleNamespace(option=option), isatty) is live  # type: ignore[arg-type]
+    config = cast(Any, SimpleNamespace(option=option))
+    assert can_be_live(config, isatty) is live
 
 
 def test_the_screen_is_not_what_pytest_captures(tmp_path: Any) -> None:
