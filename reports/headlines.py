@@ -8,7 +8,7 @@ from typing import Any
 
 from reports.measurement import Measurement, Verdict
 from reports.numbers import number
-from reports.record import Criterion, ProbeResult
+from reports.record import Criterion, ProbeResult, node_facts
 from reports.sanitize import capitalise
 
 
@@ -82,7 +82,6 @@ def work_text(efficiency: Measurement, cluster: Mapping[str, Any]) -> str:
 
 def gpus_per_node(cluster: Mapping[str, Any]) -> int:
     """Return the number of GPUs that every node has; 0 where it is not known, or not the same."""
-    nodes = cluster.get("nodes")
-    told = [node.get("gpus") if isinstance(node, Mapping) else None for node in nodes or ()]
+    told = [node.get("gpus") for node in node_facts(cluster)]
     counts = {len(g) if isinstance(g, list) else g if type(g) is int else 0 for g in told}
     return counts.pop() if len(counts) == 1 else 0

@@ -7,6 +7,7 @@ no cluster, so an old record can be judged again with a new contract.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import date
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -346,8 +347,11 @@ class RunRecord(RecordModel):
     @property
     def node_names(self) -> list[str]:
         """Names of the nodes in the facts of the cluster."""
-        nodes = self.cluster.get("nodes")
-        facts = (
-            [node for node in nodes if isinstance(node, dict)] if isinstance(nodes, list) else []
-        )
-        return [str(node["name"]) for node in facts if node.get("name")]
+        names = [node.get("name") for node in node_facts(self.cluster)]
+        return [name for name in names if name and isinstance(name, str)]
+
+
+def node_facts(cluster: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """List the facts of the nodes in the facts of a cluster; facts of another form are left out."""
+    nodes = cluster.get("nodes")
+    return [node for node in nodes if isinstance(node, Mapping)] if isinstance(nodes, list) else []

@@ -10,7 +10,7 @@ from typing import Any
 
 from reports.acceptance import AcceptanceSummary
 from reports.formats.cases import DECISION, Outcome, ReportCase, list_cases
-from reports.formats.run_labels import node_names, run_facts
+from reports.formats.run_labels import run_facts
 from reports.measurement import Measurement
 from reports.run_folder.store import parse_time
 from reports.sanitize import one_line
@@ -21,7 +21,7 @@ VERSION = "0.0.0"  # the CTRF schema requires a SemVer but names no version
 
 def ctrf(summary: AcceptanceSummary) -> dict[str, Any]:
     """Build the report of a run."""
-    record, nodes = summary.record, node_names(summary.record)
+    record, nodes = summary.record, frozenset(summary.record.node_names)
     facts = {key: one_line(value) for key, value in run_facts(summary).items()}
     tests = [_ctrf_test(case, nodes) for case in list_cases(summary)]
     statuses = [test["status"] for test in tests]

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from reports.acceptance import AcceptanceSummary, ReportRow
-from reports.formats.run_labels import cluster_name
 from reports.measurement import Verdict
 from reports.record import Finding
 from reports.redact import redact_text
@@ -68,7 +67,7 @@ def step_summary(summary: AcceptanceSummary, room: int = MAX_SUMMARY) -> str:
     head = [
         f"<h2>seatrial: {_html(summary.word)}</h2>",
         f"<p>{_html(summary.counts_text)}. Exit code {summary.exit_code}.</p>",
-        f"<p>Cluster {_html(cluster_name(record))}, run {_html(record.id)}, contract "
+        f"<p>Cluster {_html(record.cluster_name)}, run {_html(record.id)}, contract "
         f"{_html(record.contract.name)}.</p>",
         *(f"<p>{_html(reason)}</p>" for reason in reasons),
         "<table>",

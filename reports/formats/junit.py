@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 from reports.acceptance import AcceptanceSummary
 from reports.formats.cases import DECISION, Outcome, ReportCase, list_cases
-from reports.formats.run_labels import node_names, run_facts
+from reports.formats.run_labels import run_facts
 from reports.measurement import Verdict
 from reports.run_folder.store import parse_time
 from reports.sanitize import one_line
@@ -62,7 +62,7 @@ def _suite_properties(
 
     They are not of the case: the schema that Jenkins checks has no properties there.
     """
-    facts, nodes = run_facts(summary), node_names(summary.record)
+    facts, nodes = run_facts(summary), frozenset(summary.record.node_names)
     if name == DECISION:
         return list(facts.items())
     measurements = [m for case in cases for m in case.measurements]

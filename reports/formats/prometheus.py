@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 from reports.acceptance import AcceptanceSummary
-from reports.formats.run_labels import cluster_name, node_names
 from reports.measurement import Measurement
 from reports.run_folder.store import parse_time
 from reports.sanitize import clean, label_value
@@ -27,7 +26,7 @@ EXIT_CODES = (
 
 def prometheus(summary: AcceptanceSummary) -> str:
     """Write the metrics of a run, for example for node_exporter's textfile collector."""
-    run = {"cluster": cluster_name(summary.record), "run": summary.record.id}
+    run = {"cluster": summary.record.cluster_name, "run": summary.record.id}
     verdicts = _verdicts(summary, run)
     values = list(_distinct(_measurements(summary, run)))
     lows = ((labels, m.limit.low) for labels, m in values if m.judged and m.limit)
@@ -88,7 +87,7 @@ def _verdicts(summary: AcceptanceSummary, run: Labels) -> Iterator[tuple[Labels,
 
 def _measurements(summary: AcceptanceSummary, run: Labels) -> Iterator[tuple[Labels, Measurement]]:
     """Yield the measurements that are numbers; `node` is empty if the subject is no node."""
-    nodes = node_names(summary.record)
+    nodes = frozenset(summary.record.node_names)
     for result in summary.record.results:
         for m in result.measurements:
             if m.value is None or isinstance(m.value, str):

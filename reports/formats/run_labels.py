@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from reports.acceptance import AcceptanceSummary
-from reports.record import RunRecord
-
-
-def cluster_name(record: RunRecord) -> str:
-    """Return the name of the cluster; `unknown` if the run did not record one."""
-    return str(record.cluster.get("name") or "unknown")
-
-
-def node_names(record: RunRecord) -> frozenset[str]:
-    """Return the names of the cluster's nodes. Facts of another form have none."""
-    nodes = record.cluster.get("nodes")
-    facts = [node for node in nodes if isinstance(node, Mapping)] if isinstance(nodes, list) else []
-    return frozenset(str(node["name"]) for node in facts if node.get("name"))
 
 
 def run_facts(summary: AcceptanceSummary) -> dict[str, str]:
     """Return the facts of the run as a whole, as text."""
     record = summary.record
     return {
-        "cluster": cluster_name(record),
+        "cluster": record.cluster_name,
         "run": record.id,
         "contract": record.contract.name,
         "tier": record.tier,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reports.orders.kinds import KINDS, LIST_KIND, PLACEHOLDER
-from reports.record import Finding, RepairStep
+from reports.record import Finding, RepairStep, node_facts
 from reports.redact import redact_text
 from reports.sanitize import one_line
 
@@ -134,7 +134,7 @@ def _entries(value: Any) -> Iterator[Facts]:
 
 
 def _node_facts(cluster: Facts, name: str | None) -> Facts:
-    return next((one for one in _entries(cluster.get("nodes")) if name == one.get("name")), {})
+    return next((one for one in node_facts(cluster) if name == one.get("name")), {})
 
 
 def _address(node: Facts, interface: str) -> Any:

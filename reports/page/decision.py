@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from reports.acceptance import AcceptanceSummary, ReportRow
 from reports.headlines import gpus_per_node
-from reports.measurement import Verdict
+from reports.measurement import Limit, Verdict
 from reports.numbers import quantity
-from reports.page.node_matrix import node_names
 from reports.record import Control, Finding, ProbeResult
 
 MAX_SCOPE = 200  # letters of a row's scope on page 1; its section has all
@@ -51,12 +50,17 @@ def caught_text(row: ReportRow) -> str:
 def scope_text(row: ReportRow) -> str:
     """Write the limit that a row was held to, its reason, and what its key probe covered."""
     key = row.key
-    derived = " (derived)" if key.limit and key.limit.derived else ""
-    limit = "" if row.claim_end.startswith(". Expected") else f"Limit: {key.limit}{derived}, "
+    is_told = bool(row.claim_end) and not row.verdict.accepted  # the sentence ends with the limit
+    limit = "" if is_told else f"Limit: {bound_text(key.limit)}, "
     held = [f"{limit}because {key.limit.because}"] if key.limit and key.name else []
     covered = [one.coverage for one in row.results if key in one.measurements and one.coverage]
     text = ". ".join([*held, *covered[:1]])
     return text if len(text) <= MAX_SCOPE else text[: MAX_SCOPE - 3].rstrip() + "..."
+
+
+def bound_text(limit: Limit | None) -> str:
+    """Write a limit, marked `(derived)` if it was not agreed."""
+    return f"{limit}{' (derived)' if limit.derived else ''}" if limit else ""
 
 
 def section_anchors(rows: Sequence[ReportRow]) -> dict[str, str]:
@@ -80,7 +84,7 @@ def blast_text(finding: Finding, summary: AcceptanceSummary) -> str:
             for other in result.findings
         )
     ]
-    nodes = suspects & set(node_names(summary.record.cluster))
+    nodes = suspects & set(summary.record.node_names)
     gpus = gpus_per_node(summary.record.cluster) * len(nodes)
     parts = [f"holds up {join_words(held)}"] if held else []
     parts += [f"concerns {quantity(gpus, 'GPUs')}"] if gpus else []

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from reports.measurement import Measurement, Verdict
 from reports.record import RunRecord
@@ -37,7 +35,7 @@ class NodeMatrix:
 
 def build_node_matrix(record: RunRecord) -> NodeMatrix:
     """Sort what the probes measured by node and criterion.  Without node facts it has no rows."""
-    names = node_names(record.cluster)
+    names = dict.fromkeys(record.node_names)
     known, criteria = set(names), list(dict.fromkeys(r.criterion for r in record.results))
     measured = defaultdict[tuple[str, str], list[Measurement]](list)
     suspects = set[tuple[str, str]]()
@@ -51,13 +49,6 @@ def build_node_matrix(record: RunRecord) -> NodeMatrix:
         for name in names
     ]
     return NodeMatrix(criteria, sorted(rows, key=lambda row: -_severity(row[1])))
-
-
-def node_names(cluster: Mapping[str, Any]) -> list[str]:
-    """List the names of the nodes, as far as the facts have them."""
-    nodes = cluster.get("nodes")
-    named = [node.get("name") for node in nodes if isinstance(node, Mapping)] if nodes else []
-    return list(dict.fromkeys(name for name in named if isinstance(name, str)))
 
 
 def _nodes_of(subject: str, known: set[str]) -> set[str]:

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 from reports.acceptance import AcceptanceSummary, ReportRow, summary_sentence
 from reports.charts import draw_figures
 from reports.frames.compare import compare
-from reports.measurement import Limit, Measurement, Verdict
+from reports.measurement import Measurement, Verdict
 from reports.numbers import number
 from reports.orders import fill
 from reports.page.decision import (
     blast_text,
+    bound_text,
     build_lead,
     caught_text,
     count_controls,
@@ -87,6 +88,7 @@ def render(
     record, reader = summary.record, EvidenceReader(run, evidence_at)
     deciding = [row for row in summary.worst_first if row.can_decide]
     unexplained = _unexplained_results(summary.worst_first)
+    first = summary.findings[:MOST_FINDINGS]
     headlines = {row.criterion.id: row.criterion.headlines for row in summary.rows}
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
     template = _jinja_environment(reader).get_template("report.html.j2")
@@ -97,6 +99,8 @@ def render(
         view_evidence=reader.view,
         problems=[row for row in deciding if row.verdict is not Verdict.PASS],
         unexplained=unexplained,
+        first_findings=first,
+        first_unexplained=unexplained[: MOST_FINDINGS - len(first)],
         strip=_header_facts(record),
         untested=_untested_items(summary),
         lead=build_lead(summary),
@@ -105,7 +109,6 @@ def render(
         planted=planted_faults(summary),
         matrix=build_node_matrix(record),
         timeline=build_timeline(record),
-        most_findings=MOST_FINDINGS,
         more_findings=max(0, len(summary.findings) + len(unexplained) - MOST_FINDINGS),
         measurement_count=sum(len(result.measurements) for result in record.results),
         full_run=_full_run_text(summary),
@@ -142,7 +145,7 @@ def _jinja_environment(reader: EvidenceReader) -> Environment:
         "titled": capitalise,
         "href": reader.link,
         "number": number,
-        "bound": _bound_text,
+        "bound": bound_text,
         "command": lambda text: redact_text(one_line(text)),
         "groups": _group_by_name,
         "bar": draw_limit_bar,
@@ -155,11 +158,6 @@ def _jinja_environment(reader: EvidenceReader) -> Environment:
         "drawn": Markup,
     }
     return environment
-
-
-def _bound_text(limit: Limit | None) -> str:
-    """Write a limit, marked `(derived)` if it was not agreed."""
-    return f"{limit}{' (derived)' if limit.derived else ''}" if limit else ""
 
 
 def _header_facts(record: RunRecord) -> list[tuple[str, str]]:

@@ -166,6 +166,7 @@ def test_a_distance_is_a_share_of_value_or_bound(measurement: Measurement, dista
         ({"nodes": [{"gpus": "8"}]}, "8 nodes do the work of 4.16"),
         ({"nodes": ["n0"]}, "8 nodes do the work of 4.16"),
         ({"nodes": "n0"}, "8 nodes do the work of 4.16"),
+        ({"nodes": 5}, "8 nodes do the work of 4.16"),
     ],
 )
 def test_an_efficiency_is_work(cluster: dict[str, Any], work: str) -> None:

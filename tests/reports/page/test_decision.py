@@ -192,6 +192,6 @@ def test_a_part_of_a_node_belongs_to_it() -> None:
     assert found["node1"] == [(None, "", False)]
 
 
-@pytest.mark.parametrize("nodes", ["", "node0", [], ["node0"], [{"name": 3}], [{}]])
+@pytest.mark.parametrize("nodes", ["", "node0", 5, [], ["node0"], [{"name": 3}], [{}]])
 def test_without_node_names_there_is_no_matrix(nodes: Any) -> None:
     assert matrix(result("HOSTS", ("a", "node0", 0)), nodes=nodes) == {}
