@@ -14,33 +14,17 @@ import tempfile
 import time
 from pathlib import Path
 
-from probes.acceptance.contract import load
-from probes.acceptance.measure import Recorder
-from reports.run_folder.store import Store
-from reports.version import suite_version
+from benchmarks.synthetic_run import write_run
 
 LINE_BYTES = 600  # about the size of one measurement
 
 
-def write_run(folder: Path, megabytes: int) -> Path:
+def write_links(folder: Path, megabytes: int) -> Path:
     """Write the run and return its folder."""
-    contract, store = load("h100-ndr400"), Store(folder)
-    store.start(
-        contract.text,
-        id="large",
-        started="2026-01-01T00:00:00Z",
-        command="x",
-        tier="quick",
-        versions=suite_version(),
-        contract=contract.facts().model_dump(mode="json"),
-    )
-    measure = Recorder(store, contract, "p", "FABRIC", "claim", "again", lambda words: None)
-    for number in range(megabytes * 1_000_000 // LINE_BYTES):
-        measure("busbw", 380.0 + number % 7, on=f"node{number % 1000} with node{number // 1000}")
-    measure.finish("finished", 1.0)
-    store.event("run_finished", finished="2026-01-01T01:00:00Z", state="finished")
-    store.save()
-    store.close()
+    with write_run(folder) as measure:
+        for number in range(megabytes * 1_000_000 // LINE_BYTES):
+            link = f"node{number % 1000} with node{number // 1000}"
+            measure("busbw", 380.0 + number % 7, on=link)
     return folder
 
 
@@ -53,7 +37,7 @@ def main() -> None:
     ):
         # A separate process: the writer's memory would otherwise count for the processes started
         # below.
-        run = pool.apply(write_run, (Path(place) / "run", megabytes))
+        run = pool.apply(write_links, (Path(place) / "run", megabytes))
         size = (run / "events.jsonl").stat().st_size / 1e6
         command = [sys.executable, "-m", "probes.cli.main", "show", str(run)]
         for _ in range(3):

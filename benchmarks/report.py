@@ -13,40 +13,23 @@ import tempfile
 import time
 from pathlib import Path
 
-from probes.acceptance.contract import load
-from probes.acceptance.measure import Recorder
+from benchmarks.synthetic_run import write_run
 from reports.acceptance import load_summary
 from reports.page.render import render
-from reports.run_folder.store import Store
-from reports.version import suite_version
 
 GPUS = 8  # of a node
 GOAL = "goal: 5 s, 5 MB, 1000 MiB"
 
 
-def write_run(folder: Path, nodes: int, with_pairs: bool) -> None:
+def write_rates(folder: Path, nodes: int, with_pairs: bool) -> None:
     """Write a run: a rate of each GPU, and the bandwidth of each pair in both directions."""
-    contract, store = load("h100-ndr400"), Store(folder)
-    store.start(
-        contract.text,
-        id="large",
-        started="2026-01-01T00:00:00Z",
-        command="x",
-        tier="quick",
-        versions=suite_version(),
-        contract=contract.facts().model_dump(mode="json"),
-    )
-    measure = Recorder(store, contract, "p", "FABRIC", "claim", "again", lambda words: None)
     names = [f"node{number:04d}" for number in range(nodes)]
-    for number in range(nodes * GPUS):
-        measure("busbw", 380.0 + number % 7, on=f"{names[number // GPUS]} GPU {number % GPUS}")
-    if with_pairs:
-        speeds = [[380.5 + (a * b) % 29 for b in range(nodes)] for a in range(nodes)]
-        measure.series("pairs", {"nodes": names, "gbs": speeds})
-    measure.finish("finished", 1.0)
-    store.event("run_finished", finished="2026-01-01T01:00:00Z", state="finished")
-    store.save()
-    store.close()
+    with write_run(folder) as measure:
+        for number in range(nodes * GPUS):
+            measure("busbw", 380.0 + number % 7, on=f"{names[number // GPUS]} GPU {number % GPUS}")
+        if with_pairs:
+            speeds = [[380.5 + (a * b) % 29 for b in range(nodes)] for a in range(nodes)]
+            measure.series("pairs", {"nodes": names, "gbs": speeds})
 
 
 def measure_page(folder: Path) -> None:
@@ -74,7 +57,7 @@ def main() -> None:
         for with_pairs in (False, True):
             run = Path(place) / f"run-{with_pairs}"
             with start(1) as pool:
-                pool.apply(write_run, (run, nodes, with_pairs))
+                pool.apply(write_rates, (run, nodes, with_pairs))
             print(f"{nodes} nodes x {GPUS} GPUs, {'every pair' if with_pairs else 'no pairs'}:")
             with start(1) as pool:
                 pool.apply(measure_page, (run,))

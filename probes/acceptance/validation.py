@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from datetime import date, time
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from probes.acceptance.component_placement import show
+from probes.spelling import closest_name
 from reports.sanitize import clean, one_line
 
 MAX_SENTENCE = 600  # characters: names and paths have no bound, and people read the sentence
@@ -95,5 +95,5 @@ def check_text(text: str, what: str) -> str:
 
 def spelling_hint(word: str, known: Iterable[str]) -> str:
     """Return `, did you mean 'busbw'?` or nothing."""
-    close = difflib.get_close_matches(word, list(known), 1)
-    return f", did you mean {close[0]!r}?" if close else ""
+    close = closest_name(word, known)
+    return f", did you mean {close!r}?" if close else ""

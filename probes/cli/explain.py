@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from probes.cli.errors import PATH_TYPE, UsageError, refuse_unusable
+from probes.spelling import closest_name
 
 if TYPE_CHECKING:
     from reports.orders import FilledFinding
@@ -63,18 +64,15 @@ def explain(code: str | None, run_folder: Path | None) -> None:
 
 def _find_code(code: str) -> str:
     """Return the present name of a code.  Raises UsageError with the nearest one."""
-    import difflib
-
     from probes.findings.catalogue import CATALOGUE
     from reports.renamed import CODES
 
     name = CODES.get(code.upper(), code.upper())
     if name in CATALOGUE:
         return name
-    close = difflib.get_close_matches(name, [*CATALOGUE, *CODES], 1)
     hint = "; `seatrial explain` lists them"
-    if close:
-        hint = f", did you mean {CODES.get(close[0], close[0])}?"
+    if close := closest_name(name, [*CATALOGUE, *CODES]):
+        hint = f", did you mean {CODES.get(close, close)}?"
     raise UsageError(f"no finding has the code {code!r}{hint}")
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Generator
 
 import pytest
 
+from probes.spelling import closest_name
 from probes.terminal.options import OPTIONS
 
 
@@ -31,5 +31,5 @@ def shorten_usage_error(message: str) -> str:
     text = f"pytest refuses what stands after `--`: {found[1]}"
     names = [option.name for option in OPTIONS]
     unknown = re.findall(r"(--[\w-]+)", found[1]) if "unrecognized" in found[1] else []
-    close = [match[0] for name in unknown if (match := difflib.get_close_matches(name, names, 1))]
+    close = list(filter(None, (closest_name(name, names) for name in unknown)))
     return text + (f"; did you mean {close[0]}, before the `--`?" if close else "")

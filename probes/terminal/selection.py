@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Sequence
 
 import pytest
+
+from probes.spelling import closest_name
 
 
 def criterion_of(item: pytest.Item) -> str | None:
@@ -53,7 +54,5 @@ def _suggest_names(keyword: str) -> str:
 
     names = {word for duty in DUTIES for word in re.findall(r"[a-z]{3,}", duty.probe)}
     asked = set(re.findall(r"[a-z]+", keyword.lower())) - {"and", "or", "not", *names}
-    meant = [
-        close[0] for word in sorted(asked) if (close := difflib.get_close_matches(word, names, 1))
-    ]
+    meant = list(filter(None, (closest_name(word, names) for word in sorted(asked))))
     return f"; did you mean {', '.join(meant)}?" if meant else ""

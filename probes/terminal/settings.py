@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from probes.acceptance.criteria import CRITERIA
 from probes.acceptance.owed import TIERS
 from probes.acceptance.session import DEFAULT_CONTRACT, RunSettings
 from probes.cluster.access.address import check_spec
+from probes.spelling import closest_name
 
 MAX_WAIT_S = 24 * 3600  # s, of --wait-for-nodes: a later node counts as not delivered
 
@@ -79,8 +79,8 @@ def read_only(text: str | None) -> list[str]:
 def _choices(found: str, expected: Iterable[str]) -> str:
     """List what is expected, and what was probably meant."""
     names = list(expected)
-    close = difflib.get_close_matches(found, names, 1)
-    return ", ".join(names) + (f"; did you mean {close[0]}?" if close else "")
+    close = closest_name(found, names)
+    return ", ".join(names) + (f"; did you mean {close}?" if close else "")
 
 
 def _read_nodes(text: str | None) -> int | None:

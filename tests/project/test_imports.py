@@ -13,12 +13,13 @@ JUDGING = {"acceptance", "cluster", "findings"}
 # Package -> the packages of the same top level that it may import.
 DIRECTIONS: dict[str, dict[str, set[str]]] = {
     "probes": {
+        "spelling": set(),
         "findings": set(),
-        "cluster": {"findings"},
+        "cluster": {"findings", "spelling"},
         "nccl": {"findings"},
         "environment": {"cluster", "findings"},
         "faults": {"cluster"},
-        "acceptance": {"environment", "cluster", "findings"},
+        "acceptance": {"environment", "cluster", "findings", "spelling"},
         "rejudge": JUDGING,
         "hosts": JUDGING | {"environment"},
         "launch": JUDGING,
@@ -30,10 +31,10 @@ DIRECTIONS: dict[str, dict[str, set[str]]] = {
         "option_twins": set(),
         "least_versions": set(),
         "probe_report": set(),
-        "terminal": {"acceptance", "cluster", "probe_report"},
+        "terminal": {"acceptance", "cluster", "probe_report", "spelling"},
         "plugin": JUDGING
         | {"rejudge", "option_twins", "probe_report", "terminal", "tracebacks", "least_versions"},
-        "cli": {"scaling", "rejudge", "acceptance", "nccl", "findings", "cluster", "terminal"},
+        "cli": JUDGING | {"scaling", "rejudge", "nccl", "terminal", "spelling"},
     },
     "scaling": {
         "bounds": set(),

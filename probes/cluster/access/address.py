@@ -5,12 +5,12 @@ A cluster is named `auto`, `local`, `local:N` or `ray://host:port`.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import socket
 
 from probes.cluster.access.auth_mode import TokenProblem, follow_auth_mode
+from probes.spelling import closest_name
 
 CONNECT_SECONDS = 2  # bounds one TCP handshake with a host that drops packets
 MAX_RAYLETS = 32  # of an embedded cluster: more do not fit on a host
@@ -35,8 +35,8 @@ def check_spec(spec: str) -> None:
             )
         return
     word = spec.partition(":")[0]
-    close = difflib.get_close_matches(word, ["auto", "local", "ray"], 1)
-    meant = f"; did you mean {close[0]}?" if close and close[0] != word else ""
+    close = closest_name(word, ["auto", "local", "ray"])
+    meant = f"; did you mean {close}?" if close not in ("", word) else ""
     raise ClusterUnreachable(
         f"--cluster takes auto, local[:N] or ray://host:port, found {spec!r}{meant}"
     )
