@@ -1,0 +1,82 @@
+"""HOSTS on nodes where Ray counts no GPU: workers, containers, and drivers that did not load."""
+
+from __future__ import annotations
+
+import pytest
+
+from reports.measurement import Verdict
+from tests.support.simulated_hosts import (
+    StandInHosts,
+    findings,
+    not_passed,
+    run_hosts,
+)
+
+ORDER = {"nodes": 3, "gpus_per_node": 8}
+
+
+@pytest.mark.near_miss("HOSTS.nodes", "HOSTS.gpus", "HOSTS.nodes_below_most")
+def test_workers_without_gpus_are_neither_nodes_nor_faults() -> None:
+    result = run_hosts(StandInHosts(3, bystanders=2), **ORDER)
+    assert result.verdict is Verdict.PASS
+    assert findings(result) == []
+    assert "without accelerators, so not part of the gang: n3, n4" in result.coverage
+
+
+def test_gpus_that_ray_does_not_count_are_a_fault() -> None:
+    cluster = StandInHosts(3)
+    cluster.others, cluster.facts = [cluster.facts[2]], cluster.facts[:2]
+    cluster.by_ray["id2"] = 0
+    result = run_hosts(cluster, nodes=2, gpus_per_node=8)
+    assert not_passed(result) == {"count_mismatches n2": "FAIL"}
+    assert findings(result) == [("HOST-GPUS", ["n2"])]
+    assert "Ray counts 0, NVML shows 8" in result.findings[0].statement
+
+
+@pytest.mark.near_miss("HOSTS.count_mismatches")
+def test_a_container_that_sees_its_hosts_gpus_has_none_of_its_own() -> None:
+    """A head without GPUs in a CUDA image, on the machine of a node of the gang."""
+    cluster = StandInHosts(3, bystanders=1)
+    head, host = cluster.others[0], cluster.facts[0]
+    head |= {"gpus": host["gpus"], "boot_id": host["boot_id"]}
+    head["nvml"] = {"library": True, "error": {"code": 4, "text": "no permission"}}
+    result = run_hosts(cluster, **ORDER)
+    assert result.verdict is Verdict.PASS
+    assert findings(result) == []
+    head |= {"boot_id": "", "nvml": {"library": True, "error": None}}  # known by its GPUs alone
+    assert run_hosts(cluster, **ORDER).verdict is Verdict.PASS
+
+
+def test_a_node_whose_driver_did_not_load_is_the_one_that_is_missing() -> None:
+    cluster = StandInHosts(3)
+    cluster.others, cluster.facts = [cluster.facts[2]], cluster.facts[:2]
+    cluster.by_ray["id2"] = 0
+    cluster.others[0] |= {"gpus": [], "nvml": {"library": True, "error": {"code": 9, "text": "no"}}}
+    result = run_hosts(cluster, **ORDER)
+    assert {code for code, _ in findings(result)} == {"HOST-MISSING", "HOST-NO-DRIVER"}
+    assert all(suspects == ["n2"] for _, suspects in findings(result))
+
+
+def test_a_node_that_died_since_its_facts_were_read_is_missing() -> None:
+    cluster = StandInHosts(3)
+    cluster.known = cluster.known[:2]
+    cluster.lost = ["n2"]
+    result = run_hosts(cluster, **ORDER)
+    assert not_passed(result)["nodes cluster"] == "FAIL"
+    assert findings(result) == [("HOST-MISSING", ["n2"])]
+
+
+def test_a_worker_without_gpus_that_does_not_answer_proves_nothing() -> None:
+    cluster = StandInHosts(3, bystanders=1)
+    cluster.others = []
+    result = run_hosts(cluster, **ORDER)
+    assert not_passed(result) == {"count_mismatches n3": "UNPROVEN"}
+    assert findings(result) == [("HOST-NO-ANSWER", ["n3"])]
+
+
+@pytest.mark.parametrize(("code", "fault"), [(9, False), (18, True), (999, True)])
+def test_a_driver_that_fails_where_ray_counts_no_gpu(code: int, fault: bool) -> None:
+    """Not loaded: the node may have no GPU, as the rest of its image does not say."""
+    cluster = StandInHosts(3, bystanders=1)
+    cluster.others[0]["nvml"] = {"library": True, "error": {"code": code, "text": "t"}}
+    assert not_passed(run_hosts(cluster, **ORDER)) == ({"nvml_errors n3": "FAIL"} if fault else {})
