@@ -105,6 +105,12 @@ class ClusterTerms(BaseModel):
     components: dict[str, str | int] | None = None
     parallel: dict[Literal["tp", "pp", "dp"], Annotated[int, Field(ge=1)]] | None = None
 
+    @property
+    def line_gbytes_per_s(self) -> float | None:
+        """Line rate of a node (GB/s) over all its rails; None if no rate is agreed."""
+        rails = self.rails or 1  # Ethernet has one interface
+        return rails * self.line_rate_gbps / 8 if self.line_rate_gbps else None
+
     @field_validator("gpu_model")
     @classmethod
     def _check_model(cls, value: str | list[str] | None) -> str | list[str] | None:

@@ -275,10 +275,10 @@ def _agree_fabric(limits: dict[str, Limit], cluster: ClusterTerms, file: str) ->
             f"{file}: [FABRIC.network]: expected {cluster.fabric!r}, the fabric of [cluster], in "
             f"one_of, found {network}: change one of the two"
         )
-    if not cluster.line_rate_gbps:
+    rate = cluster.line_gbytes_per_s
+    if not rate:
         return
-    rails = cluster.rails or 1  # Ethernet has one interface
-    rate, text = rails * cluster.line_rate_gbps / 8, f"{rails} x {cluster.line_rate_gbps:g} Gbit/s"
+    text = f"{cluster.rails or 1} x {cluster.line_rate_gbps:g} Gbit/s"
     busbw = limits.setdefault("busbw", ring_limit(rate, text, f"{file} [cluster]"))
     if busbw.low is not None and busbw.low > rate:
         raise ContractError(

@@ -22,6 +22,7 @@ from scaling.collectives.alpha_beta import fit_alpha_beta
 from scaling.collectives.fault_search import FaultSearchResult
 from scaling.collectives.nccl_tests_format import format_table, results_document
 from scaling.collectives.operations import OPERATIONS
+from scaling.collectives.sweep import plateau_rows
 
 ALL_REDUCE = OPERATIONS["all_reduce"]
 # Codes of NCCL's log that are not errors: no proof, judged by the rails' measures, late start.
@@ -50,7 +51,7 @@ def judge_lint(
     return flags
 
 
-def judge_speed(run: SweepResult, limits: Callable[[str], Limit | None], measure: Recorder) -> None:
+def judge_speed(run: SweepResult, measure: Recorder) -> None:
     """Judge bus bandwidth on the plateau; note the model's latency and the variation of ranks."""
     peak, nodes = run.peak, f"{len(run.sent)} nodes"
     model = fit_alpha_beta(run.rows, ALL_REDUCE, run.ranks)
@@ -63,13 +64,33 @@ def judge_speed(run: SweepResult, limits: Callable[[str], Limit | None], measure
     document = results_document(run.rows, ALL_REDUCE, run.ranks)
     measure.keep("all-reduce.txt", table, caption=f"all-reduce sweep; {model}")
     measure.keep("all-reduce.json", document, caption="the same with nccl-tests' results[] keys")
-    sizes, limit = [row["size"] for row in run.rows], limits("busbw")
-    curves = {key: [row[key] for row in run.rows] for key in ("busbw", "low", "high")}
-    measure.series("busbw", {"sizes": sizes, **curves, "limit": limit.low if limit else None})
     measure.covered(
         f"all-reduce over {run.ranks} ranks ({run.backend}) on {nodes} "
         f"up to {run.rows[-1]['size'] >> 10} KiB" + (f"; {run.note}" if run.note else "")
     )
+
+
+def record_curves(
+    run: SweepResult,
+    terms: ClusterTerms,
+    limits: Callable[[str], Limit | None],
+    measure: Recorder,
+    forced: SweepResult | None = None,
+) -> None:
+    """Record the chart of bus bandwidth, with the sweep that was `forced` off the fabric."""
+    limit, judged = limits("busbw"), [row["size"] for row in plateau_rows(run.rows)]
+    series = {
+        **_curve(run),
+        **{edge: [row[edge] for row in run.rows] for edge in ("low", "high")},
+        "judged": {"sizes": judged, "busbw": run.peak["busbw"]},
+        "limit": limit.low if limit else None,
+        "line_rate": terms.line_gbytes_per_s,
+    }
+    measure.series("busbw", {**series, "control": _curve(forced)} if forced else series)
+
+
+def _curve(run: SweepResult) -> dict[str, list[float]]:
+    return {"sizes": [row["size"] for row in run.rows], "busbw": [row["busbw"] for row in run.rows]}
 
 
 def judge_data(run: SweepResult, other_ops: dict[str, Rows], measure: Recorder) -> Rows:
@@ -100,6 +121,10 @@ def judge_transport(run: SweepResult, fabric: str | None, measure: Recorder) -> 
             value = share(node, fabric) if fabric else None
             note = run.unread if fabric else "no fabric was agreed or derived"
             measure(name, value, on=node, note=note if value is None else "")
+    if fabric:
+        here, elsewhere = ([share(node, fabric) for node in run.sent] for share in shares.values())
+        nodes = {"fabric": fabric, "nodes": [*run.sent]}
+        measure.series("bytes", {**nodes, "on_fabric": here, "elsewhere": elsewhere})
     content = {"bytes_sent": run.sent, run.library.source or "library": run.library.transports}
     caption = "bytes sent per node and network, and the library's report"
     measure.keep("networks.json", content, caption=caption)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 from probes.acceptance.measure import Recorder
 from probes.fabric.reach import ReachabilityResult
@@ -27,6 +28,13 @@ def judge_reach(reach: ReachabilityResult, measure: Recorder) -> None:
     else:
         measure.covered(f"packet sizes were not tried: {reach.note}")
     measure.explain(find_duplicates(reach), find_unreachable(reach), find_mtu_faults(reach))
+
+
+def reach_series(reach: ReachabilityResult) -> dict[str, Any]:
+    """Return the chart's map of pairs: 0 GB/s where a pair cannot connect, None elsewhere."""
+    blocked = {frozenset(pair) for pair in reach.pairs}
+    gbs = [[0.0 if {a, b} in blocked else None for b in reach.nodes] for a in reach.nodes]
+    return {"nodes": reach.nodes, "gbs": gbs}
 
 
 def find_duplicates(reach: ReachabilityResult) -> list[Finding]:

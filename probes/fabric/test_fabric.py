@@ -19,7 +19,7 @@ from probes.fabric.library_report import RankLogs
 from probes.fabric.links.watch import LinkWatch
 from probes.fabric.rails import count_installed
 from probes.fabric.reach import FabricNodes, check_reach
-from probes.fabric.reach_judge import judge_reach
+from probes.fabric.reach_judge import judge_reach, reach_series
 from probes.fabric.sweep import CHECK_SIZE, check_ops, gang_env, init_seconds, run_sweep
 from reference_trainer.launch.gang import GangError
 from scaling.collectives.sweep import connect, warm_up
@@ -75,6 +75,7 @@ def measure_fabric(rig, logs):
     if reach.pairs or reach.narrow or reach.duplicates:
         measure("busbw", None, note="some pairs of nodes cannot reach each other")
         judge_reach(reach, measure)
+        measure.series("pairs", reach_series(reach))
         rig.judge_agreed_ports()
         return None, None
     measure.progress("fabric: all-reduce sweep")
@@ -82,7 +83,8 @@ def measure_fabric(rig, logs):
     sums = gang.run(connect, timeout=init_seconds(gang.size))
     measure("wrong_elements", sum(total != gang.size for total in sums), on="the first all-reduce")
     run = run_sweep(gang, rig.node_names, logs)
-    judge.judge_speed(run, rig.limits, measure)
+    judge.judge_speed(run, measure)
+    judge.record_curves(run, terms, rig.limits, measure)
     judge.judge_transport(run, terms.fabric, measure)
     installed = count_installed(logs.cluster, terms.fabric)
     judge.judge_rails(run, terms, rig.limits, measure, installed)

@@ -27,6 +27,7 @@ from scaling.ladder.step_breakdown import (
 from scaling.loss.causes import LossCause
 from scaling.loss.explain import Explanation
 from scaling.loss.ladder_result import Ladder
+from scaling.loss.predict import Forecast
 
 LimitLookup = Callable[[str], Limit | None]
 
@@ -246,15 +247,16 @@ def _slow_ranks(rung: Rung) -> list[_SlowPart]:
     return parts
 
 
-def record_prediction(ladder: Ladder, measure: Recorder) -> None:
-    """Record the prediction for more nodes, with its band and its assumptions."""
+def record_prediction(ladder: Ladder, measure: Recorder) -> Forecast | None:
+    """Record the prediction for more nodes, with its band and its assumptions; return it."""
     try:
         outlook = ladder.forecast()
     except ValueError as error:
         measure.covered(str(error))
-        return
+        return None
     measure.covered(str(outlook))
     measure.keep("prediction.json", dataclasses.asdict(outlook), caption=str(outlook))
+    return outlook
 
 
 def record_figures(
@@ -263,10 +265,12 @@ def record_figures(
     limits: LimitLookup,
     measure: Recorder,
     strong: Mapping[str, Sequence[float]],
+    outlook: Forecast | None,
 ) -> None:
     """Record the numbers of the three figures, and the table behind them.
 
-    `strong` is the same work on fewer nodes; empty if it was not run.
+    `strong` is the same work on fewer nodes; empty if it was not run.  `outlook` is the prediction
+    for more nodes.
     """
     rungs, base = ladder.rungs, ladder.rungs[0].median_node()
     parts = [mean_terms(base), *(mean_terms(rung.steps) for rung in rungs[1:])]
@@ -286,6 +290,7 @@ def record_figures(
             "tokens_per_second": [rung.tokens_per_second for rung in rungs],
             "tokens_per_gpu_step": [rung.tokens_per_rank for rung in rungs],
             "strong": dict(strong),
+            "predicted": outlook.columns() if outlook else {},
         },
     )
     if explained:

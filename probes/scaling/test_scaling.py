@@ -87,8 +87,8 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure, workpla
     explained = judge_ladder(ladder, limits, measure)
     base = ladder.rungs[0]
     judge_speed(base, speed_tests(base, limits, cluster.emulated), measure)
-    record_prediction(ladder, measure)
-    record_figures(ladder, explained, limits, measure, strong)
+    outlook = record_prediction(ladder, measure)
+    record_figures(ladder, explained, limits, measure, strong, outlook)
 
 
 def fill_window(gang, names, config, window_s):

@@ -16,12 +16,14 @@ from reports.charts.efficiency import draw_efficiency
 from reports.charts.figure import Figure
 from reports.charts.gang_timeline import draw_gang
 from reports.charts.pairs import draw_pairs
+from reports.charts.sent_bytes import draw_bytes
 from reports.charts.training_loss import draw_loss
 
 __all__ = ["FIGURES", "Figure", "draw_figures"]
 
 FIGURES: dict[str, Callable[[Any], Figure]] = {
     "busbw": draw_busbw,
+    "bytes": draw_bytes,
     "pairs": draw_pairs,
     "efficiency": draw_efficiency,
     "lost": draw_lost_time,

@@ -58,7 +58,8 @@ def draw_busbw(series: dict[str, Any]) -> Figure:
         draw_level(axes.axhline, limit, THEME.marginal)
         draw_level(axes.axhline, rate, THEME.soft)
         for _, color, points in others:
-            axes.plot(*zip(*points, strict=True), color=color)
+            # The control runs at one size only: a line of one point would not show.
+            axes.plot(*zip(*points, strict=True), "-" if len(points) > 1 else "o", color=color)
         ribbon = [*zip_xy(sizes, low), *reversed(zip_xy(sizes, high))]
         if ribbon:
             axes.fill(*zip(*ribbon, strict=True), color=THEME.link, alpha=0.2, linewidth=0)

@@ -63,7 +63,7 @@ def draw_lost_time(series: dict[str, Any]) -> Figure:
         groups.append((f"{count_nodes(count)}: {percent(loss)} of a step", _waterfall(rung)))
         rows.append([number(count), "lost", percent(loss)])
         rows += [[number(count), name, percent(share, 2)] for name, share in rung]
-    svg = _draw_groups(LOST_TITLE, sentence, groups)
+    svg = draw_groups(LOST_TITLE, sentence, groups)
     return Figure(LOST_TITLE, sentence, svg, ["nodes", "part", "share of the step"], rows)
 
 
@@ -98,7 +98,7 @@ def draw_terms(series: dict[str, Any]) -> Figure:
         )
         for name, values in list(terms.items())[:MAX_TERMS]
     ]
-    svg = _draw_groups(TERMS_TITLE, sentence, groups)
+    svg = draw_groups(TERMS_TITLE, sentence, groups)
     rows = [
         [number(count), _ms_text(steps[i]), *(_ms_text(values[i]) for values in terms.values())]
         for i, count in enumerate(nodes)
@@ -122,7 +122,7 @@ def _terms_sentence(nodes: list[float], terms: dict[str, list[Number]], steps: l
     return f"{start}; {name} grows most, by {_ms_text(grown[name])}."
 
 
-def _draw_groups(title: str, sentence: str, groups: Sequence[Group]) -> str:
+def draw_groups(title: str, sentence: str, groups: Sequence[Group]) -> str:
     """Draw all groups on one scale, which begins at the smallest value, at most at zero."""
     rows = [row for _, members in groups for row in members]
     ends = [0.0, *finite(end for row in rows for end in (row.start, row.end))]

@@ -41,15 +41,25 @@ def draw_efficiency(series: dict[str, Any]) -> Figure:
 
     Keys: nodes, efficiency; optional low and high (error bars), over (text: which noise the error
     bars cover), limit, tokens_per_second, tokens_per_gpu_step (one number for all rungs, or a list
-    with one per rung), and strong {nodes, efficiency, tokens_per_gpu_step}: the same work on more
-    nodes (strong scaling).
+    with one per rung), strong {nodes, efficiency, tokens_per_gpu_step}: the same work on more
+    nodes (strong scaling), and predicted {nodes, efficiency, low, high}: what was not measured,
+    with the ends of the band that should contain nine of ten outcomes.
     """
     rungs, limit = _read_rungs(series), read_number(series.get("limit"))
+    predicted = [
+        one for one in _read_rungs(series.get("predicted") or {}) if one.nodes > rungs[-1].nodes
+    ]
     strong, tokens = _strong_scaling_points(series, {rung.nodes for rung in rungs})
     basis = one_line(series.get("over") or "")
-    sentence = _make_sentence(rungs, limit, basis)
-    svg = _draw_curves(sentence, rungs, strong, limit)
-    return Figure(TITLE, sentence, svg, *_make_table(rungs, strong, tokens, basis))
+    sentence = _make_sentence(rungs, limit, basis) + _prediction_text(predicted)
+    svg = _draw_curves(sentence, rungs, strong, predicted, limit)
+    header, rows = _make_table(rungs, strong, tokens, basis)
+    rows += [
+        [f"{number(n)}, predicted", percent(share), f"band {_range_text(low, high)}"]
+        + ["-"] * (len(header) - 3)
+        for n, share, low, high, *_ in predicted
+    ]
+    return Figure(TITLE, sentence, svg, header, rows)
 
 
 def _read_rungs(series: dict[str, Any]) -> list[LadderPoint]:
@@ -66,20 +76,27 @@ def _read_rungs(series: dict[str, Any]) -> list[LadderPoint]:
 
 
 def _draw_curves(
-    sentence: str, rungs: list[LadderPoint], strong: list[Point], limit: Number
+    sentence: str,
+    rungs: list[LadderPoint],
+    strong: list[Point],
+    predicted: list[LadderPoint],
+    limit: Number,
 ) -> str:
     keys = [
         Key("the same work per GPU (weak scaling)", THEME.link),
         Key("the same work on more nodes (strong scaling)" if strong else "", THEME.unproven),
+        Key("predicted, with its band" if predicted else "", THEME.link, "dashes"),
         Key("ideal: as fast per node as one node", THEME.soft, "dashes"),
         Key("" if limit is None else f"limit {percent(limit, 0)}", THEME.marginal, "dashes"),
     ]
-    nodes, shares = [rung.nodes for rung in rungs], [rung.efficiency for rung in rungs]
+    shown = [*rungs, *predicted]
+    nodes, shares = [rung.nodes for rung in shown], [rung.efficiency for rung in shown]
     known = [*shares, *(share for _, share in strong), *finite([limit])]
-    known += finite(end for rung in rungs for end in (rung.low, rung.high))
+    known += finite(end for rung in shown for end in (rung.low, rung.high))
     with open_chart(TITLE, sentence, keys) as chart:
         axes = chart.plot("efficiency")
-        set_log_ticks(axes, nodes, [*map(count_nodes, nodes)], [*map(percent, shares)])
+        labels = [*map(number, nodes[:-1]), count_nodes(nodes[-1])]
+        set_log_ticks(axes, nodes, labels, [*map(percent, shares)])
         bottom = max(0.0, int((min(known) - 0.04) * 10) / 10)
         axes.set_ylim(bottom, 1.04 * max([1.0, *known]))
         axes.yaxis.set_major_formatter(lambda value, _: f"{round(100 * value, 6):g} %")
@@ -91,7 +108,15 @@ def _draw_curves(
             if rung.low is not None and rung.high is not None:
                 ends = [rung.low, rung.high]
                 axes.plot([rung.nodes] * 2, ends, color=THEME.link, linewidth=5, alpha=0.4)
-        axes.plot(nodes, shares, "o-", color=THEME.link)
+        # The band opens at the last rung that was measured.
+        band = [rungs[-1]._replace(low=shares[len(rungs) - 1], high=shares[len(rungs) - 1])]
+        band += [one for one in predicted if None not in (one.low, one.high)]
+        if len(band) > 1:
+            edges = [(one.nodes, one.low) for one in band]
+            edges += [(one.nodes, one.high) for one in reversed(band)]
+            axes.fill(*zip(*edges, strict=True), color=THEME.link, alpha=0.2, linewidth=0)
+        axes.plot(nodes[len(rungs) - 1 :], shares[len(rungs) - 1 :], "--", color=THEME.link)
+        axes.plot(nodes[: len(rungs)], shares[: len(rungs)], "o-", color=THEME.link)
     return chart.svg
 
 
@@ -101,8 +126,8 @@ def _make_table(
     interval = f"95 % interval, {basis}" if basis else "95 % interval"
     header = ["nodes", "efficiency", interval, "tokens per GPU and step", "tokens per second"]
     rows = [
-        [number(n), percent(share), _interval_text(lo, hi), or_dash(load), or_dash(rate)]
-        for n, share, lo, hi, load, rate in rungs
+        [number(n), percent(share), _range_text(low, high), or_dash(load), or_dash(rate)]
+        for n, share, low, high, load, rate in rungs
     ]
     if strong:
         header += ["the same work on more nodes", "its tokens per GPU and step"]
@@ -137,5 +162,13 @@ def _make_sentence(rungs: list[LadderPoint], limit: Number, basis: str) -> str:
     return text + (f" Error bars are of the noise {basis}." if basis else "")
 
 
-def _interval_text(lo: Number, hi: Number) -> str:
-    return "-" if lo is None or hi is None else f"{percent(lo)} to {percent(hi)}"
+def _prediction_text(predicted: list[LadderPoint]) -> str:
+    if not predicted:
+        return ""
+    last = predicted[-1]
+    share = f"{percent(last.efficiency)} ({_range_text(last.low, last.high)})"
+    return f" Predicted, not measured: {share} on {count_nodes(last.nodes)}."
+
+
+def _range_text(low: Number, high: Number) -> str:
+    return "-" if low is None or high is None else f"{percent(low)} to {percent(high)}"

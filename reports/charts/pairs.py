@@ -77,7 +77,7 @@ def _known_median(values: Iterable[Number]) -> Number:
 def _make_sentence(names: list[str], worst: list[Pair], known: list[float], typical: float) -> str:
     parts, alive = [], sum(gbs > 0 for gbs in known)
     if dead := len(known) - alive:
-        parts.append(f"{dead} of {len(known)} directed pairs are unreachable")
+        parts.append(f"unreachable: {dead} of {len(known)} directed pairs")
     for gbs, a, b in [pair for pair in worst if pair[0] > 0][:1]:
         share = percent(gbs / typical, 0)
         parts.append(
@@ -85,7 +85,8 @@ def _make_sentence(names: list[str], worst: list[Pair], known: list[float], typi
             f"{share} of the median {number(typical)}"
         )
     if missing := len(names) * (len(names) - 1) - len(known):
-        parts.append(f"{missing} directed pairs were not measured")
+        pairs = "pair was" if missing == 1 else "pairs were"
+        parts.append(f"{missing} directed {pairs} not measured")
     sentence = "; ".join(parts) or "there is no pair to compare"
     return f"{sentence[0].upper()}{sentence[1:]}."
 
@@ -111,7 +112,8 @@ def _draw_map(sentence: str, names: list[str], table: list[list[Number]], typica
             x, anchor, angle = (middle, "left", 90) if turned else ((i + 0.5) * cell, "center", 0)
             chart.text(MAP_LEFT + x, top - 6, label, anchor, size=size, rotation=angle)
         _draw_cells(chart, table, cell, top, typical)
-        _draw_scale(chart, top + MAP_SIZE + 10, typical)
+        if typical:
+            _draw_scale(chart, top + MAP_SIZE + 10, typical)
     return chart.svg
 
 

@@ -10,7 +10,7 @@ import base64
 import hashlib
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from reports.acceptance import AcceptanceSummary, ReportRow, summary_sentence
 from reports.charts import draw_figures
@@ -119,6 +119,7 @@ def render(
         blast_of=lambda finding: blast_text(finding, summary),
         problem_of=lambda result: summary_sentence(result, headlines.get(result.criterion, {})),
         comparison=compare(summary, baseline) if baseline else None,
+        figures_of=lambda result: draw_figures(_series_of(result, baseline)),
         glossary=GLOSSARY,
         script=script,
         # For the page's content security policy, which allows only this script.
@@ -152,7 +153,6 @@ def _jinja_environment(reader: EvidenceReader) -> Environment:
         "caught": caught_text,
         "scope": scope_text,
         "first_sentence": lambda text: SENTENCE_END.split(text, maxsplit=1)[0],
-        "figures": draw_figures,
         # Only for SVG that reports.charts.canvas wrote, and for the page's script: neither contains
         # foreign markup.
         "drawn": Markup,
@@ -195,6 +195,19 @@ def _run_duration(record: RunRecord) -> str:
     hours, minutes = seconds // 3600, seconds // 60 % 60
     parts = [(hours, "h"), (minutes, "min"), (seconds % 60, "s")]
     return " ".join(f"{count} {unit}" for count, unit in parts if count) or "0 s"
+
+
+def _series_of(result: ProbeResult, baseline: AcceptanceSummary | None) -> dict[str, Any]:
+    """Return the result's series; that of bus bandwidth holds the baseline's sweep as well."""
+    now = result.series.get("busbw")
+    earlier = [
+        one.series["busbw"]
+        for one in (baseline.record.results if baseline else [])
+        if one.probe == result.probe and "busbw" in one.series
+    ]
+    if not earlier or not isinstance(now, dict):
+        return result.series
+    return {**result.series, "busbw": {**now, "baseline": earlier[-1]}}
 
 
 def _full_run_text(summary: AcceptanceSummary) -> str:

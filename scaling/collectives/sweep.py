@@ -335,12 +335,17 @@ def _summarise_row(sweeps: list[dict[str, Any]], rank_rows: list[dict[str, Any]]
 def plateau_row(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the row to judge: a typical one of large messages, never an average over sizes.
 
-    Among sizes down to an eighth of the largest, it is the row with the (lower) median busbw.
+    Among the plateau's rows it is the one with the (lower) median busbw.
     One size that a busy core slowed down does not decide the result.
     """
-    largest = max(row["size"] for row in rows)
-    large = [row for row in rows if row["size"] * 8 >= largest]
+    large = plateau_rows(rows)
     return sorted(large, key=lambda row: float(row["busbw"]))[(len(large) - 1) // 2]
+
+
+def plateau_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of large messages: sizes down to an eighth of the largest."""
+    largest = max(row["size"] for row in rows)
+    return [row for row in rows if row["size"] * 8 >= largest]
 
 
 def ring_bytes_sent(rows: list[dict[str, Any]], operation: Operation, ranks: int) -> float:

@@ -99,6 +99,11 @@ class Forecast:
         load = f", {self.load}" if self.load else ""
         return f"predicted, not measured: efficiency {figures} nodes{load}"
 
+    def columns(self) -> dict[str, list[float]]:
+        """Return the predictions by column: nodes, efficiency, and the ends of the band."""
+        names = ("nodes", "efficiency", "low", "high")
+        return {name: [getattr(p, name) for p in self.predictions] for name in names}
+
 
 def forecast_efficiency(
     rungs: Mapping[int, RankSteps],

@@ -8,7 +8,7 @@ from typing import Any
 from probes.acceptance.contract import ClusterTerms
 from probes.acceptance.measure import Trial
 from probes.fabric.bad_nodes import FabricRig
-from probes.fabric.judge import judge_speed, judge_transport
+from probes.fabric.judge import judge_speed, judge_transport, record_curves
 from probes.fabric.library_report import RankLogs
 from probes.fabric.links.judge import judge_networks
 from probes.fabric.node_pairs import PairSearch, run_few_pairs
@@ -38,10 +38,13 @@ def control_off_fabric(rig: FabricRig, normal: SweepResult | None, logs: RankLog
         return
     slower, note = forced_run_is_slower(run, normal, terms, cluster.facts)
     trial = judge_forced_run(rig, run, pairs)
-    located = forced_path_observed(run, terms) and slower is not False
+    taken = forced_path_observed(run, terms)
+    located = taken and slower is not False
     saw = f"{describe_forced_run(run)}; {note}"
     without = unjudged_off_fabric(rig, trial, slower)
     rig.measure.control("wrong network", fault, trial, located=located, saw=saw, without=without)
+    if normal and taken:
+        record_curves(normal, terms, rig.limits, rig.measure, forced=run)
     if normal:
         control_other_witness(rig, normal, run)
 
@@ -67,7 +70,7 @@ def run_off_fabric(rig: FabricRig, logs: RankLogs) -> tuple[SweepResult, PairSea
 def judge_forced_run(rig: FabricRig, run: SweepResult, pairs: PairSearch) -> Trial:
     """Judge the forced run as the normal run is judged."""
     trial, fabric = rig.measure.trial(), rig.terms.fabric
-    judge_speed(run, rig.limits, trial)
+    judge_speed(run, trial)
     judge_transport(run, fabric, trial)
     judge_networks(pairs, fabric or "", {}, trial)
     return trial

@@ -48,8 +48,8 @@ def save(
     seen(ledger)
     if found:
         explained = judge_ladder(found, limits, ledger)
-        record_prediction(found, ledger)
-        record_figures(found, explained, limits, ledger, STRONG)
+        outlook = record_prediction(found, ledger)
+        record_figures(found, explained, limits, ledger, STRONG, outlook)
     ledger.finish("finished", 1.0)
     store.event("run_finished", finished="2026-01-01T00:01:00Z", state="finished")
     store.save()

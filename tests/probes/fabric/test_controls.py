@@ -16,6 +16,7 @@ from probes.fabric.library_report import TransportReport
 from probes.fabric.node_pairs import PairSearch
 from probes.fabric.sweep import SweepResult
 from scaling.collectives.fault_search import FaultSearchResult
+from tests.support.controls import MemoryRecorder
 from tests.support.sweep_results import sweep_result
 
 LAB = contract("lab")
@@ -122,6 +123,15 @@ def link(device: str) -> PairSearch:
     return PairSearch(sound, sound, {}, {}, {("n0", "n1"): {device: 1 << 20}})
 
 
+class ChartRecorder(MemoryRecorder):
+    """Recorder that also keeps the charts' series."""
+
+    charts: dict[str, Any]
+
+    def series(self, name: str, values: Any) -> None:
+        self.charts[name] = values
+
+
 def control(
     measure: Recorder, monkeypatch: pytest.MonkeyPatch, forced: SweepResult, pair: str = "eth0"
 ) -> dict[str, Any]:
@@ -164,6 +174,23 @@ def test_the_control_is_not_caught_where_one_of_them_does_not_show_it(
     pair: str,
 ) -> None:
     assert control(recorder(), monkeypatch, forced, pair)["wrong network"].caught is False
+
+
+@pytest.mark.parametrize("road", ["eth0", "fab0"])
+def test_the_chart_shows_the_forced_sweep_only_if_it_left_the_fabric(
+    monkeypatch: pytest.MonkeyPatch, road: str
+) -> None:
+    measure = ChartRecorder(LAB, "p", "FABRIC")
+    measure.charts = {}
+    control(measure, monkeypatch, astray(road, road, 0.024))
+    if road == "fab0":
+        assert measure.charts == {}
+        return
+    chart = measure.charts["busbw"]
+    assert chart["line_rate"] == LAB.cluster.line_gbytes_per_s
+    assert chart["judged"] == {"sizes": [1 << 20], "busbw": 0.118}
+    assert chart["control"] == {"sizes": [1 << 20], "busbw": [0.024]}
+    assert chart["busbw"] == [0.118]
 
 
 class RecordedGang:

@@ -16,6 +16,7 @@ from probes.fabric.reach_judge import (
     find_odd_mtu,
     find_unreachable,
     judge_reach,
+    reach_series,
 )
 from reports.measurement import Verdict
 
@@ -43,6 +44,14 @@ def test_unreachable_names_node_or_pair() -> None:
     assert (found.code, found.suspects) == ("FAB-LINK-DOWN", ["n2"])
     assert "fab0 is down" in found.statement
     assert find_unreachable(ReachabilityResult(nodes, [], {})) == []
+
+
+def test_the_map_shows_a_blocked_pair_both_ways_and_measures_no_other() -> None:
+    blocked = ReachabilityResult(["n0", "n1", "n2"], [("n2", "n0")], {})
+    assert reach_series(blocked) == {
+        "nodes": ["n0", "n1", "n2"],
+        "gbs": [[None, None, 0.0], [None, None, None], [0.0, None, None]],
+    }
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def test_what_is_lost_is_drawn_where_there_are_rungs_to_lose(
     found, figures = ladder(link=0.3), Figures()
     climbed = replace(found, rungs=found.rungs[:rungs])
     explained = climbed.explanations(0.9)
-    record_figures(climbed, explained, lambda _: None, cast(Recorder, figures), {})
+    record_figures(climbed, explained, lambda _: None, cast(Recorder, figures), {}, None)
     assert figures.drawn.get("lost", {}).get("nodes") == lost
     assert figures.drawn["efficiency"]["nodes"] == [1, 2, 4][:rungs]
 

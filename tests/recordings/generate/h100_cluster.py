@@ -135,12 +135,19 @@ def fabric(top: float = 376.0) -> ProbeResult:
         ],
         series={
             "busbw": {**sweep(top), "limit": 340, "line_rate": 400, "control": wrong},
+            "bytes": sent_bytes("rdma", NODES),
             "pairs": {"nodes": NODES, "gbs": pairs()},
         },
         coverage="64 of 64 GPUs, 28 of 28 node pairs",
         reproduce="pytest 'probes/fabric/test_fabric.py::test_allreduce_runs_at_line_rate' "
         "--cluster auto",
     )
+
+
+def sent_bytes(network: str, nodes: list[str], on_fabric: float = 0.998) -> dict[str, Any]:
+    """Shares of the bytes that each node had to send, on the fabric and elsewhere."""
+    shares = {"on_fabric": [on_fabric] * len(nodes), "elsewhere": [0.0004] * len(nodes)}
+    return {"fabric": network, "nodes": nodes, **shares}
 
 
 def pairs(slow: tuple[int, int] | None = None, dead: int | None = None) -> list[list[Any]]:
@@ -194,6 +201,12 @@ def scaling() -> ProbeResult:
                 "tokens_per_second": [91200, 178390, 346920, 666850],
                 "over": "over 3 runs",
                 "tokens_per_gpu_step": [16384, 16384, 16384, 16384],
+                "predicted": {
+                    "nodes": [16, 64, 256, 1024],
+                    "efficiency": [0.899, 0.874, 0.842, 0.801],
+                    "low": [0.885, 0.848, 0.803, 0.748],
+                    "high": [0.912, 0.899, 0.878, 0.851],
+                },
             },
             "lost": {
                 "nodes": [2, 4, 8],

@@ -122,6 +122,7 @@ def fabric() -> ProbeResult:
                 "line_rate": 0.1195,
                 "control": {key: wrong[key] for key in ("sizes", "busbw")},
             },
+            "bytes": atlas.sent_bytes("fab0", NODES, 0.9995),
             "pairs": {
                 "nodes": NODES,
                 "gbs": [

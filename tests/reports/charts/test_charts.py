@@ -87,6 +87,12 @@ def test_busbw_draws_what_it_is_compared_with_if_the_series_has_it() -> None:
     assert full.header == ["size", "busbw GB/s", "low", "high", "the wrong network", "baseline"]
 
 
+def test_a_control_of_one_size_is_a_dot() -> None:
+    one_size = {"sizes": SIZES[:1], "busbw": [1.0]}
+    figure = draw("busbw", {"sizes": SIZES, "busbw": SPEEDS, "control": one_size})
+    assert len(dots(figure, THEME.fail)) == 1
+
+
 def test_busbw_has_a_ribbon_of_its_noise() -> None:
     values = {"sizes": SIZES, "busbw": SPEEDS, "low": [v * 0.8 for v in SPEEDS],
               "high": [v * 1.2 for v in SPEEDS]}  # fmt: skip
@@ -109,7 +115,7 @@ def test_efficiency_names_the_last_rung_and_the_load() -> None:
     assert "at or above the limit of 90 %" in told
     assert "16384 tokens per GPU and step" in told
     each = {**recorded()["efficiency"], "tokens_per_gpu_step": [512, 512, 4096, 4096],
-            "over": "within one run"}  # fmt: skip
+            "over": "within one run", "predicted": {}}  # fmt: skip
     figure = draw("efficiency", each)
     assert figure.header[2:4] == ["95 % interval, within one run", "tokens per GPU and step"]
     assert [row[3] for row in figure.rows] == ["512", "512", "4096", "4096"]
@@ -126,8 +132,26 @@ def test_efficiency_doubles_in_equal_steps_and_has_its_values_below_the_axis() -
     assert all(word.box.top > PLOT_HEIGHT for word in values)
 
 
+def test_what_is_predicted_is_dashed_has_a_band_and_is_called_so() -> None:
+    measured = {"nodes": [1, 2, 4], "efficiency": [1.0, 0.95, 0.9]}
+    predicted = {"nodes": [4, 64, 1024], "efficiency": [0.9, 0.8, 0.7],
+                 "low": [0.8, 0.75, 0.5], "high": [0.95, 0.85, 0.75]}  # fmt: skip
+    figure = draw("efficiency", {**measured, "predicted": predicted})
+    assert "Predicted, not measured: 70.0 % (50.0 % to 75.0 %) on 1024 nodes." in figure.sentence
+    assert [row[:3] for row in figure.rows[3:]] == [
+        ["64, predicted", "80.0 %", "band 75.0 % to 85.0 %"],
+        ["1024, predicted", "70.0 %", "band 50.0 % to 75.0 %"],
+    ]
+    assert {len(row) for row in figure.rows} == {len(figure.header)}
+    (band,) = outlines(figure, fill=THEME.link)
+    assert len(dots(figure, THEME.link)) == 3, "only what was measured is a dot"
+    assert band.width > (RIGHT - LEFT) / 2
+    assert {"64", "1024 nodes", "90.0 %"} <= {*words(figure)}, "measured values keep their labels"
+    assert "Predicted" not in draw("efficiency", measured).sentence
+
+
 def test_efficiency_shows_strong_scaling_as_a_curve_of_its_own() -> None:
-    values = recorded()["efficiency"]
+    values = {**recorded()["efficiency"], "predicted": {}}
     strong = {"nodes": [2, 4, 8], "efficiency": [1.0, 0.9, 0.42],
               "tokens_per_gpu_step": [65536, 32768, 16384]}  # fmt: skip
     figure, bare = (draw("efficiency", each) for each in ({**values, "strong": strong}, values))
@@ -141,7 +165,7 @@ def test_efficiency_shows_strong_scaling_as_a_curve_of_its_own() -> None:
 
 
 def test_efficiency_has_error_bars_where_they_are_known() -> None:
-    values = recorded()["efficiency"]
+    values = {**recorded()["efficiency"], "predicted": {}}
     figure = draw("efficiency", values)
     assert figure.rows[-1][2] == "90.7 % to 92.0 %"
     assert figure.rows[0][2] == "-"
@@ -259,14 +283,23 @@ def test_a_pair_is_measured_unreachable_or_not_measured() -> None:
     values = grid(4)
     values["gbs"][0][1], values["gbs"][2][3] = 0, None
     figure = draw("pairs", values)
-    assert figure.sentence.startswith("1 of 11 directed pairs are unreachable; the slowest of 10")
-    assert figure.sentence.endswith("; 1 directed pairs were not measured.")
+    assert figure.sentence.startswith("Unreachable: 1 of 11 directed pairs; the slowest of 10")
+    assert figure.sentence.endswith("; 1 directed pair was not measured.")
     assert figure.rows[0] == ["node0000", "node0001", "unreachable"]
     assert len(figure.rows) == 11
     assert len(outlines(figure, fill=THEME.fail)) == 1 + 1  # and its key in the legend
     assert len(outlines(figure, fill="none", stroke=THEME.soft)) == 1 + 1
     assert {"unreachable", "not measured"} <= set(words(figure))
     assert not {"unreachable", "not measured"} & set(words(draw("pairs", grid(4))))
+
+
+def test_a_map_without_a_measured_pair_has_no_colour_scale() -> None:
+    figure = draw("pairs", {"nodes": ["a", "b", "c"], "gbs": [[None, 0.0, None]] * 3})
+    assert figure.sentence == (
+        "Unreachable: 2 of 2 directed pairs; 4 directed pairs were not measured."
+    )
+    assert "unreachable" in words(figure)
+    assert not [word for word in words(figure) if "GB/s" in word]
 
 
 def test_a_node_at_nine_tenths_is_seen() -> None:

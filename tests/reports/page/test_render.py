@@ -103,6 +103,12 @@ def test_the_decision_comes_first_and_the_environment_last() -> None:
     assert places == sorted(places)
 
 
+def test_the_sweep_of_the_baseline_is_drawn_where_both_runs_have_one() -> None:
+    assert "baseline reaches" not in page("tcp-fallback")
+    assert "baseline reaches" in page("tcp-fallback", baseline="healthy-atlas")
+    assert "baseline reaches" not in page("tcp-fallback", baseline="resume-drifts")
+
+
 def test_details_are_open_unless_passed() -> None:
     states = re.findall(r'<details class="criterion"( open)?>', page("tcp-fallback"))
     # FABRIC, SCALING, GANG, LAUNCH, RESTART, HOSTS, all measurements
