@@ -16,6 +16,9 @@ endif
 endif
 LAB_HERE := $(shell [ "$$(uname -s)" = Linux ] && [ "$$(id -u)" = 0 ] && echo yes)
 
+# The tests start some hundred Pythons: without compiled files each of them compiles all anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: trial test soak mutants healthy lint docs lab tools browser setup clean bench gpu
 
 trial: setup tools ## rehearse the whole acceptance run on this machine
