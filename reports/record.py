@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 # 1.x versions only add fields. 1.1: owed, partial, loaded, problems. 1.2: a chain of hashes,
 # nonce, unverified. 1.3: the measurements of a control, and the measures that have no control.
-# 1.4: sentences of a criterion, the start of a probe, and severity, order, steps, mended and names
-# of a finding.
+# 1.4: sentences of a criterion, the start of a probe, severity, order, steps, mended and names of a
+# finding, and the operator.
 SCHEMAS = ("1.0", "1.1", "1.2", "1.3", "1.4")
 SCHEMA = SCHEMAS[-1]
 MAX_SECONDS = 1e9  # of a probe: about 30 years
@@ -303,6 +303,9 @@ class RunRecord(RecordModel):
     )
     nonce: str = Field(
         default="", description="Text that the customer chose for this run; since 1.2."
+    )
+    operator: str = Field(
+        default="", description="Who ran the test, as given to --operator; since 1.4."
     )
     baseline: str = Field(
         default="", description="Id of the run that the page compares with; since 1.2."

@@ -45,6 +45,7 @@ class RunSettings:
     nodes: int | None = None
     only: Sequence[str] = ()
     nonce: str = ""
+    operator: str = ""
     wait_for_nodes_s: int = 0
 
 
@@ -123,6 +124,7 @@ class RunSession:
             rehearsal=self.cluster.rehearsal if self.cluster else "",
             contract=self.contract.facts().model_dump(mode="json"),
             nonce=self.nonce,
+            operator=self.settings.operator,
         )
 
     def _write_owed(self) -> None:

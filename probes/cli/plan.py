@@ -38,7 +38,7 @@ def plan(cluster: str | None, **values: str | None) -> None:
     from probes.cluster.access.address import ClusterUnreachable
     from probes.terminal.settings import OptionError, read_settings
 
-    others = {"run_dir": None, "nonce": None, "wait_for_nodes": None}
+    others = {"run_dir": None, "nonce": None, "operator": None, "wait_for_nodes": None}
     try:
         with refuse_unusable():
             settings = read_settings({"cluster": cluster or "auto", **values, **others})

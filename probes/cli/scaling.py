@@ -11,6 +11,7 @@ import click
 
 from probes.cli.errors import PATH_TYPE, UsageError, refuse_unusable
 from probes.cli.run import TO_PYTEST, RunCommand, run_options, run_suite
+from probes.terminal.options import BY_KEY
 from reports.numbers import percent
 from reports.sanitize import one_line
 
@@ -19,9 +20,7 @@ if TYPE_CHECKING:
     from reports.record import ProbeResult
     from scaling.loss.ladder_result import Ladder
 
-LADDER_OPTIONS = (
-    *("cluster", "contract", "tier", "nodes", "wait_for_nodes", "run_dir", "baseline", "nonce"),
-)
+LADDER_OPTIONS = tuple(key for key in BY_KEY if key != "only")
 MAX_NODES = 10**6  # that a user may ask for
 LADDER_PREFIX = "ladder"  # a number follows in the file name where a probe ran twice
 

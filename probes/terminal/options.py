@@ -49,6 +49,7 @@ OPTIONS = (
     ),
     RunOption("--run-dir", "DIR", "where to write this run (default: runs/<utc>-<cluster>)"),
     RunOption("--baseline", "RUN", "run folder to compare with in the report"),
+    RunOption("--operator", "NAME", "who runs the test; the report names them"),
     RunOption("--nonce", "TEXT", "a text of the customer's, kept in the first event of the run"),
 )
 BY_KEY = {option.key: option for option in OPTIONS}

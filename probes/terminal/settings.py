@@ -11,6 +11,7 @@ from probes.acceptance.owed import TIERS
 from probes.acceptance.session import DEFAULT_CONTRACT, RunSettings
 from probes.cluster.access.address import check_spec
 from probes.spelling import closest_name
+from reports.sanitize import one_line
 
 MAX_WAIT_S = 24 * 3600  # s, of --wait-for-nodes: a later node counts as not delivered
 
@@ -41,6 +42,7 @@ def read_settings(values: Mapping[str, str | None]) -> RunSettings:
         nodes=nodes,
         only=only,
         nonce=values["nonce"] or "",
+        operator=one_line(values["operator"] or ""),
         wait_for_nodes_s=wait_s,
     )
 

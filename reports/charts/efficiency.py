@@ -96,7 +96,9 @@ def _draw_curves(
     with open_chart(TITLE, sentence, keys) as chart:
         axes = chart.plot("efficiency")
         labels = [*map(number, nodes[:-1]), count_nodes(nodes[-1])]
-        set_log_ticks(axes, nodes, labels, [*map(percent, shares)])
+        # With what is predicted there are more labels, and less room for each.
+        below = [percent(share, 0 if predicted else 1) for share in shares]
+        set_log_ticks(axes, nodes, labels, below)
         bottom = max(0.0, int((min(known) - 0.04) * 10) / 10)
         axes.set_ylim(bottom, 1.04 * max([1.0, *known]))
         axes.yaxis.set_major_formatter(lambda value, _: f"{round(100 * value, 6):g} %")

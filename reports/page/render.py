@@ -173,6 +173,7 @@ def _header_facts(record: RunRecord) -> list[tuple[str, str]]:
         ("tier", record.tier),
         ("contract", f"{contract.name} @ {contract.sha256[:12] or 'no hash'}"),
         ("suite", _suite_text(record.versions)),
+        ("operator", record.operator),
         ("nonce", record.nonce),
         ("also loaded", ", ".join(record.loaded)),
     ]

@@ -114,9 +114,10 @@ def _number(value: object) -> object:
 
 def share_record(record: RunRecord) -> tuple[RunRecord, Aliases]:
     """Replace every name in a record by its alias; return it and the table, which is not shared."""
-    if record.nonce:  # chosen by the customer: it may be any text
-        command = record.command.replace(record.nonce, "<nonce>")
-        record = record.model_copy(update={"nonce": "<nonce>", "command": command})
+    for name in ("nonce", "operator"):  # chosen by people: any text, or a name
+        if text := getattr(record, name):
+            command = record.command.replace(text, f"<{name}>")
+            record = record.model_copy(update={name: f"<{name}>", "command": command})
     texts = list(_texts(record))
     own = {word for kept, text in texts if kept for word in re.findall("[a-z]+", text.lower())}
     aliases = collect_names(record, (clean(text) for kept, text in texts if not kept), own)

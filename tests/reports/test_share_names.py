@@ -50,6 +50,14 @@ def test_the_names_of_one_node_are_one_node() -> None:
     assert names.text("evidence/ras-vm-b160.txt") == f"evidence/ras-{aliases[0][0]}.txt"
 
 
+def test_who_ran_the_test_is_not_in_a_copy_to_share() -> None:
+    command = "seatrial run --operator 'Ada Lovelace' --nonce 'monday 7'"
+    named = {"operator": "Ada Lovelace", "nonce": "monday 7", "command": command}
+    shared, _ = share_record(bare_record({}).model_copy(update=named))
+    assert (shared.operator, shared.nonce) == ("<operator>", "<nonce>")
+    assert shared.command == "seatrial run --operator '<operator>' --nonce '<nonce>'"
+
+
 def test_no_alias_is_a_name_that_the_run_had() -> None:
     shared, names = share_record(load_summary(RECORDINGS / "healthy-lab").record)
     assert not set(names.known.values()) & set(names.known)

@@ -24,13 +24,13 @@ def test_what_is_not_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_what_is_given() -> None:
     given = {"contract": "h100-ndr400", "nodes": "8", "only": "gang, FABRIC", "nonce": "a word",
-             "run_dir": "x", "wait_for_nodes": "60"}  # fmt: skip
+             "run_dir": "x", "wait_for_nodes": "60", "operator": "A. Lovelace\n"}  # fmt: skip
     found = read_settings({**NOTHING, **given})
     assert found.agreed is not None
     assert found.agreed.name == "h100-ndr400"
     assert (found.tier, found.nodes) == ("standard", 8), "the contract names the tier"
     assert (found.only, found.nonce, found.run_dir) == (["FABRIC", "GANG"], "a word", "x")
-    assert found.wait_for_nodes_s == 60
+    assert (found.wait_for_nodes_s, found.operator) == (60, "A. Lovelace")
     assert read_settings({**NOTHING, **given, "tier": "soak"}).tier == "soak"
 
 

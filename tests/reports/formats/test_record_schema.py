@@ -26,6 +26,7 @@ VALID = jsonschema.Draft202012Validator(PUBLISHED)
 ADDED = {  # field of the record -> schema that it is new in
     "1.1": ["owed", "partial", "only", "loaded", "problems"],
     "1.2": ["nonce", "baseline", "head", "judged_again", "unverified"],
+    "1.4": ["operator"],
 }
 
 

@@ -103,6 +103,15 @@ def test_the_decision_comes_first_and_the_environment_last() -> None:
     assert places == sorted(places)
 
 
+def test_who_ran_the_test_is_at_the_top_and_escaped() -> None:
+    record = load_summary(RECORDINGS / "healthy-lab").record
+    named = record.model_copy(update={"operator": "<b>Ada</b>"})
+    text = render(summarize_acceptance(named), RECORDINGS / "healthy-lab")
+    assert "<span>operator <b>&lt;b&gt;Ada&lt;/b&gt;</b></span>" in text
+    assert text.index("<span>operator") < text.index("<h1")
+    assert "<span>operator" not in page("healthy-lab")
+
+
 def test_the_sweep_of_the_baseline_is_drawn_where_both_runs_have_one() -> None:
     assert "baseline reaches" not in page("tcp-fallback")
     assert "baseline reaches" in page("tcp-fallback", baseline="healthy-atlas")
