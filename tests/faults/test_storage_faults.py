@@ -101,6 +101,7 @@ def passes(lab: Lab, record: RunRecord, trial: Trial, controls: int) -> None:
     assert not left_over(lab)
 
 
+@SOAK
 @pytest.mark.near_miss(*(f"HOSTS.{name}" for name in (*SHARING, *SPEEDS)))
 def test_a_sound_folder_passes(lab: Lab) -> None:
     passes(lab, *judge_storage(lab, "sound"), 4)

@@ -89,7 +89,8 @@ class Worker:
     def try_module(self, module: Module, chosen: Sequence[Mutant]) -> Iterator[Outcome]:
         """Yield what comes of each mutant.  RuntimeError where the tests fail without any.
 
-        They run once more at the end: tests that a mutant left broken would kill all after it.
+        Tests that a mutant left broken would kill all after it, and run first.  So at the end those
+        that killed the last one run once more.
         """
         file = self.copy / module.path
         source, started = file.read_bytes(), time.monotonic()
@@ -97,13 +98,16 @@ class Worker:
         if self.run_tests(module.tests, 600) != "survived":
             raise RuntimeError(f"the tests of {module.path} fail without a mutant")
         limit_s = max(LEAST_S, SLACK * (time.monotonic() - started))
+        verdict = ""
         try:
             for mutant in chosen:
                 self._write(file, mutant.apply(source))
-                yield Outcome(module.path, mutant, self.run_tests(module.tests, limit_s))
+                verdict = self.run_tests(module.tests, limit_s)
+                yield Outcome(module.path, mutant, verdict)
         finally:
             self._write(file, source)
-        if self.run_tests(module.tests, 600) != "survived":
+        only = ["--last-failed"] if verdict == "killed" else []
+        if verdict != "survived" and self.run_tests(module.tests, 600, only) != "survived":
             raise RuntimeError(f"the tests of {module.path} fail after its mutants, without one")
 
     def _write(self, file: Path, source: bytes) -> None:
@@ -112,11 +116,11 @@ class Worker:
         file.write_bytes(source)
         os.utime(file, (FIRST_TIME + self.written,) * 2)
 
-    def run_tests(self, tests: Sequence[str], limit_s: float) -> str:
+    def run_tests(self, tests: Sequence[str], limit_s: float, options: Sequence[str] = ()) -> str:
         """Run tests in a fork of this process."""
         pid = os.fork()
         if not pid:
-            _run_pytest(tests)
+            _run_pytest([*options, *tests])
         deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline:
             if (ended := os.waitpid(pid, os.WNOHANG))[0]:
@@ -128,7 +132,7 @@ class Worker:
         return "timeout"
 
 
-def _run_pytest(tests: Sequence[str]) -> None:
+def _run_pytest(arguments: Sequence[str]) -> None:
     """Run them and end this process, without a word."""
     die_with_parent()
     os.setsid()
@@ -144,5 +148,5 @@ def _run_pytest(tests: Sequence[str]) -> None:
         options += ["--failed-first", "-o", f"cache_dir={CACHE}"]
         # Of what is warm: none of it needs pytest's own asserts.
         options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
-        code = int(pytest.main([*options, *tests]))
+        code = int(pytest.main([*options, *arguments]))
     os._exit(code)

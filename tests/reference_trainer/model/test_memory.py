@@ -32,11 +32,12 @@ def of_preset(name: str, **changes: Any) -> TrainConfig:
     [
         ("125M", {}, 1),
         ("125M", {"vocab": 256}, 1),  # the loss is nothing here: a block's backward counts
-        ("1B", {}, 1),
+        ("1B", {"layers": 4}, 1),
         ("1B", {"batch": 4, "seq": 2048, "layers": 4}, 8),  # as SCALING has it, with fewer layers
         ("1B", {"batch": 1, "seq": 256, "layers": 4}, 8),  # the weights that are gathered count
         ("1B", {"batch": 2, "vocab": 512, "layers": 4, "recompute": True}, 8),
         ("8B", {"layers": 4}, 8),
+        pytest.param("1B", {}, 1, marks=LONG),
         pytest.param("8B", {}, 8, marks=LONG),
         pytest.param("8B", {"recompute": False}, 8, marks=LONG),
         pytest.param("8B", {}, 64, marks=LONG),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from reports.acceptance import AcceptanceSummary, load_summary, summarize_acceptance
+from reports.acceptance import load_summary, summarize_acceptance
 from reports.page.render import render
 from reports.record import Finding, RunRecord
 from reports.run_folder.integrity import load
@@ -41,22 +42,20 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture
 def show(chromium: Any, tmp_path: Path) -> Iterator[Show]:
-    """Show a summary: show(summary, width=1280, **options of the context) -> the page."""
+    """Show a page: show(html, width=1280, **options of the context) -> the browser's page."""
     contexts = []
 
-    def open_page(
-        summary: AcceptanceSummary, width: int = 1280, policy: str = "", **how: Any
-    ) -> Any:
+    def open_page(html: str, width: int = 1280, policy: str = "", **how: Any) -> Any:
         context = chromium.new_context(viewport={"width": width, "height": 900}, **how)
         contexts.append(context)
-        page, text = context.new_page(), render(summary, None)
+        page = context.new_page()
         page.said, page.asked = [], []
         page.on("console", lambda message: page.said.append(message.text))
         page.on("pageerror", lambda error: page.said.append(str(error)))
         page.on("request", lambda request: page.asked.append(request.url))
         headers = {"Content-Type": "text/html; charset=utf-8"}
         headers |= {"Content-Security-Policy": policy} if policy else {}
-        page.route("**/*", lambda route: route.fulfill(body=text, headers=headers))
+        page.route("**/*", lambda route: route.fulfill(body=html, headers=headers))
         page.goto("http://report.test/report.html")
         return page
 
@@ -65,15 +64,18 @@ def show(chromium: Any, tmp_path: Path) -> Iterator[Show]:
         context.close()
 
 
-def recorded(name: str) -> AcceptanceSummary:
-    return load_summary(RECORDINGS / name)
+@cache  # drawing the charts takes longer than showing the page
+def recorded(name: str) -> str:
+    return render(load_summary(RECORDINGS / name), None)
 
 
-def changed(name: str, **fields: Any) -> AcceptanceSummary:
-    return summarize_acceptance(load(RECORDINGS / name).model_copy(update=fields))
+def changed(name: str, **fields: Any) -> str:
+    record = load(RECORDINGS / name).model_copy(update=fields)
+    return render(summarize_acceptance(record), None)
 
 
-def nine_findings() -> AcceptanceSummary:
+@cache
+def nine_findings() -> str:
     record = load(RECORDINGS / "tcp-fallback")
     found = [
         Finding(
@@ -94,7 +96,8 @@ def nine_findings() -> AcceptanceSummary:
     return changed("tcp-fallback", results=results)
 
 
-def many_nodes(count: int) -> AcceptanceSummary:
+@cache
+def many_nodes(count: int) -> str:
     """A run of so many nodes; without series, which have their own limits."""
     record: RunRecord = load(RECORDINGS / "healthy-atlas")
     (hosts,), others = record.results_of("HOSTS"), record.results[1:]
@@ -174,7 +177,7 @@ def test_jenkins_shows_its_words(show: Show, name: str) -> None:
     """Jenkins forbids the page's own style: words must not run together."""
     page = show(recorded(name), policy=JENKINS)
     rows = page.locator("table.decide tbody tr")
-    summary = recorded(name)
+    summary = load_summary(RECORDINGS / name)
     assert rows.count() == len(summary.rows)
     for index, row in enumerate(summary.worst_first):
         words = rows.nth(index).inner_text().split()

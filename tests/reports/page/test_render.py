@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -49,6 +50,7 @@ class Page(HTMLParser):
         return [attributes for name, attributes in self.tags if name == tag]
 
 
+@cache
 def page(name: str, baseline: str = "") -> str:
     run = RECORDINGS / name
     return render(load_summary(run), run, load_summary(RECORDINGS / baseline) if baseline else None)
