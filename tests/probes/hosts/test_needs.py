@@ -345,7 +345,7 @@ def test_a_client_is_bounded_and_says_why_it_failed() -> None:
         assert try_client("ray://127.0.0.1:1", 20) == ("", "versions differ")
     with patch("probes.hosts.needs.ray_client.PROGRAM", "print('node abc'); raise SystemExit(3)"):
         assert try_client("ray://127.0.0.1:1", 20) == ("", "exit code 3")
-    with patch("probes.hosts.needs.ray_client.PROGRAM", "print('node abc')"):
+    with patch("probes.hosts.needs.ray_client.PROGRAM", "print('node abc\\n\\nbye now')"):
         assert try_client("ray://127.0.0.1:1", 20) == ("abc", "")
 
 

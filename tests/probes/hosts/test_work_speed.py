@@ -101,6 +101,7 @@ def test_the_same_slot_of_each_node_is_one_finding() -> None:
     gpu_of(cluster).rates["hbm"] *= 0.5
     result = run_work(cluster)
     assert findings(result) == [("HOST-GPU-SLOW", ["n0", "n1", "n2"]), ("HOST-GPU-SLOW", ["n1"])]
+    assert result.findings[0].names["gpu"] == "GPU-0-5", "as n0, which its text describes"
     first, second = (one.statement for one in result.findings)
     assert first.startswith("GPU 5 of each node (3 nodes) is slow, as n0: GEMM 544 TFLOP/s, 80 %")
     assert second.startswith("GPU 3 (GPU-1-3) on n1: copy in its memory 1450 GB/s, 50 %")
