@@ -33,6 +33,16 @@ def test_links_at_what_their_slots_can_do_pass(links: dict[str, int]) -> None:
     assert (old.caught, old.proves) == (True, ["slow_pcie"])
 
 
+@pytest.mark.near_miss("HOSTS.slow_pcie")
+def test_a_link_is_judged_where_no_clock_is_told() -> None:
+    cluster = SimulatedWork()
+    for gpu in cluster.every:
+        gpu.link = {k: v for k, v in gpu.link.items() if not k.endswith("sm_mhz")}
+    result = run_work(cluster)
+    assert result.verdict is Verdict.PASS
+    assert "sm_clock" not in {one.name for one in result.measurements}
+
+
 @pytest.mark.parametrize(
     ("link", "told"),
     [
