@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -34,19 +35,19 @@ def find_changes(
 ) -> dict[str, list[Change]]:
     """Compare the last third with the first, for each accelerator and operation.
 
-    What slows all emulated accelerators at once is the machine that they share.
+    What slows all emulated accelerators at once is the machine that they share.  What slows one for
+    a moment is its neighbours: of an emulated one the best rate of the last third counts.
     """
     steady = parts[WARM_UP:]
     third = max(1, len(steady) // LEAST_PARTS)
     changes: dict[str, list[Change]] = {key: [] for key in keys}
     for operation in STEADY:
-        ends = {
-            key: tuple(
-                median(part[key].typical[operation] for part in some)
-                for some in (steady[:third], steady[-third:])
-            )
-            for key in keys
-        }
+        ends = {}
+        for key in keys:
+            typical = [part[key].typical[operation] for part in steady]
+            rates = [rate for part in steady[-third:] for rate in part[key].rates[operation]]
+            last = median(typical[-third:]) if on_gpu else max(filter(math.isfinite, rates))
+            ends[key] = (median(typical[:third]), last)
         shares = {key: last / first for key, (first, last) in ends.items()}
         usual = 1.0 if on_gpu or not shares else min(1.0, median(shares.values()))
         for key, (first, last) in ends.items():

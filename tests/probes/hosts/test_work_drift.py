@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from probes.hosts.compute.drift import find_changes
+from probes.hosts.compute.fleet import Speed
 from reports.measurement import Verdict
 from tests.support.simulated_hosts import findings, not_passed, verdicts
 from tests.support.simulated_work import SimulatedWork, emulated, run_work
@@ -66,6 +68,20 @@ def test_a_machine_that_slows_all_emulated_accelerators_is_not_theirs() -> None:
     for gpu in cluster.every:
         gpu.factors = [1.0, 1.0, 0.4]
     assert run_work(cluster, tier="standard").verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize("on_gpu", [True, False])
+def test_neighbours_that_disturb_some_rounds_are_forgiven_of_emulated_accelerators(
+    on_gpu: bool,
+) -> None:
+    """As in a sound lab: two of the last three copies ran at 29 %."""
+    steady, disturbed = [14.9, 14.8, 14.9], [4.28, 14.1, 4.1]
+    sound = Speed({"gemm": steady, "hbm": steady})
+    parts = [dict.fromkeys("abc", sound)] * 5
+    parts += [{**parts[0], "a": Speed({"gemm": steady, "hbm": disturbed})}]
+    gemm, copy = find_changes(parts, [*"abc"], on_gpu)["a"]
+    assert gemm.share == 1.0
+    assert (copy.share < 0.5) is on_gpu
 
 
 def test_an_emulated_accelerator_that_tires_is_named() -> None:
