@@ -77,7 +77,7 @@ def pausing(kind: str, seconds: float) -> Any:
 
 @pytest.mark.parametrize(
     ("kind", "measure", "seconds"),
-    [("write", "shard_write", 0.3), ("read", "shard_read", 0.3), ("random", "random_read", 0.1)],
+    [("write", "shard_write", 0.8), ("read", "shard_read", 0.3), ("random", "random_read", 0.1)],
 )
 def test_a_slow_node_is_named(
     cluster: SimulatedStorage, kind: str, measure: str, seconds: float
