@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
@@ -20,7 +21,7 @@ from reports.page.render import render
 from reports.record import RunRecord
 from reports.redact import redact
 from reports.run_folder.files import UnreadableRun, write_atomically
-from reports.sanitize import clean
+from reports.sanitize import clean, one_line
 from reports.share.aliases import Aliases
 from reports.share.collect import NAME_KEYS, collect_names
 
@@ -116,7 +117,7 @@ def share_record(record: RunRecord) -> tuple[RunRecord, Aliases]:
     """Replace every name in a record by its alias; return it and the table, which is not shared."""
     for name in ("nonce", "operator"):  # chosen by people: any text, or a name
         if text := getattr(record, name):
-            command = record.command.replace(text, f"<{name}>")
+            command = _hide_word(record.command, text, f"<{name}>")
             record = record.model_copy(update={name: f"<{name}>", "command": command})
     texts = list(_texts(record))
     own = {word for kept, text in texts if kept for word in re.findall("[a-z]+", text.lower())}
@@ -125,6 +126,16 @@ def share_record(record: RunRecord) -> tuple[RunRecord, Aliases]:
     _share_model(record, aliases)  # finds the names that only their shape reveals
     aliases.close()
     return _share_model(record, aliases), aliases
+
+
+def _hide_word(command: str, text: str, alias: str) -> str:
+    """Replace a text in a command, also where the shell's quotes or spaces change its form."""
+    try:
+        words = shlex.split(command)
+    except ValueError:  # a record that nobody wrote as a command
+        return command.replace(text, alias)
+    hidden = (one_line(word) if text in one_line(word) else word for word in words)
+    return shlex.join(word.replace(text, alias) for word in hidden)
 
 
 def _texts(model: RecordModel) -> Iterator[tuple[bool, str]]:

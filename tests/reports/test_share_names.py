@@ -58,6 +58,22 @@ def test_who_ran_the_test_is_not_in_a_copy_to_share() -> None:
     assert shared.command == "seatrial run --operator '<operator>' --nonce '<nonce>'"
 
 
+@pytest.mark.parametrize(
+    "written",
+    [
+        "--operator 'Conan  O'\"'\"'Brien'",
+        "--operator='Conan O'\"'\"'Brien'",
+        "--operator Conan\\ O\\'Brien",
+    ],
+)
+def test_who_ran_the_test_is_found_in_every_form_of_the_command(written: str) -> None:
+    named = {"operator": "Conan O'Brien", "command": f"seatrial run {written} --tier quick"}
+    shared, _ = share_record(bare_record({}).model_copy(update=named))
+    assert "Brien" not in shared.command
+    assert "<operator>" in shared.command
+    assert shared.command.endswith("--tier quick")
+
+
 def test_no_alias_is_a_name_that_the_run_had() -> None:
     shared, names = share_record(load_summary(RECORDINGS / "healthy-lab").record)
     assert not set(names.known.values()) & set(names.known)
