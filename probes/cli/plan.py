@@ -11,6 +11,7 @@ import click
 
 from probes.cli.errors import UsageError, refuse_unusable
 from probes.cli.run import run_options
+from probes.terminal.options import BY_KEY
 from reports.sanitize import one_line
 
 if TYPE_CHECKING:
@@ -38,10 +39,10 @@ def plan(cluster: str | None, **values: str | None) -> None:
     from probes.cluster.access.address import ClusterUnreachable
     from probes.terminal.settings import OptionError, read_settings
 
-    others = {"run_dir": None, "nonce": None, "operator": None, "wait_for_nodes": None}
+    given = {**dict.fromkeys(BY_KEY), **values, "cluster": cluster or "auto"}
     try:
         with refuse_unusable():
-            settings = read_settings({"cluster": cluster or "auto", **values, **others})
+            settings = read_settings(given)
         lines = [*_cluster_lines(settings, cluster), *_criteria_lines(settings), NOTHING]
     except (ClusterUnreachable, OptionError) as error:
         raise UsageError(str(error)) from None
