@@ -120,7 +120,7 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 
 def _open_run(session: pytest.Session, settings: RunSettings) -> None:
     from probes.acceptance.session import RunSession
-    from probes.terminal.usual_times import estimate_run
+    from probes.terminal.estimate import estimate_run
 
     config, begun = session.config, time.time()
     with _usage_errors():
@@ -174,8 +174,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         )
     if not probes:
         return
-    from probes.acceptance.owed import TIERS
     from probes.terminal.settings import read_only, read_tier
+    from reports.record import TIERS
 
     sort_probes(items)
     settings = config.stash.get(SETTINGS, None)

@@ -7,6 +7,7 @@ always agree.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
@@ -16,7 +17,15 @@ from reports.controls import uncontrolled_measures
 from reports.headlines import claim_end, headline_sentence, key_measurement
 from reports.measurement import Measurement, Verdict
 from reports.owed import NOT_RUN
-from reports.record import Criterion, Finding, ProbeResult, RunProblem, RunRecord, Severity
+from reports.record import (
+    TIERS,
+    Criterion,
+    Finding,
+    ProbeResult,
+    RunProblem,
+    RunRecord,
+    Severity,
+)
 from reports.run_folder.files import SUMS
 from reports.run_folder.integrity import EventCheck, Integrity, read_run
 from reports.sanitize import one_line
@@ -200,7 +209,7 @@ def _run_reasons(record: RunRecord) -> list[str]:
     run = "the run that is judged again" if record.judged_again else "the run"
     reasons += [f"{run} cannot be verified: {reason}" for reason in record.unverified]
     if record.partial:
-        reasons.append(f"PARTIAL run: {record.partial}")
+        reasons.append(f"PARTIAL run: {record.partial}. {_full_run_text(record)}")
     if not record.owed:  # every tier owes probes: none means an older version
         reasons.append(OLD_RUN)
     if not contract.agreed:
@@ -210,6 +219,17 @@ def _run_reasons(record: RunRecord) -> list[str]:
             f"the contract declares no rehearsal, but this run is one: {record.rehearsal}"
         )
     return reasons
+
+
+def _full_run_text(record: RunRecord) -> str:
+    """Say that an acceptance needs a full run, how many probes that has, and how long it takes."""
+    text, seconds = "An acceptance needs a full run", record.full_run_s
+    if not record.owed:
+        return text
+    tiers = {one.tier for one in record.owed}
+    tier = next((name for name in reversed(TIERS) if name in tiers), record.tier)
+    took = f"about {math.ceil(seconds / 60)} min" if seconds else "not timed on such a cluster yet"
+    return f"{text}: {len(record.owed)} probes of the tier {tier}, {took}"
 
 
 def _exit_code(record: RunRecord, decision: Verdict, reasons: list[str]) -> int:

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 # 1.x versions only add fields. 1.1: owed, partial, loaded, problems. 1.2: a chain of hashes,
 # nonce, unverified. 1.3: the measurements of a control, and the measures that have no control.
 # 1.4: sentences of a criterion, the start of a probe, severity, order, steps, mended and names of a
-# finding, and the operator.
+# finding, the operator, and the usual time of a complete run.
 SCHEMAS = ("1.0", "1.1", "1.2", "1.3", "1.4")
 SCHEMA = SCHEMAS[-1]
+TIERS = ("quick", "standard", "soak")  # each has all the probes of those before it
 MAX_SECONDS = 1e9  # of a probe: about 30 years
 
 
@@ -294,6 +295,12 @@ class RunRecord(RecordModel):
     partial: str = Field(
         default="",
         description="Why not all owed probes were requested; empty if all were; since 1.1.",
+    )
+    full_run_s: float | None = Field(
+        default=None,
+        ge=0,
+        le=MAX_SECONDS,
+        description="Usual seconds of a complete run; null if none was measured; since 1.4.",
     )
     only: list[str] = Field(
         default=[], description="Criteria that were requested; empty for all; since 1.1."

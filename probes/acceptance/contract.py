@@ -29,11 +29,11 @@ from probes.acceptance.component_placement import show
 from probes.acceptance.criteria import CRITERIA, is_judged
 from probes.acceptance.criteria.criterion import Measure
 from probes.acceptance.limit_terms import LimitTerms, ring_limit
-from probes.acceptance.owed import TIERS, judged_names
+from probes.acceptance.owed import judged_names
 from probes.acceptance.validation import ContractError, has_words, spelling_hint, validate_terms
 from probes.cluster.node_facts import software_versions
 from reports.measurement import Limit
-from reports.record import ContractFacts, Criterion, Waiver
+from reports.record import TIERS, ContractFacts, Criterion, Waiver
 from reports.renamed import MEASURES, current_name
 
 if sys.version_info >= (3, 11):

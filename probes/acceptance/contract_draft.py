@@ -15,12 +15,11 @@ from probes.acceptance.criteria import CRITERIA
 from probes.acceptance.criteria.criterion import Measure
 from probes.acceptance.derived_limits import DERIVED_EFFICIENCY, detect_fabric
 from probes.acceptance.limit_terms import LimitTerms
-from probes.acceptance.owed import TIERS
 from probes.cluster.node_facts import software_versions
 from probes.environment.rails import admitted_facts, count_rails
 from reports.measurement import Limit
 from reports.numbers import percent
-from reports.record import RunRecord
+from reports.record import TIERS, RunRecord
 from reports.sanitize import one_line
 from scaling.collectives.line_rate import installed_rails
 

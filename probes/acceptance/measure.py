@@ -19,7 +19,7 @@ from probes.acceptance.control_targets import CONTROLS, is_red
 from probes.acceptance.criteria import CRITERIA
 from reports.measurement import Limit, Measurement, Verdict
 from reports.numbers import Value
-from reports.record import Control, Finding, ProbeResult
+from reports.record import Control, Evidence, Finding, ProbeResult
 from reports.redact import redact
 from reports.run_folder.store import Store
 
@@ -145,14 +145,18 @@ class Recorder:
         """Codes of the findings so far."""
         return {finding.code for finding in self._recorded["finding"]}
 
-    def keep(self, name: str, content: Any, *, caption: str, kind: str = "table") -> None:
-        """Keep a file of evidence: text as it is, anything else redacted and as JSON."""
+    def keep(self, name: str, content: Any, *, caption: str, kind: str = "table") -> str:
+        """Keep a file of evidence: text as it is, anything else redacted and as JSON.
+
+        Returns its path in the run folder, as a finding names it; "" in a trial.
+        """
         text = (
             content
             if isinstance(content, str)
             else json.dumps(redact(content), indent=1, default=str)
         )
-        self.store.keep(self.probe, name, text, kind=kind, caption=caption)
+        entry: Evidence | None = self.store.keep(self.probe, name, text, kind=kind, caption=caption)
+        return entry.path if entry else ""
 
     def series(self, name: str, values: Any) -> None:
         """Record numbers for a figure of the report (shapes: see reports/charts/__init__.py)."""

@@ -13,9 +13,9 @@ from typing import Any
 from probes.acceptance.cluster_terms import ClusterTerms
 from probes.acceptance.criteria import CRITERIA, RUN_ORDER, is_judged
 from probes.acceptance.criteria.criterion import Circumstances, Duty
-from reports.record import OwedProbe
+from probes.acceptance.criteria.usual_times import usual_full_run
+from reports.record import TIERS, OwedProbe
 
-TIERS = ("quick", "standard", "soak")
 MANY_NODES = 8  # enough that every measure that depends on the number of nodes is owed
 
 
@@ -79,6 +79,7 @@ def owed_event(tier: str, agreed_tier: str, only: Sequence[str], **shape: Any) -
         "owed": [probe.model_dump() for probe in owed_by(here)],
         "only": list(only),
         "partial": partial_reason(only, tier, agreed_tier),
+        "full_run_s": None if here.on_gpu else usual_full_run(here.tier, here.nodes),
     }
 
 

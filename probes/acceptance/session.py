@@ -15,11 +15,11 @@ from typing import Any
 from probes.acceptance.contract import ClusterTerms, Contract
 from probes.acceptance.derived_limits import derive_contract
 from probes.acceptance.measure import Recorder
-from probes.acceptance.owed import TIERS, has_ip_fabric, owed_event, partial_reason
+from probes.acceptance.owed import has_ip_fabric, owed_event, partial_reason
 from probes.cluster.cluster import Cluster, VersionMismatch, connect
 from probes.cluster.head_watch import HeadWatch
 from probes.cluster.late_nodes import wait_for_nodes
-from reports.record import Finding, ProbeResult, RunRecord
+from reports.record import TIERS, Finding, ProbeResult, RunRecord
 from reports.run_folder.prepare import prepare_parent, prepare_run_folder
 from reports.run_folder.store import Store, run_folder_name, utc_time
 from reports.version import suite_version

@@ -89,8 +89,8 @@ def _criteria_lines(settings: RunSettings) -> Iterator[str]:
     """Yield the probes of each criterion, with their time, needs and disturbances."""
     from probes.acceptance.criteria import CRITERIA, RUN_ORDER
     from probes.acceptance.criteria.impact import NEEDS, disturbances_of
+    from probes.acceptance.criteria.usual_times import LAB, SOURCE, usual_seconds
     from probes.acceptance.owed import DUTIES, longer_tier
-    from probes.terminal.usual_times import LAB, SOURCE, usual_seconds
 
     tier, only = settings.tier, settings.only
     chosen = [id for id in RUN_ORDER if not only or id in only]

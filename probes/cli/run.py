@@ -65,7 +65,7 @@ def _complete_value(
     """Complete the values that are names; files elsewhere."""
     from probes.acceptance.contract import shipped_contracts
     from probes.acceptance.criteria import CRITERIA
-    from probes.acceptance.owed import TIERS
+    from reports.record import TIERS
 
     names: dict[str, Sequence[str]] = {
         "cluster": ("auto", "local", "ray://"),

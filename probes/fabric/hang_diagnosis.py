@@ -11,7 +11,7 @@ from collections import Counter
 from probes.acceptance.measure import Recorder
 from probes.cluster.cluster import Cluster
 from probes.fabric.detect import find_silent_ranks, log_findings
-from probes.fabric.library_report import RankLogs
+from probes.fabric.library_report import RankLogs, keep_logs
 from probes.fabric.nccl_ras import ras_status
 from probes.fabric.reach import check_reach
 from probes.fabric.reach_judge import find_duplicates, find_mtu_faults, find_unreachable
@@ -44,7 +44,7 @@ def explain_start_failure(
     measure.keep("init.json", content, kind="log", caption=caption)
     if is_hang:
         keep_ras_status(logs.cluster, measure)
-    logged = log_findings(transport.report.findings, fabric) if transport.report else []
+    logged = log_findings(keep_logs(transport, measure), fabric)
     findings = silent or [item for item in logged if item.code.startswith(("INIT-", "NCCL-"))]
     # With several jobs, not all ranks wait for each other.
     if not findings and is_hang and len(gang.jobs) == 1:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gzip
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,6 +13,7 @@ from probes.cluster.cluster import Cluster
 from probes.environment.collect import read_settings
 from probes.environment.lint import Flag, lint
 from probes.fabric import detect
+from probes.fabric.library_report import keep_logs
 from probes.fabric.node_pairs import NodeGroupsResult
 from probes.fabric.rails import find_idle_rails, find_missing_rails, rail_shares
 from probes.fabric.sweep import CHECK_SIZE, Rows, SweepResult
@@ -128,11 +128,9 @@ def judge_transport(run: SweepResult, fabric: str | None, measure: Recorder) -> 
     content = {"bytes_sent": run.sent, run.library.source or "library": run.library.transports}
     caption = "bytes sent per node and network, and the library's report"
     measure.keep("networks.json", content, caption=caption)
-    for name, data in run.library.logs.items():
-        text = gzip.decompress(data).decode("utf-8", "backslashreplace")
-        measure.keep(name, text, kind="log", caption="NCCL's log of one rank")
+    logged = keep_logs(run.library, measure)
     if run.library.report:
-        findings = detect.log_findings(run.library.report.findings, fabric)
+        findings = detect.log_findings(logged, fabric)
         if fabric == "rdma":
             measure("log_errors", sum(item.code not in IGNORED_CODES for item in findings))
         measure.explain(findings)

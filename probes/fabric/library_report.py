@@ -8,11 +8,12 @@ import secrets
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from probes.acceptance.measure import Recorder
 from probes.cluster.cluster import Cluster
 from probes.cluster.node_facts import read_interfaces
 from probes.nccl.job import STAGES
@@ -21,6 +22,7 @@ from probes.nccl.log_filter import filter_log
 from probes.nccl.parser import read_logs
 from probes.nccl.report import NcclReport, incomplete_files, judge_log
 from reference_trainer.launch.gang import Gang
+from reports.record import Finding
 
 Connection = tuple[str, str, int, int]  # own address, peer's address, own port, peer's port
 FOLDER = "/tmp"  # on each node; the driver's own TMPDIR may not exist there
@@ -111,6 +113,30 @@ class RankLogs:
             stages={rank.name: STAGES[rank.stage] for rank in log.ranks.values()},
             interface=ifnames.pop() if len(ifnames) == 1 else None,
         )
+
+
+def keep_logs(transport: TransportReport, measure: Recorder) -> list[Finding]:
+    """Keep NCCL's logs as evidence; return their findings, which name lines of the kept files."""
+    kept = {
+        name: measure.keep(
+            name,
+            gzip.decompress(text).decode("utf-8", "backslashreplace"),
+            kind="log",
+            caption="NCCL's log of one rank",
+        )
+        for name, text in transport.logs.items()
+    }
+    findings = transport.report.findings if transport.report else []
+    return [
+        item.model_copy(update={"evidence": [_cite(place, kept) for place in item.evidence]})
+        for item in findings
+    ]
+
+
+def _cite(place: str, kept: Mapping[str, str]) -> str:
+    """Turn `log:line` into `path:line`; the place stays as it is if the log was not kept."""
+    name, _, line = place.rpartition(":")
+    return f"{kept[name]}:{line}" if kept.get(name) else place
 
 
 def take_logs(token: str, max_size: int, pids: list[int], folder: str = FOLDER) -> dict[str, bytes]:

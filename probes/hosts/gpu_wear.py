@@ -38,6 +38,10 @@ WEAR = {
         *("pcie_replays", 60.0, "HOST-PCIE", "PCIe repeated {} per minute", "packets"),
         is_rate=True,
     ),
+    "nvlink_errors": GpuCounter(
+        *("nvlink_errors", 1, "HOST-NVLINK"),
+        *("{} in the run (replays or recoveries)", "NVLink errors"),
+    ),
     "new_memory_errors": GpuCounter(
         *("lifetime_errors", 1, "HOST-ECC", "{} in the run", "uncorrected memory errors")
     ),

@@ -27,10 +27,14 @@ def _ask_for_reboot(nvml: Any, _: Any) -> Any:
     return values
 
 
-def _lose_first_link(nvml: Any, link: int) -> int:
+def _keep_links(nvml: Any, link: int) -> int:
     if link >= LINKS:
         raise nvml.NVMLError(INVALID_ARGUMENT)
-    return int(link > 0)
+    return 1
+
+
+def _lose_first_link(nvml: Any, link: int) -> int:
+    return _keep_links(nvml, link) if link else 0
 
 
 def _register_for_ever(_: Any, info: Any) -> None:
@@ -72,6 +76,8 @@ SICK_ANSWERS: dict[str, Callable[..., Any]] = {
 WORN_ANSWERS: dict[str, Callable[..., Any]] = {
     "nvmlDeviceGetPcieReplayCounter": lambda nvml: 2**31,
     "nvmlDeviceGetViolationStatus": _lose_time,
+    "nvmlDeviceGetNvLinkState": _keep_links,
+    "nvmlDeviceGetNvLinkErrorCounter": lambda nvml, *_: 2**31,
     "nvmlDeviceGetTotalEccErrors": lambda nvml, *_: 2**31,
 }
 
@@ -148,7 +154,7 @@ def control_worn_gpu(
     cluster: Cluster, before: Sequence[Facts], victim: Facts, measure: Recorder
 ) -> None:
     """Check that counters that gained much are detected, on the GPU that has them."""
-    text = "NVML on {} reports time lost to heat, repeated packets and errors of GPU {}"
+    text = "NVML on {} reports time lost to heat and many errors of GPU {}"
     if told := _ask_victim(cluster, read_worn_health, victim, measure, "worn GPU", text):
         fault, index, health = told
         trial = measure.trial()

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from probes.acceptance.contract import Contract, ContractError, load
 from probes.acceptance.criteria import CRITERIA
-from probes.acceptance.owed import TIERS
 from probes.acceptance.session import DEFAULT_CONTRACT, RunSettings
 from probes.cluster.access.address import check_spec
 from probes.spelling import closest_name
+from reports.record import TIERS
 from reports.sanitize import one_line
 
 MAX_WAIT_S = 24 * 3600  # s, of --wait-for-nodes: a later node counts as not delivered

@@ -10,7 +10,8 @@ from reports.acceptance import AcceptanceSummary, ReportRow
 from reports.headlines import gpus_per_node
 from reports.measurement import Limit, Verdict
 from reports.numbers import quantity
-from reports.record import Control, Finding, ProbeResult
+from reports.owed import NOT_RUN
+from reports.record import Control, Finding, ProbeResult, RunRecord, Severity
 
 MAX_SCOPE = 200  # letters of a row's scope on page 1; its section has all
 ANCHOR = re.compile(r"[A-Z][A-Z0-9_]{0,30}")  # a criterion that is the name of its section
@@ -89,6 +90,24 @@ def blast_text(finding: Finding, summary: AcceptanceSummary) -> str:
     parts = [f"holds up {join_words(held)}"] if held else []
     parts += [f"concerns {quantity(gpus, 'GPUs')}"] if gpus else []
     return ", ".join(parts)
+
+
+def cause_text(result: ProbeResult, record: RunRecord) -> str:
+    """Say what may have caused a problem without a finding: what a probe before it found, or none.
+
+    Empty where the probe did not run: why that is so is said already.
+    """
+    if result.state in (NOT_RUN, "skipped"):
+        return ""
+    codes: dict[str, list[str]] = {}
+    for earlier in record.results[: record.results.index(result)]:
+        blocking = [one.code for one in earlier.findings if one.severity is Severity.BLOCKS]
+        if earlier.criterion != result.criterion and blocking:
+            codes.setdefault(earlier.criterion, []).extend(blocking)
+    if not codes:
+        return "No known cause matches."
+    found = [f"{name} found ({', '.join(dict.fromkeys(codes[name]))})" for name in codes]
+    return f"No cause of its own was found. First mend what {join_words(found)}."
 
 
 def join_words(words: Sequence[str]) -> str:

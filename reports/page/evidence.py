@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -14,6 +15,7 @@ from reports.sanitize import clean, relative_link
 LINES, COLUMNS = 40, 240
 TAIL_BYTES = 64 * 1024
 MAX_TAIL_CHARS = 500_000  # characters of all tails in one page, so that it can be mailed
+LINE_OF_FILE = re.compile(r"(.+):(\d{1,9})", re.DOTALL)
 TEXT_KINDS = {"table", "log", "series", "command"}
 
 
@@ -59,6 +61,12 @@ class EvidenceReader:
         text = read_tail(path)
         self.chars_left -= len(text)
         return text
+
+
+def split_place(place: str) -> tuple[str, str]:
+    """Split `evidence/nccl.log:12` into path and line number; without a number the line is ""."""
+    found = LINE_OF_FILE.fullmatch(place)
+    return (found[1], found[2]) if found else (place, "")
 
 
 def read_tail(path: Path) -> str:

@@ -23,17 +23,18 @@ from reports.page.decision import (
     bound_text,
     build_lead,
     caught_text,
+    cause_text,
     count_controls,
     planted_faults,
     scope_text,
     section_anchors,
 )
-from reports.page.evidence import EvidenceReader
+from reports.page.evidence import EvidenceReader, split_place
 from reports.page.inventory import build_inventory, cluster_size
 from reports.page.limit_bar import draw_limit_bar
 from reports.page.node_matrix import build_node_matrix
 from reports.page.timeline import build_timeline
-from reports.record import ProbeResult, RunRecord
+from reports.record import Finding, ProbeResult, RunRecord
 from reports.redact import redact_text
 from reports.run_folder.store import parse_time
 from reports.sanitize import capitalise, clean, one_line
@@ -111,13 +112,15 @@ def render(
         timeline=build_timeline(record),
         more_findings=max(0, len(summary.findings) + len(unexplained) - MOST_FINDINGS),
         measurement_count=sum(len(result.measurements) for result in record.results),
-        full_run=_full_run_text(summary),
         inventory=build_inventory(record.cluster),
         command=redact_text(record.command),
         paste=acceptance_table(summary),
         fill_in=lambda finding: fill(finding, record.cluster),
         blast_of=lambda finding: blast_text(finding, summary),
         problem_of=lambda result: summary_sentence(result, headlines.get(result.criterion, {})),
+        time_to_test=lambda finding: _time_to_test(finding, record),
+        kept_files={entry.path for result in record.results for entry in result.evidence},
+        cause_of=lambda result: cause_text(result, record),
         comparison=compare(summary, baseline) if baseline else None,
         figures_of=lambda result: draw_figures(_series_of(result, baseline)),
         glossary=GLOSSARY,
@@ -145,6 +148,7 @@ def _jinja_environment(reader: EvidenceReader) -> Environment:
         "line": one_line,
         "titled": capitalise,
         "href": reader.link,
+        "cited": split_place,
         "number": number,
         "bound": bound_text,
         "command": lambda text: redact_text(one_line(text)),
@@ -192,7 +196,19 @@ def _run_duration(record: RunRecord) -> str:
         took = parse_time(record.finished) - parse_time(record.started)
     except (ValueError, TypeError):
         return "did not finish"
-    seconds = round(took.total_seconds())
+    return _span_text(took.total_seconds())
+
+
+def _time_to_test(finding: Finding, record: RunRecord) -> str:
+    """Write how long the probe of a finding took in this run; "" if it is another command."""
+    for result in record.results:
+        if result.seconds and finding.reproduce == result.reproduce and finding in result.findings:
+            return _span_text(result.seconds)
+    return ""
+
+
+def _span_text(duration: float) -> str:
+    seconds = round(duration)
     hours, minutes = seconds // 3600, seconds // 60 % 60
     parts = [(hours, "h"), (minutes, "min"), (seconds % 60, "s")]
     return " ".join(f"{count} {unit}" for count, unit in parts if count) or "0 s"
@@ -209,12 +225,6 @@ def _series_of(result: ProbeResult, baseline: AcceptanceSummary | None) -> dict[
     if not earlier or not isinstance(now, dict):
         return result.series
     return {**result.series, "busbw": {**now, "baseline": earlier[-1]}}
-
-
-def _full_run_text(summary: AcceptanceSummary) -> str:
-    """Describe a full run: its tier, and how many probes it owes."""
-    owed = summary.record.owed
-    return f"{len(owed)} probes of the tier {summary.record.tier}" if owed else ""
 
 
 def _group_by_name(measurements: list[Measurement]) -> list[Group]:

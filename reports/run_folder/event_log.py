@@ -30,7 +30,7 @@ KINDS = PROBE_EVENTS | RUN_EVENTS | {"probe_started"}
 # Keys that an event's data may have, for events that change the record. Any other key could
 # overwrite data of an earlier event.
 KEYS = {
-    "run_owes": {"owed", "only", "partial"},
+    "run_owes": {"owed", "only", "partial", "full_run_s"},
     "run_updated": {"loaded", "baseline"},
     "run_finished": {"finished", "state"},
     "run_problem": {"kind", "where", "text"},

@@ -48,6 +48,8 @@ KEYS = {
     "heat": "seconds for which heat has slowed the clocks",
     "nvlinks": "how many NVLinks a GPU has",
     "nvlinks_down": "how many of them are inactive",
+    "nvlink_errors": "packets that NVLinks have repeated",
+    "nvlink_recoveries": "as a Blackwell counts them: how often NVLinks recovered",
     "fabric_state": "registration with the NVLink fabric: 0 not supported, 2 in progress, 3 done",
     "fabric_status": "code with which the registration ended",
     "fabric_health": "health mask of the fabric: 1 degraded bandwidth, 16 unhealthy route",

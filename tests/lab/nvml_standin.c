@@ -26,7 +26,7 @@ typedef int Return;
 typedef void *Device; /* 1 + the GPU's index; for its MIG instance i also + (1 + i) * MIG */
 enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
        DRIVER_NOT_LOADED = 9, UNKNOWN = 999 };
-enum { RECOVERY_ACTION = 230, IDLE = 1, H100_LINKS = 18, H100_WATT = 700, H100_MHZ = 1980, LANES = 16,
+enum { RECOVERY_ACTION = 230, LINK_RECOVERIES = 215, IDLE = 1, H100_LINKS = 18, H100_WATT = 700, H100_MHZ = 1980, LANES = 16,
        FABRIC_COMPLETED = 3 };
 enum { KEY = 64, VALUE = 256, NODE = -1, MIB = 1 << 20, MIG = 1000, MIG_PLACES = 7 };
 
@@ -249,11 +249,23 @@ Return nvmlDeviceGetPciInfo_v3(Device device, struct pci *pci)
     return status(index_of(device));
 }
 
+/* A board that counts recoveries of NVLinks in a field is a Blackwell: it has no other counter. */
+static long long recoveries_of(Device device)
+{
+    return find_number(index_of(device), "nvlink_recoveries", -1);
+}
+
 Return nvmlDeviceGetFieldValues(Device device, int count, struct field *fields)
 {
-    for (int i = 0; i < count; i++)
-        fields[i].code = fields[i].id != RECOVERY_ACTION ? INVALID_ARGUMENT
-            : ask_unsigned(device, "recovery", 0, &fields[i].value.number);
+    for (int i = 0; i < count; i++) {
+        fields[i].code = INVALID_ARGUMENT;
+        if (fields[i].id == RECOVERY_ACTION)
+            fields[i].code = ask_unsigned(device, "recovery", 0, &fields[i].value.number);
+        if (fields[i].id == LINK_RECOVERIES && recoveries_of(device) >= 0) {
+            fields[i].code = status(index_of(device));
+            fields[i].value.large = fields[i].scope ? 0 : (unsigned long long)recoveries_of(device);
+        }
+    }
     return status(index_of(device));
 }
 
@@ -364,6 +376,16 @@ Return nvmlDeviceGetNvLinkState(Device device, unsigned link, unsigned *active)
     ask(device, "nvlinks_down", 0, &down);
     *active = link >= down;
     return !code && link >= links ? INVALID_ARGUMENT : code;
+}
+
+/* All errors are replays of the first link. */
+Return nvmlDeviceGetNvLinkErrorCounter(Device device, unsigned link, int kind, unsigned long long *errors)
+{
+    long long number;
+    Return code = ask(device, "nvlink_errors", 0, &number);
+
+    *errors = link || kind ? 0 : (unsigned long long)number;
+    return !code && recoveries_of(device) >= 0 ? NOT_SUPPORTED : code;
 }
 
 Return nvmlDeviceGetGpuFabricInfoV(Device device, struct fabric *fabric)

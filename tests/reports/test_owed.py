@@ -137,6 +137,19 @@ def test_taking_anything_away_never_makes_a_run_better(
             assert not after.verdict(id).accepted
 
 
+@pytest.mark.parametrize(
+    ("seconds", "took"),
+    [(238, "about 4 min"), (523, "about 9 min"), (None, "not timed on such a cluster yet")],
+)
+def test_a_partial_run_says_what_a_full_one_takes(seconds: int | None, took: str) -> None:
+    more = {"partial": "only GANG", "full_run_s": seconds}
+    record = fold_events([*SOUND[:2], event("run_updated", **more), *SOUND[2:]])
+    needs = f"An acceptance needs a full run: 3 probes of the tier quick, {took}"
+    assert f"PARTIAL run: only GANG. {needs}" in summarize_acceptance(record).reasons
+    whole = record.model_copy(update={"partial": ""})
+    assert not any("full run" in reason for reason in summarize_acceptance(whole).reasons)
+
+
 def test_owed_and_partial_outlive_a_round_trip() -> None:
     record = fold_events([*SOUND[:2], event("run_updated", partial="only GANG"), *SOUND[2:]])
     again = RunRecord.model_validate_json(record.model_dump_json())

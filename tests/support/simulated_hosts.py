@@ -91,6 +91,7 @@ def healthy_board(node: int, index: int) -> dict[str, Any]:
         "pcie_replays": 0,
         "heat_ns": 0,
         "nvlinks": {"active": 18, "all": 18},
+        "nvlink_errors": 0,
         "fabric": FABRIC,
         "mig": False,
         "compute_mode": 0,
@@ -122,8 +123,8 @@ def sick_board(board: dict[str, Any]) -> dict[str, Any]:
 
 def worn_board(board: dict[str, Any]) -> dict[str, Any]:
     """Return a board with what `WORN_ANSWERS` changes."""
-    errors = {"uncorrected_errors": 2**31, "lifetime_errors": 2**31}
-    return {**board, "heat_ns": 2**62, "pcie_replays": 2**31, **errors}
+    errors = {"uncorrected_errors": 2**31, "lifetime_errors": 2**31, "pcie_replays": 2**31}
+    return {**board, "heat_ns": 2**62, "nvlink_errors": 18 * 2 * 2**31, **errors}
 
 
 def healthy_system() -> dict[str, Any]:

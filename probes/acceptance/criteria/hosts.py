@@ -112,6 +112,10 @@ MEASURES = {
     "pcie_replays": default_measure(
         "1/min", "DCGM's health watch warns above (DCGM_FR_PCI_REPLAY_RATE)", high=8
     ),
+    "nvlink_errors": none_of(
+        "errors",
+        "DCGM's health watch fails at the first replay or recovery (DCGM_FR_NVLINK_ERROR_CRITICAL)",
+    ),
     "xids": none_of("Xids", "such an error of the driver shows a fault of GPU, PCIe or NVLink"),
     "new_memory_errors": none_of("errors", "an error that ECC cannot correct ends a job"),
     "shared_missing": none_of(
@@ -158,15 +162,16 @@ HEALTH = (
     *("health_errors", "gpus_to_reset", "memory_errors", "row_remaps", "ecc_off", "slowed_gpus"),
     *("power_limit", "narrow_pcie", "nvlinks_down", "fabric_faults", "closed_gpus"),
 )
+WORN = ("heat_time", "pcie_replays", "nvlink_errors", "new_memory_errors")
 ON_GPUS = (
     *HEALTH,
-    *("gpus_changed", "heat_time", "pcie_replays", "new_memory_errors", "xids"),
+    *("gpus_changed", *WORN, "xids"),
     *("sick GPU", "GPU that sickens", "worn GPU", "vanished GPU", "fallen GPU"),
 )
 CONTROLS = {
     "sick GPU": HEALTH,
     "GPU that sickens": HEALTH,
-    "worn GPU": ("heat_time", "pcie_replays", "new_memory_errors"),
+    "worn GPU": WORN,
     "vanished GPU": ("gpus_changed",),
     "fallen GPU": ("xids",),
     "restarted node": ("nodes_changed",),
@@ -291,7 +296,7 @@ DUTIES = (
         "hosts/test_closing.py::test_hosts_stay_healthy_to_the_end",
         "quick",
         (
-            *("nodes_changed", "gpus_changed", "heat_time", "pcie_replays", "new_memory_errors"),
+            *("nodes_changed", "gpus_changed", *WORN),
             *("xids", "storage_lost", *HEALTH),
         ),
         (

@@ -104,12 +104,17 @@ def _near_cpus(nvml: Any, gpu: Any) -> str:
 
 
 def _recovery_action(nvml: Any, gpu: Any) -> int:
-    (field,) = nvml.nvmlDeviceGetFieldValues(gpu, [nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
-    if field.nvmlReturn == INVALID_ARGUMENT:  # drivers before R565 do not know the field
+    return int(_field(nvml, gpu, nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION).uiVal)
+
+
+def _field(nvml: Any, gpu: Any, id: int, scope: int = 0) -> Any:
+    """Read the value of a field; `scope` is the link that it is asked of."""
+    (field,) = nvml.nvmlDeviceGetFieldValues(gpu, [(id, scope)])
+    if field.nvmlReturn == INVALID_ARGUMENT:  # an older driver does not know the field
         raise nvml.NVMLError(NOT_SUPPORTED)
     if field.nvmlReturn != SUCCESS:
         raise nvml.NVMLError(field.nvmlReturn)
-    return int(field.value.uiVal)
+    return field.value
 
 
 def _uncorrected_errors(counter: int) -> Query:
@@ -141,16 +146,34 @@ def _slowdown_reasons(nvml: Any, gpu: Any) -> int:
 
 
 def _nvlinks(nvml: Any, gpu: Any) -> dict[str, int]:
-    states = list(_link_states(nvml, gpu))
+    states = dict(_link_states(nvml, gpu))
     if not states:
         raise nvml.NVMLError(NOT_SUPPORTED)
-    return {"active": sum(states), "all": len(states)}
+    return {"active": sum(states.values()), "all": len(states)}
 
 
-def _link_states(nvml: Any, gpu: Any) -> Iterator[int]:
+def _nvlink_errors(nvml: Any, gpu: Any) -> int:
+    """Count the replays and recoveries of the active links since the driver was loaded."""
+    return sum(_link_errors(nvml, gpu, link) for link, on in _link_states(nvml, gpu) if on)
+
+
+def _link_errors(nvml: Any, gpu: Any, link: int) -> int:
+    kinds = (nvml.NVML_NVLINK_ERROR_DL_REPLAY, nvml.NVML_NVLINK_ERROR_DL_RECOVERY)
+    try:
+        return sum(int(nvml.nvmlDeviceGetNvLinkErrorCounter(gpu, link, kind)) for kind in kinds)
+    except nvml.NVMLError as error:
+        if error.value not in UNKNOWN_QUERY:
+            raise
+    # Blackwell counts recoveries in a field, and does not support the call.
+    id = nvml.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS
+    return int(_field(nvml, gpu, id, link).ullVal)
+
+
+def _link_states(nvml: Any, gpu: Any) -> Iterator[tuple[int, int]]:
+    """Yield (link, 1 if it is active) of each link that the board has."""
     for link in range(nvml.NVML_NVLINK_MAX_LINKS):
         try:
-            yield int(nvml.nvmlDeviceGetNvLinkState(gpu, link))
+            yield link, int(nvml.nvmlDeviceGetNvLinkState(gpu, link))
         except nvml.NVMLError as error:
             if error.value not in (*UNKNOWN_QUERY, INVALID_ARGUMENT):  # the board has no such link
                 raise
@@ -197,6 +220,7 @@ QUERIES: dict[str, Query] = {
     "heat_ns": lambda nvml, gpu: int(nvml.nvmlDeviceGetViolationStatus(gpu, THERMAL).violationTime),
     "mig": lambda nvml, gpu: bool(nvml.nvmlDeviceGetMigMode(gpu)[0]),
     "nvlinks": _nvlinks,
+    "nvlink_errors": _nvlink_errors,
     "fabric": _fabric,
     "compute_mode": lambda nvml, gpu: int(nvml.nvmlDeviceGetComputeMode(gpu)),
     "vbios": lambda nvml, gpu: to_text(nvml.nvmlDeviceGetVbiosVersion(gpu)),

@@ -130,17 +130,17 @@ GPUS: dict[str, Entry] = {
         "Run `dcgmi diag -r 3` on the named node and follow its advice. If dcgmi is missing, install datacenter-gpu-manager. If it does not connect, run `systemctl start nvidia-dcgm`. If no diagnostics were agreed, take dcgm_diag out of the contract.",
     ),
     "HOST-NVLINK": Entry(
-        "NVLinks of a GPU are inactive, so traffic inside the node is slower or takes PCIe.",
+        "NVLinks of a GPU are inactive or have errors, so traffic inside the node is slower or stops.",
         Cause.HARDWARE,
         Severity.DEGRADES,
-        "Bring the NVLinks of GPU {gpu} of {node} up",
+        "Repair the NVLinks of GPU {gpu} of {node}",
         {
             "nvidia-smi nvlink -s -i {gpu}": "Links marked inactive. Reboot the node: inactive again means the board.",
-            "dmesg -T | grep -i xid": "Xid 74 names the link.",
+            "nvidia-smi nvlink -e -i {gpu}": "Replay or recovery errors that grow under load: replace the board.",
             "systemctl status nvidia-fabricmanager": "Not active: start it, then reboot the node.",
         },
-        "All NVLinks of GPU {gpu} are active.",
-        "Run `nvidia-smi nvlink -s -i UUID` on the named node, and look for Xid 74 in `dmesg -T`. Check `systemctl status nvidia-fabricmanager`. Drain the node and reboot it. If links stay inactive, replace the board.",
+        "All NVLinks of GPU {gpu} are active, and their errors do not grow.",
+        "Run `nvidia-smi nvlink -s -i UUID` and `nvidia-smi nvlink -e -i UUID` on the named node, and look for Xid 74 in `dmesg -T`. Check `systemctl status nvidia-fabricmanager`. Drain the node and reboot it. If links stay inactive, or their errors grow, replace the board.",
     ),
     "HOST-NVSWITCH": Entry(
         "A GPU is not registered with its NVLink fabric, or the fabric reports a fault.",

@@ -11,15 +11,17 @@ import pytest
 from probes.acceptance.cluster_terms import ClusterTerms
 from probes.acceptance.criteria import CRITERIA, RUN_ORDER
 from probes.acceptance.criteria.hosts_work import RATES
+from probes.acceptance.criteria.usual_times import RUN_S
 from probes.acceptance.owed import (
     DUTIES,
-    TIERS,
     Circumstances,
     has_ip_fabric,
     judged_names,
     owed_by,
+    owed_event,
     partial_reason,
 )
+from reports.record import TIERS
 from tests.support.paths import REPO
 
 CONDITIONAL = {(name, one) for name, row in CRITERIA.items() for one in row.conditions}
@@ -167,6 +169,23 @@ def test_a_rate_of_each_gpu_is_owed_where_it_was_agreed(name: str) -> None:
 )
 def test_what_makes_a_run_partial(only: list[str], tier: str, agreed: str, reason: str) -> None:
     assert partial_reason(only, tier, agreed) == reason
+
+
+@pytest.mark.parametrize(
+    ("tier", "agreed", "nodes", "on_gpu", "seconds"),
+    [
+        ("quick", "quick", 4, False, RUN_S["quick"]),
+        ("quick", "standard", 4, False, RUN_S["standard"]),
+        ("soak", "quick", 4, False, None),
+        ("quick", "quick", 8, False, None),
+        ("quick", "quick", 4, True, None),
+    ],
+)
+def test_a_full_run_has_the_time_of_one_that_was_measured(
+    tier: str, agreed: str, nodes: int, on_gpu: bool, seconds: int | None
+) -> None:
+    owed = owed_event(tier, agreed, ["GANG"], terms=ClusterTerms(), nodes=nodes, on_gpu=on_gpu)
+    assert owed["full_run_s"] == seconds
 
 
 FACT: dict[str, Any] = {

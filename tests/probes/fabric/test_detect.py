@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -312,6 +313,31 @@ def test_where_rdma_is_agreed_the_faults_of_the_log_are_judged(
     assert faults is None or counts == [faults]
     bad = {one.name for one in found.measurements if one.verdict is Verdict.FAIL}
     assert bad == ({"log_errors"} if verdict is Verdict.FAIL else set())
+
+
+def test_a_finding_of_the_log_names_its_line_in_the_file_that_is_kept(
+    recorder: Callable[..., Recorder], tmp_path: Path
+) -> None:
+    text = faulty("2.28.9")["NCCL-ERROR"].text()
+    file = tmp_path / "nccl.n0.12.log"
+    file.write_text(text)
+    word = TransportReport(
+        source="NCCL's log",
+        transports={f"n{at}": "eth0" for at in range(4)},
+        report=judge_log(read_logs([file])),
+        logs={file.name: gzip.compress(text.encode())},
+    )
+    measure = recorder(parse(b'schema = 1\ntitle = "t"\n[cluster]\nfabric = "eth0"\n', "f"))
+    judge.judge_transport(sweep_result(100, "eth0", library=word), "eth0", measure)
+    found = result(measure)
+    (place,) = (place for one in found.findings for place in one.evidence)
+    path, _, line = place.rpartition(":")
+    said = (measure.store.path / path).read_text().splitlines()[int(line) - 1]
+    assert "NCCL WARN" in said
+    # A trial keeps no file: the place is that of the log.
+    trial = measure.trial()
+    judge.judge_transport(sweep_result(100, "eth0", library=word), "eth0", trial)
+    assert [one.evidence for one in trial.findings] == [[f"{file.name}:{line}"]]
 
 
 def fact(node: str, ports: int, storage: int) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import threading
 import time
@@ -133,8 +134,9 @@ class Asked:
     def finding_codes(self) -> set[str]:
         return {one.code for one in self.found}
 
-    def keep(self, name: str, content: Any, **_: object) -> None:
+    def keep(self, name: str, content: Any, **_: object) -> str:
         self.kept[name] = content
+        return f"evidence/{name}"
 
     def covered(self, _: str) -> None:
         pass
@@ -186,8 +188,13 @@ def test_what_the_log_says_of_the_road_does_not_hide_the_rank_that_hangs() -> No
     log = NcclReport(
         **{**vars(judge_log(Log())), "findings": [finding("FAB-NO-GDR", "no GPUDirect", [])]}
     )
-    asked = told_why(GangError("connect: late"), word=TransportReport(report=log), fabric="rdma")
+    seen = finding("FAB-NO-GDR", "no GPUDirect", [], evidence=["nccl.a.1.log:3"])
+    seen_log = NcclReport(**{**vars(log), "findings": [seen]})
+    word = TransportReport(report=seen_log, logs={"nccl.a.1.log": gzip.compress(b"a line")})
+    asked = told_why(GangError("connect: late"), word=word, fabric="rdma")
     assert [one.code for one in asked.found] == ["INIT-HANG", "FAB-NO-GDR"]
+    assert asked.kept["nccl.a.1.log"] == "a line"
+    assert asked.found[1].evidence == ["evidence/nccl.a.1.log:3"]
     asked = told_why(
         GangError("late"), word=TransportReport(report=log), fabric="rdma", told=log.findings
     )

@@ -43,7 +43,7 @@ def with_gpu(seconds: float = RUN_S, **board: Any) -> StandInHosts:
     return cluster
 
 
-WEAR = ("heat_time", "pcie_replays", "new_memory_errors")
+WEAR = ("heat_time", "pcie_replays", "nvlink_errors", "new_memory_errors")
 
 
 @pytest.mark.near_miss(
@@ -210,6 +210,10 @@ def test_gpus_without_uuid_prove_no_change() -> None:
             *({"pcie_replays": 100}, ["pcie_replays"], "HOST-PCIE"),
             "PCIe repeated 10 packets per minute. Expected: <= 8 1/min",
         ),
+        (
+            *({"nvlink_errors": 1}, ["nvlink_errors"], "HOST-NVLINK"),
+            "1 NVLink error in the run (replays or recoveries). Expected: 0 errors",
+        ),
         ({"recovery_action": 1}, ["gpus_to_reset"], "HOST-GPU-RECOVERY", "a reset of the GPU"),
     ],
 )
@@ -241,7 +245,8 @@ def test_what_a_gpu_gained_before_the_run_does_not_count() -> None:
     cluster = StandInHosts()
     for fact in cluster.facts:
         for board in fact["gpu_health"]["boards"]:
-            board |= {"heat_ns": 10**15, "pcie_replays": 10**6, "lifetime_errors": 9}
+            board |= {"heat_ns": 10**15, "pcie_replays": 10**6}
+            board |= {"nvlink_errors": 7, "lifetime_errors": 9}
     assert run_closing(ended(cluster)).verdict is Verdict.PASS
 
 
@@ -249,7 +254,7 @@ def test_what_a_gpu_gained_before_the_run_does_not_count() -> None:
     ("counter", "measure"),
     [
         *(("heat_ns", "heat_time"), ("pcie_replays", "pcie_replays")),
-        ("lifetime_errors", "new_memory_errors"),
+        *(("nvlink_errors", "nvlink_errors"), ("lifetime_errors", "new_memory_errors")),
     ],
 )
 @pytest.mark.parametrize("at", ["start", "end", "back"])

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from probes.acceptance.criteria import CRITERIA
-from probes.acceptance.owed import DUTIES, TIERS
-from probes.terminal.usual_times import CRITERION_S, RUN_S, estimate_run, usual_seconds
+from probes.acceptance.criteria.usual_times import CRITERION_S, RUN_S, usual_seconds
+from probes.acceptance.owed import DUTIES
+from probes.terminal.estimate import estimate_run
+from reports.record import TIERS
 from tests.support.paths import REPO
 
 QUICK = [duty.criterion for duty in DUTIES if duty.tier == "quick"]

@@ -12,6 +12,7 @@ from reports.measurement import Limit, Measurement, Verdict
 from reports.page.decision import (
     build_lead,
     caught_text,
+    cause_text,
     count_controls,
     planted_faults,
     scope_text,
@@ -19,13 +20,36 @@ from reports.page.decision import (
 )
 from reports.page.limit_bar import WIDTH, draw_limit_bar
 from reports.page.node_matrix import build_node_matrix
-from reports.record import Finding, ProbeResult
+from reports.record import Finding, ProbeResult, Severity
 from reports.run_folder.integrity import load
 from tests.support.paths import RECORDINGS
 
 
 def summary(name: str) -> AcceptanceSummary:
     return load_summary(RECORDINGS / name)
+
+
+def test_a_problem_without_a_finding_points_at_what_was_found_before() -> None:
+    record = summary("tcp-fallback").record
+    (fabric,) = (one for one in record.results if one.criterion == "FABRIC")
+    codes = ", ".join(one.code for one in fabric.findings if one.severity is Severity.BLOCKS)
+    (scaling,) = (one for one in record.results if one.criterion == "SCALING")
+    before = f"First mend what FABRIC found ({codes})."
+    assert codes
+    assert cause_text(scaling, record) == f"No cause of its own was found. {before}"
+    alone = record.model_copy(update={"results": [scaling, fabric]})
+    assert cause_text(scaling, alone) == "No known cause matches.", "it was found later"
+    sound = fabric.model_copy(update={"findings": []})
+    alone = record.model_copy(update={"results": [sound, scaling]})
+    assert cause_text(scaling, alone) == "No known cause matches."
+    notes = [one.model_copy(update={"severity": Severity.NOTES}) for one in fabric.findings]
+    noted = fabric.model_copy(update={"findings": notes})
+    alone = record.model_copy(update={"results": [noted, scaling]})
+    assert cause_text(scaling, alone) == "No known cause matches.", "a note blocks nothing"
+    for state in ("not run", "skipped"):
+        absent = scaling.model_copy(update={"state": state})
+        alone = record.model_copy(update={"results": [fabric, absent]})
+        assert not cause_text(absent, alone), "why it has no result is said already"
 
 
 def bar(value: Any, **bounds: Any) -> str:

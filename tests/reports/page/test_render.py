@@ -148,7 +148,7 @@ def test_a_partial_run_is_said_everywhere() -> None:
     text = page("partial")
     assert "NOT ACCEPTED (PARTIAL)" in text
     assert text.count('"banner" role="note">PARTIAL: ') == 1
-    assert "An acceptance needs a full run: 6 probes of the tier quick." in text
+    assert "An acceptance needs a full run: 6 probes of the tier quick, not timed" in text
     assert '@top-center { content: "PARTIAL' in text
     assert "only FABRIC was asked for" in text
     assert "PARTIAL" not in page("healthy-atlas")
@@ -273,3 +273,42 @@ def test_every_text_colour_has_contrast_in_light_and_dark_and_print() -> None:
         for name in ("ink", "soft", "pass", "marginal", "unproven", "fail", "link"):
             for ground in ("paper", "panel"):
                 assert contrast(colors[name], colors[ground]) >= 4.5, (name, ground)
+
+
+@pytest.mark.parametrize(
+    ("command", "seconds", "shown"),
+    [
+        ("", 94.2, "Test again (this took 1 min 34 s):"),
+        ("pytest another", 94.2, "Test again:"),
+        ("", None, "Test again:"),
+    ],
+    ids=["its probe", "another command", "not timed"],
+)
+def test_a_finding_says_how_long_its_test_takes(
+    command: str, seconds: float | None, shown: str
+) -> None:
+    record = load(RECORDINGS / "tcp-fallback")
+    (fabric,) = (one for one in record.results if one.criterion == "FABRIC")
+    again = fabric.findings[0].reproduce
+    assert again
+    timed = fabric.model_copy(update={"seconds": seconds, "reproduce": command or again})
+    others = [one for one in record.results if one is not fabric]
+    told = record.model_copy(update={"results": [timed, *others]})
+    text = render(summarize_acceptance(told), None)
+    assert re.findall(r"<p>(Test again[^<]*)</p>", text) == [shown]
+    assert (">All steps</a>; the test took 1 min 34 s. " in text) is ("took" in shown)
+
+
+def test_evidence_leads_to_its_file_and_names_its_line() -> None:
+    record = load(RECORDINGS / "tcp-fallback")
+    (fabric,) = (one for one in record.results if one.criterion == "FABRIC")
+    kept = fabric.evidence[0].path
+    places = [f"{kept}:12", "evidence/of-another-run.log:7", f"{kept}:x"]
+    first = fabric.findings[0].model_copy(update={"evidence": places})
+    told = fabric.model_copy(update={"findings": [first]})
+    others = [one for one in record.results if one is not fabric]
+    run = RECORDINGS / "tcp-fallback"
+    text = render(summarize_acceptance(record.model_copy(update={"results": [told, *others]})), run)
+    assert f'<a href="./{kept}">{kept}, line 12</a>' in text
+    for unknown in places[1:]:
+        assert f'<span class="broken">{unknown} (not a file of this run)</span>' in text

@@ -59,6 +59,8 @@ PLANTS: dict[str, tuple[str, Any]] = {
     "heat=3": ("heat_ns", 3_000_000_000),
     "nvlinks=12": ("nvlinks", {"active": 12, "all": 12}),
     "nvlinks_down=2": ("nvlinks", {"active": 16, "all": 18}),
+    "nvlink_errors=4": ("nvlink_errors", 4),
+    "nvlink_recoveries=5": ("nvlink_errors", 5),  # a Blackwell
     "fabric_state=2": ("fabric", {**FABRIC, "state": 2}),
     "fabric_status=3": ("fabric", {**FABRIC, "status": 3}),
     "fabric_health=17": ("fabric", {**FABRIC, "health": 17}),
@@ -74,14 +76,16 @@ UNSUPPORTED = {
     "slowdown=unsupported": "slowdown_reasons",
     "nvlinks=unsupported": "nvlinks",
     "nvlinks=0": "nvlinks",
+    "nvlink_errors=unsupported": "nvlink_errors",
     "fabric_state=unsupported": "fabric",
 }
 FAILED = {
     "recovery=failed": "recovery_action",
     "ecc=failed": "ecc",
     "slowdown=failed": "slowdown_reasons",
-    "nvlinks=failed": "nvlinks",
+    "nvlinks=failed": "nvlinks nvlink_errors",
     "fabric_state=failed": "fabric",
+    "nvlink_errors=failed": "nvlink_errors",
     "compute_mode=failed": "compute_mode",
 }
 OTHER = ["compute_mode=denied", "retired_pending=1", "0.error=15", "error=9", "gpus=0"]
@@ -154,11 +158,11 @@ def test_an_unsupported_query_is_no_error(answers: Any, plant: str) -> None:
 
 @pytest.mark.parametrize("plant", FAILED)
 def test_a_query_that_fails_is_recorded_with_its_error(answers: Any, plant: str) -> None:
-    name = FAILED[plant]
+    names = FAILED[plant].split()
     changed = changes(answers, plant)
-    assert changed.pop(name) is None
-    error = changed.pop("failed")
-    assert (list(error), error[name]["code"]) == ([name], 999)
+    assert [changed.pop(name) for name in names] == [None] * len(names)
+    errors = changed.pop("failed")
+    assert {name: error["code"] for name, error in errors.items()} == dict.fromkeys(names, 999)
     assert not changed
 
 
