@@ -21,11 +21,11 @@ EITHER = {"job A", "job B"}  # both asked at once: one of them is the one that w
 NODES = {f"node{number}" for number in range(4)}  # where something is not free
 SPARES = {f"spare{number}" for number in range(1, 5)}
 QUICK = [
-    Fault("early", "two_gangs", {"partially_held"}, {"GANG-PARTIAL"}, EITHER, "held 1 of 3"),
+    Fault("leak", "cancelled", {"leaked", "not_released"}, {"GANG-LEAK"}, NODES, "1 of 4 GPUs"),
 ]
 LONGER = [
     Fault("deaf", "cancelled", {"not_removed"}, {"GANG-NOT-REMOVED"}, {"job B"}, "still exists"),
-    Fault("leak", "cancelled", {"leaked", "not_released"}, {"GANG-LEAK"}, NODES, "1 of 4 GPUs"),
+    Fault("early", "two_gangs", {"partially_held"}, {"GANG-PARTIAL"}, EITHER, "held 1 of 3"),
     Fault(
         "orphaned", "driver", {"not_removed", "not_released"}, {"GANG-NOT-REMOVED", "GANG-LEAK"},
         {"job B", *NODES}, "held by A-1",

@@ -18,6 +18,7 @@ FAULTS = [
         *("one-rank-fewer", {"ranks", "wrong_ranks"}, {"LAUNCH-ENV"}),
         *(["rank 0", "rank 3"], "WORLD_SIZE is 3. Expected: 4"),
         id="one-rank-fewer",
+        marks=pytest.mark.soak(criterion="launch"),
     ),
     # Every rank says what it lacks, and ends.
     pytest.param(
@@ -29,7 +30,7 @@ FAULTS = [
     pytest.param(
         *("typo", {"exit_code", "ranks"}, {"LAUNCH-FAILED"}, []),
         "No module named reference_trainr",
-        marks=pytest.mark.soak(criterion="launch"),
+        id="typo",
     ),
     pytest.param(
         *("first-command", {"exit_code", "ranks"}, {"LAUNCH-FAILED"}, [], "`seatrial exmaple"),

@@ -37,8 +37,8 @@ class Fault:
 CLOSED = "HOST-PORT-CLOSED"
 QUICK = [
     Fault(
-        "block-port 2 object-manager", CLOSED, ["node2"],
-        ["No other node connects to node2: object manager port", "packets are dropped"],
+        "loopback-name 1", "HOST-LOOPBACK-NAME", ["node1"],
+        ["The own name of node1 leads to 127.0.1.1, and GLOO_SOCKET_IFNAME names no interface"],
     ),
 ]  # fmt: skip
 LONGER = [
@@ -47,8 +47,8 @@ LONGER = [
         ["No other node connects to node1: port that the kernel picked for a job"],
     ),
     Fault(
-        "loopback-name 1", "HOST-LOOPBACK-NAME", ["node1"],
-        ["The own name of node1 leads to 127.0.1.1, and GLOO_SOCKET_IFNAME names no interface"],
+        "block-port 2 object-manager", CLOSED, ["node2"],
+        ["No other node connects to node2: object manager port", "packets are dropped"],
     ),
     Fault(
         "loopback-names", "HOST-LOOPBACK-NAME", ["node0", "node1", "node2"],

@@ -76,6 +76,7 @@ class Worker:
 
     def __init__(self, copy: Path) -> None:
         self.copy, self.written = copy, 0
+        self.usual_s: dict[tuple[str, ...], float] = {}  # of tests that pass without a mutant
         os.chdir(copy)
         # Tests that start Python elsewhere get the mutant too, before an installed seatrial.
         os.environ |= {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
@@ -93,11 +94,9 @@ class Worker:
         that killed the last one run once more.
         """
         file = self.copy / module.path
-        source, started = file.read_bytes(), time.monotonic()
+        source = file.read_bytes()
         shutil.rmtree(self.copy / CACHE, ignore_errors=True)
-        if self.run_tests(module.tests, 600) != "survived":
-            raise RuntimeError(f"the tests of {module.path} fail without a mutant")
-        limit_s = max(LEAST_S, SLACK * (time.monotonic() - started))
+        limit_s = max(LEAST_S, SLACK * self._time_tests(module))
         verdict = ""
         try:
             for mutant in chosen:
@@ -109,6 +108,15 @@ class Worker:
         only = ["--last-failed"] if verdict == "killed" else []
         if verdict != "survived" and self.run_tests(module.tests, 600, only) != "survived":
             raise RuntimeError(f"the tests of {module.path} fail after its mutants, without one")
+
+    def _time_tests(self, module: Module) -> float:
+        """Run a module's tests without a mutant, once for all modules that have the same ones."""
+        tests, started = tuple(module.tests), time.monotonic()
+        if tests not in self.usual_s:
+            if self.run_tests(tests, 600) != "survived":
+                raise RuntimeError(f"the tests of {module.path} fail without a mutant")
+            self.usual_s[tests] = time.monotonic() - started
+        return self.usual_s[tests]
 
     def _write(self, file: Path, source: bytes) -> None:
         """Write a file that no compiled one is taken for: each has a time of its own."""

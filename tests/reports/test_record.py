@@ -13,7 +13,14 @@ from pydantic import ValidationError
 from reports.acceptance import summarize_acceptance
 from reports.measurement import Limit, Measurement, Verdict
 from reports.numbers import number
-from reports.record import ContractFacts, Control, Criterion, ProbeResult, RunRecord
+from reports.record import (
+    ContractFacts,
+    Control,
+    Criterion,
+    ProbeResult,
+    RunRecord,
+    node_facts,
+)
 
 # The same examples each time, and no clock: a busy machine is no bug.
 steady = settings(derandomize=True, deadline=None)
@@ -292,3 +299,15 @@ def test_number_shows_every_float(value: float) -> None:
 )
 def test_number_has_three_digits(value: Any, text: str) -> None:
     assert number(value) == text
+
+
+def test_only_facts_of_nodes_name_nodes() -> None:
+    nodes = [{"name": "n0"}, {"name": ""}, {"name": 7}, {"host": "n9"}, "n5", {"name": "n1"}]
+    record = run(result(good()), more={"cluster": {"name": "atlas", "nodes": nodes}})
+    assert record.node_names == ["n0", "n1"]
+    assert node_facts(record.cluster) == [node for node in nodes if isinstance(node, dict)]
+    assert record.cluster_name == "atlas"
+    for other in ({}, {"name": "", "nodes": {"n0": {}}}, {"nodes": "n0"}):
+        record = run(result(good()), more={"cluster": other})
+        assert (record.cluster_name, record.node_names) == ("unknown", [])
+        assert node_facts(record.cluster) == []
