@@ -7,10 +7,17 @@ from typing import Any
 
 import pytest
 
-from reports.acceptance import NO_SUMS, load_summary, summarize_acceptance
+from reports.acceptance import (
+    NO_SUMS,
+    load_summary,
+    summarize_acceptance,
+    summary_sentence,
+    with_problems,
+)
 from reports.measurement import Measurement
 from reports.record import Criterion, RunRecord
 from reports.run_folder.files import SUMS
+from reports.run_folder.integrity import Integrity
 from tests.reports.test_record import AGREED, CAUGHT, good, result, run
 
 NOT_AGREED = AGREED.model_copy(update={"agreed": False})
@@ -124,3 +131,16 @@ def test_a_run_that_ended_without_its_last_file_could_not_be_written(
     assert problems == ([NO_SUMS] if state == "finished" else [])
     (tmp_path / SUMS).write_text("")
     assert load_summary(tmp_path).record.problems == []
+
+
+def test_more_problems_of_the_folder_are_added() -> None:
+    told = summarize_acceptance(run(result(good())), Integrity(["of the folder"]))
+    more = with_problems(told, ["of the limits"])
+    assert more.integrity.problems == ["of the folder", "of the limits"]
+    assert more.record == told.record
+
+
+def test_a_passing_result_is_told_by_its_key_measure() -> None:
+    other = good().model_copy(update={"name": "latency"})
+    assert summary_sentence(result(other, good()), {}) == other.sentence()
+    assert summary_sentence(result(other, good()), {"busbw": ""}) == good().sentence()

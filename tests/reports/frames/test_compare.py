@@ -148,6 +148,27 @@ def test_what_is_no_longer_measured_is_said() -> None:
     assert any(line.startswith("LAUNCH: was PASS") for line in found.changes[NEW_FAILURES])
 
 
+def test_a_criterion_that_is_gone_is_said() -> None:
+    record = atlas().record
+    kept = [one for one in record.contract.criteria if one.id != "LAUNCH"]
+    results = [one for one in record.results if one.criterion != "LAUNCH"]
+    contract = record.contract.model_copy(update={"criteria": kept})
+    without = record.model_copy(update={"contract": contract, "results": results})
+    found = compare(summarize_acceptance(without), atlas())
+    assert "LAUNCH: the criterion is no longer measured" in found.changes[MISSING]
+
+
+def test_another_version_of_the_suite_is_noted() -> None:
+    record = atlas().record
+    older = record.model_copy(update={"versions": {"seatrial": "0.0.9"}})
+    unknown = record.model_copy(update={"versions": {}})
+    (note,) = compare(summarize_acceptance(unknown), summarize_acceptance(older)).notes
+    names = ("the present run", "the baseline run")
+    assert (
+        note == f"{names[0]} has another version of the suite than {names[1]}: unknown, not 0.0.9"
+    )
+
+
 def test_runs_that_cannot_be_compared_are_noted() -> None:
     notes = compare(atlas("healthy-lab"), atlas("killed-run")).notes
     words = ["cluster", "number of nodes", "contract", "rehearsal", "interrupted", "cut off"]
@@ -176,6 +197,8 @@ def test_the_spread_of_a_single_sample_is_no_noise() -> None:
     )
     assert kinds_of(change(old, new)) == {"busbw cluster": UNCLEAR}
     assert kinds_of(change(old, with_value(50.0, 1.0))) == {"busbw cluster": WORSE}
+    two = with_measures([measured(50.0, spread=1.0, samples=2, limit=limit)])
+    assert kinds_of(change(old, two)) == {"busbw cluster": WORSE}
 
 
 def test_more_samples_do_not_make_the_noise_smaller() -> None:

@@ -10,10 +10,12 @@ import pytest
 from reports.acceptance import AcceptanceSummary, load_summary, summarize_acceptance
 from reports.measurement import Limit, Measurement, Verdict
 from reports.page.decision import (
+    blast_text,
     build_lead,
     caught_text,
     cause_text,
     count_controls,
+    join_words,
     planted_faults,
     scope_text,
     section_anchors,
@@ -50,6 +52,52 @@ def test_a_problem_without_a_finding_points_at_what_was_found_before() -> None:
         absent = scaling.model_copy(update={"state": state})
         alone = record.model_copy(update={"results": [fabric, absent]})
         assert not cause_text(absent, alone), "why it has no result is said already"
+
+
+def test_the_scope_has_the_coverage_of_the_probe_that_has_the_key_measure() -> None:
+    record = load(RECORDINGS / "healthy-atlas")
+    (fabric,) = (one for one in record.results if one.criterion == "FABRIC")
+    other = fabric.model_copy(update={"measurements": [], "coverage": "another probe"})
+    twin = fabric.model_copy(update={"coverage": "a twin"})
+    results = [other, *record.results, twin]
+    told = summarize_acceptance(record.model_copy(update={"results": results}))
+    texts = [
+        scope_text(row)
+        for rows in (told.rows, RUN.rows)
+        for row in rows
+        if row.criterion.id == "FABRIC"
+    ]
+    assert texts[0] == texts[1] != ""
+
+
+@pytest.mark.parametrize(
+    ("suspects", "text"),
+    [
+        (["atlas07"], "holds up FABRIC and SCALING, concerns 8 GPUs"),
+        (["atlas07", "atlas01"], "holds up FABRIC and SCALING, concerns 16 GPUs"),
+        (["the fabric"], "holds up FABRIC"),
+        ([], "holds up FABRIC"),
+    ],
+)
+def test_a_finding_holds_up_its_row_and_those_with_its_suspects(
+    suspects: list[str], text: str
+) -> None:
+    record = summary("tcp-fallback").record
+    mine = Finding(code="X", statement="x", suspects=suspects, remedy="x")
+    others = Finding(code="Y", statement="y", suspects=["atlas07"], remedy="y")
+    found = {"FABRIC": [mine], "SCALING": [others], "LAUNCH": [others]}
+    results = [
+        one.model_copy(update={"findings": found.get(one.criterion, [])}) for one in record.results
+    ]
+    told = summarize_acceptance(record.model_copy(update={"results": results}))
+    assert blast_text(mine, told) == text
+
+
+@pytest.mark.parametrize(
+    ("words", "text"), [([], ""), (["a"], "a"), (["a", "b"], "a and b"), ([*"abc"], "a, b and c")]
+)
+def test_words_are_joined_as_people_do(words: list[str], text: str) -> None:
+    assert join_words(words) == text
 
 
 def bar(value: Any, **bounds: Any) -> str:
@@ -103,6 +151,12 @@ def test_a_bar_is_as_long_as_its_value(
 def test_what_a_bar_cannot_say_has_none(value: Any, bounds: dict[str, Any]) -> None:
     assert bar(value, **bounds) == ""
     assert draw_limit_bar(Measurement(name="x", value=3)) == ""
+
+
+def test_the_longer_of_value_and_limit_leaves_room_beyond_it() -> None:
+    drawn = bar(100, low=100)
+    assert drawn.startswith('<svg class="bar" width="180" height="18" viewBox="0 0 180 18"')
+    assert bar_and_limit(drawn) == ("PASS", 156.5, 156.5)
 
 
 def test_the_lead_has_the_worst_fact() -> None:
@@ -202,12 +256,18 @@ def test_a_node_has_the_worst_verdict_of_what_was_measured_on_it() -> None:
         "node2": [nothing, ("FAIL", "slow", True)],
         "node0": [("PASS", "", False), nothing],
     }
-    assert list(found)[-1] == "node0"  # sound nodes come last
+    assert list(found) == ["node2", "node1", "node0"]  # suspects first, sound nodes last
+
+
+def test_a_node_without_a_measure_is_as_sound_as_one_that_passes() -> None:
+    assert list(matrix(result("HOSTS", ("a", "node0", 0)))) == ["node0", "node1", "node2"]
 
 
 def test_a_cell_names_few_measures() -> None:
     found = matrix(result("HOSTS", *((name, "node0", 1) for name in "abcde")))
     assert found["node0"] == [("FAIL", "a, b, c and 2 more", False)]
+    found = matrix(result("HOSTS", *((name, "node0", 1) for name in "abc")))
+    assert found["node0"] == [("FAIL", "a, b, c", False)]
 
 
 def test_a_part_of_a_node_belongs_to_it() -> None:
