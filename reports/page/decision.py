@@ -95,7 +95,7 @@ def blast_text(finding: Finding, summary: AcceptanceSummary) -> str:
 def cause_text(result: ProbeResult, record: RunRecord) -> str:
     """Say what may have caused a problem without a finding: what a probe before it found, or none.
 
-    Empty where the probe did not run: why that is so is said already.
+    Empty where the probe did not run: its state has the reason.
     """
     if result.state in (NOT_RUN, "skipped"):
         return ""

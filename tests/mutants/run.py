@@ -25,6 +25,7 @@ FILES = ("conftest.py", "pyproject.toml", "constraints.txt", "README.md", "Makef
 # What nearly every test imports, and is not ours: a fork of a process that has it starts at once.
 HEAVY = ("pytest", "hypothesis", "pydantic", "click", "jinja2", "torch", "ray")
 SLACK, LEAST_S = 5, 20.0  # times the tests' usual time that a mutant's may take, and at least
+EXAMPLES = 20  # of a test by hypothesis, which draws 100 otherwise
 CACHE = ".mutants"  # in the copy: the tests that killed the last mutants of a module
 PR_SET_PDEATHSIG = 1  # prctl.h
 FIRST_TIME = 1_000_000_000  # s since the epoch: the first mutant's file is as old
@@ -140,6 +141,14 @@ class Worker:
         return "timeout"
 
 
+def _try_few_examples() -> None:
+    """Let hypothesis draw fewer examples: a mutant that only a rare one kills needs a test."""
+    from hypothesis import settings
+
+    settings.register_profile("mutants", max_examples=EXAMPLES)
+    settings.load_profile("mutants")
+
+
 def _run_pytest(arguments: Sequence[str]) -> None:
     """Run them and end this process, without a word."""
     die_with_parent()
@@ -151,6 +160,7 @@ def _run_pytest(arguments: Sequence[str]) -> None:
 
     code = 1
     with suppress(BaseException):
+        _try_few_examples()
         options = ["-x", "-q", "-m", "not soak", "--no-header"]
         # A test that killed the last mutant often kills the next one: it runs first.
         options += ["--failed-first", "-o", f"cache_dir={CACHE}"]
