@@ -24,6 +24,12 @@ COPIED = ("probes", "reports", "reference_trainer", "scaling", "tests", "docs", 
 FILES = ("conftest.py", "pyproject.toml", "constraints.txt", "README.md", "Makefile")
 # What nearly every test imports, and is not ours: a fork of a process that has it starts at once.
 HEAVY = ("pytest", "hypothesis", "pydantic", "click", "jinja2", "torch", "ray")
+# By row: the names of its probes of which there are recordings.
+RECORDED = {
+    "probes/fabric": "allreduce", "probes/hosts": "hosts_are", "probes/scaling": "each_node",
+    "probes/gang": "gang", "probes/launch": "documented_path",
+    "probes/restart": "(killed_run or checkpoint or repeated)",
+}  # fmt: skip
 SLACK, LEAST_S = 5, 20.0  # times the tests' usual time that a mutant's may take, and at least
 EXAMPLES = 20  # of a test by hypothesis, which draws 100 otherwise
 CACHE = ".mutants"  # in the copy: the tests that killed the last mutants of a module
@@ -33,10 +39,22 @@ FIRST_TIME = 1_000_000_000  # s since the epoch: the first mutant's file is as o
 
 @dataclass(frozen=True)
 class Module:
-    """A module to mutate, and the tests that must see it."""
+    """A module to mutate, and the tests that must see it.
+
+    `without` names slow tests that are left out, as pytest's -k does.
+    """
 
     path: str
     tests: list[str]
+    without: str = ""
+
+    @property
+    def arguments(self) -> list[str]:
+        """Tests for pytest.  Of the recorded probes only those of the module's own row run."""
+        row = "/".join(self.path.split("/")[:2])
+        chosen = [f"(not test_recorded_probes or {RECORDED[row]})"] if row in RECORDED else []
+        chosen += [f"not ({self.without})"] if self.without else []
+        return [*(["-k", " and ".join(chosen)] if chosen else []), *self.tests]
 
 
 @dataclass(frozen=True)
@@ -102,17 +120,17 @@ class Worker:
         try:
             for mutant in chosen:
                 self._write(file, mutant.apply(source))
-                verdict = self.run_tests(module.tests, limit_s)
+                verdict = self.run_tests(module.arguments, limit_s)
                 yield Outcome(module.path, mutant, verdict)
         finally:
             self._write(file, source)
         only = ["--last-failed"] if verdict == "killed" else []
-        if verdict != "survived" and self.run_tests(module.tests, 600, only) != "survived":
+        if verdict != "survived" and self.run_tests(module.arguments, 600, only) != "survived":
             raise RuntimeError(f"the tests of {module.path} fail after its mutants, without one")
 
     def _time_tests(self, module: Module) -> float:
         """Run a module's tests without a mutant, once for all modules that have the same ones."""
-        tests, started = tuple(module.tests), time.monotonic()
+        tests, started = tuple(module.arguments), time.monotonic()
         if tests not in self.usual_s:
             if self.run_tests(tests, 600) != "survived":
                 raise RuntimeError(f"the tests of {module.path} fail without a mutant")

@@ -42,16 +42,18 @@ def work(tasks: Any, results: Any) -> None:
 def try_all(
     modules: Sequence[Module], count: int, seed: int, show: Callable[[str, list[Outcome]], None]
 ) -> tuple[list[Outcome], list[str]]:
-    """Try the mutants of all modules on every core; outcomes, and what went wrong.
+    """Try the mutants of all modules; outcomes, and what went wrong.
+
+    A process more than there are cores uses what tests wait for.
 
     `show` hears of each module that is through, with all outcomes so far.
     """
-    context, cores = multiprocessing.get_context("spawn"), os.cpu_count() or 1
+    context, workers = multiprocessing.get_context("spawn"), (os.cpu_count() or 1) + 1
     tasks: Any = context.Queue()
     results: Any = context.Queue()
     for module in modules:
         tasks.put((module, count, seed))
-    processes = [context.Process(target=work, args=(tasks, results)) for _ in range(cores)]
+    processes = [context.Process(target=work, args=(tasks, results)) for _ in range(workers)]
     for process in processes:
         tasks.put(None)
         process.start()
