@@ -11,6 +11,7 @@ from probes.probe_report import (
     end_state,
     is_sound,
     last_line,
+    shown_verdict,
     status_words,
     write_verdict,
 )
@@ -94,6 +95,7 @@ def test_the_verdict_takes_the_place_of_passed(
     write_verdict(report, result, provable=True)
     assert report.outcome == outcome
     assert is_sound(report) is (outcome == "passed")
+    assert shown_verdict(report) == verdict
     words = status_words(report)
     assert (words and words[2][0]) == word
     assert words is None or words[2][1] == {"yellow": True}
@@ -135,3 +137,4 @@ def test_what_cannot_be_proven_here_is_no_failure_unless_it_failed(
 def test_a_report_without_a_verdict_is_sound_and_has_no_word() -> None:
     assert is_sound(report_of("passed"))
     assert status_words(report_of("passed")) is None
+    assert shown_verdict(report_of("passed")) == ""

@@ -12,6 +12,7 @@ import pytest
 from reports import read_run
 from reports.acceptance import load_summary, summarize_acceptance
 from reports.run_folder.files import UnreadableRun
+from reports.run_folder.integrity import verify_run
 from reports.run_folder.record_file import ALONE
 from tests.support.paths import RECORDINGS
 
@@ -119,6 +120,27 @@ def test_what_cannot_be_verified_of_a_folder_is_told_too() -> None:
     assert read_run(OLD / "healthy").unverified == [
         "an older version wrote it, without a chain of hashes"
     ]
+
+
+@pytest.mark.parametrize(
+    ("version", "problems"),
+    [
+        ("1.1", []),
+        ("1.2", ["its events have no chain of hashes, which every run of its schema has"]),
+    ],
+)
+def test_a_folder_without_a_chain_is_a_problem_since_all_have_one(
+    version: str, problems: list[str], tmp_path: Path
+) -> None:
+    run = shutil.copytree(OLD / "healthy", tmp_path / "run")
+    (run / "SHA256SUMS").unlink(missing_ok=True)
+    first, *others = (run / "events.jsonl").read_text().splitlines()
+    start = json.loads(first)
+    start["data"]["schema_version"] = version
+    (run / "events.jsonl").write_text("\n".join([json.dumps(start), *others]) + "\n")
+    found = verify_run(run)
+    assert [one for one in found.problems if "chain" in one] == problems
+    assert any("without a chain" in one for one in found.doubts) is not bool(problems)
 
 
 @pytest.mark.parametrize(

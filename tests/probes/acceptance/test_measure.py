@@ -84,12 +84,25 @@ def test_evidence_of_any_kind_is_kept_without_secrets(
 ) -> None:
     store = Store(tmp_path)
     probe = Recorder(store, contract("lab"), "p", "GANG", "claim", "again", lambda words: None)
-    probe.keep("seen.json", content, caption="what was seen", kind=kind)
+    kept_at = probe.keep("seen.json", content, caption="what was seen", kind=kind)
     store.close()
+    assert kept_at == "evidence/seen.json"
+    assert probe.trial().keep("seen.json", content, caption="nothing is kept") == ""
     kept = (tmp_path / "evidence" / "seen.json").read_text()
     assert "hunter2" not in kept
     assert "<redacted>" in kept
     assert isinstance(content, str) or json.loads(kept)
+
+
+def test_statements_of_coverage_add_up(tmp_path: Path) -> None:
+    lab, store = contract("lab"), Store(tmp_path)
+    facts = lab.facts().model_dump(mode="json")
+    store.start(lab.text, id="r", started="x", command="x", tier="quick", contract=facts)
+    probe = Recorder(store, lab, "p", "GANG", "claim", "again", lambda words: None)
+    for part in ("4 of 4 nodes", "no GPU"):
+        probe.covered(part)
+    store.close()
+    assert load(tmp_path).results[0].coverage == "4 of 4 nodes; no GPU"
 
 
 # What is judged, what informs, and what is said aloud.
