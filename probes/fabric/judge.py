@@ -150,7 +150,7 @@ def judge_rails(
     if terms.fabric != "rdma":
         return
     counts = {node: len(ports) for node, ports in run.rails.items()}
-    expected = terms.rails or max([installed or 0, *counts.values()])
+    expected = terms.rails or max([installed or 1, *counts.values()])  # RDMA needs one at least
     ordered = terms.rails and measure.contract.agreed
     because = (
         "as ordered in the contract"

@@ -75,6 +75,7 @@ def all_caught(record: RunRecord) -> bool:
     return all(control.caught for result in record.results for control in result.controls)
 
 
+@SOAK
 @pytest.mark.parametrize(
     ("variables", "says"),
     [
@@ -82,10 +83,8 @@ def all_caught(record: RunRecord) -> bool:
             {"RAY_AUTH_TOKEN_PATH": "/root/none"},
             "asks for a token, and none was found in RAY_AUTH_TOKEN or /root/none",
         ),
-        pytest.param({"RAY_AUTH_MODE": "disabled"}, "RAY_AUTH_MODE is disabled here", marks=SOAK),
-        pytest.param(
-            {"RAY_AUTH_TOKEN": "another"}, "refuses the token of RAY_AUTH_TOKEN", marks=SOAK
-        ),
+        ({"RAY_AUTH_MODE": "disabled"}, "RAY_AUTH_MODE is disabled here"),
+        ({"RAY_AUTH_TOKEN": "another"}, "refuses the token of RAY_AUTH_TOKEN"),
     ],
 )
 def test_a_driver_without_the_token_gets_one_sentence(
@@ -119,6 +118,7 @@ def reach_from_outside(lab: Lab) -> tuple[list[str], int]:
     return done.stdout.splitlines(), done.returncode
 
 
+@SOAK
 def test_a_client_outside_reaches_entrances_that_ask_for_a_token(lab: Lab) -> None:
     lines, code = reach_from_outside(lab)
     assert [line.partition("): ")[2] for line in lines] == ["reached, it asks for a token"] * 4
@@ -132,6 +132,7 @@ def test_a_client_outside_can_give_orders_where_no_token_is_needed(open_lab: Lab
     assert code == 1
 
 
+@SOAK
 def test_a_proxy_that_adds_the_token_is_named(lab: Lab) -> None:
     inject(lab, "open-dashboard")
     record, trial = judge_access(lab, "proxy", contract=AGREED)

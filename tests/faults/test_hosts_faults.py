@@ -80,7 +80,6 @@ COMMON = [
         ],
     ),
 ]  # fmt: skip
-QUICK = ("lost", "sick-gpus")  # of counts and of health, in `make test`
 # One GPU of node1 reports this; by the code of its finding.
 SICK = {
     "recovery=2": ("HOST-GPU-RECOVERY", "the driver asks for a reboot of the node"),
@@ -154,10 +153,8 @@ def judge_hosts(lab: Lab, name: str, contract: dict[str, str]) -> tuple[RunRecor
     return acceptance(lab, name, PROBE, contract=agreed(lab, contract))
 
 
-# Emulated nodes pass in each whole run of a sound lab.
-@pytest.mark.parametrize(
-    "contract", [pytest.param(EIGHT, marks=SOAK, id="emulated"), pytest.param(REAL, id="real")]
-)
+@SOAK
+@pytest.mark.parametrize("contract", [EIGHT, REAL], ids=["emulated", "real"])
 def test_sound_nodes_pass(lab: Lab, contract: dict[str, str]) -> None:
     name = f"sound-{len(contract)}"
     record, trial = judge_hosts(lab, name, contract)
@@ -166,6 +163,7 @@ def test_sound_nodes_pass(lab: Lab, contract: dict[str, str]) -> None:
     assert bool(record.rehearsal) == (contract is EIGHT), "emulation is what the contract says"
 
 
+@SOAK
 @pytest.mark.near_miss(*(f"HOSTS.{name}" for name in HEALTH))
 def test_what_sound_gpus_report_is_no_fault(lab: Lab) -> None:
     for planted in SOUND:
@@ -175,14 +173,8 @@ def test_what_sound_gpus_report_is_no_fault(lab: Lab) -> None:
     assert not findings(record)
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        fault if fault.name in QUICK else pytest.param(fault, marks=SOAK)
-        for fault in (*COMMON, *LONGER)
-    ],
-    ids=lambda fault: fault.name,
-)
+@SOAK
+@pytest.mark.parametrize("fault", [*COMMON, *LONGER], ids=lambda fault: fault.name)
 def test_a_fault_is_named(lab: Lab, fault: Fault) -> None:
     for planted in fault.planted:
         inject(lab, *planted.split(" ", 2))

@@ -14,9 +14,10 @@ from tests.lab.faults import inject
 from tests.lab.lab import Lab
 from tests.support.trial import Trial, acceptance, agreed, lab_of
 
+# In `make test`, test_hosts_families.py plants a fault of each family.
+pytestmark = pytest.mark.soak(criterion="hosts")
 PROBE = "probes/hosts/network/test_names.py"
 NAMES_COUNT = {'shared = "/shared"': 'shared = "/shared"\nhost_names = true'}
-SOAK = pytest.mark.soak(criterion="hosts")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,13 +36,11 @@ class Fault:
 
 
 CLOSED = "HOST-PORT-CLOSED"
-QUICK = [
+FAULTS = [
     Fault(
         "loopback-name 1", "HOST-LOOPBACK-NAME", ["node1"],
         ["The own name of node1 leads to 127.0.1.1, and GLOO_SOCKET_IFNAME names no interface"],
     ),
-]  # fmt: skip
-LONGER = [
     Fault(
         "block-port 1 ephemeral", CLOSED, ["node1"],
         ["No other node connects to node1: port that the kernel picked for a job"],
@@ -69,13 +68,13 @@ LONGER = [
 ]  # fmt: skip
 NEAR = pytest.mark.near_miss
 MISSES = [
-    pytest.param("unknown-name 2", {}, marks=[NEAR("HOSTS.closed_ports"), SOAK]),
+    pytest.param("unknown-name 2", {}, marks=[NEAR("HOSTS.closed_ports")]),
     pytest.param(
         "debian-name 1", NAMES_COUNT, marks=NEAR("HOSTS.loopback_names", "HOSTS.names_unresolved")
     ),
-    pytest.param("second-address 1", {}, marks=[NEAR("HOSTS.address_elsewhere"), SOAK]),
+    pytest.param("second-address 1", {}, marks=[NEAR("HOSTS.address_elsewhere")]),
     pytest.param(
-        "block-port 0 8265", {}, marks=[NEAR("HOSTS.closed_ports", "HOSTS.closed_job_ports"), SOAK]
+        "block-port 0 8265", {}, marks=[NEAR("HOSTS.closed_ports", "HOSTS.closed_job_ports")]
     ),
 ]
 
@@ -94,7 +93,7 @@ def judge_names(lab: Lab, name: str, contract: dict[str, str]) -> tuple[RunRecor
 
 @pytest.mark.parametrize(
     "fault",
-    [*QUICK, *(pytest.param(fault, marks=SOAK) for fault in LONGER)],
+    FAULTS,
     ids=lambda fault: fault.name,
 )
 def test_a_fault_is_named(lab: Lab, fault: Fault) -> None:
@@ -117,7 +116,6 @@ def test_what_is_near_to_a_fault_is_sound(lab: Lab, planted: str, contract: dict
     assert not findings(record)
 
 
-@SOAK  # `debian-name` is sound as well, and runs in `make test`
 @pytest.mark.parametrize("time", [1, 2, 3])
 def test_sound_nodes_pass(lab: Lab, time: int) -> None:
     record, trial = judge_names(lab, f"sound-{time}", NAMES_COUNT)

@@ -19,6 +19,8 @@ from tests.lab.lab import Lab
 from tests.lab.node import SHARED
 from tests.support.trial import Trial, acceptance, agreed, driver_pid, lab_of, start
 
+# In `make test`, test_hosts_families.py plants a fault of each family.
+pytestmark = pytest.mark.soak(criterion="hosts")
 PROBE = "probes/hosts/storage/test_storage.py"
 CLOSING = "probes/hosts/test_closing.py"
 LOSSES = "\n".join(
@@ -31,7 +33,6 @@ RATES = "\n".join(
     for name in ("write_rate", "read_rate")
 )
 SAVES = {'shared = "/shared"': 'shared = "/shared"\nsave_gb = 0.01'}
-SOAK = pytest.mark.soak(criterion="hosts")
 SHARING = ("unseen_files", "seen_after", "double_creations", "rename_gaps", "failed_shards")
 CLEAN_SECONDS = 60  # for files to go after a driver's death: its ranks end first
 SPEEDS = ("shard_write", "shard_read", "random_read")
@@ -57,7 +58,7 @@ PRIVATE = Fault(
     "private", {"unseen_files"}, "HOST-SHARED", ["node2"],
     "node2 does not see files of the others in /shared, nor they its files",
 )  # fmt: skip
-LONGER = [
+FAULTS = [
     PRIVATE,
     dataclasses.replace(PRIVATE, kind="later"),
     dataclasses.replace(PRIVATE, kind="unmounted"),
@@ -101,13 +102,11 @@ def passes(lab: Lab, record: RunRecord, trial: Trial, controls: int) -> None:
     assert not left_over(lab)
 
 
-@SOAK
 @pytest.mark.near_miss(*(f"HOSTS.{name}" for name in (*SHARING, *SPEEDS)))
 def test_a_sound_folder_passes(lab: Lab) -> None:
     passes(lab, *judge_storage(lab, "sound"), 4)
 
 
-@SOAK
 @pytest.mark.near_miss("HOSTS.lost_lines", "HOSTS.lost_updates", "HOSTS.checkpoint_room")
 @pytest.mark.parametrize("time", [1, 2, 3])
 def test_a_sound_folder_passes_all_that_can_be_agreed(lab: Lab, time: int) -> None:
@@ -123,15 +122,13 @@ def is_named(fault: Fault, record: RunRecord, trial: Trial) -> None:
     assert {name for one in findings(record) for name in one.suspects} == {*fault.suspects}
 
 
-@SOAK
 def test_a_slow_node_is_named(lab: Lab) -> None:
     inject(lab, "shared", "2", SLOW.kind)
     is_named(SLOW, *judge_storage(lab, "slow"))
     assert not left_over(lab)
 
 
-@SOAK
-@pytest.mark.parametrize("fault", LONGER, ids=lambda fault: fault.kind)
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.kind)
 def test_a_fault_is_named(lab: Lab, fault: Fault) -> None:
     inject(lab, "shared", "2", fault.kind)
     is_named(fault, *judge_storage(lab, fault.kind, fault.contract))
@@ -139,7 +136,6 @@ def test_a_fault_is_named(lab: Lab, fault: Fault) -> None:
         assert not left_over(lab)
 
 
-@SOAK
 @pytest.mark.near_miss("HOSTS.seen_after", "HOSTS.unseen_files", "HOSTS.rename_gaps")
 def test_a_folder_that_is_some_seconds_late_is_no_place_for_lock_files(lab: Lab) -> None:
     inject(lab, "shared", "2", "late")
@@ -153,7 +149,6 @@ def test_a_folder_that_is_some_seconds_late_is_no_place_for_lock_files(lab: Lab)
     assert "were not created by exactly one node with O_EXCL: " in statement
 
 
-@SOAK
 def test_what_is_agreed_of_a_late_folder_is_judged(lab: Lab) -> None:
     inject(lab, "shared", "2", "late")
     record, trial = judge_storage(lab, "late-agreed", {}, f"{LOSSES}\n{SOON}")
@@ -165,7 +160,6 @@ def test_what_is_agreed_of_a_late_folder_is_judged(lab: Lab) -> None:
     assert set(found) >= {"HOST-STORAGE-LOCK", "HOST-STORAGE-APPEND"}
 
 
-@SOAK
 def test_a_folder_that_is_slower_than_agreed_for_all_is_reported(lab: Lab) -> None:
     contract = agreed(lab, {"schema = 1": 'schema = 1\ntier = "standard"'}, RATES)
     record, trial = acceptance(lab, "rates", PROBE, "--tier", "standard", contract=contract)
@@ -179,8 +173,8 @@ def test_a_folder_that_is_slower_than_agreed_for_all_is_reported(lab: Lab) -> No
     [
         ("unmounted", "/shared on node1: at the start it was "),
         pytest.param("readonly", "/shared on node1: no file can be written there any more: "
-                     "Read-only file system", marks=SOAK),
-        pytest.param("private", "(its /run/seatrial-lab/storage/node1/own-shared)", marks=SOAK),
+                     "Read-only file system"),
+        pytest.param("private", "(its /run/seatrial-lab/storage/node1/own-shared)"),
     ],
     ids=["unmounted", "readonly", "private"],
 )  # fmt: skip
@@ -205,7 +199,6 @@ def test_a_folder_that_goes_away_in_the_run_is_named(lab: Lab, kind: str, says: 
     assert all(one.caught for result in record.results for one in result.controls)
 
 
-@SOAK
 def test_a_driver_that_is_killed_leaves_no_file(lab: Lab) -> None:
     trial = start(lab, "killed", PROBE)
     deadline = time.monotonic() + 120

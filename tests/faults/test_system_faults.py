@@ -16,6 +16,8 @@ from tests.lab.image_faults import MODEL
 from tests.lab.lab import Lab
 from tests.support.trial import Trial, acceptance, agreed, lab_of
 
+# In `make test`, test_hosts_families.py plants a fault of each family.
+pytestmark = pytest.mark.soak(criterion="hosts")
 PROBE = "probes/hosts/system/test_system.py"
 RDMA = {
     'fabric = "fab0"': 'fabric = "rdma"\nrails = 1',
@@ -25,7 +27,6 @@ SHARED = 'shared = "/shared"'
 # The dashboard of the head stands in for a server outside: the lab has no way out.
 SERVER = f"http://{network.address('eth0', 0)}:8265/"
 NEEDS = {SHARED: f'{SHARED}\nmodel_files = ["{MODEL}"]\negress = ["{SERVER}"]'}
-SOAK = pytest.mark.soak(criterion="hosts")
 NEEDED = ("image_differences", "egress_closed", "model_differences")
 ALL = (
     "open_files",
@@ -93,7 +94,7 @@ TORN = Fault(
     f"{MODEL} on node2: weights-2 has 1500000 bytes in place of 3000000",
     NEEDS,
 )
-LONGER = [
+FAULTS = [
     FILES, SHM, FULL, STRAY, VERSION, TORN,
     Fault(
         "model 1 missing", "model_differences", "HOST-MODEL-FILES", ["node1"],
@@ -159,7 +160,6 @@ def test_a_sound_lab_passes(lab: Lab) -> None:
 
 
 @pytest.mark.near_miss("HOSTS.locked_memory")
-@SOAK
 def test_a_sound_lab_passes_again_and_by_rdma_too(lab: Lab) -> None:
     passes(*judge_system(lab, "sound-2", {}))
     record, trial = judge_system(lab, "sound-3", RDMA)
@@ -169,7 +169,6 @@ def test_a_sound_lab_passes_again_and_by_rdma_too(lab: Lab) -> None:
 
 
 @pytest.mark.near_miss("HOSTS.open_files", "HOSTS.shared_memory", "HOSTS.processes")
-@SOAK
 def test_what_is_just_enough_passes(lab: Lab) -> None:
     inject(lab, "limit", "1", "nofile", "4096")
     inject(lab, "limit", "2", "pids", "800")
@@ -189,8 +188,7 @@ def test_faults_of_several_nodes_are_each_named(lab: Lab) -> None:
     assert trial.process.returncode == 1
 
 
-@SOAK
-@pytest.mark.parametrize("fault", LONGER, ids=lambda fault: fault.planted)
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.planted)
 def test_a_fault_is_named(lab: Lab, fault: Fault) -> None:
     if fault.measure == "egress_closed":
         inject(lab, "model", "1", "sound")
@@ -201,7 +199,6 @@ def test_a_fault_is_named(lab: Lab, fault: Fault) -> None:
     assert len(findings(record)) == 1
 
 
-@SOAK
 @pytest.mark.parametrize(
     ("port", "verdict"),
     [

@@ -15,8 +15,9 @@ from tests.lab.faults import inject
 from tests.lab.lab import Lab
 from tests.support.trial import Trial, acceptance, agreed, lab_of, start
 
+# In `make test`, test_hosts_families.py plants a fault of each family.
+pytestmark = pytest.mark.soak(criterion="hosts")
 PROBE = "probes/hosts/compute"
-SOAK = pytest.mark.soak(criterion="hosts")
 SLOW = "0.2"  # of one CPU: alone, it is still slower than three that share two cores
 DRIFT_AFTER = 3.0  # s: the first third is over then, and the last has not begun
 NAMES = ("work_errors", "gemm_wrong", "gemm_hash_differs", "slow_gpus")
@@ -53,14 +54,12 @@ def passes(record: RunRecord, trial: Trial) -> None:
     assert all(control.caught for result in record.results for control in result.controls)
 
 
-@SOAK
 @pytest.mark.near_miss(*(f"HOSTS.{name}" for name in NAMES))
 def test_a_sound_lab_passes(lab: Lab) -> None:
     passes(*judge_work(lab, "sound"))
     nothing_left(lab)
 
 
-@SOAK
 @pytest.mark.near_miss("HOSTS.slowing_gpus", *(f"HOSTS.{name}" for name in LEAST))
 @pytest.mark.parametrize("number", range(3))
 def test_a_sound_lab_passes_again_and_after_long_work(lab: Lab, number: int) -> None:
@@ -84,7 +83,6 @@ def test_wrong_and_slow_accelerators_are_each_named(lab: Lab) -> None:
     nothing_left(lab)
 
 
-@SOAK
 def test_an_accelerator_that_slows_down_is_named(lab: Lab) -> None:
     arguments = [PROBE, "-k", "slows_down", "--tier", "standard"]
     trial = start(lab, "drift", *arguments)
@@ -102,7 +100,6 @@ def test_an_accelerator_that_slows_down_is_named(lab: Lab) -> None:
     assert "on node1: GEMM went from " in findings(record)[0].statement
 
 
-@SOAK
 def test_a_gemm_that_fails_is_named(lab: Lab) -> None:
     inject(lab, "gemm", "1", "fails")
     record, trial = judge_work(lab, "fails")
@@ -112,7 +109,6 @@ def test_a_gemm_that_fails_is_named(lab: Lab) -> None:
     assert "torch stops with: CUDA error: uncorrectable ECC error" in one.statement
 
 
-@SOAK
 @pytest.mark.parametrize("name", LEAST)
 def test_less_than_was_agreed_is_named(lab: Lab, name: str) -> None:
     contract = figures({**LEAST, name: TOO_FAST})

@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.mutants.imports import keep_warm, name_of, read_imports
 from tests.mutants.mutate import Mutant, mutants
 from tests.support.paths import REPO
 
@@ -105,6 +106,7 @@ class Worker:
         for name in HEAVY:
             with suppress(ImportError):
                 __import__(name)
+        self.graph = read_imports(copy, COPIED)
 
     def try_module(self, module: Module, chosen: Sequence[Mutant]) -> Iterator[Outcome]:
         """Yield what comes of each mutant.  RuntimeError where the tests fail without any.
@@ -114,6 +116,7 @@ class Worker:
         """
         file = self.copy / module.path
         source = file.read_bytes()
+        keep_warm(self.graph, name_of(Path(module.path)), self._names_of(module.tests))
         shutil.rmtree(self.copy / CACHE, ignore_errors=True)
         limit_s = max(LEAST_S, SLACK * self._time_tests(module))
         verdict = ""
@@ -127,6 +130,19 @@ class Worker:
         only = ["--last-failed"] if verdict == "killed" else []
         if verdict != "survived" and self.run_tests(module.arguments, 600, only) != "survived":
             raise RuntimeError(f"the tests of {module.path} fail after its mutants, without one")
+
+    def _names_of(self, tests: Sequence[str]) -> Iterator[str]:
+        """Yield the modules of tests, which are files, folders or single tests of a file.
+
+        The suite's plugin and `conftest` of each folder are imported too.
+        """
+        yield "probes.plugin"
+        for test in tests:
+            place = self.copy / test.partition("::")[0]
+            for file in place.rglob("*.py") if place.is_dir() else [place]:
+                name = file.relative_to(self.copy)
+                yield name_of(name)
+                yield from (name_of(folder / "conftest.py") for folder in name.parents)
 
     def _time_tests(self, module: Module) -> float:
         """Run a module's tests without a mutant, once for all modules that have the same ones."""

@@ -79,6 +79,36 @@ def test_only_the_probes_of_a_tier_are_listed(tier: str | None, listed: list[str
     assert [name for name, item in tiers.items() if item in items] == listed
 
 
+def test_what_is_left_out_is_told_to_pytest_which_counts_it() -> None:
+    config, told = config_of(tier="quick"), []
+    config.hook.pytest_deselected = lambda items: told.extend(items)
+    items = [item_of(config, criterion="GANG", tier=name) for name in ("quick", "soak")]
+    long = items[1]
+    plugin.pytest_collection_modifyitems(config, items)
+    assert told == [long]
+
+
+def test_problems_of_another_session_are_forgotten() -> None:
+    plugin.PROBLEMS.append(("internal", "pytest", "of another session"))
+    session: Any = SimpleNamespace(config=config_of())
+    plugin.pytest_sessionstart(session)
+    assert plugin.PROBLEMS == []
+
+
+def test_an_internal_error_is_recorded_and_shows_no_secret() -> None:
+    entry = SimpleNamespace(lines=[f"E  {SECRET}"])
+    shown: Any = SimpleNamespace(reprtraceback=SimpleNamespace(reprentries=[entry]))
+    excinfo: Any = SimpleNamespace(exconly=lambda: f"ValueError: {SECRET}")
+    try:
+        plugin.pytest_internalerror(shown, excinfo)
+        assert "hf_abc" not in "".join(entry.lines)
+        ((kind, where, text),) = plugin.PROBLEMS
+        assert (kind, where) == ("internal", "pytest")
+        assert "hf_abc" not in text
+    finally:
+        plugin.PROBLEMS.clear()
+
+
 def test_a_probe_of_a_module_that_is_not_installed_is_skipped_by_name() -> None:
     item = item_of(config_of(), uses="no_such_module")
     with pytest.raises(pytest.skip.Exception, match="no_such_module is not installed"):

@@ -104,6 +104,21 @@ def test_without_a_least_share_no_rail_is_idle(limit: Limit | None) -> None:
     assert measure.result("finished", 1.0).findings == []
 
 
+def test_rdma_needs_one_rail_at_least() -> None:
+    (found,) = measured(judge_rails({"n0": {}}), "rails")
+    assert (found.value, found.limit and found.limit.low, found.verdict) == (0, 1, Verdict.FAIL)
+
+
+def test_the_rows_with_wrong_elements_are_returned() -> None:
+    run = sweep_result(100)
+    (row,) = run.rows
+    wrong = {**row, "wrong": 2}
+    measure = recorder("FABRIC")
+    assert judge.judge_data(run, {"all_gather": [row, wrong]}, measure) == [wrong]
+    assert [one.value for one in measured(measure, "wrong_elements")] == [2]
+    assert judge.judge_data(run, {"all_gather": [row]}, recorder("FABRIC")) == []
+
+
 def test_without_any_node_no_rails_are_judged() -> None:
     assert measured(judge_rails({}), "rails") == []
 

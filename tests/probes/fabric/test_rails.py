@@ -54,6 +54,14 @@ def test_an_idle_rail_is_named(tmp_path: Path) -> None:
     assert "mlx5_7/1 0 %" in found.statement
 
 
+def test_the_rail_that_carried_least_is_the_one_to_look_at() -> None:
+    shares = {"mlx5_0/1": 0.5, "mlx5_1/1": 0.1, "mlx5_2/1": 1.2}
+    (found,) = find_idle_rails({"n0": shares}, 0.7)
+    assert found.suspects == ["n0", "mlx5_0/1", "mlx5_1/1"]
+    assert found.names["device"] == "mlx5_1"
+    assert rail_shares({"mlx5_0/1": 1, "mlx5_1/1": 0}, 2) == {"mlx5_0/1": 2.0, "mlx5_1/1": 0.0}
+
+
 def test_half_the_rails_idle(tmp_path: Path) -> None:
     parts = grown(tmp_path, {f"mlx5_{number}": 1_000_000 for number in range(4)})
     (found,) = find_idle_rails({"n1": parts}, 0.7)

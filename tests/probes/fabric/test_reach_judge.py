@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -35,8 +36,18 @@ def test_an_mtu_that_differs_is_named_and_so_is_a_hole() -> None:
     assert pair.suspects == ["a", "c"]
 
 
+def test_a_hole_names_who_to_ping_from_where_with_which_size() -> None:
+    narrow = cut({"a": 1500, "b": 1500, "c": 1500}, ("a", "c"), ("b", "c"))
+    (hole,) = find_mtu_faults(dataclasses.replace(narrow, ports={"c": "fab0"}))
+    expected = {"node": "c", "interface": "fab0", "peer": "a", "payload": "1472"}
+    assert hole.names == expected
+
+
 def test_unreachable_names_node_or_pair() -> None:
     nodes = ["n0", "n1", "n2", "n3"]
+    dead = {"n0": "fab0 is down"}
+    (found,) = find_unreachable(ReachabilityResult(nodes, [("n0", "n1")], dead))
+    assert (found.code, found.suspects) == ("FAB-LINK-DOWN", ["n0"])
     (found,) = find_unreachable(ReachabilityResult(nodes, [("n0", "n1")], {}))
     assert (found.code, found.suspects) == ("FAB-PAIR-BLOCKED", ["n0", "n1"])
     cut = [("n0", "n2"), ("n1", "n2"), ("n2", "n3")]

@@ -11,6 +11,7 @@ from probes.fabric import node_pairs
 from probes.fabric.bad_nodes import judge_pair_data
 from probes.fabric.detect import find_wrong_nodes, wrong_data
 from probes.fabric.node_pairs import PairSearch, run_wrong_search
+from probes.findings import MAX_NAMES
 from reports.measurement import Verdict
 from reports.record import ProbeResult
 from scaling.collectives.fault_search import FaultSearchResult
@@ -107,6 +108,16 @@ def test_who_alone_received_wrong_elements_is_named() -> None:
     (found,) = wrong_data(rows, ["n0", "n1", "n2", "n3"])
     assert found.suspects == ["rank 2", "n2"]
     assert "rank 2 on n2 received a wrong element 7 of 4096" in found.statement
+
+
+def test_of_many_ranks_with_wrong_elements_the_others_are_counted() -> None:
+    received = [(rank, 7) for rank in range(MAX_NAMES + 1)]
+    nodes = [f"n{rank}" for rank in range(MAX_NAMES + 2)]
+    rows = [{"elements": 4096, "first_wrong": received, "wrong": len(received)}]
+    (found,) = wrong_data(rows, nodes)
+    assert found.statement.endswith("; 1 more ranks")
+    (found,) = wrong_data([{**rows[0], "first_wrong": received[1:]}], nodes)
+    assert "more ranks" not in found.statement
 
 
 def test_what_all_received_is_nobodys_by_that_alone() -> None:
