@@ -222,14 +222,13 @@ def _run_reasons(record: RunRecord) -> list[str]:
 
 
 def _full_run_text(record: RunRecord) -> str:
-    """Say that an acceptance needs a full run, how many probes that has, and how long it takes."""
-    text, seconds = "An acceptance needs a full run", record.full_run_s
-    if not record.owed:
-        return text
-    tiers = {one.tier for one in record.owed}
-    tier = next((name for name in reversed(TIERS) if name in tiers), record.tier)
-    took = f"about {math.ceil(seconds / 60)} min" if seconds else "not timed on such a cluster yet"
-    return f"{text}: {len(record.owed)} probes of the tier {tier}, {took}"
+    """Say what an acceptance needs: the probes of the contract's tier, and their usual minutes."""
+    tier, seconds = record.contract.tier, record.full_run_s
+    tiers = TIERS[: TIERS.index(tier) + 1] if tier in TIERS else TIERS
+    count = sum(one.tier in tiers for one in record.owed or [])
+    probes = f": {count} probes of the tier {one_line(tier)}" if count else ""
+    took = f", about {math.ceil(seconds / 60)} min" if seconds else ""
+    return f"An acceptance needs a full run{probes}{took}"
 
 
 def _exit_code(record: RunRecord, decision: Verdict, reasons: list[str]) -> int:

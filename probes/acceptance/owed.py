@@ -79,7 +79,7 @@ def owed_event(tier: str, agreed_tier: str, only: Sequence[str], **shape: Any) -
         "owed": [probe.model_dump() for probe in owed_by(here)],
         "only": list(only),
         "partial": partial_reason(only, tier, agreed_tier),
-        "full_run_s": None if here.on_gpu else usual_full_run(here.tier, here.nodes),
+        "full_run_s": None if here.on_gpu else usual_full_run(agreed_tier, here.nodes),
     }
 
 

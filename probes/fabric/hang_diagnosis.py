@@ -44,12 +44,13 @@ def explain_start_failure(
     measure.keep("init.json", content, kind="log", caption=caption)
     if is_hang:
         keep_ras_status(logs.cluster, measure)
-    logged = log_findings(keep_logs(transport, measure), fabric)
+    is_one_job = len(gang.jobs) == 1
+    gang.remove()  # before the logs are written, which may fill a disk: ranks hold GPUs
+    logged = log_findings(keep_logs(transport, measure, only_cited=True), fabric)
     findings = silent or [item for item in logged if item.code.startswith(("INIT-", "NCCL-"))]
     # With several jobs, not all ranks wait for each other.
-    if not findings and is_hang and len(gang.jobs) == 1:
+    if not findings and is_hang and is_one_job:
         findings = ranks_behind_finding(states, labels, str(error))
-    gang.remove()
     explained = measure.finding_codes  # the log is read again from its start
     log_only = [item for item in logged if item not in findings and item.code not in explained]
     measure.explain(findings or [start_failure_finding(error, labels)], log_only)

@@ -145,17 +145,21 @@ def judge_rails(
 ) -> None:
     """Judge that each node has the rails that were ordered, and that each carried its part.
 
-    If no number was ordered, all that the best node has `installed` must be active.
+    If no number was ordered, all that the best node has `installed` must be active, and one at
+    least.
     """
     if terms.fabric != "rdma":
         return
     counts = {node: len(ports) for node, ports in run.rails.items()}
-    expected = terms.rails or max([installed or 1, *counts.values()])  # RDMA needs one at least
+    most = max([installed or 0, *counts.values()])
+    expected = terms.rails or most or 1
     ordered = terms.rails and measure.contract.agreed
     because = (
         "as ordered in the contract"
         if ordered
-        else ("every node must have as many as the best node")
+        else "every node must have as many as the best node"
+        if most
+        else "RDMA needs one rail at least"
     )
     best = max(run.rail_gbps.values(), default=0.0)
     rate = f", each at {best:g} Gbit/s as on the best node" if best else ""

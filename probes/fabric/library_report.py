@@ -115,8 +115,15 @@ class RankLogs:
         )
 
 
-def keep_logs(transport: TransportReport, measure: Recorder) -> list[Finding]:
-    """Keep NCCL's logs as evidence; return their findings, which name lines of the kept files."""
+def keep_logs(
+    transport: TransportReport, measure: Recorder, *, only_cited: bool = False
+) -> list[Finding]:
+    """Keep NCCL's logs as evidence; return their findings, which name lines of the kept files.
+
+    With `only_cited`, logs that no finding names are left out: a sweep may have kept them all.
+    """
+    findings = transport.report.findings if transport.report else []
+    cited = {place.rpartition(":")[0] for item in findings for place in item.evidence}
     kept = {
         name: measure.keep(
             name,
@@ -125,8 +132,8 @@ def keep_logs(transport: TransportReport, measure: Recorder) -> list[Finding]:
             caption="NCCL's log of one rank",
         )
         for name, text in transport.logs.items()
+        if name in cited or not only_cited
     }
-    findings = transport.report.findings if transport.report else []
     return [
         item.model_copy(update={"evidence": [_cite(place, kept) for place in item.evidence]})
         for item in findings

@@ -47,6 +47,15 @@ def _lose_time(nvml: Any, _: Any) -> Any:
     return status
 
 
+def _recover_links(nvml: Any, fields: Sequence[tuple[int, int]]) -> Any:
+    """Answer as a Blackwell, which counts recoveries of its NVLinks in a field."""
+    recoveries = getattr(nvml, "NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS", None)
+    values = (nvml.c_nvmlFieldValue_t * len(fields))()
+    for value, (field, _) in zip(values, fields, strict=True):
+        value.value.ullVal = 2**31 if field == recoveries else 0
+    return values
+
+
 def _fail(nvml: Any) -> int:
     raise nvml.NVMLError(UNKNOWN)
 
@@ -78,8 +87,11 @@ WORN_ANSWERS: dict[str, Callable[..., Any]] = {
     "nvmlDeviceGetViolationStatus": _lose_time,
     "nvmlDeviceGetNvLinkState": _keep_links,
     "nvmlDeviceGetNvLinkErrorCounter": lambda nvml, *_: 2**31,
+    "nvmlDeviceGetFieldValues": _recover_links,
     "nvmlDeviceGetTotalEccErrors": lambda nvml, *_: 2**31,
 }
+# Calls that some boards lack: the sick GPU lacks them too, so that the control takes its real way.
+ASKED_FIRST = {"nvmlDeviceGetNvLinkErrorCounter"}
 
 
 class SickNvml:
@@ -94,11 +106,12 @@ class SickNvml:
             return self._get_handle
         if name not in self._answers:
             return call
-        return lambda gpu, *arguments: (
-            self._answers[name](self._nvml, *arguments)
-            if gpu is self._sick
-            else call(gpu, *arguments)
-        )
+
+        def answer(gpu: Any, *arguments: Any) -> Any:
+            told = call(gpu, *arguments) if gpu is not self._sick or name in ASKED_FIRST else None
+            return self._answers[name](self._nvml, *arguments) if gpu is self._sick else told
+
+        return answer
 
     def _get_handle(self, index: int) -> Any:
         handle = self._nvml.nvmlDeviceGetHandleByIndex(index)

@@ -95,19 +95,20 @@ def blast_text(finding: Finding, summary: AcceptanceSummary) -> str:
 def cause_text(result: ProbeResult, record: RunRecord) -> str:
     """Say what may have caused a problem without a finding: what a probe before it found, or none.
 
-    Empty where the probe did not run: its state has the reason.
+    Only a failure or an error may come from an earlier fault: what is unproven has its own reason.
+    Empty where the probe did not run to its end: its state has the reason.
     """
-    if result.state in (NOT_RUN, "skipped"):
+    if result.state in (NOT_RUN, "skipped", "interrupted"):
         return ""
     codes: dict[str, list[str]] = {}
     for earlier in record.results[: record.results.index(result)]:
         blocking = [one.code for one in earlier.findings if one.severity is Severity.BLOCKS]
-        if earlier.criterion != result.criterion and blocking:
+        if blocking:
             codes.setdefault(earlier.criterion, []).extend(blocking)
-    if not codes:
+    if not codes or (result.state == "finished" and result.verdict is not Verdict.FAIL):
         return "No known cause matches."
     found = [f"{name} found ({', '.join(dict.fromkeys(codes[name]))})" for name in codes]
-    return f"No cause of its own was found. First mend what {join_words(found)}."
+    return f"This may come from what {join_words(found)}: mend that first."
 
 
 def join_words(words: Sequence[str]) -> str:

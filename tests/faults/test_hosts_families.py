@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reports.measurement import Verdict
-from tests.faults.launchers.injected_faults import findings
+from tests.faults.launchers.injected_faults import failed, findings
 from tests.faults.launchers.leftovers import nothing_left
 from tests.lab.faults import inject
 from tests.support.trial import acceptance, agreed, lab_of
@@ -19,6 +19,8 @@ FAMILIES = {
     "storage": ("shared 2 private", "HOST-SHARED", ["node2"]),
     "exposure": ("open-dashboard", "HOST-AUTH-OPEN", []),
 }
+FAILED = {"gemm_wrong", "gemm_hash_differs", "differences", "row_remaps", "open_files"}
+FAILED |= {"names_unresolved", "unseen_files", "shared_missing", "wrong_entrances"}
 
 
 def test_a_fault_of_each_family_is_named() -> None:
@@ -27,6 +29,8 @@ def test_a_fault_of_each_family_is_named() -> None:
             inject(lab, *planted.split(" ", 2))
         record, trial = acceptance(lab, "families", "probes/hosts", contract=agreed(lab, CONTRACT))
         assert record.verdict("HOSTS") is Verdict.FAIL, trial.log.read_text()
+        assert failed(record) == FAILED, trial.log.read_text()
+        assert all(control.caught for result in record.results for control in result.controls)
         found = {(one.code, *one.suspects) for one in findings(record)}
         assert found == {(code, *suspects) for _, code, suspects in FAMILIES.values()}
         nothing_left(lab)

@@ -81,5 +81,5 @@ def keep_warm(graph: Graph, mutated: str, tests: Iterable[str]) -> None:
     for name in sorted(reached(graph, tests) - changed):
         # pytest imports these itself, and rewrites their asserts.
         if not name.rpartition(".")[2].startswith(("test_", "conftest")):
-            with suppress(Exception):
+            with suppress(Exception, SystemExit):
                 importlib.import_module(name)

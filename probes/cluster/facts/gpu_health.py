@@ -153,7 +153,10 @@ def _nvlinks(nvml: Any, gpu: Any) -> dict[str, int]:
 
 
 def _nvlink_errors(nvml: Any, gpu: Any) -> int:
-    """Count the replays and recoveries of the active links since the driver was loaded."""
+    """Count the replays and recoveries of the active links since their counters began.
+
+    A board without links has none.  Whether a board lacks links is another question: `nvlinks`.
+    """
     return sum(_link_errors(nvml, gpu, link) for link, on in _link_states(nvml, gpu) if on)
 
 

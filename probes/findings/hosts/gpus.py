@@ -136,11 +136,11 @@ GPUS: dict[str, Entry] = {
         "Repair the NVLinks of GPU {gpu} of {node}",
         {
             "nvidia-smi nvlink -s -i {gpu}": "Links marked inactive. Reboot the node: inactive again means the board.",
-            "nvidia-smi nvlink -e -i {gpu}": "Replay or recovery errors that grow under load: replace the board.",
+            "nvidia-smi nvlink -e -i {gpu}": "Errors that grow on one GPU: replace its board. On several at once: look at the NVSwitch or the bridge.",
             "systemctl status nvidia-fabricmanager": "Not active: start it, then reboot the node.",
         },
         "All NVLinks of GPU {gpu} are active, and their errors do not grow.",
-        "Run `nvidia-smi nvlink -s -i UUID` and `nvidia-smi nvlink -e -i UUID` on the named node, and look for Xid 74 in `dmesg -T`. Check `systemctl status nvidia-fabricmanager`. Drain the node and reboot it. If links stay inactive, or their errors grow, replace the board.",
+        "Run `nvidia-smi nvlink -s -i UUID` and `nvidia-smi nvlink -e -i UUID` on the named node, and look for Xid 74 in `dmesg -T`. Check `systemctl status nvidia-fabricmanager`. Drain the node and reboot it. If links of one GPU stay inactive, or its errors grow, replace the board. If several GPUs have errors at once, look at the NVSwitch or the bridge.",
     ),
     "HOST-NVSWITCH": Entry(
         "A GPU is not registered with its NVLink fabric, or the fabric reports a fault.",

@@ -176,7 +176,8 @@ def test_what_makes_a_run_partial(only: list[str], tier: str, agreed: str, reaso
     [
         ("quick", "quick", 4, False, RUN_S["quick"]),
         ("quick", "standard", 4, False, RUN_S["standard"]),
-        ("soak", "quick", 4, False, None),
+        ("standard", "quick", 4, False, RUN_S["quick"]),
+        ("quick", "soak", 4, False, None),
         ("quick", "quick", 8, False, None),
         ("quick", "quick", 4, True, None),
     ],

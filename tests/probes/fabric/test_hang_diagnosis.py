@@ -190,10 +190,12 @@ def test_what_the_log_says_of_the_road_does_not_hide_the_rank_that_hangs() -> No
     )
     seen = finding("FAB-NO-GDR", "no GPUDirect", [], evidence=["nccl.a.1.log:3"])
     seen_log = NcclReport(**{**vars(log), "findings": [seen]})
-    word = TransportReport(report=seen_log, logs={"nccl.a.1.log": gzip.compress(b"a line")})
+    texts = {f"nccl.a.{pid}.log": gzip.compress(b"a line") for pid in (1, 2)}
+    word = TransportReport(report=seen_log, logs=texts)
     asked = told_why(GangError("connect: late"), word=word, fabric="rdma")
     assert [one.code for one in asked.found] == ["INIT-HANG", "FAB-NO-GDR"]
     assert asked.kept["nccl.a.1.log"] == "a line"
+    assert "nccl.a.2.log" not in asked.kept, "no finding names it"
     assert asked.found[1].evidence == ["evidence/nccl.a.1.log:3"]
     asked = told_why(
         GangError("late"), word=TransportReport(report=log), fabric="rdma", told=log.findings

@@ -106,7 +106,9 @@ def test_without_a_least_share_no_rail_is_idle(limit: Limit | None) -> None:
 
 def test_rdma_needs_one_rail_at_least() -> None:
     (found,) = measured(judge_rails({"n0": {}}), "rails")
-    assert (found.value, found.limit and found.limit.low, found.verdict) == (0, 1, Verdict.FAIL)
+    assert (found.value, found.verdict) == (0, Verdict.FAIL)
+    assert found.limit
+    assert (found.limit.low, found.limit.because) == (1, "RDMA needs one rail at least")
 
 
 def test_the_rows_with_wrong_elements_are_returned() -> None:

@@ -36,9 +36,12 @@ def test_a_problem_without_a_finding_points_at_what_was_found_before() -> None:
     (fabric,) = (one for one in record.results if one.criterion == "FABRIC")
     codes = ", ".join(one.code for one in fabric.findings if one.severity is Severity.BLOCKS)
     (scaling,) = (one for one in record.results if one.criterion == "SCALING")
-    before = f"First mend what FABRIC found ({codes})."
     assert codes
-    assert cause_text(scaling, record) == f"No cause of its own was found. {before}"
+    before = f"This may come from what FABRIC found ({codes}): mend that first."
+    assert cause_text(scaling, record) == before
+    unproven = scaling.model_copy(update={"measurements": [], "findings": []})
+    alone = record.model_copy(update={"results": [fabric, unproven]})
+    assert cause_text(unproven, alone) == "No known cause matches.", "it has its own reason"
     alone = record.model_copy(update={"results": [scaling, fabric]})
     assert cause_text(scaling, alone) == "No known cause matches.", "it was found later"
     sound = fabric.model_copy(update={"findings": []})
@@ -48,7 +51,7 @@ def test_a_problem_without_a_finding_points_at_what_was_found_before() -> None:
     noted = fabric.model_copy(update={"findings": notes})
     alone = record.model_copy(update={"results": [noted, scaling]})
     assert cause_text(scaling, alone) == "No known cause matches.", "a note blocks nothing"
-    for state in ("not run", "skipped"):
+    for state in ("not run", "skipped", "interrupted"):
         absent = scaling.model_copy(update={"state": state})
         alone = record.model_copy(update={"results": [fabric, absent]})
         assert not cause_text(absent, alone), "why it has no result is said already"

@@ -34,6 +34,9 @@ for plant in plants:
     lab.make_healthy(work, "unit", 1)
     lab.plant(work, plant)
     answers[plant] = read_gpu_health(module)
+lab.make_healthy(work, "unit", 1)
+lab.plant(work, "nvlink_recoveries=0")
+answers["worn Blackwell"] = read_gpu_health(SickNvml(module, 0, WORN_ANSWERS))
 print(json.dumps(answers))
 """
 COPIES = ["pynvml", "ray._private.thirdparty.pynvml"]  # nvidia-ml-py's, and the copy in Ray
@@ -189,6 +192,9 @@ def test_the_sick_gpu_of_the_control_has_each_fault(answers: Any) -> None:
     simulated = sick_board(board(answers[""]))
     worn, sound = board(answers["worn"]), board(answers[""])
     assert {name: v for name, v in worn.items() if sound[name] != v} == worn_board({})
+    blackwell = board(answers["worn Blackwell"])
+    assert blackwell["nvlink_errors"] == 18 * 2**31, "its only counter is a field"
+    assert blackwell["recovery_action"] == 0
     assert answers["fewer"] == {"nvml": {"library": True, "error": None}, "gpus": []}
     sick = board(answers["sick"])
     assert {k: v for k, v in sick.items() if simulated.get(k) != v} == {"lifetime_errors": 1}
