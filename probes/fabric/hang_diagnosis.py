@@ -44,12 +44,11 @@ def explain_start_failure(
     measure.keep("init.json", content, kind="log", caption=caption)
     if is_hang:
         keep_ras_status(logs.cluster, measure)
-    is_one_job = len(gang.jobs) == 1
+    waits = is_hang and len(gang.jobs) == 1  # ranks of several jobs do not wait for each other
     gang.remove()  # before the logs are written, which may fill a disk: ranks hold GPUs
     logged = log_findings(keep_logs(transport, measure, only_cited=True), fabric)
     findings = silent or [item for item in logged if item.code.startswith(("INIT-", "NCCL-"))]
-    # With several jobs, not all ranks wait for each other.
-    if not findings and is_hang and is_one_job:
+    if not findings and waits:
         findings = ranks_behind_finding(states, labels, str(error))
     explained = measure.finding_codes  # the log is read again from its start
     log_only = [item for item in logged if item not in findings and item.code not in explained]
