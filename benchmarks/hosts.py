@@ -47,7 +47,7 @@ def seconds_of(record: RunRecord) -> float:
 
 def measure_lab(runs: int) -> None:
     """Run the row in a lab and print seconds, by tier and probe."""
-    lab = Lab("hosts-bench")
+    lab = Lab("rows")
     lab.up(NODES)
     try:
         lines = on_node(lab, "benchmarks.hosts", "fan-outs", seconds=300).split()
