@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+from tests.mutants.__main__ import read_modules, read_reasons
 from tests.support.paths import REPO
 
 SCRIPT = """
@@ -117,3 +118,11 @@ def is_running(pid: int) -> bool:
         return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except FileNotFoundError:
         return False
+
+
+def test_each_reason_is_of_a_module_that_is_mutated() -> None:
+    reasons, modules = read_reasons(), {module.path for module in read_modules()}
+    assert reasons
+    assert reasons.keys() <= modules
+    assert all(why for each in reasons.values() for why in each.values())
+    assert all((REPO / path).is_file() for path in modules)
