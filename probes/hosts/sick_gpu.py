@@ -108,8 +108,11 @@ class SickNvml:
             return call
 
         def answer(gpu: Any, *arguments: Any) -> Any:
-            told = call(gpu, *arguments) if gpu is not self._sick or name in ASKED_FIRST else None
-            return self._answers[name](self._nvml, *arguments) if gpu is self._sick else told
+            if gpu is not self._sick:
+                return call(gpu, *arguments)
+            if name in ASKED_FIRST:
+                call(gpu, *arguments)  # raises where the board lacks it
+            return self._answers[name](self._nvml, *arguments)
 
         return answer
 

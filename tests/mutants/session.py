@@ -34,8 +34,8 @@ def work(tasks: Any, results: Any) -> None:
                     # As plain values: the worker has forgotten what our classes were.
                     results.put((asdict(outcome.mutant), outcome.verdict, module.path))
                 results.put(module.path)
-            except BaseException as error:  # noqa: BLE001 - a lost module must not look tried
-                results.put(RuntimeError(f"{module.path}: {error}"))
+            except RuntimeError as error:
+                results.put(error)
     results.put(None)
 
 
