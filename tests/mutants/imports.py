@@ -24,7 +24,7 @@ def read_imports(root: Path, packages: Iterable[str]) -> dict[str, set[str]]:
     return {
         name: {
             part
-            for found in _imported(ast.parse(file.read_bytes()))
+            for found in [name, *_imported(ast.parse(file.read_bytes()))]  # its own parents too
             for part in _with_parents(found)
             if part in files and part != name
         }
@@ -73,7 +73,10 @@ def reverse(graph: Graph) -> dict[str, set[str]]:
 
 
 def keep_warm(graph: Graph, mutated: str, tests: Iterable[str]) -> None:
-    """Import what the tests need and the mutated module cannot change; forget the rest of ours."""
+    """Import what the tests need and the mutated module cannot change; forget the rest of ours.
+
+    Raises RuntimeError if that imported the mutated module, or one that needs it.
+    """
     changed = reached(reverse(graph), [mutated])
     for name in changed & set(sys.modules):
         parent, _, last = name.rpartition(".")
@@ -86,3 +89,5 @@ def keep_warm(graph: Graph, mutated: str, tests: Iterable[str]) -> None:
             # What fails or skips here does so again in the tests, where it counts.
             with suppress(Exception, SystemExit, pytest.skip.Exception):
                 importlib.import_module(name)
+    if early := sorted(changed & set(sys.modules)):
+        raise RuntimeError(f"{early[0]} was imported before {mutated} was mutated: no test sees it")

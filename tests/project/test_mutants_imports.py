@@ -15,7 +15,9 @@ FILES = {
     "shop/bill.py": "from shop.price import PRICE\n\n\ndef late():\n    import shop.paper\n",
     "shop/paper.py": "from os import path\n",
     "shop/door.py": "from shop import paper\n",
-    "shop/test_bill.py": "from shop import bill, door\n",
+    "shop/till/__init__.py": "from shop.price import PRICE\n",
+    "shop/till/drawer.py": "",
+    "shop/test_bill.py": "from shop import bill, door\nfrom shop.till import drawer\n",
 }
 WARM = """
 import sys
@@ -36,7 +38,7 @@ print(paper.__name__)
 def shop(folder: Path) -> Path:
     """Write a package of a few modules."""
     for name, text in FILES.items():
-        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     return folder
 
@@ -45,15 +47,18 @@ def test_imports_are_read_wherever_they_stand(tmp_path: Path) -> None:
     graph = read_imports(shop(tmp_path), ["shop"])
     assert graph == {
         "shop": set(),
-        "shop.price": set(),
+        "shop.price": {"shop"},
         "shop.bill": {"shop", "shop.price", "shop.paper"},
-        "shop.paper": set(),
+        "shop.paper": {"shop"},
         "shop.door": {"shop", "shop.paper"},
-        "shop.test_bill": {"shop", "shop.bill", "shop.door"},
+        "shop.till": {"shop", "shop.price"},
+        "shop.till.drawer": {"shop", "shop.till"},
+        "shop.test_bill": {"shop", "shop.bill", "shop.door", "shop.till", "shop.till.drawer"},
     }
     assert reached(graph, ["shop.door"]) == {"shop.door", "shop", "shop.paper"}
     users = reached(reverse(graph), ["shop.price"])
-    assert users == {"shop.price", "shop.bill", "shop.test_bill"}
+    # Python imports a module's package before it, and with that what the package imports.
+    assert users == {"shop.price", "shop.bill", "shop.till", "shop.till.drawer", "shop.test_bill"}
     assert name_of(Path("shop/__init__.py")) == "shop"
 
 
@@ -65,5 +70,5 @@ def test_only_what_a_mutant_cannot_change_stays(tmp_path: Path) -> None:
     first, second, name = done.stdout.splitlines()
     assert first.split() == ["shop", "shop.door", "shop.paper"]
     # The bill imports the paper late: it is forgotten with it, and so is the door.
-    assert second.split() == ["shop", "shop.price"]
+    assert second.split() == ["shop", "shop.price", "shop.till", "shop.till.drawer"]
     assert name == "shop.paper"
