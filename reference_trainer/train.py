@@ -25,7 +25,7 @@ from reference_trainer.data.shard_assignment import open_stream
 from reference_trainer.distributed import World, identify_gpu, join_job
 from reference_trainer.manifest import CheckpointError
 from reference_trainer.model.build import build_model, parameter_digest
-from reference_trainer.model.flops import flops_per_token, peak_flops, state_bytes
+from reference_trainer.model.flops import flops_per_token, peak_flops
 from reference_trainer.model.gradient_clipping import clip_gradients, local_gradients, square_sum
 from reference_trainer.model.memory import require_memory
 from reference_trainer.model.transformer import count_parameters, next_token_loss
@@ -47,9 +47,8 @@ def train(config: TrainConfig, mesh: Any = None) -> dict[str, Any]:
     load_bytes, steps (one dict each, see `_record`), spans, checkpoints (committed), unsaved (saves
     that failed), left (True: left on SIGTERM before the last step), rings (NCCL's through this
     rank, see nccl_rings.py; None if it logged none, and on a CPU), stalls_fired, digest,
-    state_bytes (a rank's, as expected), peak_memory_bytes (of all steps but the first) and
-    peak_flops (both None on a CPU, the latter also where flops.peak_flops does not know it),
-    device_name.
+    peak_memory_bytes (of all steps but the first) and peak_flops (both None on a CPU, the latter
+    also where flops.peak_flops does not know it), device_name.
 
     Raises LaunchError (not started as a rank), and on every rank alike MemoryShortage (before the
     first step), CheckpointError or DataError.
@@ -225,7 +224,6 @@ class Trainer:
             "rings": self.rings,
             "stalls_fired": self.delays.fired,
             "digest": parameter_digest(self.model) if self.config.digest else None,
-            "state_bytes": state_bytes(self.config, self.config.shard or world.size),
             "peak_memory_bytes": torch.cuda.max_memory_allocated() if on_gpu else None,
             "device_name": self.device_name,
             "peak_flops": self.peak_flops,

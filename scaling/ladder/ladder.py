@@ -14,6 +14,7 @@ from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang, GangError
 from reference_trainer.launch.launchers import train_rank
 from reference_trainer.model.flops import flops_per_token
+from reference_trainer.model.memory import estimate_memory
 from scaling.bounds import Count, CountOrZero, Part, Seconds
 from scaling.ladder.rank_consistency import find_disagreements
 from scaling.ladder.skew import waits_separable
@@ -60,7 +61,7 @@ class Rung:
     # FLOP/s of a rank's GPU; None if unknown or not the same for all. `devices` are the GPU names.
     peak_flops: Annotated[float | None, Unsaved] = None
     devices: Annotated[str, Unsaved] = ""
-    # Largest ratio over ranks of peak memory in use to the estimated bytes of the rank's state.
+    # Largest ratio over ranks of peak memory in use to what was estimated before the first step.
     memory_ratio: Annotated[float | None, Unsaved] = None
     # By rank: the trainer's records of its saves.
     saves: Annotated[Sequence[Sequence[dict[str, Any]]], Unsaved] = ()
@@ -259,6 +260,7 @@ def _run_groups(
     jobs = [[next(remaining) for _ in group] for group in groups]
     jobs = [results] if as_one_job else jobs
     peaks = {result["peak_flops"] for result in results}
+    need = estimate_memory(timed_config, timed_config.shard or len(groups[0]))
     return Rung(
         count=count,
         nodes=[names[gang.places[worker].node] for worker in members],
@@ -272,7 +274,7 @@ def _run_groups(
         peak_flops=peaks.pop() if len(peaks) == 1 else None,
         devices=", ".join(sorted({result["device_name"] for result in results})),
         memory_ratio=max(
-            (r["peak_memory_bytes"] / r["state_bytes"] for r in results if r["peak_memory_bytes"]),
+            (r["peak_memory_bytes"] / need.total for r in results if r["peak_memory_bytes"]),
             default=None,
         ),
         saves=[result["checkpoints"] for result in results],

@@ -225,11 +225,6 @@ def test_whether_the_model_is_sharded_makes_no_difference_but_rounding(whole):
         for step, wanted in zip(halves, rank["whole"]["steps"], strict=True):
             assert step["loss"] == pytest.approx(wanted["loss"], rel=1e-5)
             assert step["norm"] == pytest.approx(wanted["norm"], rel=1e-4)
-        weights = rank["whole"]["params"]
-        assert (rank["whole"]["state_bytes"], rank["copies"]["state_bytes"]) == (
-            8 * weights,
-            16 * weights,
-        )
         assert "shard is 3, expected a divisor of the 2 ranks" in rank["uneven"]["error"]
 
 

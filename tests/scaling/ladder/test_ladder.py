@@ -13,6 +13,7 @@ from probes.scaling.load import train_config
 from reference_trainer.config import TrainConfig
 from reference_trainer.data.shards import VOCAB
 from reference_trainer.launch.gang import Gang, GangError
+from reference_trainer.model.memory import estimate_memory
 from scaling.ladder.ladder import (
     Rung,
     first_node,
@@ -154,7 +155,8 @@ def test_a_peak_is_known_only_where_it_is_every_ranks(
 def test_the_rank_that_is_fullest_gives_the_memory_of_a_rung() -> None:
     config = TrainConfig(steps=2, digest=False, device="cpu")
     result = run_on_fake_group(1, replace(config, steps=4))
-    ranks = [{**result, "state_bytes": 100, "peak_memory_bytes": peak} for peak in (150, 250, 0)]
+    need = estimate_memory(replace(config, steps=4), 1).total
+    ranks = [{**result, "peak_memory_bytes": share * need} for share in (1.5, 2.5, 0)]
     places = [SimpleNamespace(node=node) for node in "abc"]
     gang = cast(Gang, SimpleNamespace(places=places, run=lambda *_, **__: ranks))
     assert run_rung(gang, dict(zip("abc", "abc", strict=True)), 1, config).memory_ratio == 2.5
