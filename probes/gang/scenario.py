@@ -143,6 +143,9 @@ class Scenario:
         free.
         """
         free, needed, since = -1, 2, time.monotonic()
+        size, resource = self.rig.cluster.size, self.rig.cluster.resource
+        if size < needed:
+            raise NoRoom(f"contention needs {needed} {resource}s, and this cluster has {size}")
         deadline = since + SETTLE_SECONDS
         while (now := time.monotonic()) < deadline:
             self.observer.wait(0.3)
@@ -153,7 +156,6 @@ class Scenario:
                 0 if free == self.rig.cluster.ray_gpu_count else 2
             ):
                 break
-        size, resource = self.rig.cluster.size, self.rig.cluster.resource
         if free < needed:
             raise NoRoom(
                 f"contention needs {needed} free {resource}s, found {free} of {size} after "

@@ -40,6 +40,12 @@ def test_documented_path_starts_a_correct_job(cluster, measure):
         shutil.rmtree(home / "myjob", ignore_errors=True)
         measure.progress("launch: the same with a missing variable")
         doctored = follow_path(cluster, home, extra=doctored_options(cluster.size))
+    except FileNotFoundError as error:
+        pytest.fail(
+            f"a user who logs in here finds no command {error.filename!r}. Install seatrial into "
+            "the environment of this Python: pip install -e .",
+            pytrace=False,
+        )
     finally:
         cluster.cleanup.remove_now(home)
     judge_transcript(cluster, transcript, measure)

@@ -15,16 +15,18 @@ from probes.launch.documented_path import Transcript
 from tests.probes.launch.test_judging import stand_in, transcript, without
 from tests.support.controls import MemoryRecorder, recorder
 
-Launch = Callable[[Transcript, Transcript], MemoryRecorder]
+Launch = Callable[[Transcript | OSError, Transcript], MemoryRecorder]
 
 
 @pytest.fixture
 def launch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Launch:
     """Run the probe; the commands of the path and of its control come to two transcripts."""
 
-    def run(path: Transcript, control: Transcript) -> MemoryRecorder:
+    def run(path: Transcript | OSError, control: Transcript) -> MemoryRecorder:
         def follow(cluster: Any, home: Path, extra: Sequence[str] = ()) -> Transcript:
             (home / "myjob").mkdir()  # as `seatrial example`, it refuses a folder that is there
+            if isinstance(path, OSError):
+                raise path
             return control if extra else path
 
         monkeypatch.setattr(test_launch, "follow_path", follow)
@@ -57,4 +59,11 @@ def test_a_job_that_could_not_be_stopped_fails_the_probe_in_one_sentence(
     {"path": path, "control": control}[refused].stop_error = "HTTP 401: Unauthorized"
     with pytest.raises(pytest.fail.Exception, match=r"^HTTP 401: Unauthorized$") as failed:
         launch(path, control)
+    assert not failed.value.pytrace
+
+
+def test_a_command_that_no_login_finds_is_named_with_what_to_do(launch: Launch) -> None:
+    missing = FileNotFoundError(2, "No such file or directory", "seatrial")
+    with pytest.raises(pytest.fail.Exception, match=r"no command 'seatrial'\. Install") as failed:
+        launch(missing, transcript())
     assert not failed.value.pytrace
