@@ -144,7 +144,9 @@ def meet(backend: str, largest: int) -> None:
         command = [sys.executable, *ranks, "-m", "benchmarks.single_gpu", "rank"]
         command += [backend, str(largest)]
         done = subprocess.run(command, env=environment, text=True, capture_output=True, timeout=240)
-        print(done.stdout or done.stderr[-3000:], flush=True)
+        print(done.stdout, flush=True)
+        if done.returncode:
+            raise RuntimeError(f"the two ranks ended with {done.returncode}: {done.stderr[-3000:]}")
         logs = [str(path) for path in Path(folder).glob("nccl.*.log")]
         if logs and not find_spec("pydantic"):
             print("nccl-log: not run, for pydantic is not installed here", flush=True)
@@ -184,7 +186,7 @@ def main(context: click.Context, rehearse: bool) -> None:
 def rank(backend: str, largest: int) -> None:
     """One of the two ranks, under torchrun: all-reduce, as a host of its own."""
     from scaling.collectives.operations import OPERATIONS
-    from scaling.collectives.sweep import SIZES, process_group, sweep_operation
+    from scaling.collectives.sweep import SIZES, process_group, summarise, sweep_operation
 
     os.environ |= {
         "NCCL_HOSTID": f"host{os.environ['RANK']}",
@@ -194,9 +196,11 @@ def rank(backend: str, largest: int) -> None:
     sizes = [size for size in SIZES if size <= largest]
     with process_group(backend=backend) as device:
         told = sweep_operation(device, OPERATIONS["all_reduce"], 1.0, 0.5, sizes)
+        each: list[Any] = [None] * told["ranks"]
+        torch.distributed.all_gather_object(each, told)
     if told["rank"] == 0:
         print(f"# all_reduce over {told['ranks']} ranks, {backend}: bytes, placement, GB/s, wrong")
-        for row in told["rows"]:
+        for row in summarise(each):
             words = f"{row['size']:>12} {row['placement']:>12} {row['busbw']:10.4f} {row['wrong']}"
             print(words, flush=True)
 

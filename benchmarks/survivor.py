@@ -70,7 +70,8 @@ def rank(backend: str) -> None:
             if os.environ["ROLE"] == "new" and number == BEFORE:
                 break
     except Exception as error:  # noqa: BLE001 - any error that this torch raises is a result
-        print(f"raised {type(error).__name__}: {str(error).splitlines()[0][:120]}", flush=True)
+        first = next(iter(str(error).splitlines()), "")[:120]
+        print(f"raised {type(error).__name__}: {first}", flush=True)
         told.wait(TIMEOUT_S)
         os.environ["MASTER_PORT"] = ports[0]
         if dist.is_initialized():
