@@ -1,7 +1,7 @@
 """Probes over what a cluster answered: sound, with a fault in it, and with an answer taken away.
 
-The tapes are of labs; those of GPUs are synthetic (tests/recordings/tape).  What each must come to
-is written by hand in expected.toml.
+The tapes are of labs and of one H200; those of many GPUs are synthetic (tests/recordings/tape).
+What each must come to is written by hand in expected.toml.
 """
 
 from __future__ import annotations

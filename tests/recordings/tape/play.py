@@ -30,6 +30,7 @@ from tests.recordings.tape.border import CLUSTER_CALLS, FUNCTIONS, GANG_CALLS
 from tests.recordings.tape.record import REFERENCES
 from tests.recordings.tape.tape import Answers, NoAnswer, name_of
 from tests.support.controls import MemoryRecorder
+from tests.support.paths import REPO
 
 
 class PlayedGang:
@@ -205,7 +206,8 @@ def play(
     module = importlib.import_module(file.removesuffix(".py").replace("/", "."))
     probe = getattr(module, name.partition("[")[0])
     criterion = run["criterion"]
-    contract = contracts.load(run["contract"])
+    name = run["contract"]
+    contract = contracts.load(str(REPO / name) if name.endswith(".toml") else name)
     measure = MemoryRecorder(contract, run["probe"], criterion)
     _patch_functions(answers, patch)
     cluster: Any = PlayedCluster(answers, run["cluster"])
