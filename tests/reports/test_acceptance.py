@@ -144,3 +144,16 @@ def test_a_passing_result_is_told_by_its_key_measure() -> None:
     other = good().model_copy(update={"name": "latency"})
     assert summary_sentence(result(other, good()), {}) == other.sentence()
     assert summary_sentence(result(other, good()), {"busbw": ""}) == good().sentence()
+
+
+def test_an_unfinished_result_is_told_by_its_state_unless_a_limit_is_missed() -> None:
+    unread = good().model_copy(update={"value": None})
+    ended = result(unread, state="error", error="no route")
+    assert summary_sentence(ended, {}) == "error: no route"
+    assert summary_sentence(result(good(0), state="error"), {}) == good(0).sentence()
+
+
+def test_a_problem_comes_before_a_key_measure_that_passes() -> None:
+    missed = result(good(), controls=[])
+    assert summary_sentence(missed, {}) == missed.problems()[0]
+    assert missed.problems()[0].startswith("no control was run")

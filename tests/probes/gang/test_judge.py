@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from probes.gang.judge import judge_all_ran, judge_held, judge_one_placed
+from probes.gang.judge import (
+    judge_actors,
+    judge_all_ran,
+    judge_held,
+    judge_one_placed,
+    report_not_placed,
+)
 from reports.record import ProbeResult
 from tests.support.controls import MemoryRecorder, recorder
 from tests.support.simulated_gangs import simulate
@@ -43,3 +49,37 @@ def test_gangs_up_to_the_middle_size_wait_as_small_ones() -> None:
     judge_all_ran(run, [1, 2, 3], rows)
     waits = {one.name: (one.value, one.samples) for one in finished(measure).measurements}
     assert waits == {"wait_small": (1.5, 2), "wait_large": (3.0, 1), "wait_longest": (3.0, None)}
+
+
+def at_end(**what: Any) -> Any:
+    """Make a scene that only keeps what is judged at its end, as (name, value, findings, note)."""
+    kept: list[Any] = []
+
+    def keep(name: str, value: Any, *found: Any, note: str = "", ours: bool = False) -> None:
+        kept.append((name, value, [one.statement for one in found], note))
+
+    return SimpleNamespace(kept=kept, measure_at_end=keep, **what)
+
+
+def test_a_winner_that_is_too_small_is_named_with_its_job() -> None:
+    measure = recorder("GANG")
+    seen = SimpleNamespace(samples=[{"gangs": {"A-1": {"size": 2}}}])
+    judge_one_placed(at_end(measure=measure, observer=seen, total=4, capacity={}), ["A-1"], 3)
+    (found,) = finished(measure).findings
+    assert found.statement == "A-1 has 2, not 3"
+    assert (found.code, found.names["job"]) == ("GANG-PARTIAL", "A")
+
+
+def test_without_a_placed_gang_its_actors_are_not_known() -> None:
+    run = at_end()
+    judge_actors(run, 3, [])
+    assert run.kept == [("actors_not_running", None, [], "no gang was placed")]
+
+
+def test_a_gang_that_was_not_placed_is_shown_as_it_was_last() -> None:
+    entries = [{"placed": placed, "size": 3, "state": "PENDING"} for placed in (0, 2, 1)]
+    samples = [{"gangs": {"B-1": entry}} for entry in entries]
+    run = at_end(observer=SimpleNamespace(samples=samples))
+    report_not_placed(run, ["B-1"])
+    text = "B-1 were not placed; last seen B-1 1 of 3 PENDING"
+    assert run.kept == [("never_placed", 1, [text], "")]

@@ -63,7 +63,9 @@ def test_a_silent_node_hides_no_use_on_another(
 ) -> None:
     seen = {"free_on": {"n": 2, "m": 2}, "in_use": {"n": busy, "m": other}, "gangs": {}}
     measure = recorder("GANG")
-    judge_gpu_use([seen | {"t": float(t)} for t in range(6)], {"n": 2, "m": 2}, measure)
+    looks = [seen | {"t": float(t)} for t in range(6)]
+    hidden = judge_gpu_use(looks, {"n": 2, "m": 2}, measure)
+    assert hidden == ({"n": (1, ["GPU-a (processes 7)"])} if busy else {})
     (use,) = measure.result("finished", 1.0).measurements
     assert (use.value, use.verdict) == (value, verdict)
     assert use.note == ("m: NVML hangs" if other else "")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
 from typing import Any
+from urllib.error import HTTPError
 
 import pytest
 
@@ -103,6 +108,28 @@ def test_a_job_without_its_output_was_only_accepted(
     assert job.state == "accepted"
     assert job.detail.startswith(detail)
     assert seen[-1][0] == "DELETE"
+
+
+def test_a_refused_answer_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not only once nothing holds the error any more, as here."""
+    body = io.BytesIO(b"no")
+    error = HTTPError("http://head", 401, "no", Message(), body)
+
+    def refuse(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(stranger_job, "open_url", refuse)
+    assert submit_stranger_job("http://head", JOB) == StrangerJob(REFUSED, "HTTP 401")
+    assert body.closed
+
+
+def test_a_dashboard_is_not_asked_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=slept.append)
+    monkeypatch.setattr(stranger_job, "time", clock)
+    with jobs_api(states=("x", "PENDING", "RUNNING", "SUCCEEDED")) as (url, _):
+        assert submit_stranger_job(url, JOB) == StrangerJob(RAN)
+    assert slept == [stranger_job.POLL_SECONDS] * 3
 
 
 def test_no_dashboard_is_no_answer() -> None:

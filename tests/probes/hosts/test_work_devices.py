@@ -79,6 +79,19 @@ def test_a_cpu_adds_rightly_and_the_same_each_time() -> None:
     assert sums.hash_products(WorkDevice(False))[0] == first
 
 
+def test_a_cpu_computes_on_one_thread() -> None:
+    torch.set_num_threads(2)
+    WorkDevice(False)
+    assert torch.get_num_threads() == 1
+
+
+@pytest.mark.parametrize("sizes", [CPU_SIZES, GPU_SIZES])
+def test_each_row_of_a_matrix_begins_on_a_cache_line(sizes: devices.WorkSizes) -> None:
+    """Tensor cores need 16 bytes; a row that is not aligned would be slower."""
+    bytes_each = getattr(torch, sizes.dtype).itemsize
+    assert sizes.gemm * bytes_each % 64 == sizes.sums * bytes_each % 64 == 0
+
+
 def test_one_changed_element_makes_a_row_wrong_and_other_bits() -> None:
     device = WorkDevice(False)
     assert sums.count_wrong_sums(device, sums.ELEMENT) == CPU_SIZES.sums
@@ -327,18 +340,18 @@ def test_a_board_that_nvml_does_not_know(
 
 def test_a_worker_is_near_to_its_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = []
-    monkeypatch.setattr(devices.os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
-    monkeypatch.setattr(devices.os, "sched_setaffinity", lambda _, cpus: chosen.append(cpus))
+    monkeypatch.setattr(devices.os, "sched_getaffinity", lambda who: {0, 1, 2, 3} - {who})
+    monkeypatch.setattr(devices.os, "sched_setaffinity", lambda *given: chosen.append(given))
     folder = tmp_path / "0000:1b:00.0"
     folder.mkdir()
-    (folder / "local_cpulist").write_text("2-3,8\n")
-    assert devices.bind_to_slot("00000000:1B:00.0", str(tmp_path)) == [2, 3]
+    (folder / "local_cpulist").write_text("1-3,8\n")
+    assert devices.bind_to_slot("00000000:1B:00.0", str(tmp_path)) == [1, 2, 3]
     (folder / "local_cpulist").write_text("8\n")
     assert devices.bind_to_slot("00000000:1B:00.0", str(tmp_path)) == []
     (folder / "local_cpulist").write_text("\n")
     assert devices.bind_to_slot("00000000:1B:00.0", str(tmp_path)) == []
     assert devices.bind_to_slot("", str(tmp_path)) == []
-    assert chosen == [{2, 3}]
+    assert chosen == [(0, {1, 2, 3})], "0 is this process"
 
 
 def test_a_cpu_has_a_name(tmp_path: Path) -> None:

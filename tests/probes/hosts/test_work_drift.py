@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from probes.hosts.compute.drift import find_changes
-from probes.hosts.compute.fleet import Speed
+from probes.hosts.compute.drift import describe_heat, find_changes, find_unfollowed
+from probes.hosts.compute.fleet import Accelerator, Speed, WorkFleet
 from reports.measurement import Verdict
 from tests.support.simulated_hosts import findings, not_passed, verdicts
 from tests.support.simulated_work import SimulatedWork, emulated, run_work
@@ -114,6 +114,20 @@ def test_work_lasts_as_long_as_its_tier() -> None:
         assert cluster.gpus[0][0].asked == [(10, 0.5, 1, False)] * parts
 
 
+def test_work_of_emulated_accelerators_is_shorter() -> None:
+    for tier, parts in (("standard", 6), ("soak", 13)):
+        cluster = emulated(2)
+        run_work(cluster, tier=tier)
+        assert cluster.gpus[0][0].asked == [(3, 0.2, 1, False)] * parts
+
+
+@pytest.mark.parametrize(("on_gpu", "seconds"), [(True, 0.5), (False, 0.2)])
+def test_a_control_measures_as_long_as_one_round_of_a_part(on_gpu: bool, seconds: float) -> None:
+    cluster = SimulatedWork(1, 2) if on_gpu else emulated(2)
+    run_work(cluster, tier="standard")
+    assert cluster.every[-1].asked[-1][:2] == (1, seconds)
+
+
 @pytest.mark.near_miss("HOSTS.slowing_gpus")
 def test_one_slow_part_of_long_work_is_forgiven() -> None:
     cluster = SimulatedWork(1, 2)
@@ -133,3 +147,24 @@ def test_why_an_accelerator_was_not_followed(is_silent: bool) -> None:
     notes = {one.note for one in result.measurements if one.name == "slowing_gpus"}
     silent = "GPU 3 (GPU-1-3) on n1 gives no answer: no answer within 60 s"
     assert (silent if is_silent else "CUDA error: launch failure") in notes
+
+
+def test_four_parts_are_enough_to_follow_an_accelerator() -> None:
+    fleet = WorkFleet({"a": Accelerator("a", "n0", 0, "0")}, True)
+    part = {"a": Speed({"gemm": [680.0], "hbm": [2900.0]})}
+    assert find_unfollowed(fleet, [part] * 4) == {}
+    assert find_unfollowed(fleet, [part] * 3) == {"a": "the work was too short"}
+
+
+def test_an_accelerator_that_fails_in_one_part_was_not_followed() -> None:
+    fleet = WorkFleet({"a": Accelerator("a", "n0", 0, "0")}, True)
+    part = {"a": Speed({"gemm": [680.0], "hbm": [2900.0]})}
+    failed = {"a": Speed({}, error="CUDA error")}
+    assert find_unfollowed(fleet, [part, part, failed, part]) == {"a": "CUDA error"}
+
+
+def test_a_temperature_that_was_not_read_is_left_out() -> None:
+    heats = (None, 60.0, 70.0, None)
+    parts = [{"a": Speed({}, celsius=heat)} for heat in heats]
+    assert describe_heat(parts, "a") == ", at 60 and then 70 degrees Celsius"
+    assert describe_heat(parts[:1], "a") == ""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from probes.acceptance.contract import load
+from probes.hosts.compute import fleet
+from probes.hosts.compute.results import same_slot
 from reports.measurement import Verdict
 from tests.support.simulated_hosts import findings, not_passed, verdicts
 from tests.support.simulated_work import (
@@ -105,6 +108,13 @@ def test_the_same_slot_of_each_node_is_one_finding() -> None:
     first, second = (one.statement for one in result.findings)
     assert first.startswith("GPU 5 of each node (3 nodes) is slow, as n0: GEMM 544 TFLOP/s, 80 %")
     assert second.startswith("GPU 3 (GPU-1-3) on n1: copy in its memory 1450 GB/s, 50 %")
+
+
+def test_a_slot_that_one_node_alone_has_is_named_by_its_gpu() -> None:
+    one: Any = {key: SimpleNamespace(number="5", node=f"node {key}") for key in "ab"}
+    assert same_slot(one, ["a", "b"]) == {"5": ["a", "b"]}
+    assert same_slot(one, ["a"]) == {}
+    assert same_slot({"a": one["a"]}, ["a"]) == {}
 
 
 def test_half_of_the_fleet_may_be_slow() -> None:
@@ -207,6 +217,30 @@ def test_slow_gpus_of_one_node_are_measured_alone_one_after_another(
     run_work(cluster)
     assert [len(batch) for batch in batches[:2]] == [24, 24]
     assert batches[2:] == [["id0:1", "id1:3"], ["id0:2"], ["id2:7"]]
+
+
+def test_a_very_slow_gpu_has_time_to_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = SimulatedWork(1, 2)
+    with_others = cluster.collect_answers
+    limits = []
+
+    def watch(calls: dict[WorkCall, str], seconds: float) -> tuple[dict[str, Any], dict[str, str]]:
+        for call in calls:
+            if call.method == "measure_speed":
+                rounds, each_s, *_ = call.values
+                limits.append((seconds, fleet.CALL_SECONDS + fleet.MOST_EXTRA * rounds * each_s))
+        return with_others(calls, seconds)
+
+    monkeypatch.setattr(cluster, "collect_answers", watch)
+    run_work(cluster)
+    assert limits
+    assert all(given >= needed for given, needed in limits)
+
+
+def test_a_round_of_emulated_accelerators_is_shorter() -> None:
+    cluster = emulated(2)
+    run_work(cluster)
+    assert cluster.gpus[0][0].asked == [(2, 0.1, 1, False)]
 
 
 @pytest.mark.near_miss("HOSTS.slow_gpus")

@@ -37,3 +37,28 @@ def test_sockets_on_loopback_are_found_behind_a_good_bootstrap(tmp_path: Path) -
     (named,) = [one for one in found if one.code == "FAB-LOOPBACK"]
     assert named.suspects == ["node0", "node1"]
     assert "NCCL chose docker0, which leads to no other host" in named.statement
+
+
+def test_the_first_of_several_variables_that_turn_rdma_off_is_the_one_to_change(
+    tmp_path: Path,
+) -> None:
+    off = {"NCCL_IB_DISABLE": "1.", "NCCL_NET": "Socket"}
+    found = told(tmp_path, Job(network=socket, environment=off).text()).findings
+    (named,) = [one for one in found if one.code == "FAB-ENV-DISABLED"]
+    assert "NCCL_IB_DISABLE=1, NCCL_NET=Socket turns RDMA off" in named.statement
+    assert named.names["variable"] == "NCCL_IB_DISABLE"
+
+
+def test_a_plugin_that_fails_though_it_is_asked_for_has_each_line_once(tmp_path: Path) -> None:
+    asked, why = {"NCCL_NET_PLUGIN": "ofi"}, ["NET/OFI Failed to initialize NET plugin ofi"]
+    job = Job("2.24.3", gpus=1, network=socket, devices=none, environment=asked, why=why)
+    found = told(tmp_path, job.text()).findings
+    (named,) = [one for one in found if one.code == "FAB-PLUGIN"]
+    assert len({*named.evidence}) == len(named.evidence) > 1
+
+
+def test_a_device_that_no_ring_uses_is_counted(tmp_path: Path) -> None:
+    text = Job().text().replace("NET/IB/1", "NET/IB/0")
+    (named,) = told(tmp_path, text).findings
+    assert named.code == "FAB-PARTIAL-RAILS"
+    assert "node0: uses 1 of 2 devices; node1: uses 1 of 2 devices" in named.statement

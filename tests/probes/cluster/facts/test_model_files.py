@@ -73,6 +73,18 @@ def test_a_changed_byte_at_each_place_that_is_read_changes_the_digest(
     assert digest_file(file) != before
 
 
+@pytest.mark.parametrize("from_end", [1, BLOCK])
+def test_the_last_block_is_read_where_no_other_reaches_it(tmp_path: Path, from_end: int) -> None:
+    file = tmp_path / "sparse"
+    file.touch()
+    os.truncate(file, STRIDE - 1)
+    before = digest_file(file)
+    with file.open("r+b") as opened:
+        opened.seek(-from_end, os.SEEK_END)
+        opened.write(b"x")
+    assert digest_file(file) != before
+
+
 def test_a_changed_size_changes_the_digest(tmp_path: Path) -> None:
     file = tmp_path / "sparse"
     file.touch()
@@ -114,6 +126,22 @@ def test_the_control_changes_one_file_and_leaves_the_model_alone(model: Path, pa
     assert changed["files"][first].split()[0] == before[first].split()[0]
     assert all(changed["files"][name] == before[name] for name in others)
     assert files_of(path) == before
+
+
+def test_the_control_follows_folders_that_hold_only_folders(tmp_path: Path) -> None:
+    weights = tmp_path / "parts" / "first" / "weights"
+    weights.parent.mkdir(parents=True)
+    weights.write_bytes(b"weights")
+    (changed,) = read_changed_file(str(tmp_path)).values()
+    assert changed["files"].keys() == {"parts/first/weights"}
+
+
+def test_the_control_changes_a_single_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_files, "digest_file", lambda file: file.read_bytes())
+    (tmp_path / "weights").write_bytes(b"weights")
+    (changed,) = read_changed_file(str(tmp_path)).values()
+    found = changed["files"]["weights"]
+    assert sum(a != b for a, b in zip(found, b"weights", strict=True)) == 1
 
 
 def test_the_control_needs_a_file(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import queue
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -228,7 +229,7 @@ def test_a_listener_ends_when_it_is_told_to() -> None:
     nvml_module, listener = QueuedNvml(), XidListener()
     listener.start(nvml_module)
     wait_until(lambda: bool(nvml_module.waited))
-    assert set(nvml_module.waited) == {xid_events.WAIT_MS}
+    assert set(nvml_module.waited) == {1000}, "so that it ends within a second"
     listener.end()
 
     def has_ended() -> bool:
@@ -237,6 +238,15 @@ def test_a_listener_ends_when_it_is_told_to() -> None:
         return len(nvml_module.waited) == before
 
     wait_until(has_ended)
+
+
+def test_a_listener_does_not_keep_its_process_alive() -> None:
+    before = {*threading.enumerate()}
+    listener = XidListener()
+    listener.start(QueuedNvml())
+    (thread,) = {*threading.enumerate()} - before
+    listener.end()
+    assert thread.daemon
 
 
 def test_all_nodes_are_listened_to(monkeypatch: pytest.MonkeyPatch) -> None:
