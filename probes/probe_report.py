@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # else every run of pytest would load pydantic, even without 
 Status = tuple[str, str, tuple[str, dict[str, bool]]]
 NOT_PROVABLE = "not provable here"  # where the contract declares that already
 SOUND = ("PASS", "MARGINAL", NOT_PROVABLE)  # verdicts that are no failure in pytest
+OURS = ("probes", "reference_trainer", "reports", "scaling")  # their errors are sentences
 # pytest's category of a verdict, its letter, and its word.  UNPROVEN counts as an error, so that
 # pytest prints its text.
 STATUS: dict[str, Status] = {
@@ -39,8 +40,15 @@ def end_state(report: pytest.TestReport, call: pytest.CallInfo[None]) -> tuple[s
     if call.excinfo is None:  # no exception, such as an xfail(strict) probe that passed
         return "error", report.duration, last_line(report.longreprtext)
     interrupted = isinstance(call.excinfo.value, KeyboardInterrupt)
-    error = redact_text(call.excinfo.exconly())
+    error = redact_text(describe_error(call.excinfo))
     return "interrupted" if interrupted else "error", report.duration, error
+
+
+def describe_error(info: pytest.ExceptionInfo[BaseException]) -> str:
+    """Describe an error: the sentence alone where we wrote it, else with its type."""
+    package = type(info.value).__module__.partition(".")[0]
+    ours = package in OURS or isinstance(info.value, pytest.fail.Exception)
+    return (str(info.value) if ours else "") or info.exconly()
 
 
 def write_verdict(report: pytest.TestReport, result: ProbeResult, provable: bool) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from probes import plugin
+from probes.gang.scenario import NoRoom
+from probes.probe_report import describe_error
 
 SECRET = "HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz0123456789"
 
@@ -129,3 +131,18 @@ def test_the_id_of_a_probe_can_be_pasted_where_the_run_was_started(start: str, i
     path = Path("/suite/probes/gang/test_gang.py")
     item: Any = SimpleNamespace(config=config, path=path, nodeid="gang/test_gang.py::test_it[a-b]")
     assert plugin._pastable_id(item) == id
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (pytest.fail.Exception("one node has no fabric", pytrace=False), "one node has no fabric"),
+        (NoRoom("contention needs 2 GPUs"), "contention needs 2 GPUs"),
+        (NoRoom(), "probes.gang.scenario.NoRoom"),
+        (ValueError("no number"), "ValueError: no number"),
+    ],
+)
+def test_an_error_of_ours_is_told_by_its_sentence_alone(error: Exception, told: str) -> None:
+    with pytest.raises(type(error)) as caught:
+        raise error
+    assert describe_error(caught) == told

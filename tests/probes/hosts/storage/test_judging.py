@@ -7,12 +7,25 @@ from typing import Any
 import pytest
 
 from probes.acceptance.cluster_terms import ClusterTerms
-from probes.hosts.storage.rates import confirm_slow, describe_rate, find_shares, judge_shares
+from probes.hosts.storage.rates import (
+    confirm_slow,
+    describe_rate,
+    find_shares,
+    judge_shares,
+    median_timing,
+)
 from probes.hosts.storage.room import QUICK, choose_size, judge_room
 from probes.hosts.storage.shards import CHUNK
-from probes.hosts.storage.sharing import judge_created, judge_exchange, judge_replaced
+from probes.hosts.storage.sharing import (
+    judge_created,
+    judge_exchange,
+    judge_replaced,
+    judge_traces,
+)
 from probes.hosts.storage.speeds import together
+from reports.measurement import Limit
 from tests.support.controls import MemoryRecorder, recorder
+from tests.support.simulated_storage import agree
 
 NAMES = {f"id{i}": f"n{i}" for i in range(5)}
 SEEN = {"seconds": 0.1, "problem": ""}
@@ -153,6 +166,12 @@ def test_a_silent_creator_is_named_in_the_note(measure: MemoryRecorder) -> None:
     assert (one.value, one.note) == (None, "n2 did not answer")
 
 
+def test_the_reasons_of_three_nodes_are_given_at_most(measure: MemoryRecorder) -> None:
+    judge_created(created(None, None, None, None, ALL), [*NAMES], NAMES, "/s", measure)
+    (one,) = measure.result("finished", 1).measurements
+    assert one.note == "n0: it fails, n1: it fails, n2: it fails and 1 more"
+
+
 def replaced(*parts: dict[str, Any]) -> dict[str, Any]:
     return {f"id{i}": {"replaced": part} for i, part in enumerate(parts)}
 
@@ -188,6 +207,32 @@ def test_gaps_are_named_with_their_readers(measure: MemoryRecorder) -> None:
     ((_, suspects, text),) = explained(measure)
     assert suspects == ["n1", "n3"]
     assert "5 of 60 reads found no file or a part of one: n1, n3" in text
+
+
+UPDATES = Limit(high=1, unit="updates", because="agreed")
+
+
+@pytest.mark.parametrize(
+    ("locked", "number", "verdict", "note", "codes"),
+    [
+        (({"times": 5}, {"times": 5}), 10, "PASS", "", []),
+        (({"times": 1}, {"times": 0}), 1, "PASS", "", []),
+        (({"times": 5}, {"times": 5}), 9, "PASS", "", []),  # the contract lets one be lost
+        (({"times": 5}, {"times": 5}), 8, "FAIL", "", ["HOST-STORAGE-LOCK"]),
+        (({"times": 5}, {"error": "No locks"}), 5, "UNPROVEN", "No locks", []),
+        (({"times": 0}, {"times": 0}), 0, "UNPROVEN", "the nodes did not do it", []),
+    ],
+)
+def test_updates_under_the_lock_are_counted(
+    locked: Any, number: int, verdict: str, note: str, codes: list[str]
+) -> None:
+    answers = {f"id{i}": {"locked": part} for i, part in enumerate(locked)}
+    measure = recorder("HOSTS", agree(lost_updates=UPDATES))
+    judge_traces({**answers, "": {"number": number}}, "/s", measure)
+    assert outcome(measure) == {"lost_updates": verdict}
+    (one,) = [m for m in measure.result("finished", 1).measurements if m.judged]
+    assert one.note == note
+    assert [code for code, _, _ in explained(measure)] == codes
 
 
 # Speed.
@@ -267,6 +312,20 @@ def test_slow_nodes_try_again_with_as_many_of_the_fastest() -> None:
     assert fast == find_shares(rows, 100)
 
 
+def test_nodes_that_are_all_slow_try_again_once_each() -> None:
+    rows = {f"id{i}": timing(1) for i in range(3)}
+    asked: list[str] = []
+    confirm_slow(rows, 100, lambda _: True, lambda ids: asked.extend(ids) or {})
+    assert asked == ["id0", "id1", "id2"]
+
+
+def test_the_usual_timing_is_that_in_the_middle_of_the_others() -> None:
+    rows = {f"id{i}": timing(seconds) for i, seconds in enumerate((40, 30, 20, 10))}
+    assert median_timing(rows, "id0") == rows["id2"]
+    assert median_timing(rows, "id3") == rows["id1"]
+    assert median_timing({**rows, "id1": timing(30, 0)}, "id3") == rows["id0"]  # the slower of two
+
+
 def test_speeds_are_described_in_their_units() -> None:
     assert describe_rate("write", timing(2, 10**9)) == "500 MB/s"
     assert describe_rate("random", timing(2, 500)) == "250 reads/s"
@@ -320,3 +379,5 @@ def test_a_longer_tier_writes_a_shard_of_the_agreed_save_within_bounds() -> None
     assert shard(large, nodes=1000, save_gb=1) == 4 * CHUNK
     assert shard(opened(id0={"free_gib": 1.0}), save_gb=100) == GIB // 8
     assert shard({}, save_gb=100) == 256 * CHUNK
+    unknown = opened(id0={"size_gib": 0.0, "free_gib": 0.0})
+    assert shard(unknown, save_gb=100) == 256 * CHUNK

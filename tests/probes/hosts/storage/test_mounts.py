@@ -45,6 +45,7 @@ def test_a_folder_that_is_still_there() -> None:
     result = closing()
     assert result.verdict is Verdict.PASS, not_passed(result)
     assert ("lost mount", True) in {(one.name, one.caught) for one in result.controls}
+    assert "mounted_again" not in {m.name for m in result.measurements}
 
 
 @pytest.mark.parametrize(

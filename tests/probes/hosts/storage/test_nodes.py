@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +22,17 @@ from probes.hosts.storage.places import (
     open_place,
     poll,
     read_others,
+    read_rooms,
 )
-from probes.hosts.storage.races import Race, count_traces, read_versions, run_races
-from probes.hosts.storage.shards import CHUNK, OTHER_DATA, Size, Work, do_all_work, do_work
+from probes.hosts.storage.races import (
+    Race,
+    append_lines,
+    count_traces,
+    read_versions,
+    run_races,
+    take_lock,
+)
+from probes.hosts.storage.shards import BLOCK, CHUNK, OTHER_DATA, Size, Work, do_all_work, do_work
 from probes.hosts.storage.storage_round import spread_nodes
 
 
@@ -56,11 +67,30 @@ def test_a_place_that_cannot_be_made_gives_its_reason(tmp_path: Path) -> None:
     assert answer["room"]["error"]
 
 
+def test_a_file_that_storage_does_not_take_gives_its_reason(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS says that it is full only when the data must be on disk."""
+
+    def refuse(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    assert open_place(place)["error"] == "No space left on device"
+
+
+def test_only_rooms_that_could_be_read_are_known() -> None:
+    opened = {"id0": {"room": {"free_gib": 2.0}}, "id1": {"room": {"error": "gone"}}}
+    assert read_rooms(opened) == {"id0": {"free_gib": 2.0}}
+
+
 def test_files_of_others_are_read_as_soon_as_they_are_there(place: Place) -> None:
     other = Place(place.parent, place.name, "id1")
     timer = threading.Timer(0.2, open_place, (other,))
     timer.start()
-    answers = read_others(20, (place, ["id0", "id1"]))
+    start = time.monotonic()
+    answers = read_others(6, (place, ["id0", "id1"]))
+    assert time.monotonic() - start < 5  # it does not wait on
     timer.join()
     assert [answers[id]["problem"] for id in ("id0", "id1")] == ["", ""]
     assert answers["id0"]["seconds"] < 0.2 <= answers["id1"]["seconds"]
@@ -69,11 +99,13 @@ def test_files_of_others_are_read_as_soon_as_they_are_there(place: Place) -> Non
 def test_a_file_that_is_missing_or_another_is_named(place: Place) -> None:
     (place.folder / "from-id1").write_text(make_text(place, "id2"))
     (place.folder / "from-id3").mkdir()
-    answers = read_others(0.05, (place, ["id1", "id2", "id3"]))
+    (place.folder / "from-id4").symlink_to("gone")  # it went away after it was listed
+    answers = read_others(0.05, (place, ["id1", "id2", "id3", "id4"]))
     assert {id: one["problem"] for id, one in answers.items()} == {
         "id1": OTHER_CONTENT,
         "id2": NEVER_SEEN,
         "id3": "Is a directory",
+        "id4": NEVER_SEEN,
     }
     assert {one["seconds"] for one in answers.values()} == {None}
     assert read_others(0.05, (Place("/nowhere", "x", "id0"), ["id1"])) == {
@@ -87,6 +119,7 @@ def test_waiting_ends() -> None:
     assert not poll(lambda seconds: bool(looks.append(seconds)), 0.1)
     assert 0.1 <= time.monotonic() - start < 5
     assert looks[0] < 0.05 < looks[-1]
+    assert len(looks) < 20  # it pauses between them
     assert poll(lambda _: True, 0)
 
 
@@ -103,6 +136,49 @@ def test_a_node_does_not_wait_for_ever_for_others(
     assert count_traces(Race(place, (), "id0")) == {"lines": 50, "number": 5}
     again = run_races(Race(place, ("id1",), "id0"))
     assert again == {"created": {"mine": []}}
+
+
+def test_nodes_that_race_wait_for_each_other(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(races, "REPLACE_S", 0.05)
+    other = Place(place.parent, place.name, "id1")
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(run_races, Race(place, ("id0", "id1"), "id0"))
+        time.sleep(0.3)
+        assert not (place.folder / "once-0").exists()
+        second = pool.submit(run_races, Race(other, ("id0", "id1"), "id0"))
+    created = [one.result()["created"]["mine"] for one in (first, second)]
+    assert sorted(created[0] + created[1]) == [*range(races.CREATED)]
+
+
+def test_a_careless_node_overwrites_the_number_under_the_lock(place: Place) -> None:
+    race = Race(place, ("id0",), "id0")
+    assert take_lock(race) == {"times": races.LOCKED}
+    assert count_traces(race)["number"] == races.LOCKED
+    assert take_lock(dataclasses.replace(race, careful=False)) == {"times": races.LOCKED}
+    assert count_traces(race)["number"] == 1
+
+
+def test_a_number_that_cannot_be_read_is_none(place: Place) -> None:
+    race = Race(place, ("id0",), "id0")
+    race.path("lock").write_text("")
+    assert count_traces(race)["number"] == 0
+
+
+def test_files_are_closed_again(place: Place) -> None:
+    race = Race(place, ("id0",), "id0")
+    do_work(work("write", place))
+    before = next_descriptor()
+    append_lines(race)
+    take_lock(race)
+    assert do_work(work("random", place, count=1))["error"] == ""
+    assert next_descriptor() == before
+
+
+def next_descriptor() -> int:
+    """The number that the next file gets that is opened: the lowest that is free."""
+    descriptor = os.open(os.devnull, os.O_RDONLY)
+    os.close(descriptor)
+    return descriptor
 
 
 def test_a_race_in_a_folder_that_is_gone_gives_its_reason(place: Place) -> None:
@@ -170,6 +246,61 @@ def test_a_shard_is_written_and_read(place: Place) -> None:
     small = do_work(work("small", place, count=7))
     assert (small["done"], small["error"]) == (7, "")
     assert {file.name for file in place.folder.iterdir()} == {"from-id0", "shard-id0"}
+
+
+@pytest.mark.parametrize("kind", ["write", "read", "random", "small"])
+def test_the_seconds_of_work_are_those_that_pass(place: Place, kind: str) -> None:
+    do_work(work("write", place))
+    start = time.monotonic()
+    answer = do_work(work(kind, place, count=3))
+    assert 0 < answer["seconds"] <= time.monotonic() - start
+
+
+def test_a_shard_is_on_disk_in_parts_and_at_its_end(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shards, "SYNC_CHUNKS", 2)
+    sizes: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda file: sizes.append(os.fstat(file).st_size))
+    do_work(work("write", place, shard_bytes=5 * CHUNK))
+    assert sizes == [2 * CHUNK, 4 * CHUNK, 5 * CHUNK]
+
+
+def test_the_smallest_shard_is_one_chunk(place: Place) -> None:
+    assert do_work(work("write", place, shard_bytes=100))["done"] == CHUNK
+    assert do_work(work("read", place, shard_bytes=100))["done"] == CHUNK
+
+
+def test_each_node_reads_other_parts_all_over_the_shard(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    do_work(work("write", place))
+    offsets: list[int] = []
+
+    def read(file: int, count: int, offset: int) -> bytes:
+        offsets.append(offset)
+        return bytes(count)
+
+    monkeypatch.setattr(os, "pread", read)
+    for node in ("id0", "id1"):
+        do_work(work("random", Place(place.parent, place.name, node), count=50))
+    first, second = offsets[:50], offsets[50:]
+    assert min(first) < CHUNK / 2
+    assert 3 * CHUNK / 2 < max(first) <= 2 * CHUNK - BLOCK
+    assert sorted(first) != sorted(second)
+    assert {offset % BLOCK for offset in offsets} == {0}
+
+
+def test_small_files_are_looked_up(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    look_up = os.stat
+
+    def fail(path: Any, **options: Any) -> os.stat_result:
+        if "small-" in str(path):
+            raise OSError(5, "Input/output error")
+        return look_up(path, **options)
+
+    monkeypatch.setattr(os, "stat", fail)
+    assert do_work(work("small", place, count=2))["error"] == "Input/output error"
 
 
 def test_pauses_take_time(place: Place) -> None:

@@ -10,6 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from probes.hosts.storage import races
+from probes.hosts.storage.shards import CHUNK, Size
 from probes.hosts.storage.storage_round import StorageRound
 from reports.measurement import Limit, Verdict
 from tests.support.simulated_hosts import findings, not_passed, verdicts
@@ -102,6 +103,20 @@ def test_of_many_nodes_some_use_one_file(root: Path, monkeypatch: pytest.MonkeyP
     assert careless[""]["number"] < 11 * 5
     assert storage.covered(ids).endswith("at once; 10 replaced, extended and locked one file")
     assert left_over(cluster) == cluster.kept == []
+
+
+def test_a_node_reads_the_shards_of_others_as_long_as_they_are(cluster: SimulatedStorage) -> None:
+    size = Size(2 * CHUNK, 32, 5)
+    with StorageRound.start(cluster, SHARED) as storage:
+        storage.sharing = storage.members[:2]
+        assert storage.plan_work("read", "id0", size).owner == "id1"
+        assert storage.plan_work("read", "id1", size).owner == "id0"
+        storage.sharing = storage.members
+        owners = {storage.plan_work(kind, "id0", size).owner for kind in ("read", "random")}
+        assert owners == {"id1", "id2"}  # random reads are of one that is not in memory
+        storage.written = {"id0": CHUNK, "id1": CHUNK}  # they were cut short
+        assert storage.plan_work("read", "id0", size).shard_bytes == CHUNK
+        assert storage.plan_work("write", "id0", size).shard_bytes == 2 * CHUNK
 
 
 def test_a_node_with_a_folder_of_its_own_is_named_once(cluster: SimulatedStorage) -> None:

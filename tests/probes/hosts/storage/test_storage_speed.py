@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 
+from probes.hosts.storage.controls import find_pause
+from probes.hosts.storage.rates import judge_failures
+from probes.hosts.storage.shards import CHUNK, Size
+from probes.hosts.storage.speeds import agreed_rates, judge_together
 from reports.measurement import Limit, Verdict
+from tests.probes.hosts.storage.test_judging import NAMES, explained, outcome, timing
+from tests.support.controls import recorder
 from tests.support.simulated_hosts import findings, not_passed, verdicts
 from tests.support.simulated_storage import (
     SHARED,
@@ -131,3 +137,101 @@ def test_nodes_that_are_slow_together_are_named(cluster: SimulatedStorage) -> No
     result = run_storage(cluster, "standard", agree(**rate))
     assert not_passed(result) == {f"{name} {SHARED}, 3 nodes at once": "FAIL" for name in AGREED}
     assert findings(result) == [("HOST-STORAGE-RATE", [])] * 2
+
+
+# What is judged of failures and of all nodes together.
+
+
+def test_errors_of_nodes_are_named_by_kind() -> None:
+    measure = recorder("HOSTS")
+    full = "No space left on device"
+    failures = {"id0": full, "id1": "Input/output error", "id2": full}
+    judge_failures(failures, ["id1", "id3"], NAMES, "/s", measure)
+    (one,) = measure.result("finished", 1).measurements
+    assert (one.value, one.note) == (3, "n3 did not answer")
+    assert outcome(measure) == {"failed_shards": "FAIL"}
+    assert [(code, suspects) for code, suspects, _ in explained(measure)] == [
+        ("HOST-STORAGE-FULL", ["n0", "n2"]),
+        ("HOST-STORAGE-ERROR", ["n1"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("silent", "value", "note"), [(["id3"], None, "n3 did not answer"), ([], 0, "")]
+)
+def test_a_silent_node_does_not_count_as_sound(
+    silent: list[str], value: int | None, note: str
+) -> None:
+    measure = recorder("HOSTS")
+    judge_failures({}, silent, NAMES, "/s", measure)
+    (one,) = measure.result("finished", 1).measurements
+    assert (one.value, one.note) == (value, note)
+
+
+RATE = Limit(low=1, unit="GB/s", because="agreed")
+
+
+def test_only_agreed_speeds_of_all_nodes_are_judged() -> None:
+    measure = recorder("HOSTS", agree(read_rate=RATE))
+    assert agreed_rates("standard", measure) == {"read_rate"}
+    assert agreed_rates("quick", measure) == set()
+
+
+@pytest.mark.parametrize(
+    ("rows", "verdict", "note"),
+    [({}, "UNPROVEN", "no node did it"), ({"id0": timing(1, 10**9)}, "PASS", "")],
+)
+def test_a_speed_that_no_node_has_proves_nothing(rows: Any, verdict: str, note: str) -> None:
+    measure = recorder("HOSTS", agree(read_rate=RATE))
+    judge_together("read", rows, "/s", {"read_rate"}, measure)
+    (one,) = measure.result("finished", 1).measurements
+    assert (outcome(measure), one.note) == ({"read_rate": verdict}, note)
+
+
+# The pause of the control.
+
+WORK = Size(4 * CHUNK, 64, 0)  # 4 chunks, and 64 reads by 8 threads: 8 steps
+ROWS = {
+    id: {"done": 4 * CHUNK, "seconds": seconds, "error": ""}
+    for id, seconds in (("id0", 1.75), ("id1", 1.75), ("id2", 0.1))
+}
+
+
+def pause(kind: str, rows: Any, agreed: set[str], **lowest: float) -> float:
+    """Compute the pause of id2 after each step, with these limits."""
+    limits = {name: Limit(low=low, because="agreed") for name, low in lowest.items()}
+    return find_pause(kind, rows, "id2", WORK, agreed, recorder("HOSTS", agree(**limits)))
+
+
+def test_the_pauses_of_a_control_take_half_as_long_again_as_is_allowed() -> None:
+    assert pause("write", ROWS, set(), shard_write=0.5) == 1.5 * (1.75 + 0.25) / 0.5 / 4
+    reads = {id: {**row, "done": 64} for id, row in ROWS.items()}
+    assert pause("random", reads, set(), random_read=0.25) == 1.5 * (1.75 + 0.25) / 0.25 / 8
+    half = {id: {**row, "done": 2 * CHUNK} for id, row in ROWS.items()}  # cut short
+    assert pause("write", half, set(), shard_write=0.5) == 1.5 * (3.5 + 0.25) / 0.5 / 4
+    other = agree(shard_write=Limit(high=1, because="agreed"))  # no least speed: as the others'
+    assert find_pause("write", ROWS, "id2", WORK, set(), recorder("HOSTS", other)) == 1.5 * 2 / 4
+
+
+def test_the_pauses_of_a_control_break_the_agreed_speed_of_all_nodes_too() -> None:
+    rows = {id: {**row, "done": 2 * 10**9} for id, row in ROWS.items()}
+    size = {"shard_write": 1.0, "write_rate": 0.75}
+    assert pause("write", rows, {"write_rate"}, **size) == 1.5 * 8 / 4
+    assert pause("write", rows, set(), **size) < 1.5 / 4  # a quick run does not judge it
+
+
+def test_a_control_pauses_for_20_s_at_most() -> None:
+    assert pause("write", ROWS, set(), shard_write=0.01) == 20 / 4
+
+
+def test_a_control_pauses_a_node_that_did_all_its_work(cluster: SimulatedStorage) -> None:
+    def read_nothing(name: str, value: Any) -> Any:
+        if name == "do_work" and value.kind == "read":
+            return dataclasses.replace(value, owner="none")
+        return value
+
+    cluster.changes["id2"] = read_nothing
+    result = run_storage(cluster)
+    assert not_passed(result)[f"failed_shards {SHARED}"] == "FAIL"
+    faults = {one.name: one.fault for one in result.controls}
+    assert faults["slow node"] == "n1 pauses while it writes and reads"
