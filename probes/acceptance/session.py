@@ -19,6 +19,7 @@ from probes.acceptance.owed import has_ip_fabric, owed_event, partial_reason
 from probes.cluster.cluster import Cluster, VersionMismatch, connect
 from probes.cluster.head_watch import HeadWatch
 from probes.cluster.late_nodes import wait_for_nodes
+from reports.numbers import quantity
 from reports.record import TIERS, Finding, ProbeResult, RunRecord
 from reports.run_folder.prepare import prepare_parent, prepare_run_folder
 from reports.run_folder.store import Store, run_folder_name, utc_time
@@ -187,8 +188,9 @@ class RunSession:
             return [f"cluster   could not be joined: {self.join_error}", *lines]
         if self.waited_s:
             lines.append(f"waited    {self.waited_s:.0f} s for nodes to join")
-        nodes, resource = len(self.cluster.nodes), self.cluster.resource
-        first = f"cluster   {self.name}  {nodes} nodes, {self.cluster.size} {resource}s"
+        nodes = quantity(len(self.cluster.nodes), "nodes")
+        ranks = quantity(self.cluster.size, f"{self.cluster.resource}s")
+        first = f"cluster   {self.name}  {nodes}, {ranks}"
         if self.cluster.rehearsal:
             first += f"  REHEARSAL: {self.cluster.rehearsal}"
         return [first, *lines]

@@ -15,7 +15,7 @@ from probes.scaling.controls import (
 )
 from probes.scaling.judge import judge_ladder, note_other_runs, record_figures, record_prediction
 from probes.scaling.load import describe_load, least_gpu_memory, train_config
-from probes.scaling.plan import LadderRig, Plan
+from probes.scaling.plan import LadderRig, Plan, node_count_text
 from probes.scaling.run_ladder import (
     build_ladder,
     gang_hangs,
@@ -107,11 +107,12 @@ def coverage_text(ladder, terms, nodes):
     """Describe what was run, for how long, and what was not exercised."""
     rungs = ladder.rungs
     windows = [rung.seconds * len(rung.steps[0]) for rung in rungs]
+    *others, last = [rung.count for rung in rungs]
     return (
-        f"rungs of {', '.join(str(rung.count) for rung in rungs)} nodes, "
+        f"rungs of {''.join(f'{count}, ' for count in others)}{node_count_text(last)}, "
         f"{len(rungs[0].steps[0])} steps each, {ladder.interval_basis}; "
         f"their windows lasted {min(windows):.0f} to {max(windows):.0f} s; "
-        f"the rung of 1 on each of {nodes} nodes; "
+        f"the rung of 1 on each of {node_count_text(nodes)}; "
         + (f"on the shards in {terms.shards}" if terms.shards else "on synthetic data")
         + "; no rung saves checkpoints"
     )

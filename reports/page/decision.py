@@ -32,7 +32,8 @@ def build_lead(summary: AcceptanceSummary) -> Lead:
     deciding = [row for row in summary.worst_first if row.can_decide]
     open_rows = [row for row in deciding if not row.verdict.accepted]
     worst = open_rows[0].claim if open_rows else ""
-    proof = f"The probes caught {caught} of the {planted} faults that they planted." * bool(planted)
+    faults = quantity(planted, "planted faults")
+    proof = f"The probes caught {caught} of {faults}." * bool(planted)
     return Lead(f"{summary.counts_text}.", worst, proof)
 
 

@@ -166,7 +166,7 @@ def test_the_lead_has_the_worst_fact() -> None:
     lead = build_lead(summary("tcp-fallback"))
     assert lead.worst == "All-reduce runs at 41.2 GB/s. Expected: >= 340 GB/s"
     assert lead.counts.startswith("3 of 6 required criteria proven, 2 failed, 1 unproven.")
-    assert lead.proof == "The probes caught 6 of the 6 faults that they planted."
+    assert lead.proof == "The probes caught 6 of 6 planted faults."
 
 
 def test_the_lead_of_an_accepted_run_has_no_worst_fact() -> None:
