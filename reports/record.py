@@ -126,11 +126,14 @@ class Control(RecordModel):
 
     def sentence(self) -> str:
         """Format one line: the fault, whether it was caught, and what the probe saw."""
-        planted = f"planted: {self.fault}"
-        if self.verdict.accepted:
-            return f"{planted}. Caught" + (f": {self.saw}" if self.saw else "")
-        state = "Not run" if self.caught is None else "NOT CAUGHT"
-        return f"{planted}. {state}{f': {self.saw}' if self.saw else ''}. Do not trust this result"
+        told = self.headline + (f": {self.saw}" if self.saw else "")
+        return told if self.verdict.accepted else f"{told}. Do not trust this result"
+
+    @property
+    def headline(self) -> str:
+        """The fault, and whether it was caught."""
+        missed = "Not run" if self.caught is None else "NOT CAUGHT"
+        return f"planted: {self.fault}. {'Caught' if self.verdict.accepted else missed}"
 
 
 class Criterion(RecordModel):

@@ -131,7 +131,7 @@ class Recorder:
         item = Control(name=name, fault=fault, caught=caught, saw=saw, observed=observed)
         self._record("control", item)
         if not caught and self.is_provable:
-            self.say(f"planted: {fault}. {'Not run' if caught is None else 'NOT CAUGHT'}")
+            self.say(item.headline)
 
     def explain(self, *findings: Finding | Iterable[Finding]) -> None:
         """Record findings; those without a reproduce command get the probe's."""

@@ -109,7 +109,7 @@ def coverage_text(ladder, terms, nodes):
     windows = [rung.seconds * len(rung.steps[0]) for rung in rungs]
     *others, last = [rung.count for rung in rungs]
     return (
-        f"rungs of {''.join(f'{count}, ' for count in others)}{node_count_text(last)}, "
+        f"rungs of {', '.join([*map(str, others), node_count_text(last)])}, "
         f"{len(rungs[0].steps[0])} steps each, {ladder.interval_basis}; "
         f"their windows lasted {min(windows):.0f} to {max(windows):.0f} s; "
         f"the rung of 1 on each of {node_count_text(nodes)}; "

@@ -72,3 +72,15 @@ def test_only_what_a_mutant_cannot_change_stays(tmp_path: Path) -> None:
     # The bill imports the paper late: it is forgotten with it, and so is the door.
     assert second.split() == ["shop", "shop.price", "shop.till", "shop.till.drawer"]
     assert name == "shop.paper"
+
+
+def test_a_module_that_was_imported_before_its_mutant_ends_the_run(tmp_path: Path) -> None:
+    """An import by name is in no syntax tree."""
+    root = shop(tmp_path)
+    late = "import importlib\n\nimportlib.import_module('shop.price')\n"
+    (root / "shop/door.py").write_text(late)
+    done = subprocess.run(
+        [sys.executable, "-c", WARM, str(root)],
+        cwd=REPO, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert "RuntimeError: shop.price was imported before shop.price was mutated" in done.stderr

@@ -206,8 +206,8 @@ def play(
     module = importlib.import_module(file.removesuffix(".py").replace("/", "."))
     probe = getattr(module, name.partition("[")[0])
     criterion = run["criterion"]
-    name = run["contract"]
-    contract = contracts.load(str(REPO / name) if name.endswith(".toml") else name)
+    agreed = run["contract"]
+    contract = contracts.load(str(REPO / agreed) if agreed.endswith(".toml") else agreed)
     measure = MemoryRecorder(contract, run["probe"], criterion)
     _patch_functions(answers, patch)
     cluster: Any = PlayedCluster(answers, run["cluster"])

@@ -143,7 +143,10 @@ def test_nodes_that_race_wait_for_each_other(place: Place, monkeypatch: pytest.M
     other = Place(place.parent, place.name, "id1")
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(run_races, Race(place, ("id0", "id1"), "id0"))
-        time.sleep(0.3)
+        while not [*place.folder.glob("*-id0")]:  # the first node has come; it ends with the race
+            assert not first.done()
+            time.sleep(0.01)
+        time.sleep(0.3)  # far longer than a node that does not wait needs to create its files
         assert not (place.folder / "once-0").exists()
         second = pool.submit(run_races, Race(other, ("id0", "id1"), "id0"))
     created = [one.result()["created"]["mine"] for one in (first, second)]
