@@ -163,7 +163,7 @@ def control_sick_gpu(
         judge_node_health(sick, Fleet.of([*others, sick]), trial)
         # A GPU of a smaller node may have any number of links: it is compared with others.
         without = set() if len(health["boards"]) >= WHOLE_NODE else {"nvlinks_down"}
-        measure.control(name, fault, trial, located=_names_gpu(trial, index), without=without)
+        measure.control(name, fault, trial, located=names_gpu(trial, index), without=without)
 
 
 def control_worn_gpu(
@@ -175,7 +175,7 @@ def control_worn_gpu(
         fault, index, health = told
         trial = measure.trial()
         judge_wear(before, [{**victim, "gpu_health": health}], trial)
-        measure.control("worn GPU", fault, trial, located=_names_gpu(trial, index))
+        measure.control("worn GPU", fault, trial, located=names_gpu(trial, index))
 
 
 def control_vanished_gpu(
@@ -197,7 +197,7 @@ def control_fallen_gpu(cluster: Cluster, victim: Facts, measure: Recorder) -> No
         fault, index, heard = told
         trial = measure.trial()
         judge_xids({victim["name"]: heard}, {}, [], trial)
-        measure.control("fallen GPU", fault, trial, located=_names_gpu(trial, index))
+        measure.control("fallen GPU", fault, trial, located=names_gpu(trial, index))
 
 
 def _ask_victim(
@@ -219,6 +219,6 @@ def _ask_victim(
     return None
 
 
-def _names_gpu(trial: Trial, index: int) -> bool:
+def names_gpu(trial: Trial, index: int) -> bool:
     """Return whether each finding names the GPU."""
     return all(f"GPU {index} " in one.statement for one in trial.findings)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from probes.fabric.library_report import RankLogs, gloo_report
+from probes.fabric.library_report import RankLogs, TransportReport, gloo_report, keep_logs
+from probes.findings import finding
 from reference_trainer.launch.worker import RankLocation
 from tests.recordings.generate.nccl_logs import VERSIONS, Job, none, socket
 
@@ -231,3 +234,20 @@ def test_what_a_killed_driver_left_is_gone_after_a_day(tmp_path: Path) -> None:
         os.chown(left, 12345, 12345)
         with logs:
             assert left.exists()
+
+
+@pytest.mark.parametrize("only_cited", [False, True])
+def test_logs_that_no_finding_names_are_kept_only_if_asked_for(only_cited: bool) -> None:
+    cited = finding("NCCL-VERSION", "two versions").model_copy(update={"evidence": ["one.log:7"]})
+    logs = {name: gzip.compress(b"NCCL INFO") for name in ("one.log", "two.log")}
+    report: Any = SimpleNamespace(findings=[cited])
+    kept: list[str] = []
+
+    def keep(name: str, *_: object, **__: object) -> str:
+        kept.append(name)
+        return f"evidence/{name}"
+
+    measure: Any = SimpleNamespace(keep=keep)
+    (found,) = keep_logs(TransportReport(report=report, logs=logs), measure, only_cited=only_cited)
+    assert kept == ["one.log", "two.log"][: 1 if only_cited else 2]
+    assert found.evidence == ["evidence/one.log:7"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from probes.hosts.judge import without_hosts_gpus
 from reports.measurement import Verdict
 from tests.support.simulated_hosts import (
     StandInHosts,
@@ -80,3 +81,10 @@ def test_a_driver_that_fails_where_ray_counts_no_gpu(code: int, fault: bool) -> 
     cluster = StandInHosts(3, bystanders=1)
     cluster.others[0]["nvml"] = {"library": True, "error": {"code": code, "text": "t"}}
     assert not_passed(run_hosts(cluster, **ORDER)) == ({"nvml_errors n3": "FAIL"} if fault else {})
+
+
+def test_a_worker_on_a_node_of_the_gang_is_not_asked_for_nvml_of_its_own() -> None:
+    cluster = StandInHosts(2, bystanders=1)
+    worker = cluster.others[0] | {"boot_id": cluster.facts[0]["boot_id"]}
+    (own,) = without_hosts_gpus([worker], cluster.facts)
+    assert own["nvml"] == {"library": False, "error": None}

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from probes.hosts.network.choice import find_choice
 from tests.support.simulated_hosts import findings, not_passed, verdicts
 from tests.support.simulated_names import SimulatedNetwork, run_names
 
@@ -79,3 +80,14 @@ def test_an_interface_that_is_down_is_not_taken() -> None:
 def test_a_choice_that_no_interface_meets_proves_nothing(chosen: str) -> None:
     result = run_names(with_interfaces(chosen=chosen))
     assert not_passed(result) == {"nccl_interface n1": "UNPROVEN"}
+
+
+def test_a_link_local_address_of_ipv6_is_never_chosen() -> None:
+    """Each interface has one; it would hide that no other address was read."""
+    interfaces = {"eth9": {"up": True, "addresses": ["fe80::9"]}}
+    assert find_choice({"names": {"interfaces": interfaces}}) is None
+
+
+def test_the_finding_names_the_interface_and_its_address() -> None:
+    (found,) = run_names(with_interfaces(usb0=["169.254.3.1"])).findings
+    assert (found.names["interface"], found.names["address"]) == ("usb0", "169.254.3.1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from probes.acceptance.contract import load
 from probes.cluster.access.entrances import NEEDS_TLS, REFUSED, TAKEN, Answers
 from probes.hosts.exposure.entrances import find_port
-from probes.hosts.exposure.plan import read_agent_address
+from probes.hosts.exposure.plan import read_agent_address, read_gcs_address
 from probes.hosts.exposure.stranger_job import RAN, StrangerJob
 from reports.measurement import Limit, Verdict
 from reports.record import ProbeResult
@@ -384,3 +385,12 @@ def test_the_address_of_an_agent(
 ])  # fmt: skip
 def test_the_port_of_an_entrance(address: str, port: int) -> None:
     assert find_port(address) == port
+
+
+@pytest.mark.parametrize(("known", "address"), [("10.0.0.1:6379", "10.0.0.1:6379"), (None, "")])
+def test_the_gcs_is_where_rays_workers_know_it(
+    known: str | None, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = SimpleNamespace(gcs_address=known)
+    monkeypatch.setattr("ray.get_runtime_context", lambda: context)
+    assert read_gcs_address() == address

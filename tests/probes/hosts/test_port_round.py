@@ -107,3 +107,15 @@ def test_each_round_has_time_for_all_its_connections(
     with pytest.raises(ValueError, match="zip"):  # the stand-in's answer is no list of problems
         started.connect(started.plan())
     assert seconds == [30 + port_round.max_try_seconds(39 * 4 + 1)]
+
+
+def test_only_nodes_whose_actor_runs_look_up_names(
+    ray_calls: tuple[list[Any], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = PortRound.start(cast(Any, SimulatedNetwork(3)))
+    started.opened = {"id0": cast(Any, None)}
+    asked: list[str] = []
+    monkeypatch.setattr(started, "call_each", lambda _, each, __: asked.extend(each) or {})
+    found = started.look_up_names({"id0": ["id1"], "id1": ["id0"]})
+    assert asked == ["id0"]
+    assert [(one.source, one.target) for one in found] == [("id0", "id1"), ("id1", "id0")]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
+from probes.hosts.compute.controls import UNFOLLOWED, control_tiring
 from probes.hosts.compute.drift import describe_heat, find_changes, find_unfollowed
 from probes.hosts.compute.fleet import Accelerator, Speed, WorkFleet
 from reports.measurement import Verdict
+from tests.support.controls import recorder
 from tests.support.simulated_hosts import findings, not_passed, verdicts
 from tests.support.simulated_work import SimulatedWork, emulated, run_work
 
@@ -168,3 +173,13 @@ def test_a_temperature_that_was_not_read_is_left_out() -> None:
     parts = [{"a": Speed({}, celsius=heat)} for heat in heats]
     assert describe_heat(parts, "a") == ", at 60 and then 70 degrees Celsius"
     assert describe_heat(parts[:1], "a") == ""
+
+
+def test_an_accelerator_that_left_one_part_cannot_be_the_one_that_tires() -> None:
+    last: Any = SimpleNamespace(key="last", label="GPU 7 on n2")
+    fleet: Any = SimpleNamespace(working={"last": last})
+    parts: list[dict[str, Speed]] = [{"last": Speed({})}, {}, {"last": Speed({})}]
+    measure = recorder("HOSTS")
+    control_tiring(fleet, parts, cast(Any, None), measure)
+    (control,) = measure.result("finished", 1.0).controls
+    assert (control.caught, control.saw) == (None, UNFOLLOWED)

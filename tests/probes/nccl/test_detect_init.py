@@ -5,12 +5,15 @@ SYNTHETIC: lines written to the documented formats.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from probes.nccl.detect_init import missing_ranks
 from tests.recordings.generate.nccl_logs import Job, faulty, none, socket
 from tests.support.nccl_report import codes, told
 
@@ -361,3 +364,18 @@ def test_gdr_0_names_nobody_where_no_edge_tells_who(tmp_path: Path) -> None:
     found = told(tmp_path, mixed.text().replace("GDR 1", "GDR 0"))
     assert "FAB-MIXED" in codes(found)
     assert "FAB-NO-GDR" not in codes(found)  # TCP alone makes all of them say so
+
+
+def test_a_rank_of_a_smaller_communicator_has_not_joined_the_job() -> None:
+    ranks = [SimpleNamespace(number=at, size=4, initialised=False) for at in range(3)]
+    ranks += [SimpleNamespace(number=3, size=2, initialised=False)]
+    log: Any = SimpleNamespace(
+        world_size=4,
+        job_ranks=ranks,
+        jobs=[1],
+        partial=False,
+        stage="bootstrap",
+        hits=defaultdict(list),
+    )
+    (found,) = missing_ranks(log)
+    assert found.statement.startswith("rank 3 of 4 never joined; 3 others wait at bootstrap")

@@ -12,8 +12,8 @@ import pytest
 from probes.faults.injection import Fault, FaultedRun, FaultScenario
 from probes.faults.spare_nodes import SpareNodes
 from probes.restart.controls import control_leaked_group, control_roomy_disk
-from probes.restart.equality import BITWISE_KEYS
-from probes.restart.judge import judge_full_disk, judge_repeat
+from probes.restart.equality import BITWISE_KEYS, StepComparison, UnequalStep
+from probes.restart.judge import judge_full_disk, judge_repeat, report_unequal
 from probes.restart.node_loss import NodeLoss, NodeRepair, judge_wait
 from probes.restart.random_kills import judge_kills
 from probes.restart.reference_run import ReferenceRun
@@ -285,3 +285,15 @@ def test_a_gang_that_finds_no_room_leaves_nothing_behind_and_proves_nothing() ->
     assert control_leaked_group(cast(Any, None), cast(Any, NoRoom()), measure) == []
     (control,) = measure.result("finished", 1.0).controls
     assert (control.caught, control.saw) == (None, "no free GPU in 60 s")
+
+
+# Steps that differ.
+
+
+def test_the_first_rank_that_differs_is_the_one_to_look_at() -> None:
+    keys = {0: "norm_hex", 3: "local_loss_hex", 5: "local_loss_hex"}
+    each = [UnequalStep(rank, 6, [key], {}, {}) for rank, key in keys.items()]
+    run = original().results
+    found = StepComparison(each, 8)
+    (told,) = judged(lambda measure: report_unequal(found, original(), run, measure)).findings
+    assert (told.suspects, told.names["rank"]) == (["rank 3", "rank 5"], "3")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from probes.acceptance.measure import Recorder
-from probes.scaling.judge import judge_rung, record_figures
+from probes.scaling.judge import judge_rung, record_figures, record_prediction
 from scaling.ladder.ladder import Rung
 from scaling.ladder.step_breakdown import Step
 from tests.probes.scaling.test_run_ladder import Notes
@@ -48,3 +49,11 @@ def test_the_mfu_of_each_rung_of_several_nodes_is_noted(count: int, noted: list[
     rung, notes = Rung(count, names, steps, 512 * count, 0, flops=1.0, peak_flops=1024), Notes()
     judge_rung(rung, cast(Recorder, notes), "here")
     assert [value for name, value, _ in notes.seen if name == "mfu"] == noted
+
+
+def test_the_prediction_is_kept_and_handed_on() -> None:
+    kept: list[str] = []
+    measure: Any = SimpleNamespace(covered=kept.append, keep=lambda name, *_, **__: None)
+    outlook = record_prediction(ladder(), measure)
+    assert outlook is not None
+    assert kept == [str(outlook)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
@@ -261,3 +262,35 @@ def test_an_older_driver_has_an_older_name_and_a_mode_is_what_it_is_now() -> Non
     asked = {name: gpu_health.QUERIES[name](OldNvml(), None) for name in ("ecc", "mig")}
     assert asked == {"ecc": True, "mig": False}
     assert gpu_health.QUERIES["slowdown_reasons"](OldNvml(), None) == 4
+
+
+class OldFabric(OldNvml):
+    """Its driver fills in the first version of the fabric's state, which has no health mask."""
+
+    class c_nvmlGpuFabricInfo_v2_t(ctypes.Structure):
+        pass
+
+    class c_nvmlGpuFabricInfo_t(ctypes.Structure):
+        _fields_ = (
+            ("clusterUuid", ctypes.c_ubyte * 16),
+            ("status", ctypes.c_uint),
+            ("cliqueId", ctypes.c_uint32),
+            ("state", ctypes.c_ubyte),
+        )
+
+    def nvmlDeviceGetGpuFabricInfoV(self, _: Any, __: Any) -> None:
+        raise self.NVMLError(13)
+
+    def nvmlDeviceGetGpuFabricInfo(self, _: Any, info: Any) -> None:
+        told = info._obj
+        told.clusterUuid[0], told.status, told.cliqueId, told.state = 171, 0, 2, 3
+
+
+def test_an_older_driver_tells_the_fabric_without_its_health() -> None:
+    assert gpu_health.QUERIES["fabric"](OldFabric(), None) == {
+        "state": 3,
+        "status": 0,
+        "health": 0,
+        "cluster": "ab" + 15 * "00",
+        "clique": 2,
+    }
