@@ -54,10 +54,10 @@ def describe_module(path: str, outcomes: Iterable[Outcome]) -> str:
     return f"{score(mine):5.0%}  {ended}{f', {timeouts} by time' * bool(timeouts)}  {path}"
 
 
-def show_module(path: str, outcomes: list[Outcome]) -> None:
+def show_module(path: str, seconds: float, outcomes: list[Outcome]) -> None:
     """Print a module's line as soon as it is known, and who survived there, and why that may be."""
     reasons = read_reasons().get(path, {})
-    print(describe_module(path, outcomes))
+    print(f"{describe_module(path, outcomes)}  {seconds:.0f} s")
     for outcome in survivors(outcomes):
         if outcome.module == path:
             why = reasons.get(outcome.mutant.name, "NO REASON")
