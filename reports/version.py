@@ -83,3 +83,9 @@ def same_version(versions: dict[str, str]) -> bool:
     """Return whether exactly this seatrial, with these libraries, wrote a run of `versions`."""
     ours = suite_version()
     return all(versions.get(key) == ours[key] for key in ("seatrial_sources", "seatrial_libraries"))
+
+
+def describe_version(versions: dict[str, str]) -> str:
+    """Write version and commit as `0.1.0 @ 3fa2c1d0b7e5`, as far as they are recorded."""
+    commit = versions.get("seatrial_commit", "")
+    return versions.get("seatrial", "") + (f" @ {commit[:12]}" if commit else "")

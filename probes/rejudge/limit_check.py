@@ -14,7 +14,7 @@ from reports.record import RunRecord
 from reports.redact import redact
 from reports.run_folder.files import UnreadableRun, open_regular
 from reports.run_folder.store import CONTRACT, json_value
-from reports.version import same_version
+from reports.version import describe_version, same_version
 
 MAX_CONTRACT = 1 << 20  # bytes: the largest shipped contract has under 2 kB
 BOUNDS = ("low", "high", "marginal_low", "marginal_high", "one_of", "unit")
@@ -31,7 +31,7 @@ class LimitCheck:
     def __init__(self, run: Path) -> None:
         self.path = run / CONTRACT
         self.judge: NewJudge | None = None
-        self.wrote: dict[str, Any] = {}  # versions of what wrote the run
+        self.wrote: dict[str, str] = {}  # versions of what wrote the run
         self.differences: list[str] = []
         self.says_owed = self.judged_again = False
 
@@ -48,7 +48,8 @@ class LimitCheck:
 
     def _begin(self, start: dict[str, Any]) -> None:
         """Read the contract.  Without an agreed one nothing is checked: the run accepts nothing."""
-        self.wrote = start.get("versions") or {"seatrial": "?"}
+        told = start.get("versions") or {"seatrial": "of an unknown version"}
+        self.wrote = {key: str(value) for key, value in told.items()}
         if not start["contract"]["agreed"]:
             return
         try:
@@ -107,10 +108,9 @@ class LimitCheck:
             return [], []
         if same_version(self.wrote) and not self.judged_again:
             return self.differences[:5], []
-        keys = ("seatrial", "seatrial_commit")
-        version = " ".join(str(self.wrote.get(key, "?"))[:12] for key in keys)
         more = f", and {len(self.differences) - 1} more" if len(self.differences) > 1 else ""
-        return [], [f"seatrial {version} wrote it, and here {self.differences[0]}{more}"]
+        wrote = f"seatrial {describe_version(self.wrote)} wrote it"
+        return [], [f"{wrote}. This one reads it anew: {self.differences[0]}{more}"]
 
 
 def read_summary(run: Path) -> AcceptanceSummary:

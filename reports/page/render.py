@@ -39,6 +39,7 @@ from reports.redact import redact_text
 from reports.run_folder.store import parse_time
 from reports.sanitize import capitalise, clean, one_line
 from reports.text import STYLES, acceptance_table
+from reports.version import describe_version
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -176,18 +177,12 @@ def _header_facts(record: RunRecord) -> list[tuple[str, str]]:
         ("took", _run_duration(record)),
         ("tier", record.tier),
         ("contract", f"{contract.name} @ {contract.sha256[:12] or 'no hash'}"),
-        ("suite", _suite_text(record.versions)),
+        ("suite", describe_version(record.versions)),
         ("operator", record.operator),
         ("nonce", record.nonce),
         ("also loaded", ", ".join(record.loaded)),
     ]
     return [(name, value) for name, value in facts if value]
-
-
-def _suite_text(versions: dict[str, str]) -> str:
-    """Write version and commit as `0.1.0 @ 3fa2c1d0b7e5`, as far as they are recorded."""
-    commit = versions.get("seatrial_commit", "")
-    return versions.get("seatrial", "") + (f" @ {commit[:12]}" if commit else "")
 
 
 def _run_duration(record: RunRecord) -> str:
