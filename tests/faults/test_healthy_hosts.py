@@ -70,4 +70,6 @@ def test_an_embedded_cluster_of_an_ordinary_user_passes(nodes: int, tmp_path: Pa
         timeout=400,
         check=False,
     )
-    is_sound(load(tmp_path / "run"), done.stdout + done.stderr)
+    log = done.stdout + done.stderr
+    assert (tmp_path / "run").is_dir(), log[-4000:]
+    is_sound(load(tmp_path / "run"), log)

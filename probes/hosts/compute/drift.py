@@ -57,20 +57,23 @@ def find_changes(
 
 def judge_drift(fleet: WorkFleet, parts: Sequence[Mapping[str, Speed]], measure: Recorder) -> None:
     """Judge that no accelerator is slower at the end than at the beginning."""
-    unknown = find_unfollowed(fleet, parts)
-    keys = [key for key in fleet.accelerators if key not in unknown]
-    tolerance = TOLERANCE if fleet.on_gpu else EMULATED_TOLERANCE
-    changes = find_changes(parts, keys, fleet.on_gpu)
-    slowed = {
-        key: [one for one in own if one.share < 1 - tolerance] for key, own in changes.items()
-    }
-    slowed = {key: own for key, own in slowed.items() if own}
+    unknown, slowed = find_unfollowed(fleet, parts), find_slowed(fleet, parts)
     count_by_node("slowing_gpus", fleet.accelerators, slowed, unknown, measure)
     texts = {
         key: "; ".join(map(describe_change, own)) + describe_heat(parts, key)
         for key, own in slowed.items()
     }
     explain_by_node("HOST-GPU-DRIFT", fleet.accelerators, texts, measure)
+
+
+def find_slowed(fleet: WorkFleet, parts: Sequence[Mapping[str, Speed]]) -> dict[str, list[Change]]:
+    """Find the accelerators that are slower at the end, each with what became slower."""
+    unknown = find_unfollowed(fleet, parts)
+    keys = [key for key in fleet.accelerators if key not in unknown]
+    least = 1 - (TOLERANCE if fleet.on_gpu else EMULATED_TOLERANCE)
+    changes = find_changes(parts, keys, fleet.on_gpu)
+    slowed = {key: [one for one in own if one.share < least] for key, own in changes.items()}
+    return {key: own for key, own in slowed.items() if own}
 
 
 def find_unfollowed(fleet: WorkFleet, parts: Sequence[Mapping[str, Speed]]) -> dict[str, str]:

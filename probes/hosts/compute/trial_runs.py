@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from probes.hosts.compute.drift import STEADY
+from probes.hosts.compute.drift import STEADY, find_slowed
 from probes.hosts.compute.fleet import RunLength, Speed, WorkFleet
 from probes.hosts.compute.speed_judge import SpeedRuns, find_slow
 
@@ -61,10 +61,17 @@ def measure_alone(fleet: WorkFleet, suspects: list[str], length: RunLength) -> d
 
 
 def run_long(fleet: WorkFleet, tier: str) -> list[Mapping[str, Speed]]:
-    """Let all accelerators work for a minute (standard) or ten (soak), in parts."""
+    """Let all accelerators work for a minute (standard) or ten (soak), in parts.
+
+    Emulated ones share cores: with its neighbours one may have half a core at the end, and a whole
+    one before.  So those that seem slower do the last part again, each alone.
+    """
     count, length = (GPU_PARTS if fleet.on_gpu else CPU_PARTS)[tier]
     keys = [*fleet.working]
-    return [fleet.measure_speed(keys, length) for _ in range(count)]
+    parts: list[Mapping[str, Speed]] = [fleet.measure_speed(keys, length) for _ in range(count)]
+    if not fleet.on_gpu and (slowed := find_slowed(fleet, parts)):
+        parts[-1] = {**parts[-1], **measure_alone(fleet, [*slowed], length)}
+    return parts
 
 
 def long_length(fleet: WorkFleet, tier: str) -> RunLength:
