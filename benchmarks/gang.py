@@ -18,7 +18,7 @@ from tests.support.trial import acceptance
 
 LATENCIES = {
     "placement_delay": "freed to placed (target <= 5)",
-    "withdrawn_in": "cancelled, or driver killed, to gone",
+    "time_to_remove_gang": "cancelled, or driver killed, to gone",
     "release_time": "driver killed to all free (target <= 10)",
     "placed_behind_in": "asked to placed, behind one that waits",
     "deadlock_seen_after": "second group asked for to hold-and-wait seen",

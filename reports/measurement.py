@@ -40,6 +40,12 @@ class Verdict(str, Enum):
 
 
 RANKS = {verdict: rank for rank, verdict in enumerate(Verdict)}
+# Words of a measure's name that are written otherwise.
+WRITTEN = {"d2h": "device-to-host", "gbs": "rate", "h2d": "host-to-device", "tflops": "rate"}
+WRITTEN |= {word.lower(): word for word in (
+    "CPUs", "CV", "ECC", "ETTR", "FP8", "GEMM", "GPU", "GPUs", "HBM", "MFU", "MTU", "NCCL",
+    "NVLink", "NVLinks", "NVML", "PCIe", "RAM", "RDMA", "Ray", "Xids",
+)}  # fmt: skip
 
 
 class RecordModel(BaseModel):
@@ -175,8 +181,8 @@ class Measurement(RecordModel):
 
     @property
     def title(self) -> str:
-        """Name with spaces: `slowest_pair` becomes "slowest pair"."""
-        return self.name.replace("_", " ")
+        """Name as people write it: `gpus_to_reset` is "GPUs to reset"."""
+        return " ".join(WRITTEN.get(word, word) for word in self.name.split("_"))
 
     @property
     def value_text(self) -> str:

@@ -37,11 +37,18 @@ MEASURES: dict[str, dict[str, str]] = {
         "log_faults": "log_errors",
         "narrow_pairs": "pairs_below_mtu",
         "odd_mtu": "mtu_mismatches",
+        "off_fabric_links": "links_on_other_networks",
+        "other_share": "share_on_other_networks",
         "road": "network",
         "slow_in_groups": "slow_groups",
         "witnesses": "agreeing_sources",
     },
-    "SCALING": {"saving": "checkpoint_overhead"},
+    "SCALING": {
+        "alpha_beta_communication": "modelled_communication",
+        "memory_over_estimate": "memory_against_estimate",
+        "replayed_communication": "communication_alone",
+        "saving": "checkpoint_overhead",
+    },
     "GANG": {
         "big_wait": "large_gang_wait",
         "disturbed": "lost_while_running",
@@ -57,7 +64,9 @@ MEASURES: dict[str, dict[str, str]] = {
         "unseen": "unregistered_use",
         "unstaffed": "actors_not_running",
         "victims_dead": "nodes_killed",
+        "withdrawn_in": "time_to_remove_gang",
     },
+    "HOSTS": {"ecc_off": "gpus_without_ecc", "nodes_below_most": "nodes_with_fewer_gpus"},
     "LAUNCH": {"first_step": "time_to_first_step"},
     "RESTART": {
         "back_to_work": "recovery_time",
@@ -127,8 +136,12 @@ def with_current_names(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, A
             data = _rename_value(data, "code", CODES)
         elif kind == "control":
             data = _rename_value(data, "name", CONTROLS)
+            if isinstance(data.get("observed"), list):
+                table = measures.get(probe, {})
+                seen = [_rename_value(one, "name", table) for one in data["observed"]]
+                data = {**data, "observed": seen}
         elif kind == "run_owes" and isinstance(data.get("owed"), list):
-            data = {**data, "owed": [_use_current_control_names(duty) for duty in data["owed"]]}
+            data = {**data, "owed": [_use_current_owed_names(duty) for duty in data["owed"]]}
         if "reproduce" in data:
             data = {**data, "reproduce": current_probe(data["reproduce"])}
         if "probe" in event:
@@ -136,12 +149,23 @@ def with_current_names(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, A
         yield {**event, "data": data}
 
 
-def _use_current_control_names(duty: Any) -> Any:
-    """Return what one probe owes with the current names of its controls."""
-    if not isinstance(duty, dict) or not isinstance(duty.get("controls"), list):
+def _use_current_owed_names(duty: Any) -> Any:
+    """Return what one probe owes with the current names of its measures and controls."""
+    if not isinstance(duty, dict):
         return duty
-    return {**duty, "controls": [current_name(CONTROLS, name) for name in duty["controls"]]}
+    measures = MEASURES.get(str(duty.get("criterion")), {})
+    found = dict(duty)
+    for key, table in (("measures", measures), ("controls", CONTROLS)):
+        if isinstance(duty.get(key), list):
+            found[key] = [current_name(table, name) for name in duty[key]]
+    if isinstance(duty.get("uncontrolled"), dict):
+        named = duty["uncontrolled"].items()
+        found["uncontrolled"] = {current_name(measures, name): why for name, why in named}
+    return found
 
 
-def _rename_value(data: dict[str, Any], key: str, table: dict[str, str]) -> dict[str, Any]:
-    return {**data, key: current_name(table, data[key])} if key in data else data
+def _rename_value(data: Any, key: str, table: dict[str, str]) -> Any:
+    """Return the data with a current name; what is no such data, as in a hostile log, unchanged."""
+    if not isinstance(data, dict) or key not in data:
+        return data
+    return {**data, key: current_name(table, data[key])}

@@ -115,7 +115,7 @@ def judge_transport(run: SweepResult, fabric: str | None, measure: Recorder) -> 
     measure("network", None if device == UNKNOWN else device, note=run.unread)
     disagreement = run.witness_disagreement()
     measure("agreeing_sources", None if disagreement else 2, note=disagreement)
-    shares = {"fabric_share": run.share, "other_share": run.share_on_other_interfaces}
+    shares = {"fabric_share": run.share, "share_on_other_networks": run.share_on_other_interfaces}
     for node in run.sent:
         for name, share in shares.items():
             value = share(node, fabric) if fabric else None

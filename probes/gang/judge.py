@@ -29,7 +29,7 @@ def judge_withdrawal(run: Scenario, gang: str, since: float) -> None:
     """Judge that a gang is removed, and note how long it took."""
     took = run.elapsed(since, run.wait_gone(gang, WITHDRAWN_SECONDS))
     judge_gone(gang, took is not None, WITHDRAWN_SECONDS, run.measure)
-    run.measure.note("withdrawn_in", took, "s")
+    run.measure.note("time_to_remove_gang", took, "s")
 
 
 def judge_gone(gang: str, gone: bool, seconds: float, measure: Recorder) -> None:

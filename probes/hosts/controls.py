@@ -82,14 +82,14 @@ def _not_told(
     """Name the measures that false facts cannot fail here: not ordered, or not compared."""
     without = {name for name in NODE_ORDERS if not trial.has_measured(name)}
     if len(facts) < 2:
-        without |= {"machines", "duplicate_gpus", "nodes_below_most"}
+        without |= {"machines", "duplicate_gpus", "nodes_with_fewer_gpus"}
         without |= {"differences", "system_differences"}
     if cluster.kind == "local":
         without.add("machines")
     if not any(part in fact["software"] for fact in facts for part in SYSTEM_PARTS):
         without.add("system_differences")  # the nodes do not report them
     if "NVML" not in compared_sources(cluster.kind, cluster.emulated, facts):
-        without |= {"count_mismatches", "nodes_below_most", "nvml_errors", "duplicate_gpus"}
+        without |= {"count_mismatches", "nodes_with_fewer_gpus", "nvml_errors", "duplicate_gpus"}
         without.add("gpus")  # only Ray's count is compared with the order
     return without
 

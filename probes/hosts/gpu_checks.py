@@ -195,7 +195,7 @@ CHECKS = (
         expected="no row that waits or failed",
     ),
     HealthCheck(
-        measure="ecc_off",
+        measure="gpus_without_ecc",
         code="HOST-ECC-OFF",
         needs=("ecc",),
         describe=_describe_ecc_mode,

@@ -33,7 +33,7 @@ class NodeGpus:
         return [count for count in self.counts.values() if count is not None]
 
     @property
-    def reasons(self) -> str:
+    def why_unknown(self) -> str:
         """Reasons why counts are not known."""
         return "; ".join(f"{source}: {reason}" for source, reason in self.unknown.items())
 
@@ -134,7 +134,7 @@ def find_wrong_counts(nodes: Iterable[NodeGpus]) -> dict[str, str]:
     }
 
 
-def nodes_below_most(nodes: Iterable[NodeGpus]) -> list[str]:
+def nodes_with_fewer_gpus(nodes: Iterable[NodeGpus]) -> list[str]:
     """List the names of the members with fewer GPUs than most.
 
     If two counts are equally common, the larger one is taken as right.

@@ -19,7 +19,7 @@ from probes.hosts.gpu_counts import (
     compared_sources,
     count_gpus,
     find_wrong_counts,
-    nodes_below_most,
+    nodes_with_fewer_gpus,
 )
 from probes.hosts.gpu_health import judge_gpu_health
 
@@ -155,10 +155,10 @@ def judge_counts(nodes: Sequence[NodeGpus], measure: Recorder) -> None:
         if node.member:
             ordered = node.ordered
             limit = exactly(ordered, "GPUs", "ordered") if ordered is not None else None
-            measure("gpus", node.value, on=node.name, limit=limit, note=node.reasons)
-        measure("count_mismatches", node.mismatches, on=node.name, note=node.reasons)
-    fewer = nodes_below_most(nodes)
-    measure("nodes_below_most", len(fewer) if nodes else None, note="no node answers")
+            measure("gpus", node.value, on=node.name, limit=limit, note=node.why_unknown)
+        measure("count_mismatches", node.mismatches, on=node.name, note=node.why_unknown)
+    fewer = nodes_with_fewer_gpus(nodes)
+    measure("nodes_with_fewer_gpus", len(fewer) if nodes else None, note="no node answers")
     wrong = find_wrong_counts(nodes)
     for node in nodes:
         if node.name in wrong or node.name in fewer:

@@ -170,9 +170,9 @@ def slow_init(log: Log) -> list[Finding]:
         f"Expected: under {worst.limit:.1f} s (half of NCCL's time-out for a connection)"
     )
     fastest = log.fastest.get(worst.ranks, worst)
-    if phase == "bootstrap" and fastest.bootstrap < worst.bootstrap / 2:
+    if phase == "bootstrap" and fastest.bootstrap_s < worst.bootstrap_s / 2:
         late = fastest.rank.name
-        message += f". {late} joined last: it spent only {fastest.bootstrap:.1f} s there"
+        message += f". {late} joined last: it spent only {fastest.bootstrap_s:.1f} s there"
         return one_finding("INIT-SLOW", message, [late], remedy=remedies.LATE_FIX)
     same = sorted((t for t in log.slow_inits if t.longest_phase == phase), key=lambda t: -t.total)
     suspects = dict.fromkeys(t.rank.name for t in same)

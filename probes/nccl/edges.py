@@ -45,7 +45,7 @@ class Edge(NamedTuple):
     gdr: bool = False
 
     @property
-    def key(self) -> int:
+    def packed(self) -> int:
         """Kind, direction and both ends in one number under 2 ** 40."""
         kind = EDGE_KINDS.index(self.kind) << 1 | self.receives
         return (kind << 17 | self.rank) << 17 | self.peer

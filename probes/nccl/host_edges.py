@@ -93,4 +93,4 @@ def _reported_by_sender(comm: Communicator, edge: Edge) -> bool:
     member = comm.members.get(edge.peer)
     edges = member.rank.edges if member else None
     sent = edge._replace(rank=edge.peer, peer=edge.rank, receives=False)
-    return edges is not None and sent.key in edges
+    return edges is not None and sent.packed in edges

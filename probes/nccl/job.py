@@ -171,6 +171,6 @@ class InitTiming(NamedTuple):
         return max(self.phases, key=lambda name: self.phases[name])
 
     @property
-    def bootstrap(self) -> float:
+    def bootstrap_s(self) -> float:
         """Seconds in which the rank found the other ranks and waited for them."""
         return self.phases.get("bootstrap", 0.0)

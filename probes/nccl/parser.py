@@ -164,7 +164,7 @@ class LogParser:
     def _add_edge(self, rank: Rank, edge: Edge, ring: bool) -> None:
         log, host = self.log, rank.host
         edges = rank.edges = rank.edges or EdgeSet()
-        key = edge.key
+        key = edge.packed
         if key not in edges:
             if not log.budget.take(EDGE_COST, when=len(edges) < MAX_EDGES):
                 return
@@ -240,7 +240,7 @@ class LogParser:
         if timing.total >= timing.limit and len(log.slow_inits) < MAX_KEPT:
             log.slow_inits.append(timing)
         fastest = log.fastest.get(timing.ranks)
-        if timing.bootstrap < fastest.bootstrap if fastest else len(log.fastest) < MAX_KEPT:
+        if timing.bootstrap_s < fastest.bootstrap_s if fastest else len(log.fastest) < MAX_KEPT:
             log.fastest[timing.ranks] = timing
 
     def _parse_comm(self, rank: Rank, text: bytes) -> None:

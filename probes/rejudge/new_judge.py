@@ -31,7 +31,7 @@ LEAST_ORDERS = {
 # counted the versions that differ from it.
 ORDERS = {**EXACT_ORDERS, **LEAST_ORDERS, "gpu_model": "gpu_model", "ordered_versions": "versions"}
 # Key of [cluster] -> measures that depend on its value, by criterion; () is all of them.
-BY_CONTROL = ("network", "agreeing_sources", "fabric_share", "other_share")
+BY_CONTROL = ("network", "agreeing_sources", "fabric_share", "share_on_other_networks")
 TERM_MEASURES: dict[str, dict[str, tuple[str, ...]]] = {
     "accelerators": dict.fromkeys(CRITERIA, ()),
     **{key: {"HOSTS": (name,)} for name, key in ORDERS.items()},

@@ -119,8 +119,8 @@ def note_collectives(ladder: Ladder, rung: Rung, measure: Recorder) -> None:
     The rung is judged by the replay.  The alpha-beta time is that of the same calls alone.
     """
     on = node_count_text(rung.count)
-    measure.note("replayed_communication", ladder.replay_growth.get(rung.count), "s", on=on)
-    measure.note("alpha_beta_communication", ladder.fit_growth.get(rung.count), "s", on=on)
+    measure.note("communication_alone", ladder.replay_growth.get(rung.count), "s", on=on)
+    measure.note("modelled_communication", ladder.fit_growth.get(rung.count), "s", on=on)
 
 
 def judge_efficiency(ladder: Ladder, rung: Rung, limit: Limit | None, measure: Recorder) -> None:
@@ -161,7 +161,7 @@ def judge_rung(rung: Rung, measure: Recorder, on: str) -> None:
     if rung.mfu is not None and rung.count > 1:  # one node's MFU is judged in base_speed
         measure.note("mfu", rung.mfu, "ratio", on=on)
     if rung.memory_ratio is not None:
-        measure.note("memory_over_estimate", rung.memory_ratio, "ratio", on=on)
+        measure.note("memory_against_estimate", rung.memory_ratio, "ratio", on=on)
     measure("wall_gap", wall_gap(rung.steps), on=on)
     judge_training(rung, measure, on)
 

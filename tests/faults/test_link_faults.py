@@ -48,7 +48,13 @@ NEAR_MISSES = {
     "a-little-slow": ["slow-link", "1", "950mbit"],
 }
 # What links are judged by: a busy core may make the bandwidth marginal, and none of these.
-LINKS = ("lost_packets", "link_changes", "interface_errors", "longest_stall", "off_fabric_links")
+LINKS = (
+    "lost_packets",
+    "link_changes",
+    "interface_errors",
+    "longest_stall",
+    "links_on_other_networks",
+)
 
 
 def findings(lab: Lab, name: str, fault: list[str]) -> tuple[Verdict, list[Finding]]:

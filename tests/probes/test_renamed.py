@@ -58,7 +58,9 @@ def test_the_table_leads_from_names_that_are_gone_to_names_that_are() -> None:
     assert {*CODES.values()} <= CATALOGUE.keys()
     assert not CODES.keys() & CATALOGUE.keys()
     for criterion, renamed in MEASURES.items():
-        assert {*renamed.values()} <= CRITERIA[criterion].measures.keys()
+        files = (REPO / "probes" / criterion.lower()).rglob("*.py")
+        noted = set(re.findall(r'note\(\s*"(\w+)"', "".join(path.read_text() for path in files)))
+        assert {*renamed.values()} <= CRITERIA[criterion].measures.keys() | noted
         assert not renamed.keys() & CRITERIA[criterion].measures.keys()
         assert len({*renamed.values()}) == len(renamed)
     assert len({*CODES.values()}) == len(CODES)
@@ -111,6 +113,27 @@ def test_the_probes_of_an_old_run_are_where_it_says(old_run: Path) -> None:
         assert f"def {function}(" in (REPO / file).read_text()
         again = [result.reproduce, *(one.reproduce for one in result.findings)]
         assert all(result.probe in text for text in again if text)
+
+
+def test_what_an_old_run_owed_and_its_controls_saw_have_names_of_today() -> None:
+    old = {"measures": ["ecc_off"], "uncontrolled": {"ecc_off": "none"}, "controls": ["wrong road"]}
+    saw = {"name": "sick GPU", "observed": [{"name": "ecc_off"}, "hostile"]}
+    events = [
+        {"event": "run_owes", "data": {"owed": [{"criterion": "HOSTS", **old}, "hostile"]}},
+        {"event": "probe_started", "probe": "p", "data": {"criterion": "HOSTS"}},
+        {"event": "control", "probe": "p", "data": saw},
+    ]
+    (owes, _, control) = (event["data"] for event in with_current_names(events))
+    assert owes["owed"] == [
+        {
+            "criterion": "HOSTS",
+            "measures": ["gpus_without_ecc"],
+            "uncontrolled": {"gpus_without_ecc": "none"},
+            "controls": ["wrong network"],
+        },
+        "hostile",
+    ]
+    assert control["observed"] == [{"name": "gpus_without_ecc"}, "hostile"]
 
 
 def test_every_moved_probe_is_in_its_file() -> None:

@@ -19,7 +19,7 @@ from tests.support.run_folders import rewrite
 HEALTHY: dict[str, dict[str, Any]] = {
     "HOSTS": {"nodes": 4, "gpus": 8, "differences": 0},
     "FABRIC": {"busbw": 380.0, "network": "rdma", "agreeing_sources": 2, "fabric_share": 1.0,
-               "other_share": 0.0, "rails": 4, "slowest_rail": 1.0},
+               "share_on_other_networks": 0.0, "rails": 4, "slowest_rail": 1.0},
     "SCALING": {"efficiency": 0.97, "residual": 0.0, "straggler": 0.0,
                 "checkpoint_overhead": 0.001},
     "GANG": {"partially_held": 0, "misplaced": 0, "placement_delay": 0.5},

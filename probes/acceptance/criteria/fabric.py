@@ -15,7 +15,13 @@ from probes.acceptance.criteria.criterion import (
 )
 
 LINK_MEASURES = (
-    *("off_fabric_links", "lost_packets", "link_changes", "interface_errors", "longest_stall"),
+    *(
+        "links_on_other_networks",
+        "lost_packets",
+        "link_changes",
+        "interface_errors",
+        "longest_stall",
+    ),
 )
 
 MEASURES = {
@@ -46,10 +52,10 @@ MEASURES = {
         low=0.97,
         high=1.12,
     ),
-    "other_share": fixed_measure(
+    "share_on_other_networks": fixed_measure(
         "ratio", "gradient bytes on any other interface used the wrong network", high=0.1
     ),
-    "off_fabric_links": none_of(
+    "links_on_other_networks": none_of(
         "links", "a pair of nodes that uses another network is slow and loads that network"
     ),
     "lost_packets": default_measure(
@@ -102,7 +108,7 @@ CONTROLS = {
     "bad sender": ("slowest_pair", "lost_packets"),
     "doctored counters": ("link_changes", "interface_errors"),
     "wrong network": (
-        *("busbw", "network", "fabric_share", "other_share", "off_fabric_links"),
+        *("busbw", "network", "fabric_share", "share_on_other_networks", "links_on_other_networks"),
         "log_errors",
     ),
     "other report": ("agreeing_sources",),
@@ -135,7 +141,7 @@ DUTIES = (
         (
             *("wrong_elements", "unreachable_pairs", "mtu_mismatches", "pairs_below_mtu"),
             "duplicate_addresses",
-            *("busbw", "network", "agreeing_sources", "fabric_share", "other_share"),
+            *("busbw", "network", "agreeing_sources", "fabric_share", "share_on_other_networks"),
             *("slowest_pair", "rails", "slowest_rail", "log_errors", "harmful_settings"),
             *LINK_MEASURES,
         ),

@@ -70,15 +70,17 @@ MEASURES = {
         "counts",
         "Ray, NVML and torch must count the same GPUs; otherwise ranks get GPUs that do not exist",
     ),
-    "nodes_below_most": none_of("nodes", "a node with fewer GPUs than most nodes has lost some"),
+    "nodes_with_fewer_gpus": none_of(
+        "nodes", "a node with fewer GPUs than most nodes has lost some"
+    ),
     "nvml_errors": none_of("errors", "a GPU that does not answer NVML cannot be trusted"),
     "health_errors": none_of("GPUs", "a query that fails hides the state of its GPU"),
     "gpus_to_reset": none_of(
-        "GPUs", "until that is done, such a GPU computes wrongly or not at all"
+        "GPUs", "until it is reset, such a GPU computes wrongly or not at all"
     ),
     "memory_errors": none_of("GPUs", "such an error ends a job, or makes its results wrong"),
     "row_remaps": none_of("GPUs", "the GPU needs a reset, or a replacement, before a job uses it"),
-    "ecc_off": none_of("GPUs", "without ECC, wrong bits go unnoticed"),
+    "gpus_without_ecc": none_of("GPUs", "without ECC, wrong bits go unnoticed"),
     "slowed_gpus": none_of("GPUs", "all ranks wait for the slowest GPU"),
     "power_limit": default_measure(
         "ratio", "a GPU below its default power limit computes slower", low=1
@@ -159,7 +161,14 @@ MEASURES = {
 }
 
 HEALTH = (
-    *("health_errors", "gpus_to_reset", "memory_errors", "row_remaps", "ecc_off", "slowed_gpus"),
+    *(
+        "health_errors",
+        "gpus_to_reset",
+        "memory_errors",
+        "row_remaps",
+        "gpus_without_ecc",
+        "slowed_gpus",
+    ),
     *("power_limit", "narrow_pcie", "nvlinks_down", "fabric_faults", "closed_gpus"),
 )
 WORN = ("heat_time", "pcie_replays", "nvlink_errors", "new_memory_errors")
@@ -176,7 +185,7 @@ CONTROLS = {
     "fallen GPU": ("xids",),
     "restarted node": ("nodes_changed",),
     "doctored node": (
-        *("machines", "gpus", "count_mismatches", "nodes_below_most", "nvml_errors"),
+        *("machines", "gpus", "count_mismatches", "nodes_with_fewer_gpus", "nvml_errors"),
         *("duplicate_gpus", "differences", "gpu_model", "gpu_memory", "cpus", "ram"),
         *("disk", "ordered_versions", "system_differences"),
     ),
@@ -273,7 +282,14 @@ DUTIES = (
         "hosts/test_hosts.py::test_hosts_are_what_was_ordered",
         "quick",
         (
-            *("nodes", "machines", "gpus", "count_mismatches", "nodes_below_most", "nvml_errors"),
+            *(
+                "nodes",
+                "machines",
+                "gpus",
+                "count_mismatches",
+                "nodes_with_fewer_gpus",
+                "nvml_errors",
+            ),
             *("duplicate_gpus", "differences", "gpu_model", "gpu_memory", "cpus", "ram"),
             *("disk", "ordered_versions", "system_differences", "shared_missing", *HEALTH),
             "diag_failures",

@@ -83,7 +83,7 @@ def unjudged_off_fabric(rig: FabricRig, trial: Trial, slower: bool | None) -> se
     """
     without = set() if rig.terms.fabric == "rdma" else {"log_errors"}
     if rig.watch is None:
-        without.add("off_fabric_links")
+        without.add("links_on_other_networks")
     if slower is None or trial.worst("busbw").verdict is not Verdict.FAIL:
         without.add("busbw")
     return without
@@ -93,7 +93,7 @@ def control_other_witness(rig: FabricRig, normal: SweepResult, forced: SweepResu
     """Check that the normal run's bytes contradict the library's report of the forced run."""
     trial = rig.measure.trial()
     judge_transport(replace(normal, library=forced.library), rig.terms.fabric, trial)
-    fault = "the library's report is that of the forced run, the bytes are those of the normal run"
+    fault = "the library reports the other network, the byte counts are of the normal run"
     rig.measure.control("other report", fault, trial)
 
 

@@ -127,9 +127,9 @@ def judge_networks(
     unknown = [link for link, device in networks(pairs).items() if device in ("none", UNKNOWN)]
     if unknown:
         note = "no device counted its bytes, or the counter of one cannot be read"
-        measure("off_fabric_links", None, on=" -> ".join(unknown[0]), note=note)
+        measure("links_on_other_networks", None, on=" -> ".join(unknown[0]), note=note)
     off = links_off(pairs, expected)
-    measure("off_fabric_links", len(off), samples=len(pairs.sent))
+    measure("links_on_other_networks", len(off), samples=len(pairs.sent))
     measure.explain(tell.find_detours(pairs, off, expected, routes))
 
 

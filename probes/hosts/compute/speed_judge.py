@@ -83,7 +83,7 @@ def find_slow(
     }
 
 
-def confirm_slow(
+def find_slow_each_time(
     accelerators: Accelerators, runs: SpeedRuns, on_gpu: bool
 ) -> dict[Slow, Yardstick]:
     """Find who is slow in both runs, and alone too where others may be the reason."""
@@ -135,7 +135,7 @@ def _missing_rate(fleet: WorkFleet, one: Accelerator, speeds: Iterable[Speed | N
 def judge_speed(fleet: WorkFleet, runs: SpeedRuns, measure: Recorder) -> None:
     """Judge that no accelerator is slower than those of its model."""
     known, unknown = leave_out_unknown(fleet, runs)
-    slow = confirm_slow(fleet.accelerators, known, fleet.on_gpu)
+    slow = find_slow_each_time(fleet.accelerators, known, fleet.on_gpu)
     keys = list(dict.fromkeys(key for key, _ in slow))
     count_by_node("slow_gpus", fleet.accelerators, keys, unknown, measure)
     texts = {key: describe_slow(key, slow, known, fleet.on_gpu) for key in keys}

@@ -65,7 +65,12 @@ def test_a_bandwidth_that_the_forced_path_may_keep_is_not_what_the_control_is_fo
     usual = forced_run(normal, "fab0") if normal else None
     found = control_path(monkeypatch, forced_run(busbw), usual)
     assert found.caught
-    assert found.proves == ["network", "fabric_share", "other_share", "off_fabric_links"]
+    assert found.proves == [
+        "network",
+        "fabric_share",
+        "share_on_other_networks",
+        "links_on_other_networks",
+    ]
 
 
 def test_where_links_are_not_judged_the_control_is_not_for_them(
@@ -74,7 +79,7 @@ def test_where_links_are_not_judged_the_control_is_not_for_them(
     """Raylets that share one host have no links between them."""
     found = control_path(monkeypatch, forced_run(0.024), forced_run(0.118, "fab0"), watch=None)
     assert found.caught
-    assert found.proves == ["busbw", "network", "fabric_share", "other_share"]
+    assert found.proves == ["busbw", "network", "fabric_share", "share_on_other_networks"]
 
 
 def test_nccl_that_leaves_rdma_uses_the_network_of_the_launcher(

@@ -153,7 +153,7 @@ def test_the_control_is_caught_where_all_of_it_shows(
     forced = seen["wrong network"]
     assert forced.caught
     assert "straight 0.118 GB/s" in forced.saw
-    roads = ("network", "fabric_share", "other_share", "off_fabric_links")
+    roads = ("network", "fabric_share", "share_on_other_networks", "links_on_other_networks")
     assert forced.proves == ["busbw", *roads]
     assert seen["other report"].proves == ["agreeing_sources"]
 

@@ -171,6 +171,6 @@ def test_sources_that_agree_are_two() -> None:
 def test_without_an_agreed_fabric_no_share_of_it_is_judged() -> None:
     measure = recorder("FABRIC")
     judge.judge_transport(sweep_result(0.1), cast(Any, None), measure)
-    for name in ("fabric_share", "other_share"):
+    for name in ("fabric_share", "share_on_other_networks"):
         notes = [(one.value, one.note) for one in measured(measure, name)]
         assert notes == [(None, "no fabric was agreed or derived")] * 4

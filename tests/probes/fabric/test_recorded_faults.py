@@ -199,7 +199,7 @@ RED: dict[str, tuple[Change, set[str], set[str]]] = {
     "a node loses packets": (all_of(lossy(0.01), meet_twice_more), {"lost_packets"}, {"FAB-LOSS"}),
     "a link's bytes leave over eth0": (
         all_of(detour(1.0), route_is_told),
-        *({"off_fabric_links"}, {"FAB-DETOUR"}),
+        *({"links_on_other_networks"}, {"FAB-DETOUR"}),
     ),
     "a node's links are slow": (
         all_of(slow_node(0.5), meet_twice_more),
@@ -210,7 +210,7 @@ RED: dict[str, tuple[Change, set[str], set[str]]] = {
     "a link goes away": (flaps("fab0"), {"link_changes"}, {"FAB-LINK-FLAPS"}),
     "bytes are missing": (more_bytes("fab0", -0.1), {"fabric_share"}, set()),
     # Most of them took the agreed one, so that no node is named for it.
-    "bytes take another road too": (more_bytes("eth0", 0.3), {"other_share"}, set()),
+    "bytes take another road too": (more_bytes("eth0", 0.3), {"share_on_other_networks"}, set()),
     "a node has an MTU of its own": (mtu("fab0"), {"mtu_mismatches"}, {"FAB-MTU"}),
     "a setting cripples NCCL": (
         setting("NCCL_P2P_DISABLE", "1"),
@@ -245,12 +245,12 @@ NEAR = [
     near("a seventh slower", slower(1.15), "busbw"),
     near("a call that a busy core held up", stall(0.28), "longest_stall"),
     near("a few packets are lost", lossy(4e-4), "lost_packets", "wrong_elements"),
-    near("some bytes of other jobs leave over eth0", detour(0.05), "off_fabric_links"),
+    near("some bytes of other jobs leave over eth0", detour(0.05), "links_on_other_networks"),
     near("a node is an eighth slower", slow_node(0.88), "slowest_pair"),
     near("an error in a hundred thousand", errors(1e-5), "interface_errors"),
     near("the management link goes away", flaps("eth0"), "link_changes"),
     near("packets were sent again", more_bytes("fab0", 0.08), "fabric_share"),
-    near("other jobs use eth0", more_bytes("eth0", 0.08), "other_share", "network"),
+    near("other jobs use eth0", more_bytes("eth0", 0.08), "share_on_other_networks", "network"),
     near("another MTU on the management network", mtu("eth0"), "mtu_mismatches"),
     near("packets over the fabric's own MTU are not tried", mtu("eth0"), "pairs_below_mtu"),
     near(
@@ -258,7 +258,12 @@ NEAR = [
         of("run read_arp", 0, lambda told: [_gateway(seen) for seen in told] and None),
         "duplicate_addresses",
     ),
-    near("an RDMA port that counts nothing, beside the fabric", UNREAD, "network", "other_share"),
+    near(
+        "an RDMA port that counts nothing, beside the fabric",
+        UNREAD,
+        "network",
+        "share_on_other_networks",
+    ),
     near("a setting that does no harm", setting("NCCL_DEBUG", "WARN"), "harmful_settings"),
     near("both say the same", lambda _: None, "agreeing_sources"),
 ]

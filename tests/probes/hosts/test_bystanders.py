@@ -16,7 +16,7 @@ from tests.support.simulated_hosts import (
 ORDER = {"nodes": 3, "gpus_per_node": 8}
 
 
-@pytest.mark.near_miss("HOSTS.nodes", "HOSTS.gpus", "HOSTS.nodes_below_most")
+@pytest.mark.near_miss("HOSTS.nodes", "HOSTS.gpus", "HOSTS.nodes_with_fewer_gpus")
 def test_workers_without_gpus_are_neither_nodes_nor_faults() -> None:
     result = run_hosts(StandInHosts(3, bystanders=2), **ORDER)
     assert result.verdict is Verdict.PASS

@@ -14,7 +14,7 @@ from tests.support.simulated_hosts import StandInHosts, node_facts, run_hosts
 # Of these a node alone can be found false; the others need a second node to compare it with.
 ALONE = ["gpus", "count_mismatches", "nvml_errors"]
 TOGETHER = [
-    *("machines", "gpus", "count_mismatches", "nodes_below_most", "nvml_errors"),
+    *("machines", "gpus", "count_mismatches", "nodes_with_fewer_gpus", "nvml_errors"),
     *("duplicate_gpus", "differences", "system_differences"),
 ]
 

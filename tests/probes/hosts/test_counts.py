@@ -29,7 +29,7 @@ def test_as_ordered() -> None:
     assert findings(result) == []
     assert {c.name: c.proves for c in result.controls} == {
         "doctored node": [
-            *("machines", "gpus", "count_mismatches", "nodes_below_most", "nvml_errors"),
+            *("machines", "gpus", "count_mismatches", "nodes_with_fewer_gpus", "nvml_errors"),
             *("duplicate_gpus", "differences", "system_differences"),
         ],
         "larger order": ["nodes", "gpus"],
@@ -65,7 +65,7 @@ def test_a_finding_that_is_missing_takes_no_control_away(judge: str, blind: str)
 @pytest.mark.parametrize(
     ("judge", "answer"),
     [
-        ("judge.nodes_below_most", []),
+        ("judge.nodes_with_fewer_gpus", []),
         ("judge.hardware.find_shared_gpus", []),
         ("judge.hardware.find_nvml_faults", []),
         ("judge.software_differences", []),
@@ -236,7 +236,7 @@ def test_each_count_must_agree(
     failed = {name for name, verdict in not_passed(result).items() if verdict == "FAIL"}
     without = {m for m in measures if m != "gpus"} if ordered is None else set(measures)
     few = (
-        {"nodes_below_most cluster"}
+        {"nodes_with_fewer_gpus cluster"}
         if break_it not in (overcommit_in_ray, hide_assignment)
         else set()
     )
@@ -259,7 +259,7 @@ def test_of_two_nodes_the_one_with_fewer_is_named() -> None:
     cluster = StandInHosts(2)
     lose_everywhere(cluster)
     result = run_hosts(cluster, nodes=2)
-    assert not_passed(result)["nodes_below_most cluster"] == "FAIL"
+    assert not_passed(result)["nodes_with_fewer_gpus cluster"] == "FAIL"
     assert findings(result) == [("HOST-GPUS", ["n1"])]
 
 

@@ -44,7 +44,7 @@ ROWS = {"correctable": 0, "uncorrectable": 0, "pending": 0, "failed": 0}
             *("row_remaps", "HOST-ROW-REMAP", "a memory row could not be remapped"),
         ),
         ({"retired_pending": True}, "row_remaps", "HOST-ROW-REMAP", "waits to be remapped"),
-        ({"ecc": False}, "ecc_off", "HOST-ECC-OFF", "ECC is off"),
+        ({"ecc": False}, "gpus_without_ecc", "HOST-ECC-OFF", "ECC is off"),
         ({"slowdown_reasons": 0x20}, "slowed_gpus", "HOST-GPU-SLOWED", "software thermal"),
         (
             {"slowdown_reasons": 0x48},
@@ -125,7 +125,7 @@ def test_ecc_that_is_off_by_default_is_no_fault_but_hides_memory_errors() -> Non
     [
         ("uncorrected_errors", "memory_errors"),
         ("remapped_rows", "row_remaps"),
-        ("ecc", "ecc_off"),
+        ("ecc", "gpus_without_ecc"),
         ("slowdown_reasons", "slowed_gpus"),
         ("power_limit_mw", "power_limit"),
         ("power_default_mw", "power_limit"),
@@ -145,7 +145,7 @@ def test_what_the_driver_does_not_know_proves_nothing(query: str, measure: str) 
         ("recovery_action", "gpus_to_reset"),
         ("uncorrected_errors", "memory_errors"),
         ("remapped_rows", "row_remaps"),
-        ("ecc", "ecc_off"),
+        ("ecc", "gpus_without_ecc"),
         ("slowdown_reasons", "slowed_gpus"),
         ("power_limit_mw", "power_limit"),
         ("pcie_width", "narrow_pcie"),

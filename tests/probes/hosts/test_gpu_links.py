@@ -125,7 +125,7 @@ def test_whole_nodes_whose_links_are_switched_off_prove_nothing() -> None:
 
 def test_ecc_that_is_off_without_a_known_default_proves_nothing() -> None:
     result = run_hosts(cluster_with({"ecc": False}, without="ecc_default"), **ORDER)
-    assert not_passed(result) == {"ecc_off n1": "UNPROVEN"}
+    assert not_passed(result) == {"gpus_without_ecc n1": "UNPROVEN"}
 
 
 def test_what_a_container_may_not_ask_proves_nothing_and_is_no_error() -> None:

@@ -340,7 +340,7 @@ def test_a_detour_is_named_and_is_no_slow_link(recorder: Callable[..., Recorder]
         "traffic of n1 to n2 leaves over eth0. Expected: fab0. "
         "Route: 10.77.0.3 via 10.78.0.3 dev eth0"
     )
-    assert values(result, "off_fabric_links") == [(1, Verdict.FAIL, "cluster")]
+    assert values(result, "links_on_other_networks") == [(1, Verdict.FAIL, "cluster")]
     assert pairs.speed.slow_links == [("n1", "n2")]
     assert unexplained(pairs, links_off(pairs, "fab0")).slow_links == []
 
@@ -351,7 +351,7 @@ def test_a_node_that_uses_another_network_for_all_takes_no_detour(
     other = {("n1", f"n{peer}"): "eth0" for peer in (0, 2, 3)}
     result, _ = networks_of(Gang(4, lambda *link: 0.0, device=other), recorder)
     assert told(result) == []  # FAB-WRONG-INTERFACE says so
-    assert values(result, "off_fabric_links") == [(3, Verdict.FAIL, "cluster")]
+    assert values(result, "links_on_other_networks") == [(3, Verdict.FAIL, "cluster")]
 
 
 def test_bytes_that_no_device_counted_prove_nothing(recorder: Callable[..., Recorder]) -> None:
@@ -359,7 +359,9 @@ def test_bytes_that_no_device_counted_prove_nothing(recorder: Callable[..., Reco
     pairs = gang.search()
     pairs.sent["n0", "n1"] = {}
     judge_networks(pairs, "fab0", {}, measure)
-    assert (None, Verdict.UNPROVEN, "n0 -> n1") in values(judged(measure), "off_fabric_links")
+    assert (None, Verdict.UNPROVEN, "n0 -> n1") in values(
+        judged(measure), "links_on_other_networks"
+    )
 
 
 def test_a_slow_link_of_a_lossy_node_is_explained_and_others_are_not() -> None:
