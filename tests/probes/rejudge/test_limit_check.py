@@ -99,3 +99,15 @@ def test_other_words_for_the_same_limit_accuse_no_run(run: Path) -> None:
     write_anew(run, written_by_another_version, reword)
     integrity = read_summary(run).integrity
     assert (integrity.problems, integrity.doubts) == ([], [])
+
+
+def test_other_words_for_a_criterion_accuse_no_run(run: Path) -> None:
+    """A later version may give it another title."""
+
+    def retitle(lines: Events) -> None:
+        for one in first_event(lines, "run_started")["data"]["contract"]["criteria"]:
+            one["title"] = "titled otherwise"
+
+    write_anew(run, written_by_another_version, retitle)
+    integrity = read_summary(run).integrity
+    assert (integrity.problems, integrity.doubts) == ([], [])
