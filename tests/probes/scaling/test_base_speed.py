@@ -239,7 +239,7 @@ def test_where_ranks_share_a_hosts_cores_no_speed_is_judged(name: str) -> None:
 def test_the_report_of_a_run_says_of_its_base_what_the_page_says(tmp_path: Path) -> None:
     judged(tmp_path / "run", throttled(on_gpu(ladder(**SOUND)), *NODES), contract())
     output = CliRunner().invoke(main, ["scaling", "report", str(tmp_path / "run")]).output
-    assert "mfu on 1 node, 8,192 tokens per GPU and step: 21" in output
+    assert "MFU on 1 node, 8,192 tokens per GPU and step: 21" in output
     assert "SCALE-SLOW-BASE one node alone is too slow (node0, node1, node2, node3)" in output
 
 
