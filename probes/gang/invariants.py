@@ -12,6 +12,8 @@ from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import Any
 
+from reports.numbers import quantity
+
 Sample = dict[str, Any]
 WAITING_STATES = ("PENDING", "PREPARED")
 MAX_BLIND_S = 10.0  # that NVML may be silent while a scenario is judged
@@ -252,15 +254,16 @@ def explain_misplaced(strategy: str, nodes: dict[str, int], capacity: dict[str, 
     SPREAD are only preferences in Ray: they are judged only if they could be met in full.
     """
     size, used = sum(nodes.values()), len(nodes)
+    where = quantity(used, "nodes")
     free_nodes = sum(count > 0 for count in capacity.values())
     if strategy == "STRICT_PACK" and used > 1:
-        return f"STRICT_PACK of {size} is on {used} nodes. Expected: 1"
+        return f"STRICT_PACK of {size} is on {where}. Expected: 1"
     if strategy == "STRICT_SPREAD" and used < size:
-        return f"STRICT_SPREAD of {size} is on {used} nodes. Expected: {size}"
+        return f"STRICT_SPREAD of {size} is on {where}. Expected: {size}"
     if strategy == "PACK" and used > 1 and max(capacity.values(), default=0) >= size:
-        return f"PACK of {size} is on {used} nodes. Expected: 1 (one node had room for all)"
+        return f"PACK of {size} is on {where}. Expected: 1 (one node had room for all)"
     if strategy == "SPREAD" and used < size <= free_nodes:
-        return f"SPREAD of {size} is on {used} nodes. Expected: {free_nodes} (as many had room)"
+        return f"SPREAD of {size} is on {where}. Expected: {free_nodes} (as many had room)"
     return ""
 
 

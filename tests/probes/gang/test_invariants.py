@@ -106,7 +106,7 @@ def test_hold_and_wait_needs_two_jobs_that_hold_and_wait_long_enough() -> None:
         ("STRICT_PACK", {"a": 4}, ""),
         ("STRICT_PACK", {"a": 3, "b": 1}, "is on 2 nodes. Expected: 1"),
         ("STRICT_SPREAD", {"a": 1, "b": 1}, ""),
-        ("STRICT_SPREAD", {"a": 2}, "is on 1 nodes. Expected: 2"),
+        ("STRICT_SPREAD", {"a": 2}, "is on 1 node. Expected: 2"),
         ("PACK", {"a": 2, "b": 2}, "Expected: 1 (one node had room"),
         ("PACK", {"a": 8, "b": 8}, ""),  # no node has room for 16
         ("SPREAD", {"a": 2}, "Expected: 3 (as many had room"),
@@ -120,7 +120,7 @@ def test_a_strategy_that_was_not_kept(strategy: str, nodes: dict[str, int], wron
 
 def test_a_node_with_one_free_accelerator_has_room_for_a_part() -> None:
     wrong = checks.explain_misplaced("SPREAD", {"a": 2}, {"a": 2, "b": 1})
-    assert wrong == "SPREAD of 2 is on 1 nodes. Expected: 2 (as many had room)"
+    assert wrong == "SPREAD of 2 is on 1 node. Expected: 2 (as many had room)"
 
 
 def test_the_required_rate_itself_is_enough() -> None:
