@@ -46,7 +46,7 @@ MEASURES: dict[str, dict[str, str]] = {
     "SCALING": {
         "alpha_beta_communication": "modelled_communication",
         "memory_over_estimate": "memory_against_estimate",
-        "replayed_communication": "communication_alone",
+        "replayed_communication": "communication_added_in_replay",
         "saving": "checkpoint_overhead",
     },
     "GANG": {
@@ -128,17 +128,14 @@ def with_current_names(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, A
         if kind == "probe_started":
             measures[probe] = MEASURES.get(str(data.get("criterion")), {})
         elif kind == "measurement":
-            data = _rename_value(data, "name", measures.get(probe, {}))
-            data = _rename_value(data, "unit", UNITS)
-            if isinstance(data.get("limit"), dict):
-                data = {**data, "limit": _rename_value(data["limit"], "unit", UNITS)}
+            data = _use_current_measure_names(data, measures.get(probe, {}))
         elif kind == "finding":
             data = _rename_value(data, "code", CODES)
         elif kind == "control":
             data = _rename_value(data, "name", CONTROLS)
             if isinstance(data.get("observed"), list):
                 table = measures.get(probe, {})
-                seen = [_rename_value(one, "name", table) for one in data["observed"]]
+                seen = [_use_current_measure_names(one, table) for one in data["observed"]]
                 data = {**data, "observed": seen}
         elif kind == "run_owes" and isinstance(data.get("owed"), list):
             data = {**data, "owed": [_use_current_owed_names(duty) for duty in data["owed"]]}
@@ -147,6 +144,14 @@ def with_current_names(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, A
         if "probe" in event:
             event = {**event, "probe": current_probe(event["probe"])}
         yield {**event, "data": data}
+
+
+def _use_current_measure_names(data: Any, table: dict[str, str]) -> Any:
+    """Return a measurement, of a probe or of its control, with current names and units."""
+    data = _rename_value(_rename_value(data, "name", table), "unit", UNITS)
+    if isinstance(data, dict) and "limit" in data:
+        data = {**data, "limit": _rename_value(data["limit"], "unit", UNITS)}
+    return data
 
 
 def _use_current_owed_names(duty: Any) -> Any:

@@ -48,10 +48,8 @@ def control_wrong_resume(original: ReferenceRun, measure: Recorder) -> None:
         saw = str(found.unequal[0]) if found.unequal else "no unequal step"
         measure.control(name, fault, trial, saw=saw)
     results, error = results_or_error(original.exploded or NO_REFERENCE_RUN)
-    trial, fault = (
-        measure.trial(),
-        "the run is trained with a learning rate so high that its loss explodes",
-    )
+    trial = measure.trial()
+    fault = "the run is trained with a learning rate so high that its loss explodes"
     judge_losses(results, trial)
     measure.control("exploding loss", fault, None if error else trial, saw=error)
 

@@ -119,7 +119,7 @@ def note_collectives(ladder: Ladder, rung: Rung, measure: Recorder) -> None:
     The rung is judged by the replay.  The alpha-beta time is that of the same calls alone.
     """
     on = node_count_text(rung.count)
-    measure.note("communication_alone", ladder.replay_growth.get(rung.count), "s", on=on)
+    measure.note("communication_added_in_replay", ladder.replay_growth.get(rung.count), "s", on=on)
     measure.note("modelled_communication", ladder.fit_growth.get(rung.count), "s", on=on)
 
 

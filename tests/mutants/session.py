@@ -86,6 +86,7 @@ def try_all(
                 outcomes.append(Outcome(path, Mutant(**mutant), verdict))
     for process in processes:
         process.join()
-        if process.exitcode:
-            errors.append(f"a process ended with {process.exitcode}: not all modules were tried")
+    if running:
+        codes = sorted({process.exitcode or 0 for process in processes})
+        errors.append(f"{running} processes ended early ({codes}): not all modules were tried")
     return outcomes, errors

@@ -117,7 +117,7 @@ def test_the_probes_of_an_old_run_are_where_it_says(old_run: Path) -> None:
 
 def test_what_an_old_run_owed_and_its_controls_saw_have_names_of_today() -> None:
     old = {"measures": ["ecc_off"], "uncontrolled": {"ecc_off": "none"}, "controls": ["wrong road"]}
-    saw = {"name": "sick GPU", "observed": [{"name": "ecc_off"}, "hostile"]}
+    saw = {"name": "sick GPU", "observed": [{"name": "ecc_off", "unit": "witnesses"}, "hostile"]}
     events = [
         {"event": "run_owes", "data": {"owed": [{"criterion": "HOSTS", **old}, "hostile"]}},
         {"event": "probe_started", "probe": "p", "data": {"criterion": "HOSTS"}},
@@ -133,7 +133,7 @@ def test_what_an_old_run_owed_and_its_controls_saw_have_names_of_today() -> None
         },
         "hostile",
     ]
-    assert control["observed"] == [{"name": "gpus_without_ecc"}, "hostile"]
+    assert control["observed"] == [{"name": "gpus_without_ecc", "unit": "sources"}, "hostile"]
 
 
 def test_every_moved_probe_is_in_its_file() -> None:

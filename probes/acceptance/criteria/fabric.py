@@ -15,13 +15,8 @@ from probes.acceptance.criteria.criterion import (
 )
 
 LINK_MEASURES = (
-    *(
-        "links_on_other_networks",
-        "lost_packets",
-        "link_changes",
-        "interface_errors",
-        "longest_stall",
-    ),
+    "links_on_other_networks",
+    *("lost_packets", "link_changes", "interface_errors", "longest_stall"),
 )
 
 MEASURES = {

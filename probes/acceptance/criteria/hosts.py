@@ -161,15 +161,8 @@ MEASURES = {
 }
 
 HEALTH = (
-    *(
-        "health_errors",
-        "gpus_to_reset",
-        "memory_errors",
-        "row_remaps",
-        "gpus_without_ecc",
-        "slowed_gpus",
-    ),
-    *("power_limit", "narrow_pcie", "nvlinks_down", "fabric_faults", "closed_gpus"),
+    *("health_errors", "gpus_to_reset", "memory_errors", "row_remaps", "gpus_without_ecc"),
+    *("slowed_gpus", "power_limit", "narrow_pcie", "nvlinks_down", "fabric_faults", "closed_gpus"),
 )
 WORN = ("heat_time", "pcie_replays", "nvlink_errors", "new_memory_errors")
 ON_GPUS = (
@@ -282,16 +275,10 @@ DUTIES = (
         "hosts/test_hosts.py::test_hosts_are_what_was_ordered",
         "quick",
         (
-            *(
-                "nodes",
-                "machines",
-                "gpus",
-                "count_mismatches",
-                "nodes_with_fewer_gpus",
-                "nvml_errors",
-            ),
-            *("duplicate_gpus", "differences", "gpu_model", "gpu_memory", "cpus", "ram"),
-            *("disk", "ordered_versions", "system_differences", "shared_missing", *HEALTH),
+            *("nodes", "machines", "gpus", "count_mismatches", "nodes_with_fewer_gpus"),
+            *("nvml_errors", "duplicate_gpus", "differences", "gpu_model", "gpu_memory"),
+            *("cpus", "ram", "disk", "ordered_versions", "system_differences", "shared_missing"),
+            *HEALTH,
             "diag_failures",
         ),
         ("doctored node", "larger order", "own folder", "sick GPU", "missing GPU"),

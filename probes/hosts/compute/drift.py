@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -57,7 +57,8 @@ def find_changes(
 
 def judge_drift(fleet: WorkFleet, parts: Sequence[Mapping[str, Speed]], measure: Recorder) -> None:
     """Judge that no accelerator is slower at the end than at the beginning."""
-    unknown, slowed = find_unfollowed(fleet, parts), find_slowed(fleet, parts)
+    unknown = find_unfollowed(fleet, parts)
+    slowed = find_slowed(fleet, parts, unknown)
     count_by_node("slowing_gpus", fleet.accelerators, slowed, unknown, measure)
     texts = {
         key: "; ".join(map(describe_change, own)) + describe_heat(parts, key)
@@ -66,9 +67,13 @@ def judge_drift(fleet: WorkFleet, parts: Sequence[Mapping[str, Speed]], measure:
     explain_by_node("HOST-GPU-DRIFT", fleet.accelerators, texts, measure)
 
 
-def find_slowed(fleet: WorkFleet, parts: Sequence[Mapping[str, Speed]]) -> dict[str, list[Change]]:
-    """Find the accelerators that are slower at the end, each with what became slower."""
-    unknown = find_unfollowed(fleet, parts)
+def find_slowed(
+    fleet: WorkFleet, parts: Sequence[Mapping[str, Speed]], unknown: Container[str]
+) -> dict[str, list[Change]]:
+    """Find the accelerators that are slower at the end, each with what became slower.
+
+    Those that are `unknown` were not followed to the end.
+    """
     keys = [key for key in fleet.accelerators if key not in unknown]
     least = 1 - (TOLERANCE if fleet.on_gpu else EMULATED_TOLERANCE)
     changes = find_changes(parts, keys, fleet.on_gpu)

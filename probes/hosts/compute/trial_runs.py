@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from probes.hosts.compute.drift import STEADY, find_slowed
+from probes.hosts.compute.drift import STEADY, find_slowed, find_unfollowed
 from probes.hosts.compute.fleet import RunLength, Speed, WorkFleet
 from probes.hosts.compute.speed_judge import SpeedRuns, find_slow
 
@@ -69,7 +69,8 @@ def run_long(fleet: WorkFleet, tier: str) -> list[Mapping[str, Speed]]:
     count, length = (GPU_PARTS if fleet.on_gpu else CPU_PARTS)[tier]
     keys = [*fleet.working]
     parts: list[Mapping[str, Speed]] = [fleet.measure_speed(keys, length) for _ in range(count)]
-    if not fleet.on_gpu and (slowed := find_slowed(fleet, parts)):
+    if not fleet.on_gpu:
+        slowed = find_slowed(fleet, parts, find_unfollowed(fleet, parts))
         parts[-1] = {**parts[-1], **measure_alone(fleet, [*slowed], length)}
     return parts
 

@@ -131,7 +131,7 @@ def test_a_link_that_is_slow_or_bytes_astray_are_found_at_their_nodes(tmp_path: 
 
 
 def test_what_a_rung_is_compared_with_is_told_beside_it(run: Path) -> None:
-    for name, value in (("communication_alone", 0.04), ("modelled_communication", 0.02)):
+    for name, value in (("communication_added_in_replay", 0.04), ("modelled_communication", 0.02)):
         assert figures(run, name)["4 nodes"].value == pytest.approx(value)
     spread = figures(run, "efficiency")[AT_FOUR].spread
     assert 0 < (spread or 0) < 0.05

@@ -145,7 +145,7 @@ def test_nodes_that_race_wait_for_each_other(place: Place, monkeypatch: pytest.M
         first = pool.submit(run_races, Race(place, ("id0", "id1"), "id0"))
         while not [*place.folder.glob("*-id0")]:  # the first node has come; it ends with the race
             assert not first.done()
-            time.sleep(0.01)
+            time.sleep(0.01)  # between two looks; `first` ends after MEET_S, and the assert with it
         time.sleep(0.3)  # far longer than a node that does not wait needs to create its files
         assert not (place.folder / "once-0").exists()
         second = pool.submit(run_races, Race(other, ("id0", "id1"), "id0"))
