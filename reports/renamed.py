@@ -46,6 +46,7 @@ MEASURES: dict[str, dict[str, str]] = {
     "SCALING": {
         "alpha_beta_communication": "modelled_communication",
         "memory_over_estimate": "memory_against_estimate",
+        "one_node_spread": "step_time_of_slowest_node_over_fastest",
         "replayed_communication": "communication_added_in_replay",
         "saving": "checkpoint_overhead",
     },

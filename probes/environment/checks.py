@@ -237,9 +237,9 @@ def interface_ambiguous(value: str, node: NodeContext) -> bool | str:
     return _check_entries(value, lambda spec: spec.ambiguous(node.interfaces))
 
 
-def fabric_not_admitted(value: str, node: NodeContext) -> bool:
-    """Return whether the agreed fabric is an interface of the node that the list does not admit."""
-    return _excludes_fabric(name_list(value), node)
+def fabric_not_admitted(value: str, node: NodeContext) -> bool | str:
+    """Return the agreed fabric if it is an interface of the node that the list does not admit."""
+    return _excludes_fabric(name_list(value), node) and str(node.fabric)
 
 
 def interfaces_off_fabric(value: str, node: NodeContext) -> bool | str:

@@ -37,6 +37,7 @@ WARN_ON_RDMA = FabricSeverity("warn", "info")
 FIX_UNSET = "unset it"
 FIX_EXACT_NAMES = "name the devices exactly: =mlx5_0,mlx5_1"
 FIX_INTERFACE = "name the interface exactly, such as =eth0, on every node"
+FIX_FABRIC = "name the agreed fabric, with = before its name, on every node"
 
 
 @dataclass(frozen=True)
@@ -130,9 +131,9 @@ RULES: list[Rule] = [
     Rule("NCCL_SOCKET_IFNAME", when.interface_ambiguous, WARN,
          "entries are prefixes, and these match as well", FIX_INTERFACE),
     Rule("NCCL_SOCKET_IFNAME", when.fabric_not_admitted, FAIL,
-         "it does not admit the agreed fabric", FIX_INTERFACE),
+         "it does not admit the agreed fabric:", FIX_FABRIC),
     Rule("NCCL_SOCKET_IFNAME", when.interfaces_off_fabric, WARN,
-         "it admits more than the agreed fabric:", FIX_INTERFACE),
+         "it admits more than the agreed fabric:", FIX_FABRIC),
     Rule("GLOO_SOCKET_IFNAME", when.gloo_interface_missing, FAIL,
          "gloo takes exact names, and the node has no such interface", "name an interface"),
     Rule("GLOO_SOCKET_IFNAME", when.gloo_interface_local, FAIL,

@@ -122,7 +122,8 @@ def control_not_cancelled(run: Scenario, gang: str, name: str, fault: str) -> No
     looks = run.observer.samples[since:]
     judge_gone(gang, gone is not None, PENDING_SECONDS, trial)
     stays = bool(looks) and all(gang in sample["gangs"] for sample in looks)
-    saw = f"the gang in {len(looks)} looks" if stays else "the gang is gone, or was not observed"
+    there = f"the gang was there each of {len(looks)} times"
+    saw = there if stays else "the gang is gone, or was not observed"
     run.measure.control(name, fault, trial, located=stays, saw=saw)
 
 

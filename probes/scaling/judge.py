@@ -190,7 +190,8 @@ def judge_stragglers(rungs: Sequence[Rung], limits: LimitLookup, measure: Record
     The findings also name every other node or rank that breaks the limit.
     """
     by_node = rungs[0].node_seconds()
-    measure.note("one_node_spread", max(by_node.values()) / min(by_node.values()), "ratio")
+    ratio = max(by_node.values()) / min(by_node.values())
+    measure.note("step_time_of_slowest_node_over_fastest", ratio, "ratio")
     for slowest, *_ in (_slow_alone(rungs[0]), _slow_ranks(rungs[-1])):
         measure("straggler", slowest.share, on=slowest.subject)
     measure.explain(*find_stragglers_beyond(rungs, limits("straggler")))

@@ -36,9 +36,9 @@ def said(played: Played) -> str:
         lines.append(f"{verdict}  {one.sentence()}")
     lines += [one.sentence() for one in result.controls]
     for finding in result.findings:
-        lines.append(f"{finding.code} {', '.join(finding.suspects)}: {finding.statement}")
-        lines.append(f"    {finding.remedy}")
-    lines += [f"covered: {text}" for text in played.covered]
+        lines.append(f"{finding.code}: {finding.statement}")
+        lines += [f"    {finding.remedy}", f"    suspects: {', '.join(finding.suspects)}"]
+    lines += [f"coverage: {text}" for text in played.covered]
     return ROUNDING.sub("0", "\n".join(lines)) + "\n"
 
 
