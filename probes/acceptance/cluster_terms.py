@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from probes.acceptance import component_placement as components
 from probes.acceptance.validation import check_text
+from probes.cluster.byte_counters import RDMA, interfaces_of
 from reports.redact import redact
 from reports.sanitize import clean, one_line
 
@@ -37,6 +38,16 @@ def _check_list(value: list[str] | None, most: int) -> list[str] | None:
     return value
 
 
+def _check_interface(name: str) -> str:
+    check_text(name, "the name of an interface")
+    if one_line(name) != name or " " in name:
+        raise ValueError(f"expected the name of an interface, found {name!r}")
+    if name.lower() == RDMA:
+        found = f'expected "rdma" in small letters and alone, found {name!r}'
+        raise ValueError(found)
+    return name
+
+
 class ClusterTerms(BaseModel):
     """Terms of the cluster: what was ordered, and the names that the parties agreed on.
 
@@ -59,8 +70,10 @@ class ClusterTerms(BaseModel):
     `authentication` is "token" where each order to Ray must need the cluster's token.  Without it
     the parties trust the network: whether a stranger reaches Ray is not judged.
 
-    `fabric` is the interface that must carry gradients (of several Ethernet ports, their bond), or
-    "rdma".  `line_rate_gbps` is the rate of one rail, and `rails` the number of rails of a node.
+    `fabric` is the interface that must carry gradients (of bonded ports, their bond), a list of
+    interfaces, or "rdma".  Interfaces are joined as `eth1,eth2`: each is a rail, and each local
+    rank uses its own.  `line_rate_gbps` is the rate of one rail, `rails` the number of rails of a
+    node.
     `management_gbps` is the rate of the interface `management`, where its devices do not report it.
 
     `pace_seconds` emulates an accelerator: each step's compute is padded to it.  `shards` is the
@@ -108,7 +121,7 @@ class ClusterTerms(BaseModel):
     @property
     def line_gbytes_per_s(self) -> float | None:
         """Line rate of a node (GB/s) over all its rails; None if no rate is agreed."""
-        rails = self.rails or 1  # Ethernet has one interface
+        rails = self.rails or max(1, len(interfaces_of(self.fabric)))
         return rails * self.line_rate_gbps / 8 if self.line_rate_gbps else None
 
     @field_validator("gpu_model")
@@ -120,16 +133,29 @@ class ClusterTerms(BaseModel):
             raise ValueError("expected at least one name, found none: leave the key out")
         return value
 
-    @field_validator("fabric", "management")
+    @field_validator("fabric", mode="before")
     @classmethod
-    def _check_interface(cls, value: str | None) -> str | None:
-        if value is not None and value != "rdma":
-            check_text(value, "the name of an interface")
-            if one_line(value) != value or " " in value:
-                raise ValueError(f"expected the name of an interface, found {value!r}")
-            if value.lower() == "rdma":
-                raise ValueError(f'expected "rdma" in small letters, found {value!r}')
+    def _join_interfaces(cls, value: object) -> object:
+        if not isinstance(value, list):
+            return value
+        if not value or not all(isinstance(name, str) for name in value):
+            raise ValueError(f'expected names of interfaces, as ["eth1", "eth2"], found {value!r}')
+        return ",".join(value)
+
+    @field_validator("fabric")
+    @classmethod
+    def _check_fabric(cls, value: str | None) -> str | None:
+        names = interfaces_of(value)
+        for name in names:
+            _check_interface(name)
+        if len({*names}) < len(names):
+            raise ValueError(f"expected each interface once, found {value!r}")
         return value
+
+    @field_validator("management")
+    @classmethod
+    def _check_management(cls, value: str | None) -> str | None:
+        return _check_interface(value) if value else value
 
     @field_validator("egress")
     @classmethod
@@ -182,10 +208,16 @@ class ClusterTerms(BaseModel):
                 "rail), found none: give the number of RDMA ports of a node that carry gradients, "
                 "as rails = 8"
             )
-        if self.management and self.management == self.fabric:
+        if self.management and self.management in interfaces_of(self.fabric):
             raise ValueError(
                 f"expected management to be another interface than the fabric, found "
-                f"{self.fabric!r} for both: FABRIC's control forces an all-reduce off the fabric"
+                f"{self.management!r} for both: FABRIC's control leaves the fabric"
+            )
+        names = interfaces_of(self.fabric)
+        if self.rails and len(names) > 1 and self.rails != len(names):
+            raise ValueError(
+                f"expected rails = {len(names)}, one for each interface of the fabric, found "
+                f"{self.rails}: leave rails out"
             )
         if self.parallel is not None and set(self.parallel) != {"tp", "pp", "dp"}:
             raise ValueError(f"parallel takes tp, pp and dp, found {', '.join(self.parallel)}")

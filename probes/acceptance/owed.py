@@ -54,7 +54,9 @@ def judged_names(tier: str, terms: ClusterTerms, agreed: frozenset[str]) -> set[
     return {
         f"{probe.criterion}.{name}"
         for on_gpu in (False, True)
-        for probe in owed_by(Circumstances(tier, terms, MANY_NODES, on_gpu, agreed))
+        for probe in owed_by(
+            Circumstances(tier, terms, MANY_NODES, on_gpu, agreed, ranks=2 * MANY_NODES)
+        )
         for name in probe.measures
     }
 

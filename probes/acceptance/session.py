@@ -141,6 +141,7 @@ class RunSession:
             agreed=self.contract.limited_names,
             not_provable=frozenset(self.contract.optional),
             one_host=cluster.get("kind") == "local",
+            ranks=cluster.get("ranks", 0),
             ip_fabric=has_ip_fabric(self.terms.fabric, cluster.get("nodes", [])),
         )
         self.store.event("run_owes", **data)

@@ -16,6 +16,22 @@ UNKNOWN = "unknown"  # the path of bytes that no known device accounts for
 Sent = Mapping[str, int | None]
 
 
+def interfaces_of(fabric: str | None) -> list[str]:
+    """List the interfaces of a fabric, as `eth1,eth2`; RDMA has none of its own."""
+    return fabric.split(",") if fabric and fabric != RDMA else []
+
+
+def join_fabric(sent: Sent, fabric: str | None) -> dict[str, int | None]:
+    """Count the interfaces of a fabric as one device of its name; None if one cannot be read."""
+    names = interfaces_of(fabric)
+    own = [sent[name] for name in names if name in sent]
+    if fabric is None or len(names) < 2 or not own:
+        return dict(sent)
+    known = [count for count in own if count is not None]
+    total = sum(known) if len(known) == len(own) else None
+    return {fabric: total, **{name: count for name, count in sent.items() if name not in names}}
+
+
 def read_counters(net: str = "/proc/net/dev", sys: str = "/sys/class") -> dict[str, int | None]:
     """Read the bytes sent since boot by each network device, and by all RDMA ports (`rdma`).
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from probes.cluster.byte_counters import interfaces_of
 from probes.environment.values import LEVELS, NameList, is_local, name_list, parse_int, plain_list
 from probes.findings import join_names
 
@@ -238,8 +239,8 @@ def interface_ambiguous(value: str, node: NodeContext) -> bool | str:
 
 
 def fabric_not_admitted(value: str, node: NodeContext) -> bool | str:
-    """Return the agreed fabric if it is an interface of the node that the list does not admit."""
-    return _excludes_fabric(name_list(value), node) and str(node.fabric)
+    """Return the interfaces of the agreed fabric that the node has and the list does not admit."""
+    return _shorten(_excluded_fabric(name_list(value), node))
 
 
 def interfaces_off_fabric(value: str, node: NodeContext) -> bool | str:
@@ -247,10 +248,10 @@ def interfaces_off_fabric(value: str, node: NodeContext) -> bool | str:
 
     Nothing is found where the list does not admit the fabric: see `fabric_not_admitted`.
     """
-    spec = name_list(value)
-    if spec is None or node.fabric not in spec.admitted(node.interfaces):
+    spec, fabric = name_list(value), interfaces_of(node.fabric)
+    if spec is None or {*fabric}.isdisjoint(spec.admitted(node.interfaces)):
         return False
-    unwanted = [name for name in spec.admitted(node.interfaces) if name != node.fabric]
+    unwanted = [name for name in spec.admitted(node.interfaces) if name not in fabric]
     return _shorten([name for name in unwanted if not is_local(name)])
 
 
@@ -266,13 +267,15 @@ def gloo_interface_local(value: str, node: NodeContext) -> bool | str:
 
 
 def gloo_off_fabric(value: str, node: NodeContext) -> bool:
-    """Return whether the agreed fabric is an interface of the node and is not in the list."""
-    return _excludes_fabric(plain_list(value), node)
+    """Return whether no interface of the agreed fabric that the node has is in the list."""
+    spec = plain_list(value)
+    known = [name for name in interfaces_of(node.fabric) if name in node.interfaces]
+    return bool(known) and len(_excluded_fabric(spec, node)) == len(known)
 
 
-def _excludes_fabric(spec: NameList | None, node: NodeContext) -> bool:
-    known = node.fabric is not None and node.fabric in node.interfaces
-    return known and spec is not None and node.fabric not in spec.admitted(node.interfaces)
+def _excluded_fabric(spec: NameList | None, node: NodeContext) -> list[str]:
+    known = [name for name in interfaces_of(node.fabric) if name in node.interfaces]
+    return [name for name in known if spec and name not in spec.admitted(node.interfaces)]
 
 
 def _local_interfaces(spec: NameList | None, node: NodeContext) -> tuple[list[str], list[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import permutations
 
 from probes.acceptance.contract import ClusterTerms
 from probes.acceptance.measure import Recorder
@@ -16,6 +17,7 @@ from probes.fabric.detect import (
     slow_fabric_finding,
     wrong_data,
 )
+from probes.fabric.inside import InsideSpeeds, judge_inside, measure_inside
 from probes.fabric.links.judge import (
     judge_loss,
     judge_networks,
@@ -32,6 +34,7 @@ from probes.fabric.node_pairs import (
     run_pair_search,
     run_wrong_search,
 )
+from probes.fabric.rails.ranks import find_rails, node_of
 from probes.fabric.sweep import Rows, SweepResult
 from reference_trainer.launch.gang import Gang, GangError
 from reports.measurement import Limit
@@ -41,7 +44,9 @@ from reports.measurement import Limit
 # and pairs do not show why.
 MIN_NODES, LARGE = 4, 12
 # Findings that explain a slow fabric and locate the cause.
-LOCATED = frozenset(("FAB-LOSS", "FAB-LINK-FLAPS", "FAB-DETOUR"))
+LOCATED = frozenset(
+    ("FAB-LOSS", "FAB-LINK-FLAPS", "FAB-DETOUR", "FAB-SLOW-LINK", "FAB-SLOW-INSIDE")
+)
 
 
 @dataclass(frozen=True)
@@ -71,8 +76,10 @@ class FabricRig:
             self.judge_ports(dict.fromkeys(self.node_names.values(), self.terms.fabric))
 
 
-def find_bad_nodes(rig: FabricRig, run: SweepResult, wrong: Rows) -> PairSearch:
-    """Find slow, lossy or wrong nodes by pairs of nodes, and by groups if pairs do not suffice.
+def find_bad_nodes(
+    rig: FabricRig, run: SweepResult, wrong: Rows
+) -> tuple[PairSearch, InsideSpeeds]:
+    """Find slow, lossy or wrong nodes: by pairs, inside each node, and by groups if need be.
 
     `wrong` are the rows of collectives with wrong elements.  Raises GangError when the pairs fail.
     """
@@ -80,7 +87,9 @@ def find_bad_nodes(rig: FabricRig, run: SweepResult, wrong: Rows) -> PairSearch:
     measure.progress("fabric: every pair of nodes")
     max_lost = limit.high if limit and limit.high is not None else math.inf
     try:
-        pairs = run_pair_search(rig.gang, rig.node_names, max_lost, full=rig.tier == "soak")
+        rails = find_rails(run.rank_nodes, rig.terms.fabric, run.backend)
+        full = rig.tier == "soak"
+        pairs = run_pair_search(rig.gang, rig.node_names, max_lost, full, rails)
     except GangError:
         explain_without_pairs(rig, run, wrong)
         raise
@@ -89,12 +98,15 @@ def find_bad_nodes(rig: FabricRig, run: SweepResult, wrong: Rows) -> PairSearch:
     judge_stalls(run, bool(measure.finding_codes & LOCATED), measure)
     off = judge_pair_networks(rig, run, pairs)
     slow = unexplained(pairs, off)
-    judge.judge_pairs(pairs.speed, slow, run, measure)
+    judge.judge_pairs(pairs, slow, run, measure)
     judge_pair_data(rig, run, pairs, wrong)
+    measure.progress("fabric: all-reduce inside nodes")
+    inside = measure_inside(rig.gang, run.rank_nodes)
+    judge_inside(inside, rig.limits, measure)
     is_slow = measure.would_fail("busbw", run.peak["busbw"])
-    is_located = slow.slow_nodes or slow.slow_links or measure.finding_codes & LOCATED
+    is_located = measure.finding_codes & LOCATED
     try_groups(rig, run, pairs, unlocated=is_slow and not is_located)
-    return pairs
+    return pairs, inside
 
 
 def fabric_devices(rig: FabricRig, run: SweepResult) -> dict[str, str]:
@@ -114,12 +126,17 @@ def judge_pair_networks(
 
     Returns the links that left the fabric, each with the device that it used.
     """
-    expected = rig.terms.fabric or run.main_device
+    usual = rig.terms.fabric or run.main_device
+    expected = {
+        (port, peer): rail.fabric or usual
+        for rail in pairs.rails
+        for port, peer in permutations(rail.ports, 2)
+    }
     off = links_off(pairs, expected)
     routes = read_routes(rig.gang, rig.node_names, off, expected)
     judge_networks(pairs, expected, routes, rig.measure)
-    on_fabric = {sender for sender, _ in pairs.sent.keys() - off.keys()}
-    detours = {sender for sender, _ in off} & on_fabric
+    on_fabric = {node_of(sender) for sender, _ in pairs.sent.keys() - off.keys()}
+    detours = {node_of(sender) for sender, _ in off} & on_fabric
     rig.measure.explain(find_off_fabric(run, rig.terms.fabric, detours))
     return off
 

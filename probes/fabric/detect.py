@@ -7,6 +7,7 @@ from collections.abc import Collection
 from probes.cluster.byte_counters import UNKNOWN
 from probes.environment.lint import Flag
 from probes.fabric.node_pairs import NodeGroupsResult
+from probes.fabric.rails.ranks import node_of, suspects
 from probes.fabric.sweep import Rows, SweepResult
 from probes.findings import MAX_NAMES, finding, join_names
 from reports.numbers import quantity
@@ -24,8 +25,8 @@ def find_silent_ranks(silent: list[int], rank_nodes: list[str], error: str) -> l
     places = ", ".join(f"rank {rank} on {rank_nodes[rank]}" for rank in silent)
     message = f"{places}: the process does not answer, and the others wait for it ({error})"
     names = {"rank": silent[0]}
-    suspects = _ranks_and_nodes(silent, rank_nodes)
-    return [finding("INIT-MISSING-RANK", message, suspects, names=names)]
+    ends = _ranks_and_nodes(silent, rank_nodes)
+    return [finding("INIT-MISSING-RANK", message, ends, names=names)]
 
 
 def _ranks_and_nodes(ranks: list[int], rank_nodes: list[str]) -> list[str]:
@@ -70,8 +71,8 @@ def wrong_data(rows: Rows, rank_nodes: list[str]) -> list[Finding]:
     if len({*rank_nodes} - {rank_nodes[rank] for rank in ranks}) == 0:
         message += ". The source is unknown: all nodes received it"
         return [finding("FAB-WRONG-DATA", message)]
-    suspects = _ranks_and_nodes(named, rank_nodes)
-    return [finding("FAB-WRONG-DATA", message, suspects, names={"rank": named[0]})]
+    ends = _ranks_and_nodes(named, rank_nodes)
+    return [finding("FAB-WRONG-DATA", message, ends, names={"rank": named[0]})]
 
 
 def find_wrong_nodes(rows: Rows, search: FaultSearchResult, rank_nodes: list[str]) -> list[Finding]:
@@ -101,16 +102,18 @@ def find_wrong_nodes(rows: Rows, search: FaultSearchResult, rank_nodes: list[str
 def find_wrong_links(wrong: dict[Link, int]) -> list[Finding]:
     """Name the node that changes what it sends or receives, else the links that do."""
     bad = [link for link, count in wrong.items() if count]
-    ends, more = attribute_slow_links(bad, wrong, len({node for link in wrong for node in link}))
+    nodes = {node_of(port) for link in wrong for port in link}
+    ends, more = attribute_slow_links(bad, wrong, len(nodes))
     findings = []
     for node, way in ends:
         links = [link for link in bad if node == link[way == "receives"]]
         message = f"data that {node} {way} arrives changed: {sum(wrong[link] for link in links)} "
         message += f"wrong elements over {len(links)} links"
-        findings.append(finding("FAB-WRONG-LINK", message, [node]))
+        findings.append(finding("FAB-WRONG-LINK", message, suspects([node])))
     for a, b in more:
         message = f"data from {a} to {b} arrives changed: {wrong[a, b]} wrong elements"
-        findings.append(finding("FAB-WRONG-LINK", message, [a, b], names={"peer": b}))
+        names = {"peer": node_of(b)}
+        findings.append(finding("FAB-WRONG-LINK", message, suspects([a, b]), names=names))
     return findings
 
 
@@ -147,7 +150,8 @@ def find_slow_groups(result: NodeGroupsResult, pairs: FaultSearchResult) -> list
 
     Nodes that are slow in pairs have a finding already.
     """
-    blamed = {*pairs.slow_nodes, *(node for link in pairs.slow_links for node in link)}
+    slow = [*pairs.slow_nodes, *(port for link in pairs.slow_links for port in link)]
+    blamed = {*map(node_of, slow)}
     findings = []
     for node in (node for node in result.nodes if node not in blamed):
         message = f"every group with {node} is slow, and pairwise tests of {node} are normal"
@@ -165,25 +169,29 @@ def find_slow_groups(result: NodeGroupsResult, pairs: FaultSearchResult) -> list
     return findings
 
 
-def find_slow_links(pairs: FaultSearchResult) -> list[Finding]:
-    """Name each node or link that is slow, and in which direction."""
+def find_slow_links(pairs: FaultSearchResult, when: str = "") -> list[Finding]:
+    """Name each node, port or link that is slow, and in which direction.
+
+    `when` is appended to the message.
+    """
     findings = []
     for node, way in pairs.slow_nodes.items():
         links = {ends: gbs for ends, gbs in pairs.speeds.items() if node in _link_ends(ends, way)}
         message = (
-            f"every link of {node} is slow {WAY_TEXT[way]}: "
+            f"every link of {node} is slow {WAY_TEXT[way]}{when}: "
             f"{quantity(min(links.values()), 'GB/s')}. "
             f"Others: {quantity(pairs.typical, 'GB/s')}"
         )
-        findings.append(finding("FAB-SLOW-LINK", message, [node]))
+        findings.append(finding("FAB-SLOW-LINK", message, suspects([node])))
     for a, b in pairs.slow_links:
         if (b, a) in pairs.slow_links and (b, a) < (a, b):
             continue  # reported once, for both directions
         arrow = "<->" if (b, a) in pairs.slow_links else "->"
         slowest = min(pairs.speeds[link] for link in ((a, b), (b, a)) if link in pairs.slow_links)
         speeds = f"{quantity(slowest, 'GB/s')}. Others: {quantity(pairs.typical, 'GB/s')}"
-        message = f"{a} {arrow} {b}: {speeds}"
-        findings.append(finding("FAB-SLOW-LINK", message, [a, b], names={"peer": b}))
+        message = f"{a} {arrow} {b}{when}: {speeds}"
+        names = {"peer": node_of(b)}
+        findings.append(finding("FAB-SLOW-LINK", message, suspects([a, b]), names=names))
     return findings
 
 

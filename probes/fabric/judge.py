@@ -14,8 +14,10 @@ from probes.environment.collect import read_settings
 from probes.environment.lint import Flag, lint
 from probes.fabric import detect
 from probes.fabric.library_report import keep_logs
-from probes.fabric.node_pairs import NodeGroupsResult
-from probes.fabric.rails import find_idle_rails, find_missing_rails, rail_shares
+from probes.fabric.node_pairs import NodeGroupsResult, PairSearch
+from probes.fabric.rails.findings import AT_ONCE, find_slow_ports, only_at_once
+from probes.fabric.rails.ranks import least_by_nodes
+from probes.fabric.rails.shares import find_idle_rails, find_missing_rails, rail_shares
 from probes.fabric.sweep import CHECK_SIZE, Rows, SweepResult
 from reports.measurement import Limit
 from scaling.collectives.alpha_beta import fit_alpha_beta
@@ -56,7 +58,7 @@ def judge_speed(run: SweepResult, measure: Recorder) -> None:
     peak, nodes = run.peak, f"{len(run.sent)} nodes"
     model = fit_alpha_beta(run.rows, ALL_REDUCE, run.ranks)
     measure("busbw", peak["busbw"], on=nodes, spread=peak["spread"], samples=peak["samples"])
-    measure.note("rank_cv", peak["rank_cv"], "ratio", on=nodes)
+    measure("rank_cv", peak["rank_cv"], on=nodes, samples=run.ranks)
     if model:
         measure.note("latency", model.latency_us, "us", on=nodes)
         measure.note("model_residual", model.residual, "ratio", on=nodes)
@@ -179,26 +181,32 @@ def judge_rails(
 
 
 def judge_pairs(
-    pairs: FaultSearchResult, unexplained: FaultSearchResult, run: SweepResult, measure: Recorder
+    pairs: PairSearch, unexplained: FaultSearchResult, run: SweepResult, measure: Recorder
 ) -> None:
     """Judge the slowest link against the typical one; two nodes have nothing to compare with.
 
-    `unexplained` is `pairs` without the slow links that another finding explains.
+    `unexplained` is its search without the slow links that another finding explains.
     """
-    judge_slowest_pair(pairs, measure)
-    measure.explain(detect.find_slow_links(unexplained))
-    measure.covered(f"links between nodes, by one rank of each: {pairs.coverage}")
-    nodes = list(run.sent)
-    speeds = [[pairs.speeds.get((a, b)) for b in nodes] for a in nodes]
+    judge_slowest_pair(pairs.speed, measure)
+    measure.explain(find_slow_ports(unexplained, pairs.rails))
+    ways = f"on each of {len(pairs.rails)} rails" if pairs.at_once else "by one rank of each"
+    measure.covered(f"links between nodes, {ways}: {pairs.speed.coverage}")
+    if pairs.at_once:
+        judge_slowest_pair(pairs.at_once, measure, when=", all rails at once")
+        new = only_at_once(pairs.at_once, pairs.speed)
+        measure.explain(find_slow_ports(new, pairs.rails, AT_ONCE))
+        measure.covered(f"links between nodes, all rails at once: {pairs.at_once.coverage}")
+    nodes, least = list(run.sent), least_by_nodes(pairs.speed.speeds)
+    speeds = [[least.get((a, b)) for b in nodes] for a in nodes]
     measure.series("pairs", {"nodes": nodes, "gbs": speeds})
 
 
-def judge_slowest_pair(pairs: FaultSearchResult, measure: Recorder) -> None:
+def judge_slowest_pair(pairs: FaultSearchResult, measure: Recorder, when: str = "") -> None:
     """Judge the slowest link as a share of the typical one, if there is more than one pair."""
     if len(pairs.speeds) > 2:
         (sender, receiver), slowest = min(pairs.speeds.items(), key=lambda item: item[1])
-        share = slowest / pairs.typical if pairs.typical else 0.0
-        measure("slowest_pair", share, on=f"{sender} -> {receiver}", samples=len(pairs.speeds))
+        share, on = slowest / pairs.typical if pairs.typical else 0.0, f"{sender} -> {receiver}"
+        measure("slowest_pair", share, on=on + when, samples=len(pairs.speeds))
 
 
 def judge_groups(result: NodeGroupsResult, pairs: FaultSearchResult, measure: Recorder) -> None:

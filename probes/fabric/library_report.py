@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from probes.acceptance.measure import Recorder
+from probes.cluster.byte_counters import interfaces_of
 from probes.cluster.cluster import Cluster
 from probes.cluster.node_facts import read_interfaces
 from probes.nccl.job import STAGES
@@ -88,8 +89,13 @@ class RankLogs:
         by_node = self.cluster.on_each_node(take_logs, self.token, max_size, each=pids)
         return {name: text for files in by_node.values() for name, text in sorted(files.items())}
 
-    def report(self, gang: Gang, node_names: dict[str, str]) -> TransportReport:
-        """Report the transport by what the ranks of this gang wrote since they began."""
+    def report(
+        self, gang: Gang, node_names: dict[str, str], fabric: str | None = None
+    ) -> TransportReport:
+        """Report the transport by what the ranks of this gang wrote since they began.
+
+        TCP over interfaces of `fabric` alone is reported by its name.
+        """
         logs = self.collect(gang)
         with tempfile.TemporaryDirectory() as folder:
             for name, text in logs.items():
@@ -101,7 +107,7 @@ class RankLogs:
         missing = incomplete_files(log)
         if len(logs) < len(gang.places):
             missing = [f"the logs of {len(logs)} of {len(gang.places)} ranks came back", *missing]
-        transports = {} if missing else _transports_by_node(log, hosts)
+        transports = {} if missing else _transports_by_node(log, hosts, fabric)
         reason = "; ".join(missing or report.unproven) or "no connection between hosts"
         ifnames = {host.bootstrap[0] for host in log.hosts.values() if host.bootstrap}
         return TransportReport(
@@ -170,29 +176,40 @@ def clear_logs(token: str, folder: str = FOLDER) -> None:
                 path.unlink()
 
 
-def _transports_by_node(log: Log, hosts: dict[str, str]) -> dict[str, str]:
+def _transports_by_node(log: Log, hosts: dict[str, str], fabric: str | None) -> dict[str, str]:
     """Map each node to its transport, from the edges that its ranks wrote."""
     transports = {}
     for name, host in log.hosts.items():
         node = hosts.get(name.split(".")[0])
         if node and "tcp" in host.edges:
-            ifnames = {interface for interface, _ in host.sockets}
+            ifnames = {name_of_fabric(interface, fabric) for interface, _ in host.sockets}
             transports[node] = ifnames.pop() if len(ifnames) == 1 else "tcp"
         elif node and "rdma" in host.edges:
             transports[node] = "rdma"
     return transports
 
 
+def name_of_fabric(interface: str, fabric: str | None) -> str:
+    """Return the name of the fabric for one of its interfaces, else the interface."""
+    return fabric if fabric and interface in interfaces_of(fabric) else interface
+
+
 def gloo_report(
-    gang: Gang, node_names: dict[str, str], connections: Sequence[Sequence[Connection]]
+    gang: Gang,
+    node_names: dict[str, str],
+    connections: Sequence[Sequence[Connection]],
+    fabric: str | None = None,
 ) -> TransportReport:
-    """Report the interface of the connections that gloo opened to most other nodes, by node."""
+    """Report the interface of the connections that gloo opened to most other nodes, by node.
+
+    An interface of `fabric` is reported by its name.
+    """
     interfaces = gang.run(read_interfaces, timeout=60)
     transports: dict[str, str] = {}
     for place, devices, ends in zip(gang.places, interfaces, connections, strict=True):
         addresses = {port["address"]: name for name, port in devices.items() if port["address"]}
         peers = {(addresses.get(local), peer) for local, peer, *_ in ends if peer not in addresses}
-        counts = Counter(interface for interface, _ in peers if interface)
+        counts = Counter(name_of_fabric(interface, fabric) for interface, _ in peers if interface)
         if counts:
             transports[node_names[place.node]] = counts.most_common(1)[0][0]
     problem = "" if transports else "no connection to another node is open"

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
+from probes.cluster.byte_counters import join_fabric
 from probes.fabric.links.counters import LinkReader
 from probes.fabric.links.growth import bytes_sent, lost_share
+from probes.fabric.rails.ranks import Rail, find_rails, ranks_by_node
 from reference_trainer.launch.gang import Gang
-from scaling.collectives.fault_search import FaultSearchResult, Link, Pair, search_faults
+from scaling.collectives.fault_search import (
+    FaultSearchResult,
+    Link,
+    Pair,
+    search_faults,
+    search_rails,
+)
 from scaling.collectives.group_search import search_groups
 from scaling.collectives.node_groups import (
     SLOW_TRANSFER_S,
@@ -33,9 +41,11 @@ MIN_RATIO = 0.85  # share of the typical speed below which a link is a suspect: 
 class PairSearch:
     """Results of the pairs of nodes, by link (sender, receiver).
 
+    Where nodes have several rails, sender and receiver are ports of one rail, as `fab1 on node0`.
     `lost`: the smallest share of packets that a meeting lost, None if no counter shows it.
     `lossy`: nodes and links that lose more than is allowed; its speeds are 0 (lossy) or 1.  `sent`:
-    bytes that the sender counted on each of its devices.
+    bytes that the sender counted on each of its devices.  `rails` are the rails that were tested
+    one by one.  `at_once` is the search in which all sent at the same time, None of one rail.
     """
 
     speed: FaultSearchResult
@@ -43,6 +53,8 @@ class PairSearch:
     wrong: dict[Link, int]
     lost: dict[Link, float | None]
     sent: dict[Link, dict[str, int | None]]
+    rails: list[Rail] = field(default_factory=list)
+    at_once: FaultSearchResult | None = None
 
 
 @dataclass(frozen=True)
@@ -55,68 +67,94 @@ class BadSender:
 
 
 def run_pair_search(
-    gang: Gang, node_names: dict[str, str], max_lost: float = 1.0, full: bool = False
+    gang: Gang,
+    node_names: dict[str, str],
+    max_lost: float = 1.0,
+    full: bool = False,
+    rails: list[Rail] | None = None,
 ) -> PairSearch:
     """Find links that are slow, lose packets, change data, or take a detour.
 
-    The first rank of each node meets the others', in each direction separately.  A link that loses
-    more than `max_lost` of its packets is lossy.
+    On each rail (by default one, the first rank of each node) every rank meets the same local rank
+    of its partner, in each direction separately: rail by rail, and then all rails at once.  A link
+    that loses more than `max_lost` of its packets is lossy.
 
     Up to 8 nodes (7 rounds), or with the `full` matrix (n - 1 rounds), every pair meets.  Otherwise
-    two or three rounds find bad nodes.  A rank's messages use the rails that are close to it, so
-    the other rails are not tested.
+    two or three rounds find bad nodes.
     """
-    rank_nodes = [node_names[place.node] for place in gang.places]
-    return _search(_Meetings(gang, rank_nodes, first_ranks(rank_nodes), max_lost), full)
+    rails = rails or [first_rail(gang, node_names)]
+    found = _search(_Meetings(gang, rails, max_lost), full)
+    if len(rails) == 1:
+        return found
+    together = _Meetings(gang, rails, max_lost, is_at_once=True)
+    at_once = search_rails(
+        [[*rail.ports] for rail in rails], together.measure_speed, together.matrix(full), MIN_RATIO
+    )
+    wrong = {link: found.wrong.get(link, 0) + count for link, count in together.wrong.items()}
+    return replace(found, at_once=at_once, wrong={**found.wrong, **wrong})
+
+
+def first_rail(gang: Gang, node_names: dict[str, str]) -> Rail:
+    """Return the rail of the first rank of each node; no fabric is expected of it."""
+    return find_rails([node_names[place.node] for place in gang.places], None, "")[0]
 
 
 def run_few_pairs(
     gang: Gang,
-    node_names: dict[str, str],
+    rail: Rail,
     nodes: int,
     max_lost: float = 1.0,
     bad: BadSender | None = None,
     environment: dict[str, str | None] | None = None,
 ) -> PairSearch:
-    """Search the pairs of the first `nodes` nodes, with a planted fault (for a control).
+    """Search the pairs of the first `nodes` nodes of a rail, with a planted fault (a control's).
 
     No pair meets twice: the planted fault is there the first time.
     """
-    rank_nodes = [node_names[place.node] for place in gang.places]
-    few = dict(islice(first_ranks(rank_nodes).items(), nodes))
-    return _search(_Meetings(gang, rank_nodes, few, max_lost, bad, environment, is_control=True))
+    few = replace(rail, ports=dict(islice(rail.ports.items(), nodes)))
+    return _search(_Meetings(gang, [few], max_lost, bad, environment, is_control=True))
 
 
 def _search(meetings: _Meetings, full: bool = False) -> PairSearch:
-    nodes, matrix = list(meetings.ranks), full or len(meetings.ranks) <= 8
-    speed = search_faults(nodes, meetings.measure_speed, matrix, MIN_RATIO)
+    ports, matrix = [[*rail.ports] for rail in meetings.rails], meetings.matrix(full)
+    speed = search_rails(ports, meetings.measure_speed, matrix, MIN_RATIO)
     # The search for lossy links uses the same meetings: pairs are not measured again for it.
-    lossy = search_faults(nodes, meetings.measure_loss, matrix)
-    return PairSearch(speed, lossy, meetings.wrong, meetings.lost, meetings.sent)
+    lossy = search_rails(ports, meetings.measure_loss, matrix)
+    found = meetings
+    return PairSearch(speed, lossy, found.wrong, found.lost, found.sent, found.rails)
 
 
 @dataclass
 class _Meetings:
-    """Results of all meetings of pairs so far.  `ranks` maps each node to the rank that meets."""
+    """Results of all meetings of pairs so far: rail by rail, or all rails at once."""
 
     gang: Gang
-    rank_nodes: list[str]
-    ranks: dict[str, int]
+    rails: list[Rail]
     max_lost: float
     bad: BadSender | None = None
     environment: dict[str, str | None] | None = None
     is_control: bool = False
+    is_at_once: bool = False
     speeds: dict[Link, float] = field(default_factory=dict)
     wrong: dict[Link, int] = field(default_factory=dict)
     lost: dict[Link, float | None] = field(default_factory=dict)
     sent: dict[Link, dict[str, int | None]] = field(default_factory=dict)
     judged: set[Link] = field(default_factory=set)
 
+    def __post_init__(self) -> None:
+        self.ranks = {port: rank for rail in self.rails for port, rank in rail.ports.items()}
+        self.ports = {rank: port for port, rank in self.ranks.items()}
+        self.rail_of = {port: rail for rail in self.rails for port in rail.ports}
+
+    def matrix(self, full: bool) -> bool:
+        """Return whether every pair meets."""
+        return full or max(len(rail.ports) for rail in self.rails) <= 8
+
     def measure_speed(self, rounds: list[list[Pair]]) -> dict[Link, float]:
         """Let these pairs meet; return the GB/s of each of their links."""
         table = [
             [(self.ranks[a], self.ranks[b]) for a, b in pairs]
-            for pairs in rounds
+            for pairs in chain.from_iterable(map(self._split, rounds))
             if not self.is_control or not self.speeds.keys() >= {*pairs}
         ]
         for start in range(0, len(table), JOB_ROUNDS):  # each meeting of a job holds a connection
@@ -129,8 +167,16 @@ class _Meetings:
                 call = batch, repeats, None, partial(_make_reader, bad.rank, bad.resent_share), slow
             met = self.gang.run(pair_sweep, *call, timeout=timeout_s, environment=self.environment)
             for rank, meetings in enumerate(met):
-                self._note(self.rank_nodes[rank], meetings)
+                if rank in self.ports:  # the others did not meet anyone
+                    self._note(self.ports[rank], meetings)
         return {link: self.speeds[link] for link in _links_of(rounds)}
+
+    def _split(self, pairs: list[Pair]) -> list[list[Pair]]:
+        """Split a round into one for each rail, unless all rails meet at once."""
+        if self.is_at_once:
+            return [pairs]
+        by_rail = [[pair for pair in pairs if pair[0] in rail.ports] for rail in self.rails]
+        return [found for found in by_rail if found]
 
     def measure_loss(self, rounds: list[list[Pair]]) -> dict[Link, float]:
         """Return 1 for each link that loses no more than is allowed, else 0.
@@ -148,19 +194,19 @@ class _Meetings:
             link: float((self.lost.get(link) or 0.0) <= self.max_lost) for link in _links_of(rounds)
         }
 
-    def _note(self, node: str, met: RankMeetings) -> None:
-        """Record what the rank of this node observed."""
+    def _note(self, port: str, met: RankMeetings) -> None:
+        """Record what the rank of this port observed."""
         for rank, (speed, wrong) in met.received.items():
-            link = self.rank_nodes[rank], node
+            link = self.ports[rank], port
             self.speeds[link] = speed
             self.wrong[link] = self.wrong.get(link, 0) + wrong
         for rank, readings in met.sent.items():
-            link = node, self.rank_nodes[rank]
+            link = port, self.ports[rank]
             known = [
                 share for share in (self.lost.get(link), lost_share(readings)) if share is not None
             ]
             self.lost[link] = min(known, default=None)
-            self.sent[link] = bytes_sent(readings)
+            self.sent[link] = join_fabric(bytes_sent(readings), self.rail_of[port].fabric)
 
 
 def _make_reader(bad_rank: int, resent_share: float) -> LinkReader:
@@ -202,7 +248,7 @@ def run_group_search(gang: Gang, node_names: dict[str, str]) -> NodeGroupsResult
             wrong[name] = wrong.get(name, 0) + wrong_count
         return [min(results[rank][0] for rank in group) for group in ranks]
 
-    bad_nodes, groups = search_groups(list(first_ranks(rank_nodes)), trial, MIN_RATIO)
+    bad_nodes, groups = search_groups(list(ranks_by_node(rank_nodes)), trial, MIN_RATIO)
     coverage = f"{tried} groups of {min(sizes)} to {max(sizes)} nodes, all of them at once"
     return NodeGroupsResult(bad_nodes, groups, wrong, coverage)
 
@@ -224,9 +270,4 @@ def run_wrong_search(gang: Gang, node_names: dict[str, str]) -> FaultSearchResul
                 found[a, b] = found[b, a] = float(is_right)
         return found
 
-    return search_faults(list(first_ranks(rank_nodes)), meet)
-
-
-def first_ranks(rank_nodes: list[str]) -> dict[str, int]:
-    """Find each node's first rank; `rank_nodes` lists the node of each rank."""
-    return {name: rank_nodes.index(name) for name in dict.fromkeys(rank_nodes)}
+    return search_faults(list(ranks_by_node(rank_nodes)), meet)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from probes.acceptance.measure import Recorder
@@ -14,20 +15,28 @@ from scaling.collectives.fault_search import classify
 PING_HEADERS = 28  # bytes of IPv4 (20) and ICMP (8): the MTU counts them, `ping -s` does not
 
 
-def judge_reach(reach: ReachabilityResult, measure: Recorder) -> None:
-    """Judge pairs that do not reach each other at all, or not with full-size packets."""
-    measure("unreachable_pairs", len(reach.pairs))
-    measure("duplicate_addresses", len(reach.duplicates))
+def judge_reach(
+    reach: ReachabilityResult, measure: Recorder, rail: str = "", explained: Sequence[str] = ()
+) -> None:
+    """Judge pairs that do not reach each other at all, or not with full-size packets.
+
+    `rail` is the interface that was tested, where there are several.  Another finding explains why
+    the nodes in `explained` are not reached.
+    """
+    on = rail or "cluster"
+    measure("unreachable_pairs", len(reach.pairs), on=on)
+    measure("duplicate_addresses", len(reach.duplicates), on=on)
     if not reach.saw_neighbours:
         measure.covered("duplicate addresses were not tested: no node shows /proc/net/arp")
     if reach.has_ip:
         odd_mtu = len(find_odd_mtu(reach)) if reach.mtu else None
-        measure("mtu_mismatches", odd_mtu, note=reach.note or "no MTU is known")
+        measure("mtu_mismatches", odd_mtu, on=on, note=reach.note or "no MTU is known")
         narrow = None if reach.narrow is None else len(reach.narrow)
-        measure("pairs_below_mtu", narrow, note=reach.note or "-")
+        measure("pairs_below_mtu", narrow, on=on, note=reach.note or "-")
     else:
         measure.covered(f"packet sizes were not tried: {reach.note}")
-    measure.explain(find_duplicates(reach), find_unreachable(reach), find_mtu_faults(reach))
+    unreachable = find_unreachable(reach, rail, explained)
+    measure.explain(find_duplicates(reach), unreachable, find_mtu_faults(reach))
 
 
 def reach_series(reach: ReachabilityResult) -> dict[str, Any]:
@@ -55,17 +64,26 @@ def _port_text(reach: ReachabilityResult, node: str) -> str:
     return f", on {name}" if name else ""
 
 
-def find_unreachable(reach: ReachabilityResult) -> list[Finding]:
-    """Name the nodes, else the pairs, that explain which pairs do not reach each other."""
+def find_unreachable(
+    reach: ReachabilityResult, rail: str = "", explained: Sequence[str] = ()
+) -> list[Finding]:
+    """Name the nodes, else the pairs, that explain which pairs do not reach each other.
+
+    With several rails, the port of `rail` is a suspect too.  Nodes in `explained` are left out.
+    """
     bad_nodes, pairs = _classify_unexplained(reach, reach.pairs)
     findings = []
     for node in dict.fromkeys([*reach.dead, *bad_nodes]):
-        reason = reach.dead.get(node, "reaches no other node by TCP")
+        if node in explained:
+            continue
+        reason = reach.dead.get(node, f"reaches no other node by TCP{_port_text(reach, node)}")
         names = {"interface": reach.ports.get(node)}
-        findings.append(finding("FAB-LINK-DOWN", f"{node}: {reason}", [node], names=names))
+        ports = [f"{rail} on {node}"] if rail else []
+        message = f"{node}: {reason}"
+        findings.append(finding("FAB-LINK-DOWN", message, [node, *ports], names=names))
     for a, b in pairs:
-        if a not in reach.dead and b not in reach.dead:
-            message = f"{a} and {b} cannot reach each other by TCP"
+        if {a, b}.isdisjoint({*reach.dead, *explained}):
+            message = f"{a} and {b} cannot reach each other by TCP{_port_text(reach, a)}"
             names = {"interface": reach.ports.get(a), "peer": b}
             findings.append(finding("FAB-PAIR-BLOCKED", message, [a, b], names=names))
     return findings

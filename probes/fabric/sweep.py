@@ -10,11 +10,18 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from probes.cluster.byte_counters import UNKNOWN, counter_growth, main_device, read_counters
+from probes.cluster.byte_counters import (
+    UNKNOWN,
+    counter_growth,
+    interfaces_of,
+    join_fabric,
+    main_device,
+    read_counters,
+)
 from probes.fabric.library_report import RankLogs, TransportReport, gloo_report
 from probes.fabric.links.counters import LinkReader
 from probes.fabric.links.growth import lost_packets
-from probes.fabric.rails import rail_growth, read_rails
+from probes.fabric.rails.shares import rail_growth, read_rails
 from probes.fabric.stack_dump import RECORDER_ENV
 from reference_trainer.launch.gang import Gang
 from scaling.collectives.operations import OPERATIONS
@@ -42,6 +49,15 @@ def gang_env(logs: RankLogs) -> dict[str, str]:
     """Return the environment of the gang's ranks: a ring, own logs, and NCCL if GPUs are real."""
     backend = {"SEATRIAL_BACKEND": "nccl"} if logs.cluster.on_gpu else {}
     return {**RING_ENV, **RECORDER_ENV, **logs.environment, **backend}
+
+
+def rail_envs(fabric: str | None, on_gpu: bool) -> list[dict[str, str]]:
+    """Return the variables of each local rank: gloo's binds one interface of several, in turn.
+
+    NCCL finds the port of each GPU by itself, and spreads TCP over all interfaces.
+    """
+    names = interfaces_of(fabric)
+    return [] if on_gpu or len(names) < 2 else [{"GLOO_SOCKET_IFNAME": name} for name in names]
 
 
 def init_seconds(ranks: int) -> float:
@@ -194,10 +210,14 @@ def run_sweep(
     gang: Gang,
     node_names: dict[str, str],
     logs: RankLogs,
+    fabric: str | None = None,
     environment: dict[str, str | None] | None = None,
     only: int | None = None,
 ) -> SweepResult:
-    """Sweep all-reduce over the gang and count the bytes; `only` limits it to one size (bytes)."""
+    """Sweep all-reduce over the gang and count the bytes; `only` limits it to one size (bytes).
+
+    The interfaces of `fabric` are counted as one device.
+    """
     before, ports = gang.run(read_counters, timeout=60), gang.run(read_rails, timeout=60)
     wait = sweep_seconds(gang.size)
     call = ("all_reduce",), 0.5, 0.25, only, None, LinkReader
@@ -206,15 +226,16 @@ def run_sweep(
     nodes = [node_names[place.node] for place in gang.places]
     backend, sweeps = data[0]["backend"], [item["sweeps"]["all_reduce"] for item in data]
     if backend == "nccl":
-        library = logs.report(gang, node_names)
+        library = logs.report(gang, node_names, fabric)
     else:
-        library = gloo_report(gang, node_names, [item["connections"] for item in data])
+        library = gloo_report(gang, node_names, [item["connections"] for item in data], fabric)
+    sent = [join_fabric(counter_growth(*both), fabric) for both in zip(before, after, strict=True)]
     rates = [max((port["gbps"] for port in rails.values()), default=0.0) for rails in ports_after]
     return SweepResult(
         data[0]["ranks"],
         backend,
         summarise(sweeps),
-        sent=dict(zip(nodes, map(counter_growth, before, after), strict=True)),
+        sent=dict(zip(nodes, sent, strict=True)),
         library=library,
         rails=dict(zip(nodes, map(rail_growth, ports, ports_after), strict=True)),
         rail_gbps=dict(zip(nodes, rates, strict=True)),

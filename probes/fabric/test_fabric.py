@@ -2,6 +2,7 @@
 
 import pytest
 
+from probes.cluster.byte_counters import interfaces_of
 from probes.fabric import judge
 from probes.fabric.bad_nodes import (
     FabricRig,
@@ -10,6 +11,7 @@ from probes.fabric.bad_nodes import (
     find_bad_nodes,
 )
 from probes.fabric.controls.data import control_late_call, control_wrong_element
+from probes.fabric.controls.inside import control_slow_inside
 from probes.fabric.controls.links import control_bad_sender, control_doctored_counters
 from probes.fabric.controls.network import control_off_fabric
 from probes.fabric.controls.reach import control_reach
@@ -17,10 +19,17 @@ from probes.fabric.controls.settings import control_harmful_setting
 from probes.fabric.hang_diagnosis import explain_start_failure
 from probes.fabric.library_report import RankLogs
 from probes.fabric.links.watch import LinkWatch
-from probes.fabric.rails import count_installed
+from probes.fabric.rails.reach import judge_rails_reach, record_reach
+from probes.fabric.rails.shares import count_installed
 from probes.fabric.reach import FabricNodes, check_reach
-from probes.fabric.reach_judge import judge_reach, reach_series
-from probes.fabric.sweep import CHECK_SIZE, check_ops, gang_env, init_seconds, run_sweep
+from probes.fabric.sweep import (
+    CHECK_SIZE,
+    check_ops,
+    gang_env,
+    init_seconds,
+    rail_envs,
+    run_sweep,
+)
 from reference_trainer.launch.gang import GangError
 from scaling.collectives.sweep import connect, warm_up
 
@@ -36,7 +45,11 @@ def test_allreduce_takes_the_fabric_at_line_rate(cluster, terms, tier, limits, m
     if len(cluster.nodes) < 2:
         pytest.fail("one node has no fabric to other nodes", pytrace=False)
     watch = None if cluster.kind == "local" else LinkWatch(cluster)
-    with RankLogs(cluster) as logs, cluster.gang(environment=gang_env(logs)) as gang:
+    rails = rail_envs(terms.fabric, cluster.on_gpu)
+    with (
+        RankLogs(cluster) as logs,
+        cluster.gang(environment=gang_env(logs), by_local_rank=rails) as gang,
+    ):
         rig = FabricRig(gang, cluster.node_names, terms, tier, limits, watch, measure)
         run_probe(rig, logs)
     judge.judge_settings(cluster, terms.fabric, measure)
@@ -47,7 +60,7 @@ def run_probe(rig, logs):
     """Run the measurements, then the controls; if the gang fails, explain why."""
     gang, terms, measure = rig.gang, rig.terms, rig.measure
     try:
-        run, pairs = measure_fabric(rig, logs)
+        run, nodes = measure_fabric(rig, logs)
     except GangError as error:
         measure("busbw", None, note=str(error))
         rig.judge_agreed_ports()
@@ -56,8 +69,11 @@ def run_probe(rig, logs):
     if run:
         measure.progress("fabric: controls")
         control_wrong_element(gang, run.rank_nodes, measure)
-        control_reach(FabricNodes.read(gang, rig.node_names, terms.fabric), measure)
-        if pairs:
+        rail = (interfaces_of(terms.fabric) or [terms.fabric])[-1]
+        control_reach(FabricNodes.read(gang, rig.node_names, rail), measure)
+        if nodes:
+            pairs, inside = nodes
+            control_slow_inside(rig, run, inside)
             control_late_call(rig, run)
             control_bad_sender(rig, run, pairs)
             control_doctored_counters(rig, fabric_devices(rig, run))
@@ -65,30 +81,33 @@ def run_probe(rig, logs):
 
 
 def measure_fabric(rig, logs):
-    """Measure reach, sweep, transport and pairs; return the sweep and the pairs, None if not run.
+    """Measure reach, sweep, transport and nodes; return the sweep and (pairs, inside), else None.
 
     Each is judged as soon as it is measured, so that a later failure loses nothing.
     """
     gang, terms, measure = rig.gang, rig.terms, rig.measure
     measure.progress("fabric: reachability")
-    reach = check_reach(gang, rig.node_names, terms.fabric)
-    if reach.pairs or reach.narrow or reach.duplicates:
+    reach = {
+        rail: check_reach(gang, rig.node_names, rail)
+        for rail in interfaces_of(terms.fabric) or [terms.fabric]
+    }
+    if any(one.pairs or one.narrow or one.duplicates for one in reach.values()):
         measure("busbw", None, note="some pairs of nodes cannot reach each other")
-        judge_reach(reach, measure)
-        measure.series("pairs", reach_series(reach))
+        judge_rails_reach(gang, rig.node_names, reach, measure)
+        record_reach(reach, measure)
         rig.judge_agreed_ports()
         return None, None
     measure.progress("fabric: all-reduce sweep")
     gang.run(warm_up, timeout=120)
     sums = gang.run(connect, timeout=init_seconds(gang.size))
     measure("wrong_elements", sum(total != gang.size for total in sums), on="the first all-reduce")
-    run = run_sweep(gang, rig.node_names, logs)
+    run = run_sweep(gang, rig.node_names, logs, terms.fabric)
     judge.judge_speed(run, measure)
     judge.record_curves(run, terms, rig.limits, measure)
     judge.judge_transport(run, terms.fabric, measure)
     installed = count_installed(logs.cluster, terms.fabric)
     judge.judge_rails(run, terms, rig.limits, measure, installed)
-    judge_reach(reach, measure)
+    judge_rails_reach(gang, rig.node_names, reach, measure)
     measure.progress("fabric: five more collectives")
     wrong = judge.judge_data(run, check_ops(gang, CHECK_SIZE), measure)
     if rig.watch:

@@ -19,6 +19,18 @@ FABRIC: dict[str, Entry] = {
         "{node} reaches every other node over {interface} by TCP.",
         "Check cable, switch port and `ip link` of the fabric interface on the named node.",
     ),
+    "FAB-RAILS-SWAPPED": Entry(
+        "A rail of a node is plugged into the switch of another rail.",
+        Cause.HARDWARE,
+        Severity.BLOCKS,
+        "Plug each rail of {node} into its own switch",
+        {
+            "lldpctl {interface}": "It shows the switch and port of the cable. Compare with the same interface of another node: the switch must be the same.",
+            "ip -s link show dev {interface}": "A link that is up proves the cable, not the switch that it leads to.",
+        },
+        "Each rail of {node} reaches the same rail of every other node by TCP.",
+        "Swap the two cables of the named node back, or correct the order of its interfaces.",
+    ),
     "FAB-DUPLICATE-ADDRESS": Entry(
         "Two machines have the same address on the fabric.",
         Cause.INFRASTRUCTURE,
@@ -56,6 +68,19 @@ FABRIC: dict[str, Entry] = {
         },
         "The links of {node} are as fast as those of the other nodes.",
         "Check rate, errors and cable of the named node's fabric link.",
+    ),
+    "FAB-SLOW-INSIDE": Entry(
+        "All-reduce among the GPUs of one node is slow: NVLink, PCIe or NCCL's choice there.",
+        Cause.HARDWARE,
+        Severity.DEGRADES,
+        "Repair the links between the GPUs of {node}",
+        {
+            "nvidia-smi nvlink --status": "Links that are inactive, or slower than on another node: reset the GPUs; if it stays, replace the board.",
+            "nvidia-smi topo -m": "SYS or NODE where another node has NV: GPUs do not use NVLink. Compare the settings NCCL_P2P_* and the GPUs that the job sees.",
+            "nvidia-smi nvlink --errorcounters": "Counts that grow: replace the board or the NVSwitch tray.",
+        },
+        "All-reduce inside {node} is as fast as inside the other nodes.",
+        "Compare `nvidia-smi topo -m` and NVLink's state of the named node with another node.",
     ),
     "FAB-SLOW-GROUP": Entry(
         "Some nodes are slow only in groups: every pair of them is fast.",

@@ -115,6 +115,7 @@ class NewJudge:
             agreed=self.contract.limited_names,
             not_provable=frozenset(self.contract.optional),
             one_host=cluster.get("kind") == "local",
+            ranks=cluster.get("ranks", 0),
             ip_fabric=has_ip_fabric(terms.fabric, cluster.get("nodes", [])),
         )
 

@@ -57,8 +57,9 @@ class Gang:
     """`size` workers of one accelerator each, placed all at once or not at all.
 
     `resource` names a rank's accelerator: "GPU", "CPU" on clusters without GPUs, or any resource of
-    the nodes. `environment` is merged over the workers' own (None removes a variable). `strategy`
-    is a Ray placement strategy. `notify` is called once, if the gang has to wait. Raises
+    the nodes. `environment` is merged over the workers' own (None removes a variable), and over it
+    `by_local_rank`: the workers of a node take its entries in turn, as each has its own rail.
+    `strategy` is a Ray placement strategy. `notify` is called once, if the gang has to wait. Raises
     GangPending when there is no room within `timeout` seconds.
     """
 
@@ -67,6 +68,7 @@ class Gang:
     resource: str = "GPU"
     strategy: str = "PACK"
     environment: dict[str, str | None] | None = None
+    by_local_rank: Sequence[dict[str, str]] = ()
     timeout: float = 60
     name: str = "gang"
     notify: Callable[[str], None] = lambda message: None
@@ -265,11 +267,19 @@ class Gang:
         calls = []
         for group, port in zip(groups, self._collect(ports, 30, "finding a port"), strict=True):
             for worker, variables in zip(group, self.rendezvous(group, port), strict=True):
-                merged = {**hidden, **variables, **(self.environment or {}), **(environment or {})}
+                own = {**(self.environment or {}), **self._of_local_rank(worker)}
+                merged = {**hidden, **variables, **own, **(environment or {})}
                 call_arguments = [*arguments, *(each[worker] if each else [])]
                 calls.append(self._workers[worker].run.remote(merged, function, call_arguments))
         self._calls = calls
         return calls
+
+    def _of_local_rank(self, worker: int) -> dict[str, str]:
+        """Return the variables that this worker alone has, by its place among those of its node."""
+        if not self.by_local_rank:
+            return {}
+        nodes = [place.node for place in self.places[:worker]]
+        return self.by_local_rank[nodes.count(self.places[worker].node) % len(self.by_local_rank)]
 
     def heartbeat(self, rank: int) -> Any:
         """Request a rank's progress; returns an object reference (see Worker.heartbeat)."""

@@ -19,7 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from itertools import chain, islice
+from itertools import chain, islice, zip_longest
 from typing import TypeVar
 
 Pair = tuple[str, str]  # two nodes that meet; the order has no meaning
@@ -51,6 +51,7 @@ class FaultSearchResult:
     rounds: int  # measured in total
     rechecks: int  # meetings that only repeated an earlier check
     coverage: str  # one sentence: which pairs were measured, and what was not judged
+    limit: float = 0.0  # GB/s below which a link is slow
 
 
 def search_faults(
@@ -76,11 +77,26 @@ def search_faults(
     reported as links. Links that are slower by design are reported as slow. Raises ValueError
     if a node is named twice.
     """
-    if len(set(nodes)) < len(nodes):
-        duplicates = sorted(name for name, count in Counter(nodes).items() if count > 1)
+    return search_rails([nodes], measure_pairs, matrix, effect)
+
+
+def search_rails(
+    rails: Sequence[Sequence[str]],
+    measure_pairs: MeasurePairs,
+    matrix: bool = False,
+    effect: float = MIN_EFFECT,
+) -> FaultSearchResult:
+    """Search several rails as `search_faults` does one network; all are compared with each other.
+
+    `rails` holds the ports of each rail, by a name of their own. Only ports of one rail meet. A
+    round has the disjoint pairs of all rails, so a rail that is slow everywhere is found too.
+    """
+    ports = [port for rail in rails for port in rail]
+    if len(set(ports)) < len(ports):
+        duplicates = sorted(name for name, count in Counter(ports).items() if count > 1)
         raise ValueError(f"each node is to be named once, found twice: {', '.join(duplicates)}")
-    search = _Search(list(nodes), measure_pairs, effect)
-    search.measure_first(all_pairs=matrix or len(nodes) < MIN_QUICK_NODES)
+    search = _Search([list(rail) for rail in rails], measure_pairs, effect)
+    search.measure_first(all_pairs=matrix or search.rail_size < MIN_QUICK_NODES)
     while schedule := search.suspect_round() or search.recheck_rounds():
         search.measure_rounds(schedule)
     return search.result()
@@ -182,7 +198,7 @@ def _link_ends(link: Link) -> tuple[LinkEnd, LinkEnd]:
 class _Search:
     """State of a search: what was measured, and which nodes to measure next."""
 
-    nodes: list[str]
+    rails: list[list[str]]
     measure_pairs: MeasurePairs
     effect: float
     speeds: dict[Link, float] = field(default_factory=dict)
@@ -193,6 +209,11 @@ class _Search:
     rounds: int = 0
     rechecks: int = 0
 
+    def __post_init__(self) -> None:
+        self.nodes = [node for rail in self.rails for node in rail]
+        self.rail_of = {node: index for index, rail in enumerate(self.rails) for node in rail}
+        self.rail_size = max(map(len, self.rails), default=0)
+
     def measure_first(self, all_pairs: bool) -> None:
         """Measure the first round, or all pairs, and take the typical speed from it.
 
@@ -200,7 +221,8 @@ class _Search:
         in them. If the first round proves no node good, up to MAX_FIRST_ROUNDS are
         measured.
         """
-        schedule = round_robin(self.nodes)
+        by_rail = zip_longest(*map(round_robin, self.rails), fillvalue=())
+        schedule = ([pair for pairs in rounds for pair in pairs] for rounds in by_rail)
         first = ([pairs] for pairs in islice(schedule, MAX_FIRST_ROUNDS))
         for batch in [list(schedule)] if all_pairs else first:
             self.measure_rounds(batch)
@@ -228,17 +250,18 @@ class _Search:
         """
         proven = self.proven_good()
         blamed = {node for node, _ in self.attribution()[0]}
-        available = [node for node in self.nodes if node in proven and node not in blamed]
-        cleared = set(available)
+        cleared = {node for node in self.nodes if node in proven and node not in blamed}
+        available = [[node for node in rail if node in cleared] for rail in self.rails]
         pairs = []
         for node in self.nodes:
             if node in cleared or len(self.checked_by[node]) >= MIN_CHECKS:
                 continue
-            checker = self.pick_checker(node, available)
+            checkers = available[self.rail_of[node]]
+            checker = self.pick_checker(node, checkers)
             if checker is not None:
                 self.rechecks += bool(self.checked_by[node]) or (node, checker) in self.speeds
                 self.checked_by[node].add(checker)
-                available.remove(checker)
+                checkers.remove(checker)
                 pairs.append((node, checker))
         return [pairs] if pairs else []
 
@@ -270,7 +293,7 @@ class _Search:
         slow = self.slow_links()
         if not self.proven_good():
             return [], slow
-        return attribute_slow_links(slow, self.speeds, len(self.nodes))
+        return attribute_slow_links(slow, self.speeds, self.rail_size)
 
     def result(self) -> FaultSearchResult:
         guilty, links = self.attribution()
@@ -283,12 +306,20 @@ class _Search:
             if node in directions
         }
         return FaultSearchResult(
-            self.speeds, self.typical, nodes, links, self.rounds, self.rechecks, self.coverage()
+            self.speeds,
+            self.typical,
+            nodes,
+            links,
+            self.rounds,
+            self.rechecks,
+            self.coverage(),
+            self.limit,
         )
 
     def coverage(self) -> str:
         """Describe which pairs were measured, and what was not judged."""
-        measured, pairs = len(self.speeds) // 2, math.comb(len(self.nodes), 2)
+        measured = len(self.speeds) // 2
+        pairs = sum(math.comb(len(rail), 2) for rail in self.rails)
         rounds_text = f"{self.rounds} round{'s' * (self.rounds != 1)}"
         parts = [f"{measured} of {pairs} pairs, both directions, {rounds_text}"]
         if measured < pairs:

@@ -55,7 +55,7 @@ def line_rate(facts: list[dict[str, Any]], fabric: str) -> LineRate | None:
             for fact, rails in zip(facts, installed_rails([f["rdma"] for f in facts]), strict=True)
         ]
     else:
-        rates = [_interface_line_rate(fact, fabric) for fact in facts]
+        rates = [_interfaces_line_rate(fact, fabric.split(",")) for fact in facts]
     known = [rate for rate in rates if rate is not None]
     if not known or len(known) < len(rates):
         return None
@@ -154,8 +154,9 @@ def _rdma_line_rate(host: str, rails: list[Rail] | None) -> LineRate | None:
     return LineRate(len(rails) * gbps / 8, message)
 
 
-def _interface_line_rate(fact: dict[str, Any], interface: str) -> LineRate | None:
-    speed = fact["interfaces"].get(interface, {}).get("speed")
-    if not speed:
+def _interfaces_line_rate(fact: dict[str, Any], names: list[str]) -> LineRate | None:
+    speeds = [fact["interfaces"].get(name, {}).get("speed") for name in names]
+    if not all(speeds):
         return None
-    return LineRate(speed / 8000, f"{speed / 1000:.0f} Gbit/s of {interface} on {fact['host']}")
+    text = f"{sum(speeds) / 1000:.0f} Gbit/s of {', '.join(names)} on {fact['host']}"
+    return LineRate(sum(speeds) / 8000, text)

@@ -22,12 +22,15 @@ SLOW_TRANSFER_S = 2.0  # a first transfer that takes longer is not repeated
 PAYLOAD_PERIOD = 61  # elements; a prime, so the period matches no packet size
 
 
-def group_sweep(groups: list[list[int]], size: int | None = None) -> tuple[float, int]:
+def group_sweep(
+    groups: list[list[int]], size: int | None = None, slow: tuple[int, float] | None = None
+) -> tuple[float, int]:
     """Time all-reduce within disjoint groups of the job's ranks, all groups at the same time.
 
     Returns (GB/s of busbw, wrong elements) of this rank's group; (0, 0) for a rank in no group.
     `size` is bytes. All groups start together and run for about GROUP_SECONDS, so that they
-    load shared links together.
+    load shared links together. `slow` (rank, seconds) injects a fault: that rank begins each
+    call so many seconds late.
     """
     import torch
     import torch.distributed as dist
@@ -43,9 +46,11 @@ def group_sweep(groups: list[list[int]], size: int | None = None) -> tuple[float
         group, ranks = process_groups[index], len(groups[index])
         size = size or MESSAGE_BYTES[dist.get_backend()]
         buffer = torch.zeros(size // 4, device=device)
+        delay_s = slow[1] if slow and slow[0] == dist.get_rank() else 0.0
 
         def call() -> float:
             start = time.perf_counter()
+            time.sleep(delay_s)
             dist.all_reduce(buffer, group=group)
             if device.type == "cuda":
                 torch.cuda.synchronize()

@@ -60,7 +60,7 @@ def judge_access(
 
 def keeps_the_token(lab: Lab, trial: Trial) -> None:
     """Check that the token is in no file of the run, and not in its output."""
-    if not lab.state["auth"]:
+    if not lab.size.auth:
         return
     token = token_file(lab.home).read_bytes()
     files = [trial.log, *(path for path in trial.folder.rglob("*") if path.is_file())]

@@ -17,10 +17,19 @@ from tests.lab.node import AUTH_TOKEN
 from tests.lab.shell import LabError
 
 GPUS = click.option("--gpus", default=1, show_default=True, help="Emulated accelerators per node.")
-NVML = click.option("--nvml", is_flag=True, help="A stand-in NVML on each node shows its GPUs.")
-AUTH = click.option(
-    "--auth", type=click.Choice([AUTH_TOKEN]), help="Ray asks for a token (file `auth_token`)."
+NVML = click.option(
+    "--nvml", "with_nvml", is_flag=True, help="A stand-in NVML on each node shows its GPUs."
 )
+AUTH = click.option(
+    "--auth",
+    default="",
+    type=click.Choice(["", AUTH_TOKEN]),
+    help="Ray asks for a token (file `auth_token`).",
+)
+RAILS = click.option(
+    "--rails", default=1, show_default=True, help="Fabrics of each node: fab0, up to fab3."
+)
+LEAVES = click.option("--leaves", default=1, show_default=True, help="Switches behind uplinks.")
 ANYTHING: dict[str, Any] = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
 
@@ -34,15 +43,17 @@ def main(context: click.Context, name: str) -> None:
 
 @main.command()
 @click.option("--nodes", default=4, show_default=True)
-@click.option("--fabric", default="1gbit", show_default=True, help="Rate of fab0, as tc writes it.")
-@click.option("--management", default="200mbit", show_default=True, help="Rate of eth0.")
+@click.option("--fabric", default="", help="Rate of a rail as tc writes it (1gbit).")
+@click.option("--management", default="", help="Rate of eth0 (200mbit).")
 @GPUS
 @NVML
 @AUTH
+@RAILS
+@LEAVES
 @click.pass_obj
-def up(lab: Lab, nodes: int, fabric: str, management: str, auth: str | None, **size: Any) -> None:
+def up(lab: Lab, nodes: int, fabric: str, management: str, **size: Any) -> None:
     """Start the lab; does nothing when it is up."""
-    lab.up(nodes, fabric, management, size["gpus"], size["nvml"], auth or "")
+    lab.up(nodes, fabric, management, **size)
     click.echo(f"lab {lab.name}: {nodes} nodes up")
 
 
@@ -57,7 +68,7 @@ def status(lab: Lab, as_json: bool) -> None:
         return
     click.echo(f"lab {lab.name}: {'up' if state['up'] else 'down'}")
     for node in state["nodes"]:
-        links = "  ".join(f"{i} {node[i]['address']} {node[i]['rate']}" for i in ("fab0", "eth0"))
+        links = "  ".join(f"{i} {node[i]['address']} {node[i]['rate']}" for i in lab.state["rates"])
         click.echo(f"  {node['name']:8} {'on ' if node['on'] else 'off'} {links}")
     for fault in state["faults"]:
         click.echo(f"  fault: {' '.join(fault)}")
@@ -77,13 +88,15 @@ def exec_(lab: Lab, node: str, command: tuple[str, ...]) -> None:
 @GPUS
 @NVML
 @AUTH
+@RAILS
+@LEAVES
 @click.argument("command", nargs=-1, required=True)
 @click.pass_obj
-def run(lab: Lab, command: tuple[str, ...], nodes: int, auth: str | None, **size: Any) -> None:
+def run(lab: Lab, command: tuple[str, ...], nodes: int, **size: Any) -> None:
     """Up, COMMAND on node 0, down; COMMAND's exit code is ours."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        lab.up(nodes, gpus=size["gpus"], with_nvml=size["nvml"], auth=auth or "")
+        lab.up(nodes, **size)
         code = _foreground(lab, "0", command)
     finally:
         lab.down()

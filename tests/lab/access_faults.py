@@ -27,7 +27,7 @@ ADDRESS = "RAY_API_SERVER_ADDRESS"
 
 
 def _head(lab: Lab) -> Node:
-    if lab.state["auth"] != AUTH_TOKEN:
+    if lab.size.auth != AUTH_TOKEN:
         raise LabError(f"lab {lab.name!r} asks for no token: start it with `up --auth token`")
     return lab.nodes[0]
 

@@ -6,21 +6,18 @@ the change. The second undoes it and returns one line.
 
 from __future__ import annotations
 
-import re
-
-from tests.lab import network, nvml
+from tests.lab import network, nvml, switch
 from tests.lab.access_faults import ACCESS_FAULTS
 from tests.lab.image_faults import IMAGE_FAULTS
 from tests.lab.lab import Lab
 from tests.lab.link_faults import LINK_FAULTS, Action
 from tests.lab.name_faults import NAME_FAULTS
 from tests.lab.node import SHARED, Node
+from tests.lab.rail_faults import RAIL_FAULTS
 from tests.lab.shell import LabError
 from tests.lab.storage_faults import STORAGE_FAULTS
 from tests.lab.system_faults import SYSTEM_FAULTS
 from tests.lab.work_faults import WORK_FAULTS
-
-RATE = r"\d+(\.\d+)?[kmg]bit"
 
 
 def _kill_node(lab: Lab, name: str) -> str:
@@ -37,26 +34,25 @@ def _start_node(lab: Lab, name: str) -> str:
 
 
 def _cut_node(lab: Lab, name: str) -> str:
-    network.set_link(lab.name, lab.node(name).index, "fab0", "down")
-    return f"{lab.node(name).name}: fab0 down"
+    node, fabric = lab.port(name)
+    network.set_link(lab.name, node.index, fabric, "down")
+    return f"{node.name}: {fabric} down"
 
 
 def _join_node(lab: Lab, name: str) -> str:
-    network.set_link(lab.name, lab.node(name).index, "fab0", "up")
-    return f"{lab.node(name).name}: fab0 up"
-
-
-def _check(rate: str) -> None:
-    if not re.fullmatch(RATE, rate):
-        raise LabError(f"a rate is written as tc does (100mbit, 1gbit), found {rate!r}")
+    node, fabric = lab.port(name)
+    network.set_link(lab.name, node.index, fabric, "up")
+    if lab.size.rails > 1:  # its routes went with it
+        switch.connect_rails(lab.name, node.index, lab.size.rails)
+    return f"{node.name}: {fabric} up"
 
 
 def _slow_link(lab: Lab, name: str, rate: str) -> str:
-    _check(rate)
-    node = lab.node(name)
-    before = network.rate(lab.name, node.index, "fab0")
-    network.shape(lab.name, node.index, "fab0", rate)
-    return f"{node.name}: fab0 {before} -> {network.rate(lab.name, node.index, 'fab0')}"
+    network.check_rate(rate)
+    node, fabric = lab.port(name)
+    before = network.rate(lab.name, node.index, fabric)
+    network.shape(lab.name, node.index, fabric, rate)
+    return f"{node.name}: {fabric} {before} -> {network.rate(lab.name, node.index, fabric)}"
 
 
 def _full_link(lab: Lab, name: str, _rate: str) -> str:
@@ -66,10 +62,10 @@ def _full_link(lab: Lab, name: str, _rate: str) -> str:
 def _slow_way(lab: Lab, name: str, rate: str, way: str) -> str:
     if way not in ("sends", "receives"):
         raise LabError(f"a way is sends or receives, found {way!r}")
-    _check(rate)
-    node = lab.node(name)
-    network.shape(lab.name, node.index, "fab0", rate, way)
-    return f"{node.name}: fab0 {way} at {rate}, the other way as before"
+    network.check_rate(rate)
+    node, fabric = lab.port(name)
+    network.shape(lab.name, node.index, fabric, rate, way)
+    return f"{node.name}: {fabric} {way} at {rate}, the other way as before"
 
 
 def _full_way(lab: Lab, name: str, _rate: str, _way: str) -> str:
@@ -77,7 +73,7 @@ def _full_way(lab: Lab, name: str, _rate: str, _way: str) -> str:
 
 
 def _slow_pair(lab: Lab, first: str, second: str, rate: str) -> str:
-    _check(rate)
+    network.check_rate(rate)
     a, b = lab.pair(first, second)
     for here, there in ((a, b), (b, a)):
         usual = lab.state["rates"]["fab0"]
@@ -336,6 +332,7 @@ FAULTS: dict[str, tuple[list[str], str, tuple[Action, Action]]] = {
     "same-machine": (["a", "b"], "B has the boot id of A.", (_same_machine, _own_machine)),
     "slow-cpu": (["node", "share"], "NODE gets SHARE of one CPU.", (_slow_cpu, _full_cpu)),
     **LINK_FAULTS,
+    **RAIL_FAULTS,
     **SYSTEM_FAULTS,
     **NAME_FAULTS,
     **IMAGE_FAULTS,

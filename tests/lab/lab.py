@@ -8,16 +8,17 @@ import secrets
 import shutil
 import subprocess
 import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.lab import cgroups, network, nvml
+from tests.lab import cgroups, network, nvml, switch
 from tests.lab.node import PORT, SHARED, Node, token_file
 from tests.lab.shell import LabError, require_machine, sh
 
 HOMES = Path("/run/seatrial-lab")
-# Of the state file: what `up` was asked for.
-SIZE_KEYS = ("nodes", "gpus", "nvml", "auth", "idle_head")
+RAIL_RATE = "200mbit"  # of each of several rails: two cores carry a dozen of them at once
+MAX_RAILS = 4
 
 READY = """
 import sys, time
@@ -31,6 +32,44 @@ while True:
         break
     time.sleep(0.1)
 """
+
+
+@dataclass(frozen=True)
+class LabSize:
+    """What `up` is asked for.
+
+    `auth` is "token" for Ray's token authentication, with a new token in `auth_token` of the lab's
+    folder.  An `idle_head` has no accelerators.  Each node has `rails` fabrics, and at least one
+    emulated accelerator for each.  With several `leaves` (switches), nodes reach those of another
+    leaf by its uplink.
+    """
+
+    nodes: int
+    gpus: int = 1
+    with_nvml: bool = False
+    auth: str = ""
+    idle_head: bool = False
+    rails: int = 1
+    leaves: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.nodes <= 64:
+            raise LabError(f"a lab has 1 to 64 nodes, found {self.nodes}")
+        if not 1 <= self.rails <= MAX_RAILS:
+            raise LabError(f"a lab has 1 to {MAX_RAILS} rails, found {self.rails}")
+        if not 1 <= self.leaves <= self.nodes:
+            raise LabError(f"a lab has 1 leaf, or up to one per node, found {self.leaves}")
+        if self.gpus < self.rails:  # each rail is one accelerator's
+            object.__setattr__(self, "gpus", self.rails)
+
+    def __str__(self) -> str:
+        asks = f"; authentication: {self.auth}" if self.auth else ""
+        asks += "; none on the head" if self.idle_head else ""
+        asks += f"; rails: {self.rails}" if self.rails > 1 else ""
+        asks += f"; leaves: {self.leaves}" if self.leaves > 1 else ""
+        has_nvml = "yes" if self.with_nvml else "no"
+        return f"{self.nodes} nodes (GPUs of each: {self.gpus}; NVML: {has_nvml}{asks})"
+
 
 MADE_SHARED = HOMES / "made-shared"  # marks that we made the host's /shared, and must remove it
 
@@ -67,14 +106,28 @@ class Lab:
     @property
     def nodes(self) -> list[Node]:
         """All nodes, on or off."""
-        size, gpus, with_nvml, auth, idle_head = (self.state[key] for key in SIZE_KEYS)
-        own = [gpus] * size
-        if idle_head:
+        size = self.size
+        own = [size.gpus] * size.nodes
+        if size.idle_head:
             own[0] = 0
         return [
-            Node(self.name, index, self.home, size, count, with_nvml and count > 0, auth)
+            Node(
+                self.name,
+                index,
+                self.home,
+                size.nodes,
+                count,
+                size.with_nvml and count > 0,
+                size.auth,
+                size.rails,
+            )
             for index, count in enumerate(own)
         ]
+
+    @property
+    def size(self) -> LabSize:
+        """Size that `up` was asked for."""
+        return LabSize(**self.state["size"])
 
     def node(self, word: str | int) -> Node:
         """Return a node by index or name (`2`, `node2`). Raises LabError if there is none."""
@@ -82,6 +135,15 @@ class Lab:
             if str(word) in (str(node.index), node.name):
                 return node
         raise LabError(f"no node {word!r} in lab {self.name!r}: it has {len(self.nodes)} nodes")
+
+    def port(self, word: str) -> tuple[Node, str]:
+        """Return a node and one of its rails: `2` or `node2` is fab0 of it, `2:fab1` another."""
+        name, _, interface = word.partition(":")
+        interface = interface or "fab0"
+        if interface not in network.interfaces(self.size.rails)[:-1]:
+            rails = ", ".join(network.interfaces(self.size.rails)[:-1])
+            raise LabError(f"no rail {interface!r} in lab {self.name!r}: it has {rails}")
+        return self.node(name), interface
 
     def pair(self, first: str, second: str) -> tuple[Node, Node]:
         """Return two nodes by index or name. Raises LabError if they are the same node."""
@@ -93,51 +155,47 @@ class Lab:
     def up(
         self,
         nodes: int,
-        fabric: str = "1gbit",
-        management: str = "200mbit",
-        gpus: int = 1,
-        with_nvml: bool = False,
-        auth: str = "",
-        idle_head: bool = False,
+        fabric: str = "",
+        management: str = "",
+        **more: Any,
     ) -> None:
-        """Start the lab, or do nothing when it is up with these nodes and has no faults.
+        """Start the lab, or do nothing when it is up with this size and has no faults.
 
-        `auth` is "token" for Ray's token authentication, with a new token in `auth_token` of the
-        lab's folder.  An `idle_head` has no accelerators.  Raises LabError when it is up with other
-        nodes, or cannot start.
+        `more` are the other fields of LabSize.  `fabric` is the rate of each rail (1gbit of one,
+        RAIL_RATE of several), `management` that of eth0 (200mbit, or 50mbit).  Raises LabError when
+        it is up with another size, or cannot start.
         """
-        require_machine(compiler=with_nvml)
-        if not 1 <= nodes <= 64:
-            raise LabError(f"a lab has 1 to 64 nodes, found {nodes}")
-        if self.state_file.exists() and self._whole([nodes, gpus, with_nvml, auth, idle_head]):
+        size = LabSize(nodes, **more)
+        require_machine(compiler=size.with_nvml)
+        if self.state_file.exists() and self._whole(size):
             return
         self.down()
         (self.home / "shared").mkdir(parents=True)
         if not Path(SHARED).exists():
             MADE_SHARED.touch()
             Path(SHARED).mkdir()
-        rates = {"fab0": fabric, "eth0": management}
-        asked = dict(zip(SIZE_KEYS, (nodes, gpus, with_nvml, auth, idle_head), strict=True))
-        self.write(**asked, rates=rates, faults=[])
-        if auth:
+        fabric = fabric or ("1gbit" if size.rails == 1 else RAIL_RATE)
+        management = management or ("200mbit" if size.rails == 1 else "50mbit")
+        rates = {**dict.fromkeys(network.interfaces(size.rails), fabric), "eth0": management}
+        self.write(size=asdict(size), rates=rates, faults=[])
+        if size.auth:
             token_file(self.home).touch(mode=0o600)
             token_file(self.home).write_text(secrets.token_hex(32))
         try:
-            if with_nvml:
+            if size.with_nvml:
                 nvml.build_library(self.home)
-            network.build(self.name, nodes, self.state["rates"])
+            switch.build(self.name, nodes, rates, size.rails, size.leaves)
             self.start_ray(self.nodes)
         except BaseException:
             self.down()
             raise
 
-    def _whole(self, wanted: list[Any]) -> bool:
-        found = [self.state[key] for key in SIZE_KEYS]
+    def _whole(self, wanted: LabSize) -> bool:
         alive = all(node.pid for node in self.nodes)
-        if alive and found != wanted:
+        if alive and self.size != wanted:
             raise LabError(
-                f"lab {self.name!r} is up with {_size_text(*found)}, "
-                f"{_size_text(*wanted)} were asked for; run `python -m tests.lab down` first"
+                f"lab {self.name!r} is up with {self.size}, "
+                f"{wanted} were asked for; run `python -m tests.lab down` first"
             )
         return alive and not self.state["faults"]
 
@@ -200,7 +258,7 @@ class Lab:
                             "address": network.address(i, node.index),
                             "rate": network.rate(self.name, node.index, i),
                         }
-                        for i in network.NETWORKS
+                        for i in self.state["rates"]
                     },
                 }
             )
@@ -242,12 +300,6 @@ class Lab:
         path = cgroups.root() / f"lab-{self.name}"
         found = sorted(path.glob("node*")) if path.exists() else []
         return [cgroups.NodeGroup(self.name, int(p.name.removeprefix("node"))) for p in found]
-
-
-def _size_text(nodes: int, gpus: int, nvml: bool, auth: str, idle_head: bool) -> str:
-    asks = f"; authentication: {auth}" if auth else ""
-    asks += "; none on the head" if idle_head else ""
-    return f"{nodes} nodes (GPUs of each: {gpus}; NVML: {'yes' if nvml else 'no'}{asks})"
 
 
 def _logs(nodes: list[Node]) -> str:

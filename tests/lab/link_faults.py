@@ -31,7 +31,6 @@ FLAP = (
     'echo $$ > "$1"; while :; do '
     'ip link set "$0" down; sleep "$2"; ip link set "$0" up; sleep "$3"; done'
 )
-LOOSE = "2"  # rp_filter: a sender is accepted if any interface leads back to it
 
 Action = Callable[..., str]
 
@@ -65,22 +64,22 @@ def _lose_packets(lab: Lab, name: str, way: str, percent: str) -> str:
     if not LEAST_LOSS <= _number(percent) <= MOST_LOSS:
         said = f"a loss is {LEAST_LOSS} to {MOST_LOSS:.0f} percent, as 3 or 0.5"
         raise LabError(f"{said}, found {percent!r}")
-    node = lab.node(name)
+    node, fabric = lab.port(name)
     everyone = [one.index for one in lab.nodes]
-    _remember(lab, "segments", [network.segments(lab.name, one, "fab0") for one in everyone])
-    network.lose_packets(lab.name, node.index, "fab0", way, float(percent))
+    _remember(lab, "segments", [network.segments(lab.name, one, fabric) for one in everyone])
+    network.lose_packets(lab.name, node.index, fabric, way, float(percent))
     for one in everyone:
-        network.limit_segments(lab.name, one, "fab0", SEGMENTS)
-    return f"{node.name}: {percent} % of what it {way} on fab0 is lost"
+        network.limit_segments(lab.name, one, fabric, SEGMENTS)
+    return f"{node.name}: {percent} % of what it {way} on {fabric} is lost"
 
 
 def _keep_packets(lab: Lab, name: str, way: str, _percent: str) -> str:
-    node = lab.node(name)
-    network.keep_packets(lab.name, node.index, "fab0", way)
+    node, fabric = lab.port(name)
+    network.keep_packets(lab.name, node.index, fabric, way)
     for one, count in enumerate(_recall(lab, "segments") or []):
-        network.limit_segments(lab.name, one, "fab0", count)
+        network.limit_segments(lab.name, one, fabric, count)
     _forget(lab, "segments")
-    return f"{node.name}: all that it {way} on fab0 arrives"
+    return f"{node.name}: all that it {way} on {fabric} arrives"
 
 
 def _flap_link(lab: Lab, name: str, seconds: str, period: str) -> str:
@@ -186,7 +185,7 @@ def _detour(lab: Lab, first: str, second: str) -> str:
     _remember(lab, f"detour {node.index} {peer.index}", checks)
     network.detour(lab.name, node.index, peer.index)
     for end in ends:
-        network.set_source_check(lab.name, *end, LOOSE)
+        network.set_source_check(lab.name, *end, network.LOOSE)
     return f"{node.name}: sends to {peer.name}'s fabric address over eth0"
 
 

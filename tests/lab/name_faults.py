@@ -187,7 +187,7 @@ def _eth0_addresses(node: Node) -> tuple[str, str]:
 
 
 def _prefer(own: str) -> str:
-    return f"route replace {network.NETWORKS['eth0']}.0/24 dev eth0 src {own}"
+    return f"route replace {network.prefix('eth0')}.0/24 dev eth0 src {own}"
 
 
 def _change_eth0(lab: Lab, node: Node, *lines: str) -> None:

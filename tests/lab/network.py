@@ -1,22 +1,24 @@
-"""Builds the lab's two networks inside namespaces; nothing is added to the host's own.
+"""Builds the lab's networks inside namespaces; nothing is added to the host's own.
 
-A switch namespace `<lab>x` holds one bridge per network. Each node namespace `<lab><i>` has `fab0`
-(10.77.0.<i+1>/24, the fabric) and `eth0` (10.78.0.<i+1>/24, management), connected to the bridges.
-There is no default route and no way out.
+A switch namespace `<lab>x` holds the bridges (see `switch`). Each node namespace `<lab><i>` has
+`fab0` (10.77.0.<i+1>/24, the fabric) and `eth0` (10.78.0.<i+1>/24, management). With several rails
+it has `fab<r>` (10.77.<r>.<i+1>/24) for each. There is no default route and no way out.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import time
 from typing import Any
 
 from tests.lab.shell import LabError, sh
 
-NETWORKS = {"fab0": "10.77.0", "eth0": "10.78.0"}
-RATES = {"fab0": "1gbit", "eth0": "200mbit"}
+FABRICS = "10.77"  # of all rails
+RATE = r"\d+(\.\d+)?[kmg]bit"
 USUAL_MTU = 1500
 TBF = ("tbf", "burst", "128kb", "latency", "50ms")
+LOOSE = "2"  # rp_filter: a sender is accepted if any interface leads back to it
 CLIENT = "c"  # a client of the lab, on the management network only
 
 
@@ -27,7 +29,17 @@ def namespace(lab: str, node: int | str) -> str:
 
 def address(interface: str, node: int) -> str:
     """Return the IPv4 address of a node on the network of `interface`."""
-    return f"{NETWORKS[interface]}.{node + 1}"
+    return f"{prefix(interface)}.{node + 1}"
+
+
+def prefix(interface: str) -> str:
+    """Return the network of an interface, without its last number."""
+    return "10.78.0" if interface == "eth0" else f"{FABRICS}.{interface.removeprefix('fab')}"
+
+
+def interfaces(rails: int) -> list[str]:
+    """List a node's interfaces: its rails, then management."""
+    return [*(f"fab{rail}" for rail in range(rails)), "eth0"]
 
 
 def existing(lab: str) -> list[str]:
@@ -35,55 +47,6 @@ def existing(lab: str) -> list[str]:
     names = [line.split()[0] for line in sh("ip", "netns", "list", quiet=True).splitlines() if line]
     tails = {name: name.removeprefix(lab) for name in names if name.startswith(lab)}
     return [name for name, tail in tails.items() if tail.isdigit() or tail in ("x", CLIENT)]
-
-
-def build(lab: str, nodes: int, rates: dict[str, str]) -> None:
-    """Make the switch, the client and the nodes; connect them and limit their rates."""
-    switch = namespace(lab, "x")
-    members = [namespace(lab, node) for node in range(nodes)] + [namespace(lab, CLIENT)]
-    sh("ip", "-batch", "-", text="".join(f"netns add {name}\n" for name in [switch, *members]))
-    bridges = "".join(f"link add br-{i} type bridge\nlink set br-{i} up\n" for i in NETWORKS)
-    sh("ip", "-n", switch, "-batch", "-", text=bridges)
-    for node in range(nodes):
-        for interface in NETWORKS:
-            _plug(lab, str(node), interface, address(interface, node))
-            shape(lab, node, interface, rates[interface])
-    _plug(lab, CLIENT, "eth0", f"{NETWORKS['eth0']}.254")
-
-
-def _plug(lab: str, member: str, interface: str, ip: str) -> None:
-    name, switch, port = namespace(lab, member), namespace(lab, "x"), f"{interface}-{member}"
-    sh(
-        "ip",
-        "link",
-        "add",
-        interface,
-        "netns",
-        name,
-        "type",
-        "veth",
-        "peer",
-        "name",
-        port,
-        "netns",
-        switch,
-    )
-    sh(
-        "ip",
-        "-n",
-        switch,
-        "-batch",
-        "-",
-        text=f"link set {port} master br-{interface}\nlink set {port} up\n",
-    )
-    sh(
-        "ip",
-        "-n",
-        name,
-        "-batch",
-        "-",
-        text=f"link set lo up\naddr add {ip}/24 dev {interface}\nlink set {interface} up\n",
-    )
 
 
 def shape(lab: str, node: int, interface: str, rate: str, way: str = "both") -> None:
@@ -96,7 +59,19 @@ def shape(lab: str, node: int, interface: str, rate: str, way: str = "both") -> 
         "receives": (namespace(lab, "x"), f"{interface}-{node}"),
     }
     for name, device in ends.values() if way == "both" else [ends[way]]:
-        sh("tc", "-n", name, "qdisc", "del", "dev", device, "root", quiet=True)
+        limit(name, device, rate)
+
+
+def check_rate(rate: str) -> None:
+    """Raise LabError if this is no rate as tc writes it."""
+    if not re.fullmatch(RATE, rate):
+        raise LabError(f"a rate is written as tc does (100mbit, 1gbit), found {rate!r}")
+
+
+def limit(name: str, device: str, rate: str) -> None:
+    """Limit what a device of the namespace `name` sends to `rate`; "" removes the limit."""
+    sh("tc", "-n", name, "qdisc", "del", "dev", device, "root", quiet=True)
+    if rate:
         sh("tc", "-n", name, "qdisc", "add", "dev", device, "root", *TBF, "rate", rate)
 
 
@@ -120,10 +95,10 @@ def share_directions(lab: str, node: int, interface: str, rate: str) -> None:
 
     Both go through one queue at the switch's port. `part_directions` undoes it.
     """
-    switch, port, queue = namespace(lab, "x"), f"{interface}-{node}", f"half-{node}"
-    sh("ip", "-n", switch, "link", "add", queue, "type", "ifb")
-    sh("ip", "-n", switch, "link", "set", queue, "up")
-    tc = ("tc", "-n", switch)
+    outside, port, queue = namespace(lab, "x"), f"{interface}-{node}", f"half-{node}"
+    sh("ip", "-n", outside, "link", "add", queue, "type", "ifb")
+    sh("ip", "-n", outside, "link", "set", queue, "up")
+    tc = ("tc", "-n", outside)
     sh(*tc, "qdisc", "add", "dev", queue, "root", *TBF, "rate", rate)
     sh(*tc, "qdisc", "add", "dev", port, "clsact")
     for way in ("ingress", "egress"):
@@ -134,9 +109,9 @@ def share_directions(lab: str, node: int, interface: str, rate: str) -> None:
 
 def part_directions(lab: str, node: int, interface: str) -> None:
     """Restore the full rate in each direction."""
-    switch = namespace(lab, "x")
-    sh("tc", "-n", switch, "qdisc", "del", "dev", f"{interface}-{node}", "clsact", quiet=True)
-    sh("ip", "-n", switch, "link", "del", f"half-{node}", quiet=True)
+    outside = namespace(lab, "x")
+    sh("tc", "-n", outside, "qdisc", "del", "dev", f"{interface}-{node}", "clsact", quiet=True)
+    sh("ip", "-n", outside, "link", "del", f"half-{node}", quiet=True)
 
 
 def rate(lab: str, node: int, interface: str) -> str:
@@ -147,8 +122,8 @@ def rate(lab: str, node: int, interface: str) -> str:
 
 def limit_packets(lab: str, node: int, interface: str, mtu: int) -> None:
     """Limit packets to `mtu` bytes at the switch's port to the node; the node's own MTU stays."""
-    switch, port = namespace(lab, "x"), f"{interface}-{node}"
-    sh("ip", "-n", switch, "link", "set", port, "mtu", str(mtu))
+    outside, port = namespace(lab, "x"), f"{interface}-{node}"
+    sh("ip", "-n", outside, "link", "set", port, "mtu", str(mtu))
 
 
 def set_mtu(lab: str, node: int, interface: str, mtu: int) -> None:
@@ -158,10 +133,11 @@ def set_mtu(lab: str, node: int, interface: str, mtu: int) -> None:
 
 def filter_packets(lab: str, node: int | str, rules: str, quiet: bool = False) -> None:
     """Apply nft rules in a namespace; `quiet` accepts that nft refuses them."""
-    sh(*_inside(lab, node), "nft", "-f", "-", text=rules, quiet=quiet)
+    sh(*inside(lab, node), "nft", "-f", "-", text=rules, quiet=quiet)
 
 
-def _inside(lab: str, node: int | str) -> list[str]:
+def inside(lab: str, node: int | str) -> list[str]:
+    """Return the words before a command that run it in a namespace."""
     return ["nsenter", f"--net=/run/netns/{namespace(lab, node)}"]
 
 
@@ -251,7 +227,7 @@ def _source_check_file(interface: str) -> str:
 
 def source_check(lab: str, node: int, interface: str) -> str:
     """Return rp_filter of an interface: 0 accepts every sender, 1 the routed one, 2 a known one."""
-    return sh(*_inside(lab, node), "cat", _source_check_file(interface)).strip()
+    return sh(*inside(lab, node), "cat", _source_check_file(interface)).strip()
 
 
 def set_source_check(lab: str, node: int, interface: str, value: str) -> None:
@@ -259,7 +235,7 @@ def set_source_check(lab: str, node: int, interface: str, value: str) -> None:
 
     The kernel uses the larger of this value and that of all interfaces.
     """
-    sh(*_inside(lab, node), "tee", _source_check_file(interface), text=value)
+    sh(*inside(lab, node), "tee", _source_check_file(interface), text=value)
 
 
 def readdress(lab: str, node: int, interface: str, old: str, new: str) -> None:

@@ -44,9 +44,10 @@ class Node:
         gpus: int = 1,
         nvml: bool = False,
         auth: str = "",
+        rails: int = 1,
     ) -> None:
         self.lab, self.index, self.home, self.nodes, self.gpus = lab, index, home, nodes, gpus
-        self.has_nvml, self.auth = nvml, auth
+        self.has_nvml, self.auth, self.rails = nvml, auth, rails
         self.name = f"node{index}"
         self.group = NodeGroup(lab, index)
         self.work = home / self.name
@@ -61,7 +62,11 @@ class Node:
 
         If `interface` is "", no interface is chosen.
         """
-        names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if interface else ()
+        chosen = {}
+        if interface:
+            rails = network.interfaces(self.rails)[:-1]
+            all_rails = ",".join(rails if interface in rails else [interface])
+            chosen = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": all_rails}
         stand_in = {
             "LD_LIBRARY_PATH": str(nvml.library_folder(self.work)),
             "SEATRIAL_LAB_NVML": str(nvml.settings_file(self.work)),
@@ -74,7 +79,7 @@ class Node:
             "PATH": f"{Path(sys.executable).parent}:{SYSTEM_PATH}",
             "HOME": "/root",
             "LANG": "C.UTF-8",
-            **dict.fromkeys(names, interface),
+            **chosen,
             "OMP_NUM_THREADS": "1",
             "RAY_USAGE_STATS_ENABLED": "0",
             **self.auth_variables(),

@@ -34,18 +34,18 @@ Planted = tuple[str, str] | None  # a plugin of tests/faults/launchers, and whic
 def lab_of(
     nodes: int,
     name: str,
-    gpus: int = 1,
-    with_nvml: bool = False,
-    auth: str = "",
-    idle_head: bool = False,
+    **size: Any,
 ) -> Iterator[Lab]:
-    """Start a lab and remove it at the end; if there can be none, skip the test with the reason."""
+    """Start a lab and remove it at the end; if there can be none, skip the test with the reason.
+
+    `size` are the other fields of LabSize.
+    """
     try:
-        require_machine(compiler=with_nvml)
+        require_machine(compiler=size.get("with_nvml", False))
     except LabError as missing:
         pytest.skip(f"NOT RUN: {missing}")  # reported: nothing here is proven without a lab
     lab = Lab(name)
-    lab.up(nodes, gpus=gpus, with_nvml=with_nvml, auth=auth, idle_head=idle_head)
+    lab.up(nodes, **size)
     try:
         yield lab
     finally:

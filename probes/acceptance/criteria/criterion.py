@@ -74,6 +74,12 @@ class Circumstances:
     one_host: bool = False  # an embedded cluster: its raylets share a machine
     not_provable: frozenset[str] = frozenset()  # criteria: only their data is judged
     ip_fabric: bool = True  # False where RDMA is agreed and no port has an IP address
+    ranks: int = 0  # of all nodes together
+
+    @property
+    def ranks_inside(self) -> bool:
+        """Whether nodes have several ranks, which reduce among themselves."""
+        return self.ranks >= 2 * self.nodes and not self.one_host
 
     @property
     def emulated(self) -> bool:

@@ -35,6 +35,19 @@ MEASURES = {
         "settings", "a setting that breaks or slows the fabric does so for every job"
     ),
     "busbw": Measure("GB/s", better="higher"),
+    "rank_cv": default_measure(
+        "ratio",
+        "ranks of one ring end each call together; a published 29.8 % was one wrong choice of HCA",
+        high=0.10,
+        marginal_high=0.05,
+    ),
+    "inside_busbw": Measure("GB/s", better="higher"),
+    "slowest_inside": default_measure(
+        "ratio",
+        "nodes of one model have the same links between their GPUs: each is near the typical node",
+        low=0.75,
+        marginal_low=0.85,
+    ),
     "network": Measure("", better="word"),
     "agreeing_sources": doubted(
         fixed_measure(
@@ -101,6 +114,7 @@ CONTROLS = {
     "doctored port": ("mtu_mismatches", "duplicate_addresses"),
     "late call": ("longest_stall",),
     "bad sender": ("slowest_pair", "lost_packets"),
+    "slow inside": ("slowest_inside",),
     "doctored counters": ("link_changes", "interface_errors"),
     "wrong network": (
         *("busbw", "network", "fabric_share", "share_on_other_networks", "links_on_other_networks"),
@@ -122,6 +136,10 @@ CONDITIONS: dict[str, Condition] = {
     **dict.fromkeys(
         ("log_errors", "rails", "slowest_rail"), lambda here: here.terms.fabric == "rdma"
     ),
+    **dict.fromkeys(
+        ("slowest_inside", "slow inside"), lambda here: here.ranks_inside and here.nodes > 1
+    ),
+    "inside_busbw": lambda here: here.ranks_inside and "FABRIC.inside_busbw" in here.agreed,
     # Two nodes are one pair, with no other to compare; raylets of one host have no link.
     "slowest_pair": lambda here: here.nodes > 2 and not here.one_host,
     **dict.fromkeys(
@@ -137,12 +155,13 @@ DUTIES = (
             *("wrong_elements", "unreachable_pairs", "mtu_mismatches", "pairs_below_mtu"),
             "duplicate_addresses",
             *("busbw", "network", "agreeing_sources", "fabric_share", "share_on_other_networks"),
+            *("rank_cv", "inside_busbw", "slowest_inside"),
             *("slowest_pair", "rails", "slowest_rail", "log_errors", "harmful_settings"),
             *LINK_MEASURES,
         ),
         (
             *("wrong element", "closed door", "large packets", "doctored port", "late call"),
-            *("bad sender", "doctored counters", "wrong network", "other report"),
+            *("bad sender", "slow inside", "doctored counters", "wrong network", "other report"),
             "harmful variable",
         ),
     ),

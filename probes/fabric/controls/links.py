@@ -7,7 +7,7 @@ from collections.abc import Container
 from probes.fabric.bad_nodes import FabricRig
 from probes.fabric.judge import judge_slowest_pair
 from probes.fabric.links.judge import judge_link_loss, judge_ports
-from probes.fabric.node_pairs import BadSender, PairSearch, first_ranks, run_few_pairs
+from probes.fabric.node_pairs import BadSender, PairSearch, run_few_pairs
 from probes.fabric.sweep import SweepResult
 from reference_trainer.launch.gang import GangError
 from reports.numbers import percent
@@ -20,15 +20,15 @@ FEW_NODES = 3  # nodes of the control: the least from which one can be identifie
 
 def control_bad_sender(rig: FabricRig, run: SweepResult, pairs: PairSearch) -> None:
     """Check that a sender that is slow and reports resent packets is located."""
-    ranks, measure, typical = first_ranks(run.rank_nodes), rig.measure, pairs.speed.typical
-    victim = [*ranks][:FEW_NODES][-1]
+    rail, measure, typical = pairs.rails[-1], rig.measure, pairs.speed.typical
+    victim = [*rail.ports][:FEW_NODES][-1]
     transfer_s = MESSAGE_BYTES[run.backend] / (typical * 1e9) if typical else 1.0
-    bad = BadSender(ranks[victim], SLOWED_BY * transfer_s, RESENT_SHARE)
+    bad = BadSender(rail.ports[victim], SLOWED_BY * transfer_s, RESENT_SHARE)
     fault = (
         f"{victim} sends {bad.delay_s:.2g} s late, and counts {percent(RESENT_SHARE)} as sent again"
     )
     try:
-        found = run_few_pairs(rig.gang, rig.node_names, FEW_NODES, bad=bad)
+        found = run_few_pairs(rig.gang, rail, FEW_NODES, bad=bad)
     except GangError as error:
         measure.control("bad sender", fault, None, saw=str(error))
         return
@@ -40,7 +40,7 @@ def control_bad_sender(rig: FabricRig, run: SweepResult, pairs: PairSearch) -> N
         max(found.lost, key=lambda link: found.lost[link] or 0.0),
     ]
     located = all(sender == victim for sender, _ in worst)
-    without: Container[str] = () if len(ranks) > 2 else ("slowest_pair",)
+    without: Container[str] = () if len(rail.ports) > 2 else ("slowest_pair",)
     measure.control("bad sender", fault, trial, located=located, without=without)
 
 

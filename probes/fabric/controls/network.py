@@ -11,7 +11,7 @@ from probes.fabric.bad_nodes import FabricRig
 from probes.fabric.judge import judge_speed, judge_transport, record_curves
 from probes.fabric.library_report import RankLogs
 from probes.fabric.links.judge import judge_networks
-from probes.fabric.node_pairs import PairSearch, run_few_pairs
+from probes.fabric.node_pairs import PairSearch, first_rail, run_few_pairs
 from probes.fabric.sweep import CHECK_SIZE, SweepResult, gang_env, run_sweep
 from probes.findings import join_names
 from reference_trainer.launch.gang import GangError
@@ -59,12 +59,13 @@ def run_off_fabric(rig: FabricRig, logs: RankLogs) -> tuple[SweepResult, PairSea
         environment |= {"GLOO_SOCKET_IFNAME": management, "NCCL_SOCKET_IFNAME": f"={management}"}
     names = cluster.node_names
     if not cluster.on_gpu:
-        run = run_sweep(rig.gang, names, logs, environment, only=CHECK_SIZE)
-        return run, run_few_pairs(rig.gang, names, few, environment=environment)
+        run = run_sweep(rig.gang, names, logs, rig.terms.fabric, environment, CHECK_SIZE)
+        rail = first_rail(rig.gang, names)
+        return run, run_few_pairs(rig.gang, rail, few, environment=environment)
     rig.gang.remove()  # NCCL reads its environment once per process
     with cluster.gang(environment=environment) as fresh_gang:
-        run = run_sweep(fresh_gang, names, logs, only=CHECK_SIZE)
-        return run, run_few_pairs(fresh_gang, names, few)
+        run = run_sweep(fresh_gang, names, logs, rig.terms.fabric, only=CHECK_SIZE)
+        return run, run_few_pairs(fresh_gang, first_rail(fresh_gang, names), few)
 
 
 def judge_forced_run(rig: FabricRig, run: SweepResult, pairs: PairSearch) -> Trial:
@@ -72,7 +73,7 @@ def judge_forced_run(rig: FabricRig, run: SweepResult, pairs: PairSearch) -> Tri
     trial, fabric = rig.measure.trial(), rig.terms.fabric
     judge_speed(run, trial)
     judge_transport(run, fabric, trial)
-    judge_networks(pairs, fabric or "", {}, trial)
+    judge_networks(pairs, dict.fromkeys(pairs.sent, fabric or ""), {}, trial)
     return trial
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from probes.fabric.links.watch import LinkGrowth
 from probes.fabric.node_pairs import PairSearch
+from probes.fabric.rails.ranks import node_of, rail_of, suspects
 from probes.fabric.sweep import Stall
 from probes.findings import finding, join_names, name_port
 from reports.numbers import percent, quantity
@@ -63,17 +64,18 @@ def find_loss(
     bad = {link: share for link, share in lost.items() if share is not None and share > max_lost}
     if bad and len(bad) == len(lost) > 2:
         message = f"every link loses packets: {_range(bad.values())} of them"
-        return [finding("FAB-LOSS", message, list(dict.fromkeys(node for node, _ in bad)))]
+        return [finding("FAB-LOSS", message, list(dict.fromkeys(node_of(a) for a, _ in bad)))]
     findings = []
     for node, way in lossy.slow_nodes.items():
         ends = {"sends": (0,), "receives": (1,), "both": (0, 1)}[way]
         shares = [share for link, share in bad.items() if any(link[end] == node for end in ends)]
         ways = "sends and receives" if way == "both" else way
         message = f"{node} loses {_range(shares)} of the packets that it {ways}, with every peer"
-        findings.append(finding("FAB-LOSS", message, [node]))
+        findings.append(finding("FAB-LOSS", message, suspects([node])))
     for a, b in lossy.slow_links:
         message = f"{a} -> {b}: {_range([bad.get((a, b), 0.0)])} of the packets are lost"
-        findings.append(finding("FAB-LOSS", message, [a, b], names={"peer": b}))
+        names = {"peer": node_of(b)}
+        findings.append(finding("FAB-LOSS", message, suspects([a, b]), names=names))
     if not bad and not unstable:
         nodes = {node: share for node, share in in_sweep.items() if share > max_lost}
         if nodes:
@@ -110,26 +112,31 @@ def stall_finding(stall: Stall, in_sweep: Mapping[str, float | None]) -> Finding
 
 
 def find_detours(
-    pairs: PairSearch, off: Mapping[Link, str], expected: str, routes: Mapping[Link, str]
+    pairs: PairSearch,
+    off: Mapping[Link, str],
+    expected: Mapping[Link, str],
+    routes: Mapping[Link, str],
 ) -> list[Finding]:
-    """Name each node that sends to some others over another network.
+    """Name each node, or port, that sends to some others over another network.
 
     A node that sends nothing over the fabric is bound to another interface: another finding reports
-    it.
+    it.  A port that sends nothing over its own rail lacks a route.
     """
     findings = []
     for node in dict.fromkeys(sender for sender, _ in off):
         links = [link for link in pairs.sent if link[0] == node]
         bad = [link for link in links if link in off]
-        if len(bad) == len(links) > 1:
+        if len(bad) == len(links) > 1 and not rail_of(node):
             continue
         peers, devices = (
             join_names(peer for _, peer in bad),
             join_names({off[link] for link in bad}),
         )
-        message = f"traffic of {node} to {peers} leaves over {devices}. Expected: {expected}"
+        message = (
+            f"traffic of {node} to {peers} leaves over {devices}. Expected: {expected[bad[0]]}"
+        )
         told = {routes[link] for link in bad if routes.get(link)}
         message += f". Route: {join_names(told)}" if told else ""
-        names = {"peer": bad[0][1], "interface": expected}
-        findings.append(finding("FAB-DETOUR", message, [node], names=names))
+        names = {"peer": node_of(bad[0][1]), "interface": expected[bad[0]]}
+        findings.append(finding("FAB-DETOUR", message, suspects([node]), names=names))
     return findings

@@ -121,9 +121,12 @@ def judge_stalls(run: SweepResult, explained: bool, measure: Recorder) -> None:
 
 
 def judge_networks(
-    pairs: PairSearch, expected: str, routes: Mapping[Link, str], measure: Recorder
+    pairs: PairSearch, expected: Mapping[Link, str], routes: Mapping[Link, str], measure: Recorder
 ) -> None:
-    """Judge which network each pair used; `routes` are those of the links that left it."""
+    """Judge which network each pair used; `routes` are those of the links that left it.
+
+    `expected` is the device that each link must use.
+    """
     unknown = [link for link, device in networks(pairs).items() if device in ("none", UNKNOWN)]
     if unknown:
         note = "no device counted its bytes, or the counter of one cannot be read"
@@ -138,12 +141,12 @@ def networks(pairs: PairSearch) -> dict[Link, str]:
     return {link: main_device(sent) for link, sent in pairs.sent.items()}
 
 
-def links_off(pairs: PairSearch, expected: str) -> dict[Link, str]:
+def links_off(pairs: PairSearch, expected: Mapping[Link, str]) -> dict[Link, str]:
     """Map each link whose bytes left by another device than `expected` to that device."""
     return {
         link: device
         for link, device in networks(pairs).items()
-        if device not in (expected, "none", UNKNOWN)
+        if device not in (expected[link], "none", UNKNOWN)
     }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from probes.cluster.byte_counters import RDMA, interfaces_of
 from probes.cluster.cluster import Cluster
 from probes.fabric.links.counters import read_ports, read_tcp_counters
 from probes.fabric.links.growth import WAYS, counter_difference
@@ -120,8 +121,9 @@ def node_growth(
 
 
 def fabric_ports(ports: Ports, fabric: str) -> list[str]:
-    """List the ports of a fabric: an interface, or all of RDMA, and the interfaces below."""
-    queue = [name for name in ports if "/" in name] if fabric == "rdma" else [fabric]
+    """List the ports of a fabric: its interfaces, or all of RDMA, and the interfaces below."""
+    rdma = [name for name in ports if "/" in name] if fabric == RDMA else []
+    queue = [*rdma, *interfaces_of(fabric)]
     found: dict[str, None] = {}
     while queue:
         name = queue.pop(0)

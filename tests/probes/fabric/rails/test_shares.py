@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from probes.cluster.byte_counters import count_once
-from probes.fabric.rails import (
+from probes.fabric.rails.shares import (
     count_installed,
     find_idle_rails,
     rail_growth,

@@ -1,0 +1,1 @@
+"""Tests each rail of the nodes: which ranks use it, its speed, its cables, its share."""
