@@ -1,8 +1,8 @@
 """Measures search_faults on simulated clusters: rounds, precision and recall.
 
-`python -m benchmarks.fault_search` prints two tables: quick searches for nodes, and searches over
-all pairs for nodes and links. The second table includes the plain method, in which every pair meets
-three times.
+`python -m benchmarks.fault_search` prints three tables: quick searches for nodes, searches over all
+pairs for nodes and links, and quick searches for ports of RAILS rails. The second table includes
+the plain method, in which every pair meets three times.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from scaling.collectives.fault_search import search_faults
+from scaling.collectives.fault_search import search_faults, search_rails
 from tests.support.simulated_links import Cluster, brute_force, planted
 
+RAILS = 8
 Found = tuple[dict[str, str], set[tuple[str, str]]]
 COLUMNS = "{:>5}{:>13}{:>6}{:>7}{:>12}{:>11}{:>11}{:>8}{:>10}"
 
@@ -52,23 +53,29 @@ def matrix(cluster: Cluster) -> Found:
     return told.slow_nodes, set(told.slow_links)
 
 
+def rails(cluster: Cluster) -> Found:
+    """Run the default search over several rails."""
+    told = search_rails(cluster.ports, cluster.meet)
+    return told.slow_nodes, set(told.slow_links)
+
+
 def row(way: Callable[[Cluster], Found], size: int, bad: int, links: int, seeds: int) -> None:
     """Print one line: `bad` slow nodes and `links` slow links in each of `seeds` clusters."""
     score, played, seconds = Score(), [], []
     for seed in range(seeds):
-        cluster = planted(size, bad, seed, links)
+        cluster = planted(size, bad, seed, links, RAILS if way is rails else 1)
         begun = time.perf_counter()
         found = way(cluster)
         seconds.append(time.perf_counter() - begun)
         played.append(cluster.rounds)
-        score.add(found, cluster, with_links=way is not quick)
+        score.add(found, cluster, with_links=way not in (quick, rails))
     took = f"{statistics.median(played):.0f} ({max(played)})"
     name, usual = way.__name__.replace("_", " "), f"{statistics.median(seconds):.3f} s"
     print(COLUMNS.format(size, name, bad, links, took, size - 1, *score.line(), usual))
 
 
 def main() -> None:
-    """Print both tables; 20 seeds per line, 5 where all pairs of 256 nodes meet."""
+    """Print the tables; 20 seeds per line, 5 of all pairs of 256 nodes and of rails from there."""
     begun = time.perf_counter()
     print("noise 3 %, dips of 15 % in 1 % of meetings; bad: slow to 0-60 % when it sends, receives")
     print("or both; rounds: median (most); seconds: median, the simulation's included")
@@ -81,6 +88,10 @@ def main() -> None:
     for size in (8, 16, 64, 256):
         for way in (matrix, brute_force):
             row(way, size, max(1, size // 10), max(1, size // 16), 20 if size < 256 else 5)
+    print(f"ports of {RAILS} rails")
+    for size in (8, 16, 64, 256, 1024, 4096):
+        for share in (0.01, 0.1):
+            row(rails, size, max(1, int(size * RAILS * share)), 0, 20 if size < 256 else 5)
     print(f"{time.perf_counter() - begun:.0f} s in all")
 
 

@@ -13,6 +13,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -25,6 +26,15 @@ SECONDS_PER_RANK = 0.1  # added to timeouts: more ranks need longer to join
 PRECISION = 0.02  # wanted standard error of the median, as a ratio
 BATCH_CALLS = 5  # calls between two checks of the precision
 MAX_CALLS = 1000  # most calls of one size
+
+
+@dataclass(frozen=True)
+class Delay:
+    """Fault of a control: this rank starts one call of each size late, or every call."""
+
+    rank: int
+    seconds: float
+    every_call: bool = False
 
 
 def read_nothing() -> Callable[[], None]:
@@ -68,15 +78,14 @@ def sweep(
     only: int | None = None,
     corrupt: int | None = None,
     make_reader: Callable[[], Callable[[], Any]] = read_nothing,
-    late: tuple[int, float] | None = None,
+    delay: Delay | None = None,
 ) -> dict[str, Any]:
     """Join, and time collectives at growing sizes (bytes), until one call takes `max_call_s`.
 
     Each size and placement is checked for exact values. It is then timed until the standard
     error of the median is under 2 % or `budget` seconds are spent. `only` times one size.
     `corrupt` injects a fault: that rank's results get one wrong element, which must be found.
-    `late` (rank, seconds) injects another: that rank starts one call of each size so many
-    seconds after the others.
+    `delay` injects another.
 
     Returns rank, ranks, backend, connections (the group's own, see `tcp_connections`), readings
     and sweeps. Readings are two, before and after, by the function that `make_reader` returned
@@ -89,10 +98,10 @@ def sweep(
     with process_group() as device:
         readings = [read()]
         sizes = [only] if only else None
-        late_s = late[1] if late and late[0] == dist.get_rank() else 0.0
+        own_delay = delay if delay and delay.rank == dist.get_rank() else None
         results = {
             name: sweep_operation(
-                device, OPERATIONS[name], max_call_s, budget, sizes, corrupt, late_s
+                device, OPERATIONS[name], max_call_s, budget, sizes, corrupt, own_delay
             )
             for name in names
         }
@@ -139,11 +148,11 @@ def sweep_operation(
     budget: float,
     sizes: list[int] | None = None,
     corrupt: int | None = None,
-    late_s: float = 0.0,
+    delay: Delay | None = None,
 ) -> dict[str, Any]:
     """Time one operation in a process group that this rank has joined; arguments as in `sweep`.
 
-    `late_s` is this rank's own delay, in seconds.
+    `delay` is this rank's own.
     """
     import torch.distributed as dist
 
@@ -158,7 +167,7 @@ def sweep_operation(
             note = f"messages above {max_bytes} bytes were skipped: {reason}"
             break
         new_rows = [
-            _time_size(operation, size, placement, device, budget, corrupt, late_s)
+            _time_size(operation, size, placement, device, budget, corrupt, delay)
             for placement in operation.placements
         ]
         rows += new_rows
@@ -196,7 +205,7 @@ def _time_size(
     device: Any,
     budget: float,
     corrupt: int | None,
-    late_s: float,
+    delay: Delay | None,
 ) -> dict[str, Any]:
     """Check values, time calls, and check values again on links that are now warm and loaded."""
     import torch.distributed as dist
@@ -206,7 +215,7 @@ def _time_size(
     buffers = operation.buffers(device, count, placement == "in_place")
     corrupted = corrupt == rank
     before, first = _count_wrong(buffers, corrupted)
-    times, slowest = _time_calls(buffers, device, budget, late_s)
+    times, slowest = _time_calls(buffers, device, budget, delay)
     after, second = _count_wrong(buffers, corrupted)
     return {
         "size": size,
@@ -235,12 +244,12 @@ def _count_wrong(buffers: Buffers, corrupt: bool) -> tuple[int, int | None]:
 
 
 def _time_calls(
-    buffers: Buffers, device: Any, budget: float, late_s: float = 0.0
+    buffers: Buffers, device: Any, budget: float, delay: Delay | None = None
 ) -> tuple[list[float], float]:
     """Time calls, in batches, until all ranks agree to stop.
 
-    Returns (seconds of each call on this rank, largest median over ranks). `late_s` delays this
-    rank's second call.
+    Returns (seconds of each call on this rank, largest median over ranks). `delay` delays this
+    rank's second call, or every call.
     """
     import torch
     import torch.distributed as dist
@@ -251,8 +260,8 @@ def _time_calls(
     start, done = time.perf_counter(), False
     while not done and len(times) < MAX_CALLS:
         for _ in range(3 if not times else BATCH_CALLS):
-            if late_s and len(times) == 1:
-                time.sleep(late_s)
+            if delay and (delay.every_call or len(times) == 1):
+                time.sleep(delay.seconds)
             times.append(time_call(buffers, device))
         over_budget = time.perf_counter() - start + BATCH_CALLS * times[-1] > budget
         own = [float(over_budget), median_precision(times), statistics.median(times)]

@@ -24,11 +24,15 @@ class Cluster:
     noise: float = 0.03  # standard deviation, as a share
     dips: float = 0.01  # chance that a meeting is 15 % slower
     spoilt: Mapping[int, float] = field(default_factory=dict)  # meeting's number -> its share, once
+    rails: int = 1  # ports of each node; those of one rail meet
+    leaves: int = 1  # switches of equal size; nodes of two leaves share the uplinks of both
+    uplink: float = 1.0  # rate of an uplink, by that of all nodes of its leaf
     rounds: int = 0
     meetings: list[Pair] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.nodes = [f"n{at}" for at in range(self.size)]
+        self.ports = [[f"fab{rail} on {node}" for node in self.nodes] for rail in range(self.rails)]
         self.chance = random.Random(self.seed)
 
     def meet(self, table: list[list[Pair]]) -> dict[Link, float]:
@@ -38,10 +42,21 @@ class Cluster:
             busy = [node for pair in pairs for node in pair]
             assert len(set(busy)) == len(busy), f"somebody meets twice in one round: {pairs}"
             self.rounds += 1
+            crossing = sum(self.leaf(a) != self.leaf(b) for a, b in pairs)
             for a, b in pairs:
                 self.meetings.append((a, b))
-                found[a, b], found[b, a] = self.speed(a, b), self.speed(b, a)
+                share = self.share_of_uplink(crossing) if self.leaf(a) != self.leaf(b) else 1.0
+                found[a, b] = min(self.speed(a, b), RATE * share)
+                found[b, a] = min(self.speed(b, a), RATE * share)
         return found
+
+    def leaf(self, node: str) -> int:
+        """Return the leaf of a node: the first nodes are on leaf 0."""
+        return int(node.rpartition("n")[2]) * self.leaves // self.size
+
+    def share_of_uplink(self, pairs: int) -> float:
+        """Return the share of the rate that each of so many pairs gets; of two leaves."""
+        return min(1.0, self.uplink * self.size / self.leaves / pairs)
 
     def speed(self, sender: str, receiver: str) -> float:
         """Return one measurement, GB/s: the slowest of sender, receiver and link, with noise."""
@@ -66,11 +81,15 @@ class Cluster:
         return {(a, b) for a, b in self.links if a not in self.sends and b not in self.receives}
 
 
-def planted(size: int, bad: int, seed: int, links: int = 0) -> Cluster:
-    """Make a cluster with `bad` nodes slow in a way drawn by `seed`, and `links` slow links."""
+def planted(size: int, bad: int, seed: int, links: int = 0, rails: int = 1) -> Cluster:
+    """Make a cluster with `bad` nodes slow in a way drawn by `seed`, and `links` slow links.
+
+    With several rails, ports are slow instead of nodes.
+    """
     chance = random.Random(seed)
-    cluster = Cluster(size, seed)
-    for node in chance.sample(cluster.nodes, bad):
+    cluster = Cluster(size, seed, rails=rails)
+    ports = [port for ports in cluster.ports for port in ports]
+    for node in chance.sample(ports if rails > 1 else cluster.nodes, bad):
         way = chance.choice(("sends", "receives", "both"))
         if way != "receives":
             cluster.sends[node] = chance.uniform(0, 0.6)
