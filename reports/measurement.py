@@ -41,7 +41,14 @@ class Verdict(str, Enum):
 
 RANKS = {verdict: rank for rank, verdict in enumerate(Verdict)}
 # Words of a measure's name that are written otherwise.
-WRITTEN = {"d2h": "device-to-host", "gbs": "rate", "h2d": "host-to-device", "tflops": "rate"}
+COLLECTIVES = ("all_gather", "all_reduce", "reduce_scatter")  # written with a hyphen
+WRITTEN = {
+    "alltoall": "all-to-all",
+    "d2h": "device-to-host",
+    "gbs": "rate",
+    "h2d": "host-to-device",
+    "tflops": "rate",
+}
 WRITTEN |= {word.lower(): word for word in (
     "CPUs", "CV", "ECC", "ETTR", "FP8", "GEMM", "GPU", "GPUs", "HBM", "MFU", "MTU", "NCCL",
     "NVLink", "NVLinks", "NVML", "PCIe", "RAM", "RDMA", "Ray", "Xids",
@@ -182,7 +189,10 @@ class Measurement(RecordModel):
     @property
     def title(self) -> str:
         """Name as people write it: `gpus_to_reset` is "GPUs to reset"."""
-        return " ".join(WRITTEN.get(word, word) for word in self.name.split("_"))
+        name = self.name
+        for collective in COLLECTIVES:
+            name = name.replace(collective, collective.replace("_", "-"))
+        return " ".join(WRITTEN.get(word, word) for word in name.split("_"))
 
     @property
     def value_text(self) -> str:

@@ -43,7 +43,7 @@ def _check_interface(name: str) -> str:
     if one_line(name) != name or " " in name:
         raise ValueError(f"expected the name of an interface, found {name!r}")
     if name.lower() == RDMA:
-        found = f'expected "rdma" in small letters and alone, found {name!r}'
+        found = f'expected "rdma" in small letters, found {name!r}'
         raise ValueError(found)
     return name
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import permutations
 
@@ -17,7 +17,6 @@ from probes.fabric.detect import (
     slow_fabric_finding,
     wrong_data,
 )
-from probes.fabric.inside import InsideSpeeds, judge_inside, measure_inside
 from probes.fabric.links.judge import (
     judge_loss,
     judge_networks,
@@ -29,24 +28,35 @@ from probes.fabric.links.judge import (
 from probes.fabric.links.routes import read_routes
 from probes.fabric.links.watch import LinkWatch
 from probes.fabric.node_pairs import (
+    NodeGroupsResult,
     PairSearch,
     run_group_search,
+    run_leaf_search,
     run_pair_search,
     run_wrong_search,
 )
 from probes.fabric.rails.ranks import find_rails, node_of
+from probes.fabric.speeds.inside import InsideSpeeds, judge_inside, measure_inside
 from probes.fabric.sweep import Rows, SweepResult
+from probes.fabric.uplinks import (
+    crowd_finding,
+    crowded_links,
+    find_leaves,
+    links_between,
+    uplink_finding,
+    without_links,
+)
 from reference_trainer.launch.gang import Gang, GangError
 from reports.measurement import Limit
+from scaling.collectives.fault_search import FaultSearchResult, Link
 
 # Numbers of nodes.  Groups are tried from LARGE on: with fewer, groups are hardly more than pairs.
 # MIN_NODES is the least from which groups can identify a node: there they are tried if all is slow
 # and pairs do not show why.
 MIN_NODES, LARGE = 4, 12
 # Findings that explain a slow fabric and locate the cause.
-LOCATED = frozenset(
-    ("FAB-LOSS", "FAB-LINK-FLAPS", "FAB-DETOUR", "FAB-SLOW-LINK", "FAB-SLOW-INSIDE")
-)
+LOCATED = {"FAB-LOSS", "FAB-LINK-FLAPS", "FAB-DETOUR"}
+LOCATED |= {"FAB-SLOW-LINK", "FAB-SLOW-INSIDE", "FAB-SLOW-UPLINK"}
 
 
 @dataclass(frozen=True)
@@ -97,7 +107,7 @@ def find_bad_nodes(
     judge_loss(run, pairs, max_lost, unstable, measure)
     judge_stalls(run, bool(measure.finding_codes & LOCATED), measure)
     off = judge_pair_networks(rig, run, pairs)
-    slow = unexplained(pairs, off)
+    slow = explain_uplinks(rig, unexplained(pairs, off), pairs.alone)
     judge.judge_pairs(pairs, slow, run, measure)
     judge_pair_data(rig, run, pairs, wrong)
     measure.progress("fabric: all-reduce inside nodes")
@@ -151,13 +161,39 @@ def judge_pair_data(rig: FabricRig, run: SweepResult, pairs: PairSearch, wrong: 
         rig.measure.explain(find_wrong_nodes(wrong, search, run.rank_nodes))
 
 
+def search_leaves(rig: FabricRig, groups: NodeGroupsResult) -> list[list[str]]:
+    """Find and name the leaves behind slow uplinks, where only some groups are fast; else []."""
+    if groups.nodes or not groups.groups or len(groups.fast) < MIN_NODES:
+        return []
+    found = run_leaf_search(rig.gang, rig.node_names, groups.fast).speed
+    members = {group[0]: group for group in groups.fast}
+    leaves = find_leaves(found)
+    whole = [[node for first in leaf for node in members[first]] for leaf in leaves]
+    rig.measure.explain([uplink_finding(found, leaves, whole)] if leaves else [])
+    return whole
+
+
+def explain_uplinks(
+    rig: FabricRig, slow: FaultSearchResult, alone: Mapping[Link, float]
+) -> FaultSearchResult:
+    """Name slow and crowded uplinks; return the search without the links that they explain."""
+    if leaves := find_leaves(slow):
+        rig.measure.explain([uplink_finding(slow, leaves)])
+        slow = without_links(slow, links_between(leaves, [*slow.speeds]))
+    if crowded := crowded_links(slow, alone):
+        rig.measure.explain([crowd_finding(slow, alone, crowded)])
+        slow = without_links(slow, crowded)
+    return slow
+
+
 def try_groups(rig: FabricRig, run: SweepResult, pairs: PairSearch, unlocated: bool) -> None:
     """Try groups of nodes on a large cluster, or if all is slow and no pair shows why."""
     measure, nodes = rig.measure, len(run.sent)
     if nodes >= MIN_NODES and (unlocated or (nodes >= LARGE and rig.tier != "quick")):
         measure.progress("fabric: groups of nodes")
         groups = run_group_search(rig.gang, rig.node_names)
-        judge.judge_groups(groups, pairs.speed, measure)
+        leaves = search_leaves(rig, groups)
+        judge.judge_groups(groups, pairs.speed, measure, leaves)
         unlocated = unlocated and not (groups.nodes or groups.groups)
     else:
         when = (

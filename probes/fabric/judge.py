@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from probes.acceptance.contract import ClusterTerms
@@ -58,7 +58,7 @@ def judge_speed(run: SweepResult, measure: Recorder) -> None:
     peak, nodes = run.peak, f"{len(run.sent)} nodes"
     model = fit_alpha_beta(run.rows, ALL_REDUCE, run.ranks)
     measure("busbw", peak["busbw"], on=nodes, spread=peak["spread"], samples=peak["samples"])
-    measure("rank_cv", peak["rank_cv"], on=nodes, samples=run.ranks)
+    judge_variation(peak, nodes, measure)
     if model:
         measure.note("latency", model.latency_us, "us", on=nodes)
         measure.note("model_residual", model.residual, "ratio", on=nodes)
@@ -70,6 +70,11 @@ def judge_speed(run: SweepResult, measure: Recorder) -> None:
         f"all-reduce over {run.ranks} ranks ({run.backend}) on {nodes} "
         f"up to {run.rows[-1]['size'] >> 10} KiB" + (f"; {run.note}" if run.note else "")
     )
+
+
+def judge_variation(row: Mapping[str, Any], on: str, measure: Recorder) -> None:
+    """Judge how much the ranks' median times of one size differ."""
+    measure("rank_cv", row["rank_cv"], on=on, samples=len(row["rank_seconds"]))
 
 
 def record_curves(
@@ -209,9 +214,20 @@ def judge_slowest_pair(pairs: FaultSearchResult, measure: Recorder, when: str = 
         measure("slowest_pair", share, on=on + when, samples=len(pairs.speeds))
 
 
-def judge_groups(result: NodeGroupsResult, pairs: FaultSearchResult, measure: Recorder) -> None:
-    """Judge slow or wrong groups of about sqrt(n) nodes."""
+def judge_groups(
+    result: NodeGroupsResult,
+    pairs: FaultSearchResult,
+    measure: Recorder,
+    leaves: Sequence[Sequence[str]] = (),
+) -> None:
+    """Judge slow or wrong groups of about sqrt(n) nodes.
+
+    A slow uplink between `leaves` has its own finding, and explains groups over several of them.
+    """
     measure("slow_groups", len(result.nodes) + len(result.groups))
     measure("wrong_elements", sum(result.wrong.values()), on="groups of nodes")
+    if leaves:
+        inside = [g for g in result.groups if any({*g} <= {*leaf} for leaf in leaves)]
+        result = dataclasses.replace(result, groups=inside)
     measure.explain(detect.find_slow_groups(result, pairs))
     measure.covered(f"all-reduce in groups: {result.coverage}")

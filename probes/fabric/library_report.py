@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import secrets
 import tempfile
 import time
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from probes.acceptance.measure import Recorder
-from probes.cluster.byte_counters import interfaces_of
+from probes.cluster.byte_counters import RDMA, interfaces_of
 from probes.cluster.cluster import Cluster
 from probes.cluster.node_facts import read_interfaces
 from probes.nccl.job import STAGES
@@ -26,6 +27,8 @@ from reference_trainer.launch.gang import Gang
 from reports.record import Finding
 
 Connection = tuple[str, str, int, int]  # own address, peer's address, own port, peer's port
+# Google's plugins send from GPU memory through Ethernet interfaces, as fast as RDMA.
+TCPX = re.compile(r"FasTrak|GPUDirectTCPX\w*", re.IGNORECASE)
 FOLDER = "/tmp"  # on each node; the driver's own TMPDIR may not exist there
 # Bytes of relevant lines: the limit of all logs together, and the least limit of each rank.  They
 # are sent and stored zipped, to under a tenth.
@@ -185,7 +188,8 @@ def _transports_by_node(log: Log, hosts: dict[str, str], fabric: str | None) -> 
             ifnames = {name_of_fabric(interface, fabric) for interface, _ in host.sockets}
             transports[node] = ifnames.pop() if len(ifnames) == 1 else "tcp"
         elif node and "rdma" in host.edges:
-            transports[node] = "rdma"
+            is_tcpx = interfaces_of(fabric) and any(map(TCPX.fullmatch, host.networks))
+            transports[node] = fabric if fabric and is_tcpx else RDMA
     return transports
 
 

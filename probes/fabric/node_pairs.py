@@ -11,7 +11,7 @@ from typing import Any
 from probes.cluster.byte_counters import join_fabric
 from probes.fabric.links.counters import LinkReader
 from probes.fabric.links.growth import bytes_sent, lost_share
-from probes.fabric.rails.ranks import Rail, find_rails, ranks_by_node
+from probes.fabric.rails.ranks import RailRanks, find_rails, ranks_by_node
 from reference_trainer.launch.gang import Gang
 from scaling.collectives.fault_search import (
     FaultSearchResult,
@@ -34,6 +34,7 @@ JOB_ROUNDS = 16  # rounds of meetings in one job
 # Longest time of a round: both directions, each try almost too slow.
 ROUND_SECONDS = 2 * REPEATS * SLOW_TRANSFER_S
 TRIAL_SECONDS = 180  # limit of a trial, most of it to connect
+MAX_ALONE = 16  # pairs that are measured once more without others
 MIN_RATIO = 0.85  # share of the typical speed below which a link is a suspect: it is marginal there
 
 
@@ -46,6 +47,7 @@ class PairSearch:
     `lossy`: nodes and links that lose more than is allowed; its speeds are 0 (lossy) or 1.  `sent`:
     bytes that the sender counted on each of its devices.  `rails` are the rails that were tested
     one by one.  `at_once` is the search in which all sent at the same time, None of one rail.
+    `alone` is the GB/s of slow links when no other pair sends.
     """
 
     speed: FaultSearchResult
@@ -53,8 +55,9 @@ class PairSearch:
     wrong: dict[Link, int]
     lost: dict[Link, float | None]
     sent: dict[Link, dict[str, int | None]]
-    rails: list[Rail] = field(default_factory=list)
+    rails: list[RailRanks] = field(default_factory=list)
     at_once: FaultSearchResult | None = None
+    alone: dict[Link, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ def run_pair_search(
     node_names: dict[str, str],
     max_lost: float = 1.0,
     full: bool = False,
-    rails: list[Rail] | None = None,
+    rails: list[RailRanks] | None = None,
 ) -> PairSearch:
     """Find links that are slow, lose packets, change data, or take a detour.
 
@@ -94,14 +97,14 @@ def run_pair_search(
     return replace(found, at_once=at_once, wrong={**found.wrong, **wrong})
 
 
-def first_rail(gang: Gang, node_names: dict[str, str]) -> Rail:
+def first_rail(gang: Gang, node_names: dict[str, str]) -> RailRanks:
     """Return the rail of the first rank of each node; no fabric is expected of it."""
     return find_rails([node_names[place.node] for place in gang.places], None, "")[0]
 
 
 def run_few_pairs(
     gang: Gang,
-    rail: Rail,
+    rail: RailRanks,
     nodes: int,
     max_lost: float = 1.0,
     bad: BadSender | None = None,
@@ -121,7 +124,8 @@ def _search(meetings: _Meetings, full: bool = False) -> PairSearch:
     # The search for lossy links uses the same meetings: pairs are not measured again for it.
     lossy = search_rails(ports, meetings.measure_loss, matrix)
     found = meetings
-    return PairSearch(speed, lossy, found.wrong, found.lost, found.sent, found.rails)
+    alone = {} if meetings.is_control else meetings.measure_alone(speed.slow_links)
+    return PairSearch(speed, lossy, found.wrong, found.lost, found.sent, found.rails, alone=alone)
 
 
 @dataclass
@@ -129,7 +133,7 @@ class _Meetings:
     """Results of all meetings of pairs so far: rail by rail, or all rails at once."""
 
     gang: Gang
-    rails: list[Rail]
+    rails: list[RailRanks]
     max_lost: float
     bad: BadSender | None = None
     environment: dict[str, str | None] | None = None
@@ -170,6 +174,19 @@ class _Meetings:
                 if rank in self.ports:  # the others did not meet anyone
                     self._note(self.ports[rank], meetings)
         return {link: self.speeds[link] for link in _links_of(rounds)}
+
+    def measure_alone(self, links: list[Link]) -> dict[Link, float]:
+        """Measure the pairs of these links again, one after the other; GB/s by link.
+
+        At most MAX_ALONE pairs: they show whether slow links are slow by themselves.
+        """
+        pairs = list(dict.fromkeys((min(link), max(link)) for link in links))[:MAX_ALONE]
+        if len(pairs) < 2:
+            return {}
+        before, self.speeds = self.speeds, {}
+        alone = self.measure_speed([[pair] for pair in pairs])
+        self.speeds = before
+        return alone
 
     def _split(self, pairs: list[Pair]) -> list[list[Pair]]:
         """Split a round into one for each rail, unless all rails meet at once."""
@@ -224,19 +241,22 @@ class NodeGroupsResult:
     """Results of groups of about sqrt(n) nodes.
 
     `nodes` make each of their groups slow.  `groups` are slow groups that no such node explains.
-    `wrong` counts wrong elements by node.  `coverage` is one sentence.
+    `wrong` counts wrong elements by node.  `coverage` is one sentence.  `fast` are groups at full
+    speed, of the first partition: their nodes are near each other.
     """
 
     nodes: list[str]
     groups: list[list[str]]
     wrong: dict[str, int]
     coverage: str
+    fast: list[list[str]] = field(default_factory=list)
 
 
 def run_group_search(gang: Gang, node_names: dict[str, str]) -> NodeGroupsResult:
     """Find faults that pairs are too small to show: all-reduce in groups, all at once."""
     rank_nodes = [node_names[place.node] for place in gang.places]
     wrong, sizes, tried = dict[str, int](), set[int](), 0
+    first: list[tuple[list[str], float]] = []
 
     def trial(parts: list[list[str]]) -> list[float]:
         nonlocal tried
@@ -246,11 +266,22 @@ def run_group_search(gang: Gang, node_names: dict[str, str]) -> NodeGroupsResult
         results = gang.run(group_sweep, ranks, timeout=TRIAL_SECONDS)
         for name, (_, wrong_count) in zip(rank_nodes, results, strict=True):
             wrong[name] = wrong.get(name, 0) + wrong_count
-        return [min(results[rank][0] for rank in group) for group in ranks]
+        speeds = [min(results[rank][0] for rank in group) for group in ranks]
+        first.extend(() if first else zip(parts, speeds, strict=True))
+        return speeds
 
     bad_nodes, groups = search_groups(list(ranks_by_node(rank_nodes)), trial, MIN_RATIO)
     coverage = f"{tried} groups of {min(sizes)} to {max(sizes)} nodes, all of them at once"
-    return NodeGroupsResult(bad_nodes, groups, wrong, coverage)
+    best = max((speed for _, speed in first), default=0.0)
+    fast = [group for group, speed in first if speed >= MIN_RATIO * best]
+    return NodeGroupsResult(bad_nodes, groups, wrong, coverage, fast)
+
+
+def run_leaf_search(gang: Gang, node_names: dict[str, str], groups: list[list[str]]) -> PairSearch:
+    """Let one node of each group meet those of all others: groups of one leaf are fast together."""
+    rail = first_rail(gang, node_names)
+    few = replace(rail, ports={group[0]: rail.ports[group[0]] for group in groups})
+    return _search(_Meetings(gang, [few], max_lost=1.0), full=True)
 
 
 def run_wrong_search(gang: Gang, node_names: dict[str, str]) -> FaultSearchResult:

@@ -10,7 +10,11 @@ from probes.fabric.bad_nodes import (
     fabric_devices,
     find_bad_nodes,
 )
-from probes.fabric.controls.data import control_late_call, control_wrong_element
+from probes.fabric.controls.data import (
+    control_late_call,
+    control_slow_collective,
+    control_wrong_element,
+)
 from probes.fabric.controls.inside import control_slow_inside
 from probes.fabric.controls.links import control_bad_sender, control_doctored_counters
 from probes.fabric.controls.network import control_off_fabric
@@ -22,9 +26,13 @@ from probes.fabric.links.watch import LinkWatch
 from probes.fabric.rails.reach import judge_rails_reach, record_reach
 from probes.fabric.rails.shares import count_installed
 from probes.fabric.reach import FabricNodes, check_reach
+from probes.fabric.speeds.collectives import (
+    collective_speeds,
+    judge_collectives,
+    judged_ops,
+    measure_collectives,
+)
 from probes.fabric.sweep import (
-    CHECK_SIZE,
-    check_ops,
     gang_env,
     init_seconds,
     rail_envs,
@@ -69,6 +77,7 @@ def run_probe(rig, logs):
     if run:
         measure.progress("fabric: controls")
         control_wrong_element(gang, run.rank_nodes, measure)
+        control_slow_collective(rig, run)
         rail = (interfaces_of(terms.fabric) or [terms.fabric])[-1]
         control_reach(FabricNodes.read(gang, rig.node_names, rail), measure)
         if nodes:
@@ -109,7 +118,9 @@ def measure_fabric(rig, logs):
     judge.judge_rails(run, terms, rig.limits, measure, installed)
     judge_rails_reach(gang, rig.node_names, reach, measure)
     measure.progress("fabric: five more collectives")
-    wrong = judge.judge_data(run, check_ops(gang, CHECK_SIZE), measure)
+    rows = measure_collectives(gang, run, rig.tier)
+    wrong = judge.judge_data(run, rows, measure)
+    judge_collectives(collective_speeds(rows, run, judged_ops(rig.tier)), rig.limits, measure)
     if rig.watch:
         return run, find_bad_nodes(rig, run, wrong)
     # On an embedded cluster a pair is two processes that share one host's cores.

@@ -29,7 +29,7 @@ FABRIC: dict[str, Entry] = {
             "ip -s link show dev {interface}": "A link that is up proves the cable, not the switch that it leads to.",
         },
         "Each rail of {node} reaches the same rail of every other node by TCP.",
-        "Swap the two cables of the named node back, or correct the order of its interfaces.",
+        "Put the two cables of the named node into each other's port, or correct the order of its interfaces.",
     ),
     "FAB-DUPLICATE-ADDRESS": Entry(
         "Two machines have the same address on the fabric.",
@@ -69,6 +69,18 @@ FABRIC: dict[str, Entry] = {
         "The links of {node} are as fast as those of the other nodes.",
         "Check rate, errors and cable of the named node's fabric link.",
     ),
+    "FAB-SLOW-COLLECTIVE": Entry(
+        "A collective that FSDP needs is slow, and all-reduce of the same size is not.",
+        Cause.INFRASTRUCTURE,
+        Severity.DEGRADES,
+        "Find why the named collective is slow",
+        {
+            "env | grep NCCL_": "NCCL_ALGO, NCCL_PROTO or a tuner file that names only all-reduce: unset it.",
+            "ldconfig -p | grep libnccl": "Compare with a sound cluster: an old version may lack an algorithm, and torch may load another than its own.",
+        },
+        "The collective reaches the bus bandwidth of the all-reduce.",
+        "Compare the NCCL settings and version with those of a sound cluster; run nccl-tests with the same collective.",
+    ),
     "FAB-SLOW-INSIDE": Entry(
         "All-reduce among the GPUs of one node is slow: NVLink, PCIe or NCCL's choice there.",
         Cause.HARDWARE,
@@ -81,6 +93,18 @@ FABRIC: dict[str, Entry] = {
         },
         "All-reduce inside {node} is as fast as inside the other nodes.",
         "Compare `nvidia-smi topo -m` and NVLink's state of the named node with another node.",
+    ),
+    "FAB-SLOW-UPLINK": Entry(
+        "Nodes are fast among themselves and slow with others: an uplink is slow or too narrow.",
+        Cause.INFRASTRUCTURE,
+        Severity.DEGRADES,
+        "Find which uplink {nodes} share, and widen or repair it",
+        {
+            "lldpctl {interface}": "It shows the switch of each node. Nodes of one group on one switch: look at the uplinks of that switch.",
+            "ibdiagnet --pc -P all=1": "For InfiniBand. Errors or a lower rate on a port between switches: clean or replace that cable.",
+        },
+        "Links between the groups are as fast as links inside a group.",
+        "Check rate, errors and number of the uplinks between the switches of the named nodes.",
     ),
     "FAB-SLOW-GROUP": Entry(
         "Some nodes are slow only in groups: every pair of them is fast.",

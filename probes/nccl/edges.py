@@ -15,7 +15,7 @@ from typing import NamedTuple
 # Networks that carry data by RDMA (or its equal); Socket is TCP; any other proves nothing.
 RDMA_NETWORKS = re.compile(
     r"IB|IBext\w*|NCCL RDMA Plugin(?: v\d+)?|gIB|AWS Libfabric|Libfabric|OFI|FasTrak|UCX-RMA|RDMA"
-    r"|Slingshot\w*",
+    r"|GPUDirectTCPX\w*|Slingshot\w*",
     re.IGNORECASE,
 )
 EDGE_KINDS = ("intra", "rdma", "tcp", "other")

@@ -31,6 +31,7 @@ yield
 """
 # Of remedies, which are orders to a person.
 ORDERS = """
+plug
 agree commit cool correct delete drain enlarge lift mount point power-cycle reboot relieve repair
 reseat see shorten speed test treat unset
 """

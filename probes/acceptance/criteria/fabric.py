@@ -41,8 +41,27 @@ MEASURES = {
         high=0.10,
         marginal_high=0.05,
     ),
-    "inside_busbw": Measure("GB/s", better="higher"),
-    "slowest_inside": default_measure(
+    **{
+        f"{name}_against_all_reduce": default_measure(
+            "ratio",
+            "a ring moves half the bytes of an all-reduce in it, so the same busbw is expected",
+            low=0.6,
+            marginal_low=0.75,
+        )
+        for name in ("all_gather", "reduce_scatter")
+    },
+    "alltoall_against_all_reduce": default_measure(
+        "ratio",
+        "each pair of ranks sends at once, and switches mix all flows: half of an even part of the all-reduce's rate is the least",
+        low=0.5,
+        marginal_low=0.65,
+    ),
+    **{
+        f"{name}_busbw": Measure("GB/s", better="higher")
+        for name in ("all_gather", "reduce_scatter", "alltoall")
+    },
+    "all_reduce_inside_node": Measure("GB/s", better="higher"),
+    "all_reduce_inside_node_against_others": default_measure(
         "ratio",
         "nodes of one model have the same links between their GPUs: each is near the typical node",
         low=0.75,
@@ -114,7 +133,11 @@ CONTROLS = {
     "doctored port": ("mtu_mismatches", "duplicate_addresses"),
     "late call": ("longest_stall",),
     "bad sender": ("slowest_pair", "lost_packets"),
-    "slow inside": ("slowest_inside",),
+    "slow inside": ("all_reduce_inside_node_against_others",),
+    "slow collective": (
+        *("all_gather_against_all_reduce", "reduce_scatter_against_all_reduce"),
+        "rank_cv",
+    ),
     "doctored counters": ("link_changes", "interface_errors"),
     "wrong network": (
         *("busbw", "network", "fabric_share", "share_on_other_networks", "links_on_other_networks"),
@@ -127,6 +150,12 @@ NO_CONTROL = {
     "rails": "no rail can be taken from a node that others use",
     "slowest_rail": "no rail can be taken from a node that others use",
     "slow_groups": "no uplink can be slowed that others use",
+    "alltoall_against_all_reduce": "the control of a slow collective is judged alike",
+    **dict.fromkeys(
+        ("all_gather_busbw", "reduce_scatter_busbw", "alltoall_busbw"),
+        "the control of a slow collective slows the same figure",
+    ),
+    "all_reduce_inside_node": "the control of a node that is slow inside slows the same figure",
 }
 CONDITIONS: dict[str, Condition] = {
     # InfiniBand without IPoIB, and EFA, have no IP packets whose size could be tested.
@@ -137,9 +166,16 @@ CONDITIONS: dict[str, Condition] = {
         ("log_errors", "rails", "slowest_rail"), lambda here: here.terms.fabric == "rdma"
     ),
     **dict.fromkeys(
-        ("slowest_inside", "slow inside"), lambda here: here.ranks_inside and here.nodes > 1
+        ("all_reduce_inside_node_against_others", "slow inside"),
+        lambda here: here.ranks_inside and here.nodes > 1,
     ),
-    "inside_busbw": lambda here: here.ranks_inside and "FABRIC.inside_busbw" in here.agreed,
+    "alltoall_against_all_reduce": lambda here: here.tier != "quick",
+    "all_gather_busbw": lambda here: "FABRIC.all_gather_busbw" in here.agreed,
+    "reduce_scatter_busbw": lambda here: "FABRIC.reduce_scatter_busbw" in here.agreed,
+    "alltoall_busbw": lambda here: here.tier != "quick" and "FABRIC.alltoall_busbw" in here.agreed,
+    "all_reduce_inside_node": lambda here: (
+        here.ranks_inside and "FABRIC.all_reduce_inside_node" in here.agreed
+    ),
     # Two nodes are one pair, with no other to compare; raylets of one host have no link.
     "slowest_pair": lambda here: here.nodes > 2 and not here.one_host,
     **dict.fromkeys(
@@ -155,12 +191,25 @@ DUTIES = (
             *("wrong_elements", "unreachable_pairs", "mtu_mismatches", "pairs_below_mtu"),
             "duplicate_addresses",
             *("busbw", "network", "agreeing_sources", "fabric_share", "share_on_other_networks"),
-            *("rank_cv", "inside_busbw", "slowest_inside"),
+            *(
+                "all_gather_against_all_reduce",
+                "reduce_scatter_against_all_reduce",
+                "alltoall_against_all_reduce",
+            ),
+            *("all_gather_busbw", "reduce_scatter_busbw", "alltoall_busbw"),
+            *("rank_cv", "all_reduce_inside_node", "all_reduce_inside_node_against_others"),
             *("slowest_pair", "rails", "slowest_rail", "log_errors", "harmful_settings"),
             *LINK_MEASURES,
         ),
         (
-            *("wrong element", "closed door", "large packets", "doctored port", "late call"),
+            *(
+                "wrong element",
+                "slow collective",
+                "closed door",
+                "large packets",
+                "doctored port",
+                "late call",
+            ),
             *("bad sender", "slow inside", "doctored counters", "wrong network", "other report"),
             "harmful variable",
         ),

@@ -7,12 +7,19 @@ from dataclasses import replace
 from probes.acceptance.measure import Recorder
 from probes.fabric.bad_nodes import FabricRig
 from probes.fabric.detect import wrong_data
-from probes.fabric.judge import judge_elements
+from probes.fabric.judge import judge_elements, judge_variation
 from probes.fabric.links.judge import judge_stalls
+from probes.fabric.speeds.collectives import (
+    FSDP_OPS,
+    collective_speeds,
+    judge_shares,
+    run_slowed,
+)
 from probes.fabric.sweep import CHECK_SIZE, SweepResult, check_ops, sweep_seconds
 from reference_trainer.launch.gang import Gang, GangError
-from scaling.collectives.sweep import read_nothing, summarise, sweep
+from scaling.collectives.sweep import Delay, read_nothing, summarise, sweep
 
+SLOWED_BY = 3.0  # times the time of an all-reduce: the collective then has a quarter of the speed
 CORRUPT_BYTES = 1 << 16  # size of each collective whose result is changed
 STALLED_BY = 1.5  # times the limit of a stall: beyond any doubt
 
@@ -40,7 +47,7 @@ def control_late_call(rig: FabricRig, run: SweepResult) -> None:
     limit, bad_rank = rig.limits("longest_stall"), rig.gang.size - 1
     late_s = STALLED_BY * (limit.high or 0.0) if limit else 0.0
     fault = f"rank {bad_rank} begins one all-reduce {late_s:.2g} s after the others"
-    call = ("all_reduce",), 0.5, 0.25, CHECK_SIZE, None, read_nothing, (bad_rank, late_s)
+    call = ("all_reduce",), 0.5, 0.25, CHECK_SIZE, None, read_nothing, Delay(bad_rank, late_s)
     try:
         data = rig.gang.run(sweep, *call, timeout=sweep_seconds(rig.gang.size))
     except GangError as error:
@@ -50,3 +57,20 @@ def control_late_call(rig: FabricRig, run: SweepResult) -> None:
     rows = summarise([item["sweeps"]["all_reduce"] for item in data])
     judge_stalls(replace(run, rows=rows), False, trial)
     rig.measure.control("late call", fault, trial)
+
+
+def control_slow_collective(rig: FabricRig, run: SweepResult) -> None:
+    """Check that FSDP's collectives are found slow if one rank begins every call late."""
+    bad_rank = rig.gang.size - 1
+    delay_s = SLOWED_BY * max(row["seconds"] for row in run.rows if row["size"] == CHECK_SIZE)
+    names = " and ".join(FSDP_OPS)
+    fault = f"rank {bad_rank} begins each {names} {delay_s:.2g} s late"
+    try:
+        rows = run_slowed(rig.gang, bad_rank, delay_s)
+    except GangError as error:
+        rig.measure.control("slow collective", fault, None, saw=str(error))
+        return
+    trial = rig.measure.trial()
+    judge_shares(collective_speeds(rows, run, FSDP_OPS), trial)
+    judge_variation(max(rows[FSDP_OPS[0]], key=lambda row: row["rank_cv"]), FSDP_OPS[0], trial)
+    rig.measure.control("slow collective", fault, trial)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from probes.fabric.bad_nodes import FabricRig
-from probes.fabric.inside import InsideSpeeds, judge_slowest_inside, measure_inside
+from probes.fabric.speeds.inside import InsideSpeeds, judge_against_others, measure_inside
 from probes.fabric.sweep import SweepResult
 from reference_trainer.launch.gang import GangError
 from scaling.collectives.node_groups import MESSAGE_BYTES
@@ -28,6 +28,6 @@ def control_slow_inside(rig: FabricRig, run: SweepResult, inside: InsideSpeeds) 
         rig.measure.control("slow inside", fault, None, saw=str(error))
         return
     trial = rig.measure.trial()
-    judge_slowest_inside(found, trial)
+    judge_against_others(found, trial)
     slowest = min(found.busbw, key=lambda node: found.busbw[node])
     rig.measure.control("slow inside", fault, trial, located=slowest == victim)

@@ -74,15 +74,15 @@ def parse_message(received: tuple[Any, ...], token: str) -> tuple[int, str, str]
     None for a datagram of somebody else.
     """
     data, control, *_ = received
-    with suppress(ValueError, struct.error):
-        number = next(
+    with suppress(ValueError, RecursionError, struct.error):
+        numbers = [
             PKTINFO.unpack(value[: PKTINFO.size])[1]
             for level, kind, value in control
             if (level, kind) == (socket.IPPROTO_IPV6, socket.IPV6_PKTINFO)
-        )
+        ]
         said = json.loads(data)
-        if isinstance(said, list) and len(said) == 3 and said[0] == token:
-            return number, str(said[1]), str(said[2])
+        if numbers and isinstance(said, list) and len(said) == 3 and said[0] == token:
+            return numbers[0], str(said[1]), str(said[2])
     return None
 
 

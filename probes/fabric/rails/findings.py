@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from probes.fabric.detect import find_slow_links
-from probes.fabric.rails.ranks import Rail, node_of
+from probes.fabric.rails.ranks import RailRanks, node_of
 from probes.findings import finding
 from reports.numbers import quantity
 from reports.record import Finding
@@ -16,7 +16,7 @@ AT_ONCE = " when all rails send at once"
 
 
 def find_slow_ports(
-    found: FaultSearchResult, rails: Sequence[Rail], when: str = ""
+    found: FaultSearchResult, rails: Sequence[RailRanks], when: str = ""
 ) -> list[Finding]:
     """Name each rail, node, port or link that is slow, and in which direction.
 
@@ -41,13 +41,13 @@ def find_slow_ports(
     return findings + find_slow_links(rest, when)
 
 
-def is_slow_everywhere(rail: Rail, found: FaultSearchResult) -> bool:
+def is_slow_everywhere(rail: RailRanks, found: FaultSearchResult) -> bool:
     """Return whether every measured link of a rail is slow."""
     speeds = [speed for (sender, _), speed in found.speeds.items() if sender in rail.ports]
     return bool(speeds) and max(speeds) < found.limit
 
 
-def slow_nodes(found: FaultSearchResult, rails: Sequence[Rail]) -> dict[str, str]:
+def slow_nodes(found: FaultSearchResult, rails: Sequence[RailRanks]) -> dict[str, str]:
     """Return the nodes whose ports are all slow in the same direction, with that direction."""
     by_node: dict[str, list[str]] = {}
     for port, way in found.slow_nodes.items():

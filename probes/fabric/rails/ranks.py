@@ -9,7 +9,7 @@ from probes.cluster.byte_counters import RDMA, interfaces_of
 
 
 @dataclass(frozen=True)
-class Rail:
+class RailRanks:
     """One network that a rank of each node uses.
 
     `ports` maps each port to its rank.  A port is named `fab1 on node0`, or as its node where the
@@ -21,7 +21,7 @@ class Rail:
     fabric: str | None
 
 
-def find_rails(rank_nodes: Sequence[str], fabric: str | None, backend: str) -> list[Rail]:
+def find_rails(rank_nodes: Sequence[str], fabric: str | None, backend: str) -> list[RailRanks]:
     """List the rails that ranks can test; `rank_nodes` lists the node of each rank.
 
     By RDMA each rank uses the port close to its GPU, so each local rank tests one rail.  With gloo
@@ -37,9 +37,11 @@ def find_rails(rank_nodes: Sequence[str], fabric: str | None, backend: str) -> l
     elif backend == "gloo" and min(len(interfaces), fewest) > 1:
         names = devices = interfaces[:fewest]
     else:
-        return [Rail("", {node: ranks[0] for node, ranks in local.items()}, fabric)]
+        return [RailRanks("", {node: ranks[0] for node, ranks in local.items()}, fabric)]
     return [
-        Rail(name, {f"{name} on {node}": ranks[index] for node, ranks in local.items()}, device)
+        RailRanks(
+            name, {f"{name} on {node}": ranks[index] for node, ranks in local.items()}, device
+        )
         for index, (name, device) in enumerate(zip(names, devices, strict=True))
     ]
 

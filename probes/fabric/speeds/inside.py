@@ -65,24 +65,31 @@ def judge_inside(
         measure.covered("all-reduce inside nodes was not tested: each node has one rank")
         return
     measure("wrong_elements", sum(inside.wrong.values()), on="all-reduce inside nodes")
-    judge_slowest_inside(inside, measure)
-    agreed, slowest = limits("inside_busbw"), min(inside.busbw, key=lambda n: inside.busbw[n])
+    judge_against_others(inside, measure)
+    agreed, slowest = (
+        limits("all_reduce_inside_node"),
+        min(inside.busbw, key=lambda n: inside.busbw[n]),
+    )
     if agreed:
-        measure("inside_busbw", inside.busbw[slowest], on=slowest, samples=len(inside.busbw))
+        measure(
+            "all_reduce_inside_node", inside.busbw[slowest], on=slowest, samples=len(inside.busbw)
+        )
     else:
-        measure.note("inside_busbw", inside.busbw[slowest], "GB/s", on=slowest)
-    relative = limits("slowest_inside")
+        measure.note("all_reduce_inside_node", inside.busbw[slowest], "GB/s", on=slowest)
+    relative = limits("all_reduce_inside_node_against_others")
     least = relative.low if relative and relative.low else 0.0
     measure.explain(find_slow_inside(inside, least, agreed.low if agreed else None))
     left_out = f"; {join_names(inside.left_out)}: one rank" if inside.left_out else ""
     measure.covered(f"all-reduce inside {len(inside.busbw)} nodes, all at once{left_out}")
 
 
-def judge_slowest_inside(inside: InsideSpeeds, measure: Recorder) -> None:
+def judge_against_others(inside: InsideSpeeds, measure: Recorder) -> None:
     """Judge the slowest node as a share of a typical one."""
     shares = inside.shares()
     slowest = min(shares, key=lambda node: shares[node])
-    measure("slowest_inside", shares[slowest], on=slowest, samples=len(shares))
+    measure(
+        "all_reduce_inside_node_against_others", shares[slowest], on=slowest, samples=len(shares)
+    )
 
 
 def find_slow_inside(inside: InsideSpeeds, least: float, agreed: float | None) -> list[Finding]:
@@ -93,8 +100,8 @@ def find_slow_inside(inside: InsideSpeeds, least: float, agreed: float | None) -
     shares, findings = inside.shares(), []
     slow = [node for node, share in shares.items() if share < least]
     for node in slow:
-        message = f"all-reduce inside {node}: {quantity(inside.busbw[node], 'GB/s')}. Other nodes: "
-        message += f"{quantity(inside.typical, 'GB/s')}, of which it has {percent(shares[node])}"
+        message = f"all-reduce inside {node}: {quantity(inside.busbw[node], 'GB/s')}, "
+        message += f"{percent(shares[node])} of a typical node's {quantity(inside.typical, 'GB/s')}"
         findings.append(finding("FAB-SLOW-INSIDE", message, [node]))
     below = [n for n, speed in inside.busbw.items() if agreed and speed < agreed and n not in slow]
     if below:

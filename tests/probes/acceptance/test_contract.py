@@ -175,12 +175,15 @@ def test_shipped_contracts_hold(name: str) -> None:
 @pytest.mark.parametrize("name", [n for n in shipped_contracts() if n != "local"])
 def test_a_real_contract_leaves_no_fabric_limit_open(name: str) -> None:
     contract = load(name)
-    open_ = [
+    open_ = {
         name
         for name, measure in CRITERIA["FABRIC"].measures.items()
         if contract.limit("FABRIC", name) is None and not measure.from_run
-    ]
-    assert open_ == []
+    }
+    # A share of the all-reduce, or of the other nodes, judges them everywhere.
+    figures = {"all_gather_busbw", "reduce_scatter_busbw", "alltoall_busbw"}
+    figures |= {"all_reduce_inside_node"}
+    assert open_ == (set() if contract.cluster.fabric == "rdma" else figures)
     assert contract.limit("SCALING", "efficiency") is not None
     assert not contract.optional
 

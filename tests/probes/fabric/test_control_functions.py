@@ -12,6 +12,7 @@ import pytest
 from probes.acceptance.contract import load as contract
 from probes.fabric.controls import data, links, reach, settings
 from probes.fabric.node_pairs import BadSender, PairSearch
+from probes.fabric.rails.ranks import RailRanks
 from reference_trainer.launch.gang import GangError
 from reports.measurement import Limit
 from reports.record import Control
@@ -166,8 +167,8 @@ class TimedGang:
         self.late: list[tuple[int, float]] = []
 
     def run(self, function: Any, *call: Any, timeout: float) -> list[dict[str, Any]]:
-        self.late.append(call[-1])
-        bad, late_s = call[-1]
+        self.late.append((call[-1].rank, call[-1].seconds))
+        bad, late_s = self.late[-1]
         row = {"size": 1 << 20, "count": 4, "elements": 4, "placement": "in_place", "calls": 6}
         row |= {"wrong": 0, "first_wrong": None}
         common = {"operation": "all_reduce", "ranks": 3}
@@ -232,7 +233,8 @@ def control_sender(
     speeds: dict[Link, float] = {(a, b): 0.03 if a == slow else 0.1 for a, b in pairs}
     lost: dict[Link, float | None] = {(a, b): 0.05 if a == lossy else 0.0 for a, b in pairs}
     speed = FaultSearchResult(speeds, typical, {}, [], 1, 0, "")
-    search = PairSearch(speed, speed, {}, lost, {})
+    rail = RailRanks("", {name: rank for rank, name in enumerate(names)}, "fab0")
+    search = PairSearch(speed, speed, {}, lost, {}, [rail])
     planted: list[BadSender] = []
 
     def few(*_: Any, bad: BadSender) -> PairSearch:

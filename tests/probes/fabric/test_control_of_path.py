@@ -97,7 +97,7 @@ def test_nccl_that_leaves_rdma_uses_the_network_of_the_launcher(
         given.append(environment)
         return Gang()
 
-    for name in ("run_sweep", "run_few_pairs"):
+    for name in ("run_sweep", "run_few_pairs", "first_rail"):
         monkeypatch.setattr(network, name, lambda *_, **__: None)
     monkeypatch.setattr(network, "gang_env", lambda _: {})
     cluster = SimpleNamespace(on_gpu=True, node_names={}, gang=gang)

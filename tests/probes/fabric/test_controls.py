@@ -217,7 +217,8 @@ def test_nccl_gets_another_environment_in_new_processes(
     """NCCL reads its environment once in a process; gloo reads it at each rendezvous."""
     done: list[Any] = []
 
-    def swept(gang: RecordedGang, names: Any, logs: Any, environment: Any = None, **_: Any) -> str:
+    def swept(gang: RecordedGang, *given: Any, **_: Any) -> str:
+        environment = given[3] if len(given) > 3 else None
         done.append(("swept", {**(gang.environment or {}), **(environment or {})}))
         return "a sweep"
 
@@ -227,6 +228,7 @@ def test_nccl_gets_another_environment_in_new_processes(
 
     monkeypatch.setattr(network, "run_sweep", swept)
     monkeypatch.setattr(network, "run_few_pairs", met)
+    monkeypatch.setattr(network, "first_rail", lambda *_: None)
     monkeypatch.setattr(network, "gang_env", lambda _: {"NCCL_DEBUG": "INFO"})
     cluster = SimpleNamespace(
         on_gpu=on_gpu, node_names={}, gang=lambda environment: RecordedGang(environment, done)

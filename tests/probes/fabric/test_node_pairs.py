@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from probes.fabric.node_pairs import BadSender, run_few_pairs, run_pair_search
+from probes.fabric.node_pairs import BadSender, first_rail, run_few_pairs, run_pair_search
 from scaling.collectives.node_groups import SLOW_TRANSFER_S, RankMeetings
 
 
@@ -84,7 +84,7 @@ def test_of_a_controls_ranks_only_the_bad_one_reports_packets_as_resent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gang: Any = Gang(4)
-    run_few_pairs(gang, gang.names, 3, bad=BadSender(2, 0.01, 0.5))
+    run_few_pairs(gang, first_rail(gang, gang.names), 3, bad=BadSender(2, 0.01, 0.5))
     assert {rank for pair in gang.met for rank in pair} == {0, 1, 2}
     (make_reader,) = gang.readers
     shares = []

@@ -5,7 +5,7 @@ And with as much changed as a sound one may show: nothing fails.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -16,7 +16,8 @@ from tests.recordings.tape.synthetic import TAPES
 from tests.recordings.tape.tape import Answers
 
 SOUND = TAPES / "lab-sound" / "allreduce_takes_the_fabric_at_line_rate.tape.gz"
-SWEEP, COLLECTIVES = 0, 1  # calls of `sweep`: the all-reduce, and the five others
+# Calls of `sweep`: the all-reduce, the five others, FSDP's at full size, and three controls.
+SWEEP, COLLECTIVES, FULL_SIZE, WRONG_ELEMENT, SLOW_COLLECTIVE, LATE_CALL = range(6)
 BEFORE, AFTER, LAST = 0, 1, 2  # looks at links: before, after, and the control's
 Change = Callable[[Answers], None]
 
@@ -45,14 +46,23 @@ def rows(told: Any) -> list[dict[str, Any]]:
 
 
 def slower(factor: float) -> Change:
-    """Each call of the all-reduce took so many times as long."""
+    """Each call of every collective took so many times as long."""
+    calls = (SWEEP, COLLECTIVES, FULL_SIZE, SLOW_COLLECTIVE)
+    return all_of(*(slower_call(factor, at) for at in calls))
+
+
+def slower_call(factor: float, at: int, only: str = "", ranks: Sequence[int] = ()) -> Change:
+    """Calls of one sweep took so many times as long: of one collective, or on some ranks."""
 
     def change(told: Any) -> None:
-        for row in rows(told):
-            row["times"] = [factor * seconds for seconds in row["times"]]
-            row["slowest"] *= factor
+        for number, rank in enumerate(told):
+            for name, sweep in rank["sweeps"].items():
+                for row in sweep["rows"] if only in ("", name) else ():
+                    share = factor if not ranks or number in ranks else 1.0
+                    row["times"] = [share * seconds for seconds in row["times"]]
+                    row["slowest"] *= share
 
-    return of("run sweep", SWEEP, change)
+    return of("run sweep", at, change)
 
 
 def stall(seconds: float) -> Change:
@@ -195,6 +205,18 @@ RED: dict[str, tuple[Change, set[str], set[str]]] = {
         all_of(slower(2.0), groups_meet),
         *({"busbw"}, {"FAB-SLOW"}),
     ),
+    "the all-gather is slow": (
+        slower_call(2.0, FULL_SIZE, "all_gather"),
+        *({"all_gather_against_all_reduce"}, {"FAB-SLOW-COLLECTIVE"}),
+    ),
+    "the reduce-scatter is slow": (
+        slower_call(2.0, FULL_SIZE, "reduce_scatter"),
+        *({"reduce_scatter_against_all_reduce"}, {"FAB-SLOW-COLLECTIVE"}),
+    ),
+    "one rank is sooner than the others": (
+        slower_call(0.7, SWEEP, ranks=[3]),
+        *({"rank_cv"}, set()),
+    ),
     "a call stalls": (stall(0.9), {"longest_stall"}, {"FAB-STALLS"}),
     "a node loses packets": (all_of(lossy(0.01), meet_twice_more), {"lost_packets"}, {"FAB-LOSS"}),
     "a link's bytes leave over eth0": (
@@ -243,6 +265,17 @@ def near(name: str, change: Change, *measures: str) -> Any:
 
 NEAR = [
     near("a seventh slower", slower(1.15), "busbw"),
+    near(
+        "the all-gather is a little slower",
+        slower_call(1.2, FULL_SIZE, "all_gather"),
+        "all_gather_against_all_reduce",
+    ),
+    near(
+        "the reduce-scatter is a little slower",
+        slower_call(1.2, FULL_SIZE, "reduce_scatter"),
+        "reduce_scatter_against_all_reduce",
+    ),
+    near("a rank is a little sooner", slower_call(0.93, SWEEP, ranks=[3]), "rank_cv"),
     near("a call that a busy core held up", stall(0.28), "longest_stall"),
     near("a few packets are lost", lossy(4e-4), "lost_packets", "wrong_elements"),
     near("some bytes of other jobs leave over eth0", detour(0.05), "links_on_other_networks"),
@@ -290,14 +323,18 @@ def as_sound(question: str, control: int, sound: int) -> Change:
 
 BLIND: dict[str, tuple[Change, set[str]]] = {
     "the changed element was not seen": (
-        of("run sweep", 2, lambda told: [_clean(rank) for rank in told]),
+        of("run sweep", WRONG_ELEMENT, lambda told: [_clean(rank) for rank in told]),
         {"wrong element"},
     ),
     "the closed door was open": (as_sound("run check_tcp", 1, 0), {"closed door"}),
     "the large packets passed": (as_sound("run check_udp", 3, 2), {"large packets"}),
     "the late call was not late": (
-        of("run sweep", 3, lambda told: [_punctual(rank) for rank in told]),
+        of("run sweep", LATE_CALL, lambda told: [_punctual(rank) for rank in told]),
         {"late call"},
+    ),
+    "the collectives were not slow": (
+        as_sound("run sweep", SLOW_COLLECTIVE, COLLECTIVES),
+        {"slow collective"},
     ),
     "nothing was counted on the doctored ports": (
         as_sound("on_each_node read_all", LAST, AFTER),

@@ -326,8 +326,9 @@ def networks_of(
     gang: Gang, recorder: Callable[..., Recorder], expected: str = "fab0"
 ) -> tuple[ProbeResult, PairSearch]:
     measure, pairs = recorder(), gang.search()
-    off = links_off(pairs, expected)
-    judge_networks(pairs, expected, dict.fromkeys(off, "10.77.0.3 via 10.78.0.3 dev eth0"), measure)
+    usual = dict.fromkeys(pairs.sent, expected)
+    off = links_off(pairs, usual)
+    judge_networks(pairs, usual, dict.fromkeys(off, "10.77.0.3 via 10.78.0.3 dev eth0"), measure)
     return judged(measure), pairs
 
 
@@ -342,7 +343,7 @@ def test_a_detour_is_named_and_is_no_slow_link(recorder: Callable[..., Recorder]
     )
     assert values(result, "links_on_other_networks") == [(1, Verdict.FAIL, "cluster")]
     assert pairs.speed.slow_links == [("n1", "n2")]
-    assert unexplained(pairs, links_off(pairs, "fab0")).slow_links == []
+    assert unexplained(pairs, links_off(pairs, dict.fromkeys(pairs.sent, "fab0"))).slow_links == []
 
 
 def test_a_node_that_uses_another_network_for_all_takes_no_detour(
@@ -358,7 +359,7 @@ def test_bytes_that_no_device_counted_prove_nothing(recorder: Callable[..., Reco
     gang, measure = Gang(3, lambda *link: 0.0), recorder()
     pairs = gang.search()
     pairs.sent["n0", "n1"] = {}
-    judge_networks(pairs, "fab0", {}, measure)
+    judge_networks(pairs, dict.fromkeys(pairs.sent, "fab0"), {}, measure)
     assert (None, Verdict.UNPROVEN, "n0 -> n1") in values(
         judged(measure), "links_on_other_networks"
     )

@@ -42,8 +42,11 @@ def test_each_sender_is_asked_for_its_receivers_address() -> None:
     gang: Any = SimpleNamespace(
         places=[SimpleNamespace(node=f"id{n // 2}") for n in range(4)], run=run
     )
-    names = {"id0": "n0", "id1": "n1"}
-    assert read_routes(gang, names, [("n1", "n0")], "fab0") == {("n1", "n0"): "route of 2"}
-    assert asked == [([[2]], ["10.77.0.0"])]
-    assert read_routes(gang, names, [("n1", "n0")], "rdma") == {}
-    assert read_routes(gang, names, [], "fab0") == {}
+    names, link = {"id0": "n0", "id1": "n1"}, ("n1", "n0")
+    assert read_routes(gang, names, [link], {link: "fab0"}) == {("n1", "n0"): "route of 2"}
+    assert asked == [([[2]], ["10.77.0.0", None])]
+    assert read_routes(gang, names, [link], {link: "rdma"}) == {}
+    assert read_routes(gang, names, [], {}) == {}
+    port = "fab0 on n1", "fab0 on n0"
+    assert read_routes(gang, names, [port], {port: "fab0"}) == {port: "route of 2"}
+    assert asked[-1] == ([[2]], ["10.77.0.0", "10.77.0.2"])  # a port asks from its own address

@@ -1,0 +1,154 @@
+"""Measures the other collectives: FSDP's own and all-to-all at full size, the rest at a small one.
+
+FSDP gathers weights and scatters sums of gradients; it sends no all-reduce.  A ring moves half the
+bytes of an all-reduce in them, so they must reach the same bus bandwidth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from probes.acceptance.measure import Recorder
+from probes.fabric.rails.ranks import ranks_by_node
+from probes.fabric.sweep import CHECK_SIZE, OTHER_OPS, Rows, SweepResult, sweep_seconds
+from probes.findings import finding
+from reference_trainer.launch.gang import Gang
+from reports.measurement import Limit
+from reports.numbers import percent, quantity
+from reports.record import Finding
+from scaling.collectives.sweep import Delay, read_nothing, summarise, sweep
+
+FSDP_OPS = ("all_gather", "reduce_scatter")
+ALL_TO_ALL = "alltoall"
+# gloo has no reduce-scatter: it reduces the complete buffer on every rank (torch 2.13,
+# ProcessGroupGloo.cpp), twice the bytes.
+GLOO_BYTES = {"reduce_scatter": 2.0}
+PRECISE_S = 0.25  # budget of one size and placement, as in the sweep of all-reduce
+
+
+@dataclass(frozen=True)
+class CollectiveSpeed:
+    """Bus bandwidth (GB/s) of a collective at `size` bytes, and what the all-reduce lets expect."""
+
+    name: str
+    size: int
+    busbw: float
+    spread: float
+    samples: int
+    expected: float
+
+    @property
+    def share(self) -> float:
+        """Busbw as a ratio of what the all-reduce of this run lets expect."""
+        return self.busbw / self.expected if self.expected else 0.0
+
+
+def measure_collectives(gang: Gang, run: SweepResult, tier: str) -> dict[str, Rows]:
+    """Run the other five collectives, their values checked; rows by name.
+
+    FSDP's own run at the largest size of the all-reduce too; from tier standard on also all-to-all.
+    """
+    large = max(row["size"] for row in run.rows)
+    rows = _run(gang, OTHER_OPS, 0.1, CHECK_SIZE)
+    if large > CHECK_SIZE:
+        for name, more in _run(gang, judged_ops(tier), PRECISE_S, large).items():
+            rows[name] += more
+    return rows
+
+
+def run_slowed(gang: Gang, rank: int, delay_s: float) -> dict[str, Rows]:
+    """Run FSDP's collectives at a small size; one rank begins every call late (for a control)."""
+    return _run(gang, FSDP_OPS, 0.1, CHECK_SIZE, Delay(rank, delay_s, every_call=True))
+
+
+def _run(
+    gang: Gang, names: tuple[str, ...], budget_s: float, size: int, delay: Delay | None = None
+) -> dict[str, Rows]:
+    call = names, 0.3, budget_s, size, None, read_nothing, delay
+    data = gang.run(sweep, *call, timeout=sweep_seconds(gang.size))
+    return {name: summarise([item["sweeps"][name] for item in data]) for name in names}
+
+
+def collective_speeds(
+    rows: dict[str, Rows], run: SweepResult, names: tuple[str, ...]
+) -> dict[str, CollectiveSpeed]:
+    """Return the speed of these collectives at their largest size; the better placement counts.
+
+    The all-reduce of the same size lets expect it.
+    """
+    speeds = {}
+    for name in names:
+        size = max(row["size"] for row in rows[name])
+        at_size = [row for row in rows[name] if row["size"] == size]
+        best = max(at_size, key=lambda row: float(row["busbw"]))
+        all_reduce = max(row["busbw"] for row in run.rows if row["size"] == size)
+        expected = all_reduce * expected_ratio(name, run)
+        values = best["busbw"], best["spread"], best["samples"]
+        speeds[name] = CollectiveSpeed(name, size, *values, expected)
+    return speeds
+
+
+def judged_ops(tier: str) -> tuple[str, ...]:
+    """Name the collectives that this tier judges."""
+    return FSDP_OPS if tier == "quick" else (*FSDP_OPS, ALL_TO_ALL)
+
+
+def expected_ratio(name: str, run: SweepResult) -> float:
+    """Return the busbw of a collective that a sound fabric gives, by that of the ring all-reduce.
+
+    A ring of all-gather or reduce-scatter has the same busbw (nccl-tests, doc/PERFORMANCE.md).  In
+    all-to-all each of n ranks, g per node, sends (n - g)/n of its buffer through its part, 1/g, of
+    the node's rate R: its busbw, counted by (n - 1)/n, is R/g x (n - 1)/(n - g).
+    """
+    if run.backend == "gloo" and name in GLOO_BYTES:
+        return 1 / GLOO_BYTES[name]
+    if name != ALL_TO_ALL:
+        return 1.0
+    inside = max(map(len, ranks_by_node(run.rank_nodes).values()))
+    return (run.ranks - 1) / (run.ranks - inside) / inside if run.ranks > inside else 1.0
+
+
+def judge_collectives(
+    speeds: dict[str, CollectiveSpeed],
+    limits: Callable[[str], Limit | None],
+    measure: Recorder,
+) -> None:
+    """Judge each collective by the all-reduce, and by the agreed figure if there is one."""
+    judge_shares(speeds, measure)
+    for name, speed in speeds.items():
+        on = f"{speed.size >> 10} KiB"
+        if limits(f"{name}_busbw"):
+            noise: dict[str, Any] = {"spread": speed.spread, "samples": speed.samples}
+            measure(f"{name}_busbw", speed.busbw, on=on, **noise)
+        else:
+            measure.note(f"{name}_busbw", speed.busbw, "GB/s", on=on)
+    least = {name: limits(f"{name}_against_all_reduce") for name in speeds}
+    lows = {name: limit.low if limit and limit.low else 0.0 for name, limit in least.items()}
+    measure.explain(find_slow_collectives(speeds, lows))
+    names = ", ".join(speeds)
+    measure.covered(f"{names} at the size of the largest all-reduce")
+
+
+def judge_shares(speeds: dict[str, CollectiveSpeed], measure: Recorder) -> None:
+    """Judge each collective as a share of what the all-reduce lets expect."""
+    for name, speed in speeds.items():
+        on = f"{speed.size >> 10} KiB"
+        measure(f"{name}_against_all_reduce", speed.share, on=on, samples=speed.samples)
+
+
+def find_slow_collectives(
+    speeds: dict[str, CollectiveSpeed], lows: dict[str, float]
+) -> list[Finding]:
+    """Make one finding per collective that is slower than the all-reduce lets expect."""
+    findings = []
+    for name, speed in speeds.items():
+        if speed.share < lows[name]:
+            message = (
+                f"{name} of {speed.size >> 10} KiB: {quantity(speed.busbw, 'GB/s')}, "
+                f"{percent(speed.share)} of the {quantity(speed.expected, 'GB/s')} that the "
+                "all-reduce lets expect"
+            )
+            findings.append(finding("FAB-SLOW-COLLECTIVE", message, []))
+    return findings

@@ -1,0 +1,84 @@
+"""Names for slow ports, nodes and rails, each said once."""
+
+from __future__ import annotations
+
+from probes.fabric.rails.findings import AT_ONCE, find_slow_ports, only_at_once
+from probes.fabric.rails.ranks import RailRanks
+from scaling.collectives.fault_search import FaultSearchResult, Link
+
+NODES = ["n0", "n1", "n2"]
+RAILS = [
+    RailRanks(f"fab{at}", {f"fab{at} on {n}": 2 * i + at for i, n in enumerate(NODES)}, f"fab{at}")
+    for at in range(2)
+]
+
+
+def search(
+    slow: dict[str, str] | None = None, links: list[Link] | None = None, bad: float = 0.2
+) -> FaultSearchResult:
+    """A search over two rails of three nodes: 1 GB/s, and `bad` where it is slow."""
+    slow, links = slow or {}, links or []
+    senders = {port for port, way in slow.items() if way != "receives"}
+    receivers = {port for port, way in slow.items() if way != "sends"}
+    speeds = {
+        (a, b): bad if (a, b) in links or a in senders or b in receivers else 1.0
+        for rail in RAILS
+        for a in rail.ports
+        for b in rail.ports
+        if a != b
+    }
+    return FaultSearchResult(speeds, 1.0, slow, links, 3, 0, "6 of 6 pairs", 0.8)
+
+
+def told(found: FaultSearchResult, when: str = "") -> list[tuple[str, list[str]]]:
+    return [(one.statement, one.suspects) for one in find_slow_ports(found, RAILS, when)]
+
+
+def test_a_slow_port_is_named_with_its_node() -> None:
+    assert told(search({"fab1 on n2": "sends"})) == [
+        (
+            "every link of fab1 on n2 is slow when it sends: 0.2 GB/s. Others: 1 GB/s",
+            ["n2", "fab1 on n2"],
+        )
+    ]
+
+
+def test_what_shows_at_once_only_is_said_so() -> None:
+    slow = search({"fab1 on n2": "sends"})
+    new = only_at_once(slow, search())
+    assert told(new, AT_ONCE) == [
+        (
+            "every link of fab1 on n2 is slow when it sends when all rails send at once: "
+            "0.2 GB/s. Others: 1 GB/s",
+            ["n2", "fab1 on n2"],
+        )
+    ]
+    assert told(only_at_once(slow, slow), AT_ONCE) == []
+
+
+def test_a_slow_link_that_shows_one_by_one_is_not_said_twice() -> None:
+    link = "fab0 on n0", "fab0 on n1"
+    assert told(only_at_once(search(links=[link]), search())) == [
+        (
+            "fab0 on n0 -> fab0 on n1: 0.2 GB/s. Others: 1 GB/s",
+            ["n0", "n1", "fab0 on n0", "fab0 on n1"],
+        )
+    ]
+    assert told(only_at_once(search(links=[link]), search(links=[link]))) == []
+    assert told(only_at_once(search(links=[link]), search({"fab0 on n0": "sends"}))) == []
+
+
+def test_ports_of_a_node_that_are_slow_in_other_directions_are_named_each() -> None:
+    names = [one for _, one in told(search({"fab0 on n1": "sends", "fab1 on n1": "receives"}))]
+    assert names == [["n1", "fab0 on n1"], ["n1", "fab1 on n1"]]
+
+
+def test_a_node_of_one_slow_direction_is_named_once_with_its_slowest_port() -> None:
+    ((text, names),) = told(search({"fab0 on n1": "both", "fab1 on n1": "both"}))
+    assert text == "every link of n1 is slow both ways: 0.2 GB/s. Others: 1 GB/s"
+    assert names == ["n1"]
+
+
+def test_where_every_rail_is_slow_no_rail_is_blamed_by_the_others() -> None:
+    ways = {port: "both" for rail in RAILS for port in rail.ports}
+    assert all("on every node" not in text for text, _ in told(search(ways)))

@@ -1,0 +1,193 @@
+"""FSDP's collectives and all-to-all are judged by the all-reduce of the same size."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from probes.acceptance.contract import parse
+from probes.fabric.controls.data import control_slow_collective
+from probes.fabric.speeds.collectives import (
+    CollectiveSpeed,
+    collective_speeds,
+    expected_ratio,
+    find_slow_collectives,
+    judge_collectives,
+    judged_ops,
+    measure_collectives,
+)
+from probes.fabric.sweep import CHECK_SIZE
+from reports.measurement import Verdict
+from tests.support.controls import MemoryRecorder, recorder
+from tests.support.sweep_results import sweep_result
+
+LARGE = 64 << 20
+FOUR_NODES = ["n0", "n1", "n2", "n3"]
+FULL = {"all_gather", "reduce_scatter"}
+
+
+def row(size: int, busbw: float) -> dict[str, Any]:
+    return {"size": size, "busbw": busbw, "spread": 0.01, "samples": 12}
+
+
+def speed(busbw: float, expected: float = 1.0, name: str = "all_gather") -> CollectiveSpeed:
+    return CollectiveSpeed(name, LARGE, busbw, 0.01, 12, expected)
+
+
+def run_of(backend: str = "nccl", nodes: list[str] | None = None) -> Any:
+    """A sweep of two sizes: 0.5 GB/s at the small one, 1 GB/s at the large one."""
+    nodes = nodes or FOUR_NODES
+    rows = [row(CHECK_SIZE, 0.5), row(LARGE, 1.0)]
+    return SimpleNamespace(rows=rows, backend=backend, rank_nodes=nodes, ranks=len(nodes))
+
+
+def judged(*speeds: CollectiveSpeed, agreed: str = "") -> MemoryRecorder:
+    measure = recorder("FABRIC", parse(f'schema = 1\ntitle = "t"\n{agreed}'.encode(), "f"))
+    limits = lambda name: measure.contract.limit("FABRIC", name)  # noqa: E731
+    judge_collectives({one.name: one for one in speeds}, limits, measure)
+    return measure
+
+
+def verdict(measure: MemoryRecorder, name: str) -> Verdict | None:
+    rows = measure.result("finished", 1.0).measurements
+    return next(one.verdict for one in rows if one.name == name)
+
+
+# What is expected.
+
+
+def test_a_ring_has_the_busbw_of_the_all_reduce() -> None:
+    assert expected_ratio("all_gather", run_of()) == 1.0
+    assert expected_ratio("reduce_scatter", run_of()) == 1.0
+
+
+def test_gloo_reduces_the_complete_buffer() -> None:
+    assert expected_ratio("all_gather", run_of("gloo")) == 1.0
+    assert expected_ratio("reduce_scatter", run_of("gloo")) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("nodes", "inside", "ratio"),
+    [(4, 1, 1.0), (2, 8, 15 / 8 / 8), (8, 8, 63 / 56 / 8), (1, 8, 1.0)],
+)
+def test_in_all_to_all_each_rank_has_its_part_of_the_nodes_rate(
+    nodes: int, inside: int, ratio: float
+) -> None:
+    run = run_of(nodes=[f"n{rank // inside}" for rank in range(nodes * inside)])
+    assert expected_ratio("alltoall", run) == pytest.approx(ratio)
+
+
+def test_the_better_placement_at_the_largest_size_is_compared_with_its_all_reduce() -> None:
+    rows = {"all_gather": [row(CHECK_SIZE, 9.0), row(LARGE, 0.7), row(LARGE, 0.8)]}
+    found = collective_speeds(rows, run_of(), ("all_gather",))["all_gather"]
+    assert (found.size, found.busbw, found.expected, found.share) == (LARGE, 0.8, 1.0, 0.8)
+    small = {"all_gather": [row(CHECK_SIZE, 0.4)]}
+    assert collective_speeds(small, run_of(), ("all_gather",))["all_gather"].share == 0.8
+
+
+# What is judged.
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"),
+    [(1.2, "PASS"), (0.76, "PASS"), (0.7, "MARGINAL"), (0.59, "FAIL"), (0.0, "FAIL")],
+)
+def test_a_collective_is_judged_by_its_share(share: float, expected: str) -> None:
+    assert verdict(judged(speed(share)), "all_gather_against_all_reduce") == Verdict(expected)
+
+
+def test_a_slow_collective_is_named_with_what_was_expected() -> None:
+    measure = judged(speed(0.9), speed(0.3, 0.5, "reduce_scatter"), speed(0.1, 0.5, "alltoall"))
+    (found,) = measure.result("finished", 1.0).findings
+    assert found.code == "FAB-SLOW-COLLECTIVE"
+    assert found.statement == (
+        "alltoall of 65536 KiB: 0.1 GB/s, 20 % of the 0.5 GB/s that the all-reduce lets expect"
+    )
+
+
+def test_no_all_reduce_means_no_pass() -> None:
+    assert verdict(judged(speed(0.9, 0.0)), "all_gather_against_all_reduce") is Verdict.FAIL
+
+
+def test_an_agreed_figure_is_judged_and_without_it_the_speed_is_a_note() -> None:
+    agreed = '[FABRIC.all_gather_busbw]\nat_least = 300\nunit = "GB/s"\nbecause = "agreed"\n'
+    assert verdict(judged(speed(200, 200), agreed=agreed), "all_gather_busbw") is Verdict.FAIL
+    assert verdict(judged(speed(301, 200), agreed=agreed), "all_gather_busbw") is Verdict.PASS
+    assert verdict(judged(speed(200, 200)), "all_gather_busbw") is None
+
+
+def test_nothing_slow_is_nothing_found() -> None:
+    assert find_slow_collectives({"all_gather": speed(0.9)}, {"all_gather": 0.6}) == []
+
+
+# What is run.
+
+
+def timed(seconds: float) -> dict[str, Any]:
+    """Return the times of three calls that take so long."""
+    return {"times": [seconds] * 3, "slowest": seconds, "first_wrong": None}
+
+
+class Gang:
+    """Ranks that answer every sweep; it keeps sizes and names."""
+
+    size = 4
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[tuple[str, ...], int, Any]] = []
+
+    def run(self, _: Any, names: Any, *arguments: Any, timeout: float) -> list[dict[str, Any]]:
+        self.asked.append((names, arguments[2], arguments[5]))
+        delay = arguments[5]
+        keys = {"count": 1, "elements": 4, "placement": "in_place", "calls": 6, "wrong": 0}
+        waits = [0.0 if not delay or rank == delay.rank else delay.seconds for rank in range(4)]
+        rows = [{"size": arguments[2], **keys, **timed(0.01 + wait)} for wait in waits]
+        return [
+            {
+                "sweeps": {
+                    name: {"operation": name, "rank": rank, "ranks": 4, "rows": [rows[rank]]}
+                    for name in names
+                }
+            }
+            for rank in range(self.size)
+        ]
+
+
+@pytest.mark.parametrize("tier", ["quick", "standard", "soak"])
+def test_fsdps_own_run_at_full_size_in_every_tier_and_all_to_all_from_standard_on(
+    tier: str,
+) -> None:
+    gang: Any = Gang()
+    rows = measure_collectives(gang, run_of(), tier)
+    (small, small_size, _), (large, large_size, _) = gang.asked
+    assert (len(small), small_size, large_size) == (5, CHECK_SIZE, LARGE)
+    assert {*large} == FULL | ({"alltoall"} if tier != "quick" else set())
+    assert {*judged_ops(tier)} == {*large}
+    assert [[r["size"] for r in rows[name]] for name in sorted(FULL)] == 2 * [[CHECK_SIZE, LARGE]]
+
+
+def test_a_fabric_whose_sweep_ended_at_the_small_size_is_not_run_twice() -> None:
+    gang: Any = Gang()
+    run = run_of()
+    run.rows = run.rows[:1]
+    measure_collectives(gang, run, "soak")
+    assert len(gang.asked) == 1
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_the_control_finds_collectives_that_begin_late(works: bool) -> None:
+    gang: Any = Gang()
+    sweep = sweep_result(1.5 * CHECK_SIZE / 0.01 / 1e9, rank_nodes=FOUR_NODES)  # 10 ms a call
+    if not works:
+        answer = gang.run  # the delay is lost on its way
+        gang.run = lambda f, n, *a, timeout: answer(f, n, *a[:5], None, timeout=timeout)
+    measure = recorder("FABRIC")
+    rig: Any = SimpleNamespace(gang=gang, measure=measure)
+    control_slow_collective(rig, sweep)
+    (control,) = measure.result("finished", 1.0).controls
+    assert (control.name, control.caught) == ("slow collective", works)
+    if works:
+        (_, _, delay) = gang.asked[0]
+        assert (delay.rank, delay.every_call) == (3, True)

@@ -1,0 +1,170 @@
+"""Slow and crowded uplinks between groups of nodes are named as such, and nothing else is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from probes.fabric import bad_nodes
+from probes.fabric.node_pairs import NodeGroupsResult, PairSearch
+from probes.fabric.uplinks import (
+    crowd_finding,
+    crowded_links,
+    find_leaves,
+    links_between,
+    uplink_finding,
+    without_links,
+)
+from scaling.collectives.fault_search import FaultSearchResult, Link, search_faults
+from tests.support.simulated_links import Cluster
+
+
+def search(cluster: Cluster) -> FaultSearchResult:
+    return search_faults(cluster.nodes, cluster.meet, matrix=True)
+
+
+def alone(cluster: Cluster, found: FaultSearchResult) -> dict[Link, float]:
+    """Each slow link once more, with no other pair."""
+    return {link: cluster.meet([[link]])[link] for link in found.slow_links}
+
+
+def split(cluster: Cluster) -> list[list[str]]:
+    return [
+        [node for node in cluster.nodes if cluster.leaf(node) == leaf]
+        for leaf in range(cluster.leaves)
+    ]
+
+
+@pytest.mark.parametrize(("size", "leaves"), [(4, 2), (8, 2), (12, 3), (16, 2), (24, 3)])
+@pytest.mark.parametrize("seed", range(3))
+def test_leaves_behind_slow_uplinks_are_found_and_explain_every_slow_link(
+    size: int, leaves: int, seed: int
+) -> None:
+    # An uplink that is slower than one node: every pair over it is slow, at any time.
+    cluster = Cluster(size, seed, leaves=leaves, uplink=0.3 * leaves / size)
+    found = search(cluster)
+    groups = find_leaves(found)
+    assert groups == split(cluster)
+    rest = without_links(found, links_between(groups, [*found.speeds]))
+    assert (rest.slow_nodes, rest.slow_links) == ({}, [])
+    told = uplink_finding(found, groups)
+    assert told.code == "FAB-SLOW-UPLINK"
+    assert told.suspects == cluster.nodes  # of one size: either uplink may be the slow one
+    assert f"Groups: {', '.join(groups[0][:8])}" in told.statement
+
+
+def test_the_one_leaf_whose_uplink_is_slow_is_the_suspect() -> None:
+    cluster = Cluster(9)
+    slow = cluster.nodes[6:]
+    for a in slow:
+        for b in cluster.nodes[:6]:
+            cluster.links[a, b] = cluster.links[b, a] = 0.3
+    found = search(cluster)
+    told = uplink_finding(found, find_leaves(found))
+    assert told.suspects == slow
+    assert told.statement.startswith("links between groups of nodes are slow: ")
+
+
+@pytest.mark.parametrize("size", [3, 4, 8, 16])
+@pytest.mark.parametrize("seed", range(3))
+def test_sound_nodes_and_one_bad_node_are_no_leaves(size: int, seed: int) -> None:
+    assert find_leaves(search(Cluster(size, seed))) == []
+    bad = Cluster(size, seed, sends={"n1": 0.3}, receives={"n1": 0.3})
+    assert find_leaves(search(bad)) == []
+
+
+def test_two_bad_nodes_and_a_slow_pair_are_no_leaves() -> None:
+    two = Cluster(8, sends={"n1": 0.3, "n4": 0.3}, receives={"n1": 0.3, "n4": 0.3})
+    assert find_leaves(search(two)) == []
+    pair = Cluster(8, links={("n1", "n4"): 0.3, ("n4", "n1"): 0.3})
+    assert find_leaves(search(pair)) == []
+
+
+def test_ports_of_several_rails_are_not_grouped() -> None:
+    cluster = Cluster(4, rails=2)
+    speeds = {(f"fab0 on {a}", f"fab0 on {b}"): 1.0 for a, b in (("n0", "n1"), ("n2", "n3"))}
+    assert find_leaves(FaultSearchResult(speeds, 1.0, {}, [], 1, 0, "", 0.8)) == []
+    assert cluster.leaf("fab1 on n3") == 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_an_uplink_that_is_too_narrow_for_all_at_once_is_named_and_no_link(seed: int) -> None:
+    cluster = Cluster(8, seed, leaves=2, uplink=0.5, dips=0)  # two to one
+    found = search(cluster)
+    assert found.slow_links, "the first round of pairs crosses the uplink four times"
+    assert find_leaves(found) == []
+    links = crowded_links(found, alone(cluster, found))
+    assert {*links} == {*found.slow_links}
+    assert without_links(found, links).slow_links == []
+    told = crowd_finding(found, alone(cluster, found), links)
+    assert told.code == "FAB-SLOW-UPLINK"
+    assert " pairs of nodes are slow when they send at once: " in told.statement
+    assert {*told.suspects} == {*cluster.nodes}
+
+
+def test_links_that_are_slow_alone_too_are_links() -> None:
+    cluster = Cluster(8, links={("n0", "n5"): 0.3, ("n1", "n6"): 0.3, ("n2", "n4"): 0.3})
+    found = search(cluster)
+    assert len(found.slow_links) == 3
+    assert crowded_links(found, alone(cluster, found)) == []
+
+
+def test_one_pair_that_is_fast_alone_crowds_nobody() -> None:
+    link = "n0", "n1"
+    found = FaultSearchResult({link: 0.5, link[::-1]: 0.5}, 1.0, {}, [link], 1, 0, "", 0.8)
+    assert crowded_links(found, {link: 1.0}) == []
+    assert crowded_links(found, {}) == []
+
+
+# A cluster too large for every pair.
+
+
+class Rig:
+    """What is explained; ranks are not asked."""
+
+    gang: Any = None
+    node_names: dict[str, str] = {}
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+        self.measure = self
+
+    def explain(self, *findings: Any) -> None:
+        self.told += [one for group in findings for one in group]
+
+
+@pytest.mark.parametrize("slow", [True, False])
+def test_of_a_large_cluster_one_node_of_each_fast_group_finds_the_leaves(
+    slow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster(36, leaves=2, uplink=0.01 if slow else 1.0)
+    rows = [cluster.nodes[start : start + 6] for start in range(0, 36, 6)]
+    columns = [cluster.nodes[start::6] for start in range(6)]
+
+    def met(_: Any, __: Any, groups: list[list[str]]) -> PairSearch:
+        found = search_faults([group[0] for group in groups], cluster.meet, matrix=True)
+        return PairSearch(found, found, {}, {}, {})
+
+    monkeypatch.setattr(bad_nodes, "run_leaf_search", met)
+    rig: Any = Rig()
+    groups = NodeGroupsResult([], columns, {}, "", fast=rows)
+    leaves = bad_nodes.search_leaves(rig, groups)
+    if slow:
+        assert leaves == split(cluster)
+        (told,) = rig.told
+        assert told.suspects == cluster.nodes
+    else:
+        assert (leaves, rig.told) == ([], [])
+
+
+def test_groups_that_a_node_explains_and_too_few_fast_groups_start_no_search() -> None:
+    rig: Any = Rig()
+    rows = [[f"n{at}", f"m{at}"] for at in range(6)]
+    for groups in (
+        NodeGroupsResult(["n1"], [rows[0]], {}, "", fast=rows),
+        NodeGroupsResult([], [], {}, "", fast=rows),
+        NodeGroupsResult([], [rows[0]], {}, "", fast=rows[:3]),
+    ):
+        assert bad_nodes.search_leaves(rig, groups) == []
+    assert rig.told == []
