@@ -14,21 +14,14 @@ from reports.measurement import Verdict
 from reports.record import Finding
 from tests.lab.faults import clear, inject
 from tests.lab.lab import Lab
-from tests.support.trial import acceptance, agreed, lab_of
+from tests.support.paths import REPO
+from tests.support.trial import acceptance, lab_of
 
 pytestmark = pytest.mark.soak(criterion="rails")
 
 FABRIC = "probes/fabric/test_fabric.py"
 TIMES = range(3)
-FOUR_RAILS = {
-    "gpus_per_node = 1": "gpus_per_node = 4",
-    'fabric = "fab0"': 'fabric = ["fab0", "fab1", "fab2", "fab3"]',
-    "line_rate_gbps = 1.0": "line_rate_gbps = 0.2",
-    "management_gbps = 0.2": "management_gbps = 0.05",
-    'one_of = ["fab0"]': 'one_of = ["fab0,fab1,fab2,fab3"]',
-    # The ring of ranks leaves a node by one rail and enters by another: 0.025 GB/s at most.
-    "at_least = 0.090\nmarginal = 0.100": "at_least = 0.014\nmarginal = 0.015",
-}
+FOUR_RAILS = REPO / "tests" / "recordings" / "tapes" / "lab-rails.toml"
 # name: (the lab's fault, finding, suspects, what its sentence says)
 FAULTS: dict[str, tuple[list[str], str, list[str], str]] = {
     "slow-port": (
@@ -74,7 +67,7 @@ def healed(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def fabric(lab: Lab, name: str) -> tuple[Verdict, list[Finding], str]:
     """FABRIC's verdict, all findings, and what the run printed at its end."""
-    contract = agreed(lab, FOUR_RAILS) if lab.size.rails > 1 else "lab"
+    contract = str(FOUR_RAILS) if lab.size.rails > 1 else "lab"
     record, trial = acceptance(lab, name, FABRIC, contract=contract)
     found = [one for result in record.results for one in result.findings]
     return record.verdict("FABRIC"), found, trial.log.read_text()[-3000:]

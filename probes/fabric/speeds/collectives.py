@@ -124,11 +124,15 @@ def judge_collectives(
             measure(f"{name}_busbw", speed.busbw, on=on, **noise)
         else:
             measure.note(f"{name}_busbw", speed.busbw, "GB/s", on=on)
-    least = {name: limits(f"{name}_against_all_reduce") for name in speeds}
-    lows = {name: limit.low if limit and limit.low else 0.0 for name, limit in least.items()}
-    measure.explain(find_slow_collectives(speeds, lows))
+    shares = {name: _low(limits(f"{name}_against_all_reduce")) for name in speeds}
+    agreed = {name: _low(limits(f"{name}_busbw")) for name in speeds}
+    measure.explain(find_slow_collectives(speeds, shares, agreed))
     names = ", ".join(speeds)
     measure.covered(f"{names} at the size of the largest all-reduce")
+
+
+def _low(limit: Limit | None) -> float:
+    return limit.low if limit and limit.low else 0.0
 
 
 def judge_shares(speeds: dict[str, CollectiveSpeed], measure: Recorder) -> None:
@@ -139,16 +143,22 @@ def judge_shares(speeds: dict[str, CollectiveSpeed], measure: Recorder) -> None:
 
 
 def find_slow_collectives(
-    speeds: dict[str, CollectiveSpeed], lows: dict[str, float]
+    speeds: dict[str, CollectiveSpeed], shares: dict[str, float], agreed: dict[str, float]
 ) -> list[Finding]:
-    """Make one finding per collective that is slower than the all-reduce lets expect."""
+    """Make one finding per collective that is slower than the all-reduce lets expect, or agreed.
+
+    `shares` are the least shares of what is expected, `agreed` the least GB/s, by name.
+    """
     findings = []
     for name, speed in speeds.items():
-        if speed.share < lows[name]:
+        found = f"{name} of {speed.size >> 10} KiB: {quantity(speed.busbw, 'GB/s')}"
+        if speed.share < shares[name]:
             message = (
-                f"{name} of {speed.size >> 10} KiB: {quantity(speed.busbw, 'GB/s')}, "
-                f"{percent(speed.share)} of the {quantity(speed.expected, 'GB/s')} that the "
-                "all-reduce lets expect"
+                f"{found}, {percent(speed.share)} of the {quantity(speed.expected, 'GB/s')} that "
+                "the all-reduce lets expect"
             )
+            findings.append(finding("FAB-SLOW-COLLECTIVE", message, []))
+        elif speed.busbw < agreed[name]:
+            message = f"{found}. Agreed: {quantity(agreed[name], 'GB/s')}"
             findings.append(finding("FAB-SLOW-COLLECTIVE", message, []))
     return findings
