@@ -76,7 +76,9 @@ class ClusterTerms(BaseModel):
     node.
     `management_gbps` is the rate of the interface `management`, where its devices do not report it.
 
-    `pace_seconds` emulates an accelerator: each step's compute is padded to it.  `shards` is the
+    `pace_seconds` emulates an accelerator: each step's compute is padded to it.  `rungs` are the
+    numbers of nodes on which SCALING trains (1, 2, 4, 8 ... by default); one node and all nodes
+    are always among them.  `shards` is the
     folder of each node's token shard, from which SCALING reads real data (synthetic without it).
     `{nodes}` in it stands for the number of nodes that train.  `save_minutes` is the time between
     two saves in training, and `save_gb` the size of a save.  SCALING judges the cost of a save by
@@ -111,6 +113,7 @@ class ClusterTerms(BaseModel):
     rails: int | None = Field(default=None, ge=1, le=MAX_RAILS)
     line_rate_gbps: float | None = Field(default=None, gt=0, le=MAX_GBPS)
     pace_seconds: float = Field(default=0.0, ge=0, le=MAX_PACE_S)
+    rungs: list[Annotated[int, Field(ge=1, le=MAX_NODES)]] | None = None
     shards: str | None = None
     save_minutes: float = Field(default=30.0, gt=0, le=MAX_SAVE_MINUTES)
     save_gb: float | None = Field(default=None, gt=0, le=MAX_SAVE_GB)
@@ -156,6 +159,13 @@ class ClusterTerms(BaseModel):
     @classmethod
     def _check_management(cls, value: str | None) -> str | None:
         return _check_interface(value) if value else value
+
+    @field_validator("rungs")
+    @classmethod
+    def _check_rungs(cls, value: list[int] | None) -> list[int] | None:
+        if value is not None and (not value or len({*value}) < len(value)):
+            raise ValueError(f"expected numbers of nodes, each once, as [1, 4, 16], found {value}")
+        return value
 
     @field_validator("egress")
     @classmethod

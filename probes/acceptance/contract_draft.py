@@ -15,6 +15,7 @@ from probes.acceptance.criteria import CRITERIA
 from probes.acceptance.criteria.criterion import Measure
 from probes.acceptance.derived_limits import DERIVED_EFFICIENCY, detect_fabric
 from probes.acceptance.limit_terms import LimitTerms
+from probes.cluster.byte_counters import interfaces_of
 from probes.cluster.node_facts import software_versions
 from probes.environment.rails import admitted_facts, count_rails
 from reports.measurement import Limit
@@ -109,7 +110,8 @@ def _network_lines(nodes: list[Facts], terms: Facts) -> Iterator[Line]:
         yield "rails", rails or count_rails(used), "RDMA ports of a node that carry gradients"
         rate = rate or _best(rail.gbps for rail in found)
     elif fabric:
-        speeds = [fact["interfaces"].get(fabric, {}).get("speed") for fact in facts]
+        names = interfaces_of(fabric)
+        speeds = [fact["interfaces"].get(n, {}).get("speed") for fact in facts for n in names]
         rate = rate or (_best(speeds) or 0.0) / 1000
     yield "line_rate_gbps", rate or None, "of one rail, or of the interface"
     yield "management", terms.get("management"), "another interface, for FABRIC's control"
@@ -138,7 +140,7 @@ def _network_facts(fact: Facts) -> dict[str, Any]:
 def _job_lines(terms: Facts) -> Iterator[Line]:
     """Yield what the run's contract stated about the jobs, which no node fact shows."""
     yield "shared", terms.get("shared"), "the folder that every node sees, for checkpoints"
-    for key in ("pace_seconds", "shards", "save_minutes", "save_gb", "queue"):
+    for key in ("pace_seconds", "rungs", "shards", "save_minutes", "save_gb", "queue"):
         if terms.get(key):
             yield key, terms[key], "as in that run's contract"
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
 from probes.acceptance.contract import ClusterTerms
 from probes.acceptance.measure import Recorder
+from probes.cluster.byte_counters import RDMA
 from probes.fabric import judge
 from probes.fabric.detect import (
     find_off_fabric,
@@ -35,7 +36,7 @@ from probes.fabric.node_pairs import (
     run_pair_search,
     run_wrong_search,
 )
-from probes.fabric.rails.ranks import find_rails, node_of
+from probes.fabric.rails.ranks import RailRanks, find_rails, node_of
 from probes.fabric.speeds.inside import InsideSpeeds, judge_inside, measure_inside
 from probes.fabric.sweep import Rows, SweepResult
 from probes.fabric.uplinks import (
@@ -99,7 +100,8 @@ def find_bad_nodes(
     try:
         rails = find_rails(run.rank_nodes, rig.terms.fabric, run.backend)
         full = rig.tier == "soak"
-        pairs = run_pair_search(rig.gang, rig.node_names, max_lost, full, rails)
+        at_once = has_port_for_each(rails, run, rig.terms)
+        pairs = run_pair_search(rig.gang, rig.node_names, max_lost, full, rails, at_once)
     except GangError:
         explain_without_pairs(rig, run, wrong)
         raise
@@ -117,6 +119,12 @@ def find_bad_nodes(
     is_located = measure.finding_codes & LOCATED
     try_groups(rig, run, pairs, unlocated=is_slow and not is_located)
     return pairs, inside
+
+
+def has_port_for_each(rails: Sequence[RailRanks], run: SweepResult, terms: ClusterTerms) -> bool:
+    """Return whether no two rails share a port, so that all at once must be as fast as one."""
+    ports = min((len(found) for found in run.rails.values()), default=0)
+    return terms.fabric != RDMA or ports >= len(rails)
 
 
 def fabric_devices(rig: FabricRig, run: SweepResult) -> dict[str, str]:

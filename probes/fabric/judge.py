@@ -194,13 +194,16 @@ def judge_pairs(
     """
     judge_slowest_pair(pairs.speed, measure)
     measure.explain(find_slow_ports(unexplained, pairs.rails))
-    ways = f"on each of {len(pairs.rails)} rails" if pairs.at_once else "by one rank of each"
+    several = len(pairs.rails) > 1
+    ways = f"on each of {len(pairs.rails)} rails" if several else "by one rank of each"
     measure.covered(f"links between nodes, {ways}: {pairs.speed.coverage}")
     if pairs.at_once:
         judge_slowest_pair(pairs.at_once, measure, when=", all rails at once")
         new = only_at_once(pairs.at_once, pairs.speed)
         measure.explain(find_slow_ports(new, pairs.rails, AT_ONCE))
         measure.covered(f"links between nodes, all rails at once: {pairs.at_once.coverage}")
+    elif several:
+        measure.covered("all rails at once were not tested: ranks of a node share ports")
     nodes, least = list(run.sent), least_by_nodes(pairs.speed.speeds)
     speeds = [[least.get((a, b)) for b in nodes] for a in nodes]
     measure.series("pairs", {"nodes": nodes, "gbs": speeds})

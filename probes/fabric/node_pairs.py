@@ -46,7 +46,7 @@ class PairSearch:
     `lost`: the smallest share of packets that a meeting lost, None if no counter shows it.
     `lossy`: nodes and links that lose more than is allowed; its speeds are 0 (lossy) or 1.  `sent`:
     bytes that the sender counted on each of its devices.  `rails` are the rails that were tested
-    one by one.  `at_once` is the search in which all sent at the same time, None of one rail.
+    one by one.  `at_once` is the search in which all sent at the same time, None if none did.
     `alone` is the GB/s of slow links when no other pair sends.
     """
 
@@ -75,26 +75,26 @@ def run_pair_search(
     max_lost: float = 1.0,
     full: bool = False,
     rails: list[RailRanks] | None = None,
+    at_once: bool = True,
 ) -> PairSearch:
     """Find links that are slow, lose packets, change data, or take a detour.
 
     On each rail (by default one, the first rank of each node) every rank meets the same local rank
-    of its partner, in each direction separately: rail by rail, and then all rails at once.  A link
-    that loses more than `max_lost` of its packets is lossy.
+    of its partner, in each direction separately: rail by rail, and then all rails `at_once`.  A
+    link that loses more than `max_lost` of its packets is lossy.
 
     Up to 8 nodes (7 rounds), or with the `full` matrix (n - 1 rounds), every pair meets.  Otherwise
     two or three rounds find bad nodes.
     """
     rails = rails or [first_rail(gang, node_names)]
     found = _search(_Meetings(gang, rails, max_lost), full)
-    if len(rails) == 1:
+    if len(rails) == 1 or not at_once:
         return found
     together = _Meetings(gang, rails, max_lost, is_at_once=True)
-    at_once = search_rails(
-        [[*rail.ports] for rail in rails], together.measure_speed, together.matrix(full), MIN_RATIO
-    )
+    ports = [[*rail.ports] for rail in rails]
+    all_rails = search_rails(ports, together.measure_speed, together.matrix(full), MIN_RATIO)
     wrong = {link: found.wrong.get(link, 0) + count for link, count in together.wrong.items()}
-    return replace(found, at_once=at_once, wrong={**found.wrong, **wrong})
+    return replace(found, at_once=all_rails, wrong={**found.wrong, **wrong})
 
 
 def first_rail(gang: Gang, node_names: dict[str, str]) -> RailRanks:

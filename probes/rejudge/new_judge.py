@@ -54,6 +54,7 @@ TERM_MEASURES: dict[str, dict[str, tuple[str, ...]]] = {
     "rails": {"FABRIC": ("rails", "slowest_rail"), "HOSTS": ("rdma_closed",)},
     "line_rate_gbps": {},  # the measured bandwidth stays, its limit is new
     "pace_seconds": {"SCALING": ()},
+    "rungs": {"SCALING": ()},
     "shards": {"SCALING": ()},
     "save_minutes": {"SCALING": ("checkpoint_overhead",)},
     "save_gb": {"SCALING": ("checkpoint_overhead",), "HOSTS": ("checkpoint_room",)},

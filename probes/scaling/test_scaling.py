@@ -45,7 +45,7 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure, workpla
     The step is cut into terms that sum to it, on every rung, so what a rung loses against one
     node is the sum of what its terms gained.
     """
-    nodes, memory = rung_sizes(len(cluster.nodes)), None
+    nodes, memory = rung_sizes(len(cluster.nodes), terms.rungs), None
     if cluster.on_gpu:
         memory = least_gpu_memory(cluster.facts)
     load = train_config(terms, STEPS[tier], memory, cluster.size // len(cluster.nodes))

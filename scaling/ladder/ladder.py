@@ -140,10 +140,10 @@ def load_text(tokens: int) -> str:
     return f"{tokens:,} tokens per GPU and step"
 
 
-def rung_sizes(nodes: int) -> list[int]:
-    """List 1, 2, 4, 8 ... up to `nodes`, and `nodes` itself."""
-    sizes = [1 << power for power in range(nodes.bit_length())]
-    return sizes if sizes[-1] == nodes else [*sizes, nodes]
+def rung_sizes(nodes: int, agreed: Sequence[int] | None = None) -> list[int]:
+    """List the `agreed` sizes up to `nodes`, else 1, 2, 4, 8 ...; always 1 and `nodes` too."""
+    sizes = agreed or [1 << power for power in range(nodes.bit_length())]
+    return sorted({1, nodes, *(size for size in sizes if size < nodes)})
 
 
 def first_node(nodes: Sequence[int], count: int, run: int = 0) -> int:

@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from probes.fabric.bad_nodes import has_port_for_each
 from probes.fabric.node_pairs import BadSender, first_rail, run_few_pairs, run_pair_search
+from probes.fabric.rails.ranks import RailRanks, find_rails
 from scaling.collectives.node_groups import SLOW_TRANSFER_S, RankMeetings
+from tests.support.sweep_results import sweep_result
 
 
 class Gang:
@@ -22,6 +25,7 @@ class Gang:
         self.met: Counter[tuple[int, int]] = Counter()
         self.jobs: list[tuple[int, int, float]] = []  # rounds, tries each way, seconds at most
         self.readers: list[Any] = []
+        self.table: list[list[tuple[int, int]]] = []
 
     def run(
         self,
@@ -36,6 +40,7 @@ class Gang:
     ) -> list[RankMeetings]:
         self.jobs.append((len(rounds), repeats, timeout))
         self.readers.append(make_reader)
+        self.table += rounds
         found = [RankMeetings() for _ in self.places]
         for a, b in (pair for pairs in rounds for pair in pairs):
             self.met[min(a, b), max(a, b)] += 1
@@ -93,3 +98,56 @@ def test_of_a_controls_ranks_only_the_bad_one_reports_packets_as_resent(
         shares.append(resent_share(make_reader))
     assert shares[:2] == [0.0, 0.0]
     assert shares[2] == pytest.approx(0.5, abs=0.05)
+
+
+def rails_of(nodes: int) -> tuple[Any, list[RailRanks]]:
+    """A gang of two ranks for each node, and its two rails."""
+    gang: Any = Gang(2 * nodes)
+    return gang, find_rails([f"n{rank // 2}" for rank in range(2 * nodes)], "fab0,fab1", "gloo")
+
+
+def test_rails_meet_one_by_one_and_then_all_at_once() -> None:
+    gang, rails = rails_of(4)
+    found = run_pair_search(gang, {}, rails=rails)
+    single, together = gang.table[:6], gang.table[6:]
+    assert [{rank % 2 for pair in pairs for rank in pair} for pairs in single] == 3 * [{0}, {1}]
+    assert [len(pairs) for pairs in together] == [4, 4, 4]
+    assert all(a % 2 == b % 2 for pairs in gang.table for a, b in pairs), "rails never meet"
+    assert {*found.speed.speeds} == {
+        (f"fab{rail} on n{a}", f"fab{rail} on n{b}")
+        for rail in range(2)
+        for a in range(4)
+        for b in range(4)
+        if a != b
+    }
+    assert found.at_once is not None
+    assert found.at_once.speeds.keys() == found.speed.speeds.keys()
+    assert set(gang.met.values()) == {2}
+
+
+def test_where_ranks_share_ports_all_at_once_are_not_compared() -> None:
+    gang, rails = rails_of(4)
+    found = run_pair_search(gang, {}, rails=rails, at_once=False)
+    assert (found.at_once, len(found.rails)) == (None, 2)
+    assert set(gang.met.values()) == {1}
+
+
+def test_one_rail_meets_once() -> None:
+    gang: Any = Gang(4)
+    found = run_pair_search(gang, gang.names)
+    assert found.at_once is None
+    assert set(gang.met.values()) == {1}
+
+
+@pytest.mark.parametrize(
+    ("fabric", "ports", "shared"),
+    [("rdma", 8, False), ("rdma", 2, False), ("rdma", 1, True), ("fab0,fab1", 0, False)],
+)
+def test_each_rail_of_rdma_needs_a_port_of_its_own(fabric: str, ports: int, shared: bool) -> None:
+    _, rails = rails_of(2)
+    counted: dict[str, dict[str, int | None]] = {
+        "n0": {f"mlx5_{at}/1": 0 for at in range(8)},
+        "n1": {f"mlx5_{at}/1": 0 for at in range(ports)},
+    }
+    terms: Any = SimpleNamespace(fabric=fabric)
+    assert has_port_for_each(rails, sweep_result(0.1, rails=counted), terms) is not shared

@@ -32,6 +32,9 @@ def test_rungs_double_up_to_all_nodes() -> None:
     assert rung_sizes(1) == [1]
     assert rung_sizes(4) == [1, 2, 4]
     assert rung_sizes(6) == [1, 2, 4, 6]
+    assert rung_sizes(24, [8, 16, 32]) == [1, 8, 16, 24]
+    assert rung_sizes(4, [4, 2]) == [1, 2, 4]
+    assert rung_sizes(1, [2, 4]) == [1]
 
 
 def test_no_worker_is_two_ranks_of_a_rung() -> None:
