@@ -7,7 +7,12 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from probes.cluster.byte_counters import counter_growth, main_device, read_counters
+from probes.cluster.byte_counters import (
+    counter_growth,
+    join_fabric,
+    main_device,
+    read_counters,
+)
 from probes.scaling.plan import LadderRig, Plan, node_count_text
 from reference_trainer.launch.gang import Gang, GangError, WorkerLost
 from scaling.collectives.alpha_beta import Fit
@@ -107,7 +112,8 @@ def nodes_off_fabric(
     main interface sent less than half of them.
     """
     off_fabric = {}
-    for node, by_interface in sent.items():
+    for node, counted in sent.items():
+        by_interface = join_fabric(counted, fabric)
         interface = main_device(by_interface)
         if fabric and interface != fabric and (by_interface.get(interface) or 0) > min_bytes / 2:
             off_fabric[node] = interface

@@ -274,6 +274,11 @@ def test_bytes_are_astray_only_where_most_went_elsewhere_and_enough_of_them() ->
     assert nodes_off_fabric(sent, "rdma", min_bytes=8_000) == {"node0": "fab0", "node1": "eth0"}
 
 
+def test_every_interface_of_a_fabric_is_the_fabric() -> None:
+    rails = {"node0": {"fab0": 5_000, "fab1": 4_000}, "node1": {"fab1": 1_000, "eth0": 9_000}}
+    assert nodes_off_fabric(rails, "fab0,fab1", min_bytes=8_000) == {"node1": "eth0"}
+
+
 def test_pairs_meet_only_where_a_rung_that_is_judged_lost_to_links(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
