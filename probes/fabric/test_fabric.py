@@ -32,6 +32,7 @@ from probes.fabric.speeds.collectives import (
     judged_ops,
     measure_collectives,
 )
+from probes.fabric.speeds.nvlink import measure_nvlink
 from probes.fabric.sweep import (
     gang_env,
     init_seconds,
@@ -87,6 +88,8 @@ def run_probe(rig, logs):
             control_bad_sender(rig, run, pairs)
             control_doctored_counters(rig, fabric_devices(rig, run))
     control_off_fabric(rig, run, logs)
+    if run:
+        measure_nvlink(rig, logs)
 
 
 def measure_fabric(rig, logs):

@@ -61,6 +61,7 @@ MEASURES = {
         for name in ("all_gather", "reduce_scatter", "alltoall")
     },
     "all_reduce_inside_node": Measure("GB/s", better="higher"),
+    "nvlink_busbw": Measure("GB/s", better="higher"),
     "all_reduce_inside_node_against_others": default_measure(
         "ratio",
         "nodes of one model have the same links between their GPUs: each is near the typical node",
@@ -155,6 +156,7 @@ NO_CONTROL = {
         ("all_gather_busbw", "reduce_scatter_busbw", "alltoall_busbw"),
         "the control of a slow collective slows the same figure",
     ),
+    "nvlink_busbw": "NVLink between nodes cannot be slowed, and its bytes have no second witness",
     "all_reduce_inside_node": "the control of a node that is slow inside slows the same figure",
 }
 CONDITIONS: dict[str, Condition] = {
@@ -173,6 +175,7 @@ CONDITIONS: dict[str, Condition] = {
     "all_gather_busbw": lambda here: "FABRIC.all_gather_busbw" in here.agreed,
     "reduce_scatter_busbw": lambda here: "FABRIC.reduce_scatter_busbw" in here.agreed,
     "alltoall_busbw": lambda here: here.tier != "quick" and "FABRIC.alltoall_busbw" in here.agreed,
+    "nvlink_busbw": lambda here: here.on_gpu and "FABRIC.nvlink_busbw" in here.agreed,
     "all_reduce_inside_node": lambda here: (
         here.ranks_inside and "FABRIC.all_reduce_inside_node" in here.agreed
     ),
@@ -197,7 +200,12 @@ DUTIES = (
                 "alltoall_against_all_reduce",
             ),
             *("all_gather_busbw", "reduce_scatter_busbw", "alltoall_busbw"),
-            *("rank_cv", "all_reduce_inside_node", "all_reduce_inside_node_against_others"),
+            *(
+                "rank_cv",
+                "nvlink_busbw",
+                "all_reduce_inside_node",
+                "all_reduce_inside_node_against_others",
+            ),
             *("slowest_pair", "rails", "slowest_rail", "log_errors", "harmful_settings"),
             *LINK_MEASURES,
         ),

@@ -50,7 +50,7 @@ AGREED = frozenset(
     f"HOSTS.{name}" for name in ("lost_lines", "lost_updates", "write_rate", "read_rate")
 ) | {
     *("FABRIC.all_gather_busbw", "FABRIC.reduce_scatter_busbw", "FABRIC.alltoall_busbw"),
-    "FABRIC.all_reduce_inside_node",
+    *("FABRIC.all_reduce_inside_node", "FABRIC.nvlink_busbw"),
 }
 
 
