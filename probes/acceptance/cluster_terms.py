@@ -148,7 +148,7 @@ class ClusterTerms(BaseModel):
     @field_validator("fabric")
     @classmethod
     def _check_fabric(cls, value: str | None) -> str | None:
-        names = interfaces_of(value)
+        names = value.split(",") if value is not None and value != RDMA else []
         for name in names:
             _check_interface(name)
         if len({*names}) < len(names):
@@ -158,7 +158,7 @@ class ClusterTerms(BaseModel):
     @field_validator("management")
     @classmethod
     def _check_management(cls, value: str | None) -> str | None:
-        return _check_interface(value) if value else value
+        return value if value is None else _check_interface(value)
 
     @field_validator("rungs")
     @classmethod

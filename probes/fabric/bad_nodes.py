@@ -9,7 +9,7 @@ from itertools import permutations
 
 from probes.acceptance.contract import ClusterTerms
 from probes.acceptance.measure import Recorder
-from probes.cluster.byte_counters import RDMA
+from probes.cluster.byte_counters import RDMA, interfaces_of
 from probes.fabric import judge
 from probes.fabric.detect import (
     find_off_fabric,
@@ -43,8 +43,8 @@ from probes.fabric.uplinks import (
     crowd_finding,
     crowded_links,
     find_leaves,
-    links_between,
     uplink_finding,
+    without_leaves,
     without_links,
 )
 from reference_trainer.launch.gang import Gang, GangError
@@ -89,7 +89,7 @@ class FabricRig:
 
 def find_bad_nodes(
     rig: FabricRig, run: SweepResult, wrong: Rows
-) -> tuple[PairSearch, InsideSpeeds]:
+) -> tuple[PairSearch, InsideSpeeds | None]:
     """Find slow, lossy or wrong nodes: by pairs, inside each node, and by groups if need be.
 
     `wrong` are the rows of collectives with wrong elements.  Raises GangError when the pairs fail.
@@ -113,18 +113,31 @@ def find_bad_nodes(
     judge.judge_pairs(pairs, slow, run, measure)
     judge_pair_data(rig, run, pairs, wrong)
     measure.progress("fabric: all-reduce inside nodes")
-    inside = measure_inside(rig.gang, run.rank_nodes)
-    judge_inside(inside, rig.limits, measure)
+    inside = try_inside(rig, run)
     is_slow = measure.would_fail("busbw", run.peak["busbw"])
     is_located = measure.finding_codes & LOCATED
     try_groups(rig, run, pairs, unlocated=is_slow and not is_located)
     return pairs, inside
 
 
+def try_inside(rig: FabricRig, run: SweepResult) -> InsideSpeeds | None:
+    """Measure and judge the all-reduce inside nodes; None if the ranks failed in it."""
+    try:
+        inside = measure_inside(rig.gang, run.rank_nodes)
+    except GangError as error:
+        rig.measure("all_reduce_inside_node_against_others", None, note=str(error))
+        return None
+    judge_inside(inside, rig.limits, rig.measure)
+    return inside
+
+
 def has_port_for_each(rails: Sequence[RailRanks], run: SweepResult, terms: ClusterTerms) -> bool:
-    """Return whether no two rails share a port, so that all at once must be as fast as one."""
+    """Return whether no two rails share a port, so that all at once must be as fast as one.
+
+    Of RDMA, ports that cannot be counted do not show it.
+    """
     ports = min((len(found) for found in run.rails.values()), default=0)
-    return terms.fabric != RDMA or ports >= len(rails)
+    return len(interfaces_of(terms.fabric) if terms.fabric != RDMA else range(ports)) >= len(rails)
 
 
 def fabric_devices(rig: FabricRig, run: SweepResult) -> dict[str, str]:
@@ -173,7 +186,11 @@ def search_leaves(rig: FabricRig, groups: NodeGroupsResult) -> list[list[str]]:
     """Find and name the leaves behind slow uplinks, where only some groups are fast; else []."""
     if groups.nodes or not groups.groups or len(groups.fast) < MIN_NODES:
         return []
-    found = run_leaf_search(rig.gang, rig.node_names, groups.fast).speed
+    try:
+        found = run_leaf_search(rig.gang, rig.node_names, groups.fast).speed
+    except GangError as error:
+        rig.measure.covered(f"which groups are near each other is not known: {error}")
+        return []
     members = {group[0]: group for group in groups.fast}
     leaves = find_leaves(found)
     whole = [[node for first in leaf for node in members[first]] for leaf in leaves]
@@ -187,7 +204,7 @@ def explain_uplinks(
     """Name slow and crowded uplinks; return the search without the links that they explain."""
     if leaves := find_leaves(slow):
         rig.measure.explain([uplink_finding(slow, leaves)])
-        slow = without_links(slow, links_between(leaves, [*slow.speeds]))
+        slow = without_leaves(slow, leaves)
     if crowded := crowded_links(slow, alone):
         rig.measure.explain([crowd_finding(slow, alone, crowded)])
         slow = without_links(slow, crowded)

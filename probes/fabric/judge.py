@@ -8,14 +8,19 @@ from typing import Any
 
 from probes.acceptance.contract import ClusterTerms
 from probes.acceptance.measure import Recorder
-from probes.cluster.byte_counters import UNKNOWN
+from probes.cluster.byte_counters import RDMA, UNKNOWN, interfaces_of
 from probes.cluster.cluster import Cluster
 from probes.environment.collect import read_settings
 from probes.environment.lint import Flag, lint
 from probes.fabric import detect
 from probes.fabric.library_report import keep_logs
-from probes.fabric.node_pairs import NodeGroupsResult, PairSearch
-from probes.fabric.rails.findings import AT_ONCE, find_slow_ports, only_at_once
+from probes.fabric.node_pairs import MIN_RATIO, NodeGroupsResult, PairSearch
+from probes.fabric.rails.findings import (
+    AT_ONCE,
+    find_shared_rails,
+    find_slow_ports,
+    only_at_once,
+)
 from probes.fabric.rails.ranks import least_by_nodes
 from probes.fabric.rails.shares import find_idle_rails, find_missing_rails, rail_shares
 from probes.fabric.sweep import CHECK_SIZE, Rows, SweepResult
@@ -153,14 +158,15 @@ def judge_rails(
     """Judge that each node has the rails that were ordered, and that each carried its part.
 
     If no number was ordered, all that the best node has `installed` must be active, and one at
-    least.
+    least.  Interfaces of a fabric are rails too, unless gloo bound one to each rank.
     """
-    if terms.fabric != "rdma":
+    interfaces = interfaces_of(terms.fabric) if run.backend == "nccl" else []
+    if terms.fabric != RDMA and len(interfaces) < 2:
         return
     counts = {node: len(ports) for node, ports in run.rails.items()}
     most = max([installed or 0, *counts.values()])
-    expected = terms.rails or most or 1
-    ordered = terms.rails and measure.contract.agreed
+    expected = terms.rails or len(interfaces) or most or 1
+    ordered = (terms.rails or interfaces) and measure.contract.agreed
     because = (
         "as ordered in the contract"
         if ordered
@@ -171,7 +177,10 @@ def judge_rails(
     best = max(run.rail_gbps.values(), default=0.0)
     rate = f", each at {best:g} Gbit/s as on the best node" if best else ""
     limit = Limit(low=expected, unit="rails", because=because + rate)
-    parts = {node: rail_shares(sent, expected) for node, sent in run.rails.items()}
+    parts = {
+        node: rail_shares(sent, expected) if run.is_counted(node) or not interfaces else {}
+        for node, sent in run.rails.items()
+    }
     for node, count in counts.items():
         as_fast = run.rail_gbps.get(node, best) == best
         measure("rails", count if as_fast else 0, on=node, limit=limit)
@@ -198,23 +207,44 @@ def judge_pairs(
     ways = f"on each of {len(pairs.rails)} rails" if several else "by one rank of each"
     measure.covered(f"links between nodes, {ways}: {pairs.speed.coverage}")
     if pairs.at_once:
-        judge_slowest_pair(pairs.at_once, measure, when=", all rails at once")
-        new = only_at_once(pairs.at_once, pairs.speed)
-        measure.explain(find_slow_ports(new, pairs.rails, AT_ONCE))
-        measure.covered(f"links between nodes, all rails at once: {pairs.at_once.coverage}")
+        judge_rails_at_once(pairs, pairs.at_once, measure)
+    elif pairs.problem:
+        measure("slowest_pair", None, on="all rails at once", note=pairs.problem)
     elif several:
-        measure.covered("all rails at once were not tested: ranks of a node share ports")
+        reason = "ranks of a node share ports, or their number is not known"
+        measure.covered(f"all rails at once were not tested: {reason}")
+    if several and (more := len(run.rank_nodes) - sum(len(rail.ports) for rail in pairs.rails)):
+        measure.covered(f"{more} ranks were on no rail that every node has, and met nobody")
     nodes, least = list(run.sent), least_by_nodes(pairs.speed.speeds)
     speeds = [[least.get((a, b)) for b in nodes] for a in nodes]
     measure.series("pairs", {"nodes": nodes, "gbs": speeds})
 
 
-def judge_slowest_pair(pairs: FaultSearchResult, measure: Recorder, when: str = "") -> None:
-    """Judge the slowest link as a share of the typical one, if there is more than one pair."""
-    if len(pairs.speeds) > 2:
-        (sender, receiver), slowest = min(pairs.speeds.items(), key=lambda item: item[1])
-        share, on = slowest / pairs.typical if pairs.typical else 0.0, f"{sender} -> {receiver}"
-        measure("slowest_pair", share, on=on + when, samples=len(pairs.speeds))
+def judge_rails_at_once(pairs: PairSearch, at_once: FaultSearchResult, measure: Recorder) -> None:
+    """Judge the slowest link when all rails send at once, by what a rail reaches alone."""
+    alone = max(pairs.speed.typical, at_once.typical)
+    judged = dataclasses.replace(at_once, typical=alone)
+    share = judge_slowest_pair(judged, measure, ", all rails at once")
+    new = only_at_once(at_once, pairs.speed)
+    findings = find_slow_ports(new, pairs.rails, AT_ONCE)
+    fails = share is not None and measure.would_fail("slowest_pair", share)
+    if fails and at_once.typical < MIN_RATIO * alone:
+        findings = [find_shared_rails(at_once, pairs)]
+    measure.explain(findings)
+    measure.covered(f"links between nodes, all rails at once: {at_once.coverage}")
+
+
+def judge_slowest_pair(pairs: FaultSearchResult, measure: Recorder, when: str = "") -> float | None:
+    """Judge the slowest link as a share of the typical one, if there is more than one pair.
+
+    Returns the share.
+    """
+    if len(pairs.speeds) <= 2:
+        return None
+    (sender, receiver), slowest = min(pairs.speeds.items(), key=lambda item: item[1])
+    share, on = slowest / pairs.typical if pairs.typical else 0.0, f"{sender} -> {receiver}"
+    measure("slowest_pair", share, on=on + when, samples=len(pairs.speeds))
+    return share
 
 
 def judge_groups(
@@ -230,7 +260,7 @@ def judge_groups(
     measure("slow_groups", len(result.nodes) + len(result.groups))
     measure("wrong_elements", sum(result.wrong.values()), on="groups of nodes")
     if leaves:
-        inside = [g for g in result.groups if any({*g} <= {*leaf} for leaf in leaves)]
-        result = dataclasses.replace(result, groups=inside)
+        rest = [g for g in result.groups if sum(not {*g}.isdisjoint(one) for one in leaves) < 2]
+        result = dataclasses.replace(result, groups=rest)
     measure.explain(detect.find_slow_groups(result, pairs))
     measure.covered(f"all-reduce in groups: {result.coverage}")

@@ -12,7 +12,7 @@ from probes.cluster.byte_counters import join_fabric
 from probes.fabric.links.counters import LinkReader
 from probes.fabric.links.growth import bytes_sent, lost_share
 from probes.fabric.rails.ranks import RailRanks, find_rails, ranks_by_node
-from reference_trainer.launch.gang import Gang
+from reference_trainer.launch.gang import Gang, GangError
 from scaling.collectives.fault_search import (
     FaultSearchResult,
     Link,
@@ -27,6 +27,7 @@ from scaling.collectives.node_groups import (
     group_sweep,
     pair_sweep,
 )
+from scaling.collectives.sweep import read_nothing
 
 REPEATS = 6  # tries in each direction; the fastest counts: one may lose a packet, or the CPU
 FEW_REPEATS = 2  # the same for a control: its fault is there at every try
@@ -47,7 +48,8 @@ class PairSearch:
     `lossy`: nodes and links that lose more than is allowed; its speeds are 0 (lossy) or 1.  `sent`:
     bytes that the sender counted on each of its devices.  `rails` are the rails that were tested
     one by one.  `at_once` is the search in which all sent at the same time, None if none did.
-    `alone` is the GB/s of slow links when no other pair sends.
+    `alone` is the GB/s of slow links when no other pair sends.  `problem` is why all rails at once
+    were not measured.
     """
 
     speed: FaultSearchResult
@@ -58,6 +60,7 @@ class PairSearch:
     rails: list[RailRanks] = field(default_factory=list)
     at_once: FaultSearchResult | None = None
     alone: dict[Link, float] = field(default_factory=dict)
+    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,10 @@ def run_pair_search(
         return found
     together = _Meetings(gang, rails, max_lost, is_at_once=True)
     ports = [[*rail.ports] for rail in rails]
-    all_rails = search_rails(ports, together.measure_speed, together.matrix(full), MIN_RATIO)
+    try:
+        all_rails = search_rails(ports, together.measure_speed, together.matrix(full), MIN_RATIO)
+    except GangError as error:  # what each rail did alone remains valid
+        return replace(found, problem=str(error))
     wrong = {link: found.wrong.get(link, 0) + count for link, count in together.wrong.items()}
     return replace(found, at_once=all_rails, wrong={**found.wrong, **wrong})
 
@@ -165,7 +171,9 @@ class _Meetings:
             batch = table[start : start + JOB_ROUNDS]
             timeout_s = 120 + ROUND_SECONDS * len(batch)
             repeats = FEW_REPEATS if self.is_control else REPEATS
-            call: tuple[Any, ...] = batch, repeats, None, LinkReader
+            # Reading takes time, in which the other rails would not be loaded.
+            reader = read_nothing if self.is_at_once else LinkReader
+            call: tuple[Any, ...] = batch, repeats, None, reader
             if bad := self.bad:
                 slow = bad.rank, bad.delay_s
                 call = batch, repeats, None, partial(_make_reader, bad.rank, bad.resent_share), slow
@@ -217,7 +225,7 @@ class _Meetings:
             link = self.ports[rank], port
             self.speeds[link] = speed
             self.wrong[link] = self.wrong.get(link, 0) + wrong
-        for rank, readings in met.sent.items():
+        for rank, readings in met.sent.items() if not self.is_at_once else ():
             link = port, self.ports[rank]
             known = [
                 share for share in (self.lost.get(link), lost_share(readings)) if share is not None

@@ -21,7 +21,7 @@ from probes.cluster.byte_counters import (
 from probes.fabric.library_report import RankLogs, TransportReport, gloo_report
 from probes.fabric.links.counters import LinkReader
 from probes.fabric.links.growth import lost_packets
-from probes.fabric.rails.shares import rail_growth, read_rails
+from probes.fabric.rails.shares import interface_growth, rail_growth, read_rails
 from probes.fabric.stack_dump import RECORDER_ENV
 from reference_trainer.launch.gang import Gang
 from scaling.collectives.operations import OPERATIONS
@@ -230,6 +230,10 @@ def run_sweep(
     else:
         library = gloo_report(gang, node_names, [item["connections"] for item in data], fabric)
     sent = [join_fabric(counter_growth(*both), fabric) for both in zip(before, after, strict=True)]
+    rails = [
+        interface_growth(first, last, fabric) or rail_growth(port, port_after)
+        for first, last, port, port_after in zip(before, after, ports, ports_after, strict=True)
+    ]
     rates = [max((port["gbps"] for port in rails.values()), default=0.0) for rails in ports_after]
     return SweepResult(
         data[0]["ranks"],
@@ -237,7 +241,7 @@ def run_sweep(
         summarise(sweeps),
         sent=dict(zip(nodes, sent, strict=True)),
         library=library,
-        rails=dict(zip(nodes, map(rail_growth, ports, ports_after), strict=True)),
+        rails=dict(zip(nodes, rails, strict=True)),
         rail_gbps=dict(zip(nodes, rates, strict=True)),
         rank_nodes=nodes,
         readings=[item["readings"] for item in data],

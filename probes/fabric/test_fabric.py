@@ -30,6 +30,7 @@ from probes.fabric.speeds.collectives import (
     collective_speeds,
     judge_collectives,
     judged_ops,
+    large_size,
     measure_collectives,
 )
 from probes.fabric.speeds.nvlink import measure_nvlink
@@ -83,7 +84,8 @@ def run_probe(rig, logs):
         control_reach(FabricNodes.read(gang, rig.node_names, rail), measure)
         if nodes:
             pairs, inside = nodes
-            control_slow_inside(rig, run, inside)
+            if inside:
+                control_slow_inside(rig, run, inside)
             control_late_call(rig, run)
             control_bad_sender(rig, run, pairs)
             control_doctored_counters(rig, fabric_devices(rig, run))
@@ -121,9 +123,11 @@ def measure_fabric(rig, logs):
     judge.judge_rails(run, terms, rig.limits, measure, installed)
     judge_rails_reach(gang, rig.node_names, reach, measure)
     measure.progress("fabric: five more collectives")
-    rows = measure_collectives(gang, run, rig.tier)
+    rows, problem = measure_collectives(gang, run, rig.tier)
     wrong = judge.judge_data(run, rows, measure)
-    judge_collectives(collective_speeds(rows, run, judged_ops(rig.tier)), rig.limits, measure)
+    names = judged_ops(rig.tier)
+    speeds = collective_speeds(rows, run, names, large_size(run))
+    judge_collectives(speeds, names, problem, rig.limits, measure)
     if rig.watch:
         return run, find_bad_nodes(rig, run, wrong)
     # On an embedded cluster a pair is two processes that share one host's cores.

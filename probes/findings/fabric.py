@@ -19,6 +19,19 @@ FABRIC: dict[str, Entry] = {
         "{node} reaches every other node over {interface} by TCP.",
         "Check cable, switch port and `ip link` of the fabric interface on the named node.",
     ),
+    "FAB-RAILS-SHARED": Entry(
+        "Each rail is fast alone, and all are slow when they send at once.",
+        Cause.INFRASTRUCTURE,
+        Severity.DEGRADES,
+        "Find what the rails of a node share",
+        {
+            "nvidia-smi topo -m": "Several cards below one PCIe switch without a GPU of their own: move cards, or use fewer rails.",
+            "lspci -vv": "LnkSta with a lower width or speed than LnkCap, on a card or on the switch above it: reseat it.",
+            "mlxlink -d {device} -m -c": "For NVIDIA cards. Errors that grow only under load: power or temperature of the card.",
+        },
+        "All rails at once are as fast as one rail alone.",
+        "Check PCIe switches, power and uplinks that all rails of a node share.",
+    ),
     "FAB-RAILS-SWAPPED": Entry(
         "A rail of a node is plugged into the switch of another rail.",
         Cause.HARDWARE,

@@ -126,7 +126,8 @@ def _send(buffer: Any, peer: int, read: Callable[[], Any], delay_s: float = 0.0)
     """Send as often as the peer asks; return the readings of `read`, before and after each send.
 
     The peer asks again only when it has all the data. By then, lost packets have been sent
-    again.
+    again. It starts its clock when it hears that the counters have been read: a reading may take
+    longer than the data.
     """
     import torch
     import torch.distributed as dist
@@ -137,6 +138,8 @@ def _send(buffer: Any, peer: int, read: Callable[[], Any], delay_s: float = 0.0)
         readings.append(read())
         if not ready.item():
             return readings
+        dist.send(ready, peer)
+        dist.recv(ready, peer)
         time.sleep(delay_s)
         dist.send(buffer, peer)
 
@@ -152,6 +155,9 @@ def _time_receive(buffer: Any, payload: Any, peer: int, repeats: int) -> tuple[f
     ready, best_s, wrong = torch.ones(1, device=buffer.device), float("inf"), 0
     for _ in range(repeats):
         buffer.zero_()
+        dist.send(ready, peer)
+        dist.recv(ready, peer)
+        ready.item()  # on a GPU it waits: the peer has read its counters
         start = time.perf_counter()
         dist.send(ready, peer)
         dist.recv(buffer, peer)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -30,9 +30,9 @@ MAX_CALLS = 1000  # most calls of one size
 
 @dataclass(frozen=True)
 class Delay:
-    """Fault of a control: this rank starts one call of each size late, or every call."""
+    """Fault of a control: these ranks start one call of each size late, or every call."""
 
-    rank: int
+    ranks: Collection[int]
     seconds: float
     every_call: bool = False
 
@@ -98,7 +98,7 @@ def sweep(
     with process_group() as device:
         readings = [read()]
         sizes = [only] if only else None
-        own_delay = delay if delay and delay.rank == dist.get_rank() else None
+        own_delay = delay if delay and dist.get_rank() in delay.ranks else None
         results = {
             name: sweep_operation(
                 device, OPERATIONS[name], max_call_s, budget, sizes, corrupt, own_delay

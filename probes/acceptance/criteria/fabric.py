@@ -13,6 +13,7 @@ from probes.acceptance.criteria.criterion import (
     none_of,
     wrong_data,
 )
+from probes.cluster.byte_counters import RDMA, interfaces_of
 
 LINK_MEASURES = (
     "links_on_other_networks",
@@ -164,8 +165,12 @@ CONDITIONS: dict[str, Condition] = {
     **dict.fromkeys(
         ("mtu_mismatches", "pairs_below_mtu", "large packets"), lambda here: here.ip_fabric
     ),
+    "log_errors": lambda here: here.terms.fabric == RDMA,
     **dict.fromkeys(
-        ("log_errors", "rails", "slowest_rail"), lambda here: here.terms.fabric == "rdma"
+        ("rails", "slowest_rail"),
+        lambda here: (
+            here.terms.fabric == RDMA or (here.on_gpu and len(interfaces_of(here.terms.fabric)) > 1)
+        ),
     ),
     **dict.fromkeys(
         ("all_reduce_inside_node_against_others", "slow inside"),

@@ -14,9 +14,13 @@ SLOWED_BY = 2.0  # times the time of a call: the node then has a third of the sp
 
 def control_slow_inside(rig: FabricRig, run: SweepResult, inside: InsideSpeeds) -> None:
     """Check that a node whose last rank begins each call late is located."""
-    if len(inside.busbw) < 2:
-        return  # one node has no other to be compared with
-    victim = [*inside.busbw][-1]
+    fault = "the last rank of a node begins each all-reduce late"
+    if not inside.shares():
+        if inside.busbw:
+            saw = "no two nodes have as many ranks"
+            rig.measure.control("slow inside", fault, None, saw=saw)
+        return
+    victim = [*inside.shares()][-1]
     ranks = [rank for rank, node in enumerate(run.rank_nodes) if node == victim]
     factor = OPERATIONS["all_reduce"].factor(len(ranks))
     speed = inside.busbw[victim] * 1e9
@@ -29,5 +33,6 @@ def control_slow_inside(rig: FabricRig, run: SweepResult, inside: InsideSpeeds) 
         return
     trial = rig.measure.trial()
     judge_against_others(found, trial)
-    slowest = min(found.busbw, key=lambda node: found.busbw[node])
+    shares = found.shares()
+    slowest = min(shares, key=lambda node: shares[node])
     rig.measure.control("slow inside", fault, trial, located=slowest == victim)

@@ -23,6 +23,7 @@ from reports.record import Finding
 ALL_MACHINES = "ff02::1"  # of a link: RFC 4291, 2.7.1
 REPEAT_S = 0.2
 MAX_BYTES = 1024  # of a datagram
+MAX_HEARD = 100_000  # ports on one link: more than the largest clusters have
 # include/uapi/linux/in6.h: struct in6_pktinfo is an address and the number of the interface.
 PKTINFO = struct.Struct("16sI")
 
@@ -54,8 +55,9 @@ def hear_rails(
                 if not select.select([sock], [], [], left_s)[0]:
                     break
                 message = parse_message(sock.recvmsg(MAX_BYTES, 256), token)
-                if message and message[0] in names and message[1] != node:
-                    heard[names[message[0]]].add(message[1:])
+                own = names.get(message[0]) if message else None
+                if message and own and message[1] != node and len(heard[own]) < MAX_HEARD:
+                    heard[own].add(message[1:])
     return {name: sorted(found) for name, found in heard.items() if found}
 
 
@@ -94,7 +96,7 @@ def find_swapped(heard: Mapping[str, Heard]) -> dict[str, dict[str, str]]:
     """
     swapped: dict[str, dict[str, str]] = {}
     for node, by_interface in heard.items():
-        for name, others in by_interface.items():
+        for name, others in ((name, found) for name, found in by_interface.items() if found):
             rails = Counter(rail for _, rail in others)
             most, count = rails.most_common(1)[0]
             if most != name and count * 2 > len(others) and name not in rails:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from probes.fabric.detect import find_slow_links
+from probes.fabric.node_pairs import PairSearch
 from probes.fabric.rails.ranks import RailRanks, node_of
 from probes.findings import finding
 from reports.numbers import quantity
@@ -24,7 +25,12 @@ def find_slow_ports(
     all its ports are slow in the same direction.  `when` is appended to the message.
     """
     findings, rest = [], found
-    slow_rails = [rail for rail in rails if is_slow_everywhere(rail, found)]
+    blamed = {*found.slow_nodes, *(port for link in found.slow_links for port in link)}
+    slow_rails = [
+        rail
+        for rail in rails
+        if is_slow_everywhere(rail, found) and not blamed.isdisjoint(rail.ports)
+    ]
     if len(slow_rails) < len(rails):
         for rail in slow_rails:
             links = [speed for (a, _), speed in found.speeds.items() if a in rail.ports]
@@ -39,6 +45,14 @@ def find_slow_ports(
             findings += find_slow_links(_as_node(rest, node, way), when)
             rest = without_ports(rest, [port for port in rest.slow_nodes if node_of(port) == node])
     return findings + find_slow_links(rest, when)
+
+
+def find_shared_rails(at_once: FaultSearchResult, pairs: PairSearch) -> Finding:
+    """Report that all rails are slow when they send at once: nodes share what feeds them."""
+    message = f"all {len(pairs.rails)} rails of a node at once: {quantity(at_once.typical, 'GB/s')}"
+    message += f" each. One rail alone: {quantity(pairs.speed.typical, 'GB/s')}"
+    nodes = [*map(node_of, pairs.rails[0].ports)]
+    return finding("FAB-RAILS-SHARED", message, nodes)
 
 
 def is_slow_everywhere(rail: RailRanks, found: FaultSearchResult) -> bool:

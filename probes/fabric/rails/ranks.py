@@ -24,18 +24,19 @@ class RailRanks:
 def find_rails(rank_nodes: Sequence[str], fabric: str | None, backend: str) -> list[RailRanks]:
     """List the rails that ranks can test; `rank_nodes` lists the node of each rank.
 
-    By RDMA each rank uses the port close to its GPU, so each local rank tests one rail.  With gloo
-    each local rank binds one interface of the fabric.  NCCL over TCP spreads the bytes of each
-    rank over all interfaces: the first rank of each node tests all.  Local ranks that some node
-    lacks are left out.
+    By RDMA each rank uses the port close to its GPU, as NCCL does with several interfaces, so each
+    local rank is taken for one rail.  With gloo each local rank binds one interface of the fabric.
+    Local ranks that some node lacks are left out.
     """
     local = ranks_by_node(rank_nodes)
     fewest = min(map(len, local.values()), default=0)
     interfaces = interfaces_of(fabric)
-    if fabric == RDMA and fewest > 1:
-        names, devices = [f"rail {rank}" for rank in range(fewest)], [fabric] * fewest
+    by_gpu = fabric == RDMA or (backend == "nccl" and len(interfaces) > 1)
+    if by_gpu and fewest > 1:
+        names = [f"rail {rank}" for rank in range(fewest)]
+        devices: list[str | None] = [fabric] * fewest
     elif backend == "gloo" and min(len(interfaces), fewest) > 1:
-        names = devices = interfaces[:fewest]
+        names, devices = interfaces[:fewest], [*interfaces[:fewest]]
     else:
         return [RailRanks("", {node: ranks[0] for node, ranks in local.items()}, fabric)]
     return [

@@ -10,7 +10,7 @@ from probes.fabric.rails.cables import find_swapped, hear_rails, swapped_finding
 from probes.fabric.rails.ranks import ranks_by_node
 from probes.fabric.reach import ReachabilityResult
 from probes.fabric.reach_judge import find_unreachable, judge_reach, reach_series
-from reference_trainer.launch.gang import Gang
+from reference_trainer.launch.gang import Gang, GangError
 
 HEAR_SECONDS = 3.0  # all nodes send and listen; a busy node begins late
 FIRST_PORT, PORTS = 40_000, 20_000  # one of these ports for a run's datagrams
@@ -28,7 +28,7 @@ def judge_rails_reach(
         return
     swapped: dict[str, dict[str, str]] = {}
     if any(find_unreachable(one) for one in reach.values()):
-        swapped = find_swapped(listen(gang, node_names, [*filter(None, reach)]))
+        swapped = hear_swapped(gang, node_names, [*filter(None, reach)])
     for rail, one in reach.items():
         explained = [node for node, rails in swapped.items() if rail in rails]
         judge_reach(one, measure, str(rail), explained)
@@ -40,10 +40,23 @@ def record_reach(reach: Mapping[str | None, ReachabilityResult], measure: Record
     measure.series("pairs", reach_series(max(reach.values(), key=lambda one: len(one.pairs))))
 
 
+def hear_swapped(
+    gang: Gang, node_names: dict[str, str], interfaces: list[str]
+) -> dict[str, dict[str, str]]:
+    """Find swapped rails; none if a rank does not answer, for then its node is named anyhow."""
+    try:
+        return find_swapped(listen(gang, node_names, interfaces))
+    except GangError:
+        return {}
+
+
 def listen(
     gang: Gang, node_names: dict[str, str], interfaces: list[str]
 ) -> dict[str, dict[str, list[tuple[str, str]]]]:
-    """Let each node note whom it hears on which interface; by node."""
+    """Let each node note whom it hears on which interface; by node.
+
+    Anyone on the link can send such a datagram: only names that are known here are kept.
+    """
     nodes = [node_names[place.node] for place in gang.places]
     first = {node: ranks[0] for node, ranks in ranks_by_node(nodes).items()}
     port = FIRST_PORT + secrets.randbelow(PORTS)
@@ -51,4 +64,10 @@ def listen(
     each: list[list[object]] = [[name] for name in nodes]
     groups = [[rank] for rank in first.values()]
     heard = gang.run(hear_rails, *arguments, timeout=60, each=each, groups=groups)
-    return dict(zip(first, heard, strict=True))
+    return {
+        node: {
+            name: [(peer, rail) for peer, rail in others if peer in first and rail in interfaces]
+            for name, others in by_interface.items()
+        }
+        for node, by_interface in zip(first, heard, strict=True)
+    }

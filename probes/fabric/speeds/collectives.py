@@ -6,7 +6,7 @@ bytes of an all-reduce in them, so they must reach the same bus bandwidth.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from probes.acceptance.measure import Recorder
 from probes.fabric.rails.ranks import ranks_by_node
 from probes.fabric.sweep import CHECK_SIZE, OTHER_OPS, Rows, SweepResult, sweep_seconds
 from probes.findings import finding
-from reference_trainer.launch.gang import Gang
+from reference_trainer.launch.gang import Gang, GangError
 from reports.measurement import Limit
 from reports.numbers import percent, quantity
 from reports.record import Finding
@@ -45,22 +45,38 @@ class CollectiveSpeed:
         return self.busbw / self.expected if self.expected else 0.0
 
 
-def measure_collectives(gang: Gang, run: SweepResult, tier: str) -> dict[str, Rows]:
-    """Run the other five collectives, their values checked; rows by name.
+def small_size(run: SweepResult) -> int:
+    """Return the size (bytes) that every collective runs at; a very slow fabric has less."""
+    return min(CHECK_SIZE, large_size(run))
+
+
+def large_size(run: SweepResult) -> int:
+    """Return the largest size (bytes) of the all-reduce."""
+    return max(int(row["size"]) for row in run.rows)
+
+
+def measure_collectives(gang: Gang, run: SweepResult, tier: str) -> tuple[dict[str, Rows], str]:
+    """Run the other five collectives, their values checked; return (rows by name, problem).
 
     FSDP's own run at the largest size of the all-reduce too; from tier standard on also all-to-all.
+    `problem` is why they did not; "" if they did.  Raises GangError if the small size fails.
     """
-    large = max(row["size"] for row in run.rows)
-    rows = _run(gang, OTHER_OPS, 0.1, CHECK_SIZE)
-    if large > CHECK_SIZE:
-        for name, more in _run(gang, judged_ops(tier), PRECISE_S, large).items():
-            rows[name] += more
-    return rows
+    small, large = small_size(run), large_size(run)
+    rows = _run(gang, OTHER_OPS, 0.1, small)
+    try:
+        more = _run(gang, judged_ops(tier), PRECISE_S, large) if large > small else {}
+    except GangError as error:
+        return rows, str(error)
+    for name, found in more.items():
+        rows[name] += found
+    missing = [name for name in judged_ops(tier) if large not in (r["size"] for r in rows[name])]
+    reason = f"{', '.join(missing)} did not run at {large} bytes: less memory is free than before"
+    return rows, reason if missing else ""
 
 
-def run_slowed(gang: Gang, rank: int, delay_s: float) -> dict[str, Rows]:
-    """Run FSDP's collectives at a small size; one rank begins every call late (for a control)."""
-    return _run(gang, FSDP_OPS, 0.1, CHECK_SIZE, Delay(rank, delay_s, every_call=True))
+def run_slowed(gang: Gang, size: int, ranks: Collection[int], delay_s: float) -> dict[str, Rows]:
+    """Run FSDP's collectives at a small size; some ranks begin every call late (for a control)."""
+    return _run(gang, FSDP_OPS, 0.1, size, Delay([*ranks], delay_s, every_call=True))
 
 
 def _run(
@@ -72,21 +88,21 @@ def _run(
 
 
 def collective_speeds(
-    rows: dict[str, Rows], run: SweepResult, names: tuple[str, ...]
+    rows: dict[str, Rows], run: SweepResult, names: tuple[str, ...], size: int
 ) -> dict[str, CollectiveSpeed]:
-    """Return the speed of these collectives at their largest size; the better placement counts.
+    """Return the speed of these collectives at `size` (bytes); the better placement counts.
 
-    The all-reduce of the same size lets expect it.
+    The all-reduce of the same size lets expect it.  Collectives without that size are left out.
     """
     speeds = {}
     for name in names:
-        size = max(row["size"] for row in rows[name])
         at_size = [row for row in rows[name] if row["size"] == size]
-        best = max(at_size, key=lambda row: float(row["busbw"]))
-        all_reduce = max(row["busbw"] for row in run.rows if row["size"] == size)
-        expected = all_reduce * expected_ratio(name, run)
-        values = best["busbw"], best["spread"], best["samples"]
-        speeds[name] = CollectiveSpeed(name, size, *values, expected)
+        if at_size:
+            best = max(at_size, key=lambda row: float(row["busbw"]))
+            all_reduce = max(row["busbw"] for row in run.rows if row["size"] == size)
+            expected = all_reduce * expected_ratio(name, run)
+            values = best["busbw"], best["spread"], best["samples"]
+            speeds[name] = CollectiveSpeed(name, size, *values, expected)
     return speeds
 
 
@@ -112,10 +128,19 @@ def expected_ratio(name: str, run: SweepResult) -> float:
 
 def judge_collectives(
     speeds: dict[str, CollectiveSpeed],
+    names: tuple[str, ...],
+    problem: str,
     limits: Callable[[str], Limit | None],
     measure: Recorder,
 ) -> None:
-    """Judge each collective by the all-reduce, and by the agreed figure if there is one."""
+    """Judge each collective by the all-reduce, and by the agreed figure if there is one.
+
+    Those of `names` that have no speed are not proven, because of the `problem`.
+    """
+    for name in (name for name in names if name not in speeds):
+        measure(f"{name}_against_all_reduce", None, note=problem)
+        if limits(f"{name}_busbw"):
+            measure(f"{name}_busbw", None, note=problem)
     judge_shares(speeds, measure)
     for name, speed in speeds.items():
         on = f"{speed.size >> 10} KiB"
@@ -127,8 +152,8 @@ def judge_collectives(
     shares = {name: _low(limits(f"{name}_against_all_reduce")) for name in speeds}
     agreed = {name: _low(limits(f"{name}_busbw")) for name in speeds}
     measure.explain(find_slow_collectives(speeds, shares, agreed))
-    names = ", ".join(speeds)
-    measure.covered(f"{names} at the size of the largest all-reduce")
+    if speeds:
+        measure.covered(f"{', '.join(speeds)} at the size of the largest all-reduce")
 
 
 def _low(limit: Limit | None) -> float:

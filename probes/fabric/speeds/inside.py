@@ -21,22 +21,27 @@ from scaling.collectives.node_groups import group_sweep
 class InsideSpeeds:
     """Busbw (GB/s) and wrong elements of the all-reduce inside each node that has several ranks.
 
-    `left_out` are nodes with one rank: they have nothing to reduce.
+    `left_out` are nodes with one rank: they have nothing to reduce.  `ranks` is their number by
+    node: only nodes with as many are compared.
     """
 
     busbw: dict[str, float]
     wrong: dict[str, int]
     left_out: list[str]
+    ranks: dict[str, int]
 
-    @property
-    def typical(self) -> float:
-        """Busbw (GB/s) of a healthy node; of two nodes, that of the faster one counts."""
-        return typical_speed(self.busbw.values(), MIN_RATIO)[0]
+    def typical(self, node: str) -> float:
+        """Return the busbw (GB/s) of a healthy node like this one; of two, the faster counts."""
+        return typical_speed([self.busbw[peer] for peer in self.peers(node)], MIN_RATIO)[0]
+
+    def peers(self, node: str) -> list[str]:
+        """List the nodes that this one is compared with, itself too."""
+        return [peer for peer in self.busbw if self.ranks[peer] == self.ranks[node]]
 
     def shares(self) -> dict[str, float]:
-        """Return each node's busbw as a ratio of the typical one."""
-        typical = self.typical
-        return {node: speed / typical if typical else 0.0 for node, speed in self.busbw.items()}
+        """Return each node's busbw as a ratio of its typical one, where there are several nodes."""
+        known = {node: self.typical(node) for node in self.busbw if len(self.peers(node)) > 1}
+        return {node: self.busbw[node] / at if at else 0.0 for node, at in known.items()}
 
 
 def measure_inside(
@@ -54,6 +59,7 @@ def measure_inside(
         {node: min(results[rank][0] for rank in ranks) for node, ranks in groups.items()},
         {node: sum(results[rank][1] for rank in ranks) for node, ranks in groups.items()},
         [node for node in by_node if node not in groups],
+        {node: len(ranks) for node, ranks in groups.items()},
     )
 
 
@@ -85,11 +91,12 @@ def judge_inside(
 
 def judge_against_others(inside: InsideSpeeds, measure: Recorder) -> None:
     """Judge the slowest node as a share of a typical one."""
-    shares = inside.shares()
+    shares, name = inside.shares(), "all_reduce_inside_node_against_others"
+    if not shares:
+        measure(name, None, note="no two nodes have as many ranks")
+        return
     slowest = min(shares, key=lambda node: shares[node])
-    measure(
-        "all_reduce_inside_node_against_others", shares[slowest], on=slowest, samples=len(shares)
-    )
+    measure(name, shares[slowest], on=slowest, samples=len(shares))
 
 
 def find_slow_inside(inside: InsideSpeeds, least: float, agreed: float | None) -> list[Finding]:
@@ -100,8 +107,9 @@ def find_slow_inside(inside: InsideSpeeds, least: float, agreed: float | None) -
     shares, findings = inside.shares(), []
     slow = [node for node, share in shares.items() if share < least]
     for node in slow:
+        typical = quantity(inside.typical(node), "GB/s")
         message = f"all-reduce inside {node}: {quantity(inside.busbw[node], 'GB/s')}, "
-        message += f"{percent(shares[node])} of a typical node's {quantity(inside.typical, 'GB/s')}"
+        message += f"{percent(shares[node])} of a typical node's {typical}"
         findings.append(finding("FAB-SLOW-INSIDE", message, [node]))
     below = [n for n, speed in inside.busbw.items() if agreed and speed < agreed and n not in slow]
     if below:

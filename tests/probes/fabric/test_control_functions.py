@@ -167,7 +167,7 @@ class TimedGang:
         self.late: list[tuple[int, float]] = []
 
     def run(self, function: Any, *call: Any, timeout: float) -> list[dict[str, Any]]:
-        self.late.append((call[-1].rank, call[-1].seconds))
+        self.late.append((*call[-1].ranks, call[-1].seconds))
         bad, late_s = self.late[-1]
         row = {"size": 1 << 20, "count": 4, "elements": 4, "placement": "in_place", "calls": 6}
         row |= {"wrong": 0, "first_wrong": None}

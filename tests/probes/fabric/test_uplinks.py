@@ -12,11 +12,17 @@ from probes.fabric.uplinks import (
     crowd_finding,
     crowded_links,
     find_leaves,
-    links_between,
     uplink_finding,
+    without_leaves,
     without_links,
 )
-from scaling.collectives.fault_search import FaultSearchResult, Link, search_faults
+from scaling.collectives.fault_search import (
+    FaultSearchResult,
+    Link,
+    round_robin,
+    search_faults,
+    search_rails,
+)
 from tests.support.simulated_links import Cluster
 
 
@@ -46,7 +52,7 @@ def test_leaves_behind_slow_uplinks_are_found_and_explain_every_slow_link(
     found = search(cluster)
     groups = find_leaves(found)
     assert groups == split(cluster)
-    rest = without_links(found, links_between(groups, [*found.speeds]))
+    rest = without_leaves(found, groups)
     assert (rest.slow_nodes, rest.slow_links) == ({}, [])
     told = uplink_finding(found, groups)
     assert told.code == "FAB-SLOW-UPLINK"
@@ -81,11 +87,41 @@ def test_two_bad_nodes_and_a_slow_pair_are_no_leaves() -> None:
     assert find_leaves(search(pair)) == []
 
 
-def test_ports_of_several_rails_are_not_grouped() -> None:
-    cluster = Cluster(4, rails=2)
-    speeds = {(f"fab0 on {a}", f"fab0 on {b}"): 1.0 for a, b in (("n0", "n1"), ("n2", "n3"))}
-    assert find_leaves(FaultSearchResult(speeds, 1.0, {}, [], 1, 0, "", 0.8)) == []
-    assert cluster.leaf("fab1 on n3") == 0
+@pytest.mark.parametrize("size", [9, 12, 16, 33])
+def test_a_search_that_did_not_measure_every_pair_shows_no_leaves(size: int) -> None:
+    sound = search_faults([f"n{at}" for at in range(size)], Cluster(size).meet)
+    assert find_leaves(sound) == []
+    a, b = next(round_robin(Cluster(size).nodes))[0]  # a pair that the first round tries
+    cluster = Cluster(size, links={(a, b): 0.3, (b, a): 0.3})
+    found = search_faults(cluster.nodes, cluster.meet)
+    assert find_leaves(found) == []
+    assert {*found.slow_links} == {*cluster.links}
+
+
+def test_leaves_are_found_over_several_rails_too() -> None:
+    cluster = Cluster(8, rails=4, leaves=2, uplink=0.02)
+    found = search_rails(cluster.ports, cluster.meet, matrix=True)
+    leaves = find_leaves(found)
+    assert leaves == split(cluster)
+    rest = without_leaves(found, leaves)
+    assert (rest.slow_nodes, rest.slow_links) == ({}, [])
+    assert uplink_finding(found, leaves).suspects == cluster.nodes
+
+
+def test_a_port_that_is_slow_inside_its_leaf_too_keeps_its_finding() -> None:
+    cluster = Cluster(8, leaves=2, uplink=0.05, sends={"n1": 0.2}, receives={"n1": 0.2})
+    found = search(cluster)
+    leaves = find_leaves(found)
+    assert leaves == [["n0", "n2", "n3"], ["n4", "n5", "n6", "n7"]]
+    assert [*without_leaves(found, leaves).slow_nodes] == ["n1"]
+
+
+def test_crowded_links_that_were_not_tried_alone_follow_those_that_were() -> None:
+    links = [(f"n{at}", f"n{at + 4}") for at in range(4)]
+    speeds = dict.fromkeys(links, 0.5)
+    found = FaultSearchResult(speeds, 1.0, {}, links, 1, 0, "", 0.8)
+    assert crowded_links(found, dict.fromkeys(links[:2], 1.0)) == links
+    assert crowded_links(found, {links[0]: 1.0, links[1]: 1.0, links[2]: 0.5}) == links[:2]
 
 
 @pytest.mark.parametrize("seed", range(5))

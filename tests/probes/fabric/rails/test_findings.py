@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from probes.fabric.judge import judge_rails_at_once
+from probes.fabric.node_pairs import PairSearch
 from probes.fabric.rails.findings import AT_ONCE, find_slow_ports, only_at_once
 from probes.fabric.rails.ranks import RailRanks
+from reports.measurement import Verdict
 from scaling.collectives.fault_search import FaultSearchResult, Link
+from tests.support.controls import recorder
 
 NODES = ["n0", "n1", "n2"]
 RAILS = [
@@ -82,3 +88,36 @@ def test_a_node_of_one_slow_direction_is_named_once_with_its_slowest_port() -> N
 def test_where_every_rail_is_slow_no_rail_is_blamed_by_the_others() -> None:
     ways = {port: "both" for rail in RAILS for port in rail.ports}
     assert all("on every node" not in text for text, _ in told(search(ways)))
+
+
+def test_a_rail_that_is_slow_one_by_one_is_not_said_again_for_all_at_once() -> None:
+    ways = dict.fromkeys(RAILS[1].ports, "both")
+    slow = search(ways)
+    assert [text.split(":")[0] for text, _ in told(slow)] == ["fab1 is slow on every node"]
+    assert told(only_at_once(slow, slow), AT_ONCE) == []
+
+
+def test_rails_that_are_all_slower_at_once_share_something() -> None:
+    alone, at_once = search(), search()
+    half = {link: speed / 2 for link, speed in at_once.speeds.items()}
+    at_once = replace(at_once, speeds=half, typical=0.5, limit=0.4)
+    pairs = PairSearch(alone, alone, {}, {}, {}, RAILS, at_once)
+    measure = recorder("FABRIC")
+    judge_rails_at_once(pairs, at_once, measure)
+    result = measure.result("finished", 1.0)
+    (slowest,) = result.measurements
+    assert (slowest.value, slowest.verdict) == (0.5, Verdict.FAIL)
+    (found,) = result.findings
+    assert (found.code, found.suspects) == ("FAB-RAILS-SHARED", NODES)
+    assert found.statement == (
+        "all 2 rails of a node at once: 0.5 GB/s each. One rail alone: 1 GB/s"
+    )
+
+
+def test_rails_that_are_as_fast_at_once_share_nothing() -> None:
+    pairs = PairSearch(search(), search(), {}, {}, {}, RAILS, search())
+    measure = recorder("FABRIC")
+    judge_rails_at_once(pairs, search(), measure)
+    result = measure.result("finished", 1.0)
+    assert [one.verdict for one in result.measurements] == [Verdict.PASS]
+    assert result.findings == []

@@ -23,16 +23,17 @@ def test_each_local_rank_binds_one_interface_of_the_fabric() -> None:
     ]
 
 
-def test_by_rdma_each_local_rank_tests_the_rail_of_its_gpu() -> None:
-    first, second = find_rails(TWO_BY_TWO, "rdma", "nccl")
+@pytest.mark.parametrize("fabric", ["rdma", "eth1,eth2"])
+def test_with_nccl_each_local_rank_tests_the_rail_of_its_gpu(fabric: str) -> None:
+    first, second = find_rails(TWO_BY_TWO, fabric, "nccl")
     assert (first.name, first.ports) == ("rail 0", {"rail 0 on n0": 0, "rail 0 on n1": 2})
     assert (second.name, second.ports) == ("rail 1", {"rail 1 on n0": 1, "rail 1 on n1": 3})
-    assert first.fabric == second.fabric == "rdma"
+    assert first.fabric == second.fabric == fabric
 
 
 @pytest.mark.parametrize(
     ("fabric", "backend"),
-    [("fab0", "gloo"), ("fab0,fab1", "nccl"), (None, "gloo"), (None, "nccl"), ("eth0", "nccl")],
+    [("fab0", "gloo"), (None, "gloo"), (None, "nccl"), ("eth0", "nccl")],
 )
 def test_elsewhere_the_first_rank_of_each_node_tests_all(fabric: str | None, backend: str) -> None:
     assert find_rails(TWO_BY_TWO, fabric, backend) == [RailRanks("", {"n0": 0, "n1": 2}, fabric)]

@@ -19,6 +19,7 @@ from probes.fabric.speeds.collectives import (
     measure_collectives,
 )
 from probes.fabric.sweep import CHECK_SIZE
+from reference_trainer.launch.gang import GangError
 from reports.measurement import Verdict
 from tests.support.controls import MemoryRecorder, recorder
 from tests.support.sweep_results import sweep_result
@@ -47,7 +48,8 @@ def run_of(backend: str = "nccl", nodes: list[str] | None = None) -> Any:
 def judged(*speeds: CollectiveSpeed, agreed: str = "") -> MemoryRecorder:
     measure = recorder("FABRIC", parse(f"{HEAD}{agreed}".encode(), "f"))
     limits = lambda name: measure.contract.limit("FABRIC", name)  # noqa: E731
-    judge_collectives({one.name: one for one in speeds}, limits, measure)
+    found = {one.name: one for one in speeds}
+    judge_collectives(found, (*found,), "", limits, measure)
     return measure
 
 
@@ -82,10 +84,13 @@ def test_in_all_to_all_each_rank_has_its_part_of_the_nodes_rate(
 
 def test_the_better_placement_at_the_largest_size_is_compared_with_its_all_reduce() -> None:
     rows = {"all_gather": [row(CHECK_SIZE, 9.0), row(LARGE, 0.7), row(LARGE, 0.8)]}
-    found = collective_speeds(rows, run_of(), ("all_gather",))["all_gather"]
+    found = collective_speeds(rows, run_of(), ("all_gather",), LARGE)["all_gather"]
     assert (found.size, found.busbw, found.expected, found.share) == (LARGE, 0.8, 1.0, 0.8)
     small = {"all_gather": [row(CHECK_SIZE, 0.4)]}
-    assert collective_speeds(small, run_of(), ("all_gather",))["all_gather"].share == 0.8
+    assert (
+        collective_speeds(small, run_of(), ("all_gather",), CHECK_SIZE)["all_gather"].share == 0.8
+    )
+    assert collective_speeds(small, run_of(), ("all_gather",), LARGE) == {}
 
 
 # What is judged.
@@ -175,7 +180,7 @@ class Gang:
         self.asked.append((names, arguments[2], arguments[5]))
         delay = arguments[5]
         keys = {"count": 1, "elements": 4, "placement": "in_place", "calls": 6, "wrong": 0}
-        waits = [0.0 if not delay or rank == delay.rank else delay.seconds for rank in range(4)]
+        waits = [0.0 if not delay or rank in delay.ranks else delay.seconds for rank in range(4)]
         rows = [{"size": arguments[2], **keys, **timed(0.01 + wait)} for wait in waits]
         return [
             {
@@ -193,7 +198,8 @@ def test_fsdps_own_run_at_full_size_in_every_tier_and_all_to_all_from_standard_o
     tier: str,
 ) -> None:
     gang: Any = Gang()
-    rows = measure_collectives(gang, run_of(), tier)
+    rows, problem = measure_collectives(gang, run_of(), tier)
+    assert problem == ""
     (small, small_size, _), (large, large_size, _) = gang.asked
     assert (len(small), small_size, large_size) == (5, CHECK_SIZE, LARGE)
     assert {*large} == FULL | ({"alltoall"} if tier != "quick" else set())
@@ -207,6 +213,45 @@ def test_a_fabric_whose_sweep_ended_at_the_small_size_is_not_run_twice() -> None
     run.rows = run.rows[:1]
     measure_collectives(gang, run, "soak")
     assert len(gang.asked) == 1
+
+
+def test_a_fabric_that_never_came_to_the_small_size_runs_what_it_came_to() -> None:
+    gang: Any = Gang()
+    run = run_of()
+    run.rows = [row(CHECK_SIZE // 8, 0.001)]
+    rows, problem = measure_collectives(gang, run, "soak")
+    assert [size for _, size, _ in gang.asked] == [CHECK_SIZE // 8]
+    assert problem == ""
+    names = judged_ops("soak")
+    assert collective_speeds(rows, run, names, CHECK_SIZE // 8).keys() == {*names}
+
+
+@pytest.mark.parametrize("how", ["it fails", "it is skipped"])
+def test_a_full_size_that_did_not_run_proves_nothing_and_loses_nothing(how: str) -> None:
+    gang: Any = Gang()
+    answer = gang.run
+
+    def run(function: Any, names: Any, *given: Any, timeout: float) -> Any:
+        if given[2] != LARGE:
+            return answer(function, names, *given, timeout=timeout)
+        if how == "it fails":
+            raise GangError("rank 3 does not answer")
+        told = answer(function, names, *given, timeout=timeout)
+        return [
+            {"sweeps": {name: {**sweep, "rows": []} for name, sweep in rank["sweeps"].items()}}
+            for rank in told
+        ]
+
+    gang.run = run
+    rows, problem = measure_collectives(gang, run_of(), "quick")
+    assert problem
+    assert [len(rows[name]) for name in sorted(FULL)] == [1, 1]
+    measure = recorder("FABRIC")
+    speeds = collective_speeds(rows, run_of(), judged_ops("quick"), LARGE)
+    judge_collectives(speeds, judged_ops("quick"), problem, lambda _: None, measure)
+    found = measure.result("finished", 1.0)
+    assert {(one.verdict, one.note) for one in found.measurements} == {(Verdict.UNPROVEN, problem)}
+    assert measure.result("finished", 1.0).findings == []
 
 
 @pytest.mark.parametrize("works", [True, False])
@@ -223,4 +268,4 @@ def test_the_control_finds_collectives_that_begin_late(works: bool) -> None:
     assert (control.name, control.caught) == ("slow collective", works)
     if works:
         (_, _, delay) = gang.asked[0]
-        assert (delay.rank, delay.every_call) == (3, True)
+        assert (delay.ranks, delay.every_call) == ([2, 3], True)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from probes.acceptance.contract import parse
+from probes.fabric.bad_nodes import try_inside
 from probes.fabric.controls.inside import control_slow_inside
 from probes.fabric.speeds.inside import (
     InsideSpeeds,
@@ -15,6 +16,7 @@ from probes.fabric.speeds.inside import (
     judge_inside,
     measure_inside,
 )
+from reference_trainer.launch.gang import GangError
 from reports.measurement import Verdict
 from tests.support.controls import MemoryRecorder, recorder
 from tests.support.sweep_results import sweep_result
@@ -24,7 +26,8 @@ AGAINST = "all_reduce_inside_node_against_others"
 
 def inside(*speeds: float, wrong: int = 0, left_out: list[str] | None = None) -> InsideSpeeds:
     busbw = {f"n{at}": speed for at, speed in enumerate(speeds)}
-    return InsideSpeeds(busbw, dict.fromkeys(busbw, 0) | {"n0": wrong}, left_out or [])
+    ranks = dict.fromkeys(busbw, 2)
+    return InsideSpeeds(busbw, dict.fromkeys(busbw, 0) | {"n0": wrong}, left_out or [], ranks)
 
 
 def judged(found: InsideSpeeds, agreed: str = "") -> MemoryRecorder:
@@ -99,6 +102,39 @@ def test_nodes_of_one_rank_are_not_judged() -> None:
     assert find_slow_inside(inside(100, 100, left_out=["n9"]), 0.75, None) == []
 
 
+def unequal() -> InsideSpeeds:
+    """Two nodes of eight GPUs, and one of two, in which a ring is shorter and faster."""
+    busbw = {"n0": 50.0, "n1": 51.0, "n2": 100.0}
+    return InsideSpeeds(busbw, dict.fromkeys(busbw, 0), [], {"n0": 8, "n1": 8, "n2": 2})
+
+
+def test_only_nodes_with_as_many_ranks_are_compared() -> None:
+    measure = judged(unequal())
+    assert told(measure)[AGAINST] == ("n0", Verdict.PASS)
+    assert measure.result("finished", 1.0).findings == []
+
+
+def test_where_no_two_nodes_have_as_many_nothing_is_proven() -> None:
+    found = InsideSpeeds({"n0": 50.0}, {"n0": 0}, ["n1"], {"n0": 8})
+    assert told(judged(found))[AGAINST][1] is Verdict.UNPROVEN
+    measure = recorder("FABRIC")
+    rig: Any = SimpleNamespace(gang=None, measure=measure)
+    control_slow_inside(rig, sweep_result(0.1, rank_nodes=8 * ["n0"] + ["n1"]), found)
+    (control,) = measure.result("finished", 1.0).controls
+    assert (control.caught, control.saw) == (None, "no two nodes have as many ranks")
+
+
+def test_a_gang_that_fails_inside_nodes_loses_nothing_else() -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise GangError("rank 3 does not answer")
+
+    measure = recorder("FABRIC")
+    rig: Any = SimpleNamespace(gang=SimpleNamespace(run=fail), measure=measure)
+    assert try_inside(rig, sweep_result(0.1, rank_nodes=["n0", "n0"])) is None
+    (found,) = measure.result("finished", 1.0).measurements
+    assert (found.name, found.note) == (AGAINST, "rank 3 does not answer")
+
+
 class Gang:
     """Ranks that report these speeds; it keeps what they were asked."""
 
@@ -117,13 +153,15 @@ class Gang:
 def test_each_node_with_several_ranks_is_a_group_and_its_slowest_rank_counts() -> None:
     gang: Any = Gang({0: 5.0, 1: 4.0, 2: 9.0, 3: 6.0, 4: 7.0})
     found = measure_inside(gang, ["n0", "n0", "n1", "n2", "n2"])
-    assert found == InsideSpeeds({"n0": 4.0, "n2": 6.0}, {"n0": 1, "n2": 7}, ["n1"])
+    assert found == InsideSpeeds(
+        {"n0": 4.0, "n2": 6.0}, {"n0": 1, "n2": 7}, ["n1"], {"n0": 2, "n2": 2}
+    )
     assert gang.asked == [([[0, 1], [3, 4]], None, None)]
 
 
 def test_a_gang_of_one_rank_per_node_is_not_asked() -> None:
     gang: Any = Gang({0: 5.0})
-    assert measure_inside(gang, ["n0"]) == InsideSpeeds({}, {}, ["n0"])
+    assert measure_inside(gang, ["n0"]) == InsideSpeeds({}, {}, ["n0"], {})
     assert gang.asked == []
 
 
