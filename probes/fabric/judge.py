@@ -214,7 +214,9 @@ def judge_pairs(
         reason = "ranks of a node share ports, or their number is not known"
         measure.covered(f"all rails at once were not tested: {reason}")
     if several and (more := len(run.rank_nodes) - sum(len(rail.ports) for rail in pairs.rails)):
-        measure.covered(f"{more} ranks were on no rail that every node has, and met nobody")
+        measure.covered(
+            f"{more} ranks were not tested with other nodes: some node has no such rank"
+        )
     nodes, least = list(run.sent), least_by_nodes(pairs.speed.speeds)
     speeds = [[least.get((a, b)) for b in nodes] for a in nodes]
     measure.series("pairs", {"nodes": nodes, "gbs": speeds})
