@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from probes.acceptance.measure import Recorder
+from probes.fabric.rails.ranks import port_name, suspects
 from probes.fabric.reach import ReachabilityResult
 from probes.findings import finding, join_names
 from reports.record import Finding
@@ -78,9 +79,8 @@ def find_unreachable(
             continue
         reason = reach.dead.get(node, f"reaches no other node by TCP{_port_text(reach, node)}")
         names = {"interface": reach.ports.get(node)}
-        ports = [f"{rail} on {node}"] if rail else []
-        message = f"{node}: {reason}"
-        findings.append(finding("FAB-LINK-DOWN", message, [node, *ports], names=names))
+        ends = suspects([port_name(rail, node)])
+        findings.append(finding("FAB-LINK-DOWN", f"{node}: {reason}", ends, names=names))
     for a, b in pairs:
         if {a, b}.isdisjoint({*reach.dead, *explained}):
             message = f"{a} and {b} cannot reach each other by TCP{_port_text(reach, a)}"
@@ -119,12 +119,12 @@ def find_mtu_faults(reach: ReachabilityResult) -> list[Finding]:
     packets = f"packets of {min(reach.mtu.values(), default=0)} bytes, unfragmented,"
     message = f"{packets} do not pass between"
     findings = []
-    for text, suspects in ends:
-        node, *others = suspects
+    for text, named in ends:
+        node, *others = named
         peers = [name for pair in reach.narrow or [] if node in pair for name in pair]
         peer = next((name for name in (*others, *peers) if name != node), "")
         known = _mtu_names(reach, node, peer, min(reach.mtu.values(), default=0))
-        findings.append(finding("FAB-MTU", f"{message} {text}", suspects, names=known))
+        findings.append(finding("FAB-MTU", f"{message} {text}", named, names=known))
     return findings
 
 

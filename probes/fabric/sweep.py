@@ -21,7 +21,7 @@ from probes.cluster.byte_counters import (
 from probes.fabric.library_report import RankLogs, TransportReport, gloo_report
 from probes.fabric.links.counters import LinkReader
 from probes.fabric.links.growth import lost_packets
-from probes.fabric.rails.shares import interface_growth, rail_growth, read_rails
+from probes.fabric.rails.shares import bytes_by_interface, rail_growth, read_rails
 from probes.fabric.stack_dump import RECORDER_ENV
 from reference_trainer.launch.gang import Gang
 from scaling.collectives.operations import OPERATIONS
@@ -229,11 +229,12 @@ def run_sweep(
         library = logs.report(gang, node_names, fabric)
     else:
         library = gloo_report(gang, node_names, [item["connections"] for item in data], fabric)
-    sent = [join_fabric(counter_growth(*both), fabric) for both in zip(before, after, strict=True)]
+    grown = [counter_growth(*both) for both in zip(before, after, strict=True)]
     rails = [
-        interface_growth(first, last, fabric) or rail_growth(port, port_after)
-        for first, last, port, port_after in zip(before, after, ports, ports_after, strict=True)
+        bytes_by_interface(by_device, fabric) or rail_growth(port, port_after)
+        for by_device, port, port_after in zip(grown, ports, ports_after, strict=True)
     ]
+    sent = [join_fabric(by_device, fabric) for by_device in grown]
     rates = [max((port["gbps"] for port in rails.values()), default=0.0) for rails in ports_after]
     return SweepResult(
         data[0]["ranks"],

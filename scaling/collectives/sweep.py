@@ -261,7 +261,7 @@ def _time_calls(
     while not done and len(times) < MAX_CALLS:
         for _ in range(3 if not times else BATCH_CALLS):
             if delay and (delay.every_call or len(times) == 1):
-                time.sleep(delay.seconds)
+                time.sleep(delay.seconds)  # a control's fault: the others wait for this rank
             times.append(time_call(buffers, device))
         over_budget = time.perf_counter() - start + BATCH_CALLS * times[-1] > budget
         own = [float(over_budget), median_precision(times), statistics.median(times)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from probes.acceptance.contract import Contract, load
 from probes.acceptance.control_targets import CONTROLS
 from probes.acceptance.criteria import CRITERIA
@@ -20,6 +22,11 @@ class MemoryRecorder(Trial):
 def recorder(criterion: str, contract: Contract | None = None) -> MemoryRecorder:
     """Make a recorder of a criterion, with the lab's contract unless another is given."""
     return MemoryRecorder(contract or load("lab"), "p", criterion)
+
+
+def limits_of(measure: MemoryRecorder) -> Callable[[str], Limit | None]:
+    """Return the limits of a recorder's contract, as a probe gets them."""
+    return lambda name: measure.contract.limit(measure.criterion, name)
 
 
 LOUD = Limit(high=-1, because="no value keeps it")  # for measures whose limit the run gives

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from probes.fabric.rails.ranks import port_name, suspects
 from probes.findings import finding
 from reports.record import Finding
 
@@ -101,15 +102,11 @@ def find_swapped(heard: Mapping[str, Heard]) -> dict[str, dict[str, str]]:
             most, count = rails.most_common(1)[0]
             if most != name and count * 2 > len(others) and name not in rails:
                 swapped.setdefault(node, {})[name] = most
-    fits = {
-        node: {name for name, rail in rails.items() if _is_sound(heard, swapped, name, rail)}
+    odd = {
+        node: {name: rail for name, rail in rails.items() if _is_sound(heard, swapped, name, rail)}
         for node, rails in swapped.items()
     }
-    return {
-        node: {name: rails[name] for name in rails if name in fits[node]}
-        for node, rails in swapped.items()
-        if fits[node]
-    }
+    return {node: rails for node, rails in odd.items() if rails}
 
 
 def _is_sound(
@@ -127,6 +124,6 @@ def swapped_findings(swapped: Mapping[str, Mapping[str, str]]) -> list[Finding]:
         texts = [f"{name} is plugged into the switch of {rail}" for name, rail in rails.items()]
         message = f"{node}: {', '.join(texts)}. Expected: each rail in its own switch"
         names = {"interface": next(iter(rails))}
-        suspects = [node, *(f"{name} on {node}" for name in rails)]
-        findings.append(finding("FAB-RAILS-SWAPPED", message, suspects, names=names))
+        ports = [port_name(name, node) for name in rails]
+        findings.append(finding("FAB-RAILS-SWAPPED", message, suspects(ports), names=names))
     return findings

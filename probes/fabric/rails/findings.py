@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from probes.fabric.detect import find_slow_links
 from probes.fabric.node_pairs import PairSearch
-from probes.fabric.rails.ranks import RailRanks, node_of
+from probes.fabric.rails.ranks import RailRanks, least_by_nodes, node_of
 from probes.findings import finding
 from reports.numbers import quantity
 from reports.record import Finding
@@ -92,10 +92,5 @@ def only_at_once(at_once: FaultSearchResult, one_by_one: FaultSearchResult) -> F
 
 def _as_node(found: FaultSearchResult, node: str, way: str) -> FaultSearchResult:
     """Return a search in which the ports of a node are one, and only it is slow."""
-    named = {
-        tuple(node if node_of(port) == node else port for port in link): speed
-        for link, speed in sorted(found.speeds.items(), key=lambda item: -item[1])
-        if node in map(node_of, link)
-    }
-    speeds = {(ends[0], ends[1]): speed for ends, speed in named.items()}
+    speeds = least_by_nodes(found.speeds)
     return replace(found, speeds=speeds, slow_nodes={node: way}, slow_links=[])

@@ -41,7 +41,7 @@ def find_rails(rank_nodes: Sequence[str], fabric: str | None, backend: str) -> l
         return [RailRanks("", {node: ranks[0] for node, ranks in local.items()}, fabric)]
     return [
         RailRanks(
-            name, {f"{name} on {node}": ranks[index] for node, ranks in local.items()}, device
+            name, {port_name(name, node): ranks[index] for node, ranks in local.items()}, device
         )
         for index, (name, device) in enumerate(zip(names, devices, strict=True))
     ]
@@ -53,6 +53,11 @@ def ranks_by_node(rank_nodes: Sequence[str]) -> dict[str, list[int]]:
     for rank, node in enumerate(rank_nodes):
         ranks.setdefault(node, []).append(rank)
     return ranks
+
+
+def port_name(rail: str, node: str) -> str:
+    """Return the name of a node's port: `fab1 on node0`, or the node where it has one rail."""
+    return f"{rail} on {node}" if rail else node
 
 
 def node_of(port: str) -> str:

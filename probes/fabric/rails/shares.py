@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from probes.cluster.byte_counters import counter_growth, interfaces_of, port_bytes
+from probes.cluster.byte_counters import interfaces_of, port_bytes
 from probes.cluster.cluster import Cluster
 from probes.cluster.facts.system_files import RDMA_SYSFS
 from probes.cluster.node_facts import rdma_ports
@@ -38,12 +38,11 @@ def count_installed(cluster: Cluster, fabric: str | None) -> int | None:
     return count_rails(admitted_facts(cluster.facts, cluster.on_each_node(read_ib_hca)))
 
 
-def interface_growth(
-    before: Mapping[str, int | None], after: Mapping[str, int | None], fabric: str | None
+def bytes_by_interface(
+    grown: Mapping[str, int | None], fabric: str | None
 ) -> dict[str, int | None]:
-    """Count the bytes that each interface of a fabric sent; empty if the fabric has one."""
+    """Select what each interface of a fabric sent; empty if the fabric has one."""
     names = interfaces_of(fabric)
-    grown = counter_growth(before, after)
     return {name: grown[name] for name in names if name in grown} if len(names) > 1 else {}
 
 

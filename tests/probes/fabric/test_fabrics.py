@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -78,13 +79,9 @@ def judged(
     measure = recorder("FABRIC", contract)
     judge.judge_transport(run, fabric, measure)
     if explain:
-        explain_without_pairs(Rig(contract, measure), run, [])  # type: ignore[arg-type]
+        rig: Any = SimpleNamespace(terms=contract.cluster, measure=measure)
+        explain_without_pairs(rig, run, [])
     return measure
-
-
-class Rig:
-    def __init__(self, contract: Any, measure: MemoryRecorder) -> None:
-        self.terms, self.measure = contract.cluster, measure
 
 
 def verdicts(measure: MemoryRecorder) -> dict[str, set[Verdict | None]]:

@@ -21,7 +21,7 @@ from probes.fabric.speeds.collectives import (
 from probes.fabric.sweep import CHECK_SIZE
 from reference_trainer.launch.gang import GangError
 from reports.measurement import Verdict
-from tests.support.controls import MemoryRecorder, recorder
+from tests.support.controls import MemoryRecorder, limits_of, recorder
 from tests.support.sweep_results import sweep_result
 
 HEAD = 'schema = 1\ntitle = "t"\ntier = "standard"\n'
@@ -47,7 +47,7 @@ def run_of(backend: str = "nccl", nodes: list[str] | None = None) -> Any:
 
 def judged(*speeds: CollectiveSpeed, agreed: str = "") -> MemoryRecorder:
     measure = recorder("FABRIC", parse(f"{HEAD}{agreed}".encode(), "f"))
-    limits = lambda name: measure.contract.limit("FABRIC", name)  # noqa: E731
+    limits = limits_of(measure)
     found = {one.name: one for one in speeds}
     judge_collectives(found, (*found,), "", limits, measure)
     return measure

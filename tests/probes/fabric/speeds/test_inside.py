@@ -18,7 +18,7 @@ from probes.fabric.speeds.inside import (
 )
 from reference_trainer.launch.gang import GangError
 from reports.measurement import Verdict
-from tests.support.controls import MemoryRecorder, recorder
+from tests.support.controls import MemoryRecorder, limits_of, recorder
 from tests.support.sweep_results import sweep_result
 
 AGAINST = "all_reduce_inside_node_against_others"
@@ -33,7 +33,7 @@ def inside(*speeds: float, wrong: int = 0, left_out: list[str] | None = None) ->
 def judged(found: InsideSpeeds, agreed: str = "") -> MemoryRecorder:
     text = f'schema = 1\ntitle = "t"\n{agreed}'
     measure = recorder("FABRIC", parse(text.encode(), "f"))
-    judge_inside(found, lambda name: measure.contract.limit("FABRIC", name), measure)
+    judge_inside(found, limits_of(measure), measure)
     return measure
 
 
