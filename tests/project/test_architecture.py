@@ -146,3 +146,14 @@ def test_files_and_modules_that_the_docs_name_are_there(page: Path) -> None:
 def test_make_bench_names_benchmarks() -> None:
     (names,) = re.findall(r"for what in (.*?);", (REPO / "Makefile").read_text())
     assert all((REPO / "benchmarks" / f"{name}.py").exists() for name in names.split())
+
+
+def test_each_group_of_long_tests_is_one_that_make_soak_knows() -> None:
+    (known,) = re.findall(r"^SOAKS := (.*)$", (REPO / "Makefile").read_text(), re.MULTILINE)
+    files = (REPO / "tests").rglob("*.py")
+    named = {
+        name
+        for file in files
+        for name in re.findall(r"mark\.soak\(criterion=[\"'](\w+)", file.read_text())
+    }
+    assert named == {*known.split()}
