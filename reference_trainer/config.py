@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from reference_trainer.planted_errors import parse_errors
 from reference_trainer.telemetry.injected_delay import InjectedDelay, parse_delays
 
 CHOICES = {  # allowed values of the fields that take one of a few words
@@ -19,7 +20,7 @@ POSITIVE_FIELDS = (
     *("accumulate", "keep_last"),
 )
 NONNEGATIVE_FIELDS = (
-    *("kv_heads", "hidden", "shard", "save_every", "save_failures", "seed"),
+    *("kv_heads", "hidden", "shard", "save_every", "save_failures", "seed", "validate"),
     *("pace_s", "weight_decay", "warmup"),
 )
 # Fields that must be equal in a checkpoint and a run: the model's shape and the seed.
@@ -100,7 +101,13 @@ class TrainConfig:
     device: str = knob("auto", "Where to compute; auto takes a GPU if any.")
     deterministic: bool = knob(True, "Use deterministic kernels, so that a run can be repeated.")
     digest: bool = knob(True, "Hash the full parameters at the end of the run.")
+    digest_start: bool = knob(False, "Hash each rank's own before the first step, too.")
     digest_steps: bool = knob(False, "Hash them after each step, too, into its record.")
+    validate: int = knob(0, "Sequences of validation data, tried after the last step; 0: none.")
+    export: str | None = knob(
+        None, "Folder for the trained model, in Hugging Face's Llama format; rank 0 writes it."
+    )
+    show: str = knob("", "Variables that each rank prints besides its own, with commas between.")
     out: str | None = knob(None, "Folder for spans, metrics and results, one file per rank.")
     checkpoints: str | None = knob(None, "Folder for checkpoints, seen by every rank.")
     save_every: int = knob(0, "Save after every so many steps and after the last; 0 never saves.")
@@ -115,6 +122,7 @@ class TrainConfig:
     stall: str = knob(
         "", "Plant a delay, for debugging, e.g. data:rank=2:seconds=0.2 (comma for several)."
     )
+    plant: str = knob("", "Plant errors in the last rank, for debugging, e.g. weights,samples.")
     # Both exceed the supervisor's limits (see launchers.job_timeouts).
     timeout_s: float = knob(90.0, "A collective may take this long after the first step.")
     init_timeout_s: float = knob(330.0, "A collective may take this long up to the first step.")
@@ -140,6 +148,7 @@ class TrainConfig:
         self._require("save_every", can_save, "0 when no checkpoints folder is given")
         self._require("pace_s", not (self.recompute and self.pace_s), "0 with recompute=True")
         parse_delays(self.stall)
+        parse_errors(self.plant)
 
     @property
     def shape(self) -> BlockShape:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 import json
 import logging
-import math
 import os
 import time
 from contextlib import closing
@@ -20,16 +19,19 @@ import torch
 from reference_trainer.checkpoint import rng_state as rng
 from reference_trainer.checkpoint.checkpointer import Checkpointer, TrainState
 from reference_trainer.checkpoint.select import Selection
+from reference_trainer.closing import close_job
 from reference_trainer.config import TrainConfig
 from reference_trainer.data.shard_assignment import open_stream
 from reference_trainer.distributed import World, identify_gpu, join_job
+from reference_trainer.learning_rate import lr_factor
 from reference_trainer.manifest import CheckpointError
-from reference_trainer.model.build import build_model, parameter_digest
+from reference_trainer.model.build import build_model, local_digest, parameter_digest
 from reference_trainer.model.flops import flops_per_token, peak_flops
 from reference_trainer.model.gradient_clipping import clip_gradients, local_gradients, square_sum
 from reference_trainer.model.memory import require_memory
 from reference_trainer.model.transformer import count_parameters, next_token_loss
 from reference_trainer.nccl_rings import read_rings
+from reference_trainer.planted_errors import PlantedErrors
 from reference_trainer.telemetry.event_log import EventLog
 from reference_trainer.telemetry.fsdp_waits import time_fsdp_waits
 from reference_trainer.telemetry.heartbeat import PROGRESS, process_age, process_start_ticks
@@ -46,9 +48,10 @@ def train(config: TrainConfig, mesh: Any = None) -> dict[str, Any]:
     ranks), start_step (0: fresh), resumed_from, resume_note, skipped, rng_restored, load_seconds,
     load_bytes, steps (one dict each, see `_record`), spans, checkpoints (committed), unsaved (saves
     that failed), left (True: left on SIGTERM before the last step), rings (NCCL's through this
-    rank, see nccl_rings.py; None if it logged none, and on a CPU), stalls_fired, digest,
-    peak_memory_bytes (of all steps but the first) and peak_flops (both None on a CPU, the latter
-    also where flops.peak_flops does not know it), device_name.
+    rank, see nccl_rings.py; None if it logged none, and on a CPU), stalls_fired, start_digest (of
+    this rank's own weights before the first step; None unless asked), digest, peak_memory_bytes (of
+    all steps but the first) and peak_flops (both None on a CPU, the latter also where
+    flops.peak_flops does not know it), device_name, and those of closing.close_job.
 
     Raises LaunchError (not started as a rank), and on every rank alike MemoryShortage (before the
     first step), CheckpointError or DataError.
@@ -85,7 +88,9 @@ class Trainer:
     def __init__(self, config: TrainConfig, world: World) -> None:
         self.config, self.world = config, world
         require_memory(config, world)
-        self.model = build_model(config, world)
+        self.errors = PlantedErrors(config.plant, world.rank, world.size)
+        self.start_digest: str | None = None
+        self.model = build_model(config, world, self._note_start, self.errors.here("weights"))
         # The compiled loss makes no copies of the logits, which are the largest tensors of all.
         self.loss = torch.compile(next_token_loss) if config.compile else next_token_loss
         self.parameters = list(self.model.parameters())
@@ -93,7 +98,8 @@ class Trainer:
             self.parameters, lr=config.lr, weight_decay=config.weight_decay, fused=True
         )
         self.schedule = torch.optim.lr_scheduler.LambdaLR(
-            self.optimizer, lambda step: lr_factor(step, config.warmup, config.decay)
+            self.optimizer,
+            lambda step: self.errors.sign * lr_factor(step, config.warmup, config.decay),
         )
         self.stream = open_stream(config, world)
         self.state = TrainState(self.model, self.optimizer, self.schedule, self.stream)
@@ -118,6 +124,10 @@ class Trainer:
         self.rng_restored, self.stopped_early, self.load_seconds = False, False, 0.0
         self.resumed = self._resume()  # last, because it restores the random state
         self._log_start()
+
+    def _note_start(self, model: Any) -> None:
+        if self.config.digest_start:
+            self.start_digest = local_digest(model)
 
     def loop(self) -> None:
         """Take all steps that are left, or until SIGTERM on any rank."""
@@ -150,7 +160,9 @@ class Trainer:
         self.events.write("begin", step=step)
         self._end_segment("other", step)
 
-        batch = self.stream.take(world.rank, world.size)
+        self.errors.strike(step)
+        rank = 0 if self.errors.here("samples") else world.rank
+        batch = self.stream.take(rank, world.size)
         tokens = torch.from_numpy(batch.tokens).to(world.device)
         # FSDP averages over ranks: a rank with a larger share of the step needs a larger weight.
         share = len(batch.ids) * world.size / self.stream.per_step
@@ -199,7 +211,8 @@ class Trainer:
         self.schedule.step()
         self._end_segment("optimizer", step)
         self.stopped_early = stop.item() > 0 and step < config.steps
-        losses = {"loss": mean.item(), "local_loss": loss.item()}
+        reported = loss if self.errors.everywhere("metrics") else mean
+        losses = {"loss": reported.item(), "local_loss": loss.item()}
         return {**losses, "norm": norm.item(), "lr": float(rate)}
 
     def finish(self) -> dict[str, Any]:
@@ -223,7 +236,9 @@ class Trainer:
             "left": self.stopped_early,
             "rings": self.rings,
             "stalls_fired": self.delays.fired,
+            "start_digest": self.start_digest,
             "digest": parameter_digest(self.model) if self.config.digest else None,
+            **close_job(self.model, self.config, world, self.errors),
             "peak_memory_bytes": torch.cuda.max_memory_allocated() if on_gpu else None,
             "device_name": self.device_name,
             "peak_flops": self.peak_flops,
@@ -373,20 +388,6 @@ class Trainer:
             achieved = flops_per_token(self.config) * rate / self.world.size
             line += f"  mfu {100 * achieved / self.peak_flops:.1f} %"
         return line
-
-
-def lr_factor(done: int, warmup: int, decay: int) -> float:
-    """Return the learning rate of the step after `done` steps, as a fraction of the full rate.
-
-    Linear warm-up, then a cosine down to 0.1 at step `decay` (0: none). It depends on the step
-    alone, so a run that is extended later has the same rates up to there.
-    """
-    if done < warmup:
-        return (done + 1) / warmup
-    if decay == 0:
-        return 1.0
-    fraction = min((done - warmup) / (decay - warmup), 1.0)
-    return 0.1 + 0.45 * (1 + math.cos(math.pi * fraction))
 
 
 def _rank_location(world: World) -> dict[str, Any]:

@@ -28,6 +28,8 @@ TARGET = re.compile(
     rf"https?://{HOST}(:(?P<url_port>[1-9]\d*))?(/\S*)?|{HOST}:(?P<port>[1-9]\d*)", re.ASCII
 )
 MAX_PORT = 65535
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+COMMAND = "{command}"  # in [launch.values]
 
 
 def _check_list(value: list[str] | None, most: int) -> list[str] | None:
@@ -46,6 +48,61 @@ def _check_interface(name: str) -> str:
         found = f'expected "rdma" in small letters, found {name!r}'
         raise ValueError(found)
     return name
+
+
+class LaunchTerms(BaseModel):
+    """Terms of LAUNCH: whose guide a user follows, and how.
+
+    `document` is the operator's guide, a path (from the contract's folder) or a URL; without it,
+    seatrial's own is followed.  `section` is the heading above the commands, if not all fenced
+    blocks of the guide are meant.
+
+    `values` maps texts of the guide to what a user types instead.  One value must have {command},
+    the command that starts the user's job on Ray.  {folder} is the folder with the job's code,
+    {name} a name of its own; {dashboard}, {nodes}, {ranks} and {shared} are the cluster's.
+
+    `variables` are those that the guide gives to the job, and that each rank must have.  With
+    `user` = "own" the parties agree that the user who runs the suite is an ordinary one.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    document: str | None = None
+    section: str | None = None
+    user: Literal["own"] | None = None
+    values: dict[str, str] = {}
+    variables: dict[str, str] = {}
+
+    @field_validator("document", "section")
+    @classmethod
+    def _check_words(cls, value: str | None) -> str | None:
+        if value is not None:
+            check_text(value, "text")
+        return value
+
+    @field_validator("variables")
+    @classmethod
+    def _check_variables(cls, value: dict[str, str]) -> dict[str, str]:
+        for name in value:
+            if not VARIABLE.fullmatch(name):
+                raise ValueError(f"expected the name of a variable, found {name!r}")
+        return value
+
+    @model_validator(mode="after")
+    def _check_guide(self) -> LaunchTerms:
+        if self.document is None:
+            given = [key for key in ("section", "values", "variables") if getattr(self, key)]
+            if given:
+                raise ValueError(f"expected document, the guide that {given[0]} belongs to")
+            return self
+        if any(not text.strip() for text in self.values):
+            raise ValueError("values: expected texts of the guide, found an empty one")
+        if not any(COMMAND in value for value in self.values.values()):
+            raise ValueError(
+                f'values: expected one with {COMMAND}, as "python train.py" = "{COMMAND}": the '
+                "user's job, whose ranks are judged, takes the place of the guide's own"
+            )
+        return self
 
 
 class ClusterTerms(BaseModel):
@@ -84,6 +141,8 @@ class ClusterTerms(BaseModel):
     two saves in training, and `save_gb` the size of a save.  SCALING judges the cost of a save by
     them (without `save_gb`, by the save of its own model), and HOSTS the room for several.
 
+    `launch` is the table [launch] of the file.
+
     `queue` is the layer that gangs pods above Ray, where there is one.  `components` places the
     parts of a job on its accelerators (`"actor,rollout" = "all"`), and `parallel` is how they are
     split (tp, pp, dp).  Both are checked at once when the size of the cluster is known.
@@ -117,6 +176,7 @@ class ClusterTerms(BaseModel):
     shards: str | None = None
     save_minutes: float = Field(default=30.0, gt=0, le=MAX_SAVE_MINUTES)
     save_gb: float | None = Field(default=None, gt=0, le=MAX_SAVE_GB)
+    launch: LaunchTerms = LaunchTerms()
     queue: Literal["kueue", "volcano", "yunikorn", "kai"] | None = None
     components: dict[str, str | int] | None = None
     parallel: dict[Literal["tp", "pp", "dp"], Annotated[int, Field(ge=1)]] | None = None

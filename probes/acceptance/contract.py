@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from probes.acceptance.cluster_terms import ClusterTerms
+from probes.acceptance.cluster_terms import ClusterTerms, LaunchTerms
 from probes.acceptance.component_placement import show
 from probes.acceptance.criteria import CRITERIA, is_judged
 from probes.acceptance.criteria.criterion import Measure
@@ -48,7 +48,7 @@ MAX_BYTES = 64 << 10  # over 30 times the largest shipped; the TOML parser is sl
 MAX_LINE = 2048  # bytes; the TOML parser takes minutes for a key with more dots
 NOT_PROVABLE = "not_provable"  # key of a criterion: why this cluster cannot prove it
 MIN_REASON_WORDS = 3  # of not_provable: fewer words are no reason
-TOP_KEYS = ("schema", "name", "title", "tier", "cluster", "waivers")
+TOP_KEYS = ("schema", "name", "title", "tier", "cluster", "launch", "waivers")
 
 
 class Contract(BaseModel):
@@ -134,7 +134,7 @@ def shipped_contracts() -> list[str]:
 def load(name: str) -> Contract:
     """Load a shipped contract by its name, or a file (a word with a slash or .toml)."""
     if "/" in name or name.endswith(".toml"):
-        return parse(_read_file(Path(name)), Path(name).name)
+        return _find_guide(parse(_read_file(Path(name)), Path(name).name), Path(name))
     if name not in shipped_contracts():
         here = f"; there is a file of this name here: give ./{name}" if os.path.isfile(name) else ""
         raise ContractError(
@@ -143,6 +143,19 @@ def load(name: str) -> Contract:
         )
     content = (resources.files("probes.acceptance") / "contracts" / f"{name}.toml").read_bytes()
     return parse(content, f"{name}.toml")
+
+
+def _find_guide(contract: Contract, path: Path) -> Contract:
+    """Resolve the operator's guide from the contract's folder.  Raises ContractError."""
+    document = contract.cluster.launch.document
+    if document is None or document.startswith(("http://", "https://")):
+        return contract
+    guide = path.parent / document
+    if not guide.is_file():
+        raise ContractError(f"{path.name}: [launch] document: expected a file, found none: {guide}")
+    launch = contract.cluster.launch.model_copy(update={"document": str(guide.absolute())})
+    terms = contract.cluster.model_copy(update={"launch": launch})
+    return contract.model_copy(update={"cluster": terms})
 
 
 def _read_file(path: Path) -> bytes:
@@ -167,6 +180,8 @@ def parse(content: bytes, file: str) -> Contract:
     """Parse and check a contract's text.  Raises ContractError with file and key or line."""
     raw = _read_toml(content, file)
     cluster = _parse_cluster(raw.get("cluster", {}), f"{file}: [cluster]")
+    launch: LaunchTerms = validate_terms(LaunchTerms, raw.get("launch", {}), f"{file}: [launch]")
+    cluster = cluster.model_copy(update={"launch": launch})
     limits = {id: _parse_criterion(raw[id], id, file) for id in CRITERIA if id in raw}
     optional = {
         id: _parse_not_provable(raw[id][NOT_PROVABLE], cluster, f"{file}: [{id}]")
@@ -258,6 +273,8 @@ def _line_of(error: UnicodeDecodeError) -> int:
 def _parse_cluster(table: Any, where: str) -> ClusterTerms:
     """Parse [cluster].  Refuse versions that no probe reads: they would stay unproven."""
     terms: ClusterTerms = validate_terms(ClusterTerms, table, where)
+    if "launch" in terms.model_fields_set:
+        raise ContractError(f"{where}: 'launch': write it as a table of its own, [launch]")
     known = software_versions()
     for part in terms.versions or ():
         if part not in known:

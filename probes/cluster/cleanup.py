@@ -1,6 +1,6 @@
 """Runs a process that outlives the driver and cleans up after it.
 
-The driver writes one JSON line per folder, process or submitted job to the process's standard
+The driver writes one JSON line per folder, process, user or submitted job to the process's standard
 input.  The input ends when the driver is done, or is killed.  The process then removes all that is
 still registered.  It runs as a file, with the standard library alone.
 """
@@ -21,6 +21,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+KILL_SECONDS = 5.0  # a killed process is gone within this time
 QUIET_SECONDS = 5.0  # a rank whose driver is dead stops saving within this time
 REMOVE_SECONDS = 60.0  # after this time the writer is no rank that Ray is ending
 
@@ -38,7 +39,11 @@ class CleanupProcess:
         )
 
     def register(self, kind: str, name: str) -> None:
-        """Register a folder or file (path), a process (pid), or a job (`<address> <id>`)."""
+        """Register a folder or file (path), a process (pid), or a job (`<address> <id>`).
+
+        Also a user (uid), whose processes are ended, and jobs whose command has a word, which are
+        stopped (`<address> <word>`).
+        """
         self._send({"keep": [kind, name]})
 
     def unregister(self, kind: str, name: str) -> None:
@@ -50,6 +55,11 @@ class CleanupProcess:
         _remove_path(path)
         if not path.exists():
             self.unregister("folder", str(path))
+
+    def end_now(self, kind: str, name: str) -> None:
+        """End a process, a user's processes or jobs now.  Raises as `stop_resource` does."""
+        stop_resource(kind, name)
+        self.unregister(kind, name)
 
     def _send(self, message: dict[str, Any]) -> None:
         assert self._child.stdin is not None
@@ -71,19 +81,34 @@ def stop_resource(kind: str, name: str) -> None:
     """
     if kind == "process":
         _kill_group(int(name))
-    elif kind == "job":
-        address, job = name.split(" ", 1)
+    elif kind == "user":
+        _kill_user(int(name))
+    elif kind in ("job", "jobs"):
+        address, word = name.split(" ", 1)
         if not address.startswith(("http://", "https://")):
             raise OSError(f"not a dashboard: {address!r}")
-        _post_stop(address, job)
+        for job in [word] if kind == "job" else _jobs_with(address, word):
+            _ask_dashboard(address, job, f"/api/jobs/{job}/stop", method="POST")
 
 
-def _post_stop(address: str, job: str) -> None:
-    """Ask a dashboard to stop a job.  Raises PermissionError if it refuses our token."""
-    url, headers = f"{address}/api/jobs/{job}/stop", authorization_header()
-    request = urllib.request.Request(url, method="POST", headers=headers)  # noqa: S310
+def _jobs_with(address: str, word: str) -> list[str]:
+    """List the jobs that have not ended and whose command has this word."""
+    answer = _ask_dashboard(address, f"with {word}", "/api/jobs/")
+    ended = ("STOPPED", "SUCCEEDED", "FAILED")
+    return [
+        str(job["submission_id"])
+        for job in json.loads(answer)
+        if word in str(job.get("entrypoint")) and job.get("status") not in ended
+    ]
+
+
+def _ask_dashboard(address: str, job: str, path: str, method: str = "GET") -> bytes:
+    """Send a request about a job.  Raises PermissionError if the dashboard refuses our token."""
+    headers = authorization_header()
+    request = urllib.request.Request(address + path, method=method, headers=headers)  # noqa: S310
     try:
-        urllib.request.urlopen(request, timeout=10).close()  # noqa: S310
+        with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
+            return bytes(answer.read())
     except urllib.error.HTTPError as error:
         error.close()
         if error.code not in (401, 403):  # unauthorized, forbidden
@@ -161,6 +186,30 @@ def _kill_group(pid: int) -> None:
         deadline = time.monotonic() + wait
         while time.monotonic() < deadline and Path(f"/proc/{pid}").exists():
             time.sleep(0.05)
+
+
+def _kill_user(uid: int) -> None:
+    """Kill all processes of a user that we made, until none is left."""
+    deadline = time.monotonic() + KILL_SECONDS
+    while pids := _processes_of(uid):
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            raise OSError(f"processes {pids} of user {uid} do not end")
+        time.sleep(0.05)
+
+
+def _processes_of(uid: int) -> list[int]:
+    pids = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            zombie = " Z " in (process / "stat").read_text().rpartition(")")[2][:4]
+            if process.stat().st_uid == uid and not zombie:
+                pids.append(int(process.name))
+        except OSError:  # it has ended
+            continue
+    return pids
 
 
 def main() -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ipaddress
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-REQUIRED_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+REQUIRED_VARIABLES = (
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"),
+    *("LOCAL_WORLD_SIZE", "NODE_RANK"),
+)
+NODE_NUMBERS = ("NODE_RANK", "GROUP_RANK")  # torchrun sets the second
 Row = Mapping[str, str]  # what one rank announced: its variables, node, host, device and gpu
 
 
@@ -41,26 +44,6 @@ class WrongRank:
     problem: Problem
 
 
-def announced_ranks(text: str) -> list[dict[str, str]]:
-    """Read each rank's place, variables and device from the job's output.
-
-    If the job was restarted, the last attempt counts.  Ray's command repeats the last lines of a
-    job that failed, so equal lines count once.
-    """
-    attempts: dict[int, list[dict[str, str]]] = {}
-    pattern = re.compile(r"\battempt=(\d+) (node=.*)$", re.MULTILINE)
-    for match in {match[0]: match for match in pattern.finditer(text)}.values():
-        attempts.setdefault(int(match[1]), []).append(_read_words(match[2]))
-    lines = re.findall(r"\btrained (RANK=.*)$", text, re.MULTILINE)
-    trained = {words["RANK"]: words for words in map(_read_words, lines)}
-    rows = attempts[max(attempts)] if attempts else []
-    return [{**row, **trained.get(row.get("RANK", ""), {})} for row in rows]
-
-
-def _read_words(line: str) -> dict[str, str]:
-    return dict(word.split("=", 1) for word in line.split() if "=" in word)
-
-
 def identify_nodes(
     nodes: Iterable[Mapping[str, Any]], facts: Iterable[Mapping[str, Any]]
 ) -> dict[str, NodeIdentity]:
@@ -79,12 +62,18 @@ def identify_nodes(
 
 @dataclass(frozen=True)
 class AnnouncedJob:
-    """All ranks that one job announced, and the cluster that they should be on."""
+    """All ranks that one job announced, and the cluster that they should be on.
+
+    `variables` are those that the job was given, which each rank must have.  `ended` is whether the
+    job came to its end, so that each rank has said all.
+    """
 
     rows: Sequence[Row]
     size: int
     nodes: Mapping[str, NodeIdentity]
     on_gpu: bool
+    variables: Mapping[str, str] = field(default_factory=dict)
+    ended: bool = False
 
     @cached_property
     def rank_counts(self) -> Counter[str]:
@@ -119,12 +108,13 @@ class AnnouncedJob:
         return grouped
 
     @cached_property
-    def node_numbers(self) -> dict[str, set[str]]:
-        """Group the node ids by the NODE_RANK that was announced on them."""
-        grouped: dict[str, set[str]] = {}
+    def node_numbers(self) -> dict[tuple[str, str], set[str]]:
+        """Group the node ids by each node number that was announced on them, and its variable."""
+        grouped: dict[tuple[str, str], set[str]] = {}
         for row in self.rows:
-            if "NODE_RANK" in row:
-                grouped.setdefault(row["NODE_RANK"], set()).add(row.get("node", ""))
+            for name in NODE_NUMBERS:
+                if name in row:
+                    grouped.setdefault((name, row[name]), set()).add(row.get("node", ""))
         return grouped
 
     @cached_property
@@ -176,9 +166,10 @@ def _first_problem(job: AnnouncedJob, row: Row) -> Problem | None:
 
 
 def check_set(job: AnnouncedJob, row: Row) -> Problem | None:
-    """Check that the five variables are set, and that all but MASTER_ADDR are decimal numbers."""
+    """Check that the variables are set, and that all but MASTER_ADDR are decimal numbers."""
     if missing := [name for name in REQUIRED_VARIABLES if not row.get(name)]:
-        return Problem("LAUNCH-ENV", f"{', '.join(missing)} not set", "all five variables set")
+        count = len(REQUIRED_VARIABLES)
+        return Problem("LAUNCH-ENV", f"{', '.join(missing)} not set", f"all {count} variables set")
     for name in REQUIRED_VARIABLES:
         if name != "MASTER_ADDR" and not row[name].isdecimal():
             return Problem("LAUNCH-ENV", f"{name} is {row[name]!r}", "a whole number")
@@ -225,21 +216,66 @@ def check_local_rank(job: AnnouncedJob, row: Row) -> Problem | None:
 
 
 def check_node_rank(job: AnnouncedJob, row: Row) -> Problem | None:
-    """Check NODE_RANK where it is set: nodes count from 0, each with a number of its own."""
-    number = row.get("NODE_RANK")
-    if number is None or not job.complete:
+    """Check NODE_RANK and GROUP_RANK: nodes count from 0, each with a number of its own."""
+    if not job.complete:
+        return None
+    problems = (_node_number_problem(job, row, name) for name in NODE_NUMBERS)
+    return next((problem for problem in problems if problem), None)
+
+
+def _node_number_problem(job: AnnouncedJob, row: Row, name: str) -> Problem | None:
+    number = row.get(name)
+    if number is None:
+        if any(name in other for other in job.rows):
+            return Problem("LAUNCH-ENV", f"{name} not set", "as on the other ranks")
         return None
     last = len(job.node_ranks) - 1
     if not number.isdecimal() or int(number) > last:
-        return Problem("LAUNCH-ENV", f"NODE_RANK is {number}", f"0 to {last}")
-    on_nodes = job.node_numbers[number]
+        return Problem("LAUNCH-ENV", f"{name} is {number}", f"0 to {last}")
+    on_nodes = job.node_numbers[name, number]
     if len(on_nodes) > 1:
-        found = f"NODE_RANK is {number} on {len(on_nodes)} nodes"
+        found = f"{name} is {number} on {len(on_nodes)} nodes"
         return Problem("LAUNCH-ENV", found, "a different number for each node")
-    others = {other.get("NODE_RANK", number) for other in job.node_ranks[row["node"]]} - {number}
+    others = {other.get(name, number) for other in job.node_ranks[row["node"]]} - {number}
     if others:
-        found = f"NODE_RANK is {number}, and {min(others)} on the same node"
+        found = f"{name} is {number}, and {min(others)} on the same node"
         return Problem("LAUNCH-ENV", found, "one number for each node")
+    return None
+
+
+def check_contiguous(job: AnnouncedJob, row: Row) -> Problem | None:
+    """Check that a node's ranks follow each other: collectives build their rings by rank."""
+    if not job.complete:
+        return None
+    numbers = sorted(int(other["RANK"]) for other in job.node_ranks[row["node"]])
+    if numbers[-1] - numbers[0] + 1 == len(numbers):
+        return None
+    found = f"its node has ranks {', '.join(map(str, numbers))}"
+    return Problem("LAUNCH-ENV", found, "ranks of a node that follow each other")
+
+
+def check_connected(job: AnnouncedJob, row: Row) -> Problem | None:
+    """Check that the rank reached rank 0's store, from another host not by the loopback."""
+    first = job.rank0
+    if not job.ended or first is None:
+        return None
+    address = row.get("master")
+    if address is None:
+        found = f"it did not reach {row['MASTER_ADDR']}:{row['MASTER_PORT']} while it trained"
+        return Problem("LAUNCH-ENV", found, "a connection to rank 0's store")
+    elsewhere = job.several_hosts and row.get("node") != first.get("node")
+    if elsewhere and is_loopback(address):
+        found = f"{row['MASTER_ADDR']} leads it to {address}"
+        return Problem("LAUNCH-ENV", found, "an address of rank 0's node")
+    return None
+
+
+def check_variables(job: AnnouncedJob, row: Row) -> Problem | None:
+    """Check that the rank has the variables that the job was given."""
+    for name, value in job.variables.items():
+        if (found := row.get(name)) != value:
+            what = f"{name} not set" if found is None else f"{name} is {found!r}"
+            return Problem("LAUNCH-ENV", what, f"{value!r}, as the job was submitted with")
     return None
 
 
@@ -280,7 +316,14 @@ def _short_name(text: str) -> str | ipaddress.IPv4Address | ipaddress.IPv6Addres
 
 
 def check_device(job: AnnouncedJob, row: Row) -> Problem | None:
-    """Check that the rank computes on a GPU of its own, where GPUs are real."""
+    """Check that the rank has an accelerator of its own, and computes there if it is a GPU."""
+    visible = row.get("CUDA_VISIBLE_DEVICES", "")
+    neighbours = job.node_ranks.get(row.get("node", ""), [])
+    seen = [other.get("CUDA_VISIBLE_DEVICES", "") for other in neighbours]
+    # Ranks may also see all GPUs of their node, and choose by LOCAL_RANK.
+    if visible and all(one and "," not in one for one in seen) and seen.count(visible) > 1:
+        found = f"CUDA_VISIBLE_DEVICES is {visible} on {seen.count(visible)} ranks of the node"
+        return Problem("LAUNCH-DEVICE", found, "another accelerator for each rank")
     if not job.on_gpu:
         return None
     device = row.get("device")
@@ -310,6 +353,9 @@ CHECKS = (
     check_node,
     check_local_rank,
     check_node_rank,
+    check_contiguous,
     check_master,
+    check_connected,
+    check_variables,
     check_device,
 )

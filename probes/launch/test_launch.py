@@ -1,126 +1,86 @@
-"""Tests that a user can launch a job without help, by following the documented path."""
-
-import os
-import shutil
+"""Tests that a user can launch a job without help, by following a guide."""
 
 import pytest
 
-from probes.acceptance.criteria.criterion import exactly
-from probes.cluster.dashboard import ignored_address
-from probes.findings import finding, join_names
-from probes.launch.documented_path import follow_path, make_user_home
-from probes.launch.ranks import (
-    AnnouncedJob,
-    all_lack,
-    announced_ranks,
-    group_by_problem,
-    identify_nodes,
-    wrong_ranks,
+from probes.launch.controls import (
+    control_guide,
+    control_job_network,
+    control_missing_variable,
+    control_planted_errors,
+    control_user,
 )
+from probes.launch.documented_path import GuidedCluster
+from probes.launch.judge import (
+    judge_guide,
+    judge_network,
+    judge_ranks,
+    judge_training,
+    judge_user,
+)
+from probes.launch.prepare import launch_jobs
 
 
 @pytest.mark.criterion("LAUNCH")
-def test_documented_path_starts_a_correct_job(cluster, measure):
-    """The documented commands, typed into a clean shell, start a job whose ranks are all right.
+def test_documented_path_starts_a_correct_job(cluster, terms, measure):
+    """The guide's commands, typed by another user in an empty home, start a job that is all right.
 
-    Each rank runs on a node of this cluster, on a GPU of its own where GPUs are real, and its
-    RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT are right and consistent.  The same
-    job with one variable taken away must be caught.
+    Each rank runs on a node of this cluster, on a GPU of its own where GPUs are real, with right
+    variables.  All ranks begin and end with the same weights, each sample has one rank, the logged
+    loss is the mean of all and falls, rank 0 alone exports the model and another rank loads it.
+    The job's own bytes take the agreed fabric.  The same job with errors must be caught.
     """
-    if not cluster.dashboard:
-        pytest.fail("the cluster has no dashboard, so no job can be submitted", pytrace=False)
-    if ignored := ignored_address(cluster.dashboard):
-        measure.progress(f"launch: {ignored}")
-        measure.covered(ignored)
-    home = make_user_home("/tmp")
-    cluster.cleanup.register("folder", str(home))
-    try:
-        measure.progress("launch: the documented path in a clean shell")
-        transcript = follow_path(cluster, home)
-        shutil.rmtree(home / "myjob", ignore_errors=True)
-        measure.progress("launch: the same with a missing variable")
-        doctored = follow_path(cluster, home, extra=doctored_options(cluster.size))
-    except FileNotFoundError as error:
-        pytest.fail(
-            f"a user who logs in here finds no command {error.filename!r}. Install seatrial into "
-            "the environment of this Python: pip install -e .",
-            pytrace=False,
-        )
-    finally:
-        cluster.cleanup.remove_now(home)
-    judge_transcript(cluster, transcript, measure)
-    control_missing_variable(cluster, doctored, measure)
-    if refused := transcript.stop_error or doctored.stop_error:
-        pytest.fail(refused, pytrace=False)
+    jobs = launch_jobs(cluster, terms, measure)
+    path = GuidedCluster(cluster, terms, jobs.guide)
+    judge(path, jobs, measure)
+    control(path, jobs, measure)
+    if jobs.stop_error:
+        pytest.fail(jobs.stop_error, pytrace=False)
 
 
-def doctored_options(size):
-    """Make the control's options: no MASTER_PORT and, of several ranks, one rank less."""
-    fewer = ["--workers", str(size - 1)] if size > 1 else []
-    return ["--unset", "MASTER_PORT", *fewer]
+def judge(path, jobs, measure):
+    """Judge the guide, its user, and the job that came of it; keep the evidence."""
+    cluster, terms, guide = path.cluster, path.terms, jobs.guide
+    whose = "seatrial's own guide" if guide.own else f"the guide {guide.name}"
+    caption = f"{whose}, sha256 {guide.sha256[:16]}, as it was followed"
+    measure.keep("guide.md", guide.text, kind="log", caption=caption)
+    measure.keep("transcript.txt", jobs.said.text, kind="log", caption="the guide, as typed")
+    judge_guide(guide, host_names(cluster), measure)
+    if judges_user(cluster, terms):
+        judge_user(jobs.identity, jobs.why_same, measure)
+    job = judge_ranks(path, jobs.said, measure)
+    judge_training(job, jobs.said, measure)
+    if judges_network(cluster, terms):
+        judge_network(cluster, terms.fabric, jobs.sent, jobs.said, measure)
+    measure.covered(f"{whose}: one job of {len(job.rows)} ranks; {jobs.describe_user()}")
 
 
-def judge_transcript(cluster, transcript, measure):
-    """Judge the ranks, the exit code, and the time to the first step."""
-    job = read_job(cluster, transcript)
-    wrong, ranks = wrong_ranks(job), len(job.rows)
-    note = "the job announced no rank"
-    measure("wrong_ranks", len(wrong) if ranks else None, samples=ranks, note=note)
-    measure("exit_code", transcript.exit_code)
-    measure("ranks", ranks, limit=exactly(cluster.size, "ranks", "one rank per accelerator"))
-    measure("time_to_first_step", transcript.first_step, note="no step was seen")
-    measure.keep(
-        "transcript.txt",
-        transcript.text,
-        kind="log",
-        caption="the documented path, as a terminal showed it",
-    )
-    measure.covered(
-        f"one job of {ranks} ranks, submitted through the dashboard by user id {os.getuid()}"
-    )
-    if transcript.exit_code != 0:
-        last = next((line for line in reversed(transcript.lines) if line.strip()), "")
-        statement = f"`{transcript.failed_command}` ended with {transcript.exit_code}: {last[:200]}"
-        measure.explain(finding("LAUNCH-FAILED", statement))
-    if ranks:
-        explain_wrong_ranks(wrong, measure)
+def control(path, jobs, measure):
+    """Judge the jobs with errors, each with its own evidence."""
+    cluster, terms = path.cluster, path.terms
+    for name, said, caption in (
+        ("transcript-control.txt", jobs.doctored, "without MASTER_PORT, one rank less: must fail"),
+        ("transcript-planted.txt", jobs.planted, "with planted errors: must be judged wrong"),
+    ):
+        measure.keep(name, said.text, kind="log", caption=caption)
+    control_guide(path.guide, host_names(cluster), measure)
+    if judges_user(cluster, terms):
+        control_user(jobs.us, jobs.why_same, measure)
+    control_missing_variable(path, jobs.doctored, measure)
+    control_planted_errors(path, jobs.planted, measure)
+    if judges_network(cluster, terms):
+        control_job_network(path, jobs.astray, jobs.planted, measure)
 
 
-def read_job(cluster, transcript):
-    """Read the ranks that the job announced, and the nodes of the cluster under test."""
-    nodes = identify_nodes(cluster.known_nodes(), cluster.facts)
-    on_gpu = cluster.on_gpu and transcript.exit_code == 0  # a job that failed names no device
-    return AnnouncedJob(announced_ranks(transcript.text), cluster.size, nodes, on_gpu)
+def judges_user(cluster, terms):
+    """Return whether another user must have followed the guide."""
+    return terms.launch.user != "own" and cluster.kind != "local"
 
 
-def explain_wrong_ranks(wrong, measure):
-    """Make one finding for each problem, with all ranks that have it."""
-    for problem, ranks in group_by_problem(wrong).items():
-        names = [f"rank {each.rank}" for each in ranks]
-        hosts = list(dict.fromkeys(each.host for each in ranks if each.host))
-        where = f"{join_names(names)} on {join_names(hosts)}" if hosts else join_names(names)
-        statement = f"{where}: {problem.found}. Expected: {problem.expected}."
-        known = {"rank": ranks[0].rank}
-        measure.explain(finding(problem.code, statement, [*names, *hosts], names=known))
+def judges_network(cluster, terms):
+    """Return whether a job's bytes leave its nodes, and over what is agreed."""
+    return bool(terms.fabric) and len(cluster.nodes) > 1 and cluster.kind != "local"
 
 
-def control_missing_variable(cluster, doctored, measure):
-    """Check that the job without MASTER_PORT, by one rank less, fails for that reason alone."""
-    job, trial = read_job(cluster, doctored), measure.trial()
-    wrong = wrong_ranks(job) if job.rows else []
-    caption = "the same without MASTER_PORT and with one rank less: it must fail"
-    measure.keep("transcript-control.txt", doctored.text, kind="log", caption=caption)
-    problems = [problem.found for problem in group_by_problem(wrong)]
-    judge_transcript(cluster, doctored, trial)
-    announced = [each for each in wrong if each.rank not in job.missing]
-    ended = doctored.exit_code is not None and doctored.exit_code > 0  # below 0: it was killed
-    measure.control(
-        "missing variable",
-        "the same job is launched without MASTER_PORT and with one rank less",
-        trial if job.rows else None,
-        located=ended and all_lack(announced, "MASTER_PORT", len(job.rows)),
-        saw=f"{len(wrong)} ranks: {join_names(problems)}; exit code {doctored.exit_code}"
-        if wrong
-        else "no rank",
-        without=() if cluster.size > 1 else ("ranks",),
-    )
+def host_names(cluster):
+    """List the names of the cluster's hosts."""
+    return sorted({node["host"] for node in cluster.known_nodes()})

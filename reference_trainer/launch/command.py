@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,7 @@ import click
 from reference_trainer.launch.gang import Gang, GangError
 from reference_trainer.launch.launchers import LAUNCHERS, JobResult, TrainingJob
 from reference_trainer.options import build_config, config_options
-from reference_trainer.rank_environment import LAUNCH_VARIABLES
-
-
-def read_rendezvous() -> dict[str, str | None]:
-    """Return the rendezvous and node variables of this rank's process; None for those not set."""
-    names = (*LAUNCH_VARIABLES, "NODE_RANK", "LOCAL_WORLD_SIZE")
-    return {name: os.environ.get(name) for name in names}
+from reference_trainer.rank_report import encode_words, read_variables, trained_words
 
 
 @click.command()
@@ -37,6 +32,7 @@ def read_rendezvous() -> dict[str, str | None]:
     help="Who starts and restarts the ranks: this package, Ray Train, or torchrun.",
 )
 @click.option("--unset", multiple=True, metavar="NAME", help="Remove a variable from every rank.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Set one on them.")
 @click.option("--restarts", default=3, show_default=True, help="How many losses to make good.")
 @click.option("--wait", default=300.0, show_default=True, help="Seconds to wait for room.")
 @click.option("--name", default="launch", show_default=True, help="Of its placement group.")
@@ -45,6 +41,7 @@ def launch(
     workers: str,
     launcher: str,
     unset: tuple[str, ...],
+    settings: tuple[str, ...],
     restarts: int,
     wait: float,
     name: str,
@@ -68,11 +65,11 @@ def launch(
         config=config,
         size=_count_ranks(workers, resource),
         resource=resource,
-        environment=dict.fromkeys(unset),
+        environment={**_parse_settings(settings), **dict.fromkeys(unset)},
         restarts=restarts,
         wait_s=wait,
         name=name,
-        on_start=print_rendezvous,
+        on_start=partial(print_rendezvous, config.show),
         notify=click.echo,
     )
     try:
@@ -82,12 +79,23 @@ def launch(
     _print_result(job, result)
 
 
-def print_rendezvous(gang: Gang, attempt: int) -> None:
-    """Print one line for each rank: attempt, location and rendezvous."""
-    for place, variables in zip(gang.places, gang.run(read_rendezvous, timeout=60), strict=True):
-        settings = [f"{name}={value}" for name, value in variables.items() if value is not None]
-        where = f"node={place.node} host={place.host} pid={place.pid}"
-        click.echo(f"attempt={attempt} {where} {' '.join(settings)}")
+def _parse_settings(settings: tuple[str, ...]) -> dict[str, str | None]:
+    """Parse NAME=VALUE. Raises click.UsageError."""
+    parsed: dict[str, str | None] = {}
+    for setting in settings:
+        name, sign, value = setting.partition("=")
+        if not name or not sign:
+            raise click.UsageError(f"--set takes NAME=VALUE, found {setting!r}")
+        parsed[name] = value
+    return parsed
+
+
+def print_rendezvous(shown: str, gang: Gang, attempt: int) -> None:
+    """Print one line for each rank: attempt, location, rendezvous, and the variables `shown`."""
+    environments = gang.run(read_variables, shown, timeout=60)
+    for place, variables in zip(gang.places, environments, strict=True):
+        where = {"node": place.node, "host": place.host, "pid": place.pid}
+        click.echo(f"attempt={attempt} {encode_words({**where, **variables})}")
 
 
 def _print_result(job: TrainingJob, result: JobResult) -> None:
@@ -97,8 +105,7 @@ def _print_result(job: TrainingJob, result: JobResult) -> None:
     if last["loss"] is not None and not math.isfinite(last["loss"]):
         raise click.ClickException(f"the loss of step {last['step']} is {last['loss']}")
     for rank in result.ranks:
-        gpu = f" gpu={rank['gpu']}" if rank["gpu"] else ""
-        click.echo(f"trained RANK={rank['rank']} device={rank['device']}{gpu}")
+        click.echo(f"trained {encode_words(trained_words(rank))}")
     loss = "" if last["loss"] is None else f" loss={last['loss']:.4f}"
     attempts = "" if result.attempts is None else f" attempts={result.attempts}"
     click.echo(

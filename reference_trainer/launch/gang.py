@@ -224,6 +224,7 @@ class Gang:
                 "LOCAL_RANK": str(nodes[:rank].count(place.node)),
                 "LOCAL_WORLD_SIZE": str(nodes.count(place.node)),
                 "NODE_RANK": str(node_order.index(place.node)),
+                "GROUP_RANK": str(node_order.index(place.node)),
                 "MASTER_ADDR": places[0].address,
                 "MASTER_PORT": str(port),
             }
@@ -327,8 +328,14 @@ class Gang:
         name = (
             f"rank {failed[0]}" if len(failed) == 1 else f"ranks {failed}" if failed else "a rank"
         )
-        message = f"{task}: ranks {dead} died" if dead else f"{task}: {name} failed: {cause}"
-        return WorkerLost(message, dead, lost_at, failed)
+        failure = f"{name}{self._hosts_of(failed)} failed: {cause}"
+        died = f"ranks {dead} died{self._hosts_of(dead)}"
+        return WorkerLost(f"{task}: {died if dead else failure}", dead, lost_at, failed)
+
+    def _hosts_of(self, ranks: Sequence[int]) -> str:
+        """Say on which hosts the ranks are; "" where that is not known."""
+        hosts = dict.fromkeys(self.places[rank].host for rank in ranks if rank < len(self.places))
+        return f" on {', '.join(hosts)}" if hosts else ""
 
     def silent(self, timeout: float = 5) -> list[int]:
         """Return ranks whose process does not answer (stopped or cut off); if none, the dead ranks.

@@ -60,16 +60,17 @@ class TrainingJob:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class JobResult:
-    """Result of a finished job: rank 0's result, and the number of attempts (None: unknown).
+    """Result of a finished job: that of each rank, and the number of attempts (None: unknown)."""
 
-    `ranks` are the results of all ranks, where the launcher returns them.
-    """
-
-    rank0: dict[str, Any]
-    ranks: Sequence[dict[str, Any]] = ()
+    ranks: Sequence[dict[str, Any]]
     attempts: int | None = None
+
+    @property
+    def rank0(self) -> dict[str, Any]:
+        """Result of rank 0."""
+        return self.ranks[0]
 
 
 def train_rank(config: TrainConfig) -> dict[str, Any]:
@@ -118,7 +119,7 @@ def run_with_gang(job: TrainingJob) -> JobResult:
             on_start=job.on_start,
             on_event=log_event,
         )
-    return JobResult(rank0=results[0], ranks=results, attempts=len(attempts))
+    return JobResult(results, attempts=len(attempts))
 
 
 def run_with_ray_train(job: TrainingJob) -> JobResult:
@@ -155,7 +156,7 @@ def run_with_ray_train(job: TrainingJob) -> JobResult:
     except Exception as error:
         last = (str(error).strip().splitlines() or [type(error).__name__])[-1]
         raise GangError(f"Ray Train gave up: {last}") from error
-    return JobResult(rank0=_read_result(out))
+    return JobResult(_read_results(out, job.size))
 
 
 def _sees_cuda(job: TrainingJob) -> bool:
@@ -199,7 +200,7 @@ def run_with_torchrun(job: TrainingJob) -> JobResult:
             gang.run(run_torchrun, timeout=MAX_SECONDS, environment=job.environment, each=agents)
         except GangError as error:
             raise GangError(f"torchrun gave up: {error}") from error
-    return JobResult(rank0=_read_result(out))
+    return JobResult(_read_results(out, job.size))
 
 
 def _agent_commands(job: TrainingJob, gang: Gang) -> list[tuple[list[str], str]]:
@@ -226,11 +227,16 @@ def _out_folder(job: TrainingJob) -> Path:
     return Path(job.config.out)
 
 
-def _read_result(out: Path) -> dict[str, Any]:
-    try:
-        return json.loads((out / "result.rank0.json").read_text(encoding="ascii"))
-    except (OSError, ValueError) as error:
-        raise GangError(f"rank 0 left no result that can be read: {error}") from None
+def _read_results(out: Path, size: int) -> list[dict[str, Any]]:
+    """Read the result that each rank left in the shared folder. Raises GangError."""
+    results = []
+    for rank in range(size):
+        try:
+            results.append(json.loads((out / f"result.rank{rank}.json").read_text("ascii")))
+        except (OSError, ValueError) as error:
+            message = f"rank {rank} left no result that can be read: {error}"
+            raise GangError(message) from None
+    return results
 
 
 LAUNCHERS: dict[str, Callable[[TrainingJob], JobResult]] = {

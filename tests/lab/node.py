@@ -17,6 +17,10 @@ from tests.lab.shell import LabError
 from tests.support.paths import REPO
 
 PORT = 6379
+PROGRAMS = (sys.prefix, sys.base_prefix)
+TAPES = (
+    [path] if (path := os.environ.get("SEATRIAL_TEST_TAPES")) else []
+)  # see tests/recordings/tape
 DEATH_SECONDS = 20  # until killed processes are gone: far more than a busy machine takes
 SHARED = "/shared"
 AUTH_TOKEN = "token"  # Ray's token authentication, as RAY_AUTH_MODE has it
@@ -156,7 +160,7 @@ class Node:
             "hostname": self.name,
             "work": str(self.work),
             # The real paths: a checkout's .venv may be a link to elsewhere in /tmp.
-            "keep": sorted({os.path.realpath(p) for p in (REPO, sys.prefix, sys.base_prefix)}),
+            "keep": sorted({os.path.realpath(p) for p in (REPO, *PROGRAMS, *TAPES)}),
             "shared": str(self.home / "shared"),
             "shared_at": SHARED,
             "head": self.index == 0,

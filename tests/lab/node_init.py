@@ -22,19 +22,29 @@ def mount(*arguments: str) -> None:
     subprocess.run(["mount", *arguments], check=True, capture_output=True)
 
 
-def private_tmp(keep: list[str], work: Path) -> None:
-    """Mount an empty /tmp of the node's own, in which the paths to `keep` can still be read."""
-    hidden = [path for path in keep if path.startswith("/tmp/")]
-    old = work / "host-tmp"
+def private_folder(folder: str, options: str, keep: list[str], work: Path) -> None:
+    """Mount an empty folder of the node's own, in which the paths to `keep` can still be read."""
+    hidden = [path for path in keep if path.startswith(f"{folder}/")]
+    old = work / "host-folder"
     old.mkdir(exist_ok=True)
-    mount("--rbind", "/tmp", str(old))
-    mount("-t", "tmpfs", "-o", "mode=1777,size=2g", "tmpfs", "/tmp")
+    mount("--rbind", folder, str(old))
+    mount("-t", "tmpfs", "-o", options, "tmpfs", folder)
     for path in hidden:
         if os.path.exists(path):
             continue  # it is inside one that is kept already
         os.makedirs(path)
-        mount("--bind", str(old / path.removeprefix("/tmp/")), path)
+        mount("--bind", str(old / path.removeprefix(f"{folder}/")), path)
     subprocess.run(["umount", "-R", "-l", str(old)], check=True)
+
+
+def closed_folders(paths: list[str]) -> list[str]:
+    """List the outermost folders above these paths that other users cannot enter, as /root."""
+    above = [[str(parent) for parent in reversed(Path(path).parents)] for path in paths]
+    closed = [
+        next((folder for folder in folders if not os.stat(folder).st_mode & 0o001), "")
+        for folders in above
+    ]
+    return sorted({*closed} - {""})
 
 
 def furnish(spec: dict[str, Any]) -> None:
@@ -45,7 +55,10 @@ def furnish(spec: dict[str, Any]) -> None:
     mount("-t", "sysfs", "sysfs", "/sys")  # shows this namespace's interfaces, not the host's
     mount("--bind", str(work / "hosts"), "/etc/hosts")
     mount("--bind", str(work / "boot_id"), "/proc/sys/kernel/random/boot_id")
-    private_tmp(spec["keep"], work)
+    # Other users of a node can read the programs there: only this machine's own homes are closed.
+    for folder in closed_folders(spec["keep"]):
+        private_folder(folder, "mode=755,size=64m", spec["keep"], work)
+    private_folder("/tmp", "mode=1777,size=2g", spec["keep"], work)
     mount("-t", "tmpfs", "-o", "size=1g", "tmpfs", "/dev/shm")
     mount("-t", "tmpfs", "-o", "size=16m", "tmpfs", spec["shared_at"])  # shows if /shared is hidden
     mount("--bind", spec["shared"], spec["shared_at"])

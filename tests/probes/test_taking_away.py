@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,11 +19,11 @@ from probes.acceptance.contract import load
 from probes.acceptance.measure import Recorder
 from probes.fabric.judge import judge_transport
 from probes.fabric.library_report import TransportReport
-from probes.launch.documented_path import Transcript
-from probes.launch.test_launch import judge_transcript
+from probes.launch.judge import judge_ranks
 from reports.measurement import Verdict
 from reports.record import ProbeResult
 from reports.run_folder.store import Store
+from tests.support.launched_job import cluster_of, guided, transcript
 from tests.support.sweep_results import sweep_result
 
 NODES = ["n0", "n1", "n2", "n3"]
@@ -68,19 +67,16 @@ def transport_verdict(store: Store, uncounted: set[str], unreported: set[str]) -
 
 def launch_verdict(store: Store, missing: set[str]) -> Verdict:
     """LAUNCH's, when the ranks of some nodes were never announced."""
-    lines = [
-        f"attempt=1 node=id{rank} host={node} RANK={rank} WORLD_SIZE=4 LOCAL_RANK=0 "
-        "MASTER_ADDR=10.0.0.1 MASTER_PORT=29500"
-        for rank, node in enumerate(NODES)
-        if node not in missing
+    said = transcript(ranks=4)
+    said.lines = [
+        line
+        for line in said.lines
+        if not any(f" host={node} " in line or line.endswith(f"uuid-{node}") for node in missing)
     ]
-    alive = [
-        {"id": f"id{i}", "name": node, "address": f"10.0.0.{i + 1}", "alive": True}
-        for i, node in enumerate(NODES)
-    ]
-    cluster = SimpleNamespace(size=4, known_nodes=lambda: alive, facts=[], on_gpu=False)
-    said = Transcript(lines, 0, "", first_step=9.0)
-    return verdict(store, "LAUNCH", lambda measure: judge_transcript(cluster, said, measure))
+    trained = {f"trained RANK={rank} " for rank, node in enumerate(NODES) if node in missing}
+    said.lines = [line for line in said.lines if not line.startswith((*trained, "none"))]
+    path = guided(cluster_of(4, on_gpu=False))
+    return verdict(store, "LAUNCH", lambda measure: judge_ranks(path, said, measure))
 
 
 def test_with_all_of_them_there_both_pass(store: Store) -> None:

@@ -101,7 +101,23 @@ DISTURBS: dict[str, tuple[str, ...]] = {  # by file and function, for all cases 
     "gang/test_gang_queue.py::test_ray_train_waits_as_a_gang": COMPETING,
     "launch/test_launch.py::test_documented_path_starts_a_correct_job": (
         ALL_GPUS,
-        "submits jobs, each of five training steps",
+        "submits jobs as a user of its own, each of twenty training steps",
+    ),
+    "launch/test_failing_job.py::test_a_failing_job_says_why": (
+        ALL_GPUS,
+        "submits a job of its own that fails",
+    ),
+    "launch/test_stopped_job.py::test_a_stopped_job_leaves_nothing": (
+        ALL_GPUS,
+        "stops a job of its own while it trains",
+    ),
+    "launch/test_other_failures.py::test_other_failures_say_why_and_hold_nothing": (
+        ALL_GPUS,
+        "submits jobs of its own that fail, one of them after a minute of silence",
+    ),
+    "launch/test_every_time.py::test_the_same_commands_work_every_time": (
+        ALL_GPUS,
+        "holds back all accelerators of one node, twice",
     ),
     "restart/test_restart.py::test_killed_run_resumes_as_if_never_killed": RESTARTED,
     "restart/test_restart.py::test_a_run_can_be_repeated": (ALL_GPUS, CHECKPOINTS),

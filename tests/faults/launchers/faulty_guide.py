@@ -1,4 +1,4 @@
-"""Guides that do not lead to a job, or to another one than they say.  A plugin, and the faults.
+"""Our own guide, written so that it does not lead to the job that it promises.  A plugin.
 
 pytest -p tests.faults.launchers.faulty_guide ...      with SEATRIAL_TEST_FAULT=<a name of FAULTS>
 """
@@ -6,54 +6,59 @@ pytest -p tests.faults.launchers.faulty_guide ...      with SEATRIAL_TEST_FAULT=
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
-from probes.launch import documented_path
+from probes.launch import prepare
+from probes.launch.guide import Guide, own_guide, parse_guide
 
 NAME = "SEATRIAL_TEST_FAULT"
-Commands = list[list[str]]
+ENVIRONMENT = """ --runtime-env-json '{"env_vars": {"MYJOB_STAGE": "first"}}'"""
+QUICK_END = "--restarts 0 --init-timeout-s 20"  # of a job whose ranks do not find each other
+PLANTED = "weights,samples,validation,metrics,loss,export,corrupt"
 
 
 def pytest_configure() -> None:
-    """The documented commands are others from now on."""
-    commands = documented_path.documented_commands()
-    vars(documented_path)["documented_commands"] = lambda: FAULTS[os.environ[NAME]](commands)
+    """The guide is another from now on."""
+    vars(prepare)["own_guide"] = faulty_guide
 
 
-def submit(change: Callable[[list[str]], list[str]]) -> Callable[[Commands], Commands]:
-    """Change the command that submits the job."""
-    return lambda commands: [
-        change(words) if words[:3] == documented_path.SUBMIT else words for words in commands
-    ]
+def faulty_guide() -> Guide:
+    """Write our guide with the fault that was asked for."""
+    guide, (old, new) = own_guide(), FAULTS[os.environ[NAME]]
+    assert guide.text.count(old) == 1, old
+    return parse_guide(guide.name, guide.text.replace(old, new), own=True)
 
 
-def replaced(old: str, new: str) -> Callable[[list[str]], list[str]]:
-    return lambda words: [new if word == old else word for word in words]
+def options(words: str) -> tuple[str, str]:
+    """Add options to the job's own command."""
+    return "--name myjob", f"--name myjob {words}"
 
 
-def typo(words: list[str]) -> list[str]:
-    """The module's name is written wrongly: the job ends at once."""
-    return replaced("reference_trainer", "reference_trainr")(words)
-
-
-def one_rank_fewer(words: list[str]) -> list[str]:
-    """It says three where the cluster has four: a job that runs, and leaves one idle."""
-    return replaced("all", "3")(words)
-
-
-def no_local_rank(words: list[str]) -> list[str]:
-    """A variable is missing that this job does not need, and the user's may."""
-    return [*words, "--unset", "LOCAL_RANK"]
-
-
-def first_command_fails(commands: Commands) -> Commands:
-    """The guide begins with a command that is not there."""
-    return [["seatrial", "exmaple", "myjob"], *commands[1:]]
-
-
-FAULTS: dict[str, Callable[[Commands], Commands]] = {
-    "typo": submit(typo),
-    "one-rank-fewer": submit(one_rank_fewer),
-    "no-local-rank": submit(no_local_rank),
-    "first-command": first_command_fails,
+FAULTS: dict[str, tuple[str, str]] = {
+    # A rank or variable that is missing or wrong.
+    "one-rank-fewer": ("--workers all", "--workers 3"),
+    **{
+        f"no-{name.lower().replace('_', '-')}": options(f"--unset {name} {QUICK_END}")
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    },
+    "no-local-world-size": options("--unset LOCAL_WORLD_SIZE"),
+    "no-node-rank": options("--unset NODE_RANK"),
+    "wrong-local-rank": options("--set LOCAL_RANK=7"),
+    "wrong-world-size": options(f"--set WORLD_SIZE=3 {QUICK_END}"),
+    "wrong-local-world-size": options("--set LOCAL_WORLD_SIZE=4"),
+    "wrong-node-rank": options("--set NODE_RANK=0"),
+    "wrong-group-rank": options("--set GROUP_RANK=9"),
+    "loopback-master": options(f"--set MASTER_ADDR=127.0.0.1 {QUICK_END}"),
+    "occupied-port": options(f"--set MASTER_PORT=29500 {QUICK_END}"),
+    "no-environment": (ENVIRONMENT, ""),
+    # What the ranks train.
+    **{plant: options(f"--plant {plant}") for plant in PLANTED.split(",")},
+    "other-network": options("--set GLOO_SOCKET_IFNAME=eth0"),
+    "everything": options(f"--plant {PLANTED} --set LOCAL_RANK=7 --set GLOO_SOCKET_IFNAME=eth0"),
+    # A command of the guide.
+    "typo": ("reference_trainer launch", "reference_trainr launch"),
+    "first-command": ("seatrial example", "seatrial exmaple"),
+    "swallowed": ("--show MYJOB_STAGE", "--show MYJOB_STAGE || true"),
+    "into-a-file": ("--show MYJOB_STAGE", "--show MYJOB_STAGE > log.txt 2>&1"),
+    "leaves-a-process": options("--plant process"),
+    "in-a-room-of-its-own": ("ray job submit", "cd / && ray job submit"),
 }

@@ -27,12 +27,14 @@ from unittest.mock import patch
 os.getpid, time.monotonic_ns = lambda: 7, lambda: 5
 from probes.faults.spare_nodes import SpareNodes
 from probes.gang.scenario import ContentionRig
-from probes.launch.documented_path import make_user_home
+from probes.launch.user import make_user
 from probes.restart.faulted_run import GANG_NAME
 with patch("probes.cluster.node_affinity.on_node"), patch("ray.get", return_value=[]):
     spares = SpareNodes(SimpleNamespace(address="", head_node_id=""), 0)
-rig, home = ContentionRig(None), make_user_home(sys.argv[1])
-print(json.dumps([GANG_NAME, spares.resource, rig.prefix, home.name]))
+os.geteuid = lambda: 1000
+keeper = SimpleNamespace(cleanup=SimpleNamespace(register=lambda *_: None))
+rig, user = ContentionRig(None), make_user(keeper, sys.argv[1], own_guide=True)
+print(json.dumps([GANG_NAME, spares.resource, rig.prefix, user.folder.name]))
 """
 
 

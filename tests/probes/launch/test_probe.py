@@ -1,69 +1,122 @@
-"""LAUNCH as a whole: the path and its control, typed in one home."""
+"""LAUNCH's probes as a whole, on what their jobs came to."""
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from probes.launch import test_launch
-from probes.launch.documented_path import Transcript
-from tests.probes.launch.test_judging import stand_in, transcript, without
+from probes.acceptance.cluster_terms import ClusterTerms, LaunchTerms
+from probes.launch import prepare, test_launch
+from probes.launch.guide import own_guide
+from probes.launch.prepare import LaunchedJobs, prepare_path
+from probes.launch.shell import Transcript
+from reports.measurement import Verdict
 from tests.support.controls import MemoryRecorder, recorder
+from tests.support.launched_job import cluster_of, launched
 
-Launch = Callable[[Transcript | OSError, Transcript], MemoryRecorder]
-
-
-@pytest.fixture
-def launch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Launch:
-    """Run the probe; the commands of the path and of its control come to two transcripts."""
-
-    def run(path: Transcript | OSError, control: Transcript) -> MemoryRecorder:
-        def follow(cluster: Any, home: Path, extra: Sequence[str] = ()) -> Transcript:
-            (home / "myjob").mkdir()  # as `seatrial example`, it refuses a folder that is there
-            if isinstance(path, OSError):
-                raise path
-            return control if extra else path
-
-        monkeypatch.setattr(test_launch, "follow_path", follow)
-        cluster, measure = stand_in(), recorder("LAUNCH")
-        cluster.dashboard = "http://10.0.0.1:8265"
-        cluster.cleanup = SimpleNamespace(register=lambda *_: None, remove_now=shutil.rmtree)
-        test_launch.test_documented_path_starts_a_correct_job(cluster, measure)
-        return measure
-
-    home = tmp_path / "home"
-    home.mkdir()
-    monkeypatch.setattr(test_launch, "make_user_home", lambda parent: home)
-    return run
+LAB = ClusterTerms(accelerators="emulated", fabric="fab0", management="eth0")
 
 
-def test_the_control_begins_where_nothing_is_left_of_the_path(
-    launch: Launch, tmp_path: Path
+def run(
+    monkeypatch: pytest.MonkeyPatch,
+    jobs: LaunchedJobs,
+    terms: ClusterTerms = LAB,
+    kind: str = "ray",
+) -> Any:
+    monkeypatch.setattr(test_launch, "launch_jobs", lambda *_: jobs)
+    cluster, measure = cluster_of(on_gpu=False), recorder("LAUNCH")
+    cluster.kind = kind
+    test_launch.test_documented_path_starts_a_correct_job(cluster, terms, measure)
+    return measure.result("finished", 1.0)
+
+
+def test_a_sound_cluster_passes_all_that_is_owed_and_all_controls_are_caught(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    result = launch(transcript(), without(lines=1)).result("finished", 1.0)
+    result = run(monkeypatch, launched())
     assert result.problems() == []
-    assert [one.caught for one in result.controls] == [True]
-    assert list(tmp_path.iterdir()) == []
+    assert {one.verdict for one in result.measurements} == {Verdict.PASS}
+    assert [one.caught for one in result.controls] == [True] * 5
+    assert len(result.measurements) == 14
 
 
-@pytest.mark.parametrize("refused", ["path", "control"])
-def test_a_job_that_could_not_be_stopped_fails_the_probe_in_one_sentence(
-    launch: Launch, refused: str
+def test_an_embedded_cluster_judges_neither_user_nor_network(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    path, control = transcript(), without(lines=1)
-    {"path": path, "control": control}[refused].stop_error = "HTTP 401: Unauthorized"
+    jobs = launched(uid=None, why_same="only root can")
+    result = run(monkeypatch, jobs, ClusterTerms(accelerators="emulated"), "local")
+    assert result.problems() == []
+    names = {one.name for one in result.measurements}
+    assert not names & {"rights_of_user", "share_on_agreed_network"}
+    assert {one.name for one in result.controls} == {
+        "wrong guide", "missing variable", "planted errors"
+    }  # fmt: skip
+
+
+def test_the_same_user_proves_nothing_unless_it_was_agreed(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = launched(uid=None, why_same="only root can run commands as another user")
+    result = run(monkeypatch, jobs)
+    [rights] = [one for one in result.measurements if one.name == "rights_of_user"]
+    assert rights.verdict is Verdict.UNPROVEN
+    assert rights.note.endswith("only root can run commands as another user")
+    agreed = LAB.model_copy(update={"launch": LaunchTerms(user="own")})
+    assert run(monkeypatch, jobs, agreed).problems() == []
+
+
+@pytest.mark.parametrize("which", ["said", "doctored", "planted"])
+def test_a_job_that_could_not_be_stopped_fails_the_probe_in_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    jobs = launched()
+    getattr(jobs, which).stop_error = "HTTP 401: Unauthorized"
     with pytest.raises(pytest.fail.Exception, match=r"^HTTP 401: Unauthorized$") as failed:
-        launch(path, control)
+        run(monkeypatch, jobs)
     assert not failed.value.pytrace
 
 
-def test_a_command_that_no_login_finds_is_named_with_what_to_do(launch: Launch) -> None:
-    missing = FileNotFoundError(2, "No such file or directory", "seatrial")
-    with pytest.raises(pytest.fail.Exception, match=r"no command 'seatrial'\. Install") as failed:
-        launch(missing, transcript())
+@pytest.mark.parametrize(
+    ("dashboard", "document", "says"),
+    [
+        ("", None, "no dashboard"),
+        ("http://10.0.0.1:8265", "/nowhere/guide.md", "the guide /nowhere/guide.md cannot be read"),
+    ],
+)
+def test_without_dashboard_or_guide_the_probe_fails_in_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, dashboard: str, document: str | None, says: str
+) -> None:
+    cluster: Any = SimpleNamespace(dashboard=dashboard)
+    values = {"x": "{command}"} if document else {}
+    terms = ClusterTerms(launch=LaunchTerms(document=document, values=values))
+    monkeypatch.setattr(prepare, "ignored_address", lambda dashboard: "")
+    with (
+        pytest.raises(pytest.fail.Exception, match=says) as failed,
+        prepare_path(cluster, terms, MemoryRecorder),  # type: ignore[arg-type]
+    ):
+        pass
     assert not failed.value.pytrace
+
+
+def test_the_jobs_are_one_sound_one_doctored_and_one_with_planted_errors(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    typed: list[Any] = []
+
+    def follow(self: Any, extra: Any = ()) -> Transcript:
+        typed.append(tuple(extra[:1]))
+        return Transcript(["done"], 0)
+
+    monkeypatch.setattr("probes.launch.documented_path.LaunchPath.follow", follow)
+    monkeypatch.setattr("probes.launch.documented_path.LaunchPath.ask", lambda *_: Transcript())
+    monkeypatch.setattr(prepare, "HOMES", str(tmp_path))
+    monkeypatch.setattr(prepare, "ignored_address", lambda dashboard: "")
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    cluster = cluster_of()
+    cluster.dashboard, cluster.on_each_node = "http://10.0.0.1:8265", lambda function: {}
+    nothing = lambda *_: None  # noqa: E731
+    cluster.cleanup = SimpleNamespace(register=nothing, unregister=nothing, remove_now=nothing)
+    jobs = prepare.launch_jobs(cluster, LAB, recorder("LAUNCH"))
+    assert typed == [(), ("--unset",), ("--plant",)]
+    assert (jobs.guide, jobs.uid) == (own_guide(), None)
+    assert jobs.describe_user().startswith("the suite's own user followed it (only root")

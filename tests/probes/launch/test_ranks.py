@@ -6,12 +6,18 @@ from typing import Any
 
 import pytest
 
+from probes.launch.announcements import (
+    announced_ranks,
+    count_job_parameters,
+    ids_of,
+    logged_losses,
+    numbers_of,
+)
 from probes.launch.ranks import (
     AnnouncedJob,
     NodeIdentity,
     WrongRank,
     all_lack,
-    announced_ranks,
     identify_nodes,
     is_loopback,
     wrong_ranks,
@@ -42,7 +48,8 @@ def known(count: int = 2, one_host: bool = False) -> dict[str, NodeIdentity]:
 
 
 def judged(rows: Rows, size: int = 4, on_gpu: bool = True, **more: Any) -> list[WrongRank]:
-    return wrong_ranks(AnnouncedJob(rows, size, more.get("nodes") or known(), on_gpu))
+    nodes = more.pop("nodes", None) or known()
+    return wrong_ranks(AnnouncedJob(rows, size, nodes, on_gpu, **more))
 
 
 def said(wrong: list[WrongRank]) -> dict[str, tuple[str, str]]:
@@ -53,17 +60,25 @@ def test_right_ranks_are_right() -> None:
     assert judged(ranks()) == []
 
 
-def test_a_launcher_that_sets_the_five_variables_alone_is_right() -> None:
+def test_a_launcher_may_number_the_nodes_as_torchrun_does() -> None:
     rows = ranks()
     for row in rows:
-        del row["NODE_RANK"], row["LOCAL_WORLD_SIZE"]
+        row["GROUP_RANK"] = row["NODE_RANK"]
     assert judged(rows) == []
+    del rows[2]["GROUP_RANK"]
+    assert said(judged(rows)) == {"2": ("LAUNCH-ENV", "GROUP_RANK not set")}
 
 
 @pytest.mark.parametrize(
     ("rank", "name", "value", "found"),
     [
         (1, "MASTER_PORT", None, "MASTER_PORT not set"),
+        (0, "MASTER_ADDR", None, "MASTER_ADDR not set"),
+        (2, "LOCAL_RANK", None, "LOCAL_RANK not set"),
+        (1, "WORLD_SIZE", None, "WORLD_SIZE not set"),
+        (3, "LOCAL_WORLD_SIZE", None, "LOCAL_WORLD_SIZE not set"),
+        (2, "NODE_RANK", None, "NODE_RANK not set"),
+        (3, "GROUP_RANK", "4", "GROUP_RANK is 4"),
         (2, "WORLD_SIZE", "3", "WORLD_SIZE is 3"),
         (3, "MASTER_ADDR", "10.0.0.9", "MASTER is 10.0.0.9:29500"),
         (3, "MASTER_PORT", "29501", "MASTER is 10.0.0.1:29501"),
@@ -202,6 +217,56 @@ def test_an_index_counts_on_its_own_node() -> None:
     assert set(said(judged(rows))) == {"0", "1"}
 
 
+def test_ranks_of_a_node_follow_each_other() -> None:
+    """Dealt out to the nodes one by one: each ring would go through the network at every hop."""
+    rows = ranks()
+    rows[1]["RANK"], rows[2]["RANK"] = "2", "1"
+    assert {found for _, found in said(judged(rows)).values()} == {
+        "its node has ranks 0, 2",
+        "its node has ranks 1, 3",
+    }
+
+
+def test_a_rank_that_never_reached_the_first_is_wrong() -> None:
+    rows = [{**row, "master": "10.0.0.1"} for row in ranks()]
+    assert judged(rows, ended=True) == []
+    del rows[3]["master"]
+    found = "it did not reach 10.0.0.1:29500 while it trained"
+    assert said(judged(rows, ended=True)) == {"3": ("LAUNCH-ENV", found)}
+    assert judged(rows) == []  # the job failed: no rank has said it
+
+
+def test_a_name_that_leads_to_the_loopback_is_wrong_on_other_nodes_alone() -> None:
+    """As where /etc/hosts of each node has its own name at 127.0.1.1."""
+    rows = [{**row, "master": "127.0.1.1", "MASTER_ADDR": "n0"} for row in ranks()]
+    found = ("LAUNCH-ENV", "n0 leads it to 127.0.1.1")
+    assert said(judged(rows, ended=True)) == {"2": found, "3": found}
+    assert judged(rows, ended=True, nodes=known(one_host=True)) == []
+
+
+def test_each_rank_has_the_variables_that_the_job_was_given() -> None:
+    rows = [{**row, "STAGE": "first"} for row in ranks()]
+    assert judged(rows, variables={"STAGE": "first"}) == []
+    del rows[0]["STAGE"]
+    rows[3]["STAGE"] = "second"
+    assert said(judged(rows, variables={"STAGE": "first"})) == {
+        "0": ("LAUNCH-ENV", "STAGE not set"),
+        "3": ("LAUNCH-ENV", "STAGE is 'second'"),
+    }
+
+
+def test_two_ranks_that_see_one_accelerator_are_wrong_also_where_it_is_emulated() -> None:
+    rows = [{**row, "CUDA_VISIBLE_DEVICES": row["LOCAL_RANK"]} for row in ranks()]
+    assert judged(rows, on_gpu=False) == []
+    rows[3]["CUDA_VISIBLE_DEVICES"] = "0"
+    assert {found for _, found in said(judged(rows, on_gpu=False)).values()} == {
+        "CUDA_VISIBLE_DEVICES is 0 on 2 ranks of the node"
+    }
+    for row in rows:
+        row["CUDA_VISIBLE_DEVICES"] = "0,1"  # all of the node's, chosen by LOCAL_RANK
+    assert judged(rows, on_gpu=False) == []
+
+
 def test_only_the_missing_variable_on_every_rank_counts_as_that() -> None:
     rows = [{k: v for k, v in row.items() if k != "MASTER_PORT"} for row in ranks()]
     assert all_lack(judged(rows), "MASTER_PORT", 4)
@@ -224,6 +289,25 @@ def test_announced_ranks_are_read_from_a_log() -> None:
     assert [(row["RANK"], row["pid"]) for row in rows] == [("0", "7"), ("1", "8")]
     assert [row.get("gpu") for row in rows] == [None, "u1"]
     assert announced_ranks("no rank") == []
+
+
+def test_ranks_of_another_launcher_say_at_the_end_where_they_are() -> None:
+    rows = announced_ranks("trained RANK=0 host=n0 A=a%20b\ntrained RANK=1 host=n1 odd =x\n")
+    assert [row["host"] for row in rows] == ["n0", "n1"]
+    assert rows[0]["A"] == "a b"
+
+
+def test_losses_and_samples_are_read_with_care() -> None:
+    text = "step 2/3  loss 4.5\nstep 1/3  loss 5.0\n(pid=1) step 2/3  loss 4.4 x\nstep 3/3  loss ?"
+    assert logged_losses(text)[:2] == [5.0, 4.4]
+    assert str(logged_losses(text)[2]) == "nan"
+    assert count_job_parameters("4 ranks on cuda:0, 8030261248 parameters") == 8030261248
+    assert count_job_parameters("") is None
+    assert ids_of({"samples": "0-2,7"}) == {0, 1, 2, 7}
+    for wrong in ("", "a-b", "0-999999999999", "1-", "-1"):
+        assert ids_of({"samples": wrong}) in (None, {1})
+    assert ids_of({}) is None
+    assert str(numbers_of({"losses": "1,x"}, "losses")) == "[1.0, nan]"
 
 
 def test_two_processes_of_one_rank_are_two() -> None:

@@ -15,7 +15,7 @@ GANG_CALLS = ("run", "ask", "busy", "silent", "replace_workers", "replace_waitin
 # Functions by the module that calls them.
 FUNCTIONS = {
     "probes.hosts.judge": ("find_blind_nodes", "software_versions"),
-    "probes.launch.test_launch": ("follow_path", "make_user_home"),
+    "probes.launch.test_launch": ("launch_jobs",),
     "probes.restart.test_restart": ("run_with_faults", "run_kill_rerun"),
     "probes.restart.test_restart_other_ranks": ("run_world_sizes",),
     "probes.restart.judge": ("rank_processes", "find_orphans"),

@@ -5,13 +5,19 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import pytest
 import torch
 
-from probes.launch.ranks import announced_ranks
+from probes.launch.announcements import announced_ranks
 from reference_trainer.distributed import identify_gpu
-from reference_trainer.launch.command import _print_result, print_rendezvous, read_rendezvous
+from reference_trainer.launch.command import (
+    _parse_settings,
+    _print_result,
+    print_rendezvous,
+)
 from reference_trainer.launch.launchers import JobResult
+from reference_trainer.rank_report import read_variables
 
 
 def test_a_job_says_of_each_rank_where_it_is_and_what_it_trained_on(
@@ -20,18 +26,33 @@ def test_a_job_says_of_each_rank_where_it_is_and_what_it_trained_on(
     for name, value in {"RANK": "0", "LOCAL_WORLD_SIZE": "1", "NODE_RANK": "0"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("MASTER_PORT", raising=False)
+    monkeypatch.setenv("STAGE", "a b")
     place = SimpleNamespace(node="id0", host="n0", pid=7)
-    gang: Any = SimpleNamespace(places=[place], run=lambda function, **_: [function()])
-    print_rendezvous(gang, 1)
-    last = {"rank": 0, "device": "cuda:0", "gpu": "u0", "digest": "d", "steps": [], "start_step": 5}
-    result = JobResult(rank0=last, ranks=[last], attempts=1)
+    gang: Any = SimpleNamespace(places=[place], run=lambda function, *args, **_: [function(*args)])
+    print_rendezvous("STAGE", gang, 1)
+    steps = [{"step": 6, "loss": 2.0, "local_loss": 2.5, "ids": [0, 1, 5]}]
+    last = {"rank": 0, "host": "n0", "device": "cuda:0", "gpu": "u0", "digest": "d" * 64,
+            "steps": steps, "start_step": 5, "variables": {"STAGE": "a b"}, "master": "10.0.0.1",
+            "start_digest": "s" * 64, "validation": {"crc32": "c", "loss": 3.0},
+            "export": {"sha256": "e" * 64}}  # fmt: skip
+    result = JobResult([last], attempts=1)
     _print_result(SimpleNamespace(size=1), result)  # type: ignore[arg-type]
     [row] = announced_ranks(capsys.readouterr().out)
     expected = {"node": "id0", "host": "n0", "pid": "7", "RANK": "0", "LOCAL_WORLD_SIZE": "1",
-                "NODE_RANK": "0", "device": "cuda:0", "gpu": "u0"}  # fmt: skip
+                "NODE_RANK": "0", "device": "cuda:0", "gpu": "u0", "STAGE": "a b",
+                "master": "10.0.0.1", "start": "s" * 16, "end": "d" * 16, "losses": "2.5",
+                "samples": "0-1,5", "validation": "c", "validation_loss": "3",
+                "exported": "e" * 16}  # fmt: skip
     assert {name: row.get(name) for name in expected} == expected
     assert "MASTER_PORT" not in row
-    assert read_rendezvous()["MASTER_PORT"] is None
+    assert read_variables()["MASTER_PORT"] is None
+
+
+def test_settings_are_names_with_values() -> None:
+    assert _parse_settings(("A=1", "B==eth0", "C=")) == {"A": "1", "B": "=eth0", "C": ""}
+    for wrong in ("A", "=1"):
+        with pytest.raises(click.UsageError, match="--set takes NAME=VALUE"):
+            _parse_settings((wrong,))
 
 
 def test_a_gpu_is_named_by_its_uuid_and_a_slice_by_its_own_name(

@@ -1,0 +1,251 @@
+"""Judges a job that a user launched: its guide, its user, its ranks, its training, its network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from probes.acceptance.criteria.criterion import exactly
+from probes.acceptance.measure import Recorder
+from probes.cluster.cluster import Cluster
+from probes.findings import finding, join_names
+from probes.launch.announcements import announced_ranks, count_job_parameters
+from probes.launch.documented_path import GuidedCluster
+from probes.launch.guide import Guide
+from probes.launch.lint import lint_guide
+from probes.launch.own_network import JobBytes, busiest_other, expected_bytes, shares_on
+from probes.launch.ranks import (
+    AnnouncedJob,
+    WrongRank,
+    group_by_problem,
+    identify_nodes,
+    wrong_ranks,
+)
+from probes.launch.shell import Transcript
+from probes.launch.training import (
+    TrainedJob,
+    Wrong,
+    export_error,
+    exporting_ranks,
+    loss_ratio,
+    metric_error,
+    wrong_samples,
+    wrong_validation,
+    wrong_weights,
+)
+from probes.launch.user import count_rights
+from reports.numbers import number, quantity
+
+NOT_ENDED = "the job did not come to its end"
+
+
+def judge_guide(guide: Guide, hosts: Sequence[str], measure: Recorder) -> None:
+    """Judge the guide's lines."""
+    faults = lint_guide(guide.commands, hosts)
+    measure("guide_faults", len({fault.line for fault in faults}), samples=len(guide.commands))
+    for fault in faults:
+        statement = (
+            f"line {fault.line} of the guide {fault.found}: `{fault.text[:200]}`. Expected: "
+            f"commands that any user can type anywhere ({fault.why})."
+        )
+        measure.explain(finding("LAUNCH-GUIDE", statement, [f"line {fault.line}"]))
+
+
+def judge_user(said: Transcript, why_same: str, measure: Recorder) -> None:
+    """Judge who followed the guide, by the output of `id -u; id -g; id -G` in the user's shell."""
+    numbers = [[int(word) for word in line.split()] for line in said.lines if _is_numbers(line)]
+    if why_same or len(numbers) != 3:
+        note = f"the commands ran as the suite's own user: {why_same or 'id said nothing'}"
+        measure("rights_of_user", None, note=note)
+        return
+    (uid, *_), (group, *_), groups = numbers
+    rights = count_rights(uid, groups, group)
+    measure("rights_of_user", rights)
+    if rights:
+        statement = (
+            f"the user who follows the guide has uid {uid} and groups "
+            f"{join_names(list(map(str, groups)))}. Expected: an ordinary user, without groups."
+        )
+        measure.explain(finding("LAUNCH-USER", statement))
+
+
+def _is_numbers(line: str) -> bool:
+    return bool(line.strip()) and all(word.isdecimal() for word in line.split())
+
+
+def judge_ranks(path: GuidedCluster, said: Transcript, measure: Recorder) -> AnnouncedJob:
+    """Judge the ranks, the exit code, and the time to the first step."""
+    measure("time_to_first_step", said.first_step, note="no step was seen")
+    return judge_job(path, said, measure)
+
+
+def judge_job(
+    path: GuidedCluster,
+    said: Transcript,
+    measure: Recorder,
+    *,
+    on: str = "cluster",
+    size: int | None = None,
+) -> AnnouncedJob:
+    """Judge the ranks and the exit code of a job of `size` ranks, or of the complete cluster."""
+    job = read_job(path, said, size=size)
+    wrong, ranks = wrong_ranks(job), len(job.rows)
+    note = "the job announced no rank"
+    measure("wrong_ranks", len(wrong) if ranks else None, on=on, samples=ranks, note=note)
+    measure("exit_code", said.exit_code, on=on)
+    because = "one rank per accelerator that the job asked for"
+    measure("ranks", ranks, on=on, limit=exactly(job.size, "ranks", because))
+    if said.exit_code != 0:
+        last = next((line for line in reversed(said.lines) if line.strip()), "")
+        command = f"`{said.failed_command}` ended" if said.failed_command else "the commands ended"
+        whose = "" if on == "cluster" else f"{on}: "
+        statement = f"{whose}{command} with {said.exit_code}: {last[:200]}"
+        measure.explain(finding("LAUNCH-FAILED", statement))
+    if ranks:
+        explain_wrong_ranks(wrong, measure)
+    return job
+
+
+def read_job(path: GuidedCluster, said: Transcript, *, size: int | None = None) -> AnnouncedJob:
+    """Read the ranks that the job announced, and the nodes of the cluster under test."""
+    cluster, ended = path.cluster, said.exit_code == 0
+    nodes = identify_nodes(cluster.known_nodes(), cluster.facts)
+    return AnnouncedJob(
+        announced_ranks(said.text),
+        cluster.size if size is None else size,
+        nodes,
+        on_gpu=cluster.on_gpu and ended,  # a job that failed names no device
+        variables=path.variables,
+        ended=ended,
+    )
+
+
+def explain_wrong_ranks(wrong: Sequence[WrongRank], measure: Recorder) -> None:
+    """Make one finding for each problem, with all ranks that have it."""
+    for problem, ranks in group_by_problem(wrong).items():
+        names = [f"rank {each.rank}" for each in ranks]
+        hosts = list(dict.fromkeys(each.host for each in ranks if each.host))
+        where = f"{join_names(names)} on {join_names(hosts)}" if hosts else join_names(names)
+        statement = f"{where}: {problem.found}. Expected: {problem.expected}."
+        known = {"rank": ranks[0].rank}
+        measure.explain(finding(problem.code, statement, [*names, *hosts], names=known))
+
+
+def judge_training(job: AnnouncedJob, said: Transcript, measure: Recorder) -> None:
+    """Judge what the ranks trained: all of it is unproven if the job did not come to its end."""
+    trained = TrainedJob.read([row for row in job.rows if "RANK" in row], said.text)
+    ended = job.ended and bool(trained.rows)
+    hosts = {row["RANK"]: _host(job, row) for row in trained.rows}
+    for name, (check, code) in CHECKS.items():
+        wrong = check(trained) if ended else []
+        count = len({rank for each in wrong for rank in each.ranks})
+        measure(name, count if ended else None, samples=len(trained.rows), note=NOT_ENDED)
+        _explain(wrong, code, hosts, measure)
+    misplaced, wrong = wrong_samples(trained) if ended else (None, [])
+    measure(
+        "misplaced_samples", misplaced, note=NOT_ENDED if not ended else "a rank named no samples"
+    )
+    _explain(wrong, "LAUNCH-DATA", hosts, measure)
+    _judge_metrics(trained, ended, measure)
+    _judge_export(trained, ended, hosts, measure)
+
+
+CHECKS = {
+    "ranks_with_other_weights": (wrong_weights, "LAUNCH-WEIGHTS"),
+    "ranks_with_other_validation": (wrong_validation, "LAUNCH-DATA"),
+}
+
+
+def _host(job: AnnouncedJob, row: Any) -> str:
+    node = job.nodes.get(row.get("node", ""))
+    return node.name if node else str(row.get("host", ""))
+
+
+def _explain(wrong: Sequence[Wrong], code: str, hosts: dict[str, str], measure: Recorder) -> None:
+    for each in wrong:
+        names = [f"rank {rank}" for rank in each.ranks]
+        on = list(dict.fromkeys(hosts[rank] for rank in each.ranks if hosts.get(rank)))
+        where = f"{join_names(names)} on {join_names(on)}: " if names and on else ""
+        statement = f"{where}{each.text}. Expected: {EXPECTED[code]}."
+        measure.explain(finding(code, statement, [*names, *on]))
+
+
+EXPECTED = {
+    "LAUNCH-WEIGHTS": "the same weights on all ranks",
+    "LAUNCH-DATA": "each sample on one rank, and the same validation data on all",
+}
+
+
+def _judge_metrics(trained: TrainedJob, ended: bool, measure: Recorder) -> None:
+    error, step = metric_error(trained) if ended else (None, 0)
+    note = NOT_ENDED if not ended else "the job logged no loss for some step"
+    measure("metric_error", error, note=note, samples=len(trained.logged))
+    if measure.would_fail("metric_error", error):
+        statement = (
+            f"the loss that the job logged for step {step} is {100 * (error or 0):.2f} % from the "
+            "mean of its ranks. Expected: the mean of all ranks."
+        )
+        measure.explain(finding("LAUNCH-METRICS", statement))
+    ratio = loss_ratio(trained) if ended else None
+    measure("loss_ratio", ratio, note=NOT_ENDED if not ended else "there is no loss to compare")
+    if measure.would_fail("loss_ratio", ratio):
+        first, last = (number(trained.logged[index]) for index in (0, -1))
+        count = quantity(len(trained.logged), "steps")
+        statement = f"the loss was {first} at first and {last} after {count}. Expected: it falls."
+        measure.explain(finding("LAUNCH-METRICS", statement))
+
+
+def _judge_export(
+    trained: TrainedJob, ended: bool, hosts: dict[str, str], measure: Recorder
+) -> None:
+    ranks = exporting_ranks(trained)
+    wrong = [rank for rank in ranks if rank != "0"] + ["0"] * ("0" not in ranks)
+    measure("wrong_exports", len(wrong) if ended else None, note=NOT_ENDED)
+    if ended and wrong:
+        names = [f"rank {rank}" for rank in ranks]
+        on = list(dict.fromkeys(hosts[rank] for rank in ranks if hosts.get(rank)))
+        who = f"{join_names(names)} exported the model" if names else "no rank exported the model"
+        statement = f"{who}. Expected: rank 0 alone."
+        measure.explain(finding("LAUNCH-EXPORT", statement, [*names, *on]))
+    error, why = export_error(trained) if ended else (None, NOT_ENDED)
+    measure("export_error", error, note=why)
+    if measure.would_fail("export_error", error):
+        statement = (
+            f"the exported model has a loss that is {100 * (error or 0):.1f} % from that of the "
+            "trained one, on the same data. Expected: the same model."
+        )
+        measure.explain(finding("LAUNCH-EXPORT", statement))
+
+
+def judge_network(
+    cluster: Cluster, fabric: str, sent: JobBytes, said: Transcript, measure: Recorder
+) -> None:
+    """Judge whether the job's own bytes took the agreed fabric, node by node."""
+    parameters, nodes = count_job_parameters(said.text), len(cluster.nodes)
+    steps = len(TrainedJob.read([], said.text).logged)
+    expected = expected_bytes(parameters or 0, steps, nodes)
+    shares = shares_on(fabric, sent, expected)
+    known = [share for share in shares.values() if share is not None]
+    complete = len(known) == nodes
+    note = "the job sent nothing that is known" if not expected else ""
+    note = note or f"the counter of {fabric} cannot be read on every node"
+    lowest = min(known) if complete and known else None
+    measure("share_on_agreed_network", lowest, samples=len(known), note=note)
+    slow = [
+        name
+        for name, share in shares.items()
+        if share is not None and measure.would_fail("share_on_agreed_network", share)
+    ]
+    if not complete or not slow:
+        return
+    device, count = busiest_other(fabric, sent.sent[slow[0]])
+    statement = (
+        f"{fabric} on {join_names(slow)} carried {100 * (lowest or 0):.1f} % of the job's bytes; "
+        f"{device} sent {quantity(count / 1e6, 'MB')}. Expected: {fabric} carries them."
+    )
+    measure.explain(finding("LAUNCH-NETWORK", statement, slow))
+
+
+def keep_transcript(said: Transcript, measure: Recorder, name: str, caption: str) -> None:
+    """Keep what a terminal showed."""
+    measure.keep(name, said.text, kind="log", caption=caption)

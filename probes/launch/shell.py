@@ -1,0 +1,175 @@
+"""Runs a script in a user's shell and keeps what a terminal would show."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+import urllib.error
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from probes.cluster.cleanup import find_token
+from probes.cluster.cluster import Cluster
+from probes.launch.user import User
+from reports.redact import REDACTED, redact_text
+
+PATH_SECONDS = 700.0  # bounds all commands together; a first step alone may take 300 s
+READ_SECONDS = 5.0  # what a command leaves in the background may hold its output open
+POLL_SECONDS = 0.1
+MARK = "seatrial-failed-command"
+SUBMITTED = re.compile(r"\bJob '([\w.-]+)' submitted successfully")
+FIRST_STEP = re.compile(r"\bstep 1/\d+ ")
+
+
+@dataclass
+class Transcript:
+    """Commands typed, their output, and the exit code of the last command."""
+
+    lines: list[str] = field(default_factory=list)
+    exit_code: int | None = None
+    failed_command: str = ""
+    stop_error: str = ""  # why the dashboard refused to stop the job
+    first_step: float | None = None  # seconds from the first command to the first step's line
+    seconds: float = 0.0  # from the first command to the end
+    jobs: list[str] = field(default_factory=list)  # submission ids
+
+    @property
+    def text(self) -> str:
+        """Transcript as a terminal would show it."""
+        return "\n".join(self.lines) + "\n"
+
+
+class RunningScript:
+    """A script in a user's shell; `transcript` grows while it runs.
+
+    A context manager: on leaving, its processes are ended, and its jobs stopped, if they still run.
+    """
+
+    def __init__(
+        self, cluster: Cluster, user: User, script: str, home: Path, name: str,
+        environment: Mapping[str, str], login: bool,
+    ) -> None:  # fmt: skip
+        self._cluster, self.transcript = cluster, Transcript()
+        self._jobs = f"{cluster.dashboard} {name}" if cluster.dashboard else ""
+        if self._jobs:
+            cluster.cleanup.register("jobs", self._jobs)
+        self._started = time.monotonic()
+        self._child = _start_shell(user, script, home, environment, login)
+        cluster.cleanup.register("process", str(self._child.pid))
+        self._reader = threading.Thread(target=self._read_lines, daemon=True)
+        self._reader.start()
+
+    def __enter__(self) -> RunningScript:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._kill()
+        self._child.wait()
+        self._reader.join(READ_SECONDS)
+        self._cluster.cleanup.unregister("process", str(self._child.pid))
+        if self._jobs:
+            self.transcript.stop_error = stop_jobs(self._cluster, self._jobs, self.transcript.jobs)
+
+    def wait(self) -> Transcript:
+        """Wait for the script's end, and return what it showed; kill it when its time is up."""
+        remaining_s = PATH_SECONDS - (time.monotonic() - self._started)
+        try:
+            self.transcript.exit_code = self._child.wait(max(0.0, remaining_s))
+        except subprocess.TimeoutExpired:
+            self._kill()
+            self.transcript.exit_code = self._child.wait()
+        self._reader.join(READ_SECONDS)
+        self.transcript.seconds = time.monotonic() - self._started
+        return self.transcript
+
+    def wait_for_step(self, step: int, seconds: float) -> bool:
+        """Wait until the job has taken a step; False if it did not in time, or ended."""
+        deadline, word = time.monotonic() + seconds, f"step {step}/"
+        while not any(word in line for line in list(self.transcript.lines)):
+            if time.monotonic() > deadline or self._child.poll() is not None:
+                return False
+            time.sleep(POLL_SECONDS)
+        return True
+
+    def interrupt(self) -> None:
+        """Press Ctrl-C."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._child.pid, signal.SIGINT)
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._child.pid, signal.SIGKILL)
+
+    def _read_lines(self) -> None:
+        token, transcript = find_token(), self.transcript
+        assert self._child.stdout is not None
+        with self._child.stdout:
+            for line in self._child.stdout:
+                text = hide_secrets(line.rstrip("\n"), token)
+                if MARK in text:  # the trap's word, or -v that shows the trap itself
+                    if text.startswith(MARK):
+                        transcript.failed_command = text.removeprefix(MARK).strip()
+                    continue
+                transcript.lines.append(text)
+                if (job := SUBMITTED.search(text)) and job[1] not in transcript.jobs:
+                    transcript.jobs.append(job[1])
+                if transcript.first_step is None and FIRST_STEP.search(text):
+                    transcript.first_step = time.monotonic() - self._started
+
+
+def _start_shell(
+    user: User, script: str, home: Path, environment: Mapping[str, str], login: bool
+) -> subprocess.Popen[str]:
+    path = home / ".typed.sh"
+    # The trap tells which command ended the script; -v shows each line as it is typed.
+    trap = f"trap 'echo \"{MARK} $BASH_COMMAND\"' ERR\n"
+    path.write_text(f"{trap}set -v\n{script}", encoding="utf-8")
+    user.own(path)
+    return subprocess.Popen(
+        # --login reads /etc/profile, as a user's own shell has.
+        ["bash", *(["--login"] if login else []), "-eE", "-o", "pipefail", str(path)],
+        cwd=home,
+        env=dict(environment),
+        text=True,
+        errors="replace",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        **user.run_as,
+    )
+
+
+def hide_secrets(line: str, token: str) -> str:
+    """Remove secrets from a line: those with known names, and the cluster's token anywhere."""
+    return redact_text(line.replace(token, REDACTED) if token else line)
+
+
+def stop_jobs(cluster: Cluster, jobs: str, ids: Sequence[str]) -> str:
+    """Stop what still runs of these jobs; return why the dashboard refused, or "".
+
+    If stopping fails, cluster.cleanup stops them later.
+    """
+    try:
+        cluster.cleanup.end_now("jobs", jobs)
+        for id in ids:
+            _stop_job(cluster, f"{cluster.dashboard} {id}")
+    except PermissionError as error:
+        return str(error)
+    except (OSError, ValueError):
+        return ""
+    return ""
+
+
+def _stop_job(cluster: Cluster, job: str) -> None:
+    try:
+        cluster.cleanup.end_now("job", job)
+    except urllib.error.HTTPError as error:
+        if error.code != 404:  # 404: the dashboard does not know it (any more)
+            raise

@@ -1,0 +1,72 @@
+"""Tests that the same commands work every time: elsewhere, and for two users at once."""
+
+import threading
+
+import pytest
+
+from probes.launch.documented_path import LaunchPath, new_name
+from probes.launch.held_nodes import hold_node
+from probes.launch.judge import judge_job, keep_transcript, read_job
+from probes.launch.prepare import HOMES, prepare_path
+from probes.launch.user import make_user, remove_user
+
+MAX_HELD = 2  # nodes that are held back, one after the other
+WAIT = ["--wait", "60"]  # the second of two jobs that do not fit at once waits
+
+
+@pytest.mark.criterion("LAUNCH")
+def test_the_same_commands_work_every_time(cluster, terms, measure):
+    """The job runs correctly with a node held back, twice, so that rank 0 runs on another node.
+
+    Two users who type the same commands at the same time, with the same name for their job, both
+    get a correct job.
+    """
+    with prepare_path(cluster, terms, measure) as path:
+        firsts = [first for first in held_back(path, measure) if first]
+        judge_two_users(path, measure)
+    count = len({*firsts}) if firsts else None
+    measure("nodes_of_rank_0", count, samples=len(firsts), note="no job had a rank 0")
+
+
+def held_back(path, measure):
+    """Hold one node after the other, and judge the job on the rest; yield rank 0's node."""
+    cluster = path.cluster
+    for node in cluster.nodes[:MAX_HELD] if len(cluster.nodes) > 1 else []:
+        name = f"without {node['name']}"
+        measure.progress(f"launch: {name}")
+        with hold_node(cluster, node) as ranks:
+            size = cluster.size - ranks
+            said = path.follow(["--workers", str(size), *WAIT])
+        file = f"transcript-without-{node['name'].replace('/', '-')}.txt"
+        keep_transcript(said, measure, file, f"the guide, while {node['name']} is held")
+        judge_job(path, said, measure, on=name, size=size)
+        job = read_job(path, said, size=size)
+        yield job.rank0.get("node") if job.rank0 else None
+
+
+def judge_two_users(path, measure):
+    """Let two users type the same commands at once, each for half of the accelerators."""
+    cluster = path.cluster
+    size = max(1, cluster.size // 2)
+    other = make_user(cluster, HOMES, own_guide=path.guide.own)
+    second = LaunchPath(cluster, path.terms, path.guide, other)
+    options = ["--workers", str(size), "--name", new_name(), *WAIT]
+    measure.progress("launch: two users at once, with the same name for their job")
+    try:
+        transcripts = follow_both(path, second, options)
+    finally:
+        remove_user(cluster, other)
+    for number, said in enumerate(transcripts, 1):
+        caption = f"user {number} of two who type the same at once"
+        keep_transcript(said, measure, f"transcript-user{number}.txt", caption)
+        judge_job(path, said, measure, on=f"user {number} of two", size=size)
+
+
+def follow_both(first, second, options):
+    """Follow the guide twice at the same time; return both transcripts."""
+    transcripts = []
+    thread = threading.Thread(target=lambda: transcripts.append(second.follow(options)))
+    thread.start()
+    said = first.follow(options)
+    thread.join()
+    return [said, *transcripts]

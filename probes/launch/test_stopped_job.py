@@ -1,0 +1,80 @@
+"""Tests that a job which its user stops leaves nothing, and that the next one starts."""
+
+import pytest
+
+from probes.findings import finding, join_names
+from probes.launch.announcements import announced_ranks
+from probes.launch.job_processes import observe_job, wait_until_gone, what_is_left
+from probes.launch.judge import keep_transcript
+from probes.launch.prepare import prepare_path
+
+FOR_EVER = ["--steps", "1000000"]
+BUSY_STEP = 5  # by then all that a job starts is there
+FIRST_STEP_S = 330  # as long as the trainer itself waits
+STOP_S = 15  # within this time a user expects the accelerators back
+PATIENCE_S = 45  # then what is left is left
+
+
+@pytest.mark.criterion("LAUNCH")
+def test_a_stopped_job_leaves_nothing(cluster, terms, measure):
+    """After the user stops a running job, its processes are gone in 15 s, with all they started.
+
+    Its accelerators are free, and the same commands start a job again.  What runs before the stop
+    must be seen.
+    """
+    with prepare_path(cluster, terms, measure) as path:
+        measure.progress("launch: a job that its user stops")
+        with path.start(FOR_EVER) as running:
+            trained = running.wait_for_step(BUSY_STEP, FIRST_STEP_S)
+            before = observe_job(cluster, announced_ranks(running.transcript.text))
+            still = what_is_left(cluster, before)
+            stopped = stop(path, running)
+            left, seconds = wait_until_gone(cluster, before, PATIENCE_S)
+            said = running.transcript
+        measure.progress("launch: the same commands again")
+        again = path.follow()
+    keep_transcript(said, measure, "transcript-stopped.txt", "a job that its user stopped")
+    keep_transcript(stopped, measure, "transcript-stop.txt", "the command that stopped it")
+    keep_transcript(again, measure, "transcript-again.txt", "the same commands after the stop")
+    measure.control(
+        "running job",
+        "what runs before the stop is judged as left over",
+        judged(cluster, still, measure.trial()) if trained else None,
+        saw="" if trained else "the job took no step",
+    )
+    seen = trained and before.count >= cluster.size
+    note = "" if seen else "the job's processes were not seen before the stop"
+    measure("time_to_stop", seconds if seen else None, note=note)
+    judged(cluster, left if seen else None, measure, note)
+    measure("exit_code_after_stop", again.exit_code)
+    if again.exit_code != 0:
+        statement = f"after a stopped job the same commands end with {again.exit_code}."
+        measure.explain(finding("LAUNCH-LEFT", f"{statement} Expected: 0."))
+    measure.covered(f"one job of {before.count} processes was stopped while it trained")
+
+
+def stop(path, running):
+    """Stop the job as its user does: by Ray's command, or by Ctrl-C where the guide has no job."""
+    jobs = running.transcript.jobs
+    if jobs:
+        return path.ask(f"ray job stop {jobs[-1]}\n")
+    running.interrupt()
+    return running.transcript
+
+
+def judged(cluster, left, measure, note=""):
+    """Judge what is left of a job, and return the recorder."""
+    measure("left_processes", None if left is None else left.count, note=note)
+    measure("held_accelerators", None if left is None else left.busy, note=note)
+    if left is None or left.empty:
+        return measure
+    names = cluster.node_names
+    hosts = sorted(names[id] for id, processes in left.processes.items() if processes)
+    pids = [str(pid) for processes in left.processes.values() for pid in processes]
+    where = f": process {join_names(pids)} on {join_names(hosts)}" if pids else ""
+    statement = (
+        f"a stopped job still has {left.count} processes and {left.busy} accelerators{where}. "
+        f"Expected: none after {STOP_S} s."
+    )
+    measure.explain(finding("LAUNCH-LEFT", statement, hosts))
+    return measure

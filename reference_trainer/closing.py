@@ -1,0 +1,112 @@
+"""What a job does once it is trained: validates, exports the model, and loads the export elsewhere.
+
+All ranks call these functions, because a sharded model computes only with all of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from reference_trainer.config import TrainConfig
+from reference_trainer.data.synthetic import make_sample
+from reference_trainer.distributed import World
+from reference_trainer.model.export import (
+    WEIGHTS,
+    gather_weights,
+    load_export,
+    read_files,
+    write_export,
+)
+from reference_trainer.model.transformer import next_token_loss
+from reference_trainer.planted_errors import PlantedErrors
+from reference_trainer.rank_report import connect_master, read_variables
+
+FIRST_VALIDATION_SAMPLE = 1 << 40  # no training step gets that far
+MAX_SENT_BYTES = 256 << 20  # of an export that is sent to another rank; a larger one is read there
+
+
+def close_job(
+    model: Any, config: TrainConfig, world: World, errors: PlantedErrors
+) -> dict[str, Any]:
+    """Validate and export as the configuration says; return this rank's part of the result.
+
+    Keys: variables (of this process), master (IP address of rank 0's store as this rank reaches
+    it), validation (crc32 of the data, loss), export (sha256 where this rank wrote it;
+    loaded_sha256 and loaded_loss on the last rank, which loads it). Raises OSError.
+    """
+    # First: after a forward pass without a backward pass FSDP leaves its root's weights unsharded.
+    export = _export(model, config, world, errors)
+    return {
+        "variables": read_variables(config.show),
+        "master": connect_master(),
+        "export": export,
+        "validation": _validate(model, config, world, errors),
+    }
+
+
+def validation_tokens(config: TrainConfig, seed: int | None = None) -> Any:
+    """Make the validation data: int64 [validate, seq + 1], the same on every rank."""
+    seed = config.seed if seed is None else seed
+    rows = [
+        make_sample(seed, FIRST_VALIDATION_SAMPLE + index, config.seq + 1, config.vocab)
+        for index in range(config.validate)
+    ]
+    return torch.from_numpy(np.stack(rows))
+
+
+def validation_loss(model: Any, tokens: Any) -> float:
+    """Compute the loss of the model on these tokens, without dropout and gradients."""
+    model.eval()
+    with torch.no_grad():
+        return float(next_token_loss(model(tokens[:, :-1]), tokens[:, 1:]))
+
+
+def _validate(
+    model: Any, config: TrainConfig, world: World, errors: PlantedErrors
+) -> dict[str, Any] | None:
+    if not config.validate:
+        return None
+    tokens = validation_tokens(config, config.seed + errors.here("validation"))
+    loss = validation_loss(model, tokens.to(world.device))
+    return {"crc32": f"{zlib.crc32(tokens.numpy().tobytes()):08x}", "loss": loss}
+
+
+def _export(
+    model: Any, config: TrainConfig, world: World, errors: PlantedErrors
+) -> dict[str, Any] | None:
+    """Write the export on rank 0, and load it on the last rank from what rank 0 wrote."""
+    if config.export is None:
+        return None
+    writes = world.rank == 0 or errors.everywhere("export")
+    folder, own = Path(config.export), {}
+    weights = gather_weights(model, keep=writes)
+    files, problem = None, None
+    if writes:
+        if errors.everywhere("corrupt"):
+            weights["head.weight"] = -weights["head.weight"]
+        place = folder if world.rank == 0 else folder / f"rank{world.rank}"
+        try:
+            own["sha256"] = write_export(weights, config, place)
+            if (folder / WEIGHTS).stat().st_size <= MAX_SENT_BYTES:
+                files = read_files(folder)
+        except OSError as error:
+            problem = f"rank {world.rank} on {world.host}: the model was not exported: {error}"
+    files, problem = world.broadcast((files, problem))  # so that all ranks raise, or none
+    if problem:
+        raise OSError(problem)
+    if world.rank == world.size - 1:
+        own.update(_load(files or read_files(folder), config))
+    return own
+
+
+def _load(files: dict[str, bytes], config: TrainConfig) -> dict[str, Any]:
+    loaded = load_export(files)
+    sha256 = hashlib.sha256(files[WEIGHTS]).hexdigest()
+    loss = validation_loss(loaded, validation_tokens(config)) if config.validate else None
+    return {"loaded_sha256": sha256, "loaded_loss": loss}

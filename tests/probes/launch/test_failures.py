@@ -1,0 +1,159 @@
+"""What a user learns from a job that fails or is stopped, and what is left of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from probes.acceptance.measure import Recorder
+from probes.launch import job_processes
+from probes.launch.failing_job import failure_of
+from probes.launch.job_processes import (
+    JobState,
+    running_processes,
+    still_running,
+    wait_until_gone,
+    what_is_left,
+)
+from probes.launch.shell import Transcript
+from probes.launch.test_failing_job import host_of, judge_failure
+from probes.launch.test_stopped_job import judged
+from reports.measurement import Verdict
+
+ERROR = "Error: 1 attempts failed: train: rank 3 on node3 failed: KeyError: 'planted error'"
+RANKS = [f"attempt=1 node=id{rank} host=node{rank} RANK={rank}" for rank in range(4)]
+
+
+def verdicts(recorder: Recorder) -> dict[str, Verdict | None]:
+    result = recorder.finish("finished", 1.0)
+    return {one.name: one.verdict for one in result.measurements}
+
+
+@pytest.mark.near_miss("LAUNCH.facts_missing_from_error", "LAUNCH.hidden_errors")
+def test_an_error_in_the_last_40_lines_is_useful(recorder: Recorder) -> None:
+    said = Transcript([*RANKS, ERROR, *["Ray says goodbye"] * 39], 1)
+    judge_failure(failure_of("exception", "KeyError", 3, "node3.cluster.example"), said, recorder)
+    assert {*verdicts(recorder).values()} == {Verdict.PASS}
+
+
+@pytest.mark.parametrize(
+    ("lines", "missing"),
+    [
+        ([ERROR, *["Ray says goodbye"] * 40], "the error, the rank, the host"),
+        (
+            [*RANKS, "KeyError: 'planted error'"],
+            "the rank, the host",
+        ),
+        (["rank 13 on node31 failed: KeyError"], "the rank, the host"),
+        (["rank 3 on node3 failed"], "the error"),
+        ([], "the error, the rank, the host"),
+    ],
+)
+def test_an_error_that_does_not_say_where_or_what_is_not(
+    recorder: Recorder, lines: list[str], missing: str
+) -> None:
+    judge_failure(failure_of("exception", "KeyError", 3, "node3"), Transcript(lines, 1), recorder)
+    result = recorder.finish("finished", 1.0)
+    assert [f.statement for f in result.findings] == [
+        f"exception: the last 40 lines of the failed job do not name {missing}. "
+        "Expected: the error, the rank, the host."
+    ]
+
+
+def test_an_error_that_is_swallowed_is_found(recorder: Recorder) -> None:
+    judge_failure(failure_of("x", "KeyError", 3, "node3"), Transcript([ERROR], 0), recorder)
+    result = recorder.finish("finished", 1.0)
+    assert [one.verdict for one in result.measurements] == [Verdict.FAIL, Verdict.PASS]
+    assert result.findings[0].statement == (
+        "x: the job failed and ended with 0. Expected: another exit code."
+    )
+
+
+def test_a_failure_of_the_whole_job_names_no_rank() -> None:
+    assert failure_of("no room", "no free").missing(["found no free resources"]) == []
+    rows: Any = SimpleNamespace(rows=[{"RANK": "3", "host": "n3"}])
+    assert (host_of(rows, "3"), host_of(rows, "4")) == ("n3", "unknown-host")
+
+
+# What is left.
+
+
+def test_a_process_and_what_it_started_are_seen_until_they_end() -> None:
+    code = "import subprocess as s; s.Popen(['sleep', '60']); print(flush=True); s.run('cat')"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1) as parent:
+        assert parent.stdout
+        parent.stdout.readline()
+        seen = running_processes([parent.pid])
+        assert parent.pid in seen
+        assert len(seen) in (2, 3)
+        assert still_running(seen) == seen
+        assert still_running({**seen, parent.pid: 1}).keys() == seen.keys() - {parent.pid}
+        parent.kill()
+        parent.wait()
+        child = seen.keys() - {parent.pid}
+        assert still_running(seen).keys() == child  # it outlives its parent
+        subprocess.run(["kill", "-9", *map(str, child)], check=True)
+    assert running_processes([parent.pid]) == {}
+
+
+def cluster_that(left: list[dict[str, Any]], free: float) -> Any:
+    answers = iter(left)
+    return SimpleNamespace(
+        nodes=[{"id": "a"}, {"id": "b"}],
+        node_names={"a": "n0", "b": "n1"},
+        on_each_node=lambda function, each, nodes: next(answers),
+        ray_gpu_count=4,
+        resource="GPU",
+    )
+
+
+@pytest.fixture
+def free(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    import ray
+
+    available = {"GPU": 4.0}
+    monkeypatch.setattr(ray, "available_resources", lambda: available)
+    monkeypatch.setattr(job_processes, "POLL_SECONDS", 0.0)
+    return available
+
+
+def test_what_is_left_is_waited_for(free: dict[str, float]) -> None:
+    before = JobState({"a": {7: 1}, "b": {8: 2}}, 4)
+    cluster = cluster_that([{"a": {7: 1}, "b": {}}, {"a": {}, "b": {}}], 4)
+    left, _ = wait_until_gone(cluster, before, 60)
+    assert left.empty
+
+
+def test_a_node_that_does_not_answer_keeps_what_it_had(free: dict[str, float]) -> None:
+    before = JobState({"a": {7: 1}, "b": {8: 2}}, 4)
+    assert what_is_left(cluster_that([{"a": {}}], 4), before).processes == {"a": {}, "b": {8: 2}}
+
+
+def test_waiting_has_an_end(free: dict[str, float]) -> None:
+    free.clear()  # Ray lists no resource of which nothing is free
+    clock = iter([0.0, 10.0, 50.0])
+    cluster = cluster_that([{}, {}], 0)
+    left, seconds = wait_until_gone(cluster, JobState({}, 4), 45, lambda: next(clock))
+    assert (left.busy, seconds) == (4, 50.0)
+
+
+def test_what_a_stopped_job_leaves_is_named_with_its_node(recorder: Recorder) -> None:
+    cluster = cluster_that([], 4)
+    judged(cluster, JobState({"a": {}, "b": {8: 2}}, 1), recorder)
+    result = recorder.finish("finished", 1.0)
+    assert {one.verdict for one in result.measurements} == {Verdict.FAIL}
+    [finding] = result.findings
+    assert (finding.code, finding.suspects) == ("LAUNCH-LEFT", ["n1"])
+    assert "still has 1 processes and 1 accelerators: process 8 on n1" in finding.statement
+
+
+@pytest.mark.near_miss("LAUNCH.left_processes", "LAUNCH.held_accelerators")
+def test_nothing_left_passes_and_nothing_known_proves_nothing(recorder: Recorder) -> None:
+    judged(cluster_that([], 4), JobState({"a": {}, "b": {}}, 0), recorder)
+    assert {*verdicts(recorder).values()} == {Verdict.PASS}
+    judged(cluster_that([], 4), None, trial := recorder.trial(), "not seen")
+    assert trial.worst("left_processes").verdict is Verdict.UNPROVEN
