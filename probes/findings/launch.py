@@ -49,6 +49,7 @@ LAUNCH: dict[str, Entry] = {
         "Follow the guide as an ordinary user",
         {
             "outside$ id": "uid=0, or groups besides the user's own: others do not have these rights.",
+            "outside$ getent group": "A group that lists the user: take the user out of it.",
         },
         "The user has a uid other than 0, and no group besides its own.",
         "Run the suite as root: it makes a user of its own. Check what gave that user groups (PAM, a name service).",
@@ -59,6 +60,7 @@ LAUNCH: dict[str, Entry] = {
         Severity.BLOCKS,
         "Give all ranks the same weights",
         {
+            "head$ ray job list": "Read the job's log with `ray job logs`: each line `trained` has the hash of a rank's weights at the start and at the end.",
             "python3 -m torch.utils.collect_env": "Another version on one node: its random numbers may differ.",
         },
         "All ranks report the same hash of the weights, before the first step and after the last.",
@@ -71,6 +73,7 @@ LAUNCH: dict[str, Entry] = {
         "Split the data by rank",
         {
             'env | grep -E "RANK|WORLD_SIZE"': "Run it in the job's rank. A loader that reads another RANK or WORLD_SIZE takes another rank's samples.",
+            "head$ ray job list": "Read the job's log with `ray job logs`: each line `trained` has the samples of a rank.",
         },
         "Each sample has one rank, none is left out, and validation data is the same on every rank.",
         "Give the loader the job's RANK and WORLD_SIZE (torch's DistributedSampler does), and all ranks the same validation set.",
@@ -82,9 +85,10 @@ LAUNCH: dict[str, Entry] = {
         "Average the metrics over all ranks",
         {
             "head$ ray job list": "Read the job's log with `ray job logs`: compare its step lines with the losses in the lines `trained`.",
+            'env | grep -E "RANK|WORLD_SIZE"': "Run it in the job's rank. A WORLD_SIZE of 1: the ranks do not know each other, so nothing is averaged.",
         },
         "Each logged loss is the mean of the ranks' losses, and the last is below the first.",
-        "All-reduce the loss before it is logged. A loss that does not fall: check the learning rate, the data, and that gradients are exchanged.",
+        "Reduce the loss over all ranks before it is logged. A loss that does not fall: check the learning rate, the data, and that gradients are exchanged.",
     ),
     "LAUNCH-EXPORT": Entry(
         "The model is exported by other ranks than rank 0, or the export is not the trained model.",
@@ -93,6 +97,7 @@ LAUNCH: dict[str, Entry] = {
         "Export the model on rank 0 alone",
         {
             "head$ ray job list": "Read the job's log with `ray job logs`: the lines `trained` of all ranks that exported have `exported=`.",
+            "df -h": "A full file system where rank 0 exports: the file is torn.",
         },
         "Rank 0 alone exports, and the model that another rank loads has the trained one's loss.",
         "Gather the weights on all ranks, and write them on rank 0 only, into a file that is renamed when it is complete.",
@@ -104,6 +109,7 @@ LAUNCH: dict[str, Entry] = {
         "Let users' jobs take the agreed fabric",
         {
             'env | grep -E "NCCL|GLOO"': "Run it in the job's rank. Other values than on the node: the job's runtime environment or the user's profile sets them.",
+            "ip -s link": "Run it before and after the job. The interface whose counter grows carries the job's bytes.",
         },
         "The fabric's counter grows by the job's bytes on each node.",
         "Set NCCL_SOCKET_IFNAME, NCCL_IB_HCA and GLOO_SOCKET_IFNAME before `ray start` on every node, so that jobs inherit them. Name them in the guide if a job must set them.",
@@ -115,6 +121,7 @@ LAUNCH: dict[str, Entry] = {
         "Let a failing job end with its error",
         {
             "head$ ray job list": "SUCCEEDED for a job that failed: its entry point swallows the exit code.",
+            'head$ ray list actors --filter "state=DEAD" --limit 20': "The rank that failed, with its node: the job's log should have both at its end.",
         },
         "A failed job ends with an exit code above 0, and its last 40 lines name exception, rank and host.",
         "Pass the exit code on (`set -o pipefail` in front of a pipe, `exec` in wrappers). Print the first failed rank's exception last, with its rank and host.",

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from probes.acceptance.measure import Recorder
 from probes.findings import join_names
-from probes.launch.documented_path import GuidedCluster
-from probes.launch.guide import Guide, parse_guide
+from probes.launch.job.own_network import JobBytes
+from probes.launch.job.ranks import all_lack, group_by_problem, wrong_ranks
 from probes.launch.judge import (
     judge_guide,
     judge_network,
@@ -16,9 +16,9 @@ from probes.launch.judge import (
     judge_user,
     read_job,
 )
-from probes.launch.own_network import JobBytes
-from probes.launch.ranks import all_lack, group_by_problem, wrong_ranks
-from probes.launch.shell import Transcript
+from probes.launch.path.documented_path import GuidedCluster
+from probes.launch.path.guide import Guide, parse_guide
+from probes.launch.path.shell import Transcript
 
 PLANTED = "weights,samples,validation,metrics,loss,export,corrupt"
 WRONG_GUIDE = "```sh\nsudo systemctl restart ray\nssh 10.0.0.1 hostname\n```\n"

@@ -9,20 +9,16 @@ from probes.acceptance.criteria.criterion import exactly
 from probes.acceptance.measure import Recorder
 from probes.cluster.cluster import Cluster
 from probes.findings import finding, join_names
-from probes.launch.announcements import announced_ranks, count_job_parameters
-from probes.launch.documented_path import GuidedCluster
-from probes.launch.guide import Guide
-from probes.launch.lint import lint_guide
-from probes.launch.own_network import JobBytes, busiest_other, expected_bytes, shares_on
-from probes.launch.ranks import (
+from probes.launch.job.announcements import announced_ranks, count_job_parameters
+from probes.launch.job.own_network import JobBytes, busiest_other, expected_bytes, shares_on
+from probes.launch.job.ranks import (
     AnnouncedJob,
     WrongRank,
     group_by_problem,
     identify_nodes,
     wrong_ranks,
 )
-from probes.launch.shell import Transcript
-from probes.launch.training import (
+from probes.launch.job.training import (
     TrainedJob,
     Wrong,
     export_error,
@@ -33,7 +29,11 @@ from probes.launch.training import (
     wrong_validation,
     wrong_weights,
 )
-from probes.launch.user import count_rights
+from probes.launch.path.documented_path import GuidedCluster
+from probes.launch.path.guide import Guide
+from probes.launch.path.lint import lint_guide
+from probes.launch.path.shell import Transcript
+from probes.launch.path.user import count_rights
 from reports.numbers import number, quantity
 
 NOT_ENDED = "the job did not come to its end"

@@ -13,11 +13,11 @@ from probes.acceptance.measure import Recorder
 from probes.cluster.cluster import Cluster
 from probes.cluster.dashboard import ignored_address
 from probes.launch.controls import doctored_options, planted_options
-from probes.launch.documented_path import LaunchPath
-from probes.launch.guide import Guide, GuideError, own_guide, read_guide
-from probes.launch.own_network import JobBytes
-from probes.launch.shell import Transcript
-from probes.launch.user import User, make_user, remove_user
+from probes.launch.job.own_network import JobBytes
+from probes.launch.path.documented_path import LaunchPath
+from probes.launch.path.guide import Guide, GuideError, own_guide, read_guide
+from probes.launch.path.shell import Transcript
+from probes.launch.path.user import User, make_user, remove_user
 
 HOMES = "/tmp"
 

@@ -4,11 +4,11 @@ import threading
 
 import pytest
 
-from probes.launch.documented_path import LaunchPath, new_name
-from probes.launch.held_nodes import hold_node
+from probes.launch.job.held_nodes import hold_node
 from probes.launch.judge import judge_job, keep_transcript, read_job
+from probes.launch.path.documented_path import LaunchPath, new_name
+from probes.launch.path.user import make_user, remove_user
 from probes.launch.prepare import HOMES, prepare_path
-from probes.launch.user import make_user, remove_user
 
 MAX_HELD = 2  # nodes that are held back, one after the other
 WAIT = ["--wait", "60"]  # the second of two jobs that do not fit at once waits

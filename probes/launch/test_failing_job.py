@@ -3,7 +3,7 @@
 import pytest
 
 from probes.findings import finding, join_names
-from probes.launch.failing_job import LAST_LINES, failure_of, hidden_error
+from probes.launch.job.failing_job import LAST_LINES, failure_of, hidden_error
 from probes.launch.judge import keep_transcript, read_job
 from probes.launch.prepare import prepare_path
 

@@ -9,7 +9,6 @@ from probes.launch.controls import (
     control_planted_errors,
     control_user,
 )
-from probes.launch.documented_path import GuidedCluster
 from probes.launch.judge import (
     judge_guide,
     judge_network,
@@ -17,6 +16,7 @@ from probes.launch.judge import (
     judge_training,
     judge_user,
 )
+from probes.launch.path.documented_path import GuidedCluster
 from probes.launch.prepare import launch_jobs
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from probes.findings import finding, join_names
-from probes.launch.announcements import announced_ranks
-from probes.launch.job_processes import observe_job, wait_until_gone, what_is_left
+from probes.launch.job.announcements import announced_ranks
+from probes.launch.job.job_processes import observe_job, wait_until_gone, what_is_left
 from probes.launch.judge import keep_transcript
 from probes.launch.prepare import prepare_path
 

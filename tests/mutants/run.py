@@ -28,7 +28,7 @@ HEAVY = ("pytest", "hypothesis", "pydantic", "click", "jinja2", "torch", "ray")
 # By row: the names of its probes of which there are recordings.
 RECORDED = {
     "probes/fabric": "allreduce", "probes/hosts": "hosts_are", "probes/scaling": "each_node",
-    "probes/gang": "gang", "probes/launch": "shell",
+    "probes/gang": "gang", "probes/launch": "documented_path",
     "probes/restart": "(killed_run or checkpoint or repeated)",
 }  # fmt: skip
 SLACK, LEAST_S = 5, 20.0  # times the tests' usual time that a mutant's may take, and at least

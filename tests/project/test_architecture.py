@@ -93,7 +93,7 @@ def test_every_finding_code_used_is_in_the_catalogue() -> None:
 
 
 def test_readme_shows_the_documented_path_literally() -> None:
-    from probes.launch.guide import own_guide
+    from probes.launch.path.guide import own_guide
 
     launch = (REPO / "probes" / "launch" / "launch.md").read_text()
     block = re.search(r"```sh\n(.*?)```", launch, re.DOTALL)

@@ -18,7 +18,8 @@ MAX_STEPS = 3
 # Programs that steps run.
 READERS = """
 arping cat chronyc cpupower curl dcb dcgmi df dkms dmesg env ethtool fi_info findmnt free getent
-grep head hostname ibdiagnet ibv_devinfo ip ipmitool journalctl last ldconfig lldpctl ls lscpu lsmod
+grep head hostname ibdiagnet id ibv_devinfo ip ipmitool journalctl last ldconfig lldpctl ls lscpu
+lsmod
 lspci mlxlink modinfo nc nft nfsstat nvidia-imex-ctl nvidia-smi ofed_info pgrep ping prlimit ps
 python3 quota ray
 resolvectl seatrial sha256sum show_gids ss sysctl systemctl tail timedatectl top tr tracepath uname

@@ -22,7 +22,7 @@ DIRECTIONS: dict[str, dict[str, set[str]]] = {
         "acceptance": {"environment", "cluster", "findings", "spelling"},
         "rejudge": JUDGING,
         "hosts": JUDGING | {"environment"},
-        "launch": JUDGING,
+        "launch": JUDGING | {"faults"},
         "gang": JUDGING | {"faults"},
         "restart": JUDGING | {"faults", "least_versions"},
         "fabric": JUDGING | {"environment", "nccl"},

@@ -6,7 +6,7 @@ import re
 
 VERBS = """
 accept add admit aim allow analyse analyze announce answer append apply arm ask assert assign
-attach await begin bind block bound break bring build bump calculate call cancel cap check
+attach average await begin bind block bound break bring build bump calculate call cancel cap check
 choose claim classify clean clear clip close collect combine come compare compile complete
 compute configure confirm connect consume contend convert copy count create cut decide declare
 decode deliver demand derive describe detach detect determine digest discard divide do draw drop

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from probes.launch.announcements import announced_ranks
-from probes.launch.training import (
+from probes.launch.job.announcements import announced_ranks
+from probes.launch.job.training import (
     TrainedJob,
     export_error,
     exporting_ranks,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 from probes.launch import prepare
-from probes.launch.guide import Guide, own_guide, parse_guide
+from probes.launch.path.guide import Guide, own_guide, parse_guide
 
 NAME = "SEATRIAL_TEST_FAULT"
 ENVIRONMENT = """ --runtime-env-json '{"env_vars": {"MYJOB_STAGE": "first"}}'"""

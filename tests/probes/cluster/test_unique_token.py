@@ -27,7 +27,7 @@ from unittest.mock import patch
 os.getpid, time.monotonic_ns = lambda: 7, lambda: 5
 from probes.faults.spare_nodes import SpareNodes
 from probes.gang.scenario import ContentionRig
-from probes.launch.user import make_user
+from probes.launch.path.user import make_user
 from probes.restart.faulted_run import GANG_NAME
 with patch("probes.cluster.node_affinity.on_node"), patch("ray.get", return_value=[]):
     spares = SpareNodes(SimpleNamespace(address="", head_node_id=""), 0)

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from probes.acceptance.measure import Recorder
-from probes.launch import job_processes
-from probes.launch.failing_job import failure_of
-from probes.launch.job_processes import (
+from probes.launch.job import job_processes
+from probes.launch.job.failing_job import failure_of
+from probes.launch.job.job_processes import (
     JobState,
     running_processes,
     still_running,
     wait_until_gone,
     what_is_left,
 )
-from probes.launch.shell import Transcript
+from probes.launch.path.shell import Transcript
 from probes.launch.test_failing_job import host_of, judge_failure
 from probes.launch.test_stopped_job import judged
 from reports.measurement import Verdict

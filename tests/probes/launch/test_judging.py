@@ -16,7 +16,7 @@ from probes.launch.controls import (
     doctored_options,
     planted_options,
 )
-from probes.launch.guide import own_guide, parse_guide
+from probes.launch.job.own_network import JobBytes
 from probes.launch.judge import (
     judge_guide,
     judge_network,
@@ -24,8 +24,8 @@ from probes.launch.judge import (
     judge_training,
     judge_user,
 )
-from probes.launch.own_network import JobBytes
-from probes.launch.shell import Transcript
+from probes.launch.path.guide import own_guide, parse_guide
+from probes.launch.path.shell import Transcript
 from reports.measurement import Verdict
 from reports.record import ProbeResult
 from tests.support.launched_job import (

@@ -9,9 +9,10 @@ import pytest
 
 from probes.acceptance.cluster_terms import ClusterTerms, LaunchTerms
 from probes.launch import prepare, test_launch
-from probes.launch.guide import own_guide
+from probes.launch.path.documented_path import LaunchPath
+from probes.launch.path.guide import own_guide
+from probes.launch.path.shell import Transcript
 from probes.launch.prepare import LaunchedJobs, prepare_path
-from probes.launch.shell import Transcript
 from reports.measurement import Verdict
 from tests.support.controls import MemoryRecorder, recorder
 from tests.support.launched_job import cluster_of, launched
@@ -107,8 +108,10 @@ def test_the_jobs_are_one_sound_one_doctored_and_one_with_planted_errors(
         typed.append(tuple(extra[:1]))
         return Transcript(["done"], 0)
 
-    monkeypatch.setattr("probes.launch.documented_path.LaunchPath.follow", follow)
-    monkeypatch.setattr("probes.launch.documented_path.LaunchPath.ask", lambda *_: Transcript())
+    monkeypatch.setattr("probes.launch.path.documented_path.LaunchPath.follow", follow)
+    monkeypatch.setattr(
+        "probes.launch.path.documented_path.LaunchPath.ask", lambda *_: Transcript()
+    )
     monkeypatch.setattr(prepare, "HOMES", str(tmp_path))
     monkeypatch.setattr(prepare, "ignored_address", lambda dashboard: "")
     monkeypatch.setattr("os.geteuid", lambda: 1000)

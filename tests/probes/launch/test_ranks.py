@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from probes.launch.announcements import (
+from probes.launch.job.announcements import (
     announced_ranks,
     count_job_parameters,
     ids_of,
     logged_losses,
     numbers_of,
 )
-from probes.launch.ranks import (
+from probes.launch.job.ranks import (
     AnnouncedJob,
     NodeIdentity,
     WrongRank,

@@ -12,11 +12,11 @@ from urllib.error import HTTPError
 import pytest
 
 from probes.acceptance.cluster_terms import ClusterTerms, LaunchTerms
-from probes.launch import shell
-from probes.launch.documented_path import LaunchPath
-from probes.launch.guide import GuideError, own_guide, parse_guide
-from probes.launch.shell import hide_secrets, stop_jobs
-from probes.launch.user import User, count_rights, free_uid, make_user, remove_user
+from probes.launch.path import shell
+from probes.launch.path.documented_path import LaunchPath
+from probes.launch.path.guide import GuideError, own_guide, parse_guide
+from probes.launch.path.shell import hide_secrets, stop_jobs
+from probes.launch.path.user import User, count_rights, free_uid, make_user, remove_user
 
 
 class Cleanup:

@@ -9,7 +9,7 @@ import click
 import pytest
 import torch
 
-from probes.launch.announcements import announced_ranks
+from probes.launch.job.announcements import announced_ranks
 from reference_trainer.distributed import identify_gpu
 from reference_trainer.launch.command import (
     _parse_settings,

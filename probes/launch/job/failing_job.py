@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from probes.launch.shell import Transcript
+from probes.launch.path.shell import Transcript
 
 LAST_LINES = 40  # what a terminal shows without scrolling
 RANK_LINE = re.compile(r"\battempt=\d+ node=|\btrained .*\bRANK=")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from probes.launch.guide import Command
+from probes.launch.path.guide import Command
 
 BEGIN = r"(?:^|[;&|(]|\$\(|\bthen\b|\bdo\b)\s*"  # where a command may begin
 ROOTS_COMMANDS = (
@@ -16,7 +16,7 @@ ROOTS_COMMANDS = (
 
 
 @dataclass(frozen=True)
-class Rule:
+class LintRule:
     """What no line of a guide should have, and why."""
 
     pattern: re.Pattern[str]
@@ -35,34 +35,34 @@ class GuideFault:
 
 
 RULES = (
-    Rule(
+    LintRule(
         re.compile(BEGIN + r"(?P<it>sudo|su|doas|pkexec)\b"),
         "runs a command as root",
         "an ordinary user cannot",
     ),
-    Rule(
+    LintRule(
         re.compile(BEGIN + rf"(?P<it>(?:/usr)?(?:/s?bin/)?(?:{ROOTS_COMMANDS})|sysctl\s+-w)(?=\s)"),
         "changes the machine",
         "an ordinary user cannot",
     ),
-    Rule(
+    LintRule(
         re.compile(r"(?P<it>>{1,2}\s*/(?:etc|usr|opt|var|boot|lib)/\S*)"),
         "writes into the system",
         "an ordinary user cannot",
     ),
-    Rule(
+    LintRule(
         re.compile(BEGIN + r"(?P<it>ssh|scp|sftp|pdsh|clush|pssh|parallel-ssh)(?=\s)"),
         "logs in to another machine",
         "a user may have no account there, and a job no key",
     ),
-    Rule(
+    LintRule(
         re.compile(
             r"(?P<it>(?<![\w.])(?:/home/[\w.-]+|/root|/Users/[\w.-]+|~\w+)(?=/|\s|$|['\"]))"
         ),
         "names one user's home",
         "another user cannot read it: use $HOME",
     ),
-    Rule(
+    LintRule(
         re.compile(
             r"(?P<it>(?<![\w.])(?<!==)(?!127\.|0\.0\.0\.0)(?:25[0-5]|2[0-4]\d|1?\d?\d)"
             r"(?:\.(?:25[0-5]|2[0-4]\d|1?\d?\d)){3}(?![\w.]))"
@@ -85,12 +85,12 @@ def lint_guide(commands: Iterable[Command], hosts: Sequence[str] = ()) -> list[G
     ]
 
 
-def _host_rule(hosts: Sequence[str]) -> list[Rule]:
+def _host_rule(hosts: Sequence[str]) -> list[LintRule]:
     names = "|".join(sorted({re.escape(host.partition(".")[0]) for host in hosts if host}))
     if not names:
         return []
     return [
-        Rule(
+        LintRule(
             re.compile(rf"(?P<it>(?:(?<=//)|(?<![\w./-]))(?:{names})(?:\.[\w.-]+)?(?![\w-]))"),
             "names a node",
             "the job may run on others: let the scheduler choose",

@@ -65,7 +65,7 @@ class AnnouncedJob:
     """All ranks that one job announced, and the cluster that they should be on.
 
     `variables` are those that the job was given, which each rank must have.  `ended` is whether the
-    job came to its end, so that each rank has said all.
+    job came to its end, so that each rank has reported.
     """
 
     rows: Sequence[Row]

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from probes.launch.announcements import ids_of, logged_losses, numbers_of
-from probes.launch.ranks import Row
+from probes.launch.job.announcements import ids_of, logged_losses, numbers_of
+from probes.launch.job.ranks import Row
 
 MAX_SHOWN = 8  # samples that a finding names
 
@@ -131,7 +131,7 @@ def exporting_ranks(job: TrainedJob) -> list[str]:
 def export_error(job: TrainedJob) -> tuple[float | None, str]:
     """Return how far the loss of the loaded export is from the job's own, relative to it.
 
-    The second is why there is none: nobody loaded it, or the files are others.
+    The second is why there is none: no rank loaded it, or the files are others.
     """
     loaded = next((row for row in job.rows if row.get("loaded")), None)
     first = next((row for row in job.rows if row["RANK"] == "0"), None)

@@ -14,9 +14,9 @@ from pathlib import Path
 from probes.acceptance.cluster_terms import ClusterTerms
 from probes.cluster.cluster import ROOT, Cluster
 from probes.cluster.unique_token import make_unique_token
-from probes.launch.guide import Guide
-from probes.launch.shell import RunningScript, Transcript
-from probes.launch.user import NAME, SYSTEM_PATH, User
+from probes.launch.path.guide import Guide
+from probes.launch.path.shell import RunningScript, Transcript
+from probes.launch.path.user import NAME, SYSTEM_PATH, User
 
 # Variables of a user of a cluster with token authentication (Ray 2.52 and later).  The token itself
 # is in the user's home.

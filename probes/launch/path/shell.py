@@ -16,7 +16,7 @@ from pathlib import Path
 
 from probes.cluster.cleanup import find_token
 from probes.cluster.cluster import Cluster
-from probes.launch.user import User
+from probes.launch.path.user import User
 from reports.redact import REDACTED, redact_text
 
 PATH_SECONDS = 700.0  # bounds all commands together; a first step alone may take 300 s

@@ -92,7 +92,7 @@ def remove_user(cluster: Cluster, user: User) -> None:
 
 
 def free_uid() -> int:
-    """Choose a uid that nobody has and no process runs as."""
+    """Choose a uid that no account has and no process runs as."""
     taken = {entry.pw_uid for entry in pwd.getpwall()}
     for process in Path("/proc").glob("[0-9]*"):
         try:

@@ -1,0 +1,1 @@
+"""Reads what a launched job says and does: ranks, training, bytes, processes."""

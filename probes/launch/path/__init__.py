@@ -1,0 +1,1 @@
+"""Follows a guide: its commands, in a shell of a user."""
