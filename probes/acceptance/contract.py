@@ -66,6 +66,7 @@ class Contract(BaseModel):
     text: bytes = b""  # of the file; empty where limits are derived
     optional: dict[str, str] = {}  # criterion -> why this cluster cannot prove it
     waivers: list[Waiver] = []
+    guide: str = ""  # path of the operator's guide, if it is a file
     notices: list[str] = []  # what the owner of the file should change in it
 
     @property
@@ -146,16 +147,14 @@ def load(name: str) -> Contract:
 
 
 def _find_guide(contract: Contract, path: Path) -> Contract:
-    """Resolve the operator's guide from the contract's folder.  Raises ContractError."""
+    """Find the operator's guide from the contract's folder.  Raises ContractError."""
     document = contract.cluster.launch.document
     if document is None or document.startswith(("http://", "https://")):
         return contract
     guide = path.parent / document
     if not guide.is_file():
         raise ContractError(f"{path.name}: [launch] document: expected a file, found none: {guide}")
-    launch = contract.cluster.launch.model_copy(update={"document": str(guide.absolute())})
-    terms = contract.cluster.model_copy(update={"launch": launch})
-    return contract.model_copy(update={"cluster": terms})
+    return contract.model_copy(update={"guide": str(guide.absolute())})
 
 
 def _read_file(path: Path) -> bytes:

@@ -34,7 +34,7 @@ def prepare_path(cluster: Cluster, terms: ClusterTerms, measure: Recorder) -> It
         measure.progress(f"launch: {ignored}")
         measure.covered(ignored)
     try:
-        guide = _find_guide(terms)
+        guide = _find_guide(terms, measure)
     except GuideError as error:
         pytest.fail(str(error), pytrace=False)
     user = make_user(cluster, HOMES, own_guide=guide.own)
@@ -46,9 +46,11 @@ def prepare_path(cluster: Cluster, terms: ClusterTerms, measure: Recorder) -> It
         remove_user(cluster, user)
 
 
-def _find_guide(terms: ClusterTerms) -> Guide:
+def _find_guide(terms: ClusterTerms, measure: Recorder) -> Guide:
     launch = terms.launch
-    return read_guide(launch.document, launch.section) if launch.document else own_guide()
+    if launch.document is None:
+        return own_guide()
+    return read_guide(measure.contract.guide or launch.document, launch.section)
 
 
 @dataclass(frozen=True)

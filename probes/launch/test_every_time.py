@@ -60,6 +60,10 @@ def judge_two_users(path, measure):
         caption = f"user {number} of two who type the same at once"
         keep_transcript(said, measure, f"transcript-user{number}.txt", caption)
         judge_job(path, said, measure, on=f"user {number} of two", size=size)
+    if size < cluster.size:
+        trial = measure.trial()
+        judge_job(path, transcripts[0], trial)
+        measure.control("half a job", "a job of half the ranks is judged as the whole", trial)
 
 
 def follow_both(first, second, options):

@@ -32,6 +32,7 @@ LEAST_ORDERS = {
 ORDERS = {**EXACT_ORDERS, **LEAST_ORDERS, "gpu_model": "gpu_model", "ordered_versions": "versions"}
 # Key of [cluster] -> measures that depend on its value, by criterion; () is all of them.
 BY_CONTROL = ("network", "agreeing_sources", "fabric_share", "share_on_other_networks")
+JOB_NETWORK = ("share_on_agreed_network",)
 TERM_MEASURES: dict[str, dict[str, tuple[str, ...]]] = {
     "accelerators": dict.fromkeys(CRITERIA, ()),
     **{key: {"HOSTS": (name,)} for name, key in ORDERS.items()},
@@ -47,8 +48,13 @@ TERM_MEASURES: dict[str, dict[str, tuple[str, ...]]] = {
     "host_names": {"HOSTS": ("names_unresolved",)},
     # What an entrance must do depends on it.
     "authentication": {"HOSTS": ("wrong_entrances", "stranger_jobs", "public_entrances")},
-    "fabric": {"FABRIC": (), "HOSTS": ("locked_memory", "rdma_closed")},  # for RDMA alone
-    "management": {"FABRIC": BY_CONTROL},  # the control forces the bytes onto it
+    "fabric": {
+        "FABRIC": (),
+        "HOSTS": ("locked_memory", "rdma_closed"),  # for RDMA alone
+        "LAUNCH": JOB_NETWORK,
+    },
+    # The controls force the bytes onto it.
+    "management": {"FABRIC": BY_CONTROL, "LAUNCH": JOB_NETWORK},
     "management_gbps": {"FABRIC": BY_CONTROL},  # the control's bandwidth depends on it
     # Shares of this number of rails, and devices for as many.
     "rails": {"FABRIC": ("rails", "slowest_rail"), "HOSTS": ("rdma_closed",)},
@@ -58,6 +64,7 @@ TERM_MEASURES: dict[str, dict[str, tuple[str, ...]]] = {
     "shards": {"SCALING": ()},
     "save_minutes": {"SCALING": ("checkpoint_overhead",)},
     "save_gb": {"SCALING": ("checkpoint_overhead",), "HOSTS": ("checkpoint_room",)},
+    "launch": {"LAUNCH": ()},  # another guide, or another user
     "queue": {"GANG": ()},
     "components": {"GANG": ("misplaced",)},
     "parallel": {"GANG": ("misplaced",)},

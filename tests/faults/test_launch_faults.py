@@ -183,8 +183,10 @@ def test_a_stopped_job_that_leaves_a_process_is_named_with_its_node(lab: Lab) ->
 
 
 @soak
-@pytest.mark.parametrize("probe", ["stopped_job", "other_failures", "every_time"])
-def test_a_sound_lab_passes_the_longer_probes(lab: Lab, probe: str) -> None:
+@pytest.mark.parametrize(
+    "probe", ["launch", "failing_job", "stopped_job", "other_failures", "every_time"]
+)
+def test_a_sound_lab_passes_each_probe(lab: Lab, probe: str) -> None:
     arguments = [f"probes/launch/test_{probe}.py", "--tier", "standard"]
     record, trial = acceptance(lab, f"sound-{probe}", *arguments, seconds=900)
     assert failed(record) == set(), trial.log.read_text()[-3000:]

@@ -65,7 +65,7 @@ def test_what_may_be_negative_has_a_lower_limit() -> None:
         for name, measure in row.measures.items()
         if measure.signed
     }
-    assert set(signed) == {"LAUNCH.exit_code"}
+    assert set(signed) == {"LAUNCH.exit_code", "LAUNCH.exit_code_after_stop"}
     assert all(limit and limit.low is not None for limit in signed.values())
 
 

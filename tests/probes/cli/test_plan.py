@@ -74,7 +74,7 @@ def test_the_usual_time_has_its_source_and_no_gpu() -> None:
     assert "time not measured" in section(plan().output, "HOSTS")
     soak = " ".join(plan("--tier", "soak").output.split())
     assert f"total {len(DUTIES)} probes, not measured times are of" in soak
-    assert "total 17 probes, about 4 min" in " ".join(plan("--contract", "lab").output.split())
+    assert "total 18 probes, about 4 min" in " ".join(plan("--contract", "lab").output.split())
 
 
 def test_only_and_a_shorter_tier_are_partial() -> None:

@@ -9,12 +9,11 @@ import pytest
 
 from probes.acceptance.cluster_terms import ClusterTerms, LaunchTerms
 from probes.launch import prepare, test_launch
-from probes.launch.path.documented_path import LaunchPath
 from probes.launch.path.guide import own_guide
 from probes.launch.path.shell import Transcript
 from probes.launch.prepare import LaunchedJobs, prepare_path
 from reports.measurement import Verdict
-from tests.support.controls import MemoryRecorder, recorder
+from tests.support.controls import recorder
 from tests.support.launched_job import cluster_of, launched
 
 LAB = ClusterTerms(accelerators="emulated", fabric="fab0", management="eth0")
@@ -93,7 +92,7 @@ def test_without_dashboard_or_guide_the_probe_fails_in_one_sentence(
     monkeypatch.setattr(prepare, "ignored_address", lambda dashboard: "")
     with (
         pytest.raises(pytest.fail.Exception, match=says) as failed,
-        prepare_path(cluster, terms, MemoryRecorder),  # type: ignore[arg-type]
+        prepare_path(cluster, terms, recorder("LAUNCH")),
     ):
         pass
     assert not failed.value.pytrace
