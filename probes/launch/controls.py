@@ -50,10 +50,19 @@ def control_missing_variable(path: GuidedCluster, doctored: Transcript, measure:
     )
 
 
+def plain_options(path: GuidedCluster) -> list[str]:
+    """Make the options of the sound job: none, but for RDMA.
+
+    Where GPUs of several nodes share NVLink (NVL72), NCCL sends nothing over RDMA unless told so.
+    """
+    rdma = path.cluster.on_gpu and path.terms.fabric == "rdma"
+    return ["--set", "NCCL_MNNVL_ENABLE=0"] if rdma else []
+
+
 def planted_options(path: GuidedCluster) -> list[str]:
     """Make the options of the job with planted errors, which also leaves the agreed fabric."""
-    settings = other_network(path)
-    return ["--plant", PLANTED, *(word for each in settings for word in ("--set", each))]
+    settings = (word for each in other_network(path) for word in ("--set", each))
+    return [*plain_options(path), "--plant", PLANTED, *settings]
 
 
 def other_network(path: GuidedCluster) -> Sequence[str]:

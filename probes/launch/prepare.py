@@ -12,7 +12,7 @@ from probes.acceptance.cluster_terms import ClusterTerms
 from probes.acceptance.measure import Recorder
 from probes.cluster.cluster import Cluster
 from probes.cluster.dashboard import ignored_address
-from probes.launch.controls import doctored_options, planted_options
+from probes.launch.controls import doctored_options, plain_options, planted_options
 from probes.launch.job.own_network import JobBytes
 from probes.launch.path.documented_path import LaunchPath
 from probes.launch.path.guide import Guide, GuideError, own_guide, read_guide
@@ -91,7 +91,8 @@ def launch_jobs(cluster: Cluster, terms: ClusterTerms, measure: Recorder) -> Lau
         ours = LaunchPath(cluster, terms, path.guide, User(path.user.folder, homes=path.user.homes))
         identity, us = path.ask_identity(), ours.ask_identity()
         measure.progress("launch: the guide, typed in an empty home")
-        said, sent = JobBytes.around(cluster, fabric, path.follow)
+        plain = plain_options(path)
+        said, sent = JobBytes.around(cluster, fabric, lambda: path.follow(plain))
         measure.progress("launch: the same with a missing variable")
         doctored = path.follow(doctored_options(cluster.size))
         measure.progress("launch: the same with planted errors")

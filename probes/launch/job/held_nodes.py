@@ -8,26 +8,39 @@ from typing import Any
 
 from probes.cluster.cluster import Cluster
 
-HOLD_SECONDS = 60  # for a group that only we ask for, on a cluster without other jobs
+HOLD_SECONDS = 60  # for accelerators that no other job has
+
+
+class NodeNotFree(RuntimeError):
+    """Raised when a node's accelerators cannot be held: another job has them."""
+
+
+class Holder:
+    """Holds what its actor was given."""
+
+    def ready(self) -> bool:
+        """Answer, once the actor runs."""
+        return True
 
 
 @contextmanager
 def hold_node(cluster: Cluster, node: Mapping[str, Any]) -> Iterator[int]:
     """Hold a node's accelerators and yield how many ranks have no room there meanwhile.
 
-    Without GPUs a rank takes one CPU, and the trainer one node each: all CPUs are held.  Raises
-    TimeoutError when they are not free.
+    Without GPUs a rank takes a CPU, one on each node: all CPUs are held.  Raises NodeNotFree.
     """
     import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     resource = cluster.resource
     count = int(node["resources"].get(resource, 0))
-    here = f"node:{node['address']}"  # Ray's own resource of each node, 1.0 of it
-    bundle = {resource: count, **({here: 0.001} if here in node["resources"] else {})}
-    group = ray.util.placement_group([bundle], strategy="STRICT_PACK", name="seatrial-held")
+    wanted = {"num_cpus": 0, "num_gpus": count} if resource == "GPU" else {"num_cpus": count}
+    here = NodeAffinitySchedulingStrategy(node["id"], soft=False)
+    holder = ray.remote(Holder).options(scheduling_strategy=here, **wanted).remote()
     try:
-        if not group.wait(timeout_seconds=HOLD_SECONDS):
-            raise TimeoutError(f"{count} {resource} of {node['name']} are not free")
+        ready, _ = ray.wait([holder.ready.remote()], timeout=HOLD_SECONDS)
+        if not ready:
+            raise NodeNotFree(f"{count} {resource} of {node['name']} are not free")
         yield count if resource == "GPU" else 1
     finally:
-        ray.util.remove_placement_group(group)
+        ray.kill(holder)

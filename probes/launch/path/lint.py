@@ -86,7 +86,9 @@ def lint_guide(commands: Iterable[Command], hosts: Sequence[str] = ()) -> list[G
 
 
 def _host_rule(hosts: Sequence[str]) -> list[LintRule]:
-    names = "|".join(sorted({re.escape(host.partition(".")[0]) for host in hosts if host}))
+    short = {host.partition(".")[0] for host in hosts}
+    # A name without a digit or hyphen may be any word of a command.
+    names = "|".join(sorted(re.escape(name) for name in short if re.search(r"[-\d]", name)))
     if not names:
         return []
     return [

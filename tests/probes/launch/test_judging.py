@@ -14,6 +14,7 @@ from probes.launch.controls import (
     control_planted_errors,
     control_user,
     doctored_options,
+    plain_options,
     planted_options,
 )
 from probes.launch.job.own_network import JobBytes
@@ -407,6 +408,8 @@ def test_the_planted_job_leaves_the_fabric_where_another_network_is_known() -> N
     assert "GLOO_SOCKET_IFNAME=eth0" in options
     assert "NCCL_SOCKET_IFNAME==eth0" in options
     assert planted_options(guided(cluster_of()))[2:] == []
+    rdma = guided(cluster_of(), fabric="rdma")
+    assert plain_options(rdma) == planted_options(rdma)[:2] == ["--set", "NCCL_MNNVL_ENABLE=0"]
 
 
 def test_a_wrong_line_in_the_guide_and_our_own_user_are_seen(recorder: Recorder) -> None:
