@@ -11,7 +11,7 @@ from probes.launch.test_failing_job import SWALLOWS, host_of, judge_failure
 
 NO_MEMORY = r"out of memory|OutOfMemory|can't allocate memory|not enough memory|Cannot allocate"
 NO_ROOM = r"no free resources|not enough|insufficient|infeasible|no room|cannot be scheduled"
-SILENT = r"silent|no progress|did not end|stuck|hangs?\b|time ?out|timed out|behind"
+SILENT = r"stayed in|no progress|not answer|did not end|stuck|hangs?\b|time ?out|timed out"
 ROOM_S = 10  # a job that cannot start says so after this time, in which it holds nothing
 
 

@@ -23,7 +23,7 @@ PATH_SECONDS = 700.0  # bounds all commands together; a first step alone may tak
 READ_SECONDS = 5.0  # what a command leaves in the background may hold its output open
 POLL_SECONDS = 0.1
 MARK = "seatrial-failed-command"
-SUBMITTED = re.compile(r"\bJob '([\w.-]+)' submitted successfully")
+SUBMITTED = re.compile(r"Job '([\w.-]+)' submitted successfully")
 FIRST_STEP = re.compile(r"\bstep 1/\d+ ")
 
 

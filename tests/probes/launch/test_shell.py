@@ -188,7 +188,7 @@ def test_the_first_step_is_timed_from_the_first_command(path: LaunchPath) -> Non
 
 
 def test_a_submitted_job_is_known_by_its_id(path: LaunchPath) -> None:
-    said = path.ask("echo \"Job 'raysubmit_a.1' submitted successfully\"\n")
+    said = path.ask("printf \"\\033[32mJob 'raysubmit_a.1' submitted successfully\\033[39m\n\"\n")
     assert said.jobs == ["raysubmit_a.1"]
 
 
