@@ -76,6 +76,7 @@ def _is_numbers(line: str) -> bool:
 def judge_ranks(path: GuidedCluster, said: Transcript, measure: Recorder) -> AnnouncedJob:
     """Judge the ranks, the exit code, and the time to the first step."""
     measure("time_to_first_step", said.first_step, note="no step was seen")
+    measure.note("time_of_job", said.seconds, "s")
     return judge_job(path, said, measure)
 
 

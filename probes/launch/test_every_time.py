@@ -27,6 +27,11 @@ def test_the_same_commands_work_every_time(cluster, terms, measure):
         except NodeNotFree as error:
             pytest.fail(f"{error}: wait until no other job runs", pytrace=False)
         judge_two_users(path, measure)
+    judge_places(firsts, measure)
+
+
+def judge_places(firsts, measure):
+    """Judge on how many nodes rank 0 ran, one after the other; None for a job without a rank 0."""
     known = {first for first in firsts if first}
     count = len(known) if known else None
     measure("nodes_of_rank_0", count, samples=len(firsts), note="no job had a rank 0")

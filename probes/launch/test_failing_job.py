@@ -28,8 +28,6 @@ def test_a_failing_job_says_why(cluster, terms, measure):
     host = host_of(read_job(path, said), str(rank))
     failure = failure_of("exception", "KeyError", rank, host)
     judge_failure(failure, said, measure)
-    ended = said.seconds if said.exit_code else None
-    measure("time_to_error", ended, on=failure.name, note="no error was seen")
     measure.covered(f"one job that failed on rank {rank} of {cluster.size}")
     trial = measure.trial()
     judge_failure(failure, swallowed, trial)
@@ -43,10 +41,12 @@ def host_of(job, rank):
 
 
 def judge_failure(failure, said, measure):
-    """Judge the exit code, and what the last lines name."""
+    """Judge the exit code, what the last lines name, and the time until then."""
     name, hidden, missing = failure.name, hidden_error(said), failure.missing(said.lines)
     measure("hidden_errors", int(hidden), on=name)
     measure("facts_missing_from_error", len(missing), on=name, samples=len(failure.facts))
+    ended = said.seconds if said.exit_code else None
+    measure("time_to_error", ended, on=name, note="no error was seen")
     if hidden:
         statement = f"{name}: the job failed and ended with 0. Expected: another exit code."
         measure.explain(finding("LAUNCH-ERROR", statement))

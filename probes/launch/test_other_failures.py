@@ -40,8 +40,6 @@ def test_other_failures_say_why_and_hold_nothing(cluster, terms, measure):
             host = host_of(read_job(path, said), str(rank))
             failure = failure_of(name, error, rank if located else None, host)
             judge_failure(failure, said, measure)
-            ended = said.seconds if said.exit_code else None
-            measure("time_to_error", ended, on=name, note="no error was seen")
             judge_held(held, measure, name)
         swallowed = path.ask(SWALLOWS)
     trial = measure.trial()

@@ -39,17 +39,12 @@ def test_a_stopped_job_leaves_nothing(cluster, terms, measure):
     measure.control(
         "running job",
         "what runs before the stop is judged as left over",
-        judged(cluster, still, measure.trial()) if trained else None,
+        judge_left(cluster, still, measure.trial()) if trained else None,
         saw="" if trained else "the job took no step",
     )
     seen = trained and before.count >= cluster.size
-    note = "" if seen else "the job's processes were not seen before the stop"
-    measure("time_to_stop", seconds if seen else None, note=note)
-    judged(cluster, left if seen else None, measure, note)
-    measure("exit_code_after_stop", again.exit_code)
-    if again.exit_code != 0:
-        statement = f"after a stopped job the same commands end with {again.exit_code}."
-        measure.explain(finding("LAUNCH-LEFT", f"{statement} Expected: 0."))
+    judge_stop(cluster, left if seen else None, seconds, measure)
+    judge_again(again, measure)
     measure.covered(f"one job of {before.count} processes was stopped while it trained")
 
 
@@ -62,7 +57,22 @@ def stop(path, running):
     return running.transcript
 
 
-def judged(cluster, left, measure, note=""):
+def judge_stop(cluster, left, seconds, measure):
+    """Judge what is left of a stopped job, and when nothing was; None if it was never seen."""
+    note = "the job's processes were not seen before the stop" if left is None else ""
+    measure("time_to_stop", None if left is None else seconds, note=note)
+    judge_left(cluster, left, measure, note)
+
+
+def judge_again(again, measure):
+    """Judge the same commands after the stop."""
+    measure("exit_code_after_stop", again.exit_code)
+    if again.exit_code != 0:
+        statement = f"after a stopped job the same commands end with {again.exit_code}."
+        measure.explain(finding("LAUNCH-LEFT", f"{statement} Expected: 0."))
+
+
+def judge_left(cluster, left, measure, note=""):
     """Judge what is left of a job, and return the recorder."""
     measure("left_processes", None if left is None else left.count, note=note)
     measure("held_accelerators", None if left is None else left.busy, note=note)

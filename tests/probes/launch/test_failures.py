@@ -20,8 +20,9 @@ from probes.launch.job.job_processes import (
     what_is_left,
 )
 from probes.launch.path.shell import Transcript
+from probes.launch.test_every_time import judge_places
 from probes.launch.test_failing_job import host_of, judge_failure
-from probes.launch.test_stopped_job import judged
+from probes.launch.test_stopped_job import judge_again, judge_left, judge_stop
 from reports.measurement import Verdict
 
 ERROR = "Error: 1 attempts failed: train: rank 3 on node3 failed: KeyError: 'planted error'"
@@ -33,9 +34,11 @@ def verdicts(recorder: Recorder) -> dict[str, Verdict | None]:
     return {one.name: one.verdict for one in result.measurements}
 
 
-@pytest.mark.near_miss("LAUNCH.facts_missing_from_error", "LAUNCH.hidden_errors")
+@pytest.mark.near_miss(
+    "LAUNCH.facts_missing_from_error", "LAUNCH.hidden_errors", "LAUNCH.time_to_error"
+)
 def test_an_error_in_the_last_40_lines_is_useful(recorder: Recorder) -> None:
-    said = Transcript([*RANKS, ERROR, *["Ray says goodbye"] * 39], 1)
+    said = Transcript([*RANKS, ERROR, *["Ray says goodbye"] * 39], 1, seconds=299.0)
     judge_failure(failure_of("exception", "KeyError", 3, "node3.cluster.example"), said, recorder)
     assert {*verdicts(recorder).values()} == {Verdict.PASS}
 
@@ -67,7 +70,9 @@ def test_an_error_that_does_not_say_where_or_what_is_not(
 def test_an_error_that_is_swallowed_is_found(recorder: Recorder) -> None:
     judge_failure(failure_of("x", "KeyError", 3, "node3"), Transcript([ERROR], 0), recorder)
     result = recorder.finish("finished", 1.0)
-    assert [one.verdict for one in result.measurements] == [Verdict.FAIL, Verdict.PASS]
+    assert [one.verdict for one in result.measurements] == [
+        *(Verdict.FAIL, Verdict.PASS, Verdict.UNPROVEN)
+    ]
     assert result.findings[0].statement == (
         "x: the job failed and ended with 0. Expected: another exit code."
     )
@@ -143,7 +148,7 @@ def test_waiting_has_an_end(free: dict[str, float]) -> None:
 
 def test_what_a_stopped_job_leaves_is_named_with_its_node(recorder: Recorder) -> None:
     cluster = cluster_that([], 4)
-    judged(cluster, JobState({"a": {}, "b": {8: 2}}, 1), recorder)
+    judge_left(cluster, JobState({"a": {}, "b": {8: 2}}, 1), recorder)
     result = recorder.finish("finished", 1.0)
     assert {one.verdict for one in result.measurements} == {Verdict.FAIL}
     [finding] = result.findings
@@ -153,7 +158,53 @@ def test_what_a_stopped_job_leaves_is_named_with_its_node(recorder: Recorder) ->
 
 @pytest.mark.near_miss("LAUNCH.left_processes", "LAUNCH.held_accelerators")
 def test_nothing_left_passes_and_nothing_known_proves_nothing(recorder: Recorder) -> None:
-    judged(cluster_that([], 4), JobState({"a": {}, "b": {}}, 0), recorder)
+    judge_left(cluster_that([], 4), JobState({"a": {}, "b": {}}, 0), recorder)
     assert {*verdicts(recorder).values()} == {Verdict.PASS}
-    judged(cluster_that([], 4), None, trial := recorder.trial(), "not seen")
+    judge_left(cluster_that([], 4), None, trial := recorder.trial(), "not seen")
     assert trial.worst("left_processes").verdict is Verdict.UNPROVEN
+
+
+@pytest.mark.near_miss("LAUNCH.time_to_stop", "LAUNCH.exit_code_after_stop")
+def test_a_job_that_is_gone_after_nearly_15_seconds_is_gone_in_time(recorder: Recorder) -> None:
+    judge_stop(cluster_that([], 4), JobState({"a": {}}, 0), 14.9, recorder)
+    judge_again(Transcript(["done"], 0), recorder)
+    assert {*verdicts(recorder).values()} == {Verdict.PASS}
+
+
+def test_a_job_that_goes_late_or_comes_no_more_is_found(recorder: Recorder) -> None:
+    judge_stop(cluster_that([], 4), JobState({"a": {}}, 0), 15.1, recorder)
+    judge_again(Transcript(["Error"], 1), recorder)
+    result = recorder.finish("finished", 1.0)
+    red = {one.name for one in result.measurements if one.verdict is Verdict.FAIL}
+    assert red == {"time_to_stop", "exit_code_after_stop"}
+    assert [one.statement for one in result.findings] == [
+        "after a stopped job the same commands end with 1. Expected: 0."
+    ]
+
+
+def test_a_job_that_was_never_seen_proves_no_stop(recorder: Recorder) -> None:
+    judge_stop(cluster_that([], 4), None, 0.1, recorder)
+    assert {*verdicts(recorder).values()} == {Verdict.UNPROVEN}
+
+
+def test_an_error_after_more_than_five_minutes_is_late(recorder: Recorder) -> None:
+    said = Transcript([ERROR], 1, seconds=301.0)
+    judge_failure(failure_of("x", "KeyError", 3, "node3"), said, recorder)
+    assert verdicts(recorder)["time_to_error"] is Verdict.FAIL
+
+
+@pytest.mark.near_miss("LAUNCH.nodes_of_rank_0")
+def test_rank_0_on_two_nodes_is_everywhere(recorder: Recorder) -> None:
+    judge_places(["a", "b"], recorder)
+    assert verdicts(recorder) == {"nodes_of_rank_0": Verdict.PASS}
+
+
+@pytest.mark.parametrize(
+    ("firsts", "verdict"),
+    [(["a", "a"], Verdict.FAIL), (["a", None], Verdict.FAIL), ([None], Verdict.UNPROVEN)],
+)
+def test_rank_0_that_stays_where_it_was_proves_no_other_place(
+    recorder: Recorder, firsts: list[str | None], verdict: Verdict
+) -> None:
+    judge_places(firsts, recorder)
+    assert verdicts(recorder) == {"nodes_of_rank_0": verdict}

@@ -49,7 +49,7 @@ def judged(recorder: Recorder, said: Transcript, on_gpu: bool = True) -> ProbeRe
 
 
 def verdicts(result: ProbeResult) -> dict[str, Verdict | None]:
-    return {measurement.name: measurement.verdict for measurement in result.measurements}
+    return {one.name: one.verdict for one in result.measurements if one.judged}
 
 
 def red(result: ProbeResult) -> set[str]:
