@@ -315,4 +315,15 @@ class ClusterTerms(BaseModel):
         """Return the keys whose value differs from `other`, terms without None values."""
         mine = redact(self.model_dump(mode="json"))  # as a record has it
         default = ClusterTerms().model_dump(mode="json")
-        return [key for key in mine if mine[key] != other.get(key, default[key])]
+        return [
+            key
+            for key in mine
+            if _without_none(mine[key]) != _without_none(other.get(key, default[key]))
+        ]
+
+
+def _without_none(value: Any) -> Any:
+    """Drop the keys of a table that have no value: a record does not keep them."""
+    if not isinstance(value, dict):
+        return value
+    return {key: each for key, each in value.items() if each is not None}

@@ -102,7 +102,7 @@ def control_job_network(
     fabric, trial = path.terms.fabric or "", measure.trial()
     forced = other_network(path)
     if forced:
-        judge_network(path.cluster, fabric, sent, planted, trial)
+        judge_network(read_job(path, planted), fabric, sent, planted, trial)
     where = path.terms.management or "sockets"
     measure.control(
         "job on another network",

@@ -7,9 +7,12 @@ from typing import Any
 
 from probes.acceptance.criteria.criterion import exactly
 from probes.acceptance.measure import Recorder
-from probes.cluster.cluster import Cluster
 from probes.findings import finding, join_names
-from probes.launch.job.announcements import announced_ranks, count_job_parameters
+from probes.launch.job.announcements import (
+    announced_ranks,
+    count_job_parameters,
+    logged_losses,
+)
 from probes.launch.job.own_network import JobBytes, busiest_other, expected_bytes, shares_on
 from probes.launch.job.ranks import (
     AnnouncedJob,
@@ -219,24 +222,24 @@ def _judge_export(
 
 
 def judge_network(
-    cluster: Cluster, fabric: str, sent: JobBytes, said: Transcript, measure: Recorder
+    job: AnnouncedJob, fabric: str, sent: JobBytes, said: Transcript, measure: Recorder
 ) -> None:
-    """Judge whether the job's own bytes took the agreed fabric, node by node."""
-    parameters, nodes = count_job_parameters(said.text), len(cluster.nodes)
-    steps = len(TrainedJob.read([], said.text).logged)
-    expected = expected_bytes(parameters or 0, steps, nodes)
+    """Judge whether the job's own bytes took the agreed fabric, on each node that has ranks."""
+    nodes = {job.nodes[id].name for id in job.node_ranks if id in job.nodes}
+    parameters, steps = count_job_parameters(said.text), len(logged_losses(said.text))
+    expected = expected_bytes(parameters or 0, steps, len(nodes))
     shares = shares_on(fabric, sent, expected)
-    known = [share for share in shares.values() if share is not None]
-    complete = len(known) == nodes
-    note = "the job sent nothing that is known" if not expected else ""
+    known = {name: share for name in nodes if (share := shares.get(name)) is not None}
+    complete = bool(known) and len(known) == len(nodes)
+    note = "the job sent nothing that is known" if expected <= 0 else ""
     note = note or f"the counter of {fabric} cannot be read on every node"
-    lowest = min(known) if complete and known else None
+    lowest = min(known.values()) if complete else None
     measure("share_on_agreed_network", lowest, samples=len(known), note=note)
-    slow = [
+    slow = sorted(
         name
-        for name, share in shares.items()
-        if share is not None and measure.would_fail("share_on_agreed_network", share)
-    ]
+        for name, share in known.items()
+        if measure.would_fail("share_on_agreed_network", share)
+    )
     if not complete or not slow:
         return
     device, count = busiest_other(fabric, sent.sent[slow[0]])

@@ -50,7 +50,7 @@ def judge(path, jobs, measure):
     job = judge_ranks(path, jobs.said, measure)
     judge_training(job, jobs.said, measure)
     if judges_network(cluster, terms):
-        judge_network(cluster, terms.fabric, jobs.sent, jobs.said, measure)
+        judge_network(job, terms.fabric, jobs.sent, jobs.said, measure)
     measure.covered(f"{whose}: one job of {len(job.rows)} ranks; {jobs.describe_user()}")
 
 

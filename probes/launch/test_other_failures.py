@@ -16,6 +16,7 @@ ROOM_S = 10  # a job that cannot start says so after this time, in which it hold
 
 
 @pytest.mark.criterion("LAUNCH")
+@pytest.mark.tier("standard")
 def test_other_failures_say_why_and_hold_nothing(cluster, terms, measure):
     """Each job fails in its own way, says why in its last 40 lines, and holds nothing afterwards.
 

@@ -16,6 +16,7 @@ PATIENCE_S = 45  # then what is left is left
 
 
 @pytest.mark.criterion("LAUNCH")
+@pytest.mark.tier("standard")
 def test_a_stopped_job_leaves_nothing(cluster, terms, measure):
     """After the user stops a running job, its processes are gone in 15 s, with all they started.
 

@@ -46,7 +46,7 @@ FAULTS: list[Any] = [
 SLOW: list[Any] = [
     ("first-command", {"exit_code", "ranks"}, {"LAUNCH-FAILED"}, [], "`seatrial exmaple"),
     # The job runs to its end, and three ranks of four are there: rank 3 is missing.
-    ("one-rank-fewer", {"ranks", "wrong_ranks", "misplaced_samples"}, None, ["rank 3"],
+    ("one-rank-fewer", {"ranks", "wrong_ranks"}, ENV, ["rank 3"],
      "WORLD_SIZE is 3. Expected: 4"),
     # Every rank says what it lacks, and ends.
     ("no-rank", {"exit_code", "wrong_ranks"}, ENDED, ["node3"], "RANK not set"),
@@ -91,7 +91,7 @@ def test_a_guide_that_misleads_is_named(
     lab: Lab,
     fault: str,
     fails: set[str],
-    codes: set[str] | None,
+    codes: set[str],
     suspects: list[str],
     says: str,
 ) -> None:
@@ -104,7 +104,7 @@ def judged(
     record: RunRecord,
     trial: Trial,
     fails: set[str],
-    codes: set[str] | None,
+    codes: set[str],
     suspects: list[str],
     says: str,
 ) -> None:
@@ -112,7 +112,7 @@ def judged(
     said = [(one.code, one.suspects, one.statement) for one in findings(record)]
     assert record.verdict("LAUNCH") is Verdict.FAIL, trial.log.read_text()[-3000:]
     assert failed(record) == fails, said
-    assert codes is None or {one for one, *_ in said} == codes, said
+    assert {one for one, *_ in said} == codes, said
     assert any(says in statement for *_, statement in said), said
     assert {*suspects} <= {name for _, names, _ in said for name in names}, said
 

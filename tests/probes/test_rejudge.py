@@ -179,7 +179,10 @@ def test_what_is_owed_under_a_term_depends_on_that_term() -> None:
 
 OTHER_TERMS = [
     ("rails = 8", ["FABRIC", "HOSTS"], "measured with rails = 4, the contract has 8"),
-    ('management = "eth1"', ["FABRIC"], "measured without management, the contract has 'eth1'"),
+    (
+        *('management = "eth1"', ["FABRIC", "LAUNCH"]),
+        "measured without management, the contract has 'eth1'",
+    ),
     ("management_gbps = 25", ["FABRIC"], "without management_gbps, the contract has 25.0"),
     ('shards = "/data"', ["SCALING"], "measured without shards, the contract has '/data'"),
     ("save_minutes = 5", ["SCALING"], "with save_minutes = 30.0, the contract has 5.0"),
@@ -213,10 +216,11 @@ def test_what_was_measured_under_other_terms_passes_nothing(
 
 
 def test_another_fabric_leaves_all_of_fabric_open(bought: Path) -> None:
-    """And of HOSTS the memory that a worker may lock: only RDMA needs it."""
+    """And of HOSTS the memory that a worker may lock, and of LAUNCH the network of a job."""
     text = BOUGHT.replace('"rdma"', '"eth0"')
     assert verdicts(rejudged(bought, text)) == {
-        id: Verdict.UNPROVEN if id in ("FABRIC", "HOSTS") else Verdict.PASS for id in HEALTHY
+        id: Verdict.UNPROVEN if id in ("FABRIC", "HOSTS", "LAUNCH") else Verdict.PASS
+        for id in HEALTHY
     }
 
 

@@ -88,7 +88,7 @@ CONTROLS = {
     ),
     "job on another network": ("share_on_agreed_network",),
     "swallowed error": ("hidden_errors", "facts_missing_from_error"),
-    "half a job": ("ranks", "wrong_ranks"),
+    "missing rank": ("ranks", "wrong_ranks"),
     "running job": ("left_processes", "held_accelerators"),
 }
 DUTIES = (
@@ -128,7 +128,7 @@ DUTIES = (
         "launch/test_every_time.py::test_the_same_commands_work_every_time",
         "standard",
         ("wrong_ranks", "exit_code", "ranks", "nodes_of_rank_0"),
-        ("half a job",),
+        ("missing rank",),
     ),
 )
 
@@ -160,7 +160,6 @@ LAUNCH = CriterionRow(
         "rights_of_user": tries_another_user,
         "own user": tries_another_user,
         "nodes_of_rank_0": lambda here: here.nodes > 1,
-        "half a job": lambda here: here.ranks != 1,
         "share_on_agreed_network": leaves_its_nodes,
         "job on another network": leaves_its_nodes,
     },

@@ -46,6 +46,8 @@ def expected_bytes(parameters: int, steps: int, nodes: int) -> float:
     Each collective brings the other nodes' shards into a node, and as much leaves it: (n-1)/n of
     the model (as for a ring: nccl-tests, doc/PERFORMANCE.md).
     """
+    if nodes < 2:
+        return 0.0
     model = parameters * BYTES_PER_PARAMETER
     return COLLECTIVES_PER_STEP * steps * model * (nodes - 1) / nodes
 

@@ -24,6 +24,7 @@ from probes.launch.judge import (
     judge_ranks,
     judge_training,
     judge_user,
+    read_job,
 )
 from probes.launch.path.guide import own_guide, parse_guide
 from probes.launch.path.shell import Transcript
@@ -283,7 +284,8 @@ def test_who_follows_the_guide_is_judged(
 
 
 def judged_network(recorder: Recorder, sent: JobBytes, said: Transcript | None = None) -> Any:
-    judge_network(cluster_of(), "fab0", sent, said or transcript(), recorder)
+    said = said or transcript()
+    judge_network(read_job(guided(cluster_of()), said), "fab0", sent, said, recorder)
     return recorder.finish("finished", 1.0)
 
 
@@ -303,6 +305,12 @@ def test_a_job_that_leaves_the_fabric_on_one_node_is_named(recorder: Recorder) -
     assert finding.statement == (
         "fab0 on n1 carried 0.2 % of the job's bytes; eth0 sent 40 MB. Expected: fab0 carries them."
     )
+
+
+def test_a_node_without_a_rank_carries_nothing_and_is_not_accused(recorder: Recorder) -> None:
+    sent = bytes_of(3)
+    sent.sent["n2"] = {"fab0": 0, "eth0": 1000}
+    assert red(judged_network(recorder, sent)) == set()
 
 
 @pytest.mark.parametrize(
