@@ -27,6 +27,8 @@ ENDED = {"LAUNCH-ENV", "LAUNCH-FAILED"}
 FAULTS: list[Any] = [
     # No rank is announced, so nothing is known of them.
     ("typo", {"exit_code", "ranks"}, {"LAUNCH-FAILED"}, [], "No module named reference_trainr"),
+]
+SLOW: list[Any] = [
     # The job runs to its end, and so many things are wrong that every measure of it is red.
     (
         "everything",
@@ -42,8 +44,6 @@ FAULTS: list[Any] = [
         ["rank 3", "node3"],
         "rank 3 on node3: weights before the first step",
     ),
-]
-SLOW: list[Any] = [
     ("first-command", {"exit_code", "ranks"}, {"LAUNCH-FAILED"}, [], "`seatrial exmaple"),
     # The job runs to its end, and three ranks of four are there: rank 3 is missing.
     ("one-rank-fewer", {"ranks", "wrong_ranks"}, ENV, ["rank 3"],
