@@ -80,7 +80,8 @@ def control_planted_errors(path: GuidedCluster, planted: Transcript, measure: Re
     """Check that a job whose last rank goes its own way is judged wrong in every respect."""
     job, trial, size = read_job(path, planted), measure.trial(), path.cluster.size
     judge_training(job, planted, trial)
-    last = f"rank {size - 1}"
+    ranks = [int(row["RANK"]) for row in job.rows if row.get("RANK", "").isdecimal()]
+    last = f"rank {max(ranks, default=0)}"
     named = {suspect for one in trial.findings for suspect in one.suspects}
     alone = ("ranks_with_other_weights", "ranks_with_other_validation", "misplaced_samples")
     measure.control(

@@ -7,6 +7,7 @@ from probes.launch.job.announcements import announced_ranks
 from probes.launch.job.job_processes import observe_job, wait_until_gone, what_is_left
 from probes.launch.judge import keep_transcript
 from probes.launch.prepare import prepare_path
+from reports.numbers import quantity
 
 FOR_EVER = ["--steps", "1000000"]
 BUSY_STEP = 5  # by then all that a job starts is there
@@ -84,7 +85,8 @@ def judge_left(cluster, left, measure, note=""):
     pids = [str(pid) for processes in left.processes.values() for pid in processes]
     where = f": process {join_names(pids)} on {join_names(hosts)}" if pids else ""
     statement = (
-        f"a stopped job still has {left.count} processes and {left.busy} accelerators{where}. "
+        f"a stopped job still has {quantity(left.count, 'processes')} and "
+        f"{quantity(left.busy, 'accelerators')}{where}. "
         f"Expected: none after {STOP_S} s."
     )
     measure.explain(finding("LAUNCH-LEFT", statement, hosts))

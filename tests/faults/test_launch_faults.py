@@ -177,7 +177,7 @@ def test_a_stopped_job_that_leaves_a_process_is_named_with_its_node(lab: Lab) ->
     arguments = [STOPPED, "--tier", "standard"]
     record, trial = acceptance(lab, "left-process", *arguments, fault=fault)
     fails = {"left_processes", "time_to_stop"}
-    judged(record, trial, fails, {"LAUNCH-LEFT"}, ["node3"], "still has 1 processes")
+    judged(record, trial, fails, {"LAUNCH-LEFT"}, ["node3"], "still has 1 process and")
     lab.nodes[3].run("pkill", "-x", "sleep", check=False)
     nothing_left(lab)
 

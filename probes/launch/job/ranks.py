@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from reports.numbers import quantity
+
 REQUIRED_VARIABLES = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"),
     *("LOCAL_WORLD_SIZE", "NODE_RANK"),
@@ -207,7 +209,7 @@ def check_local_rank(job: AnnouncedJob, row: Row) -> Problem | None:
         return None
     size = len(neighbours)
     if int(row["LOCAL_RANK"]) >= size:
-        expected = f"0 to {size - 1}, for the node has {size} ranks"
+        expected = f"0 to {size - 1}, for the node has {quantity(size, 'ranks')}"
         return Problem("LAUNCH-ENV", f"LOCAL_RANK is {row['LOCAL_RANK']}", expected)
     if row.get("LOCAL_WORLD_SIZE", str(size)) != str(size):
         found = f"LOCAL_WORLD_SIZE is {row['LOCAL_WORLD_SIZE']}"

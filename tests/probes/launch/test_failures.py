@@ -153,7 +153,7 @@ def test_what_a_stopped_job_leaves_is_named_with_its_node(recorder: Recorder) ->
     assert {one.verdict for one in result.measurements} == {Verdict.FAIL}
     [finding] = result.findings
     assert (finding.code, finding.suspects) == ("LAUNCH-LEFT", ["n1"])
-    assert "still has 1 processes and 1 accelerators: process 8 on n1" in finding.statement
+    assert "still has 1 process and 1 accelerator: process 8 on n1" in finding.statement
 
 
 @pytest.mark.near_miss("LAUNCH.left_processes", "LAUNCH.held_accelerators")
