@@ -184,10 +184,14 @@ def test_a_stopped_job_that_leaves_a_process_is_named_with_its_node(lab: Lab) ->
 
 @soak
 @pytest.mark.parametrize(
-    "probe", ["launch", "failing_job", "stopped_job", "other_failures", "every_time"]
+    ("probe", "tier"),
+    [
+        *(("launch", "quick"), ("failing_job", "quick"), ("stopped_job", "standard")),
+        *(("other_failures", "standard"), ("every_time", "standard"), ("in_a_row", "soak")),
+    ],
 )
-def test_a_sound_lab_passes_each_probe(lab: Lab, probe: str) -> None:
-    arguments = [f"probes/launch/test_{probe}.py", "--tier", "standard"]
+def test_a_sound_lab_passes_each_probe(lab: Lab, probe: str, tier: str) -> None:
+    arguments = [f"probes/launch/test_{probe}.py", "--tier", tier]
     record, trial = acceptance(lab, f"sound-{probe}", *arguments, seconds=900)
     assert failed(record) == set(), trial.log.read_text()[-3000:]
     assert findings(record) == []

@@ -115,6 +115,10 @@ DISTURBS: dict[str, tuple[str, ...]] = {  # by file and function, for all cases 
         ALL_GPUS,
         "submits jobs of its own that fail, one of them after a minute of silence",
     ),
+    "launch/test_in_a_row.py::test_eight_jobs_in_a_row_leave_nothing": (
+        ALL_GPUS,
+        "submits eight jobs of its own, one after the other",
+    ),
     "launch/test_every_time.py::test_the_same_commands_work_every_time": (
         ALL_GPUS,
         "holds back all accelerators of one node, twice",

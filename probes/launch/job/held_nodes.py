@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from probes.cluster.cluster import Cluster
@@ -18,14 +20,22 @@ class NodeNotFree(RuntimeError):
 class Holder:
     """Holds what its actor was given."""
 
-    def ready(self) -> bool:
-        """Answer, once the actor runs."""
-        return True
+    def pid(self) -> int:
+        """Return the process id, once the actor runs."""
+        return os.getpid()
+
+
+@dataclass(frozen=True)
+class HeldNode:
+    """A node whose accelerators are held: how many ranks have no room there, and who holds them."""
+
+    ranks: int
+    pid: int
 
 
 @contextmanager
-def hold_node(cluster: Cluster, node: Mapping[str, Any]) -> Iterator[int]:
-    """Hold a node's accelerators and yield how many ranks have no room there meanwhile.
+def hold_node(cluster: Cluster, node: Mapping[str, Any]) -> Iterator[HeldNode]:
+    """Hold a node's accelerators meanwhile.
 
     Without GPUs a rank takes a CPU, one on each node: all CPUs are held.  Raises NodeNotFree.
     """
@@ -38,9 +48,10 @@ def hold_node(cluster: Cluster, node: Mapping[str, Any]) -> Iterator[int]:
     here = NodeAffinitySchedulingStrategy(node["id"], soft=False)
     holder = ray.remote(Holder).options(scheduling_strategy=here, **wanted).remote()
     try:
-        ready, _ = ray.wait([holder.ready.remote()], timeout=HOLD_SECONDS)
+        answer = holder.pid.remote()
+        ready, _ = ray.wait([answer], timeout=HOLD_SECONDS)
         if not ready:
             raise NodeNotFree(f"{count} {resource} of {node['name']} are not free")
-        yield count if resource == "GPU" else 1
+        yield HeldNode(count if resource == "GPU" else 1, ray.get(answer))
     finally:
         ray.kill(holder)
