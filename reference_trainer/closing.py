@@ -6,6 +6,7 @@ All ranks call these functions, because a sharded model computes only with all o
 from __future__ import annotations
 
 import hashlib
+import shutil
 import zlib
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,10 @@ def _export(
         raise OSError(problem)
     if world.rank == world.size - 1:
         own.update(_load(files or read_files(folder), config))
+    if not config.keep_export:
+        world.gather(None)  # the last rank has loaded it
+        if writes:
+            shutil.rmtree(folder, ignore_errors=True)
     return own
 
 

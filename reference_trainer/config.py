@@ -107,6 +107,7 @@ class TrainConfig:
     export: str | None = knob(
         None, "Folder for the trained model, in Hugging Face's Llama format; rank 0 writes it."
     )
+    keep_export: bool = knob(True, "Keep the exported model; else it is removed once loaded.")
     show: str = knob("", "Variables that each rank prints besides its own, with commas between.")
     out: str | None = knob(None, "Folder for spans, metrics and results, one file per rank.")
     checkpoints: str | None = knob(None, "Folder for checkpoints, seen by every rank.")

@@ -12,6 +12,7 @@ TOO_MANY_BYTES = 1 << 55  # more than any device has, so nothing is allocated
 KINDS = (
     "weights",  # begins with weights of its own
     "samples",  # trains on the samples of rank 0
+    "repeat",  # trains on its first samples again and again
     "validation",  # validates on other data
     "metrics",  # each rank reports its own loss instead of the mean of all
     "loss",  # climbs the loss instead of descending

@@ -162,6 +162,8 @@ class Trainer:
 
         self.errors.strike(step)
         rank = 0 if self.errors.here("samples") else world.rank
+        if self.errors.here("repeat"):
+            self.stream.position = 0
         batch = self.stream.take(rank, world.size)
         tokens = torch.from_numpy(batch.tokens).to(world.device)
         # FSDP averages over ranks: a rank with a larger share of the step needs a larger weight.

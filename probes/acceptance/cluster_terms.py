@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from probes.acceptance import component_placement as components
 from probes.acceptance.validation import check_text
 from probes.cluster.byte_counters import RDMA, interfaces_of
-from reports.redact import redact
+from reports.redact import is_secret_name, redact
 from reports.sanitize import clean, one_line
 
 # Bounds that no cluster reaches: a larger value is a mistake, such as bytes for GiB.
@@ -86,6 +86,10 @@ class LaunchTerms(BaseModel):
         for name in value:
             if not VARIABLE.fullmatch(name):
                 raise ValueError(f"expected the name of a variable, found {name!r}")
+            if is_secret_name(name):
+                raise ValueError(
+                    f"{name} may be a secret, and the report shows the ranks' values: leave it out"
+                )
         return value
 
     @model_validator(mode="after")

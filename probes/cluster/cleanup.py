@@ -8,7 +8,6 @@ still registered.  It runs as a file, with the standard library alone.
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import os
 import shutil
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 KILL_SECONDS = 5.0  # a killed process is gone within this time
+SUBMIT_SECONDS = 3.0  # that a submission takes to reach the dashboard's list
 QUIET_SECONDS = 5.0  # a rank whose driver is dead stops saving within this time
 REMOVE_SECONDS = 60.0  # after this time the writer is no rank that Ray is ending
 
@@ -94,11 +94,16 @@ def stop_resource(kind: str, name: str) -> None:
 def _jobs_with(address: str, word: str) -> list[str]:
     """List the jobs that have not ended and whose command has this word."""
     answer = _ask_dashboard(address, f"with {word}", "/api/jobs/")
-    ended = ("STOPPED", "SUCCEEDED", "FAILED")
+    try:
+        jobs = [dict(job) for job in json.loads(answer)]
+    except (TypeError, ValueError):  # a page of a proxy
+        raise OSError(f"{address} answers with something else than its jobs") from None
     return [
-        str(job["submission_id"])
-        for job in json.loads(answer)
-        if word in str(job.get("entrypoint")) and job.get("status") not in ended
+        job["submission_id"]
+        for job in jobs
+        if isinstance(job.get("submission_id"), str)  # a driver that nobody submitted has none
+        and word in str(job.get("entrypoint"))
+        and job.get("status") not in ("STOPPED", "SUCCEEDED", "FAILED")
     ]
 
 
@@ -212,6 +217,16 @@ def _processes_of(uid: int) -> list[int]:
     return pids
 
 
+def end_all(items: list[list[str]]) -> None:
+    """End these resources; say which could not be ended."""
+    for kind, name in items:
+        try:
+            stop_resource(kind, name)
+        except Exception as error:  # noqa: BLE001  (the others must be ended all the same)
+            if getattr(error, "code", None) != 404:  # 404: the dashboard knows the job no more
+                print(f"seatrial: could not end {kind} {name}: {error}", file=sys.stderr)
+
+
 def main() -> None:
     """Read lines until the driver is gone, then remove what it left."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -222,12 +237,14 @@ def main() -> None:
             registered.append(message["keep"])
         elif message["forget"] in registered:
             registered.remove(message["forget"])
-    # Processes before folders: they may still write into them.
-    for kind, name in sorted(item for item in registered if item[0] != "folder"):
-        try:
-            stop_resource(kind, name)
-        except (OSError, http.client.HTTPException) as error:
-            print(f"seatrial: could not end {kind} {name}: {error}", file=sys.stderr)
+    # Who submits jobs ends before the jobs, and all before folders: they may still write there.
+    ends = [item for item in registered if item[0] in ("process", "user")]
+    jobs = [item for item in registered if item[0] in ("job", "jobs")]
+    end_all(ends)
+    end_all(jobs)
+    if jobs:  # one may have been on its way
+        time.sleep(SUBMIT_SECONDS)
+        end_all([item for item in jobs if item[0] == "jobs"])
     for path in remove_paths([Path(name) for kind, name in registered if kind == "folder"]):
         print(f"seatrial: could not remove {path}: something writes into it", file=sys.stderr)
 

@@ -114,8 +114,13 @@ def read_job(path: GuidedCluster, said: Transcript, *, size: int | None = None) 
     """Read the ranks that the job announced, and the nodes of the cluster under test."""
     cluster, ended = path.cluster, said.exit_code == 0
     nodes = identify_nodes(cluster.known_nodes(), cluster.facts)
+    by_host = {each.name: id for id, each in nodes.items()}
+    rows = [
+        row if "node" in row else {**row, "node": by_host.get(row.get("host", ""), "")}
+        for row in announced_ranks(said.text)
+    ]
     return AnnouncedJob(
-        announced_ranks(said.text),
+        rows,
         cluster.size if size is None else size,
         nodes,
         on_gpu=cluster.on_gpu and ended,  # a job that failed names no device

@@ -1,7 +1,6 @@
 """Tests that the same commands work every time: elsewhere, and for two users at once."""
 
 import threading
-from functools import partial
 
 import pytest
 
@@ -11,7 +10,7 @@ from probes.launch.path.documented_path import LaunchPath, new_name
 from probes.launch.path.user import make_user, remove_user
 from probes.launch.prepare import HOMES, prepare_path
 
-WAIT = ["--wait", "60"]  # the second of two jobs that do not fit at once waits
+WAIT = ["--wait", "300"]  # the second of two jobs that do not fit at once waits
 
 
 @pytest.mark.criterion("LAUNCH")
@@ -28,7 +27,8 @@ def test_the_same_commands_work_every_time(cluster, terms, measure):
         except NodeNotFree as error:
             pytest.fail(f"{error}: wait until no other job runs", pytrace=False)
         judge_two_users(path, measure)
-    judge_places(firsts, measure)
+    if len(cluster.nodes) > 1:
+        judge_places(firsts, measure)
 
 
 def judge_places(firsts, measure):
@@ -83,10 +83,18 @@ def judge_two_users(path, measure):
 
 def follow_both(first, second, options):
     """Follow the guide twice at the same time; return both transcripts."""
-    transcripts = []
-    follow = partial(second.follow, options)
-    thread = threading.Thread(target=lambda: transcripts.append(follow()), daemon=True)
+    answers = []
+
+    def follow():
+        try:
+            answers.append(second.follow(options))
+        except Exception as error:  # noqa: BLE001  (raised again below, in the probe's own thread)
+            answers.append(error)
+
+    thread = threading.Thread(target=follow, daemon=True)
     thread.start()
     said = first.follow(options)
     thread.join()
-    return [said, *transcripts]
+    if isinstance(answers[0], Exception):
+        raise answers[0]
+    return [said, answers[0]]

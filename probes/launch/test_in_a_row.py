@@ -4,12 +4,21 @@ import pytest
 
 from probes.launch.job.announcements import announced_ranks
 from probes.launch.job.held_nodes import NodeNotFree, hold_node
-from probes.launch.job.job_processes import observe_job, wait_until_gone
+from probes.launch.job.job_processes import (
+    JobState,
+    busy_accelerators,
+    leave_orphan,
+    observe_job,
+    wait_until_gone,
+    what_is_left,
+)
 from probes.launch.judge import judge_job, keep_transcript
 from probes.launch.prepare import prepare_path
 from probes.launch.test_stopped_job import judge_left
 
 JOBS = 8
+SEEN_STEP = 2  # by then each rank has its process
+FIRST_STEP_S = 330  # as long as the trainer itself waits
 PATIENCE_S = 45  # then what is left is left
 
 
@@ -20,29 +29,35 @@ def test_eight_jobs_in_a_row_leave_nothing(cluster, terms, measure):
 
     What holds a node afterwards must be seen.
     """
+    rows, seen, idle = [], JobState({}, 0), busy_accelerators(cluster)
     with prepare_path(cluster, terms, measure) as path:
-        rows = []
         for number in range(1, JOBS + 1):
             measure.progress(f"launch: job {number} of {JOBS}")
-            said = path.follow()
+            with path.start() as running:
+                running.wait_for_step(SEEN_STEP, FIRST_STEP_S)
+                own = announced_ranks(running.transcript.text)
+                seen = seen.joined(observe_job(cluster, own, idle))
+                said = running.wait()
             keep_transcript(said, measure, f"transcript-{number}.txt", f"job {number} of {JOBS}")
             judge_job(path, said, measure, on=f"job {number} of {JOBS}")
-            rows += announced_ranks(said.text)
-    left, _ = wait_until_gone(cluster, observe_job(cluster, rows), PATIENCE_S)
-    judge_left(cluster, left if rows else None, measure, "no job announced a rank")
-    control_held_node(cluster, measure)
+            rows += own
+    left = wait_until_gone(cluster, seen, PATIENCE_S, idle)
+    note = "a job ended before all of its processes were seen"
+    judge_left(cluster, None if seen.unseen or not rows else left, measure, note)
+    control_leftovers(cluster, idle, measure)
     measure.covered(f"{JOBS} jobs in a row, {len(rows)} ranks in all")
 
 
-def control_held_node(cluster, measure):
-    """Check that a process which still holds accelerators of the last node is seen."""
+def control_leftovers(cluster, idle, measure):
+    """Check that an orphan on the last node, and its held accelerators, are seen."""
     node, trial = cluster.nodes[-1], measure.trial()
     try:
-        with hold_node(cluster, node) as held:
-            rows = [{"node": node["id"], "pid": str(held.pid)}]
-            judge_left(cluster, observe_job(cluster, rows), trial)
+        with hold_node(cluster, node):
+            orphans = cluster.on_each_node(leave_orphan, nodes=[node])
+            before = JobState(orphans, 0)
+            judge_left(cluster, what_is_left(cluster, before, idle), trial)
     except NodeNotFree as error:
         pytest.fail(f"{error}: wait until no other job runs", pytrace=False)
     named = {suspect for one in trial.findings for suspect in one.suspects}
-    fault = f"a process holds the accelerators of {node['name']}"
-    measure.control("held node", fault, trial, located=node["name"] in named)
+    fault = f"a process whose parent died stays on {node['name']}, whose accelerators are held"
+    measure.control("leftovers", fault, trial, located=node["name"] in named)

@@ -4,7 +4,7 @@ import pytest
 
 from probes.findings import finding
 from probes.launch.job.failing_job import failure_of
-from probes.launch.job.job_processes import busy_accelerators
+from probes.launch.job.job_processes import busy_accelerators, wait_until_free
 from probes.launch.judge import keep_transcript, read_job
 from probes.launch.prepare import prepare_path
 from probes.launch.test_failing_job import SWALLOWS, host_of, judge_failure
@@ -12,6 +12,7 @@ from probes.launch.test_failing_job import SWALLOWS, host_of, judge_failure
 NO_MEMORY = r"out of memory|OutOfMemory|can't allocate memory|not enough memory|Cannot allocate"
 NO_ROOM = r"no free resources|not enough|insufficient|infeasible|no room|cannot be scheduled"
 SILENT = r"stayed in|no progress|not answer|did not end|stuck|hangs?\b|time ?out|timed out"
+FREE_S = 15  # within this time a user expects the accelerators back
 ROOM_S = 10  # a job that cannot start says so after this time, in which it holds nothing
 
 
@@ -25,6 +26,7 @@ def test_other_failures_say_why_and_hold_nothing(cluster, terms, measure):
     """
     rank, size = cluster.size - 1, cluster.size
     with prepare_path(cluster, terms, measure) as path:
+        idle = busy_accelerators(cluster)
         for name, error, located, options, change in (
             ("out of memory", NO_MEMORY, True, ["--plant", "memory"], {}),
             ("silence", SILENT, True, ["--plant", "silence"], {}),
@@ -35,7 +37,7 @@ def test_other_failures_say_why_and_hold_nothing(cluster, terms, measure):
             measure.progress(f"launch: {name}")
             with path.start([*options, "--restarts", "0"], change) as running:
                 said = running.wait()
-            held = busy_accelerators(cluster)
+            held = wait_until_free(cluster, idle, FREE_S)
             file = f"transcript-{name.replace(' ', '-')}.txt"
             keep_transcript(said, measure, file, f"a job with this fault: {name}")
             host = host_of(read_job(path, said), str(rank))

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
+from reference_trainer.launch.failures import error_lines, find_cause, last_line
 from reference_trainer.launch.worker import RankLocation, Worker, ray_resources
 
 SETTLE_SECONDS = 3  # seconds for survivors to see that a peer is gone
@@ -323,14 +324,15 @@ class Gang:
             dead = _indices_of_failed(calls, ray.exceptions.RayActorError)
             if known or not pending:
                 break
-        cause = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-        dead, failed = self._owners(calls, dead), self._owners(calls, failed)
+        first, cause = find_cause(error_lines(calls))
+        dead, failed = self._owners(calls, dead), self._owners(calls, first or failed)
         name = (
             f"rank {failed[0]}" if len(failed) == 1 else f"ranks {failed}" if failed else "a rank"
         )
-        failure = f"{name}{self._hosts_of(failed)} failed: {cause}"
+        failure = f"{name}{self._hosts_of(failed)} failed: {cause or last_line(error)}"
         died = f"ranks {dead} died{self._hosts_of(dead)}"
-        return WorkerLost(f"{task}: {died if dead else failure}", dead, lost_at, failed)
+        said = f"{died}; {failure}" if dead and first else died if dead else failure
+        return WorkerLost(f"{task}: {said}", dead, lost_at, failed)
 
     def _hosts_of(self, ranks: Sequence[int]) -> str:
         """Say on which hosts the ranks are; "" where that is not known."""

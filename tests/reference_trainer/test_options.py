@@ -30,7 +30,8 @@ def test_the_command_line_gives_every_knob_and_gives_it_back(monkeypatch):
         resume=False, warmup=2, decay=9, save_mode="async", save_failures=7, forget="rng",
         pace_s=0.5, stall="data:rank=0:seconds=1", timeout_s=5.0,
         init_timeout_s=6.0, data="d", shard=4, accumulate=2, compile=True,
-            digest_start=True, validate=3, export="e", show="A,B", plant="weights",
+            digest_start=True, validate=3, export="e", keep_export=False, show="A,B",
+            plant="weights",
     )  # fmt: skip
     default = TrainConfig()
     same = {name for name, value in default.as_dict().items() if getattr(wanted, name) == value}

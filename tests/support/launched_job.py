@@ -50,7 +50,7 @@ def trained_words(rank: int, ranks: int, **change: Any) -> dict[str, Any]:
     aside = 0.01 * (rank - (ranks - 1) / 2)  # from the mean of the ranks
     words = {"device": "cuda:0", "gpu": f"uuid-{rank}", "master": "10.0.0.1", "start": "aa",
              "end": "bb", "losses": ",".join(f"{loss + aside:.6g}" for loss in LOSSES),
-             "samples": spans, "validation": "cc", "validation_loss": "3.4",
+             "samples": spans, "seen": STEPS * BATCH, "validation": "cc", "validation_loss": "3.4",
              "exported": None if rank else "dd", "loaded": "dd" if last else None,
              "loaded_loss": "3.4" if last else None, **change}  # fmt: skip
     return {name: value for name, value in words.items() if value is not None}

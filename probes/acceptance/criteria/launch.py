@@ -88,7 +88,7 @@ CONTROLS = {
     ),
     "job on another network": ("share_on_agreed_network",),
     "swallowed error": ("hidden_errors", "facts_missing_from_error"),
-    "held node": ("left_processes", "held_accelerators"),
+    "leftovers": ("left_processes", "held_accelerators"),
     "missing rank": ("ranks", "wrong_ranks"),
     "running job": ("left_processes", "held_accelerators"),
 }
@@ -135,7 +135,7 @@ DUTIES = (
         "launch/test_in_a_row.py::test_eight_jobs_in_a_row_leave_nothing",
         "soak",
         ("wrong_ranks", "exit_code", "ranks", "left_processes", "held_accelerators"),
-        ("held node",),
+        ("leftovers",),
     ),
 )
 

@@ -22,7 +22,8 @@ def announced_ranks(text: str) -> list[dict[str, str]]:
     attempts: dict[int, list[dict[str, str]]] = {}
     for match in {match[0]: match for match in ATTEMPT.finditer(text)}.values():
         attempts.setdefault(int(match[1]), []).append(_read_words(match[2]))
-    trained = {words["RANK"]: words for words in map(_read_words, TRAINED.findall(text))}
+    said = [words for words in map(_read_words, TRAINED.findall(text)) if "RANK" in words]
+    trained = {words["RANK"]: words for words in said}
     rows = attempts[max(attempts)] if attempts else [*trained.values()]
     return [{**row, **trained.get(row.get("RANK", ""), {})} for row in rows]
 
@@ -65,7 +66,7 @@ def ids_of(row: dict[str, str]) -> set[int] | None:
             if len(numbers) > MAX_SAMPLES:
                 return None
             ids.update(numbers)
-    except (KeyError, ValueError):
+    except (KeyError, ValueError, OverflowError):
         return None
     return ids
 

@@ -52,6 +52,10 @@ def hold_node(cluster: Cluster, node: Mapping[str, Any]) -> Iterator[HeldNode]:
         ready, _ = ray.wait([answer], timeout=HOLD_SECONDS)
         if not ready:
             raise NodeNotFree(f"{count} {resource} of {node['name']} are not free")
-        yield HeldNode(count if resource == "GPU" else 1, ray.get(answer))
+        try:
+            pid = ray.get(answer)
+        except ray.exceptions.RayError as error:
+            raise NodeNotFree(f"no process starts on {node['name']}: {error}") from None
+        yield HeldNode(count if resource == "GPU" else 1, pid)
     finally:
         ray.kill(holder)

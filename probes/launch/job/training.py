@@ -9,7 +9,10 @@ from dataclasses import dataclass
 
 from probes.launch.job.announcements import ids_of, logged_losses, numbers_of
 from probes.launch.job.ranks import Row
+from reference_trainer.config import TrainConfig
+from reports.numbers import quantity
 
+BATCH = TrainConfig.batch  # samples of a rank and step: the guide's job leaves it as it is
 MAX_SHOWN = 8  # samples that a finding names
 
 
@@ -63,13 +66,13 @@ def _odd_ranks(job: TrainedJob, name: str, what: str) -> list[Wrong]:
 
 
 def wrong_samples(job: TrainedJob) -> tuple[int | None, list[Wrong]]:
-    """Count the samples that two ranks trained on, or none; None if a rank did not say.
+    """Count the samples that two ranks trained on, none, or one again; None if a rank did not say.
 
-    The samples of all ranks together are those from 0 on, each once.
+    The samples of all ranks together are those from 0 on, each once, BATCH a rank and step.
     """
     known = {row["RANK"]: ids_of(dict(row)) for row in job.rows}
     ids = {rank: found for rank, found in known.items() if found is not None}
-    if not ids or len(ids) < len(known):
+    if not ids or len(ids) < len(known) or not job.logged:
         return None, []
     holders: dict[int, list[str]] = {}
     for rank, own in ids.items():
@@ -79,15 +82,26 @@ def wrong_samples(job: TrainedJob) -> tuple[int | None, list[Wrong]]:
     for sample, ranks in sorted(holders.items()):
         if len(ranks) > 1:
             shared.setdefault(tuple(ranks), []).append(sample)
-    per_rank = max(map(len, ids.values()))
-    missing = sorted(set(range(per_rank * len(ids))) - holders.keys())
+    missing = sorted(set(range(BATCH * len(job.logged) * len(ids))) - holders.keys())
+    again = {row["RANK"]: _seen_again(row, ids[row["RANK"]]) for row in job.rows}
     wrong = [
         Wrong(ranks, f"trained on the same {_samples(samples)}")
         for ranks, samples in shared.items()
     ]
+    wrong += [
+        Wrong((rank,), f"trained {quantity(count, 'times')} on a sample that it had seen")
+        for rank, count in again.items()
+        if count
+    ]
     if missing:
         wrong.append(Wrong((), f"no rank trained on {_samples(missing)}"))
-    return sum(map(len, shared.values())) + len(missing), wrong
+    return sum(map(len, shared.values())) + len(missing) + sum(again.values()), wrong
+
+
+def _seen_again(row: Row, ids: set[int]) -> int:
+    """Count the samples of a rank that were not its first of that number."""
+    seen = row.get("seen", "")
+    return max(0, int(seen) - len(ids)) if seen.isdecimal() else 0
 
 
 def _samples(samples: Sequence[int]) -> str:

@@ -52,14 +52,16 @@ class LaunchPath(GuidedCluster):
         """Return the command that starts the job on Ray, with further options."""
         shown = ",".join(self.variables)
         words = ["python", "-m", "reference_trainer", "launch", "--workers", "all"]
-        words += ["--steps", str(STEPS), "--name", name, *CHECKS, "--export", name]
+        words += ["--steps", str(STEPS), "--name", name, *CHECKS, *export_options(name)]
         return shlex.join([*words, *(["--show", shown] if shown else []), *extra])
 
     def script(self, name: str, folder: Path, extra: Sequence[str] = ()) -> str:
         """Return what is typed, for a job of this name.  Raises GuideError."""
         if self.guide.own:
             named = shlex.join(["--name", name, *extra])
-            return self.guide.script({OWN_NAME: named, OWN_EXPORT: f"--export {name}"})
+            return self.guide.script(
+                {OWN_NAME: named, OWN_EXPORT: shlex.join(export_options(name))}
+            )
         known = {
             "{command}": self.job_command(name, extra),
             "{folder}": str(folder),
@@ -131,6 +133,11 @@ class LaunchPath(GuidedCluster):
         """Start a script in the user's shell."""
         login, environment = not self.guide.own, self.login_env(home)
         return RunningScript(self.cluster, self.user, script, home, name, environment, login)
+
+
+def export_options(name: str) -> list[str]:
+    """Return where a test's job exports to: anybody can write there, and the job removes it."""
+    return ["--export", f"/tmp/{name}", "--no-keep-export"]
 
 
 def new_name() -> str:

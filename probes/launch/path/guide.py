@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import http.client
 import re
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -77,7 +78,7 @@ def read_guide(source: str, section: str | None = None) -> Guide:
         else:
             with Path(source).open("rb") as file:
                 content = file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         raise GuideError(f"the guide {source} cannot be read: {error}") from None
     if len(content) > MAX_BYTES:
         raise GuideError(f"the guide {source}: expected at most {MAX_BYTES >> 20} MiB, found more")

@@ -87,6 +87,7 @@ def lint_guide(commands: Iterable[Command], hosts: Sequence[str] = ()) -> list[G
 
 def _host_rule(hosts: Sequence[str]) -> list[LintRule]:
     short = {host.partition(".")[0] for host in hosts}
+    short = {name for name in short if not name.isdecimal()}  # of a host that is its address
     # A name without a digit or hyphen may be any word of a command.
     names = "|".join(sorted(re.escape(name) for name in short if re.search(r"[-\d]", name)))
     if not names:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import os
 import re
 import signal
@@ -22,6 +23,7 @@ from reports.redact import REDACTED, redact_text
 PATH_SECONDS = 700.0  # bounds all commands together; a first step alone may take 300 s
 READ_SECONDS = 5.0  # what a command leaves in the background may hold its output open
 POLL_SECONDS = 0.1
+INTERRUPT_SECONDS = 3.0  # that a program takes to end on Ctrl-C
 MARK = "seatrial-failed-command"
 SUBMITTED = re.compile(r"Job '([\w.-]+)' submitted successfully")
 FIRST_STEP = re.compile(r"\bstep 1/\d+ ")
@@ -98,9 +100,13 @@ class RunningScript:
         return True
 
     def interrupt(self) -> None:
-        """Press Ctrl-C."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._child.pid, signal.SIGINT)
+        """Press Ctrl-C; a shell that was started in the background of a script ignores it."""
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._child.pid, signum)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._child.wait(INTERRUPT_SECONDS)
+                return
 
     def _kill(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -119,6 +125,7 @@ class RunningScript:
                 transcript.lines.append(text)
                 if (job := SUBMITTED.search(text)) and job[1] not in transcript.jobs:
                     transcript.jobs.append(job[1])
+                    self._cluster.cleanup.register("job", f"{self._cluster.dashboard} {job[1]}")
                 if transcript.first_step is None and FIRST_STEP.search(text):
                     transcript.first_step = time.monotonic() - self._started
 
@@ -133,7 +140,7 @@ def _start_shell(
     user.own(path)
     return subprocess.Popen(
         # --login reads /etc/profile, as a user's own shell has.
-        ["bash", *(["--login"] if login else []), "-eE", "-o", "pipefail", str(path)],
+        ["bash", *(["--login"] if login else []), "-eE", str(path)],
         cwd=home,
         env=dict(environment),
         text=True,
@@ -162,7 +169,7 @@ def stop_jobs(cluster: Cluster, jobs: str, ids: Sequence[str]) -> str:
             _stop_job(cluster, f"{cluster.dashboard} {id}")
     except PermissionError as error:
         return str(error)
-    except (OSError, ValueError):
+    except (OSError, http.client.HTTPException):
         return ""
     return ""
 

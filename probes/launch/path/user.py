@@ -73,7 +73,8 @@ def make_user(cluster: Cluster, parent: str, *, own_guide: bool) -> User:
     """
     folder = Path(parent) / f"seatrial-user-{make_unique_token()}"
     cluster.cleanup.register("folder", str(folder))
-    folder.mkdir(mode=0o711)  # of root, who makes the homes; the user only passes through
+    folder.mkdir()
+    folder.chmod(0o711)  # whatever the umask: the user only passes through to the homes
     if os.geteuid() != 0:
         return User(folder, why_same="only root can run commands as another user")
     user = User(folder, uid=free_uid())

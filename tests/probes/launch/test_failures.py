@@ -14,8 +14,11 @@ from probes.launch.job import job_processes
 from probes.launch.job.failing_job import failure_of
 from probes.launch.job.job_processes import (
     JobState,
+    leave_orphan,
+    observe_job,
     running_processes,
     still_running,
+    wait_until_free,
     wait_until_gone,
     what_is_left,
 )
@@ -129,21 +132,39 @@ def free(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
 def test_what_is_left_is_waited_for(free: dict[str, float]) -> None:
     before = JobState({"a": {7: 1}, "b": {8: 2}}, 4)
     cluster = cluster_that([{"a": {7: 1}, "b": {}}, {"a": {}, "b": {}}], 4)
-    left, _ = wait_until_gone(cluster, before, 60)
+    left = wait_until_gone(cluster, before, 60)
     assert left.empty
 
 
 def test_a_node_that_does_not_answer_keeps_what_it_had(free: dict[str, float]) -> None:
     before = JobState({"a": {7: 1}, "b": {8: 2}}, 4)
-    assert what_is_left(cluster_that([{"a": {}}], 4), before).processes == {"a": {}, "b": {8: 2}}
+    left = what_is_left(cluster_that([{"a": {}}], 4), before)
+    assert left.processes == {"a": {}, "b": {8: 2}}
+
+
+def test_a_rank_whose_process_was_not_seen_is_known(free: dict[str, float]) -> None:
+    """With other processes of its node in its place, which would hide it in a count."""
+    rows = [{"RANK": "0", "node": "a", "pid": "7"}, {"RANK": "1", "node": "b", "pid": "8"}]
+    seen = observe_job(cluster_that([{"a": {7: 1, 9: 1, 10: 1}}], 4), rows)
+    assert (seen.unseen, seen.count) == (("1",), 3)
+    both = seen.joined(JobState({"a": {11: 1}, "b": {8: 1}}, 0))
+    assert both.count == 5
+    assert both.unseen == ("1",)
+
+
+def test_an_orphan_is_left_when_its_parent_is_gone() -> None:
+    orphan = leave_orphan()
+    assert still_running(orphan) == orphan
+    subprocess.run(["kill", "-9", *map(str, orphan)], check=True)
 
 
 def test_waiting_has_an_end(free: dict[str, float]) -> None:
     free.clear()  # Ray lists no resource of which nothing is free
     clock = iter([0.0, 10.0, 50.0])
     cluster = cluster_that([{}, {}], 0)
-    left, seconds = wait_until_gone(cluster, JobState({}, 4), 45, lambda: next(clock))
-    assert (left.busy, seconds) == (4, 50.0)
+    left = wait_until_gone(cluster, JobState({}, 4), 45, clock=lambda: next(clock))
+    assert left.busy == 4
+    assert wait_until_free(cluster_that([{}], 0), 4, 1) == 0  # others had them before
 
 
 def test_what_a_stopped_job_leaves_is_named_with_its_node(recorder: Recorder) -> None:
