@@ -235,8 +235,9 @@ def judge_network(
     expected = expected_bytes(parameters or 0, steps, len(nodes))
     shares = shares_on(fabric, sent, expected)
     known = {name: share for name in nodes if (share := shares.get(name)) is not None}
-    complete = bool(known) and len(known) == len(nodes)
+    complete = job.ended and bool(known) and len(known) == len(nodes)
     note = "the job sent nothing that is known" if expected <= 0 else ""
+    note = note if job.ended else NOT_ENDED
     note = note or f"the counter of {fabric} cannot be read on every node"
     lowest = min(known.values()) if complete else None
     measure("share_on_agreed_network", lowest, samples=len(known), note=note)

@@ -153,7 +153,8 @@ def export_error(job: TrainedJob) -> tuple[float | None, str]:
         return None, "no rank loaded the export"
     if loaded["loaded"] != first.get("exported"):
         return None, f"rank {loaded['RANK']} loaded {loaded['loaded']}, rank 0 exported another"
-    own, again = (numbers_of(dict(loaded), name) for name in ("validation_loss", "loaded_loss"))
+    own = numbers_of(dict(first), "validation_loss")
+    again = numbers_of(dict(loaded), "loaded_loss")
     if not own or not again or not math.isfinite(own[0] * again[0]) or not own[0]:
         return None, "there is no validation loss"
     return abs(again[0] - own[0]) / abs(own[0]), ""

@@ -325,8 +325,9 @@ def test_bytes_that_are_not_known_prove_nothing(recorder: Recorder, sent: JobByt
 
 
 def test_a_job_that_sent_nothing_known_proves_no_network(recorder: Recorder) -> None:
-    result = judged_network(recorder, bytes_of(), Transcript(["done"], 0))
-    assert verdicts(result) == {"share_on_agreed_network": Verdict.UNPROVEN}
+    for said in (Transcript(["done"], 0), transcript(exit_code=1)):
+        result = judged_network(recorder, bytes_of(fab0=0), said)
+        assert verdicts(result) == {"share_on_agreed_network": Verdict.UNPROVEN}
 
 
 # The controls.
