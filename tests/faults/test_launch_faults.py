@@ -66,6 +66,7 @@ SLOW: list[Any] = [
     ("no-environment", {"wrong_ranks"}, ENV, ["node3"], "MYJOB_STAGE not set"),
     ("weights", {"ranks_with_other_weights"}, {"LAUNCH-WEIGHTS"}, ["node3"], "rank 3 on node3"),
     ("samples", {"misplaced_samples"}, {"LAUNCH-DATA"}, ["rank 0", "rank 3"], "the same samples"),
+    ("repeat", {"misplaced_samples"}, {"LAUNCH-DATA"}, ["rank 3"], "on a sample that it had seen"),
     ("validation", {"ranks_with_other_validation"}, {"LAUNCH-DATA"}, ["node3"], "validation data"),
     ("metrics", {"metric_error"}, {"LAUNCH-METRICS"}, [], "from the mean of its ranks"),
     ("loss", {"loss_ratio"}, {"LAUNCH-METRICS"}, [], "Expected: it falls"),
