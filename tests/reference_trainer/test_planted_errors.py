@@ -37,7 +37,7 @@ dist.init_process_group("gloo")
 results = {}
 for plant in sys.argv[2:]:
     config = TrainConfig(
-        steps=12, batch=2, seq=32, dim=32, layers=1, heads=2, device="cpu", lr=5e-3,
+        steps=12, seq=32, dim=32, layers=1, heads=2, device="cpu", lr=5e-3,
         digest_start=True, validate=2, export=f"{sys.argv[1]}/{plant}", plant=plant.strip(),
         show="STAGE",
     )
@@ -99,7 +99,7 @@ def test_the_rank_that_errs_is_named(jobs: dict[str, TrainedJob]) -> None:
     assert [one.ranks for one in wrong_weights(jobs["weights"])] == [("1",)]
     assert [one.ranks for one in wrong_validation(jobs["validation"])] == [("1",)]
     count, wrong = wrong_samples(jobs["samples"])
-    assert count == 2 * 12 * 2  # the samples of rank 0 twice, those of rank 1 never
+    assert count == 2 * 12 * 4  # the samples of rank 0 twice, those of rank 1 never
     assert [one.ranks for one in wrong] == [("0", "1"), ()]
 
 
