@@ -26,7 +26,7 @@ from reference_trainer.model.export import (
 )
 from reference_trainer.model.transformer import next_token_loss
 from reference_trainer.planted_errors import PlantedErrors
-from reference_trainer.rank_report import connect_master, read_variables
+from reference_trainer.rank_report import read_variables
 
 FIRST_VALIDATION_SAMPLE = 1 << 40  # no training step gets that far
 MAX_SENT_BYTES = 256 << 20  # of an export that is sent to another rank; a larger one is read there
@@ -37,15 +37,14 @@ def close_job(
 ) -> dict[str, Any]:
     """Validate and export as the configuration says; return this rank's part of the result.
 
-    Keys: variables (of this process), master (IP address of rank 0's store as this rank reaches
-    it), validation (crc32 of the data, loss), export (sha256 where this rank wrote it;
-    loaded_sha256 and loaded_loss on the last rank, which loads it). Raises OSError.
+    Keys: variables (of this process), validation (crc32 of the data, loss), export (sha256 where
+    this rank wrote it; loaded_sha256 and loaded_loss on the last rank, which loads it). Raises
+    OSError.
     """
     # First: after a forward pass without a backward pass FSDP leaves its root's weights unsharded.
     export = _export(model, config, world, errors)
     return {
         "variables": read_variables(config.show),
-        "master": connect_master(),
         "export": export,
         "validation": _validate(model, config, world, errors),
     }

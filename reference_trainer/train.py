@@ -32,6 +32,7 @@ from reference_trainer.model.memory import require_memory
 from reference_trainer.model.transformer import count_parameters, next_token_loss
 from reference_trainer.nccl_rings import read_rings
 from reference_trainer.planted_errors import PlantedErrors
+from reference_trainer.rank_report import connect_master
 from reference_trainer.telemetry.event_log import EventLog
 from reference_trainer.telemetry.fsdp_waits import time_fsdp_waits
 from reference_trainer.telemetry.heartbeat import PROGRESS, process_age, process_start_ticks
@@ -48,10 +49,11 @@ def train(config: TrainConfig, mesh: Any = None) -> dict[str, Any]:
     ranks), start_step (0: fresh), resumed_from, resume_note, skipped, rng_restored, load_seconds,
     load_bytes, steps (one dict each, see `_record`), spans, checkpoints (committed), unsaved (saves
     that failed), left (True: left on SIGTERM before the last step), rings (NCCL's through this
-    rank, see nccl_rings.py; None if it logged none, and on a CPU), stalls_fired, start_digest (of
-    this rank's own weights before the first step; None unless asked), digest, peak_memory_bytes (of
-    all steps but the first) and peak_flops (both None on a CPU, the latter also where
-    flops.peak_flops does not know it), device_name, and those of closing.close_job.
+    rank, see nccl_rings.py; None if it logged none, and on a CPU), stalls_fired, master (address of
+    rank 0's store as this rank reaches it), start_digest (of this rank's own weights before the
+    first step; "" unless asked), digest, peak_memory_bytes (of all steps but the first) and
+    peak_flops (both None on a CPU, the latter also where flops.peak_flops does not know it),
+    device_name, and those of closing.close_job.
 
     Raises LaunchError (not started as a rank), and on every rank alike MemoryShortage (before the
     first step), CheckpointError or DataError.
@@ -89,7 +91,7 @@ class Trainer:
         self.config, self.world = config, world
         require_memory(config, world)
         self.errors = PlantedErrors(config.plant, world.rank, world.size)
-        self.start_digest: str | None = None
+        self.master, self.start_digest = connect_master(), ""  # rank 0's store is up by now
         self.model = build_model(config, world, self._note_start, self.errors.here("weights"))
         # The compiled loss makes no copies of the logits, which are the largest tensors of all.
         self.loss = torch.compile(next_token_loss) if config.compile else next_token_loss
@@ -161,10 +163,9 @@ class Trainer:
         self._end_segment("other", step)
 
         self.errors.strike(step)
-        rank = 0 if self.errors.here("samples") else world.rank
         if self.errors.here("repeat"):
             self.stream.position = 0
-        batch = self.stream.take(rank, world.size)
+        batch = self.stream.take(0 if self.errors.here("samples") else world.rank, world.size)
         tokens = torch.from_numpy(batch.tokens).to(world.device)
         # FSDP averages over ranks: a rank with a larger share of the step needs a larger weight.
         share = len(batch.ids) * world.size / self.stream.per_step
@@ -238,6 +239,7 @@ class Trainer:
             "left": self.stopped_early,
             "rings": self.rings,
             "stalls_fired": self.delays.fired,
+            "master": self.master,
             "start_digest": self.start_digest,
             "digest": parameter_digest(self.model) if self.config.digest else None,
             **close_job(self.model, self.config, world, self.errors),
