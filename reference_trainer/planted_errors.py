@@ -64,6 +64,8 @@ class PlantedErrors:
 
             torch.empty(TOO_MANY_BYTES, dtype=torch.uint8)
         if self.here("process"):
-            subprocess.Popen(["sleep", str(CHILD_SECONDS)], start_new_session=True)
+            # Its parent ends at once: Ray ends the children of a worker that it stops, not these.
+            background = f"sleep {CHILD_SECONDS} > /dev/null 2>&1 &"
+            subprocess.run(["sh", "-c", background], check=True, start_new_session=True)
         while self.here("silence"):
             time.sleep(1)

@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from probes.cluster.cluster import Cluster
@@ -13,6 +14,7 @@ from probes.faults.process_faults import descendant_pids, start_ticks
 
 POLL_SECONDS = 0.5
 GONE = -1  # start_ticks of a process that has ended
+JOB_ID = b"RAY_JOB_ID="
 ORPHAN_SECONDS = 60  # then it ends by itself
 Processes = dict[int, int]  # pid -> when it started, in ticks since boot
 
@@ -48,9 +50,27 @@ class JobState:
 
 
 def running_processes(pids: Sequence[int]) -> Processes:
-    """Return those of a node's processes that run, with all that they have started (on a node)."""
-    every = [each for pid in pids for each in (pid, *descendant_pids(pid))]
-    return {pid: ticks for pid in every if (ticks := start_ticks(pid)) != GONE}
+    """Return those of a node's processes that run, with all that they have started (on a node).
+
+    What a rank started has its job's id in the environment, also when its parent has ended since.
+    """
+    every = {each for pid in pids for each in (pid, *descendant_pids(pid))}
+    jobs = {job_id_of(pid) for pid in pids} - {b""}
+    own = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal())
+    every |= {pid for pid in own if jobs and job_id_of(pid) in jobs}
+    return {pid: ticks for pid in sorted(every) if (ticks := start_ticks(pid)) != GONE}
+
+
+def job_id_of(pid: int) -> bytes:
+    """Read the id of the Ray job that a process belongs to; b"" if it has none, or cannot be read.
+
+    Raylets start workers with it (ray, src/ray/raylet/worker_pool.cc), and children inherit it.
+    """
+    try:
+        words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return b""
+    return next((word for word in words if word.startswith(JOB_ID)), b"")
 
 
 def still_running(processes: Processes) -> Processes:

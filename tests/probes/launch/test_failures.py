@@ -152,6 +152,24 @@ def test_a_rank_whose_process_was_not_seen_is_known(free: dict[str, float]) -> N
     assert both.unseen == ("1",)
 
 
+def test_a_process_whose_parent_ended_is_known_by_its_jobs_id(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RAY_JOB_ID", "a1b2")
+    with subprocess.Popen(["sleep", "60"]) as rank:
+        subprocess.run(["sh", "-c", "sleep 61 > /dev/null 2>&1 &"], check=True)
+        monkeypatch.setenv("RAY_JOB_ID", "a1b3")
+        other = subprocess.Popen(["sleep", "62"])
+        seen = running_processes([rank.pid])
+        assert len(seen) == 2
+        assert other.pid not in seen
+        for process in (rank, other):
+            process.kill()
+        other.wait()
+    (orphan,) = still_running(seen).keys() - {rank.pid}
+    subprocess.run(["kill", "-9", str(orphan)], check=True)
+
+
 def test_an_orphan_is_left_when_its_parent_is_gone() -> None:
     orphan = leave_orphan()
     assert still_running(orphan) == orphan
