@@ -17,6 +17,7 @@ from probes.launch.prepare import prepare_path
 from probes.launch.test_stopped_job import judge_left
 
 JOBS = 8
+PACED = ["--steps", "60", "--pace-s", "0.1"]  # six seconds at least: time to see its processes
 SEEN_STEP = 2  # by then each rank has its process
 FIRST_STEP_S = 330  # as long as the trainer itself waits
 PATIENCE_S = 45  # then what is left is left
@@ -33,7 +34,7 @@ def test_eight_jobs_in_a_row_leave_nothing(cluster, terms, measure):
     with prepare_path(cluster, terms, measure) as path:
         for number in range(1, JOBS + 1):
             measure.progress(f"launch: job {number} of {JOBS}")
-            with path.start() as running:
+            with path.start(PACED) as running:
                 running.wait_for_step(SEEN_STEP, FIRST_STEP_S)
                 own = announced_ranks(running.transcript.text)
                 seen = seen.joined(observe_job(cluster, own, idle))
