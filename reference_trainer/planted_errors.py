@@ -14,7 +14,7 @@ KINDS = (
     "samples",  # trains on the samples of rank 0
     "repeat",  # trains on its first samples again and again
     "validation",  # validates on other data
-    "metrics",  # each rank reports its own loss instead of the mean of all
+    "metrics",  # reports the sum of the ranks' losses instead of their mean
     "loss",  # climbs the loss instead of descending
     "export",  # each rank exports the model
     "corrupt",  # the exported model is another than the trained one

@@ -214,7 +214,7 @@ class Trainer:
         self.schedule.step()
         self._end_segment("optimizer", step)
         self.stopped_early = stop.item() > 0 and step < config.steps
-        reported = loss if self.errors.everywhere("metrics") else mean
+        reported = mean * (world.size if self.errors.everywhere("metrics") else 1)
         losses = {"loss": reported.item(), "local_loss": loss.item()}
         return {**losses, "norm": norm.item(), "lr": float(rate)}
 

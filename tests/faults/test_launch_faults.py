@@ -290,7 +290,7 @@ def test_the_operators_guide_is_judged_by_its_lines(
 def test_a_job_on_another_cluster_is_not_this_ones(lab: Lab) -> None:
     """The guide names the dashboard of another cluster, which runs beside this one."""
     node = lab.nodes[1]
-    start = ["start", "--head", "--port", "7379", "--dashboard-port", "8300", "--num-gpus", "4"]
+    start = ["start", "--head", "--port", "7379", "--dashboard-port", "8300", "--num-gpus", "1"]
     more = ["--dashboard-host", "0.0.0.0", "--ray-client-server-port", "7398", "--num-cpus", "4"]
     more += ["--min-worker-port", "30000", "--max-worker-port", "30099"]
     node.run(*node.ray_program(), *start, *more, "--disable-usage-stats")
