@@ -292,6 +292,7 @@ def test_a_job_on_another_cluster_is_not_this_ones(lab: Lab) -> None:
     node = lab.nodes[1]
     start = ["start", "--head", "--port", "7379", "--dashboard-port", "8300", "--num-gpus", "1"]
     more = ["--dashboard-host", "0.0.0.0", "--ray-client-server-port", "7398", "--num-cpus", "4"]
+    more += ["--dashboard-agent-listen-port", "52400", "--runtime-env-agent-port", "52401"]
     more += ["--min-worker-port", "30000", "--max-worker-port", "30099"]
     node.run(*node.ray_program(), *start, *more, "--disable-usage-stats")
     other = "export RAY_API_SERVER_ADDRESS=http://node1:8300\ncd YOUR-CODE"

@@ -17,7 +17,7 @@ class NodeNotFree(RuntimeError):
     """Raised when a node's accelerators cannot be held: another job has them."""
 
 
-class Holder:
+class NodeHolder:
     """Holds what its actor was given."""
 
     def pid(self) -> int:
@@ -46,7 +46,7 @@ def hold_node(cluster: Cluster, node: Mapping[str, Any]) -> Iterator[HeldNode]:
     count = int(node["resources"].get(resource, 0))
     wanted = {"num_cpus": 0, "num_gpus": count} if resource == "GPU" else {"num_cpus": count}
     here = NodeAffinitySchedulingStrategy(node["id"], soft=False)
-    holder = ray.remote(Holder).options(scheduling_strategy=here, **wanted).remote()
+    holder = ray.remote(NodeHolder).options(scheduling_strategy=here, **wanted).remote()
     try:
         answer = holder.pid.remote()
         ready, _ = ray.wait([answer], timeout=HOLD_SECONDS)
