@@ -53,7 +53,7 @@ def control_missing_variable(path: GuidedCluster, doctored: Transcript, measure:
 def plain_options(path: GuidedCluster) -> list[str]:
     """Make the options of the sound job: none, but for RDMA.
 
-    Where GPUs of several nodes share NVLink (NVL72), NCCL sends nothing over RDMA without this setting.
+    Where GPUs of several nodes share NVLink (NVL72), NCCL sends nothing over RDMA without it.
     """
     rdma = path.cluster.on_gpu and path.terms.fabric == "rdma"
     return ["--set", "NCCL_MNNVL_ENABLE=0"] if rdma else []

@@ -284,24 +284,3 @@ def test_the_operators_guide_is_judged_by_its_lines(
     record, trial = acceptance(lab, name, LAUNCH, contract=contract)
     judged(record, trial, fails, codes, [], says)
     nothing_left(lab)
-
-
-@soak
-def test_a_job_on_another_cluster_is_not_this_ones(lab: Lab) -> None:
-    """The guide names the dashboard of another cluster, which runs beside this one."""
-    node = lab.nodes[1]
-    start = ["start", "--head", "--port", "7379", "--dashboard-port", "8300", "--num-gpus", "1"]
-    more = ["--dashboard-host", "0.0.0.0", "--ray-client-server-port", "7398", "--num-cpus", "4"]
-    more += ["--dashboard-agent-listen-port", "52400", "--runtime-env-agent-port", "52401"]
-    more += ["--min-worker-port", "30000", "--max-worker-port", "30099"]
-    node.run(*node.ray_program(), *start, *more, "--disable-usage-stats")
-    other = "export RAY_API_SERVER_ADDRESS=http://node1:8300\ncd YOUR-CODE"
-    try:
-        contract = operators(lab, GUIDE.replace("cd YOUR-CODE", other))
-        record, trial = acceptance(lab, "other-cluster", LAUNCH, contract=contract)
-    finally:
-        node.run("pkill", "-f", "7379", check=False)
-    said = [(one.code, one.statement) for one in findings(record)]
-    assert record.verdict("LAUNCH") is Verdict.FAIL, trial.log.read_text()[-3000:]
-    assert "wrong_ranks" in failed(record), said
-    assert "LAUNCH-ELSEWHERE" in {code for code, _ in said}
