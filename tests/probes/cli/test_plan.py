@@ -70,11 +70,11 @@ def test_the_usual_time_has_its_source_and_no_gpu() -> None:
     output = " ".join(plan("--contract", "h100-ndr400", "--nodes", "8").output.split())
     assert "ordered 8 nodes, 8 accelerators each" in output
     assert "times are of a lab of 4 nodes (docs/measurements.md); not measured on GPUs" in output
-    assert section(plan("--only", "fabric").output, "FABRIC").count("time about 30 s") == 1
+    assert section(plan("--only", "fabric").output, "FABRIC").count("time about 58 s") == 1
     assert "time not measured" in section(plan().output, "HOSTS")
     soak = " ".join(plan("--tier", "soak").output.split())
     assert f"total {len(DUTIES)} probes, not measured times are of" in soak
-    assert "total 18 probes, about 4 min" in " ".join(plan("--contract", "lab").output.split())
+    assert "total 18 probes, about 6 min" in " ".join(plan("--contract", "lab").output.split())
 
 
 def test_only_and_a_shorter_tier_are_partial() -> None:
