@@ -110,9 +110,9 @@ def _jobs_with(address: str, word: str) -> list[str]:
 def _ask_dashboard(address: str, job: str, path: str, method: str = "GET") -> bytes:
     """Send a request about a job.  Raises PermissionError if the dashboard refuses our token."""
     headers = authorization_header()
-    request = urllib.request.Request(address + path, method=method, headers=headers)  # noqa: S310
+    request = urllib.request.Request(address + path, method=method, headers=headers)  # noqa: S310  (of http)
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310  (of http)
             return bytes(answer.read())
     except urllib.error.HTTPError as error:
         error.close()

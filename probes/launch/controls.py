@@ -32,10 +32,10 @@ def doctored_options(size: int) -> list[str]:
 
 def control_missing_variable(path: GuidedCluster, doctored: Transcript, measure: Recorder) -> None:
     """Check that the job without MASTER_PORT, by one rank less, fails for that reason alone."""
-    job, trial, size = read_job(path, doctored), measure.trial(), path.cluster.size
+    trial, size = measure.trial(), path.cluster.size
+    job = judge_ranks(path, doctored, trial)
     wrong = wrong_ranks(job) if job.rows else []
     problems = [problem.found for problem in group_by_problem(wrong)]
-    judge_ranks(path, doctored, trial)
     announced = [each for each in wrong if each.rank not in job.missing]
     ended = doctored.exit_code is not None and doctored.exit_code > 0  # below 0: it was killed
     measure.control(

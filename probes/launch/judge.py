@@ -132,12 +132,16 @@ def read_job(path: GuidedCluster, said: Transcript, *, size: int | None = None) 
 def explain_wrong_ranks(wrong: Sequence[WrongRank], measure: Recorder) -> None:
     """Make one finding for each problem, with all ranks that have it."""
     for problem, ranks in group_by_problem(wrong).items():
-        names = [f"rank {each.rank}" for each in ranks]
-        hosts = list(dict.fromkeys(each.host for each in ranks if each.host))
+        names, hosts = _name_ranks([each.rank for each in ranks], [each.host for each in ranks])
         where = f"{join_names(names)} on {join_names(hosts)}" if hosts else join_names(names)
         statement = f"{where}: {problem.found}. Expected: {problem.expected}."
         known = {"rank": ranks[0].rank}
         measure.explain(finding(problem.code, statement, [*names, *hosts], names=known))
+
+
+def _name_ranks(ranks: Sequence[str], hosts: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Name ranks as suspects, and the hosts that are known, each once."""
+    return [f"rank {rank}" for rank in ranks], list(dict.fromkeys(filter(None, hosts)))
 
 
 def judge_training(job: AnnouncedJob, said: Transcript, measure: Recorder) -> None:
@@ -172,8 +176,7 @@ def _host(job: AnnouncedJob, row: Any) -> str:
 
 def _explain(wrong: Sequence[Wrong], code: str, hosts: dict[str, str], measure: Recorder) -> None:
     for each in wrong:
-        names = [f"rank {rank}" for rank in each.ranks]
-        on = list(dict.fromkeys(hosts[rank] for rank in each.ranks if hosts.get(rank)))
+        names, on = _name_ranks(each.ranks, [hosts[rank] for rank in each.ranks])
         where = f"{join_names(names)} on {join_names(on)}: " if names and on else ""
         statement = f"{where}{each.text}. Expected: {EXPECTED[code]}."
         measure.explain(finding(code, statement, [*names, *on]))
@@ -211,8 +214,7 @@ def _judge_export(
     wrong = [rank for rank in ranks if rank != "0"] + ["0"] * ("0" not in ranks)
     measure("wrong_exports", len(wrong) if ended else None, note=NOT_ENDED)
     if ended and wrong:
-        names = [f"rank {rank}" for rank in ranks]
-        on = list(dict.fromkeys(hosts[rank] for rank in ranks if hosts.get(rank)))
+        names, on = _name_ranks(ranks, [hosts[rank] for rank in ranks])
         who = f"{join_names(names)} exported the model" if names else "no rank exported the model"
         statement = f"{who}. Expected: rank 0 alone."
         measure.explain(finding("LAUNCH-EXPORT", statement, [*names, *on]))
@@ -236,9 +238,11 @@ def judge_network(
     shares = shares_on(fabric, sent, expected)
     known = {name: share for name in nodes if (share := shares.get(name)) is not None}
     complete = job.ended and bool(known) and len(known) == len(nodes)
-    note = "the job sent nothing that is known" if expected <= 0 else ""
-    note = note if job.ended else NOT_ENDED
-    note = note or f"the counter of {fabric} cannot be read on every node"
+    note = f"the counter of {fabric} cannot be read on every node"
+    if expected <= 0:
+        note = "the job sent nothing that is known"
+    if not job.ended:
+        note = NOT_ENDED
     lowest = min(known.values()) if complete else None
     measure("share_on_agreed_network", lowest, samples=len(known), note=note)
     slow = sorted(

@@ -51,8 +51,8 @@ def run_without(path, node, measure):
     """Hold a node, judge the job on the rest, and return rank 0's node; None without a rank 0."""
     name = f"without {node['name']}"
     measure.progress(f"launch: {name}")
-    with hold_node(path.cluster, node) as held:
-        size = path.cluster.size - held.ranks
+    with hold_node(path.cluster, node) as ranks:
+        size = path.cluster.size - ranks
         said = path.follow(["--workers", str(size), *WAIT])
     file = f"transcript-without-{node['name'].replace('/', '-')}.txt"
     keep_transcript(said, measure, file, f"the guide, while {node['name']} is held")

@@ -14,13 +14,11 @@ from probes.launch.job.job_processes import (
 )
 from probes.launch.judge import judge_job, keep_transcript
 from probes.launch.prepare import prepare_path
-from probes.launch.test_stopped_job import judge_left
+from probes.launch.test_stopped_job import FIRST_STEP_S, PATIENCE_S, judge_left
 
 JOBS = 8
 PACED = ["--steps", "60", "--pace-s", "0.1"]  # six seconds at least: time to see its processes
 SEEN_STEP = 2  # by then each rank has its process
-FIRST_STEP_S = 330  # as long as the trainer itself waits
-PATIENCE_S = 45  # then what is left is left
 
 
 @pytest.mark.criterion("LAUNCH")

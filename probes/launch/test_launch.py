@@ -15,6 +15,7 @@ from probes.launch.judge import (
     judge_ranks,
     judge_training,
     judge_user,
+    keep_transcript,
 )
 from probes.launch.path.documented_path import GuidedCluster
 from probes.launch.prepare import launch_jobs
@@ -43,7 +44,7 @@ def judge(path, jobs, measure):
     whose = "seatrial's own guide" if guide.own else f"the guide {guide.name}"
     caption = f"{whose}, sha256 {guide.sha256[:16]}, as it was followed"
     measure.keep("guide.md", guide.text, kind="log", caption=caption)
-    measure.keep("transcript.txt", jobs.said.text, kind="log", caption="the guide, as typed")
+    keep_transcript(jobs.said, measure, "transcript.txt", "the guide, as typed")
     judge_guide(guide, host_names(cluster), measure)
     if judges_user(cluster, terms):
         judge_user(jobs.identity, jobs.why_same, measure)
@@ -61,7 +62,7 @@ def control(path, jobs, measure):
         ("transcript-control.txt", jobs.doctored, "without MASTER_PORT, one rank less: must fail"),
         ("transcript-planted.txt", jobs.planted, "with planted errors: must be judged wrong"),
     ):
-        measure.keep(name, said.text, kind="log", caption=caption)
+        keep_transcript(said, measure, name, caption)
     control_guide(path.guide, host_names(cluster), measure)
     if judges_user(cluster, terms):
         control_user(jobs.us, jobs.why_same, measure)

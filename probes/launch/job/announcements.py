@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from urllib.parse import unquote
 
 ATTEMPT = re.compile(r"\battempt=(\d+) (node=.*)$", re.MULTILINE)
@@ -45,7 +46,7 @@ def count_job_parameters(text: str) -> int | None:
     return int(found[2]) if found else None
 
 
-def numbers_of(row: dict[str, str], name: str) -> list[float]:
+def numbers_of(row: Mapping[str, str], name: str) -> list[float]:
     """Read numbers with commas between; what is none is NaN."""
     numbers = []
     for word in filter(None, row.get(name, "").split(",")):
@@ -56,7 +57,7 @@ def numbers_of(row: dict[str, str], name: str) -> list[float]:
     return numbers
 
 
-def ids_of(row: dict[str, str]) -> set[int] | None:
+def ids_of(row: Mapping[str, str]) -> set[int] | None:
     """Read the samples that a rank trained on, as `0-3,8`; None if it did not say."""
     ids: set[int] = set()
     try:

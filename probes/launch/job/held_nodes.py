@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from probes.cluster.cluster import Cluster
@@ -20,22 +18,14 @@ class NodeNotFree(RuntimeError):
 class NodeHolder:
     """Holds what its actor was given."""
 
-    def pid(self) -> int:
-        """Return the process id, once the actor runs."""
-        return os.getpid()
-
-
-@dataclass(frozen=True)
-class HeldNode:
-    """A node whose accelerators are held: how many ranks have no room there, and who holds them."""
-
-    ranks: int
-    pid: int
+    def ready(self) -> bool:
+        """Answer, once the actor runs."""
+        return True
 
 
 @contextmanager
-def hold_node(cluster: Cluster, node: Mapping[str, Any]) -> Iterator[HeldNode]:
-    """Hold a node's accelerators meanwhile.
+def hold_node(cluster: Cluster, node: Mapping[str, Any]) -> Iterator[int]:
+    """Hold a node's accelerators and yield how many ranks have no room there meanwhile.
 
     Without GPUs a rank takes a CPU, one on each node: all CPUs are held.  Raises NodeNotFree.
     """
@@ -48,14 +38,14 @@ def hold_node(cluster: Cluster, node: Mapping[str, Any]) -> Iterator[HeldNode]:
     here = NodeAffinitySchedulingStrategy(node["id"], soft=False)
     holder = ray.remote(NodeHolder).options(scheduling_strategy=here, **wanted).remote()
     try:
-        answer = holder.pid.remote()
+        answer = holder.ready.remote()
         ready, _ = ray.wait([answer], timeout=HOLD_SECONDS)
         if not ready:
             raise NodeNotFree(f"{count} {resource} of {node['name']} are not free")
         try:
-            pid = ray.get(answer)
+            ray.get(answer)
         except ray.exceptions.RayError as error:
             raise NodeNotFree(f"no process starts on {node['name']}: {error}") from None
-        yield HeldNode(count if resource == "GPU" else 1, pid)
+        yield count if resource == "GPU" else 1
     finally:
         ray.kill(holder)

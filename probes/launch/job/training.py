@@ -70,7 +70,7 @@ def wrong_samples(job: TrainedJob) -> tuple[int | None, list[Wrong]]:
 
     The samples of all ranks together are those from 0 on, each once, BATCH a rank and step.
     """
-    known = {row["RANK"]: ids_of(dict(row)) for row in job.rows}
+    known = {row["RANK"]: ids_of(row) for row in job.rows}
     ids = {rank: found for rank, found in known.items() if found is not None}
     if not ids or len(ids) < len(known) or not job.logged:
         return None, []
@@ -115,7 +115,7 @@ def metric_error(job: TrainedJob) -> tuple[float | None, int]:
 
     The second is its step.  None if a rank's losses or the logged ones are missing.
     """
-    losses = [numbers_of(dict(row), "losses") for row in job.rows]
+    losses = [numbers_of(row, "losses") for row in job.rows]
     if not losses or not job.logged or any(len(own) != len(job.logged) for own in losses):
         return None, 0
     means = [sum(step) / len(step) for step in zip(*losses, strict=True)]
@@ -153,8 +153,8 @@ def export_error(job: TrainedJob) -> tuple[float | None, str]:
         return None, "no rank loaded the export"
     if loaded["loaded"] != first.get("exported"):
         return None, f"rank {loaded['RANK']} loaded {loaded['loaded']}, rank 0 exported another"
-    own = numbers_of(dict(first), "validation_loss")
-    again = numbers_of(dict(loaded), "loaded_loss")
+    own = numbers_of(first, "validation_loss")
+    again = numbers_of(loaded, "loaded_loss")
     if not own or not again or not math.isfinite(own[0] * again[0]) or not own[0]:
         return None, "there is no validation loss"
     return abs(again[0] - own[0]) / abs(own[0]), ""

@@ -73,7 +73,7 @@ def read_guide(source: str, section: str | None = None) -> Guide:
     """Read the operator's guide from a path or a URL.  Raises GuideError."""
     try:
         if source.startswith(("http://", "https://")):
-            with urllib.request.urlopen(source, timeout=FETCH_SECONDS) as answer:  # noqa: S310
+            with urllib.request.urlopen(source, timeout=FETCH_SECONDS) as answer:  # noqa: S310  (of http)
                 content = answer.read(MAX_BYTES + 1)
         else:
             with Path(source).open("rb") as file:

@@ -7,16 +7,6 @@ from typing import Any
 import pytest
 
 from probes.acceptance.measure import Recorder
-from probes.launch.controls import (
-    control_guide,
-    control_job_network,
-    control_missing_variable,
-    control_planted_errors,
-    control_user,
-    doctored_options,
-    plain_options,
-    planted_options,
-)
 from probes.launch.job.own_network import JobBytes
 from probes.launch.judge import (
     judge_guide,
@@ -36,9 +26,6 @@ from tests.support.launched_job import (
     cluster_of,
     guided,
     identity,
-    join,
-    launched,
-    rank_words,
     transcript,
 )
 
@@ -328,107 +315,3 @@ def test_a_job_that_sent_nothing_known_proves_no_network(recorder: Recorder) -> 
     for said in (Transcript(["done"], 0), transcript(exit_code=1)):
         result = judged_network(recorder, bytes_of(fab0=0), said)
         assert verdicts(result) == {"share_on_agreed_network": Verdict.UNPROVEN}
-
-
-# The controls.
-
-
-def controls(recorder: Recorder) -> dict[str, bool | None]:
-    return {one.name: one.caught for one in recorder.finish("finished", 1.0).controls}
-
-
-def without(name: str = "MASTER_PORT", exit_code: int = 1, ranks: int = 1) -> Transcript:
-    words = [
-        {"node": f"id{rank}", "host": f"n{rank}", **rank_words(rank, ranks, **{name: None})}
-        for rank in range(ranks)
-    ]
-    lines = [f"attempt=1 {join(each)}" for each in words]
-    return Transcript(lines, exit_code, "ray job submit" if exit_code else "")
-
-
-@pytest.mark.parametrize(
-    ("said", "caught"),
-    [
-        (without(), True),
-        (without(exit_code=0), False),
-        (without(exit_code=-9), False),  # it hung, and was killed when its time was up
-        (without(ranks=2), False),  # it was launched by as many ranks as ever
-        (without("MASTER_ADDR"), False),  # the job failed, too
-        (without("WORLD_SIZE"), False),
-        (transcript(1, node="stranger"), False),
-        (Transcript(["nothing"], 1), None),
-    ],
-)
-def test_the_control_is_caught_for_its_own_fault_alone(
-    recorder: Recorder, said: Transcript, caught: bool | None
-) -> None:
-    control_missing_variable(guided(cluster_of()), said, recorder)
-    assert controls(recorder) == {"missing variable": caught}
-
-
-@pytest.mark.parametrize(("size", "fewer"), [(1, None), (2, "1"), (16, "15")])
-def test_the_control_takes_a_rank_away_where_one_is_left(size: int, fewer: str | None) -> None:
-    workers = ["--workers", fewer] if fewer else []
-    assert doctored_options(size) == ["--unset", "MASTER_PORT", *workers]
-
-
-def test_a_single_rank_is_controlled_for_all_but_the_number_of_ranks(recorder: Recorder) -> None:
-    control_missing_variable(guided(cluster_of(1)), without(), recorder)
-    [control] = recorder.finish("finished", 1.0).controls
-    assert control.caught is True
-    assert control.proves == ["wrong_ranks", "exit_code", "time_to_first_step"]
-
-
-@pytest.mark.parametrize(
-    ("planted", "caught"),
-    [
-        (launched().planted, True),
-        (transcript(), False),  # nothing was planted
-        (transcript(exit_code=1), None),
-        (Transcript(["done"], 0), False),
-    ],
-    ids=["planted", "sound", "failed", "no-rank"],
-)
-def test_planted_errors_must_all_be_seen(
-    recorder: Recorder, planted: Transcript, caught: bool | None
-) -> None:
-    control_planted_errors(guided(cluster_of()), planted, recorder)
-    assert controls(recorder) == {"planted errors": caught}
-
-
-@pytest.mark.parametrize(
-    ("terms", "sent", "caught"),
-    [
-        ({"fabric": "fab0", "management": "eth0"}, launched().astray, True),
-        ({"fabric": "fab0", "management": "eth0"}, bytes_of(), False),
-        ({"fabric": "fab0"}, launched().astray, None),  # no other interface is known
-        ({"fabric": "rdma"}, bytes_of(rdma=10, eth0=SENT), True),
-    ],
-    ids=["caught", "it-stayed", "no-other", "rdma"],
-)
-def test_a_job_forced_off_the_fabric_must_be_seen(
-    recorder: Recorder, terms: dict[str, str], sent: JobBytes, caught: bool | None
-) -> None:
-    control_job_network(guided(cluster_of(), **terms), sent, transcript(), recorder)
-    assert controls(recorder) == {"job on another network": caught}
-
-
-def test_the_planted_job_leaves_the_fabric_where_another_network_is_known() -> None:
-    options = planted_options(guided(cluster_of(), fabric="fab0", management="eth0"))
-    assert options[:2] == ["--plant", "weights,samples,validation,metrics,loss,export,corrupt"]
-    assert "GLOO_SOCKET_IFNAME=eth0" in options
-    assert "NCCL_SOCKET_IFNAME==eth0" in options
-    assert planted_options(guided(cluster_of()))[2:] == []
-    rdma = guided(cluster_of(), fabric="rdma")
-    assert plain_options(rdma) == planted_options(rdma)[:2] == ["--set", "NCCL_MNNVL_ENABLE=0"]
-
-
-def test_a_wrong_line_in_the_guide_and_our_own_user_are_seen(recorder: Recorder) -> None:
-    control_guide(own_guide(), ["n0"], recorder)
-    control_user(identity(0), "", recorder)
-    assert controls(recorder) == {"wrong guide": True, "own user": True}
-
-
-def test_without_another_user_the_control_is_not_done(recorder: Recorder) -> None:
-    control_user(identity(0), "only root can", recorder)
-    assert controls(recorder) == {"own user": None}

@@ -117,7 +117,10 @@ def test_the_jobs_are_one_sound_one_doctored_and_one_with_planted_errors(
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     cluster = cluster_of()
     cluster.dashboard, cluster.on_each_node = "http://10.0.0.1:8265", lambda function: {}
-    nothing = lambda *_: None  # noqa: E731
+
+    def nothing(*_: Any) -> None:
+        """Neither register nor remove anything."""
+
     cluster.cleanup = SimpleNamespace(register=nothing, unregister=nothing, remove_now=nothing)
     jobs = prepare.launch_jobs(cluster, LAB, recorder("LAUNCH"))
     assert typed == [(), ("--unset",), ("--plant",)]
