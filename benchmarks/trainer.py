@@ -63,7 +63,11 @@ def price(config: TrainConfig) -> float:
 
     def ending(self: StepTimer) -> dict[str, Any]:
         self._last = None  # each step begins with a reading of its own, with the clock and without
-        return end(self) if clocked(self._step) else {"seconds": 1.0}
+        if clocked(self._step):
+            return end(self)
+        if config.device == "cuda":
+            torch.cuda.synchronize()  # as the clock does: this step's work is no part of the next
+        return {"seconds": 1.0}
 
     def recorded(self: Trainer, step: int, *told: Any) -> None:
         record(self, step, *told)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -66,6 +66,24 @@ class World:
             if dist.get_backend(group) != "fake":  # it sends nothing, so nothing can time out
                 # torch has no public call for it; torchtitan's distributed/utils.py uses this too.
                 _set_pg_timeout(timedelta(seconds=timeout_s), group)
+
+
+def start_reading(values: Any) -> Callable[[], list[float]]:
+    """Start to copy a vector to the host; return a function that waits for it and returns it.
+
+    On a GPU it waits for the work queued so far, not for what is queued until it is called.
+    """
+    if values.device.type != "cuda":
+        return values.tolist
+    copy = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+    copy.copy_(values, non_blocking=True)
+    (copied := torch.cuda.Event()).record()
+
+    def read() -> list[float]:
+        copied.synchronize()
+        return copy.tolist()
+
+    return read
 
 
 def new_gloo_group(world: World, timeout_s: float) -> Any:

@@ -22,7 +22,7 @@ from reference_trainer.checkpoint.select import Selection
 from reference_trainer.closing import close_job
 from reference_trainer.config import TrainConfig
 from reference_trainer.data.shard_assignment import open_stream
-from reference_trainer.distributed import World, identify_gpu, join_job
+from reference_trainer.distributed import World, identify_gpu, join_job, start_reading
 from reference_trainer.learning_rate import lr_factor
 from reference_trainer.manifest import CheckpointError
 from reference_trainer.model.build import build_model, local_digest, parameter_digest
@@ -170,7 +170,6 @@ class Trainer:
         # FSDP averages over ranks: a rank with a larger share of the step needs a larger weight.
         share = len(batch.ids) * world.size / self.stream.per_step
         self._end_segment("data", step)
-
         loss = self._forward_backward(tokens, share, step)
         metrics = self._update_model(loss, share, step)
         if self._save_is_due(step):
@@ -202,10 +201,12 @@ class Trainer:
         """Clip the gradients, take the optimizer's step and return the step's metrics."""
         config, world = self.config, self.world
         gradients = local_gradients(self.parameters)
-        flag = loss.new_tensor(float(PROGRESS.stop_requested.is_set()))
+        flag = loss.new_full((), PROGRESS.stop_requested.is_set())  # new_tensor waits for the GPU
         mean, stop, total = world.mean(torch.stack([loss * share, flag, square_sum(gradients)]))
         norm = (total * (config.shard or world.size)).sqrt()  # over one copy of the model
         clip_gradients(gradients, norm, config.clip)
+        reported = mean * (world.size if self.errors.everywhere("metrics") else 1)
+        numbers = start_reading(torch.stack([reported, loss, norm, stop]))
         self._end_segment("clip", step)
 
         self.optimizer.step()
@@ -213,10 +214,10 @@ class Trainer:
         (rate,) = self.schedule.get_last_lr()
         self.schedule.step()
         self._end_segment("optimizer", step)
-        self.stopped_early = stop.item() > 0 and step < config.steps
-        reported = mean * (world.size if self.errors.everywhere("metrics") else 1)
-        losses = {"loss": reported.item(), "local_loss": loss.item()}
-        return {**losses, "norm": norm.item(), "lr": float(rate)}
+        all_loss, own_loss, norm, stop = numbers()
+        self.timer.read_waits()
+        self.stopped_early = stop > 0 and step < config.steps
+        return {"loss": all_loss, "local_loss": own_loss, "norm": norm, "lr": float(rate)}
 
     def finish(self) -> dict[str, Any]:
         """Return the result; also write it to `<out>/result.rank{r}.json`."""
@@ -325,11 +326,11 @@ class Trainer:
         self, step: int, metrics: dict[str, float], ids: list[int], checksums: dict[str, str]
     ) -> None:
         span = self.timer.end()
+        exact = {f"{name}_hex": value.hex() for name, value in metrics.items()}  # to compare bits
         record = {
             "step": step,
             **metrics,
-            # The exact bits of each number, for comparing two runs bit by bit.
-            **{f"{name}_hex": value.hex() for name, value in metrics.items()},
+            **exact,
             "seconds": span["seconds"],
             "tokens": len(ids) * self.config.seq,
             "ids": ids,
@@ -372,9 +373,8 @@ class Trainer:
             log.info("injected error: a resume forgets %s", config.forget)
 
     def _why_not_restored(self) -> str:
-        if self.config.forget:
-            return f"forget={self.config.forget} was requested"
-        return f"saved by {self.resumed.saved_world} ranks, now {self.world.size}"
+        saved = f"saved by {self.resumed.saved_world} ranks, now {self.world.size}"
+        return f"forget={self.config.forget} was requested" if self.config.forget else saved
 
     def _step_line(self, record: dict[str, Any]) -> str:
         """Format a step: loss and norm of all ranks, and the tokens per second by rank 0's clock.

@@ -27,7 +27,7 @@ WRONG_GUIDE = "```sh\nsudo systemctl restart ray\nssh 10.0.0.1 hostname\n```\n"
 def doctored_options(size: int) -> list[str]:
     """Make the options of the first control: no MASTER_PORT and, of several ranks, one less."""
     fewer = ["--workers", str(size - 1)] if size > 1 else []
-    return ["--unset", "MASTER_PORT", *fewer]
+    return ["--unset", "MASTER_PORT", "--restarts", "0", *fewer]
 
 
 def control_missing_variable(path: GuidedCluster, doctored: Transcript, measure: Recorder) -> None:

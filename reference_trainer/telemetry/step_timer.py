@@ -94,6 +94,7 @@ class StepTimer:
         self._stamps: list[Any] = []
         self._names: list[str] = []
         self._waits: list[tuple[int, str, Any, Any]] = []
+        self._exposed: dict[str, dict[str, float]] = {}
         self._last: tuple[Any, int] | None = None  # where the last step ended, by both clocks
 
     def begin(self, step: int) -> None:
@@ -101,7 +102,7 @@ class StepTimer:
         self._step, self._started_at = step, time.time()
         start, self._begun_ns = self._last or (self.clock.stamp(), time.monotonic_ns())
         self._stamps = [start]
-        self._names, self._waits = [], []
+        self._names, self._waits, self._exposed = [], [], {}
 
     @contextmanager
     def waiting(self, collective: str) -> Iterator[None]:
@@ -120,6 +121,14 @@ class StepTimer:
         self._stamps.append(self.clock.stamp())
         self._names.append(segment)
 
+    def read_waits(self) -> None:
+        """Read the waits so far, which must be over: here it costs nothing if the GPU is busy."""
+        for index, collective, *ends in self._waits:
+            waits = self._exposed.setdefault(self._names[index], {})
+            (seconds,) = self.clock.intervals(ends)
+            waits[collective] = waits.get(collective, 0.0) + seconds
+        self._waits = []
+
     def end(self) -> dict[str, Any]:
         """End the step at the last mark; write and return its record."""
         self.clock.wait(self._stamps[-1])
@@ -129,11 +138,7 @@ class StepTimer:
         for name, seconds in zip(self._names, intervals, strict=True):
             segments[name] += seconds
         self._last = self._stamps[-1], ended
-        exposed: dict[str, dict[str, float]] = {}
-        for index, collective, *ends in self._waits:
-            waits = exposed.setdefault(self._names[index], {})
-            (seconds,) = self.clock.intervals(ends)
-            waits[collective] = waits.get(collective, 0.0) + seconds
+        self.read_waits()
         record = {
             "step": self._step,
             "t": self._started_at,
@@ -143,7 +148,7 @@ class StepTimer:
             "segments": segments,
             "clock": self.clock.name,
             "separable": self.separable,
-            "exposed": exposed,
+            "exposed": self._exposed,
         }
         self.records.append(record)
         self._lines.append(record)

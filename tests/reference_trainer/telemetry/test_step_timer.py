@@ -55,6 +55,21 @@ def test_segments_and_steps_telescope(tmp_path):
         spans.mark("lunch")
 
 
+def test_waits_that_are_read_early_are_counted_once_and_belong_to_their_step():
+    spans = StepTimer(TickClock(*[1] * 20), rank=0)
+    for _ in range(2):
+        spans.begin(1)
+        for segment in ("forward", "backward"):
+            with spans.waiting("all-gather"):
+                pass
+            spans.mark(segment)
+            spans.read_waits()
+        assert spans.end()["exposed"] == {
+            "forward": {"all-gather": 1.0},
+            "backward": {"all-gather": 1.0},
+        }
+
+
 class Event:
     """Stands in for a CUDA event: no GPU is here.  It rounds as they do, but coarsely."""
 
