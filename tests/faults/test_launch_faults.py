@@ -13,6 +13,7 @@ import pytest
 from reports.record import RunRecord, Verdict
 from tests.faults.launchers.injected_faults import failed, findings
 from tests.faults.launchers.leftovers import nothing_left
+from tests.faults.launchers.operators_guide import GUIDE, operators
 from tests.lab.lab import Lab
 from tests.support.trial import Trial, acceptance, agreed
 
@@ -201,42 +202,6 @@ def test_a_sound_lab_passes_each_probe(lab: Lab, probe: str, tier: str) -> None:
 
 
 # The operator's own guide.
-
-GUIDE = """# Our cluster
-
-## Before
-
-```sh
-exit 9
-```
-
-## Run a job
-
-```sh
-export PATH=RAY-BIN:$PATH
-cd YOUR-CODE
-ray job submit --working-dir . --runtime-env-json '{"env_vars": {"STAGE": "one"}}' \\
-  -- YOUR-COMMAND
-```
-"""
-
-
-def operators(lab: Lab, guide: str) -> str:
-    """Write the operator's guide, and the contract that names it; return the contract's path."""
-    (lab.home / "shared" / "guide.md").write_text(guide)
-    bin_folder = sys.executable.rpartition("/")[0]
-    terms = [
-        "[launch]",
-        'document = "guide.md"',
-        'section = "Run a job"',
-        "[launch.values]",
-        f'RAY-BIN = "{bin_folder}"',
-        'YOUR-CODE = "{folder}"',
-        'YOUR-COMMAND = "{command}"',
-        "[launch.variables]",
-        'STAGE = "one"',
-    ]
-    return agreed(lab, {}, "\n".join(terms))
 
 
 @soak

@@ -39,7 +39,8 @@ class LabSize:
     """What `up` is asked for.
 
     `auth` is "token" for Ray's token authentication, with a new token in `auth_token` of the lab's
-    folder.  An `idle_head` has no accelerators.  Each node has `rails` fabrics, and at least one
+    folder.  An `idle_head` has no accelerators.  Without `ray`, nodes are up and Ray is not: a
+    test starts it as users do.  Each node has `rails` fabrics, and at least one
     emulated accelerator for each.  With several `leaves` (switches), nodes reach those of another
     leaf by its uplink.
     """
@@ -51,6 +52,7 @@ class LabSize:
     idle_head: bool = False
     rails: int = 1
     leaves: int = 1
+    ray: bool = True
 
     def __post_init__(self) -> None:
         if not 1 <= self.nodes <= 64:
@@ -67,6 +69,7 @@ class LabSize:
         asks += "; none on the head" if self.idle_head else ""
         asks += f"; rails: {self.rails}" if self.rails > 1 else ""
         asks += f"; leaves: {self.leaves}" if self.leaves > 1 else ""
+        asks += "" if self.ray else "; without Ray"
         has_nvml = "yes" if self.with_nvml else "no"
         return f"{self.nodes} nodes (GPUs of each: {self.gpus}; NVML: {has_nvml}{asks})"
 
@@ -120,6 +123,7 @@ class Lab:
                 size.with_nvml and count > 0,
                 size.auth,
                 size.rails,
+                size.ray,
             )
             for index, count in enumerate(own)
         ]
@@ -204,7 +208,10 @@ class Lab:
         since = int(time.time() * 1000)
         for node in nodes:
             node.start(interface, own_name_at)
-        self._wait_until_ready(nodes, since)
+        if self.size.ray:
+            self._wait_until_ready(nodes, since)
+        else:
+            wait_until_on(nodes)
 
     def _wait_until_ready(self, started: list[Node], since: int, seconds: float = 90) -> None:
         """Return when Ray counts every node of `started` as alive since `since` (epoch ms)."""
@@ -300,6 +307,16 @@ class Lab:
         path = cgroups.root() / f"lab-{self.name}"
         found = sorted(path.glob("node*")) if path.exists() else []
         return [cgroups.NodeGroup(self.name, int(p.name.removeprefix("node"))) for p in found]
+
+
+def wait_until_on(nodes: list[Node], seconds: float = 20) -> None:
+    """Return when each of these nodes has its own files.  Raises LabError after `seconds`."""
+    deadline = time.monotonic() + seconds
+    for node in nodes:
+        while node.pid is None or not node.furnished.exists():
+            if time.monotonic() > deadline:
+                raise LabError(f"{node.name} was not up in {seconds:.0f} s: {_logs([node])}")
+            time.sleep(0.05)
 
 
 def _logs(nodes: list[Node]) -> str:

@@ -36,7 +36,7 @@ class Node:
     """Node `index` of lab `lab`; `home` is the lab's folder on the host.
 
     `nvml` is whether its processes find the stand-in NVML.  `auth` is "token" where Ray asks for
-    a token.
+    a token.  Without `ray` the node only starts.
     """
 
     def __init__(
@@ -49,9 +49,10 @@ class Node:
         nvml: bool = False,
         auth: str = "",
         rails: int = 1,
+        ray: bool = True,
     ) -> None:
         self.lab, self.index, self.home, self.nodes, self.gpus = lab, index, home, nodes, gpus
-        self.has_nvml, self.auth, self.rails = nvml, auth, rails
+        self.has_nvml, self.auth, self.rails, self.starts_ray = nvml, auth, rails, ray
         self.name = f"node{index}"
         self.group = NodeGroup(lab, index)
         self.work = home / self.name
@@ -121,8 +122,11 @@ class Node:
         """Return the words that run Ray's command line."""
         return [sys.executable, "-m", "ray.scripts.scripts"]
 
-    def ray_command(self) -> list[str]:
-        """Return `ray start` for this node, on the management network as on real clusters."""
+    def ray_command(self, head: int = 0) -> list[str]:
+        """Return `ray start` for this node, on the management network as on real clusters.
+
+        `head` is the node whose cluster it joins, or begins.
+        """
         here = network.address("eth0", self.index)
         command = [
             *self.planted.get("before", []),
@@ -138,8 +142,8 @@ class Node:
             "100000000",
             "--disable-usage-stats",
         ]
-        if self.index:
-            return [*command, "--address", f"{network.address('eth0', 0)}:{PORT}"]
+        if self.index != head:
+            return [*command, "--address", f"{network.address('eth0', head)}:{PORT}"]
         return [*command, "--head", "--port", str(PORT), "--dashboard-host", "0.0.0.0"]
 
     def start(self, interface: str = "fab0", own_name_at: str = "") -> None:
@@ -149,6 +153,7 @@ class Node:
         """
         self.work.mkdir(parents=True, exist_ok=True)
         self.new_boot_id()
+        self.furnished.unlink(missing_ok=True)
         if self.has_nvml:
             nvml.make_healthy(self.work, self.lab, self.gpus)
             nvml.show_library(self.home, self.work)
@@ -165,10 +170,15 @@ class Node:
             "shared_at": SHARED,
             "head": self.index == 0,
             "head_address": f"{network.address('eth0', 0)}:{PORT}",
-            "ray": self.ray_command(),
+            "ray": self.ray_command() if self.starts_ray else [],
             "env": self.environment(interface),
         }
         self._launch(json.dumps(spec))
+
+    @property
+    def furnished(self) -> Path:
+        """File that is there once the node has its own mounts."""
+        return self.work / "furnished"
 
     @property
     def boot_id(self) -> Path:
@@ -201,8 +211,11 @@ class Node:
         procs = str(self.group.path / "cgroup.procs")
         return ["sh", "-c", 'echo $$ > "$0" && exec "$@"', procs]
 
-    def command(self, *command: str, cwd: str | None = None) -> list[str]:
-        """Return the argument list that runs `command` inside this node; LabError if it is off."""
+    def command(self, *command: str, cwd: str | None = None, space: str = "") -> list[str]:
+        """Return the argument list that runs `command` inside this node; LabError if it is off.
+
+        With `space` it has the network of that namespace, and the node's files and processes.
+        """
         pid = self.pid
         if pid is None:
             raise LabError(f"{self.name} is off; `python -m tests.lab fault clear` brings it back")
@@ -210,7 +223,7 @@ class Node:
             "nsenter",
             "-t",
             str(pid),
-            "-n",
+            f"--net=/run/netns/{space}" if space else "-n",
             "-m",
             "-p",
             "-u",

@@ -91,6 +91,16 @@ def wait_for_head(address: str, seconds: float = 60) -> None:
             return
 
 
+def start_ray(spec: dict[str, Any]) -> None:
+    """Start Ray, on a worker once the head listens."""
+    log = open(Path(spec["work"]) / "ray-start.log", "ab")  # noqa: SIM115  (open as long as we run)
+    if not spec["head"]:
+        wait_for_head(spec["head_address"])
+    subprocess.Popen(
+        spec["ray"], env=spec["env"], cwd="/", stdout=log, stderr=log, stdin=subprocess.DEVNULL
+    )
+
+
 def reap_for_ever() -> None:
     """Collect dead orphans, as process 1 must; SIGTERM ends the node."""
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
@@ -105,12 +115,9 @@ def main() -> None:
     """Set up the node, start Ray, reap orphans."""
     spec = json.loads(sys.argv[1])
     furnish(spec)
-    log = open(Path(spec["work"]) / "ray-start.log", "ab")  # noqa: SIM115  (open as long as we run)
-    if not spec["head"]:
-        wait_for_head(spec["head_address"])
-    subprocess.Popen(
-        spec["ray"], env=spec["env"], cwd="/", stdout=log, stderr=log, stdin=subprocess.DEVNULL
-    )
+    (Path(spec["work"]) / "furnished").touch()
+    if spec["ray"]:
+        start_ray(spec)
     reap_for_ever()
 
 

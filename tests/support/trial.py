@@ -19,6 +19,7 @@ from reports.acceptance import AcceptanceSummary, load_summary
 from reports.owed import NOT_RUN
 from reports.record import RunRecord
 from reports.run_folder.integrity import load
+from tests.lab import network
 from tests.lab.lab import Lab
 from tests.lab.node import SHARED
 from tests.lab.shell import LabError, require_machine
@@ -87,17 +88,27 @@ class Trial:
 
 
 def start(
-    lab: Lab, name: str, *arguments: str, contract: str = "lab", fault: Planted = None
+    lab: Lab,
+    name: str,
+    *arguments: str,
+    contract: str = "lab",
+    fault: Planted = None,
+    outside: bool = False,
 ) -> Trial:
-    """Start `pytest <arguments> --cluster auto --contract <contract>` on node 0."""
+    """Start `pytest <arguments> --cluster auto --contract <contract>` on node 0.
+
+    `outside`: on a machine that is no node, through Ray's client.
+    """
     node = lab.nodes[0]
+    where = f"ray://{network.address('eth0', 0)}:10001" if outside else "auto"
+    space = network.namespace(lab.name, network.CLIENT) if outside else ""
     folder = lab.home / "shared" / "runs" / name
     folder.parent.mkdir(exist_ok=True)
     assert not folder.exists(), f"{name} has run in this lab: its record would be taken for this"
     log = folder.parent / f"{name}.log"
     command = [
         *[sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
-        *["--cluster", "auto", "--contract", contract, "--run-dir", f"{SHARED}/runs/{name}"],
+        *["--cluster", where, "--contract", contract, "--run-dir", f"{SHARED}/runs/{name}"],
     ]
     with_gpus = sum(node.gpus > 0 for node in lab.nodes)
     environment = {**node.environment(), "SEATRIAL_NODES": str(with_gpus), "CI": "1"}
@@ -109,7 +120,7 @@ def start(
         command += ["-p", "tests.recordings.tape.record"]
     with log.open("w") as out:
         process = subprocess.Popen(
-            node.command(*command, cwd=str(REPO)),
+            node.command(*command, cwd=str(REPO), space=space),
             env=environment,
             stdout=out,
             stderr=out,
@@ -153,9 +164,10 @@ def acceptance(
     contract: str = "lab",
     fault: Planted = None,
     seconds: float = 400,
+    outside: bool = False,
 ) -> tuple[RunRecord, Trial]:
     """Run the suite to its end and return its record; without a record, fail with its output."""
-    trial = start(lab, name, *arguments, contract=contract, fault=fault)
+    trial = start(lab, name, *arguments, contract=contract, fault=fault, outside=outside)
     try:
         return trial.wait(seconds), trial
     except Exception as error:

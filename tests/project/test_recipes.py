@@ -1,0 +1,228 @@
+"""The recipes of docs/use/launch agree with the suite, with KubeRay's CRD and with each other.
+
+No container engine is at hand: what Docker and Kubernetes do with them is not tested.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from probes.acceptance.contract import load
+from probes.acceptance.criteria import CRITERIA
+from probes.cli.main import main
+from probes.findings.catalogue import CATALOGUE
+from tests.project.test_kubernetes import GPU, amount, faults, groups, mounted, schema
+from tests.support.paths import REPO
+
+RECIPES = REPO / "docs" / "use" / "launch"
+PAGES = sorted(RECIPES.glob("*.md"))
+OWN_PAGES = [RECIPES / "docker.md", RECIPES / "kuberay.md"]
+PREFIXES = "|".join(sorted({code.partition("-")[0] for code in CATALOGUE}))
+CODE = re.compile(rf"(?<![\w-])(?:{PREFIXES})-[A-Z][A-Z-]*[A-Z]\b")
+FENCED = re.compile(r"```\w*\n(.*?)```", re.DOTALL)
+COMMAND = re.compile(r"(?<![\w=.-])seatrial[ \t]+(\S[^\n]*)")
+END_OF_COMMAND = re.compile(r"[;|&)#]| -- ")  # what stands after ` -- ` goes to pytest
+FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+MAX_WIDTH = 120  # of a line: as the other pages
+FOLLOWED = {"K8sJobMode", "SidecarMode"}  # modes in which a pod shows the log of the run
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+own_page = pytest.mark.parametrize("page", OWN_PAGES, ids=lambda page: page.stem)
+
+
+def read_documents(name: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((RECIPES / name).read_text()))
+
+
+(CLAIM, CLUSTER), (JOB,) = read_documents("raycluster.yaml"), read_documents("rayjob.yaml")
+
+
+def as_job(cluster: dict[str, Any]) -> dict[str, Any]:
+    """Wrap a RayCluster's spec into a RayJob, for checks that read a job."""
+    spec = {"entrypoint": "true", "rayClusterSpec": cluster["spec"]}
+    return {"apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": {"name": "x"}, "spec": spec}
+
+
+JOBS = {"raycluster": as_job(CLUSTER), "rayjob": JOB}
+both = pytest.mark.parametrize("job", JOBS.values(), ids=list(JOBS))
+
+
+def find_commands(text: str) -> list[str]:
+    """Find what follows `seatrial` in fenced blocks; a line that ends with \\ goes on."""
+    blocks = (block.replace("\\\n", " ") for block in FENCED.findall(text))
+    return [words for block in blocks for words in COMMAND.findall(block)]
+
+
+def find_wrong_words(words: str) -> list[str]:
+    """Find the words of a command of seatrial that it does not have."""
+    command: click.Command = main
+    given = [word.strip("\"'") for word in END_OF_COMMAND.split(words)[0].split()]
+    while isinstance(command, click.Group):
+        known = command.commands.get(given[0]) if given else None
+        if known is None:
+            return [" ".join(given) or "no command"]
+        command, given = known, given[1:]
+    names = {name for parameter in command.params for name in parameter.opts}
+    wrong = [word for word in given if word.startswith("-") and word.partition("=")[0] not in names]
+    only = (given[index + 1] for index, word in enumerate(given) if word == "--only")
+    return wrong + [name for value in only for name in value.split(",") if name not in CRITERIA]
+
+
+def unknown_codes(text: str) -> list[str]:
+    return [code for code in CODE.findall(text) if code not in CATALOGUE]
+
+
+# ---------------------------------------------------------------------------------- the manifests
+
+
+def test_kinds_and_versions() -> None:
+    kinds = [(document["apiVersion"], document["kind"]) for document in (CLAIM, CLUSTER, JOB)]
+    assert kinds == [
+        ("v1", "PersistentVolumeClaim"),
+        ("ray.io/v1", "RayCluster"),
+        ("ray.io/v1", "RayJob"),
+    ]
+
+
+@pytest.mark.parametrize("document", [CLAIM, *JOBS.values()], ids=["claim", *JOBS])
+def test_each_field_is_known(document: dict[str, Any]) -> None:
+    assert list(faults(document, schema(document["kind"]), document["kind"])) == []
+
+
+def test_the_job_runs_on_the_cluster_of_the_recipe() -> None:
+    assert JOB["spec"]["rayClusterSpec"] == CLUSTER["spec"]
+
+
+def test_all_pods_have_one_image() -> None:
+    pods = [pod for job in JOBS.values() for _, pod in groups(job)]
+    assert {container["image"] for pod in pods for container in pod["containers"]} == {"YOUR-IMAGE"}
+
+
+@both
+def test_each_pod_has_the_shared_folder_and_memory_of_its_own(job: dict[str, Any]) -> None:
+    assert CLAIM["spec"]["accessModes"] == ["ReadWriteMany"]
+    for _, pod in groups(job):
+        volumes = mounted(pod)
+        claim = volumes["/shared"]["persistentVolumeClaim"]
+        assert claim == {"claimName": CLAIM["metadata"]["name"]}
+        shm = volumes["/dev/shm"]["emptyDir"]
+        memory = amount(pod["containers"][0]["resources"]["limits"]["memory"])
+        assert shm["medium"] == "Memory"
+        # Ray's object store takes 30 % of the memory there; a full folder must not end the pod.
+        assert 0.3 * memory < amount(shm["sizeLimit"]) < memory
+
+
+@both
+def test_pods_ask_for_what_they_may_use(job: dict[str, Any]) -> None:
+    for _, pod in groups(job):
+        resources = pod["containers"][0]["resources"]
+        assert resources["requests"] == resources["limits"]
+
+
+@both
+def test_head_is_no_compute_node_and_workers_lock_memory(job: dict[str, Any]) -> None:
+    (_, head), (count, worker) = groups(job)
+    spec = job["spec"]["rayClusterSpec"]
+    (workers,) = spec["workerGroupSpecs"]
+    assert spec["headGroupSpec"]["rayStartParams"]["num-gpus"] == "0"
+    assert GPU not in head["containers"][0]["resources"]["limits"]
+    assert spec["enableInTreeAutoscaling"] is False
+    assert count == workers["minReplicas"] == workers["maxReplicas"]
+    contexts = [pod["containers"][0]["securityContext"] for pod in (head, worker)]
+    assert [context["runAsUser"] for context in contexts] == [0, 0]
+    assert contexts[1]["capabilities"]["add"] == ["IPC_LOCK"]
+
+
+@both
+def test_workers_have_what_the_template_orders(job: dict[str, Any]) -> None:
+    ordered = load("h100-ndr400").cluster
+    limits = groups(job)[1][1]["containers"][0]["resources"]["limits"]
+    assert limits[GPU] == ordered.gpus_per_node
+    assert amount(limits["cpu"]) >= ordered.cpus_per_node
+    assert amount(limits["memory"]) >= ordered.ram_gib * 2**30
+
+
+@pytest.mark.parametrize("name", ["raycluster", "rayjob"])
+def test_what_is_to_be_adapted_is_a_comment(name: str) -> None:
+    text = (RECIPES / f"{name}.yaml").read_text()
+    for words in (r"rdma/\w+: 1", "hostNetwork: true", "dnsPolicy: ClusterFirstWithHostNet"):
+        assert re.search(rf"^ +# {words}", text, re.MULTILINE), words
+
+
+def test_a_failed_run_is_never_tried_again() -> None:
+    spec = JOB["spec"]
+    assert spec["backoffLimit"] == 0
+    assert spec["submissionMode"] in FOLLOWED
+    assert spec["shutdownAfterJobFinishes"] is True
+    assert spec["ttlSecondsAfterFinished"] > 0
+    assert "clusterSelector" not in spec
+
+
+def test_the_entry_point_is_a_run_in_a_fixed_folder() -> None:
+    program, command, *words = JOB["spec"]["entrypoint"].split()
+    assert (program, command) == ("seatrial", "run")
+    assert find_wrong_words(" ".join([command, *words])) == []
+    given = dict(zip(words[::2], words[1::2], strict=True))
+    assert given == {
+        "--cluster": "auto",
+        "--contract": "/shared/acceptance.toml",
+        "--run-dir": "/shared/acceptance",  # fixed: the suite refuses it for a second run
+    }
+
+
+# -------------------------------------------------------------------------------------- the pages
+
+
+@every_page
+def test_commands_have_the_options_of_the_suite(page: Path) -> None:
+    commands = find_commands(page.read_text())
+    assert any(words.startswith("run ") for words in commands)
+    assert [(words, wrong) for words in commands if (wrong := find_wrong_words(words))] == []
+
+
+@every_page
+def test_codes_are_in_the_catalogue(page: Path) -> None:
+    assert unknown_codes(page.read_text()) == []
+
+
+@every_page
+def test_linked_files_exist(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+@own_page
+def test_a_recipe_is_proven_by_hosts_and_launch(page: Path) -> None:
+    text = page.read_text()
+    assert any("--only HOSTS,LAUNCH" in words for words in find_commands(text))
+    assert "Not run by seatrial's own tests" in text
+    lines = text.splitlines()
+    assert [n for n, line in enumerate(lines, 1) if len(line) > MAX_WIDTH] == []
+
+
+def test_each_flag_of_docker_is_explained() -> None:
+    start, _, proof = (RECIPES / "docker.md").read_text().partition("## Prove it")
+    blocks = [block for block in FENCED.findall(start) if "ray start" in block or "flags=" in block]
+    typed = {flag for block in blocks for flag in FLAG.findall(block)}
+    typed -= {"--head", "--port", "--address", "--disable-usage-stats"}  # plain words of Ray
+    rows = [line.split("|")[1] for line in start.splitlines() if line.startswith("| `--")]
+    assert {flag for row in rows for flag in FLAG.findall(row)} == typed
+    assert "docker exec" in proof
+
+
+def test_each_rule_can_fail() -> None:
+    block = "x \\\n  seatrial run --clusters auto \\\n --only HOST; y -z\nkubectl get seatrial"
+    (words,) = find_commands(f"```sh\n{block}\n```")
+    assert find_wrong_words(words) == ["--clusters", "HOST"]
+    assert find_wrong_words("runs --cluster auto") == ["runs --cluster auto"]
+    assert find_wrong_words("contract check --all x") == ["--all"]
+    assert find_wrong_words('run --run-dir="$run" -q" && ls -l') == []
+    assert find_wrong_words("run -k x -- --maxfail 1") == []
+    assert find_commands("`seatrial run`\n```\njob-name=seatrial run\n```") == []
+    assert unknown_codes("`HOST-SHARED`, HOST-SHARES, HOST-, LAUNCH") == ["HOST-SHARES"]
