@@ -61,7 +61,8 @@ class LaunchTerms(BaseModel):
     the command that starts the user's job on Ray.  {folder} is the folder with the job's code,
     {name} a name of its own; {dashboard}, {nodes}, {ranks} and {shared} are the cluster's.
 
-    `variables` are those that the guide gives to the job, and that each rank must have.  With
+    `variables` are those that the guide gives to the job, and that each rank must have.
+    `launchers` are those, in addition to seatrial's own, that jobs may use (tier soak).  With
     `user` = "own" the parties agree that the user who runs the suite is an ordinary one.
     """
 
@@ -70,6 +71,9 @@ class LaunchTerms(BaseModel):
     document: str | None = None
     section: str | None = None
     user: Literal["own"] | None = None
+    launchers: tuple[Literal["torchrun", "ray-train"], ...] = Field(
+        default=("torchrun", "ray-train"), min_length=1
+    )
     values: dict[str, str] = {}
     variables: dict[str, str] = {}
 

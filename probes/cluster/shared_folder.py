@@ -56,6 +56,18 @@ def find_blind_nodes(
             cluster.cleanup.unregister("folder", path)
 
 
+def find_folder_problem(cluster: Any, folder: Path) -> tuple[str, list[str]]:
+    """Find why `folder` is not shared by all nodes ("": it can), and the nodes without it."""
+    if not folder.is_absolute():
+        blind = [node["name"] for node in cluster.nodes]
+        return f"{', '.join(blind)} do not see a folder that all nodes share", blind
+    try:
+        blind = find_blind_nodes(cluster, str(folder))
+    except FolderUnknown as unknown:
+        return f"no node can write to {folder}: {unknown}", []
+    return (f"{', '.join(blind)} do not see {folder}" if blind else ""), blind
+
+
 def _largest_view(seen: dict[str, set[str]], driver_view: set[str]) -> list[str]:
     """List the nodes that see the same as most; empty if two views tie."""
     groups: dict[frozenset[str], list[str]] = defaultdict(list)

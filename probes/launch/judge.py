@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from probes.acceptance.criteria.criterion import exactly
@@ -90,27 +90,37 @@ def judge_job(
     *,
     on: str = "cluster",
     size: int | None = None,
+    more: Mapping[str, str] | None = None,
 ) -> AnnouncedJob:
-    """Judge the ranks and the exit code of a job of `size` ranks, or of the complete cluster."""
-    job = read_job(path, said, size=size)
+    """Judge the ranks and the exit code of a job of `size` ranks, or of the complete cluster.
+
+    `more` are variables that each rank must have in addition to the guide's.
+    """
+    job = read_job(path, said, size=size, more=more)
     wrong, ranks = wrong_ranks(job), len(job.rows)
     note = "the job announced no rank"
     measure("wrong_ranks", len(wrong) if ranks else None, on=on, samples=ranks, note=note)
     measure("exit_code", said.exit_code, on=on)
     because = "one rank per accelerator that the job asked for"
     measure("ranks", ranks, on=on, limit=exactly(job.size, "ranks", because))
+    whose = "" if on == "cluster" else f"{on}: "
     if said.exit_code != 0:
         last = next((line for line in reversed(said.lines) if line.strip()), "")
         command = f"`{said.failed_command}` ended" if said.failed_command else "the commands ended"
-        whose = "" if on == "cluster" else f"{on}: "
         statement = f"{whose}{command} with {said.exit_code}: {last[:200]}"
         measure.explain(finding("LAUNCH-FAILED", statement))
     if ranks:
-        explain_wrong_ranks(wrong, measure)
+        explain_wrong_ranks(wrong, measure, whose)
     return job
 
 
-def read_job(path: GuidedCluster, said: Transcript, *, size: int | None = None) -> AnnouncedJob:
+def read_job(
+    path: GuidedCluster,
+    said: Transcript,
+    *,
+    size: int | None = None,
+    more: Mapping[str, str] | None = None,
+) -> AnnouncedJob:
     """Read the ranks that the job announced, and the nodes of the cluster under test."""
     cluster, ended = path.cluster, said.exit_code == 0
     nodes = identify_nodes(cluster.known_nodes(), cluster.facts)
@@ -124,17 +134,17 @@ def read_job(path: GuidedCluster, said: Transcript, *, size: int | None = None) 
         cluster.size if size is None else size,
         nodes,
         on_gpu=cluster.on_gpu and ended,  # a job that failed names no device
-        variables=path.variables,
+        variables={**path.variables, **(more or {})},
         ended=ended,
     )
 
 
-def explain_wrong_ranks(wrong: Sequence[WrongRank], measure: Recorder) -> None:
-    """Make one finding for each problem, with all ranks that have it."""
+def explain_wrong_ranks(wrong: Sequence[WrongRank], measure: Recorder, whose: str = "") -> None:
+    """Make one finding for each problem, with all ranks that have it; `whose` job comes first."""
     for problem, ranks in group_by_problem(wrong).items():
         names, hosts = _name_ranks([each.rank for each in ranks], [each.host for each in ranks])
         where = f"{join_names(names)} on {join_names(hosts)}" if hosts else join_names(names)
-        statement = f"{where}: {problem.found}. Expected: {problem.expected}."
+        statement = f"{whose}{where}: {problem.found}. Expected: {problem.expected}."
         known = {"rank": ranks[0].rank}
         measure.explain(finding(problem.code, statement, [*names, *hosts], names=known))
 

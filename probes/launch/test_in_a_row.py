@@ -17,7 +17,7 @@ from probes.launch.prepare import prepare_path
 from probes.launch.test_stopped_job import FIRST_STEP_S, PATIENCE_S, judge_left
 
 JOBS = 8
-PACED = ["--steps", "60", "--pace-s", "0.1"]  # six seconds at least: time to see its processes
+PACED = ["--pace-s", "0.2"]  # four seconds at least: time to see its processes
 SEEN_STEP = 2  # by then each rank has its process
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from probes.cluster.cluster import Cluster
-from probes.cluster.shared_folder import FolderUnknown, find_blind_nodes
+from probes.cluster.shared_folder import find_folder_problem
 from probes.faults.injection import SAVE_EVERY
 from probes.faults.process_faults import read_journal
 from probes.findings import finding
@@ -44,18 +44,6 @@ WRONG_RESUMES = {
     "peer": "one rank resumes from the checkpoint before",
     "all": "the run reports that it resumes, and starts from the state of step 0",
 }
-
-
-def find_folder_problem(cluster: Cluster, folder: Path) -> tuple[str, list[str]]:
-    """Find why `folder` cannot hold checkpoints ("": it can), and the nodes without it."""
-    if not folder.is_absolute():
-        blind = [node["name"] for node in cluster.nodes]
-        return f"{', '.join(blind)} do not see a folder that all nodes share", blind
-    try:
-        blind = find_blind_nodes(cluster, str(folder))
-    except FolderUnknown as unknown:
-        return f"no node can write to {folder}: {unknown}", []
-    return (f"{', '.join(blind)} do not see {folder}" if blind else ""), blind
 
 
 def small_config(steps: int, checkpoints: Path, **options: Any) -> TrainConfig:

@@ -190,6 +190,7 @@ def test_a_stopped_job_that_leaves_a_process_is_named_with_its_node(lab: Lab) ->
     [
         *(("launch", "quick"), ("failing_job", "quick"), ("stopped_job", "standard")),
         *(("other_failures", "standard"), ("every_time", "standard"), ("in_a_row", "soak")),
+        ("launchers", "soak"),
     ],
 )
 def test_a_sound_lab_passes_each_probe(lab: Lab, probe: str, tier: str) -> None:
@@ -198,6 +199,26 @@ def test_a_sound_lab_passes_each_probe(lab: Lab, probe: str, tier: str) -> None:
     assert failed(record) == set(), trial.log.read_text()[-3000:]
     assert findings(record) == []
     assert [result.problems() for result in record.results] == [[]]
+    nothing_left(lab)
+
+
+@soak
+def test_a_launcher_that_forgets_a_variable_is_named(lab: Lab) -> None:
+    """torchrun sets it itself; Ray Train's ranks are left without it."""
+    arguments = ["probes/launch/test_launchers.py", "--tier", "soak"]
+    fault = ("faulty_guide", "no-local-world-size")
+    record, trial = acceptance(lab, "forgetful", *arguments, fault=fault, seconds=900)
+    assert record.verdict("LAUNCH") is Verdict.FAIL, trial.log.read_text()[-3000:]
+    wrong = {
+        one.subject: one.value
+        for result in record.results
+        for one in result.measurements
+        if one.name == "wrong_ranks"
+    }
+    assert wrong == {"torchrun": 0, "ray-train": 4}
+    (found,) = findings(record)
+    assert (found.code, found.suspects[0]) == ("LAUNCH-ENV", "rank 0")
+    assert "LOCAL_WORLD_SIZE not set" in found.statement
     nothing_left(lab)
 
 

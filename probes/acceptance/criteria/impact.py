@@ -115,6 +115,10 @@ DISTURBS: dict[str, tuple[str, ...]] = {  # by file and function, for all cases 
         ALL_GPUS,
         "submits jobs of its own that fail, one of them after a minute of silence",
     ),
+    "launch/test_launchers.py::test_other_launchers_give_each_rank_what_it_needs": (
+        ALL_GPUS,
+        "submits jobs of its own, whose results go to the shared folder",
+    ),
     "launch/test_in_a_row.py::test_eight_jobs_in_a_row_leave_nothing": (
         ALL_GPUS,
         "submits eight jobs of its own, one after the other",

@@ -88,6 +88,7 @@ CONTROLS = {
     ),
     "job on another network": ("share_on_agreed_network",),
     "swallowed error": ("hidden_errors", "facts_missing_from_error"),
+    "forgotten variable": ("wrong_ranks",),
     "leftovers": ("left_processes", "held_accelerators"),
     "missing rank": ("ranks", "wrong_ranks"),
     "running job": ("left_processes", "held_accelerators"),
@@ -130,6 +131,12 @@ DUTIES = (
         "standard",
         ("wrong_ranks", "exit_code", "ranks", "nodes_of_rank_0"),
         ("missing rank",),
+    ),
+    Duty(
+        "launch/test_launchers.py::test_other_launchers_give_each_rank_what_it_needs",
+        "soak",
+        ("wrong_ranks", "exit_code", "ranks"),
+        ("forgotten variable",),
     ),
     Duty(
         "launch/test_in_a_row.py::test_eight_jobs_in_a_row_leave_nothing",

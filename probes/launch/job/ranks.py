@@ -348,11 +348,12 @@ def _gpu_key(row: Row) -> tuple[str, str]:
     return (row.get("node", "") if gpu.isdecimal() else "", gpu)
 
 
-# The order matters: a later check may rely on values that an earlier one has accepted.
+# The order matters: a later check may rely on values that an earlier one has accepted.  A rank on
+# another cluster comes first: what else is wrong with it follows from that cluster's size.
 CHECKS = (
+    check_node,
     check_set,
     check_rank,
-    check_node,
     check_local_rank,
     check_node_rank,
     check_contiguous,

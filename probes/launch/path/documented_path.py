@@ -7,7 +7,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,8 +23,9 @@ from probes.launch.path.user import NAME, SYSTEM_PATH, User
 AUTH_VARIABLES = ("RAY_AUTH_MODE", "RAY_ENABLE_K8S_TOKEN_AUTH")
 STEPS = 20  # enough for the loss to fall, and for its bytes to stand out
 CHECKS = ("--digest-start", "--validate", "4")
-# Words of launch.md: its job's name, its export's folder, and a variable that it gives to the job.
-OWN_NAME, OWN_EXPORT = "--name myjob", "--export model"
+# Words of launch.md: its job's name, its export's folder, its last words, and a variable that it
+# gives to the job.
+OWN_NAME, OWN_EXPORT, OWN_END = "--name myjob", "--export model", "--show MYJOB_STAGE"
 OWN_VARIABLES = {"MYJOB_STAGE": "first"}
 
 
@@ -50,18 +51,24 @@ class LaunchPath(GuidedCluster):
 
     def job_command(self, name: str, extra: Sequence[str] = ()) -> str:
         """Return the command that starts the job on Ray, with further options."""
-        shown = ",".join(self.variables)
         words = ["python", "-m", "reference_trainer", "launch", "--workers", "all"]
         words += ["--steps", str(STEPS), "--name", name, *CHECKS, *export_options(name)]
-        return shlex.join([*words, *(["--show", shown] if shown else []), *extra])
+        return shlex.join([*words, *self.show_options(), *extra])
+
+    def show_options(self, more: Iterable[str] = ()) -> list[str]:
+        """Return the option that lets each rank print the guide's variables, and `more`."""
+        shown = ",".join([*self.variables, *more])
+        return ["--show", shown] if shown else []
 
     def script(self, name: str, folder: Path, extra: Sequence[str] = ()) -> str:
         """Return what is typed, for a job of this name.  Raises GuideError."""
         if self.guide.own:
-            named = shlex.join(["--name", name, *extra])
-            return self.guide.script(
-                {OWN_NAME: named, OWN_EXPORT: shlex.join(export_options(name))}
-            )
+            own = {
+                OWN_NAME: shlex.join(["--name", name]),
+                OWN_EXPORT: shlex.join(export_options(name)),
+                OWN_END: " ".join([OWN_END, *map(shlex.quote, extra)]),
+            }
+            return self.guide.script(own)
         known = {
             "{command}": self.job_command(name, extra),
             "{folder}": str(folder),

@@ -67,7 +67,7 @@ def test_the_control_is_caught_for_its_own_fault_alone(
 @pytest.mark.parametrize(("size", "fewer"), [(1, None), (2, "1"), (16, "15")])
 def test_the_control_takes_a_rank_away_where_one_is_left(size: int, fewer: str | None) -> None:
     workers = ["--workers", fewer] if fewer else []
-    assert doctored_options(size) == ["--unset", "MASTER_PORT", *workers]
+    assert doctored_options(size) == ["--unset", "MASTER_PORT", "--restarts", "0", *workers]
 
 
 def test_a_single_rank_is_controlled_for_all_but_the_number_of_ranks(recorder: Recorder) -> None:

@@ -160,6 +160,13 @@ def test_a_whole_job_on_another_cluster_is_wrong() -> None:
     assert [each.problem.code for each in wrong] == ["LAUNCH-ELSEWHERE"] * 4
 
 
+def test_a_job_on_a_smaller_cluster_is_elsewhere_before_its_size_is_wrong() -> None:
+    """Seen live: the size is what was named, and the cluster was not."""
+    row = {**ranks()[0], "node": "elsewhere0123", "host": "far", "WORLD_SIZE": "1"}
+    wrong = said(judged([row]))
+    assert wrong["0"] == ("LAUNCH-ELSEWHERE", "it ran on node elsewher of host far")
+
+
 def test_a_rank_that_does_not_say_where_it_ran_is_wrong() -> None:
     rows = ranks()
     del rows[1]["node"]

@@ -112,7 +112,8 @@ def test_values_take_the_place_of_the_guides_texts(tmp_path: Path) -> None:
 def test_our_own_guide_is_typed_as_it_stands_but_for_the_jobs_name(path: LaunchPath) -> None:
     script = path.script("seatrial-1", Path("/h"), ["--plant", "error"])
     plain = "".join(f"{command.text}\n" for command in path.guide.commands)
-    named = plain.replace("--name myjob", "--name seatrial-1 --plant error")
+    named = plain.replace("--name myjob", "--name seatrial-1")
+    named = named.replace("--show MYJOB_STAGE", "--show MYJOB_STAGE --plant error")
     assert script == named.replace("--export model", "--export /tmp/seatrial-1 --no-keep-export")
     assert script.splitlines()[0] == "seatrial example myjob"
 
