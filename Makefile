@@ -6,7 +6,7 @@ NODES ?= 4
 KIND ?= lab
 N ?= 1
 # The long tests' groups, each under an hour: criteria that have such tests, FABRIC's links and
-# rails, SCALING on shards, runs of the whole suite.
+# rails, SCALING on shards, LAUNCH where Ray is started otherwise, runs of the whole suite.
 SOAKS := fabric gang hosts launch links rails restart scaling shards starts suite
 ifneq ($(CRITERION),)
 SOAK := $(filter $(shell echo '$(CRITERION)' | tr A-Z a-z),$(SOAKS))
@@ -19,7 +19,7 @@ LAB_HERE := $(shell [ "$$(uname -s)" = Linux ] && [ "$$(id -u)" = 0 ] && echo ye
 # The tests start some hundred Pythons: without compiled files each of them compiles all anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: trial test soak mutants healthy lint docs lab tools browser setup clean bench gpu
+.PHONY: trial test soak mutants healthy lint docs lab tools starters browser setup clean bench gpu
 
 trial: setup tools ## rehearse the whole acceptance run on this machine
 ifeq ($(LAB_HERE),yes)
@@ -32,7 +32,7 @@ test: setup tools browser lint ## the suite's own tests; the lab's among them wh
 	$(BIN)/pytest tests -m "not soak and not alone" -n 2 --dist loadfile
 	$(BIN)/pytest tests -m "not soak and alone"
 
-soak: setup tools ## what takes longer; CRITERION=gang: that criterion's tests only
+soak: setup tools $(if $(filter starts,$(or $(SOAK),starts)),starters) ## what takes longer; CRITERION=gang: that criterion's tests only
 ifneq ($(CRITERION),)
 	$(BIN)/pytest tests -m "soak(criterion='$(SOAK)')"
 else
@@ -80,6 +80,17 @@ ifeq ($(LAB_HERE),yes)
 	  || { command -v apt-get >/dev/null && apt-get update -qq \
 	  && apt-get install -y -qq --no-install-recommends iproute2 nftables util-linux gcc libc6-dev \
 	  openssh-client; }
+endif
+
+# Slurm and an ssh server, for the tests that start Ray with them.  Their packages start services on
+# a machine that has an init, so that only these tests install them.
+starters:
+ifeq ($(LAB_HERE),yes)
+	@command -v slurmctld >/dev/null && command -v slurmd >/dev/null && command -v munged >/dev/null \
+	  && command -v sshd >/dev/null \
+	  || { command -v apt-get >/dev/null && apt-get update -qq \
+	  && apt-get install -y -qq --no-install-recommends slurmctld slurmd slurm-client munge \
+	  openssh-server; }
 endif
 
 # The report's tests look at it in the distribution's browser.

@@ -73,6 +73,7 @@ def trained_words(result: Mapping[str, Any]) -> dict[str, Any]:
         "master": result.get("master"),
         "start": _short(result.get("start_digest")),
         "end": _short(result["digest"]),
+        "from": result["start_step"],
         "losses": ",".join(f"{step['local_loss']:.6g}" for step in steps) or None,
         "samples": ranges(id for step in steps for id in step["ids"]) or None,
         "seen": sum(len(step["ids"]) for step in steps) or None,

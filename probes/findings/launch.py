@@ -138,6 +138,18 @@ LAUNCH: dict[str, Entry] = {
         "Within 15 s of its stop a job has no process, and its accelerators are free.",
         "Start child processes so that they end with their parent (prctl PR_SET_PDEATHSIG), or set RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper=true before `ray start`. Give a job's actors and placement groups its lifetime, not `detached`.",
     ),
+    "LAUNCH-RESUME": Entry(
+        "A job that was started again did not go on from its newest checkpoint on all ranks.",
+        Cause.INFRASTRUCTURE,
+        Severity.DEGRADES,
+        "Keep a job's folder on its nodes until the job is started again",
+        {
+            "df -h /tmp": "A full or very small disk: the checkpoint was not written there.",
+            "systemctl show ray --property PrivateTmp": "yes: each start of Ray has a /tmp of its own. Set PrivateTmp=no in the unit.",
+        },
+        "The second job goes on from the first job's last checkpoint, on all ranks.",
+        "Read the line about checkpoints in transcript-second-job.txt: it says what the job found, and why it did not use it. Where Ray runs in containers, give the folder a volume of the machine.",
+    ),
     "LAUNCH-ELSEWHERE": Entry(
         "A rank ran on a host that is not a node of the cluster under test.",
         Cause.INFRASTRUCTURE,

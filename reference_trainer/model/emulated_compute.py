@@ -29,19 +29,21 @@ class EmulatedCompute:
         self._forward_began = self._backward_began = 0.0
 
     def attach(self, block: Any) -> None:
-        """Pad this module, which takes one tensor that needs a gradient and returns one."""
+        """Pad this module, which takes one tensor and returns one."""
         block.register_forward_pre_hook(self._before_forward)
         block.register_forward_hook(self._after_forward)
 
     def _before_forward(self, block: Any, inputs: tuple[Any, ...]) -> None:
-        # The gradient of the input is the last thing a block's backward computes.
-        inputs[0].register_hook(lambda gradient: self._pad(self._backward_began, self.backward_s))
+        if inputs[0].requires_grad:  # in validation nothing does
+            # The gradient of the input is the last thing a block's backward computes.
+            inputs[0].register_hook(lambda _: self._pad(self._backward_began, self.backward_s))
         self._forward_began = time.perf_counter()
 
     def _after_forward(self, block: Any, inputs: tuple[Any, ...], output: Any) -> None:
         self._pad(self._forward_began, self.forward_s)
-        # Registered after FSDP's hook on the same tensor, hence called after the all-gather.
-        output.register_hook(self._begin_backward)
+        if output.requires_grad:
+            # Registered after FSDP's hook on the same tensor, hence called after the all-gather.
+            output.register_hook(self._begin_backward)
 
     def _begin_backward(self, gradient: Any) -> None:
         self._backward_began = time.perf_counter()

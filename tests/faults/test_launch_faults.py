@@ -190,7 +190,7 @@ def test_a_stopped_job_that_leaves_a_process_is_named_with_its_node(lab: Lab) ->
     [
         *(("launch", "quick"), ("failing_job", "quick"), ("stopped_job", "standard")),
         *(("other_failures", "standard"), ("every_time", "standard"), ("in_a_row", "soak")),
-        ("launchers", "soak"),
+        *(("launchers", "soak"), ("own_disk", "standard")),
     ],
 )
 def test_a_sound_lab_passes_each_probe(lab: Lab, probe: str, tier: str) -> None:
@@ -219,6 +219,16 @@ def test_a_launcher_that_forgets_a_variable_is_named(lab: Lab) -> None:
     (found,) = findings(record)
     assert (found.code, found.suspects[0]) == ("LAUNCH-ENV", "rank 0")
     assert "LOCAL_WORLD_SIZE not set" in found.statement
+    nothing_left(lab)
+
+
+@soak
+def test_a_job_that_begins_anew_is_named(lab: Lab) -> None:
+    arguments = ["probes/launch/test_own_disk.py", "--tier", "standard"]
+    fault = ("faulty_guide", "begins-anew")
+    record, trial = acceptance(lab, "begins-anew", *arguments, fault=fault)
+    says = "rank 3 on node0, node1, node2, node3: began at step 0"
+    judged(record, trial, {"ranks_not_resumed"}, {"LAUNCH-RESUME"}, ["rank 3", "node3"], says)
     nothing_left(lab)
 
 

@@ -115,6 +115,10 @@ DISTURBS: dict[str, tuple[str, ...]] = {  # by file and function, for all cases 
         ALL_GPUS,
         "submits jobs of its own that fail, one of them after a minute of silence",
     ),
+    "launch/test_own_disk.py::test_a_job_goes_on_from_one_nodes_own_disk": (
+        ALL_GPUS,
+        "writes small checkpoints to /tmp of each node, and removes them",
+    ),
     "launch/test_launchers.py::test_other_launchers_give_each_rank_what_it_needs": (
         ALL_GPUS,
         "submits jobs of its own, whose results go to the shared folder",

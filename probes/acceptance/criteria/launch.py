@@ -70,6 +70,9 @@ MEASURES = {
     "exit_code_after_stop": fixed_measure(
         "", "after a stopped job the same commands must succeed", low=0, high=0, signed=True
     ),
+    "ranks_not_resumed": none_of(
+        "ranks", "all ranks must go on from the newest checkpoint, also if one node alone has it"
+    ),
     "nodes_of_rank_0": default_measure(
         "nodes", "a job must run correctly wherever its first rank is", low=2
     ),
@@ -90,6 +93,7 @@ CONTROLS = {
     "swallowed error": ("hidden_errors", "facts_missing_from_error"),
     "forgotten variable": ("wrong_ranks",),
     "leftovers": ("left_processes", "held_accelerators"),
+    "began anew": ("ranks_not_resumed",),
     "missing rank": ("ranks", "wrong_ranks"),
     "running job": ("left_processes", "held_accelerators"),
 }
@@ -131,6 +135,12 @@ DUTIES = (
         "standard",
         ("wrong_ranks", "exit_code", "ranks", "nodes_of_rank_0"),
         ("missing rank",),
+    ),
+    Duty(
+        "launch/test_own_disk.py::test_a_job_goes_on_from_one_nodes_own_disk",
+        "standard",
+        ("wrong_ranks", "exit_code", "ranks", "ranks_not_resumed"),
+        ("began anew",),
     ),
     Duty(
         "launch/test_launchers.py::test_other_launchers_give_each_rank_what_it_needs",
