@@ -6,8 +6,8 @@ NODES ?= 4
 KIND ?= lab
 N ?= 1
 # The long tests' groups, each under an hour: criteria that have such tests, FABRIC's links and
-# rails, SCALING on shards, LAUNCH where Ray is started otherwise, runs of the whole suite.
-SOAKS := fabric gang hosts launch links rails restart scaling shards starts suite
+# rails, SCALING on shards, LAUNCH by guides that mislead, and where Ray is started otherwise, runs of the whole suite.
+SOAKS := fabric gang guides hosts launch links rails restart scaling shards starts suite
 ifneq ($(CRITERION),)
 SOAK := $(filter $(shell echo '$(CRITERION)' | tr A-Z a-z),$(SOAKS))
 ifeq ($(SOAK),)

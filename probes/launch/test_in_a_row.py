@@ -17,8 +17,8 @@ from probes.launch.prepare import prepare_path
 from probes.launch.test_stopped_job import FIRST_STEP_S, PATIENCE_S, judge_left
 
 JOBS = 8
-PACED = ["--pace-s", "0.2"]  # four seconds at least: time to see its processes
-SEEN_STEP = 2  # by then each rank has its process
+PACED = ["--pace-s", "0.6"]  # twelve seconds at least: time to see its processes on a busy node
+SEEN_STEP = 1  # by then each rank has its process
 
 
 @pytest.mark.criterion("LAUNCH")

@@ -21,6 +21,7 @@ LAUNCH = "probes/launch/test_launch.py"
 FAILING = "probes/launch/test_failing_job.py"
 STOPPED = "probes/launch/test_stopped_job.py"
 soak = pytest.mark.soak(criterion="launch")
+soak_guides = pytest.mark.soak(criterion="guides")
 
 ENV = {"LAUNCH-ENV"}
 ENDED = {"LAUNCH-ENV", "LAUNCH-FAILED"}
@@ -86,7 +87,7 @@ def named(fault: Any) -> str:
     ("fault", "fails", "codes", "suspects", "says"),
     [
         *(pytest.param(*case, id=case[0]) for case in FAULTS),
-        *(pytest.param(*case, id=case[0], marks=soak) for case in SLOW),
+        *(pytest.param(*case, id=case[0], marks=soak_guides) for case in SLOW),
     ],
 )
 def test_a_guide_that_misleads_is_named(
