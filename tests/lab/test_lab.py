@@ -133,6 +133,24 @@ def test_workers_run_the_code_that_was_shipped(lab: Lab) -> None:
     assert str(REPO) not in told
 
 
+def test_the_host_joins_no_cluster_of_a_lab(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host sees the lab's raylets, but has no way to them: nothing is sent."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    words = [sys.executable, "-m", "probes.cli.main", "run", "--run-dir", str(tmp_path / "run")]
+    done = subprocess.run(words, cwd=REPO, capture_output=True, text=True, timeout=60)
+    said = done.stdout + done.stderr
+    assert done.returncode == 4, said
+    assert "found Ray at 10.78.0.1:6379 in a network namespace of its own" in said
+    assert "Traceback" not in said
+    node = lab.nodes[0].run(sys.executable, "-c", FIND, seconds=60)
+    assert node.strip() == "10.78.0.1:6379"
+
+
+FIND = "from probes.cluster.access.address import find_address as f; print(f('auto'))"
+
+
 def test_a_second_lab_lives_beside_the_first(lab: Lab) -> None:
     other = Lab("second")
     try:

@@ -8,11 +8,18 @@ from __future__ import annotations
 import os
 import re
 import socket
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
 
 from probes.cluster.access.auth_mode import TokenProblem, follow_auth_mode
 from probes.spelling import closest_name
 
 CONNECT_SECONDS = 2  # bounds one TCP handshake with a host that drops packets
+ROUTES = Path("/proc/net/route")
+GCS_FLAG = "--gcs-address="  # of a raylet: the address of its cluster
 MAX_RAYLETS = 32  # of an embedded cluster: more do not fit on a host
 OTHERWISE = (
     "run this on a node of the cluster, set RAY_ADDRESS, name it with --cluster "
@@ -71,24 +78,96 @@ def find_address(spec: str) -> str:
 def _running_address() -> tuple[str, str]:
     """Find the address of the Ray cluster that this machine is a node of, and where it is from.
 
-    Raises ClusterUnreachable when there is none.
+    Raises ClusterUnreachable when there is none, or none that this machine's network has.
     """
     from ray._private import services
 
-    try:
-        address = services.canonicalize_bootstrap_address("auto", None)
-    except ConnectionError:
-        address = None
-    except ValueError as error:
-        raise ClusterUnreachable(f"RAY_ADDRESS is no address: {error}") from None
-    if not address:
-        raise ClusterUnreachable(f"--cluster auto found no running Ray cluster: {OTHERWISE}")
     if os.environ.get("RAY_ADDRESS"):
-        return str(address), "from RAY_ADDRESS"
-    processes = services.find_gcs_addresses()
-    return str(address), (
-        "from a Ray process of this host" if processes else "from the last `ray start` of this host"
-    )
+        try:
+            return str(services.canonicalize_bootstrap_address("auto", None)), "from RAY_ADDRESS"
+        except ValueError as error:
+            raise ClusterUnreachable(f"RAY_ADDRESS is no address: {error}") from None
+    last = services.find_bootstrap_address(None)
+    raylets = find_raylets()
+    own = sorted(address for address, here in raylets.items() if here)
+    if own:
+        if len(own) > 1 and last not in own:
+            raise ClusterUnreachable(
+                f"--cluster auto found several clusters ({', '.join(own)}): set RAY_ADDRESS to one"
+            )
+        return (last if last in own else own[0]), "from a Ray process of this host"
+    if raylets:
+        raise ClusterUnreachable(
+            f"--cluster auto found Ray at {', '.join(sorted(raylets))} in a network namespace of "
+            f"its own, as a container has: {OTHERWISE}"
+        )
+    if not last:
+        raise ClusterUnreachable(f"--cluster auto found no running Ray cluster: {OTHERWISE}")
+    origin = "from the last `ray start` of this host"
+    if not reaches_directly(last.rpartition(":")[0]):
+        raise ClusterUnreachable(
+            f"--cluster auto does not join {last} ({origin}): only a router leads there, and no "
+            f"Ray runs here. Start Ray here, or {OTHERWISE}"
+        )
+    return last, origin
+
+
+def find_raylets() -> dict[str, bool]:
+    """Find the clusters of this host's raylets: address -> whether one is in our own network.
+
+    A process of another user may not show its network namespace, and then counts as in ours.
+    """
+    found: dict[str, bool] = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:  # it has ended
+            continue
+        addresses = [word.partition("=")[2] for word in words if word.startswith(GCS_FLAG)]
+        if addresses and words[0].endswith("/raylet"):
+            here = found.get(addresses[0], False)
+            found[addresses[0]] = here or shares_our_network(process)
+    return found
+
+
+def shares_our_network(process: Path) -> bool:
+    """Return whether a process is in our network namespace, or does not show its own."""
+    try:
+        return os.stat(process / "ns/net").st_ino == os.stat("/proc/self/ns/net").st_ino
+    except OSError:
+        return True
+
+
+def reaches_directly(host: str) -> bool:
+    """Return whether packets for `host` need no router (IPv4; true where that is not known)."""
+    try:
+        address = IPv4Address(socket.gethostbyname(host))
+        lines = ROUTES.read_text(encoding="ascii").splitlines()[1:]
+    except (OSError, ValueError):
+        return True
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own, suppress(OSError):
+        own.bind((str(address), 0))
+        return True  # it is an address of this host
+    routes = [route for route in map(Route.parse, lines) if address in route.network]
+    best = max(routes, key=lambda route: route.network.prefixlen, default=None)
+    return best is not None and not best.by_router
+
+
+@dataclass(frozen=True)
+class Route:
+    """A row of /proc/net/route."""
+
+    network: IPv4Network
+    by_router: bool
+
+    @classmethod
+    def parse(cls, line: str) -> Route:
+        """Parse a row: numbers are hexadecimal, in the byte order of an x86."""
+        _, target, gateway, *rest = line.split()
+        network, mask = (
+            IPv4Address(int(text, 16).to_bytes(4, sys.byteorder)) for text in (target, rest[4])
+        )
+        return cls(IPv4Network(f"{network}/{mask}"), int(gateway, 16) != 0)
 
 
 def read_size(spec: str) -> tuple[int, int]:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
+from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +23,8 @@ from probes.cluster.access.address import (
     check_spec,
     count_raylets,
     find_address,
+    find_raylets,
+    reaches_directly,
     read_size,
 )
 
@@ -52,22 +59,27 @@ def test_what_names_no_cluster(spec: str, says: str) -> None:
     assert ("did you mean" in str(caught.value)) is ("did you mean" in says)
 
 
+def known(monkeypatch: pytest.MonkeyPatch, raylets: dict[str, bool], last: str | None) -> None:
+    """What this machine knows of clusters: its raylets, and the last `ray start`."""
+    monkeypatch.setattr(address, "find_raylets", lambda: raylets)
+    monkeypatch.setattr(services, "find_bootstrap_address", lambda _: last)
+
+
 @pytest.mark.parametrize(
-    ("variable", "processes", "origin"),
+    ("variable", "raylet", "origin"),
     [
-        ("127.0.0.1:{port}", set(), "from RAY_ADDRESS"),
-        ("", {"127.0.0.1:{port}"}, "from a Ray process of this host"),
-        ("", set(), "from the last `ray start` of this host"),
+        ("127.0.0.1:{port}", False, "from RAY_ADDRESS"),
+        ("", True, "from a Ray process of this host"),
+        ("", False, "from the last `ray start` of this host"),
     ],
 )
 def test_a_dead_address_is_said_with_its_origin(
-    variable: str, processes: set[str], origin: str, monkeypatch: pytest.MonkeyPatch
+    variable: str, raylet: bool, origin: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port = closed_port()
     found = f"127.0.0.1:{port}"
     monkeypatch.setenv("RAY_ADDRESS", variable.format(port=port))
-    monkeypatch.setattr(services, "find_gcs_addresses", lambda: processes and {found})
-    monkeypatch.setattr(services, "find_bootstrap_address", lambda _: found)
+    known(monkeypatch, {found: True} if raylet else {}, found)
     monkeypatch.setattr(services, "resolve_ip_for_localhost", lambda host: host)
     begun = time.monotonic()
     with pytest.raises(ClusterUnreachable) as caught:
@@ -89,10 +101,69 @@ def test_a_client_address_in_the_variable(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_no_address_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(services, "find_gcs_addresses", set)
-    monkeypatch.setattr(services, "find_bootstrap_address", lambda _: None)
+    known(monkeypatch, {}, None)
     with pytest.raises(ClusterUnreachable, match="found no running Ray cluster: run this on"):
         find_address("auto")
+
+
+def test_a_cluster_of_another_network_namespace_is_not_joined(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a lab that is up on this machine: packets for it would leave the machine."""
+    known(monkeypatch, {"10.78.0.1:6379": False}, None)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(socket, "create_connection", lambda *_, **__: pytest.fail("sent"))
+    with pytest.raises(ClusterUnreachable, match=r"found Ray at 10.78.0.1:6379 in a network names"):
+        find_address("auto")
+
+
+def test_an_old_address_behind_a_router_is_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    known(monkeypatch, {}, "198.51.100.7:6379")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(socket, "create_connection", lambda *_, **__: pytest.fail("sent"))
+    monkeypatch.setattr(address, "reaches_directly", lambda host: False)
+    with pytest.raises(ClusterUnreachable, match=r"not join 198.51.100.7:6379 \(from the last"):
+        find_address("auto")
+
+
+def test_of_several_clusters_the_last_that_was_started_is_joined(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    raylets = {"10.0.0.1:6379": True, "10.0.0.2:6379": True, "10.9.0.1:6379": False}
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(socket, "create_connection", lambda *_, **__: StringIO())
+    known(monkeypatch, raylets, "10.0.0.2:6379")
+    assert find_address("auto") == "10.0.0.2:6379"
+    known(monkeypatch, raylets, "10.9.0.1:6379")
+    with pytest.raises(ClusterUnreachable, match=r"several clusters .10.0.0.1:6379, 10.0.0.2:6379"):
+        find_address("auto")
+
+
+ROUTES = """Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT
+eth0 00000000 010200C0 0003 0 0 0 00000000 0 0 0
+eth0 000200C0 00000000 0001 0 0 0 00FFFFFF 0 0 0
+eth1 0000000A 010200C0 0003 0 0 0 000000FF 0 0 0
+eth1 0000010A 00000000 0001 0 0 0 0000FFFF 0 0 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("host", "direct"),
+    [
+        ("192.0.2.9", True),
+        ("10.1.2.3", True),  # the narrowest route decides
+        ("10.2.2.3", False),
+        ("203.0.113.1", False),
+        ("127.0.0.1", True),
+        ("::1", True),  # not known: the connection decides
+    ],
+)
+def test_what_needs_no_router(
+    host: str, direct: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "route").write_text(ROUTES)
+    monkeypatch.setattr(address, "ROUTES", tmp_path / "route")
+    assert reaches_directly(host) is direct
 
 
 def test_an_address_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,3 +219,27 @@ def test_a_cluster_that_refuses_is_left(joined: list[Any], monkeypatch: pytest.M
     with pytest.raises(ClusterUnreachable, match=r"^10.0.0.1:6379 cannot be joined: not now$"):
         read_size("auto")
     assert joined[-1] == "left"
+
+
+def test_raylets_are_found_by_their_flag_and_network(tmp_path: Path) -> None:
+    """One in our network, one that does not share it, and a shell that only names the flag."""
+    words = ["import time", "print(flush=True)", "time.sleep(60)"]
+    command = [sys.executable, "-c", "; ".join(words)]
+    fakes = [
+        ([str(tmp_path / "raylet"), *command[1:], "--gcs-address=10.0.0.1:1"], False),
+        (["unshare", "-n", str(tmp_path / "raylet"), *command[1:], "--gcs-address=10.0.0.2:1"],
+         os.geteuid() != 0),
+        ([*command, "--gcs-address=10.0.0.3:1"], False),
+    ]  # fmt: skip
+    (tmp_path / "raylet").symlink_to(sys.executable)
+    with ExitStack() as stack:
+        for words, skipped in fakes:
+            if not skipped:
+                child = stack.enter_context(subprocess.Popen(words, stdout=subprocess.PIPE))
+                stack.callback(child.kill)
+                assert child.stdout is not None
+                child.stdout.readline()  # it runs
+        found = find_raylets()
+    assert found["10.0.0.1:1"] is True
+    assert found.get("10.0.0.2:1", False) is False
+    assert "10.0.0.3:1" not in found
