@@ -224,10 +224,10 @@ def test_a_launcher_that_forgets_a_variable_is_named(lab: Lab) -> None:
 
 
 @soak
-def test_a_job_that_begins_anew_is_named(lab: Lab) -> None:
+def test_a_job_whose_checkpoint_was_cleared_is_named(lab: Lab) -> None:
     arguments = ["probes/launch/test_own_disk.py", "--tier", "standard"]
-    fault = ("faulty_guide", "begins-anew")
-    record, trial = acceptance(lab, "begins-anew", *arguments, fault=fault)
+    fault = ("faulty_guide", "clears-tmp")
+    record, trial = acceptance(lab, "cleared", *arguments, fault=fault)
     says = "rank 3 on node0, node1, node2, node3: began at step 0"
     judged(record, trial, {"ranks_not_resumed"}, {"LAUNCH-RESUME"}, ["rank 3", "node3"], says)
     nothing_left(lab)

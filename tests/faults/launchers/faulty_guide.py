@@ -53,7 +53,11 @@ FAULTS: dict[str, tuple[str, str]] = {
     # What the ranks train.
     **{plant: options(f"--plant {plant}") for plant in PLANTED.split(",")},
     "repeat": options("--plant repeat"),
-    "begins-anew": options("--no-resume"),
+    # Each start of a job clears /tmp of its node, as some images do.
+    "clears-tmp": (
+        "python -m reference_trainer",
+        r"rm -rf /tmp/seatrial-*/step-* \; python -m reference_trainer",
+    ),
     "other-network": options("--set GLOO_SOCKET_IFNAME=eth0"),
     "everything": options(f"--plant {PLANTED} --set LOCAL_RANK=7 --set GLOO_SOCKET_IFNAME=eth0"),
     # A command of the guide.
