@@ -21,6 +21,7 @@ from probes.acceptance.stash import JUNIT, RECORDER, RUN, VERDICT
 from probes.option_twins import read_twins
 from probes.probe_report import (
     end_state,
+    explains_itself,
     is_sound,
     last_line,
     shown_verdict,
@@ -269,7 +270,7 @@ def pytest_runtest_makereport(
         return report
     result = item.config.stash[RUN].end(recorder, *end_state(report, call))
     item.stash[VERDICT] = result.verdict
-    write_verdict(report, result, recorder.is_provable)
+    write_verdict(report, result, recorder.is_provable, traceback=not explains_itself(call))
     item.config.stash[pytest_output.PROGRESS].end(shown_verdict(report))
     return report
 

@@ -51,7 +51,14 @@ def describe_error(info: pytest.ExceptionInfo[BaseException]) -> str:
     return (str(info.value) if ours else "") or info.exconly()
 
 
-def write_verdict(report: pytest.TestReport, result: ProbeResult, provable: bool) -> None:
+def explains_itself(call: pytest.CallInfo[None]) -> bool:
+    """Return whether the error is one that a user can act on without a traceback."""
+    return call.excinfo is not None and getattr(call.excinfo.value, "explains_itself", False)
+
+
+def write_verdict(
+    report: pytest.TestReport, result: ProbeResult, provable: bool, *, traceback: bool = True
+) -> None:
     """Write verdict and sentences into pytest's report, which the terminal prints.
 
     Where this cluster cannot prove the criterion (not `provable`), a probe that finished and did
@@ -61,14 +68,14 @@ def write_verdict(report: pytest.TestReport, result: ProbeResult, provable: bool
     may_inform = not provable and result.state == "finished" and verdict != "FAIL"
     report.seatrial = NOT_PROVABLE if may_inform else verdict  # type: ignore[attr-defined]
     if not may_inform and verdict in ("UNPROVEN", "FAIL"):
-        _write_problems(report, result)
+        _write_problems(report, result, traceback)
 
 
-def _write_problems(report: pytest.TestReport, result: ProbeResult) -> None:
+def _write_problems(report: pytest.TestReport, result: ProbeResult, traceback: bool) -> None:
     lines = [f"{result.criterion} {result.verdict.value}", *result.problems()]
     lines += [f"{f.code}: {f.statement}" for f in result.findings]
     text = "\n".join(lines)
-    if report.failed and report.longrepr:
+    if traceback and report.failed and report.longrepr:
         text += f"\n\n{report.longreprtext}"
     report.outcome = "failed"
     report.longrepr = "\n".join(clean(line) for line in redact_text(text).splitlines())

@@ -22,6 +22,7 @@ from probes.cluster.cleanup import CleanupProcess
 from probes.cluster.dashboard import find_dashboard, own_dashboard
 from probes.cluster.embedded import LocalCluster
 from probes.cluster.gpus.xid_events import XidWatch
+from probes.cluster.holders import describe_holders, find_holders
 from probes.cluster.node_affinity import on_node
 from probes.cluster.node_facts import node_facts
 from reference_trainer.launch.gang import Gang
@@ -271,7 +272,12 @@ class Cluster:
         """
         spread = len(self.nodes) > 1 and (size or self.size) == len(self.nodes)
         strategy = options.pop("strategy", "STRICT_SPREAD" if spread else "PACK")
-        return Gang(size or self.size, resource=self.resource, strategy=strategy, **options)
+        held = {"holders": self.describe_holders, **options}
+        return Gang(size or self.size, resource=self.resource, strategy=strategy, **held)
+
+    def describe_holders(self) -> str:
+        """Describe what holds accelerators of this cluster; "" for nothing."""
+        return describe_holders(find_holders(self.resource, self.node_names), self.resource)
 
     def groups_named(self, name: str) -> list[int]:
         """Count the bundles of each placement group of this name; removed groups are left out."""

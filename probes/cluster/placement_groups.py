@@ -53,7 +53,7 @@ class LivePlacementGroups:
 
         groups = {}
         for id in ids:
-            entry = _gcs_accessor().get_placement_group_info(PlacementGroupID(id))
+            entry = gcs_accessor().get_placement_group_info(PlacementGroupID(id))
             group = _parse_group(entry) if entry else None
             if group is None or group.state == group.REMOVED:
                 self._live.pop(id, None)
@@ -72,7 +72,7 @@ class LivePlacementGroups:
 
     def _scan_table(self) -> None:
         """Scan the table for new groups."""
-        for entry in _gcs_accessor().get_placement_group_table():
+        for entry in gcs_accessor().get_placement_group_table():
             if entry in self._removed:
                 continue
             group = _parse_group(entry)
@@ -82,7 +82,8 @@ class LivePlacementGroups:
                 self._live[group.placement_group_id] = None
 
 
-def _gcs_accessor() -> Any:
+def gcs_accessor() -> Any:
+    """Return Ray's own reader of its tables, in a driver or a worker."""
     from ray._private.state import state
 
     return state._connect_and_get_accessor()

@@ -36,6 +36,8 @@ DRAIN_SECONDS = 15  # for all accelerators to be free again
 class NoRoom(RuntimeError):
     """Raised when a scenario has no room. Nothing was proven, and no other job was disturbed."""
 
+    explains_itself = True  # a traceback would add nothing
+
 
 class ContentionRig:
     """Jobs A and B and the observer, kept from scenario to scenario."""
@@ -157,9 +159,10 @@ class Scenario:
             ):
                 break
         if free < needed:
+            held = self.rig.cluster.describe_holders() or "Ray does not say what holds the others"
             raise NoRoom(
                 f"contention needs {needed} free {resource}s, found {free} of {size} after "
-                f"{SETTLE_SECONDS} s. Run it when the other jobs have ended"
+                f"{SETTLE_SECONDS} s: {held}. Run it when the other jobs have ended"
             )
         capacity = {node: count for node, count in sorted(sample["free_on"].items()) if count}
         return free, capacity

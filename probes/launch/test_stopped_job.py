@@ -39,7 +39,7 @@ def test_a_stopped_job_leaves_nothing(cluster, terms, measure):
             still = what_is_left(cluster, before, idle)
             started = time.monotonic()
             stop(path, running)
-            left = wait_until_gone(cluster, before, PATIENCE_S, idle)
+            left = wait_until_gone(lambda: what_is_left(cluster, before, idle), PATIENCE_S)
             seconds = time.monotonic() - started
             said = running.transcript
         measure.progress("launch: the same commands again")

@@ -91,10 +91,16 @@ def _parse_settings(settings: tuple[str, ...]) -> dict[str, str | None]:
 
 
 def print_rendezvous(shown: str, gang: Gang, attempt: int) -> None:
-    """Print one line for each rank: attempt, location, rendezvous, and the variables `shown`."""
+    """Print one line for each rank: attempt, location, rendezvous, and the variables `shown`.
+
+    `job` is the id of the Ray job: it is in the environment of all that a rank starts.
+    """
+    import ray
+
+    job = ray.get_runtime_context().get_job_id()
     environments = gang.run(read_variables, shown, timeout=60)
     for place, variables in zip(gang.places, environments, strict=True):
-        where = {"node": place.node, "host": place.host, "pid": place.pid}
+        where = {"node": place.node, "host": place.host, "pid": place.pid, "job": job}
         click.echo(f"attempt={attempt} {encode_words({**where, **variables})}")
 
 

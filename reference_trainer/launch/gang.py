@@ -38,6 +38,8 @@ class GangError(RuntimeError):
 class GangPending(GangError):
     """Raised when the cluster had no room in time; nothing was held while waiting."""
 
+    explains_itself = True  # a traceback would add nothing
+
 
 class WorkerLost(GangError):
     """Raised when a worker died, failed, or made no progress. `ranks` are those to blame.
@@ -60,8 +62,8 @@ class Gang:
     `resource` names a rank's accelerator: "GPU", "CPU" on clusters without GPUs, or any resource of
     the nodes. `environment` is merged over the workers' own (None removes a variable), and over it
     `by_local_rank`: the workers of a node take its entries in turn, as each has its own rail.
-    `strategy` is a Ray placement strategy. `notify` is called once, if the gang has to wait. Raises
-    GangPending when there is no room within `timeout` seconds.
+    `strategy` is a Ray placement strategy. `notify` is called once, if the gang has to wait.
+    `holders` says what holds the resource. Raises GangPending without room for `timeout` seconds.
     """
 
     size: int
@@ -73,6 +75,7 @@ class Gang:
     timeout: float = 60
     name: str = "gang"
     notify: Callable[[str], None] = lambda message: None
+    holders: Callable[[], str] = lambda: ""
 
     def __post_init__(self) -> None:
         self.places: list[RankLocation] = []
@@ -114,7 +117,7 @@ class Gang:
         if not self._group.wait(timeout_seconds=self.timeout - notice_s):
             raise GangPending(
                 f"{label} found no free resources in {self.timeout:.0f} s: {self._free():.0f} "
-                "free; it held nothing while it waited"
+                f"free; it held nothing while it waited{'; ' * bool(held := self.holders())}{held}"
             )
 
     def _free(self) -> float:

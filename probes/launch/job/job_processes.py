@@ -40,14 +40,6 @@ class JobState:
         """Whether nothing is left."""
         return not self.count and not self.busy
 
-    def joined(self, other: JobState) -> JobState:
-        """Return the processes of both."""
-        ids = self.processes.keys() | other.processes.keys()
-        processes = {
-            id: {**self.processes.get(id, {}), **other.processes.get(id, {})} for id in ids
-        }
-        return JobState(processes, self.busy, (*self.unseen, *other.unseen))
-
 
 def running_processes(pids: Sequence[int]) -> Processes:
     """Return those of a node's processes that run, with all that they have started (on a node).
@@ -59,6 +51,14 @@ def running_processes(pids: Sequence[int]) -> Processes:
     own = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal())
     every |= {pid for pid in own if jobs and job_id_of(pid) in jobs}
     return {pid: ticks for pid in sorted(every) if (ticks := start_ticks(pid)) != GONE}
+
+
+def processes_of_jobs(ids: Sequence[str]) -> Processes:
+    """Return the processes of these Ray jobs that run, with all they have started (on a node)."""
+    wanted = {JOB_ID + id.encode() for id in ids}
+    own = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+    found = {pid: start_ticks(pid) for pid in own if job_id_of(pid) in wanted}
+    return {pid: ticks for pid, ticks in sorted(found.items()) if ticks != GONE}
 
 
 def job_id_of(pid: int) -> bytes:
@@ -124,25 +124,33 @@ def what_is_left(cluster: Cluster, before: JobState, idle: int = 0) -> JobState:
     return JobState(left, busy_accelerators(cluster, idle))
 
 
+def left_of_jobs(cluster: Cluster, ids: Sequence[str], idle: int = 0) -> JobState | None:
+    """Return what is left of these Ray jobs on all nodes; None unless each node answered."""
+    answers = cluster.on_each_node(processes_of_jobs, list(ids))
+    if any(node["id"] not in answers for node in cluster.nodes):
+        return None
+    found = {id: processes for id, processes in answers.items() if processes}
+    return JobState(found, busy_accelerators(cluster, idle))
+
+
 def wait_until_gone(
-    cluster: Cluster,
-    before: JobState,
+    look: Callable[[], JobState | None],
     seconds: float,
-    idle: int = 0,
     clock: Callable[[], float] = time.monotonic,
-) -> JobState:
-    """Wait until nothing is left, or `seconds` have passed; return what is left."""
+) -> JobState | None:
+    """Look until nothing is left, or `seconds` have passed; return what was seen last."""
     deadline = clock() + seconds
     while True:
-        left = what_is_left(cluster, before, idle)
-        if left.empty or clock() > deadline:
+        left = look()
+        if (left and left.empty) or clock() > deadline:
             return left
         time.sleep(POLL_SECONDS)
 
 
 def wait_until_free(cluster: Cluster, idle: int, seconds: float) -> int:
     """Wait until no more accelerators are busy than `idle`; return how many still are."""
-    return wait_until_gone(cluster, JobState({}, 0), seconds, idle).busy
+    left = wait_until_gone(lambda: JobState({}, busy_accelerators(cluster, idle)), seconds)
+    return left.busy if left else 0
 
 
 def busy_accelerators(cluster: Cluster, idle: int = 0) -> int:

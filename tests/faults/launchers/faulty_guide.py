@@ -56,7 +56,7 @@ FAULTS: dict[str, tuple[str, str]] = {
     # Each start of a job clears /tmp of its node, as some images do.
     "clears-tmp": (
         "python -m reference_trainer",
-        r"rm -rf /tmp/seatrial-*/step-* \; python -m reference_trainer",
+        """bash -c 'rm -rf /tmp/seatrial-*/step-*; exec "$@"' - python -m reference_trainer""",
     ),
     "other-network": options("--set GLOO_SOCKET_IFNAME=eth0"),
     "everything": options(f"--plant {PLANTED} --set LOCAL_RANK=7 --set GLOO_SOCKET_IFNAME=eth0"),

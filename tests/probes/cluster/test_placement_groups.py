@@ -50,7 +50,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Any:
     """seen(ray) -> LivingGroups that ask it."""
 
     def made(ray: Ray) -> LivePlacementGroups:
-        monkeypatch.setattr(living_groups, "_gcs_accessor", lambda: ray)
+        monkeypatch.setattr(living_groups, "gcs_accessor", lambda: ray)
         return LivePlacementGroups()
 
     return made

@@ -15,7 +15,9 @@ from probes.launch.job.failing_job import failure_of
 from probes.launch.job.job_processes import (
     JobState,
     leave_orphan,
+    left_of_jobs,
     observe_job,
+    processes_of_jobs,
     running_processes,
     still_running,
     wait_until_free,
@@ -113,7 +115,7 @@ def cluster_that(left: list[dict[str, Any]], free: float) -> Any:
     return SimpleNamespace(
         nodes=[{"id": "a"}, {"id": "b"}],
         node_names={"a": "n0", "b": "n1"},
-        on_each_node=lambda function, each, nodes: next(answers),
+        on_each_node=lambda function, *words, **options: next(answers),
         ray_gpu_count=4,
         resource="GPU",
     )
@@ -132,7 +134,8 @@ def free(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
 def test_what_is_left_is_waited_for(free: dict[str, float]) -> None:
     before = JobState({"a": {7: 1}, "b": {8: 2}}, 4)
     cluster = cluster_that([{"a": {7: 1}, "b": {}}, {"a": {}, "b": {}}], 4)
-    left = wait_until_gone(cluster, before, 60)
+    left = wait_until_gone(lambda: what_is_left(cluster, before), 60)
+    assert left is not None
     assert left.empty
 
 
@@ -147,9 +150,6 @@ def test_a_rank_whose_process_was_not_seen_is_known(free: dict[str, float]) -> N
     rows = [{"RANK": "0", "node": "a", "pid": "7"}, {"RANK": "1", "node": "b", "pid": "8"}]
     seen = observe_job(cluster_that([{"a": {7: 1, 9: 1, 10: 1}}], 4), rows)
     assert (seen.unseen, seen.count) == (("1",), 3)
-    both = seen.joined(JobState({"a": {11: 1}, "b": {8: 1}}, 0))
-    assert both.count == 5
-    assert both.unseen == ("1",)
 
 
 def test_a_process_whose_parent_ended_is_known_by_its_jobs_id(
@@ -170,6 +170,32 @@ def test_a_process_whose_parent_ended_is_known_by_its_jobs_id(
     subprocess.run(["kill", "-9", str(orphan)], check=True)
 
 
+def test_what_jobs_left_is_found_by_their_ids(
+    monkeypatch: pytest.MonkeyPatch, free: dict[str, float]
+) -> None:
+    """Nothing of a job was seen while it ran: its id is in what it started."""
+    monkeypatch.setenv("RAY_JOB_ID", "a1b2")
+    with subprocess.Popen(["sleep", "60"]) as mine:
+        monkeypatch.setenv("RAY_JOB_ID", "a1b3")
+        with subprocess.Popen(["sleep", "61"]) as other:
+            try:
+                assert set(processes_of_jobs(["a1b2"])) == {mine.pid}
+                assert set(processes_of_jobs(["a1b2", "a1b3"])) == {mine.pid, other.pid}
+                assert processes_of_jobs(["a1"]) == {}
+            finally:
+                mine.kill()
+                other.kill()
+    cluster = cluster_that([{"a": {7: 1}, "b": {}}, {"a": {}, "b": {}}], 4)
+    left = wait_until_gone(lambda: left_of_jobs(cluster, ["a1b2"]), 60)
+    assert left is not None
+    assert left.empty
+
+
+def test_a_node_that_does_not_answer_may_hold_anything(free: dict[str, float]) -> None:
+    cluster = cluster_that([{"a": {}}], 4)
+    assert left_of_jobs(cluster, ["a1b2"]) is None
+
+
 def test_an_orphan_is_left_when_its_parent_is_gone() -> None:
     orphan = leave_orphan()
     assert still_running(orphan) == orphan
@@ -180,7 +206,10 @@ def test_waiting_has_an_end(free: dict[str, float]) -> None:
     free.clear()  # Ray lists no resource of which nothing is free
     clock = iter([0.0, 10.0, 50.0])
     cluster = cluster_that([{}, {}], 0)
-    left = wait_until_gone(cluster, JobState({}, 4), 45, clock=lambda: next(clock))
+    left = wait_until_gone(
+        lambda: what_is_left(cluster, JobState({}, 4)), 45, clock=lambda: next(clock)
+    )
+    assert left is not None
     assert left.busy == 4
     assert wait_until_free(cluster_that([{}], 0), 4, 1) == 0  # others had them before
 

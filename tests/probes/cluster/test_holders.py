@@ -1,0 +1,79 @@
+"""What holds the accelerators of a cluster is named: groups, actors, tasks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from probes.cluster.holders import Holder, describe_holders, list_holders
+
+NODES = {"a": "node0", "b": "node1"}
+JOB = "01000000"
+
+
+def tables(free: dict[str, float], actors: Any = (), groups: Any = ()) -> Any:
+    totals = {node: {"GPU": 4.0, "CPU": 8.0} for node in NODES}
+    left = {node: {"GPU": count} for node, count in free.items()}
+    return totals, left, actors, {str(number): group for number, group in enumerate(groups)}
+
+
+def actor(node: str, gpus: float = 1, name: str = "", more: str = "") -> dict[str, Any]:
+    resources = {"GPU": gpus, **({more: 1.0} if more else {})}
+    place = {"job": JOB, "namespace": "other", "node": node}
+    return {"class": "Train", "name": name, "resources": resources, **place}
+
+
+def group(name: str, *nodes: str, state: str = "CREATED") -> dict[str, Any]:
+    bundles = {index: {"GPU": 1.0} for index in range(len(nodes))}
+    on = dict(enumerate(nodes))
+    id = "5f0362a8c35c963cc9e7230eab91" + JOB
+    return {"placement_group_id": id, "name": name, "state": state, "bundles": bundles,
+            "bundles_to_node_id": on}  # fmt: skip
+
+
+FREE = {"a": 4.0, "b": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (tables(FREE), ""),
+        (
+            tables({**FREE, "a": 3.0}, [actor("a")]),
+            "1 GPU on node0 is held by actor Train of job 01000000, namespace other",
+        ),
+        (
+            tables({**FREE, "a": 2.0}, [actor("a"), actor("a")]),
+            "2 GPUs on node0 are held by actor Train of job 01000000, namespace other",
+        ),
+        (
+            tables({**FREE, "b": 2.0}, [actor("b", 2, "trainer")]),
+            "2 GPUs on node1 are held by actor Train (trainer) of job 01000000, namespace other",
+        ),
+        # The actor is in the group: its accelerator is counted once.
+        (
+            tables(
+                {**FREE, "a": 3.0}, [actor("a", 1, "", f"GPU_group_{JOB}")], [group("gang", "a")]
+            ),
+            "1 GPU on node0 is held by placement group gang of job 01000000",
+        ),
+        (
+            tables({"a": 3.0, "b": 2.0}, [], [group("gang", "a", "b")]),
+            "1 GPU on node0 is held by placement group gang of job 01000000; "
+            "1 GPU on node1 is held by a task; "
+            "1 GPU on node1 is held by placement group gang of job 01000000",
+        ),
+        # A group that waits holds nothing, and neither does a removed one.
+        (tables(FREE, [], [group("waits", "", ""), group("was", "a", state="REMOVED")]), ""),
+        # A node whose free accelerators are not known has none of them free.
+        (tables({"a": 4.0}), "4 GPUs on node1 are held by a task"),
+    ],
+)
+def test_each_holder_is_named(given: Any, said: str) -> None:
+    assert describe_holders(list_holders("GPU", NODES, *given), "GPU") == said
+
+
+def test_a_long_list_is_cut() -> None:
+    many = [Holder(f"node{i}", 1, "a task") for i in range(8)]
+    assert describe_holders(many, "GPU").endswith("; and 3 more")
