@@ -6,15 +6,18 @@ from typing import Any
 
 import pytest
 
+from probes.gang.scenario import NoRoom
 from probes.probe_report import (
     NOT_PROVABLE,
     end_state,
+    explains_itself,
     is_sound,
     last_line,
     shown_verdict,
     status_words,
     write_verdict,
 )
+from reference_trainer.launch.gang import GangPending
 from reports.measurement import Limit
 from reports.record import Cause, Control, Finding, Measurement, ProbeResult
 
@@ -138,3 +141,18 @@ def test_a_report_without_a_verdict_is_sound_and_has_no_word() -> None:
     assert is_sound(report_of("passed"))
     assert status_words(report_of("passed")) is None
     assert shown_verdict(report_of("passed")) == ""
+
+
+@pytest.mark.parametrize(
+    ("raised", "itself"), [(GangPending, True), (NoRoom, True), (ValueError, False), (None, False)]
+)
+def test_a_lack_of_room_needs_no_traceback(
+    raised: type[BaseException] | None, itself: bool
+) -> None:
+    call = call_of(raised)
+    assert explains_itself(call) is itself
+    report = report_of("failed", "Traceback: deep inside")
+    result = result_of(None, state="error", error="1 GPU on node0 is held by actor Train")
+    write_verdict(report, result, True, traceback=not itself)
+    assert "held by actor Train" in report.longreprtext
+    assert ("deep inside" in report.longreprtext) is not itself

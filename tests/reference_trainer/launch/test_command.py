@@ -42,7 +42,8 @@ def test_a_job_says_of_each_rank_where_it_is_and_what_it_trained_on(
     _print_result(SimpleNamespace(size=1), result)  # type: ignore[arg-type]
     [row] = announced_ranks(capsys.readouterr().out)
     expected = {"node": "id0", "host": "n0", "pid": "7", "job": "0a000000", "RANK": "0",
-                "LOCAL_WORLD_SIZE": "1", "NODE_RANK": "0", "device": "cuda:0", "gpu": "u0", "STAGE": "a b",
+                "LOCAL_WORLD_SIZE": "1", "NODE_RANK": "0",
+                "device": "cuda:0", "gpu": "u0", "STAGE": "a b",
                 "master": "10.0.0.1", "start": "s" * 16, "end": "d" * 16, "losses": "2.5",
                 "samples": "0-1,5", "validation": "c", "validation_loss": "3",
                 "exported": "e" * 16}  # fmt: skip
