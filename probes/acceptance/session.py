@@ -17,12 +17,14 @@ from probes.acceptance.derived_limits import derive_contract
 from probes.acceptance.measure import Recorder
 from probes.acceptance.owed import has_ip_fabric, owed_event, partial_reason
 from probes.cluster.cluster import Cluster, VersionMismatch, connect
+from probes.cluster.free_room import wait_for_room
 from probes.cluster.head_watch import HeadWatch
 from probes.cluster.late_nodes import wait_for_nodes
 from reports.numbers import quantity
 from reports.record import TIERS, Finding, ProbeResult, RunRecord
 from reports.run_folder.prepare import prepare_parent, prepare_run_folder
 from reports.run_folder.store import Store, run_folder_name, utc_time
+from reports.sanitize import one_line
 from reports.version import suite_version
 
 DEFAULT_CONTRACT = "seatrial.toml"  # of the current folder: used where no contract is named
@@ -32,6 +34,11 @@ def _new_folder(name: str) -> Path:
     """Return a path in runs/ that does not exist yet: two runs may begin in the same second."""
     names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
     return next(path for path in (Path("runs") / one for one in names) if not path.exists())
+
+
+def say_waiting(held: str) -> None:
+    """Print what the run waits for: pytest prints nothing yet."""
+    print(f"waiting   {one_line(held)}", file=sys.__stderr__, flush=True)
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,7 @@ class RunSettings:
     nonce: str = ""
     operator: str = ""
     wait_for_nodes_s: int = 0
+    wait_for_room_s: int = 0
 
 
 class RunSession:
@@ -74,6 +82,9 @@ class RunSession:
             self.waited_s = wait_for_nodes(
                 self.cluster, awaited, gpus or 0, settings.wait_for_nodes_s
             )
+        self.held_s = 0.0
+        if self.cluster and settings.wait_for_room_s:
+            self.held_s = wait_for_room(self.cluster, settings.wait_for_room_s, say_waiting)
         self.contract: Contract = agreed or derive_contract(self.cluster)
         # local:4 is an order of four nodes.
         embedded = self.cluster.embedded_nodes if self.cluster else None
@@ -189,6 +200,8 @@ class RunSession:
             return [f"cluster   could not be joined: {self.join_error}", *lines]
         if self.waited_s:
             lines.append(f"waited    {self.waited_s:.0f} s for nodes to join")
+        if self.held_s:
+            lines.append(f"waited    {self.held_s:.0f} s for accelerators of other jobs")
         nodes = quantity(len(self.cluster.nodes), "nodes")
         ranks = quantity(self.cluster.size, f"{self.cluster.resource}s")
         first = f"cluster   {self.name}  {nodes}, {ranks}"

@@ -2,11 +2,11 @@
 
 import pytest
 
+from probes.cluster.free_room import busy_accelerators
 from probes.launch.job.announcements import announced_ranks
 from probes.launch.job.held_nodes import NodeNotFree, hold_node
 from probes.launch.job.job_processes import (
     JobState,
-    busy_accelerators,
     leave_orphan,
     left_of_jobs,
     processes_of_jobs,

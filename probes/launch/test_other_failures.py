@@ -2,9 +2,10 @@
 
 import pytest
 
+from probes.cluster.free_room import busy_accelerators
 from probes.findings import finding
 from probes.launch.job.failing_job import failure_of
-from probes.launch.job.job_processes import busy_accelerators, wait_until_free
+from probes.launch.job.job_processes import wait_until_free
 from probes.launch.judge import keep_transcript, read_job
 from probes.launch.prepare import prepare_path
 from probes.launch.test_failing_job import SWALLOWS, host_of, judge_failure

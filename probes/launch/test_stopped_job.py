@@ -4,10 +4,10 @@ import time
 
 import pytest
 
+from probes.cluster.free_room import busy_accelerators
 from probes.findings import finding, join_names
 from probes.launch.job.announcements import announced_ranks
 from probes.launch.job.job_processes import (
-    busy_accelerators,
     observe_job,
     wait_until_gone,
     what_is_left,

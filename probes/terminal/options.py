@@ -45,7 +45,13 @@ OPTIONS = (
     RunOption(
         "--wait-for-nodes",
         "SECONDS",
-        "how long to wait for nodes that are ordered and have not joined yet (default: 0)",
+        "how long to wait, as 600 or 10m, for nodes that are ordered and have not joined yet "
+        "(default: 0)",
+    ),
+    RunOption(
+        "--wait-for-room",
+        "SECONDS",
+        "how long to wait, as 1800 or 30m, until no other job holds accelerators (default: 0)",
     ),
     RunOption("--run-dir", "DIR", "where to write this run (default: runs/<utc>-<cluster>)"),
     RunOption("--baseline", "RUN", "run folder to compare with in the report"),

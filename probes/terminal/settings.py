@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -10,10 +11,12 @@ from probes.acceptance.criteria import CRITERIA
 from probes.acceptance.session import DEFAULT_CONTRACT, RunSettings
 from probes.cluster.access.address import check_spec
 from probes.spelling import closest_name
+from probes.terminal.options import OPTIONS
 from reports.record import TIERS
 from reports.sanitize import one_line
 
-MAX_WAIT_S = 24 * 3600  # s, of --wait-for-nodes: a later node counts as not delivered
+MAX_WAIT_S = 24 * 3600  # a later node counts as not delivered
+UNIT_S = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
 class OptionError(ValueError):
@@ -30,7 +33,7 @@ def read_settings(values: Mapping[str, str | None]) -> RunSettings:
     if name is None and Path(DEFAULT_CONTRACT).is_file():
         name = DEFAULT_CONTRACT
     tier, nodes = read_tier(values["tier"]), _read_nodes(values["nodes"])
-    only, wait_s = read_only(values["only"]), _read_wait(values["wait_for_nodes"])
+    only, wait_s = read_only(values["only"]), _read_wait("--wait-for-nodes", values)
     agreed = load(name) if name else None
     _check_nodes(agreed, nodes, wait_s)
     return RunSettings(
@@ -44,6 +47,7 @@ def read_settings(values: Mapping[str, str | None]) -> RunSettings:
         nonce=values["nonce"] or "",
         operator=one_line(values["operator"] or ""),
         wait_for_nodes_s=wait_s,
+        wait_for_room_s=_read_wait("--wait-for-room", values),
     )
 
 
@@ -99,13 +103,17 @@ def _read_nodes(text: str | None) -> int | None:
     return int(text)
 
 
-def _read_wait(text: str | None) -> int:
-    """Read the seconds to wait for nodes, at most a day."""
+def _read_wait(name: str, values: Mapping[str, str | None]) -> int:
+    """Read how many seconds to wait, at most a day: 90, 90s, 30m or 2h."""
+    option = next(one for one in OPTIONS if one.name == name)
+    text = values[option.key]
     if text is None:
         return 0
-    if not (text.isascii() and text.isdecimal() and int(text) <= MAX_WAIT_S):
+    found = re.fullmatch(r"([0-9]{1,6})([smh]?)", text)
+    seconds = int(found[1]) * UNIT_S[found[2]] if found else -1
+    if not 0 <= seconds <= MAX_WAIT_S:
         raise OptionError(
-            f"--wait-for-nodes (or SEATRIAL_WAIT_FOR_NODES) is {text!r}, "
-            f"expected whole seconds, at most {MAX_WAIT_S}"
+            f"{name} (or {option.variable}) is {text!r}, expected whole seconds, or 30m or 2h, "
+            f"at most {MAX_WAIT_S // 3600}h"
         )
-    return int(text)
+    return seconds

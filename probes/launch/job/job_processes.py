@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from probes.cluster.cluster import Cluster
+from probes.cluster.free_room import busy_accelerators
 from probes.faults.process_faults import descendant_pids, start_ticks
 
 POLL_SECONDS = 0.5
@@ -151,12 +151,3 @@ def wait_until_free(cluster: Cluster, idle: int, seconds: float) -> int:
     """Wait until no more accelerators are busy than `idle`; return how many still are."""
     left = wait_until_gone(lambda: JobState({}, busy_accelerators(cluster, idle)), seconds)
     return left.busy if left else 0
-
-
-def busy_accelerators(cluster: Cluster, idle: int = 0) -> int:
-    """Count the accelerators that Ray has given away, but for `idle`."""
-    import ray
-
-    free: dict[str, Any] = ray.available_resources()
-    busy = round(cluster.ray_gpu_count - float(free.get(cluster.resource, 0)))
-    return max(0, busy - idle)

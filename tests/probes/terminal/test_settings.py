@@ -31,6 +31,9 @@ def test_what_is_given() -> None:
     assert (found.tier, found.nodes) == ("standard", 8), "the contract names the tier"
     assert (found.only, found.nonce, found.run_dir) == (["FABRIC", "GANG"], "a word", "x")
     assert (found.wait_for_nodes_s, found.operator) == (60, "A. Lovelace")
+    assert found.wait_for_room_s == 0
+    for text, seconds in {"90": 90, "90s": 90, "30m": 1800, "2h": 7200}.items():
+        assert read_settings({**NOTHING, "wait_for_room": text}).wait_for_room_s == seconds
     assert read_settings({**NOTHING, **given, "tier": "soak"}).tier == "soak"
 
 
@@ -51,6 +54,9 @@ def test_the_contract_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ("only", "XYZ", OptionError, "expected some of FABRIC, SCALING, GANG, LAUNCH, RESTART"),
         ("nodes", "0", OptionError, "expected a whole number of nodes"),
         ("wait_for_nodes", "1.5", OptionError, "expected whole seconds"),
+        ("wait_for_room", "soon", OptionError, "SEATRIAL_WAIT_FOR_ROOM. is 'soon', expected whole"),
+        ("wait_for_room", "25h", OptionError, "at most 24h"),
+        ("wait_for_room", "-1", OptionError, "expected whole seconds"),
         ("wait_for_nodes", "60", ContractError, "add --nodes"),
         ("contract", "h100-ndr40", ContractError, "did you mean 'h100-ndr400'"),
         ("cluster", "lcoal", ClusterUnreachable, "did you mean local?"),

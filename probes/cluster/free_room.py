@@ -1,0 +1,40 @@
+"""Waits until no other job holds accelerators of the cluster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+POLL_S = 2.0  # one call of GCS each
+STEADY_S = 4.0  # a job that hands its accelerators on leaves them free for a moment
+
+
+def busy_accelerators(cluster: Any, idle: int = 0) -> int:
+    """Count the accelerators that Ray has given away, but for `idle`."""
+    import ray
+
+    free: dict[str, Any] = ray.available_resources()
+    busy = round(cluster.ray_gpu_count - float(free.get(cluster.resource, 0)))
+    return max(0, busy - idle)
+
+
+def wait_for_room(cluster: Any, seconds: float, say: Callable[[str], None]) -> float:
+    """Wait until all accelerators are free; return the seconds waited.
+
+    `say` is called with what holds them, whenever that changes.  After `seconds` the run begins,
+    and what finds no room then is unproven.
+    """
+    began, said, free_since = time.monotonic(), "", None
+    while (now := time.monotonic()) - began < seconds:
+        if busy_accelerators(cluster):
+            free_since = None
+            if (held := cluster.describe_holders()) != said:
+                say(held or "other jobs hold accelerators")
+                said = held
+        else:
+            free_since = now if free_since is None else free_since
+            if not said or now - free_since >= STEADY_S:
+                break
+        time.sleep(POLL_S)
+    return round(time.monotonic() - began, 1)
