@@ -17,9 +17,9 @@ from probes.acceptance.derived_limits import derive_contract
 from probes.acceptance.measure import Recorder
 from probes.acceptance.owed import has_ip_fabric, owed_event, partial_reason
 from probes.cluster.cluster import Cluster, VersionMismatch, connect
-from probes.cluster.free_room import wait_for_room
 from probes.cluster.head_watch import HeadWatch
-from probes.cluster.late_nodes import wait_for_nodes
+from probes.cluster.room.free_room import wait_for_room
+from probes.cluster.room.late_nodes import wait_for_nodes
 from reports.numbers import quantity
 from reports.record import TIERS, Finding, ProbeResult, RunRecord
 from reports.run_folder.prepare import prepare_parent, prepare_run_folder

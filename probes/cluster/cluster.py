@@ -22,9 +22,9 @@ from probes.cluster.cleanup import CleanupProcess
 from probes.cluster.dashboard import find_dashboard, own_dashboard
 from probes.cluster.embedded import LocalCluster
 from probes.cluster.gpus.xid_events import XidWatch
-from probes.cluster.holders import describe_holders, find_holders
 from probes.cluster.node_affinity import on_node
 from probes.cluster.node_facts import node_facts
+from probes.cluster.room.holders import describe_holders, find_holders
 from reference_trainer.launch.gang import Gang
 
 # Ray's runtime environment copies them to the workers.

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from probes.cluster.cluster import Cluster
 from probes.cluster.node_affinity import on_node
-from probes.cluster.placement_groups import LivePlacementGroups, live_drivers, other_jobs
+from probes.cluster.room.placement_groups import LivePlacementGroups, live_drivers, other_jobs
 from probes.gang.gpu_monitor import GpuMonitors
 from probes.gang.invariants import Sample
 

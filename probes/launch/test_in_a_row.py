@@ -2,7 +2,7 @@
 
 import pytest
 
-from probes.cluster.free_room import busy_accelerators
+from probes.cluster.room.free_room import busy_accelerators
 from probes.launch.job.announcements import announced_ranks
 from probes.launch.job.held_nodes import NodeNotFree, hold_node
 from probes.launch.job.job_processes import (

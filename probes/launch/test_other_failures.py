@@ -2,7 +2,7 @@
 
 import pytest
 
-from probes.cluster.free_room import busy_accelerators
+from probes.cluster.room.free_room import busy_accelerators
 from probes.findings import finding
 from probes.launch.job.failing_job import failure_of
 from probes.launch.job.job_processes import wait_until_free

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from probes.cluster.free_room import busy_accelerators
+from probes.cluster.room.free_room import busy_accelerators
 from probes.findings import finding, join_names
 from probes.launch.job.announcements import announced_ranks
 from probes.launch.job.job_processes import (

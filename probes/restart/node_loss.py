@@ -17,7 +17,7 @@ import pytest
 from probes.acceptance.measure import Recorder
 from probes.cluster.cluster import Cluster
 from probes.cluster.node_affinity import on_node
-from probes.cluster.placement_groups import live_drivers, other_jobs
+from probes.cluster.room.placement_groups import live_drivers, other_jobs
 from probes.faults.injection import Fault, FaultScenario
 from probes.faults.process_faults import ProcessFault
 from probes.faults.spare_nodes import SpareNodes

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from probes.cluster.cluster import Cluster
-from probes.cluster.free_room import busy_accelerators
+from probes.cluster.room.free_room import busy_accelerators
 from probes.faults.process_faults import descendant_pids, start_ticks
 
 POLL_SECONDS = 0.5

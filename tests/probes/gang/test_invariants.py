@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from probes.cluster.placement_groups import other_jobs
+from probes.cluster.room.placement_groups import other_jobs
 from probes.gang import invariants as checks
 from probes.gang.placement import control_misplaced_rank, default_placements, find_splits
 from probes.gang.scenario_checks import judge_gpu_use

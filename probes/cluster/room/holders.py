@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from probes.cluster.placement_groups import gcs_accessor
+from probes.cluster.room.placement_groups import gcs_accessor
 from reports.numbers import quantity
 
 ASK_SECONDS = 20
@@ -19,7 +19,7 @@ IN_GROUP = "_group_"  # in the name of a resource that a placement group holds
 
 
 @dataclass(frozen=True)
-class Holder:
+class HeldAccelerators:
     """What holds `count` accelerators of a node, in words."""
 
     node: str
@@ -27,7 +27,7 @@ class Holder:
     what: str
 
 
-def find_holders(resource: str, nodes: Mapping[str, str]) -> list[Holder]:
+def find_holders(resource: str, nodes: Mapping[str, str]) -> list[HeldAccelerators]:
     """Find what holds this resource on the cluster's nodes (`nodes`: id -> name).
 
     An empty list where Ray does not answer: it explains, and judges nothing.
@@ -74,14 +74,14 @@ def list_holders(
     free: Mapping[str, Mapping[str, float]],
     actors: Iterable[Mapping[str, Any]],
     groups: Mapping[str, Mapping[str, Any]],
-) -> list[Holder]:
+) -> list[HeldAccelerators]:
     """List the holders on these nodes, by node and then by size."""
     held = {
         id: totals[id].get(resource, 0) - free.get(id, {}).get(resource, 0)
         for id in nodes
         if id in totals
     }
-    found: list[Holder] = []
+    found: list[HeldAccelerators] = []
     known: Counter[str] = Counter()
     for group in groups.values():
         if group["state"] == "REMOVED":
@@ -91,16 +91,16 @@ def list_holders(
             if count and node in held:
                 known[node] += count
                 job = group["placement_group_id"][-8:]
-                found.append(Holder(nodes[node], count, _group_words(group["name"], job)))
+                found.append(HeldAccelerators(nodes[node], count, _group_words(group["name"], job)))
     for actor in actors:
         count, node = actor["resources"].get(resource, 0), actor["node"]
         in_group = any(IN_GROUP in name for name in actor["resources"])
         if count and node in held and not in_group:
             known[node] += count
-            found.append(Holder(nodes[node], count, _actor_words(actor)))
+            found.append(HeldAccelerators(nodes[node], count, _actor_words(actor)))
     for node, count in held.items():
         if count - known[node] > 0:
-            found.append(Holder(nodes[node], count - known[node], "a task"))
+            found.append(HeldAccelerators(nodes[node], count - known[node], "a task"))
     return _merged(found)
 
 
@@ -113,17 +113,17 @@ def _actor_words(actor: Mapping[str, Any]) -> str:
     return f"actor {actor['class']}{name} of job {actor['job']}, namespace {actor['namespace']}"
 
 
-def _merged(holders: Iterable[Holder]) -> list[Holder]:
+def _merged(holders: Iterable[HeldAccelerators]) -> list[HeldAccelerators]:
     """Merge those of a node that are described by the same words; the largest come first."""
     counts: dict[tuple[str, str], float] = {}
     for holder in holders:
         key = holder.node, holder.what
         counts[key] = counts.get(key, 0) + holder.count
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return [Holder(node, count, what) for (node, what), count in ordered]
+    return [HeldAccelerators(node, count, what) for (node, what), count in ordered]
 
 
-def describe_holders(holders: Iterable[Holder], resource: str) -> str:
+def describe_holders(holders: Iterable[HeldAccelerators], resource: str) -> str:
     """Describe what holds accelerators, in one sentence without a full stop; "" for nothing."""
     listed = list(holders)
     words = [

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from probes.cluster import free_room
-from probes.cluster.free_room import wait_for_room
-from tests.probes.cluster.test_late_nodes import Clock
+from probes.cluster.room import free_room
+from probes.cluster.room.free_room import wait_for_room
+from tests.probes.cluster.room.test_late_nodes import Clock
 
 
 class Shared:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from ray.core.generated.gcs_pb2 import PlacementGroupTableData
 
-from probes.cluster import placement_groups as living_groups
-from probes.cluster.placement_groups import LivePlacementGroups
+from probes.cluster.room import placement_groups as living_groups
+from probes.cluster.room.placement_groups import LivePlacementGroups
 
 States = dict[str, tuple[str, int]]  # name -> (state, how many of its two bundles are placed)
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from probes.cluster import late_nodes
-from probes.cluster.late_nodes import wait_for_nodes
+from probes.cluster.room import late_nodes
+from probes.cluster.room.late_nodes import wait_for_nodes
 
 pytest_plugins = ["pytester"]
 
@@ -66,7 +66,7 @@ def test_a_node_without_its_gpus_is_not_there_yet(clock: Clock) -> None:
 def test_seconds_that_are_none_are_refused(pytester: pytest.Pytester, text: str) -> None:
     result = pytester.runpytest_subprocess("--cluster", "auto", f"--wait-for-nodes={text}")
     assert result.ret == 4
-    assert "expected whole seconds, at most 86400" in result.stderr.str()
+    assert "expected whole seconds, or 30m or 2h, at most 24h" in result.stderr.str()
 
 
 def test_waiting_for_an_unknown_number_of_nodes_is_refused(pytester: pytest.Pytester) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from probes.cluster.holders import Holder, describe_holders, list_holders
+from probes.cluster.room.holders import HeldAccelerators, describe_holders, list_holders
 
 NODES = {"a": "node0", "b": "node1"}
 JOB = "01000000"
@@ -75,5 +75,5 @@ def test_each_holder_is_named(given: Any, said: str) -> None:
 
 
 def test_a_long_list_is_cut() -> None:
-    many = [Holder(f"node{i}", 1, "a task") for i in range(8)]
+    many = [HeldAccelerators(f"node{i}", 1, "a task") for i in range(8)]
     assert describe_holders(many, "GPU").endswith("; and 3 more")

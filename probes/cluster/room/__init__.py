@@ -1,0 +1,1 @@
+"""Room on the cluster: nodes that join late, accelerators that other jobs hold."""
