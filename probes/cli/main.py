@@ -12,6 +12,7 @@ import click
 from probes.cli.again import again
 from probes.cli.completion import completion
 from probes.cli.contract import contract
+from probes.cli.doctor import doctor
 from probes.cli.errors import PATH_TYPE, CommandGroup, UsageError
 from probes.cli.explain import explain
 from probes.cli.history import compare, history
@@ -33,8 +34,8 @@ def main() -> None:
 
 
 COMMANDS = (
-    *(again, compare, completion, contract, explain, history, plan, reach, rejudge, report, run),
-    *(scaling, show, sign, verify),
+    *(again, compare, completion, contract, doctor, explain, history, plan, reach, rejudge),
+    *(report, run, scaling, show, sign, verify),
 )
 for command in COMMANDS:
     main.add_command(command)

@@ -27,6 +27,7 @@ DIRECTIONS: dict[str, dict[str, set[str]]] = {
         "restart": JUDGING | {"faults", "least_versions"},
         "fabric": JUDGING | {"environment", "nccl"},
         "scaling": JUDGING | {"fabric"},
+        "doctor": {"acceptance", "cluster", "findings", "least_versions"},
         "tracebacks": set(),
         "option_twins": set(),
         "least_versions": set(),
@@ -34,7 +35,8 @@ DIRECTIONS: dict[str, dict[str, set[str]]] = {
         "terminal": {"acceptance", "cluster", "probe_report", "spelling"},
         "plugin": JUDGING
         | {"rejudge", "option_twins", "probe_report", "terminal", "tracebacks", "least_versions"},
-        "cli": JUDGING | {"scaling", "rejudge", "nccl", "terminal", "spelling"},
+        "cli": JUDGING
+        | {"doctor", "least_versions", "scaling", "rejudge", "nccl", "terminal", "spelling"},
     },
     "scaling": {
         "bounds": set(),

@@ -1,0 +1,1 @@
+"""Says in seconds what stands in the way of a run, and disturbs nothing."""

@@ -1,0 +1,78 @@
+"""`seatrial doctor` prints what was found, what it means, and what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from probes.cli.main import main
+from probes.cluster import cluster as cluster_module
+from probes.cluster.access.address import ClusterUnreachable
+from probes.doctor import nodes
+from probes.doctor.answer import FAIL, UNPROVEN, Answer
+
+SOUND = [Answer("nodes", "4 nodes, 32 GPUs")]
+
+
+def diagnosed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answers: list[Answer], *words: str
+) -> Any:
+    closed: list[bool] = []
+    joined = SimpleNamespace(
+        emulated=False, address="10.0.0.1:6379", close=lambda: closed.append(True)
+    )
+    monkeypatch.setattr(cluster_module, "connect", lambda spec: joined)
+    monkeypatch.setattr(nodes, "ask_cluster", lambda cluster, terms: answers)
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(main, ["doctor", *words])
+    assert closed == [True]
+    return result
+
+
+def test_a_sound_cluster_ends_with_0(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    result = diagnosed(monkeypatch, tmp_path, SOUND, "--contract", "lab", "--nodes", "4")
+    assert result.exit_code == 0, result.output
+    assert "ok nodes" in result.output
+    assert result.output.endswith("nothing stands in the way of a run\n")
+
+
+def test_what_stands_in_the_way_is_said_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    answers = [
+        *SOUND,
+        Answer("room", "1 GPU on \x1b[31mn0 is held", UNPROVEN, ("GANG",), "Wait for it"),
+        Answer("software", "torch: 2.12 on n1", FAIL, ("HOSTS",), "Install one version"),
+    ]
+    result = diagnosed(monkeypatch, tmp_path, answers, "--contract", "lab")
+    assert result.exit_code == 20
+    lines = [" ".join(line.split()) for line in result.output.splitlines()]
+    assert "GANG: Wait for it" in lines
+    assert lines[-2:] == ["HOSTS would fail here", "GANG would be UNPROVEN here"]
+    assert "\x1b" not in result.output, "what a node says is escaped"
+
+
+def test_a_cluster_that_is_not_reached_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(spec: str) -> None:
+        raise ClusterUnreachable("no Ray at 10.0.0.1:6379")
+
+    monkeypatch.setattr(cluster_module, "connect", refuse)
+    result = CliRunner().invoke(main, ["doctor"])
+    assert result.exit_code == 4
+    assert "no Ray at 10.0.0.1:6379" in result.output
+
+
+def test_another_version_of_ray_ends_the_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(spec: str) -> None:
+        raise cluster_module.VersionMismatch("the cluster has Ray 2.40, this process 2.60")
+
+    monkeypatch.setattr(cluster_module, "connect", refuse)
+    result = CliRunner().invoke(main, ["doctor"])
+    assert result.exit_code == 20
+    assert "the cluster has Ray 2.40" in result.output
+    assert "HOSTS, FABRIC, GANG, LAUNCH, RESTART, SCALING would fail here" in result.output

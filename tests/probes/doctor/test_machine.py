@@ -1,0 +1,79 @@
+"""What stands in the way on the machine that runs the suite."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from probes.acceptance.cluster_terms import ClusterTerms, LaunchTerms
+from probes.cluster.cluster import PACKAGES, ROOT
+from probes.doctor import machine
+from probes.doctor.answer import FAIL, OK, UNPROVEN, Answer, affected
+from probes.doctor.machine import ask_packages, ask_run_folder, ask_user, ask_versions
+from probes.least_versions import ALL
+
+OURS = {name: ["seatrial", "seatrial"] for name in PACKAGES}
+
+
+def test_our_own_packages_are_sound(tmp_path: Path) -> None:
+    assert ask_packages(tmp_path, OURS).state == OK
+    assert ask_packages(ROOT, OURS).state == OK, "in a checkout they are the ones that are used"
+    assert ask_packages(tmp_path, {}).state == OK, "from a checkout that is not installed"
+
+
+def test_a_package_of_the_same_name_is_named(tmp_path: Path) -> None:
+    answer = ask_packages(tmp_path, {**OURS, "probes": ["seatrial", "satellites"]})
+    assert answer.state == FAIL
+    assert "probes is also installed by satellites" in answer.found
+    (tmp_path / "scaling").mkdir()
+    answer = ask_packages(tmp_path, OURS)
+    assert f"{tmp_path / 'scaling'} hides it from pytest" in answer.found
+    assert answer.criteria == ALL
+
+
+def test_a_package_from_elsewhere_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_origin", lambda name: f"/opt/other/{name}")
+    assert "reports is /opt/other/reports" in ask_packages(tmp_path, OURS).found
+
+
+def test_versions_that_lack_a_feature_make_their_criteria_unproven(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert ask_versions(on_gpu=False).state == OK
+    monkeypatch.setattr(
+        machine, "missing_feature", lambda id, on_gpu: "FSDP2: torch is 2.4." * (id == "SCALING")
+    )
+    answer = ask_versions(on_gpu=True)
+    assert (answer.state, answer.criteria) == (UNPROVEN, ("SCALING",))
+    assert answer.found == "FSDP2: torch is 2.4."
+
+
+@pytest.mark.parametrize(
+    ("uid", "user", "state"), [(0, None, OK), (1000, "own", OK), (1000, None, UNPROVEN)]
+)
+def test_an_ordinary_user_must_be_agreed(uid: int, user: str | None, state: str) -> None:
+    terms = ClusterTerms(launch=LaunchTerms.model_validate({"user": user}))
+    answer = ask_user(terms, uid)
+    assert answer.state == state
+    assert answer.criteria == (("LAUNCH",) if state == UNPROVEN else ())
+
+
+def test_a_folder_that_takes_no_run_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ask_run_folder(tmp_path).state == OK
+    monkeypatch.setattr("os.access", lambda *_: False)
+    answer = ask_run_folder(tmp_path)
+    assert (answer.state, answer.criteria) == (FAIL, ALL)
+    assert str(tmp_path) in answer.found
+
+
+def test_each_criterion_is_named_once() -> None:
+    answers = [
+        Answer("a", "x", UNPROVEN, ("LAUNCH", "GANG")),
+        Answer("b", "x", FAIL, ("HOSTS",)),
+        Answer("c", "x", UNPROVEN, ("GANG",)),
+    ]
+    assert affected(answers, UNPROVEN) == ["LAUNCH", "GANG"]
+    assert affected(answers, FAIL) == ["HOSTS"]

@@ -1,0 +1,184 @@
+"""What stands in the way on the cluster."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from probes.acceptance.cluster_terms import ClusterTerms
+from probes.doctor import nodes as doctor
+from probes.doctor.answer import FAIL, OK, UNPROVEN
+from probes.doctor.nodes import (
+    ask_accelerators,
+    ask_cluster,
+    ask_dashboard,
+    ask_nodes,
+    ask_nvml,
+    ask_rdma,
+    ask_shared,
+    ask_silence,
+    ask_software,
+)
+from probes.least_versions import ALL
+
+VERSIONS = {"python": "3.11", "ray": "2.60", "torch": "2.13", "driver": "", "cuda": ""}
+
+
+def cluster_of(count: int = 2, gpus: int = 8, **more: Any) -> Any:
+    nodes = [
+        {"id": f"id{i}", "name": f"n{i}", "resources": {"GPU": float(gpus)}} for i in range(count)
+    ]
+    facts = [
+        {"node": f"id{i}", "name": f"n{i}", "software": dict(VERSIONS),
+         "nvml": {"error": None}, "rdma_access": {"mlx5_0": ""}} for i in range(count)
+    ]  # fmt: skip
+    given = {
+        "nodes": nodes, "facts": facts, "size": count * gpus, "resource": "GPU", "kind": "ray",
+        "emulated": False, "errors": {}, "dashboard": "", "describe_holders": lambda: "",
+        "node_names": {node["id"]: node["name"] for node in nodes},
+    }  # fmt: skip
+    return SimpleNamespace(**{**given, **more})
+
+
+@pytest.mark.parametrize(
+    ("cluster", "terms", "state", "criteria", "found"),
+    [
+        (cluster_of(2), {"nodes": 2, "gpus_per_node": 8}, OK, (), "2 nodes, 16 GPUs"),
+        (cluster_of(2), {}, OK, (), "2 nodes, 16 GPUs"),
+        (cluster_of(2), {"nodes": 3}, FAIL, ("HOSTS",), "2 nodes, 16 GPUs; 3 were ordered"),
+        (cluster_of(2, 7), {"gpus_per_node": 8}, FAIL, ("HOSTS",), "n0 has 7, n1 has 7"),
+        (cluster_of(1), {}, UNPROVEN, ("FABRIC", "SCALING"), "too few"),
+        (cluster_of(1, 1), {}, UNPROVEN, ("FABRIC", "SCALING", "GANG"), "1 node, 1 GPU"),
+    ],
+)
+def test_nodes(
+    cluster: Any, terms: dict[str, Any], state: str, criteria: tuple[str, ...], found: str
+) -> None:
+    answer = ask_nodes(cluster, ClusterTerms(**terms))
+    assert (answer.state, answer.criteria) == (state, criteria)
+    assert found in answer.found
+
+
+def test_a_node_that_runs_no_task_is_named() -> None:
+    cluster = cluster_of(3, errors={"id1": "no answer within 90 s"})
+    assert ask_silence(cluster).state == OK
+    del cluster.facts[1]
+    answer = ask_silence(cluster)
+    assert (answer.state, answer.criteria) == (FAIL, ALL)
+    assert answer.found == "none runs on n1 (no answer within 90 s)"
+
+
+def test_software_that_differs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "software_versions", lambda: VERSIONS)
+    cluster = cluster_of(3)
+    assert ask_software(cluster).state == OK
+    cluster.facts[2]["software"]["torch"] = "2.12"
+    answer = ask_software(cluster)
+    assert (answer.state, answer.criteria) == (FAIL, ("HOSTS",))
+    assert "2.12 on n2" in answer.found
+
+
+def test_what_holds_accelerators_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "busy_accelerators", lambda cluster: 0)
+    assert ask_accelerators(cluster_of()).found == "all 16 GPUs are free"
+    monkeypatch.setattr(doctor, "busy_accelerators", lambda cluster: 3)
+    assert ask_accelerators(cluster_of()).found == "3 GPUs are not free"
+    answer = ask_accelerators(cluster_of(describe_holders=lambda: "1 GPU on n0 is held by a task"))
+    assert answer.found == "1 GPU on n0 is held by a task"
+    assert answer.state == UNPROVEN
+    assert "GANG" in answer.criteria
+
+
+class Answering(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/api/version" else 404)
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+class Refusing(Answering):
+    def do_GET(self) -> None:
+        self.send_response(401)
+        self.end_headers()
+
+
+@pytest.fixture
+def dashboard(request: pytest.FixtureRequest) -> Iterator[str]:
+    with http.server.HTTPServer(("127.0.0.1", 0), request.param) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("dashboard", "state", "found"),
+    [(Answering, OK, "answers"), (Refusing, UNPROVEN, "refuses us (HTTP 401)")],
+    indirect=["dashboard"],
+)
+def test_a_dashboard_that_refuses_is_named(dashboard: str, state: str, found: str) -> None:
+    answer = ask_dashboard(cluster_of(dashboard=dashboard))
+    assert answer.state == state
+    assert found in answer.found
+
+
+def test_a_dashboard_that_is_not_there_is_named() -> None:
+    assert ask_dashboard(cluster_of()).found == "the cluster has none"
+    answer = ask_dashboard(cluster_of(dashboard="http://127.0.0.1:1"))
+    assert "http://127.0.0.1:1 does not answer" in answer.found
+    assert answer.criteria == ("LAUNCH",)
+
+
+def test_an_nvml_that_cannot_be_read_is_named_with_its_nodes() -> None:
+    cluster = cluster_of(3)
+    assert ask_nvml(cluster).state == OK
+    for fact in cluster.facts[1:]:
+        fact["nvml"]["error"] = {"code": 4, "text": "Insufficient Permissions"}
+    answer = ask_nvml(cluster)
+    assert answer.found == "Insufficient Permissions on n1, n2"
+    assert answer.state == UNPROVEN
+
+
+@pytest.mark.parametrize(
+    ("devices", "found"),
+    [
+        ({"mlx5_0": ""}, "each worker can open the devices"),
+        ({}, "no RDMA device on n1"),
+        (
+            {"mlx5_0": "", "mlx5_1": "uverbs1: Permission denied"},
+            "uverbs1: Permission denied on n1",
+        ),
+    ],
+)
+def test_rdma_devices_that_are_closed_are_named(devices: dict[str, str], found: str) -> None:
+    cluster = cluster_of()
+    cluster.facts[1]["rdma_access"] = devices
+    assert ask_rdma(cluster).found == found
+
+
+def test_a_folder_that_is_not_shared_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "find_folder_problem", lambda *_: ("n1 do not see /x", ["n1"]))
+    assert ask_shared(cluster_of(), ClusterTerms()).state == UNPROVEN
+    answer = ask_shared(cluster_of(), ClusterTerms(shared="/x"))
+    assert (answer.state, answer.found) == (FAIL, "n1 do not see /x")
+    assert ask_shared(cluster_of(kind="local"), ClusterTerms()).state == OK
+    monkeypatch.setattr(doctor, "find_folder_problem", lambda *_: ("", []))
+    assert ask_shared(cluster_of(), ClusterTerms(shared="/x")).found == "all nodes share /x"
+
+
+@pytest.mark.parametrize(
+    ("emulated", "fabric", "asked"),
+    [(False, "rdma", {"NVML", "RDMA"}), (False, "eth1", {"NVML"}), (True, None, set())],
+)
+def test_what_is_asked_follows_from_the_cluster(
+    emulated: bool, fabric: str | None, asked: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "busy_accelerators", lambda cluster: 0)
+    answers = ask_cluster(cluster_of(emulated=emulated), ClusterTerms(fabric=fabric))
+    assert {one.question for one in answers} & {"NVML", "RDMA"} == asked
