@@ -14,7 +14,11 @@ from urllib.parse import quote
 from reference_trainer.rank_environment import LAUNCH_VARIABLES
 
 SAFE = "/:.,+-@[]"  # as they are: addresses, paths, UUIDs and ranges stay readable
-PLACE_VARIABLES = ("NODE_RANK", "GROUP_RANK", "LOCAL_WORLD_SIZE", "CUDA_VISIBLE_DEVICES")
+JOB_VARIABLE = "TRAINING_JOB"  # the job's name: all that a rank starts inherits it
+PLACE_VARIABLES = (
+    *("NODE_RANK", "GROUP_RANK", "LOCAL_WORLD_SIZE", "CUDA_VISIBLE_DEVICES"),
+    JOB_VARIABLE,
+)
 CONNECT_SECONDS = 10
 
 

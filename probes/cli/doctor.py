@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -39,54 +39,70 @@ def doctor(cluster: str | None, **values: str | None) -> None:
     from probes.terminal.settings import OptionError, read_settings
 
     given = {**dict.fromkeys(BY_KEY), **values, "cluster": cluster or "auto"}
+    answers: list[Answer] = []
     try:
         with refuse_unusable():
             settings = read_settings(given)
-        answers = _ask(settings)
+        for answer in _ask(settings):
+            answers.append(answer)
+            for line in _lines(answer):
+                click.echo(line)
     except (ClusterUnreachable, OptionError) as error:
         raise UsageError(str(error)) from None
-    for line in _lines(answers):
+    for line in _summary(answers):
         click.echo(line)
     sys.exit(20 if any(answer.criteria for answer in answers) else 0)
 
 
-def _ask(settings: RunSettings) -> list[Answer]:
-    """Ask about this machine, print it at once, and then about the cluster."""
+def _ask(settings: RunSettings) -> Iterator[Answer]:
+    """Ask about the contract, this machine, and the cluster."""
     from probes.acceptance.cluster_terms import ClusterTerms
     from probes.cluster.cluster import VersionMismatch, connect
-    from probes.doctor.answer import FAIL, Answer
+    from probes.doctor.answer import FAIL, UNPROVEN, Answer
     from probes.doctor.machine import ask_machine
     from probes.doctor.nodes import ask_cluster
     from probes.least_versions import ALL
 
     terms = settings.agreed.cluster if settings.agreed else ClusterTerms()
+    if settings.agreed:
+        yield Answer("contract", f"{settings.agreed.name}, tier {settings.tier}")
+    else:
+        found = "none: limits are derived from the cluster, and nothing is accepted"
+        yield Answer("contract", found, UNPROVEN, ALL, "Name one with --contract")
     if settings.nodes:
         terms = terms.model_copy(update={"nodes": settings.nodes})
     emulated = terms.accelerators == "emulated" or settings.spec.startswith("local")
-    answers = list(ask_machine(terms, on_gpu=not emulated))
+    yield from ask_machine(terms, on_gpu=not emulated)
     try:
         cluster = connect(settings.spec)
     except VersionMismatch as error:
         do = "Install the cluster's version of Ray and Python here"
-        return [*answers, Answer("cluster", str(error), FAIL, ALL, do)]
+        yield Answer("cluster", str(error), FAIL, ALL, do)
+        return
     try:
         cluster.emulated = cluster.emulated or emulated
-        return [*answers, Answer("cluster", cluster.address), *ask_cluster(cluster, terms)]
+        yield Answer("cluster", cluster.address)
+        yield from ask_cluster(cluster, terms)
     finally:
         cluster.close()
 
 
-def _lines(answers: Iterable[Answer]) -> Iterable[str]:
+def _lines(answer: Answer) -> Iterator[str]:
+    """Yield what was found, and what to do."""
+    from probes.doctor.answer import FAIL, OK, UNPROVEN
+
+    mark = {OK: "ok", UNPROVEN: "?", FAIL: "x"}[answer.state]
+    yield f"{mark:3}{answer.question:{LABEL}} {one_line(answer.found)}"
+    if answer.do:
+        yield f"{'':3}{'':{LABEL}} {', '.join(answer.criteria)}: {answer.do}"
+
+
+def _summary(answers: list[Answer]) -> Iterator[str]:
+    """Yield which criteria a run would not prove here."""
     from probes.doctor.answer import FAIL, OK, UNPROVEN, affected
 
-    listed = list(answers)
-    for answer in listed:
-        mark = {OK: "ok", UNPROVEN: "?", FAIL: "x"}[answer.state]
-        yield f"{mark:3}{answer.question:{LABEL}} {one_line(answer.found)}"
-        if answer.do:
-            yield f"{'':3}{'':{LABEL}} {', '.join(answer.criteria)}: {answer.do}"
     for state, words in ((FAIL, "would fail"), (UNPROVEN, "would be UNPROVEN")):
-        if named := affected(listed, state):
+        if named := affected(answers, state):
             yield f"{', '.join(named)} {words} here"
-    if all(answer.state == OK for answer in listed):
+    if all(answer.state == OK for answer in answers):
         yield "nothing stands in the way of a run"

@@ -13,6 +13,7 @@ from probes.acceptance.cluster_terms import ClusterTerms
 from probes.cluster.cluster import PACKAGES, ROOT
 from probes.cluster.node_facts import software_versions
 from probes.doctor.answer import FAIL, UNPROVEN, Answer
+from probes.launch.path.user import why_no_other_user
 from probes.least_versions import ALL, missing_feature
 
 DISTRIBUTION = "seatrial"
@@ -22,7 +23,7 @@ def ask_machine(terms: ClusterTerms, *, on_gpu: bool) -> Iterator[Answer]:
     """Answer each question about this machine; nothing is contacted."""
     yield ask_packages(Path.cwd(), packages_distributions())
     yield ask_versions(on_gpu=on_gpu)
-    yield ask_user(terms, os.geteuid())
+    yield ask_user(terms, why_no_other_user(own_guide=terms.launch.document is None))
     yield ask_run_folder(Path.cwd())
 
 
@@ -68,15 +69,14 @@ def ask_versions(*, on_gpu: bool) -> Answer:
     return Answer("versions", f"{known}, {platform.system()} {platform.machine()}")
 
 
-def ask_user(terms: ClusterTerms, uid: int) -> Answer:
-    """Tell whether LAUNCH can follow the guide as another user."""
-    if uid == 0:
-        return Answer("user", "root: LAUNCH follows the guide as another user")
+def ask_user(terms: ClusterTerms, why_not: str) -> Answer:
+    """Tell whether LAUNCH can follow the guide as another user; `why_not` is why it cannot."""
+    if not why_not:
+        return Answer("user", "LAUNCH can follow the guide as another user")
     if terms.launch.user == "own":
-        return Answer("user", f"uid {uid}, an ordinary user by the contract")
-    do = 'Run as root, or agree on [launch] user = "own"'
-    found = f"uid {uid}: LAUNCH cannot follow the guide as another user"
-    return Answer("user", found, UNPROVEN, ("LAUNCH",), do)
+        return Answer("user", "an ordinary one, by the contract")
+    do = 'Run as root, with the programs where each user can read them, or agree on user = "own"'
+    return Answer("user", f"LAUNCH has no other user: {why_not}", UNPROVEN, ("LAUNCH",), do)
 
 
 def ask_run_folder(folder: Path) -> Answer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -43,11 +44,14 @@ def ask_cluster(cluster: Cluster, terms: ClusterTerms) -> Iterator[Answer]:
 def ask_nodes(cluster: Cluster, terms: ClusterTerms) -> Answer:
     """Compare the nodes and accelerators with the order, and with what criteria need."""
     count, size = len(cluster.nodes), cluster.size
+    if cluster.resource != "GPU" and terms.accelerators == "real" and terms.gpus_per_node:
+        found = f"{quantity(count, 'nodes')}, and Ray counts no GPU"
+        return Answer("nodes", found, FAIL, ("HOSTS", *ON_GPUS), "Start Ray where it sees the GPUs")
     found = f"{quantity(count, 'nodes')}, {quantity(size, cluster.resource + 's')}"
     short = [
         f"{node['name']} has {gpus}"
         for node in cluster.nodes
-        if (gpus := int(node["resources"].get(cluster.resource, 0))) != terms.gpus_per_node
+        if (gpus := int(node["resources"].get("GPU", 0))) != terms.gpus_per_node
     ]
     if terms.nodes not in (None, count):
         do = "Start the missing nodes, or correct the order"
@@ -105,7 +109,7 @@ def ask_dashboard(cluster: Cluster) -> Answer:
         error.close()
         found = f"{address} refuses us (HTTP {error.code})"
         do = "Set RAY_AUTH_TOKEN_PATH to the cluster's token"
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         found, do = f"{address} does not answer: {error}", "Open its port to this machine"
     return Answer("dashboard", found, UNPROVEN, ("LAUNCH",), do)
 
@@ -148,11 +152,13 @@ def ask_shared(cluster: Cluster, terms: ClusterTerms) -> Answer:
     """Name the nodes that do not share the agreed folder."""
     if cluster.kind == "local":
         return Answer("shared folder", "not needed: all raylets are on this host")
+    folder = Path(terms.shared) if terms.shared else Path.cwd()
+    cause, blind = find_folder_problem(cluster, folder)
+    if not cause:
+        return Answer("shared folder", f"all nodes share {folder}")
     if not terms.shared:
-        do = "Name one in [cluster] shared"
-        found = "none is agreed: checkpoints go to the run folder, which nodes may not share"
-        return Answer("shared folder", found, UNPROVEN, KEPT_IN_SHARED, do)
-    cause, _ = find_folder_problem(cluster, Path(terms.shared))
-    if cause:
-        return Answer("shared folder", cause, FAIL, KEPT_IN_SHARED, "Mount it on each node")
-    return Answer("shared folder", f"all nodes share {terms.shared}")
+        do = "Name one in [cluster] shared, or go to a folder that is shared"
+        found = f"none is agreed, and checkpoints go below {folder}: {cause}"
+        return Answer("shared folder", found, UNPROVEN, ("RESTART",), do)
+    state = FAIL if blind else UNPROVEN
+    return Answer("shared folder", cause, state, KEPT_IN_SHARED, "Mount it on each node")

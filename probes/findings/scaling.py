@@ -181,18 +181,6 @@ SCALING: dict[str, Entry] = {
         "All ranks have the same loss and parameters.",
         "Check that WORLD_SIZE and MASTER_ADDR are equal on all ranks, and that each RANK is there once. If they are right, read the row FABRIC of this report: a collective may return wrong numbers.",
     ),
-    "SCALE-MEMORY": Entry(
-        "A step takes more GPU memory than was estimated for it.",
-        Cause.INFRASTRUCTURE,
-        Severity.DEGRADES,
-        "Find what else takes memory in a rank",
-        {
-            "nvidia-smi --query-compute-apps=pid,used_memory --format=csv": "Run it on the node during the job. One process per GPU: compare its memory with the report's. A second process: end it.",
-            'env | grep -E "NCCL_BUFFSIZE|NCCL_MAX_NCHANNELS|PYTORCH_CUDA_ALLOC_CONF"': "Larger buffers or more channels than NCCL's own take memory of each rank: unset them.",
-        },
-        "The memory of a step is at most 1.1 times the estimate.",
-        "Compare the version of torch with the one in the report of a sound cluster. Unset variables that enlarge NCCL's buffers. Until then leave more of the memory free than `seatrial scaling` says.",
-    ),
     "SCALE-NAN": Entry(
         "The loss became NaN or infinite.",
         Cause.APPLICATION,

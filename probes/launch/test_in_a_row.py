@@ -3,13 +3,15 @@
 import pytest
 
 from probes.cluster.room.free_room import busy_accelerators
+from probes.cluster.unique_token import make_unique_token
 from probes.launch.job.announcements import announced_ranks
 from probes.launch.job.held_nodes import NodeNotFree, hold_node
 from probes.launch.job.job_processes import (
     JobState,
     leave_orphan,
     left_of_jobs,
-    processes_of_jobs,
+    names_of,
+    running_processes,
     wait_until_gone,
 )
 from probes.launch.judge import judge_job, keep_transcript
@@ -24,39 +26,51 @@ JOBS = 8
 def test_eight_jobs_in_a_row_leave_nothing(cluster, terms, measure):
     """Eight users type the same commands one after the other; each job is right, and none stays.
 
-    What a job starts has the job's id.  What holds a node afterwards must be seen.
+    What a job's ranks start has its name.  What holds a node afterwards must be seen.
     """
-    ids, ranks, idle = [], 0, busy_accelerators(cluster)
+    nodes, idle, left, ranks = cluster.nodes, busy_accelerators(cluster), [], 0
     with prepare_path(cluster, terms, measure) as path:
         for number in range(1, JOBS + 1):
             measure.progress(f"launch: job {number} of {JOBS}")
             said = path.follow()
             keep_transcript(said, measure, f"transcript-{number}.txt", f"job {number} of {JOBS}")
             judge_job(path, said, measure, on=f"job {number} of {JOBS}")
-            own = announced_ranks(said.text)
-            ids.append(next((row["job"] for row in own if "job" in row), ""))
-            ranks += len(own)
-    known = all(ids)
-    left = wait_until_gone(lambda: left_of_jobs(cluster, ids, idle), PATIENCE_S) if known else None
-    judge_left(cluster, left, measure, "a node did not answer" if known else "a job has no id")
+            rows = announced_ranks(said.text)
+            left.append(left_after(cluster, nodes, rows, idle))
+            ranks += len(rows)
+    note = "a job did not say its name and processes, or a node did not answer"
+    judge_left(cluster, merged(left), measure, note)
     control_leftovers(cluster, idle, measure)
     measure.covered(f"{JOBS} jobs in a row, {ranks} ranks in all")
 
 
-def control_leftovers(cluster, idle, measure):
-    """Check that an orphan of our own job on the last node, which is held, is seen by its id."""
-    import ray
+def left_after(cluster, nodes, rows, idle):
+    """Return what is left of a job after a while; None if that cannot be known."""
+    known = rows and names_of(rows) and all("pid" in row and "node" in row for row in rows)
+    if not known:
+        return None
+    return wait_until_gone(lambda: left_of_jobs(cluster, nodes, rows, idle), PATIENCE_S)
 
-    node, trial = cluster.nodes[-1], measure.trial()
-    own = ray.get_runtime_context().get_job_id()
+
+def merged(left):
+    """Join what jobs have left; None if one is not known."""
+    if None in left:
+        return None
+    processes = {}
+    for state in left:
+        for id, found in state.processes.items():
+            processes[id] = {**processes.get(id, {}), **found}
+    return JobState(processes, max(state.busy for state in left))
+
+
+def control_leftovers(cluster, idle, measure):
+    """Check that an orphan of a job on the last node, which is held, is seen by the job's name."""
+    node, trial, name = cluster.nodes[-1], measure.trial(), make_unique_token()
     try:
         with hold_node(cluster, node):
-            orphans = cluster.on_each_node(leave_orphan, nodes=[node]).get(node["id"], {})
-            seen = cluster.on_each_node(processes_of_jobs, [own], nodes=[node])
-            left = {pid: at for pid, at in seen.get(node["id"], {}).items() if pid in orphans}
-            judge_left(
-                cluster, JobState({node["id"]: left}, busy_accelerators(cluster, idle)), trial
-            )
+            cluster.on_each_node(leave_orphan, name, nodes=[node])
+            seen = cluster.on_each_node(running_processes, [name], [], nodes=[node])
+            judge_left(cluster, JobState(seen, busy_accelerators(cluster, idle)), trial)
     except NodeNotFree as error:
         pytest.fail(f"{error}: wait until no other job runs", pytrace=False)
     named = {suspect for one in trial.findings for suspect in one.suspects}

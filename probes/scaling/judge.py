@@ -161,17 +161,9 @@ def judge_rung(rung: Rung, measure: Recorder, on: str) -> None:
     if rung.mfu is not None and rung.count > 1:  # one node's MFU is judged in base_speed
         measure.note("mfu", rung.mfu, "ratio", on=on)
     if rung.memory_ratio is not None:
-        judge_memory(rung.memory_ratio, measure, on)
+        measure.note("memory_against_estimate", rung.memory_ratio, "ratio", on=on)
     measure("wall_gap", wall_gap(rung.steps), on=on)
     judge_training(rung, measure, on)
-
-
-def judge_memory(ratio: float, measure: Recorder, on: str) -> None:
-    """Judge the memory of the fullest rank against what was estimated before its first step."""
-    measure("memory_against_estimate", ratio, on=on)
-    if measure.would_fail("memory_against_estimate", ratio):
-        took = f"at {on} a rank took {ratio:.2f} times the memory that was estimated for a step"
-        measure.explain(finding("SCALE-MEMORY", took))
 
 
 def judge_training(rung: Rung, measure: Recorder, on: str) -> None:

@@ -19,7 +19,12 @@ import click
 from reference_trainer.launch.gang import Gang, GangError
 from reference_trainer.launch.launchers import LAUNCHERS, JobResult, TrainingJob
 from reference_trainer.options import build_config, config_options
-from reference_trainer.rank_report import encode_words, read_variables, trained_words
+from reference_trainer.rank_report import (
+    JOB_VARIABLE,
+    encode_words,
+    read_variables,
+    trained_words,
+)
 
 
 @click.command()
@@ -65,7 +70,7 @@ def launch(
         config=config,
         size=_count_ranks(workers, resource),
         resource=resource,
-        environment={**_parse_settings(settings), **dict.fromkeys(unset)},
+        environment={JOB_VARIABLE: name, **_parse_settings(settings), **dict.fromkeys(unset)},
         restarts=restarts,
         wait_s=wait,
         name=name,
@@ -91,16 +96,10 @@ def _parse_settings(settings: tuple[str, ...]) -> dict[str, str | None]:
 
 
 def print_rendezvous(shown: str, gang: Gang, attempt: int) -> None:
-    """Print one line for each rank: attempt, location, rendezvous, and the variables `shown`.
-
-    `job` is the id of the Ray job: it is in the environment of all that a rank starts.
-    """
-    import ray
-
-    job = ray.get_runtime_context().get_job_id()
+    """Print one line for each rank: attempt, location, rendezvous, and the variables `shown`."""
     environments = gang.run(read_variables, shown, timeout=60)
     for place, variables in zip(gang.places, environments, strict=True):
-        where = {"node": place.node, "host": place.host, "pid": place.pid, "job": job}
+        where = {"node": place.node, "host": place.host, "pid": place.pid}
         click.echo(f"attempt={attempt} {encode_words({**where, **variables})}")
 
 

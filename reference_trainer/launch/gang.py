@@ -115,9 +115,10 @@ class Gang:
             f"{label} waits for resources: {self._free():.0f} free; it holds nothing meanwhile"
         )
         if not self._group.wait(timeout_seconds=self.timeout - notice_s):
+            held = self.holders() or "it held nothing while it waited"
             raise GangPending(
                 f"{label} found no free resources in {self.timeout:.0f} s: {self._free():.0f} "
-                f"free; it held nothing while it waited{'; ' * bool(held := self.holders())}{held}"
+                f"free; {held}"
             )
 
     def _free(self) -> float:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ from reference_trainer.telemetry.event_log import EventLog
 # Practically no limit: heartbeats detect a stuck job much sooner. In milliseconds it fits into 31
 # bits.
 MAX_SECONDS = 24 * 24 * 3600
-COORDINATOR = "AutoscalingCoordinator"  # an actor, and its namespace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,40 +152,11 @@ def run_with_ray_train(job: TrainingJob) -> JobResult:
         ),
     )
     try:
-        with removed_coordinator():
-            trainer.fit()
+        trainer.fit()
     except Exception as error:
         last = (str(error).strip().splitlines() or [type(error).__name__])[-1]
         raise GangError(f"Ray Train gave up: {last}") from error
     return JobResult(_read_results(out, job.size))
-
-
-@contextmanager
-def removed_coordinator() -> Iterator[None]:
-    """Remove the actor that Ray Train makes and leaves, unless a newer job may use it."""
-    import ray
-    from ray._private import state
-
-    def living_jobs() -> set[str]:
-        return {job["JobID"] for job in state.jobs() if not job["IsDead"]}
-
-    before, known = _find_coordinator(), living_jobs()
-    try:
-        yield
-    finally:
-        made = None if before else _find_coordinator()
-        if made and living_jobs() <= known:
-            ray.kill(made)
-
-
-def _find_coordinator() -> Any:
-    """Return the actor that Ray Train and Ray Data of all jobs share; None without one."""
-    import ray
-
-    try:
-        return ray.get_actor(COORDINATOR, namespace=COORDINATOR)
-    except ValueError:
-        return None
 
 
 def _sees_cuda(job: TrainingJob) -> bool:

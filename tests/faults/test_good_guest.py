@@ -25,7 +25,9 @@ class Train:
 actor = Train.options(name="theirs").remote()
 ray.get(actor.ping.remote())
 print("held", flush=True)
-time.sleep(600)
+for _ in range(600):  # it ends with an error once its actor does not answer
+    ray.get(actor.ping.remote(), timeout=30)
+    time.sleep(1)
 """
 
 
@@ -98,4 +100,4 @@ def test_a_run_waits_for_room_and_says_for_what(lab: Lab) -> None:
     said = trial.log.read_text()
     assert "waiting   1 GPU on node" in said
     assert "for accelerators of other jobs" in said
-    assert record.verdict("GANG") is not Verdict.FAIL
+    assert [(result.state, result.problems()) for result in record.results] == [("finished", [])]

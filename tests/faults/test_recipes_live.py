@@ -11,6 +11,7 @@ import pytest
 
 from probes.launch.path.guide import parse_guide
 from reports.run_folder.integrity import load
+from tests.faults.launchers.leftovers import files, processes
 from tests.lab import network
 from tests.lab.lab import Lab
 from tests.lab.node import SHARED, SYSTEM_PATH
@@ -23,7 +24,7 @@ RECIPES = REPO / "docs" / "use" / "launch"
 SECONDS = 400
 OWN_USER = '\n[launch]\nuser = "own"\n'
 BIN = str(Path(sys.executable).parent)
-LEFT = "pgrep -a 'raylet|gcs_server' || true"
+LEFT = "pgrep -a 'raylet|gcs_server|^ray::' || true"
 
 
 @pytest.fixture
@@ -54,8 +55,11 @@ def launch_is_proven(run: Path) -> None:
 
 
 def nothing_runs(lab: Lab) -> None:
+    """Nothing of Ray, of a job or of the suite; `pgrep` itself must be there to say so."""
     for node in lab.nodes:
-        assert node.run("sh", "-c", LEFT) == ""
+        assert node.run("sh", "-c", f"command -v pgrep > /dev/null && ({LEFT})") == ""
+    assert processes(lab) == []
+    assert files(lab) == []
 
 
 BATCH = {

@@ -27,7 +27,7 @@ DIRECTIONS: dict[str, dict[str, set[str]]] = {
         "restart": JUDGING | {"faults", "least_versions"},
         "fabric": JUDGING | {"environment", "nccl"},
         "scaling": JUDGING | {"fabric"},
-        "doctor": {"acceptance", "cluster", "findings", "least_versions"},
+        "doctor": {"acceptance", "cluster", "findings", "launch", "least_versions"},
         "tracebacks": set(),
         "option_twins": set(),
         "least_versions": set(),

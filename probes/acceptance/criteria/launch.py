@@ -140,7 +140,7 @@ DUTIES = (
         "launch/test_own_disk.py::test_a_job_goes_on_from_one_nodes_own_disk",
         "standard",
         ("wrong_ranks", "exit_code", "ranks", "ranks_not_resumed"),
-        ("began anew",),
+        ("began anew", "missing rank"),
     ),
     Duty(
         "launch/test_launchers.py::test_other_launchers_give_each_rank_what_it_needs",
@@ -167,6 +167,11 @@ def leaves_its_nodes(here: Circumstances) -> bool:
     return here.terms.fabric is not None and here.nodes > 1 and not here.one_host
 
 
+def has_several_hosts(here: Circumstances) -> bool:
+    """Return whether a node has a disk that another has not."""
+    return here.nodes > 1 and not here.one_host
+
+
 LAUNCH = CriterionRow(
     title="a user can launch without help",
     how="another user types the commands of the agreed guide; the job runs correctly, on the agreed network, and a failing job says why",
@@ -184,6 +189,8 @@ LAUNCH = CriterionRow(
         "rights_of_user": tries_another_user,
         "own user": tries_another_user,
         "nodes_of_rank_0": lambda here: here.nodes > 1,
+        "ranks_not_resumed": has_several_hosts,
+        "began anew": has_several_hosts,
         "share_on_agreed_network": leaves_its_nodes,
         "job on another network": leaves_its_nodes,
     },

@@ -30,11 +30,6 @@ MEASURES = {
         "the step times must add up to the measured time on the host's clock, whose error is far below 1 %",
         high=0.01,
     ),
-    "memory_against_estimate": default_measure(
-        "ratio",
-        "a job whose steps need more memory than was estimated ends after it was accepted; on one H200 a step took 1.02 of it",
-        high=1.1,
-    ),
     "straggler": default_measure(
         "ratio",
         "ranks with equal work differ only by noise; a rank that makes all others wait for 15 % of a step is a fault",
@@ -59,13 +54,11 @@ CONTROLS = {
 NO_CONTROL = {
     "residual": "it checks our own sums: no fault of a cluster breaks them",
     "wall_gap": "it checks our own clock: no fault of a cluster breaks it",
-    "memory_against_estimate": "it compares two numbers of the same ranks; no fault is planted in a GPU's memory",
 }
 CONDITIONS: dict[str, Condition] = {
     "checkpoint_overhead": lambda here: here.tier != "quick",
     "slow save": lambda here: here.tier != "quick",
     "mfu": lambda here: not here.speed_in_tokens,
-    "memory_against_estimate": lambda here: here.on_gpu,
     "tokens_per_s": lambda here: here.speed_in_tokens or "SCALING.tokens_per_s" in here.agreed,
 }
 DUTIES = (
@@ -74,7 +67,7 @@ DUTIES = (
         "quick",
         (
             *("efficiency", "residual", "wall_gap", "non_finite", "disagreements", "straggler"),
-            *("mfu", "tokens_per_s", "checkpoint_overhead", "memory_against_estimate"),
+            *("mfu", "tokens_per_s", "checkpoint_overhead"),
         ),
         ("slow base", "exploding loss", "trained apart", "planted delay", "slow save"),
     ),

@@ -9,7 +9,6 @@ import os
 import re
 import socket
 import sys
-from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
@@ -20,6 +19,7 @@ from probes.spelling import closest_name
 CONNECT_SECONDS = 2  # bounds one TCP handshake with a host that drops packets
 ROUTES = Path("/proc/net/route")
 GCS_FLAG = "--gcs-address="  # of a raylet: the address of its cluster
+OWN_FLAG = "--node_ip_address="  # of a raylet: its own
 MAX_RAYLETS = 32  # of an embedded cluster: more do not fit on a host
 OTHERWISE = (
     "run this on a node of the cluster, set RAY_ADDRESS, name it with --cluster "
@@ -82,11 +82,14 @@ def _running_address() -> tuple[str, str]:
     """
     from ray._private import services
 
-    if os.environ.get("RAY_ADDRESS"):
+    if (named := os.environ.get("RAY_ADDRESS", "")) not in ("", "auto"):
         try:
-            return str(services.canonicalize_bootstrap_address("auto", None)), "from RAY_ADDRESS"
+            address = services.canonicalize_bootstrap_address(named, None)
         except ValueError as error:
             raise ClusterUnreachable(f"RAY_ADDRESS is no address: {error}") from None
+        if address is None:
+            raise ClusterUnreachable(f"RAY_ADDRESS is {named!r}, expected host:port: {OTHERWISE}")
+        return str(address), "from RAY_ADDRESS"
     last = services.find_bootstrap_address(None)
     raylets = find_raylets()
     own = sorted(address for address, here in raylets.items() if here)
@@ -115,7 +118,8 @@ def _running_address() -> tuple[str, str]:
 def find_raylets() -> dict[str, bool]:
     """Find the clusters of this host's raylets: address -> whether one is in our own network.
 
-    A process of another user may not show its network namespace, and then counts as in ours.
+    A process of another user may not show its network namespace.  It is in ours if its own address
+    is one of this host.
     """
     found: dict[str, bool] = {}
     for process in Path("/proc").glob("[0-9]*"):
@@ -125,17 +129,29 @@ def find_raylets() -> dict[str, bool]:
             continue
         addresses = [word.partition("=")[2] for word in words if word.startswith(GCS_FLAG)]
         if addresses and words[0].endswith("/raylet"):
-            here = found.get(addresses[0], False)
-            found[addresses[0]] = here or shares_our_network(process)
+            own = next((word for word in words if word.startswith(OWN_FLAG)), "")
+            here = shares_our_network(process, own.removeprefix(OWN_FLAG))
+            found[addresses[0]] = found.get(addresses[0], False) or here
     return found
 
 
-def shares_our_network(process: Path) -> bool:
-    """Return whether a process is in our network namespace, or does not show its own."""
+def shares_our_network(process: Path, address: str) -> bool:
+    """Return whether a process with this address is in our network namespace."""
     try:
         return os.stat(process / "ns/net").st_ino == os.stat("/proc/self/ns/net").st_ino
     except OSError:
-        return True
+        return not address or is_own_address(address)
+
+
+def is_own_address(address: str) -> bool:
+    """Return whether an interface of our network namespace has this address."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as own:
+            own.bind((address, 0))
+    except OSError:
+        return False
+    return True
 
 
 def reaches_directly(host: str) -> bool:
@@ -145,12 +161,12 @@ def reaches_directly(host: str) -> bool:
         lines = ROUTES.read_text(encoding="ascii").splitlines()[1:]
     except (OSError, ValueError):
         return True
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own, suppress(OSError):
-        own.bind((str(address), 0))
-        return True  # it is an address of this host
+    if is_own_address(str(address)):
+        return True
     routes = [route for route in map(Route.parse, lines) if address in route.network]
     best = max(routes, key=lambda route: route.network.prefixlen, default=None)
-    return best is not None and not best.by_router
+    # A default route without a router is that of a tunnel.
+    return best is not None and not best.by_router and best.network.prefixlen > 0
 
 
 @dataclass(frozen=True)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
 
 POLL_S = 2.0  # one call of GCS each
+LEAST_SHARE = 1e-3  # of an accelerator: Ray counts in ten-thousandths
 STEADY_S = 4.0  # a job that hands its accelerators on leaves them free for a moment
 
 
 def busy_accelerators(cluster: Any, idle: int = 0) -> int:
-    """Count the accelerators that Ray has given away, but for `idle`."""
+    """Count the accelerators that Ray has given away, or parts of them, but for `idle`."""
     import ray
 
     free: dict[str, Any] = ray.available_resources()
-    busy = round(cluster.ray_gpu_count - float(free.get(cluster.resource, 0)))
+    taken = cluster.ray_gpu_count - float(free.get(cluster.resource, 0))
+    busy = math.ceil(taken - LEAST_SHARE)
     return max(0, busy - idle)
 
 

@@ -99,8 +99,8 @@ def list_holders(
             known[node] += count
             found.append(HeldAccelerators(nodes[node], count, _actor_words(actor)))
     for node, count in held.items():
-        if count - known[node] > 0:
-            found.append(HeldAccelerators(nodes[node], count - known[node], "a task"))
+        if (rest := round(count - known[node], 3)) > 0:
+            found.append(HeldAccelerators(nodes[node], rest, "a task"))
     return _merged(found)
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from probes.cluster.cluster import Cluster
 from probes.cluster.room.free_room import busy_accelerators
 from probes.faults.process_faults import descendant_pids, start_ticks
+from reference_trainer.rank_report import JOB_VARIABLE
 
 POLL_SECONDS = 0.5
 GONE = -1  # start_ticks of a process that has ended
-JOB_ID = b"RAY_JOB_ID="
+JOB_WORD = f"{JOB_VARIABLE}=".encode()
 ORPHAN_SECONDS = 60  # then it ends by itself
 Processes = dict[int, int]  # pid -> when it started, in ticks since boot
 
@@ -41,36 +44,29 @@ class JobState:
         return not self.count and not self.busy
 
 
-def running_processes(pids: Sequence[int]) -> Processes:
-    """Return those of a node's processes that run, with all that they have started (on a node).
+def running_processes(names: Sequence[str], pids: Sequence[int]) -> Processes:
+    """Return those of a node's processes that run, with all they have started (on a node).
 
-    What a rank started has its job's id in the environment, also when its parent has ended since.
+    What a rank of these jobs started has the job's name in its environment, also when its parent
+    has ended since.  (Ray's own id of the job is not in that of a worker that was started before.)
     """
     every = {each for pid in pids for each in (pid, *descendant_pids(pid))}
-    jobs = {job_id_of(pid) for pid in pids} - {b""}
     own = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal())
-    every |= {pid for pid in own if jobs and job_id_of(pid) in jobs}
+    every |= {pid for pid in own if job_name_of(pid) in set(names) - {""}}
     return {pid: ticks for pid in sorted(every) if (ticks := start_ticks(pid)) != GONE}
 
 
-def processes_of_jobs(ids: Sequence[str]) -> Processes:
-    """Return the processes of these Ray jobs that run, with all they have started (on a node)."""
-    wanted = {JOB_ID + id.encode() for id in ids}
-    own = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
-    found = {pid: start_ticks(pid) for pid in own if job_id_of(pid) in wanted}
-    return {pid: ticks for pid, ticks in sorted(found.items()) if ticks != GONE}
+def job_name_of(pid: int) -> str:
+    """Read the name of the job whose rank started a process; "" for none, or if it is unreadable.
 
-
-def job_id_of(pid: int) -> bytes:
-    """Read the id of the Ray job that a process belongs to; b"" if it has none, or cannot be read.
-
-    Raylets start workers with it (ray, src/ray/raylet/worker_pool.cc), and children inherit it.
+    A rank itself, whose environment was changed after its start, has none.
     """
     try:
         words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
-        return b""
-    return next((word for word in words if word.startswith(JOB_ID)), b"")
+        return ""
+    found = (word for word in words if word.startswith(JOB_WORD))
+    return next(found, b"").removeprefix(JOB_WORD).decode("utf-8", "replace")
 
 
 def still_running(processes: Processes) -> Processes:
@@ -78,10 +74,11 @@ def still_running(processes: Processes) -> Processes:
     return {pid: ticks for pid, ticks in processes.items() if start_ticks(pid) == ticks}
 
 
-def leave_orphan() -> Processes:
-    """Start a process whose parent dies, and return it (on a node): the fault of a control."""
+def leave_orphan(name: str) -> Processes:
+    """Start a process of this job whose parent dies, and return it (on a node), for a control."""
     parent = subprocess.Popen(
         ["sh", "-c", f"sleep {ORPHAN_SECONDS} & echo $!; wait"],
+        env={**os.environ, JOB_VARIABLE: name},
         stdout=subprocess.PIPE,
         start_new_session=True,
         text=True,
@@ -89,7 +86,7 @@ def leave_orphan() -> Processes:
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
     parent.stdout.close()
-    seen = running_processes([parent.pid])
+    seen = running_processes([name], [parent.pid])
     parent.kill()
     parent.wait()
     return {child: seen[child]} if child in seen else {}
@@ -104,14 +101,19 @@ def observe_job(cluster: Cluster, rows: Sequence[Mapping[str, str]], idle: int =
     for row in rows:
         if row.get("pid", "").isdecimal():
             pids.setdefault(row.get("node", ""), []).append(int(row["pid"]))
-    nodes = [node for node in cluster.nodes if node["id"] in pids]
-    running = cluster.on_each_node(running_processes, each=pids, nodes=nodes)
+    nodes, names = [node for node in cluster.nodes if node["id"] in pids], names_of(rows)
+    running = cluster.on_each_node(running_processes, names, each=pids, nodes=nodes)
     unseen = [
         row.get("RANK", "?")
         for row in rows
         if row.get("pid", "") not in {str(pid) for pid in running.get(row.get("node", ""), {})}
     ]
     return JobState(running, busy_accelerators(cluster, idle), tuple(unseen))
+
+
+def names_of(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """List the names of the jobs whose ranks these are."""
+    return sorted({row[JOB_VARIABLE] for row in rows if row.get(JOB_VARIABLE)})
 
 
 def what_is_left(cluster: Cluster, before: JobState, idle: int = 0) -> JobState:
@@ -124,10 +126,19 @@ def what_is_left(cluster: Cluster, before: JobState, idle: int = 0) -> JobState:
     return JobState(left, busy_accelerators(cluster, idle))
 
 
-def left_of_jobs(cluster: Cluster, ids: Sequence[str], idle: int = 0) -> JobState | None:
-    """Return what is left of these Ray jobs on all nodes; None unless each node answered."""
-    answers = cluster.on_each_node(processes_of_jobs, list(ids))
-    if any(node["id"] not in answers for node in cluster.nodes):
+def left_of_jobs(
+    cluster: Cluster,
+    nodes: list[dict[str, Any]],
+    rows: Sequence[Mapping[str, str]],
+    idle: int = 0,
+) -> JobState | None:
+    """Return what is left of jobs that have ended; None unless each of `nodes` answered."""
+    pids: dict[str, list[int]] = {str(node["id"]): [] for node in nodes}
+    for row in rows:
+        if row.get("pid", "").isdecimal() and row.get("node") in pids:
+            pids[row["node"]].append(int(row["pid"]))
+    answers = cluster.on_each_node(running_processes, names_of(rows), each=pids, nodes=nodes)
+    if pids.keys() - answers.keys():
         return None
     found = {id: processes for id, processes in answers.items() if processes}
     return JobState(found, busy_accelerators(cluster, idle))

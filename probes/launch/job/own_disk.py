@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from probes.cluster.cluster import Cluster
+from probes.cluster.shared_folder import find_folder_problem
 from probes.launch.job.ranks import Row
 
 KEPT_SECONDS = 1800  # after this time a node removes the folder by itself: the driver has died
@@ -33,6 +34,12 @@ def own_folders(cluster: Cluster, name: str) -> Iterator[str]:
         yield path
     finally:
         cluster.on_each_node(remove_folder, path)
+
+
+def is_shared(cluster: Cluster, path: str) -> bool:
+    """Return whether all nodes see one folder at this path, where they are several hosts."""
+    hosts = {node["address"] for node in cluster.nodes}
+    return len(hosts) > 1 and not find_folder_problem(cluster, Path(path))[0]
 
 
 def make_folder(path: str, seconds: int = KEPT_SECONDS) -> str:

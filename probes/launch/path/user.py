@@ -75,14 +75,18 @@ def make_user(cluster: Cluster, parent: str, *, own_guide: bool) -> User:
     cluster.cleanup.register("folder", str(folder))
     folder.mkdir()
     folder.chmod(0o711)  # whatever the umask: the user only passes through to the homes
-    if os.geteuid() != 0:
-        return User(folder, why_same="only root can run commands as another user")
+    if problem := why_no_other_user(own_guide=own_guide):
+        return User(folder, why_same=problem)
     user = User(folder, uid=free_uid())
     cluster.cleanup.register("user", str(user.uid))
-    if problem := _cannot_run(user, COMMANDS if own_guide else ()):
-        cluster.cleanup.unregister("user", str(user.uid))
-        return User(folder, why_same=problem)
     return user
+
+
+def why_no_other_user(*, own_guide: bool) -> str:
+    """Return why no other user can follow the guide from here; "" if one can."""
+    if os.geteuid() != 0:
+        return "only root can run commands as another user"
+    return _cannot_run(User(Path("/"), uid=free_uid()), COMMANDS if own_guide else ())
 
 
 def remove_user(cluster: Cluster, user: User) -> None:

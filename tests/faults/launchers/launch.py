@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from probes.launch.job.coordinator import COORDINATOR
 from reference_trainer.config import TrainConfig
 from reference_trainer.options import cli_options
 from tests.lab.lab import Lab
@@ -18,6 +19,12 @@ from tests.lab.node import SHARED
 from tests.support.paths import REPO
 
 PATIENCE_SECONDS = 240
+SWEEP = """
+import contextlib, sys, ray
+ray.init("auto", log_to_driver=False)
+with contextlib.suppress(ValueError):
+    ray.kill(ray.get_actor(sys.argv[1], namespace=sys.argv[1]))
+"""
 
 
 @contextmanager
@@ -45,3 +52,5 @@ def launched(lab: Lab, name: str, config: TrainConfig, *words: str) -> Iterator[
         with suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
+        if "ray-train" in words:
+            head.run(sys.executable, "-c", SWEEP, COORDINATOR)

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from probes.cli.main import main
 from probes.cluster import cluster as cluster_module
 from probes.cluster.access.address import ClusterUnreachable
-from probes.doctor import nodes
+from probes.doctor import machine, nodes
 from probes.doctor.answer import FAIL, UNPROVEN, Answer
 
 SOUND = [Answer("nodes", "4 nodes, 32 GPUs")]
@@ -27,7 +27,7 @@ def diagnosed(
     )
     monkeypatch.setattr(cluster_module, "connect", lambda spec: joined)
     monkeypatch.setattr(nodes, "ask_cluster", lambda cluster, terms: answers)
-    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr(machine, "why_no_other_user", lambda *, own_guide: "")
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(main, ["doctor", *words])
     assert closed == [True]
@@ -62,9 +62,18 @@ def test_a_cluster_that_is_not_reached_is_one_sentence(monkeypatch: pytest.Monke
         raise ClusterUnreachable("no Ray at 10.0.0.1:6379")
 
     monkeypatch.setattr(cluster_module, "connect", refuse)
-    result = CliRunner().invoke(main, ["doctor"])
+    result = CliRunner().invoke(main, ["doctor", "--contract", "lab"])
     assert result.exit_code == 4
     assert "no Ray at 10.0.0.1:6379" in result.output
+    assert "ok packages" in result.output, "what was found before is not lost"
+
+
+def test_without_a_contract_nothing_will_be_accepted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    result = diagnosed(monkeypatch, tmp_path, SOUND)
+    assert result.exit_code == 20
+    assert "limits are derived from the cluster, and nothing is accepted" in result.output
 
 
 def test_another_version_of_ray_ends_the_questions(monkeypatch: pytest.MonkeyPatch) -> None:

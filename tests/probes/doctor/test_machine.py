@@ -50,13 +50,22 @@ def test_versions_that_lack_a_feature_make_their_criteria_unproven(
 
 
 @pytest.mark.parametrize(
-    ("uid", "user", "state"), [(0, None, OK), (1000, "own", OK), (1000, None, UNPROVEN)]
+    ("why_not", "user", "state"),
+    [
+        ("", None, OK),
+        ("only root can", "own", OK),
+        ("only root can", None, UNPROVEN),
+        ("user 60706 cannot read /root/.venv/bin/ray", None, UNPROVEN),  # as root
+    ],
 )
-def test_an_ordinary_user_must_be_agreed(uid: int, user: str | None, state: str) -> None:
+def test_an_ordinary_user_must_be_possible_or_agreed(
+    why_not: str, user: str | None, state: str
+) -> None:
     terms = ClusterTerms(launch=LaunchTerms.model_validate({"user": user}))
-    answer = ask_user(terms, uid)
+    answer = ask_user(terms, why_not)
     assert answer.state == state
     assert answer.criteria == (("LAUNCH",) if state == UNPROVEN else ())
+    assert (why_not in answer.found) is (state == UNPROVEN or not why_not)
 
 
 def test_a_folder_that_takes_no_run_is_named(

@@ -45,6 +45,12 @@ def cluster_of(count: int = 2, gpus: int = 8, **more: Any) -> Any:
     return SimpleNamespace(**{**given, **more})
 
 
+NO_GPUS = cluster_of(2, 8, resource="CPU")
+for node in NO_GPUS.nodes:
+    node["resources"] = {"CPU": 8.0}
+LACKING = ("HOSTS", "FABRIC", "GANG", "LAUNCH", "RESTART", "SCALING")
+
+
 @pytest.mark.parametrize(
     ("cluster", "terms", "state", "criteria", "found"),
     [
@@ -53,6 +59,10 @@ def cluster_of(count: int = 2, gpus: int = 8, **more: Any) -> Any:
         (cluster_of(2), {"nodes": 3}, FAIL, ("HOSTS",), "2 nodes, 16 GPUs; 3 were ordered"),
         (cluster_of(2, 7), {"gpus_per_node": 8}, FAIL, ("HOSTS",), "n0 has 7, n1 has 7"),
         (cluster_of(1), {}, UNPROVEN, ("FABRIC", "SCALING"), "too few"),
+        # Ray was started without GPUs: its CPUs are no accelerators, however many there are.
+        (NO_GPUS, {"gpus_per_node": 8}, FAIL, LACKING, "2 nodes, and Ray counts no GPU"),
+        (NO_GPUS, {"gpus_per_node": 8, "accelerators": "emulated"}, FAIL, ("HOSTS",), "n0 has 0"),
+        (NO_GPUS, {}, OK, (), "2 nodes, 16 CPUs"),
         (cluster_of(1, 1), {}, UNPROVEN, ("FABRIC", "SCALING", "GANG"), "1 node, 1 GPU"),
     ],
 )
@@ -109,6 +119,13 @@ class Refusing(Answering):
         self.end_headers()
 
 
+class Speaking(http.server.BaseHTTPRequestHandler):
+    """Something else than HTTP."""
+
+    def handle(self) -> None:
+        self.wfile.write(b"SSH-2.0-OpenSSH\r\n")
+
+
 @pytest.fixture
 def dashboard(request: pytest.FixtureRequest) -> Iterator[str]:
     with http.server.HTTPServer(("127.0.0.1", 0), request.param) as server:
@@ -119,7 +136,11 @@ def dashboard(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.mark.parametrize(
     ("dashboard", "state", "found"),
-    [(Answering, OK, "answers"), (Refusing, UNPROVEN, "refuses us (HTTP 401)")],
+    [
+        (Answering, OK, "answers"),
+        (Refusing, UNPROVEN, "refuses us (HTTP 401)"),
+        (Speaking, UNPROVEN, "does not answer"),
+    ],
     indirect=["dashboard"],
 )
 def test_a_dashboard_that_refuses_is_named(dashboard: str, state: str, found: str) -> None:
@@ -164,11 +185,15 @@ def test_rdma_devices_that_are_closed_are_named(devices: dict[str, str], found: 
 
 def test_a_folder_that_is_not_shared_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "find_folder_problem", lambda *_: ("n1 do not see /x", ["n1"]))
-    assert ask_shared(cluster_of(), ClusterTerms()).state == UNPROVEN
+    answer = ask_shared(cluster_of(), ClusterTerms())
+    assert (answer.state, answer.criteria) == (UNPROVEN, ("RESTART",))
     answer = ask_shared(cluster_of(), ClusterTerms(shared="/x"))
     assert (answer.state, answer.found) == (FAIL, "n1 do not see /x")
     assert ask_shared(cluster_of(kind="local"), ClusterTerms()).state == OK
+    monkeypatch.setattr(doctor, "find_folder_problem", lambda *_: ("no node can write to /x", []))
+    assert ask_shared(cluster_of(), ClusterTerms(shared="/x")).state == UNPROVEN, "as in a run"
     monkeypatch.setattr(doctor, "find_folder_problem", lambda *_: ("", []))
+    assert ask_shared(cluster_of(), ClusterTerms()).state == OK, "the run folder is shared"
     assert ask_shared(cluster_of(), ClusterTerms(shared="/x")).found == "all nodes share /x"
 
 
@@ -180,5 +205,6 @@ def test_what_is_asked_follows_from_the_cluster(
     emulated: bool, fabric: str | None, asked: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doctor, "busy_accelerators", lambda cluster: 0)
+    monkeypatch.setattr(doctor, "find_folder_problem", lambda *_: ("", []))
     answers = ask_cluster(cluster_of(emulated=emulated), ClusterTerms(fabric=fabric))
     assert {one.question for one in answers} & {"NVML", "RDMA"} == asked

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from probes.acceptance.measure import Recorder
+from probes.cluster.room.free_room import busy_accelerators
 from probes.launch.job import job_processes
 from probes.launch.job.failing_job import failure_of
 from probes.launch.job.job_processes import (
@@ -17,7 +18,6 @@ from probes.launch.job.job_processes import (
     leave_orphan,
     left_of_jobs,
     observe_job,
-    processes_of_jobs,
     running_processes,
     still_running,
     wait_until_free,
@@ -27,6 +27,7 @@ from probes.launch.job.job_processes import (
 from probes.launch.path.shell import Transcript
 from probes.launch.test_every_time import judge_places
 from probes.launch.test_failing_job import host_of, judge_failure
+from probes.launch.test_in_a_row import left_after, merged
 from probes.launch.test_stopped_job import judge_again, judge_left, judge_stop
 from reports.measurement import Verdict
 
@@ -97,7 +98,7 @@ def test_a_process_and_what_it_started_are_seen_until_they_end() -> None:
     with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1) as parent:
         assert parent.stdout
         parent.stdout.readline()
-        seen = running_processes([parent.pid])
+        seen = running_processes([], [parent.pid])
         assert parent.pid in seen
         assert len(seen) in (2, 3)
         assert still_running(seen) == seen
@@ -107,7 +108,7 @@ def test_a_process_and_what_it_started_are_seen_until_they_end() -> None:
         child = seen.keys() - {parent.pid}
         assert still_running(seen).keys() == child  # it outlives its parent
         subprocess.run(["kill", "-9", *map(str, child)], check=True)
-    assert running_processes([parent.pid]) == {}
+    assert running_processes([], [parent.pid]) == {}
 
 
 def cluster_that(left: list[dict[str, Any]], free: float) -> Any:
@@ -152,15 +153,17 @@ def test_a_rank_whose_process_was_not_seen_is_known(free: dict[str, float]) -> N
     assert (seen.unseen, seen.count) == (("1",), 3)
 
 
-def test_a_process_whose_parent_ended_is_known_by_its_jobs_id(
+def test_a_process_whose_parent_ended_is_known_by_its_jobs_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("RAY_JOB_ID", "a1b2")
+    monkeypatch.setenv("RAY_JOB_ID", "ffffffff")  # as Ray's workers that wait for any job
+    monkeypatch.delenv("TRAINING_JOB", raising=False)
     with subprocess.Popen(["sleep", "60"]) as rank:
+        monkeypatch.setenv("TRAINING_JOB", "job-1")
         subprocess.run(["sh", "-c", "sleep 61 > /dev/null 2>&1 &"], check=True)
-        monkeypatch.setenv("RAY_JOB_ID", "a1b3")
+        monkeypatch.setenv("TRAINING_JOB", "job-2")
         other = subprocess.Popen(["sleep", "62"])
-        seen = running_processes([rank.pid])
+        seen = running_processes(["job-1", ""], [rank.pid])
         assert len(seen) == 2
         assert other.pid not in seen
         for process in (rank, other):
@@ -170,36 +173,49 @@ def test_a_process_whose_parent_ended_is_known_by_its_jobs_id(
     subprocess.run(["kill", "-9", str(orphan)], check=True)
 
 
-def test_what_jobs_left_is_found_by_their_ids(
-    monkeypatch: pytest.MonkeyPatch, free: dict[str, float]
-) -> None:
-    """Nothing of a job was seen while it ran: its id is in what it started."""
-    monkeypatch.setenv("RAY_JOB_ID", "a1b2")
-    with subprocess.Popen(["sleep", "60"]) as mine:
-        monkeypatch.setenv("RAY_JOB_ID", "a1b3")
-        with subprocess.Popen(["sleep", "61"]) as other:
-            try:
-                assert set(processes_of_jobs(["a1b2"])) == {mine.pid}
-                assert set(processes_of_jobs(["a1b2", "a1b3"])) == {mine.pid, other.pid}
-                assert processes_of_jobs(["a1"]) == {}
-            finally:
-                mine.kill()
-                other.kill()
+ROWS = [
+    {"RANK": "0", "node": "a", "pid": "7", "TRAINING_JOB": "job-1"},
+    {"RANK": "1", "node": "b", "pid": "8", "TRAINING_JOB": "job-1"},
+]
+NODES = [{"id": "a"}, {"id": "b"}]
+
+
+def test_what_a_job_left_is_waited_for(free: dict[str, float]) -> None:
     cluster = cluster_that([{"a": {7: 1}, "b": {}}, {"a": {}, "b": {}}], 4)
-    left = wait_until_gone(lambda: left_of_jobs(cluster, ["a1b2"]), 60)
-    assert left is not None
+    left = left_after(cluster, NODES, ROWS, 0)
     assert left.empty
 
 
+@pytest.mark.parametrize(
+    "rows", [[], [{**ROWS[0], "TRAINING_JOB": ""}], [ROWS[0], {"RANK": "1", "TRAINING_JOB": "j"}]]
+)
+def test_a_job_that_did_not_say_its_name_and_places_may_have_left_anything(rows: Any) -> None:
+    assert left_after(cluster_that([], 4), NODES, rows, 0) is None
+
+
 def test_a_node_that_does_not_answer_may_hold_anything(free: dict[str, float]) -> None:
-    cluster = cluster_that([{"a": {}}], 4)
-    assert left_of_jobs(cluster, ["a1b2"]) is None
+    """Also one that Ray has lost since the first job: the nodes are those of the beginning."""
+    assert left_of_jobs(cluster_that([{"a": {}}], 4), NODES, ROWS) is None
+
+
+def test_what_each_job_left_is_joined() -> None:
+    one, two = JobState({"a": {7: 1}}, 0), JobState({"a": {9: 1}, "b": {8: 1}}, 2)
+    assert merged([one, two]) == JobState({"a": {7: 1, 9: 1}, "b": {8: 1}}, 2)
+    assert merged([one, None]) is None
 
 
 def test_an_orphan_is_left_when_its_parent_is_gone() -> None:
-    orphan = leave_orphan()
+    orphan = leave_orphan("job-1")
     assert still_running(orphan) == orphan
     subprocess.run(["kill", "-9", *map(str, orphan)], check=True)
+
+
+@pytest.mark.parametrize(("available", "busy"), [(4.0, 0), (3.6, 1), (2.0, 2), (3.9999, 0)])
+def test_a_part_of_an_accelerator_is_busy(
+    free: dict[str, float], available: float, busy: int
+) -> None:
+    free["GPU"] = available
+    assert busy_accelerators(cluster_that([], 0)) == busy
 
 
 def test_waiting_has_an_end(free: dict[str, float]) -> None:

@@ -61,7 +61,11 @@ def test_a_launcher_that_fails_is_no_launcher_that_is_not_installed(recorder: Re
     assert verdicts(recorder)["exit_code"][2] is Verdict.FAIL
 
 
-@pytest.mark.parametrize(("transcript", "caught"), [(said(*MEGATRON), True), (said(), False)])
+@pytest.mark.parametrize(
+    ("transcript", "caught"),
+    # The last: each rank is wrong, and for another reason.
+    [(said(*MEGATRON), True), (said(), False), (said("MASTER_PORT"), False)],
+)
 def test_the_control_needs_each_rank_without_the_variable(
     recorder: Recorder, transcript: Transcript, caught: bool
 ) -> None:

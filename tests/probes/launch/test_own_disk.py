@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from probes.acceptance.measure import Recorder
-from probes.launch.job.own_disk import make_folder, own_folders
+from probes.launch.job import own_disk
+from probes.launch.job.own_disk import is_shared, make_folder, own_folders
 from probes.launch.judge import read_job
 from probes.launch.path.documented_path import new_name
 from probes.launch.path.shell import Transcript
@@ -98,6 +99,19 @@ def test_each_rank_that_began_elsewhere_is_named(
     assert [one.value for one in result.measurements] == [wrong]
     assert [one.statement.split(" Expected")[0] for one in result.findings] == [says] * bool(wrong)
     assert f"step {SAVED}" in "".join(one.statement for one in result.findings) or not wrong
+
+
+def test_a_folder_that_the_nodes_share_shows_nothing_of_an_own_disk(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge_resume(read_job(guided(cluster_of()), resumed("10", "10")), recorder, shared=True)
+    [measured] = recorder.finish("finished", 1.0).measurements
+    assert measured.verdict is Verdict.UNPROVEN
+    monkeypatch.setattr(own_disk, "find_folder_problem", lambda *_: ("", []))
+    assert is_shared(cluster_of(2), "/tmp/x")
+    assert not is_shared(cluster_of(1), "/tmp/x"), "one host has one disk"
+    monkeypatch.setattr(own_disk, "find_folder_problem", lambda *_: ("n1 do not see /tmp/x", []))
+    assert not is_shared(cluster_of(2), "/tmp/x")
 
 
 @pytest.mark.parametrize("said", [Transcript([], 1), Transcript([], 0), transcript(exit_code=1)])

@@ -11,12 +11,10 @@ from typing import Any
 
 import pytest
 
-from probes.scaling.judge import judge_memory
 from reports.measurement import Verdict
 from tests.recordings.tape.play import play
 from tests.recordings.tape.synthetic import TAPES
 from tests.recordings.tape.tape import Answers
-from tests.support.controls import recorder
 
 LADDER = TAPES / "lab-sound" / "each_node_adds_its_share.tape.gz"
 FABRIC = TAPES / "lab-sound" / "allreduce_takes_the_fabric_at_line_rate.tape.gz"
@@ -138,21 +136,6 @@ def test_what_is_changed_fails_and_nothing_else(monkeypatch: pytest.MonkeyPatch,
     played = play(LADDER, monkeypatch, change)
     assert played.failed == fails, played.result.problems()
     assert {one.code for one in played.result.findings} == codes
-
-
-@pytest.mark.parametrize(
-    ("ratio", "codes"),
-    [
-        pytest.param(1.09, [], marks=pytest.mark.near_miss("SCALING.memory_against_estimate")),
-        (1.11, ["SCALE-MEMORY"]),
-    ],
-)
-def test_a_rank_that_takes_more_memory_than_was_estimated(ratio: float, codes: list[str]) -> None:
-    measure = recorder("SCALING")
-    judge_memory(ratio, measure, "2 nodes")
-    result = measure.result("finished", 1.0)
-    assert [one.verdict for one in result.measurements] == [Verdict.FAIL if codes else Verdict.PASS]
-    assert [one.code for one in result.findings] == codes
 
 
 def near(name: str, change: Change, *measures: str) -> Any:

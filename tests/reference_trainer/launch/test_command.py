@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 import pytest
-import ray
 import torch
 
 from probes.launch.job.announcements import announced_ranks
@@ -28,8 +27,7 @@ def test_a_job_says_of_each_rank_where_it_is_and_what_it_trained_on(
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("MASTER_PORT", raising=False)
     monkeypatch.setenv("STAGE", "a b")
-    context = SimpleNamespace(get_job_id=lambda: "0a000000")
-    monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
+    monkeypatch.setenv("TRAINING_JOB", "myjob")
     place = SimpleNamespace(node="id0", host="n0", pid=7)
     gang: Any = SimpleNamespace(places=[place], run=lambda function, *args, **_: [function(*args)])
     print_rendezvous("STAGE", gang, 1)
@@ -41,7 +39,7 @@ def test_a_job_says_of_each_rank_where_it_is_and_what_it_trained_on(
     result = JobResult([last], attempts=1)
     _print_result(SimpleNamespace(size=1), result)  # type: ignore[arg-type]
     [row] = announced_ranks(capsys.readouterr().out)
-    expected = {"node": "id0", "host": "n0", "pid": "7", "job": "0a000000", "RANK": "0",
+    expected = {"node": "id0", "host": "n0", "pid": "7", "TRAINING_JOB": "myjob", "RANK": "0",
                 "LOCAL_WORLD_SIZE": "1", "NODE_RANK": "0",
                 "device": "cuda:0", "gpu": "u0", "STAGE": "a b",
                 "master": "10.0.0.1", "start": "s" * 16, "end": "d" * 16, "losses": "2.5",

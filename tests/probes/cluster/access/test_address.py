@@ -26,6 +26,7 @@ from probes.cluster.access.address import (
     find_raylets,
     reaches_directly,
     read_size,
+    shares_our_network,
 )
 
 
@@ -145,6 +146,9 @@ eth0 000200C0 00000000 0001 0 0 0 00FFFFFF 0 0 0
 eth1 0000000A 010200C0 0003 0 0 0 000000FF 0 0 0
 eth1 0000010A 00000000 0001 0 0 0 0000FFFF 0 0 0
 """
+TUNNEL = """Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT
+tun0 00000000 00000000 0001 0 0 0 00000000 0 0 0
+"""
 
 
 @pytest.mark.parametrize(
@@ -164,6 +168,39 @@ def test_what_needs_no_router(
     (tmp_path / "route").write_text(ROUTES)
     monkeypatch.setattr(address, "ROUTES", tmp_path / "route")
     assert reaches_directly(host) is direct
+    (tmp_path / "route").write_text(TUNNEL)
+    assert reaches_directly("203.0.113.1") is False, "a default route leads anywhere"
+
+
+@pytest.mark.parametrize("variable", ["auto", ""])
+def test_auto_in_the_variable_is_no_way_round_the_checks(
+    variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", variable)
+    monkeypatch.setattr(socket, "create_connection", lambda *_, **__: pytest.fail("sent"))
+    known(monkeypatch, {"10.78.0.1:6379": False}, None)
+    with pytest.raises(ClusterUnreachable, match=r"found Ray at 10.78.0.1:6379"):
+        find_address("auto")
+    known(monkeypatch, {}, None)
+    with pytest.raises(ClusterUnreachable, match="found no running Ray cluster"):
+        find_address("auto")
+
+
+def test_local_in_the_variable_names_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    with pytest.raises(ClusterUnreachable, match="RAY_ADDRESS is 'local', expected host:port"):
+        find_address("auto")
+
+
+@pytest.mark.parametrize(
+    ("own", "ours"), [("127.0.0.1", True), ("203.0.113.9", False), ("::1", None), ("", True)]
+)
+def test_a_namespace_that_is_not_shown_is_known_by_the_address(
+    own: str, ours: bool | None, tmp_path: Path
+) -> None:
+    """An ordinary user cannot look into root's processes: this folder has no `ns`."""
+    found = shares_our_network(tmp_path, own)
+    assert found is ours or ours is None  # a machine may have no IPv6
 
 
 def test_an_address_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

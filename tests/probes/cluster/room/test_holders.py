@@ -64,6 +64,11 @@ FREE = {"a": 4.0, "b": 4.0}
             "1 GPU on node1 is held by a task; "
             "1 GPU on node1 is held by placement group gang of job 01000000",
         ),
+        # Parts of an accelerator leave no rest that is a rounding error.
+        (
+            tables({**FREE, "a": 3.7}, [actor("a", 0.3)]),
+            "0.3 GPUs on node0 are held by actor Train of job 01000000, namespace other",
+        ),
         # A group that waits holds nothing, and neither does a removed one.
         (tables(FREE, [], [group("waits", "", ""), group("was", "a", state="REMOVED")]), ""),
         # A node whose free accelerators are not known has none of them free.
