@@ -224,6 +224,14 @@ def test_a_launcher_that_forgets_a_variable_is_named(lab: Lab) -> None:
 
 
 @soak
+def test_jobs_in_a_row_that_leave_processes_are_named_with_their_node(lab: Lab) -> None:
+    arguments = ["probes/launch/test_in_a_row.py", "--tier", "soak"]
+    fault = ("faulty_guide", "leaves-a-process")
+    record, trial = acceptance(lab, "row-leaves", *arguments, fault=fault, seconds=900)
+    judged(record, trial, {"left_processes"}, {"LAUNCH-LEFT"}, ["node3"], "on node3")
+
+
+@soak
 def test_a_job_whose_checkpoint_was_cleared_is_named(lab: Lab) -> None:
     arguments = ["probes/launch/test_own_disk.py", "--tier", "standard"]
     fault = ("faulty_guide", "clears-tmp")
