@@ -229,6 +229,8 @@ def test_jobs_in_a_row_that_leave_processes_are_named_with_their_node(lab: Lab) 
     fault = ("faulty_guide", "leaves-a-process")
     record, trial = acceptance(lab, "row-leaves", *arguments, fault=fault, seconds=900)
     judged(record, trial, {"left_processes"}, {"LAUNCH-LEFT"}, ["node3"], "on node3")
+    lab.nodes[3].run("pkill", "-x", "sleep", check=False)
+    nothing_left(lab)
 
 
 @soak
