@@ -69,7 +69,11 @@ def speed(config: TrainConfig, words: str) -> None:
         need = estimate_memory(config, 1)
         ratio = result["peak_memory_bytes"] / need.total
         said += f"; memory {ratio:.2f} of the estimated {need}"
-    print(f"{words}: {said}", flush=True)
+        # Compiled, a step keeps fewer activations.
+        low = 0.7 if config.compile else 0.95
+        judged(f"{words}: {said} (target: {low} to 1.1)", low <= ratio <= 1.1)
+    else:
+        print(f"{words}: {said}", flush=True)
     parts(mean_segments(result["spans"][WARM_UP:]).items(), statistics.fmean(seconds))
     peak = result["peak_flops"]
     mfu = flops_per_token(config) * rate / peak if peak else None
