@@ -45,6 +45,8 @@ def foreign_actor(lab: Lab) -> Iterator[subprocess.Popen[str]]:
         job.kill()
         end_their_jobs(lab)
         job.wait()
+        if job.stdout:
+            job.stdout.close()
 
 
 def end_their_jobs(lab: Lab) -> None:
