@@ -36,7 +36,8 @@ def test_eight_jobs_in_a_row_leave_nothing(cluster, terms, measure):
             keep_transcript(said, measure, f"transcript-{number}.txt", f"job {number} of {JOBS}")
             judge_job(path, said, measure, on=f"job {number} of {JOBS}")
             rows = announced_ranks(said.text)
-            left.append(left_after(cluster, nodes, rows, idle))
+            patience = 0 if any(state and not state.empty for state in left) else PATIENCE_S
+            left.append(left_after(cluster, nodes, rows, idle, patience))
             ranks += len(rows)
     note = "a job did not say its name and processes, or a node did not answer"
     judge_left(cluster, merged(left), measure, note)
@@ -44,12 +45,12 @@ def test_eight_jobs_in_a_row_leave_nothing(cluster, terms, measure):
     measure.covered(f"{JOBS} jobs in a row, {ranks} ranks in all")
 
 
-def left_after(cluster, nodes, rows, idle):
-    """Return what is left of a job after a while; None if that cannot be known."""
+def left_after(cluster, nodes, rows, idle, patience):
+    """Return what is left of a job after so many seconds; None if that cannot be known."""
     known = rows and names_of(rows) and all("pid" in row and "node" in row for row in rows)
     if not known:
         return None
-    return wait_until_gone(lambda: left_of_jobs(cluster, nodes, rows, idle), PATIENCE_S)
+    return wait_until_gone(lambda: left_of_jobs(cluster, nodes, rows, idle), patience)
 
 
 def merged(left):

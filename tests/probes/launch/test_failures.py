@@ -182,7 +182,7 @@ NODES = [{"id": "a"}, {"id": "b"}]
 
 def test_what_a_job_left_is_waited_for(free: dict[str, float]) -> None:
     cluster = cluster_that([{"a": {7: 1}, "b": {}}, {"a": {}, "b": {}}], 4)
-    left = left_after(cluster, NODES, ROWS, 0)
+    left = left_after(cluster, NODES, ROWS, 0, 60)
     assert left.empty
 
 
@@ -190,7 +190,7 @@ def test_what_a_job_left_is_waited_for(free: dict[str, float]) -> None:
     "rows", [[], [{**ROWS[0], "TRAINING_JOB": ""}], [ROWS[0], {"RANK": "1", "TRAINING_JOB": "j"}]]
 )
 def test_a_job_that_did_not_say_its_name_and_places_may_have_left_anything(rows: Any) -> None:
-    assert left_after(cluster_that([], 4), NODES, rows, 0) is None
+    assert left_after(cluster_that([], 4), NODES, rows, 0, 60) is None
 
 
 def test_a_node_that_does_not_answer_may_hold_anything(free: dict[str, float]) -> None:
