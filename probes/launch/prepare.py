@@ -12,6 +12,7 @@ from probes.acceptance.cluster_terms import ClusterTerms
 from probes.acceptance.measure import Recorder
 from probes.cluster.cluster import Cluster
 from probes.cluster.dashboard import ignored_address
+from probes.cluster.room.free_room import describe_busy
 from probes.launch.controls import doctored_options, plain_options, planted_options
 from probes.launch.job.own_network import JobBytes
 from probes.launch.path.documented_path import LaunchPath
@@ -30,6 +31,8 @@ def prepare_path(cluster: Cluster, terms: ClusterTerms, measure: Recorder) -> It
     """
     if not cluster.dashboard:
         pytest.fail("the cluster has no dashboard, so no job can be submitted", pytrace=False)
+    if held := describe_busy(cluster):
+        pytest.fail(f"a user's job would wait: {held}. Try --wait-for-room 30m", pytrace=False)
     if ignored := ignored_address(cluster.dashboard):
         measure.progress(f"launch: {ignored}")
         measure.covered(ignored)

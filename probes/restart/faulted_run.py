@@ -19,7 +19,7 @@ from probes.faults.injection import (
 )
 from probes.faults.process_faults import ProcessFault, read_journal
 from reference_trainer.config import TrainConfig
-from reference_trainer.launch.gang import Gang, GangError
+from reference_trainer.launch.gang import Gang, GangError, GangPending
 from reference_trainer.launch.launchers import train_rank
 from reference_trainer.launch.supervisor import Attempt, Timeouts, supervise
 
@@ -76,11 +76,15 @@ def _run_supervised(
     """Run training under a supervisor; return (results, attempts, error).
 
     If the run did not finish, results are empty and error is the reason.  Otherwise error is "".
+    Raises GangPending if not even the first attempt had room: other jobs hold the accelerators, and
+    nothing is shown of a restart.
     """
     limits: dict[str, Any] = {"restarts": restarts, "timeout": 300, "timeouts": TIMEOUTS}
     try:
         return *supervise(gang, train_rank, config, on_start=on_start, **limits), ""
     except GangError as error:
+        if isinstance(error, GangPending) and len(error.attempts) == 1:
+            raise
         return [], list(error.attempts), str(error)
 
 

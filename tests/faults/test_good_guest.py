@@ -81,12 +81,22 @@ def test_the_doctor_names_what_holds_an_accelerator(lab: Lab) -> None:
 
 
 @pytest.mark.soak(criterion="gang")
-def test_a_run_without_room_names_its_holder_in_a_sentence(lab: Lab) -> None:
+@pytest.mark.parametrize(
+    ("criterion", "arguments"),
+    [
+        ("RESTART", ["probes/restart", "-k", "resumes_as_if"]),
+        ("LAUNCH", ["probes/launch/test_launch.py"]),
+    ],
+)
+def test_a_cluster_without_room_is_not_accused(
+    lab: Lab, criterion: str, arguments: list[str]
+) -> None:
     with foreign_actor(lab) as job:
-        record, trial = acceptance(lab, "no-room", "probes/restart", "-k", "resumes_as_if")
+        record, trial = acceptance(lab, f"no-room-{criterion.lower()}", *arguments)
         assert job.poll() is None
     said = trial.log.read_text()
-    assert record.verdict("RESTART") is Verdict.UNPROVEN, said[-3000:]
+    assert record.verdict(criterion) is Verdict.UNPROVEN, said[-3000:]
+    assert [result.findings for result in record.results] == [[]]
     assert "is held by actor Train (theirs) of job" in said
     assert "Traceback" not in said
     assert "gang.py" not in said

@@ -9,6 +9,7 @@ from typing import Any
 
 POLL_S = 2.0  # one call of GCS each
 LEAST_SHARE = 1e-3  # of an accelerator: Ray counts in ten-thousandths
+SETTLE_S = 20.0  # within it an earlier probe's accelerators are back
 STEADY_S = 4.0  # a job that hands its accelerators on leaves them free for a moment
 
 
@@ -20,6 +21,16 @@ def busy_accelerators(cluster: Any, idle: int = 0) -> int:
     taken = cluster.ray_gpu_count - float(free.get(cluster.resource, 0))
     busy = math.ceil(taken - LEAST_SHARE)
     return max(0, busy - idle)
+
+
+def describe_busy(cluster: Any, seconds: float = SETTLE_S) -> str:
+    """Describe what still holds accelerators after so many seconds; "" once all are free."""
+    deadline = time.monotonic() + seconds
+    while busy_accelerators(cluster):
+        if time.monotonic() > deadline:
+            return cluster.describe_holders() or "other jobs hold accelerators"
+        time.sleep(POLL_S)
+    return ""
 
 
 def wait_for_room(cluster: Any, seconds: float, say: Callable[[str], None]) -> float:

@@ -91,12 +91,23 @@ def test_without_dashboard_or_guide_the_probe_fails_in_one_sentence(
     values = {"x": "{command}"} if document else {}
     terms = ClusterTerms(launch=LaunchTerms(document=document, values=values))
     monkeypatch.setattr(prepare, "ignored_address", lambda dashboard: "")
+    monkeypatch.setattr(prepare, "describe_busy", lambda cluster: "")
     with (
         pytest.raises(pytest.fail.Exception, match=says) as failed,
         prepare_path(cluster, terms, recorder("LAUNCH")),
     ):
         pass
     assert not failed.value.pytrace
+
+
+def test_a_cluster_that_others_use_is_not_accused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepare, "describe_busy", lambda cluster: "1 GPU on n0 is held by a task")
+    cluster: Any = SimpleNamespace(dashboard="http://10.0.0.1:8265")
+    with (
+        pytest.raises(pytest.fail.Exception, match="would wait: 1 GPU on n0 is held by a task"),
+        prepare_path(cluster, LAB, recorder("LAUNCH")),
+    ):
+        pass
 
 
 def test_the_jobs_are_one_sound_one_doctored_and_one_with_planted_errors(
@@ -114,6 +125,7 @@ def test_the_jobs_are_one_sound_one_doctored_and_one_with_planted_errors(
     )
     monkeypatch.setattr(prepare, "HOMES", str(tmp_path))
     monkeypatch.setattr(prepare, "ignored_address", lambda dashboard: "")
+    monkeypatch.setattr(prepare, "describe_busy", lambda cluster: "")
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     cluster = cluster_of()
     cluster.dashboard, cluster.on_each_node = "http://10.0.0.1:8265", lambda function: {}
