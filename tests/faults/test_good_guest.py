@@ -22,7 +22,7 @@ ray.init("auto", namespace="other", log_to_driver=False)
 @ray.remote(num_gpus=1)
 class Train:
     def ping(self): return 1
-actor = Train.options(name="theirs").remote()
+actor = Train.remote()
 ray.get(actor.ping.remote())
 print("held", flush=True)
 for _ in range(600):  # it ends with an error once its actor does not answer
@@ -75,7 +75,7 @@ def test_the_doctor_names_what_holds_an_accelerator(lab: Lab) -> None:
         code, said = diagnose(lab)
         assert job.poll() is None
     assert code == 20, said
-    assert "is held by actor Train (theirs) of job" in said
+    assert "is held by actor Train of job" in said
     assert "namespace other" in said
     assert "GANG, LAUNCH, RESTART, SCALING would be UNPROVEN here" in said
 
@@ -97,7 +97,7 @@ def test_a_cluster_without_room_is_not_accused(
     said = trial.log.read_text()
     assert record.verdict(criterion) is Verdict.UNPROVEN, said[-3000:]
     assert [result.findings for result in record.results] == [[]]
-    assert "is held by actor Train (theirs) of job" in said
+    assert "is held by actor Train of job" in said
     assert "Traceback" not in said
     assert "gang.py" not in said
 
