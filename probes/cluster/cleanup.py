@@ -22,6 +22,7 @@ from typing import Any
 
 KILL_SECONDS = 5.0  # a killed process is gone within this time
 SUBMIT_SECONDS = 3.0  # that a submission takes to reach the dashboard's list
+DASHBOARD_SECONDS = 10.0  # for one answer of it
 QUIET_SECONDS = 5.0  # a rank whose driver is dead stops saving within this time
 REMOVE_SECONDS = 60.0  # after this time the writer is no rank that Ray is ending
 
@@ -109,20 +110,27 @@ def _jobs_with(address: str, word: str) -> list[str]:
 
 def _ask_dashboard(address: str, job: str, path: str, method: str = "GET") -> bytes:
     """Send a request about a job.  Raises PermissionError if the dashboard refuses our token."""
-    headers = authorization_header()
-    request = urllib.request.Request(address + path, method=method, headers=headers)  # noqa: S310  (of http)
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310  (of http)
-            return bytes(answer.read())
+        return request_dashboard(address, path, method)
     except urllib.error.HTTPError as error:
         error.close()
         if error.code not in (401, 403):  # unauthorized, forbidden
             raise
-        token = "the token that was sent" if headers else "a request without a token"
+        token = "the token that was sent" if authorization_header() else "a request without a token"
         raise PermissionError(
             f"the dashboard at {address} refuses {token} (HTTP {error.code}), so job {job} was not"
             " stopped: set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, or run `ray job stop`"
         ) from None
+
+
+def request_dashboard(
+    address: str, path: str, method: str = "GET", seconds: float = DASHBOARD_SECONDS
+) -> bytes:
+    """Send a request with our token.  Raises OSError (HTTPError for a refusal), HTTPException."""
+    headers = authorization_header()
+    request = urllib.request.Request(address + path, method=method, headers=headers)  # noqa: S310  (of http)
+    with urllib.request.urlopen(request, timeout=seconds) as answer:  # noqa: S310  (of http)
+        return bytes(answer.read())
 
 
 def authorization_header() -> dict[str, str]:

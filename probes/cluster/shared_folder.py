@@ -15,10 +15,10 @@ from typing import Any
 
 # Longest time (s) that a file outlives its driver: three calls of up to 90 s each need it.
 FILE_SECONDS = 300
-# Removes the file $1 after $2 s, and ends when it is gone.  It is a grandchild, because Ray ends a
-# worker's children.
+# Removes the file or folder $1 after $2 s, and ends when it is gone.  It is a grandchild, because
+# Ray ends a worker's children.
 REMOVE_LATER = """
-(n=0; while [ -e "$1" ] && [ $n -lt $2 ]; do sleep 1; n=$((n+1)); done; rm -f "$1") &
+(n=0; while [ -e "$1" ] && [ $n -lt $2 ]; do sleep 1; n=$((n+1)); done; rm -rf "$1") &
 """
 
 
@@ -57,7 +57,7 @@ def find_blind_nodes(
 
 
 def find_folder_problem(cluster: Any, folder: Path) -> tuple[str, list[str]]:
-    """Find why `folder` is not shared by all nodes ("": it can), and the nodes without it."""
+    """Find why `folder` is not shared by all nodes ("": it is), and the nodes without it."""
     if not folder.is_absolute():
         blind = [node["name"] for node in cluster.nodes]
         return f"{', '.join(blind)} do not see a folder that all nodes share", blind
@@ -86,15 +86,20 @@ def write_token(path: str, seconds: int = FILE_SECONDS) -> str:
         Path(path).touch()
     except OSError as error:
         return str(error)
+    remove_later(path, seconds)
+    return ""
+
+
+def remove_later(path: str, seconds: int) -> None:
+    """Let this node remove a file or folder after `seconds`: its driver may have died by then."""
     subprocess.run(
         ["sh", "-c", REMOVE_LATER, "sh", path, str(seconds)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
-        check=False,
+        check=True,
     )
-    return ""
 
 
 def list_tokens(token: str, folder: str) -> list[str]:

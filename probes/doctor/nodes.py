@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import http.client
 import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from probes.acceptance.cluster_terms import ClusterTerms
-from probes.cluster.cleanup import authorization_header
+from probes.cluster.cleanup import request_dashboard
 from probes.cluster.cluster import Cluster
 from probes.cluster.node_facts import software_versions
 from probes.cluster.room.free_room import busy_accelerators
@@ -23,7 +22,7 @@ from reports.numbers import quantity
 
 DASHBOARD_SECONDS = 5
 LEAST_NODES = ("FABRIC", "SCALING")  # of one node they prove nothing
-ON_GPUS = ("FABRIC", "GANG", "LAUNCH", "RESTART", "SCALING")
+ON_GPUS = tuple(id for id in ALL if id != "HOSTS")
 KEPT_IN_SHARED = ("HOSTS", "RESTART")
 
 
@@ -46,7 +45,7 @@ def ask_nodes(cluster: Cluster, terms: ClusterTerms) -> Answer:
     count, size = len(cluster.nodes), cluster.size
     if cluster.resource != "GPU" and terms.accelerators == "real" and terms.gpus_per_node:
         found = f"{quantity(count, 'nodes')}, and Ray counts no GPU"
-        return Answer("nodes", found, FAIL, ("HOSTS", *ON_GPUS), "Start Ray where it sees the GPUs")
+        return Answer("nodes", found, FAIL, ALL, "Start Ray where it sees the GPUs")
     found = f"{quantity(count, 'nodes')}, {quantity(size, cluster.resource + 's')}"
     short = [
         f"{node['name']} has {gpus}"
@@ -68,13 +67,15 @@ def ask_nodes(cluster: Cluster, terms: ClusterTerms) -> Answer:
 def ask_silence(cluster: Cluster) -> Answer:
     """Name the nodes where a task does not run."""
     answered = {fact["node"] for fact in cluster.facts}
-    silent = [node["name"] for node in cluster.nodes if node["id"] not in answered]
+    silent = [
+        f"{node['name']} ({cluster.errors.get(node['id'], 'no answer')})"
+        for node in cluster.nodes
+        if node["id"] not in answered
+    ]
     if not silent:
         return Answer("tasks", "each node runs one")
-    reasons = [f"{name} ({cluster.errors.get(id, 'no answer')})"
-               for id, name in cluster.node_names.items() if name in silent]  # fmt: skip
     do = "Look into the raylet's log on that node"
-    return Answer("tasks", f"none runs on {join_names(reasons)}", FAIL, ALL, do)
+    return Answer("tasks", f"none runs on {join_names(silent)}", FAIL, ALL, do)
 
 
 def ask_software(cluster: Cluster) -> Answer:
@@ -101,10 +102,9 @@ def ask_dashboard(cluster: Cluster) -> Answer:
     if not (address := cluster.dashboard):
         do = "Start the head with its dashboard (`pip install 'ray[default]'`)"
         return Answer("dashboard", "the cluster has none", UNPROVEN, ("LAUNCH",), do)
-    request = urllib.request.Request(f"{address}/api/version", headers=authorization_header())  # noqa: S310  (of http)
     try:
-        with urllib.request.urlopen(request, timeout=DASHBOARD_SECONDS):  # noqa: S310  (of http)
-            return Answer("dashboard", f"{address} answers")
+        request_dashboard(address, "/api/version", seconds=DASHBOARD_SECONDS)
+        return Answer("dashboard", f"{address} answers")
     except urllib.error.HTTPError as error:
         error.close()
         found = f"{address} refuses us (HTTP {error.code})"

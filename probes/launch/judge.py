@@ -142,14 +142,14 @@ def read_job(
 def explain_wrong_ranks(wrong: Sequence[WrongRank], measure: Recorder, whose: str = "") -> None:
     """Make one finding for each problem, with all ranks that have it; `whose` job comes first."""
     for problem, ranks in group_by_problem(wrong).items():
-        names, hosts = _name_ranks([each.rank for each in ranks], [each.host for each in ranks])
+        names, hosts = name_ranks([each.rank for each in ranks], [each.host for each in ranks])
         where = f"{join_names(names)} on {join_names(hosts)}" if hosts else join_names(names)
         statement = f"{whose}{where}: {problem.found}. Expected: {problem.expected}."
         known = {"rank": ranks[0].rank}
         measure.explain(finding(problem.code, statement, [*names, *hosts], names=known))
 
 
-def _name_ranks(ranks: Sequence[str], hosts: Sequence[str]) -> tuple[list[str], list[str]]:
+def name_ranks(ranks: Sequence[str], hosts: Sequence[str]) -> tuple[list[str], list[str]]:
     """Name ranks as suspects, and the hosts that are known, each once."""
     return [f"rank {rank}" for rank in ranks], list(dict.fromkeys(filter(None, hosts)))
 
@@ -186,7 +186,7 @@ def _host(job: AnnouncedJob, row: Any) -> str:
 
 def _explain(wrong: Sequence[Wrong], code: str, hosts: dict[str, str], measure: Recorder) -> None:
     for each in wrong:
-        names, on = _name_ranks(each.ranks, [hosts[rank] for rank in each.ranks])
+        names, on = name_ranks(each.ranks, [hosts[rank] for rank in each.ranks])
         where = f"{join_names(names)} on {join_names(on)}: " if names and on else ""
         statement = f"{where}{each.text}. Expected: {EXPECTED[code]}."
         measure.explain(finding(code, statement, [*names, *on]))
@@ -224,7 +224,7 @@ def _judge_export(
     wrong = [rank for rank in ranks if rank != "0"] + ["0"] * ("0" not in ranks)
     measure("wrong_exports", len(wrong) if ended else None, note=NOT_ENDED)
     if ended and wrong:
-        names, on = _name_ranks(ranks, [hosts[rank] for rank in ranks])
+        names, on = name_ranks(ranks, [hosts[rank] for rank in ranks])
         who = f"{join_names(names)} exported the model" if names else "no rank exported the model"
         statement = f"{who}. Expected: rank 0 alone."
         measure.explain(finding("LAUNCH-EXPORT", statement, [*names, *on]))

@@ -37,7 +37,7 @@ def test_other_launchers_give_each_rank_what_it_needs(cluster, terms, measure, r
         for launcher in terms.launch.launchers:
             measure.progress(f"launch: the same job, started by {launcher}")
             out = ["--launcher", launcher, "--out", str(folder / launcher)]
-            with removed_coordinator():
+            with removed_coordinator(cluster):
                 said = path.follow([*out, *ONCE, *settings, *shown])
             file = f"transcript-{launcher}.txt"
             keep_transcript(said, measure, file, f"the guide's job, started by {launcher}")

@@ -4,7 +4,7 @@ import pytest
 
 from probes.findings import finding, join_names
 from probes.launch.job.own_disk import is_shared, own_folders, ranks_that_began_elsewhere
-from probes.launch.judge import NOT_ENDED, judge_job, keep_transcript
+from probes.launch.judge import NOT_ENDED, judge_job, keep_transcript, name_ranks
 from probes.launch.path.documented_path import new_name
 from probes.launch.prepare import prepare_path
 
@@ -54,8 +54,8 @@ def judge_resume(job, measure, *, shared=False):
     count = len(wrong) if job.ended and job.rows else None
     measure("ranks_not_resumed", count, samples=len(job.rows), note=NOT_ENDED)
     if wrong:
-        names = [f"rank {row['RANK']}" for row in wrong]
-        hosts = list(dict.fromkeys(row.get("host", "unknown") for row in wrong))
+        on = [row.get("host", "unknown") for row in wrong]
+        names, hosts = name_ranks([row["RANK"] for row in wrong], on)
         found = ", ".join(dict.fromkeys(f"step {row.get('from', 'unknown')}" for row in wrong))
         statement = (
             f"{join_names(names)} on {join_names(hosts)}: began at {found}. "

@@ -16,8 +16,7 @@ import pytest
 
 from probes.acceptance.measure import Recorder
 from probes.cluster.cluster import Cluster
-from probes.cluster.node_affinity import on_node
-from probes.cluster.room.placement_groups import live_drivers, other_jobs
+from probes.cluster.room.placement_groups import jobs_of_others
 from probes.faults.injection import Fault, FaultScenario
 from probes.faults.process_faults import ProcessFault
 from probes.faults.spare_nodes import SpareNodes
@@ -95,10 +94,8 @@ def spare_nodes(cluster: Cluster, count: int, measure: Recorder) -> Iterator[Spa
 
     Fails the probe if other jobs run on the cluster.
     """
-    import ray
 
-    jobs = other_jobs(ray.get(on_node(live_drivers, cluster.head_node_id).remote(), timeout=60))
-    if jobs:
+    if jobs := jobs_of_others(cluster):
         message = (
             f"other jobs run on this cluster ({join_names(jobs)}), and the test might delay them"
         )

@@ -11,7 +11,7 @@ from probes.acceptance.criteria import CRITERIA
 from probes.acceptance.session import DEFAULT_CONTRACT, RunSettings
 from probes.cluster.access.address import check_spec
 from probes.spelling import closest_name
-from probes.terminal.options import OPTIONS
+from probes.terminal.options import BY_KEY
 from reports.record import TIERS
 from reports.sanitize import one_line
 
@@ -33,7 +33,7 @@ def read_settings(values: Mapping[str, str | None]) -> RunSettings:
     if name is None and Path(DEFAULT_CONTRACT).is_file():
         name = DEFAULT_CONTRACT
     tier, nodes = read_tier(values["tier"]), _read_nodes(values["nodes"])
-    only, wait_s = read_only(values["only"]), _read_wait("--wait-for-nodes", values)
+    only, wait_s = read_only(values["only"]), _read_wait("wait_for_nodes", values)
     agreed = load(name) if name else None
     _check_nodes(agreed, nodes, wait_s)
     return RunSettings(
@@ -47,7 +47,7 @@ def read_settings(values: Mapping[str, str | None]) -> RunSettings:
         nonce=values["nonce"] or "",
         operator=one_line(values["operator"] or ""),
         wait_for_nodes_s=wait_s,
-        wait_for_room_s=_read_wait("--wait-for-room", values),
+        wait_for_room_s=_read_wait("wait_for_room", values),
     )
 
 
@@ -103,17 +103,16 @@ def _read_nodes(text: str | None) -> int | None:
     return int(text)
 
 
-def _read_wait(name: str, values: Mapping[str, str | None]) -> int:
+def _read_wait(key: str, values: Mapping[str, str | None]) -> int:
     """Read how many seconds to wait, at most a day: 90, 90s, 30m or 2h."""
-    option = next(one for one in OPTIONS if one.name == name)
-    text = values[option.key]
+    option, text = BY_KEY[key], values[key]
     if text is None:
         return 0
     found = re.fullmatch(r"([0-9]{1,6})([smh]?)", text)
     seconds = int(found[1]) * UNIT_S[found[2]] if found else -1
     if not 0 <= seconds <= MAX_WAIT_S:
         raise OptionError(
-            f"{name} (or {option.variable}) is {text!r}, expected whole seconds, or 30m or 2h, "
-            f"at most {MAX_WAIT_S // 3600}h"
+            f"{option.name} (or {option.variable}) is {text!r}, expected whole seconds, or "
+            f"30m or 2h, at most {MAX_WAIT_S // 3600}h"
         )
     return seconds

@@ -22,7 +22,6 @@ from tests.support.trial import lab_of, otherwise
 
 RECIPES = REPO / "docs" / "use" / "launch"
 SECONDS = 400
-OWN_USER = '\n[launch]\nuser = "own"\n'
 BIN = str(Path(sys.executable).parent)
 LEFT = "pgrep -a 'raylet|gcs_server|^ray::' || true"
 
@@ -45,8 +44,8 @@ def recipe(name: str) -> str:
     return (RECIPES / name).read_text()
 
 
-def write_contract(lab: Lab, more: str = "") -> None:
-    (lab.home / "shared" / "acceptance.toml").write_text(otherwise({}) + more)
+def write_contract(lab: Lab) -> None:
+    (lab.home / "shared" / "acceptance.toml").write_text(otherwise({}))
 
 
 def launch_is_proven(run: Path) -> None:

@@ -278,18 +278,24 @@ def mounted(pod: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {mount["mountPath"]: volumes[mount["name"]] for mount in container["volumeMounts"]}
 
 
+def has_the_claim_and_memory_of_its_own(pod: Any, claim: Any) -> None:
+    """Assert it of /shared and /dev/shm."""
+    volumes = mounted(pod)
+    shared = volumes["/shared"]["persistentVolumeClaim"]
+    assert shared == {"claimName": claim["metadata"]["name"]}
+    shm = volumes["/dev/shm"]["emptyDir"]
+    memory = amount(pod["containers"][0]["resources"]["limits"]["memory"])
+    assert shm["medium"] == "Memory"
+    # Ray's object store takes 30 % of the memory there; a full folder must not end the pod.
+    assert 0.3 * memory < amount(shm["sizeLimit"]) < memory
+
+
 @both
 def test_head_and_workers_share_one_volume_and_have_memory_of_their_own(manifest: str) -> None:
     claim = only(manifest, "PersistentVolumeClaim")
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
     for _, pod in groups(only(manifest, "RayJob")):
-        volumes = mounted(pod)
-        shared = volumes["/shared"]["persistentVolumeClaim"]
-        assert shared == {"claimName": claim["metadata"]["name"]}
-        shm = volumes["/dev/shm"]["emptyDir"]
-        memory = amount(pod["containers"][0]["resources"]["limits"]["memory"])
-        assert shm["medium"] == "Memory"
-        assert 0.3 * memory < amount(shm["sizeLimit"]) < memory  # Ray's object store takes 30 %
+        has_the_claim_and_memory_of_its_own(pod, claim)
 
 
 @both

@@ -17,7 +17,14 @@ from probes.acceptance.contract import load
 from probes.acceptance.criteria import CRITERIA
 from probes.cli.main import main
 from probes.findings.catalogue import CATALOGUE
-from tests.project.test_kubernetes import GPU, amount, faults, groups, mounted, schema
+from tests.project.test_kubernetes import (
+    GPU,
+    amount,
+    faults,
+    groups,
+    has_the_claim_and_memory_of_its_own,
+    schema,
+)
 from tests.support.paths import REPO
 
 RECIPES = REPO / "docs" / "use" / "launch"
@@ -108,14 +115,7 @@ def test_all_pods_have_one_image() -> None:
 def test_each_pod_has_the_shared_folder_and_memory_of_its_own(job: dict[str, Any]) -> None:
     assert CLAIM["spec"]["accessModes"] == ["ReadWriteMany"]
     for _, pod in groups(job):
-        volumes = mounted(pod)
-        claim = volumes["/shared"]["persistentVolumeClaim"]
-        assert claim == {"claimName": CLAIM["metadata"]["name"]}
-        shm = volumes["/dev/shm"]["emptyDir"]
-        memory = amount(pod["containers"][0]["resources"]["limits"]["memory"])
-        assert shm["medium"] == "Memory"
-        # Ray's object store takes 30 % of the memory there; a full folder must not end the pod.
-        assert 0.3 * memory < amount(shm["sizeLimit"]) < memory
+        has_the_claim_and_memory_of_its_own(pod, CLAIM)
 
 
 @both

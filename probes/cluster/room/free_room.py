@@ -23,12 +23,16 @@ def busy_accelerators(cluster: Any, idle: int = 0) -> int:
     return max(0, busy - idle)
 
 
+def _who_holds(cluster: Any) -> str:
+    return str(cluster.describe_holders() or "other jobs hold accelerators")
+
+
 def describe_busy(cluster: Any, seconds: float = SETTLE_S) -> str:
     """Describe what still holds accelerators after so many seconds; "" once all are free."""
     deadline = time.monotonic() + seconds
     while busy_accelerators(cluster):
         if time.monotonic() > deadline:
-            return cluster.describe_holders() or "other jobs hold accelerators"
+            return _who_holds(cluster)
         time.sleep(POLL_S)
     return ""
 
@@ -43,9 +47,8 @@ def wait_for_room(cluster: Any, seconds: float, say: Callable[[str], None]) -> f
     while (now := time.monotonic()) - began < seconds:
         if busy_accelerators(cluster):
             free_since = None
-            if (held := cluster.describe_holders()) != said:
-                say(held or "other jobs hold accelerators")
-                said = held
+            if (held := _who_holds(cluster)) != said:
+                say(said := held)
         else:
             free_since = now if free_since is None else free_since
             if not said or now - free_since >= STEADY_S:

@@ -13,6 +13,9 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+from probes.cluster.node_affinity import on_node
+
+ASK_SECONDS = 60  # for a task on the head
 MIN_PAUSE_S = 0.02  # least seconds from one scan of the table to the next
 PAUSE_FACTOR = 3  # times the seconds of the last scan, which runs in Ray's own thread
 MAX_READS = 3  # tries to get two readings that agree, before the last one is used
@@ -109,6 +112,14 @@ def live_drivers() -> dict[str, str]:
     from ray._private import state
 
     return {job["JobID"]: job.get("Entrypoint", "") for job in state.jobs() if not job["IsDead"]}
+
+
+def jobs_of_others(cluster: Any) -> list[str]:
+    """List the ids of other jobs on the cluster, also where we are Ray's client."""
+    import ray
+
+    asked = on_node(live_drivers, cluster.head_node_id).remote()
+    return other_jobs(ray.get(asked, timeout=ASK_SECONDS))
 
 
 def other_jobs(drivers: dict[str, str], ours: Iterable[str] = ()) -> list[str]:

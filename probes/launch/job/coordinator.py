@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from probes.cluster.room.placement_groups import live_drivers, other_jobs
+from probes.cluster.cluster import Cluster
+from probes.cluster.room.placement_groups import jobs_of_others
 
 COORDINATOR = "AutoscalingCoordinator"  # the actor, and its namespace
 
 
 @contextmanager
-def removed_coordinator() -> Iterator[None]:
+def removed_coordinator(cluster: Cluster) -> Iterator[None]:
     """Remove the coordinator of a job of ours, unless there was one or other jobs may use it."""
     import ray
 
@@ -21,7 +22,7 @@ def removed_coordinator() -> Iterator[None]:
         yield
     finally:
         made = None if before else find_coordinator()
-        if made and not other_jobs(live_drivers()):
+        if made and not jobs_of_others(cluster):
             ray.kill(made)
 
 

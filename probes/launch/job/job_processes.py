@@ -97,10 +97,7 @@ def observe_job(cluster: Cluster, rows: Sequence[Mapping[str, str]], idle: int =
 
     `idle` is how many accelerators (CPUs where there are none) others had before.
     """
-    pids: dict[str, list[int]] = {}
-    for row in rows:
-        if row.get("pid", "").isdecimal():
-            pids.setdefault(row.get("node", ""), []).append(int(row["pid"]))
+    pids = pids_by_node(rows)
     nodes, names = [node for node in cluster.nodes if node["id"] in pids], names_of(rows)
     running = cluster.on_each_node(running_processes, names, each=pids, nodes=nodes)
     unseen = [
@@ -109,6 +106,15 @@ def observe_job(cluster: Cluster, rows: Sequence[Mapping[str, str]], idle: int =
         if row.get("pid", "") not in {str(pid) for pid in running.get(row.get("node", ""), {})}
     ]
     return JobState(running, busy_accelerators(cluster, idle), tuple(unseen))
+
+
+def pids_by_node(rows: Sequence[Mapping[str, str]]) -> dict[str, list[int]]:
+    """Group the process ids that ranks announced by node id."""
+    pids: dict[str, list[int]] = {}
+    for row in rows:
+        if row.get("pid", "").isdecimal():
+            pids.setdefault(row.get("node", ""), []).append(int(row["pid"]))
+    return pids
 
 
 def names_of(rows: Sequence[Mapping[str, str]]) -> list[str]:
@@ -133,10 +139,8 @@ def left_of_jobs(
     idle: int = 0,
 ) -> JobState | None:
     """Return what is left of jobs that have ended; None unless each of `nodes` answered."""
-    pids: dict[str, list[int]] = {str(node["id"]): [] for node in nodes}
-    for row in rows:
-        if row.get("pid", "").isdecimal() and row.get("node") in pids:
-            pids[row["node"]].append(int(row["pid"]))
+    announced = pids_by_node(rows)
+    pids = {str(node["id"]): announced.get(node["id"], []) for node in nodes}
     answers = cluster.on_each_node(running_processes, names_of(rows), each=pids, nodes=nodes)
     if pids.keys() - answers.keys():
         return None

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from probes.cluster.cluster import Cluster
-from probes.cluster.shared_folder import find_folder_problem
+from probes.cluster.shared_folder import find_folder_problem, remove_later
 from probes.launch.job.ranks import Row
 
 KEPT_SECONDS = 1800  # after this time a node removes the folder by itself: the driver has died
-# It is a grandchild, because Ray ends a worker's children.
-REMOVE_LATER = """
-(n=0; while [ -d "$1" ] && [ $n -lt $2 ]; do sleep 1; n=$((n+1)); done; rm -rf "$1") &
-"""
 
 
 @contextmanager
@@ -49,14 +44,7 @@ def make_folder(path: str, seconds: int = KEPT_SECONDS) -> str:
         Path(path).chmod(0o1777)  # the job's ranks may run as another user
     except OSError as error:
         return str(error)
-    subprocess.run(
-        ["sh", "-c", REMOVE_LATER, "sh", path, str(seconds)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        check=True,
-        start_new_session=True,
-    )
+    remove_later(path, seconds)
     return ""
 
 

@@ -88,4 +88,4 @@ def test_the_terms_name_at_least_one_known_launcher() -> None:
     assert LaunchTerms(launchers=("torchrun",)).launchers == ("torchrun",)
     for wrong in ((), ("mpirun",)):
         with pytest.raises(ValidationError):
-            LaunchTerms(launchers=wrong)  # type: ignore[arg-type]
+            LaunchTerms(launchers=wrong)  # type: ignore[arg-type]  # wrong on purpose
