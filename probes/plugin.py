@@ -8,6 +8,7 @@ record, too: a failed teardown, a file that is not collected, an internal error 
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -94,6 +95,7 @@ def _usage_errors() -> Iterator[None]:
     """Turn what a user can correct into pytest's UsageError."""
     from probes.acceptance.contract import ContractError
     from probes.cluster.access.address import ClusterUnreachable
+    from probes.cluster.room.other_trial import OtherTrial
     from probes.terminal.settings import OptionError
     from reports.run_folder.files import UnreadableRun
     from reports.run_folder.prepare import UnusableFolder
@@ -101,7 +103,8 @@ def _usage_errors() -> Iterator[None]:
     try:
         yield
     except (
-        *(ClusterUnreachable, ContractError, OptionError, UnreadableRun, UnusableFolder),
+        *(ClusterUnreachable, ContractError, OptionError, OtherTrial),
+        *(UnreadableRun, UnusableFolder),
     ) as error:
         raise pytest.UsageError(str(error)) from None
 
@@ -126,6 +129,7 @@ def _open_run(session: pytest.Session, settings: RunSettings) -> None:
     config, begun = session.config, time.time()
     with _usage_errors():
         run = config.stash[RUN] = RunSession(settings)
+    signal.signal(signal.SIGTERM, _interrupt)  # after Ray, whose handler would end one probe only
     loaded = _loaded(config)
     also = [f"loaded    {', '.join(loaded)}  (`seatrial run` loads nothing else)"] if loaded else []
     if count := config.stash.get(LEFT_OUT, 0):
@@ -133,6 +137,11 @@ def _open_run(session: pytest.Session, settings: RunSettings) -> None:
     pytest_output.print_header(config, [*run.header(), *also])
     usual_s = estimate_run(run, filter(None, map(criterion_of, session.items)))
     pytest_output.start_progress(config, begun, usual_s)
+
+
+def _interrupt(*_: object) -> None:
+    """End the run as Ctrl-C does: Slurm, Kubernetes and Ray's job supervisor send SIGTERM."""
+    raise KeyboardInterrupt
 
 
 def _take_over_junit(config: pytest.Config) -> str:

@@ -25,16 +25,23 @@ def suite_version() -> dict[str, str]:
     `seatrial_libraries` names what renders and checks a record.
     """
     try:
-        found = metadata.distribution("seatrial")
-        version, commit = found.version, _checkout() or _installed_commit(found)
+        version = metadata.version("seatrial")
     except metadata.PackageNotFoundError:
-        version, commit = "unknown", _checkout()
+        version = "unknown"
     return {
         "seatrial": version,
-        "seatrial_commit": commit or "unknown",
+        "seatrial_commit": find_commit() or "unknown",
         "seatrial_sources": _hash_sources(),
         "seatrial_libraries": _list_libraries(),
     }
+
+
+def find_commit() -> str:
+    """Return the commit of this seatrial; "" if it is not known.  A `+` marks changed files."""
+    try:
+        return _checkout() or _installed_commit(metadata.distribution("seatrial"))
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def _checkout() -> str:

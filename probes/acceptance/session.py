@@ -20,6 +20,7 @@ from probes.cluster.cluster import Cluster, VersionMismatch, connect
 from probes.cluster.head_watch import HeadWatch
 from probes.cluster.room.free_room import wait_for_room
 from probes.cluster.room.late_nodes import wait_for_nodes
+from probes.cluster.room.other_trial import claim_cluster, release_cluster
 from reports.numbers import quantity
 from reports.record import TIERS, Finding, ProbeResult, RunRecord
 from reports.run_folder.prepare import prepare_parent, prepare_run_folder
@@ -76,6 +77,8 @@ class RunSession:
             self.join_error = str(error)
         if self.cluster and agreed and agreed.rehearsal:
             self.cluster.emulated = True
+        if self.cluster:
+            self._claim(self.cluster)
         self.waited_s = 0.0
         if self.cluster and awaited and settings.wait_for_nodes_s:
             gpus = agreed.cluster.gpus_per_node if agreed else None
@@ -95,6 +98,16 @@ class RunSession:
         self._write_owed()
         self._current: Recorder | None = None  # of the probe that runs, or ran last
         self._watch = HeadWatch(self.cluster.address, self._on_head_lost) if self.cluster else None
+
+    def _claim(self, cluster: Cluster) -> None:
+        """Claim the cluster for this run; one that is embedded has no other."""
+        if cluster.kind == "local":
+            return
+        try:
+            claim_cluster(cluster, utc_time(), self.settings.wait_for_room_s, say_waiting)
+        except BaseException:
+            cluster.close()
+            raise
 
     @property
     def name(self) -> str:
@@ -253,4 +266,6 @@ class RunSession:
         """Leave the cluster; safe to repeat."""
         cluster, self.cluster = self.cluster, None
         if cluster:
+            if self._watch and self._watch.head_answers():  # otherwise the claim ends with our job
+                release_cluster()
             cluster.close()

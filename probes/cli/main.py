@@ -22,6 +22,7 @@ from probes.cli.report import rejudge, report, show
 from probes.cli.run import run
 from probes.cli.scaling import scaling
 from probes.cli.sign import sign, verify
+from probes.cli.submit import submit
 
 
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -35,7 +36,7 @@ def main() -> None:
 
 COMMANDS = (
     *(again, compare, completion, contract, doctor, explain, history, plan, reach, rejudge),
-    *(report, run, scaling, show, sign, verify),
+    *(report, run, scaling, show, sign, submit, verify),
 )
 for command in COMMANDS:
     main.add_command(command)

@@ -124,11 +124,16 @@ def _ask_dashboard(address: str, job: str, path: str, method: str = "GET") -> by
 
 
 def request_dashboard(
-    address: str, path: str, method: str = "GET", seconds: float = DASHBOARD_SECONDS
+    address: str,
+    path: str,
+    method: str = "GET",
+    seconds: float = DASHBOARD_SECONDS,
+    body: bytes | None = None,
+    kind: str = "application/json",
 ) -> bytes:
     """Send a request with our token.  Raises OSError (HTTPError for a refusal), HTTPException."""
-    headers = authorization_header()
-    request = urllib.request.Request(address + path, method=method, headers=headers)  # noqa: S310  (of http)
+    headers = {**authorization_header(), **({} if body is None else {"Content-Type": kind})}
+    request = urllib.request.Request(address + path, body, headers, method=method)  # noqa: S310  (of http)
     with urllib.request.urlopen(request, timeout=seconds) as answer:  # noqa: S310  (of http)
         return bytes(answer.read())
 

@@ -43,6 +43,10 @@ class HeadWatch:
         self._stop.set()
         self._thread.join(timeout=2 * ANSWER_SECONDS)
 
+    def head_answers(self) -> bool:
+        """Query the head once more: a call of Ray to a lost head ends the process."""
+        return self._problem(HTTP2_PREFACE) is None or self._problem(b"") is None
+
     def _watch(self) -> None:
         preface = HTTP2_PREFACE if self._problem(HTTP2_PREFACE) is None else b""
         since, reported = 0.0, False

@@ -1,0 +1,203 @@
+"""Brings the run folder of a submission back, part by part, each with its hash."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import hashlib
+import io
+import json
+import os
+import re
+import shutil
+import tarfile
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from probes.submit.jobs_api import JobsApi, JobState, SubmitError, UnknownJob
+from probes.submit.package import package_name, zip_files
+from probes.submit.parts import ABOUT, PART
+
+PARTS_OF_A_JOB = 32  # 8 MiB: what one answer of the dashboard holds
+JOB_S = 120.0  # bounds a job that prints parts
+POLL_S = 0.5
+TRIES = 3  # for a part whose hash is wrong
+MAX_RUN = 4 * 2**30  # bytes of a run folder: more is no run of ours
+PYTHON = 'python=$(command -v python || command -v python3); exec "$python"'  # of the node's PATH
+
+
+@dataclass(frozen=True)
+class Archive:
+    """What the cluster says of the packed run; `name` is "" if there is none."""
+
+    name: str
+    parts: int = 0
+    sha256: str = ""
+
+
+class NoRun(SubmitError):
+    """The cluster holds no run of this submission."""
+
+
+class BringBack:
+    """Copies the run of one submission from the node where its suite ran."""
+
+    def __init__(self, api: JobsApi, id: str, state: JobState) -> None:
+        self._api, self._id, self._host = api, id, state.host
+        self._package = ""
+
+    def run_to(self, target: Path) -> None:
+        """Copy the run to the folder `target`, which must not exist, or must be empty.
+
+        Raises NoRun, SubmitError where what came is not what was sent, and ConnectionLost.
+        """
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=target.parent) as packed:
+            about = self._copy(packed)
+            packed.seek(0)
+            unpack(packed, about.name, target)
+
+    def name(self) -> str:
+        """Return the name of the run on the cluster.  Raises NoRun."""
+        return self._ask(0, 0)[0].name
+
+    def remove(self) -> None:
+        """Remove the submission from the cluster's disk."""
+        self._print_job("remove")
+
+    def _copy(self, packed: IO[bytes]) -> Archive:
+        """Copy all parts, and check the whole."""
+        first, digest, tries = 0, hashlib.sha256(), 0
+        about, parts = self._ask(0, PARTS_OF_A_JOB)
+        while True:
+            if not parts and first < about.parts:
+                tries += 1
+                if tries == TRIES:
+                    raise SubmitError(
+                        f"part {first} of run {about.name} came damaged {TRIES} times"
+                    )
+            for part in parts:
+                packed.write(part)
+                digest.update(part)
+                first, tries = first + 1, 0
+            if first >= about.parts:
+                break
+            again, parts = self._ask(first, PARTS_OF_A_JOB)
+            if again != about:
+                raise SubmitError(f"run {about.name} changed on the cluster while it was copied")
+        if digest.hexdigest() != about.sha256:
+            raise SubmitError(f"run {about.name} came damaged: its hash is not the one announced")
+        return about
+
+    def _ask(self, first: int, count: int) -> tuple[Archive, list[bytes]]:
+        """Ask for parts; return those that came whole, in order, up to the first that did not."""
+        log = self._print_job(f"{first} {count}")
+        about = read_about(log)
+        return about, [*whole_parts(log, first)]
+
+    def _print_job(self, words: str) -> str:
+        """Run `parts.py` on the node of the suite; return what it printed."""
+        if not self._package:
+            source = Path(__file__).with_name("parts.py").read_bytes()
+            content = zip_files({"parts.py": source})
+            self._package = self._api.upload(package_name(content), content)
+        job = f"{self._id}-parts-{uuid.uuid4().hex[:8]}"
+        entrypoint = f"{PYTHON} parts.py {self._id} {words}"
+        where = {"entrypoint_resources": {f"node:{self._host}": 0.001}} if self._host else {}
+        self._api.submit(job, entrypoint, self._package, **where)
+        deadline = time.monotonic() + JOB_S
+        while not (state := self._api.insist(lambda: self._api.state(job))).ended:
+            if time.monotonic() > deadline:
+                self._api.stop(job)
+                raise SubmitError(
+                    f"the node of the run ({self._host}) starts no job in {JOB_S:.0f} s"
+                )
+            time.sleep(POLL_S)
+        log = self._api.insist(lambda: self._api.log(job))
+        if state.status != "SUCCEEDED":
+            raise SubmitError(f"the run cannot be read on {self._host}: {state.message}")
+        with contextlib.suppress(UnknownJob):
+            self._api.insist(lambda: self._api.forget(job))
+        return log
+
+
+def read_about(log: str) -> Archive:
+    """Read the line about the archive.  Raises NoRun, or SubmitError where there is no such."""
+    found = re.search(rf"^{ABOUT} (\{{.*\}})$", log, re.MULTILINE)
+    try:
+        about = json.loads(found[1]) if found else {}
+        archive = Archive(str(about["name"]), int(about.get("parts", 0)), str(about.get("sha256")))
+    except (KeyError, TypeError, ValueError):
+        raise SubmitError("the cluster answers with no run") from None
+    if not archive.name:
+        raise NoRun("the cluster holds no run of this submission")
+    return archive
+
+
+def whole_parts(log: str, first: int) -> Iterator[bytes]:
+    """Yield the parts in the log from `first` on, up to one that is missing or damaged."""
+    for line in re.findall(rf"^{PART} .*$", log, re.MULTILINE):
+        words = line.split()
+        try:
+            _, number, sha256, text = words
+            part = base64.b64decode(text, validate=True)
+        except (ValueError, binascii.Error):
+            return
+        if number != str(first) or hashlib.sha256(part).hexdigest() != sha256:
+            return
+        yield part
+        first += 1
+
+
+def unpack(packed: IO[bytes], name: str, target: Path) -> None:
+    """Unpack the run `name` to `target`; nothing is written elsewhere.
+
+    Raises SubmitError where the archive holds anything but plain files and folders of the run.
+    """
+    partial = Path(tempfile.mkdtemp(prefix=".seatrial-", dir=target.parent))
+    try:
+        with tarfile.open(fileobj=packed, mode="r:gz") as archive:
+            size = 0
+            for member in archive:
+                parts = Path(member.name).parts
+                plain = member.isfile() or member.isdir()
+                if not plain or not parts or parts[0] != name or {"..", "/"} & {*parts}:
+                    raise SubmitError(f"the packed run holds {member.name}: no file of a run")
+                size += member.size
+                if size > MAX_RUN:
+                    raise SubmitError("the packed run has more than 4 GiB: no run of ours")
+                _write(archive, member, partial.joinpath(*parts[1:]))
+    except (tarfile.TarError, EOFError, OSError) as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise
+        raise SubmitError(f"the packed run cannot be unpacked: {error}") from None
+    except SubmitError:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    partial.chmod(0o777 & ~_umask())
+    partial.rename(target)  # at once: a run folder is whole, or is not there
+
+
+def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
+    if member.isdir():
+        path.mkdir(parents=True, exist_ok=True)
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    source = archive.extractfile(member) or io.BytesIO()
+    with source, path.open("wb") as file:
+        shutil.copyfileobj(source, file)
+    path.chmod(member.mode & 0o777 & ~_umask())
+    os.utime(path, (member.mtime, member.mtime))
+
+
+def _umask() -> int:
+    now = os.umask(0)
+    os.umask(now)
+    return now

@@ -1,0 +1,53 @@
+"""Follows a submission to its end: prints what the suite prints, and says why it did not begin."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from probes.submit.entry import MARK
+from probes.submit.jobs_api import JobsApi, JobState
+from reports.sanitize import clean
+
+POLL_S = 1.0
+LAST_LINES = 15  # of a job that ended before the suite began
+
+
+class Follower:
+    """Prints each line of a submission's suite once, however often the connection is lost."""
+
+    def __init__(self, api: JobsApi, id: str, show: Callable[[str], None]) -> None:
+        self._api, self._id, self._show = api, id, show
+        self._shown = 0  # lines
+
+    def follow(self, seconds: float | None = None) -> JobState:
+        """Follow until the job has ended, or for `seconds`; return its last state."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while True:
+            state = self._api.insist(lambda: self._api.state(self._id))
+            lines = suite_lines(self._api.insist(lambda: self._api.log(self._id)))
+            if not state.ended:
+                lines = lines[:-1]  # it may be half a line yet
+            for line in lines[self._shown :]:
+                self._show(clean(line))
+            self._shown = max(self._shown, len(lines))
+            if state.ended or (deadline is not None and time.monotonic() > deadline):
+                return state
+            time.sleep(POLL_S)
+
+    def why_not_begun(self, state: JobState) -> str:
+        """Return why the suite did not begin; "" if it did."""
+        log = self._api.insist(lambda: self._api.log(self._id))
+        if suite_lines(log) or MARK in log:
+            return ""
+        lines = [line for line in log.splitlines() if line.strip()]
+        errors = [line for line in lines if line.startswith("error: ")]
+        if errors:
+            return errors[-1].removeprefix("error: ")
+        return " ".join([state.message, *lines[-LAST_LINES:]]) or f"the job is {state.status}"
+
+
+def suite_lines(log: str) -> list[str]:
+    """Return the lines of a job's log that the suite printed; the last one may be incomplete."""
+    _, mark, printed = log.partition(f"{MARK} ")
+    return printed.split("\n")[1:] if mark else []

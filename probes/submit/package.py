@@ -1,0 +1,159 @@
+"""Packs what the remote suite needs: our packages, the contract, its guide, a baseline, wheels."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import sys
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from probes.submit.jobs_api import MAX_PACKAGE, SubmitError
+from reports.version import PACKAGES, SOURCES, find_commit
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PLAN = "submission/plan.json"  # what to run, read by `entry`
+FILES = "submission/files/"  # the user's files: the remote run is started among them
+WHEELS = "submission/wheels/"
+INFO = "submission/seatrial.dist-info/"  # so that the remote installation knows its version
+DISTRIBUTION = "seatrial"
+CONTRACT = "seatrial.toml"  # of the current folder: used where no contract is named
+BASELINE = "baseline"  # folder of the baseline among the user's files
+EPOCH = (1980, 1, 1, 0, 0, 0)  # one content gives one package, whatever the files' times
+
+
+def make_package(
+    options: Mapping[str, str], to_pytest: Sequence[str], wheels: Path | None
+) -> bytes:
+    """Make the package as a zip file.
+
+    `options` are those of `seatrial run`, by key.  The files that they name go with it, and are
+    named as they are found there.  Raises SubmitError.
+    """
+    files = dict(_our_files())
+    options = dict(options)
+    if contract := options.get("contract"):
+        options["contract"] = _add_contract(files, contract)
+    if baseline := options.get("baseline"):
+        options["baseline"] = _add_folder(files, Path(baseline))
+    for wheel in _wheels(wheels):
+        files[f"{WHEELS}{wheel.name}"] = wheel.read_bytes()
+    plan = {"options": options, "to_pytest": list(to_pytest), "requires": _requirements()}
+    files[PLAN] = json.dumps(plan).encode()
+    return zip_files(files)
+
+
+def zip_files(files: Mapping[str, bytes]) -> bytes:
+    """Make a zip file of these contents, by name.  Raises SubmitError where Ray takes no such."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in sorted(files):
+            info = zipfile.ZipInfo(name, EPOCH)
+            info.compress_type = zipfile.ZIP_DEFLATED
+            info.external_attr = 0o644 << 16
+            archive.writestr(info, files[name])
+    content = buffer.getvalue()
+    if len(content) >= MAX_PACKAGE:
+        raise SubmitError(
+            f"the package has {len(content) / 2**20:.0f} MiB: Ray's dashboard takes less than"
+            f" {MAX_PACKAGE // 2**20} MiB; give fewer wheels, or a smaller baseline"
+        )
+    return content
+
+
+def package_name(content: bytes) -> str:
+    """Name a package by its content, as Ray names its own."""
+    return f"_ray_pkg_{hashlib.sha256(content).hexdigest()[:32]}.zip"
+
+
+def _our_files() -> Iterable[tuple[str, bytes]]:
+    """Each file of our packages, and of the metadata of this installation."""
+    for package in PACKAGES:
+        for path in sorted((SOURCES / package).rglob("*")):
+            if path.is_file() and path.suffix not in (".pyc", ".pyo"):
+                yield path.relative_to(SOURCES).as_posix(), path.read_bytes()
+    found = _distribution()
+    text = found.read_text("METADATA") or found.read_text("PKG-INFO")  # of a checkout's egg-info
+    yield f"{INFO}METADATA", (text or "").encode()
+    if commit := find_commit():
+        origin = {"url": DISTRIBUTION, "vcs_info": {"vcs": "git", "commit_id": commit}}
+        yield f"{INFO}direct_url.json", json.dumps(origin).encode()
+
+
+def _distribution() -> metadata.Distribution:
+    try:
+        return metadata.distribution(DISTRIBUTION)
+    except metadata.PackageNotFoundError:
+        raise SubmitError(
+            "seatrial is not installed here: run `pip install --no-deps seatrial click`"
+        ) from None
+
+
+def _requirements() -> list[str]:
+    """Return what seatrial requires; not what only its developers need."""
+    return [line for line in _distribution().requires or () if "extra ==" not in line]
+
+
+def _add_contract(files: dict[str, bytes], name: str) -> str:
+    """Add a contract's file and its guide; return how the remote run names the contract."""
+    if "/" not in name and not name.endswith(".toml"):
+        return name  # a shipped one
+    path = Path(name)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise SubmitError(f"contract {name}: {error.strerror}") from None
+    files[FILES + path.name] = content
+    if document := _document(content):
+        relative = Path(document)
+        if relative.is_absolute() or ".." in relative.parts:
+            raise SubmitError(
+                f"contract {name}: [launch] document is {document}: expected a file in the folder"
+                " of the contract, which goes to the cluster with it"
+            )
+        try:
+            files[FILES + relative.as_posix()] = (path.parent / relative).read_bytes()
+        except OSError as error:
+            raise SubmitError(f"[launch] document {document}: {error.strerror}") from None
+    return path.name if path.name.endswith(".toml") else f"./{path.name}"
+
+
+def _document(content: bytes) -> str:
+    """Return the path of the operator's guide; "" if the contract names no file.
+
+    A contract that cannot be parsed is refused by the suite, which says why.
+    """
+    try:
+        launch = tomllib.loads(content.decode()).get("launch", {})
+    except ValueError:
+        return ""
+    document: Any = launch.get("document", "") if isinstance(launch, dict) else ""
+    is_file = isinstance(document, str) and not document.startswith(("http://", "https://"))
+    return document if is_file else ""
+
+
+def _add_folder(files: dict[str, bytes], folder: Path) -> str:
+    """Add the files of a run, or of a folder of runs."""
+    if not folder.is_dir():
+        raise SubmitError(f"baseline {folder}: expected a folder, found none")
+    target = f"{BASELINE}/{folder.resolve().name}"
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not path.is_symlink():
+            files[f"{FILES}{target}/{path.relative_to(folder).as_posix()}"] = path.read_bytes()
+    return target
+
+
+def _wheels(folder: Path | None) -> list[Path]:
+    if folder is None:
+        return []
+    if not (found := sorted(folder.glob("*.whl"))):
+        raise SubmitError(f"--wheels {folder}: expected wheel files, found none")
+    return found
