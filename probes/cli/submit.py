@@ -176,7 +176,7 @@ class _Session:
 
         Raises Detached.
         """
-        if self._terminated or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        if self._terminated or not at_terminal():
             return True
         question = "\nstop the run, detach and leave it running, or go on?"
         try:
@@ -220,6 +220,11 @@ class _Session:
             _say(f"the job ended with exit code {code}, and its run says {own}: it proves nothing")
             return EXIT_INTERNAL
         return code
+
+
+def at_terminal() -> bool:
+    """Whether a user can be asked."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def new_folder(name: str, id: str) -> Path:

@@ -1,0 +1,160 @@
+"""The run that comes back: whole, or refused; nothing is written elsewhere."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import tarfile
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from probes.submit import parts
+from probes.submit.bring_back import Archive, BringBack, NoRun, read_about, unpack, whole_parts
+from probes.submit.jobs_api import JobsApi, JobState, SubmitError
+
+ID = "seatrial-submit-0123456789ab"
+
+
+@pytest.fixture
+def submission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run on the cluster's disk, of some parts."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "head"))
+    run = tmp_path / "head" / ID / "work" / "runs" / "2026-atlas"
+    (run / "evidence").mkdir(parents=True)
+    (run / "record.json").write_text("{}")
+    (run / "evidence" / "a.log").write_bytes(bytes(range(256)) * 100)
+    (run / "evidence" / "link").symlink_to("/etc/hosts")
+    return run
+
+
+class Cluster(BringBack):
+    """Runs `parts.py` here, in place of a job; `spoil` changes what it printed."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        super().__init__(JobsApi("http://x"), ID, JobState("SUCCEEDED"))
+        self.capsys, self.spoiled, self.asked = capsys, 0, 0
+
+    def _print_job(self, words: str) -> str:
+        self.asked += 1
+        parts.main(ID, *words.split())
+        log = self.capsys.readouterr().out
+        if self.spoiled:
+            self.spoiled -= 1
+            about, *lines = log.splitlines()
+            log = "\n".join([about, *lines[:-1], *(line[:-8] + "AAAA" for line in lines[-1:])])
+        return log
+
+
+@pytest.fixture
+def cluster(
+    submission: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Cluster:
+    monkeypatch.setattr(parts, "PART_BYTES", 100)
+    monkeypatch.setattr("probes.submit.bring_back.PARTS_OF_A_JOB", 3)
+    return Cluster(capsys)
+
+
+def test_a_run_comes_back_as_it_was(cluster: Cluster, submission: Path, tmp_path: Path) -> None:
+    target = tmp_path / "runs" / "here"
+    cluster.run_to(target)
+    assert cluster.asked > 1
+    found = {path.relative_to(target).as_posix() for path in target.rglob("*") if path.is_file()}
+    assert found == {"record.json", "evidence/a.log"}
+    for name in found:
+        assert (target / name).read_bytes() == (submission / name).read_bytes()
+    assert [path.name for path in target.parent.iterdir()] == ["here"]
+    cluster.remove()
+    assert not (submission.parents[2]).exists()
+
+
+def test_a_damaged_part_is_asked_for_again(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.spoiled = 1
+    cluster.run_to(tmp_path / "here")
+    assert (tmp_path / "here" / "record.json").exists()
+
+
+def test_parts_that_stay_damaged_are_refused(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.spoiled = 1000
+    with pytest.raises(SubmitError, match="came damaged 3 times"):
+        cluster.run_to(tmp_path / "here")
+    assert not (tmp_path / "here").exists()
+
+
+def test_a_run_that_changes_under_way_is_refused(
+    cluster: Cluster, submission: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = cluster._ask
+
+    def change(first: int, count: int) -> tuple[Archive, list[bytes]]:
+        answer = ask(first, count)
+        (submission.parents[2] / "run.tar.gz").unlink()
+        (submission / "record.json").write_text(f"{first}")
+        return answer
+
+    monkeypatch.setattr(cluster, "_ask", change)
+    with pytest.raises(SubmitError, match="changed on the cluster"):
+        cluster.run_to(tmp_path / "here")
+
+
+def test_a_submission_without_a_run_has_none(
+    cluster: Cluster, submission: Path, tmp_path: Path
+) -> None:
+    shutil.rmtree(submission.parents[2])
+    with pytest.raises(NoRun):
+        cluster.run_to(tmp_path / "here")
+
+
+NO_RUN = ["", "{}", "[1]", '{"name": "a", "parts": "x"}']
+
+
+@pytest.mark.parametrize("log", ["", *(f"seatrial-archive {text}" for text in NO_RUN)])
+def test_an_answer_without_a_run_is_refused(log: str) -> None:
+    with pytest.raises(SubmitError, match="answers with no run"):
+        read_about(log)
+
+
+@pytest.mark.parametrize(
+    "line", ["seatrial-part 1 aa", "seatrial-part 0 aa !!", "seatrial-part 1 aa YQ=="]
+)
+def test_a_line_that_is_no_part_ends_the_parts(line: str) -> None:
+    assert list(whole_parts(f"{line}\n", 0)) == []
+
+
+def packed(member: tarfile.TarInfo, content: bytes = b"") -> io.BytesIO:
+    buffer = io.BytesIO()
+    member.size = len(content)
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        archive.addfile(member, io.BytesIO(content))
+    buffer.seek(0)
+    return buffer
+
+
+@pytest.mark.parametrize(
+    "name", ["run/../../evil", "/run/evil", "evil", "../evil", "run/a/../../../evil"]
+)
+def test_an_archive_that_leaves_its_folder_is_refused(tmp_path: Path, name: str) -> None:
+    target = tmp_path / "in" / "run"
+    target.parent.mkdir()
+    with pytest.raises(SubmitError, match="no file of a run"):
+        unpack(packed(tarfile.TarInfo(name), b"x"), "run", target)
+    assert [*target.parent.iterdir()] == []
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+@pytest.mark.parametrize(
+    "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE]
+)
+def test_an_archive_with_more_than_files_is_refused(tmp_path: Path, kind: bytes) -> None:
+    member = tarfile.TarInfo("run/link")
+    member.type, member.linkname = kind, "/etc/passwd"
+    with pytest.raises(SubmitError, match="no file of a run"):
+        unpack(packed(member), "run", tmp_path / "run")
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
+    with pytest.raises((SubmitError, OSError)):
+        unpack(io.BytesIO(b"no archive"), "run", tmp_path / "run")
+    assert [*tmp_path.iterdir()] == []

@@ -1,0 +1,171 @@
+"""The Jobs API over HTTP: what a refusal means, and what an outage."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from probes.submit import jobs_api
+from probes.submit.jobs_api import ConnectionLost, JobsApi, SubmitError, UnknownJob
+from tests.support.dashboard import dashboard
+
+Answer = tuple[int, Any]  # status 0: the connection is closed without an answer
+
+
+@contextmanager
+def head(answer: Callable[[str, str], Answer]) -> Iterator[tuple[str, list[str]]]:
+    """Serve a stand-in for the Jobs API; `answer(method, path)` is its status and content."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def serve(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            asked.append(f"{self.command} {self.path}")
+            status, content = answer(self.command, self.path)
+            if not status:
+                return
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(
+                content if isinstance(content, bytes) else json.dumps(content).encode()
+            )
+
+        do_GET = do_POST = do_PUT = do_DELETE = serve
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=[0.01])
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", asked
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs_api, "RETRY_S", 0.01)
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+
+
+def test_an_outage_is_waited_for_and_shown() -> None:
+    answers = iter(
+        [
+            (503, {}),
+            (0, None),
+            (500, b"Traceback\nNo available agent"),
+            (200, {"status": "RUNNING"}),
+        ]
+    )
+    said: list[str] = []
+    with head(lambda *_: next(answers)) as (address, asked):
+        api = JobsApi(address, said.append)
+        assert api.insist(lambda: api.state("a")).status == "RUNNING"
+    assert len(asked) == 4
+    assert len(said) == 2
+    assert said[0].startswith(f"connection lost ({address}: HTTP 503")
+    assert said[1].startswith("connected again after")
+
+
+def test_an_outage_that_lasts_is_an_end() -> None:
+    with head(lambda *_: (503, {})) as (address, _):
+        api = JobsApi(address, patience_s=0.1)
+        with pytest.raises(ConnectionLost, match="HTTP 503"):
+            api.insist(lambda: api.state("a"))
+
+
+def test_a_job_is_submitted_once_though_the_answer_is_lost() -> None:
+    known: list[str] = []
+
+    def answer(method: str, path: str) -> Answer:
+        if method == "POST":
+            known.append("a")
+            return 0, None
+        return (200, {"status": "PENDING"}) if known else (404, b"does not exist")
+
+    with head(answer) as (address, asked):
+        JobsApi(address).submit("a", "true", "gcs://x.zip")
+    assert asked == ["POST /api/jobs/", "GET /api/jobs/a"]
+
+
+def test_a_job_is_submitted_again_if_the_request_was_lost() -> None:
+    posts = iter([(0, None), (200, {})])
+    with head(lambda method, _: next(posts) if method == "POST" else (404, b"")) as (
+        address,
+        asked,
+    ):
+        JobsApi(address).submit("a", "true", "gcs://x.zip")
+    assert asked == ["POST /api/jobs/", "GET /api/jobs/a", "POST /api/jobs/"]
+
+
+def test_a_package_that_is_there_is_not_sent() -> None:
+    for status, expected in ((200, ["GET"]), (404, ["GET", "PUT"])):
+        with head(lambda method, _, s=status: (s if method == "GET" else 200, {})) as (
+            address,
+            asked,
+        ):  # type: ignore[misc]
+            assert JobsApi(address).upload("p.zip", b"p") == "gcs://p.zip"
+        assert [line.split()[0] for line in asked] == expected
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "words"),
+    [
+        (404, UnknownJob, "the last line"),
+        (400, SubmitError, "HTTP 400: the last line"),
+        (401, SubmitError, "refuses us without a token"),
+        (403, SubmitError, "RAY_AUTH_TOKEN_PATH"),
+    ],
+)
+def test_a_refusal_is_no_outage(status: int, kind: type[Exception], words: str) -> None:
+    with head(lambda *_: (status, b"Traceback\nthe last line\n")) as (address, asked):
+        api = JobsApi(address)
+        with pytest.raises(kind, match=words):
+            api.insist(lambda: api.state("a"))
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("content", [b"<html>log in</html>", b"[]", b"{}", b"\xff"])
+def test_what_is_no_dashboard_is_named(content: bytes) -> None:
+    with (
+        head(lambda *_: (200, content)) as (address, _),
+        pytest.raises(SubmitError, match="is no dashboard of Ray"),
+    ):
+        JobsApi(address).ray_version()
+
+
+def test_the_token_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    with dashboard(token="secret") as (address, served):
+        with pytest.raises(SubmitError, match="without a token"):
+            JobsApi(address).stop("a")
+        monkeypatch.setenv("RAY_AUTH_MODE", "token")
+        monkeypatch.setenv("RAY_AUTH_TOKEN", "wrong")
+        with pytest.raises(SubmitError, match="refuses the token that was sent") as refused:
+            JobsApi(address).stop("a")
+        assert "wrong" not in str(refused.value)
+        monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
+        JobsApi(address).stop("a")
+    assert served == ["/api/jobs/a/stop"]
+
+
+def test_the_state_is_as_ray_reports_it() -> None:
+    job = {
+        "status": "FAILED",
+        "message": "exit code 20",
+        "driver_exit_code": 20,
+        "driver_agent_http_address": "http://10.0.0.7:52365",
+        "metadata": None,
+    }
+    with head(lambda *_: (200, job)) as (address, _):
+        state = JobsApi(address).state("a")
+    assert (state.ended, state.exit_code, state.host) == (True, 20, "10.0.0.7")

@@ -1,0 +1,138 @@
+"""The package of a submission: what goes to the cluster, and what is refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+import click
+import pytest
+
+from probes.submit import package
+from probes.submit.jobs_api import SubmitError
+from probes.submit.package import FILES, PLAN, make_package, package_name
+from reports.version import PACKAGES, SOURCES
+
+
+def contents(packed: bytes) -> dict[str, bytes]:
+    with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def plan_of(packed: bytes) -> dict[str, object]:
+    return dict(json.loads(contents(packed)[PLAN]))
+
+
+def test_the_package_holds_our_packages_and_what_they_require() -> None:
+    files = contents(make_package({"contract": "lab", "tier": "quick"}, ["-k", "ib"], None))
+    ours = {
+        path.relative_to(SOURCES).as_posix(): path.read_bytes()
+        for name in PACKAGES
+        for path in (SOURCES / name).rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    }
+    assert {name: files.get(name) for name in ours} == ours
+    assert [name for name in files if name.endswith(".pyc")] == []
+    plan = json.loads(files[PLAN])
+    assert plan["options"] == {"contract": "lab", "tier": "quick"}
+    assert plan["to_pytest"] == ["-k", "ib"]
+    assert any(line.startswith("pytest") for line in plan["requires"])
+    assert not any("ruff" in line for line in plan["requires"])
+    info = files["submission/seatrial.dist-info/METADATA"].decode()
+    assert f"Version: {metadata.version('seatrial')}" in info
+
+
+def test_one_content_has_one_name(tmp_path: Path) -> None:
+    first, second = (make_package({"contract": "lab"}, [], None) for _ in range(2))
+    assert package_name(first) == package_name(second)
+    assert package_name(make_package({"contract": "local"}, [], None)) != package_name(first)
+
+
+def test_a_contract_goes_with_its_guide(tmp_path: Path) -> None:
+    contract = tmp_path / "mine.toml"
+    contract.write_text('[launch]\ndocument = "docs/guide.md"\n')
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "guide.md").write_text("guide")
+    packed = make_package({"contract": str(contract)}, [], None)
+    files = contents(packed)
+    assert files[f"{FILES}mine.toml"] == contract.read_bytes()
+    assert files[f"{FILES}docs/guide.md"] == b"guide"
+    assert plan_of(packed)["options"] == {"contract": "mine.toml"}
+
+
+@pytest.mark.parametrize("document", ["../guide.md", "/etc/hosts", "a/../../guide.md", "none.md"])
+def test_a_guide_elsewhere_is_refused(tmp_path: Path, document: str) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (tmp_path / "guide.md").write_text("guide")
+    (folder / "mine.toml").write_text(f'[launch]\ndocument = "{document}"\n')
+    with pytest.raises(SubmitError, match="document"):
+        make_package({"contract": str(folder / "mine.toml")}, [], None)
+
+
+@pytest.mark.parametrize(
+    "text", ["", 'launch = "no table"', "[launch]\ndocument = 7", "no toml", '[launch]\ndocument = "https://a/b.md"']
+)  # fmt: skip
+def test_a_contract_that_the_suite_judges_goes_as_it_is(tmp_path: Path, text: str) -> None:
+    (tmp_path / "mine.toml").write_text(text)
+    files = contents(make_package({"contract": str(tmp_path / "mine.toml")}, [], None))
+    assert [name for name in files if name.startswith(FILES)] == [f"{FILES}mine.toml"]
+
+
+def test_a_baseline_and_wheels_go_along(tmp_path: Path) -> None:
+    (tmp_path / "old" / "evidence").mkdir(parents=True)
+    (tmp_path / "old" / "evidence" / "a.log").write_text("a")
+    (tmp_path / "old" / "link").symlink_to("/etc/hosts")
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "wheels" / "a-1-py3-none-any.whl").write_bytes(b"wheel")
+    packed = make_package({"baseline": str(tmp_path / "old")}, [], tmp_path / "wheels")
+    files = contents(packed)
+    assert plan_of(packed)["options"] == {"baseline": "baseline/old"}
+    assert files[f"{FILES}baseline/old/evidence/a.log"] == b"a"
+    assert files["submission/wheels/a-1-py3-none-any.whl"] == b"wheel"
+    assert [name for name in files if name.startswith(FILES)] == [
+        f"{FILES}baseline/old/evidence/a.log"
+    ]
+
+
+def test_what_cannot_be_sent_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SubmitError, match="expected wheel files, found none"):
+        make_package({}, [], tmp_path)
+    with pytest.raises(SubmitError, match="expected a folder, found none"):
+        make_package({"baseline": str(tmp_path / "none")}, [], None)
+    with pytest.raises(SubmitError, match=r"none\.toml: No such file"):
+        make_package({"contract": str(tmp_path / "none.toml")}, [], None)
+    monkeypatch.setattr(package, "MAX_PACKAGE", 1000)
+    with pytest.raises(SubmitError, match="give fewer wheels"):
+        make_package({}, [], None)
+
+
+def test_the_client_needs_click_alone(tmp_path: Path) -> None:
+    """A Python without site-packages makes a package, and prints the command's help."""
+    for name in PACKAGES:
+        (tmp_path / name).symlink_to(SOURCES / name)
+    (tmp_path / "click").symlink_to(Path(str(click.__file__)).parent)
+    info = tmp_path / "seatrial-0.1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: seatrial\nVersion: 0.1.0\n")
+    code = (
+        "import sys\n"
+        "from probes.submit.package import make_package\n"
+        "make_package({'contract': 'lab'}, [], None)\n"
+        "from probes.cli.main import main\n"
+        "main(['submit', '--address', 'http://127.0.0.1:9'])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code],
+        env={"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 4, done.stderr
+    assert done.stderr.startswith("error: http://127.0.0.1:9: [Errno 111] Connection refused")
