@@ -266,8 +266,8 @@ def remove_interface(lab: str, node: int, interface: str) -> None:
     sh("ip", "-n", namespace(lab, node), "link", "del", interface, quiet=True)
 
 
-def set_link(lab: str, node: int, interface: str, state: str) -> None:
-    """Set a node's interface `up` or `down`, with `ip link set`."""
+def set_link(lab: str, node: int | str, interface: str, state: str) -> None:
+    """Set an interface of a node, or of the client, `up` or `down`, with `ip link set`."""
     sh("ip", "-n", namespace(lab, node), "link", "set", interface, state)
 
 

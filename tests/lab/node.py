@@ -107,7 +107,7 @@ class Node:
 
     @property
     def planted(self) -> dict[str, Any]:
-        """What a fault changed in how Ray starts: `environment`, and words `before` the command.
+        """What a fault changed in how Ray starts: `environment`, words `before`, and the `python`.
 
         A variable that is None is not set.
         """
@@ -120,7 +120,8 @@ class Node:
 
     def ray_program(self) -> list[str]:
         """Return the words that run Ray's command line."""
-        return [sys.executable, "-m", "ray.scripts.scripts"]
+        python = self.planted.get("python", sys.executable)
+        return [python, "-m", "ray.scripts.scripts"]
 
     def ray_command(self, head: int = 0) -> list[str]:
         """Return `ray start` for this node, on the management network as on real clusters.
