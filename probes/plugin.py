@@ -79,12 +79,12 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     PROBLEMS.clear()
     if not _runs_probes(config):
         return
-    from probes.rejudge.limit_check import read_verified
+    from probes.rejudge.limit_check import check_baseline
     from probes.terminal.settings import read_settings
 
     with _usage_errors():
         if baseline := config.getoption("--baseline"):
-            read_verified(Path(baseline))
+            check_baseline(Path(baseline))
         values = {option.key: config.getoption(option.name) for option in OPTIONS}
         config.stash[SETTINGS] = read_settings(values)
     config.stash[JUNIT] = _take_over_junit(config)

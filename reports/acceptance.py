@@ -162,7 +162,9 @@ def summarize_acceptance(record: RunRecord, integrity: Integrity = NOT_READ) -> 
     criteria = [*record.contract.criteria, *_unlisted_criteria(record)]
     rows = [_report_row(record, criterion, waiver_notes) for criterion in criteria]
     required = [record.verdict(criterion.id) for criterion in criteria if criterion.required]
-    failed = any(result.verdict is Verdict.FAIL for result in record.results)
+    verdicts = [one.verdict for one in record.results]
+    verdicts += [one.verdict for one in record.regressions]
+    failed = Verdict.FAIL in verdicts
     decision = Verdict.FAIL if failed else Verdict.worst(required)
     reasons = [*integrity.sentences, *_run_reasons(record)]
     exit_code = 4 if integrity.problems else _exit_code(record, decision, reasons)
@@ -208,6 +210,7 @@ def _run_reasons(record: RunRecord) -> list[str]:
     contract, reasons = record.contract, [problem.sentence() for problem in record.problems]
     run = "the run that is judged again" if record.judged_again else "the run"
     reasons += [f"{run} cannot be verified: {reason}" for reason in record.unverified]
+    reasons += [f"{one.criterion}: {one.sentence}" for one in record.regressions]
     if record.partial:
         reasons.append(f"PARTIAL run: {record.partial}. {_full_run_text(record)}")
     if not record.owed:  # every tier owes probes: none means an older version
@@ -292,7 +295,10 @@ def _report_row(
     notes = [note for id, note in waiver_notes if id == criterion.id]
     results = record.results_of(criterion.id)
     key = key_measurement(results, criterion.headlines) or Measurement(name="")
-    problem = _row_problem(results, verdict, criterion.headlines)
+    worse = [one for one in record.regressions if one.criterion == criterion.id]
+    problem = _row_problem(results, verdict, criterion.headlines) or next(
+        (one.sentence for one in worse if one.verdict is verdict), ""
+    )
     is_other = not results or (
         verdict is Verdict.UNPROVEN and bool(problem) and _has_other_reason(key, results)
     )

@@ -14,6 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
+from reports.baseline.regressions import (
+    NO_BASELINE,
+    BaselineValue,
+    Regression,
+    find_regressions,
+)
 from reports.measurement import Measurement, RecordModel, Verdict
 
 if TYPE_CHECKING:
@@ -23,7 +29,7 @@ if TYPE_CHECKING:
 # nonce, unverified. 1.3: the measurements of a control, and the measures that have no control.
 # 1.4: sentences of a criterion, the start of a probe, severity, order, steps, mended and names of a
 # finding, the operator, and the usual time of a complete run.
-SCHEMAS = ("1.0", "1.1", "1.2", "1.3", "1.4")
+SCHEMAS = ("1.0", "1.1", "1.2", "1.3", "1.4", "1.5")
 SCHEMA = SCHEMAS[-1]
 TIERS = ("quick", "standard", "soak")  # each has all the probes of those before it
 MAX_SECONDS = 1e9  # of a probe: about 30 years
@@ -236,6 +242,10 @@ class ContractFacts(RecordModel):
     title: str = Field(default="", description="Title of the report.")
     criteria: list[Criterion] = Field(description="Criteria in the order of the reports.")
     waivers: list[Waiver] = Field(default=[], description="Waivers of failures.")
+    baseline: dict[str, float] = Field(
+        default={},
+        description="Percent that a measure may be worse than in an earlier run; since 1.5.",
+    )
 
 
 class OwedProbe(RecordModel):
@@ -318,7 +328,13 @@ class RunRecord(RecordModel):
         default="", description="Who ran the test, as given to --operator; since 1.4."
     )
     baseline: str = Field(
-        default="", description="Id of the run that the page compares with; since 1.2."
+        default="", description="Id of the run that this one is compared with; since 1.2."
+    )
+    baseline_problem: str = Field(
+        default=NO_BASELINE, description="Why it cannot be compared; empty if it can; since 1.5."
+    )
+    baseline_values: list[BaselineValue] = Field(
+        default=[], description="Values of that run that the contract compares with; since 1.5."
     )
     head: str = Field(default="", description="Hash of the last event; since 1.2.")
     judged_again: str = Field(
@@ -342,7 +358,15 @@ class RunRecord(RecordModel):
 
     def verdict(self, criterion: str) -> Verdict:
         """Return the worst verdict of a criterion; UNPROVEN if no probe ran for it."""
-        return Verdict.worst(result.verdict for result in self.results_of(criterion))
+        worse = [one.verdict for one in self.regressions if one.criterion == criterion]
+        return Verdict.worst([*(one.verdict for one in self.results_of(criterion)), *worse])
+
+    @property
+    def regressions(self) -> list[Regression]:
+        """Measures that are worse than the contract allows, or that cannot be compared."""
+        terms, values = self.contract.baseline, self.baseline_values
+        problem = self.baseline_problem
+        return find_regressions(terms, self.baseline, problem, values, self.results)
 
     def frame(self) -> DataFrame:
         """Return one row per measurement; `measurement_frame` describes the columns."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reports.acceptance import AcceptanceSummary, load_summary, summarize_acceptance
+from reports.baseline.choice import Baseline, choose_baseline
 from reports.exports import render_all, write_all
 from reports.formats.github import report_to_github
 from reports.run_folder.integrity import read_run
@@ -39,12 +40,11 @@ def close_run(
     try:
         for problem in problems:
             run.report_problem(*problem)
-        before = load_summary(baseline) if baseline else None
-        compared = {"baseline": before.record.id} if before else {}
-        run.store.event("run_updated", loaded=loaded, **compared)
+        before = choose_baseline(baseline, run.store.save()) if baseline else Baseline()
+        run.store.event("run_updated", loaded=loaded, **before.event(run.contract.baseline))
         run.finish(state)
         summary = summarize_acceptance(*read_run(folder))
-        write_all(folder, render_all(folder, summary, before))
+        write_all(folder, render_all(folder, summary, before.summary))
         _copy_junit(folder, junit)
         run.store.close()
     except Exception as error:  # noqa: BLE001 - after any error, the run must not end in 0

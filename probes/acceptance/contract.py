@@ -17,7 +17,6 @@ import hashlib
 import os
 import re
 import stat
-import sys
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -28,27 +27,28 @@ from probes.acceptance.cluster_terms import ClusterTerms, LaunchTerms
 from probes.acceptance.component_placement import show
 from probes.acceptance.criteria import CRITERIA, is_judged
 from probes.acceptance.criteria.criterion import Measure
+from probes.acceptance.criteria.tolerances import read_tolerances
 from probes.acceptance.limit_terms import LimitTerms, ring_limit
 from probes.acceptance.owed import judged_names
-from probes.acceptance.validation import ContractError, has_words, spelling_hint, validate_terms
+from probes.acceptance.validation import (
+    MAX_BYTES,
+    ContractError,
+    has_words,
+    parse_toml,
+    spelling_hint,
+    validate_terms,
+)
 from probes.cluster.node_facts import software_versions
 from reports.measurement import Limit
 from reports.record import TIERS, ContractFacts, Criterion, Waiver
 from reports.renamed import MEASURES, current_name
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 __all__ = ("ClusterTerms", "Contract", "ContractError", "load", "parse", "shipped_contracts")
 SCHEMA = 1  # of contract files: a file of another schema must not be read as this one
 NAME = re.compile(r"\w[\w.-]{0,59}", re.ASCII)  # it is a part of folder names, of 255 at most
-MAX_BYTES = 64 << 10  # over 30 times the largest shipped; the TOML parser is slow on larger ones
-MAX_LINE = 2048  # bytes; the TOML parser takes minutes for a key with more dots
 NOT_PROVABLE = "not_provable"  # key of a criterion: why this cluster cannot prove it
 MIN_REASON_WORDS = 3  # of not_provable: fewer words are no reason
-TOP_KEYS = ("schema", "name", "title", "tier", "cluster", "launch", "waivers")
+TOP_KEYS = ("schema", "name", "title", "tier", "cluster", "launch", "baseline", "waivers")
 
 
 class Contract(BaseModel):
@@ -66,6 +66,7 @@ class Contract(BaseModel):
     text: bytes = b""  # of the file; empty where limits are derived
     optional: dict[str, str] = {}  # criterion -> why this cluster cannot prove it
     waivers: list[Waiver] = []
+    baseline: dict[str, float] = {}  # measure -> percent that it may be worse than before
     guide: str = ""  # path of the operator's guide, if it is a file
     notices: list[str] = []  # what the owner of the file should change in it
 
@@ -93,7 +94,7 @@ class Contract(BaseModel):
             )
             for id, row in CRITERIA.items()
         ]
-        kept = {"name", "title", "sha256", "agreed", "tier", "waivers"}
+        kept = {"name", "title", "sha256", "agreed", "tier", "waivers", "baseline"}
         agreed = self.model_dump(include=kept)
         return ContractFacts(**agreed, rehearsal=self.rehearsal, criteria=criteria)
 
@@ -207,6 +208,7 @@ def parse(content: bytes, file: str) -> Contract:
         tier=_parse_tier(raw.get("tier", TIERS[0]), file),
         optional=optional,
         waivers=_parse_waivers(raw.get("waivers", []), file),
+        baseline=read_tolerances(raw.get("baseline", {}), file),
         notices=_renamed_keys(raw, file),
     )
     _refuse_unjudged(contract, file)
@@ -221,7 +223,11 @@ def _refuse_unjudged(contract: Contract, file: str) -> None:
             f"{file}: [{name}]: no probe measures it under these [cluster] terms: add the one that "
             "it needs (a queue, rdma, real accelerators), or leave it out"
         )
-    keys = [f"[{name}]" for name in sorted(limited - judged_names(tier, terms, limited))]
+    judged = judged_names(tier, terms, limited)
+    keys = [f"[{name}]" for name in sorted(limited - judged)]
+    for name in contract.baseline:
+        if name not in judged or not contract.judges(*name.split(".")):
+            keys.append(f"[baseline] {name}")
     if tier == TIERS[0]:
         placed = ("components", "parallel", "queue")
         keys += [f"[cluster] {key}" for key in placed if getattr(terms, key) is not None]
@@ -234,7 +240,7 @@ def _refuse_unjudged(contract: Contract, file: str) -> None:
 
 def _read_toml(content: bytes, file: str) -> dict[str, Any]:
     """Parse the file's tables, and check its schema version and its top-level keys."""
-    raw = _parse_toml(content, file)
+    raw = parse_toml(content, file)
     schema = raw.get("schema")
     if type(schema) is not int or schema != SCHEMA:  # True == 1
         raise ContractError(f"{file}: expected schema = {SCHEMA}, found {show(schema)}")
@@ -243,30 +249,6 @@ def _read_toml(content: bytes, file: str) -> dict[str, Any]:
         if key not in known_keys:
             raise ContractError(f"{file}: unknown key {show(key)}{spelling_hint(key, known_keys)}")
     return raw
-
-
-def _parse_toml(content: bytes, file: str) -> dict[str, Any]:
-    """Parse TOML whose size and lines are limited, so that it takes little time."""
-    if len(content) > MAX_BYTES:
-        raise ContractError(f"{file}: expected a contract of {MAX_BYTES >> 10} KiB, found more")
-    longest = max(map(len, content.split(b"\n")))
-    if longest > MAX_LINE:
-        raise ContractError(f"{file}: expected lines of {MAX_LINE} bytes, found one of {longest}")
-    try:
-        return tomllib.loads(content.decode("utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        message = f"not TOML: {error}"
-    except UnicodeDecodeError as error:
-        message = f"expected text in UTF-8, found other bytes in line {_line_of(error)}"
-    except RecursionError:
-        message = "expected tables of values, found lists or tables nested without end"
-    except ValueError:  # from Python's own types
-        message = "not TOML: it has a number or a date that cannot be"
-    raise ContractError(f"{file}: {message}")
-
-
-def _line_of(error: UnicodeDecodeError) -> int:
-    return error.object.count(b"\n", 0, error.start) + 1
 
 
 def _parse_cluster(table: Any, where: str) -> ClusterTerms:

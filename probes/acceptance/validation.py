@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from datetime import date, time
 from typing import Any
@@ -12,6 +13,13 @@ from probes.acceptance.component_placement import show
 from probes.spelling import closest_name
 from reports.sanitize import clean, one_line
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+MAX_BYTES = 64 << 10  # over 30 times the largest shipped; the TOML parser is slow on larger ones
+MAX_LINE = 2048  # bytes; the TOML parser takes minutes for a key with more dots
 MAX_SENTENCE = 600  # characters: names and paths have no bound, and people read the sentence
 EXPECTED = {  # pydantic's error types, in words
     "int_type": "a whole number",
@@ -97,3 +105,30 @@ def spelling_hint(word: str, known: Iterable[str]) -> str:
     """Return `, did you mean 'busbw'?` or nothing."""
     close = closest_name(word, known)
     return f", did you mean {close!r}?" if close else ""
+
+
+def parse_toml(content: bytes, file: str) -> dict[str, Any]:
+    """Parse TOML whose size and lines are limited, so that it takes little time.
+
+    Raises ContractError.
+    """
+    if len(content) > MAX_BYTES:
+        raise ContractError(f"{file}: expected a contract of {MAX_BYTES >> 10} KiB, found more")
+    longest = max(map(len, content.split(b"\n")))
+    if longest > MAX_LINE:
+        raise ContractError(f"{file}: expected lines of {MAX_LINE} bytes, found one of {longest}")
+    try:
+        return tomllib.loads(content.decode("utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        message = f"not TOML: {error}"
+    except UnicodeDecodeError as error:
+        message = f"expected text in UTF-8, found other bytes in line {_line_of(error)}"
+    except RecursionError:
+        message = "expected tables of values, found lists or tables nested without end"
+    except ValueError:  # from Python's own types
+        message = "not TOML: it has a number or a date that cannot be"
+    raise ContractError(f"{file}: {message}")
+
+
+def _line_of(error: UnicodeDecodeError) -> int:
+    return error.object.count(b"\n", 0, error.start) + 1

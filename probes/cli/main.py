@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from probes.cli.again import again
+from probes.cli.cleanup import cleanup
 from probes.cli.completion import completion
 from probes.cli.contract import contract
 from probes.cli.doctor import doctor
@@ -35,7 +36,19 @@ def main() -> None:
 
 
 COMMANDS = (
-    *(again, compare, completion, contract, doctor, explain, history, plan, reach, rejudge),
+    *(
+        again,
+        cleanup,
+        compare,
+        completion,
+        contract,
+        doctor,
+        explain,
+        history,
+        plan,
+        reach,
+        rejudge,
+    ),
     *(report, run, scaling, show, sign, submit, verify),
 )
 for command in COMMANDS:

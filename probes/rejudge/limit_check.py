@@ -8,6 +8,7 @@ from typing import Any
 from probes.acceptance.contract import ContractError, parse
 from probes.rejudge.new_judge import NewJudge
 from reports.acceptance import AcceptanceSummary, load_summary, with_problems
+from reports.baseline.choice import is_run
 from reports.exports import check_renderings
 from reports.measurement import Limit
 from reports.record import RunRecord
@@ -132,6 +133,14 @@ def read_verified(run: Path) -> RunRecord:
     if problems := summary.integrity.problems:
         raise UnreadableRun(f"{run} does not verify: {problems[0]}")
     return summary.record
+
+
+def check_baseline(path: Path) -> None:
+    """Check a run, or a folder of runs, before it is compared with.  Raises UnreadableRun."""
+    if is_run(path):
+        read_verified(path)
+    elif not path.is_dir():
+        raise UnreadableRun(f"{path}: expected a run or a folder of runs, found none")
 
 
 def _without_texts(facts: dict[str, Any]) -> dict[str, Any]:

@@ -54,7 +54,11 @@ OPTIONS = (
         "how long to wait, as 1800 or 30m, until no other job holds accelerators (default: 0)",
     ),
     RunOption("--run-dir", "DIR", "where to write this run (default: runs/<utc>-<cluster>)"),
-    RunOption("--baseline", "RUN", "run folder to compare with in the report"),
+    RunOption(
+        "--baseline",
+        "RUN|FOLDER",
+        "run to compare with, or a folder of runs: its newest sound run of this cluster",
+    ),
     RunOption("--operator", "NAME", "who runs the test; the report names them"),
     RunOption("--nonce", "TEXT", "a text of the customer's, kept in the first event of the run"),
 )

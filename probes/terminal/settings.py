@@ -106,13 +106,16 @@ def _read_nodes(text: str | None) -> int | None:
 def _read_wait(key: str, values: Mapping[str, str | None]) -> int:
     """Read how many seconds to wait, at most a day: 90, 90s, 30m or 2h."""
     option, text = BY_KEY[key], values[key]
-    if text is None:
-        return 0
+    return 0 if text is None else read_time(f"{option.name} (or {option.variable})", text)
+
+
+def read_time(name: str, text: str) -> int:
+    """Read seconds, at most a day: 90, 90s, 30m or 2h.  Raises OptionError, which has the name."""
     found = re.fullmatch(r"([0-9]{1,6})([smh]?)", text)
     seconds = int(found[1]) * UNIT_S[found[2]] if found else -1
     if not 0 <= seconds <= MAX_WAIT_S:
         raise OptionError(
-            f"{option.name} (or {option.variable}) is {text!r}, expected whole seconds, or "
+            f"{name} is {text!r}, expected whole seconds, or "
             f"30m or 2h, at most {MAX_WAIT_S // 3600}h"
         )
     return seconds

@@ -31,7 +31,7 @@ KINDS = PROBE_EVENTS | RUN_EVENTS | {"probe_started"}
 # overwrite data of an earlier event.
 KEYS = {
     "run_owes": {"owed", "only", "partial", "full_run_s"},
-    "run_updated": {"loaded", "baseline"},
+    "run_updated": {"loaded", "baseline", "baseline_problem", "baseline_values"},
     "run_finished": {"finished", "state"},
     "run_problem": {"kind", "where", "text"},
     "probe_started": {"criterion", "claim", "reproduce"},

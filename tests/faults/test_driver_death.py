@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.faults.launchers.leftovers import leftovers, nothing_left
 from tests.lab.lab import Lab
+from tests.support.paths import REPO
 from tests.support.trial import Trial, driver_pid, start
 
 PROBES = ["hosts", "fabric", "gang", "launch", "restart", "scaling"]
@@ -77,6 +81,15 @@ def test_sigkill_of_the_driver(lab: Lab, probe: str) -> None:
     assert trial.summary.exit_code == 2
 
 
+@LONG
+@pytest.mark.parametrize("probe", ["fabric", "gang", "restart"])
+def test_sigterm_is_as_ctrl_c(lab: Lab, probe: str) -> None:
+    """So that Slurm, Kubernetes and Ray's job supervisor end a run, and not one probe of it."""
+    trial = end_probe(lab, probe, signal.SIGTERM)
+    assert trial.process.returncode == 2
+    assert trial.record.state == "interrupted"
+
+
 @pytest.mark.parametrize("probe", only("fabric"))
 def test_ctrl_c(lab: Lab, probe: str) -> None:
     trial = end_probe(lab, probe, signal.SIGINT)
@@ -94,3 +107,54 @@ def test_ray_trains_own_actors_go_with_the_driver(lab: Lab, actor: str) -> None:
 
     arguments = ["probes/gang", "--tier", "standard", "-k", "ray_train"]
     end_driver(lab, signal.SIGKILL, arguments, once(there))
+
+
+def kill_all_at_once(lab: Lab) -> None:
+    """Kill the driver of the trial and the process that cleans up after it, as a reboot does."""
+    for pid in lab.nodes[0].group.pids():
+        words = Path(f"/proc/{pid}/cmdline").read_bytes()
+        if b"probes/cluster/cleanup.py" in words:
+            os.kill(pid, signal.SIGKILL)
+    os.kill(driver_pid(lab), signal.SIGKILL)
+
+
+def clean_up(lab: Lab, *words: str) -> tuple[int, str]:
+    """Run `seatrial cleanup` on the head."""
+    node = lab.nodes[0]
+    command = [sys.executable, "-m", "probes.cli.main", "cleanup", "--contract", "lab", *words]
+    done = subprocess.run(
+        node.command(*command, cwd=str(REPO)),
+        env=node.environment(),
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@LONG
+def test_cleanup_removes_what_two_killed_drivers_left(lab: Lab) -> None:
+    def count() -> int:
+        return len([*(lab.home / "shared").glob(".seatrial-*")])
+
+    for number in (1, 2):
+        arguments = ["probes/restart", "-k", "resumes_as_if"]
+        trial = start(lab, f"killed{time.monotonic_ns()}", *arguments)
+        once(lambda number=number: count() == number)(trial)  # type: ignore[misc]
+        if number == 2:
+            code, said = clean_up(lab, "--remove", "--idle", "0")
+            assert code == 4, said
+            assert "another trial runs on this cluster" in said
+        time.sleep(3)
+        kill_all_at_once(lab)
+        trial.process.wait(timeout=60)
+    assert count() == 2
+    code, said = clean_up(lab)
+    assert code == 20, said
+    assert said.count("/shared/.seatrial-") == 2
+    assert said.count("left: it may be in use") == 2
+    assert count() == 2
+    code, said = clean_up(lab, "--remove", "--idle", "0")
+    assert code == 0, said
+    nothing_left(lab)
+    assert clean_up(lab) == (0, "nothing is left of earlier runs\n")

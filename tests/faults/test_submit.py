@@ -1,4 +1,4 @@
-"""A trial that is submitted from a machine that is no node: cut off, killed, refused, crowded out."""
+"""A trial that is submitted from a machine that is no node: cut off, killed, refused, crowded."""
 
 from __future__ import annotations
 

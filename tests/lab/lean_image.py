@@ -1,4 +1,4 @@
-"""Makes a Python that lacks some distributions, as a cluster's image does that was built for Ray."""
+"""Makes a Python that lacks some distributions, as an image does that was built for Ray alone."""
 
 from __future__ import annotations
 

@@ -28,6 +28,8 @@ DIRECTIONS: dict[str, dict[str, set[str]]] = {
         "fabric": JUDGING | {"environment", "nccl"},
         "scaling": JUDGING | {"fabric"},
         "doctor": {"acceptance", "cluster", "findings", "launch", "least_versions"},
+        "submit": {"cluster"},
+        "leftovers": {"cluster"},
         "tracebacks": set(),
         "option_twins": set(),
         "least_versions": set(),
@@ -36,7 +38,8 @@ DIRECTIONS: dict[str, dict[str, set[str]]] = {
         "plugin": JUDGING
         | {"rejudge", "option_twins", "probe_report", "terminal", "tracebacks", "least_versions"},
         "cli": JUDGING
-        | {"doctor", "least_versions", "scaling", "rejudge", "nccl", "terminal", "spelling"},
+        | {"doctor", "least_versions", "scaling", "rejudge", "nccl", "terminal", "spelling"}
+        | {"submit", "leftovers"},
     },
     "scaling": {
         "bounds": set(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from probes.acceptance.criteria.criterion import exactly
 from probes.acceptance.measure import Recorder
 from probes.acceptance.owed import owed_event
 from reports.acceptance import load_summary, summarize_acceptance
+from reports.baseline.choice import Baseline, choose_baseline
 from reports.exports import render_all, write_all
 from reports.measurement import Limit
 from reports.run_folder.integrity import read_run
@@ -29,14 +31,19 @@ def write_sound_run(
     end: bool = True,
     contract: Contract | None = None,
     partially_held: int = 0,
+    values: Mapping[str, tuple[float, float]] | None = None,
+    baseline: Path | None = None,
+    nodes_named: Sequence[str] = (),
 ) -> Path:
     """Write the run of a rehearsal that passed: exit code 0.
 
     Without `end` it is a run that was killed. With gangs that were `partially_held` it failed.
+    `values` replaces value and spread of measures; `baseline` is what the run is compared with.
     """
     contract, store = contract or load("lab"), Store(folder)
     terms = contract.cluster.model_copy(update={"nodes": NODES})
-    nodes = [{"name": f"node{number}", "address": f"10.77.0.{number}"} for number in range(NODES)]
+    names = nodes_named or [f"node{number}" for number in range(NODES)]
+    nodes = [{"name": name, "address": f"10.77.0.{i}"} for i, name in enumerate(names)]
     store.start(
         contract.text,
         id=folder.name,
@@ -59,8 +66,10 @@ def write_sound_run(
     owed = owed_event("quick", contract.tier, (), terms=terms, **shape)
     store.event("run_owes", **owed)
     for probe in owed["owed"]:
-        _write_probe(store, contract, probe, partially_held)
+        _write_probe(store, contract, probe, partially_held, values or {})
     if end:
+        before = choose_baseline(baseline, store.save()) if baseline else Baseline()
+        store.event("run_updated", loaded=[], **before.event(contract.baseline))
         store.event("run_finished", finished="2026-11-20T22:20:03.120Z", state="finished")
         store.save()
         write_all(folder, render_all(folder, summarize_acceptance(*read_run(folder))))
@@ -69,7 +78,11 @@ def write_sound_run(
 
 
 def _write_probe(
-    store: Store, contract: Contract, owed: dict[str, Any], partially_held: int
+    store: Store,
+    contract: Contract,
+    owed: dict[str, Any],
+    partially_held: int,
+    values: Mapping[str, tuple[float, float]],
 ) -> None:
     """Write all that one probe owes: measures that pass, and controls that are caught."""
     id = owed["criterion"]
@@ -79,7 +92,12 @@ def _write_probe(
         if limit is None and CRITERIA[id].measures[name].from_run:
             limit = IN_RUN
         value = _sound_value(limit or contract.limit(id, name))
-        probe(name, partially_held if name == "partially_held" else value, limit=limit)
+        spread = None
+        if name == "partially_held":
+            value = partially_held
+        elif name in values:
+            value, spread = values[name]
+        probe(name, value, limit=limit, spread=spread)
     for name in owed["controls"]:
         plant(probe, name)
     probe.keep(f"{id}.log", f"what {id} saw\n", kind="log", caption="a log")

@@ -1,0 +1,1 @@
+"""Finds and removes what a run left whose driver and cleanup process were both killed."""

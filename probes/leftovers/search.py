@@ -1,0 +1,78 @@
+"""Lists what earlier runs left on a cluster, and removes it."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from probes.cluster.cleanup import request_dashboard, stop_resource
+from probes.cluster.cluster import Cluster
+from probes.leftovers.on_node import list_files, remove_files
+
+OUR_JOB = re.compile(r"\bseatrial-[0-9a-f]{12}\b")  # in the command of a job that LAUNCH submits
+ENDED = ("STOPPED", "SUCCEEDED", "FAILED")
+FILE, JOB = "file", "job"
+
+
+@dataclass(frozen=True)
+class LeftOver:
+    """A file or a job of an earlier run; `idle_s` is None for a job, which still runs."""
+
+    kind: str
+    node: str  # id; "" for a job
+    where: str  # name of the node, or the dashboard
+    name: str
+    idle_s: float | None = None
+
+
+def find_left(cluster: Cluster, shared: str | None) -> list[LeftOver]:
+    """Find our files in the shared folder and in each node's temporary folder, and our jobs."""
+    names, head = cluster.node_names, cluster.head_node_id
+    temporary = ["/tmp", tempfile.gettempdir()]
+    folders = {node["id"]: [*temporary] for node in cluster.known_nodes() if node["alive"]}
+    if shared:
+        folders[head].append(shared)  # all nodes would list the same
+    nodes = [{"id": id} for id in folders]
+    answers = cluster.on_each_node(list_files, each=folders, nodes=nodes)
+    files = [
+        LeftOver(FILE, id, names.get(id, id), one["path"], one["idle_s"])
+        for id, found in answers.items()
+        for one in found
+    ]
+    return [*files, *_find_jobs(cluster)]
+
+
+def _find_jobs(cluster: Cluster) -> list[LeftOver]:
+    if not (address := cluster.dashboard):
+        return []
+    jobs: list[dict[str, Any]] = json.loads(request_dashboard(address, "/api/jobs/"))
+    return [
+        LeftOver(JOB, "", address, str(job["submission_id"]))
+        for job in jobs
+        if job.get("submission_id")
+        and OUR_JOB.search(str(job.get("entrypoint")))
+        and job.get("status") not in ENDED
+    ]
+
+
+def remove_left(cluster: Cluster, items: Iterable[LeftOver]) -> dict[str, str]:
+    """Remove these; return why some could not be removed, by name."""
+    errors: dict[str, str] = {}
+    by_node: dict[str, list[str]] = {}
+    for one in items:
+        if one.kind == FILE:
+            by_node.setdefault(one.node, []).append(one.name)
+            continue
+        try:
+            stop_resource("job", f"{one.where} {one.name}")
+        except OSError as error:
+            errors[one.name] = str(error)
+    nodes = [{"id": id} for id in by_node]
+    answers = cluster.on_each_node(remove_files, each=by_node, nodes=nodes) if nodes else {}
+    for id, paths in by_node.items():
+        errors |= answers.get(id, dict.fromkeys(paths, "the node does not answer"))
+    return errors

@@ -1,0 +1,200 @@
+"""Judges what a contract names in [baseline] against the values of an earlier run.
+
+The contract gives each measure a tolerance in percent of the earlier value. A value that is worse
+by more is a FAIL if it is also outside the noise, and UNPROVEN if the noise is larger than the
+change: reports/frames/compare.py defines noise and direction. What cannot be compared is UNPROVEN,
+so that a missing run, measure or node never passes.
+
+A subject (a node) that only one of the runs has is compared with its like: the worst of those that
+only the one run has with the worst of those that only the other has. A node may have another name
+after it was replaced.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from pydantic import Field
+
+from reports.measurement import Measurement, RecordModel, Verdict
+from reports.numbers import number, quantity
+
+NOISE_FACTOR = 2.0  # differences up to twice the combined spread are noise
+NO_BASELINE = "no run was given with --baseline"
+
+
+class BaselineValue(RecordModel):
+    """Value of a measure in the baseline run."""
+
+    criterion: str = Field(description="Criterion of the measure.")
+    probe: str = Field(description="Probe that measured it.")
+    measure: str = Field(description="Name of the measure.")
+    subject: str = Field(description="What was measured.")
+    value: float | None = Field(default=None, description="Value; null if there was none.")
+    unit: str = Field(default="", description="Unit of value and spread.")
+    spread: float | None = Field(default=None, description="Half-width of the values.")
+    samples: int | None = Field(default=None, description="Number of samples.")
+
+
+@dataclass(frozen=True)
+class Regression:
+    """A measure that became worse, or that cannot be compared; `verdict` is FAIL or UNPROVEN."""
+
+    criterion: str
+    verdict: Verdict
+    sentence: str
+
+
+class _Key(NamedTuple):
+    probe: str
+    subject: str
+
+
+def values_of(results: Iterable[Any], tolerances: Mapping[str, float]) -> list[BaselineValue]:
+    """List the values of the named measures in the results of a baseline run."""
+    return [
+        BaselineValue(
+            criterion=result.criterion,
+            probe=result.probe,
+            measure=one.name,
+            subject=one.subject,
+            value=_finite(one.value),
+            unit=one.unit,
+            spread=one.spread,
+            samples=one.samples,
+        )
+        for result in results
+        for one in result.measurements
+        if f"{result.criterion}.{one.name}" in tolerances
+    ]
+
+
+def find_regressions(
+    tolerances: Mapping[str, float],
+    baseline: str,
+    problem: str,
+    values: Iterable[BaselineValue],
+    results: Iterable[Any],
+) -> list[Regression]:
+    """Compare each named measure; list those that are worse, or cannot be compared.
+
+    `tolerances` are percent by `criterion.measure`. `problem` says why the run `baseline` cannot be
+    compared; "" if it can.
+    """
+    found: list[Regression] = []
+    values, results = list(values), list(results)
+    for name, tolerance in tolerances.items():
+        criterion, _, measure = name.partition(".")
+        before = [one for one in values if (one.criterion, one.measure) == (criterion, measure)]
+        now = [
+            (result.probe, one)
+            for result in results
+            if result.criterion == criterion
+            for one in result.measurements
+            if one.name == measure
+        ]
+        title = Measurement(name=measure).title
+        if problem or not before or not now:
+            why = problem or (f"run {baseline} has no value" if not before else "not measured")
+            text = f"{title}: not compared with an earlier run: {why}"
+            found.append(Regression(criterion, Verdict.UNPROVEN, _expected(text, tolerance)))
+            continue
+        for verdict, text in _judge(title, tolerance, baseline, before, now):
+            found.append(Regression(criterion, verdict, _expected(text, tolerance)))
+    return found
+
+
+def _judge(
+    title: str,
+    tolerance: float,
+    baseline: str,
+    before: list[BaselineValue],
+    now: list[tuple[str, Measurement]],
+) -> Iterator[tuple[Verdict, str]]:
+    """Yield verdict and sentence for each value that is worse, or cannot be compared."""
+    direction = next((d for _, one in now if (d := _direction(one))), 0)
+    if not direction:
+        yield Verdict.UNPROVEN, f"{title}: its limit does not show whether more is better"
+        return
+    old = _worst_by_key(((one.probe, one) for one in before), direction)
+    new = _worst_by_key(now, direction)
+    pairs = [(f" on {key.subject}", old[key], new[key]) for key in old if key in new]
+    for probe in {key.probe for key in old}:
+        gone = [one for key, one in old.items() if key.probe == probe and key not in new]
+        come = [one for key, one in new.items() if key.probe == probe and key not in old]
+        if gone and not come:
+            names = ", ".join(sorted(one.subject for one in gone))
+            yield Verdict.UNPROVEN, f"{title} on {names}: measured in run {baseline}, and not now"
+        elif gone:
+            worst = min(come, key=lambda one: _rank(one, direction))
+            reference = min(gone, key=lambda one: _rank(one, direction))
+            where = f" on {worst.subject} ({reference.subject} in run {baseline})"
+            pairs.append((where, reference, worst))
+    for where, first, last in pairs:
+        if found := _compare(first, last, tolerance, direction, baseline):
+            yield found[0], f"{title}{where}: {found[1]}"
+
+
+def _compare(
+    first: Any, last: Any, tolerance: float, direction: int, baseline: str
+) -> tuple[Verdict, str] | None:
+    """Compare two values; None if the later one is not worse than tolerated."""
+    before, after = _finite(first.value), _finite(last.value)
+    if before is None or after is None or first.unit != last.unit:
+        text = f"{_text(first)} in run {baseline}, {_text(last)} now"
+        return Verdict.UNPROVEN, f"cannot be compared: {text}"
+    worse = (before - after) * direction
+    if worse <= abs(before) * tolerance / 100:
+        return None
+    share = f"{number(round(100 * worse / abs(before), 2))} % worse than" if before else "not"
+    text = f"{_text(last)}, {share} {_text(first)} of run {baseline}"
+    noise = NOISE_FACTOR * math.hypot(_spread(first), _spread(last))
+    if worse <= noise:
+        amount = quantity(float(f"{noise:.3g}"), first.unit)
+        return Verdict.UNPROVEN, f"{text}, and the noise of both runs is {amount}"
+    return Verdict.FAIL, text
+
+
+def _worst_by_key(values: Iterable[tuple[str, Any]], direction: int) -> dict[_Key, Any]:
+    """Keep the worst value of each probe and subject; one without a value is the worst."""
+    kept: dict[_Key, Any] = {}
+    for probe, one in values:
+        key = _Key(probe, one.subject)
+        if key not in kept or _rank(one, direction) < _rank(kept[key], direction):
+            kept[key] = one
+    return kept
+
+
+def _rank(one: Any, direction: int) -> float:
+    value = _finite(one.value)
+    return -math.inf if value is None else value * direction
+
+
+def _direction(one: Measurement) -> int:
+    """Return 1 if more is better, -1 if less is better, 0 if the limit does not show it."""
+    limit = one.limit
+    return (limit.low is not None) - (limit.high is not None) if limit else 0
+
+
+def _finite(value: Any) -> float | None:
+    """Return a number that can be compared; None for words and what is no number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def _spread(one: Any) -> float:
+    """Return the spread; 0 where it is unknown, as of a single sample: the tolerance decides."""
+    return float(one.spread) if one.spread is not None and one.samples != 1 else 0.0
+
+
+def _text(one: Any) -> str:
+    value = _finite(one.value)
+    return "no value" if value is None else quantity(float(f"{value:.4g}"), one.unit)
+
+
+def _expected(text: str, tolerance: float) -> str:
+    return f"{text}. Expected: at most {number(tolerance)} % worse (the contract's [baseline])"

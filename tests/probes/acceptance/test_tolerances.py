@@ -1,0 +1,55 @@
+"""[baseline] of a contract: what it may name, and what it says."""
+
+from __future__ import annotations
+
+import pytest
+
+from probes.acceptance.contract import ContractError, parse
+from tests.support.paths import REPO
+
+LAB = (REPO / "probes" / "acceptance" / "contracts" / "lab.toml").read_text()
+
+
+def terms(text: str) -> dict[str, float]:
+    return parse(f"{LAB}\n[baseline]\n{text}\n".encode(), "mine.toml").baseline
+
+
+def test_a_share_is_read_by_measure() -> None:
+    assert terms('busbw = "2 %"\nGANG.placement_delay = "12.5%"') == {
+        "FABRIC.busbw": 2.0,
+        "GANG.placement_delay": 12.5,
+    }
+    assert terms("") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('busbw = "2"', """expected a share as "2 %", found '2'"""),
+        ("busbw = 2", """expected a share as "2 %", found 2"""),
+        ('busbw = "100 %"', "expected a share"),
+        ('busbw = "-2 %"', "expected a share"),
+        ('busbw = "nan %"', "expected a share"),
+        ('busbw = "٢ %"', "expected a share"),
+        ('busbv = "2 %"', "unknown measure 'busbv', did you mean 'busbw'?"),
+        ('GANG.busbw = "2 %"', "unknown measure 'GANG.busbw', did you mean 'busbw'?"),
+        ('busbw = "2 %"\nFABRIC.busbw = "3 %"', "found FABRIC.busbw twice: keep one"),
+        ('network = "2 %"', "expected a measure of which more, or less, is better"),
+        ('SCALING.mfu = "2 %"', "SCALING.mfu"),  # not judged in a rehearsal
+    ],
+)
+def test_what_cannot_be_held_is_refused(text: str, words: str) -> None:
+    with pytest.raises(ContractError) as refused:
+        terms(text)
+    assert str(refused.value).startswith("mine.toml: ")
+    assert words in str(refused.value)
+
+
+def test_it_is_a_table() -> None:
+    with pytest.raises(ContractError, match=r"\[baseline\]: expected a table, found 3"):
+        parse(LAB.replace("schema = 1", "schema = 1\nbaseline = 3").encode(), "mine.toml")
+
+
+def test_the_record_keeps_it() -> None:
+    contract = parse(f'{LAB}\n[baseline]\nbusbw = "2 %"\n'.encode(), "mine.toml")
+    assert contract.facts().baseline == {"FABRIC.busbw": 2.0}

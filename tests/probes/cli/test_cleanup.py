@@ -1,0 +1,102 @@
+"""`seatrial cleanup`: what it lists, what it leaves, and the code it ends with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from probes.cli.main import main
+from probes.cluster.room import other_trial
+from probes.cluster.room.other_trial import OtherTrial
+from probes.leftovers import search
+from probes.leftovers.search import FILE, JOB, LeftOver
+
+OLD = LeftOver(FILE, "id0", "node0", "/shared/.seatrial-0123456789ab", 7300.0)
+NEW = LeftOver(FILE, "id0", "node0", "/tmp/seatrial-ba9876543210", 30.0)
+RUNS = LeftOver(JOB, "", "http://head:8265", "raysubmit_x", None)
+
+
+class Cluster:
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[LeftOver]:
+    """What is left on a cluster; removed from the list as `cleanup` removes it."""
+    found: list[LeftOver] = []
+
+    def remove(cluster: object, items: Iterable[LeftOver]) -> dict[str, str]:
+        gone = [*items]
+        found[:] = [one for one in found if one not in gone or "stays" in one.name]
+        return {one.name: "Permission denied" for one in found if "stays" in one.name}
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("probes.cluster.cluster.connect", lambda spec: Cluster())
+    monkeypatch.setattr(other_trial, "claim_cluster", lambda *_: None)
+    monkeypatch.setattr(other_trial, "release_cluster", lambda: None)
+    monkeypatch.setattr(search, "find_left", lambda *_: [*found])
+    monkeypatch.setattr(search, "remove_left", remove)
+    return found
+
+
+def run(*words: str) -> tuple[int, list[str]]:
+    result = CliRunner().invoke(main, ["cleanup", *words], catch_exceptions=False)
+    return result.exit_code, result.output.splitlines()
+
+
+def test_nothing_is_left(left: list[LeftOver]) -> None:
+    assert run() == (0, ["nothing is left of earlier runs"])
+    assert run("--remove") == (0, ["nothing is left of earlier runs"])
+
+
+def test_it_lists_before_it_removes(left: list[LeftOver]) -> None:
+    left[:] = [OLD, RUNS]
+    code, lines = run()
+    assert code == 20
+    assert lines == [
+        "file node0 /shared/.seatrial-0123456789ab unchanged for 2 h",
+        "job http://head:8265 raysubmit_x runs",
+        "2 left-overs: remove them with --remove",
+    ]
+    assert left == [OLD, RUNS]
+    code, lines = run("--remove")
+    assert (code, lines[-1], left) == (0, "removed 2, left 0", [])
+
+
+def test_what_may_be_in_use_stays(left: list[LeftOver]) -> None:
+    left[:] = [OLD, NEW]
+    code, lines = run("--remove")
+    assert (code, lines[-1], left) == (20, "removed 1, left 1", [NEW])
+    assert lines[1].endswith("unchanged for 30 s, left: it may be in use")
+    code, lines = run("--remove", "--idle", "0")
+    assert (code, left) == (0, [])
+
+
+def test_what_cannot_be_removed_is_named(left: list[LeftOver]) -> None:
+    left[:] = [LeftOver(FILE, "id0", "node0", "/tmp/seatrial-stays", 9e9)]
+    code, lines = run("--remove")
+    assert code == 20
+    assert "not removed: Permission denied" in lines[0]
+
+
+def test_a_trial_under_way_is_not_touched(
+    left: list[LeftOver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OtherTrial("another trial runs on this cluster")
+
+    monkeypatch.setattr(other_trial, "claim_cluster", refuse)
+    left[:] = [OLD]
+    code, lines = run("--remove")
+    assert (code, lines) == (4, ["error: another trial runs on this cluster"])
+    assert left == [OLD]
+
+
+def test_a_time_that_is_none_is_refused(left: list[LeftOver]) -> None:
+    code, (line,) = run("--idle", "soon")
+    assert code == 4
+    assert "--idle is 'soon', expected whole seconds, or 30m or 2h" in line

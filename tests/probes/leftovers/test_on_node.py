@@ -1,0 +1,84 @@
+"""What is ours on a node: only names that a run gives, and never through a link."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from probes.cluster.unique_token import make_unique_token
+from probes.leftovers.on_node import list_files, remove_files
+
+TOKEN = make_unique_token()
+NAMES = [
+    ".seatrial-{}",
+    "seatrial-{}",
+    "seatrial-user-{}",
+    "seatrial-submit-{}",
+    ".seatrial-{}-0a0a",
+]
+OURS = [*(name.format(TOKEN) for name in NAMES), ".seatrial-0123456789abcdef"]
+NOT_OURS = ["my-seatrial-{}", "seatrial-{}x", "seatrial-USER-{}"]
+THEIRS = [*(name.format(TOKEN) for name in NOT_OURS), "seatrial", ".seatrial", "seatrial-0123"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in OURS + THEIRS:
+        (tmp_path / name).mkdir()
+    return tmp_path
+
+
+def test_only_our_names_are_listed_and_removed(folder: Path) -> None:
+    found = [one["path"] for one in list_files([str(folder), str(folder), "/no/such/folder"])]
+    assert sorted(found) == sorted(str(folder / name) for name in OURS)
+    assert remove_files(found) == {}
+    assert sorted(path.name for path in folder.iterdir()) == sorted(THEIRS)
+    assert remove_files(found) == {}  # again: they have gone
+
+
+def test_a_folder_is_as_idle_as_its_newest_file(tmp_path: Path) -> None:
+    old = time.time() - 5000
+    deep = tmp_path / f"seatrial-{TOKEN}" / "a" / "b"
+    deep.mkdir(parents=True)
+    (deep / "file").touch()
+    for path in (deep / "file", deep, deep.parent, deep.parent.parent):
+        os.utime(path, (old, old))
+    (one,) = list_files([str(tmp_path)])
+    assert 4900 < one["idle_s"] < 5100
+    os.utime(deep / "file", None)
+    (one,) = list_files([str(tmp_path)])
+    assert one["idle_s"] < 100
+
+
+def test_what_a_link_leads_to_stays(tmp_path: Path) -> None:
+    target = tmp_path / "theirs"
+    target.mkdir()
+    (target / "file").touch()
+    folder = tmp_path / "here"
+    folder.mkdir()
+    (folder / f"seatrial-{TOKEN}").symlink_to(target)
+    (folder / f"seatrial-user-{TOKEN}").mkdir()
+    (folder / f"seatrial-user-{TOKEN}" / "link").symlink_to(target)
+    assert remove_files(one["path"] for one in list_files([str(folder)])) == {}
+    assert [*folder.iterdir()] == []
+    assert (target / "file").exists()
+
+
+def test_another_name_is_never_removed(tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    with pytest.raises(ValueError, match="no name of ours"):
+        remove_files([str(tmp_path / "theirs")])
+
+
+def test_a_file_that_stays_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / f"seatrial-{TOKEN}").mkdir()
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("shutil.rmtree", refuse)
+    (path,) = (one["path"] for one in list_files([str(tmp_path)]))
+    assert "Permission denied" in remove_files([path])[path]

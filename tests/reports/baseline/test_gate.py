@@ -1,0 +1,223 @@
+"""The gate against an earlier run: what is worse fails; what cannot be compared never passes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from probes.acceptance.contract import Contract, parse
+from probes.rejudge.limit_check import read_summary
+from reports.acceptance import AcceptanceSummary, load_summary
+from reports.baseline.regressions import BaselineValue, find_regressions
+from reports.measurement import Limit, Measurement, Verdict
+from tests.support.paths import REPO
+from tests.support.run_edits import drop_event, edit_events
+from tests.support.sound_run import write_sound_run
+
+LAB = (REPO / "probes" / "acceptance" / "contracts" / "lab.toml").read_text()
+
+
+def contract(terms: str = 'busbw = "2 %"') -> Contract:
+    return parse(f"{LAB}\n[baseline]\n{terms}\n".encode(), "lab.toml")
+
+
+def run(folder: Path, busbw: float, spread: float = 0.0, **more: Any) -> AcceptanceSummary:
+    more = {"contract": contract(), **more}
+    write_sound_run(folder, values={"busbw": (busbw, spread)}, **more)
+    summary = load_summary(folder)
+    assert read_summary(folder).exit_code == summary.exit_code  # recomputed from the contract
+    failed = json.loads((folder / "ctrf.json").read_text())["results"]["summary"]["failed"]
+    assert failed == {0: 0, 20: 1, 1: 2}[summary.exit_code]  # the decision, and the measure
+    return summary
+
+
+@pytest.fixture
+def first(tmp_path: Path) -> Path:
+    """The first run of a contract with a gate: nothing to compare with."""
+    run(tmp_path / "first", 0.120, 0.0005)
+    return tmp_path / "first"
+
+
+def sentences(summary: AcceptanceSummary) -> list[str]:
+    return [reason for reason in summary.reasons if "[baseline]" in reason]
+
+
+def test_the_first_run_proves_nothing_and_can_be_the_next_ones_baseline(
+    first: Path, tmp_path: Path
+) -> None:
+    summary = load_summary(first)
+    assert summary.exit_code == 20
+    assert sentences(summary) == [
+        "FABRIC: busbw: not compared with an earlier run: no run was given with --baseline."
+        " Expected: at most 2 % worse (the contract's [baseline])"
+    ]
+    second = run(tmp_path / "second", 0.120, 0.0005, baseline=first)
+    assert (second.exit_code, sentences(second)) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("busbw", "spread", "code"),
+    [
+        (0.120, 0.0, 0),
+        (0.130, 0.0, 0),  # better
+        (0.1177, 0.0, 0),  # within 2 %
+        (0.1170, 0.0, 1),  # 2.5 % worse, beyond the noise of the first run
+        (0.1170, 0.005, 20),  # the noise is larger than the change: it cannot be told
+        (0.1010, 0.005, 1),
+    ],
+)
+def test_a_measure_is_held_to_the_earlier_value(
+    first: Path, tmp_path: Path, busbw: float, spread: float, code: int
+) -> None:
+    summary = run(tmp_path / "second", busbw, spread, baseline=first)
+    assert summary.exit_code == code, summary.reasons
+    row = next(one for one in summary.rows if one.criterion.id == "FABRIC")
+    assert row.verdict is {0: Verdict.PASS, 1: Verdict.FAIL, 20: Verdict.UNPROVEN}[code]
+    assert ("worse than 0.12 GB/s of run first" in row.problem) == (code != 0)
+    page = (tmp_path / "second" / "report.html").read_text()
+    assert ("worse than 0.12 GB/s of run first" in page) == (code != 0)
+
+
+def test_the_sentence_says_what_was_expected_and_why(first: Path, tmp_path: Path) -> None:
+    (sentence,) = sentences(run(tmp_path / "second", 0.101, baseline=first))
+    assert sentence == (
+        "FABRIC: busbw on cluster: 0.101 GB/s, 15.8 % worse than 0.12 GB/s of run first."
+        " Expected: at most 2 % worse (the contract's [baseline])"
+    )
+
+
+def test_less_is_better_where_the_limit_is_above(tmp_path: Path) -> None:
+    gate = contract('GANG.placement_delay = "10 %"')
+    for name, value, code in (("a", 1.0, 20), ("b", 1.05, 0), ("c", 1.2, 1), ("d", 0.5, 0)):
+        write_sound_run(
+            tmp_path / name,
+            contract=gate,
+            values={"placement_delay": (value, 0.01)},
+            baseline=tmp_path / "a" if name != "a" else None,
+        )
+        assert load_summary(tmp_path / name).exit_code == code, name
+
+
+BROKEN: dict[str, dict[str, Any]] = {
+    "failed": {"partially_held": 1},
+    "has 3 nodes, this one 4": {"nodes_named": ["node0", "node1", "node2"]},
+    "is interrupted, not finished": {"end": False},
+}
+
+
+@pytest.mark.parametrize("reason", BROKEN)
+def test_an_unsound_run_is_no_baseline(reason: str, tmp_path: Path) -> None:
+    write_sound_run(tmp_path / "old", contract=contract(), **BROKEN[reason])
+    summary = run(tmp_path / "now", 0.120, baseline=tmp_path / "old")
+    assert summary.exit_code == 20
+    assert f"run old {reason}" in sentences(summary)[0]
+
+
+def test_a_changed_run_is_no_baseline(first: Path, tmp_path: Path) -> None:
+    events = first / "events.jsonl"
+    events.write_text(events.read_text().replace("0.12", "0.09"))
+    summary = run(tmp_path / "now", 0.120, baseline=first)
+    assert summary.exit_code == 20
+    assert "run first does not verify" in sentences(summary)[0]
+
+
+def test_the_newest_sound_run_of_a_folder_is_chosen(first: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    shutil.move(first, folder / "first")
+    write_sound_run(folder / "failed", contract=contract(), partially_held=1)
+    (folder / "broken").mkdir()
+    (folder / "broken" / "events.jsonl").write_text("no event\n")
+    assert run(tmp_path / "second", 0.101, baseline=folder).exit_code == 1
+    summary = run(tmp_path / "empty" / "now", 0.12, baseline=tmp_path / "empty")
+    assert f"{tmp_path / 'empty'} has no run of cluster node0" in sentences(summary)[0]
+    shutil.rmtree(folder / "first")
+    summary = run(tmp_path / "third", 0.120, baseline=folder)
+    assert "run failed failed" in sentences(summary)[0]
+    assert summary.exit_code == 20
+
+
+def test_who_takes_the_comparison_out_of_a_run_proves_nothing(first: Path, tmp_path: Path) -> None:
+    run(tmp_path / "second", 0.101, baseline=first)
+    edit_events(drop_event("run_updated"))(tmp_path / "second")
+    assert load_summary(tmp_path / "second").exit_code in (4, 20)
+
+
+def measured(subject: str, value: float | None, probe: str = "p") -> Any:
+    one = Measurement(
+        name="rate", value=value, unit="GB/s", subject=subject, limit=Limit(low=1, because="agreed")
+    )
+    return type("Result", (), {"criterion": "HOSTS", "probe": probe, "measurements": [one]})
+
+
+def before(
+    subject: str, value: float | None, probe: str = "p", unit: str = "GB/s"
+) -> BaselineValue:
+    return BaselineValue(
+        criterion="HOSTS", probe=probe, measure="rate", subject=subject, value=value, unit=unit
+    )
+
+
+def judge(old: list[BaselineValue], new: list[Any], problem: str = "") -> list[tuple[str, str]]:
+    found = find_regressions({"HOSTS.rate": 5.0}, "old", problem, old, new)
+    return [(one.verdict.value, one.sentence.partition(". Expected")[0]) for one in found]
+
+
+def test_each_node_is_compared_with_itself() -> None:
+    old = [before("a", 10), before("b", 5)]
+    assert judge(old, [measured("a", 10), measured("b", 5)]) == []
+    assert judge(old, [measured("a", 5), measured("b", 10)]) == [
+        ("FAIL", "rate on a: 5 GB/s, 50 % worse than 10 GB/s of run old")
+    ]
+
+
+def test_a_node_with_another_name_is_compared_with_the_one_that_left() -> None:
+    old = [before("a", 10), before("b", 9)]
+    assert judge(old, [measured("a", 10), measured("c", 9)]) == []
+    assert judge(old, [measured("a", 10), measured("c", 5)]) == [
+        ("FAIL", "rate on c (b in run old): 5 GB/s, 44.4 % worse than 9 GB/s of run old")
+    ]
+    assert judge(old, [measured("c", 10), measured("d", 2)])[0][0] == "FAIL"
+
+
+def test_two_probes_are_not_mixed() -> None:
+    old = [before("cluster", 10, "inside"), before("cluster", 2, "between")]
+    new = [measured("cluster", 5, "inside"), measured("cluster", 2, "between")]
+    assert [verdict for verdict, _ in judge(old, new)] == ["FAIL"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ([], [measured("a", 1)], "run old has no value"),
+        ([before("a", 1)], [], "not measured"),
+        ([before("a", 1)], [measured("a", None)], "1 GB/s in run old, no value now"),
+        ([before("a", None)], [measured("a", 1)], "no value in run old, 1 GB/s now"),
+        ([before("a", 1, unit="MB/s")], [measured("a", 1)], "1 MB/s in run old, 1 GB/s now"),
+        (
+            [before("a", 1), before("b", 1)],
+            [measured("a", 1)],
+            "b: measured in run old, and not now",
+        ),
+        ([before("a", 1)], [measured("a", float("nan"))], "no value now"),
+    ],
+)
+def test_what_cannot_be_compared_is_unproven(old: Any, new: Any, words: str) -> None:
+    ((verdict, sentence),) = judge(old, new)
+    assert verdict == "UNPROVEN"
+    assert words in sentence
+
+
+def test_a_value_without_a_direction_is_unproven() -> None:
+    one = measured("a", 1)
+    one.measurements[0] = one.measurements[0].model_copy(update={"limit": None})
+    assert judge([before("a", 1)], [one])[0][0] == "UNPROVEN"
+
+
+def test_from_nothing_no_share_is_taken() -> None:
+    assert judge([before("a", 0)], [measured("a", 0)]) == []
+    assert judge([before("a", 0)], [measured("a", -1)])[0][0] == "FAIL"
