@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import signal
 import sys
@@ -16,9 +17,10 @@ import click
 from probes.cli.errors import PATH_TYPE, UsageError
 from probes.cli.run import TO_PYTEST, RunCommand, run_options
 from probes.submit.bring_back import PYTHON, BringBack, NoRun
-from probes.submit.follow import Follower
+from probes.submit.follow import Follower, on_github
 from probes.submit.jobs_api import ConnectionLost, JobsApi, JobState, SubmitError
 from probes.submit.package import CONTRACT, make_package, package_name
+from probes.submit.parts import STEP_SUMMARY
 from probes.terminal.options import OPTIONS
 from reports.sanitize import clean, one_line
 
@@ -118,7 +120,7 @@ def _submit(
     """Submit the suite; return the id of the submission."""
     if "contract" not in options and Path(CONTRACT).exists():
         options["contract"] = CONTRACT  # as `seatrial run` in this folder
-    package = make_package(options, to_pytest, wheels)
+    package = make_package(options, to_pytest, wheels, github=on_github())
     id = f"{PREFIX}{uuid.uuid4().hex[:12]}"
     _say(f"submitting to {api.address} (Ray {version}) as {id}")
     uri = api.upload(package_name(package), package)
@@ -200,6 +202,7 @@ class _Session:
         try:
             target = Path(self._run_dir) if self._run_dir else new_folder(copy.name(), self._id)
             copy.run_to(target)
+            _pass_on_summary(target / STEP_SUMMARY)
             _say(f"run folder {target}")
         except NoRun:
             target = None
@@ -220,6 +223,17 @@ class _Session:
             _say(f"the job ended with exit code {code}, and its run says {own}: it proves nothing")
             return EXIT_INTERNAL
         return code
+
+
+def _pass_on_summary(path: Path) -> None:
+    """Append the suite's step summary to GitHub's; it is no part of the run."""
+    if not path.is_file():
+        return
+    content = path.read_bytes()
+    path.unlink()
+    if on_github() and (target := os.environ.get("GITHUB_STEP_SUMMARY")):
+        with open(target, "ab") as file:
+            file.write(content)
 
 
 def at_terminal() -> bool:

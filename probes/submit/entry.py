@@ -22,6 +22,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from probes.submit.parts import STEP_SUMMARY
+
 SUBMISSION = Path("submission")
 PACKAGES = ("probes", "reference_trainer", "reports", "scaling")
 NEVER_INSTALLED = ("ray", "torch")
@@ -58,7 +60,10 @@ def main(id: str) -> None:
     os.chdir(work)
     print(MARK, id, flush=True)
     command = [str(python), "-m", "probes.cli.main", *_words(plan)]
-    os.execve(python, command, _variables(base))  # noqa: S606  (no shell)
+    environment = _variables(base)
+    if plan["github"]:
+        environment |= {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(work / STEP_SUMMARY)}
+    os.execve(python, command, environment)  # noqa: S606  (no shell)
 
 
 def find_rays_python() -> str:

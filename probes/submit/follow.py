@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import time
 from collections.abc import Callable
 
@@ -10,6 +12,8 @@ from probes.submit.jobs_api import JobsApi, JobState
 from reports.sanitize import clean
 
 POLL_S = 1.0
+# What the suite prints for GitHub: these commands only show a text.
+ANNOTATION = re.compile(r"::(?:error|warning|notice) title=")
 LAST_LINES = 15  # of a job that ended before the suite began
 
 
@@ -29,7 +33,7 @@ class Follower:
             if not state.ended:
                 lines = lines[:-1]  # it may be half a line yet
             for line in lines[self._shown :]:
-                self._show(clean(line))
+                self._show(shown_line(line))
             self._shown = max(self._shown, len(lines))
             if state.ended or (deadline is not None and time.monotonic() > deadline):
                 return state
@@ -45,6 +49,17 @@ class Follower:
         if errors:
             return errors[-1].removeprefix("error: ")
         return " ".join([state.message, *lines[-LAST_LINES:]]) or f"the job is {state.status}"
+
+
+def shown_line(line: str) -> str:
+    """Return a line without escape sequences and CI commands; on GitHub annotations stay."""
+    found = ANNOTATION.match(line) if on_github() else None
+    return f"{found[0]}{clean(line[found.end() :])}" if found else clean(line)
+
+
+def on_github() -> bool:
+    """Whether this process is a step of GitHub Actions."""
+    return os.environ.get("GITHUB_ACTIONS") == "true"
 
 
 def suite_lines(log: str) -> list[str]:

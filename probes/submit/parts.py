@@ -19,6 +19,7 @@ from pathlib import Path
 PART_BYTES = 256 * 1024
 ABOUT, PART = "seatrial-archive", "seatrial-part"  # begin the lines
 RUNS = "runs"  # folder of the suite's runs, among the user's files
+STEP_SUMMARY = "github-step-summary.html"  # among them, too, where GitHub runs the client
 
 
 def main(id: str, *words: str) -> None:
@@ -49,6 +50,8 @@ def _pack(run: Path, archive: Path) -> None:
     partial = archive.with_suffix(f".{os.getpid()}")
     with tarfile.open(partial, "w:gz") as packed:
         packed.add(run, run.name, filter=_plain)
+        if (summary := run.parents[1] / STEP_SUMMARY).is_file():
+            packed.add(summary, f"{run.name}/{STEP_SUMMARY}", filter=_plain)
     partial.rename(archive)
 
 

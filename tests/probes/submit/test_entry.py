@@ -130,6 +130,7 @@ def test_the_suite_is_started_among_the_users_files(
     plan = {
         "options": {"contract": "mine.toml", "wait_for_room": "10m"},
         "to_pytest": ["-x"],
+        "github": True,
         "requires": [],
     }
     (unpacked / "submission" / "plan.json").write_text(json.dumps(plan))
@@ -159,6 +160,7 @@ def test_the_suite_is_started_among_the_users_files(
     assert environment["PYTHONPATH"] == "/other"
     assert environment["PATH"].startswith(f"{base}/env/bin:")
     assert "RAY_JOB_CONFIG_JSON_ENV_VAR" not in environment
+    assert environment["GITHUB_STEP_SUMMARY"] == str(base / "work" / "github-step-summary.html")
     assert (base.stat().st_mode & 0o777, (base / "work").stat().st_mode & 0o777) == (0o711, 0o700)
     assert not old.exists()
     assert capsys.readouterr().out == "seatrial-submission seatrial-submit-0123456789ab\n"
