@@ -12,6 +12,7 @@ import click
 from probes.cli.errors import UsageError, refuse_unusable
 from probes.cli.run import run_options
 from probes.terminal.options import BY_KEY
+from reports.numbers import quantity
 from reports.sanitize import one_line
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def _describe_cluster(cluster: str) -> str:
 def _criteria_lines(settings: RunSettings) -> Iterator[str]:
     """Yield the probes of each criterion, with their time, needs and disturbances."""
     from probes.acceptance.criteria import CRITERIA, RUN_ORDER
-    from probes.acceptance.criteria.impact import NEEDS, disturbances_of
+    from probes.acceptance.criteria.impact import NEEDS
     from probes.acceptance.criteria.usual_times import LAB, SOURCE, usual_seconds
     from probes.acceptance.owed import DUTIES, longer_tier
 
@@ -111,12 +112,22 @@ def _criteria_lines(settings: RunSettings) -> Iterator[str]:
         where, *needs = NEEDS[id]
         yield from _wrap("  where", where)
         yield from _list("  needs", needs)
-        disturbs = dict.fromkeys(text for probe in probes for text in disturbances_of(probe))
-        yield from _list("  disturbs", [*disturbs])
+        yield from _list("  disturbs", [*_disturbances(probes)])
         yield ""
     whole = describe_time(usual_seconds(tier, chosen))
-    yield from _wrap("total", f"{total} probes, {whole}")
+    yield from _wrap("total", f"{quantity(total, 'probes')}, {whole}")
     yield from _wrap("", f"times are of {LAB} ({SOURCE}); not measured on GPUs")
+
+
+def _disturbances(probes: list[str]) -> Iterator[str]:
+    """Yield what the probes disturb, each once, and for how long."""
+    from probes.acceptance.criteria.impact import disturbances_of
+    from probes.acceptance.criteria.usual_times import disturbed_seconds
+
+    for text in dict.fromkeys(text for probe in probes for text in disturbances_of(probe)):
+        of = [probe for probe in probes if text in disturbances_of(probe)]
+        seconds = disturbed_seconds(of)
+        yield text if seconds is None else f"{text} ({describe_time(seconds)})"
 
 
 def describe_time(seconds: int | None) -> str:

@@ -49,7 +49,11 @@ def make_package(
         options["baseline"] = _add_folder(files, Path(baseline))
     for wheel in _wheels(wheels):
         files[f"{WHEELS}{wheel.name}"] = wheel.read_bytes()
-    plan: dict[str, Any] = {"options": options, "to_pytest": list(to_pytest), "requires": _requirements()}
+    plan: dict[str, Any] = {
+        "options": options,
+        "to_pytest": list(to_pytest),
+        "requires": _requirements(),
+    }
     plan["github"] = github
     files[PLAN] = json.dumps(plan).encode()
     return zip_files(files)

@@ -11,6 +11,7 @@ from probes.findings.entry import NAMED_NODE, Entry
 from reports.formats.record_schema import SCHEMA_FILE, build_schema
 from reports.orders import in_capitals
 from tests.project.coverage_page import COVERAGE_PAGE, write_coverage
+from tests.project.disturbance_page import DISTURBANCE_PAGE, write_disturbance
 from tests.project.hosts_page import HOSTS_PAGE, write_hosts
 from tests.support.paths import REPO
 
@@ -69,6 +70,7 @@ PAGES = {
     FINDINGS: write_findings,
     HOSTS_PAGE: write_hosts,
     COVERAGE_PAGE: write_coverage,
+    DISTURBANCE_PAGE: write_disturbance,
     REPO / "reports" / "formats" / SCHEMA_FILE: build_schema,
 }
 

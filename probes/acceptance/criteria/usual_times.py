@@ -5,7 +5,7 @@ Nothing was measured on GPUs: there every time is another one.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from probes.acceptance.criteria import CRITERIA
 
@@ -17,6 +17,8 @@ CRITERION_S: dict[str, dict[str, int]] = {
     "standard": {"FABRIC": 58, "GANG": 155, "LAUNCH": 360, "RESTART": 250, "SCALING": 81},
 }
 RUN_S = {"quick": 350, "standard": 850}  # seconds of a complete run, by tier
+# Seconds of each probe, in the tier that it belongs to; of all cases of it together.
+PROBE_S: dict[str, int] = {}
 LAB_NODES = range(3, 6)  # sizes of a rehearsal that takes about as long
 
 
@@ -26,6 +28,12 @@ def usual_seconds(tier: str, criteria: Collection[str]) -> int | None:
         return RUN_S.get(tier)
     known = CRITERION_S.get(tier, {})
     return sum(known[id] for id in criteria) if set(criteria) <= known.keys() else None
+
+
+def disturbed_seconds(probes: Iterable[str]) -> int | None:
+    """Return the usual seconds of these probes together; None where one was not measured."""
+    names = {probe.partition("[")[0] for probe in probes}
+    return sum(PROBE_S[name] for name in names) if names <= PROBE_S.keys() else None
 
 
 def usual_full_run(tier: str, nodes: int) -> int | None:

@@ -1,0 +1,50 @@
+"""Writes docs/use/disturbance.md: what each probe needs and disturbs, and for how long."""
+
+from __future__ import annotations
+
+from probes.acceptance.criteria import CRITERIA, RUN_ORDER
+from probes.acceptance.criteria.impact import GPUS_FREE, NEEDS, disturbances_of
+from probes.acceptance.criteria.usual_times import LAB, PROBE_S, RUN_S
+from probes.cli.plan import describe_time
+from tests.support.paths import REPO
+
+DISTURBANCE_PAGE = REPO / "docs" / "use" / "disturbance.md"
+HEAD = """# What a run does to your cluster
+
+This page is generated from `probes/acceptance/criteria/impact.py`. `seatrial plan` prints the same
+for your contract and tier.
+
+- **Needs:** {needs}.
+  `seatrial doctor` says what stands in the way, and disturbs nothing. `--wait-for-room 30m`
+  waits for other jobs, and names what holds the GPUs.
+- **One trial at a time.** A second one waits with `--wait-for-room`, or ends with
+  exit code 4.
+- **Nothing stays.** What a run makes has a name with a random token, and is removed at its end, also
+  after Ctrl-C, SIGTERM, and SIGKILL of the driver. Where the process that cleans up was killed too,
+  as by a reboot, `seatrial cleanup` lists and removes what is left.
+- **Other jobs** are never stopped, and none of their files is touched. A job that asks for
+  GPUs while a probe has them waits until the probe ends.
+- **Time:** {times}. A complete run of tier quick takes {quick}, of tier standard
+  {standard}. On GPUs nothing was measured. The times there are others.
+
+`docs/measurements.md` has what another job's steps felt of a run, probe by probe.
+"""
+
+
+def write_disturbance() -> str:
+    """Return the page: a table for each criterion, a row for each probe."""
+    times = f"the times here are of {LAB}, whose two cores do all the work"
+    quick, standard = (describe_time(RUN_S[tier]) for tier in ("quick", "standard"))
+    parts = [HEAD.format(needs=GPUS_FREE, times=times, quick=quick, standard=standard)]
+    for id in RUN_ORDER:
+        where, *needs = NEEDS[id]
+        parts.append(f"## {id}: {CRITERIA[id].title}\n")
+        parts.append(f"Runs {where}. Needs {'; '.join(needs)}.\n")
+        parts.append("| probe | tier | disturbs | time |\n|---|---|---|---|")
+        for duty in CRITERIA[id].duties:
+            name = duty.probe.partition("::test_")[2].replace("_", " ")
+            seconds = describe_time(PROBE_S.get(duty.probe.partition("[")[0]))
+            texts = "<br>".join(disturbances_of(duty.probe))
+            parts.append(f"| {name} | {duty.tier} | {texts} | {seconds} |")
+        parts.append("")
+    return "\n".join(parts)
