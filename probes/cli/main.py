@@ -10,15 +10,15 @@ from pathlib import Path
 import click
 
 from probes.cli.again import again
-from probes.cli.cleanup import cleanup
 from probes.cli.completion import completion
 from probes.cli.contract import contract
-from probes.cli.doctor import doctor
 from probes.cli.errors import PATH_TYPE, CommandGroup, UsageError
 from probes.cli.explain import explain
 from probes.cli.history import compare, history
+from probes.cli.on_cluster.cleanup import cleanup
+from probes.cli.on_cluster.doctor import doctor
+from probes.cli.on_cluster.reach import reach
 from probes.cli.plan import plan
-from probes.cli.reach import reach
 from probes.cli.report import rejudge, report, show
 from probes.cli.run import run
 from probes.cli.scaling import scaling

@@ -10,7 +10,6 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
 
 import click
 
@@ -18,13 +17,12 @@ from probes.cli.errors import PATH_TYPE, UsageError
 from probes.cli.run import TO_PYTEST, RunCommand, run_options
 from probes.submit.bring_back import PYTHON, BringBack, NoRun
 from probes.submit.follow import Follower, on_github
-from probes.submit.jobs_api import ConnectionLost, JobsApi, JobState, SubmitError
+from probes.submit.jobs_api import ConnectionLost, JobsApi, SubmissionState, Reply, SubmitError
 from probes.submit.package import CONTRACT, make_package, package_name
 from probes.submit.parts import STEP_SUMMARY
 from probes.terminal.options import OPTIONS
 from reports.sanitize import clean, one_line
 
-Answer = TypeVar("Answer")
 ADDRESS_VARIABLE = "RAY_API_SERVER_ADDRESS"  # of Ray's own commands
 ID = re.compile(r"seatrial-submit-[0-9a-f]{12}")
 PREFIX = "seatrial-submit-"
@@ -154,7 +152,7 @@ class _Session:
         folder = self._keep(lambda: self._bring_back(state))
         return self._code(state, folder)
 
-    def _until_ended(self) -> JobState:
+    def _until_ended(self) -> SubmissionState:
         while True:
             try:
                 return self._keep(self._follower.follow)
@@ -165,7 +163,7 @@ class _Session:
                 self._stopping = True
                 self._keep(lambda: self._api.insist(lambda: self._api.stop(self._id)))
 
-    def _keep(self, ask: Callable[[], Answer]) -> Answer:
+    def _keep(self, ask: Callable[[], Reply]) -> Reply:
         """Ask; a connection that stays lost leaves the run to itself."""
         try:
             return ask()
@@ -195,7 +193,7 @@ class _Session:
         self._terminated = True
         raise KeyboardInterrupt
 
-    def _bring_back(self, state: JobState) -> Path | None:
+    def _bring_back(self, state: SubmissionState) -> Path | None:
         """Copy the run; None if the suite ended before it began one."""
         copy = BringBack(self._api, self._id, state)
         target: Path | None = None
@@ -210,7 +208,7 @@ class _Session:
             copy.remove()
         return target
 
-    def _code(self, state: JobState, folder: Path | None) -> int:
+    def _code(self, state: SubmissionState, folder: Path | None) -> int:
         if self._stopping or state.status == "STOPPED":
             return EXIT_INTERRUPTED
         code = 0 if state.status == "SUCCEEDED" else state.exit_code

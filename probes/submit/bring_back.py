@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from probes.submit.jobs_api import JobsApi, JobState, SubmitError, UnknownJob
+from probes.submit.jobs_api import JobsApi, SubmissionState, SubmitError, UnknownJob
 from probes.submit.package import package_name, zip_files
 from probes.submit.parts import ABOUT, PART
 
@@ -48,7 +48,7 @@ class NoRun(SubmitError):
 class BringBack:
     """Copies the run of one submission from the node where its suite ran."""
 
-    def __init__(self, api: JobsApi, id: str, state: JobState) -> None:
+    def __init__(self, api: JobsApi, id: str, state: SubmissionState) -> None:
         self._api, self._id, self._host = api, id, state.host
         self._package = ""
 

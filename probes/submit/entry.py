@@ -32,7 +32,7 @@ PINNED = re.compile(r"^(ray|torch|numpy|triton|nvidia-.*)$", re.IGNORECASE)
 COMMANDS = {"seatrial": "probes.cli.main:main", "ray": "ray.scripts.scripts:main"}
 MARK = "seatrial-submission"  # begins the line after which the suite prints
 WORKER_COMMAND = "--python_worker_command="  # an argument of the raylet
-OLD_S = 7 * 24 * 3600  # a submission that nobody fetched for so long is removed
+OLD_S = 7 * 24 * 3600  # a submission that was not brought back for so long is removed
 EXIT_USAGE = 4
 # Ray's variables for drivers of a submitted job: the suite is a driver like any other.
 JOB_VARIABLES = ("RAY_JOB_CONFIG_JSON_ENV_VAR", "RAY_JOB_STOP_WAIT_TIME_S")
@@ -192,7 +192,7 @@ def _refuse(sentence: str) -> None:
 
 
 def _remove_old() -> None:
-    """Remove submissions of this user that nobody fetched in time."""
+    """Remove submissions of this user that were not brought back in time."""
     for folder in Path(tempfile.gettempdir()).glob("seatrial-submit-*"):
         try:
             state = folder.lstat()

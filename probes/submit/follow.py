@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from probes.submit.entry import MARK
-from probes.submit.jobs_api import JobsApi, JobState
+from probes.submit.jobs_api import JobsApi, SubmissionState
 from reports.sanitize import clean
 
 POLL_S = 1.0
@@ -24,7 +24,7 @@ class Follower:
         self._api, self._id, self._show = api, id, show
         self._shown = 0  # lines
 
-    def follow(self, seconds: float | None = None) -> JobState:
+    def follow(self, seconds: float | None = None) -> SubmissionState:
         """Follow until the job has ended, or for `seconds`; return its last state."""
         deadline = None if seconds is None else time.monotonic() + seconds
         while True:
@@ -39,7 +39,7 @@ class Follower:
                 return state
             time.sleep(POLL_S)
 
-    def why_not_begun(self, state: JobState) -> str:
+    def why_not_begun(self, state: SubmissionState) -> str:
         """Return why the suite did not begin; "" if it did."""
         log = self._api.insist(lambda: self._api.log(self._id))
         if suite_lines(log) or MARK in log:

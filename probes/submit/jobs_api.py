@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from probes.cluster.cleanup import authorization_header, request_dashboard
 
-Answer = TypeVar("Answer")
+Reply = TypeVar("Reply")
 PATIENCE_S = 600.0  # a connection may be lost for so long
 RETRY_S = 2.0
 ANSWER_S = 20.0  # for one answer
@@ -34,7 +34,7 @@ class ConnectionLost(RuntimeError):
 
 
 @dataclass(frozen=True)
-class JobState:
+class SubmissionState:
     """State of a submitted job, as Ray reports it."""
 
     status: str
@@ -104,12 +104,12 @@ class JobsApi:
 
         self.insist(post)
 
-    def state(self, id: str) -> JobState:
+    def state(self, id: str) -> SubmissionState:
         """Read the state of a job.  Raises UnknownJob."""
         job = self._parse(self._ask(f"/api/jobs/{id}"))
         agent = str(job.get("driver_agent_http_address") or "")
         code = job.get("driver_exit_code")
-        return JobState(
+        return SubmissionState(
             status=str(job.get("status")),
             message=str(job.get("message") or ""),
             exit_code=code if isinstance(code, int) else None,
@@ -129,7 +129,7 @@ class JobsApi:
         """Remove an ended job from Ray's list."""
         self._ask(f"/api/jobs/{id}", "DELETE")
 
-    def insist(self, question: Callable[[], Answer]) -> Answer:
+    def insist(self, question: Callable[[], Reply]) -> Reply:
         """Ask until an answer comes, and say so.  Raises ConnectionLost after the patience."""
         lost_at: float | None = None
         while True:

@@ -29,7 +29,8 @@ from reports.share.collect import NAME_KEYS, collect_names
 # of the record may contain a name, also the text of fields that are added later.
 KEPT = {
     "RunRecord": {"schema_version", "started", "finished", "state", "tier", "only", "head"},
-    "ContractFacts": {"sha256", "tier"},
+    "ContractFacts": {"sha256", "tier", "baseline"},
+    "BaselineValue": {"criterion", "probe", "measure", "unit"},
     "Criterion": {"id"},
     "Waiver": {"id", "criterion"},
     "OwedProbe": {"probe", "criterion", "tier", "measures", "controls"},

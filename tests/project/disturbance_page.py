@@ -19,9 +19,9 @@ for your contract and tier.
   waits for other jobs, and names what holds the GPUs.
 - **One trial at a time.** A second one waits with `--wait-for-room`, or ends with
   exit code 4.
-- **Nothing stays.** What a run makes has a name with a random token, and is removed at its end, also
-  after Ctrl-C, SIGTERM, and SIGKILL of the driver. Where the process that cleans up was killed too,
-  as by a reboot, `seatrial cleanup` lists and removes what is left.
+- **Nothing stays.** What a run makes has a name with a random token, and is removed at its end,
+  also after Ctrl-C, SIGTERM, and SIGKILL of the driver. Where the cleanup was killed,
+  too, as by a reboot, `seatrial cleanup` lists and removes what is left.
 - **Other jobs** are never stopped, and none of their files is touched. A job that asks for
   GPUs while a probe has them waits until the probe ends.
 - **Time:** {times}. A complete run of tier quick takes {quick}, of tier standard
@@ -42,7 +42,7 @@ def write_disturbance() -> str:
         parts.append(f"Runs {where}. Needs {'; '.join(needs)}.\n")
         parts.append("| probe | tier | disturbs | time |\n|---|---|---|---|")
         for duty in CRITERIA[id].duties:
-            name = duty.probe.partition("::test_")[2].replace("_", " ")
+            name = f"`{duty.probe.partition('::')[2]}`"
             seconds = describe_time(PROBE_S.get(duty.probe.partition("[")[0]))
             texts = "<br>".join(disturbances_of(duty.probe))
             parts.append(f"| {name} | {duty.tier} | {texts} | {seconds} |")

@@ -42,7 +42,7 @@ def _flat(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _find_measure(key: str, where: str) -> str:
-    """Return the measure with its criterion; refuse one of which no side is better."""
+    """Return the measure with its criterion; refuse one that has no better side."""
     criterion, _, measure = key.rpartition(".")
     homes = [id for id in CRITERIA if measure in CRITERIA[id].measures]
     if criterion:
@@ -55,5 +55,5 @@ def _find_measure(key: str, where: str) -> str:
         which = " or ".join(f"{id}.{measure}" for id in homes)
         raise ContractError(f"{where}: {key} is a measure of several criteria: write {which}")
     if CRITERIA[homes[0]].measures[measure].better not in ("higher", "lower"):
-        raise ContractError(f"{where} {key}: expected a measure of which more, or less, is better")
+        raise ContractError(f"{where} {key}: expected a measure whose better side is known")
     return f"{homes[0]}.{measure}"

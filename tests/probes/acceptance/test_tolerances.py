@@ -34,7 +34,7 @@ def test_a_share_is_read_by_measure() -> None:
         ('busbv = "2 %"', "unknown measure 'busbv', did you mean 'busbw'?"),
         ('GANG.busbw = "2 %"', "unknown measure 'GANG.busbw', did you mean 'busbw'?"),
         ('busbw = "2 %"\nFABRIC.busbw = "3 %"', "found FABRIC.busbw twice: keep one"),
-        ('network = "2 %"', "expected a measure of which more, or less, is better"),
+        ('network = "2 %"', "expected a measure whose better side is known"),
         ('SCALING.mfu = "2 %"', "SCALING.mfu"),  # not judged in a rehearsal
     ],
 )

@@ -17,7 +17,7 @@ from probes.cli.submit import new_folder, recorded_code
 from probes.submit import follow
 from probes.submit.bring_back import BringBack, NoRun
 from probes.submit.follow import suite_lines
-from probes.submit.jobs_api import JobState, SubmitError
+from probes.submit.jobs_api import SubmissionState, SubmitError
 from tests.probes.submit.test_jobs_api import head
 
 ID = "seatrial-submit-0123456789ab"
@@ -190,7 +190,7 @@ def interrupted(
     calls = iter([KeyboardInterrupt()])
     following = module.Follower.follow
 
-    def follow_once(self: module.Follower, *rest: Any) -> JobState:
+    def follow_once(self: module.Follower, *rest: Any) -> SubmissionState:
         for error in calls:
             raise error
         return following(self, *rest)
@@ -244,3 +244,29 @@ def test_an_unreadable_code_is_none(tmp_path: Path) -> None:
     assert recorded_code(tmp_path) is None
     (tmp_path / "metrics.prom").write_bytes(b"\xff")
     assert recorded_code(tmp_path) is None
+
+
+@pytest.mark.parametrize("github", [True, False])
+def test_github_gets_the_annotations_and_the_summary(
+    github: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    brought(monkeypatch, 1)
+    run_to = BringBack.run_to
+
+    def with_summary(self: BringBack, target: Path) -> None:
+        run_to(self, target)
+        (target / "github-step-summary.html").write_text("<b>FAIL</b>\n")
+
+    monkeypatch.setattr(BringBack, "run_to", with_summary)
+    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
+    if github:
+        monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
+    log = LOG + "::error title=FABRIC::slow \x1b[2J::add-mask::x\n::add-mask::secret\n"
+    with cluster([{"status": "FAILED", "driver_exit_code": 1}], log) as (address, _):
+        code, said = run("--address", address, "--contract", "lab")
+    assert code == 1
+    assert ("\n::error title=FABRIC::slow" in said) == github
+    assert "\n::add-mask::" not in said  # a cluster gives no other order to a runner
+    assert (tmp_path / "summary").exists() == github
+    assert not (tmp_path / "runs/2026-atlas/github-step-summary.html").exists()

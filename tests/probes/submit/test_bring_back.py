@@ -12,7 +12,7 @@ import pytest
 
 from probes.submit import parts
 from probes.submit.bring_back import Archive, BringBack, NoRun, read_about, unpack, whole_parts
-from probes.submit.jobs_api import JobsApi, JobState, SubmitError
+from probes.submit.jobs_api import JobsApi, SubmissionState, SubmitError
 
 ID = "seatrial-submit-0123456789ab"
 
@@ -33,7 +33,7 @@ class Cluster(BringBack):
     """Runs `parts.py` here, in place of a job; `spoil` changes what it printed."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        super().__init__(JobsApi("http://x"), ID, JobState("SUCCEEDED"))
+        super().__init__(JobsApi("http://x"), ID, SubmissionState("SUCCEEDED"))
         self.capsys, self.spoiled, self.asked = capsys, 0, 0
 
     def _print_job(self, words: str) -> str:

@@ -92,7 +92,7 @@ def test_records_of_older_schemas_fit(version: str) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"schema_version": "1.5"},
+        {"schema_version": "1.6"},
         {"schema_version": "2.0"},
         {"schema_version": 1.3},
         {"a_new_field": 1},

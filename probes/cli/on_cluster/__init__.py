@@ -1,0 +1,1 @@
+"""Commands that join a cluster and run no probe."""
