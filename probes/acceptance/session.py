@@ -20,7 +20,6 @@ from probes.cluster.cluster import Cluster, VersionMismatch, connect
 from probes.cluster.head_watch import HeadWatch
 from probes.cluster.room.free_room import wait_for_room
 from probes.cluster.room.late_nodes import wait_for_nodes
-from probes.cluster.room.other_trial import claim_cluster, release_cluster
 from reports.numbers import quantity
 from reports.record import TIERS, Finding, ProbeResult, RunRecord
 from reports.run_folder.prepare import prepare_parent, prepare_run_folder
@@ -100,11 +99,9 @@ class RunSession:
         self._watch = HeadWatch(self.cluster.address, self._on_head_lost) if self.cluster else None
 
     def _claim(self, cluster: Cluster) -> None:
-        """Claim the cluster for this run; one that is embedded has no other."""
-        if cluster.kind == "local":
-            return
+        """Let no other trial begin on the cluster; leave it if another one runs there."""
         try:
-            claim_cluster(cluster, utc_time(), self.settings.wait_for_room_s, say_waiting)
+            cluster.claim(utc_time(), self.settings.wait_for_room_s, say_waiting)
         except BaseException:
             cluster.close()
             raise
@@ -267,5 +264,5 @@ class RunSession:
         cluster, self.cluster = self.cluster, None
         if cluster:
             if self._watch and self._watch.head_answers():  # otherwise the claim ends with our job
-                release_cluster()
+                cluster.release()
             cluster.close()

@@ -17,7 +17,7 @@ from probes.cli.errors import PATH_TYPE, UsageError
 from probes.cli.run import TO_PYTEST, RunCommand, run_options
 from probes.submit.bring_back import PYTHON, BringBack, NoRun
 from probes.submit.follow import Follower, on_github
-from probes.submit.jobs_api import ConnectionLost, JobsApi, SubmissionState, Reply, SubmitError
+from probes.submit.jobs_api import ConnectionLost, JobsApi, Reply, SubmissionState, SubmitError
 from probes.submit.package import CONTRACT, make_package, package_name
 from probes.submit.parts import STEP_SUMMARY
 from probes.terminal.options import OPTIONS

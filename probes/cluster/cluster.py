@@ -25,6 +25,7 @@ from probes.cluster.gpus.xid_events import XidWatch
 from probes.cluster.node_affinity import on_node
 from probes.cluster.node_facts import node_facts
 from probes.cluster.room.holders import describe_holders, find_holders
+from probes.cluster.room.other_trial import claim_cluster, release_cluster
 from reference_trainer.launch.gang import Gang
 
 # Ray's runtime environment copies them to the workers.
@@ -288,6 +289,19 @@ class Cluster:
             for group in ray.util.placement_group_table().values()
             if group["name"] == name and group["state"] != "REMOVED"
         ]
+
+    def claim(self, started: str, wait_s: float, say: Callable[[str], None]) -> None:
+        """Let no other trial begin here until `release`; raises OtherTrial (see room/other_trial).
+
+        An embedded cluster has no other.
+        """
+        if self.kind != "local":
+            claim_cluster(self, started, wait_s, say)
+
+    def release(self) -> None:
+        """Let another trial begin here."""
+        if self.kind != "local":
+            release_cluster()
 
     def close(self) -> None:
         """Leave the cluster, end it if it is embedded, and clean up what is left."""

@@ -122,12 +122,15 @@ def _judge(
     old = _worst_by_key(((one.probe, one) for one in before), direction)
     new = _worst_by_key(now, direction)
     pairs = [(f" on {key.subject}", old[key], new[key]) for key in old if key in new]
-    for probe in {key.probe for key in old}:
+    for probe in sorted({key.probe for key in (*old, *new)}):
         gone = [one for key, one in old.items() if key.probe == probe and key not in new]
         come = [one for key, one in new.items() if key.probe == probe and key not in old]
         if gone and not come:
             names = ", ".join(sorted(one.subject for one in gone))
             yield Verdict.UNPROVEN, f"{title} on {names}: measured in run {baseline}, and not now"
+        elif come and not gone:
+            names = ", ".join(sorted(one.subject for one in come))
+            yield Verdict.UNPROVEN, f"{title} on {names}: measured now, and not in run {baseline}"
         elif gone:
             worst = min(come, key=lambda one: _rank(one, direction))
             reference = min(gone, key=lambda one: _rank(one, direction))

@@ -20,6 +20,8 @@ class StandIn:
     errors = {}
     cleanup, embedded_nodes = Keeper(), None
     def on_each_node(self, *a, **k): return {}
+    def claim(self, *a): pass
+    def release(self): pass
     def close(self): pass
 
 probes.acceptance.session.connect = lambda spec: StandIn()

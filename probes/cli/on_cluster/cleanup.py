@@ -41,7 +41,7 @@ def cleanup(idle: str, remove: bool, **values: str | None) -> None:
     """
     from probes.cluster.access.address import ClusterUnreachable
     from probes.cluster.cluster import VersionMismatch, connect
-    from probes.cluster.room.other_trial import OtherTrial, claim_cluster, release_cluster
+    from probes.cluster.room.other_trial import OtherTrial
     from probes.leftovers.search import find_left, remove_left
     from probes.terminal.settings import OptionError, read_settings, read_time
     from reports.run_folder.store import utc_time
@@ -55,12 +55,12 @@ def cleanup(idle: str, remove: bool, **values: str | None) -> None:
     except (ClusterUnreachable, OptionError, VersionMismatch) as error:
         raise UsageError(str(error)) from None
     try:
-        claim_cluster(cluster, utc_time())
+        cluster.claim(utc_time(), 0, click.echo)
         shared = settings.agreed.cluster.shared if settings.agreed else None
         found = find_left(cluster, shared)
         ready = [one for one in found if one.idle_s is None or one.idle_s >= idle_s]
         errors = remove_left(cluster, ready) if remove else {}
-        release_cluster()
+        cluster.release()
     except OtherTrial as error:
         raise UsageError(str(error)) from None
     finally:

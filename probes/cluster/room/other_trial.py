@@ -34,7 +34,7 @@ def claim_cluster(
     """
     deadline, said = time.monotonic() + wait_s, False
     while other := _try_claim(cluster, started):
-        if time.monotonic() > deadline:
+        if time.monotonic() >= deadline:
             do = (
                 "wait for it with --wait-for-room 30m" if not wait_s else "it has not ended in time"
             )
@@ -66,9 +66,13 @@ def _try_claim(cluster: Any, started: str) -> str:
     other = _read()
     if other.get("job") == own["job"]:
         return ""
+    host, since = (one_line(other.get(key) or "unknown") for key in ("host", "started"))
     asked = on_node(live_drivers, cluster.head_node_id).remote()
-    if other.get("job") in ray.get(asked, timeout=ASK_SECONDS):
-        host, since = (one_line(other.get(key) or "unknown") for key in ("host", "started"))
+    try:
+        living = ray.get(asked, timeout=ASK_SECONDS)
+    except ray.exceptions.RayError:  # as long as it may run, it does
+        living = {other.get("job"): ""}
+    if other.get("job") in living:
         return f"another trial runs on this cluster, started on {host} at {since}"
     _internal_kv_put(KEY, value, overwrite=True, namespace=NAMESPACE)
     time.sleep(SETTLE_S)

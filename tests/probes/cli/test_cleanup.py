@@ -9,7 +9,6 @@ import pytest
 from click.testing import CliRunner
 
 from probes.cli.main import main
-from probes.cluster.room import other_trial
 from probes.cluster.room.other_trial import OtherTrial
 from probes.leftovers import search
 from probes.leftovers.search import FILE, JOB, LeftOver
@@ -20,6 +19,15 @@ RUNS = LeftOver(JOB, "", "http://head:8265", "raysubmit_x", None)
 
 
 class Cluster:
+    busy = False
+
+    def claim(self, *_: object) -> None:
+        if self.busy:
+            raise OtherTrial("another trial runs on this cluster")
+
+    def release(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
@@ -36,8 +44,6 @@ def left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[LeftOver]:
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("probes.cluster.cluster.connect", lambda spec: Cluster())
-    monkeypatch.setattr(other_trial, "claim_cluster", lambda *_: None)
-    monkeypatch.setattr(other_trial, "release_cluster", lambda: None)
     monkeypatch.setattr(search, "find_left", lambda *_: [*found])
     monkeypatch.setattr(search, "remove_left", remove)
     return found
@@ -86,10 +92,7 @@ def test_what_cannot_be_removed_is_named(left: list[LeftOver]) -> None:
 def test_a_trial_under_way_is_not_touched(
     left: list[LeftOver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise OtherTrial("another trial runs on this cluster")
-
-    monkeypatch.setattr(other_trial, "claim_cluster", refuse)
+    monkeypatch.setattr(Cluster, "busy", True)
     left[:] = [OLD]
     code, lines = run("--remove")
     assert (code, lines) == (4, ["error: another trial runs on this cluster"])

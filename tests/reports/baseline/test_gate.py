@@ -204,6 +204,11 @@ def test_two_probes_are_not_mixed() -> None:
             "b: measured in run old, and not now",
         ),
         ([before("a", 1)], [measured("a", float("nan"))], "no value now"),
+        (
+            [before("a", 1)],
+            [measured("a", 1), measured("a", 1, "q")],
+            "a: measured now, and not in",
+        ),
     ],
 )
 def test_what_cannot_be_compared_is_unproven(old: Any, new: Any, words: str) -> None:

@@ -83,7 +83,7 @@ def test_a_run_says_that_it_waited(
     from probes.acceptance.contract import load
 
     seen = []
-    cluster = SimpleNamespace(emulated=False, close=lambda: None)
+    cluster = SimpleNamespace(emulated=False, claim=lambda *_: None, close=lambda: None)
     monkeypatch.chdir(pytester.path)
     monkeypatch.setattr(session, "connect", lambda spec: cluster)
 

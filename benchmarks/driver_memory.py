@@ -1,0 +1,71 @@
+"""Measures the memory of the driver during a run of tier soak: it must stay flat.
+
+Needs root.  `python -m benchmarks.driver_memory [minutes]`.  Trials of tier soak follow each other
+in one lab of 4 until so many minutes are over; each has a driver of its own.  Flat: the last
+quarter of a driver's samples needs at most a tenth more than its second quarter.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from pathlib import Path
+
+from benchmarks.harness import finish, judged
+from tests.lab.lab import Lab
+from tests.support.trial import Trial, driver_pid, start
+
+NODES, SAMPLE_S, MAX_TRIAL_S = 4, 5.0, 5400
+ALLOWED = 1.1  # last quarter to second quarter: the first one has the imports
+
+
+def resident_mb(pid: int) -> float | None:
+    """Read the resident memory of a process; None once it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return None
+    found = [line.split()[1] for line in lines if line.startswith("VmRSS:")]
+    return int(found[0]) / 1024 if found else None
+
+
+def sample(lab: Lab, trial: Trial) -> list[float]:
+    """Sample the driver's memory until the trial has ended."""
+    deadline, pid, samples = time.monotonic() + MAX_TRIAL_S, 0, list[float]()
+    while trial.process.poll() is None and time.monotonic() < deadline:
+        if not pid:
+            try:
+                pid = driver_pid(lab)
+            except AssertionError:
+                time.sleep(1)
+                continue
+        if (value := resident_mb(pid)) is not None:
+            samples.append(value)
+        time.sleep(SAMPLE_S)
+    return samples
+
+
+def main(minutes: float) -> None:
+    """Print the memory of each trial's driver by quarters of its time."""
+    lab, began, number = Lab("guides"), time.monotonic(), 0
+    lab.up(NODES)
+    try:
+        while time.monotonic() - began < 60 * minutes:
+            number += 1
+            trial = start(lab, f"soak{number}", "probes", "--tier", "soak")
+            samples = sample(lab, trial)
+            size = max(1, len(samples) // 4)
+            quarters = [samples[i * size : (i + 1) * size] for i in range(4)]
+            medians = [statistics.median(one) if one else float("nan") for one in quarters]
+            took = len(samples) * SAMPLE_S / 60
+            text = " ".join(f"{value:.0f}" for value in medians)
+            line = f"trial {number}: {took:.0f} min, MB by quarters {text}, most {max(samples):.0f}"
+            judged(line, medians[3] <= ALLOWED * medians[1])
+    finally:
+        lab.down()
+    finish()
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]) if len(sys.argv) > 1 else 60)
