@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
+from reports.baseline.regressions import Regression
 from reports.controls import uncontrolled_measures
 from reports.headlines import claim_end, headline_sentence, key_measurement
 from reports.measurement import Measurement, Verdict
@@ -53,6 +54,7 @@ class ReportRow:
     continues it with what is proven, or with the limit. `problem` is the main sentence that keeps
     the criterion from PASS. `label` qualifies the verdict (not provable here, not required,
     waived). `uncontrolled` lists (measure, reason) for the measures that no control turned red.
+    `regressions` are measures that are worse than in the baseline run, or cannot be compared.
     """
 
     criterion: Criterion
@@ -64,6 +66,7 @@ class ReportRow:
     problem: str
     label: str
     uncontrolled: list[tuple[str, str]]
+    regressions: list[Regression]
 
     @property
     def claim(self) -> str:
@@ -210,7 +213,6 @@ def _run_reasons(record: RunRecord) -> list[str]:
     contract, reasons = record.contract, [problem.sentence() for problem in record.problems]
     run = "the run that is judged again" if record.judged_again else "the run"
     reasons += [f"{run} cannot be verified: {reason}" for reason in record.unverified]
-    reasons += [f"{one.criterion}: {one.sentence}" for one in record.regressions]
     if record.partial:
         reasons.append(f"PARTIAL run: {record.partial}. {_full_run_text(record)}")
     if not record.owed:  # every tier owes probes: none means an older version
@@ -295,13 +297,15 @@ def _report_row(
     notes = [note for id, note in waiver_notes if id == criterion.id]
     results = record.results_of(criterion.id)
     key = key_measurement(results, criterion.headlines) or Measurement(name="")
-    worse = [one for one in record.regressions if one.criterion == criterion.id]
-    problem = _row_problem(results, verdict, criterion.headlines) or next(
-        (one.sentence for one in worse if one.verdict is verdict), ""
+    regressions = [one for one in record.regressions if one.criterion == criterion.id]
+    worse = next((one.sentence for one in regressions if one.verdict is verdict), "")
+    problem = _row_problem(results, verdict, criterion.headlines)
+    is_other = (
+        not results
+        or bool(worse and not problem)
+        or (verdict is Verdict.UNPROVEN and bool(problem) and _has_other_reason(key, results))
     )
-    is_other = not results or (
-        verdict is Verdict.UNPROVEN and bool(problem) and _has_other_reason(key, results)
-    )
+    problem = problem or worse
     return ReportRow(
         criterion=criterion,
         verdict=verdict,
@@ -314,6 +318,7 @@ def _report_row(
         uncontrolled=uncontrolled_measures(
             results, [one for one in record.owed or () if one.criterion == criterion.id]
         ),
+        regressions=regressions,
     )
 
 

@@ -47,9 +47,8 @@ def list_cases(summary: AcceptanceSummary) -> Iterator[ReportCase]:
         yield from (_result_case(row, result) for result in row.results)
         if not row.results:
             yield _case(row, NO_PROBE, Verdict.UNPROVEN, [row.problem])
-        for one in summary.record.regressions:
-            if one.criterion == row.criterion.id:
-                yield _case(row, BASELINE, one.verdict, [one.sentence])
+        for one in row.regressions:
+            yield _case(row, BASELINE, one.verdict, [one.sentence])
     outcomes = {0: Outcome.PASSED, 1: Outcome.FAILED}
     yield ReportCase(
         suite=DECISION,

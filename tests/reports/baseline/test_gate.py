@@ -43,7 +43,8 @@ def first(tmp_path: Path) -> Path:
 
 
 def sentences(summary: AcceptanceSummary) -> list[str]:
-    return [reason for reason in summary.reasons if "[baseline]" in reason]
+    """What the rows say of the gate."""
+    return [row.problem for row in summary.rows if "[baseline]" in row.problem]
 
 
 def test_the_first_run_proves_nothing_and_can_be_the_next_ones_baseline(
@@ -52,7 +53,7 @@ def test_the_first_run_proves_nothing_and_can_be_the_next_ones_baseline(
     summary = load_summary(first)
     assert summary.exit_code == 20
     assert sentences(summary) == [
-        "FABRIC: busbw: not compared with an earlier run: no run was given with --baseline."
+        "busbw: not compared with an earlier run: no run was given with --baseline."
         " Expected: at most 2 % worse (the contract's [baseline])"
     ]
     second = run(tmp_path / "second", 0.120, 0.0005, baseline=first)
@@ -85,7 +86,7 @@ def test_a_measure_is_held_to_the_earlier_value(
 def test_the_sentence_says_what_was_expected_and_why(first: Path, tmp_path: Path) -> None:
     (sentence,) = sentences(run(tmp_path / "second", 0.101, baseline=first))
     assert sentence == (
-        "FABRIC: busbw on cluster: 0.101 GB/s, 15.8 % worse than 0.12 GB/s of run first."
+        "busbw on cluster: 0.101 GB/s, 15.8 % worse than 0.12 GB/s of run first."
         " Expected: at most 2 % worse (the contract's [baseline])"
     )
 
