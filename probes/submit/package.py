@@ -153,6 +153,7 @@ def _add_folder(files: dict[str, bytes], folder: Path) -> str:
     if not folder.is_dir():
         raise SubmitError(f"baseline {folder}: expected a folder, found none")
     target = f"{BASELINE}/{folder.resolve().name}"
+    files[f"{FILES}{target}/.keep"] = b""  # a folder without runs yet is there, too
     for path in sorted(folder.rglob("*")):
         if path.is_file() and not path.is_symlink():
             files[f"{FILES}{target}/{path.relative_to(folder).as_posix()}"] = path.read_bytes()

@@ -109,13 +109,13 @@ def test_ray_trains_own_actors_go_with_the_driver(lab: Lab, actor: str) -> None:
     end_driver(lab, signal.SIGKILL, arguments, once(there))
 
 
-def kill_all_at_once(lab: Lab) -> None:
-    """Kill the driver of the trial and the process that cleans up after it, as a reboot does."""
+def kill_all_at_once(lab: Lab, driver: int) -> None:
+    """Kill the driver of a trial and the process that cleans up after it, as a reboot does."""
     for pid in lab.nodes[0].group.pids():
         words = Path(f"/proc/{pid}/cmdline").read_bytes()
         if b"probes/cluster/cleanup.py" in words:
             os.kill(pid, signal.SIGKILL)
-    os.kill(driver_pid(lab), signal.SIGKILL)
+    os.kill(driver, signal.SIGKILL)
 
 
 def clean_up(lab: Lab, *words: str) -> tuple[int, str]:
@@ -141,12 +141,14 @@ def test_cleanup_removes_what_two_killed_drivers_left(lab: Lab) -> None:
         arguments = ["probes/restart", "-k", "resumes_as_if"]
         trial = start(lab, f"killed{time.monotonic_ns()}", *arguments)
         once(lambda number=number: count() == number)(trial)  # type: ignore[misc]
+        driver = driver_pid(lab)
         if number == 2:
             code, said = clean_up(lab, "--remove", "--idle", "0")
             assert code == 4, said
             assert "another trial runs on this cluster" in said
         time.sleep(3)
-        kill_all_at_once(lab)
+        assert trial.process.poll() is None, trial.log.read_text()[-3000:]
+        kill_all_at_once(lab, driver)
         trial.process.wait(timeout=60)
     assert count() == 2
     code, said = clean_up(lab)

@@ -95,8 +95,9 @@ def test_a_baseline_and_wheels_go_along(tmp_path: Path) -> None:
     assert plan_of(packed)["options"] == {"baseline": "baseline/old"}
     assert files[f"{FILES}baseline/old/evidence/a.log"] == b"a"
     assert files["submission/wheels/a-1-py3-none-any.whl"] == b"wheel"
-    assert [name for name in files if name.startswith(FILES)] == [
-        f"{FILES}baseline/old/evidence/a.log"
+    assert sorted(name for name in files if name.startswith(FILES)) == [
+        f"{FILES}baseline/old/.keep",
+        f"{FILES}baseline/old/evidence/a.log",
     ]
 
 
