@@ -111,6 +111,8 @@ def main(tier: str) -> None:
         usual = statistics.median(alone)
         for name, begin, end in windows(trial.folder):
             inside = [step for step in steps if begin <= step[0] - step[1] and step[0] <= end]
+            if not inside:
+                continue  # it is shorter than a step
             median = median_ms(inside)
             mark = "" if median <= highest else "  beyond the spread alone"
             print(f"  {name}: {end - begin:.0f} s, {median:.1f} ms, x {median / usual:.2f}{mark}")

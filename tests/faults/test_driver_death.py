@@ -138,7 +138,7 @@ def test_cleanup_removes_what_two_killed_drivers_left(lab: Lab) -> None:
         return len([*(lab.home / "shared").glob(".seatrial-*")])
 
     for number in (1, 2):
-        arguments = ["probes/restart", "-k", "resumes_as_if"]
+        arguments = ["probes/restart", "--tier", "standard"]
         trial = start(lab, f"killed{time.monotonic_ns()}", *arguments)
         once(lambda number=number: count() == number)(trial)  # type: ignore[misc]
         driver = driver_pid(lab)

@@ -19,6 +19,21 @@ CRITERION_S: dict[str, dict[str, int]] = {
 RUN_S = {"quick": 350, "standard": 850}  # seconds of a complete run, by tier
 # Seconds of each probe, in the tier that it belongs to; of all cases of it together.
 PROBE_S: dict[str, int] = {
+    "hosts/test_hosts.py::test_hosts_are_what_was_ordered": 1,
+    "hosts/network/test_names.py::test_nodes_reach_each_other_by_name_and_port": 2,
+    "hosts/test_closing.py::test_hosts_stay_healthy_to_the_end": 1,
+    "hosts/system/test_system.py::test_jobs_get_the_limits_they_need": 2,
+    "hosts/storage/test_storage.py::test_all_nodes_use_the_shared_folder_at_once": 7,
+    "hosts/compute/test_work.py::test_each_gpu_computes_rightly_and_as_fast_as_the_others": 7,
+    "hosts/exposure/test_exposure.py::test_entrances_keep_to_the_authentication": 2,
+    "fabric/test_fabric.py::test_allreduce_takes_the_fabric_at_line_rate": 52,
+    "gang/test_gang.py::test_two_gangs_compete_and_one_waits_whole": 18,
+    "gang/test_gang.py::test_a_cancelled_gang_leaves_no_trace": 3,
+    "gang/test_gang.py::test_a_dead_driver_gives_its_gang_back": 3,
+    "restart/test_restart.py::test_killed_run_resumes_as_if_never_killed": 55,
+    "restart/test_restart.py::test_a_run_can_be_repeated": 1,
+    "restart/test_restart.py::test_a_damaged_checkpoint_is_refused": 1,
+    "scaling/test_scaling.py::test_each_node_adds_its_share": 63,
     "launch/test_launch.py::test_documented_path_starts_a_correct_job": 46,
     "launch/test_failing_job.py::test_a_failing_job_says_why": 16,
     "launch/test_stopped_job.py::test_a_stopped_job_leaves_nothing": 30,
