@@ -45,16 +45,19 @@ class Detached(Exception):
     epilog="""\b
     Examples:
       seatrial submit --address http://head:8265 --contract mine.toml
-      seatrial submit --address http://head:8265 --contract mine.toml --wheels wheels
+      seatrial submit --address http://head:8265 --wheels wheels
       seatrial submit --address http://head:8265 --attach seatrial-submit-0123456789ab""",
 )
 @click.option(
-    "--address", metavar="URL", envvar=ADDRESS_VARIABLE, help="The cluster's dashboard, as Ray's."
+    "--address",
+    metavar="URL",
+    envvar=ADDRESS_VARIABLE,
+    help="The cluster's dashboard, as http://head:8265.",
 )
 @run_options(*OWN)
 @click.option("-k", "keyword", metavar="TEXT", help="Only probes whose names match: as pytest's.")
 @click.option(
-    "--wheels", type=PATH_TYPE, metavar="DIR", help="Wheels for a cluster without an internet."
+    "--wheels", type=PATH_TYPE, metavar="DIR", help="Wheels for a cluster without internet."
 )
 @click.option("--detach", is_flag=True, help="Submit, and do not wait.")
 @click.option("--attach", metavar="ID", help="Follow a submission that runs or has ended.")

@@ -206,7 +206,7 @@ def test_secrets_stay_out_of_the_record(judged: Any, pytester: pytest.Pytester) 
         (["--cluster", "local:0"], "takes 1 to 32 raylets, found 0"),
         (["--cluster", "ray://127.0.0.1:9"], "no Ray at ray://127.0.0.1:9 (from --cluster"),
         (["--cluster", "auto", "--contract", "lba"], "did you mean 'lab'?"),
-        (["--cluster", "auto", "--baseline", "missing"], "is not a run folder"),
+        (["--cluster", "auto", "--baseline", "missing"], "expected a run or a folder of runs"),
     ],
 )
 def test_wrong_usage_is_one_sentence_and_4(

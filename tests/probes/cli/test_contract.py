@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from probes.acceptance.contract import Contract, load, tomllib
+from probes.acceptance.contract import Contract, load
 from probes.acceptance.contract import load as load_contract
 from probes.acceptance.contract_draft import toml_text
 from probes.acceptance.derived_limits import derive_contract
 from probes.acceptance.measure import Recorder
+from probes.acceptance.validation import tomllib
 from probes.cli.main import main
 from reports.run_folder.store import Store
 from tests.support.paths import RECORDINGS, REPO
