@@ -46,7 +46,7 @@ class Detached(Exception):
     Examples:
       seatrial submit --address http://head:8265 --contract mine.toml
       seatrial submit --address http://head:8265 --wheels wheels
-      seatrial submit --address http://head:8265 --attach seatrial-submit-0123456789ab""",
+      seatrial submit --address http://n0:8265 --attach seatrial-submit-0123456789ab""",
 )
 @click.option(
     "--address",
