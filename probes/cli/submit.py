@@ -46,13 +46,13 @@ class Detached(Exception):
     Examples:
       seatrial submit --address http://head:8265 --contract mine.toml
       seatrial submit --address http://head:8265 --wheels wheels
-      seatrial submit --address http://n0:8265 --attach seatrial-submit-0123456789ab""",
+      seatrial submit --attach seatrial-submit-0123456789ab""",
 )
 @click.option(
     "--address",
     metavar="URL",
     envvar=ADDRESS_VARIABLE,
-    help="The cluster's dashboard, as http://head:8265.",
+    help="The cluster's dashboard (or RAY_API_SERVER_ADDRESS).",
 )
 @run_options(*OWN)
 @click.option("-k", "keyword", metavar="TEXT", help="Only probes whose names match: as pytest's.")
