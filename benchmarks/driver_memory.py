@@ -17,6 +17,7 @@ from tests.lab.lab import Lab
 from tests.support.trial import Trial, driver_pid, start
 
 NODES, SAMPLE_S, MAX_TRIAL_S = 4, 5.0, 5400
+PRINTED = 60  # samples from one printed to the next
 ALLOWED = 1.1  # last quarter to second quarter: the first one has the imports
 
 
@@ -42,6 +43,8 @@ def sample(lab: Lab, trial: Trial) -> list[float]:
                 continue
         if (value := resident_mb(pid)) is not None:
             samples.append(value)
+            if len(samples) % PRINTED == 0:
+                print(f"  {len(samples) * SAMPLE_S / 60:.0f} min: {value:.0f} MB", flush=True)
         time.sleep(SAMPLE_S)
     return samples
 

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import pty
+import select
 import signal
+import subprocess
+import sys
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +26,7 @@ from probes.submit.bring_back import BringBack, NoRun
 from probes.submit.follow import suite_lines
 from probes.submit.jobs_api import SubmissionState, SubmitError
 from tests.probes.submit.test_jobs_api import head
+from tests.support.paths import REPO
 
 ID = "seatrial-submit-0123456789ab"
 LOG = f"Running entrypoint\nseatrial-submission {ID}\ncluster   atlas\nFABRIC \x1b[31mPASS\n"
@@ -270,3 +278,58 @@ def test_github_gets_the_annotations_and_the_summary(
     assert "\n::add-mask::" not in said  # a cluster gives no other order to a runner
     assert (tmp_path / "summary").exists() == github
     assert not (tmp_path / "runs/2026-atlas/github-step-summary.html").exists()
+
+
+@pytest.mark.parametrize(("answer", "code"), [(b"detach\n", 20), (b"\x03", 20), (b"stop\n", 2)])
+def test_ctrl_c_at_a_terminal_asks_what_to_do(answer: bytes, code: int) -> None:
+    """With a real terminal; a second Ctrl-C detaches."""
+    stopped: list[str] = []
+
+    def answer_as_a_cluster(method: str, path: str) -> tuple[int, Any]:
+        if path.endswith("/stop"):
+            stopped.append(path)
+        if path.endswith("/logs"):
+            return 200, {"logs": LOG if "parts" not in path else 'seatrial-archive {"name": ""}\n'}
+        if path == "/api/version":
+            return 200, {"ray_version": "2.60.0"}
+        ended = bool(stopped) or "parts" in path
+        return 200, {"status": "SUCCEEDED" if ended else "RUNNING", "driver_exit_code": 0}
+
+    with head(answer_as_a_cluster) as (address, _):
+        terminal, theirs = pty.openpty()
+        command = [sys.executable, "-m", "probes.cli.main", "submit"]
+        child = subprocess.Popen(
+            [*command, "--address", address, "--attach", ID],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env={**os.environ, "PYTHONPATH": str(REPO)},
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+        os.close(theirs)
+        read_until(terminal, "FABRIC PASS")
+        os.write(terminal, b"\x03")
+        read_until(terminal, "stop the run, detach")
+        os.write(terminal, answer)
+        rest = read_until(terminal, None)
+        found = child.wait(timeout=30)
+        os.close(terminal)
+    assert found == code, rest
+    assert len(stopped) == (code == 2)
+
+
+def read_until(terminal: int, words: str | None) -> str:
+    """Read what a program writes to its terminal, up to these words or to its end."""
+    said = ""
+    while words is None or words not in said:
+        if not select.select([terminal], [], [], 30)[0]:
+            raise AssertionError(f"nothing more came after {said!r}")
+        try:
+            chunk = os.read(terminal, 1 << 16)
+        except OSError:  # the program has ended
+            break
+        if not chunk:
+            break
+        said += chunk.decode(errors="replace")
+    return said
