@@ -20,13 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from probes.submit.jobs_api import JobsApi, SubmissionState, SubmitError, UnknownJob
+from probes.submit.jobs_api import ConnectionLost, JobsApi, SubmissionState, SubmitError
 from probes.submit.package import package_name, zip_files
 from probes.submit.parts import ABOUT, PART
 
 PARTS_OF_A_JOB = 32  # 8 MiB: what one answer of the dashboard holds
 JOB_S = 120.0  # bounds a job that prints parts
 POLL_S = 0.5
+FORGET_ROUNDS = 4  # 2 s
 TRIES = 3  # for a part whose hash is wrong
 MAX_RUN = 4 * 2**30  # bytes of a run folder: more is no run of ours
 PYTHON = 'python=$(command -v python || command -v python3); exec "$python"'  # of the node's PATH
@@ -51,6 +52,7 @@ class BringBack:
     def __init__(self, api: JobsApi, id: str, state: SubmissionState) -> None:
         self._api, self._id, self._host = api, id, state.host
         self._package = ""
+        self._jobs: list[str] = []  # that printed parts
 
     def run_to(self, target: Path) -> None:
         """Copy the run to the folder `target`, which must not exist, or must be empty.
@@ -68,8 +70,22 @@ class BringBack:
         return self._ask(0, 0)[0].name
 
     def remove(self) -> None:
-        """Remove the submission from the cluster's disk."""
-        self._print_job("remove")
+        """Remove the submission from the cluster's disk, and our jobs from Ray's list."""
+        try:
+            self._print_job("remove")
+        finally:
+            self._forget_jobs()
+
+    def _forget_jobs(self) -> None:
+        """Remove the jobs that printed parts from Ray's list.
+
+        Ray may write the end of a job once more after it was removed, so they are looked for again.
+        """
+        for _ in range(FORGET_ROUNDS):
+            for job in self._jobs:
+                with contextlib.suppress(SubmitError, ConnectionLost):
+                    self._api.forget(job)
+            time.sleep(POLL_S)
 
     def _copy(self, packed: IO[bytes]) -> Archive:
         """Copy all parts, and check the whole."""
@@ -109,6 +125,7 @@ class BringBack:
             self._package = self._api.upload(package_name(content), content)
         job = f"{self._id}-parts-{uuid.uuid4().hex[:8]}"
         entrypoint = f"{PYTHON} parts.py {self._id} {words}"
+        self._jobs.append(job)
         where = {"entrypoint_resources": {f"node:{self._host}": 0.001}} if self._host else {}
         self._api.submit(job, entrypoint, self._package, **where)
         deadline = time.monotonic() + JOB_S
@@ -122,8 +139,6 @@ class BringBack:
         log = self._api.insist(lambda: self._api.log(job))
         if state.status != "SUCCEEDED":
             raise SubmitError(f"the run cannot be read on {self._host}: {state.message}")
-        with contextlib.suppress(UnknownJob):
-            self._api.insist(lambda: self._api.forget(job))
         return log
 
 
