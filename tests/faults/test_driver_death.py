@@ -139,8 +139,9 @@ def test_cleanup_removes_what_two_killed_drivers_left(lab: Lab) -> None:
 
     for number in (1, 2):
         arguments = ["probes/restart", "--tier", "standard"]
+        before = count()
         trial = start(lab, f"killed{time.monotonic_ns()}", *arguments)
-        once(lambda number=number: count() == number)(trial)  # type: ignore[misc]
+        once(lambda before=before: count() > before)(trial)  # type: ignore[misc]
         driver = driver_pid(lab)
         if number == 2:
             code, said = clean_up(lab, "--remove", "--idle", "0")
@@ -150,12 +151,13 @@ def test_cleanup_removes_what_two_killed_drivers_left(lab: Lab) -> None:
         assert trial.process.poll() is None, trial.log.read_text()[-3000:]
         kill_all_at_once(lab, driver)
         trial.process.wait(timeout=60)
-    assert count() == 2
+    left = count()
+    assert left >= 2
     code, said = clean_up(lab)
     assert code == 20, said
-    assert said.count("/shared/.seatrial-") == 2
-    assert said.count("left: it may be in use") == 2
-    assert count() == 2
+    assert said.count("/shared/.seatrial-") == left
+    assert said.count("left: it may be in use") >= left
+    assert count() == left
     code, said = clean_up(lab, "--remove", "--idle", "0")
     assert code == 0, said
     nothing_left(lab)
