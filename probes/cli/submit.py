@@ -31,6 +31,7 @@ ENTRYPOINT = f"{PYTHON} -m probes.submit.entry"
 # the run's record.
 STOP_S = 120
 EXIT_INTERRUPTED, EXIT_INTERNAL, EXIT_UNPROVEN = 2, 3, 20
+_TERMINATED: list[bool] = []  # SIGTERM has come
 OWN = tuple(option.key for option in OPTIONS if option.key != "cluster")
 
 
@@ -95,6 +96,7 @@ def submit(
         raise UsageError(f"{run_dir} is not empty: give a new folder")
     to_pytest = [*(["-k", keyword] if keyword else []), *context.meta[TO_PYTEST]]
     api = JobsApi(address, _say)
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
         version = api.ray_version()
         id = attach or _submit(api, version, given, to_pytest, wheels)
@@ -126,14 +128,22 @@ def _submit(
     _say(f"submitting to {api.address} (Ray {version}) as {id}")
     uri = api.upload(package_name(package), package)
     variables = {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_S)}
-    api.submit(
-        id,
-        f"{ENTRYPOINT} {id}",
-        uri,
-        environment={"env_vars": variables},
-        metadata={"seatrial": "trial"},
-    )
+    metadata = {"seatrial": "trial"}
+    try:
+        api.submit(
+            id, f"{ENTRYPOINT} {id}", uri, environment={"env_vars": variables}, metadata=metadata
+        )
+    except KeyboardInterrupt:
+        with contextlib.suppress(SubmitError, ConnectionLost):  # it may have arrived
+            api.stop(id)
+        raise
     return id
+
+
+def _interrupt(*_: object) -> None:
+    """End as Ctrl-C without a terminal does: who sends SIGTERM answers no question."""
+    _TERMINATED.append(True)
+    raise KeyboardInterrupt
 
 
 class _Session:
@@ -142,13 +152,14 @@ class _Session:
     def __init__(self, api: JobsApi, id: str, run_dir: str | None) -> None:
         self._api, self._id, self._run_dir = api, id, run_dir
         self._follower = Follower(api, id, click.echo)
-        self._stopping = self._terminated = False
+        self._stopping = False
 
     def run(self) -> int:
         """Follow it, bring the run back, and return the exit code."""
-        signal.signal(signal.SIGTERM, self._on_terminate)
         state = self._until_ended()
         if why := self._keep(lambda: self._follower.why_not_begun(state)):
+            with contextlib.suppress(SubmitError, ConnectionLost):  # its environment
+                BringBack(self._api, self._id, state).remove()
             if self._stopping:
                 return EXIT_INTERRUPTED
             raise UsageError(f"the suite did not begin on {self._api.address}: {why}")
@@ -160,7 +171,9 @@ class _Session:
             try:
                 return self._keep(self._follower.follow)
             except KeyboardInterrupt:
-                if self._stopping or not self._wants_stop():
+                if self._stopping:
+                    raise Detached from None
+                if not self._wants_stop():
                     continue
                 _say("stopping the run on the cluster: it removes what it made")
                 self._stopping = True
@@ -179,7 +192,7 @@ class _Session:
 
         Raises Detached.
         """
-        if self._terminated or not at_terminal():
+        if _TERMINATED or not at_terminal():
             return True
         question = "\nstop the run, detach and leave it running, or go on?"
         try:
@@ -192,10 +205,6 @@ class _Session:
             raise Detached
         return bool(answer == "stop")
 
-    def _on_terminate(self, *_: object) -> None:
-        self._terminated = True
-        raise KeyboardInterrupt
-
     def _bring_back(self, state: SubmissionState) -> Path | None:
         """Copy the run; None if the suite ended before it began one."""
         copy = BringBack(self._api, self._id, state)
@@ -207,7 +216,8 @@ class _Session:
             _say(f"run folder {target}")
         except NoRun:
             target = None
-        with contextlib.suppress(SubmitError):  # the run is here: the cluster keeps a copy
+        # The run is here.  What cannot be removed now is removed by a later submission.
+        with contextlib.suppress(SubmitError, ConnectionLost):
             copy.remove()
         return target
 

@@ -131,11 +131,19 @@ def request_dashboard(
     body: bytes | None = None,
     kind: str = "application/json",
 ) -> bytes:
-    """Send a request with our token.  Raises OSError (HTTPError for a refusal), HTTPException."""
+    """Send a request with our token.  Raises OSError (HTTPError for a refusal), HTTPException.
+
+    A redirection is a refusal: the token is for this address alone, and POST would become GET.
+    """
     headers = {**authorization_header(), **({} if body is None else {"Content-Type": kind})}
     request = urllib.request.Request(address + path, body, headers, method=method)  # noqa: S310  (of http)
-    with urllib.request.urlopen(request, timeout=seconds) as answer:  # noqa: S310  (of http)
+    with urllib.request.build_opener(_NoRedirect).open(request, timeout=seconds) as answer:
         return bytes(answer.read())
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        """Let the caller see the redirection as an error."""
 
 
 def authorization_header() -> dict[str, str]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import os
 import urllib.error
-import urllib.request
 from urllib.parse import urlsplit
 
-from probes.cluster.cleanup import authorization_header
+from probes.cluster.cleanup import request_dashboard
 from reports.redact import redact_text
 
 ADDRESS_VARIABLE = "RAY_API_SERVER_ADDRESS"  # Ray's own commands prefer this address
@@ -49,11 +48,9 @@ def leads_to_session(address: str, session: str) -> bool:
     """Return whether the dashboard at this address is that of the session with this name."""
     if not session or not address.startswith(("http://", "https://")):
         return False
-    url, headers = f"{address}/api/version", authorization_header()
-    request = urllib.request.Request(url, headers=headers)  # noqa: S310
     try:
-        with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as reply:  # noqa: S310
-            return bool(json.load(reply)["session_name"] == session)
+        reply = request_dashboard(address, "/api/version", seconds=ANSWER_SECONDS)
+        return bool(json.loads(reply)["session_name"] == session)
     except urllib.error.HTTPError as error:
         error.close()
     except (OSError, ValueError, LookupError, TypeError):  # no dashboard, or not of this Ray

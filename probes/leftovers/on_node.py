@@ -10,8 +10,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-# Names that a run gives its files: a dot where users would see them, and a token of hex digits.
-OURS = re.compile(r"\.?seatrial-(?:[a-z]+-)?[0-9a-f]{12,16}(?:-.*)?")
+# Names that a run gives its files: a dot where users would see them, and a token of 12 or 16 hex
+# digits.  One without a letter could be a user's date; one token of 300 has none, and stays.
+OURS = re.compile(
+    r"\.?seatrial-(?:user-|submit-)?(?=[0-9]*[a-f])(?:[0-9a-f]{12}|[0-9a-f]{16})(?:-[0-9a-f]{4,56})?"
+)
 MAX_ENTRIES = 20_000  # of a folder that are looked at for the last change
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from probes.cluster.cleanup import request_dashboard, stop_resource
@@ -14,6 +16,7 @@ from probes.cluster.cluster import Cluster
 from probes.leftovers.on_node import list_files, remove_files
 
 OUR_JOB = re.compile(r"\bseatrial-[0-9a-f]{12}\b")  # in the command of a job that LAUNCH submits
+OLD_S = 7 * 24 * 3600.0  # as of a submission that was not brought back
 ENDED = ("STOPPED", "SUCCEEDED", "FAILED")
 FILE, JOB = "file", "job"
 
@@ -28,9 +31,17 @@ class LeftOver:
     name: str
     idle_s: float | None = None
 
+    @property
+    def kept_s(self) -> float:
+        """Seconds for which it stays: a submitted run may still be brought back."""
+        return OLD_S if Path(self.name).name.startswith("seatrial-submit-") else 0.0
 
-def find_left(cluster: Cluster, shared: str | None) -> list[LeftOver]:
-    """Find our files in the shared folder and in each node's temporary folder, and our jobs."""
+
+def find_left(cluster: Cluster, shared: str | None) -> tuple[list[LeftOver], list[str]]:
+    """Find our files in the shared folder and in each node's temporary folder, and our jobs.
+
+    The second list says what could not be searched.
+    """
     names, head = cluster.node_names, cluster.head_node_id
     temporary = ["/tmp", tempfile.gettempdir()]
     folders = {node["id"]: [*temporary] for node in cluster.known_nodes() if node["alive"]}
@@ -43,12 +54,16 @@ def find_left(cluster: Cluster, shared: str | None) -> list[LeftOver]:
         for id, found in answers.items()
         for one in found
     ]
-    return [*files, *_find_jobs(cluster)]
+    silent = [f"{names.get(id, id)} does not answer" for id in folders if id not in answers]
+    try:
+        return [*files, *_find_jobs(cluster.dashboard)], silent
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        return files, [*silent, f"jobs cannot be listed: {error}"]
 
 
-def _find_jobs(cluster: Cluster) -> list[LeftOver]:
-    if not (address := cluster.dashboard):
-        return []
+def _find_jobs(address: str) -> list[LeftOver]:
+    if not address:
+        raise ValueError("the cluster has no dashboard")
     jobs: list[dict[str, Any]] = json.loads(request_dashboard(address, "/api/jobs/"))
     return [
         LeftOver(JOB, "", address, str(job["submission_id"]))

@@ -22,7 +22,7 @@ from typing import IO
 
 from probes.submit.jobs_api import ConnectionLost, JobsApi, SubmissionState, SubmitError
 from probes.submit.package import package_name, zip_files
-from probes.submit.parts import ABOUT, PART
+from probes.submit.parts import ABOUT, PART, PART_BYTES
 
 PARTS_OF_A_JOB = 32  # 8 MiB: what one answer of the dashboard holds
 JOB_S = 120.0  # bounds a job that prints parts
@@ -150,6 +150,8 @@ def read_about(log: str) -> Archive:
         archive = Archive(str(about["name"]), int(about.get("parts", 0)), str(about.get("sha256")))
     except (KeyError, TypeError, ValueError):
         raise SubmitError("the cluster answers with no run") from None
+    if not 0 <= archive.parts <= MAX_RUN // PART_BYTES:
+        raise SubmitError(f"the packed run has {archive.parts} parts: no run of ours")
     if not archive.name:
         raise NoRun("the cluster holds no run of this submission")
     return archive
@@ -164,7 +166,11 @@ def whole_parts(log: str, first: int) -> Iterator[bytes]:
             part = base64.b64decode(text, validate=True)
         except (ValueError, binascii.Error):
             return
-        if number != str(first) or hashlib.sha256(part).hexdigest() != sha256:
+        if (
+            len(part) > PART_BYTES
+            or number != str(first)
+            or hashlib.sha256(part).hexdigest() != sha256
+        ):
             return
         yield part
         first += 1
@@ -196,7 +202,6 @@ def unpack(packed: IO[bytes], name: str, target: Path) -> None:
     except SubmitError:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    partial.chmod(0o777 & ~_umask())
     partial.rename(target)  # at once: a run folder is whole, or is not there
 
 

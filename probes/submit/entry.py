@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import site
 import subprocess
 import sys
@@ -33,13 +34,14 @@ COMMANDS = {"seatrial": "probes.cli.main:main", "ray": "ray.scripts.scripts:main
 MARK = "seatrial-submission"  # begins the line after which the suite prints
 WORKER_COMMAND = "--python_worker_command="  # an argument of the raylet
 OLD_S = 7 * 24 * 3600  # a submission that was not brought back for so long is removed
-EXIT_USAGE = 4
+EXIT_INTERRUPTED, EXIT_USAGE = 2, 4
 # Ray's variables for drivers of a submitted job: the suite is a driver like any other.
 JOB_VARIABLES = ("RAY_JOB_CONFIG_JSON_ENV_VAR", "RAY_JOB_STOP_WAIT_TIME_S")
 
 
 def main(id: str) -> None:
     """Make the environment, and become the suite."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_INTERRUPTED))  # so that it cleans up
     if (rays := find_rays_python()) not in ("", sys.executable):
         os.execv(rays, [rays, "-m", "probes.submit.entry", id])  # noqa: S606  (no shell)
     plan = json.loads((SUBMISSION / "plan.json").read_text())

@@ -24,9 +24,8 @@ class Follower:
         self._api, self._id, self._show = api, id, show
         self._shown = 0  # lines
 
-    def follow(self, seconds: float | None = None) -> SubmissionState:
-        """Follow until the job has ended, or for `seconds`; return its last state."""
-        deadline = None if seconds is None else time.monotonic() + seconds
+    def follow(self) -> SubmissionState:
+        """Follow until the job has ended; return its last state."""
         while True:
             state = self._api.insist(lambda: self._api.state(self._id))
             lines = suite_lines(self._api.insist(lambda: self._api.log(self._id)))
@@ -35,7 +34,7 @@ class Follower:
             for line in lines[self._shown :]:
                 self._show(shown_line(line))
             self._shown = max(self._shown, len(lines))
-            if state.ended or (deadline is not None and time.monotonic() > deadline):
+            if state.ended:
                 return state
             time.sleep(POLL_S)
 

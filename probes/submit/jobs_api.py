@@ -6,7 +6,7 @@ import http.client
 import json
 import time
 import urllib.error
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -41,7 +41,6 @@ class SubmissionState:
     message: str = ""
     exit_code: int | None = None  # of its command; None while it runs, or where Ray lost it
     host: str = ""  # address of the node where its command runs
-    metadata: Mapping[str, str] | None = None
 
     @property
     def ended(self) -> bool:
@@ -114,7 +113,6 @@ class JobsApi:
             message=str(job.get("message") or ""),
             exit_code=code if isinstance(code, int) else None,
             host=agent.partition("://")[2].rpartition(":")[0].strip("[]"),
-            metadata=job["metadata"] if isinstance(job.get("metadata"), dict) else {},
         )
 
     def log(self, id: str) -> str:
@@ -180,6 +178,9 @@ class JobsApi:
                 f"the dashboard at {self.address} refuses {token} (HTTP {error.code}): set"
                 " RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
             )
+        if 300 <= error.code < 400:
+            target = error.headers.get("Location", "another address")
+            raise SubmitError(f"{self.address} redirects to {target}: give the final address")
         if error.code == 404:
             raise UnknownJob(last or f"HTTP 404 from {self.address}")
         if error.code >= 500:

@@ -15,11 +15,6 @@ from typing import Any
 from probes.submit.jobs_api import MAX_PACKAGE, SubmitError
 from reports.version import PACKAGES, SOURCES, find_commit
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 PLAN = "submission/plan.json"  # what to run, read by `entry`
 FILES = "submission/files/"  # the user's files: the remote run is started among them
 WHEELS = "submission/wheels/"
@@ -27,6 +22,10 @@ INFO = "submission/seatrial.dist-info/"  # so that the remote installation knows
 DISTRIBUTION = "seatrial"
 CONTRACT = "seatrial.toml"  # of the current folder: used where no contract is named
 BASELINE = "baseline"  # folder of the baseline among the user's files
+EVENTS = "events.jsonl"  # each run folder has it
+NEWEST = 5  # runs of a folder that go along
+MAX_BASELINE = 400 << 20  # bytes, before they are packed
+TOO_LARGE = f"expected at most {MAX_BASELINE >> 20} MiB: give one run, or fewer"
 EPOCH = (1980, 1, 1, 0, 0, 0)  # one content gives one package, whatever the files' times
 
 
@@ -139,6 +138,15 @@ def _document(content: bytes) -> str:
 
     A contract that cannot be parsed is refused by the suite, which says why.
     """
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        try:
+            import tomli as tomllib
+        except ImportError:
+            raise SubmitError(
+                "Python 3.10 reads no contract by itself: run `pip install tomli`"
+            ) from None
     try:
         launch = tomllib.loads(content.decode()).get("launch", {})
     except ValueError:
@@ -149,15 +157,30 @@ def _document(content: bytes) -> str:
 
 
 def _add_folder(files: dict[str, bytes], folder: Path) -> str:
-    """Add the files of a run, or of a folder of runs."""
+    """Add the files of a run, or of the newest runs of a folder."""
     if not folder.is_dir():
         raise SubmitError(f"baseline {folder}: expected a folder, found none")
-    target = f"{BASELINE}/{folder.resolve().name}"
+    target, size = f"{BASELINE}/{folder.resolve().name}", 0
     files[f"{FILES}{target}/.keep"] = b""  # a folder without runs yet is there, too
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and not path.is_symlink():
-            files[f"{FILES}{target}/{path.relative_to(folder).as_posix()}"] = path.read_bytes()
+    for run in [folder] if _is_run(folder) else _newest_runs(folder):
+        for path in sorted(run.rglob("*")):
+            if path.is_file() and not path.is_symlink():
+                content = path.read_bytes()
+                files[f"{FILES}{target}/{path.relative_to(folder).as_posix()}"] = content
+                size += len(content)
+                if size > MAX_BASELINE:
+                    raise SubmitError(f"baseline {folder}: {TOO_LARGE}")
     return target
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / EVENTS).is_file()
+
+
+def _newest_runs(folder: Path) -> list[Path]:
+    """List the newest runs of a folder; older ones are not compared with anyway."""
+    runs = [path.parent for path in folder.glob(f"*/{EVENTS}") if not path.parent.is_symlink()]
+    return sorted(runs, key=lambda run: (run / EVENTS).stat().st_mtime)[-NEWEST:]
 
 
 def _wheels(folder: Path | None) -> list[Path]:

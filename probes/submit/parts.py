@@ -48,7 +48,8 @@ def main(id: str, *words: str) -> None:
 def _pack(run: Path, archive: Path) -> None:
     """Pack a run; a killed packer leaves no half archive under its name."""
     partial = archive.with_suffix(f".{os.getpid()}")
-    with tarfile.open(partial, "w:gz") as packed:
+    own = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # the run is not for all
+    with os.fdopen(own, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as packed:
         packed.add(run, run.name, filter=_plain)
         if (summary := run.parents[1] / STEP_SUMMARY).is_file():
             packed.add(summary, f"{run.name}/{STEP_SUMMARY}", filter=_plain)

@@ -76,7 +76,11 @@ def why_unsound(before: AcceptanceSummary, now: RunRecord) -> str:
         "does not verify": bool(before.integrity.problems),
         f"is {record.state}, not finished": record.state != "finished",
         "failed": before.decision is Verdict.FAIL,
+        "cannot be verified": bool(before.integrity.doubts or record.unverified),
+        "had errors outside its probes": bool(record.problems),
         f"is PARTIAL ({record.partial})": bool(record.partial),
+        # Otherwise each run may be as much worse than the last as its noise hides.
+        "is worse than its own baseline": bool(record.regressions) and not record.baseline_problem,
         f"has {nodes} nodes, this one {present}": nodes != present,
         "is a rehearsal": bool(record.rehearsal) and not now.rehearsal,
         "is no rehearsal": bool(now.rehearsal) and not record.rehearsal,

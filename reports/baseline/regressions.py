@@ -131,6 +131,12 @@ def _judge(
         elif come and not gone:
             names = ", ".join(sorted(one.subject for one in come))
             yield Verdict.UNPROVEN, f"{title} on {names}: measured now, and not in run {baseline}"
+        elif len(gone) != len(come):
+            old_names, new_names = (
+                ", ".join(sorted(one.subject for one in some)) for some in (gone, come)
+            )
+            text = f"measured on {old_names} in run {baseline}, and on {new_names} now"
+            yield Verdict.UNPROVEN, f"{title}: {text}"
         elif gone:
             worst = min(come, key=lambda one: _rank(one, direction))
             reference = min(gone, key=lambda one: _rank(one, direction))

@@ -36,8 +36,9 @@ def cleanup(idle: str, remove: bool, **values: str | None) -> None:
 
     A run removes what it made, also when it is killed. Something stays only if the process that
     cleans up is killed too, as by a reboot. It looks into /tmp of each node, and into the shared
-    folder that the contract names. Nothing of a run that is under way is touched. Exit code 0:
-    nothing is left; 20: something is.
+    folder that the contract names. Nothing of a run that is under way is touched. A submission
+    that was not brought back stays for a week. Exit code 0: nothing is left; 20: something is, or
+    not all was searched.
     """
     from probes.cluster.access.address import ClusterUnreachable
     from probes.cluster.cluster import VersionMismatch, connect
@@ -57,8 +58,10 @@ def cleanup(idle: str, remove: bool, **values: str | None) -> None:
     try:
         cluster.claim(utc_time(), 0, click.echo)
         shared = settings.agreed.cluster.shared if settings.agreed else None
-        found = find_left(cluster, shared)
-        ready = [one for one in found if one.idle_s is None or one.idle_s >= idle_s]
+        found, unknown = find_left(cluster, shared)
+        ready = [
+            one for one in found if one.idle_s is None or one.idle_s >= max(idle_s, one.kept_s)
+        ]
         errors = remove_left(cluster, ready) if remove else {}
         cluster.release()
     except OtherTrial as error:
@@ -67,14 +70,16 @@ def cleanup(idle: str, remove: bool, **values: str | None) -> None:
         cluster.close()
     for one in found:
         click.echo(_line(one, in_use=one not in ready, why=errors.get(one.name)))
+    for text in unknown:
+        click.echo(one_line(f"not searched: {text}"))
     left = len(found) - len(ready) + (len(errors) if remove else len(ready))
     if not found:
-        click.echo("nothing is left of earlier runs")
+        click.echo("nothing else was found" if unknown else "nothing is left of earlier runs")
     elif remove:
         click.echo(f"removed {len(found) - left}, left {left}")
     else:
         click.echo(f"{quantity(left, 'left-overs')}: remove them with --remove")
-    sys.exit(EXIT_LEFT if left else 0)
+    sys.exit(EXIT_LEFT if left or unknown else 0)
 
 
 def _line(one: LeftOver, *, in_use: bool, why: str | None) -> str:

@@ -74,6 +74,8 @@ def _try_claim(cluster: Any, started: str) -> str:
         living = {other.get("job"): ""}
     if other.get("job") in living:
         return f"another trial runs on this cluster, started on {host} at {since}"
+    if _read() != other:  # a third one asked, too, and was faster
+        return "another trial has just begun here"
     _internal_kv_put(KEY, value, overwrite=True, namespace=NAMESPACE)
     time.sleep(SETTLE_S)
     return "" if _read().get("job") == own["job"] else "another trial has just begun here"

@@ -32,6 +32,9 @@ class Cluster:
         pass
 
 
+UNKNOWN: list[str] = []
+
+
 @pytest.fixture
 def left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[LeftOver]:
     """What is left on a cluster; removed from the list as `cleanup` removes it."""
@@ -44,7 +47,7 @@ def left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[LeftOver]:
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("probes.cluster.cluster.connect", lambda spec: Cluster())
-    monkeypatch.setattr(search, "find_left", lambda *_: [*found])
+    monkeypatch.setattr(search, "find_left", lambda *_: ([*found], [*UNKNOWN]))
     monkeypatch.setattr(search, "remove_left", remove)
     return found
 
@@ -103,3 +106,20 @@ def test_a_time_that_is_none_is_refused(left: list[LeftOver]) -> None:
     code, (line,) = run("--idle", "soon")
     assert code == 4
     assert "--idle is 'soon', expected whole seconds, or 30m or 2h" in line
+
+
+def test_a_submission_can_be_brought_back_for_a_week(left: list[LeftOver]) -> None:
+    name = "/tmp/seatrial-submit-0123456789ab"
+    young, old = (LeftOver(FILE, "id0", "node0", name, days * 24 * 3600.0) for days in (6, 8))
+    left[:] = [young, old]
+    code, _ = run("--remove", "--idle", "0")
+    assert (code, left) == (20, [young])
+
+
+def test_what_was_not_searched_is_not_called_empty(
+    left: list[LeftOver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "UNKNOWN", ["node3 does not answer"])
+    code, lines = run()
+    assert code == 20
+    assert lines == ["not searched: node3 does not answer", "nothing else was found"]

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import termios
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -311,6 +312,7 @@ def test_ctrl_c_at_a_terminal_asks_what_to_do(answer: bytes, code: int) -> None:
         read_until(terminal, "FABRIC PASS")
         os.write(terminal, b"\x03")
         read_until(terminal, "stop the run, detach")
+        time.sleep(1)  # a signal just before the read would wait for the next key
         os.write(terminal, answer)
         rest = read_until(terminal, None)
         found = child.wait(timeout=30)

@@ -11,7 +11,7 @@ import pytest
 from probes.cluster.unique_token import make_unique_token
 from probes.leftovers.on_node import list_files, remove_files
 
-TOKEN = make_unique_token()
+TOKEN = f"a{make_unique_token()[1:]}"  # with a letter, as 299 of 300 have
 NAMES = [
     ".seatrial-{}",
     "seatrial-{}",
@@ -20,8 +20,21 @@ NAMES = [
     ".seatrial-{}-0a0a",
 ]
 OURS = [*(name.format(TOKEN) for name in NAMES), ".seatrial-0123456789abcdef"]
-NOT_OURS = ["my-seatrial-{}", "seatrial-{}x", "seatrial-USER-{}"]
-THEIRS = [*(name.format(TOKEN) for name in NOT_OURS), "seatrial", ".seatrial", "seatrial-0123"]
+NOT_OURS = [
+    "my-seatrial-{}",
+    "seatrial-{}x",
+    "seatrial-USER-{}",
+    "seatrial-runs-{}",
+    "seatrial-{}-atlas",
+]
+DATES = ["seatrial-202601151030", "seatrial-2026011510300000"]
+THEIRS = [
+    *(name.format(TOKEN) for name in NOT_OURS),
+    *DATES,
+    "seatrial",
+    ".seatrial",
+    "seatrial-0123",
+]
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import io
 import shutil
 import tarfile
@@ -158,3 +160,16 @@ def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
     with pytest.raises((SubmitError, OSError)):
         unpack(io.BytesIO(b"no archive"), "run", tmp_path / "run")
     assert [*tmp_path.iterdir()] == []
+
+
+def test_more_than_a_run_can_have_is_refused() -> None:
+    with pytest.raises(SubmitError, match="1000000000 parts: no run of ours"):
+        read_about('seatrial-archive {"name": "a", "parts": 1000000000}\n')
+    large = base64.b64encode(bytes(300_000)).decode()
+    sha256 = hashlib.sha256(bytes(300_000)).hexdigest()
+    assert list(whole_parts(f"seatrial-part 0 {sha256} {large}\n", 0)) == []
+
+
+def test_the_packed_run_is_for_its_user_alone(submission: Path) -> None:
+    parts.main(ID, "0", "1")
+    assert (submission.parents[2] / "run.tar.gz").stat().st_mode & 0o777 == 0o600

@@ -169,3 +169,36 @@ def test_the_state_is_as_ray_reports_it() -> None:
     with head(lambda *_: (200, job)) as (address, _):
         state = JobsApi(address).state("a")
     assert (state.ended, state.exit_code, state.host) == (True, 20, "10.0.0.7")
+
+
+def test_the_token_follows_no_redirection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
+    with dashboard() as (target, served), redirecting(target) as address:
+        with pytest.raises(SubmitError, match=f"redirects to {target}/x: give the final address"):
+            JobsApi(address).stop("a")
+        assert served == []
+
+
+@contextmanager
+def redirecting(target: str) -> Iterator[str]:
+    """Serve redirections to another address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(302)
+            self.send_header("Location", f"{target}/x")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=[0.01])
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

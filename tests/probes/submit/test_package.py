@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 import zipfile
@@ -87,6 +88,7 @@ def test_a_contract_that_the_suite_judges_goes_as_it_is(tmp_path: Path, text: st
 def test_a_baseline_and_wheels_go_along(tmp_path: Path) -> None:
     (tmp_path / "old" / "evidence").mkdir(parents=True)
     (tmp_path / "old" / "evidence" / "a.log").write_text("a")
+    (tmp_path / "old" / "events.jsonl").write_text("e")
     (tmp_path / "old" / "link").symlink_to("/etc/hosts")
     (tmp_path / "wheels").mkdir()
     (tmp_path / "wheels" / "a-1-py3-none-any.whl").write_bytes(b"wheel")
@@ -97,6 +99,7 @@ def test_a_baseline_and_wheels_go_along(tmp_path: Path) -> None:
     assert files["submission/wheels/a-1-py3-none-any.whl"] == b"wheel"
     assert sorted(name for name in files if name.startswith(FILES)) == [
         f"{FILES}baseline/old/.keep",
+        f"{FILES}baseline/old/events.jsonl",
         f"{FILES}baseline/old/evidence/a.log",
     ]
 
@@ -137,3 +140,22 @@ def test_the_client_needs_click_alone(tmp_path: Path) -> None:
     )
     assert done.returncode == 4, done.stderr
     assert done.stderr.startswith("error: http://127.0.0.1:9: [Errno 111] Connection refused")
+
+
+def test_of_a_folder_only_its_newest_runs_go_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(7):
+        run = tmp_path / "runs" / f"run{number}"
+        run.mkdir(parents=True)
+        (run / "events.jsonl").write_text("e")
+        os.utime(run / "events.jsonl", (number, number))
+    (tmp_path / "runs" / "secret").mkdir()
+    (tmp_path / "runs" / "secret" / "key").write_text("k")
+    files = contents(make_package({"baseline": str(tmp_path / "runs")}, [], None))
+    sent = sorted(name.split("/")[-2] for name in files if name.endswith("events.jsonl"))
+    assert sent == [f"run{number}" for number in range(2, 7)]
+    assert not any("secret" in name for name in files)
+    monkeypatch.setattr(package, "MAX_BASELINE", 3)
+    with pytest.raises(SubmitError, match="expected at most 400 MiB"):
+        make_package({"baseline": str(tmp_path / "runs")}, [], None)

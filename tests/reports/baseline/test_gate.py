@@ -227,3 +227,26 @@ def test_a_value_without_a_direction_is_unproven() -> None:
 def test_from_nothing_no_share_is_taken() -> None:
     assert judge([before("a", 0)], [measured("a", 0)]) == []
     assert judge([before("a", 0)], [measured("a", -1)])[0][0] == "FAIL"
+
+
+def test_a_run_that_was_worse_is_no_baseline(first: Path, tmp_path: Path) -> None:
+    """Otherwise what the noise hid in one run would be allowed to the next."""
+    noisy = run(tmp_path / "noisy", 0.105, 0.02, baseline=first)
+    assert noisy.exit_code == 20
+    after = run(tmp_path / "after", 0.105, baseline=tmp_path / "noisy")
+    assert after.exit_code == 20
+    assert "run noisy is worse than its own baseline" in sentences(after)[0]
+
+
+def test_a_record_alone_is_no_baseline(first: Path, tmp_path: Path) -> None:
+    shutil.copy(first / "record.json", tmp_path / "record.json")
+    summary = run(tmp_path / "now", 0.120, baseline=tmp_path / "record.json")
+    assert summary.exit_code == 20
+    assert "run first cannot be verified" in sentences(summary)[0]
+
+
+def test_a_node_that_is_missing_is_not_hidden_by_one_that_is_new() -> None:
+    old = [before("a", 10), before("b", 10), before("c", 10)]
+    ((verdict, sentence),) = judge(old, [measured("a", 10), measured("d", 10)])
+    assert verdict == "UNPROVEN"
+    assert "measured on b, c in run old, and on d now" in sentence

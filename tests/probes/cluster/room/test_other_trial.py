@@ -125,3 +125,19 @@ def test_names_of_the_other_are_cleaned(store: dict[bytes, bytes]) -> None:
     assert "\x1b" not in str(refused.value)
     assert "\n" not in str(refused.value)
     assert "at unknown" in str(refused.value)
+
+
+def test_of_two_that_find_a_dead_claim_one_holds_it(
+    store: dict[bytes, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slower one sees that the claim it asked about is another by now."""
+    theirs(store)
+
+    def slow_answer(*_: object, **__: object) -> dict[str, str]:
+        theirs(store, job="third")
+        return {"mine": "", "third": ""}
+
+    monkeypatch.setattr(ray, "get", slow_answer)
+    with pytest.raises(OtherTrial, match="has just begun here"):
+        claim()
+    assert json.loads(store[other_trial.KEY])["job"] == "third"
