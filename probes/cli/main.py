@@ -36,20 +36,8 @@ def main() -> None:
 
 
 COMMANDS = (
-    *(
-        again,
-        cleanup,
-        compare,
-        completion,
-        contract,
-        doctor,
-        explain,
-        history,
-        plan,
-        reach,
-        rejudge,
-    ),
-    *(report, run, scaling, show, sign, submit, verify),
+    *(again, cleanup, compare, completion, contract, doctor, explain, history, plan),
+    *(reach, rejudge, report, run, scaling, show, sign, submit, verify),
 )
 for command in COMMANDS:
     main.add_command(command)

@@ -16,6 +16,7 @@ import click
 from probes.cli.errors import PATH_TYPE, UsageError
 from probes.cli.run import TO_PYTEST, RunCommand, run_options
 from probes.submit.bring_back import PYTHON, BringBack, NoRun
+from probes.submit.entry import PREFIX
 from probes.submit.follow import Follower, on_github
 from probes.submit.jobs_api import ConnectionLost, JobsApi, Reply, SubmissionState, SubmitError
 from probes.submit.package import CONTRACT, make_package, package_name
@@ -24,15 +25,17 @@ from probes.terminal.options import OPTIONS
 from reports.sanitize import clean, one_line
 
 ADDRESS_VARIABLE = "RAY_API_SERVER_ADDRESS"  # of Ray's own commands
-ID = re.compile(r"seatrial-submit-[0-9a-f]{12}")
-PREFIX = "seatrial-submit-"
+ID = re.compile(f"{PREFIX}[0-9a-f]{{12}}")
 ENTRYPOINT = f"{PYTHON} -m probes.submit.entry"
 # Ray kills what does not end in this time after a stop.  The suite removes what it made, and ends
 # the run's record.
 STOP_S = 120
 EXIT_INTERRUPTED, EXIT_INTERNAL, EXIT_UNPROVEN = 2, 3, 20
-_TERMINATED: list[bool] = []  # SIGTERM has come
 OWN = tuple(option.key for option in OPTIONS if option.key != "cluster")
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM has come: who sends it answers no question."""
 
 
 class Detached(Exception):
@@ -141,9 +144,8 @@ def _submit(
 
 
 def _interrupt(*_: object) -> None:
-    """End as Ctrl-C without a terminal does: who sends SIGTERM answers no question."""
-    _TERMINATED.append(True)
-    raise KeyboardInterrupt
+    """End as Ctrl-C without a terminal does."""
+    raise Terminated
 
 
 class _Session:
@@ -170,10 +172,10 @@ class _Session:
         while True:
             try:
                 return self._keep(self._follower.follow)
-            except KeyboardInterrupt:
+            except KeyboardInterrupt as interrupt:
                 if self._stopping:
                     raise Detached from None
-                if not self._wants_stop():
+                if not (isinstance(interrupt, Terminated) or self._wants_stop()):
                     continue
                 _say("stopping the run on the cluster: it removes what it made")
                 self._stopping = True
@@ -192,7 +194,7 @@ class _Session:
 
         Raises Detached.
         """
-        if _TERMINATED or not at_terminal():
+        if not at_terminal():
             return True
         question = "\nstop the run, detach and leave it running, or go on?"
         try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -24,6 +25,7 @@ KILL_SECONDS = 5.0  # a killed process is gone within this time
 SUBMIT_SECONDS = 3.0  # that a submission takes to reach the dashboard's list
 DASHBOARD_SECONDS = 10.0  # for one answer of it
 QUIET_SECONDS = 5.0  # a rank whose driver is dead stops saving within this time
+ENDED = ("STOPPED", "SUCCEEDED", "FAILED")  # states of a job whose command has ended
 REMOVE_SECONDS = 60.0  # after this time the writer is no rank that Ray is ending
 
 
@@ -88,13 +90,15 @@ def stop_resource(kind: str, name: str) -> None:
         address, word = name.split(" ", 1)
         if not address.startswith(("http://", "https://")):
             raise OSError(f"not a dashboard: {address!r}")
-        for job in [word] if kind == "job" else _jobs_with(address, word):
+        for job in [word] if kind == "job" else jobs_with(address, word):
             _ask_dashboard(address, job, f"/api/jobs/{job}/stop", method="POST")
 
 
-def _jobs_with(address: str, word: str) -> list[str]:
-    """List the jobs that have not ended and whose command has this word."""
-    answer = _ask_dashboard(address, f"with {word}", "/api/jobs/")
+def jobs_with(address: str, word: str | re.Pattern[str]) -> list[str]:
+    """List the jobs that have not ended and whose command has this word.  Raises OSError."""
+    wanted = re.compile(re.escape(word)) if isinstance(word, str) else word
+    shown = word if isinstance(word, str) else word.pattern
+    answer = _ask_dashboard(address, f"with {shown}", "/api/jobs/")
     try:
         jobs = [dict(job) for job in json.loads(answer)]
     except (TypeError, ValueError):  # a page of a proxy
@@ -103,8 +107,8 @@ def _jobs_with(address: str, word: str) -> list[str]:
         job["submission_id"]
         for job in jobs
         if isinstance(job.get("submission_id"), str)  # a driver that nobody submitted has none
-        and word in str(job.get("entrypoint"))
-        and job.get("status") not in ("STOPPED", "SUCCEEDED", "FAILED")
+        and wanted.search(str(job.get("entrypoint")))
+        and job.get("status") not in ENDED
     ]
 
 

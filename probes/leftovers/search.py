@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import http.client
-import json
 import re
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from probes.cluster.cleanup import request_dashboard, stop_resource
+from probes.cluster.cleanup import jobs_with, stop_resource
 from probes.cluster.cluster import Cluster
 from probes.leftovers.on_node import list_files, remove_files
+from probes.submit.entry import OLD_S, PREFIX
 
 OUR_JOB = re.compile(r"\bseatrial-[0-9a-f]{12}\b")  # in the command of a job that LAUNCH submits
-OLD_S = 7 * 24 * 3600.0  # as of a submission that was not brought back
-ENDED = ("STOPPED", "SUCCEEDED", "FAILED")
 FILE, JOB = "file", "job"
 
 
@@ -34,7 +31,7 @@ class LeftOver:
     @property
     def kept_s(self) -> float:
         """Seconds for which it stays: a submitted run may still be brought back."""
-        return OLD_S if Path(self.name).name.startswith("seatrial-submit-") else 0.0
+        return OLD_S if Path(self.name).name.startswith(PREFIX) else 0.0
 
 
 def find_left(cluster: Cluster, shared: str | None) -> tuple[list[LeftOver], list[str]]:
@@ -64,14 +61,7 @@ def find_left(cluster: Cluster, shared: str | None) -> tuple[list[LeftOver], lis
 def _find_jobs(address: str) -> list[LeftOver]:
     if not address:
         raise ValueError("the cluster has no dashboard")
-    jobs: list[dict[str, Any]] = json.loads(request_dashboard(address, "/api/jobs/"))
-    return [
-        LeftOver(JOB, "", address, str(job["submission_id"]))
-        for job in jobs
-        if job.get("submission_id")
-        and OUR_JOB.search(str(job.get("entrypoint")))
-        and job.get("status") not in ENDED
-    ]
+    return [LeftOver(JOB, "", address, job) for job in jobs_with(address, OUR_JOB)]
 
 
 def remove_left(cluster: Cluster, items: Iterable[LeftOver]) -> dict[str, str]:

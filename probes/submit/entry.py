@@ -24,9 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from probes.submit.parts import STEP_SUMMARY
+from reports.version import PACKAGES
 
 SUBMISSION = Path("submission")
-PACKAGES = ("probes", "reference_trainer", "reports", "scaling")
+PREFIX = "seatrial-submit-"  # of the id of a submission, and of its folder
 NEVER_INSTALLED = ("ray", "torch")
 # What our environment must not have another version of: workers have that of their node.
 PINNED = re.compile(r"^(ray|torch|numpy|triton|nvidia-.*)$", re.IGNORECASE)
@@ -195,7 +196,7 @@ def _refuse(sentence: str) -> None:
 
 def _remove_old() -> None:
     """Remove submissions of this user that were not brought back in time."""
-    for folder in Path(tempfile.gettempdir()).glob("seatrial-submit-*"):
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         try:
             state = folder.lstat()
         except OSError:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from probes.cluster.cleanup import authorization_header, request_dashboard
+from probes.cluster.cleanup import ENDED, authorization_header, request_dashboard
 
 Reply = TypeVar("Reply")
 PATIENCE_S = 600.0  # a connection may be lost for so long
@@ -18,7 +18,6 @@ RETRY_S = 2.0
 ANSWER_S = 20.0  # for one answer
 UPLOAD_S = 300.0
 MAX_PACKAGE = 100 * 2**20  # bytes: what Ray's dashboard accepts in one request, unless it is set
-ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 
 
 class SubmitError(RuntimeError):

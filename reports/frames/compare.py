@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reports.acceptance import AcceptanceSummary
+from reports.baseline.regressions import NOISE_FACTOR
 from reports.frames.measurements import COLUMNS, typed_frame
 from reports.measurement import Verdict
 from reports.numbers import number
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 KEY = ["criterion", "probe", "measure", "subject", "occurrence"]
 VERDICT = "verdict"  # measure of the rows of criteria; they have no probe
-NOISE_FACTOR = 2.0  # differences up to twice the combined spread are noise
 NOISE_RULE = (
     "noise: twice the root of the sum of both squared spreads; unknown where a run has no spread, "
     "or that of a single sample"

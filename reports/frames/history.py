@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reports.acceptance import AcceptanceSummary
-from reports.frames.compare import NOISE_FACTOR
+from reports.baseline.regressions import NOISE_FACTOR
 from reports.frames.measurements import TIME, typed_frame
 from reports.run_folder.event_log import FILE
 from reports.run_folder.files import SUMS

@@ -147,7 +147,7 @@ def test_cleanup_removes_what_two_killed_drivers_left(lab: Lab) -> None:
             code, said = clean_up(lab, "--remove", "--idle", "0")
             assert code == 4, said
             assert "another trial runs on this cluster" in said
-        time.sleep(3)
+        time.sleep(3)  # into the attempt, so that its ranks save
         assert trial.process.poll() is None, trial.log.read_text()[-3000:]
         kill_all_at_once(lab, driver)
         trial.process.wait(timeout=60)

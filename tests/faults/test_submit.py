@@ -95,7 +95,7 @@ def test_a_connection_that_is_cut_for_30_s_changes_nothing(lab: Lab, submit: Sub
     network.set_link(lab.name, network.CLIENT, "eth0", "down")
     try:
         one.until(re.compile("connection lost"))
-        time.sleep(CUT_S)
+        time.sleep(CUT_S)  # the outage itself
     finally:
         network.set_link(lab.name, network.CLIENT, "eth0", "up")
     assert one.end() == PARTIAL, one.said
@@ -126,7 +126,7 @@ def test_an_interrupted_client_stops_the_run_and_has_what_there_is(
 ) -> None:
     one = submit(*GANG)
     one.until(re.compile("GANG two gangs"))
-    time.sleep(3)
+    time.sleep(3)  # into the probe, so that its gangs hold accelerators
     one.process.send_signal(signal.SIGTERM)
     assert one.end(180) == 2, one.said
     assert one.record.state == "interrupted"

@@ -29,7 +29,7 @@ DIRECTIONS: dict[str, dict[str, set[str]]] = {
         "scaling": JUDGING | {"fabric"},
         "doctor": {"acceptance", "cluster", "findings", "launch", "least_versions"},
         "submit": {"cluster"},
-        "leftovers": {"cluster"},
+        "leftovers": {"cluster", "submit"},
         "tracebacks": set(),
         "option_twins": set(),
         "least_versions": set(),

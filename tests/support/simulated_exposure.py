@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
@@ -28,6 +27,7 @@ from probes.hosts.exposure.stranger_job import RAN, StrangerJob, submit_stranger
 from probes.hosts.exposure.test_exposure import test_entrances_keep_to_the_authentication as probe
 from reports.record import ProbeResult
 from reports.run_folder.store import Store
+from tests.support.served import running
 from tests.support.simulated_names import SimulatedNetwork, address_of
 
 OPEN, GUARDED = Answers(TAKEN), Answers(REFUSED, REFUSED, TAKEN)
@@ -95,15 +95,8 @@ class SimulatedEntrances(SimulatedNetwork):
         assert node["id"] == self.nodes[-1]["id"]
         if not self.stands_in:
             raise StandInMissing("no worker starts")
-        server = make_server("127.0.0.1", refuses)
-        thread = threading.Thread(target=server.serve_forever, args=[0.01])
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
-            server.server_close()
+        with running(make_server("127.0.0.1", refuses)) as address:
+            yield address
 
     def ask_submit(self, entrances: list[Entrance], _: str) -> list[Answers]:
         return [self.answers_of(one) for one in entrances]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import io
 import json
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from email.message import Message
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from types import SimpleNamespace
 from typing import Any
 from urllib.error import HTTPError
@@ -19,6 +18,7 @@ import pytest
 from probes.cluster.access.entrances import REFUSED
 from probes.hosts.exposure import stranger_job
 from probes.hosts.exposure.stranger_job import RAN, StrangerJob, submit_stranger_job
+from tests.support.served import serving
 
 JOB = "seatrial-0123"
 
@@ -52,15 +52,8 @@ def jobs_api(
         def log_message(self, *_: object) -> None:
             pass
 
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=[0.01])
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", seen
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with serving(Handler) as address:
+        yield address, seen
 
 
 def test_a_job_that_runs_prints_its_own_id_and_is_deleted() -> None:

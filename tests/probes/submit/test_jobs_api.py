@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from probes.submit import jobs_api
 from probes.submit.jobs_api import ConnectionLost, JobsApi, SubmitError, UnknownJob
 from tests.support.dashboard import dashboard
+from tests.support.served import serving
 
 Answer = tuple[int, Any]  # status 0: the connection is closed without an answer
 
@@ -31,6 +31,8 @@ def head(answer: Callable[[str, str], Answer]) -> Iterator[tuple[str, list[str]]
             if not status:
                 return
             self.send_response(status)
+            if status == 302:  # its content is where to go
+                self.send_header("Location", content)
             self.end_headers()
             self.wfile.write(
                 content if isinstance(content, bytes) else json.dumps(content).encode()
@@ -41,15 +43,8 @@ def head(answer: Callable[[str, str], Answer]) -> Iterator[tuple[str, list[str]]
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=[0.01])
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", asked
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with serving(Handler) as address:
+        yield address, asked
 
 
 @pytest.fixture(autouse=True)
@@ -174,31 +169,7 @@ def test_the_state_is_as_ray_reports_it() -> None:
 def test_the_token_follows_no_redirection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
-    with dashboard() as (target, served), redirecting(target) as address:
+    with dashboard() as (target, served), head(lambda *_: (302, f"{target}/x")) as (address, _):
         with pytest.raises(SubmitError, match=f"redirects to {target}/x: give the final address"):
             JobsApi(address).stop("a")
         assert served == []
-
-
-@contextmanager
-def redirecting(target: str) -> Iterator[str]:
-    """Serve redirections to another address."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.send_response(302)
-            self.send_header("Location", f"{target}/x")
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=[0.01])
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
