@@ -1,3 +1,3 @@
-"""Registers the plugin for a checkout; an installed seatrial registers it by itself."""
+"""Registers the plugin for a checkout.  Elsewhere `seatrial run` or `-p probes.plugin` does."""
 
 pytest_plugins = ["probes.plugin"]

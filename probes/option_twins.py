@@ -1,7 +1,7 @@
 """Reads the environment twins of the plugin's options, SEATRIAL_<OPTION>, in the suite's runs only.
 
-Every pytest run loads the plugin, wherever seatrial is installed.  A variable that is set for the
-suite must not connect the tests of another project to the cluster.
+Each pytest run in a checkout loads the plugin.  A variable that is set for the suite must not
+connect the suite's own tests to the cluster.
 """
 
 from __future__ import annotations

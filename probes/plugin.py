@@ -29,6 +29,7 @@ from probes.probe_report import (
     status_words,
     write_verdict,
 )
+from probes.requirements import lacking_sentence
 from probes.terminal import pytest_output
 from probes.terminal.options import OPTIONS
 from probes.terminal.selection import criterion_of, describe_nothing, left_out, sort_probes
@@ -36,7 +37,7 @@ from probes.tracebacks import hide_secrets, redact_internal_error, shorten_trace
 from reports.sanitize import clean
 
 if TYPE_CHECKING:  # else every run of pytest would load pydantic, even without probes
-    from probes.acceptance.session import RunSettings
+    from probes.acceptance.session import RunSession, RunSettings
 
 pytest_plugins = ["probes.acceptance.fixtures", "probes.gang.fixtures", "probes.restart.fixtures"]
 ROOT = Path(__file__).resolve().parents[1]  # holds the packages; names of probes are relative to it
@@ -82,6 +83,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     from probes.rejudge.limit_check import check_baseline
     from probes.terminal.settings import read_settings
 
+    if lacking := lacking_sentence():
+        raise pytest.UsageError(lacking)
     with _usage_errors():
         if baseline := config.getoption("--baseline"):
             check_baseline(Path(baseline))
@@ -132,11 +135,20 @@ def _open_run(session: pytest.Session, settings: RunSettings) -> None:
     signal.signal(signal.SIGTERM, _interrupt)  # after Ray, whose handler would end one probe only
     loaded = _loaded(config)
     also = [f"loaded    {', '.join(loaded)}  (`seatrial run` loads nothing else)"] if loaded else []
+    also += [f"versions  {text}" for text in _too_old(run)]
     if count := config.stash.get(LEFT_OUT, 0):
         also.append(f"left out  {count} probes of longer tiers than {run.tier}, or not in --only")
     pytest_output.print_header(config, [*run.header(), *also])
     usual_s = estimate_run(run, filter(None, map(criterion_of, session.items)))
     pytest_output.start_progress(config, begun, usual_s)
+
+
+def _too_old(run: RunSession) -> list[str]:
+    """List what criteria need and torch or Ray here lack: their probes will not run."""
+    from probes.least_versions import ALL, missing_feature
+
+    on_gpu = run.cluster is None or run.cluster.on_gpu
+    return list(dict.fromkeys(filter(None, (missing_feature(id, on_gpu) for id in ALL))))
 
 
 def _interrupt(*_: object) -> None:
@@ -158,7 +170,6 @@ def _loaded(config: pytest.Config) -> list[str]:
     """List third-party plugins, conftest files and pytest variables: they could change the run."""
     manager = config.pluginmanager
     names = {f"{found.project_name} {found.version}" for _, found in manager.list_plugin_distinfo()}
-    names -= {name for name in names if name.startswith("seatrial ")}
     files = {getattr(plugin, "__file__", None) for plugin in manager.get_plugins()}
     conftests = {file for file in files if file and Path(file).name == "conftest.py"}
     names |= conftests - {str(ROOT / "conftest.py")}

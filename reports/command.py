@@ -14,6 +14,7 @@ import click
 
 from reports.redact import redact_text
 from reports.sanitize import one_line
+from reports.version import PACKAGES
 
 EXIT_INTERRUPTED, EXIT_INTERNAL, EXIT_USAGE = 2, 3, 4  # the suite's codes; click uses others
 MAX_SENTENCE = 1000  # characters; a path or value in the message can be much longer
@@ -88,6 +89,11 @@ def refusals() -> Iterator[None]:
         _discard_output()
         path = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
         raise Refusal(f"{path}{error.strerror or error}") from None
+    except ModuleNotFoundError as error:  # installed without its dependencies
+        if (error.name or "").partition(".")[0] in PACKAGES:
+            raise _internal_refusal(error) from None
+        text = f"this command needs the Python module {error.name}, which is not installed here"
+        raise Refusal(text) from None
     except Exception as error:  # noqa: BLE001  an unforeseen error is internal, not a verdict
         raise _internal_refusal(error) from None
 

@@ -24,16 +24,26 @@ def suite_version() -> dict[str, str]:
     commit. Both are `unknown` if they cannot be found. `seatrial_sources` is a hash of the files,
     `seatrial_libraries` names what renders and checks a record.
     """
-    try:
-        version = metadata.version("seatrial")
-    except metadata.PackageNotFoundError:
-        version = "unknown"
     return {
-        "seatrial": version,
+        "seatrial": _version(),
         "seatrial_commit": find_commit() or "unknown",
         "seatrial_sources": _hash_sources(),
         "seatrial_libraries": _list_libraries(),
     }
+
+
+def version_line() -> str:
+    """Return one line with version, commit and source hash, where nothing else is installed."""
+    commit = find_commit()
+    at = f"commit {commit[:12]}{commit[40:]}" if commit else "commit unknown"
+    return f"seatrial {_version()}, {at}, sources {_hash_sources()}"
+
+
+def _version() -> str:
+    try:
+        return metadata.version("seatrial")
+    except metadata.PackageNotFoundError:
+        return "unknown"
 
 
 def find_commit() -> str:

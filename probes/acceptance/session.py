@@ -27,6 +27,9 @@ from reports.run_folder.store import Store, run_folder_name, utc_time
 from reports.sanitize import one_line
 from reports.version import suite_version
 
+# The conftest.py of a checkout registers the plugin; an installed seatrial adds nothing to pytest.
+IN_CHECKOUT = (Path(__file__).resolve().parents[2] / "conftest.py").is_file()
+PYTEST = "pytest" if IN_CHECKOUT else "pytest -p probes.plugin"
 DEFAULT_CONTRACT = "seatrial.toml"  # of the current folder: used where no contract is named
 
 
@@ -227,7 +230,7 @@ class RunSession:
         tier = f" --tier {self.tier}"  # another tier has other probes, and other parts of this one
         nodes = f" --nodes {self.settings.nodes}" if self.settings.nodes else ""
         where = f"--cluster {shlex.quote(self.spec)}"
-        reproduce = f"pytest {shlex.quote(node_id)} {where}{tier}{contract}{nodes}"
+        reproduce = f"{PYTEST} {shlex.quote(node_id)} {where}{tier}{contract}{nodes}"
         self._current = Recorder(self.store, self.contract, probe, criterion, claim, reproduce, say)
         return self._current
 

@@ -64,7 +64,7 @@ def read_options(record: RunRecord) -> dict[str, str | None]:
     """
     command = next((one.reproduce for one in record.results if one.reproduce), "")
     try:
-        program, _, *words = shlex.split(command)
+        program, _, *words = shlex.split(command.replace(" -p probes.plugin", "", 1))
         given = dict(zip(words[::2], words[1::2], strict=True))
     except ValueError:  # fewer words, an option without a value, or an open quote
         program, given = "", {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from importlib import resources
@@ -26,8 +27,24 @@ from probes.cli.sign import sign, verify
 from probes.cli.submit import submit
 
 
+def _print_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
+    if not asked or context.resilient_parsing:
+        return
+    from reports.version import version_line
+
+    click.echo(version_line())
+    context.exit()
+
+
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="seatrial")
+@click.option(
+    *("-V", "--version"),
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version, the commit and a hash of the sources.",
+)
 def main() -> None:
     """Acceptance tests for GPU training clusters that run Ray.
 
@@ -93,13 +110,14 @@ def example(folder: Path) -> None:
     """Write an ordinary FSDP training job into FOLDER, ready for `ray job submit`."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is no folder: give an empty or new one")
-    target = folder / "reference_trainer"
-    if target.exists():
-        raise UsageError(f"{target} exists already: give an empty or new folder")
+    target, readme = folder / "reference_trainer", folder / "README.md"
+    for path in (target, readme):
+        if os.path.lexists(path):  # a broken link is somebody's, too
+            raise UsageError(f"{path} exists already: give an empty or new folder")
     with resources.as_file(resources.files("reference_trainer")) as source:
         shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copyfile(str(resources.files("probes.launch") / "launch.md"), folder / "README.md")
-    click.echo(f"wrote {target}; see {folder / 'README.md'}")
+    shutil.copyfile(str(resources.files("probes.launch") / "launch.md"), readme)
+    click.echo(f"wrote {target}; see {readme}")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from probes.cli.errors import UsageError
+from probes.requirements import lacking_sentence
 from probes.terminal.options import OPTIONS, RunOption
 from reports.command import CheckedCommand
 from reports.sanitize import capitalise
@@ -119,6 +121,8 @@ def run_suite(values: Mapping[str, str | None], to_pytest: Sequence[str]) -> int
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS"):
         os.environ.pop(name, None)
+    if lacking := lacking_sentence():
+        raise UsageError(lacking)
     import pytest
 
     from probes.terminal.own_voice import OwnVoice

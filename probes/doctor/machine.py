@@ -15,8 +15,7 @@ from probes.cluster.node_facts import software_versions
 from probes.doctor.answer import FAIL, UNPROVEN, Answer
 from probes.launch.path.user import why_no_other_user
 from probes.least_versions import ALL, missing_feature
-
-DISTRIBUTION = "seatrial"
+from probes.requirements import DISTRIBUTION, lacking_sentence
 
 
 def ask_machine(terms: ClusterTerms, *, on_gpu: bool) -> Iterator[Answer]:
@@ -60,6 +59,8 @@ def _origin(name: str) -> str:
 
 def ask_versions(*, on_gpu: bool) -> Answer:
     """Name what a criterion needs and the packages here lack."""
+    if text := lacking_sentence():
+        return Answer("versions", text, FAIL, ALL, "Install what is missing")
     lacking = {id: text for id in ALL if (text := missing_feature(id, on_gpu))}
     if lacking:
         text = " ".join(dict.fromkeys(lacking.values()))

@@ -23,6 +23,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from probes.requirements import list_missing
 from probes.submit.parts import STEP_SUMMARY
 from reports.version import PACKAGES
 
@@ -154,25 +155,6 @@ def install_missing(python: Path, requires: list[str]) -> None:
             f"{sys.executable} lacks {', '.join(missing)}, and pip could not install them: put"
             " them into the image, or give them with --wheels"
         )
-
-
-def list_missing(requires: list[str]) -> list[str]:
-    """List the requirements that this Python does not meet."""
-    from packaging.requirements import Requirement  # Ray needs it, too
-
-    missing = []
-    for line in requires:
-        requirement = Requirement(line)
-        if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
-            continue
-        try:
-            found = metadata.version(requirement.name)
-        except metadata.PackageNotFoundError:
-            missing.append(line)
-            continue
-        if not requirement.specifier.contains(found, prereleases=True):
-            missing.append(line)
-    return missing
 
 
 def pinned_versions() -> list[str]:

@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from probes.requirements import DISTRIBUTION
 from probes.submit.jobs_api import MAX_PACKAGE, SubmitError
 from reports.version import PACKAGES, SOURCES, find_commit
 
@@ -19,7 +20,6 @@ PLAN = "submission/plan.json"  # what to run, read by `entry`
 FILES = "submission/files/"  # the user's files: the remote run is started among them
 WHEELS = "submission/wheels/"
 INFO = "submission/seatrial.dist-info/"  # so that the remote installation knows its version
-DISTRIBUTION = "seatrial"
 CONTRACT = "seatrial.toml"  # of the current folder: used where no contract is named
 BASELINE = "baseline"  # folder of the baseline among the user's files
 EVENTS = "events.jsonl"  # each run folder has it

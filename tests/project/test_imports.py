@@ -27,19 +27,22 @@ DIRECTIONS: dict[str, dict[str, set[str]]] = {
         "restart": JUDGING | {"faults", "least_versions"},
         "fabric": JUDGING | {"environment", "nccl"},
         "scaling": JUDGING | {"fabric"},
-        "doctor": {"acceptance", "cluster", "findings", "launch", "least_versions"},
-        "submit": {"cluster"},
+        "doctor": {"acceptance", "cluster", "findings", "launch"}
+        | {"least_versions", "requirements"},
+        "submit": {"cluster", "requirements"},
         "leftovers": {"cluster", "submit"},
+        "requirements": set(),
         "tracebacks": set(),
         "option_twins": set(),
         "least_versions": set(),
         "probe_report": set(),
         "terminal": {"acceptance", "cluster", "probe_report", "spelling"},
         "plugin": JUDGING
-        | {"rejudge", "option_twins", "probe_report", "terminal", "tracebacks", "least_versions"},
+        | {"rejudge", "option_twins", "probe_report", "terminal", "tracebacks"}
+        | {"least_versions", "requirements"},
         "cli": JUDGING
         | {"doctor", "least_versions", "scaling", "rejudge", "nccl", "terminal", "spelling"}
-        | {"submit", "leftovers"},
+        | {"submit", "leftovers", "requirements"},
     },
     "scaling": {
         "bounds": set(),

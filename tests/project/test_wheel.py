@@ -17,6 +17,12 @@ pytestmark = pytest.mark.alone
 
 PIP = [sys.executable, "-m", "pip"]
 HOSTS = ["--cluster", "local:2", "--contract", "local", "-k", "hosts"]
+FOREIGN = """
+import sys
+def test_it():
+    ours = {"probes", "reports", "scaling", "reference_trainer"}
+    assert not ours & {name.partition(".")[0] for name in sys.modules}
+"""
 QUICK_HOSTS = [duty for duty in CRITERIA["HOSTS"].duties if duty.tier == "quick"]
 
 
@@ -99,7 +105,7 @@ def test_report_renders_from_an_empty_folder(elsewhere: dict[str, str], tmp_path
     [
         ["seatrial", "run", *HOSTS],
         pytest.param(
-            [sys.executable, "-m", "pytest", "--pyargs", "probes", *HOSTS],
+            [sys.executable, "-m", "pytest", "-p", "probes.plugin", "--pyargs", "probes", *HOSTS],
             marks=pytest.mark.soak(criterion="suite"),
         ),
     ],
@@ -112,3 +118,32 @@ def test_probes_run_from_an_empty_folder(
     assert f"{len(QUICK_HOSTS)} passed" in told.stdout, told.stdout + told.stderr
     assert told.returncode == 20, "only one criterion was looked at"
     assert list(tmp_path.glob("runs/*/report.html"))
+    event = next(tmp_path.glob("runs/*/events.jsonl")).read_text()
+    assert '"reproduce": "pytest -p probes.plugin /' in event
+    again = run(
+        elsewhere,
+        tmp_path,
+        "seatrial",
+        "again",
+        "HOSTS",
+        "--run",
+        str(next((tmp_path / "runs").iterdir())),
+        "--",
+        "--collect-only",
+    )
+    assert (
+        "seatrial run --cluster local:2 --tier quick --contract local --only HOSTS" in again.stdout
+    ), again.stderr
+
+
+def test_another_project_gets_nothing(elsewhere: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "test_foreign.py").write_text(FOREIGN)
+    env = {k: v for k, v in elsewhere.items() if k != "PYTEST_DISABLE_PLUGIN_AUTOLOAD"}
+    env["SEATRIAL_CLUSTER"] = "local:2"
+    shown = run(env, tmp_path, sys.executable, "-m", "pytest", "--help")
+    assert "seatrial" not in shown.stdout
+    assert "--cluster" not in shown.stdout
+    done = run(env, tmp_path, sys.executable, "-m", "pytest", "-q", "test_foreign.py")
+    assert done.returncode == 0, done.stdout
+    wanted = run(env, tmp_path, sys.executable, "-m", "pytest", "-p", "probes.plugin", "--help")
+    assert "--cluster" in wanted.stdout, "the plugin can be asked for"

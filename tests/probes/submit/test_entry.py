@@ -109,12 +109,6 @@ def test_torch_and_ray_are_never_installed(
     assert f"has no {name}: seatrial never installs" in capsys.readouterr().out
 
 
-def test_a_requirement_is_missing_by_name_version_and_marker() -> None:
-    here = metadata.version("click")
-    asked = ["nosuch", f"click=={here}", "click<1", 'nosuch; python_version < "3"', "torch"]
-    assert entry.list_missing(asked) == ["nosuch", "click<1"]
-
-
 def test_no_raylet_is_our_parent() -> None:
     assert entry.find_rays_python() == ""
 
