@@ -8,9 +8,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from probes.acceptance import component_placement as components
+from probes.acceptance.launch_terms import LaunchTerms
 from probes.acceptance.validation import check_text
 from probes.cluster.byte_counters import RDMA, interfaces_of
-from reports.redact import is_secret_name, redact
+from reports.redact import redact
 from reports.sanitize import clean, one_line
 
 # Bounds that no cluster reaches: a larger value is a mistake, such as bytes for GiB.
@@ -28,8 +29,6 @@ TARGET = re.compile(
     rf"https?://{HOST}(:(?P<url_port>[1-9]\d*))?(/\S*)?|{HOST}:(?P<port>[1-9]\d*)", re.ASCII
 )
 MAX_PORT = 65535
-VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-COMMAND = "{command}"  # in [launch.values]
 
 
 def _check_list(value: list[str] | None, most: int) -> list[str] | None:
@@ -50,144 +49,149 @@ def _check_interface(name: str) -> str:
     return name
 
 
-class LaunchTerms(BaseModel):
-    """Terms of LAUNCH: whose guide a user follows, and how.
-
-    `document` is the operator's guide, a path (from the contract's folder) or a URL; without it,
-    seatrial's own is followed.  `section` is the heading above the commands, if not all fenced
-    blocks of the guide are meant.
-
-    `values` maps texts of the guide to what a user types instead.  One value must have {command},
-    the command that starts the user's job on Ray.  {folder} is the folder with the job's code,
-    {name} a name of its own; {dashboard}, {nodes}, {ranks} and {shared} are the cluster's.
-
-    `variables` are those that the guide gives to the job, and that each rank must have.
-    `launchers` are those, in addition to seatrial's own, that jobs may use (tier soak).  With
-    `user` = "own" the parties agree that the user who runs the suite is an ordinary one.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    document: str | None = None
-    section: str | None = None
-    user: Literal["own"] | None = None
-    launchers: tuple[Literal["torchrun", "ray-train"], ...] = Field(
-        default=("torchrun", "ray-train"), min_length=1
-    )
-    values: dict[str, str] = {}
-    variables: dict[str, str] = {}
-
-    @field_validator("document", "section")
-    @classmethod
-    def _check_words(cls, value: str | None) -> str | None:
-        if value is not None:
-            check_text(value, "text")
-        return value
-
-    @field_validator("variables")
-    @classmethod
-    def _check_variables(cls, value: dict[str, str]) -> dict[str, str]:
-        for name in value:
-            if not VARIABLE.fullmatch(name):
-                raise ValueError(f"expected the name of a variable, found {name!r}")
-            if is_secret_name(name):
-                raise ValueError(
-                    f"{name} may be a secret, and the report shows the ranks' values: leave it out"
-                )
-        return value
-
-    @model_validator(mode="after")
-    def _check_guide(self) -> LaunchTerms:
-        if self.document is None:
-            given = [key for key in ("section", "values", "variables") if getattr(self, key)]
-            if given:
-                raise ValueError(f"expected document, the guide that {given[0]} belongs to")
-            return self
-        if any(not text.strip() for text in self.values):
-            raise ValueError("values: expected texts of the guide, found an empty one")
-        if not any(COMMAND in value for value in self.values.values()):
-            raise ValueError(
-                f'values: expected one with {COMMAND}, as "python train.py" = "{COMMAND}": the '
-                "user's job, whose ranks are judged, takes the place of the guide's own"
-            )
-        return self
-
-
 class ClusterTerms(BaseModel):
     """Terms of the cluster: what was ordered, and the names that the parties agreed on.
 
-    `accelerators` is "emulated" where computation is on the CPU.  No other key makes a run a
-    rehearsal, and a rehearsal accepts no cluster.  `gpu_model` is the name that NVML gives, or a
-    list of names that are allowed.  `gpu_memory_gib`, `cpus_per_node`, `ram_gib` and `disk_gib`
-    (all disks together) are the least that each GPU or node must have.  `versions` is by part:
-    "2.13.0" exactly, ">=550.54" at least.
-
-    `egress` lists the addresses outside the cluster that jobs download from: `https://host/...`, or
-    `host:port`.  `model_files` lists folders and files that must be on each node, and the same.
-
-    `dcgm_diag` orders DCGM's own diagnostics on each node, at the level of the contract's tier: 1
-    for quick, 2 for standard, 3 for soak.  `ray_client_port` is the port of the head at which
-    programs join by ray://.
-
-    `host_names` is whether jobs address nodes by host name.  Ray does not need it, and pods of
-    Kubernetes do not resolve each other's names.
-
-    `authentication` is "token" where each order to Ray must need the cluster's token.  Without it
-    the parties trust the network: whether a stranger reaches Ray is not judged.
-
-    `fabric` is the interface that must carry gradients (of bonded ports, their bond), a list of
-    interfaces, or "rdma".  Interfaces are joined as `eth1,eth2`: each is a rail, and each local
-    rank uses its own.  `line_rate_gbps` is the rate of one rail, `rails` the number of rails of a
-    node.
-    `management_gbps` is the rate of the interface `management`, where its devices do not report it.
-
-    `pace_seconds` emulates an accelerator: each step's compute is padded to it.  `rungs` are the
-    numbers of nodes on which SCALING trains (1, 2, 4, 8 ... by default); one node and all nodes
-    are always among them.  `shards` is the
-    folder of each node's token shard, from which SCALING reads real data (synthetic without it).
-    `{nodes}` in it stands for the number of nodes that train.  `save_minutes` is the time between
-    two saves in training, and `save_gb` the size of a save.  SCALING judges the cost of a save by
-    them (without `save_gb`, by the save of its own model), and HOSTS the room for several.
-
-    `launch` is the table [launch] of the file.
-
-    `queue` is the layer that gangs pods above Ray, where there is one.  `components` places the
-    parts of a job on its accelerators (`"actor,rollout" = "all"`), and `parallel` is how they are
-    split (tp, pp, dp).  Both are checked at once when the size of the cluster is known.
+    `components` and `parallel` are both checked at once when the size of the cluster is known.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    accelerators: Literal["real", "emulated"] = "real"
-    nodes: int | None = Field(default=None, ge=1, le=MAX_NODES)
-    gpus_per_node: int | None = Field(default=None, ge=0, le=MAX_GPUS_PER_NODE)
-    gpu_model: str | list[str] | None = None
-    gpu_memory_gib: float | None = Field(default=None, gt=0, le=MAX_GIB)
-    cpus_per_node: int | None = Field(default=None, ge=1, le=MAX_CPUS)
-    ram_gib: float | None = Field(default=None, gt=0, le=MAX_GIB)
-    disk_gib: float | None = Field(default=None, gt=0, le=MAX_GIB)
-    versions: dict[str, str] | None = None
-    shared: str | None = None
-    egress: list[str] | None = None
-    model_files: list[str] | None = None
-    dcgm_diag: bool = False
-    ray_client_port: int | None = Field(default=None, ge=1, le=MAX_PORT)
-    host_names: bool = False
-    authentication: Literal["token"] | None = None
-    fabric: str | None = None
-    management: str | None = None
-    management_gbps: float | None = Field(default=None, gt=0, le=MAX_GBPS)
-    rails: int | None = Field(default=None, ge=1, le=MAX_RAILS)
-    line_rate_gbps: float | None = Field(default=None, gt=0, le=MAX_GBPS)
-    pace_seconds: float = Field(default=0.0, ge=0, le=MAX_PACE_S)
-    rungs: list[Annotated[int, Field(ge=1, le=MAX_NODES)]] | None = None
-    shards: str | None = None
-    save_minutes: float = Field(default=30.0, gt=0, le=MAX_SAVE_MINUTES)
-    save_gb: float | None = Field(default=None, gt=0, le=MAX_SAVE_GB)
-    launch: LaunchTerms = LaunchTerms()
-    queue: Literal["kueue", "volcano", "yunikorn", "kai"] | None = None
-    components: dict[str, str | int] | None = None
-    parallel: dict[Literal["tp", "pp", "dp"], Annotated[int, Field(ge=1)]] | None = None
+    accelerators: Literal["real", "emulated"] = Field(
+        default="real",
+        description='"emulated" where ranks compute on the CPU. No other key makes a run a '
+        "rehearsal, and a rehearsal accepts no cluster.",
+    )
+    nodes: int | None = Field(
+        default=None, ge=1, le=MAX_NODES, description="Number of nodes with accelerators."
+    )
+    gpus_per_node: int | None = Field(
+        default=None, ge=0, le=MAX_GPUS_PER_NODE, description="Accelerators of each node."
+    )
+    gpu_model: str | list[str] | None = Field(
+        default=None,
+        description="Model, as NVML names it (`nvidia-smi -L`), or a list of allowed ones.",
+    )
+    gpu_memory_gib: float | None = Field(
+        default=None, gt=0, le=MAX_GIB, description="Least memory of each GPU."
+    )
+    cpus_per_node: int | None = Field(
+        default=None, ge=1, le=MAX_CPUS, description="Least number of CPUs of each node."
+    )
+    ram_gib: float | None = Field(
+        default=None, gt=0, le=MAX_GIB, description="Least memory of each node."
+    )
+    disk_gib: float | None = Field(
+        default=None, gt=0, le=MAX_GIB, description="Least size of all disks of a node together."
+    )
+    versions: dict[str, str] | None = Field(
+        default=None,
+        description='Software by part: "2.13.0" is exactly this one, ">=550.54" at least.',
+    )
+    shared: str | None = Field(
+        default=None,
+        description="Folder that all nodes see. Checkpoints are saved there, and HOSTS tests it. "
+        "Without it the run folder is used, which all nodes must then see.",
+    )
+    egress: list[str] | None = Field(
+        default=None,
+        description="What jobs download from: `https://host/...` or `host:port`. Each node must "
+        "reach it.",
+    )
+    model_files: list[str] | None = Field(
+        default=None, description="Folders and files that each node must have, and the same."
+    )
+    dcgm_diag: bool = Field(
+        default=False,
+        description="Run DCGM's diagnostics on each node: level 1 in tier quick, 2 in standard, 3 "
+        "in soak.",
+    )
+    ray_client_port: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_PORT,
+        description="Port of the head at which programs join by `ray://`.",
+    )
+    host_names: bool = Field(
+        default=False,
+        description="Whether jobs address nodes by host name: then HOSTS tests each name. Ray does "
+        "not need it, and pods of Kubernetes do not resolve each other's names.",
+    )
+    authentication: Literal["token"] | None = Field(
+        default=None,
+        description='"token" where each order to Ray must need the cluster\'s token. Without it '
+        "the parties trust the network, and whether a stranger reaches Ray is not judged.",
+    )
+    fabric: str | None = Field(
+        default=None,
+        description="What carries gradients: an interface (of bonded ports, their bond), a list of "
+        'interfaces, each a rail that the local rank of its number uses, or "rdma".',
+    )
+    management: str | None = Field(
+        default=None,
+        description="Another interface, onto which FABRIC's control forces traffic.",
+    )
+    management_gbps: float | None = Field(
+        default=None,
+        gt=0,
+        le=MAX_GBPS,
+        description="Rate of `management`, where its devices do not report it.",
+    )
+    rails: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_RAILS,
+        description="RDMA ports of a node that carry gradients.",
+    )
+    line_rate_gbps: float | None = Field(
+        default=None,
+        gt=0,
+        le=MAX_GBPS,
+        description="Rate of one rail, or of the interface. The limit of FABRIC.busbw follows from "
+        "it, unless the contract gives one.",
+    )
+    pace_seconds: float = Field(
+        default=0.0,
+        ge=0,
+        le=MAX_PACE_S,
+        description="Emulates an accelerator: the compute of each step is padded to it.",
+    )
+    rungs: list[Annotated[int, Field(ge=1, le=MAX_NODES)]] | None = Field(
+        default=None,
+        description="Numbers of nodes on which SCALING trains (default: 1, 2, 4, 8 and so on). One "
+        "node and all nodes are always among them.",
+    )
+    shards: str | None = Field(
+        default=None,
+        description="Folder of each node's token shard, from which SCALING reads real data "
+        "(synthetic without it). `{nodes}` in it stands for the number of nodes that train.",
+    )
+    save_minutes: float = Field(
+        default=30.0,
+        gt=0,
+        le=MAX_SAVE_MINUTES,
+        description="Time between two saves in training, by which SCALING judges their cost.",
+    )
+    save_gb: float | None = Field(
+        default=None,
+        gt=0,
+        le=MAX_SAVE_GB,
+        description="Size of one save. SCALING scales the cost of its own save to it, and HOSTS "
+        "asks for room for three.",
+    )
+    launch: LaunchTerms = Field(
+        default=LaunchTerms(), description="The table [launch]: never written below [cluster]."
+    )
+    queue: Literal["kueue", "volcano", "yunikorn", "kai"] | None = Field(
+        default=None, description="Layer that gangs pods above Ray, where there is one."
+    )
+    components: dict[str, str | int] | None = Field(
+        default=None,
+        description='Places the parts of a job on its accelerators, as `"actor,rollout" = "all"`.',
+    )
+    parallel: dict[Literal["tp", "pp", "dp"], Annotated[int, Field(ge=1)]] | None = Field(
+        default=None, description="How they are split: tp, pp and dp."
+    )
 
     @property
     def line_gbytes_per_s(self) -> float | None:

@@ -23,11 +23,12 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from probes.acceptance.cluster_terms import ClusterTerms, LaunchTerms
+from probes.acceptance.cluster_terms import ClusterTerms
 from probes.acceptance.component_placement import show
 from probes.acceptance.criteria import CRITERIA, is_judged
 from probes.acceptance.criteria.criterion import Measure
 from probes.acceptance.criteria.tolerances import read_tolerances
+from probes.acceptance.launch_terms import LaunchTerms
 from probes.acceptance.limit_terms import LimitTerms, ring_limit
 from probes.acceptance.owed import judged_names
 from probes.acceptance.validation import (

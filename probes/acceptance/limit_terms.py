@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from probes.acceptance.criteria.criterion import Measure
 from probes.acceptance.reach import REACH
@@ -23,13 +23,23 @@ class LimitTerms(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    at_least: float | None = None
-    at_most: float | None = None
-    exactly: float | None = None
-    one_of: list[str] | None = None
-    marginal: float | None = None
-    unit: str = ""
-    because: str
+    at_least: float | None = Field(
+        default=None, description="Lower bound, of a measure whose higher values are better."
+    )
+    at_most: float | None = Field(
+        default=None, description="Upper bound, of a measure whose lower values are better."
+    )
+    exactly: float | None = Field(default=None, description="The one value that is right.")
+    one_of: list[str] | None = Field(
+        default=None, description="Words that are right, of a measure whose values are words."
+    )
+    marginal: float | None = Field(
+        default=None,
+        description="Bound of a warning band inside the limit: between the two, the verdict is "
+        "MARGINAL. Such a run is accepted, and the report lists it.",
+    )
+    unit: str = Field(default="", description="Unit of the measure. Another one is refused.")
+    because: str = Field(description="Reason of this limit, in words. The report prints it.")
 
     @field_validator("because")
     @classmethod

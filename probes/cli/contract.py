@@ -1,7 +1,8 @@
-"""`seatrial contract`: check, list and draft contracts."""
+"""`seatrial contract`: check, list, show and write contracts."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from probes.acceptance.criteria.criterion import Measure
 
 
-@click.group(short_help="Check, list and draft contracts.")
+@click.group(short_help="Check, list, show and write contracts.")
 def contract() -> None:
     """Contracts: the criteria and limits agreed before a run."""
 
@@ -68,27 +69,46 @@ def list_() -> None:
 
 
 @contract.command(
-    short_help="Draft a contract from a run.",
-    epilog="Example: seatrial contract new --from runs/first mine.toml",
+    short_help="Print a contract of seatrial.",
+    epilog="Example: seatrial contract show h100-ndr400 > mine.toml",
 )
-@click.option("--from", "run", type=PATH_TYPE, required=True, help="The run folder to draft from.")
-@click.argument("file", type=PATH_TYPE, default="seatrial.toml")
-def new(run: Path, file: Path) -> None:
-    """Write FILE (seatrial.toml), a contract with what a run found: change it to what was ordered.
+@click.argument("name")
+def show(name: str) -> None:
+    """Print the file of the shipped contract NAME, to copy it."""
+    from probes.acceptance.contract import load, shipped_contracts
 
-    A file that exists is never overwritten.
+    if name not in shipped_contracts() and "/" not in name and Path(name).is_file():
+        raise UsageError(f"{name} is a file here: expected the name of a shipped contract")
+    with refuse_unusable():
+        click.echo(load(name).text.decode(), nl=False)
+
+
+@contract.command(
+    short_help="Write a contract: it asks, or reads a run.",
+    epilog="""\b
+    Examples:
+      seatrial contract new mine.toml
+      seatrial contract new --template h100-ndr400 mine.toml
+      seatrial contract new --from runs/first mine.toml""",
+)
+@click.option("--from", "run", type=PATH_TYPE, help="Take what this run found; ask nothing.")
+@click.option("--template", metavar="NAME", help="The shipped contract to begin with.")
+@click.argument("file", type=PATH_TYPE, default="seatrial.toml")
+def new(run: Path | None, template: str | None, file: Path) -> None:
+    """Write FILE (seatrial.toml), a contract with the reason of each limit.
+
+    Without --from it asks what was ordered. With --from it takes what a run found: change that to
+    what was ordered. A file that exists is never overwritten.
     """
     from probes.acceptance.contract import parse
-    from probes.acceptance.contract_draft import draft_contract
-    from probes.rejudge.limit_check import read_verified
 
+    if run and template:
+        raise UsageError("expected --from or --template, found both: drop one")
+    if os.path.lexists(file):
+        raise UsageError(f"{file} exists already: give another name, or move it away")
+    text = _draft_from(run) if run else _ask(template)
     with refuse_unusable():
-        record = read_verified(run)
-        try:
-            text = draft_contract(record, run.resolve().name)
-        except ValueError as error:
-            raise UsageError(f"no contract can be drafted from {run}: {error}") from None
-        parse(text.encode(), f"the draft from {run}")
+        parse(text.encode(), f"the contract for {file}")
     try:
         with file.open("x", encoding="utf-8") as stream:
             stream.write(text)
@@ -96,5 +116,27 @@ def new(run: Path, file: Path) -> None:
         raise UsageError(f"{file} exists already: give another name, or move it away") from None
     except OSError as error:
         raise UsageError(f"{file} cannot be written: {error.strerror}") from None
-    todo = "change what was seen to what was ordered, then `contract check` it"
-    click.echo(f"wrote {one_line(file)}: {todo}")
+    todo = "change what was seen to what was ordered, then " if run else ""
+    click.echo(f"wrote {one_line(file)}: {todo}`seatrial contract check {one_line(file)}`")
+
+
+def _draft_from(run: Path) -> str:
+    from probes.acceptance.drafts.from_run import draft_contract
+    from probes.rejudge.limit_check import read_verified
+
+    with refuse_unusable():
+        record = read_verified(run)
+        try:
+            return draft_contract(record, run.resolve().name)
+        except ValueError as error:
+            raise UsageError(f"no contract can be drafted from {run}: {error}") from None
+
+
+def _ask(template: str | None) -> str:
+    from probes.acceptance.drafts.from_answers import OTHER, real_contracts
+    from probes.cli.ask_terms import ask_contract
+
+    names = [*real_contracts(), OTHER]
+    if template is not None and template not in names:
+        raise UsageError(f"--template: expected one of {', '.join(names)}, found {template!r}")
+    return ask_contract(template)

@@ -20,9 +20,9 @@ from probes.acceptance.contract import (
     parse,
     shipped_contracts,
 )
-from probes.acceptance.contract_draft import toml_text
 from probes.acceptance.criteria import CRITERIA
 from probes.acceptance.criteria.criterion import Measure
+from probes.acceptance.drafts.toml_lines import toml_text
 from probes.acceptance.limit_terms import NEVER_ZERO, LimitTerms
 from probes.acceptance.validation import MAX_SENTENCE, has_words
 from reports.measurement import Verdict

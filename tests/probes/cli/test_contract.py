@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 
 from probes.acceptance.contract import Contract, load
 from probes.acceptance.contract import load as load_contract
-from probes.acceptance.contract_draft import toml_text
 from probes.acceptance.derived_limits import derive_contract
+from probes.acceptance.drafts.toml_lines import toml_text
 from probes.acceptance.measure import Recorder
 from probes.acceptance.validation import tomllib
 from probes.cli.main import main

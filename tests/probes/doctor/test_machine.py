@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from probes.acceptance.cluster_terms import ClusterTerms, LaunchTerms
+from probes.acceptance.cluster_terms import ClusterTerms
+from probes.acceptance.launch_terms import LaunchTerms
 from probes.cluster.cluster import PACKAGES, ROOT
 from probes.doctor import machine
 from probes.doctor.answer import FAIL, OK, UNPROVEN, Answer, affected

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from probes.acceptance.cluster_terms import LaunchTerms
+from probes.acceptance.launch_terms import LaunchTerms
 from probes.acceptance.measure import Recorder
 from probes.launch import test_launchers
 from probes.launch.path.shell import Transcript

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.cluster_terms import ClusterTerms, LaunchTerms
+from probes.acceptance.cluster_terms import ClusterTerms
+from probes.acceptance.launch_terms import LaunchTerms
 from probes.launch import prepare, test_launch
 from probes.launch.path.guide import own_guide
 from probes.launch.path.shell import Transcript

@@ -12,7 +12,8 @@ from urllib.error import HTTPError
 
 import pytest
 
-from probes.acceptance.cluster_terms import ClusterTerms, LaunchTerms
+from probes.acceptance.cluster_terms import ClusterTerms
+from probes.acceptance.launch_terms import LaunchTerms
 from probes.launch.path import shell
 from probes.launch.path.documented_path import LaunchPath
 from probes.launch.path.guide import GuideError, own_guide, parse_guide

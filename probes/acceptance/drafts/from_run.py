@@ -14,6 +14,13 @@ from probes.acceptance.contract import NOT_PROVABLE, SCHEMA
 from probes.acceptance.criteria import CRITERIA
 from probes.acceptance.criteria.criterion import Measure
 from probes.acceptance.derived_limits import DERIVED_EFFICIENCY, detect_fabric
+from probes.acceptance.drafts.toml_lines import (
+    Line,
+    bound_lines,
+    format_line,
+    marginal_bound,
+    toml_text,
+)
 from probes.acceptance.limit_terms import LimitTerms
 from probes.cluster.byte_counters import interfaces_of
 from probes.cluster.node_facts import software_versions
@@ -26,9 +33,7 @@ from scaling.collectives.line_rate import installed_rails
 
 # Share of the largest RAM of a node: firmware keeps up to 1 %, a memory module is 3 % or more.
 RAM_SHARE = 0.98
-MAX_COMMENT = 500  # characters: a comment must not list the names of a thousand nodes
 Facts = Mapping[str, Any]
-Line = tuple[str, Any, str]  # key, value, comment; people fill in a value that is None
 
 
 def draft_contract(record: RunRecord, run: str) -> str:
@@ -53,9 +58,9 @@ def draft_contract(record: RunRecord, run: str) -> str:
         f"tier = {toml_text(tier)}  # quick, standard or soak: how long a run must look",
         "",
         "[cluster]",
-        *map(_format_line, _machine_lines(nodes, terms, emulated)),
-        *map(_format_line, network),
-        *map(_format_line, _job_lines(terms)),
+        *map(format_line, _machine_lines(nodes, terms, emulated)),
+        *map(format_line, network),
+        *map(format_line, _job_lines(terms)),
         *_version_lines(nodes),
         *_limit_lines(record, emulated, network[0][1]),
     ]
@@ -158,7 +163,7 @@ def _version_lines(nodes: list[Facts]) -> Iterator[str]:
                 (part, counts[0][0], f"{least}; also seen: {others}" if others else least)
             )
     if versions:
-        yield from ("", "[cluster.versions]", *map(_format_line, versions))
+        yield from ("", "[cluster.versions]", *map(format_line, versions))
 
 
 def _limit_lines(record: RunRecord, emulated: bool, fabric: Any) -> Iterator[str]:
@@ -173,7 +178,7 @@ def _limit_lines(record: RunRecord, emulated: bool, fabric: Any) -> Iterator[str
         limits.setdefault(("FABRIC", "network"), seen)
     for (id, name), limit in limits.items():
         if not (emulated and reasons.get(id)):
-            yield from ("", f"[{id}.{name}]  # a proposal", *_bound_lines(limit))
+            yield from ("", f"[{id}.{name}]  # a proposal", *bound_lines(limit))
 
 
 def _known_limits(record: RunRecord, emulated: bool) -> dict[tuple[str, str], Limit]:
@@ -195,43 +200,11 @@ def _check_limit(limit: Limit, measure: Measure) -> Limit:
         at_least=limit.low,
         at_most=limit.high,
         one_of=limit.one_of,
-        marginal=_marginal(limit),
+        marginal=marginal_bound(limit),
         unit=limit.unit,
         because=limit.because,
     )
     return terms.to_limit(measure, limit.source)
-
-
-def _marginal(limit: Limit) -> float | None:
-    return limit.marginal_low if limit.high is None else limit.marginal_high
-
-
-def _bound_lines(limit: Limit) -> Iterator[str]:
-    """Yield the lines of one limit as a contract file has them."""
-    pairs = {"at_least": limit.low, "at_most": limit.high, "marginal": _marginal(limit)}
-    yield from (f"{key} = {bound:.6g}" for key, bound in pairs.items() if bound is not None)
-    if limit.one_of:
-        yield f"one_of = [{', '.join(map(toml_text, limit.one_of))}]"
-    if limit.unit:
-        yield f"unit = {toml_text(limit.unit)}"
-    yield f"because = {toml_text(limit.because.removeprefix('no contract: '))}"
-
-
-def _format_line(line: Line) -> str:
-    """Format `key = value  # comment`; without a value the complete line is a comment."""
-    key, value, comment = line
-    text = toml_text(value) if isinstance(value, str) else str(value)
-    note = f"  # {one_line(comment)[:MAX_COMMENT]}" if comment else ""
-    return f"# {key} ={note}" if value is None else f"{key} = {text}{note}"
-
-
-def toml_text(text: str) -> str:
-    """Write `text` as a basic string of TOML; any character may occur in it."""
-    escaped = "".join(
-        char if char.isprintable() and char not in '"\\' else f"\\U{ord(char):08X}"
-        for char in text.encode("utf-8", "replace").decode()
-    )
-    return f'"{escaped}"'
 
 
 def _best(values: Iterable[Any]) -> float | None:

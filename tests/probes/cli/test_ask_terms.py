@@ -1,0 +1,151 @@
+"""`seatrial contract new` asks for what was ordered, and checks each answer at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from probes.acceptance.contract import load, shipped_contracts
+from probes.acceptance.drafts.from_answers import fill_template, real_contracts
+from probes.cli.main import main
+
+REAL = sorted(real_contracts())
+
+
+def asked(file: Path, answers: list[str], *words: str) -> Result:
+    """The command, with these lines typed."""
+    typed = "".join(f"{line}\n" for line in answers)
+    return CliRunner().invoke(main, ["contract", "new", *words, str(file)], input=typed)
+
+
+@pytest.mark.parametrize("template", REAL)
+def test_each_template_needs_few_answers(template: str, tmp_path: Path) -> None:
+    machines = ["8", "8", "NVIDIA L40S"] if template == "ethernet" else ["8"]
+    done = asked(tmp_path / "my.toml", ["atlas", "", *machines, *[""] * 12], "--template", template)
+    assert done.exit_code == 0, done.output
+    mine, shipped = load(str(tmp_path / "my.toml")), load(template)
+    assert (mine.name, mine.cluster.nodes, mine.tier) == ("atlas", 8, shipped.tier)
+    assert mine.limits == {
+        id: {
+            name: limit.model_copy(update={"source": mine.limits[id][name].source})
+            for name, limit in own.items()
+        }
+        for id, own in shipped.limits.items()
+    }, "the template's limits and reasons"
+    changed = mine.cluster.overrides(shipped.cluster.model_dump(mode="json"))
+    assert set(changed) <= {"nodes", "gpus_per_node", "gpu_model"}
+
+
+def test_other_hardware_gets_limits_with_reasons(tmp_path: Path) -> None:
+    answers = ["atlas", "quick", "16", "4", "NVIDIA A100-SXM4-80GB", "", "", ""]
+    answers += ["rdma", "4", "200", "/data", "", "", "", "0.85", "the training team needs it"]
+    done = asked(tmp_path / "my.toml", answers, "--template", "other")
+    assert done.exit_code == 0, done.output
+    contract = load(str(tmp_path / "my.toml"))
+    busbw, efficiency = (
+        contract.limit(*key) for key in (("FABRIC", "busbw"), ("SCALING", "efficiency"))
+    )
+    assert busbw is not None
+    assert busbw.low == pytest.approx(0.8 * 4 * 200 / 8)
+    assert busbw.because.startswith("80 % of 4 x 200 Gbit/s")
+    assert efficiency is not None
+    assert (efficiency.low, efficiency.because) == (0.85, "the training team needs it")
+    network = contract.limit("FABRIC", "network")
+    assert network is not None
+    assert network.one_of == ["rdma"]
+    assert contract.cluster.shared == "/data"
+    assert not contract.rehearsal
+
+
+def test_sockets_are_asked_for_another_interface(tmp_path: Path) -> None:
+    answers = ["atlas", "", "2", "8", "NVIDIA L40S", "", "", "", "ens5", "ens5", "ens6"]
+    done = asked(tmp_path / "my.toml", [*answers, *[""] * 3], "--template", "ethernet")
+    assert done.exit_code == 0, done.output
+    assert "expected management to be another interface than the fabric" in done.output
+    contract = load(str(tmp_path / "my.toml"))
+    network = contract.limit("FABRIC", "network")
+    assert network is not None
+    assert network.one_of == [contract.cluster.fabric] == ["ens5"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        (["no name", "atlas"], "expected a word of at most 60 letters"),
+        (["atlas", "quick"], "[FABRIC.alltoall_busbw]: no probe of tier quick measures it"),
+        (["atlas", "fast"], "expected one of quick, standard, soak"),
+        (["atlas", "", "many"], "expected a whole number, found 'many'"),
+        (["atlas", "", "0"], "\n  'nodes': expected 1 or more, found 0"),
+        (["atlas", "", "8", "", "", "", "-1"], "expected 1 or more, found -1"),
+        (["atlas", "", "8", "", "", "", "", "", "data"], "expected an absolute path on every node"),
+    ],
+)
+def test_a_wrong_answer_is_refused_at_once_and_asked_again(
+    wrong: list[str], text: str, tmp_path: Path
+) -> None:
+    done = asked(tmp_path / "my.toml", wrong, "--template", "h100-ndr400")
+    assert text in done.output
+    assert done.exit_code == 2, "it asks again, and there is no answer"
+    assert not (tmp_path / "my.toml").exists()
+
+
+@pytest.mark.parametrize(
+    ("bound", "text"),
+    [
+        ("500", "the line rate of 1 x 100 Gbit/s, found 500"),
+        ("0", "more than 0"),
+        ("x", "a number"),
+    ],
+)
+def test_a_limit_that_cannot_be_is_refused_at_once(bound: str, text: str, tmp_path: Path) -> None:
+    answers = ["atlas", "", "2", "8", "NVIDIA L40S", "", "", "", "ens5", "100", "", "", "", ""]
+    done = asked(tmp_path / "my.toml", [*answers, bound, "", ""], "--template", "other")
+    assert text in done.output
+    assert done.exit_code == 0, done.output
+
+
+def test_a_question_is_explained_and_may_stay_open(tmp_path: Path) -> None:
+    answers = ["?", "h100-ndr400", "?", "atlas", "?", "", "?", "8", "", "", "", "-", *[""] * 4]
+    done = asked(tmp_path / "my.toml", answers)
+    assert done.exit_code == 0, done.output
+    assert "Number of nodes with accelerators." in done.output
+    contract = load(str(tmp_path / "my.toml"))
+    assert contract.cluster.cpus_per_node is None
+    assert "# cpus_per_node =" in (tmp_path / "my.toml").read_text()
+
+
+def test_a_needed_answer_cannot_stay_open(tmp_path: Path) -> None:
+    done = asked(tmp_path / "my.toml", ["atlas", "", "-"], "--template", "h100-ndr400")
+    assert "expected a whole number, found '-'" in done.output
+
+
+def test_nothing_is_asked_where_the_file_exists(tmp_path: Path) -> None:
+    (tmp_path / "my.toml").symlink_to(tmp_path / "nowhere")
+    done = asked(tmp_path / "my.toml", [])
+    assert done.exit_code == 4
+    assert done.output.startswith("error: ")
+    assert "exists already" in done.output
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--template", "lab"], ["--template", "x"], ["--from", "r", "--template", "b200-ndr400"]],
+)
+def test_what_cannot_be_begun_with(words: list[str], tmp_path: Path) -> None:
+    done = asked(tmp_path / "my.toml", [], *words)
+    assert done.exit_code == 4
+    assert "expected " in done.output
+
+
+@pytest.mark.parametrize("name", shipped_contracts())
+def test_a_shipped_contract_is_shown_as_it_is(name: str, tmp_path: Path) -> None:
+    shown = CliRunner().invoke(main, ["contract", "show", name]).output
+    (tmp_path / "my.toml").write_text(shown)
+    assert load(str(tmp_path / "my.toml")).sha256 == load(name).sha256
+
+
+def test_a_name_of_any_letters_is_only_text() -> None:
+    text = fill_template("n", "ethernet", "standard", {"gpu_model": 'a"\\1 [x]\ny = 2'})
+    assert 'gpu_model = "a\\U00000022\\U0000005C1 [x]\\U0000000Ay = 2"' in text
