@@ -160,7 +160,9 @@ def test_a_number_of_nodes_that_is_none_is_refused(
 ) -> None:
     monkeypatch.setenv("SEATRIAL_NODES", text)
     pytester.makeconftest(STAND_IN)
-    result = pytester.runpytest_subprocess("--cluster", "auto", "--contract", "lab")
+    result = pytester.runpytest_subprocess(
+        "-p", "probes.plugin", "--cluster", "auto", "--contract", "lab"
+    )
     assert result.ret == 4
     assert "expected a whole number of nodes, as 8" in result.stderr.str()
 
@@ -312,7 +314,9 @@ def test_junit_asked_for_elsewhere_is_the_record_too(suite: Any, pytester: pytes
 def test_collecting_only_says_that_nothing_was_run(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(STAND_IN)
     pytester.makepyfile(test_probe=PROBE.format(criterion="GANG", body="pass"))
-    result = pytester.runpytest_subprocess("--cluster", "auto", "--collect-only")
+    result = pytester.runpytest_subprocess(
+        "-p", "probes.plugin", "--cluster", "auto", "--collect-only"
+    )
     assert result.ret == 0
     result.stdout.fnmatch_lines(["nothing was run: --collect-only proves nothing"])
     assert not list(Path(pytester.path).glob("runs/*"))

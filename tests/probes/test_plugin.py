@@ -37,6 +37,8 @@ def judged(pytester: pytest.Pytester) -> Any:
         text = PROBE.format(criterion=criterion, body="\n    ".join(body))
         pytester.makepyfile(test_probe=text)
         result = pytester.runpytest_subprocess(
+            "-p",
+            "probes.plugin",
             "--cluster",
             "auto",
             "--contract",
@@ -214,7 +216,7 @@ def test_wrong_usage_is_one_sentence_and_4(
 ) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     pytester.makepyfile(test_probe=PROBE.format(criterion="GANG", body="pass"))
-    result = pytester.runpytest_subprocess(*arguments, timeout=60)
+    result = pytester.runpytest_subprocess("-p", "probes.plugin", *arguments, timeout=60)
     assert result.ret == 4
     output = result.stdout.str() + result.stderr.str()
     assert says in output
@@ -222,7 +224,9 @@ def test_wrong_usage_is_one_sentence_and_4(
 
 
 def test_xdist_is_refused(pytester: pytest.Pytester) -> None:
-    result = pytester.runpytest_subprocess("--cluster", "auto", "--numprocesses", "2")
+    result = pytester.runpytest_subprocess(
+        "-p", "probes.plugin", "--cluster", "auto", "--numprocesses", "2"
+    )
     assert result.ret == 4
     result.stderr.fnmatch_lines(["*run them without -n*"])
 
@@ -234,7 +238,9 @@ def test_versions_that_keep_the_driver_out_are_a_finding(pytester: pytest.Pytest
         "probes.acceptance.session.connect = refuse\n"
     )
     pytester.makepyfile(test_probe=PROBE.format(criterion="HOSTS", body="pass"))
-    result = pytester.runpytest_subprocess("--cluster", "auto", "--run-dir", "run")
+    result = pytester.runpytest_subprocess(
+        "-p", "probes.plugin", "--cluster", "auto", "--run-dir", "run"
+    )
     record = load(Path(pytester.path / "run"))
     assert result.ret == 1
     assert record.results[0].findings[0].code == "HOST-VERSIONS"

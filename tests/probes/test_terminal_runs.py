@@ -152,7 +152,9 @@ def test_nothing_is_contacted_before_the_selection_is_known(
     says: str,
 ) -> None:
     spec = f"ray://127.0.0.1:{listener.getsockname()[1]}"
-    result = pytester.runpytest_subprocess("--cluster", spec, *arguments, timeout=60)
+    result = pytester.runpytest_subprocess(
+        "-p", "probes.plugin", "--cluster", spec, *arguments, timeout=60
+    )
     output = result.stdout.str() + result.stderr.str()
     assert result.ret == code, output
     assert says in output
@@ -165,6 +167,6 @@ def test_the_listener_sees_a_run_that_has_a_probe(
     listener: socket.socket, pytester: pytest.Pytester
 ) -> None:
     spec = f"ray://127.0.0.1:{listener.getsockname()[1]}"
-    result = pytester.runpytest_subprocess("--cluster", spec, timeout=60)
+    result = pytester.runpytest_subprocess("-p", "probes.plugin", "--cluster", spec, timeout=60)
     assert "the test ends here" in result.stderr.str()
     assert was_contacted(listener)

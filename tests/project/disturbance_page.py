@@ -24,16 +24,47 @@ for your contract and tier.
   too, as by a reboot, `seatrial cleanup` lists and removes what is left.
 - **Other jobs** are never stopped, and none of their files is touched. A job that asks for
   GPUs while a probe has them waits until the probe ends.
-- **Time:** {times}. A complete run of tier quick takes {quick}, of tier standard
-  {standard}. On GPUs nothing was measured. The times there are others.
 
-`docs/measurements.md` has what another job's steps felt of a run, probe by probe.
+## Time and cost
+
+{times}. On GPUs nothing was measured but
+one node with one H200, where tier quick took 4 min. Other clusters have other times: `seatrial run`
+prints the time of each probe.
+
+| tier | complete run | for |
+|---|---|---|
+| quick | {quick} | a first look, and CI |
+| standard | {standard} | a handover |
+| soak | about an hour | rare faults |
+
+A run takes all GPUs for its time, so it costs the GPU hours of the cluster: 64 GPUs for 15 minutes
+are 16 GPU hours. `--only` runs a part, which accepts nothing.
+
+## Permissions
+
+| what | where | needed for |
+|---|---|---|
+| to join Ray as a driver, with its token where it asks for one | the head, or the machine that submits | everything |
+| to write a folder `runs/` | where the suite runs | the run folder |
+| root, or `user = "own"` in the contract's `[launch]` | where the suite runs | LAUNCH works as another user |
+| to read NVML | workers | HOSTS and GANG on GPUs |
+| to open RDMA devices, and to lock memory | workers | FABRIC, where RDMA is agreed |
+| to write the contract's `shared` folder | workers | RESTART, SCALING and HOSTS |
+| to open ports above 1024 between nodes | workers | all jobs of ranks: [which](security.md#ports) |
+
+Root on the nodes is never needed. No setting of a node is changed, no link is shaped and no disk is
+filled.
+
+## What another job feels
+
+[Measurements](../reference/measurements.md#what-another-job-feels) has the steps of another job, probe by probe. What
+follows is each probe.
 """
 
 
 def write_disturbance() -> str:
     """Return the page: a table for each criterion, a row for each probe."""
-    times = f"the times here are of {LAB}, whose two cores do all the work"
+    times = f"The times are of {LAB}, whose two cores do all the work"
     quick, standard = (describe_time(RUN_S[tier]) for tier in ("quick", "standard"))
     parts = [HEAD.format(needs=GPUS_FREE, times=times, quick=quick, standard=standard)]
     for id in RUN_ORDER:

@@ -10,9 +10,12 @@ from probes.findings.catalogue import GROUPS
 from probes.findings.entry import NAMED_NODE, Entry
 from reports.formats.record_schema import SCHEMA_FILE, build_schema
 from reports.orders import in_capitals
+from tests.project.commands_page import COMMANDS_PAGE, write_commands
+from tests.project.contracts_page import CONTRACTS_PAGE, write_contracts
 from tests.project.coverage_page import COVERAGE_PAGE, write_coverage
 from tests.project.disturbance_page import DISTURBANCE_PAGE, write_disturbance
 from tests.project.hosts_page import HOSTS_PAGE, write_hosts
+from tests.project.measures_page import MEASURES_PAGE, write_measures
 from tests.support.paths import REPO
 
 README, FINDINGS = REPO / "README.md", REPO / "docs" / "use" / "findings.md"
@@ -68,6 +71,9 @@ def write_entry(code: str, entry: Entry) -> str:
 PAGES = {
     README: write_readme,
     FINDINGS: write_findings,
+    COMMANDS_PAGE: write_commands,
+    CONTRACTS_PAGE: write_contracts,
+    MEASURES_PAGE: write_measures,
     HOSTS_PAGE: write_hosts,
     COVERAGE_PAGE: write_coverage,
     DISTURBANCE_PAGE: write_disturbance,

@@ -19,8 +19,10 @@ from probes.terminal.options import OPTIONS
 from tests.support.paths import REPO
 
 SCHEMAS = Path(__file__).parent / "schemas"
-GUIDE = (REPO / "docs" / "kubernetes.md").read_text()
-MANIFESTS = {path.stem: path for path in sorted((REPO / "docs" / "kubernetes").glob("*.yaml"))}
+GUIDE = (REPO / "docs" / "use" / "kubernetes.md").read_text()
+MANIFESTS = {
+    path.stem: path for path in sorted((REPO / "docs" / "use" / "kubernetes").glob("*.yaml"))
+}
 GPU = "nvidia.com/gpu"
 SUBMITTER = {"cpu": "500m", "memory": "200Mi"}  # what KubeRay's own submitter pod asks for
 SUFFIX = {"m": 1e-3, "": 1, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
@@ -351,14 +353,15 @@ def test_the_entrypoint_is_the_suite_with_the_mounted_contract(manifest: str) ->
 
 def test_files_that_the_guide_names_exist() -> None:
     named = set(re.findall(r"\b(?:docs|tests|probes)/[\w/.-]*\w", GUIDE))
-    linked = {f"docs/{link}" for link in re.findall(r"\]\(([\w/.]+)\)", GUIDE)}
-    assert {f"docs/kubernetes/{name}.yaml" for name in MANIFESTS} <= named & linked
+    linked = {f"docs/use/{link}" for link in re.findall(r"\]\(([\w/.]+)\)", GUIDE)}
+    assert {f"docs/use/kubernetes/{name}.yaml" for name in MANIFESTS} <= named & linked
     assert [name for name in named | linked if not (REPO / name).exists()] == []
 
 
-def test_the_guide_knows_the_exit_codes_of_the_readme() -> None:
+def test_the_guide_knows_the_exit_codes() -> None:
     row = re.compile(r"^(\| \d+ \|) ", re.MULTILINE)
-    assert row.findall(GUIDE) == row.findall((REPO / "README.md").read_text())
+    page = REPO / "docs" / "reference" / "commands.md"
+    assert row.findall(GUIDE) == row.findall(page.read_text())
 
 
 def test_the_reader_pod_sees_the_run_folder() -> None:

@@ -7,6 +7,8 @@ from probes.acceptance.criteria import CRITERIA
 STAND_IN = """
 import probes.acceptance.session
 
+pytest_plugins = ["probes.plugin"]
+
 class Keeper:
     def register(self, *a): pass
     def unregister(self, *a): pass

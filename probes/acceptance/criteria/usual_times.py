@@ -1,4 +1,4 @@
-"""Usual times of the probes in the rehearsal lab, from docs/measurements.md.
+"""Usual times of the probes in the rehearsal lab, from docs/reference/measurements.md.
 
 Nothing was measured on GPUs: there every time is another one.
 """
@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 
 from probes.acceptance.criteria import CRITERIA
 
-SOURCE = "docs/measurements.md"
+SOURCE = "docs/reference/measurements.md"
 LAB = "a lab of 4 nodes"
 # Seconds by tier and criterion.  What is missing was not measured alone.
 CRITERION_S: dict[str, dict[str, int]] = {

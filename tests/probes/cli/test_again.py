@@ -82,7 +82,7 @@ def test_the_again_line_of_a_finding_can_be_pasted(suite: Any, pytester: pytest.
     (line, *_) = {one.reproduce for one in load_run(pytester.path / "run").results}
     program, *words = shlex.split(line)
     assert (program, words[-2:]) == ("pytest", ["--nodes", "2"])
-    result = pytester.runpytest_subprocess(*words, "--collect-only", "-q")
+    result = pytester.runpytest_subprocess("-p", "probes.plugin", *words, "--collect-only", "-q")
     assert result.ret == 0
     result.stdout.fnmatch_lines(["1 test collected*"])
 

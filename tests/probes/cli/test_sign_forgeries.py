@@ -15,7 +15,7 @@ from reports.run_folder.files import SUMS, write_checksums
 from tests.support.paths import REPO
 from tests.support.signing import WAIVER, Signed, make_key, public_key, seatrial, sign
 
-DOC = (REPO / "docs" / "security.md").read_text()
+DOC = (REPO / "docs" / "use" / "security.md").read_text()
 
 
 FORGERIES: dict[str, tuple[Callable[[Signed], object], str]] = {}

@@ -64,13 +64,17 @@ def test_a_node_without_its_gpus_is_not_there_yet(clock: Clock) -> None:
 
 @pytest.mark.parametrize("text", ["soon", "-1", "1.5", "86401", " 5", "٨"])
 def test_seconds_that_are_none_are_refused(pytester: pytest.Pytester, text: str) -> None:
-    result = pytester.runpytest_subprocess("--cluster", "auto", f"--wait-for-nodes={text}")
+    result = pytester.runpytest_subprocess(
+        "-p", "probes.plugin", "--cluster", "auto", f"--wait-for-nodes={text}"
+    )
     assert result.ret == 4
     assert "expected whole seconds, or 30m or 2h, at most 24h" in result.stderr.str()
 
 
 def test_waiting_for_an_unknown_number_of_nodes_is_refused(pytester: pytest.Pytester) -> None:
-    result = pytester.runpytest_subprocess("--cluster", "auto", "--wait-for-nodes", "60")
+    result = pytester.runpytest_subprocess(
+        "-p", "probes.plugin", "--cluster", "auto", "--wait-for-nodes", "60"
+    )
     assert result.ret == 4
     assert "add --nodes, or `nodes` to the contract" in result.stderr.str()
 

@@ -1,0 +1,220 @@
+"""Writes docs/use/contracts.md: every key of a contract, and what each means."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from probes.acceptance.cluster_terms import ClusterTerms
+from probes.acceptance.contract import TOP_KEYS, load, shipped_contracts
+from probes.acceptance.launch_terms import LaunchTerms
+from probes.acceptance.limit_terms import MARGINAL_SHARE, MIN_SHARE, LimitTerms
+from probes.cluster.node_facts import software_versions
+from reports.numbers import percent
+from reports.record import Waiver
+from tests.support.paths import REPO
+
+CONTRACTS_PAGE = REPO / "docs" / "use" / "contracts.md"
+KINDS = {int: "whole number", float: "number", str: "text", bool: "true or false"}
+TOP = {
+    "schema": ("whole number", "Version of the format: 1."),
+    "name": (
+        "text",
+        "Name of the cluster, at most 60 letters. Run folders have it in their names.",
+    ),
+    "title": ("text", "One line for the report."),
+    "tier": ("`quick`, `standard` or `soak`", "The shortest tier that proves the contract."),
+    "cluster": ("table", "What was ordered: [below](#cluster)."),
+    "launch": ("table", "The operator's own guide: [below](#launch)."),
+    "baseline": ("table", "What may not become worse than in an earlier run: [below](#baseline)."),
+    "waivers": ("list of tables", "Failures that both parties tolerate: [below](#waivers)."),
+}
+EXAMPLE = """schema = 1
+name = "atlas"
+title = "8 x H100 per node, 8 x 400 Gbit/s NDR InfiniBand"
+tier = "standard"
+
+[cluster]
+nodes = 16
+gpus_per_node = 8
+gpu_model = "NVIDIA H100 80GB HBM3"
+fabric = "rdma"
+rails = 8
+line_rate_gbps = 400.0
+shared = "/data"
+
+[FABRIC.busbw]
+at_least = 320
+marginal = 345
+unit = "GB/s"
+because = "80 % of 8 x 400 Gbit/s; the provider measured 355 on this cluster"
+
+[SCALING.efficiency]
+at_least = 0.90
+unit = "ratio"
+because = "the training team planned its budget with it"
+"""
+HEAD = """# Contracts
+
+A contract says what was ordered, and which limits hold. Both parties agree on it before the run. Its hash stands on the
+report. This page is generated from the code that reads contracts.
+
+| command | what it does |
+|---|---|
+| `seatrial contract new FILE` | asks what was ordered, and writes the contract with the reason of each limit |
+| `seatrial contract new --from RUN FILE` | writes what a run found. Change it to what was ordered. |
+| `seatrial contract list` | lists the shipped contracts |
+| `seatrial contract show NAME` | prints a shipped contract |
+| `seatrial contract check FILE` | checks FILE, and shows the limit of each measure |
+
+Pass the file with `--contract FILE`. Without it, `seatrial.toml` in the current folder is used. If that is missing too,
+limits are derived from what the cluster shows of itself, and the run accepts nothing (exit code 20).
+
+A contract is a TOML file:
+
+```toml
+{example}```
+
+## Keys at the top
+
+{top}
+
+## cluster
+
+What was ordered, and the names that the parties agreed on. Leave out what was not agreed. HOSTS judges what is there.
+
+{cluster}
+
+Parts of `versions`: {versions}.
+
+## launch
+
+Without this table, LAUNCH follows seatrial's own guide. [LAUNCH](launch.md) has an example.
+
+{launch}
+
+## Limits
+
+A limit stands in a table with the names of its criterion and measure, as `[FABRIC.busbw]`. [Measures](../reference/measures.md)
+lists all of them, with their units and the limits that hold if none is agreed.
+
+{limits}
+
+These are refused, each with a sentence that says what to write instead: a limit in the wrong direction (`at_most` for a
+bandwidth), one that each value meets or none, another unit, a measure that no probe of the tier measures, a limit that
+contradicts `[cluster]`, and an invariant. Invariants hold on every cluster: exact data, no half-held gang, a resume that
+is equal bit by bit.
+
+Without `[FABRIC.busbw]`, its limit follows from `line_rate_gbps`: {share} of the rate of a node's rails, MARGINAL below
+{marginal}. [How limits are derived](../reference/limits.md) has the reasons.
+
+A rehearsal (`accelerators = "emulated"`) may leave out a criterion that it cannot prove. It gives the reason:
+
+```toml
+[FABRIC]
+not_provable = "all raylets share one host's network, so no byte crosses a link"
+```
+
+## baseline
+
+Each key is a measure, with its criterion where several have it. The value is how much worse it may be than in the run of
+`--baseline`: [a gate for CI](ci.md#a-gate-against-an-earlier-run).
+
+```toml
+[baseline]
+busbw = "2 %"
+GANG.placement_delay = "20 %"
+```
+
+## waivers
+
+A waiver labels a FAIL, and never turns it into a PASS: the exit code stays 1. If the criterion passes, the report says so.
+
+{waivers}
+
+```toml
+[[waivers]]
+id = "W-1"
+criterion = "SCALING"
+reason = "the second switch arrives in May"
+name = "Jane Doe"
+until = 2027-05-31
+```
+
+## Shipped contracts
+
+They are templates. Copy one with `seatrial contract show`, or let `seatrial contract new` fill it in.
+
+{shipped}
+
+`lab` and `local` are rehearsals: they accept no cluster. Limits that no published figure supports say that they are not yet
+calibrated on hardware.
+"""
+
+
+def write_contracts() -> str:
+    """Return the page."""
+    top = [f"| `{key}` | {kind} | {text} |" for key, (kind, text) in TOP.items()]
+    assert TOP.keys() == {*TOP_KEYS}
+    shipped = [f"| `{name}` | {load(name).title} |" for name in shipped_contracts()]
+    return HEAD.format(
+        example=EXAMPLE,
+        top=_table(("key", "value", "meaning"), top),
+        cluster=_keys(ClusterTerms, but=("launch",)),
+        versions=", ".join(f"`{part}`" for part in software_versions()),
+        launch=_keys(LaunchTerms),
+        limits=_keys(LimitTerms),
+        share=percent(MIN_SHARE),
+        marginal=percent(MARGINAL_SHARE),
+        waivers=_keys(Waiver),
+        shipped=_table(("name", "for"), shipped),
+    )
+
+
+def _keys(model: type[BaseModel], but: tuple[str, ...] = ()) -> str:
+    rows = [
+        f"| `{name}` | {_kind(field)} | {_default(field)}{field.description} |"
+        for name, field in model.model_fields.items()
+        if name not in but
+    ]
+    return _table(("key", "value", "meaning"), rows)
+
+
+def _table(head: tuple[str, ...], rows: list[str]) -> str:
+    return "\n".join([f"| {' | '.join(head)} |", "|---" * len(head) + "|", *rows])
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "Required. "
+    default = field.default
+    if default in (None, {}, "", False) or isinstance(default, BaseModel | tuple):
+        return ""
+    return f"Default: `{default:g}`. " if isinstance(default, float) else f"Default: `{default}`. "
+
+
+def _kind(field: FieldInfo) -> str:
+    return " or ".join(dict.fromkeys(_kinds(field.annotation)))
+
+
+def _kinds(annotation: Any) -> Iterator[str]:
+    """Yield the types that a value may have, in words."""
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin in (Union, types.UnionType):
+        for one in inner:
+            yield from _kinds(one)
+    elif origin is Annotated:
+        yield from _kinds(inner[0])
+    elif origin is Literal:
+        yield " or ".join(f'`"{value}"`' for value in inner)
+    elif origin in (list, tuple):
+        words = " or ".join(_kinds(inner[0]))
+        yield f"list of {words}" + ("" if words.endswith("`") else "s")
+    elif origin is dict:
+        yield f"table of {' or '.join(dict.fromkeys(_kinds(inner[1])))}"
+    elif annotation is not type(None):
+        yield KINDS.get(annotation, "date")

@@ -1,0 +1,56 @@
+"""Writes docs/reference/measures.md: every measure, its limit, and what makes it fail."""
+
+from __future__ import annotations
+
+from probes.acceptance.criteria import CRITERIA
+from probes.acceptance.criteria.criterion import CriterionRow, Measure
+from tests.support.paths import REPO
+
+MEASURES_PAGE = REPO / "docs" / "reference" / "measures.md"
+HEAD = """# Measures
+
+What each criterion measures, generated from `probes/acceptance/criteria/`. `seatrial contract check FILE` shows the limits
+of your contract. A measure with a limit that is not met makes its criterion FAIL. A measure that was not read leaves it
+UNPROVEN.
+
+The column *limit* says where a limit comes from ([how limits are derived](limits.md)):
+
+- *fixed*: it holds on every cluster. No contract may change it.
+- *default*: it holds unless the contract gives another.
+- *agreed*: the contract gives it, or it is derived from the contract's `[cluster]`.
+- *from the run*: it follows from the run's own set-up.
+
+The column *control* names the fault that a probe makes on your cluster, and that this measure must catch. Where there is
+none, it says why.
+"""
+
+
+def write_measures() -> str:
+    """Return the page: a table for each criterion."""
+    parts = [HEAD]
+    for id, row in CRITERIA.items():
+        parts.append(f"## {id}: {row.title}\n")
+        parts.append("| measure | unit | limit | because | control |\n|---|---|---|---|---|")
+        for name, measure in row.measures.items():
+            limit, because = _limit(measure)
+            cells = (f"`{name}`", measure.unit or "a word", limit, because, _control(row, name))
+            parts.append(f"| {' | '.join(cells)} |")
+        parts.append("")
+    return "\n".join(parts)
+
+
+def _limit(measure: Measure) -> tuple[str, str]:
+    for kind, limit in (("fixed", measure.fixed), ("default", measure.default)):
+        if limit:
+            unproven = "; a contradiction is UNPROVEN, never FAIL" if measure.doubted else ""
+            return f"{kind}: {limit}{unproven}", limit.because
+    if measure.from_run:
+        return "from the run", measure.from_run
+    if measure.derived_in_run:
+        return "agreed, or from the run", "it follows from the devices it ran on"
+    return "agreed", "without a limit it is UNPROVEN, or informs where it is not owed"
+
+
+def _control(row: CriterionRow, name: str) -> str:
+    caught = [control for control, measures in row.controls.items() if name in measures]
+    return ", ".join(caught) or f"none: {row.no_control.get(name, '')}"
