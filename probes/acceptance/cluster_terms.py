@@ -29,6 +29,10 @@ TARGET = re.compile(
     rf"https?://{HOST}(:(?P<url_port>[1-9]\d*))?(/\S*)?|{HOST}:(?P<port>[1-9]\d*)", re.ASCII
 )
 MAX_PORT = 65535
+# What people write for RDMA, and RDMA devices: no interface has such a name.
+RDMA_WORDS = re.compile(
+    r"rdma|ib|infiniband|roce(v2)?|efa|(mlx5|bnxt_re|irdma|efa)_\d+", re.IGNORECASE
+)
 
 
 def _check_list(value: list[str] | None, most: int) -> list[str] | None:
@@ -43,9 +47,9 @@ def _check_interface(name: str) -> str:
     check_text(name, "the name of an interface")
     if one_line(name) != name or " " in name:
         raise ValueError(f"expected the name of an interface, found {name!r}")
-    if name.lower() == RDMA:
-        found = f'expected "rdma" in small letters, found {name!r}'
-        raise ValueError(found)
+    if RDMA_WORDS.fullmatch(name):
+        expected = 'expected an interface, or "rdma" alone for InfiniBand, RoCE and EFA'
+        raise ValueError(f"{expected}, found {name!r}")
     return name
 
 
@@ -124,8 +128,9 @@ class ClusterTerms(BaseModel):
     )
     fabric: str | None = Field(
         default=None,
-        description="What carries gradients: an interface (of bonded ports, their bond), a list of "
-        'interfaces, each a rail that the local rank of its number uses, or "rdma".',
+        description='What carries gradients: "rdma" (InfiniBand, RoCE, EFA), or an interface. For '
+        "bonded ports, give the bond's name. A list of interfaces: each is a rail, which the local "
+        "rank of its number uses.",
     )
     management: str | None = Field(
         default=None,
@@ -196,8 +201,12 @@ class ClusterTerms(BaseModel):
     @property
     def line_gbytes_per_s(self) -> float | None:
         """Line rate of a node (GB/s) over all its rails; None if no rate is agreed."""
-        rails = self.rails or max(1, len(interfaces_of(self.fabric)))
-        return rails * self.line_rate_gbps / 8 if self.line_rate_gbps else None
+        return self.rail_count * self.line_rate_gbps / 8 if self.line_rate_gbps else None
+
+    @property
+    def rail_count(self) -> int:
+        """Rails of a node: as agreed, else one for each interface of the fabric."""
+        return self.rails or max(1, len(interfaces_of(self.fabric)))
 
     @field_validator("gpu_model")
     @classmethod

@@ -267,17 +267,21 @@ def _parse_cluster(table: Any, where: str) -> ClusterTerms:
 
 
 def _agree_fabric(limits: dict[str, Limit], cluster: ClusterTerms, file: str) -> None:
-    """Add the busbw limit of the line rate; refuse limits that contradict [cluster]."""
+    """Add the limits that follow from [cluster]; refuse those that contradict it."""
     network = limits.get("network")
     if network and cluster.fabric and cluster.fabric not in (network.one_of or []):
         raise ContractError(
             f"{file}: [FABRIC.network]: expected {cluster.fabric!r}, the fabric of [cluster], in "
             f"one_of, found {network}: change one of the two"
         )
+    if cluster.fabric and not network:
+        because = "the fabric of [cluster]; another is a fallback, however fast it looks"
+        source = f"{file} [cluster]"
+        limits["network"] = Limit(one_of=[cluster.fabric], because=because, source=source)
     rate = cluster.line_gbytes_per_s
     if not rate:
         return
-    text = f"{cluster.rails or 1} x {cluster.line_rate_gbps:g} Gbit/s"
+    text = f"{cluster.rail_count} x {cluster.line_rate_gbps:g} Gbit/s"
     busbw = limits.setdefault("busbw", ring_limit(rate, text, f"{file} [cluster]"))
     if busbw.low is not None and busbw.low > rate:
         raise ContractError(

@@ -38,7 +38,9 @@ class LimitTerms(BaseModel):
         description="Bound of a warning band inside the limit: between the two, the verdict is "
         "MARGINAL. Such a run is accepted, and the report lists it.",
     )
-    unit: str = Field(default="", description="Unit of the measure. Another one is refused.")
+    unit: str = Field(
+        default="", description="Unit of the measure, where it has one. Another one is refused."
+    )
     because: str = Field(description="Reason of this limit, in words. The report prints it.")
 
     @field_validator("because")

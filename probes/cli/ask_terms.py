@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from reports.measurement import Limit
 
 TIERS = ("quick", "standard", "soak")
-ABOUT_TIERS = "quick: minutes; standard: for a handover; soak: hours, for rare faults"
+ABOUT_TIERS = "quick: minutes; standard: for a handover; soak: longer, for rare faults"
 OPEN = "-"  # the answer that leaves a question open
 INTRODUCTION = f"""\
-Each question: Enter keeps what stands in [ ], ? explains, {OPEN} leaves it open.
+Each question: Enter keeps what stands in [ ], ? explains, {OPEN} leaves it open where it may.
 Write what was ordered, not what is there: the run finds the difference.
 """
 
@@ -69,7 +69,7 @@ def _ask_template(titles: Mapping[str, str], other: str) -> str:
             raise ValueError(f"expected one of {', '.join(words)}, found {answer!r}")
         return answer
 
-    about = "its limits and their reasons are taken over; you say what was ordered"
+    about = f"limits and reasons of that contract are taken over; {other}: you are asked for all"
     return str(_ask("Which hardware?", "h100-ndr400", True, about, check))
 
 
@@ -80,8 +80,11 @@ def _check_tier(name: str, template: str) -> Callable[[str], str]:
     def check(answer: str) -> str:
         if answer not in TIERS:
             raise ValueError(f"expected one of {', '.join(TIERS)}, found {answer!r}")
-        if template != OTHER:
-            _check_text(fill_template(name, template, answer, {}))
+        try:
+            if template != OTHER:
+                _check_text(fill_template(name, template, answer, {}))
+        except ValueError:
+            raise ValueError(f"tier {answer} measures too little for {template}") from None
         return answer
 
     return check
@@ -96,8 +99,10 @@ def _ask(text: str, kept: Any, needed: bool, about: str, check: Callable[[str], 
         answer = str(click.prompt(text, default=shown, type=str)).strip()
         if answer == "?":
             click.echo(f"  {about or 'a word that the report shows'}")
-        elif answer == OPEN and not needed:
-            return None
+        elif answer == OPEN:
+            if not needed:
+                return None
+            click.echo("  expected an answer: the contract needs this one")
         elif answer == str(shown) and kept != "":
             return kept
         else:
@@ -149,12 +154,14 @@ def _ask_limit(measure: str, proposed: Limit, check: Callable[[Limit], None]) ->
         check(proposed.model_copy(update={"low": bound, "marginal_low": None}))
         return bound
 
-    click.echo(f"\n{measure}: at least {proposed.low:g} {proposed.unit} is proposed,")
+    band = f" (MARGINAL below {proposed.marginal_low:g})" if proposed.marginal_low else ""
+    click.echo(f"\n{measure}: at least {proposed.low:g} {proposed.unit}{band} is proposed,")
     click.echo(f"  because {proposed.because}")
     bound = _ask("Which bound was agreed?", proposed.low, True, proposed.because, check_bound)
     if bound == proposed.low:
         return proposed
     because = _ask("Because?", "", True, "The report prints the reason.", _check_reason)
+    click.echo("  this limit has no MARGINAL band: add `marginal` to the file if one was agreed")
     return proposed.model_copy(update={"low": bound, "marginal_low": None, "because": because})
 
 

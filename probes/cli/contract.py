@@ -9,10 +9,15 @@ from typing import TYPE_CHECKING
 import click
 
 from probes.cli.errors import PATH_TYPE, UsageError, refuse_unusable
+from reports.numbers import quantity
 from reports.sanitize import one_line
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from probes.acceptance.contract import Contract
     from probes.acceptance.criteria.criterion import Measure
+    from reports.measurement import Limit
 
 
 @click.group(short_help="Check, list, show and write contracts.")
@@ -37,13 +42,50 @@ def check(file: str) -> None:
     for notice in loaded.notices:
         click.echo(one_line(f"notice: {notice}"))
     judged = judged_names(loaded.tier, loaded.cluster, loaded.limited_names)
+    for word, text in _summary(loaded, judged):
+        click.echo(f"{word:9} {one_line(text)}")
     for id, row in CRITERIA.items():
         reason = f"  (not required: {loaded.optional[id]})" if id in loaded.optional else ""
         click.echo(f"{id}  {one_line(loaded.title_of(id) + reason)}")
         for name, measure in row.measures.items():
             limit, is_judged = loaded.limit(id, name), f"{id}.{name}" in judged
-            text = f"{limit}  ({limit.because})" if limit else _without_limit(measure, is_judged)
+            text = _without_limit(measure, is_judged)
+            if limit:
+                text = f"{limit}{_band(limit)}  ({limit.because})"
             click.echo(f"  {name:20} {one_line(text)}")
+
+
+def _summary(loaded: Contract, judged: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yield what was ordered, in a few lines, and what would stay UNPROVEN for lack of a limit."""
+    from probes.acceptance.criteria import CRITERIA
+
+    terms = loaded.cluster
+    yield "tier", loaded.tier
+    nodes, gpus = (count or "any number of" for count in (terms.nodes, terms.gpus_per_node))
+    yield "ordered", f"{nodes} nodes, {gpus} x {terms.gpu_model or 'any GPU'}"
+    rate = f", {terms.rail_count} x {terms.line_rate_gbps:g} Gbit/s" if terms.line_rate_gbps else ""
+    yield "fabric", f"{terms.fabric or 'what the cluster shows'}{rate}"
+    for waiver in loaded.waivers:
+        yield "waiver", f"{waiver.id}: {waiver.criterion} until {waiver.until}, {waiver.name}"
+    for name, percent in loaded.baseline.items():
+        yield "baseline", f"{name}: at most {percent:g} % worse than before"
+    open_ones = [
+        f"{id}.{name}"
+        for id, row in CRITERIA.items()
+        for name, measure in row.measures.items()
+        if f"{id}.{name}" in judged and loaded.judges(id, name) and not loaded.limit(id, name)
+        if not (measure.from_run or measure.derived_in_run)
+    ]
+    if open_ones:
+        yield "UNPROVEN", f"without a limit: {', '.join(open_ones)}"
+    if terms.nodes is None:
+        yield "UNPROVEN", "without `nodes`, or --nodes: the number of nodes"
+
+
+def _band(limit: Limit) -> str:
+    bound = limit.marginal_low if limit.high is None else limit.marginal_high
+    side = "below" if limit.high is None else "above"
+    return f", MARGINAL {side} {quantity(bound, limit.unit)}" if bound is not None else ""
 
 
 def _without_limit(measure: Measure, is_judged: bool) -> str:
@@ -106,6 +148,8 @@ def new(run: Path | None, template: str | None, file: Path) -> None:
         raise UsageError("expected --from or --template, found both: drop one")
     if os.path.lexists(file):
         raise UsageError(f"{file} exists already: give another name, or move it away")
+    if not os.access(file.absolute().parent, os.W_OK | os.X_OK):
+        raise UsageError(f"{file.absolute().parent} cannot be written, or is no folder")
     text = _draft_from(run) if run else _ask(template)
     with refuse_unusable():
         parse(text.encode(), f"the contract for {file}")

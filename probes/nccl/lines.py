@@ -15,8 +15,9 @@ import re
 import sys
 import zlib
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from probes.nccl.patterns import SKIPPED_WORDS
 
@@ -35,14 +36,22 @@ MAX_PREFIX = 256  # bytes of a prefix that is cached
 
 MARK = b"NCCL "
 LINE_KINDS = (b"INFO", b"WARN", b"version")
-# A host name begins where a word does; otherwise each letter is tried as a beginning.
+# A host name begins where a word does; otherwise each letter is tried as a beginning.  People
+# replace it by `<host>` or `[pod]`, and ACCL writes `[host][pid:tid][device]`.
 LINE_PREFIX = re.compile(
-    rb"(?<![\w.\-])[.\-]*(?P<host>\w[\w.\-]*):(?P<pid>\d{1,10}):\d{1,10} "
-    rb"(?:\[(?P<device>[\w\-]{0,8})\] )?"
+    rb"(?:(?<![\w.\-])[.\-]*(?P<host>\w[\w.\-]*|<[\w .\-]{1,64}>|\[[\w.\-]{1,64}\])"
+    rb":(?P<pid>\d{1,10}):\d{1,10} "
+    rb"|\[(?P<accl>[\w.\-]{1,64})\] ?\[(?P<apid>\d{1,10})(?::\d{1,10})?\] ?)"
+    rb"(?:\[(?P<device>[\w\-]{0,8})\] ?)?(?:\[[\w./\-]+:\d+\] ?)?"
     rb"(?:(?:[\w./\-]+:\d+|\([^()]{0,200}\)) ){0,2}$"
 )
 SOURCE_FILE = re.compile(rb"(?<![\w./\-])([\w./\-]+):\d+ (?:\([^()]{0,200}\) )?$")
 ANSI = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
+# A log collector may put it right before the host's name.
+TIMESTAMP = re.compile(rb"\d{4}-\d\d-\d\dT[\d:.]{5,24}(?:Z|[+\-]\d\d:\d\d)")
+MPI_TAIL = re.compile(rb"\[\d+,\d+\]<std(?:out|err)>:.*$")  # another rank's line begins there
+MARKUP = ((b"&gt;", b">"), (b"&lt;", b"<"), (b"&amp;", b"&"))  # of pasted web pages
+BORDERS = " \t\r│|".encode()  # k9s draws a line at both sides
 RAY_REPEATED = re.compile(rb"\[repeated (\d{1,9})x across cluster\].*$")
 JSON_LOG_TAIL = re.compile(rb'(?:\\n)?"\s*,\s*"')  # {"log":"... text\\n","stream":"stdout"}
 # A row of nccl-tests without further options: size, count, type, redop, root, then time, algbw,
@@ -60,7 +69,19 @@ OUT_OF_BOUNDS = re.compile(rb"# Out of bounds values : (\d{1,15}) (?:FAILED|OK)"
 TORCH_ERRORS = (
     b"Watchdog caught collective operation timeout",
     *(b"ncclRemoteError", b"ncclSystemError", b"ncclInternalError", b"ncclUnhandledCudaError"),
+    *(b"ncclInvalidUsage", b"ncclInvalidArgument", b"Test NCCL failure"),
 )
+# torch repeats NCCL's last warning, on the next line or on the same one.
+LAST_ERROR = re.compile(
+    rb"Last error:[ \t]*(?:\\n|\r?\n)?"
+    rb"(?:\[?rank\d+\]?: ?|\([^()\n]{1,80}\) ?|\d+: ?)*([^\n]{3,1000})"
+)
+# nccl-tests names each rank: `#  Rank  0 Group  0 Pid  47853 on  node1 device  0 [0x1a] Tesla`.
+TEST_RANK = re.compile(
+    rb"#\s+Rank\s+(\d{1,6}) (?:Group\s+\d+ )?Pid\s+(\d{1,10}) on\s+(\S{1,253}) device\s+\d+ "
+    rb"\[[^\]\n]{1,32}\] ([^\n]{1,80})"
+)
+MAX_TEST_RANKS = 100_000  # of one job
 NO_EFA = re.compile(rb"libfabric:(\d{1,10}):[^\n]{0,200}provider efa output empty")
 TORCH_ERROR = re.compile(b"|".join(TORCH_ERRORS))
 
@@ -101,6 +122,8 @@ class LogLines:
         self.has_table = False  # has rows of nccl-tests
         self.no_efa: list[tuple[int, int]] = []  # libfabric: (line, process) without an EFA device
         self.torch_errors: list[tuple[int, str]] = []  # torch: (line, one of TORCH_ERRORS)
+        self.last_errors: list[tuple[int, bytes]] = []  # torch: (line, NCCL's last warning)
+        self.test_ranks: dict[int, tuple[str, str]] = {}  # nccl-tests: rank -> (host, GPU)
         self._writers: dict[bytes, LogWriter] = {}
         self._hosts: dict[tuple[int, str], tuple[str, ...]] = {}  # hosts by process and device
         self._chunk, self._line_count, self._counted_to, self._position = b"", 1, 0, 0
@@ -120,7 +143,7 @@ class LogLines:
         return match[1] if match else b""
 
     def __iter__(self) -> Iterator[tuple[LogWriter, bytes, bytes]]:
-        with self.path.open("rb") as raw:  # opened once: a pipe can be read only once
+        with _open(self.path) as raw:  # opened once: a pipe can be read only once
             gzipped = raw.peek(2)[:2] == b"\x1f\x8b"
             file = gzip.GzipFile(fileobj=raw) if gzipped else raw
             packed = raw if gzipped and raw.seekable() else None
@@ -184,6 +207,13 @@ class LogLines:
             self._find_torch_errors()
         if b"provider efa output" in chunk:
             self._find_no_efa()
+        if b"Last error:" in chunk:
+            found = itertools.islice(self._numbered(LAST_ERROR), MAX_KEPT - len(self.last_errors))
+            self.last_errors += [(number, self._clean(match[1])) for number, match in found]
+        if b"#  Rank" in chunk or b"# Rank" in chunk:
+            for match in itertools.islice(TEST_RANK.finditer(chunk), MAX_TEST_RANKS):
+                names = match[3].decode("utf-8", "replace"), match[4].decode("utf-8", "replace")
+                self.test_ranks[int(match[1])] = names
         mark = chunk.find(MARK)
         while mark >= 0:
             end = chunk.find(b"\n", mark)
@@ -211,7 +241,12 @@ class LogLines:
             text = ANSI.sub(b"", text)
         if b'"' in text and (match := JSON_LOG_TAIL.search(text)):
             text = text[: match.start()]
-        return text[:MAX_TEXT].rstrip()
+        if b"<std" in text:
+            text = MPI_TAIL.sub(b"", text)
+        if b"&" in text:
+            for escaped, char in MARKUP:
+                text = text.replace(escaped, char)
+        return text[:MAX_TEXT].rstrip(BORDERS)
 
     def _split_shared(self, line: bytes) -> Iterator[tuple[LogWriter, bytes, bytes]]:
         """Split a line with several marks: a text that names NCCL, or lines of several ranks."""
@@ -219,7 +254,7 @@ class LogLines:
         self.overlong |= len(marks) > MAX_MARKS
         for mark in marks[1:MAX_MARKS]:
             search_from = max(starts[-1], mark - 512)
-            if match := LINE_PREFIX.search(line[search_from:mark]):
+            if (match := LINE_PREFIX.search(line[search_from:mark])) and match["host"]:
                 starts.append(search_from + match.start("host") + self._glued_length(match))
         for start, stop in zip(starts, [*starts[1:], len(line)], strict=True):
             mark_at = line.find(MARK, start)
@@ -239,14 +274,15 @@ class LogLines:
         """Return the writer of a line with this prefix; cached, as a log has few prefixes."""
         if (cached := self._writers.get(prefix)) is not None:
             return cached
-        text = ANSI.sub(b"", prefix[-2048:])
+        text = TIMESTAMP.sub(b" ", ANSI.sub(b"", prefix[-2048:]))
         match = LINE_PREFIX.search(text)
         device = re.search(rb"\[(\d+)\] $", text)  # pasted text without host and pid
         writer = NO_WRITER if not device else LogWriter("", 0, device[1].decode()[:MAX_PREFIX])
         if match:
-            host = sys.intern(match["host"][-MAX_HOST:].decode("ascii", "replace"))
+            name = (match["host"] or match["accl"]).strip(b"<>[]")
+            host = sys.intern(name[-MAX_HOST:].decode("ascii", "replace"))
             device_name = sys.intern((match["device"] or b"").decode("ascii", "replace"))
-            writer = LogWriter(host, int(match["pid"]), device_name)
+            writer = LogWriter(host, int(match["pid"] or match["apid"]), device_name)
         if len(prefix) <= MAX_PREFIX:
             self._cache_writer(prefix, writer)
         return writer
@@ -296,6 +332,14 @@ class LogLines:
             number += self._chunk.count(b"\n", counted, match.start())
             counted = match.start()
             yield number, match
+
+
+STDIN = Path("-")
+
+
+def _open(path: Path) -> AbstractContextManager[Any]:
+    """Open a file; `-` is the standard input, which stays open."""
+    return nullcontext(sys.stdin.buffer) if path == STDIN else path.open("rb")
 
 
 def _wrong_count(figure: bytes) -> int:

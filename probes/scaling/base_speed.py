@@ -23,6 +23,7 @@ LimitLookup = Callable[[str], Limit | None]
 # benchmarks).  An H200 has an H100's arithmetic, and faster memory.  For other GPUs no such job is
 # published.
 PUBLISHED_MFU = {"A100": 0.60, "H100": 0.42, "H200": 0.42}
+SAME_ARITHMETIC = {"H200": "H100, whose arithmetic an H200 has"}
 # Other boards of these GPUs: their links and power are not those of the published nodes.
 OTHER_BOARDS = {"pcie", "nvl"}
 # Our job has 8192 tokens per GPU and step (theirs: 28,672), and is not compiled.  The slowest dense
@@ -70,6 +71,7 @@ def derived_mfu(devices: str) -> Limit | None:
     if len(known) != 1 or words & OTHER_BOARDS:
         return None
     share = PUBLISHED_MFU[known[0]]
+    published = SAME_ARITHMETIC.get(known[0], known[0])
     return Limit(
         low=round(LOW_SHARE * share, 3),
         marginal_low=round(MARGINAL_SHARE * share, 3),
@@ -77,7 +79,7 @@ def derived_mfu(devices: str) -> Limit | None:
         source="derived",
         because=(
             f"{percent(LOW_SHARE)} of the {percent(share)} published for 1B on a node of eight "
-            f"{known[0]} (llm-foundry): fewer tokens and no compiler cost less than that, "
+            f"{published} (llm-foundry): fewer tokens and no compiler cost less than that, "
             "half the speed costs more"
         ),
     )

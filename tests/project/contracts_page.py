@@ -27,7 +27,10 @@ TOP = {
         "Name of the cluster, at most 60 letters. Run folders have it in their names.",
     ),
     "title": ("text", "One line for the report."),
-    "tier": ("`quick`, `standard` or `soak`", "The shortest tier that proves the contract."),
+    "tier": (
+        "`quick`, `standard` or `soak`",
+        "Default: `quick`. A run needs this tier, or a longer one, to be accepted.",
+    ),
     "cluster": ("table", "What was ordered: [below](#cluster)."),
     "launch": ("table", "The operator's own guide: [below](#launch)."),
     "baseline": ("table", "What may not become worse than in an earlier run: [below](#baseline)."),
@@ -69,7 +72,7 @@ report. This page is generated from the code that reads contracts.
 | `seatrial contract new --from RUN FILE` | writes what a run found. Change it to what was ordered. |
 | `seatrial contract list` | lists the shipped contracts |
 | `seatrial contract show NAME` | prints a shipped contract |
-| `seatrial contract check FILE` | checks FILE, and shows the limit of each measure |
+| `seatrial contract check FILE` | checks FILE. It shows what is ordered, what would stay UNPROVEN, and the limit of each measure. |
 
 Pass the file with `--contract FILE`. Without it, `seatrial.toml` in the current folder is used. If that is missing too,
 limits are derived from what the cluster shows of itself, and the run accepts nothing (exit code 20).
@@ -109,8 +112,8 @@ bandwidth), one that each value meets or none, another unit, a measure that no p
 contradicts `[cluster]`, and an invariant. Invariants hold on every cluster: exact data, no half-held gang, a resume that
 is equal bit by bit.
 
-Without `[FABRIC.busbw]`, its limit follows from `line_rate_gbps`: {share} of the rate of a node's rails, MARGINAL below
-{marginal}. [How limits are derived](../reference/limits.md) has the reasons.
+Two limits follow from `[cluster]` where the contract does not give them. `[FABRIC.network]` is the `fabric`.
+`[FABRIC.busbw]` is {share} of the rate of a node's rails (`line_rate_gbps`), MARGINAL below {marginal}. [How limits are derived](../reference/limits.md) has the reasons.
 
 A rehearsal (`accelerators = "emulated"`) may leave out a criterion that it cannot prove. It gives the reason:
 

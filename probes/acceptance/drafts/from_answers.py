@@ -22,7 +22,7 @@ NUMBERS = ("gpu_memory_gib", "ram_gib", "line_rate_gbps", "save_gb")
 MACHINES = {
     "nodes": "How many nodes were ordered?",
     "gpus_per_node": "How many GPUs has each node?",
-    "gpu_model": "Which GPUs, as `nvidia-smi -L` names them?",
+    "gpu_model": "Which GPUs, exactly as `nvidia-smi -L` names them?",
     "gpu_memory_gib": "How much memory has each GPU at least, in GiB?",
     "cpus_per_node": "How many CPUs has each node at least?",
     "ram_gib": "How much memory has each node at least, in GiB?",
@@ -36,7 +36,7 @@ NETWORK = {
 JOBS = {
     "shared": "Which folder do all nodes see?",
     "save_gb": "How large is a checkpoint of your training, in GB?",
-    "authentication": "Must orders to Ray need a token: token, or nothing?",
+    "authentication": "Must orders to Ray need a token? (token, or - for no)",
 }
 NEEDED = ("nodes", "gpus_per_node", "gpu_model", "fabric", "rails", "line_rate_gbps")
 KEY = r"(# ?)?{key} *=.*"
@@ -68,7 +68,7 @@ def list_questions(template: Contract | None) -> Iterator[Question]:
     A template's limits follow from its network, so only the names of interfaces may change.
     """
     terms = template.cluster if template else ClusterTerms()
-    asked = dict(MACHINES)
+    asked = {key: text for key, text in MACHINES.items() if not _is_given(key, template)}
     if template is None:
         asked |= NETWORK
     elif terms.fabric != RDMA:
@@ -77,6 +77,12 @@ def list_questions(template: Contract | None) -> Iterator[Question]:
         about = ClusterTerms.model_fields[key].description or ""
         kept = getattr(terms, key)
         yield Question(key, text, about, kept, key in NEEDED)
+
+
+def _is_given(key: str, template: Contract | None) -> bool:
+    """Return whether a template is for this hardware alone: other hardware has other limits."""
+    hardware = key in ("gpus_per_node", "gpu_model")
+    return template is not None and hardware and getattr(template.cluster, key) is not None
 
 
 def is_asked(key: str, answers: Mapping[str, Any]) -> bool:
@@ -88,7 +94,10 @@ def is_asked(key: str, answers: Mapping[str, Any]) -> bool:
 def read_answer(key: str, text: str) -> Any:
     """Convert an answer to the value of its key.  Raises ValueError with one sentence."""
     if key not in (*COUNTS, *NUMBERS):
-        return text
+        words = [word.strip() for word in text.split(",")]
+        if key == "gpu_model" and len(words) > 1:
+            return words
+        return ",".join(words) if key == "fabric" else text
     try:
         return int(text) if key in COUNTS else float(text)
     except ValueError:
@@ -100,7 +109,7 @@ def propose_limits(terms: ClusterTerms) -> dict[str, Limit]:
     """Propose the limits that a contract for other hardware needs, by criterion and measure."""
     rate = terms.line_gbytes_per_s
     assert rate is not None, "the questions ask for it"
-    text = f"{terms.rails or 1} x {terms.line_rate_gbps:g} Gbit/s"
+    text = f"{terms.rail_count} x {terms.line_rate_gbps:g} Gbit/s"
     because = DERIVED_EFFICIENCY.because.removeprefix("no contract: ")
     return {
         "FABRIC.busbw": ring_limit(rate, text, "an answer"),
@@ -145,10 +154,6 @@ def write_contract(
         "",
         "[cluster]",
         *(format_line((key, value, "")) for key, value in answers.items() if value is not None),
-        "",
-        "[FABRIC.network]",
-        f"one_of = [{toml_text(answers['fabric'])}]",
-        'because = "the fabric that was ordered; another is a fallback, however fast it looks"',
     ]
     for measure, limit in limits.items():
         lines += ["", f"[{measure}]", *bound_lines(limit)]
@@ -158,4 +163,6 @@ def write_contract(
 def _describe(name: str, answers: Mapping[str, Any]) -> str:
     rails = f"{answers['rails']} x " if answers.get("rails") else ""
     network = f"{rails}{answers['line_rate_gbps']:g} Gbit/s"
-    return f"{name}: {answers['gpus_per_node']} x {answers['gpu_model']} per node, {network}"
+    models = answers["gpu_model"]
+    model = " or ".join(models) if isinstance(models, list) else models
+    return f"{name}: {answers['gpus_per_node']} x {model} per node, {network}"

@@ -31,9 +31,15 @@ def bound_lines(limit: Limit) -> Iterator[str]:
 def format_line(line: Line) -> str:
     """Format `key = value  # comment`; without a value the complete line is a comment."""
     key, value, comment = line
-    text = toml_text(value) if isinstance(value, str) else str(value)
+    text = _value_text(value)
     note = f"  # {one_line(comment)[:MAX_COMMENT]}" if comment else ""
     return f"# {key} ={note}" if value is None else f"{key} = {text}{note}"
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value_text, value))}]"
+    return toml_text(value) if isinstance(value, str) else str(value)
 
 
 def toml_text(text: str) -> str:

@@ -74,12 +74,12 @@ def test_sockets_are_asked_for_another_interface(tmp_path: Path) -> None:
     ("wrong", "text"),
     [
         (["no name", "atlas"], "expected a word of at most 60 letters"),
-        (["atlas", "quick"], "[FABRIC.alltoall_busbw]: no probe of tier quick measures it"),
+        (["atlas", "quick"], "tier quick measures too little for h100-ndr400"),
         (["atlas", "fast"], "expected one of quick, standard, soak"),
         (["atlas", "", "many"], "expected a whole number, found 'many'"),
         (["atlas", "", "0"], "\n  'nodes': expected 1 or more, found 0"),
-        (["atlas", "", "8", "", "", "", "-1"], "expected 1 or more, found -1"),
-        (["atlas", "", "8", "", "", "", "", "", "data"], "expected an absolute path on every node"),
+        (["atlas", "", "8", "", "-1"], "expected 1 or more, found -1"),
+        (["atlas", "", "8", "", "", "", "data"], "expected an absolute path on every node"),
     ],
 )
 def test_a_wrong_answer_is_refused_at_once_and_asked_again(
@@ -107,7 +107,7 @@ def test_a_limit_that_cannot_be_is_refused_at_once(bound: str, text: str, tmp_pa
 
 
 def test_a_question_is_explained_and_may_stay_open(tmp_path: Path) -> None:
-    answers = ["?", "h100-ndr400", "?", "atlas", "?", "", "?", "8", "", "", "", "-", *[""] * 4]
+    answers = ["?", "h100-ndr400", "?", "atlas", "?", "", "?", "8", "", "-", *[""] * 4]
     done = asked(tmp_path / "my.toml", answers)
     assert done.exit_code == 0, done.output
     assert "Number of nodes with accelerators." in done.output
@@ -118,7 +118,60 @@ def test_a_question_is_explained_and_may_stay_open(tmp_path: Path) -> None:
 
 def test_a_needed_answer_cannot_stay_open(tmp_path: Path) -> None:
     done = asked(tmp_path / "my.toml", ["atlas", "", "-"], "--template", "h100-ndr400")
-    assert "expected a whole number, found '-'" in done.output
+    assert "expected an answer: the contract needs this one" in done.output
+
+
+@pytest.mark.parametrize("word", ["roce", "RoCEv2", "InfiniBand", "ib", "RDMA", "mlx5_0", "efa"])
+def test_rdma_is_no_interface(word: str, tmp_path: Path) -> None:
+    answers = ["atlas", "", "2", "8", "NVIDIA L40S", "", "", "", word, "rdma", "8", "400"]
+    done = asked(tmp_path / "my.toml", [*answers, *[""] * 5], "--template", "other")
+    assert f'or "rdma" alone for InfiniBand, RoCE and EFA, found {word!r}' in done.output
+    contract = load(str(tmp_path / "my.toml"))
+    assert (contract.cluster.fabric, contract.cluster.rails) == ("rdma", 8)
+
+
+def test_several_models_and_interfaces(tmp_path: Path) -> None:
+    answers = ["atlas", "", "2", "8", "NVIDIA L40S, NVIDIA L40", "", "", "", "ens5, ens6", "100"]
+    done = asked(tmp_path / "my.toml", [*answers, *[""] * 6], "--template", "other")
+    assert done.exit_code == 0, done.output
+    contract = load(str(tmp_path / "my.toml"))
+    assert contract.cluster.gpu_model == ["NVIDIA L40S", "NVIDIA L40"]
+    network, busbw = (contract.limit("FABRIC", name) for name in ("network", "busbw"))
+    assert network is not None
+    assert network.one_of == ["ens5,ens6"]
+    assert busbw is not None
+    assert busbw.low == pytest.approx(20)
+    assert busbw.because.startswith("80 % of 2 x 100 Gbit/s")
+
+
+def test_a_folder_that_is_missing_is_named_first(tmp_path: Path) -> None:
+    done = asked(tmp_path / "missing" / "my.toml", [])
+    assert done.exit_code == 4
+    assert "missing cannot be written, or is no folder" in done.output
+
+
+def test_the_check_begins_with_what_was_ordered(tmp_path: Path) -> None:
+    asked(tmp_path / "my.toml", ["atlas", "", "8", *[""] * 8], "--template", "h100-ndr400")
+    file = tmp_path / "my.toml"
+    gate = '[baseline]\nbusbw = "2 %"\n\n[FABRIC.busbw]'
+    file.write_text(file.read_text().replace("[FABRIC.busbw]", gate))
+    lines = CliRunner().invoke(main, ["contract", "check", str(file)]).output.splitlines()
+    assert lines[1:5] == [
+        "tier      standard",
+        "ordered   8 nodes, 8 x NVIDIA H100 80GB HBM3",
+        "fabric    rdma, 8 x 400 Gbit/s",
+        "baseline  FABRIC.busbw: at most 2 % worse than before",
+    ]
+    assert not [line for line in lines if line.startswith("UNPROVEN")]
+    assert [line for line in lines if ">= 320 GB/s, MARGINAL below 345 GB/s" in line]
+    other = CliRunner().invoke(main, ["contract", "check", "b200-ndr400"]).output
+    assert "UNPROVEN  without `nodes`, or --nodes: the number of nodes" in other
+
+
+def test_a_limit_that_is_missing_is_named_before_the_rest(tmp_path: Path) -> None:
+    (tmp_path / "my.toml").write_text("schema = 1\n[cluster]\nnodes = 2\n")
+    lines = CliRunner().invoke(main, ["contract", "check", str(tmp_path / "my.toml")]).output
+    assert "UNPROVEN  without a limit: FABRIC.busbw, FABRIC.network, SCALING.efficiency" in lines
 
 
 def test_nothing_is_asked_where_the_file_exists(tmp_path: Path) -> None:
