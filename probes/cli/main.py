@@ -74,12 +74,17 @@ def schema() -> None:
     epilog="""\b
     Examples:
       seatrial nccl-log /logs/nccl.*.log
-      seatrial nccl-log --json job.out""",
+      seatrial nccl-log --json job.out
+      seatrial nccl-log -    # paste, and end with Ctrl-D""",
 )
 @click.argument("files", nargs=-1, required=True, type=PATH_TYPE)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, schema 1.")
-def nccl_log(files: tuple[Path, ...], as_json: bool) -> None:
+@click.option("--explain", "explained", is_flag=True, help="Add the page of each finding.")
+def nccl_log(files: tuple[Path, ...], as_json: bool, explained: bool) -> None:
     """Show which network NCCL used, from the FILES (or folders of files) that one job wrote.
+
+    FILES may be - for standard input. What is certain comes first, then the findings, then what
+    the log cannot show and what to collect.
 
     Exit code 0: RDMA, or a single host, and nothing found; 1: something is wrong; 20: the log
     cannot prove it.
@@ -98,6 +103,10 @@ def nccl_log(files: tuple[Path, ...], as_json: bool) -> None:
     # Escape ##, which marks a CI command; in JSON it only occurs inside strings.
     text = json.dumps(result.to_json(), indent=2).replace("##", "#\\u0023")
     click.echo(text if as_json else result.text(width))
+    if explained and not as_json:
+        for code in dict.fromkeys(finding.code for finding in result.findings):
+            click.echo()
+            explain.main([code], standalone_mode=False)
     sys.exit(result.exit_code)
 
 

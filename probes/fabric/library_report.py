@@ -104,6 +104,7 @@ class RankLogs:
             for name, text in logs.items():
                 (Path(folder) / name).write_bytes(text)
             log = read_logs(sorted(Path(folder).iterdir()))
+        log.every_rank = len(logs) == len(gang.places)
         report = judge_log(log)
         hosts = {place.host.split(".")[0]: node_names[place.node] for place in gang.places}
         # If a log is incomplete, its rank may be the rank that used another transport.

@@ -13,9 +13,12 @@ from probes.nccl import remedies
 from probes.nccl.evidence import first_lines, hosts_of, message_findings, one_finding, rank_names
 from probes.nccl.job import STAGES, MatchedMessage, Rank
 from probes.nccl.log import Log
+from probes.nccl.pieces import all_joined, why_no_hang
 from reports.record import Finding
 
-PEER = re.compile(r"(?:to|peer) \[?([\w.:%\-]{1,255}?)\]?<\d+>")  # since NCCL 2.22 also a host name
+PEER = re.compile(
+    r"(?:to|peer|from) \[?([\w.:%\-]{1,255}?)\]?<\d+>"
+)  # since NCCL 2.22 also a host name
 PLAIN_ERRORS = {  # phrase -> code, and the host's problem
     "no-interface": ("INIT-NO-IFACE", "NCCL found no network interface to use"),
     "memlock": ("INIT-MEMLOCK", "memory could not be registered for RDMA"),
@@ -24,7 +27,12 @@ PLAIN_ERRORS = {  # phrase -> code, and the host's problem
     "shm": ("INIT-SHM", "no shared memory segment could be made in /dev/shm"),
     "duplicate-gpu": ("NCCL-DUP-GPU", "two ranks use one GPU"),
     "cuda": ("NCCL-ERROR", "NCCL failed while it worked"),
+    "peer-access": ("NCCL-ERROR", "one GPU cannot use the memory of another"),
+    "disagree": ("NCCL-ERROR", "ranks send other sizes than their peers expect"),
+    "port-error": ("NCCL-ERROR", "an RDMA port lost its link"),
+    "rank-twice": ("LAUNCH-ENV", "two processes claim the same rank"),
 }
+FOLLOW_UPS = ("peer-closed", "proxy-failed")
 # Phrases that explain why init did not end, so that no rank is blamed for waiting.
 BLOCKING_ERRORS = (
     *(*PLAIN_ERRORS, "refused", "retrying", "nvls", "version", "mixed-sockets"),
@@ -37,7 +45,9 @@ def init_errors(log: Log) -> list[Finding]:
     return [
         item
         for kind, (code, problem) in PLAIN_ERRORS.items()
-        for item in message_findings(code, problem, log.hits[kind], quote=True)
+        for item in message_findings(
+            *(code, problem, log.hits[kind]), quote=True, remedy=remedies.ERROR_FIXES.get(kind, "")
+        )
     ]
 
 
@@ -55,11 +65,23 @@ def qp_errors(log: Log) -> list[Finding]:
             by_cause.setdefault(remedies.find_cause(causes, hit.detail), []).append(hit)
         for cause, told in by_cause.items():
             hosts, peers = hosts_of(told), _named_peers(log, told) if event == "broke" else []
-            reason = f"{cause.reason} ({told[0].detail})"
-            message = f"{join_names(hosts)}: an RDMA connection {event}: {reason}"
+            reason = f"{cause.reason} ({told[0].detail}){_gid_news(log, hosts)}"
+            message = f"{join_names(hosts) or 'the job'}: an RDMA connection {event}: {reason}"
             suspects = dict.fromkeys([*hosts, *peers])
             findings += one_finding("INIT-QP", message, suspects, first_lines(told), cause.remedy)
     return findings
+
+
+def _gid_news(log: Log, hosts: list[str]) -> str:
+    """Return that a port's GID table changed, and which links the host has, if that may matter."""
+    changed = [m for m in log.hits["port-news"] if "GID table" in m.detail]
+    news = f"; before, the GID table changed at {changed[0].line}" if changed else ""
+    for name in hosts:
+        types = log.hosts[name].link_types
+        if len(set(types.values())) > 1:
+            listing = join_names(f"{device}/{kind}" for device, kind in types.items())
+            return f"{news}; {name} has links of two kinds: {listing}"
+    return news
 
 
 def bootstrap_errors(log: Log) -> list[Finding]:
@@ -71,7 +93,7 @@ def bootstrap_errors(log: Log) -> list[Finding]:
     peers, hosts = _named_peers(log, hits), hosts_of(hits)
     cause = remedies.find_cause(remedies.CONNECT_CAUSES, hits[0].detail)
     peer = join_names(peers) or "a peer"
-    message = f"{join_names(hosts)}: cannot connect to {peer} by TCP ({cause.reason})"
+    message = f"{join_names(hosts) or 'the job'}: cannot connect to {peer} by TCP ({cause.reason})"
     remedy = cause.remedy
     if families := two_families(log):
         message, remedy = f"{message}; {families[0]}", remedies.FAMILY_FIX
@@ -125,7 +147,7 @@ def missing_ranks(log: Log) -> list[Finding]:
     waiting = [rank for rank in world if not rank.initialised]
     absent = sorted(set(range(size)) - {rank.number for rank in world})
     starting = [rank for rank in members if not rank.size]  # started, without a rank number so far
-    if len(log.jobs) > 1 or log.partial:
+    if len(log.jobs) > 1 or log.partial or why_no_hang(log) or all_joined(log):
         return []
     if not waiting or len(absent) <= len(starting) or stopped_by_error(log):
         return []
@@ -146,12 +168,35 @@ def corrupt_results(log: Log) -> list[Finding]:
 
 
 def torch_errors(log: Log) -> list[Finding]:
-    """Report torch's errors about NCCL: a collective that timed out, an error of NCCL."""
-    if not log.torch_errors:
+    """Report torch's errors about NCCL, unless NCCL's own text is here and says more."""
+    known = any(log.hits[kind] for kind in (*BLOCKING_ERRORS, "rank-twice"))
+    if not log.torch_errors or known:
         return []
     errors = join_names(dict.fromkeys(error for _, error in log.torch_errors))
     lines = [line for line, _ in log.torch_errors]
-    return one_finding("NCCL-ERROR", f"the job reports: {errors}", lines=lines)
+    last = f" (last error: {log.hits['last-error'][0].detail})" if log.hits["last-error"] else ""
+    return one_finding("NCCL-ERROR", f"the job reports: {errors}{last}", lines=lines)
+
+
+def other_errors(log: Log) -> list[Finding]:
+    """Find errors whose text is not known here, or that only follow from another rank's.
+
+    A warning of a rank that is done, in a job without a failed call, is none.  Nor is the failed
+    call of a rank that is done, unless it is one of the thread that sends.
+    """
+    traces = [m for m in log.hits["trace"] if log.joined(m.rank).stuck or "proxy" in m.detail]
+    unknown = [m for m in log.hits["unknown"] if traces or log.joined(m.rank).stuck]
+    if unknown := unknown or log.hits["last-error"]:
+        problem = "NCCL reports an error that is not known here"
+        return message_findings("NCCL-ERROR", problem, unknown, quote=True)
+    if hits := [m for kind in FOLLOW_UPS for m in log.hits[kind]]:
+        peers, hosts = _named_peers(log, hits), hosts_of(hits)
+        where = f"began at {join_names(peers)}" if peers else "began at another rank"
+        message = f"{join_names(hosts) or 'the job'}: this error {where} ({hits[0].detail})"
+        lines, remedy = first_lines(hits), remedies.FOLLOW_UP_FIX
+        return one_finding("NCCL-ERROR", message, peers or hosts, lines, remedy)
+    problem = "a call of NCCL failed, and no line says why"
+    return message_findings("NCCL-ERROR", problem, traces, quote=True, remedy=remedies.TRACE_FIX)
 
 
 def stopped_by_error(log: Log) -> bool:
@@ -187,7 +232,10 @@ def find_hang(log: Log) -> list[Finding]:
     ranks = log.job_ranks
     if log.partial or not any(rank.stuck for rank in ranks):
         return []  # the end of the file is not the end of the job
-    message, suspects, remedy = _by_family(log) or _before_network(log) or _lagging(log, ranks)
+    shown = _by_family(log) or _before_network(log)  # by the lines that are here
+    if not shown and why_no_hang(log):
+        return []
+    message, suspects, remedy = shown or _lagging(log, ranks)
     return one_finding("INIT-HANG", message, suspects, remedy=remedy)
 
 
@@ -217,6 +265,8 @@ def _by_family(log: Log) -> tuple[str, list[str], str] | None:
 
 def _before_network(log: Log) -> tuple[str, list[str], str] | None:
     """Report that every process stops before NCCL uses the network; otherwise return None."""
+    if len(log.host_names) < 2 and not log.world_size:
+        return None
     if log.saw_network or {rank.stage for rank in log.job_ranks} != {STAGES.index("bootstrap")}:
         return None
     message = f"all {len(log.job_ranks)} processes stop before their first line about the network"

@@ -18,6 +18,7 @@ from reports.record import Finding
 # `br-` and 12 hex digits is a docker network; `br-ex` may be a node's only external link.
 LOCAL_ONLY = re.compile(r"lo$|docker|virbr|cni|veth|br-[0-9a-f]{12}|flannel|cali")
 BUILT_IN = re.compile(r"NET plugin (?:IB|Socket)\b")
+UNIFIED = re.compile(r"\bGB10\b|DGX Spark")
 FILE_MISSING = "cannot open shared object"
 PLAIN_ERRORS = {  # phrase -> code, and the problem of a host without RDMA
     "no-verbs": ("FAB-NO-VERBS", "libibverbs cannot be opened, so no RDMA device is seen"),
@@ -129,6 +130,20 @@ def rdma_errors(log: Log) -> list[Finding]:
     return findings
 
 
+def mixed_links(log: Log) -> list[Finding]:
+    """Find hosts whose rings use an InfiniBand port and a RoCE port."""
+    rows = {}
+    for name, host in log.hosts.items():
+        used = {device: host.link_types.get(device, "") for device in _used_devices(host)}
+        if {"IB", "RoCE"} <= {*used.values()} and not log.hits["links-differ"]:
+            rows[name] = join_names(f"{device}/{kind}" for device, kind in sorted(used.items()))
+    if not rows:
+        return []
+    name, listing = next(iter(rows.items()))
+    message = f"{join_names(rows)}: rings use links of two kinds: {listing} on {name}"
+    return one_finding("FAB-LINK-TYPES", message, rows)
+
+
 def missing_efa(log: Log) -> list[Finding]:
     """Find libfabric without an EFA device, where nothing else carries RDMA."""
     tcp_host = any(host.name and not on_rdma(host) for host in log.hosts.values())
@@ -209,7 +224,7 @@ def _wants_plugin(host: Host) -> bool:
 def no_gdr(log: Log) -> list[Finding]:
     """Find RDMA edges that go through host memory, without GPUDirect."""
     hosts = {name: host.no_gdr for name, host in log.hosts.items() if host.no_gdr}
-    if not hosts and False not in log.gdr:
+    if (not hosts and False not in log.gdr) or no_gdr_notes(log):
         return []
     reasons = log.hits["gdr-why"]
     reason = f" ({reasons[0].detail})" if reasons else ""
@@ -217,6 +232,24 @@ def no_gdr(log: Log) -> list[Finding]:
     message = f"{subject}: RDMA is staged through host memory, without GPUDirect{reason}"
     lines = list(hosts.values()) or [log.no_gdr]
     return one_finding("FAB-NO-GDR", message, filter(None, hosts), lines)
+
+
+def no_gdr_notes(log: Log) -> list[str]:
+    """Note that RDMA goes through host memory where the hardware has no GPUDirect."""
+    if False not in log.gdr and not log.no_gdr:
+        return []
+    devices = {device for host in log.hosts.values() for device in host.devices or ()}
+    names = {name for host in log.hosts.values() for name in host.networks}
+    gpus = {gpu for _, gpu in log.test_ranks.values()}
+    if devices and all(device.startswith("hfi1") for device in devices):
+        reason = "Omni-Path (hfi1) has no GPUDirect in NCCL"
+    elif gpus and all(UNIFIED.search(gpu) for gpu in gpus):
+        reason = f"{join_names(sorted(gpus))} has one memory for host and GPU"
+    elif names and all("ibfabric" in name or name == "OFI" for name in names):
+        reason = "EFA has GPUDirect from p4d on, and the log does not show the machine"
+    else:
+        return []
+    return [f"RDMA is staged through host memory: {reason}"]
 
 
 def partial_rails(log: Log) -> list[Finding]:
@@ -269,6 +302,7 @@ def _first_line(host: Host) -> str:
 
 
 DETECTORS = (
-    *(mixed_hosts, tcp_edges, rdma_disabled, rdma_errors, missing_efa, no_device, tcp_over_ib),
+    *(mixed_hosts, tcp_edges, rdma_disabled, rdma_errors, mixed_links, missing_efa, no_device),
+    tcp_over_ib,
     *(loopback_used, plugin_errors, no_gdr, partial_rails, unknown_network),
 )

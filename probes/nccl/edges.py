@@ -26,8 +26,11 @@ EDGE_LINE = re.compile(
     rb"(\d{1,9})(?:\[[0-9a-fA-F]+\])? -> (\d{1,9})(?:\[[0-9a-fA-F]+\])?"
     rb"(?: +\[(?:send|(receive))\])? +via "
     rb"(?:NET/([^/]{1,64})/(\d{1,4})(?:\(\d+\))?((?:/GDRDMA|\(PCI\)|/Shared|/\w+)*)"
-    rb"|(P2P|SHM|DIRECT)\b.*?)(?: comm 0x\w+ nRanks \d+)?$"
+    rb"|(P2P|SHM|DIRECT|direct shared memory)\b.*?)(?: comm 0x\w+ nRanks (?P<size>\d{1,9}))?$"
 )
+
+
+TAIL_SIZE = re.compile(rb" nRanks (\d{1,6})$")  # ranks of the edge's communicator
 
 
 class Edge(NamedTuple):

@@ -25,14 +25,14 @@ def one_finding(
 
 
 def message_findings(
-    code: str, problem: str, hits: list[MatchedMessage], *, quote: bool = False
+    code: str, problem: str, hits: list[MatchedMessage], *, quote: bool = False, remedy: str = ""
 ) -> list[Finding]:
     """Make one finding of all messages: `hosts: problem`, with `quote` and the first text."""
     if not hits:
         return []
     hosts, detail = hosts_of(hits), f" ({hits[0].detail})" if quote else ""
     message = f"{join_names(hosts) or 'the job'}: {problem}{detail}"
-    return one_finding(code, message, hosts, first_lines(hits))
+    return one_finding(code, message, hosts, first_lines(hits), remedy)
 
 
 def hosts_of(hits: Iterable[MatchedMessage]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -68,6 +69,7 @@ class Host:
     sockets: list[tuple[str, str]] = field(default_factory=list)  # (interface, address)
     bootstrap: tuple[str, str] | None = None
     environment: dict[str, tuple[str, str]] = field(default_factory=dict)  # name -> (value, place)
+    link_types: dict[str, str] = field(default_factory=dict)  # RDMA device -> IB or RoCE
     nics: frozenset[int] = frozenset()  # RDMA devices that ring edges use, by number
     merged_nics: dict[int, str] = field(default_factory=dict)  # number -> devices in one: a+b
     edges: dict[str, str] = field(default_factory=dict)  # to other hosts: kind -> where first seen
@@ -99,6 +101,8 @@ class Rank:
     connecting: bool = False  # ring edges since the last `Connected`
     connected: bool = False  # connected, or sent without a ring
     init_timed: bool = False  # logged how long its first communicator took
+    gathered: bool = False  # logged that it heard from every rank
+    has_beginning: bool = False  # logged what NCCL writes before any communicator
     retried: frozenset[str] = frozenset()  # phrases about retries that are already recorded
 
     def advance_to(self, stage_name: str) -> None:
@@ -174,3 +178,19 @@ class InitTiming(NamedTuple):
     def bootstrap_s(self) -> float:
         """Seconds in which the rank found the other ranks and waited for them."""
         return self.phases.get("bootstrap", 0.0)
+
+
+TIMINGS_LINE = re.compile(
+    rb"Init timings - [^:]{1,64}: rank \d{1,9} nranks (\d{1,9}) total (\d{1,9}\.\d{1,3}) "
+    rb"\((.{1,300}?)\)"
+)
+PHASE = re.compile(rb"(\w{1,16}) (\d{1,9}\.\d{1,3})")
+
+
+def parse_init_timing(rank: Rank, text: bytes) -> InitTiming | None:
+    """Parse an `Init timings` line; None for any other line."""
+    match = TIMINGS_LINE.match(text)
+    phases = {
+        name.decode(): float(seconds) for name, seconds in PHASE.findall(match[3] if match else b"")
+    }
+    return InitTiming(rank, int(match[1]), float(match[2]), phases) if match and phases else None

@@ -111,6 +111,7 @@ class LogLines:
 
     def __init__(self, path: Path, max_bytes: int = MAX_TOTAL) -> None:
         self.path = path
+        self.name = "stdin" if path == STDIN else path.name
         self.max_bytes = max_bytes
         self.bytes = 0
         self.binary = False  # has NUL bytes
@@ -325,6 +326,17 @@ class LogLines:
         matches = itertools.islice(self._numbered(NO_EFA), MAX_KEPT - len(self.no_efa))
         self.no_efa += [(number, int(match[1])) for number, match in matches]
 
+    def explain_no_lines(self) -> str:
+        """Return one sentence on a file that has no line of NCCL's."""
+        if not self.bytes:
+            return f"{self.path}: expected NCCL's log, found an empty file"
+        content = "binary data" if self.binary else "no line of NCCL's"
+        return (
+            f"{self.path}: expected lines such as `host:pid:tid [0] NCCL INFO ...`, found "
+            f"{content} in {self.bytes} bytes; run the job with NCCL_DEBUG=INFO and "
+            "NCCL_DEBUG_FILE=/some/folder/nccl.%h.%p.log"
+        )
+
     def _numbered(self, pattern: re.Pattern[bytes]) -> Iterator[tuple[int, re.Match[bytes]]]:
         """Find all matches of a pattern in this chunk, each with its line number."""
         number, counted = self._line_count, 0
@@ -334,12 +346,20 @@ class LogLines:
             yield number, match
 
 
-STDIN = Path("-")
+STDIN = Path("-")  # as given; its lines are called stdin:1
 
 
 def _open(path: Path) -> AbstractContextManager[Any]:
     """Open a file; `-` is the standard input, which stays open."""
-    return nullcontext(sys.stdin.buffer) if path == STDIN else path.open("rb")
+    if path != STDIN:
+        return path.open("rb")
+    stream: Any = sys.stdin.buffer
+    return nullcontext(stream if hasattr(stream, "peek") else io.BufferedReader(stream))
+
+
+def to_text(text: bytes) -> str:
+    """Decode a piece of a line."""
+    return text.decode("utf-8", "backslashreplace").strip()
 
 
 def _wrong_count(figure: bytes) -> int:

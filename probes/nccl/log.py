@@ -13,6 +13,7 @@ from probes.nccl.host_edges import HostEdges
 from probes.nccl.job import STAGES, Communicator, Host, InitTiming, MatchedMessage, Process, Rank
 from probes.nccl.lines import NO_WRITER, LogWriter
 
+MAX_SAME_PID = 100  # hosts that are compared: in pods all processes may have pid 1
 NO_RANK = Rank(NO_WRITER, Host(""))
 RUNTIME_CONNECT = (2, 22)  # since this version ranks connect at the first collective, not at init
 
@@ -44,6 +45,9 @@ class Log:
         self.truncated: list[str] = []  # names of files that end within a line
         self.overlong: list[str] = []  # names of files with a line that is too long to be read
         self.read_failed = False  # a file could not be read to its end
+        self.every_rank = False  # the caller knows that each rank's complete log is here
+        self.tail_size = 0  # ranks, as the end of an edge's line gives them
+        self.test_ranks: dict[int, tuple[str, str]] = {}  # nccl-tests: rank -> (host, GPU)
         self.version_seen = ""
 
     def finish(self) -> Log:
@@ -55,9 +59,19 @@ class Log:
             rank = next((r for r in self.ranks.values() if r.writer.pid == pid), NO_RANK)
             self.add_hit("efa", rank, "libfabric finds no EFA device", line)
         self.edge_counts, self.silent_ranks = dict(host_edges.counts), host_edges.silent_ranks
+        self._name_sockets()
         if self.no_gdr and self.gdr and not (self.edge_counts["tcp"] or self.edge_counts["other"]):
             self.gdr.add(False)  # an edge over TCP makes all ranks log GDR 0 as well
         return self
+
+    def _name_sockets(self) -> None:
+        """Name the network of hosts without an RDMA device: 2.4 and 2.5 only list their sockets."""
+        if any(host.networks for host in self.hosts.values()):
+            return
+        no_device = {hit.host.name: hit.line for hit in self.hits["no-device"]}
+        for name, host in self.hosts.items():
+            if host.sockets and name in no_device:
+                host.networks["Socket"] = no_device[name]
 
     def add_hit(self, kind: str, rank: Rank, detail: str, line: str) -> None:
         """Add a message of a rank that has a phrase of this kind."""
@@ -129,7 +143,13 @@ class Log:
     @cached_property
     def world_size(self) -> int:
         """Count the ranks of the largest communicator; 0 if no line gives it."""
-        return max((rank.size for rank in self.ranks.values()), default=0)
+        given = max(self.tail_size, len(self.test_ranks))
+        return max((rank.size for rank in self.ranks.values()), default=0) or given
+
+    @cached_property
+    def test_hosts(self) -> set[str]:
+        """Hosts that nccl-tests lists above its table."""
+        return {host for host, _ in self.test_ranks.values()}
 
     @cached_property
     def nodes(self) -> int:
@@ -138,9 +158,17 @@ class Log:
 
     @cached_property
     def host_names(self) -> list[str]:
-        """List hosts whose ranks joined a communicator, or all that wrote lines while none did."""
-        joined = {rank.writer.host for rank in self.ranks.values() if rank.size}
-        return sorted((joined or {rank.writer.host for rank in self.ranks.values()}) - {""})
+        """List the hosts that wrote lines; a lost newline puts a word before a host's name."""
+        joined: dict[int, set[str]] = defaultdict(set)  # hosts by pid, of ranks with a communicator
+        for rank in self.ranks.values():
+            if rank.size and len(joined[rank.writer.pid]) < MAX_SAME_PID:
+                joined[rank.writer.pid].add(rank.writer.host)
+        names = {rank.writer.host for rank in self.ranks.values() if rank.size}
+        for rank in self.ranks.values():
+            host, near = rank.writer.host, joined.get(rank.writer.pid, ())
+            if host not in names and not any(host.endswith(name) for name in near if name):
+                names.add(host)
+        return sorted(names - {""})
 
     @cached_property
     def versions(self) -> dict[str, list[str]]:
@@ -159,6 +187,8 @@ class Log:
             return False
         if self.nodes == 1:
             return len(self.host_names) <= 1 or len(self.jobs) == 1
+        if self.test_ranks and len(self.test_hosts) == 1 and not self.external_edges:
+            return len(self.host_names) <= 1
         all_ranks = len({rank.number for rank in self.job_ranks}) == self.world_size > 0
         return len(self.host_names) <= 1 and all_ranks and not self.external_edges  # before 2.20
 

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from probes.nccl.lines import UnreadableLog
+from probes.nccl.lines import STDIN, UnreadableLog
 
 
 def find_logs(given: Iterable[Path]) -> tuple[list[Path], list[str]]:
@@ -20,6 +20,9 @@ def find_logs(given: Iterable[Path]) -> tuple[list[Path], list[str]]:
     paths: list[Path] = []
     skipped: list[str] = []
     for path in given:
+        if path == STDIN:
+            paths.append(path)
+            continue
         mode = _mode_of(path)
         if stat.S_ISDIR(mode):
             paths += sorted(_walk(path, skipped))

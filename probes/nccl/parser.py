@@ -11,11 +11,20 @@ import sys
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
-from probes.nccl.edges import MAX_EDGES, MAX_RANKS, Edge, EdgeSet, parse_edge
-from probes.nccl.job import STAGES, Communicator, CommunicatorMember, Host, InitTiming, Rank
-from probes.nccl.lines import MAX_TOTAL, LogLines, LogWriter, UnreadableLog
-from probes.nccl.log import COMM_COST, EDGE_COST, FACT_COST, HOST_COST, MEMBER_COST, RANK_COST, Log
-from probes.nccl.patterns import OVERRIDES, PATTERNS, PREFILTER, RETRIES
+from probes.nccl.edges import MAX_EDGES, MAX_RANKS, TAIL_SIZE, Edge, EdgeSet, parse_edge
+from probes.nccl.job import STAGES, Communicator, CommunicatorMember, Host, Rank, parse_init_timing
+from probes.nccl.lines import MAX_TOTAL, LogLines, LogWriter, UnreadableLog, to_text
+from probes.nccl.log import (
+    COMM_COST,
+    EDGE_COST,
+    FACT_COST,
+    HOST_COST,
+    MEMBER_COST,
+    NO_RANK,
+    RANK_COST,
+    Log,
+)
+from probes.nccl.patterns import PREFILTER, RETRIES, WARNINGS, find_kinds
 
 MAX_KEPT = 200  # messages kept per phrase
 MAX_TEXT = 1024  # bytes of a text that are searched for phrases
@@ -42,7 +51,11 @@ ENV_LINE = re.compile(rb"(NCCL_\w{1,64}) set (?:by environment )?to (.{0,200}?)\
 # Variables that affect a finding.
 JUDGED_ENV = {"NCCL_IB_DISABLE", "NCCL_IBEXT_DISABLE", "NCCL_NET", "NCCL_IB_HCA", "NCCL_NET_PLUGIN"}
 VERSION = re.compile(rb"(?:NCCL version )?(\d{1,4}\.\d{1,4}\.\d{1,4})(?:[+.\s]|$)")
-NETWORK = re.compile(rb"Using network (.{1,64})$|Assigned NET plugin (.{1,64}?) to comm")
+NETWORK = re.compile(
+    rb"Using (?:network|internal Network) (.{1,64})$|Assigned NET plugin (.{1,64}?) to comm"
+)
+OLD_INTERFACE = re.compile(rb"NET : Using interface ([\w.\-@]{1,64}):([\da-fA-F.:]{1,64})")  # 2.3
+LINK_TYPE = re.compile(rb"\[\d+\]([\w.\-+]{1,64}):\d+/(IB|RoCE)")
 
 
 def read_logs(paths: Iterable[Path], skipped: Iterable[str] = ()) -> Log:
@@ -71,7 +84,7 @@ class LogParser:
         """Add one file. One without NCCL's lines raises nothing: it is listed in `unread_files`."""
         log, lines, count = self.log, LogLines(path, self._free_bytes), 0
         self._lines = lines
-        log.files.append(path.name)
+        log.files.append(lines.name)
         try:
             for writer, kind, text in lines:
                 count += 1
@@ -81,17 +94,24 @@ class LogParser:
         except OSError as error:
             self.skip(f"{path} cannot be read: {error.strerror}")
         else:
-            if not (count or lines.has_table or lines.torch_errors or lines.no_efa):
-                log.unread_files.append(_explain_no_lines(lines))
+            others = lines.has_table or lines.torch_errors or lines.last_errors or lines.no_efa
+            if not (count or others):
+                log.unread_files.append(lines.explain_no_lines())
         self._free_bytes -= lines.bytes
         if lines.truncated and count:
-            log.truncated.append(path.name)
+            log.truncated.append(lines.name)
         if lines.overlong:
-            log.overlong.append(path.name)
+            log.overlong.append(lines.name)
         log.repeated += lines.repeated
-        log.bad_rows += [(f"{path.name}:{number}", wrong) for number, wrong in lines.bad_rows]
-        log.torch_errors += [(f"{path.name}:{number}", name) for number, name in lines.torch_errors]
-        log.no_efa += [(f"{path.name}:{number}", pid) for number, pid in lines.no_efa]
+        log.bad_rows += [(f"{lines.name}:{number}", wrong) for number, wrong in lines.bad_rows]
+        log.torch_errors += [
+            (f"{lines.name}:{number}", name) for number, name in lines.torch_errors
+        ]
+        log.no_efa += [(f"{lines.name}:{number}", pid) for number, pid in lines.no_efa]
+        log.test_ranks |= lines.test_ranks
+        for number, last in lines.last_errors:
+            for found in find_kinds(last) or ["last-error"]:
+                log.add_hit(found, NO_RANK, to_text(last[:300]), f"{lines.name}:{number}")
 
     def skip(self, sentence: str) -> None:
         """Record that something is not read, so that a missing line proves nothing."""
@@ -136,7 +156,7 @@ class LogParser:
         return rank
 
     def _location(self) -> str:
-        return f"{self._lines.path.name}:{self._lines.line_number}"
+        return f"{self._lines.name}:{self._lines.line_number}"
 
     def _parse_edge(self, rank: Rank, text: bytes) -> None:
         head, _, key = text.partition(b" : ")
@@ -156,6 +176,8 @@ class LogParser:
             self._known_edges.clear()
             self._edge_cache.clear()
         self._known_edges.add((id(rank), key))
+        if b" nRanks " in key and (match := TAIL_SIZE.search(key)):
+            self.log.tail_size = max(self.log.tail_size, min(int(match[1]), MAX_RANKS))
         if key not in self._edge_cache:
             self._edge_cache[key] = parse_edge(key, bool(self.log.hits.get("ofi-tcp")))
         if parsed := self._edge_cache[key]:
@@ -190,44 +212,57 @@ class LogParser:
 
     def _parse_version(self, rank: Rank, text: bytes) -> None:
         if match := VERSION.search(text):
+            rank.has_beginning = True
             rank.version = sys.intern(match[1].decode())
             self.log.version_seen = self.log.version_seen or rank.version
             rank.advance_to("bootstrap")
 
     def _parse_bootstrap(self, rank: Rank, text: bytes) -> None:
         rank.advance_to("bootstrap")
+        rank.gathered |= text.startswith(b"Bootstrap timings")
+        rank.has_beginning |= not rank.gathered
         if match := USING_ITEM.search(text):
-            rank.host.bootstrap = _to_text(match[1]), _to_text(match[2])
+            rank.host.bootstrap = to_text(match[1]), to_text(match[2])
 
     def _parse_ib(self, rank: Rank, text: bytes) -> None:
         rank.advance_to("net-init")
+        rank.has_beginning = True
         host = rank.host
         if b"No device found" in text:
             host.devices = host.devices or []
             self._add_hit("no-device", rank, text)
         elif match := VIRTUAL_DEVICE.search(text):
             if self._is_new(int(match[1]), host.merged_nics):
-                host.merged_nics[int(match[1])] = _to_text(match[2])
+                host.merged_nics[int(match[1])] = to_text(match[2])
         elif b": Using" in text:
             # Since 2.24 `Using ; OOB` follows `No device found`: no item, no device.
             host.devices = host.devices or []
             for match in DEVICE_ITEM.finditer(text.partition(b"; OOB")[0]):
-                device = _to_text(match[1] or match[0])
+                device = to_text(match[1] or match[0])
                 if self._is_new(device, host.devices):
                     host.devices.append(device)
+            for match in LINK_TYPE.finditer(text):
+                if len(host.link_types) < MAX_NAMES:
+                    host.link_types[to_text(match[1])] = to_text(match[2])
 
     def _parse_socket(self, rank: Rank, text: bytes) -> None:
         rank.advance_to("net-init")
+        rank.has_beginning = True
         sockets = rank.host.sockets
         for match in USING_ITEM.finditer(text):
-            socket = _to_text(match[1]), _to_text(match[2])
+            socket = to_text(match[1]), to_text(match[2])
             if self._is_new(socket, sockets):
                 sockets.append(socket)
 
+    def _parse_old_interface(self, rank: Rank, text: bytes) -> None:
+        if match := OLD_INTERFACE.match(text):
+            rank.host.sockets.append((to_text(match[1]), to_text(match[2])))
+
     def _parse_network(self, rank: Rank, text: bytes) -> None:
+        rank.has_beginning = True
         if match := NETWORK.match(text):
             rank.advance_to("net-init")
-            self._add_network(rank.host, _to_text(match[1] or match[2]))
+            self._add_network(rank.host, to_text(match[1] or match[2]))
 
     def _parse_timings(self, rank: Rank, text: bytes) -> None:
         timing = parse_init_timing(rank, text)
@@ -278,6 +313,7 @@ class LogParser:
             self._add_member(rank, comm, number, pointer)
             comm.completed += complete
         if not complete:
+            rank.has_beginning = True
             has_room = len(rank.open_comms) < MAX_COMMS
             if pointer in rank.open_comms or self.log.budget.take(FACT_COST, when=has_room):
                 rank.open_comms[pointer] = STAGES.index("topology")
@@ -325,15 +361,14 @@ class LogParser:
     def _parse_env(self, rank: Rank, text: bytes) -> None:
         if match := ENV_LINE.match(text):
             rank.advance_to("bootstrap")
-            env, name = rank.host.environment, _to_text(match[1])
+            env, name = rank.host.environment, to_text(match[1])
             if name in JUDGED_ENV and name not in env and self.log.budget.take(FACT_COST):
-                env[name] = _to_text(match[2]), self._location()
+                env[name] = to_text(match[2]), self._location()
 
     def _match_text(self, rank: Rank, text: bytes, warning: bool) -> None:
-        matched = [kind for kind, pattern in PATTERNS.items() if pattern.search(text)]
-        kinds = [kind for kind in matched if not any(kind in OVERRIDES.get(k, ()) for k in matched)]
-        for kind in kinds or (["unknown"] if warning else []):
-            self._add_hit(kind, rank, text)
+        for kind in find_kinds(text) or (["unknown"] if warning else []):
+            if warning or kind not in WARNINGS:
+                self._add_hit(kind, rank, text)
 
     def _add_hit(self, kind: str, rank: Rank, text: bytes) -> None:
         log = self.log
@@ -344,7 +379,7 @@ class LogParser:
             rank.retried |= {kind}
         elif len(log.hits[kind]) >= MAX_KEPT:
             return
-        log.add_hit(kind, rank, _to_text(text[:300]), self._location())
+        log.add_hit(kind, rank, to_text(text[:300]), self._location())
 
 
 # First words of INFO lines that never have a phrase.
@@ -352,6 +387,7 @@ NO_PATTERN_WORDS = {b"NCCL", b"Using", b"Assigned", b"comm", b"Connected", b"Ini
 LINE_PARSERS: dict[bytes, Callable[[LogParser, Rank, bytes], None]] = {
     b"NCCL": LogParser._parse_version,
     b"Bootstrap": LogParser._parse_bootstrap,
+    b"NET": LogParser._parse_old_interface,
     b"NET/IB": LogParser._parse_ib,
     b"NET/Socket": LogParser._parse_socket,
     b"Using": LogParser._parse_network,
@@ -361,35 +397,3 @@ LINE_PARSERS: dict[bytes, Callable[[LogParser, Rank, bytes], None]] = {
     b"NVLS": LogParser._parse_nvls,
     b"Init": LogParser._parse_timings,
 }
-
-
-def _explain_no_lines(lines: LogLines) -> str:
-    path = lines.path
-    if not lines.bytes:
-        return f"{path}: expected NCCL's log, found an empty file"
-    content = "binary data" if lines.binary else "no line of NCCL's"
-    return (
-        f"{path}: expected lines such as `host:pid:tid [0] NCCL INFO ...`, found {content} in "
-        f"{lines.bytes} bytes; run the job with NCCL_DEBUG=INFO and "
-        "NCCL_DEBUG_FILE=/some/folder/nccl.%h.%p.log"
-    )
-
-
-def _to_text(text: bytes) -> str:
-    return text.decode("utf-8", "backslashreplace").strip()
-
-
-TIMINGS_LINE = re.compile(
-    rb"Init timings - [^:]{1,64}: rank \d{1,9} nranks (\d{1,9}) total (\d{1,9}\.\d{1,3}) "
-    rb"\((.{1,300}?)\)"
-)
-PHASE = re.compile(rb"(\w{1,16}) (\d{1,9}\.\d{1,3})")
-
-
-def parse_init_timing(rank: Rank, text: bytes) -> InitTiming | None:
-    """Parse an `Init timings` line; None for any other line."""
-    match = TIMINGS_LINE.match(text)
-    phases = {
-        name.decode(): float(seconds) for name, seconds in PHASE.findall(match[3] if match else b"")
-    }
-    return InitTiming(rank, int(match[1]), float(match[2]), phases) if match and phases else None

@@ -54,7 +54,7 @@ PHRASES = (
         "NET/Socket : No usable listening interface found",
     ),
     Phrase(
-        *("no-interface", rb"neither AF_INET nor AF_INET6", "2.10-2.30", "no address", ERROR),
+        *("no-interface", rb"neither AF_INET", "2.10-2.30", "no address", ERROR),
         "ncclSocketInit: connecting to address  with family 0 is neither AF_INET nor AF_INET6",
     ),
     Phrase(
@@ -242,7 +242,7 @@ PHRASES = (
         # Others are harmless: `include/net.h:19 -> 2` of a network that is not there.  7 is no
         # error: it works on.
         "trace",
-        rb"^(?:src/)?(?:init|group|bootstrap|proxy|enqueue)\.(?:cc|cu):\d+ -> [1-689]\b",
+        rb"^(?:src/)?(?:init|group|bootstrap|proxy)\.(?:cc|cu):\d+ -> [1-689]\b",
         *("2.2-2.30", "a call of NCCL failed", FOLLOW_UP, "init.cc:1089 -> 3 [Async thread]"),
     ),
     Phrase(
@@ -260,6 +260,8 @@ PATTERNS: dict[str, re.Pattern[bytes]] = {
     for kind in KINDS
 }
 SEVERITIES = {phrase.kind: phrase.severity for phrase in PHRASES}
+# A job that ends as it should may write the same as news.
+WARNINGS = {kind for kind, severity in SEVERITIES.items() if severity == FOLLOW_UP} - {"trace"}
 RETRIES = {kind for kind, severity in SEVERITIES.items() if severity == RETRY}
 
 # Phrase -> phrases that it overrides in the same line, because it is more specific.
@@ -285,7 +287,7 @@ PREFILTER = (
     *(b"truncated", b"Duplicate", b"same GPU", b"mixed local", b"incompatible", b"Disabled for"),
     *(b"provider", b"Provider", b"Selected", b"Plugin", b"NET plugin", b"Got completion"),
     *(b"async", b"error", b" -> ", b"closed by", b"mismatch", b"checked in", b"neither AF_INET"),
-    *(b"extended CQ", b"Error", b"rror", b"Couldn't open", b"got async"),
+    *(b"extended CQ", b"Error", b"rror", b"Couldn't open", b"got async", b"timeout"),
 )
 
 # First words of very frequent lines (debug subsystems COLL, P2P, TUNING, GRAPH, PROXY) that no
@@ -297,3 +299,9 @@ SKIPPED_WORDS = frozenset(
         b"ncclPollProxyResponse threadThresholds MemManager resp.opId= ProxyCall Check === CPU/0"
     ).split()
 )
+
+
+def find_kinds(text: bytes) -> list[str]:
+    """Find the kinds of phrases in a text, without those that another one overrides."""
+    found = [kind for kind, pattern in PATTERNS.items() if pattern.search(text)]
+    return [kind for kind in found if not any(kind in OVERRIDES.get(k, ()) for k in found)]

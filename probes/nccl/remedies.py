@@ -66,16 +66,37 @@ QP_BREAK_CAUSES = (
         "whether the peer died. If it was the first message, check GID and routes too.",
     ),
     ErrorCause(
+        re.compile(STATUS + r"9\b"),
+        "the other end refused the request",
+        "Read the peer's log. Check that both ends have the same NCCL, plugin and variables.",
+    ),
+    ErrorCause(
         ANY_TEXT,
         "it ended with an error",
         "Find the first error of the job, and read the peer's log: this one follows from another.",
     ),
 )
+# Errors that share a code -> remedy.
+ERROR_FIXES = {
+    "peer-access": "Set NCCL_CUMEM_HOST_ENABLE=0 if the line is of shm.cc. Otherwise give the "
+    "container all GPUs of the job with --ipc=host, or set NCCL_P2P_DISABLE=1.",
+    "disagree": "Check that all ranks call the same collective with the same size, and have the "
+    "same NCCL variables. Set NCCL_PROTO=Simple to see which: then it waits instead.",
+    "port-error": "Check cable and switch port of the named device: its link went down. "
+    "`rdma link` and the port's error counters show whether it flaps.",
+}
+FOLLOW_UP_FIX = "Read the log of the named rank or host: its first error is the cause."
+TRACE_FIX = "Find the first WARN of the job, in the logs of all ranks: it names the cause."
 ROUTE_FIX = (
     "Set NCCL_SOCKET_IFNAME to an interface that connects all nodes: this one does not lead to "
     "that address. Set NCCL_SOCKET_FAMILY if some nodes use IPv4 and others IPv6."
 )
 CONNECT_CAUSES = (
+    ErrorCause(
+        re.compile(r"169\.254\.|fe80:"),
+        "an address that is valid on one link only",
+        "Set NCCL_SOCKET_IFNAME to an interface with a routed address: this one has none.",
+    ),
     ErrorCause(
         re.compile(r"refused|exceeded retries"),
         "refused",
@@ -89,6 +110,12 @@ CONNECT_CAUSES = (
         "are dropped. Or correct NCCL_SOCKET_IFNAME if it names an interface that leads elsewhere.",
     ),
     ErrorCause(re.compile(r"[Nn]o route"), "no route", ROUTE_FIX),
+    ErrorCause(
+        re.compile(r"connection abort"),
+        "gave up",
+        "Check that the named rank is alive, and read its log: NCCL 2.18 to 2.23 write this after "
+        "another error. If it has none, open all ports between the nodes.",
+    ),
     ErrorCause(re.compile(r"unreachable"), "unreachable", ROUTE_FIX),
     ErrorCause(ANY_TEXT, "failed"),
 )

@@ -14,11 +14,13 @@ from probes.nccl.edges import MAX_RANKS
 from probes.nccl.evidence import rank_names
 from probes.nccl.log import Log
 from probes.nccl.parser import read_logs
+from probes.nccl.pieces import COLLECT, crosses_hosts, why_no_hang
 from reports.record import Finding
 from reports.sanitize import one_line
 
 MAX_UNREAD = 20  # unread files that are named: more would hide the rest
 SCHEMA = 1  # of to_json: increased when a key is renamed or removed
+STARTS = ("INIT-", "NCCL-", "LAUNCH-")
 EXIT_ACCEPTED, EXIT_WRONG, EXIT_UNPROVEN = 0, 1, 20
 
 
@@ -28,7 +30,7 @@ class NcclReport:
 
     `transport` is rdma, tcp, mixed, intra-node or none. `edges` counts connections between pairs of
     ranks by kind. `gdr` is None if no RDMA edge was seen. `unproven` has a sentence for each thing
-    that the log cannot show.
+    that the log cannot show, and `notes` one for each fact that is no fault.
     """
 
     transport: str
@@ -41,6 +43,7 @@ class NcclReport:
     stage: str
     findings: list[Finding]
     unproven: list[str]
+    notes: list[str]
 
     @property
     def exit_code(self) -> int:
@@ -63,6 +66,8 @@ class NcclReport:
 
     def text(self, width: int = 80) -> str:
         """Format the transport, the findings with remedy and place, and what is not proven."""
+        if not (self.ranks or self.findings):  # nothing of NCCL's: only that is certain
+            return "\n".join(line for one in self.unproven for line in _wrap(one, width))
         count = f"{self.ranks} ranks on {self.hosts} hosts, NCCL {self.nccl or 'unknown'}"
         edges = ", ".join(f"{number} {kind}" for kind, number in self.edges.items() if number)
         gdr = {True: ", GPUDirect RDMA", False: ", without GPUDirect RDMA", None: ""}[self.gdr]
@@ -78,6 +83,8 @@ class NcclReport:
             lines += ["", *_wrap(f"{finding.code}{suspects}: {finding.statement}", width)]
             lines += _wrap(f"remedy: {finding.remedy}", width, "  ")
             lines += [f"  {one_line(line)}" for line in finding.evidence]
+        for sentence in self.notes:
+            lines += ["", *_wrap(f"note: {sentence}", width)]
         for sentence in self.unproven:
             lines += ["", *_wrap(f"not proven: {sentence}", width)]
         if not self.findings and not self.unproven:
@@ -93,12 +100,13 @@ def analyse_files(paths: Iterable[Path], skipped: Iterable[str] = ()) -> NcclRep
 def judge_log(log: Log) -> NcclReport:
     """Judge a log that has been read."""
     detectors = [*detect_init.DETECTORS, detect_transport.isolated_hosts]
-    if not log.single_host:
+    if not log.single_host and crosses_hosts(log):
         detectors += detect_transport.DETECTORS
     findings = [finding for detect in detectors for finding in detect(log)]
     codes = [finding.code for finding in findings if finding.code != "INIT-SLOW"]
-    if not any(code.startswith(("INIT-", "NCCL-", "FAB-MIXED")) for code in codes):
-        findings += detect_init.find_hang(log)
+    explained = any(code.startswith((*STARTS, "FAB-MIXED")) for code in codes)
+    if not explained:
+        findings += detect_init.other_errors(log) or detect_init.find_hang(log)
     counts = {kind: log.edge_counts[kind] for kind in ("rdma", "tcp", "intra")}
     if log.single_host:  # with P2P and shared memory off, one host's ranks connect over the network
         counts = {"rdma": 0, "tcp": 0, "intra": sum(counts.values())}
@@ -113,7 +121,17 @@ def judge_log(log: Log) -> NcclReport:
         stage=log.stage,
         findings=findings,
         unproven=_list_unproven(log, counts),
+        notes=[*detect_transport.no_gdr_notes(log), *(_consequences(log) if explained else [])],
     )
+
+
+def _consequences(log: Log) -> list[str]:
+    """List the errors that follow from those that were found."""
+    hits = [hit for kind in detect_init.FOLLOW_UPS for hit in log.hits[kind]]
+    if not hits:
+        return []
+    more = f" and {len(hits) - 1} more" if len(hits) > 1 else ""
+    return [f"what follows from it: {hits[0].line}: {hits[0].detail}{more}"]
 
 
 def _name_transport(counts: dict[str, int], log: Log) -> str:
@@ -129,7 +147,10 @@ def _list_unproven(log: Log, counts: dict[str, int]) -> list[str]:
     """List the reasons why this log does not prove everything, one sentence each."""
     if not log.ranks:
         return _shorten(log.unread_files) or ["the files have no line of NCCL"]
-    return [*incomplete_files(log), *_missing(log), *_unknown(log), *_unconnected(log, counts)]
+    sentences = [*incomplete_files(log), *_missing(log), *_unknown(log)]
+    if not log.partial and (why := why_no_hang(log)) and any(r.stuck for r in log.job_ranks):
+        sentences.append(f"whether the job hangs cannot be seen in this piece: {why}. {COLLECT}")
+    return [*sentences, *_unconnected(log, counts)]
 
 
 def incomplete_files(log: Log) -> list[str]:

@@ -19,6 +19,14 @@ WARNINGS_ONLY = {
     rb"MNNVL \(cliqueSize",
     rb"Too many open files",
     rb"NET/IB : \S+ GID table changed",
+    rb'Missing "iommu=pt"',
+    rb"NUMA auto balancing",
+    rb"HSA_FORCE_FINE_GRAIN_PCIE",
+    rb"Kernel .{0,60}?not (?:qualified|supported)",
+    rb"\bdeprecated\b",
+    rb"[Uu]nable to (?:find|read) NUMA",
+    rb"Could not (?:find|get) (?:real path|speed)",
+    rb"libnuma",
 }
 
 

@@ -88,7 +88,7 @@ def test_every_code_that_a_log_can_show_is_tried() -> None:
     files = REPO.joinpath("probes", "nccl").glob("*.py")
     source = "".join(path.read_text() for path in files)
     shown = {code for code in CATALOGUE if f'"{code}"' in source}
-    assert shown == {*CODES, "NCCL-CORRUPT"}
+    assert shown == {*CODES, "NCCL-CORRUPT", "LAUNCH-ENV"}  # test_pasted_logs.py has the last
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -300,7 +300,7 @@ def test_json_has_the_agreed_keys(tmp_path: Path) -> None:
     assert done.exit_code == 1
     assert list(said) == [
         *("schema", "transport", "networks", "gdr", "edges", "hosts", "ranks", "nccl", "stage"),
-        *("findings", "unproven"),
+        *("findings", "unproven", "notes"),
     ]
     assert said["schema"] == 1
     assert (said["transport"], said["networks"], said["gdr"]) == ("tcp", ["Socket"], None)

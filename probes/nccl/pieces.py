@@ -1,0 +1,40 @@
+"""Tells what a piece of a log can show: people paste forty lines of one rank."""
+
+from __future__ import annotations
+
+from probes.nccl.job import STAGES, Rank
+from probes.nccl.log import Log
+
+COLLECT = (
+    "collect the log of every rank from its start, in a file for each: NCCL_DEBUG=INFO "
+    "NCCL_DEBUG_FILE=/some/folder/nccl.%h.%p.log"
+)
+
+
+def why_no_hang(log: Log) -> str:
+    """Return why this piece cannot show that the job hangs or that ranks are missing; else ""."""
+    if log.every_rank:
+        return ""
+    if not log.world_size:
+        return "no line gives the number of ranks"
+    if not any(rank.has_beginning for rank in log.ranks.values()):
+        return "its beginning is missing"
+    if log.world_size > 1 and len({rank.number for rank in log.job_ranks}) == 1:
+        return f"it has the lines of one of {log.world_size} ranks"
+    return ""
+
+
+def all_joined(log: Log) -> bool:
+    """Return whether some rank is past the bootstrap: it gathers something from every rank."""
+    return any(_has_gathered(rank) for rank in log.ranks.values() if rank.size == log.world_size)
+
+
+def _has_gathered(rank: Rank) -> bool:
+    past = rank.gathered or rank.initialised or rank.nodes > 0 or bool(rank.edges)
+    return past or rank.stage >= STAGES.index("graph")
+
+
+def crosses_hosts(log: Log) -> bool:
+    """Return whether the log shows two hosts: only then can a network be accused."""
+    names = {*log.host_names, *log.test_hosts}
+    return len(names) > 1 or log.nodes > 1 or log.external_edges > 0
