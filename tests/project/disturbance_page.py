@@ -35,7 +35,7 @@ prints the time of each probe.
 |---|---|---|
 | quick | {quick} | a first look, and CI |
 | standard | {standard} | a handover |
-| soak | about an hour | rare faults |
+| soak | 46 min in one run | rare faults |
 
 A run takes all GPUs for its time, so it costs the GPU hours of the cluster: 64 GPUs for 15 minutes
 are 16 GPU hours. `--only` runs a part, which accepts nothing.

@@ -64,7 +64,8 @@ def find_wrong_words(program: str, words: str) -> list[str]:
         command, given = known, given[1:]
     names = {name for one in command.params for name in (*one.opts, *one.secondary_opts)}
     names |= {"--help"}
-    wrong = [word for word in given if word.startswith("-") and word.partition("=")[0] not in names]
+    options = (word.partition("=")[0] for word in given if word.startswith("-") and word != "-")
+    wrong = [word for word in options if word not in names]
     only = (given[index + 1] for index, word in enumerate(given) if word == "--only")
     return wrong + [name for value in only for name in value.split(",") if name not in CRITERIA]
 
