@@ -150,7 +150,8 @@ until = 2027-05-31
 
 ## Shipped contracts
 
-They are templates. Copy one with `seatrial contract show`, or let `seatrial contract new` fill it in.
+They are templates. Copy one with `seatrial contract show`, or let `seatrial contract new` fill it in. For other hardware, as
+H200 with RoCE, answer `other` there: it asks for all, and proposes the limits that follow.
 
 {shipped}
 
@@ -163,7 +164,7 @@ def write_contracts() -> str:
     """Return the page."""
     top = [f"| `{key}` | {kind} | {text} |" for key, (kind, text) in TOP.items()]
     assert TOP.keys() == {*TOP_KEYS}
-    shipped = [f"| `{name}` | {load(name).title} |" for name in shipped_contracts()]
+    shipped = [_shipped(name) for name in shipped_contracts()]
     return HEAD.format(
         example=EXAMPLE,
         top=_table(("key", "value", "meaning"), top),
@@ -174,8 +175,18 @@ def write_contracts() -> str:
         share=percent(MIN_SHARE),
         marginal=percent(MARGINAL_SHARE),
         waivers=_keys(Waiver),
-        shipped=_table(("name", "for"), shipped),
+        shipped=_table(("name", "for", "line rate of a node", "busbw at least"), shipped),
     )
+
+
+def _shipped(name: str) -> str:
+    """Return the row of one shipped contract, with the share of the line rate that it asks for."""
+    contract = load(name)
+    rate, limit = contract.cluster.line_gbytes_per_s, contract.limit("FABRIC", "busbw")
+    cells = [f"`{name}`", contract.title, "-", "-"]
+    if rate and limit and limit.low:
+        cells[2:] = [f"{rate:g} GB/s", f"{limit.low:g} GB/s ({percent(limit.low / rate)})"]
+    return f"| {' | '.join(cells)} |"
 
 
 def _keys(model: type[BaseModel], but: tuple[str, ...] = ()) -> str:
