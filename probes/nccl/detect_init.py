@@ -13,7 +13,7 @@ from probes.nccl import remedies
 from probes.nccl.evidence import first_lines, hosts_of, message_findings, one_finding, rank_names
 from probes.nccl.job import STAGES, MatchedMessage, Rank
 from probes.nccl.log import Log
-from probes.nccl.pieces import all_joined, why_no_hang
+from probes.nccl.pieces import all_joined, ends_early, why_no_hang
 from reports.record import Finding
 
 PEER = re.compile(
@@ -168,9 +168,8 @@ def corrupt_results(log: Log) -> list[Finding]:
 
 
 def torch_errors(log: Log) -> list[Finding]:
-    """Report torch's errors about NCCL, unless NCCL's own text is here and says more."""
-    known = any(log.hits[kind] for kind in (*BLOCKING_ERRORS, "rank-twice"))
-    if not log.torch_errors or known:
+    """Report torch's errors about NCCL, and what nccl-tests says of one."""
+    if not log.torch_errors:
         return []
     errors = join_names(dict.fromkeys(error for _, error in log.torch_errors))
     lines = [line for line, _ in log.torch_errors]
@@ -233,7 +232,7 @@ def find_hang(log: Log) -> list[Finding]:
     if log.partial or not any(rank.stuck for rank in ranks):
         return []  # the end of the file is not the end of the job
     shown = _by_family(log) or _before_network(log)  # by the lines that are here
-    if not shown and why_no_hang(log):
+    if not shown and (why_no_hang(log) or ends_early(log)):
         return []
     message, suspects, remedy = shown or _lagging(log, ranks)
     return one_finding("INIT-HANG", message, suspects, remedy=remedy)
@@ -290,5 +289,5 @@ def _lagging(log: Log, ranks: list[Rank]) -> tuple[str, list[str], str]:
 
 DETECTORS = (
     *(init_errors, qp_errors, slow_init, bootstrap_errors, nvls_errors, mixed_versions),
-    *(missing_ranks, corrupt_results, torch_errors),
+    *(missing_ranks, corrupt_results),
 )

@@ -70,6 +70,12 @@ TORCH_ERRORS = (
     b"Watchdog caught collective operation timeout",
     *(b"ncclRemoteError", b"ncclSystemError", b"ncclInternalError", b"ncclUnhandledCudaError"),
     *(b"ncclInvalidUsage", b"ncclInvalidArgument", b"Test NCCL failure"),
+    *(b"Heartbeat monitor timed out", b"watchdog got stuck"),
+)
+# NCCL 2.2 has no mark of its own, and the tests of aws-ofi-nccl write NET/OFI without NCCL.
+UNMARKED = re.compile(
+    rb"(?m)^([^\n]{0,200}?:\d{1,10}:\d{1,10} \[\d{1,4}\] (?:[\w./\-]{1,80}:\d{1,6} )?)(INFO|WARN) "
+    rb"|\b(INFO|WARN): Function: \w{1,80} Line: \d{1,6}: (?=NET/OFI)"
 )
 # torch repeats NCCL's last warning, on the next line or on the same one.
 LAST_ERROR = re.compile(
@@ -83,7 +89,7 @@ TEST_RANK = re.compile(
 )
 MAX_TEST_RANKS = 100_000  # of one job
 NO_EFA = re.compile(rb"libfabric:(\d{1,10}):[^\n]{0,200}provider efa output empty")
-TORCH_ERROR = re.compile(b"|".join(TORCH_ERRORS))
+TORCH_ERROR = re.compile(rb"Test NCCL failure[^\n]{0,160}|" + b"|".join(TORCH_ERRORS))
 
 
 class LogWriter(NamedTuple):
@@ -148,7 +154,7 @@ class LogLines:
             gzipped = raw.peek(2)[:2] == b"\x1f\x8b"
             file = gzip.GzipFile(fileobj=raw) if gzipped else raw
             packed = raw if gzipped and raw.seekable() else None
-            for chunk in self._read_chunks(file, packed):
+            for chunk in map(_mark_lines, self._read_chunks(file, packed)):
                 self._chunk, self._counted_to, self._position = chunk, 0, 0
                 yield from self._scan()
                 self._position = len(self._chunk)
@@ -355,6 +361,13 @@ def _open(path: Path) -> AbstractContextManager[Any]:
         return path.open("rb")
     stream: Any = sys.stdin.buffer
     return nullcontext(stream if hasattr(stream, "peek") else io.BufferedReader(stream))
+
+
+def _mark_lines(chunk: bytes) -> bytes:
+    """Put NCCL's mark into lines that have none; where it is elsewhere, nothing is changed."""
+    if b"NCCL INFO " in chunk or (b" INFO " not in chunk and b"NET/OFI" not in chunk):
+        return chunk
+    return UNMARKED.sub(lambda m: (m[1] or b"") + b"NCCL " + (m[2] or m[3]) + b" ", chunk)
 
 
 def to_text(text: bytes) -> str:

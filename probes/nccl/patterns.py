@@ -221,7 +221,13 @@ PHRASES = (
         *("no EFA device", ERROR, "NET/OFI fi_getinfo() call failed: No data available"),
     ),
     Phrase(
-        *("efa", rb"Only EFA provider is supported", "aws-ofi-nccl", "no EFA device", ERROR),
+        *(
+            "efa",
+            rb"Only EFA provider is supported|Couldn't find any optimal provider",
+            "aws-ofi-nccl",
+            "no EFA device",
+            ERROR,
+        ),
         "NET/OFI Only EFA provider is supported",
     ),
     Phrase(
@@ -247,7 +253,8 @@ PHRASES = (
     ),
     Phrase(
         "harmless",
-        rb'Missing "iommu=pt"|NUMA auto balancing|HSA_FORCE_FINE_GRAIN_PCIE'
+        rb'Missing "(?:amd_)?iommu=|falling back to simple order|NUMA auto balancing'
+        rb"|HSA_FORCE_FINE_GRAIN_PCIE"
         rb"|Kernel .{0,60}?not (?:qualified|supported)|\bdeprecated\b"
         rb"|[Uu]nable to (?:find|read) NUMA|Could not (?:find|get) (?:real path|speed)|libnuma",
         *("2.2-2.30, RCCL", "advice that no job fails by", HARMLESS),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from probes.nccl.job import STAGES, Rank
 from probes.nccl.log import Log
 
+EARLY = {"net-init", "topology", "graph"}  # stages that take moments
 COLLECT = (
     "collect the log of every rank from its start, in a file for each: NCCL_DEBUG=INFO "
     "NCCL_DEBUG_FILE=/some/folder/nccl.%h.%p.log"
@@ -22,6 +23,14 @@ def why_no_hang(log: Log) -> str:
     if log.world_size > 1 and len({rank.number for rank in log.job_ranks}) == 1:
         return f"it has the lines of one of {log.world_size} ranks"
     return ""
+
+
+def ends_early(log: Log) -> str:
+    """Return why a hang of all ranks at one early stage is not certain in one file; else ""."""
+    stages = {STAGES[rank.stage] for rank in log.job_ranks}
+    if log.every_rank or len(log.files) > 1 or len(stages) > 1 or not stages & EARLY:
+        return ""
+    return f"all {len(log.job_ranks)} ranks end at {log.stage}: they hang there, or the piece ends"
 
 
 def all_joined(log: Log) -> bool:

@@ -14,7 +14,7 @@ from probes.nccl.edges import MAX_RANKS
 from probes.nccl.evidence import rank_names
 from probes.nccl.log import Log
 from probes.nccl.parser import read_logs
-from probes.nccl.pieces import COLLECT, crosses_hosts, why_no_hang
+from probes.nccl.pieces import COLLECT, crosses_hosts, ends_early, why_no_hang
 from reports.record import Finding
 from reports.sanitize import one_line
 
@@ -106,7 +106,8 @@ def judge_log(log: Log) -> NcclReport:
     codes = [finding.code for finding in findings if finding.code != "INIT-SLOW"]
     explained = any(code.startswith((*STARTS, "FAB-MIXED")) for code in codes)
     if not explained:
-        findings += detect_init.other_errors(log) or detect_init.find_hang(log)
+        explain = (detect_init.other_errors, detect_init.torch_errors, detect_init.find_hang)
+        findings += next(filter(None, (detect(log) for detect in explain)), [])
     counts = {kind: log.edge_counts[kind] for kind in ("rdma", "tcp", "intra")}
     if log.single_host:  # with P2P and shared memory off, one host's ranks connect over the network
         counts = {"rdma": 0, "tcp": 0, "intra": sum(counts.values())}
@@ -148,7 +149,8 @@ def _list_unproven(log: Log, counts: dict[str, int]) -> list[str]:
     if not log.ranks:
         return _shorten(log.unread_files) or ["the files have no line of NCCL"]
     sentences = [*incomplete_files(log), *_missing(log), *_unknown(log)]
-    if not log.partial and (why := why_no_hang(log)) and any(r.stuck for r in log.job_ranks):
+    why = "" if log.partial else why_no_hang(log) or ends_early(log)
+    if why and any(rank.stuck for rank in log.job_ranks):
         sentences.append(f"whether the job hangs cannot be seen in this piece: {why}. {COLLECT}")
     return [*sentences, *_unconnected(log, counts)]
 

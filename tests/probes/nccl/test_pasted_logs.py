@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from probes.cli.main import main
 from probes.nccl.patterns import PHRASES, Phrase, find_kinds
+from probes.nccl.report import analyse_files
 from tests.recordings.generate.nccl_logs import Job, socket
 from tests.support.nccl_report import codes, told
 
@@ -62,12 +63,19 @@ CUT_STARTS = {
         "it gathered from all ranks, so none is missing",
         "lines of 1 of 16 ranks",
     ),
-    "two ranks past the all-gather": Case(
+    "all ranks end at one early line": Case(
+        info(*BEGIN, start(0, 2), size_line(0, 2, 2))
+        + info(*BEGIN, start(1, 2), size_line(1, 2, 2), host="gpu02", pid=77),
+        set(),
+        "a piece that was cut there looks the same",
+        "they hang there, or the piece ends",
+    ),
+    "two of 16 ranks past the all-gather": Case(
         info(*BEGIN, start(0, 16), size_line(0, 16, 2))
         + info(*BEGIN, start(1, 16), size_line(1, 16, 2), pid=4002, device=1),
-        {"INIT-HANG"},
-        "both stop at one place; no rank is called missing",
-        "all 2 ranks stop at graph",
+        set(),
+        "both end at one early line; no rank is called missing",
+        "all 2 ranks end at graph",
     ),
     "the middle of a job's output": Case(
         info(
@@ -574,9 +582,13 @@ def test_each_row_reads_its_example(phrase: Phrase) -> None:
     assert phrase.meaning
 
 
-def test_the_best_piece_of_all_is_the_whole_log(tmp_path: Path) -> None:
-    """The older reader's cases: a job that hangs, with all its ranks."""
-    assert codes(told(tmp_path, Job("2.28.9", last="graph").text())) == {"INIT-HANG"}
+def test_the_logs_of_all_ranks_show_a_hang(tmp_path: Path) -> None:
+    job = Job("2.28.9", last="graph")
+    for rank in job.ranks:
+        (tmp_path / f"{rank}.log").write_text(job.of(rank))
+    found = analyse_files(sorted(tmp_path.iterdir()))
+    assert codes(found) == {"INIT-HANG"}
+    assert told(tmp_path, job.text()).exit_code == 20, "one file may have been cut there"
 
 
 def nccl_log(text: str, *words: str) -> tuple[int, str]:
