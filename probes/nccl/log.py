@@ -143,7 +143,7 @@ class Log:
     @cached_property
     def world_size(self) -> int:
         """Count the ranks of the largest communicator; 0 if no line gives it."""
-        given = max(self.tail_size, len(self.test_ranks))
+        given = max(self.tail_size, max(self.test_ranks, default=-1) + 1)
         return max((rank.size for rank in self.ranks.values()), default=0) or given
 
     @cached_property
@@ -187,7 +187,8 @@ class Log:
             return False
         if self.nodes == 1:
             return len(self.host_names) <= 1 or len(self.jobs) == 1
-        if self.test_ranks and len(self.test_hosts) == 1 and not self.external_edges:
+        complete = len(self.test_ranks) == self.world_size  # rank 0 is listed first
+        if self.test_ranks and complete and len(self.test_hosts) == 1 and not self.external_edges:
             return len(self.host_names) <= 1
         all_ranks = len({rank.number for rank in self.job_ranks}) == self.world_size > 0
         return len(self.host_names) <= 1 and all_ranks and not self.external_edges  # before 2.20

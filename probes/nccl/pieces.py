@@ -7,7 +7,7 @@ from probes.nccl.log import Log
 
 EARLY = {"net-init", "topology", "graph"}  # stages that take moments
 COLLECT = (
-    "collect the log of every rank from its start, in a file for each: NCCL_DEBUG=INFO "
+    "Collect the log of every rank from its start, in a file for each: NCCL_DEBUG=INFO "
     "NCCL_DEBUG_FILE=/some/folder/nccl.%h.%p.log"
 )
 
@@ -20,9 +20,13 @@ def why_no_hang(log: Log) -> str:
         return "no line gives the number of ranks"
     if not any(rank.has_beginning for rank in log.ranks.values()):
         return "its beginning is missing"
-    if log.world_size > 1 and len({rank.number for rank in log.job_ranks}) == 1:
+    if log.world_size > 1 and len({_identity(rank) for rank in log.job_ranks}) == 1:
         return f"it has the lines of one of {log.world_size} ranks"
     return ""
+
+
+def _identity(rank: Rank) -> object:
+    return rank.number if rank.number >= 0 else rank.writer[:2]
 
 
 def ends_early(log: Log) -> str:

@@ -195,6 +195,7 @@ def _missing(log: Log) -> list[str]:
     partial = [comm for comm in log.communicators.values() if len(comm.members) < comm.size]
     size = log.world_size
     present = len({rank.number for rank in log.job_ranks if rank.size == size})
+    present = present or len({rank.writer for rank in log.ranks.values() if rank.writer.host})
     if partial or present < size:
         worst = min(partial, key=lambda comm: len(comm.members) / comm.size, default=None)
         have, want = (len(worst.members), worst.size) if worst else (present, size)
