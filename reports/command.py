@@ -17,6 +17,8 @@ from reports.sanitize import one_line
 from reports.version import PACKAGES
 
 EXIT_INTERRUPTED, EXIT_INTERNAL, EXIT_USAGE = 2, 3, 4  # the suite's codes; click uses others
+# What the commands need that read a run or a contract; Ray and torch are not among them.
+LIGHT = ("pydantic", "jinja2", "packaging", "pandas", "matplotlib")
 MAX_SENTENCE = 1000  # characters; a path or value in the message can be much longer
 
 
@@ -93,7 +95,8 @@ def refusals() -> Iterator[None]:
         if (error.name or "").partition(".")[0] in PACKAGES:
             raise _internal_refusal(error) from None
         text = f"this command needs the Python module {error.name}, which is not installed here"
-        raise Refusal(text) from None
+        hint = f": pip install {' '.join(LIGHT)}" if error.name in LIGHT else ""
+        raise Refusal(text + hint) from None
     except Exception as error:  # noqa: BLE001  an unforeseen error is internal, not a verdict
         raise _internal_refusal(error) from None
 

@@ -27,9 +27,8 @@ from reports.run_folder.store import Store, run_folder_name, utc_time
 from reports.sanitize import one_line
 from reports.version import suite_version
 
-# The conftest.py of a checkout registers the plugin; an installed seatrial adds nothing to pytest.
+# Elsewhere a path of a probe may be gone tomorrow: `seatrial submit` removes its environment.
 IN_CHECKOUT = (Path(__file__).resolve().parents[2] / "conftest.py").is_file()
-PYTEST = "pytest" if IN_CHECKOUT else "pytest -p probes.plugin"
 DEFAULT_CONTRACT = "seatrial.toml"  # of the current folder: used where no contract is named
 
 
@@ -225,12 +224,16 @@ class RunSession:
     def begin(
         self, probe: str, node_id: str, criterion: str, claim: str, say: Callable[[str], None]
     ) -> Recorder:
-        """Begin the record of one probe, whose reproduce command runs pytest on its node id."""
+        """Begin the record of one probe, whose reproduce command runs this probe alone."""
         contract = f" --contract {shlex.quote(self.contract_arg)}" if self.contract_arg else ""
         tier = f" --tier {self.tier}"  # another tier has other probes, and other parts of this one
         nodes = f" --nodes {self.settings.nodes}" if self.settings.nodes else ""
         where = f"--cluster {shlex.quote(self.spec)}"
-        reproduce = f"{PYTEST} {shlex.quote(node_id)} {where}{tier}{contract}{nodes}"
+        options = f"{where}{tier}{contract}{nodes}"
+        reproduce = f"pytest {shlex.quote(node_id)} {options}"
+        if not IN_CHECKOUT:
+            name = node_id.partition("::")[2].partition("[")[0]
+            reproduce = f"seatrial run {options} -k {shlex.quote(name)}"
         self._current = Recorder(self.store, self.contract, probe, criterion, claim, reproduce, say)
         return self._current
 

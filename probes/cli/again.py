@@ -64,12 +64,17 @@ def read_options(record: RunRecord) -> dict[str, str | None]:
     """
     command = next((one.reproduce for one in record.results if one.reproduce), "")
     try:
-        program, _, *words = shlex.split(command.replace(" -p probes.plugin", "", 1))
+        program, _, *words = shlex.split(command)
+        words = words[:-2] if program == "seatrial" and words[-2:-1] == ["-k"] else words
         given = dict(zip(words[::2], words[1::2], strict=True))
     except ValueError:  # fewer words, an option without a value, or an open quote
         program, given = "", {}
     given = {name.removeprefix("--"): value for name, value in given.items()}
-    if program != "pytest" or "cluster" not in given or not given.keys() <= {*KEYS}:
+    if (
+        program not in ("pytest", "seatrial")
+        or "cluster" not in given
+        or not given.keys() <= {*KEYS}
+    ):
         raise UsageError(f"run {record.id} does not say how it was started: it ran no probe")
     _check_contract(record, given.get("contract"))
     nodes = record.cluster.get("terms", {}).get("nodes")

@@ -177,10 +177,14 @@ def _draft_from(run: Path) -> str:
 
 
 def _ask(template: str | None) -> str:
+    from probes.acceptance.contract import shipped_contracts
     from probes.acceptance.drafts.from_answers import OTHER, real_contracts
     from probes.cli.ask_terms import ask_contract
 
     names = [*real_contracts(), OTHER]
+    if template in shipped_contracts() and template not in names:
+        shown = f"`seatrial contract show {template} > mine.toml`, and change it"
+        raise UsageError(f"--template: {template} is a rehearsal, which is not asked for: {shown}")
     if template is not None and template not in names:
         raise UsageError(f"--template: expected one of {', '.join(names)}, found {template!r}")
     return ask_contract(template)

@@ -68,7 +68,7 @@ def _cluster_lines(settings: RunSettings, cluster: str | None) -> Iterator[str]:
     nodes = settings.nodes or (agreed.cluster.nodes if agreed else None)
     gpus = agreed.cluster.gpus_per_node if agreed else None
     ordered = f"{nodes} nodes" if nodes else "no number of nodes"
-    ordered += f", {gpus} accelerators each" if gpus is not None else ""
+    ordered += f", {quantity(gpus, 'accelerators')} each" if gpus is not None else ""
     yield from _wrap("ordered", ordered)
     yield from _wrap("needs", GPUS_FREE)
     if cluster:
@@ -104,7 +104,8 @@ def _criteria_lines(settings: RunSettings) -> Iterator[str]:
             if duty.criterion == id and longer_tier(duty.tier, tier) == tier
         ]
         total += len(probes)
-        yield f"{id}  {CRITERIA[id].title}"
+        title = settings.agreed.title_of(id) if settings.agreed else CRITERIA[id].title
+        yield f"{id}  {title}"
         if id in optional:
             yield from _wrap("  unproven", f"not provable here: {optional[id]}")
         yield from _list("  probes", [probe.partition("::")[2] for probe in probes])

@@ -150,12 +150,12 @@ until = 2027-05-31
 
 ## Shipped contracts
 
-They are templates. Copy one with `seatrial contract show`, or let `seatrial contract new` fill it in. For other hardware, as
+They are templates. Copy one with `seatrial contract show`, or let `seatrial contract new` fill in one for a real cluster. For other hardware, as
 H200 with RoCE, answer `other` there: it asks for all, and proposes the limits that follow.
 
 {shipped}
 
-`lab` and `local` are rehearsals: they accept no cluster. Limits that no published figure supports say that they are not yet
+`lab` and `local` are rehearsals: they accept no cluster. Copy them with `seatrial contract show`. Limits that no published figure supports say that they are not yet
 calibrated on hardware.
 """
 

@@ -119,7 +119,10 @@ def test_probes_run_from_an_empty_folder(
     assert told.returncode == 20, "only one criterion was looked at"
     assert list(tmp_path.glob("runs/*/report.html"))
     event = next(tmp_path.glob("runs/*/events.jsonl")).read_text()
-    assert '"reproduce": "pytest -p probes.plugin /' in event
+    assert (
+        '"reproduce": "seatrial run --cluster local:2 --tier quick --contract local -k test_'
+        in event
+    )
     again = run(
         elsewhere,
         tmp_path,
