@@ -13,7 +13,7 @@ from probes.nccl import remedies
 from probes.nccl.evidence import first_lines, hosts_of, message_findings, one_finding, rank_names
 from probes.nccl.job import STAGES, MatchedMessage, Rank
 from probes.nccl.log import Log
-from probes.nccl.pieces import all_joined, ends_early, why_no_hang
+from probes.nccl.pieces import all_joined, ends_early, shows_most, why_no_hang
 from reports.record import Finding
 
 PEER = re.compile(
@@ -25,6 +25,7 @@ PLAIN_ERRORS = {  # phrase -> code, and the host's problem
     "mnnvl": ("INIT-MNNVL", "NVLink between hosts (MNNVL) cannot be used"),
     "limits": ("INIT-LIMITS", "a limit of the process was reached"),
     "shm": ("INIT-SHM", "no shared memory segment could be made in /dev/shm"),
+    "shm-attach": ("INIT-SHM", "the shared memory segment of another rank cannot be opened"),
     "duplicate-gpu": ("NCCL-DUP-GPU", "two ranks use one GPU"),
     "cuda": ("NCCL-ERROR", "NCCL failed while it worked"),
     "peer-access": ("NCCL-ERROR", "one GPU cannot use the memory of another"),
@@ -149,6 +150,8 @@ def missing_ranks(log: Log) -> list[Finding]:
     starting = [rank for rank in members if not rank.size]  # started, without a rank number so far
     if len(log.jobs) > 1 or log.partial or why_no_hang(log) or all_joined(log):
         return []
+    if not shows_most(log):
+        return []
     if not waiting or len(absent) <= len(starting) or stopped_by_error(log):
         return []
     absentees = f"rank{'s' if len(absent) > 1 else ''} {join_names(map(str, absent))}"
@@ -184,7 +187,8 @@ def other_errors(log: Log) -> list[Finding]:
     call of a rank that is done, unless it is one of the thread that sends.
     """
     traces = [m for m in log.hits["trace"] if log.joined(m.rank).stuck or "proxy" in m.detail]
-    unknown = [m for m in log.hits["unknown"] if traces or log.joined(m.rank).stuck]
+    followed = traces or log.torch_errors or any(log.hits[kind] for kind in FOLLOW_UPS)
+    unknown = log.hits["unknown"] if followed else []
     if unknown := unknown or log.hits["last-error"]:
         problem = "NCCL reports an error that is not known here"
         return message_findings("NCCL-ERROR", problem, unknown, quote=True)
@@ -192,6 +196,7 @@ def other_errors(log: Log) -> list[Finding]:
         peers, hosts = _named_peers(log, hits), hosts_of(hits)
         where = f"began at {join_names(peers)}" if peers else "began at another rank"
         message = f"{join_names(hosts) or 'the job'}: this error {where} ({hits[0].detail})"
+        message += f"; the job reports: {log.torch_errors[0][1]}" if log.torch_errors else ""
         lines, remedy = first_lines(hits), remedies.FOLLOW_UP_FIX
         return one_finding("NCCL-ERROR", message, peers or hosts, lines, remedy)
     problem = "a call of NCCL failed, and no line says why"
@@ -234,6 +239,8 @@ def find_hang(log: Log) -> list[Finding]:
     shown = _by_family(log) or _before_network(log)  # by the lines that are here
     if not shown and (why_no_hang(log) or ends_early(log)):
         return []
+    if log.hits["unknown"] and not log.every_rank:
+        return []  # an error that is not known is an error
     message, suspects, remedy = shown or _lagging(log, ranks)
     return one_finding("INIT-HANG", message, suspects, remedy=remedy)
 

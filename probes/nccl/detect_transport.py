@@ -187,7 +187,7 @@ def loopback_used(log: Log) -> list[Finding]:
         if "rdma" in host.edges:
             continue  # its RDMA edges do lead to other hosts
         used = [host.bootstrap] if host.bootstrap and not log.partial else []
-        used += host.sockets[:1] if on_tcp(host) else []
+        used += host.sockets if on_tcp(host) else []
         if bad := [interface for interface, _ in used if LOCAL_ONLY.match(interface)]:
             chosen[name] = bad[0]
     if not chosen:

@@ -70,7 +70,9 @@ TORCH_ERRORS = (
     b"Watchdog caught collective operation timeout",
     *(b"ncclRemoteError", b"ncclSystemError", b"ncclInternalError", b"ncclUnhandledCudaError"),
     *(b"ncclInvalidUsage", b"ncclInvalidArgument", b"Test NCCL failure"),
-    *(b"Heartbeat monitor timed out", b"watchdog got stuck"),
+    *(b"Heartbeat monitor timed out", b"watchdog got stuck", b"failure detected by watchdog"),
+    *(b"Some NCCL operations have failed", b"collective timeout from", b"ncclUniqueId from [0]"),
+    b"watchdog thread terminated with exception",
 )
 # NCCL 2.2 has no mark of its own, and the tests of aws-ofi-nccl write NET/OFI without NCCL.
 UNMARKED = re.compile(
@@ -89,7 +91,10 @@ TEST_RANK = re.compile(
 )
 MAX_TEST_RANKS = 100_000  # of one job
 NO_EFA = re.compile(rb"libfabric:(\d{1,10}):[^\n]{0,200}provider efa output empty")
-TORCH_ERROR = re.compile(rb"Test NCCL failure[^\n]{0,160}|" + b"|".join(TORCH_ERRORS))
+TORCH_ERROR = re.compile(
+    rb"Test NCCL failure[^\n]{0,160}|collective timeout from\s{1,4}rank \d{1,6}|"
+    + b"|".join(map(re.escape, TORCH_ERRORS))
+)
 
 
 class LogWriter(NamedTuple):
@@ -127,6 +132,7 @@ class LogLines:
         self.repeated = 0  # lines that Ray's driver dropped as repetitions
         self.bad_rows: list[tuple[int, int]] = []  # nccl-tests: (line, wrong elements; -1: nan)
         self.has_table = False  # has rows of nccl-tests
+        self.has_lines = False  # has lines of NCCL, also such that nothing reads
         self.no_efa: list[tuple[int, int]] = []  # libfabric: (line, process) without an EFA device
         self.torch_errors: list[tuple[int, str]] = []  # torch: (line, one of TORCH_ERRORS)
         self.last_errors: list[tuple[int, bytes]] = []  # torch: (line, NCCL's last warning)
@@ -208,6 +214,7 @@ class LogLines:
 
     def _scan(self) -> Iterator[tuple[LogWriter, bytes, bytes]]:
         chunk, writers = self._chunk, self._writers
+        self.has_lines = self.has_lines or b"NCCL INFO " in chunk
         if any(hint in chunk for hint in HINTS):
             self._find_bad_rows()
         if any(error in chunk for error in TORCH_ERRORS):
@@ -331,6 +338,12 @@ class LogLines:
         """Find lines in which libfabric reports that its EFA provider has nothing."""
         matches = itertools.islice(self._numbered(NO_EFA), MAX_KEPT - len(self.no_efa))
         self.no_efa += [(number, int(match[1])) for number, match in matches]
+
+    @property
+    def says_something(self) -> bool:
+        """Whether the file has lines of NCCL, or of others about it."""
+        others = self.has_table or self.torch_errors or self.last_errors or self.no_efa
+        return self.has_lines or bool(others)
 
     def explain_no_lines(self) -> str:
         """Return one sentence on a file that has no line of NCCL's."""

@@ -68,6 +68,10 @@ class Log:
         """Name the network of hosts without an RDMA device: 2.4 and 2.5 only list their sockets."""
         if any(host.networks for host in self.hosts.values()):
             return
+        if self.version_seen.startswith(("2.4.", "2.5.")):
+            for host in self.hosts.values():
+                if host.devices:
+                    host.networks["IB"] = ""
         no_device = {hit.host.name: hit.line for hit in self.hits["no-device"]}
         for name, host in self.hosts.items():
             if host.sockets and name in no_device:
@@ -145,6 +149,13 @@ class Log:
         """Count the ranks of the largest communicator; 0 if no line gives it."""
         given = max(self.tail_size, max(self.test_ranks, default=-1) + 1)
         return max((rank.size for rank in self.ranks.values()), default=0) or given
+
+    @cached_property
+    def numbers(self) -> set[int]:
+        """Numbers of the ranks that wrote lines, also such that only their edges give."""
+        found = {rank.number for rank in self.job_ranks if rank.number >= 0}
+        others = (rank.edges for rank in self.ranks.values() if rank.number < 0 and rank.edges)
+        return found | {next(iter(edges))[0].rank for edges in others if len(edges)}
 
     @cached_property
     def test_hosts(self) -> set[str]:

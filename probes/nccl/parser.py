@@ -94,8 +94,7 @@ class LogParser:
         except OSError as error:
             self.skip(f"{path} cannot be read: {error.strerror}")
         else:
-            others = lines.has_table or lines.torch_errors or lines.last_errors or lines.no_efa
-            if not (count or others):
+            if not (count or lines.says_something):
                 log.unread_files.append(lines.explain_no_lines())
         self._free_bytes -= lines.bytes
         if lines.truncated and count:
@@ -256,7 +255,9 @@ class LogParser:
 
     def _parse_old_interface(self, rank: Rank, text: bytes) -> None:
         if match := OLD_INTERFACE.match(text):
-            rank.host.sockets.append((to_text(match[1]), to_text(match[2])))
+            socket = to_text(match[1]), to_text(match[2])
+            rank.host.bootstrap = rank.host.bootstrap or socket
+            rank.host.sockets = rank.host.sockets or [socket]
 
     def _parse_network(self, rank: Rank, text: bytes) -> None:
         rank.has_beginning = True

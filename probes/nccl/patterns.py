@@ -60,7 +60,7 @@ PHRASES = (
     Phrase(
         "refused",
         rb"[Cc]onnect(?: to)? .{0,200}?(?:failed|returned|timeout)\b.{0,80}?"
-        rb"(?:refused|timed out|[Nn]o route|unreachable|connection abort)",
+        rb"(?:refused|timed out|[Nn]o route|unreachable|connection abort|reset by peer)",
         *("2.2-2.30", "a rank cannot connect", ERROR),
         "socketStartConnect: Connect to 10.0.0.2<4000> failed : Connection refused",
     ),
@@ -69,7 +69,13 @@ PHRASES = (
         *("a rank cannot connect", ERROR, "socketStartConnect: exceeded timeouts (20000)"),
     ),
     Phrase(
-        *("refused", rb"[Aa]ccept failed", "2.10-2.30", "a rank cannot be reached", ERROR),
+        *(
+            "refused",
+            rb"socketTryAccept: Accept failed",
+            "2.10-2.30",
+            "a rank cannot be reached",
+            ERROR,
+        ),
         "socketTryAccept: Accept failed: Too many links",
     ),
     Phrase(
@@ -90,7 +96,8 @@ PHRASES = (
     Phrase(
         "proxy-failed",
         rb"\[Proxy Service.{0,20}?\] Failed to execute operation|Proxy Call to rank \d+ failed"
-        rb"|Error encountered progressing operation=|Socket recv failed while polling",
+        rb"|Error encountered progressing operation=|Socket recv failed while polling"
+        rb"|\[Service thread\] Accept failed",
         *("2.12-2.30", "the thread that sends has failed", FOLLOW_UP),
         "[Proxy Service 3] Failed to execute operation Connect from rank 3, retcode 2",
     ),
@@ -121,7 +128,11 @@ PHRASES = (
         "transport/p2p.cc failed to open CUDA IPC handle : 217 peer access is not supported",
     ),
     Phrase(
-        *("disagree", rb"(?:[Cc]ollective mismatch|[Mm]essage truncated : receiving)", "2.4-2.30"),
+        *(
+            "disagree",
+            rb"(?:[Cc]ollective mismatch|Mismatched collective|[Mm]essage truncated : receiving)",
+            "2.4-2.30",
+        ),
         *("ranks send other sizes than their peers receive", ERROR),
         "NET/Socket : peer 10.0.0.2<4> message truncated : receiving 1048576 bytes instead of 8192",
     ),
@@ -163,6 +174,11 @@ PHRASES = (
         *("memlock", rb"Call to ibv_create_(?:qp|cq) failed\s*$", "2.2-2.11"),
         *("memory cannot be locked: these versions log no reason", ERROR),
         "misc/ibvwrap.cc Call to ibv_create_qp failed",
+    ),
+    Phrase(
+        *("shm-attach", rb"attaching to shared memory segment .*No such file", "2.12-2.30"),
+        *("the segment of another rank is not there", ERROR),
+        "Error while attaching to shared memory segment /dev/shm/n-a (size 9), error: No such file",
     ),
     Phrase(
         "shm",
@@ -252,11 +268,19 @@ PHRASES = (
         *("2.2-2.30", "a call of NCCL failed", FOLLOW_UP, "init.cc:1089 -> 3 [Async thread]"),
     ),
     Phrase(
+        *("p2p-off", rb"P2P is disabled between connected GPUs", "2.11-2.30", "GPU P2P is off"),
+        *(
+            NEWS,
+            "P2P is disabled between connected GPUs 2 and 1. You can repress this message with",
+        ),
+    ),
+    Phrase(
         "harmless",
         rb'Missing "(?:amd_)?iommu=|falling back to simple order|NUMA auto balancing'
+        rb"|Cannot get incoming CPU|Failed to find CUDA library|Could not find a path for pattern"
         rb"|HSA_FORCE_FINE_GRAIN_PCIE"
         rb"|Kernel .{0,60}?not (?:qualified|supported)|\bdeprecated\b"
-        rb"|[Uu]nable to (?:find|read) NUMA|Could not (?:find|get) (?:real path|speed)|libnuma",
+        rb"|[Uu]nable to (?:find|read) NUMA|Could not get speed|libnuma",
         *("2.2-2.30, RCCL", "advice that no job fails by", HARMLESS),
         'Missing "iommu=pt" from kernel command line which can lead to system instability or hang!',
     ),
@@ -279,6 +303,7 @@ OVERRIDES: dict[str, tuple[str, ...]] = {
     "nvls": ("cuda",),
     "peer-access": ("shm", "cuda"),
     "shm": ("cuda",),
+    "shm-attach": ("shm",),
     "port-error": ("cuda", "port-news"),
     "efa": ("plugin-failed",),
     "cuda": ("port-news",),
@@ -295,6 +320,7 @@ PREFILTER = (
     *(b"provider", b"Provider", b"Selected", b"Plugin", b"NET plugin", b"Got completion"),
     *(b"async", b"error", b" -> ", b"closed by", b"mismatch", b"checked in", b"neither AF_INET"),
     *(b"extended CQ", b"Error", b"rror", b"Couldn't open", b"got async", b"timeout"),
+    *(b"P2P is disabled", b"Accept failed", b"Mismatched"),
 )
 
 # First words of very frequent lines (debug subsystems COLL, P2P, TUNING, GRAPH, PROXY) that no

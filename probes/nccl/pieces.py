@@ -5,6 +5,7 @@ from __future__ import annotations
 from probes.nccl.job import STAGES, Rank
 from probes.nccl.log import Log
 
+MOST = 0.75  # of the ranks: a piece that has so many is likely to be the log of all
 EARLY = {"net-init", "topology", "graph"}  # stages that take moments
 COLLECT = (
     "Collect the log of every rank from its start, in a file for each: NCCL_DEBUG=INFO "
@@ -18,6 +19,8 @@ def why_no_hang(log: Log) -> str:
         return ""
     if not log.world_size:
         return "no line gives the number of ranks"
+    if log.repeated:
+        return "Ray's driver left out repeated lines"
     if not any(rank.has_beginning for rank in log.ranks.values()):
         return "its beginning is missing"
     if log.world_size > 1 and len({_identity(rank) for rank in log.job_ranks}) == 1:
@@ -30,11 +33,25 @@ def _identity(rank: Rank) -> object:
 
 
 def ends_early(log: Log) -> str:
-    """Return why a hang of all ranks at one early stage is not certain in one file; else ""."""
+    """Return why a hang is not certain in one file, which may be a piece; else ""."""
+    present = len({_identity(rank) for rank in log.job_ranks})
+    if is_piece(log) and present < log.world_size:
+        return f"it has the lines of {present} of {log.world_size} ranks"
     stages = {STAGES[rank.stage] for rank in log.job_ranks}
-    if log.every_rank or len(log.files) > 1 or len(stages) > 1 or not stages & EARLY:
+    if not is_piece(log) or len(stages) > 1 or not stages & EARLY:
         return ""
     return f"all {len(log.job_ranks)} ranks end at {log.stage}: they hang there, or the piece ends"
+
+
+def is_piece(log: Log) -> bool:
+    """Return whether the log may be a piece: one file, which people cut where they like."""
+    return not log.every_rank and len(log.files) == 1
+
+
+def shows_most(log: Log) -> bool:
+    """Return whether the log has lines of most ranks, so that the others are missed in it."""
+    present = len({_identity(rank) for rank in log.job_ranks})
+    return not is_piece(log) or present >= MOST * log.world_size
 
 
 def all_joined(log: Log) -> bool:

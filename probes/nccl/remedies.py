@@ -78,6 +78,8 @@ QP_BREAK_CAUSES = (
 )
 # Errors that share a code -> remedy.
 ERROR_FIXES = {
+    "shm-attach": "Let all ranks of a node share /dev/shm and the IPC namespace (one container, or "
+    "--ipc=host), or set NCCL_CUMEM_HOST_ENABLE=0. Check that the rank that made it is alive.",
     "peer-access": "Set NCCL_CUMEM_HOST_ENABLE=0 if the line is of shm.cc. Otherwise give the "
     "container all GPUs of the job with --ipc=host, or set NCCL_P2P_DISABLE=1.",
     "disagree": "Check that all ranks call the same collective with the same size, and have the "

@@ -12,7 +12,8 @@ from probes.findings import join_names
 from probes.nccl import detect_init, detect_transport
 from probes.nccl.edges import MAX_RANKS
 from probes.nccl.evidence import rank_names
-from probes.nccl.log import Log
+from probes.nccl.job import STAGES
+from probes.nccl.log import NO_RANK, Log
 from probes.nccl.parser import read_logs
 from probes.nccl.pieces import COLLECT, crosses_hosts, ends_early, why_no_hang
 from reports.record import Finding
@@ -76,7 +77,7 @@ class NcclReport:
             f"networks   {one_line(', '.join(self.networks)) or 'none named'}",
             f"edges      {edges or 'none'}",
             f"ranks      {count}",
-            f"stage      {self.stage}",
+            f"stage      {self.stage if self.stage != STAGES[0] else 'not shown'}",
         ]
         for finding in self.findings:
             suspects = f" [{', '.join(finding.suspects)}]" if finding.suspects else ""
@@ -117,13 +118,20 @@ def judge_log(log: Log) -> NcclReport:
         gdr=False not in log.gdr if log.gdr and counts["rdma"] else None,
         edges=counts,
         hosts=max(len(log.host_names), log.nodes),
-        ranks=max(log.world_size, len(log.job_ranks)),
+        ranks=max(log.world_size, len(log.job_ranks), len(log.numbers)),
         nccl=max(log.versions, key=lambda version: len(log.versions[version]), default=""),
         stage=log.stage,
         findings=findings,
         unproven=_list_unproven(log, counts),
-        notes=[*detect_transport.no_gdr_notes(log), *(_consequences(log) if explained else [])],
+        notes=_list_notes(log, explained),
     )
+
+
+def _list_notes(log: Log, explained: bool) -> list[str]:
+    """List facts that are no fault, and what follows from the errors that were found."""
+    notes = [f"{hit.line}: {hit.detail}" for hit in log.hits["p2p-off"][:1]]
+    notes += detect_transport.no_gdr_notes(log)
+    return notes + (_consequences(log) if explained else [])
 
 
 def _consequences(log: Log) -> list[str]:
@@ -140,6 +148,8 @@ def _name_transport(counts: dict[str, int], log: Log) -> str:
         return "mixed"
     if counts["rdma"] or counts["tcp"]:
         return "rdma" if counts["rdma"] else "tcp"
+    if len(log.host_names) > 1 and not log.single_host:
+        return "none"  # what connects the hosts is not here
     intra = counts["intra"] or (log.single_host and log.stage == "complete" and log.world_size > 0)
     return "intra-node" if intra and not log.edge_counts["other"] else "none"
 
@@ -195,6 +205,8 @@ def _missing(log: Log) -> list[str]:
     partial = [comm for comm in log.communicators.values() if len(comm.members) < comm.size]
     size = log.world_size
     present = len({rank.number for rank in log.job_ranks if rank.size == size})
+    if present < size:
+        present = len(log.numbers)
     present = present or len({rank.writer for rank in log.ranks.values() if rank.writer.host})
     if partial or present < size:
         worst = min(partial, key=lambda comm: len(comm.members) / comm.size, default=None)
@@ -238,6 +250,8 @@ def _unconnected(log: Log, counts: dict[str, int]) -> list[str]:
         ]
     if log.external_edges:
         return []
+    if log.version_seen and not log.connects_at_runtime(NO_RANK):
+        return ["the log shows no connection between hosts"]
     return [
         "the log shows no connection between hosts: since NCCL 2.22 ranks connect at their first "
         "collective, so run one that is large enough to use the network"

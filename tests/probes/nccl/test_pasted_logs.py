@@ -75,7 +75,7 @@ CUT_STARTS = {
         + info(*BEGIN, start(1, 16), size_line(1, 16, 2), pid=4002, device=1),
         set(),
         "both end at one early line; no rank is called missing",
-        "all 2 ranks end at graph",
+        "lines of 2 of 16 ranks",
     ),
     "the middle of a job's output": Case(
         info(
@@ -99,6 +99,26 @@ CUT_STARTS = {
         "every rank has answered",
         "lines of 1 of 8 ranks",
     ),
+    "Ray left lines out": Case(
+        "".join(
+            info(
+                *BEGIN,
+                f"{start(rank, 2)} [repeated 15x across cluster]",
+                host=f"gpu0{rank}",
+                pid=50 + rank,
+            )
+            for rank in range(2)
+        ),
+        set(),
+        "a line that is missing may be one of those",
+        "left out repeated lines",
+    ),
+    "three of eight ranks at the start": Case(
+        "".join(info(*BEGIN, start(rank, 8), pid=50 + rank, device=rank) for rank in (1, 2, 6)),
+        set(),
+        "the others may come after the cut",
+        "lines of 3 of 8 ranks",
+    ),
     "size at the end of an edge": Case(
         info("Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA comm 0x55 nRanks 32"),
         set(),
@@ -110,7 +130,8 @@ ERRORS = {
     "an unknown warning": Case(
         info(*BEGIN, start(0, 2))
         + info(*BEGIN, start(1, 2), host="gpu02", pid=77)
-        + warn("transport/net_ib.cc:900 NET/IB : Something that no version of this reader knows"),
+        + warn("transport/net_ib.cc:900 NET/IB : Something that no version of this reader knows")
+        + info("init.cc:1089 -> 3"),
         {"NCCL-ERROR"},
         "an error is no hang without an error",
         "Something that no version",
@@ -277,6 +298,25 @@ ERRORS = {
         {"INIT-SHM"},
         "an old text",
     ),
+    "a segment of another rank": Case(
+        info(*BEGIN, start(0, 4))
+        + warn(
+            "misc/shmutils.cc:134 Error while attaching to shared memory segment /dev/shm/nccl-a (size 14), error: No such file or directory (2)"
+        ),
+        {"INIT-SHM"},
+        "no question of size",
+        "--ipc=host",
+    ),
+    "a path of a GPU that is not there": Case(
+        info(*BEGIN, start(0, 4))
+        + warn(
+            "graph/xml.cc:332 Could not find real path of /sys/class/pci_bus/0000:01/../../0000:01:00.0"
+        )
+        + info("graph/xml.cc:469 -> 2", "init.cc:581 -> 2"),
+        {"NCCL-ERROR"},
+        "the warning right before the failed call is the cause",
+        "/sys/class/pci_bus",
+    ),
     "shm that needs peer access": Case(
         info(*BEGIN, start(0, 4))
         + warn(
@@ -311,6 +351,64 @@ ERRORS = {
         {"NCCL-ERROR"},
         "cable or switch port",
         "Check cable and switch port",
+    ),
+    "an unknown warning that nothing follows": Case(
+        info(*BEGIN, start(0, 2))
+        + info(*BEGIN, start(1, 2), host="gpu02", pid=77)
+        + warn("transport/net_ib.cc:900 NET/IB : Something that no version of this reader knows"),
+        set(),
+        "it may be advice; it is quoted, and no hang is claimed beside it",
+        "Something that no version",
+    ),
+    "a rank that timed out": Case(
+        "[rank1]:[E ProcessGroupNCCL.cpp:1316] Received a dump signal due to a collective timeout from  rank 34 and we will try to dump\n",
+        {"NCCL-ERROR"},
+        "torch names the rank",
+        "rank 34",
+    ),
+    "no communicator from rank 0": Case(
+        "RuntimeError: [3] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key '0', but store->get('0') got error: Socket Timeout\n",
+        {"NCCL-ERROR"},
+        "rank 0 did not get so far",
+        "ncclUniqueId from [0]",
+    ),
+    "a service thread after an error": Case(
+        info(*BEGIN)
+        + warn("proxy.cc:1495 [Service thread] Accept failed Resource temporarily unavailable"),
+        {"NCCL-ERROR"},
+        "it follows from another rank's error",
+        "began at another rank",
+    ),
+    "old loopback between hosts": Case(
+        "".join(
+            info(
+                "NET : Using interface lo:127.0.0.1<0>",
+                "NET/Socket : 1 interfaces found",
+                host=f"gpu0{n}",
+                pid=50 + n,
+            )
+            for n in range(2)
+        ),
+        {"FAB-LOOPBACK"},
+        "two hosts cannot meet on lo",
+    ),
+    "two of four ranks, one a line behind": Case(
+        info(*BEGIN, start(0, 4), size_line(0, 4, 2))
+        + info(*BEGIN, start(2, 4), host="gpu02", pid=77),
+        set(),
+        "interleaved output of some ranks shows no hang",
+        "lines of 2 of 4 ranks",
+    ),
+    "P2P that is off": Case(
+        Job("2.21.5").text()
+        + warn(
+            "init.cc:1 P2P is disabled between connected GPUs 0 and 1. You can repress this message with NCCL_IGNORE_DISABLED_P2P=1.",
+            host="node0",
+            pid=1000,
+        ),
+        set(),
+        "a note",
+        "note: ",
     ),
     "a failed call of a rank that is done": Case(
         Job("2.21.5").text() + info("init.cc:1089 -> 4", host="node0", pid=1000),
@@ -445,6 +543,26 @@ NO_NETWORK_TO_ACCUSE = {
 }
 LINES = Job("2.21.5").text().splitlines()
 SHAPES = {
+    "InfiniBand of 2.4": Case(
+        "NCCL version 2.4.2+cuda10.0\n"
+        + info("NET/IB : Using [0]mlx5_0:1/IB ; OOB ib0:10.1.0.1<0>"),
+        set(),
+        "no `Using network` line",
+        "networks   IB",
+    ),
+    "four GPUs in one process": Case(
+        "NCCL version 2.11.4+cuda11.4\n"
+        + "".join(
+            info(
+                f"Channel 00 : {n}[{n}] -> {(n + 1) % 4}[{(n + 1) % 4}] via P2P/direct pointer",
+                device=n,
+            )
+            for n in range(4)
+        ),
+        set(),
+        "threads of a process are ranks",
+        "4 ranks on 1 hosts",
+    ),
     "k9s borders": Case(
         "".join(f"│ {line}   │\n" for line in LINES), set(), "a terminal's frame", "", "rdma"
     ),
@@ -566,6 +684,9 @@ SOUND = {
     "a harmless trace",
     "a call that goes on",
     "a failed call of a rank that is done",
+    "an unknown warning that nothing follows",
+    "two of four ranks, one a line behind",
+    "P2P that is off",
     "advice of RCCL",
 }
 

@@ -21,12 +21,14 @@ WARNINGS_ONLY = {
     rb"NET/IB : \S+ GID table changed",
     rb'Missing "(?:amd_)?iommu=',
     rb"falling back to simple order",
+    rb"Cannot get incoming CPU",
+    rb"Could not find a path for pattern",
     rb"NUMA auto balancing",
     rb"HSA_FORCE_FINE_GRAIN_PCIE",
     rb"Kernel .{0,60}?not (?:qualified|supported)",
     rb"\bdeprecated\b",
     rb"[Uu]nable to (?:find|read) NUMA",
-    rb"Could not (?:find|get) (?:real path|speed)",
+    rb"Could not get speed",
     rb"libnuma",
 }
 
