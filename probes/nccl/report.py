@@ -122,7 +122,7 @@ def judge_log(log: Log) -> NcclReport:
         nccl=max(log.versions, key=lambda version: len(log.versions[version]), default=""),
         stage=log.stage,
         findings=findings,
-        unproven=_list_unproven(log, counts),
+        unproven=_list_unproven(log, counts, findings),
         notes=_list_notes(log, explained),
     )
 
@@ -154,12 +154,13 @@ def _name_transport(counts: dict[str, int], log: Log) -> str:
     return "intra-node" if intra and not log.edge_counts["other"] else "none"
 
 
-def _list_unproven(log: Log, counts: dict[str, int]) -> list[str]:
+def _list_unproven(log: Log, counts: dict[str, int], findings: list[Finding]) -> list[str]:
     """List the reasons why this log does not prove everything, one sentence each."""
     if not log.ranks:
         return _shorten(log.unread_files) or ["the files have no line of NCCL"]
     sentences = [*incomplete_files(log), *_missing(log), *_unknown(log)]
-    why = "" if log.partial else why_no_hang(log) or ends_early(log)
+    explained = any(one.code.startswith(STARTS) for one in findings)  # why the job stopped
+    why = "" if log.partial or explained else why_no_hang(log) or ends_early(log)
     if why and any(rank.stuck for rank in log.job_ranks):
         sentences.append(f"whether the job hangs cannot be seen in this piece: {why}. {COLLECT}")
     return [*sentences, *_unconnected(log, counts)]
