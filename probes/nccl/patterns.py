@@ -89,7 +89,7 @@ PHRASES = (
     ),
     Phrase(
         "peer-closed",
-        rb"(?:recv|send)\b.{0,120}?failed ?:.{0,20}?(?:Broken pipe|reset by peer)",
+        rb"(?:recv|send)\b.{0,120}?failed ?:.{0,20}?(?:Broken pipe|reset by peer|timed out)",
         *("2.2-2.30", "the peer ended", FOLLOW_UP),
         "Call to recv from 10.0.0.2<4000> failed : Connection reset by peer",
     ),

@@ -37,6 +37,8 @@ def ends_early(log: Log) -> str:
     present = len({_identity(rank) for rank in log.job_ranks})
     if is_piece(log) and present < log.world_size:
         return f"it has the lines of {present} of {log.world_size} ranks"
+    if is_piece(log) and any(rank.number < 0 and not rank.stage for rank in log.job_ranks):
+        return "of some of its processes the beginning is missing"
     stages = {STAGES[rank.stage] for rank in log.job_ranks}
     if not is_piece(log) or len(stages) > 1 or not stages & EARLY:
         return ""
