@@ -74,6 +74,8 @@ TORCH_ERRORS = (
     *(b"Some NCCL operations have failed", b"collective timeout from", b"ncclUniqueId from [0]"),
     b"watchdog thread terminated with exception",
 )
+# One of them is in each of these.
+TORCH_WORDS = (b"atchdog", b"time", b"rror", b"NCCL failure", b"nvalid", b"have failed", b"Id from")
 # NCCL 2.2 has no mark of its own, and the tests of aws-ofi-nccl write NET/OFI without NCCL.
 UNMARKED = re.compile(
     rb"(?m)^([^\n]{0,200}?:\d{1,10}:\d{1,10} \[\d{1,4}\] (?:[\w./\-]{1,80}:\d{1,6} )?)(INFO|WARN) "
@@ -217,7 +219,7 @@ class LogLines:
         self.has_lines = self.has_lines or b"NCCL INFO " in chunk
         if any(hint in chunk for hint in HINTS):
             self._find_bad_rows()
-        if any(error in chunk for error in TORCH_ERRORS):
+        if any(word in chunk for word in TORCH_WORDS):
             self._find_torch_errors()
         if b"provider efa output" in chunk:
             self._find_no_efa()

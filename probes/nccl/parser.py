@@ -240,9 +240,9 @@ class LogParser:
                 device = to_text(match[1] or match[0])
                 if self._is_new(device, host.devices):
                     host.devices.append(device)
-            for match in LINK_TYPE.finditer(text):
-                if len(host.link_types) < MAX_NAMES:
-                    host.link_types[to_text(match[1])] = to_text(match[2])
+            if not host.link_types:  # ranks of a host write the same
+                types = [*LINK_TYPE.finditer(text)][:MAX_NAMES]
+                host.link_types = {to_text(m[1]): to_text(m[2]) for m in types}
 
     def _parse_socket(self, rank: Rank, text: bytes) -> None:
         rank.advance_to("net-init")

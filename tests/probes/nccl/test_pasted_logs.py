@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from probes.cli.main import main
+from probes.nccl.lines import TORCH_ERRORS, TORCH_WORDS
 from probes.nccl.patterns import PHRASES, Phrase, find_kinds
 from probes.nccl.report import analyse_files
 from tests.recordings.generate.nccl_logs import Job, socket
@@ -701,6 +702,11 @@ def test_each_row_reads_its_example(phrase: Phrase) -> None:
     assert phrase.kind in find_kinds(phrase.example.encode()), phrase.example
     assert phrase.versions
     assert phrase.meaning
+
+
+def test_each_sentence_of_torch_is_looked_for() -> None:
+    """A chunk without any of the words is not searched."""
+    assert all(any(word in error for word in TORCH_WORDS) for error in TORCH_ERRORS)
 
 
 def test_the_logs_of_all_ranks_show_a_hang(tmp_path: Path) -> None:
