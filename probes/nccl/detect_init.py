@@ -13,12 +13,18 @@ from probes.nccl import remedies
 from probes.nccl.evidence import first_lines, hosts_of, message_findings, one_finding, rank_names
 from probes.nccl.job import STAGES, MatchedMessage, Rank
 from probes.nccl.log import Log
-from probes.nccl.pieces import all_joined, ends_early, shows_most, why_no_hang
+from probes.nccl.pieces import (
+    all_joined,
+    ends_early,
+    is_piece,
+    number_ranks,
+    shows_most,
+    why_no_hang,
+)
 from reports.record import Finding
 
-PEER = re.compile(
-    r"(?:to|peer|from) \[?([\w.:%\-]{1,255}?)\]?<\d+>"
-)  # since NCCL 2.22 also a host name
+# Since NCCL 2.22 also a host name.
+PEER = re.compile(r"(?:to|peer|from) \[?([\w.:%\-]{1,255}?)\]?<\d+>")
 PLAIN_ERRORS = {  # phrase -> code, and the host's problem
     "no-interface": ("INIT-NO-IFACE", "NCCL found no network interface to use"),
     "memlock": ("INIT-MEMLOCK", "memory could not be registered for RDMA"),
@@ -30,6 +36,7 @@ PLAIN_ERRORS = {  # phrase -> code, and the host's problem
     "cuda": ("NCCL-ERROR", "NCCL failed while it worked"),
     "peer-access": ("NCCL-ERROR", "one GPU cannot use the memory of another"),
     "disagree": ("NCCL-ERROR", "ranks send other sizes than their peers expect"),
+    "start-size": ("NCCL-ERROR", "ranks disagree about the size of a message of the start"),
     "port-error": ("NCCL-ERROR", "an RDMA port lost its link"),
     "rank-twice": ("LAUNCH-ENV", "two processes claim the same rank"),
 }
@@ -46,6 +53,7 @@ def init_errors(log: Log) -> list[Finding]:
     return [
         item
         for kind, (code, problem) in PLAIN_ERRORS.items()
+        if kind != "start-size" or len(log.versions) < 2  # or the versions explain it
         for item in message_findings(
             *(code, problem, log.hits[kind]), quote=True, remedy=remedies.ERROR_FIXES.get(kind, "")
         )
@@ -135,6 +143,7 @@ def mixed_versions(log: Log) -> list[Finding]:
     versions, hits = log.versions, log.hits["version"]
     if len(versions) < 2 and not hits:
         return []
+    hits = hits or log.hits["start-size"]
     listing = "; ".join(f"{version} on {join_names(hosts)}" for version, hosts in versions.items())
     minority = min(versions.values(), key=len) if len(versions) > 1 else hosts_of(hits)
     message = f"the ranks run different NCCL versions: {listing or hits[0].detail}"
@@ -150,12 +159,13 @@ def missing_ranks(log: Log) -> list[Finding]:
     starting = [rank for rank in members if not rank.size]  # started, without a rank number so far
     if len(log.jobs) > 1 or log.partial or why_no_hang(log) or all_joined(log):
         return []
-    if not shows_most(log):
-        return []
+    if is_piece(log) and not (log.torch_errors and shows_most(log)):
+        return []  # it may end before the lines of the others
     if not waiting or len(absent) <= len(starting) or stopped_by_error(log):
         return []
-    absentees = f"rank{'s' if len(absent) > 1 else ''} {join_names(map(str, absent))}"
-    message = f"{absentees} of {size} never joined; {len(waiting)} others wait at {log.stage}"
+    message = (
+        f"{number_ranks(absent)} of {size} never joined; {len(waiting)} others wait at {log.stage}"
+    )
     suspects = (f"rank {number}" for number in absent)
     return one_finding("INIT-MISSING-RANK", message, suspects, names={"rank": absent[0]})
 

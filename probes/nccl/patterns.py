@@ -203,9 +203,14 @@ PHRASES = (
         "socketFinalizeAccept: wrong type 4 != 3",
     ),
     Phrase(
-        *("version", rb"Mismatched NCCL version|Message truncated : received", "2.2-2.30"),
-        *("ranks have different versions", ERROR),
-        "Bootstrap : mismatch, Message truncated : received 8 bytes instead of 4",
+        *("version", rb"Mismatched NCCL version", "2.23-2.30", "ranks have different versions"),
+        *(ERROR, "Mismatched NCCL version detected : rank 0 version 22304 rank 1 version 22105"),
+    ),
+    Phrase(
+        # A mix of versions, or two messages of 2.19 and 2.20 in the wrong order (fixed in 2.21).
+        *("start-size", rb"Message truncated : received", "2.2-2.30"),
+        *("ranks disagree about a message of the start", ERROR),
+        "bootstrap.cc Message truncated : received 256 bytes instead of 4",
     ),
     Phrase(
         *("duplicate-gpu", rb"Duplicate GPU detected|Multiple Ranks are using the same GPU"),
@@ -307,7 +312,6 @@ OVERRIDES: dict[str, tuple[str, ...]] = {
     "port-error": ("cuda", "port-news"),
     "efa": ("plugin-failed",),
     "cuda": ("port-news",),
-    "disagree": ("version",),
     "refused": ("peer-closed",),
     "limits": ("refused",),
 }

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from probes.findings import join_names
 from probes.nccl.job import STAGES, Rank
 from probes.nccl.log import Log
 
@@ -23,24 +26,33 @@ def why_no_hang(log: Log) -> str:
         return "Ray's driver left out repeated lines"
     if not any(rank.has_beginning for rank in log.ranks.values()):
         return "its beginning is missing"
-    if log.world_size > 1 and len({_identity(rank) for rank in log.job_ranks}) == 1:
+    if log.world_size > 1 and _present(log) == 1:
         return f"it has the lines of one of {log.world_size} ranks"
     return ""
 
 
-def _identity(rank: Rank) -> object:
-    return rank.number if rank.number >= 0 else rank.writer[:2]
+def _present(log: Log) -> int:
+    """Count the ranks that wrote lines."""
+    return len({rank.number if rank.number >= 0 else rank.writer[:2] for rank in log.job_ranks})
+
+
+def number_ranks(numbers: Collection[int]) -> str:
+    """Name ranks by their numbers: `rank 3`, `ranks 2, 3`."""
+    return f"rank{'s' if len(numbers) > 1 else ''} {join_names(map(str, numbers))}"
 
 
 def ends_early(log: Log) -> str:
     """Return why a hang is not certain in one file, which may be a piece; else ""."""
-    present = len({_identity(rank) for rank in log.job_ranks})
-    if is_piece(log) and present < log.world_size:
-        return f"it has the lines of {present} of {log.world_size} ranks"
-    if is_piece(log) and any(rank.number < 0 and not rank.stage for rank in log.job_ranks):
+    if not is_piece(log):
+        return ""
+    present = _present(log)
+    if present < log.world_size:
+        absent = sorted(set(range(log.world_size)) - log.numbers)
+        return f"{number_ranks(absent)} never joined, or the piece ends before their lines"
+    if any(rank.number < 0 and not rank.stage for rank in log.job_ranks):
         return "of some of its processes the beginning is missing"
     stages = {STAGES[rank.stage] for rank in log.job_ranks}
-    if not is_piece(log) or len(stages) > 1 or not stages & EARLY:
+    if len(stages) > 1 or not stages & EARLY:
         return ""
     return f"all {len(log.job_ranks)} ranks end at {log.stage}: they hang there, or the piece ends"
 
@@ -52,8 +64,7 @@ def is_piece(log: Log) -> bool:
 
 def shows_most(log: Log) -> bool:
     """Return whether the log has lines of most ranks, so that the others are missed in it."""
-    present = len({_identity(rank) for rank in log.job_ranks})
-    return not is_piece(log) or present >= MOST * log.world_size
+    return _present(log) >= MOST * log.world_size
 
 
 def all_joined(log: Log) -> bool:

@@ -84,6 +84,8 @@ ERROR_FIXES = {
     "container all GPUs of the job with --ipc=host, or set NCCL_P2P_DISABLE=1.",
     "disagree": "Check that all ranks call the same collective with the same size, and have the "
     "same NCCL variables. Set NCCL_PROTO=Simple to see which: then it waits instead.",
+    "start-size": "Give all ranks one version of NCCL and the same NCCL variables. If they "
+    "have both, use NCCL 2.21 or later: 2.19 and 2.20 can mix up two such messages.",
     "port-error": "Check cable and switch port of the named device: its link went down. "
     "`rdma link` and the port's error counters show whether it flaps.",
 }

@@ -120,6 +120,12 @@ CUT_STARTS = {
         "the others may come after the cut",
         "lines of 3 of 8 ranks",
     ),
+    "three of four ranks at the start": Case(
+        "".join(info(*BEGIN, start(rank, 4), pid=50 + rank, device=rank) for rank in range(3)),
+        set(),
+        "the fourth may come after the cut",
+        "rank 3 never joined, or the piece ends before",
+    ),
     "size at the end of an edge": Case(
         info("Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA comm 0x55 nRanks 32"),
         set(),
@@ -127,7 +133,31 @@ CUT_STARTS = {
         "of 32 ranks",
     ),
 }
+TRUNCATED = warn("bootstrap.cc:77 Message truncated : received 256 bytes instead of 4")
 ERRORS = {
+    "a truncated message of the start, after it": Case(
+        info(*BEGIN, start(0, 16), size_line(0, 16, 2))
+        + TRUNCATED
+        + info("bootstrap.cc:554 -> 3", "transport.cc:204 -> 3", "group.cc:64 -> 3 [Async thread]"),
+        {"NCCL-ERROR"},
+        "no line shows a second version",
+        "2.19 and 2.20 can mix up two such messages",
+    ),
+    "a truncated message of the start, of two versions": Case(
+        info("NCCL version 2.19.3+cuda12.3", *BEGIN, start(0, 2))
+        + info("NCCL version 2.18.5+cuda12.2", *BEGIN, start(1, 2), host="gpu02", pid=77)
+        + TRUNCATED,
+        {"NCCL-VERSION"},
+        "the versions explain it",
+        "2.18.5 on gpu02",
+    ),
+    "three of four ranks, and torch's timeout": Case(
+        "".join(info(*BEGIN, start(rank, 4), pid=50 + rank, device=rank) for rank in range(3))
+        + "[rank0]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1)\n",
+        {"INIT-MISSING-RANK"},
+        "the piece goes on until the others gave up",
+        "rank 3 of 4 never joined",
+    ),
     "an unknown warning": Case(
         info(*BEGIN, start(0, 2))
         + info(*BEGIN, start(1, 2), host="gpu02", pid=77)

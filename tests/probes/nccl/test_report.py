@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 from probes.cli.main import main
 from probes.findings.catalogue import CATALOGUE
-from probes.nccl.report import NcclReport, analyse_files
+from probes.nccl.report import analyse_files
 from scaling.collectives.nccl_tests_format import format_table
 from scaling.collectives.operations import OPERATIONS
 from tests.recordings.generate.nccl_logs import VERSIONS, Job, faulty, none, socket
+from tests.support.nccl_report import by_rank, codes, told
 from tests.support.paths import REPO
 
 CODES = list(faulty(VERSIONS[0]))
@@ -61,22 +62,11 @@ WHERE = {  # suspects
 }
 
 
-def told(folder: Path, *texts: str) -> NcclReport:
-    """The report on these texts, each in a file of its own."""
-    paths = [folder / f"nccl.{number}.log" for number in range(len(texts))]
-    for path, text in zip(paths, texts, strict=True):
-        path.write_text(text)
-    return analyse_files(paths)
-
-
-def codes(found: NcclReport) -> set[str]:
-    return {finding.code for finding in found.findings}
-
-
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("code", CODES)
 def test_every_code_in_the_words_of_every_version(tmp_path: Path, code: str, version: str) -> None:
-    found = told(tmp_path, faulty(version)[code].text())
+    job = faulty(version)[code]
+    found = by_rank(tmp_path, job) if code == "INIT-MISSING-RANK" else told(tmp_path, job.text())
     assert codes(found) == {code} | WITH.get(code, set())
     assert found.exit_code == (20 if code == "FAB-UNKNOWN-NET" else 1)
     named = next(finding for finding in found.findings if finding.code == code)
@@ -96,7 +86,7 @@ def test_every_code_that_a_log_can_show_is_tried() -> None:
 @pytest.mark.parametrize("hosts", [2, 4])
 def test_a_healthy_job_has_no_finding(tmp_path: Path, version: str, gpus: int, hosts: int) -> None:
     job = Job(version, hosts=hosts, gpus=gpus, devices=lambda host: gpus)
-    found = told(tmp_path, *(job.of(rank) for rank in job.ranks))
+    found = by_rank(tmp_path, job)
     assert codes(found) == set()
     assert found.exit_code == 0
     assert (found.transport, found.gdr, found.stage) == ("rdma", True, "complete")
@@ -211,7 +201,7 @@ def test_wrong_elements_of_nccl_tests(tmp_path: Path) -> None:
     assert codes(found) == {"NCCL-CORRUPT"}
     assert "12" in found.findings[0].statement
     number = text[: text.index("[1,0]<stdout>:  1048576")].count("\n") + 1
-    assert found.findings[0].evidence == [f"nccl.0.log:{number}"]
+    assert found.findings[0].evidence == [f"nccl.log:{number}"]
     assert told(tmp_path, Job().text() + head + row.format(0, 0)).exit_code == 0
 
 
@@ -226,7 +216,7 @@ def test_wrong_elements_of_our_own_table(tmp_path: Path, placement: str) -> None
         text = format_table(rows, OPERATIONS[name])
         found = told(tmp_path, text)
         assert codes(found) == {"NCCL-CORRUPT"}
-        assert found.findings[0].evidence == ["nccl.0.log:5"]
+        assert found.findings[0].evidence == ["nccl.log:5"]
         assert "in 1 rows, up to 3 in one" in found.findings[0].statement
         above, below = text.split("# Out of")
         for part in (above, f"# Out of{below}"):
@@ -250,7 +240,7 @@ def test_line_numbers_hold_over_many_chunks(
     text = noisy(job.text())
     found = told(tmp_path, text)
     number = next(i for i, line in enumerate(text.splitlines(), 1) if "ibv_modify_qp" in line)
-    assert found.findings[0].evidence == [f"nccl.0.log:{number}"]
+    assert found.findings[0].evidence == [f"nccl.log:{number}"]
 
 
 def test_half_an_edge_at_the_end_is_not_an_edge_without_gdr(tmp_path: Path) -> None:
