@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import itertools
 import re
 import sys
 import zlib
@@ -19,10 +18,10 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+from probes.nccl.other_lines import OtherLines
 from probes.nccl.patterns import SKIPPED_WORDS
 
 CHUNK = 4 << 20  # bytes read at once: many lines, and little memory
-MAX_KEPT = 100  # rows and errors kept per file
 MAX_TOTAL = 4 << 30  # bytes of all files, unpacked: 8192 ranks with 0.5 MiB each
 # For a packed file: a log shrinks about 30 times, a decompression bomb about 1000 times.
 MAX_RATIO, FREE_UNPACKED = 100, 64 << 20  # and bytes before the ratio is checked
@@ -54,48 +53,10 @@ MARKUP = ((b"&gt;", b">"), (b"&lt;", b"<"), (b"&amp;", b"&"))  # of pasted web p
 BORDERS = " \t\r│|".encode()  # k9s draws a line at both sides
 RAY_REPEATED = re.compile(rb"\[repeated (\d{1,9})x across cluster\].*$")
 JSON_LOG_TAIL = re.compile(rb'(?:\\n)?"\s*,\s*"')  # {"log":"... text\\n","stream":"stdout"}
-# A row of nccl-tests without further options: size, count, type, redop, root, then time, algbw,
-# busbw and #wrong, once or twice. Our own table has N/A where torch has no value.
-FIGURE = rb" +(?:[\d.e+]{1,24}|nan|inf|N/A)"
-NCCL_TESTS_ROW = re.compile(
-    rb"(?:^|[\s:>\])])\d{1,15} +\d{1,15} +[a-z]\w{2,10} +\w{1,8} +-?\d{1,6}"
-    rb"(?:%b%b%b +(?P<first>[\d.e+]{1,12}|nan|inf|N/A))"
-    rb"(?:%b%b%b +(?P<second>[\d.e+]{1,12}|nan|inf|N/A))?\s*$" % ((FIGURE,) * 6)
-)
-HINTS = (b" sum ", b" none ", b" redop ", b"# Out of bounds")  # a chunk with rows has one
-MIN_ROW_BYTES = len("8 2 float sum -1 1 1 1 0")
-OUT_OF_BOUNDS = re.compile(rb"# Out of bounds values : (\d{1,15}) (?:FAILED|OK)")
-# Texts that torch logs when NCCL fails.
-TORCH_ERRORS = (
-    b"Watchdog caught collective operation timeout",
-    *(b"ncclRemoteError", b"ncclSystemError", b"ncclInternalError", b"ncclUnhandledCudaError"),
-    *(b"ncclInvalidUsage", b"ncclInvalidArgument", b"Test NCCL failure"),
-    *(b"Heartbeat monitor timed out", b"watchdog got stuck", b"failure detected by watchdog"),
-    *(b"Some NCCL operations have failed", b"collective timeout from", b"ncclUniqueId from [0]"),
-    b"watchdog thread terminated with exception",
-)
-# One of them is in each of these.
-TORCH_WORDS = (b"atchdog", b"time", b"rror", b"NCCL failure", b"nvalid", b"have failed", b"Id from")
 # NCCL 2.2 has no mark of its own, and the tests of aws-ofi-nccl write NET/OFI without NCCL.
 UNMARKED = re.compile(
     rb"(?m)^([^\n]{0,200}?:\d{1,10}:\d{1,10} \[\d{1,4}\] (?:[\w./\-]{1,80}:\d{1,6} )?)(INFO|WARN) "
     rb"|\b(INFO|WARN): Function: \w{1,80} Line: \d{1,6}: (?=NET/OFI)"
-)
-# torch repeats NCCL's last warning, on the next line or on the same one.
-LAST_ERROR = re.compile(
-    rb"Last error:[ \t]*(?:\\n|\r?\n)?"
-    rb"(?:\[?rank\d+\]?: ?|\([^()\n]{1,80}\) ?|\d+: ?)*([^\n]{3,1000})"
-)
-# nccl-tests names each rank: `#  Rank  0 Group  0 Pid  47853 on  node1 device  0 [0x1a] Tesla`.
-TEST_RANK = re.compile(
-    rb"#\s+Rank\s+(\d{1,6}) (?:Group\s+\d+ )?Pid\s+(\d{1,10}) on\s+(\S{1,253}) device\s+\d+ "
-    rb"\[[^\]\n]{1,32}\] ([^\n]{1,80})"
-)
-MAX_TEST_RANKS = 100_000  # of one job
-NO_EFA = re.compile(rb"libfabric:(\d{1,10}):[^\n]{0,200}provider efa output empty")
-TORCH_ERROR = re.compile(
-    rb"Test NCCL failure[^\n]{0,160}|collective timeout from\s{1,4}rank \d{1,6}|"
-    + b"|".join(map(re.escape, TORCH_ERRORS))
 )
 
 
@@ -118,7 +79,7 @@ class LogLines:
     """The NCCL lines of one file, in order.
 
     Iterate for (writer, b"INFO" | b"WARN" | b"version", text). `line_number` is that of the last
-    line. After the end, `bytes`, `binary`, `truncated`, `repeated`, `bad_rows` and others describe
+    line. After the end, `bytes`, `binary`, `truncated`, `repeated`, `others` and more describe
     the rest of the file.
     """
 
@@ -132,13 +93,8 @@ class LogLines:
         self.truncated = False
         self.overlong = False  # has NCCL's text in the lost part of a line that is too long
         self.repeated = 0  # lines that Ray's driver dropped as repetitions
-        self.bad_rows: list[tuple[int, int]] = []  # nccl-tests: (line, wrong elements; -1: nan)
-        self.has_table = False  # has rows of nccl-tests
+        self.others = OtherLines()
         self.has_lines = False  # has lines of NCCL, also such that nothing reads
-        self.no_efa: list[tuple[int, int]] = []  # libfabric: (line, process) without an EFA device
-        self.torch_errors: list[tuple[int, str]] = []  # torch: (line, one of TORCH_ERRORS)
-        self.last_errors: list[tuple[int, bytes]] = []  # torch: (line, NCCL's last warning)
-        self.test_ranks: dict[int, tuple[str, str]] = {}  # nccl-tests: rank -> (host, GPU)
         self._writers: dict[bytes, LogWriter] = {}
         self._hosts: dict[tuple[int, str], tuple[str, ...]] = {}  # hosts by process and device
         self._chunk, self._line_count, self._counted_to, self._position = b"", 1, 0, 0
@@ -217,19 +173,7 @@ class LogLines:
     def _scan(self) -> Iterator[tuple[LogWriter, bytes, bytes]]:
         chunk, writers = self._chunk, self._writers
         self.has_lines = self.has_lines or b"NCCL INFO " in chunk
-        if any(hint in chunk for hint in HINTS):
-            self._find_bad_rows()
-        if any(word in chunk for word in TORCH_WORDS):
-            self._find_torch_errors()
-        if b"provider efa output" in chunk:
-            self._find_no_efa()
-        if b"Last error:" in chunk:
-            found = itertools.islice(self._numbered(LAST_ERROR), MAX_KEPT - len(self.last_errors))
-            self.last_errors += [(number, self._clean(match[1])) for number, match in found]
-        if b"#  Rank" in chunk or b"# Rank" in chunk:
-            for match in itertools.islice(TEST_RANK.finditer(chunk), MAX_TEST_RANKS):
-                names = match[3].decode("utf-8", "replace"), match[4].decode("utf-8", "replace")
-                self.test_ranks[int(match[1])] = names
+        first_line, own = self._line_count, 0  # lines that hold a line of NCCL and nothing else
         mark = chunk.find(MARK)
         while mark >= 0:
             end = chunk.find(b"\n", mark)
@@ -245,10 +189,14 @@ class LogLines:
                 kind, _, text = chunk[mark + 5 : end].partition(b" ")
                 if kind in LINE_KINDS:
                     self._prefix = prefix
-                    yield writers.get(prefix) or self._writer_of(prefix), kind, self._clean(text)
+                    writer = writers.get(prefix)
+                    own += kind != b"WARN" and bool(writer or LINE_PREFIX.match(prefix))
+                    yield writer or self._writer_of(prefix), kind, self.clean(text)
             mark = chunk.find(MARK, end)
+        if own < chunk.count(b"\n"):  # others wrote too: each ends what it writes with a newline
+            self.others.read(chunk, first_line)
 
-    def _clean(self, text: bytes) -> bytes:
+    def clean(self, text: bytes) -> bytes:
         """Strip colours from the text, and what Ray's driver or a JSON collector adds."""
         if b"[repeated " in text and (match := RAY_REPEATED.search(text[:MAX_TEXT])):
             self.repeated += int(match[1])
@@ -277,7 +225,7 @@ class LogLines:
             kind, _, text = line[mark_at + 5 : stop].partition(b" ")
             if kind in LINE_KINDS:
                 self._prefix = line[start:mark_at]
-                yield self._writer_of(self._prefix), kind, self._clean(text)
+                yield self._writer_of(self._prefix), kind, self.clean(text)
 
     def _glued_length(self, match: re.Match[bytes]) -> int:
         """Count characters of the line before that a lost newline put before the host's name."""
@@ -313,40 +261,6 @@ class LogLines:
         if writer.host not in hosts and len(hosts) < MAX_MARKS:
             self._hosts[process] = (*hosts, writer.host)
 
-    def _find_bad_rows(self) -> None:
-        """Find rows of nccl-tests with wrong elements."""
-        for number, line in enumerate(io.BytesIO(self._chunk), self._line_count):
-            if len(line) < MIN_ROW_BYTES:
-                continue
-            row = NCCL_TESTS_ROW.search(line[:512])
-            match = row or OUT_OF_BOUNDS.search(line[:512])
-            if not match:
-                continue
-            self.has_table = True
-            counts = [_wrong_count(figure) for figure in match.groups() if figure]
-            # The line below the rows is their sum, so it counts only without them.
-            if any(counts) and (row or not self.bad_rows) and len(self.bad_rows) < MAX_KEPT:
-                self.bad_rows.append((number, max(counts, key=abs)))
-
-    def _find_torch_errors(self) -> None:
-        """Find lines in which torch reports an error of NCCL."""
-        for number, match in self._numbered(TORCH_ERROR):
-            if len(self.torch_errors) == MAX_KEPT:
-                return
-            if not self.torch_errors or self.torch_errors[-1][0] != number:  # one per line
-                self.torch_errors.append((number, match[0].decode()))
-
-    def _find_no_efa(self) -> None:
-        """Find lines in which libfabric reports that its EFA provider has nothing."""
-        matches = itertools.islice(self._numbered(NO_EFA), MAX_KEPT - len(self.no_efa))
-        self.no_efa += [(number, int(match[1])) for number, match in matches]
-
-    @property
-    def says_something(self) -> bool:
-        """Whether the file has lines of NCCL, or of others about it."""
-        others = self.has_table or self.torch_errors or self.last_errors or self.no_efa
-        return self.has_lines or bool(others)
-
     def explain_no_lines(self) -> str:
         """Return one sentence on a file that has no line of NCCL's."""
         if not self.bytes:
@@ -357,14 +271,6 @@ class LogLines:
             f"{content} in {self.bytes} bytes; run the job with NCCL_DEBUG=INFO and "
             "NCCL_DEBUG_FILE=/some/folder/nccl.%h.%p.log"
         )
-
-    def _numbered(self, pattern: re.Pattern[bytes]) -> Iterator[tuple[int, re.Match[bytes]]]:
-        """Find all matches of a pattern in this chunk, each with its line number."""
-        number, counted = self._line_count, 0
-        for match in pattern.finditer(self._chunk):
-            number += self._chunk.count(b"\n", counted, match.start())
-            counted = match.start()
-            yield number, match
 
 
 STDIN = Path("-")  # as given; its lines are called stdin:1
@@ -388,13 +294,3 @@ def _mark_lines(chunk: bytes) -> bytes:
 def to_text(text: bytes) -> str:
     """Decode a piece of a line."""
     return text.decode("utf-8", "backslashreplace").strip()
-
-
-def _wrong_count(figure: bytes) -> int:
-    """Parse a count of wrong elements by nccl-tests: `0`, `12`, `1e+06`, `N/A`; -1 for `nan`."""
-    if figure == b"N/A":
-        return 0
-    try:
-        return int(float(figure))
-    except (ValueError, OverflowError):
-        return -1

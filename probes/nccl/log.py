@@ -9,9 +9,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from functools import cached_property
 
-from probes.nccl.host_edges import HostEdges
+from probes.nccl.edges import HostEdges
 from probes.nccl.job import STAGES, Communicator, Host, InitTiming, MatchedMessage, Process, Rank
 from probes.nccl.lines import NO_WRITER, LogWriter
+from probes.nccl.other_lines import OtherLines
 
 MAX_SAME_PID = 100  # hosts that are compared: in pods all processes may have pid 1
 NO_RANK = Rank(NO_WRITER, Host(""))
@@ -76,6 +77,13 @@ class Log:
         for name, host in self.hosts.items():
             if host.sockets and name in no_device:
                 host.networks["Socket"] = no_device[name]
+
+    def add_others(self, name: str, others: OtherLines) -> None:
+        """Add what others than NCCL wrote into the file `name`; their `last_errors` are hits."""
+        self.bad_rows += [(f"{name}:{number}", wrong) for number, wrong in others.bad_rows]
+        self.torch_errors += [(f"{name}:{number}", error) for number, error in others.torch_errors]
+        self.no_efa += [(f"{name}:{number}", pid) for number, pid in others.no_efa]
+        self.test_ranks |= others.test_ranks
 
     def add_hit(self, kind: str, rank: Rank, detail: str, line: str) -> None:
         """Add a message of a rank that has a phrase of this kind."""

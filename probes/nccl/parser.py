@@ -36,9 +36,9 @@ MAX_NAMES = 128  # devices, interfaces or networks of one host
 COMM_LINE = re.compile(
     rb"comm (\S{1,32}) rank (\d{1,9}) nRanks (\d{1,9}) nNodes (\d{1,9}) localRanks (\d{1,9})"
 )
-INIT_LINE = re.compile(
-    rb"comm (?P<at>\S{1,32}) rank (?P<number>\d{1,9}) n[rR]anks (?P<size>\d{1,9}) "
-    rb"(?P<rest>.{0,300}?)\bInit (?P<what>START|COMPLETE)"
+INIT_LINE = re.compile(  # of 2.3: `rank 0 nranks 4`, and `- COMPLETE` without `Init`
+    rb"(?:comm (?P<at>\S{1,32}) )?rank (?P<number>\d{1,9}) n[rR]anks (?P<size>\d{1,9})"
+    rb"(?: (?P<rest>.{0,300}?)(?:\bInit|-) (?P<what>START|COMPLETE)|$)"
 )
 COMM_ID = re.compile(rb"commId (\w{1,64})")
 SPLIT_COMM = re.compile(rb"parent (\S{1,32}) (?:\w{1,16} (\d{1,9}) )?color (-?\d{1,12})")
@@ -94,7 +94,7 @@ class LogParser:
         except OSError as error:
             self.skip(f"{path} cannot be read: {error.strerror}")
         else:
-            if not (count or lines.says_something):
+            if not (count or lines.has_lines or lines.others):
                 log.unread_files.append(lines.explain_no_lines())
         self._free_bytes -= lines.bytes
         if lines.truncated and count:
@@ -102,15 +102,12 @@ class LogParser:
         if lines.overlong:
             log.overlong.append(lines.name)
         log.repeated += lines.repeated
-        log.bad_rows += [(f"{lines.name}:{number}", wrong) for number, wrong in lines.bad_rows]
-        log.torch_errors += [
-            (f"{lines.name}:{number}", name) for number, name in lines.torch_errors
-        ]
-        log.no_efa += [(f"{lines.name}:{number}", pid) for number, pid in lines.no_efa]
-        log.test_ranks |= lines.test_ranks
-        for number, last in lines.last_errors:
+        name, others = lines.name, lines.others
+        log.add_others(name, others)
+        for number, text in others.last_errors:
+            last = lines.clean(text)
             for found in find_kinds(last) or ["last-error"]:
-                log.add_hit(found, NO_RANK, to_text(last[:300]), f"{lines.name}:{number}")
+                log.add_hit(found, NO_RANK, to_text(last[:300]), f"{name}:{number}")
 
     def skip(self, sentence: str) -> None:
         """Record that something is not read, so that a missing line proves nothing."""
@@ -136,9 +133,8 @@ class LogParser:
         elif text.startswith(b"NCCL_"):
             self._parse_env(rank, text)
             return
-        elif b"Init " in text and INIT_LINE.search(text, 0, MAX_TEXT):
-            self._parse_init(rank, text)  # any other line with this word is searched for phrases
-            return
+        elif b"Init " in text and self._parse_init(rank, text):
+            return  # any other line with this word is searched for phrases
         warning = kind == b"WARN"
         if warning or (word not in NO_PATTERN_WORDS and any(hint in text for hint in PREFILTER)):
             source = self._lines.source_file if warning else b""
@@ -299,15 +295,17 @@ class LogParser:
         """Return whether a job can have this size; a larger one sets the budget's `full`."""
         return number < ranks and self.log.budget.take(0, when=ranks <= MAX_RANKS)
 
-    def _parse_init(self, rank: Rank, text: bytes) -> None:
+    def _parse_init(self, rank: Rank, text: bytes) -> bool:
         match = INIT_LINE.search(text, 0, MAX_TEXT)
-        if match is None:
-            return
+        if match is None or (match.start() and not match["what"]):
+            return False
         pointer, number, ranks = match["at"], int(match["number"]), int(match["size"])
         if not self._is_sane_size(number, ranks):
-            return
+            return True
         if ranks > rank.size:
             rank.number, rank.size, rank.nodes, rank.local_ranks = number, ranks, 0, 0
+        if not (match["at"] and match["what"]):
+            return True
         complete = match["what"] == b"COMPLETE"
         comm = self._find_comm(rank, match["rest"], ranks)
         if comm is not None:
@@ -318,11 +316,12 @@ class LogParser:
             has_room = len(rank.open_comms) < MAX_COMMS
             if pointer in rank.open_comms or self.log.budget.take(FACT_COST, when=has_room):
                 rank.open_comms[pointer] = STAGES.index("topology")
-            return
+            return True
         if rank.open_comms.pop(pointer, None) is not None:
             self.log.budget.give(FACT_COST)
         rank.initialised = True
         rank.connected = rank.connected or ranks == 1 or not self.log.connects_at_runtime(rank)
+        return True
 
     def _find_comm(self, rank: Rank, tail: bytes, ranks: int) -> Communicator | None:
         """Find the communicator of an Init line, or make it; None if the line names none."""
@@ -385,7 +384,7 @@ class LogParser:
 
 # First words of INFO lines that never have a phrase.
 NO_PATTERN_WORDS = {b"NCCL", b"Using", b"Assigned", b"comm", b"Connected", b"Init"}
-LINE_PARSERS: dict[bytes, Callable[[LogParser, Rank, bytes], None]] = {
+LINE_PARSERS: dict[bytes, Callable[[LogParser, Rank, bytes], object]] = {
     b"NCCL": LogParser._parse_version,
     b"Bootstrap": LogParser._parse_bootstrap,
     b"NET": LogParser._parse_old_interface,
@@ -394,6 +393,7 @@ LINE_PARSERS: dict[bytes, Callable[[LogParser, Rank, bytes], None]] = {
     b"Using": LogParser._parse_network,
     b"Assigned": LogParser._parse_network,
     b"comm": LogParser._parse_comm,
+    b"rank": LogParser._parse_init,
     b"Connected": LogParser._parse_connected,
     b"NVLS": LogParser._parse_nvls,
     b"Init": LogParser._parse_timings,

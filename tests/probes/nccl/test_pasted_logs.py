@@ -5,6 +5,7 @@ SYNTHETIC: each case is written by us in the shape of public threads; none is co
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from probes.cli.main import main
-from probes.nccl.lines import TORCH_ERRORS, TORCH_WORDS
+from probes.nccl.other_lines import TORCH_ERRORS, TORCH_WORDS
 from probes.nccl.patterns import PHRASES, Phrase, find_kinds
 from probes.nccl.report import analyse_files
 from tests.recordings.generate.nccl_logs import Job, socket
@@ -472,6 +473,20 @@ def torch(last: str, name: str = SYSTEM_NAME) -> str:
 
 
 OF_TORCH = {
+    "ranks that lag": Case(
+        "[E ProcessGroupNCCL.cpp:474]\n\t - To our best knowledge, ranks [2, 3] are the lagging "
+        "ranks that caused this timeout. They never joined any collectives\n",
+        {"NCCL-ERROR"},
+        "the report of torch on a desync names them",
+        "ranks [2, 3] are the lagging ranks",
+    ),
+    "other collectives on other ranks": Case(
+        "RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running "
+        "collective: CollectiveFingerPrint(OpType=ALLREDUCE), but Rank 0 is running ALLGATHER\n",
+        {"NCCL-ERROR"},
+        "TORCH_DISTRIBUTED_DEBUG=DETAIL",
+        "mismatch between collectives",
+    ),
     "a duplicate GPU": Case(
         torch(
             "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000",
@@ -611,6 +626,37 @@ SHAPES = {
         set(),
         "mpirun --tag-output",
         "",
+        "rdma",
+    ),
+    "sizes of 2.3": Case(
+        "NCCL version 2.3.7+cuda9.0\n"
+        + "".join(
+            info(
+                f"rank {n} nranks 2",
+                "NET : Using interface ib0:10.1.0.1<0>",
+                "Using internal Network IB",
+                f"comm 0x55 rank {n} nranks 2",
+                f"Ring 00 : {n} -> {1 - n} [send] via NET/IB/0/GDRDMA",
+                f"comm 0x55 rank {n} nranks 2 - COMPLETE",
+                host=f"gpu0{n}",
+                pid=n + 50,
+            )
+            for n in range(2)
+        ),
+        set(),
+        "ranks and size stand in lines of their own",
+        "2 ranks on 2 hosts, NCCL 2.3.7",
+        "rdma",
+    ),
+    "ACCL's prefix": Case(
+        "".join(
+            re.sub(r"^(\w+):(\d+):(\d+) \[(\d)\] NCCL", r"[\1][\2:\3][\4][init.cc:77] NCCL", line)
+            + "\n"
+            for line in LINES
+        ),
+        set(),
+        "host, process, device and source in brackets",
+        "4 ranks on 2 hosts",
         "rdma",
     ),
     "a glued timestamp": Case(

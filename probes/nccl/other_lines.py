@@ -1,0 +1,130 @@
+"""Reads what others write about NCCL into a job's log: nccl-tests, torch and libfabric."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import re
+from collections.abc import Iterator
+
+MAX_KEPT = 100  # rows and errors kept per file
+# A row of nccl-tests without further options: size, count, type, redop, root, then time, algbw,
+# busbw and #wrong, once or twice. Our own table has N/A where torch has no value.
+FIGURE = rb" +(?:[\d.e+]{1,24}|nan|inf|N/A)"
+NCCL_TESTS_ROW = re.compile(
+    rb"(?:^|[\s:>\])])\d{1,15} +\d{1,15} +[a-z]\w{2,10} +\w{1,8} +-?\d{1,6}"
+    rb"(?:%b%b%b +(?P<first>[\d.e+]{1,12}|nan|inf|N/A))"
+    rb"(?:%b%b%b +(?P<second>[\d.e+]{1,12}|nan|inf|N/A))?\s*$" % ((FIGURE,) * 6)
+)
+HINTS = (b" sum ", b" none ", b" redop ", b"# Out of bounds")  # a chunk with rows has one
+MIN_ROW_BYTES = len("8 2 float sum -1 1 1 1 0")
+OUT_OF_BOUNDS = re.compile(rb"# Out of bounds values : (\d{1,15}) (?:FAILED|OK)")
+# Texts that torch logs when NCCL fails.
+TORCH_ERRORS = (
+    b"Watchdog caught collective operation timeout",
+    *(b"ncclRemoteError", b"ncclSystemError", b"ncclInternalError", b"ncclUnhandledCudaError"),
+    *(b"ncclInvalidUsage", b"ncclInvalidArgument", b"Test NCCL failure"),
+    *(b"Heartbeat monitor timed out", b"watchdog got stuck", b"failure detected by watchdog"),
+    *(b"Some NCCL operations have failed", b"collective timeout from", b"ncclUniqueId from [0]"),
+    *(b"watchdog thread terminated with exception", b"mismatch between collectives on ranks"),
+    *(b"are the lagging ranks", b"mismatched ranks that caused the desync"),
+)
+# One of them is in each of these.
+TORCH_WORDS = (
+    *(b"atchdog", b"time", b"rror", b"NCCL failure", b"nvalid", b"have failed", b"Id from"),
+    *(b"mismatch", b"lagging ranks"),
+)
+# torch repeats NCCL's last warning, on the next line or on the same one.
+LAST_ERROR = re.compile(
+    rb"Last error:[ \t]*(?:\\n|\r?\n)?"
+    rb"(?:\[?rank\d+\]?: ?|\([^()\n]{1,80}\) ?|\d+: ?)*([^\n]{3,1000})"
+)
+# nccl-tests names each rank: `#  Rank  0 Group  0 Pid  47853 on  node1 device  0 [0x1a] Tesla`.
+TEST_RANK = re.compile(
+    rb"#\s+Rank\s+(\d{1,6}) (?:Group\s+\d+ )?Pid\s+(\d{1,10}) on\s+(\S{1,253}) device\s+\d+ "
+    rb"\[[^\]\n]{1,32}\] ([^\n]{1,80})"
+)
+MAX_TEST_RANKS = 100_000  # of one job
+NO_EFA = re.compile(rb"libfabric:(\d{1,10}):[^\n]{0,200}provider efa output empty")
+TORCH_ERROR = re.compile(
+    rb"Test NCCL failure[^\n]{0,160}|collective timeout from\s{1,4}rank \d{1,6}|"
+    rb"ranks \[[\d, ]{1,200}\] are the lagging ranks|" + b"|".join(map(re.escape, TORCH_ERRORS))
+)
+
+
+class OtherLines:
+    """Lines of one file that are not NCCL's own, but tell of it; each with its line number."""
+
+    def __init__(self) -> None:
+        self.bad_rows: list[tuple[int, int]] = []  # nccl-tests: (line, wrong elements; -1: nan)
+        self.has_table = False  # has rows of nccl-tests
+        self.no_efa: list[tuple[int, int]] = []  # libfabric: (line, process) without an EFA device
+        self.torch_errors: list[tuple[int, str]] = []  # torch: (line, one of TORCH_ERRORS)
+        self.last_errors: list[tuple[int, bytes]] = []  # torch: (line, NCCL's last warning)
+        self.test_ranks: dict[int, tuple[str, str]] = {}  # nccl-tests: rank -> (host, GPU)
+
+    def __bool__(self) -> bool:
+        return bool(self.has_table or self.torch_errors or self.last_errors or self.no_efa)
+
+    def read(self, chunk: bytes, first_line: int) -> None:
+        """Read whole lines, the first of which has this number."""
+        if any(hint in chunk for hint in HINTS):
+            self._find_bad_rows(chunk, first_line)
+        if any(word in chunk for word in TORCH_WORDS):
+            self._find_torch_errors(chunk, first_line)
+        if b"provider efa output" in chunk:
+            free = MAX_KEPT - len(self.no_efa)
+            found = itertools.islice(_numbered(NO_EFA, chunk, first_line), free)
+            self.no_efa += [(number, int(match[1])) for number, match in found]
+        if b"Last error:" in chunk:
+            free = MAX_KEPT - len(self.last_errors)
+            found = itertools.islice(_numbered(LAST_ERROR, chunk, first_line), free)
+            self.last_errors += [(number, match[1]) for number, match in found]
+        if b" Pid " in chunk:
+            for match in itertools.islice(TEST_RANK.finditer(chunk), MAX_TEST_RANKS):
+                names = match[3].decode("utf-8", "replace"), match[4].decode("utf-8", "replace")
+                self.test_ranks[int(match[1])] = names
+
+    def _find_bad_rows(self, chunk: bytes, first_line: int) -> None:
+        """Find rows of nccl-tests with wrong elements."""
+        for number, line in enumerate(io.BytesIO(chunk), first_line):
+            if len(line) < MIN_ROW_BYTES:
+                continue
+            row = NCCL_TESTS_ROW.search(line[:512])
+            match = row or OUT_OF_BOUNDS.search(line[:512])
+            if not match:
+                continue
+            self.has_table = True
+            counts = [_wrong_count(figure) for figure in match.groups() if figure]
+            # The line below the rows is their sum, so it counts only without them.
+            if any(counts) and (row or not self.bad_rows) and len(self.bad_rows) < MAX_KEPT:
+                self.bad_rows.append((number, max(counts, key=abs)))
+
+    def _find_torch_errors(self, chunk: bytes, first_line: int) -> None:
+        """Find lines in which torch reports an error of NCCL."""
+        for number, match in _numbered(TORCH_ERROR, chunk, first_line):
+            if len(self.torch_errors) == MAX_KEPT:
+                return
+            if not self.torch_errors or self.torch_errors[-1][0] != number:  # one per line
+                self.torch_errors.append((number, match[0].decode()))
+
+
+def _numbered(
+    pattern: re.Pattern[bytes], chunk: bytes, number: int
+) -> Iterator[tuple[int, re.Match[bytes]]]:
+    """Find all matches of a pattern, each with its line number; `number` is the first line's."""
+    counted = 0
+    for match in pattern.finditer(chunk):
+        number += chunk.count(b"\n", counted, match.start())
+        counted = match.start()
+        yield number, match
+
+
+def _wrong_count(figure: bytes) -> int:
+    """Parse a count of wrong elements by nccl-tests: `0`, `12`, `1e+06`, `N/A`; -1 for `nan`."""
+    if figure == b"N/A":
+        return 0
+    try:
+        return int(float(figure))
+    except (ValueError, OverflowError):
+        return -1
