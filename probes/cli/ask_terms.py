@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from probes.acceptance.contract import Contract
     from reports.measurement import Limit
 
-TIERS = ("quick", "standard", "soak")
 ABOUT_TIERS = "quick: minutes; standard: for a handover; soak: longer, for rare faults"
 OPEN = "-"  # the answer that leaves a question open
 INTRODUCTION = f"""\
@@ -27,6 +26,7 @@ def ask_contract(template: str | None) -> str:
     from probes.acceptance.cluster_terms import ClusterTerms
     from probes.acceptance.contract import load
     from probes.acceptance.drafts import from_answers as drafts
+    from reports.record import TIERS
 
     click.echo(INTRODUCTION)
     template = template or _ask_template(drafts.real_contracts(), drafts.OTHER)
@@ -65,9 +65,7 @@ def _ask_template(titles: Mapping[str, str], other: str) -> str:
     words = [*titles, other]
 
     def check(answer: str) -> str:
-        if answer not in words:
-            raise ValueError(f"expected one of {', '.join(words)}, found {answer!r}")
-        return answer
+        return _check_word(answer, words)
 
     about = f"limits and reasons of that contract are taken over; {other}: you are asked for all"
     return str(_ask("Which hardware?", "h100-ndr400", True, about, check))
@@ -76,10 +74,10 @@ def _ask_template(titles: Mapping[str, str], other: str) -> str:
 def _check_tier(name: str, template: str) -> Callable[[str], str]:
     """Return a check of the tier: a shipped contract may have limits that quick never measures."""
     from probes.acceptance.drafts.from_answers import OTHER, fill_template
+    from reports.record import TIERS
 
     def check(answer: str) -> str:
-        if answer not in TIERS:
-            raise ValueError(f"expected one of {', '.join(TIERS)}, found {answer!r}")
+        _check_word(answer, TIERS)
         try:
             if template != OTHER:
                 _check_text(fill_template(name, template, answer, {}))
@@ -110,6 +108,12 @@ def _ask(text: str, kept: Any, needed: bool, about: str, check: Callable[[str], 
                 return check(answer)
             except ValueError as error:  # ContractError among them
                 click.echo(f"  {one_line(error)}")
+
+
+def _check_word(answer: str, words: Collection[str]) -> str:
+    if answer not in words:
+        raise ValueError(f"expected one of {', '.join(words)}, found {answer!r}")
+    return answer
 
 
 def _check_name(answer: str) -> str:

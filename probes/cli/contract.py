@@ -83,7 +83,9 @@ def _summary(loaded: Contract, judged: Collection[str]) -> Iterator[tuple[str, s
 
 
 def _band(limit: Limit) -> str:
-    bound = limit.marginal_low if limit.high is None else limit.marginal_high
+    from probes.acceptance.drafts.toml_lines import marginal_bound
+
+    bound = marginal_bound(limit)
     side = "below" if limit.high is None else "above"
     return f", MARGINAL {side} {quantity(bound, limit.unit)}" if bound is not None else ""
 

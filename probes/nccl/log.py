@@ -9,8 +9,16 @@ from collections import defaultdict
 from collections.abc import Iterable
 from functools import cached_property
 
-from probes.nccl.edges import HostEdges
-from probes.nccl.job import STAGES, Communicator, Host, InitTiming, MatchedMessage, Process, Rank
+from probes.nccl.job import (
+    STAGES,
+    Communicator,
+    Host,
+    HostEdges,
+    InitTiming,
+    MatchedMessage,
+    Process,
+    Rank,
+)
 from probes.nccl.lines import NO_WRITER, LogWriter
 from probes.nccl.other_lines import OtherLines
 

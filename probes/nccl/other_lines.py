@@ -67,7 +67,7 @@ class OtherLines:
         return bool(self.has_table or self.torch_errors or self.last_errors or self.no_efa)
 
     def read(self, chunk: bytes, first_line: int) -> None:
-        """Read whole lines, the first of which has this number."""
+        """Read whole lines; `first_line` is the number of the first."""
         if any(hint in chunk for hint in HINTS):
             self._find_bad_rows(chunk, first_line)
         if any(word in chunk for word in TORCH_WORDS):

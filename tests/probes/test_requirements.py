@@ -8,6 +8,7 @@ from importlib import metadata
 import pytest
 
 from probes import requirements
+from probes.cli.errors import UsageError
 from probes.cli.run import run_suite
 from probes.doctor.answer import FAIL
 from probes.doctor.machine import ask_versions
@@ -56,9 +57,9 @@ def test_a_run_names_what_is_missing_and_starts_nothing(
     lacking: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "environ", dict(os.environ))  # a run sets variables of pytest
-    with pytest.raises(Exception, match="lacks: nosuch>=3, torch") as error:
+    with pytest.raises(UsageError, match="lacks: nosuch>=3, torch") as error:
         run_suite({"cluster": "local:2"}, [])
-    assert error.value.exit_code == 4  # type: ignore[attr-defined]
+    assert error.value.exit_code == 4
     assert "Ray and torch in the versions that the cluster has" in str(error.value)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import tarfile
 import venv
 import zipfile
@@ -14,34 +13,12 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from tests.support.paths import REPO
+from tests.support.dist import tracked
 
 pytestmark = pytest.mark.alone
 
 VENDORS = {"torch": "2.6.0a0+df5bbc09d1.nv24.12", "ray": "2.40.0+vendor7"}
 NEWER = {"torch": "99.0", "ray": "99.0"}
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The source archive of what git tracks or would track, and the wheel made from it."""
-    out, source = tmp_path_factory.mktemp("dist"), tmp_path_factory.mktemp("source")
-    for name in tracked():
-        (source / name).parent.mkdir(parents=True, exist_ok=True)
-        (source / name).write_bytes((REPO / name).read_bytes())
-    subprocess.run(
-        [sys.executable, "-m", "build", "--outdir", str(out), str(source)],
-        check=True, capture_output=True, timeout=300,
-    )  # fmt: skip
-    return out
-
-
-def tracked() -> list[str]:
-    listed = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard"],
-        cwd=REPO, capture_output=True, text=True, check=True,
-    ).stdout.splitlines()  # fmt: skip
-    return [name for name in listed if (REPO / name).is_file()]
 
 
 def stub(folder: Path, name: str, version: str) -> Path:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from probes.acceptance.criteria import CRITERIA
-from tests.support.paths import RECORDINGS, REPO
+from tests.support.paths import RECORDINGS
 
 pytestmark = pytest.mark.alone
 
@@ -27,23 +27,9 @@ QUICK_HOSTS = [duty for duty in CRITERIA["HOSTS"].duties if duty.tier == "quick"
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from a copy of what git tracks or would track."""
-    out = tmp_path_factory.mktemp("wheel")
-    source = tmp_path_factory.mktemp("source")
-    listed = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard"],
-        cwd=REPO, capture_output=True, text=True, check=True,
-    ).stdout.splitlines()  # fmt: skip
-    for name in listed:
-        if (REPO / name).is_file() and not name.startswith("tests/"):
-            (source / name).parent.mkdir(parents=True, exist_ok=True)
-            (source / name).write_bytes((REPO / name).read_bytes())
-    subprocess.run(
-        [sys.executable, "-m", "build", "--wheel", "--outdir", str(out), str(source)],
-        check=True, capture_output=True, timeout=300,
-    )  # fmt: skip
-    return next(out.glob("*.whl"))
+def wheel(built: Path) -> Path:
+    """The wheel of this checkout."""
+    return next(built.glob("*.whl"))
 
 
 def test_contents(wheel: Path) -> None:
