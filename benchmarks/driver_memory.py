@@ -1,14 +1,12 @@
-"""Measures the memory of the driver during a run of tier soak: it must stay flat.
+"""Measures the memory of one driver in a run of tier soak that lasts an hour: it must stay flat.
 
-Needs root.  `python -m benchmarks.driver_memory [minutes]`.  Trials of tier soak follow each other
-in one lab of 4 until so many minutes are over; each has a driver of its own.  Flat: the last
-quarter of a driver's samples needs at most a tenth more than its second quarter.
+Needs root.  `python -m benchmarks.driver_memory`: a run of all criteria in a lab of 4.  Flat: the
+last quarter of the driver's samples needs at most a tenth more than its second quarter.
 """
 
 from __future__ import annotations
 
 import statistics
-import sys
 import time
 from pathlib import Path
 
@@ -49,26 +47,24 @@ def sample(lab: Lab, trial: Trial) -> list[float]:
     return samples
 
 
-def main(minutes: float) -> None:
-    """Print the memory of each trial's driver by quarters of its time."""
-    lab, began, number = Lab("guides"), time.monotonic(), 0
+def main() -> None:
+    """Print the memory of the driver by quarters of its time."""
+    lab = Lab("guides")
     lab.up(NODES)
     try:
-        while time.monotonic() - began < 60 * minutes:
-            number += 1
-            trial = start(lab, f"soak{number}", "probes", "--tier", "soak")
-            samples = sample(lab, trial)
-            size = max(1, len(samples) // 4)
-            quarters = [samples[i * size : (i + 1) * size] for i in range(4)]
-            medians = [statistics.median(one) if one else float("nan") for one in quarters]
-            took = len(samples) * SAMPLE_S / 60
-            text = " ".join(f"{value:.0f}" for value in medians)
-            line = f"trial {number}: {took:.0f} min, MB by quarters {text}, most {max(samples):.0f}"
-            judged(line, medians[3] <= ALLOWED * medians[1])
+        trial = start(lab, "soak", "probes", "--tier", "soak", "-p", "benchmarks.long_soak")
+        samples = sample(lab, trial)
     finally:
         lab.down()
+    size = max(1, len(samples) // 4)
+    quarters = [samples[i * size : (i + 1) * size] for i in range(4)]
+    medians = [statistics.median(one) if one else float("nan") for one in quarters]
+    took = len(samples) * SAMPLE_S / 60
+    text = " ".join(f"{value:.0f}" for value in medians)
+    line = f"{took:.0f} min, MB by quarters {text}, most {max(samples):.0f}"
+    judged(line, medians[3] <= ALLOWED * medians[1])
     finish()
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]) if len(sys.argv) > 1 else 60)
+    main()
