@@ -86,11 +86,10 @@ def tcp_edges(log: Log) -> list[Finding]:
 def rdma_disabled(log: Log) -> list[Finding]:
     """Find variables that turned RDMA off."""
     rows = [
-        (name, f"{variable}={value}", line)
+        (name, setting, line)
         for name, host in log.hosts.items()
         if not (may_use_rdma(log, host) or "other" in host.edges)
-        for variable, (value, line) in host.environment.items()
-        if disables_rdma(variable, value, host)
+        for setting, line in _disabling(host)
     ]
     if not rows:
         return []
@@ -102,6 +101,22 @@ def rdma_disabled(log: Log) -> list[Finding]:
     names = {"variable": rows[0][1].partition("=")[0]}
     lines = (line for _, _, line in rows)
     return one_finding("FAB-ENV-DISABLED", message, hosts, lines, names=names)
+
+
+def _disabling(host: Host) -> list[tuple[str, str]]:
+    """List the settings of a host that turn RDMA off, with the place of each."""
+    return [
+        (f"{variable}={value}", line)
+        for variable, (value, line) in host.environment.items()
+        if disables_rdma(variable, value, host)
+    ]
+
+
+def disabled_notes(log: Log) -> list[str]:
+    """Note what turns RDMA off, where the log does not show whether traffic leaves a host."""
+    hosts = [host for host in log.hosts.values() if not on_rdma(host)]
+    found = {setting: line for host in hosts for setting, line in _disabling(host)}
+    return [f"{line}: {setting} turns RDMA off" for setting, line in found.items()][:MAX_NAMES]
 
 
 def disables_rdma(variable: str, value: str, host: Host) -> bool:

@@ -97,7 +97,7 @@ PHRASES = (
         "proxy-failed",
         rb"\[Proxy Service.{0,20}?\] Failed to execute operation|Proxy Call to rank \d+ failed"
         rb"|Error encountered progressing operation=|Socket recv failed while polling"
-        rb"|\[Service thread\] Accept failed",
+        rb"|\[Service thread\] Accept failed|NET/Socket : socket progress error",
         *("2.12-2.30", "the thread that sends has failed", FOLLOW_UP),
         "[Proxy Service 3] Failed to execute operation Connect from rank 3, retcode 2",
     ),

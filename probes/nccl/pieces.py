@@ -48,7 +48,7 @@ def ends_early(log: Log) -> str:
     present = _present(log)
     if present < log.world_size:
         absent = sorted(set(range(log.world_size)) - log.numbers)
-        return f"{number_ranks(absent)} never joined, or the piece ends before their lines"
+        return f"{number_ranks(absent)} never joined, or the piece ends too early"
     if any(rank.number < 0 and not rank.stage for rank in log.job_ranks):
         return "of some of its processes the beginning is missing"
     stages = {STAGES[rank.stage] for rank in log.job_ranks}

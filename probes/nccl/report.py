@@ -123,14 +123,16 @@ def judge_log(log: Log) -> NcclReport:
         stage=log.stage,
         findings=findings,
         unproven=_list_unproven(log, counts, findings),
-        notes=_list_notes(log, explained),
+        notes=_list_notes(log, findings, explained),
     )
 
 
-def _list_notes(log: Log, explained: bool) -> list[str]:
+def _list_notes(log: Log, findings: list[Finding], explained: bool) -> list[str]:
     """List facts that are no fault, and what follows from the errors that were found."""
     notes = [f"{hit.line}: {hit.detail}" for hit in log.hits["p2p-off"][:1]]
     notes += detect_transport.no_gdr_notes(log)
+    if "FAB-ENV-DISABLED" not in {finding.code for finding in findings}:
+        notes += detect_transport.disabled_notes(log)
     return notes + (_consequences(log) if explained else [])
 
 

@@ -125,7 +125,7 @@ CUT_STARTS = {
         "".join(info(*BEGIN, start(rank, 4), pid=50 + rank, device=rank) for rank in range(3)),
         set(),
         "the fourth may come after the cut",
-        "rank 3 never joined, or the piece ends before",
+        "rank 3 never joined, or the piece ends too early",
     ),
     "size at the end of an edge": Case(
         info("Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA comm 0x55 nRanks 32"),
@@ -136,6 +136,17 @@ CUT_STARTS = {
 }
 TRUNCATED = warn("bootstrap.cc:77 Message truncated : received 256 bytes instead of 4")
 ERRORS = {
+    "a peer that went, and the thread that noticed": Case(
+        warn(
+            "misc/socket.cc:503 Net : Call to recv from 10.1.0.9<41468> failed : Connection timed out"
+        )
+        + info("misc/socket.cc:520 -> 2")
+        + warn("transport/net_socket.cc:219 NET/Socket : socket progress error")
+        + info("include/net.h:32 -> 2"),
+        {"NCCL-ERROR"},
+        "the second error only follows",
+        "this error began at 10.1.0.9",
+    ),
     "a truncated message of the start, after it": Case(
         info(*BEGIN, start(0, 16), size_line(0, 16, 2))
         + TRUNCATED
@@ -548,6 +559,12 @@ SOCKETS = (
     "Using network Socket",
 )
 NO_NETWORK_TO_ACCUSE = {
+    "InfiniBand turned off, one host": Case(
+        info("NCCL_IB_DISABLE set by environment to 1.", *BEGIN[:1]),
+        set(),
+        "no line shows that traffic leaves the host: a note",
+        "note: nccl.log:1: NCCL_IB_DISABLE=1 turns RDMA off",
+    ),
     "one host's rows of nccl-tests": Case(
         ROWS + info(*SOCKETS), set(), "both ranks are on one host"
     ),
