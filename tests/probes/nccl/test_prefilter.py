@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,35 @@ def test_the_phrases_are_cut_where_they_branch() -> None:
 def test_a_warning_with_the_word_init_is_searched(tmp_path: Path, words: str, code: str) -> None:
     found = told(tmp_path, Job("2.28.9", warn={2: [words]}).text())
     assert codes(found) == {code}
+
+
+TIMEOUT = "[rank0]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1)"
+ROW = "  1048576  262144  float  sum  -1  91.5  11.46  17.19  1  90.1  11.63  17.45  0"
+LINES = Job().text().splitlines()
+
+
+@pytest.mark.parametrize(("text", "code"), [(TIMEOUT, "NCCL-ERROR"), (ROW, "NCCL-CORRUPT")])
+@pytest.mark.parametrize(
+    "torn",
+    [
+        lambda line, text: f"{line}\n{text}\n",
+        lambda line, text: f"{text}\n{line}\n",
+        lambda line, text: f"{line[:50]}{text}\n{line[50:]}\n",
+        lambda line, text: f"{text[:30]}{line}\n{text}\n",
+    ],
+    ids=["after", "before", "within", "torn"],
+)
+def test_one_line_of_others_among_nccls_own_is_read(
+    tmp_path: Path, text: str, code: str, torn: Callable[[str, str], str]
+) -> None:
+    """A chunk in which NCCL alone wrote is not searched for lines of others."""
+    for at in (0, len(LINES) // 2, len(LINES) - 1):
+        lines = [f"{line}\n" for line in LINES]
+        lines[at] = torn(LINES[at], text)
+        found = told(tmp_path, "".join(lines * 2))  # the second time all prefixes are known
+        assert code in codes(found), (at, found.text())
+
+
+def test_text_of_others_before_a_line_of_nccl_is_read(tmp_path: Path) -> None:
+    text = "".join(f"{line}\n" for line in LINES)
+    assert codes(told(tmp_path, text + TIMEOUT + text)) == {"NCCL-ERROR"}
