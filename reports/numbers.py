@@ -46,6 +46,14 @@ def quantity(value: float, unit: str = "", digits: int = 3, spread: float | None
     return f"{unit} {text}" if unit in ORDINALS else f"{text} {shown}".rstrip()
 
 
+def size_text(size: int) -> str:
+    """Write bytes as `64 MiB`, or `1000 bytes` where they are no whole KiB, MiB or GiB."""
+    for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if size and not size % (1 << shift):
+            return f"{size >> shift} {unit}"
+    return f"{size} bytes"
+
+
 def percent(share: float) -> str:
     """Format a share of 1 as percents: `12.3 %`."""
     return quantity(share, "ratio")

@@ -25,6 +25,7 @@ from probes.fabric.rails.ranks import least_by_nodes
 from probes.fabric.rails.shares import find_idle_rails, find_missing_rails, rail_shares
 from probes.fabric.sweep import CHECK_SIZE, Rows, SweepResult
 from reports.measurement import Limit
+from reports.numbers import size_text
 from scaling.collectives.alpha_beta import fit_alpha_beta
 from scaling.collectives.fault_search import FaultSearchResult
 from scaling.collectives.nccl_tests_format import format_table, results_document
@@ -73,7 +74,7 @@ def judge_speed(run: SweepResult, measure: Recorder) -> None:
     measure.keep("all-reduce.json", document, caption="the same with nccl-tests' results[] keys")
     measure.covered(
         f"all-reduce over {run.ranks} ranks ({run.backend}) on {nodes} "
-        f"up to {run.rows[-1]['size'] >> 10} KiB" + (f"; {run.note}" if run.note else "")
+        f"up to {size_text(run.rows[-1]['size'])}" + (f"; {run.note}" if run.note else "")
     )
 
 
@@ -112,7 +113,7 @@ def judge_data(run: SweepResult, other_ops: dict[str, Rows], measure: Recorder) 
     for name, result in other_ops.items():
         table = format_table(result, OPERATIONS[name])
         measure.keep(f"{name}.txt", table, caption=f"{name}: values checked")
-    measure.covered(f"five more collectives at {CHECK_SIZE >> 10} KiB")
+    measure.covered(f"five more collectives at {size_text(CHECK_SIZE)}")
     return [row for row in rows if row["wrong"]]
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from reports.numbers import size_text
 from scaling.collectives.operations import OPERATIONS, Buffers, Operation
 from scaling.collectives.reachability import tcp_connections
 
@@ -164,7 +165,7 @@ def sweep_operation(
         if operation.count(size, ranks) == 0:
             continue
         if size > max_bytes:
-            note = f"messages above {max_bytes} bytes were skipped: {reason}"
+            note = f"messages above {size_text(max_bytes)} were skipped: {reason}"
             break
         new_rows = [
             _time_size(operation, size, placement, device, budget, corrupt, delay)
@@ -174,7 +175,7 @@ def sweep_operation(
         slowest = max(row["slowest"] for row in new_rows)
         if slowest > max_call_s and size != planned[-1]:
             note = (
-                f"messages above {size} bytes were skipped: one call of that size takes "
+                f"messages above {size_text(size)} were skipped: one call of that size takes "
                 f"{slowest:.2g} s"
             )
             break

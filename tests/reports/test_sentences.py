@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from reports.measurement import Limit, Measurement
-from reports.numbers import quantity
+from reports.numbers import quantity, size_text
 from reports.record import Control
 
 WHY = "agreed"
@@ -134,3 +134,19 @@ def test_a_number_reads_as_people_say_it(value: float, unit: str, text: str) -> 
 def test_a_spread_has_the_unit_of_its_value() -> None:
     assert quantity(0.827, "ratio", spread=0.0184) == "82.7 +/- 1.8 %"
     assert quantity(0.0023, "GB/s", spread=0.0001) == "2.3 +/- 0.1 MB/s"
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 bytes"),
+        (8, "8 bytes"),
+        (1025, "1025 bytes"),
+        (2048, "2 KiB"),
+        (1536 << 10, "1536 KiB"),
+        (64 << 20, "64 MiB"),
+        (8 << 30, "8 GiB"),
+    ],
+)
+def test_sizes_have_the_unit_in_which_they_are_whole(size: int, text: str) -> None:
+    assert size_text(size) == text

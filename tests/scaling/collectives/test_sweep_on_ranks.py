@@ -60,7 +60,7 @@ def test_a_sweep_that_ends_early_says_why() -> None:
             1,
             "all_reduce",
             ["-b", "128M"],
-            "messages above 67108864 bytes were skipped: gloo's range",
+            "messages above 64 MiB were skipped: gloo's range",
         ),
         (3, "all_gather", ["-e", "8"], "all_gather over 3 ranks takes 12 bytes and more"),
     ],
