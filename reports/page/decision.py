@@ -50,14 +50,21 @@ def caught_text(row: ReportRow) -> str:
 
 
 def scope_text(row: ReportRow) -> str:
-    """Write the limit that a row was held to, its reason, and what its key probe covered."""
+    """Write the limit that a row was held to, its reason, and what its key probe covered.
+
+    What is too long for page 1 ends with a whole part: parts are separated by semicolons.
+    """
     key = row.key
     is_told = bool(row.claim_end) and not row.verdict.accepted  # the sentence ends with the limit
     limit = "" if is_told else f"Limit: {bound_text(key.limit)}, "
     held = [f"{limit}because {key.limit.because}"] if key.limit and key.name else []
     covered = [one.coverage for one in row.results if key in one.measurements and one.coverage]
-    text = ". ".join([*held, *covered[:1]])
-    return text if len(text) <= MAX_SCOPE else text[: MAX_SCOPE - 3].rstrip() + "..."
+    text = ". ".join(part[:1].upper() + part[1:] for part in [*held, *covered[:1]])
+    if len(text) <= MAX_SCOPE:
+        return text
+    shown = text[: MAX_SCOPE - 3]
+    whole = shown.rpartition("; ")[0]
+    return f"{whole}; ..." if len(whole) >= MAX_SCOPE // 2 else f"{shown.rstrip()}..."
 
 
 def bound_text(limit: Limit | None) -> str:

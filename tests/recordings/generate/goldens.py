@@ -71,16 +71,25 @@ def of_run(run: Path) -> dict[str, str]:
 
 
 def of_nccl_log(version: str) -> str:
-    """Returns what nccl-log says of a sound job and of each fault, in one version's words."""
+    """Returns what nccl-log says of a sound job and of each fault, in one version's words.
+
+    All ranks write into one file; a rank is only missed where each wrote its own.
+    """
     jobs = {"none": Job(version), **faulty(version)}
-    return "\n".join(f"== {code}\n{_said(job.text())}" for code, job in jobs.items())
+    logs = {code: [job.text()] for code, job in jobs.items()}
+    missing = jobs["INIT-MISSING-RANK"]
+    logs["INIT-MISSING-RANK"] = [missing.of(rank) for rank in missing.ranks]
+    return "\n".join(f"== {code}\n{_said(texts)}" for code, texts in logs.items())
 
 
-def _said(log: str) -> str:
+def _said(logs: list[str]) -> str:
     with TemporaryDirectory() as folder:
-        path = Path(folder) / "nccl.log"
-        path.write_text(log)
-        answer = analyse_files([path])
+        paths = [
+            Path(folder) / f"nccl{'' if len(logs) == 1 else at}.log" for at in range(len(logs))
+        ]
+        for path, text in zip(paths, logs, strict=True):
+            path.write_text(text)
+        answer = analyse_files(paths)
     return f"{answer.text(WIDTH)}\nexit {answer.exit_code}\n"
 
 

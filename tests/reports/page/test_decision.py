@@ -195,18 +195,20 @@ def test_the_scope_has_limit_reason_and_coverage() -> None:
         "Limit: <= 5 s, because Ray retries every 1 s. 64 of 64 GPUs, 190 samples 0.5 s apart"
     )
     assert scope_text(rows["FABRIC"]) == (
-        "because 85 % of 8 rails x 400 Gbit/s = 400 GB/s. 64 of 64 GPUs, 28 of 28 node pairs"
+        "Because 85 % of 8 rails x 400 Gbit/s = 400 GB/s. 64 of 64 GPUs, 28 of 28 node pairs"
     )
     assert scope_text(summary("empty").rows[0]) == ""
 
 
 def test_a_long_scope_is_cut() -> None:
     record = load(RECORDINGS / "healthy-atlas")
-    results = [one.model_copy(update={"coverage": "x" * 500}) for one in record.results]
-    long = summarize_acceptance(record.model_copy(update={"results": results}))
-    text = scope_text(long.rows[0])
-    assert len(text) == 200
-    assert text.endswith("xxx...")
+    parts = "; ".join(["pairs of nodes"] * 40)
+    for coverage, end in (("x" * 500, "xxx..."), (parts, "; pairs of nodes; ...")):
+        results = [one.model_copy(update={"coverage": coverage}) for one in record.results]
+        long = summarize_acceptance(record.model_copy(update={"results": results}))
+        text = scope_text(long.rows[0])
+        assert 180 <= len(text) <= 200
+        assert text.endswith(end)
 
 
 def test_sections_have_the_names_of_their_criteria() -> None:
