@@ -154,17 +154,16 @@ def missing_ranks(log: Log) -> list[Finding]:
     """Find ranks that never logged that they joined, while the others wait for them."""
     size, members = log.world_size, log.job_ranks
     world = [rank for rank in members if rank.size == size]
-    waiting = [rank for rank in world if not rank.initialised]
     absent = sorted(set(range(size)) - {rank.number for rank in world})
     starting = [rank for rank in members if not rank.size]  # started, without a rank number so far
     if len(log.jobs) > 1 or log.partial or why_no_hang(log) or all_joined(log):
         return []
     if is_piece(log) and not (log.torch_errors and shows_most(log)):
         return []  # it may end before the lines of the others
-    if not waiting or len(absent) <= len(starting) or stopped_by_error(log):
+    if not world or len(absent) <= len(starting) or stopped_by_error(log):
         return []
     message = (
-        f"{number_ranks(absent)} of {size} never joined; {len(waiting)} others wait at {log.stage}"
+        f"{number_ranks(absent)} of {size} never joined; {len(world)} others wait at {log.stage}"
     )
     suspects = (f"rank {number}" for number in absent)
     return one_finding("INIT-MISSING-RANK", message, suspects, names={"rank": absent[0]})
@@ -298,9 +297,10 @@ def _lagging(log: Log, ranks: list[Rank]) -> tuple[str, list[str], str]:
         message = f"all {len(ranks)} ranks stop at {log.stage} without an error"
         return message, [], remedy
     furthest = STAGES[max(rank.stage for rank in ranks)]
-    message = (
-        f"init stops without an error: {rank_names(behind)} at {log.stage}, others at {furthest}"
-    )
+    where = f"{rank_names(behind)} at {log.stage}, others at {furthest}"
+    if furthest == log.stage:  # at the first collective
+        where = f"{rank_names(behind)} did not begin the collective in which the others wait"
+    message = f"init stops without an error: {where}"
     return message, [rank.name for rank in behind], remedy
 
 

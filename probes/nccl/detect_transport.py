@@ -150,7 +150,7 @@ def mixed_links(log: Log) -> list[Finding]:
     rows = {}
     for name, host in log.hosts.items():
         used = {device: host.link_types.get(device, "") for device in _used_devices(host)}
-        if {"IB", "RoCE"} <= {*used.values()} and not log.hits["links-differ"]:
+        if {"IB", "RoCE"} <= {*used.values()}:
             rows[name] = join_names(f"{device}/{kind}" for device, kind in sorted(used.items()))
     if not rows:
         return []

@@ -73,7 +73,7 @@ def all_joined(log: Log) -> bool:
 
 
 def _has_gathered(rank: Rank) -> bool:
-    past = rank.gathered or rank.initialised or rank.nodes > 0 or bool(rank.edges)
+    past = rank.gathered or rank.initialised or bool(rank.edges)
     return past or rank.stage >= STAGES.index("graph")
 
 

@@ -253,6 +253,24 @@ def test_who_came_late_is_named_rather_than_those_who_waited(tmp_path: Path) -> 
     assert "rank 3 on node1 joined last" in named.statement
 
 
+def test_of_several_slow_ranks_the_slowest_is_told(tmp_path: Path) -> None:
+    named = told(tmp_path, timings("2.28.9", {1: {"topo": 40}, 2: {"topo": 61}})).findings[0]
+    assert named.statement.startswith("rank 2 on node1 took 61.7 s")
+    assert named.suspects == ["rank 2 on node1", "rank 1 on node0"]
+
+
+def test_who_does_not_begin_the_collective_is_behind_those_who_wait_in_it(tmp_path: Path) -> None:
+    """Since 2.22 ranks connect at their first collective."""
+    job, texts = Job("2.28.9"), []
+    for rank in job.ranks:
+        lines = [f"{line}\n" for line in job.of(rank).splitlines() if "Connected all" not in line]
+        done = next(at for at, line in enumerate(lines, 1) if "Init COMPLETE" in line)
+        texts.append("".join(lines[: done if rank == 3 else len(lines)]))
+    named = told(tmp_path, *texts).findings[0]
+    assert (named.code, named.suspects) == ("INIT-HANG", ["rank 3 on node1"])
+    assert "did not begin the collective in which the others wait" in named.statement
+
+
 def test_a_start_that_takes_its_time_is_no_finding(tmp_path: Path) -> None:
     assert told(tmp_path, timings("2.28.9", {0: {"connections": 28.0}})).exit_code == 0
 

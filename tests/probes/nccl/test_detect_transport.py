@@ -62,3 +62,23 @@ def test_a_device_that_no_ring_uses_is_counted(tmp_path: Path) -> None:
     (named,) = told(tmp_path, text).findings
     assert named.code == "FAB-PARTIAL-RAILS"
     assert "node0: uses 1 of 2 devices; node1: uses 1 of 2 devices" in named.statement
+
+
+ROCE = ("[1]mlx5_1:1/IB", "[1]mlx5_1:1/RoCE")
+
+
+def test_rings_over_links_of_two_kinds(tmp_path: Path) -> None:
+    (named,) = told(tmp_path, Job().text().replace(*ROCE)).findings
+    assert (named.code, named.suspects) == ("FAB-LINK-TYPES", ["node0", "node1"])
+    assert "rings use links of two kinds: mlx5_0/IB, mlx5_1/RoCE on node0" in named.statement
+
+
+def test_a_link_of_another_kind_that_no_ring_uses_is_no_finding(tmp_path: Path) -> None:
+    text = Job().text().replace(*ROCE).replace("NET/IB/1", "NET/IB/0")
+    assert "FAB-LINK-TYPES" not in {one.code for one in told(tmp_path, text).findings}
+
+
+def test_links_that_nccl_itself_says_differ_are_told_once(tmp_path: Path) -> None:
+    words = "NET/IB : Attempted to connect incompatible devices: mlx5_0/IB and mlx5_1/RoCE"
+    found = told(tmp_path, Job(why=[words]).text().replace(*ROCE)).findings
+    assert [one.code for one in found] == ["FAB-LINK-TYPES"]

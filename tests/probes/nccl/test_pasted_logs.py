@@ -127,6 +127,40 @@ CUT_STARTS = {
         "the fourth may come after the cut",
         "rank 3 never joined, or the piece ends too early",
     ),
+    "the size, and no beginning": Case(
+        "".join(
+            info(
+                f"Channel 00/0 : {n}[0] -> {1 - n}[0] [send] via NET/IB/0/GDRDMA comm 0x55 nRanks 2",
+                host=f"gpu0{n}",
+            )
+            for n in range(2)
+        ),
+        set(),
+        "what came before may explain it",
+        "its beginning is missing",
+    ),
+    "a process beside the ranks that wrote nothing but a warning": Case(
+        "".join(info(*BEGIN, start(n, 2), pid=50 + n, device=n) for n in range(2))
+        + warn("socket.cc:1 Something that no version of this reader knows", pid=60, device=2),
+        set(),
+        "it may be the one that stopped the others",
+        "of some of its processes the beginning is missing",
+    ),
+    "a job of one rank": Case(
+        info(*BEGIN, start(0, 1)), set(), "it has all ranks", "all 1 ranks end at topology"
+    ),
+    "four threads of a process": Case(
+        "".join(info(*BEGIN, start(n, 4), device=n) for n in range(4)),
+        set(),
+        "each is a rank",
+        "all 4 ranks end at topology",
+    ),
+    "two attempts of one rank": Case(
+        info(*BEGIN, start(0, 2)) + info(*BEGIN, start(0, 2), pid=4002),
+        set(),
+        "a process that was started again is no second rank",
+        "it has the lines of one of 2 ranks",
+    ),
     "size at the end of an edge": Case(
         info("Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA comm 0x55 nRanks 32"),
         set(),
@@ -809,6 +843,20 @@ def test_the_logs_of_all_ranks_show_a_hang(tmp_path: Path) -> None:
     found = analyse_files(sorted(tmp_path.iterdir()))
     assert codes(found) == {"INIT-HANG"}
     assert told(tmp_path, job.text()).exit_code == 20, "one file may have been cut there"
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_no_rank_is_missed_where_one_has_heard_of_all(tmp_path: Path, answered: bool) -> None:
+    gathered = "Bootstrap timings total 0.9 (create 0.1, send 0.2, recv 0.3, ring 0.1, delay 0.0)"
+    lines = [*BEGIN, start(0, 4), *([gathered] if answered else [])]
+    logs = [info(*lines[:3], start(n, 4), *lines[4:], pid=50 + n, device=n) for n in range(3)]
+    found = told(tmp_path, *logs)
+    assert ("INIT-MISSING-RANK" in codes(found)) == (not answered)
+
+
+def test_efa_with_gpudirect_has_no_note(tmp_path: Path) -> None:
+    found = told(tmp_path, Job("2.28.9", network=lambda host: "AWS Libfabric").text())
+    assert (codes(found), found.notes) == (set(), [])
 
 
 def nccl_log(text: str, *words: str) -> tuple[int, str]:
