@@ -126,3 +126,9 @@ def test_each_reason_is_of_a_module_that_is_mutated() -> None:
     assert reasons.keys() <= modules
     assert all(why for each in reasons.values() for why in each.values())
     assert all((REPO / path).is_file() for path in modules)
+
+
+def test_each_module_names_tests_that_are_there() -> None:
+    for module in read_modules():
+        files = [name.partition("::")[0] for name in module.tests]
+        assert all((REPO / name).exists() for name in files), module.path

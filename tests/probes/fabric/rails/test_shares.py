@@ -10,6 +10,7 @@ import pytest
 
 from probes.cluster.byte_counters import count_once
 from probes.fabric.rails.shares import (
+    bytes_by_interface,
     count_installed,
     find_idle_rails,
     rail_growth,
@@ -167,3 +168,19 @@ def test_the_rails_of_the_best_node_are_counted_where_rdma_is_the_fabric(
 def test_without_rdma_there_are_no_rails(root: str) -> None:
     assert read_rails(root) == {}
     assert rail_shares(rail_growth({}, {}), 8) == {}
+
+
+@pytest.mark.parametrize(
+    ("fabric", "sent"),
+    [
+        ("fab0,fab1", {"fab0": 5, "fab1": None}),
+        ("fab0,fab9,fab1", {"fab0": 5, "fab1": None}),  # fab9 is not on this node
+        ("fab0", {}),
+        ("fab9", {}),
+        (None, {}),
+    ],
+)
+def test_interfaces_of_a_fabric_are_counted_one_by_one_where_it_has_several(
+    fabric: str | None, sent: dict[str, int | None]
+) -> None:
+    assert bytes_by_interface({"eth0": 7, "fab0": 5, "fab1": None}, fabric) == sent
