@@ -80,11 +80,13 @@ def schema() -> None:
 @click.argument("files", nargs=-1, required=True, type=PATH_TYPE)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, schema 1.")
 @click.option("--explain", "explained", is_flag=True, help="Add the page of each finding.")
-def nccl_log(files: tuple[Path, ...], as_json: bool, explained: bool) -> None:
+@click.option("--whole", is_flag=True, help="The FILES hold all that every rank wrote.")
+def nccl_log(files: tuple[Path, ...], as_json: bool, explained: bool, whole: bool) -> None:
     """Show which network NCCL used, from the FILES (or folders of files) that one job wrote.
 
     FILES may be - for standard input. What is certain comes first, then the findings, then what
-    the log cannot show and what to collect.
+    the log cannot show and what to collect. A piece shows no hang; with --whole, a line that is
+    not there was never written.
 
     Exit code 0: RDMA, or a single host, and nothing found; 1: something is wrong; 20: the log
     cannot prove it.
@@ -96,7 +98,7 @@ def nccl_log(files: tuple[Path, ...], as_json: bool, explained: bool) -> None:
     from probes.nccl.report import analyse_files
 
     try:
-        result = analyse_files(*find_logs(files))
+        result = analyse_files(*find_logs(files), whole=whole)
     except UnreadableLog as error:
         raise UsageError(str(error)) from None
     width = min(shutil.get_terminal_size().columns, 100)

@@ -15,6 +15,7 @@ from probes.nccl.job import STAGES, MatchedMessage, Rank
 from probes.nccl.log import Log
 from probes.nccl.pieces import (
     all_joined,
+    crosses_hosts,
     ends_early,
     is_piece,
     number_ranks,
@@ -25,6 +26,7 @@ from reports.record import Finding
 
 # Since NCCL 2.22 also a host name.
 PEER = re.compile(r"(?:to|peer|from) \[?([\w.:%\-]{1,255}?)\]?<\d+>")
+BEHIND = re.compile(r"\[([\d, ]+)\] (?:are the lagging|joined but|finished collective)")
 PLAIN_ERRORS = {  # phrase -> code, and the host's problem
     "no-interface": ("INIT-NO-IFACE", "NCCL found no network interface to use"),
     "memlock": ("INIT-MEMLOCK", "memory could not be registered for RDMA"),
@@ -33,12 +35,14 @@ PLAIN_ERRORS = {  # phrase -> code, and the host's problem
     "shm": ("INIT-SHM", "no shared memory segment could be made in /dev/shm"),
     "shm-attach": ("INIT-SHM", "the shared memory segment of another rank cannot be opened"),
     "duplicate-gpu": ("NCCL-DUP-GPU", "two ranks use one GPU"),
-    "cuda": ("NCCL-ERROR", "NCCL failed while it worked"),
+    "cuda": ("NCCL-ERROR", "a call of CUDA failed, or a card reported an error"),
+    "cuda-init": ("NCCL-ERROR", "CUDA cannot be initialised"),
     "peer-access": ("NCCL-ERROR", "one GPU cannot use the memory of another"),
     "disagree": ("NCCL-ERROR", "ranks send other sizes than their peers expect"),
     "start-size": ("NCCL-ERROR", "ranks disagree about the size of a message of the start"),
     "port-error": ("NCCL-ERROR", "an RDMA port lost its link"),
     "rank-twice": ("LAUNCH-ENV", "two processes claim the same rank"),
+    "rank-beyond": ("LAUNCH-ENV", "a process has a rank that the job does not have"),
 }
 FOLLOW_UPS = ("peer-closed", "proxy-failed")
 # Phrases that explain why init did not end, so that no rank is blamed for waiting.
@@ -180,13 +184,17 @@ def corrupt_results(log: Log) -> list[Finding]:
 
 
 def torch_errors(log: Log) -> list[Finding]:
-    """Report torch's errors about NCCL, and what nccl-tests says of one."""
+    """Report torch's errors about NCCL, what nccl-tests says of one, and the ranks they name."""
     if not log.torch_errors:
         return []
-    errors = join_names(dict.fromkeys(error for _, error in log.torch_errors))
-    lines = [line for line, _ in log.torch_errors]
+    behind = [(line, error) for line, error in log.torch_errors if BEHIND.search(error)]
+    errors = join_names(dict.fromkeys(error for _, error in [*behind, *log.torch_errors]))
+    lines = [line for line, _ in [*behind, *log.torch_errors]]
     last = f" (last error: {log.hits['last-error'][0].detail})" if log.hits["last-error"] else ""
-    return one_finding("NCCL-ERROR", f"the job reports: {errors}{last}", lines=lines)
+    numbers = [found for _, error in behind for found in BEHIND.findall(error)]
+    named = dict.fromkeys(f"rank {number}" for number in re.findall(r"\d+", " ".join(numbers)))
+    remedy = remedies.DESYNC_FIX if named else ""
+    return one_finding("NCCL-ERROR", f"the job reports: {errors}{last}", named, lines, remedy)
 
 
 def other_errors(log: Log) -> list[Finding]:
@@ -198,6 +206,8 @@ def other_errors(log: Log) -> list[Finding]:
     traces = [m for m in log.hits["trace"] if log.joined(m.rank).stuck or "proxy" in m.detail]
     followed = traces or log.torch_errors or any(log.hits[kind] for kind in FOLLOW_UPS)
     unknown = log.hits["unknown"] if followed else []
+    if not crosses_hosts(log):  # or FAB-PLUGIN has them
+        unknown = [*unknown, *(m for m in log.hits["plugin-failed"] if "Couldn't" in m.detail)]
     if unknown := unknown or log.hits["last-error"]:
         problem = "NCCL reports an error that is not known here"
         return message_findings("NCCL-ERROR", problem, unknown, quote=True)
@@ -245,12 +255,12 @@ def find_hang(log: Log) -> list[Finding]:
     ranks = log.job_ranks
     if log.partial or not any(rank.stuck for rank in ranks):
         return []  # the end of the file is not the end of the job
-    shown = _by_family(log) or _before_network(log)  # by the lines that are here
+    shown = _by_family(log)  # by the lines that are here
     if not shown and (why_no_hang(log) or ends_early(log)):
         return []
     if log.hits["unknown"] and not log.every_rank:
         return []  # an error that is not known is an error
-    message, suspects, remedy = shown or _lagging(log, ranks)
+    message, suspects, remedy = shown or _before_network(log) or _lagging(log, ranks)
     return one_finding("INIT-HANG", message, suspects, remedy=remedy)
 
 

@@ -48,7 +48,9 @@ def isolated_hosts(log: Log) -> list[Finding]:
     hosts, jobs = log.host_names, log.jobs
     if len(hosts) < 2 or log.nodes > 1 or not jobs or log.partial or log.external_edges:
         return []
-    if any(len({host for host, _ in job}) > 1 for job in jobs):
+    complete = [comm for comm in log.communicators.values() if len(comm.members) == comm.size]
+    alone = {member.rank.writer.host for comm in complete for member in comm.members.values()}
+    if any(len({host for host, _ in job}) > 1 for job in jobs) or not alone >= {*hosts}:
         return []
     message = f"each of {len(hosts)} hosts formed a communicator of its own; nothing left a host"
     return one_finding("FAB-ALONE", message, hosts)

@@ -144,6 +144,7 @@ class LogLines:
                 yield pending + whole + newline
                 pending = self._keep_end(tail, MAX_PENDING)
             self.truncated = bool(pending)
+            self.others.read_cut(pending, self.line_number)
             if b"NCCL WARN " in pending:
                 yield pending + b"\n"
         except (OSError, EOFError, zlib.error) as error:

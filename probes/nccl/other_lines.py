@@ -32,7 +32,7 @@ TORCH_ERRORS = (
 # One of them is in each of these.
 TORCH_WORDS = (
     *(b"atchdog", b"time", b"rror", b"NCCL failure", b"nvalid", b"have failed", b"Id from"),
-    *(b"mismatch", b"lagging ranks"),
+    *(b"mismatch", b"lagging ranks", b" collective #"),
 )
 # torch repeats NCCL's last warning, on the next line or on the same one.
 LAST_ERROR = re.compile(
@@ -47,8 +47,10 @@ TEST_RANK = re.compile(
 MAX_TEST_RANKS = 100_000  # of one job
 NO_EFA = re.compile(rb"libfabric:(\d{1,10}):[^\n]{0,200}provider efa output empty")
 TORCH_ERROR = re.compile(
-    rb"Test NCCL failure[^\n]{0,160}|collective timeout from\s{1,4}rank \d{1,6}|"
-    rb"ranks \[[\d, ]{1,200}\] are the lagging ranks|" + b"|".join(map(re.escape, TORCH_ERRORS))
+    rb"Test NCCL failure[^\n]{0,160}|collective timeout from[\w\s]{1,30}rank(?: \d{1,6})?|"
+    rb"ranks \[[\d, ]{1,200}\] are the lagging ranks|"
+    rb"\[[\d, ]{1,200}\] (?:finished collective #\d{1,20}, but didn't join|"
+    rb"joined but didn't finish) collective #\d{1,20}|" + b"|".join(map(re.escape, TORCH_ERRORS))
 )
 
 
@@ -84,6 +86,10 @@ class OtherLines:
             for match in itertools.islice(TEST_RANK.finditer(chunk), MAX_TEST_RANKS):
                 names = match[3].decode("utf-8", "replace"), match[4].decode("utf-8", "replace")
                 self.test_ranks[int(match[1])] = names
+
+    def read_cut(self, text: bytes, number: int) -> None:
+        """Read a last line that is cut off: an error in it is one, a figure may be another."""
+        self._find_torch_errors(text, number)
 
     def _find_bad_rows(self, chunk: bytes, first_line: int) -> None:
         """Find rows of nccl-tests with wrong elements."""

@@ -123,8 +123,10 @@ PHRASES = (
         *("a limit of the process", ERROR, "Call to socket failed : Too many open files"),
     ),
     Phrase(
-        *("peer-access", rb"transport/shm\.cc Cuda failure 217|failed to open CUDA IPC handle"),
-        *("2.7-2.30", "one GPU cannot use the memory of another", ERROR),
+        "peer-access",
+        rb"transport/shm\.cc Cuda failure 217|failed to open CUDA IPC handle"
+        rb"|(?:cuda|hip)Ipc\w{1,32} failed",
+        *("2.7-2.30, RCCL", "one GPU cannot use the memory of another", ERROR),
         "transport/p2p.cc failed to open CUDA IPC handle : 217 peer access is not supported",
     ),
     Phrase(
@@ -137,6 +139,10 @@ PHRASES = (
         "NET/Socket : peer 10.0.0.2<4> message truncated : receiving 1048576 bytes instead of 8192",
     ),
     Phrase(
+        *("rank-beyond", rb"Invalid rank requested", "2.2-2.30"),
+        *("a rank that is not below the size", ERROR, "Invalid rank requested : 2/2"),
+    ),
+    Phrase(
         *("rank-twice", rb"has already checked in", "2.4-2.30", "two processes claim one rank"),
         *(ERROR, "Bootstrap Root : rank 0 of 4 ranks has already checked in"),
     ),
@@ -144,6 +150,11 @@ PHRASES = (
         # Older versions only write `Got async event : ...`, whether it is fatal or not.
         *("cuda", rb"Cuda failure|async (?:fatal|error) event", "2.2-2.30"),
         *("CUDA or the card failed", ERROR, "Cuda failure 700 'an illegal memory access'"),
+    ),
+    Phrase(
+        *("cuda-init", rb"Cuda failure.{0,8}initialization error", "2.2-2.30"),
+        *("no CUDA: the file that notices is not the cause", ERROR),
+        "transport/nvls.cc Cuda failure 3 'initialization error'",
     ),
     Phrase(
         *("port-error", rb"[Gg]ot (?:non-fatal )?async event ?:.*port error", "2.4-2.30"),
@@ -176,14 +187,19 @@ PHRASES = (
         "misc/ibvwrap.cc Call to ibv_create_qp failed",
     ),
     Phrase(
-        *("shm-attach", rb"attaching to shared memory segment .*No such file", "2.12-2.30"),
+        "shm-attach",
+        rb"attaching to shared memory segment .*No such file"
+        rb"|shmutils\.cc Call to open failed.{0,4}No such file",
+        "2.12-2.30",
         *("the segment of another rank is not there", ERROR),
         "Error while attaching to shared memory segment /dev/shm/n-a (size 9), error: No such file",
     ),
     Phrase(
         "shm",
         rb"failed to (?:extend|create shared memory file) /dev/shm|/dev/shm.*No space left"
-        rb"|(?:creating|attaching to) shared memory segment|transport/shm\.cc Cuda failure"
+        rb"|(?:creating|attaching to) shared memory segment"
+        rb"|(?:transport/shm\.cc|include/shm\.h|misc/shmutils\.cc) "
+        rb"C(?:uda failure|all to \w+ failed)"
         rb"|posix_fallocate failed : No space",
         *("2.2-2.30", "no shared memory", ERROR),
         "Error: failed to extend /dev/shm/nccl-a to 9637892 bytes",
@@ -269,8 +285,13 @@ PHRASES = (
         # Others are harmless: `include/net.h:19 -> 2` of a network that is not there.  7 is no
         # error: it works on.
         "trace",
-        rb"^(?:src/)?(?:init|group|bootstrap|proxy)\.(?:cc|cu):\d+ -> [1-689]\b",
-        *("2.2-2.30", "a call of NCCL failed", FOLLOW_UP, "init.cc:1089 -> 3 [Async thread]"),
+        rb"^(?:\S{1,200}/)?(?:init|group|bootstrap|proxy)\.(?:cc|cu):\d+ -> [1-689]\b",
+        *("2.2-2.30, RCCL", "a call of NCCL failed", FOLLOW_UP, "init.cc:1089 -> 3 [Async thread]"),
+    ),
+    Phrase(
+        *("gpu-hidden", rb"nvmlDeviceGetHandleByPciBusId\(\) failed: Not Found", "2.7-2.30"),
+        *("a peer's GPU is not seen", NEWS),
+        "misc/nvmlwrap.cc nvmlDeviceGetHandleByPciBusId() failed: Not Found",
     ),
     Phrase(
         *("p2p-off", rb"P2P is disabled between connected GPUs", "2.11-2.30", "GPU P2P is off"),
@@ -306,6 +327,7 @@ OVERRIDES: dict[str, tuple[str, ...]] = {
     "qp-retrying": ("qp",),
     "mnnvl": ("nvls", "cuda"),
     "nvls": ("cuda",),
+    "cuda-init": ("cuda", "nvls", "shm"),
     "peer-access": ("shm", "cuda"),
     "shm": ("cuda",),
     "shm-attach": ("shm",),

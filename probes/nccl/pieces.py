@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from probes.findings import join_names
+from probes.nccl.evidence import rank_names
 from probes.nccl.job import STAGES, Rank
 from probes.nccl.log import Log
 
 MOST = 0.75  # of the ranks: a piece that has so many is likely to be the log of all
-EARLY = {"net-init", "topology", "graph"}  # stages that take moments
 COLLECT = (
-    "Collect the log of every rank from its start, in a file for each: NCCL_DEBUG=INFO "
+    "If this is all that every rank wrote, say so with --whole. Otherwise collect the log of every "
+    "rank from its start, in a file for each: NCCL_DEBUG=INFO "
     "NCCL_DEBUG_FILE=/some/folder/nccl.%h.%p.log"
 )
 
@@ -42,7 +43,7 @@ def number_ranks(numbers: Collection[int]) -> str:
 
 
 def ends_early(log: Log) -> str:
-    """Return why a hang is not certain in one file, which may be a piece; else ""."""
+    """Return why no hang is certain in one file, which may be a piece; else ""."""
     if not is_piece(log):
         return ""
     present = _present(log)
@@ -51,10 +52,10 @@ def ends_early(log: Log) -> str:
         return f"{number_ranks(absent)} never joined, or the piece ends too early"
     if any(rank.number < 0 and not rank.stage for rank in log.job_ranks):
         return "of some of its processes the beginning is missing"
-    stages = {STAGES[rank.stage] for rank in log.job_ranks}
-    if len(stages) > 1 or not stages & EARLY:
-        return ""
-    return f"all {len(log.job_ranks)} ranks end at {log.stage}: they hang there, or the piece ends"
+    lowest = min((rank.stage for rank in log.job_ranks), default=0)
+    behind = [rank for rank in log.job_ranks if rank.stage == lowest]
+    where = f"all {len(behind)} ranks" if len(behind) == len(log.job_ranks) else rank_names(behind)
+    return f"the lines of {where} end at {log.stage}: a hang, or the piece ends there"
 
 
 def is_piece(log: Log) -> bool:

@@ -86,14 +86,22 @@ ERROR_FIXES = {
     "same NCCL variables. Set NCCL_PROTO=Simple to see which: then it waits instead.",
     "start-size": "Give all ranks one version of NCCL and the same NCCL variables. If they "
     "have both, use NCCL 2.21 or later: 2.19 and 2.20 can mix up two such messages.",
+    "cuda-init": "Run `nvidia-smi` on the named host: driver and GPUs must answer there. Start no "
+    "rank by fork after CUDA was used, and give the container the driver's own libraries.",
     "port-error": "Check cable and switch port of the named device: its link went down. "
     "`rdma link` and the port's error counters show whether it flaps.",
 }
+DESYNC_FIX = (
+    "Look at what the named ranks did: they did not call the collective in which the others wait. "
+    "Read their log, and a stack (py-spy). Torch's flight recorder has more "
+    "(TORCH_NCCL_TRACE_BUFFER_SIZE)."
+)
 FOLLOW_UP_FIX = "Read the log of the named rank or host: its first error is the cause."
 TRACE_FIX = "Find the first WARN of the job, in the logs of all ranks: it names the cause."
 ROUTE_FIX = (
     "Set NCCL_SOCKET_IFNAME to an interface that connects all nodes: this one does not lead to "
-    "that address. Set NCCL_SOCKET_FAMILY if some nodes use IPv4 and others IPv6."
+    "that address, or a firewall rejects it. Set NCCL_SOCKET_FAMILY if some nodes use IPv4 and "
+    "others IPv6."
 )
 CONNECT_CAUSES = (
     ErrorCause(

@@ -69,7 +69,8 @@ class NcclReport:
         """Format the transport, the findings with remedy and place, and what is not proven."""
         if not (self.ranks or self.findings):  # nothing of NCCL's: only that is certain
             return "\n".join(line for one in self.unproven for line in _wrap(one, width))
-        count = f"{self.ranks} ranks on {self.hosts} hosts, NCCL {self.nccl or 'unknown'}"
+        counts = f"{_count(self.ranks, 'rank')}, {_count(self.hosts, 'host')} seen"
+        count = f"{counts}, NCCL {self.nccl or 'unknown'}"
         edges = ", ".join(f"{number} {kind}" for kind, number in self.edges.items() if number)
         gdr = {True: ", GPUDirect RDMA", False: ", without GPUDirect RDMA", None: ""}[self.gdr]
         lines = [
@@ -93,9 +94,16 @@ class NcclReport:
         return "\n".join(lines)
 
 
-def analyse_files(paths: Iterable[Path], skipped: Iterable[str] = ()) -> NcclReport:
-    """Analyse the log files of one job; `skipped` has a sentence for each thing not read."""
-    return judge_log(read_logs(paths, skipped))
+def analyse_files(
+    paths: Iterable[Path], skipped: Iterable[str] = (), whole: bool = False
+) -> NcclReport:
+    """Analyse the log files of one job; `skipped` has a sentence for each thing not read.
+
+    `whole`: they hold all that every rank wrote, so that a line that is missing was never written.
+    """
+    log = read_logs(paths, skipped)
+    log.every_rank = whole
+    return judge_log(log)
 
 
 def judge_log(log: Log) -> NcclReport:
@@ -130,6 +138,11 @@ def judge_log(log: Log) -> NcclReport:
 def _list_notes(log: Log, findings: list[Finding], explained: bool) -> list[str]:
     """List facts that are no fault, and what follows from the errors that were found."""
     notes = [f"{hit.line}: {hit.detail}" for hit in log.hits["p2p-off"][:1]]
+    notes += [
+        f"{hit.line}: a process does not see the GPU of another rank (container or cgroup), "
+        "so they cannot use NVLink or P2P"
+        for hit in log.hits["gpu-hidden"][:1]
+    ]
     notes += detect_transport.no_gdr_notes(log)
     if "FAB-ENV-DISABLED" not in {finding.code for finding in findings}:
         notes += detect_transport.disabled_notes(log)
@@ -160,12 +173,12 @@ def _list_unproven(log: Log, counts: dict[str, int], findings: list[Finding]) ->
     """List the reasons why this log does not prove everything, one sentence each."""
     if not log.ranks:
         return _shorten(log.unread_files) or ["the files have no line of NCCL"]
-    sentences = [*incomplete_files(log), *_missing(log), *_unknown(log)]
+    sentences = [*incomplete_files(log), *_missing(log), *_unknown(log, findings)]
     explained = any(one.code.startswith(STARTS) for one in findings)  # why the job stopped
     why = "" if log.partial or explained else why_no_hang(log) or ends_early(log)
     if why and any(rank.stuck for rank in log.job_ranks):
         sentences.append(f"whether the job hangs cannot be seen in this piece: {why}. {COLLECT}")
-    return [*sentences, *_unconnected(log, counts)]
+    return sentences if explained else [*sentences, *_unconnected(log, counts)]
 
 
 def incomplete_files(log: Log) -> list[str]:
@@ -232,14 +245,17 @@ def _missing(log: Log) -> list[str]:
     return []
 
 
-def _unknown(log: Log) -> list[str]:
-    """List networks and warnings that are not known here."""
+def _unknown(log: Log, findings: list[Finding]) -> list[str]:
+    """List networks and warnings that are not known here, and that no finding quotes."""
     messages = []
     if log.edge_counts["other"]:
         messages.append(f"network {join_names(log.other_networks)} is not known to use RDMA")
-    if hits := log.hits["unknown"]:
+    quoted = {line for finding in findings for line in finding.evidence}
+    if hits := [hit for hit in log.hits["unknown"] if hit.line not in quoted]:
         first = f"{hits[0].line}: {hits[0].detail}"
-        messages.append(f"{len(hits)} warnings of NCCL are unknown here, the first at {first}")
+        verb = "is" if len(hits) == 1 else "are"
+        count = _count(len(hits), "warning")
+        messages.append(f"{count} of NCCL {verb} unknown here, the first at {first}")
     return messages
 
 
@@ -259,6 +275,10 @@ def _unconnected(log: Log, counts: dict[str, int]) -> list[str]:
         "the log shows no connection between hosts: since NCCL 2.22 ranks connect at their first "
         "collective, so run one that is large enough to use the network"
     ]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _wrap(text: str, width: int, indent: str = "") -> list[str]:

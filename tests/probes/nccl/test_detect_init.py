@@ -16,7 +16,7 @@ import pytest
 from probes.nccl.detect_init import missing_ranks
 from probes.nccl.report import NcclReport
 from tests.recordings.generate.nccl_logs import Job, faulty, none, socket
-from tests.support.nccl_report import by_rank, codes, told
+from tests.support.nccl_report import codes, told
 
 
 def refused(version: str, error: str, **facts: Any) -> Job:
@@ -117,9 +117,8 @@ BESIDE = {
 def log_of(folder: Path, number: int, version: str) -> NcclReport:
     make, code, _ = CAUSES[number]
     log = make(version)
-    if isinstance(log, Job):
-        return by_rank(folder, log) if code == "INIT-MISSING-RANK" else told(folder, log.text())
-    return told(folder, log)
+    whole = code in ("INIT-MISSING-RANK", "INIT-HANG")
+    return told(folder, log.text() if isinstance(log, Job) else log, whole=whole)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -147,11 +146,11 @@ def test_no_two_causes_have_one_remedy(tmp_path: Path) -> None:
 def test_a_service_mesh_stops_all_ranks_before_any_line_about_the_network(
     tmp_path: Path, version: str
 ) -> None:
-    named = told(tmp_path, Job(version, last="bootstrap").text()).findings[0]
+    named = told(tmp_path, Job(version, last="bootstrap").text(), whole=True).findings[0]
     assert "4 processes" in named.statement
     assert named.suspects == ["node0", "node1"]
     one = Job(version, last="graph", stops={2: "bootstrap"}).text()
-    assert "service mesh" not in told(tmp_path, one).findings[0].remedy
+    assert "service mesh" not in told(tmp_path, one, whole=True).findings[0].remedy
     later = told(tmp_path, Job(version, last="net-init").text())
     assert (codes(later), later.exit_code) == (set(), 20), "no line gives the number of ranks"
 
@@ -278,12 +277,12 @@ def test_a_start_that_takes_its_time_is_no_finding(tmp_path: Path) -> None:
 def test_a_start_that_was_slow_and_then_hangs_is_both(tmp_path: Path) -> None:
     lines = timings("2.28.9", {1: {"topo": 61}}).splitlines()
     text = "".join(f"{line}\n" for line in lines if "Connected all" not in line)
-    assert codes(told(tmp_path, text)) == {"INIT-SLOW", "INIT-HANG"}
+    assert codes(told(tmp_path, text, whole=True)) == {"INIT-SLOW", "INIT-HANG"}
 
 
 def test_families_that_have_met_are_not_blamed(tmp_path: Path) -> None:
     text = connecting("2.28.9").replace("10.0.0.2<0>", "fe80::2%eth0<0>")
-    assert "IPv6" not in told(tmp_path, text).findings[0].statement
+    assert "IPv6" not in told(tmp_path, text, whole=True).findings[0].statement
 
 
 def test_the_one_rank_that_does_not_get_through_is_not_lost_among_those_that_do(

@@ -70,7 +70,7 @@ CUT_STARTS = {
         + info(*BEGIN, start(1, 2), size_line(1, 2, 2), host="gpu02", pid=77),
         set(),
         "a piece that was cut there looks the same",
-        "they hang there, or the piece ends",
+        "a hang, or the piece ends there",
     ),
     "two of 16 ranks past the all-gather": Case(
         info(*BEGIN, start(0, 16), size_line(0, 16, 2))
@@ -161,6 +161,14 @@ CUT_STARTS = {
         "a process that was started again is no second rank",
         "it has the lines of one of 2 ranks",
     ),
+    "the last of four ranks has just begun": Case(
+        "".join(info(*BEGIN, start(n, 4), pid=50 + n, device=n) for n in range(3))
+        + info(BEGIN[0], start(3, 4), pid=53, device=3)
+        + info("Setting affinity for GPU 0 to ffff", pid=50),
+        set(),
+        "in the next moment it may go on",
+        "a hang, or the piece ends there",
+    ),
     "size at the end of an edge": Case(
         info("Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA comm 0x55 nRanks 32"),
         set(),
@@ -180,6 +188,63 @@ ERRORS = {
         {"NCCL-ERROR"},
         "the second error only follows",
         "this error began at 10.1.0.9",
+    ),
+    "CUDA that cannot be initialised": Case(
+        info(*BEGIN, start(0, 2), "NVLS multicast support is not available on dev 0")
+        + warn("transport/nvls.cc:245 Cuda failure 'initialization error'")
+        + info("init.cc:872 -> 1"),
+        {"NCCL-ERROR"},
+        "the file that notices is not the cause",
+        "CUDA cannot be initialised",
+    ),
+    "a GPU that a peer does not see": Case(
+        info(*BEGIN)
+        + warn("misc/nvmlwrap.cc:181 nvmlDeviceGetHandleByPciBusId() failed: Not Found"),
+        set(),
+        "the job may go on, slower",
+        "so they cannot use NVLink or P2P",
+    ),
+    "a rank that the job does not have": Case(
+        info(*BEGIN) + warn("init.cc:981 Invalid rank requested : 2/2"),
+        {"LAUNCH-ENV"},
+        "ranks are counted from 0",
+        "Invalid rank requested : 2/2",
+    ),
+    "a trace with the path of a package": Case(
+        warn("/opt/rccl/src/graph/paths.cc:82 Failed to find reverse path from remNode 0/2 to 0/7")
+        + info("/opt/rccl/src/graph/paths.cc:608 -> 3", "/opt/rccl/src/init.cc:1248 -> 3"),
+        {"NCCL-ERROR"},
+        "RCCL writes where it was built",
+        "Failed to find reverse path",
+    ),
+    "a handle of HIP": Case(
+        warn("/opt/rccl/src/transport/p2p.cc:220 hipIpcGetMemHandle failed : invalid argument"),
+        {"NCCL-ERROR"},
+        "as a handle of CUDA",
+        "one GPU cannot use the memory of another",
+    ),
+    "shared memory of 2.4": Case(
+        info("Ring 00 : 4[4] -> 3[3] via direct shared memory")
+        + warn("include/shm.h:42 Cuda failure 'invalid argument'"),
+        {"INIT-SHM"},
+        "the header tells what failed",
+    ),
+    "a segment that is not there, and its first sign": Case(
+        warn("misc/shmutils.cc:93 Call to open failed: No such file or directory")
+        + warn(
+            "misc/shmutils.cc:129 Error while attaching to shared memory segment /dev/shm/nccl-a "
+            "(size 14156128), error: No such file or directory (2)"
+        ),
+        {"INIT-SHM"},
+        "both lines are one event",
+        "of another rank cannot be opened",
+    ),
+    "libfabric's own form, of no rank": Case(
+        "WARN: Function: create_nccl_ofi_component Line: 459: NET/OFI Couldn't open AV. RC: -22, "
+        "ERROR: Invalid argument\n",
+        {"NCCL-ERROR"},
+        "no line shows two hosts, and it is an error",
+        "Couldn't open AV",
     ),
     "a truncated message of the start, after it": Case(
         info(*BEGIN, start(0, 16), size_line(0, 16, 2))
@@ -518,6 +583,19 @@ def torch(last: str, name: str = SYSTEM_NAME) -> str:
 
 
 OF_TORCH = {
+    "a rank that left": Case(
+        "[rank0]:[E515 ProcessGroupNCCL.cpp:1937] Rank 0\n"
+        "  - To our best knowledge, the lagging/dead/mismatched ranks that caused the desync are:\n"
+        "      [7] finished collective #182, but didn't join collective #183 (count from 1)\n",
+        {"NCCL-ERROR"},
+        "torch says which rank the others wait for",
+        "NCCL-ERROR [rank 7]: the job reports: [7] finished collective #182",
+    ),
+    "an error in a last line that is cut": Case(
+        "RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running coll",
+        {"NCCL-ERROR"},
+        "its words are whole",
+    ),
     "ranks that lag": Case(
         "[E ProcessGroupNCCL.cpp:474]\n\t - To our best knowledge, ranks [2, 3] are the lagging "
         "ranks that caused this timeout. They never joined any collectives\n",
@@ -593,6 +671,12 @@ SOCKETS = (
     "Using network Socket",
 )
 NO_NETWORK_TO_ACCUSE = {
+    "one of two hosts has begun": Case(
+        info(*BEGIN, start(1, 2), host="gpu02", pid=77) + info(*BEGIN[:1]),
+        set(),
+        "a communicator of two is not alone on its host",
+        PIECE,
+    ),
     "InfiniBand turned off, one host": Case(
         info("NCCL_IB_DISABLE set by environment to 1.", *BEGIN[:1]),
         set(),
@@ -658,7 +742,7 @@ SHAPES = {
         ),
         set(),
         "threads of a process are ranks",
-        "4 ranks on 1 hosts",
+        "4 ranks, 1 host seen",
     ),
     "k9s borders": Case(
         "".join(f"│ {line}   │\n" for line in LINES), set(), "a terminal's frame", "", "rdma"
@@ -696,7 +780,7 @@ SHAPES = {
         ),
         set(),
         "ranks and size stand in lines of their own",
-        "2 ranks on 2 hosts, NCCL 2.3.7",
+        "2 ranks, 2 hosts seen, NCCL 2.3.7",
         "rdma",
     ),
     "ACCL's prefix": Case(
@@ -707,7 +791,7 @@ SHAPES = {
         ),
         set(),
         "host, process, device and source in brackets",
-        "4 ranks on 2 hosts",
+        "4 ranks, 2 hosts seen",
         "rdma",
     ),
     "a glued timestamp": Case(
@@ -809,6 +893,7 @@ def test_there_are_many_cases_each_with_its_reason() -> None:
 
 
 SOUND = {
+    "a GPU that a peer does not see",
     "a harmless trace",
     "a call that goes on",
     "a failed call of a rank that is done",

@@ -17,6 +17,7 @@ from tests.support.nccl_report import codes, told
 # NCCL writes these as warnings, and every warning is searched.
 WARNINGS_ONLY = {
     rb"mnnvl\.cc",
+    rb"Invalid rank requested",
     rb"MNNVL \(cliqueSize",
     rb"Too many open files",
     rb"NET/IB : \S+ GID table changed",

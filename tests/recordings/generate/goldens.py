@@ -70,26 +70,23 @@ def of_run(run: Path) -> dict[str, str]:
     }
 
 
+WHOLE = ("INIT-MISSING-RANK", "INIT-HANG")
+
+
 def of_nccl_log(version: str) -> str:
     """Returns what nccl-log says of a sound job and of each fault, in one version's words.
 
-    All ranks write into one file; a rank is only missed where each wrote its own.
+    All ranks write into one file.  It is whole where it could not show the fault otherwise.
     """
     jobs = {"none": Job(version), **faulty(version)}
-    logs = {code: [job.text()] for code, job in jobs.items()}
-    missing = jobs["INIT-MISSING-RANK"]
-    logs["INIT-MISSING-RANK"] = [missing.of(rank) for rank in missing.ranks]
-    return "\n".join(f"== {code}\n{_said(texts)}" for code, texts in logs.items())
+    return "\n".join(f"== {code}\n{_said(job.text(), code in WHOLE)}" for code, job in jobs.items())
 
 
-def _said(logs: list[str]) -> str:
+def _said(log: str, whole: bool) -> str:
     with TemporaryDirectory() as folder:
-        paths = [
-            Path(folder) / f"nccl{'' if len(logs) == 1 else at}.log" for at in range(len(logs))
-        ]
-        for path, text in zip(paths, logs, strict=True):
-            path.write_text(text)
-        answer = analyse_files(paths)
+        path = Path(folder) / "nccl.log"
+        path.write_text(log)
+        answer = analyse_files([path], whole=whole)
     return f"{answer.text(WIDTH)}\nexit {answer.exit_code}\n"
 
 
