@@ -15,7 +15,6 @@ from probes.nccl.job import STAGES, MatchedMessage, Rank
 from probes.nccl.log import Log
 from probes.nccl.pieces import (
     all_joined,
-    crosses_hosts,
     ends_early,
     is_piece,
     number_ranks,
@@ -33,10 +32,12 @@ PLAIN_ERRORS = {  # phrase -> code, and the host's problem
     "mnnvl": ("INIT-MNNVL", "NVLink between hosts (MNNVL) cannot be used"),
     "limits": ("INIT-LIMITS", "a limit of the process was reached"),
     "shm": ("INIT-SHM", "no shared memory segment could be made in /dev/shm"),
+    "shm-denied": ("INIT-SHM", "/dev/shm may not be written"),
     "shm-attach": ("INIT-SHM", "the shared memory segment of another rank cannot be opened"),
     "duplicate-gpu": ("NCCL-DUP-GPU", "two ranks use one GPU"),
     "cuda": ("NCCL-ERROR", "a call of CUDA failed, or a card reported an error"),
     "cuda-init": ("NCCL-ERROR", "CUDA cannot be initialised"),
+    "cuda-memory": ("NCCL-ERROR", "a GPU has no free memory"),
     "peer-access": ("NCCL-ERROR", "one GPU cannot use the memory of another"),
     "disagree": ("NCCL-ERROR", "ranks send other sizes than their peers expect"),
     "start-size": ("NCCL-ERROR", "ranks disagree about the size of a message of the start"),
@@ -206,8 +207,6 @@ def other_errors(log: Log) -> list[Finding]:
     traces = [m for m in log.hits["trace"] if log.joined(m.rank).stuck or "proxy" in m.detail]
     followed = traces or log.torch_errors or any(log.hits[kind] for kind in FOLLOW_UPS)
     unknown = log.hits["unknown"] if followed else []
-    if not crosses_hosts(log):  # or FAB-PLUGIN has them
-        unknown = [*unknown, *(m for m in log.hits["plugin-failed"] if "Couldn't" in m.detail)]
     if unknown := unknown or log.hits["last-error"]:
         problem = "NCCL reports an error that is not known here"
         return message_findings("NCCL-ERROR", problem, unknown, quote=True)
@@ -220,6 +219,14 @@ def other_errors(log: Log) -> list[Finding]:
         return one_finding("NCCL-ERROR", message, peers or hosts, lines, remedy)
     problem = "a call of NCCL failed, and no line says why"
     return message_findings("NCCL-ERROR", problem, traces, quote=True, remedy=remedies.TRACE_FIX)
+
+
+def plugin_errors(log: Log) -> list[Finding]:
+    """Find errors of a network plugin where the log does not show that two hosts use it."""
+    hits = [
+        m for kind in ("plugin-failed", "efa") for m in log.hits[kind] if "Couldn't" in m.detail
+    ]
+    return message_findings("NCCL-ERROR", "a network plugin failed", hits, quote=True)
 
 
 def stopped_by_error(log: Log) -> bool:

@@ -79,7 +79,11 @@ def tcp_edges(log: Log) -> list[Finding]:
     hosts = {name: host for name, host in log.hosts.items() if "tcp" in host.edges}
     interfaces = sorted({interface for host in hosts.values() for interface, _ in host.sockets})
     suffix = f" ({join_names(interfaces)})" if interfaces else ""
-    message = f"{log.edge_counts['tcp']} connections between hosts go over TCP sockets{suffix}"
+    count = log.edge_counts["tcp"]
+    subject = (
+        "1 connection between hosts goes" if count == 1 else f"{count} connections between hosts go"
+    )
+    message = f"{subject} over TCP sockets{suffix}"
     lines = [host.edges["tcp"] for host in hosts.values()]
     names = {"interface": interfaces[0] if interfaces else ""}
     return one_finding("FAB-TCP", message, filter(None, hosts), lines, names=names)

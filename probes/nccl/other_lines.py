@@ -48,6 +48,7 @@ MAX_TEST_RANKS = 100_000  # of one job
 NO_EFA = re.compile(rb"libfabric:(\d{1,10}):[^\n]{0,200}provider efa output empty")
 TORCH_ERROR = re.compile(
     rb"Test NCCL failure[^\n]{0,160}|collective timeout from[\w\s]{1,30}rank(?: \d{1,6})?|"
+    rb"\[\d{1,6}\] is setting up NCCL communicator and retrieving ncclUniqueId[^\n]{0,300}|"
     rb"ranks \[[\d, ]{1,200}\] are the lagging ranks|"
     rb"\[[\d, ]{1,200}\] (?:finished collective #\d{1,20}, but didn't join|"
     rb"joined but didn't finish) collective #\d{1,20}|" + b"|".join(map(re.escape, TORCH_ERRORS))

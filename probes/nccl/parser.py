@@ -97,17 +97,14 @@ class LogParser:
             if not (count or lines.has_lines or lines.others):
                 log.unread_files.append(lines.explain_no_lines())
         self._free_bytes -= lines.bytes
-        if lines.truncated and count:
-            log.truncated.append(lines.name)
-        if lines.overlong:
-            log.overlong.append(lines.name)
+        log.truncated += [lines.name] * (lines.truncated and count > 0)
+        log.overlong += [lines.name] * lines.overlong
         log.repeated += lines.repeated
-        name, others = lines.name, lines.others
-        log.add_others(name, others)
-        for number, text in others.last_errors:
+        log.add_others(lines.name, lines.others)
+        for number, text in lines.others.last_errors:
             last = lines.clean(text)
             for found in find_kinds(last) or ["last-error"]:
-                log.add_hit(found, NO_RANK, to_text(last[:300]), f"{name}:{number}")
+                log.add_hit(found, NO_RANK, to_text(last[:300]), f"{lines.name}:{number}")
 
     def skip(self, sentence: str) -> None:
         """Record that something is not read, so that a missing line proves nothing."""
@@ -347,8 +344,11 @@ class LogParser:
             rank.comms.append(member)
 
     def _parse_connected(self, rank: Rank, text: bytes) -> None:
-        rank.connected, rank.connecting = True, False
+        if text.startswith(b"Connected to"):
+            return  # a proxy, before any edge
         rank.advance_to("connect")
+        rank.connected |= rank.initialised or text != b"Connected all rings"  # then trees follow
+        rank.connecting = False
         if b" GDR 0" in text:
             self.log.no_gdr = self.log.no_gdr or self._location()
 

@@ -157,6 +157,10 @@ PHRASES = (
         "transport/nvls.cc Cuda failure 3 'initialization error'",
     ),
     Phrase(
+        *("cuda-memory", rb"Cuda failure.{0,8}out of memory", "2.2-2.30"),
+        *("a GPU's memory is full", ERROR, "enqueue.cc Cuda failure 2 'out of memory'"),
+    ),
+    Phrase(
         *("port-error", rb"[Gg]ot (?:non-fatal )?async event ?:.*port error", "2.4-2.30"),
         *("an RDMA port lost its link", ERROR),
         "NET/IB : mlx5_3:1 Got async event : port error",
@@ -193,6 +197,11 @@ PHRASES = (
         "2.12-2.30",
         *("the segment of another rank is not there", ERROR),
         "Error while attaching to shared memory segment /dev/shm/n-a (size 9), error: No such file",
+    ),
+    Phrase(
+        *("shm-denied", rb"shm_open failed.{0,4}Permission denied|/dev/shm.*Permission denied"),
+        *("2.2-2.30", "/dev/shm may not be written", ERROR),
+        "Call to shm_open failed : Permission denied",
     ),
     Phrase(
         "shm",
@@ -289,6 +298,10 @@ PHRASES = (
         *("2.2-2.30, RCCL", "a call of NCCL failed", FOLLOW_UP, "init.cc:1089 -> 3 [Async thread]"),
     ),
     Phrase(
+        *("foreign", rb"wrong magic", "2.12-2.30", "it was no rank of this job that connected"),
+        *(NEWS, "socketFinalizeAccept: wrong magic 74656d2f20544547 != 9a2c1e"),
+    ),
+    Phrase(
         *("gpu-hidden", rb"nvmlDeviceGetHandleByPciBusId\(\) failed: Not Found", "2.7-2.30"),
         *("a peer's GPU is not seen", NEWS),
         "misc/nvmlwrap.cc nvmlDeviceGetHandleByPciBusId() failed: Not Found",
@@ -326,8 +339,10 @@ OVERRIDES: dict[str, tuple[str, ...]] = {
     "retrying": ("refused",),
     "qp-retrying": ("qp",),
     "mnnvl": ("nvls", "cuda"),
-    "nvls": ("cuda",),
+    "nvls": ("cuda", "cuda-memory"),
     "cuda-init": ("cuda", "nvls", "shm"),
+    "cuda-memory": ("cuda", "shm"),
+    "shm-denied": ("shm",),
     "peer-access": ("shm", "cuda"),
     "shm": ("cuda",),
     "shm-attach": ("shm",),

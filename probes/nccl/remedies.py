@@ -86,6 +86,10 @@ ERROR_FIXES = {
     "same NCCL variables. Set NCCL_PROTO=Simple to see which: then it waits instead.",
     "start-size": "Give all ranks one version of NCCL and the same NCCL variables. If they "
     "have both, use NCCL 2.21 or later: 2.19 and 2.20 can mix up two such messages.",
+    "shm-denied": "Let the job's user write to /dev/shm: mode 1777, no read-only mount, and no file "
+    "of another user in the way.",
+    "cuda-memory": "Free memory of the GPU: other processes (`nvidia-smi`), a smaller batch or "
+    "model. NCCL takes less with NCCL_MAX_NCHANNELS and NCCL_BUFFSIZE.",
     "cuda-init": "Run `nvidia-smi` on the named host: driver and GPUs must answer there. Start no "
     "rank by fork after CUDA was used, and give the container the driver's own libraries.",
     "port-error": "Check cable and switch port of the named device: its link went down. "

@@ -67,7 +67,9 @@ class NcclReport:
 
     def text(self, width: int = 80) -> str:
         """Format the transport, the findings with remedy and place, and what is not proven."""
-        if not (self.ranks or self.findings):  # nothing of NCCL's: only that is certain
+        if not (
+            self.ranks or self.findings or self.nccl
+        ):  # nothing of NCCL's: only that is certain
             return "\n".join(line for one in self.unproven for line in _wrap(one, width))
         counts = f"{_count(self.ranks, 'rank')}, {_count(self.hosts, 'host')} seen"
         count = f"{counts}, NCCL {self.nccl or 'unknown'}"
@@ -115,7 +117,11 @@ def judge_log(log: Log) -> NcclReport:
     codes = [finding.code for finding in findings if finding.code != "INIT-SLOW"]
     explained = any(code.startswith((*STARTS, "FAB-MIXED")) for code in codes)
     if not explained:
-        explain = (detect_init.other_errors, detect_init.torch_errors, detect_init.find_hang)
+        plugin = () if {"FAB-PLUGIN", "FAB-NO-EFA"} & {*codes} else (detect_init.plugin_errors,)
+        explain = (
+            *(detect_init.other_errors, *plugin),
+            *(detect_init.torch_errors, detect_init.find_hang),
+        )
         findings += next(filter(None, (detect(log) for detect in explain)), [])
     counts = {kind: log.edge_counts[kind] for kind in ("rdma", "tcp", "intra")}
     if log.single_host:  # with P2P and shared memory off, one host's ranks connect over the network
@@ -143,6 +149,12 @@ def _list_notes(log: Log, findings: list[Finding], explained: bool) -> list[str]
         "so they cannot use NVLink or P2P"
         for hit in log.hits["gpu-hidden"][:1]
     ]
+    notes += [
+        f"{hit.line}: {hit.detail}: what connected there is no rank of this job, as a scan of ports"
+        for hit in log.hits["foreign"][:1]
+    ]
+    advice = [hit for hit in log.hits["harmless"] if "iommu" in hit.detail]
+    notes += [f"{hit.line}: {hit.detail}" for hit in advice[:1]]
     notes += detect_transport.no_gdr_notes(log)
     if "FAB-ENV-DISABLED" not in {finding.code for finding in findings}:
         notes += detect_transport.disabled_notes(log)
@@ -234,7 +246,9 @@ def _missing(log: Log) -> list[str]:
             "give them all"
         ]
     if not size:
-        return ["the number of ranks is unknown: the beginning of the log is missing"]
+        begins = any(rank.has_beginning for rank in log.ranks.values())
+        why = "no line gives it" if begins else "the beginning of the log is missing"
+        return [f"the number of ranks is unknown: {why}"]
     if log.nodes > len(log.host_names) > 0:
         return [
             f"NCCL counts {log.nodes} nodes, the log has {len(log.host_names)} host names: give "

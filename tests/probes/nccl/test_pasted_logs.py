@@ -204,6 +204,33 @@ ERRORS = {
         "the job may go on, slower",
         "so they cannot use NVLink or P2P",
     ),
+    "the memory of a GPU": Case(
+        info(*BEGIN) + warn("enqueue.cc:1 Cuda failure 2 'out of memory'"),
+        {"NCCL-ERROR"},
+        "neither an Xid nor the card",
+        "a GPU has no free memory",
+    ),
+    "shared memory that may not be written": Case(
+        info(*BEGIN) + warn("include/shm.h:28 Call to shm_open failed : Permission denied"),
+        {"INIT-SHM"},
+        "a larger one does not help",
+        "mode 1777",
+    ),
+    "a scanner of ports": Case(
+        info(*BEGIN)
+        + warn("misc/socket.cc:1 socketFinalizeAccept: wrong magic 74656d2f20544547 != 9a2c1e"),
+        set(),
+        "NCCL goes on",
+        "no rank of this job",
+    ),
+    "libfabric, and lines of two hosts": Case(
+        info(*BEGIN)
+        + info(*BEGIN, host="gpu02", pid=77)
+        + warn("create_nccl_ofi_component:459 NET/OFI Couldn't open AV. RC: -22", host="gpu02"),
+        {"NCCL-ERROR"},
+        "an error is told, whichever network the others use",
+        "Couldn't open AV",
+    ),
     "a rank that the job does not have": Case(
         info(*BEGIN) + warn("init.cc:981 Invalid rank requested : 2/2"),
         {"LAUNCH-ENV"},
@@ -583,6 +610,14 @@ def torch(last: str, name: str = SYSTEM_NAME) -> str:
 
 
 OF_TORCH = {
+    "a store that went": Case(
+        "[rank15]: torch.distributed.DistBackendError: [15] is setting up NCCL communicator and "
+        "retrieving ncclUniqueId from [0] via c10d key-value store by key '0', but "
+        "store->get('0') got error: Connection reset by peer\n",
+        {"NCCL-ERROR"},
+        "the whole sentence says who lost whom",
+        "[15] is setting up NCCL communicator",
+    ),
     "a rank that left": Case(
         "[rank0]:[E515 ProcessGroupNCCL.cpp:1937] Rank 0\n"
         "  - To our best knowledge, the lagging/dead/mismatched ranks that caused the desync are:\n"
@@ -783,6 +818,30 @@ SHAPES = {
         "2 ranks, 2 hosts seen, NCCL 2.3.7",
         "rdma",
     ),
+    "a proxy is connected, and no rank": Case(
+        info(
+            *BEGIN,
+            start(0, 2),
+            "Connected to proxy localRank 0 -> connection 0x7f00",
+            size_line(0, 2, 2),
+        ),
+        set(),
+        "it comes before any edge",
+        "stage      graph",
+    ),
+    "rings of 2.12, whose trees follow": Case(
+        info("Channel 00/0 : 7[a01d0] -> 6[a01c0] via P2P/IPC", "Connected all rings"),
+        set(),
+        "init is not done",
+        "stage      connect",
+    ),
+    "advice of RCCL is a note": Case(
+        info(*BEGIN)
+        + warn('init.cc:179 Missing "iommu=pt" from kernel command line which can lead to hang!'),
+        set(),
+        "a known cause of P2P that hangs",
+        'note: nccl.log:4: init.cc Missing "iommu=pt"',
+    ),
     "ACCL's prefix": Case(
         "".join(
             re.sub(r"^(\w+):(\d+):(\d+) \[(\d)\] NCCL", r"[\1][\2:\3][\4][init.cc:77] NCCL", line)
@@ -894,6 +953,7 @@ def test_there_are_many_cases_each_with_its_reason() -> None:
 
 SOUND = {
     "a GPU that a peer does not see",
+    "a scanner of ports",
     "a harmless trace",
     "a call that goes on",
     "a failed call of a rank that is done",

@@ -18,6 +18,7 @@ from tests.support.nccl_report import codes, told
 WARNINGS_ONLY = {
     rb"mnnvl\.cc",
     rb"Invalid rank requested",
+    rb"wrong magic",
     rb"MNNVL \(cliqueSize",
     rb"Too many open files",
     rb"NET/IB : \S+ GID table changed",
