@@ -223,10 +223,10 @@ def other_errors(log: Log) -> list[Finding]:
 
 def plugin_errors(log: Log) -> list[Finding]:
     """Find errors of a network plugin where the log does not show that two hosts use it."""
-    hits = [
-        m for kind in ("plugin-failed", "efa") for m in log.hits[kind] if "Couldn't" in m.detail
-    ]
-    return message_findings("NCCL-ERROR", "a network plugin failed", hits, quote=True)
+    hits = [*log.hits["plugin-failed"], *log.hits["efa"]]
+    hits = [hit for hit in hits if "Couldn't" in hit.detail]
+    problem, remedy = "a network plugin failed", remedies.PLUGIN_FIX
+    return message_findings("NCCL-ERROR", problem, hits, quote=True, remedy=remedy)
 
 
 def stopped_by_error(log: Log) -> bool:

@@ -80,10 +80,8 @@ def tcp_edges(log: Log) -> list[Finding]:
     interfaces = sorted({interface for host in hosts.values() for interface, _ in host.sockets})
     suffix = f" ({join_names(interfaces)})" if interfaces else ""
     count = log.edge_counts["tcp"]
-    subject = (
-        "1 connection between hosts goes" if count == 1 else f"{count} connections between hosts go"
-    )
-    message = f"{subject} over TCP sockets{suffix}"
+    goes = "connection between hosts goes" if count == 1 else "connections between hosts go"
+    message = f"{count} {goes} over TCP sockets{suffix}"
     lines = [host.edges["tcp"] for host in hosts.values()]
     names = {"interface": interfaces[0] if interfaces else ""}
     return one_finding("FAB-TCP", message, filter(None, hosts), lines, names=names)

@@ -86,8 +86,8 @@ ERROR_FIXES = {
     "same NCCL variables. Set NCCL_PROTO=Simple to see which: then it waits instead.",
     "start-size": "Give all ranks one version of NCCL and the same NCCL variables. If they "
     "have both, use NCCL 2.21 or later: 2.19 and 2.20 can mix up two such messages.",
-    "shm-denied": "Let the job's user write to /dev/shm: mode 1777, no read-only mount, and no file "
-    "of another user in the way.",
+    "shm-denied": "Let the job's user write to /dev/shm: mode 1777, no read-only mount, and no "
+    "file of another user in the way.",
     "cuda-memory": "Free memory of the GPU: other processes (`nvidia-smi`), a smaller batch or "
     "model. NCCL takes less with NCCL_MAX_NCHANNELS and NCCL_BUFFSIZE.",
     "cuda-init": "Run `nvidia-smi` on the named host: driver and GPUs must answer there. Start no "
@@ -99,6 +99,10 @@ DESYNC_FIX = (
     "Look at what the named ranks did: they did not call the collective in which the others wait. "
     "Read their log, and a stack (py-spy). Torch's flight recorder has more "
     "(TORCH_NCCL_TRACE_BUFFER_SIZE)."
+)
+PLUGIN_FIX = (
+    "Check that the plugin fits libfabric and the driver, and that its device is there: "
+    "`fi_info -p efa`. Without it, NCCL_NET_PLUGIN=none shows whether the rest works."
 )
 FOLLOW_UP_FIX = "Read the log of the named rank or host: its first error is the cause."
 TRACE_FIX = "Find the first WARN of the job, in the logs of all ranks: it names the cause."

@@ -44,6 +44,7 @@ PROBE_S: dict[str, int] = {
     "restart/test_restart.py::test_a_damaged_checkpoint_is_refused": 1,
     "restart/test_restart.py::test_the_same_command_goes_on_after_a_killed_launcher": 29,
     "restart/test_restart.py::test_a_full_disk_costs_a_save_and_not_the_run": 1,
+    "restart/test_restart_other_ranks.py::test_a_lost_node_is_done_without": 34,
     "restart/test_restart_other_ranks.py::test_a_punished_run_is_the_run_never_killed": 670,
     "restart/test_restart_other_ranks.py::test_fewer_ranks_go_on_with_the_same_samples": 15,
     "scaling/test_scaling.py::test_each_node_adds_its_share": 63,
