@@ -19,12 +19,12 @@ COLLECT = (
 
 def why_no_hang(log: Log) -> str:
     """Return why this piece cannot show that the job hangs or that ranks are missing; else ""."""
+    if log.repeated:  # whoever says that the log is whole did not see it
+        return "Ray's driver left out repeated lines"
     if log.every_rank:
         return ""
     if not log.world_size:
         return "no line gives the number of ranks"
-    if log.repeated:
-        return "Ray's driver left out repeated lines"
     if not any(rank.has_beginning for rank in log.ranks.values()):
         return "its beginning is missing"
     if log.world_size > 1 and _present(log) == 1:

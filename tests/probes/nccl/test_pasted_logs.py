@@ -1016,6 +1016,15 @@ def test_standard_input_is_read() -> None:
     assert "stdin:" in text
 
 
+def test_a_file_that_is_whole_shows_a_hang() -> None:
+    text = Job("2.28.9", last="graph", stops={2: "topology"}).text()
+    code, said = nccl_log(text)
+    assert (code, "INIT-HANG" in said) == (20, False)
+    assert "--whole" in said
+    code, said = nccl_log(text, "--whole")
+    assert (code, "INIT-HANG" in said) == (1, True)
+
+
 def test_a_log_without_a_line_of_nccl_says_only_that() -> None:
     code, text = nccl_log("step 1 loss 2.3\n")
     assert code == 20

@@ -168,6 +168,7 @@ def test_repeated_lines_hide_ranks_and_that_is_said(tmp_path: Path) -> None:
     assert found.exit_code == 20
     assert "RAY_DEDUP_LOGS=0" in found.unproven[0]
     assert "1 of 4 ranks" in found.unproven[0]
+    assert told(tmp_path, job.of(0) + line, whole=True).exit_code == 20
 
 
 @pytest.mark.parametrize("version", VERSIONS)
