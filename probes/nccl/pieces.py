@@ -19,7 +19,7 @@ COLLECT = (
 
 def why_no_hang(log: Log) -> str:
     """Return why this piece cannot show that the job hangs or that ranks are missing; else ""."""
-    if log.repeated:  # whoever says that the log is whole did not see it
+    if log.repeated:  # also where the caller says that the log is whole
         return "Ray's driver left out repeated lines"
     if log.every_rank:
         return ""
