@@ -307,7 +307,9 @@ PHRASES = (
         "misc/nvmlwrap.cc nvmlDeviceGetHandleByPciBusId() failed: Not Found",
     ),
     Phrase(
-        *("p2p-off", rb"P2P is disabled between connected GPUs", "2.11-2.30", "GPU P2P is off"),
+        "p2p-off",
+        rb"P2P is disabled between connected GPUs|Could not enable P2P between dev",
+        *("2.7-2.30", "GPU P2P is off"),
         *(
             NEWS,
             "P2P is disabled between connected GPUs 2 and 1. You can repress this message with",
@@ -359,7 +361,14 @@ PREFILTER = (
     *(b"/dev/shm", b"shared memory", b"not yet init", b"type", b"ismatch", b"truncated"),
     *(b"Duplicate", b"same GPU", b"mixed local", b"incompatible", b"isabled", b"rovider"),
     *(b"Selected", b"lugin", b"Got completion", b"async", b"rror", b" -> ", b"closed by"),
-    *(b"checked in", b"neither AF_INET", b"extended CQ", b"Couldn't open", b"timeout"),
+    *(
+        b"checked in",
+        b"enable P2P",
+        b"neither AF_INET",
+        b"extended CQ",
+        b"Couldn't open",
+        b"timeout",
+    ),
 )
 
 # First words of very frequent lines (debug subsystems COLL, P2P, TUNING, GRAPH, PROXY) that no

@@ -47,6 +47,8 @@ def ends_early(log: Log) -> str:
     if not is_piece(log):
         return ""
     present = _present(log)
+    if present < log.world_size and any(map(_has_gathered, log.ranks.values())):
+        return f"it has the lines of {present} of {log.world_size} ranks"
     if present < log.world_size:
         absent = sorted(set(range(log.world_size)) - log.numbers)
         return f"{number_ranks(absent)} never joined, or the piece ends too early"

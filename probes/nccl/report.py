@@ -153,8 +153,9 @@ def _list_notes(log: Log, findings: list[Finding], explained: bool) -> list[str]
         f"{hit.line}: {hit.detail}: what connected there is no rank of this job, as a scan of ports"
         for hit in log.hits["foreign"][:1]
     ]
-    advice = [hit for hit in log.hits["harmless"] if "iommu" in hit.detail]
-    notes += [f"{hit.line}: {hit.detail}" for hit in advice[:1]]
+    for words in ("iommu", "Failed to find CUDA library"):
+        advice = [hit for hit in log.hits["harmless"] if words in hit.detail]
+        notes += [f"{hit.line}: {hit.detail}" for hit in advice[:1]]
     notes += detect_transport.no_gdr_notes(log)
     if "FAB-ENV-DISABLED" not in {finding.code for finding in findings}:
         notes += detect_transport.disabled_notes(log)
@@ -175,7 +176,7 @@ def _name_transport(counts: dict[str, int], log: Log) -> str:
         return "mixed"
     if counts["rdma"] or counts["tcp"]:
         return "rdma" if counts["rdma"] else "tcp"
-    if len(log.host_names) > 1 and not log.single_host:
+    if max(len(log.host_names), log.nodes) > 1 and not log.single_host:
         return "none"  # what connects the hosts is not here
     intra = counts["intra"] or (log.single_host and log.stage == "complete" and log.world_size > 0)
     return "intra-node" if intra and not log.edge_counts["other"] else "none"

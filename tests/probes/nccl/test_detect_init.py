@@ -401,6 +401,7 @@ def test_a_rank_of_a_smaller_communicator_has_not_joined_the_job() -> None:
         stage="bootstrap",
         hits=defaultdict(list),
         every_rank=True,
+        repeated=0,
         ranks={},
     )
     (found,) = missing_ranks(log)

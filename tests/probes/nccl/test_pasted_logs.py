@@ -197,6 +197,19 @@ ERRORS = {
         "the file that notices is not the cause",
         "CUDA cannot be initialised",
     ),
+    "P2P that cannot be enabled": Case(
+        info(*BEGIN, "Could not enable P2P between dev 2(=300000) and dev 1(=200000)"),
+        set(),
+        "NCCL goes on without",
+        "note: nccl.log:4: Could not enable P2P between dev 2",
+    ),
+    "a driver's library that is not found": Case(
+        info(*BEGIN)
+        + warn("misc/cudawrap.cc:179 Failed to find CUDA library libcuda.so (NCCL_CUDA_PATH='')"),
+        set(),
+        "NCCL goes on without cuMem and NVLS",
+        "note: nccl.log:4: misc/cudawrap.cc Failed to find CUDA library",
+    ),
     "a GPU that a peer does not see": Case(
         info(*BEGIN)
         + warn("misc/nvmlwrap.cc:181 nvmlDeviceGetHandleByPciBusId() failed: Not Found"),
@@ -706,6 +719,21 @@ SOCKETS = (
     "Using network Socket",
 )
 NO_NETWORK_TO_ACCUSE = {
+    "one node of two, by its own edges": Case(
+        "".join(
+            info(
+                *(*BEGIN, start(n, 4), size_line(n, 4, 2)),
+                f"Channel 00 : {n}[{n}] -> {1 - n}[{1 - n}] via P2P/CUMEM",
+                pid=50 + n,
+                device=n,
+            )
+            for n in range(2)
+        ),
+        set(),
+        "two nodes, and no line between them",
+        "lines of 2 of 4 ranks",
+        "none",
+    ),
     "one of two hosts has begun": Case(
         info(*BEGIN, start(1, 2), host="gpu02", pid=77) + info(*BEGIN[:1]),
         set(),
@@ -952,6 +980,8 @@ def test_there_are_many_cases_each_with_its_reason() -> None:
 
 
 SOUND = {
+    "P2P that cannot be enabled",
+    "a driver's library that is not found",
     "a GPU that a peer does not see",
     "a scanner of ports",
     "a harmless trace",
