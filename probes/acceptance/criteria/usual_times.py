@@ -38,6 +38,7 @@ PROBE_S: dict[str, int] = {
     "gang/test_gang_queue.py::test_mixed_gangs_of_twice_the_cluster_all_run": 4,
     "gang/test_gang_queue.py::test_a_gang_that_does_not_fit_blocks_nobody": 2,
     "gang/test_gang_queue.py::test_a_big_gang_under_a_stream_of_small_ones": 65,
+    "gang/test_gang_queue.py::test_a_storm_of_gangs_leaves_nothing": 71,
     "gang/test_gang_queue.py::test_ray_train_waits_as_a_gang": 26,
     "restart/test_restart.py::test_killed_run_resumes_as_if_never_killed": 55,
     "restart/test_restart.py::test_a_run_can_be_repeated": 1,
