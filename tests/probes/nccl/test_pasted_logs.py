@@ -87,7 +87,9 @@ CUT_STARTS = {
         "no line gives the size",
         PIECE,
     ),
-    "only the network lines": Case(info(*BEGIN), set(), "no size, one host", "number of ranks"),
+    "only the network lines": Case(
+        info(*BEGIN), set(), "no size, one host", f"{PIECE}: no line gives"
+    ),
     "the network lines of two hosts": Case(
         info(*BEGIN) + info(*BEGIN, host="gpu02", pid=77), set(), "no size", "number of ranks"
     ),
@@ -1020,13 +1022,22 @@ def test_the_logs_of_all_ranks_show_a_hang(tmp_path: Path) -> None:
     assert told(tmp_path, job.text()).exit_code == 20, "one file may have been cut there"
 
 
-@pytest.mark.parametrize("answered", [False, True])
-def test_no_rank_is_missed_where_one_has_heard_of_all(tmp_path: Path, answered: bool) -> None:
-    gathered = "Bootstrap timings total 0.9 (create 0.1, send 0.2, recv 0.3, ring 0.1, delay 0.0)"
-    lines = [*BEGIN, start(0, 4), *([gathered] if answered else [])]
-    logs = [info(*lines[:3], start(n, 4), *lines[4:], pid=50 + n, device=n) for n in range(3)]
-    found = told(tmp_path, *logs)
-    assert ("INIT-MISSING-RANK" in codes(found)) == (not answered)
+GATHERED = "Bootstrap timings total 0.9 (create 0.1, send 0.2, recv 0.3, ring 0.1, delay 0.0)"
+
+
+@pytest.mark.parametrize("line", ["", GATHERED, size_line(0, 4, 2)])
+def test_no_rank_is_missed_where_one_has_heard_of_all(tmp_path: Path, line: str) -> None:
+    logs = [info(*BEGIN, start(n, 4), pid=50 + n, device=n) for n in range(3)]
+    logs[0] += info(line, pid=50) if line else ""
+    assert ("INIT-MISSING-RANK" in codes(told(tmp_path, *logs))) == (not line)
+
+
+def test_who_left_the_others_is_what_to_look_at(tmp_path: Path) -> None:
+    (named,) = told(tmp_path, OF_TORCH["a rank that left"].text).findings
+    assert named.suspects == ["rank 7"]
+    assert "did not call the collective in which the others wait" in named.remedy
+    (plain,) = told(tmp_path, OF_TORCH["a store that went"].text).findings
+    assert "did not call the collective" not in plain.remedy
 
 
 def test_efa_with_gpudirect_has_no_note(tmp_path: Path) -> None:
