@@ -40,7 +40,6 @@ PLAIN_ERRORS = {  # phrase -> code, and the host's problem
     "cuda-memory": ("NCCL-ERROR", "a GPU has no free memory"),
     "peer-access": ("NCCL-ERROR", "one GPU cannot use the memory of another"),
     "disagree": ("NCCL-ERROR", "ranks send other sizes than their peers expect"),
-    "start-size": ("NCCL-ERROR", "ranks disagree about the size of a message of the start"),
     "port-error": ("NCCL-ERROR", "an RDMA port lost its link"),
     "rank-twice": ("LAUNCH-ENV", "two processes claim the same rank"),
     "rank-beyond": ("LAUNCH-ENV", "a process has a rank that the job does not have"),
@@ -48,7 +47,7 @@ PLAIN_ERRORS = {  # phrase -> code, and the host's problem
 FOLLOW_UPS = ("peer-closed", "proxy-failed")
 # Phrases that explain why init did not end, so that no rank is blamed for waiting.
 BLOCKING_ERRORS = (
-    *(*PLAIN_ERRORS, "refused", "retrying", "nvls", "version", "mixed-sockets"),
+    *(*PLAIN_ERRORS, "refused", "retrying", "nvls", "version", "start-size", "mixed-sockets"),
     *("qp", "qp-retrying", "qp-broke"),
 )
 
@@ -58,7 +57,6 @@ def init_errors(log: Log) -> list[Finding]:
     return [
         item
         for kind, (code, problem) in PLAIN_ERRORS.items()
-        if kind != "start-size" or len(log.versions) < 2  # or the versions explain it
         for item in message_findings(
             *(code, problem, log.hits[kind]), quote=True, remedy=remedies.ERROR_FIXES.get(kind, "")
         )
@@ -144,11 +142,13 @@ def nvls_errors(log: Log) -> list[Finding]:
 
 
 def mixed_versions(log: Log) -> list[Finding]:
-    """Report more than one NCCL version in one job."""
-    versions, hits = log.versions, log.hits["version"]
+    """Report more than one NCCL version in one job, or what else makes ranks disagree so early."""
+    versions, hits, sizes = log.versions, log.hits["version"], log.hits["start-size"]
     if len(versions) < 2 and not hits:
-        return []
-    hits = hits or log.hits["start-size"]
+        problem = "ranks disagree about the size of a message of the start"
+        remedy = remedies.START_SIZE_FIX
+        return message_findings("NCCL-ERROR", problem, sizes, quote=True, remedy=remedy)
+    hits = hits or sizes
     listing = "; ".join(f"{version} on {join_names(hosts)}" for version, hosts in versions.items())
     minority = min(versions.values(), key=len) if len(versions) > 1 else hosts_of(hits)
     message = f"the ranks run different NCCL versions: {listing or hits[0].detail}"
@@ -222,7 +222,7 @@ def other_errors(log: Log) -> list[Finding]:
 
 
 def plugin_errors(log: Log) -> list[Finding]:
-    """Find errors of a network plugin where the log does not show that two hosts use it."""
+    """Find errors of a network plugin that no finding about the network tells."""
     hits = [*log.hits["plugin-failed"], *log.hits["efa"]]
     hits = [hit for hit in hits if "Couldn't" in hit.detail]
     problem, remedy = "a network plugin failed", remedies.PLUGIN_FIX

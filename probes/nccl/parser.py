@@ -99,12 +99,12 @@ class LogParser:
         self._free_bytes -= lines.bytes
         log.truncated += [lines.name] * (lines.truncated and count > 0)
         log.overlong += [lines.name] * lines.overlong
-        log.repeated += lines.repeated
         log.add_others(lines.name, lines.others)
         for number, text in lines.others.last_errors:
             last = lines.clean(text)
             for found in find_kinds(last) or ["last-error"]:
                 log.add_hit(found, NO_RANK, to_text(last[:300]), f"{lines.name}:{number}")
+        log.repeated += lines.repeated
 
     def skip(self, sentence: str) -> None:
         """Record that something is not read, so that a missing line proves nothing."""

@@ -316,14 +316,22 @@ PHRASES = (
         ),
     ),
     Phrase(
+        *("iommu", rb'Missing "(?:amd_)?iommu=', "RCCL", "P2P of GPUs may hang", HARMLESS),
+        'Missing "iommu=pt" from kernel command line which can lead to system instability or hang!',
+    ),
+    Phrase(
+        *("no-cuda-library", rb"Failed to find CUDA library", "2.18-2.30", "no cuMem, no NVLS"),
+        *(HARMLESS, "misc/cudawrap.cc Failed to find CUDA library libcuda.so (NCCL_CUDA_PATH='')"),
+    ),
+    Phrase(
         "harmless",
-        rb'Missing "(?:amd_)?iommu=|falling back to simple order|NUMA auto balancing'
-        rb"|Cannot get incoming CPU|Failed to find CUDA library|Could not find a path for pattern"
+        rb"falling back to simple order|NUMA auto balancing"
+        rb"|Cannot get incoming CPU|Could not find a path for pattern"
         rb"|HSA_FORCE_FINE_GRAIN_PCIE"
         rb"|Kernel .{0,60}?not (?:qualified|supported)|\bdeprecated\b"
         rb"|[Uu]nable to (?:find|read) NUMA|Could not get speed|libnuma",
         *("2.2-2.30, RCCL", "advice that no job fails by", HARMLESS),
-        'Missing "iommu=pt" from kernel command line which can lead to system instability or hang!',
+        "NUMA auto balancing enabled which can lead to variability in the performance!",
     ),
 )
 KINDS = dict.fromkeys(phrase.kind for phrase in PHRASES)

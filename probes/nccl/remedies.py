@@ -84,8 +84,6 @@ ERROR_FIXES = {
     "container all GPUs of the job with --ipc=host, or set NCCL_P2P_DISABLE=1.",
     "disagree": "Check that all ranks call the same collective with the same size, and have the "
     "same NCCL variables. Set NCCL_PROTO=Simple to see which: then it waits instead.",
-    "start-size": "Give all ranks one version of NCCL and the same NCCL variables. If they "
-    "have both, use NCCL 2.21 or later: 2.19 and 2.20 can mix up two such messages.",
     "shm-denied": "Let the job's user write to /dev/shm: mode 1777, no read-only mount, and no "
     "file of another user in the way.",
     "cuda-memory": "Free memory of the GPU: other processes (`nvidia-smi`), a smaller batch or "
@@ -103,6 +101,10 @@ DESYNC_FIX = (
 PLUGIN_FIX = (
     "Check that the plugin fits libfabric and the driver, and that its device is there: "
     "`fi_info -p efa`. Without it, NCCL_NET_PLUGIN=none shows whether the rest works."
+)
+START_SIZE_FIX = (
+    "Give all ranks one version of NCCL and the same NCCL variables. If they have both, use NCCL "
+    "2.21 or later: 2.19 and 2.20 can mix up two such messages."
 )
 FOLLOW_UP_FIX = "Read the log of the named rank or host: its first error is the cause."
 TRACE_FIX = "Find the first WARN of the job, in the logs of all ranks: it names the cause."

@@ -22,6 +22,14 @@ from reports.sanitize import one_line
 MAX_UNREAD = 20  # unread files that are named: more would hide the rest
 SCHEMA = 1  # of to_json: increased when a key is renamed or removed
 STARTS = ("INIT-", "NCCL-", "LAUNCH-")
+NOTED = {  # phrase -> the note on its first message
+    "p2p-off": "{}",
+    "gpu-hidden": "a process does not see the GPU of another rank (container or cgroup), "
+    "so they cannot use NVLink or P2P",
+    "foreign": "{}: what connected there is no rank of this job, as a scan of ports",
+    "iommu": "{}",
+    "no-cuda-library": "{}",
+}
 EXIT_ACCEPTED, EXIT_WRONG, EXIT_UNPROVEN = 0, 1, 20
 
 
@@ -118,10 +126,7 @@ def judge_log(log: Log) -> NcclReport:
     explained = any(code.startswith((*STARTS, "FAB-MIXED")) for code in codes)
     if not explained:
         plugin = () if {"FAB-PLUGIN", "FAB-NO-EFA"} & {*codes} else (detect_init.plugin_errors,)
-        explain = (
-            *(detect_init.other_errors, *plugin),
-            *(detect_init.torch_errors, detect_init.find_hang),
-        )
+        explain = detect_init.other_errors, *plugin, detect_init.torch_errors, detect_init.find_hang
         findings += next(filter(None, (detect(log) for detect in explain)), [])
     counts = {kind: log.edge_counts[kind] for kind in ("rdma", "tcp", "intra")}
     if log.single_host:  # with P2P and shared memory off, one host's ranks connect over the network
@@ -143,19 +148,11 @@ def judge_log(log: Log) -> NcclReport:
 
 def _list_notes(log: Log, findings: list[Finding], explained: bool) -> list[str]:
     """List facts that are no fault, and what follows from the errors that were found."""
-    notes = [f"{hit.line}: {hit.detail}" for hit in log.hits["p2p-off"][:1]]
-    notes += [
-        f"{hit.line}: a process does not see the GPU of another rank (container or cgroup), "
-        "so they cannot use NVLink or P2P"
-        for hit in log.hits["gpu-hidden"][:1]
+    notes = [
+        f"{hit.line}: {text.format(hit.detail)}"
+        for kind, text in NOTED.items()
+        for hit in log.hits[kind][:1]
     ]
-    notes += [
-        f"{hit.line}: {hit.detail}: what connected there is no rank of this job, as a scan of ports"
-        for hit in log.hits["foreign"][:1]
-    ]
-    for words in ("iommu", "Failed to find CUDA library"):
-        advice = [hit for hit in log.hits["harmless"] if words in hit.detail]
-        notes += [f"{hit.line}: {hit.detail}" for hit in advice[:1]]
     notes += detect_transport.no_gdr_notes(log)
     if "FAB-ENV-DISABLED" not in {finding.code for finding in findings}:
         notes += detect_transport.disabled_notes(log)

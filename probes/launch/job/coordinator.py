@@ -1,6 +1,6 @@
 """Removes the detached actor that Ray Train makes for all jobs of a cluster, and leaves.
 
-Only a task gets the actor: a handle imports Ray Data, which takes 60 MB of a driver for good.
+Only a task gets the actor: a handle imports Ray Data, which takes 40 MB of a driver for good.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from probes.cli.main import main
 from probes.findings.catalogue import CATALOGUE
+from probes.nccl.parser import read_logs
 from probes.nccl.report import analyse_files
 from scaling.collectives.nccl_tests_format import format_table
 from scaling.collectives.operations import OPERATIONS
@@ -169,6 +170,14 @@ def test_repeated_lines_hide_ranks_and_that_is_said(tmp_path: Path) -> None:
     assert "RAY_DEDUP_LOGS=0" in found.unproven[0]
     assert "1 of 4 ranks" in found.unproven[0]
     assert told(tmp_path, job.of(0) + line, whole=True).exit_code == 20
+
+
+def test_a_last_error_that_ray_left_out_elsewhere_counts_as_repeated(tmp_path: Path) -> None:
+    text = "Last error:\nCuda failure 2 'out of memory' [repeated 3x across cluster]\n"
+    (tmp_path / "job.out").write_text(text)
+    log = read_logs([tmp_path / "job.out"])
+    assert log.repeated == 3
+    assert [hit.detail for hit in log.hits["cuda-memory"]] == ["Cuda failure 2 'out of memory'"]
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -37,10 +39,11 @@ from probes.hosts.storage.storage_round import spread_nodes
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def place(tmp_path: Path) -> Iterator[Place]:
     place = Place(str(tmp_path), ".seatrial-t", "id0")
     assert open_place(place)["error"] == ""
-    return place
+    yield place
+    shutil.rmtree(place.folder, ignore_errors=True)  # ends the process that watches it
 
 
 def test_a_place_is_made_once_and_removed_with_all_that_is_in_it(place: Place) -> None:
