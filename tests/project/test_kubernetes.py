@@ -16,9 +16,9 @@ import yaml
 
 from probes.acceptance.contract import Contract, load
 from probes.terminal.options import OPTIONS
+from tests.project.crd_schema import KNOWN, SCHEMAS, faults, schema
 from tests.support.paths import REPO
 
-SCHEMAS = Path(__file__).parent / "schemas"
 GUIDE = (REPO / "docs" / "use" / "kubernetes.md").read_text()
 MANIFESTS = {
     path.stem: path for path in sorted((REPO / "docs" / "use" / "kubernetes").glob("*.yaml"))
@@ -26,14 +26,6 @@ MANIFESTS = {
 GPU = "nvidia.com/gpu"
 SUBMITTER = {"cpu": "500m", "memory": "200Mi"}  # what KubeRay's own submitter pod asks for
 SUFFIX = {"m": 1e-3, "": 1, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
-NUMBERS = {"integer": (int,), "number": (int, float)}
-TYPES = {"object": (dict,), "array": (list,), "string": (str,), "boolean": (bool,), **NUMBERS}
-KNOWN = {"type", "properties", "required", "additionalProperties", "items", "minItems", "maxItems",
-         "enum", "pattern", "x-kubernetes-int-or-string"}  # fmt: skip
-
-
-def schema(kind: str) -> dict[str, Any]:
-    return yaml.safe_load((SCHEMAS / f"{kind.lower()}.yaml").read_text())
 
 
 def documents(manifest: str) -> list[dict[str, Any]]:
@@ -48,36 +40,6 @@ def only(manifest: str, kind: str) -> dict[str, Any]:
 def fenced(language: str) -> list[str]:
     """The guide's code blocks of one language."""
     return re.findall(rf"```{language}\n(.*?)```", GUIDE, re.DOTALL)
-
-
-def faults(value: Any, rule: dict[str, Any], path: str) -> Iterator[str]:
-    """What does not fit, each as `path.of.field: what is wrong`."""
-    kinds = (int, str) if "x-kubernetes-int-or-string" in rule else TYPES[rule["type"]]
-    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-        yield f"{path}: expected {rule.get('type', 'integer or string')}, found {value!r}"
-    elif isinstance(value, dict):
-        yield from object_faults(value, rule, path)
-    elif isinstance(value, list):
-        if not rule.get("minItems", 0) <= len(value) <= rule.get("maxItems", len(value)):
-            yield f"{path}: {len(value)} items are too few or too many"
-        for index, item in enumerate(value):
-            yield from faults(item, rule["items"], f"{path}[{index}]")
-    elif value not in rule.get("enum", [value]):
-        yield f"{path}: expected one of {', '.join(rule['enum'])}, found {value!r}"
-    elif "pattern" in rule and not re.match(rule["pattern"], str(value)):
-        yield f"{path}: {value!r} is not of the form expected"
-
-
-def object_faults(value: dict[str, Any], rule: dict[str, Any], path: str) -> Iterator[str]:
-    for key in rule.get("required", []):
-        if key not in value:
-            yield f"{path}.{key}: is required"
-    fields, others = rule.get("properties", {}), rule.get("additionalProperties")
-    for key, item in value.items():
-        if key not in fields and others is None:
-            yield f"{path}.{key}: is not a known field"
-        else:
-            yield from faults(item, fields.get(key, others), f"{path}.{key}")
 
 
 CONFIGURATION = yaml.safe_load(fenced("yaml")[0])

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from probes.nccl.detect_init import missing_ranks
+from probes.nccl.remedies import PHASE_FIXES
 from probes.nccl.report import NcclReport
 from tests.recordings.generate.nccl_logs import Job, faulty, none, socket
 from tests.support.nccl_report import codes, told
@@ -42,19 +43,9 @@ def connecting(version: str) -> str:
 
 def timings(version: str, seconds: dict[int, dict[str, float]]) -> str:
     """A healthy job whose ranks took so long in the named phases."""
-    phases = [
-        "kernels",
-        "alloc",
-        "bootstrap",
-        "allgathers",
-        "topo",
-        "graphs",
-        "connections",
-        "rest",
-    ]
     job, texts = Job(version), []
     for rank in job.ranks:
-        took = {phase: seconds.get(rank, {}).get(phase, 0.1) for phase in phases}
+        took = {phase: seconds.get(rank, {}).get(phase, 0.1) for phase in PHASE_FIXES}
         told = ", ".join(f"{phase} {second:.2f}" for phase, second in took.items())
         line = f"Init timings - ncclCommInitRank: rank {rank} nranks 4 total "
         line += f"{sum(took.values()):.2f} ({told})"

@@ -1,0 +1,1 @@
+"""Cases of pasted pieces of logs, by what they are about; all are SYNTHETIC."""

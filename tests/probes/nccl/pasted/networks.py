@@ -1,0 +1,82 @@
+"""Lines that accuse no network, and such that do."""
+
+from __future__ import annotations
+
+from tests.probes.nccl.pasted.lines import BEGIN, PIECE, Case, info, size_line, start
+from tests.recordings.generate.nccl_logs import Job
+
+ROWS = """#  Rank  0 Group  0 Pid   4001 on      gpu01 device  0 [0x1a] NVIDIA A100-SXM4-80GB
+#  Rank  1 Group  0 Pid   4002 on      gpu01 device  1 [0x1b] NVIDIA A100-SXM4-80GB
+"""
+SOCKETS = (
+    "NET/IB : No device found.",
+    "NET/Socket : Using [0]eth0:10.1.0.1<0>",
+    "Using network Socket",
+)
+NO_NETWORK_TO_ACCUSE = {
+    "one node of two, by its own edges": Case(
+        "".join(
+            info(
+                *(*BEGIN, start(n, 4), size_line(n, 4, 2)),
+                f"Channel 00 : {n}[{n}] -> {1 - n}[{1 - n}] via P2P/CUMEM",
+                pid=50 + n,
+                device=n,
+            )
+            for n in range(2)
+        ),
+        set(),
+        "two nodes, and no line between them",
+        "lines of 2 of 4 ranks",
+        "none",
+    ),
+    "one of two hosts has begun": Case(
+        info(*BEGIN, start(1, 2), host="gpu02", pid=77) + info(*BEGIN[:1]),
+        set(),
+        "a communicator of two is not alone on its host",
+        PIECE,
+    ),
+    "InfiniBand turned off, one host": Case(
+        info("NCCL_IB_DISABLE set by environment to 1.", *BEGIN[:1]),
+        set(),
+        "no line shows that traffic leaves the host: a note",
+        "note: nccl.log:1: NCCL_IB_DISABLE=1 turns RDMA off",
+    ),
+    "one host's rows of nccl-tests": Case(
+        ROWS + info(*SOCKETS), set(), "both ranks are on one host"
+    ),
+    "one host, no size": Case(
+        info(*SOCKETS, "NCCL_IB_DISABLE set by environment to 1."),
+        set(),
+        "nothing shows a second host",
+    ),
+    "one host, loopback": Case(
+        info(
+            "Bootstrap : Using lo:127.0.0.1<0>",
+            "NET/Socket : Using [0]lo:127.0.0.1<0>",
+            "Using network Socket",
+        ),
+        set(),
+        "a single machine may use it",
+    ),
+    "Omni-Path": Case(
+        Job("2.21.5")
+        .text()
+        .replace("mlx5_", "hfi1_")
+        .replace("/GDRDMA", "")
+        .replace("GDR 1", "GDR 0"),
+        set(),
+        "it has no GPUDirect: a note",
+        "Omni-Path",
+        "rdma",
+    ),
+    "one memory": Case(
+        ROWS.replace("NVIDIA A100-SXM4-80GB", "NVIDIA GB10").replace(
+            "on      gpu01 device  1", "on      gpu02 device  1"
+        )
+        + Job("2.27.5").text().replace("/GDRDMA", "").replace("GDR 1", "GDR 0"),
+        set(),
+        "GB10 has one memory: a note",
+        "GB10",
+        "rdma",
+    ),
+}
