@@ -12,9 +12,10 @@ from probes.acceptance.measure import Recorder, Trial
 from probes.hosts.compute.agreed_rates import AGREED, is_agreed, judge_agreed
 from probes.hosts.compute.drift import judge_drift
 from probes.hosts.compute.fleet import Accelerator, RunLength, Speed, WorkFleet
-from probes.hosts.compute.speed_judge import SpeedRuns, judge_speed
+from probes.hosts.compute.speed_judge import SpeedRuns, find_slow, judge_speed
 from probes.hosts.compute.sum_judge import judge_errors, judge_sums
 from probes.hosts.compute.sums import ELEMENT, SHAPE
+from probes.hosts.compute.trial_runs import measure_alone
 
 EXTRA, EMULATED_EXTRA = 2, 8  # how often the slowed accelerator makes each call, at least
 MOST_EXTRA_WORK = 64  # where an agreed figure is far below what the accelerator does
@@ -77,12 +78,23 @@ def control_slowed(
     trial = measure.trial()
     first = {**runs.first, **slowed}
     if "slow_gpus" not in without:
-        judge_speed(fleet, SpeedRuns(first, first, {**runs.alone, **slowed}), trial)
+        alone = {**measure_fastest(fleet, first, runs, length), **runs.alone, **slowed}
+        judge_speed(fleet, SpeedRuns(first, first, alone), trial)
     judge_agreed(fleet, first, trial)
     fault = f"{victim.label} does each piece of work {extra} times"
     located = victim.key in slowed and is_located(trial, victim)
     skipped = missing | {name for name in ("slow_gpus",) if name in without}
     measure.control("slowed GPU", fault, trial, located=located, without=skipped)
+
+
+def measure_fastest(
+    fleet: WorkFleet, first: Mapping[str, Speed], runs: SpeedRuns, length: RunLength
+) -> dict[str, Speed]:
+    """Measure alone whom emulated suspects are compared with, if they were not yet."""
+    if fleet.on_gpu:
+        return {}
+    fastest = {stick.fastest for stick in find_slow(fleet.accelerators, first, False).values()}
+    return measure_alone(fleet, sorted(fastest - runs.alone.keys()), replace(length, rounds=1))
 
 
 def usual_extra(fleet: WorkFleet) -> int:

@@ -25,7 +25,9 @@ COMPARED = {
 # Sound GPUs of a model differ by some percent, for the power limit clocks each by its chip.  Of
 # few GPUs this spread is not known.
 TOLERANCE, FEW_TOLERANCE = 0.05, 0.10
-EMULATED_TOLERANCE = 0.5  # emulated accelerators share cores, and wait for each other
+# Emulated accelerators share cores, wait for each other, and have the caches of a machine whose
+# other users come and go: the same copy has 40 GB/s in one second and 80 in the next.
+EMULATED_TOLERANCE = 0.5
 # GPUs share PCIe switches and the memory of the host, so a copy counts as slow only if it is alone.
 SHARED_PATHS = frozenset({"h2d", "d2h"})
 ABOVE_PEAK = 1.05  # a rate so far above the peak was not measured rightly; boards boost a little
@@ -35,16 +37,23 @@ Slow = tuple[str, str]  # accelerator and operation
 
 @dataclass(frozen=True)
 class Yardstick:
-    """Typical rate of an operation on one model, and the rate below which it is slow."""
+    """Typical rate of an operation on one model, and the rate below which it is slow.
+
+    `fastest` is the accelerator with the highest rate.
+    """
 
     typical: float
     limit: float
     members: int
+    fastest: str
 
 
 @dataclass
 class SpeedRuns:
-    """Rates of the accelerators: all at once, again (where some were slow), and suspects alone."""
+    """Rates of the accelerators: all at once, again (where some were slow), and suspects alone.
+
+    Of emulated ones, `alone` has the fastest too, in the same turns.
+    """
 
     first: Mapping[str, Speed]
     second: Mapping[str, Speed] = field(default_factory=dict)
@@ -55,18 +64,19 @@ def find_yardsticks(
     accelerators: Accelerators, speeds: Mapping[str, Speed], on_gpu: bool
 ) -> dict[tuple[str, str], Yardstick]:
     """Find what is typical, by model and operation.  A model with one accelerator has nothing."""
-    values = defaultdict[tuple[str, str], list[float]](list)
+    values = defaultdict[tuple[str, str], dict[str, float]](dict)
     for key, speed in speeds.items():
         for operation, rate in speed.typical.items():
             if operation in COMPARED:
-                values[accelerators[key].model, operation].append(rate)
+                values[accelerators[key].model, operation][key] = rate
     found = {}
     for place, rates in values.items():
         if len(rates) > 1:
             few = FEW_TOLERANCE if len(rates) < MIN_HEALTHY else TOLERANCE
             tolerance = few if on_gpu else EMULATED_TOLERANCE
-            typical, limit = typical_speed(rates, 1 - tolerance)
-            found[place] = Yardstick(typical, limit, len(rates))
+            typical, limit = typical_speed([*rates.values()], 1 - tolerance)
+            fastest = max(rates, key=lambda key: rates[key])
+            found[place] = Yardstick(typical, limit, len(rates), fastest)
     return found
 
 
@@ -88,15 +98,45 @@ def find_slow_each_time(
 ) -> dict[Slow, Yardstick]:
     """Find who is slow in both runs, and alone too where others may be the reason."""
     again = find_slow(accelerators, runs.second, on_gpu)
+    is_slow_alone = is_below_limit if on_gpu else is_slow_each_turn
     return {
         (key, operation): stick
         for (key, operation), stick in find_slow(accelerators, runs.first, on_gpu).items()
         if (key, operation) in again
         and (
             (on_gpu and operation not in SHARED_PATHS)
-            or runs.alone[key].typical[operation] < stick.limit
+            or is_slow_alone(runs.alone, key, operation, stick)
         )
     }
+
+
+def is_below_limit(alone: Mapping[str, Speed], key: str, operation: str, stick: Yardstick) -> bool:
+    """Return whether an accelerator alone is below the limit of all at once."""
+    return alone[key].typical[operation] < stick.limit
+
+
+def is_slow_each_turn(
+    alone: Mapping[str, Speed], key: str, operation: str, stick: Yardstick
+) -> bool:
+    """Return whether an accelerator is far slower than the fastest in each of their turns.
+
+    Both worked alone one after the other, so whatever slows the machine for a while slows both.  A
+    control has one turn.
+    """
+    own, fastest = (alone[one].rates[operation] for one in (key, stick.fastest))
+    turns = zip(own, fastest, strict=False)
+    return all(rate < (1 - EMULATED_TOLERANCE) * most for rate, most in turns)
+
+
+def find_alone(fleet: WorkFleet, speeds: Mapping[str, Speed]) -> dict[str, list[str]]:
+    """Find who is slow in one run, and who has to work alone to judge it.
+
+    This is itself.  An emulated one is compared with the fastest, which works alone too.
+    """
+    needed = defaultdict[str, list[str]](list)
+    for (key, _), stick in find_slow(fleet.accelerators, speeds, fleet.on_gpu).items():
+        needed[key] += [key] if fleet.on_gpu else [key, stick.fastest]
+    return {key: list(dict.fromkeys(others)) for key, others in needed.items()}
 
 
 def find_unknown(fleet: WorkFleet, runs: SpeedRuns) -> dict[str, str]:
@@ -104,13 +144,14 @@ def find_unknown(fleet: WorkFleet, runs: SpeedRuns) -> dict[str, str]:
     models = defaultdict[str, int](int)
     for key, speed in runs.first.items():
         models[fleet.accelerators[key].model] += bool(speed.typical)
-    suspects = {key for key, _ in find_slow(fleet.accelerators, runs.first, fleet.on_gpu)}
-    needed = [runs.first, runs.second] if suspects else [runs.first]
+    needed_alone = find_alone(fleet, runs.first)
+    needed = [runs.first, runs.second] if needed_alone else [runs.first]
     found = {}
     for key, one in fleet.accelerators.items():
         reason = _missing_rate(fleet, one, [run.get(key) for run in needed])
-        if not reason and key in suspects:
-            reason = _missing_rate(fleet, one, [runs.alone.get(key)])
+        for other in needed_alone.get(key, ()):
+            found_alone = [runs.alone.get(other)]
+            reason = reason or _missing_rate(fleet, fleet.accelerators[other], found_alone)
         if not reason and models[one.model] < 2:
             reason = f"no other GPU to compare with: {one.model}"
         if reason:
@@ -138,7 +179,7 @@ def judge_speed(fleet: WorkFleet, runs: SpeedRuns, measure: Recorder) -> None:
     slow = find_slow_each_time(fleet.accelerators, known, fleet.on_gpu)
     keys = list(dict.fromkeys(key for key, _ in slow))
     count_by_node("slow_gpus", fleet.accelerators, keys, unknown, measure)
-    texts = {key: describe_slow(key, slow, known, fleet.on_gpu) for key in keys}
+    texts = {key: describe_slow(key, slow, known, fleet) for key in keys}
     for number, members in same_slot(fleet.accelerators, keys).items():
         nodes = [fleet.accelerators[key].node for key in members]
         text = f"GPU {number} of each node ({len(nodes)} nodes) is slow, as {nodes[0]}: "
@@ -160,15 +201,21 @@ def leave_out_unknown(fleet: WorkFleet, runs: SpeedRuns) -> tuple[SpeedRuns, dic
             {key: speed for key, speed in run.items() if key not in unknown}
             for run in (runs.first, runs.second, runs.alone)
         )
-        suspects = {key for key, _ in find_slow(fleet.accelerators, first, fleet.on_gpu)}
-        late = suspects - alone.keys()
+        needed_alone = find_alone(fleet, first)
+        late = {
+            key: missing[0]
+            for key, others in needed_alone.items()
+            if (missing := [other for other in others if other not in alone])
+        }
         if not late:
             return SpeedRuns(first, second, alone), unknown
-        label = {key: fleet.accelerators[key].label for key in late}
+        label = {key: fleet.accelerators[other].label for key, other in late.items()}
         unknown |= {key: f"{label[key]} was not measured alone" for key in late}
 
 
-def describe_slow(key: str, slow: Mapping[Slow, Yardstick], runs: SpeedRuns, on_gpu: bool) -> str:
+def describe_slow(
+    key: str, slow: Mapping[Slow, Yardstick], runs: SpeedRuns, fleet: WorkFleet
+) -> str:
     """Describe the rates of a slow accelerator, and how it does alone."""
     parts = []
     for operation in (one for other, one in slow if other == key):
@@ -176,10 +223,14 @@ def describe_slow(key: str, slow: Mapping[Slow, Yardstick], runs: SpeedRuns, on_
         stick, alone = slow[key, operation], runs.alone[key].typical[operation]
         # The better of both runs: the accelerator is not slower than that.
         rate = max(run[key].typical[operation] for run in (runs.first, runs.second))
-        parts.append(
+        text = (
             f"{name} {quantity(rate, unit)}, {percent(rate / stick.typical)} of what is typical of "
             f"{stick.members} of its model; alone {quantity(alone, unit)}"
         )
+        if not fleet.on_gpu:
+            fastest = quantity(runs.alone[stick.fastest].typical[operation], unit)
+            text += f", and {fleet.accelerators[stick.fastest].label} alone {fastest}"
+        parts.append(text)
     return "; ".join(parts)
 
 

@@ -97,6 +97,16 @@ def test_an_emulated_accelerator_that_had_half_a_core_at_the_end_tries_again_alo
     assert (result.verdict, findings(result)) == (Verdict.PASS, [])
 
 
+def test_a_machine_that_is_slower_at_the_end_makes_no_emulated_accelerator_tire() -> None:
+    """All do the last part again, so a machine that is slow by then slows all of them."""
+    cluster = emulated()
+    for gpu in cluster.every:
+        gpu.factors = [1.0] * 6 + [0.45]
+    cluster.gpus[1][0].factors = [1.0] * 5 + [0.45]
+    result = run_work(cluster, tier="standard")
+    assert (result.verdict, findings(result)) == (Verdict.PASS, [])
+
+
 def test_an_emulated_accelerator_that_tires_is_named() -> None:
     cluster = emulated()
     cluster.gpus[2][0].factors = [1.0, 1.0, 0.6, 0.3]

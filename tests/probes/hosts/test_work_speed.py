@@ -146,6 +146,54 @@ def test_an_emulated_accelerator_is_slow_only_if_it_is_slow_alone(
 
 
 @pytest.mark.near_miss("HOSTS.slow_gpus")
+@pytest.mark.parametrize("sound_turn", range(5))
+def test_a_machine_that_was_slow_for_a_while_is_no_slow_accelerator(sound_turn: int) -> None:
+    """As in a sound rehearsal: a copy of 17 GB/s beside one of 82, and then of 39 alone."""
+    cluster = emulated(2)
+    cluster.gpus[1][0].factors = [0.21, *[0.4] * sound_turn, 0.6, 0.4]
+    assert run_work(cluster).verdict is Verdict.PASS
+    cluster = emulated(2)
+    cluster.gpus[1][0].factors = [0.21, 0.48]
+    cluster.gpus[0][0].factors = [1.0, 0.5]
+    assert run_work(cluster).verdict is Verdict.PASS, "the other is slower by now too"
+
+
+def test_an_emulated_accelerator_that_is_slow_in_each_turn_is_named() -> None:
+    cluster = emulated(2)
+    cluster.gpus[1][0].factors = [0.21, 0.49]
+    result = run_work(cluster)
+    assert findings(result) == [("HOST-GPU-SLOW", ["n1"])]
+    assert statement_of(result).startswith(
+        "GPU 0 on n1: GEMM 0.0105 TFLOP/s, 21 % of what is typical of 2 of its model; "
+        "alone 0.0245 TFLOP/s, and GPU 0 on n0 alone 0.05 TFLOP/s; copy in its memory"
+    )
+    assert [one.asked[1:6] for one in cluster.every] == [[(1, 0.2, 1, True)] * 5] * 2
+
+
+@pytest.mark.parametrize("what", ["silent", "failing", "no number"])
+def test_an_emulated_suspect_proves_nothing_without_the_fastest_alone(what: str) -> None:
+    cluster = emulated(2)
+    cluster.gpus[1][0].factors = [0.2]
+    fastest = cluster.gpus[0][0]
+    with_others = fastest.measure_speed
+
+    def fail_alone(*values: Any, is_alone: bool) -> dict[str, Any]:
+        answer = with_others(*values, is_alone=is_alone)
+        if not is_alone:
+            return answer
+        if what == "silent":
+            fastest.silent.add("measure_speed")
+        if what == "failing":
+            return {**answer, "error": "no memory", "rates": {}}
+        return {**answer, "rates": {**answer["rates"], "hbm": [float("nan")]}}
+
+    fastest.measure_speed = fail_alone  # type: ignore[method-assign]
+    result = run_work(cluster)
+    assert not_passed(result)["slow_gpus n1"] == "UNPROVEN"
+    assert "HOST-GPU-SLOW" not in [one.code for one in result.findings]
+
+
+@pytest.mark.near_miss("HOSTS.slow_gpus")
 def test_emulated_accelerators_that_share_cores_pass() -> None:
     cluster = emulated()
     gpu_of(cluster, 2, 0).rates = {"gemm": 0.031, "hbm": 12.5, "h2d": 9.5, "d2h": 9.0}
@@ -240,7 +288,9 @@ def test_a_very_slow_gpu_has_time_to_answer(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_round_of_emulated_accelerators_is_shorter() -> None:
     cluster = emulated(2)
     run_work(cluster)
-    assert cluster.gpus[0][0].asked == [(2, 0.1, 1, False)]
+    with_others, *of_the_control = cluster.gpus[0][0].asked
+    assert with_others == (2, 0.1, 1, False)
+    assert of_the_control == [(1, 0.1, 1, True)]
 
 
 @pytest.mark.near_miss("HOSTS.slow_gpus")
