@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -16,15 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from probes.cluster.facts.folder_room import find_temporary_folder, read_room
+from probes.cluster.shared_folder import remove_later
 
 # Longest time (s) that a folder outlives its driver.  A round has a dozen calls, of up to 90 s
 # each where nodes do not answer.
 FOLDER_SECONDS = 1200
-# Removes the folder $1 after $2 s, and ends when it is gone.  It is a grandchild, because Ray ends
-# a worker's children.
-REMOVE_LATER = """
-(n=0; while [ -e "$1" ] && [ $n -lt $2 ]; do sleep 1; n=$((n+1)); done; rm -rf "$1") &
-"""
 POLL_S, MAX_POLL_S = 0.01, 0.5  # s between two looks at a folder: often at first, then rarely
 LINE_BYTES = 64  # of one line of a file
 LINES = 64  # of a file that others read: 4 KiB, a block
@@ -58,24 +53,13 @@ def open_place(place: Place, seconds: int = FOLDER_SECONDS) -> dict[str, Any]:
     folder = place.folder
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
-        _remove_later(folder, seconds)
+        remove_later(str(folder), seconds)
         os.listdir(folder)  # what a cache keeps of the folder is now older than all files
         write_text(folder / f"from-{place.node}", make_text(place, place.node))
         error = ""
     except OSError as problem:
         error = problem.strerror or str(problem)
     return {"error": error, "room": read_room(str(folder.parent))}
-
-
-def _remove_later(folder: Path, seconds: int) -> None:
-    subprocess.run(
-        ["sh", "-c", REMOVE_LATER, "sh", str(folder), str(seconds)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        check=False,
-    )
 
 
 def close_place(place: Place) -> None:
