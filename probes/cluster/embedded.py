@@ -1,7 +1,7 @@
 """Runs an embedded cluster: N raylets on this host, in a process of their own.
 
-The process prints one JSON line with the addresses.  It ends the cluster when its standard input
-ends, so the cluster never outlives the driver, however the driver died.
+The process prints one JSON line with the addresses, or with the `error`.  It ends the cluster when
+its standard input ends, so the cluster never outlives the driver, however the driver died.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ START_SECONDS = 120  # bounds a start that hangs; a sound one takes seconds
 
 
 class LocalCluster:
-    """Driver side of an embedded cluster of `nodes` raylets with one emulated GPU each."""
+    """Driver side of an embedded cluster of `nodes` raylets with one emulated GPU each.
+
+    Raises RuntimeError if they do not start.
+    """
 
     def __init__(self, nodes: int) -> None:
         self.nodes = nodes
@@ -48,12 +51,13 @@ class LocalCluster:
         )
         assert self._child.stdout is not None
         line = self._child.stdout.readline()
-        if not line:
+        self.info: dict[str, Any] = json.loads(line or "{}")
+        if "address" not in self.info:
             stderr.seek(0)
-            last = stderr.read().strip().splitlines()[-1:]
+            last = " ".join(stderr.read().strip().splitlines()[-1:])
             self.close()
-            raise RuntimeError(f"the embedded cluster did not start: {' '.join(last)}")
-        self.info: dict[str, Any] = json.loads(line)
+            why = self.info.get("error", last)
+            raise RuntimeError(f"the embedded cluster of {nodes} raylets did not start: {why}")
 
     def close(self, seconds: float = 30) -> None:
         """End the cluster; return when its processes and files are gone."""
@@ -95,6 +99,10 @@ def main(nodes: int) -> None:
         info = {"address": cluster.address, "dashboard": f"http://127.0.0.1:{port}"}
         print(json.dumps(info), file=stdout, flush=True)
         sys.stdin.read()
+    except Exception as error:  # Ray raises many kinds, with lines of its logs after the reason
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        print(json.dumps({"error": reason}), file=stdout, flush=True)
+        raise
     finally:
         cluster.shutdown()
         _kill_session()

@@ -1,9 +1,10 @@
-"""An embedded cluster on a host that has GPUs: its ranks find none."""
+"""An embedded cluster: on a host that has GPUs its ranks find none; why it does not start."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -29,3 +30,38 @@ def test_no_rank_of_emulated_gpus_finds_the_hosts(monkeypatch: pytest.MonkeyPatc
         cluster.close()
     # Ray 2.40 hides all GPUs from a task that asks for none by an empty list.
     assert said.stdout.splitlines()[-1] in ("['-1', '-1']", "['-1', '']"), said.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (
+            "Failed to start the dashboard\\nThe last 20 lines of dashboard.log:\\nINFO Loaded 9",
+            "Failed to start the dashboard",
+        ),
+        ("", "Exception"),
+    ],
+)
+def test_why_it_did_not_start_is_one_line_without_rays_logs(
+    text: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray ends such an error with lines of its logs.  Its package is a stub here."""
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray/__init__.py").touch()
+    stub = f'class Cluster:\n    def add_node(self, **_):\n        raise Exception("{text}")\n'
+    stub += "    def shutdown(self):\n        pass\n    address = None\n"
+    (tmp_path / "ray/cluster_utils.py").write_text(stub)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(RuntimeError) as raised:
+        LocalCluster(2)
+    assert str(raised.value) == f"the embedded cluster of 2 raylets did not start: {why}"
+
+
+def test_a_process_that_ends_at_once_leaves_its_last_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    (tmp_path / "python").write_text("#!/bin/sh\necho no such module >&2\n")
+    (tmp_path / "python").chmod(0o755)
+    with pytest.raises(RuntimeError, match=r"did not start: no such module$"):
+        LocalCluster(2)
