@@ -31,6 +31,8 @@ def start_progress(config: pytest.Config, begun: float, usual_s: float | None) -
     tw = terminal._tw
     options: dict[str, Any] = {"begun": begun, "paint": tw.markup}
     screen, level = open_screen(tw._file), config.option.verbose
+    if screen is not tw._file:
+        config.add_cleanup(screen.close)
     if can_be_live(config, terminal.isatty):
         config.stash[PROGRESS] = LiveProgress(screen, level, usual_s=usual_s, **options)
     else:

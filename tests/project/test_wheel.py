@@ -103,6 +103,7 @@ def test_probes_run_from_an_empty_folder(
     told = run(elsewhere, tmp_path, *command)
     assert f"{len(QUICK_HOSTS)} passed" in told.stdout, told.stdout + told.stderr
     assert told.returncode == 20, "only one criterion was looked at"
+    assert "ResourceWarning" not in told.stderr, told.stderr
     assert list(tmp_path.glob("runs/*/report.html"))
     event = next(tmp_path.glob("runs/*/events.jsonl")).read_text()
     assert (
