@@ -176,15 +176,15 @@ NCCL: dict[str, Entry] = {
         "Do not train here. Test with NCCL_P2P_DISABLE=1 (ACS, IOMMU), then each GPU and NIC separately.",
     ),
     "NCCL-ERROR": Entry(
-        "NCCL failed, or a collective timed out, after the job had started.",
-        Cause.HARDWARE,
+        "A call of NCCL failed, or a collective timed out.",
+        Cause.UNKNOWN,
         Severity.BLOCKS,
-        "Repair the first rank that failed",
+        "Find the first rank that failed, and why",
         {
             'dmesg -T | grep -iE "xid|mlx5|oom"': 'An Xid: the GPU. A line of mlx5: the card. "oom": memory of the node.',
             "ray logs cluster raylet.out --tail 200": "A worker that died before: its reason stands there.",
         },
         "The job runs without an error of NCCL.",
-        "Read the named lines. Check the first rank that failed: its GPU (Xid), NIC and process.",
+        "Read the named lines. Find the rank whose error came first, in the logs of all ranks: the others follow from it.",
     ),
 }

@@ -25,6 +25,7 @@ from reports.record import Finding
 
 # Since NCCL 2.22 also a host name.
 PEER = re.compile(r"(?:to|peer|from) \[?([\w.:%\-]{1,255}?)\]?<\d+>")
+LATE = re.compile(r"(?:enqueue|proxy)\.c")  # calls that fail in a job that has started
 BEHIND = re.compile(r"\[([\d, ]+)\] (?:are the lagging|joined but|finished collective)")
 PLAIN_ERRORS = {  # phrase -> code, and the host's problem
     "no-interface": ("INIT-NO-IFACE", "NCCL found no network interface to use"),
@@ -35,7 +36,11 @@ PLAIN_ERRORS = {  # phrase -> code, and the host's problem
     "shm-denied": ("INIT-SHM", "/dev/shm may not be written"),
     "shm-attach": ("INIT-SHM", "the shared memory segment of another rank cannot be opened"),
     "duplicate-gpu": ("NCCL-DUP-GPU", "two ranks use one GPU"),
-    "cuda": ("NCCL-ERROR", "a call of CUDA failed, or a card reported an error"),
+    "cuda": ("NCCL-ERROR", "a call of CUDA failed"),
+    "cuda-driver": ("NCCL-ERROR", "the driver is older than this CUDA needs"),
+    "cuda-peers": ("NCCL-ERROR", "one process cannot use so many GPUs"),
+    "nic": ("NCCL-ERROR", "an RDMA device reported an error"),
+    "ofi-broke": ("NCCL-ERROR", "a transfer over libfabric failed"),
     "cuda-init": ("NCCL-ERROR", "CUDA cannot be initialised"),
     "cuda-memory": ("NCCL-ERROR", "a GPU has no free memory"),
     "peer-access": ("NCCL-ERROR", "one GPU cannot use the memory of another"),
@@ -43,6 +48,10 @@ PLAIN_ERRORS = {  # phrase -> code, and the host's problem
     "port-error": ("NCCL-ERROR", "an RDMA port lost its link"),
     "rank-twice": ("LAUNCH-ENV", "two processes claim the same rank"),
     "rank-beyond": ("LAUNCH-ENV", "a process has a rank that the job does not have"),
+}
+UNCERTAIN = {  # phrase -> problem, if a call of NCCL failed after it: otherwise NCCL went on
+    "registration": "memory could not be registered with the network device",
+    "unknown": "NCCL reports an error that is not known here",
 }
 FOLLOW_UPS = ("peer-closed", "proxy-failed")
 # Phrases that explain why init did not end, so that no rank is blamed for waiting.
@@ -194,7 +203,7 @@ def torch_errors(log: Log) -> list[Finding]:
     last = f" (last error: {log.hits['last-error'][0].detail})" if log.hits["last-error"] else ""
     numbers = [found for _, error in behind for found in BEHIND.findall(error)]
     named = dict.fromkeys(f"rank {number}" for number in re.findall(r"\d+", " ".join(numbers)))
-    remedy = remedies.DESYNC_FIX if named else ""
+    remedy = remedies.DESYNC_FIX if named else remedies.fix_of_cuda(errors)
     return one_finding("NCCL-ERROR", f"the job reports: {errors}{last}", named, lines, remedy)
 
 
@@ -202,23 +211,46 @@ def other_errors(log: Log) -> list[Finding]:
     """Find errors whose text is not known here, or that only follow from another rank's.
 
     A warning of a rank that is done, in a job without a failed call, is none.  Nor is the failed
-    call of a rank that is done, unless it is one of the thread that sends.
+    call of a rank that is done, unless it is a collective, or the thread that sends.
     """
-    traces = [m for m in log.hits["trace"] if log.joined(m.rank).stuck or "proxy" in m.detail]
-    followed = traces or log.torch_errors or any(log.hits[kind] for kind in FOLLOW_UPS)
-    unknown = log.hits["unknown"] if followed else []
-    if unknown := unknown or log.hits["last-error"]:
-        problem = "NCCL reports an error that is not known here"
-        return message_findings("NCCL-ERROR", problem, unknown, quote=True)
+    traces = [m for m in log.hits["trace"] if log.joined(m.rank).stuck or LATE.search(m.detail)]
+    if traces or log.torch_errors or any(log.hits[kind] for kind in FOLLOW_UPS):
+        for kind, problem in UNCERTAIN.items():
+            if hits := log.hits[kind]:
+                return message_findings("NCCL-ERROR", problem, hits, quote=True)
+    if hits := log.hits["last-error"]:
+        return message_findings("NCCL-ERROR", UNCERTAIN["unknown"], hits, quote=True)
     if hits := [m for kind in FOLLOW_UPS for m in log.hits[kind]]:
-        peers, hosts = _named_peers(log, hits), hosts_of(hits)
-        where = f"began at {join_names(peers)}" if peers else "began at another rank"
-        message = f"{join_names(hosts) or 'the job'}: this error {where} ({hits[0].detail})"
-        message += f"; the job reports: {log.torch_errors[0][1]}" if log.torch_errors else ""
-        lines, remedy = first_lines(hits), remedies.FOLLOW_UP_FIX
-        return one_finding("NCCL-ERROR", message, peers or hosts, lines, remedy)
+        return _follow_up(log, hits)
+    if hits := _silent_connections(log):
+        problem = "a connection by TCP failed at the start, and no line says to whom"
+        return message_findings("INIT-BOOTSTRAP", problem, hits, quote=True)
     problem = "a call of NCCL failed, and no line says why"
     return message_findings("NCCL-ERROR", problem, traces, quote=True, remedy=remedies.TRACE_FIX)
+
+
+def _follow_up(log: Log, hits: list[MatchedMessage]) -> list[Finding]:
+    """Report an error that began at another rank, or on the way to it."""
+    peers, hosts = _named_peers(log, hits), hosts_of(hits)
+    peer = join_names(peers) or "another rank"
+    if log.hits["peer-closed"]:
+        told = f"the connection to {peer} broke: the error began there, or in the network"
+    else:
+        told = f"this error began at {peer}"
+    message = f"{join_names(hosts) or 'the job'}: {told} ({hits[0].detail})"
+    message += f"; the job reports: {log.torch_errors[0][1]}" if log.torch_errors else ""
+    remedy = remedies.FOLLOW_UP_FIX
+    return one_finding("NCCL-ERROR", message, peers or hosts, first_lines(hits), remedy)
+
+
+def _silent_connections(log: Log) -> list[MatchedMessage]:
+    """List failed calls of TCP sockets that ended the start of their process."""
+    starts = {
+        m.rank.writer[:2]
+        for m in log.hits["trace"]
+        if "bootstrap.c" in m.detail and log.joined(m.rank).stuck
+    }
+    return [m for m in log.hits["socket-trace"] if m.rank.writer[:2] in starts]
 
 
 def plugin_errors(log: Log) -> list[Finding]:

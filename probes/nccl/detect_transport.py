@@ -247,7 +247,9 @@ def no_gdr(log: Log) -> list[Finding]:
         return []
     reasons = log.hits["gdr-why"]
     reason = f" ({reasons[0].detail})" if reasons else ""
-    subject = join_names(hosts) or "ranks without edges in the log"  # all log GDR 0 if one has it
+    # All ranks log GDR 0 if one has it.
+    nameless = "a host that is not named" if hosts else "ranks without edges in the log"
+    subject = join_names(filter(None, hosts)) or nameless
     message = f"{subject}: RDMA is staged through host memory, without GPUDirect{reason}"
     lines = list(hosts.values()) or [log.no_gdr]
     return one_finding("FAB-NO-GDR", message, filter(None, hosts), lines)

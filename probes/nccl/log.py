@@ -49,6 +49,7 @@ class Log:
         self.no_efa: list[tuple[str, int]] = []  # place, process: libfabric finds no EFA device
         self.bad_rows: list[tuple[str, int]] = []  # place, wrong elements
         self.torch_errors: list[tuple[str, str]] = []  # place, torch's error about NCCL
+        self.different_counts: list[tuple[str, str]] = []  # place, a sentence of NCCL's RAS
         self.repeated = 0
         self.unread_files: list[str] = []  # one sentence for each file without usable lines
         self.truncated: list[str] = []  # names of files that end within a line
@@ -61,6 +62,7 @@ class Log:
 
     def finish(self) -> Log:
         """Determine which edges leave a host, once all lines are read; return the log."""
+        self._unglue()
         comms = [*self.communicators.values(), *self.splits.values()]
         host_edges = HostEdges(comms)
         host_edges.count_edges(self.ranks.values(), self.location_of)
@@ -72,6 +74,22 @@ class Log:
         if self.no_gdr and self.gdr and not (self.edge_counts["tcp"] or self.edge_counts["other"]):
             self.gdr.add(False)  # an edge over TCP makes all ranks log GDR 0 as well
         return self
+
+    def _unglue(self) -> None:
+        """Leave out hosts such as `Channelnode1`: a lost newline put a word before the name.
+
+        The same process and device has lines under its own name.
+        """
+        glued = {}
+        for writer in [writer for writer, rank in self.ranks.items() if not rank.size]:
+            name = writer.host
+            starts = (at for at in range(1, len(name)) if name[at - 1].isalnum())
+            names = (writer._replace(host=name[at:]) for at in starts)
+            if own := next((self.ranks[one] for one in names if one in self.ranks), None):
+                glued[writer] = own.host
+        for writer, host in glued.items():
+            self.ranks.pop(writer).host = host
+            self.hosts.pop(writer.host, None)
 
     def _name_sockets(self) -> None:
         """Name the network of hosts without an RDMA device: 2.4 and 2.5 only list their sockets."""
@@ -91,6 +109,9 @@ class Log:
         self.bad_rows += [(f"{name}:{number}", wrong) for number, wrong in others.bad_rows]
         self.torch_errors += [(f"{name}:{number}", error) for number, error in others.torch_errors]
         self.no_efa += [(f"{name}:{number}", pid) for number, pid in others.no_efa]
+        self.different_counts += [
+            (f"{name}:{line}", text) for line, text in others.different_counts
+        ]
         self.test_ranks |= others.test_ranks
 
     def add_hit(self, kind: str, rank: Rank, detail: str, line: str) -> None:

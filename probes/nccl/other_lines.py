@@ -32,7 +32,7 @@ TORCH_ERRORS = (
 # One of them is in each of these.
 TORCH_WORDS = (
     *(b"atchdog", b"time", b"rror", b"NCCL failure", b"nvalid", b"have failed", b"Id from"),
-    *(b"mismatch", b"lagging ranks", b" collective #"),
+    *(b"mismatch", b"lagging ranks", b" collective #", b"CUDA failure", b"Cuda failure "),
 )
 # torch repeats NCCL's last warning, on the next line or on the same one.
 LAST_ERROR = re.compile(
@@ -45,9 +45,16 @@ TEST_RANK = re.compile(
     rb"\[[^\]\n]{1,32}\] ([^\n]{1,80})"
 )
 MAX_TEST_RANKS = 100_000  # of one job
+# NCCL's RAS client, src/ras/client_support.cc.
+RAS_COUNTS = re.compile(rb"Communicator ranks have different \w{1,32} operation counts")
 NO_EFA = re.compile(rb"libfabric:(\d{1,10}):[^\n]{0,200}provider efa output empty")
 TORCH_ERROR = re.compile(
-    rb"Test NCCL failure[^\n]{0,160}|collective timeout from[\w\s]{1,30}rank(?: \d{1,6})?|"
+    rb"Test NCCL failure[^\n]{0,160}|"
+    rb"(?:Test CUDA|Cuda) failure [\w./\-]{1,80}:\d{1,6} '[^'\n]{1,160}'|"
+    rb"NCCL [Ee]rror(?: \d{1,3})?(?:: | [\w./\-]{1,200}:\d{1,6} ')"
+    rb"(?:unhandled|internal|invalid|remote process)[^\n'\[]{0,120}|"
+    rb"watchdog thread terminated with exception[^\n]{0,200}|"
+    rb"collective timeout from[\w\s]{1,30}rank(?: \d{1,6})?|"
     rb"\[\d{1,6}\] is setting up NCCL communicator and retrieving ncclUniqueId[^\n]{0,300}|"
     rb"ranks \[[\d, ]{1,200}\] are the lagging ranks|"
     rb"\[[\d, ]{1,200}\] (?:finished collective #\d{1,20}, but didn't join|"
@@ -64,10 +71,12 @@ class OtherLines:
         self.no_efa: list[tuple[int, int]] = []  # libfabric: (line, process) without an EFA device
         self.torch_errors: list[tuple[int, str]] = []  # torch: (line, one of TORCH_ERRORS)
         self.last_errors: list[tuple[int, bytes]] = []  # torch: (line, NCCL's last warning)
+        self.different_counts: list[tuple[int, str]] = []  # ncclras: (line, its sentence)
         self.test_ranks: dict[int, tuple[str, str]] = {}  # nccl-tests: rank -> (host, GPU)
 
     def __bool__(self) -> bool:
-        return bool(self.has_table or self.torch_errors or self.last_errors or self.no_efa)
+        told = self.torch_errors or self.last_errors or self.no_efa or self.different_counts
+        return bool(self.has_table or told)
 
     def read(self, chunk: bytes, first_line: int) -> None:
         """Read whole lines; `first_line` is the number of the first."""
@@ -83,6 +92,9 @@ class OtherLines:
             free = MAX_KEPT - len(self.last_errors)
             found = itertools.islice(_numbered(LAST_ERROR, chunk, first_line), free)
             self.last_errors += [(number, match[1]) for number, match in found]
+        if b"operation counts" in chunk:
+            found = itertools.islice(_numbered(RAS_COUNTS, chunk, first_line), MAX_KEPT)
+            self.different_counts += [(number, match[0].decode()) for number, match in found]
         if b" Pid " in chunk:
             for match in itertools.islice(TEST_RANK.finditer(chunk), MAX_TEST_RANKS):
                 names = match[3].decode("utf-8", "replace"), match[4].decode("utf-8", "replace")

@@ -50,7 +50,7 @@ VIRTUAL_DEVICE = re.compile(rb"Made virtual device \[(\d{1,4})\] name=([\w.\-+]{
 ENV_LINE = re.compile(rb"(NCCL_\w{1,64}) set (?:by environment )?to (.{0,200}?)\.?$")
 # Variables that affect a finding.
 JUDGED_ENV = {"NCCL_IB_DISABLE", "NCCL_IBEXT_DISABLE", "NCCL_NET", "NCCL_IB_HCA", "NCCL_NET_PLUGIN"}
-VERSION = re.compile(rb"(?:NCCL version )?(\d{1,4}\.\d{1,4}\.\d{1,4})(?:[+.\s]|$)")
+VERSION = re.compile(rb"(?:NCCL version )?(\d{1,4}\.\d{1,4}\.\d{1,4})(?:[+.\s\-]|$)")
 NETWORK = re.compile(
     rb"Using (?:network|internal Network) (.{1,64})$|Assigned NET plugin (.{1,64}?) to comm"
 )
@@ -125,7 +125,7 @@ class LogParser:
             text = text.partition(b"] ")[2]
         word = text.split(b" ", 1)[0].rstrip(b":")
         self.log.saw_network |= word.startswith(b"NET/")
-        if (parse := LINE_PARSERS.get(word)) is not None:
+        if (parse := LINE_PARSERS.get(word)) is not None and kind != b"WARN":
             parse(self, rank, text)
         elif text.startswith(b"NCCL_"):
             self._parse_env(rank, text)
@@ -240,11 +240,9 @@ class LogParser:
     def _parse_socket(self, rank: Rank, text: bytes) -> None:
         rank.advance_to("net-init")
         rank.has_beginning = True
-        sockets = rank.host.sockets
         for match in USING_ITEM.finditer(text):
-            socket = to_text(match[1]), to_text(match[2])
-            if self._is_new(socket, sockets):
-                sockets.append(socket)
+            if self._is_new(socket := (to_text(match[1]), to_text(match[2])), rank.host.sockets):
+                rank.host.sockets.append(socket)
 
     def _parse_old_interface(self, rank: Rank, text: bytes) -> None:
         if match := OLD_INTERFACE.match(text):
@@ -386,6 +384,7 @@ class LogParser:
 NO_PATTERN_WORDS = {b"NCCL", b"Using", b"Assigned", b"comm", b"Connected", b"Init"}
 LINE_PARSERS: dict[bytes, Callable[[LogParser, Rank, bytes], object]] = {
     b"NCCL": LogParser._parse_version,
+    b"RCCL": LogParser._parse_version,
     b"Bootstrap": LogParser._parse_bootstrap,
     b"NET": LogParser._parse_old_interface,
     b"NET/IB": LogParser._parse_ib,

@@ -90,9 +90,30 @@ ERROR_FIXES = {
     "model. NCCL takes less with NCCL_MAX_NCHANNELS and NCCL_BUFFSIZE.",
     "cuda-init": "Run `nvidia-smi` on the named host: driver and GPUs must answer there. Start no "
     "rank by fork after CUDA was used, and give the container the driver's own libraries.",
+    "cuda": "Read the error of CUDA. An illegal access or a failed launch is mostly a fault of the "
+    "program: CUDA_LAUNCH_BLOCKING=1 shows the call. An ECC error or a lost GPU is the host's: "
+    "look for an Xid in `dmesg`, and drain that GPU.",
+    "cuda-driver": "Update the driver of the named host, or use a torch and NCCL that are built "
+    "for the CUDA of `nvidia-smi`.",
+    "cuda-peers": "Start one process per GPU: one process can map 8 other GPUs at most where no "
+    "NVSwitch connects them.",
+    "nic": "Look for the device in `dmesg` (mlx5) of the named host: firmware, PCIe, a reset. "
+    "Read the peers' logs too: an error of a queue may follow from theirs.",
+    "ofi-broke": "Check that the peer is alive, and the network to it: security group or firewall, "
+    "routes, link. RC is a number of errno.h (110 timed out, 113 no route to host).",
     "port-error": "Check cable and switch port of the named device: its link went down. "
     "`rdma link` and the port's error counters show whether it flaps.",
 }
+
+
+def fix_of_cuda(errors: str) -> str:
+    """Return the remedy for an error of CUDA that torch or nccl-tests report; "" for others."""
+    if "driver version is insufficient" in errors:
+        return ERROR_FIXES["cuda-driver"]
+    return ERROR_FIXES["cuda"] if CUDA_ERROR.search(errors) else ""
+
+
+CUDA_ERROR = re.compile(r"CUDA error|C(?:UDA|uda) failure")
 DESYNC_FIX = (
     "Look at what the named ranks did: they did not call the collective in which the others wait. "
     "Read their log, and a stack (py-spy). Torch's flight recorder has more "
@@ -106,7 +127,10 @@ START_SIZE_FIX = (
     "Give all ranks one version of NCCL and the same NCCL variables. If they have both, use NCCL "
     "2.21 or later: 2.19 and 2.20 can mix up two such messages."
 )
-FOLLOW_UP_FIX = "Read the log of the named rank or host: its first error is the cause."
+FOLLOW_UP_FIX = (
+    "Read the log of the named rank or host: its first error is the cause. If it has none, check "
+    "the network between them."
+)
 TRACE_FIX = "Find the first WARN of the job, in the logs of all ranks: it names the cause."
 ROUTE_FIX = (
     "Set NCCL_SOCKET_IFNAME to an interface that connects all nodes: this one does not lead to "

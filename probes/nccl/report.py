@@ -29,7 +29,12 @@ NOTED = {  # phrase -> the note on its first message
     "foreign": "{}: what connected there is no rank of this job, as a scan of ports",
     "iommu": "{}",
     "no-cuda-library": "{}",
+    "simple-order": "{}: NCCL finds no good ring in the PCIe tree that it sees, and may be slow",
 }
+RAS_AGAIN = (
+    "They may only be busy: ask `ncclras` again. If the numbers stay, the others wait for those "
+    "that are behind"
+)
 EXIT_ACCEPTED, EXIT_WRONG, EXIT_UNPROVEN = 0, 1, 20
 
 
@@ -37,9 +42,9 @@ EXIT_ACCEPTED, EXIT_WRONG, EXIT_UNPROVEN = 0, 1, 20
 class NcclReport:
     """Result for one log.
 
-    `transport` is rdma, tcp, mixed, intra-node or none. `edges` counts connections between pairs of
-    ranks by kind. `gdr` is None if no RDMA edge was seen. `unproven` has a sentence for each thing
-    that the log cannot show, and `notes` one for each fact that is no fault.
+    `transport` is rdma, tcp, mixed, intra-node, unknown or none. `edges` counts connections between
+    pairs of ranks by kind. `gdr` is None if no RDMA edge was seen. `unproven` has a sentence for
+    each thing that the log cannot show, and `notes` one for each fact that is no fault.
     """
 
     transport: str
@@ -75,12 +80,11 @@ class NcclReport:
 
     def text(self, width: int = 80) -> str:
         """Format the transport, the findings with remedy and place, and what is not proven."""
-        if not (
-            self.ranks or self.findings or self.nccl
-        ):  # nothing of NCCL's: only that is certain
+        told = self.ranks or self.findings or self.nccl or self.notes
+        if not told:  # nothing of NCCL's: only that is certain
             return "\n".join(line for one in self.unproven for line in _wrap(one, width))
-        counts = f"{_count(self.ranks, 'rank')}, {_count(self.hosts, 'host')} seen"
-        count = f"{counts}, NCCL {self.nccl or 'unknown'}"
+        hosts = _count(self.hosts, "host") if self.hosts else "host not named"
+        count = f"{_count(self.ranks, 'rank')}, {hosts}, NCCL {self.nccl or 'unknown'}"
         edges = ", ".join(f"{number} {kind}" for kind, number in self.edges.items() if number)
         gdr = {True: ", GPUDirect RDMA", False: ", without GPUDirect RDMA", None: ""}[self.gdr]
         lines = [
@@ -128,9 +132,9 @@ def judge_log(log: Log) -> NcclReport:
         plugin = () if {"FAB-PLUGIN", "FAB-NO-EFA"} & {*codes} else (detect_init.plugin_errors,)
         explain = detect_init.other_errors, *plugin, detect_init.torch_errors, detect_init.find_hang
         findings += next(filter(None, (detect(log) for detect in explain)), [])
-    counts = {kind: log.edge_counts[kind] for kind in ("rdma", "tcp", "intra")}
+    counts = {kind: log.edge_counts[kind] for kind in ("rdma", "tcp", "intra", "other")}
     if log.single_host:  # with P2P and shared memory off, one host's ranks connect over the network
-        counts = {"rdma": 0, "tcp": 0, "intra": sum(counts.values())}
+        counts = {"rdma": 0, "tcp": 0, "intra": sum(counts.values()), "other": 0}
     return NcclReport(
         transport=_name_transport(counts, log),
         networks=sorted({name for host in log.hosts.values() for name in host.networks}),
@@ -153,6 +157,7 @@ def _list_notes(log: Log, findings: list[Finding], explained: bool) -> list[str]
         for kind, text in NOTED.items()
         for hit in log.hits[kind][:1]
     ]
+    notes += [f"{line}: {text}. {RAS_AGAIN}" for line, text in log.different_counts[:1]]
     notes += detect_transport.no_gdr_notes(log)
     if "FAB-ENV-DISABLED" not in {finding.code for finding in findings}:
         notes += detect_transport.disabled_notes(log)
@@ -174,9 +179,9 @@ def _name_transport(counts: dict[str, int], log: Log) -> str:
     if counts["rdma"] or counts["tcp"]:
         return "rdma" if counts["rdma"] else "tcp"
     if max(len(log.host_names), log.nodes) > 1 and not log.single_host:
-        return "none"  # what connects the hosts is not here
+        return "unknown" if counts["other"] else "none"  # or what connects the hosts is not here
     intra = counts["intra"] or (log.single_host and log.stage == "complete" and log.world_size > 0)
-    return "intra-node" if intra and not log.edge_counts["other"] else "none"
+    return "unknown" if counts["other"] else "intra-node" if intra else "none"
 
 
 def _list_unproven(log: Log, counts: dict[str, int], findings: list[Finding]) -> list[str]:
@@ -263,6 +268,9 @@ def _unknown(log: Log, findings: list[Finding]) -> list[str]:
     if log.edge_counts["other"]:
         messages.append(f"network {join_names(log.other_networks)} is not known to use RDMA")
     quoted = {line for finding in findings for line in finding.evidence}
+    for hit in [hit for hit in log.hits["registration"] if hit.line not in quoted][:1]:
+        problem = f"{detect_init.UNCERTAIN['registration']}, and no line says whether NCCL went on"
+        messages.append(f"{problem}: {hit.line}: {hit.detail}")
     if hits := [hit for hit in log.hits["unknown"] if hit.line not in quoted]:
         first = f"{hits[0].line}: {hits[0].detail}"
         verb = "is" if len(hits) == 1 else "are"
@@ -281,7 +289,9 @@ def _unconnected(log: Log, counts: dict[str, int]) -> list[str]:
         ]
     if log.external_edges:
         return []
-    if log.version_seen and not log.connects_at_runtime(NO_RANK):
+    if not crosses_hosts(log):
+        return ["the log shows no connection between ranks"]
+    if not log.connects_at_runtime(NO_RANK) or log.hits["unknown"] or log.hits["registration"]:
         return ["the log shows no connection between hosts"]
     return [
         "the log shows no connection between hosts: since NCCL 2.22 ranks connect at their first "

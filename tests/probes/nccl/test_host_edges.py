@@ -102,7 +102,7 @@ def test_the_network_within_a_host_is_no_edge_between_hosts(
     tmp_path: Path, via: str, kind: str, nodes: int
 ) -> None:
     found = told(tmp_path, *job(via, hosts=2, gpus=4, nodes=nodes))
-    assert found.edges == {"rdma": 0, "tcp": 0, "intra": 6, kind: 2}
+    assert found.edges == {"rdma": 0, "tcp": 0, "intra": 6, "other": 0, kind: 2}
     assert found.exit_code == (0 if kind == "rdma" else 1)
 
 
@@ -110,7 +110,7 @@ def test_it_does_not_matter_whose_lines_come_first(tmp_path: Path) -> None:
     processes = job(IB, hosts=2, gpus=4)
     for seed in range(5):
         random.Random(seed).shuffle(processes)
-        assert told(tmp_path, *processes).edges == {"rdma": 2, "tcp": 0, "intra": 6}
+        assert told(tmp_path, *processes).edges == {"rdma": 2, "tcp": 0, "intra": 6, "other": 0}
 
 
 @pytest.mark.parametrize("via", [IB, SOCKET])
@@ -128,7 +128,7 @@ def test_a_network_that_only_joins_ranks_of_one_host_proves_no_road(
         for rank in range(4)
     ]
     found = told(tmp_path, *processes)
-    assert found.edges == {"rdma": 0, "tcp": 0, "intra": 4}
+    assert found.edges == {"rdma": 0, "tcp": 0, "intra": 4, "other": 0}
     assert (found.transport, found.exit_code) == (
         "none",
         20,
@@ -147,7 +147,7 @@ def test_the_same_where_the_group_was_split_off(tmp_path: Path, via: str) -> Non
         for rank in range(4)
     ]
     found = told(tmp_path, *processes)
-    assert found.edges == {"rdma": 0, "tcp": 0, "intra": 4}
+    assert found.edges == {"rdma": 0, "tcp": 0, "intra": 4, "other": 0}
     assert found.exit_code == 20
 
 
@@ -173,7 +173,7 @@ def test_two_nodes_of_one_name_are_two_hosts(tmp_path: Path, via: str) -> None:
     ]
     found = told(tmp_path, *processes)
     kind = "rdma" if via == IB else "tcp"
-    assert found.edges == {"rdma": 0, "tcp": 0, "intra": 0, kind: 2}
+    assert found.edges == {"rdma": 0, "tcp": 0, "intra": 0, "other": 0, kind: 2}
     assert (found.transport, found.hosts) == (kind, 2)
     assert codes(found) == (set() if via == IB else {"FAB-TCP"})
     assert found.exit_code == (20 if via == IB else 1)  # the names do not tell the hosts apart
@@ -181,7 +181,7 @@ def test_two_nodes_of_one_name_are_two_hosts(tmp_path: Path, via: str) -> None:
 
 def test_one_host_that_nccl_counts_as_one_node_has_no_edge_between_hosts(tmp_path: Path) -> None:
     found = told(tmp_path, *job(SOCKET, hosts=1, gpus=4))
-    assert found.edges == {"rdma": 0, "tcp": 0, "intra": 4}
+    assert found.edges == {"rdma": 0, "tcp": 0, "intra": 4, "other": 0}
     assert (found.transport, found.exit_code) == ("intra-node", 0)
 
 

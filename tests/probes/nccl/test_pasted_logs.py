@@ -12,8 +12,10 @@ from click.testing import CliRunner
 
 from probes.cli.main import main
 from probes.nccl.other_lines import TORCH_ERRORS, TORCH_WORDS
-from probes.nccl.patterns import PHRASES, Phrase, find_kinds
+from probes.nccl.patterns import PHRASES, find_kinds
+from probes.nccl.phrases.phrase import Phrase
 from tests.probes.nccl.pasted.errors import ERRORS
+from tests.probes.nccl.pasted.failed_calls import FAILED_CALLS, SOUND_CALLS
 from tests.probes.nccl.pasted.lines import BEGIN, info, size_line, start
 from tests.probes.nccl.pasted.networks import NO_NETWORK_TO_ACCUSE
 from tests.probes.nccl.pasted.node_errors import NODE_ERRORS
@@ -26,6 +28,7 @@ from tests.support.nccl_report import by_rank, codes, told
 GROUPS = {
     "start": CUT_STARTS,
     "error": {**ERRORS, **NODE_ERRORS},
+    "call": FAILED_CALLS,
     "torch": OF_TORCH,
     "network": NO_NETWORK_TO_ACCUSE,
     "shape": SHAPES,
@@ -52,6 +55,7 @@ def test_there_are_many_cases_each_with_its_reason() -> None:
 
 
 SOUND = {
+    *SOUND_CALLS,
     "P2P that cannot be enabled",
     "a driver's library that is not found",
     "a GPU that a peer does not see",
@@ -67,7 +71,7 @@ SOUND = {
 
 
 def test_a_broken_run_is_never_fine() -> None:
-    for group in (ERRORS, NODE_ERRORS, OF_TORCH):
+    for group in (ERRORS, NODE_ERRORS, FAILED_CALLS, OF_TORCH):
         assert {name for name, case in group.items() if not case.only} <= SOUND
 
 

@@ -38,7 +38,12 @@ WITH = {
     "FAB-LINK-TYPES": {"FAB-TCP"},
     "FAB-NO-EFA": {"FAB-TCP"},
 }
-BY_CAUSE = {"INIT-BOOTSTRAP", "INIT-QP", "INIT-SLOW"}  # the remedy is that of the cause
+BY_CAUSE = {
+    "INIT-BOOTSTRAP",
+    "INIT-QP",
+    "INIT-SLOW",
+    "NCCL-ERROR",
+}  # the remedy is that of the cause
 ALL, EACH = ["node0", "node1"], [f"rank {rank} on node{rank // 2}" for rank in range(4)]
 WHERE = {  # suspects
     **dict.fromkeys(("FAB-TCP", "FAB-NO-DEVICE", "FAB-NO-VERBS", "FAB-NO-EFA", "FAB-NO-GDR"), ALL),
@@ -100,6 +105,7 @@ def test_a_healthy_job_has_no_finding(tmp_path: Path, version: str, gpus: int, h
         "rdma": hosts * gpus,
         "tcp": 0,
         "intra": hosts * gpus if gpus > 1 else 0,
+        "other": 0,
     }
 
 
@@ -308,7 +314,7 @@ def test_json_has_the_agreed_keys(tmp_path: Path) -> None:
     ]
     assert said["schema"] == 1
     assert (said["transport"], said["networks"], said["gdr"]) == ("tcp", ["Socket"], None)
-    assert said["edges"] == {"rdma": 0, "tcp": 4, "intra": 4}
+    assert said["edges"] == {"rdma": 0, "tcp": 4, "intra": 4, "other": 0}
     disabled = next(one for one in said["findings"] if one["code"] == "FAB-ENV-DISABLED")
     assert set(disabled) == {"code", "statement", "suspects", "remedy", "evidence"}
     assert "NCCL_IB_DISABLE=1" in disabled["statement"]

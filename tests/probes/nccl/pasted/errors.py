@@ -16,7 +16,7 @@ ERRORS = {
         + info("include/net.h:32 -> 2"),
         {"NCCL-ERROR"},
         "the second error only follows",
-        "this error began at 10.1.0.9",
+        "the connection to 10.1.0.9 broke: the error began there, or in the network",
     ),
     "a scanner of ports": Case(
         info(*BEGIN)
@@ -156,8 +156,8 @@ ERRORS = {
         info(*BEGIN, start(0, 16))
         + warn("misc/socket.cc:49 socketProgress: Connection closed by remote peer gpu07<57557>"),
         {"NCCL-ERROR"},
-        "it began at the peer",
-        "began at gpu07",
+        "the peer, or the way to it",
+        "the connection to gpu07 broke",
     ),
     "the peer reset": Case(
         info(*BEGIN, start(0, 16))
@@ -166,7 +166,7 @@ ERRORS = {
         ),
         {"NCCL-ERROR"},
         "as above, by address",
-        "began at 10.1.0.9",
+        "the connection to 10.1.0.9 broke",
     ),
     "a proxy that failed": Case(
         info(*BEGIN, start(0, 16))

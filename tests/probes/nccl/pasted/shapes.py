@@ -27,7 +27,7 @@ SHAPES = {
         ),
         set(),
         "threads of a process are ranks",
-        "4 ranks, 1 host seen",
+        "4 ranks, 1 host",
     ),
     "k9s borders": Case(
         "".join(f"│ {line}   │\n" for line in LINES), set(), "a terminal's frame", "", "rdma"
@@ -65,7 +65,7 @@ SHAPES = {
         ),
         set(),
         "ranks and size stand in lines of their own",
-        "2 ranks, 2 hosts seen, NCCL 2.3.7",
+        "2 ranks, 2 hosts, NCCL 2.3.7",
         "rdma",
     ),
     "a proxy is connected, and no rank": Case(
@@ -100,7 +100,7 @@ SHAPES = {
         ),
         set(),
         "host, process, device and source in brackets",
-        "4 ranks, 2 hosts seen",
+        "4 ranks, 2 hosts",
         "rdma",
     ),
     "a glued timestamp": Case(

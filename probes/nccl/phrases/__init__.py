@@ -1,0 +1,1 @@
+"""Phrases with which NCCL, RCCL and plugins report a problem, by subject."""

@@ -1,0 +1,163 @@
+"""Calls that fail after the start, and errors of CUDA, RDMA devices and libfabric: whose they are."""
+
+from __future__ import annotations
+
+from tests.probes.nccl.pasted.lines import BEGIN, Case, info, size_line, start, warn
+from tests.probes.nccl.pasted.torch_text import torch
+
+DRIVER = "'CUDA driver version is insufficient for CUDA runtime version'"
+DONE = start(0, 2).replace("START", "COMPLETE"), start(1, 2).replace("START", "COMPLETE")
+STARTED = info(*BEGIN, DONE[0]) + info(DONE[1], pid=4002, device=1)
+REGISTRATION = warn(
+    "misc/ibvwrap.cc:182 Call to ibv_reg_mr_iova2 failed with error Invalid argument"
+)
+SOCKET_TRACE = "misc/socket.cc:505 -> 2 (Operation now in progress)", "misc/socket.cc:621 -> 2"
+FAILED_CALLS = {
+    "a collective that fails after the start of all": Case(
+        STARTED
+        + warn("enqueue.cc:1182 Error : no algorithm/protocol available")
+        + info("enqueue.cc:1283 -> 3", "group.cc:406 -> 3", "enqueue.cc:1594 -> 3"),
+        {"NCCL-ERROR"},
+        "all ranks are complete, and the call fails",
+        "no algorithm/protocol available",
+    ),
+    "a warning after the start of all that nothing follows": Case(
+        STARTED + warn("enqueue.cc:1182 Something that no version of this reader knows"),
+        set(),
+        "NCCL went on",
+        "1 warning of NCCL is unknown here",
+    ),
+    "memory that a job does without": Case(
+        STARTED + REGISTRATION + info("transport/net_ib.cc:1872 -> 2", "transport/net.cc:853 -> 2"),
+        set(),
+        "buffers of the user are copied where they cannot be registered",
+        "no line says whether NCCL went on: nccl.log:6: misc/ibvwrap.cc Call to ibv_reg_mr_iova2",
+    ),
+    "memory that torch misses": Case(
+        "[rank1]: RuntimeError: NCCL Error 2: unhandled system error (run with NCCL_DEBUG=INFO)\n"
+        + info(size_line(0, 8, 2))
+        + REGISTRATION
+        + info("transport/net_ib.cc:1872 -> 2", "transport/net.cc:853 -> 2"),
+        {"NCCL-ERROR"},
+        "torch says that the call failed",
+        "memory could not be registered with the network device (misc/ibvwrap.cc",
+    ),
+    "memory of libfabric, one line": Case(
+        "register_rail_mr_buffer:617 NCCL WARN NET/OFI Unable to register memory (type = 2) for "
+        "device 4. RC: -22, Error: Invalid argument\n",
+        set(),
+        "no line says that a call failed",
+        "no line says whether NCCL went on: nccl.log:1: register_rail_mr_buffer NET/OFI Unable",
+    ),
+    "a transfer of libfabric": Case(
+        torch(
+            "NET/OFI Request 0x7f completed with error. RC: 113. Error: 2 (UNDELIVERABLE). Completed "
+            "length: 0"
+        ),
+        {"NCCL-ERROR"},
+        "neither CUDA nor a card",
+        "a transfer over libfabric failed",
+    ),
+    "an RDMA device that fails": Case(
+        warn("transport/net_ib.cu:80 NET/IB : Got async event : local catastrophic error"),
+        {"NCCL-ERROR"},
+        "not CUDA; and it shows no stage of the start",
+        "an RDMA device reported an error",
+    ),
+    "more GPUs than a process maps": Case(
+        info(*BEGIN) + warn("allocator.cc:79 Cuda failure 711 'peer mapping resources exhausted'"),
+        {"NCCL-ERROR"},
+        "no card is at fault",
+        "Start one process per GPU",
+    ),
+    "an old driver": Case(
+        warn(f"misc/cudawrap.cc:182 Cuda failure {DRIVER}"),
+        {"NCCL-ERROR"},
+        "no card is at fault",
+        "the driver is older than this CUDA needs",
+    ),
+    "an old driver, by nccl-tests": Case(
+        f" Test CUDA failure common.cu:1045 {DRIVER}\n",
+        {"NCCL-ERROR"},
+        "its own text of a failure",
+        "Update the driver",
+    ),
+    "an old driver, by older nccl-tests": Case(
+        f"misc/ibvwrap.cu:60 WARN Failed to open libibverbs.so[.1]\nCuda failure common.cu:891 {DRIVER}\n",
+        {"NCCL-ERROR"},
+        "its own text of a failure",
+        "Update the driver",
+    ),
+    "an ECC error that the watchdog sees": Case(
+        "[rank12]:[E ProcessGroupNCCL.cpp:1515] [PG 0 Rank 12] Process group watchdog thread "
+        "terminated with exception: CUDA error: uncorrectable ECC error encountered\n",
+        {"NCCL-ERROR"},
+        "the rest of the line has the reason",
+        "terminated with exception: CUDA error: uncorrectable ECC error encountered",
+    ),
+    "an error of a wrapper in Python": Case(
+        "(Worker pid=880) ERROR RuntimeError: NCCL error: unhandled system error (run with "
+        "NCCL_DEBUG=INFO for details) [repeated 6x across cluster]\n",
+        {"NCCL-ERROR"},
+        "no line is NCCL's own",
+        "NCCL error: unhandled system error",
+    ),
+    "an error of a program in C": Case(
+        "Failed, NCCL error /src/utils/nccl_utils.cc:296 'unhandled cuda error (run with'\n",
+        {"NCCL-ERROR"},
+        "the macro of NCCL's examples",
+        "'unhandled cuda error",
+    ),
+    "sockets that fail at the start": Case(
+        info(*BEGIN, *SOCKET_TRACE, "bootstrap.cc:275 -> 2", "init.cc:1493 -> 2"),
+        {"INIT-BOOTSTRAP"},
+        "the trace says what failed",
+        "a connection by TCP failed at the start, and no line says to whom (misc/socket.cc:505",
+    ),
+    "sockets that fail in a job that goes on": Case(
+        STARTED + info(*SOCKET_TRACE), set(), "a proxy tries again"
+    ),
+    "a topology without rings": Case(
+        warn(
+            "graph/search.cc:765 Could not find a path for pattern 4, falling back to simple order"
+        ),
+        set(),
+        "NCCL goes on, and may be slow",
+        "NCCL finds no good ring",
+    ),
+    "NCCL's own report of the ranks": Case(
+        "NCCL version 2.26.2 compiled with CUDA 12.6\n#0-0 (fa93daea854b060b) MISMATCH\n"
+        "  Communicator ranks have different AllGather operation counts\n"
+        "  30 ranks have launched up to operation 640\n  2 ranks have launched up to operation 641\n",
+        set(),
+        "ranks may be a step apart while they work",
+        "ask `ncclras` again",
+    ),
+    "advice without host and process": Case(
+        '[2026-08-23 09:56:58] node [0] /rccl/src/init.cc:213 NCCL WARN Missing "iommu=pt" from '
+        "kernel command line which can lead to system instability or hang!\n"
+        "node [0] NCCL INFO RCCL version : 2.27.7-HEAD:29e1567\n",
+        set(),
+        "one container, and no process is named",
+        'Missing "iommu=pt"',
+    ),
+    "lines written into each other": Case(
+        info("Trees [0] 1/-1/-1->0->-1", "Channel 00/0 : 1[1] -> 2[2] via P2P/CUMEM", device=1)
+        + "gpu01:4001:4061 [1] NCCL INFO Channelgpu01:4007:4067 [7] NCCL INFO Channel 00/0 : 7[7] "
+        "-> 0[0] via P2P/CUMEM\n"
+        + info("Channel 01/0 : 7[7] -> 0[0] via P2P/CUMEM", pid=4007, device=7),
+        set(),
+        "a word before the name of a host is no second host",
+        "2 ranks, 1 host,",
+    ),
+}
+SOUND_CALLS = {
+    "a warning after the start of all that nothing follows",
+    "memory that a job does without",
+    "memory of libfabric, one line",
+    "sockets that fail in a job that goes on",
+    "a topology without rings",
+    "NCCL's own report of the ranks",
+    "advice without host and process",
+    "lines written into each other",
+}
