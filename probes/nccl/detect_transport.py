@@ -16,6 +16,8 @@ from probes.nccl.log import Log
 from reports.record import Finding
 
 # `br-` and 12 hex digits is a docker network; `br-ex` may be a node's only external link.
+EMULATED = re.compile(r"(?:rxe|siw)[\d_]")  # the names in guides to `rdma link add`
+TUNNEL = re.compile(r"ip6tnl|tunl|tun\d|sit\d|gre|wg\d|tailscale|vxlan")
 LOCAL_ONLY = re.compile(r"lo$|docker|virbr|cni|veth|br-[0-9a-f]{12}|flannel|cali")
 BUILT_IN = re.compile(r"NET plugin (?:IB|Socket)\b")
 UNIFIED = re.compile(r"\bGB10\b|DGX Spark")
@@ -121,6 +123,36 @@ def disabled_notes(log: Log) -> list[str]:
     hosts = [host for host in log.hosts.values() if not on_rdma(host)]
     found = {setting: line for host in hosts for setting, line in _disabling(host)}
     return [f"{line}: {setting} turns RDMA off" for setting, line in found.items()][:MAX_NAMES]
+
+
+def slow_path_notes(log: Log) -> list[str]:
+    """Note RDMA devices that the kernel emulates, and a start over a tunnel."""
+    hosts = {name: host for name, host in log.hosts.items() if name}
+    emulated = {
+        name: device
+        for name, host in hosts.items()
+        for device in (host.devices or [])[:MAX_NAMES]
+        if EMULATED.match(device)
+    }
+    tunnels = {
+        name: host.bootstrap[0]
+        for name, host in hosts.items()
+        if host.bootstrap and TUNNEL.match(host.bootstrap[0])
+    }
+    notes = []
+    if emulated:
+        listing = join_names(dict.fromkeys(emulated.values()))
+        notes.append(
+            f"{join_names(emulated)}: the kernel emulates {listing} (Soft-RoCE, SoftiWARP): this is "
+            "no faster than TCP"
+        )
+    if tunnels:
+        listing = join_names(dict.fromkeys(tunnels.values()))
+        notes.append(
+            f"{join_names(tunnels)}: NCCL starts over the tunnel {listing}. If other nodes do not "
+            "reach it, set NCCL_SOCKET_IFNAME"
+        )
+    return notes
 
 
 def disables_rdma(variable: str, value: str, host: Host) -> bool:

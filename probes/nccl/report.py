@@ -158,7 +158,7 @@ def _list_notes(log: Log, findings: list[Finding], explained: bool) -> list[str]
         for hit in log.hits[kind][:1]
     ]
     notes += [f"{line}: {text}. {RAS_AGAIN}" for line, text in log.different_counts[:1]]
-    notes += detect_transport.no_gdr_notes(log)
+    notes += [*detect_transport.no_gdr_notes(log), *detect_transport.slow_path_notes(log)]
     if "FAB-ENV-DISABLED" not in {finding.code for finding in findings}:
         notes += detect_transport.disabled_notes(log)
     return notes + (_consequences(log) if explained else [])

@@ -14,6 +14,18 @@ SOCKETS = (
     "Using network Socket",
 )
 NO_NETWORK_TO_ACCUSE = {
+    "an RDMA device that the kernel emulates": Case(
+        info("NET/IB : Using [0]rxe0:1/RoCE [RO]; OOB eth0:10.1.0.1<0>", "Using network IB"),
+        set(),
+        "it works, and no network is seen in use",
+        "note: gpu01: the kernel emulates rxe0",
+    ),
+    "a start over a tunnel": Case(
+        info("Bootstrap : Using ip6tnl0:fe80::1<0>", "NET/IB : Using [0]mlx5_0:1/RoCE"),
+        set(),
+        "nothing says that others do not reach it",
+        "note: gpu01: NCCL starts over the tunnel ip6tnl0",
+    ),
     "one node of two, by its own edges": Case(
         "".join(
             info(
