@@ -5,12 +5,18 @@ Causes and symptoms are those of NCCL's troubleshooting guide.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 
 from probes.findings import MAX_NAMES, join_names
-from probes.nccl import remedies
-from probes.nccl.evidence import first_lines, hosts_of, message_findings, one_finding, rank_names
+from probes.nccl.evidence import (
+    first_lines,
+    hosts_of,
+    message_findings,
+    named_peers,
+    one_finding,
+    rank_names,
+)
+from probes.nccl.failures import remedies
 from probes.nccl.job import STAGES, MatchedMessage, Rank
 from probes.nccl.log import Log
 from probes.nccl.pieces import (
@@ -23,19 +29,17 @@ from probes.nccl.pieces import (
 )
 from reports.record import Finding
 
-# Since NCCL 2.22 also a host name.
-PEER = re.compile(r"(?:to|peer|from) \[?([\w.:%\-]{1,255}?)\]?<\d+>")
-LATE = re.compile(r"(?:enqueue|proxy)\.c")  # calls that fail in a job that has started
-BEHIND = re.compile(r"\[([\d, ]+)\] (?:are the lagging|joined but|finished collective)")
 PLAIN_ERRORS = {  # phrase -> code, and the host's problem
     "no-interface": ("INIT-NO-IFACE", "NCCL found no network interface to use"),
     "memlock": ("INIT-MEMLOCK", "memory could not be registered for RDMA"),
     "mnnvl": ("INIT-MNNVL", "NVLink between hosts (MNNVL) cannot be used"),
     "limits": ("INIT-LIMITS", "a limit of the process was reached"),
     "shm": ("INIT-SHM", "no shared memory segment could be made in /dev/shm"),
+    "shm-cuda": ("INIT-SHM", "CUDA does not take a shared memory segment"),
     "shm-denied": ("INIT-SHM", "/dev/shm may not be written"),
     "shm-attach": ("INIT-SHM", "the shared memory segment of another rank cannot be opened"),
     "duplicate-gpu": ("NCCL-DUP-GPU", "two ranks use one GPU"),
+    "no-address": ("NCCL-ERROR", "what came as the address of another rank is none"),
     "cuda": ("NCCL-ERROR", "a call of CUDA failed"),
     "cuda-driver": ("NCCL-ERROR", "the driver is older than this CUDA needs"),
     "cuda-peers": ("NCCL-ERROR", "one process cannot use so many GPUs"),
@@ -49,11 +53,6 @@ PLAIN_ERRORS = {  # phrase -> code, and the host's problem
     "rank-twice": ("LAUNCH-ENV", "two processes claim the same rank"),
     "rank-beyond": ("LAUNCH-ENV", "a process has a rank that the job does not have"),
 }
-UNCERTAIN = {  # phrase -> problem, if a call of NCCL failed after it: otherwise NCCL went on
-    "registration": "memory could not be registered with the network device",
-    "unknown": "NCCL reports an error that is not known here",
-}
-FOLLOW_UPS = ("peer-closed", "proxy-failed")
 # Phrases that explain why init did not end, so that no rank is blamed for waiting.
 BLOCKING_ERRORS = (
     *(*PLAIN_ERRORS, "refused", "retrying", "nvls", "version", "start-size", "mixed-sockets"),
@@ -62,14 +61,18 @@ BLOCKING_ERRORS = (
 
 
 def init_errors(log: Log) -> list[Finding]:
-    """Find errors whose own text names the cause."""
-    return [
-        item
-        for kind, (code, problem) in PLAIN_ERRORS.items()
-        for item in message_findings(
-            *(code, problem, log.hits[kind]), quote=True, remedy=remedies.ERROR_FIXES.get(kind, "")
-        )
-    ]
+    """Find errors whose own text names the cause.
+
+    That no segment of shared memory could be made follows from what CUDA said of it.
+    """
+    refused_by_cuda = {hit.rank.writer for hit in log.hits["shm-cuda"]}
+    findings = []
+    for kind, (code, problem) in PLAIN_ERRORS.items():
+        hits, remedy = log.hits[kind], remedies.ERROR_FIXES.get(kind, "")
+        if kind == "shm":
+            hits = [hit for hit in hits if hit.rank.writer not in refused_by_cuda]
+        findings += message_findings(code, problem, hits, quote=True, remedy=remedy)
+    return findings
 
 
 def qp_errors(log: Log) -> list[Finding]:
@@ -85,7 +88,7 @@ def qp_errors(log: Log) -> list[Finding]:
         for hit in hits:
             by_cause.setdefault(remedies.find_cause(causes, hit.detail), []).append(hit)
         for cause, told in by_cause.items():
-            hosts, peers = hosts_of(told), _named_peers(log, told) if event == "broke" else []
+            hosts, peers = hosts_of(told), named_peers(log, told) if event == "broke" else []
             reason = f"{cause.reason} ({told[0].detail}){_gid_news(log, hosts)}"
             message = f"{join_names(hosts) or 'the job'}: an RDMA connection {event}: {reason}"
             suspects = dict.fromkeys([*hosts, *peers])
@@ -111,7 +114,7 @@ def bootstrap_errors(log: Log) -> list[Finding]:
     hits = [m for m in failures if not log.joined(m.rank).initialised]
     if not hits:
         return []
-    peers, hosts = _named_peers(log, hits), hosts_of(hits)
+    peers, hosts = named_peers(log, hits), hosts_of(hits)
     cause = remedies.find_cause(remedies.CONNECT_CAUSES, hits[0].detail)
     peer = join_names(peers) or "a peer"
     message = f"{join_names(hosts) or 'the job'}: cannot connect to {peer} by TCP ({cause.reason})"
@@ -121,23 +124,6 @@ def bootstrap_errors(log: Log) -> list[Finding]:
     suspects, lines = peers[:MAX_NAMES] or hosts, first_lines(hits)
     names = {"peer": hosts[0] if peers and hosts else ""}
     return one_finding("INIT-BOOTSTRAP", message, suspects, lines, remedy, names)
-
-
-def _named_peers(log: Log, hits: list[MatchedMessage]) -> list[str]:
-    """List the peers that the messages name, each once."""
-    return [peer for peer in dict.fromkeys(_peer_host(log, m.detail) for m in hits) if peer]
-
-
-def _peer_host(log: Log, text: str) -> str:
-    """Find the host of the address that the text names; otherwise return the address or name."""
-    match = PEER.search(text)
-    if not match:
-        return ""
-    for name, host in log.hosts.items():
-        addresses = [host.bootstrap, *host.sockets] if host.bootstrap else host.sockets
-        if match[1] in [address for _, address in addresses]:
-            return name
-    return match[1]
 
 
 def nvls_errors(log: Log) -> list[Finding]:
@@ -191,74 +177,6 @@ def corrupt_results(log: Log) -> list[Finding]:
     extent = f"up to {worst} in one" if worst > 0 else "one count is not a number"
     message = f"nccl-tests counted wrong elements in {len(log.bad_rows)} rows, {extent}"
     return one_finding("NCCL-CORRUPT", message, lines=(line for line, _ in log.bad_rows))
-
-
-def torch_errors(log: Log) -> list[Finding]:
-    """Report torch's errors about NCCL, what nccl-tests says of one, and the ranks they name."""
-    if not log.torch_errors:
-        return []
-    behind = [(line, error) for line, error in log.torch_errors if BEHIND.search(error)]
-    errors = join_names(dict.fromkeys(error for _, error in [*behind, *log.torch_errors]))
-    lines = [line for line, _ in [*behind, *log.torch_errors]]
-    last = f" (last error: {log.hits['last-error'][0].detail})" if log.hits["last-error"] else ""
-    numbers = [found for _, error in behind for found in BEHIND.findall(error)]
-    named = dict.fromkeys(f"rank {number}" for number in re.findall(r"\d+", " ".join(numbers)))
-    remedy = remedies.DESYNC_FIX if named else remedies.fix_of_cuda(errors)
-    return one_finding("NCCL-ERROR", f"the job reports: {errors}{last}", named, lines, remedy)
-
-
-def other_errors(log: Log) -> list[Finding]:
-    """Find errors whose text is not known here, or that only follow from another rank's.
-
-    A warning of a rank that is done, in a job without a failed call, is none.  Nor is the failed
-    call of a rank that is done, unless it is a collective, or the thread that sends.
-    """
-    traces = [m for m in log.hits["trace"] if log.joined(m.rank).stuck or LATE.search(m.detail)]
-    if traces or log.torch_errors or any(log.hits[kind] for kind in FOLLOW_UPS):
-        for kind, problem in UNCERTAIN.items():
-            if hits := log.hits[kind]:
-                return message_findings("NCCL-ERROR", problem, hits, quote=True)
-    if hits := log.hits["last-error"]:
-        return message_findings("NCCL-ERROR", UNCERTAIN["unknown"], hits, quote=True)
-    if hits := [m for kind in FOLLOW_UPS for m in log.hits[kind]]:
-        return _follow_up(log, hits)
-    if hits := _silent_connections(log):
-        problem = "a connection by TCP failed at the start, and no line says to whom"
-        return message_findings("INIT-BOOTSTRAP", problem, hits, quote=True)
-    problem = "a call of NCCL failed, and no line says why"
-    return message_findings("NCCL-ERROR", problem, traces, quote=True, remedy=remedies.TRACE_FIX)
-
-
-def _follow_up(log: Log, hits: list[MatchedMessage]) -> list[Finding]:
-    """Report an error that began at another rank, or on the way to it."""
-    peers, hosts = _named_peers(log, hits), hosts_of(hits)
-    peer = join_names(peers) or "another rank"
-    if log.hits["peer-closed"]:
-        told = f"the connection to {peer} broke: the error began there, or in the network"
-    else:
-        told = f"this error began at {peer}"
-    message = f"{join_names(hosts) or 'the job'}: {told} ({hits[0].detail})"
-    message += f"; the job reports: {log.torch_errors[0][1]}" if log.torch_errors else ""
-    remedy = remedies.FOLLOW_UP_FIX
-    return one_finding("NCCL-ERROR", message, peers or hosts, first_lines(hits), remedy)
-
-
-def _silent_connections(log: Log) -> list[MatchedMessage]:
-    """List failed calls of TCP sockets that ended the start of their process."""
-    starts = {
-        m.rank.writer[:2]
-        for m in log.hits["trace"]
-        if "bootstrap.c" in m.detail and log.joined(m.rank).stuck
-    }
-    return [m for m in log.hits["socket-trace"] if m.rank.writer[:2] in starts]
-
-
-def plugin_errors(log: Log) -> list[Finding]:
-    """Find errors of a network plugin that no finding about the network tells."""
-    hits = [*log.hits["plugin-failed"], *log.hits["efa"]]
-    hits = [hit for hit in hits if "Couldn't" in hit.detail]
-    problem, remedy = "a network plugin failed", remedies.PLUGIN_FIX
-    return message_findings("NCCL-ERROR", problem, hits, quote=True, remedy=remedy)
 
 
 def stopped_by_error(log: Log) -> bool:

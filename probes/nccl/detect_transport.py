@@ -13,6 +13,7 @@ from probes.nccl.edges import RDMA_NETWORKS
 from probes.nccl.evidence import first_lines, hosts_of, message_findings, one_finding
 from probes.nccl.job import Host, Rank
 from probes.nccl.log import Log
+from probes.nccl.pieces import crosses_hosts
 from reports.record import Finding
 
 # `br-` and 12 hex digits is a docker network; `br-ex` may be a node's only external link.
@@ -82,7 +83,7 @@ def tcp_edges(log: Log) -> list[Finding]:
     interfaces = sorted({interface for host in hosts.values() for interface, _ in host.sockets})
     suffix = f" ({join_names(interfaces)})" if interfaces else ""
     count = log.edge_counts["tcp"]
-    goes = "connection between hosts goes" if count == 1 else "connections between hosts go"
+    goes = "connection goes" if count == 1 else "connections go"
     message = f"{count} {goes} over TCP sockets{suffix}"
     lines = [host.edges["tcp"] for host in hosts.values()]
     names = {"interface": interfaces[0] if interfaces else ""}
@@ -126,7 +127,7 @@ def disabled_notes(log: Log) -> list[str]:
 
 
 def slow_path_notes(log: Log) -> list[str]:
-    """Note RDMA devices that the kernel emulates, and a start over a tunnel."""
+    """Note RDMA devices that the kernel emulates, and a start over a tunnel or the loopback."""
     hosts = {name: host for name, host in log.hosts.items() if name}
     emulated = {
         name: device
@@ -140,11 +141,18 @@ def slow_path_notes(log: Log) -> list[str]:
         if host.bootstrap and TUNNEL.match(host.bootstrap[0])
     }
     notes = []
+    first = {name: host.sockets[0][0] for name, host in hosts.items() if len(host.sockets) > 1}
+    local = {name: interface for name, interface in first.items() if interface == "lo"}
+    if local and not crosses_hosts(log):
+        notes.append(
+            f"{join_names(local)}: NCCL takes the loopback first. With a second host, set "
+            "NCCL_SOCKET_IFNAME"
+        )
     if emulated:
         listing = join_names(dict.fromkeys(emulated.values()))
         notes.append(
-            f"{join_names(emulated)}: the kernel emulates {listing} (Soft-RoCE, SoftiWARP): this is "
-            "no faster than TCP"
+            f"{join_names(emulated)}: the kernel emulates {listing} (Soft-RoCE, SoftiWARP): this "
+            "is no faster than TCP"
         )
     if tunnels:
         listing = join_names(dict.fromkeys(tunnels.values()))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 from probes.findings import MAX_NAMES, finding, join_names
 from probes.nccl.job import MatchedMessage, Rank
+from probes.nccl.log import Log
 from reports.record import Finding
 
 MAX_LINES = 3  # places shown as evidence
+# Since NCCL 2.22 also a host name.
+PEER = re.compile(r"(?:to|peer|from) \[?([\w.:%\-]{1,255}?)\]?<\d+>")
 
 
 def one_finding(
@@ -48,3 +52,20 @@ def first_lines(hits: list[MatchedMessage]) -> list[str]:
 def rank_names(ranks: list[Rank]) -> str:
     """Name ranks with their hosts, in order of rank."""
     return join_names(rank.name for rank in sorted(ranks, key=lambda rank: rank.number))
+
+
+def named_peers(log: Log, hits: Iterable[MatchedMessage]) -> list[str]:
+    """List the peers that the messages name, each once."""
+    return [peer for peer in dict.fromkeys(_peer_host(log, m.detail) for m in hits) if peer]
+
+
+def _peer_host(log: Log, text: str) -> str:
+    """Find the host of the address that the text names; otherwise return the address or name."""
+    match = PEER.search(text)
+    if not match:
+        return ""
+    for name, host in log.hosts.items():
+        addresses = [host.bootstrap, *host.sockets] if host.bootstrap else host.sockets
+        if match[1] in [address for _, address in addresses]:
+            return name
+    return match[1]

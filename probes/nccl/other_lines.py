@@ -34,10 +34,11 @@ TORCH_WORDS = (
     *(b"atchdog", b"time", b"rror", b"NCCL failure", b"nvalid", b"have failed", b"Id from"),
     *(b"mismatch", b"lagging ranks", b" collective #", b"CUDA failure", b"Cuda failure "),
 )
+VLLM_PREFIX = rb"[A-Z]{4,8} [\d\-]{5,10} [\d:.,]{8,15} \[?[\w./]{1,80}:\d{1,6}\] +"
 # torch repeats NCCL's last warning, on the next line or on the same one.
 LAST_ERROR = re.compile(
     rb"Last error:[ \t]*(?:\\n|\r?\n)?"
-    rb"(?:\[?rank\d+\]?: ?|\([^()\n]{1,80}\) ?|\d+: ?)*([^\n]{3,1000})"
+    rb"(?:\[?rank\d+\]?: ?|\([^()\n]{1,80}\) ?|\d+: ?|%b)*([^\n]{3,1000})" % VLLM_PREFIX
 )
 # nccl-tests names each rank: `#  Rank  0 Group  0 Pid  47853 on  node1 device  0 [0x1a] Tesla`.
 TEST_RANK = re.compile(

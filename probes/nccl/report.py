@@ -12,6 +12,7 @@ from probes.findings import join_names
 from probes.nccl import detect_init, detect_transport
 from probes.nccl.edges import MAX_RANKS
 from probes.nccl.evidence import rank_names
+from probes.nccl.failures import calls
 from probes.nccl.job import STAGES
 from probes.nccl.log import NO_RANK, Log
 from probes.nccl.parser import read_logs
@@ -29,6 +30,7 @@ NOTED = {  # phrase -> the note on its first message
     "foreign": "{}: what connected there is no rank of this job, as a scan of ports",
     "iommu": "{}",
     "no-cuda-library": "{}",
+    "gdr-why": "{}",
     "simple-order": "{}: NCCL finds no good ring in the PCIe tree that it sees, and may be slow",
 }
 RAS_AGAIN = (
@@ -129,8 +131,8 @@ def judge_log(log: Log) -> NcclReport:
     codes = [finding.code for finding in findings if finding.code != "INIT-SLOW"]
     explained = any(code.startswith((*STARTS, "FAB-MIXED")) for code in codes)
     if not explained:
-        plugin = () if {"FAB-PLUGIN", "FAB-NO-EFA"} & {*codes} else (detect_init.plugin_errors,)
-        explain = detect_init.other_errors, *plugin, detect_init.torch_errors, detect_init.find_hang
+        plugin = () if {"FAB-PLUGIN", "FAB-NO-EFA"} & {*codes} else (calls.plugin_errors,)
+        explain = calls.other_errors, *plugin, calls.torch_errors, detect_init.find_hang
         findings += next(filter(None, (detect(log) for detect in explain)), [])
     counts = {kind: log.edge_counts[kind] for kind in ("rdma", "tcp", "intra", "other")}
     if log.single_host:  # with P2P and shared memory off, one host's ranks connect over the network
@@ -155,7 +157,7 @@ def _list_notes(log: Log, findings: list[Finding], explained: bool) -> list[str]
     notes = [
         f"{hit.line}: {text.format(hit.detail)}"
         for kind, text in NOTED.items()
-        for hit in log.hits[kind][:1]
+        for hit in [*{hit.detail: hit for hit in reversed(log.hits[kind])}.values()][:-4:-1]
     ]
     notes += [f"{line}: {text}. {RAS_AGAIN}" for line, text in log.different_counts[:1]]
     notes += [*detect_transport.no_gdr_notes(log), *detect_transport.slow_path_notes(log)]
@@ -166,7 +168,7 @@ def _list_notes(log: Log, findings: list[Finding], explained: bool) -> list[str]
 
 def _consequences(log: Log) -> list[str]:
     """List the errors that follow from those that were found."""
-    hits = [hit for kind in detect_init.FOLLOW_UPS for hit in log.hits[kind]]
+    hits = [hit for kind in calls.FOLLOW_UPS for hit in log.hits[kind]]
     if not hits:
         return []
     more = f" and {len(hits) - 1} more" if len(hits) > 1 else ""
@@ -268,9 +270,12 @@ def _unknown(log: Log, findings: list[Finding]) -> list[str]:
     if log.edge_counts["other"]:
         messages.append(f"network {join_names(log.other_networks)} is not known to use RDMA")
     quoted = {line for finding in findings for line in finding.evidence}
-    for hit in [hit for hit in log.hits["registration"] if hit.line not in quoted][:1]:
-        problem = f"{detect_init.UNCERTAIN['registration']}, and no line says whether NCCL went on"
-        messages.append(f"{problem}: {hit.line}: {hit.detail}")
+    for kind, problem in calls.UNCERTAIN.items():
+        for hit in [hit for hit in log.hits[kind] if hit.line not in quoted and kind != "unknown"][
+            :1
+        ]:
+            why = f"{problem}, and no line says whether NCCL went on"
+            messages.append(f"{why}: {hit.line}: {hit.detail}")
     if hits := [hit for hit in log.hits["unknown"] if hit.line not in quoted]:
         first = f"{hits[0].line}: {hits[0].detail}"
         verb = "is" if len(hits) == 1 else "are"
@@ -290,8 +295,9 @@ def _unconnected(log: Log, counts: dict[str, int]) -> list[str]:
     if log.external_edges:
         return []
     if not crosses_hosts(log):
-        return ["the log shows no connection between ranks"]
-    if not log.connects_at_runtime(NO_RANK) or log.hits["unknown"] or log.hits["registration"]:
+        return [] if counts["intra"] else ["the log shows no connection between ranks"]
+    warned = any(log.hits[kind] for kind in calls.UNCERTAIN)
+    if not log.connects_at_runtime(NO_RANK) or warned:
         return ["the log shows no connection between hosts"]
     return [
         "the log shows no connection between hosts: since NCCL 2.22 ranks connect at their first "

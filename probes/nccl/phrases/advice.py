@@ -25,7 +25,13 @@ PHRASES = (
         "graph/search.cc Could not find a path for pattern 4, falling back to simple order",
     ),
     Phrase(
-        *("iommu", rb'Missing "(?:amd_)?iommu=', "RCCL", "P2P of GPUs may hang", HARMLESS),
+        *(
+            "iommu",
+            rb'Missing "(?:(?:amd_)?iommu|HSA_FORCE_FINE_GRAIN_PCIE)=',
+            "RCCL",
+            "P2P of GPUs may hang",
+            HARMLESS,
+        ),
         'Missing "iommu=pt" from kernel command line which can lead to system instability or hang!',
     ),
     Phrase(
@@ -35,7 +41,7 @@ PHRASES = (
     Phrase(
         "harmless",
         rb"NUMA auto balancing|Cannot get incoming CPU"
-        rb"|HSA_FORCE_FINE_GRAIN_PCIE"
+        rb"|failed to IPC register userbuff"
         rb"|Kernel .{0,60}?not (?:qualified|supported)|\bdeprecated\b"
         rb"|[Uu]nable to (?:find|read) NUMA|Could not get speed|libnuma",
         *("2.2-2.30, RCCL", "advice that no job fails by", HARMLESS),

@@ -35,8 +35,18 @@ PHRASES = (
         "NET/Socket : No usable listening interface found",
     ),
     Phrase(
-        *("no-interface", rb"neither AF_INET", "2.10-2.30", "no address", ERROR),
+        *("no-interface", rb"family 0 is neither AF_INET", "2.10-2.30", "no address", ERROR),
         "ncclSocketInit: connecting to address  with family 0 is neither AF_INET nor AF_INET6",
+    ),
+    Phrase(
+        *("no-address", rb"family [1-9]\d* is neither AF_INET", "2.10-2.30"),
+        *("what came as an address is none", ERROR),
+        "Net : connecting to address  with family 33621 is neither AF_INET(2) nor AF_INET6(10)",
+    ),
+    Phrase(
+        *("no-pci", rb"Attribute \w+ of node \w+ not found", "2.4-2.30"),
+        *("a network device has no place in the PCIe tree", ERROR),
+        "graph/xml.h Attribute busid of node nic not found",
     ),
     Phrase(
         "refused",

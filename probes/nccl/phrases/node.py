@@ -6,7 +6,7 @@ src/enqueue.cc.
 
 from __future__ import annotations
 
-from probes.nccl.phrases.phrase import ERROR, FOLLOW_UP, Phrase
+from probes.nccl.phrases.phrase import ERROR, FOLLOW_UP, NEWS, Phrase
 
 PHRASES = (
     Phrase(
@@ -125,8 +125,21 @@ PHRASES = (
         # Others are harmless: `include/net.h:19 -> 2` of a network that is not there.  7 is no
         # error: it works on.
         "trace",
-        rb"^(?:\S{1,200}/)?(?:init|group|bootstrap|proxy|enqueue)\.(?:cc|cu):\d+ -> [1-689]\b",
+        rb"^(?:\S{1,200}/)?(?:init|group|bootstrap|proxy|enqueue)\.(?:cc|cu|cpp):\d+ -> [1-689]\b",
         *("2.2-2.30, RCCL", "a call of NCCL failed", FOLLOW_UP, "init.cc:1089 -> 3 [Async thread]"),
+    ),
+    Phrase(
+        *("inner-trace", rb"^(?:\S{1,200}/)?\w{1,80}\.(?:cc|cu|cpp|h):\d+ -> [1-689]\b"),
+        *("2.2-2.30, RCCL", "a frame of such a call", NEWS, "graph/paths.cc:297 -> 3"),
+    ),
+    Phrase(
+        *("argument", rb"\bargcheck\.c\w+ ", "2.2-2.30", "a wrong argument of the program", ERROR),
+        "misc/argcheck.cc Recv : invalid root 0 (root should be in the 0..0 range)",
+    ),
+    Phrase(
+        *("shm-cuda", rb"(?:misc/shmutils|transport/shm)\.cc Cuda failure", "2.10-2.30"),
+        *("CUDA does not take the shared memory", ERROR),
+        "misc/shmutils.cc Cuda failure 'invalid argument'",
     ),
     Phrase(
         *("socket-trace", rb"^misc/socket\.(?:cc|cu):\d+ -> [1-689]\b", "2.12-2.30"),

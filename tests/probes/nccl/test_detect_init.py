@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from probes.nccl.detect_init import missing_ranks
-from probes.nccl.remedies import PHASE_FIXES
+from probes.nccl.failures.remedies import PHASE_FIXES
 from probes.nccl.report import NcclReport
 from tests.recordings.generate.nccl_logs import Job, faulty, none, socket
 from tests.support.nccl_report import codes, told

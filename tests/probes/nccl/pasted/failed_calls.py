@@ -125,6 +125,104 @@ FAILED_CALLS = {
         "NCCL goes on, and may be slow",
         "NCCL finds no good ring",
     ),
+    "torch's watchdog, and a warning that is harmless": Case(
+        "rank0]:[E416 04:50:37 ProcessGroupNCCL.cpp:1484] ProcessGroupNCCL's watchdog got stuck for "
+        "300 seconds without making progress in monitoring enqueued collectives.\n"
+        + warn(
+            "transport/p2p.cc:944 rank 0 failed to IPC register userbuff 0x7f buffSize 37748736"
+        ),
+        {"NCCL-ERROR"},
+        "the warning is none since 2.26",
+        "the job reports: watchdog got stuck",
+    ),
+    "torch's timeout, and a warning that is not known": Case(
+        info(*BEGIN)
+        + warn("transport/p2p.cc:944 Something that no version of this reader knows")
+        + "[rank0]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1)\n",
+        {"NCCL-ERROR"},
+        "a timeout shows no failed call: the warning may be harmless",
+        "the job reports: Watchdog caught collective operation timeout",
+    ),
+    "an address that is none": Case(
+        info(*BEGIN)
+        + warn(
+            "misc/socket.cc:397 Net : connecting to address  with family 33621 is neither AF_INET(2) "
+            "nor AF_INET6(10)"
+        )
+        + info("bootstrap.cc:256 -> 3"),
+        {"NCCL-ERROR"},
+        "this host has an interface: what it got is no address",
+        "what came as the address of another rank is none",
+    ),
+    "a loopback address": Case(
+        torch("socketStartConnect: Connect to 127.0.0.1<45069> failed : Connection refused"),
+        {"INIT-BOOTSTRAP"},
+        "open ports do not help",
+        "Set NCCL_SOCKET_IFNAME to an interface that connects all nodes",
+    ),
+    "a trace alone": Case(
+        info(
+            "include/net.h:19 -> 2",
+            "graph/paths.cc:297 -> 3",
+            "transport/net.cc:140 -> 3",
+            "init.cc:766 -> 3",
+            "group.cc:73 -> 3 [Async thread]",
+        ),
+        {"NCCL-ERROR"},
+        "the innermost frame says most, and the result what kind it is",
+        "a call of NCCL failed (an internal error), and no line says why (graph/paths.cc:297 -> 3)",
+    ),
+    "shared memory that CUDA refuses": Case(
+        warn("misc/shmutils.cc:103 Cuda failure 'invalid argument'")
+        + warn("misc/shmutils.cc:114 Error while creating shared memory segment /dev/shm/nccl-Nz"),
+        {"INIT-SHM"},
+        "no line says that room is missing",
+        "more room in /dev/shm does not help",
+    ),
+    "shared memory that CUDA refuses has one finding": Case(
+        warn("misc/shmutils.cc:103 Cuda failure 'invalid argument'")
+        + warn("misc/shmutils.cc:114 Error while creating shared memory segment /dev/shm/nccl-Nz"),
+        {"INIT-SHM"},
+        "the second line follows",
+        "stage      not shown\n\nINIT-SHM [gpu01]: gpu01: CUDA does not take a shared memory segment",
+    ),
+    "a network device without a place": Case(
+        torch("Attribute busid of node nic not found"),
+        {"NCCL-ERROR"},
+        "a USB network card",
+        "NCCL_TOPO_FILE",
+    ),
+    "a last error behind vLLM's prefix": Case(
+        "(RayWorkerVllm pid=7602) ERROR 04-07 00:57:46 ray_utils.py:45] ncclInternalError: Internal "
+        "check failed.\n(RayWorkerVllm pid=7602) ERROR 04-07 00:57:46 ray_utils.py:45] Last error:\n"
+        "(RayWorkerVllm pid=7602) ERROR 04-07 00:57:46 ray_utils.py:45] Some text of NCCL\n",
+        {"NCCL-ERROR"},
+        "the prefix is not NCCL's",
+        "not known here (Some text of NCCL)",
+    ),
+    "a wrong argument": Case(
+        info(*BEGIN)
+        + warn("misc/argcheck.cc:39 Recv : invalid root 0 (root should be in the 0..0 range)")
+        + info("enqueue.cc:1450 -> 4", "group.cc:106 -> 4"),
+        {"NCCL-ERROR"},
+        "neither a rank nor a network is at fault",
+        "the program called NCCL with a wrong argument",
+    ),
+    "why there is no GPUDirect": Case(
+        info(
+            "NET/IB : GPU Direct RDMA Disabled for GPU 18000 / HCA 0 (distance 5 > 4)",
+            "NET/IB : GPU Direct RDMA Disabled for GPU 3b000 / HCA 0 (distance 5 > 4)",
+        ),
+        set(),
+        "no connection is seen",
+        "Disabled for GPU 3b000",
+    ),
+    "the loopback first, on one host": Case(
+        info("NET/Socket : Using [0]lo:127.0.0.1<0> [1]eth0:192.168.4.230<0>"),
+        set(),
+        "no second host is seen",
+        "note: gpu01: NCCL takes the loopback first",
+    ),
     "NCCL's own report of the ranks": Case(
         "NCCL version 2.26.2 compiled with CUDA 12.6\n#0-0 (fa93daea854b060b) MISMATCH\n"
         "  Communicator ranks have different AllGather operation counts\n"
@@ -159,5 +257,7 @@ SOUND_CALLS = {
     "a topology without rings",
     "NCCL's own report of the ranks",
     "advice without host and process",
+    "why there is no GPUDirect",
+    "the loopback first, on one host",
     "lines written into each other",
 }

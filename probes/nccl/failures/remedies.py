@@ -90,6 +90,14 @@ ERROR_FIXES = {
     "model. NCCL takes less with NCCL_MAX_NCHANNELS and NCCL_BUFFSIZE.",
     "cuda-init": "Run `nvidia-smi` on the named host: driver and GPUs must answer there. Start no "
     "rank by fork after CUDA was used, and give the container the driver's own libraries.",
+    "shm-cuda": "Set NCCL_CUMEM_HOST_ENABLE=0 (since NCCL 2.24). If it still fails, see whether "
+    "the job runs with NCCL_SHM_DISABLE=1: more room in /dev/shm does not help, because it is CUDA "
+    "that refuses the memory (driver, virtual GPU, WSL).",
+    "no-address": "Check that all ranks run the same NCCL, and that rank 0's unique id reaches "
+    "them unchanged. Read the log of rank 0 too: it may have no usable interface.",
+    "no-pci": "Use a newer NCCL, or take the device out: a USB or virtual network card has no "
+    "place there. Or give NCCL the tree (NCCL_TOPO_FILE).",
+    "argument": "Mend the program: the named call has a wrong rank, pointer, size or communicator.",
     "cuda": "Read the error of CUDA. An illegal access or a failed launch is mostly a fault of the "
     "program: CUDA_LAUNCH_BLOCKING=1 shows the call. An ECC error or a lost GPU is the host's: "
     "look for an Xid in `dmesg`, and drain that GPU.",
@@ -138,6 +146,12 @@ ROUTE_FIX = (
     "others IPv6."
 )
 CONNECT_CAUSES = (
+    ErrorCause(
+        re.compile(r"\b127\.\d|<::1>|\[::1\]"),
+        "an address that is valid on its own host only",
+        "Set NCCL_SOCKET_IFNAME to an interface that connects all nodes. If all ranks are on one "
+        "host, read the log of the rank that ended first.",
+    ),
     ErrorCause(
         re.compile(r"169\.254\.|fe80:"),
         "an address that is valid on one link only",

@@ -1,0 +1,1 @@
+"""Calls that failed: which error is the cause, and what mends it."""
