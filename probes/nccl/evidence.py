@@ -44,6 +44,14 @@ def hosts_of(hits: Iterable[MatchedMessage]) -> list[str]:
     return list(dict.fromkeys(m.host.name for m in hits if m.host.name))
 
 
+def first_of_each(hits: Iterable[MatchedMessage]) -> list[MatchedMessage]:
+    """List the first message of each text."""
+    found: dict[str, MatchedMessage] = {}
+    for hit in hits:
+        found.setdefault(hit.detail, hit)
+    return list(found.values())
+
+
 def first_lines(hits: list[MatchedMessage]) -> list[str]:
     """Return `file:line` of the first messages."""
     return [m.line for m in hits[:MAX_LINES]]

@@ -109,6 +109,7 @@ class Log:
         self.bad_rows += [(f"{name}:{number}", wrong) for number, wrong in others.bad_rows]
         self.torch_errors += [(f"{name}:{number}", error) for number, error in others.torch_errors]
         self.no_efa += [(f"{name}:{number}", pid) for number, pid in others.no_efa]
+        self.version_seen = self.version_seen or others.version
         self.different_counts += [
             (f"{name}:{line}", text) for line, text in others.different_counts
         ]

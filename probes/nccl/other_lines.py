@@ -46,6 +46,7 @@ TEST_RANK = re.compile(
     rb"\[[^\]\n]{1,32}\] ([^\n]{1,80})"
 )
 MAX_TEST_RANKS = 100_000  # of one job
+TORCH_VERSION = re.compile(rb"NCCL error in: [^\n]{1,400}NCCL version (\d{1,3}\.\d{1,3}\.\d{1,3})")
 # NCCL's RAS client, src/ras/client_support.cc.
 RAS_COUNTS = re.compile(rb"Communicator ranks have different \w{1,32} operation counts")
 NO_EFA = re.compile(rb"libfabric:(\d{1,10}):[^\n]{0,200}provider efa output empty")
@@ -72,6 +73,7 @@ class OtherLines:
         self.no_efa: list[tuple[int, int]] = []  # libfabric: (line, process) without an EFA device
         self.torch_errors: list[tuple[int, str]] = []  # torch: (line, one of TORCH_ERRORS)
         self.last_errors: list[tuple[int, bytes]] = []  # torch: (line, NCCL's last warning)
+        self.version = ""  # of NCCL, as torch gives it
         self.different_counts: list[tuple[int, str]] = []  # ncclras: (line, its sentence)
         self.test_ranks: dict[int, tuple[str, str]] = {}  # nccl-tests: rank -> (host, GPU)
 
@@ -89,6 +91,8 @@ class OtherLines:
             free = MAX_KEPT - len(self.no_efa)
             found = itertools.islice(_numbered(NO_EFA, chunk, first_line), free)
             self.no_efa += [(number, int(match[1])) for number, match in found]
+        if b"NCCL error in" in chunk and (match := TORCH_VERSION.search(chunk)):
+            self.version = match[1].decode()
         if b"Last error:" in chunk:
             free = MAX_KEPT - len(self.last_errors)
             found = itertools.islice(_numbered(LAST_ERROR, chunk, first_line), free)

@@ -11,7 +11,7 @@ from typing import Any
 from probes.findings import join_names
 from probes.nccl import detect_init, detect_transport
 from probes.nccl.edges import MAX_RANKS
-from probes.nccl.evidence import rank_names
+from probes.nccl.evidence import first_of_each, rank_names
 from probes.nccl.failures import calls
 from probes.nccl.job import STAGES
 from probes.nccl.log import NO_RANK, Log
@@ -20,6 +20,7 @@ from probes.nccl.pieces import COLLECT, crosses_hosts, ends_early, why_no_hang
 from reports.record import Finding
 from reports.sanitize import one_line
 
+MAX_NOTES = 3  # texts of one kind that are notes
 MAX_UNREAD = 20  # unread files that are named: more would hide the rest
 SCHEMA = 1  # of to_json: increased when a key is renamed or removed
 STARTS = ("INIT-", "NCCL-", "LAUNCH-")
@@ -144,7 +145,8 @@ def judge_log(log: Log) -> NcclReport:
         edges=counts,
         hosts=max(len(log.host_names), log.nodes),
         ranks=max(log.world_size, len(log.job_ranks), len(log.numbers)),
-        nccl=max(log.versions, key=lambda version: len(log.versions[version]), default=""),
+        nccl=max(log.versions, key=lambda version: len(log.versions[version]), default="")
+        or log.version_seen,
         stage=log.stage,
         findings=findings,
         unproven=_list_unproven(log, counts, findings),
@@ -157,7 +159,7 @@ def _list_notes(log: Log, findings: list[Finding], explained: bool) -> list[str]
     notes = [
         f"{hit.line}: {text.format(hit.detail)}"
         for kind, text in NOTED.items()
-        for hit in [*{hit.detail: hit for hit in reversed(log.hits[kind])}.values()][:-4:-1]
+        for hit in first_of_each(log.hits[kind])[:MAX_NOTES]
     ]
     notes += [f"{line}: {text}. {RAS_AGAIN}" for line, text in log.different_counts[:1]]
     notes += [*detect_transport.no_gdr_notes(log), *detect_transport.slow_path_notes(log)]

@@ -160,6 +160,13 @@ FAILED_CALLS = {
         "open ports do not help",
         "Set NCCL_SOCKET_IFNAME to an interface that connects all nodes",
     ),
+    "the version that torch gives": Case(
+        "torch.distributed.DistBackendError: NCCL error in: /src/ProcessGroupNCCL.cpp:3763, remote "
+        "process exited or there was a network error, NCCL version 2.28.8\nncclRemoteError: A call\n",
+        {"NCCL-ERROR"},
+        "no line is NCCL's own",
+        "NCCL 2.28.8",
+    ),
     "a trace alone": Case(
         info(
             "include/net.h:19 -> 2",
