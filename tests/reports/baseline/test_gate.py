@@ -148,11 +148,11 @@ def test_who_takes_the_comparison_out_of_a_run_proves_nothing(first: Path, tmp_p
     assert load_summary(tmp_path / "second").exit_code in (4, 20)
 
 
-def measured(subject: str, value: float | None, probe: str = "p") -> Any:
+def measured(subject: str, value: float | None, probe: str = "p", criterion: str = "HOSTS") -> Any:
     one = Measurement(
         name="rate", value=value, unit="GB/s", subject=subject, limit=Limit(low=1, because="agreed")
     )
-    return type("Result", (), {"criterion": "HOSTS", "probe": probe, "measurements": [one]})
+    return type("Result", (), {"criterion": criterion, "probe": probe, "measurements": [one]})
 
 
 def before(
@@ -183,6 +183,15 @@ def test_a_node_with_another_name_is_compared_with_the_one_that_left() -> None:
         ("FAIL", "rate on c (b in run old): 5 GB/s, 44.4 % worse than 9 GB/s of run old")
     ]
     assert judge(old, [measured("c", 10), measured("d", 2)])[0][0] == "FAIL"
+
+
+def test_a_measure_of_another_criterion_is_not_compared() -> None:
+    old = [before("a", 10)]
+    other = measured("a", 1, criterion="FABRIC")
+    assert judge(old, [measured("a", 10), other]) == []
+    assert judge(old, [other]) == [
+        ("UNPROVEN", "rate: not compared with an earlier run: not measured")
+    ]
 
 
 def test_two_probes_are_not_mixed() -> None:

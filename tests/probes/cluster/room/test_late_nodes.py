@@ -49,6 +49,16 @@ def test_it_waits_until_the_last_node_is_there(clock: Clock) -> None:
     assert wait_for_nodes(cluster, 3, 8, 600) == 40
 
 
+def test_seconds_are_counted_from_the_beginning(clock: Clock) -> None:
+    clock.now = 100.25
+    assert wait_for_nodes(Growing(clock, (104, 8)), 1, 8, 600) == 4
+    assert wait_for_nodes(Growing(clock), 1, 8, 30) == 30
+
+
+def test_a_node_of_cpus_counts_where_no_gpu_is_ordered(clock: Clock) -> None:
+    assert wait_for_nodes(SimpleNamespace(nodes=[{"resources": {}}]), 1, 0, 600) == 0
+
+
 def test_nodes_that_are_there_are_not_waited_for(clock: Clock) -> None:
     assert wait_for_nodes(Growing(clock, (0, 8), (0, 8)), 2, 8, 600) == 0
 

@@ -92,6 +92,35 @@ def test_it_waits_and_says_so_once(
     assert len(claim(60)) == 1
 
 
+def test_of_two_that_took_a_dead_claim_over_the_later_one_holds_it(
+    store: dict[bytes, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both read the same dead claim; the other writes while this one settles."""
+    theirs(store)
+    living(monkeypatch, "mine", "third")
+    monkeypatch.setattr(other_trial.time, "sleep", lambda _: theirs(store, job="third"))
+    with pytest.raises(OtherTrial, match="has just begun here"):
+        claim()
+    assert json.loads(store[other_trial.KEY])["job"] == "third"
+
+
+def test_between_two_questions_it_rests(
+    store: dict[bytes, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs(store)
+    rests: list[float] = []
+    monkeypatch.setattr(other_trial, "POLL_S", 5.0)
+
+    def rest(seconds: float) -> None:
+        rests.append(seconds)
+        if len(rests) == 3:
+            store.clear()
+
+    monkeypatch.setattr(other_trial.time, "sleep", rest)
+    claim(60)
+    assert rests == [5.0] * 3
+
+
 def test_it_waits_no_longer_than_asked(store: dict[bytes, bytes]) -> None:
     theirs(store)
     with pytest.raises(OtherTrial, match="it has not ended in time"):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from ray.core.generated.gcs_pb2 import PlacementGroupTableData
 
 from probes.cluster.room import placement_groups as living_groups
-from probes.cluster.room.placement_groups import LivePlacementGroups
+from probes.cluster.room.placement_groups import LivePlacementGroups, live_drivers, other_jobs
 
 States = dict[str, tuple[str, int]]  # name -> (state, how many of its two bundles are placed)
 
@@ -83,6 +84,45 @@ def test_a_new_group_is_found(seen: Any) -> None:
     while set(placed(living.snapshot())) != {"a", "late"}:
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_a_group_that_is_gone_is_not_asked_for_again(seen: Any) -> None:
+    ray = Ray({"a": ("CREATED", 2), "b": ("CREATED", 1)})
+    living = seen(ray)
+    ray.get_placement_group_table = list  # type: ignore[method-assign]
+    ray.now = ray.later = {"a": ("REMOVED", 2)}
+    assert placed(living.snapshot()) == {}
+    before = ray.told
+    assert placed(living.snapshot()) == {}
+    assert ray.told == before
+
+
+def test_drivers_that_live_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray._private import state
+
+    jobs = [
+        {"JobID": "01", "IsDead": False, "Entrypoint": "python train.py"},
+        {"JobID": "02", "IsDead": True, "Entrypoint": "python old.py"},
+        {"JobID": "03", "IsDead": False},
+    ]
+    monkeypatch.setattr(state, "jobs", lambda: jobs)
+    assert live_drivers() == {"01": "python train.py", "03": ""}
+
+
+def test_jobs_of_others_are_neither_ours_nor_rays(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    context = SimpleNamespace(get_job_id=lambda: "02")
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
+    drivers = {
+        "05": "python train.py",
+        "01": "python serve.py",
+        "02": "pytest probes",
+        "03": "python ours.py",
+        "04": "/x/ray/dashboard/agent.py",
+        "06": "ray::DashboardAgent",
+    }
+    assert other_jobs(drivers, ["03"]) == ["01", "05"]
 
 
 def test_a_table_that_cannot_be_read_is_told(seen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
