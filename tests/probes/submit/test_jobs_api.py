@@ -164,6 +164,32 @@ def test_the_state_is_as_ray_reports_it() -> None:
     with head(lambda *_: (200, job)) as (address, _):
         state = JobsApi(address).state("a")
     assert (state.ended, state.exit_code, state.host) == (True, 20, "10.0.0.7")
+    assert state.message == "exit code 20"
+    with head(lambda *_: (200, {"status": "PENDING"})) as (address, _):
+        state = JobsApi(address).state("a")
+    assert (state.ended, state.message, state.exit_code, state.host) == (False, "", None, "")
+
+
+def test_what_a_job_printed_is_read() -> None:
+    with head(lambda *_: (200, {"logs": "one\ntwo"})) as (address, asked):
+        assert JobsApi(address).log("a") == "one\ntwo"
+    assert asked == ["GET /api/jobs/a/logs"]
+    with head(lambda *_: (200, {"logs": None})) as (address, _):
+        assert JobsApi(address).log("a") == ""
+
+
+@pytest.mark.parametrize("status", [300, 307, 399])
+def test_a_redirection_says_where_to(status: int) -> None:
+    with (
+        head(lambda *_: (status, b"")) as (address, _),
+        pytest.raises(SubmitError, match="redirects to another address: give the final address"),
+    ):
+        JobsApi(address).stop("a")
+
+
+def test_a_connection_that_is_refused_says_so() -> None:
+    with pytest.raises(ConnectionLost, match="http://127.0.0.1:9: .*refused"):
+        JobsApi("http://127.0.0.1:9").stop("a")
 
 
 def test_the_token_follows_no_redirection(monkeypatch: pytest.MonkeyPatch) -> None:
