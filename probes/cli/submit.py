@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import signal
 import sys
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import click
 
 from probes.cli.errors import PATH_TYPE, UsageError
 from probes.cli.run import TO_PYTEST, RunCommand, run_options
+from probes.submit.baseline_runs import recorded_code
 from probes.submit.bring_back import PYTHON, BringBack, NoRun
 from probes.submit.entry import PREFIX
 from probes.submit.follow import Follower, on_github
@@ -30,6 +35,7 @@ ENTRYPOINT = f"{PYTHON} -m probes.submit.entry"
 # Ray kills what does not end in this time after a stop.  The suite removes what it made, and ends
 # the run's record.
 STOP_S = 120
+STOP_MARGIN_S = 60  # for Ray to say that it has ended
 EXIT_INTERRUPTED, EXIT_INTERNAL, EXIT_UNPROVEN = 2, 3, 20
 OWN = tuple(option.key for option in OPTIONS if option.key != "cluster")
 
@@ -85,8 +91,7 @@ def submit(
     """
     if not address:
         raise UsageError(f"no cluster: give --address http://head:8265, or set {ADDRESS_VARIABLE}")
-    if not address.startswith(("http://", "https://")):
-        raise UsageError(f"--address: expected http://head:8265, found {address}")
+    check_address(address)
     run_dir = values.pop("run_dir")
     given = {key: value for key, value in values.items() if value is not None}
     if attach:
@@ -95,22 +100,70 @@ def submit(
         if extra := sorted({*_given(context)} - {"address", "attach", "run_dir"}):
             words = ", ".join(f"--{key.replace('_', '-')}" for key in extra)
             raise UsageError(f"--attach: the run is under way, so {words} would change nothing")
-    if run_dir and Path(run_dir).exists() and any(Path(run_dir).iterdir()):
-        raise UsageError(f"{run_dir} is not empty: give a new folder")
+    check_target(run_dir)
     to_pytest = [*(["-k", keyword] if keyword else []), *context.meta[TO_PYTEST]]
     api = JobsApi(address, _say)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         version = api.ray_version()
         id = attach or _submit(api, version, given, to_pytest, wheels)
-        if detach:
-            raise Detached
-        sys.exit(_Session(api, id, run_dir).run())
-    except (SubmitError, ConnectionLost) as error:
+    except ConnectionLost as error:
+        hint = "Is the head up, and the port of its dashboard open?"
+        raise UsageError(f"{error}. {hint}") from None
+    except SubmitError as error:
         raise UsageError(str(error)) from None
-    except Detached:
-        _say_how_to_attach(address, id)
-        sys.exit(EXIT_UNPROVEN)
+    session = _Session(api, id, run_dir)
+    try:
+        if detach:
+            raise Detached("detached: the run goes on, and nothing is proven yet")
+        code = session.run()
+    except Detached as left:
+        _say(str(left))
+        code = EXIT_INTERRUPTED if session.is_stopping else EXIT_UNPROVEN
+    except SubmitError as error:
+        if not api.is_under_way:  # it is not known there
+            raise UsageError(
+                f"{error}. Was it another cluster, or was its head started anew?"
+            ) from None
+        _say(f"error: {error}")
+        code = EXIT_UNPROVEN
+    except OSError as error:
+        _say(f"error: the run could not be written here: {error}")
+        code = EXIT_INTERNAL
+    except KeyboardInterrupt:
+        _say("interrupted while the run was brought back: it is still on the cluster")
+        code = EXIT_INTERRUPTED
+    else:
+        sys.exit(code)
+    _say_how_to_attach(address, id)
+    sys.exit(code)
+
+
+def check_address(address: str) -> None:
+    """Check the form of the dashboard's address.  Raises UsageError without any password in it."""
+    try:
+        parts = urlsplit(address)
+        sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        raise UsageError("--address: expected http://head:8265, found no address") from None
+    if "@" in parts.netloc:
+        raise UsageError("--address: expected no user and password in it: set RAY_AUTH_TOKEN")
+    if not sound:
+        raise UsageError(f"--address: expected http://head:8265, found {address}")
+
+
+def check_target(run_dir: str | None) -> None:
+    """Check that the run can be brought back, before the cluster works.  Raises UsageError."""
+    target = Path(run_dir) if run_dir else Path("runs", "new")
+    try:
+        if target.exists() and any(target.iterdir()):
+            raise UsageError(f"{target} is not empty: give a new folder")
+        existing = next(one for one in target.absolute().parents if one.exists())
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UsageError(f"the run cannot be brought back to {target}: {reason}") from None
 
 
 def _given(context: click.Context) -> Iterator[str]:
@@ -153,16 +206,21 @@ class _Session:
 
     def __init__(self, api: JobsApi, id: str, run_dir: str | None) -> None:
         self._api, self._id, self._run_dir = api, id, run_dir
-        self._follower = Follower(api, id, click.echo)
-        self._stopping = False
+        self._follower = Follower(api, id, click.echo, _say)
+        self.is_stopping = False
 
     def run(self) -> int:
-        """Follow it, bring the run back, and return the exit code."""
+        """Follow it, bring the run back, and return the exit code.
+
+        Raises SubmitError, Detached, and OSError if the run cannot be written here.
+        """
+        self._keep(lambda: self._api.insist(lambda: self._api.state(self._id)))
+        self._api.is_under_way = True
         state = self._until_ended()
         if why := self._keep(lambda: self._follower.why_not_begun(state)):
             with contextlib.suppress(SubmitError, ConnectionLost):  # its environment
                 BringBack(self._api, self._id, state).remove()
-            if self._stopping:
+            if self.is_stopping:
                 return EXIT_INTERRUPTED
             raise UsageError(f"the suite did not begin on {self._api.address}: {why}")
         folder = self._keep(lambda: self._bring_back(state))
@@ -170,15 +228,21 @@ class _Session:
 
     def _until_ended(self) -> SubmissionState:
         while True:
+            seconds = STOP_S + STOP_MARGIN_S if self.is_stopping else math.inf
             try:
-                return self._keep(self._follower.follow)
+                return self._keep(partial(self._follower.follow, seconds))
+            except TimeoutError:
+                raise Detached(
+                    f"the run has not stopped in {seconds:.0f} s, and may hold the cluster: see "
+                    f"job {self._id} in the dashboard, and `seatrial cleanup` on the head"
+                ) from None
             except KeyboardInterrupt as interrupt:
-                if self._stopping:
-                    raise Detached from None
+                if self.is_stopping:
+                    raise Detached("left while the run stops on the cluster") from None
                 if not (isinstance(interrupt, Terminated) or self._wants_stop()):
                     continue
                 _say("stopping the run on the cluster: it removes what it made")
-                self._stopping = True
+                self.is_stopping = True
                 self._keep(lambda: self._api.insist(lambda: self._api.stop(self._id)))
 
     def _keep(self, ask: Callable[[], Reply]) -> Reply:
@@ -186,8 +250,9 @@ class _Session:
         try:
             return ask()
         except ConnectionLost as error:
-            _say(f"gave up: {error}")
-            raise Detached from None
+            raise Detached(
+                f"gave up: {error}. The run goes on, and nothing is proven yet"
+            ) from None
 
     def _wants_stop(self) -> bool:
         """Ask the user at a terminal whether to stop; without one, an interrupt means it.
@@ -202,9 +267,9 @@ class _Session:
                 question, type=click.Choice(["stop", "detach", "go on"]), default="go on", err=True
             )
         except click.Abort:  # a second Ctrl-C: nothing is lost
-            raise Detached from None
+            answer = "detach"
         if answer == "detach":
-            raise Detached
+            raise Detached("detached: the run goes on, and nothing is proven yet")
         return bool(answer == "stop")
 
     def _bring_back(self, state: SubmissionState) -> Path | None:
@@ -217,6 +282,7 @@ class _Session:
             _pass_on_summary(target / STEP_SUMMARY)
             _say(f"run folder {target}")
         except NoRun:
+            _say("no run came back: it was brought back before or removed, or it never began")
             target = None
         # The run is here.  What cannot be removed now is removed by a later submission.
         with contextlib.suppress(SubmitError, ConnectionLost):
@@ -224,7 +290,7 @@ class _Session:
         return target
 
     def _code(self, state: SubmissionState, folder: Path | None) -> int:
-        if self._stopping or state.status == "STOPPED":
+        if self.is_stopping or state.status == "STOPPED":
             return EXIT_INTERRUPTED
         code = 0 if state.status == "SUCCEEDED" else state.exit_code
         if code is None:
@@ -262,21 +328,10 @@ def new_folder(name: str, id: str) -> Path:
     return path if not path.exists() else path.with_name(f"{name}-{id.removeprefix(PREFIX)}")
 
 
-def recorded_code(folder: Path) -> int | None:
-    """Read the exit code that a run recorded in metrics.prom; None if it has none."""
-    try:
-        text = (folder / "metrics.prom").read_text()
-    except (OSError, ValueError):
-        return None
-    found = re.search(r"^seatrial_exit_code(?:\{.*\})? (\d+)$", text, re.MULTILINE)
-    return int(found[1]) if found else None
-
-
 def _say(line: str) -> None:
     """Print a line of ours: what the suite prints goes to standard output."""
     click.echo(one_line(line), err=True)
 
 
 def _say_how_to_attach(address: str, id: str) -> None:
-    _say("detached: the run goes on, and nothing is proven yet")
     click.echo(clean(f"seatrial submit --address {address} --attach {id}"), err=True)

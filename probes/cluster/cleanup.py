@@ -151,8 +151,13 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def authorization_header() -> dict[str, str]:
-    """Make the header for a dashboard with token authentication; empty without a token."""
+    """Make the header for a dashboard with token authentication; empty without a token.
+
+    Raises ValueError for a token that no header can have; it is not in the message.
+    """
     token = find_token()
+    if not (token.isascii() and token.isprintable()):
+        raise ValueError("the token has a line break, or a character that is not ASCII")
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 

@@ -38,7 +38,7 @@ PLAIN_ERRORS = {  # phrase -> code, and the host's problem
     "shm-cuda": ("INIT-SHM", "CUDA does not take a shared memory segment"),
     "shm-denied": ("INIT-SHM", "/dev/shm may not be written"),
     "shm-attach": ("INIT-SHM", "the shared memory segment of another rank cannot be opened"),
-    "duplicate-gpu": ("NCCL-DUP-GPU", "two ranks use one GPU"),
+    "duplicate-gpu": ("NCCL-DUP-GPU", "several ranks use one GPU"),
     "no-address": ("NCCL-ERROR", "what came as the address of another rank is none"),
     "cuda": ("NCCL-ERROR", "a call of CUDA failed"),
     "cuda-driver": ("NCCL-ERROR", "the driver is older than this CUDA needs"),

@@ -20,7 +20,7 @@ from reports.record import Finding
 EMULATED = re.compile(r"(?:rxe|siw)[\d_]")  # the names in guides to `rdma link add`
 TUNNEL = re.compile(r"ip6tnl|tunl|tun\d|sit\d|gre|wg\d|tailscale|vxlan")
 LOCAL_ONLY = re.compile(r"lo$|docker|virbr|cni|veth|br-[0-9a-f]{12}|flannel|cali")
-BUILT_IN = re.compile(r"NET plugin (?:IB|Socket)\b")
+BUILT_IN = re.compile(r"NET plugin (?:IB|Socket)\b|internal net")
 UNIFIED = re.compile(r"\bGB10\b|DGX Spark")
 FILE_MISSING = "cannot open shared object"
 PLAIN_ERRORS = {  # phrase -> code, and the problem of a host without RDMA
@@ -124,6 +124,16 @@ def disabled_notes(log: Log) -> list[str]:
     hosts = [host for host in log.hosts.values() if not on_rdma(host)]
     found = {setting: line for host in hosts for setting, line in _disabling(host)}
     return [f"{line}: {setting} turns RDMA off" for setting, line in found.items()][:MAX_NAMES]
+
+
+def staged_sends(log: Log) -> list[str]:
+    """Say that a host receives with GPUDirect and sends without, which may be sound."""
+    places = [host.staged_send for host in log.hosts.values() if host.stages_sends]
+    return [
+        f"{place}: it receives with GPUDirect and sends without: sound without NVLink, and a fault "
+        "with it (NCCL_NET_GDR_READ)"
+        for place in places[:1]
+    ]
 
 
 def slow_path_notes(log: Log) -> list[str]:

@@ -80,6 +80,27 @@ class Host:
     merged_nics: dict[int, str] = field(default_factory=dict)  # number -> devices in one: a+b
     edges: dict[str, str] = field(default_factory=dict)  # to other hosts: kind -> where first seen
     no_gdr: str = ""  # place of an RDMA edge without GPUDirect
+    staged_send: str = ""  # the same, of one that sends
+    gdr_receives: bool = False  # some edge receives with GPUDirect
+    gdr_sends: bool = False
+
+    def see_gdr(self, edge: Edge, location: Callable[[], str]) -> None:
+        """Record whether an RDMA edge at this place uses GPUDirect."""
+        if edge.gdr:
+            self.gdr_receives |= edge.receives
+            self.gdr_sends |= not edge.receives
+        elif edge.receives:
+            self.no_gdr = self.no_gdr or location()
+        else:
+            self.staged_send = self.staged_send or location()
+
+    @property
+    def stages_sends(self) -> bool:
+        """Whether NCCL stages what the host sends, and not what it receives.
+
+        Without NVLink it chooses so (NCCL_NET_GDR_READ).
+        """
+        return bool(self.staged_send and self.gdr_receives and not self.gdr_sends)
 
 
 @dataclass(slots=True, eq=False)

@@ -58,6 +58,7 @@ class Log:
         self.every_rank = False  # the caller knows that each rank's complete log is here
         self.tail_size = 0  # ranks, as the end of an edge's line gives them
         self.test_ranks: dict[int, tuple[str, str]] = {}  # nccl-tests: rank -> (host, GPU)
+        self.listed_twice: tuple[int, str, str] | None = None
         self.version_seen = ""
 
     def finish(self) -> Log:
@@ -71,9 +72,20 @@ class Log:
             self.add_hit("efa", rank, "libfabric finds no EFA device", line)
         self.edge_counts, self.silent_ranks = dict(host_edges.counts), host_edges.silent_ranks
         self._name_sockets()
+        self._judge_gdr()
+        return self
+
+    def _judge_gdr(self) -> None:
+        """Find out whether RDMA edges use GPUDirect, but for sends that NCCL stages by choice."""
+        for host in self.hosts.values():
+            if not host.stages_sends:
+                host.no_gdr = host.no_gdr or host.staged_send
+            self.gdr |= {False} if host.no_gdr else set()
+            self.gdr |= {True} if host.gdr_sends or host.gdr_receives else set()
+        if False not in self.gdr and any(host.stages_sends for host in self.hosts.values()):
+            self.no_gdr = ""  # these sends are why all ranks log GDR 0
         if self.no_gdr and self.gdr and not (self.edge_counts["tcp"] or self.edge_counts["other"]):
             self.gdr.add(False)  # an edge over TCP makes all ranks log GDR 0 as well
-        return self
 
     def _unglue(self) -> None:
         """Leave out hosts such as `Channelnode1`: a lost newline put a word before the name.
@@ -114,6 +126,7 @@ class Log:
             (f"{name}:{line}", text) for line, text in others.different_counts
         ]
         self.test_ranks |= others.test_ranks
+        self.listed_twice = self.listed_twice or others.listed_twice
 
     def add_hit(self, kind: str, rank: Rank, detail: str, line: str) -> None:
         """Add a message of a rank that has a phrase of this kind."""

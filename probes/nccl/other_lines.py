@@ -16,9 +16,9 @@ NCCL_TESTS_ROW = re.compile(
     rb"(?:%b%b%b +(?P<first>[\d.e+]{1,12}|nan|inf|N/A))"
     rb"(?:%b%b%b +(?P<second>[\d.e+]{1,12}|nan|inf|N/A))?\s*$" % ((FIGURE,) * 6)
 )
-HINTS = (b" sum ", b" none ", b" redop ", b"# Out of bounds")  # a chunk with rows has one
+HINTS = (b" sum ", b" none ", b" redop ", b"Out of bounds values")  # a chunk with rows has one
 MIN_ROW_BYTES = len("8 2 float sum -1 1 1 1 0")
-OUT_OF_BOUNDS = re.compile(rb"# Out of bounds values : (\d{1,15}) (?:FAILED|OK)")
+OUT_OF_BOUNDS = re.compile(rb"^\W*Out of bounds values : (\d{1,15}) (?:FAILED|OK)")
 # Texts that torch logs when NCCL fails.
 TORCH_ERRORS = (
     b"Watchdog caught collective operation timeout",
@@ -76,6 +76,7 @@ class OtherLines:
         self.version = ""  # of NCCL, as torch gives it
         self.different_counts: list[tuple[int, str]] = []  # ncclras: (line, its sentence)
         self.test_ranks: dict[int, tuple[str, str]] = {}  # nccl-tests: rank -> (host, GPU)
+        self.listed_twice: tuple[int, str, str] | None = None  # nccl-tests: rank, and its two hosts
 
     def __bool__(self) -> bool:
         told = self.torch_errors or self.last_errors or self.no_efa or self.different_counts
@@ -103,7 +104,12 @@ class OtherLines:
         if b" Pid " in chunk:
             for match in itertools.islice(TEST_RANK.finditer(chunk), MAX_TEST_RANKS):
                 names = match[3].decode("utf-8", "replace"), match[4].decode("utf-8", "replace")
-                self.test_ranks[int(match[1])] = names
+                self._add_test_rank(int(match[1]), names)
+
+    def _add_test_rank(self, number: int, names: tuple[str, str]) -> None:
+        host, _ = self.test_ranks.setdefault(number, names)
+        if host != names[0]:
+            self.listed_twice = self.listed_twice or (number, host, names[0])
 
     def read_cut(self, text: bytes, number: int) -> None:
         """Read a last line that is cut off: an error in it is one, a figure may be another."""

@@ -186,9 +186,7 @@ class LogParser:
         if edge.kind == "rdma" and edge.nic is not None:
             if ring and edge.nic not in host.nics and log.budget.take(FACT_COST):
                 host.nics |= {edge.nic}
-            log.gdr.add(edge.gdr)
-            if not edge.gdr:
-                host.no_gdr = host.no_gdr or self._location()
+            host.see_gdr(edge, self._location)
         if edge.network:
             self._add_network(host, edge.network)
         if edge.kind == "other" and len(log.other_networks) < MAX_NAMES:

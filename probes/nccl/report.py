@@ -162,6 +162,12 @@ def _list_notes(log: Log, findings: list[Finding], explained: bool) -> list[str]
         for hit in first_of_each(log.hits[kind])[:MAX_NOTES]
     ]
     notes += [f"{line}: {text}. {RAS_AGAIN}" for line, text in log.different_counts[:1]]
+    if log.listed_twice:
+        number, *hosts = log.listed_twice
+        notes.append(
+            f"nccl-tests lists rank {number} on {join_names(hosts)}: two jobs, each by itself. "
+            "Build nccl-tests with MPI=1 to cross hosts"
+        )
     notes += [*detect_transport.no_gdr_notes(log), *detect_transport.slow_path_notes(log)]
     if "FAB-ENV-DISABLED" not in {finding.code for finding in findings}:
         notes += detect_transport.disabled_notes(log)
@@ -193,6 +199,7 @@ def _list_unproven(log: Log, counts: dict[str, int], findings: list[Finding]) ->
     if not log.ranks:
         return _shorten(log.unread_files) or ["the files have no line of NCCL"]
     sentences = [*incomplete_files(log), *_missing(log), *_unknown(log, findings)]
+    sentences += detect_transport.staged_sends(log)
     explained = any(one.code.startswith(STARTS) for one in findings)  # why the job stopped
     why = "" if log.partial or explained else why_no_hang(log) or ends_early(log)
     if why and any(rank.stuck for rank in log.job_ranks):

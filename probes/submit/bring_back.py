@@ -194,15 +194,11 @@ def unpack(packed: IO[bytes], name: str, target: Path) -> None:
                 if size > MAX_RUN:
                     raise SubmitError("the packed run has more than 4 GiB: no run of ours")
                 _write(archive, member, partial.joinpath(*parts[1:]))
-    except (tarfile.TarError, EOFError, OSError) as error:
-        shutil.rmtree(partial, ignore_errors=True)
-        if isinstance(error, OSError):
-            raise
+        partial.rename(target)  # at once: a run folder is whole, or is not there
+    except (tarfile.TarError, EOFError) as error:
         raise SubmitError(f"the packed run cannot be unpacked: {error}") from None
-    except SubmitError:
+    finally:  # also after Ctrl-C
         shutil.rmtree(partial, ignore_errors=True)
-        raise
-    partial.rename(target)  # at once: a run folder is whole, or is not there
 
 
 def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:

@@ -33,6 +33,7 @@ NEVER_INSTALLED = ("ray", "torch")
 # What our environment must not have another version of: workers have that of their node.
 PINNED = re.compile(r"^(ray|torch|numpy|triton|nvidia-.*)$", re.IGNORECASE)
 COMMANDS = {"seatrial": "probes.cli.main:main", "ray": "ray.scripts.scripts:main"}
+INSTALLING = "installing "  # begins the line before what is missing is installed
 MARK = "seatrial-submission"  # begins the line after which the suite prints
 WORKER_COMMAND = "--python_worker_command="  # an argument of the raylet
 OLD_S = 7 * 24 * 3600  # a submission that was not brought back for so long is removed
@@ -145,7 +146,7 @@ def install_missing(python: Path, requires: list[str]) -> None:
     offline = ["--no-index", "--find-links", str(SUBMISSION / "wheels")] if wheels else []
     settings = ["--quiet", "--no-input", "--disable-pip-version-check", "--no-compile"]
     command = ["-m", "pip", "install", *settings, "--constraint", str(limits), *offline, *missing]
-    print(f"installing {', '.join(missing)} for seatrial alone", flush=True)
+    print(f"{INSTALLING}{', '.join(missing)} for seatrial alone", flush=True)
     environment = dict(os.environ)
     if pip := [wheel for wheel in wheels if wheel.name.startswith("pip-")]:
         environment["PYTHONPATH"] = str(pip[-1].resolve())  # a wheel of pip runs as it is

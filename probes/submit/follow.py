@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import time
 from collections.abc import Callable
 
-from probes.submit.entry import MARK
+from probes.submit.entry import INSTALLING, MARK
 from probes.submit.jobs_api import JobsApi, SubmissionState
 from reports.sanitize import clean
 
@@ -20,15 +21,28 @@ LAST_LINES = 15  # of a job that ended before the suite began
 class Follower:
     """Prints each line of a submission's suite once, however often the connection is lost."""
 
-    def __init__(self, api: JobsApi, id: str, show: Callable[[str], None]) -> None:
-        self._api, self._id, self._show = api, id, show
+    def __init__(
+        self,
+        api: JobsApi,
+        id: str,
+        show: Callable[[str], None],
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self._api, self._id, self._show, self._say = api, id, show, say
         self._shown = 0  # lines
+        self._said = ""
 
-    def follow(self) -> SubmissionState:
-        """Follow until the job has ended; return its last state."""
+    def follow(self, seconds: float = math.inf) -> SubmissionState:
+        """Follow until the job has ended, for so many seconds; return its last state.
+
+        Raises TimeoutError if it has not ended.
+        """
+        deadline = time.monotonic() + seconds
         while True:
             state = self._api.insist(lambda: self._api.state(self._id))
-            lines = suite_lines(self._api.insist(lambda: self._api.log(self._id)))
+            log = self._api.insist(lambda: self._api.log(self._id))
+            lines = suite_lines(log)
+            self._say_once(before_suite(state, log))
             if not state.ended:
                 lines = lines[:-1]  # it may be half a line yet
             for line in lines[self._shown :]:
@@ -36,7 +50,14 @@ class Follower:
             self._shown = max(self._shown, len(lines))
             if state.ended:
                 return state
+            if time.monotonic() > deadline:
+                raise TimeoutError
             time.sleep(POLL_S)
+
+    def _say_once(self, line: str) -> None:
+        if line and line != self._said:
+            self._said = line
+            self._say(line)
 
     def why_not_begun(self, state: SubmissionState) -> str:
         """Return why the suite did not begin; "" if it did."""
@@ -48,6 +69,14 @@ class Follower:
         if errors:
             return errors[-1].removeprefix("error: ")
         return " ".join([state.message, *lines[-LAST_LINES:]]) or f"the job is {state.status}"
+
+
+def before_suite(state: SubmissionState, log: str) -> str:
+    """Return what happens before the suite begins; "" once it has."""
+    if state.ended or MARK in log:
+        return ""
+    installing = [line for line in log.splitlines() if line.startswith(INSTALLING)]
+    return installing[-1] if installing else "Ray prepares the job on the cluster"
 
 
 def shown_line(line: str) -> str:

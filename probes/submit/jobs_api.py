@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import time
 import urllib.error
 from collections.abc import Callable
@@ -22,6 +23,13 @@ MAX_PACKAGE = 100 * 2**20  # bytes: what Ray's dashboard accepts in one request,
 
 class SubmitError(RuntimeError):
     """The cluster refuses what was asked; asking again would not help."""
+
+
+class Refused(SubmitError):
+    """Something between here and the dashboard refuses: a login, a proxy, an expired token.
+
+    While a run is under way this may pass.
+    """
 
 
 class UnknownJob(SubmitError):
@@ -62,6 +70,7 @@ class JobsApi:
     ) -> None:
         self.address = address.rstrip("/")
         self._say, self._patience_s = say, patience_s
+        self.is_under_way = False  # a run is: then a refusal may pass, as an outage does
 
     def ray_version(self) -> str:
         """Return the version of the cluster's Ray.  Asked once: a wrong address is no outage."""
@@ -129,16 +138,17 @@ class JobsApi:
     def insist(self, question: Callable[[], Reply]) -> Reply:
         """Ask until an answer comes, and say so.  Raises ConnectionLost after the patience."""
         lost_at: float | None = None
+        passing = (ConnectionLost, Refused) if self.is_under_way else (ConnectionLost,)
         while True:
             try:
                 answer = question()
-            except ConnectionLost as lost:
+            except passing as lost:
                 now = time.monotonic()
                 if lost_at is None:
                     lost_at = now
                     self._say(f"connection lost ({lost}); trying for {self._patience_s:.0f} s")
                 if now - lost_at > self._patience_s:
-                    raise
+                    raise ConnectionLost(str(lost)) from None
                 time.sleep(RETRY_S)
                 continue
             if lost_at is not None:
@@ -158,6 +168,8 @@ class JobsApi:
         except urllib.error.HTTPError as error:
             self._explain(error)
             raise AssertionError from None
+        except ValueError as error:  # of the token
+            raise SubmitError(f"RAY_AUTH_TOKEN or its file: {error}") from None
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", "") or error
             raise ConnectionLost(f"{self.address}: {reason}") from None
@@ -166,20 +178,24 @@ class JobsApi:
         """Raise what a refusal means."""
         with error:
             try:
-                last = (error.read(10_000).decode(errors="replace").strip().splitlines() or [""])[
-                    -1
-                ]
+                text = error.read(10_000).decode(errors="replace").strip()
             except (OSError, http.client.HTTPException):
-                last = ""
+                text = ""
+        last = last_words(text)
         if error.code in (401, 403):
             token = "the token that was sent" if authorization_header() else "us without a token"
-            raise SubmitError(
+            raise Refused(
                 f"the dashboard at {self.address} refuses {token} (HTTP {error.code}): set"
                 " RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
             )
         if 300 <= error.code < 400:
             target = error.headers.get("Location", "another address")
             raise SubmitError(f"{self.address} redirects to {target}: give the final address")
+        if is_page(text):
+            raise Refused(
+                f"{self.address}: HTTP {error.code} ({error.reason}), a page {last!r}: a proxy "
+                "stands between. Give the address of the dashboard itself, with its port (8265)"
+            )
         if error.code == 404:
             raise UnknownJob(last or f"HTTP 404 from {self.address}")
         if error.code >= 500:
@@ -192,5 +208,18 @@ class JobsApi:
         except ValueError:
             answer = None
         if not isinstance(answer, dict):
-            raise SubmitError(f"{self.address} is no dashboard of Ray: it answers with no JSON")
+            raise Refused(f"{self.address} is no dashboard of Ray: it answers with no JSON")
         return answer
+
+
+def is_page(text: str) -> bool:
+    """Return whether an answer is a page of HTML."""
+    return text[:200].lstrip().lower().startswith(("<!doctype", "<html"))
+
+
+def last_words(text: str) -> str:
+    """Return the title of a page, or the last line of another answer."""
+    if is_page(text):
+        title = re.search(r"(?is)<title[^>]*>(.{0,200}?)</title>", text)
+        return " ".join(title[1].split()) if title else "without a title"
+    return (text.splitlines() or [""])[-1]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from probes.requirements import DISTRIBUTION
+from probes.submit.baseline_runs import EVENTS, RECORD, choose_runs
 from probes.submit.jobs_api import MAX_PACKAGE, SubmitError
 from reports.version import PACKAGES, SOURCES, find_commit
 
@@ -22,8 +23,6 @@ WHEELS = "submission/wheels/"
 INFO = "submission/seatrial.dist-info/"  # so that the remote installation knows its version
 CONTRACT = "seatrial.toml"  # of the current folder: used where no contract is named
 BASELINE = "baseline"  # folder of the baseline among the user's files
-EVENTS = "events.jsonl"  # each run folder has it
-NEWEST = 5  # runs of a folder that go along
 MAX_BASELINE = 400 << 20  # bytes, before they are packed
 TOO_LARGE = f"expected at most {MAX_BASELINE >> 20} MiB: give one run, or fewer"
 EPOCH = (1980, 1, 1, 0, 0, 0)  # one content gives one package, whatever the files' times
@@ -159,10 +158,15 @@ def _document(content: bytes) -> str:
 def _add_folder(files: dict[str, bytes], folder: Path) -> str:
     """Add the files of a run, or of the newest runs of a folder."""
     if not folder.is_dir():
-        raise SubmitError(f"baseline {folder}: expected a folder, found none")
+        found = "a file" if folder.exists() else "none"
+        raise SubmitError(
+            f"baseline {folder}: expected a folder of a run or of runs, found {found}"
+        )
+    if (folder / RECORD).is_file() and not _is_run(folder):
+        raise SubmitError(f"baseline {folder}: it has no {EVENTS}, so it cannot be verified")
     target, size = f"{BASELINE}/{folder.resolve().name}", 0
     files[f"{FILES}{target}/.keep"] = b""  # a folder without runs yet is there, too
-    for run in [folder] if _is_run(folder) else _newest_runs(folder):
+    for run in [folder] if _is_run(folder) else choose_runs(folder):
         for path in sorted(run.rglob("*")):
             if path.is_file() and not path.is_symlink():
                 content = path.read_bytes()
@@ -175,12 +179,6 @@ def _add_folder(files: dict[str, bytes], folder: Path) -> str:
 
 def _is_run(folder: Path) -> bool:
     return (folder / EVENTS).is_file()
-
-
-def _newest_runs(folder: Path) -> list[Path]:
-    """List the newest runs of a folder; older ones are not compared with anyway."""
-    runs = [path.parent for path in folder.glob(f"*/{EVENTS}") if not path.parent.is_symlink()]
-    return sorted(runs, key=lambda run: (run / EVENTS).stat().st_mtime)[-NEWEST:]
 
 
 def _wheels(folder: Path | None) -> list[Path]:

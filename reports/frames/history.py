@@ -86,13 +86,14 @@ class History:
 
 
 def find_runs(root: Path) -> list[Path]:
-    """Find run folders and records below a folder, sorted. Links are not followed.
+    """Find run folders and records below a folder, sorted. Links and hidden folders are left out.
 
     A folder that cannot be listed is one of them, so that its reason is shown.
     """
     denied: list[Path] = []
     found = []
     for folder, names, files in os.walk(root, onerror=lambda e: denied.append(Path(e.filename))):
+        names[:] = [name for name in names if not name.startswith(".")]  # half of a run, as it comes
         if FILE in files or SUMS in files:
             found.append(Path(folder))
             names.clear()

@@ -6,20 +6,22 @@ import os
 
 from probes.cluster.access.entrances import CLIENT, GCS, REFUSED, TAKEN, Entrance, try_request
 from probes.cluster.cleanup import find_token, token_path
+from reports.sanitize import one_line
 
 MODE = "RAY_AUTH_MODE"
+SILENT = ("DEADLINE_EXCEEDED", "UNAVAILABLE")  # of gRPC: nothing that speaks it is there
 HINT = "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH (or RAY_AUTH_TOKEN) to the cluster's token"
 
 
 class TokenProblem(RuntimeError):
-    """Raised if the driver cannot authenticate.  The message is one sentence and a hint."""
+    """Raised if the driver cannot authenticate, or no Ray answers: one sentence and a hint."""
 
 
 def follow_auth_mode(address: str) -> None:
     """Turn on token authentication in this process, and in its children, if the cluster asks.
 
     Ray does this only where it finds the cluster by itself.  Raises TokenProblem if the token is
-    missing or wrong, or if the driver insists on tokens and the cluster has none.
+    missing or wrong, if no Ray answers, or if the driver insists on tokens and there are none.
     """
     is_client = address.startswith("ray://")
     door = Entrance(CLIENT if is_client else GCS, "", address.removeprefix("ray://"))
@@ -28,6 +30,11 @@ def follow_auth_mode(address: str) -> None:
         raise TokenProblem(
             f"{MODE} is token, but the cluster at {address} asks for no token: "
             f"set {MODE}=disabled, or start the cluster with token authentication"
+        )
+    if without.startswith(SILENT):  # Ray would wait for ever
+        raise TokenProblem(
+            f"no Ray answers at {address} ({one_line(without)}): is this the head's own port "
+            "(6379, or 10001 with ray://), and the head up?"
         )
     if without != REFUSED:  # no token is asked for; or nothing is known, and Ray will say why
         return

@@ -129,4 +129,6 @@ def torch_errors(log: Log) -> list[Finding]:
     numbers = [found for _, error in behind for found in BEHIND.findall(error)]
     named = dict.fromkeys(f"rank {number}" for number in re.findall(r"\d+", " ".join(numbers)))
     remedy = remedies.DESYNC_FIX if named else remedies.fix_of_cuda(errors)
+    if not remedy and all(TIMEOUTS.search(error) for _, error in log.torch_errors):
+        remedy = remedies.TIMEOUT_FIX
     return one_finding("NCCL-ERROR", f"the job reports: {errors}{last}", named, lines, remedy)

@@ -127,6 +127,11 @@ DESYNC_FIX = (
     "Read their log, and a stack (py-spy). Torch's flight recorder has more "
     "(TORCH_NCCL_TRACE_BUFFER_SIZE)."
 )
+TIMEOUT_FIX = (
+    "Look for the rank that did not join the collective: compare what all ranks did last "
+    "(SeqNum), and read its log and its stack (py-spy). Torch's flight recorder names it "
+    "(TORCH_NCCL_TRACE_BUFFER_SIZE)."
+)
 PLUGIN_FIX = (
     "Check that the plugin fits libfabric and the driver, and that its device is there: "
     "`fi_info -p efa`. Without it, NCCL_NET_PLUGIN=none shows whether the rest works."
@@ -156,6 +161,12 @@ CONNECT_CAUSES = (
         re.compile(r"169\.254\.|fe80:"),
         "an address that is valid on one link only",
         "Set NCCL_SOCKET_IFNAME to an interface with a routed address: this one has none.",
+    ),
+    ErrorCause(
+        re.compile(r"\b172\.17\.\d"),
+        "an address of Docker's own bridge, as it seems",
+        "Start the containers of all nodes with --network=host: 172.17.0.0/16 is mostly a bridge "
+        "within one host. If it is your network, check that the rank is alive and the port open.",
     ),
     ErrorCause(
         re.compile(r"refused|exceeded retries"),

@@ -20,6 +20,7 @@ PHRASES = (
     Phrase(
         "peer-access",
         rb"transport/shm\.cc Cuda failure 217|failed to open CUDA IPC handle"
+        rb"|Cuda failure.{0,8}mapping of buffer object failed"
         rb"|(?:cuda|hip)Ipc\w{1,32} failed",
         *("2.7-2.30, RCCL", "one GPU cannot use the memory of another", ERROR),
         "transport/p2p.cc failed to open CUDA IPC handle : 217 peer access is not supported",

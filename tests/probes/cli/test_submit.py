@@ -21,8 +21,9 @@ from click.testing import CliRunner
 
 from probes.cli import submit as module
 from probes.cli.main import main
-from probes.cli.submit import new_folder, recorded_code
+from probes.cli.submit import new_folder
 from probes.submit import follow
+from probes.submit.baseline_runs import recorded_code
 from probes.submit.bring_back import BringBack, NoRun
 from probes.submit.follow import suite_lines
 from probes.submit.jobs_api import SubmissionState, SubmitError
@@ -59,7 +60,20 @@ def run(*words: str) -> tuple[int, str]:
             "the run is under way, so --keyword, --tier would change nothing",
         ),
         (["--address", "http://127.0.0.1:9", "--run-dir", "full"], "full is not empty"),
-        (["--address", "http://127.0.0.1:9"], "http://127.0.0.1:9: [Errno 111] Connection refused"),
+        (
+            ["--address", "http://127.0.0.1:9"],
+            "http://127.0.0.1:9: [Errno 111] Connection refused. Is the head up, and the port",
+        ),
+        (["--address", "http://[::1"], "--address: expected http://head:8265, found no address"),
+        (["--address", "http://"], "--address: expected http://head:8265, found http://"),
+        (
+            ["--address", "http://me:5ecret@head:8265"],
+            "--address: expected no user and password in it: set RAY_AUTH_TOKEN",
+        ),
+        (
+            ["--address", "http://127.0.0.1:9", "--run-dir", "full/record.json/x"],
+            "the run cannot be brought back to full/record.json/x: ",
+        ),
         (["--address", "http://x", "--cluster", "auto"], "No such option '--cluster'"),
     ],
 )
@@ -71,6 +85,7 @@ def test_what_cannot_be_used_is_one_sentence(words: list[str], sentence: str) ->
     assert said.startswith("error: ")
     assert sentence in said
     assert said.count("\n") == 1
+    assert "5ecret" not in said
 
 
 def cluster(states: list[dict[str, Any]], log: str = LOG) -> Any:
@@ -189,6 +204,116 @@ def test_a_connection_that_stays_lost_detaches(monkeypatch: pytest.MonkeyPatch) 
     assert code == 20
     assert "gave up" in said
     assert f"--attach {ID}" in said
+
+
+def under_way(monkeypatch: pytest.MonkeyPatch, later: tuple[int, Any]) -> tuple[int, str]:
+    """Follow a run whose cluster answers with `later` from its third state on."""
+    monkeypatch.setattr("probes.submit.jobs_api.RETRY_S", 0.01)
+    api = module.JobsApi
+    monkeypatch.setattr(module, "JobsApi", lambda address, say: api(address, say, patience_s=0.1))
+    states = iter([{"status": "RUNNING"}] * 2)
+
+    def answer(method: str, path: str) -> tuple[int, Any]:
+        if path == "/api/version":
+            return 200, {"ray_version": "2.60.0"}
+        if path.endswith("/logs"):
+            return 200, {"logs": LOG}
+        return next(((200, state) for state in states), later)
+
+    with head(answer) as (address, _):
+        return run("--address", address, "--attach", ID)
+
+
+@pytest.mark.parametrize("later", [(401, b"expired"), (404, b"<html></html>"), (200, b"<html>")])
+def test_a_run_under_way_is_not_left_alone_without_a_word(
+    later: tuple[int, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, said = under_way(monkeypatch, later)
+    assert code == 20
+    assert "connection lost (" in said
+    assert "gave up: " in said
+    assert f"--attach {ID}" in said
+
+
+def test_a_job_that_is_gone_is_an_error_that_says_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    code, said = under_way(monkeypatch, (404, b"Job x does not exist"))
+    assert (code, f"--attach {ID}" in said) == (20, True)
+    assert "error: Job x does not exist" in said
+
+
+def test_an_id_that_the_cluster_does_not_know_is_refused() -> None:
+    def answer(method: str, path: str) -> tuple[int, Any]:
+        if path == "/api/version":
+            return 200, {"ray_version": "2.60.0"}
+        return 404, b"Job x does not exist"
+
+    with head(answer) as (address, _):
+        code, said = run("--address", address, "--attach", ID)
+    assert code == 4
+    assert "Job x does not exist. Was it another cluster, or was its head started anew?" in said
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (PermissionError(13, "Permission denied"), 3, "could not be written here: [Errno 13]"),
+        (KeyboardInterrupt(), 2, "interrupted while the run was brought back"),
+        (SubmitError("came damaged"), 20, "error: came damaged"),
+    ],
+)
+def test_a_run_that_does_not_come_back_stays_and_can_be_fetched(
+    error: BaseException, code: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brought(monkeypatch, 0)
+    removed: list[str] = []
+
+    def fail(self: BringBack, target: Path) -> None:
+        raise error
+
+    monkeypatch.setattr(BringBack, "run_to", fail)
+    monkeypatch.setattr(BringBack, "remove", lambda self: removed.append("x"))
+    with cluster([{"status": "SUCCEEDED", "driver_exit_code": 0}]) as (address, _):
+        found, said = run("--address", address, "--attach", ID)
+    assert found == code
+    assert words in said
+    assert f"seatrial submit --address {address} --attach {ID}" in said
+    assert removed == []
+
+
+def test_a_run_that_does_not_stop_is_not_followed_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "STOP_S", 0.05)
+    monkeypatch.setattr(module, "STOP_MARGIN_S", 0.05)
+    calls = iter([KeyboardInterrupt()])
+    following = module.Follower.follow
+
+    def follow_once(self: module.Follower, *rest: Any) -> SubmissionState:
+        for error in calls:
+            raise error
+        return following(self, *rest)
+
+    monkeypatch.setattr(module.Follower, "follow", follow_once)
+    with cluster([{"status": "RUNNING"}]) as (address, asked):
+        code, said = run("--address", address, "--attach", ID)
+    assert code == 2
+    assert f"POST /api/jobs/{ID}/stop" in asked
+    assert "the run has not stopped in 0 s, and may hold the cluster" in said
+    assert f"--attach {ID}" in said
+
+
+def test_a_second_signal_leaves_a_run_that_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(self: module.Follower, *_: Any) -> SubmissionState:
+        raise module.Terminated
+
+    monkeypatch.setattr(module.Follower, "follow", interrupt)
+    with cluster([{"status": "RUNNING"}]) as (address, _):
+        code, said = run("--address", address, "--attach", ID)
+    assert code == 2
+    assert "left while the run stops on the cluster" in said
+    assert "goes on" not in said
 
 
 def interrupted(

@@ -156,6 +156,24 @@ def test_an_archive_with_more_than_files_is_refused(tmp_path: Path, kind: bytes)
     assert [*tmp_path.iterdir()] == []
 
 
+def test_ctrl_c_and_a_target_that_is_taken_leave_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "theirs").touch()
+    with pytest.raises(OSError, match="not empty"):
+        unpack(packed(tarfile.TarInfo("run/a"), b"x"), "run", tmp_path / "run")
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("probes.submit.bring_back._write", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        unpack(packed(tarfile.TarInfo("run/a"), b"x"), "run", tmp_path / "other")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["theirs"]
+
+
 def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
     with pytest.raises((SubmitError, OSError)):
         unpack(io.BytesIO(b"no archive"), "run", tmp_path / "run")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from probes.submit import jobs_api
-from probes.submit.jobs_api import ConnectionLost, JobsApi, SubmitError, UnknownJob
+from probes.submit.jobs_api import ConnectionLost, JobsApi, Refused, SubmitError, UnknownJob
 from tests.support.dashboard import dashboard
 from tests.support.served import serving
 
@@ -170,6 +170,50 @@ def test_the_state_is_as_ray_reports_it() -> None:
     assert (state.ended, state.message, state.exit_code, state.host) == (False, "", None, "")
 
 
+PAGE = b"<!DOCTYPE html><html><head><title>Sign\n in</title></head><body>x</body></html>"
+
+
+@pytest.mark.parametrize("answer", [(401, b"expired"), (404, PAGE), (502, PAGE), (200, PAGE)])
+def test_a_refusal_of_something_between_may_pass_while_a_run_is_under_way(answer: Answer) -> None:
+    """An expired login, a proxy that is started anew: the run goes on meanwhile."""
+    answers = iter([answer, answer, (200, {"status": "RUNNING"})])
+    said: list[str] = []
+    with head(lambda *_: next(answers)) as (address, _):
+        api = JobsApi(address, said.append)
+        api.is_under_way = True
+        assert api.insist(lambda: api.state("a")).status == "RUNNING"
+    assert said[0].startswith("connection lost (")
+    with head(lambda *_: answer) as (address, _), pytest.raises(Refused):
+        JobsApi(address).state("a")
+    with head(lambda *_: answer) as (address, _):
+        api = JobsApi(address, patience_s=0.05)
+        api.is_under_way = True
+        with pytest.raises(ConnectionLost):
+            api.insist(lambda: api.state("a"))
+
+
+def test_a_page_is_named_by_its_title() -> None:
+    with (
+        head(lambda *_: (413, PAGE)) as (address, _),
+        pytest.raises(
+            SubmitError, match=r"HTTP 413 \(.*\), a page 'Sign in': a proxy stands between"
+        ),
+    ):
+        JobsApi(address).stop("a")
+
+
+@pytest.mark.parametrize("token", ["two\nlines", "gr\u00fcn", "ab\x7f"])
+def test_a_token_that_no_header_can_have_is_refused_without_it(
+    token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", token)
+    with pytest.raises(SubmitError, match="RAY_AUTH_TOKEN or its file: the token has") as refused:
+        JobsApi("http://127.0.0.1:9").stop("a")
+    assert token not in str(refused.value)
+    assert token[:3] not in str(refused.value)
+
+
 def test_what_a_job_printed_is_read() -> None:
     with head(lambda *_: (200, {"logs": "one\ntwo"})) as (address, asked):
         assert JobsApi(address).log("a") == "one\ntwo"
@@ -188,7 +232,7 @@ def test_a_redirection_says_where_to(status: int) -> None:
 
 
 def test_a_connection_that_is_refused_says_so() -> None:
-    with pytest.raises(ConnectionLost, match="http://127.0.0.1:9: .*refused"):
+    with pytest.raises(ConnectionLost, match=r"http://127\.0\.0\.1:9: .*refused"):
         JobsApi("http://127.0.0.1:9").stop("a")
 
 

@@ -15,6 +15,7 @@ import click
 import pytest
 
 from probes.submit import package
+from probes.submit.baseline_runs import choose_runs
 from probes.submit.jobs_api import SubmitError
 from probes.submit.package import FILES, PLAN, make_package, package_name
 from reports.version import PACKAGES, SOURCES
@@ -107,8 +108,13 @@ def test_a_baseline_and_wheels_go_along(tmp_path: Path) -> None:
 def test_what_cannot_be_sent_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SubmitError, match="expected wheel files, found none"):
         make_package({}, [], tmp_path)
-    with pytest.raises(SubmitError, match="expected a folder, found none"):
+    with pytest.raises(SubmitError, match="expected a folder of a run or of runs, found none"):
         make_package({"baseline": str(tmp_path / "none")}, [], None)
+    (tmp_path / "record.json").write_text("{}")
+    with pytest.raises(SubmitError, match="expected a folder of a run or of runs, found a file"):
+        make_package({"baseline": str(tmp_path / "record.json")}, [], None)
+    with pytest.raises(SubmitError, match=r"it has no events\.jsonl, so it cannot be verified"):
+        make_package({"baseline": str(tmp_path)}, [], None)
     with pytest.raises(SubmitError, match=r"none\.toml: No such file"):
         make_package({"contract": str(tmp_path / "none.toml")}, [], None)
     monkeypatch.setattr(package, "MAX_PACKAGE", 1000)
@@ -142,19 +148,61 @@ def test_the_client_needs_click_alone(tmp_path: Path) -> None:
     assert done.stderr.startswith("error: http://127.0.0.1:9: [Errno 111] Connection refused")
 
 
-def test_of_a_folder_only_its_newest_runs_go_along(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def past_run(folder: Path, name: str, code: int | None, cluster: str = "atlas") -> None:
+    """A run as it says of itself; its name is when it began."""
+    run = folder / name
+    run.mkdir(parents=True)
+    (run / "events.jsonl").write_text("e")
+    record = {"started": name, "cluster": {"name": cluster, "nodes": [{}, {}]}}
+    (run / "record.json").write_text(json.dumps(record))
+    if code is not None:
+        (run / "metrics.prom").write_text(f'seatrial_exit_code{{run="x"}} {code}\n')
+
+
+def test_failed_runs_never_push_the_accepted_one_out(tmp_path: Path) -> None:
+    """Five bad nights: the accepted run goes along, so that the sixth is compared with it."""
+    for number, code in enumerate([0, 20, 0, *[1] * 8]):
+        past_run(tmp_path, f"2026-01-{number + 10}", code)
+    assert [run.name for run in choose_runs(tmp_path)] == ["2026-01-12", "2026-01-20"]
+
+
+def test_of_each_cluster_the_newest_that_may_be_a_baseline_go_along(tmp_path: Path) -> None:
+    past_run(tmp_path / "a" / "deep", "2026-01-01", 0)
+    past_run(tmp_path / "a", "2026-01-02", 20)
+    past_run(tmp_path / "b", "2026-01-03", 0, "borea")
+    past_run(tmp_path / "b", "2026-01-04", 2, "borea")
+    past_run(tmp_path, "2026-01-05", None, "ceres")
+    past_run(tmp_path / ".seatrial-torn", "2026-01-06", 0)
+    os.utime(tmp_path / "b" / "2026-01-03" / "events.jsonl", (2**31, 2**31))  # copied since
+    (tmp_path / "link").symlink_to(tmp_path / "a" / "deep")
+    chosen = [run.relative_to(tmp_path).as_posix() for run in choose_runs(tmp_path)]
+    assert chosen == ["2026-01-05", "a/2026-01-02", "a/deep/2026-01-01", "b/2026-01-03"]
+
+
+def test_runs_of_many_clusters_are_bounded(tmp_path: Path) -> None:
+    for number in range(9):
+        past_run(tmp_path, f"2026-01-0{number}", 0, f"cluster{number}")
+    names = [run.name for run in choose_runs(tmp_path)]
+    assert names == [f"2026-01-0{number}" for number in range(5, 9)]
+
+
+@pytest.mark.parametrize("record", ["{}", "[]", "no json", '{"started": 1, "cluster": null}'])
+def test_a_run_that_says_nothing_of_itself_goes_along_where_it_is_the_only_one(
+    record: str, tmp_path: Path
 ) -> None:
-    for number in range(7):
-        run = tmp_path / "runs" / f"run{number}"
-        run.mkdir(parents=True)
-        (run / "events.jsonl").write_text("e")
-        os.utime(run / "events.jsonl", (number, number))
+    past_run(tmp_path, "old", 0)
+    (tmp_path / "old" / "record.json").write_text(record)
+    assert [run.name for run in choose_runs(tmp_path)] == ["old"]
+    assert choose_runs(tmp_path / "nothing") == []
+
+
+def test_only_runs_of_a_folder_go_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    past_run(tmp_path / "runs", "2026-01-01", 0)
     (tmp_path / "runs" / "secret").mkdir()
     (tmp_path / "runs" / "secret" / "key").write_text("k")
     files = contents(make_package({"baseline": str(tmp_path / "runs")}, [], None))
-    sent = sorted(name.split("/")[-2] for name in files if name.endswith("events.jsonl"))
-    assert sent == [f"run{number}" for number in range(2, 7)]
+    sent = [name.split("/")[-2] for name in files if name.endswith("events.jsonl")]
+    assert sent == ["2026-01-01"]
     assert not any("secret" in name for name in files)
     monkeypatch.setattr(package, "MAX_BASELINE", 3)
     with pytest.raises(SubmitError, match="expected at most 400 MiB"):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -89,8 +92,32 @@ def test_a_cluster_without_tokens_is_joined_without(
     monkeypatch.setenv("RAY_AUTH_TOKEN", "left over")
     with grpc_entrance() as address:
         follow_auth_mode(address)
-    follow_auth_mode("127.0.0.1:1")  # nothing is known: Ray will say why
     assert turned_on == []
+
+
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+@pytest.mark.parametrize("kind", ["closed", "silent", "not Ray"])
+def test_a_port_at_which_no_ray_answers_is_said(kind: str, scheme: str) -> None:
+    """Ray would wait for ever, as at the end of a dead tunnel."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        if kind == "closed":
+            server.close()
+        if kind == "not Ray":
+            server.listen()
+            threading.Thread(target=answer_as_http, args=(server,), daemon=True).start()
+        with pytest.raises(TokenProblem, match=f"no Ray answers at {scheme}{address} ") as raised:
+            follow_auth_mode(f"{scheme}{address}")
+        assert "\n" not in str(raised.value)
+
+
+def answer_as_http(server: socket.socket) -> None:
+    """Answer each connection as another server would, until the port is closed."""
+    with suppress(OSError):
+        while True:
+            connection, _ = server.accept()
+            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            connection.close()
 
 
 def test_a_driver_that_insists_on_tokens_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -160,6 +160,31 @@ FAILED_CALLS = {
         "open ports do not help",
         "Set NCCL_SOCKET_IFNAME to an interface that connects all nodes",
     ),
+    "wrong results, and a paste without #": Case(
+        "  4294967296     134217728   float    29122  129.05  129.05  1e+00    29169  128.84  128.84"
+        "  1e+00\n Out of bounds values : 2 FAILED\n",
+        {"NCCL-CORRUPT"},
+        "a web page makes a heading of #",
+        "nccl-tests counted wrong elements",
+    ),
+    "Docker's bridge": Case(
+        torch("socketStartConnect: Connect to 172.17.0.2<38847> failed : Connection refused"),
+        {"INIT-BOOTSTRAP"},
+        "other hosts have no way to it",
+        "--network=host",
+    ),
+    "memory that cannot be mapped": Case(
+        warn("allocator.cc:89 Cuda failure 205 'mapping of buffer object failed'"),
+        {"NCCL-ERROR"},
+        "neither the program nor ECC",
+        "one GPU cannot use the memory of another",
+    ),
+    "a watchdog alone": Case(
+        "[rank5]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9141)\n",
+        {"NCCL-ERROR"},
+        "no error came first: a rank did not join",
+        "Look for the rank that did not join the collective",
+    ),
     "the version that torch gives": Case(
         "torch.distributed.DistBackendError: NCCL error in: /src/ProcessGroupNCCL.cpp:3763, remote "
         "process exited or there was a network error, NCCL version 2.28.8\nncclRemoteError: A call\n",

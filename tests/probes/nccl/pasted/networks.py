@@ -13,7 +13,58 @@ SOCKETS = (
     "NET/Socket : Using [0]eth0:10.1.0.1<0>",
     "Using network Socket",
 )
+GDR_ON_RECEIVE = "".join(
+    info(
+        "NET/IB : GPU Direct RDMA Enabled for GPU 1000 / HCA 0 (distance 1 < 2), read 0",
+        f"Ring 00 : {1 - rank}[0] -> {rank}[0] [receive] via NET/IB/0/GDRDMA",
+        f"Ring 00 : {rank}[0] -> {1 - rank}[0] [send] via NET/IB/0",
+        host=f"gpu0{rank}",
+        pid=70 + rank,
+    )
+    for rank in range(2)
+)
 NO_NETWORK_TO_ACCUSE = {
+    "GPUDirect that only receives": Case(
+        GDR_ON_RECEIVE,
+        set(),
+        "without NVLink NCCL stages what it sends",
+        "not proven: nccl.log:3: it receives with GPUDirect and sends without",
+        "rdma",
+    ),
+    "GPUDirect that only receives, and newer words for it": Case(
+        GDR_ON_RECEIVE + info("Connected all rings, use ring PXN 0 GDR 0", host="gpu00", pid=70),
+        set(),
+        "one staged send makes all ranks log GDR 0",
+        "transport  rdma, GPUDirect RDMA",
+    ),
+    "the internal plugin on two hosts": Case(
+        "".join(
+            info(
+                f"Bootstrap : Using eth0:10.1.0.{n}<0>",
+                "NET/Plugin: No plugin found (libnccl-net.so)",
+                "NET/Plugin: Plugin load returned 2 : libnccl-net.so: cannot open shared object "
+                "file: No such file or directory : when loading libnccl-net.so",
+                "NET/Plugin: Using internal network plugin.",
+                host=f"gpu0{n}",
+                pid=70 + n,
+            )
+            for n in range(2)
+        ),
+        set(),
+        "most clusters need no plugin",
+        "not proven",
+    ),
+    "two jobs of nccl-tests": Case(
+        "".join(
+            f"#  Rank  {rank} Group  0 Pid  {90 + rank} on {host} device  {rank} [0x1a] Tesla V100\n"
+            for host in ("gpu01", "gpu02")
+            for rank in range(2)
+        )
+        + info("NCCL version 2.18.5+cuda12.2", *BEGIN),
+        set(),
+        "without MPI each process is a job of its own",
+        "note: nccl-tests lists rank 0 on gpu01, gpu02: two jobs, each by itself",
+    ),
     "an RDMA device that the kernel emulates": Case(
         info("NET/IB : Using [0]rxe0:1/RoCE [RO]; OOB eth0:10.1.0.1<0>", "Using network IB"),
         set(),
