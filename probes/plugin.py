@@ -8,7 +8,6 @@ record, too: a failed teardown, a file that is not collected, an internal error 
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -132,7 +131,6 @@ def _open_run(session: pytest.Session, settings: RunSettings) -> None:
     config, begun = session.config, time.time()
     with _usage_errors():
         run = config.stash[RUN] = RunSession(settings)
-    signal.signal(signal.SIGTERM, _interrupt)  # after Ray, whose handler would end one probe only
     loaded = _loaded(config)
     also = [f"loaded    {', '.join(loaded)}  (`seatrial run` loads nothing else)"] if loaded else []
     also += [f"versions  {text}" for text in _too_old(run)]
@@ -149,11 +147,6 @@ def _too_old(run: RunSession) -> list[str]:
 
     on_gpu = run.cluster is None or run.cluster.on_gpu
     return list(dict.fromkeys(filter(None, (missing_feature(id, on_gpu) for id in ALL))))
-
-
-def _interrupt(*_: object) -> None:
-    """End the run as Ctrl-C does: Slurm, Kubernetes and Ray's job supervisor send SIGTERM."""
-    raise KeyboardInterrupt
 
 
 def _take_over_junit(config: pytest.Config) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import platform
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -60,6 +61,11 @@ class RunSettings:
     wait_for_room_s: int = 0
 
 
+def _interrupt(*_: object) -> None:
+    """End the run as Ctrl-C does: Slurm, Kubernetes and Ray's job supervisor send SIGTERM."""
+    raise KeyboardInterrupt
+
+
 class RunSession:
     """Shared state of all probes of one run."""
 
@@ -76,6 +82,8 @@ class RunSession:
             self.cluster = connect(self.spec)
         except VersionMismatch as error:
             self.join_error = str(error)
+        # After Ray, whose handler would end this process or one probe alone.
+        signal.signal(signal.SIGTERM, _interrupt)
         if self.cluster and agreed and agreed.rehearsal:
             self.cluster.emulated = True
         if self.cluster:

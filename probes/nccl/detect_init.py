@@ -63,7 +63,7 @@ BLOCKING_ERRORS = (
 def init_errors(log: Log) -> list[Finding]:
     """Find errors whose own text names the cause.
 
-    That no segment of shared memory could be made follows from what CUDA said of it.
+    That no segment of shared memory could be made follows from an error of CUDA about it.
     """
     refused_by_cuda = {hit.rank.writer for hit in log.hits["shm-cuda"]}
     findings = []

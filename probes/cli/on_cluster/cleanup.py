@@ -28,17 +28,21 @@ EXIT_LEFT = 20
 )
 @run_options("cluster", "contract")
 @click.option(
-    "--idle", default="1h", show_default=True, metavar="TIME", help="Leave what changed since then."
+    "--idle",
+    default="1h",
+    show_default=True,
+    metavar="TIME",
+    help="Leave what changed within this time.",
 )
 @click.option("--remove", is_flag=True, help="Remove it, and do not only list it.")
 def cleanup(idle: str, remove: bool, **values: str | None) -> None:
     """List files and jobs of earlier runs on a cluster, and remove them with --remove.
 
     A run removes what it made, also when it is killed. Something stays only if the process that
-    cleans up is killed too, as by a reboot. It looks into /tmp of each node, and into the shared
-    folder that the contract names. Nothing of a run that is under way is touched. A submission
-    that was not brought back stays for a week. Exit code 0: nothing is left; 20: something is, or
-    not all was searched.
+    cleans up is killed too, as by a reboot. This command looks into /tmp of each node, and into the
+    shared folder that the contract names. Nothing of a run that is under way is touched. A
+    submission that was not brought back stays for a week. Exit code 0: nothing is left; 20:
+    something is, or not all was searched.
     """
     from probes.cluster.access.address import ClusterUnreachable
     from probes.cluster.cluster import VersionMismatch, connect

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from types import SimpleNamespace
 from typing import Any
 
@@ -114,3 +116,31 @@ def test_a_run_says_that_it_waited(
             session.RunSettings("auto", agreed=load("h100-ndr400"), nodes=8, wait_for_nodes_s=60)
         )
     assert seen == [(cluster, 8, 8, 60)]
+
+
+def test_sigterm_while_it_waits_ends_as_ctrl_c(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray's own handler, which joining sets, would end the process with a traceback."""
+    from probes.acceptance import session
+    from probes.acceptance.contract import load
+
+    cluster = SimpleNamespace(emulated=False, claim=lambda *_: None, close=lambda: None)
+    before = signal.getsignal(signal.SIGTERM)
+
+    def connect(spec: str) -> Any:
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(15))
+        return cluster
+
+    monkeypatch.chdir(pytester.path)
+    monkeypatch.setattr(session, "connect", connect)
+    monkeypatch.setattr(session, "wait_for_nodes", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            session.RunSession(
+                session.RunSettings(
+                    "auto", agreed=load("h100-ndr400"), nodes=8, wait_for_nodes_s=60
+                )
+            )
+    finally:
+        signal.signal(signal.SIGTERM, before)
