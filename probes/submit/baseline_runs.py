@@ -21,8 +21,8 @@ def choose_runs(folder: Path) -> list[Path]:
     """Choose the runs below a folder that may be the baseline: the cluster chooses among them.
 
     Of each cluster these are the newest that was accepted, and the newest that did not fail: no
-    number of failed runs pushes them out.  The newest run of all goes along, too, so that the cluster
-    can say why it is no baseline.
+    number of failed runs pushes them out.  The newest run of all goes along: the cluster says why
+    it is no baseline.
     """
     runs = sorted(map(_look_at, _find_runs(folder)), key=lambda run: run.started, reverse=True)
     chosen: dict[Path, None] = {}
