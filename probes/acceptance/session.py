@@ -92,7 +92,7 @@ class RunSession:
         if self.cluster and awaited and settings.wait_for_nodes_s:
             gpus = agreed.cluster.gpus_per_node if agreed else None
             self.waited_s = wait_for_nodes(
-                self.cluster, awaited, gpus or 0, settings.wait_for_nodes_s
+                self.cluster, awaited, gpus or 0, settings.wait_for_nodes_s, say_waiting
             )
         self.held_s = 0.0
         if self.cluster and settings.wait_for_room_s:

@@ -51,6 +51,14 @@ def test_it_waits_until_the_last_node_is_there(clock: Clock) -> None:
     assert wait_for_nodes(cluster, 3, 8, 600) == 40
 
 
+def test_each_change_is_said_once(clock: Clock) -> None:
+    said: list[str] = []
+    wait_for_nodes(Growing(clock, (0, 8), (3, 8), (40, 8)), 3, 8, 600, said.append)
+    assert said == [f"{n} of 3 nodes with 8 GPUs each are there" for n in (1, 2)]
+    wait_for_nodes(Growing(clock), 1, 0, 5, said.append)
+    assert said[2:] == ["0 of 1 nodes are there"]
+
+
 def test_seconds_are_counted_from_the_beginning(clock: Clock) -> None:
     clock.now = 100.25
     assert wait_for_nodes(Growing(clock, (104, 8)), 1, 8, 600) == 4
@@ -115,7 +123,7 @@ def test_a_run_says_that_it_waited(
         session.RunSession(
             session.RunSettings("auto", agreed=load("h100-ndr400"), nodes=8, wait_for_nodes_s=60)
         )
-    assert seen == [(cluster, 8, 8, 60)]
+    assert seen == [(cluster, 8, 8, 60, session.say_waiting)]
 
 
 def test_sigterm_while_it_waits_ends_as_ctrl_c(
