@@ -42,6 +42,8 @@ PLAIN_ERRORS = {  # phrase -> code, and the host's problem
     "no-address": ("NCCL-ERROR", "what came as the address of another rank is none"),
     "cuda": ("NCCL-ERROR", "a call of CUDA failed"),
     "cuda-driver": ("NCCL-ERROR", "the driver is older than this CUDA needs"),
+    "cuda-kernel": ("NCCL-ERROR", "this NCCL has no kernel for the GPU or its driver"),
+    "net-missing": ("NCCL-ERROR", "the network that NCCL_NET names is not there"),
     "cuda-peers": ("NCCL-ERROR", "one process cannot use so many GPUs"),
     "nic": ("NCCL-ERROR", "an RDMA device reported an error"),
     "ofi-broke": ("NCCL-ERROR", "a transfer over libfabric failed"),
@@ -63,14 +65,15 @@ BLOCKING_ERRORS = (
 def init_errors(log: Log) -> list[Finding]:
     """Find errors whose own text names the cause.
 
-    That no segment of shared memory could be made follows from an error of CUDA about it.
+    That no segment of shared memory could be made follows from a more specific error about it.
     """
-    refused_by_cuda = {hit.rank.writer for hit in log.hits["shm-cuda"]}
+    specific = [hit for kind in ("shm-cuda", "shm-denied", "shm-attach") for hit in log.hits[kind]]
+    explained = {hit.rank.writer for hit in specific}
     findings = []
     for kind, (code, problem) in PLAIN_ERRORS.items():
         hits, remedy = log.hits[kind], remedies.ERROR_FIXES.get(kind, "")
         if kind == "shm":
-            hits = [hit for hit in hits if hit.rank.writer not in refused_by_cuda]
+            hits = [hit for hit in hits if hit.rank.writer not in explained]
         findings += message_findings(code, problem, hits, quote=True, remedy=remedy)
     return findings
 

@@ -11,6 +11,7 @@ from collections import defaultdict
 from probes.findings import MAX_NAMES, join_names
 from probes.nccl.edges import RDMA_NETWORKS
 from probes.nccl.evidence import first_lines, hosts_of, message_findings, one_finding
+from probes.nccl.failures import remedies
 from probes.nccl.job import Host, Rank
 from probes.nccl.log import Log
 from probes.nccl.pieces import crosses_hosts
@@ -123,6 +124,8 @@ def disabled_notes(log: Log) -> list[str]:
     """Note what turns RDMA off, where the log does not show whether traffic leaves a host."""
     hosts = [host for host in log.hosts.values() if not on_rdma(host)]
     found = {setting: line for host in hosts for setting, line in _disabling(host)}
+    if log.ib_off and not found:
+        found = {"NCCL_IB_DISABLE=1": log.ib_off}
     return [f"{line}: {setting} turns RDMA off" for setting, line in found.items()][:MAX_NAMES]
 
 
@@ -194,7 +197,9 @@ def rdma_errors(log: Log) -> list[Finding]:
     for kind, (code, problem) in PLAIN_ERRORS.items():
         # A device that cannot be opened is a lost rail even if the other devices work.
         always = kind == "open-failed"
+        unused = kind == "no-verbs" and log.ib_off  # the library is not needed then
         hits = [m for m in log.hits[kind] if always or not may_use_rdma(log, m.host)]
+        hits = [] if unused else hits
         findings += message_findings(code, problem, hits)
     return findings
 
@@ -300,9 +305,11 @@ def no_gdr(log: Log) -> list[Finding]:
     # All ranks log GDR 0 if one has it.
     nameless = "a host that is not named" if hosts else "ranks without edges in the log"
     subject = join_names(filter(None, hosts)) or nameless
-    message = f"{subject}: RDMA is staged through host memory, without GPUDirect{reason}"
+    works = [log.hosts[name].gdr_receives or log.hosts[name].gdr_sends for name in hosts]
+    some, remedy = ("some RDMA", remedies.GDR_DISTANCE_FIX) if any(works) else ("RDMA", "")
+    message = f"{subject}: {some} is staged through host memory, without GPUDirect{reason}"
     lines = list(hosts.values()) or [log.no_gdr]
-    return one_finding("FAB-NO-GDR", message, filter(None, hosts), lines)
+    return one_finding("FAB-NO-GDR", message, filter(None, hosts), lines, remedy)
 
 
 def no_gdr_notes(log: Log) -> list[str]:

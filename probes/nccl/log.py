@@ -59,6 +59,8 @@ class Log:
         self.tail_size = 0  # ranks, as the end of an edge's line gives them
         self.test_ranks: dict[int, tuple[str, str]] = {}  # nccl-tests: rank -> (host, GPU)
         self.listed_twice: tuple[int, str, str] | None = None
+        self.transfer_errors: list[tuple[str, int, str]] = []  # libfabric: place, process, text
+        self.ib_off = ""  # place of a command that sets NCCL_IB_DISABLE=1
         self.version_seen = ""
 
     def finish(self) -> Log:
@@ -68,8 +70,9 @@ class Log:
         host_edges = HostEdges(comms)
         host_edges.count_edges(self.ranks.values(), self.location_of)
         for line, pid in self.no_efa:
-            rank = next((r for r in self.ranks.values() if r.writer.pid == pid), NO_RANK)
-            self.add_hit("efa", rank, "libfabric finds no EFA device", line)
+            self.add_hit("efa", self._rank_of(pid), "libfabric finds no EFA device", line)
+        for line, pid, text in self.transfer_errors:
+            self.add_hit("ofi-broke", self._rank_of(pid), text, line)
         self.edge_counts, self.silent_ranks = dict(host_edges.counts), host_edges.silent_ranks
         self._name_sockets()
         self._judge_gdr()
@@ -86,6 +89,9 @@ class Log:
             self.no_gdr = ""  # these sends are why all ranks log GDR 0
         if self.no_gdr and self.gdr and not (self.edge_counts["tcp"] or self.edge_counts["other"]):
             self.gdr.add(False)  # an edge over TCP makes all ranks log GDR 0 as well
+
+    def _rank_of(self, pid: int) -> Rank:
+        return next((rank for rank in self.ranks.values() if rank.writer.pid == pid), NO_RANK)
 
     def _unglue(self) -> None:
         """Leave out hosts such as `Channelnode1`: a lost newline put a word before the name.
@@ -127,6 +133,10 @@ class Log:
         ]
         self.test_ranks |= others.test_ranks
         self.listed_twice = self.listed_twice or others.listed_twice
+        for line, pid, text in others.transfer_errors:
+            self.transfer_errors.append((f"{name}:{line}", pid, text))
+        if others.ib_off and not self.ib_off:
+            self.ib_off = f"{name}:{others.ib_off}"
 
     def add_hit(self, kind: str, rank: Rank, detail: str, line: str) -> None:
         """Add a message of a rank that has a phrase of this kind."""

@@ -49,6 +49,10 @@ MAX_TEST_RANKS = 100_000  # of one job
 TORCH_VERSION = re.compile(rb"NCCL error in: [^\n]{1,400}NCCL version (\d{1,3}\.\d{1,3}\.\d{1,3})")
 # NCCL's RAS client, src/ras/client_support.cc.
 RAS_COUNTS = re.compile(rb"Communicator ranks have different \w{1,32} operation counts")
+LIBFABRIC_ERROR = re.compile(
+    rb"libfabric:(\d{1,10}):[^\n]{0,200}<warn>[^\n]{0,40}?(err: [^\n]{1,250})"
+)
+IB_OFF = re.compile(rb"(?<!\w)NCCL_IB_DISABLE=1\b")  # of a command line
 NO_EFA = re.compile(rb"libfabric:(\d{1,10}):[^\n]{0,200}provider efa output empty")
 TORCH_ERROR = re.compile(
     rb"Test NCCL failure[^\n]{0,160}|"
@@ -73,6 +77,8 @@ class OtherLines:
         self.no_efa: list[tuple[int, int]] = []  # libfabric: (line, process) without an EFA device
         self.torch_errors: list[tuple[int, str]] = []  # torch: (line, one of TORCH_ERRORS)
         self.last_errors: list[tuple[int, bytes]] = []  # torch: (line, NCCL's last warning)
+        self.transfer_errors: list[tuple[int, int, str]] = []  # libfabric: (line, process, text)
+        self.ib_off = 0  # line of a command that sets NCCL_IB_DISABLE=1
         self.version = ""  # of NCCL, as torch gives it
         self.different_counts: list[tuple[int, str]] = []  # ncclras: (line, its sentence)
         self.test_ranks: dict[int, tuple[str, str]] = {}  # nccl-tests: rank -> (host, GPU)
@@ -80,7 +86,7 @@ class OtherLines:
 
     def __bool__(self) -> bool:
         told = self.torch_errors or self.last_errors or self.no_efa or self.different_counts
-        return bool(self.has_table or told)
+        return bool(self.has_table or told or self.transfer_errors)
 
     def read(self, chunk: bytes, first_line: int) -> None:
         """Read whole lines; `first_line` is the number of the first."""
@@ -92,6 +98,14 @@ class OtherLines:
             free = MAX_KEPT - len(self.no_efa)
             found = itertools.islice(_numbered(NO_EFA, chunk, first_line), free)
             self.no_efa += [(number, int(match[1])) for number, match in found]
+        if b"<warn>" in chunk:
+            found = itertools.islice(_numbered(LIBFABRIC_ERROR, chunk, first_line), MAX_KEPT)
+            self.transfer_errors += [
+                (number, int(match[1]), match[2].decode("utf-8", "replace"))
+                for number, match in found
+            ]
+        if not self.ib_off and b"NCCL_IB_DISABLE=1" in chunk:
+            self.ib_off = next((n for n, _ in _numbered(IB_OFF, chunk, first_line)), 0)
         if b"NCCL error in" in chunk and (match := TORCH_VERSION.search(chunk)):
             self.version = match[1].decode()
         if b"Last error:" in chunk:

@@ -37,6 +37,7 @@ OVERRIDES: dict[str, tuple[str, ...]] = {
     "shm-attach": ("shm",),
     "cuda-driver": ("cuda",),
     "cuda-peers": ("cuda",),
+    "cuda-kernel": ("cuda",),
     "nic": ("port-news",),
     "port-error": ("nic", "port-news"),
     "ofi-broke": ("plugin-failed",),

@@ -63,7 +63,8 @@ def _follow_up(log: Log, hits: list[MatchedMessage]) -> list[Finding]:
     if log.hits["peer-closed"]:
         told = f"the connection to {peer} broke: the error began there, or in the network"
     else:
-        told = f"this error began at {peer}"
+        where = f"at {peer}" if peers else "before it, here or at another rank"
+        told = f"a thread of NCCL failed: the error began {where}"
     message = f"{join_names(hosts) or 'the job'}: {told} ({hits[0].detail})"
     message += f"; the job reports: {log.torch_errors[0][1]}" if log.torch_errors else ""
     remedy = remedies.FOLLOW_UP_FIX
@@ -71,7 +72,10 @@ def _follow_up(log: Log, hits: list[MatchedMessage]) -> list[Finding]:
 
 
 def _silent_connections(log: Log) -> list[MatchedMessage]:
-    """List failed calls of TCP sockets that ended the start of their process."""
+    """List failed calls of TCP sockets that ended the start of their process.
+
+    Result 3 is none: sockets end with it where NCCL is told to abort.
+    """
     starts = {
         m.rank.writer[:2]
         for m in log.hits["trace"]
@@ -129,6 +133,6 @@ def torch_errors(log: Log) -> list[Finding]:
     numbers = [found for _, error in behind for found in BEHIND.findall(error)]
     named = dict.fromkeys(f"rank {number}" for number in re.findall(r"\d+", " ".join(numbers)))
     remedy = remedies.DESYNC_FIX if named else remedies.fix_of_cuda(errors)
-    if not remedy and all(TIMEOUTS.search(error) for _, error in log.torch_errors):
+    if not remedy and any(TIMEOUTS.search(error) for _, error in log.torch_errors):
         remedy = remedies.TIMEOUT_FIX
     return one_finding("NCCL-ERROR", f"the job reports: {errors}{last}", named, lines, remedy)

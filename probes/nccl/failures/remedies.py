@@ -103,6 +103,10 @@ ERROR_FIXES = {
     "look for an Xid in `dmesg`, and drain that GPU.",
     "cuda-driver": "Update the driver of the named host, or use a torch and NCCL that are built "
     "for the CUDA of `nvidia-smi`.",
+    "cuda-kernel": "Use a torch and NCCL that are built for this GPU and for the CUDA of the "
+    "driver: this NCCL holds no kernel that it can run here.",
+    "net-missing": "Find out why its plugin does not load: the lines of NET/Plugin name the file, "
+    "or what it lacks (a library, a newer glibc). Without it, unset NCCL_NET.",
     "cuda-peers": "Start one process per GPU: one process can map 8 other GPUs at most where no "
     "NVSwitch connects them.",
     "nic": "Look for the device in `dmesg` (mlx5) of the named host: firmware, PCIe, a reset. "
@@ -122,6 +126,10 @@ def fix_of_cuda(errors: str) -> str:
 
 
 CUDA_ERROR = re.compile(r"CUDA error|C(?:UDA|uda) failure")
+GDR_DISTANCE_FIX = (
+    "Compare the places of GPUs and network cards (`nvidia-smi topo -m`) with NCCL_NET_GDR_LEVEL: "
+    "GPUDirect works on that host for other connections."
+)
 DESYNC_FIX = (
     "Look at what the named ranks did: they did not call the collective in which the others wait. "
     "Read their log, and a stack (py-spy). Torch's flight recorder has more "

@@ -44,6 +44,10 @@ PHRASES = (
         "Net : connecting to address  with family 33621 is neither AF_INET(2) nor AF_INET6(10)",
     ),
     Phrase(
+        *("net-missing", rb"Error: network \S{1,64} not found", "2.10-2.30"),
+        *("NCCL_NET names none that is there", ERROR, "net.cc Error: network gIB not found."),
+    ),
+    Phrase(
         *("no-pci", rb"Attribute \w+ of node \w+ not found", "2.4-2.30"),
         *("a network device has no place in the PCIe tree", ERROR),
         "graph/xml.h Attribute busid of node nic not found",

@@ -52,6 +52,12 @@ PHRASES = (
         "init.cc Cuda failure 'CUDA driver version is insufficient for CUDA runtime version'",
     ),
     Phrase(
+        "cuda-kernel",
+        rb"Cuda failure.{0,8}(?:named symbol not found|no kernel image|invalid device function)",
+        *("2.2-2.30", "no kernel for this GPU or driver", ERROR),
+        "enqueue.cc Cuda failure 500 'named symbol not found'",
+    ),
+    Phrase(
         *("cuda-peers", rb"Cuda failure.{0,8}peer mapping resources exhausted", "2.2-2.30"),
         *("one process maps too many GPUs", ERROR),
         "allocator.cc Cuda failure 711 'peer mapping resources exhausted'",
@@ -143,7 +149,7 @@ PHRASES = (
         "misc/shmutils.cc Cuda failure 'invalid argument'",
     ),
     Phrase(
-        *("socket-trace", rb"^misc/socket\.(?:cc|cu):\d+ -> [1-689]\b", "2.12-2.30"),
+        *("socket-trace", rb"^misc/socket\.(?:cc|cu):\d+ -> [26]\b", "2.12-2.30"),
         *("a connection by TCP failed", FOLLOW_UP, "misc/socket.cc:505 -> 2 (Operation now in"),
     ),
 )

@@ -82,3 +82,16 @@ def test_links_that_nccl_itself_says_differ_are_told_once(tmp_path: Path) -> Non
     words = "NET/IB : Attempted to connect incompatible devices: mlx5_0/IB and mlx5_1/RoCE"
     found = told(tmp_path, Job(why=[words]).text().replace(*ROCE)).findings
     assert [one.code for one in found] == ["FAB-LINK-TYPES"]
+
+
+def test_some_connections_without_gpudirect_are_no_missing_module(tmp_path: Path) -> None:
+    """Others of the same host have it: it is the place of GPU and card, and not nvidia_peermem."""
+    lines = [
+        "node1:50:60 [0] NCCL INFO Channel 00/0 : 11[3] -> 12[4] [receive] via NET/IBext/1/GDRDMA",
+        "node1:51:61 [1] NCCL INFO Channel 00/0 : 7[7] -> 8[0] [receive] via NET/IBext/0",
+    ]
+    found = told(tmp_path, "\n".join(lines) + "\n")
+    (finding,) = [one for one in found.findings if one.code == "FAB-NO-GDR"]
+    assert finding.statement.startswith("node1: some RDMA is staged through host memory")
+    assert "nvidia_peermem" not in finding.remedy
+    assert "NCCL_NET_GDR_LEVEL" in finding.remedy

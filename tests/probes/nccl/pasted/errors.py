@@ -262,7 +262,7 @@ ERRORS = {
         + warn("proxy.cc:1495 [Service thread] Accept failed Resource temporarily unavailable"),
         {"NCCL-ERROR"},
         "it follows from another rank's error",
-        "began at another rank",
+        "began before it, here or at another rank",
     ),
     "old loopback between hosts": Case(
         "".join(

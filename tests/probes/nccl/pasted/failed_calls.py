@@ -167,6 +167,52 @@ FAILED_CALLS = {
         "a web page makes a heading of #",
         "nccl-tests counted wrong elements",
     ),
+    "a transfer that libfabric itself reports": Case(
+        "libfabric:4001:1708520807::efa:cq:efa_rdm_txe_handle_error():737<warn> err: 5, message: "
+        "Invalid address My EFA addr: x Peer host id: i-0ce6d3d57139f053c (7)\n"
+        + info("Channel 00/0 : 0[4] -> 8[4] [send] via NET/AWS Libfabric/4/GDRDMA"),
+        {"NCCL-ERROR"},
+        "its warning is the error, and names the peer",
+        "gpu01: a transfer over libfabric failed (err: 5, message: Invalid address",
+    ),
+    "no kernel for this GPU": Case(
+        info("cudaDriverVersion 12020", "NCCL version 2.21.5+cuda11.8")
+        + warn("enqueue.cc:47 Cuda failure 500 'named symbol not found'"),
+        {"NCCL-ERROR"},
+        "neither ECC nor the program",
+        "this NCCL has no kernel for the GPU or its driver",
+    ),
+    "a network that is not there": Case(
+        warn("net.cc:579 Error: network gIB not found.") + info("init.cc:516 -> 5"),
+        {"NCCL-ERROR"},
+        "its plugin did not load",
+        "the network that NCCL_NET names is not there",
+    ),
+    "shared memory that may not be written, and what follows": Case(
+        warn("include/shm.h:28 Call to shm_open failed : Permission denied")
+        + warn("include/shm.h:48 Error while creating shared memory segment nccl-shm-send"),
+        {"INIT-SHM"},
+        "more room does not help",
+        "stage      not shown\n\nINIT-SHM [gpu01]: gpu01: /dev/shm may not be written",
+    ),
+    "ranks that were told to abort": Case(
+        info(
+            "misc/socket.cc:47 -> 3",
+            "misc/socket.cc:58 -> 3",
+            "bootstrap.cc:84 -> 3",
+            "init.cc:9 -> 3",
+        ),
+        {"NCCL-ERROR"},
+        "sockets end with 3 where NCCL aborts: no network is at fault",
+        "(an internal error), and no line says why (misc/socket.cc:47 -> 3)",
+    ),
+    "a watchdog, and operations that failed": Case(
+        "[rank0]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9)\n"
+        "[rank0]: Some NCCL operations have failed or timed out.\n",
+        {"NCCL-ERROR"},
+        "the second sentence only follows",
+        "Look for the rank that did not join the collective",
+    ),
     "Docker's bridge": Case(
         torch("socketStartConnect: Connect to 172.17.0.2<38847> failed : Connection refused"),
         {"INIT-BOOTSTRAP"},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.probes.nccl.pasted.lines import BEGIN, PIECE, Case, info, size_line, start
+from tests.probes.nccl.pasted.lines import BEGIN, PIECE, Case, info, size_line, start, warn
 from tests.recordings.generate.nccl_logs import Job
 
 ROWS = """#  Rank  0 Group  0 Pid   4001 on      gpu01 device  0 [0x1a] NVIDIA A100-SXM4-80GB
@@ -53,6 +53,16 @@ NO_NETWORK_TO_ACCUSE = {
         set(),
         "most clusters need no plugin",
         "not proven",
+    ),
+    "RDMA that the command turns off": Case(
+        "mpirun -np 2 -x NCCL_IB_DISABLE=1 ./build/all_reduce_perf -g 1\n"
+        + "".join(
+            warn("misc/ibvwrap.cc:61 Failed to open libibverbs.so[.1]", host=f"gpu0{n}", pid=70 + n)
+            for n in range(2)
+        ),
+        set(),
+        "the library is not needed",
+        "NCCL_IB_DISABLE=1 turns RDMA off",
     ),
     "two jobs of nccl-tests": Case(
         "".join(
