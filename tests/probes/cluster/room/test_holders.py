@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import ray
+from ray._private import state
+from ray.core.generated.gcs_pb2 import ActorTableData
 
-from probes.cluster.room.holders import HeldAccelerators, describe_holders, list_holders
+from probes.cluster.room import holders
+from probes.cluster.room.holders import (
+    HeldAccelerators,
+    describe_holders,
+    find_holders,
+    list_holders,
+    read_tables,
+)
 
 NODES = {"a": "node0", "b": "node1"}
 JOB = "01000000"
@@ -82,3 +93,61 @@ def test_each_holder_is_named(given: Any, said: str) -> None:
 def test_a_long_list_is_cut() -> None:
     many = [HeldAccelerators(f"node{i}", 1, "a task") for i in range(8)]
     assert describe_holders(many, "GPU").endswith("; and 3 more")
+
+
+def test_without_an_answer_nothing_is_named_and_no_task_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def silent(*_: Any, **__: Any) -> None:
+        raise ray.exceptions.GetTimeoutError("no answer")
+
+    asked, cancelled = object(), list[Any]()
+    task = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda: asked))
+    monkeypatch.setattr(ray, "remote", lambda function: task)
+    monkeypatch.setattr(ray, "get", silent)
+    monkeypatch.setattr(ray, "cancel", lambda *what, **how: cancelled.append((*what, how)))
+    assert find_holders("GPU", NODES) == []
+    assert cancelled == [(asked, {"force": True})]
+    monkeypatch.setattr(ray, "get", lambda *_, **__: tables({**FREE, "a": 3.0}, [actor("a")]))
+    (held,) = find_holders("GPU", NODES)
+    assert (held.node, held.count) == ("node0", 1)
+
+
+def row(name: str, state_name: str) -> bytes:
+    """An actor as Ray's table has it."""
+    found = ActorTableData(class_name=name, name="", ray_namespace="other")
+    found.state = ActorTableData.ActorState.Value(state_name)
+    found.job_id, found.address.node_id = bytes.fromhex(JOB), b"\xab\xcd"
+    found.required_resources["GPU"] = 1.0
+    return bytes(found.SerializeToString())
+
+
+def test_rays_tables_are_read_without_what_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [row("Train", "ALIVE"), row("Old", "DEAD"), row("Soon", "PENDING_CREATION")]
+    accessor = SimpleNamespace(get_actor_table=lambda *_: rows)
+    monkeypatch.setattr(holders, "gcs_accessor", lambda: accessor)
+    nodes = [
+        {"NodeID": "a", "Alive": True, "Resources": {"GPU": 4.0}},
+        {"NodeID": "b", "Alive": False, "Resources": {}},
+    ]
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    monkeypatch.setattr(state, "available_resources_per_node", lambda: {"a": {"GPU": 3.0}})
+    monkeypatch.setattr(ray.util, "placement_group_table", lambda: {"g": {}})
+    totals, free, living, groups = read_tables()
+    assert (totals, free, groups) == ({"a": {"GPU": 4.0}}, {"a": {"GPU": 3.0}}, {"g": {}})
+    assert living == [
+        {
+            "class": "Train",
+            "name": "",
+            "namespace": "other",
+            "job": JOB,
+            "node": "abcd",
+            "resources": {"GPU": 1.0},
+        }
+    ]
+
+
+def test_a_node_that_has_no_accelerator_holds_none() -> None:
+    assert list_holders("GPU", NODES, {"a": {"CPU": 8.0}}, {}, [], {}) == []
+    (held,) = list_holders("GPU", NODES, {"a": {"GPU": 0.0015}}, {"a": {}}, [], {})
+    assert held.count == 0.002  # to a thousandth
