@@ -42,6 +42,7 @@ PLAIN_ERRORS = {  # phrase -> code, and the host's problem
     "no-address": ("NCCL-ERROR", "what came as the address of another rank is none"),
     "cuda": ("NCCL-ERROR", "a call of CUDA failed"),
     "cuda-driver": ("NCCL-ERROR", "the driver is older than this CUDA needs"),
+    "cuda-exit": ("NCCL-ERROR", "the process was ending while NCCL worked"),
     "cuda-kernel": ("NCCL-ERROR", "this NCCL has no kernel for the GPU or its driver"),
     "net-missing": ("NCCL-ERROR", "the network that NCCL_NET names is not there"),
     "cuda-peers": ("NCCL-ERROR", "one process cannot use so many GPUs"),

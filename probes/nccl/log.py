@@ -51,6 +51,7 @@ class Log:
         self.torch_errors: list[tuple[str, str]] = []  # place, torch's error about NCCL
         self.different_counts: list[tuple[str, str]] = []  # place, a sentence of NCCL's RAS
         self.repeated = 0
+        self.has_lines = False  # of NCCL, also such that nothing reads
         self.unread_files: list[str] = []  # one sentence for each file without usable lines
         self.truncated: list[str] = []  # names of files that end within a line
         self.overlong: list[str] = []  # names of files with a line that is too long to be read

@@ -97,6 +97,7 @@ class LogParser:
             if not (count or lines.has_lines or lines.others):
                 log.unread_files.append(lines.explain_no_lines())
         self._free_bytes -= lines.bytes
+        log.has_lines |= lines.has_lines
         log.truncated += [lines.name] * (lines.truncated and count > 0)
         log.overlong += [lines.name] * lines.overlong
         log.add_others(lines.name, lines.others)

@@ -38,6 +38,7 @@ OVERRIDES: dict[str, tuple[str, ...]] = {
     "cuda-driver": ("cuda",),
     "cuda-peers": ("cuda",),
     "cuda-kernel": ("cuda",),
+    "cuda-exit": ("cuda",),
     "nic": ("port-news",),
     "port-error": ("nic", "port-news"),
     "ofi-broke": ("plugin-failed",),

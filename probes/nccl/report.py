@@ -197,7 +197,13 @@ def _name_transport(counts: dict[str, int], log: Log) -> str:
 def _list_unproven(log: Log, counts: dict[str, int], findings: list[Finding]) -> list[str]:
     """List the reasons why this log does not prove everything, one sentence each."""
     if not log.ranks:
-        return _shorten(log.unread_files) or ["the files have no line of NCCL"]
+        none = "the files have no line of NCCL"
+        if log.has_lines:
+            none = (
+                "the files have only lines of NCCL that show no start, no network and no error, as "
+                "`AllReduce: opCount`: give the log from its beginning"
+            )
+        return _shorten(log.unread_files) or [none]
     sentences = [*incomplete_files(log), *_missing(log), *_unknown(log, findings)]
     sentences += detect_transport.staged_sends(log)
     explained = any(one.code.startswith(STARTS) for one in findings)  # why the job stopped

@@ -103,6 +103,8 @@ ERROR_FIXES = {
     "look for an Xid in `dmesg`, and drain that GPU.",
     "cuda-driver": "Update the driver of the named host, or use a torch and NCCL that are built "
     "for the CUDA of `nvidia-smi`.",
+    "cuda-exit": "Find out why the process ended: its first error, or a thread that left. This "
+    "error only follows from that.",
     "cuda-kernel": "Use a torch and NCCL that are built for this GPU and for the CUDA of the "
     "driver: this NCCL holds no kernel that it can run here.",
     "net-missing": "Find out why its plugin does not load: the lines of NET/Plugin name the file, "
@@ -122,6 +124,8 @@ def fix_of_cuda(errors: str) -> str:
     """Return the remedy for an error of CUDA that torch or nccl-tests report; "" for others."""
     if "driver version is insufficient" in errors:
         return ERROR_FIXES["cuda-driver"]
+    if "no kernel image" in errors:
+        return ERROR_FIXES["cuda-kernel"]
     return ERROR_FIXES["cuda"] if CUDA_ERROR.search(errors) else ""
 
 

@@ -52,6 +52,10 @@ PHRASES = (
         "init.cc Cuda failure 'CUDA driver version is insufficient for CUDA runtime version'",
     ),
     Phrase(
+        *("cuda-exit", rb"Cuda failure.{0,8}driver shutting down", "2.2-2.30"),
+        *("the process is ending", ERROR, "include/alloc.h Cuda failure 'driver shutting down'"),
+    ),
+    Phrase(
         "cuda-kernel",
         rb"Cuda failure.{0,8}(?:named symbol not found|no kernel image|invalid device function)",
         *("2.2-2.30", "no kernel for this GPU or driver", ERROR),
@@ -68,8 +72,8 @@ PHRASES = (
         "transport/nvls.cc Cuda failure 3 'initialization error'",
     ),
     Phrase(
-        *("cuda-memory", rb"Cuda failure.{0,8}out of memory", "2.2-2.30"),
-        *("a GPU's memory is full", ERROR, "enqueue.cc Cuda failure 2 'out of memory'"),
+        *("cuda-memory", rb"Cuda failure.{0,8}out of memory|Failed to CUDA [cm]alloc"),
+        *("2.2-2.30", "a GPU's memory is full", ERROR, "enqueue.cc Cuda failure 2 'out of memory'"),
     ),
     Phrase(
         "memlock",

@@ -222,6 +222,13 @@ def test_what_a_job_printed_is_read() -> None:
         assert JobsApi(address).log("a") == ""
 
 
+def test_jobs_are_stopped_and_forgotten() -> None:
+    with head(lambda *_: (200, {})) as (address, asked):
+        JobsApi(address).stop("a")
+        JobsApi(address).forget("a")
+    assert asked == ["POST /api/jobs/a/stop", "DELETE /api/jobs/a"]
+
+
 @pytest.mark.parametrize("status", [300, 307, 399])
 def test_a_redirection_says_where_to(status: int) -> None:
     with (

@@ -175,6 +175,31 @@ FAILED_CALLS = {
         "its warning is the error, and names the peer",
         "gpu01: a transfer over libfabric failed (err: 5, message: Invalid address",
     ),
+    "no kernel for this GPU, by nccl-tests": Case(
+        "gpu01: Test CUDA failure common.cu:253 'no kernel image is available for execution on the "
+        "device'\n",
+        {"NCCL-ERROR"},
+        "neither ECC nor the program",
+        "built for this GPU",
+    ),
+    "a process that ends": Case(
+        warn("include/alloc.h:243 Cuda failure 'driver shutting down'"),
+        {"NCCL-ERROR"},
+        "it only follows",
+        "Find out why the process ended",
+    ),
+    "memory, in other words": Case(
+        torch("Failed to CUDA calloc 8388608 bytes"),
+        {"NCCL-ERROR"},
+        "a GPU's memory is full",
+        "a GPU has no free memory",
+    ),
+    "collectives alone": Case(
+        info("AllReduce: opCount 12c7 sendbuff 0x7f comm 0x43 [nranks=8] stream 0x5"),
+        set(),
+        "they are NCCL's lines, and show nothing of what is looked for",
+        "only lines of NCCL that show no start, no network and no error",
+    ),
     "no kernel for this GPU": Case(
         info("cudaDriverVersion 12020", "NCCL version 2.21.5+cuda11.8")
         + warn("enqueue.cc:47 Cuda failure 500 'named symbol not found'"),
@@ -335,6 +360,7 @@ SOUND_CALLS = {
     "a topology without rings",
     "NCCL's own report of the ranks",
     "advice without host and process",
+    "collectives alone",
     "why there is no GPUDirect",
     "the loopback first, on one host",
     "lines written into each other",
