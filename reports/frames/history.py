@@ -93,7 +93,7 @@ def find_runs(root: Path) -> list[Path]:
     denied: list[Path] = []
     found = []
     for folder, names, files in os.walk(root, onerror=lambda e: denied.append(Path(e.filename))):
-        names[:] = [name for name in names if not name.startswith(".")]  # half of a run, as it comes
+        names[:] = [name for name in names if not name.startswith(".")]  # a run that still comes
         if FILE in files or SUMS in files:
             found.append(Path(folder))
             names.clear()

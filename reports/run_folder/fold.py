@@ -57,7 +57,7 @@ class _Fold:
             elif kind in PROBE_EVENTS:
                 self._add(kind, probe, data)
         if not self.run:
-            raise UnreadableRun("the event log has no whole line: it is empty, or torn in its first")
+            raise UnreadableRun("the event log has no whole line: it is empty or torn")
         return self._build()
 
     def _start(self, data: dict[str, Any]) -> None:

@@ -74,7 +74,7 @@ def _follow_up(log: Log, hits: list[MatchedMessage]) -> list[Finding]:
 def _silent_connections(log: Log) -> list[MatchedMessage]:
     """List failed calls of TCP sockets that ended the start of their process.
 
-    Result 3 is none: sockets end with it where NCCL is told to abort.
+    Result 3 is none: sockets end with it where NCCL aborts because of another error.
     """
     starts = {
         m.rank.writer[:2]
