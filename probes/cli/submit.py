@@ -112,6 +112,7 @@ def submit(
         raise UsageError(f"{error}. {hint}") from None
     except SubmitError as error:
         raise UsageError(str(error)) from None
+    api.is_under_way = not attach
     session = _Session(api, id, run_dir)
     try:
         if detach:
@@ -126,7 +127,7 @@ def submit(
                 f"{error}. Was it another cluster, or was its head started anew?"
             ) from None
         _say(f"error: {error}")
-        code = EXIT_UNPROVEN
+        code = EXIT_INTERRUPTED if session.is_stopping else EXIT_UNPROVEN
     except OSError as error:
         _say(f"error: the run could not be written here: {error}")
         code = EXIT_INTERNAL
@@ -154,16 +155,18 @@ def check_address(address: str) -> None:
 
 def check_target(run_dir: str | None) -> None:
     """Check that the run can be brought back, before the cluster works.  Raises UsageError."""
-    target = Path(run_dir) if run_dir else Path("runs", "new")
+    target = Path(run_dir or "runs").absolute()
     try:
-        if target.exists() and any(target.iterdir()):
-            raise UsageError(f"{target} is not empty: give a new folder")
-        existing = next(one for one in target.absolute().parents if one.exists())
+        if run_dir and target.exists() and any(target.iterdir()):
+            raise UsageError(f"{run_dir} is not empty: give a new folder")
+        existing = next(one for one in (target, *target.parents) if one.exists())
         with tempfile.TemporaryFile(dir=existing):
             pass
     except OSError as error:
         reason = error.strerror or str(error)
-        raise UsageError(f"the run cannot be brought back to {target}: {reason}") from None
+        raise UsageError(
+            f"the run cannot be brought back to {run_dir or 'runs'}: {reason}"
+        ) from None
 
 
 def _given(context: click.Context) -> Iterator[str]:
@@ -214,8 +217,6 @@ class _Session:
 
         Raises SubmitError, Detached, and OSError if the run cannot be written here.
         """
-        self._keep(lambda: self._api.insist(lambda: self._api.state(self._id)))
-        self._api.is_under_way = True
         state = self._until_ended()
         if why := self._keep(lambda: self._follower.why_not_begun(state)):
             with contextlib.suppress(SubmitError, ConnectionLost):  # its environment
@@ -230,6 +231,9 @@ class _Session:
         while True:
             seconds = STOP_S + STOP_MARGIN_S if self.is_stopping else math.inf
             try:
+                if not self._api.is_under_way:  # attached: the cluster may not know it
+                    self._keep(lambda: self._api.insist(lambda: self._api.state(self._id)))
+                    self._api.is_under_way = True
                 return self._keep(partial(self._follower.follow, seconds))
             except TimeoutError:
                 raise Detached(
@@ -243,7 +247,15 @@ class _Session:
                     continue
                 _say("stopping the run on the cluster: it removes what it made")
                 self.is_stopping = True
-                self._keep(lambda: self._api.insist(lambda: self._api.stop(self._id)))
+                self._stop()
+
+    def _stop(self) -> None:
+        try:
+            self._keep(lambda: self._api.insist(lambda: self._api.stop(self._id)))
+        except KeyboardInterrupt:
+            raise Detached(
+                "left before the cluster confirmed the stop: the run may go on"
+            ) from None
 
     def _keep(self, ask: Callable[[], Reply]) -> Reply:
         """Ask; a connection that stays lost leaves the run to itself."""

@@ -20,7 +20,7 @@ from probes.nccl.job import (
     Rank,
 )
 from probes.nccl.lines import NO_WRITER, LogWriter
-from probes.nccl.other_lines import OtherLines
+from probes.nccl.other_lines import MAX_KEPT, OtherLines
 
 MAX_SAME_PID = 100  # hosts that are compared: in pods all processes may have pid 1
 NO_RANK = Rank(NO_WRITER, Host(""))
@@ -70,10 +70,12 @@ class Log:
         comms = [*self.communicators.values(), *self.splits.values()]
         host_edges = HostEdges(comms)
         host_edges.count_edges(self.ranks.values(), self.location_of)
+        ranks = self._ranks_by_pid() if self.no_efa or self.transfer_errors else {}
         for line, pid in self.no_efa:
-            self.add_hit("efa", self._rank_of(pid), "libfabric finds no EFA device", line)
+            rank = ranks.get(pid, NO_RANK)
+            self.add_hit("efa", rank, "libfabric finds no EFA device", line)
         for line, pid, text in self.transfer_errors:
-            self.add_hit("ofi-broke", self._rank_of(pid), text, line)
+            self.add_hit("ofi-broke", ranks.get(pid, NO_RANK), text, line)
         self.edge_counts, self.silent_ranks = dict(host_edges.counts), host_edges.silent_ranks
         self._name_sockets()
         self._judge_gdr()
@@ -91,8 +93,14 @@ class Log:
         if self.no_gdr and self.gdr and not (self.edge_counts["tcp"] or self.edge_counts["other"]):
             self.gdr.add(False)  # an edge over TCP makes all ranks log GDR 0 as well
 
-    def _rank_of(self, pid: int) -> Rank:
-        return next((rank for rank in self.ranks.values() if rank.writer.pid == pid), NO_RANK)
+    def _ranks_by_pid(self) -> dict[int, Rank]:
+        """Map the numbers of processes to their rank, where only one host has that number."""
+        found: dict[int, Rank] = {}
+        for rank in self.ranks.values():
+            known = found.setdefault(rank.writer.pid, rank)
+            if known.host is not rank.host:
+                found[rank.writer.pid] = NO_RANK
+        return found
 
     def _unglue(self) -> None:
         """Leave out hosts such as `Channelnode1`: a lost newline put a word before the name.
@@ -134,7 +142,7 @@ class Log:
         ]
         self.test_ranks |= others.test_ranks
         self.listed_twice = self.listed_twice or others.listed_twice
-        for line, pid, text in others.transfer_errors:
+        for line, pid, text in others.transfer_errors[: MAX_KEPT - len(self.transfer_errors)]:
             self.transfer_errors.append((f"{name}:{line}", pid, text))
         if others.ib_off and not self.ib_off:
             self.ib_off = f"{name}:{others.ib_off}"

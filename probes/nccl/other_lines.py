@@ -18,7 +18,7 @@ NCCL_TESTS_ROW = re.compile(
 )
 HINTS = (b" sum ", b" none ", b" redop ", b"Out of bounds values")  # a chunk with rows has one
 MIN_ROW_BYTES = len("8 2 float sum -1 1 1 1 0")
-OUT_OF_BOUNDS = re.compile(rb"^\W*Out of bounds values : (\d{1,15}) (?:FAILED|OK)")
+OUT_OF_BOUNDS = re.compile(rb"(?<!\w)Out of bounds values : (\d{1,15}) (?:FAILED|OK)")
 # Texts that torch logs when NCCL fails.
 TORCH_ERRORS = (
     b"Watchdog caught collective operation timeout",
@@ -50,7 +50,8 @@ TORCH_VERSION = re.compile(rb"NCCL error in: [^\n]{1,400}NCCL version (\d{1,3}\.
 # NCCL's RAS client, src/ras/client_support.cc.
 RAS_COUNTS = re.compile(rb"Communicator ranks have different \w{1,32} operation counts")
 LIBFABRIC_ERROR = re.compile(
-    rb"libfabric:(\d{1,10}):[^\n]{0,200}<warn>[^\n]{0,40}?(err: [^\n]{1,250})"
+    rb"libfabric:(\d{1,10}):[^\n]{0,120}(?:_handle_error|:cq:)[^\n]{0,120}<warn>[^\n]{0,40}?"
+    rb"(err: \d{1,5}, message: [^\n]{1,250})"
 )
 IB_OFF = re.compile(rb"(?<!\w)NCCL_IB_DISABLE=1\b")  # of a command line
 NO_EFA = re.compile(rb"libfabric:(\d{1,10}):[^\n]{0,200}provider efa output empty")
@@ -99,7 +100,8 @@ class OtherLines:
             found = itertools.islice(_numbered(NO_EFA, chunk, first_line), free)
             self.no_efa += [(number, int(match[1])) for number, match in found]
         if b"<warn>" in chunk:
-            found = itertools.islice(_numbered(LIBFABRIC_ERROR, chunk, first_line), MAX_KEPT)
+            free = MAX_KEPT - len(self.transfer_errors)
+            found = itertools.islice(_numbered(LIBFABRIC_ERROR, chunk, first_line), free)
             self.transfer_errors += [
                 (number, int(match[1]), match[2].decode("utf-8", "replace"))
                 for number, match in found
@@ -113,7 +115,8 @@ class OtherLines:
             found = itertools.islice(_numbered(LAST_ERROR, chunk, first_line), free)
             self.last_errors += [(number, match[1]) for number, match in found]
         if b"operation counts" in chunk:
-            found = itertools.islice(_numbered(RAS_COUNTS, chunk, first_line), MAX_KEPT)
+            free = MAX_KEPT - len(self.different_counts)
+            found = itertools.islice(_numbered(RAS_COUNTS, chunk, first_line), free)
             self.different_counts += [(number, match[0].decode()) for number, match in found]
         if b" Pid " in chunk:
             for match in itertools.islice(TEST_RANK.finditer(chunk), MAX_TEST_RANKS):

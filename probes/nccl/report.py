@@ -61,6 +61,7 @@ class NcclReport:
     findings: list[Finding]
     unproven: list[str]
     notes: list[str]
+    stages_sends: bool = False  # some host receives with GPUDirect, and sends without
 
     @property
     def exit_code(self) -> int:
@@ -151,6 +152,7 @@ def judge_log(log: Log) -> NcclReport:
         findings=findings,
         unproven=_list_unproven(log, counts, findings),
         notes=_list_notes(log, findings, explained),
+        stages_sends=any(host.stages_sends for host in log.hosts.values()),
     )
 
 

@@ -29,7 +29,7 @@ def choose_runs(folder: Path) -> list[Path]:
     for cluster in list(dict.fromkeys(run.cluster for run in runs))[:MAX_CLUSTERS]:
         own = [run for run in runs if run.cluster == cluster]
         accepted = [run for run in own if run.code == ACCEPTED]
-        sound = [run for run in own if run.code in (ACCEPTED, UNPROVEN)]
+        sound = [run for run in own if run.code in (ACCEPTED, UNPROVEN) and run.is_whole]
         chosen |= {run.path: None for run in (*accepted[:1], *sound[:1])}
     return sorted({**chosen, **{run.path: None for run in runs[:1]}})
 
@@ -50,16 +50,19 @@ class _Look(NamedTuple):
     started: str
     cluster: str
     code: int | None
+    is_whole: bool = False  # finished, and not PARTIAL
 
 
 def _look_at(run: Path) -> _Look:
     try:
         record = json.loads((run / RECORD).read_bytes())
         started, facts = str(record["started"]), record["cluster"]
-        cluster = json.dumps([facts.get("name"), len(facts.get("nodes") or ())])
+        kind = bool(record.get("rehearsal"))
+        cluster = json.dumps([facts.get("name"), len(facts.get("nodes") or ()), kind])
+        is_whole = record.get("state") == "finished" and not record.get("partial")
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        started, cluster = "", ""
-    return _Look(run, started, cluster, recorded_code(run))
+        started, cluster, is_whole = "", "", False
+    return _Look(run, started, cluster, recorded_code(run), is_whole)
 
 
 def recorded_code(run: Path) -> int | None:

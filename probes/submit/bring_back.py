@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import errno
 import hashlib
 import io
 import json
@@ -59,8 +60,9 @@ class BringBack:
 
         Raises NoRun, SubmitError where what came is not what was sent, and ConnectionLost.
         """
+        target = target.absolute()
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=target.parent) as packed:
+        with tempfile.TemporaryFile(dir=_beside(target)) as packed:
             about = self._copy(packed)
             packed.seek(0)
             unpack(packed, about.name, target)
@@ -181,7 +183,7 @@ def unpack(packed: IO[bytes], name: str, target: Path) -> None:
 
     Raises SubmitError where the archive holds anything but plain files and folders of the run.
     """
-    partial = Path(tempfile.mkdtemp(prefix=".seatrial-", dir=target.parent))
+    partial = Path(tempfile.mkdtemp(prefix=".seatrial-", dir=_beside(target)))
     try:
         with tarfile.open(fileobj=packed, mode="r:gz") as archive:
             size = 0
@@ -194,11 +196,22 @@ def unpack(packed: IO[bytes], name: str, target: Path) -> None:
                 if size > MAX_RUN:
                     raise SubmitError("the packed run has more than 4 GiB: no run of ours")
                 _write(archive, member, partial.joinpath(*parts[1:]))
-        partial.rename(target)  # at once: a run folder is whole, or is not there
+        if partial.parent != target:
+            partial.rename(target)  # at once: a run folder is whole, or is not there
+        else:  # it may be a mount point, which cannot be replaced
+            if len([*target.iterdir()]) > 1:
+                raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(target))
+            for path in partial.iterdir():
+                path.rename(target / path.name)
     except (tarfile.TarError, EOFError) as error:
         raise SubmitError(f"the packed run cannot be unpacked: {error}") from None
     finally:  # also after Ctrl-C
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _beside(target: Path) -> Path:
+    """Return where a run is unpacked: the target itself, if it is an empty folder already."""
+    return target if target.is_dir() else target.parent
 
 
 def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:

@@ -190,7 +190,9 @@ class JobsApi:
             )
         if 300 <= error.code < 400:
             target = error.headers.get("Location", "another address")
-            raise SubmitError(f"{self.address} redirects to {target}: give the final address")
+            raise Refused(f"{self.address} redirects to {target}: give the final address")
+        if error.code >= 500:
+            raise ConnectionLost(f"{self.address}: HTTP {error.code}: {last}")
         if is_page(text):
             raise Refused(
                 f"{self.address}: HTTP {error.code} ({error.reason}), a page {last!r}: a proxy "
@@ -198,8 +200,6 @@ class JobsApi:
             )
         if error.code == 404:
             raise UnknownJob(last or f"HTTP 404 from {self.address}")
-        if error.code >= 500:
-            raise ConnectionLost(f"{self.address}: HTTP {error.code}: {last}")
         raise SubmitError(f"{self.address}: HTTP {error.code}: {last}")
 
     def _parse(self, content: bytes) -> dict[str, Any]:

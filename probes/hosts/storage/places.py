@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -57,8 +58,8 @@ def open_place(place: Place, seconds: int = FOLDER_SECONDS) -> dict[str, Any]:
         os.listdir(folder)  # what a cache keeps of the folder is now older than all files
         write_text(folder / f"from-{place.node}", make_text(place, place.node))
         error = ""
-    except OSError as problem:
-        error = problem.strerror or str(problem)
+    except (OSError, subprocess.SubprocessError) as problem:
+        error = getattr(problem, "strerror", "") or str(problem)
     return {"error": error, "room": read_room(str(folder.parent))}
 
 

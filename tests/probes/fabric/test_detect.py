@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -313,6 +314,25 @@ def test_where_rdma_is_agreed_the_faults_of_the_log_are_judged(
     assert faults is None or counts == [faults]
     bad = {one.name for one in found.measurements if one.verdict is Verdict.FAIL}
     assert bad == ({"log_errors"} if verdict is Verdict.FAIL else set())
+
+
+def test_sends_that_are_staged_are_neither_a_fault_nor_proven(
+    recorder: Callable[..., Recorder], tmp_path: Path
+) -> None:
+    """Sound without NVLink, and a fault with it: the log does not show which."""
+    file = tmp_path / "nccl.log"
+    text, changed = re.subn(r"(\[send\] via NET/\S+?)/GDRDMA", r"\1", Job().text())
+    file.write_text(text)
+    assert changed
+    nodes = {f"n{at}": "rdma" for at in range(4)}
+    word = TransportReport("NCCL's log", nodes, report=judge_log(read_logs([file])))
+    measure = recorder(parse(b'schema = 1\ntitle = "t"\n[cluster]\nfabric = "rdma"\n', "f"))
+    judge.judge_transport(sweep_result(100, "rdma", library=word), "rdma", measure)
+    found = result(measure)
+    (one,) = [one for one in found.measurements if one.name == "log_errors"]
+    assert (one.value, one.verdict) == (None, Verdict.UNPROVEN)
+    assert one.note == judge.STAGED_SENDS
+    assert not found.findings
 
 
 def test_a_finding_of_the_log_names_its_line_in_the_file_that_is_kept(

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from probes.nccl.other_lines import MAX_KEPT
+from probes.nccl.parser import read_logs
 from probes.nccl.report import NcclReport, analyse_files
 
 RDMA, TCP, SHM, MNNVL = "NET/IB/0/GDRDMA", "NET/Socket/0", "SHM/direct", "P2P/MNNVL"
@@ -217,3 +219,26 @@ def test_a_line_eight_times_as_long_costs_no_more_than_that(tmp_path: Path, word
 def test_a_job_of_absurd_size_is_no_job(tmp_path: Path, ranks: str) -> None:
     line = f"node0:1:1 [0] NCCL INFO comm 0x1 rank 0 nRanks {ranks} nNodes 1 localRanks 1\n"
     assert told(tmp_path, good(0), good(1) + line).ranks == 2
+
+
+def test_a_process_number_that_two_hosts_have_names_neither(tmp_path: Path) -> None:
+    """In containers all ranks may have one number."""
+    lines = [f"node{n}:100:160 [0] NCCL INFO Using network AWS Libfabric\n" for n in range(2)]
+    error = (
+        "libfabric:100:17::efa:cq:efa_rdm_txe_handle_error():737<warn> err: 5, message: Invalid\n"
+    )
+    (finding,) = told(tmp_path, lines[0], lines[1] + error).findings
+    assert finding.suspects == []
+    assert finding.statement.startswith("the job: a transfer over libfabric failed")
+    (finding,) = told(tmp_path, lines[0], lines[1].replace("100", "101") + error).findings
+    assert finding.suspects == ["node0"], "the only process of that number"
+
+
+def test_the_same_error_of_a_whole_job_is_kept_so_often_and_not_more(tmp_path: Path) -> None:
+    error = (
+        "libfabric:100:17::efa:cq:efa_rdm_txe_handle_error():737<warn> err: 5, message: Invalid\n"
+    )
+    (tmp_path / "a.log").write_text(error * 5000)
+    (tmp_path / "b.log").write_text(error * 5000)
+    log = read_logs([tmp_path / "a.log", tmp_path / "b.log"])
+    assert len(log.hits["ofi-broke"]) == MAX_KEPT

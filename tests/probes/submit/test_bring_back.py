@@ -174,6 +174,19 @@ def test_ctrl_c_and_a_target_that_is_taken_leave_nothing(
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["theirs"]
 
 
+@pytest.mark.parametrize("given", ["out", "."])
+def test_a_run_comes_to_a_folder_that_is_there_and_empty(
+    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be a mount of a container, which nothing can replace."""
+    (tmp_path / "out").mkdir()
+    before = (tmp_path / "out").stat().st_ino
+    monkeypatch.chdir(tmp_path / ("out" if given == "." else "."))
+    unpack(packed(tarfile.TarInfo("run/a"), b"x"), "run", Path(given).absolute())
+    assert (tmp_path / "out").stat().st_ino == before
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == {"a": b"x"}
+
+
 def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
     with pytest.raises((SubmitError, OSError)):
         unpack(io.BytesIO(b"no archive"), "run", tmp_path / "run")

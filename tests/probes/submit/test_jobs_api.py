@@ -173,7 +173,9 @@ def test_the_state_is_as_ray_reports_it() -> None:
 PAGE = b"<!DOCTYPE html><html><head><title>Sign\n in</title></head><body>x</body></html>"
 
 
-@pytest.mark.parametrize("answer", [(401, b"expired"), (404, PAGE), (502, PAGE), (200, PAGE)])
+@pytest.mark.parametrize(
+    "answer", [(401, b"expired"), (404, PAGE), (302, "http://sso/login"), (200, PAGE)]
+)
 def test_a_refusal_of_something_between_may_pass_while_a_run_is_under_way(answer: Answer) -> None:
     """An expired login, a proxy that is started anew: the run goes on meanwhile."""
     answers = iter([answer, answer, (200, {"status": "RUNNING"})])
@@ -190,6 +192,14 @@ def test_a_refusal_of_something_between_may_pass_while_a_run_is_under_way(answer
         api.is_under_way = True
         with pytest.raises(ConnectionLost):
             api.insist(lambda: api.state("a"))
+
+
+def test_a_page_of_a_proxy_that_has_no_answer_is_an_outage() -> None:
+    """The job may have arrived: it is asked for, and not submitted twice."""
+    answers = iter([(504, PAGE), (200, {"status": "RUNNING"})])
+    with head(lambda *_: next(answers)) as (address, asked):
+        JobsApi(address).submit("a", "run", "gcs://p.zip")
+    assert asked == ["POST /api/jobs/", "GET /api/jobs/a"]
 
 
 def test_a_page_is_named_by_its_title() -> None:

@@ -148,12 +148,15 @@ def test_the_client_needs_click_alone(tmp_path: Path) -> None:
     assert done.stderr.startswith("error: http://127.0.0.1:9: [Errno 111] Connection refused")
 
 
-def past_run(folder: Path, name: str, code: int | None, cluster: str = "atlas") -> None:
+def past_run(
+    folder: Path, name: str, code: int | None, cluster: str = "atlas", **more: str
+) -> None:
     """A run as it says of itself; its name is when it began."""
     run = folder / name
     run.mkdir(parents=True)
     (run / "events.jsonl").write_text("e")
-    record = {"started": name, "cluster": {"name": cluster, "nodes": [{}, {}]}}
+    facts = {"name": cluster, "nodes": [{}, {}]}
+    record = {"started": name, "cluster": facts, "state": "finished", "partial": "", **more}
     (run / "record.json").write_text(json.dumps(record))
     if code is not None:
         (run / "metrics.prom").write_text(f'seatrial_exit_code{{run="x"}} {code}\n')
@@ -177,6 +180,22 @@ def test_of_each_cluster_the_newest_that_may_be_a_baseline_go_along(tmp_path: Pa
     (tmp_path / "link").symlink_to(tmp_path / "a" / "deep")
     chosen = [run.relative_to(tmp_path).as_posix() for run in choose_runs(tmp_path)]
     assert chosen == ["2026-01-05", "a/2026-01-02", "a/deep/2026-01-01", "b/2026-01-03"]
+
+
+def test_what_can_be_no_baseline_does_not_take_the_place_of_one(tmp_path: Path) -> None:
+    past_run(tmp_path, "2026-01-01", 20)
+    past_run(tmp_path, "2026-01-02", 20, partial="--only FABRIC")
+    past_run(tmp_path, "2026-01-03", 20, state="interrupted")
+    past_run(tmp_path / "other", "2026-01-04", 0)
+    past_run(tmp_path / "other", "2026-01-05", 0, rehearsal="of 2 raylets")
+    names = [run.name for run in choose_runs(tmp_path)]
+    assert names == ["2026-01-04", "2026-01-05"]
+
+
+def test_a_partial_run_does_not_push_the_first_whole_one_out(tmp_path: Path) -> None:
+    past_run(tmp_path, "2026-01-01", 20)
+    past_run(tmp_path, "2026-01-02", 20, partial="--only FABRIC")
+    assert [run.name for run in choose_runs(tmp_path)] == ["2026-01-01", "2026-01-02"]
 
 
 def test_runs_of_many_clusters_are_bounded(tmp_path: Path) -> None:

@@ -238,6 +238,19 @@ FAILED_CALLS = {
         "the second sentence only follows",
         "Look for the rank that did not join the collective",
     ),
+    "wrong results behind a prefix": Case(
+        STARTED + "[1,0]<stdout>:# Out of bounds values : 12 FAILED\n",
+        {"NCCL-CORRUPT"},
+        "MPI, Slurm and Ray write before the line",
+        "nccl-tests counted wrong elements",
+    ),
+    "a warning of libfabric that is no transfer": Case(
+        STARTED
+        + "libfabric:4001:17::core:core:ofi_hmem_init():<warn> cuda init failed, err: Operation not "
+        "permitted\n",
+        set(),
+        "libfabric goes on without",
+    ),
     "Docker's bridge": Case(
         torch("socketStartConnect: Connect to 172.17.0.2<38847> failed : Connection refused"),
         {"INIT-BOOTSTRAP"},
@@ -360,6 +373,7 @@ SOUND_CALLS = {
     "a topology without rings",
     "NCCL's own report of the ranks",
     "advice without host and process",
+    "a warning of libfabric that is no transfer",
     "collectives alone",
     "why there is no GPUDirect",
     "the loopback first, on one host",
