@@ -36,6 +36,7 @@ ENTRYPOINT = f"{PYTHON} -m probes.submit.entry"
 # the run's record.
 STOP_S = 120
 STOP_MARGIN_S = 60  # for Ray to say that it has ended
+LEFT_TO_ITSELF = "detached: the run goes on, and nothing is proven yet"
 EXIT_INTERRUPTED, EXIT_INTERNAL, EXIT_UNPROVEN = 2, 3, 20
 OWN = tuple(option.key for option in OPTIONS if option.key != "cluster")
 
@@ -116,7 +117,7 @@ def submit(
     session = _Session(api, id, run_dir)
     try:
         if detach:
-            raise Detached("detached: the run goes on, and nothing is proven yet")
+            raise Detached(LEFT_TO_ITSELF)
         code = session.run()
     except Detached as left:
         _say(str(left))
@@ -281,7 +282,7 @@ class _Session:
         except click.Abort:  # a second Ctrl-C: nothing is lost
             answer = "detach"
         if answer == "detach":
-            raise Detached("detached: the run goes on, and nothing is proven yet")
+            raise Detached(LEFT_TO_ITSELF)
         return bool(answer == "stop")
 
     def _bring_back(self, state: SubmissionState) -> Path | None:

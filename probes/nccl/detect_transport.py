@@ -195,11 +195,11 @@ def rdma_errors(log: Log) -> list[Finding]:
     """Find RDMA errors whose own text names the cause."""
     findings = []
     for kind, (code, problem) in PLAIN_ERRORS.items():
+        if kind == "no-verbs" and log.ib_off:  # the library is not needed then
+            continue
         # A device that cannot be opened is a lost rail even if the other devices work.
         always = kind == "open-failed"
-        unused = kind == "no-verbs" and log.ib_off  # the library is not needed then
         hits = [m for m in log.hits[kind] if always or not may_use_rdma(log, m.host)]
-        hits = [] if unused else hits
         findings += message_findings(code, problem, hits)
     return findings
 

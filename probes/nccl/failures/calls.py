@@ -90,11 +90,9 @@ def _unexplained(log: Log, traces: list[MatchedMessage]) -> list[Finding]:
         return []
     first = _innermost(log, traces[0])
     result = RESULT.search(first.detail)
-    problem = (
-        f"a call of NCCL failed ({RESULTS.get(result[1] if result else '', 'unknown result')})"
-    )
+    kind = RESULTS.get(result[1] if result else "", "unknown result")
     hits = list(dict.fromkeys([first, *traces]))
-    problem, remedy = f"{problem}, and no line says why", remedies.TRACE_FIX
+    problem, remedy = f"a call of NCCL failed ({kind}), and no line says why", remedies.TRACE_FIX
     return message_findings("NCCL-ERROR", problem, hits, quote=True, remedy=remedy)
 
 

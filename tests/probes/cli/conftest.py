@@ -1,12 +1,15 @@
-"""Runs that the plugin made and both parties signed."""
+"""Runs that the plugin made and both parties signed; a folder to submit from."""
 
 from __future__ import annotations
 
 import shutil
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from probes.submit import follow
 from tests.support.signing import Signed, finished_run, make_key, public_key, sign
 
 
@@ -49,3 +52,14 @@ def passed(tmp_path: Path) -> Path:
     """A run that ended with exit code 0, not signed."""
     shutil.copytree(finished_run(), tmp_path / "passed")
     return tmp_path / "passed"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An empty folder to submit from; SIGTERM is handled as before afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RAY_API_SERVER_ADDRESS", raising=False)
+    monkeypatch.setattr(follow, "POLL_S", 0.01)
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)

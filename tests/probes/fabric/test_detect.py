@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -26,9 +26,8 @@ from probes.fabric.detect import (
     find_wrong_links,
     slow_fabric_finding,
 )
-from probes.fabric.library_report import RankLogs, TransportReport
+from probes.fabric.library_report import TransportReport
 from probes.fabric.node_pairs import NodeGroupsResult, run_group_search
-from probes.fabric.sweep import gang_env
 from probes.nccl.parser import read_logs
 from probes.nccl.report import judge_log
 from reports.measurement import Verdict
@@ -280,6 +279,20 @@ def test_rails_that_are_not_active_fail_where_nobody_ordered_a_number(
         assert "as ordered in the contract" not in rails[0].sentence()
 
 
+def judge_text(
+    recorder: Callable[..., Recorder], folder: Path, text: str, fabric: str
+) -> ProbeResult:
+    """Judge a sweep with this log of NCCL, where this fabric is agreed."""
+    file = folder / "nccl.log"
+    file.write_text(text)
+    nodes = {f"n{at}": fabric for at in range(4)}
+    word = TransportReport("NCCL's log", nodes, report=judge_log(read_logs([file])))
+    agreed = parse(f'schema = 1\ntitle = "t"\n[cluster]\nfabric = "{fabric}"\n'.encode(), "f")
+    measure = recorder(agreed)
+    judge.judge_transport(sweep_result(100, fabric, library=word), fabric, measure)
+    return result(measure)
+
+
 @pytest.mark.parametrize(
     ("fabric", "job", "faults", "verdict"),
     [
@@ -301,14 +314,7 @@ def test_where_rdma_is_agreed_the_faults_of_the_log_are_judged(
     faults: int | None,
     verdict: Verdict,
 ) -> None:
-    file = tmp_path / "nccl.log"
-    file.write_text(job.text())
-    nodes = {f"n{at}": fabric for at in range(4)}
-    word = TransportReport("NCCL's log", nodes, report=judge_log(read_logs([file])))
-    agreed = parse(f'schema = 1\ntitle = "t"\n[cluster]\nfabric = "{fabric}"\n'.encode(), "f")
-    measure = recorder(agreed)
-    judge.judge_transport(sweep_result(100, fabric, library=word), fabric, measure)
-    found = result(measure)
+    found = judge_text(recorder, tmp_path, job.text(), fabric)
     counts = [one.value for one in found.measurements if one.name == "log_errors"]
     assert (len(counts) == 1) is (fabric == "rdma")
     assert faults is None or counts == [faults]
@@ -320,15 +326,9 @@ def test_sends_that_are_staged_are_neither_a_fault_nor_proven(
     recorder: Callable[..., Recorder], tmp_path: Path
 ) -> None:
     """Sound without NVLink, and a fault with it: the log does not show which."""
-    file = tmp_path / "nccl.log"
     text, changed = re.subn(r"(\[send\] via NET/\S+?)/GDRDMA", r"\1", Job().text())
-    file.write_text(text)
     assert changed
-    nodes = {f"n{at}": "rdma" for at in range(4)}
-    word = TransportReport("NCCL's log", nodes, report=judge_log(read_logs([file])))
-    measure = recorder(parse(b'schema = 1\ntitle = "t"\n[cluster]\nfabric = "rdma"\n', "f"))
-    judge.judge_transport(sweep_result(100, "rdma", library=word), "rdma", measure)
-    found = result(measure)
+    found = judge_text(recorder, tmp_path, text, "rdma")
     (one,) = [one for one in found.measurements if one.name == "log_errors"]
     assert (one.value, one.verdict) == (None, Verdict.UNPROVEN)
     assert one.note == judge.STAGED_SENDS
@@ -398,8 +398,3 @@ def test_bytes_that_no_port_counts_accuse_nobody() -> None:
     found = {one.name: one for one in probe.result("finished", 1.0).measurements if one.judged}
     assert found["network"].value == "eth0"
     assert found["fabric_share"].verdict is Verdict.FAIL
-
-
-def test_the_ring_stays_off_nvlink_between_hosts() -> None:
-    logs = SimpleNamespace(cluster=SimpleNamespace(on_gpu=True), environment={})
-    assert gang_env(cast(RankLogs, logs))["NCCL_MNNVL_ENABLE"] == "0"

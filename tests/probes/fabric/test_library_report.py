@@ -7,11 +7,12 @@ import os
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from probes.fabric.library_report import RankLogs, TransportReport, gloo_report, keep_logs
+from probes.fabric.sweep import gang_env
 from probes.findings import finding
 from reference_trainer.launch.worker import RankLocation
 from tests.recordings.generate.nccl_logs import VERSIONS, Job, none, socket
@@ -251,3 +252,8 @@ def test_logs_that_no_finding_names_are_kept_only_if_asked_for(only_cited: bool)
     (found,) = keep_logs(TransportReport(report=report, logs=logs), measure, only_cited=only_cited)
     assert kept == ["one.log", "two.log"][: 1 if only_cited else 2]
     assert found.evidence == ["evidence/one.log:7"]
+
+
+def test_the_ring_stays_off_nvlink_between_hosts() -> None:
+    logs = SimpleNamespace(cluster=SimpleNamespace(on_gpu=True), environment={})
+    assert gang_env(cast(RankLogs, logs))["NCCL_MNNVL_ENABLE"] == "0"

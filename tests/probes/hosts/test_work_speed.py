@@ -171,7 +171,9 @@ def test_an_emulated_accelerator_that_is_slow_in_each_turn_is_named() -> None:
 
 
 @pytest.mark.parametrize("what", ["silent", "failing", "no number"])
-def test_an_emulated_suspect_proves_nothing_without_the_fastest_alone(what: str) -> None:
+def test_an_emulated_suspect_proves_nothing_without_the_fastest_alone(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cluster = emulated(2)
     cluster.gpus[1][0].factors = [0.2]
     fastest = cluster.gpus[0][0]
@@ -187,7 +189,7 @@ def test_an_emulated_suspect_proves_nothing_without_the_fastest_alone(what: str)
             return {**answer, "error": "no memory", "rates": {}}
         return {**answer, "rates": {**answer["rates"], "hbm": [float("nan")]}}
 
-    fastest.measure_speed = fail_alone  # type: ignore[method-assign]
+    monkeypatch.setattr(fastest, "measure_speed", fail_alone)
     result = run_work(cluster)
     assert not_passed(result)["slow_gpus n1"] == "UNPROVEN"
     assert "HOST-GPU-SLOW" not in [one.code for one in result.findings]

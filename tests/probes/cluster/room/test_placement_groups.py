@@ -86,10 +86,12 @@ def test_a_new_group_is_found(seen: Any) -> None:
         time.sleep(0.01)
 
 
-def test_a_group_that_is_gone_is_not_asked_for_again(seen: Any) -> None:
+def test_a_group_that_is_gone_is_not_asked_for_again(
+    seen: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ray = Ray({"a": ("CREATED", 2), "b": ("CREATED", 1)})
     living = seen(ray)
-    ray.get_placement_group_table = list  # type: ignore[method-assign]
+    monkeypatch.setattr(ray, "get_placement_group_table", list)
     ray.now = ray.later = {"a": ("REMOVED", 2)}
     assert placed(living.snapshot()) == {}
     before = ray.told
