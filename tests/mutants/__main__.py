@@ -1,6 +1,6 @@
 """`make mutants`: how many small changes to the judging code the fast tests notice.
 
-python -m tests.mutants [--only probes/fabric/judge.py] [--count 20] [--seed 1]
+python -m tests.mutants [--only probes/fabric/judge.py] [--total 3070] [--seed 1]
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-from tests.mutants.run import Module, Outcome
+from tests.mutants.run import REPO, Module, Outcome
 from tests.mutants.session import try_all
 
 HERE = Path(__file__).parent
 MODULES, REASONS = HERE / "modules.toml", HERE / "harmless.toml"
 LEAST_OVERALL, LEAST_EACH = 0.85, 0.70
+LEAST_COUNT = 20  # mutants of a module: fewer say little of it
 
 
 def read_modules(only: Sequence[str] = ()) -> list[Module]:
@@ -31,6 +32,13 @@ def read_modules(only: Sequence[str] = ()) -> list[Module]:
     if not chosen:
         sys.exit(f"--only: expected a part of a path in {MODULES.name}, found {', '.join(only)}")
     return chosen
+
+
+def share_out(modules: Sequence[Module], total: int) -> dict[str, int]:
+    """Share out so many mutants by the lines of each module, at least LEAST_COUNT to each."""
+    lines = {one.path: len((REPO / one.path).read_bytes().splitlines()) for one in modules}
+    each = total / max(1, sum(lines.values()))
+    return {path: max(LEAST_COUNT, round(count * each)) for path, count in lines.items()}
 
 
 def read_reasons() -> dict[str, dict[str, str]]:
@@ -83,11 +91,12 @@ def main() -> None:
     """
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", action="append", default=[], help="a part of a module's path")
-    parser.add_argument("--count", type=int, default=20, help="mutants of each module")
+    parser.add_argument("--total", type=int, default=3070, help="mutants of all modules together")
     parser.add_argument("--seed", type=int, default=1, help="which ones are drawn")
     options = parser.parse_args()
-    started, modules = time.monotonic(), read_modules(options.only)
-    outcomes, errors = try_all(modules, options.count, options.seed, show_module)
+    started, shares = time.monotonic(), share_out(read_modules(), options.total)
+    modules = read_modules(options.only)
+    outcomes, errors = try_all(modules, shares, options.seed, show_module)
     unexplained = count_unexplained(outcomes)
     overall = score(outcomes)
     low = [

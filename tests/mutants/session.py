@@ -7,7 +7,7 @@ import os
 import queue
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -48,11 +48,11 @@ def _try_tasks(worker: Worker, tasks: Any, results: Any) -> None:
 
 def try_all(
     modules: Sequence[Module],
-    count: int,
+    counts: Mapping[str, int],
     seed: int,
     show: Callable[[str, float, list[Outcome]], None],
 ) -> tuple[list[Outcome], list[str]]:
-    """Try the mutants of all modules; outcomes, and what went wrong.
+    """Try the mutants of all modules; outcomes, and what went wrong; `counts` is by path.
 
     A process more than there are cores uses what tests wait for.
 
@@ -62,7 +62,7 @@ def try_all(
     tasks: Any = context.Queue()
     results: Any = context.Queue()
     for module in modules:
-        tasks.put((module, count, seed))
+        tasks.put((module, counts[module.path], seed))
     processes = [context.Process(target=work, args=(tasks, results)) for _ in range(workers)]
     for process in processes:
         tasks.put(None)

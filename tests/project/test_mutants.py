@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.mutants.__main__ import read_modules, read_reasons
+from tests.mutants.__main__ import LEAST_COUNT, read_modules, read_reasons, share_out
 from tests.support.paths import REPO
 
 SCRIPT = """
@@ -132,3 +132,11 @@ def test_each_module_names_tests_that_are_there() -> None:
     for module in read_modules():
         files = [name.partition("::")[0] for name in module.tests]
         assert all((REPO / name).exists() for name in files), module.path
+
+
+def test_a_module_gets_the_share_of_its_lines() -> None:
+    modules = read_modules()
+    shares = share_out(modules, 3070)
+    longest = max(modules, key=lambda one: len((REPO / one.path).read_bytes().splitlines()))
+    assert shares[longest.path] == max(shares.values()) > LEAST_COUNT == min(shares.values())
+    assert sum(shares.values()) >= 3070
