@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from scaling.collectives.alpha_beta import Fit
 from scaling.ladder.ladder import Rung
@@ -41,7 +41,7 @@ class Ladder:
     calls: list[CollectiveCall]
     fits: dict[str, Fit]
     base_repeats: list[Rung]
-    slow_links: Annotated[list[SlowLink] | None, Field(alias="places")] = None
+    slow_links: list[SlowLink] | None = None
 
     @property
     def replay_growth(self) -> dict[int, float]:
@@ -145,7 +145,7 @@ class Ladder:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the ladder as plain values, for JSON."""
-        plain: dict[str, Any] = LADDER_FILE.dump_python(self, by_alias=True, warnings=False)
+        plain: dict[str, Any] = LADDER_FILE.dump_python(self, warnings=False)
         return plain
 
 

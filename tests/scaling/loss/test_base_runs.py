@@ -120,7 +120,7 @@ def test_what_is_no_repeat_of_the_base_is_refused(wrong: str) -> None:
     content = json.loads(json.dumps(ladder().to_dict()))
     repeat = content["rungs"][1 if wrong == "another size" else 0]
     if wrong == "other nodes":
-        repeat = repeat | {"ranks": ["elsewhere", *repeat["ranks"][1:]]}
+        repeat = repeat | {"nodes": ["elsewhere", *repeat["nodes"][1:]]}
     content["base_repeats"] = [repeat]
     with pytest.raises(ValueError, match="expected base_repeats of the rung of 1 node, found"):
         load_ladder(content)
