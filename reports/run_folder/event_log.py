@@ -173,8 +173,3 @@ def _depth(value: Any) -> int:
         level = [x for part in parts for x in part if isinstance(x, dict | list)]
         depth += 1
     return depth
-
-
-def read_events(run: Path) -> list[dict[str, Any]]:
-    """Read all events of a run folder at once. Raises UnreadableRun."""
-    return list(EventReader(run))

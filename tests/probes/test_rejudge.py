@@ -21,7 +21,6 @@ from probes.rejudge.new_judge import ORDERS, TERM_MEASURES
 from probes.rejudge.rejudge import rejudge_run
 from reports.acceptance import load_summary, summarize_acceptance
 from reports.measurement import Limit, Verdict
-from reports.run_folder.event_log import read_events
 from reports.run_folder.files import UnreadableRun
 from reports.run_folder.integrity import load
 from reports.run_folder.store import Store
@@ -96,8 +95,7 @@ def test_a_stricter_contract_turns_pass_into_fail(run: Path, tmp_path: Path) -> 
 def test_another_order_is_judged_anew(run: Path, tmp_path: Path) -> None:
     """A contract that orders eight nodes must not pass a run of four."""
     store = Store(tmp_path / "four")
-    for event in read_events(run)[:1]:
-        store.start(contract("lab").text, **event["data"])
+    store.start(contract("lab").text, **read_lines(run)[0]["data"])
     ledger = Recorder(store, contract("lab"), "h", "HOSTS", "claim", "again", lambda words: None)
     ledger("nodes", 4, limit=exactly(4, "nodes", "ordered"))
     write_control(ledger)
@@ -120,9 +118,9 @@ def test_a_share_of_another_time_between_saves_is_not_judged_by_this_one(
     run: Path, tmp_path: Path, agreed: str, verdict: Verdict
 ) -> None:
     store = Store(tmp_path / "saves")
-    for event in read_events(run)[:1]:
-        terms = {"nodes": 4, "save_minutes": 30.0}
-        store.start(contract("lab").text, **event["data"] | {"cluster": {"terms": terms}})
+    terms = {"nodes": 4, "save_minutes": 30.0}
+    start = read_lines(run)[0]["data"] | {"cluster": {"terms": terms}}
+    store.start(contract("lab").text, **start)
     ledger = Recorder(store, contract("lab"), "s", "SCALING", "claim", "again", lambda words: None)
     ledger("checkpoint_overhead", 0.008)
     write_control(ledger)
