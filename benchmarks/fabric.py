@@ -56,8 +56,8 @@ def inside(what: str, count: int) -> Any:
             if what == "sweep":
                 journey = run_sweep(gang, cluster.node_names, logs)
                 shares = [journey.share(node, "fab0") for node in journey.sent]
-                peak = journey.peak
-                found.append({"busbw": peak["busbw"], "size": peak["size"], "shares": shares})
+                row = journey.plateau
+                found.append({"busbw": row["busbw"], "size": row["size"], "shares": shares})
             else:
                 hunt, _ = run_pair_search(gang, cluster.node_names)
                 slowest = min(hunt.speeds.values()) / hunt.typical

@@ -34,7 +34,7 @@ from reports.sanitize import one_line
 # By exit code; any other is NOT ACCEPTED.
 WORDS = {0: "ACCEPTED", 2: "INTERRUPTED", 4: "DOES NOT VERIFY"}
 NOT_READ = Integrity()  # of a record that was not read from a run folder
-OLD_RUN = "an older version wrote this run and did not record which probes were owed"
+NOTHING_OWED = "the run does not record which probes it owes"
 NO_SUMS = RunProblem(
     kind="rendering",
     where=SUMS,
@@ -140,7 +140,7 @@ class AcceptanceSummary:
     def _tier_text(self) -> str:
         """Format the tier, how many probes it owes, and how many of them ran."""
         owed, tier = self.record.owed, f"Tier {one_line(self.record.tier)}"
-        if owed is None:
+        if not owed:
             return f"{tier}: {len(self.record.results)} probes ran"
         ran = {result.probe for result in self.record.results if result.state != NOT_RUN}
         return f"{tier}: {sum(one.probe in ran for one in owed)} of {len(owed)} owed probes ran"
@@ -215,8 +215,8 @@ def _run_reasons(record: RunRecord) -> list[str]:
     reasons += [f"{run} cannot be verified: {reason}" for reason in record.unverified]
     if record.partial:
         reasons.append(f"PARTIAL run: {record.partial}. {_full_run_text(record)}")
-    if not record.owed:  # every tier owes probes: none means an older version
-        reasons.append(OLD_RUN)
+    if not record.owed:  # every tier owes probes
+        reasons.append(NOTHING_OWED)
     if not contract.agreed:
         reasons.append(NO_CONTRACT.format(run=record.id))
     elif record.rehearsal and not contract.rehearsal:
@@ -230,7 +230,7 @@ def _full_run_text(record: RunRecord) -> str:
     """Say what an acceptance needs: the probes of the contract's tier, and their usual minutes."""
     tier, seconds = record.contract.tier, record.full_run_s
     tiers = TIERS[: TIERS.index(tier) + 1] if tier in TIERS else TIERS
-    count = sum(one.tier in tiers for one in record.owed or [])
+    count = sum(one.tier in tiers for one in record.owed)
     probes = f": {count} probes of the tier {one_line(tier)}" if count else ""
     took = f", about {math.ceil(seconds / 60)} min" if seconds else ""
     return f"An acceptance needs a full run{probes}{took}"
@@ -316,7 +316,7 @@ def _report_row(
         problem=problem,
         label="; ".join(notes if criterion.required else [why, *notes]),
         uncontrolled=uncontrolled_measures(
-            results, [one for one in record.owed or () if one.criterion == criterion.id]
+            results, [one for one in record.owed if one.criterion == criterion.id]
         ),
         regressions=regressions,
     )
@@ -374,7 +374,7 @@ def _waiver_notes(record: RunRecord) -> list[tuple[str, str]]:
 
 
 def _run_day(record: RunRecord) -> date:
-    """Return the day on which the run started, so that an old record always reads the same.
+    """Return the day on which the run started, so that a record always reads the same.
 
     Without a valid date it is date.max, which is after the end of every waiver.
     """

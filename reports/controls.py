@@ -10,17 +10,17 @@ NOT_SHOWN = "no control of this run turned it red"
 
 
 def uncontrolled_measures(
-    results: Sequence[ProbeResult], owed: Iterable[OwedProbe] | None
+    results: Sequence[ProbeResult], owed: Iterable[OwedProbe]
 ) -> list[tuple[str, str]]:
     """Return (measure title, reason) for each judged measure that no control turned red.
 
-    Empty for runs of schema 1.2 and older: their controls do not record which measures they test.
+    Empty if no control observed any measure: then the controls are the problem.
     """
     controls = [control for result in results for control in result.controls]
     if not any(control.observed for control in controls):
         return []
     shown = {name for control in controls for name in control.proves}
-    reasons = {name: why for probe in owed or () for name, why in probe.uncontrolled.items()}
+    reasons = {name: why for probe in owed for name, why in probe.uncontrolled.items()}
     judged = dict.fromkeys(
         (m.name, m.title) for result in results for m in result.measurements if m.judged
     )

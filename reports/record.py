@@ -2,7 +2,7 @@
 
 A probe observes (`Measurement`), a limit judges (`Limit`), a finding explains (`Finding`).
 A finding never changes a verdict. All models are frozen and convert to JSON and back. They need
-no cluster, so an old record can be judged again with a new contract.
+no cluster, so a record can be judged again with a new contract.
 """
 
 from __future__ import annotations
@@ -25,12 +25,7 @@ from reports.measurement import Measurement, RecordModel, Verdict
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-# 1.x versions only add fields. 1.1: owed, partial, loaded, problems. 1.2: a chain of hashes,
-# nonce, unverified. 1.3: the measurements of a control, and the measures that have no control.
-# 1.4: sentences of a criterion, the start of a probe, severity, order, steps, mended and names of a
-# finding, the operator, and the usual time of a complete run.
-SCHEMAS = ("1.0", "1.1", "1.2", "1.3", "1.4", "1.5")
-SCHEMA = SCHEMAS[-1]
+SCHEMA = "1.5"  # of the record: a record of another schema must not be read as this one
 TIERS = ("quick", "standard", "soak")  # each has all the probes of those before it
 MAX_SECONDS = 1e9  # of a probe: about 30 years
 
@@ -75,7 +70,7 @@ class Finding(RecordModel):
     """Explanation of a problem: what is wrong, the suspects, the remedy. It never judges.
 
     `order`, `steps` and `mended` have placeholders, as {node}. `names` holds what this case knows
-    of them; reports/orders fills them in. Findings of schema 1.3 and older have none of these.
+    of them; reports/orders fills them in.
     """
 
     code: str = Field(description="Code of the finding; `seatrial explain CODE` explains it.")
@@ -112,7 +107,7 @@ class Control(RecordModel):
     saw: str = Field(default="", description="What the probe saw of the fault.")
     observed: list[Measurement] = Field(
         default=[],
-        description="Measurements of the fault, one for each measure it turns red; since 1.3.",
+        description="Measurements of the fault, one for each measure it turns red.",
     )
 
     @property
@@ -244,7 +239,7 @@ class ContractFacts(RecordModel):
     waivers: list[Waiver] = Field(default=[], description="Waivers of failures.")
     baseline: dict[str, float] = Field(
         default={},
-        description="Percent that a measure may be worse than in an earlier run; since 1.5.",
+        description="Percent that a measure may be worse than in an earlier run.",
     )
 
 
@@ -278,8 +273,8 @@ class RunRecord(RecordModel):
 
     schema_version: str = Field(
         default=SCHEMA,
-        json_schema_extra={"enum": [*SCHEMAS]},
-        description="Version of the schema. 1.x versions only add fields: older records fit too.",
+        json_schema_extra={"const": SCHEMA},
+        description="Version of the schema.",
     )
     id: str = Field(description="Id of the run.")
     started: str = Field(description="When the run began: UTC, ISO 8601.")
@@ -302,51 +297,37 @@ class RunRecord(RecordModel):
     versions: dict[str, str] = Field(
         default={}, description="Versions of seatrial and of the software of the cluster."
     )
-    owed: list[OwedProbe] | None = Field(
-        default=None, description="Probes that the tier owes; null in a run of schema 1.0."
+    owed: list[OwedProbe] = Field(
+        default=[], description="Probes that the tier owes; empty if the run ended before them."
     )
     partial: str = Field(
         default="",
-        description="Why not all owed probes were requested; empty if all were; since 1.1.",
+        description="Why not all owed probes were requested; empty if all were.",
     )
     full_run_s: float | None = Field(
         default=None,
         ge=0,
         le=MAX_SECONDS,
-        description="Usual seconds of a complete run; null if none was measured; since 1.4.",
+        description="Usual seconds of a complete run; null if none was measured.",
     )
-    only: list[str] = Field(
-        default=[], description="Criteria that were requested; empty for all; since 1.1."
-    )
-    loaded: list[str] = Field(
-        default=[], description="Plugins and conftest files of others; since 1.1."
-    )
-    nonce: str = Field(
-        default="", description="Text that the customer chose for this run; since 1.2."
-    )
-    operator: str = Field(
-        default="", description="Who ran the test, as given to --operator; since 1.4."
-    )
-    baseline: str = Field(
-        default="", description="Id of the run that this one is compared with; since 1.2."
-    )
+    only: list[str] = Field(default=[], description="Criteria that were requested; empty for all.")
+    loaded: list[str] = Field(default=[], description="Plugins and conftest files of others.")
+    nonce: str = Field(default="", description="Text that the customer chose for this run.")
+    operator: str = Field(default="", description="Who ran the test, as given to --operator.")
+    baseline: str = Field(default="", description="Id of the run that this one is compared with.")
     baseline_problem: str = Field(
-        default=NO_BASELINE, description="Why it cannot be compared; empty if it can; since 1.5."
+        default=NO_BASELINE, description="Why it cannot be compared; empty if it can."
     )
     baseline_values: list[BaselineValue] = Field(
-        default=[], description="Values of that run that the contract compares with; since 1.5."
+        default=[], description="Values of that run that the contract compares with."
     )
-    head: str = Field(default="", description="Hash of the last event; since 1.2.")
-    judged_again: str = Field(
-        default="", description="Id of the run that is judged again here; since 1.2."
-    )
+    head: str = Field(default="", description="Hash of the last event.")
+    judged_again: str = Field(default="", description="Id of the run that is judged again here.")
     unverified: list[str] = Field(
         default=[],
-        description="Why that run, or a record that was read alone, cannot be verified; since 1.2.",
+        description="Why that run, or a record that was read alone, cannot be verified.",
     )
-    problems: list[RunProblem] = Field(
-        default=[], description="Problems outside the probes; since 1.1."
-    )
+    problems: list[RunProblem] = Field(default=[], description="Problems outside the probes.")
     results: list[ProbeResult] = Field(
         default=[],
         description="Results of the probes, and an entry for each owed probe without one.",

@@ -42,7 +42,6 @@ from probes.acceptance.validation import (
 from probes.cluster.node_facts import software_versions
 from reports.measurement import Limit
 from reports.record import TIERS, ContractFacts, Criterion, Waiver
-from reports.renamed import MEASURES, current_name
 
 __all__ = ("ClusterTerms", "Contract", "ContractError", "load", "parse", "shipped_contracts")
 SCHEMA = 1  # of contract files: a file of another schema must not be read as this one
@@ -69,7 +68,6 @@ class Contract(BaseModel):
     waivers: list[Waiver] = []
     baseline: dict[str, float] = {}  # measure -> percent that it may be worse than before
     guide: str = ""  # path of the operator's guide, if it is a file
-    notices: list[str] = []  # what the owner of the file should change in it
 
     @property
     def rehearsal(self) -> bool:
@@ -210,7 +208,6 @@ def parse(content: bytes, file: str) -> Contract:
         optional=optional,
         waivers=_parse_waivers(raw.get("waivers", []), file),
         baseline=read_tolerances(raw.get("baseline", {}), file),
-        notices=_renamed_keys(raw, file),
     )
     _refuse_unjudged(contract, file)
     return contract
@@ -325,30 +322,14 @@ def _parse_criterion(table: Any, id: str, file: str) -> dict[str, Limit]:
             "informs: drop one of the two"
         )
     for key, value in table.items():
-        name = current_name(MEASURES.get(id, {}), key)
-        if name not in known:
+        if key not in known:
             raise ContractError(
                 f"{file}: unknown key {id}.{key}{spelling_hint(key, known)}; "
                 f"{id} knows {', '.join(known)}"
             )
-        if name != key and name in table:
-            raise ContractError(
-                f"{file}: found both [{id}.{key}] and [{id}.{name}], two names of one limit: "
-                f"keep [{id}.{name}]"
-            )
         if key != NOT_PROVABLE:
-            limits[name] = _parse_limit(value, CRITERIA[id].measures[name], file, f"[{id}.{key}]")
+            limits[key] = _parse_limit(value, CRITERIA[id].measures[key], file, f"[{id}.{key}]")
     return limits
-
-
-def _renamed_keys(raw: dict[str, Any], file: str) -> list[str]:
-    """Return one notice for each old name of a measure, with its current name."""
-    return [
-        f"{file}: [{id}.{key}] is now called [{id}.{MEASURES[id][key]}]"
-        for id in MEASURES
-        for key in raw.get(id, {})
-        if key in MEASURES[id]
-    ]
 
 
 def _parse_waivers(tables: Any, file: str) -> list[Waiver]:

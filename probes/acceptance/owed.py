@@ -96,5 +96,5 @@ def has_ip_fabric(fabric: str | None, facts: Sequence[Mapping[str, Any]]) -> boo
             for fact in facts
             for port in fact["rdma"]
         )
-    except (KeyError, TypeError, AttributeError):  # an older run, or a modified record
+    except (KeyError, TypeError, AttributeError):  # a modified record
         return True

@@ -204,14 +204,13 @@ class RunSession:
         return "not paced"
 
     def header(self) -> list[str]:
-        """Return the header lines: cluster, contract with its notices, run."""
+        """Return the header lines: cluster, contract, run."""
         from_folder = f"  ({DEFAULT_CONTRACT} of this folder)"
         remark = from_folder if self.contract_arg == DEFAULT_CONTRACT else ""
         if not self.contract.agreed:
             remark = "  (none was agreed: limits are derived, and nothing can be accepted)"
         lines = [
             f"contract  {self.contract.name} @ {self.contract.sha256[:8] or 'derived'}{remark}",
-            *(f"notice    {notice}" for notice in self.contract.notices),
             f"run       {self.store.path}  tier {self.tier}",
         ]
         if reason := partial_reason(self.only, self.tier, self.contract.tier):

@@ -39,8 +39,6 @@ def check(file: str) -> None:
     with refuse_unusable():
         loaded = load(file)
     click.echo(one_line(f"{loaded.name} @ {loaded.sha256[:8]}: {loaded.title}"))
-    for notice in loaded.notices:
-        click.echo(one_line(f"notice: {notice}"))
     judged = judged_names(loaded.tier, loaded.cluster, loaded.limited_names)
     for word, text in _summary(loaded, judged):
         click.echo(f"{word:9} {one_line(text)}")

@@ -50,8 +50,6 @@ def explain(code: str | None, run_folder: Path | None) -> None:
         click.echo("\n".join(_list_codes(fmt)))
         return
     name = _find_code(code)
-    if name != code.upper():
-        click.echo(f"{code.upper()} is now called {name}")
     if run_folder is None:
         click.echo("\n".join(_describe_code(name, fmt)))
         return
@@ -63,16 +61,15 @@ def explain(code: str | None, run_folder: Path | None) -> None:
 
 
 def _find_code(code: str) -> str:
-    """Return the present name of a code.  Raises UsageError with the nearest one."""
+    """Return a code of the catalogue, in capitals.  Raises UsageError with the nearest one."""
     from probes.findings.catalogue import CATALOGUE
-    from reports.renamed import CODES
 
-    name = CODES.get(code.upper(), code.upper())
+    name = code.upper()
     if name in CATALOGUE:
         return name
     hint = "; `seatrial explain` lists them"
-    if close := closest_name(name, [*CATALOGUE, *CODES]):
-        hint = f", did you mean {CODES.get(close, close)}?"
+    if close := closest_name(name, CATALOGUE):
+        hint = f", did you mean {close}?"
     raise UsageError(f"no finding has the code {code!r}{hint}")
 
 

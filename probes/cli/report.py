@@ -88,8 +88,6 @@ def rejudge(run_folder: Path, contract: str) -> None:
 
     with refuse_unusable():
         agreed = load(contract)
-        for notice in agreed.notices:
-            click.echo(f"notice: {one_line(notice)}")
         target = rejudge_run(run_folder, agreed)
         summary = read_summary(target)
     click.echo(_table(summary))

@@ -92,7 +92,7 @@ def verify(
 
     Exit code 0: the folder is unchanged since they signed. That does NOT say that the cluster was
     accepted: the run's own verdict is printed, too. 4: it does not verify. 20: it cannot be
-    verified, as a run of an older version, one that was killed, or one without a signature.
+    verified, as a run that was killed, or one without a signature.
     """
     from probes.rejudge.limit_check import read_whole
     from reports.exports import check_renderings

@@ -114,7 +114,7 @@ def find_bad_nodes(
     judge_pair_data(rig, run, pairs, wrong)
     measure.progress("fabric: all-reduce inside nodes")
     inside = try_inside(rig, run)
-    is_slow = measure.would_fail("busbw", run.peak["busbw"])
+    is_slow = measure.would_fail("busbw", run.plateau["busbw"])
     is_located = measure.finding_codes & LOCATED
     try_groups(rig, run, pairs, unlocated=is_slow and not is_located)
     return pairs, inside

@@ -197,7 +197,8 @@ def find_slow_links(pairs: FaultSearchResult, when: str = "") -> list[Finding]:
 
 def slow_fabric_finding(run: SweepResult) -> Finding:
     """Report that the complete fabric is slow: neither pairs nor groups show where."""
-    message = f"all-reduce over {len(run.sent)} nodes gives {quantity(run.peak['busbw'], 'GB/s')}"
+    speed = quantity(run.plateau["busbw"], "GB/s")
+    message = f"all-reduce over {len(run.sent)} nodes gives {speed}"
     return finding("FAB-SLOW", message, list(run.sent))
 
 

@@ -64,10 +64,10 @@ def judge_lint(
 
 def judge_speed(run: SweepResult, measure: Recorder) -> None:
     """Judge bus bandwidth on the plateau; note the model's latency and the variation of ranks."""
-    peak, nodes = run.peak, f"{len(run.sent)} nodes"
+    row, nodes = run.plateau, f"{len(run.sent)} nodes"
     model = fit_alpha_beta(run.rows, ALL_REDUCE, run.ranks)
-    measure("busbw", peak["busbw"], on=nodes, spread=peak["spread"], samples=peak["samples"])
-    judge_variation(peak, nodes, measure)
+    measure("busbw", row["busbw"], on=nodes, spread=row["spread"], samples=row["samples"])
+    judge_variation(row, nodes, measure)
     if model:
         measure.note("latency", model.latency_us, "us", on=nodes)
         measure.note("model_residual", model.residual, "ratio", on=nodes)
@@ -98,7 +98,7 @@ def record_curves(
     series = {
         **_curve(run),
         **{edge: [row[edge] for row in run.rows] for edge in ("low", "high")},
-        "judged": {"sizes": judged, "busbw": run.peak["busbw"]},
+        "judged": {"sizes": judged, "busbw": run.plateau["busbw"]},
         "limit": limit.low if limit else None,
         "line_rate": terms.line_gbytes_per_s,
     }

@@ -105,8 +105,8 @@ class SweepResult:
         return ring_bytes_sent(self.rows, OPERATIONS["all_reduce"], self.ranks)
 
     @property
-    def peak(self) -> dict[str, Any]:
-        """Judged row: that of a large message."""
+    def plateau(self) -> dict[str, Any]:
+        """Judged row: that of a typical large message."""
         return plateau_row(self.rows)
 
     @property

@@ -5,7 +5,6 @@ A value that was measured under other terms proves nothing about this contract: 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from probes.acceptance.component_placement import show
@@ -79,11 +78,9 @@ class NewJudge:
         self.old: dict[str, Any] = {}
         self.other: list[str] = []  # keys of [cluster] whose value differs now
         self.probes: dict[str, str] = {}  # probe -> its criterion
-        self.measured: set[tuple[str, str]] = set()  # criterion, measure
         self.new_limits: dict[tuple[str, str], Any] = {}  # by criterion and measure, as JSON
         self.finished = False  # as its own last event states
         self.start: dict[str, Any] = {}  # of the run, as recorded
-        self.says_owed = False  # older runs did not record what they owe
 
     def replace(self, kind: str, probe: str, data: dict[str, Any]) -> dict[str, Any]:
         """Return the data of an event under this contract; other kinds of events stay unchanged."""
@@ -99,7 +96,7 @@ class NewJudge:
 
     def _start_run(self, _: str, data: dict[str, Any]) -> dict[str, Any]:
         self.start, self.old = data, dict(data.get("cluster", {}).get("terms", {}))
-        if data.get("rehearsal"):  # older runs record it only there
+        if data.get("rehearsal"):  # on one host, also where no contract declares it
             self.old["accelerators"] = "emulated"
         self.other = self.contract.cluster.overrides(self.old)
         facts = self.contract.facts().model_dump(mode="json")
@@ -111,14 +108,13 @@ class NewJudge:
 
     def _owe(self, _: str, data: dict[str, Any]) -> dict[str, Any]:
         """Compute what the new contract's tier owes: the run may have covered less."""
-        self.says_owed = True
         tier, cluster, terms = self.start["tier"], self.start.get("cluster", {}), self._terms()
         return owed_event(
             tier,
             self.contract.tier,
             data["only"],
             terms=terms,
-            nodes=cluster.get("alive", len(cluster.get("nodes", []))),
+            nodes=cluster.get("alive", 0),
             on_gpu=bool(cluster.get("on_gpu")),
             agreed=self.contract.limited_names,
             not_provable=frozenset(self.contract.optional),
@@ -143,7 +139,6 @@ class NewJudge:
         measure = row.measures.get(name) if row else None
         if measure is None or not data.get("judged", True):
             return data
-        self.measured.add((criterion, name))
         value, note = measure.plausible_value(data.get("value"))
         data = {**data, "value": value, "note": note or data.get("note", "")}
         order = ORDERS.get(name, "") if criterion == "HOSTS" else ""
@@ -216,17 +211,3 @@ class NewJudge:
         before, now = self.old.get(key), getattr(self.contract.cluster, key)
         measured = f"with {key} = {show(before)}" if before is not None else f"without {key}"
         return f"measured {measured}, the contract has {'none' if now is None else show(now)}"
-
-    def unmeasured(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield (probe, measurement) for what other terms require and an older run did not measure.
-
-        For a run that records what it owes, `_owe` requires all of that.
-        """
-        for key in [] if self.says_owed else self.other:
-            for criterion, names in TERM_MEASURES[key].items():
-                probe = next((p for p, owner in self.probes.items() if owner == criterion), None)
-                ordered = getattr(self.contract.cluster, key) is not None
-                if probe is None or not names or not ordered:
-                    continue  # nothing is proven anyway: no probe, or no measure with a limit
-                if not self.measured & {(criterion, name) for name in names}:
-                    yield probe, {"name": names[0], "note": self._describe_change(key)}

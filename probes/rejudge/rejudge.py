@@ -1,4 +1,4 @@
-"""Judges an old run by another contract.  Needs no cluster: the record has what was measured."""
+"""Judges a run by another contract.  Needs no cluster: the record has what was measured."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from probes.rejudge.new_judge import NewJudge
 from reports.acceptance import NO_SUMS, load_summary, summarize_acceptance
 from reports.exports import render_all, write_all
 from reports.record import RunRecord
-from reports.renamed import with_current_names
 from reports.run_folder.event_log import EventReader
 from reports.run_folder.files import SUMS, UnreadableRun, open_regular
 from reports.run_folder.integrity import read_run
@@ -49,16 +48,10 @@ def _judge_again(
     run: Path, contract: Contract, new_id: str
 ) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield (kind, probe, data) of each event under the new contract."""
-    events, judge = [*with_current_names(EventReader(run))], NewJudge(contract, new_id)
-    at_end = ("run_finished", "run_problem")  # no other event may follow
-    last = next((n for n, one in enumerate(events) if one["event"] == at_end[0]), len(events))
-    for event in events[:last]:
+    judge = NewJudge(contract, new_id)
+    for event in EventReader(run):
         kind, probe, data = event["event"], event.get("probe", ""), dict(event["data"])
         yield kind, probe, judge.replace(kind, probe, data)
-    for probe, data in judge.unmeasured():
-        yield "measurement", probe, data
-    for event in (one for one in events[last:] if one["event"] in at_end):
-        yield event["event"], "", judge.replace(event["event"], "", dict(event["data"]))
     if judge.finished and not (run / SUMS).is_file():  # its end was never written
         yield "run_problem", "", NO_SUMS.model_dump()
 

@@ -68,7 +68,7 @@ def judge_ladder(ladder: Ladder, limits: LimitLookup, measure: Recorder) -> list
     measure("residual", segment_gap(rungs[0].steps), on=node_count_text(1))
     for rung in rungs:
         judge_rung(rung, measure, node_count_text(rung.count))
-    for number, rung in enumerate(ladder.base_repeats or (), 1):
+    for number, rung in enumerate(ladder.base_repeats, 1):
         judge_rung(rung, measure, f"{node_count_text(1)}, other run {number}")
         ratio = rung.seconds / rungs[0].seconds
         measure.note("base_repeat", ratio, "ratio", on=f"{node_count_text(1)}, other run {number}")

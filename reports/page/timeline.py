@@ -24,7 +24,7 @@ class Span:
 
 
 def build_timeline(record: RunRecord) -> list[Span]:
-    """List the probes that ran, by their start; [] for runs that did not record it."""
+    """List the probes that ran, by their start; a time that is no time is left out."""
     spans = []
     for result in record.results:
         try:

@@ -55,8 +55,8 @@ class EventReader:
     """Reader of a run folder's events, one by one. It checks their chain at the same time.
 
     After the last event, `problems` are sentences on inconsistencies. `head` is the hash of the
-    last line, `count` the number of events. `chained` is true if they have a chain. An incomplete
-    last line, as a killed run leaves it, is dropped.
+    last line, `count` the number of events. An incomplete last line, as a killed run leaves it,
+    is dropped.
 
     Iteration raises UnreadableRun if there is no event log, or if a line or the log is too long.
     A line that is not an event also raises it, unless it is the last one.
@@ -65,7 +65,7 @@ class EventReader:
     def __init__(self, run: Path) -> None:
         self.run = run
         self.problems: list[str] = []
-        self.head, self.count, self.chained, self.finished = NO_LINE, 0, False, False
+        self.head, self.count, self.finished = NO_LINE, 0, False
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield the events; each is a dict with `event`, `data` and mostly `probe`."""
@@ -104,10 +104,6 @@ class EventReader:
     def _check_link(self, number: int, event: dict[str, Any]) -> None:
         """Compare the event's number and hash with the line before it."""
         sequence, previous = event.get("seq"), event.get("prev")
-        if number == 1:
-            self.chained = sequence is not None or previous is not None
-        if not self.chained:
-            return
         if sequence != self.count + 1:
             self._problem(f"line {number} is event {sequence!r}, expected event {self.count + 1}")
         elif previous != self.head:
@@ -122,7 +118,7 @@ class EventReader:
         kind = event["event"]
         if kind not in KINDS:
             self._problem(f"line {number} is an event of the unknown kind {kind!r:.40}")
-        elif self.chained and not event["data"].keys() <= KEYS.get(kind, event["data"].keys()):
+        elif not event["data"].keys() <= KEYS.get(kind, event["data"].keys()):
             self._problem(f"line {number} is a {kind} that says more than one may")
         elif kind == "run_started" and number > 1:
             self._problem(f"line {number} starts a second run")
@@ -177,8 +173,3 @@ def _depth(value: Any) -> int:
         level = [x for part in parts for x in part if isinstance(x, dict | list)]
         depth += 1
     return depth
-
-
-def read_events(run: Path) -> list[dict[str, Any]]:
-    """Read all events of a run folder at once. Raises UnreadableRun."""
-    return list(EventReader(run))

@@ -13,7 +13,6 @@ from reports.record import SCHEMA, Control, Evidence, Finding, OwedProbe, ProbeR
 from reports.run_folder.event_log import EVENT_LISTS, PROBE_EVENTS
 from reports.run_folder.files import UnreadableRun
 
-FIRST_SCHEMA = "1.0"  # of runs that do not record their schema
 MODELS = {"finding": Finding, "control": Control, "evidence": Evidence}
 
 
@@ -63,7 +62,7 @@ class _Fold:
     def _start(self, data: dict[str, Any]) -> None:
         if self.run:
             return
-        self.run = {"state": "interrupted", "schema_version": FIRST_SCHEMA, **data}
+        self.run = {"state": "interrupted", **data}
         _require_schema(self.run)
 
     def _add(self, kind: str, probe: str, data: dict[str, Any]) -> None:
@@ -90,23 +89,21 @@ class _Fold:
 
     def _build(self) -> RunRecord:
         results = [ProbeResult(**result) for result in self.results]
-        owed = [OwedProbe(**one) for one in self.run.get("owed") or []]
+        owed = [OwedProbe(**one) for one in self.run.get("owed", [])]
         results = complete_results(results, owed, self.run.get("partial", ""))
         return RunRecord(**self.run, results=results)
 
 
 def _require_schema(run: dict[str, Any]) -> None:
-    """Raise UnreadableRun if the run's schema is newer than SCHEMA, or invalid."""
-    wrote, version = str(run["schema_version"]), SCHEMA.split(".")
-    parts = wrote.split(".")
-    known = len(parts) == len(version) and all(p.isascii() and p.isdecimal() for p in parts)
-    if known and parts[0] == version[0] and len(parts[1]) < 6 and int(parts[1]) <= int(version[1]):
+    """Raise UnreadableRun if the run's schema is not SCHEMA."""
+    wrote = run.get("schema_version", "unknown")
+    if wrote == SCHEMA:
         return
     suite = run.get("versions", {})
     name = suite.get("seatrial", "a newer one") if isinstance(suite, dict) else "a newer one"
     raise UnreadableRun(
-        f"the run is of schema {wrote:.20}, written by seatrial {name!s:.20}; this version reads "
-        f"{version[0]}.0 to {SCHEMA}: `pip install --upgrade seatrial`, then read it again"
+        f"the run is of schema {wrote!s:.20}, written by seatrial {name!s:.20}; this version reads "
+        f"{SCHEMA}: `pip install --upgrade seatrial`, then read it again"
     )
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from reports.record import Evidence, RunRecord
-from reports.renamed import with_current_names
 from reports.run_folder.event_log import FILE, EventReader
 from reports.run_folder.files import (
     CHUNK,
@@ -30,7 +29,6 @@ from reports.run_folder.fold import fold_events
 from reports.run_folder.record_file import ALONE, read_record
 from reports.run_folder.store import CONTRACT
 
-CHAINED_SINCE = 2  # minor version: schema 1.2
 SUM_LINE = re.compile(r"(?P<sum>[0-9a-f]{64})  (?P<name>[^\n]+)")
 MISSING = "is missing"
 HEAD = re.compile(rb'^ "head":\s*"(?P<head>[0-9a-f]{64})"', re.M)
@@ -43,7 +41,7 @@ class Integrity:
     """Result of verifying a run folder.
 
     With `problems`, the folder does not verify. With `doubts`, it cannot be verified, for example
-    because an older version wrote it. With neither, it is unchanged since its checksums were
+    because it was killed. With neither, it is unchanged since its checksums were
     written. `events` is the number of events, `head` the hash of the last one.
     """
 
@@ -85,20 +83,17 @@ def read_run(run: Path, check: EventCheck | None = None) -> tuple[RunRecord, Int
     if run.is_file():
         return read_record(run), Integrity(doubts=[ALONE])
     files, log = list_files(run), EventReader(run)
-    record = fold_events(_shown_to(check, with_current_names(log)))
-    problems, doubts = check.result() if check and log.chained else ([], [])
-    seen = [*log.problems, *_check_evidence(run, record), *_check_sums(run, files)]
-    if log.chained:
-        seen += _check_contract(run, record)
-        if SUMS in files:
-            seen += [*_check_unknown(files, record), *_check_head(run, log.head)]
-    elif int(record.schema_version.split(".")[1]) >= CHAINED_SINCE:
-        seen.append("its events have no chain of hashes, which every run of its schema has")
-        log.chained = True
-    else:  # without a chain, such a folder cannot be verified
-        doubts = ["an older version wrote it, without a chain of hashes", *doubts, *seen]
-    if log.chained:
-        problems = [*seen, *problems]
+    record = fold_events(_shown_to(check, log))
+    seen = [
+        *log.problems,
+        *_check_evidence(run, record),
+        *_check_sums(run, files),
+        *_check_contract(run, record),
+    ]
+    if SUMS in files:
+        seen += [*_check_unknown(files, record), *_check_head(run, log.head)]
+    problems, doubts = check.result() if check else ([], [])
+    problems = [*seen, *problems]
     if SUMS not in files and not log.finished:
         doubts = [*doubts, f"it was cut off: its end and {SUMS} are missing"]
     integrity = Integrity(problems, doubts, log.count, log.head)

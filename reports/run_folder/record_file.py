@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from reports.record import RunRecord
-from reports.renamed import with_current_names
 from reports.run_folder.event_log import EVENT_LISTS, FILE, MAX_LOG, parse_json
 from reports.run_folder.files import UnreadableRun, open_regular
 from reports.run_folder.fold import fold_events
@@ -23,7 +22,7 @@ RUN_KEYS = {"criterion", "claim", "reproduce"}  # of a result, known when its pr
 
 
 def read_record(path: Path) -> RunRecord:
-    """Read a record.json of any schema up to today's. Raises UnreadableRun.
+    """Read a record.json. Raises UnreadableRun.
 
     A file that lies in a run folder is refused: its folder can be verified, so it must be.
     """
@@ -43,15 +42,13 @@ def read_record(path: Path) -> RunRecord:
     results = record.get("results") if isinstance(record, dict) else None
     if not isinstance(results, list) or not all(isinstance(one, dict) for one in results):
         raise UnreadableRun(f"{path}: expected the record of a run, found other JSON")
-    return fold_events(with_current_names(_events(record)))
+    return fold_events(_events(record))
 
 
 def _events(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield events that fold into the record, so that old names and schemas are read as usual."""
-    start = {key: value for key, value in record.items() if key not in ("results", "owed")}
+    """Yield events that fold into the record, so that it is checked as a run folder is."""
+    start = {key: value for key, value in record.items() if key != "results"}
     yield {"event": "run_started", "data": start}
-    if record.get("owed") is not None:
-        yield {"event": "run_owes", "data": {"owed": record["owed"]}}
     for result in record["results"]:
         rest = dict(result)
         about = {"probe": rest.pop("probe", "")}

@@ -40,22 +40,22 @@ class Rung:
     `alpha_beta_s` is the time of the step's collectives by their fits.
     """
 
-    count: Annotated[Count, Field(alias="nodes")]
-    nodes: Annotated[list[str], Field(alias="ranks")]
+    count: Count
+    nodes: list[str]
     steps: list[list[Step]]
     tokens_per_step: Count
     non_finite: CountOrZero
     disagreements: tuple[str, ...] = ()  # texts of steps that were not those of one job
     separable: bool = False  # whether waits for collectives were timed separately from compute
     clock: str = HOST_CLOCK  # the clock that timed the segments
-    replay_s: Annotated[Part | None, Field(alias="played")] = None
-    agreed_s: Annotated[Part | None, Field(alias="at_agreed_rate")] = None
-    uncertainty_s: Annotated[Part | None, Field(alias="replay_doubt")] = None
-    alpha_beta_s: Annotated[Part | None, Field(alias="alpha_beta")] = None
+    replay_s: Part | None = None
+    agreed_s: Part | None = None
+    uncertainty_s: Part | None = None
+    alpha_beta_s: Part | None = None
     # By node whose bytes did not use the agreed interface: the interface that was used.
-    off_fabric: Annotated[dict[str, str], Field(alias="strays")] = field(default_factory=dict)
+    off_fabric: dict[str, str] = field(default_factory=dict)
     # Seconds of each step in the rung's other runs; empty if it was run once.
-    other_runs: Annotated[list[list[Seconds]], Field(alias="again")] = field(default_factory=list)
+    other_runs: list[list[Seconds]] = field(default_factory=list)
     # The fields below are not written to a ladder.json.
     flops: Annotated[float, Unsaved] = 0.0  # FLOPs of forward and backward per token
     # FLOP/s of a rank's GPU; None if unknown or not the same for all. `devices` are the GPU names.

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from scaling.collectives.alpha_beta import Fit
 from scaling.ladder.ladder import Rung
@@ -34,15 +34,14 @@ class Ladder:
 
     `calls` are the collectives of a step, `fits` those of the largest rung. `slow_links` come
     from measurements of node pairs; None if there were none. `base_repeats` are repeats of the
-    rung of one node alone. It is empty if the other runs of the ladder repeated that rung, and
-    None in old records.
+    rung of one node alone. It is empty if the other runs of the ladder repeated that rung.
     """
 
     rungs: list[Rung]
     calls: list[CollectiveCall]
     fits: dict[str, Fit]
-    slow_links: Annotated[list[SlowLink] | None, Field(alias="places")] = None
-    base_repeats: list[Rung] | None = None
+    base_repeats: list[Rung]
+    slow_links: list[SlowLink] | None = None
 
     @property
     def replay_growth(self) -> dict[int, float]:
@@ -73,8 +72,6 @@ class Ladder:
     @cached_property
     def base_doubt(self) -> str:
         """Describe why the rung of one node is not a valid base; "" if it is."""
-        if self.base_repeats is None:  # an old record: no repeats were required
-            return ""
         repeats = [rung.seconds for rung in self.base_repeats]
         return base_doubt(
             self.rungs[0], [*repeats, *map(statistics.fmean, self.rungs[0].other_runs)]
@@ -148,7 +145,7 @@ class Ladder:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the ladder as plain values, for JSON."""
-        plain: dict[str, Any] = LADDER_FILE.dump_python(self, by_alias=True, warnings=False)
+        plain: dict[str, Any] = LADDER_FILE.dump_python(self, warnings=False)
         return plain
 
 
@@ -175,6 +172,6 @@ def load_ladder(content: Any) -> Ladder:
         ladder = LADDER_FILE.validate_python(content)
     except ValidationError as error:
         raise ValueError(describe_damage(error)) from None
-    check_rungs(ladder.rungs, ladder.base_repeats or ())
+    check_rungs(ladder.rungs, ladder.base_repeats)
     check_collectives(ladder.calls, ladder.fits)
     return ladder

@@ -18,8 +18,8 @@ from tests.support.paths import REPO
 # Words of a story, not of an engineer; "of which" makes a sentence that must be read twice.
 BANNED = re.compile(r"(?<![-\w])(?:told|said|road|nobody|whoever|beside|of which)(?![-\w])", re.I)
 MAX_WORDS = 30  # of a sentence: what is longer is read twice
-# Lists of words that people may use, and names that older runs have.
-NO_TEXT = {"reports/share/words.py", "reports/share/patterns.py", "reports/renamed.py"}
+# Lists of words that people may use.
+NO_TEXT = {"reports/share/words.py", "reports/share/patterns.py"}
 SENTENCE = re.compile(r"(?<=[.?!;:])\s+|\n")
 # faults.md names tests, by their parameters too: generated, and no text.
 NAMES = REPO / "docs" / "develop" / "faults.md"

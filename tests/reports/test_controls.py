@@ -35,8 +35,8 @@ def owed(**uncontrolled: str) -> list[OwedProbe]:
     return [OwedProbe(probe="p", criterion="GANG", tier="quick", uncontrolled=uncontrolled)]
 
 
-def test_controls_of_older_runs_beside_new_ones_are_told_apart() -> None:
-    """One that observed nothing, as one that was not run, hides no other."""
+def test_a_control_that_observed_nothing_hides_no_other() -> None:
+    """As one that was not run."""
     seen = result(one("leaked"), controls=[control(), control(one("leaked", 3))])
     assert uncontrolled_measures([seen], owed()) == []
     left = result(one("leaked"), one("lost"), controls=[control(), control(one("leaked", 3))])
@@ -67,7 +67,7 @@ def test_a_control_of_another_probe_of_the_row_counts() -> None:
 @pytest.mark.parametrize("caught", [False, None])
 def test_a_control_that_was_not_caught_proves_nothing(caught: bool | None) -> None:
     seen = result(one("leaked"), controls=[control(one("leaked", 3), caught=caught)])
-    assert uncontrolled_measures([seen], None) == [("leaked", NOT_SHOWN)]
+    assert uncontrolled_measures([seen], []) == [("leaked", NOT_SHOWN)]
 
 
 def test_a_control_whose_measure_passed_is_not_caught_whatever_it_says() -> None:
@@ -75,19 +75,19 @@ def test_a_control_whose_measure_passed_is_not_caught_whatever_it_says() -> None
     assert (said.caught, said.verdict, said.proves) == (True, Verdict.UNPROVEN, [])
     seen = result(one("leaked"), controls=[said])
     assert seen.verdict is Verdict.UNPROVEN
-    assert uncontrolled_measures([seen], None) == [("leaked", NOT_SHOWN)]
+    assert uncontrolled_measures([seen], []) == [("leaked", NOT_SHOWN)]
 
 
 def test_a_measure_that_only_informs_needs_no_control() -> None:
     informs = Measurement(name="lag", value=1.0, judged=False)
     seen = result(one("leaked"), informs, controls=[control(one("leaked", 3))])
-    assert uncontrolled_measures([seen], None) == []
+    assert uncontrolled_measures([seen], []) == []
 
 
-def test_of_older_runs_nothing_is_said() -> None:
+def test_without_any_observed_measure_nothing_is_said() -> None:
     seen = result(one("leaked"), controls=[Control(name="c", fault="f", caught=True)])
-    assert uncontrolled_measures([seen], None) == []
-    assert uncontrolled_measures([], None) == []
+    assert uncontrolled_measures([seen], []) == []
+    assert uncontrolled_measures([], []) == []
 
 
 def test_a_control_whose_measure_passed_is_no_caught_fault_in_words_either() -> None:

@@ -64,7 +64,7 @@ def test_a_run_that_is_complete_has_no_such_line() -> None:
 
 @pytest.mark.parametrize(("required", "count"), [(True, 4), (False, 3)])
 def test_a_record_without_entries_names_what_it_requires(required: bool, count: int) -> None:
-    """An older version wrote no entry for what did not run."""
+    """As of a run that ended before it recorded what it owes."""
     text = table(required=required, results=[])
     assert ("  not run: FABRIC, GANG, HOSTS\n" in text) is required
     assert text.count("not run") == count

@@ -173,9 +173,9 @@ def test_facts_of_another_shape_leave_capitals(cluster: Any) -> None:
     assert command == "show INTERFACE PEER_ADDRESS FOLDER SLOT"
 
 
-def test_a_finding_of_an_older_run_is_empty() -> None:
-    old = Finding.model_validate({"code": "X", "statement": "x", "suspects": ["a"], "remedy": "x"})
-    filled = fill(old, CLUSTER)
+def test_a_finding_without_an_order_is_empty() -> None:
+    bare = Finding.model_validate({"code": "X", "statement": "x", "suspects": ["a"], "remedy": "x"})
+    filled = fill(bare, CLUSTER)
     assert (filled.order, filled.steps, filled.mended) == ("", [], "")
 
 

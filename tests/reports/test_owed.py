@@ -13,7 +13,7 @@ from reports.acceptance import summarize_acceptance
 from reports.formats.junit import junit
 from reports.measurement import Verdict
 from reports.owed import NOT_RUN, complete_results
-from reports.record import OwedProbe, ProbeResult, RunRecord
+from reports.record import SCHEMA, OwedProbe, ProbeResult, RunRecord
 from reports.run_folder.fold import fold_events
 
 PROBES = {"fabric::a": "FABRIC", "fabric::b": "FABRIC", "gang::c": "GANG"}
@@ -30,6 +30,7 @@ def run_events(values: dict[str, float], caught: dict[str, bool]) -> Events:
     """A run in which each probe writes all it owes."""
     criteria = [{"id": id, "title": id, "how": id} for id in ("FABRIC", "GANG")]
     start = {"id": "r", "started": "2026-11-20T22:17:03.120Z", "command": "pytest", "tier": "quick"}
+    start["schema_version"] = SCHEMA
     owed = [
         {
             "probe": probe,
@@ -146,8 +147,8 @@ def test_a_partial_run_says_what_a_full_one_takes(seconds: int | None, took: str
     record = fold_events([*SOUND[:2], event("run_updated", **more), *SOUND[2:]])
     needs = f"An acceptance needs a full run: 3 probes of the tier quick{took}"
     assert f"PARTIAL run: only GANG. {needs}" in summarize_acceptance(record).reasons
-    longer = [one.model_copy(update={"tier": "soak"}) for one in record.owed or []]
-    more_owed = record.model_copy(update={"owed": [*(record.owed or []), *longer]})
+    longer = [one.model_copy(update={"tier": "soak"}) for one in record.owed]
+    more_owed = record.model_copy(update={"owed": [*record.owed, *longer]})
     assert f"PARTIAL run: only GANG. {needs}" in summarize_acceptance(more_owed).reasons
     whole = record.model_copy(update={"partial": ""})
     assert not any("full run" in reason for reason in summarize_acceptance(whole).reasons)

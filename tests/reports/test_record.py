@@ -237,7 +237,6 @@ REHEARSED = AGREED.model_copy(update={"rehearsal": True})
         (run(result(good(0)), required=False), 1),
         (run(result(good()), more={"partial": "only GANG"}), 20),
         (run(result(good(0)), more={"partial": "only GANG"}), 1),
-        (run(result(good()), more={"owed": None}), 20),
         (run(result(good()), more={"owed": []}), 20),
         (run(result(good()), more={"problems": [TEARDOWN]}), 3),
         (run(result(good(0)), more={"problems": [TEARDOWN]}), 1),

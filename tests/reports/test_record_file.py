@@ -1,4 +1,4 @@
-"""A record.json without its run folder: read as every schema, never verified, never accepted."""
+"""A record.json without its run folder: never verified, never accepted."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ import pytest
 
 from reports import read_run
 from reports.acceptance import load_summary, summarize_acceptance
+from reports.record import SCHEMA
 from reports.run_folder.files import UnreadableRun
 from reports.run_folder.integrity import verify_run
 from reports.run_folder.record_file import ALONE
 from tests.support.paths import RECORDINGS
+from tests.support.run_folders import read_lines, without_chain, write_lines
 
-OLD = RECORDINGS.parent / "commit-7b46e02"  # schema 1.0, with names of that time
+START = f'"id": "x", "schema_version": "{SCHEMA}"'  # of a record, as JSON
 GOLDENS = RECORDINGS.parent / "goldens"
 RUNS = sorted(path.parent for path in RECORDINGS.glob("*/events.jsonl"))
 
@@ -40,28 +42,6 @@ def test_a_record_alone_is_that_of_its_folder(run: Path, tmp_path: Path) -> None
     assert found.record.results == whole.record.results
     assert found.rows == whole.rows
     assert found.record.frame().equals(whole.record.frame())
-
-
-@pytest.mark.parametrize("name", ["healthy", "failed", "interrupted"])
-def test_a_record_of_schema_1_0_has_the_names_of_today(name: str, tmp_path: Path) -> None:
-    path = Path(shutil.copy(OLD / name / "record.json", tmp_path))
-    assert json.loads(path.read_text())["schema_version"] == "1.0"
-    folder = load_summary(OLD / name).record.results
-    # The times of a folder are those of its events: an old record has none.
-    assert load_summary(path).record.results == [
-        one.model_copy(update={"started": ""}) for one in folder
-    ]
-
-
-@pytest.mark.parametrize(("version", "dropped"), [("1.1", "unverified"), ("1.2", "nonce")])
-def test_records_of_the_schemas_between_are_read(alone: Path, version: str, dropped: str) -> None:
-    data = json.loads(alone.read_text())
-    del data[dropped]
-    for result in data["results"]:
-        for control in result["controls"]:
-            del control["observed"]
-    alone.write_text(json.dumps({**data, "schema_version": version}))
-    assert load_summary(alone).record.schema_version == version
 
 
 def test_a_run_that_is_accepted_is_not_by_its_record_alone(alone: Path) -> None:
@@ -117,30 +97,17 @@ def test_a_folder_that_was_changed_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_verified_of_a_folder_is_told_too() -> None:
-    assert read_run(OLD / "healthy").unverified == [
-        "an older version wrote it, without a chain of hashes"
+    assert read_run(RECORDINGS / "killed-run").unverified == [
+        "it was cut off: its end and SHA256SUMS are missing"
     ]
 
 
-@pytest.mark.parametrize(
-    ("version", "problems"),
-    [
-        ("1.1", []),
-        ("1.2", ["its events have no chain of hashes, which every run of its schema has"]),
-    ],
-)
-def test_a_folder_without_a_chain_is_a_problem_since_all_have_one(
-    version: str, problems: list[str], tmp_path: Path
-) -> None:
-    run = shutil.copytree(OLD / "healthy", tmp_path / "run")
+def test_a_folder_without_a_chain_is_a_problem_since_all_have_one(tmp_path: Path) -> None:
+    run = shutil.copytree(RECORDINGS / "healthy-atlas", tmp_path / "run")
     (run / "SHA256SUMS").unlink(missing_ok=True)
-    first, *others = (run / "events.jsonl").read_text().splitlines()
-    start = json.loads(first)
-    start["data"]["schema_version"] = version
-    (run / "events.jsonl").write_text("\n".join([json.dumps(start), *others]) + "\n")
-    found = verify_run(run)
-    assert [one for one in found.problems if "chain" in one] == problems
-    assert any("without a chain" in one for one in found.doubts) is not bool(problems)
+    write_lines(run, without_chain(read_lines(run)))
+    problem = "events.jsonl: line 1 is event None, expected event 1"
+    assert verify_run(run).problems[0] == problem
 
 
 @pytest.mark.parametrize(
@@ -155,11 +122,13 @@ def test_a_folder_without_a_chain_is_a_problem_since_all_have_one(
         ("{}", "found other JSON"),
         ('{"results": {}}', "found other JSON"),
         ('{"results": [3]}', "found other JSON"),
-        ('{"results": []}', "does not fit schema"),
+        ('{"results": []}', "schema unknown"),
+        (f'{{"results": [], {START}, "tier": 3}}', "does not fit schema"),
+        ('{"results": [], "schema_version": "1.4"}', "schema 1.4"),
         ('{"results": [], "schema_version": "2.0"}', "schema 2.0"),
-        ('{"results": [{"probe": [], "series": 3}], "id": "x"}', "does not fit schema"),
-        ('{"results": [{"measurements": ["x"]}], "id": "x"}', "does not fit schema"),
-        ('{"results": [{"findings": 5}], "id": "x"}', "does not fit schema"),
+        (f'{{"results": [{{"probe": [], "series": 3}}], {START}}}', "does not fit schema"),
+        (f'{{"results": [{{"measurements": ["x"]}}], {START}}}', "does not fit schema"),
+        (f'{{"results": [{{"findings": 5}}], {START}}}', "does not fit schema"),
     ],
 )
 def test_what_is_no_record_is_refused_in_one_sentence(

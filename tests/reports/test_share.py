@@ -73,14 +73,14 @@ TEXT = (
 )
 # Fields of ids, codes and states, which nothing touches; what they hold here.
 IDS: dict[str, Any] = {
-    "RunRecord.schema_version": "1.1",
+    "RunRecord.schema_version": "1.5",
     "RunRecord.started": "2026-11-20T22:17:03.120Z",
     "RunRecord.finished": "2026-11-20T23:04:41.870Z",
     "RunRecord.state": "finished",
     "RunRecord.tier": "quick",
     "RunRecord.only": [],
     "RunRecord.head": "ab" * 32,
-    "RunRecord.owed": None,
+    "RunRecord.owed": [],
     "ContractFacts.sha256": "3f" * 32,
     "ContractFacts.tier": "quick",
     "ContractFacts.baseline": {"FABRIC.busbw": 2.0},

@@ -16,7 +16,7 @@ import pytest
 from reports.acceptance import load_summary, summarize_acceptance
 from reports.measurement import Limit, Measurement, Verdict
 from reports.run_folder import event_log
-from reports.run_folder.event_log import read_events
+from reports.run_folder.event_log import EventReader
 from reports.run_folder.files import UnreadableRun
 from reports.run_folder.fold import fold_events
 from reports.run_folder.integrity import load
@@ -174,10 +174,10 @@ def test_a_log_of_just_the_size_that_is_allowed_is_read(
     line = json.dumps({"event": "series", "data": {"name": "x" * (1 << 20)}}).encode() + b"\n"
     (tmp_path / "events.jsonl").write_bytes(line)
     monkeypatch.setattr(event_log, bound, len(line))
-    assert len(list(read_events(tmp_path))) == 1
+    assert len(list(EventReader(tmp_path))) == 1
     monkeypatch.setattr(event_log, bound, len(line) - 1)
     with pytest.raises(UnreadableRun, match=f"line 1: expected at most 1 MiB {what}, found more"):
-        list(read_events(tmp_path))
+        list(EventReader(tmp_path))
 
 
 @pytest.mark.parametrize(("digits", "read"), [(300, True), (301, False)])
@@ -185,15 +185,15 @@ def test_a_whole_number_has_a_longest(digits: int, read: bool, tmp_path: Path) -
     line = f'{{"event": "series", "data": {{"values": {"7" * digits}}}}}\n'
     (tmp_path / "events.jsonl").write_text(line * 2)
     if read:
-        assert len(list(read_events(tmp_path))) == 2
+        assert len(list(EventReader(tmp_path))) == 2
     else:
         with pytest.raises(UnreadableRun, match="line 1 is no JSON event"):
-            list(read_events(tmp_path))
+            list(EventReader(tmp_path))
 
 
 def test_no_folder_no_record(tmp_path: Path) -> None:
     with pytest.raises(UnreadableRun, match="not a run folder"):
-        read_events(tmp_path)
+        list(EventReader(tmp_path))
 
 
 def test_a_disk_that_fills_in_the_middle_is_told(store: Store, monkeypatch: Any) -> None:

@@ -17,14 +17,14 @@ from tests.support.controls import write_control
 from tests.support.run_folders import rewrite
 
 HEALTHY: dict[str, dict[str, Any]] = {
-    "HOSTS": {"nodes": 4, "gpus": 8, "differences": 0},
+    "HOSTS": {"nodes": 4, "gpus": 8, "differences": 0, "rdma_closed": 0},
     "FABRIC": {"busbw": 380.0, "network": "rdma", "agreeing_sources": 2, "fabric_share": 1.0,
                "share_on_other_networks": 0.0, "rails": 4, "slowest_rail": 1.0},
     "SCALING": {"efficiency": 0.97, "residual": 0.0, "straggler": 0.0,
                 "checkpoint_overhead": 0.001},
     "GANG": {"partially_held": 0, "misplaced": 0, "placement_delay": 0.5},
     "RESTART": {"unequal_steps": 0, "recovery_time": 20.0, "steps_lost": 2},
-    "LAUNCH": {"exit_code": 0, "time_to_first_step": 20.0},
+    "LAUNCH": {"exit_code": 0, "time_to_first_step": 20.0, "share_on_agreed_network": 1.0},
 }  # fmt: skip
 FROM_RUN = {
     "nodes": exactly(4, "nodes", "ordered"),

@@ -32,6 +32,11 @@ def chain(events: Events, head: str = NO_LINE) -> Events:
     return chained
 
 
+def without_chain(events: Events) -> Events:
+    """Return the events without their numbers and hashes."""
+    return [{k: v for k, v in one.items() if k not in ("seq", "prev")} for one in events]
+
+
 def rewrite(run: Path, change: Callable[[Events], Events]) -> None:
     """Change the events of a run, and rewrite its chain, its record's head and its sums."""
     old = hash_line((run / FILE).read_bytes().splitlines()[-1])

@@ -28,7 +28,7 @@ def ladder(**planted: Any) -> Ladder:
         replace(two, replay_s=seconds / 2, agreed_s=agreed / 2, alpha_beta_s=0.01),
         replace(whole.largest(), replay_s=seconds, agreed_s=agreed, alpha_beta_s=0.02),
     ]
-    return Ladder(rungs=rungs, calls=CALLS, fits=FITS)
+    return Ladder(rungs=rungs, calls=CALLS, fits=FITS, base_repeats=[rungs[0]])
 
 
 def with_rung(found: Ladder, index: int, **known: Any) -> Ladder:

@@ -189,13 +189,13 @@ def _known_limits(record: RunRecord, emulated: bool) -> dict[tuple[str, str], Li
         for measured in result.measurements:
             measure, limit = measures.get(measured.name), measured.limit
             if measure and measure.agreeable and limit and limit != measure.default:
-                with contextlib.suppress(ValueError):  # of an older contract, refused today
+                with contextlib.suppress(ValueError):  # of a modified record
                     limits[result.criterion, measured.name] = _check_limit(limit, measure)
     return limits
 
 
 def _check_limit(limit: Limit, measure: Measure) -> Limit:
-    """Convert a limit to what a contract may give today.  Raises ValueError if it may not."""
+    """Convert a limit to what a contract may give.  Raises ValueError if it may not."""
     terms = LimitTerms(
         at_least=limit.low,
         at_most=limit.high,

@@ -135,7 +135,7 @@ def forced_run_is_slower(
     message = f"straight {quantity(straight, 'GB/s')}"
     if port_gbytes >= SLOWER_RATIO * straight:
         return None, f"{message}, which {terms.management} may carry too: bandwidth is not compared"
-    return run.peak["busbw"] < SLOWER_RATIO * straight, message
+    return run.plateau["busbw"] < SLOWER_RATIO * straight, message
 
 
 def read_management_rate(terms: ClusterTerms, facts: list[dict[str, Any]]) -> float | None:
@@ -155,5 +155,5 @@ def describe_forced_run(run: SweepResult) -> str:
     transports = ", ".join(sorted(set(run.library.transports.values()))) or run.library.problem
     return (
         f"bytes on {join_names(sorted(used)) or 'no device'}, {run.library.source}: {transports}, "
-        f"{quantity(run.peak['busbw'], 'GB/s')}"
+        f"{quantity(run.plateau['busbw'], 'GB/s')}"
     )

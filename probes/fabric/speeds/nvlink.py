@@ -61,8 +61,9 @@ def record_nvlink(
         crossed = [node for node in run.sent if run.is_counted(node)]
         devices = ", ".join(sorted({run.main_devices[node] for node in crossed}))
         problem = f"bytes between nodes took {devices}, not NVLink" if crossed else ""
-        value = None if crossed else run.peak["busbw"]
-        noise = {"spread": run.peak["spread"], "samples": run.peak["samples"]} if value else {}
+        row = run.plateau
+        value = None if crossed else row["busbw"]
+        noise = {"spread": row["spread"], "samples": row["samples"]} if value else {}
     if limits("nvlink_busbw"):
         measure("nvlink_busbw", value, on="NVLink between nodes", note=problem, **noise)
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 from probes.acceptance.measure import Recorder
@@ -74,8 +75,8 @@ def read_threads(system: Facts, ranks: int) -> Reading:
 def read_temporary_room(system: Facts, ranks: int) -> Reading:
     """Read the free share of the fuller of two folders: Ray's session, and temporary files."""
     session, temporary = system["session"], system["temporary"]
-    worst = min((free_share(session, None), session), (free_share(temporary), temporary), key=first)
-    share, room = worst
+    shares = (free_share(session, None), session), (free_share(temporary), temporary)
+    share, room = min(shares, key=itemgetter(0))
     where = f"{room['path']} ({room['file_system'] or 'unknown file system'})"
     if room["error"]:
         text = f"no file can be written in {where}: {room['error']}"
@@ -83,11 +84,6 @@ def read_temporary_room(system: Facts, ranks: int) -> Reading:
     files = "" if room["free_files"] is None else f", and {room['free_files']} free inodes"
     text = f"{where} has {percent(room['free_share'])} ({room['free_gib']:.3g} GiB) free{files}"
     return Reading(share, text=text, names={"folder": room["path"]})
-
-
-def first(pair: tuple[float, Any]) -> float:
-    """Return the first of a pair, for a comparison."""
-    return pair[0]
 
 
 def free_share(room: Facts, enough_gib: float | None = TEMPORARY_GIB) -> float:

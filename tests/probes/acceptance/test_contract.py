@@ -218,11 +218,11 @@ def test_check_command(tmp_path: Path) -> None:
 
 
 def test_explain_command() -> None:
-    told = CliRunner().invoke(main, ["explain", "fab-wrong-road"])
+    told = CliRunner().invoke(main, ["explain", "fab-wrong-interface"])
     assert told.exit_code == 0
     assert "do      Move the gradient traffic of NODE to the agreed fabric" in told.output
     assert "\nmended  The byte counters" in told.output
-    told = CliRunner().invoke(main, ["explain", "FAB-WRONG-ROD"])
+    told = CliRunner().invoke(main, ["explain", "FAB-WRONG-INTERFCE"])
     assert told.exit_code == 4
     assert "did you mean FAB-WRONG-INTERFACE" in told.output
 

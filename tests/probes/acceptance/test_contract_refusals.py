@@ -171,8 +171,8 @@ def test_what_makes_no_sense_gets_one_sentence_without_a_librarys_words(
         (ratio("at_least = 0.9\nat_most = 1"), "better. Drop at_most"),
         (delay("at_least = 5"), "lower values of this measure are better. Write at_most = 5"),
         (delay("exactly = 5"), "better. Write at_most = 5"),
-        (delay("at_least = 60").replace("GANG.placement_delay", "RESTART.back_to_work"),
-         "[RESTART.back_to_work]: expected at_most"),
+        (delay("at_least = 60").replace("GANG.placement_delay", "RESTART.recovery_time"),
+         "[RESTART.recovery_time]: expected at_most"),
     ],
 )  # fmt: skip
 def test_a_limit_the_wrong_way_round_is_refused(text: str, says: str) -> None:

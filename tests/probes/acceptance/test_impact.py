@@ -32,5 +32,8 @@ def test_a_probe_that_declares_nothing_is_seen() -> None:
 
 
 def test_probes_that_run_ranks_take_all_gpus() -> None:
-    ranks = [probe for probe in DISTURBS if not probe.startswith("hosts/")]
-    assert all(ALL_GPUS in DISTURBS[probe] for probe in ranks)
+    """Where they run is the first need of their criterion."""
+    ranks = {id for id, (where, *_) in NEEDS.items() if "rank" in where or "gang" in where}
+    probes = [duty.probe for duty in DUTIES if duty.criterion in ranks]
+    assert probes
+    assert all(ALL_GPUS in disturbances_of(probe) for probe in probes)

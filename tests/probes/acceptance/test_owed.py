@@ -206,7 +206,7 @@ FACT: dict[str, Any] = {
         ("rdma", [{**FACT, "rdma": [{"netdev": "eth2"}]}, FACT], True),
         ("rdma", [{**FACT, "rdma": [{"netdev": "eth2"}]}], False),
         ("rdma", [{**FACT, "rdma": [{"netdev": ""}]}], False),
-        ("rdma", [{**FACT, "rdma": [{}]}], True),  # of an older run: it does not say
+        ("rdma", [{**FACT, "rdma": [{}]}], True),  # a modified record: it does not say
         ("rdma", [{"rdma": 5}], True),
         ("fab0", [{**FACT, "rdma": []}], True),
         (None, [], True),

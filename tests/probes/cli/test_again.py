@@ -119,7 +119,7 @@ def record_of(reproduce: str, contract: str = "lab", **cluster: Any) -> RunRecor
             {"cluster": "ray://h:1", "tier": "quick"},
         ),
     ],
-    ids=["contract", "nodes of an older run", "embedded", "no contract"],
+    ids=["contract", "nodes of its terms", "embedded", "no contract"],
 )  # fmt: skip
 def test_what_a_record_says_of_its_start(
     record: RunRecord, expected: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

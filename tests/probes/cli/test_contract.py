@@ -18,9 +18,8 @@ from probes.acceptance.measure import Recorder
 from probes.acceptance.validation import tomllib
 from probes.cli.main import main
 from reports.run_folder.store import Store
-from tests.support.paths import RECORDINGS, REPO
+from tests.support.paths import RECORDINGS
 
-OLD = REPO / "tests" / "recordings" / "commit-7b46e02"
 H100 = "NVIDIA H100 80GB HBM3"
 SOFTWARE = {"python": "3.11.7", "ray": "2.60.0", "torch": "2.13.0+cu130", "driver": "580.65"}
 HOSTILE = 'n"0\\\n[FABRIC.busbw]\x1b[31m\u202e\x7f\U0001f600 = '
@@ -142,9 +141,10 @@ def test_an_emulated_run_gives_a_contract_of_a_rehearsal(tmp_path: Path) -> None
     assert contract.optional == local.optional
     assert contract.cluster.gpu_model is None
     assert contract.cluster.gpus_per_node == 1
-    old = drafted(OLD / "healthy", tmp_path / "old.toml")
-    assert old.rehearsal, "older runs have no key for it"
-    assert old.cluster.pace_seconds == 0.4
+    run = run_of(tmp_path / "lab", [node(0, gpus=[])], load_contract("lab"), "emulated")
+    assert drafted(run, tmp_path / "lab.toml").cluster.pace_seconds == 0.4
+    run = run_of(tmp_path / "none", [node(0, gpus=[])], None, "1 raylets embedded on one host")
+    assert drafted(run, tmp_path / "none.toml").rehearsal, "also where no contract declares it"
 
 
 def test_words_of_the_record_are_only_words(tmp_path: Path) -> None:

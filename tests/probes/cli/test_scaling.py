@@ -159,7 +159,7 @@ def test_a_rung_whose_steps_do_not_fill_the_hosts_window_shows(
     late = [[replace(s, wall=wall and wall * s.seconds) for s in found.rungs[1].steps[0]]]
     odd = dataclasses.replace(found.rungs[1], steps=[*late, *found.rungs[1].steps[1:]])
     rungs = [found.rungs[0], odd, found.rungs[2]]
-    run = save(tmp_path / "run", dataclasses.replace(found, rungs=rungs))
+    run = save(tmp_path / "run", dataclasses.replace(found, rungs=rungs, base_repeats=[]))
     seen = {on: one.verdict.name for on, one in figures(run, "wall_gap").items() if one.verdict}
     assert seen == {"1 node": "PASS", "2 nodes": verdict, "4 nodes": "PASS"}
     assert figures(run, "residual")["2 nodes"].verdict is Verdict.PASS
@@ -168,7 +168,8 @@ def test_a_rung_whose_steps_do_not_fill_the_hosts_window_shows(
 def test_what_one_rung_did_wrong_is_told_of_it_alone(tmp_path: Path) -> None:
     found = ladder()
     wrong = dataclasses.replace(found.rungs[1], non_finite=3, disagreements=("step 3: apart",))
-    run = save(tmp_path / "run", dataclasses.replace(found, rungs=[found.rungs[0], wrong]))
+    rungs = [found.rungs[0], wrong]
+    run = save(tmp_path / "run", dataclasses.replace(found, rungs=rungs, base_repeats=[]))
     for name, value in (("non_finite", 3), ("disagreements", 1)):
         seen = figures(run, name)
         assert {on: one.value for on, one in seen.items()} == {"1 node": 0, "2 nodes": value}
@@ -356,7 +357,7 @@ def test_communication_is_told_where_the_clock_has_names_for_it() -> None:
 def test_without_timed_collectives_nothing_is_predicted(tmp_path: Path) -> None:
     found = ladder()
     rungs = [replace(rung, replay_s=None, agreed_s=None) for rung in found.rungs]
-    untimed = Ladder(rungs=rungs, calls=found.calls, fits={})
+    untimed = Ladder(rungs=rungs, calls=found.calls, fits={}, base_repeats=[])
     done = said("predict", save(tmp_path / "run", untimed))
     assert done.exit_code == 4
     assert "none were timed on this ladder" in done.output

@@ -157,11 +157,11 @@ def test_what_the_folder_leaves_in_doubt_stays_in_doubt_when_it_is_signed(
     signed: Signed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = limit_check.read_whole(signed.run)
-    doubts = dataclasses.replace(whole.integrity, doubts=["it is of an older version"])
-    older = dataclasses.replace(whole, integrity=doubts)
-    monkeypatch.setattr(limit_check, "read_whole", lambda run: older)
+    doubts = dataclasses.replace(whole.integrity, doubts=["it was cut off"])
+    doubted = dataclasses.replace(whole, integrity=doubts)
+    monkeypatch.setattr(limit_check, "read_whole", lambda run: doubted)
     done = seatrial("verify", signed.run, "--signers", signed.signers)
-    assert (done.exit_code, "doubt: it is of an older version\n" in done.output) == (20, True)
+    assert (done.exit_code, "doubt: it was cut off\n" in done.output) == (20, True)
 
 
 def test_what_another_version_judged_otherwise_is_a_doubt(signed: Signed) -> None:

@@ -85,7 +85,7 @@ def test_every_code_in_the_words_of_every_version(tmp_path: Path, code: str, ver
 
 
 def test_every_code_that_a_log_can_show_is_tried() -> None:
-    files = REPO.joinpath("probes", "nccl").glob("*.py")
+    files = REPO.joinpath("probes", "nccl").rglob("*.py")
     source = "".join(path.read_text() for path in files)
     shown = {code for code in CATALOGUE if f'"{code}"' in source}
     assert shown == {*CODES, "NCCL-CORRUPT", "LAUNCH-ENV"}  # test_pasted_logs.py has the last

@@ -49,7 +49,7 @@ def rung(count: int, *seconds: float) -> Rung:
 
 
 def test_on_one_node_no_delay_is_planted_and_the_control_says_why(measure: Recorder) -> None:
-    alone = Ladder(rungs=[rung(1, 1.0)], calls=[], fits={})
+    alone = Ladder(rungs=[rung(1, 1.0)], calls=[], fits={}, base_repeats=[])
     control_planted_delay(rig(measure), TrainConfig(), alone, lambda _: None)
     (control,) = measure.finish("finished", 1.0).controls
     assert (control.name, control.caught, control.saw) == ("planted delay", None, "one node")
@@ -67,7 +67,7 @@ def test_on_one_node_no_delay_is_planted_and_the_control_says_why(measure: Recor
 def test_the_delay_is_a_part_of_a_step_or_what_breaks_the_limit(
     limit: Limit | None, delay: float
 ) -> None:
-    found = Ladder(rungs=[rung(1, 0.04), rung(4, 0.1)], calls=[], fits={})
+    found = Ladder(rungs=[rung(1, 0.04), rung(4, 0.1)], calls=[], fits={}, base_repeats=[])
     assert planted_delay(found, limit) == pytest.approx(delay)
 
 

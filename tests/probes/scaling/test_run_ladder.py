@@ -163,7 +163,7 @@ def test_one_node_is_run_again_until_its_fastest_run_is_confirmed(
     found = build_ladder((rungs, {1: REPLAY, 2: REPLAY, 4: REPLAY}), [], plan(1), None, repeats)
     fastest = min([first, *repeats], key=lambda rung: rung.seconds)
     assert found.rungs[0].steps == fastest.steps
-    assert len(found.base_repeats or []) == len(repeats)
+    assert len(found.base_repeats) == len(repeats)
     assert (told in found.base_doubt) if told else (found.base_doubt == "")
 
 

@@ -107,7 +107,7 @@ def test_what_this_cluster_cannot_prove_does_not_pass() -> None:
         ({"state": "interrupted", "finished": None}, 2),
         ({"problems": [{"kind": "teardown", "where": "x", "text": "broke"}]}, 3),
         ({"partial": "-k fabric"}, 20),
-        ({"owed": None}, 20),
+        ({"owed": []}, 20),
         ({"results": [], "owed": []}, 20),
     ],
 )

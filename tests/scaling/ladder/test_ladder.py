@@ -98,7 +98,7 @@ def test_the_rung_of_one_node_is_judged_by_its_median_node_in_all_figures() -> N
     assert alone.seconds == 2
     assert alone.tokens_per_second == 512
     assert alone.mfu == 1
-    assert Ladder(rungs=[alone], calls=[], fits={}).efficiency(alone) == 1
+    assert Ladder(rungs=[alone], calls=[], fits={}, base_repeats=[]).efficiency(alone) == 1
 
 
 def test_a_rung_begins_at_the_first_node_and_its_silent_twin_runs_each_node_alone() -> None:

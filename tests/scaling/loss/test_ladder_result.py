@@ -34,7 +34,7 @@ def test_what_pairs_of_nodes_show_as_a_links_is_communication_and_the_rest_is_no
         replace(whole.largest(), count=2, nodes=names, steps=two, replay_s=0.05),
         replace(whole.largest(), replay_s=0.1),
     ]
-    found = Ladder(rungs=rungs, calls=CALLS, fits=FITS)
+    found = Ladder(rungs=rungs, calls=CALLS, fits=FITS, base_repeats=[])
     unknown = found.forecast()
     assert unknown.beside == pytest.approx(0.2, rel=0.2)
     words = "s of a step were lost to unknown causes other than communication (SCALE-UNEXPLAINED"

@@ -70,9 +70,9 @@ DAMAGES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "no steps": (set_to("rungs", 1, "steps", [[], []]), "rungs.1: expected as many steps of each"),
     "uneven": (set_to(*STEP[:4], []), "rungs.1: expected as many steps of each rank, 1 or more"),
     "too few ranks": (set_to("rungs", 1, "steps", []), "found those of 0 for 2 ranks on 2 nodes"),
-    "other nodes": (set_to("rungs", 1, "nodes", 3), "expected the steps of each rank on 3 nodes"),
+    "other nodes": (set_to("rungs", 1, "count", 3), "expected the steps of each rank on 3 nodes"),
     "stranger": (
-        set_to("rungs", 2, "ranks", 0, "x"),
+        set_to("rungs", 2, "nodes", 0, "x"),
         "that ran alone too, found x on the rung of 4",
     ),
     "zero": (set_to(*STEP, "seconds", 0.0), "rungs.1.steps.0.0.seconds: expected greater than"),
