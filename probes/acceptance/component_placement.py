@@ -9,21 +9,18 @@ overlapping keys, idle accelerators, process ranks (`0-3:0-7`), node groups and 
 from __future__ import annotations
 
 import re
-import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 
 from probes.findings import join_names
+from probes.toml_tables import show
 from reports.sanitize import one_line
 
-MAX_SHOWN_CHARS = 40  # characters of a user's value in a sentence
 MAX_ID_CHARS = 64  # characters: Ray's node ids have 56, UUIDs of GPUs have 40
 # A number or a range.  No accelerator's number is longer, and int() refuses very long ones.
 RANGE_PATTERN = re.compile(r"0*([0-9]{1,9})(?:\s*-\s*0*([0-9]{1,9}))?")
 Placement = Mapping[str, Sequence[int]]  # component -> its accelerators in rank order
 Slot = tuple[str, str]  # node id, accelerator id on that node
 ObservedPlacement = Mapping[str, Sequence[Slot]]  # component -> place of each rank
-SHORT_REPR = reprlib.Repr()
-SHORT_REPR.maxstring = SHORT_REPR.maxlong = SHORT_REPR.maxother = MAX_SHOWN_CHARS
 
 
 class SpecError(ValueError):
@@ -197,14 +194,3 @@ def _spec_error(key: object, expected: str, actual: str, fix: str) -> SpecError:
 
 def _as_text(numbers: Iterable[int]) -> str:
     return join_names(as_ranges(numbers).split(", "))
-
-
-def show(value: object) -> str:
-    """Write a user's value in at most MAX_SHOWN_CHARS characters, true and false as in TOML."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    try:
-        text = SHORT_REPR.repr(value)
-    except ValueError:  # an int with more digits than Python converts
-        text = f"a huge {type(value).__name__}"
-    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[: MAX_SHOWN_CHARS - 3]}..."

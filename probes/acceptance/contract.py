@@ -24,7 +24,6 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from probes.acceptance.cluster_terms import ClusterTerms
-from probes.acceptance.component_placement import show
 from probes.acceptance.criteria import CRITERIA, is_judged
 from probes.acceptance.criteria.criterion import Measure
 from probes.acceptance.criteria.tolerances import read_tolerances
@@ -36,10 +35,10 @@ from probes.acceptance.validation import (
     ContractError,
     has_words,
     parse_toml,
-    spelling_hint,
     validate_terms,
 )
 from probes.cluster.node_facts import software_versions
+from probes.toml_tables import show, spelling_hint
 from reports.measurement import Limit
 from reports.record import TIERS, ContractFacts, Criterion, Waiver
 

@@ -16,7 +16,7 @@ from probes.nccl.evidence import (
     one_finding,
     rank_names,
 )
-from probes.nccl.failures import remedies
+from probes.nccl.failures.remedies import ErrorCause, find_cause, read_remedies
 from probes.nccl.job import STAGES, MatchedMessage, Rank
 from probes.nccl.log import Log
 from probes.nccl.pieces import (
@@ -72,7 +72,7 @@ def init_errors(log: Log) -> list[Finding]:
     explained = {hit.rank.writer for hit in specific}
     findings = []
     for kind, (code, problem) in PLAIN_ERRORS.items():
-        hits, remedy = log.hits[kind], remedies.ERROR_FIXES.get(kind, "")
+        hits, remedy = log.hits[kind], read_remedies().errors.get(kind, "")
         if kind == "shm":
             hits = [hit for hit in hits if hit.rank.writer not in explained]
         findings += message_findings(code, problem, hits, quote=True, remedy=remedy)
@@ -83,14 +83,14 @@ def qp_errors(log: Log) -> list[Finding]:
     """Find RDMA connections that could not be made, and those that broke: one finding per cause."""
     # NCCL retries by itself: a retry that succeeded is no error.
     tries = [] if log.partial else [m for m in log.hits["qp-retrying"] if log.joined(m.rank).stuck]
-    findings = []
+    findings, known = [], read_remedies().causes
     for event, causes, hits in (
-        ("cannot be made", remedies.QP_SETUP_CAUSES, [*log.hits["qp"], *tries]),
-        ("broke", remedies.QP_BREAK_CAUSES, log.hits["qp-broke"]),
+        ("cannot be made", known.qp_setup, [*log.hits["qp"], *tries]),
+        ("broke", known.qp_break, log.hits["qp-broke"]),
     ):
-        by_cause: dict[remedies.ErrorCause, list[MatchedMessage]] = {}
+        by_cause: dict[ErrorCause, list[MatchedMessage]] = {}
         for hit in hits:
-            by_cause.setdefault(remedies.find_cause(causes, hit.detail), []).append(hit)
+            by_cause.setdefault(find_cause(causes, hit.detail), []).append(hit)
         for cause, told in by_cause.items():
             hosts, peers = hosts_of(told), named_peers(log, told) if event == "broke" else []
             reason = f"{cause.reason} ({told[0].detail}){_gid_news(log, hosts)}"
@@ -119,12 +119,12 @@ def bootstrap_errors(log: Log) -> list[Finding]:
     if not hits:
         return []
     peers, hosts = named_peers(log, hits), hosts_of(hits)
-    cause = remedies.find_cause(remedies.CONNECT_CAUSES, hits[0].detail)
+    cause = find_cause(read_remedies().causes.connect, hits[0].detail)
     peer = join_names(peers) or "a peer"
     message = f"{join_names(hosts) or 'the job'}: cannot connect to {peer} by TCP ({cause.reason})"
     remedy = cause.remedy
     if families := two_families(log):
-        message, remedy = f"{message}; {families[0]}", remedies.FAMILY_FIX
+        message, remedy = f"{message}; {families[0]}", read_remedies().texts.family
     suspects, lines = peers[:MAX_NAMES] or hosts, first_lines(hits)
     names = {"peer": hosts[0] if peers and hosts else ""}
     return one_finding("INIT-BOOTSTRAP", message, suspects, lines, remedy, names)
@@ -145,7 +145,7 @@ def mixed_versions(log: Log) -> list[Finding]:
     versions, hits, sizes = log.versions, log.hits["version"], log.hits["start-size"]
     if len(versions) < 2 and not hits:
         problem = "ranks disagree about the size of a message of the start"
-        remedy = remedies.START_SIZE_FIX
+        remedy = read_remedies().texts.start_size
         return message_findings("NCCL-ERROR", problem, sizes, quote=True, remedy=remedy)
     hits = hits or sizes
     listing = "; ".join(f"{version} on {join_names(hosts)}" for version, hosts in versions.items())
@@ -202,10 +202,11 @@ def slow_init(log: Log) -> list[Finding]:
     if phase == "bootstrap" and fastest.bootstrap_s < worst.bootstrap_s / 2:
         late = fastest.rank.name
         message += f". {late} joined last: it spent only {fastest.bootstrap_s:.1f} s there"
-        return one_finding("INIT-SLOW", message, [late], remedy=remedies.LATE_FIX)
+        return one_finding("INIT-SLOW", message, [late], remedy=read_remedies().texts.late)
     same = sorted((t for t in log.slow_inits if t.longest_phase == phase), key=lambda t: -t.total)
     suspects = dict.fromkeys(t.rank.name for t in same)
-    return one_finding("INIT-SLOW", message, suspects, remedy=remedies.PHASE_FIXES.get(phase, ""))
+    remedy = read_remedies().phases.get(phase, "")
+    return one_finding("INIT-SLOW", message, suspects, remedy=remedy)
 
 
 def find_hang(log: Log) -> list[Finding]:
@@ -246,7 +247,7 @@ def _by_family(log: Log) -> tuple[str, list[str], str] | None:
     if families is None or STAGES.index(log.stage) > STAGES.index("topology"):
         return None  # or the hosts have connected nevertheless
     message = f"init stops at {log.stage} without an error, and {families[0]}"
-    return message, families[1], remedies.FAMILY_FIX
+    return message, families[1], read_remedies().texts.family
 
 
 def _before_network(log: Log) -> tuple[str, list[str], str] | None:
@@ -256,11 +257,12 @@ def _before_network(log: Log) -> tuple[str, list[str], str] | None:
     if log.saw_network or {rank.stage for rank in log.job_ranks} != {STAGES.index("bootstrap")}:
         return None
     message = f"all {len(log.job_ranks)} processes stop before their first line about the network"
-    return message, log.host_names, remedies.MESH_FIX
+    return message, log.host_names, read_remedies().texts.mesh
 
 
 def _lagging(log: Log, ranks: list[Rank]) -> tuple[str, list[str], str]:
-    remedy = remedies.COLLECTIVE_FIX if log.stage in ("connect", "first-collective") else ""
+    connects = log.stage in ("connect", "first-collective")
+    remedy = read_remedies().texts.collective if connects else ""
     lowest = min(rank.stage for rank in ranks)
     idle = [rank for rank in ranks if rank.stage == lowest and not rank.connecting]
     behind = idle or [rank for rank in ranks if rank.stuck]

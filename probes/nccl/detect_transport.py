@@ -11,7 +11,7 @@ from collections import defaultdict
 from probes.findings import MAX_NAMES, join_names
 from probes.nccl.edges import RDMA_NETWORKS
 from probes.nccl.evidence import first_lines, hosts_of, message_findings, one_finding
-from probes.nccl.failures import remedies
+from probes.nccl.failures.remedies import read_remedies
 from probes.nccl.job import Host, Rank
 from probes.nccl.log import Log
 from probes.nccl.pieces import crosses_hosts
@@ -306,7 +306,7 @@ def no_gdr(log: Log) -> list[Finding]:
     nameless = "a host that is not named" if hosts else "ranks without edges in the log"
     subject = join_names(filter(None, hosts)) or nameless
     works = [log.hosts[name].gdr_receives or log.hosts[name].gdr_sends for name in hosts]
-    some, remedy = ("some RDMA", remedies.GDR_DISTANCE_FIX) if any(works) else ("RDMA", "")
+    some, remedy = ("some RDMA", read_remedies().texts.gdr_distance) if any(works) else ("RDMA", "")
     message = f"{subject}: {some} is staged through host memory, without GPUDirect{reason}"
     lines = list(hosts.values()) or [log.no_gdr]
     return one_finding("FAB-NO-GDR", message, filter(None, hosts), lines, remedy)

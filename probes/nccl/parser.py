@@ -24,7 +24,7 @@ from probes.nccl.log import (
     RANK_COST,
     Log,
 )
-from probes.nccl.patterns import PREFILTER, RETRIES, WARNINGS, find_kinds
+from probes.nccl.patterns import PREFILTER, find_kinds, is_retry, is_warning
 
 MAX_KEPT = 200  # messages kept per phrase
 MAX_TEXT = 1024  # bytes of a text that are searched for phrases
@@ -364,12 +364,12 @@ class LogParser:
 
     def _match_text(self, rank: Rank, text: bytes, warning: bool) -> None:
         for kind in find_kinds(text) or (["unknown"] if warning else []):
-            if warning or kind not in WARNINGS:
+            if warning or not is_warning(kind):
                 self._add_hit(kind, rank, text)
 
     def _add_hit(self, kind: str, rank: Rank, text: bytes) -> None:
         log = self.log
-        if kind in RETRIES:
+        if is_retry(kind):
             # Most ranks retry and succeed: keep one per rank, so that a failing rank is not lost.
             if kind in rank.retried or not log.budget.take(4 * FACT_COST):
                 return

@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from functools import cache
 
-from probes.nccl.phrases import advice, network, node
-from probes.nccl.phrases.phrase import FOLLOW_UP, RETRY
+from probes.nccl.phrases import FILE, read_phrases
+from probes.toml_tables import TableError
 
-PHRASES = (*network.PHRASES, *node.PHRASES, *advice.PHRASES)
-KINDS = dict.fromkeys(phrase.kind for phrase in PHRASES)
-PATTERNS: dict[str, re.Pattern[bytes]] = {
-    kind: re.compile(b"|".join(phrase.pattern for phrase in PHRASES if phrase.kind == kind))
-    for kind in KINDS
-}
-SEVERITIES = {phrase.kind: phrase.severity for phrase in PHRASES}
-# A job that ends as it should may write the same as news.
-WARNINGS = {kind for kind, severity in SEVERITIES.items() if severity == FOLLOW_UP} - {
-    "trace",
-    "socket-trace",
-}
-RETRIES = {kind for kind, severity in SEVERITIES.items() if severity == RETRY}
-
+TRACES = {"trace", "socket-trace"}  # NCCL never writes them as warnings
 # Phrase -> phrases that it overrides in the same line, because it is more specific.
 OVERRIDES: dict[str, tuple[str, ...]] = {
     "retrying": ("refused",),
@@ -83,7 +72,38 @@ SKIPPED_WORDS = frozenset(
 )
 
 
+@cache
+def read_patterns() -> Mapping[str, re.Pattern[bytes]]:
+    """Compile the phrases of each kind to one pattern, once.  Raises TableError."""
+    rows: dict[str, list[bytes]] = {}
+    for phrase in read_phrases():
+        rows.setdefault(phrase.kind, []).append(phrase.pattern)
+    return {kind: _compile(kind, b"|".join(patterns)) for kind, patterns in rows.items()}
+
+
+def _compile(kind: str, pattern: bytes) -> re.Pattern[bytes]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise TableError(f"{FILE}: {kind}: expected a regular expression: {error}") from None
+
+
+@cache
+def _severities() -> Mapping[str, str]:
+    return {phrase.kind: phrase.severity for phrase in read_phrases()}
+
+
+def is_warning(kind: str) -> bool:
+    """Return whether only a warning counts: a job that ends well may write the same as news."""
+    return _severities().get(kind) == "follow-up" and kind not in TRACES
+
+
+def is_retry(kind: str) -> bool:
+    """Return whether NCCL tries again by itself."""
+    return _severities().get(kind) == "retry"
+
+
 def find_kinds(text: bytes) -> list[str]:
     """Find the kinds of phrases in a text, without those that another one overrides."""
-    found = [kind for kind, pattern in PATTERNS.items() if pattern.search(text)]
+    found = [kind for kind, pattern in read_patterns().items() if pattern.search(text)]
     return [kind for kind in found if not any(kind in OVERRIDES.get(k, ()) for k in found)]

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from probes.acceptance.component_placement import show
 from probes.acceptance.contract import ClusterTerms, Contract
 from probes.acceptance.control_targets import is_red
 from probes.acceptance.criteria import CRITERIA
 from probes.acceptance.criteria.criterion import Measure, exactly
 from probes.acceptance.criteria.hosts_storage import STORAGE
 from probes.acceptance.owed import has_ip_fabric, owed_event
+from probes.toml_tables import show
 from reports.measurement import Limit, Measurement
 from reports.record import SCHEMA
 

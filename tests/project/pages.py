@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 from probes.acceptance.criteria import CRITERIA
-from probes.findings.catalogue import GROUPS
-from probes.findings.entry import NAMED_NODE, Entry
+from probes.findings.catalogue import NAMED_NODE, Entry, read_groups
 from reports.formats.record_schema import SCHEMA_FILE, build_schema
 from reports.orders import in_capitals
 from tests.project.commands_page import COMMANDS_PAGE, write_commands
@@ -48,9 +47,9 @@ def write_readme() -> str:
 def write_findings() -> str:
     """Return the page of findings, one heading for each code."""
     parts = [INTRODUCTION]
-    for title, entries in GROUPS.items():
-        parts.append(f"## {title}\n")
-        parts += [write_entry(code, entry) for code, entry in entries.items()]
+    for group in read_groups().values():
+        parts.append(f"## {group.about.heading}\n")
+        parts += [write_entry(code, entry) for code, entry in group.entries.items()]
     return "\n".join(parts)
 
 

@@ -14,8 +14,8 @@ from probes.acceptance.contract import TOP_KEYS, parse
 from probes.acceptance.criteria import CRITERIA
 from probes.acceptance.launch_terms import LaunchTerms
 from probes.acceptance.limit_terms import LimitTerms
-from probes.acceptance.validation import tomllib
 from probes.findings.catalogue import CATALOGUE
+from probes.toml_tables import tomllib
 from reports.formats.prometheus import EXIT_CODES
 from reports.record import Waiver
 from tests.project.commands_page import COMMANDS_PAGE, leaves

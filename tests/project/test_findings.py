@@ -7,8 +7,7 @@ import shlex
 
 import pytest
 
-from probes.findings.catalogue import CATALOGUE
-from probes.findings.entry import NAMED_NODE, PLACES, Entry
+from probes.findings.catalogue import CATALOGUE, NAMED_NODE, PLACES, Entry
 from reports.orders import KINDS, LIST_KIND, PLACEHOLDER
 from reports.record import RepairStep, Severity
 from tests.project.test_text import bad_words, long_sentences
@@ -86,7 +85,7 @@ def test_a_technician_can_act_on_it(code: str) -> None:
     least = 1 if SOFTWARE.match(code) or code in ONE_LIMIT | ONE_READER else 2
     assert least <= len(entry.steps) <= MAX_STEPS
     assert placeholders(entry) <= {*KINDS, LIST_KIND}
-    for text in (entry.mended, *entry.steps.values()):
+    for text in (entry.mended, *(step.means for step in entry.steps)):
         assert text.endswith("."), text
         assert not long_sentences(text), text
         assert not bad_words(text), text

@@ -14,13 +14,14 @@ JUDGING = {"acceptance", "cluster", "findings"}
 DIRECTIONS: dict[str, dict[str, set[str]]] = {
     "probes": {
         "spelling": set(),
-        "findings": set(),
+        "toml_tables": {"spelling"},
+        "findings": {"toml_tables"},
         "cluster": {"findings", "spelling"},
-        "nccl": {"findings"},
+        "nccl": {"findings", "toml_tables"},
         "environment": {"cluster", "findings"},
         "faults": {"cluster"},
-        "acceptance": {"environment", "cluster", "findings", "spelling"},
-        "rejudge": JUDGING,
+        "acceptance": {"environment", "cluster", "findings", "spelling", "toml_tables"},
+        "rejudge": JUDGING | {"toml_tables"},
         "hosts": JUDGING | {"environment"},
         "launch": JUDGING | {"faults"},
         "gang": JUDGING | {"faults"},

@@ -6,11 +6,14 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from probes.acceptance.criteria import CRITERIA
 from probes.findings.catalogue import CATALOGUE
+from probes.toml_tables import read_tables
+from reports.version import PACKAGES
 from tests.project.test_imports import source_files
 from tests.project.verbs import begins_with_verb
 from tests.support.paths import REPO
@@ -24,6 +27,9 @@ SENTENCE = re.compile(r"(?<=[.?!;:])\s+|\n")
 # faults.md names tests, by their parameters too: generated, and no text.
 NAMES = REPO / "docs" / "develop" / "faults.md"
 PAGES = sorted(page for page in (REPO / "docs").rglob("*.md") if page != NAMES)
+# Without contracts: a run knows a contract by its hash, so that its text must stay.
+TABLES = [path for part in PACKAGES for path in sorted((REPO / part).rglob("*.toml"))
+          if path.parent.name != "contracts"]  # fmt: skip
 DOCS = [REPO / "README.md", REPO / "CONTRIBUTING.md", *PAGES]
 
 
@@ -53,6 +59,15 @@ def messages(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.lineno, str(node.value)
 
 
+def table_texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Yield key and text of each string in tables of TOML, as `HOST-GPUS.steps.0.means`."""
+    if isinstance(value, str):
+        yield key, value
+    parts = dict(enumerate(value)) if isinstance(value, list) else value
+    for name, one in parts.items() if isinstance(parts, dict) else ():
+        yield from table_texts(one, f"{key}.{name}".lstrip("."))
+
+
 def bad_words(text: str) -> list[str]:
     """Return the banned words of a text, without what stands in backticks."""
     return BANNED.findall(re.sub(r"`[^`]*`", "", text))
@@ -73,6 +88,16 @@ def test_messages_are_plain() -> None:
             complaints += [f"{name}:{line}: {word!r} in {text!r}" for word in bad_words(text)]
             complaints += [f"{name}:{line}: too long: {one!r}" for one in long_sentences(text)]
     assert complaints == []
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: str(path.relative_to(REPO)))
+def test_texts_in_tables_are_plain(path: Path) -> None:
+    complaints = []
+    for key, text in table_texts(read_tables(path)):
+        complaints += [f"{key}: {word!r}" for word in bad_words(text)]
+        complaints += [f"{key}: too long: {one!r}" for one in long_sentences(text)]
+    comments = re.findall(r"^ *#.*", path.read_text(), re.MULTILINE)
+    assert [*complaints, *(line for line in comments if bad_words(line))] == []
 
 
 def test_docstrings_are_plain() -> None:
@@ -115,6 +140,8 @@ def test_each_rule_can_fail() -> None:
     tree = ast.parse('"""Nobody."""\nx = f"the road of {a} is long"\ny = "one two"\nz = "word"\n')
     assert list(messages(tree)) == [(2, "the road of X is long"), (3, "one two")]
     assert [node.value for node in docstrings(tree)] == ["Nobody."]
+    table = {"A": {"x": "a b", "y": [{"z": "road"}], "n": 1}}
+    assert [*table_texts(table)] == [("A.x", "a b"), ("A.y.0.z", "road")]
     assert bad_words("Nobody told the railroad of `road`, told-to-leave, of which") == [
         "Nobody",
         "told",

@@ -36,7 +36,10 @@ def test_contents(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     for name in (
         "probes/acceptance/contracts/lab.toml",
+        "probes/hosts/findings.toml",
         "probes/launch/launch.md",
+        "probes/nccl/failures/remedies.toml",
+        "probes/nccl/phrases.toml",
         "probes/fabric/test_fabric.py",
         "reports/formats/record.schema.json",
         "reports/page/templates/report.html.j2",

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from probes.acceptance.component_placement import show
 from probes.acceptance.criteria import CRITERIA
-from probes.acceptance.validation import ContractError, spelling_hint
+from probes.acceptance.validation import ContractError
+from probes.toml_tables import show, spelling_hint
 
 PERCENT = re.compile(r"(\d{1,2}(?:\.\d+)?) ?%", re.ASCII)  # below 100: more would pass anything
 

@@ -6,7 +6,7 @@ import re
 
 from probes.findings import join_names
 from probes.nccl.evidence import first_lines, hosts_of, message_findings, named_peers, one_finding
-from probes.nccl.failures import remedies
+from probes.nccl.failures.remedies import fix_of_cuda, read_remedies
 from probes.nccl.job import MatchedMessage
 from probes.nccl.log import Log
 from reports.record import Finding
@@ -44,7 +44,7 @@ def other_errors(log: Log) -> list[Finding]:
     if traces or raised or any(log.hits[kind] for kind in FOLLOW_UPS):
         for kind, problem in UNCERTAIN.items():
             if hits := log.hits[kind]:
-                remedy = remedies.ERROR_FIXES.get(kind, "")
+                remedy = read_remedies().errors.get(kind, "")
                 return message_findings("NCCL-ERROR", problem, hits, quote=True, remedy=remedy)
     if hits := log.hits["last-error"]:
         return message_findings("NCCL-ERROR", UNCERTAIN["unknown"], hits, quote=True)
@@ -67,7 +67,7 @@ def _follow_up(log: Log, hits: list[MatchedMessage]) -> list[Finding]:
         told = f"a thread of NCCL failed: the error began {where}"
     message = f"{join_names(hosts) or 'the job'}: {told} ({hits[0].detail})"
     message += f"; the job reports: {log.torch_errors[0][1]}" if log.torch_errors else ""
-    remedy = remedies.FOLLOW_UP_FIX
+    remedy = read_remedies().texts.follow_up
     return one_finding("NCCL-ERROR", message, peers or hosts, first_lines(hits), remedy)
 
 
@@ -92,7 +92,8 @@ def _unexplained(log: Log, traces: list[MatchedMessage]) -> list[Finding]:
     result = RESULT.search(first.detail)
     kind = RESULTS.get(result[1] if result else "", "unknown result")
     hits = list(dict.fromkeys([first, *traces]))
-    problem, remedy = f"a call of NCCL failed ({kind}), and no line says why", remedies.TRACE_FIX
+    problem = f"a call of NCCL failed ({kind}), and no line says why"
+    remedy = read_remedies().texts.trace
     return message_findings("NCCL-ERROR", problem, hits, quote=True, remedy=remedy)
 
 
@@ -116,7 +117,7 @@ def plugin_errors(log: Log) -> list[Finding]:
     """Find errors of a network plugin that no finding about the network tells."""
     hits = [*log.hits["plugin-failed"], *log.hits["efa"]]
     hits = [hit for hit in hits if "Couldn't" in hit.detail]
-    problem, remedy = "a network plugin failed", remedies.PLUGIN_FIX
+    problem, remedy = "a network plugin failed", read_remedies().texts.plugin
     return message_findings("NCCL-ERROR", problem, hits, quote=True, remedy=remedy)
 
 
@@ -130,7 +131,7 @@ def torch_errors(log: Log) -> list[Finding]:
     last = f" (last error: {log.hits['last-error'][0].detail})" if log.hits["last-error"] else ""
     numbers = [found for _, error in behind for found in BEHIND.findall(error)]
     named = dict.fromkeys(f"rank {number}" for number in re.findall(r"\d+", " ".join(numbers)))
-    remedy = remedies.DESYNC_FIX if named else remedies.fix_of_cuda(errors)
+    remedy = read_remedies().texts.desync if named else fix_of_cuda(errors)
     if not remedy and any(TIMEOUTS.search(error) for _, error in log.torch_errors):
-        remedy = remedies.TIMEOUT_FIX
+        remedy = read_remedies().texts.timeout
     return one_finding("NCCL-ERROR", f"the job reports: {errors}{last}", named, lines, remedy)

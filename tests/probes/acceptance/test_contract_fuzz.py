@@ -24,7 +24,8 @@ from probes.acceptance.criteria import CRITERIA
 from probes.acceptance.criteria.criterion import Measure
 from probes.acceptance.drafts.toml_lines import toml_text
 from probes.acceptance.limit_terms import NEVER_ZERO, LimitTerms
-from probes.acceptance.validation import MAX_SENTENCE, has_words
+from probes.acceptance.validation import has_words
+from probes.toml_tables import MAX_SENTENCE
 from reports.measurement import Verdict
 from reports.record import Waiver
 from reports.sanitize import one_line

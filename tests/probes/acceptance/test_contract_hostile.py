@@ -16,8 +16,8 @@ from probes.acceptance.criteria import CRITERIA
 from probes.acceptance.criteria.criterion import Measure
 from probes.acceptance.limit_terms import LimitTerms
 from probes.acceptance.reach import REACH
-from probes.acceptance.validation import MAX_SENTENCE
 from probes.cli.main import main
+from probes.toml_tables import MAX_SENTENCE
 from tests.probes.acceptance.test_contract import GOOD, WAIVER
 from tests.probes.acceptance.test_contract_refusals import busbw, delay, network, ordered
 

@@ -15,8 +15,8 @@ from probes.acceptance.contract import load as load_contract
 from probes.acceptance.derived_limits import derive_contract
 from probes.acceptance.drafts.toml_lines import toml_text
 from probes.acceptance.measure import Recorder
-from probes.acceptance.validation import tomllib
 from probes.cli.main import main
+from probes.toml_tables import tomllib
 from reports.run_folder.store import Store
 from tests.support.paths import RECORDINGS
 

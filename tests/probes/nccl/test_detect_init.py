@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from probes.nccl.detect_init import missing_ranks
-from probes.nccl.failures.remedies import PHASE_FIXES
+from probes.nccl.failures.remedies import read_remedies
 from probes.nccl.report import NcclReport
 from tests.recordings.generate.nccl_logs import Job, faulty, none, socket
 from tests.support.nccl_report import codes, told
@@ -45,7 +45,7 @@ def timings(version: str, seconds: dict[int, dict[str, float]]) -> str:
     """A healthy job whose ranks took so long in the named phases."""
     job, texts = Job(version), []
     for rank in job.ranks:
-        took = {phase: seconds.get(rank, {}).get(phase, 0.1) for phase in PHASE_FIXES}
+        took = {phase: seconds.get(rank, {}).get(phase, 0.1) for phase in read_remedies().phases}
         told = ", ".join(f"{phase} {second:.2f}" for phase, second in took.items())
         line = f"Init timings - ncclCommInitRank: rank {rank} nranks 4 total "
         line += f"{sum(took.values()):.2f} ({told})"

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from probes.cli.main import main
 from probes.nccl.other_lines import TORCH_ERRORS, TORCH_WORDS
-from probes.nccl.patterns import PHRASES, find_kinds
-from probes.nccl.phrases.phrase import Phrase
+from probes.nccl.patterns import find_kinds
+from probes.nccl.phrases import Phrase, read_phrases
 from tests.probes.nccl.pasted.errors import ERRORS
 from tests.probes.nccl.pasted.failed_calls import FAILED_CALLS, SOUND_CALLS
 from tests.probes.nccl.pasted.lines import BEGIN, info, size_line, start
@@ -75,7 +75,7 @@ def test_a_broken_run_is_never_fine() -> None:
         assert {name for name, case in group.items() if not case.only} <= SOUND
 
 
-@pytest.mark.parametrize("phrase", PHRASES, ids=lambda phrase: phrase.example[:60])
+@pytest.mark.parametrize("phrase", read_phrases(), ids=lambda phrase: phrase.example[:60])
 def test_each_row_reads_its_example(phrase: Phrase) -> None:
     assert phrase.kind in find_kinds(phrase.example.encode()), phrase.example
     assert phrase.versions

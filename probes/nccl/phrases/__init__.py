@@ -1,1 +1,0 @@
-"""Phrases with which NCCL, RCCL and plugins report a problem, by subject."""

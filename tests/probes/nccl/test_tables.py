@@ -1,0 +1,105 @@
+"""Tables of phrases and remedies: each name in them is known, and what is wrong is one sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from probes.nccl import patterns, phrases
+from probes.nccl.failures import remedies
+from probes.nccl.failures.calls import UNCERTAIN
+from probes.nccl.failures.remedies import find_cause, read_remedies
+from probes.nccl.patterns import OVERRIDES, TRACES, read_patterns
+from probes.nccl.phrases import read_phrases
+from probes.toml_tables import TableError
+
+PHRASES, REMEDIES = phrases.FILE.read_text(), remedies.FILE.read_text()
+FIRST = 'kind = "no-verbs"'
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "complaint"),
+    [
+        (FIRST, "", "'phrase.0': 'kind' is missing"),
+        (FIRST, f'{FIRST}\ncode = "X"', "unknown key 'phrase.0.code'"),
+        ('severity = "news"', 'severity = "new"', "'phrase.0.severity': expected 'error', "),
+        ('versions = "2.2-2.30"', "versions = 2.2", "expected text in quotes, found 2.2"),
+        (PHRASES, "", "'phrase' is missing"),
+        (PHRASES, "phrase = []", "'phrase': expected 1 or more of them, found []"),
+        (PHRASES, PHRASES[:500], "not TOML: "),
+        ("libibverbs'", "libibverbs", "not TOML: "),
+        ("libibverbs'", "libibverbs('", "no-verbs: expected a regular expression: "),
+    ],
+)
+def test_a_wrong_phrase_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, after: str, complaint: str
+) -> None:
+    file = tmp_path / "phrases.toml"
+    file.write_text(PHRASES.replace(before, after, 1))
+    monkeypatch.setattr(phrases, "FILE", file)
+    monkeypatch.setattr(patterns, "FILE", file)
+    monkeypatch.setattr(patterns, "read_phrases", read_phrases.__wrapped__)
+    with pytest.raises(TableError, match=r"^[^\n]*$") as raised:
+        read_patterns.__wrapped__()
+    assert str(raised.value).startswith(f"{file}: ")
+    assert complaint in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "complaint"),
+    [
+        ("desync =", "desink =", "'texts': 'desync' is missing"),
+        ("trace =", 'tracer = ""\ntrace =', "unknown key 'texts.tracer'"),
+        ("[phases]", "[phase]", "'phases' is missing"),
+        ('graphs = "', 'graphs = 1 # "', "'phases.graphs': expected text in quotes, found 1"),
+        (r"'timed out|with -?110\b'", "'timed('", "expected a regular expression, found 'timed('"),
+        ('reason = "failed"', "pattern = 'a'", "'causes.connect.8': 'reason' is missing"),
+        (
+            'reason = "failed"',
+            "pattern = 'a'\nreason = \"failed\"",
+            "'causes.connect': expected a last cause without a pattern, for any text",
+        ),
+        (REMEDIES, "", "'shared' is missing"),
+        (REMEDIES, "shared = 1", "'shared': expected a table, found 1"),
+        (REMEDIES, REMEDIES[:500], "not TOML: "),
+    ],
+)
+def test_a_wrong_remedy_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, after: str, complaint: str
+) -> None:
+    file = tmp_path / "remedies.toml"
+    file.write_text(REMEDIES.replace(before, after, 1))
+    monkeypatch.setattr(remedies, "FILE", file)
+    with pytest.raises(TableError, match=r"^[^\n]*$") as raised:
+        read_remedies.__wrapped__()
+    assert str(raised.value).startswith(f"{file}: ")
+    assert complaint in str(raised.value)
+
+
+def test_each_kind_that_is_named_has_a_phrase() -> None:
+    kinds = read_patterns().keys()
+    assert OVERRIDES.keys() | {kind for others in OVERRIDES.values() for kind in others} <= kinds
+    assert kinds >= TRACES
+    assert read_remedies().errors.keys() <= kinds
+    assert UNCERTAIN.keys() - {"unknown"} <= kinds
+
+
+def test_all_phrases_of_a_kind_have_one_severity() -> None:
+    found: dict[str, set[str]] = {}
+    for phrase in read_phrases():
+        found.setdefault(phrase.kind, set()).add(phrase.severity)
+    assert {kind for kind, severities in found.items() if len(severities) > 1} == set()
+
+
+def test_shared_texts_are_filled_in() -> None:
+    known = read_remedies()
+    assert known.phases["topo"].startswith(known.shared["driver"])
+    causes = [one for _, event in known.causes for one in event]
+    texts = [*known.errors.values(), *known.phases.values(), *(one.remedy for one in causes)]
+    assert [text for text in texts if "{" in text] == []
+
+
+def test_a_text_that_fits_no_cause_has_the_last_one() -> None:
+    for _, causes in read_remedies().causes:
+        assert find_cause(causes, "nothing that is known") is causes[-1]
