@@ -41,9 +41,9 @@ ROWS = 3  # runs of the complete fabric row
 def inside(what: str, count: int) -> Any:
     """Run `sweep` or `scan` on node 0, `count` times in one gang; return one result per run."""
     from probes.cluster.cluster import connect
-    from probes.fabric.library_report import RankLogs
     from probes.fabric.node_pairs import run_pair_search
     from probes.fabric.sweep import run_sweep
+    from probes.fabric.transport import RankLogs
 
     cluster, found = connect("auto"), []
     with (

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from probes.restart import random_kills
+from probes.restart import other_ranks
 
-random_kills.SOAK_SECONDS = 1800
+other_ranks.SOAK_SECONDS = 1800

@@ -21,8 +21,8 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.harness import finish, judged, on_node
-from probes.acceptance.contract import Contract
-from probes.acceptance.measure import Recorder
+from probes.check.recorder import Recorder
+from probes.contract.contract import Contract
 from reports.run_folder.store import Store
 from tests.faults.launchers import faulty_rung
 from tests.faults.launchers.faulty_rung import BRISK, EVERY, SLOW_LINK, STRICT
@@ -52,12 +52,17 @@ CASES: dict[str, Case] = {
 
 def inside(fault: str, runs: int) -> None:
     """Run on node 0: `runs` ladders of two rungs in one gang, stored as the probe stores them."""
-    from probes.acceptance.contract import load
     from probes.cluster.cluster import connect
-    from probes.scaling.plan import LadderRig, Plan
-    from probes.scaling.run_ladder import build_ladder, locate_slow_links, run_ladder
+    from probes.contract.contract import load
+    from probes.scaling.run_ladder import (
+        LadderRig,
+        Plan,
+        build_ladder,
+        locate_slow_links,
+        run_ladder,
+    )
     from probes.scaling.test_scaling import train_config
-    from scaling.loss.replay import step_collectives
+    from scaling.loss.predict import step_collectives
 
     if fault in faulty_rung.FAULTS:
         faulty_rung.plant(fault)
@@ -78,7 +83,7 @@ def inside(fault: str, runs: int) -> None:
 
 def named(fault: str, run: int) -> Named:
     """Return what the probe's own code names in a stored ladder."""
-    from probes.acceptance.contract import load
+    from probes.contract.contract import load
     from probes.scaling.judge import judge_ladder
     from scaling.loss.ladder_result import load_ladder
 

@@ -25,8 +25,7 @@ from benchmarks.gang import values
 from benchmarks.harness import finish, judged, spread
 from probes.faults.process_faults import read_json_lines
 from reference_trainer import manifest
-from reference_trainer.config import TrainConfig
-from reference_trainer.options import cli_options
+from reference_trainer.config import TrainConfig, cli_options
 from reports.measurement import Verdict
 from tests.faults.launchers.launch import PATIENCE_SECONDS, launched
 from tests.faults.launchers.leftovers import nothing_left

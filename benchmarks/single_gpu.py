@@ -31,8 +31,7 @@ import torch
 from benchmarks.harness import finish, judged, spread
 from benchmarks.trainer import PROFILED, WARM_UP, overhead, price, profiled, trained
 from reference_trainer.config import PRESETS, TrainConfig
-from reference_trainer.model.flops import flops_per_token
-from reference_trainer.model.memory import describe_shortage, estimate_memory
+from reference_trainer.model.size import describe_shortage, estimate_memory, flops_per_token
 from reference_trainer.train import train
 from tests.support.single_rank import only_rank
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from probes.acceptance.contract import load
-from probes.acceptance.measure import Recorder
+from probes.check.recorder import Recorder
+from probes.contract.contract import load
 from reports.run_folder.store import Store
 from reports.version import suite_version
 

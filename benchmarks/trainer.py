@@ -19,10 +19,9 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from reference_trainer.config import TrainConfig
-from reference_trainer.data.synthetic import SampleStream
+from reference_trainer.data.shard_stream import SampleStream
 from reference_trainer.distributed import World
-from reference_trainer.model.build import build_model
-from reference_trainer.model.transformer import next_token_loss
+from reference_trainer.model.transformer import build_model, next_token_loss
 from reference_trainer.telemetry.step_timer import StepTimer
 from reference_trainer.train import Trainer, train
 from tests.support.single_rank import only_rank

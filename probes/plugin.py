@@ -17,28 +17,28 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from probes.acceptance.stash import JUNIT, RECORDER, RUN, VERDICT
-from probes.option_twins import read_twins
-from probes.probe_report import (
+from probes.requirements import lacking_sentence
+from probes.session import terminal
+from probes.session.options import JUNIT, OPTIONS, RECORDER, RUN, VERDICT, read_twins
+from probes.session.probe_report import (
     end_state,
     explains_itself,
+    hide_secrets,
     is_sound,
     last_line,
+    redact_internal_error,
+    shorten_tracebacks,
     shown_verdict,
     status_words,
     write_verdict,
 )
-from probes.requirements import lacking_sentence
-from probes.terminal import pytest_output
-from probes.terminal.options import OPTIONS
-from probes.terminal.selection import criterion_of, describe_nothing, left_out, sort_probes
-from probes.tracebacks import hide_secrets, redact_internal_error, shorten_tracebacks
+from probes.session.terminal import criterion_of, describe_nothing, left_out, sort_probes
 from reports.sanitize import clean
 
 if TYPE_CHECKING:  # else every run of pytest would load pydantic, even without probes
-    from probes.acceptance.session import RunSession, RunSettings
+    from probes.session.session import RunSession, RunSettings
 
-pytest_plugins = ["probes.acceptance.fixtures", "probes.gang.fixtures", "probes.restart.fixtures"]
+pytest_plugins = ["probes.session.fixtures", "probes.gang.fixtures", "probes.restart.fixtures"]
 ROOT = Path(__file__).resolve().parents[1]  # holds the packages; names of probes are relative to it
 LEFT_OUT: pytest.StashKey[int] = pytest.StashKey()  # config: number of probes
 SETTINGS: pytest.StashKey[Any] = pytest.StashKey()  # config: the RunSettings
@@ -57,7 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "tier(name): only runs in this tier and the longer ones")
     config.addinivalue_line("markers", "last: runs after all other probes")
     config.addinivalue_line("markers", "uses(module): only runs where the module is installed")
-    config.addinivalue_line("markers", "needs(feature): of torch or Ray, see least_versions.py")
+    config.addinivalue_line("markers", "needs(feature): of torch or Ray, see requirements.py")
     read_twins(config, [option.name for option in OPTIONS])
     if not config.getoption("--cluster"):
         return
@@ -79,8 +79,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     PROBLEMS.clear()
     if not _runs_probes(config):
         return
-    from probes.rejudge.limit_check import check_baseline
-    from probes.terminal.settings import read_settings
+    from probes.session.options import read_settings
+    from probes.session.rejudge import check_baseline
 
     if lacking := lacking_sentence():
         raise pytest.UsageError(lacking)
@@ -95,12 +95,12 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 @contextmanager
 def _usage_errors() -> Iterator[None]:
     """Turn what a user can correct into pytest's UsageError."""
-    from probes.acceptance.contract import ContractError
-    from probes.cluster.access.address import ClusterUnreachable
-    from probes.cluster.room.other_trial import OtherTrial
-    from probes.terminal.settings import OptionError
-    from reports.run_folder.files import UnreadableRun
-    from reports.run_folder.prepare import UnusableFolder
+    from probes.cluster.address import ClusterUnreachable
+    from probes.cluster.room import OtherTrial
+    from probes.contract.contract import ContractError
+    from probes.session.options import OptionError
+    from reports.run_folder.event_log import UnreadableRun
+    from reports.run_folder.store import UnusableFolder
 
     try:
         yield
@@ -125,8 +125,8 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 
 
 def _open_run(session: pytest.Session, settings: RunSettings) -> None:
-    from probes.acceptance.session import RunSession
-    from probes.terminal.estimate import estimate_run
+    from probes.session.session import RunSession
+    from probes.session.terminal import estimate_run
 
     config, begun = session.config, time.time()
     with _usage_errors():
@@ -136,14 +136,14 @@ def _open_run(session: pytest.Session, settings: RunSettings) -> None:
     also += [f"versions  {text}" for text in _too_old(run)]
     if count := config.stash.get(LEFT_OUT, 0):
         also.append(f"left out  {count} probes of longer tiers than {run.tier}, or not in --only")
-    pytest_output.print_header(config, [*run.header(), *also])
+    terminal.print_header(config, [*run.header(), *also])
     usual_s = estimate_run(run, filter(None, map(criterion_of, session.items)))
-    pytest_output.start_progress(config, begun, usual_s)
+    terminal.start_progress(config, begun, usual_s)
 
 
 def _too_old(run: RunSession) -> list[str]:
     """List what criteria need and torch or Ray here lack: their probes will not run."""
-    from probes.least_versions import ALL, missing_feature
+    from probes.requirements import ALL, missing_feature
 
     on_gpu = run.cluster is None or run.cluster.on_gpu
     return list(dict.fromkeys(filter(None, (missing_feature(id, on_gpu) for id in ALL))))
@@ -188,7 +188,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         )
     if not probes:
         return
-    from probes.terminal.settings import read_only, read_tier
+    from probes.session.options import read_only, read_tier
     from reports.record import TIERS
 
     sort_probes(items)
@@ -227,7 +227,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     claim = " ".join((getattr(item, "obj", None).__doc__ or "").split("\n\n")[0].split())
     if case := getattr(item, "callspec", None):  # one of several cases with the same claim
         claim = f"{claim.rstrip('.')}: {case.id.replace('-', ' ')}."
-    progress = item.config.stash[pytest_output.PROGRESS]
+    progress = item.config.stash[terminal.PROGRESS]
     progress.begin(criterion, item.name)
     name, id = _probe_name(item), _pastable_id(item)
     item.stash[RECORDER] = run.begin(name, id, criterion, claim, progress.step)
@@ -237,7 +237,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def _require_software(item: pytest.Item, criterion: str) -> None:
     """Skip a probe that lacks a module, or a feature of torch or Ray; the reason names it."""
-    from probes.least_versions import missing, missing_feature
+    from probes.requirements import missing, missing_feature
 
     uses = item.get_closest_marker("uses")
     if uses is not None and find_spec(uses.args[0]) is None:
@@ -284,7 +284,7 @@ def pytest_runtest_makereport(
     result = item.config.stash[RUN].end(recorder, *end_state(report, call))
     item.stash[VERDICT] = result.verdict
     write_verdict(report, result, recorder.is_provable, traceback=not explains_itself(call))
-    item.config.stash[pytest_output.PROGRESS].end(shown_verdict(report))
+    item.config.stash[terminal.PROGRESS].end(shown_verdict(report))
     return report
 
 
@@ -324,11 +324,11 @@ INTERRUPT = ("interrupt", "", "")
 @pytest.hookimpl(trylast=True)  # after the fixtures, which an interrupt tears down only here
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Close the run, write every rendering, and set the exit code from the record."""
-    pytest_output.stop_progress(session.config)
+    terminal.stop_progress(session.config)
     run = session.config.stash.get(RUN, None)
     if run is None:
         return
-    from probes.acceptance.closing import close_run
+    from probes.session.session import close_run
 
     option = session.config.getoption
     summary = close_run(
@@ -348,7 +348,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
     """Print the acceptance table and the path of the report, or that nothing was run."""
     if summary := config.stash.get(VERDICT, None):
-        pytest_output.print_summary(terminalreporter, summary, config.stash[RUN])
+        terminal.print_summary(terminalreporter, summary, config.stash[RUN])
     elif config.getoption("--cluster") and config.option.collectonly:
         terminalreporter.write_line("nothing was run: --collect-only proves nothing")
     elif SETTINGS in config.stash and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:

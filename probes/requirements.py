@@ -1,10 +1,14 @@
-"""Lists what seatrial requires of a Python environment and is missing or too old there."""
+"""Names what the environment lacks: packages, and features of torch and Ray."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from importlib import metadata
+from importlib.metadata import PackageNotFoundError, version
+
+from packaging.version import InvalidVersion, Version
 
 DISTRIBUTION = "seatrial"
 
@@ -40,3 +44,81 @@ def lacking_sentence() -> str:
     vendors = any(line.startswith(("torch", "ray")) for line in missing)
     hint = ", Ray and torch in the versions that the cluster has" if vendors else ""
     return f"seatrial needs what {sys.executable} lacks: {', '.join(missing)}. Install it{hint}"
+
+
+Release = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Need:
+    """A feature, and the first release of its package that has it.
+
+    `broken` are releases in which the feature does not work.  `criteria` are the rows of the
+    acceptance table in which every probe uses it.
+    """
+
+    feature: str
+    package: str
+    least: Release
+    criteria: tuple[str, ...] = ()
+    broken: tuple[Release, ...] = ()
+    why_broken: str = ""
+
+
+ALL = ("HOSTS", "FABRIC", "GANG", "LAUNCH", "RESTART", "SCALING")
+TRAINED = ("LAUNCH", "RESTART", "SCALING")
+ON_CPU = "FSDP2 on ranks without a GPU (record_event of a CPU stream)"
+ASYNC_SAVES = "saves in the background (torch.distributed.checkpoint.staging.DefaultStager)"
+NEEDS = (
+    Need("state of actors, groups and jobs as it is read here", "ray", (2, 40), ALL),
+    Need("collectives that are timed and checked", "torch", (2, 6), ("FABRIC",)),
+    Need("FSDP2 as torch.distributed.fsdp.fully_shard", "torch", (2, 6), TRAINED),
+    Need(ON_CPU, "torch", (2, 7)),  # pytorch pull request 145935
+    Need(
+        *(ASYNC_SAVES, "torch", (2, 9)),
+        broken=((2, 11), (2, 12)),
+        why_broken="a stager that is used again crashes (pytorch issue 183413)",
+    ),
+)
+
+
+def missing_feature(criterion: str, on_gpu: bool = True) -> str:
+    """Return what this criterion needs and the packages here lack; "" where nothing is missing.
+
+    `on_gpu`: each rank has a GPU.
+    """
+    lacking = [shortcoming(need) for need in NEEDS if criterion in need.criteria]
+    if criterion in TRAINED and not on_gpu:
+        lacking.append(missing(ON_CPU))
+    return next(filter(None, lacking), "")
+
+
+def missing(feature: str) -> str:
+    """Return what one feature needs and its package here lacks; "" where nothing is missing."""
+    return next(shortcoming(need) for need in NEEDS if need.feature == feature)
+
+
+def shortcoming(need: Need, read_version: Callable[[str], str] = version) -> str:
+    """Return one sentence on a package that is missing, too old or broken; "" if it is usable."""
+    expected = f"{need.package} {_text(need.least)} or later"
+    try:
+        found = read_version(need.package)
+    except PackageNotFoundError:
+        return f"{need.feature}: {need.package} is not installed. Expected: {expected}."
+    try:
+        major, minor = (*Version(found).release, 0)[:2]
+    except InvalidVersion:
+        return f"{need.feature}: {need.package} {found} is no version. Expected: {expected}."
+    if (major, minor) < need.least:
+        return f"{need.feature}: {need.package} is {found}. Expected: {expected}."
+    if (major, minor) in need.broken:
+        others = ", ".join(map(_text, need.broken))
+        return (
+            f"{need.feature}: {need.package} is {found}, where {need.why_broken}. "
+            f"Expected: any but {others}."
+        )
+    return ""
+
+
+def _text(release: Release) -> str:
+    return ".".join(map(str, release))

@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from probes.spelling import closest_name
-from reports.sanitize import one_line
+from reports.sanitize import closest_name, one_line
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -12,13 +12,13 @@ from typing import Any
 
 import click
 
-from reference_trainer.options import build_config, config_options
-from reference_trainer.telemetry.heartbeat import exit_message, handle_sigterm
+from reference_trainer.config import build_config, config_options
+from reference_trainer.telemetry.event_log import exit_message, handle_sigterm
 
 # Commands that are imported only when called, so that --help stays fast.
 LAZY = {
     "launch": (
-        "reference_trainer.launch.command",
+        "reference_trainer.launch.launchers",
         "Start the job on a Ray cluster, whole or not at all.",
     ),
     "shards": (
@@ -72,7 +72,7 @@ def train(**values: Any) -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     from reference_trainer.data.documents import DataError
     from reference_trainer.manifest import CheckpointError
-    from reference_trainer.model.memory import MemoryShortage
+    from reference_trainer.model.size import MemoryShortage
     from reference_trainer.rank_environment import LaunchError, read_environment
 
     try:

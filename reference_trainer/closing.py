@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from reference_trainer.config import TrainConfig
-from reference_trainer.data.synthetic import make_sample
+from reference_trainer.data.shard_stream import make_sample
 from reference_trainer.distributed import World
 from reference_trainer.model.export import (
     WEIGHTS,
@@ -25,8 +25,7 @@ from reference_trainer.model.export import (
     write_export,
 )
 from reference_trainer.model.transformer import next_token_loss
-from reference_trainer.planted_errors import PlantedErrors
-from reference_trainer.rank_report import read_variables
+from reference_trainer.rank_environment import PlantedErrors, read_variables
 
 FIRST_VALIDATION_SAMPLE = 1 << 40  # no training step gets that far
 MAX_SENT_BYTES = 256 << 20  # of an export that is sent to another rank; a larger one is read there

@@ -1,12 +1,16 @@
-"""Defines all options of the training job in one frozen dataclass; the CLI is made from it."""
+"""Options of a training job and its learning rate."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any
+import math
+from collections.abc import Callable
+from dataclasses import Field, asdict, dataclass, field, fields
+from typing import Any, get_type_hints
 
-from reference_trainer.planted_errors import parse_errors
-from reference_trainer.telemetry.injected_delay import InjectedDelay, parse_delays
+import click
+
+from reference_trainer.rank_environment import parse_errors
+from reference_trainer.telemetry.event_log import InjectedDelay, parse_delays
 
 CHOICES = {  # allowed values of the fields that take one of a few words
     "dtype": ("auto", "fp32", "bf16"),
@@ -41,7 +45,7 @@ def knob(default: Any, text: str) -> Any:
 
 # Shapes of Llama (arXiv 2302.13971, 2407.21783): 8B is Llama's own, the others follow it. GPU
 # memory with these batches: 125M takes 13 GiB and 1B 42 GiB on one GPU. 8B takes 28 GiB on each of
-# eight GPUs; without recompute it would take 71 GiB (model/memory.py). Llama uses no dropout.
+# eight GPUs; without recompute it would take 71 GiB (model/size.py). Llama uses no dropout.
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {},
     "125M": {"dim": 768, "layers": 12, "heads": 12, "kv_heads": 4, "hidden": 2048, "vocab": 32000,
@@ -190,3 +194,70 @@ class TrainConfig:
     def _require(self, name: str, valid: bool, expected: str) -> None:
         if not valid:
             raise ValueError(f"{name} is {getattr(self, name)}, expected {expected}")
+
+
+def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --preset and one option for each field, with its help, to a click command (decorator)."""
+    types = get_type_hints(TrainConfig)
+    for knob in reversed(fields(TrainConfig)):
+        command = _make_option(knob, types[knob.name])(command)
+    return click.option(
+        "--preset",
+        type=click.Choice(list(PRESETS)),
+        default="tiny",
+        show_default=True,
+        is_eager=True,  # the others' defaults come from it
+        expose_value=False,
+        callback=_apply_preset,
+        help="Shape of the model; what is given besides holds.",
+    )(command)
+
+
+def build_config(values: dict[str, Any]) -> TrainConfig:
+    """Build the configuration from parsed options. Raises click.UsageError if a value is wrong."""
+    try:
+        return TrainConfig(**values)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def cli_options(config: TrainConfig) -> list[str]:
+    """Return the options that give this configuration again, for starting the trainer elsewhere."""
+    options = []
+    for knob in fields(config):
+        value, flag = getattr(config, knob.name), knob.name.replace("_", "-")
+        if isinstance(value, bool) and value != knob.default:
+            options.append(f"--{flag}" if value else f"--no-{flag}")
+        elif value != knob.default:
+            options += [f"--{flag}", str(value)]
+    return options
+
+
+def _apply_preset(ctx: click.Context, _: click.Parameter, name: str) -> None:
+    ctx.default_map = {**(ctx.default_map or {}), **PRESETS[name]}
+
+
+def _make_option(knob: Field[Any], kind: Any) -> Callable[[Any], Any]:
+    flag = "--" + knob.name.replace("_", "-")
+    text: str = knob.metadata["help"]
+    if kind is bool:
+        off = flag.replace("--", "--no-", 1)
+        return click.option(f"{flag}/{off}", default=knob.default, show_default=True, help=text)
+    choices = CHOICES.get(knob.name)
+    type_ = click.Choice(choices) if choices else str if kind == str | None else kind
+    show = knob.default not in (None, "")
+    return click.option(flag, type=type_, default=knob.default, show_default=show, help=text)
+
+
+def lr_factor(done: int, warmup: int, decay: int) -> float:
+    """Return the learning rate of the step after `done` steps, as a fraction of the full rate.
+
+    Linear warm-up, then a cosine down to 0.1 at step `decay` (0: none). It depends on the step
+    alone, so a run that is extended later has the same rates up to there.
+    """
+    if done < warmup:
+        return (done + 1) / warmup
+    if decay == 0:
+        return 1.0
+    fraction = min((done - warmup) / (decay - warmup), 1.0)
+    return 0.1 + 0.45 * (1 + math.cos(math.pi * fraction))

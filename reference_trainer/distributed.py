@@ -18,8 +18,13 @@ from torch.distributed.distributed_c10d import _abort_process_group, _set_pg_tim
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from reference_trainer.config import TrainConfig
-from reference_trainer.nccl_rings import log_length, pin_order
-from reference_trainer.rank_environment import LaunchError, bind_gloo, read_environment
+from reference_trainer.rank_environment import (
+    LaunchError,
+    bind_gloo,
+    log_length,
+    pin_order,
+    read_environment,
+)
 
 log = logging.getLogger("reference_trainer")
 HOPPER = (9, 0)  # compute capability of an H100
@@ -31,7 +36,7 @@ class World:
 
     `group` is the process group of exactly these ranks. `mesh` is the DeviceMesh to shard over: one
     dimension, or copies of the model times the shards of each. `ring_log_start` is how many bytes
-    NCCL had logged before (see nccl_rings.py).
+    NCCL had logged before (see rank_environment.py).
     """
 
     rank: int

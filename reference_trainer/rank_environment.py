@@ -1,13 +1,19 @@
-"""Reads and sets the environment of a rank's process. Needs no torch: its import takes seconds."""
+"""What a rank finds: its environment, rings of NCCL, planted errors, and its report."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
 import os
+import re
 import socket
 import struct
-from collections.abc import Mapping
+import subprocess
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any
+from urllib.parse import quote
 
 LAUNCH_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
@@ -115,3 +121,205 @@ def _read_integer(name: str) -> int:
     if not text.isdecimal():
         raise LaunchError(f"{name} is {text!r}, expected a whole number: correct the environment")
     return int(text)
+
+
+# INFO(NCCL_GRAPH, "Ring %02d : %d -> %d -> %d", channel, before, rank, after), NCCL's src/init.cc.
+RING = re.compile(rb"\bRing 0*(\d+) : (\d+) -> (\d+) -> (\d+)")
+# With these settings the order depends on the rings alone: no tree, no sum inside the switch
+# (NVLS), and one protocol, because the others split a message differently.
+PINNED = {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
+LOG_VARIABLES = ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE")
+
+
+def pin_order() -> list[str]:
+    """Pin NCCL's order of sums in this process; return a message for each variable set otherwise.
+
+    NCCL reads the variables with its first communicator.
+    """
+    overruled = [
+        f"{name} is {value} here, not {os.environ[name]}: sums must have one order"
+        for name, value in PINNED.items()
+        if os.environ.get(name, value) != value
+    ]
+    os.environ.update(PINNED)
+    return overruled
+
+
+@cache
+def open_log() -> int | None:
+    """Open a log of NCCL in memory and return its descriptor; a file would outlive a killed rank.
+
+    Returns None if the operator has set where NCCL logs. NCCL opens its log once, so it is the same
+    for all runs of a process.
+    """
+    if any(os.environ.get(name) for name in LOG_VARIABLES):
+        return None
+    log = os.memfd_create("nccl-log")
+    told = ("INFO", "GRAPH", f"/proc/self/fd/{log}")
+    os.environ.update(zip(LOG_VARIABLES, told, strict=True))
+    return log
+
+
+def log_length() -> int:
+    """Return how many bytes NCCL has logged so far; a run that begins now reads only later ones."""
+    log = open_log()
+    return os.fstat(log).st_size if log is not None else 0
+
+
+def read_rings(since: int) -> list[str] | None:
+    """Read the rings through this rank that NCCL logged after byte `since`; None if none."""
+    if (log := open_log()) is None:
+        return None
+    text = os.pread(log, os.fstat(log).st_size - since, since)
+    rings = sorted({tuple(map(int, found)) for found in RING.findall(text)})
+    return [f"{channel}: {a} -> {b} -> {c}" for channel, a, b, c in rings] or None
+
+
+STRIKE_STEP = 2  # by then all ranks wait for each other in collectives
+CHILD_SECONDS = 120  # then it ends by itself
+TOO_MANY_BYTES = 1 << 55  # more than any device has, so nothing is allocated
+
+KINDS = (
+    "weights",  # begins with weights of its own
+    "samples",  # trains on the samples of rank 0
+    "repeat",  # trains on its first samples again and again
+    "validation",  # validates on other data
+    "metrics",  # reports the sum of the ranks' losses instead of their mean
+    "loss",  # climbs the loss instead of descending
+    "export",  # each rank exports the model
+    "corrupt",  # the exported model is another than the trained one
+    "error",  # raises an exception in step 2
+    "memory",  # asks for more memory than there is in step 2
+    "process",  # starts a process in step 2 that outlives it
+    "silence",  # does nothing any more from step 2 on, and prints nothing
+)
+
+
+def parse_errors(text: str) -> frozenset[str]:
+    """Parse `weights,samples`. Raises ValueError for a kind that is not known."""
+    kinds = frozenset(text.split(",")) if text else frozenset()
+    if unknown := sorted(kinds - {*KINDS}):
+        raise ValueError(f"plant is {unknown[0]!r}, expected some of {', '.join(KINDS)}")
+    return kinds
+
+
+class PlantedErrors:
+    """The errors that one rank of a job plants: all of them the last one, some every rank."""
+
+    def __init__(self, text: str, rank: int, size: int) -> None:
+        self.kinds = parse_errors(text)
+        self.rank, self.size = rank, size
+
+    def here(self, kind: str) -> bool:
+        """Return whether this rank plants it."""
+        return kind in self.kinds and self.rank == self.size - 1
+
+    def everywhere(self, kind: str) -> bool:
+        """Return whether the job plants it, on every rank."""
+        return kind in self.kinds
+
+    @property
+    def sign(self) -> int:
+        """Sign of the learning rate: -1 climbs the loss."""
+        return -1 if self.everywhere("loss") else 1
+
+    def strike(self, step: int) -> None:
+        """Fail as a user's script does, in STRIKE_STEP of the last rank."""
+        if step != STRIKE_STEP:
+            return
+        if self.here("error"):
+            raise KeyError("planted error")
+        if self.here("memory"):
+            import torch
+
+            torch.empty(TOO_MANY_BYTES, dtype=torch.uint8)
+        if self.here("process"):
+            # Its parent ends at once: Ray ends the children of a worker that it stops, not these.
+            background = f"sleep {CHILD_SECONDS} > /dev/null 2>&1 &"
+            subprocess.run(["sh", "-c", background], check=True, start_new_session=True)
+        while self.here("silence"):
+            time.sleep(1)
+
+
+SAFE = "/:.,+-@[]"  # as they are: addresses, paths, UUIDs and ranges stay readable
+JOB_VARIABLE = "TRAINING_JOB"  # the job's name: all that a rank starts inherits it
+PLACE_VARIABLES = (
+    *("NODE_RANK", "GROUP_RANK", "LOCAL_WORLD_SIZE", "CUDA_VISIBLE_DEVICES"),
+    JOB_VARIABLE,
+)
+CONNECT_SECONDS = 10
+
+
+def encode_words(values: Mapping[str, Any]) -> str:
+    """Encode values as words; leave out those that are None."""
+    return " ".join(
+        f"{name}={quote(str(value), safe=SAFE)}"
+        for name, value in values.items()
+        if value is not None
+    )
+
+
+def read_variables(shown: str = "") -> dict[str, str | None]:
+    """Return this process's rendezvous and place variables; None for those not set.
+
+    `shown` names more of them, with commas between.
+    """
+    names = (*LAUNCH_VARIABLES, *PLACE_VARIABLES, *filter(None, shown.split(",")))
+    return {name: os.environ.get(name) for name in names}
+
+
+def connect_master() -> str | None:
+    """Connect to MASTER_ADDR:MASTER_PORT and return the peer's IP address; None if it fails.
+
+    A rank does so while it trains: rank 0's store listens there.
+    """
+    address, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
+    try:
+        with socket.create_connection((address, int(port)), timeout=CONNECT_SECONDS) as sock:
+            return str(sock.getpeername()[0])
+    except (OSError, ValueError):
+        return None
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Write numbers as ranges: `0-3,8`."""
+    spans: list[list[int]] = []
+    for number in sorted(numbers):
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+
+
+def trained_words(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a rank's result says of it: see `reference_trainer.train.train`."""
+    steps: Sequence[Mapping[str, Any]] = result["steps"]
+    validation, export = result.get("validation") or {}, result.get("export") or {}
+    return {
+        **(result.get("variables") or {}),
+        "RANK": result["rank"],
+        "host": result["host"],
+        "device": result["device"],
+        "gpu": result["gpu"],
+        "master": result.get("master"),
+        "start": _short(result.get("start_digest")),
+        "end": _short(result["digest"]),
+        "from": result["start_step"],
+        "losses": ",".join(f"{step['local_loss']:.6g}" for step in steps) or None,
+        "samples": ranges(id for step in steps for id in step["ids"]) or None,
+        "seen": sum(len(step["ids"]) for step in steps) or None,
+        "validation": validation.get("crc32"),
+        "validation_loss": _loss(validation.get("loss")),
+        "exported": _short(export.get("sha256")),
+        "loaded": _short(export.get("loaded_sha256")),
+        "loaded_loss": _loss(export.get("loaded_loss")),
+    }
+
+
+def _short(digest: str | None) -> str | None:
+    return digest[:16] if digest else None
+
+
+def _loss(value: float | None) -> str | None:
+    return None if value is None else f"{value:.6g}"

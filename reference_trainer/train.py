@@ -16,28 +16,34 @@ from typing import Any
 
 import torch
 
-from reference_trainer.checkpoint import rng_state as rng
+from reference_trainer.checkpoint import checkpointer as rng
 from reference_trainer.checkpoint.checkpointer import Checkpointer, TrainState
 from reference_trainer.checkpoint.select import Selection
 from reference_trainer.closing import close_job
-from reference_trainer.config import TrainConfig
+from reference_trainer.config import TrainConfig, lr_factor
 from reference_trainer.data.shard_assignment import open_stream
 from reference_trainer.distributed import World, identify_gpu, join_job, start_reading
-from reference_trainer.learning_rate import lr_factor
 from reference_trainer.manifest import CheckpointError
-from reference_trainer.model.build import build_model, local_digest, parameter_digest
-from reference_trainer.model.flops import flops_per_token, peak_flops
-from reference_trainer.model.gradient_clipping import clip_gradients, local_gradients, square_sum
-from reference_trainer.model.memory import require_memory
-from reference_trainer.model.transformer import count_parameters, next_token_loss
-from reference_trainer.nccl_rings import read_rings
-from reference_trainer.planted_errors import PlantedErrors
-from reference_trainer.rank_report import connect_master
-from reference_trainer.telemetry.event_log import EventLog
-from reference_trainer.telemetry.fsdp_waits import time_fsdp_waits
-from reference_trainer.telemetry.heartbeat import PROGRESS, process_age, process_start_ticks
-from reference_trainer.telemetry.injected_delay import DelayInjector
-from reference_trainer.telemetry.step_timer import CudaClock, HostClock, StepTimer
+from reference_trainer.model.size import flops_per_token, peak_flops, require_memory
+from reference_trainer.model.transformer import (
+    build_model,
+    clip_gradients,
+    count_parameters,
+    local_digest,
+    local_gradients,
+    next_token_loss,
+    parameter_digest,
+    square_sum,
+)
+from reference_trainer.rank_environment import PlantedErrors, connect_master, read_rings
+from reference_trainer.telemetry.event_log import (
+    PROGRESS,
+    DelayInjector,
+    EventLog,
+    process_age,
+    process_start_ticks,
+)
+from reference_trainer.telemetry.step_timer import CudaClock, HostClock, StepTimer, time_fsdp_waits
 
 log = logging.getLogger("reference_trainer")
 
@@ -49,10 +55,10 @@ def train(config: TrainConfig, mesh: Any = None) -> dict[str, Any]:
     ranks), start_step (0: fresh), resumed_from, resume_note, skipped, rng_restored, load_seconds,
     load_bytes, steps (one dict each, see `_record`), spans, checkpoints (committed), unsaved (saves
     that failed), left (True: left on SIGTERM before the last step), rings (NCCL's through this
-    rank, see nccl_rings.py; None if it logged none, and on a CPU), stalls_fired, master (address of
-    rank 0's store as this rank reaches it), start_digest (of this rank's own weights before the
-    first step; "" unless asked), digest, peak_memory_bytes (of all steps but the first) and
-    peak_flops (both None on a CPU, the latter also where flops.peak_flops does not know it),
+    rank, see rank_environment.py; None if it logged none, and on a CPU), stalls_fired, master
+    (address of rank 0's store as this rank reaches it), start_digest (of this rank's own weights
+    before the first step; "" unless asked), digest, peak_memory_bytes (of all steps but the first),
+    and peak_flops (both None on a CPU, the latter also where flops.peak_flops does not know it),
     device_name, and those of closing.close_job.
 
     Raises LaunchError (not started as a rank), and on every rank alike MemoryShortage (before the

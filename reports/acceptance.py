@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from reports.baseline.regressions import Regression
-from reports.controls import uncontrolled_measures
 from reports.headlines import claim_end, headline_sentence, key_measurement
 from reports.measurement import Measurement, Verdict
-from reports.owed import NOT_RUN
+from reports.owed import NOT_RUN, uncontrolled_measures
 from reports.record import (
     TIERS,
     Criterion,
@@ -27,7 +25,8 @@ from reports.record import (
     RunRecord,
     Severity,
 )
-from reports.run_folder.files import SUMS
+from reports.regressions import Regression
+from reports.run_folder.event_log import SUMS
 from reports.run_folder.integrity import EventCheck, Integrity, read_run
 from reports.sanitize import one_line
 

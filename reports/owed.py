@@ -1,12 +1,8 @@
-"""Compares what a run owes with its results. The owed probes are fixed before any is selected.
-
-An owed probe without a result becomes an UNPROVEN entry of the record. So does a measure or
-control that a result lacks. Every rendering then shows the entry, whatever the cause of the gap.
-"""
+"""Compares what a run owed with what it recorded: probes, measures and controls."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from reports.measurement import Measurement
 from reports.record import Control, OwedProbe, ProbeResult
@@ -58,3 +54,24 @@ def _not_run(entry: OwedProbe, partial: str) -> ProbeResult:
         state=NOT_RUN,
         error=f"{reason}; {partial}" if partial else reason,
     )
+
+
+NOT_SHOWN = "no control of this run turned it red"
+
+
+def uncontrolled_measures(
+    results: Sequence[ProbeResult], owed: Iterable[OwedProbe]
+) -> list[tuple[str, str]]:
+    """Return (measure title, reason) for each judged measure that no control turned red.
+
+    Empty if no control observed any measure: then the controls are the problem.
+    """
+    controls = [control for result in results for control in result.controls]
+    if not any(control.observed for control in controls):
+        return []
+    shown = {name for control in controls for name in control.proves}
+    reasons = {name: why for probe in owed for name, why in probe.uncontrolled.items()}
+    judged = dict.fromkeys(
+        (m.name, m.title) for result in results for m in result.measurements if m.judged
+    )
+    return [(title, reasons.get(name, NOT_SHOWN)) for name, title in judged if name not in shown]

@@ -14,13 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from reports.baseline.regressions import (
-    NO_BASELINE,
-    BaselineValue,
-    Regression,
-    find_regressions,
-)
 from reports.measurement import Measurement, RecordModel, Verdict
+from reports.regressions import NO_BASELINE, BaselineValue, Regression, find_regressions
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -1,11 +1,9 @@
-"""Makes untrusted text safe to show: host names, log lines, error texts.
-
-Text is cleaned only where it is shown. The record keeps it as it was seen.
-"""
+"""Cleans text that others wrote, and finds names that are spelled alike."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import PurePosixPath
 from urllib.parse import quote
 
@@ -81,3 +79,10 @@ def relative_link(path: str) -> str | None:
     if not parts or path.startswith("/") or ".." in parts or "\\" in path or one_line(path) != path:
         return None
     return "./" + "/".join(quote(part, safe="") for part in parts)
+
+
+def closest_name(word: str, known: Iterable[str]) -> str:
+    """Return the known name that is most like `word`; "" if none is like it."""
+    import difflib
+
+    return next(iter(difflib.get_close_matches(word, list(known), 1)), "")

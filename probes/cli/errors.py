@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from reports.command import CommandGroup, Refusal
+from reports.exports import CommandGroup, Refusal
 
 __all__ = ("PATH_TYPE", "CommandGroup", "UsageError", "refuse_unusable")
 PATH_TYPE = click.Path(path_type=Path)
@@ -21,8 +21,8 @@ class UsageError(Refusal):
 @contextmanager
 def refuse_unusable() -> Iterator[None]:
     """Raise UsageError for a contract or a run folder that cannot be read."""
-    from probes.acceptance.contract import ContractError
-    from reports.run_folder.files import UnreadableRun
+    from probes.contract.contract import ContractError
+    from reports.run_folder.event_log import UnreadableRun
 
     try:
         yield

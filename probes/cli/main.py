@@ -9,22 +9,37 @@ from importlib import resources
 from pathlib import Path
 
 import click
+from click.shell_completion import get_completion_class
 
-from probes.cli.again import again
-from probes.cli.completion import completion
 from probes.cli.contract import contract
 from probes.cli.errors import PATH_TYPE, CommandGroup, UsageError
-from probes.cli.explain import explain
-from probes.cli.history import compare, history
-from probes.cli.on_cluster.cleanup import cleanup
-from probes.cli.on_cluster.doctor import doctor
-from probes.cli.on_cluster.reach import reach
-from probes.cli.plan import plan
-from probes.cli.report import rejudge, report, show
-from probes.cli.run import run
+from probes.cli.on_cluster import cleanup, doctor, reach
+from probes.cli.report import compare, explain, history, rejudge, report, show
+from probes.cli.run import again, plan, run
 from probes.cli.scaling import scaling
 from probes.cli.sign import sign, verify
 from probes.cli.submit import submit
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+@click.command(
+    short_help="Print the shell's completion.",
+    epilog="""\b
+    Examples:
+      seatrial completion bash > ~/.seatrial.bash    # source it in ~/.bashrc
+      seatrial completion zsh > ~/.zfunc/_seatrial
+      seatrial completion fish > ~/.config/fish/completions/seatrial.fish""",
+)
+@click.argument("shell", type=click.Choice(SHELLS))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print the script that lets SHELL complete commands, options and their values."""
+    root = context.find_root()
+    found = get_completion_class(shell)
+    assert found is not None, shell  # click knows each of SHELLS
+    name = "seatrial"
+    click.echo(found(root.command, {}, name, f"_{name.upper()}_COMPLETE").source())
 
 
 def _print_version(context: click.Context, _: click.Parameter, asked: bool) -> None:

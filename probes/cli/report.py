@@ -1,21 +1,27 @@
-"""`seatrial report`, `show` and `rejudge`: read a run again, without its cluster."""
+"""Commands that show what runs have found: report, history and explain."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from probes.cli.errors import PATH_TYPE, UsageError, refuse_unusable
-from reports.command import EXIT_USAGE
-from reports.sanitize import one_line
+from reports.exports import EXIT_USAGE
+from reports.sanitize import closest_name, one_line
 
 if TYPE_CHECKING:
     from reports.acceptance import AcceptanceSummary
+    from reports.frames.history import FoundRun
+    from reports.orders import FilledFinding
+    from reports.record import Finding, RunRecord
+    from reports.text import TextFormatter
+
 
 MAX_WIDTH = 100  # columns: longer lines are hard to read
 
@@ -38,7 +44,7 @@ def report(run_folder: Path, baseline: Path | None, share: bool) -> None:
     RUN_FOLDER-report. A record.json alone is read too. It cannot be verified, so it is never
     accepted: its best exit code is 20.
     """
-    from probes.rejudge.limit_check import read_summary, read_whole
+    from probes.session.rejudge import read_summary, read_whole
     from reports.share import write_shared
 
     with refuse_unusable():
@@ -66,7 +72,7 @@ def report(run_folder: Path, baseline: Path | None, share: bool) -> None:
 @click.option("--ascii", "plain", is_flag=True, help="No glyphs, no colour.")
 def show(run_folder: Path, width: int, plain: bool) -> None:
     """Verify RUN_FOLDER and print its acceptance table, worst first; writes nothing."""
-    from probes.rejudge.limit_check import read_summary
+    from probes.session.rejudge import read_summary
 
     with refuse_unusable():
         summary = read_summary(run_folder)
@@ -82,9 +88,8 @@ def show(run_folder: Path, width: int, plain: bool) -> None:
 @click.option("--contract", required=True, metavar="NAME|FILE", help="The other contract.")
 def rejudge(run_folder: Path, contract: str) -> None:
     """Judge the measurements of RUN_FOLDER by another contract, into a new folder."""
-    from probes.acceptance.contract import load
-    from probes.rejudge.limit_check import read_summary
-    from probes.rejudge.rejudge import rejudge_run
+    from probes.contract.contract import load
+    from probes.session.rejudge import read_summary, rejudge_run
 
     with refuse_unusable():
         agreed = load(contract)
@@ -103,7 +108,7 @@ def _write_renderings(
     Nothing is written into a run that has ended: its checksums and signatures cover its files.
     """
     from reports.exports import read_content, render_all, write_all
-    from reports.run_folder.files import SUMS
+    from reports.run_folder.event_log import SUMS
 
     texts = render_all(run, summary, baseline)
     if all(read_content(run / name) == text.encode() for name, text in texts.items()):
@@ -154,3 +159,240 @@ def _color() -> bool:
 
 def _unicode() -> bool:
     return "utf" in (sys.stdout.encoding or "").lower()
+
+
+WIDTH_OPTION = click.option(
+    "--width", default=0, help="Columns (default: the terminal's, at least 80)."
+)
+LEAST_WIDTH = 80  # columns: two runs and their change do not fit less
+
+
+@click.command(
+    short_help="Show what changed between runs.",
+    epilog="Example: seatrial compare runs/first runs/second",
+)
+@click.argument("runs", nargs=-1, required=True, type=PATH_TYPE, metavar="FIRST RUN...")
+@WIDTH_OPTION
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV, a row per measure.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def compare(runs: tuple[Path, ...], width: int, as_csv: bool, as_json: bool) -> None:
+    """Compare each RUN with the FIRST: what changed, beyond noise or in its verdict.
+
+    A run is a run folder or a record.json. Exit code 1: a run has new failures. 4: one cannot be
+    read or does not verify.
+    """
+    from probes.session.rejudge import read_summary
+    from reports.frames.compare import (
+        NEW_FAILURES,
+        compare_runs,
+        comparison_csv,
+        comparison_json,
+        comparison_lines,
+        run_letters,
+    )
+
+    if len(runs) < 2:
+        raise UsageError("expected at least two runs, found one")
+    with refuse_unusable():
+        summaries = [read_summary(run) for run in runs]
+    comparison = compare_runs(summaries, run_letters(len(runs)))
+    if as_csv:
+        _print_csv(comparison_csv(comparison), comparison.notes)
+    elif as_json:
+        click.echo(comparison_json(comparison).replace("##", "#\\u0023"))  # ## marks a CI command
+    else:
+        _print_lines(comparison_lines(comparison, _formatter(width)))
+    if any(summary.integrity.problems for summary in summaries):
+        sys.exit(EXIT_USAGE)
+    sys.exit(1 if (comparison.kinds == NEW_FAILURES).any() else 0)
+
+
+@click.command(
+    short_help="List runs, and how measures change.",
+    epilog="Example: seatrial history runs",
+)
+@click.argument("folder", type=PATH_TYPE)
+@WIDTH_OPTION
+@click.option("--csv", "table", type=click.Choice(["runs", "trends"]), help="Print CSV instead.")
+def history(folder: Path, width: int, table: str | None) -> None:
+    """Show all runs below FOLDER, and the trend of each measure over them.
+
+    A run that cannot be read or does not verify is listed with the reason, and then the exit code
+    is 4.
+    """
+    from reports.frames.history import build_history, find_runs, history_lines
+    from reports.frames.measurements import csv_text
+
+    found = [_read_found(path) for path in find_runs(folder)]
+    if not found:
+        raise UsageError(f"expected runs below {folder}, found none")
+    past = build_history(found)
+    if table:
+        _print_csv(csv_text(past.runs if table == "runs" else past.trends), [])
+    else:
+        _print_lines(history_lines(past, _formatter(width)))
+    bad = [one for one in found if one.summary is None or one.summary.integrity.problems]
+    sys.exit(EXIT_USAGE if bad else 0)
+
+
+def _read_found(path: Path) -> FoundRun:
+    from probes.session.rejudge import read_summary
+    from reports.frames.history import FoundRun
+    from reports.run_folder.event_log import UnreadableRun
+
+    try:
+        return FoundRun(path, read_summary(path))
+    except (UnreadableRun, OSError) as error:
+        return FoundRun(path, problem=str(error))
+
+
+def _formatter(width: int) -> TextFormatter:
+    from reports.text import TextFormatter
+
+    unicode = "utf" in (sys.stdout.encoding or "").lower()
+    columns = width or max(LEAST_WIDTH, shutil.get_terminal_size().columns)
+    return TextFormatter(max(LEAST_WIDTH, columns), unicode=unicode)
+
+
+def _print_lines(lines: Iterable[str]) -> None:
+    for line in lines:
+        click.echo(line)
+
+
+def _print_csv(text: str, notes: Iterable[str]) -> None:
+    """Print CSV in UTF-8, whatever the encoding of the terminal; notes go to stderr."""
+    for note in notes:
+        click.echo(one_line(f"note: {note}"), err=True)
+    click.echo(text.encode(), nl=False)
+
+
+WIDTH = 80  # columns of the narrowest usual terminal
+MEANS = {
+    "blocks": "no acceptance until it is mended",
+    "degrades": "works, but slower or less surely",
+    "notes": "information",
+}
+
+
+@click.command(
+    short_help="Explain a finding, and what to do.",
+    epilog="""\b
+    Examples:
+      seatrial explain FAB-TCP
+      seatrial explain FAB-TCP --run runs/first
+      seatrial explain""",
+)
+@click.argument("code", required=False)
+@click.option("--run", "run_folder", type=PATH_TYPE, metavar="RUN", help="Fill in names of RUN.")
+def explain(code: str | None, run_folder: Path | None) -> None:
+    """Explain what a finding's CODE means and what to do; without CODE, list all of them.
+
+    With --run, the commands have the names of that run's findings of this CODE.
+    """
+    from reports.text import TextFormatter
+
+    unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    fmt = TextFormatter(WIDTH, unicode=unicode)
+    if code is None:
+        if run_folder:
+            raise UsageError("expected a CODE with --run, found none")
+        click.echo("\n".join(_list_codes(fmt)))
+        return
+    name = _find_code(code)
+    if run_folder is None:
+        click.echo("\n".join(_describe_code(name, fmt)))
+        return
+    with refuse_unusable():
+        record = _read_record(run_folder)
+    findings = _findings_of(record, name)
+    blocks = ["\n".join(_describe_finding(one, record, fmt)) for one in findings]
+    click.echo("\n\n".join(blocks))
+
+
+def _find_code(code: str) -> str:
+    """Return a code of the catalogue, in capitals.  Raises UsageError with the nearest one."""
+    from probes.findings import CATALOGUE
+
+    name = code.upper()
+    if name in CATALOGUE:
+        return name
+    hint = "; `seatrial explain` lists them"
+    if close := closest_name(name, CATALOGUE):
+        hint = f", did you mean {close}?"
+    raise UsageError(f"no finding has the code {code!r}{hint}")
+
+
+def _list_codes(fmt: TextFormatter) -> Iterator[str]:
+    from probes.findings import CATALOGUE
+
+    for code, entry in CATALOGUE.items():
+        yield from fmt.wrap(entry.meaning, f"{code:23} {entry.severity.value:9}")
+
+
+def _describe_code(code: str, fmt: TextFormatter) -> Iterator[str]:
+    """Describe a code of the catalogue; unknown names stand in capitals."""
+    from probes.findings import CATALOGUE, find_makers, finding
+    from reports.orders import fill
+
+    entry = CATALOGUE[code]
+    one = finding(code, entry.meaning)
+    yield from fmt.wrap(one.statement, f"{code}: ", "  ")
+    yield from _describe_class(one, fmt)
+    yield from _describe_order(fill(one, {}), fmt)
+    yield from fmt.wrap(entry.remedy, "more    ")
+    yield from fmt.wrap(find_makers(code), "made by ")
+
+
+def _describe_finding(one: Finding, record: RunRecord, fmt: TextFormatter) -> Iterator[str]:
+    """Describe a finding of a run, with its names."""
+    from reports.orders import fill
+    from reports.redact import redact_text
+
+    yield from fmt.wrap(redact_text(one.statement), f"{one.code}: ", "  ")
+    yield from _describe_class(one, fmt)
+    if one.order:
+        yield from _describe_order(fill(one, record.cluster), fmt)
+    yield from fmt.wrap(redact_text(one.remedy), "more    ")
+    if one.reproduce:
+        yield from fmt.command(redact_text(one.reproduce), "again   ")
+
+
+def _describe_class(one: Finding, fmt: TextFormatter) -> Iterator[str]:
+    severity = one.severity.value
+    yield from fmt.wrap(f"{severity} ({MEANS[severity]})", "weight  ")
+    yield from fmt.wrap(one.cause.value, "cause   ")
+
+
+def _describe_order(filled: FilledFinding, fmt: TextFormatter) -> Iterator[str]:
+    from reports.orders import break_command
+
+    yield from fmt.wrap(filled.order, "do      ")
+    for number, step in enumerate(filled.steps, 1):
+        yield from fmt.wrap(f"on {step.on}:", f"{number:>6}. ")
+        yield from (
+            f"        {fmt.plain(line)}" for line in break_command(step.command, fmt.width - 8)
+        )
+        yield from fmt.wrap(step.means, "          ")
+    yield from fmt.wrap(filled.mended, "mended  ")
+
+
+def _read_record(run_folder: Path) -> RunRecord:
+    from probes.session.rejudge import read_summary
+
+    return read_summary(run_folder).record
+
+
+def _findings_of(record: RunRecord, code: str) -> list[Finding]:
+    """List the findings of this code.  Raises UsageError if the run has none."""
+    every = [one for result in record.results for one in result.findings]
+    found = [one for one in every if one.code == code]
+    if not found:
+        raise UsageError(f"the run has no finding {code}{_other_codes(one.code for one in every)}")
+    return found
+
+
+def _other_codes(codes: Iterable[str]) -> str:
+    from probes.findings import join_names
+
+    others = join_names(dict.fromkeys(codes))
+    return f"; it has {others}" if others else ", and no other"

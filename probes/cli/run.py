@@ -1,21 +1,30 @@
-"""`seatrial run`: pytest on the suite's own probes."""
+"""Commands that start a run or say what it would do: run, plan and again."""
 
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
-from probes.cli.errors import UsageError
+from probes.cli.errors import PATH_TYPE, UsageError, refuse_unusable
 from probes.requirements import lacking_sentence
-from probes.terminal.options import OPTIONS, RunOption
-from reports.command import CheckedCommand
-from reports.sanitize import capitalise
+from probes.session.options import BY_KEY, OPTIONS, RunOption
+from reports.exports import CheckedCommand
+from reports.numbers import quantity
+from reports.sanitize import capitalise, one_line
+
+if TYPE_CHECKING:
+    from probes.session.session import RunSettings
+    from reports.record import RunRecord
+
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 TO_PYTEST = "probes.cli.run.to_pytest"  # key of the context: the arguments after `--`
@@ -65,8 +74,8 @@ def _complete_value(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Complete the values that are names; files elsewhere."""
-    from probes.acceptance.contract import shipped_contracts
-    from probes.acceptance.criteria import CRITERIA
+    from probes.check.registry import CRITERIA
+    from probes.contract.contract import shipped_contracts
     from reports.record import TIERS
 
     names: dict[str, Sequence[str]] = {
@@ -125,7 +134,7 @@ def run_suite(values: Mapping[str, str | None], to_pytest: Sequence[str]) -> int
         raise UsageError(lacking)
     import pytest
 
-    from probes.terminal.own_voice import OwnVoice
+    from probes.session.terminal import OwnVoice
 
     base = ["--rootdir", str(Path.cwd()), "-c", "/dev/null", "--noconftest", "--no-header"]
     probes = str(Path(__file__).parents[1])
@@ -136,3 +145,221 @@ def run_suite(values: Mapping[str, str | None], to_pytest: Sequence[str]) -> int
             plugins=[OwnVoice()],
         )
     )
+
+
+# What a run's reproduce command may say of how it was started, by key of the option.
+KEYS = ("cluster", "tier", "contract", "nodes")
+
+
+@click.command(
+    cls=RunCommand,
+    short_help="Repeat a part of a run.",
+    options_metavar="[OPTIONS] [-- PYTEST_OPTIONS]",
+    epilog="""\b
+    Examples:
+      seatrial again FABRIC --run runs/2026-11-20T221703Z-node0
+      seatrial again FABRIC GANG --run runs/first --run-dir runs/second""",
+)
+@click.argument("criteria", nargs=-1, required=True, metavar="CRITERION...")
+@click.option("--run", "run_folder", type=PATH_TYPE, required=True, help="The run to repeat.")
+@click.option("--run-dir", metavar="DIR", help="Where to write the new run.")
+@click.pass_context
+def again(
+    context: click.Context, criteria: tuple[str, ...], run_folder: Path, run_dir: str | None
+) -> None:
+    """Repeat criteria of a run, with its cluster, contract, tier and number of nodes.
+
+    A part of a run is PARTIAL: it can fail, and it accepts nothing. The contract's file must be
+    the one of the run, unchanged. Start it in the folder in which the run was started.
+    """
+    from probes.session.options import OptionError, read_only
+    from probes.session.rejudge import read_verified
+
+    try:
+        only = read_only(",".join(criteria))
+    except OptionError as error:
+        raise UsageError(str(error).replace("--only", "CRITERION")) from None
+    with refuse_unusable():
+        record = read_verified(run_folder)
+    values = {**read_options(record), "only": ",".join(only), "run_dir": run_dir}
+    words = [f"--{key.replace('_', '-')} {shlex.quote(v)}" for key, v in values.items() if v]
+    click.echo(one_line(f"again   seatrial run {' '.join(words)}"))
+    click.echo("PARTIAL a part of a run can fail, and it accepts nothing")
+    sys.exit(run_suite(values, context.meta[TO_PYTEST]))
+
+
+def read_options(record: RunRecord) -> dict[str, str | None]:
+    """Return the options that a run was started with, by key.
+
+    Raises UsageError where the run does not say, or where its contract is not at hand, unchanged.
+    """
+    command = next((one.reproduce for one in record.results if one.reproduce), "")
+    try:
+        program, _, *words = shlex.split(command)
+        words = words[:-2] if program == "seatrial" and words[-2:-1] == ["-k"] else words
+        given = dict(zip(words[::2], words[1::2], strict=True))
+    except ValueError:  # fewer words, an option without a value, or an open quote
+        program, given = "", {}
+    given = {name.removeprefix("--"): value for name, value in given.items()}
+    if (
+        program not in ("pytest", "seatrial")
+        or "cluster" not in given
+        or not given.keys() <= {*KEYS}
+    ):
+        raise UsageError(f"run {record.id} does not say how it was started: it ran no probe")
+    _check_contract(record, given.get("contract"))
+    nodes = record.cluster.get("terms", {}).get("nodes")
+    if isinstance(nodes, int) and record.cluster.get("kind") != "local":
+        given.setdefault("nodes", str(nodes))
+    return {**dict.fromkeys(KEYS), **given}
+
+
+def _check_contract(record: RunRecord, name: str | None) -> None:
+    from probes.contract.contract import ContractError, load
+    from probes.session.session import DEFAULT_CONTRACT
+
+    if name is None:
+        if Path(DEFAULT_CONTRACT).exists():
+            raise UsageError(
+                f"run {record.id} had no contract, and this folder has {DEFAULT_CONTRACT}: "
+                "start it in another folder"
+            )
+        return
+    try:
+        found = load(name).sha256
+    except ContractError as error:
+        raise UsageError(f"the contract of run {record.id} is not at hand: {error}") from None
+    if found != record.contract.sha256:
+        raise UsageError(
+            f"contract {name} changed since run {record.id}: expected "
+            f"{record.contract.sha256[:8]}, found {found[:8]}"
+        )
+
+
+MAX_WIDTH = 100  # columns: longer lines are hard to read
+INDENT = " " * 12  # of what belongs to a label
+NOTHING = "PLAN: nothing was tested"
+
+
+@click.command(
+    short_help="Show what a run would do; tests nothing.",
+    epilog="""\b
+    Examples:
+      seatrial plan --contract h100-ndr400 --nodes 8 --tier standard
+      seatrial plan --cluster auto --only GANG,RESTART""",
+)
+@run_options("cluster", "contract", "tier", "only", "nodes")
+def plan(cluster: str | None, **values: str | None) -> None:
+    """Show which probes a run would have, how long they take, and what they need and disturb.
+
+    It tests nothing, and writes nothing. With --cluster it joins the cluster to count its nodes
+    and GPUs, and places nothing there. Without, it plans from the contract.
+    """
+    from probes.cluster.address import ClusterUnreachable
+    from probes.session.options import OptionError, read_settings
+
+    given = {**dict.fromkeys(BY_KEY), **values, "cluster": cluster or "auto"}
+    try:
+        with refuse_unusable():
+            settings = read_settings(given)
+        lines = [*_cluster_lines(settings, cluster), *_criteria_lines(settings), NOTHING]
+    except (ClusterUnreachable, OptionError) as error:
+        raise UsageError(str(error)) from None
+    for line in lines:
+        click.echo(line)
+
+
+def _cluster_lines(settings: RunSettings, cluster: str | None) -> Iterator[str]:
+    """Yield the contract, the tier, what was ordered, and what the cluster has."""
+    from probes.check.owed import GPUS_FREE, partial_reason
+
+    agreed = settings.agreed
+    if agreed:
+        yield from _wrap("contract", f"{agreed.name} @ {agreed.sha256[:8]}, tier {settings.tier}")
+    else:
+        text = "none: limits are derived from the cluster, and nothing can be accepted"
+        yield from _wrap("contract", f"{text}; tier {settings.tier}")
+    reason = partial_reason(settings.only, settings.tier, agreed.tier if agreed else settings.tier)
+    if reason:
+        yield from _wrap("PARTIAL", f"{reason}: nothing can be accepted")
+    nodes = settings.nodes or (agreed.cluster.nodes if agreed else None)
+    gpus = agreed.cluster.gpus_per_node if agreed else None
+    ordered = f"{nodes} nodes" if nodes else "no number of nodes"
+    ordered += f", {quantity(gpus, 'accelerators')} each" if gpus is not None else ""
+    yield from _wrap("ordered", ordered)
+    yield from _wrap("needs", GPUS_FREE)
+    if cluster:
+        yield from _wrap("cluster", _describe_cluster(cluster))
+    yield ""
+
+
+def _describe_cluster(cluster: str) -> str:
+    """Count the cluster's nodes and GPUs; an embedded one is not started."""
+    from probes.cluster.address import count_raylets, read_size
+
+    if raylets := count_raylets(cluster):
+        return f"{raylets} raylets, embedded on this host when the run begins: a rehearsal"
+    nodes, gpus = read_size(cluster)
+    return f"{nodes} nodes, {gpus} GPUs, as Ray counts them now"
+
+
+def _criteria_lines(settings: RunSettings) -> Iterator[str]:
+    """Yield the probes of each criterion, with their time, needs and disturbances."""
+    from probes.check.owed import DUTIES, LAB, NEEDS, SOURCE, longer_tier, usual_seconds
+    from probes.check.registry import CRITERIA, RUN_ORDER
+
+    tier, only = settings.tier, settings.only
+    chosen = [id for id in RUN_ORDER if not only or id in only]
+    optional = settings.agreed.optional if settings.agreed else {}
+    total = 0
+    for id in chosen:
+        probes = [
+            duty.probe
+            for duty in DUTIES
+            if duty.criterion == id and longer_tier(duty.tier, tier) == tier
+        ]
+        total += len(probes)
+        title = settings.agreed.title_of(id) if settings.agreed else CRITERIA[id].title
+        yield f"{id}  {title}"
+        if id in optional:
+            yield from _wrap("  unproven", f"not provable here: {optional[id]}")
+        yield from _list("  probes", [probe.partition("::")[2] for probe in probes])
+        yield from _wrap("  time", describe_time(usual_seconds(tier, [id])))
+        where, *needs = NEEDS[id]
+        yield from _wrap("  where", where)
+        yield from _list("  needs", needs)
+        yield from _list("  disturbs", [*_disturbances(probes)])
+        yield ""
+    whole = describe_time(usual_seconds(tier, chosen))
+    yield from _wrap("total", f"{quantity(total, 'probes')}, {whole}")
+    yield from _wrap("", f"times are of {LAB} ({SOURCE}); not measured on GPUs")
+
+
+def _disturbances(probes: list[str]) -> Iterator[str]:
+    """Yield what the probes disturb, each once, and for how long."""
+    from probes.check.owed import disturbances_of, disturbed_seconds
+
+    for text in dict.fromkeys(text for probe in probes for text in disturbances_of(probe)):
+        of = [probe for probe in probes if text in disturbances_of(probe)]
+        seconds = disturbed_seconds(of)
+        yield text if seconds is None else f"{text} ({describe_time(seconds)})"
+
+
+def describe_time(seconds: int | None) -> str:
+    """Describe a usual time in the lab."""
+    if seconds is None:
+        return "not measured"
+    return f"about {seconds} s" if seconds < 120 else f"about {seconds / 60:.0f} min"
+
+
+def _list(label: str, texts: list[str]) -> Iterator[str]:
+    """Yield one line for each text; the label stands before the first."""
+    for number, text in enumerate(texts):
+        yield from _wrap("" if number else label, text)
+
+
+def _wrap(label: str, text: str) -> list[str]:
+    """Break a text into lines, the first with a label."""
+    width = min(shutil.get_terminal_size().columns, MAX_WIDTH)
+    first = f"{label:{len(INDENT)}}"
+    return textwrap.wrap(one_line(text), width, initial_indent=first, subsequent_indent=INDENT)

@@ -11,7 +11,7 @@ import click
 
 from probes.cli.errors import PATH_TYPE, UsageError, refuse_unusable
 from probes.cli.run import TO_PYTEST, RunCommand, run_options, run_suite
-from probes.terminal.options import BY_KEY
+from probes.session.options import BY_KEY
 from reports.numbers import percent
 from reports.sanitize import one_line
 
@@ -59,7 +59,7 @@ def run(context: click.Context, /, **values: str | None) -> None:
 def report(run_folder: Path, limit: float | None) -> None:
     """Explain what each rung of RUN_FOLDER's ladder lost, to what, and what made it wrong."""
     from probes.scaling.judge import INVALID_CODES, find_invalid_rung, find_stragglers_beyond
-    from probes.scaling.plan import node_count_text
+    from probes.scaling.run_ladder import node_count_text
     from reports.measurement import Limit
 
     result, ladder = load_scaling_run(run_folder)
@@ -153,8 +153,8 @@ def load_scaling_run(run_folder: Path) -> tuple[ProbeResult, Ladder]:
 
     Raises UsageError where there is none that can be read.
     """
-    from probes.rejudge.limit_check import read_verified
     from probes.scaling.judge import INVALID_CODES
+    from probes.session.rejudge import read_verified
 
     with refuse_unusable():
         record = read_verified(run_folder)

@@ -9,7 +9,7 @@ import click
 
 from probes.cli.errors import PATH_TYPE, UsageError, refuse_unusable
 from reports.sanitize import ascii_only, one_line
-from reports.signing.statement import DECISIONS, PARTIES
+from reports.signing.signatures import DECISIONS, PARTIES
 
 LABEL_WIDTH = 12  # columns: the longest label, "  condition", and a blank
 INTERRUPTED = 2  # exit code; click's own is 1, which here means that a criterion failed
@@ -47,7 +47,7 @@ def sign(
     `accepted`; any other needs a condition (`--decision conditions --condition ...`) or is
     `refused`. A signature says who vouches for the folder; it proves nothing about the cluster.
     """
-    from probes.rejudge.limit_check import read_whole
+    from probes.session.rejudge import read_whole
     from reports.signing.signatures import SigningError, prepare_statement, sign_statement
 
     try:
@@ -94,7 +94,7 @@ def verify(
     accepted: the run's own verdict is printed, too. 4: it does not verify. 20: it cannot be
     verified, as a run that was killed, or one without a signature.
     """
-    from probes.rejudge.limit_check import read_whole
+    from probes.session.rejudge import read_whole
     from reports.exports import check_renderings
     from reports.signing.verification import Signers, Verification, verify_signed_run
 

@@ -19,14 +19,20 @@ import click
 
 from probes.cli.errors import PATH_TYPE, UsageError
 from probes.cli.run import TO_PYTEST, RunCommand, run_options
-from probes.submit.baseline_runs import recorded_code
+from probes.session.options import OPTIONS
 from probes.submit.bring_back import PYTHON, BringBack, NoRun
 from probes.submit.entry import PREFIX
-from probes.submit.follow import Follower, on_github
-from probes.submit.jobs_api import ConnectionLost, JobsApi, Reply, SubmissionState, SubmitError
-from probes.submit.package import CONTRACT, make_package, package_name
+from probes.submit.follow import (
+    ConnectionLost,
+    Follower,
+    JobsApi,
+    Reply,
+    SubmissionState,
+    SubmitError,
+    on_github,
+)
+from probes.submit.package import CONTRACT, make_package, package_name, recorded_code
 from probes.submit.parts import STEP_SUMMARY
-from probes.terminal.options import OPTIONS
 from reports.sanitize import clean, one_line
 
 ADDRESS_VARIABLE = "RAY_API_SERVER_ADDRESS"  # of Ray's own commands

@@ -11,26 +11,25 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from probes.cluster.access.address import (
+from probes.cluster.address import (
     ClusterUnreachable,
+    TokenProblem,
     check_spec,
     count_raylets,
     find_address,
+    follow_auth_mode,
 )
-from probes.cluster.access.auth_mode import TokenProblem, follow_auth_mode
+from probes.cluster.ask import TASK_SECONDS, on_node
 from probes.cluster.cleanup import CleanupProcess
-from probes.cluster.dashboard import find_dashboard, own_dashboard
 from probes.cluster.embedded import LocalCluster
-from probes.cluster.gpus.xid_events import XidWatch
-from probes.cluster.node_affinity import on_node
+from probes.cluster.entrances import find_dashboard, own_dashboard
+from probes.cluster.gpus import XidWatch
 from probes.cluster.node_facts import node_facts
-from probes.cluster.room.holders import describe_holders, find_holders
-from probes.cluster.room.other_trial import claim_cluster, release_cluster
+from probes.cluster.room import claim_cluster, describe_holders, find_holders, release_cluster
 from reference_trainer.launch.gang import Gang
 
 # Ray's runtime environment copies them to the workers.
 PACKAGES = ("reports", "reference_trainer", "scaling", "probes")
-TASK_SECONDS = 90  # bounds a silent node; the first task there waits for our packages and a worker
 SPARE_PREFIX = "seatrial_berth_"  # prefix of the resource that only a spare raylet has
 ROOT = Path(__file__).resolve().parents[2]  # holds the packages, in a checkout as in an install
 

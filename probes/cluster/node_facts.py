@@ -1,29 +1,122 @@
-"""Reads the facts of one node as a job sees it: in a Ray worker on that node.
-
-It needs only the standard library, Ray and NVML.  The parsers are pure and can be tested
-separately.
-"""
+"""Collects the facts of the node that it runs on."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import re
 import socket
-from collections.abc import Mapping, Sequence
-from importlib import metadata
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata, util
 from pathlib import Path
 from typing import Any
 
-from probes.cluster.facts.gpu_health import read_gpus_and_health
-from probes.cluster.facts.image import read_image
-from probes.cluster.facts.inventory import cuda_version, disk_gib, nic_firmware, ofed_version
-from probes.cluster.facts.names import read_names
-from probes.cluster.facts.rdma_access import read_peer_memory, read_rdma_access
-from probes.cluster.facts.system import read_node_system
-from probes.cluster.facts.system_files import BOOT_ID, RDMA_SYSFS, read_text
+from probes.cluster.gpu_health import read_gpus_and_health
+from probes.cluster.network_facts import read_names
+from probes.cluster.system_facts import (
+    BOOT_ID,
+    RDMA_SYSFS,
+    read_node_system,
+    read_peer_memory,
+    read_rdma_access,
+    read_text,
+)
 from reference_trainer.rank_environment import ipv4_addresses
 from reports.redact import redact
+
+CUDA_LINE = re.compile(r"^cuda\b[^=\n]*= *'([\d.]+)'", re.MULTILINE)  # of torch/version.py
+# Drivers of Mellanox NICs give their version only in OFED's own build, not in the kernel's.
+OFED_VERSION = "/sys/module/mlx5_core/version"
+BLOCK_SYSFS = "/sys/block"
+SECTOR_BYTES = 512  # unit of /sys/block/*/size, whatever the disk's own sectors are
+
+
+def cuda_version(torch_folder: str | None = None) -> str:
+    """Read the CUDA version that torch was built with; "" for a CPU build, or without torch.
+
+    torch is not imported: that takes seconds.
+    """
+    if torch_folder is None:
+        spec = util.find_spec("torch")
+        if spec is None or not spec.origin:
+            return ""
+        torch_folder = str(Path(spec.origin).parent)
+    match = CUDA_LINE.search(read_text(Path(torch_folder, "version.py")))
+    return match[1] if match else ""
+
+
+def ofed_version(path: str = OFED_VERSION) -> str:
+    """Read the version of OFED's mlx5 driver; "" for the kernel's own driver, or none."""
+    return read_text(Path(path))
+
+
+def nic_firmware(root: str = RDMA_SYSFS) -> list[dict[str, str]]:
+    """Read of each RDMA device its board, its firmware and its NUMA node; "" for none."""
+    return [
+        {
+            "device": device.name,
+            "board": read_text(device / "board_id") or read_text(device / "hca_type"),
+            "firmware": read_text(device / "fw_ver"),
+            "numa": read_text(device / "device" / "numa_node"),
+        }
+        for device in sorted(Path(root).glob("*"))
+    ]
+
+
+def disk_gib(root: str = BLOCK_SYSFS) -> float | None:
+    """Read the size of all local disks together, GiB; None if no disk can be read.
+
+    A disk has a device of its own.  A loop device, a partition, RAID and memory have none.  A disk
+    that is seen by several paths counts once.
+    """
+    sizes: dict[str, int] = {}
+    for disk in sorted(Path(root).glob("*")):
+        if (disk / "device").exists() and not _is_no_disk(disk):
+            id = read_text(disk / "wwid") or read_text(disk / "device" / "wwid") or disk.name
+            text = read_text(disk / "size")
+            sizes |= {id: int(text)} if text.isdigit() else {}
+    return round(sum(sizes.values()) * SECTOR_BYTES / 2**30, 2) if sizes else None
+
+
+def _is_no_disk(disk: Path) -> bool:
+    """Return whether it is a removable medium, or one path to a disk that is listed as well."""
+    return "1" in (read_text(disk / "removable"), read_text(disk / "hidden"))
+
+
+OS_RELEASE = "/etc/os-release"
+OS_NAME = re.compile(r'^PRETTY_NAME="?([^"\n]*)"?$', re.MULTILINE)
+METADATA_FOLDER = re.compile(r"(?P<name>.+?)-(?P<version>\d[^-]*)(-.*)?\.(dist|egg)-info")
+
+
+def read_image(extra: Sequence[str] = ()) -> dict[str, Any]:
+    """Read {"os": name, "packages": their count, "digest": of their names and versions}.
+
+    Packages are those that a worker can import.  Folders of `extra` are searched as well.
+    """
+    packages = list_packages(extra)
+    digest = hashlib.sha256("\n".join(packages).encode()).hexdigest()
+    match = OS_NAME.search(read_text(Path(OS_RELEASE)))
+    return {"os": match[1] if match else "", "packages": len(packages), "digest": digest}
+
+
+def list_packages(extra: Sequence[str] = ()) -> list[str]:
+    """List the packages on sys.path, as `name version`.
+
+    Names of metadata folders are read, and not their files: that is ten times faster.
+    """
+    found = set()
+    for folder in (*sys.path, *extra):
+        for path in Path(folder or ".").glob("*-info"):
+            if match := METADATA_FOLDER.fullmatch(path.name):
+                name = re.sub(r"[-_.]+", "-", match["name"]).lower()  # as PEP 503 spells it
+                found.add(f"{name} {match['version']}")
+    return sorted(found)
+
 
 CGROUP = "/sys/fs/cgroup"  # a container sees its own limits there
 VARIABLE_PREFIXES = ("NCCL_", "GLOO_", "TORCH_", "CUDA_", "FI_", "UCX_", "OMP_")
@@ -175,3 +268,165 @@ def usable_memory_gib(cgroup: str = CGROUP, meminfo: str = "/proc/meminfo") -> f
 def _size_gib(path: str) -> float:
     size = os.statvfs(path)
     return round(size.f_blocks * size.f_frsize / 2**30, 2)
+
+
+GPU_PARTS = ("driver", "cuda")  # a head node often has no GPU
+SYSTEM_PARTS = ("kernel", "ofed")  # of the machine: they are compared apart, see hardware.py
+
+
+def software_differences(facts: list[dict[str, Any]], driver: dict[str, str]) -> list[str]:
+    """Describe each part of the software whose version differs, in one sentence.
+
+    The driver's own NVIDIA driver and CUDA are left out: a head node often has none.  The driver's
+    torch may be another build of the same version, as 2.13.0+cpu: no rank runs there.
+    """
+    sentences = []
+    for part in (part for part in driver if part not in SYSTEM_PARTS):
+        versions: dict[str, list[str]] = {}
+        for fact in facts:
+            versions.setdefault(fact["software"][part] or "none", []).append(fact["name"])
+        if part not in GPU_PARTS:
+            own = driver[part] or "none"
+            if part == "torch":
+                own = next((of for of in versions if _public(of) == _public(own)), own)
+            versions.setdefault(own, []).append("the driver")
+        if len(versions) > 1:
+            by_rarity = sorted(versions.items(), key=lambda item: len(item[1]))
+            text = "; ".join(f"{version} on {', '.join(names)}" for version, names in by_rarity)
+            sentences.append(f"{part}: {text}")
+    return sentences
+
+
+def _public(version: str) -> str:
+    """Strip the build, which follows a plus, from a version."""
+    return version.partition("+")[0]
+
+
+# Ray assigns a GPU to a worker by one of these: NVIDIA's, and AMD's two.
+ASSIGNMENT = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+# The CUDA runtime's own answer: torch.cuda.device_count() asks NVML, which is a separate source.
+SCRIPT = "import torch; print(getattr(torch._C, '_cuda_getDeviceCount', int)())"
+COUNT_SECONDS = 60  # torch from a cold network file system; the calling task has 90 s
+
+
+def count_torch_devices() -> dict[str, int | str]:
+    """Count {"all", "assigned"}, or return why not as {"error"}.  Runs in a worker with one GPU."""
+    everything = {key: value for key, value in os.environ.items() if key not in ASSIGNMENT}
+    started = {"all": _start_count(everything), "assigned": _start_count(os.environ)}
+    counts: dict[str, int | str] = {}
+    for name, process in started.items():
+        try:
+            stdout, stderr = process.communicate(timeout=COUNT_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            counts["error"] = f"torch did not start within {COUNT_SECONDS} s"
+            continue
+        if process.returncode:
+            counts["error"] = (stderr.strip().splitlines() or ["torch did not start"])[-1]
+        else:
+            counts[name] = int(stdout.split()[-1])
+    return counts
+
+
+def _start_count(environment: Mapping[str, str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", SCRIPT],
+        env=dict(environment),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+BLOCK = 2**20  # bytes that are read at each place
+# Bytes from one place to the next.  140 GB of weights make 0.5 GB to read: a second or two.
+STRIDE = 2**28
+# Files of one path, and seconds for all paths of a node: a model has some dozens of files.  A task
+# on a node may take longer.
+MAX_FILES = 10_000
+SECONDS = 60.0
+SKIPPED = ".lock"  # files of a download that differ by node; hidden ones do as well
+
+
+def read_model_files(paths: Sequence[str], seconds: float = SECONDS) -> dict[str, dict[str, Any]]:
+    """Read {path: {"files": {name: "size digest"}, "error", "unknown"}}.
+
+    A name is relative to the path; that of a single file is ".".  `error` is what a job would see
+    as well, and `unknown` why not all files were read.
+    """
+    deadline = time.monotonic() + seconds
+    return {path: _read_path(Path(path), deadline) for path in paths}
+
+
+def _read_path(path: Path, deadline: float) -> dict[str, Any]:
+    files: dict[str, str] = {}
+    error = unknown = ""
+    try:
+        for name, file in _list_files(path):
+            if time.monotonic() > deadline or len(files) == MAX_FILES:
+                unknown = f"only {len(files)} files of {path} were read in time"
+                break
+            files[name] = digest_file(file)
+    except OSError as problem:
+        error = str(problem.strerror or problem)
+    if not files and not unknown:
+        error = error or "no file"
+    return {"files": files, "error": error, "unknown": unknown}
+
+
+def _list_files(path: Path) -> Iterator[tuple[str, Path]]:
+    """Find the files of a folder, or the file itself.  Raises OSError where one is unreadable."""
+    if not path.is_dir():
+        yield ".", path
+        return
+    for folder, folders, names in os.walk(path, onerror=_raise_error):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            if not name.startswith(".") and not name.endswith(SKIPPED):
+                file = Path(folder, name)
+                yield str(file.relative_to(path)), file
+
+
+def _raise_error(error: OSError) -> None:
+    raise error
+
+
+def digest_file(file: Path) -> str:
+    """Return size and digest: of BLOCK bytes at each STRIDE, and of the last BLOCK bytes."""
+    digest = hashlib.sha256()
+    with file.open("rb", buffering=0) as opened:
+        size = os.fstat(opened.fileno()).st_size
+        for place in (*range(0, size, STRIDE), max(0, size - BLOCK)):
+            digest.update(os.pread(opened.fileno(), BLOCK, place))
+    return f"{size} {digest.hexdigest()[:16]}"
+
+
+def read_changed_file(path: str) -> dict[str, dict[str, Any]]:
+    """Read a model as `read_model_files`, with one byte of one file changed, for a control.
+
+    The other files are links to the model's own.  The changed file is a sparse one in the folder
+    for temporary files, where no room is used.  Raises OSError if there is no file.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        changed = False
+        for index, (name, file) in enumerate(_list_files(Path(path))):
+            link = Path(folder, name if name != "." else "model")
+            link.parent.mkdir(parents=True, exist_ok=True)
+            if index == 0:
+                _write_changed(file, link)
+                changed = True
+            else:
+                link.symlink_to(file.absolute())
+        if not changed:
+            raise OSError(f"{path} has no file")
+        whole = folder if Path(path).is_dir() else str(link)
+        return {path: read_model_files([whole])[whole]}
+
+
+def _write_changed(source: Path, target: Path) -> None:
+    with source.open("rb") as opened:
+        block = bytearray(opened.read(BLOCK)) or bytearray(1)
+    block[0] ^= 1
+    target.write_bytes(block)
+    os.truncate(target, max(source.stat().st_size, 1))

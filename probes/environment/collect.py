@@ -13,7 +13,7 @@ over files, the first file over the second, and the first line over a later one.
 `effective`    {variable: {"value", "where"}} as NCCL reads it; `where` is "environment" or a
                path.  Valid since NCCL 2.23, which introduced NCCL_CONF_FILE
 `missing_files` {variable: [paths that it names and that do not exist]}
-`libraries`    see `probes.environment.nccl_libraries.find_libraries`
+`libraries`    see `probes.environment.collect.find_libraries`
 `interfaces`, `rdma`, `rdma_active`, `gpus`  names of network interfaces, of RDMA devices, of
                those with an active port, and of GPU models
 `host`         {"name", "boot_id", "network"}: NCCL identifies hosts by the first two
@@ -22,19 +22,100 @@ over files, the first file over the second, and the first line over a later one.
 
 from __future__ import annotations
 
+import difflib
 import os
 import platform
 import pwd
 import re
 import stat
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from probes.cluster.facts.system_files import read_text
 from probes.cluster.node_facts import rdma_ports
-from probes.environment.nccl_libraries import find_libraries
+from probes.cluster.system_facts import read_text
 from reports.redact import redact
+
+LIBRARY_FILE = re.compile(r"libnccl\.so(?:\.\d+)*$")
+VERSIONED_FILE = re.compile(r"libnccl\.so\.(\d+\.\d+\.\d+)$")
+# The banner of src/init.cc; in the wheel of 2.27.5 it is at 1.7 MiB of 410 MiB.
+BANNER = re.compile(rb"NCCL version (\d+\.\d+\.\d+)\+cuda")
+CHUNK_BYTES = 4 * 2**20  # bytes read at once: files have hundreds of MiB
+MAX_READ_BYTES = 64 * 2**20  # bytes searched: far more than the banner's position
+MAX_FOLDERS = 256  # that are searched of one search path
+SYSTEM_FOLDERS = (
+    "/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu", "/usr/local/lib", "/usr/local/cuda/lib64",
+)  # fmt: skip
+
+
+def find_libraries(environment: Mapping[str, str]) -> list[dict[str, str]]:
+    """Find each libnccl file once: real `path`, `version` ("" if unknown), and how it was `found`.
+
+    `found` is "mapped", "LD_PRELOAD", "torch", "LD_LIBRARY_PATH" or "loader", in the order in which
+    the loader would use them.  torch's wheels have an RPATH, which the loader tries before
+    LD_LIBRARY_PATH (ld.so(8)).  So the first entry is the most likely.
+    """
+    by_path: dict[str, dict[str, str]] = {}
+    for source, path in _candidate_paths(environment):
+        real = os.path.realpath(path)
+        if real not in by_path and os.path.isfile(real):
+            by_path[real] = {"path": real, "version": version_of(real), "found": source}
+    return list(by_path.values())
+
+
+def _candidate_paths(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for path in mapped_paths(read_text(Path("/proc/self/maps"))):
+        yield "mapped", path
+    for path in re.split(r"[\s:]+", environment.get("LD_PRELOAD", "")):
+        if LIBRARY_FILE.search(path):
+            yield "LD_PRELOAD", path
+    wheels = [os.path.join(folder, "nvidia", "nccl", "lib") for folder in sys.path]
+    env_dirs = re.split("[:;]", environment.get("LD_LIBRARY_PATH", ""))
+    sys_dirs = [os.path.join(sys.prefix, "lib"), *SYSTEM_FOLDERS, *_loader_folders()]
+    for source, folders in (("torch", wheels), ("LD_LIBRARY_PATH", env_dirs), ("loader", sys_dirs)):
+        for folder in [f for f in folders if f][:MAX_FOLDERS]:
+            # The loader searches only the soname; libnccl.so is for code that calls dlopen itself.
+            yield source, os.path.join(folder, "libnccl.so.2")
+            yield source, os.path.join(folder, "libnccl.so")
+
+
+def mapped_paths(maps: str) -> list[str]:
+    """Return the paths of libnccl in a text of the form of /proc/PID/maps, each once."""
+    paths = [line.split(maxsplit=5)[5] for line in maps.splitlines() if line.count("/")]
+    paths = [path.removesuffix(" (deleted)") for path in paths]
+    return list(dict.fromkeys(path for path in paths if LIBRARY_FILE.search(path)))
+
+
+def version_of(path: str) -> str:
+    """Read the version ("2.28.9") from the file name, else from a banner in the first 64 MiB."""
+    if match := VERSIONED_FILE.search(path):
+        return match[1]
+    try:
+        with open(path, "rb") as file:
+            return _read_banner(iter(lambda: file.read(CHUNK_BYTES), b""))
+    except OSError:
+        return ""
+
+
+def _read_banner(chunks: Iterator[bytes]) -> str:
+    tail = b""
+    for count, chunk in enumerate(chunks, 1):
+        if match := BANNER.search(tail + chunk):
+            return match[1].decode()
+        if count * CHUNK_BYTES >= MAX_READ_BYTES:
+            break
+        tail = chunk[-64:]  # the banner may span two chunks
+    return ""
+
+
+def _loader_folders() -> list[str]:
+    """Return the folders named in /etc/ld.so.conf.d, where CUDA's packages put theirs."""
+    texts = (read_text(path) for path in sorted(Path("/etc/ld.so.conf.d").glob("*.conf")))
+    lines = (line.strip() for text in texts for line in text.splitlines())
+    return [line for line in lines if line.startswith("/")]
+
 
 SYSTEM_CONF = "/etc/nccl.conf"
 MAX_FILE_BYTES = 64 * 1024  # bytes read of one conf file
@@ -221,3 +302,66 @@ def _truncate(name: str) -> str:
 def _device_names(folder: str) -> list[str]:
     """Return the names of the devices in a sysfs folder; plain files there are no devices."""
     return sorted(path.name for path in Path(folder).glob("*") if path.is_dir())
+
+
+_SUFFIXES = """
+ALGO ALLGATHERV_ENABLE ALLOC_P2P_NET_LL_BUFFERS ASYNC_ERROR_HANDLING BLOCKING_WAIT BUFFSIZE
+CGA_CLUSTER_SIZE CHECKS_DISABLE CHECK_MODE CHECK_POINTERS CHUNK_SIZE COLLNET_ENABLE
+COLLNET_NODE_THRESHOLD COMM_BLOCKING COMM_ID COMM_SHRINK_SHARE_RESOURCES
+COMM_SPLIT_SHARE_RESOURCES CONF_FILE CONNECT_ROUND_MAX_PEERS CREATE_THREAD_CONTEXT CROSS_NIC
+CTA_POLICY CUMEM_ENABLE CUMEM_HOST_ENABLE DEBUG DEBUG_FILE DEBUG_LEVELS DEBUG_SUBSYS
+DEBUG_TIMESTAMP_FORMAT DEBUG_TIMESTAMP_LEVELS DESYNC_DEBUG DMABUF_ENABLE ENABLE_VERSION_CHECK
+ENV_PLUGIN GDRCOPY_ENABLE GDRCOPY_FIFO_ENABLE GDRCOPY_FLUSH_ENABLE GDRCOPY_SYNC_ENABLE
+GDR_FLUSH_DISABLE GIN_ENABLE GIN_PLUGIN GIN_TYPE GRAPH_DUMP_FILE GRAPH_DUMP_FILE_RANK GRAPH_FILE
+GRAPH_HELPER_DISABLE GRAPH_MIXING_SUPPORT GRAPH_REGISTER GRAPH_STREAM_ORDERING GROUP_CUDA_STREAM
+HOSTID IBEXT_DISABLE IB_ADAPTIVE_ROUTING IB_ADDR_FAMILY IB_ADDR_RANGE IB_AR_THRESHOLD
+IB_CUDA_SUPPORT IB_DATA_DIRECT IB_DISABLE IB_ECE_ENABLE IB_EVENT_BASED_LB IB_FIFO_TC IB_GDR_LEVEL
+IB_GID_INDEX IB_HCA IB_MERGE_NICS IB_MERGE_VFS IB_MQP_RETRY_ALL IB_MQP_RETRY_CNT
+IB_MQP_RETRY_SLEEP_MSEC IB_OOO_RQ IB_PCI_RELAXED_ORDERING IB_PKEY IB_PKEY_VALUE
+IB_PREPOST_RECEIVE_WORK_REQUESTS IB_QPS_PER_CONNECTION IB_RAIL_POLICY IB_RETRY_CNT
+IB_RETURN_ASYNC_EVENTS IB_ROCE_VERSION_NUM IB_ROUTABLE_FLID_GID_INDEX IB_SL IB_SPLIT_DATA_ON_QPS
+IB_TC IB_TIMEOUT IB_USE_INLINE IB_WARN_RAIL_LOCAL IGNORE_COLLNET_MISMATCH IGNORE_CPU_AFFINITY
+IGNORE_DISABLED_P2P IGNORE_NET_MISMATCH IPC_USE_ABSTRACT_SOCKET L1_SHARED_MEMORY_CARVEOUT
+LAUNCH_MODE LAUNCH_ORDER_IMPLICIT LAUNCH_RACE_FATAL LEGACY_CUDA_REGISTER LL128_BUFFSIZE LL128_C2C
+LL128_NTHREADS LL_BUFFSIZE LL_THRESHOLD LOCAL_REGISTER MAX_CTAS MAX_NCHANNELS MAX_NRINGS
+MAX_P2P_NCHANNELS MEM_SYNC_DOMAIN MIN_CTAS MIN_NCHANNELS MIN_NRINGS MIN_P2P_NCHANNELS
+MNNVL_CLIQUE_ID MNNVL_ENABLE MNNVL_RAIL_PER_HOST MNNVL_SCATTER_NETS_ENABLE MNNVL_UUID
+MULTI_RANK_GPU_ENABLE MULTI_SEGMENT_REGISTER NCHANNELS_PER_NET_PEER NET NETDEVS_POLICY
+NET_DISABLE_INTRA NET_FORCE_FLUSH NET_FORCE_MERGE NET_GDR_C2C NET_GDR_LEVEL NET_GDR_READ
+NET_MERGE_LEVEL NET_MERGE_POLICY NET_OPTIONAL_RECV_COMPLETION NET_OVERHEAD NET_PLUGIN
+NET_PLUGIN_REF_COUNT NET_SHARED_BUFFERS NET_SHARED_COMMS NO_CACHE NSOCKS_PERTHREAD NTHREADS
+NUM_RMA_CTX NVB_DISABLE NVB_PRECONNECT NVLINK_UTIL_CENTRIC_SCHED_ENABLE NVLSTREE_MAX_CHUNKSIZE
+NVLS_CHUNKSIZE NVLS_ENABLE NVLS_NCHANNELS NVTX_DISABLE OOB_NET_ENABLE OOB_NET_IFNAME
+P2P_DIRECT_DISABLE P2P_DISABLE P2P_EPOCH_ENABLE P2P_LEVEL P2P_LL_THRESHOLD P2P_NET_CHUNKSIZE
+P2P_NVL_CHUNKSIZE P2P_PCI_CHUNKSIZE P2P_PER_CHANNEL_NET_BW P2P_PXN_LEVEL P2P_READ_ENABLE
+P2P_SCHEDULE_GROUP_SIZE P2P_USE_CUDA_MEMCPY PAT_ENABLE PROFILER_PLUGIN PROGRESS_APPENDOP_FREQ
+PROTO PROXY_APPEND_BATCH_SIZE PROXY_CPUSET PROXY_DUMP_SIGNAL PSK PXN_C2C PXN_DISABLE RAS_ADDR
+RAS_ENABLE RAS_TIMEOUT_FACTOR REPORT_CONNECT_PROGRESS RMA_EAGER_INIT RMA_PLUGIN RUNTIME_CONNECT
+SET_CPU_STACK_SIZE SET_STACK_SIZE SET_THREAD_NAME SHM_DISABLE SHM_LOCALITY SHM_MEMCPY_MODE
+SHM_USE_CUDA_MEMCPY SINGLE_PROC_MEM_REG_ENABLE SINGLE_RING_THRESHOLD SOCKET_FAMILY SOCKET_IFNAME
+SOCKET_INLINE SOCKET_MAGIC SOCKET_MIN_TASKSIZE SOCKET_NTHREADS SOCKET_POLL_TIMEOUT_MSEC
+SOCKET_RCVBUF SOCKET_RETRY_CNT SOCKET_RETRY_SLEEP_MSEC SOCKET_SNDBUF SYM_CE_THRESHOLD SYM_CTAS
+SYM_GIN_KERNELS_ENABLE SYM_KERNEL SYM_NOWIN_ENABLE THREAD_THRESHOLDS TOPO_DUMP_FILE
+TOPO_DUMP_FILE_RANK TOPO_FILE TREE_THRESHOLD TUNER_CONFIG_FILE TUNER_PLUGIN UID_STAGGER_RATE
+UID_STAGGER_THRESHOLD UNPACK_DOUBLE_NCHANNELS VERSION WARN_ENABLE_DEBUG_INFO WIN_ENABLE WIN_STRIDE
+WORK_ARGS_BYTES WORK_FIFO_BYTES
+"""
+KNOWN_NAMES = frozenset("NCCL_" + suffix for suffix in _SUFFIXES.split())
+# Prefixes of plugins, tests and builds, whose variables are not listed here.
+UNLISTED_PREFIXES = (
+    "NCCL_DIR", "NCCL_FASTRAK_", "NCCL_GIN_", "NCCL_GPUDIRECTTCPX_", "NCCL_HOME", "NCCL_INCLUDE_",
+    "NCCL_INSPECTOR_", "NCCL_LIB", "NCCL_PROFILE", "NCCL_RMA_", "NCCL_ROOT", "NCCL_SHARP_",
+    "NCCL_SHIMNET_", "NCCL_TESTS_", "NCCL_TUNER_", "NCCL_UCX_",
+)  # fmt: skip
+MAX_NAME_LENGTH = 64  # characters; no real name is longer
+
+
+def suggest_spelling(name: str) -> str:
+    """Suggest the known name that this one is close to; "" if it is known or close to none."""
+    unlisted = not name.startswith("NCCL_") or name.startswith(UNLISTED_PREFIXES)
+    if name in KNOWN_NAMES or unlisted or len(name) > MAX_NAME_LENGTH:
+        return ""
+    # Without the common NCCL_, which would make all names similar.
+    suffixes = sorted(_SUFFIXES.split())
+    matches = difflib.get_close_matches(name[5:].upper(), suffixes, n=1, cutoff=0.85)
+    return f"NCCL_{matches[0]}" if matches else ""

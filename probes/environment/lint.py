@@ -13,11 +13,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from probes.environment.checks import NodeContext, describe_libraries
-from probes.environment.collect import redact_value
-from probes.environment.known_variables import suggest_spelling
+from probes.environment.checks import (
+    NUMERIC,
+    NodeContext,
+    canonical,
+    describe_libraries,
+    name_list,
+    plain_list,
+)
+from probes.environment.collect import redact_value, suggest_spelling
 from probes.environment.rules import DIFFERENCE_SEVERITY, LOCAL, RULES, WARN
-from probes.environment.values import NUMERIC, canonical, name_list, plain_list
 from probes.findings import join_names
 from reports.sanitize import one_line
 

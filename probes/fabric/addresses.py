@@ -1,14 +1,18 @@
-"""Finds addresses that two machines have: by inventory, and by who answers for them (ARP)."""
+"""Finds the fabric's addresses and ports, and the rails that ranks use."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from probes.cluster.network_facts import RDMA, interfaces_of
+from probes.cluster.node_facts import rdma_ports, read_interfaces
+from probes.environment.checks import nccl_ports, read_ib_hca
 from probes.findings import join_names
+from scaling.collectives.line_rate import active_rails
 
 COMPLETE, ETHERNET = 0x2, 0x1  # include/uapi/linux/if_arp.h: ATF_COM, ARPHRD_ETHER
 MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
@@ -120,3 +124,183 @@ def _by_neighbours(
             )
             found.append(DuplicateAddress(address, [owner[address], *others], message))
     return found
+
+
+DOCTORED_BYTES = 93  # a control's node reports an MTU larger by this: no network has two so near
+
+
+@dataclass(frozen=True)
+class DoctoredPort:
+    """False report that a control plants on one node: `address` is not that of interface `name`."""
+
+    name: str
+    address: str | None
+
+
+def read_node_ports(fabric: str | None, doctored: DoctoredPort | None = None) -> dict[str, Any]:
+    """Read this node's interfaces, and the interface of each active rail (RDMA).
+
+    `doctored` is for a control: that interface then reports another address, and another MTU.
+    """
+    rails: dict[str, str] = {}
+    if fabric == "rdma":
+        ports = nccl_ports(rdma_ports(), read_ib_hca())
+        netdevs = {f"{port['device']}/{port['port']}": port["netdev"] for port in ports}
+        rails = {rail.name: netdevs[rail.name] for rail in active_rails(ports)}
+    interfaces = read_interfaces()
+    if doctored is not None and doctored.name in interfaces:
+        port = interfaces[doctored.name]
+        changes = {"address": doctored.address, "mtu": port["mtu"] + DOCTORED_BYTES}
+        interfaces[doctored.name] = {**port, **changes}
+    return {"interfaces": interfaces, "rails": rails}
+
+
+@dataclass(frozen=True)
+class FabricPorts:
+    """The interface to test on each node.  `dead` maps a node to why it cannot be tested.
+
+    A port has address, mac, mtu and state.  It is None if no interface has the address.  `has_ip`
+    is False if no RDMA port has an IP address.  `note` is why Ray's interface stands for the
+    fabric.
+    """
+
+    names: dict[str, str]
+    ports: dict[str, dict[str, Any] | None]
+    dead: dict[str, str]
+    has_ip: bool = True
+    note: str = ""
+
+
+def choose_ports(
+    readings: Mapping[str, Mapping[str, Any]], fabric: str | None, ray: Mapping[str, str]
+) -> FabricPorts:
+    """Choose the interface to test: the agreed one, a rail with addresses everywhere, or Ray's.
+
+    `readings` are those of `read_node_ports` by node, `ray` is each node's address in Ray.  Each
+    rail is a network of its own, so all nodes must use the same rail.
+    """
+    if fabric and fabric != "rdma":
+        return _agreed_ports({node: one["interfaces"] for node, one in readings.items()}, fabric)
+    rails = {node: _rails_with_ip(one) for node, one in readings.items()}
+    common = set.intersection(*map(set, rails.values())) if rails else set()
+    if common:
+        rail = min(common)
+        names = {node: one[rail] for node, one in rails.items()}
+        return FabricPorts(
+            names, {node: readings[node]["interfaces"][name] for node, name in names.items()}, {}
+        )
+    names = {
+        node: next((n for n, p in one["interfaces"].items() if p["address"] == ray[node]), "")
+        for node, one in readings.items()
+    }
+    ports = {node: readings[node]["interfaces"].get(name) for node, name in names.items()}
+    if fabric is None:
+        return FabricPorts(names, ports, {})
+    lacking = [node for node, one in rails.items() if not one]
+    note = (
+        f"no RDMA port has an IP address on {join_names(lacking)}"
+        if lacking
+        else "no RDMA port has an IP address on every node"
+    )
+    return FabricPorts(names, ports, {}, has_ip=any(rails.values()), note=note)
+
+
+def _rails_with_ip(reading: Mapping[str, Any]) -> dict[str, str]:
+    """Map each rail whose interface is up and has an IPv4 address to that interface."""
+    interfaces = reading["interfaces"]
+    return {
+        rail: netdev
+        for rail, netdev in reading["rails"].items()
+        if (port := interfaces.get(netdev)) and port["address"] and port["state"] != "down"
+    }
+
+
+def _agreed_ports(
+    interfaces: Mapping[str, Mapping[str, dict[str, Any]]], fabric: str
+) -> FabricPorts:
+    dead = {}
+    for node, found in interfaces.items():
+        port = found.get(fabric)
+        if not port:
+            dead[node] = f"has no interface {fabric}"
+        elif not port["address"] or port["state"] == "down":
+            dead[node] = f"{fabric} is {port['state']}, address {port['address'] or 'none'}"
+    ports = {node: found.get(fabric) for node, found in interfaces.items()}
+    return FabricPorts(dict.fromkeys(interfaces, fabric), ports, dead)
+
+
+@dataclass(frozen=True)
+class RailRanks:
+    """One network that a rank of each node uses.
+
+    `ports` maps each port to its rank.  A port is named `fab1 on node0`, or as its node where the
+    node has one rail.  `fabric` is the device that must carry its bytes, None if none is agreed.
+    """
+
+    name: str  # "" where the node has one rail
+    ports: dict[str, int]
+    fabric: str | None
+
+
+def find_rails(rank_nodes: Sequence[str], fabric: str | None, backend: str) -> list[RailRanks]:
+    """List the rails that ranks can test; `rank_nodes` lists the node of each rank.
+
+    By RDMA each rank uses the port close to its GPU, as NCCL does with several interfaces, so each
+    local rank is taken for one rail.  With gloo each local rank binds one interface of the fabric.
+    Local ranks that some node lacks are left out.
+    """
+    local = ranks_by_node(rank_nodes)
+    fewest = min(map(len, local.values()), default=0)
+    interfaces = interfaces_of(fabric)
+    by_gpu = fabric == RDMA or (backend == "nccl" and len(interfaces) > 1)
+    if by_gpu and fewest > 1:
+        names = [f"rail {rank}" for rank in range(fewest)]
+        devices: list[str | None] = [fabric] * fewest
+    elif backend == "gloo" and min(len(interfaces), fewest) > 1:
+        names, devices = interfaces[:fewest], [*interfaces[:fewest]]
+    else:
+        return [RailRanks("", {node: ranks[0] for node, ranks in local.items()}, fabric)]
+    return [
+        RailRanks(
+            name, {port_name(name, node): ranks[index] for node, ranks in local.items()}, device
+        )
+        for index, (name, device) in enumerate(zip(names, devices, strict=True))
+    ]
+
+
+def ranks_by_node(rank_nodes: Sequence[str]) -> dict[str, list[int]]:
+    """List the ranks of each node, in order."""
+    ranks: dict[str, list[int]] = {}
+    for rank, node in enumerate(rank_nodes):
+        ranks.setdefault(node, []).append(rank)
+    return ranks
+
+
+def port_name(rail: str, node: str) -> str:
+    """Return the name of a node's port: `fab1 on node0`, or the node where it has one rail."""
+    return f"{rail} on {node}" if rail else node
+
+
+def node_of(port: str) -> str:
+    """Return the node of a port: of `fab1 on node0`, node0."""
+    return port.rpartition(" on ")[2]
+
+
+def rail_of(port: str) -> str:
+    """Return the rail of a port: of `fab1 on node0`, fab1; "" where the node has one rail."""
+    return port.rpartition(" on ")[0]
+
+
+def suspects(ports: Iterable[str]) -> list[str]:
+    """List the nodes of these ports, each once, and then the ports that are not whole nodes."""
+    ports = list(ports)
+    return list(dict.fromkeys([*map(node_of, ports), *ports]))
+
+
+def least_by_nodes(speeds: Mapping[tuple[str, str], float]) -> dict[tuple[str, str], float]:
+    """Return the least speed between two nodes over all rails, by (sender, receiver)."""
+    least: dict[tuple[str, str], float] = {}
+    for (a, b), speed in speeds.items():
+        link = node_of(a), node_of(b)
+        least[link] = min(speed, least.get(link, speed))
+    return least

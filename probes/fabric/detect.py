@@ -1,13 +1,14 @@
-"""Finds the causes of a failed FABRIC: pure functions from measurements to findings."""
+"""Finds causes of a slow or wrong sweep: links, rails, uplinks, networks."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
-from probes.cluster.byte_counters import UNKNOWN
+from probes.cluster.network_facts import UNKNOWN
 from probes.environment.lint import Flag
-from probes.fabric.node_pairs import NodeGroupsResult
-from probes.fabric.rails.ranks import node_of, suspects
+from probes.fabric.addresses import RailRanks, least_by_nodes, node_of, suspects
+from probes.fabric.node_pairs import NodeGroupsResult, PairSearch
 from probes.fabric.sweep import Rows, SweepResult
 from probes.findings import MAX_NAMES, finding, join_names
 from reports.numbers import quantity
@@ -205,3 +206,191 @@ def slow_fabric_finding(run: SweepResult) -> Finding:
 def _link_ends(link: Link, way: str) -> list[str]:
     """List the nodes that could make a link slow, given the direction in which they are slow."""
     return {"sends": [link[0]], "receives": [link[1]]}.get(way, list(link))
+
+
+AT_ONCE = " when all rails send at once"
+
+
+def find_slow_ports(
+    found: FaultSearchResult, rails: Sequence[RailRanks], when: str = ""
+) -> list[Finding]:
+    """Name each rail, node, port or link that is slow, and in which direction.
+
+    A rail is named if every link of it is slow and some other rail is sound.  A node is named if
+    all its ports are slow in the same direction.  `when` is appended to the message.
+    """
+    findings, rest = [], found
+    blamed = {*found.slow_nodes, *(port for link in found.slow_links for port in link)}
+    slow_rails = [
+        rail
+        for rail in rails
+        if is_slow_everywhere(rail, found) and not blamed.isdisjoint(rail.ports)
+    ]
+    if len(slow_rails) < len(rails):
+        for rail in slow_rails:
+            links = [speed for (a, _), speed in found.speeds.items() if a in rail.ports]
+            message = f"{rail.name} is slow on every node{when}: {quantity(min(links), 'GB/s')}"
+            message += f". Other rails: {quantity(found.typical, 'GB/s')}"
+            nodes = [*map(node_of, rail.ports)]
+            names = {"interface": rail.name}
+            findings.append(finding("FAB-SLOW-LINK", message, nodes, names=names))
+            rest = without_ports(rest, rail.ports)
+    if len(rails) > 1:
+        for node, way in slow_nodes(rest, rails).items():
+            findings += find_slow_links(_as_node(rest, node, way), when)
+            rest = without_ports(rest, [port for port in rest.slow_nodes if node_of(port) == node])
+    return findings + find_slow_links(rest, when)
+
+
+def find_shared_rails(at_once: FaultSearchResult, pairs: PairSearch) -> Finding:
+    """Report that all rails are slow when they send at once: nodes share what feeds them."""
+    message = f"all {len(pairs.rails)} rails of a node at once: {quantity(at_once.typical, 'GB/s')}"
+    message += f" each. One rail alone: {quantity(pairs.speed.typical, 'GB/s')}"
+    nodes = [*map(node_of, pairs.rails[0].ports)]
+    return finding("FAB-RAILS-SHARED", message, nodes)
+
+
+def is_slow_everywhere(rail: RailRanks, found: FaultSearchResult) -> bool:
+    """Return whether every measured link of a rail is slow."""
+    speeds = [speed for (sender, _), speed in found.speeds.items() if sender in rail.ports]
+    return bool(speeds) and max(speeds) < found.limit
+
+
+def slow_nodes(found: FaultSearchResult, rails: Sequence[RailRanks]) -> dict[str, str]:
+    """Return the nodes whose ports are all slow in the same direction, with that direction."""
+    by_node: dict[str, list[str]] = {}
+    for port, way in found.slow_nodes.items():
+        by_node.setdefault(node_of(port), []).append(way)
+    return {
+        node: ways[0]
+        for node, ways in by_node.items()
+        if len(ways) == len(rails) and len(set(ways)) == 1
+    }
+
+
+def without_ports(found: FaultSearchResult, ports: Iterable[str]) -> FaultSearchResult:
+    """Return the search without what it says of these ports."""
+    left_out = {*ports}
+    return replace(
+        found,
+        slow_nodes={port: way for port, way in found.slow_nodes.items() if port not in left_out},
+        slow_links=[link for link in found.slow_links if left_out.isdisjoint(link)],
+    )
+
+
+def only_at_once(at_once: FaultSearchResult, one_by_one: FaultSearchResult) -> FaultSearchResult:
+    """Return what is slow only when all rails send at once."""
+    known = without_ports(at_once, [*one_by_one.slow_nodes])
+    links: set[Link] = {*one_by_one.slow_links}
+    return replace(known, slow_links=[link for link in known.slow_links if link not in links])
+
+
+def _as_node(found: FaultSearchResult, node: str, way: str) -> FaultSearchResult:
+    """Return a search in which the ports of a node are one, and only it is slow."""
+    speeds = least_by_nodes(found.speeds)
+    return replace(found, speeds=speeds, slow_nodes={node: way}, slow_links=[])
+
+
+MIN_CROWD = 2  # pairs that must be slow together before their common path is blamed
+
+
+def by_number(name: str) -> tuple[int, str]:
+    """Sort names with numbers: node2 before node10."""
+    return len(name), name
+
+
+def find_leaves(found: FaultSearchResult) -> list[list[str]]:
+    """Find groups of nodes that are fast inside, and slow in every link between them.
+
+    On several rails the slowest counts.  Names are sorted, node2 before node10.  Empty unless every
+    pair of nodes was measured, and there are two groups of two nodes or more: one node that is slow
+    with all others has a slow link of its own.  If more than three quarters of all links are slow,
+    the search takes them for normal.
+    """
+    speeds = least_by_nodes(found.speeds)
+    nodes = sorted({node for link in speeds for node in link}, key=by_number)
+    if len(speeds) < len(nodes) * (len(nodes) - 1):
+        return []
+    group = {node: [node] for node in nodes}
+    for (a, b), speed in speeds.items():
+        if min(speed, speeds[b, a]) >= found.limit and group[a] is not group[b]:
+            group[a] += group[b]
+            for node in group[b]:
+                group[node] = group[a]
+    groups = list({id(one): sorted(one, key=nodes.index) for one in group.values()}.values())
+    large = [one for one in groups if len(one) > 1]
+    return sorted(large, key=lambda one: nodes.index(one[0])) if len(large) > 1 else []
+
+
+def links_between(leaves: Sequence[Sequence[str]], links: Iterable[Link]) -> list[Link]:
+    """List the links from one group of nodes to another."""
+    leaf_of = {node: number for number, leaf in enumerate(leaves) for node in leaf}
+    ends = [(link, leaf_of.get(node_of(link[0])), leaf_of.get(node_of(link[1]))) for link in links]
+    return [link for link, a, b in ends if a is not None and b is not None and a != b]
+
+
+def without_links(found: FaultSearchResult, links: Sequence[Link]) -> FaultSearchResult:
+    """Return the search without these slow links."""
+    explained = {*links}
+    rest = [link for link in found.slow_links if link not in explained]
+    return replace(found, slow_links=rest)
+
+
+def without_leaves(found: FaultSearchResult, leaves: Sequence[Sequence[str]]) -> FaultSearchResult:
+    """Return the search without the links between leaves, and nodes that only these made slow.
+
+    A node that is slow inside its leaf too is in none of them.
+    """
+    members = {node for leaf in leaves for node in leaf}
+    rest = without_links(found, links_between(leaves, found.speeds))
+    ways = {port: way for port, way in rest.slow_nodes.items() if node_of(port) not in members}
+    return replace(rest, slow_nodes=ways)
+
+
+def uplink_finding(
+    found: FaultSearchResult,
+    leaves: Sequence[Sequence[str]],
+    members: Sequence[Sequence[str]] | None = None,
+) -> Finding:
+    """Name the groups of nodes between which every link is slow.
+
+    The smaller groups are suspects: their uplinks are slow; groups of one size all are.  `members`
+    are all nodes of each group, where only some met.
+    """
+    between = links_between(leaves, found.speeds)
+    inside = [speed for link, speed in found.speeds.items() if link not in {*between}]
+    fast = quantity(max(inside), "GB/s")
+    slow = quantity(min(found.speeds[link] for link in between), "GB/s")
+    whole = members or leaves
+    names = "; ".join(join_names(leaf) for leaf in whole)
+    message = f"links between groups of nodes are slow: {slow}. Inside a group: {fast}. "
+    message += f"Groups: {names}"
+    largest = max(map(len, whole))
+    smaller = [leaf for leaf in whole if len(leaf) < largest] or whole
+    return finding("FAB-SLOW-UPLINK", message, [node for leaf in smaller for node in leaf])
+
+
+def crowded_links(found: FaultSearchResult, alone: Mapping[Link, float]) -> list[Link]:
+    """List slow links that are fast when no other pair sends: what they share is full.
+
+    Not all may have been measured alone.  If all that were are fast, the others count as crowded.
+    """
+    tried = [link for link in found.slow_links if link in alone]
+    fast = [link for link in tried if alone[link] >= found.limit]
+    crowded = found.slow_links if fast and len(fast) == len(tried) else fast
+    pairs = {frozenset(link) for link in fast}
+    return [*crowded] if len(pairs) >= MIN_CROWD else []
+
+
+def crowd_finding(
+    found: FaultSearchResult, alone: Mapping[Link, float], links: Sequence[Link]
+) -> Finding:
+    """Name the pairs of nodes that are slow together and fast alone."""
+    pairs = list(dict.fromkeys(tuple(sorted(link)) for link in links))
+    together = quantity(min(found.speeds[link] for link in links), "GB/s")
+    single = quantity(min(alone[link] for link in links if link in alone), "GB/s")
+    names = join_names(f"{a} and {b}" for a, b in pairs)
+    message = f"{len(pairs)} pairs of nodes are slow when they send at once: {together}. "
+    message += f"One pair alone: {single}. Pairs: {names}"
+    nodes = {node_of(node) for link in links for node in link}
+    return finding("FAB-SLOW-UPLINK", message, sorted(nodes, key=by_number))

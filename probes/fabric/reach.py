@@ -1,19 +1,30 @@
-"""Tests which nodes reach each other on the fabric, also with full-size packets.
-
-It also reads which machines answer for the nodes' addresses.
-"""
+"""Tests which nodes reach each other over the fabric, and judges it."""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from probes.fabric.addresses import DuplicateAddress, find_duplicates, read_arp
-from probes.fabric.fabric_ports import DoctoredPort, FabricPorts, choose_ports, read_node_ports
-from reference_trainer.launch.gang import Gang
-from scaling.collectives.fault_search import Pair
+from probes.check.recorder import Recorder
+from probes.fabric.addresses import (
+    DOCTORED_BYTES,
+    DoctoredPort,
+    DuplicateAddress,
+    FabricPorts,
+    choose_ports,
+    find_duplicates,
+    port_name,
+    read_arp,
+    read_node_ports,
+    suspects,
+)
+from probes.findings import finding, join_names
+from reference_trainer.launch.gang import Gang, GangError
+from reports.record import Finding
+from scaling.collectives.fault_search import Pair, classify
 from scaling.collectives.reachability import (
     check_tcp,
     check_udp,
@@ -250,3 +261,193 @@ class FabricNodes:
         ports = self.gang.run(serve, **call) if usable else []
         doors = {row[1]: (row[2], port) for row, port in zip(usable, ports, strict=True)}
         return [(name, doors.get(name)) for name in self.names]
+
+
+PING_HEADERS = 28  # bytes of IPv4 (20) and ICMP (8): the MTU counts them, `ping -s` does not
+
+
+def judge_reach(
+    reach: ReachabilityResult, measure: Recorder, rail: str = "", explained: Sequence[str] = ()
+) -> None:
+    """Judge pairs that do not reach each other at all, or not with full-size packets.
+
+    `rail` is the interface that was tested, where there are several.  Another finding explains why
+    the nodes in `explained` are not reached.
+    """
+    on = rail or "cluster"
+    measure("unreachable_pairs", len(reach.pairs), on=on)
+    measure("duplicate_addresses", len(reach.duplicates), on=on)
+    if not reach.saw_neighbours:
+        measure.covered("duplicate addresses were not tested: no node shows /proc/net/arp")
+    if reach.has_ip:
+        odd_mtu = len(find_odd_mtu(reach)) if reach.mtu else None
+        measure("mtu_mismatches", odd_mtu, on=on, note=reach.note or "no MTU is known")
+        narrow = None if reach.narrow is None else len(reach.narrow)
+        measure("pairs_below_mtu", narrow, on=on, note=reach.note or "-")
+    else:
+        measure.covered(f"packet sizes were not tried: {reach.note}")
+    unreachable = find_unreachable(reach, rail, explained)
+    measure.explain(explain_duplicates(reach), unreachable, find_mtu_faults(reach))
+
+
+def reach_series(reach: ReachabilityResult) -> dict[str, Any]:
+    """Return the chart's map of pairs: 0 GB/s where a pair cannot connect, None elsewhere."""
+    blocked = {frozenset(pair) for pair in reach.pairs}
+    gbs = [[0.0 if {a, b} in blocked else None for b in reach.nodes] for a in reach.nodes]
+    return {"nodes": reach.nodes, "gbs": gbs}
+
+
+def explain_duplicates(reach: ReachabilityResult) -> list[Finding]:
+    """Name the nodes whose address another machine also has."""
+    return [
+        finding(
+            "FAB-DUPLICATE-ADDRESS",
+            one.message + _port_text(reach, one.nodes[0]),
+            one.nodes,
+            names={"address": one.address, "interface": reach.ports.get(one.nodes[0])},
+        )
+        for one in reach.duplicates
+    ]
+
+
+def _port_text(reach: ReachabilityResult, node: str) -> str:
+    name = reach.ports.get(node)
+    return f", on {name}" if name else ""
+
+
+def find_unreachable(
+    reach: ReachabilityResult, rail: str = "", explained: Sequence[str] = ()
+) -> list[Finding]:
+    """Name the nodes, else the pairs, that explain which pairs do not reach each other.
+
+    With several rails, the port of `rail` is a suspect too.  Nodes in `explained` are left out.
+    """
+    bad_nodes, pairs = _classify_unexplained(reach, reach.pairs)
+    findings = []
+    for node in dict.fromkeys([*reach.dead, *bad_nodes]):
+        if node in explained:
+            continue
+        reason = reach.dead.get(node, f"reaches no other node by TCP{_port_text(reach, node)}")
+        names = {"interface": reach.ports.get(node)}
+        ends = suspects([port_name(rail, node)])
+        findings.append(finding("FAB-LINK-DOWN", f"{node}: {reason}", ends, names=names))
+    for a, b in pairs:
+        if {a, b}.isdisjoint({*reach.dead, *explained}):
+            message = f"{a} and {b} cannot reach each other by TCP{_port_text(reach, a)}"
+            names = {"interface": reach.ports.get(a), "peer": b}
+            findings.append(finding("FAB-PAIR-BLOCKED", message, [a, b], names=names))
+    return findings
+
+
+def _classify_unexplained(
+    reach: ReachabilityResult, failing: list[tuple[str, str]]
+) -> tuple[list[str], list[tuple[str, str]]]:
+    """List the bad nodes, and the bad pairs of the others.
+
+    Nodes with an address that two machines have are left out: that explains their pairs.
+    """
+    shared = {node for one in reach.duplicates for node in one.nodes}
+    failing = [pair for pair in failing if shared.isdisjoint(pair)]
+    return classify(failing, [node for node in reach.nodes if node not in shared])
+
+
+def find_mtu_faults(reach: ReachabilityResult) -> list[Finding]:
+    """Name the nodes whose MTU differs, else the pairs that full-size packets do not pass."""
+    odd = find_odd_mtu(reach)
+    if odd:
+        names = {mtu: [n for n in reach.mtu if reach.mtu[n] == mtu] for mtu in reach.mtu.values()}
+        told = [f"{join_names(names[mtu])} {mtu}" for mtu in names if names[mtu][0] in odd]
+        if usual := [mtu for mtu in names if names[mtu][0] not in odd]:
+            told.append(f"the others {usual[0]}")
+        message = f"MTU{_port_text(reach, odd[0])}: {'; '.join(told)}"
+        peer = next((name for name in reach.mtu if name not in odd), "")
+        known = _mtu_names(reach, odd[0], peer, max(reach.mtu.values()))
+        return [finding("FAB-MTU", message, odd, names=known)]
+    bad_nodes, pairs = _classify_unexplained(reach, reach.narrow or [])
+    ends = [(f"{node} and others", [node]) for node in bad_nodes]
+    ends += [(f"{a} and {b}", [a, b]) for a, b in pairs]
+    packets = f"packets of {min(reach.mtu.values(), default=0)} bytes, unfragmented,"
+    message = f"{packets} do not pass between"
+    findings = []
+    for text, named in ends:
+        node, *others = named
+        peers = [name for pair in reach.narrow or [] if node in pair for name in pair]
+        peer = next((name for name in (*others, *peers) if name != node), "")
+        known = _mtu_names(reach, node, peer, min(reach.mtu.values(), default=0))
+        findings.append(finding("FAB-MTU", f"{message} {text}", named, names=known))
+    return findings
+
+
+def _mtu_names(reach: ReachabilityResult, node: str, peer: str, mtu: int) -> dict[str, object]:
+    """Name the node's interface, and a ping of this MTU to a peer."""
+    payload = mtu - PING_HEADERS if mtu > PING_HEADERS else ""
+    return {"interface": reach.ports.get(node), "peer": peer, "payload": payload}
+
+
+def find_odd_mtu(reach: ReachabilityResult) -> list[str]:
+    """List nodes whose MTU is not that of most; all nodes if the two commonest MTUs tie."""
+    counts = Counter(reach.mtu.values()).most_common()
+    if len(counts) > 1 and counts[0][1] == counts[1][1]:
+        return list(reach.mtu)
+    return [node for node, mtu in reach.mtu.items() if mtu != counts[0][0]]
+
+
+ANSWER_SECONDS = 1.0  # wait for packets that are too large: none of them is answered
+
+
+def control_reach(nodes: FabricNodes, measure: Recorder) -> None:
+    """Run the controls of reachability."""
+    last, first = nodes.names[-1], nodes.names[0]
+    control_closed_door(nodes, last, measure)
+    if nodes.chosen.has_ip:
+        control_large_packets(nodes, measure)
+    control_doctored_port(nodes, last, first, measure)
+
+
+def control_closed_door(nodes: FabricNodes, victim: str, measure: Recorder) -> None:
+    """Check that a node that does not listen is found: all its pairs fail, and no other."""
+    fault = f"no process listens on {victim} where the others connect"
+    try:
+        pairs = nodes.unreachable_pairs(closed={victim})
+    except GangError as error:
+        measure.control("closed door", fault, None, saw=str(error))
+        return
+    trial = measure.trial()
+    judge_reach(ReachabilityResult(nodes.names, pairs, {}), trial)
+    located = all(victim in pair for pair in pairs)
+    measure.control("closed door", fault, trial, located=located)
+
+
+def control_large_packets(nodes: FabricNodes, measure: Recorder) -> None:
+    """Check that packets larger than the MTU do not pass."""
+    fault = f"packets of {DOCTORED_BYTES} bytes more than the MTU are sent, unfragmented"
+    try:
+        narrow, note = nodes.narrow_pairs([], DOCTORED_BYTES, ANSWER_SECONDS)
+    except GangError as error:
+        measure.control("large packets", fault, None, saw=str(error))
+        return
+    trial = measure.trial()
+    judge_reach(ReachabilityResult(nodes.names, [], {}, narrow, nodes.mtu, note), trial)
+    measure.control("large packets", fault, trial)
+
+
+def control_doctored_port(nodes: FabricNodes, victim: str, other: str, measure: Recorder) -> None:
+    """Check that a node that reports another MTU and another node's address is found."""
+    address = (nodes.chosen.ports[other] or {}).get("address")
+    fault = f"{victim} reports the address of {other}, and an MTU of its own"
+    doctored = DoctoredPort(nodes.chosen.names[victim], address)
+    try:
+        told = nodes.doctored({victim: doctored})
+    except GangError as error:
+        measure.control("doctored port", fault, None, saw=str(error))
+        return
+    trial = measure.trial()
+    has_ip, duplicates = nodes.chosen.has_ip, told.duplicates({})
+    result = ReachabilityResult(
+        nodes.names, [], {}, mtu=told.mtu, duplicates=duplicates, has_ip=has_ip
+    )
+    judge_reach(result, trial)
+    without: Container[str] = () if has_ip else ("mtu_mismatches",)
+    if address is None:
+        without = ("mtu_mismatches", "duplicate_addresses")
+    measure.control("doctored port", fault, trial, without=without)

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from probes.cluster.byte_counters import (
+from probes.cluster.network_facts import (
     UNKNOWN,
     counter_growth,
     interfaces_of,
@@ -18,11 +18,10 @@ from probes.cluster.byte_counters import (
     main_device,
     read_counters,
 )
-from probes.fabric.library_report import RankLogs, TransportReport, gloo_report
-from probes.fabric.links.counters import LinkReader
-from probes.fabric.links.growth import lost_packets
-from probes.fabric.rails.shares import bytes_by_interface, rail_growth, read_rails
+from probes.fabric.link_counters import LinkReader, lost_packets
+from probes.fabric.rails import bytes_by_interface, rail_growth, read_rails
 from probes.fabric.stack_dump import RECORDER_ENV
+from probes.fabric.transport import RankLogs, TransportReport, gloo_report
 from reference_trainer.launch.gang import Gang
 from scaling.collectives.operations import OPERATIONS
 from scaling.collectives.sweep import (

@@ -2,44 +2,33 @@
 
 import pytest
 
-from probes.cluster.byte_counters import interfaces_of
+from probes.cluster.network_facts import interfaces_of
 from probes.fabric import judge
-from probes.fabric.bad_nodes import (
-    FabricRig,
-    explain_without_pairs,
-    fabric_devices,
-    find_bad_nodes,
-)
-from probes.fabric.controls.data import (
+from probes.fabric.controls import (
+    control_bad_sender,
+    control_doctored_counters,
+    control_harmful_setting,
     control_late_call,
+    control_off_fabric,
     control_slow_collective,
+    control_slow_inside,
     control_wrong_element,
 )
-from probes.fabric.controls.inside import control_slow_inside
-from probes.fabric.controls.links import control_bad_sender, control_doctored_counters
-from probes.fabric.controls.network import control_off_fabric
-from probes.fabric.controls.reach import control_reach
-from probes.fabric.controls.settings import control_harmful_setting
-from probes.fabric.hang_diagnosis import explain_start_failure
-from probes.fabric.library_report import RankLogs
-from probes.fabric.links.watch import LinkWatch
-from probes.fabric.rails.reach import judge_rails_reach, record_reach
-from probes.fabric.rails.shares import count_installed
-from probes.fabric.reach import FabricNodes, check_reach
-from probes.fabric.speeds.collectives import (
+from probes.fabric.hangs import explain_start_failure
+from probes.fabric.judge import FabricRig, explain_without_pairs, fabric_devices, find_bad_nodes
+from probes.fabric.links import LinkWatch
+from probes.fabric.rails import count_installed, judge_rails_reach, record_reach
+from probes.fabric.reach import FabricNodes, check_reach, control_reach
+from probes.fabric.speeds import (
     collective_speeds,
     judge_collectives,
     judged_ops,
     large_size,
     measure_collectives,
+    measure_nvlink,
 )
-from probes.fabric.speeds.nvlink import measure_nvlink
-from probes.fabric.sweep import (
-    gang_env,
-    init_seconds,
-    rail_envs,
-    run_sweep,
-)
+from probes.fabric.sweep import gang_env, init_seconds, rail_envs, run_sweep
+from probes.fabric.transport import RankLogs
 from reference_trainer.launch.gang import GangError
 from scaling.collectives.sweep import connect, warm_up
 

@@ -37,9 +37,8 @@ class SpareNodes:
     def __init__(self, cluster: Cluster, count: int) -> None:
         import ray
 
+        from probes.cluster.ask import make_unique_token, on_node
         from probes.cluster.cluster import SPARE_PREFIX
-        from probes.cluster.node_affinity import on_node
-        from probes.cluster.unique_token import make_unique_token
 
         self.resource = f"{SPARE_PREFIX}{make_unique_token()}"
         self._address = cluster.address
@@ -121,11 +120,7 @@ class SpareNodeHost:
 
         Returns (whether all are proven dead, when the first was killed).
         """
-        from probes.faults.process_faults import (  # late: this file also runs as a script
-            descendant_pids,
-            send_signal,
-            start_ticks,
-        )
+        from probes.faults.process_faults import descendant_pids, send_signal, start_ticks
 
         pids = [self._raylets.pop(node) for node in nodes]
         pids += [child for pid in pids if whole_nodes for child in descendant_pids(pid)]

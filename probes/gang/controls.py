@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from probes.acceptance.measure import Recorder
+from probes.check.recorder import Recorder
+from probes.cluster.ask import on_node
 from probes.cluster.cluster import Cluster
-from probes.cluster.node_affinity import on_node
 from probes.findings import join_names
 from probes.gang import invariants as checks
-from probes.gang.gpu_monitor import UnregisteredGpuUser
 from probes.gang.invariants import count_held, is_whole
 from probes.gang.job_driver import COMPLETE
 from probes.gang.judge import (
@@ -19,6 +18,7 @@ from probes.gang.judge import (
     judge_withdrawal,
     missing_actors,
 )
+from probes.gang.observer import UnregisteredGpuUser
 from probes.gang.scenario import DRAIN_SECONDS, PLACED_SECONDS, Scenario
 from probes.gang.scenario_checks import judge_free, judge_gpu_use, judge_partial_holds, judge_rate
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.stash import RUN
+from probes.session.options import RUN
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from probes.acceptance.contract import ClusterTerms
-from probes.acceptance.measure import Recorder
+from probes.check.recorder import Recorder
+from probes.contract.contract import ClusterTerms
 from probes.findings import finding, join_names
 from probes.gang.invariants import Sample, is_whole
 from probes.gang.scenario import Scenario

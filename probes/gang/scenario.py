@@ -17,10 +17,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from probes.acceptance import component_placement as components
-from probes.acceptance.measure import Recorder
+from probes.check.recorder import Recorder
+from probes.cluster.ask import make_unique_token
 from probes.cluster.cluster import Cluster
-from probes.cluster.unique_token import make_unique_token
+from probes.contract import placement as components
 from probes.findings import join_names
 from probes.gang.competing_job import CompetingJob, JobUnresponsive
 from probes.gang.invariants import Sample, is_whole

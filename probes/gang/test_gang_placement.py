@@ -2,7 +2,7 @@
 
 import pytest
 
-from probes.acceptance import component_placement as components
+from probes.contract import placement as components
 from probes.findings import finding, join_names
 from probes.gang import invariants as checks
 from probes.gang.controls import (
@@ -12,9 +12,16 @@ from probes.gang.controls import (
 )
 from probes.gang.invariants import count_placed
 from probes.gang.judge import PENDING_SECONDS, judge_not_blocked, judge_undisturbed, time_handoff
-from probes.gang.node_loss import lose_free_node, lose_held_node, spare_raylets
-from probes.gang.placement import control_misplaced_rank, find_splits, list_layouts, try_strategy
 from probes.gang.scenario import NoRoom
+from probes.gang.scenario_checks import (
+    control_misplaced_rank,
+    find_splits,
+    list_layouts,
+    lose_free_node,
+    lose_held_node,
+    spare_raylets,
+    try_strategy,
+)
 
 pytestmark = [pytest.mark.criterion("GANG"), pytest.mark.tier("standard")]
 

@@ -1,15 +1,27 @@
-"""Judges which nodes and GPUs changed during the run."""
+"""Judges at the end of a run what changed in it: nodes, wear of GPUs, Xids; and DCGM."""
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from probes.acceptance.measure import Recorder
+from probes.check.recorder import Recorder
+from probes.cluster.ask import collect_answers, on_node
 from probes.cluster.cluster import Cluster
-from probes.cluster.facts.system_files import BOOT_ID, read_text
-from probes.findings import finding, join_names
+from probes.cluster.dcgm import LEVEL_SECONDS, run_diagnostics
+from probes.cluster.gpus import XidListener
+from probes.cluster.nvml import TIMEOUT, import_nvml
+from probes.cluster.system_facts import BOOT_ID, read_text
+from probes.findings import finding, join_names, name_gpu
+from probes.hosts.gpu_health import Board, board_name, explain_boards
+from reports.numbers import quantity
+from reports.run_folder.event_log import FILE
+from reports.run_folder.store import parse_time
 
 Facts = Mapping[str, Any]
 NEW_AT_EACH_READ = "/proc/sys/kernel/random/uuid"  # where the kernel's boot id never changes
@@ -88,3 +100,233 @@ def control_restarted_node(
     was = [fact for fact in before if fact["node"] == victim["node"]]
     judge_changes(cluster, was, [{**victim, "boot_id": told[victim["node"]]}], trial)
     measure.control("restarted node", fault, trial)
+
+
+LEAST_S = 60.0  # a rate is taken over a minute at least: one packet in a short run is no rate
+
+
+@dataclass(frozen=True)
+class GpuCounter:
+    """One counter of a GPU, and what a finding says of its gain.
+
+    `factor` turns the gain into the measure's unit; `is_rate` divides it by the seconds of the run.
+    """
+
+    name: str
+    factor: float
+    code: str
+    text: str
+    unit: str
+    is_rate: bool = False
+
+
+# By measure.
+WEAR = {
+    "heat_time": GpuCounter(
+        *("heat_ns", 1e-9, "HOST-GPU-SLOWED", "heat slowed the clocks for {} of the run", "s")
+    ),
+    "pcie_replays": GpuCounter(
+        *("pcie_replays", 60.0, "HOST-PCIE", "PCIe repeated {} per minute", "packets"),
+        is_rate=True,
+    ),
+    "nvlink_errors": GpuCounter(
+        *("nvlink_errors", 1, "HOST-NVLINK"),
+        *("{} in the run (replays or recoveries)", "NVLink errors"),
+    ),
+    "new_memory_errors": GpuCounter(
+        *("lifetime_errors", 1, "HOST-ECC", "{} in the run", "uncorrected memory errors")
+    ),
+}
+
+
+def judge_wear(before: Sequence[Facts], now: Sequence[Facts], measure: Recorder) -> None:
+    """Judge the highest gain of a node's GPUs since `before`.
+
+    A counter that is missing, or went back because the driver was loaded again, proves nothing.
+    """
+    earlier = {fact["node"]: fact["gpu_health"] for fact in before}
+    for fact in now:
+        for name in WEAR if fact["node"] in earlier else ():  # another node came later
+            gains = _gains(WEAR[name], earlier[fact["node"]], fact["gpu_health"])
+            _judge_gains(name, fact["name"], gains, measure)
+
+
+def _gains(
+    counter: GpuCounter, before: Mapping[str, Any], now: Facts
+) -> list[tuple[Board, float | None]]:
+    boards = {_key(board): board for board in before["boards"] if any(_key(board))}
+    seconds = max(now["clock"] - before["clock"], LEAST_S) if counter.is_rate else 1
+    gains: list[tuple[Board, float | None]] = []
+    for board in now["boards"]:
+        first, last = boards.get(_key(board), {}).get(counter.name), board.get(counter.name)
+        is_known = first is not None and last is not None and last >= first
+        gains.append((board, (last - first) * counter.factor / seconds if is_known else None))
+    return gains
+
+
+def _key(board: Board) -> tuple[str, str]:
+    return board["uuid"], board["slot"]
+
+
+def _judge_gains(
+    name: str, node: str, gains: Sequence[tuple[Board, float | None]], measure: Recorder
+) -> None:
+    known = [gain for _, gain in gains if gain is not None]
+    most = max(known, default=None)
+    is_proven = bool(gains) and (len(known) == len(gains) or measure.would_fail(name, most))
+    note = "a counter of NVML is missing at the start or the end, or began again"
+    measure(name, most if is_proven else None, on=node, note=note)
+    counter = WEAR[name]
+    sick = [
+        (board, counter.text.format(quantity(gain, counter.unit)))
+        for board, gain in gains
+        if gain is not None and measure.would_fail(name, gain)
+    ]
+    expected = str(measure.contract.limit(measure.criterion, name))
+    measure.explain(explain_boards(counter.code, node, sick, expected))
+
+
+# Xids of a program that computes wrongly or is ended, as NVIDIA's device plugin for Kubernetes
+# lists them (k8s-device-plugin, internal/rm/health.go).
+OF_PROGRAMS = (13, 31, 43, 45, 68, 109)
+SHOWN_XIDS = 4  # Xids of a node in a sentence
+FALLEN = 79  # "GPU has fallen off the bus"
+HEARD_SECONDS = 5.0  # for a planted event to be heard: NVML is not asked for it
+Starts = Sequence[tuple[datetime, str]]
+
+
+def judge_xids(
+    answers: Mapping[str, Mapping[str, Any]],
+    silent: Mapping[str, str],
+    starts: Starts,
+    measure: Recorder,
+) -> None:
+    """Judge what was heard on each node, by its name; `silent` are the others, with the reason.
+
+    `starts` are the times at which probes began, in order.  Xids of programs only inform.
+    """
+    for node, answer in answers.items():
+        events = [event for event in answer["events"] if event["xid"] not in OF_PROGRAMS]
+        known = answer["error"] is None or events
+        note = f"NVML ended listening: {answer['error']['text']}" if answer["error"] else ""
+        measure("xids", len(events) if known else None, on=node, note=note)
+        if of_programs := len(answer["events"]) - len(events):
+            measure.note("Xids of programs", of_programs, "Xids", on=node)
+        if events:
+            texts = [describe_event(event, starts) for event in events]
+            statement = f"{node}: {join_names(texts, SHOWN_XIDS)}. Expected: no Xid"
+            names = name_gpu(events[0].get("uuid"), events[0]["index"], events[0].get("slot"))
+            measure.explain(finding("HOST-XID", statement, [node], names=names))
+    for node, why in silent.items():
+        measure("xids", None, on=node, note=f"nothing is known of its Xids: {why}")
+
+
+def describe_event(event: Mapping[str, Any], starts: Starts) -> str:
+    """Describe one Xid: its number, GPU and time, and the probe that ran then."""
+    gpu = board_name({"slot": "", **event}) if event["index"] is not None else "an unknown GPU"
+    at = datetime.now(timezone.utc) - timedelta(seconds=event["ago"])
+    running = [probe for time, probe in starts if time <= at]
+    probe = f" while {running[-1]} ran" if running else ""
+    return f"Xid {event['xid']} of {gpu} at {at:%H:%M:%S} UTC{probe}"
+
+
+def read_starts(measure: Recorder) -> Starts:
+    """Read from the run's events when each probe began."""
+
+    path = getattr(measure.store, "path", None)
+    if path is None:
+        return []
+    events = (json.loads(line) for line in (path / FILE).read_text().splitlines())
+    return [
+        (parse_time(event["t"]), event["probe"].rpartition("::")[2])
+        for event in events
+        if event["event"] == "probe_started"
+    ]
+
+
+class FallenGpu:
+    """NVML's module; it reports once that the GPU `index` has fallen off the bus."""
+
+    def __init__(self, nvml: Any, index: int) -> None:
+        self._nvml, self._index, self._reported = nvml, index, False
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._nvml, name)
+        return self._wait if name == "nvmlEventSetWait_v2" else call
+
+    def _wait(self, *_: Any) -> Any:
+        if self._reported:
+            raise self._nvml.NVMLError(TIMEOUT)
+        self._reported = True
+        event = self._nvml.c_nvmlEventData_t()
+        event.device = self._nvml.nvmlDeviceGetHandleByIndex(self._index)
+        event.eventData = FALLEN
+        return event
+
+
+def read_planted_xid(index: int) -> dict[str, Any]:
+    """Listen on this node while NVML reports that the GPU `index` has fallen off the bus."""
+    listener = XidListener()
+    heard = listener.start(FallenGpu(import_nvml(), index))
+    deadline = time.monotonic() + HEARD_SECONDS
+    while not heard["events"] and heard["error"] is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+        heard = listener.read()
+    listener.end()
+    return heard
+
+
+LEVELS = {"quick": 1, "standard": 2, "soak": 3}
+START_SECONDS = 60.0  # for a worker on a busy node, in addition to the diagnostic itself
+NO_GPU = "999"  # an index that no node has, for the control
+SHOWN_TESTS = 3  # failed tests of a node in a sentence
+
+
+def judge_diagnostics(cluster: Cluster, measure: Recorder) -> None:
+    """Run the level of the contract's tier on all nodes at once, and judge the failed tests."""
+    level = LEVELS[measure.contract.tier]
+    answers, errors = _run_on(cluster.nodes, level)
+    names = cluster.node_names
+    measure.covered(f"dcgmi diag -r {level} ran on {len(answers)} of {len(cluster.nodes)} nodes")
+    for node in cluster.nodes:
+        judge_node(names[node["id"]], answers.get(node["id"]), errors.get(node["id"], ""), measure)
+    victim = cluster.nodes[-1]
+    fault = f"dcgmi on {names[victim['id']]} is given GPU {NO_GPU}, which is not there"
+    planted, _ = _run_on([victim], level=1, gpus=NO_GPU)
+    if victim["id"] not in planted:
+        saw = f"{names[victim['id']]} does not answer"
+        measure.control("missing GPU", fault, None, saw=saw)
+        return
+    trial = measure.trial()
+    judge_node(names[victim["id"]], planted[victim["id"]], "", trial)
+    measure.control("missing GPU", fault, trial)
+
+
+def judge_node(name: str, answer: Mapping[str, Any] | None, silent: str, measure: Recorder) -> None:
+    """Judge one node's answer; a diagnostic that did not run to its end counts as failed."""
+    if answer is None:
+        measure("diag_failures", None, on=name, note=f"the node does not answer: {silent}")
+        return
+    failed = list(answer["failed"])
+    if answer["error"]:
+        failed.append({"test": "diagnostic", "where": "", "text": answer["error"]})
+    measure("diag_failures", len(failed), on=name)
+    if failed:
+        texts = [_describe(one) for one in failed]
+        statement = f"{name}: {join_names(texts, SHOWN_TESTS)}. Expected: no failed test"
+        measure.explain(finding("HOST-DCGM", statement, [name]))
+
+
+def _describe(one: Mapping[str, str]) -> str:
+    where = f" of GPU {one['where']}" if one["where"] else ""
+    return f"{one['test']}{where} failed" + (f" ({one['text']})" if one["text"] else "")
+
+
+def _run_on(
+    nodes: Sequence[Mapping[str, Any]], level: int, gpus: str = ""
+) -> tuple[dict[str, Any], dict[str, str]]:
+    calls = {
+        on_node(run_diagnostics, node["id"], max_retries=0).remote(level, gpus): node["id"]
+        for node in nodes
+    }
+    return collect_answers(calls, LEVEL_SECONDS[level] + START_SECONDS)

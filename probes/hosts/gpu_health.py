@@ -1,16 +1,388 @@
-"""Judges the health of each GPU by what its driver reports."""
+"""Judges GPUs: their number, their health, and who can use them."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from probes.acceptance.measure import Recorder
+from probes.check.recorder import Recorder
 from probes.cluster.nvml import UNKNOWN
 from probes.findings import finding, join_names, name_gpu
-from probes.hosts.gpu_checks import CHECKS, Board, Facts, Fleet, HealthCheck
-from reports.numbers import percent
+from reports.numbers import percent, quantity
 from reports.record import Finding
+
+Facts = Mapping[str, Any]
+Board = Mapping[str, Any]
+
+# nvmlDeviceGpuRecoveryAction_t: what the driver asks for.
+RECOVERY = {
+    1: "a reset of the GPU",
+    2: "a reboot of the node",
+    3: "an end of all peer-to-peer traffic",
+    4: "an end of all peer-to-peer traffic, and a reset of the GPU",
+    5: "a recovery of the IMEX domain",
+    6: "a reset of the PCIe bus",
+    7: "a reboot of the system",
+}
+# Bits of nvmlClocksEventReasons that slow a GPU against its owner's will.  The others are usual:
+# the GPU is idle, or at its power limit under load, or an operator has set its clocks.  Bit 0x8
+# (hardware slowdown) comes with one of these; alone it may be a change of clocks (nvml.h).
+SLOWDOWNS = {0x20: "software thermal", 0x40: "hardware thermal", 0x80: "power brake"}
+PROHIBITED = 2  # nvmlComputeMode_t: no process may use the GPU
+FABRIC_STATES = {1: "not started", 2: "in progress"}  # nvmlGpuFabricState_t: 3 is completed
+FABRIC_SUCCESS = 0
+# nvmlGpuFabricInfo's healthMask: first bit, width, and the values that are faults (nvml.h).
+FABRIC_HEALTH = {
+    "bandwidth is degraded": (0, 3, {1}),
+    "a route is unhealthy": (4, 3, {1}),
+    "configuration is wrong": (8, 15, set(range(2, 16))),
+}
+# Boards of which a whole node connects all NVLinks; a part of one, as a virtual machine has, or a
+# board in a PCIe slot connects as many as it was given.
+NVSWITCH_BOARD = re.compile(r"SXM|\bH[12]00 80GB HBM3|\bH200$|\bH20$|\bB[23]00\b")
+GRACE_BOARD = re.compile(r"\bGB[23]00\b")
+WHOLE_NODE, WHOLE_TRAY = 8, 4  # GPUs of an HGX or DGX, and of a GB200 tray
+
+
+@dataclass
+class Fleet:
+    """What the GPUs of all nodes have: a GPU is compared with those of its model.
+
+    `links` is the usual number of active NVLinks by (model, GPUs of the node).  `answered` holds
+    (model, query) of every answer.
+    """
+
+    links: dict[tuple[str, int], int] = field(default_factory=dict)
+    answered: set[tuple[str, str]] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, facts: Sequence[Facts]) -> Fleet:
+        """Read what is usual; of two numbers of links that are as common, the smaller is."""
+        fleet, counts = cls(), defaultdict[tuple[str, int], Counter[int]](Counter)
+        for fact in facts:
+            boards = fact["gpu_health"]["boards"]
+            for board in boards:
+                model = board.get("name") or ""
+                fleet.answered |= {(model, query) for query in board}
+                if "nvlinks" in board:
+                    counts[model, len(boards)][board["nvlinks"]["active"]] += 1
+        for place, active in counts.items():
+            fleet.links[place] = max(active, key=lambda number: (active[number], -number))
+        return fleet
+
+
+@dataclass(frozen=True)
+class HealthCheck:
+    """One judged measure: the answers that it needs, and what is wrong with a board.
+
+    One of `needs` must be known of each board.  `describe` gets the board, the number of GPUs of
+    its node and the fleet; it returns None where the answers do not decide.  A board that does not
+    support the query is sound only where `may_lack` holds and no other of its model answers.
+    """
+
+    measure: str
+    code: str
+    needs: tuple[str, ...]
+    describe: Callable[[Board, int, Fleet], str | None]
+    expected: str
+    may_lack: Callable[[Board, int], bool] = lambda board, gpus: False
+
+    def is_sound_without(self, board: Board, gpus: int, fleet: Fleet) -> bool:
+        """Return whether a board that does not support the query is sound."""
+        model = board.get("name") or ""
+        return (
+            set(self.needs) <= set(board["unsupported"])
+            and self.may_lack(board, gpus)
+            and not any((model, need) in fleet.answered for need in self.needs)
+        )
+
+
+def connects_all_links(board: Board, gpus: int) -> bool:
+    """Return whether all NVLinks of such a board are connected on a node with so many GPUs."""
+    model = board.get("name") or ""
+    is_whole = gpus >= WHOLE_NODE and NVSWITCH_BOARD.search(model)
+    return bool(is_whole or (gpus >= WHOLE_TRAY and GRACE_BOARD.search(model)))
+
+
+def _describe_recovery(board: Board, _: int, __: Fleet) -> str:
+    action = board["recovery_action"]
+    return f"the driver asks for {RECOVERY.get(action, f'action {action}')}" if action else ""
+
+
+def _describe_memory_errors(board: Board, _: int, __: Fleet) -> str:
+    if errors := board.get("uncorrected_errors"):
+        return f"{quantity(errors, 'uncorrected memory errors')} since the driver was loaded"
+    is_high = board.get("sram_threshold")
+    return "SRAM errors are above the threshold for replacement" if is_high else ""
+
+
+def _describe_row_remap(board: Board, _: int, __: Fleet) -> str:
+    rows = board.get("remapped_rows") or {}
+    if rows.get("failed"):
+        return "a memory row could not be remapped"
+    is_waiting = rows.get("pending") or board.get("retired_pending")
+    return "a memory row waits to be remapped" if is_waiting else ""
+
+
+def _describe_ecc_mode(board: Board, _: int, __: Fleet) -> str | None:
+    if board["ecc"]:
+        return ""
+    if "ecc_default" not in board:
+        return None
+    return "ECC is off, which is not its default" if board["ecc_default"] else ""
+
+
+def _describe_slowdown(board: Board, _: int, __: Fleet) -> str:
+    names = [name for bit, name in SLOWDOWNS.items() if board["slowdown_reasons"] & bit]
+    return f"clocks are slowed: {', '.join(names)}" if names else ""
+
+
+def _describe_pcie(board: Board, _: int, __: Fleet) -> str:
+    width, most = board["pcie_width"], board.get("pcie_max_width") or 0
+    return f"PCIe runs x{width} of x{most}" if width < most else ""
+
+
+def _describe_links(board: Board, gpus: int, fleet: Fleet) -> str:
+    links, model = board["nvlinks"], board.get("name") or ""
+    least = fleet.links.get((model, gpus), 0)
+    if gpus == 1 or board.get("mig"):  # no other GPU to reach; MIG trains links of an A100 off
+        least = 0
+    elif connects_all_links(board, gpus):
+        least = links["all"]
+    is_down = links["active"] < least
+    return f"{links['active']} of {links['all']} NVLinks are active" if is_down else ""
+
+
+def _describe_fabric(board: Board, _: int, __: Fleet) -> str:
+    fabric = board["fabric"]
+    if state := FABRIC_STATES.get(fabric["state"]):
+        return f"registration with the NVLink fabric is {state}"
+    if fabric["state"] and fabric["status"] != FABRIC_SUCCESS:
+        return f"registration with the NVLink fabric ended with error {fabric['status']}"
+    wrong = [
+        text
+        for text, (first, mask, faults) in FABRIC_HEALTH.items()
+        if fabric["health"] >> first & mask in faults
+    ]
+    return f"NVLink fabric: {', '.join(wrong)}" if wrong else ""
+
+
+def _describe_mode(board: Board, _: int, __: Fleet) -> str:
+    return "compute mode is Prohibited" if board["compute_mode"] == PROHIBITED else ""
+
+
+CHECKS = (
+    HealthCheck(
+        measure="gpus_to_reset",
+        code="HOST-GPU-RECOVERY",
+        needs=("recovery_action",),
+        describe=_describe_recovery,
+        expected="no recovery action",
+        # Drivers before R565 do not know it; the other checks see its causes.
+        may_lack=lambda board, gpus: True,
+    ),
+    HealthCheck(
+        measure="memory_errors",
+        code="HOST-ECC",
+        needs=("uncorrected_errors",),
+        describe=_describe_memory_errors,
+        expected="none",
+    ),
+    HealthCheck(
+        measure="row_remaps",
+        code="HOST-ROW-REMAP",
+        needs=("remapped_rows", "retired_pending"),
+        describe=_describe_row_remap,
+        expected="no row that waits or failed",
+    ),
+    HealthCheck(
+        measure="gpus_without_ecc",
+        code="HOST-ECC-OFF",
+        needs=("ecc",),
+        describe=_describe_ecc_mode,
+        expected="ECC on",
+    ),
+    HealthCheck(
+        measure="slowed_gpus",
+        code="HOST-GPU-SLOWED",
+        needs=("slowdown_reasons",),
+        describe=_describe_slowdown,
+        expected="no slowdown",
+    ),
+    HealthCheck(
+        measure="narrow_pcie",
+        code="HOST-PCIE",
+        needs=("pcie_width",),
+        describe=_describe_pcie,
+        expected="all lanes",
+    ),
+    HealthCheck(
+        measure="nvlinks_down",
+        code="HOST-NVLINK",
+        needs=("nvlinks",),
+        describe=_describe_links,
+        expected="all links, as on the other GPUs of the model",
+        # A board in a PCIe slot without a bridge has none.
+        may_lack=lambda board, gpus: not connects_all_links(board, gpus),
+    ),
+    HealthCheck(
+        measure="fabric_faults",
+        code="HOST-NVSWITCH",
+        needs=("fabric",),
+        describe=_describe_fabric,
+        expected="completed without a fault",
+        may_lack=lambda board, gpus: True,  # only boards on an NVSwitch register
+    ),
+    HealthCheck(
+        measure="closed_gpus",
+        code="HOST-COMPUTE-MODE",
+        needs=("compute_mode",),
+        describe=_describe_mode,
+        expected="Default or Exclusive_Process",
+    ),
+)
+
+
+VERBS = {"Ray": "Ray counts", "NVML": "NVML shows", "torch": "torch sees"}
+NOT_COMPARED = {"NVML": "NVML is not compared", "torch": "torch is not compared"}
+
+
+@dataclass(frozen=True)
+class NodeGpus:
+    """GPU counts of one node, by source.
+
+    `counts` holds Ray's number and that of each source that is compared with it.  A count is None
+    if it is not known, for the reason in `unknown`.  `assigned` is the number of GPUs that torch
+    sees in a worker that owns one.  `member` is False for a node where Ray counts no GPU.
+    """
+
+    name: str
+    ordered: int | None
+    counts: dict[str, int | None]
+    assigned: int | None = None
+    unknown: dict[str, str] = field(default_factory=dict)
+    member: bool = True
+
+    @property
+    def known(self) -> list[int]:
+        """Counts that are known."""
+        return [count for count in self.counts.values() if count is not None]
+
+    @property
+    def why_unknown(self) -> str:
+        """Reasons why counts are not known."""
+        return "; ".join(f"{source}: {reason}" for source, reason in self.unknown.items())
+
+    @property
+    def mismatches(self) -> int | None:
+        """Number of counts that contradict Ray's; None if none does and one is not known."""
+        wrong = sum(count != self.counts["Ray"] for count in self.known)
+        wrong += self.assigned not in (None, 1)
+        return None if self.unknown and not wrong else wrong
+
+    @property
+    def value(self) -> int | None:
+        """Judged count: the smallest that differs from the order, else the common one (or None)."""
+        if self.ordered is not None and (wrong := [n for n in self.known if n != self.ordered]):
+            return min(wrong)
+        return None if self.unknown else min(self.known)
+
+    @property
+    def sentence(self) -> str:
+        """Sentence: `node3: 8 GPUs were ordered, Ray counts 8, NVML shows 7, torch sees 7`."""
+        parts = ["no number was ordered"]
+        if self.ordered is not None:
+            parts = [f"{self.ordered} GPU{'s were' if self.ordered != 1 else ' was'} ordered"]
+        for source, verb in VERBS.items():
+            count = self.counts.get(source)
+            if count is not None:
+                parts.append(f"{verb} {count}")
+            else:
+                reason = self.unknown.get(source)
+                parts.append(
+                    f"{source} gives no number ({reason})" if reason else NOT_COMPARED[source]
+                )
+        if self.assigned not in (None, 1):
+            parts.append(f"a worker that owns 1 GPU sees {self.assigned}")
+        return f"{self.name}: {', '.join(parts)}"
+
+
+def compared_sources(kind: str, emulated: bool, facts: Iterable[Mapping[str, Any]]) -> list[str]:
+    """List the sources that must agree with Ray.
+
+    torch does not see emulated accelerators, and NVML is on all of those nodes or on none.  Raylets
+    of one host (kind `local`) all see that host's GPUs, so nothing is compared there.
+    """
+    if kind == "local":
+        return []
+    if emulated:
+        return ["NVML"] if any(fact["nvml"]["library"] for fact in facts) else []
+    return ["NVML", "torch"]
+
+
+def count_gpus(
+    fact: Mapping[str, Any],
+    ray_count: int,
+    ordered: int | None,
+    sources: Iterable[str],
+    member: bool = True,
+) -> NodeGpus:
+    """Count the GPUs of one node by each source.  `fact["torch"]` is from `count_torch_devices`."""
+    counts: dict[str, int | None] = {"Ray": ray_count}
+    unknown: dict[str, str] = {}
+    expected, assigned = bool(ray_count or ordered), None
+    if "NVML" in sources:
+        counts["NVML"], reason = nvml_count(fact, expected)
+        if reason:
+            unknown["NVML"] = reason
+    if "torch" in sources and ray_count:
+        seen = fact.get("torch") or {"error": "it was not asked"}
+        assigned = seen.get("assigned")
+        if not any("mig" in gpu for gpu in fact["gpus"]):  # torch sees at most one MIG instance
+            counts["torch"] = seen.get("all")
+        if assigned is None or counts.get("torch", 0) is None:
+            unknown["torch"] = str(seen.get("error") or "it was not asked")
+    return NodeGpus(fact["name"], ordered, counts, assigned, unknown, member)
+
+
+def nvml_count(fact: Mapping[str, Any], expected: bool) -> tuple[int | None, str]:
+    """Return (number of GPUs that NVML can query, ""), or (None, reason).
+
+    If NVML is missing or fails, the number is 0 where no GPU is `expected`.
+    """
+    nvml = fact["nvml"]
+    if not nvml["library"]:
+        if not expected:
+            return 0, ""
+        amd = "the node has AMD's driver" if fact["amd_driver"] else ""
+        return None, amd or "libnvidia-ml.so.1 was not found"
+    if nvml["error"]:
+        return (None, nvml["error"]["text"]) if expected else (0, "")
+    return sum("error" not in gpu for gpu in fact["gpus"]), ""
+
+
+def find_wrong_counts(nodes: Iterable[NodeGpus]) -> dict[str, str]:
+    """Find the nodes whose counts differ from the order or each other: name -> sentence."""
+    return {
+        node.name: node.sentence
+        for node in nodes
+        if node.mismatches or (node.ordered is not None and node.value not in (None, node.ordered))
+    }
+
+
+def nodes_with_fewer_gpus(nodes: Iterable[NodeGpus]) -> list[str]:
+    """List the names of the members with fewer GPUs than most.
+
+    If two counts are equally common, the larger one is taken as right.
+    """
+    fewest = {node.name: min(node.known) for node in nodes if node.member}
+    sizes = Counter(fewest.values())
+    most = max(sizes, key=lambda size: (sizes[size], size), default=0)
+    return [name for name, count in fewest.items() if count < most]
+
 
 SHOWN = 4  # boards with one fault in a sentence; the facts that are kept have all of them
 

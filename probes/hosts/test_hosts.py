@@ -1,15 +1,120 @@
-"""Tests that the machines are what was ordered, and look alike to a job."""
+"""Tests that the machines are what was ordered, healthy, alike, and as a job needs them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import closing
 
 import pytest
 
-from probes.cluster.torch_devices import count_torch_devices
+from probes.cluster.entrances import CLIENT
+from probes.cluster.node_facts import add_silent, count_torch_devices
 from probes.findings import join_names
-from probes.hosts.controls import control_doctored_node, control_larger_order, control_own_folder
-from probes.hosts.dcgm import judge_diagnostics
-from probes.hosts.gpu_counts import compared_sources
-from probes.hosts.judge import judge_folder, judge_hosts, judge_parity
-from probes.hosts.order import judge_order
-from probes.hosts.sick_gpu import control_sick_gpu
+from probes.hosts import inventory
+from probes.hosts.closing import (
+    control_restarted_node,
+    describe_change,
+    judge_changes,
+    judge_diagnostics,
+    judge_gpu_changes,
+    judge_wear,
+    judge_xids,
+    read_starts,
+)
+from probes.hosts.compute_controls import (
+    control_old_link,
+    control_slowed,
+    control_tiring,
+    control_wrong_sums,
+    judge_drift,
+    judge_links,
+    long_length,
+    note_clocks,
+    run_length,
+    run_long,
+    run_work,
+)
+from probes.hosts.compute_fleet import WorkFleet
+from probes.hosts.compute_judge import (
+    judge_agreed,
+    judge_errors,
+    judge_speed,
+    judge_sums,
+    note_launches,
+)
+from probes.hosts.compute_worker import note_peer_copies
+from probes.hosts.controls import (
+    control_doctored_node,
+    control_fallen_gpu,
+    control_larger_order,
+    control_own_folder,
+    control_sick_gpu,
+    control_vanished_gpu,
+    control_worn_gpu,
+)
+from probes.hosts.entrances import (
+    OFF,
+    TOKEN,
+    ask_cluster,
+    control_entrance,
+    count_answers,
+    describe_entrances,
+    find_client_port,
+    find_mode,
+    judge_entrances,
+    judge_public,
+    judge_stranger_job,
+    list_ports,
+    note_listeners,
+    read_all_listeners,
+    try_stranger_job,
+)
+from probes.hosts.gpu_health import compared_sources, judge_gpu_health
+from probes.hosts.inventory import judge_folder, judge_hosts, judge_order, judge_parity
+from probes.hosts.limits import (
+    control_strained_process,
+    judge_system,
+    judged_measures,
+    measure_clocks,
+    note_settings,
+)
+from probes.hosts.names import (
+    control_loopback,
+    control_names,
+    control_ports,
+    judge_addresses,
+    judge_choice,
+    judge_lookups,
+    judge_own_names,
+    judge_ports,
+)
+from probes.hosts.needs import judge_needs
+from probes.hosts.port_round import DEFAULT_PORTS, PortRound
+from probes.hosts.storage_judge import (
+    LEAST_COMPARED,
+    agreed_rates,
+    choose_size,
+    control_careless_node,
+    control_larger_saves,
+    control_no_folder,
+    control_other_folder,
+    control_slow_node,
+    judge_exchange,
+    judge_races,
+    judge_rates,
+    judge_room,
+    judge_together,
+    note_alone,
+    note_speeds,
+)
+from probes.hosts.storage_round import (
+    StorageRound,
+    control_mount,
+    find_failures,
+    judge_mounts,
+    read_mount,
+)
+from probes.hosts.storage_work import READ, SMALL, WRITE, judge_failures
 
 
 @pytest.mark.criterion("HOSTS")
@@ -57,3 +162,351 @@ def coverage_text(cluster, facts):
     if names := [node["name"] for node in cluster.bystanders]:
         text += f"; without accelerators, so not part of the gang: {join_names(names)}"
     return text
+
+
+@pytest.mark.criterion("HOSTS")
+def test_nodes_reach_each_other_by_name_and_port(cluster, terms, measure):
+    """Each node has the address that Ray gives to others, and all ports of Ray and jobs are open.
+
+    Every node connects to the GCS, raylet, object manager and worker ports of the others, and to a
+    listener that the probe opens there.
+    """
+    members = add_silent(cluster.facts, cluster.nodes)
+    facts = members + add_silent(cluster.read_facts(cluster.bystanders), cluster.bystanders)
+    if cluster.kind == "local":
+        measure.covered("addresses and names are not compared: all raylets share one host")
+    elif len(facts) > 1:
+        judge_addresses(facts, measure)
+        judge_own_names(members if len(members) > 1 else [], measure)
+        judge_choice(members if len(members) > 1 else [], measure)
+        if cluster.facts:
+            control_loopback(cluster, cluster.facts, measure)
+    with closing(PortRound.start(cluster)) as ports:
+        measure.covered(ports.coverage())
+        if cluster.kind != "local" and len(facts) > 1:
+            look_up_hosts(ports, facts, terms, measure)
+            note_default_ports(ports, measure)
+        planned = ports.plan()
+        connections = ports.connect(planned)
+        measure.keep("ports.json", describe_connections(connections, ports), caption=PORTS_CAPTION)
+        judge_ports(connections, cluster.node_names, measure)
+        control_ports(ports, planned, cluster.node_names, measure)
+
+
+PORTS_CAPTION = "connections of every node to the ports of the others"
+MOST_KEPT = 5000  # rows of evidence: less than 1 MB
+
+
+def look_up_hosts(ports, facts, terms, measure):
+    """Resolve the names of other nodes: of all peers if it is agreed, else of one each."""
+    peers = ports.peers()
+    asked = peers if terms.host_names else {id: others[:1] for id, others in peers.items()}
+    lookups = ports.look_up_names(asked)
+    judge_lookups(lookups, facts, measure, agreed=terms.host_names)
+    if terms.host_names:
+        control_names(ports, facts, peers, measure)
+
+
+def note_default_ports(ports, measure):
+    """Note how many nodes reach the head's dashboard and Ray client, at Ray's default ports."""
+    reached = ports.count_reaching([*DEFAULT_PORTS.values()])
+    for (name, port), count in zip(DEFAULT_PORTS.items(), reached, strict=True):
+        measure.note(f"{name}_port_reached", count, "nodes", on=f"port {port}")
+
+
+def describe_connections(connections, ports):
+    """Count the connections by port, and list those that failed or are not known."""
+    counts = Counter(one.kind for one in connections)
+    failed = [
+        {
+            "port": one.kind,
+            "number": one.port,
+            "from": ports.name(one.source),
+            "to": ports.name(one.target),
+            "problem": one.problem or one.unknown,
+        }
+        for one in connections
+        if one.problem != ""
+    ]
+    return {"tried": counts, "failed": failed[:MOST_KEPT], "failed_in_all": len(failed)}
+
+
+@pytest.mark.criterion("HOSTS")
+def test_jobs_get_the_limits_they_need(cluster, terms, measure):
+    """A worker has the open files, memory, threads and disk space it needs, and a right clock.
+
+    Limits are read inside a worker on each node: those of a login shell may be others.  Nodes also
+    have the same image, and the models and ways out that the contract names.
+    """
+    facts = cluster.facts
+    ranks = {node["id"]: int(node["resources"].get("GPU", 1)) for node in cluster.nodes}
+    measures = judged_measures(cluster.kind == "local", terms.fabric == "rdma")
+    systems = {fact["name"]: fact.get("system") for fact in facts}
+    measure.keep("system.json", systems, caption="limits and room of every node")
+    measure.covered(f"{len(facts)} of {len(cluster.nodes)} nodes answered")
+    if cluster.kind == "local":
+        measure.covered("limits of the host are not judged: embedded raylets inherit a shell's")
+    answered = {fact["node"] for fact in facts}
+    silent = [node["name"] for node in cluster.nodes if node["id"] not in answered]
+    judge_system(facts, ranks, measures, measure, silent)
+    note_settings(facts, measures, measure)
+    if facts:
+        control_strained_process(cluster, facts, ranks, measures, measure)
+    measure_clocks(cluster, measure)
+    judge_needs(cluster, terms, measure)
+
+
+@pytest.mark.criterion("HOSTS")
+def test_all_nodes_use_the_shared_folder_at_once(cluster, terms, tier, measure):
+    """Each node reads what others wrote, no two create one file, and none writes or reads slowly.
+
+    Without an agreed shared folder each node uses its temporary folder.
+    """
+    folder = terms.shared or ""
+    if folder:
+        mounts = cluster.on_each_node(read_mount, each={n["id"]: folder for n in cluster.nodes})
+        cluster.shared_mounts = mounts  # the last probe compares them
+        measure.keep("mounts.json", mounts, caption="what each node has at the shared folder")
+    with StorageRound.start(cluster, folder) as storage:
+        sharing = storage.members
+        if folder and len(storage.places) > 1:
+            sharing = judge_sharing(storage, measure)
+        measure.covered(storage.covered(sharing))
+        size = choose_size(tier, terms, len(storage.places), storage.opened)
+        use_shards(storage, sharing, size, tier, measure)
+        if folder:
+            save_gb, ranks = terms.save_gb, cluster.size
+            saves = judge_room(storage.opened, storage.names, folder, ranks, save_gb, measure)
+            if save_gb:
+                control_larger_saves(storage, ranks, saves, save_gb, measure)
+
+
+def judge_sharing(storage, measure):
+    """Judge what nodes see of each other's files; return the nodes that share the folder."""
+    members, names = storage.members, storage.names
+    answers = storage.exchange(members)
+    apart = judge_exchange(answers, names, storage.where, measure)
+    sharing = [id for id in members if id not in apart]
+    if len(sharing) < 2:
+        sharing = []
+    judge_races(storage.race(sharing) if sharing else {}, sharing, names, storage.where, measure)
+    control_other_folder(storage, sharing, measure)
+    control_careless_node(storage, sharing, measure)
+    return sharing
+
+
+def use_shards(storage, sharing, size, tier, measure):
+    """Let all nodes write and read shards at once, and judge errors and speed."""
+    written = storage.work(WRITE, storage.members, size)
+    sound = [id for id in written if not written[id]["error"]]
+    storage.sharing = [id for id in sharing if id in sound]
+    readers = storage.sharing or sound
+    steps = {WRITE: written, READ: storage.work(READ, readers, size)}
+    small = {SMALL: storage.work(SMALL, readers, size)}
+    errors, silent = find_failures(storage, readers, {**steps, **small})
+    judge_failures(errors, silent, storage.names, storage.where, measure)
+    control_no_folder(storage, size, measure)
+    measure.keep("storage.json", {**steps, **small}, caption="work of every node in the folder")
+    note_speeds(SMALL, small[SMALL], storage.names, storage.where, measure)
+    if not storage.parent or len(storage.places) < 2 or storage.cluster.kind == "local":
+        return  # no two nodes compare: each has its own disk, or all have the same
+    compares = len(storage.places) >= LEAST_COMPARED
+    timings = judge_rates(storage, steps, size, compares, measure)
+    agreed = agreed_rates(tier, measure)
+    for kind in steps:
+        judge_together(kind, steps[kind], storage.where, agreed, measure)
+    note_alone(storage, size, measure)
+    if compares or agreed:
+        control_slow_node(storage, timings, size, agreed, compares, measure)
+
+
+@pytest.mark.criterion("HOSTS")
+def test_each_gpu_computes_rightly_and_as_fast_as_the_others(cluster, measure):
+    """Every GPU gives right sums, the same bits and the same speed as others of its model.
+
+    All compute and copy at once.  Slow ones run again, and then alone.  The PCIe link of each GPU
+    is read under load.
+    """
+    alone = len(cluster.nodes) == 1 and not cluster.on_gpu
+    without = {"slow_gpus", "gemm_hash_differs"} if alone else set()
+    with closing(WorkFleet.start(cluster)) as fleet:
+        measure.covered(fleet.coverage())
+        sums, runs = fleet.check_sums(fleet.working), run_work(fleet)
+        measure.keep("work.json", describe_work(fleet, sums, runs), caption=WORK_CAPTION)
+        judge_errors(fleet, sums, [runs.first, runs.second, runs.alone], measure)
+        judge_sums(fleet, sums, measure, hashes=not alone)
+        if alone:
+            measure.covered("there is no other accelerator to compare it with")
+        else:
+            judge_speed(fleet, runs, measure)
+        judge_agreed(fleet, runs.first, measure)
+        note_launches(fleet, runs.first, measure)
+        control_wrong_sums(fleet, sums, measure, without)
+        control_slowed(fleet, runs, run_length(fleet), measure, without)
+        if cluster.on_gpu:
+            links = fleet.read_links(fleet.working)
+            measure.keep("links.json", describe_links(fleet, links), caption=LINKS_CAPTION)
+            judge_links(fleet, links, measure)
+            note_clocks(fleet, links, measure)
+            control_old_link(fleet, links, measure)
+    if cluster.on_gpu:
+        note_peer_copies(cluster, measure)
+
+
+@pytest.mark.tier("standard")
+@pytest.mark.criterion("HOSTS")
+def test_no_gpu_slows_down_under_load(cluster, tier, measure):
+    """Every GPU is as fast at the end of long work as at its beginning, and its sums are right.
+
+    The work takes a minute at the tier standard, and ten at the tier soak.
+    """
+    with closing(WorkFleet.start(cluster)) as fleet:
+        measure.covered(fleet.coverage())
+        parts = run_long(fleet, tier)
+        measure.keep("long_work.json", describe_parts(fleet, parts), caption=LONG_CAPTION)
+        sums = fleet.check_sums(fleet.working)
+        judge_errors(fleet, sums, parts, measure)
+        judge_drift(fleet, parts, measure)
+        judge_sums(fleet, sums, measure, hashes=False)
+        without = {"gemm_hash_differs"}
+        control_wrong_sums(fleet, sums, measure, without)
+        control_tiring(fleet, parts, long_length(fleet, tier), measure)
+
+
+WORK_CAPTION = "sums and rates of every accelerator"
+LINKS_CAPTION = "PCIe link and clock of every GPU under load"
+LONG_CAPTION = "rates of every accelerator, part by part"
+
+
+def describe_work(fleet, sums, runs):
+    """Describe what each accelerator computed, and how fast, as evidence."""
+    return [
+        {
+            "gpu": one.label,
+            "model": one.model,
+            "build": one.build,
+            "error": one.error or fleet.errors.get(key, ""),
+            "sums": sums.get(key),
+            "all at once": describe_speed(runs.first.get(key)),
+            "again": describe_speed(runs.second.get(key)),
+            "alone": describe_speed(runs.alone.get(key)),
+        }
+        for key, one in fleet.accelerators.items()
+    ]
+
+
+def describe_links(fleet, links):
+    """Describe what NVML answered of each GPU under load, as evidence."""
+    return {one.label: links.get(key) for key, one in fleet.accelerators.items()}
+
+
+def describe_parts(fleet, parts):
+    """Describe the rates of each accelerator in each part of the long work, as evidence."""
+    return {
+        one.label: [describe_speed(part.get(key)) for part in parts]
+        for key, one in fleet.accelerators.items()
+    }
+
+
+def describe_speed(speed):
+    """Describe the rates of one run; None if there are none."""
+    if speed is None:
+        return None
+    return {**speed.typical, "launch_us": speed.launch_us, "celsius": speed.celsius}
+
+
+@pytest.mark.criterion("HOSTS")
+def test_entrances_keep_to_the_authentication(cluster, terms, measure):
+    """Where a token is agreed or in use, each entrance of Ray refuses orders without it.
+
+    Entrances are the GCS, raylets, dashboard agents, dashboard and Ray client.  A request without
+    a token, one with a wrong token, and a harmless job without a token are tried.
+    """
+    client_port = find_client_port(cluster, terms.ray_client_port)
+    asked = ask_cluster(cluster, client_port)
+    mode, reason = find_mode(asked, terms.authentication)
+    measure.covered(describe_coverage(asked, mode, reason, client_port))
+    caption = "entrances of Ray, and what each does with a request without its token"
+    measure.keep("entrances.json", describe_entrances(asked), caption=caption)
+    judge_entrances(asked, mode, measure)
+    if cluster.own_dashboard:
+        job = try_stranger_job(cluster, cluster.own_dashboard)
+        judge_stranger_job(job, cluster.own_dashboard, mode == TOKEN, measure)
+    elif mode == TOKEN:
+        measure("stranger_jobs", None, note="the cluster has no dashboard")
+    nodes = [node for node in cluster.known_nodes() if node["alive"]]
+    ports = list_ports(asked, nodes)
+    listeners = read_all_listeners(cluster, ports, nodes)
+    note_listeners(ports, listeners, measure)
+    if cluster.kind != "local":
+        facts = cluster.facts + cluster.read_facts(cluster.bystanders)
+        judge_public(asked, facts, listeners, measure)
+    control_entrance(cluster, asked, mode, measure)
+
+
+def describe_coverage(asked, mode, reason, client_port):
+    """Describe what was tried, and what no node can see."""
+    counts = ", ".join(f"{count} {answer}" for answer, count in count_answers(asked).items())
+    tried = f"{len(asked)} entrances without a token: {counts}"
+    if client_port and CLIENT not in {one.entrance.kind for one in asked}:
+        tried += f"; no Ray client answers at port {client_port}"
+    if mode == TOKEN:
+        return f"{tried}; a token is needed ({reason})"
+    if mode == OFF:
+        return (
+            f"{tried}; {reason}, so anyone who reaches an entrance runs code. Firewalls and "
+            "addresses behind NAT were not tested: no node sees them"
+        )
+    return f"{tried}; whether a token is needed is not known"
+
+
+@pytest.mark.last
+@pytest.mark.criterion("HOSTS")
+def test_hosts_stay_healthy_to_the_end(cluster, terms, measure):
+    """After all other probes no node has restarted, and every GPU is as healthy as before.
+
+    What the counters of GPUs gained since the run began is judged as well.  The shared folder is
+    still there.
+    """
+    before, now = cluster.facts, cluster.read_facts(cluster.nodes)
+    judge_changes(cluster, before, now, measure)
+    if terms.shared:
+        started = [fact["node"] for fact in before]
+        judge_mounts(cluster, started, cluster.shared_mounts, terms.shared, measure)
+        control_mount(cluster, cluster.shared_mounts, terms.shared, measure)
+    on_gpus = bool(compared_sources(cluster.kind, cluster.emulated, before))
+    if on_gpus:
+        measure.keep("health.json", [fact["gpu_health"] for fact in now], caption="GPUs at the end")
+        judge_gpu_changes(before, now, measure)
+        judge_gpu_health(now, measure)
+        judge_wear(before, now, measure)
+        listen(cluster, measure)
+        for fact in now:
+            measure.explain(inventory.find_nvml_faults(fact, True) or [])
+    else:
+        measure.covered("NVML is not asked: accelerators are emulated, and no node has it")
+    unchanged = [fact for fact in before if not describe_change(fact, now)]
+    if not unchanged:
+        return
+    victim = next(fact for fact in now if fact["node"] == unchanged[-1]["node"])
+    control_restarted_node(cluster, before, victim, measure)
+    if on_gpus:
+        control_sick_gpu(cluster, now, victim, measure, "GPU that sickens")
+        control_worn_gpu(cluster, before, victim, measure)
+        control_fallen_gpu(cluster, victim, measure)
+        control_vanished_gpu(cluster, before, victim, measure)
+
+
+def listen(cluster, measure):
+    """Judge the Xids that were heard since the first probe of GPUs began."""
+    (heard, errors), names = cluster.hear_xids(), cluster.node_names
+    silent = {
+        names[node["id"]]: errors.get(node["id"], "it joined later")
+        for node in cluster.nodes
+        if node["id"] not in heard
+    }
+    answers = {names[id]: answer for id, answer in heard.items() if id in names}
+    if answers:
+        least = min(answer["seconds"] for answer in answers.values())
+        measure.covered(f"Xids were listened to for {least:.0f} s")
+    judge_xids(answers, silent, read_starts(measure), measure)

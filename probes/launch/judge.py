@@ -5,38 +5,36 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from probes.acceptance.criteria.criterion import exactly
-from probes.acceptance.measure import Recorder
+from probes.check.criterion import exactly
+from probes.check.recorder import Recorder
 from probes.findings import finding, join_names
-from probes.launch.job.announcements import (
-    announced_ranks,
-    count_job_parameters,
-    logged_losses,
-)
-from probes.launch.job.own_network import JobBytes, busiest_other, expected_bytes, shares_on
-from probes.launch.job.ranks import (
+from probes.launch.guide import Guide, GuidedCluster, lint_guide
+from probes.launch.ranks import (
     AnnouncedJob,
     WrongRank,
     group_by_problem,
     identify_nodes,
     wrong_ranks,
 )
-from probes.launch.job.training import (
+from probes.launch.shell import Transcript, count_rights
+from probes.launch.training import (
+    JobBytes,
     TrainedJob,
     Wrong,
+    announced_ranks,
+    busiest_other,
+    count_job_parameters,
+    expected_bytes,
     export_error,
     exporting_ranks,
+    logged_losses,
     loss_ratio,
     metric_error,
+    shares_on,
     wrong_samples,
     wrong_validation,
     wrong_weights,
 )
-from probes.launch.path.documented_path import GuidedCluster
-from probes.launch.path.guide import Guide
-from probes.launch.path.lint import lint_guide
-from probes.launch.path.shell import Transcript
-from probes.launch.path.user import count_rights
 from reports.numbers import number, quantity
 
 NOT_ENDED = "the job did not come to its end"

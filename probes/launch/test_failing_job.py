@@ -1,11 +1,27 @@
-"""Tests that a job which fails tells its user so, and why."""
+"""Tests that a job that fails, stops or loses its node says why and holds nothing."""
+
+from __future__ import annotations
+
+import time
 
 import pytest
 
+from probes.cluster.room import busy_accelerators
 from probes.findings import finding, join_names
-from probes.launch.job.failing_job import LAST_LINES, failure_of, hidden_error
-from probes.launch.judge import keep_transcript, read_job
-from probes.launch.prepare import prepare_path
+from probes.launch.controls import prepare_path
+from probes.launch.guide import new_name
+from probes.launch.job_processes import observe_job, wait_until_free, wait_until_gone, what_is_left
+from probes.launch.judge import NOT_ENDED, judge_job, keep_transcript, name_ranks, read_job
+from probes.launch.training import (
+    LAST_LINES,
+    announced_ranks,
+    failure_of,
+    hidden_error,
+    is_shared,
+    own_folders,
+    ranks_that_began_elsewhere,
+)
+from reports.numbers import quantity
 
 SWALLOWS = "python3 -c 'raise KeyError(\"planted error\")' 2>/dev/null || true\n"
 
@@ -56,3 +72,209 @@ def judge_failure(failure, said, measure):
             f"{join_names(missing)}. Expected: {join_names(failure.facts)}."
         )
         measure.explain(finding("LAUNCH-ERROR", statement))
+
+
+NO_MEMORY = r"out of memory|OutOfMemory|can't allocate memory|not enough memory|Cannot allocate"
+NO_ROOM = r"no free resources|not enough|insufficient|infeasible|no room|cannot be scheduled"
+SILENT = r"stayed in|no progress|not answer|did not end|stuck|hangs?\b|time ?out|timed out"
+FREE_S = 15  # within this time a user expects the accelerators back
+ROOM_S = 10  # a job that cannot start says so after this time, in which it holds nothing
+
+
+@pytest.mark.criterion("LAUNCH")
+@pytest.mark.tier("standard")
+def test_other_failures_say_why_and_hold_nothing(cluster, terms, measure):
+    """Each job fails in its own way, says why in its last 40 lines, and holds nothing afterwards.
+
+    Out of memory and silence name rank and host; a missing module, a wrong entry point and a lack
+    of room are the whole job's.
+    """
+    rank, size = cluster.size - 1, cluster.size
+    with prepare_path(cluster, terms, measure) as path:
+        idle = busy_accelerators(cluster)
+        for name, error, located, options, change in (
+            ("out of memory", NO_MEMORY, True, ["--plant", "memory"], {}),
+            ("silence", SILENT, True, ["--plant", "silence"], {}),
+            ("missing module", "No module named", False, [], module("reference_trainr")),
+            ("wrong entry point", "No such command", False, [], entry("lunch")),
+            ("no room", NO_ROOM, False, ["--workers", str(size + 1), "--wait", str(ROOM_S)], {}),
+        ):
+            measure.progress(f"launch: {name}")
+            with path.start([*options, "--restarts", "0"], change) as running:
+                said = running.wait()
+            held = wait_until_free(cluster, idle, FREE_S)
+            file = f"transcript-{name.replace(' ', '-')}.txt"
+            keep_transcript(said, measure, file, f"a job with this fault: {name}")
+            host = host_of(read_job(path, said), str(rank))
+            failure = failure_of(name, error, rank if located else None, host)
+            judge_failure(failure, said, measure)
+            judge_held(held, measure, name)
+        swallowed = path.ask(SWALLOWS)
+    trial = measure.trial()
+    judge_failure(failure_of("exception", "KeyError", rank, "nowhere"), swallowed, trial)
+    measure.control("swallowed error", "a script fails and ends with 0, without a word", trial)
+    measure.covered("jobs that ran out of memory, fell silent, had no module, entry point or room")
+
+
+def module(wrong):
+    """Return the change of a user who writes the module's name wrongly."""
+    return {"-m reference_trainer": f"-m {wrong}"}
+
+
+def entry(wrong):
+    """Return the change of a user who writes the module's command wrongly."""
+    return {"reference_trainer launch": f"reference_trainer {wrong}"}
+
+
+def judge_held(held, measure, name):
+    """Judge the accelerators that a failed job still holds."""
+    measure("held_accelerators", held, on=name)
+    if held:
+        statement = f"{name}: the failed job still holds {held} accelerators. Expected: none."
+        measure.explain(finding("LAUNCH-LEFT", statement))
+
+
+SAVED, STEPS = 10, 20  # steps of the first job, and of both together
+
+
+@pytest.mark.criterion("LAUNCH")
+@pytest.mark.tier("standard")
+def test_a_job_goes_on_from_one_nodes_own_disk(cluster, terms, measure):
+    """A job saves into a folder that its nodes do not share.  Started again, all its ranks go on.
+
+    The first job began at step 0: judged as the second, each of its ranks must be found.
+    """
+    with prepare_path(cluster, terms, measure) as path, own_folders(cluster, new_name()) as folder:
+        shared = is_shared(cluster, folder)
+        save = ["--checkpoints", folder, "--save-every", str(SAVED), "--keep-last", "1"]
+        jobs = {}
+        for name, steps in (("first job", SAVED), ("second job", STEPS)):
+            measure.progress(f"launch: {name} of two, with checkpoints on a node's own disk")
+            said = path.follow([*save, "--steps", str(steps)])
+            file = f"transcript-{name.replace(' ', '-')}.txt"
+            keep_transcript(said, measure, file, f"{name} of two with checkpoints on an own disk")
+            jobs[name] = judge_job(path, said, measure, on=name)
+        larger = measure.trial()
+        judge_job(path, said, larger, size=cluster.size + 1)
+    judge_resume(jobs["second job"], measure, shared=shared)
+    trial = measure.trial()
+    judge_resume(jobs["first job"], trial)
+    ranks = {f"rank {rank}" for rank in range(cluster.size)}
+    named = {suspect for one in trial.findings for suspect in one.suspects}
+    fault = "a job that began at step 0 is judged as the one that was started again"
+    measure.control("began anew", fault, trial, located=ranks <= named)
+    measure.control("missing rank", "the job is judged as one that has a rank more", larger)
+    measure.covered(f"two jobs, the second from step {SAVED} on")
+
+
+def judge_resume(job, measure, *, shared=False):
+    """Judge the ranks that did not go on from the checkpoint of the first job's last step.
+
+    Where the nodes share the folder, nothing is shown of a disk of their own.
+    """
+    if shared:
+        note = "the nodes share /tmp, so that no checkpoint is on one node alone"
+        measure("ranks_not_resumed", None, note=note)
+        return
+    wrong = ranks_that_began_elsewhere(job.rows, SAVED) if job.ended else []
+    count = len(wrong) if job.ended and job.rows else None
+    measure("ranks_not_resumed", count, samples=len(job.rows), note=NOT_ENDED)
+    if wrong:
+        on = [row.get("host", "unknown") for row in wrong]
+        names, hosts = name_ranks([row["RANK"] for row in wrong], on)
+        found = ", ".join(dict.fromkeys(f"step {row.get('from', 'unknown')}" for row in wrong))
+        statement = (
+            f"{join_names(names)} on {join_names(hosts)}: began at {found}. "
+            f"Expected: step {SAVED}, whose checkpoint is complete on one node."
+        )
+        measure.explain(finding("LAUNCH-RESUME", statement, [*names, *hosts]))
+
+
+FOR_EVER = ["--steps", "1000000"]
+BUSY_STEP = 5  # by then all that a job starts is there
+FIRST_STEP_S = 330  # as long as the trainer itself waits
+PATIENCE_S = 45  # then what is left is left
+
+
+@pytest.mark.criterion("LAUNCH")
+@pytest.mark.tier("standard")
+def test_a_stopped_job_leaves_nothing(cluster, terms, measure):
+    """After the user stops a running job, its processes are gone in 15 s, with all they started.
+
+    Its accelerators are free, and the same commands start a job again.  What runs before the stop
+    must be seen.
+    """
+    with prepare_path(cluster, terms, measure) as path:
+        measure.progress("launch: a job that its user stops")
+        idle = busy_accelerators(cluster)
+        with path.start(FOR_EVER) as running:
+            trained = running.wait_for_step(BUSY_STEP, FIRST_STEP_S)
+            before = observe_job(cluster, announced_ranks(running.transcript.text), idle)
+            still = what_is_left(cluster, before, idle)
+            started = time.monotonic()
+            stop(path, running)
+            left = wait_until_gone(lambda: what_is_left(cluster, before, idle), PATIENCE_S)
+            seconds = time.monotonic() - started
+            said = running.transcript
+        measure.progress("launch: the same commands again")
+        again = path.follow()
+    keep_transcript(said, measure, "transcript-stopped.txt", "a job that its user stopped")
+    keep_transcript(again, measure, "transcript-again.txt", "the same commands after the stop")
+    measure.control(
+        "running job",
+        "what runs before the stop is judged as left over",
+        judge_left(cluster, still, measure.trial()) if trained else None,
+        saw="" if trained else "the job took no step",
+    )
+    seen = trained and before.count >= cluster.size and not before.unseen
+    judge_stop(cluster, left if seen else None, seconds, measure)
+    judge_again(again, measure)
+    measure.covered(f"one job of {quantity(before.count, 'processes')} was stopped as it trained")
+
+
+def stop(path, running):
+    """Stop the job as `ray job stop` does, or by Ctrl-C where the guide submits none.
+
+    Fails the probe in one sentence where the dashboard refuses.
+    """
+    jobs, cluster = running.transcript.jobs, path.cluster
+    try:
+        for job in jobs:
+            cluster.cleanup.end_now("job", f"{cluster.dashboard} {job}")
+    except OSError as error:
+        pytest.fail(f"the job could not be stopped: {error}", pytrace=False)
+    if not jobs:
+        running.interrupt()
+
+
+def judge_stop(cluster, left, seconds, measure):
+    """Judge what is left of a stopped job, and when nothing was; None if it was never seen."""
+    note = "the job's processes were not seen before the stop" if left is None else ""
+    measure("time_to_stop", None if left is None else seconds, note=note)
+    judge_left(cluster, left, measure, note)
+
+
+def judge_again(again, measure):
+    """Judge the same commands after the stop."""
+    measure("exit_code_after_stop", again.exit_code)
+    if again.exit_code != 0:
+        statement = f"after a stopped job the same commands end with {again.exit_code}."
+        measure.explain(finding("LAUNCH-LEFT", f"{statement} Expected: 0."))
+
+
+def judge_left(cluster, left, measure, note=""):
+    """Judge what is left of a job, and return the recorder."""
+    measure("left_processes", None if left is None else left.count, note=note)
+    measure("held_accelerators", None if left is None else left.busy, note=note)
+    if left is None or left.empty:
+        return measure
+    names = cluster.node_names
+    hosts = sorted(names.get(id, id[:8]) for id, processes in left.processes.items() if processes)
+    pids = [str(pid) for processes in left.processes.values() for pid in processes]
+    where = f": process {join_names(pids)} on {join_names(hosts)}" if pids else ""
+    statement = (
+        f"a job that has ended still has {quantity(left.count, 'processes')} and "
+        f"{quantity(left.busy, 'accelerators')}{where}. Expected: none."
+    )
+    measure.explain(finding("LAUNCH-LEFT", statement, hosts))
+    return measure

@@ -1,24 +1,53 @@
-"""Tests that a user can launch a job without help, by following a guide."""
+"""Tests that the documented path starts a correct job, every time, by each launcher."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
 
 import pytest
 
+from probes.cluster.ask import make_unique_token
+from probes.cluster.room import busy_accelerators
+from probes.cluster.shared_folder import find_folder_problem
 from probes.launch.controls import (
+    HOMES,
     control_guide,
     control_job_network,
     control_missing_variable,
     control_planted_errors,
     control_user,
+    launch_jobs,
+    prepare_path,
+)
+from probes.launch.guide import GuidedCluster, LaunchPath, new_name
+from probes.launch.job_processes import (
+    JobState,
+    NodeNotFree,
+    hold_node,
+    leave_orphan,
+    left_of_jobs,
+    names_of,
+    running_processes,
+    wait_until_gone,
 )
 from probes.launch.judge import (
+    explain_wrong_ranks,
     judge_guide,
+    judge_job,
     judge_network,
     judge_ranks,
     judge_training,
     judge_user,
     keep_transcript,
+    read_job,
 )
-from probes.launch.path.documented_path import GuidedCluster
-from probes.launch.prepare import launch_jobs
+from probes.launch.ranks import all_lack, wrong_ranks
+from probes.launch.shell import make_user, remove_user
+from probes.launch.test_failing_job import PATIENCE_S, judge_left
+from probes.launch.training import announced_ranks, removed_coordinator
+from probes.session.fixtures import shared_folder
+from probes.session.options import RUN
 
 
 @pytest.mark.criterion("LAUNCH")
@@ -85,3 +114,221 @@ def judges_network(cluster, terms):
 def host_names(cluster):
     """List the names of the cluster's hosts."""
     return sorted({node["host"] for node in cluster.known_nodes()})
+
+
+WAIT = ["--wait", "300"]  # the second of two jobs that do not fit at once waits
+
+
+@pytest.mark.criterion("LAUNCH")
+@pytest.mark.tier("standard")
+def test_the_same_commands_work_every_time(cluster, terms, measure):
+    """The job runs correctly with a node held back, twice, so that rank 0 runs on another node.
+
+    Two users who type the same commands at the same time, with the same name for their job, both
+    get a correct job.
+    """
+    with prepare_path(cluster, terms, measure) as path:
+        try:
+            firsts = held_back(path, measure)
+        except NodeNotFree as error:
+            pytest.fail(f"{error}: wait until no other job runs", pytrace=False)
+        judge_two_users(path, measure)
+    if len(cluster.nodes) > 1:
+        judge_places(firsts, measure)
+
+
+def judge_places(firsts, measure):
+    """Judge on how many nodes rank 0 ran, one after the other; None for a job without a rank 0."""
+    known = {first for first in firsts if first}
+    count = len(known) if known else None
+    measure("nodes_of_rank_0", count, samples=len(firsts), note="no job had a rank 0")
+
+
+def held_back(path, measure):
+    """Hold back a node, and then the one where rank 0 ran; return rank 0's node each time."""
+    nodes = {node["id"]: node for node in path.cluster.nodes}
+    if len(nodes) < 2:
+        return []
+    first = run_without(path, next(iter(nodes.values())), measure)
+    return [first, run_without(path, nodes[first], measure)] if first in nodes else [first]
+
+
+def run_without(path, node, measure):
+    """Hold a node, judge the job on the rest, and return rank 0's node; None without a rank 0."""
+    name = f"without {node['name']}"
+    measure.progress(f"launch: {name}")
+    with hold_node(path.cluster, node) as ranks:
+        size = path.cluster.size - ranks
+        said = path.follow(["--workers", str(size), *WAIT])
+    file = f"transcript-without-{node['name'].replace('/', '-')}.txt"
+    keep_transcript(said, measure, file, f"the guide, while {node['name']} is held")
+    job = judge_job(path, said, measure, on=name, size=size)
+    return job.rank0.get("node") if job.rank0 else None
+
+
+def judge_two_users(path, measure):
+    """Let two users type the same commands at once, each for half of the accelerators."""
+    cluster = path.cluster
+    size = max(1, cluster.size // 2)
+    other = make_user(cluster, HOMES, own_guide=path.guide.own)
+    second = LaunchPath(cluster, path.terms, path.guide, other)
+    options = ["--workers", str(size), "--name", new_name(), *WAIT]
+    measure.progress("launch: two users at once, with the same name for their job")
+    try:
+        transcripts = follow_both(path, second, options)
+    finally:
+        remove_user(cluster, other)
+    for number, said in enumerate(transcripts, 1):
+        caption = f"user {number} of two who type the same at once"
+        keep_transcript(said, measure, f"transcript-user{number}.txt", caption)
+        judge_job(path, said, measure, on=f"user {number} of two", size=size)
+    trial = measure.trial()
+    judge_job(path, transcripts[0], trial, size=size + 1)
+    measure.control("missing rank", "the job is judged as one that has a rank more", trial)
+
+
+def follow_both(first, second, options):
+    """Follow the guide twice at the same time; return both transcripts."""
+    answers = []
+
+    def follow():
+        try:
+            answers.append(second.follow(options))
+        except Exception as error:  # noqa: BLE001  (raised again below, in the probe's own thread)
+            answers.append(error)
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    said = first.follow(options)
+    thread.join()
+    if isinstance(answers[0], Exception):
+        raise answers[0]
+    return [said, answers[0]]
+
+
+JOBS = 8
+
+
+@pytest.mark.criterion("LAUNCH")
+@pytest.mark.tier("soak")
+def test_eight_jobs_in_a_row_leave_nothing(cluster, terms, measure):
+    """Eight users type the same commands one after the other; each job is right, and none stays.
+
+    What a job's ranks start has its name.  What holds a node afterwards must be seen.
+    """
+    nodes, idle, left, ranks = cluster.nodes, busy_accelerators(cluster), [], 0
+    with prepare_path(cluster, terms, measure) as path:
+        for number in range(1, JOBS + 1):
+            measure.progress(f"launch: job {number} of {JOBS}")
+            said = path.follow()
+            keep_transcript(said, measure, f"transcript-{number}.txt", f"job {number} of {JOBS}")
+            judge_job(path, said, measure, on=f"job {number} of {JOBS}")
+            rows = announced_ranks(said.text)
+            patience = 0 if any(state and not state.empty for state in left) else PATIENCE_S
+            left.append(left_after(cluster, nodes, rows, idle, patience))
+            ranks += len(rows)
+    note = "a job did not say its name and processes, or a node did not answer"
+    judge_left(cluster, merged(left), measure, note)
+    control_leftovers(cluster, idle, measure)
+    measure.covered(f"{JOBS} jobs in a row, {ranks} ranks in all")
+
+
+def left_after(cluster, nodes, rows, idle, patience):
+    """Return what is left of a job after so many seconds; None if that cannot be known."""
+    known = rows and names_of(rows) and all("pid" in row and "node" in row for row in rows)
+    if not known:
+        return None
+    return wait_until_gone(lambda: left_of_jobs(cluster, nodes, rows, idle), patience)
+
+
+def merged(left):
+    """Join what jobs have left; None if one is not known."""
+    if None in left:
+        return None
+    processes = {}
+    for state in left:
+        for id, found in state.processes.items():
+            processes[id] = {**processes.get(id, {}), **found}
+    return JobState(processes, max(state.busy for state in left))
+
+
+def control_leftovers(cluster, idle, measure):
+    """Check that an orphan of a job on the last node, which is held, is seen by the job's name."""
+    node, trial, name = cluster.nodes[-1], measure.trial(), make_unique_token()
+    try:
+        with hold_node(cluster, node):
+            cluster.on_each_node(leave_orphan, name, nodes=[node])
+            seen = cluster.on_each_node(running_processes, [name], [], nodes=[node])
+            judge_left(cluster, JobState(seen, busy_accelerators(cluster, idle)), trial)
+    except NodeNotFree as error:
+        pytest.fail(f"{error}: wait until no other job runs", pytrace=False)
+    named = {suspect for one in trial.findings for suspect in one.suspects}
+    fault = f"a process whose parent died stays on {node['name']}, whose accelerators are held"
+    measure.control("leftovers", fault, trial, located=node["name"] in named)
+
+
+# Megatron-LM does not start without it where tensors or sequences are parallel, up to Hopper
+# (megatron/training/arguments.py). What DeepSpeed and Accelerate read is in REQUIRED_VARIABLES.
+MEGATRON = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+NOT_INSTALLED = "Ray Train cannot be used"
+ONCE = ["--restarts", "0"]
+
+
+@pytest.mark.criterion("LAUNCH")
+@pytest.mark.tier("soak")
+def test_other_launchers_give_each_rank_what_it_needs(cluster, terms, measure, request):
+    """torchrun and Ray Train start the same job: each rank has all variables that it needs.
+
+    DeepSpeed, Accelerate and Megatron read them.  A variable of Megatron's that the job forgets
+    must be found on each rank.
+    """
+    with (
+        shared_folder(request.config.stash[RUN]) as folder,
+        prepare_path(cluster, terms, measure) as path,
+    ):
+        open_folder(cluster, folder)
+        settings = [word for pair in MEGATRON.items() for word in ("--set", "=".join(pair))]
+        shown = path.show_options(MEGATRON)
+        for launcher in terms.launch.launchers:
+            measure.progress(f"launch: the same job, started by {launcher}")
+            out = ["--launcher", launcher, "--out", str(folder / launcher)]
+            with removed_coordinator(cluster):
+                said = path.follow([*out, *ONCE, *settings, *shown])
+            file = f"transcript-{launcher}.txt"
+            keep_transcript(said, measure, file, f"the guide's job, started by {launcher}")
+            judge_launcher(path, launcher, said, measure)
+        measure.progress("launch: the same job with a forgotten variable")
+        unset = [word for name in MEGATRON for word in ("--unset", name)]
+        forgotten = path.follow([*ONCE, *unset, *shown])
+    control_forgotten(path, forgotten, measure)
+    measure.covered(f"jobs of {', '.join(terms.launch.launchers)}")
+
+
+def open_folder(cluster, folder):
+    """Let the job's user write into the folder; fail the probe unless each node sees it."""
+    cause, _ = find_folder_problem(cluster, folder or Path())
+    if cause:
+        pytest.fail(f"other launchers need a folder that every node sees: {cause}", pytrace=False)
+    folder.parent.chmod(0o711)
+    folder.chmod(0o1777)
+
+
+def judge_launcher(path, launcher, said, measure):
+    """Judge a launcher's job; one that is not installed is not judged."""
+    if NOT_INSTALLED in said.text:
+        note = f"{launcher} is not installed in the ranks' environment"
+        for name in ("wrong_ranks", "exit_code", "ranks"):
+            measure(name, None, on=launcher, note=note)
+        return
+    judge_job(path, said, measure, on=launcher, more=MEGATRON)
+
+
+def control_forgotten(path, forgotten, measure):
+    """Check that every rank is found which lacks the variable that the job forgot."""
+    trial, job = measure.trial(), read_job(path, forgotten, more=MEGATRON)
+    wrong = wrong_ranks(job)
+    trial("wrong_ranks", len(wrong) if job.rows else None, samples=len(job.rows))
+    explain_wrong_ranks(wrong, trial)
+    lacking = all(all_lack(wrong, name, job.size) for name in MEGATRON)
+    fault = "the job forgets a variable that Megatron reads"
+    measure.control("forgotten variable", fault, trial, located=lacking)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from probes.findings import MAX_NAMES, join_names
+from probes.nccl.calls import ErrorCause, find_cause, read_remedies
 from probes.nccl.evidence import (
     first_lines,
     hosts_of,
@@ -16,10 +17,9 @@ from probes.nccl.evidence import (
     one_finding,
     rank_names,
 )
-from probes.nccl.failures.remedies import ErrorCause, find_cause, read_remedies
 from probes.nccl.job import STAGES, MatchedMessage, Rank
 from probes.nccl.log import Log
-from probes.nccl.pieces import (
+from probes.nccl.log_files import (
     all_joined,
     ends_early,
     is_piece,

@@ -9,12 +9,11 @@ import re
 from collections import defaultdict
 
 from probes.findings import MAX_NAMES, join_names
-from probes.nccl.edges import RDMA_NETWORKS
+from probes.nccl.calls import read_remedies
 from probes.nccl.evidence import first_lines, hosts_of, message_findings, one_finding
-from probes.nccl.failures.remedies import read_remedies
-from probes.nccl.job import Host, Rank
+from probes.nccl.job import RDMA_NETWORKS, Host, Rank
 from probes.nccl.log import Log
-from probes.nccl.pieces import crosses_hosts
+from probes.nccl.log_files import crosses_hosts
 from reports.record import Finding
 
 # `br-` and 12 hex digits is a docker network; `br-ex` may be a node's only external link.

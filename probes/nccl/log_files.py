@@ -1,13 +1,20 @@
-"""Finds the log files in folders: regular files, without waiting or following links."""
+"""Finds logs and the lines that count: files, filters, and pieces that were pasted."""
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-from probes.nccl.lines import STDIN, UnreadableLog
+from probes.findings import join_names
+from probes.nccl.evidence import rank_names
+from probes.nccl.job import STAGES, Rank
+from probes.nccl.lines import MARK, STDIN, UnreadableLog
+from probes.nccl.log import Log
+from probes.nccl.parser import LINE_PARSERS
+from probes.nccl.patterns import PREFILTER, SKIPPED_WORDS
 
 
 def find_logs(given: Iterable[Path]) -> tuple[list[Path], list[str]]:
@@ -70,3 +77,147 @@ def _walk(root: Path, skipped: list[str]) -> Iterator[Path]:
 def _leads_into(link: Path, root: Path) -> bool:
     target, top = os.path.realpath(link), os.path.realpath(root)
     return os.path.exists(target) and os.path.commonpath([target, top]) == top
+
+
+MAX_LINE = 4 << 10  # bytes of one line: ring maps are longer, but only their beginning is read
+EDGE_WORDS = (b"Channel", b"Ring", b"CollNet")
+OMITTED = b"lines were left out here"  # no newline: the reader sees a log that was cut off
+
+
+def filter_log(lines: Iterable[bytes], max_bytes: int) -> bytes:
+    """Keep the useful lines, at most `max_bytes`: if there are more, the beginning and the end.
+
+    A shortened log ends like one that was cut off, so that a missing line proves nothing.
+    """
+    head: list[bytes] = []
+    tail: deque[bytes] = deque()
+    head_free, tail_bytes, dropped = max_bytes // 2, 0, False
+    for line in useful_lines(lines):
+        if not tail and len(line) <= head_free:
+            head.append(line)
+            head_free -= len(line)
+            continue
+        tail.append(line)
+        tail_bytes += len(line)
+        while tail_bytes > max_bytes // 2:
+            tail_bytes -= len(tail.popleft())
+            dropped = True
+    return b"".join([*head, *tail, *([OMITTED] if dropped else [])])
+
+
+def useful_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Pick the lines that the parser uses; in an unbroken run of edges, each edge once."""
+    edges: set[tuple[bool, bytes]] = set()
+    for number, line in enumerate(lines):
+        word, text = _split_line(line)
+        if word in EDGE_WORDS:
+            head, _, edge = text.partition(b" : ")
+            # The parser treats ring edges differently. Of a ring map it only uses that this rank
+            # has one.
+            content = edge if b" via " in edge else line.partition(MARK)[0]
+            key = word == b"Ring" or head.endswith(b"/0"), content
+            if key in edges:
+                continue
+            edges.add(key)
+        elif number and line.endswith(b"\n") and not _is_useful(word, text):
+            continue
+        else:  # the lines before an edge can change its meaning
+            edges.clear()
+        yield line if len(line) <= MAX_LINE else line[:MAX_LINE] + b"\n"
+
+
+def _split_line(line: bytes) -> tuple[bytes, bytes]:
+    """Split off the first word of an INFO line; of other NCCL lines return kind and line."""
+    _, mark, body = line.partition(MARK)
+    kind, _, text = body.partition(b" ")
+    if kind != b"INFO":
+        return mark and kind, line
+    if text.startswith(b"[Rank "):
+        text = text.partition(b"] ")[2]
+    return text.split(b" ", 1)[0].rstrip(b":\n"), text
+
+
+def _is_useful(word: bytes, text: bytes) -> bool:
+    """Return whether the parser uses such a line."""
+    if word in (b"WARN", b"version") or word in EDGE_WORDS or word in LINE_PARSERS:
+        return True
+    if text.split(b" ", 1)[0] in SKIPPED_WORDS:
+        return False
+    return text.startswith(b"NCCL_") or any(hint in text for hint in (*PREFILTER, b"Init "))
+
+
+MOST = 0.75  # of the ranks: a piece that has so many is likely to be the log of all
+COLLECT = (
+    "If this is all that every rank wrote, say so with --whole. Otherwise collect the log of every "
+    "rank from its start, in a file for each: NCCL_DEBUG=INFO "
+    "NCCL_DEBUG_FILE=/some/folder/nccl.%h.%p.log"
+)
+
+
+def why_no_hang(log: Log) -> str:
+    """Return why this piece cannot show that the job hangs or that ranks are missing; else ""."""
+    if log.repeated:  # also where the caller says that the log is whole
+        return "Ray's driver left out repeated lines"
+    if log.every_rank:
+        return ""
+    if not log.world_size:
+        return "no line gives the number of ranks"
+    if not any(rank.has_beginning for rank in log.ranks.values()):
+        return "its beginning is missing"
+    if log.world_size > 1 and _present(log) == 1:
+        return f"it has the lines of one of {log.world_size} ranks"
+    return ""
+
+
+def _present(log: Log) -> int:
+    """Count the ranks that wrote lines."""
+    return len({rank.number if rank.number >= 0 else rank.writer[:2] for rank in log.job_ranks})
+
+
+def number_ranks(numbers: Collection[int]) -> str:
+    """Name ranks by their numbers: `rank 3`, `ranks 2, 3`."""
+    return f"rank{'s' if len(numbers) > 1 else ''} {join_names(map(str, numbers))}"
+
+
+def ends_early(log: Log) -> str:
+    """Return why no hang is certain in one file, which may be a piece; else ""."""
+    if not is_piece(log):
+        return ""
+    present = _present(log)
+    if present < log.world_size and any(map(_has_gathered, log.ranks.values())):
+        return f"it has the lines of {present} of {log.world_size} ranks"
+    if present < log.world_size:
+        absent = sorted(set(range(log.world_size)) - log.numbers)
+        return f"{number_ranks(absent)} never joined, or the piece ends too early"
+    if any(rank.number < 0 and not rank.stage for rank in log.job_ranks):
+        return "of some of its processes the beginning is missing"
+    lowest = min((rank.stage for rank in log.job_ranks), default=0)
+    behind = [rank for rank in log.job_ranks if rank.stage == lowest]
+    where = f"all {len(behind)} ranks" if len(behind) == len(log.job_ranks) else rank_names(behind)
+    return f"the lines of {where} end at {log.stage}: a hang, or the piece ends there"
+
+
+def is_piece(log: Log) -> bool:
+    """Return whether the log may be a piece: one file, which people cut where they like."""
+    return not log.every_rank and len(log.files) == 1
+
+
+def shows_most(log: Log) -> bool:
+    """Return whether the log has lines of most ranks, so that the others are missed in it."""
+    return _present(log) >= MOST * log.world_size
+
+
+def all_joined(log: Log) -> bool:
+    """Return whether some rank is past the bootstrap: it gathers something from every rank."""
+    return any(_has_gathered(rank) for rank in log.ranks.values() if rank.size == log.world_size)
+
+
+def _has_gathered(rank: Rank) -> bool:
+    past = rank.gathered or rank.initialised or bool(rank.edges)
+    return past or rank.stage >= STAGES.index("graph")
+
+
+def crosses_hosts(log: Log) -> bool:
+    """Return whether the log shows two hosts: only then can a network be accused."""
+    names = {*log.host_names, *log.test_hosts}
+    return len(names) > 1 or log.nodes > 1 or log.external_edges > 0

@@ -11,8 +11,20 @@ import sys
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
-from probes.nccl.edges import MAX_EDGES, MAX_RANKS, TAIL_SIZE, Edge, EdgeSet, parse_edge
-from probes.nccl.job import STAGES, Communicator, CommunicatorMember, Host, Rank, parse_init_timing
+from probes.nccl.job import (
+    MAX_EDGES,
+    MAX_RANKS,
+    STAGES,
+    TAIL_SIZE,
+    Communicator,
+    CommunicatorMember,
+    Edge,
+    EdgeSet,
+    Host,
+    Rank,
+    parse_edge,
+    parse_init_timing,
+)
 from probes.nccl.lines import MAX_TOTAL, LogLines, LogWriter, UnreadableLog, to_text
 from probes.nccl.log import (
     COMM_COST,

@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from probes.findings import join_names
-from probes.nccl import detect_init, detect_transport
-from probes.nccl.edges import MAX_RANKS
+from probes.nccl import calls, detect_init, detect_transport
 from probes.nccl.evidence import first_of_each, rank_names
-from probes.nccl.failures import calls
-from probes.nccl.job import STAGES
+from probes.nccl.job import MAX_RANKS, STAGES
 from probes.nccl.log import NO_RANK, Log
+from probes.nccl.log_files import COLLECT, crosses_hosts, ends_early, why_no_hang
 from probes.nccl.parser import read_logs
-from probes.nccl.pieces import COLLECT, crosses_hosts, ends_early, why_no_hang
 from reports.record import Finding
 from reports.sanitize import one_line
 

@@ -1,27 +1,115 @@
-"""Runs training with injected faults, and measures how it recovered and at what cost."""
+"""Runs that faults end: killed ranks and launchers, damaged checkpoints."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from probes.cluster.unique_token import make_unique_token
-from probes.faults.injection import (
+from probes.cluster.ask import make_unique_token
+from probes.cluster.cluster import ROOT, Cluster
+from probes.faults.process_faults import (
     Fault,
     FaultedRun,
     FaultInjector,
     FaultScenario,
+    ProcessFault,
+    read_journal,
+    read_json_lines,
     split_by_attempt,
 )
-from probes.faults.process_faults import ProcessFault, read_journal
-from reference_trainer.config import TrainConfig
+from reference_trainer.config import TrainConfig, cli_options
 from reference_trainer.launch.gang import Gang, GangError, GangPending
 from reference_trainer.launch.launchers import train_rank
 from reference_trainer.launch.supervisor import Attempt, Timeouts, supervise
+from reference_trainer.manifest import NAME, content_sha256
+
+QUICK_CORRUPTIONS = 2  # number of CORRUPTIONS that the quick tier tries
+
+
+def truncate_data(newest: Path) -> None:
+    """Truncate the largest data file to its first half."""
+    _halve_file(max(newest.glob("*.distcp"), key=lambda path: path.stat().st_size))
+
+
+def flip_bit(newest: Path) -> None:
+    """Reverse one bit of a number in the middle of the model's largest stored tensor.
+
+    torch loads it without an error.  A tensor is stored as a zip archive.  Its numbers are the
+    longest gap between two zip signatures.
+    """
+    victim, piece = _find_weights(newest)
+    content = bytearray(victim.read_bytes())
+    signatures = [match.start() for match in re.finditer(rb"PK[\x01-\x08]{2}", content[piece])]
+    first, last = max(pairwise(signatures), key=lambda pair: pair[1] - pair[0])
+    content[piece.start + (first + last) // 2] ^= 64
+    victim.write_bytes(content)
+
+
+def truncate_metadata(newest: Path) -> None:
+    """Truncate `.metadata` to its first half, as after a power loss."""
+    _halve_file(newest / ".metadata")
+
+
+def remove_manifest(newest: Path) -> None:
+    """Remove the manifest and keep all data, as if the save ended before its commit."""
+    (newest / NAME).unlink()
+
+
+def change_identity(newest: Path) -> None:
+    """Rewrite the manifest with another seed and a right sha256, as another run would have."""
+    _rewrite_manifest(
+        newest, lambda content: content["identity"].update(seed=content["identity"]["seed"] + 1)
+    )
+
+
+def raise_schema(newest: Path) -> None:
+    """Raise the schema number, as if a later version of the trainer had written it."""
+    _rewrite_manifest(newest, lambda content: content.update(schema=content["schema"] + 1))
+
+
+def _rewrite_manifest(newest: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    path = newest / NAME
+    content = json.loads(path.read_text(encoding="ascii"))
+    del content["seal"]
+    change(content)
+    path.write_text(json.dumps({**content, "seal": content_sha256(content)}), encoding="ascii")
+
+
+def _halve_file(victim: Path) -> None:
+    os.truncate(victim, victim.stat().st_size // 2)
+
+
+def _find_weights(newest: Path) -> tuple[Path, slice]:
+    """Find the model's largest stored tensor: its file, and its byte range in it."""
+    from reference_trainer.checkpoint.checkpointer import PlainReader
+
+    stored = PlainReader(newest).read_metadata().storage_data
+    pieces = [entry for index, entry in stored.items() if index.fqn.startswith("model.")]
+    largest = max(pieces, key=lambda entry: entry.length)
+    file = newest / largest.relative_path
+    return file, slice(largest.offset, largest.offset + largest.length)
+
+
+CORRUPTIONS = {
+    "newest-bit-flipped": flip_bit,
+    "metadata-torn": truncate_metadata,
+    "newest-truncated": truncate_data,
+    "newest-not-committed": remove_manifest,
+    "of-another-run": change_identity,
+    "of-a-later-version": raise_schema,
+}
+
 
 GANG_NAME = f"seatrial-restart-{make_unique_token()}"  # name of the gangs' placement groups
 # A process that does not answer for 8 s counts as stopped; a busy machine answers sooner.
@@ -159,3 +247,147 @@ def ettr(run: FaultedRun) -> float | None:
     stalled = sum(planted for steps in by_attempt for _, planted in steps.values())
     wall = run.attempts[-1].ended - run.attempts[0].started - run.setup_s - stalled
     return sum(last.values()) / wall
+
+
+FREE_SECONDS = 15  # limit for Ray to remove a dead driver's gang
+RUN_SECONDS = 180  # limit of a command: ten steps of 1 s, a start, and a busy machine
+
+
+class LauncherProcess:
+    """Process of `python -m reference_trainer launch`, killed when the block ends."""
+
+    def __init__(self, cluster: Cluster, config: TrainConfig) -> None:
+        self.cleanup = cluster.cleanup
+        self.log_path = Path(str(config.out)) / f"said-{time.time_ns()}.txt"
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        options = ["--workers", str(cluster.size), "--name", GANG_NAME, *cli_options(config)]
+        with self.log_path.open("w") as log:
+            self.child = subprocess.Popen(
+                [sys.executable, "-m", "reference_trainer", "launch", *options],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd=ROOT,
+                env={
+                    **os.environ,
+                    "RAY_ADDRESS": cluster.address,
+                    # Otherwise Ray waits 30 s for a killed ray:// client to reconnect.
+                    "RAY_CLIENT_RECONNECT_GRACE_PERIOD": "0",
+                },
+            )
+        self.cleanup.register("process", str(self.child.pid))
+
+    def __enter__(self) -> LauncherProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill the process with SIGKILL, and wait until it is gone."""
+        self.child.kill()
+        self.child.wait(timeout=10)
+        self.cleanup.unregister("process", str(self.child.pid))
+
+    def output(self) -> str:
+        """Read all that the command has printed so far, including its ranks' log lines."""
+        return self.log_path.read_text(errors="replace")
+
+    def wait(self) -> int | None:
+        """Wait until the command ends; return its exit code, or None after RUN_SECONDS."""
+        try:
+            return self.child.wait(timeout=RUN_SECONDS)
+        except subprocess.TimeoutExpired:
+            return None
+
+
+class LauncherKill(FaultInjector):
+    """Injector that kills a launcher when its log shows `step`, as ProcessFault kills a rank."""
+
+    def __init__(self, rank: int, step: int) -> None:
+        self.rank, self.step = rank, step
+
+    def arm(self, target: LauncherProcess) -> None:
+        """Select the command to kill."""
+        self.command = target
+
+    def wait(self) -> None:
+        """Wait for the step and kill the command.  Do nothing if the command ends first."""
+        deadline = time.monotonic() + RUN_SECONDS
+        pattern = re.compile(rf"\bstep {self.step}/")
+        while not pattern.search(self.command.output()):
+            if self.command.child.poll() is not None or time.monotonic() > deadline:
+                return
+            time.sleep(0.05)
+        if self.command.child.poll() is None:
+            self.sent = time.time()
+            self.command.kill()
+            self.count = int(self.command.child.returncode == -signal.SIGKILL)
+
+    def close(self) -> None:
+        """Kill the command if it still runs."""
+        self.command.kill()
+
+    def describe_target(self, node_names: dict[str, str]) -> str:
+        """Name the launcher as the target."""
+        return "the launcher"
+
+
+def run_kill_rerun(
+    cluster: Cluster, config: TrainConfig, scenario: FaultScenario, folder: Path
+) -> tuple[FaultedRun, int]:
+    """Run the command, kill it, wait until its gang is gone, and run it again.
+
+    Returns the observed run, and how many groups the killed command still had after at most 15 s.
+    """
+    out, victim = folder / "out", cluster.size - 1
+    config = faulted_config(config, scenario, folder)
+    kill = LauncherKill(victim, scenario.faults[0].step)
+    with LauncherProcess(cluster, config) as first:
+        kill.arm(first)
+        kill.wait()
+    groups, ended = _wait_until_free(cluster), time.time()
+    with LauncherProcess(cluster, config) as second:
+        exit_code = second.wait()
+    last_line = (second.output().strip().splitlines() or ["it printed nothing"])[-1]
+    run = FaultedRun(
+        scenario=scenario,
+        injectors=[kill],
+        results=_read_results(out, cluster.size) if exit_code == 0 else [],
+        attempts=_read_attempts(read_json_lines(out / "attempts.jsonl"), ended),
+        error=f"the same command ended with {exit_code}: {last_line}",
+        journals=split_by_attempt(read_journal(out, victim)),
+    )
+    return run, groups
+
+
+def _read_attempts(events: list[dict[str, Any]], killed_at: float) -> list[Attempt]:
+    """Read the attempts of both commands from their event log.
+
+    An attempt that the log does not end was ended by the kill, at `killed_at`.
+    """
+    attempts: list[Attempt] = []
+    for event in events:
+        if event["event"] == "attempt":
+            if attempts and not attempts[-1].ended:
+                attempts[-1].ended, attempts[-1].reason = killed_at, "the launcher was killed"
+            attempts.append(Attempt(places=[], started=event["t"]))
+        elif event["event"] == "ready":
+            attempts[-1].ready = event["t"]
+        elif event["event"] not in ("mended", "removed"):  # these begin the next attempt
+            attempts[-1].ended, attempts[-1].reason = event["t"], str(event.get("reason", ""))
+    return attempts
+
+
+def _wait_until_free(cluster: Cluster) -> int:
+    """Wait at most 15 s until the command has no placement group; return how many are left."""
+    deadline = time.monotonic() + FREE_SECONDS
+    while (groups := len(cluster.groups_named(GANG_NAME))) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return groups
+
+
+def _read_results(out: Path, size: int) -> list[dict[str, Any]]:
+    files = [out / f"result.rank{rank}.json" for rank in range(size)]
+    return [json.loads(file.read_text(encoding="ascii")) for file in files if file.exists()]

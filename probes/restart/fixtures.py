@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.fixtures import shared_folder
-from probes.acceptance.stash import RUN
+from probes.session.fixtures import shared_folder
+from probes.session.options import RUN
 
 
 def provide_reference_run(request: pytest.FixtureRequest, **options: Any) -> Iterator[Any]:
@@ -25,7 +25,7 @@ def provide_reference_run(request: pytest.FixtureRequest, **options: Any) -> Ite
 @pytest.fixture(scope="module")
 def original(request: pytest.FixtureRequest) -> Iterator[Any]:
     """Provide the run on all ranks of the cluster, with damaged copies of its checkpoints."""
-    from probes.restart.checkpoint_corruption import CORRUPTIONS, QUICK_CORRUPTIONS
+    from probes.restart.faulted_run import CORRUPTIONS, QUICK_CORRUPTIONS
 
     quick = request.config.stash[RUN].tier == "quick"
     corruptions = dict(list(CORRUPTIONS.items())[: QUICK_CORRUPTIONS if quick else None])
@@ -42,6 +42,6 @@ def small_original(request: pytest.FixtureRequest) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def long_original(request: pytest.FixtureRequest) -> Iterator[Any]:
     """Provide the run that the soak runs with random kills are compared with."""
-    from probes.restart.random_kills import SOAK_STEPS
+    from probes.restart.other_ranks import SOAK_STEPS
 
     yield from provide_reference_run(request, steps=SOAK_STEPS)

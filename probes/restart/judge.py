@@ -11,26 +11,31 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.criteria.criterion import exactly
-from probes.acceptance.measure import Recorder
+from probes.check.criterion import exactly
+from probes.check.recorder import Recorder
 from probes.cluster.cluster import Cluster
-from probes.faults.injection import DONE_EVENTS, SAVE_EVERY, FaultedRun
-from probes.faults.orphaned_ranks import (
+from probes.faults.process_faults import (
+    DONE_EVENTS,
+    SAVE_EVERY,
+    FaultedRun,
     ProcessKey,
     describe_orphans,
     find_orphans,
     rank_processes,
 )
 from probes.findings import MAX_NAMES, finding, join_names
-from probes.restart.equality import (
+from probes.restart.faulted_run import GANG_NAME, ettr, recovery_costs
+from probes.restart.reference_run import (
+    NEWEST,
+    ReferenceRun,
+    Results,
     StepComparison,
     compare_attempts,
     compare_steps,
     first_unequal_step,
     reordered_sums,
+    results_or_error,
 )
-from probes.restart.faulted_run import GANG_NAME, ettr, recovery_costs
-from probes.restart.reference_run import NEWEST, ReferenceRun, Results, results_or_error
 from reference_trainer.launch.supervisor import Attempt
 from reports.measurement import Limit, Verdict
 

@@ -1,32 +1,227 @@
-"""Runs the ladder rung by rung, and replays the collectives of each rung.
-
-A rung that fails costs its own figures only.
-"""
+"""Runs the ladder: the same job on more and more nodes, under a fixed load."""
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
+from typing import Any
 
+from probes.check.recorder import Recorder
+from probes.cluster.network_facts import counter_growth, join_fabric, main_device, read_counters
+from probes.contract.terms import ClusterTerms
 from probes.fabric.detect import find_slow_links
 from probes.fabric.node_pairs import run_pair_search
 from probes.findings import finding
-from probes.scaling.plan import LadderRig, Plan, node_count_text
-from probes.scaling.replay import (
-    Replay,
-    replace_lost_workers,
-    replay_collectives,
-    replay_uncertainty,
-)
-from reference_trainer.launch.gang import Gang, GangError
+from reference_trainer.config import PRESETS, TrainConfig
+from reference_trainer.data.shards import VOCAB
+from reference_trainer.launch.gang import Gang, GangError, WorkerLost
+from reference_trainer.model.size import GIB, estimate_memory, parameter_count
 from reports.measurement import Limit, Verdict
-from scaling.ladder.ladder import Rung, first_node, run_rung, worker_groups
-from scaling.loss.base_runs import MAX_REPEATS, base_doubt
+from scaling.collectives.line_rate import Fit
+from scaling.ladder.ladder import Rung, first_node, load_text, run_rung, worker_groups
+from scaling.loss.causes import noise_limit
 from scaling.loss.explain import SlowLink, is_link_cause
-from scaling.loss.ladder_result import Ladder
-from scaling.loss.predict import step_seconds
-from scaling.loss.replay import REPLAY_STEPS, count_calls, modelled_seconds, saved_at_agreed_rate
+from scaling.loss.ladder_result import MAX_REPEATS, Ladder, base_doubt
+from scaling.loss.predict import (
+    REPLAY_STEPS,
+    ReplayItem,
+    count_calls,
+    min_bytes_sent,
+    modelled_seconds,
+    saved_at_agreed_rate,
+    step_seconds,
+    time_collectives,
+)
+from scaling.loss.significance import median_error
+
+
+@dataclass(frozen=True)
+class LadderRig:
+    """Environment of a ladder: the gang, node names by Ray's id, and the recorder."""
+
+    gang: Gang
+    node_names: dict[str, str]
+    measure: Recorder
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Work of a ladder: node counts, load, and the collectives of a step in their order.
+
+    `fabric` is the agreed fabric; None if it is not known.  `timeout_s` limits one rung, in
+    seconds.
+    """
+
+    node_counts: list[int]
+    config: TrainConfig
+    order: Sequence[ReplayItem]
+    fabric: str | None = None
+    timeout_s: float = 300
+
+    @property
+    def load(self) -> str:
+        """Tokens that each GPU takes in a step, as text."""
+        return load_text(self.config.batch * self.config.seq)
+
+
+def node_count_text(count: int) -> str:
+    """Format a node count: `1 node`, `4 nodes`."""
+    return f"{count} nodes" if count > 1 else "1 node"
+
+
+# 8192 tokens per GPU and step.  Efficiency depends on them: the same cluster drops from 96 to 77 %
+# with an eighth of the tokens.
+TOKENS = {"seq": 2048, "batch": 4, "dropout": 0.0, "deterministic": False}
+# The first load that fits is trained: for a GPU of 80 GB, of 40 GB, of less.
+GPU_LOADS: Sequence[dict[str, Any]] = (
+    {**PRESETS["1B"], **TOKENS},
+    {**PRESETS["1B"], **TOKENS, "recompute": True},
+    {**PRESETS["125M"], **TOKENS},
+)
+USABLE = 0.9  # of a GPU's memory: the rest is CUDA's context, NCCL's buffers, and gaps
+
+
+def train_config(
+    terms: ClusterTerms, steps: int, gpu_gib: float | None = None, ranks: int = 1
+) -> TrainConfig:
+    """Choose the training configuration; it uses the shards that the contract names, if any.
+
+    `gpu_gib` is the memory of the smallest GPU in GiB (None: emulated).  `ranks` is the number of
+    ranks on the base rung.
+    """
+    shape: dict[str, Any] = {} if gpu_gib is None else _fitting_load(gpu_gib, ranks)
+    if terms.shards:
+        shape |= {"data": terms.shards, "vocab": max(VOCAB, shape.get("vocab", 0))}
+    return TrainConfig(steps=steps, pace_s=terms.pace_seconds, digest=False, **shape)
+
+
+def _fitting_load(gpu_gib: float, ranks: int) -> dict[str, Any]:
+    for load in GPU_LOADS:
+        if estimate_memory(TrainConfig(**load), ranks).total <= USABLE * gpu_gib * GIB:
+            break
+    return dict(load)
+
+
+def describe_load(load: TrainConfig, gpu_gib: float | None) -> str:
+    """Describe the load: `trained 133,440 parameters, 256 tokens per rank and step`.
+
+    If it is not the largest load, the reason is added.
+    """
+    text = f"trained {parameter_count(load):,} parameters"
+    text += f", {load.batch * load.seq} tokens per rank and step"
+    whole = gpu_gib is None or (load.dim, load.recompute) == (GPU_LOADS[0]["dim"], False)
+    return text if whole else f"{text}, because a GPU here has {gpu_gib:.0f} GiB"
+
+
+def least_gpu_memory(facts: Sequence[dict[str, Any]]) -> float:
+    """Find the smallest GPU's memory, GiB; infinite if no GPU reports it.
+
+    Then the largest load is chosen, and the ranks show whether it fits.
+    """
+    sizes = [gpu.get("memory_gib") for fact in facts for gpu in fact["gpus"]]
+    return min((size for size in sizes if size), default=float("inf"))
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Result of replaying a rung's collectives without the trainer.
+
+    `after` and `before` are the seconds of each step, after and before the rung (empty: not timed).
+    `fits` is the alpha-beta fit of each collective.  `off_fabric` maps each node whose bytes left
+    the agreed fabric to the interface that it used.
+    """
+
+    after: Sequence[float] = ()
+    fits: Mapping[str, Fit] = field(default_factory=dict)
+    off_fabric: Mapping[str, str] = field(default_factory=dict)
+    before: Sequence[float] = ()
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds of a typical step: mean of both medians; None without `after`."""
+        known = [statistics.median(steps) for steps in (self.before, self.after) if steps]
+        return statistics.fmean(known) if self.after else None
+
+    @property
+    def drift(self) -> float:
+        """Seconds by which the medians before and after the rung differ; 0 if one is missing."""
+        if not (self.before and self.after):
+            return 0.0
+        return abs(statistics.median(self.after) - statistics.median(self.before))
+
+
+def replace_lost_workers(gang: Gang, error: GangError) -> None:
+    """Replace workers that died, or that wait for a failed rank, so that later runs can start."""
+    if isinstance(error, WorkerLost):
+        if error.ranks:
+            gang.replace_workers(error.ranks)
+        else:
+            gang.replace_waiting()
+
+
+def replay_collectives(
+    rig: LadderRig, rungs: Sequence[Rung], plan: Plan, groups: Sequence[Sequence[int]], repeats: int
+) -> Replay:
+    """Replay the collectives of `repeats` steps without the trainer, in groups of workers.
+
+    An emulated accelerator leaves work for the CPU core: the time of one node's step beyond
+    `pace_s`.  If the replay fails, that is noted and an empty Replay is returned.
+    """
+    gang, blocks = rig.gang, sum(moment is None for moment in plan.order)
+    sleep_s, busy = plan.config.pace_s / blocks, core_work(rungs[0], plan) / blocks
+    timeout_s = 60 + 4 * repeats * rungs[-1].seconds  # to connect, and to replay the steps
+    nodes = [rig.node_names[gang.places[worker].node] for group in groups for worker in group]
+    try:
+        before = gang.run(read_counters, groups=groups, timeout=60)
+        played = gang, groups, plan.order, sleep_s, busy, repeats
+        steps, fits = time_collectives(*played, timeout=timeout_s)
+        after = gang.run(read_counters, groups=groups, timeout=60)
+    except GangError as error:  # the measurement of the rung remains valid
+        on = node_count_text(len(set(nodes)))
+        rig.measure.covered(f"communication on {on} was not timed: {error}")
+        replace_lost_workers(gang, error)
+        return Replay()
+    sent = {node: counter_growth(b, a) for node, b, a in zip(nodes, before, after, strict=True)}
+    crossed = len(groups) == 1 and len(sent) > 1  # otherwise all ranks are on one node
+    min_bytes = min_bytes_sent(plan.order, len(nodes), repeats) if crossed else math.inf
+    return Replay(steps, fits, nodes_off_fabric(sent, plan.fabric, min_bytes))
+
+
+def core_work(base: Rung, plan: Plan) -> float:
+    """Compute the seconds of a step that an emulated accelerator leaves for the core; 0 if real."""
+    pace = plan.config.pace_s
+    return max(0.0, base.seconds - pace) if pace else 0.0
+
+
+def replay_uncertainty(replay: Replay, single: Replay, base: Rung, plan: Plan) -> float:
+    """Estimate by how many seconds a rung's replay, minus one node's, may be wrong.
+
+    It is the noise of both replays, plus the drift during the rung, plus a step's work for the
+    core.  Where ranks share cores, that work makes them wait differently each time.
+    """
+    noise = math.hypot(median_error(replay.after), median_error(single.after))
+    return noise_limit(noise, len(replay.after)) + replay.drift + core_work(base, plan)
+
+
+def nodes_off_fabric(
+    sent: Mapping[str, Mapping[str, int | None]], fabric: str | None, min_bytes: float
+) -> dict[str, str]:
+    """Find the nodes that sent most bytes over another interface than the agreed one, and which.
+
+    `sent` holds bytes by node and interface.  A node had to send `min_bytes`; it is left out if its
+    main interface sent less than half of them.
+    """
+    off_fabric = {}
+    for node, counted in sent.items():
+        by_interface = join_fabric(counted, fabric)
+        interface = main_device(by_interface)
+        if fabric and interface != fabric and (by_interface.get(interface) or 0) > min_bytes / 2:
+            off_fabric[node] = interface
+    return off_fabric
+
 
 LadderRun = tuple[list[Rung], dict[int, Replay]]  # the rungs that ran, and their replays by count
 

@@ -5,30 +5,42 @@ import math
 
 import pytest
 
-from probes.scaling.base_speed import control_bad_base, judge_speed, speed_tests
-from probes.scaling.checkpoint_cost import SavePlan, time_saves
-from probes.scaling.controls import (
+from probes.scaling.base_speed import (
+    SavePlan,
+    control_bad_base,
+    judge_speed,
+    speed_tests,
+    time_saves,
+)
+from probes.scaling.judge import (
     FEW_STEPS,
     control_planted_delay,
+    judge_ladder,
+    note_other_runs,
+    record_figures,
+    record_prediction,
     time_same_work,
     time_unsent_step,
 )
-from probes.scaling.judge import judge_ladder, note_other_runs, record_figures, record_prediction
-from probes.scaling.load import describe_load, least_gpu_memory, train_config
-from probes.scaling.plan import LadderRig, Plan, node_count_text
 from probes.scaling.run_ladder import (
+    LadderRig,
+    Plan,
     build_ladder,
+    describe_load,
     gang_hangs,
     is_stuck,
+    least_gpu_memory,
     locate_slow_links,
     median_run,
+    node_count_text,
     repeat_base,
     rerun_ladder,
     run_ladder,
+    train_config,
 )
 from reference_trainer.launch.gang import GangError
 from scaling.ladder.ladder import run_rung, rung_sizes
-from scaling.loss.replay import step_collectives
+from scaling.loss.predict import step_collectives
 
 STEPS = {"quick": 8, "standard": 24, "soak": 100}
 RUNS = {"quick": 1, "standard": 1, "soak": 3}  # of each rung

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from probes.submit.jobs_api import ConnectionLost, JobsApi, SubmissionState, SubmitError
+from probes.submit.follow import ConnectionLost, JobsApi, SubmissionState, SubmitError
 from probes.submit.package import package_name, zip_files
 from probes.submit.parts import ABOUT, PART, PART_BYTES
 

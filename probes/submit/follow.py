@@ -1,16 +1,233 @@
-"""Follows a submission to its end: prints what the suite prints, and says why it did not begin."""
+"""Submits a run to Ray's Jobs API and follows it to its end."""
 
 from __future__ import annotations
 
+import http.client
+import json
 import math
 import os
 import re
 import time
+import urllib.error
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
+from probes.cluster.cleanup import ENDED, authorization_header, request_dashboard
 from probes.submit.entry import INSTALLING, MARK
-from probes.submit.jobs_api import JobsApi, SubmissionState
 from reports.sanitize import clean
+
+Reply = TypeVar("Reply")
+PATIENCE_S = 600.0  # a connection may be lost for so long
+RETRY_S = 2.0
+ANSWER_S = 20.0  # for one answer
+UPLOAD_S = 300.0
+MAX_PACKAGE = 100 * 2**20  # bytes: what Ray's dashboard accepts in one request, unless it is set
+
+
+class SubmitError(RuntimeError):
+    """The cluster refuses what was asked; asking again would not help."""
+
+
+class Refused(SubmitError):
+    """Something between here and the dashboard refuses: a login, a proxy, an expired token.
+
+    While a run is under way this may pass.
+    """
+
+
+class UnknownJob(SubmitError):
+    """The cluster does not know the job."""
+
+
+class ConnectionLost(RuntimeError):
+    """The dashboard does not answer; the cluster may be well."""
+
+
+@dataclass(frozen=True)
+class SubmissionState:
+    """State of a submitted job, as Ray reports it."""
+
+    status: str
+    message: str = ""
+    exit_code: int | None = None  # of its command; None while it runs, or where Ray lost it
+    host: str = ""  # address of the node where its command runs
+
+    @property
+    def ended(self) -> bool:
+        """Whether its command has ended, or will never begin."""
+        return self.status in ENDED
+
+
+class JobsApi:
+    """The Jobs API of one cluster.
+
+    Every call raises SubmitError if the cluster refuses it, and ConnectionLost if no answer comes.
+    `say` prints a line for the user.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        say: Callable[[str], None] = lambda line: None,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self.address = address.rstrip("/")
+        self._say, self._patience_s = say, patience_s
+        self.is_under_way = False  # a run is: then a refusal may pass, as an outage does
+
+    def ray_version(self) -> str:
+        """Return the version of the cluster's Ray.  Asked once: a wrong address is no outage."""
+        answer = self._parse(self._ask("/api/version"))
+        if not answer.get("ray_version"):
+            raise SubmitError(f"{self.address} is no dashboard of Ray")
+        return str(answer["ray_version"])
+
+    def upload(self, name: str, content: bytes) -> str:
+        """Upload a package, unless the cluster has it; return its URI."""
+        path = f"/api/packages/gcs/{name}"
+
+        def put() -> None:
+            try:
+                self._ask(path)
+            except UnknownJob:
+                self._ask(path, "PUT", content, "application/octet-stream", UPLOAD_S)
+
+        self.insist(put)
+        return f"gcs://{name}"
+
+    def submit(self, id: str, entrypoint: str, package: str, **more: Any) -> None:
+        """Submit a job with this id; `more` are fields of Ray's request.  Never submits twice."""
+        environment = {"working_dir": package, **more.pop("environment", {})}
+        body = {"entrypoint": entrypoint, "submission_id": id, "runtime_env": environment, **more}
+        sent = False
+
+        def post() -> None:
+            nonlocal sent
+            if sent:  # the answer may have been lost, and not the job
+                try:
+                    self.state(id)
+                    return
+                except UnknownJob:
+                    pass
+            sent = True
+            self._ask("/api/jobs/", "POST", json.dumps(body).encode())
+
+        self.insist(post)
+
+    def state(self, id: str) -> SubmissionState:
+        """Read the state of a job.  Raises UnknownJob."""
+        job = self._parse(self._ask(f"/api/jobs/{id}"))
+        agent = str(job.get("driver_agent_http_address") or "")
+        code = job.get("driver_exit_code")
+        return SubmissionState(
+            status=str(job.get("status")),
+            message=str(job.get("message") or ""),
+            exit_code=code if isinstance(code, int) else None,
+            host=agent.partition("://")[2].rpartition(":")[0].strip("[]"),
+        )
+
+    def log(self, id: str) -> str:
+        """Read all that a job has printed."""
+        return str(self._parse(self._ask(f"/api/jobs/{id}/logs")).get("logs") or "")
+
+    def stop(self, id: str) -> None:
+        """Ask Ray to stop a job; it takes a while."""
+        self._ask(f"/api/jobs/{id}/stop", "POST")
+
+    def forget(self, id: str) -> None:
+        """Remove an ended job from Ray's list."""
+        self._ask(f"/api/jobs/{id}", "DELETE")
+
+    def insist(self, question: Callable[[], Reply]) -> Reply:
+        """Ask until an answer comes, and say so.  Raises ConnectionLost after the patience."""
+        lost_at: float | None = None
+        passing = (ConnectionLost, Refused) if self.is_under_way else (ConnectionLost,)
+        while True:
+            try:
+                answer = question()
+            except passing as lost:
+                now = time.monotonic()
+                if lost_at is None:
+                    lost_at = now
+                    self._say(f"connection lost ({lost}); trying for {self._patience_s:.0f} s")
+                if now - lost_at > self._patience_s:
+                    raise ConnectionLost(str(lost)) from None
+                time.sleep(RETRY_S)
+                continue
+            if lost_at is not None:
+                self._say(f"connected again after {time.monotonic() - lost_at:.0f} s")
+            return answer
+
+    def _ask(
+        self,
+        path: str,
+        method: str = "GET",
+        body: bytes | None = None,
+        kind: str = "application/json",
+        seconds: float = ANSWER_S,
+    ) -> bytes:
+        try:
+            return request_dashboard(self.address, path, method, seconds, body, kind)
+        except urllib.error.HTTPError as error:
+            self._explain(error)
+            raise AssertionError from None
+        except ValueError as error:  # of the token
+            raise SubmitError(f"RAY_AUTH_TOKEN or its file: {error}") from None
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "reason", "") or error
+            raise ConnectionLost(f"{self.address}: {reason}") from None
+
+    def _explain(self, error: urllib.error.HTTPError) -> None:
+        """Raise what a refusal means."""
+        with error:
+            try:
+                text = error.read(10_000).decode(errors="replace").strip()
+            except (OSError, http.client.HTTPException):
+                text = ""
+        last = last_words(text)
+        if error.code in (401, 403):
+            token = "the token that was sent" if authorization_header() else "us without a token"
+            raise Refused(
+                f"the dashboard at {self.address} refuses {token} (HTTP {error.code}): set"
+                " RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
+            )
+        if 300 <= error.code < 400:
+            target = error.headers.get("Location", "another address")
+            raise Refused(f"{self.address} redirects to {target}: give the final address")
+        if error.code >= 500:
+            raise ConnectionLost(f"{self.address}: HTTP {error.code}: {last}")
+        if is_page(text):
+            raise Refused(
+                f"{self.address}: HTTP {error.code} ({error.reason}), a page {last!r}: a proxy "
+                "stands between. Give the address of the dashboard itself, with its port (8265)"
+            )
+        if error.code == 404:
+            raise UnknownJob(last or f"HTTP 404 from {self.address}")
+        raise SubmitError(f"{self.address}: HTTP {error.code}: {last}")
+
+    def _parse(self, content: bytes) -> dict[str, Any]:
+        try:
+            answer = json.loads(content)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise Refused(f"{self.address} is no dashboard of Ray: it answers with no JSON")
+        return answer
+
+
+def is_page(text: str) -> bool:
+    """Return whether an answer is a page of HTML."""
+    return text[:200].lstrip().lower().startswith(("<!doctype", "<html"))
+
+
+def last_words(text: str) -> str:
+    """Return the title of a page, or the last line of another answer."""
+    if is_page(text):
+        title = re.search(r"(?is)<title[^>]*>(.{0,200}?)</title>", text)
+        return " ".join(title[1].split()) if title else "without a title"
+    return (text.splitlines() or [""])[-1]
+
 
 POLL_S = 1.0
 # What the suite prints for GitHub: these commands only show a text.

@@ -19,6 +19,11 @@ One folder belongs to one run. Either every rank sees it, or only rank 0's node 
 
 from __future__ import annotations
 
+import dataclasses
+import enum
+import io
+import pickle
+import random
 import secrets
 import shutil
 import threading
@@ -29,21 +34,141 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from reference_trainer import manifest
-from reference_trainer.checkpoint import rng_state as rng
-from reference_trainer.checkpoint.plain_reader import load_plain
-from reference_trainer.checkpoint.rank_errors import call_on, raise_on_all, try_call
-from reference_trainer.checkpoint.save import CheckpointWriter
+from reference_trainer.checkpoint.save import (
+    CheckpointWriter,
+    Storage,
+    call_on,
+    raise_on_all,
+    try_call,
+)
 from reference_trainer.checkpoint.select import CheckpointSelector, Selection
-from reference_trainer.checkpoint.storage import Storage
 from reference_trainer.config import TrainConfig
-from reference_trainer.data.synthetic import SampleStream
+from reference_trainer.data.shard_stream import SampleStream
 from reference_trainer.distributed import World, new_gloo_group
 from reference_trainer.manifest import CheckpointError
-from reference_trainer.telemetry.event_log import EventLog
-from reference_trainer.telemetry.injected_delay import DelayInjector
+from reference_trainer.telemetry.event_log import DelayInjector, EventLog
+
+
+def seed_all(seed: int, rank: int, step: int = 0) -> None:
+    """Seed every generator of this process; each rank gets its own streams, which dropout needs.
+
+    `step` is the step at which a run continues without its old random state. With it, the run does
+    not draw the same numbers again as from step 0.
+    """
+    seeds = np.random.SeedSequence([seed, rank, step] if step else [seed, rank]).generate_state(2)
+    random.seed(int(seeds[0]))
+    np.random.seed(int(seeds[0]))
+    torch.manual_seed(int(seeds[1]))  # seeds the GPUs too
+
+
+def capture() -> bytes:
+    """Return the state of all generators of this process, as plain data for `restore`."""
+    numpy_state: Any = np.random.get_state()
+    kind, keys, *rest = numpy_state
+    state: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": (kind, keys.tolist(), *rest),  # weights_only loading rejects arrays
+        "torch": torch.get_rng_state(),
+    }
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        state["cuda"] = torch.cuda.get_rng_state()
+    blob = io.BytesIO()
+    torch.save(state, blob)
+    return blob.getvalue()
+
+
+def restore(blob: bytes) -> None:
+    """Restore every generator. Call it last: a later draw would change the restored state."""
+    state = torch.load(io.BytesIO(blob), weights_only=True)  # numbers, text and tensors: no code
+    random.setstate(state["python"])
+    np.random.set_state(state["numpy"])
+    torch.set_rng_state(state["torch"])
+    if "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"])
+
+
+# Modules whose dataclasses and enums describe a checkpoint.
+RECORD_MODULES = {
+    "torch.distributed.checkpoint.filesystem",
+    "torch.distributed.checkpoint.metadata",
+}
+PLAIN_NAMES = {  # types in their fields, besides numbers, strings and containers
+    ("collections", "OrderedDict"),
+    ("pathlib", "PosixPath"),
+    ("pathlib._local", "PosixPath"),  # the same, as Python 3.13 names it
+    ("torch", "Size"),
+    ("torch.serialization", "_get_layout"),
+}
+
+
+def load_plain(state: dict[str, Any], folder: Path, group: Any) -> None:
+    """Load a checkpoint into `state`, in place. Raises CheckpointException of DCP."""
+    reader, planner = PlainReader(str(folder)), _PlainPlanner()
+    dcp.load(state, storage_reader=reader, planner=planner, process_group=group)
+
+
+class PlainReader(dcp.FileSystemReader):
+    """DCP reader that loads `.metadata` without calling what it names. Raises CheckpointError."""
+
+    def read_metadata(self, *_: Any, **__: Any) -> Metadata:
+        """Read the description of the checkpoint's contents and where they are stored."""
+        with Path(self.path, ".metadata").open("rb") as file:
+            metadata = _RecordUnpickler(file).load()
+        if not isinstance(metadata, Metadata):
+            raise CheckpointError(
+                f".metadata holds a {type(metadata).__name__}, not DCP's Metadata"
+            )
+        return metadata
+
+
+class _RecordUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        """Return the object that a pickle names, if it is a DCP record or a plain type.
+
+        Raises CheckpointError for any other name.
+        """
+        if module in RECORD_MODULES and "." not in name:
+            found = super().find_class(module, name)
+            if dataclasses.is_dataclass(found) or isinstance(found, enum.EnumMeta):
+                return found
+        elif module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
+            return getattr(torch, name)
+        elif (module, name) in PLAIN_NAMES:
+            return super().find_class(module, name)
+        elif (module, name) == ("builtins", "getattr"):
+            return _member_of
+        raise CheckpointError(f".metadata names {module}.{name}, which no checkpoint needs")
+
+
+def _member_of(owner: Any, name: Any) -> enum.Enum:
+    """Return a member of an enum; replaces getattr, which Python 3.11.0 to 3.11.3 pickles for it.
+
+    Raises CheckpointError for any other object or name.
+    """
+    if isinstance(owner, enum.EnumMeta) and name in owner.__members__:
+        return owner.__members__[name]
+    raise CheckpointError(f".metadata takes {name!r} of an object, which no checkpoint needs")
+
+
+class _PlainPlanner(DefaultLoadPlanner):
+    def load_bytes(self, read_item: Any, value: io.BytesIO) -> None:
+        """Refuse a value that is not plain data before DCP unpickles it. Raises CheckpointError."""
+        try:
+            torch.load(value, weights_only=True)
+        except pickle.UnpicklingError:
+            name = read_item.dest_index.fqn
+            raise CheckpointError(f"{name} holds more than numbers and text") from None
+        value.seek(0)
+        super().load_bytes(read_item, value)
+
 
 RESET_PARTS = {"optimizer": ("optimizer",), "all": ("optimizer", "model")}
 # Seconds that a background save gets when the run ends in an error. Must exceed END_SECONDS
@@ -166,7 +291,7 @@ class Checkpointer:
         # Data position: id of the next sample, and samples per step.
         state["progress"] = {"step": step, "position": stream.position, "per_step": stream.per_step}
         # DCP keeps one copy of a key that several ranks save, so each rank uses its own key.
-        state["rng"] = {f"rank{self.world.rank}": rng.capture()}
+        state["rng"] = {f"rank{self.world.rank}": capture()}
         return state
 
     def _fetch(self, choice: Selection) -> Path:

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from reference_trainer import manifest
-from reference_trainer.checkpoint.rank_errors import call_on, raise_on_all, try_call
-from reference_trainer.checkpoint.storage import Storage
+from reference_trainer.checkpoint.save import Storage, call_on, raise_on_all, try_call
 from reference_trainer.distributed import World
 from reference_trainer.manifest import CheckpointError
-from reference_trainer.telemetry.heartbeat import PROGRESS
+from reference_trainer.telemetry.event_log import PROGRESS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,7 @@ from typing import Any
 from reference_trainer.config import TrainConfig
 from reference_trainer.data import shards
 from reference_trainer.data.documents import DataError
-from reference_trainer.data.shard_stream import ShardStream
-from reference_trainer.data.synthetic import SampleStream
+from reference_trainer.data.shard_stream import SampleStream, ShardStream
 from reference_trainer.distributed import World
 
 

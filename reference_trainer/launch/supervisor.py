@@ -19,7 +19,7 @@ from typing import Any
 
 from reference_trainer.launch.gang import Gang, GangError, GangPending, WorkerLost
 from reference_trainer.launch.worker import RankLocation
-from reference_trainer.telemetry.heartbeat import exit_message
+from reference_trainer.telemetry.event_log import exit_message
 
 POLL_SECONDS = 0.5  # seconds between two heartbeats; a death is reported at once
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reference_trainer.rank_environment import bind_gloo, bind_nccl_sockets, set_variables
-from reference_trainer.telemetry.heartbeat import PROGRESS, handle_sigterm, process_start_ticks
+from reference_trainer.telemetry.event_log import PROGRESS, handle_sigterm, process_start_ticks
 
 
 @dataclass(frozen=True, kw_only=True)

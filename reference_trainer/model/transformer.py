@@ -1,15 +1,20 @@
-"""Defines a decoder-only transformer of Llama's shape (arXiv 2302.13971), written to be read."""
+"""The model: a transformer, its build under FSDP2, and emulated compute."""
 
 from __future__ import annotations
 
+import hashlib
+import time
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.utils.checkpoint import checkpoint
 
 from reference_trainer.config import TrainConfig
+from reference_trainer.distributed import World
 
 ROPE_THETA = 10000.0  # base of the angles, arXiv 2104.09864, section 3.2
 
@@ -115,3 +120,119 @@ def _init_weights(module: Any) -> None:
     # 0.02 as in GPT-2; RMSNorm already starts with gains of one.
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, std=0.02)
+
+
+EPSILON = 1e-6  # as in torch.nn.utils.clip_grads_with_norm_: no division by a norm of zero
+
+
+def local_gradients(parameters: Iterable[Any]) -> list[Any]:
+    """Return this rank's shards of the gradients: the memory the optimizer reads, not a copy."""
+    with torch.no_grad():
+        return [parameter.grad.to_local() for parameter in parameters if parameter.grad is not None]
+
+
+def square_sum(gradients: list[Any]) -> Any:
+    """Return the sum of the squares of all numbers in these tensors, a scalar on their device."""
+    return torch.nn.utils.get_total_norm(gradients).square()
+
+
+def clip_gradients(gradients: list[Any], norm: Any, max_norm: float) -> None:
+    """Scale the gradients so that `norm`, that of all shards together, is at most `max_norm`."""
+    torch._foreach_mul_(gradients, (max_norm / (norm + EPSILON)).clamp(max=1.0))
+
+
+# Backward does twice the arithmetic of forward: the 6N of PaLM's appendix B is 2N + 4N.
+FORWARD_SHARE = 1 / 3
+
+
+class EmulatedCompute:
+    """Padding of forward and backward of each block it is attached to.
+
+    Attach it after `fully_shard`: its hooks must run after FSDP's own, which gather the weights.
+    `overruns` counts paddings that were not needed because the real compute took longer.
+    """
+
+    def __init__(self, seconds: float, blocks: int) -> None:
+        self.forward_s = seconds * FORWARD_SHARE / blocks
+        self.backward_s = seconds * (1 - FORWARD_SHARE) / blocks
+        self.overruns = 0
+        self._forward_began = self._backward_began = 0.0
+
+    def attach(self, block: Any) -> None:
+        """Pad this module, which takes one tensor and returns one."""
+        block.register_forward_pre_hook(self._before_forward)
+        block.register_forward_hook(self._after_forward)
+
+    def _before_forward(self, block: Any, inputs: tuple[Any, ...]) -> None:
+        if inputs[0].requires_grad:  # in validation nothing does
+            # The gradient of the input is the last thing a block's backward computes.
+            inputs[0].register_hook(lambda _: self._pad(self._backward_began, self.backward_s))
+        self._forward_began = time.perf_counter()
+
+    def _after_forward(self, block: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        self._pad(self._forward_began, self.forward_s)
+        if output.requires_grad:
+            # Registered after FSDP's hook on the same tensor, hence called after the all-gather.
+            output.register_hook(self._begin_backward)
+
+    def _begin_backward(self, gradient: Any) -> None:
+        self._backward_began = time.perf_counter()
+
+    def _pad(self, start: float, seconds: float) -> None:
+        remaining = start + seconds - time.perf_counter()
+        if remaining > 0:
+            time.sleep(remaining)
+        else:
+            self.overruns += 1
+
+
+def build_model(
+    config: TrainConfig,
+    world: World,
+    inspect: Callable[[Any], None] = lambda model: None,
+    wrong_seed: bool = False,
+) -> Any:
+    """Build the model, the same on all ranks, sharded over them block by block (FSDP2).
+
+    Every rank initialises all weights on its own device and keeps its shard. So the unsharded model
+    must fit on one device for a moment. `inspect` is called with it. With a `wrong_seed` this
+    rank's weights are not those of the others, as a planted error.
+    """
+    torch.manual_seed(config.seed + wrong_seed)
+    with world.device:
+        model = Transformer(config)
+    inspect(model)
+    bf16 = config.dtype == "bf16" or (config.dtype == "auto" and world.device.type == "cuda")
+    dtype = torch.bfloat16 if bf16 else None
+    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+    # With one shard there is nothing to gather: the weights cast for forward are kept for backward.
+    reshard = world.mesh.size(-1) > 1
+    for block in model.blocks:
+        if config.compile:
+            block.compile()
+        fully_shard(block, mesh=world.mesh, mp_policy=policy, reshard_after_forward=reshard)
+    fully_shard(model, mesh=world.mesh, mp_policy=policy)
+    if config.pace_s > 0:
+        emulated = EmulatedCompute(config.pace_s / config.accumulate, config.layers)
+        for block in model.blocks:
+            emulated.attach(block)
+    return model
+
+
+def parameter_digest(model: Any) -> str:
+    """Return the sha256 of all full parameters in order of name, on all ranks; all call it."""
+    return _digest(model, lambda parameter: parameter.full_tensor())
+
+
+def local_digest(model: Any) -> str:
+    """Return the same of a model that is not sharded yet, on this rank alone."""
+    return _digest(model, lambda parameter: parameter)
+
+
+def _digest(model: Any, complete: Callable[[Any], Any]) -> str:
+    hasher = hashlib.sha256()
+    for name, parameter in sorted(model.named_parameters()):
+        full = complete(parameter.detach()).float().cpu().contiguous()
+        hasher.update(name.encode())
+        hasher.update(full.numpy().tobytes())
+    return hasher.hexdigest()

@@ -1,10 +1,14 @@
-"""Writes a run's progress as lines of JSON that others can follow while it runs."""
+"""Writes events and heartbeats of a rank, and delays that were asked for."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
+import threading
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -45,3 +49,119 @@ class EventLog(JsonLines):
     def write(self, event: str, **values: Any) -> None:
         """Append one event."""
         self.append({"event": event, "t": time.time(), **values})
+
+
+@dataclass
+class Progress:
+    """Current step (0: none yet), its phase, and when the run last progressed."""
+
+    step: int = 0
+    phase: str = ""  # starting | training | saving | ended; empty: no run yet
+    updated_at: float = field(default_factory=time.monotonic)
+    stop_requested: threading.Event = field(default_factory=threading.Event)
+
+    def update(self, phase: str, step: int = 0) -> None:
+        """Record that the run has reached this phase and step."""
+        self.step, self.phase, self.updated_at = step, phase, time.monotonic()
+
+    def read(self) -> dict[str, Any]:
+        """Return {"step", "phase", "age": seconds since the last update}."""
+        return {"step": self.step, "phase": self.phase, "age": time.monotonic() - self.updated_at}
+
+
+PROGRESS = Progress()
+
+
+def handle_sigterm() -> None:
+    """Take SIGTERM as the notice of a preemption: save, then leave. Main thread only."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: PROGRESS.stop_requested.set())
+
+
+def exit_message(result: Mapping[str, Any]) -> str:
+    """Return the last message of a run that left on SIGTERM: whether its last step was saved."""
+    step = result["steps"][-1]["step"]
+    if any(save["step"] == step for save in result["checkpoints"]):
+        return f"it left on request (SIGTERM) with step {step} saved"
+    errors = [save["error"] for save in result["unsaved"] if save["step"] == step]
+    reason = errors[0] if errors else f"step {step} was not saved: it has no checkpoint folder"
+    return f"it left on request (SIGTERM), but {reason}"
+
+
+def process_start_ticks() -> int | None:
+    """Return when this process started, in clock ticks since boot; None without /proc (proc(5))."""
+    try:
+        return int(Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[19])
+    except OSError:
+        return None
+
+
+def process_age() -> float | None:
+    """Return the age of this process in seconds, by Linux's CLOCK_BOOTTIME; None without /proc."""
+    start_ticks = process_start_ticks()
+    if start_ticks is None:
+        return None
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - start_ticks / os.sysconf("SC_CLK_TCK")
+
+
+# The consecutive intervals a step is cut into, in order.  See step_timer.py.
+SEGMENTS = ("data", "forward", "backward", "clip", "optimizer", "checkpoint", "other")
+
+# Moments of a save, which may be in the background. upload: before a rank's data is written.
+# commit: all data is written and nothing is committed yet. rename: rank 0 has written the manifest,
+# and renames next.
+STAGES = ("upload", "commit", "rename")
+
+USAGE = "SEGMENT:rank=R:seconds=S[:from=FIRST_STEP][:to=LAST_STEP]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class InjectedDelay:
+    """Sleep of `seconds` on `rank` in `segment` of each step from `first` to `last` (None: on)."""
+
+    segment: str
+    rank: int
+    seconds: float
+    first: int = 1
+    last: int | None = None
+
+    def covers_step(self, step: int) -> bool:
+        """Return whether this step is among those that are delayed."""
+        return self.first <= step and (self.last is None or step <= self.last)
+
+
+class DelayInjector:
+    """Delays of one rank. `fired` counts executed delays, to prove an injected delay."""
+
+    def __init__(self, delays: tuple[InjectedDelay, ...], rank: int) -> None:
+        self.delays = tuple(delay for delay in delays if delay.rank == rank)
+        self.fired = 0
+
+    def inject(self, segment: str, step: int) -> None:
+        """Sleep as planned for this segment of this step."""
+        for delay in self.delays:
+            if delay.segment == segment and delay.covers_step(step):
+                time.sleep(delay.seconds)
+                self.fired += 1
+
+
+def parse_delays(text: str) -> tuple[InjectedDelay, ...]:
+    """Read a plan such as "data:rank=2:seconds=0.2"; a comma separates several delays.
+
+    Raises ValueError with the expected form when the text cannot be read.
+    """
+    return tuple(_parse_delay(part.strip()) for part in text.split(",") if part.strip())
+
+
+def _parse_delay(text: str) -> InjectedDelay:
+    segment, _, pairs = text.partition(":")
+    try:
+        items = dict(pair.split("=", 1) for pair in pairs.split(":"))
+        rank, seconds = int(items.pop("rank")), float(items.pop("seconds"))
+        first = int(items.pop("from", "1"))
+        last = int(items.pop("to")) if "to" in items else None
+    except (KeyError, ValueError):
+        raise ValueError(f"stall is {text!r}, expected {USAGE}") from None
+    if items or segment not in SEGMENTS + STAGES or rank < 0 or not 0 <= seconds < float("inf"):
+        raise ValueError(f"stall is {text!r}, expected {USAGE}, SEGMENT one of {SEGMENTS + STAGES}")
+    return InjectedDelay(segment=segment, rank=rank, seconds=seconds, first=first, last=last)

@@ -1,33 +1,18 @@
-"""Measures each step as consecutive intervals that add up to the step, as JSONL per rank.
-
-The end of one interval is the start of the next, also from one step to the next. So the intervals
-sum to the step, and the steps sum to the loop. "other" is a measured interval (logging, writing
-these files, reading the clock), not a residual.
-
-On a CPU the boundaries are readings of the host's monotonic clock in integer nanoseconds. On a GPU
-they are CUDA events on the compute stream, read when the step is over. The loop reads its loss
-there anyway, so this costs no further synchronisation.
-
-A sum of parts cannot show that time is missing from all of them. So the host also reads its own
-clock at the start and end of each step: "wall". Over many steps the two must be the same.
-
-Waiting for FSDP's collectives lies inside forward and backward. Where "separable" is true it was
-timed there as well ("exposed", fsdp_waits.py). Where it is false that share is not measured, which
-is not the same as zero.
-"""
+"""Times the parts of a step, and the waits of FSDP in it."""
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
 import torch
+from torch.distributed.fsdp import FSDPModule
 
-from reference_trainer.telemetry.event_log import JsonLines
-from reference_trainer.telemetry.injected_delay import SEGMENTS
+from reference_trainer.telemetry.event_log import SEGMENTS, JsonLines
 
 
 class HostClock:
@@ -157,3 +142,46 @@ class StepTimer:
     def close(self) -> None:
         """Close the file."""
         self._lines.close()
+
+
+# FSDP2's calls of one group of parameters, and the collective that each waits for.  `unshard`
+# starts one and waits only where nothing is asynchronous.
+FSDP_CALLS = {
+    "unshard": "all-gather",
+    "wait_for_unshard": "all-gather",
+    "post_backward": "reduce-scatter",
+    "finalize_backward": "reduce-scatter",
+}
+
+
+def time_fsdp_waits(model: Any, timer: StepTimer) -> bool:
+    """Time each wait of this sharded model with `timer`; return False if torch lacks the calls.
+
+    The calls are torch's internals and have no public hooks, so they are found by name.
+    """
+    groups = [*_parameter_groups(model)]
+    if not groups or not all(hasattr(group, name) for group in groups for name in FSDP_CALLS):
+        return False
+    for group in groups:
+        for name, collective in FSDP_CALLS.items():
+            setattr(group, name, _time_call(getattr(group, name), collective, timer))
+    timer.separable = True
+    return True
+
+
+def _parameter_groups(model: Any) -> Iterator[Any]:
+    """Yield the groups of parameters that FSDP2 gathers and reduces together."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            state = module._get_fsdp_state()
+            group = getattr(state, "_fsdp_param_group", None)  # torch 2.6 has one group each
+            yield from getattr(state, "_fsdp_param_groups", [group] if group else [])
+
+
+def _time_call(call: Callable[..., Any], collective: str, timer: StepTimer) -> Callable[..., Any]:
+    @functools.wraps(call)
+    def timed(*args: Any, **options: Any) -> Any:
+        with timer.waiting(collective):
+            return call(*args, **options)
+
+    return timed

@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from reports.charts.bandwidth import draw_busbw
-from reports.charts.bar_rows import draw_lost_time, draw_terms
-from reports.charts.efficiency import draw_efficiency
-from reports.charts.figure import Figure
-from reports.charts.gang_timeline import draw_gang
+from reports.charts.bandwidth import draw_busbw, draw_bytes, draw_loss
+from reports.charts.bars import draw_efficiency, draw_lost_time, draw_terms
+from reports.charts.canvas import Figure
+from reports.charts.gang_series import draw_gang
 from reports.charts.pairs import draw_pairs
-from reports.charts.sent_bytes import draw_bytes
-from reports.charts.training_loss import draw_loss
 
 __all__ = ["FIGURES", "Figure", "draw_figures"]
 

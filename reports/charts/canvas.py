@@ -1,9 +1,4 @@
-"""Opens a matplotlib canvas for one chart, and writes what was drawn as a small, inert SVG.
-
-The SVG has paths and text only: no ids, no styles, no links. So one page can contain many charts,
-and they work under a content policy that forbids inline styles. Colours are variables of the page,
-so charts follow its dark mode.
-"""
+"""Draws SVG: canvas, axes of time, and the frame of a figure."""
 
 from __future__ import annotations
 
@@ -12,16 +7,100 @@ import logging
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from html import escape
 from itertools import groupby, zip_longest
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from xml.etree import ElementTree
 
-from reports.charts.figure import brief_number
+from reports.numbers import number
 from reports.sanitize import one_line
+
+Number = float | None
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One chart. `svg` is empty if nothing could be drawn; `rows` are the table below `header`."""
+
+    title: str
+    sentence: str
+    svg: str = ""
+    header: list[str] = field(default_factory=list)
+    rows: list[list[str]] = field(default_factory=list)
+
+
+def read_number(value: Any) -> Number:
+    """Return a finite number; None for None, NaN and infinity. Raises ValueError otherwise."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"expected a number, found {type(value).__name__}")
+    return float(value)
+
+
+def read_numbers(values: Any) -> list[Number]:
+    """Read a list of numbers, None where one is missing. Raises ValueError for anything else."""
+    if not isinstance(values, list):
+        raise ValueError(f"expected a list of numbers, found {type(values).__name__}")
+    return [read_number(value) for value in values]
+
+
+def read_columns(data: dict[str, Any], *keys: str) -> list[list[Number]]:
+    """Read lists of numbers; a missing key gives an empty list."""
+    return [read_numbers(data.get(key) or []) for key in keys]
+
+
+def finite(values: Iterable[Number]) -> list[float]:
+    """Return the numbers without the missing ones (None)."""
+    return [value for value in values if value is not None]
+
+
+def zip_xy(xs: list[Number], ys: list[Number]) -> list[Point]:
+    """Return the (x, y) points for which both coordinates are known."""
+    return [(x, y) for x, y in zip(xs, ys, strict=False) if x is not None and y is not None]
+
+
+def or_nan(values: Iterable[Number]) -> list[float]:
+    """Return the numbers with NaN for missing ones: a line through them has a gap there."""
+    return [math.nan if value is None else value for value in values]
+
+
+def binary_size(count: float) -> str:
+    """Format a message size in bytes with a binary unit: `64 MiB`."""
+    units = ["B", "KiB", "MiB", "GiB", "TiB"]
+    power = min(len(units) - 1, int(math.log2(count) // 10)) if count >= 1 else 0
+    return f"{number(count / 1024**power)} {units[power]}"
+
+
+def percent(share: Number, digits: int = 1) -> str:
+    """Format a share of 1 as `91.4 %`, or `-` for None."""
+    return "-" if share is None else f"{100 * share:.{digits}f} %"
+
+
+def or_dash(value: Number) -> str:
+    """Format a number with three significant digits, or `-` for None."""
+    return "-" if value is None else number(value)
+
+
+def count_nodes(count: float) -> str:
+    """Return `1 node` or `8 nodes`."""
+    return f"{number(count)} node{'s' * (count != 1)}"
+
+
+def name_value(name: str, value: Number) -> str:
+    """Return `limit 340`, or nothing without a value."""
+    return "" if value is None else f"{name} {number(value)}"
+
+
+def brief_number(value: float) -> str:
+    """Format a number with three significant digits, without trailing zeros: `0.4`."""
+    return f"{float(number(value)):.10g}"
+
 
 # Colours of the page's light theme, by the name of their variable (templates/style.css).
 THEME = SimpleNamespace(
@@ -297,3 +376,45 @@ def shorten(text: str, size: int) -> str:
     """Cut the middle out of a long name: hosts of a cluster differ at the start or at the end."""
     line, head, tail = one_line(text), size // 2 - 1, size - size // 2 - 1
     return line if len(line) <= size else f"{line[:head]}..{line[-tail:]}"
+
+
+START = 92  # units: x of the first second; names are left of it
+MIN_BAR = 4  # units: 5 px where a chart is 560 px wide, 3 px on a phone
+T = TypeVar("T")
+
+
+class TimeAxis(NamedTuple):
+    """Times in seconds, from `first` to `last`, on a grid of `step` units."""
+
+    first: float
+    last: float
+    step: float
+
+    def __call__(self, time_s: float) -> float:
+        """Return the x of a time; a time outside the axis is at its end."""
+        share = (time_s - self.first) / ((self.last - self.first) or 1)
+        return START + min(max(share, 0), 1) * (RIGHT - START)
+
+    def to_bars(self, runs: Iterable[tuple[float, float, T]]) -> list[tuple[float, float, T]]:
+        """Merge the runs (start, end, tag) of one lane on the grid, and return their x.
+
+        A short run is widened to MIN_BAR. Equal neighbours are joined. A run is dropped only if
+        earlier runs already cover its place.
+        """
+        kept: list[tuple[int, int, T]] = []
+        last = math.ceil((RIGHT - START) / self.step)
+        min_steps = math.ceil(MIN_BAR / self.step)
+        for start, end, tag in runs:
+            begin, stop = (round((self(time_s) - START) / self.step) for time_s in (start, end))
+            first = max(0, min(begin, last - min_steps))
+            left = max(first, kept[-1][1]) if kept else first
+            right = max(min(stop, last), first + min_steps)
+            if right <= left:
+                continue
+            if kept and kept[-1][1:] == (left, tag):
+                left = kept.pop()[0]
+            kept.append((left, right, tag))
+        return [
+            (START + left * self.step, min(START + right * self.step, RIGHT), tag)
+            for left, right, tag in kept
+        ]

@@ -1,15 +1,31 @@
-"""Reads the series of the gang probe, and makes the sentence and the table of its figure."""
+"""Draws who held which accelerators over time."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
-from itertools import pairwise
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from itertools import cycle, pairwise
 from typing import Any, NamedTuple
 
-from reports.charts.canvas import shorten
-from reports.charts.figure import brief_number, read_number
+from reports.charts.canvas import (
+    RIGHT,
+    ROW,
+    START,
+    THEME,
+    Box,
+    Chart,
+    Figure,
+    Key,
+    TimeAxis,
+    brief_number,
+    open_chart,
+    read_number,
+    round_ticks,
+    shorten,
+    text_width,
+)
 from reports.numbers import number
 
 MAX_ROWS = 60  # rows of the table at most; the record has all of them
@@ -261,3 +277,251 @@ def plural(unit: str) -> str:
 
 def _exact_times(item: JobSpan | PartialAllocation) -> list[str]:
     return [f"{round(time_s, 3):.10g}" for time_s in (item.start, item.end)]
+
+
+# Palette of Okabe and Ito, which colour-blind readers can distinguish. Orange marks a partial gang.
+JOB_COLORS = ["#0072b2", "#009e73", "#56b4e9", "#cc79a7", "#f0e442"]
+DARK_COLORS, ORANGE = JOB_COLORS[:2], "#e69f00"
+MAX_NODES, MAX_WAIT_LANES, MAX_MARKS, MAX_LABELS = 16, 12, 12, 40  # drawn at most
+GRID_STEPS = (0.5, 1, 2, 4, 8, 16, 32, 64)  # units; coarser steps join neighbours
+MAX_BARS = 500  # in the lanes of nodes, about 14 kB; above it, the next grid step is tried
+LANE_HEIGHT, THIN_LANE, THIN_FROM = 34, 18, 9  # units; lanes are thin from THIN_FROM lanes on
+MIN_LABELLED = 11  # units: least height of a bar with a name
+WAIT_HEIGHT, GAP = 16, 4  # units: height of a waiting lane; space between lanes
+MARK_SIZE = 15  # units: room for the number of a mark
+Ends = tuple[float, float]  # left x, right x
+WaitLane = tuple[str, list[JobSpan], list[PartialAllocation]]
+
+
+class Timeline(NamedTuple):
+    """One panel, arranged: what is drawn of it."""
+
+    axis: TimeAxis
+    sizes: dict[str, float]  # accelerators of each node
+    nodes: dict[str, list[Held]]  # left x, right x, (job, amount) in order
+    waits: list[WaitLane]  # name, waits, partial gangs
+    marks: list[Event]
+    levels: list[int]  # of the marks' numbers, 0 is the lowest
+
+
+def draw_gang(series: dict[str, Any]) -> Figure:
+    """Draw the accelerators held on each node over time; a gang must have all it needs or none.
+
+    Keys: title, unit, capacity {node: free at the start}, samples [{t, nodes {node: {job: held}},
+    waits {job: requested but not given}}] (only changes), end, taken (number of samples taken);
+    optional marks [[t, label[, true if a fault]]], half [[start, end, job, held, need]], and
+    control: samples, end, marks, half of the same cluster with a deliberate fault. Times in s.
+    """
+    units = plural(read_text(series["unit"]))
+    capacity = {node: read_count(count) for node, count in series["capacity"].items()}
+    halves = [series, series["control"]] if series.get("control") else [series]
+    panels = [read_panel(half) for half in halves]
+    sizes = _node_sizes(capacity, panels)
+    changes = Counter(span.node for panel in panels for span in panel.spans)
+    busiest = set(sorted(sizes, key=lambda node: -changes[node])[:MAX_NODES])
+    nodes = {node: size for node, size in sizes.items() if node in busiest}
+    note = f"; {len(nodes)} of {len(sizes)} nodes drawn" if len(nodes) < len(sizes) else ""
+    sentence = make_sentence(panels, read_count(series["taken"]), units, note)
+    title = f"{units} of each job over time: {shorten(read_text(series['title']), 80)}"
+    svg = _draw_panels(title, sentence, panels, nodes)
+    left_out = sum(len(panel.marks) - len(_choose_marks(panel)) for panel in panels)
+    header = ["job", "where", "from s", "to s", units]
+    return Figure(title, sentence, svg, header, table_rows(panels, left_out))
+
+
+def _node_sizes(capacity: dict[str, float], panels: list[Panel]) -> dict[str, float]:
+    """Return the accelerators of each node: free at the start, or held at once if that is more.
+
+    Raises ValueError if there is no node.
+    """
+    sizes = dict(capacity)
+    for panel in panels:
+        for node, periods in panel.held.items():
+            peak = max(sum(amount for _, amount in held) for _, _, held in periods)
+            sizes[node] = max(peak, sizes.get(node, 0))
+    if not sizes:
+        raise ValueError("there is no node")
+    return sizes
+
+
+def _choose_marks(panel: Panel) -> list[Event]:
+    """Select the marks to draw: faults first, then every n-th of the others; in order of time."""
+    faults = [event for event in panel.marks if event.fault][:MAX_MARKS]
+    others, room = [event for event in panel.marks if not event.fault], MAX_MARKS - len(faults)
+    return sorted([*faults, *(others[:: -(-len(others) // room) or 1] if room else [])])
+
+
+def _draw_panels(title: str, sentence: str, panels: list[Panel], sizes: dict[str, float]) -> str:
+    """Draw all panels, with the first of GRID_STEPS that needs at most MAX_BARS bars."""
+    jobs = sorted({span.job for panel in panels for span in panel.spans}, key=natural_key)
+    colors = dict(zip(jobs, cycle(JOB_COLORS), strict=False))
+    lane = LANE_HEIGHT if len(sizes) * len(panels) < THIN_FROM else THIN_LANE
+    for step in GRID_STEPS:
+        lines = [_arrange_panel(panel, sizes, step) for panel in panels]
+        bars = [bar for line in lines for bars in line.nodes.values() for bar in bars]
+        if sum(len(held) for _, _, held in bars) <= MAX_BARS:
+            break
+    heights = [_panel_height(line, lane) for line in lines]
+    height = sum(heights) + 2 * ROW * (len(panels) - 1)
+    with open_chart(title, sentence, _make_keys(colors, panels), height) as chart:
+        _draw_timeline(chart, lines[0], colors, lane, 0)
+        for line in lines[1:]:
+            heading = "control: the same cluster with a deliberate fault"
+            chart.text(0, heights[0] + 1.5 * ROW, heading, weight="bold")
+            _draw_timeline(chart, line, colors, lane, heights[0] + 2 * ROW)
+    return chart.svg
+
+
+def _arrange_panel(panel: Panel, sizes: dict[str, float], step: float) -> Timeline:
+    """Arrange a panel; its time axis ends with the last event, so bars have the full width."""
+    axis = TimeAxis(panel.start, panel.last, step)
+    nodes = {node: axis.to_bars(panel.held.get(node, [])) for node in sizes}
+    marks = _choose_marks(panel)
+    levels = _mark_levels([axis(event.time_s) for event in marks])
+    return Timeline(axis, sizes, nodes, _wait_lanes(panel), marks, levels)
+
+
+def _mark_levels(xs: list[float]) -> list[int]:
+    """Return how high the number of each mark is, so that no line of a later mark crosses it."""
+    levels = list[int]()
+    for i in reversed(range(len(xs))):
+        later = zip(xs[i + 1 :], levels, strict=True)
+        near = [level for x, level in later if x < xs[i] + MARK_SIZE]
+        levels.insert(0, max(near, default=-1) + 1)
+    return levels
+
+
+def _panel_height(line: Timeline, lane: int) -> float:
+    lanes = len(line.nodes) * (lane + GAP) + len(line.waits) * (WAIT_HEIGHT + GAP)
+    return 8 + MARK_SIZE * (max(line.levels, default=-1) + 1) + lanes + ROW * (1 + len(line.marks))
+
+
+def _make_keys(colors: dict[str, str], panels: list[Panel]) -> list[Key]:
+    """Make the legend; jobs that share a colour share an entry, at most three by name."""
+    by_color = defaultdict[str, list[str]](list)
+    for job, color in colors.items():
+        by_color[color].append(shorten(job, 10))
+    keys = [
+        Key(", ".join(jobs[:3]) + (", ..." if len(jobs) > 3 else ""), color, "box")
+        for color, jobs in by_color.items()
+    ]
+    keys += [Key("waits", THEME.soft, "frame")] if any(panel.waits for panel in panels) else []
+    keys += [Key("part of a gang", ORANGE, "box")] if any(p.partials for p in panels) else []
+    faults = any(event.fault for panel in panels for event in panel.marks)
+    return [*keys, *([Key("a fault", THEME.fail)] if faults else [])]
+
+
+def _draw_timeline(
+    chart: Chart, line: Timeline, colors: dict[str, str], lane: int, top: float
+) -> None:
+    start = y = top + 8 + MARK_SIZE * (max(line.levels, default=-1) + 1)
+    bottom = top + _panel_height(line, lane) - ROW * (1 + len(line.marks))
+    for tick in round_ticks(line.axis.first, line.axis.last):
+        x = line.axis(tick)
+        chart.line([x, x], [start, bottom], THEME.rule, linewidth=1, zorder=0)
+        chart.text(x, bottom + 14, f"{brief_number(tick)} s", "center")
+    _draw_marks(chart, line, start, bottom)
+    labels = list[tuple[float, float, float, str]]()
+    for node, bars in line.nodes.items():
+        chart.text(START - 6, y + lane / 2 + 4, shorten(node, 11), "right")
+        chart.box((START, y, RIGHT - START, lane), THEME.rule)
+        boxes = _stack_jobs(bars, lane, line.sizes[node], [*colors])
+        for job, (x, top, width, height) in sorted(boxes):  # so that paths can be joined
+            chart.box((x, y + top, width, height), colors[job])
+            if height > MIN_LABELLED:
+                labels.append((width, x, y + top + height / 2 + 4, job))
+        y += lane + GAP
+    lines = [line.axis(event.time_s) for event in line.marks]
+    for waiting in line.waits:
+        _draw_wait_lane(chart, line.axis, waiting, lines, y)
+        y += WAIT_HEIGHT + GAP
+    for width, x, base, job in sorted(labels, reverse=True)[:MAX_LABELS]:
+        ink = "#ffffff" if colors[job] in DARK_COLORS else "#000000"
+        _draw_label(chart, (x, x + width), base, shorten(job, 12), ink, lines, [])
+
+
+def _stack_jobs(
+    bars: list[Held], lane: float, size: float, jobs: list[str]
+) -> Iterator[tuple[str, Box]]:
+    """Yield the boxes of each job in a lane, for a node of `size` accelerators.
+
+    Every second job stands on the bottom, the others hang from the top. So of two jobs, the one
+    that stays keeps its place.
+    """
+    for left, right, held in bars:
+        filled = [0.0, 0.0]  # from the bottom, from the top
+        for job, amount in held:
+            height, side = lane * amount / size, jobs.index(job) % 2
+            top = filled[1] if side else lane - filled[0] - height
+            filled[side] += height
+            yield job, (left, top, right - left, height)
+
+
+def _draw_label(
+    chart: Chart, ends: Ends, y: float, label: str, ink: str, lines: list[float], taken: list[Ends]
+) -> None:
+    """Write a label in a bar, where no line crosses it and no other bar is; or nothing."""
+    edges = [*lines, *(x for pair in taken for x in pair)]
+    xs = [ends[0], *sorted(x for x in edges if ends[0] < x < ends[1]), ends[1]]
+    free = [
+        (left, right)
+        for left, right in pairwise(xs)
+        if not any(start <= left and right <= end for start, end in taken)
+    ]
+    left, right = max(free, key=lambda span: span[1] - span[0], default=(0, 0))
+    if right - left > text_width(label) + 4:
+        chart.text((left + right) / 2, y, label, "center", ink)
+
+
+def _draw_marks(chart: Chart, line: Timeline, start: float, bottom: float) -> None:
+    """Draw a numbered line for each mark, and the list of marks below the axis."""
+    for i, (event, level) in enumerate(zip(line.marks, line.levels, strict=True), 1):
+        x, top = line.axis(event.time_s), start - 4 - MARK_SIZE * level
+        color, weight = (THEME.fail, "bold") if event.fault else (THEME.ink, "normal")
+        dashes = "-" if event.fault else "--"
+        chart.line([x, x], [top - 10, bottom], color, linewidth=1.2, linestyle=dashes)
+        chart.text(x + 2, top - 1, f"{i}", color=color, size=10, weight=weight)
+        text = f"{i}: {brief_number(event.time_s)} s, {shorten(event.label, 36)}"
+        chart.text(START, bottom + 14 + ROW * i, text, color=color, weight=weight)
+
+
+def _wait_lanes(panel: Panel) -> list[WaitLane]:
+    """Return one lane per job that waited or held a partial gang, sorted by job name.
+
+    If there are more than MAX_WAIT_LANES, jobs with partial gangs keep their lane first, then
+    those with the longest waits. The others share the last lane.
+    """
+    lanes = defaultdict[str, tuple[list[JobSpan], list[PartialAllocation]]](lambda: ([], []))
+    for span in panel.waits:
+        lanes[span.job][0].append(span)
+    for part in panel.partials:
+        lanes[part.job][1].append(part)
+    ranked = sorted(
+        lanes, key=lambda job: (not lanes[job][1], sum(s.start - s.end for s in lanes[job][0]))
+    )
+    single = ranked if len(ranked) <= MAX_WAIT_LANES else ranked[: MAX_WAIT_LANES - 1]
+    named = sorted(single, key=natural_key)
+    result: list[WaitLane] = [(f"{shorten(job, 6)} waits", *lanes[job]) for job in named]
+    if others := ranked[len(single) :]:
+        waits = [span._replace(amount=0) for span in panel.waits if span.job in others]
+        parts = [part for part in panel.partials if part.job in others]
+        result.append((f"{len(others)} others", waits, parts))
+    return result
+
+
+def _draw_wait_lane(
+    chart: Chart, axis: TimeAxis, lane: WaitLane, lines: list[float], top: float
+) -> None:
+    """Draw a waiting lane: a frame while the job waits, orange while it holds a partial gang."""
+    name, spans, partials = lane
+    chart.text(START - 6, top + 12, name, "right")
+    waits = axis.to_bars((span.start, span.end, span.amount) for span in spans)
+    parts = axis.to_bars((part.start, part.end, part.held_text) for part in partials)
+    taken = [(left, right) for left, right, _ in parts]
+    for left, right, amount in waits:
+        chart.box((left, top, right - left, WAIT_HEIGHT), "none", THEME.soft)
+        label = f"waits for {number(amount)}" if amount else ""
+        _draw_label(chart, (left, right), top + 12, label, THEME.ink, lines, taken)
+    for left, right, label in parts:
+        chart.box((left, top, right - left, WAIT_HEIGHT), ORANGE)
+        _draw_label(chart, (left, right), top + 12, label, "#000000", lines, [])

@@ -12,12 +12,18 @@ from reports.charts.canvas import (
     SMALL_SIZE,
     THEME,
     Chart,
+    Figure,
     Key,
+    Number,
+    finite,
     open_chart,
+    or_dash,
+    or_nan,
+    percent,
+    read_numbers,
     shorten,
     text_width,
 )
-from reports.charts.figure import Figure, Number, finite, or_dash, or_nan, percent, read_numbers
 from reports.numbers import number
 from reports.sanitize import one_line
 

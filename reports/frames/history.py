@@ -1,39 +1,27 @@
-"""The history of runs: one row per run, and the trend of each measure over the runs.
-
-Drift rule. The last value of a measure has drifted if it lies outside
-
-    median +/- (3 + 250 / n^2) x 1.4826 x MAD
-
-of the n earlier values, with n >= 5. MAD is the median of their absolute deviations from their
-median. 1.4826 x MAD estimates the standard deviation and ignores single outliers: Rousseeuw and
-Croux, "Alternatives to the Median Absolute Deviation", J. Am. Stat. Assoc. 88 (1993) 1273. Three of
-them are the strictest of the usual bounds: Leys et al., "Detecting outliers", J. Exp. Soc. Psychol.
-49 (2013) 764. For few runs that bound is wrong: of 1,000 steady measures it accuses 152 after 5
-runs and 52 after 10, because the MAD of few values is itself uncertain. The term 250 / n^2 corrects
-that: simulated with 1,000,000 series for each n from 5 to 100, at most 13 of 1,000 are accused. So
-expect a few false ones in a long list. A test repeats the simulation.
-
-The last value has not drifted either while it is within its own noise (see reports/frames/
-compare.py). Values that never changed have no MAD: any other value is then a drift.
-"""
+"""Follows measures over many runs, and chooses the run that others are compared with."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reports.acceptance import AcceptanceSummary
-from reports.baseline.regressions import NOISE_FACTOR
+from reports.acceptance import AcceptanceSummary, load_summary
+from reports.frames.compare import measure_labels, percent_text, table_line
 from reports.frames.measurements import TIME, typed_frame
-from reports.run_folder.event_log import FILE
-from reports.run_folder.files import SUMS
+from reports.measurement import Verdict
+from reports.numbers import quantity
+from reports.record import RunRecord
+from reports.regressions import NOISE_FACTOR, values_of
+from reports.run_folder.event_log import FILE, SUMS, UnreadableRun
+from reports.text import STYLES, TextFormatter
 
 if TYPE_CHECKING:
     from numpy import ndarray
     from pandas import DataFrame
+
 
 RECORD = "record.json"
 LEAST_EARLIER = 5  # values: of fewer, nothing can be called usual
@@ -221,3 +209,140 @@ def median_slope(values: ndarray) -> float | None:
         return None
     first, second = np.triu_indices(len(values), 1)
     return float(np.median((values[second] - values[first]) / (second - first)))
+
+
+STARTED, TIER, DECISION, LEAST_RUN = 16, 8, 16, 10  # columns; the run has what is left
+TRENDS = ["runs", "first", "median", "last", "per run", "drift"]
+TREND_WIDTHS = [7, 0, 4, 10, 10, 10, 8, 7]  # of criterion, measure (what is left), and TRENDS
+MAX_CRITERIA = 8  # columns of verdicts: a run has 6, and a few outside its contract
+MAX_TRENDS = 60  # of a cluster in a terminal; the CSV has all
+
+
+def history_lines(history: History, fmt: TextFormatter) -> Iterator[str]:
+    """Yield a line per run, oldest first, and then a line per measure, drifts first."""
+    yield from _run_lines(history, fmt)
+    trends = history.trends
+    for (cluster, rehearsal), table in trends.groupby(TREND_KEY[:2], sort=False):
+        drifted = int(table.drift.isin(DRIFTS).sum())
+        yield ""
+        yield from fmt.wrap(
+            f"{cluster}{' (rehearsal)' if rehearsal else ''}: {drifted} of {len(table)} measures "
+            f"drifted. A trend needs {LEAST_EARLIER + 1} runs.",
+            "",
+        )
+        yield from _trend_lines(table, fmt)
+    if not len(trends):
+        yield "no run has a number: there is no trend"
+
+
+def _run_lines(history: History, fmt: TextFormatter) -> Iterator[str]:
+    criteria = history.criteria[:MAX_CRITERIA]
+    names = [fmt.plain(name) or "?" for name in criteria]
+    signs = {verdict.value: STYLES[verdict][0 if fmt.unicode else 1] for verdict in Verdict}
+    yield from fmt.wrap(", ".join(f"{name[:1]} {name}" for name in names) or "none", "criteria: ")
+    yield from fmt.wrap(", ".join(f"{sign} {name}" for name, sign in signs.items()), "verdicts: ")
+    fixed = STARTED + TIER + DECISION + 3 + 2 * len(criteria)
+    widths = [STARTED, max(LEAST_RUN, fmt.width - fixed), TIER, DECISION, *[1] * len(criteria)]
+    titles = ["started (UTC)", "run", "tier", "decision"]
+    yield table_line([*titles, *(name[:1] for name in names)], widths, fmt)
+    for row in history.runs.to_dict("records"):
+        started = (
+            row["started"].strftime("%Y-%m-%d %H:%M") if row["started"] == row["started"] else "-"
+        )
+        cells = [started, row["run"], row["tier"], row["decision"] or "not read"]
+        yield table_line(
+            [*cells, *(signs.get(row[verdict_column(name)], "") for name in criteria)], widths, fmt
+        )
+        if row["note"]:
+            yield from fmt.wrap(
+                row["note"] if row["counted"] else f"not counted: {row['note']}", "    "
+            )
+
+
+def _trend_lines(table: Any, fmt: TextFormatter) -> Iterator[str]:
+    spare = fmt.width - sum(TREND_WIDTHS) - len(TREND_WIDTHS) + 1
+    widths = [TREND_WIDTHS[0], max(1, spare), *TREND_WIDTHS[2:]]
+    yield table_line(["", "", *TRENDS], widths, fmt)
+    shown = table.head(MAX_TRENDS)
+    labels = measure_labels(table)[:MAX_TRENDS]
+    for label, row in zip(labels, shown.itertuples(index=False), strict=True):
+        values = [quantity(value, row.unit) for value in (row.first, row.median, row.last)]
+        share = row.change_per_run / abs(row.median) if row.median else float("nan")
+        change = percent_text(100 * share) if share == share else "-"
+        drift = row.drift if row.drift != TOO_FEW else "-"
+        yield table_line([row.criterion, label, row.runs, *values, change, drift], widths, fmt)
+    if len(table) > MAX_TRENDS:
+        yield f"and {len(table) - MAX_TRENDS} more: --csv trends has all"
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The run to compare with; `problem` is why no measure can be held to it, "" if all can."""
+
+    summary: AcceptanceSummary | None = None
+    problem: str = ""
+
+    def event(self, tolerances: Mapping[str, float]) -> dict[str, Any]:
+        """Return what a run records of it: its id, and the values that are compared."""
+        if self.summary is None:
+            return {"baseline_problem": self.problem} if self.problem else {}
+        record = self.summary.record
+        values = values_of(record.results, tolerances)
+        return {
+            "baseline": record.id,
+            "baseline_problem": self.problem,
+            "baseline_values": [one.model_dump(mode="json") for one in values],
+        }
+
+
+def is_run(path: Path) -> bool:
+    """Return whether a path is a run, and not a folder of runs."""
+    return path.is_file() or (path / FILE).is_file() or (path / RECORD).is_file()
+
+
+def choose_baseline(path: Path, now: RunRecord) -> Baseline:
+    """Choose the baseline of the run `now`.  Raises UnreadableRun for one run that is unreadable.
+
+    In a folder, the newest run of the same cluster that can be compared is chosen.
+    """
+    if is_run(path):
+        summary = load_summary(path)
+        return Baseline(summary, why_unsound(summary, now))
+    found: list[AcceptanceSummary] = []
+    for run in find_runs(path):
+        try:
+            found.append(load_summary(run))
+        except (UnreadableRun, OSError):
+            continue
+    same = [
+        one
+        for one in sorted(found, key=lambda one: one.record.started, reverse=True)
+        if one.record.cluster_name == now.cluster_name and one.record.id != now.id
+    ]
+    if sound := next((one for one in same if not why_unsound(one, now)), None):
+        return Baseline(sound)
+    if not same:
+        return Baseline(problem=f"{path} has no run of cluster {now.cluster_name}")
+    return Baseline(same[0], why_unsound(same[0], now))
+
+
+def why_unsound(before: AcceptanceSummary, now: RunRecord) -> str:
+    """Return why a run is no baseline of the run `now`; "" if it is one."""
+    record = before.record
+    nodes, present = len(record.node_names), len(now.node_names)
+    reasons = {
+        "is this run": record.id == now.id,
+        "does not verify": bool(before.integrity.problems),
+        f"is {record.state}, not finished": record.state != "finished",
+        "failed": before.decision is Verdict.FAIL,
+        "cannot be verified": bool(before.integrity.doubts or record.unverified),
+        "had errors outside its probes": bool(record.problems),
+        f"is PARTIAL ({record.partial})": bool(record.partial),
+        # Otherwise each run may be as much worse than the last as its noise hides.
+        "is worse than its own baseline": bool(record.regressions) and not record.baseline_problem,
+        f"has {nodes} nodes, this one {present}": nodes != present,
+        "is a rehearsal": bool(record.rehearsal) and not now.rehearsal,
+        "is no rehearsal": bool(now.rehearsal) and not record.rehearsal,
+    }
+    reason = next((text for text, holds in reasons.items() if holds), "")
+    return f"run {record.id} {reason}" if reason else ""

@@ -18,22 +18,24 @@ from reports.frames.compare import compare
 from reports.measurement import Measurement, Verdict
 from reports.numbers import number
 from reports.orders import fill
-from reports.page.decision import (
+from reports.page.sections import (
+    EvidenceReader,
     blast_text,
     bound_text,
+    build_inventory,
     build_lead,
+    build_node_matrix,
+    build_timeline,
     caught_text,
     cause_text,
+    cluster_size,
     count_controls,
+    draw_limit_bar,
     planted_faults,
     scope_text,
     section_anchors,
+    split_place,
 )
-from reports.page.evidence import EvidenceReader, split_place
-from reports.page.inventory import build_inventory, cluster_size
-from reports.page.limit_bar import draw_limit_bar
-from reports.page.node_matrix import build_node_matrix
-from reports.page.timeline import build_timeline
 from reports.record import Finding, ProbeResult, RunRecord
 from reports.redact import redact_text
 from reports.run_folder.store import parse_time

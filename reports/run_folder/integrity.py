@@ -14,19 +14,19 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from reports.record import Evidence, RunRecord
-from reports.run_folder.event_log import FILE, EventReader
-from reports.run_folder.files import (
+from reports.run_folder.event_log import (
     CHUNK,
+    FILE,
     MAX_FILES,
     SIGNATURES,
     SUMS,
+    EventReader,
     UnreadableRun,
     hash_file,
     list_files,
     open_regular,
 )
-from reports.run_folder.fold import fold_events
-from reports.run_folder.record_file import ALONE, read_record
+from reports.run_folder.fold import ALONE, fold_events, read_record
 from reports.run_folder.store import CONTRACT
 
 SUM_LINE = re.compile(r"(?P<sum>[0-9a-f]{64})  (?P<name>[^\n]+)")

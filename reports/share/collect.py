@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from reports.record import RunRecord
-from reports.share.aliases import Aliases
-from reports.share.patterns import HOME, PUBLIC_USERS, USER, is_identifier
+from reports.share.aliases import HOME, PUBLIC_USERS, USER, Aliases, is_identifier
 
 # Keys of facts, by the kind of their values.
 HOST_KEYS = {

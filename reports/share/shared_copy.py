@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from reports.acceptance import AcceptanceSummary, summarize_acceptance
-from reports.formats.ctrf import ctrf
-from reports.formats.junit import junit
+from reports.formats.junit import ctrf, junit
 from reports.formats.prometheus import prometheus
 from reports.frames.measurements import csv_text
 from reports.measurement import Measurement, RecordModel, Verdict
 from reports.page.render import render
 from reports.record import RunRecord
 from reports.redact import redact
-from reports.run_folder.files import UnreadableRun, write_atomically
+from reports.run_folder.event_log import UnreadableRun, write_atomically
 from reports.sanitize import clean, one_line
 from reports.share.aliases import Aliases
 from reports.share.collect import NAME_KEYS, collect_names

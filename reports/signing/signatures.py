@@ -1,7 +1,8 @@
-"""Signs a run folder and reads its signatures."""
+"""Signs a run: what is stated, by whom, and for which record."""
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
@@ -10,10 +11,10 @@ from typing import Any
 
 from reports.acceptance import AcceptanceSummary
 from reports.record import Waiver
-from reports.run_folder.files import SUMS
+from reports.run_folder.event_log import SUMS
 from reports.run_folder.store import utc_time
 from reports.sanitize import one_line
-from reports.signing import ssh_keygen
+from reports.signing import files as ssh_keygen
 from reports.signing.files import (
     NEVER_REPLACED,
     SignatureFileError,
@@ -22,14 +23,141 @@ from reports.signing.files import (
     read_signature_file,
     write_signature_files,
 )
-from reports.signing.statement import (
-    MAX_BYTES,
-    MAX_WORDS,
-    PARTIES,
-    Statement,
-    StatementError,
-    parse_statement,
-)
+
+FORMAT = "seatrial sign-off 1"
+PARTIES = ("provider", "customer")
+DECISIONS = ("accepted", "conditions", "refused")
+MAX_BYTES = 64 * 1024  # a page of text has 3 KiB; a sign-off has at most 20 pages
+MAX_WORDS = 1000  # characters of a name or a condition; a person reads it before signing
+
+# Field of a statement -> the words its line begins with, in the order of the lines.
+TITLES = {
+    "run": "run",
+    "verdict": "verdict",
+    "exit_code": "exit code",
+    "waivers": "waiver",
+    "nonce": "nonce",
+    "sums": "sha256 of SHA256SUMS",
+    "head": "chain head",
+    "party": "party",
+    "name": "name",
+    "decision": "decision",
+    "conditions": "condition",
+    "time": "time",
+    "version": "seatrial version",
+}
+FIELDS = {title: field for field, title in TITLES.items()}
+RUN_FIELDS = ("run", "verdict", "exit_code", "waivers", "nonce", "sums", "head")
+LISTS = ("waivers", "conditions")  # one line per entry
+OPTIONAL = ("nonce", "head", "name")  # no line if the field is empty
+SHA256 = r"[0-9a-f]{64}"
+SHAPES = {
+    "party": "|".join(PARTIES),
+    "decision": "|".join(DECISIONS),
+    "exit_code": r"[0-9]{1,3}",
+    "sums": SHA256,
+    "head": SHA256,
+    "time": r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z",
+}
+
+
+class StatementError(ValueError):
+    """Raised for a statement that seatrial would not write; one sentence with the reason."""
+
+
+@dataclass(frozen=True)
+class Statement:
+    """Statement of one party. `RUN_FIELDS` are facts of the run folder, the others the party's.
+
+    `verdict` and `exit_code` are those of the run; `decision` is the party's. `sums` is the sha256
+    of SHA256SUMS, `head` the sha256 of the last event. Optional fields are "" if absent.
+    """
+
+    run: str
+    verdict: str
+    exit_code: str
+    waivers: tuple[str, ...]
+    nonce: str
+    sums: str
+    head: str
+    party: str
+    name: str
+    decision: str
+    conditions: tuple[str, ...]
+    time: str
+    version: str
+
+    def __post_init__(self) -> None:
+        """Raise StatementError unless the fields make a valid statement."""
+        for field, title in TITLES.items():
+            for words in self.lines(field):
+                _check_words(title, words, SHAPES.get(field))
+            if not getattr(self, field) and field not in (*LISTS, *OPTIONAL):
+                raise StatementError(f"it has no line '{title}'")
+        if len(self.text().encode()) > MAX_BYTES:
+            raise StatementError(f"it has more than {MAX_BYTES} bytes: it is too long to be read")
+        if wrong := self._wrong_decision():
+            raise StatementError(wrong)
+
+    def _wrong_decision(self) -> str:
+        """Return why the decision does not fit the run or the conditions; "" if it fits."""
+        if self.decision == "accepted" and self.conditions:
+            return "it is accepted and has conditions: the decision for that is 'conditions'"
+        if self.decision == "accepted" and self.exit_code != "0":
+            return (
+                f"the run ended in {self.verdict}, exit code {self.exit_code}: accept it on a "
+                "condition (decision 'conditions'), for a bare 'accepted' would read as if it had "
+                "been proven"
+            )
+        if self.decision == "conditions" and not self.conditions:
+            return "the decision 'conditions' needs at least one condition"
+        return ""
+
+    def lines(self, field: str) -> list[str]:
+        """List the text of a field, one entry per line."""
+        value = getattr(self, field)
+        return list(value) if field in LISTS else [value] * bool(value)
+
+    def text(self) -> str:
+        """Return the text of the statement, which the party signs."""
+        lines = [f"{title}: {words}" for f, title in TITLES.items() for words in self.lines(f)]
+        return "\n".join([FORMAT, *lines]) + "\n"
+
+
+def _check_words(title: str, words: str, shape: str | None) -> None:
+    """Raise StatementError for text that is empty, too long, malformed or partly invisible."""
+    shown = one_line(words)[:80]  # characters: enough to find the line
+    if not words or words != one_line(words):
+        raise StatementError(
+            f"the value of '{title}' is empty or has invisible characters: {shown}"
+        )
+    if len(words) > MAX_WORDS:
+        raise StatementError(f"'{title}' has {len(words)} characters, at most {MAX_WORDS} are read")
+    if shape and not re.fullmatch(shape, words):
+        raise StatementError(f"'{title}: {shown}' is not what stands there in a statement")
+
+
+def parse_statement(content: bytes) -> Statement:
+    """Parse a statement. Unknown, repeated, missing and moved lines raise StatementError."""
+    try:
+        first, *lines = content.decode("utf-8").split("\n")
+    except UnicodeDecodeError:
+        raise StatementError("it is not UTF-8 text") from None
+    if first != FORMAT:
+        raise StatementError(f"its first line is '{one_line(first)[:80]}', expected '{FORMAT}'")
+    fields: dict[str, Any] = {field: () if field in LISTS else "" for field in TITLES}
+    for line in lines[:-1]:
+        title, _, words = line.partition(": ")
+        field = FIELDS.get(title)
+        if field is None:
+            raise StatementError(f"its line '{one_line(line)[:80]}' is none of a statement")
+        if field not in LISTS and fields[field]:
+            raise StatementError(f"it has the line '{title}' twice")
+        fields[field] = (*fields[field], words) if field in LISTS else words
+    statement = Statement(**fields)
+    if statement.text().encode() != content:
+        raise StatementError("its lines are not in the order in which seatrial writes them")
+    return statement
 
 
 class SigningError(ValueError):

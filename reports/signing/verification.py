@@ -8,16 +8,24 @@ from typing import Any
 
 from reports.acceptance import AcceptanceSummary
 from reports.sanitize import one_line
-from reports.signing.files import SignatureFileError, list_names
+from reports.signing.files import (
+    SignatureFileError,
+    SshError,
+    fingerprint_of_signer,
+    list_names,
+    verify_text,
+)
 from reports.signing.signatures import (
+    PARTIES,
+    RUN_FIELDS,
+    TITLES,
     SigningError,
+    Statement,
     list_doubts,
     read_signature,
     run_facts,
     seatrial_version,
 )
-from reports.signing.ssh_keygen import SshError, fingerprint_of_signer, verify_text
-from reports.signing.statement import PARTIES, RUN_FIELDS, TITLES, Statement
 
 EXIT_WRONG, EXIT_UNKNOWN = 4, 20  # it does not verify; it cannot be verified
 FILES = [f"{party}.txt{end}" for party in PARTIES for end in ("", ".sig")]

@@ -1,5 +1,5 @@
 """Runs `torchrun -m scaling.collectives`, which times collectives without Ray."""
 
-from scaling.collectives.nccl_tests_format import main
+from scaling.collectives.line_rate import main
 
 main()

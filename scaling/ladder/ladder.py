@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -13,12 +14,56 @@ from pydantic import Field
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang, GangError
 from reference_trainer.launch.launchers import train_rank
-from reference_trainer.model.flops import flops_per_token
-from reference_trainer.model.memory import estimate_memory
+from reference_trainer.model.size import estimate_memory, flops_per_token
 from scaling.bounds import Count, CountOrZero, Part, Seconds
-from scaling.ladder.rank_consistency import find_disagreements
-from scaling.ladder.skew import waits_separable
-from scaling.ladder.step_breakdown import Step, mean_seconds, parse_steps
+from scaling.ladder.step_breakdown import (
+    Step,
+    critical_path,
+    mean_seconds,
+    parse_steps,
+    waits_separable,
+)
+
+LOSS_TOLERANCE = 1e-3  # relative; float32 losses are averaged in another order
+
+
+def find_disagreements(results: Sequence[dict[str, Any]]) -> list[str]:
+    """List the steps in which these results are not those of one job, with the first difference.
+
+    `results` are the trainer's results of every rank of one job, in order of rank.
+    """
+    wrong_world = [r for r in results if r["world"] != len(results)]
+    world_message = (
+        f"rank {wrong_world[0]['rank']} was one of {wrong_world[0]['world']}" if wrong_world else ""
+    )
+    step_tokens = results[0]["tokens_per_step"]
+    rows = zip(*(result["steps"] for result in results), strict=True)
+    messages = [
+        (row[0]["step"], world_message or _step_disagreement(row, step_tokens)) for row in rows
+    ]
+    return [f"step {step}: {message}" for step, message in messages if message]
+
+
+def _step_disagreement(ranks: Sequence[dict[str, Any]], step_tokens: int) -> str:
+    """Describe why these are not one job's step of `step_tokens` tokens; "" if they agree.
+
+    `ranks` are the records of one step, in order of rank.
+    """
+    for name in ("loss", "norm"):
+        if len({rank[f"{name}_hex"] for rank in ranks}) > 1:
+            return f"ranks differ in their {name}"
+    ids = [id for rank in ranks for id in rank["ids"]]
+    if len(set(ids)) < len(ids):
+        return "ranks took the same samples"
+    tokens = sum(rank["tokens"] for rank in ranks)
+    if tokens != step_tokens:
+        return f"{tokens} tokens were taken, not {step_tokens}"
+    loss = ranks[0]["loss"]
+    mean = sum(rank["local_loss"] * rank["tokens"] for rank in ranks) / tokens
+    if math.isfinite(loss) and not math.isclose(mean, loss, rel_tol=LOSS_TOLERANCE):
+        return f"the loss is {loss:.6g}, the mean of the ranks' losses is {mean:.6g}"
+    return ""
+
 
 NODES_PLACEHOLDER = "{nodes}"  # in a folder name of shards: the number of nodes they are made for
 HOST_CLOCK = "host"  # name of the trainer's clock (step_timer.py) that cannot time GPU streams
@@ -282,3 +327,76 @@ def _run_groups(
             dict.fromkeys(failure["error"] for r in results for failure in r["unsaved"])
         ),
     )
+
+
+# Ranks write equal shares into one file system. The others wait for a node if it writes more than
+# SLOW_RATIO times as long as they do, and the excess is more than MIN_STALL_SHARE of the stall.
+SLOW_RATIO, MIN_STALL_SHARE = 2.0, 0.5
+
+
+@dataclass(frozen=True)
+class CheckpointSave:
+    """One save of one job.
+
+    `stall_s` is the seconds by which it stalled the job, `size_bytes` the size of the complete
+    checkpoint. `write_s` is each rank's own seconds of writing, without its waits for others.
+    """
+
+    step: int
+    stall_s: float
+    size_bytes: int
+    write_s: tuple[float, ...]
+
+
+def collect_saves(rung: Rung) -> list[CheckpointSave]:
+    """Collect the saves in a rung's timed steps that every rank made, in order.
+
+    A save's stall is its time on the critical path (skew.py), which counts each moment once.
+    """
+    stalls = critical_path(rung.steps).local_by_step("checkpoint")
+    by_rank = [{save["step"]: save for save in saves} for saves in rung.saves]
+    steps = [
+        step
+        for step in by_rank[0]
+        if step > WARM_UP_STEPS and all(step in rank_saves for rank_saves in by_rank)
+    ]
+    return [
+        CheckpointSave(
+            step=step,
+            stall_s=stalls[step - WARM_UP_STEPS - 1],
+            size_bytes=by_rank[0][step]["bytes"],
+            write_s=tuple(rank_saves[step]["own"] for rank_saves in by_rank),
+        )
+        for step in steps
+    ]
+
+
+def median_save(saves: Sequence[CheckpointSave]) -> CheckpointSave:
+    """Pick the save with the median stall (of two, the longer). Needs one save or more."""
+    return sorted(saves, key=lambda save: save.stall_s)[len(saves) // 2]
+
+
+def slowest_writer(write_s: Sequence[float]) -> tuple[int, float, float]:
+    """Return (rank of the longest writing, its seconds, median seconds of the others).
+
+    Needs two ranks or more. `write_s` may also be by node: then the index is the node's.
+    """
+    index = max(range(len(write_s)), key=write_s.__getitem__)
+    return index, write_s[index], statistics.median([*write_s[:index], *write_s[index + 1 :]])
+
+
+def slow_writer_node(save: CheckpointSave, nodes: Sequence[str]) -> str | None:
+    """Return the node whose writing a save waits for; None if it is no single node.
+
+    `nodes` are the ranks' nodes, in order of rank.
+    """
+    node_s: dict[str, float] = {}
+    for node, seconds in zip(nodes, save.write_s, strict=True):
+        node_s[node] = max(seconds, node_s.get(node, 0.0))
+    if len(node_s) < 2:
+        return None
+    index, seconds, peers_s = slowest_writer([*node_s.values()])
+    stands_out = (
+        seconds > SLOW_RATIO * peers_s and seconds - peers_s > MIN_STALL_SHARE * save.stall_s
+    )
+    return [*node_s][index] if stands_out else None

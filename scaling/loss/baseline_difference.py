@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scaling.ladder.ladder import Rung
-from scaling.ladder.skew import critical_path
+from scaling.ladder.step_breakdown import critical_path
 from scaling.loss.significance import (
     Series,
     dominant_node,
@@ -26,8 +26,7 @@ from scaling.loss.significance import (
     median_error,
     outlier_excess,
 )
-from scaling.loss.slow_under_load import subtract_idle_slowdown
-from scaling.loss.throttling import find_throttling, local_work_seconds
+from scaling.loss.throttling import find_throttling, local_work_seconds, subtract_idle_slowdown
 
 # Equal steps repeat within this share on a healthy machine. It is half of the 8 % that the author
 # of "NCCL Ring vs Tree for Multi-Node LLM Fine-Tuning" gives as the noise of complete runs.

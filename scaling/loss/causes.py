@@ -13,11 +13,10 @@ from dataclasses import dataclass, field, replace
 
 from reports.numbers import percent
 from scaling.ladder.ladder import Rung
-from scaling.ladder.skew import COLLECTIVE_SEGMENTS
+from scaling.ladder.step_breakdown import COLLECTIVE_SEGMENTS
 from scaling.loss.baseline_difference import CollectiveSegmentGrowth
-from scaling.loss.local_segments import LocalSegmentGrowth
 from scaling.loss.significance import FALSE_ALARM_RATE, student_t
-from scaling.loss.slow_under_load import LoadSlowdown
+from scaling.loss.throttling import LoadSlowdown, LocalSegmentGrowth
 
 # Healthy clusters lose 2 to 4 % in total between 8 and 128 GPUs (torchtitan, llm-foundry). A single
 # cause below 2 % of a step cannot be separated from that.

@@ -9,14 +9,12 @@ from dataclasses import dataclass, replace
 
 from reports.numbers import percent
 from scaling.ladder.ladder import Rung
-from scaling.ladder.skew import CriticalPath, critical_path, transfer_growth
-from scaling.ladder.step_breakdown import mean_seconds
+from scaling.ladder.step_breakdown import CriticalPath, critical_path, mean_seconds, transfer_growth
 from scaling.loss import causes
 from scaling.loss.baseline_difference import CollectiveSegmentGrowth, split_growth
 from scaling.loss.causes import CollectiveTimes, LossBudget, LossCause, LossPart
-from scaling.loss.local_segments import find_local_growth
 from scaling.loss.significance import standard_error
-from scaling.loss.slow_under_load import find_load_slowdown
+from scaling.loss.throttling import find_load_slowdown, find_local_growth
 
 NOT_MEASURED = CollectiveTimes()  # for a rung whose collectives were not measured
 

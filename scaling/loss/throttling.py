@@ -1,14 +1,4 @@
-"""Finds nodes that become slower while they run: in a rung, or before it, while they ran alone.
-
-There are two independent checks: the time in collective segments ("meetings"), and the node's local
-work between them. Local work has less noise and names the node. In a meeting all ranks wait for the
-slowest and look alike.
-
-If local work shows nothing, the waits may. A node that is slow after a meeting's last collective
-makes the others wait in the next one. It spends the least time there. The cause may also be its
-links. If waits are timed, they are subtracted from the time in meetings, and the node is not
-guessed.
-"""
+"""Finds accelerators that slow down: by throttling, under load, or by themselves."""
 
 from __future__ import annotations
 
@@ -18,8 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scaling.ladder.ladder import Rung
-from scaling.ladder.skew import COLLECTIVE_SEGMENTS, slowest_compute, split_segment
-from scaling.ladder.step_breakdown import by_step, mean_seconds
+from scaling.ladder.step_breakdown import (
+    COLLECTIVE_SEGMENTS,
+    CriticalPath,
+    RankSteps,
+    by_step,
+    critical_path,
+    mean_seconds,
+    slowest_compute,
+    split_segment,
+)
 from scaling.loss.significance import (
     Series,
     dominant_node,
@@ -27,6 +25,7 @@ from scaling.loss.significance import (
     fit_rise,
     fit_shape,
     is_rising,
+    is_significant,
     mad_deviation,
 )
 
@@ -175,3 +174,158 @@ def local_work_seconds(rung: Rung, node: str) -> list[float]:
     waited_segments = first.exposed if rung.separable else ()
     names = [name for name in first.segments if name in STEADY_SEGMENTS or name in waited_segments]
     return by_step(rung.steps_on(node), lambda step: step.compute_in(names))
+
+
+@dataclass(frozen=True)
+class LoadSlowdown:
+    """Seconds per step that meetings gained since the nodes ran alone.
+
+    `transfer`: the longer wait of even the last rank, and of ranks that leave collectives at
+    different times. `common`: the longer compute of the typical node. `nodes`: what the job
+    waits for each node that computes longer than that, beyond the noise.
+    """
+
+    transfer: float
+    common: float
+    nodes: dict[str, float]
+
+
+def find_load_slowdown(base: Rung, rung: Rung, unaligned_s: float = 0.0) -> LoadSlowdown | None:
+    """Find nodes that are slow only under load. Returns None if a rung's waits are not separable.
+
+    `base` is the rung of one node, run on every node. `unaligned_s` is the waiting that no
+    rank's local work explains, in seconds per step.
+    """
+    if not (base.separable and rung.separable):
+        return None
+    names = list(dict.fromkeys(rung.nodes))
+    segments = [*rung.steps[0][0].exposed]
+    alone, together = ({n: _node_compute(run, n, segments) for n in names} for run in (base, rung))
+    growth = {n: [x - y for x, y in zip(together[n], alone[n], strict=False)] for n in names}
+    last = [max(zip(row, names, strict=True))[1] for row in zip(*together.values(), strict=True)]
+    waited_for: dict[str, float] = {}
+    for name in names if len(names) > 1 else ():
+        excess = excess_over_peers(growth, name)
+        if is_significant(excess, tests=len(names)):
+            waited = [x for x, last_node in zip(excess, last, strict=False) if last_node == name]
+            waited_for[name] = max(0.0, sum(waited)) / len(excess)
+    waits = _mean_waits(rung.steps, segments) - _mean_waits(base.median_node(), segments)
+    return LoadSlowdown(
+        transfer=max(0.0, unaligned_s) + max(0.0, waits),
+        common=max(0.0, statistics.median_low(map(statistics.median, growth.values()))),
+        nodes=waited_for,
+    )
+
+
+def subtract_idle_slowdown(
+    alone: dict[str, list[float]], slow: Sequence[str], base: Rung, rung: Rung
+) -> dict[str, list[float]]:
+    """Subtract from the meetings of the `slow` nodes the compute that was longer only while alone.
+
+    `alone` is seconds of the nodes' meetings when each ran alone, by node and step. Slowness
+    that a node no longer has under load costs the others nothing.
+    """
+    segments = [*rung.steps[0][0].exposed]
+    before, now = ({n: _node_compute(run, n, segments) for n in alone} for run in (base, rung))
+    result = dict(alone)
+    for name in slow:
+        alone_s, loaded_s = (
+            statistics.median(excess_over_peers(series, name)) for series in (before, now)
+        )
+        idle_s = max(0.0, alone_s - max(0.0, loaded_s))
+        result[name] = [value - idle_s for value in alone[name]]
+    return result
+
+
+def _node_compute(rung: Rung, node: str, segments: Sequence[str]) -> list[float]:
+    """List the seconds by step that the slowest of a node's ranks computes in these meetings."""
+    return by_step(rung.steps_on(node), lambda step: step.compute_in(segments), max)
+
+
+def _mean_waits(ranks: RankSteps, segments: Sequence[str]) -> float:
+    """Return the mean seconds of meetings that no rank's compute in the timed segments explains."""
+    return statistics.fmean(critical_path(ranks).transfer_by_step()) - statistics.fmean(
+        slowest_compute(ranks, segments)
+    )
+
+
+@dataclass(frozen=True)
+class LocalSegmentGrowth:
+    """Seconds per step that one local segment gained since one node: common + sum of `nodes`.
+
+    `common`: every node is slower; `significant` if beyond the noise. `nodes`: what the job
+    waited for a node that came last, beyond the median rank. `slow_nodes` are slower beyond the
+    noise. `base_s` is the median rank's seconds on one node.
+    """
+
+    segment: str
+    common: float
+    significant: bool
+    nodes: dict[str, float]
+    slow_nodes: tuple[str, ...]
+    base_s: float
+
+
+def find_local_growth(
+    base: Rung, rung: Rung, path: CriticalPath, base_path: CriticalPath
+) -> list[LocalSegmentGrowth]:
+    """Find the growth of each segment without a collective, from both rungs' critical paths."""
+    names = list(dict.fromkeys(rung.nodes))
+    segments = [name for name in rung.steps[0][0].segments if name not in path.transfer]
+    growths = []
+    for segment in segments:
+        typical, extra = _typical_and_extra(path, segment)
+        base_typical, base_extra = _typical_and_extra(base_path, segment)
+        nodes = _extra_by_node(rung, extra, sum(base_extra.values()))
+        growth = statistics.fmean(path.local_by_step(segment)) - statistics.fmean(
+            base_path.local_by_step(segment)
+        )
+        differences = [x - y for x, y in zip(typical, base_typical, strict=False)]
+        growths.append(
+            LocalSegmentGrowth(
+                segment=segment,
+                common=growth - sum(nodes.values()),
+                significant=is_significant(differences, tests=len(segments)),
+                nodes=nodes,
+                slow_nodes=_find_slow_nodes(rung, segment, len(names) * len(segments)),
+                base_s=statistics.fmean(base_typical),
+            )
+        )
+    return growths
+
+
+def _extra_by_node(rung: Rung, extra: dict[int, float], base_excess: float) -> dict[str, float]:
+    """Sum the ranks' extra seconds by node, minus those of the base rung."""
+    nodes = dict.fromkeys(rung.nodes, 0.0)
+    for rank, seconds in extra.items():
+        nodes[rung.nodes[rank]] += seconds
+    # The ranks of one node also wait for each other: that part is no loss of this rung.
+    excess = sum(nodes.values())
+    return {n: s - base_excess * s / excess if excess > 0 else 0.0 for n, s in nodes.items()}
+
+
+def _typical_and_extra(path: CriticalPath, segment: str) -> tuple[list[float], dict[int, float]]:
+    """Return (the median rank's seconds by step, mean seconds that each rank cost beyond it)."""
+    typical, extra = [0.0] * path.steps, dict[int, float]()
+    for entry in path.entries:
+        if entry.segment == segment:
+            typical[entry.step] += entry.typical
+            if entry.rank is not None:
+                extra_s = (entry.seconds - entry.typical) / path.steps
+                extra[entry.rank] = extra.get(entry.rank, 0.0) + extra_s
+    return typical, extra
+
+
+def _find_slow_nodes(rung: Rung, segment: str, tests: int) -> tuple[str, ...]:
+    """Find nodes whose slowest rank is slower in this segment than those of the other nodes.
+
+    The excess must be beyond the noise. `tests` is the number of such tests.
+    """
+    names = list(dict.fromkeys(rung.nodes))
+    if len(names) < 2:
+        return ()
+    slowest = {
+        name: by_step(rung.steps_on(name), lambda step: step.segments[segment], max)
+        for name in names
+    }
+    return tuple(n for n in names if is_significant(excess_over_peers(slowest, n), tests=tests))

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from probes.acceptance.control_targets import CONTROLS, NO_CONTROL
-from probes.acceptance.criteria import CRITERIA
-from probes.findings.catalogue import CATALOGUE
+from probes.check.recorder import CONTROLS, NO_CONTROL
+from probes.check.registry import CRITERIA
+from probes.findings import CATALOGUE
 from tests.support.paths import REPO
 from tests.support.seen import Sights, in_order, is_live, read_sights
 

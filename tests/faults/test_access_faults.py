@@ -21,7 +21,7 @@ from tests.lab.node import token_file
 from tests.support.paths import REPO
 from tests.support.trial import Trial, acceptance, agreed, lab_of
 
-PROBE = "probes/hosts/exposure/test_exposure.py"
+PROBE = "probes/hosts/test_hosts.py"
 AGREED = {'shared = "/shared"': 'shared = "/shared"\nauthentication = "token"'}
 SOAK = pytest.mark.soak(criterion="hosts")
 NEAR = pytest.mark.near_miss

@@ -20,7 +20,7 @@ from tests.support.ci_examples import FOLDER, SUBMITS, commands_of
 from tests.support.paths import REPO
 
 SOAK = pytest.mark.soak(criterion="submit")
-LAB_CONTRACT = REPO / "probes" / "acceptance" / "contracts" / "lab.toml"
+LAB_CONTRACT = REPO / "probes" / "contract" / "contracts" / "lab.toml"
 PARTIAL = 20  # exit code: the tests run one criterion of the suite
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from probes.acceptance.contract import load
-from probes.acceptance.criteria import CRITERIA
+from probes.check.registry import CRITERIA
 from probes.cli.scaling import ladder_from_run
+from probes.contract.contract import load
 from probes.scaling.run_ladder import required_efficiency
 from tests.lab.lab import Lab
 from tests.support.trial import acceptance

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from probes.acceptance.criteria.hosts import HEALTH
+from probes.hosts.criterion import HEALTH
 from reports.measurement import Verdict
 from reports.record import RunRecord
 from tests.faults.launchers.injected_faults import findings
@@ -194,7 +194,7 @@ def test_what_happens_during_a_run_is_seen_at_its_end(lab: Lab) -> None:
     inject(lab, "nvml", "0", "torch=8")
     planted = ("faulty_end", "all")
     # Without the work of each GPU: 24 emulated ones would share two cores.
-    probes = (PROBE, "probes/hosts/network", "probes/hosts/system", "probes/hosts/test_closing.py")
+    probes = (PROBE, "probes/hosts/network", "probes/hosts/system", "probes/hosts/test_hosts.py")
     record, trial = acceptance(lab, "end", *probes, contract=agreed(lab, EIGHT), fault=planted)
     lab.node("2").new_boot_id()
     *others, closing = record.results

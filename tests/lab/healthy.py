@@ -20,7 +20,7 @@ from pathlib import Path
 import click
 
 from reports.acceptance import load_summary
-from reports.run_folder.files import UnreadableRun
+from reports.run_folder.event_log import UnreadableRun
 from tests.support.paths import REPO
 
 TABLE = REPO / "docs" / "develop" / "healthy-runs.md"

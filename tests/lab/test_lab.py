@@ -148,7 +148,7 @@ def test_the_host_joins_no_cluster_of_a_lab(
     assert node.strip() == "10.78.0.1:6379"
 
 
-FIND = "from probes.cluster.access.address import find_address as f; print(f('auto'))"
+FIND = "from probes.cluster.address import find_address as f; print(f('auto'))"
 
 
 def test_a_second_lab_lives_beside_the_first(lab: Lab) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.contract import load, shipped_contracts
+from probes.contract.contract import load, shipped_contracts
 from reports.acceptance import load_summary
 from reports.measurement import Verdict
-from reports.run_folder.files import UnreadableRun
+from reports.run_folder.event_log import UnreadableRun
 from tests.support.stand_in import GOOD, PROBE, STAND_IN, agreed_for, owes
 
 pytest_plugins = ["pytester", "tests.support.stand_in_suite"]

@@ -9,15 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from probes.findings import catalogue
-from probes.findings.catalogue import (
-    SHARED,
-    Group,
-    find_makers,
-    join_groups,
-    load_findings,
-    read_groups,
-)
+from probes import findings
+from probes.findings import SHARED, Group, find_makers, join_groups, load_findings, read_groups
 from probes.toml_tables import TableError
 from reports.record import Cause, RepairStep, Severity
 from tests.support.paths import REPO
@@ -47,9 +40,9 @@ import os, sys
 read = {}
 sys.addaudithook(lambda name, args: read.update({os.path.basename(str(args[0])): 1})
                  if name == "open" and str(args[0]).endswith(".toml") else None)
-import probes.findings.catalogue, probes.nccl.report
+import probes.findings, probes.nccl.report
 print("imported", *read)
-"HOST-GPUS" in probes.findings.catalogue.CATALOGUE
+"HOST-GPUS" in probes.findings.CATALOGUE
 print(*read)
 """
 
@@ -173,7 +166,7 @@ def test_each_folder_with_a_file_is_found(
     load: Callable[..., Group], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load(GOOD)
-    monkeypatch.setattr(catalogue, "PROBES", tmp_path)
+    monkeypatch.setattr(findings, "PROBES", tmp_path)
     assert [*read_groups.__wrapped__()] == ["noise"]
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from probes.acceptance.contract import load, parse
 from probes.cli.main import main
-from probes.rejudge.limit_check import read_summary, read_whole
-from reports.run_folder.files import write_checksums
+from probes.contract.contract import load, parse
+from probes.session.rejudge import read_summary, read_whole
+from reports.run_folder.event_log import write_checksums
 from tests.support.run_edits import (
     Edit,
     add_file,

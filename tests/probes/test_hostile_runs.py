@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probes.cli.main import main
-from reports.run_folder.files import write_checksums
+from reports.run_folder.event_log import write_checksums
 from tests.support.run_folders import Events, chain, read_lines, rewrite, write_lines
 from tests.support.sound_run import write_sound_run
 

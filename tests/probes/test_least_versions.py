@@ -7,15 +7,8 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.criteria import CRITERIA
-from probes.least_versions import (
-    ASYNC_SAVES,
-    NEEDS,
-    Need,
-    missing,
-    missing_feature,
-    shortcoming,
-)
+from probes.check.registry import CRITERIA
+from probes.requirements import ASYNC_SAVES, NEEDS, Need, missing, missing_feature, shortcoming
 from reports.measurement import Verdict
 from tests.support.paths import REPO
 
@@ -63,7 +56,7 @@ def test_a_release_in_which_it_is_broken_will_not_do(found: str, word: str) -> N
 
 def test_each_criterion_has_its_needs_and_here_they_are_met() -> None:
     named = {id for need in NEEDS for id in need.criteria}
-    assert named == {*CRITERIA}, "add it to ALL or to a Need in probes/least_versions.py"
+    assert named == {*CRITERIA}, "add it to ALL or to a Need in probes/requirements.py"
     assert {missing_feature(id, on_gpu) for id in CRITERIA for on_gpu in (True, False)} == {""}
     assert missing(ASYNC_SAVES) == ""
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.contract import parse
-from probes.acceptance.owed import Circumstances, owed_by
+from probes.check.owed import Circumstances, owed_by
+from probes.contract.contract import parse
 from reports.acceptance import load_summary
 from reports.measurement import Verdict
 from reports.text import acceptance_table
@@ -16,9 +16,9 @@ from tests.support.stand_in import CAUGHT, PROBE, STAND_IN
 pytest_plugins = ["pytester"]
 
 OWES = """
-import probes.acceptance.owed
+import probes.check.owed
 
-probes.acceptance.owed.owed_by = lambda here: []
+probes.check.owed.owed_by = lambda here: []
 """
 REASON = "all ranks of it share one host's cores"
 CONTRACT = f"""

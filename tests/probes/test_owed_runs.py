@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.criteria import CRITERIA
+from probes.check.registry import CRITERIA
 from reports.measurement import Verdict
 from reports.run_folder.integrity import load
 from tests.support.stand_in import CAUGHT, CONTRACT, GOOD, OWES, PROBE, STAND_IN
@@ -214,11 +214,11 @@ def test_an_end_that_cannot_be_written_is_no_acceptance(
 ) -> None:
     """The disk is full: what can be read later says the same as pytest did."""
     where = {
-        "write_all": "probes.acceptance.closing",
+        "write_all": "probes.session.session",
         "write_checksums": "reports.run_folder.store",
     }
     plant = f"""
-import errno, reports.run_folder.store, probes.acceptance.closing, probes.acceptance.session
+import errno, reports.run_folder.store, probes.session.session, probes.session.session
 def full(*a, **k): raise OSError(errno.ENOSPC, "No space left on device")
 if {broken!r} == "finish":
     old = reports.run_folder.store.Store.event
@@ -283,9 +283,9 @@ reports.run_folder.store.write_checksums = full
 
 def test_an_error_of_ours_at_the_end_is_3(suite: Any, pytester: pytest.Pytester) -> None:
     plant = """
-import probes.acceptance.closing
+import probes.session.session
 def broken(*a, **k): raise TypeError("a renderer broke")
-probes.acceptance.closing.write_all = broken
+probes.session.session.write_all = broken
 """
     pytester.makeconftest(STAND_IN + OWES + plant)
     result, summary = suite(broken=GOOD)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.criteria import CRITERIA
+from probes.check.registry import CRITERIA
 from reports.measurement import Verdict
 from reports.record import ProbeResult
 from reports.run_folder.integrity import load
@@ -233,9 +233,9 @@ def test_xdist_is_refused(pytester: pytest.Pytester) -> None:
 
 def test_versions_that_keep_the_driver_out_are_a_finding(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(
-        "import probes.acceptance.session\nfrom probes.cluster.cluster import VersionMismatch\n"
+        "import probes.session.session\nfrom probes.cluster.cluster import VersionMismatch\n"
         "def refuse(spec): raise VersionMismatch('Version mismatch: Ray 2.59.0 there')\n"
-        "probes.acceptance.session.connect = refuse\n"
+        "probes.session.session.connect = refuse\n"
     )
     pytester.makepyfile(test_probe=PROBE.format(criterion="HOSTS", body="pass"))
     result = pytester.runpytest_subprocess(

@@ -11,7 +11,7 @@ import pytest
 
 from probes import plugin
 from probes.gang.scenario import NoRoom
-from probes.probe_report import describe_error
+from probes.session.probe_report import describe_error
 
 SECRET = "HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz0123456789"
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from probes.gang.scenario import NoRoom
-from probes.probe_report import (
+from probes.session.probe_report import (
     NOT_PROVABLE,
     end_state,
     explains_itself,

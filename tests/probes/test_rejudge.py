@@ -9,19 +9,17 @@ from typing import Any, cast
 import pytest
 from click.testing import CliRunner
 
-from probes.acceptance.cluster_terms import ClusterTerms
-from probes.acceptance.contract import load as contract
-from probes.acceptance.contract import parse
-from probes.acceptance.criteria import CRITERIA
-from probes.acceptance.criteria.criterion import Circumstances, exactly
-from probes.acceptance.measure import Recorder
+from probes.check.criterion import Circumstances, exactly
+from probes.check.recorder import Recorder
+from probes.check.registry import CRITERIA
 from probes.cli.main import main
-from probes.rejudge.limit_check import read_whole
-from probes.rejudge.new_judge import ORDERS, TERM_MEASURES
-from probes.rejudge.rejudge import rejudge_run
+from probes.contract.contract import load as contract
+from probes.contract.contract import parse
+from probes.contract.terms import ClusterTerms
+from probes.session.rejudge import ORDERS, TERM_MEASURES, read_whole, rejudge_run
 from reports.acceptance import load_summary, summarize_acceptance
 from reports.measurement import Limit, Verdict
-from reports.run_folder.files import UnreadableRun
+from reports.run_folder.event_log import UnreadableRun
 from reports.run_folder.integrity import load
 from reports.run_folder.store import Store
 from tests.support.controls import write_control

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from probes.acceptance.contract import parse
-from probes.acceptance.criteria.criterion import exactly
-from probes.acceptance.measure import Recorder
-from probes.acceptance.owed import Circumstances, owed_by
-from probes.rejudge.rejudge import rejudge_run
+from probes.check.criterion import exactly
+from probes.check.owed import Circumstances, owed_by
+from probes.check.recorder import Recorder
+from probes.contract.contract import parse
+from probes.session.rejudge import rejudge_run
 from reports.measurement import Verdict
 from reports.run_folder.integrity import load
 from reports.run_folder.store import Store

@@ -10,10 +10,9 @@ import pytest
 from probes import requirements
 from probes.cli.errors import UsageError
 from probes.cli.run import run_suite
-from probes.doctor.answer import FAIL
-from probes.doctor.machine import ask_versions
+from probes.doctor import FAIL, ask_versions
 from probes.requirements import lacking_sentence, list_missing
-from reports.command import Refusal, refusals
+from reports.exports import Refusal, refusals
 
 pytest_plugins = ["pytester"]
 LACKS = ["nosuch>=3", "torch"]

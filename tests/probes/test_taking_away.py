@@ -15,10 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from probes.acceptance.contract import load
-from probes.acceptance.measure import Recorder
+from probes.check.recorder import Recorder
+from probes.contract.contract import load
 from probes.fabric.judge import judge_transport
-from probes.fabric.library_report import TransportReport
+from probes.fabric.transport import TransportReport
 from probes.launch.judge import judge_ranks
 from reports.measurement import Verdict
 from reports.record import ProbeResult

@@ -101,7 +101,7 @@ def test_a_terminal_without_colours(
 
 LISTENS = """
 import probes.cluster.cluster as joined
-from probes.cluster.access.address import ClusterUnreachable
+from probes.cluster.address import ClusterUnreachable
 def stop(*_): raise ClusterUnreachable("the test ends here")
 joined.Cluster = stop
 """

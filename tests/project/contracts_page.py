@@ -9,11 +9,10 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from probes.acceptance.cluster_terms import ClusterTerms
-from probes.acceptance.contract import TOP_KEYS, load, shipped_contracts
-from probes.acceptance.launch_terms import LaunchTerms
-from probes.acceptance.limit_terms import MARGINAL_SHARE, MIN_SHARE, LimitTerms
 from probes.cluster.node_facts import software_versions
+from probes.contract.contract import TOP_KEYS, load, shipped_contracts
+from probes.contract.limits import MARGINAL_SHARE, MIN_SHARE, LimitTerms
+from probes.contract.terms import ClusterTerms, LaunchTerms
 from reports.numbers import percent
 from reports.record import Waiver
 from tests.support.paths import REPO

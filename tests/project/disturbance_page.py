@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from probes.acceptance.criteria import CRITERIA, RUN_ORDER
-from probes.acceptance.criteria.impact import GPUS_FREE, NEEDS, disturbances_of
-from probes.acceptance.criteria.usual_times import LAB, PROBE_S, RUN_S
-from probes.cli.plan import describe_time
+from probes.check.owed import GPUS_FREE, LAB, NEEDS, PROBE_S, RUN_S, disturbances_of
+from probes.check.registry import CRITERIA, RUN_ORDER
+from probes.cli.run import describe_time
 from tests.support.paths import REPO
 
 DISTURBANCE_PAGE = REPO / "docs" / "use" / "disturbance.md"
 HEAD = """# What a run does to your cluster
 
-This page is generated from `probes/acceptance/criteria/impact.py`. `seatrial plan` prints the same
+This page is generated from `probes/check/owed.py`. `seatrial plan` prints the same
 for your contract and tier.
 
 - **Needs:** {needs}.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from probes.acceptance.criteria import CRITERIA
-from probes.acceptance.criteria.criterion import Duty, Measure
+from probes.check.criterion import Duty, Measure
+from probes.check.registry import CRITERIA
 from tests.faults.table import Row, make_rows, read_reasons
 from tests.support.paths import REPO
 from tests.support.seen import Sights, is_live, read_sights
@@ -14,7 +14,7 @@ HOSTS_PAGE = REPO / "docs" / "use" / "hosts.md"
 TEST_ID = re.compile(r"`[^`]*::test_(\w+)`")
 HEAD = """# HOSTS: what is judged of each machine
 
-This page is generated from `probes/acceptance/criteria/hosts.py` and from what the tests see.
+This page is generated from `probes/hosts/criterion.py` and from what the tests see.
 {faults} faults turn a measure of HOSTS red in the tests. {live} of them are planted in a lab, on
 real Ray nodes. GPUs of a lab are answers of a stand-in for the driver's library.
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from probes.acceptance.criteria import CRITERIA
-from probes.acceptance.criteria.criterion import CriterionRow, Measure
+from probes.check.criterion import CriterionRow, Measure
+from probes.check.registry import CRITERIA
 from tests.support.paths import REPO
 
 MEASURES_PAGE = REPO / "docs" / "reference" / "measures.md"
 HEAD = """# Measures
 
-What each criterion measures, generated from `probes/acceptance/criteria/`. `seatrial contract check FILE` shows the limits
+What each criterion measures, generated from `probes/*/criterion.py`. `seatrial contract check FILE` shows the limits
 of your contract. A measure with a limit that is not met makes its criterion FAIL. A measure that was not read leaves it
 UNPROVEN.
 

@@ -8,8 +8,7 @@ import pytest
 
 from benchmarks import fabric, harness, trainer
 from reference_trainer.config import TrainConfig
-from reference_trainer.telemetry.fsdp_waits import time_fsdp_waits
-from reference_trainer.telemetry.step_timer import HostClock
+from reference_trainer.telemetry.step_timer import HostClock, time_fsdp_waits
 from reference_trainer.train import Trainer
 
 

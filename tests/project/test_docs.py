@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from probes.acceptance.cluster_terms import ClusterTerms
-from probes.acceptance.contract import TOP_KEYS, parse
-from probes.acceptance.criteria import CRITERIA
-from probes.acceptance.launch_terms import LaunchTerms
-from probes.acceptance.limit_terms import LimitTerms
-from probes.findings.catalogue import CATALOGUE
+from probes.check.registry import CRITERIA
+from probes.contract.contract import TOP_KEYS, parse
+from probes.contract.limits import LimitTerms
+from probes.contract.terms import ClusterTerms, LaunchTerms
+from probes.findings import CATALOGUE
 from probes.toml_tables import tomllib
 from reports.formats.prometheus import EXIT_CODES
 from reports.record import Waiver

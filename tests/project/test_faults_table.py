@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from probes.acceptance.criteria import CRITERIA
+from probes.check.registry import CRITERIA
 from tests.faults.table import PAGE, code_rows, make_rows, read_reasons, write_page
 from tests.support.paths import REPO
 from tests.support.seen import read_sights

@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 
-from probes.findings.catalogue import CATALOGUE, NAMED_NODE, PLACES, Entry
+from probes.findings import CATALOGUE, NAMED_NODE, PLACES, Entry
 from reports.orders import KINDS, LIST_KIND, PLACEHOLDER
 from reports.record import RepairStep, Severity
 from tests.project.test_text import bad_words, long_sentences

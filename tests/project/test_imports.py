@@ -9,41 +9,33 @@ import pytest
 
 from tests.support.paths import REPO
 
-JUDGING = {"acceptance", "cluster", "findings"}
+CRITERIA = {"hosts", "fabric", "gang", "launch", "restart", "scaling"}
+JUDGING = {"check", "contract", "cluster", "findings", "toml_tables"}
 # Package -> the packages of the same top level that it may import.
 DIRECTIONS: dict[str, dict[str, set[str]]] = {
     "probes": {
-        "spelling": set(),
-        "toml_tables": {"spelling"},
         "findings": {"toml_tables"},
-        "cluster": {"findings", "spelling"},
+        "toml_tables": set(),
+        "requirements": set(),
+        "cluster": {"findings"},
         "nccl": {"findings", "toml_tables"},
         "environment": {"cluster", "findings"},
         "faults": {"cluster"},
-        "acceptance": {"environment", "cluster", "findings", "spelling", "toml_tables"},
-        "rejudge": JUDGING | {"toml_tables"},
+        "check": {"contract"} | CRITERIA,
+        "contract": {"check", "environment", "cluster", "findings", "toml_tables"},
+        "session": JUDGING | {"hosts"},
         "hosts": JUDGING | {"environment"},
-        "launch": JUDGING | {"faults"},
-        "gang": JUDGING | {"faults"},
-        "restart": JUDGING | {"faults", "least_versions"},
+        "launch": JUDGING | {"faults", "session"},
+        "gang": JUDGING | {"faults", "session"},
+        "restart": JUDGING | {"faults", "requirements", "session"},
         "fabric": JUDGING | {"environment", "nccl"},
         "scaling": JUDGING | {"fabric"},
-        "doctor": {"acceptance", "cluster", "findings", "launch"}
-        | {"least_versions", "requirements"},
+        "doctor": JUDGING | {"launch", "requirements"},
         "submit": {"cluster", "requirements"},
         "leftovers": {"cluster", "submit"},
-        "requirements": set(),
-        "tracebacks": set(),
-        "option_twins": set(),
-        "least_versions": set(),
-        "probe_report": set(),
-        "terminal": {"acceptance", "cluster", "probe_report", "spelling"},
-        "plugin": JUDGING
-        | {"rejudge", "option_twins", "probe_report", "terminal", "tracebacks"}
-        | {"least_versions", "requirements"},
+        "plugin": JUDGING | {"session", "requirements"},
         "cli": JUDGING
-        | {"doctor", "least_versions", "scaling", "rejudge", "nccl", "terminal", "spelling"}
-        | {"submit", "leftovers", "requirements"},
+        | {"doctor", "scaling", "nccl", "session", "submit", "leftovers", "requirements"},
     },
     "scaling": {
         "bounds": set(),

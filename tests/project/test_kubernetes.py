@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from probes.acceptance.contract import Contract, load
-from probes.terminal.options import OPTIONS
+from probes.contract.contract import Contract, load
+from probes.session.options import OPTIONS
 from tests.project.crd_schema import KNOWN, SCHEMAS, faults, schema
 from tests.support.paths import REPO
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from probes.findings.catalogue import CATALOGUE, read_groups
+from probes.findings import CATALOGUE, read_groups
 from tests.project.hosts_page import HOSTS_PAGE, hosts_faults
 from tests.project.pages import FINDINGS, PAGES
 from tests.support.seen import read_sights

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from probes.acceptance.contract import load
-from probes.findings.catalogue import CATALOGUE
+from probes.contract.contract import load
+from probes.findings import CATALOGUE
 from tests.project.test_kubernetes import (
     GPU,
     amount,

@@ -11,8 +11,8 @@ from tests.project.test_imports import source_files
 from tests.project.verbs import begins_with_verb
 from tests.support.paths import REPO
 
-MAX_MODULES = 15  # in one package: what is seen at a glance
-MAX_LINES = 400  # of a file
+MAX_MODULES = 20  # in one package: what is seen at a glance
+MAX_LINES = 600  # of a file
 LONG_FUNCTION, MAX_LONG_SHARE = 30, 0.03  # lines, and how many functions may have more
 MAX_ONE_WORD_SHARE = 0.35  # of module-level functions: what well-named libraries have
 MIN_REASONED_SHARE = 0.95  # of numeric constants: a few, such as a port, need none
@@ -110,8 +110,8 @@ def test_each_rule_can_fail() -> None:
     figures.add("reports/page/b.py", f"\n\nLIMIT = 3\n\n\ndef go():\n    pass\n\n\n{long}")
     figures.add("reports/page/c.py", 'class C:\n    def a(self):\n        """The value."""\n')
     assert figures.complaints() == [
-        "reports has 16 modules",
-        "reports/charts/a.py has 402 lines",
+        "reports has 21 modules",
+        "reports/charts/a.py has 602 lines",
         "class A0 is in reports/m0.py and reports/charts/a.py",
         "1 of 2 functions have one word",
         "1 of 3 functions are too long",

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.criteria import CRITERIA
-from probes.findings.catalogue import CATALOGUE
+from probes.check.registry import CRITERIA
+from probes.findings import CATALOGUE
 from probes.toml_tables import read_tables
 from reports.version import PACKAGES
 from tests.project.test_imports import source_files
@@ -22,7 +22,7 @@ from tests.support.paths import REPO
 BANNED = re.compile(r"(?<![-\w])(?:told|said|road|nobody|whoever|beside|of which)(?![-\w])", re.I)
 MAX_WORDS = 30  # of a sentence: what is longer is read twice
 # Lists of words that people may use.
-NO_TEXT = {"reports/share/words.py", "reports/share/patterns.py"}
+NO_TEXT = {"reports/share/aliases.py"}
 SENTENCE = re.compile(r"(?<=[.?!;:])\s+|\n")
 # faults.md names tests, by their parameters too: generated, and no text.
 NAMES = REPO / "docs" / "develop" / "faults.md"

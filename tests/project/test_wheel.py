@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from probes.acceptance.criteria import CRITERIA
+from probes.check.registry import CRITERIA
 from tests.support.paths import RECORDINGS
 
 pytestmark = pytest.mark.alone
@@ -35,7 +35,7 @@ def wheel(built: Path) -> Path:
 def test_contents(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     for name in (
-        "probes/acceptance/contracts/lab.toml",
+        "probes/contract/contracts/lab.toml",
         "probes/hosts/findings.toml",
         "probes/launch/launch.md",
         "probes/nccl/failures/remedies.toml",

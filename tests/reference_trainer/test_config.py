@@ -13,7 +13,7 @@ from reference_trainer.config import TrainConfig
 
 
 def test_a_preset_is_a_shape_that_options_may_change():
-    from reference_trainer.options import build_config, config_options
+    from reference_trainer.config import build_config, config_options
 
     @click.command()
     @config_options

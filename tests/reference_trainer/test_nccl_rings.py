@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from reference_trainer import nccl_rings
-from reference_trainer.nccl_rings import (
+from reference_trainer import rank_environment
+from reference_trainer.rank_environment import (
     LOG_VARIABLES,
     PINNED,
     log_length,
@@ -77,5 +77,5 @@ def test_the_order_is_pinned_and_what_it_overrules_is_told(
 ) -> None:
     monkeypatch.setenv("NCCL_ALGO", "Tree,NVLS")
     assert pin_order() == ["NCCL_ALGO is Ring here, not Tree,NVLS: sums must have one order"]
-    assert {name: os.environ[name] for name in PINNED} == nccl_rings.PINNED
+    assert {name: os.environ[name] for name in PINNED} == rank_environment.PINNED
     assert pin_order() == []

@@ -9,8 +9,7 @@ import time
 from click.testing import CliRunner
 
 from reference_trainer.__main__ import main
-from reference_trainer.config import TrainConfig
-from reference_trainer.options import cli_options
+from reference_trainer.config import TrainConfig, cli_options
 from reference_trainer.rank_environment import LAUNCH_VARIABLES
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from probes.launch.job.announcements import announced_ranks
-from probes.launch.job.training import (
+from probes.launch.training import (
     TrainedJob,
+    announced_ranks,
     export_error,
     exporting_ranks,
     loss_ratio,
@@ -22,8 +22,12 @@ from probes.launch.job.training import (
     wrong_weights,
 )
 from reference_trainer.config import TrainConfig
-from reference_trainer.planted_errors import PlantedErrors, parse_errors
-from reference_trainer.rank_report import encode_words, trained_words
+from reference_trainer.rank_environment import (
+    PlantedErrors,
+    encode_words,
+    parse_errors,
+    trained_words,
+)
 from tests.support.paths import REPO
 
 # Each planted error is a run of the same two processes.

@@ -18,10 +18,9 @@ from pathlib import Path
 import pytest
 from torch.distributed import TCPStore
 
-from reference_trainer.config import TrainConfig
+from reference_trainer.config import TrainConfig, cli_options
 from reference_trainer.launch.worker import reserve_port
-from reference_trainer.options import cli_options
-from scaling.ladder.rank_consistency import find_disagreements
+from scaling.ladder.ladder import find_disagreements
 from tests.support.paths import REPO
 
 HELD = ExitStack()  # the port of the last pair

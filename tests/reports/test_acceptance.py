@@ -16,7 +16,7 @@ from reports.acceptance import (
 )
 from reports.measurement import Measurement
 from reports.record import Criterion, RunRecord
-from reports.run_folder.files import SUMS
+from reports.run_folder.event_log import SUMS
 from reports.run_folder.integrity import Integrity
 from tests.reports.test_record import AGREED, CAUGHT, good, result, run
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from reports.controls import NOT_SHOWN, uncontrolled_measures
 from reports.measurement import Limit, Measurement, Verdict
+from reports.owed import NOT_SHOWN, uncontrolled_measures
 from reports.record import Control, OwedProbe, ProbeResult
 
 NONE = Limit(high=0, because="none is right")

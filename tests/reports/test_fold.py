@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from reports.record import SCHEMA
-from reports.run_folder.files import UnreadableRun
+from reports.run_folder.event_log import UnreadableRun
 from reports.run_folder.fold import fold_events
 
 

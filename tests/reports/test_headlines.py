@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.contract import load as load_contract
-from probes.acceptance.criteria import CRITERIA
+from probes.check.registry import CRITERIA
+from probes.contract.contract import load as load_contract
 from reports.acceptance import load_summary, summarize_acceptance
 from reports.headlines import (
     claim_end,

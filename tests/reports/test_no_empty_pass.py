@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from reports.acceptance import load_summary
-from reports.formats.ctrf import ctrf
+from reports.formats.junit import ctrf
 from reports.formats.prometheus import prometheus
 from reports.measurement import Limit, Measurement, Verdict
 from reports.record import Control, ProbeResult

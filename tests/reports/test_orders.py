@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from reports.orders import KINDS, break_command, fill, in_capitals, node_suspects
-from reports.orders.filled import MAX_SHOWN
+from reports.orders import KINDS, MAX_SHOWN, break_command, fill, in_capitals, node_suspects
 from reports.record import Finding, RepairStep
 
 HOSTILE = [

@@ -12,9 +12,9 @@ import pytest
 from reports import read_run
 from reports.acceptance import load_summary, summarize_acceptance
 from reports.record import SCHEMA
-from reports.run_folder.files import UnreadableRun
+from reports.run_folder.event_log import UnreadableRun
+from reports.run_folder.fold import ALONE
 from reports.run_folder.integrity import verify_run
-from reports.run_folder.record_file import ALONE
 from tests.support.paths import RECORDINGS
 from tests.support.run_folders import read_lines, without_chain, write_lines
 

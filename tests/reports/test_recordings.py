@@ -14,7 +14,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-from probes.acceptance.criteria import CRITERIA
+from probes.check.registry import CRITERIA
 from reports.acceptance import load_summary
 from reports.exports import render_all, write_all
 from reports.measurement import Verdict

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.environment.known_variables import KNOWN_NAMES
+from probes.environment.collect import KNOWN_NAMES
 from reports.record import RunRecord
 from reports.redact import REDACTED, is_secret_name, redact, redact_text
 from tests.support.paths import REPO

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from reports.run_folder import prepare as run_folder
-from reports.run_folder.prepare import (
+from reports.run_folder import store as run_folder
+from reports.run_folder.store import (
     MIN_FREE_MIB,
     UnusableFolder,
     prepare_parent,

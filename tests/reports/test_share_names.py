@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.acceptance.criteria import CRITERIA
-from probes.findings.catalogue import CATALOGUE
+from probes.check.registry import CRITERIA
+from probes.findings import CATALOGUE
 from reports.acceptance import load_summary
 from reports.record import Finding, ProbeResult, RunRecord
 from reports.share import share_record

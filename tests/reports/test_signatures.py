@@ -11,10 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reports.sanitize import one_line
-from reports.signing import ssh_keygen
-from reports.signing.signatures import SignedBy, signed_by
-from reports.signing.ssh_keygen import SshError, sign_text, verify_text
-from reports.signing.statement import Statement, StatementError, parse_statement
+from reports.signing import files
+from reports.signing.files import SshError, sign_text, verify_text
+from reports.signing.signatures import (
+    SignedBy,
+    Statement,
+    StatementError,
+    parse_statement,
+    signed_by,
+)
 from tests.support.signing import make_key, public_key
 
 SUMS = b"00  events.jsonl\n"
@@ -185,7 +190,7 @@ def test_a_missing_ssh_keygen_gets_one_sentence(
 
 
 def test_a_check_ends(key: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ssh_keygen, "CHECK_SECONDS", 0.2)
+    monkeypatch.setattr(files, "CHECK_SECONDS", 0.2)
     pretend(tmp_path, monkeypatch, "exec sleep 60")
     with pytest.raises(SshError, match="did not answer in"):
         verify_text(b"text", b"signature", "customer", tmp_path / "signers")

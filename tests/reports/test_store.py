@@ -16,8 +16,7 @@ import pytest
 from reports.acceptance import load_summary, summarize_acceptance
 from reports.measurement import Limit, Measurement, Verdict
 from reports.run_folder import event_log
-from reports.run_folder.event_log import EventReader
-from reports.run_folder.files import UnreadableRun
+from reports.run_folder.event_log import EventReader, UnreadableRun
 from reports.run_folder.fold import fold_events
 from reports.run_folder.integrity import load
 from reports.run_folder.store import Store

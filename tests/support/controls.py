@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from probes.acceptance.contract import Contract, load
-from probes.acceptance.control_targets import CONTROLS
-from probes.acceptance.criteria import CRITERIA
-from probes.acceptance.measure import Recorder, Trial
+from probes.check.recorder import CONTROLS, Recorder, Trial
+from probes.check.registry import CRITERIA
+from probes.contract.contract import Contract, load
 from reports.measurement import Limit
 from reports.numbers import Value
 from reports.record import Control

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import click
 
-from probes.acceptance.criteria import CRITERIA
+from probes.check.registry import CRITERIA
 from probes.cli.main import main
-from probes.terminal.options import OPTIONS
+from probes.session.options import OPTIONS
 from reference_trainer.__main__ import main as trainer
-from scaling.collectives.nccl_tests_format import main as collectives
+from scaling.collectives.line_rate import main as collectives
 from tests.lab.__main__ import main as lab
 
 PROGRAMS: dict[str, click.Command] = {

@@ -19,8 +19,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from reference_trainer.config import TrainConfig
 from reference_trainer.distributed import World
-from reference_trainer.model.build import build_model
-from reference_trainer.model.transformer import next_token_loss
+from reference_trainer.model.transformer import build_model, next_token_loss
 
 CPU = torch.device("cpu")
 

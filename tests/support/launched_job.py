@@ -5,12 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from probes.acceptance.cluster_terms import ClusterTerms
-from probes.launch.job.own_network import JobBytes
-from probes.launch.path.documented_path import OWN_VARIABLES, GuidedCluster
-from probes.launch.path.guide import own_guide
-from probes.launch.path.shell import Transcript
-from probes.launch.prepare import LaunchedJobs
+from probes.contract.terms import ClusterTerms
+from probes.launch.controls import LaunchedJobs
+from probes.launch.guide import OWN_VARIABLES, GuidedCluster, own_guide
+from probes.launch.shell import Transcript
+from probes.launch.training import JobBytes
 
 STEPS, BATCH, PARAMETERS = 20, 4, 133440
 LOSSES = [5.6 - 0.1 * step for step in range(STEPS)]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from probes.acceptance.contract import parse
-from probes.acceptance.criteria.criterion import exactly
-from probes.acceptance.measure import Recorder
-from probes.rejudge.rejudge import rejudge_run
+from probes.check.criterion import exactly
+from probes.check.recorder import Recorder
+from probes.contract.contract import parse
+from probes.session.rejudge import rejudge_run
 from reports.measurement import Limit, Verdict
 from reports.record import RunRecord
 from reports.run_folder.integrity import load

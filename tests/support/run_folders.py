@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from reports.run_folder.event_log import FILE, NO_LINE, hash_line
-from reports.run_folder.files import SUMS, hash_file, write_checksums
+from reports.run_folder.event_log import FILE, NO_LINE, SUMS, hash_file, hash_line, write_checksums
 
 Events = list[dict[str, Any]]
 

@@ -21,11 +21,10 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.control_targets import is_red
-from probes.acceptance.criteria import CRITERIA
-from probes.acceptance.measure import Recorder, Trial
+from probes.check.recorder import Recorder, Trial, is_red
+from probes.check.registry import CRITERIA
 from probes.environment.lint import Flag
-from probes.findings.catalogue import CATALOGUE
+from probes.findings import CATALOGUE
 from reports.measurement import Verdict
 from reports.record import Finding, RunRecord
 from scaling.loss.causes import LossCause

@@ -12,8 +12,8 @@ from tempfile import mkdtemp
 
 from click.testing import CliRunner, Result
 
-from probes.acceptance.contract import load, parse
 from probes.cli.main import main
+from probes.contract.contract import load, parse
 from tests.support.sound_run import write_sound_run
 
 WAIVED = """

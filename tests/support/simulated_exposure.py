@@ -11,20 +11,25 @@ from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
 
-from probes.acceptance.contract import ClusterTerms, Contract, load
-from probes.acceptance.measure import Recorder
-from probes.cluster.access.entrances import (
+from probes.check.recorder import Recorder
+from probes.cluster.entrances import (
     REFUSED,
     TAKEN,
     Answers,
     Entrance,
     ask_entrances,
     ask_from_node,
+    read_listeners,
 )
-from probes.cluster.access.listeners import read_listeners
-from probes.hosts.exposure.controls import StandInMissing, make_server
-from probes.hosts.exposure.stranger_job import RAN, StrangerJob, submit_stranger_job
-from probes.hosts.exposure.test_exposure import test_entrances_keep_to_the_authentication as probe
+from probes.contract.contract import ClusterTerms, Contract, load
+from probes.hosts.entrances import (
+    RAN,
+    StandInMissing,
+    StrangerJob,
+    make_server,
+    submit_stranger_job,
+)
+from probes.hosts.test_hosts import test_entrances_keep_to_the_authentication as probe
 from reports.record import ProbeResult
 from reports.run_folder.store import Store
 from tests.support.served import running
@@ -112,12 +117,12 @@ def run_exposure(
     cluster: SimulatedEntrances, contract: Contract | None = None, **terms: Any
 ) -> ProbeResult:
     """Run the probe, unchanged, over the simulated cluster."""
-    plan = "probes.hosts.exposure.plan"
+    plan = "probes.hosts.entrances"
     replaced = {
         f"{plan}.read_gcs_address": lambda: cluster.gcs,
         f"{plan}.read_agent_address": lambda node: agent_of(cluster, node),
         f"{plan}.ask_entrances": cluster.ask_submit,
-        "probes.hosts.exposure.controls.open_stand_in": cluster.stand_in,
+        "probes.hosts.entrances.open_stand_in": cluster.stand_in,
     }
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         for name, value in replaced.items():

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from probes.gang import node_loss, scenario
+from probes.gang import scenario, scenario_checks
 from probes.gang.invariants import Sample
 from probes.gang.job_driver import COMPLETE
 from probes.gang.observer import ScenarioMark
@@ -315,7 +315,7 @@ def simulate(
 ) -> SimulatedScene:
     """Make a scene on a cluster with this fault; time moves only while the observer polls."""
     rig = SimulatedRig(fault, nodes, each)
-    monkeypatch.setattr(node_loss, "SpareNodes", SimulatedSpares)
+    monkeypatch.setattr(scenario_checks, "SpareNodes", SimulatedSpares)
     monkeypatch.setattr(scenario, "time", SimpleNamespace(monotonic=lambda: rig.ray.t))
     return SimulatedScene(rig, recorder("GANG"))
 

@@ -9,17 +9,21 @@ from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
 
-from probes.acceptance.contract import ClusterTerms, load
-from probes.acceptance.measure import Recorder
+from probes.check.recorder import Recorder
 from probes.cluster.node_facts import software_versions
 from probes.cluster.shared_folder import FolderUnknown
-from probes.hosts.closing import read_boot_id
-from probes.hosts.controls import doctor_facts, read_doctored_facts
-from probes.hosts.sick_gpu import read_fewer_gpus, read_sick_health, read_worn_health
-from probes.hosts.storage.mounts import OTHER_FOLDER, read_mount
-from probes.hosts.test_closing import test_hosts_stay_healthy_to_the_end as closing_probe
+from probes.contract.contract import ClusterTerms, load
+from probes.hosts.closing import read_boot_id, read_planted_xid
+from probes.hosts.controls import (
+    doctor_facts,
+    read_doctored_facts,
+    read_fewer_gpus,
+    read_sick_health,
+    read_worn_health,
+)
+from probes.hosts.storage_round import OTHER_FOLDER, read_mount
 from probes.hosts.test_hosts import test_hosts_are_what_was_ordered as hosts_probe
-from probes.hosts.xids import read_planted_xid
+from probes.hosts.test_hosts import test_hosts_stay_healthy_to_the_end as closing_probe
 from reports.measurement import Verdict
 from reports.record import ProbeResult
 from reports.run_folder.store import Store
@@ -331,7 +335,7 @@ def run_probe(probe: Callable[[Recorder], None]) -> ProbeResult:
         recorder = Recorder(
             store, load("h100-ndr400"), "p", "HOSTS", "claim", "again", lambda words: None
         )
-        with patch("probes.hosts.judge.find_blind_nodes", find_blind):
+        with patch("probes.hosts.inventory.find_blind_nodes", find_blind):
             try:
                 probe(recorder)
                 result = recorder.finish("finished", 1.0)

@@ -6,8 +6,8 @@ from dataclasses import replace
 from importlib import resources
 from typing import Any
 
-from probes.acceptance.contract import Contract, parse
-from scaling.collectives.alpha_beta import Fit
+from probes.contract.contract import Contract, parse
+from scaling.collectives.line_rate import Fit
 from scaling.ladder.ladder import Rung
 from scaling.ladder.step_breakdown import Step
 from scaling.loss.ladder_result import Ladder
@@ -59,7 +59,7 @@ def slower(step: Step, by: float) -> Step:
 
 def agreed(low: float, marginal: float | None) -> Contract:
     """Return the lab's contract with another limit of efficiency."""
-    text = (resources.files("probes.acceptance") / "contracts" / "lab.toml").read_text()
+    text = (resources.files("probes.contract") / "contracts" / "lab.toml").read_text()
     other = f"at_least = {low}" + (f"\nmarginal = {marginal}" if marginal else "")
     assert "at_least = 0.55\nmarginal = 0.65" in text
     return parse(text.replace("at_least = 0.55\nmarginal = 0.65", other).encode(), "lab.toml")

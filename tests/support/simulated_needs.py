@@ -8,13 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from probes.acceptance.contract import ClusterTerms, load
-from probes.acceptance.measure import Recorder
-from probes.cluster.facts.egress import try_closed_target, try_targets
-from probes.cluster.facts.image import list_packages
-from probes.cluster.facts.model_files import read_changed_file, read_model_files
-from probes.hosts.needs.controls import read_hidden_devices, read_other_image
-from probes.hosts.needs.judge import judge_needs
+from probes.check.recorder import Recorder
+from probes.cluster.network_facts import try_closed_target, try_targets
+from probes.cluster.node_facts import list_packages, read_changed_file, read_model_files
+from probes.contract.contract import ClusterTerms, load
+from probes.hosts.needs import judge_needs, read_hidden_devices, read_other_image
 from reports.record import ProbeResult
 from reports.run_folder.store import Store
 from tests.support.simulated_hosts import StandInHosts

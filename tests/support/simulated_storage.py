@@ -11,13 +11,21 @@ from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
 
-from probes.acceptance.contract import ClusterTerms, Contract, load
-from probes.acceptance.measure import Recorder
-from probes.hosts.storage import places, races, rates, room, shards
-from probes.hosts.storage.shards import CHUNK, Size
-from probes.hosts.storage.test_storage import (
-    test_all_nodes_use_the_shared_folder_at_once as storage_probe,
+from probes.check.recorder import Recorder
+from probes.contract.contract import ClusterTerms, Contract, load
+from probes.hosts import (
+    storage_judge,
+    storage_round,
+    storage_work,
 )
+from probes.hosts import (
+    storage_work as rates,
+)
+from probes.hosts import (
+    storage_work as shards,
+)
+from probes.hosts.storage_work import CHUNK, Size
+from probes.hosts.test_hosts import test_all_nodes_use_the_shared_folder_at_once as storage_probe
 from reports.measurement import Limit
 from reports.record import ProbeResult
 from reports.run_folder.store import Store
@@ -82,7 +90,7 @@ class SimulatedStorage:
         """Put this node's view of the share in place of SHARED, in an argument of any kind."""
         if isinstance(value, str):
             return value.replace(SHARED, str(view))
-        if isinstance(value, places.Place):
+        if isinstance(value, storage_work.Place):
             parent = value.parent or str(self.root)
             return dataclasses.replace(value, parent=parent.replace(SHARED, str(view)))
         if isinstance(value, tuple | list):
@@ -113,18 +121,18 @@ def run_storage(
             store, contract or load("h100-ndr400"), "p", "HOSTS", "claim", "again", lambda _: None
         )
         with (
-            patch.object(room, "QUICK", SMALL),
-            patch.object(room, "USUAL", CHUNK),
-            patch.object(room, "LONG_READS", SMALL.reads),
-            patch.object(room, "LONG_FILES", SMALL.files),
-            patch.object(races, "REPLACE_S", 0.1),
-            patch.object(races, "FIRST_S", 0.3),
+            patch.object(storage_judge, "QUICK", SMALL),
+            patch.object(storage_judge, "USUAL", CHUNK),
+            patch.object(storage_judge, "LONG_READS", SMALL.reads),
+            patch.object(storage_judge, "LONG_FILES", SMALL.files),
+            patch.object(storage_round, "REPLACE_S", 0.1),
+            patch.object(storage_round, "FIRST_S", 0.3),
             patch.object(shards, "SEEN_S", 0.3),
-            patch.object(places, "MEET_S", 0.3),
-            patch("probes.hosts.storage.storage_round.WAIT_S", 0.3),
-            patch("probes.hosts.storage.controls.SHORT_S", 0.05),
+            patch.object(storage_work, "MEET_S", 0.3),
+            patch("probes.hosts.storage_round.WAIT_S", 0.3),
+            patch("probes.hosts.storage_judge.SHORT_S", 0.05),
             patch.object(rates, "NOISE_S", NOISE_S),
-            patch("probes.hosts.storage.controls.NOISE_S", NOISE_S),
+            patch("probes.hosts.storage_judge.NOISE_S", NOISE_S),
         ):
             try:
                 storage_probe(

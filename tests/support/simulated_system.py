@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
 
-from probes.acceptance.contract import ClusterTerms, Contract, load
-from probes.acceptance.measure import Recorder
-from probes.cluster.facts.clocks import CLOCK, ClockOffset
-from probes.cluster.facts.image import list_packages
-from probes.hosts.needs.controls import read_hidden_devices, read_other_image
-from probes.hosts.system.controls import read_strained_system
-from probes.hosts.system.test_system import test_jobs_get_the_limits_they_need as system_probe
+from probes.check.recorder import Recorder
+from probes.cluster.node_facts import list_packages
+from probes.cluster.system_facts import CLOCK, ClockOffset
+from probes.contract.contract import ClusterTerms, Contract, load
+from probes.hosts.limits import read_strained_system
+from probes.hosts.needs import read_hidden_devices, read_other_image
+from probes.hosts.test_hosts import test_jobs_get_the_limits_they_need as system_probe
 from reports.record import ProbeResult
 from reports.run_folder.store import Store
 from tests.support.simulated_hosts import StandInHosts
@@ -106,7 +106,7 @@ def run_system(
             "again",
             lambda words: None,
         )
-        with patch("probes.hosts.system.clock_offset.ClockReaders", clocks):
+        with patch("probes.hosts.limits.ClockReaders", clocks):
             try:
                 system_probe(cast(Any, cluster), ClusterTerms(**terms), recorder)
                 result = recorder.finish("finished", 1.0)

@@ -11,12 +11,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
 
-from probes.acceptance.contract import Contract, load
-from probes.acceptance.measure import Recorder
-from probes.hosts.compute.test_work import (
+from probes.check.recorder import Recorder
+from probes.contract.contract import Contract, load
+from probes.hosts.test_hosts import (
     test_each_gpu_computes_rightly_and_as_fast_as_the_others as work_probe,
 )
-from probes.hosts.compute.test_work import test_no_gpu_slows_down_under_load as drift_probe
+from probes.hosts.test_hosts import test_no_gpu_slows_down_under_load as drift_probe
 from reports.record import ProbeResult
 from reports.run_folder.store import Store
 
@@ -215,9 +215,9 @@ def run_work(
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         store = Store(Path(folder))
         stack.callback(store.close)  # a file left open would fail the next collection of garbage
-        stack.enter_context(patch("probes.hosts.compute.fleet.on_node", cluster.start_worker))
+        stack.enter_context(patch("probes.hosts.compute_fleet.on_node", cluster.start_worker))
         stack.enter_context(
-            patch("probes.hosts.compute.fleet.collect_answers", cluster.collect_answers)
+            patch("probes.hosts.compute_fleet.collect_answers", cluster.collect_answers)
         )
         stack.enter_context(patch("ray.kill", lambda worker: cluster.killed.append(worker.gpu)))
         recorder = Recorder(

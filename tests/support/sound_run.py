@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from probes.acceptance.contract import Contract, load
-from probes.acceptance.criteria import CRITERIA
-from probes.acceptance.criteria.criterion import exactly
-from probes.acceptance.measure import Recorder
-from probes.acceptance.owed import owed_event
+from probes.check.criterion import exactly
+from probes.check.owed import owed_event
+from probes.check.recorder import Recorder
+from probes.check.registry import CRITERIA
+from probes.contract.contract import Contract, load
 from reports.acceptance import load_summary, summarize_acceptance
-from reports.baseline.choice import Baseline, choose_baseline
 from reports.exports import render_all, write_all
+from reports.frames.history import Baseline, choose_baseline
 from reports.measurement import Limit
 from reports.run_folder.integrity import read_run
 from reports.run_folder.store import Store

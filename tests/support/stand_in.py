@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from probes.acceptance.criteria import CRITERIA
+from probes.check.registry import CRITERIA
 
 STAND_IN = """
-import probes.acceptance.session
+import probes.session.session
 
 pytest_plugins = ["probes.plugin"]
 
@@ -26,7 +26,7 @@ class StandIn:
     def release(self): pass
     def close(self): pass
 
-probes.acceptance.session.connect = lambda spec: StandIn()
+probes.session.session.connect = lambda spec: StandIn()
 """
 
 PROBE = '''
@@ -54,10 +54,10 @@ def owes(criterion: str, measure: str) -> str:
     """Return the source of a suite that owes two probes, in two files, for one criterion."""
     return f"""
 import pathlib
-import probes.acceptance.owed
+import probes.check.owed
 from reports.record import OwedProbe
 
-probes.acceptance.owed.owed_by = lambda here: [
+probes.check.owed.owed_by = lambda here: [
     OwedProbe(probe=f"{{pathlib.Path.cwd()}}/test_{{name}}.py::test_it", criterion="{criterion}",
               tier=here.tier, measures=["{measure}"], controls=["c"])
     for name in ("sound", "broken")

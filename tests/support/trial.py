@@ -141,7 +141,7 @@ def agreed(lab: Lab, other: dict[str, str], more: str = "") -> str:
 
 def otherwise(other: dict[str, str]) -> str:
     """Return the lab's contract with some of its lines replaced."""
-    text = (REPO / "probes" / "acceptance" / "contracts" / "lab.toml").read_text()
+    text = (REPO / "probes" / "contract" / "contracts" / "lab.toml").read_text()
     for line, instead in other.items():
         assert text.count(line) == 1, line
         text = text.replace(line, instead)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 
-from probes.launch import prepare
-from probes.launch.path.guide import Guide, own_guide, parse_guide
+from probes.launch import controls
+from probes.launch.guide import Guide, own_guide, parse_guide
 
 NAME = "SEATRIAL_TEST_FAULT"
 ENVIRONMENT = """ --runtime-env-json '{"env_vars": {"MYJOB_STAGE": "first"}}'"""
@@ -18,7 +18,7 @@ PLANTED = "weights,samples,validation,metrics,loss,export,corrupt"
 
 def pytest_configure() -> None:
     """The guide is another from now on."""
-    vars(prepare)["own_guide"] = faulty_guide
+    vars(controls)["own_guide"] = faulty_guide
 
 
 def faulty_guide() -> Guide:

@@ -21,9 +21,9 @@ from typing import Any
 import pytest
 
 from probes.restart import faulted_run as restart_run
+from probes.restart import other_ranks as restart_sizes
 from probes.restart import reference_run as restart_original
 from probes.restart import scenarios as restart_scenarios
-from probes.restart import world_size_change as restart_sizes
 from reference_trainer import manifest
 from reference_trainer.checkpoint import checkpointer as checkpoint
 from reference_trainer.checkpoint import save as saving
@@ -177,9 +177,7 @@ def on_notice(action: Callable[[], Any]) -> Callable[[], None]:
     """What it does on SIGTERM, instead of saving and leaving."""
 
     def change(at: pytest.MonkeyPatch, config: TrainConfig) -> TrainConfig:
-        from reference_trainer.telemetry.heartbeat import (
-            PROGRESS,  # the rank's own: it cannot be sent there
-        )
+        from reference_trainer.telemetry.event_log import PROGRESS
 
         at.setattr(PROGRESS.stop_requested, "set", action)
         return config

@@ -88,13 +88,13 @@ def half_pace_everywhere(config: TrainConfig) -> TrainConfig:
 
     The config says nothing of it: the contract's pace is what was agreed, this what there is.
     """
-    from reference_trainer.model import build
-    from reference_trainer.model.emulated_compute import EmulatedCompute
+    from reference_trainer.model import transformer
+    from reference_trainer.model.transformer import EmulatedCompute
 
     def emulate(seconds: float, blocks: int) -> EmulatedCompute:
         return EmulatedCompute(2 * seconds, blocks)
 
-    vars(build)["EmulatedCompute"] = emulate
+    vars(transformer)["EmulatedCompute"] = emulate
     return config
 
 

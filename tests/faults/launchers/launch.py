@@ -11,9 +11,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from probes.launch.job.coordinator import COORDINATOR
-from reference_trainer.config import TrainConfig
-from reference_trainer.options import cli_options
+from probes.launch.training import COORDINATOR
+from reference_trainer.config import TrainConfig, cli_options
 from tests.lab.lab import Lab
 from tests.lab.node import SHARED
 from tests.support.paths import REPO

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.acceptance.component_placement import (
+from probes.contract.placement import (
     SpecError,
     as_ranges,
     check_parallel_sizes,

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from probes.acceptance.contract import ContractError, load, parse, shipped_contracts
-from probes.acceptance.criteria import CRITERIA
-from probes.acceptance.criteria.criterion import Measure
-from probes.acceptance.limit_terms import LimitTerms
+from probes.check.criterion import Measure
+from probes.check.registry import CRITERIA
 from probes.cli.main import main
+from probes.contract.contract import ContractError, load, parse, shipped_contracts
+from probes.contract.limits import LimitTerms
 from reports.measurement import Limit, Verdict
 
 GOOD = """schema = 1

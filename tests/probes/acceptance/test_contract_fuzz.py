@@ -11,8 +11,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.acceptance.cluster_terms import ClusterTerms
-from probes.acceptance.contract import (
+from probes.check.criterion import Measure
+from probes.check.registry import CRITERIA
+from probes.contract.contract import (
     NOT_PROVABLE,
     TOP_KEYS,
     Contract,
@@ -20,11 +21,10 @@ from probes.acceptance.contract import (
     parse,
     shipped_contracts,
 )
-from probes.acceptance.criteria import CRITERIA
-from probes.acceptance.criteria.criterion import Measure
-from probes.acceptance.drafts.toml_lines import toml_text
-from probes.acceptance.limit_terms import NEVER_ZERO, LimitTerms
-from probes.acceptance.validation import has_words
+from probes.contract.drafts import toml_text
+from probes.contract.limits import NEVER_ZERO, LimitTerms
+from probes.contract.terms import ClusterTerms
+from probes.contract.validation import has_words
 from probes.toml_tables import MAX_SENTENCE
 from reports.measurement import Verdict
 from reports.record import Waiver
@@ -33,7 +33,7 @@ from reports.sanitize import one_line
 # The same examples each time, and no clock: a busy machine is no bug.
 steady = settings(derandomize=True, deadline=None, max_examples=200)
 SHIPPED = [
-    (resources.files("probes.acceptance") / "contracts" / f"{name}.toml").read_bytes()
+    (resources.files("probes.contract") / "contracts" / f"{name}.toml").read_bytes()
     for name in shipped_contracts()
 ]
 

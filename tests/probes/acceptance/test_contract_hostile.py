@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from probes.acceptance.contract import MAX_BYTES, ContractError, load, parse
-from probes.acceptance.criteria import CRITERIA
-from probes.acceptance.criteria.criterion import Measure
-from probes.acceptance.limit_terms import LimitTerms
-from probes.acceptance.reach import REACH
+from probes.check.criterion import REACH, Measure
+from probes.check.registry import CRITERIA
 from probes.cli.main import main
+from probes.contract.contract import MAX_BYTES, ContractError, load, parse
+from probes.contract.limits import LimitTerms
 from probes.toml_tables import MAX_SENTENCE
 from tests.probes.acceptance.test_contract import GOOD, WAIVER
 from tests.probes.acceptance.test_contract_refusals import busbw, delay, network, ordered

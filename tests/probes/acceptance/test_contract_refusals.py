@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from probes.acceptance.contract import ContractError, parse
-from probes.acceptance.criteria import CRITERIA
+from probes.check.registry import CRITERIA
+from probes.contract.contract import ContractError, parse
 from tests.probes.acceptance.test_contract import GOOD, WAIVER
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from probes.acceptance.control_targets import CONTROLS, NO_CONTROL, is_red
-from probes.acceptance.criteria import CRITERIA
-from probes.acceptance.measure import Trial
-from probes.acceptance.owed import DUTIES
+from probes.check.owed import DUTIES
+from probes.check.recorder import CONTROLS, NO_CONTROL, Trial, is_red
+from probes.check.registry import CRITERIA
 from reports.measurement import Limit, Measurement, Verdict
 from tests.support.controls import LOUD, MemoryRecorder, bad_value, recorder
 

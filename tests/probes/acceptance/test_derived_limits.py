@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.derived_limits import derive_contract, detect_fabric
+from probes.contract.derived_limits import derive_contract, detect_fabric
 
 
 def host(env: dict[str, str], state: str | None = None, ports: str = "lo ib0") -> dict[str, Any]:

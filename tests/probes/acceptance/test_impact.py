@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from probes.acceptance.criteria import CRITERIA
-from probes.acceptance.criteria.impact import ALL_GPUS, DISTURBS, NEEDS, disturbances_of
-from probes.acceptance.owed import DUTIES
+from probes.check.owed import ALL_GPUS, DISTURBS, DUTIES, NEEDS, disturbances_of
+from probes.check.registry import CRITERIA
 
 
 def test_each_criterion_says_what_it_needs() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from probes.acceptance.contract import load as contract
-from probes.acceptance.criteria import CRITERIA
-from probes.acceptance.measure import Recorder
+from probes.check.recorder import Recorder
+from probes.check.registry import CRITERIA
+from probes.contract.contract import load as contract
 from reports.measurement import Limit, Measurement, Verdict
 from reports.record import Finding
 from reports.run_folder.integrity import load

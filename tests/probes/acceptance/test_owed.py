@@ -8,12 +8,9 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.cluster_terms import ClusterTerms
-from probes.acceptance.criteria import CRITERIA, RUN_ORDER
-from probes.acceptance.criteria.hosts_work import RATES
-from probes.acceptance.criteria.usual_times import RUN_S
-from probes.acceptance.owed import (
+from probes.check.owed import (
     DUTIES,
+    RUN_S,
     Circumstances,
     has_ip_fabric,
     judged_names,
@@ -21,6 +18,9 @@ from probes.acceptance.owed import (
     owed_event,
     partial_reason,
 )
+from probes.check.registry import CRITERIA, RUN_ORDER
+from probes.contract.terms import ClusterTerms
+from probes.hosts.criterion import RATES
 from reports.record import TIERS
 from tests.support.paths import REPO
 
@@ -68,7 +68,7 @@ def test_every_probe_of_a_tier_is_owed_and_no_other(tier: str) -> None:
     collected = [line for line in done.stdout.splitlines() if "::" in line]
     assert {probe.probe for probe in owed_by(here(tier))} == set(collected)
     *others, last = collected
-    assert last == "probes/hosts/test_closing.py::test_hosts_stay_healthy_to_the_end"
+    assert last == "probes/hosts/test_hosts.py::test_hosts_stay_healthy_to_the_end"
     rows = list(dict.fromkeys(probe.split("/")[1].upper() for probe in others))
     assert rows == list(RUN_ORDER)
     assert len(collected) > 10

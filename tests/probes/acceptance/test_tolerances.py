@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from probes.acceptance.contract import ContractError, parse
+from probes.contract.contract import ContractError, parse
 from tests.support.paths import REPO
 
-LAB = (REPO / "probes" / "acceptance" / "contracts" / "lab.toml").read_text()
+LAB = (REPO / "probes" / "contract" / "contracts" / "lab.toml").read_text()
 
 
 def terms(text: str) -> dict[str, float]:

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from probes.acceptance.contract import load
-from probes.cli import again as module
+from probes.cli import run as module
 from probes.cli.errors import UsageError
 from probes.cli.main import main
+from probes.contract.contract import load
 from reports.record import ContractFacts, ProbeResult, RunRecord
 from reports.run_folder.integrity import load as load_run
 from tests.support.signing import finished_run

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from probes.acceptance.contract import load, shipped_contracts
-from probes.acceptance.drafts.from_answers import fill_template, real_contracts
 from probes.cli.main import main
+from probes.contract.contract import load, shipped_contracts
+from probes.contract.drafts import fill_template, real_contracts
 
 REAL = sorted(real_contracts())
 

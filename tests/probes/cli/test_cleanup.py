@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from probes import leftovers
 from probes.cli.main import main
-from probes.cluster.room.other_trial import OtherTrial
-from probes.leftovers import search
-from probes.leftovers.search import FILE, JOB, LeftOver
+from probes.cluster.room import OtherTrial
+from probes.leftovers import FILE, JOB, LeftOver
 
 OLD = LeftOver(FILE, "id0", "node0", "/shared/.seatrial-0123456789ab", 7300.0)
 NEW = LeftOver(FILE, "id0", "node0", "/tmp/seatrial-ba9876543210", 30.0)
@@ -47,8 +47,8 @@ def left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[LeftOver]:
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("probes.cluster.cluster.connect", lambda spec: Cluster())
-    monkeypatch.setattr(search, "find_left", lambda *_: ([*found], [*UNKNOWN]))
-    monkeypatch.setattr(search, "remove_left", remove)
+    monkeypatch.setattr(leftovers, "find_left", lambda *_: ([*found], [*UNKNOWN]))
+    monkeypatch.setattr(leftovers, "remove_left", remove)
     return found
 
 

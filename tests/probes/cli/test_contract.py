@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from probes.acceptance.contract import Contract, load
-from probes.acceptance.contract import load as load_contract
-from probes.acceptance.derived_limits import derive_contract
-from probes.acceptance.drafts.toml_lines import toml_text
-from probes.acceptance.measure import Recorder
+from probes.check.recorder import Recorder
 from probes.cli.main import main
+from probes.contract.contract import Contract, load
+from probes.contract.contract import load as load_contract
+from probes.contract.derived_limits import derive_contract
+from probes.contract.drafts import toml_text
 from probes.toml_tables import tomllib
 from reports.run_folder.store import Store
 from tests.support.paths import RECORDINGS

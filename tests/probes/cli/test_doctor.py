@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from probes import doctor
+from probes import doctor as nodes
 from probes.cli.main import main
 from probes.cluster import cluster as cluster_module
-from probes.cluster.access.address import ClusterUnreachable
-from probes.doctor import machine, nodes
-from probes.doctor.answer import FAIL, UNPROVEN, Answer
+from probes.cluster.address import ClusterUnreachable
+from probes.doctor import FAIL, UNPROVEN, Answer
 
 SOUND = [Answer("nodes", "4 nodes, 32 GPUs")]
 
@@ -27,7 +28,7 @@ def diagnosed(
     )
     monkeypatch.setattr(cluster_module, "connect", lambda spec: joined)
     monkeypatch.setattr(nodes, "ask_cluster", lambda cluster, terms: answers)
-    monkeypatch.setattr(machine, "why_no_other_user", lambda *, own_guide: "")
+    monkeypatch.setattr(doctor, "why_no_other_user", lambda *, own_guide: "")
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(main, ["doctor", *words])
     assert closed == [True]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from probes.cli.explain import WIDTH
 from probes.cli.main import main
-from probes.findings.catalogue import CATALOGUE
+from probes.cli.report import WIDTH
+from probes.findings import CATALOGUE
 from reports.orders import in_capitals
 from tests.support.paths import RECORDINGS
 

@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from probes.acceptance.criteria import CRITERIA
-from probes.acceptance.criteria.impact import NEEDS, disturbances_of
-from probes.acceptance.owed import DUTIES
+from probes.check.owed import DUTIES, NEEDS, disturbances_of
+from probes.check.registry import CRITERIA
 from probes.cli.main import main
-from probes.cluster.access import address
-from probes.cluster.access.address import ClusterUnreachable
+from probes.cluster import address
+from probes.cluster.address import ClusterUnreachable
 from tests.support.paths import REPO
 
 NOTHING = "PLAN: nothing was tested"

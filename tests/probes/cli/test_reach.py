@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from probes.cli.main import main
-from probes.cluster.access import entrances
+from probes.cluster import entrances
 from tests.support.dashboard import dashboard
 from tests.support.entrances import grpc_entrance
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from probes.acceptance.owed import DUTIES
+from probes.check.owed import DUTIES
 
 REMOVES = "def pytest_collection_modifyitems(items): items.clear()"
 

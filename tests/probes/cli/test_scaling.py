@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from probes.acceptance.measure import Recorder
+from probes.check.recorder import Recorder
 from probes.cli.main import main
 from probes.findings import finding
 from probes.scaling.judge import judge_ladder, record_figures, record_prediction

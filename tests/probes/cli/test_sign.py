@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from probes.rejudge import limit_check
-from reports.run_folder.files import SUMS
-from reports.signing import ssh_keygen
+from probes.session import rejudge
+from reports.run_folder.event_log import SUMS
+from reports.signing import files
 from tests.support.paths import REPO
 from tests.support.signing import (
     WAIVER,
@@ -156,10 +156,10 @@ def test_a_killed_run_cannot_be_verified_or_signed(passed: Path, original: Signe
 def test_what_the_folder_leaves_in_doubt_stays_in_doubt_when_it_is_signed(
     signed: Signed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = limit_check.read_whole(signed.run)
+    whole = rejudge.read_whole(signed.run)
     doubts = dataclasses.replace(whole.integrity, doubts=["it was cut off"])
     doubted = dataclasses.replace(whole, integrity=doubts)
-    monkeypatch.setattr(limit_check, "read_whole", lambda run: doubted)
+    monkeypatch.setattr(rejudge, "read_whole", lambda run: doubted)
     done = seatrial("verify", signed.run, "--signers", signed.signers)
     assert (done.exit_code, "doubt: it was cut off\n" in done.output) == (20, True)
 
@@ -256,14 +256,14 @@ def test_a_signature_is_never_replaced(passed: Path, keys: dict[str, Path], ther
 def test_a_signature_that_comes_while_one_signs_is_not_replaced(
     passed: Path, keys: dict[str, Path], monkeypatch: pytest.MonkeyPatch, there: str
 ) -> None:
-    real = ssh_keygen.sign_text
+    real = files.sign_text
 
     def meanwhile(statement: bytes, key: Path) -> bytes:
         (passed / "signatures").mkdir()
         (passed / "signatures" / there).write_text("first")
         return real(statement, key)
 
-    monkeypatch.setattr(ssh_keygen, "sign_text", meanwhile)
+    monkeypatch.setattr(files, "sign_text", meanwhile)
     words = ["--as", "provider", "--key", keys["provider"], "--decision", "refused"]
     done = seatrial("sign", passed, *words)
     assert (done.exit_code, "a signature is never replaced" in done.output) == (4, True)
@@ -298,7 +298,7 @@ def test_ctrl_c_at_the_passphrase_is_no_failed_criterion(
     def interrupted(*_: object) -> bytes:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ssh_keygen, "sign_text", interrupted)
+    monkeypatch.setattr(files, "sign_text", interrupted)
     words = ["--as", "provider", "--key", keys["provider"], "--decision", "refused"]
     assert seatrial("sign", passed, *words).exit_code == 2
     assert not (passed / "signatures").exists()

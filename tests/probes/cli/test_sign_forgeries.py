@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from reports.run_folder.files import SUMS, write_checksums
+from reports.run_folder.event_log import SUMS, write_checksums
 from tests.support.paths import REPO
 from tests.support.signing import WAIVER, Signed, make_key, public_key, seatrial, sign
 

@@ -11,10 +11,9 @@ from click.testing import CliRunner
 from probes.cli import submit as module
 from probes.cli.main import main
 from probes.cli.submit import new_folder
-from probes.submit.baseline_runs import recorded_code
 from probes.submit.bring_back import BringBack, NoRun
-from probes.submit.follow import suite_lines
-from probes.submit.jobs_api import SubmitError
+from probes.submit.follow import SubmitError, suite_lines
+from probes.submit.package import recorded_code
 from tests.probes.submit.test_jobs_api import head
 
 ID = "seatrial-submit-0123456789ab"
@@ -170,7 +169,7 @@ def test_a_detached_submission_says_how_to_attach() -> None:
 
 
 def test_a_connection_that_stays_lost_detaches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("probes.submit.jobs_api.RETRY_S", 0.01)
+    monkeypatch.setattr("probes.submit.follow.RETRY_S", 0.01)
     api = module.JobsApi
     monkeypatch.setattr(module, "JobsApi", lambda address, say: api(address, say, patience_s=0.1))
 

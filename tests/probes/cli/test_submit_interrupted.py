@@ -18,7 +18,7 @@ import pytest
 
 from probes.cli import submit as module
 from probes.submit.bring_back import BringBack
-from probes.submit.jobs_api import SubmissionState, SubmitError
+from probes.submit.follow import SubmissionState, SubmitError
 from tests.probes.cli.test_submit import ID, LOG, brought, cluster, run
 from tests.probes.submit.test_jobs_api import head
 from tests.support.paths import REPO
@@ -41,7 +41,7 @@ def interrupt_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def under_way(monkeypatch: pytest.MonkeyPatch, later: tuple[int, Any]) -> tuple[int, str]:
     """Follow a run whose cluster answers with `later` from its third state on."""
-    monkeypatch.setattr("probes.submit.jobs_api.RETRY_S", 0.01)
+    monkeypatch.setattr("probes.submit.follow.RETRY_S", 0.01)
     api = module.JobsApi
     monkeypatch.setattr(module, "JobsApi", lambda address, say: api(address, say, patience_s=0.1))
     states = iter([{"status": "RUNNING"}] * 2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from probes.cluster.byte_counters import (
+from probes.cluster.network_facts import (
     UNKNOWN,
     count_once,
     counter_growth,

@@ -14,9 +14,9 @@ from unittest.mock import patch
 
 import pytest
 
-from probes.acceptance.contract import ClusterTerms
-from probes.acceptance.fixtures import shared_folder
 from probes.cluster.cleanup import CleanupProcess
+from probes.contract.contract import ClusterTerms
+from probes.session.fixtures import shared_folder
 from reports.run_folder.integrity import load
 from tests.support.paths import REPO
 

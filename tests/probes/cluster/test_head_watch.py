@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from probes.cluster import head_watch as head
-from probes.cluster.head_watch import HeadWatch
+from probes.cluster import entrances as head
+from probes.cluster.entrances import HeadWatch
 from reports.record import Finding
 
 pytestmark = pytest.mark.alone

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from probes.cluster import cluster
-from probes.cluster.access.address import ClusterUnreachable
-from probes.cluster.access.auth_mode import TokenProblem
+from probes.cluster.address import ClusterUnreachable, TokenProblem
 from probes.cluster.cluster import Cluster, VersionMismatch
 
 pytestmark = pytest.mark.alone

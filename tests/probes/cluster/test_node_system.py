@@ -11,17 +11,20 @@ from typing import Any
 
 import pytest
 
-from probes.cluster.facts import system as facts_system
-from probes.cluster.facts.folder_room import find_temporary_folder, name_file_system, read_room
-from probes.cluster.facts.process_limits import (
+from probes.cluster import system_facts as facts_system
+from probes.cluster.system_facts import (
     count_threads,
     find_pid_cgroups,
+    find_temporary_folder,
+    name_file_system,
     parse_limit,
     read_limits,
+    read_raylets,
+    read_room,
+    read_settings,
+    read_system,
     read_thread_room,
 )
-from probes.cluster.facts.raylets import read_raylets
-from probes.cluster.facts.system import read_settings, read_system
 
 LIMITS = """Limit                     Soft Limit           Hard Limit           Units     
 Max processes             4096                 unlimited            processes 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from probes.cluster.software import software_differences
+from probes.cluster.node_facts import software_differences
 
 DRIVER = {
     "python": "3.11.7",

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from probes.cluster.byte_counters import UNKNOWN, counter_growth, main_device, read_counters
+from probes.cluster.network_facts import UNKNOWN, counter_growth, main_device, read_counters
 from probes.cluster.node_facts import rdma_ports
-from probes.fabric.rails.shares import rail_growth, rail_shares, read_rails
+from probes.fabric.rails import rail_growth, rail_shares, read_rails
 from scaling.collectives.line_rate import active_rails
 from tests.support.sysfs_trees import GIB, TREES, Port, Tree
 

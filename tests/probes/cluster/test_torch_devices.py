@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from probes.cluster.torch_devices import count_torch_devices
+from probes.cluster.node_facts import count_torch_devices
 
 # Sees 8 devices, or those of the variable that Ray sets.
 STAND_IN = """

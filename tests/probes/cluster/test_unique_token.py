@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import ray
 
-from probes.acceptance.contract import ClusterTerms
-from probes.acceptance.fixtures import shared_folder
 from probes.cluster.cleanup import CleanupProcess
 from probes.cluster.cluster import Cluster
+from probes.contract.contract import ClusterTerms
+from probes.session.fixtures import shared_folder
 from tests.support.paths import REPO
 
 # A driver of pid 7 whose clock stands still: the names of all that it makes on a cluster.
@@ -27,9 +27,9 @@ from unittest.mock import patch
 os.getpid, time.monotonic_ns = lambda: 7, lambda: 5
 from probes.faults.spare_nodes import SpareNodes
 from probes.gang.scenario import ContentionRig
-from probes.launch.path.user import make_user
+from probes.launch.shell import make_user
 from probes.restart.faulted_run import GANG_NAME
-with patch("probes.cluster.node_affinity.on_node"), patch("ray.get", return_value=[]):
+with patch("probes.cluster.ask.on_node"), patch("ray.get", return_value=[]):
     spares = SpareNodes(SimpleNamespace(address="", head_node_id=""), 0)
 os.geteuid = lambda: 1000
 keeper = SimpleNamespace(cleanup=SimpleNamespace(register=lambda *_: None))

@@ -6,13 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from probes.acceptance.cluster_terms import ClusterTerms
-from probes.acceptance.launch_terms import LaunchTerms
+from probes import doctor
 from probes.cluster.cluster import PACKAGES, ROOT
-from probes.doctor import machine
-from probes.doctor.answer import FAIL, OK, UNPROVEN, Answer, affected
-from probes.doctor.machine import ask_packages, ask_run_folder, ask_user, ask_versions
-from probes.least_versions import ALL
+from probes.contract.terms import ClusterTerms, LaunchTerms
+from probes.doctor import (
+    FAIL,
+    OK,
+    UNPROVEN,
+    Answer,
+    affected,
+    ask_packages,
+    ask_run_folder,
+    ask_user,
+    ask_versions,
+)
+from probes.requirements import ALL
 
 OURS = {name: ["seatrial", "seatrial"] for name in PACKAGES}
 
@@ -34,7 +42,7 @@ def test_a_package_of_the_same_name_is_named(tmp_path: Path) -> None:
 
 
 def test_a_package_from_elsewhere_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_origin", lambda name: f"/opt/other/{name}")
+    monkeypatch.setattr(doctor, "_origin", lambda name: f"/opt/other/{name}")
     assert "reports is /opt/other/reports" in ask_packages(tmp_path, OURS).found
 
 
@@ -43,7 +51,7 @@ def test_versions_that_lack_a_feature_make_their_criteria_unproven(
 ) -> None:
     assert ask_versions(on_gpu=False).state == OK
     monkeypatch.setattr(
-        machine, "missing_feature", lambda id, on_gpu: "FSDP2: torch is 2.4." * (id == "SCALING")
+        doctor, "missing_feature", lambda id, on_gpu: "FSDP2: torch is 2.4." * (id == "SCALING")
     )
     answer = ask_versions(on_gpu=True)
     assert (answer.state, answer.criteria) == (UNPROVEN, ("SCALING",))

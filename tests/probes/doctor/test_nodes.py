@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.cluster_terms import ClusterTerms
-from probes.doctor import nodes as doctor
-from probes.doctor.answer import FAIL, OK, UNPROVEN
-from probes.doctor.nodes import (
+from probes import doctor
+from probes.contract.terms import ClusterTerms
+from probes.doctor import (
+    FAIL,
+    OK,
+    UNPROVEN,
     ask_accelerators,
     ask_cluster,
     ask_dashboard,
@@ -24,7 +26,7 @@ from probes.doctor.nodes import (
     ask_silence,
     ask_software,
 )
-from probes.least_versions import ALL
+from probes.requirements import ALL
 
 VERSIONS = {"python": "3.11", "ray": "2.60", "torch": "2.13", "driver": "", "cuda": ""}
 

@@ -14,14 +14,16 @@ from hypothesis import strategies as st
 from probes.environment import collect as collecting
 from probes.environment.collect import (
     effective_values,
+    find_libraries,
+    mapped_paths,
     missing_files,
     parse_conf,
     read_nccl_conf_files,
     read_settings,
     redact_value,
+    version_of,
 )
 from probes.environment.lint import lint
-from probes.environment.nccl_libraries import find_libraries, mapped_paths, version_of
 from reports.sanitize import one_line
 from tests.probes.environment.test_lint import DEVICES, node
 

@@ -11,9 +11,9 @@ from hypothesis import example, given
 from hypothesis import settings as tried
 from hypothesis import strategies as st
 
+from probes.environment.checks import canonical
 from probes.environment.lint import Flag, lint
 from probes.environment.rules import RULES
-from probes.environment.values import canonical
 from reports.sanitize import one_line
 
 INTERFACES = ["docker0", "eth0", "eth1", "eth10", "fab0", "lo", "virbr0"]

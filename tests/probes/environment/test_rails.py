@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from probes.environment.rails import count_rails, nccl_ports
+from probes.environment.checks import count_rails, nccl_ports
 
 
 def port(device: str, number: str = "1") -> dict[str, str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from probes.environment.known_variables import KNOWN_NAMES, suggest_spelling
-from probes.environment.values import name_list, parse_int
+from probes.environment.checks import name_list, parse_int
+from probes.environment.collect import KNOWN_NAMES, suggest_spelling
 
 INTERFACES = ["docker0", "eth0", "eth1", "eth10", "fab0", "lo", "virbr0"]
 

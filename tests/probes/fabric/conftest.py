@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.contract import load as contract
-from probes.acceptance.measure import Recorder
+from probes.check.recorder import Recorder
+from probes.contract.contract import load as contract
 from reports.run_folder.store import Store
 
 LAB = contract("lab")

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from probes.acceptance.contract import load as contract
-from probes.fabric.bad_nodes import FabricRig, find_bad_nodes, try_groups
+from probes.contract.contract import load as contract
+from probes.fabric.judge import FabricRig, find_bad_nodes, try_groups
 from probes.fabric.node_pairs import PairSearch
 from probes.fabric.sweep import SweepResult
 from reference_trainer.launch.gang import GangError

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.contract import load as contract
-from probes.fabric.controls import data, links, reach, settings
+from probes.contract.contract import load as contract
+from probes.fabric import controls, reach
+from probes.fabric import controls as links
+from probes.fabric import controls as settings
+from probes.fabric.addresses import RailRanks
 from probes.fabric.node_pairs import BadSender, PairSearch
-from probes.fabric.rails.ranks import RailRanks
 from reference_trainer.launch.gang import GangError
 from reports.measurement import Limit
 from reports.record import Control
@@ -149,9 +151,9 @@ def test_a_changed_element_is_caught_where_each_collective_shows_it_on_that_rank
         asked.append(corrupt)
         return {"broadcast": rows[:1], "all_gather": rows[1:]}
 
-    monkeypatch.setattr(data, "check_ops", check)
+    monkeypatch.setattr(controls, "check_ops", check)
     gang, measure = SimpleNamespace(size=3), recorder("FABRIC")
-    data.control_wrong_element(gang, NAMES, measure)  # type: ignore[arg-type]
+    controls.control_wrong_element(gang, NAMES, measure)  # type: ignore[arg-type]
     found = only_control(measure)
     assert found.caught is caught
     assert says in found.saw
@@ -197,7 +199,7 @@ def test_the_last_rank_is_later_than_the_limit_and_without_a_limit_not_at_all(
 ) -> None:
     gang, measure = TimedGang(), recorder("FABRIC")
     rig: Any = SimpleNamespace(gang=gang, limits=lambda _: limit, measure=measure)
-    data.control_late_call(
+    controls.control_late_call(
         rig, sweep_result(0.1, rank_nodes=NAMES, readings=[[READING, READING]] * 3)
     )
     ((rank, seconds),) = gang.late
@@ -214,9 +216,9 @@ def test_a_gang_that_fails_leaves_the_controls_of_data_unproven(name: str) -> No
     gang, measure = SimpleNamespace(size=3, run=fail), recorder("FABRIC")
     rig: Any = SimpleNamespace(gang=gang, limits=lambda _: None, measure=measure)
     if name == "late call":
-        data.control_late_call(rig, sweep_result(0.1))
+        controls.control_late_call(rig, sweep_result(0.1))
     else:
-        data.control_wrong_element(rig.gang, NAMES, measure)
+        controls.control_wrong_element(rig.gang, NAMES, measure)
     found = only_control(measure)
     assert (found.name, found.caught, found.saw) == (name, None, "rank 2 does not answer")
 

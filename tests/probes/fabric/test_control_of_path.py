@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.contract import load as contract
-from probes.fabric.controls import network
-from probes.fabric.library_report import TransportReport
+from probes.contract.contract import load as contract
+from probes.fabric import controls as network
 from probes.fabric.node_pairs import PairSearch
 from probes.fabric.sweep import SweepResult
+from probes.fabric.transport import TransportReport
 from reference_trainer.rank_environment import LEADING
 from reports.record import Control
 from scaling.collectives.fault_search import FaultSearchResult

@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from probes.acceptance.contract import load as contract
-from probes.acceptance.measure import Recorder
-from probes.fabric.controls import network
-from probes.fabric.library_report import TransportReport
+from probes.check.recorder import Recorder
+from probes.contract.contract import load as contract
+from probes.fabric import controls
 from probes.fabric.node_pairs import PairSearch
 from probes.fabric.sweep import SweepResult
+from probes.fabric.transport import TransportReport
 from scaling.collectives.fault_search import FaultSearchResult
 from tests.support.controls import MemoryRecorder
 from tests.support.sweep_results import sweep_result
@@ -61,21 +61,21 @@ def spread(*roads: str) -> SweepResult:
 def test_the_forced_road_must_look_different_to_all_who_look(
     forced: SweepResult, terms: Any, seen: bool
 ) -> None:
-    assert network.forced_path_observed(forced, terms) is seen
+    assert controls.forced_path_observed(forced, terms) is seen
 
 
 def test_half_of_the_bytes_on_the_forced_road_is_not_seen_as_forced() -> None:
     half = astray("eth0", "eth0")
     half.sent["n2"] = {"eth0": half.sent["n2"]["eth0"] // 2}
-    assert not network.forced_path_observed(half, LAN)
+    assert not controls.forced_path_observed(half, LAN)
 
 
 def test_each_node_may_call_its_port_otherwise() -> None:
     found = astray("eth0", "tcp")
     for at, node in enumerate(found.sent):
         found.sent[node] = {f"ens{at}": found.sent[node]["eth0"]}
-    assert network.forced_path_observed(found, RDMA)
-    assert "bytes on ens0, ens1, ens2, ens3, NCCL's log: tcp" in network.describe_forced_run(found)
+    assert controls.forced_path_observed(found, RDMA)
+    assert "bytes on ens0, ens1, ens2, ens3, NCCL's log: tcp" in controls.describe_forced_run(found)
 
 
 def port(mbits: int | None) -> list[dict[str, Any]]:
@@ -110,7 +110,7 @@ def test_a_slower_road_must_show_less_bandwidth(
     says: str,
 ) -> None:
     usual = sweep_result(straight, terms.fabric) if straight else None
-    found, said = network.forced_run_is_slower(
+    found, said = controls.forced_run_is_slower(
         astray("eth0", "eth0", forced), usual, terms, port(speed)
     )
     assert found is slower
@@ -136,13 +136,13 @@ def control(
     measure: Recorder, monkeypatch: pytest.MonkeyPatch, forced: SweepResult, pair: str = "eth0"
 ) -> dict[str, Any]:
     """The controls of the lab's forced run, by name."""
-    monkeypatch.setattr(network, "run_off_fabric", lambda *_: (forced, link(pair)))
+    monkeypatch.setattr(controls, "run_off_fabric", lambda *_: (forced, link(pair)))
     word = TransportReport("gloo", {f"n{at}": "fab0" for at in range(4)})
     logs: Any = SimpleNamespace(cluster=SimpleNamespace(on_gpu=False, facts=port(None)))
     rig: Any = SimpleNamespace(
         terms=LAB.cluster, limits=partial(LAB.limit, "FABRIC"), measure=measure, watch=True
     )
-    network.control_off_fabric(rig, sweep_result(0.118, "fab0", library=word), logs)
+    controls.control_off_fabric(rig, sweep_result(0.118, "fab0", library=word), logs)
     return {one.name: one for one in measure.finish("finished", 1.0).controls}
 
 
@@ -226,15 +226,15 @@ def test_nccl_gets_another_environment_in_new_processes(
         done.append(("met", {**(gang.environment or {}), **(environment or {})}))
         return "a pair"
 
-    monkeypatch.setattr(network, "run_sweep", swept)
-    monkeypatch.setattr(network, "run_few_pairs", met)
-    monkeypatch.setattr(network, "first_rail", lambda *_: None)
-    monkeypatch.setattr(network, "gang_env", lambda _: {"NCCL_DEBUG": "INFO"})
+    monkeypatch.setattr(controls, "run_sweep", swept)
+    monkeypatch.setattr(controls, "run_few_pairs", met)
+    monkeypatch.setattr(controls, "first_rail", lambda *_: None)
+    monkeypatch.setattr(controls, "gang_env", lambda _: {"NCCL_DEBUG": "INFO"})
     cluster = SimpleNamespace(
         on_gpu=on_gpu, node_names={}, gang=lambda environment: RecordedGang(environment, done)
     )
     rig: Any = SimpleNamespace(terms=LAB.cluster, gang=RecordedGang(None, done))
-    assert network.run_off_fabric(rig, cast(Any, SimpleNamespace(cluster=cluster))) == (
+    assert controls.run_off_fabric(rig, cast(Any, SimpleNamespace(cluster=cluster))) == (
         "a sweep",
         "a pair",
     )
@@ -263,7 +263,7 @@ def test_where_nothing_can_be_forced_nothing_is_caught(recorder: Callable[..., R
     terms = LAB.cluster.model_copy(update={"management": None})
     measure, logs = recorder(), SimpleNamespace(cluster=SimpleNamespace(on_gpu=False))
     rig: Any = SimpleNamespace(terms=terms, measure=measure)
-    network.control_off_fabric(rig, None, cast(Any, logs))
+    controls.control_off_fabric(rig, None, cast(Any, logs))
     (missed,) = measure.finish("finished", 1.0).controls
     assert missed.caught is None
     assert "name one in the contract" in missed.saw

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.contract import load as contract
-from probes.acceptance.contract import parse
-from probes.acceptance.derived_limits import _fabric_limits, derive_contract
-from probes.acceptance.measure import Recorder
-from probes.environment.rails import admitted_facts
+from probes.check.recorder import Recorder
+from probes.contract.contract import load as contract
+from probes.contract.contract import parse
+from probes.contract.derived_limits import _fabric_limits, derive_contract
+from probes.environment.checks import admitted_facts
 from probes.fabric import judge
 from probes.fabric import node_pairs as pairs
 from probes.fabric.detect import (
@@ -26,8 +26,8 @@ from probes.fabric.detect import (
     find_wrong_links,
     slow_fabric_finding,
 )
-from probes.fabric.library_report import TransportReport
 from probes.fabric.node_pairs import NodeGroupsResult, run_group_search
+from probes.fabric.transport import TransportReport
 from probes.nccl.parser import read_logs
 from probes.nccl.report import judge_log
 from reports.measurement import Verdict

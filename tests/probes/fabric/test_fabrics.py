@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.contract import load, shipped_contracts
-from probes.cluster.byte_counters import counter_growth, join_fabric, read_counters
+from probes.cluster.network_facts import counter_growth, join_fabric, read_counters
+from probes.contract.contract import load, shipped_contracts
 from probes.fabric import judge
-from probes.fabric.bad_nodes import explain_without_pairs
-from probes.fabric.library_report import RankLogs
+from probes.fabric.judge import explain_without_pairs
+from probes.fabric.transport import RankLogs
 from reports.measurement import Verdict
 from tests.probes.fabric.test_library_report import NAMES, gang, written
 from tests.recordings.generate.nccl_logs import Job

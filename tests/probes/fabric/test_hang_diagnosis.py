@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from probes.fabric import hang_diagnosis as no_start
-from probes.fabric.hang_diagnosis import explain_start_failure, ranks_behind_finding
-from probes.fabric.library_report import RankLogs, TransportReport
+from probes.fabric import hangs as no_start
+from probes.fabric.hangs import explain_start_failure, ranks_behind_finding
 from probes.fabric.reach import ReachabilityResult
 from probes.fabric.stack_dump import RankState, read_rank_state, summary
 from probes.fabric.sweep import check_ops, init_seconds, run_sweep
+from probes.fabric.transport import RankLogs, TransportReport
 from probes.findings import finding
 from probes.nccl.log import Log
 from probes.nccl.report import NcclReport, judge_log

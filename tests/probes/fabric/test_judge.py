@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from probes.acceptance.contract import Contract, parse
-from probes.acceptance.derived_limits import derive_contract
+from probes.contract.contract import Contract, parse
+from probes.contract.derived_limits import derive_contract
 from probes.fabric import judge
-from probes.fabric.library_report import TransportReport
 from probes.fabric.node_pairs import NodeGroupsResult
+from probes.fabric.transport import TransportReport
 from reports.measurement import Limit, Measurement, Verdict
 from scaling.collectives.fault_search import FaultSearchResult, Link
 from tests.support.controls import MemoryRecorder, recorder

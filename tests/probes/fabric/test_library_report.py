@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import pytest
 
-from probes.fabric.library_report import RankLogs, TransportReport, gloo_report, keep_logs
 from probes.fabric.sweep import gang_env
+from probes.fabric.transport import RankLogs, TransportReport, gloo_report, keep_logs
 from probes.findings import finding
 from reference_trainer.launch.worker import RankLocation
 from tests.recordings.generate.nccl_logs import VERSIONS, Job, none, socket

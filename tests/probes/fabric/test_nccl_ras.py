@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from probes.fabric.nccl_ras import RAS_SECONDS, ras_status
+from probes.fabric.hangs import RAS_SECONDS, ras_status
 
 
 def service(

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from probes.fabric.bad_nodes import has_port_for_each
+from probes.fabric.addresses import RailRanks, find_rails
+from probes.fabric.judge import has_port_for_each
 from probes.fabric.node_pairs import BadSender, first_rail, run_few_pairs, run_pair_search
-from probes.fabric.rails.ranks import RailRanks, find_rails
 from scaling.collectives.node_groups import SLOW_TRANSFER_S, RankMeetings
 from tests.support.sweep_results import sweep_result
 

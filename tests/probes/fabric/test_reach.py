@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.fabric import fabric_ports, reach
-from probes.fabric.addresses import read_arp
-from probes.fabric.fabric_ports import (
+from probes.fabric import addresses as fabric_ports
+from probes.fabric import reach
+from probes.fabric.addresses import (
     DOCTORED_BYTES,
     DoctoredPort,
     FabricPorts,
     choose_ports,
+    read_arp,
     read_node_ports,
 )
 from probes.fabric.reach import (

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.measure import Recorder
+from probes.check.recorder import Recorder
 from probes.fabric.addresses import DuplicateAddress
-from probes.fabric.reach import ReachabilityResult
-from probes.fabric.reach_judge import (
-    find_duplicates,
+from probes.fabric.reach import (
+    ReachabilityResult,
+    explain_duplicates,
     find_mtu_faults,
     find_odd_mtu,
     find_unreachable,
@@ -97,7 +97,7 @@ def test_what_a_shared_address_explains_is_told_once() -> None:
     shared = DuplicateAddress("10.0.0.1", ["n1", "n2"], "n1, n2 have the same address 10.0.0.1")
     ports = dict.fromkeys(nodes, "fab0")
     reach = ReachabilityResult(nodes, failing, {}, ports=ports, duplicates=[shared])
-    (found,) = find_duplicates(reach)
+    (found,) = explain_duplicates(reach)
     assert (found.code, found.suspects) == ("FAB-DUPLICATE-ADDRESS", ["n1", "n2"])
     assert found.statement == "n1, n2 have the same address 10.0.0.1, on fab0"
     (other,) = find_unreachable(reach)  # n0 and n3 share nothing

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from probes.fabric.detect import find_off_fabric
-from probes.fabric.library_report import TransportReport
 from probes.fabric.sweep import SweepResult, init_seconds, run_sweep
+from probes.fabric.transport import TransportReport
 from scaling.collectives.operations import OPERATIONS
 from scaling.collectives.sweep import SIZES, sweep
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from probes.fabric import bad_nodes
-from probes.fabric.node_pairs import NodeGroupsResult, PairSearch
-from probes.fabric.uplinks import (
+from probes.fabric import judge
+from probes.fabric.detect import (
     crowd_finding,
     crowded_links,
     find_leaves,
@@ -16,6 +15,7 @@ from probes.fabric.uplinks import (
     without_leaves,
     without_links,
 )
+from probes.fabric.node_pairs import NodeGroupsResult, PairSearch
 from scaling.collectives.fault_search import (
     FaultSearchResult,
     Link,
@@ -182,10 +182,10 @@ def test_of_a_large_cluster_one_node_of_each_fast_group_finds_the_leaves(
         found = search_faults([group[0] for group in groups], cluster.meet, matrix=True)
         return PairSearch(found, found, {}, {}, {})
 
-    monkeypatch.setattr(bad_nodes, "run_leaf_search", met)
+    monkeypatch.setattr(judge, "run_leaf_search", met)
     rig: Any = Rig()
     groups = NodeGroupsResult([], columns, {}, "", fast=rows)
-    leaves = bad_nodes.search_leaves(rig, groups)
+    leaves = judge.search_leaves(rig, groups)
     if slow:
         assert leaves == split(cluster)
         (told,) = rig.told
@@ -202,5 +202,5 @@ def test_groups_that_a_node_explains_and_too_few_fast_groups_start_no_search() -
         NodeGroupsResult([], [], {}, "", fast=rows),
         NodeGroupsResult([], [rows[0]], {}, "", fast=rows[:3]),
     ):
-        assert bad_nodes.search_leaves(rig, groups) == []
+        assert judge.search_leaves(rig, groups) == []
     assert rig.told == []

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from probes.fabric import node_pairs
-from probes.fabric.bad_nodes import judge_pair_data
 from probes.fabric.detect import find_wrong_nodes, wrong_data
+from probes.fabric.judge import judge_pair_data
 from probes.fabric.node_pairs import PairSearch, run_wrong_search
 from probes.findings import MAX_NAMES
 from reports.measurement import Verdict

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 import ray
 
-from probes.faults import orphaned_ranks
-from probes.faults.orphaned_ranks import (
+from probes.faults import process_faults
+from probes.faults.process_faults import (
     describe_orphans,
     find_orphans,
     kill_running,
     rank_processes,
+    start_ticks,
 )
-from probes.faults.process_faults import start_ticks
 from probes.restart.judge import judge_orphans
 from reference_trainer.launch.supervisor import Attempt
 from reference_trainer.launch.worker import RankLocation
@@ -139,7 +139,7 @@ def ask(
             raise ray.exceptions.WorkerCrashedError
         return answer
 
-    monkeypatch.setattr(orphaned_ranks, "on_node", on_node)
+    monkeypatch.setattr(process_faults, "on_node", on_node)
     monkeypatch.setattr(ray, "get", get)
     cluster: Any = SimpleNamespace(
         head_node_id="h",

@@ -9,8 +9,7 @@ from types import SimpleNamespace
 import pytest
 import ray
 
-from probes.faults.injection import Fault
-from probes.faults.process_faults import ProcessAgent, ProcessFault, descendant_pids
+from probes.faults.process_faults import Fault, ProcessAgent, ProcessFault, descendant_pids
 
 pytestmark = pytest.mark.alone
 

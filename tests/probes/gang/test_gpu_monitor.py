@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from probes.gang import gpu_monitor as gpu_eyes
+from probes.gang import observer as gpu_eyes
 from probes.gang.controls import find_free_gpu
-from probes.gang.gpu_monitor import GpuMonitor, GpuMonitors
+from probes.gang.observer import GpuMonitor, GpuMonitors
 
 
 class Call:

@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 
-from probes.cluster.room.placement_groups import other_jobs
+from probes.cluster.room import other_jobs
 from probes.gang import invariants as checks
-from probes.gang.placement import control_misplaced_rank, default_placements, find_splits
-from probes.gang.scenario_checks import judge_gpu_use
+from probes.gang.scenario_checks import (
+    control_misplaced_rank,
+    default_placements,
+    find_splits,
+    judge_gpu_use,
+)
 from probes.gang.test_gang_queue import halving_sizes
 from reports.measurement import Verdict
 from tests.support.controls import recorder
@@ -154,7 +158,7 @@ def test_mixed_sizes_are_twice_the_cluster(total: int) -> None:
 
 @pytest.mark.parametrize("total", [2, 3, 8])
 def test_usual_placements_fit_and_a_rank_astray_is_seen(total: int) -> None:
-    from probes.acceptance.component_placement import layout_errors, parse
+    from probes.contract.placement import layout_errors, parse
 
     for spec in default_placements(total):
         parts = parse(spec, total)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from probes.gang.placement import control_misplaced_rank, try_strategy
+from probes.gang.scenario_checks import control_misplaced_rank, try_strategy
 from tests.support.simulated_gangs import simulate
 
 

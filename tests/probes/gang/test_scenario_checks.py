@@ -10,18 +10,21 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance import component_placement as components
-from probes.acceptance.contract import ClusterTerms, Contract
-from probes.acceptance.contract import load as contract
-from probes.acceptance.measure import Recorder
+from probes.check.recorder import Recorder
+from probes.contract import placement as components
+from probes.contract.contract import ClusterTerms, Contract
+from probes.contract.contract import load as contract
 from probes.findings import finding
 from probes.gang import job_driver as gang_job
 from probes.gang import scenario_checks as gang_closing
 from probes.gang.judge import judge_actors, judge_big_wait, judge_undisturbed, report_queue_layer
-from probes.gang.node_loss import _judge_detection, kill_spare_node
-from probes.gang.placement import list_layouts
 from probes.gang.scenario import DeferredMeasurement
-from probes.gang.scenario_checks import judge_deferred
+from probes.gang.scenario_checks import (
+    _judge_detection,
+    judge_deferred,
+    kill_spare_node,
+    list_layouts,
+)
 from reports.measurement import Verdict
 from reports.record import ProbeResult
 from reports.run_folder.store import Store

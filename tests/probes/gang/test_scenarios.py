@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.contract import ClusterTerms
+from probes.contract.contract import ClusterTerms
 from probes.gang import test_gang as gang
 from probes.gang import test_gang_placement as placement
 from probes.gang import test_gang_queue as queue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from probes.hosts.judge import without_hosts_gpus
+from probes.hosts.inventory import without_hosts_gpus
 from reports.measurement import Verdict
 from tests.support.simulated_hosts import (
     StandInHosts,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from probes.hosts.network.choice import find_choice
+from probes.hosts.names import find_choice
 from tests.support.simulated_hosts import findings, not_passed, verdicts
 from tests.support.simulated_names import SimulatedNetwork, run_names
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from probes.cluster.facts.clocks import EXCHANGES, MOST_EXCHANGES, ClockOffset, exchange_times
-from probes.hosts.system.clock_offset import judge_clocks
+from probes.cluster.system_facts import EXCHANGES, MOST_EXCHANGES, ClockOffset, exchange_times
+from probes.hosts.limits import judge_clocks
 from reports.measurement import Verdict
 from reports.record import ProbeResult
 from tests.support.controls import recorder

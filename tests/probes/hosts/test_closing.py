@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.criteria.hosts import HEALTH
 from probes.hosts import closing
+from probes.hosts.criterion import HEALTH
 from reports.measurement import Verdict
 from tests.support.simulated_hosts import (
     StandInHosts,

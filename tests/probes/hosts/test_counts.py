@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
-from probes.acceptance.criteria.hosts import HEALTH
+from probes.hosts.criterion import HEALTH
 from reports.measurement import Verdict
 from reports.record import ProbeResult
 from tests.support.simulated_hosts import (
@@ -74,7 +74,7 @@ def test_a_finding_that_is_missing_takes_no_control_away(judge: str, blind: str)
 def test_a_judge_that_sees_nothing_is_not_proven(judge: str, answer: Any) -> None:
     with (
         patch(f"probes.hosts.{judge}", lambda *_: answer),
-        patch("probes.hosts.judge.hardware.find_odd_gpus", lambda *_: []),
+        patch("probes.hosts.inventory.hardware.find_odd_gpus", lambda *_: []),
     ):
         result = run_hosts(StandInHosts(), **ORDER)
     assert caught(result)["doctored node"] is False

@@ -11,10 +11,10 @@ from unittest.mock import patch
 
 import pytest
 
-from probes.acceptance.measure import Recorder
-from probes.cluster.gpus import dcgm
-from probes.cluster.gpus.dcgm import parse_diagnostics, run_diagnostics
-from probes.hosts.dcgm import judge_diagnostics
+from probes.check.recorder import Recorder
+from probes.cluster import dcgm
+from probes.cluster.dcgm import parse_diagnostics, run_diagnostics
+from probes.hosts.closing import judge_diagnostics
 from reports.measurement import Verdict
 from reports.record import ProbeResult
 from tests.support.simulated_hosts import StandInHosts, findings, not_passed, run_probe
@@ -120,7 +120,7 @@ def judged(answer: dict[str, Any] | None, planted: dict[str, Any] | None = NO_GP
     known = {id: one for id, one in answers.items() if one is not None}
     second = {"id2": planted} if planted else {}
     runs = [(known, {"id1": "no answer within 180 s"}), (second, {})]
-    with patch("probes.hosts.dcgm._run_on", side_effect=runs):
+    with patch("probes.hosts.closing._run_on", side_effect=runs):
         return run_probe(lambda measure: judge_diagnostics(StandInHosts(), measure))  # type: ignore[arg-type]
 
 
@@ -148,7 +148,7 @@ def test_the_level_is_that_of_the_contracts_tier(tier: str, level: int) -> None:
         measure.contract = measure.contract.model_copy(update={"tier": tier})
         judge_diagnostics(StandInHosts(1), measure)  # type: ignore[arg-type]
 
-    with patch("probes.hosts.dcgm._run_on", run_on):
+    with patch("probes.hosts.closing._run_on", run_on):
         run_probe(judge)
     assert asked == [(level, ""), (1, "999")]
 

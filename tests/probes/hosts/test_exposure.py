@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.contract import load
-from probes.cluster.access.entrances import NEEDS_TLS, REFUSED, TAKEN, Answers
-from probes.hosts.exposure.entrances import find_port
-from probes.hosts.exposure.plan import read_agent_address, read_gcs_address
-from probes.hosts.exposure.stranger_job import RAN, StrangerJob
+from probes.cluster.entrances import NEEDS_TLS, REFUSED, TAKEN, Answers
+from probes.contract.contract import load
+from probes.hosts.entrances import RAN, StrangerJob, find_port, read_agent_address, read_gcs_address
 from reports.measurement import Limit, Verdict
 from reports.record import ProbeResult
 from tests.support.simulated_exposure import GUARDED, INGRESS, OPEN, SimulatedEntrances
@@ -27,7 +25,7 @@ PUBLIC = "5.6.7.8"
 @pytest.fixture(autouse=True)
 def shell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-    monkeypatch.setattr("probes.hosts.exposure.stranger_job.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("probes.hosts.entrances.POLL_SECONDS", 0.001)
 
 
 def notes(result: ProbeResult) -> dict[str, object]:

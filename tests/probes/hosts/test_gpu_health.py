@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.criteria.hosts import HEALTH
+from probes.hosts.criterion import HEALTH
 from probes.hosts.gpu_health import board_name
 from reports.measurement import Verdict
 from tests.support.simulated_hosts import (

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from probes.hosts import sick_gpu
+from probes.hosts import controls
 from reports.measurement import Verdict
 from tests.support.simulated_hosts import (
     StandInHosts,
@@ -148,5 +148,5 @@ def test_what_all_sound_boards_of_a_model_may_lack(query: str) -> None:
 
 def test_a_control_that_accuses_another_gpu_too_is_not_located() -> None:
     said = [SimpleNamespace(statement=f"GPU {index} of n0: is sick") for index in (7, 3)]
-    assert sick_gpu.names_gpu(cast(Any, SimpleNamespace(findings=said[:1])), 7)
-    assert not sick_gpu.names_gpu(cast(Any, SimpleNamespace(findings=said)), 7)
+    assert controls.names_gpu(cast(Any, SimpleNamespace(findings=said[:1])), 7)
+    assert not controls.names_gpu(cast(Any, SimpleNamespace(findings=said)), 7)

@@ -308,7 +308,7 @@ def test_what_is_below_the_order_fails_and_what_is_not_known_proves_nothing(
     ],
 )
 def test_versions_are_compared_as_versions(has: str, order: str, met: bool | None) -> None:
-    from probes.hosts.order import version_met
+    from probes.hosts.inventory import version_met
 
     assert version_met(has, order) is met
 

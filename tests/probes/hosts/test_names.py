@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from probes.hosts.network.names import find_address_problem
+from probes.hosts.names import find_address_problem
 from reports.measurement import Verdict
 from reports.record import ProbeResult
 from tests.support.simulated_hosts import findings, not_passed, verdicts

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
-from probes.hosts.needs.ray_client import try_client
+from probes.hosts.needs import try_client
 from reports.measurement import Verdict
 from reports.record import ProbeResult
 from tests.support.simulated_hosts import findings, not_passed, verdicts
@@ -303,7 +303,7 @@ def test_peer_memory_is_noted() -> None:
 )
 def test_a_program_that_cannot_join_is_named(answer: tuple[str, str], says: str) -> None:
     closed = ("", "no answer within 10 s")
-    with patch("probes.hosts.needs.ray_client.try_client", side_effect=[answer, closed]):
+    with patch("probes.hosts.needs.try_client", side_effect=[answer, closed]):
         result = StandInNeeds().run(ray_client_port=10001)
     assert not_passed(result) == {"ray_client cluster": "FAIL"}
     assert findings(result) == [("HOST-RAY-CLIENT", [])]
@@ -315,7 +315,7 @@ def test_a_program_that_cannot_join_is_named(answer: tuple[str, str], says: str)
 @pytest.mark.near_miss("HOSTS.ray_client")
 def test_a_task_on_this_cluster_is_proof_and_a_closed_port_is_seen() -> None:
     answers = [("id2", ""), ("", "no answer within 10 s")]
-    with patch("probes.hosts.needs.ray_client.try_client", side_effect=answers) as tried:
+    with patch("probes.hosts.needs.try_client", side_effect=answers) as tried:
         result = StandInNeeds().run(ray_client_port=10001)
     assert result.verdict is Verdict.PASS
     assert {control.name: control.caught for control in result.controls}["closed client"]
@@ -335,17 +335,17 @@ def test_without_a_head_nothing_is_known_of_the_client() -> None:
 def test_a_client_takes_no_address_of_this_shell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "10.9.9.9:6379")
     program = "import os; print('2 CPUs'); print('node', os.environ.get('RAY_ADDRESS', 'none'))"
-    with patch("probes.hosts.needs.ray_client.PROGRAM", program):
+    with patch("probes.hosts.needs.PROGRAM", program):
         assert try_client("ray://127.0.0.1:1", 20) == ("none", "")
 
 
 def test_a_client_is_bounded_and_says_why_it_failed() -> None:
     assert try_client("ray://127.0.0.1:1", 0.1) == ("", "no answer within 0.1 s")
-    with patch("probes.hosts.needs.ray_client.PROGRAM", "raise SystemExit('versions differ')"):
+    with patch("probes.hosts.needs.PROGRAM", "raise SystemExit('versions differ')"):
         assert try_client("ray://127.0.0.1:1", 20) == ("", "versions differ")
-    with patch("probes.hosts.needs.ray_client.PROGRAM", "print('node abc'); raise SystemExit(3)"):
+    with patch("probes.hosts.needs.PROGRAM", "print('node abc'); raise SystemExit(3)"):
         assert try_client("ray://127.0.0.1:1", 20) == ("", "exit code 3")
-    with patch("probes.hosts.needs.ray_client.PROGRAM", "print('node abc\\n\\nbye now')"):
+    with patch("probes.hosts.needs.PROGRAM", "print('node abc\\n\\nbye now')"):
         assert try_client("ray://127.0.0.1:1", 20) == ("abc", "")
 
 

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from probes.hosts.network import port_round
-from probes.hosts.network.port_round import PortRound
+from probes.hosts import port_round
+from probes.hosts.port_round import PortRound
 from tests.support.simulated_names import SimulatedNetwork
 
 

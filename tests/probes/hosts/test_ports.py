@@ -6,16 +6,9 @@ import random
 
 import pytest
 
-from probes.cluster.facts.connections import Endpoint
-from probes.hosts.network.port_round import (
-    GCS,
-    JOB,
-    MOST_ALL_PAIRS,
-    RAY_PORTS,
-    Connection,
-    choose_peers,
-)
-from probes.hosts.network.ports import blame_nodes, count_closed, find_closed
+from probes.cluster.network_facts import Endpoint
+from probes.hosts.names import blame_nodes, count_closed, find_closed
+from probes.hosts.port_round import GCS, JOB, MOST_ALL_PAIRS, RAY_PORTS, Connection, choose_peers
 from reports.measurement import Verdict
 from reports.record import ProbeResult
 from tests.support.simulated_hosts import findings, not_passed, verdicts

@@ -13,13 +13,8 @@ from typing import Any
 import pytest
 import ray
 
-from probes.hosts.exposure import controls
-from probes.hosts.exposure.controls import (
-    StandInEntrance,
-    StandInMissing,
-    make_server,
-    open_stand_in,
-)
+from probes.hosts import entrances
+from probes.hosts.entrances import StandInEntrance, StandInMissing, make_server, open_stand_in
 from tests.support.simulated_exposure import GUARDED, SimulatedEntrances, run_exposure
 
 HERE = "127.0.0.1"
@@ -104,7 +99,7 @@ def place(monkeypatch: pytest.MonkeyPatch, actor: StandInActor) -> list[str]:
         nodes.append(node)
         return SimpleNamespace(remote=lambda: actor)
 
-    monkeypatch.setattr(controls, "on_node", on_node)
+    monkeypatch.setattr(entrances, "on_node", on_node)
     return nodes
 
 
@@ -144,7 +139,7 @@ def test_one_that_does_not_start_says_why_and_is_gone(
 def test_what_was_planted_is_the_opposite_of_the_mode(
     cluster: SimulatedEntrances, does: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("probes.hosts.exposure.stranger_job.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("probes.hosts.entrances.POLL_SECONDS", 0.001)
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     (control,) = run_exposure(cluster).controls
     assert control.fault.endswith(does)

@@ -10,8 +10,8 @@ from unittest.mock import patch
 
 import pytest
 
-from probes.cluster.facts.system import read_system
-from probes.hosts.system.controls import end_child, halve_limits, read_strained_system
+from probes.cluster.system_facts import read_system
+from probes.hosts.limits import end_child, halve_limits, read_strained_system
 from reports.measurement import Verdict
 from tests.support.controls import recorder
 from tests.support.simulated_system import ALL, RDMA, StandInSystem, run_system
@@ -62,7 +62,7 @@ def test_a_node_that_answers_no_control_proves_nothing() -> None:
 def test_a_control_process_that_does_not_start_is_an_error() -> None:
     child = 'import sys; sys.exit("no memory")'
     with (
-        patch("probes.hosts.system.controls.CHILD", child),
+        patch("probes.hosts.limits.CHILD", child),
         pytest.raises(RuntimeError, match="did not start"),
     ):
         read_strained_system({})
@@ -78,7 +78,7 @@ def test_the_controls_limits_are_half_of_what_is_owed() -> None:
 
 def test_the_controls_process_has_what_is_planted() -> None:
     """For real: the same reader looks at a process of this machine."""
-    with patch("probes.hosts.system.controls.read_node_system", read_here):
+    with patch("probes.hosts.limits.read_node_system", read_here):
         system = read_strained_system({"RLIMIT_NOFILE": 200, "RLIMIT_NPROC": 100})
     assert system["limits"]["open_files"][0] == 200
     assert system["limits"]["processes"][0] == 100
@@ -92,7 +92,7 @@ def test_the_controls_process_has_what_is_planted() -> None:
 
 def test_a_control_process_that_does_not_end_is_killed() -> None:
     child = subprocess.Popen(["sleep", "60"], stdin=subprocess.PIPE, text=True)
-    with patch("probes.hosts.system.controls.END_SECONDS", 0.1):
+    with patch("probes.hosts.limits.END_SECONDS", 0.1):
         end_child(child)
     assert child.returncode == -signal.SIGKILL
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.contract import load
-from probes.hosts.system.limits import judged_measures
+from probes.contract.contract import load
+from probes.hosts.limits import judged_measures
 from reports.measurement import Limit, Verdict
 from reports.record import ProbeResult
 from tests.support.simulated_hosts import findings, not_passed, verdicts

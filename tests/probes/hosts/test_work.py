@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from probes.acceptance.contract import load
+from probes.contract.contract import load
 from probes.findings import finding
-from probes.hosts.compute.controls import is_located
-from probes.hosts.compute.fleet import Accelerator
+from probes.hosts.compute_controls import is_located
+from probes.hosts.compute_fleet import Accelerator
 from reports.measurement import Verdict
 from tests.support.simulated_hosts import findings, not_passed, verdicts
 from tests.support.simulated_work import (

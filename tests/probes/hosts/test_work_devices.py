@@ -15,11 +15,18 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from probes.hosts.compute import device as devices
-from probes.hosts.compute import operations, sums, worker
-from probes.hosts.compute.device import CPU_SIZES, GPU_SIZES, WorkDevice
-from probes.hosts.compute.peer_copies import COPY_BYTES, measure_peer_copies
-from probes.hosts.compute.worker import AcceleratorWorker
+from probes.hosts import compute_worker
+from probes.hosts import compute_worker as devices
+from probes.hosts import compute_worker as sums
+from probes.hosts import compute_worker as worker
+from probes.hosts.compute_worker import (
+    COPY_BYTES,
+    CPU_SIZES,
+    GPU_SIZES,
+    AcceleratorWorker,
+    WorkDevice,
+    measure_peer_copies,
+)
 from tests.support.cuda_standin import UUID, StandInTorch
 
 SMALL = dataclasses.replace(
@@ -125,7 +132,7 @@ def test_a_gpu_computes_in_bfloat16_and_pins_memory(gpu: StandInTorch) -> None:
     assert sums.count_wrong_sums(device) == 0
     assert sums.count_wrong_sums(device, sums.ELEMENT) == SMALL.sums
     assert len(set(sums.hash_products(device))) == 1
-    built = list(operations.usable_operations(device, operations.build_operations(device)))
+    built = list(compute_worker.usable_operations(device, compute_worker.build_operations(device)))
     assert [one.name for one in built] == ["gemm", "hbm", "h2d", "d2h", "fp8"]
     assert gpu.pinned == [SMALL.host_bytes]
     amounts = {one.name: one.amount for one in built}
@@ -141,8 +148,8 @@ def test_fp8_is_left_out_where_it_is_not_there(
     def names(stand_in: StandInTorch) -> list[str]:
         monkeypatch.setitem(sys.modules, "torch", stand_in)  # type: ignore[arg-type]
         device = WorkDevice(True)
-        built = operations.build_operations(device)
-        return [one.name for one in operations.usable_operations(device, built)]
+        built = compute_worker.build_operations(device)
+        return [one.name for one in compute_worker.usable_operations(device, built)]
 
     four = ["gemm", "hbm", "h2d", "d2h"]
     assert names(StandInTorch(capability=(8, 0))) == four
@@ -156,9 +163,9 @@ def test_fp8_is_left_out_where_it_is_not_there(
 
 def test_another_operation_that_fails_is_an_error() -> None:
     device = WorkDevice(False)
-    broken = operations.TimedCall("hbm", lambda: 1 / 0, 1.0)
+    broken = compute_worker.TimedCall("hbm", lambda: 1 / 0, 1.0)
     with pytest.raises(ZeroDivisionError):
-        list(operations.usable_operations(device, [broken]))
+        list(compute_worker.usable_operations(device, [broken]))
 
 
 def test_a_worker_without_a_gpu_does_not_compute_on_the_cpu(
@@ -171,22 +178,22 @@ def test_a_worker_without_a_gpu_does_not_compute_on_the_cpu(
 
 def test_a_rate_is_work_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr(operations.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(compute_worker.time, "perf_counter", lambda: clock[0])
 
     def work() -> None:
         clock[0] += 0.25
 
     device = WorkDevice(False)
-    slow = operations.TimedCall("gemm", work, 10.0)
-    assert operations.measure_rate(device, slow, 1.0) == 40.0
-    assert operations.measure_rate(device, slow, 1.0, extra=4) == 10.0
-    assert operations.measure_rates(device, [slow], 3, 0.1) == {"gemm": [40.0] * 3}
+    slow = compute_worker.TimedCall("gemm", work, 10.0)
+    assert compute_worker.measure_rate(device, slow, 1.0) == 40.0
+    assert compute_worker.measure_rate(device, slow, 1.0, extra=4) == 10.0
+    assert compute_worker.measure_rates(device, [slow], 3, 0.1) == {"gemm": [40.0] * 3}
 
 
 def test_a_launch_is_timed_in_microseconds(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter([1.0, 1.5])
-    monkeypatch.setattr(operations.time, "perf_counter", lambda: next(ticks))
-    assert operations.measure_launch(WorkDevice(False)) == 500.0
+    monkeypatch.setattr(compute_worker.time, "perf_counter", lambda: next(ticks))
+    assert compute_worker.measure_launch(WorkDevice(False)) == 500.0
 
 
 def test_a_worker_describes_a_cpu(ray_context: dict[str, list[str]]) -> None:
@@ -271,7 +278,7 @@ def test_a_worker_asks_the_board_for_its_link(
         ),
     )
     one.operations = [
-        operations.TimedCall(name, partial(calls.append, name), 1.0)
+        compute_worker.TimedCall(name, partial(calls.append, name), 1.0)
         for name in ("gemm", "hbm", "h2d", "d2h")
     ]
     assert one.read_link(0.5, {}) == {"error": "", "link": {"generation": 5, "width": 16}}
@@ -296,7 +303,7 @@ def test_an_error_of_torch_is_an_answer(ray_context: dict[str, list[str]]) -> No
     answer = one.check_sums(sums.SHAPE)
     assert "shapes cannot be multiplied" in answer["error"]
     assert (answer["wrong"], answer["hashes"]) == (None, [])
-    one.operations = [operations.TimedCall("gemm", lambda: 1 / 0, 1.0)]
+    one.operations = [compute_worker.TimedCall("gemm", lambda: 1 / 0, 1.0)]
     failed = {"error": "division by zero", "rates": {}, "launch_us": None, "celsius": None}
     assert one.measure_speed(1, 0.001) == failed
 
@@ -376,7 +383,7 @@ def test_packages_that_are_there_are_listed() -> None:
 def test_copies_between_all_gpus_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in = StandInTorch(gpus=3)
     monkeypatch.setitem(sys.modules, "torch", stand_in)  # type: ignore[arg-type]
-    monkeypatch.setattr("probes.hosts.compute.peer_copies.COPY_BYTES", COPY_BYTES // 2**12)
+    monkeypatch.setattr("probes.hosts.compute_worker.COPY_BYTES", COPY_BYTES // 2**12)
     found = measure_peer_copies()
     for source in range(3):
         for target in range(3):

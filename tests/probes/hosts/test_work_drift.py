@@ -7,9 +7,14 @@ from typing import Any, cast
 
 import pytest
 
-from probes.hosts.compute.controls import UNFOLLOWED, control_tiring
-from probes.hosts.compute.drift import describe_heat, find_changes, find_unfollowed
-from probes.hosts.compute.fleet import Accelerator, Speed, WorkFleet
+from probes.hosts.compute_controls import (
+    UNFOLLOWED,
+    control_tiring,
+    describe_heat,
+    find_changes,
+    find_unfollowed,
+)
+from probes.hosts.compute_fleet import Accelerator, Speed, WorkFleet
 from reports.measurement import Verdict
 from tests.support.controls import recorder
 from tests.support.simulated_hosts import findings, not_passed, verdicts

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from probes.cluster.gpus.loaded_link import watch_link
+from probes.cluster.gpus import watch_link
 from reports.measurement import Verdict
 from tests.support.simulated_hosts import findings, not_passed
 from tests.support.simulated_work import (

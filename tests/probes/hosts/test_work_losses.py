@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.acceptance.contract import load
+from probes.contract.contract import load
 from reports.measurement import Verdict
 from tests.support.simulated_work import RATES, SimulatedWork, agree, run_work
 

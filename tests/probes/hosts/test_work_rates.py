@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from probes.hosts.compute import operations
-from probes.hosts.compute.device import WorkDevice
+from probes.hosts import compute_worker
+from probes.hosts.compute_worker import WorkDevice
 
 CALL_S = 0.25
 MOST_CALLS = 100  # a rate that nobody waits for would be measured for ever
@@ -22,7 +22,9 @@ class LazyDevice:
         self.sizes = SimpleNamespace(calls=2)
         self.device = "cuda"
         self.torch = SimpleNamespace(zeros=self.zeros)
-        monkeypatch.setattr(operations, "time", SimpleNamespace(perf_counter=lambda: self.clock))
+        monkeypatch.setattr(
+            compute_worker, "time", SimpleNamespace(perf_counter=lambda: self.clock)
+        )
 
     def call(self, *_: Any) -> None:
         self.calls += 1
@@ -46,14 +48,14 @@ def lazy(monkeypatch: pytest.MonkeyPatch) -> LazyDevice:
 
 def test_a_rate_counts_all_of_its_own_work_and_no_earlier_work(lazy: LazyDevice) -> None:
     lazy.queued = 8
-    gemm = operations.TimedCall("gemm", lazy.call, 10.0)
-    assert operations.measure_rate(cast(WorkDevice, lazy), gemm, 1.0) == 10.0 / CALL_S
+    gemm = compute_worker.TimedCall("gemm", lazy.call, 10.0)
+    assert compute_worker.measure_rate(cast(WorkDevice, lazy), gemm, 1.0) == 10.0 / CALL_S
     assert lazy.calls * CALL_S == 1.0
 
 
 def test_a_launch_is_timed_until_its_work_is_done(
     lazy: LazyDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operations, "LAUNCHES", 20)
-    assert operations.measure_launch(cast(WorkDevice, lazy)) == CALL_S * 1e6
+    monkeypatch.setattr(compute_worker, "LAUNCHES", 20)
+    assert compute_worker.measure_launch(cast(WorkDevice, lazy)) == CALL_S * 1e6
     assert lazy.calls == 20

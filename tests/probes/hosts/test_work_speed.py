@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.contract import load
-from probes.hosts.compute import fleet
-from probes.hosts.compute.results import same_slot
+from probes.contract.contract import load
+from probes.hosts import compute_fleet
+from probes.hosts.compute_fleet import same_slot
 from reports.measurement import Verdict
 from tests.support.simulated_hosts import findings, not_passed, verdicts
 from tests.support.simulated_work import (
@@ -278,7 +278,12 @@ def test_a_very_slow_gpu_has_time_to_answer(monkeypatch: pytest.MonkeyPatch) -> 
         for call in calls:
             if call.method == "measure_speed":
                 rounds, each_s, *_ = call.values
-                limits.append((seconds, fleet.CALL_SECONDS + fleet.MOST_EXTRA * rounds * each_s))
+                limits.append(
+                    (
+                        seconds,
+                        compute_fleet.CALL_SECONDS + compute_fleet.MOST_EXTRA * rounds * each_s,
+                    )
+                )
         return with_others(calls, seconds)
 
     monkeypatch.setattr(cluster, "collect_answers", watch)

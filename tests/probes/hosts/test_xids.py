@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from probes.hosts.xids import describe_event, read_starts
+from probes.hosts.closing import describe_event, read_starts
 from reports.run_folder.store import Store, parse_time
 from tests.support.controls import recorder
 from tests.support.simulated_hosts import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from probes.acceptance.measure import Recorder
+from probes.check.recorder import Recorder
 from probes.launch.controls import (
     control_guide,
     control_job_network,
@@ -15,9 +15,9 @@ from probes.launch.controls import (
     plain_options,
     planted_options,
 )
-from probes.launch.job.own_network import JobBytes
-from probes.launch.path.guide import own_guide
-from probes.launch.path.shell import Transcript
+from probes.launch.guide import own_guide
+from probes.launch.shell import Transcript
+from probes.launch.training import JobBytes
 from tests.support.launched_job import (
     SENT,
     bytes_of,

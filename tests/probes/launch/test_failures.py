@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.measure import Recorder
-from probes.cluster.room.free_room import busy_accelerators
-from probes.launch.job import job_processes
-from probes.launch.job.failing_job import failure_of
-from probes.launch.job.job_processes import (
+from probes.check.recorder import Recorder
+from probes.cluster.room import busy_accelerators
+from probes.launch import job_processes
+from probes.launch.job_processes import (
     JobState,
     leave_orphan,
     left_of_jobs,
@@ -24,11 +23,16 @@ from probes.launch.job.job_processes import (
     wait_until_gone,
     what_is_left,
 )
-from probes.launch.path.shell import Transcript
-from probes.launch.test_every_time import judge_places
-from probes.launch.test_failing_job import host_of, judge_failure
-from probes.launch.test_in_a_row import left_after, merged
-from probes.launch.test_stopped_job import judge_again, judge_left, judge_stop
+from probes.launch.shell import Transcript
+from probes.launch.test_failing_job import (
+    host_of,
+    judge_again,
+    judge_failure,
+    judge_left,
+    judge_stop,
+)
+from probes.launch.test_launch import judge_places, left_after, merged
+from probes.launch.training import failure_of
 from reports.measurement import Verdict
 
 ERROR = "Error: 1 attempts failed: train: rank 3 on node3 failed: KeyError: 'planted error'"

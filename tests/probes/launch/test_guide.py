@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from probes.acceptance.measure import Recorder
+from probes.check.recorder import Recorder
+from probes.launch.guide import Command, GuideError, lint_guide, own_guide, parse_guide, read_guide
 from probes.launch.judge import judge_guide
-from probes.launch.path.guide import Command, GuideError, own_guide, parse_guide, read_guide
-from probes.launch.path.lint import lint_guide
 from reports.measurement import Verdict
 
 GUIDE = """

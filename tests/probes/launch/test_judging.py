@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.measure import Recorder
-from probes.launch.job.own_network import JobBytes
+from probes.check.recorder import Recorder
+from probes.launch.guide import own_guide, parse_guide
 from probes.launch.judge import (
     judge_guide,
     judge_network,
@@ -16,8 +16,8 @@ from probes.launch.judge import (
     judge_user,
     read_job,
 )
-from probes.launch.path.guide import own_guide, parse_guide
-from probes.launch.path.shell import Transcript
+from probes.launch.shell import Transcript
+from probes.launch.training import JobBytes
 from reports.measurement import Verdict
 from reports.record import ProbeResult
 from tests.support.launched_job import (

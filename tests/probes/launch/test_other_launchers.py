@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from probes.acceptance.launch_terms import LaunchTerms
-from probes.acceptance.measure import Recorder
-from probes.launch import test_launchers
-from probes.launch.path.shell import Transcript
-from probes.launch.test_launchers import MEGATRON, control_forgotten, judge_launcher, open_folder
+from probes.check.recorder import Recorder
+from probes.contract.terms import LaunchTerms
+from probes.launch import test_launch
+from probes.launch.shell import Transcript
+from probes.launch.test_launch import MEGATRON, control_forgotten, judge_launcher, open_folder
 from reports.measurement import Verdict
 from tests.support.launched_job import cluster_of, guided, join, rank_words, trained_words
 
@@ -77,9 +77,7 @@ def test_the_control_needs_each_rank_without_the_variable(
 def test_without_a_shared_folder_the_probe_fails_in_one_sentence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(
-        test_launchers, "find_folder_problem", lambda *_: ("n1 do not see /x", ["n1"])
-    )
+    monkeypatch.setattr(test_launch, "find_folder_problem", lambda *_: ("n1 do not see /x", ["n1"]))
     with pytest.raises(pytest.fail.Exception, match="every node sees: n1 do not see /x"):
         open_folder(SimpleNamespace(), None)
 

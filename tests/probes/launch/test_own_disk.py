@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.measure import Recorder
-from probes.launch.job import own_disk
-from probes.launch.job.own_disk import is_shared, make_folder, own_folders
+from probes.check.recorder import Recorder
+from probes.launch import training
+from probes.launch.guide import new_name
 from probes.launch.judge import read_job
-from probes.launch.path.documented_path import new_name
-from probes.launch.path.shell import Transcript
-from probes.launch.test_own_disk import SAVED, judge_resume
+from probes.launch.shell import Transcript
+from probes.launch.test_failing_job import SAVED, judge_resume
+from probes.launch.training import is_shared, make_folder, own_folders
 from reports.measurement import Verdict
 from tests.support.launched_job import cluster_of, guided, transcript
 
@@ -107,10 +107,10 @@ def test_a_folder_that_the_nodes_share_shows_nothing_of_an_own_disk(
     judge_resume(read_job(guided(cluster_of()), resumed("10", "10")), recorder, shared=True)
     [measured] = recorder.finish("finished", 1.0).measurements
     assert measured.verdict is Verdict.UNPROVEN
-    monkeypatch.setattr(own_disk, "find_folder_problem", lambda *_: ("", []))
+    monkeypatch.setattr(training, "find_folder_problem", lambda *_: ("", []))
     assert is_shared(cluster_of(2), "/tmp/x")
     assert not is_shared(cluster_of(1), "/tmp/x"), "one host has one disk"
-    monkeypatch.setattr(own_disk, "find_folder_problem", lambda *_: ("n1 do not see /tmp/x", []))
+    monkeypatch.setattr(training, "find_folder_problem", lambda *_: ("n1 do not see /tmp/x", []))
     assert not is_shared(cluster_of(2), "/tmp/x")
 
 

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.cluster_terms import ClusterTerms
-from probes.acceptance.launch_terms import LaunchTerms
-from probes.launch import prepare, test_launch
-from probes.launch.path.guide import own_guide
-from probes.launch.path.shell import Transcript
-from probes.launch.prepare import LaunchedJobs, prepare_path
+from probes.contract.terms import ClusterTerms, LaunchTerms
+from probes.launch import controls, test_launch
+from probes.launch.controls import LaunchedJobs, prepare_path
+from probes.launch.guide import own_guide
+from probes.launch.shell import Transcript
 from reports.measurement import Verdict
 from tests.support.controls import recorder
 from tests.support.launched_job import cluster_of, launched
@@ -91,8 +90,8 @@ def test_without_dashboard_or_guide_the_probe_fails_in_one_sentence(
     cluster: Any = SimpleNamespace(dashboard=dashboard)
     values = {"x": "{command}"} if document else {}
     terms = ClusterTerms(launch=LaunchTerms(document=document, values=values))
-    monkeypatch.setattr(prepare, "ignored_address", lambda dashboard: "")
-    monkeypatch.setattr(prepare, "describe_busy", lambda cluster: "")
+    monkeypatch.setattr(controls, "ignored_address", lambda dashboard: "")
+    monkeypatch.setattr(controls, "describe_busy", lambda cluster: "")
     with (
         pytest.raises(pytest.fail.Exception, match=says) as failed,
         prepare_path(cluster, terms, recorder("LAUNCH")),
@@ -102,7 +101,7 @@ def test_without_dashboard_or_guide_the_probe_fails_in_one_sentence(
 
 
 def test_a_cluster_that_others_use_is_not_accused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepare, "describe_busy", lambda cluster: "1 GPU on n0 is held by a task")
+    monkeypatch.setattr(controls, "describe_busy", lambda cluster: "1 GPU on n0 is held by a task")
     cluster: Any = SimpleNamespace(dashboard="http://10.0.0.1:8265")
     with (
         pytest.raises(pytest.fail.Exception, match="would wait: 1 GPU on n0 is held by a task"),
@@ -120,13 +119,11 @@ def test_the_jobs_are_one_sound_one_doctored_and_one_with_planted_errors(
         typed.append(tuple(extra[:1]))
         return Transcript(["done"], 0)
 
-    monkeypatch.setattr("probes.launch.path.documented_path.LaunchPath.follow", follow)
-    monkeypatch.setattr(
-        "probes.launch.path.documented_path.LaunchPath.ask", lambda *_: Transcript()
-    )
-    monkeypatch.setattr(prepare, "HOMES", str(tmp_path))
-    monkeypatch.setattr(prepare, "ignored_address", lambda dashboard: "")
-    monkeypatch.setattr(prepare, "describe_busy", lambda cluster: "")
+    monkeypatch.setattr("probes.launch.guide.LaunchPath.follow", follow)
+    monkeypatch.setattr("probes.launch.guide.LaunchPath.ask", lambda *_: Transcript())
+    monkeypatch.setattr(controls, "HOMES", str(tmp_path))
+    monkeypatch.setattr(controls, "ignored_address", lambda dashboard: "")
+    monkeypatch.setattr(controls, "describe_busy", lambda cluster: "")
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     cluster = cluster_of()
     cluster.dashboard, cluster.on_each_node = "http://10.0.0.1:8265", lambda function: {}
@@ -135,7 +132,7 @@ def test_the_jobs_are_one_sound_one_doctored_and_one_with_planted_errors(
         """Neither register nor remove anything."""
 
     cluster.cleanup = SimpleNamespace(register=nothing, unregister=nothing, remove_now=nothing)
-    jobs = prepare.launch_jobs(cluster, LAB, recorder("LAUNCH"))
+    jobs = controls.launch_jobs(cluster, LAB, recorder("LAUNCH"))
     assert typed == [(), ("--unset",), ("--plant",)]
     assert (jobs.guide, jobs.uid) == (own_guide(), None)
     assert jobs.describe_user().startswith("the suite's own user followed it (only root")

@@ -6,14 +6,7 @@ from typing import Any
 
 import pytest
 
-from probes.launch.job.announcements import (
-    announced_ranks,
-    count_job_parameters,
-    ids_of,
-    logged_losses,
-    numbers_of,
-)
-from probes.launch.job.ranks import (
+from probes.launch.ranks import (
     AnnouncedJob,
     NodeIdentity,
     WrongRank,
@@ -21,6 +14,13 @@ from probes.launch.job.ranks import (
     identify_nodes,
     is_loopback,
     wrong_ranks,
+)
+from probes.launch.training import (
+    announced_ranks,
+    count_job_parameters,
+    ids_of,
+    logged_losses,
+    numbers_of,
 )
 
 Rows = list[dict[str, str]]

@@ -12,13 +12,18 @@ from urllib.error import HTTPError
 
 import pytest
 
-from probes.acceptance.cluster_terms import ClusterTerms
-from probes.acceptance.launch_terms import LaunchTerms
-from probes.launch.path import shell
-from probes.launch.path.documented_path import LaunchPath
-from probes.launch.path.guide import GuideError, own_guide, parse_guide
-from probes.launch.path.shell import hide_secrets, stop_jobs
-from probes.launch.path.user import User, count_rights, free_uid, make_user, remove_user
+from probes.contract.terms import ClusterTerms, LaunchTerms
+from probes.launch import shell
+from probes.launch.guide import GuideError, LaunchPath, own_guide, parse_guide
+from probes.launch.shell import (
+    User,
+    count_rights,
+    free_uid,
+    hide_secrets,
+    make_user,
+    remove_user,
+    stop_jobs,
+)
 
 
 class Cleanup:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from probes.cluster.unique_token import make_unique_token
-from probes.leftovers.on_node import list_files, remove_files
+from probes.cluster.ask import make_unique_token
+from probes.leftovers import list_files, remove_files
 
 TOKEN = f"a{make_unique_token()[1:]}"  # with a letter, as 299 of 300 have
 NAMES = [

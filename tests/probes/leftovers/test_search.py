@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
+from probes import leftovers
 from probes.cluster.cluster import Cluster
-from probes.leftovers import search
-from probes.leftovers.search import FILE, JOB, OUR_JOB, LeftOver, find_left, remove_left
+from probes.leftovers import FILE, JOB, OUR_JOB, LeftOver, find_left, remove_left
 
 Answers = dict[str, Any]
 
@@ -44,7 +44,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         assert (address, pattern) == ("http://head:8265", OUR_JOB)
         return running
 
-    monkeypatch.setattr(search, "jobs_with", jobs_with)
+    monkeypatch.setattr(leftovers, "jobs_with", jobs_with)
     return running
 
 
@@ -86,7 +86,7 @@ def test_a_submission_is_kept_for_a_week(name: str, kept_s: float) -> None:
 
 def test_each_is_removed_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     stopped: list[tuple[str, str]] = []
-    monkeypatch.setattr(search, "stop_resource", lambda *asked: stopped.append(asked))
+    monkeypatch.setattr(leftovers, "stop_resource", lambda *asked: stopped.append(asked))
     cluster = Nodes(head={"/tmp/b": "Permission denied"})
     items = [
         LeftOver(FILE, "head", "node0", "/tmp/a"),
@@ -104,7 +104,7 @@ def test_a_job_that_cannot_be_stopped_is_named(monkeypatch: pytest.MonkeyPatch) 
     def refuse(*_: str) -> None:
         raise OSError("connection refused")
 
-    monkeypatch.setattr(search, "stop_resource", refuse)
+    monkeypatch.setattr(leftovers, "stop_resource", refuse)
     cluster = Nodes()
     job = LeftOver(JOB, "", "http://head:8265", "raysubmit_x")
     assert remove_left(cast(Cluster, cluster), [job]) == {"raysubmit_x": "connection refused"}

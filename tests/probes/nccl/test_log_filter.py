@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from probes.nccl.log_filter import OMITTED, filter_log
+from probes.nccl.log_files import OMITTED, filter_log
 from probes.nccl.report import NcclReport, analyse_files
 from tests.recordings.generate.nccl_logs import VERSIONS, Job, faulty
 

@@ -12,8 +12,7 @@ from click.testing import CliRunner
 
 from probes.cli.main import main
 from probes.nccl.other_lines import TORCH_ERRORS, TORCH_WORDS
-from probes.nccl.patterns import find_kinds
-from probes.nccl.phrases import Phrase, read_phrases
+from probes.nccl.patterns import Phrase, find_kinds, read_phrases
 from tests.probes.nccl.pasted.errors import ERRORS
 from tests.probes.nccl.pasted.failed_calls import FAILED_CALLS, SOUND_CALLS
 from tests.probes.nccl.pasted.lines import BEGIN, info, size_line, start

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probes.cli.main import main
-from probes.findings.catalogue import CATALOGUE
+from probes.findings import CATALOGUE
 from probes.nccl.parser import read_logs
 from probes.nccl.report import analyse_files
-from scaling.collectives.nccl_tests_format import format_table
+from scaling.collectives.line_rate import format_table
 from scaling.collectives.operations import OPERATIONS
 from tests.recordings.generate.nccl_logs import VERSIONS, Job, faulty, none, socket
 from tests.support.nccl_report import by_rank, codes, told

@@ -6,15 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from probes.nccl import patterns, phrases
-from probes.nccl.failures import remedies
-from probes.nccl.failures.calls import UNCERTAIN
-from probes.nccl.failures.remedies import find_cause, read_remedies
-from probes.nccl.patterns import OVERRIDES, TRACES, read_patterns
-from probes.nccl.phrases import read_phrases
+from probes.nccl import calls, patterns
+from probes.nccl import patterns as phrases
+from probes.nccl.calls import UNCERTAIN, find_cause, read_remedies
+from probes.nccl.patterns import OVERRIDES, TRACES, read_patterns, read_phrases
 from probes.toml_tables import TableError
 
-PHRASES, REMEDIES = phrases.FILE.read_text(), remedies.FILE.read_text()
+PHRASES, REMEDIES = phrases.FILE.read_text(), calls.FILE.read_text()
 FIRST = 'kind = "no-verbs"'
 
 
@@ -70,7 +68,7 @@ def test_a_wrong_remedy_is_one_sentence(
 ) -> None:
     file = tmp_path / "remedies.toml"
     file.write_text(REMEDIES.replace(before, after, 1))
-    monkeypatch.setattr(remedies, "FILE", file)
+    monkeypatch.setattr(calls, "FILE", file)
     with pytest.raises(TableError, match=r"^[^\n]*$") as raised:
         read_remedies.__wrapped__()
     assert str(raised.value).startswith(f"{file}: ")

@@ -9,11 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from probes.acceptance.cluster_terms import ClusterTerms
-from probes.acceptance.criteria import CRITERIA, RUN_ORDER
-from probes.acceptance.criteria.criterion import Circumstances, Measure
-from probes.acceptance.launch_terms import LaunchTerms
-from probes.acceptance.owed import owed_by
+from probes.check.criterion import Circumstances, Measure
+from probes.check.owed import owed_by
+from probes.check.registry import CRITERIA, RUN_ORDER
+from probes.contract.terms import ClusterTerms, LaunchTerms
 from reports.record import TIERS
 
 

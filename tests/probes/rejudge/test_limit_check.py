@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from probes.rejudge.limit_check import read_summary, read_verified
-from reports.run_folder.files import UnreadableRun
+from probes.session.rejudge import read_summary, read_verified
+from reports.run_folder.event_log import UnreadableRun
 from tests.support.run_edits import first_event, loosen_limit, put_value
 from tests.support.run_folders import Events, rewrite
 from tests.support.sound_run import write_sound_run

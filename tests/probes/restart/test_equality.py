@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 
-from probes.restart.equality import StepComparison, UnequalStep, compare_steps, first_unequal_step
+from probes.restart.reference_run import (
+    StepComparison,
+    UnequalStep,
+    compare_steps,
+    first_unequal_step,
+)
 
 
 def run(values: list[float]) -> list[dict[str, Any]]:

@@ -7,16 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from probes.acceptance.criteria.restart import FORGETS
-from probes.faults.injection import Fault, FaultedRun, FaultScenario, split_by_attempt
-from probes.restart.controls import control_wrong_resume
-from probes.restart.equality import (
-    BITWISE_KEYS,
-    compare_attempts,
-    compare_steps,
-    loss_distance,
+from probes.faults.process_faults import Fault, FaultedRun, FaultScenario, split_by_attempt
+from probes.restart.criterion import FORGETS
+from probes.restart.faulted_run import (
+    FaultScheduler,
+    _read_attempts,
+    ettr,
+    faulted_config,
+    recovery_costs,
 )
-from probes.restart.faulted_run import FaultScheduler, ettr, faulted_config, recovery_costs
 from probes.restart.judge import (
     _report_storage,
     judge_completion,
@@ -25,9 +24,14 @@ from probes.restart.judge import (
     judge_run,
     recovery_seconds,
 )
-from probes.restart.launcher_kill import _read_attempts
-from probes.restart.random_kills import unexplained_losses
-from probes.restart.world_size_change import samples_differ
+from probes.restart.other_ranks import samples_differ, unexplained_losses
+from probes.restart.reference_run import (
+    BITWISE_KEYS,
+    compare_attempts,
+    compare_steps,
+    loss_distance,
+)
+from probes.restart.scenarios import control_wrong_resume
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.supervisor import Attempt
 from reports.measurement import Limit, Verdict

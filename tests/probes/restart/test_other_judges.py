@@ -9,15 +9,19 @@ from typing import Any, cast
 
 import pytest
 
-from probes.faults.injection import Fault, FaultedRun, FaultScenario
+from probes.faults.process_faults import Fault, FaultedRun, FaultScenario
 from probes.faults.spare_nodes import SpareNodes
-from probes.restart.controls import control_leaked_group, control_roomy_disk
-from probes.restart.equality import BITWISE_KEYS, StepComparison, UnequalStep
 from probes.restart.judge import judge_full_disk, judge_repeat, report_unequal
-from probes.restart.node_loss import NodeLoss, NodeRepair, judge_wait
-from probes.restart.random_kills import judge_kills
-from probes.restart.reference_run import ReferenceRun
-from probes.restart.world_size_change import WorldSizeRuns, judge_world_sizes
+from probes.restart.other_ranks import (
+    NodeLoss,
+    NodeRepair,
+    WorldSizeRuns,
+    judge_kills,
+    judge_wait,
+    judge_world_sizes,
+)
+from probes.restart.reference_run import BITWISE_KEYS, ReferenceRun, StepComparison, UnequalStep
+from probes.restart.scenarios import control_leaked_group, control_roomy_disk
 from reference_trainer.launch.gang import GangPending
 from reference_trainer.launch.supervisor import Attempt
 from reports.measurement import Verdict

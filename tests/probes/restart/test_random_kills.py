@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from probes.faults.injection import FaultedRun
-from probes.faults.process_faults import ProcessFault
-from probes.restart import random_kills
-from probes.restart.random_kills import RandomKill, control_unexplained_kills, run_random_kills
+from probes.faults.process_faults import FaultedRun, ProcessFault
+from probes.restart import other_ranks
+from probes.restart.other_ranks import RandomKill, control_unexplained_kills, run_random_kills
 from tests.probes.restart.test_other_judges import killed_run, original
 from tests.support.controls import recorder
 
@@ -45,8 +44,8 @@ def kills_of(
         run.injectors = [how["make_fault"](out, 0, fault) for fault in scenario.faults]
         return run
 
-    monkeypatch.setattr(random_kills, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    monkeypatch.setattr(random_kills, "run_with_faults", run_with_faults)
+    monkeypatch.setattr(other_ranks, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(other_ranks, "run_with_faults", run_with_faults)
     cluster: Any = SimpleNamespace(size=4)
     runs: list[Any] = run_random_kills(cluster, original(), folder, seconds, seed)
     return [(run.scenario.changes["save_mode"], run.injectors) for run in runs]

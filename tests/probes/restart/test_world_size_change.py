@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from probes.restart.world_size_change import (
+from probes.restart.other_ranks import (
     WorldSizeRuns,
     judge_world_sizes,
     run_world_sizes,

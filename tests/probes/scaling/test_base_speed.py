@@ -12,12 +12,11 @@ from typing import Any, cast
 import pytest
 from click.testing import CliRunner
 
-from probes.acceptance.contract import Contract, load, parse
-from probes.acceptance.derived_limits import derive_contract
-from probes.acceptance.measure import Recorder, Trial
+from probes.check.recorder import Recorder, Trial
 from probes.cli.main import main
 from probes.cluster.cluster import Cluster
-from probes.rejudge.rejudge import rejudge_run
+from probes.contract.contract import Contract, load, parse
+from probes.contract.derived_limits import derive_contract
 from probes.scaling import base_speed
 from probes.scaling.base_speed import (
     SpeedTest,
@@ -27,7 +26,8 @@ from probes.scaling.base_speed import (
     speed_tests,
 )
 from probes.scaling.judge import judge_ladder
-from probes.scaling.plan import LadderRig
+from probes.scaling.run_ladder import LadderRig
+from probes.session.rejudge import rejudge_run
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang, GangError
 from reports.measurement import Measurement, Verdict

@@ -10,20 +10,19 @@ from typing import Any, cast
 
 import pytest
 
-from probes.acceptance.contract import ClusterTerms, Contract, load
-from probes.acceptance.measure import Recorder
+from probes.check.recorder import Recorder
 from probes.cluster.cluster import Cluster
-from probes.scaling import checkpoint_cost as scaling_saves
-from probes.scaling.checkpoint_cost import SAVE_GAP, SAVES, SavePlan, time_saves
-from probes.scaling.plan import LadderRig
+from probes.contract.contract import ClusterTerms, Contract, load
+from probes.scaling import base_speed as scaling_saves
+from probes.scaling.base_speed import SAVE_GAP, SAVES, SavePlan, time_saves
+from probes.scaling.run_ladder import LadderRig
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang, GangError, WorkerLost
-from reference_trainer.model.flops import parameter_count
+from reference_trainer.model.size import parameter_count
 from reports.measurement import Verdict
 from reports.record import ProbeResult
 from reports.run_folder.store import Store
-from scaling.ladder.checkpoint_stall import collect_saves, median_save, slow_writer_node
-from scaling.ladder.ladder import WARM_UP_STEPS, Rung
+from scaling.ladder.ladder import WARM_UP_STEPS, Rung, collect_saves, median_save, slow_writer_node
 from scaling.ladder.step_breakdown import Step
 
 NODES = ["a", "a", "b", "b", "c", "c"]  # of each rank

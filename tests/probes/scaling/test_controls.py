@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from probes.acceptance.contract import load
-from probes.acceptance.measure import Recorder
-from probes.scaling import controls
-from probes.scaling.controls import (
+from probes.check.recorder import Recorder
+from probes.contract.contract import load
+from probes.scaling import judge
+from probes.scaling.judge import (
     compare_compute,
     control_planted_delay,
     locate_delay,
@@ -21,7 +21,7 @@ from probes.scaling.controls import (
     time_same_work,
     time_unsent_step,
 )
-from probes.scaling.plan import LadderRig
+from probes.scaling.run_ladder import LadderRig
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang
 from reports.measurement import Limit
@@ -107,7 +107,7 @@ def test_the_step_without_sends_is_sharded_as_on_the_largest_rung(
         counts.append(count)
         return rung(1, 1.0, 1.0, 1.0, 1.0)
 
-    monkeypatch.setattr(controls, "skip_collectives", skip)
+    monkeypatch.setattr(judge, "skip_collectives", skip)
     time_unsent_step(rig(measure), ladder().rungs, TrainConfig())
     (note,) = measure.finish("finished", 1.0).measurements
     assert (counts, note.value, note.subject) == ([4], 1.0, "4 nodes")
@@ -121,7 +121,7 @@ def test_compute_that_is_equal_to_the_last_digit_is_the_same() -> None:
 def test_no_node_does_more_than_eight_times_its_usual_work(
     monkeypatch: pytest.MonkeyPatch, measure: Recorder
 ) -> None:
-    monkeypatch.setattr(controls, "run_rung", lambda _, __, count, ___: rung(count, 16 / count))
+    monkeypatch.setattr(judge, "run_rung", lambda _, __, count, ___: rung(count, 16 / count))
     nodes = [1, 2, 4, 8, 16]
     found = time_same_work(rig(measure), nodes, replace(TrainConfig(), batch=2))
     assert found["nodes"] == [2, 4, 8, 16]

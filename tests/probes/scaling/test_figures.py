@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from probes.acceptance.measure import Recorder
+from probes.check.recorder import Recorder
 from probes.scaling.judge import judge_rung, record_figures, record_prediction
 from scaling.ladder.ladder import Rung
 from scaling.ladder.step_breakdown import Step

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from probes.acceptance.cluster_terms import ClusterTerms
-from probes.scaling.load import describe_load, least_gpu_memory, train_config
+from probes.contract.terms import ClusterTerms
+from probes.scaling.run_ladder import describe_load, least_gpu_memory, train_config
 
 TERMS = ClusterTerms()
 

@@ -8,20 +8,21 @@ from typing import Any, cast
 
 import pytest
 
-from probes.acceptance.measure import Recorder
+from probes.check.recorder import Recorder
 from probes.fabric.node_pairs import PairSearch
-from probes.scaling import controls as scaling_controls
+from probes.scaling import judge as scaling_controls
 from probes.scaling import run_ladder as scaling_rungs
 from probes.scaling import test_scaling
-from probes.scaling.controls import compare_compute, time_same_work
-from probes.scaling.judge import note_other_runs
-from probes.scaling.plan import LadderRig, Plan
-from probes.scaling.replay import Replay, nodes_off_fabric
+from probes.scaling.judge import compare_compute, note_other_runs, time_same_work
 from probes.scaling.run_ladder import (
+    LadderRig,
+    Plan,
+    Replay,
     build_ladder,
     gang_hangs,
     locate_slow_links,
     median_run,
+    nodes_off_fabric,
     repeat_base,
     required_efficiency,
     rerun_ladder,
@@ -31,8 +32,8 @@ from probes.scaling.test_scaling import MAX_STEPS, fill_window
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang, GangError, WorkerLost
 from reports.measurement import Limit
-from scaling.collectives.alpha_beta import Fit
 from scaling.collectives.fault_search import FaultSearchResult
+from scaling.collectives.line_rate import Fit
 from scaling.ladder.ladder import Rung
 from scaling.ladder.step_breakdown import Step, mean_seconds
 from scaling.loss.ladder_result import Ladder

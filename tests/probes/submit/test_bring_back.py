@@ -14,7 +14,7 @@ import pytest
 
 from probes.submit import parts
 from probes.submit.bring_back import Archive, BringBack, NoRun, read_about, unpack, whole_parts
-from probes.submit.jobs_api import JobsApi, SubmissionState, SubmitError
+from probes.submit.follow import JobsApi, SubmissionState, SubmitError
 
 ID = "seatrial-submit-0123456789ab"
 

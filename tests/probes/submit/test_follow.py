@@ -9,8 +9,7 @@ import pytest
 
 from probes.submit import follow
 from probes.submit.entry import MARK
-from probes.submit.follow import Follower
-from probes.submit.jobs_api import SubmissionState
+from probes.submit.follow import Follower, SubmissionState
 from tests.probes.cluster.room.test_late_nodes import Clock
 
 BEGUN = f"Running entrypoint\n{MARK} 1\n"

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from probes.submit import jobs_api
-from probes.submit.jobs_api import ConnectionLost, JobsApi, Refused, SubmitError, UnknownJob
+from probes.submit import follow
+from probes.submit.follow import ConnectionLost, JobsApi, Refused, SubmitError, UnknownJob
 from tests.support.dashboard import dashboard
 from tests.support.served import serving
 
@@ -49,7 +49,7 @@ def head(answer: Callable[[str, str], Answer]) -> Iterator[tuple[str, list[str]]
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs_api, "RETRY_S", 0.01)
+    monkeypatch.setattr(follow, "RETRY_S", 0.01)
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
 
 

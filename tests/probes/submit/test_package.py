@@ -15,9 +15,8 @@ import click
 import pytest
 
 from probes.submit import package
-from probes.submit.baseline_runs import choose_runs
-from probes.submit.jobs_api import SubmitError
-from probes.submit.package import FILES, PLAN, make_package, package_name
+from probes.submit.follow import SubmitError
+from probes.submit.package import FILES, PLAN, choose_runs, make_package, package_name
 from reports.version import PACKAGES, SOURCES
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from probes.submit import bring_back
 from probes.submit.bring_back import BringBack, unpack
-from probes.submit.jobs_api import ConnectionLost, SubmissionState, SubmitError
+from probes.submit.follow import ConnectionLost, SubmissionState, SubmitError
 from tests.probes.cluster.room.test_late_nodes import Clock
 
 ID = "seatrial-submit-0123456789ab"

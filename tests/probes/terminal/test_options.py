@@ -13,8 +13,8 @@ import pytest
 from probes import plugin
 from probes.cli.main import main
 from probes.cli.run import run_options
-from probes.terminal.options import BY_KEY, OPTIONS
-from probes.terminal.own_voice import shorten_usage_error
+from probes.session.options import BY_KEY, OPTIONS
+from probes.session.terminal import shorten_usage_error
 from tests.support.paths import REPO
 
 

@@ -16,15 +16,15 @@ from typing import Any, TextIO, cast
 
 import pytest
 
-from probes.terminal.progress import (
+from probes.session.terminal import (
     LiveProgress,
     ProgressLines,
+    can_be_live,
     count_columns,
     cut_columns,
     open_screen,
     write_span,
 )
-from probes.terminal.pytest_output import can_be_live
 
 BEGUN = 1764043896.0  # 2025-11-25 04:11:36 UTC
 
@@ -155,7 +155,7 @@ def terminal() -> Iterator[Terminal]:
 @pytest.fixture
 def live(terminal: Terminal, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """`live(usual_s=...)`: progress on the terminal, without a ticker of its own."""
-    monkeypatch.setattr("probes.terminal.progress.TICK_S", 60)
+    monkeypatch.setattr("probes.session.terminal.TICK_S", 60)
     begun: list[LiveProgress] = []
 
     def start(**options: Any) -> LiveProgress:
@@ -182,7 +182,7 @@ def test_a_terminal_has_one_live_line_and_the_probes_above_it(
 
 
 def test_the_live_line_ticks(terminal: Terminal, clock: Clock, monkeypatch: Any) -> None:
-    monkeypatch.setattr("probes.terminal.progress.TICK_S", 0.01)
+    monkeypatch.setattr("probes.session.terminal.TICK_S", 0.01)
     progress = LiveProgress(terminal.stream, clock=clock)
     progress.begin("GANG", "test_x")
     clock.now += 7

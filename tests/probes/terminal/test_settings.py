@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.contract import ContractError
-from probes.cluster.access.address import ClusterUnreachable
-from probes.terminal.options import BY_KEY
-from probes.terminal.settings import OptionError, read_settings
+from probes.cluster.address import ClusterUnreachable
+from probes.contract.contract import ContractError
+from probes.session.options import BY_KEY, OptionError, read_settings
 
 NOTHING: dict[str, Any] = {**dict.fromkeys(BY_KEY), "cluster": "auto"}
 

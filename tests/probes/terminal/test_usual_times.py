@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.criteria import CRITERIA
-from probes.acceptance.criteria.usual_times import CRITERION_S, RUN_S, usual_seconds
-from probes.acceptance.owed import DUTIES
-from probes.terminal.estimate import estimate_run
+from probes.check.owed import CRITERION_S, DUTIES, RUN_S, usual_seconds
+from probes.check.registry import CRITERIA
+from probes.session.terminal import estimate_run
 from reports.record import TIERS
 from tests.support.paths import REPO
 

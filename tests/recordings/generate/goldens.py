@@ -15,8 +15,7 @@ from tempfile import TemporaryDirectory
 
 from probes.nccl.report import analyse_files
 from reports.acceptance import load_summary
-from reports.formats.ctrf import ctrf
-from reports.formats.junit import junit
+from reports.formats.junit import ctrf, junit
 from reports.formats.prometheus import prometheus
 from reports.frames.measurements import csv_text
 from reports.page.render import render

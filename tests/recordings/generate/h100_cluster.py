@@ -9,7 +9,7 @@ import math
 from datetime import date
 from typing import Any
 
-from probes.acceptance.contract import load
+from probes.contract.contract import load
 from reports.record import ContractFacts, ProbeResult, RunRecord, Waiver
 from tests.recordings.generate import gang_contention as contests
 from tests.recordings.load import control, evidence, measured, owing

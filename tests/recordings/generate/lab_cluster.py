@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from probes.acceptance.contract import load
+from probes.contract.contract import load
 from reports.record import ContractFacts, ProbeResult, RunRecord
 from tests.recordings.generate import gang_contention as contests
 from tests.recordings.generate import h100_cluster as atlas

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from probes.faults.injection import FaultedRun, FaultInjector
+from probes.faults.process_faults import FaultedRun, FaultInjector
 
 CLUSTER_FACTS = (
     *("kind", "emulated", "nodes", "bystanders", "node_names", "head_node_id", "resource", "size"),
@@ -14,14 +14,13 @@ CLUSTER_CALLS = ("on_each_node", "known_nodes", "groups_named", "read_facts", "h
 GANG_CALLS = ("run", "ask", "busy", "silent", "replace_workers", "replace_waiting")
 # Functions by the module that calls them.
 FUNCTIONS = {
-    "probes.hosts.judge": ("find_blind_nodes", "software_versions"),
+    "probes.hosts.inventory": ("find_blind_nodes", "software_versions"),
     "probes.launch.test_launch": ("launch_jobs",),
-    "probes.restart.test_restart": ("run_with_faults", "run_kill_rerun"),
-    "probes.restart.test_restart_other_ranks": ("run_world_sizes",),
+    "probes.restart.test_restart": ("run_with_faults", "run_kill_rerun", "run_world_sizes"),
     "probes.restart.judge": ("rank_processes", "find_orphans"),
-    "probes.restart.controls": ("rank_processes", "find_orphans"),
+    "probes.restart.scenarios": ("rank_processes", "find_orphans"),
     "probes.restart.reference_run": ("find_folder_problem",),
-    "probes.scaling.checkpoint_cost": ("find_blind_nodes",),
+    "probes.scaling.base_speed": ("find_blind_nodes",),
 }
 
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance import contract as contracts
-from probes.acceptance.cluster_terms import ClusterTerms
-from probes.acceptance.measure import Recorder
+from probes.check.recorder import Recorder
+from probes.contract import contract as contracts
+from probes.contract.terms import ClusterTerms
 from probes.gang.invariants import Sample
 from probes.gang.observer import Observer, ScenarioMark
 from probes.gang.scenario import ContentionRig, Scenario

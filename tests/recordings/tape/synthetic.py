@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
 
-from probes.acceptance.contract import ClusterTerms
+from probes.contract.contract import ClusterTerms
 from probes.hosts.test_hosts import test_hosts_are_what_was_ordered as hosts_probe
 from tests.recordings.tape.border import CLUSTER_FACTS
 from tests.recordings.tape.tape import Tape, name_of
@@ -107,7 +107,7 @@ def write_tape(path: Path, plant: Callable[[StandInHosts], None]) -> None:
     own = {"find_blind_nodes": find_blind, "software_versions": lambda: VERSIONS | {"driver": ""}}
     with ExitStack() as stack:
         for name, answer in own.items():
-            stack.enter_context(patch(f"probes.hosts.judge.{name}", _kept(tape, name, answer)))
+            stack.enter_context(patch(f"probes.hosts.inventory.{name}", _kept(tape, name, answer)))
         hosts_probe(cast(Any, cluster), ClusterTerms(**ORDER), recorder("HOSTS"))
     tape.file.close()
 

@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from probes.restart import checkpoint_corruption as damages
+from probes.restart import faulted_run as damages
 from reference_trainer import manifest
-from reference_trainer.config import TrainConfig
+from reference_trainer.config import TrainConfig, cli_options
 from reference_trainer.distributed import choose_device
 from reference_trainer.manifest import CheckpointError
-from reference_trainer.model.emulated_compute import EmulatedCompute
-from reference_trainer.options import cli_options
+from reference_trainer.model.transformer import EmulatedCompute
 from reference_trainer.rank_environment import LAUNCH_VARIABLES, LaunchError
 from scaling.ladder.step_breakdown import parse_steps, wall_gap
 from tests.conftest import SMALL, hexes

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, Metadata
 
-from probes.restart.checkpoint_corruption import _find_weights
+from probes.restart.faulted_run import _find_weights
 from reference_trainer import manifest
-from reference_trainer.checkpoint import rng_state
-from reference_trainer.checkpoint.plain_reader import PlainReader
+from reference_trainer.checkpoint import checkpointer
+from reference_trainer.checkpoint.checkpointer import PlainReader
 from reference_trainer.manifest import CheckpointError
 
 
@@ -123,7 +123,7 @@ def test_metadata_that_is_no_metadata(alone, folder):
 
 def test_a_value_runs_no_code(alone, tmp_path, mark, monkeypatch):
     checkpoints = str(tmp_path / "c")
-    monkeypatch.setattr(rng_state, "capture", lambda: Bomb(mark))
+    monkeypatch.setattr(checkpointer, "capture", lambda: Bomb(mark))
     alone(steps=2, checkpoints=checkpoints, save_every=2)
     monkeypatch.undo()
     with pytest.raises(CheckpointError, match=r"rng\.rank0 holds more than numbers and text"):
@@ -135,7 +135,7 @@ def test_the_random_state_runs_no_code(mark):
     blob = io.BytesIO()
     torch.save({"python": Bomb(mark)}, blob)
     with pytest.raises(pickle.UnpicklingError):
-        rng_state.restore(blob.getvalue())
+        checkpointer.restore(blob.getvalue())
     assert not mark.exists()
 
 
@@ -147,12 +147,12 @@ def draw():
 
 @pytest.mark.parametrize("before", [0, 1, 700], ids=["fresh", "amid a pair", "a block later"])
 def test_the_random_state_comes_back_bit_by_bit(before):
-    rng_state.seed_all(11, rank=3)
+    checkpointer.seed_all(11, rank=3)
     for _ in range(before):
         draw()
-    blob = rng_state.capture()
+    blob = checkpointer.capture()
     wanted = [draw() for _ in range(3)]
-    rng_state.seed_all(12, rank=0)
+    checkpointer.seed_all(12, rank=0)
     assert [draw() for _ in range(3)] != wanted
-    rng_state.restore(blob)
+    checkpointer.restore(blob)
     assert [draw() for _ in range(3)] == wanted

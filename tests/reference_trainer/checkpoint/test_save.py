@@ -13,10 +13,9 @@ import pytest
 
 from reference_trainer import manifest
 from reference_trainer.checkpoint import save as saving
-from reference_trainer.config import TrainConfig
+from reference_trainer.config import TrainConfig, cli_options
 from reference_trainer.manifest import CheckpointError
-from reference_trainer.options import cli_options
-from reference_trainer.telemetry.heartbeat import PROGRESS, exit_message
+from reference_trainer.telemetry.event_log import PROGRESS, exit_message
 from tests.conftest import SMALL, hexes
 from tests.support.single_rank import only_rank
 from tests.support.small_disk import needs_root, small_disk

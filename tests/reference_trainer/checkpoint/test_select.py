@@ -8,8 +8,8 @@ import pytest
 
 from reference_trainer import manifest
 from reference_trainer.checkpoint import select as choosing
+from reference_trainer.checkpoint.save import Storage
 from reference_trainer.checkpoint.select import CheckpointSelector, Selection
-from reference_trainer.checkpoint.storage import Storage
 from reference_trainer.manifest import CheckpointError
 from tests.support.thread_ranks import on_ranks
 

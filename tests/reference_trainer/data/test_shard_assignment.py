@@ -10,9 +10,10 @@ from click.testing import CliRunner
 
 from reference_trainer import manifest
 from reference_trainer.__main__ import main
-from reference_trainer.config import TrainConfig
+from reference_trainer.config import TrainConfig, cli_options
 from reference_trainer.data.documents import DataError
 from reference_trainer.data.shard_assignment import assign_shards, open_stream
+from reference_trainer.data.shard_stream import SampleStream
 from reference_trainer.data.shards import (
     BadShard,
     MissingShard,
@@ -22,8 +23,6 @@ from reference_trainer.data.shards import (
     make_shard,
     open_shard,
 )
-from reference_trainer.data.synthetic import SampleStream
-from reference_trainer.options import cli_options
 from reference_trainer.rank_environment import LAUNCH_VARIABLES
 from tests.reference_trainer.data.test_shards import TEXTS, write
 from tests.support.single_rank import only_rank

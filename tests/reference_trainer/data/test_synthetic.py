@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reference_trainer.data.documents import DataError
-from reference_trainer.data.synthetic import RING_SIZE, SampleStream, make_sample
+from reference_trainer.data.shard_stream import RING_SIZE, SampleStream, make_sample
 
 
 def stream(position=0, per_step=12):

@@ -9,15 +9,15 @@ import click
 import pytest
 import torch
 
-from probes.launch.job.announcements import announced_ranks
+from probes.launch.training import announced_ranks
 from reference_trainer.distributed import identify_gpu
-from reference_trainer.launch.command import (
+from reference_trainer.launch.launchers import (
+    JobResult,
     _parse_settings,
     _print_result,
     print_rendezvous,
 )
-from reference_trainer.launch.launchers import JobResult
-from reference_trainer.rank_report import read_variables
+from reference_trainer.rank_environment import read_variables
 
 
 def test_a_job_says_of_each_rank_where_it_is_and_what_it_trained_on(

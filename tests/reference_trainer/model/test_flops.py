@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reference_trainer.config import TrainConfig
-from reference_trainer.model.flops import flops_per_token, parameter_count, peak_flops
+from reference_trainer.model.size import flops_per_token, parameter_count, peak_flops
 
 
 def test_flops_follow_palm():

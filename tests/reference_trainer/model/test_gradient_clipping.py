@@ -7,9 +7,13 @@ import torch
 
 from reference_trainer.config import TrainConfig
 from reference_trainer.distributed import join_job
-from reference_trainer.model.build import build_model
-from reference_trainer.model.gradient_clipping import clip_gradients, local_gradients, square_sum
-from reference_trainer.model.transformer import next_token_loss
+from reference_trainer.model.transformer import (
+    build_model,
+    clip_gradients,
+    local_gradients,
+    next_token_loss,
+    square_sum,
+)
 from tests.support.single_rank import only_rank
 
 CONFIG = TrainConfig(dim=16, seq=8, vocab=32, layers=2, heads=2, batch=2, device="cpu")

@@ -11,7 +11,7 @@ import torch
 
 from reference_trainer.config import PRESETS, TrainConfig
 from reference_trainer.distributed import World
-from reference_trainer.model.memory import (
+from reference_trainer.model.size import (
     GIB,
     MemoryShortage,
     describe_shortage,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reference_trainer.config import PRESETS, TrainConfig
-from reference_trainer.model.flops import block_parameters, parameter_count
+from reference_trainer.model.size import block_parameters, parameter_count
 
 
 @pytest.mark.parametrize("more", [{}, {"kv_heads": 2}, {"hidden": 50}])

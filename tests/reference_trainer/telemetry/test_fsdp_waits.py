@@ -14,7 +14,7 @@ import pytest
 
 from reference_trainer.config import TrainConfig
 from reference_trainer.distributed import join_job
-from reference_trainer.telemetry.fsdp_waits import FSDP_CALLS, _parameter_groups, time_fsdp_waits
+from reference_trainer.telemetry.step_timer import FSDP_CALLS, _parameter_groups, time_fsdp_waits
 from reference_trainer.train import Trainer
 from scaling.ladder.step_breakdown import mean_terms, parse_steps
 from tests.support.single_rank import only_rank

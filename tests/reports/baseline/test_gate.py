@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.contract import Contract, parse
-from probes.rejudge.limit_check import read_summary
+from probes.contract.contract import Contract, parse
+from probes.session.rejudge import read_summary
 from reports.acceptance import AcceptanceSummary, load_summary
-from reports.baseline.regressions import BaselineValue, find_regressions
 from reports.measurement import Limit, Measurement, Verdict
+from reports.regressions import BaselineValue, find_regressions
 from tests.support.paths import REPO
 from tests.support.run_edits import drop_event, edit_events
 from tests.support.sound_run import write_sound_run
 
-LAB = (REPO / "probes" / "acceptance" / "contracts" / "lab.toml").read_text()
+LAB = (REPO / "probes" / "contract" / "contracts" / "lab.toml").read_text()
 
 
 def contract(terms: str = 'busbw = "2 %"') -> Contract:

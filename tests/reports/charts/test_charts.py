@@ -11,8 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reports.charts import FIGURES, draw_figures
-from reports.charts.canvas import LEFT, PLOT_HEIGHT, RIGHT, THEME, fit_ticks, text_width
-from reports.charts.figure import binary_size, percent
+from reports.charts.canvas import (
+    LEFT,
+    PLOT_HEIGHT,
+    RIGHT,
+    THEME,
+    binary_size,
+    fit_ticks,
+    percent,
+    text_width,
+)
 from reports.charts.pairs import MAX_MAP_NODES, MAX_ROWS, SLOW_TO_FAST
 from tests.reports.charts.drawing import Box, dots, draw, outlines, placed, root, words
 from tests.reports.charts.test_svg import recorded

@@ -11,10 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reports.charts import Figure
-from reports.charts.canvas import RIGHT, THEME, WIDTH
-from reports.charts.gang_series import MAX_ROWS
-from reports.charts.gang_timeline import JOB_COLORS, MAX_MARKS, ORANGE
-from reports.charts.time_axis import MIN_BAR, START, TimeAxis
+from reports.charts.canvas import MIN_BAR, RIGHT, START, THEME, WIDTH, TimeAxis
+from reports.charts.gang_series import JOB_COLORS, MAX_MARKS, MAX_ROWS, ORANGE
 from reports.run_folder.integrity import load
 from tests.recordings.generate.gang_contention import deadlock, series, storm, two_gangs
 from tests.recordings.generate.malicious_input import HOSTILE, contested, unreadable

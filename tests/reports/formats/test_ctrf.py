@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 from reports.acceptance import AcceptanceSummary, load_summary
-from reports.formats.ctrf import ctrf
+from reports.formats.junit import ctrf
 from reports.measurement import Verdict
 from tests.reports.formats.runs import ODD, every_run, measured, result_of, summary_of
 from tests.support.paths import RECORDINGS, REPO

@@ -10,9 +10,10 @@ import pandas as pd
 import pytest
 
 from reports.acceptance import AcceptanceSummary, load_summary, summarize_acceptance
-from reports.frames.compare import Comparison, compare_runs
-from reports.frames.compare_text import (
+from reports.frames.compare import (
     MAX_ROWS,
+    Comparison,
+    compare_runs,
     comparison_csv,
     comparison_json,
     comparison_lines,

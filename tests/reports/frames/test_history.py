@@ -23,9 +23,9 @@ from reports.frames.history import (
     build_history,
     drift_bounds,
     find_runs,
+    history_lines,
     median_slope,
 )
-from reports.frames.history_text import history_lines
 from reports.measurement import Limit, Measurement
 from reports.run_folder.integrity import Integrity
 from reports.text import TextFormatter

@@ -9,19 +9,20 @@ import pytest
 
 from reports.acceptance import AcceptanceSummary, load_summary, summarize_acceptance
 from reports.measurement import Limit, Measurement, Verdict
-from reports.page.decision import (
+from reports.page.sections import (
+    WIDTH,
     blast_text,
     build_lead,
+    build_node_matrix,
     caught_text,
     cause_text,
     count_controls,
+    draw_limit_bar,
     join_words,
     planted_faults,
     scope_text,
     section_anchors,
 )
-from reports.page.limit_bar import WIDTH, draw_limit_bar
-from reports.page.node_matrix import build_node_matrix
 from reports.record import Finding, ProbeResult, Severity
 from reports.run_folder.integrity import load
 from tests.support.paths import RECORDINGS

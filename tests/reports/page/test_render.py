@@ -14,7 +14,7 @@ from reports.acceptance import load_summary, summarize_acceptance
 from reports.measurement import Limit, Measurement
 from reports.page.render import TEMPLATES, render
 from reports.record import Control, ProbeResult, RunRecord
-from reports.run_folder.files import hash_file
+from reports.run_folder.event_log import hash_file
 from reports.run_folder.integrity import load
 from tests.support.paths import RECORDINGS
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from reports.page.timeline import WIDTH, build_timeline
+from reports.page.sections import SPAN_WIDTH, build_timeline
 from reports.record import ProbeResult, RunRecord
 from reports.run_folder.integrity import load
 from tests.support.paths import RECORDINGS
@@ -34,14 +34,17 @@ def test_probes_are_listed_by_their_start() -> None:
         ("first", 0.0, 60.0),
         ("second", 60.0, 120.0),
     ]
-    assert [places(one.bar) for one in spans] == [(0.0, WIDTH / 3), (WIDTH / 3, 2 * WIDTH / 3)]
+    assert [places(one.bar) for one in spans] == [
+        (0.0, SPAN_WIDTH / 3),
+        (SPAN_WIDTH / 3, 2 * SPAN_WIDTH / 3),
+    ]
 
 
 def test_a_short_probe_is_seen() -> None:
     short = build_timeline(run(probe("long", 0, 3600), probe("short", 59, 0.0)))[-1]
     start, width = places(short.bar)
     assert width == 2
-    assert start + width <= WIDTH
+    assert start + width <= SPAN_WIDTH
 
 
 def test_a_run_without_times_has_no_timeline() -> None:

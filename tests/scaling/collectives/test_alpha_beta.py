@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaling.collectives.alpha_beta import fit_alpha_beta
+from scaling.collectives.line_rate import fit_alpha_beta
 from scaling.collectives.operations import OPERATIONS
 from tests.scaling.collectives.test_sweep import ALL_REDUCE
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaling.collectives.fault_search import search_faults
-from scaling.collectives.group_search import grid_groups, search_groups
+from scaling.collectives.node_groups import grid_groups, search_groups
 from tests.support.simulated_links import Cluster, planted
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scaling.collectives.nccl_tests_format import parse_size, results_document
+from scaling.collectives.line_rate import parse_size, results_document
 from scaling.collectives.sweep import summarise
 from tests.scaling.collectives.test_sweep import ALL_REDUCE, sweep
 

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from probes.fabric.rails.findings import find_slow_ports, is_slow_everywhere
-from probes.fabric.rails.ranks import RailRanks
+from probes.fabric.addresses import RailRanks
+from probes.fabric.detect import find_slow_ports, is_slow_everywhere
 from scaling.collectives.fault_search import FaultSearchResult, search_faults, search_rails
 from tests.support.simulated_links import Cluster
 

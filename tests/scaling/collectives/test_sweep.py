@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scaling.collectives.nccl_tests_format import format_table, results_document
+from scaling.collectives.line_rate import format_table, results_document
 from scaling.collectives.operations import OPERATIONS
 from scaling.collectives.sweep import plateau_row, summarise
 

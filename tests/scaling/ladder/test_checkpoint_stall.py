@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scaling.ladder.checkpoint_stall import (
-    CheckpointSave,
-    collect_saves,
-    slow_writer_node,
-    slowest_writer,
-)
+from scaling.ladder.ladder import CheckpointSave, collect_saves, slow_writer_node, slowest_writer
 from tests.probes.scaling.test_checkpoint_cost import rung
 
 

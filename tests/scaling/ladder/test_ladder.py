@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from probes.acceptance.cluster_terms import ClusterTerms
-from probes.scaling.load import train_config
+from probes.contract.terms import ClusterTerms
+from probes.scaling.run_ladder import train_config
 from reference_trainer.config import TrainConfig
 from reference_trainer.data.shards import VOCAB
 from reference_trainer.launch.gang import Gang, GangError
-from reference_trainer.model.memory import estimate_memory
+from reference_trainer.model.size import estimate_memory
 from scaling.ladder.ladder import (
     Rung,
     first_node,

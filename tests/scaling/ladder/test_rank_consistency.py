@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scaling.ladder.rank_consistency import find_disagreements
+from scaling.ladder.ladder import find_disagreements
 
 
 def results(ranks: int = 2, steps: int = 2) -> list[dict[str, Any]]:

@@ -9,21 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaling.ladder.ladder import Rung
-from scaling.ladder.skew import (
+from scaling.ladder.step_breakdown import (
     COLLECTIVE_SEGMENTS,
+    Step,
     critical_path,
     describe_exposed,
     exposed_waits,
-    split_segment,
-    waits_separable,
-)
-from scaling.ladder.step_breakdown import (
-    Step,
     loss_by_term,
     loss_residual,
     mean_seconds,
     mean_terms,
     segment_gap,
+    split_segment,
+    waits_separable,
 )
 from scaling.loss.causes import CollectiveTimes
 from scaling.loss.explain import explain, explain_ladder, loss_sentence, round_to_sum

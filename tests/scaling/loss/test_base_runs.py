@@ -13,8 +13,7 @@ from reports.measurement import Limit, Verdict
 from reports.run_folder.integrity import load
 from scaling.ladder.ladder import Rung
 from scaling.ladder.step_breakdown import Step
-from scaling.loss.base_runs import base_doubt
-from scaling.loss.ladder_result import Ladder, load_ladder
+from scaling.loss.ladder_result import Ladder, base_doubt, load_ladder
 from tests.probes.cli.test_scaling import AT_FOUR, figures, said, save
 from tests.support.simulated_ladder import ladder, with_rung
 from tests.support.simulated_steps import longer

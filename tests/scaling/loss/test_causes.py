@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from reference_trainer.telemetry.injected_delay import SEGMENTS
+from reference_trainer.telemetry.event_log import SEGMENTS
 from reports.numbers import percent
 from scaling.ladder.ladder import Rung
 from scaling.ladder.step_breakdown import Step

@@ -7,7 +7,7 @@ import pytest
 from scaling.ladder.ladder import Rung
 from scaling.ladder.step_breakdown import Step
 from scaling.loss.causes import CollectiveTimes, LossBudget, detect_communication
-from scaling.loss.slow_under_load import LoadSlowdown
+from scaling.loss.throttling import LoadSlowdown
 from tests.scaling.loss.test_causes import met_for
 
 RUNG = Rung(2, ["a", "b"], [[Step(1.0, {})] * 24] * 2, 2, non_finite=0)

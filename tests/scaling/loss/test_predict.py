@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from scaling.collectives.alpha_beta import Fit
+from scaling.collectives.line_rate import Fit
 from scaling.ladder.step_breakdown import Step
 from scaling.loss.predict import (
     CollectiveCall,

@@ -13,11 +13,11 @@ from torch.utils._pytree import tree_leaves
 
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang
-from scaling.collectives.alpha_beta import Fit
+from scaling.collectives.line_rate import Fit
 from scaling.ladder.ladder import run_on_fake_group
-from scaling.loss.predict import CollectiveCall
-from scaling.loss.replay import (
+from scaling.loss.predict import (
     REPLAY_STEPS,
+    CollectiveCall,
     count_calls,
     min_bytes_sent,
     modelled_seconds,

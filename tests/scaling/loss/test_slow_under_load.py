@@ -8,7 +8,7 @@ import pytest
 
 from scaling.loss.causes import CollectiveTimes
 from scaling.loss.explain import Explanation, explain
-from scaling.loss.slow_under_load import find_load_slowdown
+from scaling.loss.throttling import find_load_slowdown
 from tests.support.simulated_steps import CODES, Cluster
 
 LIMIT = 0.9

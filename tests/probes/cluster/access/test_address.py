@@ -16,8 +16,8 @@ import pytest
 import ray
 from ray._private import services
 
-from probes.cluster.access import address
-from probes.cluster.access.address import (
+from probes.cluster import address
+from probes.cluster.address import (
     CONNECT_SECONDS,
     ClusterUnreachable,
     check_spec,

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from probes.cluster.access import auth_mode, entrances
-from probes.cluster.access.auth_mode import TokenProblem, follow_auth_mode
-from probes.cluster.access.entrances import CLIENT, GCS
+from probes.cluster import address as auth_mode
+from probes.cluster import entrances
+from probes.cluster.address import TokenProblem, follow_auth_mode
+from probes.cluster.entrances import CLIENT, GCS
 from tests.support.entrances import grpc_entrance
 
 RIGHT = "5ecret"

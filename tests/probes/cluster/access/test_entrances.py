@@ -13,8 +13,8 @@ from typing import Any
 import grpc
 import pytest
 
-from probes.cluster.access import entrances
-from probes.cluster.access.entrances import (
+from probes.cluster import entrances
+from probes.cluster.entrances import (
     AGENT,
     DASHBOARD,
     GCS,

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from probes.cluster.facts import connections
-from probes.cluster.facts.connections import (
+from probes.cluster import network_facts
+from probes.cluster.network_facts import (
     GRPC,
     NO_ANSWER,
     NO_PROOF,
@@ -156,7 +156,7 @@ def test_results_are_in_the_order_of_the_endpoints(listener: tuple[NodePorts, in
 
 
 def test_a_node_with_many_peers_needs_more_time() -> None:
-    once = 2 * (connections.FIRST_SECONDS + connections.SECOND_SECONDS)
+    once = 2 * (network_facts.FIRST_SECONDS + network_facts.SECOND_SECONDS)
     assert [max_try_seconds(n) for n in (0, 1, 32, 33, 64)] == [0, once, once, 2 * once, 2 * once]
 
 
@@ -193,10 +193,10 @@ def test_the_port_of_a_worker_is_one_that_answers_as_grpc(
     monkeypatch: pytest.MonkeyPatch, listener: tuple[NodePorts, int]
 ) -> None:
     with serving(lambda client, _: client.sendall(SETTINGS_FRAME)) as port:
-        monkeypatch.setattr(connections, "own_listening_ports", lambda: [listener[1], port])
+        monkeypatch.setattr(network_facts, "own_listening_ports", lambda: [listener[1], port])
         assert find_worker_port(HERE, GRPC) == port
         assert find_worker_port(HERE, NO_PROOF) == listener[1]
-    monkeypatch.setattr(connections, "own_listening_ports", lambda: [listener[1]])
+    monkeypatch.setattr(network_facts, "own_listening_ports", lambda: [listener[1]])
     assert find_worker_port(HERE, GRPC) is None
 
 
@@ -218,7 +218,7 @@ def test_a_node_opens_its_ports(
         monkeypatch.setenv("RAY_USE_TLS", variable)
     proofs = []
     monkeypatch.setattr(
-        connections, "find_worker_port", lambda address, proof: proofs.append(proof) or 10002
+        network_facts, "find_worker_port", lambda address, proof: proofs.append(proof) or 10002
     )
     ports = NodePorts()
     opened = ports.open_ports(HERE)

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from probes.cluster.facts.egress import try_closed_target, try_targets
+from probes.cluster.network_facts import try_closed_target, try_targets
 
 SHORT = 2.0  # s; a server of this host answers at once
 PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "no_proxy", "NO_PROXY")
@@ -102,7 +102,7 @@ def test_a_name_without_an_address_is_not_reached(target: str) -> None:
 
 def test_one_lost_connection_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     problems = ["timed out", ""]
-    monkeypatch.setattr("probes.cluster.facts.egress.try_port", lambda *_: problems.pop(0))
+    monkeypatch.setattr("probes.cluster.network_facts.try_port", lambda *_: problems.pop(0))
     assert try_targets(["a:1"], SHORT) == {"a:1": ""}
     assert problems == []
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from probes.cluster.facts import gpu_health
-from probes.hosts.sick_gpu import SICK_ANSWERS
+from probes.cluster import gpu_health
+from probes.hosts.controls import SICK_ANSWERS
 from tests.lab import nvml
 from tests.support.paths import REPO
 from tests.support.simulated_hosts import FABRIC, healthy_board, sick_board, worn_board
@@ -22,9 +22,9 @@ from tests.support.simulated_hosts import FABRIC, healthy_board, sick_board, wor
 ASK = """
 import importlib, json, sys
 from pathlib import Path
-from probes.cluster.facts.gpu_health import read_gpu_health, read_gpus_and_health
+from probes.cluster.gpu_health import read_gpu_health, read_gpus_and_health
 from probes.cluster.nvml import read_gpus
-from probes.hosts.sick_gpu import WORN_ANSWERS, ShortNvml, SickNvml
+from probes.hosts.controls import WORN_ANSWERS, ShortNvml, SickNvml
 from tests.lab import nvml as lab
 module, work, plants = importlib.import_module(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
 answers = {"": read_gpu_health(module), "sick": read_gpu_health(SickNvml(module, 0))}

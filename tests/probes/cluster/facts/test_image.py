@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from probes.cluster.facts import image
-from probes.cluster.facts.image import list_packages, read_image
-from probes.cluster.facts.rdma_access import NO_VERBS, read_peer_memory, read_rdma_access
-from probes.hosts.needs.controls import read_other_image
+from probes.cluster import node_facts
+from probes.cluster.node_facts import list_packages, read_image
+from probes.cluster.system_facts import NO_VERBS, read_peer_memory, read_rdma_access
+from probes.hosts.needs import read_other_image
 
 
 def test_packages_are_those_that_python_itself_finds() -> None:
@@ -39,7 +39,7 @@ def test_the_digest_follows_names_and_versions(
 
 def test_the_name_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "os-release"
-    monkeypatch.setattr(image, "OS_RELEASE", str(file))
+    monkeypatch.setattr(node_facts, "OS_RELEASE", str(file))
     assert read_image()["os"] == ""
     file.write_text('NAME="Ubuntu"\nPRETTY_NAME="Ubuntu 22.04.4 LTS"\n')
     assert read_image()["os"] == "Ubuntu 22.04.4 LTS"

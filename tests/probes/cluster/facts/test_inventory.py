@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from probes.cluster.facts.inventory import cuda_version, disk_gib, nic_firmware, ofed_version
+from probes.cluster.node_facts import cuda_version, disk_gib, nic_firmware, ofed_version
 
 
 def write(path: Path, text: str) -> None:
@@ -33,7 +33,7 @@ def test_the_cuda_of_torch(line: str, version: str, tmp_path: Path) -> None:
 
 def test_without_torch_there_is_no_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cuda_version(str(tmp_path)) == ""
-    monkeypatch.setattr("probes.cluster.facts.inventory.util.find_spec", lambda name: None)
+    monkeypatch.setattr("probes.cluster.node_facts.util.find_spec", lambda name: None)
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "version.py", "cuda = '12.4'\n")  # a file that only lies there
     assert cuda_version() == ""

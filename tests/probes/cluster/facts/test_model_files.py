@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from probes.cluster.facts import model_files
-from probes.cluster.facts.model_files import (
+from probes.cluster import node_facts
+from probes.cluster.node_facts import (
     BLOCK,
     STRIDE,
     digest_file,
@@ -109,7 +109,7 @@ def test_what_takes_too_long_is_unknown_and_no_fault(
     (late,) = read_model_files([str(model)], -1.0).values()
     assert late["unknown"].startswith("only 0 files of")
     assert not late["error"]
-    monkeypatch.setattr(model_files, "MAX_FILES", 1)
+    monkeypatch.setattr(node_facts, "MAX_FILES", 1)
     (many,) = read_model_files([str(model)]).values()
     assert many["unknown"].startswith("only 1 files of")
     assert not many["error"]
@@ -137,7 +137,7 @@ def test_the_control_follows_folders_that_hold_only_folders(tmp_path: Path) -> N
 
 
 def test_the_control_changes_a_single_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_files, "digest_file", lambda file: file.read_bytes())
+    monkeypatch.setattr(node_facts, "digest_file", lambda file: file.read_bytes())
     (tmp_path / "weights").write_bytes(b"weights")
     (changed,) = read_changed_file(str(tmp_path)).values()
     found = changed["files"]["weights"]

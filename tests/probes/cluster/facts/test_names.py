@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from probes.cluster.facts import names
-from probes.cluster.facts.names import (
+from probes.cluster import network_facts
+from probes.cluster.network_facts import (
     look_up,
     look_up_all,
     parse_ifconf,
@@ -51,7 +51,7 @@ def test_this_host_has_its_loopback() -> None:
 
 def test_an_interface_is_up_by_its_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = [("a", "10.0.0.1"), ("b", "10.0.0.2"), ("c", "10.0.0.3"), ("d", "10.0.0.4")]
-    monkeypatch.setattr(names, "_ipv4_addresses", lambda: [*pairs, ("a", "10.0.0.9")])
+    monkeypatch.setattr(network_facts, "_ipv4_addresses", lambda: [*pairs, ("a", "10.0.0.9")])
     for name, flags in (("a", "0x1043\n"), ("b", "0x1002\n"), ("c", "broken")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "flags").write_text(flags)
@@ -69,7 +69,7 @@ def test_a_kernel_that_answers_nothing_leaves_the_addresses_unknown(
     def refuse() -> list[tuple[str, str]]:
         raise PermissionError(1, "no")
 
-    monkeypatch.setattr(names, "_ipv4_addresses", refuse)
+    monkeypatch.setattr(network_facts, "_ipv4_addresses", refuse)
     assert read_addresses() is None
     monkeypatch.undo()
     assert read_addresses(inet6=str(tmp_path)) is None, "a folder cannot be read"
@@ -89,7 +89,7 @@ def test_an_address_of_another_host_cannot_be_bound() -> None:
 
 @pytest.mark.parametrize("name", ["nosuch.invalid", "x" * 70, ""])
 def test_a_name_that_leads_nowhere_says_why(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(names, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(network_facts, "RETRY_SECONDS", 0.01)
     found = look_up(name)
     assert (found["addresses"], found["bindable"]) == ([], "")
     assert found["error"]
@@ -109,11 +109,11 @@ def test_a_temporary_failure_is_tried_once_more(
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))]
 
     pauses: list[float] = []
-    monkeypatch.setattr(names.time, "sleep", pauses.append)
+    monkeypatch.setattr(network_facts.time, "sleep", pauses.append)
     monkeypatch.setattr(socket, "getaddrinfo", flaky)
     found = look_up("n1")
     assert (found["bindable"] == "127.0.0.1") is resolved
-    assert (calls, pauses) == (2, [names.RETRY_SECONDS])
+    assert (calls, pauses) == (2, [network_facts.RETRY_SECONDS])
     assert resolved or "Temporary failure" in found["error"]
 
 
@@ -158,7 +158,7 @@ def test_torch_ignores_an_interface_of_one_letter(value: str | None, counts: str
 def test_the_control_gives_its_worker_the_interface_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from probes.hosts.network.controls import read_loopback_names
+    from probes.hosts.names import read_loopback_names
 
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "fab0")
     found = read_loopback_names()

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from probes.cluster.gpus import xid_events
-from probes.cluster.gpus.xid_events import XidListener, XidWatch
+from probes.cluster import gpus
+from probes.cluster.gpus import XidListener, XidWatch
 from tests.lab import nvml
 from tests.support.paths import REPO
 
@@ -27,7 +27,7 @@ MOST_S = 20.0  # for a process to start and an event to be heard on a busy machi
 # Prints what was heard, once for each line of its input.
 PROGRAM = """
 import json, sys
-from probes.cluster.gpus.xid_events import XidListener
+from probes.cluster.gpus import XidListener
 listener = XidListener()
 print(json.dumps(listener.start()), flush=True)
 for _ in sys.stdin:
@@ -35,7 +35,7 @@ for _ in sys.stdin:
 """
 PLANTED = """
 import json
-from probes.hosts.xids import read_planted_xid
+from probes.hosts.closing import read_planted_xid
 print(json.dumps(read_planted_xid(1)))
 """
 
@@ -213,7 +213,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def test_a_storm_of_events_fills_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(xid_events, "MAX_EVENTS", 2)
+    monkeypatch.setattr(gpus, "MAX_EVENTS", 2)
     nvml_module, listener = QueuedNvml(), XidListener()
     listener.start(nvml_module)
     for xid in (48, 63, 64, -15):
@@ -260,8 +260,8 @@ def test_all_nodes_are_listened_to(monkeypatch: pytest.MonkeyPatch) -> None:
         method = SimpleNamespace(remote=object)
         return SimpleNamespace(remote=lambda: SimpleNamespace(start=method, read=method))
 
-    monkeypatch.setattr(xid_events, "on_node", actor)
-    monkeypatch.setattr(xid_events, "collect_answers", answer)
+    monkeypatch.setattr(gpus, "on_node", actor)
+    monkeypatch.setattr(gpus, "collect_answers", answer)
     watch = XidWatch.start(["a", "b"])
     assert watch.read() == {"a": {"events": []}}
     assert watch.errors == {"b": "no answer"}

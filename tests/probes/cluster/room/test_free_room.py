@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import ray
 
-from probes.cluster.room import free_room
-from probes.cluster.room.free_room import busy_accelerators, describe_busy, wait_for_room
+from probes.cluster import room
+from probes.cluster.room import busy_accelerators, describe_busy, wait_for_room
 from tests.probes.cluster.room.test_late_nodes import Clock
 
 
@@ -31,8 +31,8 @@ class Shared:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(free_room, "time", clock)
-    monkeypatch.setattr(free_room, "busy_accelerators", lambda cluster: len(cluster.now()))
+    monkeypatch.setattr(room, "time", clock)
+    monkeypatch.setattr(room, "busy_accelerators", lambda cluster: len(cluster.now()))
     return clock
 
 
@@ -58,10 +58,10 @@ def test_accelerators_that_are_given_away_are_counted(
 def test_what_an_earlier_probe_gives_back_late_is_no_holder(clock: Clock) -> None:
     assert describe_busy(Shared(clock)) == ""
     assert describe_busy(Shared(clock, (0, 19, "actor A"))) == ""
-    assert 19 <= clock.now <= 19 + free_room.POLL_S
+    assert 19 <= clock.now <= 19 + room.POLL_S
     begun = clock.now
     assert describe_busy(Shared(clock, (0, 1e9, "actor A"))) == "actor A"
-    assert clock.now - begun <= free_room.SETTLE_S + free_room.POLL_S
+    assert clock.now - begun <= room.SETTLE_S + room.POLL_S
     assert describe_busy(Shared(clock, (0, 1e9, ""))) == "other jobs hold accelerators"
 
 
@@ -77,7 +77,7 @@ def test_a_free_cluster_is_not_waited_for(clock: Clock) -> None:
 def test_each_change_of_the_holder_is_said_once(clock: Clock) -> None:
     cluster = Shared(clock, (0, 30, "actor A"), (20, 50, "actor B"))
     seconds, said = waited(cluster)
-    assert 50 <= seconds <= 50 + free_room.STEADY_S + free_room.POLL_S
+    assert 50 <= seconds <= 50 + room.STEADY_S + room.POLL_S
     assert said == ["actor A", "actor A; actor B", "actor B"]
 
 
@@ -89,7 +89,7 @@ def test_a_job_that_hands_them_on_is_waited_for(clock: Clock) -> None:
 def test_seconds_are_counted_from_the_beginning(clock: Clock) -> None:
     clock.now = 100.25
     seconds, _ = waited(Shared(clock, (0, 104, "actor A")))
-    assert 4 <= seconds <= 4 + free_room.STEADY_S + free_room.POLL_S
+    assert 4 <= seconds <= 4 + room.STEADY_S + room.POLL_S
     assert waited(Shared(clock, (0, 1e9, "actor A")), 60)[0] == 60
 
 

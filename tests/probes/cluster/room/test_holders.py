@@ -10,8 +10,8 @@ import ray
 from ray._private import state
 from ray.core.generated.gcs_pb2 import ActorTableData
 
-from probes.cluster.room import holders
-from probes.cluster.room.holders import (
+from probes.cluster import room
+from probes.cluster.room import (
     HeldAccelerators,
     describe_holders,
     find_holders,
@@ -125,7 +125,7 @@ def row(name: str, state_name: str) -> bytes:
 def test_rays_tables_are_read_without_what_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [row("Train", "ALIVE"), row("Old", "DEAD"), row("Soon", "PENDING_CREATION")]
     accessor = SimpleNamespace(get_actor_table=lambda *_: rows)
-    monkeypatch.setattr(holders, "gcs_accessor", lambda: accessor)
+    monkeypatch.setattr(room, "gcs_accessor", lambda: accessor)
     nodes = [
         {"NodeID": "a", "Alive": True, "Resources": {"GPU": 4.0}},
         {"NodeID": "b", "Alive": False, "Resources": {}},

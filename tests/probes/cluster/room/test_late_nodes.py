@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from probes.cluster.room import late_nodes
-from probes.cluster.room.late_nodes import wait_for_nodes
+from probes.cluster import room
+from probes.cluster.room import wait_for_nodes
 
 pytest_plugins = ["pytester"]
 
@@ -31,7 +31,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(late_nodes, "time", clock)
+    monkeypatch.setattr(room, "time", clock)
     return clock
 
 
@@ -103,8 +103,8 @@ def test_a_run_says_that_it_waited(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The session counts nodes only once they have been waited for."""
-    from probes.acceptance import session
-    from probes.acceptance.contract import load
+    from probes.contract.contract import load
+    from probes.session import session
 
     seen = []
     cluster = SimpleNamespace(emulated=False, claim=lambda *_: None, close=lambda: None)
@@ -130,8 +130,8 @@ def test_sigterm_while_it_waits_ends_as_ctrl_c(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ray's own handler, which joining sets, would end the process with a traceback."""
-    from probes.acceptance import session
-    from probes.acceptance.contract import load
+    from probes.contract.contract import load
+    from probes.session import session
 
     cluster = SimpleNamespace(emulated=False, claim=lambda *_: None, close=lambda: None)
     before = signal.getsignal(signal.SIGTERM)

@@ -10,8 +10,8 @@ import pytest
 import ray
 from ray.experimental import internal_kv
 
-from probes.cluster.room import other_trial
-from probes.cluster.room.other_trial import OtherTrial, claim_cluster, release_cluster
+from probes.cluster import room
+from probes.cluster.room import OtherTrial, claim_cluster, release_cluster
 
 CLUSTER = SimpleNamespace(head_node_id="id0")
 
@@ -30,11 +30,11 @@ def store(monkeypatch: pytest.MonkeyPatch) -> dict[bytes, bytes]:
     monkeypatch.setattr(internal_kv, "_internal_kv_put", put)
     monkeypatch.setattr(internal_kv, "_internal_kv_get", lambda key, *, namespace: kept.get(key))
     monkeypatch.setattr(internal_kv, "_internal_kv_del", lambda key, *, namespace: kept.pop(key))
-    monkeypatch.setattr(other_trial, "_own_job", lambda: "mine")
-    monkeypatch.setattr(other_trial, "SETTLE_S", 0.0)
-    monkeypatch.setattr(other_trial, "POLL_S", 0.01)
+    monkeypatch.setattr(room, "_own_job", lambda: "mine")
+    monkeypatch.setattr(room, "SETTLE_S", 0.0)
+    monkeypatch.setattr(room, "POLL_S", 0.01)
     asked = SimpleNamespace(remote=lambda: None)
-    monkeypatch.setattr(other_trial, "on_node", lambda *_: asked)
+    monkeypatch.setattr(room, "on_node", lambda *_: asked)
     living(monkeypatch, "mine", "theirs")
     return kept
 
@@ -45,7 +45,7 @@ def living(monkeypatch: pytest.MonkeyPatch, *jobs: str) -> None:
 
 def theirs(store: dict[bytes, bytes], **more: Any) -> None:
     claim = {"job": "theirs", "host": "ci-7", "started": "10:00", **more}
-    store[other_trial.KEY] = json.dumps(claim).encode()
+    store[room.KEY] = json.dumps(claim).encode()
 
 
 def claim(wait_s: float = 0) -> list[str]:
@@ -56,7 +56,7 @@ def claim(wait_s: float = 0) -> list[str]:
 
 def test_a_free_cluster_is_claimed_and_released(store: dict[bytes, bytes]) -> None:
     assert claim() == []
-    assert json.loads(store[other_trial.KEY])["job"] == "mine"
+    assert json.loads(store[room.KEY])["job"] == "mine"
     assert claim() == []  # once more by the same driver
     release_cluster()
     assert store == {}
@@ -71,7 +71,7 @@ def test_a_living_trial_is_named(store: dict[bytes, bytes]) -> None:
         " --wait-for-room 30m"
     )
     release_cluster()  # only our own
-    assert json.loads(store[other_trial.KEY])["job"] == "theirs"
+    assert json.loads(store[room.KEY])["job"] == "theirs"
 
 
 def test_a_dead_trials_claim_is_taken_over(
@@ -80,7 +80,7 @@ def test_a_dead_trials_claim_is_taken_over(
     theirs(store)
     living(monkeypatch, "mine")
     assert claim() == []
-    assert json.loads(store[other_trial.KEY])["job"] == "mine"
+    assert json.loads(store[room.KEY])["job"] == "mine"
 
 
 def test_it_waits_and_says_so_once(
@@ -98,10 +98,10 @@ def test_of_two_that_took_a_dead_claim_over_the_later_one_holds_it(
     """Both read the same dead claim; the other writes while this one settles."""
     theirs(store)
     living(monkeypatch, "mine", "third")
-    monkeypatch.setattr(other_trial.time, "sleep", lambda _: theirs(store, job="third"))
+    monkeypatch.setattr(room.time, "sleep", lambda _: theirs(store, job="third"))
     with pytest.raises(OtherTrial, match="has just begun here"):
         claim()
-    assert json.loads(store[other_trial.KEY])["job"] == "third"
+    assert json.loads(store[room.KEY])["job"] == "third"
 
 
 def test_between_two_questions_it_rests(
@@ -109,14 +109,14 @@ def test_between_two_questions_it_rests(
 ) -> None:
     theirs(store)
     rests: list[float] = []
-    monkeypatch.setattr(other_trial, "POLL_S", 5.0)
+    monkeypatch.setattr(room, "POLL_S", 5.0)
 
     def rest(seconds: float) -> None:
         rests.append(seconds)
         if len(rests) == 3:
             store.clear()
 
-    monkeypatch.setattr(other_trial.time, "sleep", rest)
+    monkeypatch.setattr(room.time, "sleep", rest)
     claim(60)
     assert rests == [5.0] * 3
 
@@ -143,7 +143,7 @@ def test_a_trial_that_cannot_be_asked_for_is_as_alive(
 def test_a_claim_of_another_form_is_none(
     store: dict[bytes, bytes], value: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store[other_trial.KEY] = value
+    store[room.KEY] = value
     assert claim() == []
 
 
@@ -169,4 +169,4 @@ def test_of_two_that_find_a_dead_claim_one_holds_it(
     monkeypatch.setattr(ray, "get", slow_answer)
     with pytest.raises(OtherTrial, match="has just begun here"):
         claim()
-    assert json.loads(store[other_trial.KEY])["job"] == "third"
+    assert json.loads(store[room.KEY])["job"] == "third"

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from ray.core.generated.gcs_pb2 import PlacementGroupTableData
 
-from probes.cluster.room import placement_groups as living_groups
-from probes.cluster.room.placement_groups import LivePlacementGroups, live_drivers, other_jobs
+from probes.cluster import room as living_groups
+from probes.cluster.room import LivePlacementGroups, live_drivers, other_jobs
 
 States = dict[str, tuple[str, int]]  # name -> (state, how many of its two bundles are placed)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from probes.fabric.links import counters
-from probes.fabric.links.counters import (
+from probes.fabric import link_counters
+from probes.fabric.link_counters import (
     LinkReader,
     parse_tcp_info,
     read_ports,
@@ -71,7 +71,7 @@ def test_what_the_kernel_says_of_a_connection() -> None:
 
 
 def test_an_old_kernels_segments_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counters, "TCP_INFO_BYTES", 104)
+    monkeypatch.setattr(link_counters, "TCP_INFO_BYTES", 104)
     reader = LinkReader()
     with connection():
         assert reader.tcp() == {"sent": None, "resent": None, "twice": None}

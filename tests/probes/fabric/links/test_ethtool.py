@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from probes.fabric.links import ethtool
-from probes.fabric.links.ethtool import read_driver_counters
+from probes.fabric import link_counters
+from probes.fabric.link_counters import read_driver_counters
 
 COUNTERS = {"rx_prio3_pause": 7, "rx_packets": 9, "link_down_events_phy": 2, "rx_crc_errors_phy": 0}
 
@@ -20,12 +20,12 @@ def answer(counters: dict[str, int], request: bytes) -> None:
     name, pointer = struct.unpack("16sP16x", request)
     assert name.rstrip(b"\0") == b"eth7"
     (command,) = struct.unpack("I", ctypes.string_at(pointer, 4))
-    if command == ethtool.GSSET_INFO:
-        reply, offset = struct.pack("QI", 1 << ethtool.SS_STATS, len(counters)), 8
-    elif command == ethtool.GSTRINGS:
+    if command == link_counters.GSSET_INFO:
+        reply, offset = struct.pack("QI", 1 << link_counters.SS_STATS, len(counters)), 8
+    elif command == link_counters.GSTRINGS:
         reply, offset = b"".join(key.encode().ljust(32, b"\0") for key in counters), 12
     else:
-        assert command == ethtool.GSTATS
+        assert command == link_counters.GSTATS
         reply, offset = struct.pack(f"{len(counters)}Q", *counters.values()), 8
     ctypes.memmove(pointer + offset, reply, len(reply))
 
@@ -50,14 +50,14 @@ def test_a_driver_that_answers_with_no_sense_is_not_believed(
 ) -> None:
     def ioctl(sock: object, code: int, request: bytes) -> None:
         _, pointer = struct.unpack("16sP16x", request)
-        ctypes.memmove(pointer + 8, struct.pack("QI", 1 << ethtool.SS_STATS, 2**31), 12)
+        ctypes.memmove(pointer + 8, struct.pack("QI", 1 << link_counters.SS_STATS, 2**31), 12)
 
     monkeypatch.setattr(fcntl, "ioctl", ioctl)
     assert read_driver_counters("eth7") == {}
 
 
 def test_real_interfaces_answer_or_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ethtool, "TELLING", ("",))
+    monkeypatch.setattr(link_counters, "TELLING", ("",))
     names = [path.name for path in Path("/sys/class/net").iterdir()]
     found = {name: read_driver_counters(name) for name in names}
     assert all(name and count >= 0 for one in found.values() for name, count in one.items())

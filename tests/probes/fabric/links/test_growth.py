@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from probes.fabric.links.growth import bytes_sent, counter_difference, lost_packets, lost_share
+from probes.fabric.link_counters import bytes_sent, counter_difference, lost_packets, lost_share
 
 
 def reading(sent: int = 0, resent: int | None = 0, twice: int = 0, **more: Any) -> dict[str, Any]:

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.contract import parse
-from probes.acceptance.measure import Recorder
-from probes.fabric.links.judge import (
+from probes.check.recorder import Recorder
+from probes.contract.contract import parse
+from probes.fabric.links import (
+    PortErrors,
     judge_loss,
     judge_networks,
     judge_ports,
@@ -18,7 +19,6 @@ from probes.fabric.links.judge import (
     links_off,
     unexplained,
 )
-from probes.fabric.links.watch import PortErrors
 from probes.fabric.node_pairs import PairSearch, run_pair_search
 from probes.fabric.sweep import SweepResult
 from reports.measurement import Verdict

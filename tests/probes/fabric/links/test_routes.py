@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from probes.fabric.links import routes
-from probes.fabric.links.routes import read_route, read_routes
+from probes.fabric import link_counters
+from probes.fabric.link_counters import read_route, read_routes
 
 
 def test_a_route_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,7 +33,7 @@ def test_each_sender_is_asked_for_its_receivers_address() -> None:
     asked: list[tuple[list[list[int]], Any]] = []
 
     def run(function: Any, timeout: float, each: Any = None, groups: Any = None) -> list[Any]:
-        if function is routes.read_interfaces:
+        if function is link_counters.read_interfaces:
             return [{"fab0": {"address": f"10.77.0.{rank}"}} for rank in range(4)]
         ((rank,),) = groups
         asked.append((groups, each[rank]))

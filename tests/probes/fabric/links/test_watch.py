@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from probes.fabric.links import watch
-from probes.fabric.links.watch import LinkWatch, fabric_ports, node_growth, read_all
+from probes.fabric import links
+from probes.fabric.links import LinkWatch, fabric_ports, node_growth, read_all
 
 
 def port(changes: int | None = 0, rx: int | None = 0, **more: Any) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def test_a_control_adds_lost_links_and_errors_to_what_was_counted(
         few = {"sends": 10, "receives": None}
         return {"fab0": port(rx=7), "fab1": port(None, None, packets=few)}
 
-    monkeypatch.setattr(watch, "read_ports", readings)
+    monkeypatch.setattr(links, "read_ports", readings)
     assert read_all()["ports"] == read_all(False)["ports"] == readings()
     told = read_all(True)["ports"]
     assert [one["changes"] for one in told.values()] == [2, None]

@@ -8,13 +8,7 @@ from typing import Any
 
 import pytest
 
-from probes.fabric.rails.cables import (
-    PKTINFO,
-    find_swapped,
-    hear_rails,
-    parse_message,
-    swapped_findings,
-)
+from probes.fabric.rails import PKTINFO, find_swapped, hear_rails, parse_message, swapped_findings
 
 NODES = ["n0", "n1", "n2", "n3"]
 RAILS = ["fab0", "fab1", "fab2"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from probes.fabric.addresses import RailRanks
+from probes.fabric.detect import AT_ONCE, find_slow_ports, only_at_once
 from probes.fabric.judge import judge_rails_at_once
 from probes.fabric.node_pairs import PairSearch
-from probes.fabric.rails.findings import AT_ONCE, find_slow_ports, only_at_once
-from probes.fabric.rails.ranks import RailRanks
 from reports.measurement import Verdict
 from scaling.collectives.fault_search import FaultSearchResult, Link
 from tests.support.controls import recorder

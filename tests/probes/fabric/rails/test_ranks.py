@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from probes.fabric.rails.ranks import (
+from probes.fabric.addresses import (
     RailRanks,
     find_rails,
     least_by_nodes,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from probes.fabric.rails.reach import hear_swapped, judge_rails_reach, listen, record_reach
+from probes.fabric.rails import hear_swapped, judge_rails_reach, listen, record_reach
 from probes.fabric.reach import ReachabilityResult
 from reference_trainer.launch.gang import GangError
 from tests.support.controls import MemoryRecorder, recorder

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from probes.cluster.byte_counters import count_once
-from probes.fabric.rails.shares import (
+from probes.cluster.network_facts import count_once
+from probes.fabric.rails import (
     bytes_by_interface,
     count_installed,
     find_idle_rails,

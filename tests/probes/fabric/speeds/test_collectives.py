@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.contract import parse
-from probes.fabric.controls.data import control_slow_collective
-from probes.fabric.speeds.collectives import (
+from probes.contract.contract import parse
+from probes.fabric.controls import control_slow_collective
+from probes.fabric.speeds import (
     CollectiveSpeed,
     collective_speeds,
     expected_ratio,

@@ -7,15 +7,10 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.contract import parse
-from probes.fabric.bad_nodes import try_inside
-from probes.fabric.controls.inside import control_slow_inside
-from probes.fabric.speeds.inside import (
-    InsideSpeeds,
-    find_slow_inside,
-    judge_inside,
-    measure_inside,
-)
+from probes.contract.contract import parse
+from probes.fabric.controls import control_slow_inside
+from probes.fabric.judge import try_inside
+from probes.fabric.node_pairs import InsideSpeeds, find_slow_inside, judge_inside, measure_inside
 from reference_trainer.launch.gang import GangError
 from reports.measurement import Verdict
 from tests.support.controls import MemoryRecorder, limits_of, recorder

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.contract import load
-from probes.fabric.speeds import nvlink
-from probes.fabric.speeds.nvlink import has_nvlink_between, measure_nvlink, record_nvlink
+from probes.contract.contract import load
+from probes.fabric import speeds
+from probes.fabric.speeds import has_nvlink_between, measure_nvlink, record_nvlink
 from probes.fabric.sweep import SweepResult
 from reference_trainer.launch.gang import GangError
 from reports.measurement import Measurement, Verdict
@@ -117,8 +117,8 @@ def run_probe(
             raise GangError("rank 3 does not answer")
         return swept(700)
 
-    monkeypatch.setattr(nvlink, "run_sweep", sweep)
-    monkeypatch.setattr(nvlink, "gang_env", lambda _: {"NCCL_ALGO": "Ring", "NCCL_DEBUG": "INFO"})
+    monkeypatch.setattr(speeds, "run_sweep", sweep)
+    monkeypatch.setattr(speeds, "gang_env", lambda _: {"NCCL_ALGO": "Ring", "NCCL_DEBUG": "INFO"})
     cluster = SimpleNamespace(on_gpu=on_gpu, facts=facts(model, model), node_names={}, gang=gang)
     measure = recorder("FABRIC", RACK)
     limits = limits_of(measure)

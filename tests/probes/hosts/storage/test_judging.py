@@ -6,23 +6,25 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.cluster_terms import ClusterTerms
-from probes.hosts.storage.rates import (
+from probes.contract.terms import ClusterTerms
+from probes.hosts.storage_judge import (
+    QUICK,
+    choose_size,
+    judge_created,
+    judge_exchange,
+    judge_replaced,
+    judge_room,
+    judge_traces,
+    together,
+)
+from probes.hosts.storage_work import (
+    CHUNK,
     confirm_slow,
     describe_rate,
     find_shares,
     judge_shares,
     median_timing,
 )
-from probes.hosts.storage.room import QUICK, choose_size, judge_room
-from probes.hosts.storage.shards import CHUNK
-from probes.hosts.storage.sharing import (
-    judge_created,
-    judge_exchange,
-    judge_replaced,
-    judge_traces,
-)
-from probes.hosts.storage.speeds import together
 from reports.measurement import Limit
 from tests.support.controls import MemoryRecorder, recorder
 from tests.support.simulated_storage import agree

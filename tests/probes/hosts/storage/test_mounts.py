@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from probes.hosts.storage.mounts import find_mount, read_mount
+from probes.hosts.storage_round import find_mount, read_mount
 from reports.measurement import Verdict
 from reports.record import ProbeResult
 from tests.probes.hosts.test_closing import ended

@@ -14,28 +14,35 @@ from typing import Any
 
 import pytest
 
-from probes.hosts.storage import places, races, shards
-from probes.hosts.storage.places import (
+from probes.hosts import storage_round, storage_work
+from probes.hosts import storage_work as shards
+from probes.hosts.storage_round import (
+    Race,
+    append_lines,
+    count_traces,
+    read_versions,
+    run_races,
+    spread_nodes,
+    take_lock,
+)
+from probes.hosts.storage_work import (
+    BLOCK,
+    CHUNK,
     NEVER_SEEN,
     OTHER_CONTENT,
+    OTHER_DATA,
     Place,
+    Size,
+    Work,
     close_place,
+    do_all_work,
+    do_work,
     make_text,
     open_place,
     poll,
     read_others,
     read_rooms,
 )
-from probes.hosts.storage.races import (
-    Race,
-    append_lines,
-    count_traces,
-    read_versions,
-    run_races,
-    take_lock,
-)
-from probes.hosts.storage.shards import BLOCK, CHUNK, OTHER_DATA, Size, Work, do_all_work, do_work
-from probes.hosts.storage.storage_round import spread_nodes
 
 
 @pytest.fixture
@@ -129,20 +136,20 @@ def test_waiting_ends() -> None:
 def test_a_node_does_not_wait_for_ever_for_others(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(places, "MEET_S", 0.05)
-    monkeypatch.setattr(races, "REPLACE_S", 0.05)
+    monkeypatch.setattr(storage_work, "MEET_S", 0.05)
+    monkeypatch.setattr(storage_round, "REPLACE_S", 0.05)
     answers = run_races(Race(place, ("id0", "id1"), "id0"))
-    assert answers["created"] == {"mine": [*range(races.CREATED)]}
+    assert answers["created"] == {"mine": [*range(storage_round.CREATED)]}
     assert answers["replaced"]["versions"] > 0
-    assert answers["appended"] == {"lines": races.APPENDED}
-    assert answers["locked"] == {"times": races.LOCKED}
+    assert answers["appended"] == {"lines": storage_round.APPENDED}
+    assert answers["locked"] == {"times": storage_round.LOCKED}
     assert count_traces(Race(place, (), "id0")) == {"lines": 50, "number": 5}
     again = run_races(Race(place, ("id1",), "id0"))
     assert again == {"created": {"mine": []}}
 
 
 def test_nodes_that_race_wait_for_each_other(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(races, "REPLACE_S", 0.05)
+    monkeypatch.setattr(storage_round, "REPLACE_S", 0.05)
     other = Place(place.parent, place.name, "id1")
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(run_races, Race(place, ("id0", "id1"), "id0"))
@@ -153,14 +160,14 @@ def test_nodes_that_race_wait_for_each_other(place: Place, monkeypatch: pytest.M
         assert not (place.folder / "once-0").exists()
         second = pool.submit(run_races, Race(other, ("id0", "id1"), "id0"))
     created = [one.result()["created"]["mine"] for one in (first, second)]
-    assert sorted(created[0] + created[1]) == [*range(races.CREATED)]
+    assert sorted(created[0] + created[1]) == [*range(storage_round.CREATED)]
 
 
 def test_a_careless_node_overwrites_the_number_under_the_lock(place: Place) -> None:
     race = Race(place, ("id0",), "id0")
-    assert take_lock(race) == {"times": races.LOCKED}
-    assert count_traces(race)["number"] == races.LOCKED
-    assert take_lock(dataclasses.replace(race, careful=False)) == {"times": races.LOCKED}
+    assert take_lock(race) == {"times": storage_round.LOCKED}
+    assert count_traces(race)["number"] == storage_round.LOCKED
+    assert take_lock(dataclasses.replace(race, careful=False)) == {"times": storage_round.LOCKED}
     assert count_traces(race)["number"] == 1
 
 
@@ -202,7 +209,7 @@ def test_a_race_in_a_folder_that_is_gone_gives_its_reason(place: Place) -> None:
 def test_a_version_that_is_not_whole_is_a_gap(
     place: Place, monkeypatch: pytest.MonkeyPatch, text: str, gap: int
 ) -> None:
-    monkeypatch.setattr(races, "REPLACE_S", 0.02)
+    monkeypatch.setattr(storage_round, "REPLACE_S", 0.02)
     path = place.folder / "newest"
     path.write_text(text)
     counts = read_versions(path)
@@ -213,8 +220,8 @@ def test_a_version_that_is_not_whole_is_a_gap(
 def test_a_file_that_is_away_is_a_gap_and_a_stale_handle_none(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(races, "REPLACE_S", 0.02)
-    monkeypatch.setattr(races, "FIRST_S", 0.02)
+    monkeypatch.setattr(storage_round, "REPLACE_S", 0.02)
+    monkeypatch.setattr(storage_round, "FIRST_S", 0.02)
     path = place.folder / "newest"
     assert read_versions(path) == {"reads": 0, "gaps": 0, "stale": 0}
     path.symlink_to("nowhere")

@@ -9,9 +9,9 @@ from unittest.mock import patch
 
 import pytest
 
-from probes.hosts.storage import races
-from probes.hosts.storage.shards import CHUNK, Size
-from probes.hosts.storage.storage_round import StorageRound
+from probes.hosts import storage_round
+from probes.hosts.storage_round import StorageRound
+from probes.hosts.storage_work import CHUNK, Size
 from reports.measurement import Limit, Verdict
 from tests.support.simulated_hosts import findings, not_passed, verdicts
 from tests.support.simulated_storage import (
@@ -86,7 +86,7 @@ def test_one_node_compares_with_no_other(root: Path) -> None:
 
 
 def test_of_many_nodes_some_use_one_file(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(races, "REPLACE_S", 0.05)
+    monkeypatch.setattr(storage_round, "REPLACE_S", 0.05)
     cluster = SimulatedStorage(root, 20)
     with StorageRound.start(cluster, SHARED) as storage:
         ids = storage.members
@@ -96,7 +96,7 @@ def test_of_many_nodes_some_use_one_file(root: Path, monkeypatch: pytest.MonkeyP
     few = [id for id in ids if "replaced" in answers[id]]
     assert few == ids[::2]
     created = sorted(number for id in ids for number in answers[id]["created"]["mine"])
-    assert created == [*range(races.CREATED)]
+    assert created == [*range(storage_round.CREATED)]
     assert answers[""] == {"lines": 10 * 50, "number": 10 * 5}
     assert [id for id in ids if "replaced" in careless[id]] == sorted([*few, ids[1]])
     assert "versions" in careless[ids[1]]["replaced"]
@@ -236,7 +236,7 @@ def test_controls_that_cannot_be_planted_say_why(root: Path) -> None:
 
 def test_what_nodes_did_is_kept_as_evidence(cluster: SimulatedStorage) -> None:
     kept: dict[str, Any] = {}
-    with patch("probes.acceptance.measure.Recorder.keep", lambda _, name, content, caption:
+    with patch("probes.check.recorder.Recorder.keep", lambda _, name, content, caption:
                kept.update({name: content})):  # fmt: skip
         run_storage(cluster)
     assert set(kept["mounts.json"]) == {"id0", "id1", "id2"}

@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from probes.hosts.storage.controls import find_pause
-from probes.hosts.storage.rates import judge_failures
-from probes.hosts.storage.shards import CHUNK, Size
-from probes.hosts.storage.speeds import agreed_rates, judge_together
+from probes.hosts.storage_judge import agreed_rates, find_pause, judge_together
+from probes.hosts.storage_work import CHUNK, Size, judge_failures
 from reports.measurement import Limit, Verdict
 from tests.probes.hosts.storage.test_judging import NAMES, explained, outcome, timing
 from tests.support.controls import recorder

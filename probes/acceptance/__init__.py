@@ -1,1 +1,0 @@
-"""Criteria, contract, limits, and the recorder of what a probe measures."""

@@ -1,1 +1,0 @@
-"""Writes drafts of contracts: from what a run found, and from a user's answers."""

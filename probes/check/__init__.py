@@ -1,0 +1,1 @@
+"""The engine: criteria, what a run owes, and the recorder that judges."""

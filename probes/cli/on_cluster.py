@@ -1,0 +1,241 @@
+"""Commands that join a cluster without a run: doctor and cleanup."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from probes.cli.errors import UsageError, refuse_unusable
+from probes.cli.run import run_options
+from probes.session.options import BY_KEY
+from reports.numbers import quantity
+from reports.sanitize import one_line
+
+if TYPE_CHECKING:
+    from probes.doctor import Answer
+    from probes.leftovers import LeftOver
+    from probes.session.session import RunSettings
+
+
+CLOSED_WORDS = ("refused", "timed out", "DEADLINE_EXCEEDED", "UNAVAILABLE", "unreachable")
+
+
+@click.command(
+    short_help="Try Ray's ports from another machine.",
+    epilog="""\b
+    Examples:
+      seatrial reach 10.20.0.1
+      seatrial reach head.example --dashboard 8266""",
+)
+@click.argument("host")
+@click.option("--dashboard", default=8265, show_default=True, help="Port of the dashboard.")
+@click.option("--client", default=10001, show_default=True, help="Port of the Ray client.")
+@click.option("--gcs", default=6379, show_default=True, help="Port of the GCS.")
+@click.option("--agent", default=52365, show_default=True, help="HTTP port of dashboard agents.")
+def reach(host: str, dashboard: int, client: int, gcs: int, agent: int) -> None:
+    """Try Ray's ports on HOST, a node, from a machine that must not run jobs there.
+
+    It sends requests without a token, and starts nothing.  Exit code 0: none was taken; 1: an
+    entrance takes orders from here; 20: an answer is unclear.  Other ports of Ray are not tried.
+    """
+    from probes.cluster import entrances as ask
+    from probes.cluster.entrances import Entrance, join_address
+
+    doors = [
+        Entrance(ask.DASHBOARD, "", f"http://{join_address(host, dashboard)}"),
+        Entrance(ask.CLIENT, "", join_address(host, client)),
+        Entrance(ask.GCS, "", join_address(host, gcs)),
+        Entrance(ask.AGENT, "", f"http://{join_address(host, agent)}"),
+    ]
+    words = [_describe_answer(one.without) for one in ask.ask_entrances(doors, "")]
+    for door, word in zip(doors, words, strict=True):
+        click.echo(one_line(f"{door.text}: {word}"))
+    sys.exit(1 if OPEN in words else 20 if any(word.startswith(UNCLEAR) for word in words) else 0)
+
+
+OPEN, UNCLEAR = "OPEN, it takes orders without a token", "unclear"
+
+
+def _describe_answer(answer: str) -> str:
+    from probes.cluster.entrances import REFUSED, TAKEN
+
+    if answer in (TAKEN, REFUSED):
+        return OPEN if answer == TAKEN else "reached, it asks for a token"
+    is_closed = any(word in answer for word in CLOSED_WORDS)
+    return f"{'not reached' if is_closed else UNCLEAR} ({answer})"
+
+
+LABEL = 14  # columns of a question
+
+
+@click.command(
+    short_help="Say what stands in the way of a run.",
+    epilog="""\b
+    Examples:
+      seatrial doctor --contract mine.toml --nodes 8
+      seatrial doctor --cluster ray://head:10001""",
+)
+@run_options("cluster", "contract", "nodes")
+def doctor(cluster: str | None, **values: str | None) -> None:
+    """Say in seconds what a run would not prove here, and why.
+
+    It looks at this machine, joins the cluster, and runs one short task on each node, which takes
+    no accelerator.  Exit code 0: nothing stands in the way; 20: a criterion would be UNPROVEN, or
+    fail.
+    """
+    from probes.cluster.address import ClusterUnreachable
+    from probes.session.options import OptionError, read_settings
+
+    given = {**dict.fromkeys(BY_KEY), **values, "cluster": cluster or "auto"}
+    answers: list[Answer] = []
+    try:
+        with refuse_unusable():
+            settings = read_settings(given)
+        for answer in _ask(settings):
+            answers.append(answer)
+            for line in _lines(answer):
+                click.echo(line)
+    except (ClusterUnreachable, OptionError) as error:
+        raise UsageError(str(error)) from None
+    for line in _summary(answers):
+        click.echo(line)
+    sys.exit(20 if any(answer.criteria for answer in answers) else 0)
+
+
+def _ask(settings: RunSettings) -> Iterator[Answer]:
+    """Ask about the contract, this machine, and the cluster."""
+    from probes.cluster.cluster import VersionMismatch, connect
+    from probes.contract.terms import ClusterTerms
+    from probes.doctor import FAIL, UNPROVEN, Answer, ask_cluster, ask_machine
+    from probes.requirements import ALL
+
+    terms = settings.agreed.cluster if settings.agreed else ClusterTerms()
+    if settings.agreed:
+        yield Answer("contract", f"{settings.agreed.name}, tier {settings.tier}")
+    else:
+        found = "none: limits are derived from the cluster, and nothing is accepted"
+        yield Answer("contract", found, UNPROVEN, ALL, "Name one with --contract")
+    if settings.nodes:
+        terms = terms.model_copy(update={"nodes": settings.nodes})
+    emulated = terms.accelerators == "emulated" or settings.spec.startswith("local")
+    yield from ask_machine(terms, on_gpu=not emulated)
+    try:
+        cluster = connect(settings.spec)
+    except VersionMismatch as error:
+        do = "Install the cluster's version of Ray and Python here"
+        yield Answer("cluster", str(error), FAIL, ALL, do)
+        return
+    try:
+        cluster.emulated = cluster.emulated or emulated
+        yield Answer("cluster", cluster.address)
+        yield from ask_cluster(cluster, terms)
+    finally:
+        cluster.close()
+
+
+def _lines(answer: Answer) -> Iterator[str]:
+    """Yield what was found, and what to do."""
+    from probes.doctor import FAIL, OK, UNPROVEN
+
+    mark = {OK: "ok", UNPROVEN: "?", FAIL: "x"}[answer.state]
+    yield f"{mark:3}{answer.question:{LABEL}} {one_line(answer.found)}"
+    if answer.do:
+        yield f"{'':3}{'':{LABEL}} {', '.join(answer.criteria)}: {answer.do}"
+
+
+def _summary(answers: list[Answer]) -> Iterator[str]:
+    """Yield which criteria a run would not prove here."""
+    from probes.doctor import FAIL, OK, UNPROVEN, affected
+
+    for state, words in ((FAIL, "would fail"), (UNPROVEN, "would be UNPROVEN")):
+        if named := affected(answers, state):
+            yield f"{', '.join(named)} {words} here"
+    if all(answer.state == OK for answer in answers):
+        yield "nothing stands in the way of a run"
+
+
+EXIT_LEFT = 20
+
+
+@click.command(
+    short_help="Remove what killed runs left on a cluster.",
+    epilog="""\b
+    Examples:
+      seatrial cleanup --contract mine.toml
+      seatrial cleanup --contract mine.toml --remove""",
+)
+@run_options("cluster", "contract")
+@click.option(
+    "--idle",
+    default="1h",
+    show_default=True,
+    metavar="TIME",
+    help="Leave what changed within this time.",
+)
+@click.option("--remove", is_flag=True, help="Remove it, and do not only list it.")
+def cleanup(idle: str, remove: bool, **values: str | None) -> None:
+    """List files and jobs of earlier runs on a cluster, and remove them with --remove.
+
+    A run removes what it made, also when it is killed. Something stays only if the process that
+    cleans up is killed too, as by a reboot. This command looks into /tmp of each node, and into the
+    shared folder that the contract names. Nothing of a run that is under way is touched. A
+    submission that was not brought back stays for a week. Exit code 0: nothing is left; 20:
+    something is, or not all was searched.
+    """
+    from probes.cluster.address import ClusterUnreachable
+    from probes.cluster.cluster import VersionMismatch, connect
+    from probes.cluster.room import OtherTrial
+    from probes.leftovers import find_left, remove_left
+    from probes.session.options import OptionError, read_settings, read_time
+    from reports.run_folder.store import utc_time
+
+    given = {**dict.fromkeys(BY_KEY), **values, "cluster": values["cluster"] or "auto"}
+    try:
+        idle_s = read_time("--idle", idle)
+        with refuse_unusable():
+            settings = read_settings(given)
+        cluster = connect(settings.spec)
+    except (ClusterUnreachable, OptionError, VersionMismatch) as error:
+        raise UsageError(str(error)) from None
+    try:
+        cluster.claim(utc_time(), 0, click.echo)
+        shared = settings.agreed.cluster.shared if settings.agreed else None
+        found, unknown = find_left(cluster, shared)
+        ready = [
+            one for one in found if one.idle_s is None or one.idle_s >= max(idle_s, one.kept_s)
+        ]
+        errors = remove_left(cluster, ready) if remove else {}
+        cluster.release()
+    except OtherTrial as error:
+        raise UsageError(str(error)) from None
+    finally:
+        cluster.close()
+    for one in found:
+        click.echo(_line(one, in_use=one not in ready, why=errors.get(one.name)))
+    for text in unknown:
+        click.echo(one_line(f"not searched: {text}"))
+    left = len(found) - len(ready) + (len(errors) if remove else len(ready))
+    if not found:
+        click.echo("nothing else was found" if unknown else "nothing is left of earlier runs")
+    elif remove:
+        click.echo(f"removed {len(found) - left}, left {left}")
+    else:
+        click.echo(f"{quantity(left, 'left-overs')}: remove them with --remove")
+    sys.exit(EXIT_LEFT if left or unknown else 0)
+
+
+def _line(one: LeftOver, *, in_use: bool, why: str | None) -> str:
+    """Describe what was found, and why it stays."""
+    state = "runs" if one.idle_s is None else f"unchanged for {_time(one.idle_s)}"
+    state += ", left: it may be in use" if in_use else ""
+    state += f", not removed: {why}" if why else ""
+    return one_line(f"{one.kind:5}{one.where} {one.name} {state}")
+
+
+def _time(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"

@@ -1,1 +1,0 @@
-"""Commands that join a cluster and run no probe."""

@@ -1,0 +1,262 @@
+"""Finds the address of a cluster, and how its endpoints ask for a token."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import sys
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+
+from probes.cluster.cleanup import find_token, token_path
+from probes.cluster.entrances import CLIENT, GCS, REFUSED, TAKEN, Entrance, try_request
+from reports.sanitize import closest_name, one_line
+
+MODE = "RAY_AUTH_MODE"
+SILENT = ("DEADLINE_EXCEEDED", "UNAVAILABLE")  # of gRPC: nothing that speaks it is there
+HINT = "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH (or RAY_AUTH_TOKEN) to the cluster's token"
+
+
+class TokenProblem(RuntimeError):
+    """Raised if the driver cannot authenticate, or no Ray answers: one sentence and a hint."""
+
+
+def follow_auth_mode(address: str) -> None:
+    """Turn on token authentication in this process, and in its children, if the cluster asks.
+
+    Ray does this only where it finds the cluster by itself.  Raises TokenProblem if the token is
+    missing or wrong, if no Ray answers, or if the driver insists on tokens and there are none.
+    """
+    is_client = address.startswith("ray://")
+    door = Entrance(CLIENT if is_client else GCS, "", address.removeprefix("ray://"))
+    without = try_request(door, "")
+    if without == TAKEN and os.environ.get(MODE, "").lower() == "token":
+        raise TokenProblem(
+            f"{MODE} is token, but the cluster at {address} asks for no token: "
+            f"set {MODE}=disabled, or start the cluster with token authentication"
+        )
+    if without.startswith(SILENT):  # Ray would wait for ever
+        raise TokenProblem(
+            f"no Ray answers at {address} ({one_line(without)}): is this the head's own port "
+            "(6379, or 10001 with ray://), and the head up?"
+        )
+    if without != REFUSED:  # no token is asked for; or nothing is known, and Ray will say why
+        return
+    token = find_token()
+    if not token:
+        raise TokenProblem(f"the cluster at {address} asks for a token, and {_lack()}: {HINT}")
+    if try_request(door, token) == REFUSED:
+        raise TokenProblem(
+            f"the cluster at {address} refuses the token of {_source()}: {HINT}, "
+            "which `ray get-auth-token` prints on its head"
+        )
+    if os.environ.get(MODE, "").lower() != "token":
+        turn_on_tokens()
+
+
+def turn_on_tokens() -> None:
+    """Set the variable for this process and its children, and make Ray read it again."""
+    from ray._raylet import Config  # type: ignore[attr-defined]  # compiled, without types
+
+    os.environ[MODE] = "token"
+    Config.initialize("")  # as ray._private.authentication does: Ray has read the variable before
+
+
+def _lack() -> str:
+    if os.environ.get(MODE, "").lower() == "disabled":
+        return f"{MODE} is disabled here"
+    return f"none was found in RAY_AUTH_TOKEN or {token_path()}"
+
+
+def _source() -> str:
+    return "RAY_AUTH_TOKEN" if os.environ.get("RAY_AUTH_TOKEN", "").strip() else str(token_path())
+
+
+CONNECT_SECONDS = 2  # bounds one TCP handshake with a host that drops packets
+ROUTES = Path("/proc/net/route")
+GCS_FLAG = "--gcs-address="  # of a raylet: the address of its cluster
+OWN_FLAG = "--node_ip_address="  # of a raylet: its own
+MAX_RAYLETS = 32  # of an embedded cluster: more do not fit on a host
+OTHERWISE = (
+    "run this on a node of the cluster, set RAY_ADDRESS, name it with --cluster "
+    "ray://host:10001, or rehearse with --cluster local:4"
+)
+
+
+class ClusterUnreachable(RuntimeError):
+    """Raised when no cluster can be joined.  The message is one sentence and a hint."""
+
+
+def check_spec(spec: str) -> None:
+    """Check that `spec` can name a cluster, without contacting any.  Raises ClusterUnreachable."""
+    if spec == "auto" or re.fullmatch(r"ray://[^:/]+:\d+", spec):
+        return
+    if match := re.fullmatch(r"local(?::(\d+))?", spec):
+        if not 1 <= int(match[1] or 1) <= MAX_RAYLETS:
+            raise ClusterUnreachable(
+                f"--cluster local:N takes 1 to {MAX_RAYLETS} raylets, found {match[1]}"
+            )
+        return
+    word = spec.partition(":")[0]
+    close = closest_name(word, ["auto", "local", "ray"])
+    meant = f"; did you mean {close}?" if close not in ("", word) else ""
+    raise ClusterUnreachable(
+        f"--cluster takes auto, local[:N] or ray://host:port, found {spec!r}{meant}"
+    )
+
+
+def count_raylets(spec: str) -> int:
+    """Return how many raylets a `local[:N]` asks for; 0 for another cluster."""
+    return int(spec.partition(":")[2] or 2) if spec.split(":")[0] == "local" else 0
+
+
+def find_address(spec: str) -> str:
+    """Return the address to join for `auto` or `ray://host:port`, once it answers.
+
+    Raises ClusterUnreachable where there is no address, or nothing answers at it.
+    """
+    origin, hint = "from --cluster", "Is the head up, and its port open?"
+    if spec == "auto" and os.environ.get("RAY_ADDRESS", "").startswith("ray://"):
+        spec, origin = os.environ["RAY_ADDRESS"], "from RAY_ADDRESS"
+        check_spec(spec)
+    if spec == "auto":
+        spec, origin = _running_address()
+        hint = f"Is the head up? Try `ray status` there, or {OTHERWISE}"
+    host, _, port = spec.removeprefix("ray://").rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ClusterUnreachable(f"no Ray at {spec} ({origin}: {reason}). {hint}") from None
+    return spec
+
+
+def _running_address() -> tuple[str, str]:
+    """Find the address of the Ray cluster that this machine is a node of, and where it is from.
+
+    Raises ClusterUnreachable when there is none, or none that this machine's network has.
+    """
+    from ray._private import services
+
+    if (named := os.environ.get("RAY_ADDRESS", "")) not in ("", "auto"):
+        try:
+            address = services.canonicalize_bootstrap_address(named, None)
+        except ValueError as error:
+            raise ClusterUnreachable(f"RAY_ADDRESS is no address: {error}") from None
+        if address is None:
+            raise ClusterUnreachable(f"RAY_ADDRESS is {named!r}, expected host:port: {OTHERWISE}")
+        return str(address), "from RAY_ADDRESS"
+    last = services.find_bootstrap_address(None)
+    raylets = find_raylets()
+    own = sorted(address for address, here in raylets.items() if here)
+    if own:
+        if len(own) > 1 and last not in own:
+            raise ClusterUnreachable(
+                f"--cluster auto found several clusters ({', '.join(own)}): set RAY_ADDRESS to one"
+            )
+        return (last if last in own else own[0]), "from a Ray process of this host"
+    if raylets:
+        raise ClusterUnreachable(
+            f"--cluster auto found Ray at {', '.join(sorted(raylets))} in a network namespace of "
+            f"its own, as a container has: {OTHERWISE}"
+        )
+    if not last:
+        raise ClusterUnreachable(f"--cluster auto found no running Ray cluster: {OTHERWISE}")
+    origin = "from the last `ray start` of this host"
+    if not reaches_directly(last.rpartition(":")[0]):
+        raise ClusterUnreachable(
+            f"--cluster auto does not join {last} ({origin}): only a router leads there, and no "
+            f"Ray runs here. Start Ray here, or {OTHERWISE}"
+        )
+    return last, origin
+
+
+def find_raylets() -> dict[str, bool]:
+    """Find the clusters of this host's raylets: address -> whether one is in our own network.
+
+    A process of another user may not show its network namespace.  It is in ours if its own address
+    is one of this host.
+    """
+    found: dict[str, bool] = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:  # it has ended
+            continue
+        addresses = [word.partition("=")[2] for word in words if word.startswith(GCS_FLAG)]
+        if addresses and words[0].endswith("/raylet"):
+            own = next((word for word in words if word.startswith(OWN_FLAG)), "")
+            here = shares_our_network(process, own.removeprefix(OWN_FLAG))
+            found[addresses[0]] = found.get(addresses[0], False) or here
+    return found
+
+
+def shares_our_network(process: Path, address: str) -> bool:
+    """Return whether a process with this address is in our network namespace."""
+    try:
+        return os.stat(process / "ns/net").st_ino == os.stat("/proc/self/ns/net").st_ino
+    except OSError:
+        return not address or is_own_address(address)
+
+
+def is_own_address(address: str) -> bool:
+    """Return whether an interface of our network namespace has this address."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as own:
+            own.bind((address, 0))
+    except OSError:
+        return False
+    return True
+
+
+def reaches_directly(host: str) -> bool:
+    """Return whether packets for `host` need no router (IPv4; true where that is not known)."""
+    try:
+        address = IPv4Address(socket.gethostbyname(host))
+        lines = ROUTES.read_text(encoding="ascii").splitlines()[1:]
+    except (OSError, ValueError):
+        return True
+    if is_own_address(str(address)):
+        return True
+    routes = [route for route in map(Route.parse, lines) if address in route.network]
+    best = max(routes, key=lambda route: route.network.prefixlen, default=None)
+    # A default route without a router is that of a tunnel.
+    return best is not None and not best.by_router and best.network.prefixlen > 0
+
+
+@dataclass(frozen=True)
+class Route:
+    """A row of /proc/net/route."""
+
+    network: IPv4Network
+    by_router: bool
+
+    @classmethod
+    def parse(cls, line: str) -> Route:
+        """Parse a row: numbers are hexadecimal, in the byte order of an x86."""
+        _, target, gateway, *rest = line.split()
+        network, mask = (
+            IPv4Address(int(text, 16).to_bytes(4, sys.byteorder)) for text in (target, rest[4])
+        )
+        return cls(IPv4Network(f"{network}/{mask}"), int(gateway, 16) != 0)
+
+
+def read_size(spec: str) -> tuple[int, int]:
+    """Return the number of live nodes and GPUs of a running cluster.  Nothing is placed on it."""
+    import ray
+
+    address = find_address(spec)
+    try:
+        follow_auth_mode(address)
+        ray.init(address, log_to_driver=False, logging_level="error", configure_logging=False)
+        resources = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    except (TokenProblem, ConnectionError, ValueError, RuntimeError) as error:
+        message = " ".join(str(error).split())
+        raise ClusterUnreachable(f"{address} cannot be joined: {message}") from None
+    finally:
+        ray.shutdown()
+    with_gpus = [one for one in resources if one.get("GPU")]
+    return len(with_gpus or resources), int(sum(one["GPU"] for one in with_gpus))

@@ -1,1 +1,0 @@
-"""Room on the cluster: nodes that join late, accelerators that other jobs hold."""

@@ -1,0 +1,1 @@
+"""The contract: its terms, limits and drafts."""

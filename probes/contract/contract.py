@@ -1,0 +1,364 @@
+"""The contract: criteria and limits agreed before the run, in TOML.
+
+    [cluster]                     what was ordered, and agreed names
+    nodes = 8
+    [FABRIC.busbw]                one limit: criterion, measure
+    at_least = 340
+    marginal = 368
+    unit = "GB/s"
+    because = "85 % of 8 x 400 Gb/s"
+
+`load` raises ContractError with one sentence: file, key, what was expected, what was found.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from probes.check.criterion import Measure
+from probes.check.owed import judged_names
+from probes.check.registry import CRITERIA, is_judged
+from probes.cluster.node_facts import software_versions
+from probes.contract.limits import LimitTerms, read_tolerances, ring_limit
+from probes.contract.terms import ClusterTerms, LaunchTerms
+from probes.contract.validation import (
+    MAX_BYTES,
+    ContractError,
+    has_words,
+    parse_toml,
+    validate_terms,
+)
+from probes.toml_tables import show, spelling_hint
+from reports.measurement import Limit
+from reports.record import TIERS, ContractFacts, Criterion, Waiver
+
+__all__ = ("ClusterTerms", "Contract", "ContractError", "load", "parse", "shipped_contracts")
+SCHEMA = 1  # of contract files: a file of another schema must not be read as this one
+NAME = re.compile(r"\w[\w.-]{0,59}", re.ASCII)  # it is a part of folder names, of 255 at most
+NOT_PROVABLE = "not_provable"  # key of a criterion: why this cluster cannot prove it
+MIN_REASON_WORDS = 3  # of not_provable: fewer words are no reason
+TOP_KEYS = ("schema", "name", "title", "tier", "cluster", "launch", "baseline", "waivers")
+
+
+class Contract(BaseModel):
+    """A parsed and checked contract."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    title: str
+    sha256: str
+    agreed: bool
+    cluster: ClusterTerms
+    limits: dict[str, dict[str, Limit]]
+    tier: Literal["quick", "standard", "soak"] = "quick"  # the shortest that proves the terms
+    text: bytes = b""  # of the file; empty where limits are derived
+    optional: dict[str, str] = {}  # criterion -> why this cluster cannot prove it
+    waivers: list[Waiver] = []
+    baseline: dict[str, float] = {}  # measure -> percent that it may be worse than before
+    guide: str = ""  # path of the operator's guide, if it is a file
+
+    @property
+    def rehearsal(self) -> bool:
+        """Whether the contract itself declares a rehearsal."""
+        return self.cluster.accelerators == "emulated"
+
+    @property
+    def limited_names(self) -> frozenset[str]:
+        """Measures with a limit, agreed or derived, as SCALING.mfu."""
+        return frozenset(f"{id}.{name}" for id, names in self.limits.items() for name in names)
+
+    def facts(self) -> ContractFacts:
+        """Build the facts of the contract that the record keeps."""
+        criteria = [
+            Criterion(
+                id=id,
+                title=self.title_of(id),
+                how=row.how,
+                required=id not in self.optional,
+                not_provable=self.optional.get(id, ""),
+                headlines=dict(row.headlines),
+                proven=self.proven_of(id),
+            )
+            for id, row in CRITERIA.items()
+        ]
+        kept = {"name", "title", "sha256", "agreed", "tier", "waivers", "baseline"}
+        agreed = self.model_dump(include=kept)
+        return ContractFacts(**agreed, rehearsal=self.rehearsal, criteria=criteria)
+
+    def proven_of(self, id: str) -> str:
+        """Return what an accepted criterion shows.  Only RDMA that was agreed may be claimed."""
+        if id == "FABRIC" and self.cluster.fabric != "rdma":
+            return " over the agreed fabric"
+        return CRITERIA[id].proven
+
+    def title_of(self, id: str) -> str:
+        """Return the criterion's title.  Only a contract whose fabric is RDMA may claim RDMA."""
+        if id == "FABRIC" and self.cluster.fabric != "rdma":
+            return "the agreed fabric is in use"
+        return CRITERIA[id].title
+
+    def judges(self, criterion: str, measure: str) -> bool:
+        """Return whether a measure is judged: what this cluster cannot prove only informs."""
+        return is_judged(criterion, measure, self.optional)
+
+    def limit(self, criterion: str, measure: str) -> Limit | None:
+        """Return the limit of a measure: fixed, else agreed, else the default, else None.
+
+        It is also None where the measure only informs.
+        """
+        if not self.judges(criterion, measure):
+            return None
+        known = CRITERIA[criterion].measures[measure]
+        return known.fixed or self.limits.get(criterion, {}).get(measure) or known.default
+
+
+def shipped_contracts() -> list[str]:
+    """Return the names of the contracts that come with seatrial."""
+    folder = resources.files("probes.contract") / "contracts"
+    return sorted(
+        f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml")
+    )
+
+
+def load(name: str) -> Contract:
+    """Load a shipped contract by its name, or a file (a word with a slash or .toml)."""
+    if "/" in name or name.endswith(".toml"):
+        return _find_guide(parse(_read_file(Path(name)), Path(name).name), Path(name))
+    if name not in shipped_contracts():
+        here = f"; there is a file of this name here: give ./{name}" if os.path.isfile(name) else ""
+        raise ContractError(
+            f"contract {show(name)} is not shipped{spelling_hint(name, shipped_contracts())}; "
+            f"there are {', '.join(shipped_contracts())}, or give a file{here}"
+        )
+    content = (resources.files("probes.contract") / "contracts" / f"{name}.toml").read_bytes()
+    return parse(content, f"{name}.toml")
+
+
+def _find_guide(contract: Contract, path: Path) -> Contract:
+    """Find the operator's guide from the contract's folder.  Raises ContractError."""
+    document = contract.cluster.launch.document
+    if document is None or document.startswith(("http://", "https://")):
+        return contract
+    guide = path.parent / document
+    if not guide.is_file():
+        raise ContractError(f"{path.name}: [launch] document: expected a file, found none: {guide}")
+    return contract.model_copy(update={"guide": str(guide.absolute())})
+
+
+def _read_file(path: Path) -> bytes:
+    """Read at most MAX_BYTES + 1 bytes of a regular file.
+
+    Nothing else is opened: a read from a pipe could block.  Raises ContractError.
+    """
+    try:
+        if stat.S_ISREG(path.stat().st_mode):
+            with path.open("rb") as file:
+                return file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise ContractError(f"contract {path}: expected a TOML file, found none there") from None
+    except OSError as error:
+        raise ContractError(f"contract {path} cannot be read: {error.strerror}") from None
+    except ValueError:  # a NUL, which no path can have
+        raise ContractError(f"contract {show(str(path))}: expected a path, found a NUL") from None
+    raise ContractError(f"contract {path}: expected a TOML file, found no regular file")
+
+
+def parse(content: bytes, file: str) -> Contract:
+    """Parse and check a contract's text.  Raises ContractError with file and key or line."""
+    raw = _read_toml(content, file)
+    cluster = _parse_cluster(raw.get("cluster", {}), f"{file}: [cluster]")
+    launch: LaunchTerms = validate_terms(LaunchTerms, raw.get("launch", {}), f"{file}: [launch]")
+    cluster = cluster.model_copy(update={"launch": launch})
+    limits = {id: _parse_criterion(raw[id], id, file) for id in CRITERIA if id in raw}
+    optional = {
+        id: _parse_not_provable(raw[id][NOT_PROVABLE], cluster, f"{file}: [{id}]")
+        for id in limits
+        if NOT_PROVABLE in raw[id]
+    }
+    name, title = raw.get("name", Path(file).stem), raw.get("title", "")
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        expected = "expected a word of at most 60 letters: A-Z a-z 0-9 _ . -"
+        raise ContractError(f"{file}: name: {expected}, found {show(name)}")
+    if not isinstance(title, str):
+        raise ContractError(f"{file}: title: expected text in quotes, found {show(title)}")
+    if "title" in raw and not has_words(title):
+        raise ContractError(f"{file}: title: expected words, found {show(title)}")
+    _agree_fabric(limits.setdefault("FABRIC", {}), cluster, file)
+    contract = Contract(
+        name=name,
+        title=title,
+        sha256=hashlib.sha256(content).hexdigest(),
+        text=content,
+        agreed=True,
+        cluster=cluster,
+        limits=limits,
+        tier=_parse_tier(raw.get("tier", TIERS[0]), file),
+        optional=optional,
+        waivers=_parse_waivers(raw.get("waivers", []), file),
+        baseline=read_tolerances(raw.get("baseline", {}), file),
+    )
+    _refuse_unjudged(contract, file)
+    return contract
+
+
+def _refuse_unjudged(contract: Contract, file: str) -> None:
+    """Refuse terms that no probe of the contract's own tier measures: they would have no effect."""
+    terms, tier, limited = contract.cluster, contract.tier, contract.limited_names
+    for name in sorted(limited - judged_names(TIERS[-1], terms, limited)):
+        raise ContractError(
+            f"{file}: [{name}]: no probe measures it under these [cluster] terms: add the one that "
+            "it needs (a queue, rdma, real accelerators), or leave it out"
+        )
+    judged = judged_names(tier, terms, limited)
+    keys = [f"[{name}]" for name in sorted(limited - judged)]
+    for name in contract.baseline:
+        if name not in judged or not contract.judges(*name.split(".")):
+            keys.append(f"[baseline] {name}")
+    if tier == TIERS[0]:
+        placed = ("components", "parallel", "queue")
+        keys += [f"[cluster] {key}" for key in placed if getattr(terms, key) is not None]
+    if keys:
+        raise ContractError(
+            f'{file}: {keys[0]}: no probe of tier {tier} measures it: write tier = "standard" at '
+            "the top, or leave it out"
+        )
+
+
+def _read_toml(content: bytes, file: str) -> dict[str, Any]:
+    """Parse the file's tables, and check its schema version and its top-level keys."""
+    raw = parse_toml(content, file)
+    schema = raw.get("schema")
+    if type(schema) is not int or schema != SCHEMA:  # True == 1
+        raise ContractError(f"{file}: expected schema = {SCHEMA}, found {show(schema)}")
+    known_keys = [*TOP_KEYS, *CRITERIA]
+    for key in raw:
+        if key not in known_keys:
+            raise ContractError(f"{file}: unknown key {show(key)}{spelling_hint(key, known_keys)}")
+    return raw
+
+
+def _parse_cluster(table: Any, where: str) -> ClusterTerms:
+    """Parse [cluster].  Refuse versions that no probe reads: they would stay unproven."""
+    terms: ClusterTerms = validate_terms(ClusterTerms, table, where)
+    if "launch" in terms.model_fields_set:
+        raise ContractError(f"{where}: 'launch': write it as a table of its own, [launch]")
+    known = software_versions()
+    for part in terms.versions or ():
+        if part not in known:
+            hint = spelling_hint(part, known) or f": the parts are {', '.join(known)}"
+            expected = "expected a part whose version is read"
+            raise ContractError(f"{where}: 'versions': {expected}, found {part!r}{hint}")
+    return terms
+
+
+def _agree_fabric(limits: dict[str, Limit], cluster: ClusterTerms, file: str) -> None:
+    """Add the limits that follow from [cluster]; refuse those that contradict it."""
+    network = limits.get("network")
+    if network and cluster.fabric and cluster.fabric not in (network.one_of or []):
+        raise ContractError(
+            f"{file}: [FABRIC.network]: expected {cluster.fabric!r}, the fabric of [cluster], in "
+            f"one_of, found {network}: change one of the two"
+        )
+    if cluster.fabric and not network:
+        because = "the fabric of [cluster]; another is a fallback, however fast it looks"
+        source = f"{file} [cluster]"
+        limits["network"] = Limit(one_of=[cluster.fabric], because=because, source=source)
+    rate = cluster.line_gbytes_per_s
+    if not rate:
+        return
+    text = f"{cluster.rail_count} x {cluster.line_rate_gbps:g} Gbit/s"
+    busbw = limits.setdefault("busbw", ring_limit(rate, text, f"{file} [cluster]"))
+    if busbw.low is not None and busbw.low > rate:
+        raise ContractError(
+            f"{file}: [FABRIC.busbw]: expected at_least = {rate:g} or less, the line rate of "
+            f"{text}, found {busbw.low:g}: no fabric of that rate reaches it"
+        )
+
+
+def _parse_tier(tier: Any, file: str) -> Any:
+    if tier not in TIERS:
+        hint = spelling_hint(str(tier), TIERS)
+        expected = f"expected one of {', '.join(TIERS)}"
+        raise ContractError(f"{file}: tier: {expected}, found {show(tier)}{hint}")
+    return tier
+
+
+def _parse_not_provable(reason: Any, cluster: ClusterTerms, where: str) -> str:
+    """Read the reason why a rehearsal cannot prove a criterion, which is then not required."""
+    if cluster.accelerators != "emulated":
+        raise ContractError(
+            f"{where} {NOT_PROVABLE}: expected only in a contract of a rehearsal, for real "
+            "accelerators must prove every criterion: drop the key, or write [cluster] "
+            'accelerators = "emulated"'
+        )
+    words = [word for word in reason.split() if has_words(word)] if isinstance(reason, str) else []
+    if len(words) < MIN_REASON_WORDS:
+        expected = "expected a sentence that says why this cluster cannot prove it"
+        raise ContractError(f"{where} {NOT_PROVABLE}: {expected}, found {show(reason)}")
+    return str(reason)
+
+
+def _parse_criterion(table: Any, id: str, file: str) -> dict[str, Limit]:
+    """Read the limits of one criterion's table."""
+    if not isinstance(table, dict):
+        raise ContractError(f"{file}: {id} is expected to be a table, found {show(table)}")
+    known, limits = [*CRITERIA[id].measures, NOT_PROVABLE], {}
+    if NOT_PROVABLE in table and len(table) > 1:
+        key = next(key for key in table if key != NOT_PROVABLE)
+        raise ContractError(
+            f"{file}: [{id}.{key}]: expected no limit, for [{id}] is {NOT_PROVABLE} and only "
+            "informs: drop one of the two"
+        )
+    for key, value in table.items():
+        if key not in known:
+            raise ContractError(
+                f"{file}: unknown key {id}.{key}{spelling_hint(key, known)}; "
+                f"{id} knows {', '.join(known)}"
+            )
+        if key != NOT_PROVABLE:
+            limits[key] = _parse_limit(value, CRITERIA[id].measures[key], file, f"[{id}.{key}]")
+    return limits
+
+
+def _parse_waivers(tables: Any, file: str) -> list[Waiver]:
+    """Read the waivers; id, reason and name of each must have words."""
+    if not isinstance(tables, list):
+        raise ContractError(f"{file}: expected [[waivers]] tables, found {show(tables)}")
+    where = f"{file}: [[waivers]]"
+    waivers: list[Waiver] = [validate_terms(Waiver, table, where) for table in tables]
+    for waiver in waivers:
+        if waiver.criterion not in CRITERIA:
+            hint = spelling_hint(waiver.criterion, CRITERIA)
+            raise ContractError(
+                f"{file}: waiver {show(waiver.id)} of unknown {show(waiver.criterion)}{hint}"
+            )
+        for key in ("id", "reason", "name"):
+            if not has_words(getattr(waiver, key)):
+                raise ContractError(f"{where}: {key!r}: expected words, found none")
+    return waivers
+
+
+def _parse_limit(value: Any, measure: Measure, file: str, table: str) -> Limit:
+    """Read one limit from its table of the file."""
+    where = f"{file}: {table}"
+    if measure.from_run:
+        raise ContractError(f"{where}: this limit follows from {measure.from_run}: leave it out")
+    if measure.fixed is not None:
+        raise ContractError(
+            f"{where} is fixed at {measure.fixed} ({measure.fixed.because}): "
+            "no contract may change it"
+        )
+    terms: LimitTerms = validate_terms(LimitTerms, value, where)
+    try:
+        return terms.to_limit(measure, source=f"{file} {table}")
+    except ValueError as error:
+        raise ContractError(f"{where}: {error}") from None

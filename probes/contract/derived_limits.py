@@ -1,0 +1,141 @@
+"""Derives limits from the cluster's own facts where no contract was agreed.
+
+Each limit has its reason.  Where the cluster gives no fact there is no limit: the measure stays
+UNPROVEN.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from probes.cluster.cluster import Cluster
+from probes.contract.contract import Contract
+from probes.contract.limits import ring_limit
+from probes.contract.terms import ClusterTerms
+from probes.environment.checks import (
+    NameList,
+    admitted_facts,
+    count_rails,
+    name_list,
+    plain_list,
+    read_ib_hca,
+)
+from probes.findings import join_names
+from reports.measurement import Limit
+from scaling.collectives.line_rate import installed_rails, line_rate
+
+EMULATED_COMPUTE_S = 0.4  # s of compute per emulated step: ranks share cores
+
+DERIVED_EFFICIENCY = Limit(
+    low=0.8,
+    marginal_low=0.9,
+    unit="ratio",
+    source="derived",
+    because="no contract: published dense FSDP on good fabrics keeps 90 % and more",
+)
+EMBEDDED_UNPROVABLE = {
+    "FABRIC": "all raylets share one host's network, so no byte crosses a link",
+    "SCALING": "all ranks share one host's cores, so more nodes add no compute",
+}
+
+
+def derive_contract(cluster: Cluster | None) -> Contract:
+    """Derive a contract from the facts of `cluster` (None: the driver could not join it)."""
+    terms, optional = ClusterTerms(), dict[str, str]()
+    fabric_limits: dict[str, Limit] = {}
+    if cluster is not None:
+        fabric = detect_fabric(cluster.facts)
+        hcas = cluster.on_each_node(read_ib_hca) if fabric == "rdma" else {}
+        used = admitted_facts(cluster.facts, hcas)
+        fabric_limits = _fabric_limits(cluster.facts, used, fabric)
+        terms = _derive_terms(cluster, fabric, used)
+        optional = EMBEDDED_UNPROVABLE if cluster.kind == "local" else {}
+    return Contract(
+        name="derived",
+        title="No contract was agreed",
+        sha256="",
+        agreed=False,
+        cluster=terms,
+        limits={"FABRIC": fabric_limits, "SCALING": {"efficiency": DERIVED_EFFICIENCY}},
+        optional=optional,
+    )
+
+
+def _derive_terms(cluster: Cluster, fabric: str | None, used: list[dict[str, Any]]) -> ClusterTerms:
+    """Derive [cluster]: the fabric and its rails; of an embedded cluster also its emulation."""
+    if cluster.kind == "local":
+        return ClusterTerms(
+            accelerators="emulated",
+            gpus_per_node=1,
+            fabric=fabric,
+            pace_seconds=EMULATED_COMPUTE_S,
+        )
+    return ClusterTerms(fabric=fabric, rails=count_rails(used) if fabric == "rdma" else None)
+
+
+def detect_fabric(facts: list[dict[str, Any]]) -> str | None:
+    """Return "rdma" where every node has an RDMA port, else the interface that jobs are set to use.
+
+    Ports count even if they are down.  With a dead fabric, jobs fall back to that interface, which
+    would otherwise be taken for the fabric.  Return None where that is possible but not proven: all
+    ports are down everywhere, or some nodes have none.
+
+    The interface is the match of NCCL_SOCKET_IFNAME on every node, or GLOO_SOCKET_IFNAME where no
+    node sets that.  Return None where it matches several, or another one elsewhere.
+    """
+    has_ports = [bool(fact["rdma"]) for fact in facts]
+    if any(has_ports):
+        linked = any("DOWN" not in port["state"] for fact in facts for port in fact["rdma"])
+        return "rdma" if all(has_ports) and linked else None
+    for variable, parse in (("NCCL_SOCKET_IFNAME", name_list), ("GLOO_SOCKET_IFNAME", plain_list)):
+        values = [f["environment"].get(variable, "") for f in facts]
+        if any(values):
+            choices = {
+                tuple(_resolve_names(fact["interfaces"], parse(value)))
+                for fact, value in zip(facts, values, strict=True)
+            }
+            names = choices.pop()
+            return names[0] if len(names) == 1 and not choices else None
+    return None
+
+
+def _resolve_names(interfaces: dict[str, dict[str, Any]], names: NameList | None) -> list[str]:
+    """Return the node's interfaces that such a list matches.
+
+    Those without an address are left out where another has one, for NCCL leaves them out.
+    """
+    matching = names.admitted(interfaces) if names else []
+    return [name for name in matching if interfaces[name]["address"]] or matching
+
+
+def _fabric_limits(
+    facts: list[dict[str, Any]], used: list[dict[str, Any]], fabric: str | None
+) -> dict[str, Limit]:
+    """Derive network and busbw limits.  `used` are the facts with the ports that NCCL may use."""
+    if fabric is None:
+        return {}
+    reason = f"every node's environment names {fabric}"
+    if fabric == "rdma":
+        reason = "every node has an RDMA port"
+    network = Limit(one_of=[fabric], source="derived", because=f"no contract: {reason}")
+    limits = {"network": network}
+    rate = line_rate(used, fabric)
+    if rate is not None and rate.gbytes_per_s:
+        rate_text = rate.because + _unused_ports(facts, used)
+        limits["busbw"] = ring_limit(rate.gbytes_per_s, rate_text, "derived", "no contract: ")
+    return limits
+
+
+def _unused_ports(facts: list[dict[str, Any]], used: list[dict[str, Any]]) -> str:
+    """Describe the rails that NCCL_IB_HCA leaves out; "" for none."""
+    all_rails, used_rails = (
+        [
+            {rail.name for rail in rails or []}
+            for rails in installed_rails([f["rdma"] for f in nodes])
+        ]
+        for nodes in (facts, used)
+    )
+    names = {
+        name for every, kept in zip(all_rails, used_rails, strict=True) for name in every - kept
+    }
+    return f" (without {join_names(sorted(names))}, which NCCL_IB_HCA leaves out)" if names else ""

@@ -1,0 +1,201 @@
+"""Reads limits of a contract, and derives those that follow from what the cluster reports."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from probes.check.criterion import REACH, Measure
+from probes.check.registry import CRITERIA
+from probes.contract.validation import ContractError, check_text, has_words
+from probes.toml_tables import show, spelling_hint
+from reports.measurement import Limit
+from scaling.collectives.line_rate import limit_reason
+
+# Shares of line rate: the least of a healthy ring all-reduce, and the marginal bound.  Measured on
+# 8 x 400 Gbit/s, where the ring inside a node is slower than the network: 331 (Voltage Park) to
+# 387 GB/s (CoreWeave).
+MIN_SHARE, MARGINAL_SHARE = 0.80, 0.86
+MIN_REASON_CHARS = 3  # as in Limit.because
+NEVER_ZERO = ("s", "ratio", "1/min")  # what a probe times takes time; a count may be 0
+
+
+class LimitTerms(BaseModel):
+    """One limit as written in a contract; `marginal` is the inner bound on the same side."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    at_least: float | None = Field(
+        default=None, description="Lower bound, of a measure whose higher values are better."
+    )
+    at_most: float | None = Field(
+        default=None, description="Upper bound, of a measure whose lower values are better."
+    )
+    exactly: float | None = Field(default=None, description="The one value that is right.")
+    one_of: list[str] | None = Field(
+        default=None, description="Words that are right, of a measure whose values are words."
+    )
+    marginal: float | None = Field(
+        default=None,
+        description="Bound of a warning band inside the limit: between the two, the verdict is "
+        "MARGINAL. Such a run is accepted, and the report lists it.",
+    )
+    unit: str = Field(
+        default="", description="Unit of the measure, where it has one. Another one is refused."
+    )
+    because: str = Field(description="Reason of this limit, in words. The report prints it.")
+
+    @field_validator("because")
+    @classmethod
+    def _check_reason(cls, value: str) -> str:
+        if len(value.strip()) < MIN_REASON_CHARS or not has_words(value):
+            raise ValueError(f"expected the reason of this limit in words, found {value!r}")
+        return value
+
+    def to_limit(self, measure: Measure, source: str) -> Limit:
+        """Convert to the limit of the record.  Raises ValueError with one sentence."""
+        if self.unit != measure.unit:
+            raise ValueError(f"expected unit {measure.unit!r}, found {self.unit!r}")
+        if measure.better == "word":
+            return self._words(source)
+        if self.one_of is not None:
+            raise ValueError("expected bounds of a number (at_least, at_most), found one_of")
+        bounds = self._bounds()
+        if not bounds:
+            raise ValueError("has no bound: give at_least or at_most")
+        self._check_side(measure, bounds)
+        self._check_pairs(bounds)
+        for key, bound in [*bounds.items(), ("marginal", self.marginal)]:
+            if bound is not None:
+                _check_reach(key, bound, measure)
+        low, high = bounds.get("at_least", self.exactly), bounds.get("at_most", self.exactly)
+        return Limit(
+            low=low,
+            high=high,
+            marginal_low=self.marginal if high is None else None,
+            marginal_high=self.marginal if low is None else None,
+            unit=self.unit,
+            because=self.because,
+            source=source,
+        )
+
+    def _bounds(self) -> dict[str, float]:
+        given = {name: getattr(self, name) for name in ("at_least", "at_most", "exactly")}
+        return {name: bound for name, bound in given.items() if bound is not None}
+
+    def _words(self, source: str) -> Limit:
+        """Build a limit that allows some words."""
+        if key := next(iter([*self._bounds(), *["marginal"] * (self.marginal is not None)]), ""):
+            raise ValueError(f"expected words (one_of), found {key}: this value is no number")
+        if not self.one_of:
+            raise ValueError("has no bound: give one_of, a list of the words that are right")
+        words = [check_text(word, "a word in one_of") for word in self.one_of]
+        return Limit(one_of=words, unit=self.unit, because=self.because, source=source)
+
+    @staticmethod
+    def _check_side(measure: Measure, bounds: dict[str, float]) -> None:
+        """Refuse a bound that would pass worse values and fail better ones."""
+        right = {"higher": "at_least", "lower": "at_most"}.get(measure.better)
+        wrong = [key for key in bounds if right and key != right]
+        if wrong:
+            advice = f"write {right} = {bounds[wrong[0]]:g}"
+            if right in bounds:
+                advice = f"drop {wrong[0]}"
+            raise ValueError(
+                f"expected {right}, found {wrong[0]} = {bounds[wrong[0]]:g}: {measure.better} "
+                f"values of this measure are better. {advice.capitalize()}"
+            )
+
+    def _check_pairs(self, bounds: dict[str, float]) -> None:
+        """Refuse bounds that contradict each other."""
+        if self.exactly is not None and len(bounds) > 1:
+            raise ValueError("expected exactly alone, found another bound with it: drop one")
+        low, high, marginal = self.at_least, self.at_most, self.marginal
+        if low is not None and high is not None and low > high:
+            raise ValueError(f"expected at_least <= at_most, found {low:g} and {high:g}")
+        if marginal is None:
+            return
+        if (low is None) == (high is None):
+            raise ValueError("marginal needs exactly one of at_least and at_most")
+        if low is not None and marginal < low:
+            raise ValueError(f"marginal {marginal:g} lies outside at_least {low:g}")
+        if high is not None and marginal > high:
+            raise ValueError(f"marginal {marginal:g} lies outside at_most {high:g}")
+
+
+def _check_reach(key: str, bound: float, measure: Measure) -> None:
+    """Refuse a bound that every value meets, or no value."""
+    if bound < 0 and not measure.signed:
+        raise ValueError(f"expected {key} to be more than 0, found {bound:g}: no value is negative")
+    if not measure.better:
+        return
+    is_lower = measure.better == "lower"
+    if bound == 0 and not (is_lower and measure.unit not in NEVER_ZERO):
+        result = "no value keeps that" if is_lower else "every value keeps that"
+        raise ValueError(f"expected {key} to be more than 0, found 0: {result}")
+    reach, why = REACH.get(measure.unit, (bound, ""))
+    if bound > reach:
+        raise ValueError(f"expected {key} to be {reach:g} or less, found {bound:g}: {why}")
+
+
+def ring_limit(gbytes_per_s: float, rate_text: str, source: str, prefix: str = "") -> Limit:
+    """Build the busbw limit of a ring all-reduce from a node's line rate, with its reason."""
+    return Limit(
+        low=MIN_SHARE * gbytes_per_s,
+        marginal_low=MARGINAL_SHARE * gbytes_per_s,
+        unit="GB/s",
+        because=prefix + limit_reason(MIN_SHARE, rate_text),
+        source=source,
+    )
+
+
+PERCENT = re.compile(r"(\d{1,2}(?:\.\d+)?) ?%", re.ASCII)  # below 100: more would pass anything
+
+
+def read_tolerances(table: Any, file: str) -> dict[str, float]:
+    """Read [baseline]: percent by measure, as `FABRIC.busbw`.  Raises ContractError.
+
+    A measure that only one criterion has needs no criterion before it.
+    """
+    where = f"{file}: [baseline]"
+    if not isinstance(table, dict):
+        raise ContractError(f"{where}: expected a table, found {show(table)}")
+    found: dict[str, float] = {}
+    for key, value in _flat(table):
+        name = _find_measure(key, where)
+        if name in found:
+            raise ContractError(f"{where}: found {name} twice: keep one")
+        percent = PERCENT.fullmatch(value) if isinstance(value, str) else None
+        if percent is None:
+            raise ContractError(f'{where} {key}: expected a share as "2 %", found {show(value)}')
+        found[name] = float(percent[1])
+    return found
+
+
+def _flat(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, dict) and key in CRITERIA:
+            yield from ((f"{key}.{name}", one) for name, one in value.items())
+        else:
+            yield key, value
+
+
+def _find_measure(key: str, where: str) -> str:
+    """Return the measure with its criterion; refuse one that has no better side."""
+    criterion, _, measure = key.rpartition(".")
+    homes = [id for id in CRITERIA if measure in CRITERIA[id].measures]
+    if criterion:
+        homes = [id for id in homes if id == criterion]
+    if not homes:
+        names = [f"{id}.{name}" for id in CRITERIA for name in CRITERIA[id].measures]
+        hint = spelling_hint(key, [*names, *(name.partition(".")[2] for name in names)])
+        raise ContractError(f"{where}: unknown measure {show(key)}{hint}")
+    if len(homes) > 1:
+        which = " or ".join(f"{id}.{measure}" for id in homes)
+        raise ContractError(f"{where}: {key} is a measure of several criteria: write {which}")
+    if CRITERIA[homes[0]].measures[measure].better not in ("higher", "lower"):
+        raise ContractError(f"{where} {key}: expected a measure whose better side is known")
+    return f"{homes[0]}.{measure}"

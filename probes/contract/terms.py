@@ -1,0 +1,425 @@
+"""Reads what a contract says of the cluster and of launches: [cluster], [LAUNCH] and their keys."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from probes.cluster.network_facts import RDMA, interfaces_of
+from probes.contract import placement as components
+from probes.contract.validation import check_text
+from reports.redact import is_secret_name, redact
+from reports.sanitize import clean, one_line
+
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+COMMAND = "{command}"  # in [launch.values]
+
+
+class LaunchTerms(BaseModel):
+    """Terms of LAUNCH: whose guide a user follows, and how."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    document: str | None = Field(
+        default=None,
+        description="The operator's guide: a path from the contract's folder, or a URL. Without "
+        "it, seatrial's own guide is followed.",
+    )
+    section: str | None = Field(
+        default=None,
+        description="Heading above the commands, if not all fenced blocks of the guide are meant.",
+    )
+    user: Literal["own"] | None = Field(
+        default=None,
+        description='"own" where the parties agree that the user who runs the suite is an ordinary '
+        "one.",
+    )
+    launchers: tuple[Literal["torchrun", "ray-train"], ...] = Field(
+        default=("torchrun", "ray-train"),
+        min_length=1,
+        description="Launchers, in addition to seatrial's own, that jobs may use (tier soak).",
+    )
+    values: dict[str, str] = Field(
+        default={},
+        description="Texts of the guide, and what a user types instead. One value must have "
+        "`{command}`, the command that starts the user's job on Ray. `{folder}` is the folder with "
+        "the job's code, `{name}` a name of its own. `{dashboard}`, `{nodes}`, `{ranks}` and "
+        "`{shared}` are the cluster's.",
+    )
+    variables: dict[str, str] = Field(
+        default={},
+        description="Variables that the guide gives to the job, and that each rank must have.",
+    )
+
+    @field_validator("document", "section")
+    @classmethod
+    def _check_words(cls, value: str | None) -> str | None:
+        if value is not None:
+            check_text(value, "text")
+        return value
+
+    @field_validator("variables")
+    @classmethod
+    def _check_variables(cls, value: dict[str, str]) -> dict[str, str]:
+        for name in value:
+            if not VARIABLE.fullmatch(name):
+                raise ValueError(f"expected the name of a variable, found {name!r}")
+            if is_secret_name(name):
+                raise ValueError(
+                    f"{name} may be a secret, and the report shows the ranks' values: leave it out"
+                )
+        return value
+
+    @model_validator(mode="after")
+    def _check_guide(self) -> LaunchTerms:
+        if self.document is None:
+            given = [key for key in ("section", "values", "variables") if getattr(self, key)]
+            if given:
+                raise ValueError(f"expected document, the guide that {given[0]} belongs to")
+            return self
+        if any(not text.strip() for text in self.values):
+            raise ValueError("values: expected texts of the guide, found an empty one")
+        if not any(COMMAND in value for value in self.values.values()):
+            raise ValueError(
+                f'values: expected one with {COMMAND}, as "python train.py" = "{COMMAND}": the '
+                "user's job, whose ranks are judged, takes the place of the guide's own"
+            )
+        return self
+
+
+# Bounds that no cluster reaches: a larger value is a mistake, such as bytes for GiB.
+MAX_NODES, MAX_GPUS_PER_NODE, MAX_RAILS = 20_000, 64, 256  # 8 GPUs of 7 MIG slices are 56
+MAX_GBPS = 1e5  # Gbit/s of one port; a hundred times today's fastest
+MAX_CPUS, MAX_GIB = 100_000, 1e6  # of one node
+MAX_PACE_S = 60.0  # s of one emulated step: a longer step leaves a probe no time
+MAX_TARGETS = 32  # of egress and model_files: each node tries all of them at the same time
+MAX_SAVE_MINUTES, MAX_SAVE_GB = 7 * 24 * 60.0, 1e6  # between two saves; GB of one
+# Builds (torch's 2.13.0+cu130) have no order, so >= takes none.
+VERSION = re.compile(r">= *\d+(\.\w+)*|\d+(\.\w+)*(\+[\w.]+)?", re.ASCII)
+HOST = r"(\[[0-9a-fA-F:.]+\]|[\w.-]+)"
+# A URL of HTTP without a user's name, or host:port.
+TARGET = re.compile(
+    rf"https?://{HOST}(:(?P<url_port>[1-9]\d*))?(/\S*)?|{HOST}:(?P<port>[1-9]\d*)", re.ASCII
+)
+MAX_PORT = 65535  # of 16 bits
+# What people write for RDMA, and RDMA devices: no interface has such a name.
+RDMA_WORDS = re.compile(
+    r"rdma|ib|infiniband|roce(v2)?|efa|(mlx5|bnxt_re|irdma|efa)_\d+", re.IGNORECASE
+)
+
+
+def _check_list(value: list[str] | None, most: int) -> list[str] | None:
+    if value == []:
+        raise ValueError("expected at least one, found none: leave the key out")
+    if value is not None and (len(value) > most or len(set(value)) < len(value)):
+        raise ValueError(f"expected at most {most}, each once, found {len(value)}")
+    return value
+
+
+def _check_interface(name: str) -> str:
+    check_text(name, "the name of an interface")
+    if one_line(name) != name or " " in name:
+        raise ValueError(f"expected the name of an interface, found {name!r}")
+    if RDMA_WORDS.fullmatch(name):
+        expected = 'expected an interface, or "rdma" alone for InfiniBand, RoCE and EFA'
+        raise ValueError(f"{expected}, found {name!r}")
+    return name
+
+
+class ClusterTerms(BaseModel):
+    """Terms of the cluster: what was ordered, and the names that the parties agreed on.
+
+    `components` and `parallel` are both checked at once when the size of the cluster is known.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    accelerators: Literal["real", "emulated"] = Field(
+        default="real",
+        description='"emulated" where ranks compute on the CPU. No other key makes a run a '
+        "rehearsal, and a rehearsal accepts no cluster.",
+    )
+    nodes: int | None = Field(
+        default=None, ge=1, le=MAX_NODES, description="Number of nodes with accelerators."
+    )
+    gpus_per_node: int | None = Field(
+        default=None, ge=0, le=MAX_GPUS_PER_NODE, description="Accelerators of each node."
+    )
+    gpu_model: str | list[str] | None = Field(
+        default=None,
+        description="Model, as NVML names it (`nvidia-smi -L`), or a list of allowed ones.",
+    )
+    gpu_memory_gib: float | None = Field(
+        default=None, gt=0, le=MAX_GIB, description="Least memory of each GPU."
+    )
+    cpus_per_node: int | None = Field(
+        default=None, ge=1, le=MAX_CPUS, description="Least number of CPUs of each node."
+    )
+    ram_gib: float | None = Field(
+        default=None, gt=0, le=MAX_GIB, description="Least memory of each node."
+    )
+    disk_gib: float | None = Field(
+        default=None, gt=0, le=MAX_GIB, description="Least size of all disks of a node together."
+    )
+    versions: dict[str, str] | None = Field(
+        default=None,
+        description='Software by part: "2.13.0" is exactly this one, ">=550.54" at least.',
+    )
+    shared: str | None = Field(
+        default=None,
+        description="Folder that all nodes see. Checkpoints are saved there, and HOSTS tests it. "
+        "Without it the run folder is used, which all nodes must then see.",
+    )
+    egress: list[str] | None = Field(
+        default=None,
+        description="What jobs download from: `https://host/...` or `host:port`. Each node must "
+        "reach it.",
+    )
+    model_files: list[str] | None = Field(
+        default=None, description="Folders and files that each node must have, and the same."
+    )
+    dcgm_diag: bool = Field(
+        default=False,
+        description="Run DCGM's diagnostics on each node: level 1 in tier quick, 2 in standard, 3 "
+        "in soak.",
+    )
+    ray_client_port: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_PORT,
+        description="Port of the head at which programs join by `ray://`.",
+    )
+    host_names: bool = Field(
+        default=False,
+        description="Whether jobs address nodes by host name: then HOSTS tests each name. Ray does "
+        "not need it, and pods of Kubernetes do not resolve each other's names.",
+    )
+    authentication: Literal["token"] | None = Field(
+        default=None,
+        description='"token" where each order to Ray must need the cluster\'s token. Without it '
+        "the parties trust the network, and whether a stranger reaches Ray is not judged.",
+    )
+    fabric: str | None = Field(
+        default=None,
+        description='What carries gradients: "rdma" (InfiniBand, RoCE, EFA), or an interface. For '
+        "bonded ports, give the bond's name. A list of interfaces: each is a rail, which the local "
+        "rank of its number uses.",
+    )
+    management: str | None = Field(
+        default=None,
+        description="Another interface, onto which FABRIC's control forces traffic.",
+    )
+    management_gbps: float | None = Field(
+        default=None,
+        gt=0,
+        le=MAX_GBPS,
+        description="Rate of `management`, where its devices do not report it.",
+    )
+    rails: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_RAILS,
+        description="RDMA ports of a node that carry gradients.",
+    )
+    line_rate_gbps: float | None = Field(
+        default=None,
+        gt=0,
+        le=MAX_GBPS,
+        description="Rate of one rail, or of the interface. The limit of FABRIC.busbw follows from "
+        "it, unless the contract gives one.",
+    )
+    pace_seconds: float = Field(
+        default=0.0,
+        ge=0,
+        le=MAX_PACE_S,
+        description="Emulates an accelerator: the compute of each step is padded to it.",
+    )
+    rungs: list[Annotated[int, Field(ge=1, le=MAX_NODES)]] | None = Field(
+        default=None,
+        description="Numbers of nodes on which SCALING trains (default: 1, 2, 4, 8 and so on). One "
+        "node and all nodes are always among them.",
+    )
+    shards: str | None = Field(
+        default=None,
+        description="Folder of each node's token shard, from which SCALING reads real data "
+        "(synthetic without it). `{nodes}` in it stands for the number of nodes that train.",
+    )
+    save_minutes: float = Field(
+        default=30.0,
+        gt=0,
+        le=MAX_SAVE_MINUTES,
+        description="Time between two saves in training, by which SCALING judges their cost.",
+    )
+    save_gb: float | None = Field(
+        default=None,
+        gt=0,
+        le=MAX_SAVE_GB,
+        description="Size of one save. SCALING scales the cost of its own save to it, and HOSTS "
+        "asks for room for three.",
+    )
+    launch: LaunchTerms = Field(
+        default=LaunchTerms(), description="The table [launch]: never written below [cluster]."
+    )
+    queue: Literal["kueue", "volcano", "yunikorn", "kai"] | None = Field(
+        default=None, description="Layer that gangs pods above Ray, where there is one."
+    )
+    components: dict[str, str | int] | None = Field(
+        default=None,
+        description='Places the parts of a job on its accelerators, as `"actor,rollout" = "all"`.',
+    )
+    parallel: dict[Literal["tp", "pp", "dp"], Annotated[int, Field(ge=1)]] | None = Field(
+        default=None, description="How they are split: tp, pp and dp."
+    )
+
+    @property
+    def line_gbytes_per_s(self) -> float | None:
+        """Line rate of a node (GB/s) over all its rails; None if no rate is agreed."""
+        return self.rail_count * self.line_rate_gbps / 8 if self.line_rate_gbps else None
+
+    @property
+    def rail_count(self) -> int:
+        """Rails of a node: as agreed, else one for each interface of the fabric."""
+        return self.rails or max(1, len(interfaces_of(self.fabric)))
+
+    @field_validator("gpu_model")
+    @classmethod
+    def _check_model(cls, value: str | list[str] | None) -> str | list[str] | None:
+        for name in [value] if isinstance(value, str) else value or []:
+            check_text(name, 'the name that NVML gives, such as "NVIDIA H100 80GB HBM3"')
+        if value == []:
+            raise ValueError("expected at least one name, found none: leave the key out")
+        return value
+
+    @field_validator("fabric", mode="before")
+    @classmethod
+    def _join_interfaces(cls, value: object) -> object:
+        if not isinstance(value, list):
+            return value
+        if not value or not all(isinstance(name, str) for name in value):
+            raise ValueError(f'expected names of interfaces, as ["eth1", "eth2"], found {value!r}')
+        return ",".join(value)
+
+    @field_validator("fabric")
+    @classmethod
+    def _check_fabric(cls, value: str | None) -> str | None:
+        names = value.split(",") if value is not None and value != RDMA else []
+        for name in names:
+            _check_interface(name)
+        if len({*names}) < len(names):
+            raise ValueError(f"expected each interface once, found {value!r}")
+        return value
+
+    @field_validator("management")
+    @classmethod
+    def _check_management(cls, value: str | None) -> str | None:
+        return value if value is None else _check_interface(value)
+
+    @field_validator("rungs")
+    @classmethod
+    def _check_rungs(cls, value: list[int] | None) -> list[int] | None:
+        if value is not None and (not value or len({*value}) < len(value)):
+            raise ValueError(f"expected numbers of nodes, each once, as [1, 4, 16], found {value}")
+        return value
+
+    @field_validator("egress")
+    @classmethod
+    def _check_egress(cls, value: list[str] | None) -> list[str] | None:
+        for target in value or []:
+            match = TARGET.fullmatch(target)
+            port = int(match["port"] or match["url_port"] or 0) if match else 0
+            if not match or port > MAX_PORT or clean(target) != target:
+                raise ValueError(
+                    "expected https://host/path without a user's name, or host:port, found "
+                    f"{target!r}"
+                )
+        return _check_list(value, MAX_TARGETS)
+
+    @field_validator("model_files")
+    @classmethod
+    def _check_model_files(cls, value: list[str] | None) -> list[str] | None:
+        for path in value or []:
+            cls._check_folder(path)
+        return _check_list(value, MAX_TARGETS)
+
+    @field_validator("shared", "shards")
+    @classmethod
+    def _check_folder(cls, value: str | None) -> str | None:
+        if value is not None and (not value.startswith("/") or clean(value) != value):
+            raise ValueError(f"expected an absolute path on every node, found {value!r}")
+        return value
+
+    @field_validator("versions")
+    @classmethod
+    def _check_versions(cls, value: dict[str, str] | None) -> dict[str, str] | None:
+        for part, spec in (value or {}).items():
+            if not VERSION.fullmatch(spec):
+                raise ValueError(
+                    f'{part}: expected "2.13.0" (exactly) or ">=550.54" (at least), found {spec!r}'
+                )
+        return value
+
+    @model_validator(mode="after")
+    def _check_terms(self) -> ClusterTerms:
+        """Check that the keys describe one cluster, and that placement and split fit it."""
+        if self.pace_seconds and self.accelerators == "real":
+            raise ValueError(
+                "pace_seconds pads each step and hides its real speed, so it needs "
+                'accelerators = "emulated": drop one of the two'
+            )
+        if self.fabric == "rdma" and self.line_rate_gbps and self.rails is None:
+            raise ValueError(
+                f"expected rails with line_rate_gbps = {self.line_rate_gbps:g} (the rate of one "
+                "rail), found none: give the number of RDMA ports of a node that carry gradients, "
+                "as rails = 8"
+            )
+        if self.management and self.management in interfaces_of(self.fabric):
+            raise ValueError(
+                f"expected management to be another interface than the fabric, found "
+                f"{self.management!r} for both: FABRIC's control leaves the fabric"
+            )
+        names = interfaces_of(self.fabric)
+        if self.rails and len(names) > 1 and self.rails != len(names):
+            raise ValueError(
+                f"expected rails = {len(names)}, one for each interface of the fabric, found "
+                f"{self.rails}: leave rails out"
+            )
+        if self.parallel is not None and set(self.parallel) != {"tp", "pp", "dp"}:
+            raise ValueError(f"parallel takes tp, pp and dp, found {', '.join(self.parallel)}")
+        if self.gpus_per_node == 0 and self.accelerators == "real":
+            raise ValueError(
+                "expected gpus_per_node of 1 or more with real accelerators, found 0: a GPU "
+                'cluster needs GPUs; write accelerators = "emulated" for a rehearsal'
+            )
+        if self.nodes and self.gpus_per_node:
+            self.check_placement(self.nodes * self.gpus_per_node)
+        return self
+
+    def check_placement(self, total: int) -> None:
+        """Raise SpecError when components or parallel do not fit `total` accelerators."""
+        if self.components is None and self.parallel is None:
+            return
+        default: dict[str, str | int] = {"job": "all"}
+        parts = components.parse(default if self.components is None else self.components, total)
+        if self.parallel is not None:
+            components.check_parallel_sizes(total, **self.parallel)
+            for numbers in parts.values():
+                components.split_groups(numbers, [""] * total, self.parallel["tp"])
+
+    def overrides(self, other: dict[str, Any]) -> list[str]:
+        """Return the keys whose value differs from `other`, terms without None values."""
+        mine = redact(self.model_dump(mode="json"))  # as a record has it
+        default = ClusterTerms().model_dump(mode="json")
+        return [
+            key
+            for key in mine
+            if _without_none(mine[key]) != _without_none(other.get(key, default[key]))
+        ]
+
+
+def _without_none(value: Any) -> Any:
+    """Drop the keys of a table that have no value: a record does not keep them."""
+    if not isinstance(value, dict):
+        return value
+    return {key: each for key, each in value.items() if each is not None}

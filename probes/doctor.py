@@ -1,0 +1,264 @@
+"""Checks this machine and the nodes of a cluster before a run: the work of `seatrial doctor`."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import platform
+import urllib.error
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import packages_distributions
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from probes.cluster.cleanup import request_dashboard
+from probes.cluster.cluster import PACKAGES, ROOT, Cluster
+from probes.cluster.node_facts import software_differences, software_versions
+from probes.cluster.room import busy_accelerators
+from probes.cluster.shared_folder import find_folder_problem
+from probes.contract.terms import ClusterTerms
+from probes.findings import join_names
+from probes.launch.shell import why_no_other_user
+from probes.requirements import ALL, DISTRIBUTION, lacking_sentence, missing_feature
+from reports.numbers import quantity
+
+UNPROVEN, FAIL = "UNPROVEN", "FAIL"  # what a run would say of the criteria
+OK = "ok"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was found to a question; `state` is OK, or what a run would say of `criteria`.
+
+    `do` is an order to the reader; "" where nothing need be done.
+    """
+
+    question: str
+    found: str
+    state: str = OK
+    criteria: tuple[str, ...] = ()
+    do: str = ""
+
+
+def affected(answers: Iterable[Answer], state: str) -> list[str]:
+    """List the criteria with this state in a run, each once, in the order of the answers."""
+    named = (id for answer in answers if answer.state == state for id in answer.criteria)
+    return list(dict.fromkeys(named))
+
+
+def ask_machine(terms: ClusterTerms, *, on_gpu: bool) -> Iterator[Answer]:
+    """Answer each question about this machine; nothing is contacted."""
+    yield ask_packages(Path.cwd(), packages_distributions())
+    yield ask_versions(on_gpu=on_gpu)
+    yield ask_user(terms, why_no_other_user(own_guide=terms.launch.document is None))
+    yield ask_run_folder(Path.cwd())
+
+
+def ask_packages(folder: Path, owners: Mapping[str, Sequence[str]]) -> Answer:
+    """Name a package or folder that Python would import in place of ours.
+
+    `owners` maps a package to the distributions that install it.
+    """
+    others = [
+        f"{name} is {origin}"
+        for name in PACKAGES
+        if (origin := _origin(name)) and Path(origin).resolve() != (ROOT / name).resolve()
+    ]
+    others += [
+        f"{name} is also installed by {', '.join(sorted(set(found) - {DISTRIBUTION}))}"
+        for name in PACKAGES
+        if set(found := owners.get(name, ())) - {DISTRIBUTION}
+    ]
+    others += [
+        f"{folder / name} hides it from pytest, which is run in {folder}"
+        for name in PACKAGES
+        if (folder / name).is_dir() and (folder / name).resolve() != (ROOT / name).resolve()
+    ]
+    if not others:
+        return Answer("packages", f"{', '.join(PACKAGES)} are those of {ROOT}")
+    do = "Use an environment of its own for seatrial, and `seatrial run` in another folder"
+    return Answer("packages", "; ".join(others), FAIL, ALL, do)
+
+
+def _origin(name: str) -> str:
+    spec = find_spec(name)
+    return str(Path(spec.origin).parent) if spec and spec.origin else ""
+
+
+def ask_versions(*, on_gpu: bool) -> Answer:
+    """Name what a criterion needs and the packages here lack."""
+    if text := lacking_sentence():
+        return Answer("versions", text, FAIL, ALL, "Install what is missing")
+    lacking = {id: text for id in ALL if (text := missing_feature(id, on_gpu))}
+    if lacking:
+        text = " ".join(dict.fromkeys(lacking.values()))
+        return Answer("versions", text, UNPROVEN, tuple(lacking), "Install what is expected")
+    parts = software_versions()
+    known = ", ".join(f"{name} {parts[name]}" for name in ("python", "ray", "torch"))
+    return Answer("versions", f"{known}, {platform.system()} {platform.machine()}")
+
+
+def ask_user(terms: ClusterTerms, why_not: str) -> Answer:
+    """Tell whether LAUNCH can follow the guide as another user; `why_not` is why it cannot."""
+    if not why_not:
+        return Answer("user", "LAUNCH can follow the guide as another user")
+    if terms.launch.user == "own":
+        return Answer("user", "an ordinary one, by the contract")
+    do = 'Run as root, with the programs where each user can read them, or agree on user = "own"'
+    return Answer("user", f"LAUNCH has no other user: {why_not}", UNPROVEN, ("LAUNCH",), do)
+
+
+def ask_run_folder(folder: Path) -> Answer:
+    """Tell whether a run can be written below this folder."""
+    target = folder / "runs"
+    place = target if target.is_dir() else folder
+    if os.access(place, os.W_OK | os.X_OK):
+        return Answer("run folder", f"{target} can be written")
+    do = "Go to another folder, or name one with --run-dir"
+    return Answer("run folder", f"{place} cannot be written", FAIL, ALL, do)
+
+
+DASHBOARD_SECONDS = 5
+LEAST_NODES = ("FABRIC", "SCALING")  # of one node they prove nothing
+ON_GPUS = tuple(id for id in ALL if id != "HOSTS")
+KEPT_IN_SHARED = ("HOSTS", "RESTART")
+
+
+def ask_cluster(cluster: Cluster, terms: ClusterTerms) -> Iterator[Answer]:
+    """Answer each question; one short task runs on each node, and takes no accelerator."""
+    yield ask_nodes(cluster, terms)
+    yield ask_silence(cluster)
+    yield ask_software(cluster)
+    yield ask_accelerators(cluster)
+    yield ask_dashboard(cluster)
+    if cluster.resource == "GPU" and not cluster.emulated:
+        yield ask_nvml(cluster)
+    if terms.fabric == "rdma":
+        yield ask_rdma(cluster)
+    yield ask_shared(cluster, terms)
+
+
+def ask_nodes(cluster: Cluster, terms: ClusterTerms) -> Answer:
+    """Compare the nodes and accelerators with the order, and with what criteria need."""
+    count, size = len(cluster.nodes), cluster.size
+    if cluster.resource != "GPU" and terms.accelerators == "real" and terms.gpus_per_node:
+        found = f"{quantity(count, 'nodes')}, and Ray counts no GPU"
+        return Answer("nodes", found, FAIL, ALL, "Start Ray where it sees the GPUs")
+    found = f"{quantity(count, 'nodes')}, {quantity(size, cluster.resource + 's')}"
+    short = [
+        f"{node['name']} has {gpus}"
+        for node in cluster.nodes
+        if (gpus := int(node["resources"].get("GPU", 0))) != terms.gpus_per_node
+    ]
+    if terms.nodes not in (None, count):
+        do = "Start the missing nodes, or correct the order"
+        return Answer("nodes", f"{found}; {terms.nodes} were ordered", FAIL, ("HOSTS",), do)
+    if terms.gpus_per_node is not None and short:
+        text = f"{found}; {terms.gpus_per_node} on each were ordered, {join_names(short)}"
+        return Answer("nodes", text, FAIL, ("HOSTS",), "Find the missing accelerators")
+    if count < 2:
+        lacking = (*LEAST_NODES, *(("GANG",) if size < 2 else ()))
+        return Answer("nodes", f"{found}: too few to compare", UNPROVEN, lacking, "Add a node")
+    return Answer("nodes", found)
+
+
+def ask_silence(cluster: Cluster) -> Answer:
+    """Name the nodes where a task does not run."""
+    answered = {fact["node"] for fact in cluster.facts}
+    silent = [
+        f"{node['name']} ({cluster.errors.get(node['id'], 'no answer')})"
+        for node in cluster.nodes
+        if node["id"] not in answered
+    ]
+    if not silent:
+        return Answer("tasks", "each node runs one")
+    do = "Look into the raylet's log on that node"
+    return Answer("tasks", f"none runs on {join_names(silent)}", FAIL, ALL, do)
+
+
+def ask_software(cluster: Cluster) -> Answer:
+    """Name the software that is not the same everywhere."""
+    differences = software_differences(cluster.facts, software_versions())
+    if not differences:
+        return Answer("software", "the same on all nodes and here")
+    text = "; ".join(differences)
+    return Answer("software", text, FAIL, ("HOSTS",), "Install one version everywhere")
+
+
+def ask_accelerators(cluster: Cluster) -> Answer:
+    """Name what holds accelerators."""
+    unit, busy = f"{cluster.resource}s", busy_accelerators(cluster)
+    if not busy:
+        return Answer("room", f"all {quantity(cluster.size, unit)} are free")
+    held = cluster.describe_holders() or f"{quantity(busy, unit)} are not free"
+    do = "Wait for it with --wait-for-room 30m"
+    return Answer("room", held, UNPROVEN, ON_GPUS, do)
+
+
+def ask_dashboard(cluster: Cluster) -> Answer:
+    """Tell whether the dashboard takes jobs, by a question that starts none."""
+    if not (address := cluster.dashboard):
+        do = "Start the head with its dashboard (`pip install 'ray[default]'`)"
+        return Answer("dashboard", "the cluster has none", UNPROVEN, ("LAUNCH",), do)
+    try:
+        request_dashboard(address, "/api/version", seconds=DASHBOARD_SECONDS)
+        return Answer("dashboard", f"{address} answers")
+    except urllib.error.HTTPError as error:
+        error.close()
+        found = f"{address} refuses us (HTTP {error.code})"
+        do = "Set RAY_AUTH_TOKEN_PATH to the cluster's token"
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        found, do = f"{address} does not answer: {error}", "Open its port to this machine"
+    return Answer("dashboard", found, UNPROVEN, ("LAUNCH",), do)
+
+
+def ask_nvml(cluster: Cluster) -> Answer:
+    """Name the nodes where NVML cannot be read."""
+    return _by_node(
+        "NVML", cluster, lambda fact: (fact["nvml"]["error"] or {}).get("text", ""),
+        "read on each node", ("HOSTS", "GANG"), "Let workers read NVML",
+    )  # fmt: skip
+
+
+def ask_rdma(cluster: Cluster) -> Answer:
+    """Name the nodes where a worker has no RDMA device, or cannot open one."""
+
+    def problem(fact: dict[str, Any]) -> str:
+        devices = fact["rdma_access"]
+        return next(filter(None, devices.values()), "") if devices else "no RDMA device"
+
+    return _by_node(
+        "RDMA", cluster, problem, "each worker can open the devices", ("FABRIC",),
+        "Give workers the devices below /dev/infiniband",
+    )  # fmt: skip
+
+
+def _by_node(
+    question: str, cluster: Cluster, problem: Any, sound: str, criteria: tuple[str, ...], do: str
+) -> Answer:
+    found = {fact["name"]: text for fact in cluster.facts if (text := problem(fact))}
+    if not found:
+        return Answer(question, sound)
+    by_text: dict[str, list[str]] = {}
+    for name, text in found.items():
+        by_text.setdefault(text, []).append(name)
+    said = "; ".join(f"{text} on {join_names(names)}" for text, names in by_text.items())
+    return Answer(question, said, UNPROVEN, criteria, do)
+
+
+def ask_shared(cluster: Cluster, terms: ClusterTerms) -> Answer:
+    """Name the nodes that do not share the agreed folder."""
+    if cluster.kind == "local":
+        return Answer("shared folder", "not needed: all raylets are on this host")
+    folder = Path(terms.shared) if terms.shared else Path.cwd()
+    cause, blind = find_folder_problem(cluster, folder)
+    if not cause:
+        return Answer("shared folder", f"all nodes share {folder}")
+    if not terms.shared:
+        do = "Name one in [cluster] shared, or go to a folder that is shared"
+        found = f"none is agreed, and checkpoints go below {folder}: {cause}"
+        return Answer("shared folder", found, UNPROVEN, ("RESTART",), do)
+    state = FAIL if blind else UNPROVEN
+    return Answer("shared folder", cause, state, KEPT_IN_SHARED, "Mount it on each node")

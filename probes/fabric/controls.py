@@ -1,0 +1,355 @@
+"""Controls of FABRIC: wrong data, slow ranks, another network, counters and settings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Container
+from dataclasses import replace
+from typing import Any
+
+from probes.check.recorder import Recorder, Trial
+from probes.cluster.cluster import Cluster
+from probes.contract.contract import ClusterTerms
+from probes.environment.collect import read_settings
+from probes.fabric.detect import wrong_data
+from probes.fabric.judge import (
+    FabricRig,
+    judge_elements,
+    judge_lint,
+    judge_slowest_pair,
+    judge_speed,
+    judge_transport,
+    judge_variation,
+    record_curves,
+)
+from probes.fabric.links import judge_link_loss, judge_networks, judge_ports, judge_stalls
+from probes.fabric.node_pairs import (
+    BadSender,
+    InsideSpeeds,
+    PairSearch,
+    first_rail,
+    judge_against_others,
+    measure_inside,
+    run_few_pairs,
+)
+from probes.fabric.speeds import FSDP_OPS, collective_speeds, judge_shares, run_slowed, small_size
+from probes.fabric.sweep import (
+    CHECK_SIZE,
+    SweepResult,
+    check_ops,
+    gang_env,
+    run_sweep,
+    sweep_seconds,
+)
+from probes.fabric.transport import RankLogs
+from probes.findings import join_names
+from reference_trainer.launch.gang import Gang, GangError
+from reference_trainer.rank_environment import LEADING
+from reports.measurement import Verdict
+from reports.numbers import percent, quantity
+from scaling.collectives.line_rate import line_rate
+from scaling.collectives.node_groups import MESSAGE_BYTES
+from scaling.collectives.operations import OPERATIONS
+from scaling.collectives.sweep import Delay, read_nothing, summarise, sweep
+
+DATA_SLOWED_BY = (
+    3.0  # times the time of an all-reduce: the collective then has a quarter of the speed
+)
+CORRUPT_BYTES = 1 << 16  # size of each collective whose result is changed
+STALLED_BY = 1.5  # times the limit of a stall: beyond any doubt
+
+
+def control_wrong_element(gang: Gang, rank_nodes: list[str], measure: Recorder) -> None:
+    """Check that a changed element on one rank is found, with rank and offset."""
+    bad_rank = gang.size - 1
+    fault = f"one element of each result on rank {bad_rank} is changed"
+    try:
+        rows = [row for each in check_ops(gang, CORRUPT_BYTES, bad_rank).values() for row in each]
+    except GangError as error:
+        measure.control("wrong element", fault, None, saw=str(error))
+        return
+    trial = measure.trial()
+    judge_elements(rows, trial)
+    wrong_ranks = {rank for row in rows for rank, _ in row["first_wrong"]}
+    located = wrong_ranks == {bad_rank} and all(row["wrong"] for row in rows)
+    findings = wrong_data(rows, rank_nodes)
+    saw = findings[0].statement if findings else "no wrong element"
+    measure.control("wrong element", fault, trial, located=located, saw=saw)
+
+
+def control_late_call(rig: FabricRig, run: SweepResult) -> None:
+    """Check that one call that a rank begins late is found: all others stall in it."""
+    limit, bad_rank = rig.limits("longest_stall"), rig.gang.size - 1
+    late_s = STALLED_BY * (limit.high or 0.0) if limit else 0.0
+    fault = f"rank {bad_rank} begins one all-reduce {late_s:.2g} s after the others"
+    call = ("all_reduce",), 0.5, 0.25, CHECK_SIZE, None, read_nothing, Delay([bad_rank], late_s)
+    try:
+        data = rig.gang.run(sweep, *call, timeout=sweep_seconds(rig.gang.size))
+    except GangError as error:
+        rig.measure.control("late call", fault, None, saw=str(error))
+        return
+    trial = rig.measure.trial()
+    rows = summarise([item["sweeps"]["all_reduce"] for item in data])
+    judge_stalls(replace(run, rows=rows), False, trial)
+    rig.measure.control("late call", fault, trial)
+
+
+def control_slow_collective(rig: FabricRig, run: SweepResult) -> None:
+    """Check that FSDP's collectives are found slow if half of the ranks begin every call late.
+
+    One late rank of many would hardly change how much the times of all differ.
+    """
+    late, size = range(rig.gang.size // 2, rig.gang.size), small_size(run)
+    delay_s = DATA_SLOWED_BY * max(row["seconds"] for row in run.rows if row["size"] == size)
+    names = " and ".join(FSDP_OPS)
+    fault = f"ranks from {late[0]} on begin each {names} {delay_s:.2g} s late"
+    try:
+        rows = run_slowed(rig.gang, size, late, delay_s)
+    except GangError as error:
+        rig.measure.control("slow collective", fault, None, saw=str(error))
+        return
+    trial = rig.measure.trial()
+    judge_shares(collective_speeds(rows, run, FSDP_OPS, size), trial)
+    judge_variation(max(rows[FSDP_OPS[0]], key=lambda row: row["rank_cv"]), FSDP_OPS[0], trial)
+    rig.measure.control("slow collective", fault, trial)
+
+
+INSIDE_SLOWED_BY = 2.0  # times the time of a call: the node then has a third of the speed
+
+
+def control_slow_inside(rig: FabricRig, run: SweepResult, inside: InsideSpeeds) -> None:
+    """Check that a node whose last rank begins each call late is located."""
+    fault = "the last rank of a node begins each all-reduce late"
+    if not inside.shares():
+        if inside.busbw:
+            saw = "no two nodes have as many ranks"
+            rig.measure.control("slow inside", fault, None, saw=saw)
+        return
+    victim = [*inside.shares()][-1]
+    ranks = [rank for rank, node in enumerate(run.rank_nodes) if node == victim]
+    factor = OPERATIONS["all_reduce"].factor(len(ranks))
+    speed = inside.busbw[victim] * 1e9
+    delay_s = INSIDE_SLOWED_BY * MESSAGE_BYTES[run.backend] * factor / speed if speed else 1.0
+    fault = f"rank {ranks[-1]} on {victim} begins each all-reduce {delay_s:.2g} s late"
+    try:
+        found = measure_inside(rig.gang, run.rank_nodes, (ranks[-1], delay_s))
+    except GangError as error:
+        rig.measure.control("slow inside", fault, None, saw=str(error))
+        return
+    trial = rig.measure.trial()
+    judge_against_others(found, trial)
+    shares = found.shares()
+    slowest = min(shares, key=lambda node: shares[node])
+    rig.measure.control("slow inside", fault, trial, located=slowest == victim)
+
+
+LINK_SLOWED_BY = 2.0  # times the time of a transfer: the sender then has a third of the speed
+RESENT_SHARE = 0.05  # of its packets that the bad sender reports as resent
+FEW_NODES = 3  # nodes of the control: the least from which one can be identified
+
+
+def control_bad_sender(rig: FabricRig, run: SweepResult, pairs: PairSearch) -> None:
+    """Check that a sender that is slow and reports resent packets is located."""
+    rail, measure, typical = pairs.rails[-1], rig.measure, pairs.speed.typical
+    victim = [*rail.ports][:FEW_NODES][-1]
+    transfer_s = MESSAGE_BYTES[run.backend] / (typical * 1e9) if typical else 1.0
+    bad = BadSender(rail.ports[victim], LINK_SLOWED_BY * transfer_s, RESENT_SHARE)
+    fault = (
+        f"{victim} sends {bad.delay_s:.2g} s late, and counts {percent(RESENT_SHARE)} as sent again"
+    )
+    try:
+        found = run_few_pairs(rig.gang, rail, FEW_NODES, bad=bad)
+    except GangError as error:
+        measure.control("bad sender", fault, None, saw=str(error))
+        return
+    trial = measure.trial()
+    judge_slowest_pair(found.speed, trial)
+    judge_link_loss(found.lost, trial)
+    worst = [
+        min(found.speed.speeds, key=lambda link: found.speed.speeds[link]),
+        max(found.lost, key=lambda link: found.lost[link] or 0.0),
+    ]
+    located = all(sender == victim for sender, _ in worst)
+    without: Container[str] = () if len(rail.ports) > 2 else ("slowest_pair",)
+    measure.control("bad sender", fault, trial, located=located, without=without)
+
+
+def control_doctored_counters(rig: FabricRig, fabric: dict[str, str]) -> None:
+    """Check that a node whose ports report a lost link, and errors, is located."""
+    assert rig.watch is not None
+    victim, trial = [*fabric][-1], rig.measure.trial()
+    unstable = judge_ports(rig.watch.growth(fabric, victim), fabric, rig.limits, trial)
+    fault = f"the ports of {victim} report a lost carrier, and errors in 1 % of packets"
+    located = victim in unstable
+    rig.measure.control("doctored counters", fault, trial, located=located)
+
+
+SLOWER_RATIO = 0.95  # of the normal run's bandwidth: a slower path must stay below it
+
+
+def control_off_fabric(rig: FabricRig, normal: SweepResult | None, logs: RankLogs) -> None:
+    """Check that an all-reduce and a pair of nodes that are forced off the fabric are detected."""
+    management, cluster, terms = rig.terms.management, logs.cluster, rig.terms
+    fault = f"all-reduce is forced onto {management or 'sockets'}"
+    if not management and not (cluster.on_gpu and terms.fabric == "rdma"):
+        message = "no other interface is agreed: name one in the contract, [cluster] management"
+        rig.measure.control("wrong network", fault, None, saw=message)
+        return
+    try:
+        run, pairs = run_off_fabric(rig, logs)
+    except GangError as error:
+        rig.measure.control("wrong network", fault, None, saw=str(error))
+        return
+    slower, note = forced_run_is_slower(run, normal, terms, cluster.facts)
+    trial = judge_forced_run(rig, run, pairs)
+    taken = forced_path_observed(run, terms)
+    located = taken and slower is not False
+    saw = f"{describe_forced_run(run)}; {note}"
+    without = unjudged_off_fabric(rig, trial, slower)
+    rig.measure.control("wrong network", fault, trial, located=located, saw=saw, without=without)
+    if normal and taken:
+        record_curves(normal, terms, rig.limits, rig.measure, forced=run)
+    if normal:
+        control_other_witness(rig, normal, run)
+
+
+def run_off_fabric(rig: FabricRig, logs: RankLogs) -> tuple[SweepResult, PairSearch]:
+    """Run a sweep of one size, and a pair of nodes, in an environment that leaves the fabric."""
+    management, cluster, few = rig.terms.management, logs.cluster, 2
+    environment: dict[str, str | None] = {**gang_env(logs), "NCCL_NET": "Socket"}
+    if cluster.on_gpu:
+        environment["NCCL_SOCKET_IFNAME"] = LEADING
+    if management:
+        environment |= {"GLOO_SOCKET_IFNAME": management, "NCCL_SOCKET_IFNAME": f"={management}"}
+    names = cluster.node_names
+    if not cluster.on_gpu:
+        run = run_sweep(rig.gang, names, logs, rig.terms.fabric, environment, CHECK_SIZE)
+        rail = first_rail(rig.gang, names)
+        return run, run_few_pairs(rig.gang, rail, few, environment=environment)
+    rig.gang.remove()  # NCCL reads its environment once per process
+    with cluster.gang(environment=environment) as fresh_gang:
+        run = run_sweep(fresh_gang, names, logs, rig.terms.fabric, only=CHECK_SIZE)
+        return run, run_few_pairs(fresh_gang, first_rail(fresh_gang, names), few)
+
+
+def judge_forced_run(rig: FabricRig, run: SweepResult, pairs: PairSearch) -> Trial:
+    """Judge the forced run as the normal run is judged."""
+    trial, fabric = rig.measure.trial(), rig.terms.fabric
+    judge_speed(run, trial)
+    judge_transport(run, fabric, trial)
+    judge_networks(pairs, dict.fromkeys(pairs.sent, fabric or ""), {}, trial)
+    return trial
+
+
+def unjudged_off_fabric(rig: FabricRig, trial: Trial, slower: bool | None) -> set[str]:
+    """Name the measures that the forced path cannot fail here.
+
+    They are RDMA's log errors, links that are not judged, and a bandwidth that the path may reach.
+    """
+    without = set() if rig.terms.fabric == "rdma" else {"log_errors"}
+    if rig.watch is None:
+        without.add("links_on_other_networks")
+    if slower is None or trial.worst("busbw").verdict is not Verdict.FAIL:
+        without.add("busbw")
+    return without
+
+
+def control_other_witness(rig: FabricRig, normal: SweepResult, forced: SweepResult) -> None:
+    """Check that the normal run's bytes contradict the library's report of the forced run."""
+    trial = rig.measure.trial()
+    judge_transport(replace(normal, library=forced.library), rig.terms.fabric, trial)
+    fault = "the library reports the other network, the byte counts are of the normal run"
+    rig.measure.control("other report", fault, trial)
+
+
+def forced_path_observed(run: SweepResult, terms: ClusterTerms) -> bool:
+    """Return whether the counters and the library both show the forced path.
+
+    If no interface is agreed, sockets may use several at once, and different ones on each node.
+    """
+    port = terms.management
+    shares = [
+        run.share(node, port) if port else run.share_on_other_interfaces(node, terms.fabric or "")
+        for node in run.sent
+    ]
+    by_bytes = run.main_device != terms.fabric and all((share or 0.0) >= 0.9 for share in shares)
+    by_report = bool(run.library.transports) and terms.fabric not in run.library.transports.values()
+    return by_bytes and by_report
+
+
+def forced_run_is_slower(
+    run: SweepResult, normal: SweepResult | None, terms: ClusterTerms, facts: list[dict[str, Any]]
+) -> tuple[bool | None, str]:
+    """Judge whether the forced path has less bandwidth than the fabric; return a sentence too.
+
+    Sockets never reach RDMA's bandwidth.  Two Ethernet ports prove nothing (None), unless the
+    forced port is known to carry less than the fabric showed.
+    """
+    if normal is None:
+        return None, "there is no normal run to compare with"
+    port_gbytes = 0.0 if terms.fabric == "rdma" else read_management_rate(terms, facts)
+    if port_gbytes is None:
+        message = (
+            "its speed is unknown: neither the contract (management_gbps) nor the devices give it"
+        )
+        return None, f"{message}, so bandwidth is not compared"
+    straight = next((row["busbw"] for row in normal.rows if row["size"] == CHECK_SIZE), None)
+    if straight is None:
+        return False, f"the normal run has no row of {CHECK_SIZE} bytes"
+    message = f"straight {quantity(straight, 'GB/s')}"
+    if port_gbytes >= SLOWER_RATIO * straight:
+        return None, f"{message}, which {terms.management} may carry too: bandwidth is not compared"
+    return run.plateau["busbw"] < SLOWER_RATIO * straight, message
+
+
+def read_management_rate(terms: ClusterTerms, facts: list[dict[str, Any]]) -> float | None:
+    """Return the rate (GB/s) of the management port; None if it is not known."""
+    if terms.management_gbps:
+        return terms.management_gbps / 8
+    rate = line_rate(facts, terms.management) if terms.management else None
+    return rate.gbytes_per_s if rate else None
+
+
+def describe_forced_run(run: SweepResult) -> str:
+    """Describe the forced path in one line."""
+    devices = {device for sent in run.sent.values() for device in sent}
+    used = {
+        device for device in devices if any((run.share(n, device) or 0.0) >= 0.05 for n in run.sent)
+    }
+    transports = ", ".join(sorted(set(run.library.transports.values()))) or run.library.problem
+    return (
+        f"bytes on {join_names(sorted(used)) or 'no device'}, {run.library.source}: {transports}, "
+        f"{quantity(run.plateau['busbw'], 'GB/s')}"
+    )
+
+
+VARIABLE, VALUE = "NCCL_P2P_DISABLE", "1"  # harmful on every node, whatever the fabric
+
+
+def control_harmful_setting(cluster: Cluster, fabric: str | None, measure: Recorder) -> None:
+    """Check that a harmful variable in a worker of one node is found."""
+    victim = cluster.nodes[-1]
+    fault = f"{VARIABLE}={VALUE} is set on {victim['name']}"
+    each = {node["id"]: node["id"] == victim["id"] for node in cluster.nodes}
+    found = cluster.on_each_node(read_doctored_settings, each=each)
+    if victim["id"] not in found:
+        measure.control("harmful variable", fault, None, saw=f"{victim['name']} does not answer")
+        return
+    trial = measure.trial()
+    flags = judge_lint(found, cluster, fabric, trial)
+    located = any(flag.variable == VARIABLE and victim["name"] in flag.nodes for flag in flags)
+    measure.control("harmful variable", fault, trial, located=located)
+
+
+def read_doctored_settings(doctored: bool) -> dict[str, Any]:
+    """Read this node's NCCL settings, with the control's variable set if `doctored`."""
+    if not doctored:
+        return read_settings()
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = VALUE
+    try:
+        return read_settings()
+    finally:
+        os.environ.pop(VARIABLE)
+        if before is not None:
+            os.environ[VARIABLE] = before

@@ -1,0 +1,444 @@
+"""Watches the links while they carry data, judges errors, and explains them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from probes.check.recorder import Recorder
+from probes.cluster.cluster import Cluster
+from probes.cluster.network_facts import RDMA, UNKNOWN, interfaces_of, main_device
+from probes.fabric.addresses import node_of, rail_of, suspects
+from probes.fabric.link_counters import WAYS, counter_difference, read_ports, read_tcp_counters
+from probes.fabric.node_pairs import PairSearch
+from probes.fabric.sweep import Stall, SweepResult
+from probes.findings import finding, join_names, name_port
+from reports.measurement import Limit
+from reports.numbers import percent, quantity
+from reports.record import Finding
+from scaling.collectives.fault_search import FaultSearchResult, Link
+
+MIN_PACKETS = 10_000  # with so many, one error is a share of 1e-4, the shipped limit
+Ports = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class PortErrors:
+    """Errors and packets of one direction of a node's fabric ports; `port` is the worst."""
+
+    way: str
+    port: str
+    errors: int
+    packets: int
+
+    @property
+    def enough(self) -> bool:
+        """Whether so many packets were seen that one error alone does not break the limit."""
+        return max(self.packets, self.errors) >= MIN_PACKETS
+
+    @property
+    def share(self) -> float:
+        """Errors per packet; 0 if neither was counted."""
+        return self.errors / max(self.packets, self.errors, 1)
+
+
+@dataclass(frozen=True)
+class LinkGrowth:
+    """Counts of one node's fabric ports between two readings.
+
+    `changes` is by port, None if a port does not count them.  `errors` is the worst direction, None
+    if no port counts them.  `evidence` is all that was read.
+    """
+
+    changes: dict[str, int | None]
+    errors: PortErrors | None
+    evidence: dict[str, Any]
+
+    @property
+    def unstable(self) -> dict[str, int]:
+        """Ports whose link went away, and how often it changed."""
+        return {port: count for port, count in self.changes.items() if count}
+
+
+class LinkWatch:
+    """Counters of the links of all nodes since this was made.
+
+    A node that does not answer is unknown.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.before = self._read()
+
+    def _read(self, doctored: str = "") -> dict[str, dict[str, Any]]:
+        names = self.cluster.node_names
+        each = {id: name == doctored for id, name in names.items()}
+        found = self.cluster.on_each_node(read_all, each=each)
+        return {names[id]: one for id, one in found.items()}
+
+    def growth(self, fabric: Mapping[str, str], doctored: str = "") -> dict[str, LinkGrowth | None]:
+        """Compute what each node's links counted since; None for a node that did not answer.
+
+        `fabric` names each node's fabric, an interface or `rdma`.  The node named `doctored` (for a
+        control) reports more than its links counted.
+        """
+        after = self._read(doctored)
+        return {
+            node: node_growth(self.before[node], after[node], device)
+            if node in self.before and node in after
+            else None
+            for node, device in fabric.items()
+        }
+
+
+def read_all(doctored: bool = False) -> dict[str, Any]:
+    """Read the counters of this node's ports, and TCP's.
+
+    If `doctored`, each port reports two more carrier changes, and errors in 1 % of all packets.
+    """
+    ports = read_ports()
+    for port in ports.values() if doctored else ():
+        if port["changes"] is not None:
+            port["changes"] += 2
+        for way, count in port["errors"].items():
+            if count is not None:
+                port["errors"][way] = count + 1 + (port["packets"][way] or 0) // 100
+    return {"ports": ports, "tcp": read_tcp_counters()}
+
+
+def node_growth(
+    before: Mapping[str, Any], after: Mapping[str, Any], fabric: str
+) -> LinkGrowth | None:
+    """Compute what the ports of a node's fabric counted between two readings; None without one."""
+    names = fabric_ports(before["ports"], fabric)
+    if not names:
+        return None
+    grown = counter_difference(before["ports"], after["ports"])
+    ports = {name: grown.get(name) or {} for name in names}
+    changes = {name: port.get("changes") for name, port in ports.items()}
+    for name in names:  # RoCE: its interface counts changes that such a port does not count
+        below = before["ports"][name]["lower"]
+        if changes[name] is None and any(changes.get(port) is not None for port in below):
+            del changes[name]
+    return LinkGrowth(
+        changes,
+        worst_errors(ports),
+        {"ports": ports, "tcp": counter_difference(before["tcp"], after["tcp"])},
+    )
+
+
+def fabric_ports(ports: Ports, fabric: str) -> list[str]:
+    """List the ports of a fabric: its interfaces, or all of RDMA, and the interfaces below."""
+    rdma = [name for name in ports if "/" in name] if fabric == RDMA else []
+    queue = [*rdma, *interfaces_of(fabric)]
+    found: dict[str, None] = {}
+    while queue:
+        name = queue.pop(0)
+        if name in ports and name not in found:
+            found[name] = None
+            queue += ports[name]["lower"]
+    return list(found)
+
+
+def worst_errors(ports: Ports) -> PortErrors | None:
+    """Find the direction with the largest share of errors; None if no port counts any.
+
+    EFA counts no errors of what it sends: it counts lost packets as resent.
+    """
+    found = []
+    for way in WAYS:
+        errors = {name: (port.get("errors") or {}).get(way) for name, port in ports.items()}
+        packets = [(port.get("packets") or {}).get(way) for port in ports.values()]
+        known = {name: count for name, count in errors.items() if count is not None}
+        if known and any(count is not None for count in packets):
+            worst = max(known, key=lambda name: known[name])
+            total = sum(count for count in packets if count is not None)
+            found.append(PortErrors(way, worst, sum(known.values()), total))
+    return max(found, key=lambda one: one.share, default=None)
+
+
+# Share of packets that sound data centre networks lose (Guo et al., Pingmesh, 2015).
+SOUND_LOSS = 1e-4
+
+
+def find_unstable(grown: Mapping[str, LinkGrowth | None]) -> list[Finding]:
+    """Make one finding per port whose link went away while the fabric was tested."""
+    findings = []
+    for node, one in grown.items():
+        for port, count in (one.unstable if one else {}).items():
+            message = (
+                f"{port} of {node} changed its carrier {count} times during the test. Expected: "
+                "0 (a healthy link stays up)"
+            )
+            findings.append(finding("FAB-LINK-FLAPS", message, [node], names=name_port(port)))
+    return findings
+
+
+def find_port_errors(grown: Mapping[str, LinkGrowth | None], max_share: float) -> list[Finding]:
+    """Make one finding per node whose ports count more errors per packet than is allowed.
+
+    A node whose link went away is left out: its errors come from that.
+    """
+    findings = []
+    for node, one in grown.items():
+        worst = one.errors if one else None
+        if one and worst and worst.enough and worst.share > max_share and not one.unstable:
+            message = (
+                f"{worst.port} of {node} counts errors when it {worst.way}: {worst.errors} in "
+                f"{worst.packets} packets"
+            )
+            findings.append(
+                finding("FAB-LINK-ERRORS", message, [node], names=name_port(worst.port))
+            )
+    return findings
+
+
+def find_loss(
+    lossy: FaultSearchResult,
+    lost: Mapping[Link, float | None],
+    in_sweep: Mapping[str, float],
+    max_lost: float,
+    unstable: list[str],
+) -> list[Finding]:
+    """Name the nodes, else the links, that lose packets, and in which direction.
+
+    `in_sweep` is each node's share when all nodes send at once.  It is reported only if no link
+    loses as much, and no link went away meanwhile (`unstable` nodes).
+    """
+    bad = {link: share for link, share in lost.items() if share is not None and share > max_lost}
+    if bad and len(bad) == len(lost) > 2:
+        message = f"every link loses packets: {_range(bad.values())} of them"
+        return [finding("FAB-LOSS", message, list(dict.fromkeys(node_of(a) for a, _ in bad)))]
+    findings = []
+    for node, way in lossy.slow_nodes.items():
+        ends = {"sends": (0,), "receives": (1,), "both": (0, 1)}[way]
+        shares = [share for link, share in bad.items() if any(link[end] == node for end in ends)]
+        ways = "sends and receives" if way == "both" else way
+        message = f"{node} loses {_range(shares)} of the packets that it {ways}, with every peer"
+        findings.append(finding("FAB-LOSS", message, suspects([node])))
+    for a, b in lossy.slow_links:
+        message = f"{a} -> {b}: {_range([bad.get((a, b), 0.0)])} of the packets are lost"
+        names = {"peer": node_of(b)}
+        findings.append(finding("FAB-LOSS", message, suspects([a, b]), names=names))
+    if not bad and not unstable:
+        nodes = {node: share for node, share in in_sweep.items() if share > max_lost}
+        if nodes:
+            message = (
+                f"{join_names(nodes)}: {_range(nodes.values())} of the packets sent are lost "
+                "when all nodes send at once, and fewer when two nodes test alone"
+            )
+            findings.append(finding("FAB-LOSS", message, list(nodes)))
+    return findings
+
+
+def _range(shares: Iterable[float]) -> str:
+    """Format one share, or the smallest and the largest."""
+    values = [percent(share) for share in sorted(shares)]
+    ends = list(dict.fromkeys((values[0], values[-1]))) if values else ["some"]
+    return " to ".join(ends)
+
+
+def stall_finding(stall: Stall, in_sweep: Mapping[str, float | None]) -> Finding:
+    """Make the finding of a call that took far longer than others of its size.
+
+    All ranks wait in it, so the suspects are only those that lost packets meanwhile.  `in_sweep` is
+    each node's share of lost packets.
+    """
+    message = (
+        f"an all-reduce of {stall.size} bytes took {quantity(stall.call_s, 's')} on "
+        f"rank {stall.rank}. "
+        f"Median: {quantity(stall.median_s, 's')}"
+    )
+    suspects = [node for node, share in in_sweep.items() if share and share > SOUND_LOSS]
+    if suspects:
+        message += f"; meanwhile packets of {join_names(suspects)} were lost"
+    return finding("FAB-STALLS", message, suspects, names={"rank": stall.rank})
+
+
+def find_detours(
+    pairs: PairSearch,
+    off: Mapping[Link, str],
+    expected: Mapping[Link, str],
+    routes: Mapping[Link, str],
+) -> list[Finding]:
+    """Name each node, or port, that sends to some others over another network.
+
+    A node that sends nothing over the fabric is bound to another interface: another finding reports
+    it.  A port that sends nothing over its own rail lacks a route.
+    """
+    findings = []
+    for node in dict.fromkeys(sender for sender, _ in off):
+        links = [link for link in pairs.sent if link[0] == node]
+        bad = [link for link in links if link in off]
+        if len(bad) == len(links) > 1 and not rail_of(node):
+            continue
+        peers, devices = (
+            join_names(peer for _, peer in bad),
+            join_names({off[link] for link in bad}),
+        )
+        message = (
+            f"traffic of {node} to {peers} leaves over {devices}. Expected: {expected[bad[0]]}"
+        )
+        told = {routes[link] for link in bad if routes.get(link)}
+        message += f". Route: {join_names(told)}" if told else ""
+        names = {"peer": node_of(bad[0][1]), "interface": expected[bad[0]]}
+        findings.append(finding("FAB-DETOUR", message, suspects([node]), names=names))
+    return findings
+
+
+LimitLookup = Callable[[str], Limit | None]
+
+
+def judge_ports(
+    grown: Mapping[str, LinkGrowth | None],
+    fabric: Mapping[str, str],
+    limits: LimitLookup,
+    measure: Recorder,
+) -> list[str]:
+    """Judge what each node's fabric ports counted; return the nodes whose link went away."""
+    measure.keep(
+        "links.json",
+        {node: one.evidence if one else None for node, one in grown.items()},
+        caption="counters of each node's links and of its TCP during the test",
+    )
+    limit = limits("interface_errors")
+    max_errors = limit.high if limit and limit.high is not None else math.inf
+    _judge_changes(grown, fabric, measure)
+    _judge_errors(grown, fabric, measure)
+    measure.explain(find_unstable(grown), find_port_errors(grown, max_errors))
+    return [node for node, one in grown.items() if one and one.unstable]
+
+
+def _judge_changes(
+    grown: Mapping[str, LinkGrowth | None], fabric: Mapping[str, str], measure: Recorder
+) -> None:
+    counts: dict[str, int | None] = {}
+    for node, one in grown.items():
+        if one is None:
+            counts[f"{node} {fabric[node]}"] = None
+        else:
+            counts |= {f"{node} {port}": count for port, count in one.changes.items()}
+    unknown = [where for where, count in counts.items() if count is None]
+    known = {where: count for where, count in counts.items() if count is not None}
+    if unknown:
+        measure("link_changes", None, on=unknown[0], note=f"{len(unknown)} ports do not count them")
+    if known:
+        worst = max(known, key=lambda where: known[where])
+        measure("link_changes", known[worst], on=worst, samples=len(known))
+
+
+def _judge_errors(
+    grown: Mapping[str, LinkGrowth | None], fabric: Mapping[str, str], measure: Recorder
+) -> None:
+    known = {node: one.errors for node, one in grown.items() if one and one.errors}
+    unknown = [f"{node} {fabric[node]}" for node in grown if node not in known]
+    if unknown:
+        measure("interface_errors", None, on=unknown[0], note="its errors cannot be read")
+    for enough in (True, False):
+        some = {node: one for node, one in known.items() if one.enough is enough}
+        if not some:
+            continue
+        node = max(some, key=lambda name: some[name].share)
+        worst = some[node]
+        on = f"{node} {worst.port}, when it {worst.way}"
+        few = f"{worst.errors} errors in {worst.packets} packets: too few packets for a share"
+        value, note = (worst.share, "") if enough else (None, few)
+        measure("interface_errors", value, on=on, samples=len(some), note=note)
+
+
+def judge_loss(
+    run: SweepResult, pairs: PairSearch, max_lost: float, unstable: list[str], measure: Recorder
+) -> None:
+    """Judge the packets lost between two nodes, and by each node in the all-reduce.
+
+    A link that went away (`unstable` nodes) also loses packets: its own finding reports that.
+    """
+    judge_link_loss(pairs.lost, measure)
+    sends = run.lost_shares
+    unknown = [node for node, share in sends.items() if share is None]
+    if unknown:
+        note = "its packets cannot be counted"
+        measure("lost_packets", None, on=f"{unknown[0]} in the all-reduce", note=note)
+    known = {node: share for node, share in sends.items() if share is not None}
+    if known:
+        worst = max(known, key=lambda node: known[node])
+        measure("lost_packets", known[worst], on=f"{worst} in the all-reduce", samples=len(known))
+    measure.explain(find_loss(pairs.lossy, pairs.lost, known, max_lost, unstable))
+
+
+def judge_link_loss(lost: Mapping[Link, float | None], measure: Recorder) -> None:
+    """Judge the link that lost the largest share, among the links tested two by two."""
+    unknown = [link for link, share in lost.items() if share is None]
+    if unknown or not lost:
+        on = " -> ".join(unknown[0]) if unknown else "pairs of nodes"
+        measure("lost_packets", None, on=on, note="its packets cannot be counted")
+    known = {link: share for link, share in lost.items() if share is not None}
+    if known:
+        worst = max(known, key=lambda link: known[link])
+        measure("lost_packets", known[worst], on=" -> ".join(worst), samples=len(known))
+
+
+def judge_stalls(run: SweepResult, explained: bool, measure: Recorder) -> None:
+    """Judge the worst call against the median of its size.
+
+    If the stall is `explained` by a located fault, it gets no finding of its own.
+    """
+    stall = run.longest_stall
+    node = run.rank_nodes[stall.rank]
+    on = f"rank {stall.rank} on {node}, {stall.size} bytes"
+    measure("longest_stall", stall.seconds, on=on, samples=sum(row["samples"] for row in run.rows))
+    if measure.would_fail("longest_stall", stall.seconds) and not explained:
+        measure.explain(stall_finding(stall, run.lost_shares))
+
+
+def judge_networks(
+    pairs: PairSearch, expected: Mapping[Link, str], routes: Mapping[Link, str], measure: Recorder
+) -> None:
+    """Judge which network each pair used; `routes` are those of the links that left it.
+
+    `expected` is the device that each link must use.
+    """
+    unknown = [link for link, device in networks(pairs).items() if device in ("none", UNKNOWN)]
+    if unknown:
+        note = "no device counted its bytes, or the counter of one cannot be read"
+        measure("links_on_other_networks", None, on=" -> ".join(unknown[0]), note=note)
+    off = links_off(pairs, expected)
+    measure("links_on_other_networks", len(off), samples=len(pairs.sent))
+    measure.explain(find_detours(pairs, off, expected, routes))
+
+
+def networks(pairs: PairSearch) -> dict[Link, str]:
+    """Name the device that carried most bytes of each link; `none` if nothing was counted."""
+    return {link: main_device(sent) for link, sent in pairs.sent.items()}
+
+
+def links_off(pairs: PairSearch, expected: Mapping[Link, str]) -> dict[Link, str]:
+    """Map each link whose bytes left by another device than `expected` to that device."""
+    return {
+        link: device
+        for link, device in networks(pairs).items()
+        if device not in (expected[link], "none", UNKNOWN)
+    }
+
+
+def unexplained(pairs: PairSearch, off: Mapping[Link, str]) -> FaultSearchResult:
+    """Return the search for slow links without those that lose packets or take a detour.
+
+    These have findings of their own.
+    """
+    lossy_links = {*pairs.lossy.slow_links, *off}
+    return replace(
+        pairs.speed,
+        slow_nodes={
+            node: way
+            for node, way in pairs.speed.slow_nodes.items()
+            if node not in pairs.lossy.slow_nodes
+        },
+        slow_links=[
+            link
+            for link in pairs.speed.slow_links
+            if link not in lossy_links and not {*link} & {*pairs.lossy.slow_nodes}
+        ],
+    )

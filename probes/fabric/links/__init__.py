@@ -1,1 +1,0 @@
-"""Links between nodes: their counters, their loss, and the network they use."""

@@ -1,0 +1,291 @@
+"""Tests each rail by itself: cables, reach, ranks, shares and what they have in common."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import select
+import socket
+import struct
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from probes.check.recorder import Recorder
+from probes.cluster.cluster import Cluster
+from probes.cluster.network_facts import interfaces_of, port_bytes
+from probes.cluster.node_facts import rdma_ports
+from probes.cluster.system_facts import RDMA_SYSFS
+from probes.environment.checks import admitted_facts, count_rails, nccl_ports, read_ib_hca
+from probes.fabric.addresses import port_name, ranks_by_node, suspects
+from probes.fabric.reach import ReachabilityResult, find_unreachable, judge_reach, reach_series
+from probes.findings import finding, name_port
+from reference_trainer.launch.gang import Gang, GangError
+from reports.numbers import percent
+from reports.record import Finding
+from scaling.collectives.line_rate import active_rails
+
+ALL_MACHINES = "ff02::1"  # of a link: RFC 4291, 2.7.1
+REPEAT_S = 0.2
+MAX_BYTES = 1024  # of a datagram
+MAX_HEARD = 100_000  # ports on one link: more than the largest clusters have
+# include/uapi/linux/in6.h: struct in6_pktinfo is an address and the number of the interface.
+PKTINFO = struct.Struct("16sI")
+
+Heard = Mapping[str, list[tuple[str, str]]]  # own interface -> (node, its interface)
+
+
+def hear_rails(
+    interfaces: Sequence[str], port: int, token: str, seconds: float, node: str
+) -> dict[str, list[tuple[str, str]]]:
+    """Send and listen on these interfaces; return who was heard on which: (node, interface).
+
+    `token` tells this run's datagrams from others.  Empty where IPv6 is off.
+    """
+    heard: dict[str, set[tuple[str, str]]] = {name: set() for name in interfaces}
+    with suppress(OSError), socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_LOOP, 0)
+        sock.bind(("::", port))
+        names = _numbers(interfaces)
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            for number, name in names.items():
+                data = json.dumps([token, node, name]).encode()
+                with suppress(OSError):  # an interface that is down
+                    sock.sendto(data, (ALL_MACHINES, port, 0, number))
+            until = min(deadline, time.monotonic() + REPEAT_S)
+            while (left_s := until - time.monotonic()) > 0:
+                if not select.select([sock], [], [], left_s)[0]:
+                    break
+                message = parse_message(sock.recvmsg(MAX_BYTES, 256), token)
+                own = names.get(message[0]) if message else None
+                if message and own and message[1] != node and len(heard[own]) < MAX_HEARD:
+                    heard[own].add(message[1:])
+    return {name: sorted(found) for name, found in heard.items() if found}
+
+
+def _numbers(interfaces: Sequence[str]) -> dict[int, str]:
+    """Map the numbers of these interfaces to their names; those that do not exist are left out."""
+    numbers = {}
+    for name in interfaces:
+        with suppress(OSError):
+            numbers[socket.if_nametoindex(name)] = name
+    return numbers
+
+
+def parse_message(received: tuple[Any, ...], token: str) -> tuple[int, str, str] | None:
+    """Parse what `recvmsg` returned: (number of the own interface, sender, its interface).
+
+    None for a datagram of somebody else.
+    """
+    data, control, *_ = received
+    with suppress(ValueError, RecursionError, struct.error):
+        numbers = [
+            PKTINFO.unpack(value[: PKTINFO.size])[1]
+            for level, kind, value in control
+            if (level, kind) == (socket.IPPROTO_IPV6, socket.IPV6_PKTINFO)
+        ]
+        said = json.loads(data)
+        if numbers and isinstance(said, list) and len(said) == 3 and said[0] == token:
+            return numbers[0], str(said[1]), str(said[2])
+    return None
+
+
+def find_swapped(heard: Mapping[str, Heard]) -> dict[str, dict[str, str]]:
+    """Find nodes with rails in another rail's switch: node -> interface -> that rail.
+
+    `heard` is by node.  On a link where one node is plugged wrongly, all others hear each other's
+    same rail: most of what a node hears decides, and most nodes of the rail must be right.
+    """
+    swapped: dict[str, dict[str, str]] = {}
+    for node, by_interface in heard.items():
+        for name, others in ((name, found) for name, found in by_interface.items() if found):
+            rails = Counter(rail for _, rail in others)
+            most, count = rails.most_common(1)[0]
+            if most != name and count * 2 > len(others) and name not in rails:
+                swapped.setdefault(node, {})[name] = most
+    odd = {
+        node: {name: rail for name, rail in rails.items() if _is_sound(heard, swapped, name, rail)}
+        for node, rails in swapped.items()
+    }
+    return {node: rails for node, rails in odd.items() if rails}
+
+
+def _is_sound(
+    heard: Mapping[str, Heard], swapped: Mapping[str, Mapping[str, str]], name: str, rail: str
+) -> bool:
+    """Return whether more nodes are right than wrong on both rails: else no node is odd."""
+    wrong = sum(name in rails or rail in rails for rails in swapped.values())
+    return wrong * 2 < len(heard)
+
+
+def swapped_findings(swapped: Mapping[str, Mapping[str, str]]) -> list[Finding]:
+    """Make one finding per node whose rails are plugged into other rails' switches."""
+    findings = []
+    for node, rails in swapped.items():
+        texts = [f"{name} is plugged into the switch of {rail}" for name, rail in rails.items()]
+        message = f"{node}: {', '.join(texts)}. Expected: each rail in its own switch"
+        names = {"interface": next(iter(rails))}
+        ports = [port_name(name, node) for name in rails]
+        findings.append(finding("FAB-RAILS-SWAPPED", message, suspects(ports), names=names))
+    return findings
+
+
+HEAR_SECONDS = 3.0  # all nodes send and listen; a busy node begins late
+FIRST_PORT, PORTS = 40_000, 20_000  # one of these ports for a run's datagrams
+
+
+def judge_rails_reach(
+    gang: Gang,
+    node_names: dict[str, str],
+    reach: Mapping[str | None, ReachabilityResult],
+    measure: Recorder,
+) -> None:
+    """Judge the reach of each rail, by its interface; name swapped cables instead of dead ports."""
+    if len(reach) == 1:
+        judge_reach(next(iter(reach.values())), measure)
+        return
+    swapped: dict[str, dict[str, str]] = {}
+    if any(find_unreachable(one) for one in reach.values()):
+        swapped = hear_swapped(gang, node_names, [*filter(None, reach)])
+    for rail, one in reach.items():
+        explained = [node for node, rails in swapped.items() if rail in rails]
+        judge_reach(one, measure, str(rail), explained)
+    measure.explain(swapped_findings(swapped))
+
+
+def record_reach(reach: Mapping[str | None, ReachabilityResult], measure: Recorder) -> None:
+    """Record the chart's map of the rail on which most pairs cannot connect."""
+    measure.series("pairs", reach_series(max(reach.values(), key=lambda one: len(one.pairs))))
+
+
+def hear_swapped(
+    gang: Gang, node_names: dict[str, str], interfaces: list[str]
+) -> dict[str, dict[str, str]]:
+    """Find swapped rails; none if a rank does not answer, for then its node is named anyhow."""
+    try:
+        return find_swapped(listen(gang, node_names, interfaces))
+    except GangError:
+        return {}
+
+
+def listen(
+    gang: Gang, node_names: dict[str, str], interfaces: list[str]
+) -> dict[str, dict[str, list[tuple[str, str]]]]:
+    """Let each node note whom it hears on which interface; by node.
+
+    Anyone on the link can send such a datagram: only names that are known here are kept.
+    """
+    nodes = [node_names[place.node] for place in gang.places]
+    first = {node: ranks[0] for node, ranks in ranks_by_node(nodes).items()}
+    port = FIRST_PORT + secrets.randbelow(PORTS)
+    arguments = interfaces, port, secrets.token_hex(8), HEAR_SECONDS
+    each: list[list[object]] = [[name] for name in nodes]
+    groups = [[rank] for rank in first.values()]
+    heard = gang.run(hear_rails, *arguments, timeout=60, each=each, groups=groups)
+    return {
+        node: {
+            name: [(peer, rail) for peer, rail in others if peer in first and rail in interfaces]
+            for name, others in by_interface.items()
+        }
+        for node, by_interface in zip(first, heard, strict=True)
+    }
+
+
+def read_rails(root: str = RDMA_SYSFS) -> dict[str, dict[str, Any]]:
+    """Read this node's active rails by `device/port`: rate in Gbit/s and bytes sent since boot.
+
+    Ports that NCCL must not use are left out: they are for storage, however fast.
+    """
+    return {
+        rail.name: {
+            "gbps": rail.gbps,
+            "sent": port_bytes(Path(root, rail.name.replace("/", "/ports/"))),
+        }
+        for rail in active_rails(nccl_ports(rdma_ports(root), read_ib_hca()))
+    }
+
+
+def count_installed(cluster: Cluster, fabric: str | None) -> int | None:
+    """Count the rails that the best node has, active or not; None if there are none to count."""
+    if fabric != "rdma":
+        return None
+    return count_rails(admitted_facts(cluster.facts, cluster.on_each_node(read_ib_hca)))
+
+
+def bytes_by_interface(
+    grown: Mapping[str, int | None], fabric: str | None
+) -> dict[str, int | None]:
+    """Select what each interface of a fabric sent; empty if the fabric has one."""
+    names = interfaces_of(fabric)
+    return {name: grown[name] for name in names if name in grown} if len(names) > 1 else {}
+
+
+def rail_growth(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, int | None]:
+    """Count the bytes that each rail sent between two readings.
+
+    A rail that is gone has sent nothing.  None if a counter cannot be read.
+    """
+    grown: dict[str, int | None] = {}
+    for name, port in before.items():
+        first, last = port["sent"], after[name]["sent"] if name in after else port["sent"]
+        grown[name] = None if first is None or last is None else max(0, last - first)
+    return grown
+
+
+def rail_shares(sent: Mapping[str, int | None], count: int) -> dict[str, float]:
+    """Compute what each of the `count` busiest ports sent, as a ratio of an equal part.
+
+    Further ports are as fast as rails, but were not ordered as such: they are for storage.  Empty
+    if a counter cannot be read, because that port may have sent the most.
+    """
+    known = {name: bytes_sent for name, bytes_sent in sent.items() if bytes_sent is not None}
+    if len(known) < len(sent):
+        return {}
+    busiest = sorted(known, key=lambda name: -known[name])[:count]
+    total = sum(known[name] for name in busiest)
+    return {name: known[name] * len(busiest) / max(total, 1) for name in busiest}
+
+
+def find_idle_rails(nodes: Mapping[str, Mapping[str, float]], min_share: float) -> list[Finding]:
+    """Make one finding per node with a rail that carried under `min_share` of its part."""
+    findings = []
+    for node, shares in nodes.items():
+        idle = {name: share for name, share in shares.items() if share < min_share}
+        if idle:
+            shares_text = ", ".join(
+                f"{name} {percent(share)}" for name, share in sorted(idle.items())
+            )
+            message = f"{node}: uneven rails. Share of an equal part of the bytes: {shares_text}"
+            names = name_port(min(idle, key=lambda name: idle[name]))
+            suspects = [node, *sorted(idle)]
+            findings.append(finding("FAB-PARTIAL-RAILS", message, suspects, names=names))
+    return findings
+
+
+def find_missing_rails(
+    counts: Mapping[str, int], expected: int, rates: Mapping[str, float]
+) -> list[Finding]:
+    """Make one finding per node with fewer active rails than it should have, or slower ones.
+
+    `rates` are in Gbit/s, of each node's rails.
+    """
+    best = max(rates.values(), default=0.0)
+    findings = []
+    for node, count in counts.items():
+        if count and rates.get(node, best) < best:
+            message = (
+                f"{node}: its {count} rails run at {rates[node]:g} Gbit/s. Other nodes: {best:g} "
+                "Gbit/s"
+            )
+        elif count < expected:
+            message = f"{node}: {count} of {expected} rails are active, and admitted by NCCL_IB_HCA"
+        else:
+            continue
+        findings.append(finding("FAB-PARTIAL-RAILS", message, [node]))
+    return findings

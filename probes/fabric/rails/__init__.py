@@ -1,1 +1,0 @@
-"""Tests each rail of the nodes: which ranks use it, its speed, its cables, its share."""

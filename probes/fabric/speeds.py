@@ -1,0 +1,251 @@
+"""Times other collectives, and finds out whether NVLink carries data inside nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from probes.check.recorder import Recorder
+from probes.fabric.addresses import ranks_by_node
+from probes.fabric.judge import FabricRig
+from probes.fabric.sweep import (
+    CHECK_SIZE,
+    OTHER_OPS,
+    Rows,
+    SweepResult,
+    gang_env,
+    run_sweep,
+    sweep_seconds,
+)
+from probes.fabric.transport import RankLogs
+from probes.findings import finding
+from reference_trainer.launch.gang import Gang, GangError
+from reports.measurement import Limit
+from reports.numbers import percent, quantity
+from reports.record import Finding
+from scaling.collectives.sweep import Delay, read_nothing, summarise, sweep
+
+FSDP_OPS = ("all_gather", "reduce_scatter")
+ALL_TO_ALL = "alltoall"
+# gloo has no reduce-scatter: it reduces the complete buffer on every rank (torch 2.13,
+# ProcessGroupGloo.cpp), twice the bytes.
+GLOO_BYTES = {"reduce_scatter": 2.0}
+PRECISE_S = 0.25  # budget of one size and placement, as in the sweep of all-reduce
+
+
+@dataclass(frozen=True)
+class CollectiveSpeed:
+    """Bus bandwidth (GB/s) of a collective at `size` bytes, and what the all-reduce lets expect."""
+
+    name: str
+    size: int
+    busbw: float
+    spread: float
+    samples: int
+    expected: float
+
+    @property
+    def share(self) -> float:
+        """Busbw as a ratio of what the all-reduce of this run lets expect."""
+        return self.busbw / self.expected if self.expected else 0.0
+
+
+def small_size(run: SweepResult) -> int:
+    """Return the size (bytes) that every collective runs at; a very slow fabric has less."""
+    return min(CHECK_SIZE, large_size(run))
+
+
+def large_size(run: SweepResult) -> int:
+    """Return the largest size (bytes) of the all-reduce."""
+    return max(int(row["size"]) for row in run.rows)
+
+
+def measure_collectives(gang: Gang, run: SweepResult, tier: str) -> tuple[dict[str, Rows], str]:
+    """Run the other five collectives, their values checked; return (rows by name, problem).
+
+    FSDP's own run at the largest size of the all-reduce too; from tier standard on also all-to-all.
+    `problem` is why they did not; "" if they did.  Raises GangError if the small size fails.
+    """
+    small, large = small_size(run), large_size(run)
+    rows = _run(gang, OTHER_OPS, 0.1, small)
+    try:
+        more = _run(gang, judged_ops(tier), PRECISE_S, large) if large > small else {}
+    except GangError as error:
+        return rows, str(error)
+    for name, found in more.items():
+        rows[name] += found
+    missing = [name for name in judged_ops(tier) if large not in (r["size"] for r in rows[name])]
+    reason = f"{', '.join(missing)} did not run at {large} bytes: less memory is free than before"
+    return rows, reason if missing else ""
+
+
+def run_slowed(gang: Gang, size: int, ranks: Collection[int], delay_s: float) -> dict[str, Rows]:
+    """Run FSDP's collectives at a small size; some ranks begin every call late (for a control)."""
+    return _run(gang, FSDP_OPS, 0.1, size, Delay([*ranks], delay_s, every_call=True))
+
+
+def _run(
+    gang: Gang, names: tuple[str, ...], budget_s: float, size: int, delay: Delay | None = None
+) -> dict[str, Rows]:
+    call = names, 0.3, budget_s, size, None, read_nothing, delay
+    data = gang.run(sweep, *call, timeout=sweep_seconds(gang.size))
+    return {name: summarise([item["sweeps"][name] for item in data]) for name in names}
+
+
+def collective_speeds(
+    rows: dict[str, Rows], run: SweepResult, names: tuple[str, ...], size: int
+) -> dict[str, CollectiveSpeed]:
+    """Return the speed of these collectives at `size` (bytes); the better placement counts.
+
+    The all-reduce of the same size lets expect it.  Collectives without that size are left out.
+    """
+    speeds = {}
+    for name in names:
+        at_size = [row for row in rows[name] if row["size"] == size]
+        if at_size:
+            best = max(at_size, key=lambda row: float(row["busbw"]))
+            all_reduce = max(row["busbw"] for row in run.rows if row["size"] == size)
+            expected = all_reduce * expected_ratio(name, run)
+            values = best["busbw"], best["spread"], best["samples"]
+            speeds[name] = CollectiveSpeed(name, size, *values, expected)
+    return speeds
+
+
+def judged_ops(tier: str) -> tuple[str, ...]:
+    """Name the collectives that this tier judges."""
+    return FSDP_OPS if tier == "quick" else (*FSDP_OPS, ALL_TO_ALL)
+
+
+def expected_ratio(name: str, run: SweepResult) -> float:
+    """Return the busbw of a collective that a sound fabric gives, by that of the ring all-reduce.
+
+    A ring of all-gather or reduce-scatter has the same busbw (nccl-tests, doc/PERFORMANCE.md).  In
+    all-to-all each of n ranks, g per node, sends (n - g)/n of its buffer through its part, 1/g, of
+    the node's rate R: its busbw, counted by (n - 1)/n, is R/g x (n - 1)/(n - g).
+    """
+    if run.backend == "gloo" and name in GLOO_BYTES:
+        return 1 / GLOO_BYTES[name]
+    if name != ALL_TO_ALL:
+        return 1.0
+    inside = max(map(len, ranks_by_node(run.rank_nodes).values()))
+    return (run.ranks - 1) / (run.ranks - inside) / inside if run.ranks > inside else 1.0
+
+
+def judge_collectives(
+    speeds: dict[str, CollectiveSpeed],
+    names: tuple[str, ...],
+    problem: str,
+    limits: Callable[[str], Limit | None],
+    measure: Recorder,
+) -> None:
+    """Judge each collective by the all-reduce, and by the agreed figure if there is one.
+
+    Those of `names` that have no speed are not proven, because of the `problem`.
+    """
+    for name in (name for name in names if name not in speeds):
+        measure(f"{name}_against_all_reduce", None, note=problem)
+        if limits(f"{name}_busbw"):
+            measure(f"{name}_busbw", None, note=problem)
+    judge_shares(speeds, measure)
+    for name, speed in speeds.items():
+        on = f"{speed.size >> 10} KiB"
+        if limits(f"{name}_busbw"):
+            noise: dict[str, Any] = {"spread": speed.spread, "samples": speed.samples}
+            measure(f"{name}_busbw", speed.busbw, on=on, **noise)
+        else:
+            measure.note(f"{name}_busbw", speed.busbw, "GB/s", on=on)
+    shares = {name: _low(limits(f"{name}_against_all_reduce")) for name in speeds}
+    agreed = {name: _low(limits(f"{name}_busbw")) for name in speeds}
+    measure.explain(find_slow_collectives(speeds, shares, agreed))
+    if speeds:
+        measure.covered(f"{', '.join(speeds)} at the size of the largest all-reduce")
+
+
+def _low(limit: Limit | None) -> float:
+    return limit.low if limit and limit.low else 0.0
+
+
+def judge_shares(speeds: dict[str, CollectiveSpeed], measure: Recorder) -> None:
+    """Judge each collective as a share of what the all-reduce lets expect."""
+    for name, speed in speeds.items():
+        on = f"{speed.size >> 10} KiB"
+        measure(f"{name}_against_all_reduce", speed.share, on=on, samples=speed.samples)
+
+
+def find_slow_collectives(
+    speeds: dict[str, CollectiveSpeed], shares: dict[str, float], agreed: dict[str, float]
+) -> list[Finding]:
+    """Make one finding per collective that is slower than the all-reduce lets expect, or agreed.
+
+    `shares` are the least shares of what is expected, `agreed` the least GB/s, by name.
+    """
+    findings = []
+    for name, speed in speeds.items():
+        found = f"{name} of {speed.size >> 10} KiB: {quantity(speed.busbw, 'GB/s')}"
+        if speed.share < shares[name]:
+            message = (
+                f"{found}, {percent(speed.share)} of the {quantity(speed.expected, 'GB/s')} that "
+                "the all-reduce lets expect"
+            )
+            findings.append(finding("FAB-SLOW-COLLECTIVE", message, []))
+        elif speed.busbw < agreed[name]:
+            message = f"{found}. Agreed: {quantity(agreed[name], 'GB/s')}"
+            findings.append(finding("FAB-SLOW-COLLECTIVE", message, []))
+    return findings
+
+
+MODELS = ("GB200", "GB300")  # of which up to 72 GPUs share NVLink over nodes
+
+
+def has_nvlink_between(facts: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether all nodes have GPUs that reach other nodes by NVLink."""
+    return len(facts) > 1 and all(
+        fact["gpus"] and all(any(model in gpu["name"] for model in MODELS) for gpu in fact["gpus"])
+        for fact in facts
+    )
+
+
+def measure_nvlink(rig: FabricRig, logs: RankLogs) -> None:
+    """Sweep all-reduce with NVLink between nodes, and the algorithm that NCCL chooses.
+
+    It takes new ranks, because NCCL reads its environment once per process.
+    """
+    cluster, measure = logs.cluster, rig.measure
+    if not cluster.on_gpu or not has_nvlink_between(cluster.facts):
+        return
+    measure.progress("fabric: NVLink between nodes")
+    own_choice: dict[str, str | None] = {"NCCL_MNNVL_ENABLE": None, "NCCL_ALGO": None}
+    rig.gang.remove()
+    try:
+        with cluster.gang(environment={**gang_env(logs), **own_choice}) as gang:
+            run = run_sweep(gang, cluster.node_names, logs, rig.terms.fabric)
+    except GangError as error:
+        record_nvlink(None, str(error), rig.limits, measure)
+        return
+    record_nvlink(run, "", rig.limits, measure)
+
+
+def record_nvlink(
+    run: SweepResult | None,
+    problem: str,
+    limits: Callable[[str], Limit | None],
+    measure: Recorder,
+) -> None:
+    """Judge the bandwidth by the agreed figure, or note it; bytes on the network prove none.
+
+    Without a run, `problem` is the reason.
+    """
+    value, noise = None, dict[str, Any]()
+    if run:
+        crossed = [node for node in run.sent if run.is_counted(node)]
+        devices = ", ".join(sorted({run.main_devices[node] for node in crossed}))
+        problem = f"bytes between nodes took {devices}, not NVLink" if crossed else ""
+        row = run.plateau
+        value = None if crossed else row["busbw"]
+        noise = {"spread": row["spread"], "samples": row["samples"]} if value else {}
+    if limits("nvlink_busbw"):
+        measure("nvlink_busbw", value, on="NVLink between nodes", note=problem, **noise)
+    else:
+        measure.note("nvlink_busbw", value, "GB/s", on="NVLink between nodes")
+    measure.covered(problem or "all-reduce over NVLink between nodes")

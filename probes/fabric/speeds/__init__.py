@@ -1,1 +1,0 @@
-"""Measures what one sweep does not show: all-reduce inside nodes, and FSDP's own collectives."""

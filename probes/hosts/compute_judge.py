@@ -1,0 +1,435 @@
+"""Judges sums and speed of each GPU by those of the others."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from probes.check.recorder import Recorder
+from probes.check.registry import CRITERIA
+from probes.findings import finding, join_names, name_gpu
+from probes.hosts.compute_fleet import (
+    Accelerator,
+    Accelerators,
+    Speed,
+    WorkFleet,
+    count_by_node,
+    explain_by_node,
+    same_slot,
+)
+from reference_trainer.model.size import peak_flops
+from reports.numbers import percent, quantity
+from reports.record import Finding
+from scaling.collectives.fault_search import MIN_HEALTHY, typical_speed
+
+# operation: (name in messages, unit)
+COMPARED = {
+    "gemm": ("GEMM", "TFLOP/s"),
+    "hbm": ("copy in its memory", "GB/s"),
+    "h2d": ("copy from the host", "GB/s"),
+    "d2h": ("copy to the host", "GB/s"),
+}
+# Sound GPUs of a model differ by some percent, for the power limit clocks each by its chip.  Of
+# few GPUs this spread is not known.
+TOLERANCE, FEW_TOLERANCE = 0.05, 0.10
+# Emulated accelerators share cores, wait for each other, and have the caches of a machine whose
+# other users come and go: the same copy has 40 GB/s in one second and 80 in the next.
+EMULATED_TOLERANCE = 0.5
+# GPUs share PCIe switches and the memory of the host, so a copy counts as slow only if it is alone.
+SHARED_PATHS = frozenset({"h2d", "d2h"})
+ABOVE_PEAK = 1.05  # a rate so far above the peak was not measured rightly; boards boost a little
+
+Slow = tuple[str, str]  # accelerator and operation
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """Typical rate of an operation on one model, and the rate below which it is slow.
+
+    `fastest` is the accelerator with the highest rate.
+    """
+
+    typical: float
+    limit: float
+    members: int
+    fastest: str
+
+
+@dataclass
+class SpeedRuns:
+    """Rates of the accelerators: all at once, again (where some were slow), and suspects alone.
+
+    Of emulated ones, `alone` has the fastest too, in the same turns.
+    """
+
+    first: Mapping[str, Speed]
+    second: Mapping[str, Speed] = field(default_factory=dict)
+    alone: Mapping[str, Speed] = field(default_factory=dict)
+
+
+def find_yardsticks(
+    accelerators: Accelerators, speeds: Mapping[str, Speed], on_gpu: bool
+) -> dict[tuple[str, str], Yardstick]:
+    """Find what is typical, by model and operation.  A model with one accelerator has nothing."""
+    values = defaultdict[tuple[str, str], dict[str, float]](dict)
+    for key, speed in speeds.items():
+        for operation, rate in speed.typical.items():
+            if operation in COMPARED:
+                values[accelerators[key].model, operation][key] = rate
+    found = {}
+    for place, rates in values.items():
+        if len(rates) > 1:
+            few = FEW_TOLERANCE if len(rates) < MIN_HEALTHY else TOLERANCE
+            tolerance = few if on_gpu else EMULATED_TOLERANCE
+            typical, limit = typical_speed([*rates.values()], 1 - tolerance)
+            fastest = max(rates, key=lambda key: rates[key])
+            found[place] = Yardstick(typical, limit, len(rates), fastest)
+    return found
+
+
+def find_slow(
+    accelerators: Accelerators, speeds: Mapping[str, Speed], on_gpu: bool
+) -> dict[Slow, Yardstick]:
+    """Find the accelerators that are slow in one run, and what they are compared with."""
+    sticks = find_yardsticks(accelerators, speeds, on_gpu)
+    return {
+        (key, operation): stick
+        for key, speed in speeds.items()
+        for operation, rate in speed.typical.items()
+        if (stick := sticks.get((accelerators[key].model, operation))) and rate < stick.limit
+    }
+
+
+def find_slow_each_time(
+    accelerators: Accelerators, runs: SpeedRuns, on_gpu: bool
+) -> dict[Slow, Yardstick]:
+    """Find who is slow in both runs, and alone too where others may be the reason."""
+    again = find_slow(accelerators, runs.second, on_gpu)
+    is_slow_alone = is_below_limit if on_gpu else is_slow_each_turn
+    return {
+        (key, operation): stick
+        for (key, operation), stick in find_slow(accelerators, runs.first, on_gpu).items()
+        if (key, operation) in again
+        and (
+            (on_gpu and operation not in SHARED_PATHS)
+            or is_slow_alone(runs.alone, key, operation, stick)
+        )
+    }
+
+
+def is_below_limit(alone: Mapping[str, Speed], key: str, operation: str, stick: Yardstick) -> bool:
+    """Return whether an accelerator alone is below the limit of all at once."""
+    return alone[key].typical[operation] < stick.limit
+
+
+def is_slow_each_turn(
+    alone: Mapping[str, Speed], key: str, operation: str, stick: Yardstick
+) -> bool:
+    """Return whether an accelerator is far slower than the fastest in each of their turns.
+
+    Both worked alone one after the other, so whatever slows the machine for a while slows both.  A
+    control has one turn.
+    """
+    own, fastest = (alone[one].rates[operation] for one in (key, stick.fastest))
+    turns = zip(own, fastest, strict=False)
+    return all(rate < (1 - EMULATED_TOLERANCE) * most for rate, most in turns)
+
+
+def find_alone(fleet: WorkFleet, speeds: Mapping[str, Speed]) -> dict[str, list[str]]:
+    """Find who is slow in one run, and who has to work alone to judge it.
+
+    This is itself.  An emulated one is compared with the fastest, which works alone too.
+    """
+    needed = defaultdict[str, list[str]](list)
+    for (key, _), stick in find_slow(fleet.accelerators, speeds, fleet.on_gpu).items():
+        needed[key] += [key] if fleet.on_gpu else [key, stick.fastest]
+    return {key: list(dict.fromkeys(others)) for key, others in needed.items()}
+
+
+def find_unknown(fleet: WorkFleet, runs: SpeedRuns) -> dict[str, str]:
+    """Find the accelerators whose speed is not known or not comparable, with the reason."""
+    models = defaultdict[str, int](int)
+    for key, speed in runs.first.items():
+        models[fleet.accelerators[key].model] += bool(speed.typical)
+    needed_alone = find_alone(fleet, runs.first)
+    needed = [runs.first, runs.second] if needed_alone else [runs.first]
+    found = {}
+    for key, one in fleet.accelerators.items():
+        reason = _missing_rate(fleet, one, [run.get(key) for run in needed])
+        for other in needed_alone.get(key, ()):
+            found_alone = [runs.alone.get(other)]
+            reason = reason or _missing_rate(fleet, fleet.accelerators[other], found_alone)
+        if not reason and models[one.model] < 2:
+            reason = f"no other GPU to compare with: {one.model}"
+        if reason:
+            found[key] = reason
+    return found
+
+
+def _missing_rate(fleet: WorkFleet, one: Accelerator, speeds: Iterable[Speed | None]) -> str:
+    """Describe what is missing in what an accelerator measured; "" for nothing."""
+    for speed in speeds:
+        if speed is None or speed.error:
+            return (speed.error if speed else "") or fleet.why_unknown(one.key)
+        if missing := COMPARED.keys() - speed.typical.keys():
+            return f"{one.label} did not measure: {join_names(sorted(missing))}"
+        peak = peak_flops(one.model, "bf16")
+        if peak and speed.typical["gemm"] * 1e12 > ABOVE_PEAK * peak:
+            rate = quantity(speed.typical["gemm"], "TFLOP/s")
+            return f"{one.label} measured {rate}, which is above its peak"
+    return ""
+
+
+def judge_speed(fleet: WorkFleet, runs: SpeedRuns, measure: Recorder) -> None:
+    """Judge that no accelerator is slower than those of its model."""
+    known, unknown = leave_out_unknown(fleet, runs)
+    slow = find_slow_each_time(fleet.accelerators, known, fleet.on_gpu)
+    keys = list(dict.fromkeys(key for key, _ in slow))
+    count_by_node("slow_gpus", fleet.accelerators, keys, unknown, measure)
+    texts = {key: describe_slow(key, slow, known, fleet) for key in keys}
+    for number, members in same_slot(fleet.accelerators, keys).items():
+        nodes = [fleet.accelerators[key].node for key in members]
+        text = f"GPU {number} of each node ({len(nodes)} nodes) is slow, as {nodes[0]}: "
+        first = fleet.accelerators[members[0]]
+        names = name_gpu(first.uuid, first.number)
+        measure.explain(finding("HOST-GPU-SLOW", text + texts[members[0]], nodes, names=names))
+        texts = {key: words for key, words in texts.items() if key not in members}
+    explain_by_node("HOST-GPU-SLOW", fleet.accelerators, texts, measure)
+
+
+def leave_out_unknown(fleet: WorkFleet, runs: SpeedRuns) -> tuple[SpeedRuns, dict[str, str]]:
+    """Leave out the accelerators that prove nothing; return the others, and who with the reason.
+
+    Without them what is typical changes: one may look slow now that did not run alone.
+    """
+    unknown = find_unknown(fleet, runs)
+    while True:
+        first, second, alone = (
+            {key: speed for key, speed in run.items() if key not in unknown}
+            for run in (runs.first, runs.second, runs.alone)
+        )
+        needed_alone = find_alone(fleet, first)
+        late = {
+            key: missing[0]
+            for key, others in needed_alone.items()
+            if (missing := [other for other in others if other not in alone])
+        }
+        if not late:
+            return SpeedRuns(first, second, alone), unknown
+        label = {key: fleet.accelerators[other].label for key, other in late.items()}
+        unknown |= {key: f"{label[key]} was not measured alone" for key in late}
+
+
+def describe_slow(
+    key: str, slow: Mapping[Slow, Yardstick], runs: SpeedRuns, fleet: WorkFleet
+) -> str:
+    """Describe the rates of a slow accelerator, and how it does alone."""
+    parts = []
+    for operation in (one for other, one in slow if other == key):
+        name, unit = COMPARED[operation]
+        stick, alone = slow[key, operation], runs.alone[key].typical[operation]
+        # The better of both runs: the accelerator is not slower than that.
+        rate = max(run[key].typical[operation] for run in (runs.first, runs.second))
+        text = (
+            f"{name} {quantity(rate, unit)}, {percent(rate / stick.typical)} of what is typical of "
+            f"{stick.members} of its model; alone {quantity(alone, unit)}"
+        )
+        if not fleet.on_gpu:
+            fastest = quantity(runs.alone[stick.fastest].typical[operation], unit)
+            text += f", and {fleet.accelerators[stick.fastest].label} alone {fastest}"
+        parts.append(text)
+    return "; ".join(parts)
+
+
+def note_launches(fleet: WorkFleet, speeds: Mapping[str, Speed], measure: Recorder) -> None:
+    """Note the median time of a launch for each model."""
+    models = defaultdict[str, list[float]](list)
+    for key, speed in speeds.items():
+        if speed.launch_us is not None:
+            models[fleet.accelerators[key].model].append(speed.launch_us)
+    for model, values in models.items():
+        measure.note("launch_latency", median(values), "us", on=model)
+
+
+Sums = Mapping[str, Any]  # as AcceleratorWorker.check_sums gives them
+SHOWN = 8  # digits of a hash in messages
+
+
+def judge_sums(
+    fleet: WorkFleet, sums: Mapping[str, Sums], measure: Recorder, *, hashes: bool
+) -> None:
+    """Judge wrong sums, and (`hashes`) whether equal accelerators give equal bits."""
+    judge_known_sums(fleet, sums, measure)
+    if hashes:
+        judge_hashes(fleet, sums, measure)
+
+
+def judge_errors(
+    fleet: WorkFleet,
+    sums: Mapping[str, Sums],
+    runs: Iterable[Mapping[str, Speed]],
+    measure: Recorder,
+) -> None:
+    """Judge that no accelerator ends its work with an error, and that its worker answers.
+
+    A worker that never started proves nothing: its accelerator may be in use.
+    """
+    errors = {key: one.error for key, one in fleet.accelerators.items() if one.error}
+    errors |= {key: str(one["error"]) for key, one in sums.items() if one["error"]}
+    errors |= {key: one.error for run in runs for key, one in run.items() if one.error}
+    texts = {key: f"torch stops with: {text}" for key, text in errors.items()}
+    silent = [key for key, one in fleet.accelerators.items() if key in fleet.errors]
+    started = [key for key in silent if fleet.accelerators[key].number]
+    texts |= {key: f"it stops to answer: {fleet.errors[key]}" for key in started}
+    unknown = {key: fleet.why_unknown(key) for key in silent if key not in started}
+    count_by_node("work_errors", fleet.accelerators, texts, unknown, measure)
+    explain_by_node("HOST-GPU-ERROR", fleet.accelerators, texts, measure)
+
+
+def judge_known_sums(fleet: WorkFleet, sums: Mapping[str, Sums], measure: Recorder) -> None:
+    """Judge that each element of the GEMM with a known answer is right."""
+    counts = {key: one["wrong"] for key, one in sums.items()}
+    wrong = {key: count for key, count in counts.items() if count}
+    unknown = {key: fleet.why_unknown(key) for key in fleet.accelerators if counts.get(key) is None}
+    count_by_node("gemm_wrong", fleet.accelerators, wrong, unknown, measure)
+    texts = {
+        key: f"{count} elements of a GEMM of whole numbers are wrong"
+        for key, count in wrong.items()
+    }
+    explain_by_node("HOST-WRONG-SUM", fleet.accelerators, texts, measure)
+
+
+def judge_hashes(fleet: WorkFleet, sums: Mapping[str, Sums], measure: Recorder) -> None:
+    """Judge that accelerators of one build give the same bits, each time."""
+    hashes = {key: list(one["hashes"]) for key, one in sums.items() if one["hashes"]}
+    found = HashComparison()
+    for keys in group_by_build(fleet.accelerators).values():
+        found.compare({key: hashes[key] for key in keys if key in hashes})
+    unknown = {key: fleet.why_unknown(key) for key in fleet.accelerators if key not in hashes}
+    for key in found.alone:
+        one = fleet.accelerators[key]
+        unknown[key] = f"{one.label}: no other {one.model} with its software gave a result"
+    accused = [*found.odd, *(key for keys in found.split for key in keys)]
+    count_by_node("gemm_hash_differs", fleet.accelerators, accused, unknown, measure)
+    explain_by_node("HOST-WRONG-SUM", fleet.accelerators, found.odd, measure)
+    for keys in found.split:
+        measure.explain(_split_finding(fleet.accelerators, keys))
+
+
+@dataclass
+class HashComparison:
+    """Who gives other bits than most of its build, with the text of a finding.
+
+    `split` are groups in which no result has a majority.  `alone` could not be compared.
+    """
+
+    odd: dict[str, str] = field(default_factory=dict)
+    split: list[list[str]] = field(default_factory=list)
+    alone: list[str] = field(default_factory=list)
+
+    def compare(self, hashes: Mapping[str, list[str]]) -> None:
+        """Compare the results of accelerators of one build."""
+        unstable = find_unstable(hashes)
+        first = {key: own[0] for key, own in hashes.items() if key not in unstable}
+        self.odd |= unstable
+        usual = find_majority(first)
+        if len(first) == 1:
+            self.alone += first
+        elif usual is None:
+            self.split += [list(first)] * bool(first)
+        else:
+            others = {key: one for key, one in first.items() if one != usual}
+            self.odd |= {key: _odd_text(one, usual) for key, one in others.items()}
+
+
+def _odd_text(one: str, usual: str) -> str:
+    return f"a GEMM gives {one[:SHOWN]}, and {usual[:SHOWN]} on most GPUs of its kind"
+
+
+def group_by_build(accelerators: Accelerators) -> dict[tuple[str, ...], list[str]]:
+    """Group the accelerators that must give the same bits; those that did not start have none."""
+    groups = defaultdict[tuple[str, ...], list[str]](list)
+    for key, one in accelerators.items():
+        groups[one.build or (key,)].append(key)
+    return groups
+
+
+def find_unstable(hashes: Mapping[str, list[str]]) -> dict[str, str]:
+    """Find who does not give the same bits each time, with the text of a finding."""
+    return {
+        key: f"the same GEMM gives {len(set(own))} results in {len(own)} runs"
+        for key, own in hashes.items()
+        if len(set(own)) > 1
+    }
+
+
+def find_majority(hashes: Mapping[str, str]) -> str | None:
+    """Find the hash that more than half have; None if there is none."""
+    if not hashes:
+        return None
+    usual, count = Counter(hashes.values()).most_common(1)[0]
+    return usual if 2 * count > len(hashes) else None
+
+
+def _split_finding(accelerators: Accelerators, keys: list[str]) -> Finding:
+    labels = join_names(accelerators[key].label for key in keys)
+    text = f"{labels}: the same GEMM gives other bits on some of them, and no result has a majority"
+    nodes = list(dict.fromkeys(accelerators[key].node for key in keys))
+    first = accelerators[keys[0]]
+    return finding("HOST-WRONG-SUM", text, nodes, names=name_gpu(first.uuid, first.number))
+
+
+# measure: operation
+AGREED = {
+    "gemm_tflops": "gemm",
+    "fp8_tflops": "fp8",
+    "hbm_gbs": "hbm",
+    "h2d_gbs": "h2d",
+    "d2h_gbs": "d2h",
+}
+
+
+def is_agreed(name: str, measure: Recorder) -> bool:
+    """Return whether the contract has a limit for a rate."""
+    return measure.contract.limit("HOSTS", name) is not None
+
+
+def judge_agreed(fleet: WorkFleet, speeds: Mapping[str, Speed], measure: Recorder) -> None:
+    """Judge the slowest rate of each node by the contract; note the median of each model."""
+    for name, operation in AGREED.items():
+        rates = {
+            key: speed.typical[operation]
+            for key, speed in speeds.items()
+            if operation in speed.typical
+        }
+        if is_agreed(name, measure):
+            _judge_rate(name, fleet, rates, measure)
+        else:
+            _note_rate(name, fleet, rates, measure)
+
+
+def _judge_rate(name: str, fleet: WorkFleet, rates: Mapping[str, float], measure: Recorder) -> None:
+    unit = CRITERIA["HOSTS"].measures[name].unit
+    nodes = defaultdict[str, list[str]](list)
+    for key, one in fleet.accelerators.items():
+        nodes[one.node].append(key)
+    for node, keys in nodes.items():
+        silent = [key for key in keys if key not in rates]
+        slowest = min((rates[key] for key in keys if key in rates), default=None)
+        fails = measure.would_fail(name, slowest)
+        note = f"{len(silent)} of {len(keys)} accelerators gave no rate" if silent else ""
+        measure(name, slowest if fails or not silent else None, on=node, note=note)
+    below = {key: rate for key, rate in rates.items() if measure.would_fail(name, rate)}
+    texts = {key: f"{name} is {quantity(rate, unit)}" for key, rate in below.items()}
+    explain_by_node("HOST-GPU-RATE", fleet.accelerators, texts, measure)
+
+
+def _note_rate(name: str, fleet: WorkFleet, rates: Mapping[str, float], measure: Recorder) -> None:
+    models = defaultdict[str, list[float]](list)
+    for key, rate in rates.items():
+        models[fleet.accelerators[key].model].append(rate)
+    for model, values in models.items():
+        measure.note(name, median(values), CRITERIA["HOSTS"].measures[name].unit, on=model)

@@ -1,0 +1,499 @@
+"""Judges who can give orders to Ray: entrances, listeners, and a job of a stranger."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+import urllib.error
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import urlsplit
+
+from probes.check.recorder import Recorder
+from probes.cluster.ask import make_unique_token, on_node
+from probes.cluster.cleanup import find_token
+from probes.cluster.cluster import Cluster
+from probes.cluster.entrances import (
+    AGENT,
+    CLIENT,
+    DASHBOARD,
+    GCS,
+    NEEDS_TLS,
+    RAYLET,
+    REFUSALS,
+    REFUSED,
+    SUBMIT,
+    TAKEN,
+    Answers,
+    Entrance,
+    ask_entrances,
+    ask_from_node,
+    join_address,
+    open_url,
+    public_addresses,
+    read_listeners,
+)
+from probes.findings import finding, join_names
+from reports.record import Finding
+
+TOKEN, OFF = "token", "disabled"  # values of RAY_AUTH_MODE
+KINDS = (GCS, RAYLET, AGENT, DASHBOARD, CLIENT, SUBMIT)
+SUBJECTS = {GCS: "GCS", RAYLET: "raylets", AGENT: "dashboard agents"}
+OPEN_TEXT = "takes requests without a token"
+ANY_TEXT = "takes requests with a wrong token"
+OWN_TEXT = "refuses the cluster's own token"
+ASKS_TEXT = "asks for a token, and the cluster has none"
+NO_CONTRAST = "the cluster's token is not known there, so a refusal proves nothing"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """An entrance and its answers."""
+
+    entrance: Entrance
+    answers: Answers
+
+
+def find_mode(asked: Sequence[Asked], agreed: str | None) -> tuple[str, str]:
+    """Find the authentication that the cluster must have, and why; ("", "") if it is not known.
+
+    The contract comes first, then the driver's own RAY_AUTH_MODE, then what the GCS does.
+    """
+    if agreed == TOKEN:
+        return TOKEN, "the contract agrees on it"
+    kind = _telling_kind(asked)
+    answers = {one.answers.without for one in asked if one.entrance.kind == kind}
+    if REFUSED in answers:
+        return TOKEN, f"the {kind} asks for a token"
+    if os.environ.get("RAY_AUTH_MODE", "").lower() == TOKEN:
+        return TOKEN, "RAY_AUTH_MODE of the driver is token"
+    return (OFF, f"the {kind} asks for no token") if TAKEN in answers else ("", "")
+
+
+def _telling_kind(asked: Sequence[Asked]) -> str:
+    """Choose the entrance that shows the mode: the GCS, unless it asks for a certificate."""
+    closed = {one.entrance.kind for one in asked if one.answers.without == NEEDS_TLS}
+    return DASHBOARD if GCS in closed else GCS
+
+
+def find_problem(one: Asked, mode: str) -> tuple[str | None, str]:
+    """Find what an entrance does against the mode, "" for nothing; (None, reason) if unknown."""
+    kind, answers = one.entrance.kind, one.answers
+    if answers.without == NEEDS_TLS:
+        return "", ""
+    if not mode:
+        return None, "whether the cluster asks for a token is not known"
+    if mode == OFF:
+        if answers.without == REFUSED:
+            # A proxy in front of the dashboard may ask for a login of its own.
+            return ("" if kind == SUBMIT else ASKS_TEXT), ""
+        return ("", "") if answers.without == TAKEN else (None, answers.without)
+    if TAKEN in (answers.without, answers.wrong):
+        return (OPEN_TEXT if answers.without == TAKEN else ANY_TEXT), ""
+    if answers.right == REFUSED:
+        return OWN_TEXT, ""
+    if answers == Answers(REFUSED, REFUSED, TAKEN):
+        return "", ""
+    unclear = [text for text in (answers.without, answers.wrong, answers.right) if text != REFUSED]
+    return None, unclear[0] or NO_CONTRAST
+
+
+def judge_entrances(asked: Sequence[Asked], mode: str, measure: Recorder) -> None:
+    """Judge every entrance by the mode: with a token none is open, without it none refuses."""
+    for kind in KINDS:
+        rows = [one for one in asked if one.entrance.kind == kind]
+        if not rows and kind != GCS:
+            continue
+        problems = [find_problem(one, mode) for one in rows]
+        wrong = sum(bool(problem) for problem, _ in problems)
+        unknown = [
+            f"{one.entrance.text}: {reason}"
+            for one, (problem, reason) in zip(rows, problems, strict=True)
+            if problem is None
+        ]
+        note = join_names(unknown, 2) if rows else "the address of the GCS is not known"
+        value = None if (unknown or not rows) and not wrong else wrong
+        measure("wrong_entrances", value, on=SUBJECTS.get(kind, kind), note=note)
+    measure.explain(explain_entrances(asked, mode))
+
+
+def explain_entrances(asked: Sequence[Asked], mode: str) -> list[Finding]:
+    """Explain the wrong entrances: one finding for those with the same problem."""
+    groups: dict[str, list[Entrance]] = defaultdict(list)
+    for one in asked:
+        if problem := find_problem(one, mode)[0]:
+            groups[problem].append(one.entrance)
+    return [_explain_group(problem, rows, len(asked)) for problem, rows in groups.items()]
+
+
+def _explain_group(problem: str, entrances: Sequence[Entrance], count: int) -> Finding:
+    names = join_names([one.text for one in entrances], 6)
+    nodes = list(dict.fromkeys(one.node for one in entrances if one.node))
+    is_open = problem in (OPEN_TEXT, ANY_TEXT)
+    if is_open and len(entrances) == count:
+        names, nodes = f"Every entrance of Ray ({names})", []
+    text = f"{names}: {problem}" if len(entrances) > 1 else f"{names} {problem}"
+    code, first = "HOST-AUTH-OPEN" if is_open else "HOST-AUTH-DIFFERS", entrances[0]
+    return finding(code, text, nodes, names={"node": first.node, "port": find_port(first.address)})
+
+
+def find_port(address: str) -> int:
+    """Find the port of host:port or of a URL; 0 if it has none."""
+    return urlsplit(address if "//" in address else f"//{address}").port or 0
+
+
+def describe_entrances(asked: Sequence[Asked]) -> list[dict[str, Any]]:
+    """Describe every entrance and its answers, for the evidence."""
+    return [{**vars(one.entrance), **vars(one.answers)} for one in asked]
+
+
+def count_answers(asked: Sequence[Asked]) -> Mapping[str, int]:
+    """Count the entrances by what they do without a token."""
+    counts: dict[str, int] = defaultdict(int)
+    for one in asked:
+        counts[one.answers.without] += 1
+    return counts
+
+
+Facts = Mapping[str, Any]
+METRICS = "metrics"
+# Where these listen only informs: what a listener on all addresses opens, a firewall may close.
+NOTED = (DASHBOARD, CLIENT, GCS, METRICS)
+
+
+def list_ports(asked: Sequence[Asked], nodes: Sequence[Facts]) -> dict[str, dict[str, int]]:
+    """Map each node's name to its ports by kind: entrances, and the port of its metrics."""
+    ports: dict[str, dict[str, int]] = {node["name"]: {} for node in nodes}
+    for one in asked:
+        if one.entrance.node in ports:
+            ports[one.entrance.node][one.entrance.kind] = find_port(one.entrance.address)
+    for node in nodes:
+        if number := node["ports"].get(METRICS):
+            ports[node["name"]][METRICS] = number
+    return ports
+
+
+def read_all_listeners(
+    cluster: Cluster, ports: Mapping[str, Mapping[str, int]], nodes: list[dict[str, Any]]
+) -> dict[str, dict[int, list[str]]]:
+    """Read on every node where its ports listen; a node that cannot be read has no entry."""
+    each = {node["id"]: list(ports[node["name"]].values()) for node in nodes}
+    answers = cluster.on_each_node(read_listeners, each=each, nodes=nodes)
+    names = {node["id"]: node["name"] for node in nodes}
+    return {names[id]: found for id, found in answers.items() if found is not None}
+
+
+def note_listeners(
+    ports: Mapping[str, Mapping[str, int]],
+    listeners: Mapping[str, Mapping[int, list[str]]],
+    measure: Recorder,
+) -> None:
+    """Record where dashboard, Ray client, GCS and metrics listen on the head's node."""
+    head = next((name for name, kinds in ports.items() if GCS in kinds), "")
+    for kind in NOTED:
+        number = ports.get(head, {}).get(kind)
+        found = listeners.get(head, {}).get(number or 0)
+        if found:
+            name = f"{kind.lower().replace(' ', '_')}_listens_on"
+            measure.note(name, join_names(found), on=f"{head} port {number}")
+
+
+def judge_public(
+    asked: Sequence[Asked],
+    facts: Sequence[Facts],
+    listeners: Mapping[str, Mapping[int, list[str]]],
+    measure: Recorder,
+) -> None:
+    """Judge the entrances that ask for no token and listen at a globally routable address.
+
+    A firewall may keep strangers out, which no node can see.  So such an entrance is no failure,
+    and leaves the measure UNPROVEN.
+    """
+    own = {fact["name"]: read_own_addresses(fact) for fact in facts}
+    public, unknown = [], []
+    for one in asked:
+        name = one.entrance.node
+        if one.answers.without != TAKEN or not name:
+            continue
+        addresses = own.get(name)
+        if addresses is None:
+            unknown.append(f"the addresses of {name} were not read")
+            continue
+        if not public_addresses(["::"], addresses):
+            continue
+        listens = listeners.get(name, {}).get(find_port(one.entrance.address), [])
+        if not listens:
+            unknown.append(f"where {one.entrance.text} listens could not be read")
+        elif reached := public_addresses(listens, addresses):
+            public.append((one.entrance, reached))
+    nodes = list(dict.fromkeys(entrance.node for entrance, _ in public))
+    texts = [f"{entrance.text} at {join_names(reached)}" for entrance, reached in public]
+    note = join_names(dict.fromkeys(unknown), 3)
+    value = None if unknown and not public else len(public)
+    if measure.would_fail("public_entrances", value):
+        value, note = None, f"open at public addresses: {join_names(texts, 3)}"
+        entrance, reached = public[0]
+        names = {"address": reached[0], "port": find_port(entrance.address)}
+        text = f"No token is asked for: {join_names(texts, 6)}"
+        measure.explain(finding("HOST-PUBLIC", text, nodes, names=names))
+    measure("public_entrances", value, note=note)
+
+
+def read_own_addresses(fact: Facts) -> list[str] | None:
+    """List the addresses of a node's interfaces; None if they were not read."""
+    interfaces = (fact.get("names") or {}).get("interfaces")
+    if interfaces is None:
+        return None
+    return [text for interface in interfaces.values() for text in interface["addresses"]]
+
+
+CLIENT_PORT = 10001  # of `ray start`; no part of Ray tells another number
+KNOWN = (TAKEN, REFUSED, NEEDS_TLS)
+
+
+def plan_entrances(cluster: Cluster, client_port: int) -> list[Entrance]:
+    """List the entrances of Ray on all live nodes, as far as their addresses are known."""
+    alive = [node for node in cluster.known_nodes() if node["alive"]]
+    head = next((node for node in alive if node["head"]), None)
+    planned = [
+        Entrance(RAYLET, node["name"], join_address(node["address"], node["ports"]["raylet"]))
+        for node in alive
+        if node["ports"]["raylet"]
+    ]
+    for node in alive:
+        if agent := read_agent_address(node["id"]):
+            planned.append(Entrance(AGENT, node["name"], f"http://{agent}"))
+    name = head["name"] if head else ""
+    if gcs := read_gcs_address():
+        planned.append(Entrance(GCS, name, gcs))
+    if direct := cluster.own_dashboard:
+        planned.append(Entrance(DASHBOARD, name, direct))
+    if head and client_port:
+        planned.append(Entrance(CLIENT, name, join_address(head["address"], client_port)))
+    return planned
+
+
+def read_gcs_address() -> str:
+    """Read the address of the GCS as Ray's workers know it."""
+    import ray
+
+    return str(ray.get_runtime_context().gcs_address or "")
+
+
+def read_agent_address(node: str) -> str:
+    """Read host and port of the HTTP server of a node's dashboard agent; "" if it has none."""
+    from ray.experimental.internal_kv import _internal_kv_get
+
+    key = f"DASHBOARD_AGENT_ADDR_NODE_ID_PREFIX:{node}"
+    try:
+        found = json.loads(_internal_kv_get(key.encode(), namespace=b"dashboard") or b"[]")
+        host, port = str(found[0]), int(found[1])
+    except (ValueError, LookupError, TypeError):
+        return ""
+    return join_address(host, port) if port > 0 else ""
+
+
+def ask_from_head(cluster: Cluster, planned: Sequence[Entrance]) -> list[Asked]:
+    """Ask entrances from a worker on the head's node: it has the token, and reaches all nodes."""
+    id = cluster.head_node_id
+    head = [node for node in cluster.known_nodes() if node["id"] == id]
+    found = cluster.on_each_node(ask_from_node, planned, nodes=head) if planned else {}
+    rows = found.get(id) or [{"without": "no worker answers on the head's node"}] * len(planned)
+    return [Asked(one, Answers(**row)) for one, row in zip(planned, rows, strict=True)]
+
+
+def find_client_port(cluster: Cluster, agreed: int | None) -> int:
+    """Find the port of the Ray client: the agreed one, the driver's own, or that of `ray start`.
+
+    It is 0 for an embedded cluster, which has none.
+    """
+    if cluster.kind == "local":
+        return 0
+    own = int(cluster.address.rpartition(":")[2]) if cluster.kind == "client" else None
+    return agreed or own or CLIENT_PORT
+
+
+def ask_cluster(cluster: Cluster, client_port: int) -> list[Asked]:
+    """Ask all entrances: from the head's node, and the submit address from here.
+
+    A Ray client that does not answer is left out: a cluster may have none, or it is elsewhere.
+    """
+    asked = ask_from_head(cluster, plan_entrances(cluster, client_port))
+    found = [one for one in asked if one.entrance.kind != CLIENT or one.answers.without in KNOWN]
+    return found + ask_submit_address(cluster)
+
+
+def ask_submit_address(cluster: Cluster) -> list[Asked]:
+    """Ask the address that the driver submits jobs to, where it is not the dashboard's own."""
+    if cluster.dashboard in ("", cluster.own_dashboard):
+        return []
+    entrance = Entrance(SUBMIT, "", cluster.dashboard)
+    return [Asked(entrance, one) for one in ask_entrances([entrance], find_token())]
+
+
+RAN = "ran"
+JOB_SECONDS = 60.0  # for the job to end: its driver starts in some seconds, on a busy node later
+POLL_SECONDS = 0.3  # between two questions for its state
+ANSWER_SECONDS = 10.0  # for each answer of the dashboard
+ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
+
+
+@dataclass(frozen=True)
+class StrangerJob:
+    """What became of the job: RAN, REFUSED, or the problem."""
+
+    state: str
+    detail: str = ""
+
+
+def submit_stranger_job(dashboard: str, job: str, seconds: float = JOB_SECONDS) -> StrangerJob:
+    """Submit a job of this id without a token; wait for its output, and delete it."""
+    try:
+        _call(f"{dashboard}/api/jobs/", {"entrypoint": f"echo {job}", "submission_id": job})
+    except urllib.error.HTTPError as error:
+        error.close()
+        refused = error.code in REFUSALS
+        return StrangerJob(REFUSED if refused else "no answer", f"HTTP {error.code}")
+    except (OSError, ValueError) as error:
+        return StrangerJob("no answer", str(error))
+    try:
+        return _wait_for_output(dashboard, job, seconds)
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        return StrangerJob("accepted", f"its output could not be read: {error}")
+    finally:
+        with suppress(OSError):
+            open_url(f"{dashboard}/api/jobs/{job}", "", ANSWER_SECONDS, method="DELETE").close()
+
+
+def _wait_for_output(dashboard: str, job: str, seconds: float) -> StrangerJob:
+    deadline, state = time.monotonic() + seconds, ""
+    while state not in ENDED:
+        if time.monotonic() > deadline:
+            return StrangerJob("accepted", f"it is {state or 'unknown'} after {seconds:.0f} s")
+        time.sleep(POLL_SECONDS)
+        state = _call(f"{dashboard}/api/jobs/{job}")["status"]
+    printed = job in _call(f"{dashboard}/api/jobs/{job}/logs")["logs"]
+    return StrangerJob(RAN) if printed else StrangerJob("accepted", f"it {state.lower()}")
+
+
+def _call(url: str, body: dict[str, str] | None = None) -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    with open_url(url, "", ANSWER_SECONDS, data) as answer:
+        return json.load(answer)
+
+
+def try_stranger_job(cluster: Cluster, dashboard: str) -> StrangerJob:
+    """Submit the job from a worker on the head's node; the cleanup process stops it if we die."""
+    job, id = f"seatrial-{make_unique_token()}", cluster.head_node_id
+    head = [node for node in cluster.known_nodes() if node["id"] == id]
+    cluster.cleanup.register("job", f"{dashboard} {job}")
+    found = cluster.on_each_node(submit_stranger_job, dashboard, job, nodes=head).get(id)
+    cluster.cleanup.unregister("job", f"{dashboard} {job}")
+    return found or StrangerJob("no answer", "no worker answers on the head's node")
+
+
+def judge_stranger_job(
+    job: StrangerJob, dashboard: str, must_refuse: bool, measure: Recorder
+) -> None:
+    """Judge that the job was refused; only note what became of it if none `must_refuse` it.
+
+    An accepted job is one that ran: the dashboard took a stranger's order.
+    """
+    if not must_refuse:
+        text = f"{job.state}: {job.detail}" if job.detail else job.state
+        measure.note("job_of_a_stranger", text, on="dashboard")
+        return
+    taken = job.state in (RAN, "accepted")
+    count = int(taken) if taken or job.state == REFUSED else None
+    measure("stranger_jobs", count, on="dashboard", note=job.detail)
+    if taken:
+        what = "ran" if job.state == RAN else f"was accepted ({job.detail})"
+        text = f"A job without a token {what}: {dashboard} takes jobs from anyone who reaches it"
+        measure.explain(finding("HOST-AUTH-OPEN", text))
+
+
+NAME = "other entrance"
+START_SECONDS = 60.0  # for an actor to start, and its server: seconds on a busy node
+
+
+class StandInEntrance:
+    """Ray actor with an HTTP server that answers as an entrance of Ray.
+
+    It takes every request, or refuses all.  It runs nothing.
+    """
+
+    def start_server(self, address: str, refuses: bool) -> int:
+        """Start the server on this address; return its port, which the kernel picks."""
+        server = make_server(address, refuses)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return int(server.server_port)
+
+
+def make_server(address: str, refuses: bool) -> ThreadingHTTPServer:
+    """Make a server that refuses all, or answers as if each job ran and printed its id."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def _answer(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            self.send_response(401 if refuses else 200)
+            self.end_headers()
+            if not refuses:
+                self.wfile.write(json.dumps({"status": "SUCCEEDED", "logs": self.path}).encode())
+
+        do_GET = do_POST = do_DELETE = _answer
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing."""
+
+    class Server(ThreadingHTTPServer):
+        address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        daemon_threads = True
+
+    return Server((address, 0), Handler)
+
+
+class StandInMissing(RuntimeError):
+    """Raised if the stand-in does not start."""
+
+
+@contextmanager
+def open_stand_in(node: Mapping[str, Any], refuses: bool) -> Iterator[str]:
+    """Start a stand-in on this node; yield its URL.  Raises StandInMissing."""
+    import ray
+
+    actor = on_node(StandInEntrance, node["id"]).remote()
+    try:
+        call = actor.start_server.remote(node["address"], refuses)
+        yield f"http://{join_address(node['address'], ray.get(call, timeout=START_SECONDS))}"
+    except ray.exceptions.RayError as error:
+        raise StandInMissing((str(error).strip().splitlines() or ["it died"])[-1]) from None
+    finally:
+        ray.kill(actor)
+
+
+def control_entrance(
+    cluster: Cluster, asked: Sequence[Asked], mode: str, measure: Recorder
+) -> None:
+    """Check that an entrance is detected which does the opposite of what the mode asks for."""
+    victim = cluster.nodes[-1]
+    does = "asks for a token" if mode == OFF else "takes every request"
+    fault, trial = f"an entrance on {victim['name']} {does}", measure.trial()
+    try:
+        with open_stand_in(victim, mode == OFF) as url:
+            planted = ask_from_head(cluster, [Entrance(AGENT, victim["name"], url)])
+            judge_entrances([*asked, *planted], mode, trial)
+            if mode == TOKEN:
+                judge_stranger_job(try_stranger_job(cluster, url), url, True, trial)
+    except StandInMissing as problem:
+        measure.control(NAME, fault, None, saw=str(problem))
+        return
+    located = all(find_problem(one, mode)[0] for one in planted)
+    others = () if mode == TOKEN else ("stranger_jobs",)
+    measure.control(NAME, fault, trial, located=located, without=others)

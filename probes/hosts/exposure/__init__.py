@@ -1,1 +1,0 @@
-"""HOSTS: who can give orders to Ray, and where Ray listens."""

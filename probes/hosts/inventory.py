@@ -1,0 +1,484 @@
+"""Judges the inventory: hardware, software and order of the nodes."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median_low
+from typing import Any
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from probes.check.criterion import exactly
+from probes.check.recorder import Recorder
+from probes.cluster.cluster import Cluster
+from probes.cluster.node_facts import SYSTEM_PARTS, software_differences, software_versions
+from probes.cluster.nvml import DRIVER_MISMATCH, DRIVER_NOT_LOADED, GPU_IS_LOST
+from probes.cluster.shared_folder import FolderUnknown, find_blind_nodes
+from probes.contract.contract import ClusterTerms
+from probes.findings import finding, join_names, name_gpu
+from probes.hosts.gpu_health import (
+    NodeGpus,
+    compared_sources,
+    count_gpus,
+    find_wrong_counts,
+    judge_gpu_health,
+    nodes_with_fewer_gpus,
+)
+from reports.measurement import Limit, Verdict
+from reports.record import Finding
+
+Facts = Mapping[str, Any]
+CODES = {
+    DRIVER_NOT_LOADED: "HOST-NO-DRIVER",
+    GPU_IS_LOST: "HOST-GPU-LOST",
+    DRIVER_MISMATCH: "HOST-DRIVER-MISMATCH",
+}
+MEMORY_TOLERANCE = 0.01  # boards of one model differ by less; ECC on GDDR takes 6 %
+
+
+def find_nvml_faults(fact: Facts, expected: bool) -> list[Finding] | None:
+    """Find the NVML errors of a node; None if its GPUs are AMD's.
+
+    If no GPU is `expected`, a missing library or driver is no fault: the node may have none.
+    """
+    nvml, name = fact["nvml"], fact["name"]
+    if not nvml["library"]:
+        if expected and fact["amd_driver"]:
+            return None
+        text = f"{name}: GPUs are expected there, and libnvidia-ml.so.1 was not found"
+        return [finding("HOST-NO-NVML", text, [name])] if expected else []
+    if (error := nvml["error"]) and (expected or error["code"] != DRIVER_NOT_LOADED):
+        return [_explain_error(name, "the node's GPUs", error, {})]
+    return [
+        _explain_error(name, gpu_name(gpu), gpu["error"], gpu)
+        for gpu in fact["gpus"]
+        if "error" in gpu
+    ]
+
+
+def _explain_error(node: str, what: str, error: Facts, gpu: Facts) -> Finding:
+    text = f"{node}: NVML does not answer for {what}: error {error['code']}, {error['text']}"
+    code = CODES.get(error["code"], "HOST-NVML-ERROR")
+    return finding(code, text, [node], names=name_gpu(gpu.get("uuid"), gpu.get("index")))
+
+
+def gpu_name(gpu: Facts) -> str:
+    """Name a GPU: `GPU 3 (GPU-uuid)`, or a MIG instance: `GPU 3 MIG 1 (MIG-uuid)`."""
+    name = f"GPU {gpu['index']}" + (f" MIG {gpu['mig']}" if "mig" in gpu else "")
+    return f"{name} ({gpu['uuid']})" if gpu["uuid"] else name
+
+
+def find_odd_gpus(facts: Sequence[Facts]) -> list[Finding]:
+    """Find the nodes whose GPU model or memory differs from that of most GPUs."""
+    models = [(gpu["name"], fact["name"]) for fact in facts for gpu in _answering(fact)]
+    sizes = [gpu["memory_gib"] for fact in facts for gpu in _answering(fact)]
+    usual = median_low([size for size in sizes if size is not None] or [0])
+    by_node = [
+        (_size_text(gpu["memory_gib"], usual), fact["name"])
+        for fact in facts
+        for gpu in _answering(fact)
+    ]
+    return [*_find_minority("GPU model", models), *_find_minority("GPU memory", by_node)]
+
+
+def _answering(fact: Facts) -> list[Facts]:
+    return [gpu for gpu in fact["gpus"] if "error" not in gpu]
+
+
+def _size_text(size: float | None, usual: float) -> str:
+    if size is None:
+        return "no size"
+    return f"{usual if abs(size - usual) <= MEMORY_TOLERANCE * usual else size:g} GiB"
+
+
+def _find_minority(
+    what: str, values: list[tuple[str, str]], code: str = "HOST-GPU-MODEL"
+) -> list[Finding]:
+    """Make one finding if not all parts have the same value.
+
+    Suspects are the nodes without the most common value.  If two values tie, they are all nodes.
+    """
+    counts = Counter(value for value, _ in values).most_common()
+    if len(counts) < 2:
+        return []
+    tied = counts[0][1] == counts[1][1]
+    nodes: dict[str, dict[str, None]] = defaultdict(dict)
+    for value, node in values:
+        nodes[value][node] = None
+    parts = [f"{value or 'no name'} on {join_names(nodes[value])}" for value, _ in counts[::-1]]
+    odd = [value for value, _ in counts[0 if tied else 1 :]]
+    suspects = list(dict.fromkeys(node for value in odd for node in nodes[value]))
+    return [finding(code, f"{what}: {'; '.join(parts)}", suspects)]
+
+
+def find_odd_systems(facts: Sequence[Facts]) -> list[Finding]:
+    """Find the nodes whose kernel, OFED, firmware, or setting of GPUs is not as on most."""
+    kernels = [
+        one
+        for part in SYSTEM_PARTS
+        for one in _find_minority(
+            part,
+            [
+                (fact["software"][part] or "none", fact["name"])
+                for fact in facts
+                if part in fact["software"]
+            ],
+            "HOST-KERNEL",
+        )
+    ]
+    return [*kernels, *_find_odd_firmware(facts), *_find_odd_settings(facts)]
+
+
+def _find_odd_settings(facts: Sequence[Facts]) -> list[Finding]:
+    """Find GPUs of a model that are set otherwise than most, and GPUs and NICs in other places."""
+    values: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for fact in facts:
+        boards = fact.get("gpu_health", {}).get("boards", ())
+        for board in boards:
+            model = board.get("name") or "GPUs"
+            if "persistence" in board:
+                mode = "on" if board["persistence"] else "off"
+                values[f"persistence mode of {model}"].append((mode, fact["name"]))
+            if "clock_mhz" in board:
+                clock = f"{board['clock_mhz']} MHz"
+                values[f"application clock of {model}"].append((clock, fact["name"]))
+        for what, parts in (("GPUs", boards), ("RDMA devices", fact.get("nics", ()))):
+            places = [part.get("numa", "") for part in parts]
+            if places and all(places):
+                pair = (", ".join(places), fact["name"])
+                values[f"NUMA nodes of {len(places)} {what}"].append(pair)
+    return [
+        one
+        for what, pairs in values.items()
+        for one in _find_minority(what, pairs, "HOST-GPU-SETTINGS")
+    ]
+
+
+def _find_odd_firmware(facts: Sequence[Facts]) -> list[Finding]:
+    """Find GPUs of a model, and NICs of a board, with other firmware than most."""
+    versions: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for fact in facts:
+        for board in fact.get("gpu_health", {}).get("boards", ()):
+            if "vbios" in board:
+                what = f"vBIOS of {board.get('name') or 'GPUs'}"
+                versions[what].append((board["vbios"], fact["name"]))
+        for nic in fact.get("nics", ()):
+            if nic["board"] and nic["firmware"]:
+                versions[f"firmware of {nic['board']}"].append((nic["firmware"], fact["name"]))
+    return [
+        one
+        for what, values in versions.items()
+        for one in _find_minority(what, values, "HOST-FIRMWARE")
+    ]
+
+
+def find_shared_gpus(facts: Iterable[Facts]) -> list[Finding]:
+    """Find each GPU whose UUID several nodes show, or one node at several indices."""
+    places: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for fact in facts:
+        for gpu in fact["gpus"]:
+            if gpu["uuid"]:
+                places[gpu["uuid"]].append((fact["name"], gpu_name(gpu)))
+    return [
+        finding(
+            "HOST-GPU-TWICE",
+            f"{join_names((f'{gpu} on {node}' for node, gpu in found))} are the same GPU",
+            list(dict.fromkeys(node for node, _ in found)),
+            names={"gpu": uuid},
+        )
+        for uuid, found in places.items()
+        if len(found) > 1
+    ]
+
+
+def find_shared_machines(facts: Iterable[Facts]) -> list[Finding]:
+    """Find each machine that several nodes run on, by its boot id."""
+    machines: dict[str, list[str]] = defaultdict(list)
+    for fact in facts:
+        if fact["boot_id"]:
+            machines[fact["boot_id"]].append(fact["name"])
+    return [
+        finding("HOST-SAME-MACHINE", f"{join_names(names)} run on the same machine", names)
+        for names in machines.values()
+        if len(names) > 1
+    ]
+
+
+def judge_order(facts: list[Facts], terms: ClusterTerms, measure: Recorder) -> None:
+    """Judge each node by what the contract orders of it; the rest is not judged."""
+    for fact in facts:
+        for name, value, limit in ordered_values(fact, terms):
+            measure(name, value, on=fact["name"], limit=limit, note="it could not be read")
+            if limit.judge(value) is Verdict.FAIL:
+                text = describe_failure(fact, name, value, limit)
+                code = "HOST-GPU-MODEL" if name == "gpu_model" else "HOST-BELOW-ORDER"
+                measure.explain(finding(code, text, [fact["name"]]))
+
+
+def ordered_values(fact: Facts, terms: ClusterTerms) -> list[tuple[str, Any, Limit]]:
+    """List (measure, value, limit) of everything that is ordered of one node."""
+    values: list[tuple[str, Any, Limit]] = []
+    gpus = fact["gpus"]
+    if terms.gpu_model is not None:
+        models = [terms.gpu_model] if isinstance(terms.gpu_model, str) else terms.gpu_model
+        limit = Limit(one_of=models, because="ordered")
+        values.append(("gpu_model", _worst_model([gpu["name"] for gpu in gpus], models), limit))
+    if terms.gpu_memory_gib is not None:
+        smallest = _smallest([gpu["memory_gib"] for gpu in gpus])
+        values.append(("gpu_memory", smallest, _at_least(terms.gpu_memory_gib, "GiB")))
+    if terms.cpus_per_node is not None:
+        values.append(("cpus", fact["cpus"], _at_least(terms.cpus_per_node, "CPUs")))
+    if terms.ram_gib is not None:
+        values.append(("ram", fact["ram_gib"], _at_least(terms.ram_gib, "GiB")))
+    if terms.disk_gib is not None:
+        values.append(("disk", fact.get("disk_gib"), _at_least(terms.disk_gib, "GiB")))
+    if terms.versions is not None:
+        met = [version_met(fact["software"].get(p, ""), o) for p, o in terms.versions.items()]
+        count = None if None in met and False not in met else met.count(False)
+        text = ", ".join(f"{part} {order}" for part, order in terms.versions.items())
+        values.append(("ordered_versions", count, exactly(0, "versions", f"ordered: {text}")))
+    return values
+
+
+def _at_least(least: float, unit: str) -> Limit:
+    return Limit(low=least, unit=unit, because="ordered")
+
+
+def _worst_model(names: list[str], ordered: list[str]) -> str | None:
+    """Return a model that was not ordered, if there is one; None if a model is not known."""
+    if wrong := [name for name in names if name and name not in ordered]:
+        return wrong[0]
+    return names[0] if names and all(names) else None
+
+
+def _smallest(sizes: list[float | None]) -> float | None:
+    """Return the smallest size; None if there is none, or one is not known."""
+    known = [size for size in sizes if size is not None]
+    return min(known) if known and len(known) == len(sizes) else None
+
+
+def version_met(version: str, order: str) -> bool | None:
+    """Return whether a version meets the order; None if it is unknown, or no version.
+
+    An order is a version ("2.13.0" is met by 2.13.0+cu128) or ">=" and the oldest allowed version.
+    Of a kernel or OFED (6.8.0-1021-nvidia) the numbers before the first dash count.
+    """
+    try:
+        required = SpecifierSet(order if order.startswith(">=") else f"=={order}")
+        return required.contains(Version(version.partition("-")[0]), prereleases=True)
+    except (InvalidSpecifier, InvalidVersion):
+        return None
+
+
+def describe_failure(fact: Facts, name: str, value: Any, limit: Limit) -> str:
+    """Describe in one sentence what is below the order on a node."""
+    if name == "ordered_versions":
+        has = ", ".join(f"{part} {version}" for part, version in fact["software"].items())
+        return f"{fact['name']} has {has}; {limit.because}"
+    unit = f" {limit.unit}" if limit.unit else ""
+    return f"{fact['name']}: {name.replace('_', ' ')} is {value}{unit}, ordered {limit}"
+
+
+def judge_hosts(
+    cluster: Cluster,
+    terms: ClusterTerms,
+    facts: Sequence[Facts],
+    bystanders: Sequence[Facts],
+    measure: Recorder,
+) -> None:
+    """Judge nodes, machines and GPUs.  `bystanders` are facts of nodes where Ray counts no GPU."""
+    alive = {node["id"] for node in cluster.nodes}
+    gone = [fact["name"] for fact in facts if fact["node"] not in alive]
+    facts = [fact for fact in facts if fact["node"] in alive]
+    bystanders = without_hosts_gpus(bystanders, facts)
+    judge_nodes(cluster, terms, facts, bystanders, gone, measure)
+    nodes = count_all_gpus(cluster, terms, facts, bystanders)
+    judge_counts(nodes, measure)
+    judge_silent_bystanders(cluster, bystanders, measure)
+    if cluster.kind == "local":
+        measure.covered("machines and NVML are not compared: all raylets share one host")
+        return
+    judge_machines(facts, measure)
+    if compared_sources(cluster.kind, cluster.emulated, facts):
+        short = terms.nodes is not None and len(facts) < terms.nodes
+        judge_nvml(nodes, [*facts, *bystanders], short, measure)
+        judge_duplicates(nodes, facts, measure)
+        judge_gpu_health(facts, measure)
+    else:
+        measure.covered("NVML is not asked: accelerators are emulated, and no node has it")
+
+
+def judge_nodes(
+    cluster: Cluster,
+    terms: ClusterTerms,
+    facts: Sequence[Facts],
+    bystanders: Sequence[Facts],
+    gone: list[str],
+    measure: Recorder,
+) -> None:
+    """Judge the nodes that answer against the order; name the lost and the silent ones.
+
+    `gone` are nodes that answered when the run began.  Without an order no other node counts as
+    missing: Ray also lists nodes that left days ago.  A node where Ray counts no GPU may be an
+    ordered node whose driver did not load.
+    """
+    ordered = terms.nodes
+    measure("nodes", len(facts), limit=exactly(ordered, "nodes", "ordered") if ordered else None)
+    silent = _find_silent(cluster, cluster.nodes, facts, measure)
+    known = cluster.known_nodes()
+    # A node that died twice has two entries.
+    dead = list(dict.fromkeys(node["name"] for node in known if not node["alive"]))
+    lost = dead if ordered else gone
+    if not silent and (len(facts) < ordered if ordered else lost):
+        no_gpus = [fact["name"] for fact in bystanders]
+        names = lost or no_gpus or ["a node that never joined"]
+        of = f"{len(facts)} of {ordered} nodes answer" if ordered else f"{len(facts)} nodes answer"
+        why = "" if lost or not no_gpus else ", where Ray counts no GPU"
+        text = f"{of}; missing: {join_names(names)}{why}"
+        head = next((node["address"] for node in known if node.get("head")), "")
+        measure.explain(finding("HOST-MISSING", text, names, names={"head_address": head}))
+    if ordered and len(facts) > ordered:
+        statement = f"{len(facts)} nodes answer. Ordered: {ordered}"
+        measure.explain(finding("HOST-EXTRA", statement))  # the extra node is not known
+
+
+def _find_silent(
+    cluster: Cluster, nodes: Sequence[Facts], facts: Sequence[Facts], measure: Recorder
+) -> list[str]:
+    """Report each node that did not answer as a finding; return their names."""
+    answered = {fact["node"] for fact in facts}
+    silent = {node["id"]: node["name"] for node in nodes if node["id"] not in answered}
+    for id, name in silent.items():
+        why = cluster.errors.get(id, "no answer in time")
+        measure.explain(finding("HOST-NO-ANSWER", f"{name}: {why}", [name]))
+    return list(silent.values())
+
+
+def without_hosts_gpus(bystanders: Sequence[Facts], facts: Sequence[Facts]) -> list[Facts]:
+    """Remove from the bystanders what belongs to a node of the gang.
+
+    A container may see its host's GPUs: GPUs that a node of the gang shows are removed.  If both
+    run on one machine, NVML counts as missing on the bystander.
+    """
+    shown = {gpu["uuid"] for fact in facts for gpu in fact["gpus"]} - {""}
+    hosts = {fact["boot_id"] for fact in facts} - {""}
+    unasked = {"library": False, "error": None}
+    return [
+        {
+            **fact,
+            "gpus": [gpu for gpu in fact["gpus"] if gpu["uuid"] not in shown],
+            "nvml": unasked if fact["boot_id"] in hosts else fact["nvml"],
+        }
+        for fact in bystanders
+    ]
+
+
+def judge_silent_bystanders(cluster: Cluster, facts: Sequence[Facts], measure: Recorder) -> None:
+    """Record an unknown count for each bystander that does not answer: it may have GPUs."""
+    for name in _find_silent(cluster, cluster.bystanders, facts, measure):
+        measure("count_mismatches", None, on=name, note="the node does not answer")
+
+
+def judge_machines(facts: Sequence[Facts], measure: Recorder) -> None:
+    """Judge that each node is a machine of its own, by the kernels' boot ids."""
+    boots = [fact["boot_id"] for fact in facts]
+    known = bool(boots) and all(boots)
+    limit = exactly(len(facts), "machines", "each node must be a separate machine")
+    note = "a node gives no boot id"
+    measure("machines", len(set(boots)) if known else None, limit=limit, note=note)
+    measure.explain(find_shared_machines(facts))
+
+
+def count_all_gpus(
+    cluster: Cluster, terms: ClusterTerms, facts: Sequence[Facts], bystanders: Sequence[Facts]
+) -> list[NodeGpus]:
+    """Count each node's GPUs by every source that is compared here."""
+    sources = compared_sources(cluster.kind, cluster.emulated, facts)
+    by_ray = {node["id"]: int(node["resources"].get("GPU", 0)) for node in cluster.nodes}
+    ordered = terms.gpus_per_node
+    members = [count_gpus(f, by_ray.get(f["node"], 0), ordered, sources) for f in facts]
+    # A bystander without GPUs may have no NVML; the GPUs of a bystander are known to NVML alone.
+    outside = [] if cluster.kind == "local" else ["NVML"]
+    return members + [count_gpus(fact, 0, None, outside, member=False) for fact in bystanders]
+
+
+def judge_counts(nodes: Sequence[NodeGpus], measure: Recorder) -> None:
+    """Judge each node's GPU count against the order, and its sources against each other."""
+    for node in nodes:
+        if node.member:
+            ordered = node.ordered
+            limit = exactly(ordered, "GPUs", "ordered") if ordered is not None else None
+            measure("gpus", node.value, on=node.name, limit=limit, note=node.why_unknown)
+        measure("count_mismatches", node.mismatches, on=node.name, note=node.why_unknown)
+    fewer = nodes_with_fewer_gpus(nodes)
+    measure("nodes_with_fewer_gpus", len(fewer) if nodes else None, note="no node answers")
+    wrong = find_wrong_counts(nodes)
+    for node in nodes:
+        if node.name in wrong or node.name in fewer:
+            measure.explain(finding("HOST-GPUS", node.sentence, [node.name]))
+
+
+def judge_nvml(
+    nodes: Sequence[NodeGpus], facts: Sequence[Facts], short: bool, measure: Recorder
+) -> None:
+    """Judge that NVML answers on each node, and for each of its GPUs.
+
+    If nodes are missing (`short`), a node with NVML's library may be one of them: it must answer.
+    """
+    for node, fact in zip(nodes, facts, strict=True):
+        missing = short and fact["nvml"]["library"]
+        expected = bool(node.counts["Ray"] or node.ordered or missing)
+        faults = find_nvml_faults(fact, expected)
+        count = None if faults is None else len(faults)
+        measure("nvml_errors", count, on=node.name, note="NVML does not know AMD's GPUs")
+        measure.explain(faults or [])
+
+
+def judge_duplicates(nodes: Sequence[NodeGpus], facts: Sequence[Facts], measure: Recorder) -> None:
+    """Judge that each GPU belongs to one node alone, by its UUID."""
+    shared = find_shared_gpus(facts)
+    uuids = [gpu["uuid"] for fact in facts for gpu in fact["gpus"]]
+    known = all(uuids) and (uuids or not any(node.counts["Ray"] for node in nodes))
+    count = len(shared) if (known and facts) or shared else None
+    measure("duplicate_gpus", count, note="some GPUs give no UUID")
+    measure.explain(shared)
+
+
+def judge_parity(
+    cluster: Cluster, terms: ClusterTerms, facts: list[dict[str, Any]], measure: Recorder
+) -> None:
+    """Judge that all nodes have the same software and, unless several are ordered, the same GPU."""
+    software = software_differences(facts, software_versions())
+    several = isinstance(terms.gpu_model, list) and len(terms.gpu_model) > 1
+    odd = [] if cluster.kind == "local" or several else find_odd_gpus(facts)
+    systems = find_odd_systems(facts)
+    measure("system_differences", len(systems) if facts else None, note="no node answers")
+    measure.explain(systems)
+    count = len(software) + len(odd)
+    measure("differences", count if facts else None, note="no node answers")
+    for sentence in software:
+        measure.explain(finding("HOST-VERSIONS", sentence))
+    measure.explain(odd)
+
+
+def judge_folder(
+    cluster: Cluster,
+    folder: str,
+    measure: Recorder,
+    elsewhere: Mapping[str, str] | None = None,
+) -> None:
+    """Judge that every node writes and sees the shared folder, by files that nodes write there.
+
+    `elsewhere` is for a control, see `find_blind_nodes`.
+    """
+    try:
+        blind = find_blind_nodes(cluster, folder, elsewhere)
+    except FolderUnknown as unknown:
+        measure("shared_missing", None, on=folder, note=f"no node can write there: {unknown}")
+        return
+    measure("shared_missing", len(blind), on=folder)
+    for name in blind:
+        text = f"{name} cannot write to {folder}, or does not see the files of most nodes there"
+        measure.explain(finding("HOST-SHARED", text, [name], names={"folder": folder}))

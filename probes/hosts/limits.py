@@ -1,0 +1,421 @@
+"""Judges limits, room and clock of each node, as a worker meets them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from statistics import median
+from typing import Any
+
+from probes.check.recorder import CONTROLS, Recorder
+from probes.check.registry import CRITERIA
+from probes.cluster.cluster import Cluster
+from probes.cluster.system_facts import UNLIMITED, ClockOffset, ClockReaders, read_node_system
+from probes.findings import finding, join_names
+from reports.numbers import percent, quantity
+from reports.record import Finding
+
+Facts = Mapping[str, Any]
+GIB, MIB = 2**30, 2**20  # bytes
+MOST_FILES = 2**20  # what "unlimited" open files are: the kernel's fs.nr_open
+TEMPORARY_GIB = 1.0  # free space of the temporary folder that is enough, however large the disk
+ENOUGH_FILES = 50_000  # free inodes that are enough: a Python environment with torch takes 30,000
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Value of a measure on one node, why there is none, and text and names of a finding."""
+
+    value: float | None
+    note: str = ""
+    text: str = ""
+    names: Facts = field(default_factory=dict)
+
+
+def read_open_files(system: Facts, ranks: int) -> Reading:
+    """Read how many files a worker may open."""
+    soft, hard = (MOST_FILES if n == UNLIMITED else n for n in system["limits"]["open_files"])
+    return Reading(soft, text=f"a worker may open {soft} files (hard limit: {hard})")
+
+
+def read_locked_memory(system: Facts, ranks: int) -> Reading:
+    """Read how much memory (GiB) a worker may lock: all of it, where no limit holds."""
+    limits, ram = system["limits"], system["settings"]["ram_gib"]
+    soft = limits["locked_bytes"][0]
+    if limits["locks_any"] or soft == UNLIMITED:
+        return Reading(ram, "the size of the node's memory could not be read")
+    return Reading(soft / GIB, text=f"a worker may lock {soft // 2**10} KiB of memory")
+
+
+def read_stack(system: Facts, ranks: int) -> Reading:
+    """Read how large (MiB) the stack of a worker may grow; without a limit, as its memory."""
+    soft = system["limits"]["stack_bytes"][0]
+    if soft == UNLIMITED:
+        ram = system["settings"]["ram_gib"]
+        return Reading(ram and ram * 1024, "the size of the node's memory could not be read")
+    return Reading(soft / MIB, text=f"the stack of a worker may have {soft // 2**10} KiB")
+
+
+def read_shared_memory(system: Facts, ranks: int) -> Reading:
+    """Read the size of /dev/shm (GiB).  Memory is its limit where it reports no size."""
+    room = system["shared_memory"]
+    if room["error"]:
+        return Reading(0, text=f"no file can be written in {room['path']}: {room['error']}")
+    if not room["size_gib"]:
+        return Reading(system["settings"]["ram_gib"], "neither its size nor memory could be read")
+    text = f"{room['path']} has {room['size_gib'] * 1024:.0f} MiB, {percent(room['free_share'])}"
+    return Reading(room["size_gib"], text=f"{text} of it free")
+
+
+def read_threads(system: Facts, ranks: int) -> Reading:
+    """Read how many more threads each rank of the node may start."""
+    bound, room = min(system["threads"].items(), key=lambda item: item[1])
+    text = f"a worker's user may start {room} more threads for {ranks} ranks, by {bound}"
+    return Reading(room / ranks, text=text)
+
+
+def read_temporary_room(system: Facts, ranks: int) -> Reading:
+    """Read the free share of the fuller of two folders: Ray's session, and temporary files."""
+    session, temporary = system["session"], system["temporary"]
+    shares = (free_share(session, None), session), (free_share(temporary), temporary)
+    share, room = min(shares, key=itemgetter(0))
+    where = f"{room['path']} ({room['file_system'] or 'unknown file system'})"
+    if room["error"]:
+        text = f"no file can be written in {where}: {room['error']}"
+        return Reading(0, text=text, names={"folder": room["path"]})
+    files = "" if room["free_files"] is None else f", and {room['free_files']} free inodes"
+    text = f"{where} has {percent(room['free_share'])} ({room['free_gib']:.3g} GiB) free{files}"
+    return Reading(share, text=text, names={"folder": room["path"]})
+
+
+def free_share(room: Facts, enough_gib: float | None = TEMPORARY_GIB) -> float:
+    """Compute the free share of a folder, by bytes and inodes: 1 where there is enough of them.
+
+    Without `enough_gib` the share alone counts, as for Ray.
+    """
+    if room["error"]:
+        return 0.0
+    shares = [1.0]
+    if enough_gib is None or room["free_gib"] < enough_gib:
+        shares.append(room["free_share"])
+    if room["free_files"] is not None and room["free_files"] < ENOUGH_FILES:
+        shares.append(room["free_files_share"])
+    return min(shares)
+
+
+def read_strays(system: Facts, ranks: int) -> Reading:
+    """Count the raylets of other clusters.  The node's own must be seen, or none can be."""
+    found = system["raylets"]
+    others = [one for one in found["others"] if one["session"]]
+    if len(others) < len(found["others"]) and not others:
+        return Reading(None, "a raylet does not name its session on its command line")
+    if not others and found["hidden"]:
+        return Reading(None, "processes of other users are hidden (/proc has option hidepid)")
+    if not others and not found["own"]:
+        return Reading(None, "the node's own raylet is not among the processes that a worker sees")
+    names = (f"process {one['pid']} ({one['session']})" for one in others)
+    text = f"raylets of another cluster run: {join_names(names)}"
+    return Reading(len(others), text=text, names={"pid": others[0]["pid"]} if others else {})
+
+
+# measure: (finding, reader)
+READERS: dict[str, tuple[str, Callable[[Facts, int], Reading]]] = {
+    "open_files": ("HOST-OPEN-FILES", read_open_files),
+    "locked_memory": ("HOST-LOCKED-MEMORY", read_locked_memory),
+    "stack": ("HOST-STACK", read_stack),
+    "shared_memory": ("HOST-SHARED-MEMORY", read_shared_memory),
+    "processes": ("HOST-PROCESSES", read_threads),
+    "temp_room": ("HOST-TEMP-FULL", read_temporary_room),
+    "stray_raylets": ("HOST-STRAY-RAYLET", read_strays),
+}
+
+
+def judged_measures(embedded: bool, rdma: bool) -> list[str]:
+    """List the measures that are judged here.
+
+    An embedded cluster has the limits of the shell that started it, and shares its host with
+    others.  Memory is locked for RDMA alone.
+    """
+    without = {"open_files", "stack", "shared_memory", "stray_raylets"} if embedded else set[str]()
+    if embedded or not rdma:
+        without.add("locked_memory")
+    return [name for name in READERS if name not in without]
+
+
+def judge_system(
+    facts: Sequence[Facts],
+    ranks: Mapping[str, int],
+    measures: Iterable[str],
+    measure: Recorder,
+    silent: Sequence[str] = (),
+) -> None:
+    """Judge these measures on each node; `ranks` is by node id.  Equal faults are one finding.
+
+    `silent` are the names of nodes without facts: nothing is proven of them.
+    """
+    for name in measures:
+        code, read = READERS[name]
+        failed: dict[str, list[str]] = defaultdict(list)
+        known: dict[str, Facts] = {}
+        for fact in facts:
+            reading = try_reader(read, fact.get("system", {}), max(1, ranks.get(fact["node"], 1)))
+            measure(name, reading.value, on=fact["name"], note=reading.note)
+            if measure.would_fail(name, reading.value):
+                failed[reading.text].append(fact["name"])
+                known.setdefault(reading.text, reading.names)
+        for node in silent:
+            measure(name, None, on=node, note="the node does not answer")
+        for text, nodes in failed.items():
+            statement = f"{join_names(nodes)}: {text}"
+            measure.explain(finding(code, statement, nodes, names=known[text]))
+
+
+def try_reader(read: Callable[[Facts, int], Reading], system: Facts, ranks: int) -> Reading:
+    """Return the reading; without a value if a part of the facts could not be read."""
+    try:
+        return read(system, ranks)
+    except (KeyError, TypeError, ValueError):
+        reasons = [part["unreadable"] for part in system.values() if "unreadable" in part]
+        return Reading(None, f"it could not be read: {'; '.join(reasons) or 'facts are missing'}")
+
+
+# note: (unit, part of the facts, key in it)
+SETTINGS = {
+    "cpu_governor": ("", "settings", "governor"),
+    "huge_pages": ("", "settings", "huge_pages"),
+    "numa_nodes": ("nodes", "settings", "numa_nodes"),
+    "machine_cpus": ("CPUs", "settings", "cpus"),
+}
+# the same, and which value is the worst
+QUANTITIES: dict[str, tuple[str, str, str, Callable[[Iterable[float]], float]]] = {
+    "swap_in_use": ("GiB", "settings", "swap_gib", max),
+    "shared_memory_free": ("ratio", "shared_memory", "free_share", min),
+}
+
+
+def note_settings(facts: Sequence[Facts], measures: Sequence[str], measure: Recorder) -> None:
+    """Record what only informs: settings, quantities, and the limits that are not judged here."""
+    for name, (unit, part, key) in SETTINGS.items():
+        _note_values(name, unit, _find_values(facts, part, key), measure)
+    for name, (unit, part, key, worst) in QUANTITIES.items():
+        _note_worst(name, unit, worst, _find_values(facts, part, key), measure)
+    for name in READERS.keys() - set(measures):
+        read, unit = READERS[name][1], CRITERIA["HOSTS"].measures[name].unit
+        values = {fact["name"]: try_reader(read, fact.get("system", {}), 1).value for fact in facts}
+        known = {node: value for node, value in values.items() if value is not None}
+        _note_worst(name, unit, max if name == "stray_raylets" else min, known, measure)
+
+
+def _find_values(facts: Sequence[Facts], part: str, key: str) -> dict[str, Any]:
+    """Find a value of each node where it is known."""
+    values = {fact["name"]: fact.get("system", {}).get(part, {}).get(key) for fact in facts}
+    return {node: value for node, value in values.items() if value not in (None, "")}
+
+
+def _note_values(name: str, unit: str, values: Mapping[str, Any], measure: Recorder) -> None:
+    """Record each value once, with its nodes."""
+    nodes: dict[Any, list[str]] = defaultdict(list)
+    for node, value in values.items():
+        nodes[value].append(node)
+    for value, names in nodes.items():
+        measure.note(name, value, unit, on="each node" if len(nodes) == 1 else join_names(names))
+
+
+def _note_worst(
+    name: str,
+    unit: str,
+    worst: Callable[[Iterable[float]], float],
+    values: Mapping[str, float],
+    measure: Recorder,
+) -> None:
+    """Record the worst value, with its node."""
+    if values:
+        value = worst(values.values())
+        measure.note(name, value, unit, on=next(n for n in values if values[n] == value))
+
+
+LOST_CLOCK = "CLOCK_MONOTONIC"  # what a machine without a battery has: the time since 1970 is lost
+
+
+def measure_clocks(cluster: Cluster, measure: Recorder) -> None:
+    """Measure the largest offset between two nodes' clocks, and its control."""
+    names = cluster.node_names
+    nodes = [node["id"] for node in [*cluster.nodes, *cluster.bystanders]]
+    if len(nodes) < 2:
+        measure.covered("one node: no clocks to compare")
+        return
+    readers = ClockReaders(nodes)
+    try:
+        offsets = readers.compare(readers.wait_until_up())
+        victim = nodes[len(cluster.nodes) - 1]
+        lost = readers.compare([victim] if victim in offsets else [], LOST_CLOCK)
+    finally:
+        readers.close()
+    silent = [names[id] for id in nodes if id not in offsets]
+    by_name = {names[id]: offset for id, offset in offsets.items()}
+    measure.keep("clocks.json", describe_offsets(by_name), caption="clock of each node")
+    judge_clocks(by_name, silent, measure)
+    control_lost_clock(by_name, {names[id]: offset for id, offset in lost.items()}, measure)
+
+
+def describe_offsets(offsets: Mapping[str, ClockOffset]) -> dict[str, dict[str, float]]:
+    """Describe each node's clock, less the driver's, as evidence."""
+    return {
+        name: {"seconds": offset.seconds, "error": offset.error} for name, offset in offsets.items()
+    }
+
+
+def judge_clocks(
+    offsets: Mapping[str, ClockOffset], silent: Sequence[str], measure: Recorder
+) -> None:
+    """Judge the largest offset between two clocks.
+
+    An offset that passes or fails only within its error proves nothing, and neither does one that
+    passes while nodes are `silent`.
+    """
+    if len(offsets) < 2:
+        measure("clock_offset", None, note=f"no answer from {join_names(silent)}")
+        return
+    ends = [(offset.seconds, offset.error) for offset in offsets.values()]
+    value = max(seconds for seconds, _ in ends) - min(seconds for seconds, _ in ends)
+    most = max(s + e for s, e in ends) - min(s - e for s, e in ends)
+    least = max(0.0, max(s - e for s, e in ends) - min(s + e for s, e in ends))
+    fails, note = measure.would_fail("clock_offset", least), ""
+    if not fails and silent:
+        note = f"no answer from {join_names(silent)}"
+    elif not fails and measure.would_fail("clock_offset", most):
+        note = f"answers are slow: {quantity(value, 's', spread=most - value)}"
+    measure("clock_offset", None if note else value, spread=most - value, note=note)
+    if fails:
+        measure.explain(find_odd_clocks(offsets, measure))
+
+
+def find_odd_clocks(offsets: Mapping[str, ClockOffset], measure: Recorder) -> Finding:
+    """Name the nodes that are far from the median; where none is, the two that are farthest."""
+    middle = median(offset.seconds for offset in offsets.values())
+    apart = {name: offset.seconds - middle for name, offset in offsets.items()}
+    odd = [name for name, by in apart.items() if measure.would_fail("clock_offset", abs(by))]
+    odd = odd or [min(apart, key=apart.__getitem__), max(apart, key=apart.__getitem__)]
+    parts = [
+        f"{name} is {quantity(abs(apart[name]), 's')} {'ahead' if apart[name] > 0 else 'behind'}"
+        for name in odd
+    ]
+    text = f"against the median of {len(offsets)} clocks, {join_names(parts)}"
+    return finding("HOST-CLOCK", text, odd)
+
+
+def control_lost_clock(
+    offsets: Mapping[str, ClockOffset], lost: Mapping[str, ClockOffset], measure: Recorder
+) -> None:
+    """Check that a node whose clock began at its boot is detected and named."""
+    fault = f"{join_names(lost) or 'a node'} reads its clock since boot, as if the time was lost"
+    if not lost:
+        measure.control("lost clock", fault, None, saw="the node does not answer")
+        return
+    trial = measure.trial()
+    planted = {**offsets, **lost}
+    judge_clocks(planted, [], trial)
+    located = set(lost) <= set(find_odd_clocks(planted, trial).suspects)
+    measure.control("lost clock", fault, trial, located=located)
+
+
+NO_ROOM = "/proc"  # a folder in which no file can be written, on every node
+OTHER_SESSION = "seatrial_control"
+END_SECONDS = 10.0  # for one small process to end on a busy node
+# Lowers its own soft limits, leaves root (whom some limits do not bind), takes the name of a
+# raylet, and waits until its input ends.
+CHILD = """
+import json, os, resource, sys
+for name, soft in json.loads(sys.argv[1]).items():
+    kind = getattr(resource, name)
+    _, hard = resource.getrlimit(kind)
+    resource.setrlimit(kind, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
+with open("/proc/self/comm", "w") as file:
+    file.write("raylet")
+if os.geteuid() == 0:
+    try:
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+    except OSError:
+        pass
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def read_strained_system(limits: Mapping[str, int]) -> dict[str, Any]:
+    """Read this node's system as a process with these soft limits, and without room, has it."""
+    option = f"--session-name={OTHER_SESSION}"
+    child = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", CHILD, json.dumps(dict(limits)), option],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert child.stdout is not None
+        if not child.stdout.readline():
+            raise RuntimeError("the process with low limits did not start")
+        return read_node_system(str(child.pid), NO_ROOM)
+    finally:
+        end_child(child)
+
+
+def end_child(child: subprocess.Popen[str]) -> None:
+    """End the input of a process, and so the process."""
+    try:
+        child.communicate(timeout=END_SECONDS)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.communicate()
+
+
+def control_strained_process(
+    cluster: Cluster,
+    facts: Sequence[Facts],
+    ranks: Mapping[str, int],
+    measures: Sequence[str],
+    measure: Recorder,
+) -> None:
+    """Check that low limits, missing room and a foreign raylet on the last node are detected."""
+    victim = facts[-1]
+    fault = (
+        f"a process on {victim['name']} has half of each agreed limit, uses the folder {NO_ROOM}, "
+        "and is named as a raylet of another cluster"
+    )
+    planted = halve_limits(ranks.get(victim["node"], 1), measure)
+    answers = cluster.on_each_node(read_strained_system, each={victim["node"]: planted})
+    if victim["node"] not in answers:
+        why = cluster.errors.get(victim["node"], "no answer in time")
+        measure.control("strained process", fault, None, saw=f"{victim['name']}: {why}")
+        return
+    system = answers[victim["node"]]
+    trial = measure.trial()
+    judge_system([{**victim, "system": system}], ranks, measures, trial)
+    without = {name for name in CONTROLS["HOSTS"]["strained process"] if name not in measures}
+    if limits := system["limits"]:
+        without |= {"locked_memory"} if limits.get("locks_any") else set()
+        without |= {"processes"} if limits.get("starts_any") else set()
+    measure.control("strained process", fault, trial, without=without)
+
+
+def halve_limits(ranks: int, measure: Recorder) -> dict[str, int]:
+    """Compute soft limits that are half of what is owed, by their names in `resource`."""
+    owed = {
+        "RLIMIT_NOFILE": ("open_files", 1),
+        "RLIMIT_MEMLOCK": ("locked_memory", GIB),
+        "RLIMIT_STACK": ("stack", MIB),
+        "RLIMIT_NPROC": ("processes", ranks),
+    }
+    lows = {
+        name: (limit.low, factor)
+        for name, (target, factor) in owed.items()
+        if (limit := measure.contract.limit("HOSTS", target))
+    }
+    return {name: int(low * factor / 2) for name, (low, factor) in lows.items() if low is not None}

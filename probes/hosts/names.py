@@ -1,0 +1,526 @@
+"""Judges names and ports: whether nodes reach each other as Ray and torch will."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Any
+
+from probes.check.recorder import Recorder
+from probes.cluster.cluster import Cluster
+from probes.cluster.network_facts import Endpoint, read_names
+from probes.environment.checks import NameList, name_list
+from probes.findings import finding, join_names
+from probes.hosts.port_round import (
+    GCS,
+    JOB,
+    LOCALHOST,
+    RAY_PORTS,
+    WORKER,
+    Connection,
+    NameLookup,
+    PortRound,
+)
+from reference_trainer.rank_environment import set_variables
+from reports.record import Finding
+
+Facts = Mapping[str, Any]
+Address = IPv4Address | IPv6Address
+IPV4 = 4
+PREFERRED = "ib"  # NCCL takes such an interface before others (src/misc/socket.cc)
+AVOIDED = NameList(("docker", "lo", "virbr"), exclude=True)  # only where there is no other
+
+
+def judge_choice(facts: Sequence[Facts], measure: Recorder) -> None:
+    """Judge on each node the first interface that NCCL finds, with the worker's variables.
+
+    It leads to no other node if its address is link-local or of the loopback, or if another node
+    has that address too, as a bridge for containers does.
+    """
+    choices = {fact["name"]: find_choice(fact) for fact in facts}
+    used = Counter(choice[1] for choice in choices.values() if choice)
+    for name, choice in choices.items():
+        problem = _find_problem(choice[1], used) if choice else None
+        count = None if problem is None else int(bool(problem))
+        measure("nccl_interface", count, on=name, note="no interface with an address was read")
+        if choice and problem:
+            statement = (
+                f"NCCL starts over {choice[0]} ({choice[1]}) on {name}: {problem}. Expected: an "
+                "interface that leads to all nodes"
+            )
+            names = {"interface": choice[0], "address": choice[1]}
+            measure.explain(finding("HOST-NCCL-INTERFACE", statement, [name], names=names))
+
+
+def find_choice(fact: Facts) -> tuple[str, Address] | None:
+    """Find (interface, address) that NCCL takes first; None where nothing was read.
+
+    An interface needs an address, and must be up.  Interfaces of IPv4 come first.  That a host
+    which takes part in routing has its address on `lo` is sound.
+    """
+    names = fact.get("names") or {}
+    entries = [
+        (name, ip_address(text))
+        for name, one in (names.get("interfaces") or {}).items()
+        if one["up"] is not False
+        for text in one["addresses"]
+    ]
+    entries = [(n, a) for n, a in entries if a.version == IPV4 or not a.is_link_local]
+    entries.sort(key=lambda entry: (entry[1].version, entry[1].is_loopback))
+    addresses: dict[str, Address] = {}
+    for name, address in entries:
+        addresses.setdefault(name, address)
+    wanted = name_list(names.get("nccl_interfaces", ""))
+    orders = [wanted] if wanted else [NameList((PREFERRED,)), AVOIDED, NameList(("",))]
+    for order in orders:
+        for name in order.admitted(addresses):
+            return name, addresses[name]
+    return None
+
+
+def _find_problem(address: Address, used: Mapping[Address, int]) -> str:
+    if address.is_loopback:
+        return "it is the loopback"
+    if address.is_link_local:
+        return "its address is link-local"
+    if used[address] > 1:
+        return "another node has this address too"
+    return ""
+
+
+Link = tuple[str, str]  # (source, target)
+SOURCE, TARGET = 0, 1  # positions in a Link
+LEAST_TRIED = 2  # of one failing connection, neither end is more likely to be the cause
+SUBJECTS = {kind: f"{kind} ports" for kind in RAY_PORTS} | {GCS: "GCS port", JOB: "job ports"}
+KIND_TEXTS = {kind: f"{kind} port" for kind in RAY_PORTS} | {
+    WORKER: "port of a Ray worker",
+    JOB: "port that the kernel picked for a job",
+}
+
+
+@dataclass(frozen=True)
+class Blame:
+    """What explains failing links: nodes that none reaches, nodes that reach none, and pairs."""
+
+    unreached: list[str]
+    unreaching: list[str]
+    pairs: list[Link]
+
+
+def blame_nodes(tried: Collection[Link], failed: Collection[Link]) -> Blame:
+    """Explain the failing links by few nodes, and by pairs where no node is the cause.
+
+    A node is blamed if all its tried links of one direction fail, and at least two of them have no
+    other explanation.  The node that explains most comes first.
+    """
+    total = Counter(end for link in tried for end in _ends_of(link))
+    failing = Counter(end for link in failed for end in _ends_of(link))
+    whole = [end for end, count in failing.items() if count == total[end]]
+    links: dict[tuple[int, str], list[Link]] = defaultdict(list)
+    for link in failed:
+        for end in _ends_of(link):
+            links[end].append(link)
+    left, blamed = dict.fromkeys(failed), list[tuple[int, str]]()
+    while whole:
+        worst = max(whole, key=lambda end: (failing[end], end))
+        if failing[worst] < LEAST_TRIED:
+            break
+        blamed.append(worst)
+        for link in links[worst]:
+            if link in left:
+                del left[link]
+                failing.subtract(_ends_of(link))
+    unreaching, unreached = (
+        sorted(node for way, node in blamed if way == end) for end in (SOURCE, TARGET)
+    )
+    return Blame(unreached, unreaching, list(left))
+
+
+def _ends_of(link: Link) -> list[tuple[int, str]]:
+    return [(SOURCE, link[SOURCE]), (TARGET, link[TARGET])]
+
+
+def judge_ports(
+    connections: Sequence[Connection], names: Mapping[str, str], measure: Recorder
+) -> None:
+    """Judge every tried connection, and explain those that failed.  `names` are by node id."""
+    for kind in RAY_PORTS:
+        value, note = count_closed(one for one in connections if one.kind == kind)
+        measure("closed_ports", value, on=SUBJECTS[kind], note=note)
+    value, note = count_closed(one for one in connections if one.kind == JOB)
+    measure("closed_job_ports", value, on=SUBJECTS[JOB], note=note)
+    measure.explain(find_closed(connections, names))
+
+
+def count_closed(connections: Iterable[Connection]) -> tuple[int | None, str]:
+    """Count the connections that failed; return (None, reason) if none did and one is unknown."""
+    rows = list(connections)
+    failed = sum(bool(one.problem) for one in rows)
+    unknown = list(dict.fromkeys(one.unknown for one in rows if one.problem is None))
+    if not rows:
+        return None, "no connection was tried"
+    return (None if unknown and not failed else failed), join_names(unknown, 3)
+
+
+def find_closed(connections: Sequence[Connection], names: Mapping[str, str]) -> list[Finding]:
+    """Explain the connections that failed: one finding for the nodes with the same ports."""
+    nodes: dict[tuple[str, str], list[str]] = defaultdict(list)  # (node, way) -> kinds
+    pairs: dict[Link, list[str]] = defaultdict(list)
+    for kind in (*RAY_PORTS, JOB):
+        rows = [one for one in connections if one.kind == kind and one.problem is not None]
+        tried = [(one.source, one.target) for one in rows]
+        blame = blame_nodes(tried, [(one.source, one.target) for one in rows if one.problem])
+        for node in blame.unreached:
+            nodes[node, "unreached"].append(kind)
+        for node in blame.unreaching:
+            nodes[node, "unreaching"].append(kind)
+        for link in blame.pairs:
+            pairs[link].append(kind)
+    groups: dict[tuple[str, tuple[str, ...]], list[str]] = defaultdict(list)
+    for (node, way), kinds in nodes.items():
+        groups[way, tuple(kinds)].append(node)
+    texts = _PortTexts(connections, names)
+    found = [texts.explain_nodes(way, kinds, ids) for (way, kinds), ids in groups.items()]
+    return found + [texts.explain_pair(link, kinds) for link, kinds in pairs.items()]
+
+
+@dataclass(frozen=True)
+class _PortTexts:
+    """Words for findings: node names, port numbers and what happened."""
+
+    connections: Sequence[Connection]
+    names: Mapping[str, str]
+
+    def explain_nodes(self, way: str, kinds: Sequence[str], ids: Sequence[str]) -> Finding:
+        """Explain nodes that no other node reaches, or that reach no other node."""
+        end = "target" if way == "unreached" else "source"
+        rows = [
+            one
+            for one in self.connections
+            if one.kind in kinds and one.problem and getattr(one, end) in ids
+        ]
+        who = [self.names.get(id, "Ray's head") for id in ids]
+        if way == "unreached":
+            ports = self._port_text(kinds, rows)
+            text = f"No other node connects to {join_names(who)}: {ports}"
+        else:
+            text = f"{join_names(who)} cannot connect to other nodes: {self._kind_text(kinds)}"
+        names = self._find_names(rows, ids[0])
+        return finding("HOST-PORT-CLOSED", f"{text} ({_usual_problem(rows)})", who, names=names)
+
+    def explain_pair(self, link: Link, kinds: Sequence[str]) -> Finding:
+        """Explain a node that does not reach another, when neither is the cause alone."""
+        rows = [
+            one
+            for one in self.connections
+            if one.kind in kinds and one.problem and (one.source, one.target) == link
+        ]
+        source, target = (self.names.get(id, "Ray's head") for id in link)
+        text = f"{source} does not connect to {target}: {self._port_text(kinds, rows)}"
+        suspects, names = [source, target], self._find_names(rows, link[1])
+        text += f" ({_usual_problem(rows)})"
+        return finding("HOST-PORT-CLOSED", text, suspects, names=names)
+
+    def _find_names(self, rows: Sequence[Connection], id: str) -> dict[str, object]:
+        """Name the first port of these rows at one of the node's ends, and its two nodes."""
+        one = next((row for row in rows if id in (row.source, row.target)), rows[0])
+        target, source = (self.names.get(end) for end in (one.target, one.source))
+        return {"node": target, "peer": source, "port": one.port}
+
+    def _port_text(self, kinds: Sequence[str], rows: Sequence[Connection]) -> str:
+        numbers = {
+            kind: {one.port for one in rows if one.kind == kind and one.port} for kind in kinds
+        }
+        parts = []
+        for kind in kinds:
+            port = f" {min(numbers[kind])}" if len(numbers[kind]) == 1 else ""
+            parts.append(f"{KIND_TEXTS[kind]}{port}")
+        return ", ".join(parts)
+
+    def _kind_text(self, kinds: Sequence[str]) -> str:
+        return ", ".join(KIND_TEXTS[kind] for kind in kinds)
+
+
+def _usual_problem(rows: Sequence[Connection]) -> str:
+    problems = Counter(one.problem for one in rows)
+    return str(problems.most_common(1)[0][0])
+
+
+UNREAD = "the node's names were not read"
+FALLBACK = "127.0.0.1"  # where torch's gloo listens if the own name has no address
+
+
+def judge_addresses(facts: Sequence[Facts], measure: Recorder) -> None:
+    """Judge that each node's address in Ray is one of its own, up and not of the loopback."""
+    for fact in facts:
+        problem, note = find_address_problem(fact)
+        count = None if problem is None else int(bool(problem))
+        measure("address_elsewhere", count, on=fact["name"], note=note)
+        if problem:
+            text = f"{fact['name']}: Ray's address {problem}"
+            names = {"ray_address": (fact.get("names") or {}).get("ray_address")}
+            measure.explain(finding("HOST-ADDRESS", text, [fact["name"]], names=names))
+
+
+def find_address_problem(fact: Facts) -> tuple[str | None, str]:
+    """Find what is wrong with a node's address in Ray, "" for nothing; (None, reason) if unknown.
+
+    An address on the interface `lo` is sound if it is not of the loopback's network: hosts that
+    take part in routing have theirs there.
+    """
+    names = fact.get("names") or {}
+    interfaces, address = names.get("interfaces"), _parse_address(names.get("ray_address"))
+    if interfaces is None:
+        return None, UNREAD
+    if address is None:
+        return None, f"Ray's address is {names.get('ray_address')!r}, which is no IP address"
+    if address.is_loopback:
+        return f"{address} is the loopback: other nodes reach themselves there", ""
+    holders = [name for name in interfaces if address in _addresses_of(interfaces[name])]
+    if not holders:
+        has = [f"{name} {text}" for name, text in _own_addresses(names)]
+        return f"{address} is on no interface of the node, which has {join_names(has)}", ""
+    states = [interfaces[name]["up"] for name in holders]
+    if any(states):
+        return "", ""
+    if None in states:
+        return None, f"the state of {join_names(holders)} could not be read"
+    return f"{address} is on {join_names(holders)}, which is down", ""
+
+
+def _parse_address(text: Any) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(str(text))
+    except ValueError:
+        return None
+
+
+def _addresses_of(interface: Facts) -> list[IPv4Address | IPv6Address | None]:
+    return [_parse_address(text) for text in interface["addresses"]]
+
+
+def _own_addresses(names: Facts) -> list[tuple[str, str]]:
+    """List (interface, address) of a node, without loopback and link-local addresses."""
+    return [
+        (name, text)
+        for name, interface in (names.get("interfaces") or {}).items()
+        for text in interface["addresses"]
+        if (address := _parse_address(text))
+        and not address.is_loopback
+        and not address.is_link_local
+    ]
+
+
+def judge_own_names(facts: Sequence[Facts], measure: Recorder) -> None:
+    """Judge where gloo listens on each node: not on the loopback, unless it is given an interface.
+
+    A name on the loopback with an interface is sound, and only noted.
+    """
+    groups: dict[str, list[Facts]] = defaultdict(list)
+    for fact in facts:
+        names = fact.get("names") or {}
+        own = names.get("own")
+        bound = None if own is None else own["bindable"] or FALLBACK
+        is_loopback = bound is not None and bool((a := _parse_address(bound)) and a.is_loopback)
+        given = names.get("gloo_interface", "")
+        count = None if bound is None and not given else int(is_loopback and not given)
+        note = f"the name {names.get('host', '')} was not resolved in time" if names else UNREAD
+        measure("loopback_names", count, on=fact["name"], note=note if count is None else "")
+        if count and bound:
+            groups[_name_text(names, bound)].append(fact)
+        elif is_loopback:
+            measure.note("own_name_on_loopback", f"{bound}, gloo has {given}", on=fact["name"])
+    measure.explain(_loopback_finding(text, group) for text, group in groups.items())
+
+
+def _name_text(names: Facts, bound: str) -> str:
+    if names["own"]["bindable"]:
+        return f"leads to {bound}"
+    return f"leads to no address of the node ({_no_address_text(names['own'])})"
+
+
+def _no_address_text(own: Facts) -> str:
+    return own["error"] or f"only to {join_names(own['addresses'])}"
+
+
+def _loopback_finding(text: str, group: Sequence[Facts]) -> Finding:
+    nodes = [fact["name"] for fact in group]
+    names = group[0]["names"]
+    own = f"{names['ray_address']} {names['host']}"
+    statement = (
+        f"The own name of {join_names(nodes)} {text}, and GLOO_SOCKET_IFNAME names no interface: "
+        "gloo listens on the loopback"
+    )
+    remedy = (
+        f"Give the own name of {join_names(nodes)} its own address in /etc/hosts there (on "
+        f"{nodes[0]} the line `{own}`). Remove the name from lines of 127.*. Or set "
+        "GLOO_SOCKET_IFNAME before `ray start`."
+    )
+    known = {"host": names["host"], "ray_address": names["ray_address"]}
+    return finding("HOST-LOOPBACK-NAME", statement, nodes, remedy=remedy, names=known)
+
+
+def judge_lookups(
+    lookups: Sequence[NameLookup], facts: Sequence[Facts], measure: Recorder, *, agreed: bool
+) -> None:
+    """Judge that each host name leads to an address of that node; only note it if not `agreed`."""
+    problems = find_name_problems(lookups, facts)
+    failed = [one for one, problem in problems if problem]
+    unknown = [one for one, problem in problems if problem is None]
+    nodes = {fact["node"]: fact["name"] for fact in facts}
+    if not agreed:
+        text = f"{len(problems) - len(failed) - len(unknown)} of {len(problems)}"
+        measure.note("host_names_resolved", text)
+        return
+    count = None if not problems or (unknown and not failed) else len(failed)
+    reasons = list(dict.fromkeys(_why_unknown(one, nodes) for one in unknown))
+    note = join_names(reasons, 3) if problems else "no name was looked up"
+    measure("names_unresolved", count, note=note)
+    measure.explain(find_unresolved(problems, nodes))
+
+
+def _why_unknown(one: NameLookup, nodes: Mapping[str, str]) -> str:
+    source, target = (nodes.get(id, id) for id in (one.source, one.target))
+    if one.answer is None:
+        return f"{source} gives no answer for {one.name}"
+    return f"the addresses of {source} or {target} were not read"
+
+
+def find_name_problems(
+    lookups: Sequence[NameLookup], facts: Sequence[Facts]
+) -> list[tuple[NameLookup, str | None]]:
+    """Find what is wrong with each lookup: "" for nothing, None if it is not known."""
+    own: dict[str, set[Any]] = {}
+    for fact in facts:
+        names = fact.get("names") or {}
+        if names.get("interfaces") is not None:
+            own[fact["node"]] = {_parse_address(text) for _, text in _own_addresses(names)}
+    return [(one, _name_problem(one, own)) for one in lookups]
+
+
+def _name_problem(one: NameLookup, own: Mapping[str, set[Any]]) -> str | None:
+    """Find what is wrong with a lookup; `own` holds the addresses of each node."""
+    if one.answer is None:
+        return None
+    addresses = one.answer["addresses"]
+    if not addresses:
+        return str(one.answer["error"] or "no address")
+    if one.target not in own or one.source not in own:
+        return None
+    # An address that both have, as that of a container bridge, leads a node to itself.
+    theirs = own[one.target] - own[one.source]
+    if any(_parse_address(text) in theirs for text in addresses):
+        return ""
+    return f"it leads to {join_names(addresses)}"
+
+
+def find_unresolved(
+    problems: Sequence[tuple[NameLookup, str | None]], nodes: Mapping[str, str]
+) -> list[Finding]:
+    """Explain the names that do not lead to their node: by name, by node that asks, or by pair."""
+    known = [(one, problem) for one, problem in problems if problem is not None]
+    failed = {(one.source, one.target): (one, problem) for one, problem in known if problem}
+    blame = blame_nodes([(one.source, one.target) for one, _ in known], list(failed))
+    found = []
+    for target in blame.unreached:
+        one, problem = next(row for link, row in failed.items() if link[1] == target)
+        text = f"The name {one.name} does not lead to {nodes.get(target)} on other nodes: {problem}"
+        suspects = [nodes.get(target, target)]
+        found.append(finding("HOST-NAMES", text, suspects, names={"host": one.name}))
+    for source in blame.unreaching:
+        name = nodes.get(source, source)
+        text = f"On {name}, the names of other nodes do not lead to them"
+        found.append(finding("HOST-NAMES", text, [name]))
+    for link in blame.pairs:
+        one, problem = failed[link]
+        text = f"On {nodes.get(link[0])}, the name {one.name} does not lead there: {problem}"
+        suspects = [nodes.get(id, id) for id in link]
+        names = {"host": one.name, "peer": suspects[1]}
+        found.append(finding("HOST-NAMES", text, suspects, names=names))
+    return found
+
+
+LOOPBACK = "127.0.0.1"
+
+
+def read_loopback_names() -> dict[str, Any]:
+    """Read the names of this node as if it was called localhost, and Ray had 127.0.0.1 for it.
+
+    No interface is chosen for gloo, and the loopback for NCCL.
+    """
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    before = {name: os.environ.get(name) for name in names}
+    try:
+        set_variables({"GLOO_SOCKET_IFNAME": None, "NCCL_SOCKET_IFNAME": "=lo"})
+        return read_names(LOCALHOST, LOOPBACK, os.environ)
+    finally:  # Ray uses this worker again
+        set_variables(before)
+
+
+def control_loopback(cluster: Cluster, facts: Sequence[Facts], measure: Recorder) -> None:
+    """Check that a node is detected whose address, own name or interface is the loopback's."""
+    victim = facts[-1]
+    node = [one for one in cluster.nodes if one["id"] == victim["node"]]
+    answer = cluster.on_each_node(read_loopback_names, nodes=node).get(victim["node"])
+    planted = {
+        "loopback address": f"Ray's address of {victim['name']} is {LOOPBACK}",
+        "loopback name": f"the own name of {victim['name']} is {LOCALHOST}, without an interface",
+        "loopback interface": f"NCCL_SOCKET_IFNAME is =lo in a worker on {victim['name']}",
+    }
+    judges = (judge_addresses, judge_own_names, judge_choice)
+    for (name, fault), judge in zip(planted.items(), judges, strict=True):
+        if answer is None:
+            measure.control(name, fault, None, saw=f"{victim['name']} does not answer")
+            continue
+        trial = measure.trial()
+        judge([{**victim, "names": answer}], trial)
+        measure.control(name, fault, trial)
+
+
+def control_names(
+    ports: PortRound, facts: Sequence[Facts], peers: Mapping[str, list[str]], measure: Recorder
+) -> None:
+    """Check that a node is detected that finds itself by the names of others."""
+    victim = list(ports.nodes)[-1]
+    lookups: list[NameLookup] = ports.look_up_names({victim: peers[victim]}, LOCALHOST)
+    trial = measure.trial()
+    judge_lookups(lookups, facts, trial, agreed=True)
+    fault = f"{ports.name(victim)} looks up {LOCALHOST} in place of other nodes"
+    measure.control("other name", fault, trial)
+
+
+def control_ports(
+    ports: PortRound, planned: Sequence[Connection], names: Mapping[str, str], measure: Recorder
+) -> None:
+    """Check that closed ports of Ray are detected, and a listener that is not the right one."""
+    victim = list(ports.nodes)[-1]
+    faults = {
+        "closed port": f"Ray's ports of {ports.name(victim)} are ports without a listener",
+        "other listener": f"the listener of {ports.name(victim)} answers as another",
+    }
+    address = ports.nodes[victim]["address"]
+    closed = ports.call_each("plant_fault", {victim: (address,)}).get(victim)
+    if closed is None:
+        for name, fault in faults.items():
+            measure.control(name, fault, None, saw=f"{ports.name(victim)} does not answer")
+        return
+
+    def close_port(one: Connection, endpoint: Endpoint) -> Endpoint:
+        if one.kind == JOB:
+            return endpoint
+        return replace(endpoint, address=address, port=closed)
+
+    chosen = [
+        one
+        for one in planned
+        if (one.source == victim if one.kind == GCS else one.target == victim)
+    ]
+    results = ports.connect(chosen, close_port)
+    trial = measure.trial()
+    judge_ports(results, names, trial)
+    for name, fault in faults.items():
+        rows = [one for one in results if (one.kind == JOB) == (name == "other listener")]
+        measure.control(name, fault, trial, located=all(one.problem for one in rows))

@@ -1,1 +1,0 @@
-"""HOSTS: names, addresses and ports of the nodes, as they meet each other."""

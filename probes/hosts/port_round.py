@@ -1,0 +1,246 @@
+"""Lets every node connect to the ports of the others, by one actor on each node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from probes.cluster.ask import collect_answers, on_node
+from probes.cluster.cluster import Cluster
+from probes.cluster.network_facts import (
+    GRPC,
+    LOOKUP_SECONDS,
+    NO_PROOF,
+    Endpoint,
+    NodePorts,
+    max_try_seconds,
+)
+
+MOST_ALL_PAIRS = 64  # up to so many nodes each connects to all others: 4,032 pairs
+START_SECONDS = 90.0  # for an actor on each node: the first worker there unpacks our packages
+CALL_SECONDS = 30.0  # for a call to reach a busy node, in addition to what the call itself takes
+GCS, RAYLET, OBJECTS, WORKER = "GCS", "raylet", "object manager", "worker"
+RAY_PORTS = (GCS, RAYLET, OBJECTS, WORKER)
+JOB = "job"  # a port that the kernel picks, as torch does for rank 0
+DEFAULT_PORTS = {"dashboard": 8265, "ray_client": 10001}  # of `ray start`; these only inform
+LOCALHOST = "localhost"  # a name that leads to no other node, for a control
+
+
+@dataclass(frozen=True)
+class Connection:
+    """A port of `target` that `source` tried (node ids).
+
+    `problem` is "" if it connects.  It is None if nothing is known, for the reason in `unknown`.
+    """
+
+    kind: str
+    source: str
+    target: str
+    port: int | None
+    problem: str | None
+    unknown: str = ""
+
+
+@dataclass(frozen=True)
+class NameLookup:
+    """What the host name of `target` leads to on `source` (node ids).
+
+    `answer` is as in `look_up`.  It is None if there was no answer.
+    """
+
+    source: str
+    target: str
+    name: str
+    answer: dict[str, Any] | None
+
+
+def choose_peers(index: int, nodes: int) -> list[int]:
+    """List the nodes that one node connects to, in order: all others, or some on a ring.
+
+    Up to MOST_ALL_PAIRS nodes it is all others.  Above, it is those at distances of 1, 2, 4 and so
+    on, both ways: each node is tried by as many, near (one rack, by address) and far.  A node
+    without others connects to itself.
+    """
+    if nodes == 1:
+        return [0]
+    if nodes <= MOST_ALL_PAIRS:
+        return [(index + step) % nodes for step in range(1, nodes)]
+    steps = [2**power for power in range(nodes.bit_length()) if 2**power <= nodes // 2]
+    around = [(index + sign * step) % nodes for step in steps for sign in (1, -1)]
+    return list(dict.fromkeys(around))
+
+
+@dataclass
+class PortRound:
+    """One actor on each node, and what the nodes answered when they opened their ports.
+
+    `nodes` are entries of `Cluster.known_nodes`, by id in the order of addresses.  `opened` holds
+    the answers of `open_ports`.  `errors` holds why a node did not answer.
+    """
+
+    nodes: dict[str, dict[str, Any]]
+    actors: dict[str, Any] = field(default_factory=dict)
+    opened: dict[str, dict[str, Any]] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def start(cls, cluster: Cluster) -> PortRound:
+        """Start an actor on each live node, and open its listener."""
+        alive = [node for node in cluster.known_nodes() if node["alive"]]
+        nodes = sorted(alive, key=lambda node: (node["address"], node["id"]))
+        actors = {node["id"]: on_node(NodePorts, node["id"]).remote() for node in nodes}
+        started = cls({node["id"]: node for node in nodes}, actors)
+        each = {id: (node["address"],) for id, node in started.nodes.items()}
+        started.opened = started.call_each("open_ports", each, START_SECONDS)
+        return started
+
+    def close(self) -> None:
+        """End the actors, and with them the listeners."""
+        import ray
+
+        for actor in self.actors.values():
+            ray.kill(actor)
+
+    def call_each(
+        self, method: str, each: Mapping[str, tuple[Any, ...]], seconds: float = CALL_SECONDS
+    ) -> dict[str, Any]:
+        """Call a method of the actors of these nodes; leave out who does not answer in time."""
+        calls = {
+            getattr(self.actors[id], method).remote(*values): id for id, values in each.items()
+        }
+        answers, errors = collect_answers(calls, seconds)
+        self.errors |= errors
+        return answers
+
+    def peers(self) -> dict[str, list[str]]:
+        """Map each node to the nodes that it connects to."""
+        ids = list(self.nodes)
+        return {id: [ids[i] for i in choose_peers(n, len(ids))] for n, id in enumerate(ids)}
+
+    @property
+    def head(self) -> str:
+        """Id of the head's node; "" if it is not known."""
+        return next((id for id, node in self.nodes.items() if node["head"]), "")
+
+    def plan(self) -> list[Connection]:
+        """List every connection that must be tried, without a result."""
+        planned = [
+            Connection(kind, source, target, None, None)
+            for source, targets in self.peers().items()
+            for target in targets
+            for kind in (RAYLET, OBJECTS, WORKER, JOB)
+        ]
+        to_head = [Connection(GCS, id, self.head, None, None) for id in self.nodes]
+        is_alone = len(self.nodes) == 1
+        return planned + [one for one in to_head if is_alone or one.source != self.head]
+
+    def endpoint(self, one: Connection) -> Endpoint | str:
+        """Find address and port of a planned connection, or why they are not known."""
+        if one.source not in self.opened:
+            return self._silence(one.source)
+        if one.kind == GCS:
+            return self._gcs_endpoint(one)
+        if one.target not in self.opened:
+            return self._silence(one.target)
+        node, opened = self.nodes[one.target], self.opened[one.target]
+        if one.kind == JOB:
+            if opened["job"] is None:
+                return f"{node['name']} cannot listen on {node['address']}: {opened['error']}"
+            return Endpoint(JOB, one.target, node["address"], opened["job"], opened["token"])
+        port = opened["worker"] if one.kind == WORKER else node["ports"][one.kind]
+        if not port:
+            return f"{node['name']} gives no {one.kind} port"
+        proof = NO_PROOF if opened["tls"] else GRPC
+        return Endpoint(one.kind, one.target, node["address"], port, proof)
+
+    def _silence(self, id: str) -> str:
+        return f"{self.name(id)} does not answer: {self.errors.get(id, 'no reason is known')}"
+
+    def _gcs_endpoint(self, one: Connection) -> Endpoint | str:
+        opened = self.opened[one.source]
+        host, _, port = str(opened["gcs"]).rpartition(":")
+        if not (host and port.isdecimal()):
+            return "the address of the GCS is not known"
+        proof = NO_PROOF if opened["tls"] else GRPC
+        return Endpoint(GCS, one.target, host.strip("[]"), int(port), proof)
+
+    def connect(
+        self,
+        planned: Iterable[Connection],
+        change: Callable[[Connection, Endpoint], Endpoint] | None = None,
+    ) -> list[Connection]:
+        """Try the planned connections, all sources at once; return them with their results.
+
+        `change` is for a control: it replaces the endpoint of a connection.
+        """
+        results: list[Connection] = []
+        tried: dict[str, list[tuple[Connection, Endpoint]]] = {}
+        for one in planned:
+            endpoint = self.endpoint(one)
+            if isinstance(endpoint, str):
+                results.append(replace(one, unknown=endpoint))
+            else:
+                endpoint = change(one, endpoint) if change else endpoint
+                tried.setdefault(one.source, []).append((one, endpoint))
+        most = max(map(len, tried.values()), default=0)
+        each = {id: ([endpoint for _, endpoint in rows],) for id, rows in tried.items()}
+        problems = self.call_each("try_ports", each, CALL_SECONDS + max_try_seconds(most))
+        for source, rows in tried.items():
+            answers = problems.get(source) or [None] * len(rows)
+            results += [
+                replace(
+                    one,
+                    port=end.port,
+                    problem=problem,
+                    unknown=self._silence(source) if problem is None else "",
+                )
+                for (one, end), problem in zip(rows, answers, strict=True)
+            ]
+        return results
+
+    def name(self, id: str) -> str:
+        """Name a node in messages."""
+        return str(self.nodes[id]["name"]) if id in self.nodes else "Ray's head"
+
+    def look_up_names(
+        self, pairs: Mapping[str, Sequence[str]], instead: str = ""
+    ) -> list[NameLookup]:
+        """Resolve on each node the host names of these others; `instead` is for a control."""
+        hosts = {id: str(node["host"]) for id, node in self.nodes.items()}
+        asked = {id: {other: instead or hosts[other] for other in pairs[id]} for id in pairs}
+        each = {
+            id: (list(dict.fromkeys(names.values())),)
+            for id, names in asked.items()
+            if id in self.opened
+        }
+        answers = self.call_each("look_up_names", each, CALL_SECONDS + LOOKUP_SECONDS)
+        return [
+            NameLookup(source, target, name, answers.get(source, {}).get(name))
+            for source, names in asked.items()
+            for target, name in names.items()
+        ]
+
+    def count_reaching(self, ports: Sequence[int]) -> list[int | None]:
+        """Count the nodes that connect to each of these ports of the head; None if none answers."""
+        if not self.head:
+            return [None] * len(ports)
+        address = self.nodes[self.head]["address"]
+        endpoints = [Endpoint("", self.head, address, port) for port in ports]
+        others = {id: (endpoints,) for id in self.opened if id != self.head}
+        answers = self.call_each("try_ports", others, CALL_SECONDS + max_try_seconds(len(ports)))
+        columns = [[row[at] for row in answers.values()] for at in range(len(ports))]
+        return [column.count("") if column else None for column in columns]
+
+    def coverage(self) -> str:
+        """Describe which nodes connected to which."""
+        count = len(self.nodes)
+        if count == 1:
+            return "one node: it connected to its own ports"
+        if count <= MOST_ALL_PAIRS:
+            return f"each of {count} nodes connected to all others"
+        tried = len(choose_peers(0, count))
+        return (
+            f"each of {count} nodes connected to {tried} others, at distances of 1, 2, 4 and so "
+            "on in the order of addresses; the other pairs were not tried"
+        )

@@ -1,0 +1,438 @@
+"""What a node does with the shared folder: places, timed reads and writes, shards."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median_high
+from typing import Any
+
+from probes.check.recorder import Recorder
+from probes.cluster.shared_folder import remove_later
+from probes.cluster.system_facts import find_temporary_folder, read_room
+from probes.findings import finding, join_names
+from reports.numbers import percent, quantity
+
+# Longest time (s) that a folder outlives its driver.  A round has a dozen calls, of up to 90 s
+# each where nodes do not answer.
+FOLDER_SECONDS = 1200
+POLL_S, MAX_POLL_S = 0.01, 0.5  # s between two looks at a folder: often at first, then rarely
+LINE_BYTES = 64  # of one line of a file
+LINES = 64  # of a file that others read: 4 KiB, a block
+NEVER_SEEN, OTHER_CONTENT = "it does not see", "it reads other content in"
+MEET_S = 3.0  # s that a node waits for the others; then it goes on alone
+
+
+@dataclass(frozen=True)
+class Place:
+    """Folder `name` of one round on node `node` (its id).
+
+    It is in `parent`, or in the node's temporary folder if that is "".
+    """
+
+    parent: str
+    name: str
+    node: str
+
+    @property
+    def folder(self) -> Path:
+        """Path on the node."""
+        return Path(self.parent or find_temporary_folder()) / self.name
+
+
+def open_place(place: Place, seconds: int = FOLDER_SECONDS) -> dict[str, Any]:
+    """Make the folder, and write a file into it that others can read.
+
+    Returns {"error", "room"}: why that failed, or "", and the room as in `read_room`.  The node
+    removes the folder by itself after `seconds`.
+    """
+    folder = place.folder
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        remove_later(str(folder), seconds)
+        os.listdir(folder)  # what a cache keeps of the folder is now older than all files
+        write_text(folder / f"from-{place.node}", make_text(place, place.node))
+        error = ""
+    except (OSError, subprocess.SubprocessError) as problem:
+        error = getattr(problem, "strerror", "") or str(problem)
+    return {"error": error, "room": read_room(str(folder.parent))}
+
+
+def close_place(place: Place) -> None:
+    """Remove the folder, with all that is in it."""
+    shutil.rmtree(place.folder, ignore_errors=True)
+
+
+def make_text(place: Place, node: str) -> str:
+    """Make the content of a node's file: lines that no other round and no other node has."""
+    return (f"{place.name} {node} ".ljust(LINE_BYTES - 1, ".") + "\n") * LINES
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file, with its data on disk when it is closed."""
+    with path.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_others(wait_s: float, ask: tuple[Place, list[str]]) -> dict[str, dict[str, Any]]:
+    """Read the files of other nodes, as soon as they are seen, for up to `wait_s`.
+
+    `ask` is this node's place, and the ids of the others.  Returns {"seconds", "problem"} of each:
+    how long it took, and "" or what is wrong.
+    """
+    place, others = ask
+    answers: dict[str, dict[str, Any]] = {
+        node: {"seconds": None, "problem": NEVER_SEEN} for node in others
+    }
+
+    def look(seconds: float) -> bool:
+        try:
+            names, problem = os.listdir(place.folder), ""
+        except FileNotFoundError:
+            names, problem = [], ""
+        except OSError as error:
+            names, problem = [], error.strerror or str(error)
+        for node in [node for node in others if answers[node]["problem"]]:
+            found = problem or _read_problem(place, node, names)
+            answers[node] = {"seconds": None if found else seconds, "problem": found}
+        return not any(answer["problem"] for answer in answers.values())
+
+    poll(look, wait_s)
+    return answers
+
+
+def _read_problem(place: Place, node: str, names: list[str]) -> str:
+    """Read the file of a node, which must be among the names in the folder; return what is wrong.
+
+    A list of names is asked of the server; a name alone may come from a cache.
+    """
+    name = f"from-{node}"
+    if name not in names:
+        return NEVER_SEEN
+    try:
+        found = (place.folder / name).read_text(errors="replace")
+    except FileNotFoundError:
+        return NEVER_SEEN
+    except OSError as problem:
+        return problem.strerror or str(problem)
+    return "" if found == make_text(place, node) else OTHER_CONTENT
+
+
+def poll(is_done: Callable[[float], bool], wait_s: float) -> bool:
+    """Call a function with the seconds that have passed, until it returns true or time is up."""
+    start, pause = time.monotonic(), POLL_S
+    while not is_done(seconds := time.monotonic() - start):
+        if seconds > wait_s:
+            return False
+        time.sleep(pause)
+        pause = min(2 * pause, MAX_POLL_S)
+    return True
+
+
+def meet_others(place: Place, what: str, others: Iterable[str]) -> None:
+    """Wait until the other nodes come to the same step, so that all take it together."""
+    (place.folder / f"{what}-{place.node}").touch()
+    wanted = {f"{what}-{node}" for node in others}
+
+    def all_here(_: float) -> bool:
+        with contextlib.suppress(OSError):
+            return wanted.issubset(os.listdir(place.folder))
+        return False
+
+    poll(all_here, MEET_S)
+
+
+def read_rooms(opened: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Map node id to the room of the folder, for each node that could read it."""
+    return {id: one["room"] for id, one in opened.items() if "free_gib" in one["room"]}
+
+
+CHUNK = 2**22  # bytes of one write: 4 MiB, as torch's and fio's large ones
+MARK_BYTES = 32  # of a chunk, by which a reader knows it
+SYNC_CHUNKS = 8  # after so many the data must be on disk: else a slow one is known only at the end
+SEEN_S, STOP_S = 40.0, 40.0  # s to see a shard, and after which it is cut short: 90 s in all
+BLOCK = 2**14  # bytes of one random read: 4,096 tokens of 4 bytes
+LOADERS = 8  # threads that read at random, as the loaders of data of one node
+SMALL_BYTES = 1024  # of a small file
+OTHER_DATA = "it reads something else than was written"
+WRITE, READ, RANDOM, SMALL = "write", "read", "random", "small"
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much each node does: bytes of its shard, random reads, and small files."""
+
+    shard_bytes: int
+    reads: int
+    files: int
+
+    def count(self, kind: str) -> int:
+        """Return how much work of one kind is: bytes, or times."""
+        return {RANDOM: self.reads, SMALL: self.files}.get(kind, self.shard_bytes)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one node does: `kind`, with the shard of node `owner`, for `count` bytes or times.
+
+    `shard_bytes` is what the owner wrote, or is to write.
+    `pause_s` is how long it waits after each chunk or block, for a control.
+    """
+
+    kind: str
+    place: Place
+    owner: str
+    count: int
+    shard_bytes: int
+    pause_s: float = 0.0
+
+    @property
+    def shard(self) -> Path:
+        """Path of the shard."""
+        return self.place.folder / f"shard-{self.owner}"
+
+
+def do_work(work: Work) -> dict[str, Any]:
+    """Do it; return {"done", "seconds", "error"}: bytes or times, and how long they took."""
+    steps = {WRITE: write_shard, READ: read_shard, RANDOM: read_blocks, SMALL: make_small_files}
+    start = time.monotonic()
+    try:
+        done, seconds = steps[work.kind](work)
+    except OSError as error:
+        seconds = time.monotonic() - start
+        return {"done": 0, "seconds": seconds, "error": error.strerror or str(error)}
+    error_text = "" if done is not None else OTHER_DATA
+    return {"done": done or 0, "seconds": seconds, "error": error_text}
+
+
+def write_shard(work: Work) -> tuple[int, float]:
+    """Write the shard, until it is on disk; return the bytes and the seconds."""
+    body = os.urandom(CHUNK - MARK_BYTES)  # what is not compressed on its way
+    start, done = time.monotonic(), 0
+    with work.shard.open("wb", buffering=0) as file:
+        for number, mark in enumerate(_marks(work), 1):
+            if time.monotonic() > start + STOP_S:
+                break
+            done += file.write(mark + body)
+            time.sleep(work.pause_s)
+            if number % SYNC_CHUNKS == 0:
+                os.fsync(file.fileno())
+        os.fsync(file.fileno())
+    return done, time.monotonic() - start
+
+
+def read_shard(work: Work) -> tuple[int | None, float]:
+    """Read the shard from storage; return the bytes (None if they are not right) and seconds."""
+    wait_for_shard(work)
+    done, is_right = 0, True
+    with work.shard.open("rb", buffering=0) as file:
+        forget_pages(file.fileno())
+        start = time.monotonic()
+        for mark in _marks(work):
+            if time.monotonic() > start + STOP_S:
+                break
+            chunk = _read_chunk(file)
+            is_right = is_right and chunk.startswith(mark) and len(chunk) == CHUNK
+            if not is_right:
+                break
+            done += len(chunk)
+            time.sleep(work.pause_s)
+        seconds = time.monotonic() - start
+    return (done if is_right and done else None), seconds
+
+
+def wait_for_shard(work: Work) -> None:
+    """Wait until the shard is seen with all that was written: how soon is judged elsewhere."""
+    name = work.shard.name
+
+    def is_seen(_: float) -> bool:
+        with suppress(OSError):
+            listed = name in os.listdir(work.shard.parent)
+            return listed and work.shard.stat().st_size >= work.shard_bytes
+        return False
+
+    if work.shard.parent.is_dir():
+        poll(is_seen, SEEN_S)
+
+
+def _read_chunk(file: Any) -> bytes:
+    parts, left = [], CHUNK
+    while left and (part := file.read(left)):
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
+
+
+def _marks(work: Work) -> Iterator[bytes]:
+    """Yield what each chunk of a shard begins with."""
+    for number in range(max(1, work.shard_bytes // CHUNK)):
+        text = f"{work.place.name[-6:]} {work.owner[:12]} {number}"
+        yield text.encode().ljust(MARK_BYTES)[:MARK_BYTES]
+
+
+def forget_pages(file: int) -> None:
+    """Drop what this node's memory holds of a file, so that storage is read."""
+    with suppress(AttributeError, OSError):  # macOS has no such call, and some kinds of file
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def read_blocks(work: Work) -> tuple[int, float]:
+    """Read blocks of the shard at random, by several threads; return how many, and seconds."""
+    wait_for_shard(work)
+    file = os.open(work.shard, os.O_RDONLY)
+    try:
+        forget_pages(file)
+        blocks = max(1, os.fstat(file).st_size // BLOCK)
+        draw = random.Random(work.place.node)  # each node reads others
+        starts = [draw.randrange(blocks) * BLOCK for _ in range(work.count)]
+        start = time.monotonic()
+
+        def read_block(offset: int) -> int:
+            if time.monotonic() > start + STOP_S:
+                return 0
+            time.sleep(work.pause_s)
+            return 1 if os.pread(file, BLOCK, offset) else 0
+
+        with ThreadPoolExecutor(LOADERS) as pool:
+            done = sum(pool.map(read_block, starts))
+        return done, time.monotonic() - start
+    finally:
+        os.close(file)
+
+
+def make_small_files(work: Work) -> tuple[int, float]:
+    """Write, look up and remove small files; return how many, and seconds."""
+    start, done = time.monotonic(), 0
+    for number in range(work.count):
+        path = work.place.folder / f"small-{work.place.node}-{number}"
+        path.write_bytes(bytes(SMALL_BYTES))
+        os.stat(path)
+        path.unlink()
+        done += 1
+        if time.monotonic() > start + STOP_S:
+            break
+    return done, time.monotonic() - start
+
+
+def do_all_work(works: Sequence[Work]) -> list[dict[str, Any]]:
+    """Do one after another."""
+    return [do_work(work) for work in works]
+
+
+Timings = Mapping[str, Mapping[str, Any]]  # node id -> the answer of `do_work`
+Names = Mapping[str, str]
+MEASURES = {WRITE: "shard_write", READ: "shard_read", RANDOM: "random_read"}
+NOISE_S = 0.25  # s that a worker on a busy node may wait for a CPU: differences below mean nothing
+NO_SPACE = ("No space left on device", "Disk quota exceeded")
+DOING = {WRITE: "writes its shard", READ: "reads a shard", RANDOM: "reads at random"}
+
+
+def find_shares(timings: Timings, count: int) -> dict[str, float]:
+    """Compute each node's speed as a share of the typical speed of the others, 1 at most.
+
+    `count` is the work of each node.  A node that was cut short counts as if it had gone on.  Of
+    two others the slower is typical: the faster may be the server itself.
+    """
+    seconds = {
+        id: one["seconds"] * count / one["done"] for id, one in timings.items() if one["done"]
+    }
+    shares = {}
+    for id, own in seconds.items():
+        others = [one for other, one in seconds.items() if other != id]
+        if others:
+            shares[id] = min(1.0, (median_high(others) + NOISE_S) / max(own, NOISE_S))
+    return shares
+
+
+def confirm_slow(
+    timings: Timings,
+    count: int,
+    is_slow: Callable[[float], bool],
+    repeat: Callable[[list[str]], Timings],
+) -> dict[str, float]:
+    """Compute the shares; nodes that are slow try again with as many of the fastest.
+
+    Of two shares the better counts: what else used the storage may have slowed a node once.
+    """
+    shares = find_shares(timings, count)
+    slow = [id for id, share in shares.items() if is_slow(share)]
+    if not slow:
+        return shares
+    fastest = sorted((id for id in shares if id not in slow), key=lambda id: -shares[id])
+    again = find_shares(repeat([*slow, *fastest[: len(slow)]]), count)
+    return {id: max(share, again.get(id, share)) if id in slow else share
+            for id, share in shares.items()}  # fmt: skip
+
+
+def judge_shares(
+    kind: str,
+    shares: Mapping[str, float],
+    timings: Timings,
+    among: Iterable[str],
+    names: Names,
+    folder: str,
+    measure: Recorder,
+) -> None:
+    """Judge each node's share of the typical speed, and name the slow ones."""
+    name = MEASURES[kind]
+    for id in among:
+        note = "" if id in shares else timings.get(id, {}).get("error") or "it did not answer"
+        measure(name, shares.get(id), on=names[id], note=note)
+        share = shares.get(id)
+        if share is not None and measure.would_fail(name, share):
+            own = describe_rate(kind, timings[id])
+            usual = describe_rate(kind, median_timing(timings, id))
+            text = (
+                f"{names[id]} {DOING[kind]} in {folder} at {percent(share)} of the others' speed "
+                f"({own}, the others {usual})"
+            )
+            known = {"folder": folder}
+            measure.explain(finding("HOST-STORAGE-SLOW", text, [names[id]], names=known))
+
+
+def median_timing(timings: Timings, without: str) -> Mapping[str, Any]:
+    """Find the timing of the other nodes that is in the middle."""
+    others = [one for id, one in timings.items() if id != without and one["done"]]
+    return sorted(others, key=speed)[(len(others) - 1) // 2]  # of two, the slower
+
+
+def speed(timing: Mapping[str, Any]) -> float:
+    """Compute bytes, or times, in a second."""
+    return float(timing["done"] / timing["seconds"]) if timing["seconds"] else 0.0
+
+
+def describe_rate(kind: str, timing: Mapping[str, Any]) -> str:
+    """Describe a speed, as `512 MB/s` or `1200 reads/s`."""
+    if kind == RANDOM:
+        return quantity(speed(timing), "reads/s")
+    return quantity(speed(timing) / 1e6, "MB/s")
+
+
+def judge_failures(
+    failures: Mapping[str, str],
+    silent: Sequence[str],
+    names: Names,
+    folder: str,
+    measure: Recorder,
+) -> None:
+    """Judge that every node could write a shard and read one; equal errors are one finding."""
+    unknown = [names[id] for id in silent if id not in failures]
+    value = None if unknown and not failures else len(failures)
+    note = f"{join_names(unknown)} did not answer" if unknown else ""
+    measure("failed_shards", value, on=folder, note=note)
+    for error in dict.fromkeys(failures.values()):
+        who = [names[id] for id, one in failures.items() if one == error]
+        code = "HOST-STORAGE-FULL" if error in NO_SPACE else "HOST-STORAGE-ERROR"
+        text = f"{join_names(who)} cannot write and read files in {folder}: {error}"
+        measure.explain(finding(code, text, who, names={"folder": folder}))

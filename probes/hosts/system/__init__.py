@@ -1,1 +1,0 @@
-"""HOSTS: the limits, the room and the clock that a job finds on each node."""

@@ -1,0 +1,402 @@
+"""Reads a guide, checks its text, and follows its commands literally."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import re
+import shlex
+import shutil
+import sys
+import urllib.request
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from probes.cluster.ask import make_unique_token
+from probes.cluster.cluster import ROOT, Cluster
+from probes.contract.terms import ClusterTerms
+from probes.launch.shell import NAME, SYSTEM_PATH, RunningScript, Transcript, User
+
+SHELLS = frozenset(("sh", "bash", "shell", "zsh", "console", "shell-session", "terminal"))
+SKIP = "<!-- seatrial: skip -->"  # before a block that is no step of the path
+MAX_BYTES = 1 << 20
+FETCH_SECONDS = 15
+FENCE = re.compile(r"^(?P<indent> *)(?P<fence>`{3,}|~{3,})\s*(?P<info>[^`]*)$")
+HEADING = re.compile(r"^(?P<level>#{1,6})\s+(?P<title>.*?)\s*#*$")
+
+
+class GuideError(RuntimeError):
+    """Raised when a guide cannot be read, or has no commands; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A line that a user types, and where it stands in the guide."""
+
+    line: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Guide:
+    """A guide: its name, its text, and the commands in it."""
+
+    name: str
+    text: str
+    own: bool  # seatrial's, not the operator's
+    commands: tuple[Command, ...]
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the text."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    def script(self, values: Mapping[str, str]) -> str:
+        """Return the commands as a shell script; each key of `values` is replaced by its value.
+
+        Raises GuideError for a key that no command has: the guide has changed since.
+        """
+        script = "".join(f"{command.text}\n" for command in self.commands)
+        for placeholder in values:
+            if placeholder not in script:
+                raise GuideError(
+                    f"{self.name}: no command has {placeholder!r}: correct the key in the "
+                    "contract's [launch.values]"
+                )
+        # All at once: what one value brings in is no placeholder of another.
+        keys = sorted(values, key=len, reverse=True)
+        pattern = "|".join(map(re.escape, keys))
+        return re.sub(pattern, lambda match: values[match[0]], script) if keys else script
+
+
+def own_guide() -> Guide:
+    """Read seatrial's own guide."""
+    text = (resources.files("probes.launch") / "launch.md").read_text(encoding="utf-8")
+    return parse_guide("launch.md", text, own=True)
+
+
+def read_guide(source: str, section: str | None = None) -> Guide:
+    """Read the operator's guide from a path or a URL.  Raises GuideError."""
+    try:
+        if source.startswith(("http://", "https://")):
+            with urllib.request.urlopen(source, timeout=FETCH_SECONDS) as answer:  # noqa: S310  (of http)
+                content = answer.read(MAX_BYTES + 1)
+        else:
+            with Path(source).open("rb") as file:
+                content = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise GuideError(f"the guide {source} cannot be read: {error}") from None
+    if len(content) > MAX_BYTES:
+        raise GuideError(f"the guide {source}: expected at most {MAX_BYTES >> 20} MiB, found more")
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise GuideError(f"the guide {source}: expected text in UTF-8, found other bytes") from None
+    return parse_guide(source, text, section=section)
+
+
+def parse_guide(name: str, text: str, *, own: bool = False, section: str | None = None) -> Guide:
+    """Parse a guide's Markdown.  Raises GuideError without commands, or without the section."""
+    lines = text.splitlines()
+    first, last = _section(name, lines, section) if section else (0, len(lines))
+    blocks = list(_fenced_blocks(lines, first, last))
+    marked = [block for info, block in blocks if info in SHELLS]
+    chosen = marked or [block for info, block in blocks if not info]
+    commands = [command for block in chosen for command in _typed(block)]
+    if not commands:
+        where = f" under the heading {section!r}" if section else ""
+        raise GuideError(
+            f"the guide {name} has no commands{where}: expected a fenced block marked sh, bash or "
+            "console"
+        )
+    return Guide(name, text, own, tuple(commands))
+
+
+def _section(name: str, lines: list[str], title: str) -> tuple[int, int]:
+    """Return the lines of a section, up to the next heading of its level or above."""
+    in_block, found, level = "", None, 0
+    for number, line in enumerate(lines):
+        if fence := FENCE.match(line):
+            in_block = "" if in_block and fence["fence"].startswith(in_block) else fence["fence"]
+        heading = None if in_block else HEADING.match(line)
+        if heading and found is not None and len(heading["level"]) <= level:
+            return found, number
+        if heading and found is None and heading["title"].lower() == title.strip().lower():
+            found, level = number, len(heading["level"])
+    if found is None:
+        raise GuideError(f"the guide {name} has no heading {title!r}: correct [launch] section")
+    return found, len(lines)
+
+
+def _fenced_blocks(lines: list[str], first: int, last: int) -> Iterator[tuple[str, list[Command]]]:
+    """Yield the language and the commands of each fenced block that is not to be skipped."""
+    opening: re.Match[str] | None = None
+    block: list[Command] = []
+    info, before = "", ""
+    for number in range(first, last):
+        line = lines[number]
+        fence = FENCE.match(line)
+        if opening is None:
+            if fence:
+                opening, block = fence, []
+                info = (fence["info"].split() or [""])[0].strip("{}.").lower()
+                info = SKIP if before == SKIP else info
+            before = line.strip() or before
+        elif fence and fence["fence"].startswith(opening["fence"]) and not fence["info"].strip():
+            yield info, block
+            opening, before = None, ""
+        else:
+            indent = len(opening["indent"])
+            text = line[indent:] if not line[:indent].strip() else line
+            block.append(Command(number + 1, text))
+
+
+def _typed(block: list[Command]) -> list[Command]:
+    """Return what a user types: all lines, or those after a prompt where the block shows output."""
+    if not any(command.text.startswith("$ ") for command in block):
+        return [command for command in block if command.text.strip()]
+    typed, goes_on = [], False
+    for command in block:
+        prompt = command.text.startswith("$ ")
+        continued = goes_on and command.text.startswith("> ")
+        if prompt or continued or goes_on:
+            text = command.text[2:] if prompt or continued else command.text
+            typed.append(Command(command.line, text))
+        goes_on = bool(typed) and (prompt or goes_on) and command.text.endswith("\\")
+    return typed
+
+
+BEGIN = r"(?:^|[;&|(]|\$\(|\bthen\b|\bdo\b)\s*"  # where a command may begin
+ROOTS_COMMANDS = (
+    "apt|apt-get|yum|dnf|zypper|apk|systemctl|service|modprobe|mount|umount|useradd|usermod|"
+    "groupadd|chown|iptables|nft|visudo|swapoff"
+)
+
+
+@dataclass(frozen=True)
+class LintRule:
+    """What no line of a guide should have, and why."""
+
+    pattern: re.Pattern[str]
+    found: str
+    why: str
+
+
+@dataclass(frozen=True)
+class GuideFault:
+    """A line of the guide that breaks a rule."""
+
+    line: int
+    text: str
+    found: str
+    why: str
+
+
+RULES = (
+    LintRule(
+        re.compile(BEGIN + r"(?P<it>sudo|su|doas|pkexec)\b"),
+        "runs a command as root",
+        "an ordinary user cannot",
+    ),
+    LintRule(
+        re.compile(BEGIN + rf"(?P<it>(?:/usr)?(?:/s?bin/)?(?:{ROOTS_COMMANDS})|sysctl\s+-w)(?=\s)"),
+        "changes the machine",
+        "an ordinary user cannot",
+    ),
+    LintRule(
+        re.compile(r"(?P<it>>{1,2}\s*/(?:etc|usr|opt|var|boot|lib)/\S*)"),
+        "writes into the system",
+        "an ordinary user cannot",
+    ),
+    LintRule(
+        re.compile(BEGIN + r"(?P<it>ssh|scp|sftp|pdsh|clush|pssh|parallel-ssh)(?=\s)"),
+        "logs in to another machine",
+        "a user may have no account there, and a job no key",
+    ),
+    LintRule(
+        re.compile(
+            r"(?P<it>(?<![\w.])(?:/home/[\w.-]+|/root|/Users/[\w.-]+|~\w+)(?=/|\s|$|['\"]))"
+        ),
+        "names one user's home",
+        "another user cannot read it: use $HOME",
+    ),
+    LintRule(
+        re.compile(
+            r"(?P<it>(?<![\w.])(?<!==)(?!127\.|0\.0\.0\.0)(?:25[0-5]|2[0-4]\d|1?\d?\d)"
+            r"(?:\.(?:25[0-5]|2[0-4]\d|1?\d?\d)){3}(?![\w.]))"
+        ),
+        "names a fixed address",
+        "it is wrong once the head runs elsewhere: use a name or a variable",
+    ),
+)
+
+
+def lint_guide(commands: Iterable[Command], hosts: Sequence[str] = ()) -> list[GuideFault]:
+    """Find the faults of each line, in order; `hosts` are the names of the cluster's nodes."""
+    rules = [*RULES, *_host_rule(hosts)]
+    return [
+        GuideFault(command.line, command.text.strip(), f"{rule.found} ({match['it']})", rule.why)
+        for command in commands
+        if not command.text.lstrip().startswith("#")
+        for rule in rules
+        if (match := rule.pattern.search(command.text))
+    ]
+
+
+def _host_rule(hosts: Sequence[str]) -> list[LintRule]:
+    short = {host.partition(".")[0] for host in hosts}
+    short = {name for name in short if not name.isdecimal()}  # of a host that is its address
+    # A name without a digit or hyphen may be any word of a command.
+    names = "|".join(sorted(re.escape(name) for name in short if re.search(r"[-\d]", name)))
+    if not names:
+        return []
+    return [
+        LintRule(
+            re.compile(rf"(?P<it>(?:(?<=//)|(?<![\w./-]))(?:{names})(?:\.[\w.-]+)?(?![\w-]))"),
+            "names a node",
+            "the job may run on others: let the scheduler choose",
+        )
+    ]
+
+
+# Variables of a user of a cluster with token authentication (Ray 2.52 and later).  The token itself
+# is in the user's home.
+AUTH_VARIABLES = ("RAY_AUTH_MODE", "RAY_ENABLE_K8S_TOKEN_AUTH")
+STEPS = 20  # enough for the loss to fall, and for its bytes to stand out
+CHECKS = ("--digest-start", "--validate", "4")
+# Words of launch.md: its job's name, its export's folder, its last words, and a variable that it
+# gives to the job.
+OWN_NAME, OWN_EXPORT, OWN_END = "--name myjob", "--export model", "--show MYJOB_STAGE"
+OWN_VARIABLES = {"MYJOB_STAGE": "first"}
+
+
+@dataclass(frozen=True)
+class GuidedCluster:
+    """A guide with its terms, for a cluster."""
+
+    cluster: Cluster
+    terms: ClusterTerms
+    guide: Guide
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """Variables that the guide gives to the job."""
+        return OWN_VARIABLES if self.guide.own else self.terms.launch.variables
+
+
+@dataclass(frozen=True)
+class LaunchPath(GuidedCluster):
+    """What is followed: a guide, by a user."""
+
+    user: User
+
+    def job_command(self, name: str, extra: Sequence[str] = ()) -> str:
+        """Return the command that starts the job on Ray, with further options."""
+        words = ["python", "-m", "reference_trainer", "launch", "--workers", "all"]
+        words += ["--steps", str(STEPS), "--name", name, *CHECKS, *export_options(name)]
+        return shlex.join([*words, *self.show_options(), *extra])
+
+    def show_options(self, more: Iterable[str] = ()) -> list[str]:
+        """Return the option that lets each rank print the guide's variables, and `more`."""
+        shown = ",".join([*self.variables, *more])
+        return ["--show", shown] if shown else []
+
+    def script(self, name: str, folder: Path, extra: Sequence[str] = ()) -> str:
+        """Return what is typed, for a job of this name.  Raises GuideError."""
+        if self.guide.own:
+            own = {
+                OWN_NAME: shlex.join(["--name", name]),
+                OWN_EXPORT: shlex.join(export_options(name)),
+                OWN_END: " ".join([OWN_END, *map(shlex.quote, extra)]),
+            }
+            return self.guide.script(own)
+        known = {
+            "{command}": self.job_command(name, extra),
+            "{folder}": str(folder),
+            "{name}": name,
+            "{dashboard}": self.cluster.dashboard,
+            "{nodes}": str(len(self.cluster.nodes)),
+            "{ranks}": str(self.cluster.size),
+            "{shared}": self.terms.shared or "",
+        }
+        pattern = re.compile("|".join(map(re.escape, known)))
+        values = {
+            placeholder: pattern.sub(lambda match: known[match[0]], value)
+            for placeholder, value in self.terms.launch.values.items()
+        }
+        return self.guide.script(values)
+
+    def login_env(self, home: Path) -> dict[str, str]:
+        """Make the environment of a user who has just logged in.
+
+        Our own guide asks for Ray and seatrial on the PATH, and for the dashboard's address.
+        """
+        own = {
+            "PATH": f"{Path(sys.executable).parent}:{SYSTEM_PATH}",
+            "RAY_API_SERVER_ADDRESS": self.cluster.dashboard,
+        }
+        return {
+            "PATH": SYSTEM_PATH,
+            **{name: os.environ[name] for name in AUTH_VARIABLES if name in os.environ},
+            "HOME": str(home),
+            "USER": NAME,
+            "LOGNAME": NAME,
+            "SHELL": "/bin/bash",
+            "LANG": "C.UTF-8",
+            **(own if self.guide.own else {}),
+        }
+
+    def follow(self, extra: Sequence[str] = ()) -> Transcript:
+        """Type the guide's commands in a fresh home; stop at the first that fails.
+
+        `extra` words are appended to the job's own command (for controls).  Raises GuideError.
+        """
+        with self.start(extra) as running:
+            return running.wait()
+
+    def start(
+        self, extra: Sequence[str] = (), change: Mapping[str, str] | None = None
+    ) -> RunningScript:
+        """Start typing the guide's commands; `change` replaces texts of them, as a typo does."""
+        name, home = new_name(), self.user.new_home()
+        folder = home / "job"
+        if not self.guide.own:
+            copy_job(folder)
+            self.user.own(folder)
+        script = self.script(name, folder, extra)
+        for text, instead in (change or {}).items():
+            script = script.replace(text, instead)
+        return self.run_script(script, home, name)
+
+    def ask(self, script: str) -> Transcript:
+        """Run a script of ours in the user's shell, in a fresh home."""
+        with self.run_script(script, self.user.new_home(), new_name()) as running:
+            return running.wait()
+
+    def ask_identity(self) -> Transcript:
+        """Ask who the user is: uid, group and groups."""
+        return self.ask("id -u\nid -g\nid -G\n")
+
+    def run_script(self, script: str, home: Path, name: str) -> RunningScript:
+        """Start a script in the user's shell."""
+        login, environment = not self.guide.own, self.login_env(home)
+        return RunningScript(self.cluster, self.user, script, home, name, environment, login)
+
+
+def export_options(name: str) -> list[str]:
+    """Return where a test's job exports to: anybody can write there, and the job removes it."""
+    return ["--export", f"/tmp/{name}", "--no-keep-export"]
+
+
+def new_name() -> str:
+    """Make a name that no other job has."""
+    return f"seatrial-{make_unique_token()}"
+
+
+def copy_job(folder: Path) -> None:
+    """Write the user's own training job into a folder: an ordinary package, and nothing else."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "reference_trainer", folder / "reference_trainer", ignore=ignored)

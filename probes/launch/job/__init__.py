@@ -1,1 +1,0 @@
-"""Reads what a launched job says and does: ranks, training, bytes, processes."""

@@ -1,1 +1,0 @@
-"""Follows a guide: its commands, in a shell of a user."""

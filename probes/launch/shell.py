@@ -1,0 +1,307 @@
+"""Types commands as a user: a shell of an ordinary account with a home of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import pwd
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from probes.cluster.ask import make_unique_token
+from probes.cluster.cleanup import find_token
+from probes.cluster.cluster import Cluster
+from reports.redact import REDACTED, redact_text
+
+# No distribution gives these numbers to anybody (systemd's docs/UIDS-GIDS.md: unused).
+UIDS = range(60706, 61184)
+SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
+COMMANDS = ("seatrial", "ray")  # of our own guide
+CHECK_SECONDS = 60
+NAME = "seatrial-user"
+
+
+@dataclass
+class User:
+    """A user: uid and gid to run as (None: our own), and the folder with the user's homes.
+
+    `why_same` is the reason why no other user could be made.
+    """
+
+    folder: Path
+    uid: int | None = None
+    why_same: str = ""
+    homes: list[Path] = field(default_factory=list)
+
+    @property
+    def run_as(self) -> dict[str, Any]:
+        """Arguments of subprocess.Popen that run a command as this user."""
+        if self.uid is None:
+            return {}
+        return {"user": self.uid, "group": self.uid, "extra_groups": [], "umask": 0o022}
+
+    def own(self, path: Path) -> None:
+        """Give the user a file or folder, with all that is in it."""
+        if self.uid is None:
+            return
+        for each in (path, *path.rglob("*")):
+            os.chown(each, self.uid, self.uid, follow_symlinks=False)
+
+    def new_home(self) -> Path:
+        """Make an empty home, with the cluster's token if there is one, as users are given it."""
+        home = self.folder / f"home{len(self.homes)}"
+        home.mkdir(mode=0o700)
+        if token := find_token():
+            (home / ".ray").mkdir(mode=0o700)
+            path = home / ".ray" / "auth_token"
+            path.touch(mode=0o600)
+            path.write_text(token, encoding="utf-8")
+        self.own(home)
+        self.homes.append(home)
+        return home
+
+
+def make_user(cluster: Cluster, parent: str, *, own_guide: bool) -> User:
+    """Make a user with a folder in `parent`; `cluster.cleanup` removes it if we die.
+
+    Only root can run commands as another user.  Our own guide needs our installation, so that the
+    other user must be able to read it.
+    """
+    folder = Path(parent) / f"seatrial-user-{make_unique_token()}"
+    cluster.cleanup.register("folder", str(folder))
+    folder.mkdir()
+    folder.chmod(0o711)  # whatever the umask: the user only passes through to the homes
+    if problem := why_no_other_user(own_guide=own_guide):
+        return User(folder, why_same=problem)
+    user = User(folder, uid=free_uid())
+    cluster.cleanup.register("user", str(user.uid))
+    return user
+
+
+def why_no_other_user(*, own_guide: bool) -> str:
+    """Return why no other user can follow the guide from here; "" if one can."""
+    if os.geteuid() != 0:
+        return "only root can run commands as another user"
+    return _cannot_run(User(Path("/"), uid=free_uid()), COMMANDS if own_guide else ())
+
+
+def remove_user(cluster: Cluster, user: User) -> None:
+    """End what the user left running, and remove the homes."""
+    if user.uid is not None:
+        cluster.cleanup.end_now("user", str(user.uid))
+    cluster.cleanup.remove_now(user.folder)
+
+
+def free_uid() -> int:
+    """Choose a uid that no account has and no process runs as."""
+    taken = {entry.pw_uid for entry in pwd.getpwall()}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            taken.add(process.stat().st_uid)
+        except OSError:
+            continue
+    return random.choice([uid for uid in UIDS if uid not in taken])
+
+
+def count_rights(uid: int, groups: Sequence[int], own_group: int) -> int:
+    """Count what an ordinary user does not have: root's uid, and each group but the user's own."""
+    return (uid == 0) + len({*groups} - {own_group})
+
+
+def _cannot_run(user: User, commands: Sequence[str]) -> str:
+    """Return why the other user cannot even start; "" if nothing stands in the way."""
+    bin_folder = Path(sys.executable).parent
+    packages = [find_spec(name) for name in ("ray", "reference_trainer")] if commands else []
+    needed = [str(bin_folder / name) for name in commands]
+    needed += [str(spec.origin) for spec in packages if spec and spec.origin]
+    first = [sys.executable, "-c", ""] if commands else ["true"]
+    for words in (first, *(["test", "-r", path] for path in needed)):
+        try:
+            done = subprocess.run(
+                words,
+                env={"PATH": SYSTEM_PATH, "HOME": "/"},
+                cwd="/",
+                capture_output=True,
+                timeout=CHECK_SECONDS,
+                check=False,
+                **user.run_as,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            return f"`{words[0]}` cannot run as another user: {error}"
+        if done.returncode:
+            return f"another user cannot read the installation in {sys.prefix}"
+    return ""
+
+
+PATH_SECONDS = 700.0  # bounds all commands together; a first step alone may take 300 s
+READ_SECONDS = 5.0  # what a command leaves in the background may hold its output open
+POLL_SECONDS = 0.1
+INTERRUPT_SECONDS = 3.0  # that a program takes to end on Ctrl-C
+MARK = "seatrial-failed-command"
+SUBMITTED = re.compile(r"Job '([\w.-]+)' submitted successfully")
+FIRST_STEP = re.compile(r"\bstep 1/\d+ ")
+
+
+@dataclass
+class Transcript:
+    """Commands typed, their output, and the exit code of the last command."""
+
+    lines: list[str] = field(default_factory=list)
+    exit_code: int | None = None
+    failed_command: str = ""
+    stop_error: str = ""  # why the dashboard refused to stop the job
+    first_step: float | None = None  # seconds from the first command to the first step's line
+    seconds: float = 0.0  # from the first command to the end
+    jobs: list[str] = field(default_factory=list)  # submission ids
+
+    @property
+    def text(self) -> str:
+        """Transcript as a terminal would show it."""
+        return "\n".join(self.lines) + "\n"
+
+
+class RunningScript:
+    """A script in a user's shell; `transcript` grows while it runs.
+
+    A context manager: on leaving, its processes are ended, and its jobs stopped, if they still run.
+    """
+
+    def __init__(
+        self, cluster: Cluster, user: User, script: str, home: Path, name: str,
+        environment: Mapping[str, str], login: bool,
+    ) -> None:  # fmt: skip
+        self._cluster, self.transcript = cluster, Transcript()
+        self._jobs = f"{cluster.dashboard} {name}" if cluster.dashboard else ""
+        if self._jobs:
+            cluster.cleanup.register("jobs", self._jobs)
+        self._started = time.monotonic()
+        self._child = _start_shell(user, script, home, environment, login)
+        cluster.cleanup.register("process", str(self._child.pid))
+        self._reader = threading.Thread(target=self._read_lines, daemon=True)
+        self._reader.start()
+
+    def __enter__(self) -> RunningScript:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._kill()
+        self._child.wait()
+        self._reader.join(READ_SECONDS)
+        self._cluster.cleanup.unregister("process", str(self._child.pid))
+        if self._jobs:
+            self.transcript.stop_error = stop_jobs(self._cluster, self._jobs, self.transcript.jobs)
+
+    def wait(self) -> Transcript:
+        """Wait for the script's end, and return what it showed; kill it when its time is up."""
+        remaining_s = PATH_SECONDS - (time.monotonic() - self._started)
+        try:
+            self.transcript.exit_code = self._child.wait(max(0.0, remaining_s))
+        except subprocess.TimeoutExpired:
+            self._kill()
+            self.transcript.exit_code = self._child.wait()
+        self._reader.join(READ_SECONDS)
+        self.transcript.seconds = time.monotonic() - self._started
+        return self.transcript
+
+    def wait_for_step(self, step: int, seconds: float) -> bool:
+        """Wait until the job has taken a step; False if it did not in time, or ended."""
+        deadline, word = time.monotonic() + seconds, f"step {step}/"
+        while not any(word in line for line in list(self.transcript.lines)):
+            if time.monotonic() > deadline or self._child.poll() is not None:
+                return False
+            time.sleep(POLL_SECONDS)
+        return True
+
+    def interrupt(self) -> None:
+        """Press Ctrl-C; a shell that was started in the background of a script ignores it."""
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._child.pid, signum)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._child.wait(INTERRUPT_SECONDS)
+                return
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._child.pid, signal.SIGKILL)
+
+    def _read_lines(self) -> None:
+        token, transcript = find_token(), self.transcript
+        assert self._child.stdout is not None
+        with self._child.stdout:
+            for line in self._child.stdout:
+                text = hide_secrets(line.rstrip("\n"), token)
+                if MARK in text:  # the trap's word, or -v that shows the trap itself
+                    if text.startswith(MARK):
+                        transcript.failed_command = text.removeprefix(MARK).strip()
+                    continue
+                transcript.lines.append(text)
+                if (job := SUBMITTED.search(text)) and job[1] not in transcript.jobs:
+                    transcript.jobs.append(job[1])
+                    self._cluster.cleanup.register("job", f"{self._cluster.dashboard} {job[1]}")
+                if transcript.first_step is None and FIRST_STEP.search(text):
+                    transcript.first_step = time.monotonic() - self._started
+
+
+def _start_shell(
+    user: User, script: str, home: Path, environment: Mapping[str, str], login: bool
+) -> subprocess.Popen[str]:
+    path = home / ".typed.sh"
+    # The trap tells which command ended the script; -v shows each line as it is typed.
+    trap = f"trap 'echo \"{MARK} $BASH_COMMAND\"' ERR\n"
+    path.write_text(f"{trap}set -v\n{script}", encoding="utf-8")
+    user.own(path)
+    return subprocess.Popen(
+        # --login reads /etc/profile, as a user's own shell has.
+        ["bash", *(["--login"] if login else []), "-eE", str(path)],
+        cwd=home,
+        env=dict(environment),
+        text=True,
+        errors="replace",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        **user.run_as,
+    )
+
+
+def hide_secrets(line: str, token: str) -> str:
+    """Remove secrets from a line: those with known names, and the cluster's token anywhere."""
+    return redact_text(line.replace(token, REDACTED) if token else line)
+
+
+def stop_jobs(cluster: Cluster, jobs: str, ids: Sequence[str]) -> str:
+    """Stop what still runs of these jobs; return why the dashboard refused, or "".
+
+    If stopping fails, cluster.cleanup stops them later.
+    """
+    try:
+        cluster.cleanup.end_now("jobs", jobs)
+        for id in ids:
+            _stop_job(cluster, f"{cluster.dashboard} {id}")
+    except PermissionError as error:
+        return str(error)
+    except (OSError, http.client.HTTPException):
+        return ""
+    return ""
+
+
+def _stop_job(cluster: Cluster, job: str) -> None:
+    try:
+        cluster.cleanup.end_now("job", job)
+    except urllib.error.HTTPError as error:
+        if error.code != 404:  # 404: the dashboard does not know it (any more)
+            raise

@@ -1,0 +1,152 @@
+"""Finds and removes what earlier runs left on the nodes of a cluster."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from probes.cluster.cleanup import jobs_with, stop_resource
+from probes.cluster.cluster import Cluster
+from probes.submit.entry import OLD_S, PREFIX
+
+# Names that a run gives its files: a dot where users would see them, and a token of 12 or 16 hex
+# digits.  One without a letter could be a user's date; one token of 300 has none, and stays.
+OURS = re.compile(
+    r"\.?seatrial-(?:user-|submit-)?(?=[0-9]*[a-f])(?:[0-9a-f]{12}|[0-9a-f]{16})(?:-[0-9a-f]{4,56})?"
+)
+MAX_ENTRIES = 20_000  # of a folder that are looked at for the last change
+
+
+def list_files(folders: Iterable[str]) -> list[dict[str, Any]]:
+    """List our files and folders in these folders: path, and seconds since the last change."""
+    found = {}
+    for folder in folders:
+        for path in _entries(Path(folder)):
+            if OURS.fullmatch(path.name):
+                found[str(path)] = {
+                    "path": str(path),
+                    "idle_s": max(0.0, time.time() - _last(path)),
+                }
+    return list(found.values())
+
+
+def remove_files(paths: Iterable[str]) -> dict[str, str]:
+    """Remove what `list_files` listed; return why some could not be removed, by path."""
+    errors = {}
+    for path in map(Path, paths):
+        if not OURS.fullmatch(path.name):
+            raise ValueError(f"{path} has no name of ours")
+        try:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            errors[str(path)] = str(error)
+    return errors
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:  # no such folder here, or not for us
+        return []
+
+
+def _last(path: Path) -> float:
+    """Time of the last change in a folder, or of a file."""
+    return max(_times(path), default=0.0)
+
+
+def _times(path: Path) -> Iterator[float]:
+    try:
+        yield path.lstat().st_mtime
+    except OSError:  # it has just gone
+        return
+    count = 0
+    for folder, names, files in os.walk(path):  # links are not followed
+        for name in (*names, *files):
+            count += 1
+            if count > MAX_ENTRIES:
+                return
+            try:
+                yield (Path(folder) / name).lstat().st_mtime
+            except OSError:
+                continue
+
+
+OUR_JOB = re.compile(r"\bseatrial-[0-9a-f]{12}\b")  # in the command of a job that LAUNCH submits
+FILE, JOB = "file", "job"
+
+
+@dataclass(frozen=True)
+class LeftOver:
+    """A file or a job of an earlier run; `idle_s` is None for a job, which still runs."""
+
+    kind: str
+    node: str  # id; "" for a job
+    where: str  # name of the node, or the dashboard
+    name: str
+    idle_s: float | None = None
+
+    @property
+    def kept_s(self) -> float:
+        """Seconds for which it stays: a submitted run may still be brought back."""
+        return OLD_S if Path(self.name).name.startswith(PREFIX) else 0.0
+
+
+def find_left(cluster: Cluster, shared: str | None) -> tuple[list[LeftOver], list[str]]:
+    """Find our files in the shared folder and in each node's temporary folder, and our jobs.
+
+    The second list says what could not be searched.
+    """
+    names, head = cluster.node_names, cluster.head_node_id
+    temporary = ["/tmp", tempfile.gettempdir()]
+    folders = {node["id"]: [*temporary] for node in cluster.known_nodes() if node["alive"]}
+    if shared:
+        folders[head].append(shared)  # all nodes would list the same
+    nodes = [{"id": id} for id in folders]
+    answers = cluster.on_each_node(list_files, each=folders, nodes=nodes)
+    files = [
+        LeftOver(FILE, id, names.get(id, id), one["path"], one["idle_s"])
+        for id, found in answers.items()
+        for one in found
+    ]
+    silent = [f"{names.get(id, id)} does not answer" for id in folders if id not in answers]
+    try:
+        return [*files, *_find_jobs(cluster.dashboard)], silent
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        return files, [*silent, f"jobs cannot be listed: {error}"]
+
+
+def _find_jobs(address: str) -> list[LeftOver]:
+    if not address:
+        raise ValueError("the cluster has no dashboard")
+    return [LeftOver(JOB, "", address, job) for job in jobs_with(address, OUR_JOB)]
+
+
+def remove_left(cluster: Cluster, items: Iterable[LeftOver]) -> dict[str, str]:
+    """Remove these; return why some could not be removed, by name."""
+    errors: dict[str, str] = {}
+    by_node: dict[str, list[str]] = {}
+    for one in items:
+        if one.kind == FILE:
+            by_node.setdefault(one.node, []).append(one.name)
+            continue
+        try:
+            stop_resource("job", f"{one.where} {one.name}")
+        except OSError as error:
+            errors[one.name] = str(error)
+    nodes = [{"id": id} for id in by_node]
+    answers = cluster.on_each_node(remove_files, each=by_node, nodes=nodes) if nodes else {}
+    for id, paths in by_node.items():
+        errors |= answers.get(id, dict.fromkeys(paths, "the node does not answer"))
+    return errors

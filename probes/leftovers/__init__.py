@@ -1,1 +1,0 @@
-"""Finds and removes what a run left whose driver and cleanup process were both killed."""

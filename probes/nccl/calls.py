@@ -1,0 +1,221 @@
+"""Finds calls of NCCL that failed where no other finding says why: findings NCCL-ERROR."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+from probes.findings import join_names
+from probes.nccl.evidence import first_lines, hosts_of, message_findings, named_peers, one_finding
+from probes.nccl.job import MatchedMessage
+from probes.nccl.log import Log
+from probes.toml_tables import ClosedTable, fill_shared, read_tables, validate
+from reports.record import Finding
+
+FILE = Path(__file__).with_name("remedies.toml")
+ANY_TEXT = re.compile("")
+CUDA_ERROR = re.compile(r"CUDA error|C(?:UDA|uda) failure")
+
+
+class ErrorCause(ClosedTable):
+    """Cause of an error by the `pattern` of its text; the default `remedy` is the catalogue's."""
+
+    pattern: re.Pattern[str] = ANY_TEXT
+    reason: str
+    remedy: str = ""
+
+
+def _check_last(causes: list[ErrorCause]) -> list[ErrorCause]:
+    if not causes or causes[-1].pattern != ANY_TEXT:
+        raise ValueError("expected a last cause without a pattern, for any text")
+    return causes
+
+
+ErrorCauses = Annotated[list[ErrorCause], AfterValidator(_check_last)]
+
+
+class Causes(ClosedTable):
+    """Causes of each event, in the order in which they are searched."""
+
+    qp_setup: ErrorCauses
+    qp_break: ErrorCauses
+    connect: ErrorCauses
+
+
+class Texts(ClosedTable):
+    """Remedies by what was found."""
+
+    gdr_distance: str
+    desync: str
+    timeout: str
+    plugin: str
+    start_size: str
+    follow_up: str
+    trace: str
+    late: str
+    family: str
+    mesh: str
+    collective: str
+
+
+class Remedies(ClosedTable):
+    """The file.  `errors` are by the kind of their phrase, `phases` by the phase of a start."""
+
+    shared: dict[str, str]
+    texts: Texts
+    errors: dict[str, str]
+    phases: dict[str, str]
+    causes: Causes
+
+
+@cache
+def read_remedies() -> Remedies:
+    """Read the file, once.  Raises TableError."""
+    tables = read_tables(FILE)
+    shared = validate(Remedies, tables, str(FILE)).shared
+    return validate(Remedies, fill_shared(tables, shared), str(FILE))
+
+
+def find_cause(causes: list[ErrorCause], text: str) -> ErrorCause:
+    """Find the first cause whose pattern is in the text; the last cause matches any text."""
+    return next(cause for cause in causes if cause.pattern.search(text))
+
+
+def fix_of_cuda(errors: str) -> str:
+    """Return the remedy for an error of CUDA that torch or nccl-tests report; "" for others."""
+    fixes = read_remedies().errors
+    if "driver version is insufficient" in errors:
+        return fixes["cuda-driver"]
+    if "no kernel image" in errors:
+        return fixes["cuda-kernel"]
+    return fixes["cuda"] if CUDA_ERROR.search(errors) else ""
+
+
+FOLLOW_UPS = ("peer-closed", "proxy-failed")
+UNCERTAIN = {  # phrase -> problem, if a call of NCCL failed after it: otherwise NCCL went on
+    "registration": "memory could not be registered with the network device",
+    "no-pci": "NCCL cannot find a network device in the PCIe tree",
+    "argument": "the program called NCCL with a wrong argument",
+    "unknown": "NCCL reports an error that is not known here",
+}
+LATE = re.compile(r"(?:enqueue|proxy)\.c")  # calls that fail in a job that has started
+RESULTS = {  # ncclResult_t
+    "1": "an error of CUDA",
+    "2": "a system error",
+    "3": "an internal error",
+    "4": "an invalid argument",
+    "5": "an invalid usage",
+    "6": "an error of the network or of another rank",
+}
+RESULT = re.compile(r" -> (\d)")
+MAX_FRAMES = 100  # lines between two frames of one trace, of which other ranks write some
+TIMEOUTS = re.compile(r"timeout|timed out|got stuck")  # of torch: these show no failed call
+BEHIND = re.compile(r"\[([\d, ]+)\] (?:are the lagging|joined but|finished collective)")
+
+
+def other_errors(log: Log) -> list[Finding]:
+    """Find errors whose text is not known here, or that only follow from another rank's.
+
+    A warning of a rank that is done, in a job without a failed call, is none.  Nor is the failed
+    call of a rank that is done, unless it is a collective, or the thread that sends.
+    """
+    traces = [m for m in log.hits["trace"] if log.joined(m.rank).stuck or LATE.search(m.detail)]
+    raised = any(not TIMEOUTS.search(error) for _, error in log.torch_errors)
+    if traces or raised or any(log.hits[kind] for kind in FOLLOW_UPS):
+        for kind, problem in UNCERTAIN.items():
+            if hits := log.hits[kind]:
+                remedy = read_remedies().errors.get(kind, "")
+                return message_findings("NCCL-ERROR", problem, hits, quote=True, remedy=remedy)
+    if hits := log.hits["last-error"]:
+        return message_findings("NCCL-ERROR", UNCERTAIN["unknown"], hits, quote=True)
+    if hits := [m for kind in FOLLOW_UPS for m in log.hits[kind]]:
+        return _follow_up(log, hits)
+    if hits := _silent_connections(log):
+        problem = "a connection by TCP failed at the start, and no line says to whom"
+        return message_findings("INIT-BOOTSTRAP", problem, hits, quote=True)
+    return _unexplained(log, traces)
+
+
+def _follow_up(log: Log, hits: list[MatchedMessage]) -> list[Finding]:
+    """Report an error that began at another rank, or on the way to it."""
+    peers, hosts = named_peers(log, hits), hosts_of(hits)
+    peer = join_names(peers) or "another rank"
+    if log.hits["peer-closed"]:
+        told = f"the connection to {peer} broke: the error began there, or in the network"
+    else:
+        where = f"at {peer}" if peers else "before it, here or at another rank"
+        told = f"a thread of NCCL failed: the error began {where}"
+    message = f"{join_names(hosts) or 'the job'}: {told} ({hits[0].detail})"
+    message += f"; the job reports: {log.torch_errors[0][1]}" if log.torch_errors else ""
+    remedy = read_remedies().texts.follow_up
+    return one_finding("NCCL-ERROR", message, peers or hosts, first_lines(hits), remedy)
+
+
+def _silent_connections(log: Log) -> list[MatchedMessage]:
+    """List failed calls of TCP sockets that ended the start of their process.
+
+    Result 3 is none: sockets end with it where NCCL aborts because of another error.
+    """
+    starts = {
+        m.rank.writer[:2]
+        for m in log.hits["trace"]
+        if "bootstrap.c" in m.detail and log.joined(m.rank).stuck
+    }
+    return [m for m in log.hits["socket-trace"] if m.rank.writer[:2] in starts]
+
+
+def _unexplained(log: Log, traces: list[MatchedMessage]) -> list[Finding]:
+    """Report a failed call by its result, and by the innermost frame of its trace."""
+    if not traces:
+        return []
+    first = _innermost(log, traces[0])
+    result = RESULT.search(first.detail)
+    kind = RESULTS.get(result[1] if result else "", "unknown result")
+    hits = list(dict.fromkeys([first, *traces]))
+    problem = f"a call of NCCL failed ({kind}), and no line says why"
+    remedy = read_remedies().texts.trace
+    return message_findings("NCCL-ERROR", problem, hits, quote=True, remedy=remedy)
+
+
+def _innermost(log: Log, trace: MatchedMessage) -> MatchedMessage:
+    """Find the first frame of a trace: the lines of one rank before it that have its result."""
+    result = RESULT.search(trace.detail)
+    inner = trace
+    for hit in reversed(log.hits["inner-trace"]):
+        near = 0 < _line_number(inner) - _line_number(hit) < MAX_FRAMES
+        found = RESULT.search(hit.detail)
+        if hit.rank is trace.rank and near and found and result and found[1] == result[1]:
+            inner = hit
+    return inner
+
+
+def _line_number(hit: MatchedMessage) -> int:
+    return int(hit.line.rpartition(":")[2])
+
+
+def plugin_errors(log: Log) -> list[Finding]:
+    """Find errors of a network plugin that no finding about the network tells."""
+    hits = [*log.hits["plugin-failed"], *log.hits["efa"]]
+    hits = [hit for hit in hits if "Couldn't" in hit.detail]
+    problem, remedy = "a network plugin failed", read_remedies().texts.plugin
+    return message_findings("NCCL-ERROR", problem, hits, quote=True, remedy=remedy)
+
+
+def torch_errors(log: Log) -> list[Finding]:
+    """Report torch's errors about NCCL, what nccl-tests says of one, and the ranks they name."""
+    if not log.torch_errors:
+        return []
+    behind = [(line, error) for line, error in log.torch_errors if BEHIND.search(error)]
+    errors = join_names(dict.fromkeys(error for _, error in [*behind, *log.torch_errors]))
+    lines = [line for line, _ in [*behind, *log.torch_errors]]
+    last = f" (last error: {log.hits['last-error'][0].detail})" if log.hits["last-error"] else ""
+    numbers = [found for _, error in behind for found in BEHIND.findall(error)]
+    named = dict.fromkeys(f"rank {number}" for number in re.findall(r"\d+", " ".join(numbers)))
+    remedy = read_remedies().texts.desync if named else fix_of_cuda(errors)
+    if not remedy and any(TIMEOUTS.search(error) for _, error in log.torch_errors):
+        remedy = read_remedies().texts.timeout
+    return one_finding("NCCL-ERROR", f"the job reports: {errors}{last}", named, lines, remedy)

@@ -1,1 +1,0 @@
-"""Calls that failed: which error is the cause, and what mends it."""

@@ -1,1 +1,0 @@
-"""Judges a run again without its cluster: by another contract, or by its own."""

@@ -1,0 +1,380 @@
+"""Runs that go on with other ranks, and runs that are killed at random."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from probes.check.criterion import exactly
+from probes.check.recorder import Recorder
+from probes.cluster.cluster import Cluster
+from probes.cluster.room import jobs_of_others
+from probes.faults.process_faults import (
+    SAVE_EVERY,
+    Fault,
+    FaultedRun,
+    FaultInjector,
+    FaultScenario,
+    ProcessFault,
+)
+from probes.faults.spare_nodes import SpareNodes
+from probes.findings import finding, join_names
+from probes.restart.faulted_run import GANG_NAME, run_with_faults
+from probes.restart.judge import report_unequal
+from probes.restart.reference_run import (
+    MAX_STEPS_LOST,
+    STEPS,
+    TIMEOUT_SECONDS,
+    ReferenceRun,
+    Results,
+    StepComparison,
+    compare_attempts,
+    compare_steps,
+    loss_distance,
+    small_config,
+)
+from reference_trainer.config import TrainConfig
+from reference_trainer.launch.gang import Gang
+from reference_trainer.launch.launchers import train_rank
+from reference_trainer.telemetry.event_log import STAGES
+from reports.measurement import Limit, Verdict
+
+RANKS = 2  # each on a node of its own
+WAIT_SECONDS = 90  # Ray counts a lost node for 5 health checks of 3 s; the rest is margin
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeLoss(FaultScenario):
+    """Scenario in which `kills` of the run's nodes are lost at once, out of `spare_count` nodes.
+
+    `must_wait`: no node is to spare, so the run must wait until one has come back.  `whole_node` is
+    False: only the raylet is killed, and the ranks must end by themselves.
+    """
+
+    spare_count: int
+    kills: int = 1
+    must_wait: bool = False
+    whole_node: bool = True
+
+
+class NodeKill(ProcessFault):
+    """Injector that kills the gang's last nodes.  All spare nodes are on the head's machine."""
+
+    def __init__(self, out: Path, spares: SpareNodes, loss: NodeLoss, fault: Fault) -> None:
+        super().__init__(out, RANKS - 1, fault)
+        self.spares, self.loss = spares, loss
+        self.nodes: list[str] = []
+
+    def _start_agent(self, gang: Gang) -> None:
+        super()._start_agent(gang)
+        lost = gang.places[-self.loss.kills :]
+        self.nodes = [self.spares.node_names[place.node] for place in lost]
+
+    def _inject(self) -> tuple[bool, float]:
+        import ray
+
+        if not ray.get(self._agent.wait_for_event.remote(*self._moment)):
+            return False, 0.0
+        return self.spares.kill_nodes(*self.nodes, whole_nodes=self.loss.whole_node)
+
+    def describe_target(self, node_names: dict[str, str]) -> str:
+        """Name the spare raylets that were killed."""
+        return join_names(self.nodes)
+
+
+@dataclass
+class NodeRepair:
+    """Callback (`notify`) for the messages of a gang that waits.
+
+    It stores the message, counts what the gang holds meanwhile, and adds a node.
+    """
+
+    cluster: Cluster
+    spares: SpareNodes
+    loss: NodeLoss
+    messages: list[str] = field(default_factory=list)
+    held: int | None = None
+
+    def __call__(self, message: str) -> None:
+        """Store a gang's message; if the run must wait, count what it holds and add a node."""
+        self.messages.append(message)
+        if self.loss.must_wait:  # otherwise the wait ends when Ray sees the lost node
+            self.held = sum(self.cluster.groups_named(GANG_NAME))
+            self.spares.add(1)
+
+
+@contextmanager
+def spare_nodes(cluster: Cluster, count: int, measure: Recorder) -> Iterator[SpareNodes]:
+    """Add spare raylets for the block, and remove them afterwards.
+
+    Fails the probe if other jobs run on the cluster.
+    """
+
+    if jobs := jobs_of_others(cluster):
+        message = (
+            f"other jobs run on this cluster ({join_names(jobs)}), and the test might delay them"
+        )
+        pytest.fail(f"nodes are only killed while no other job runs: {message}", pytrace=False)
+    measure.progress(f"restart: {count} spare raylets join")
+    with closing(SpareNodes(cluster, count)) as spares:
+        yield spares
+
+
+def spare_gang(spares: SpareNodes, size: int = RANKS, **options: Any) -> Gang:
+    """Make a gang on the spare raylets, one rank on each."""
+    strategy = "STRICT_SPREAD"
+    return Gang(size, resource=spares.resource, strategy=strategy, timeout=WAIT_SECONDS, **options)
+
+
+def judge_wait(loss: NodeLoss, repair: NodeRepair, measure: Recorder) -> None:
+    """Judge that a run which waits for a node reports it, and holds nothing meanwhile."""
+    if not loss.must_wait:
+        return
+    measure("unreported_waits", int(not repair.messages))
+    measure("held_while_waiting", repair.held, note="it never logged that it waits")
+    measure.covered(f"it logged: {'; '.join(repair.messages) or 'nothing'}")
+    if repair.held:
+        statement = f"while the run waited for a node it held {repair.held} of {RANKS}"
+        measure.explain(finding("RESTART-LEAK", statement))
+
+
+def control_silent_wait(loss: NodeLoss, silent: NodeRepair, measure: Recorder) -> None:
+    """Check that a gang that holds something and reports nothing fails the judge of waits."""
+    trial = measure.trial()
+    judge_wait(loss, silent, trial)
+    fault = f"a gang that holds {silent.held} and logs nothing is judged as one that waits"
+    measure.control("silent wait", fault, trial)
+
+
+SOAK_STEPS, SOAK_SECONDS = 60, 600
+MAX_FAULTS = 60  # faults of one run; its last attempt is not killed
+# Longest time from a gang's start to its kill (s): it reaches imports, first collectives, a load,
+# steps and saves.
+DELAY_SECONDS = 20
+# A save is short here and would rarely be killed: each of its parts is delayed by 0.15 s.
+SAVE_STALLS = ",".join(f"{moment}:rank=0:seconds=0.15" for moment in STAGES)
+SUMMARY = "SIGKILL of a random rank at a random moment, again and again"
+SCENARIOS = [
+    FaultScenario(
+        name=f"punished-{mode}",
+        summary=SUMMARY,
+        faults=(Fault(""),) * MAX_FAULTS,
+        restarts=MAX_FAULTS,
+        changes={"save_mode": mode, "stall": SAVE_STALLS},
+    )
+    for mode in MAX_STEPS_LOST
+]
+
+
+class RandomKill(ProcessFault):
+    """Injector that kills a rank `delay_s` seconds after its gang starts, up to `deadline`."""
+
+    def __init__(self, out: Path, rank: int, delay_s: float, deadline: float) -> None:
+        super().__init__(out, rank, Fault(""))
+        self.delay_s, self.deadline = delay_s, deadline
+
+    def wait(self) -> None:
+        """Wait `delay_s` seconds, then kill the rank."""
+        if not self._stop.wait(self.delay_s) and time.monotonic() < self.deadline:
+            super().wait()
+
+
+def run_random_kills(
+    cluster: Cluster, original: ReferenceRun, folder: Path, seconds: float, seed: int
+) -> list[FaultedRun]:
+    """Start runs and kill their ranks until `seconds` have passed; let the last run finish."""
+    rng, deadline = random.Random(seed), time.monotonic() + seconds
+
+    def make_fault(out: Path, victim: int, fault: Fault) -> RandomKill:
+        return RandomKill(out, rng.randrange(cluster.size), rng.uniform(0, DELAY_SECONDS), deadline)
+
+    runs: list[FaultedRun] = []
+    while time.monotonic() < deadline:
+        run = run_with_faults(
+            original.slow_config,
+            SCENARIOS[len(runs) % len(SCENARIOS)],
+            folder / f"run-{len(runs)}",
+            gang=lambda: cluster.gang(name=GANG_NAME),
+            victim=0,
+            make_fault=make_fault,
+        )
+        runs.append(run)
+    return runs
+
+
+def injectors_of(runs: Sequence[FaultedRun]) -> list[FaultInjector]:
+    """List the injectors of all runs."""
+    return [injector for run in runs for injector in run.injectors]
+
+
+def count_kills(runs: Sequence[FaultedRun]) -> int:
+    """Count the kills that are proven."""
+    return sum(injector.count for injector in injectors_of(runs))
+
+
+def unexplained_losses(runs: Sequence[FaultedRun]) -> list[str]:
+    """List why attempts were lost that no kill explains.
+
+    Per run it lists one reason for each lost attempt in excess of the kills, latest first.
+    """
+    reasons: list[str] = []
+    for run in runs:
+        lost = [attempt.reason for attempt in run.attempts[:-1]]
+        reasons += lost[::-1][: max(0, len(lost) - count_kills([run]))]
+    return reasons
+
+
+def compare_with(runs: Sequence[FaultedRun], original: ReferenceRun) -> StepComparison:
+    """Compare rank 0 of every attempt, and all ranks of the last one, with the original."""
+    found = StepComparison()
+    for run in runs:
+        if run.results:
+            first = run.results[0]["start_step"] + 1
+            found += compare_steps(original.results, run.results, first)
+        found += compare_attempts(run, original.results[0], len(run.journals))
+    return found
+
+
+def judge_kills(
+    runs: Sequence[FaultedRun], original: ReferenceRun, seconds: float, measure: Recorder
+) -> None:
+    """Judge that ranks were killed, and that the runs survived it.
+
+    It measures kills (at least one a minute), unexplained failures, lost runs, and lost steps.  It
+    also reports steps that differ from the original.
+    """
+    because = f"a rank runs for up to {DELAY_SECONDS} s, and a new one takes as long to start"
+    measure("kills", count_kills(runs), limit=Limit(low=seconds / 60, because=because))
+    unexplained, errors = unexplained_losses(runs), [run.error for run in runs if not run.results]
+    measure("unexplained_failures", len(unexplained))
+    if unexplained:
+        statement = f"{len(unexplained)} attempts failed without an injected kill. In their runs: "
+        measure.explain(finding("RESTART-ATTEMPTS", statement + "; ".join(unexplained)))
+    measure("runs_lost", len(errors), samples=len(runs))
+    if errors:
+        measure.explain(finding("RESTART-NOT-RECOVERED", errors[0]))
+    for mode, bound in MAX_STEPS_LOST.items():
+        of_mode = [run for run in runs if run.scenario.changes["save_mode"] == mode]
+        lost = max((steps for run in of_mode for steps in run.steps_lost), default=None)
+        limit = Limit(high=bound, because=f"it saves every {SAVE_EVERY} steps")
+        measure("steps_lost", lost, limit=limit, on=f"{mode} saves")  # None: rank 0 never died
+        if lost is not None and lost > bound:
+            statement = f"with {mode} saves {lost} steps were lost. Expected: at most {bound}"
+            measure.explain(finding("RESTART-STEPS-LOST", statement))
+    results = [result for run in runs for result in run.results]
+    report_unequal(compare_with(runs, original), original, results, measure)
+
+
+def control_unexplained_kills(
+    runs: Sequence[FaultedRun], original: ReferenceRun, measure: Recorder
+) -> None:
+    """Check that the same runs fail when their kills and results are removed."""
+    trial = measure.trial()
+    spoilt = [replace(run, injectors=[], results=[], error="taken away") for run in runs]
+    judge_kills(spoilt, original, SOAK_SECONDS, trial)
+    fault = "the kills and the results are removed from the observations"
+    measure.control("kills taken away", fault, trial)
+
+
+MAX_RANKS = 4  # with more, one sample is too small a part of a step to be seen
+MARGIN = 3  # rounding differences grow from step to step, faster in some runs than in others
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorldSizeRuns:
+    """Four runs of the same samples.
+
+    `full` has all ranks, `fewer` one rank less.  `resumed` has one rank less after step 4.  `late`
+    is as `resumed`, but its data begins one sample further on.
+    """
+
+    full: Results
+    fewer: Results
+    resumed: Results
+    late: Results
+
+
+def run_world_sizes(cluster: Cluster, folder: Path) -> WorldSizeRuns:
+    """Run all four on at most MAX_RANKS ranks.  Needs at least two ranks."""
+    size = min(cluster.size, MAX_RANKS)
+    with cluster.gang(size) as gang:
+        config = small_config(STEPS, folder / "whole", dropout=0, batch=2 * (size - 1))
+        full = gang.run(train_rank, config, timeout=TIMEOUT_SECONDS)
+        base = dataclasses.replace(config, batch=2 * size, save_every=0)  # equal samples per step
+        return WorldSizeRuns(
+            full=full,
+            fewer=_run_fewer(gang, dataclasses.replace(base, checkpoints=str(folder / "fewer"))),
+            resumed=_resume_with_fewer_ranks(gang, base, folder / "resumed"),
+            late=_resume_with_fewer_ranks(
+                gang, dataclasses.replace(base, forget="data"), folder / "mistaken"
+            ),
+        )
+
+
+def samples_differ(reference: Results, results: Results) -> list[int]:
+    """List the steps whose samples, over all ranks in order, differ from the reference."""
+    return [
+        step["step"]
+        for index, step in enumerate(results[0]["steps"])
+        if _sample_ids(results, index) != _sample_ids(reference, step["step"] - 1)
+    ]
+
+
+def _sample_ids(results: Results, index: int) -> list[int]:
+    return [sample for result in results for sample in result["steps"][index]["ids"]]
+
+
+def _run_fewer(gang: Gang, config: TrainConfig) -> Results:
+    return gang.run(train_rank, config, timeout=TIMEOUT_SECONDS, groups=[range(gang.size - 1)])
+
+
+def _resume_with_fewer_ranks(gang: Gang, config: TrainConfig, copy: Path) -> Results:
+    """Resume with one rank less, from a copy of the checkpoint of step 4.
+
+    The newer one is left out, so that more steps are compared.
+    """
+    saved = Path(str(config.checkpoints))
+    shutil.copytree(saved / f"step-{SAVE_EVERY}", copy / f"step-{SAVE_EVERY}")
+    return _run_fewer(gang, dataclasses.replace(config, checkpoints=str(copy)))
+
+
+def judge_world_sizes(runs: WorldSizeRuns, measure: Recorder) -> None:
+    """Run the control; judge that the smaller run takes the same samples, within the noise."""
+    because = f"{MARGIN} times the distance between runs of both sizes that were not resumed"
+    noise = loss_distance(runs.full, runs.fewer)  # the two runs that were not resumed
+    limit = Limit(high=MARGIN * noise, because=because)
+    trial = measure.trial()
+    _judge_smaller(runs.full, runs.late, limit, trial)
+    fault = "the run that is resumed with fewer ranks skips one sample"
+    measure.control("resumed one sample further on", fault, trial)
+    measure.note("noise", noise)
+    (start,) = {result["start_step"] for result in runs.resumed}
+    measure(
+        "resumed_from",
+        start,
+        limit=exactly(SAVE_EVERY, "step", "the checkpoint that it was given"),
+    )
+    _judge_smaller(runs.full, runs.resumed, limit, measure)
+
+
+def _judge_smaller(full: Results, smaller: Results, limit: Limit, measure: Recorder) -> None:
+    """Judge the samples and the loss of a run by fewer ranks."""
+    differ = samples_differ(full, smaller)
+    measure("samples_differ", len(differ), samples=len(smaller[0]["steps"]))
+    drift = loss_distance(full, smaller)
+    measure("drift", drift, limit=limit)
+    if differ or limit.judge(drift) is Verdict.FAIL:
+        loss_text = f"the loss differs by {drift:.3g}"
+        difference = f"steps {differ} have other samples" if differ else loss_text
+        measure.explain(
+            finding("RESTART-UNEQUAL", f"resumed with one rank fewer than before, {difference}")
+        )

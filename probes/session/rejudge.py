@@ -1,0 +1,436 @@
+"""Judges a recorded run again, by another contract, without a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from probes.check.criterion import Measure, exactly
+from probes.check.owed import has_ip_fabric, owed_event
+from probes.check.recorder import is_red
+from probes.check.registry import CRITERIA
+from probes.contract.contract import ClusterTerms, Contract, ContractError, parse
+from probes.hosts.criterion import STORAGE
+from probes.toml_tables import show
+from reports.acceptance import (
+    NO_SUMS,
+    AcceptanceSummary,
+    load_summary,
+    summarize_acceptance,
+    with_problems,
+)
+from reports.exports import check_renderings, render_all, write_all
+from reports.frames.history import is_run
+from reports.measurement import Limit, Measurement
+from reports.record import SCHEMA, RunRecord
+from reports.redact import redact
+from reports.run_folder.event_log import SUMS, EventReader, UnreadableRun, open_regular
+from reports.run_folder.integrity import read_run
+from reports.run_folder.store import CONTRACT, PRIVATE, Store, json_value, write_new
+from reports.version import describe_version, same_version
+
+# Measures of HOSTS, and the key of [cluster] that orders each.  Their values do not depend on the
+# old order, so the new order judges them.
+EXACT_ORDERS = {"nodes": "nodes", "gpus": "gpus_per_node"}
+LEAST_ORDERS = {
+    "gpu_memory": "gpu_memory_gib",
+    "cpus": "cpus_per_node",
+    "ram": "ram_gib",
+    "disk": "disk_gib",
+}
+# gpu_model and ordered_versions depend on the old order: it chose one name for several GPUs, and
+# counted the versions that differ from it.
+ORDERS = {**EXACT_ORDERS, **LEAST_ORDERS, "gpu_model": "gpu_model", "ordered_versions": "versions"}
+# Key of [cluster] -> measures that depend on its value, by criterion; () is all of them.
+BY_CONTROL = ("network", "agreeing_sources", "fabric_share", "share_on_other_networks")
+JOB_NETWORK = ("share_on_agreed_network",)
+TERM_MEASURES: dict[str, dict[str, tuple[str, ...]]] = {
+    "accelerators": dict.fromkeys(CRITERIA, ()),
+    **{key: {"HOSTS": (name,)} for name, key in ORDERS.items()},
+    "egress": {"HOSTS": ("egress_closed",)},
+    "model_files": {"HOSTS": ("model_differences",)},
+    "dcgm_diag": {"HOSTS": ("diag_failures",)},
+    "ray_client_port": {"HOSTS": ("ray_client",)},
+    "shared": {
+        "HOSTS": ("shared_missing", *STORAGE, "storage_lost"),
+        "RESTART": (),
+        "SCALING": ("checkpoint_overhead",),
+    },
+    "host_names": {"HOSTS": ("names_unresolved",)},
+    # What an entrance must do depends on it.
+    "authentication": {"HOSTS": ("wrong_entrances", "stranger_jobs", "public_entrances")},
+    "fabric": {
+        "FABRIC": (),
+        "HOSTS": ("locked_memory", "rdma_closed"),  # for RDMA alone
+        "LAUNCH": JOB_NETWORK,
+    },
+    # The controls force the bytes onto it.
+    "management": {"FABRIC": BY_CONTROL, "LAUNCH": JOB_NETWORK},
+    "management_gbps": {"FABRIC": BY_CONTROL},  # the control's bandwidth depends on it
+    # Shares of this number of rails, and devices for as many.
+    "rails": {"FABRIC": ("rails", "slowest_rail"), "HOSTS": ("rdma_closed",)},
+    "line_rate_gbps": {},  # the measured bandwidth stays, its limit is new
+    "pace_seconds": {"SCALING": ()},
+    "rungs": {"SCALING": ()},
+    "shards": {"SCALING": ()},
+    "save_minutes": {"SCALING": ("checkpoint_overhead",)},
+    "save_gb": {"SCALING": ("checkpoint_overhead",), "HOSTS": ("checkpoint_room",)},
+    "launch": {"LAUNCH": ()},  # another guide, or another user
+    "queue": {"GANG": ()},
+    "components": {"GANG": ("misplaced",)},
+    "parallel": {"GANG": ("misplaced",)},
+}
+
+
+class NewJudge:
+    """The new contract, applied to the events of a run that was measured under `old` terms."""
+
+    def __init__(self, contract: Contract, run_id: str) -> None:
+        self.contract, self.run_id = contract, run_id
+        self.old: dict[str, Any] = {}
+        self.other: list[str] = []  # keys of [cluster] whose value differs now
+        self.probes: dict[str, str] = {}  # probe -> its criterion
+        self.new_limits: dict[tuple[str, str], Any] = {}  # by criterion and measure, as JSON
+        self.finished = False  # as its own last event states
+        self.start: dict[str, Any] = {}  # of the run, as recorded
+
+    def replace(self, kind: str, probe: str, data: dict[str, Any]) -> dict[str, Any]:
+        """Return the data of an event under this contract; other kinds of events stay unchanged."""
+        replacements = {
+            "run_started": self._start_run,
+            "run_owes": self._owe,
+            "run_finished": self._finish_run,
+            "probe_started": self._start_probe,
+            "measurement": self._judge_measurement,
+            "control": self._judge_control,
+        }
+        return replacements[kind](probe, data) if kind in replacements else data
+
+    def _start_run(self, _: str, data: dict[str, Any]) -> dict[str, Any]:
+        self.start, self.old = data, dict(data.get("cluster", {}).get("terms", {}))
+        if data.get("rehearsal"):  # on one host, also where no contract declares it
+            self.old["accelerators"] = "emulated"
+        self.other = self.contract.cluster.overrides(self.old)
+        facts = self.contract.facts().model_dump(mode="json")
+        return {**data, "schema_version": SCHEMA, "id": self.run_id, "contract": facts}
+
+    def _finish_run(self, _: str, data: dict[str, Any]) -> dict[str, Any]:
+        self.finished = data.get("state") == "finished"
+        return data
+
+    def _owe(self, _: str, data: dict[str, Any]) -> dict[str, Any]:
+        """Compute what the new contract's tier owes: the run may have covered less."""
+        tier, cluster, terms = self.start["tier"], self.start.get("cluster", {}), self._terms()
+        return owed_event(
+            tier,
+            self.contract.tier,
+            data["only"],
+            terms=terms,
+            nodes=cluster.get("alive", 0),
+            on_gpu=bool(cluster.get("on_gpu")),
+            agreed=self.contract.limited_names,
+            not_provable=frozenset(self.contract.optional),
+            one_host=cluster.get("kind") == "local",
+            ranks=cluster.get("ranks", 0),
+            ip_fabric=has_ip_fabric(terms.fabric, cluster.get("nodes", [])),
+        )
+
+    def _terms(self) -> ClusterTerms:
+        """Return the contract's terms; --nodes of the run fills in a missing number of nodes."""
+        terms, ordered = self.contract.cluster, self.old.get("nodes")
+        fill_in = terms.nodes is None and ordered
+        return terms.model_copy(update={"nodes": ordered}) if fill_in else terms
+
+    def _start_probe(self, probe: str, data: dict[str, Any]) -> dict[str, Any]:
+        self.probes[probe] = data["criterion"]
+        return data
+
+    def _judge_measurement(self, probe: str, data: dict[str, Any]) -> dict[str, Any]:
+        criterion, name = self.probes[probe], data["name"]
+        row = CRITERIA.get(criterion)
+        measure = row.measures.get(name) if row else None
+        if measure is None or not data.get("judged", True):
+            return data
+        value, note = measure.plausible_value(data.get("value"))
+        data = {**data, "value": value, "note": note or data.get("note", "")}
+        order = ORDERS.get(name, "") if criterion == "HOSTS" else ""
+        if reason := self._measured_otherwise(criterion, name, order):
+            return {**data, "limit": None, "note": reason}
+        if order:
+            return self._judge_order(data, order)
+        return {**data, "limit": self._limit(criterion, name, measure, data)}
+
+    def _judge_control(self, probe: str, data: dict[str, Any]) -> dict[str, Any]:
+        """Judge a control again: its fault may pass looser limits, and is then not caught.
+
+        A limit that follows from what the control injected is kept.
+        """
+        criterion, caught = self.probes[probe], data.get("caught")
+        row = CRITERIA.get(criterion)
+        known = [one for one in data.get("observed", []) if row and one["name"] in row.measures]
+        if row is None or not known:
+            return data
+        observed = [
+            {**one, "limit": self._limit(criterion, one["name"], row.measures[one["name"]], one)}
+            for one in known
+        ]
+        if caught:
+            caught = all(is_red(criterion, Measurement(**one)) for one in observed)
+        return {**data, "observed": observed, "caught": caught}
+
+    def _judge_order(self, data: dict[str, Any], key: str) -> dict[str, Any]:
+        """Judge what was read of the nodes by the new order.
+
+        Without an order there is no limit, and only EXACT_ORDERS count as judged.
+        """
+        order, name = getattr(self._terms(), key), data["name"]
+        if order is None:
+            return {**data, "limit": None, "judged": name in EXACT_ORDERS}
+        if name in LEAST_ORDERS:
+            limit = Limit(low=order, unit=data["unit"], because="ordered")
+        elif name in EXACT_ORDERS:
+            limit = exactly(order, data["unit"], "ordered")
+        else:  # the old order chose the value
+            other = key in self.other
+            return {**data, "limit": None, "note": self._describe_change(key)} if other else data
+        return {**data, "limit": limit.model_dump(mode="json")}
+
+    def _limit(self, criterion: str, name: str, measure: Measure, data: dict[str, Any]) -> Any:
+        """Return the new contract's limit of a measure; keep one that only the run could know."""
+        if measure.from_run:
+            return data.get("limit")
+        kept = data.get("limit") or {}
+        if (criterion, name) not in self.new_limits:
+            limit = self.contract.limit(criterion, name)
+            self.new_limits[criterion, name] = limit and limit.model_dump(mode="json")
+        new = self.new_limits[criterion, name]
+        if new is None and measure.derived_in_run:
+            return kept if kept.get("source") == "derived" else None
+        return new
+
+    def _measured_otherwise(self, criterion: str, name: str, order: str) -> str:
+        """Describe the terms of its measurement that differ now; "" if there are none.
+
+        `order` is left out: the value is judged by it, also if the old order differed.
+        """
+        if not self.other:
+            return ""
+        keys = [key for key in self.other if criterion in TERM_MEASURES[key] and key != order]
+        keys = [key for key in keys if name in (TERM_MEASURES[key][criterion] or (name,))]
+        return "; ".join(self._describe_change(key) for key in keys)
+
+    def _describe_change(self, key: str) -> str:
+        before, now = self.old.get(key), getattr(self.contract.cluster, key)
+        measured = f"with {key} = {show(before)}" if before is not None else f"without {key}"
+        return f"measured {measured}, the contract has {'none' if now is None else show(now)}"
+
+
+MAX_CONTRACT = 1 << 20  # bytes: the largest shipped contract has under 2 kB
+BOUNDS = ("low", "high", "marginal_low", "marginal_high", "one_of", "unit")
+TEXTS = ("how", "title")  # of a criterion: they decide nothing, and a later version may reword them
+
+
+class LimitCheck:
+    """Judges a run by its own contract again: the result must equal what was recorded.
+
+    A difference is a problem.  It is only a doubt where another version of seatrial wrote the run,
+    for that may compute a limit differently, or where the run was rejudged.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self.path = run / CONTRACT
+        self.judge: NewJudge | None = None
+        self.wrote: dict[str, str] = {}  # versions of what wrote the run
+        self.differences: list[str] = []
+        self.says_owed = self.judged_again = False
+
+    def see(self, event: dict[str, Any]) -> None:
+        """Check the next event, as it was recorded."""
+        kind, probe, data = event["event"], event.get("probe", ""), event["data"]
+        try:
+            if kind == "run_started" and not self.wrote:
+                self._begin(data)
+            elif self.judge and kind in ("run_owes", "probe_started", "measurement", "control"):
+                self._compare(kind, data, self.judge.replace(kind, probe, dict(data)))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            self.differences.append(f"a {kind} cannot be judged again: {error!r:.80}")
+
+    def _begin(self, start: dict[str, Any]) -> None:
+        """Read the contract.  Without an agreed one nothing is checked: the run accepts nothing."""
+        told = start.get("versions") or {"seatrial": "of an unknown version"}
+        self.wrote = {key: str(value) for key, value in told.items()}
+        if not start["contract"]["agreed"]:
+            return
+        try:
+            with open_regular(self.path) as file:
+                contract = parse(file.read(MAX_CONTRACT), self._file_name(start))
+        except UnreadableRun:
+            return  # the check of the folder's files reports that it is missing
+        except ContractError as error:
+            self.differences.append(f"{CONTRACT}: {error}")
+            return
+        self.judge = NewJudge(contract, start["id"])
+        self.judged_again = bool(start.get("judged_again"))
+        facts = self.judge.replace("run_started", "", start)["contract"]
+        if not start.get("judged_again"):
+            self.judge.other = []  # the run was measured under its own terms
+        emulated = self.judge.contract.rehearsal and "note" not in start["cluster"]
+        if emulated and not start.get("rehearsal"):
+            self.differences.append(
+                f"the run is not marked as a rehearsal, but {CONTRACT} declares one"
+            )
+        if _without_texts(facts) != _without_texts(start["contract"]):
+            self.differences.append(
+                f"the record's facts of the contract are not those of {CONTRACT}"
+            )
+
+    @staticmethod
+    def _file_name(start: dict[str, Any]) -> str:
+        """Return the name of the contract's file: a contract without a name has that name."""
+        return f"{start['contract']['name']}.toml"
+
+    def _compare(self, kind: str, old: dict[str, Any], new: dict[str, Any]) -> None:
+        if kind == "run_owes":
+            self.says_owed = True
+            same = old == new
+            text = "the run does not owe what its contract asks for"
+        elif kind == "measurement":
+            rest = ("value", "judged", "note")
+            same = all(old.get(key) == new.get(key) for key in rest)
+            same = same and _bounds(old.get("limit")) == _bounds(new.get("limit"))
+            text = _difference(old, new)
+        elif kind == "control":
+            same = old.get("caught") == new.get("caught")
+            before, after = old.get("observed", []), new.get("observed", [])
+            same = same and _all_bounds(before) == _all_bounds(after)
+            text = f"control {old.get('name')!r:.40} was not caught by the limits of {CONTRACT}"
+        else:
+            return
+        if not same and redact(json_value(new)) != old:
+            self.differences.append(text)
+
+    def result(self) -> tuple[list[str], list[str]]:
+        """Return (problems, doubts)."""
+        if self.judge and not self.says_owed:
+            self.differences.append("no event says what the run owes")
+        if not self.differences:
+            return [], []
+        if same_version(self.wrote) and not self.judged_again:
+            return self.differences[:5], []
+        more = f", and {len(self.differences) - 1} more" if len(self.differences) > 1 else ""
+        wrote = f"seatrial {describe_version(self.wrote)} wrote it"
+        return [], [f"{wrote}. This one reads it anew: {self.differences[0]}{more}"]
+
+
+def read_summary(run: Path) -> AcceptanceSummary:
+    """Read a run folder and verify it, its limits included.  Raises UnreadableRun."""
+    return load_summary(run, LimitCheck(run))
+
+
+def read_whole(run: Path) -> AcceptanceSummary:
+    """Read a run folder and verify all of it, also its renderings.  Raises UnreadableRun."""
+    summary = read_summary(run)
+    # All renderings of a folder that does not verify differ: they would report that.
+    problems = [] if summary.integrity.problems else check_renderings(run, summary)[0]
+    return with_problems(summary, problems) if problems else summary
+
+
+def read_verified(run: Path) -> RunRecord:
+    """Read the record of a run folder.  Raises UnreadableRun, also where it does not verify."""
+    summary = read_summary(run)
+    if problems := summary.integrity.problems:
+        raise UnreadableRun(f"{run} does not verify: {problems[0]}")
+    return summary.record
+
+
+def check_baseline(path: Path) -> None:
+    """Check a run, or a folder of runs, before it is compared with.  Raises UnreadableRun."""
+    if is_run(path):
+        read_verified(path)
+    elif not path.is_dir():
+        raise UnreadableRun(f"{path}: expected a run or a folder of runs, found none")
+
+
+def _without_texts(facts: dict[str, Any]) -> dict[str, Any]:
+    facts = redact(json_value(facts))
+    criteria = [{k: v for k, v in one.items() if k not in TEXTS} for one in facts["criteria"]]
+    return {**facts, "criteria": criteria}
+
+
+def _bounds(limit: dict[str, Any] | None) -> list[Any]:
+    return [limit.get(key) for key in BOUNDS] if limit else []
+
+
+def _all_bounds(observed: list[dict[str, Any]]) -> list[list[Any]]:
+    return [_bounds(one.get("limit")) for one in observed]
+
+
+def _difference(old: dict[str, Any], new: dict[str, Any]) -> str:
+    """Describe how a measurement differs from what the contract gives.
+
+    Example: `busbw on cluster was held to >= 100 GB/s, contract.toml gives >= 340 GB/s`.
+    """
+    what = f"{old.get('name')} on {old.get('subject')}"
+    if _bounds(old.get("limit")) == _bounds(new.get("limit")):
+        return f"{what} is not a value that is judged like this"
+    before, now = (Limit(**limit) if limit else "nothing" for limit in (old["limit"], new["limit"]))
+    return f"{what} was judged by {before}, {CONTRACT} gives {now}"
+
+
+def rejudge_run(run: Path, contract: Contract) -> Path:
+    """Write `<run>-by-<contract>` next to `run` and return it; existing folders stay unchanged.
+
+    Limits that came from the probe's own set-up (such as a save interval) are kept: no contract
+    gives them.  Raises UnreadableRun, also where `run` does not verify, because the new folder
+    would.
+    """
+    before = load_summary(run, LimitCheck(run))
+    if problems := before.integrity.problems:
+        raise UnreadableRun(f"{run} does not verify: {problems[0]}")
+    run, record = run.resolve(), before.record  # "." has no name
+    store = Store(_make_folder(run.with_name(f"{run.name}-by-{contract.name}")))
+    _copy_evidence(run, record, store.path)
+    doubts = [*record.unverified, *before.integrity.doubts]
+    for kind, probe, data in _judge_again(run, contract, store.path.name):
+        if kind == "run_started":
+            store.start(contract.text, **{**data, "unverified": doubts, "judged_again": record.id})
+        else:
+            store.event(kind, probe, **data)
+    store.save()
+    summary = summarize_acceptance(*read_run(store.path))
+    write_all(store.path, render_all(store.path, summary))
+    store.close()
+    return store.path
+
+
+def _judge_again(
+    run: Path, contract: Contract, new_id: str
+) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield (kind, probe, data) of each event under the new contract."""
+    judge = NewJudge(contract, new_id)
+    for event in EventReader(run):
+        kind, probe, data = event["event"], event.get("probe", ""), dict(event["data"])
+        yield kind, probe, judge.replace(kind, probe, data)
+    if judge.finished and not (run / SUMS).is_file():  # its end was never written
+        yield "run_problem", "", NO_SUMS.model_dump()
+
+
+def _copy_evidence(run: Path, record: RunRecord, target: Path) -> None:
+    """Copy the files that the record names, unchanged."""
+    for entry in (entry for result in record.results for entry in result.evidence):
+        with open_regular(run / entry.path) as old:
+            write_new(target / entry.path, old.read())
+
+
+def _make_folder(wanted: Path) -> Path:
+    """Make this folder; if it exists, the first free one of `-2`, `-3` and so on."""
+    number, target = 1, wanted
+    while True:
+        try:
+            target.mkdir(mode=PRIVATE)
+        except FileExistsError:
+            number += 1
+            target = wanted.with_name(f"{wanted.name}-{number}")
+        else:
+            return target

@@ -1,0 +1,346 @@
+"""One acceptance run, from first event to exit code: the cluster, the contract, the run folder."""
+
+from __future__ import annotations
+
+import itertools
+import platform
+import shlex
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from probes.check.owed import has_ip_fabric, owed_event, partial_reason
+from probes.check.recorder import Recorder
+from probes.cluster.cluster import Cluster, VersionMismatch, connect
+from probes.cluster.entrances import HeadWatch
+from probes.cluster.room import wait_for_nodes, wait_for_room
+from probes.contract.contract import ClusterTerms, Contract
+from probes.contract.derived_limits import derive_contract
+from reports.acceptance import AcceptanceSummary, load_summary, summarize_acceptance
+from reports.exports import render_all, write_all
+from reports.formats.github import report_to_github
+from reports.frames.history import Baseline, choose_baseline
+from reports.numbers import quantity
+from reports.record import TIERS, Finding, ProbeResult, RunRecord
+from reports.run_folder.integrity import read_run
+from reports.run_folder.store import (
+    Store,
+    prepare_parent,
+    prepare_run_folder,
+    run_folder_name,
+    utc_time,
+)
+from reports.sanitize import one_line
+from reports.version import suite_version
+
+# Elsewhere a path of a probe may be gone tomorrow: `seatrial submit` removes its environment.
+IN_CHECKOUT = (Path(__file__).resolve().parents[2] / "conftest.py").is_file()
+DEFAULT_CONTRACT = "seatrial.toml"  # of the current folder: used where no contract is named
+
+
+def _new_folder(name: str) -> Path:
+    """Return a path in runs/ that does not exist yet: two runs may begin in the same second."""
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(path for path in (Path("runs") / one for one in names) if not path.exists())
+
+
+def say_waiting(held: str) -> None:
+    """Print what the run waits for: pytest prints nothing yet."""
+    print(f"waiting   {one_line(held)}", file=sys.__stderr__, flush=True)
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What was asked of a run, read and checked before the cluster is contacted."""
+
+    spec: str  # as --cluster
+    contract_arg: str = ""  # name or file; "" where limits are derived
+    agreed: Contract | None = None
+    tier: str = TIERS[0]
+    run_dir: str | None = None
+    nodes: int | None = None
+    only: Sequence[str] = ()
+    nonce: str = ""
+    operator: str = ""
+    wait_for_nodes_s: int = 0
+    wait_for_room_s: int = 0
+
+
+def _interrupt(*_: object) -> None:
+    """End the run as Ctrl-C does: Slurm, Kubernetes and Ray's job supervisor send SIGTERM."""
+    raise KeyboardInterrupt
+
+
+class RunSession:
+    """Shared state of all probes of one run."""
+
+    def __init__(self, settings: RunSettings) -> None:
+        self.spec, self.only, self.nonce = settings.spec, list(settings.only), settings.nonce
+        self.tier, self.contract_arg = settings.tier, settings.contract_arg
+        self.settings, agreed, run_dir = settings, settings.agreed, settings.run_dir
+        awaited = settings.nodes or (agreed.cluster.nodes if agreed else None)
+        prepare_run_folder(Path(run_dir)) if run_dir else prepare_parent(Path("runs"))
+        self.cluster: Cluster | None = None
+        self.initial_nodes: dict[str, str] = {}
+        self.join_error = ""
+        try:
+            self.cluster = connect(self.spec)
+        except VersionMismatch as error:
+            self.join_error = str(error)
+        # After Ray, whose handler would end this process or one probe alone.
+        signal.signal(signal.SIGTERM, _interrupt)
+        if self.cluster and agreed and agreed.rehearsal:
+            self.cluster.emulated = True
+        if self.cluster:
+            self._claim(self.cluster)
+        self.waited_s = 0.0
+        if self.cluster and awaited and settings.wait_for_nodes_s:
+            gpus = agreed.cluster.gpus_per_node if agreed else None
+            self.waited_s = wait_for_nodes(
+                self.cluster, awaited, gpus or 0, settings.wait_for_nodes_s, say_waiting
+            )
+        self.held_s = 0.0
+        if self.cluster and settings.wait_for_room_s:
+            self.held_s = wait_for_room(self.cluster, settings.wait_for_room_s, say_waiting)
+        self.contract: Contract = agreed or derive_contract(self.cluster)
+        # local:4 is an order of four nodes.
+        embedded = self.cluster.embedded_nodes if self.cluster else None
+        self.ordered = settings.nodes or self.contract.cluster.nodes or embedded
+        self.store = Store(Path(run_dir) if run_dir else _new_folder(run_folder_name(self.name)))
+        self.described = self._describe_cluster()
+        self._write_start()
+        self._write_owed()
+        self._current: Recorder | None = None  # of the probe that runs, or ran last
+        self._watch = HeadWatch(self.cluster.address, self._on_head_lost) if self.cluster else None
+
+    def _claim(self, cluster: Cluster) -> None:
+        """Let no other trial begin on the cluster; leave it if another one runs there."""
+        try:
+            cluster.claim(utc_time(), self.settings.wait_for_room_s, say_waiting)
+        except BaseException:
+            cluster.close()
+            raise
+
+    @property
+    def name(self) -> str:
+        """Short name of the cluster: the head's host name, `local`, `unjoined` or `silent`."""
+        if self.cluster is None or self.cluster.kind == "local":
+            return "local" if self.cluster else "unjoined"
+        return str(self.cluster.facts[0]["name"]) if self.cluster.facts else "silent"
+
+    @property
+    def terms(self) -> ClusterTerms:
+        """Terms of the contract for the cluster, with the ordered number of nodes."""
+        terms = self.contract.cluster
+        return terms.model_copy(update={"nodes": self.ordered}) if self.ordered else terms
+
+    @property
+    def command(self) -> str:
+        """Command line, ready to be pasted."""
+        return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+
+    def missing_nodes(self) -> list[str]:
+        """Return the names of nodes that were alive when the run began and are not alive now."""
+        alive = {node["id"] for node in self.cluster.nodes} if self.cluster else set()
+        return [name for id, name in self.initial_nodes.items() if id not in alive]
+
+    def _write_start(self) -> None:
+        versions = {
+            **suite_version(),
+            "python": platform.python_version(),
+            **{package: metadata.version(package) for package in ("ray", "torch", "pytest")},
+        }
+        self.store.start(
+            self.contract.text,
+            id=self.store.path.name,
+            started=utc_time(),
+            command=self.command,
+            tier=self.tier,
+            versions=versions,
+            cluster=self.described,
+            rehearsal=self.cluster.rehearsal if self.cluster else "",
+            contract=self.contract.facts().model_dump(mode="json"),
+            nonce=self.nonce,
+            operator=self.settings.operator,
+        )
+
+    def _write_owed(self) -> None:
+        """Record what the run owes, before pytest selects any probe."""
+        cluster = self.described  # not read again: a node may be lost meanwhile
+        data = owed_event(
+            self.tier,
+            self.contract.tier,
+            self.only,
+            terms=self.terms,
+            nodes=cluster.get("alive", 0),
+            on_gpu=cluster.get("on_gpu", False),
+            agreed=self.contract.limited_names,
+            not_provable=frozenset(self.contract.optional),
+            one_host=cluster.get("kind") == "local",
+            ranks=cluster.get("ranks", 0),
+            ip_fabric=has_ip_fabric(self.terms.fabric, cluster.get("nodes", [])),
+        )
+        self.store.event("run_owes", **data)
+
+    def report_problem(self, kind: str, where: str, text: str) -> None:
+        """Record a problem outside the probes: a run with one accepts nothing."""
+        self.store.event("run_problem", kind=kind, where=where, text=text)
+
+    def _describe_cluster(self) -> dict[str, Any]:
+        if self.cluster is None:
+            return {"name": self.name, "note": self.join_error}
+        self.initial_nodes = {node["id"]: node["name"] for node in self.cluster.nodes}
+        return {
+            "name": self.name,
+            "kind": self.cluster.kind,
+            "nodes": self.cluster.facts,
+            "alive": len(self.cluster.nodes),
+            "ranks": self.cluster.size,
+            "resource": self.cluster.resource,
+            "on_gpu": self.cluster.on_gpu,
+            "compute": self._describe_compute(),
+            "terms": self.terms.model_dump(exclude_none=True),
+        }
+
+    def _describe_compute(self) -> str:
+        pace = self.terms.pace_seconds
+        if pace:
+            return f"paced: each step's compute is padded to {pace} s (an emulated accelerator)"
+        return "not paced"
+
+    def header(self) -> list[str]:
+        """Return the header lines: cluster, contract, run."""
+        from_folder = f"  ({DEFAULT_CONTRACT} of this folder)"
+        remark = from_folder if self.contract_arg == DEFAULT_CONTRACT else ""
+        if not self.contract.agreed:
+            remark = "  (none was agreed: limits are derived, and nothing can be accepted)"
+        lines = [
+            f"contract  {self.contract.name} @ {self.contract.sha256[:8] or 'derived'}{remark}",
+            f"run       {self.store.path}  tier {self.tier}",
+        ]
+        if reason := partial_reason(self.only, self.tier, self.contract.tier):
+            lines.append(f"PARTIAL   {reason}: nothing can be accepted")
+        if self.cluster is None:
+            return [f"cluster   could not be joined: {self.join_error}", *lines]
+        if self.waited_s:
+            lines.append(f"waited    {self.waited_s:.0f} s for nodes to join")
+        if self.held_s:
+            lines.append(f"waited    {self.held_s:.0f} s for accelerators of other jobs")
+        nodes = quantity(len(self.cluster.nodes), "nodes")
+        ranks = quantity(self.cluster.size, f"{self.cluster.resource}s")
+        first = f"cluster   {self.name}  {nodes}, {ranks}"
+        if self.cluster.rehearsal:
+            first += f"  REHEARSAL: {self.cluster.rehearsal}"
+        return [first, *lines]
+
+    def begin(
+        self, probe: str, node_id: str, criterion: str, claim: str, say: Callable[[str], None]
+    ) -> Recorder:
+        """Begin the record of one probe, whose reproduce command runs this probe alone."""
+        contract = f" --contract {shlex.quote(self.contract_arg)}" if self.contract_arg else ""
+        tier = f" --tier {self.tier}"  # another tier has other probes, and other parts of this one
+        nodes = f" --nodes {self.settings.nodes}" if self.settings.nodes else ""
+        where = f"--cluster {shlex.quote(self.spec)}"
+        options = f"{where}{tier}{contract}{nodes}"
+        reproduce = f"pytest {shlex.quote(node_id)} {options}"
+        if not IN_CHECKOUT:
+            name = node_id.partition("::")[2].partition("[")[0]
+            reproduce = f"seatrial run {options} -k {shlex.quote(name)}"
+        self._current = Recorder(self.store, self.contract, probe, criterion, claim, reproduce, say)
+        return self._current
+
+    def end(self, recorder: Recorder, state: str, seconds: float, error: str) -> ProbeResult:
+        """End the record of a probe; return its result with what it owed and did not record.
+
+        On a full disk the run goes on.  A later event, or the missing end, shows what was not
+        written.
+        """
+        try:
+            result = recorder.finish(state, seconds, error)
+            results = self.store.save().results
+        except OSError as failure:
+            reason = f"its result could not be written: {failure.strerror or failure}"
+            return recorder.result("error", seconds, "; ".join(filter(None, (error, reason))))
+        return next((one for one in results[::-1] if one.probe == result.probe), result)
+
+    def _on_head_lost(self, finding: Finding) -> None:
+        if self._current:
+            self._current.say(finding.statement)
+            self._current.explain(finding)
+
+    def finish(self, state: str) -> RunRecord:
+        """Write the record and leave the cluster; return the record."""
+        if self._watch:
+            self._watch.close()
+        self.store.event("run_finished", finished=utc_time(), state=state)
+        record = self.store.save()
+        self.leave()
+        return record
+
+    def leave(self) -> None:
+        """Leave the cluster; safe to repeat."""
+        cluster, self.cluster = self.cluster, None
+        if cluster:
+            if self._watch and self._watch.head_answers():  # otherwise the claim ends with our job
+                cluster.release()
+            cluster.close()
+
+
+def close_run(
+    run: RunSession,
+    state: str,
+    problems: Iterable[tuple[str, str, str]],
+    loaded: list[str],
+    baseline: Path | None = None,
+    junit: str = "",
+) -> AcceptanceSummary:
+    """Write the end of a run and every rendering; return the run's summary.
+
+    `problems` are kind, place and text of what failed outside the probes.  `junit` is a second path
+    for junit.xml.  Where the end or a rendering cannot be written, the summary is of what was
+    written.
+    """
+    folder = run.store.path
+    try:
+        for problem in problems:
+            run.report_problem(*problem)
+        before = choose_baseline(baseline, run.store.save()) if baseline else Baseline()
+        run.store.event("run_updated", loaded=loaded, **before.event(run.contract.baseline))
+        run.finish(state)
+        summary = summarize_acceptance(*read_run(folder))
+        write_all(folder, render_all(folder, summary, before.summary))
+        _copy_junit(folder, junit)
+        run.store.close()
+    except Exception as error:  # noqa: BLE001 - after any error, the run must not end in 0
+        summary = _close_broken(run, error, junit)
+    report_to_github(summary)
+    return summary
+
+
+def _copy_junit(folder: Path, junit: str) -> None:
+    if junit:
+        Path(junit).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(folder / "junit.xml", junit)
+
+
+def _close_broken(run: RunSession, error: Exception, junit: str) -> AcceptanceSummary:
+    """Record that the end could not be written; the missing checksums show it, too."""
+    text, folder = f"{type(error).__name__}: {error}", run.store.path
+    with suppress(OSError, ValueError):
+        run.report_problem("rendering", "the end of the run", text)
+        run.store.save()
+    with suppress(Exception):
+        run.leave()
+    summary = load_summary(folder)
+    with suppress(OSError):
+        Path(junit or folder / "junit.xml").unlink()  # no file is better than a wrong one
+    with suppress(Exception):
+        write_all(folder, render_all(folder, summary))
+        _copy_junit(folder, junit)
+    return summary

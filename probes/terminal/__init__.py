@@ -1,1 +1,0 @@
-"""Options of a run, which probes it selects, and what pytest prints while it runs."""

@@ -1,1 +1,0 @@
-"""The gate against an earlier run: measures that the contract names may not become worse."""

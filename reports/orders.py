@@ -1,0 +1,227 @@
+"""Fills in the orders of a finding: which command, on which machine, for whom."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Any
+
+from reports.record import Finding, RepairStep, node_facts
+from reports.redact import redact_text
+from reports.sanitize import one_line
+
+PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
+HOST = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?"  # DNS: 253 letters
+NUMBER = r"[0-9]{1,9}"
+PATH = r"/[A-Za-z0-9._/@+=,:-]{0,254}"
+WORD = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+PORTS = range(1, 2**16)  # of TCP and UDP
+
+
+def _is_address(text: str) -> bool:
+    try:
+        return "%" not in text and bool(ip_address(text))
+    except ValueError:
+        return False
+
+
+def _is_port(text: str) -> bool:
+    return re.fullmatch("[0-9]{1,5}", text) is not None and int(text) in PORTS
+
+
+def _matches(pattern: str) -> Callable[[str], bool]:
+    compiled = re.compile(pattern)
+    return lambda text: compiled.fullmatch(text) is not None
+
+
+# Kinds of placeholders, and which names are plain enough for a command.
+KINDS: dict[str, Callable[[str], bool]] = {
+    "node": _matches(HOST),
+    "peer": _matches(HOST),
+    "host": _matches(HOST),
+    "address": _is_address,
+    "head_address": _is_address,
+    "peer_address": _is_address,
+    "ray_address": _is_address,
+    "interface": _matches(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,14}"),  # IFNAMSIZ: 15 letters
+    "device": _matches(r"[a-z][a-z0-9_]{0,63}"),  # of RDMA, as mlx5_0
+    "gpu": _matches(rf"(?:GPU|MIG)-[0-9A-Fa-f-]{{4,64}}|{NUMBER}"),
+    "slot": _matches(r"(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]"),
+    "port": _is_port,
+    "folder": _matches(PATH),
+    "file": _matches(PATH),
+    "target": _matches(rf"(?:https?://)?{HOST}(?::[0-9]{{1,5}})?(?:{PATH})?"),
+    "variable": _matches(r"[A-Za-z][A-Za-z0-9_]{0,63}"),
+    "package": _matches(WORD),
+    "job": _matches(WORD),
+    "rank": _matches(NUMBER),
+    "pid": _matches(NUMBER),
+    "payload": _matches(NUMBER),  # of a ping, bytes
+    "step": _matches(NUMBER),
+}
+LIST_KIND = "nodes"  # all suspects that are nodes: for texts alone
+
+
+def in_capitals(text: str) -> str:
+    """Write every placeholder in capitals, as a man page does."""
+    return PLACEHOLDER.sub(lambda match: match[1].upper(), text)
+
+
+Facts = Mapping[str, Any]
+WORDS = re.compile(r"""(?:[^\s'"]|'[^']*'|"[^"]*")+""")
+JOINT = " \\"  # a shell reads on in the next line
+ON_NODE = re.compile(r"(?:rank|process) \S+ on (\S+)$")  # a suspect that names its node
+# Suspects of other kinds: devices of RDMA are no nodes either.
+NO_NODE = re.compile(r"(?:rank|process|job|gang) |mlx|the driver$|a node that |Ray's head$")
+MAX_SHOWN = 80  # letters of a name in a text: longer names hide the rest of the sentence
+MAX_LISTED = 4  # nodes named in one order
+
+
+@dataclass(frozen=True)
+class FilledFinding:
+    """What to do in this case: names are filled in, unknown ones stand in capitals."""
+
+    order: str
+    steps: list[RepairStep]
+    mended: str
+
+
+def fill(finding: Finding, cluster: Facts) -> FilledFinding:
+    """Fill in the names of a finding, else what the record's facts of the cluster hold."""
+    names = _Names(finding, cluster)
+    return FilledFinding(
+        order=names.text(finding.order),
+        steps=[names.step(step) for step in finding.steps],
+        mended=names.text(finding.mended),
+    )
+
+
+def node_suspects(suspects: Iterable[str]) -> list[str]:
+    """List the suspects that are nodes: no ranks, jobs or devices."""
+    named = (match[1] if (match := ON_NODE.match(name)) else name for name in suspects)
+    return list(dict.fromkeys(name for name in named if not NO_NODE.match(name)))
+
+
+def break_command(command: str, columns: int) -> list[str]:
+    """Break a command so that it can still be pasted: at spaces, never inside quotes."""
+    lines: list[str] = []
+    for word in WORDS.findall(command):
+        if lines and len(lines[-1]) + len(word) + len(JOINT) < columns:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(f"  {word}" if lines else word)
+    return [line + JOINT for line in lines[:-1]] + lines[-1:]
+
+
+class _Names:
+    """Names of one finding: those that it has, and those of its nodes in the facts."""
+
+    def __init__(self, finding: Finding, cluster: Facts) -> None:
+        self._suspects = node_suspects(finding.suspects)
+        self._known = {kind: name for kind, name in finding.names.items() if kind in KINDS}
+        for kind, name in _read_facts(self._known, cluster):
+            self._known.setdefault(kind, name)
+
+    def text(self, template: str) -> str:
+        """Fill a text: names are cleaned, and cut if they are long.  In backquotes is a command."""
+        parts = one_line(template).split("`")
+        parts[::2] = [PLACEHOLDER.sub(lambda match: self._shown(match[1]), p) for p in parts[::2]]
+        parts[1::2] = map(self.command, parts[1::2])
+        return "`".join(parts)
+
+    def command(self, template: str) -> str:
+        """Fill a command: a name that is not plain leaves its placeholder in capitals."""
+        return PLACEHOLDER.sub(lambda match: self._plain(match[1]), one_line(template))
+
+    def step(self, step: RepairStep) -> RepairStep:
+        """Fill a step: its command, what its answers mean, and its place."""
+        return RepairStep(
+            command=self.command(step.command),
+            means=self.text(step.means),
+            on=self.text(step.on),
+        )
+
+    def _plain(self, kind: str) -> str:
+        name = self._known.get(kind, "")
+        return name if name and KINDS[kind](name) else kind.upper()
+
+    def _shown(self, kind: str) -> str:
+        if kind != LIST_KIND:
+            return _shorten(self._known.get(kind, "")) or kind.upper()
+        listed = [_shorten(name) or "NODE" for name in self._suspects[:MAX_LISTED]]
+        more = len(self._suspects) - len(listed)
+        return ", ".join(listed or [self._shown("node")]) + (f" and {more} more" if more else "")
+
+
+def _shorten(name: str) -> str:
+    shown = one_line(redact_text(name)).replace("`", "'")  # backquotes mark commands
+    return shown if len(shown) <= MAX_SHOWN else f"{shown[: MAX_SHOWN - 3]}..."
+
+
+def _read_facts(known: Facts, cluster: Facts) -> Iterator[tuple[str, str]]:
+    """Read the names of the finding's node, of its peer, and of the contract's terms."""
+    terms = _mapping(cluster.get("terms"))
+    node, peer = (_node_facts(cluster, known.get(kind)) for kind in ("node", "peer"))
+    of_device = _netdev(node, known.get("device"))
+    interface = str(known.get("interface") or of_device or terms.get("fabric"))
+    values = {
+        "interface": interface if interface in _mapping(node.get("interfaces")) else None,
+        "address": _address(node, interface),
+        "peer_address": _address(peer, interface),
+        "ray_address": node.get("address"),
+        "device": _device(node, interface),
+        "slot": _slot(node, known.get("gpu")),
+        "folder": terms.get("shared"),
+    }
+    yield from ((kind, name) for kind, name in values.items() if isinstance(name, str) and name)
+
+
+def _mapping(value: Any) -> Facts:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _entries(value: Any) -> Iterator[Facts]:
+    return (one for one in (value if isinstance(value, list) else []) if isinstance(one, Mapping))
+
+
+def _node_facts(cluster: Facts, name: str | None) -> Facts:
+    return next((one for one in node_facts(cluster) if name == one.get("name")), {})
+
+
+def _address(node: Facts, interface: str) -> Any:
+    """Find the node's address on this interface; without one, its address in Ray."""
+    of_interface = _mapping(_mapping(node.get("interfaces")).get(interface))
+    return of_interface.get("address") or node.get("address")
+
+
+def _device(node: Facts, interface: str) -> Any:
+    """Find the RDMA device of this interface."""
+    named = (one for one in _entries(node.get("rdma")) if one.get("netdev") == interface)
+    return next((one.get("device") for one in named), None)
+
+
+def _netdev(node: Facts, device: str | None) -> Any:
+    """Find the interface of this RDMA device."""
+    named = (one for one in _entries(node.get("rdma")) if device and one.get("device") == device)
+    return next((one.get("netdev") for one in named), None)
+
+
+def _slot(node: Facts, gpu: str | None) -> Any:
+    """Find the slot of the GPU that is named by its UUID or its number."""
+    boards = _entries(_mapping(node.get("gpu_health")).get("boards"))
+    named = (one for one in boards if gpu and gpu in (one.get("uuid"), str(one.get("index"))))
+    return next((one.get("slot") for one in named), None)
+
+
+__all__ = [
+    "KINDS",
+    "LIST_KIND",
+    "PLACEHOLDER",
+    "FilledFinding",
+    "break_command",
+    "fill",
+    "in_capitals",
+    "node_suspects",
+]

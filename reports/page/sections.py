@@ -1,0 +1,426 @@
+"""The sections of the page: decision, evidence, inventory, nodes and timeline."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from reports.acceptance import AcceptanceSummary, ReportRow
+from reports.headlines import gpus_per_node
+from reports.measurement import Limit, Measurement, Verdict
+from reports.numbers import quantity
+from reports.owed import NOT_RUN
+from reports.record import Control, Evidence, Finding, ProbeResult, RunRecord, Severity
+from reports.redact import redact
+from reports.run_folder.event_log import open_regular
+from reports.run_folder.integrity import MISSING, compare_hash
+from reports.run_folder.store import parse_time
+from reports.sanitize import clean, relative_link
+
+MAX_SCOPE = 200  # letters of a row's scope on page 1; its section has all
+ANCHOR = re.compile(r"[A-Z][A-Z0-9_]{0,30}")  # a criterion that is the name of its section
+
+
+@dataclass(frozen=True)
+class Lead:
+    """First lines below the verdict: counts, the worst fact, and what the controls proved."""
+
+    counts: str
+    worst: str
+    proof: str
+
+
+def build_lead(summary: AcceptanceSummary) -> Lead:
+    """Write the lines below the verdict."""
+    caught, planted = count_controls(summary.record.results)
+    deciding = [row for row in summary.worst_first if row.can_decide]
+    open_rows = [row for row in deciding if not row.verdict.accepted]
+    worst = open_rows[0].claim if open_rows else ""
+    faults = quantity(planted, "planted faults")
+    proof = f"The probes caught {caught} of {faults}." * bool(planted)
+    return Lead(f"{summary.counts_text}.", worst, proof)
+
+
+def count_controls(results: Sequence[ProbeResult]) -> tuple[int, int]:
+    """Count the controls that were caught, and all controls."""
+    controls = [control for result in results for control in result.controls]
+    return sum(control.verdict.accepted for control in controls), len(controls)
+
+
+def caught_text(row: ReportRow) -> str:
+    """Write how many controls of a row were caught: `3 of 3`."""
+    caught, planted = count_controls(row.results)
+    return f"{caught} of {planted}" if planted else "none"
+
+
+def scope_text(row: ReportRow) -> str:
+    """Write the limit that a row was held to, its reason, and what its key probe covered.
+
+    What is too long for page 1 ends with a whole part: parts are separated by semicolons.
+    """
+    key = row.key
+    is_told = bool(row.claim_end) and not row.verdict.accepted  # the sentence ends with the limit
+    limit = "" if is_told else f"Limit: {bound_text(key.limit)}, "
+    held = [f"{limit}because {key.limit.because}"] if key.limit and key.name else []
+    covered = [one.coverage for one in row.results if key in one.measurements and one.coverage]
+    text = ". ".join(part[:1].upper() + part[1:] for part in [*held, *covered[:1]])
+    if len(text) <= MAX_SCOPE:
+        return text
+    shown = text[: MAX_SCOPE - 3]
+    whole = shown.rpartition("; ")[0]
+    return f"{whole}; ..." if len(whole) >= MAX_SCOPE // 2 else f"{shown.rstrip()}..."
+
+
+def bound_text(limit: Limit | None) -> str:
+    """Write a limit, marked `(derived)` if it was not agreed."""
+    return f"{limit}{' (derived)' if limit.derived else ''}" if limit else ""
+
+
+def section_anchors(rows: Sequence[ReportRow]) -> dict[str, str]:
+    """Name the section of each criterion: its id where that is plain, else its number."""
+    return {
+        row.criterion.id: row.criterion.id if ANCHOR.fullmatch(row.criterion.id) else f"c{number}"
+        for number, row in enumerate(rows, 1)
+    }
+
+
+def blast_text(finding: Finding, summary: AcceptanceSummary) -> str:
+    """Describe what a finding holds up: criteria that are not accepted, and GPUs of its nodes."""
+    suspects = set(finding.suspects)
+    held = [
+        row.criterion.id
+        for row in summary.rows
+        if not row.verdict.accepted
+        and any(
+            other == finding or suspects & set(other.suspects)
+            for result in row.results
+            for other in result.findings
+        )
+    ]
+    nodes = suspects & set(summary.record.node_names)
+    gpus = gpus_per_node(summary.record.cluster) * len(nodes)
+    parts = [f"holds up {join_words(held)}"] if held else []
+    parts += [f"concerns {quantity(gpus, 'GPUs')}"] if gpus else []
+    return ", ".join(parts)
+
+
+def cause_text(result: ProbeResult, record: RunRecord) -> str:
+    """Say what may have caused a problem without a finding: what a probe before it found, or none.
+
+    Only a failure or an error may come from an earlier fault: what is unproven has its own reason.
+    Empty where the probe did not run to its end: its state has the reason.
+    """
+    if result.state in (NOT_RUN, "skipped", "interrupted"):
+        return ""
+    codes: dict[str, list[str]] = {}
+    for earlier in record.results[: record.results.index(result)]:
+        blocking = [one.code for one in earlier.findings if one.severity is Severity.BLOCKS]
+        if blocking:
+            codes.setdefault(earlier.criterion, []).extend(blocking)
+    if not codes or (result.state == "finished" and result.verdict is not Verdict.FAIL):
+        return "No known cause matches."
+    found = [f"{name} found ({', '.join(dict.fromkeys(codes[name]))})" for name in codes]
+    return f"This may come from what {join_words(found)}: mend that first."
+
+
+def join_words(words: Sequence[str]) -> str:
+    """Join words as people do: `FABRIC, SCALING and GANG`."""
+    return " and ".join([", ".join(words[:-1]), *words[-1:]] if len(words) > 1 else words)
+
+
+def planted_faults(summary: AcceptanceSummary) -> list[tuple[str, Verdict, Control]]:
+    """List (criterion, verdict, control) of all controls, those that were missed first."""
+    found = [
+        (result.criterion, control.verdict, control)
+        for result in summary.record.results
+        for control in result.controls
+    ]
+    return sorted(found, key=lambda one: -one[1].rank)
+
+
+LINES, COLUMNS = 40, 240
+TAIL_BYTES = 64 * 1024
+MAX_TAIL_CHARS = 500_000  # characters of all tails in one page, so that it can be mailed
+LINE_OF_FILE = re.compile(r"(.+):(\d{1,9})", re.DOTALL)
+TEXT_KINDS = {"table", "log", "series", "command"}
+
+
+@dataclass(frozen=True)
+class EvidenceView:
+    """View of one entry. `problem` is the reason why the file cannot be trusted or shown."""
+
+    link: str | None
+    problem: str = ""
+    tail: str = ""
+
+
+class EvidenceReader:
+    """Reader of the evidence in one run folder; it reads no file outside."""
+
+    def __init__(self, run: Path | None, linked_at: str = ".") -> None:
+        """Read from `run`, the folder that links on the page reach as `linked_at`."""
+        self.run, self.linked_at = run, quote(linked_at)
+        self.chars_left = MAX_TAIL_CHARS
+
+    def link(self, path: str) -> str | None:
+        """Return the link to a file of the run folder; None if the path points anywhere else."""
+        link = relative_link(path)
+        return link and self.linked_at + link.removeprefix(".")
+
+    def view(self, entry: Evidence) -> EvidenceView:
+        """Return the view of an entry: its link, the check of its hash, the end of its text."""
+        link = self.link(entry.path)
+        if link is None:
+            problem = "the path does not point into the run folder: not read"
+            return EvidenceView(None, problem)
+        if self.run is None:
+            return EvidenceView(None)
+        path = self.run / entry.path
+        if problem := compare_hash(path, entry.sha256):
+            return EvidenceView(None if problem == MISSING else link, f"the file {problem}")
+        return EvidenceView(link, "", self._tail(path, entry))
+
+    def _tail(self, path: Path, entry: Evidence) -> str:
+        """Return the last lines of a text file; "" if it is not text or the page has no room."""
+        if entry.kind not in TEXT_KINDS or self.chars_left <= 0:
+            return ""
+        text = read_tail(path)
+        self.chars_left -= len(text)
+        return text
+
+
+def split_place(place: str) -> tuple[str, str]:
+    """Split `evidence/nccl.log:12` into path and line number; without a number the line is ""."""
+    found = LINE_OF_FILE.fullmatch(place)
+    return (found[1], found[2]) if found else (place, "")
+
+
+def read_tail(path: Path) -> str:
+    """Read the last LINES lines of a file, each cut to COLUMNS characters.
+
+    A first line `... the last N lines` marks a file that is longer.
+    """
+    with open_regular(path) as file:
+        total = file.seek(0, 2)
+        file.seek(max(0, total - TAIL_BYTES))
+        text = file.read().decode("utf-8", "replace")
+    lines = clean(text).rstrip("\n").split("\n")
+    kept = [line if len(line) <= COLUMNS else line[:COLUMNS] + " ..." for line in lines[-LINES:]]
+    if len(lines) > LINES or total > TAIL_BYTES:
+        kept.insert(0, f"... the last {len(kept)} lines")
+    return "\n".join(kept)
+
+
+MAX_VALUE_CHARS = 160  # of one fact in its cell; the record has the complete value
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """Inventory: `facts` of the cluster, facts `common` to all nodes, a table of the others."""
+
+    facts: list[tuple[str, str]]
+    common: list[tuple[str, str]]
+    header: list[str]
+    rows: list[list[str]]
+
+
+def build_inventory(cluster: Mapping[str, Any]) -> Inventory:
+    """Convert nested facts, without secrets, to two lists and one table."""
+    facts = redact(cluster)
+    nodes = [flatten(node) for node in _node_facts(facts)]
+    cluster_facts = {key: value for key, value in facts.items() if not (nodes and key == "nodes")}
+    keys = list(dict.fromkeys(key for node in nodes for key in node))
+    common = [key for key in keys if len(nodes) > 1 and len({node.get(key) for node in nodes}) == 1]
+    header = [key for key in keys if key not in common]
+    header.sort(key=lambda key: key != "name")
+    return Inventory(
+        facts=list(flatten(cluster_facts).items()),
+        common=[(key, nodes[0][key]) for key in common],
+        header=header,
+        rows=[[node.get(key, "-") for key in header] for node in nodes],
+    )
+
+
+def flatten(value: Any, name: str = "") -> dict[str, str]:
+    """Convert `{"a": {"b": 1}}` to `{"a.b": "1"}`; lists become one line."""
+    if isinstance(value, Mapping):
+        pairs: dict[str, str] = {}
+        for key, item in value.items():
+            pairs |= flatten(item, f"{name}.{key}" if name else str(key))
+        return pairs
+    return {name: fact_text(value)}
+
+
+def fact_text(value: Any) -> str:
+    """Format one fact: a list of words with commas, nested lists as JSON, cut if too long."""
+    if value is None or value in ("", []):
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    text = _list_text(value) if isinstance(value, list) else str(value)
+    return text if len(text) <= MAX_VALUE_CHARS else text[:MAX_VALUE_CHARS] + " ..."
+
+
+def _list_text(value: list[Any]) -> str:
+    """Join words with commas; eight equal GPUs are `8 x {...}`."""
+    if all(isinstance(item, str | int | float) for item in value):
+        return ", ".join(map(str, value))
+    items = [json.dumps(item, sort_keys=True, default=str) for item in value]
+    if len(set(items)) == 1 and len(items) > 1:
+        return f"{len(items)} x {items[0]}"
+    return ", ".join(items)
+
+
+def cluster_size(cluster: Mapping[str, Any]) -> str:
+    """Format the size as `8 nodes, 64 GPUs`, as far as it is known."""
+    nodes = _node_facts(cluster)
+    parts = [f"{len(nodes)} node{'s' * (len(nodes) != 1)}"] if nodes else []
+    ranks, resource = cluster.get("ranks"), str(cluster.get("resource") or "rank")
+    told = [node.get("gpus") for node in nodes]
+    gpus = sum(len(g) if isinstance(g, list) else g for g in told if isinstance(g, list | int))
+    if gpus:
+        parts.append(f"{gpus} GPU{'s' * (gpus != 1)}")
+    elif isinstance(ranks, int) and ranks:
+        parts.append(f"{ranks} {resource}{'s' * (ranks != 1)}")
+    return ", ".join(parts) or "size unknown"
+
+
+def _node_facts(cluster: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    nodes = cluster.get("nodes")
+    if not isinstance(nodes, list) or not all(isinstance(node, Mapping) for node in nodes):
+        return []
+    return nodes
+
+
+WIDTH, HEIGHT = 180, 18  # px: a column of the table on page 1
+ROOM = 1.15  # the longer of value and limit leaves room beyond it, so that both are seen
+
+
+def draw_limit_bar(m: Measurement) -> str:
+    """Draw a bar as long as the value, and a line at its limit.
+
+    "" where that says nothing: without a number, and where the limit is 0, exact or two-sided.
+    """
+    if m.limit is None or isinstance(m.value, str | bool | None) or m.value < 0:
+        return ""
+    bounds = [bound for bound in (m.limit.low, m.limit.high) if bound is not None]
+    if len(bounds) != 1 or bounds[0] <= 0:
+        return ""
+    scale = WIDTH / (ROOM * max(m.value, bounds[0]))
+    verdict = m.verdict.value if m.verdict else ""
+    return (
+        f'<svg class="bar" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" '
+        f'aria-hidden="true"><rect class="all" y="6" width="{WIDTH}" height="6"/>'
+        f'<rect class="{verdict}" y="6" width="{m.value * scale:.1f}" height="6"/>'
+        f'<path d="M{bounds[0] * scale:.1f} 1v16"/></svg>'
+    )
+
+
+MAX_NAMES = 3  # measures named in a cell; the criterion's section has all
+
+
+@dataclass(frozen=True)
+class NodeCell:
+    """Verdict of one criterion on one node; None where nothing was measured on the node alone.
+
+    `failed` names the measures that are not accepted there.  `suspected` is true if a finding
+    names the node.
+    """
+
+    verdict: Verdict | None
+    failed: str
+    suspected: bool
+
+
+@dataclass(frozen=True)
+class NodeMatrix:
+    """Criteria as columns, and (node, cells) as rows.  Nodes without a problem come last."""
+
+    header: list[str]
+    rows: list[tuple[str, list[NodeCell]]]
+
+
+def build_node_matrix(record: RunRecord) -> NodeMatrix:
+    """Sort what the probes measured by node and criterion.  Without node facts it has no rows."""
+    names = dict.fromkeys(record.node_names)
+    known, criteria = set(names), list(dict.fromkeys(r.criterion for r in record.results))
+    measured = defaultdict[tuple[str, str], list[Measurement]](list)
+    suspects = set[tuple[str, str]]()
+    for result in record.results:
+        for m in result.measurements:
+            for node in _nodes_of(m.subject, known) if m.judged else ():
+                measured[node, result.criterion].append(m)
+        suspects |= {(one, result.criterion) for f in result.findings for one in f.suspects}
+    rows = [
+        (name, [_cell(measured[name, id], (name, id) in suspects) for id in criteria])
+        for name in names
+    ]
+    return NodeMatrix(criteria, sorted(rows, key=lambda row: -_severity(row[1])))
+
+
+def _nodes_of(subject: str, known: set[str]) -> set[str]:
+    """Return the nodes that a subject names: a node, a pair, or a part of a node."""
+    return known & {subject, *re.split(r" - | to | -> |, | ", subject)}
+
+
+def _cell(measurements: list[Measurement], suspected: bool) -> NodeCell:
+    verdicts = [m.verdict for m in measurements if m.verdict is not None]
+    failed = list(dict.fromkeys(m.title for m in measurements if m.severity))
+    more = f" and {len(failed) - MAX_NAMES} more" if len(failed) > MAX_NAMES else ""
+    names = ", ".join(failed[:MAX_NAMES]) + more
+    return NodeCell(Verdict.worst(verdicts) if verdicts else None, names, suspected)
+
+
+def _severity(cells: list[NodeCell]) -> int:
+    return max((cell.verdict.rank if cell.verdict else 0) + cell.suspected for cell in cells)
+
+
+SPAN_WIDTH, SPAN_HEIGHT = 360, 14  # px: a column of the table
+LEAST = 2  # px of a bar: a probe of a second is seen in a run of an hour
+
+
+@dataclass(frozen=True)
+class Span:
+    """When one probe ran: seconds after the start of the run, and how long."""
+
+    result: ProbeResult
+    verdict: Verdict
+    began: float
+    seconds: float
+    bar: str
+
+
+def build_timeline(record: RunRecord) -> list[Span]:
+    """List the probes that ran, by their start; a time that is no time is left out."""
+    spans = []
+    for result in record.results:
+        try:
+            began = (parse_time(result.started) - parse_time(record.started)).total_seconds()
+        except (ValueError, TypeError):
+            continue
+        if result.seconds is not None and began >= 0:
+            spans.append((began, result.seconds, result))
+    total = max((began + seconds for began, seconds, _ in spans), default=0.0)
+    return [
+        Span(result, result.verdict, began, seconds, _draw_bar(began, seconds, total, result))
+        for began, seconds, result in sorted(spans, key=lambda span: span[0])
+    ]
+
+
+def _draw_bar(began: float, seconds: float, total: float, result: ProbeResult) -> str:
+    scale = SPAN_WIDTH / total if total else 0.0
+    width = max(seconds * scale, LEAST)
+    left = min(began * scale, SPAN_WIDTH - width)
+    return (
+        f'<svg class="bar" width="{SPAN_WIDTH}" height="{SPAN_HEIGHT}" '
+        f'viewBox="0 0 {SPAN_WIDTH} {SPAN_HEIGHT}" '
+        f'aria-hidden="true"><rect class="all" y="6" width="{SPAN_WIDTH}" height="2"/>'
+        f'<rect class="{result.verdict.value}" x="{left:.1f}" y="2" '
+        f'width="{width:.1f}" height="10"/></svg>'
+    )
