@@ -21,7 +21,7 @@ DIRECTIONS: dict[str, dict[str, set[str]]] = {
         "nccl": {"findings", "toml_tables"},
         "environment": {"cluster", "findings"},
         "faults": {"cluster"},
-        "check": {"contract"} | CRITERIA,
+        "check": {"contract", "cluster", "findings"} | CRITERIA,
         "contract": {"check", "environment", "cluster", "findings", "toml_tables"},
         "session": JUDGING | {"hosts"},
         "hosts": JUDGING | {"environment"},

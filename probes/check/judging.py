@@ -1,0 +1,147 @@
+"""Shapes that most checks have: judge each node, explain equal faults once, plant a fault."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from probes.check.recorder import Recorder, Trial
+from probes.findings import finding, join_names
+from reports.numbers import Value
+
+if TYPE_CHECKING:
+    from probes.cluster.cluster import Cluster
+
+Key = TypeVar("Key")
+SILENT = "the node does not answer"
+
+
+def record_each(
+    measure: Recorder,
+    name: str,
+    values: Mapping[str, Value],
+    silent: Iterable[str] = (),
+    notes: Mapping[str, str] | str = "",
+) -> None:
+    """Record a measure of each node, by name; nothing is proven of `silent` nodes."""
+    for node, value in values.items():
+        note = notes if isinstance(notes, str) else notes.get(node, "")
+        measure(name, value, on=node, note=note)
+    for node in silent:
+        measure(name, None, on=node, note=SILENT)
+
+
+def explain_alike(
+    measure: Recorder,
+    code: str,
+    faults: Mapping[str, str],
+    sentence: str,
+    *,
+    asked: int = 0,
+    names: Mapping[str, Mapping[str, object]] | None = None,
+    **shared: object,
+) -> None:
+    """Make one finding for all nodes with the same fault; `sentence` has {nodes} and {text}.
+
+    `faults` maps a node to its fault.  Where each of several nodes that were `asked` has it, the
+    sentence says "each node".  `names` maps a fault's text to names of placeholders that differ by
+    fault; `shared` names are those of all faults.
+    """
+    groups: dict[str, list[str]] = defaultdict(list)
+    for node, text in faults.items():
+        groups[text].append(node)
+    for text, nodes in groups.items():
+        where = "each node" if len(nodes) == asked > 1 else join_names(nodes)
+        statement = sentence.format(nodes=where, text=text)
+        known = {**shared, **(names or {}).get(text, {})}
+        measure.explain(finding(code, statement, nodes, names=known))
+
+
+def worst_of(
+    values: Mapping[Key, float | None],
+    worst: Callable[..., Any] = max,
+) -> tuple[Key | None, float | None]:
+    """Return the key and value that decide: the first unknown one, else the worst.
+
+    `worst` is max where large values are bad, else min.  Without values both are None.
+    """
+    for key, value in values.items():
+        if value is None:
+            return key, None
+    if not values:
+        return None, None
+    key = worst(values, key=lambda one: values[one])
+    return key, values[key]
+
+
+def is_agreed(measure: Recorder, name: str) -> bool:
+    """Return whether the contract gives a measure of this probe a limit."""
+    return measure.contract.limit(measure.criterion, name) is not None
+
+
+def judge_if_agreed(measure: Recorder, name: str, value: Value, unit: str, **more: Any) -> None:
+    """Judge a value where the contract has a limit for it; elsewhere it only informs.
+
+    `more` is as in Recorder.__call__.
+    """
+    if is_agreed(measure, name):
+        measure(name, value, **more)
+    else:
+        measure.note(name, value, unit, **more)
+
+
+def plant(
+    measure: Recorder,
+    control: str,
+    fault: str,
+    judge: Callable[[Trial], bool | None],
+    *,
+    unable: str = "",
+    without: Container[str] = (),
+) -> None:
+    """Judge a planted fault as the probe judges, and record whether it was caught.
+
+    `judge` gets the trial, and returns False if the fault was found in another place than where it
+    was planted.  `unable` is why it could not be planted: the control then proves nothing.
+    `without` are measures that the fault cannot make fail here.
+    """
+    if unable:
+        measure.control(control, fault, None, saw=unable)
+        return
+    trial = measure.trial()
+    located = judge(trial)
+    measure.control(control, fault, trial, located=located is not False, without=without)
+
+
+def plant_on(
+    cluster: Cluster,
+    measure: Recorder,
+    control: str,
+    fault: str,
+    victim: Mapping[str, Any],
+    read: Callable[..., Any],
+    *arguments: Any,
+    judge: Callable[[Any, Trial], bool | None],
+    without: Container[str] = (),
+) -> None:
+    """Read a fault on the victim's node as the probe reads, and judge it by `plant`.
+
+    `victim` has `node`, its id, and `name`; `fault` continues the sentence after the name.  `read`
+    runs in a worker there with these arguments; `judge` gets its answer and the trial.
+    """
+    asked = [one for one in cluster.nodes if one["id"] == victim["node"]]
+    answer = cluster.on_each_node(read, *arguments, nodes=asked).get(victim["node"])
+    plant(
+        measure,
+        control,
+        f"{victim['name']} {fault}",
+        lambda trial: judge(answer, trial),
+        unable=f"{victim['name']} does not answer" if answer is None else "",
+        without=without,
+    )
+
+
+def silent_names(nodes: Sequence[Mapping[str, Any]], answered: Container[str]) -> list[str]:
+    """Name the nodes whose ids have not answered."""
+    return [node["name"] for node in nodes if node["id"] not in answered]
