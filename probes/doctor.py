@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from probes.check.registry import CRITERIA, run_order
 from probes.cluster.cleanup import request_dashboard
 from probes.cluster.cluster import PACKAGES, ROOT, Cluster
 from probes.cluster.node_facts import software_differences, software_versions
@@ -21,7 +22,7 @@ from probes.cluster.shared_folder import find_folder_problem
 from probes.contract.terms import ClusterTerms
 from probes.findings import join_names
 from probes.launch.shell import why_no_other_user
-from probes.requirements import ALL, DISTRIBUTION, lacking_sentence, missing_feature
+from probes.requirements import DISTRIBUTION, lacking_sentence, missing_feature
 from reports.numbers import quantity
 
 UNPROVEN, FAIL = "UNPROVEN", "FAIL"  # what a run would say of the criteria
@@ -79,7 +80,7 @@ def ask_packages(folder: Path, owners: Mapping[str, Sequence[str]]) -> Answer:
     if not others:
         return Answer("packages", f"{', '.join(PACKAGES)} are those of {ROOT}")
     do = "Use an environment of its own for seatrial, and `seatrial run` in another folder"
-    return Answer("packages", "; ".join(others), FAIL, ALL, do)
+    return Answer("packages", "; ".join(others), FAIL, run_order(), do)
 
 
 def _origin(name: str) -> str:
@@ -90,8 +91,8 @@ def _origin(name: str) -> str:
 def ask_versions(*, on_gpu: bool) -> Answer:
     """Name what a criterion needs and the packages here lack."""
     if text := lacking_sentence():
-        return Answer("versions", text, FAIL, ALL, "Install what is missing")
-    lacking = {id: text for id in ALL if (text := missing_feature(id, on_gpu))}
+        return Answer("versions", text, FAIL, run_order(), "Install what is missing")
+    lacking = {id: text for id in run_order() if (text := missing_feature(id, on_gpu))}
     if lacking:
         text = " ".join(dict.fromkeys(lacking.values()))
         return Answer("versions", text, UNPROVEN, tuple(lacking), "Install what is expected")
@@ -117,13 +118,10 @@ def ask_run_folder(folder: Path) -> Answer:
     if os.access(place, os.W_OK | os.X_OK):
         return Answer("run folder", f"{target} can be written")
     do = "Go to another folder, or name one with --run-dir"
-    return Answer("run folder", f"{place} cannot be written", FAIL, ALL, do)
+    return Answer("run folder", f"{place} cannot be written", FAIL, run_order(), do)
 
 
 DASHBOARD_SECONDS = 5
-LEAST_NODES = ("FABRIC", "SCALING")  # of one node they prove nothing
-ON_GPUS = tuple(id for id in ALL if id != "HOSTS")
-KEPT_IN_SHARED = ("HOSTS", "RESTART")
 
 
 def ask_cluster(cluster: Cluster, terms: ClusterTerms) -> Iterator[Answer]:
@@ -145,7 +143,7 @@ def ask_nodes(cluster: Cluster, terms: ClusterTerms) -> Answer:
     count, size = len(cluster.nodes), cluster.size
     if cluster.resource != "GPU" and terms.accelerators == "real" and terms.gpus_per_node:
         found = f"{quantity(count, 'nodes')}, and Ray counts no GPU"
-        return Answer("nodes", found, FAIL, ALL, "Start Ray where it sees the GPUs")
+        return Answer("nodes", found, FAIL, run_order(), "Start Ray where it sees the GPUs")
     found = f"{quantity(count, 'nodes')}, {quantity(size, cluster.resource + 's')}"
     short = [
         f"{node['name']} has {gpus}"
@@ -159,7 +157,9 @@ def ask_nodes(cluster: Cluster, terms: ClusterTerms) -> Answer:
         text = f"{found}; {terms.gpus_per_node} on each were ordered, {join_names(short)}"
         return Answer("nodes", text, FAIL, ("HOSTS",), "Find the missing accelerators")
     if count < 2:
-        lacking = (*LEAST_NODES, *(("GANG",) if size < 2 else ()))
+        lacking = tuple(
+            id for id, row in CRITERIA.items() if count < row.least_nodes or size < row.least_gpus
+        )
         return Answer("nodes", f"{found}: too few to compare", UNPROVEN, lacking, "Add a node")
     return Answer("nodes", found)
 
@@ -175,7 +175,7 @@ def ask_silence(cluster: Cluster) -> Answer:
     if not silent:
         return Answer("tasks", "each node runs one")
     do = "Look into the raylet's log on that node"
-    return Answer("tasks", f"none runs on {join_names(silent)}", FAIL, ALL, do)
+    return Answer("tasks", f"none runs on {join_names(silent)}", FAIL, run_order(), do)
 
 
 def ask_software(cluster: Cluster) -> Answer:
@@ -194,7 +194,7 @@ def ask_accelerators(cluster: Cluster) -> Answer:
         return Answer("room", f"all {quantity(cluster.size, unit)} are free")
     held = cluster.describe_holders() or f"{quantity(busy, unit)} are not free"
     do = "Wait for it with --wait-for-room 30m"
-    return Answer("room", held, UNPROVEN, ON_GPUS, do)
+    return Answer("room", held, UNPROVEN, run_order()[1:], do)
 
 
 def ask_dashboard(cluster: Cluster) -> Answer:
@@ -261,4 +261,11 @@ def ask_shared(cluster: Cluster, terms: ClusterTerms) -> Answer:
         found = f"none is agreed, and checkpoints go below {folder}: {cause}"
         return Answer("shared folder", found, UNPROVEN, ("RESTART",), do)
     state = FAIL if blind else UNPROVEN
-    return Answer("shared folder", cause, state, KEPT_IN_SHARED, "Mount it on each node")
+    keepers = tuple(id for id in run_order() if CRITERIA[id].keeps_in_shared)
+    return Answer(
+        "shared folder",
+        cause,
+        state,
+        keepers,
+        "Mount it on each node",
+    )

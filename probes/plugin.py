@@ -143,10 +143,11 @@ def _open_run(session: pytest.Session, settings: RunSettings) -> None:
 
 def _too_old(run: RunSession) -> list[str]:
     """List what criteria need and torch or Ray here lack: their probes will not run."""
-    from probes.requirements import ALL, missing_feature
+    from probes.check.registry import CRITERIA
+    from probes.requirements import missing_feature
 
     on_gpu = run.cluster is None or run.cluster.on_gpu
-    return list(dict.fromkeys(filter(None, (missing_feature(id, on_gpu) for id in ALL))))
+    return list(dict.fromkeys(filter(None, (missing_feature(id, on_gpu) for id in CRITERIA))))
 
 
 def _take_over_junit(config: pytest.Config) -> str:

@@ -65,12 +65,12 @@ class Need:
     why_broken: str = ""
 
 
-ALL = ("HOSTS", "FABRIC", "GANG", "LAUNCH", "RESTART", "SCALING")
+EVERY = "every criterion"
 TRAINED = ("LAUNCH", "RESTART", "SCALING")
 ON_CPU = "FSDP2 on ranks without a GPU (record_event of a CPU stream)"
 ASYNC_SAVES = "saves in the background (torch.distributed.checkpoint.staging.DefaultStager)"
 NEEDS = (
-    Need("state of actors, groups and jobs as it is read here", "ray", (2, 40), ALL),
+    Need("state of actors, groups and jobs as it is read here", "ray", (2, 40), (EVERY,)),
     Need("collectives that are timed and checked", "torch", (2, 6), ("FABRIC",)),
     Need("FSDP2 as torch.distributed.fsdp.fully_shard", "torch", (2, 6), TRAINED),
     Need(ON_CPU, "torch", (2, 7)),  # pytorch pull request 145935
@@ -87,7 +87,7 @@ def missing_feature(criterion: str, on_gpu: bool = True) -> str:
 
     `on_gpu`: each rank has a GPU.
     """
-    lacking = [shortcoming(need) for need in NEEDS if criterion in need.criteria]
+    lacking = [shortcoming(one) for one in NEEDS if {criterion, EVERY} & {*one.criteria}]
     if criterion in TRAINED and not on_gpu:
         lacking.append(missing(ON_CPU))
     return next(filter(None, lacking), "")

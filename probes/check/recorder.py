@@ -22,9 +22,6 @@ from reports.record import Control, Evidence, Finding, ProbeResult
 from reports.redact import redact
 from reports.run_folder.store import Store
 
-CONTROLS = {name: row.controls for name, row in CRITERIA.items()}
-NO_CONTROL = {name: row.no_control for name, row in CRITERIA.items()}
-
 
 def is_red(criterion: str, one: Measurement) -> bool:
     """Return whether a measurement shows the fault: it fails, or is `doubted` and contradicted."""
@@ -76,7 +73,7 @@ class Recorder:
         if doubt:
             more["note"] = doubt
         self._add_measurement(
-            name=name,
+            name=str(name),
             value=value,
             unit=measure.unit,
             subject=on,
@@ -130,7 +127,7 @@ class Recorder:
         """
         targets = [
             target
-            for target in CONTROLS[self.criterion][name]
+            for target in CRITERIA[self.criterion].controls[name]
             if target not in without and self.contract.judges(self.criterion, target)
         ]
         observed = [trial.worst(target) for target in targets] if trial else []

@@ -16,7 +16,7 @@ from reports.sanitize import one_line
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from probes.check.criterion import Measure
+    from probes.check.declarations import Check
     from probes.contract.contract import Contract
     from reports.measurement import Limit
 
@@ -89,7 +89,7 @@ def _band(limit: Limit) -> str:
     return f", MARGINAL {side} {quantity(bound, limit.unit)}" if bound is not None else ""
 
 
-def _without_limit(measure: Measure, is_judged: bool) -> str:
+def _without_limit(measure: Check, is_judged: bool) -> str:
     """Describe where the limit of a measure comes from if the contract has none."""
     if not is_judged:
         return "not judged by this contract"

@@ -107,17 +107,17 @@ def doctor(cluster: str | None, **values: str | None) -> None:
 
 def _ask(settings: RunSettings) -> Iterator[Answer]:
     """Ask about the contract, this machine, and the cluster."""
+    from probes.check.registry import run_order
     from probes.cluster.cluster import VersionMismatch, connect
     from probes.contract.terms import ClusterTerms
     from probes.doctor import FAIL, UNPROVEN, Answer, ask_cluster, ask_machine
-    from probes.requirements import ALL
 
     terms = settings.agreed.cluster if settings.agreed else ClusterTerms()
     if settings.agreed:
         yield Answer("contract", f"{settings.agreed.name}, tier {settings.tier}")
     else:
         found = "none: limits are derived from the cluster, and nothing is accepted"
-        yield Answer("contract", found, UNPROVEN, ALL, "Name one with --contract")
+        yield Answer("contract", found, UNPROVEN, run_order(), "Name one with --contract")
     if settings.nodes:
         terms = terms.model_copy(update={"nodes": settings.nodes})
     emulated = terms.accelerators == "emulated" or settings.spec.startswith("local")
@@ -126,7 +126,7 @@ def _ask(settings: RunSettings) -> Iterator[Answer]:
         cluster = connect(settings.spec)
     except VersionMismatch as error:
         do = "Install the cluster's version of Ray and Python here"
-        yield Answer("cluster", str(error), FAIL, ALL, do)
+        yield Answer("cluster", str(error), FAIL, run_order(), do)
         return
     try:
         cluster.emulated = cluster.emulated or emulated

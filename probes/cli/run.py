@@ -305,18 +305,16 @@ def _describe_cluster(cluster: str) -> str:
 
 def _criteria_lines(settings: RunSettings) -> Iterator[str]:
     """Yield the probes of each criterion, with their time, needs and disturbances."""
-    from probes.check.owed import DUTIES, LAB, NEEDS, SOURCE, longer_tier, usual_seconds
-    from probes.check.registry import CRITERIA, RUN_ORDER
+    from probes.check.owed import LAB, SOURCE, longer_tier, usual_seconds
+    from probes.check.registry import CRITERIA, run_order
 
     tier, only = settings.tier, settings.only
-    chosen = [id for id in RUN_ORDER if not only or id in only]
+    chosen = [id for id in run_order() if not only or id in only]
     optional = settings.agreed.optional if settings.agreed else {}
     total = 0
     for id in chosen:
         probes = [
-            duty.probe
-            for duty in DUTIES
-            if duty.criterion == id and longer_tier(duty.tier, tier) == tier
+            duty.probe for duty in CRITERIA[id].duties if longer_tier(duty.tier, tier) == tier
         ]
         total += len(probes)
         title = settings.agreed.title_of(id) if settings.agreed else CRITERIA[id].title
@@ -325,9 +323,8 @@ def _criteria_lines(settings: RunSettings) -> Iterator[str]:
             yield from _wrap("  unproven", f"not provable here: {optional[id]}")
         yield from _list("  probes", [probe.partition("::")[2] for probe in probes])
         yield from _wrap("  time", describe_time(usual_seconds(tier, [id])))
-        where, *needs = NEEDS[id]
-        yield from _wrap("  where", where)
-        yield from _list("  needs", needs)
+        yield from _wrap("  where", CRITERIA[id].where)
+        yield from _list("  needs", [*CRITERIA[id].needs])
         yield from _list("  disturbs", [*_disturbances(probes)])
         yield ""
     whole = describe_time(usual_seconds(tier, chosen))

@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from probes.check.criterion import Measure
+from probes.check.declarations import Check
 from probes.check.owed import judged_names
 from probes.check.registry import CRITERIA, is_judged
 from probes.cluster.node_facts import software_versions
@@ -85,7 +85,7 @@ class Contract(BaseModel):
                 how=row.how,
                 required=id not in self.optional,
                 not_provable=self.optional.get(id, ""),
-                headlines=dict(row.headlines),
+                headlines={str(check): text for check, text in row.headlines.items()},
                 proven=self.proven_of(id),
             )
             for id, row in CRITERIA.items()
@@ -347,7 +347,7 @@ def _parse_waivers(tables: Any, file: str) -> list[Waiver]:
     return waivers
 
 
-def _parse_limit(value: Any, measure: Measure, file: str, table: str) -> Limit:
+def _parse_limit(value: Any, measure: Check, file: str, table: str) -> Limit:
     """Read one limit from its table of the file."""
     where = f"{file}: {table}"
     if measure.from_run:

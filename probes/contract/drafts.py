@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from probes.check.criterion import Measure
+from probes.check.declarations import Check
 from probes.check.registry import CRITERIA
 from probes.cluster.network_facts import RDMA, interfaces_of
 from probes.cluster.node_facts import software_versions
@@ -384,7 +384,7 @@ def _known_limits(record: RunRecord, emulated: bool) -> dict[tuple[str, str], Li
     return limits
 
 
-def _check_limit(limit: Limit, measure: Measure) -> Limit:
+def _check_limit(limit: Limit, measure: Check) -> Limit:
     """Convert a limit to what a contract may give.  Raises ValueError if it may not."""
     terms = LimitTerms(
         at_least=limit.low,

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from probes.check.criterion import REACH, Measure
+from probes.check.declarations import REACH, Check
 from probes.check.registry import CRITERIA
 from probes.contract.validation import ContractError, check_text, has_words
 from probes.toml_tables import show, spelling_hint
@@ -55,7 +55,7 @@ class LimitTerms(BaseModel):
             raise ValueError(f"expected the reason of this limit in words, found {value!r}")
         return value
 
-    def to_limit(self, measure: Measure, source: str) -> Limit:
+    def to_limit(self, measure: Check, source: str) -> Limit:
         """Convert to the limit of the record.  Raises ValueError with one sentence."""
         if self.unit != measure.unit:
             raise ValueError(f"expected unit {measure.unit!r}, found {self.unit!r}")
@@ -96,7 +96,7 @@ class LimitTerms(BaseModel):
         return Limit(one_of=words, unit=self.unit, because=self.because, source=source)
 
     @staticmethod
-    def _check_side(measure: Measure, bounds: dict[str, float]) -> None:
+    def _check_side(measure: Check, bounds: dict[str, float]) -> None:
         """Refuse a bound that would pass worse values and fail better ones."""
         right = {"higher": "at_least", "lower": "at_most"}.get(measure.better)
         wrong = [key for key in bounds if right and key != right]
@@ -126,7 +126,7 @@ class LimitTerms(BaseModel):
             raise ValueError(f"marginal {marginal:g} lies outside at_most {high:g}")
 
 
-def _check_reach(key: str, bound: float, measure: Measure) -> None:
+def _check_reach(key: str, bound: float, measure: Check) -> None:
     """Refuse a bound that every value meets, or no value."""
     if bound < 0 and not measure.signed:
         raise ValueError(f"expected {key} to be more than 0, found {bound:g}: no value is negative")

@@ -1,245 +1,201 @@
-"""Defines FABRIC: its measures with their limits, its probes, and its controls."""
+"""Declares FABRIC: its checks with their limits, its controls, and its probe."""
 
 from __future__ import annotations
 
-from probes.check.criterion import (
-    Condition,
-    CriterionRow,
-    Duty,
-    Measure,
-    default_measure,
-    doubted,
-    fixed_measure,
-    none_of,
-    wrong_data,
+# fmt: off
+# isort: off
+from probes.check.declarations import (
+    ALL_GPUS, LONGER_TIER, ON_GPU, OWN_HOSTS, RDMA_AGREED, SEVERAL_NODES, THREE_NODES, TRAFFIC,
+    Check, ControlRow, CriterionRow, Probe, When, default_check, fixed_check, none_of, wrong_data,
 )
-from probes.cluster.network_facts import RDMA, interfaces_of
+from probes.cluster.network_facts import interfaces_of
+
+# InfiniBand without IPoIB, and EFA, have no IP packets whose size could be tested.
+IP_FABRIC = When(lambda here: here.ip_fabric)
+RANKS_INSIDE = When(lambda here: here.ranks_inside)
+SEVERAL_INTERFACES = When(
+    lambda here: len(interfaces_of(here.terms.fabric)) > 1, frozenset({"fabric"})
+)
+SEVERAL_RAILS = RDMA_AGREED | (ON_GPU & SEVERAL_INTERFACES)
+
+WRONG_ELEMENTS = wrong_data(
+    "wrong_elements", "elements", "a wrong result is a failure, however fast it comes",
+)
+UNREACHABLE_PAIRS = none_of("unreachable_pairs", "pairs", "every rank must reach every other rank")
+DUPLICATE_ADDRESSES = none_of(
+    "duplicate_addresses", "addresses",
+    "two machines with the same address receive each other's traffic",
+)
+PAIRS_BELOW_MTU = none_of(
+    "pairs_below_mtu", "pairs", "full-size packets must pass; if they are dropped, init hangs",
+    when=IP_FABRIC,
+)
+MTU_MISMATCHES = none_of(
+    "mtu_mismatches", "nodes",
+    "all nodes of a fabric need the same MTU; otherwise large packets are dropped", when=IP_FABRIC,
+)
+HARMFUL_SETTINGS = none_of(
+    "harmful_settings", "settings",
+    "a setting that breaks or slows the fabric does so for every job",
+)
+BUSBW = Check("busbw", "GB/s", better="higher")
+RANK_CV = default_check(
+    "rank_cv", "ratio",
+    "ranks of one ring end each call together; a published 29.8 % was one wrong choice of HCA",
+    high=0.1, marginal_high=0.05,
+)
+ALL_GATHER_AGAINST_ALL_REDUCE = default_check(
+    "all_gather_against_all_reduce", "ratio",
+    "a ring moves half the bytes of an all-reduce in it, so the same busbw is expected", low=0.6,
+    marginal_low=0.75,
+)
+REDUCE_SCATTER_AGAINST_ALL_REDUCE = default_check(
+    "reduce_scatter_against_all_reduce", "ratio",
+    "a ring moves half the bytes of an all-reduce in it, so the same busbw is expected", low=0.6,
+    marginal_low=0.75,
+)
+ALLTOALL_AGAINST_ALL_REDUCE = default_check(
+    "alltoall_against_all_reduce", "ratio",
+    "each pair of ranks sends at once, and switches mix all flows: large clusters reach about "
+    "half of an even part of the all-reduce's rate", low=0.35, marginal_low=0.5, when=LONGER_TIER,
+    no_control="the control of a slow collective is judged alike",
+)
+ALL_GATHER_BUSBW = Check(
+    "all_gather_busbw", "GB/s", better="higher", only_agreed=True,
+    no_control="the control of a slow collective slows the same figure",
+)
+REDUCE_SCATTER_BUSBW = Check(
+    "reduce_scatter_busbw", "GB/s", better="higher", only_agreed=True,
+    no_control="the control of a slow collective slows the same figure",
+)
+ALLTOALL_BUSBW = Check(
+    "alltoall_busbw", "GB/s", better="higher", when=LONGER_TIER, only_agreed=True,
+    no_control="the control of a slow collective slows the same figure",
+)
+ALL_REDUCE_INSIDE_NODE = Check(
+    "all_reduce_inside_node", "GB/s", better="higher", when=RANKS_INSIDE, only_agreed=True,
+    no_control="the control of a node that is slow inside slows the same figure",
+)
+NVLINK_BUSBW = Check(
+    "nvlink_busbw", "GB/s", better="higher", when=ON_GPU, only_agreed=True,
+    no_control="NVLink between nodes cannot be slowed, and its bytes have no second witness",
+)
+ALL_REDUCE_INSIDE_NODE_AGAINST_OTHERS = default_check(
+    "all_reduce_inside_node_against_others", "ratio",
+    "nodes of one model have the same links between their GPUs: each is near the typical node",
+    low=0.75, marginal_low=0.85, when=RANKS_INSIDE & SEVERAL_NODES,
+)
+NETWORK = Check("network", "", better="word", depends=("management", "management_gbps",))
+AGREEING_SOURCES = fixed_check(
+    "agreeing_sources", "sources", "byte counters and the library's own report must agree", low=2,
+    high=2, doubted=True, depends=("management", "management_gbps",),
+)
+FABRIC_SHARE = fixed_check(
+    "fabric_share", "ratio",
+    "a ring all-reduce moves 2(n-1)/n x S bytes per node; headers add 5 % at MTU 1500", low=0.97,
+    high=1.12, depends=("management", "management_gbps",),
+)
+SHARE_ON_OTHER_NETWORKS = fixed_check(
+    "share_on_other_networks", "ratio",
+    "gradient bytes on any other interface used the wrong network", high=0.1,
+    depends=("management", "management_gbps",),
+)
+LINKS_ON_OTHER_NETWORKS = none_of(
+    "links_on_other_networks", "links",
+    "a pair of nodes that uses another network is slow and loads that network", when=OWN_HOSTS,
+)
+LOST_PACKETS = default_check(
+    "lost_packets", "ratio",
+    "healthy data centre networks lose 0.001 to 0.01 % of packets; more than 0.1 % is an "
+    "incident (Guo et al., Pingmesh, SIGCOMM 2015)", high=0.001, marginal_high=0.0005,
+    when=OWN_HOSTS,
+)
+LINK_CHANGES = none_of("link_changes", "changes", "a healthy link stays up", when=OWN_HOSTS)
+INTERFACE_ERRORS = default_check(
+    "interface_errors", "ratio",
+    "cables are specified for 1 wrong bit in 1e12 (IEEE 802.3, InfiniBand), which is 1e-7 of "
+    "packets", high=0.0001, marginal_high=1e-05, when=OWN_HOSTS,
+)
+LONGEST_STALL = default_check(
+    "longest_stall", "s",
+    "time above twice the median call of that size; TCP waits 0.2 s (then doubles), RDMA about "
+    "0.5 s, before it sends a lost packet again", high=0.5, marginal_high=0.3, when=OWN_HOSTS,
+)
+# Only where RDMA is agreed: speed alone does not show which path the bytes took.
+LOG_ERRORS = none_of(
+    "log_errors", "findings",
+    "RDMA with errors, or staged through host memory, is not what was agreed", when=RDMA_AGREED,
+)
+RAILS = Check(
+    "rails", "rails", from_run="[cluster] rails, or the best node's", when=SEVERAL_RAILS,
+    depends=("rails",), no_control="no rail can be taken from a node that others use",
+)
+SLOWEST_RAIL = default_check(
+    "slowest_rail", "ratio",
+    "NCCL spreads its rings evenly over the rails of a node; 1 is an equal share", low=0.7,
+    marginal_low=0.85, when=SEVERAL_RAILS, depends=("rails",),
+    no_control="no rail can be taken from a node that others use",
+)
+SLOW_GROUPS = none_of(
+    "slow_groups", "groups",
+    "some nodes are slow only when many work at once; they delay every large job",
+    not_owed="only the search for slow nodes measures it, after a slow sweep",
+    no_control="no uplink can be slowed that others use",
+)
+# Two nodes are one pair, with no other to compare; raylets of one host have no link.
+SLOWEST_PAIR = default_check(
+    "slowest_pair", "ratio",
+    "healthy links of one fabric differ only by noise: the best of several tries is above 0.9",
+    low=0.75, marginal_low=0.85, when=THREE_NODES & OWN_HOSTS,
+)
 
 LINK_MEASURES = (
-    "links_on_other_networks",
-    *("lost_packets", "link_changes", "interface_errors", "longest_stall"),
+    LINKS_ON_OTHER_NETWORKS, LOST_PACKETS, LINK_CHANGES, INTERFACE_ERRORS, LONGEST_STALL,
 )
 
-MEASURES = {
-    "wrong_elements": wrong_data("elements", "a wrong result is a failure, however fast it comes"),
-    "unreachable_pairs": none_of("pairs", "every rank must reach every other rank"),
-    "duplicate_addresses": none_of(
-        "addresses", "two machines with the same address receive each other's traffic"
-    ),
-    "pairs_below_mtu": none_of(
-        "pairs", "full-size packets must pass; if they are dropped, init hangs"
-    ),
-    "mtu_mismatches": none_of(
-        "nodes", "all nodes of a fabric need the same MTU; otherwise large packets are dropped"
-    ),
-    "harmful_settings": none_of(
-        "settings", "a setting that breaks or slows the fabric does so for every job"
-    ),
-    "busbw": Measure("GB/s", better="higher"),
-    "rank_cv": default_measure(
-        "ratio",
-        "ranks of one ring end each call together; a published 29.8 % was one wrong choice of HCA",
-        high=0.10,
-        marginal_high=0.05,
-    ),
-    **{
-        f"{name}_against_all_reduce": default_measure(
-            "ratio",
-            "a ring moves half the bytes of an all-reduce in it, so the same busbw is expected",
-            low=0.6,
-            marginal_low=0.75,
-        )
-        for name in ("all_gather", "reduce_scatter")
-    },
-    "alltoall_against_all_reduce": default_measure(
-        "ratio",
-        "each pair of ranks sends at once, and switches mix all flows: large clusters reach about half of an even part of the all-reduce's rate",
-        low=0.35,
-        marginal_low=0.5,
-    ),
-    **{
-        f"{name}_busbw": Measure("GB/s", better="higher")
-        for name in ("all_gather", "reduce_scatter", "alltoall")
-    },
-    "all_reduce_inside_node": Measure("GB/s", better="higher"),
-    "nvlink_busbw": Measure("GB/s", better="higher"),
-    "all_reduce_inside_node_against_others": default_measure(
-        "ratio",
-        "nodes of one model have the same links between their GPUs: each is near the typical node",
-        low=0.75,
-        marginal_low=0.85,
-    ),
-    "network": Measure("", better="word"),
-    "agreeing_sources": doubted(
-        fixed_measure(
-            "sources", "byte counters and the library's own report must agree", low=2, high=2
-        )
-    ),
-    "fabric_share": fixed_measure(
-        "ratio",
-        "a ring all-reduce moves 2(n-1)/n x S bytes per node; headers add 5 % at MTU 1500",
-        low=0.97,
-        high=1.12,
-    ),
-    "share_on_other_networks": fixed_measure(
-        "ratio", "gradient bytes on any other interface used the wrong network", high=0.1
-    ),
-    "links_on_other_networks": none_of(
-        "links", "a pair of nodes that uses another network is slow and loads that network"
-    ),
-    "lost_packets": default_measure(
-        "ratio",
-        "healthy data centre networks lose 0.001 to 0.01 % of packets; more than 0.1 % is an incident (Guo et al., Pingmesh, SIGCOMM 2015)",
-        high=1e-3,
-        marginal_high=5e-4,
-    ),
-    "link_changes": none_of("changes", "a healthy link stays up"),
-    "interface_errors": default_measure(
-        "ratio",
-        "cables are specified for 1 wrong bit in 1e12 (IEEE 802.3, InfiniBand), which is 1e-7 of packets",
-        high=1e-4,
-        marginal_high=1e-5,
-    ),
-    "longest_stall": default_measure(
-        "s",
-        "time above twice the median call of that size; TCP waits 0.2 s (then doubles), RDMA about 0.5 s, before it sends a lost packet again",
-        high=0.5,
-        marginal_high=0.3,
-    ),
-    # Only where RDMA is agreed: speed alone does not show which path the bytes took.
-    "log_errors": none_of(
-        "findings", "RDMA with errors, or staged through host memory, is not what was agreed"
-    ),
-    "rails": Measure("rails", from_run="[cluster] rails, or the best node's"),
-    "slowest_rail": default_measure(
-        "ratio",
-        "NCCL spreads its rings evenly over the rails of a node; 1 is an equal share",
-        low=0.7,
-        marginal_low=0.85,
-    ),
-    "slow_groups": none_of(
-        "groups", "some nodes are slow only when many work at once; they delay every large job"
-    ),
-    "slowest_pair": default_measure(
-        "ratio",
-        "healthy links of one fabric differ only by noise: the best of several tries is above 0.9",
-        low=0.75,
-        marginal_low=0.85,
-    ),
-}
+WRONG_ELEMENT = ControlRow("wrong element", WRONG_ELEMENTS)
+CLOSED_DOOR = ControlRow("closed door", UNREACHABLE_PAIRS)
+LARGE_PACKETS = ControlRow("large packets", PAIRS_BELOW_MTU)
+DOCTORED_PORT = ControlRow("doctored port", MTU_MISMATCHES, DUPLICATE_ADDRESSES)
+LATE_CALL = ControlRow("late call", LONGEST_STALL)
+BAD_SENDER = ControlRow("bad sender", SLOWEST_PAIR, LOST_PACKETS)
+SLOW_INSIDE = ControlRow("slow inside", ALL_REDUCE_INSIDE_NODE_AGAINST_OTHERS)
+SLOW_COLLECTIVE = ControlRow(
+    "slow collective", ALL_GATHER_AGAINST_ALL_REDUCE, REDUCE_SCATTER_AGAINST_ALL_REDUCE, RANK_CV,
+)
+DOCTORED_COUNTERS = ControlRow("doctored counters", LINK_CHANGES, INTERFACE_ERRORS)
+WRONG_NETWORK = ControlRow(
+    "wrong network", BUSBW, NETWORK, FABRIC_SHARE, SHARE_ON_OTHER_NETWORKS, LINKS_ON_OTHER_NETWORKS,
+    LOG_ERRORS,
+)
+OTHER_REPORT = ControlRow("other report", AGREEING_SOURCES)
+HARMFUL_VARIABLE = ControlRow("harmful variable", HARMFUL_SETTINGS)
 
-CONTROLS = {
-    "wrong element": ("wrong_elements",),
-    "closed door": ("unreachable_pairs",),
-    "large packets": ("pairs_below_mtu",),
-    "doctored port": ("mtu_mismatches", "duplicate_addresses"),
-    "late call": ("longest_stall",),
-    "bad sender": ("slowest_pair", "lost_packets"),
-    "slow inside": ("all_reduce_inside_node_against_others",),
-    "slow collective": (
-        *("all_gather_against_all_reduce", "reduce_scatter_against_all_reduce"),
-        "rank_cv",
-    ),
-    "doctored counters": ("link_changes", "interface_errors"),
-    "wrong network": (
-        *("busbw", "network", "fabric_share", "share_on_other_networks", "links_on_other_networks"),
-        "log_errors",
-    ),
-    "other report": ("agreeing_sources",),
-    "harmful variable": ("harmful_settings",),
-}
-NO_CONTROL = {
-    "rails": "no rail can be taken from a node that others use",
-    "slowest_rail": "no rail can be taken from a node that others use",
-    "slow_groups": "no uplink can be slowed that others use",
-    "alltoall_against_all_reduce": "the control of a slow collective is judged alike",
-    **dict.fromkeys(
-        ("all_gather_busbw", "reduce_scatter_busbw", "alltoall_busbw"),
-        "the control of a slow collective slows the same figure",
-    ),
-    "nvlink_busbw": "NVLink between nodes cannot be slowed, and its bytes have no second witness",
-    "all_reduce_inside_node": "the control of a node that is slow inside slows the same figure",
-}
-CONDITIONS: dict[str, Condition] = {
-    # InfiniBand without IPoIB, and EFA, have no IP packets whose size could be tested.
-    **dict.fromkeys(
-        ("mtu_mismatches", "pairs_below_mtu", "large packets"), lambda here: here.ip_fabric
-    ),
-    "log_errors": lambda here: here.terms.fabric == RDMA,
-    **dict.fromkeys(
-        ("rails", "slowest_rail"),
-        lambda here: (
-            here.terms.fabric == RDMA or (here.on_gpu and len(interfaces_of(here.terms.fabric)) > 1)
-        ),
-    ),
-    **dict.fromkeys(
-        ("all_reduce_inside_node_against_others", "slow inside"),
-        lambda here: here.ranks_inside and here.nodes > 1,
-    ),
-    "alltoall_against_all_reduce": lambda here: here.tier != "quick",
-    "all_gather_busbw": lambda here: "FABRIC.all_gather_busbw" in here.agreed,
-    "reduce_scatter_busbw": lambda here: "FABRIC.reduce_scatter_busbw" in here.agreed,
-    "alltoall_busbw": lambda here: here.tier != "quick" and "FABRIC.alltoall_busbw" in here.agreed,
-    "nvlink_busbw": lambda here: here.on_gpu and "FABRIC.nvlink_busbw" in here.agreed,
-    "all_reduce_inside_node": lambda here: (
-        here.ranks_inside and "FABRIC.all_reduce_inside_node" in here.agreed
-    ),
-    # Two nodes are one pair, with no other to compare; raylets of one host have no link.
-    "slowest_pair": lambda here: here.nodes > 2 and not here.one_host,
-    **dict.fromkeys(
-        (*LINK_MEASURES, "late call", "bad sender", "doctored counters"),
-        lambda here: not here.one_host,
-    ),
-}
-DUTIES = (
-    Duty(
-        "fabric/test_fabric.py::test_allreduce_takes_the_fabric_at_line_rate",
-        "quick",
-        (
-            *("wrong_elements", "unreachable_pairs", "mtu_mismatches", "pairs_below_mtu"),
-            "duplicate_addresses",
-            *("busbw", "network", "agreeing_sources", "fabric_share", "share_on_other_networks"),
-            *(
-                "all_gather_against_all_reduce",
-                "reduce_scatter_against_all_reduce",
-                "alltoall_against_all_reduce",
-            ),
-            *("all_gather_busbw", "reduce_scatter_busbw", "alltoall_busbw"),
-            *(
-                "rank_cv",
-                "nvlink_busbw",
-                "all_reduce_inside_node",
-                "all_reduce_inside_node_against_others",
-            ),
-            *("slowest_pair", "rails", "slowest_rail", "log_errors", "harmful_settings"),
-            *LINK_MEASURES,
-        ),
-        (
-            *(
-                "wrong element",
-                "slow collective",
-                "closed door",
-                "large packets",
-                "doctored port",
-                "late call",
-            ),
-            *("bad sender", "slow inside", "doctored counters", "wrong network", "other report"),
-            "harmful variable",
-        ),
+PROBES = (
+    Probe(
+        "test_fabric.py::test_allreduce_takes_the_fabric_at_line_rate",
+        tier="quick", usual_s=52,
+        checks=(WRONG_ELEMENTS, UNREACHABLE_PAIRS, MTU_MISMATCHES, PAIRS_BELOW_MTU,
+        DUPLICATE_ADDRESSES, BUSBW, NETWORK, AGREEING_SOURCES, FABRIC_SHARE,
+        SHARE_ON_OTHER_NETWORKS, ALL_GATHER_AGAINST_ALL_REDUCE, REDUCE_SCATTER_AGAINST_ALL_REDUCE,
+        ALLTOALL_AGAINST_ALL_REDUCE, ALL_GATHER_BUSBW, REDUCE_SCATTER_BUSBW, ALLTOALL_BUSBW,
+        RANK_CV, NVLINK_BUSBW, ALL_REDUCE_INSIDE_NODE, ALL_REDUCE_INSIDE_NODE_AGAINST_OTHERS,
+        SLOWEST_PAIR, RAILS, SLOWEST_RAIL, LOG_ERRORS, HARMFUL_SETTINGS, *LINK_MEASURES),
+        controls=(WRONG_ELEMENT, SLOW_COLLECTIVE, CLOSED_DOOR, LARGE_PACKETS, DOCTORED_PORT,
+        LATE_CALL, BAD_SENDER, SLOW_INSIDE, DOCTORED_COUNTERS, WRONG_NETWORK, OTHER_REPORT,
+        HARMFUL_VARIABLE),
+        disturbs=(ALL_GPUS, TRAFFIC, "forces traffic onto the control network, which Ray uses too"),
     ),
 )
 
-FABRIC = CriterionRow(
+CRITERION = CriterionRow(
     title="RDMA is in use",
-    how=(
-        "all-reduce bus bandwidth at line rate; two independent checks show which network "
-        "carried the data"
+    how="all-reduce bus bandwidth at line rate; two independent checks show which network "
+    "carried the data", where="one rank for each GPU, on all nodes",
+    needs=(
+        "2 nodes; 3 to compare links",
+        "permission of workers to open RDMA devices and lock memory, where RDMA is agreed",
     ),
-    headlines={"busbw": "all-reduce runs at {value}"},
-    proven=" over RDMA",
-    measures=MEASURES,
-    duties=DUTIES,
-    controls=CONTROLS,
-    no_control=NO_CONTROL,
-    conditions=CONDITIONS,
+    headlines={BUSBW: "all-reduce runs at {value}"}, proven=" over RDMA",
+    usual_s={"quick": 58, "standard": 58}, depends=("fabric",), least_nodes=2,
 )

@@ -1,197 +1,202 @@
-"""Defines GANG: its measures with their limits, its probes, and its controls."""
+"""Declares GANG: its checks with their limits, its controls, and its probes."""
 
 from __future__ import annotations
 
-from probes.check.criterion import (
-    Condition,
-    CriterionRow,
-    Duty,
-    Measure,
-    default_measure,
-    doubted,
-    fixed_measure,
-    none_of,
+# fmt: off
+# isort: off
+from probes.check.declarations import (
+    ALL_GPUS, ON_GPU, SPARE_RAYLETS, Check, ControlRow, CriterionRow, Probe, default_check, fixed_check,
+    none_of, ordered,
 )
 
-SCENE = ("partially_held", "overcommitted", "not_released", "sample_rate", "unregistered_use")
-STEADY = (*SCENE, "leaked")
-EARLY = ("one bundle early",)
-QUEUE, PLACEMENT = "gang/test_gang_queue.py", "gang/test_gang_placement.py"
+MANY_GROUPS = "creates many placement groups, which load Ray's head"
+COMPETING = (ALL_GPUS, "starts jobs that compete for GPUs, and cancels them")
 
-MEASURES = {
-    "partially_held": none_of("samples", "a job must hold all of its accelerators or none"),
-    "not_removed": none_of(
-        "gangs", "a job that was cancelled, or whose driver died, must give its accelerators back"
-    ),
-    "lost_while_running": none_of(
-        "samples", "a running gang must keep its accelerators while others wait"
-    ),
-    "blocked_behind": none_of(
-        "gangs", "a gang that fits must not wait behind one that does not fit"
-    ),
-    "placed_in_fragments": none_of(
-        "nodes", "STRICT_PACK means one node, even if more is free elsewhere"
-    ),
-    "never_placed": none_of("gangs", "a gang that fits must be placed in the end"),
-    "nodes_killed": doubted(
-        fixed_measure("raylets", "the fault must have happened", low=1, high=1)
-    ),
-    "ray_train_outcome": fixed_measure(
-        "", "Ray Train must run once enough accelerators are free", one_of=["finished"]
-    ),
-    "actors_not_running": none_of("actors", "every actor of a placed gang must run"),
-    "losses_not_detected": none_of("nodes", "Ray must detect that a node is lost"),
-    "deadlocks": none_of("deadlocks", "jobs with one placement group each cannot block each other"),
-    "misplaced": none_of(
-        "gangs", "the strategy and the place of each component are part of the request"
-    ),
-    "placed_concurrently": fixed_measure(
-        "gangs", "of two gangs that each need 75 %, exactly one fits", low=1, high=1
-    ),
-    "sample_rate": doubted(
-        fixed_measure("Hz", "a partly held gang must not go unseen between two samples", low=20)
-    ),
-    "placement_delay": default_measure(
-        "s",
-        "Ray retries a waiting gang every 1 s and its loop ticks every 1 s; the limit adds a margin for load",
-        high=5,
-        marginal_high=3,
-    ),
-    "release_time": default_measure(
-        "s",
-        "Ray frees a dead driver's gang when its connection closes (0.1 s on an idle head); other jobs wait until then",
-        high=10,
-        marginal_high=5,
-    ),
-    "large_gang_wait": Measure("s", better="lower"),
-    "overcommitted": none_of("samples", "no accelerator may be given to two jobs"),
-    "leaked": none_of(
-        "GPUs", "accelerators that no gang holds must be free; otherwise they have leaked"
-    ),
-    "unregistered_use": none_of(
-        "GPUs", "Ray gives a GPU that it counts as free to the next job, even if it is in use"
-    ),
-    "not_released": none_of("GPUs", "accelerators must be free again after their job"),
-}
+PARTIALLY_HELD = none_of(
+    "partially_held", "samples", "a job must hold all of its accelerators or none",
+)
+NOT_REMOVED = none_of(
+    "not_removed", "gangs",
+    "a job that was cancelled, or whose driver died, must give its accelerators back",
+)
+LOST_WHILE_RUNNING = none_of(
+    "lost_while_running", "samples", "a running gang must keep its accelerators while others wait",
+)
+BLOCKED_BEHIND = none_of(
+    "blocked_behind", "gangs", "a gang that fits must not wait behind one that does not fit",
+)
+PLACED_IN_FRAGMENTS = none_of(
+    "placed_in_fragments", "nodes", "STRICT_PACK means one node, even if more is free elsewhere",
+)
+NEVER_PLACED = none_of("never_placed", "gangs", "a gang that fits must be placed in the end")
+NODES_KILLED = fixed_check(
+    "nodes_killed", "raylets", "the fault must have happened", low=1, high=1, doubted=True,
+    no_control="it shows that the probe's own fault happened",
+)
+RAY_TRAIN_OUTCOME = fixed_check(
+    "ray_train_outcome", "", "Ray Train must run once enough accelerators are free",
+    one_of=['finished'], no_control="a second job of Ray Train takes half a minute to start",
+)
+ACTORS_NOT_RUNNING = none_of(
+    "actors_not_running", "actors", "every actor of a placed gang must run",
+)
+LOSSES_NOT_DETECTED = none_of("losses_not_detected", "nodes", "Ray must detect that a node is lost")
+DEADLOCKS = none_of(
+    "deadlocks", "deadlocks", "jobs with one placement group each cannot block each other",
+)
+MISPLACED = none_of(
+    "misplaced", "gangs", "the strategy and the place of each component are part of the request",
+    depends=("components", "parallel",),
+)
+PLACED_CONCURRENTLY = fixed_check(
+    "placed_concurrently", "gangs", "of two gangs that each need 75 %, exactly one fits", low=1,
+    high=1,
+)
+SAMPLE_RATE = fixed_check(
+    "sample_rate", "Hz", "a partly held gang must not go unseen between two samples", low=20,
+    doubted=True,
+)
+PLACEMENT_DELAY = default_check(
+    "placement_delay", "s",
+    "Ray retries a waiting gang every 1 s and its loop ticks every 1 s; the limit adds a margin "
+    "for load", high=5, marginal_high=3,
+)
+RELEASE_TIME = default_check(
+    "release_time", "s",
+    "Ray frees a dead driver's gang when its connection closes (0.1 s on an idle head); other "
+    "jobs wait until then", high=10, marginal_high=5,
+    no_control="accelerators would be held for longer than the limit",
+)
+LARGE_GANG_WAIT = Check(
+    "large_gang_wait", "s", better="lower", when=ordered("queue"),
+    no_control="accelerators would be held for longer than the limit",
+)
+OVERCOMMITTED = none_of("overcommitted", "samples", "no accelerator may be given to two jobs")
+LEAKED = none_of(
+    "leaked", "GPUs", "accelerators that no gang holds must be free; otherwise they have leaked",
+)
+UNREGISTERED_USE = none_of(
+    "unregistered_use", "GPUs",
+    "Ray gives a GPU that it counts as free to the next job, even if it is in use", when=ON_GPU,
+)
+NOT_RELEASED = none_of("not_released", "GPUs", "accelerators must be free again after their job")
 
-CONTROLS = {
-    "naive actors": ("partially_held", "leaked", "not_released", "sample_rate"),
-    "two that fit": ("placed_concurrently", "actors_not_running", "overcommitted"),
-    "late release": ("never_placed", "blocked_behind", "placement_delay"),
-    "a GPU used behind Ray's back": ("unregistered_use",),
-    "cancelled in words only": ("not_removed",),
-    "gang given back": ("lost_while_running",),
-    "driver stopped, not killed": ("not_removed",),
-    "two groups per job": ("deadlocks",),
-    "PACK passed off as STRICT_PACK": ("placed_in_fragments",),
-    "SPREAD passed off as STRICT_PACK": ("misplaced",),
-    "one rank astray": ("misplaced",),
-    "one bundle early": ("partially_held",),
-    "node not lost": ("losses_not_detected",),
-}
-NO_CONTROL = {
-    "nodes_killed": "it shows that the probe's own fault happened",
-    "release_time": "accelerators would be held for longer than the limit",
-    "large_gang_wait": "accelerators would be held for longer than the limit",
-    "ray_train_outcome": "a second job of Ray Train takes half a minute to start",
-}
-CONDITIONS: dict[str, Condition] = {
-    "large_gang_wait": lambda here: bool(here.terms.queue),
-    "unregistered_use": lambda here: here.on_gpu,
-    "a GPU used behind Ray's back": lambda here: here.on_gpu,
-}
-DUTIES = (
-    Duty(
-        "gang/test_gang.py::test_two_gangs_compete_and_one_waits_whole",
-        "quick",
-        (
-            *STEADY,
-            *("placed_concurrently", "actors_not_running", "never_placed", "placement_delay"),
-        ),
-        ("naive actors", "two that fit", "late release", "a GPU used behind Ray's back"),
+SCENE = (PARTIALLY_HELD, OVERCOMMITTED, NOT_RELEASED, SAMPLE_RATE, UNREGISTERED_USE)
+STEADY = (*SCENE, LEAKED)
+
+NAIVE_ACTORS = ControlRow("naive actors", PARTIALLY_HELD, LEAKED, NOT_RELEASED, SAMPLE_RATE)
+TWO_THAT_FIT = ControlRow("two that fit", PLACED_CONCURRENTLY, ACTORS_NOT_RUNNING, OVERCOMMITTED)
+LATE_RELEASE = ControlRow("late release", NEVER_PLACED, BLOCKED_BEHIND, PLACEMENT_DELAY)
+GPU_USED_BEHIND_RAYS_BACK = ControlRow("a GPU used behind Ray's back", UNREGISTERED_USE)
+CANCELLED_IN_WORDS_ONLY = ControlRow("cancelled in words only", NOT_REMOVED)
+GANG_GIVEN_BACK = ControlRow("gang given back", LOST_WHILE_RUNNING)
+DRIVER_STOPPED_NOT_KILLED = ControlRow("driver stopped, not killed", NOT_REMOVED)
+TWO_GROUPS_PER_JOB = ControlRow("two groups per job", DEADLOCKS)
+PACK_PASSED_OFF_AS_STRICT_PACK = ControlRow("PACK passed off as STRICT_PACK", PLACED_IN_FRAGMENTS)
+SPREAD_PASSED_OFF_AS_STRICT_PACK = ControlRow("SPREAD passed off as STRICT_PACK", MISPLACED)
+ONE_RANK_ASTRAY = ControlRow("one rank astray", MISPLACED)
+ONE_BUNDLE_EARLY = ControlRow("one bundle early", PARTIALLY_HELD)
+NODE_NOT_LOST = ControlRow("node not lost", LOSSES_NOT_DETECTED)
+
+PROBES = (
+    Probe(
+        "test_gang.py::test_two_gangs_compete_and_one_waits_whole",
+        tier="quick", usual_s=18,
+        checks=(*STEADY, PLACED_CONCURRENTLY, ACTORS_NOT_RUNNING, NEVER_PLACED, PLACEMENT_DELAY),
+        controls=(NAIVE_ACTORS, TWO_THAT_FIT, LATE_RELEASE, GPU_USED_BEHIND_RAYS_BACK),
+        disturbs=COMPETING,
     ),
-    Duty(
-        "gang/test_gang.py::test_a_cancelled_gang_leaves_no_trace",
-        "quick",
-        (*STEADY, "not_removed", "lost_while_running"),
-        ("cancelled in words only", "gang given back"),
+    Probe(
+        "test_gang.py::test_a_cancelled_gang_leaves_no_trace",
+        tier="quick", usual_s=3,
+        checks=(*STEADY, NOT_REMOVED, LOST_WHILE_RUNNING),
+        controls=(CANCELLED_IN_WORDS_ONLY, GANG_GIVEN_BACK),
+        disturbs=COMPETING,
     ),
-    Duty(
-        "gang/test_gang.py::test_a_dead_driver_gives_its_gang_back",
-        "quick",
-        (*STEADY, "not_removed", "lost_while_running", "release_time"),
-        ("driver stopped, not killed",),
+    Probe(
+        "test_gang.py::test_a_dead_driver_gives_its_gang_back",
+        tier="quick", usual_s=3,
+        checks=(*STEADY, NOT_REMOVED, LOST_WHILE_RUNNING, RELEASE_TIME),
+        controls=(DRIVER_STOPPED_NOT_KILLED,),
+        disturbs=(*COMPETING, "kills drivers of its own jobs"),
     ),
-    Duty(
-        "gang/test_gang.py::test_one_group_per_job_never_deadlocks",
-        "standard",
-        (*STEADY, "deadlocks", "never_placed", "not_removed"),
-        ("two groups per job",),
+    Probe(
+        "test_gang.py::test_one_group_per_job_never_deadlocks",
+        tier="standard", usual_s=8,
+        checks=(*STEADY, DEADLOCKS, NEVER_PLACED, NOT_REMOVED),
+        controls=(TWO_GROUPS_PER_JOB,),
+        disturbs=COMPETING,
     ),
-    Duty(
-        f"{PLACEMENT}::test_fragments_are_not_mistaken_for_room",
-        "standard",
-        (*STEADY, "placed_in_fragments", "blocked_behind"),
-        ("PACK passed off as STRICT_PACK",),
+    Probe(
+        "test_gang_placement.py::test_fragments_are_not_mistaken_for_room",
+        tier="standard", usual_s=3,
+        checks=(*STEADY, PLACED_IN_FRAGMENTS, BLOCKED_BEHIND),
+        controls=(PACK_PASSED_OFF_AS_STRICT_PACK,),
+        disturbs=COMPETING,
     ),
-    Duty(
-        f"{PLACEMENT}::test_strategies_hold",
-        "standard",
-        (*STEADY, "misplaced"),
-        ("SPREAD passed off as STRICT_PACK",),
+    Probe(
+        "test_gang_placement.py::test_strategies_hold",
+        tier="standard", usual_s=2,
+        checks=(*STEADY, MISPLACED),
+        controls=(SPREAD_PASSED_OFF_AS_STRICT_PACK,),
+        disturbs=COMPETING,
     ),
-    Duty(
-        f"{PLACEMENT}::test_components_lie_where_they_were_put",
-        "standard",
-        ("partially_held", "overcommitted", "not_released", "leaked", "misplaced"),
-        ("one rank astray",),
+    Probe(
+        "test_gang_placement.py::test_components_lie_where_they_were_put",
+        tier="standard", usual_s=5,
+        checks=(PARTIALLY_HELD, OVERCOMMITTED, NOT_RELEASED, LEAKED, MISPLACED),
+        controls=(ONE_RANK_ASTRAY,),
+        disturbs=COMPETING,
     ),
-    Duty(
-        f"{PLACEMENT}::test_a_lost_node_harms_its_own_gang_only",
-        "standard",
-        (*STEADY, "nodes_killed", "losses_not_detected", "lost_while_running"),
-        (*EARLY, "node not lost"),
+    Probe(
+        "test_gang_placement.py::test_a_lost_node_harms_its_own_gang_only",
+        tier="standard", usual_s=23,
+        checks=(*STEADY, NODES_KILLED, LOSSES_NOT_DETECTED, LOST_WHILE_RUNNING),
+        controls=(ONE_BUNDLE_EARLY, NODE_NOT_LOST),
+        disturbs=(*COMPETING, SPARE_RAYLETS),
     ),
-    Duty(
-        f"{QUEUE}::test_mixed_gangs_of_twice_the_cluster_all_run",
-        "standard",
-        (*SCENE, "never_placed"),
-        EARLY,
+    Probe(
+        "test_gang_queue.py::test_mixed_gangs_of_twice_the_cluster_all_run",
+        tier="standard", usual_s=4,
+        checks=(*SCENE, NEVER_PLACED),
+        controls=(ONE_BUNDLE_EARLY,),
+        disturbs=COMPETING,
     ),
-    Duty(
-        f"{QUEUE}::test_a_gang_that_does_not_fit_blocks_nobody",
-        "standard",
-        (*STEADY, "blocked_behind", "not_removed"),
-        EARLY,
+    Probe(
+        "test_gang_queue.py::test_a_gang_that_does_not_fit_blocks_nobody",
+        tier="standard", usual_s=2,
+        checks=(*STEADY, BLOCKED_BEHIND, NOT_REMOVED),
+        controls=(ONE_BUNDLE_EARLY,),
+        disturbs=COMPETING,
     ),
-    Duty(
-        f"{QUEUE}::test_a_big_gang_under_a_stream_of_small_ones",
-        "standard",
-        (*SCENE, "large_gang_wait"),
-        EARLY,
+    Probe(
+        "test_gang_queue.py::test_a_big_gang_under_a_stream_of_small_ones",
+        tier="standard", usual_s=65,
+        checks=(*SCENE, LARGE_GANG_WAIT),
+        controls=(ONE_BUNDLE_EARLY,),
+        disturbs=(*COMPETING, MANY_GROUPS),
     ),
-    Duty(
-        f"{QUEUE}::test_a_storm_of_gangs_leaves_nothing",
-        "standard",
-        (*SCENE, "never_placed"),
-        EARLY,
+    Probe(
+        "test_gang_queue.py::test_a_storm_of_gangs_leaves_nothing",
+        tier="standard", usual_s=71,
+        checks=(*SCENE, NEVER_PLACED),
+        controls=(ONE_BUNDLE_EARLY,),
+        disturbs=(*COMPETING, MANY_GROUPS),
     ),
-    Duty(
-        f"{QUEUE}::test_ray_train_waits_as_a_gang",
-        "standard",
-        (*SCENE, "never_placed", "ray_train_outcome"),
-        EARLY,
+    Probe(
+        "test_gang_queue.py::test_ray_train_waits_as_a_gang",
+        tier="standard", usual_s=26,
+        checks=(*SCENE, NEVER_PLACED, RAY_TRAIN_OUTCOME),
+        controls=(ONE_BUNDLE_EARLY,),
+        disturbs=COMPETING,
     ),
 )
 
-GANG = CriterionRow(
+CRITERION = CriterionRow(
     title="gang scheduling works under contention",
     how="competing jobs: each has all its accelerators or none, checked at least 20 times a second",
-    headlines={"placement_delay": "a waiting gang starts {value} after it can"},
-    proven="; no gang held only some of its GPUs",
-    measures=MEASURES,
-    duties=DUTIES,
-    controls=CONTROLS,
-    no_control=NO_CONTROL,
-    conditions=CONDITIONS,
+    where="gangs of all sizes, on all nodes", needs=("2 GPUs",),
+    headlines={PLACEMENT_DELAY: "a waiting gang starts {value} after it can"},
+    proven="; no gang held only some of its GPUs", usual_s={"quick": 27, "standard": 155},
+    depends=("queue",), least_gpus=2,
 )

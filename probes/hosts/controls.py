@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from probes.check.recorder import Recorder, Trial
+from probes.check.registry import CRITERIA
 from probes.cluster.cluster import Cluster
 from probes.cluster.gpu_health import read_gpu_health
 from probes.cluster.node_facts import SYSTEM_PARTS, node_facts
 from probes.cluster.nvml import GPU_IS_LOST, INVALID_ARGUMENT, UNKNOWN, import_nvml, read_gpus
 from probes.contract.contract import ClusterTerms
 from probes.hosts.closing import judge_gpu_changes, judge_wear, judge_xids, read_planted_xid
-from probes.hosts.criterion import CONTROLS
 from probes.hosts.gpu_health import WHOLE_NODE, Fleet, compared_sources, judge_node_health
 from probes.hosts.inventory import judge_folder, judge_hosts, judge_order, judge_parity
 
@@ -71,7 +71,7 @@ def control_doctored_node(
     judge_parity(cluster, terms, doctored, trial)
     judge_order([*doctored], terms, trial)
     without = _not_told(cluster, terms, facts, trial)
-    if without.issuperset(CONTROLS["doctored node"]):
+    if without.issuperset(CRITERIA["HOSTS"].controls["doctored node"]):
         return  # a node alone, of which nothing is ordered, is compared with nothing
     measure.control("doctored node", fault, trial, without=without)
 

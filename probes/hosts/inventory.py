@@ -10,7 +10,7 @@ from typing import Any
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from probes.check.criterion import exactly
+from probes.check.declarations import exactly
 from probes.check.recorder import Recorder
 from probes.cluster.cluster import Cluster
 from probes.cluster.node_facts import SYSTEM_PARTS, software_differences, software_versions

@@ -12,7 +12,7 @@ from operator import itemgetter
 from statistics import median
 from typing import Any
 
-from probes.check.recorder import CONTROLS, Recorder
+from probes.check.recorder import Recorder
 from probes.check.registry import CRITERIA
 from probes.cluster.cluster import Cluster
 from probes.cluster.system_facts import UNLIMITED, ClockOffset, ClockReaders, read_node_system
@@ -398,7 +398,9 @@ def control_strained_process(
     system = answers[victim["node"]]
     trial = measure.trial()
     judge_system([{**victim, "system": system}], ranks, measures, trial)
-    without = {name for name in CONTROLS["HOSTS"]["strained process"] if name not in measures}
+    without = {
+        name for name in CRITERIA["HOSTS"].controls["strained process"] if name not in measures
+    }
     if limits := system["limits"]:
         without |= {"locked_memory"} if limits.get("locks_any") else set()
         without |= {"processes"} if limits.get("starts_any") else set()

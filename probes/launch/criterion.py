@@ -1,197 +1,192 @@
-"""Defines LAUNCH: its measures with their limits, its probes, and its controls."""
+"""Declares LAUNCH: its checks with their limits, its controls, and its probes."""
 
 from __future__ import annotations
 
-from probes.check.criterion import (
-    Circumstances,
-    CriterionRow,
-    Duty,
-    Measure,
-    default_measure,
-    doubted,
-    fixed_measure,
-    none_of,
+# fmt: off
+# isort: off
+from probes.check.declarations import (
+    ALL_GPUS, OWN_HOSTS, SEVERAL_HOSTS, SEVERAL_NODES, Check, ControlRow, CriterionRow, Probe, When,
+    default_check, fixed_check, none_of, ordered,
 )
 
-MEASURES = {
-    # Python returns -9 for a command that signal 9 ended: a failure, not an error of measurement.
-    "exit_code": fixed_measure(
-        "", "the documented commands must succeed", low=0, high=0, signed=True
-    ),
-    "ranks": Measure("ranks", from_run="one rank per accelerator"),
-    "wrong_ranks": none_of(
-        "ranks",
-        "each rank must run once, on this cluster, on an accelerator of its own, with correct and consistent variables",
-    ),
-    "time_to_first_step": doubted(
-        default_measure("s", "a user should see the first step within five minutes", high=300)
-    ),
-    "guide_faults": default_measure(
-        "lines",
-        "any user must be able to type the guide's commands, on this cluster and the next",
-        high=0,
-    ),
-    "rights_of_user": none_of(
-        "rights", "a user is neither root nor in a group that others are not in"
-    ),
-    "ranks_with_other_weights": none_of(
-        "ranks", "all ranks must begin with the same weights, and end with the same"
-    ),
-    "misplaced_samples": none_of("samples", "each sample must be trained on by one rank"),
-    "ranks_with_other_validation": none_of("ranks", "all ranks must validate on the same data"),
-    "metric_error": default_measure(
-        "ratio",
-        "a logged loss must be the mean of all ranks; four digits are logged, and wrong means differ by 0.1 % or more",
-        high=0.0005,
-    ),
-    "loss_ratio": default_measure(
-        "ratio", "in 20 steps the loss falls to two thirds; without learning it stays", high=0.9
-    ),
-    "wrong_exports": none_of("exports", "rank 0 must export the model, and no other rank"),
-    "export_error": default_measure(
-        "ratio",
-        "the exported model must be the trained one; bf16 against fp32 differs by less than 1 %",
-        high=0.02,
-    ),
-    "share_on_agreed_network": default_measure(
-        "ratio",
-        "a job on the agreed fabric sends all of the fewest bytes that FSDP needs there; elsewhere it sends none",
-        low=0.5,
-    ),
-    "hidden_errors": none_of("errors", "a job that failed must end with an exit code above 0"),
-    "facts_missing_from_error": none_of(
-        "facts", "the last 40 lines must name the exception, its rank and its host"
-    ),
-    "time_to_stop": default_measure(
-        "s", "a user who stops a job expects its accelerators back at once", high=15
-    ),
-    "left_processes": none_of("processes", "a stopped job must leave no process on any node"),
-    "held_accelerators": none_of("accelerators", "a job that has ended must hold no accelerator"),
-    "exit_code_after_stop": fixed_measure(
-        "", "after a stopped job the same commands must succeed", low=0, high=0, signed=True
-    ),
-    "ranks_not_resumed": none_of(
-        "ranks", "all ranks must go on from the newest checkpoint, also if one node alone has it"
-    ),
-    "nodes_of_rank_0": default_measure(
-        "nodes", "a job must run correctly wherever its first rank is", low=2
-    ),
-    "time_to_error": default_measure(
-        "s", "a user should learn within five minutes that the job failed", high=300
-    ),
-}
+OTHER_USER = OWN_HOSTS & When(lambda here: here.terms.launch.user != "own", frozenset({"launch"}))
 
-CONTROLS = {
-    "missing variable": ("wrong_ranks", "exit_code", "ranks", "time_to_first_step"),
-    "wrong guide": ("guide_faults",),
-    "own user": ("rights_of_user",),
-    "planted errors": (
-        *("ranks_with_other_weights", "misplaced_samples", "ranks_with_other_validation"),
-        *("metric_error", "loss_ratio", "wrong_exports", "export_error"),
+# Python returns -9 for a command that signal 9 ended: a failure, not an error of measurement.
+EXIT_CODE = fixed_check(
+    "exit_code", "", "the documented commands must succeed", low=0, high=0, signed=True,
+)
+RANKS = Check("ranks", "ranks", from_run="one rank per accelerator")
+WRONG_RANKS = none_of(
+    "wrong_ranks", "ranks",
+    "each rank must run once, on this cluster, on an accelerator of its own, with correct and "
+    "consistent variables",
+)
+TIME_TO_FIRST_STEP = default_check(
+    "time_to_first_step", "s", "a user should see the first step within five minutes", high=300,
+    doubted=True,
+)
+GUIDE_FAULTS = default_check(
+    "guide_faults", "lines",
+    "any user must be able to type the guide's commands, on this cluster and the next", high=0,
+)
+RIGHTS_OF_USER = none_of(
+    "rights_of_user", "rights", "a user is neither root nor in a group that others are not in",
+    when=OTHER_USER,
+)
+RANKS_WITH_OTHER_WEIGHTS = none_of(
+    "ranks_with_other_weights", "ranks",
+    "all ranks must begin with the same weights, and end with the same",
+)
+MISPLACED_SAMPLES = none_of(
+    "misplaced_samples", "samples", "each sample must be trained on by one rank",
+)
+RANKS_WITH_OTHER_VALIDATION = none_of(
+    "ranks_with_other_validation", "ranks", "all ranks must validate on the same data",
+)
+METRIC_ERROR = default_check(
+    "metric_error", "ratio",
+    "a logged loss must be the mean of all ranks; four digits are logged, and wrong means differ "
+    "by 0.1 % or more", high=0.0005,
+)
+LOSS_RATIO = default_check(
+    "loss_ratio", "ratio", "in 20 steps the loss falls to two thirds; without learning it stays",
+    high=0.9,
+)
+WRONG_EXPORTS = none_of(
+    "wrong_exports", "exports", "rank 0 must export the model, and no other rank",
+)
+EXPORT_ERROR = default_check(
+    "export_error", "ratio",
+    "the exported model must be the trained one; bf16 against fp32 differs by less than 1 %",
+    high=0.02,
+)
+SHARE_ON_AGREED_NETWORK = default_check(
+    "share_on_agreed_network", "ratio",
+    "a job on the agreed fabric sends all of the fewest bytes that FSDP needs there; elsewhere "
+    "it sends none", low=0.5, when=SEVERAL_HOSTS & ordered("fabric"), depends=("management",),
+)
+HIDDEN_ERRORS = none_of(
+    "hidden_errors", "errors", "a job that failed must end with an exit code above 0",
+)
+FACTS_MISSING_FROM_ERROR = none_of(
+    "facts_missing_from_error", "facts",
+    "the last 40 lines must name the exception, its rank and its host",
+)
+TIME_TO_STOP = default_check(
+    "time_to_stop", "s", "a user who stops a job expects its accelerators back at once", high=15,
+    no_control="it is the time until left processes and held accelerators are none, which have a "
+    "control",
+)
+LEFT_PROCESSES = none_of(
+    "left_processes", "processes", "a stopped job must leave no process on any node",
+)
+HELD_ACCELERATORS = none_of(
+    "held_accelerators", "accelerators", "a job that has ended must hold no accelerator",
+)
+EXIT_CODE_AFTER_STOP = fixed_check(
+    "exit_code_after_stop", "", "after a stopped job the same commands must succeed", low=0, high=0,
+    signed=True,
+    no_control="the same commands as in the first probe, whose exit code has a control",
+)
+RANKS_NOT_RESUMED = none_of(
+    "ranks_not_resumed", "ranks",
+    "all ranks must go on from the newest checkpoint, also if one node alone has it",
+    when=SEVERAL_HOSTS,
+)
+NODES_OF_RANK_0 = default_check(
+    "nodes_of_rank_0", "nodes", "a job must run correctly wherever its first rank is", low=2,
+    when=SEVERAL_NODES,
+    no_control="it counts what the probe itself arranged: another node is held each time",
+)
+TIME_TO_ERROR = default_check(
+    "time_to_error", "s", "a user should learn within five minutes that the job failed", high=300,
+    no_control="it is the time of the job whose error the probe plants; how long a job may be "
+    "silent is not planted",
+)
+
+MISSING_VARIABLE = ControlRow("missing variable", WRONG_RANKS, EXIT_CODE, RANKS, TIME_TO_FIRST_STEP)
+WRONG_GUIDE = ControlRow("wrong guide", GUIDE_FAULTS)
+OWN_USER = ControlRow("own user", RIGHTS_OF_USER)
+PLANTED_ERRORS = ControlRow(
+    "planted errors", RANKS_WITH_OTHER_WEIGHTS, MISPLACED_SAMPLES, RANKS_WITH_OTHER_VALIDATION,
+    METRIC_ERROR, LOSS_RATIO, WRONG_EXPORTS, EXPORT_ERROR,
+)
+JOB_ON_ANOTHER_NETWORK = ControlRow("job on another network", SHARE_ON_AGREED_NETWORK)
+SWALLOWED_ERROR = ControlRow("swallowed error", HIDDEN_ERRORS, FACTS_MISSING_FROM_ERROR)
+FORGOTTEN_VARIABLE = ControlRow("forgotten variable", WRONG_RANKS)
+LEFTOVERS = ControlRow("leftovers", LEFT_PROCESSES, HELD_ACCELERATORS)
+BEGAN_ANEW = ControlRow("began anew", RANKS_NOT_RESUMED)
+MISSING_RANK = ControlRow("missing rank", RANKS, WRONG_RANKS)
+RUNNING_JOB = ControlRow("running job", LEFT_PROCESSES, HELD_ACCELERATORS)
+
+PROBES = (
+    Probe(
+        "test_launch.py::test_documented_path_starts_a_correct_job",
+        tier="quick", usual_s=46,
+        checks=(GUIDE_FAULTS, RIGHTS_OF_USER, WRONG_RANKS, EXIT_CODE, RANKS, TIME_TO_FIRST_STEP,
+        RANKS_WITH_OTHER_WEIGHTS, RANKS_WITH_OTHER_VALIDATION, MISPLACED_SAMPLES, METRIC_ERROR,
+        LOSS_RATIO, WRONG_EXPORTS, EXPORT_ERROR, SHARE_ON_AGREED_NETWORK),
+        controls=(WRONG_GUIDE, OWN_USER, MISSING_VARIABLE, PLANTED_ERRORS, JOB_ON_ANOTHER_NETWORK),
+        disturbs=(ALL_GPUS, "submits jobs as a user of its own, each of twenty training steps"),
     ),
-    "job on another network": ("share_on_agreed_network",),
-    "swallowed error": ("hidden_errors", "facts_missing_from_error"),
-    "forgotten variable": ("wrong_ranks",),
-    "leftovers": ("left_processes", "held_accelerators"),
-    "began anew": ("ranks_not_resumed",),
-    "missing rank": ("ranks", "wrong_ranks"),
-    "running job": ("left_processes", "held_accelerators"),
-}
-DUTIES = (
-    Duty(
-        "launch/test_launch.py::test_documented_path_starts_a_correct_job",
-        "quick",
-        (
-            *("guide_faults", "rights_of_user", "wrong_ranks", "exit_code", "ranks"),
-            *("time_to_first_step", "ranks_with_other_weights", "ranks_with_other_validation"),
-            *("misplaced_samples", "metric_error", "loss_ratio", "wrong_exports", "export_error"),
-            "share_on_agreed_network",
-        ),
-        (
-            *("wrong guide", "own user", "missing variable", "planted errors"),
-            "job on another network",
-        ),
+    Probe(
+        "test_failing_job.py::test_a_failing_job_says_why",
+        tier="quick", usual_s=16,
+        checks=(HIDDEN_ERRORS, FACTS_MISSING_FROM_ERROR, TIME_TO_ERROR),
+        controls=(SWALLOWED_ERROR,),
+        disturbs=(ALL_GPUS, "submits a job of its own that fails"),
     ),
-    Duty(
-        "launch/test_failing_job.py::test_a_failing_job_says_why",
-        "quick",
-        ("hidden_errors", "facts_missing_from_error", "time_to_error"),
-        ("swallowed error",),
+    Probe(
+        "test_failing_job.py::test_a_stopped_job_leaves_nothing",
+        tier="standard", usual_s=30,
+        checks=(TIME_TO_STOP, LEFT_PROCESSES, HELD_ACCELERATORS, EXIT_CODE_AFTER_STOP),
+        controls=(RUNNING_JOB,),
+        disturbs=(ALL_GPUS, "stops a job of its own while it trains"),
     ),
-    Duty(
-        "launch/test_failing_job.py::test_a_stopped_job_leaves_nothing",
-        "standard",
-        ("time_to_stop", "left_processes", "held_accelerators", "exit_code_after_stop"),
-        ("running job",),
+    Probe(
+        "test_failing_job.py::test_other_failures_say_why_and_hold_nothing",
+        tier="standard", usual_s=124,
+        checks=(HIDDEN_ERRORS, FACTS_MISSING_FROM_ERROR, TIME_TO_ERROR, HELD_ACCELERATORS),
+        controls=(SWALLOWED_ERROR,),
+        disturbs=(ALL_GPUS,
+        "submits jobs of its own that fail, one of them after a minute of silence"),
     ),
-    Duty(
-        "launch/test_failing_job.py::test_other_failures_say_why_and_hold_nothing",
-        "standard",
-        ("hidden_errors", "facts_missing_from_error", "time_to_error", "held_accelerators"),
-        ("swallowed error",),
+    Probe(
+        "test_launch.py::test_the_same_commands_work_every_time",
+        tier="standard", usual_s=42,
+        checks=(WRONG_RANKS, EXIT_CODE, RANKS, NODES_OF_RANK_0),
+        controls=(MISSING_RANK,),
+        disturbs=(ALL_GPUS, "holds back all accelerators of one node, twice"),
     ),
-    Duty(
-        "launch/test_launch.py::test_the_same_commands_work_every_time",
-        "standard",
-        ("wrong_ranks", "exit_code", "ranks", "nodes_of_rank_0"),
-        ("missing rank",),
+    Probe(
+        "test_failing_job.py::test_a_job_goes_on_from_one_nodes_own_disk",
+        tier="standard", usual_s=32,
+        checks=(WRONG_RANKS, EXIT_CODE, RANKS, RANKS_NOT_RESUMED),
+        controls=(BEGAN_ANEW, MISSING_RANK),
+        disturbs=(ALL_GPUS, "writes small checkpoints to /tmp of each node, and removes them"),
     ),
-    Duty(
-        "launch/test_failing_job.py::test_a_job_goes_on_from_one_nodes_own_disk",
-        "standard",
-        ("wrong_ranks", "exit_code", "ranks", "ranks_not_resumed"),
-        ("began anew", "missing rank"),
+    Probe(
+        "test_launch.py::test_other_launchers_give_each_rank_what_it_needs",
+        tier="soak", usual_s=65,
+        checks=(WRONG_RANKS, EXIT_CODE, RANKS),
+        controls=(FORGOTTEN_VARIABLE,),
+        disturbs=(ALL_GPUS, "submits jobs of its own, whose results go to the shared folder"),
     ),
-    Duty(
-        "launch/test_launch.py::test_other_launchers_give_each_rank_what_it_needs",
-        "soak",
-        ("wrong_ranks", "exit_code", "ranks"),
-        ("forgotten variable",),
-    ),
-    Duty(
-        "launch/test_launch.py::test_eight_jobs_in_a_row_leave_nothing",
-        "soak",
-        ("wrong_ranks", "exit_code", "ranks", "left_processes", "held_accelerators"),
-        ("leftovers",),
+    Probe(
+        "test_launch.py::test_eight_jobs_in_a_row_leave_nothing",
+        tier="soak", usual_s=123,
+        checks=(WRONG_RANKS, EXIT_CODE, RANKS, LEFT_PROCESSES, HELD_ACCELERATORS),
+        controls=(LEFTOVERS,),
+        disturbs=(ALL_GPUS, "submits eight jobs of its own, one after the other"),
     ),
 )
 
-
-def tries_another_user(here: Circumstances) -> bool:
-    """Return whether another user must follow the guide."""
-    return not here.one_host and here.terms.launch.user != "own"
-
-
-def leaves_its_nodes(here: Circumstances) -> bool:
-    """Return whether a job's bytes cross an agreed network."""
-    return here.terms.fabric is not None and here.nodes > 1 and not here.one_host
-
-
-def has_several_hosts(here: Circumstances) -> bool:
-    """Return whether a node has a disk that another has not."""
-    return here.nodes > 1 and not here.one_host
-
-
-LAUNCH = CriterionRow(
+CRITERION = CriterionRow(
     title="a user can launch without help",
-    how="another user types the commands of the agreed guide; the job runs correctly, on the agreed network, and a failing job says why",
-    headlines={"time_to_first_step": "a new user's first step comes after {value}"},
-    measures=MEASURES,
-    duties=DUTIES,
-    controls=CONTROLS,
-    no_control={
-        "time_to_stop": "it is the time until left processes and held accelerators are none, which have a control",
-        "exit_code_after_stop": "the same commands as in the first probe, whose exit code has a control",
-        "nodes_of_rank_0": "it counts what the probe itself arranged: another node is held each time",
-        "time_to_error": "it is the time of the job whose error the probe plants; how long a job may be silent is not planted",
-    },
-    conditions={
-        "rights_of_user": tries_another_user,
-        "own user": tries_another_user,
-        "nodes_of_rank_0": lambda here: here.nodes > 1,
-        "ranks_not_resumed": has_several_hosts,
-        "began anew": has_several_hosts,
-        "share_on_agreed_network": leaves_its_nodes,
-        "job on another network": leaves_its_nodes,
-    },
+    how="another user types the commands of the agreed guide; the job runs correctly, on the "
+    "agreed network, and a failing job says why",
+    where="a shell on this host, and one rank for each GPU",
+    needs=("Ray's dashboard, which takes the job",),
+    headlines={TIME_TO_FIRST_STEP: "a new user's first step comes after {value}"},
+    usual_s={"quick": 62, "standard": 291}, depends=("launch",),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from probes.check.criterion import exactly
+from probes.check.declarations import exactly
 from probes.check.recorder import Recorder
 from probes.findings import finding, join_names
 from probes.launch.guide import Guide, GuidedCluster, lint_guide

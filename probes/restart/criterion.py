@@ -1,174 +1,176 @@
-"""Defines RESTART: its measures with their limits, its probes, and its controls."""
+"""Declares RESTART: its checks with their limits, its controls, and its probes."""
 
 from __future__ import annotations
 
-from probes.check.criterion import (
-    CriterionRow,
-    Duty,
-    Measure,
-    default_measure,
-    doubted,
-    fixed_measure,
-    none_of,
+# fmt: off
+# isort: off
+from probes.check.declarations import (
+    ALL_GPUS, CHECKPOINTS, SPARE_RAYLETS, Check, ControlRow, CriterionRow, Probe, default_check,
+    fixed_check, none_of,
 )
 
+RESTARTED = (ALL_GPUS, "kills or stops ranks of its own jobs", CHECKPOINTS)
 FORGOTTEN = ("rng", "data", "optimizer", "peer", "all")  # what a faulty resume leaves out
-FORGETS = (*(f"resume forgets: {part}" for part in FORGOTTEN), "exploding loss")
-LEFT = ("left behind on purpose",)
-OTHER = ("another scenario",)
-KILLED_RUN = (*FORGETS, *OTHER, *LEFT)
-SAME = ("unequal_steps", "final_state")
-RETURNS = ("faults_injected", "outcome", "attempts", "resumed_from", "steps_lost")
-HOLDS = ("not_released", "still_running")
-RESUMES = (*RETURNS, *SAME, "non_finite", *HOLDS)
-REFUSES = ("outcome", "not_refused", "resumed_from", "refusals_explained", *SAME)
-INTACT = ("an untouched one taken for damaged",)
-WAITS = ("unreported_waits", "held_while_waiting")
-SAME_RANKS, OTHER_RANKS = "restart/test_restart.py", "restart/test_restart.py"
-KILLED = f"{SAME_RANKS}::test_killed_run_resumes_as_if_never_killed"
-DAMAGED = f"{SAME_RANKS}::test_a_damaged_checkpoint_is_refused"
-NODE_LOST = f"{OTHER_RANKS}::test_a_lost_node_is_done_without"
 
-MEASURES = {
-    "faults_injected": doubted(
-        fixed_measure("processes", "the fault must have happened exactly once", low=1, high=1)
-    ),
-    "outcome": Measure("", from_run="the outcome that the scenario must have"),
-    "attempts": Measure("attempts", from_run="one per injected fault, plus the last"),
-    "resumed_from": Measure("step", from_run="the newest complete checkpoint"),
-    "steps_lost": Measure("steps", from_run="the save interval of the probe"),
-    "not_refused": none_of(
-        "checkpoints",
-        "a checkpoint that is not proven complete, and of this run, must not be loaded",
-    ),
-    "refusals_explained": Measure("sentences", from_run="the checkpoints that were refused"),
-    "saves_refused": Measure("saves", from_run="the saves that met a full disk"),
-    "saved_after": Measure("saves", from_run="the saves that are due once there is free space"),
-    "not_released": none_of("groups", "a run that has ended must hold nothing"),
-    "still_running": none_of(
-        "processes", "a rank that outlives its run may still write files, and holds its device"
-    ),
-    "kills": Measure("kills", from_run="the number of kills that are due in the given time"),
-    "unexplained_failures": none_of("attempts", "every failed attempt must match an injected kill"),
-    "runs_lost": none_of("runs", "every run must finish, however often it is killed"),
-    "samples_differ": none_of(
-        "steps", "the samples and their order must not depend on the number of ranks"
-    ),
-    "drift": Measure("", from_run="the distance between two runs that were not resumed"),
-    "unreported_waits": none_of(
-        "waits", "a job that waits for resources must log what it waits for"
-    ),
-    "held_while_waiting": none_of(
-        "bundles", "a waiting job must not keep resources from other jobs"
-    ),
-    "non_finite": none_of("steps", "training has failed if the loss is NaN or infinite"),
-    "unequal_steps": none_of(
-        "steps",
-        "loss, gradient norm and samples must be bitwise equal to those of a run that was never killed",
-    ),
-    "final_state": fixed_measure(
-        "",
-        "the final parameters must be bitwise equal to those of a run that was never killed, "
-        "except for sums that NCCL added in another order",
-        one_of=["equal", "reordered"],
-    ),
-    "recovery_time": default_measure(
-        "s",
-        "from the kill to the first new step; a longer wait is no better than a manual restart",
-        high=120,
-    ),
-}
+FAULTS_INJECTED = fixed_check(
+    "faults_injected", "processes", "the fault must have happened exactly once", low=1, high=1,
+    doubted=True, no_control="it shows that the probe's own fault happened",
+)
+OUTCOME = Check("outcome", "", from_run="the outcome that the scenario must have")
+ATTEMPTS = Check("attempts", "attempts", from_run="one per injected fault, plus the last")
+RESUMED_FROM = Check("resumed_from", "step", from_run="the newest complete checkpoint")
+STEPS_LOST = Check("steps_lost", "steps", from_run="the save interval of the probe")
+NOT_REFUSED = none_of(
+    "not_refused", "checkpoints",
+    "a checkpoint that is not proven complete, and of this run, must not be loaded",
+)
+REFUSALS_EXPLAINED = Check(
+    "refusals_explained", "sentences", from_run="the checkpoints that were refused",
+)
+SAVES_REFUSED = Check("saves_refused", "saves", from_run="the saves that met a full disk")
+SAVED_AFTER = Check(
+    "saved_after", "saves", from_run="the saves that are due once there is free space",
+)
+NOT_RELEASED = none_of("not_released", "groups", "a run that has ended must hold nothing")
+STILL_RUNNING = none_of(
+    "still_running", "processes",
+    "a rank that outlives its run may still write files, and holds its device",
+)
+KILLS = Check("kills", "kills", from_run="the number of kills that are due in the given time")
+UNEXPLAINED_FAILURES = none_of(
+    "unexplained_failures", "attempts", "every failed attempt must match an injected kill",
+)
+RUNS_LOST = none_of("runs_lost", "runs", "every run must finish, however often it is killed")
+SAMPLES_DIFFER = none_of(
+    "samples_differ", "steps", "the samples and their order must not depend on the number of ranks",
+)
+DRIFT = Check("drift", "", from_run="the distance between two runs that were not resumed")
+UNREPORTED_WAITS = none_of(
+    "unreported_waits", "waits", "a job that waits for resources must log what it waits for",
+)
+HELD_WHILE_WAITING = none_of(
+    "held_while_waiting", "bundles", "a waiting job must not keep resources from other jobs",
+)
+NON_FINITE = none_of("non_finite", "steps", "training has failed if the loss is NaN or infinite")
+UNEQUAL_STEPS = none_of(
+    "unequal_steps", "steps",
+    "loss, gradient norm and samples must be bitwise equal to those of a run that was never killed",
+)
+FINAL_STATE = fixed_check(
+    "final_state", "",
+    "the final parameters must be bitwise equal to those of a run that was never killed, except "
+    "for sums that NCCL added in another order", one_of=['equal', 'reordered'],
+)
+RECOVERY_TIME = default_check(
+    "recovery_time", "s",
+    "from the kill to the first new step; a longer wait is no better than a manual restart",
+    high=120, no_control="a run would have to stand still for longer than the limit",
+)
 
-CONTROLS = {
-    **{f"resume forgets: {part}": ("unequal_steps", "final_state") for part in FORGOTTEN},
-    "exploding loss": ("non_finite",),
-    "another scenario": ("outcome", "attempts", "resumed_from", "steps_lost"),
-    "an untouched one taken for damaged": (*("not_refused", "resumed_from", "refusals_explained"),),
-    "left behind on purpose": ("not_released", "still_running"),
-    "a disk that was not full": ("saves_refused", "saved_after"),
-    "silent wait": ("unreported_waits", "held_while_waiting"),
-    "kills taken away": ("kills", "unexplained_failures", "runs_lost"),
-    "resumed one sample further on": ("samples_differ", "drift"),
-}
-NO_CONTROL = {
-    "faults_injected": "it shows that the probe's own fault happened",
-    "recovery_time": "a run would have to stand still for longer than the limit",
-}
-DUTIES = (
-    Duty(
-        f"{KILLED}[killed-in-a-step-then-in-a-save]",
-        "quick",
-        (*RESUMES, "recovery_time"),
-        KILLED_RUN,
+RETURNS = (FAULTS_INJECTED, OUTCOME, ATTEMPTS, RESUMED_FROM, STEPS_LOST)
+REFUSES = (OUTCOME, NOT_REFUSED, RESUMED_FROM, REFUSALS_EXPLAINED, UNEQUAL_STEPS, FINAL_STATE)
+RESUMES = (*RETURNS, UNEQUAL_STEPS, FINAL_STATE, NON_FINITE, NOT_RELEASED, STILL_RUNNING)
+
+EXPLODING_LOSS = ControlRow("exploding loss", NON_FINITE)
+ANOTHER_SCENARIO = ControlRow("another scenario", OUTCOME, ATTEMPTS, RESUMED_FROM, STEPS_LOST)
+UNTOUCHED_ONE_TAKEN_FOR_DAMAGED = ControlRow(
+    "an untouched one taken for damaged", NOT_REFUSED, RESUMED_FROM, REFUSALS_EXPLAINED,
+)
+LEFT_BEHIND_ON_PURPOSE = ControlRow("left behind on purpose", NOT_RELEASED, STILL_RUNNING)
+DISK_THAT_WAS_NOT_FULL = ControlRow("a disk that was not full", SAVES_REFUSED, SAVED_AFTER)
+SILENT_WAIT = ControlRow("silent wait", UNREPORTED_WAITS, HELD_WHILE_WAITING)
+KILLS_TAKEN_AWAY = ControlRow("kills taken away", KILLS, UNEXPLAINED_FAILURES, RUNS_LOST)
+RESUMED_ONE_SAMPLE_FURTHER_ON = ControlRow("resumed one sample further on", SAMPLES_DIFFER, DRIFT)
+FORGETS = (
+    *(ControlRow(f"resume forgets: {part}", UNEQUAL_STEPS, FINAL_STATE) for part in FORGOTTEN),
+    EXPLODING_LOSS,
+)
+KILLED_RUN = (*FORGETS, ANOTHER_SCENARIO, LEFT_BEHIND_ON_PURPOSE)
+
+PROBES = (
+    Probe(
+        "test_restart.py::test_killed_run_resumes_as_if_never_killed",
+        cases={"killed-in-a-step-then-in-a-save": "quick", "stopped-not-killed": "standard",
+        "told-to-leave": "standard", "killed-in-an-upload": "standard",
+        "killed-in-a-commit": "soak", "killed-before-the-first-checkpoint": "soak",
+        "killed-while-it-restarts": "soak"}, usual_s=55,
+        checks=(*RESUMES, RECOVERY_TIME),
+        controls=KILLED_RUN,
+        disturbs=RESTARTED,
     ),
-    *(
-        Duty(f"{KILLED}[{case}]", "standard", (*RESUMES, "recovery_time"), KILLED_RUN)
-        for case in ("stopped-not-killed", "told-to-leave", "killed-in-an-upload")
+    Probe(
+        "test_restart.py::test_killed_run_resumes_as_if_never_killed",
+        cases={"attempts-used-up": "soak"},
+        checks=(*RETURNS, NOT_RELEASED, STILL_RUNNING),
+        controls=(ANOTHER_SCENARIO, LEFT_BEHIND_ON_PURPOSE),
     ),
-    *(
-        Duty(f"{KILLED}[{case}]", "soak", (*RESUMES, "recovery_time"), KILLED_RUN)
-        for case in (
-            "killed-in-a-commit",
-            "killed-before-the-first-checkpoint",
-            "killed-while-it-restarts",
-        )
+    Probe(
+        "test_restart.py::test_a_run_can_be_repeated",
+        tier="quick", usual_s=1,
+        checks=(UNEQUAL_STEPS, FINAL_STATE),
+        controls=FORGETS,
+        disturbs=(ALL_GPUS, CHECKPOINTS),
     ),
-    Duty(f"{KILLED}[attempts-used-up]", "soak", (*RETURNS, *HOLDS), (*OTHER, *LEFT)),
-    Duty(f"{SAME_RANKS}::test_a_run_can_be_repeated", "quick", SAME, FORGETS),
-    Duty(
-        f"{SAME_RANKS}::test_the_same_command_goes_on_after_a_killed_launcher",
-        "standard",
-        RESUMES,
-        KILLED_RUN,
+    Probe(
+        "test_restart.py::test_the_same_command_goes_on_after_a_killed_launcher",
+        tier="standard", usual_s=29,
+        checks=RESUMES,
+        controls=KILLED_RUN,
+        disturbs=(*RESTARTED, "kills the launcher of its own job"),
     ),
-    *(
-        Duty(f"{DAMAGED}[{case}]", tier, REFUSES, INTACT)
-        for case, tier in {
-            "newest-bit-flipped": "quick",
-            "metadata-torn": "quick",
-            "newest-truncated": "standard",
-            "newest-not-committed": "standard",
-            "of-another-run": "standard",
-            "of-a-later-version": "standard",
-        }.items()
+    Probe(
+        "test_restart.py::test_a_damaged_checkpoint_is_refused",
+        cases={"newest-bit-flipped": "quick", "metadata-torn": "quick",
+        "newest-truncated": "standard", "newest-not-committed": "standard",
+        "of-another-run": "standard", "of-a-later-version": "standard"}, usual_s=1,
+        checks=REFUSES,
+        controls=(UNTOUCHED_ONE_TAKEN_FOR_DAMAGED,),
+        disturbs=(ALL_GPUS, CHECKPOINTS, "damages copies of its own checkpoints"),
     ),
-    Duty(
-        f"{SAME_RANKS}::test_a_full_disk_costs_a_save_and_not_the_run",
-        "standard",
-        ("faults_injected", "outcome", "saves_refused", "saved_after", *SAME),
-        (*FORGETS, "a disk that was not full"),
+    Probe(
+        "test_restart.py::test_a_full_disk_costs_a_save_and_not_the_run",
+        tier="standard", usual_s=1,
+        checks=(FAULTS_INJECTED, OUTCOME, SAVES_REFUSED, SAVED_AFTER, UNEQUAL_STEPS, FINAL_STATE),
+        controls=(*FORGETS, DISK_THAT_WAS_NOT_FULL),
+        disturbs=(ALL_GPUS, CHECKPOINTS,
+        "lets a save of its own job fail as on a full disk; no disk is filled"),
     ),
-    Duty(
-        f"{NODE_LOST}[no-node-to-spare]",
-        "standard",
-        (*RESUMES, *WAITS),
-        (*KILLED_RUN, "silent wait"),
+    Probe(
+        "test_restart.py::test_a_lost_node_is_done_without",
+        cases={"no-node-to-spare": "standard"}, usual_s=34,
+        checks=(*RESUMES, UNREPORTED_WAITS, HELD_WHILE_WAITING),
+        controls=(*KILLED_RUN, SILENT_WAIT),
+        disturbs=(*RESTARTED, SPARE_RAYLETS),
     ),
-    *(
-        Duty(f"{NODE_LOST}[{case}]", "soak", (*RESUMES, "recovery_time"), KILLED_RUN)
-        for case in ("a-node-to-spare", "raylet-killed", "two-nodes-at-once")
+    Probe(
+        "test_restart.py::test_a_lost_node_is_done_without",
+        cases={"a-node-to-spare": "soak", "raylet-killed": "soak", "two-nodes-at-once": "soak"},
+        checks=(*RESUMES, RECOVERY_TIME),
+        controls=KILLED_RUN,
     ),
-    Duty(
-        f"{OTHER_RANKS}::test_a_punished_run_is_the_run_never_killed",
-        "soak",
-        ("kills", "unexplained_failures", "runs_lost", "steps_lost", *SAME, *HOLDS),
-        (*FORGETS, *LEFT, "kills taken away"),
+    Probe(
+        "test_restart.py::test_a_punished_run_is_the_run_never_killed",
+        tier="soak", usual_s=670,
+        checks=(KILLS, UNEXPLAINED_FAILURES, RUNS_LOST, STEPS_LOST, UNEQUAL_STEPS, FINAL_STATE,
+        NOT_RELEASED, STILL_RUNNING),
+        controls=(*FORGETS, LEFT_BEHIND_ON_PURPOSE, KILLS_TAKEN_AWAY),
+        disturbs=(*RESTARTED, "kills for ten minutes"),
     ),
-    Duty(
-        f"{OTHER_RANKS}::test_fewer_ranks_go_on_with_the_same_samples",
-        "standard",
-        ("samples_differ", "resumed_from", "drift"),
-        ("resumed one sample further on",),
+    Probe(
+        "test_restart.py::test_fewer_ranks_go_on_with_the_same_samples",
+        tier="standard", usual_s=15,
+        checks=(SAMPLES_DIFFER, RESUMED_FROM, DRIFT),
+        controls=(RESUMED_ONE_SAMPLE_FURTHER_ON,),
+        disturbs=(ALL_GPUS, CHECKPOINTS),
     ),
 )
 
-RESTART = CriterionRow(
+CRITERION = CriterionRow(
     title="restart from checkpoint works",
-    how="a run is killed during training, resumes by itself, and is proven equal to a run that was never killed",
-    headlines={"recovery_time": "a killed run trains again after {value}"},
-    proven=", with an equal result",
-    measures=MEASURES,
-    duties=DUTIES,
-    controls=CONTROLS,
-    no_control=NO_CONTROL,
+    how="a run is killed during training, resumes by itself, and is proven equal to a run that "
+    "was never killed", where="one rank for each GPU, on all nodes",
+    needs=("a shared folder that all nodes see",),
+    headlines={RECOVERY_TIME: "a killed run trains again after {value}"},
+    proven=", with an equal result", usual_s={"quick": 72, "standard": 250}, depends=("shared",),
+    keeps_in_shared=True,
 )

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from probes.check.criterion import exactly
+from probes.check.declarations import exactly
 from probes.check.recorder import Recorder
 from probes.cluster.cluster import Cluster
 from probes.faults.process_faults import (

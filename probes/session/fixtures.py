@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from probes.check.registry import CRITERIA
 from probes.cluster.ask import make_unique_token
 from probes.session.options import RECORDER, RUN
 
@@ -27,15 +28,15 @@ def cluster(request: pytest.FixtureRequest) -> Any:
     began.
     """
     run, recorder = request.config.stash[RUN], request.node.stash[RECORDER]
+    goes_on = CRITERIA[recorder.criterion].reports_lost_nodes
     if run.cluster is None:
         from probes.findings import finding
 
-        if recorder.criterion == "HOSTS":
+        if goes_on:
             recorder("differences", 1, on="the driver")
             recorder.explain(finding("HOST-VERSIONS", run.join_error, ["the driver"]))
         pytest.fail(f"the driver could not join the cluster: {run.join_error}", pytrace=False)
-    # HOSTS goes on without lost nodes, because it reports them.
-    if recorder.criterion != "HOSTS" and (missing := run.missing_nodes()):
+    if not goes_on and (missing := run.missing_nodes()):
         # Results of the remaining nodes prove nothing about the ordered cluster.
         pytest.fail(f"nodes were lost since the run began: {', '.join(missing)}", pytrace=False)
     return run.cluster

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from probes.check.criterion import Measure, exactly
+from probes.check.declarations import Check, exactly
 from probes.check.owed import has_ip_fabric, owed_event
 from probes.check.recorder import is_red
-from probes.check.registry import CRITERIA
+from probes.check.registry import CRITERIA, measures_by_term
 from probes.contract.contract import ClusterTerms, Contract, ContractError, parse
-from probes.hosts.criterion import STORAGE
 from probes.toml_tables import show
 from reports.acceptance import (
     NO_SUMS,
@@ -30,57 +29,8 @@ from reports.run_folder.integrity import read_run
 from reports.run_folder.store import CONTRACT, PRIVATE, Store, json_value, write_new
 from reports.version import describe_version, same_version
 
-# Measures of HOSTS, and the key of [cluster] that orders each.  Their values do not depend on the
-# old order, so the new order judges them.
-EXACT_ORDERS = {"nodes": "nodes", "gpus": "gpus_per_node"}
-LEAST_ORDERS = {
-    "gpu_memory": "gpu_memory_gib",
-    "cpus": "cpus_per_node",
-    "ram": "ram_gib",
-    "disk": "disk_gib",
-}
-# gpu_model and ordered_versions depend on the old order: it chose one name for several GPUs, and
-# counted the versions that differ from it.
-ORDERS = {**EXACT_ORDERS, **LEAST_ORDERS, "gpu_model": "gpu_model", "ordered_versions": "versions"}
-# Key of [cluster] -> measures that depend on its value, by criterion; () is all of them.
-BY_CONTROL = ("network", "agreeing_sources", "fabric_share", "share_on_other_networks")
-JOB_NETWORK = ("share_on_agreed_network",)
-TERM_MEASURES: dict[str, dict[str, tuple[str, ...]]] = {
-    "accelerators": dict.fromkeys(CRITERIA, ()),
-    **{key: {"HOSTS": (name,)} for name, key in ORDERS.items()},
-    "egress": {"HOSTS": ("egress_closed",)},
-    "model_files": {"HOSTS": ("model_differences",)},
-    "dcgm_diag": {"HOSTS": ("diag_failures",)},
-    "ray_client_port": {"HOSTS": ("ray_client",)},
-    "shared": {
-        "HOSTS": ("shared_missing", *STORAGE, "storage_lost"),
-        "RESTART": (),
-        "SCALING": ("checkpoint_overhead",),
-    },
-    "host_names": {"HOSTS": ("names_unresolved",)},
-    # What an entrance must do depends on it.
-    "authentication": {"HOSTS": ("wrong_entrances", "stranger_jobs", "public_entrances")},
-    "fabric": {
-        "FABRIC": (),
-        "HOSTS": ("locked_memory", "rdma_closed"),  # for RDMA alone
-        "LAUNCH": JOB_NETWORK,
-    },
-    # The controls force the bytes onto it.
-    "management": {"FABRIC": BY_CONTROL, "LAUNCH": JOB_NETWORK},
-    "management_gbps": {"FABRIC": BY_CONTROL},  # the control's bandwidth depends on it
-    # Shares of this number of rails, and devices for as many.
-    "rails": {"FABRIC": ("rails", "slowest_rail"), "HOSTS": ("rdma_closed",)},
-    "line_rate_gbps": {},  # the measured bandwidth stays, its limit is new
-    "pace_seconds": {"SCALING": ()},
-    "rungs": {"SCALING": ()},
-    "shards": {"SCALING": ()},
-    "save_minutes": {"SCALING": ("checkpoint_overhead",)},
-    "save_gb": {"SCALING": ("checkpoint_overhead",), "HOSTS": ("checkpoint_room",)},
-    "launch": {"LAUNCH": ()},  # another guide, or another user
-    "queue": {"GANG": ()},
-    "components": {"GANG": ("misplaced",)},
-    "parallel": {"GANG": ("misplaced",)},
-}
+# Keys of [cluster] that no measure depends on: the measured bandwidth stays, its limit is new.
+NO_MEASURES = {"line_rate_gbps"}
 
 
 class NewJudge:
@@ -154,11 +104,10 @@ class NewJudge:
             return data
         value, note = measure.plausible_value(data.get("value"))
         data = {**data, "value": value, "note": note or data.get("note", "")}
-        order = ORDERS.get(name, "") if criterion == "HOSTS" else ""
-        if reason := self._measured_otherwise(criterion, name, order):
+        if reason := self._measured_otherwise(criterion, measure):
             return {**data, "limit": None, "note": reason}
-        if order:
-            return self._judge_order(data, order)
+        if measure.ordered_by:
+            return self._judge_order(data, measure)
         return {**data, "limit": self._limit(criterion, name, measure, data)}
 
     def _judge_control(self, probe: str, data: dict[str, Any]) -> dict[str, Any]:
@@ -179,24 +128,25 @@ class NewJudge:
             caught = all(is_red(criterion, Measurement(**one)) for one in observed)
         return {**data, "observed": observed, "caught": caught}
 
-    def _judge_order(self, data: dict[str, Any], key: str) -> dict[str, Any]:
+    def _judge_order(self, data: dict[str, Any], measure: Check) -> dict[str, Any]:
         """Judge what was read of the nodes by the new order.
 
-        Without an order there is no limit, and only EXACT_ORDERS count as judged.
+        Without an order there is no limit, and only an exact one counts as judged.
         """
-        order, name = getattr(self._terms(), key), data["name"]
+        key = measure.ordered_by
+        order = getattr(self._terms(), key)
         if order is None:
-            return {**data, "limit": None, "judged": name in EXACT_ORDERS}
-        if name in LEAST_ORDERS:
+            return {**data, "limit": None, "judged": measure.order == "exactly"}
+        if measure.order == "at least":
             limit = Limit(low=order, unit=data["unit"], because="ordered")
-        elif name in EXACT_ORDERS:
+        elif measure.order == "exactly":
             limit = exactly(order, data["unit"], "ordered")
         else:  # the old order chose the value
             other = key in self.other
             return {**data, "limit": None, "note": self._describe_change(key)} if other else data
         return {**data, "limit": limit.model_dump(mode="json")}
 
-    def _limit(self, criterion: str, name: str, measure: Measure, data: dict[str, Any]) -> Any:
+    def _limit(self, criterion: str, name: str, measure: Check, data: dict[str, Any]) -> Any:
         """Return the new contract's limit of a measure; keep one that only the run could know."""
         if measure.from_run:
             return data.get("limit")
@@ -209,15 +159,16 @@ class NewJudge:
             return kept if kept.get("source") == "derived" else None
         return new
 
-    def _measured_otherwise(self, criterion: str, name: str, order: str) -> str:
+    def _measured_otherwise(self, criterion: str, measure: Check) -> str:
         """Describe the terms of its measurement that differ now; "" if there are none.
 
-        `order` is left out: the value is judged by it, also if the old order differed.
+        Its own order is left out: the value is judged by it, also if the old order differed.
         """
         if not self.other:
             return ""
-        keys = [key for key in self.other if criterion in TERM_MEASURES[key] and key != order]
-        keys = [key for key in keys if name in (TERM_MEASURES[key][criterion] or (name,))]
+        depends = measures_by_term()
+        keys = [key for key in self.other if key != measure.ordered_by]
+        keys = [key for key in keys if measure in depends[key][criterion]]
         return "; ".join(self._describe_change(key) for key in keys)
 
     def _describe_change(self, key: str) -> str:

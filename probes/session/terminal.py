@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import pytest
 
-from probes.check.owed import DUTIES, LAB_NODES, longer_tier, usual_seconds
+from probes.check.owed import LAB_NODES, longer_tier, usual_seconds
+from probes.check.registry import all_probes
 from probes.session.options import OPTIONS
 from probes.session.probe_report import is_sound
 from reports.sanitize import ascii_only, clean, closest_name, one_line
@@ -34,7 +35,9 @@ def estimate_run(run: RunSession, criteria: Iterable[str]) -> int | None:
     cluster, counts = run.cluster, Counter(criteria)
     if cluster is None or not cluster.rehearsal or len(cluster.nodes) not in LAB_NODES:
         return None
-    owed = Counter(one.criterion for one in DUTIES if longer_tier(one.tier, run.tier) == run.tier)
+    owed = Counter(
+        one.criterion for one in all_probes() if longer_tier(one.tier, run.tier) == run.tier
+    )
     complete = all(counts[id] == owed[id] for id in counts)
     return usual_seconds(run.tier, counts) if complete else None
 
@@ -385,10 +388,11 @@ def criterion_of(item: pytest.Item) -> str | None:
 
 
 def sort_probes(items: list[pytest.Item]) -> None:
-    """Sort the probes by RUN_ORDER; those marked `last` come after all others."""
-    from probes.check.registry import RUN_ORDER
+    """Sort the probes by run_order; those marked `last` come after all others."""
+    from probes.check.registry import run_order
 
-    items.sort(key=lambda item: RUN_ORDER.index(criterion_of(item) or RUN_ORDER[0]))
+    order = run_order()
+    items.sort(key=lambda item: order.index(criterion_of(item) or order[0]))
     items.sort(key=lambda item: item.get_closest_marker("last") is not None)  # keeps that order
 
 
@@ -418,9 +422,9 @@ def describe_nothing(tier: str, only: Sequence[str], keyword: str) -> str:
 
 
 def _suggest_names(keyword: str) -> str:
-    from probes.check.owed import DUTIES
+    from probes.check.registry import all_probes
 
-    names = {word for duty in DUTIES for word in re.findall(r"[a-z]{3,}", duty.probe)}
+    names = {word for duty in all_probes() for word in re.findall(r"[a-z]{3,}", duty.probe)}
     asked = set(re.findall(r"[a-z]+", keyword.lower())) - {"and", "or", "not", *names}
     meant = list(filter(None, (closest_name(word, names) for word in sorted(asked))))
     return f"; did you mean {', '.join(meant)}?" if meant else ""

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from probes.check.recorder import CONTROLS, NO_CONTROL
 from probes.check.registry import CRITERIA
 from probes.findings import CATALOGUE
 from tests.support.paths import REPO
@@ -64,7 +63,7 @@ def make_rows(criterion: str, sights: Sights, reasons: dict[str, dict[str, str]]
     for measure in CRITERIA[criterion].measures:
         name = f"{criterion}.{measure}"
         red = _smallest(sights, name)
-        controls = [c for c, targets in CONTROLS[criterion].items() if measure in targets]
+        controls = [c for c, targets in CRITERIA[criterion].controls.items() if measure in targets]
         cells = {
             "control": [f"{control!r}".replace("'", "") for control in dict.fromkeys(controls)],
             "live fault": _codes(test for test in red if is_live(test)),
@@ -72,7 +71,7 @@ def make_rows(criterion: str, sights: Sights, reasons: dict[str, dict[str, str]]
             "finding": _finding_codes(red, sights),
             "other tests": _codes(test for test in red if not is_live(test)),
         }
-        why = {"control": NO_CONTROL[criterion].get(measure, ""), **reasons.get(name, {})}
+        why = {"control": CRITERIA[criterion].no_control.get(measure, ""), **reasons.get(name, {})}
         filled = {
             column: entries or ([f"({why[column]})"] if why.get(column) else [])
             for column, entries in cells.items()

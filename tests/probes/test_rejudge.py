@@ -9,14 +9,14 @@ from typing import Any, cast
 import pytest
 from click.testing import CliRunner
 
-from probes.check.criterion import Circumstances, exactly
+from probes.check.declarations import Circumstances, exactly
 from probes.check.recorder import Recorder
-from probes.check.registry import CRITERIA
+from probes.check.registry import CRITERIA, measures_by_term
 from probes.cli.main import main
 from probes.contract.contract import load as contract
 from probes.contract.contract import parse
 from probes.contract.terms import ClusterTerms
-from probes.session.rejudge import ORDERS, TERM_MEASURES, read_whole, rejudge_run
+from probes.session.rejudge import NO_MEASURES, read_whole, rejudge_run
 from reports.acceptance import load_summary, summarize_acceptance
 from reports.measurement import Limit, Verdict
 from reports.run_folder.event_log import UnreadableRun
@@ -144,11 +144,12 @@ def test_the_same_contract_gives_the_same_verdicts(bought: Path) -> None:
 
 
 def test_every_key_of_cluster_says_what_it_was_measured_for() -> None:
-    assert set(TERM_MEASURES) == set(ClusterTerms.model_fields)
-    for measures in TERM_MEASURES.values():
-        for id, names in measures.items():
-            known = {*CRITERIA[id].measures, *(ORDERS if id == "HOSTS" else ())}
-            assert set(names) <= known
+    named = {key for key, rows in measures_by_term().items() if any(rows.values())}
+    assert named | NO_MEASURES == set(ClusterTerms.model_fields)
+    assert not named & NO_MEASURES
+    declared = {key for row in CRITERIA.values() for one in row.checks for key in one.terms}
+    declared |= {key for row in CRITERIA.values() for key in row.depends}
+    assert declared <= set(ClusterTerms.model_fields)
 
 
 class AskedTerms:
@@ -165,13 +166,11 @@ class AskedTerms:
 def test_what_is_owed_under_a_term_depends_on_that_term() -> None:
     """Else a value that was measured under other terms would be judged as if under these."""
     for id, row in CRITERIA.items():
-        for name in row.conditions.keys() & row.measures.keys():
+        for check in filter(lambda one: one.when, row.checks):
             terms = AskedTerms()
-            row.conditions[name](Circumstances("soak", cast("ClusterTerms", terms), 8, True))
+            check.when(Circumstances("soak", cast("ClusterTerms", terms), 8, True))
             for key in terms.asked:
-                measures = TERM_MEASURES[key].get(id)
-                listed = measures is not None and (not measures or name in measures)
-                assert listed, f"add {id}.{name} to TERM_MEASURES[{key!r}] of new_judge.py"
+                assert check in measures_by_term()[key][id], f"{id}.{check}: name {key} in its When"
 
 
 OTHER_TERMS = [

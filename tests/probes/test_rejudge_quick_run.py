@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from probes.check.criterion import exactly
+from probes.check.declarations import exactly
 from probes.check.owed import Circumstances, owed_by
 from probes.check.recorder import Recorder
 from probes.contract.contract import parse
@@ -50,7 +50,7 @@ def quick(tmp_path: Path) -> Path:
         if duty.criterion not in ("HOSTS", "SCALING"):
             continue
         ledger = Recorder(store, agreed, duty.probe, duty.criterion, "claim", "again", print)
-        for name in duty.measures:
+        for name in duty.checks:
             ledger(name, SOUND.get(name, 0), limit=(FROM_RUN | FOUR_MACHINES).get(name))
         for name in duty.controls:
             plant(ledger, name)

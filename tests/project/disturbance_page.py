@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from probes.check.owed import GPUS_FREE, LAB, NEEDS, PROBE_S, RUN_S, disturbances_of
-from probes.check.registry import CRITERIA, RUN_ORDER
+from probes.check.owed import GPUS_FREE, LAB, RUN_S, disturbances_of, find_test
+from probes.check.registry import CRITERIA, run_order
 from probes.cli.run import describe_time
 from tests.support.paths import REPO
 
 DISTURBANCE_PAGE = REPO / "docs" / "use" / "disturbance.md"
 HEAD = """# What a run does to your cluster
 
-This page is generated from `probes/check/owed.py`. `seatrial plan` prints the same
+This page is generated from the `criterion.py` of each criterion. `seatrial plan` prints the same
 for your contract and tier.
 
 - **Needs:** {needs}.
@@ -66,14 +66,14 @@ def write_disturbance() -> str:
     times = f"The times are of {LAB}, whose two cores do all the work"
     quick, standard = (describe_time(RUN_S[tier]) for tier in ("quick", "standard"))
     parts = [HEAD.format(needs=GPUS_FREE, times=times, quick=quick, standard=standard)]
-    for id in RUN_ORDER:
-        where, *needs = NEEDS[id]
+    for id in run_order():
+        where, needs = CRITERIA[id].where, CRITERIA[id].needs
         parts.append(f"## {id}: {CRITERIA[id].title}\n")
         parts.append(f"Runs {where}. Needs {'; '.join(needs)}.\n")
         parts.append("| probe | tier | disturbs | time |\n|---|---|---|---|")
         for duty in CRITERIA[id].duties:
             name = f"`{duty.probe.partition('::')[2]}`"
-            seconds = describe_time(PROBE_S.get(duty.probe.partition("[")[0]))
+            seconds = describe_time(find_test(duty.probe).usual_s)
             texts = "<br>".join(disturbances_of(duty.probe))
             parts.append(f"| {name} | {duty.tier} | {texts} | {seconds} |")
         parts.append("")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from probes.check.criterion import Duty, Measure
+from probes.check.declarations import Check, Probe
 from probes.check.registry import CRITERIA
 from tests.faults.table import Row, make_rows, read_reasons
 from tests.support.paths import REPO
@@ -41,13 +41,13 @@ def write_hosts() -> str:
     return "\n".join(parts)
 
 
-def _probe_table(duty: Duty, measures: dict[str, Measure], rows: dict[str, Row]) -> str:
+def _probe_table(duty: Probe, measures: dict[str, Check], rows: dict[str, Row]) -> str:
     name = duty.probe.partition("::test_")[2].replace("_", " ")
     text = f"## {name.capitalize()}\n\n`probes/{duty.probe}`, tier {duty.tier}.\n\n"
     text += (
         "| measure | limit | control | fault | near miss | finding |\n|---|---|---|---|---|---|\n"
     )
-    for measure in duty.measures:
+    for measure in duty.checks:
         cells = rows[measure].cells
         faults = cells["live fault"] if _has_tests(cells["live fault"]) else cells["other tests"]
         columns = [
@@ -71,7 +71,7 @@ def _has_tests(cells: list[str]) -> bool:
     return any(cell.startswith("`") for cell in cells)
 
 
-def limit_text(measure: Measure) -> str:
+def limit_text(measure: Check) -> str:
     """Describe a measure's limit and why it holds."""
     limit = measure.fixed or measure.default
     if limit is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.check.criterion import CriterionRow, Measure
+from probes.check.declarations import Check, CriterionRow
 from probes.check.registry import CRITERIA
 from tests.support.paths import REPO
 
@@ -39,7 +39,7 @@ def write_measures() -> str:
     return "\n".join(parts)
 
 
-def _limit(measure: Measure) -> tuple[str, str]:
+def _limit(measure: Check) -> tuple[str, str]:
     for kind, limit in (("fixed", measure.fixed), ("default", measure.default)):
         if limit:
             unproven = "; a contradiction is UNPROVEN, never FAIL" if measure.doubted else ""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from probes.check.registry import CRITERIA, RUN_ORDER
+from probes.check.registry import CRITERIA, run_order
 from probes.contract.contract import load, shipped_contracts
 from probes.findings import CATALOGUE
 from tests.support.paths import REPO
@@ -76,7 +76,7 @@ def test_one_list_in_four_places() -> None:
     files = {p.relative_to(probes).parts[0].upper() for p in probes.rglob("test_*.py")}
     assert all((REPO / f"probes/{row}/test_{row}.py").exists() for row in map(str.lower, files))
     readme = re.findall(r"^\| ([A-Z]+) \|", (REPO / "README.md").read_text(), re.MULTILINE)
-    assert files == set(CRITERIA) == set(RUN_ORDER) == set(readme)
+    assert files == set(CRITERIA) == set(run_order()) == set(readme)
     for name in shipped_contracts():
         assert [c.id for c in load(name).facts().criteria] == list(CRITERIA)
 

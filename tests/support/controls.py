@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from probes.check.recorder import CONTROLS, Recorder, Trial
+from probes.check.recorder import Recorder, Trial
 from probes.check.registry import CRITERIA
 from probes.contract.contract import Contract, load
 from reports.measurement import Limit
@@ -39,12 +39,14 @@ def write_control(measure: Recorder, caught: bool | None = True, saw: str = "it"
 def plant(measure: Recorder, name: str) -> None:
     """Write a control whose measures all fail in its trial."""
     trial = measure.trial()
-    for target in CONTROLS[measure.criterion][name]:
+    for target in CRITERIA[measure.criterion].controls[name]:
         known = CRITERIA[measure.criterion].measures[target]
         limit = measure.contract.limit(measure.criterion, target) or LOUD
         trial(target, bad_value(limit), limit=limit if known.from_run else None)
     unlimited = {
-        target for target in CONTROLS[measure.criterion][name] if trial.worst(target).limit is None
+        target
+        for target in CRITERIA[measure.criterion].controls[name]
+        if trial.worst(target).limit is None
     }
     measure.control(name, f"{name} was planted", trial, without=unlimited)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from probes.check.criterion import exactly
+from probes.check.declarations import exactly
 from probes.check.recorder import Recorder
 from probes.contract.contract import parse
 from probes.session.rejudge import rejudge_run

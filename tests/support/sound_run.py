@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from probes.check.criterion import exactly
+from probes.check.declarations import exactly
 from probes.check.owed import owed_event
 from probes.check.recorder import Recorder
 from probes.check.registry import CRITERIA

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from probes.check.criterion import Measure
+from probes.check.declarations import Check
 from probes.check.registry import CRITERIA
 from probes.cli.main import main
 from probes.contract.contract import ContractError, load, parse, shipped_contracts
@@ -263,7 +263,7 @@ def test_only_of_rdma_the_number_of_rails_must_be_said() -> None:
 def test_a_limit_may_be_one_value() -> None:
     def limit(least: float) -> Limit:
         terms = LimitTerms(at_least=least, at_most=5, unit="s", because="as agreed")
-        return terms.to_limit(Measure("s"), "mine.toml")
+        return terms.to_limit(Check("waited", "s"), "mine.toml")
 
     assert (limit(5).low, limit(5).high) == (5, 5)
     with pytest.raises(ValueError, match="at_least"):

@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.check.criterion import Measure
+from probes.check.declarations import Check
 from probes.check.registry import CRITERIA
 from probes.contract.contract import (
     NOT_PROVABLE,
@@ -130,7 +130,7 @@ agreeable = [
 @steady
 @given(st.sampled_from(agreeable), st.data())
 def test_any_bounds_are_a_limit_that_can_be_kept_or_one_sentence(
-    known: tuple[str, str, Measure], data: st.DataObject
+    known: tuple[str, str, Check], data: st.DataObject
 ) -> None:
     id, name, measure = known
     bound = {"higher": "at_least", "lower": "at_most"}[measure.better]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from probes.check.criterion import REACH, Measure
+from probes.check.declarations import REACH, Check
 from probes.check.registry import CRITERIA
 from probes.cli.main import main
 from probes.contract.contract import MAX_BYTES, ContractError, load, parse
@@ -206,7 +206,7 @@ BOUNDS = [
 def test_bounds_of_both_sides_leave_room_for_a_value(bounds: dict[str, float], says: str) -> None:
     terms = LimitTerms(because="as agreed", unit="s", **bounds)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=says):
-        terms.to_limit(Measure("s"), "mine.toml")
+        terms.to_limit(Check("waited", "s"), "mine.toml")
 
 
 def test_every_number_that_a_contract_may_limit_has_a_reach() -> None:

@@ -4,37 +4,36 @@ from __future__ import annotations
 
 import pytest
 
-from probes.check.owed import DUTIES
-from probes.check.recorder import CONTROLS, NO_CONTROL, Trial, is_red
-from probes.check.registry import CRITERIA
+from probes.check.recorder import Trial, is_red
+from probes.check.registry import CRITERIA, all_probes
 from reports.measurement import Limit, Measurement, Verdict
 from tests.support.controls import LOUD, MemoryRecorder, bad_value, recorder
 
 EACH = [
     (row, name, target)
-    for row in CONTROLS
-    for name in CONTROLS[row]
-    for target in CONTROLS[row][name]
+    for row in CRITERIA
+    for name in CRITERIA[row].controls
+    for target in CRITERIA[row].controls[name]
 ]
 
 
 @pytest.mark.parametrize("row", CRITERIA)
 def test_each_measure_has_a_control_or_the_reason_why_it_has_none(row: str) -> None:
-    controlled = {target for targets in CONTROLS[row].values() for target in targets}
-    assert controlled | NO_CONTROL[row].keys() == CRITERIA[row].measures.keys()
-    assert not controlled & NO_CONTROL[row].keys()
-    assert all(len(reason.split()) > 4 for reason in NO_CONTROL[row].values())
+    controlled = {target for targets in CRITERIA[row].controls.values() for target in targets}
+    assert controlled | CRITERIA[row].no_control.keys() == CRITERIA[row].measures.keys()
+    assert not controlled & CRITERIA[row].no_control.keys()
+    assert all(len(reason.split()) > 4 for reason in CRITERIA[row].no_control.values())
 
 
 def test_the_controls_are_those_that_runs_owe() -> None:
-    owed = {(duty.criterion, name) for duty in DUTIES for name in duty.controls}
-    assert owed == {(row, name) for row in CONTROLS for name in CONTROLS[row]}
+    owed = {(duty.criterion, name) for duty in all_probes() for name in duty.controls}
+    assert owed == {(row, name) for row in CRITERIA for name in CRITERIA[row].controls}
 
 
 def filled(measure: MemoryRecorder, name: str, sound: str = "") -> Trial:
     """A trial in which all measures of a control fail, but the one that is sound."""
     trial = measure.trial()
-    for target in CONTROLS[measure.criterion][name]:
+    for target in CRITERIA[measure.criterion].controls[name]:
         limit = measure.contract.limit(measure.criterion, target) or LOUD
         value = bad_value(limit)
         if target == sound:
@@ -52,7 +51,7 @@ def test_a_control_counts_only_where_each_of_its_measures_failed(
     measure.control(name, "a fault", filled(measure, name, sound=target))
     whole, blind = measure.result("finished", 1.0).controls
     assert (whole.caught, blind.caught) == (True, False)
-    assert set(whole.proves) == {*CONTROLS[row][name]}
+    assert set(whole.proves) == {*CRITERIA[row].controls[name]}
     assert (blind.proves, blind.verdict) == ([], Verdict.UNPROVEN)
 
 

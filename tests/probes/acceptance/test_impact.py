@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from probes.check.owed import ALL_GPUS, DISTURBS, DUTIES, NEEDS, disturbances_of
-from probes.check.registry import CRITERIA
+from probes.check.declarations import ALL_GPUS
+from probes.check.owed import disturbances_of
+from probes.check.registry import CRITERIA, all_probes
 
 
 def test_each_criterion_says_what_it_needs() -> None:
-    assert NEEDS.keys() == CRITERIA.keys()
-    assert all(len(needs) > 1 for needs in NEEDS.values()), "where, and at least one need"
+    assert all(row.where and row.needs for row in CRITERIA.values())
 
 
-@pytest.mark.parametrize("probe", [duty.probe for duty in DUTIES])
+@pytest.mark.parametrize("probe", [duty.probe for duty in all_probes()])
 def test_each_probe_says_what_it_disturbs(probe: str) -> None:
     found = disturbances_of(probe)
     assert found
     assert all(len(text.split()) >= 3 and not text.endswith(".") for text in found)
     assert len(set(found)) == len(found)
-
-
-def test_nothing_is_declared_for_probes_that_are_none() -> None:
-    assert DISTURBS.keys() == {duty.probe.partition("[")[0] for duty in DUTIES}
 
 
 def test_a_probe_that_declares_nothing_is_seen() -> None:
@@ -31,8 +27,7 @@ def test_a_probe_that_declares_nothing_is_seen() -> None:
 
 
 def test_probes_that_run_ranks_take_all_gpus() -> None:
-    """Where they run is the first need of their criterion."""
-    ranks = {id for id, (where, *_) in NEEDS.items() if "rank" in where or "gang" in where}
-    probes = [duty.probe for duty in DUTIES if duty.criterion in ranks]
+    ranks = {id for id, row in CRITERIA.items() if "rank" in row.where or "gang" in row.where}
+    probes = [duty.probe for duty in all_probes() if duty.criterion in ranks]
     assert probes
     assert all(ALL_GPUS in disturbances_of(probe) for probe in probes)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from probes.check.owed import (
-    DUTIES,
     RUN_S,
     Circumstances,
     has_ip_fabric,
@@ -18,15 +17,19 @@ from probes.check.owed import (
     owed_event,
     partial_reason,
 )
-from probes.check.registry import CRITERIA, RUN_ORDER
+from probes.check.registry import CRITERIA, all_probes, run_order
 from probes.contract.terms import ClusterTerms
 from probes.hosts.criterion import RATES
 from reports.record import TIERS
 from tests.support.paths import REPO
 
-CONDITIONAL = {(name, one) for name, row in CRITERIA.items() for one in row.conditions}
-# Written only where something else has failed, or by choice: nobody owes them.
-NEVER_OWED = {"FABRIC": {"slow_groups"}}
+CHECKS = {(id, one) for id, row in CRITERIA.items() for one in row.checks}
+CONDITIONAL = {(id, str(one)) for id, one in CHECKS if one.when or one.only_agreed} | {
+    (id, str(control))
+    for id, row in CRITERIA.items()
+    for control in row.planted
+    if control.when or all(one.when or one.only_agreed for one in control.fails)
+}
 ALL = ClusterTerms(
     fabric="rdma",
     shared="/shared",
@@ -70,17 +73,17 @@ def test_every_probe_of_a_tier_is_owed_and_no_other(tier: str) -> None:
     *others, last = collected
     assert last == "probes/hosts/test_hosts.py::test_hosts_stay_healthy_to_the_end"
     rows = list(dict.fromkeys(probe.split("/")[1].upper() for probe in others))
-    assert rows == list(RUN_ORDER)
+    assert rows == list(run_order())
     assert len(collected) > 10
 
 
 def test_names_are_those_of_the_acceptance_table() -> None:
-    owed = {(duty.criterion, name) for duty in DUTIES for name in duty.measures}
+    owed = {(duty.criterion, name) for duty in all_probes() for name in duty.checks}
     known = {(id, name) for id, row in CRITERIA.items() for name in row.measures}
     assert owed <= known
-    never = {(id, name) for id, names in NEVER_OWED.items() for name in names}
+    never = {(id, one) for id, row in CRITERIA.items() for one in row.checks if one.not_owed}
     assert known - owed == never
-    controls = {(duty.criterion, name) for duty in DUTIES for name in duty.controls}
+    controls = {(duty.criterion, name) for duty in all_probes() for name in duty.controls}
     assert owed | controls >= CONDITIONAL
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from probes.check.owed import DUTIES, NEEDS, disturbances_of
-from probes.check.registry import CRITERIA
+from probes.check.owed import disturbances_of
+from probes.check.registry import CRITERIA, all_probes
 from probes.cli.main import main
 from probes.cluster import address
 from probes.cluster.address import ClusterUnreachable
@@ -43,7 +43,7 @@ def test_each_probe_of_the_tier_is_shown_with_what_it_disturbs(tier: str) -> Non
     assert result.exit_code == 0
     tiers = ("quick", "standard", "soak")
     count = 0
-    for duty in DUTIES:
+    for duty in all_probes():
         text = section(result.output, duty.criterion).replace("- ", "-")
         runs = tiers.index(duty.tier) <= tiers.index(tier)
         count += runs
@@ -51,8 +51,8 @@ def test_each_probe_of_the_tier_is_shown_with_what_it_disturbs(tier: str) -> Non
         for words in disturbances_of(duty.probe) if runs else ():
             assert words in section(result.output, duty.criterion), words
     assert f"{count} probes" in result.output
-    for criterion, needs in NEEDS.items():
-        assert all(need in section(result.output, criterion) for need in needs)
+    for id, row in CRITERIA.items():
+        assert all(need in section(result.output, id) for need in (row.where, *row.needs))
 
 
 def test_a_plan_is_no_result(empty_folder: Path) -> None:
@@ -75,7 +75,7 @@ def test_the_usual_time_has_its_source_and_no_gpu() -> None:
     assert section(plan("--only", "fabric").output, "FABRIC").count("time about 58 s") == 1
     assert "time not measured" in section(plan().output, "HOSTS")
     soak = " ".join(plan("--tier", "soak").output.split())
-    assert f"total {len(DUTIES)} probes, not measured times are of" in soak
+    assert f"total {len(all_probes())} probes, not measured times are of" in soak
     assert "total 18 probes, about 6 min" in " ".join(plan("--contract", "lab").output.split())
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from probes import doctor
+from probes.check.registry import run_order
 from probes.cluster.cluster import PACKAGES, ROOT
 from probes.contract.terms import ClusterTerms, LaunchTerms
 from probes.doctor import (
@@ -20,7 +21,6 @@ from probes.doctor import (
     ask_user,
     ask_versions,
 )
-from probes.requirements import ALL
 
 OURS = {name: ["seatrial", "seatrial"] for name in PACKAGES}
 
@@ -38,7 +38,7 @@ def test_a_package_of_the_same_name_is_named(tmp_path: Path) -> None:
     (tmp_path / "scaling").mkdir()
     answer = ask_packages(tmp_path, OURS)
     assert f"{tmp_path / 'scaling'} hides it from pytest" in answer.found
-    assert answer.criteria == ALL
+    assert answer.criteria == run_order()
 
 
 def test_a_package_from_elsewhere_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +83,7 @@ def test_a_folder_that_takes_no_run_is_named(
     assert ask_run_folder(tmp_path).state == OK
     monkeypatch.setattr("os.access", lambda *_: False)
     answer = ask_run_folder(tmp_path)
-    assert (answer.state, answer.criteria) == (FAIL, ALL)
+    assert (answer.state, answer.criteria) == (FAIL, run_order())
     assert str(tmp_path) in answer.found
 
 

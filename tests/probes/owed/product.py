@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from probes.check.criterion import Circumstances, Measure
+from probes.check.declarations import Check, Circumstances
 from probes.check.owed import owed_by
-from probes.check.registry import CRITERIA, RUN_ORDER
+from probes.check.registry import CRITERIA, run_order
 from probes.contract.terms import ClusterTerms, LaunchTerms
 from reports.record import TIERS
 
@@ -94,7 +94,7 @@ def read_product() -> Product:
             cases[key] = find_owed(case)
         return cases[key]
 
-    return Product(TIERS, RUN_ORDER, *keys, criteria, remember)
+    return Product(TIERS, run_order(), *keys, criteria, remember)
 
 
 def find_owed(case: Case) -> Owed:
@@ -123,7 +123,7 @@ def find_owed(case: Case) -> Owed:
     return found
 
 
-def describe_measure(one: Measure) -> str:
+def describe_measure(one: Check) -> str:
     """Describe all of a measure in one line."""
     parts = [one.unit or "no unit"]
     because = ""

@@ -1,0 +1,363 @@
+"""Declares a criterion: its checks with their limits, its controls, and its probes.
+
+`criterion.py` of a criterion's folder holds these declarations, and nothing else knows them by
+name: what a run owes, what a contract may agree on, and the docs are views of them (registry.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, cast
+
+from probes.contract.terms import ClusterTerms
+from reports.measurement import Limit
+from reports.numbers import Value, number
+
+Better = Literal["higher", "lower", "word", ""]
+Order = Literal["exactly", "at least", "chosen", ""]
+# What probes of several criteria do to a cluster.
+TASKS = "runs short tasks on each node"
+ALL_GPUS = "takes all GPUs: other jobs wait"
+TRAFFIC = "fills the fabric with traffic"
+SPARE_RAYLETS = "adds raylets of its own to the cluster, and kills them"
+CHECKPOINTS = "writes checkpoints into the shared folder, and removes them"
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """Facts that decide whether a measure is owed: tier, terms, agreed limits, the cluster's shape.
+
+    `agreed` are the measures with a limit in the contract, as SCALING.mfu.
+    """
+
+    tier: str
+    terms: ClusterTerms
+    nodes: int
+    on_gpu: bool
+    agreed: frozenset[str] = frozenset()
+    one_host: bool = False  # an embedded cluster: its raylets share a machine
+    not_provable: frozenset[str] = frozenset()  # criteria: only their data is judged
+    ip_fabric: bool = True  # False where RDMA is agreed and no port has an IP address
+    ranks: int = 0  # of all nodes together
+
+    @property
+    def ranks_inside(self) -> bool:
+        """Whether nodes have several ranks, which reduce among themselves."""
+        return self.ranks >= 2 * self.nodes and not self.one_host
+
+    @property
+    def emulated(self) -> bool:
+        """Whether computation is on the CPU, so that nodes need no NVML."""
+        return self.terms.accelerators == "emulated" or self.one_host
+
+
+Holds = Callable[[Circumstances], bool]
+
+
+@dataclass(frozen=True)
+class When:
+    """Condition under which something is owed; `terms` are the keys of [cluster] that it reads.
+
+    Conditions are joined by `&`, `|` and `~`.
+    """
+
+    holds: Holds
+    terms: frozenset[str] = frozenset()
+
+    def __call__(self, here: Circumstances) -> bool:
+        """Return whether it holds in these circumstances."""
+        return self.holds(here)
+
+    def __and__(self, other: When) -> When:
+        """Hold where both hold."""
+        return When(lambda here: self(here) and other(here), self.terms | other.terms)
+
+    def __or__(self, other: When) -> When:
+        """Hold where one of both holds."""
+        return When(lambda here: self(here) or other(here), self.terms | other.terms)
+
+    def __invert__(self) -> When:
+        """Hold where this does not."""
+        return When(lambda here: not self(here), self.terms)
+
+
+def ordered(*keys: str) -> When:
+    """Hold where the contract has one of these keys of [cluster]."""
+    return When(lambda here: any(getattr(here.terms, key) for key in keys), frozenset(keys))
+
+
+def agreed(*measures: str) -> When:
+    """Hold where the contract has a limit for one of these measures, as SCALING.mfu."""
+    return When(lambda here: not here.agreed.isdisjoint(measures))
+
+
+ON_GPU = When(lambda here: here.on_gpu)
+NVML_THERE = When(lambda here: not here.emulated)
+SEVERAL_NODES = When(lambda here: here.nodes > 1)
+THREE_NODES = When(lambda here: here.nodes > 2)
+# An embedded cluster has one host, with the limits of a shell, and shares it with other clusters.
+OWN_HOSTS = When(lambda here: not here.one_host)
+SEVERAL_HOSTS = SEVERAL_NODES & OWN_HOSTS
+RDMA_AGREED = When(lambda here: here.terms.fabric == "rdma", frozenset({"fabric"}))
+LONGER_TIER = When(lambda here: here.tier != "quick")
+
+
+class Check(str):
+    """A quantity that a probe measures: the name of the measure, with what decides about it.
+
+    `unit` must be the unit of its limit.  A `fixed` limit holds on every cluster and no contract
+    may change it.  A `default` holds unless the contract gives another limit.  With neither, a
+    contract or the cluster's own facts must give the limit, or the result is UNPROVEN.  The limit
+    of a `from_run` measure follows from the run's own set-up, which the text names.  Where no
+    contract gives one, the limit of a `derived_in_run` measure follows from the devices it ran on.
+
+    `better` is the side of better values.  A limit on the other side is refused, for it would pass
+    worse values.  It is "" where a limit has both sides or one value is right, and "word" where
+    values are words.  `signed`: a value below zero can be true; elsewhere it is an error of
+    measurement, and no value.  `of_data`: it counts wrong results, which no hardware excuses.  It
+    is judged also where the rest of its row cannot be proven.  `doubted`: a contradiction leaves it
+    UNPROVEN with a note, and never fails it.
+
+    `when` is where it is owed; `only_agreed`: only where the contract has a limit for it.
+    `not_owed` is why no run owes it.  `depends` are further keys of [cluster] that its value
+    depends on.  `ordered_by` is the key whose value is
+    its limit: `exactly`, `at least`, or one that `chosen` values are compared with in the run.
+    `no_control` is why no fault can be planted for it.
+    """
+
+    NAME: ClassVar = "check"
+    unit: str
+    fixed: Limit | None
+    default: Limit | None
+    from_run: str
+    derived_in_run: bool
+    better: Better
+    signed: bool
+    of_data: bool
+    doubted: bool
+    when: When | None
+    only_agreed: bool
+    not_owed: str
+    depends: tuple[str, ...]
+    ordered_by: str
+    order: Order
+    no_control: str
+
+    def __new__(
+        cls,
+        name: str,
+        unit: str = "",
+        *,
+        fixed: Limit | None = None,
+        default: Limit | None = None,
+        from_run: str = "",
+        derived_in_run: bool = False,
+        better: Better = "",
+        signed: bool = False,
+        of_data: bool = False,
+        doubted: bool = False,
+        when: When | None = None,
+        only_agreed: bool = False,
+        not_owed: str = "",
+        depends: tuple[str, ...] = (),
+        ordered_by: str = "",
+        order: Order = "",
+        no_control: str = "",
+    ) -> Check:
+        """Declare a check by the name of its measure."""
+        check = super().__new__(cls, name)
+        given = {key: value for key, value in locals().items() if key in cls.__annotations__}
+        check.__dict__.update(given)
+        return check
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        """Travel to workers as the name alone: conditions stay with the driver."""
+        return str, (str(self),)
+
+    @property
+    def terms(self) -> frozenset[str]:
+        """The keys of [cluster] that its value depends on."""
+        asked = self.when.terms if self.when else frozenset()
+        return asked | {*self.depends, *filter(None, [self.ordered_by])}
+
+    @property
+    def agreeable(self) -> bool:
+        """Whether a contract may give its limit."""
+        return self.fixed is None and not self.from_run
+
+    def plausible_value(self, value: Value) -> tuple[Value, str]:
+        """Return the value and "", or None and why the value cannot be."""
+        if self.signed or value is None or isinstance(value, str) or not value < 0:
+            return value, ""
+        why = " (the clocks of two hosts may differ)" if self.unit == "s" else ""
+        text = f"{number(value)} {self.unit}".strip()
+        return None, f"the value was {text}: it cannot be negative{why}"
+
+
+BOUNDS = ("low", "high", "marginal_low", "marginal_high", "one_of")
+
+
+def _limit(unit: str, because: str, options: dict[str, Any]) -> Limit:
+    """Take the bounds out of the options of a check, and make its limit of them."""
+    bounds = {key: options.pop(key) for key in BOUNDS if key in options}
+    return Limit(unit=unit, because=because, **bounds)
+
+
+def fixed_check(name: str, unit: str, because: str, **options: Any) -> Check:
+    """Declare a check whose limit holds on every cluster; `options` are bounds, and as in Check."""
+    return Check(name, unit, fixed=_limit(unit, because, options), **options)
+
+
+def default_check(name: str, unit: str, because: str, **options: Any) -> Check:
+    """Declare a check with a limit that a contract may replace; a one-sided limit sets `better`."""
+    limit = _limit(unit, because, options)
+    side = "" if (limit.low is None) == (limit.high is None) else "higher"
+    better = cast("Better", "lower" if side and limit.low is None else side)
+    return Check(name, unit, default=limit, better=better, **options)
+
+
+def none_of(name: str, unit: str, because: str, **options: Any) -> Check:
+    """Declare a count that must be zero everywhere."""
+    return fixed_check(name, unit, because, high=0, **options)
+
+
+def wrong_data(name: str, unit: str, because: str, **options: Any) -> Check:
+    """Declare a count of wrong results: zero on every machine, also in a rehearsal."""
+    return none_of(name, unit, because, of_data=True, **options)
+
+
+def exactly(count: float, unit: str, because: str) -> Limit:
+    """Build a limit with one allowed value."""
+    return Limit(low=count, high=count, unit=unit, because=because)
+
+
+class ControlRow(str):
+    """A fault that a probe plants: its name, and the checks that it must make fail.
+
+    It is owed `when` the condition holds; without one, where any of its checks is owed.
+    """
+
+    NAME: ClassVar = "control"
+    fails: tuple[Check, ...]
+    when: When | None
+
+    def __new__(cls, name: str, *fails: Check, when: When | None = None) -> ControlRow:
+        """Declare a control by its name."""
+        control = super().__new__(cls, name)
+        control.fails, control.when = fails, when
+        return control
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One probe: `test` is its file in the criterion's folder and its name.
+
+    `cases` maps each case of a parametrised test to its tier; without cases `tier` is the probe's.
+    Where several probes are cases of one test, the first says what the test disturbs and how long
+    it takes.  `disturbs`: what it does to a cluster, for those who share it.  `usual_s`: its
+    seconds in the rehearsal lab, of all cases together; None where that was not measured.
+    """
+
+    test: str
+    tier: str = ""
+    cases: Mapping[str, str] = field(default_factory=dict)
+    checks: tuple[Check, ...] = ()
+    controls: tuple[ControlRow, ...] = ()
+    disturbs: tuple[str, ...] = ()
+    usual_s: int | None = None
+    folder: str = ""  # filled in when it is found
+
+    @property
+    def probe(self) -> str:
+        """Path below `probes`, and name."""
+        return f"{self.folder}/{self.test}"
+
+    @property
+    def criterion(self) -> str:
+        """Row of the acceptance table, which is the folder's name."""
+        return self.folder.upper()
+
+
+@dataclass(frozen=True)
+class CriterionRow:
+    """One row of the acceptance table: what it measures, what it owes, and what shows its faults.
+
+    `headlines` maps the measures that stand for it in a report, the best first, to a sentence with
+    {value}, {subject} or {work} (an efficiency as work).  `proven` continues the sentence where
+    all of the criterion is accepted.  `where` says where its probes run, and `needs` what they
+    need.  `usual_s`: its seconds in the rehearsal lab by tier.  `depends`: keys of [cluster] that
+    all its values depend on.
+    """
+
+    title: str
+    how: str
+    where: str
+    needs: tuple[str, ...]
+    headlines: Mapping[Check, str] = field(default_factory=dict)
+    proven: str = ""
+    usual_s: Mapping[str, int] = field(default_factory=dict)
+    depends: tuple[str, ...] = ()
+    least_nodes: int = 1  # of fewer it proves nothing
+    least_gpus: int = 1
+    keeps_in_shared: bool = False  # it is UNPROVEN without the shared folder
+    reports_lost_nodes: bool = False  # its probes go on without lost nodes
+    # Filled in when it is found: what its module declares.
+    id: str = ""
+    checks: tuple[Check, ...] = ()
+    planted: tuple[ControlRow, ...] = ()
+    duties: tuple[Probe, ...] = ()
+
+    @property
+    def measures(self) -> dict[str, Check]:
+        """The checks by name."""
+        return {str(check): check for check in self.checks}
+
+    @property
+    def controls(self) -> dict[str, tuple[str, ...]]:
+        """The measures that each control must make fail."""
+        return {str(control): control.fails for control in self.planted}
+
+    @property
+    def no_control(self) -> dict[str, str]:
+        """Why a measure has no control."""
+        return {str(check): check.no_control for check in self.checks if check.no_control}
+
+    def owes_check(self, check: Check, here: Circumstances) -> bool:
+        """Return whether a check is owed in these circumstances."""
+        return (not check.only_agreed or f"{self.id}.{check}" in here.agreed) and (
+            check.when is None or check.when(here)
+        )
+
+    def owes_control(self, control: ControlRow, here: Circumstances) -> bool:
+        """Return whether a control is owed in these circumstances."""
+        if control.when is not None:
+            return control.when(here)
+        return any(self.owes_check(check, here) for check in control.fails)
+
+
+# By unit: the largest value that can occur, and why there is none above it: a limit above it
+# judges nothing.
+REACH = {
+    "ratio": (1.0, "1 is the whole"),
+    "s": (86_400.0, "no probe waits for more than a day"),
+    "GB/s": (1e5, "no node has a hundred times the network of today's largest"),
+    "1/min": (1e6, "no link repeats a million packets in a minute and works"),
+    "differences": (1e3, "no node has a thousand parts that are compared"),
+    "names": (1.0, "a node has one own name"),
+    "connections": (1e6, "20,000 nodes try fewer, for each connects to some 30 others"),
+    "tokens/s per rank": (1e9, "no accelerator trains a billion tokens in a second"),
+    "entrances": (1e5, "20,000 nodes have a raylet and an agent each, and the head three more"),
+    "files": (2**30, "the kernel allows no process more open files"),
+    "GiB": (1e6, "no node has a million GiB of memory"),
+    "MiB": (2.0**30, "no node has so much memory"),
+    "threads a rank": (2**22, "the kernel numbers no more threads on a machine"),
+    "nodes": (20_000.0, "no cluster has more nodes"),
+    "interfaces": (1.0, "NCCL starts over one interface of a node"),
+    "TFLOP/s": (1e6, "no GPU computes a thousand times as fast as an H100"),
+    "raylets": (1e3, "no node holds a thousand clusters"),
+    "reads": (1e6, "no probe reads a million times"),
+    "lines": (1e6, "no probe appends a million lines"),
+    "updates": (1e6, "no probe changes a number a million times"),
+    "saves": (1e6, "no folder holds a million saves"),
+}
