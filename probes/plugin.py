@@ -79,8 +79,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     PROBLEMS.clear()
     if not _runs_probes(config):
         return
-    from probes.session.options import read_settings
     from probes.session.rejudge import check_baseline
+    from probes.session.settings import read_settings
 
     if lacking := lacking_sentence():
         raise pytest.UsageError(lacking)
@@ -98,7 +98,7 @@ def _usage_errors() -> Iterator[None]:
     from probes.cluster.address import ClusterUnreachable
     from probes.cluster.room import OtherTrial
     from probes.contract.contract import ContractError
-    from probes.session.options import OptionError
+    from probes.session.settings import OptionError
     from reports.run_folder.event_log import UnreadableRun
     from reports.run_folder.store import UnusableFolder
 
@@ -189,7 +189,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         )
     if not probes:
         return
-    from probes.session.options import read_only, read_tier
+    from probes.session.settings import read_only, read_tier
     from reports.record import TIERS
 
     sort_probes(items)

@@ -87,7 +87,7 @@ def doctor(cluster: str | None, **values: str | None) -> None:
     fail.
     """
     from probes.cluster.address import ClusterUnreachable
-    from probes.session.options import OptionError, read_settings
+    from probes.session.settings import OptionError, read_settings
 
     given = {**dict.fromkeys(BY_KEY), **values, "cluster": cluster or "auto"}
     answers: list[Answer] = []
@@ -189,7 +189,7 @@ def cleanup(idle: str, remove: bool, **values: str | None) -> None:
     from probes.cluster.cluster import VersionMismatch, connect
     from probes.cluster.room import OtherTrial
     from probes.leftovers import find_left, remove_left
-    from probes.session.options import OptionError, read_settings, read_time
+    from probes.session.settings import OptionError, read_settings, read_time
     from reports.run_folder.store import utc_time
 
     given = {**dict.fromkeys(BY_KEY), **values, "cluster": values["cluster"] or "auto"}

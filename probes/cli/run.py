@@ -172,8 +172,8 @@ def again(
     A part of a run is PARTIAL: it can fail, and it accepts nothing. The contract's file must be
     the one of the run, unchanged. Start it in the folder in which the run was started.
     """
-    from probes.session.options import OptionError, read_only
     from probes.session.rejudge import read_verified
+    from probes.session.settings import OptionError, read_only
 
     try:
         only = read_only(",".join(criteria))
@@ -256,7 +256,7 @@ def plan(cluster: str | None, **values: str | None) -> None:
     and GPUs, and places nothing there. Without, it plans from the contract.
     """
     from probes.cluster.address import ClusterUnreachable
-    from probes.session.options import OptionError, read_settings
+    from probes.session.settings import OptionError, read_settings
 
     given = {**dict.fromkeys(BY_KEY), **values, "cluster": cluster or "auto"}
     try:

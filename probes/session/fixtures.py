@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from probes.check.registry import CRITERIA
 from probes.cluster.ask import make_unique_token
 from probes.session.options import RECORDER, RUN
 
@@ -27,6 +26,8 @@ def cluster(request: pytest.FixtureRequest) -> Any:
     Fails the probe where the driver could not join it, or where nodes were lost since the run
     began.
     """
+    from probes.check.registry import CRITERIA
+
     run, recorder = request.config.stash[RUN], request.node.stash[RECORDER]
     goes_on = CRITERIA[recorder.criterion].reports_lost_nodes
     if run.cluster is None:

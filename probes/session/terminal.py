@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import pytest
 
-from probes.check.owed import LAB_NODES, longer_tier, usual_seconds
-from probes.check.registry import all_probes
 from probes.session.options import OPTIONS
 from probes.session.probe_report import is_sound
 from reports.sanitize import ascii_only, clean, closest_name, one_line
@@ -32,6 +30,9 @@ def estimate_run(run: RunSession, criteria: Iterable[str]) -> int | None:
 
     None where no such run was measured: on GPUs, in a larger rehearsal, or of a part of a row.
     """
+    from probes.check.owed import LAB_NODES, longer_tier, usual_seconds
+    from probes.check.registry import all_probes
+
     cluster, counts = run.cluster, Counter(criteria)
     if cluster is None or not cluster.rehearsal or len(cluster.nodes) not in LAB_NODES:
         return None

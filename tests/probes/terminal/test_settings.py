@@ -9,7 +9,8 @@ import pytest
 
 from probes.cluster.address import ClusterUnreachable
 from probes.contract.contract import ContractError
-from probes.session.options import BY_KEY, OptionError, read_settings
+from probes.session.options import BY_KEY
+from probes.session.settings import OptionError, read_settings
 
 NOTHING: dict[str, Any] = {**dict.fromkeys(BY_KEY), "cluster": "auto"}
 
