@@ -77,6 +77,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Check what was asked, before anything is collected or contacted."""
     config = session.config
     PROBLEMS.clear()
+    if config.getoption("--cluster"):
+        _refuse_broken_suite()
     if not _runs_probes(config):
         return
     from probes.session.rejudge import check_baseline
@@ -90,6 +92,22 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         values = {option.key: config.getoption(option.name) for option in OPTIONS}
         config.stash[SETTINGS] = read_settings(values)
     config.stash[JUNIT] = _take_over_junit(config)
+
+
+def _refuse_broken_suite() -> None:
+    """End the run where a criterion or a file of findings is missing or not whole.
+
+    A run without a part of the suite must never seem complete.
+    """
+    from probes.check.registry import find_criteria
+    from probes.findings import read_groups
+    from probes.toml_tables import TableError
+
+    try:
+        find_criteria()
+        read_groups()
+    except TableError as error:
+        pytest.exit(f"the suite is not whole: {error}", returncode=3)
 
 
 @contextmanager

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 
 from probes.check.declarations import Check, ControlRow, CriterionRow, Probe
 from probes.contract.terms import ClusterTerms
+from probes.toml_tables import TableError
 from reports.record import TIERS
-from reports.sanitize import one_line
 
 PROBES = Path(__file__).resolve().parents[1]
 FILE = "criterion.py"
@@ -30,11 +30,8 @@ RUN_FIRST = ("HOSTS", "FABRIC", "GANG", "LAUNCH", "RESTART", "SCALING")
 Declared = TypeVar("Declared", Check, ControlRow)
 
 
-class BrokenCriterion(Exception):
+class BrokenCriterion(TableError):
     """A criterion that is missing, or whose declarations are not whole: one sentence."""
-
-    def __init__(self, sentence: str) -> None:
-        super().__init__(one_line(sentence))
 
 
 def load_criterion(file: Path) -> CriterionRow:

@@ -1,0 +1,1 @@
+"""Tests of the engine: declarations, and how they are found."""
