@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,9 +12,8 @@ from probes.cluster.network_facts import RDMA, UNKNOWN, interfaces_of, main_devi
 from probes.fabric.addresses import node_of, rail_of, suspects
 from probes.fabric.link_counters import WAYS, counter_difference, read_ports, read_tcp_counters
 from probes.fabric.node_pairs import PairSearch
-from probes.fabric.sweep import Stall, SweepResult
+from probes.fabric.sweep import Stall, SweepResult, highest
 from probes.findings import finding, join_names, name_port
-from reports.measurement import Limit
 from reports.numbers import percent, quantity
 from reports.record import Finding
 from scaling.collectives.fault_search import FaultSearchResult, Link
@@ -159,6 +157,7 @@ def worst_errors(ports: Ports) -> PortErrors | None:
     return max(found, key=lambda one: one.share, default=None)
 
 
+UNCOUNTED = "its packets cannot be counted"
 # Share of packets that sound data centre networks lose (Guo et al., Pingmesh, 2015).
 SOUND_LOSS = 1e-4
 
@@ -198,7 +197,7 @@ def find_port_errors(grown: Mapping[str, LinkGrowth | None], max_share: float) -
 def find_loss(
     lossy: FaultSearchResult,
     lost: Mapping[Link, float | None],
-    in_sweep: Mapping[str, float],
+    in_sweep: Mapping[str, float | None],
     max_lost: float,
     unstable: list[str],
 ) -> list[Finding]:
@@ -223,7 +222,7 @@ def find_loss(
         names = {"peer": node_of(b)}
         findings.append(finding("FAB-LOSS", message, suspects([a, b]), names=names))
     if not bad and not unstable:
-        nodes = {node: share for node, share in in_sweep.items() if share > max_lost}
+        nodes = {node: share for node, share in in_sweep.items() if share and share > max_lost}
         if nodes:
             message = (
                 f"{join_names(nodes)}: {_range(nodes.values())} of the packets sent are lost "
@@ -274,28 +273,18 @@ def find_detours(
         bad = [link for link in links if link in off]
         if len(bad) == len(links) > 1 and not rail_of(node):
             continue
-        peers, devices = (
-            join_names(peer for _, peer in bad),
-            join_names({off[link] for link in bad}),
-        )
-        message = (
-            f"traffic of {node} to {peers} leaves over {devices}. Expected: {expected[bad[0]]}"
-        )
+        peers, device = join_names(peer for _, peer in bad), expected[bad[0]]
+        message = f"traffic of {node} to {peers} leaves over "
+        message += f"{join_names({off[link] for link in bad})}. Expected: {device}"
         told = {routes[link] for link in bad if routes.get(link)}
         message += f". Route: {join_names(told)}" if told else ""
-        names = {"peer": node_of(bad[0][1]), "interface": expected[bad[0]]}
+        names = {"peer": node_of(bad[0][1]), "interface": device}
         findings.append(finding("FAB-DETOUR", message, suspects([node]), names=names))
     return findings
 
 
-LimitLookup = Callable[[str], Limit | None]
-
-
 def judge_ports(
-    grown: Mapping[str, LinkGrowth | None],
-    fabric: Mapping[str, str],
-    limits: LimitLookup,
-    measure: Recorder,
+    grown: Mapping[str, LinkGrowth | None], fabric: Mapping[str, str], measure: Recorder
 ) -> list[str]:
     """Judge what each node's fabric ports counted; return the nodes whose link went away."""
     measure.keep(
@@ -303,12 +292,28 @@ def judge_ports(
         {node: one.evidence if one else None for node, one in grown.items()},
         caption="counters of each node's links and of its TCP during the test",
     )
-    limit = limits("interface_errors")
-    max_errors = limit.high if limit and limit.high is not None else math.inf
     _judge_changes(grown, fabric, measure)
     _judge_errors(grown, fabric, measure)
-    measure.explain(find_unstable(grown), find_port_errors(grown, max_errors))
+    measure.explain(
+        find_unstable(grown), find_port_errors(grown, highest(measure, "interface_errors"))
+    )
     return [node for node, one in grown.items() if one and one.unstable]
+
+
+def record_worst(
+    measure: Recorder, name: str, values: Mapping[str, float | None], unknown_note: str
+) -> None:
+    """Record the first place without a value, and the largest of the known values.
+
+    `unknown_note` may hold {} for the number of places without a value.
+    """
+    unknown = [where for where, value in values.items() if value is None]
+    if unknown:
+        measure(name, None, on=unknown[0], note=unknown_note.format(len(unknown)))
+    known = {where: value for where, value in values.items() if value is not None}
+    if known:
+        worst, value = max(known.items(), key=lambda item: item[1])
+        measure(name, value, on=worst, samples=len(known))
 
 
 def _judge_changes(
@@ -316,17 +321,9 @@ def _judge_changes(
 ) -> None:
     counts: dict[str, int | None] = {}
     for node, one in grown.items():
-        if one is None:
-            counts[f"{node} {fabric[node]}"] = None
-        else:
-            counts |= {f"{node} {port}": count for port, count in one.changes.items()}
-    unknown = [where for where, count in counts.items() if count is None]
-    known = {where: count for where, count in counts.items() if count is not None}
-    if unknown:
-        measure("link_changes", None, on=unknown[0], note=f"{len(unknown)} ports do not count them")
-    if known:
-        worst = max(known, key=lambda where: known[where])
-        measure("link_changes", known[worst], on=worst, samples=len(known))
+        changes = one.changes if one else {fabric[node]: None}
+        counts |= {f"{node} {port}": count for port, count in changes.items()}
+    record_worst(measure, "link_changes", counts, "{} ports do not count them")
 
 
 def _judge_errors(
@@ -340,8 +337,7 @@ def _judge_errors(
         some = {node: one for node, one in known.items() if one.enough is enough}
         if not some:
             continue
-        node = max(some, key=lambda name: some[name].share)
-        worst = some[node]
+        node, worst = max(some.items(), key=lambda item: item[1].share)
         on = f"{node} {worst.port}, when it {worst.way}"
         few = f"{worst.errors} errors in {worst.packets} packets: too few packets for a share"
         value, note = (worst.share, "") if enough else (None, few)
@@ -356,28 +352,16 @@ def judge_loss(
     A link that went away (`unstable` nodes) also loses packets: its own finding reports that.
     """
     judge_link_loss(pairs.lost, measure)
-    sends = run.lost_shares
-    unknown = [node for node, share in sends.items() if share is None]
-    if unknown:
-        note = "its packets cannot be counted"
-        measure("lost_packets", None, on=f"{unknown[0]} in the all-reduce", note=note)
-    known = {node: share for node, share in sends.items() if share is not None}
-    if known:
-        worst = max(known, key=lambda node: known[node])
-        measure("lost_packets", known[worst], on=f"{worst} in the all-reduce", samples=len(known))
-    measure.explain(find_loss(pairs.lossy, pairs.lost, known, max_lost, unstable))
+    in_sweep = run.lost_shares
+    shares = {f"{node} in the all-reduce": share for node, share in in_sweep.items()}
+    record_worst(measure, "lost_packets", shares, UNCOUNTED)
+    measure.explain(find_loss(pairs.lossy, pairs.lost, in_sweep, max_lost, unstable))
 
 
 def judge_link_loss(lost: Mapping[Link, float | None], measure: Recorder) -> None:
     """Judge the link that lost the largest share, among the links tested two by two."""
-    unknown = [link for link, share in lost.items() if share is None]
-    if unknown or not lost:
-        on = " -> ".join(unknown[0]) if unknown else "pairs of nodes"
-        measure("lost_packets", None, on=on, note="its packets cannot be counted")
-    known = {link: share for link, share in lost.items() if share is not None}
-    if known:
-        worst = max(known, key=lambda link: known[link])
-        measure("lost_packets", known[worst], on=" -> ".join(worst), samples=len(known))
+    shares = {" -> ".join(link): share for link, share in lost.items()}
+    record_worst(measure, "lost_packets", shares or {"pairs of nodes": None}, UNCOUNTED)
 
 
 def judge_stalls(run: SweepResult, explained: bool, measure: Recorder) -> None:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
 from typing import Any
 
+from probes.check.judging import is_agreed
 from probes.check.recorder import Recorder
 from probes.cluster.network_facts import join_fabric
 from probes.fabric.addresses import RailRanks, find_rails, ranks_by_node
 from probes.fabric.link_counters import LinkReader, bytes_sent, lost_share
+from probes.fabric.sweep import lowest
 from probes.findings import finding, join_names
 from reference_trainer.launch.gang import Gang, GangError
-from reports.measurement import Limit
 from reports.numbers import percent, quantity
 from reports.record import Finding
 from scaling.collectives.fault_search import (
@@ -364,28 +365,21 @@ def measure_inside(
     )
 
 
-def judge_inside(
-    inside: InsideSpeeds, limits: Callable[[str], Limit | None], measure: Recorder
-) -> None:
+def judge_inside(inside: InsideSpeeds, measure: Recorder) -> None:
     """Judge the slowest node by the others, and each by the agreed figure if there is one."""
     if not inside.busbw:
         measure.covered("all-reduce inside nodes was not tested: each node has one rank")
         return
     measure("wrong_elements", sum(inside.wrong.values()), on="all-reduce inside nodes")
     judge_against_others(inside, measure)
-    agreed, slowest = (
-        limits("all_reduce_inside_node"),
-        min(inside.busbw, key=lambda n: inside.busbw[n]),
-    )
-    if agreed:
-        measure(
-            "all_reduce_inside_node", inside.busbw[slowest], on=slowest, samples=len(inside.busbw)
-        )
+    name = "all_reduce_inside_node"
+    slowest, speed = min(inside.busbw.items(), key=lambda item: item[1])
+    if is_agreed(measure, name):
+        measure(name, speed, on=slowest, samples=len(inside.busbw))
     else:
-        measure.note("all_reduce_inside_node", inside.busbw[slowest], "GB/s", on=slowest)
-    relative = limits("all_reduce_inside_node_against_others")
-    least = relative.low if relative and relative.low else 0.0
-    measure.explain(find_slow_inside(inside, least, agreed.low if agreed else None))
+        measure.note(name, speed, "GB/s", on=slowest)
+    least = lowest(measure, f"{name}_against_others")
+    measure.explain(find_slow_inside(inside, least, lowest(measure, name)))
     left_out = f"; {join_names(inside.left_out)}: one rank" if inside.left_out else ""
     measure.covered(f"all-reduce inside {len(inside.busbw)} nodes, all at once{left_out}")
 
@@ -396,8 +390,8 @@ def judge_against_others(inside: InsideSpeeds, measure: Recorder) -> None:
     if not shares:
         measure(name, None, note="no two nodes have as many ranks")
         return
-    slowest = min(shares, key=lambda node: shares[node])
-    measure(name, shares[slowest], on=slowest, samples=len(shares))
+    slowest, share = min(shares.items(), key=lambda item: item[1])
+    measure(name, share, on=slowest, samples=len(shares))
 
 
 def find_slow_inside(inside: InsideSpeeds, least: float, agreed: float | None) -> list[Finding]:

@@ -6,10 +6,13 @@ the library's own report (NCCL's log; for gloo its open sockets).
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from probes.check.recorder import Recorder
 from probes.cluster.network_facts import (
     UNKNOWN,
     counter_growth,
@@ -26,7 +29,9 @@ from reference_trainer.launch.gang import Gang
 from scaling.collectives.operations import OPERATIONS
 from scaling.collectives.sweep import (
     SECONDS_PER_RANK,
+    Delay,
     plateau_row,
+    read_nothing,
     ring_bytes_sent,
     summarise,
     sweep,
@@ -40,6 +45,7 @@ CHECK_SIZE = 1 << 20  # bytes: the size at which the other collectives and the c
 # (GB200) is off: otherwise no byte of the ring would cross the fabric under test.
 RING_ENV = {"NCCL_ALGO": "Ring", "NCCL_MNNVL_ENABLE": "0"}
 LEAST_COUNTED = 0.05  # of the bytes that were sent: if less is counted, they went elsewhere
+ACCOUNTED = 0.9  # of the expected bytes on the fabric: then no other device carried part of them
 Rows = list[dict[str, Any]]  # as `summarise` returns them: one row for each size and placement
 OTHER_OPS = tuple(name for name in OPERATIONS if name != "all_reduce")
 
@@ -67,9 +73,6 @@ def init_seconds(ranks: int) -> float:
 def sweep_seconds(ranks: int) -> float:
     """Compute our deadline (s) for a sweep, in which the ranks connect once more."""
     return init_seconds(ranks) + SWEEP_SECONDS
-
-
-ACCOUNTED = 0.9  # of the expected bytes on the fabric: then no other device carried part of them
 
 
 @dataclass(frozen=True)
@@ -249,11 +252,31 @@ def run_sweep(
     )
 
 
-def check_ops(gang: Gang, size: int, corrupt: int | None = None) -> dict[str, Rows]:
-    """Run the other five collectives at one size (bytes): rows by name, their values checked.
+def check_ops(
+    gang: Gang,
+    size: int,
+    corrupt: int | None = None,
+    names: Sequence[str] = OTHER_OPS,
+    budget_s: float = 0.1,
+    delay: Delay | None = None,
+) -> dict[str, Rows]:
+    """Run collectives at one size (bytes), by default the other five: rows by name.
 
-    `corrupt` is a rank whose results are changed (for a control).
+    Their values are checked.  Each placement is timed for `budget_s`.  `corrupt`, a rank whose
+    results are changed, and `delay` are for controls.
     """
-    wait = sweep_seconds(gang.size)
-    data = gang.run(sweep, OTHER_OPS, 0.3, 0.1, size, corrupt, timeout=wait)
-    return {name: summarise([item["sweeps"][name] for item in data]) for name in OTHER_OPS}
+    call = tuple(names), 0.3, budget_s, size, corrupt, read_nothing, delay
+    data = gang.run(sweep, *call, timeout=sweep_seconds(gang.size))
+    return {name: summarise([item["sweeps"][name] for item in data]) for name in names}
+
+
+def lowest(measure: Recorder, name: str) -> float:
+    """Return the least value that the limit of a measure allows; 0 without such a limit."""
+    limit = measure.contract.limit(measure.criterion, name)
+    return limit.low or 0.0 if limit else 0.0
+
+
+def highest(measure: Recorder, name: str, unlimited: float = math.inf) -> float:
+    """Return the largest value that the limit of a measure allows, else `unlimited`."""
+    limit = measure.contract.limit(measure.criterion, name)
+    return limit.high if limit and limit.high is not None else unlimited
