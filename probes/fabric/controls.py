@@ -88,15 +88,16 @@ def control_slow_collective(rig: FabricRig, run: SweepResult) -> None:
     """
     names, size = speeds.FSDP_OPS, speeds.small_size(run)
     delay_s = DATA_SLOWED_BY * max(row["seconds"] for row in run.rows if row["size"] == size)
-    late = Delay([*range(rig.gang.size // 2, rig.gang.size)], delay_s, every_call=True)
+    late = range(rig.gang.size // 2, rig.gang.size)
 
     def judge_fault(trial: Trial) -> None:
-        rows = check_ops(rig.gang, size, None, names, delay=late)
+        delay = Delay([*late], delay_s, every_call=True)
+        rows = check_ops(rig.gang, size, None, names, delay=delay)
         speeds.judge_shares(speeds.collective_speeds(rows, run, names, size), trial)
         uneven = max(rows[names[0]], key=lambda row: row["rank_cv"])
         judge.judge_variation(uneven, names[0], trial)
 
-    fault = f"ranks from {late.ranks[0]} on begin each {' and '.join(names)} {delay_s:.2g} s late"
+    fault = f"ranks from {late[0]} on begin each {' and '.join(names)} {delay_s:.2g} s late"
     plant_on_ranks(rig.measure, "slow collective", fault, judge_fault)
 
 
@@ -390,7 +391,7 @@ def control_doctored_port(nodes: FabricNodes, victim: str, other: str, measure: 
         judge_reach(ReachabilityResult(nodes.names, [], {}, **more, has_ip=has_ip), trial)
 
     fault = f"{victim} reports the address of {other}, and an MTU of its own"
-    without = () if has_ip else ("mtu_mismatches",)
+    without = set() if has_ip else {"mtu_mismatches"}
     if address is None:
-        without = ("mtu_mismatches", "duplicate_addresses")
+        without = {"mtu_mismatches", "duplicate_addresses"}
     plant_on_ranks(measure, "doctored port", fault, judge_fault, without)
