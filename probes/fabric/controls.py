@@ -275,10 +275,8 @@ def forced_run_is_slower(
         return None, "there is no normal run to compare with"
     port_gbytes = 0.0 if terms.fabric == "rdma" else read_management_rate(terms, facts)
     if port_gbytes is None:
-        message = (
-            "its speed is unknown: neither the contract (management_gbps) nor the devices give it"
-        )
-        return None, f"{message}, so bandwidth is not compared"
+        message = "its speed is unknown: neither the contract (management_gbps) nor the devices "
+        return None, f"{message}give it, so bandwidth is not compared"
     straight = next((row["busbw"] for row in normal.rows if row["size"] == CHECK_SIZE), None)
     if straight is None:
         return False, f"the normal run has no row of {CHECK_SIZE} bytes"

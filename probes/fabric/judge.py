@@ -209,9 +209,8 @@ def judge_pairs(
         reason = "ranks of a node share ports, or their number is not known"
         measure.covered(f"all rails at once were not tested: {reason}")
     if several and (more := len(run.rank_nodes) - sum(len(rail.ports) for rail in pairs.rails)):
-        measure.covered(
-            f"{more} ranks were not tested with other nodes: some node has no such rank"
-        )
+        reason = "some node has no such rank"
+        measure.covered(f"{more} ranks were not tested with other nodes: {reason}")
     nodes, least = list(run.sent), least_by_nodes(pairs.speed.speeds)
     speeds = [[least.get((a, b)) for b in nodes] for a in nodes]
     measure.series("pairs", {"nodes": nodes, "gbs": speeds})
@@ -433,10 +432,7 @@ def try_groups(rig: FabricRig, run: SweepResult, pairs: PairSearch, unlocated: b
         judge_groups(groups, pairs.speed, measure, leaves)
         unlocated = unlocated and not (groups.nodes or groups.groups)
     else:
-        when = (
-            f"(requires {LARGE} nodes and --tier standard, or a slow all-reduce that no pair "
-            "explains)"
-        )
-        measure.covered(f"groups of nodes were not tested {when}")
+        needs = f"{LARGE} nodes and --tier standard, or a slow all-reduce that no pair explains"
+        measure.covered(f"groups of nodes were not tested (requires {needs})")
     if unlocated:
         measure.explain(detect.slow_fabric_finding(run))

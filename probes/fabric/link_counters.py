@@ -16,14 +16,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from probes.cluster.network_facts import (
-    LOOPBACK,
-    RDMA,
-    UNKNOWN,
-    counter_growth,
-    main_device,
-    read_counters,
-)
+from probes.cluster import network_facts
+from probes.cluster.network_facts import LOOPBACK, RDMA, UNKNOWN, counter_growth, main_device
 from probes.cluster.node_facts import rdma_netdev, rdma_ports, read_interfaces
 from probes.cluster.system_facts import RDMA_SYSFS
 from probes.environment.checks import nccl_ports, read_ib_hca
@@ -148,7 +142,7 @@ class LinkReader:
         for counts in packets.values() if self._resent_share else ():
             if counts and counts["sent"] is not None and counts["resent"] is not None:
                 counts["resent"] += int(self._resent_share * counts["sent"])
-        return {"bytes": read_counters(), **packets}
+        return {"bytes": network_facts.read_counters(), **packets}
 
     def tcp(self) -> dict[str, Count]:
         """Count TCP segments with data: `sent`, `resent`, and `twice` (the peer had them already).

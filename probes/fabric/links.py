@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from probes.check.recorder import Recorder
 from probes.cluster.cluster import Cluster
 from probes.cluster.network_facts import RDMA, UNKNOWN, interfaces_of, main_device
+from probes.fabric import detect
 from probes.fabric.addresses import node_of, rail_of, suspects
 from probes.fabric.link_counters import WAYS, counter_difference, read_ports, read_tcp_counters
 from probes.fabric.node_pairs import PairSearch
@@ -167,10 +168,8 @@ def find_unstable(grown: Mapping[str, LinkGrowth | None]) -> list[Finding]:
     findings = []
     for node, one in grown.items():
         for port, count in (one.unstable if one else {}).items():
-            message = (
-                f"{port} of {node} changed its carrier {count} times during the test. Expected: "
-                "0 (a healthy link stays up)"
-            )
+            message = f"{port} of {node} changed its carrier {count} times during the test. "
+            message += "Expected: 0 (a healthy link stays up)"
             findings.append(finding("FAB-LINK-FLAPS", message, [node], names=name_port(port)))
     return findings
 
@@ -184,13 +183,10 @@ def find_port_errors(grown: Mapping[str, LinkGrowth | None], max_share: float) -
     for node, one in grown.items():
         worst = one.errors if one else None
         if one and worst and worst.enough and worst.share > max_share and not one.unstable:
-            message = (
-                f"{worst.port} of {node} counts errors when it {worst.way}: {worst.errors} in "
-                f"{worst.packets} packets"
-            )
-            findings.append(
-                finding("FAB-LINK-ERRORS", message, [node], names=name_port(worst.port))
-            )
+            message = f"{worst.port} of {node} counts errors when it {worst.way}: "
+            message += f"{worst.errors} in {worst.packets} packets"
+            names = name_port(worst.port)
+            findings.append(finding("FAB-LINK-ERRORS", message, [node], names=names))
     return findings
 
 
@@ -224,10 +220,8 @@ def find_loss(
     if not bad and not unstable:
         nodes = {node: share for node, share in in_sweep.items() if share and share > max_lost}
         if nodes:
-            message = (
-                f"{join_names(nodes)}: {_range(nodes.values())} of the packets sent are lost "
-                "when all nodes send at once, and fewer when two nodes test alone"
-            )
+            message = f"{join_names(nodes)}: {_range(nodes.values())} of the packets sent are lost "
+            message += "when all nodes send at once, and fewer when two nodes test alone"
             findings.append(finding("FAB-LOSS", message, list(nodes)))
     return findings
 
@@ -245,11 +239,8 @@ def stall_finding(stall: Stall, in_sweep: Mapping[str, float | None]) -> Finding
     All ranks wait in it, so the suspects are only those that lost packets meanwhile.  `in_sweep` is
     each node's share of lost packets.
     """
-    message = (
-        f"an all-reduce of {stall.size} bytes took {quantity(stall.call_s, 's')} on "
-        f"rank {stall.rank}. "
-        f"Median: {quantity(stall.median_s, 's')}"
-    )
+    message = f"an all-reduce of {stall.size} bytes took {quantity(stall.call_s, 's')} on "
+    message += f"rank {stall.rank}. Median: {quantity(stall.median_s, 's')}"
     suspects = [node for node, share in in_sweep.items() if share and share > SOUND_LOSS]
     if suspects:
         message += f"; meanwhile packets of {join_names(suspects)} were lost"
@@ -412,17 +403,5 @@ def unexplained(pairs: PairSearch, off: Mapping[Link, str]) -> FaultSearchResult
 
     These have findings of their own.
     """
-    lossy_links = {*pairs.lossy.slow_links, *off}
-    return replace(
-        pairs.speed,
-        slow_nodes={
-            node: way
-            for node, way in pairs.speed.slow_nodes.items()
-            if node not in pairs.lossy.slow_nodes
-        },
-        slow_links=[
-            link
-            for link in pairs.speed.slow_links
-            if link not in lossy_links and not {*link} & {*pairs.lossy.slow_nodes}
-        ],
-    )
+    rest = detect.without_ports(pairs.speed, pairs.lossy.slow_nodes)
+    return detect.without_links(rest, [*pairs.lossy.slow_links, *off])

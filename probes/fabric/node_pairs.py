@@ -19,28 +19,16 @@ from probes.findings import finding, join_names
 from reference_trainer.launch.gang import Gang, GangError
 from reports.numbers import percent, quantity
 from reports.record import Finding
-from scaling.collectives.fault_search import (
-    FaultSearchResult,
-    Link,
-    Pair,
-    search_faults,
-    search_rails,
-    typical_speed,
-)
-from scaling.collectives.node_groups import (
-    SLOW_TRANSFER_S,
-    RankMeetings,
-    group_sweep,
-    pair_sweep,
-    search_groups,
-)
+from scaling.collectives import fault_search, node_groups
+from scaling.collectives.fault_search import FaultSearchResult, Link, Pair, search_rails
+from scaling.collectives.node_groups import RankMeetings, group_sweep, pair_sweep
 from scaling.collectives.sweep import read_nothing
 
 REPEATS = 6  # tries in each direction; the fastest counts: one may lose a packet, or the CPU
 FEW_REPEATS = 2  # the same for a control: its fault is there at every try
 JOB_ROUNDS = 16  # rounds of meetings in one job
 # Longest time of a round: both directions, each try almost too slow.
-ROUND_SECONDS = 2 * REPEATS * SLOW_TRANSFER_S
+ROUND_SECONDS = 2 * REPEATS * node_groups.SLOW_TRANSFER_S
 TRIAL_SECONDS = 180  # limit of a trial, most of it to connect
 MAX_ALONE = 16  # pairs that are measured once more without others
 MIN_RATIO = 0.85  # share of the typical speed below which a link is a suspect: it is marginal there
@@ -285,7 +273,7 @@ def run_group_search(gang: Gang, node_names: dict[str, str]) -> NodeGroupsResult
         first.extend(() if first else zip(parts, speeds, strict=True))
         return speeds
 
-    bad_nodes, groups = search_groups(list(ranks_by_node(rank_nodes)), trial, MIN_RATIO)
+    bad_nodes, groups = node_groups.search_groups(list(ranks_by_node(rank_nodes)), trial, MIN_RATIO)
     coverage = f"{tried} groups of {min(sizes)} to {max(sizes)} nodes, all of them at once"
     best = max((speed for _, speed in first), default=0.0)
     fast = [group for group, speed in first if speed >= MIN_RATIO * best]
@@ -316,7 +304,7 @@ def run_wrong_search(gang: Gang, node_names: dict[str, str]) -> FaultSearchResul
                 found[a, b] = found[b, a] = float(is_right)
         return found
 
-    return search_faults(list(ranks_by_node(rank_nodes)), meet)
+    return fault_search.search_faults(list(ranks_by_node(rank_nodes)), meet)
 
 
 @dataclass(frozen=True)
@@ -334,7 +322,8 @@ class InsideSpeeds:
 
     def typical(self, node: str) -> float:
         """Return the busbw (GB/s) of a healthy node like this one; of two, the faster counts."""
-        return typical_speed([self.busbw[peer] for peer in self.peers(node)], MIN_RATIO)[0]
+        speeds = [self.busbw[peer] for peer in self.peers(node)]
+        return fault_search.typical_speed(speeds, MIN_RATIO)[0]
 
     def peers(self, node: str) -> list[str]:
         """List the nodes that this one is compared with, itself too."""

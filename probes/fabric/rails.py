@@ -258,10 +258,8 @@ def find_idle_rails(nodes: Mapping[str, Mapping[str, float]], min_share: float) 
     for node, shares in nodes.items():
         idle = {name: share for name, share in shares.items() if share < min_share}
         if idle:
-            shares_text = ", ".join(
-                f"{name} {percent(share)}" for name, share in sorted(idle.items())
-            )
-            message = f"{node}: uneven rails. Share of an equal part of the bytes: {shares_text}"
+            each = ", ".join(f"{name} {percent(share)}" for name, share in sorted(idle.items()))
+            message = f"{node}: uneven rails. Share of an equal part of the bytes: {each}"
             names = name_port(min(idle, key=lambda name: idle[name]))
             suspects = [node, *sorted(idle)]
             findings.append(finding("FAB-PARTIAL-RAILS", message, suspects, names=names))
@@ -279,10 +277,8 @@ def find_missing_rails(
     findings = []
     for node, count in counts.items():
         if count and rates.get(node, best) < best:
-            message = (
-                f"{node}: its {count} rails run at {rates[node]:g} Gbit/s. Other nodes: {best:g} "
-                "Gbit/s"
-            )
+            message = f"{node}: its {count} rails run at {rates[node]:g} Gbit/s. "
+            message += f"Other nodes: {best:g} Gbit/s"
         elif count < expected:
             message = f"{node}: {count} of {expected} rails are active, and admitted by NCCL_IB_HCA"
         else:

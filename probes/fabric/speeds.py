@@ -8,17 +8,10 @@ from typing import Any
 
 from probes.check.judging import is_agreed
 from probes.check.recorder import Recorder
+from probes.fabric import sweep
 from probes.fabric.addresses import ranks_by_node
 from probes.fabric.judge import FabricRig
-from probes.fabric.sweep import (
-    CHECK_SIZE,
-    Rows,
-    SweepResult,
-    check_ops,
-    gang_env,
-    lowest,
-    run_sweep,
-)
+from probes.fabric.sweep import CHECK_SIZE, Rows, SweepResult, check_ops, gang_env, run_sweep
 from probes.fabric.transport import RankLogs
 from probes.findings import finding
 from reference_trainer.launch.gang import Gang, GangError
@@ -140,8 +133,8 @@ def judge_collectives(
             measure(f"{name}_busbw", speed.busbw, on=on, **noise)
         else:
             measure.note(f"{name}_busbw", speed.busbw, "GB/s", on=on)
-    shares = {name: lowest(measure, f"{name}_against_all_reduce") for name in speeds}
-    agreed = {name: lowest(measure, f"{name}_busbw") for name in speeds}
+    shares = {name: sweep.lowest(measure, f"{name}_against_all_reduce") for name in speeds}
+    agreed = {name: sweep.lowest(measure, f"{name}_busbw") for name in speeds}
     measure.explain(find_slow_collectives(speeds, shares, agreed))
     if speeds:
         measure.covered(f"{', '.join(speeds)} at the size of the largest all-reduce")
@@ -165,10 +158,8 @@ def find_slow_collectives(
     for name, speed in speeds.items():
         found = f"{name} of {speed.size >> 10} KiB: {quantity(speed.busbw, 'GB/s')}"
         if speed.share < shares[name]:
-            message = (
-                f"{found}, {percent(speed.share)} of the {quantity(speed.expected, 'GB/s')} that "
-                "the all-reduce lets expect"
-            )
+            message = f"{found}, {percent(speed.share)} of the "
+            message += f"{quantity(speed.expected, 'GB/s')} that the all-reduce lets expect"
             findings.append(finding("FAB-SLOW-COLLECTIVE", message, []))
         elif speed.busbw < agreed[name]:
             message = f"{found}. Agreed: {quantity(agreed[name], 'GB/s')}"
