@@ -173,10 +173,8 @@ def find_slow_links(pairs: FaultSearchResult, when: str = "") -> list[Finding]:
     findings = []
     for node, way in pairs.slow_nodes.items():
         links = {ends: gbs for ends, gbs in pairs.speeds.items() if node in _link_ends(ends, way)}
-        slowest, typical = quantity(min(links.values()), "GB/s"), quantity(pairs.typical, "GB/s")
-        message = (
-            f"every link of {node} is slow {WAY_TEXT[way]}{when}: {slowest}. Others: {typical}"
-        )
+        least, typical = quantity(min(links.values()), "GB/s"), quantity(pairs.typical, "GB/s")
+        message = f"every link of {node} is slow {WAY_TEXT[way]}{when}: {least}. Others: {typical}"
         findings.append(finding("FAB-SLOW-LINK", message, suspects([node])))
     for a, b in pairs.slow_links:
         if (b, a) in pairs.slow_links and (b, a) < (a, b):

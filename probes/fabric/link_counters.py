@@ -87,10 +87,10 @@ RDMA_MTU = 4096  # bytes of a packet, where a port counts bytes only
 # Packets, or runs of packets, that a sender resent, by driver.  mlx5: a peer missed a packet, or
 # did not answer in time (NCCL names these as signs of loss).  Then EFA, then bnxt_re.
 RDMA_RESENT = (
-    *("packet_seq_err", "implied_nak_seq_err", "local_ack_timeout_err"),
-    *("retrans_pkts", "retrans_timeout_events"),
-    *("seq_err_naks_rcvd", "to_retransmits"),
-)
+    "packet_seq_err", "implied_nak_seq_err", "local_ack_timeout_err",
+    "retrans_pkts", "retrans_timeout_events",
+    "seq_err_naks_rcvd", "to_retransmits",
+)  # fmt: skip
 RDMA_PACKETS = ("counters/port_xmit_packets", "hw_counters/tx_pkts")
 RDMA_BYTES = (("counters/port_xmit_data", 4), ("hw_counters/tx_bytes", 1))
 # Errors by direction: a sound link counts none.  `rx_dropped` of an interface is left out: a host
@@ -101,19 +101,19 @@ NET_ERRORS = {
 }
 RDMA_ERRORS = {
     "receives": (
-        *("symbol_error", "port_rcv_errors", "local_link_integrity_errors"),
-        *("excessive_buffer_overrun_errors", "rx_icrc_encapsulated", "rx_drops"),
+        "symbol_error", "port_rcv_errors", "local_link_integrity_errors",
+        "excessive_buffer_overrun_errors", "rx_icrc_encapsulated", "rx_drops",
     ),
     "sends": ("port_xmit_discards",),
-}
+}  # fmt: skip
 RDMA_LOST_LINK = ("link_downed", "link_error_recovery")
 EFA_LOST = "unresponsive_remote_events"
 # Kept as evidence and not judged: a sound link counts them too.
 RDMA_NOTES = (
-    *("out_of_sequence", "rnr_nak_retry_err", "out_of_buffer", "port_xmit_wait"),
-    *("roce_adp_retrans", "roce_adp_retrans_to", "roce_slow_restart"),
-    *("np_ecn_marked_roce_packets", "np_cnp_sent", "rp_cnp_handled"),
-)
+    "out_of_sequence", "rnr_nak_retry_err", "out_of_buffer", "port_xmit_wait",
+    "roce_adp_retrans", "roce_adp_retrans_to", "roce_slow_restart",
+    "np_ecn_marked_roce_packets", "np_cnp_sent", "rp_cnp_handled",
+)  # fmt: skip
 TCP_NOTES = {
     "Tcp": ("OutSegs", "RetransSegs"),
     "TcpExt": ("TCPTimeouts", "TCPLostRetransmit", "TCPSackRecovery", "TCPFastRetrans"),

@@ -45,7 +45,7 @@ def run_probe(rig, logs):
     except GangError as error:
         measure("busbw", None, note=str(error))
         rig.judge_agreed_ports()
-        explain_start_failure(gang, rig.node_names, terms.fabric, error, logs, measure)
+        explain_start_failure(rig, error, logs)
         return
     if run:
         measure.progress("fabric: controls")

@@ -44,9 +44,9 @@ PLAIN_ERRORS = {  # phrase -> code, and the host's problem
 }
 # Phrases that explain why init did not end, so that no rank is blamed for waiting.
 BLOCKING_ERRORS = (
-    *(*PLAIN_ERRORS, "refused", "retrying", "nvls", "version", "start-size", "mixed-sockets"),
-    *("qp", "qp-retrying", "qp-broke"),
-)
+    *PLAIN_ERRORS, "refused", "retrying", "nvls", "version", "start-size", "mixed-sockets",
+    "qp", "qp-retrying", "qp-broke",
+)  # fmt: skip
 
 
 def init_errors(log: Log) -> list[Finding]:
@@ -265,6 +265,6 @@ def _lagging(log: Log, ranks: list[Rank]) -> tuple[str, list[str], str]:
 
 
 DETECTORS = (
-    *(init_errors, qp_errors, slow_init, bootstrap_errors, nvls_errors, mixed_versions),
-    *(missing_ranks, corrupt_results),
-)
+    init_errors, qp_errors, slow_init, bootstrap_errors, nvls_errors, mixed_versions,
+    missing_ranks, corrupt_results,
+)  # fmt: skip

@@ -22,18 +22,18 @@ OUT_OF_BOUNDS = re.compile(rb"(?<!\w)Out of bounds values : (\d{1,15}) (?:FAILED
 # Texts that torch logs when NCCL fails.
 TORCH_ERRORS = (
     b"Watchdog caught collective operation timeout",
-    *(b"ncclRemoteError", b"ncclSystemError", b"ncclInternalError", b"ncclUnhandledCudaError"),
-    *(b"ncclInvalidUsage", b"ncclInvalidArgument", b"Test NCCL failure"),
-    *(b"Heartbeat monitor timed out", b"watchdog got stuck", b"failure detected by watchdog"),
-    *(b"Some NCCL operations have failed", b"collective timeout from", b"ncclUniqueId from [0]"),
-    *(b"watchdog thread terminated with exception", b"mismatch between collectives on ranks"),
-    *(b"are the lagging ranks", b"mismatched ranks that caused the desync"),
-)
+    b"ncclRemoteError", b"ncclSystemError", b"ncclInternalError", b"ncclUnhandledCudaError",
+    b"ncclInvalidUsage", b"ncclInvalidArgument", b"Test NCCL failure",
+    b"Heartbeat monitor timed out", b"watchdog got stuck", b"failure detected by watchdog",
+    b"Some NCCL operations have failed", b"collective timeout from", b"ncclUniqueId from [0]",
+    b"watchdog thread terminated with exception", b"mismatch between collectives on ranks",
+    b"are the lagging ranks", b"mismatched ranks that caused the desync",
+)  # fmt: skip
 # One of them is in each of these.
 TORCH_WORDS = (
-    *(b"atchdog", b"time", b"rror", b"NCCL failure", b"nvalid", b"have failed", b"Id from"),
-    *(b"mismatch", b"lagging ranks", b" collective #", b"CUDA failure", b"Cuda failure "),
-)
+    b"atchdog", b"time", b"rror", b"NCCL failure", b"nvalid", b"have failed", b"Id from",
+    b"mismatch", b"lagging ranks", b" collective #", b"CUDA failure", b"Cuda failure ",
+)  # fmt: skip
 VLLM_PREFIX = rb"[A-Z]{4,8} [\d\-]{5,10} [\d:.,]{8,15} \[?[\w./]{1,80}:\d{1,6}\] +"
 # torch repeats NCCL's last warning, on the next line or on the same one.
 LAST_ERROR = re.compile(
