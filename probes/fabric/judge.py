@@ -163,13 +163,11 @@ def judge_rails(
     most = max([installed or 0, *counts.values()])
     expected = terms.rails or len(interfaces) or most or 1
     ordered = (terms.rails or interfaces) and measure.contract.agreed
-    because = (
-        "as ordered in the contract"
-        if ordered
-        else "every node must have as many as the best node"
-        if most
-        else "RDMA needs one rail at least"
-    )
+    because = "RDMA needs one rail at least"
+    if ordered:
+        because = "as ordered in the contract"
+    elif most:
+        because = "every node must have as many as the best node"
     best = max(run.rail_gbps.values(), default=0.0)
     rate = f", each at {best:g} Gbit/s as on the best node" if best else ""
     limit = Limit(low=expected, unit="rails", because=because + rate)

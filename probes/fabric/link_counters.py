@@ -93,6 +93,7 @@ RDMA_RESENT = (
 )  # fmt: skip
 RDMA_PACKETS = ("counters/port_xmit_packets", "hw_counters/tx_pkts")
 RDMA_BYTES = (("counters/port_xmit_data", 4), ("hw_counters/tx_bytes", 1))
+NET_PACKETS = {"receives": "rx_packets", "sends": "tx_packets"}
 # Errors by direction: a sound link counts none.  `rx_dropped` of an interface is left out: a host
 # also counts unwanted packets there, such as a switch's LLDP.
 NET_ERRORS = {
@@ -238,10 +239,7 @@ def _read_interface(path: Path) -> dict[str, Any]:
     statistics = path / "statistics"
     return {
         "changes": _read(path / "carrier_changes"),
-        "packets": {
-            "sends": _read(statistics / "tx_packets"),
-            "receives": _read(statistics / "rx_packets"),
-        },
+        "packets": {way: _read(statistics / name) for way, name in NET_PACKETS.items()},
         "errors": {way: _sum_of(statistics, names) for way, names in NET_ERRORS.items()},
         "lower": sorted(link.name.removeprefix("lower_") for link in path.glob("lower_*")),
         "notes": {

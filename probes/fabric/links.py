@@ -121,11 +121,8 @@ def node_growth(
         below = before["ports"][name]["lower"]
         if changes[name] is None and any(changes.get(port) is not None for port in below):
             del changes[name]
-    return LinkGrowth(
-        changes,
-        worst_errors(ports),
-        {"ports": ports, "tcp": counter_difference(before["tcp"], after["tcp"])},
-    )
+    evidence = {"ports": ports, "tcp": counter_difference(before["tcp"], after["tcp"])}
+    return LinkGrowth(changes, worst_errors(ports), evidence)
 
 
 def fabric_ports(ports: Ports, fabric: str) -> list[str]:
@@ -278,16 +275,13 @@ def judge_ports(
     grown: Mapping[str, LinkGrowth | None], fabric: Mapping[str, str], measure: Recorder
 ) -> list[str]:
     """Judge what each node's fabric ports counted; return the nodes whose link went away."""
-    measure.keep(
-        "links.json",
-        {node: one.evidence if one else None for node, one in grown.items()},
-        caption="counters of each node's links and of its TCP during the test",
-    )
+    evidence = {node: one.evidence if one else None for node, one in grown.items()}
+    caption = "counters of each node's links and of its TCP during the test"
+    measure.keep("links.json", evidence, caption=caption)
     _judge_changes(grown, fabric, measure)
     _judge_errors(grown, fabric, measure)
-    measure.explain(
-        find_unstable(grown), find_port_errors(grown, highest(measure, "interface_errors"))
-    )
+    max_errors = highest(measure, "interface_errors")
+    measure.explain(find_unstable(grown), find_port_errors(grown, max_errors))
     return [node for node, one in grown.items() if one and one.unstable]
 
 

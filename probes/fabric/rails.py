@@ -202,12 +202,10 @@ def read_rails(root: str = RDMA_SYSFS) -> dict[str, dict[str, Any]]:
 
     Ports that NCCL must not use are left out: they are for storage, however fast.
     """
+    rails = active_rails(nccl_ports(rdma_ports(root), read_ib_hca()))
+    folders = {rail.name: Path(root, rail.name.replace("/", "/ports/")) for rail in rails}
     return {
-        rail.name: {
-            "gbps": rail.gbps,
-            "sent": port_bytes(Path(root, rail.name.replace("/", "/ports/"))),
-        }
-        for rail in active_rails(nccl_ports(rdma_ports(root), read_ib_hca()))
+        rail.name: {"gbps": rail.gbps, "sent": port_bytes(folders[rail.name])} for rail in rails
     }
 
 
