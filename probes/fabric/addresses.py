@@ -67,8 +67,9 @@ def find_duplicates(
     holds those of all its interfaces.  `seen` holds its neighbours (see `read_arp`).
     """
     found = _by_inventory(ports)
-    told = {one.address for one in found}
-    return [*found, *(one for one in _by_neighbours(ports, macs, seen) if one.address not in told)]
+    known = {one.address for one in found}
+    more = _by_neighbours(ports, macs, seen)
+    return [*found, *(one for one in more if one.address not in known)]
 
 
 def _by_inventory(ports: Mapping[str, Mapping[str, Any]]) -> list[DuplicateAddress]:

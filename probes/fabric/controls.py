@@ -384,8 +384,8 @@ def control_doctored_port(nodes: FabricNodes, victim: str, other: str, measure: 
     has_ip = nodes.chosen.has_ip
 
     def judge_fault(trial: Trial) -> None:
-        told = nodes.doctored({victim: DoctoredPort(nodes.chosen.names[victim], address)})
-        more: dict[str, Any] = {"mtu": told.mtu, "duplicates": told.duplicates({})}
+        again = nodes.doctored({victim: DoctoredPort(nodes.chosen.names[victim], address)})
+        more: dict[str, Any] = {"mtu": again.mtu, "duplicates": again.duplicates({})}
         judge_reach(ReachabilityResult(nodes.names, [], {}, **more, has_ip=has_ip), trial)
 
     fault = f"{victim} reports the address of {other}, and an MTU of its own"

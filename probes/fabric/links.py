@@ -264,8 +264,8 @@ def find_detours(
         peers, device = join_names(peer for _, peer in bad), expected[bad[0]]
         message = f"traffic of {node} to {peers} leaves over "
         message += f"{join_names({off[link] for link in bad})}. Expected: {device}"
-        told = {routes[link] for link in bad if routes.get(link)}
-        message += f". Route: {join_names(told)}" if told else ""
+        used = {routes[link] for link in bad if routes.get(link)}
+        message += f". Route: {join_names(used)}" if used else ""
         names = {"peer": node_of(bad[0][1]), "interface": device}
         findings.append(finding("FAB-DETOUR", message, suspects([node]), names=names))
     return findings

@@ -90,9 +90,9 @@ def parse_message(received: tuple[Any, ...], token: str) -> tuple[int, str, str]
             for level, kind, value in control
             if (level, kind) == (socket.IPPROTO_IPV6, socket.IPV6_PKTINFO)
         ]
-        said = json.loads(data)
-        if numbers and isinstance(said, list) and len(said) == 3 and said[0] == token:
-            return numbers[0], str(said[1]), str(said[2])
+        message = json.loads(data)
+        if numbers and isinstance(message, list) and len(message) == 3 and message[0] == token:
+            return numbers[0], str(message[1]), str(message[2])
     return None
 
 

@@ -335,10 +335,10 @@ def find_mtu_faults(reach: ReachabilityResult) -> list[Finding]:
     odd = find_odd_mtu(reach)
     if odd:
         names = {mtu: [n for n in reach.mtu if reach.mtu[n] == mtu] for mtu in reach.mtu.values()}
-        told = [f"{join_names(names[mtu])} {mtu}" for mtu in names if names[mtu][0] in odd]
+        parts = [f"{join_names(names[mtu])} {mtu}" for mtu in names if names[mtu][0] in odd]
         if usual := [mtu for mtu in names if names[mtu][0] not in odd]:
-            told.append(f"the others {usual[0]}")
-        message = f"MTU{_port_text(reach, odd[0])}: {'; '.join(told)}"
+            parts.append(f"the others {usual[0]}")
+        message = f"MTU{_port_text(reach, odd[0])}: {'; '.join(parts)}"
         peer = next((name for name in reach.mtu if name not in odd), "")
         known = _mtu_names(reach, odd[0], peer, max(reach.mtu.values()))
         return [finding("FAB-MTU", message, odd, names=known)]

@@ -167,7 +167,7 @@ def find_slow_collectives(
     return findings
 
 
-MODELS = ("GB200", "GB300")  # of which up to 72 GPUs share NVLink over nodes
+MODELS = ("GB200", "GB300")  # up to 72 of these GPUs share NVLink over nodes
 
 
 def has_nvlink_between(facts: Sequence[Mapping[str, Any]]) -> bool:
