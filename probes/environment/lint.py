@@ -7,23 +7,21 @@ from differences between nodes.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-from probes.environment.checks import (
-    NUMERIC,
-    NodeContext,
-    canonical,
-    describe_libraries,
-    name_list,
-    plain_list,
-)
-from probes.environment.collect import redact_value, suggest_spelling
+from probes.environment import checks
+from probes.environment.checks import NUMERIC, NodeContext, canonical, describe_libraries
+from probes.environment.collect import redact_value
 from probes.environment.rules import DIFFERENCE_SEVERITY, LOCAL, RULES, WARN
 from probes.findings import join_names
+from probes.toml_tables import ClosedTable, read_tables, validate
 from reports.sanitize import one_line
 
 NodeSettings = Mapping[str, Mapping[str, Any]]  # node name -> what read_settings() returned there
@@ -170,6 +168,40 @@ def _check_names(ctx: NodeContext) -> Iterator[Flag]:
         yield _flag("warn", name, value, where, why, fix)
 
 
+MAX_NAME_LENGTH = 64  # characters; no real name is longer
+VARIABLES = Path(__file__).with_name("variables.toml")
+
+
+class KnownVariables(ClosedTable):
+    """The file of variables: what follows NCCL_, and prefixes of further variables."""
+
+    suffixes: str
+    unlisted_prefixes: tuple[str, ...]
+
+    @property
+    def names(self) -> set[str]:
+        """Complete names."""
+        return {f"NCCL_{suffix}" for suffix in self.suffixes.split()}
+
+
+@cache
+def known_variables() -> KnownVariables:
+    """Read the file of variables, once.  Raises TableError."""
+    return validate(KnownVariables, read_tables(VARIABLES), str(VARIABLES))
+
+
+def suggest_spelling(name: str) -> str:
+    """Suggest the known name that this one is close to; "" if it is known or close to none."""
+    known = known_variables()
+    unlisted = not name.startswith("NCCL_") or name.startswith(known.unlisted_prefixes)
+    suffix, suffixes = name.removeprefix("NCCL_"), known.suffixes.split()
+    if unlisted or suffix in suffixes or len(name) > MAX_NAME_LENGTH:
+        return ""
+    # Without the common NCCL_, which would make all names similar.
+    matches = difflib.get_close_matches(suffix.upper(), sorted(suffixes), n=1, cutoff=0.85)
+    return f"NCCL_{matches[0]}" if matches else ""
+
+
 def _check_files(ctx: NodeContext) -> Iterator[Flag]:
     """Flag conf files that NCCL cannot read, or cannot read completely."""
     for path, problem in ctx.problems.items():
@@ -236,7 +268,7 @@ def _odd_flag(name: str, entry: tuple[str, str], usual: str, node: str, ctx: Nod
 
 def _named_differently(name: str, value: str, usual: str, ctx: NodeContext) -> bool:
     """Return whether only the node's own list matches its devices: names really differ there."""
-    parse = plain_list if name.startswith("GLOO_") else name_list
+    parse = checks.plain_list if name.startswith("GLOO_") else checks.name_list
     present = ctx.rdma if name.endswith("_HCA") else ctx.interfaces
     node_list, usual_list = parse(value), parse(usual)
     if not name.endswith(("_HCA", "_IFNAME")) or node_list is None or usual_list is None:

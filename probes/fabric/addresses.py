@@ -67,8 +67,9 @@ def find_duplicates(
     holds those of all its interfaces.  `seen` holds its neighbours (see `read_arp`).
     """
     found = _by_inventory(ports)
-    told = {one.address for one in found}
-    return [*found, *(one for one in _by_neighbours(ports, macs, seen) if one.address not in told)]
+    known = {one.address for one in found}
+    more = _by_neighbours(ports, macs, seen)
+    return [*found, *(one for one in more if one.address not in known)]
 
 
 def _by_inventory(ports: Mapping[str, Mapping[str, Any]]) -> list[DuplicateAddress]:
@@ -184,24 +185,17 @@ def choose_ports(
     rails = {node: _rails_with_ip(one) for node, one in readings.items()}
     common = set.intersection(*map(set, rails.values())) if rails else set()
     if common:
-        rail = min(common)
-        names = {node: one[rail] for node, one in rails.items()}
-        return FabricPorts(
-            names, {node: readings[node]["interfaces"][name] for node, name in names.items()}, {}
-        )
-    names = {
-        node: next((n for n, p in one["interfaces"].items() if p["address"] == ray[node]), "")
-        for node, one in readings.items()
-    }
+        names = {node: one[min(common)] for node, one in rails.items()}
+    else:
+        names = {
+            node: next((n for n, p in one["interfaces"].items() if p["address"] == ray[node]), "")
+            for node, one in readings.items()
+        }
     ports = {node: readings[node]["interfaces"].get(name) for node, name in names.items()}
-    if fabric is None:
+    if common or fabric is None:
         return FabricPorts(names, ports, {})
-    lacking = [node for node, one in rails.items() if not one]
-    note = (
-        f"no RDMA port has an IP address on {join_names(lacking)}"
-        if lacking
-        else "no RDMA port has an IP address on every node"
-    )
+    lacking = join_names(node for node, one in rails.items() if not one)
+    note = f"no RDMA port has an IP address on {lacking or 'every node'}"
     return FabricPorts(names, ports, {}, has_ip=any(rails.values()), note=note)
 
 

@@ -3,44 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Container
+from collections.abc import Callable, Container
 from dataclasses import replace
 from typing import Any
 
+from probes.check.judging import plant, worst_of
 from probes.check.recorder import Recorder, Trial
 from probes.cluster.cluster import Cluster
 from probes.contract.contract import ClusterTerms
 from probes.environment.collect import read_settings
+from probes.fabric import judge, links, node_pairs, speeds
+from probes.fabric.addresses import DOCTORED_BYTES, DoctoredPort
 from probes.fabric.detect import wrong_data
-from probes.fabric.judge import (
-    FabricRig,
-    judge_elements,
-    judge_lint,
-    judge_slowest_pair,
-    judge_speed,
-    judge_transport,
-    judge_variation,
-    record_curves,
-)
-from probes.fabric.links import judge_link_loss, judge_networks, judge_ports, judge_stalls
-from probes.fabric.node_pairs import (
-    BadSender,
-    InsideSpeeds,
-    PairSearch,
-    first_rail,
-    judge_against_others,
-    measure_inside,
-    run_few_pairs,
-)
-from probes.fabric.speeds import FSDP_OPS, collective_speeds, judge_shares, run_slowed, small_size
-from probes.fabric.sweep import (
-    CHECK_SIZE,
-    SweepResult,
-    check_ops,
-    gang_env,
-    run_sweep,
-    sweep_seconds,
-)
+from probes.fabric.judge import FabricRig
+from probes.fabric.node_pairs import BadSender, InsideSpeeds, PairSearch, first_rail, run_few_pairs
+from probes.fabric.reach import FabricNodes, ReachabilityResult, judge_reach
+from probes.fabric.sweep import CHECK_SIZE, SweepResult, check_ops, gang_env, highest, run_sweep
 from probes.fabric.transport import RankLogs
 from probes.findings import join_names
 from reference_trainer.launch.gang import Gang, GangError
@@ -50,13 +28,26 @@ from reports.numbers import percent, quantity
 from scaling.collectives.line_rate import line_rate
 from scaling.collectives.node_groups import MESSAGE_BYTES
 from scaling.collectives.operations import OPERATIONS
-from scaling.collectives.sweep import Delay, read_nothing, summarise, sweep
+from scaling.collectives.sweep import Delay
 
-DATA_SLOWED_BY = (
-    3.0  # times the time of an all-reduce: the collective then has a quarter of the speed
-)
+# Times the time of an all-reduce: the collective then has a quarter of the speed.
+DATA_SLOWED_BY = 3.0
 CORRUPT_BYTES = 1 << 16  # size of each collective whose result is changed
 STALLED_BY = 1.5  # times the limit of a stall: beyond any doubt
+
+
+def plant_on_ranks(
+    measure: Recorder,
+    control: str,
+    fault: str,
+    judge_fault: Callable[[Trial], bool | None],
+    without: Container[str] = (),
+) -> None:
+    """Judge a fault that ranks show by `plant`; if they fail meanwhile, nothing is proven."""
+    try:
+        plant(measure, control, fault, judge_fault, without=without)
+    except GangError as error:
+        measure.control(control, fault, None, saw=str(error))
 
 
 def control_wrong_element(gang: Gang, rank_nodes: list[str], measure: Recorder) -> None:
@@ -69,7 +60,7 @@ def control_wrong_element(gang: Gang, rank_nodes: list[str], measure: Recorder) 
         measure.control("wrong element", fault, None, saw=str(error))
         return
     trial = measure.trial()
-    judge_elements(rows, trial)
+    judge.judge_elements(rows, trial)
     wrong_ranks = {rank for row in rows for rank, _ in row["first_wrong"]}
     located = wrong_ranks == {bad_rank} and all(row["wrong"] for row in rows)
     findings = wrong_data(rows, rank_nodes)
@@ -79,19 +70,15 @@ def control_wrong_element(gang: Gang, rank_nodes: list[str], measure: Recorder) 
 
 def control_late_call(rig: FabricRig, run: SweepResult) -> None:
     """Check that one call that a rank begins late is found: all others stall in it."""
-    limit, bad_rank = rig.limits("longest_stall"), rig.gang.size - 1
-    late_s = STALLED_BY * (limit.high or 0.0) if limit else 0.0
+    bad_rank, late_s = rig.gang.size - 1, STALLED_BY * highest(rig.measure, "longest_stall", 0.0)
+
+    def judge_fault(trial: Trial) -> None:
+        delay = Delay([bad_rank], late_s)
+        rows = check_ops(rig.gang, CHECK_SIZE, None, ("all_reduce",), 0.25, delay)
+        links.judge_stalls(replace(run, rows=rows["all_reduce"]), False, trial)
+
     fault = f"rank {bad_rank} begins one all-reduce {late_s:.2g} s after the others"
-    call = ("all_reduce",), 0.5, 0.25, CHECK_SIZE, None, read_nothing, Delay([bad_rank], late_s)
-    try:
-        data = rig.gang.run(sweep, *call, timeout=sweep_seconds(rig.gang.size))
-    except GangError as error:
-        rig.measure.control("late call", fault, None, saw=str(error))
-        return
-    trial = rig.measure.trial()
-    rows = summarise([item["sweeps"]["all_reduce"] for item in data])
-    judge_stalls(replace(run, rows=rows), False, trial)
-    rig.measure.control("late call", fault, trial)
+    plant_on_ranks(rig.measure, "late call", fault, judge_fault)
 
 
 def control_slow_collective(rig: FabricRig, run: SweepResult) -> None:
@@ -99,19 +86,19 @@ def control_slow_collective(rig: FabricRig, run: SweepResult) -> None:
 
     One late rank of many would hardly change how much the times of all differ.
     """
-    late, size = range(rig.gang.size // 2, rig.gang.size), small_size(run)
+    names, size = speeds.FSDP_OPS, speeds.small_size(run)
     delay_s = DATA_SLOWED_BY * max(row["seconds"] for row in run.rows if row["size"] == size)
-    names = " and ".join(FSDP_OPS)
-    fault = f"ranks from {late[0]} on begin each {names} {delay_s:.2g} s late"
-    try:
-        rows = run_slowed(rig.gang, size, late, delay_s)
-    except GangError as error:
-        rig.measure.control("slow collective", fault, None, saw=str(error))
-        return
-    trial = rig.measure.trial()
-    judge_shares(collective_speeds(rows, run, FSDP_OPS, size), trial)
-    judge_variation(max(rows[FSDP_OPS[0]], key=lambda row: row["rank_cv"]), FSDP_OPS[0], trial)
-    rig.measure.control("slow collective", fault, trial)
+    late = range(rig.gang.size // 2, rig.gang.size)
+
+    def judge_fault(trial: Trial) -> None:
+        delay = Delay([*late], delay_s, every_call=True)
+        rows = check_ops(rig.gang, size, None, names, delay=delay)
+        speeds.judge_shares(speeds.collective_speeds(rows, run, names, size), trial)
+        uneven = max(rows[names[0]], key=lambda row: row["rank_cv"])
+        judge.judge_variation(uneven, names[0], trial)
+
+    fault = f"ranks from {late[0]} on begin each {' and '.join(names)} {delay_s:.2g} s late"
+    plant_on_ranks(rig.measure, "slow collective", fault, judge_fault)
 
 
 INSIDE_SLOWED_BY = 2.0  # times the time of a call: the node then has a third of the speed
@@ -119,9 +106,9 @@ INSIDE_SLOWED_BY = 2.0  # times the time of a call: the node then has a third of
 
 def control_slow_inside(rig: FabricRig, run: SweepResult, inside: InsideSpeeds) -> None:
     """Check that a node whose last rank begins each call late is located."""
-    fault = "the last rank of a node begins each all-reduce late"
     if not inside.shares():
         if inside.busbw:
+            fault = "the last rank of a node begins each all-reduce late"
             saw = "no two nodes have as many ranks"
             rig.measure.control("slow inside", fault, None, saw=saw)
         return
@@ -130,17 +117,14 @@ def control_slow_inside(rig: FabricRig, run: SweepResult, inside: InsideSpeeds) 
     factor = OPERATIONS["all_reduce"].factor(len(ranks))
     speed = inside.busbw[victim] * 1e9
     delay_s = INSIDE_SLOWED_BY * MESSAGE_BYTES[run.backend] * factor / speed if speed else 1.0
+
+    def judge_fault(trial: Trial) -> bool:
+        found = node_pairs.measure_inside(rig.gang, run.rank_nodes, (ranks[-1], delay_s))
+        node_pairs.judge_against_others(found, trial)
+        return worst_of(found.shares(), min)[0] == victim
+
     fault = f"rank {ranks[-1]} on {victim} begins each all-reduce {delay_s:.2g} s late"
-    try:
-        found = measure_inside(rig.gang, run.rank_nodes, (ranks[-1], delay_s))
-    except GangError as error:
-        rig.measure.control("slow inside", fault, None, saw=str(error))
-        return
-    trial = rig.measure.trial()
-    judge_against_others(found, trial)
-    shares = found.shares()
-    slowest = min(shares, key=lambda node: shares[node])
-    rig.measure.control("slow inside", fault, trial, located=slowest == victim)
+    plant_on_ranks(rig.measure, "slow inside", fault, judge_fault)
 
 
 LINK_SLOWED_BY = 2.0  # times the time of a transfer: the sender then has a third of the speed
@@ -150,38 +134,37 @@ FEW_NODES = 3  # nodes of the control: the least from which one can be identifie
 
 def control_bad_sender(rig: FabricRig, run: SweepResult, pairs: PairSearch) -> None:
     """Check that a sender that is slow and reports resent packets is located."""
-    rail, measure, typical = pairs.rails[-1], rig.measure, pairs.speed.typical
+    rail, typical = pairs.rails[-1], pairs.speed.typical
     victim = [*rail.ports][:FEW_NODES][-1]
     transfer_s = MESSAGE_BYTES[run.backend] / (typical * 1e9) if typical else 1.0
     bad = BadSender(rail.ports[victim], LINK_SLOWED_BY * transfer_s, RESENT_SHARE)
+
+    def judge_fault(trial: Trial) -> bool:
+        found = run_few_pairs(rig.gang, rail, FEW_NODES, bad=bad)
+        judge.judge_slowest_pair(found.speed, trial)
+        links.judge_link_loss(found.lost, trial)
+        slowest = min(found.speed.speeds, key=lambda link: found.speed.speeds[link])
+        lossiest = max(found.lost, key=lambda link: found.lost[link] or 0.0)
+        return slowest[0] == lossiest[0] == victim
+
     fault = (
         f"{victim} sends {bad.delay_s:.2g} s late, and counts {percent(RESENT_SHARE)} as sent again"
     )
-    try:
-        found = run_few_pairs(rig.gang, rail, FEW_NODES, bad=bad)
-    except GangError as error:
-        measure.control("bad sender", fault, None, saw=str(error))
-        return
-    trial = measure.trial()
-    judge_slowest_pair(found.speed, trial)
-    judge_link_loss(found.lost, trial)
-    worst = [
-        min(found.speed.speeds, key=lambda link: found.speed.speeds[link]),
-        max(found.lost, key=lambda link: found.lost[link] or 0.0),
-    ]
-    located = all(sender == victim for sender, _ in worst)
-    without: Container[str] = () if len(rail.ports) > 2 else ("slowest_pair",)
-    measure.control("bad sender", fault, trial, located=located, without=without)
+    without = () if len(rail.ports) > 2 else ("slowest_pair",)
+    plant_on_ranks(rig.measure, "bad sender", fault, judge_fault, without)
 
 
 def control_doctored_counters(rig: FabricRig, fabric: dict[str, str]) -> None:
     """Check that a node whose ports report a lost link, and errors, is located."""
     assert rig.watch is not None
-    victim, trial = [*fabric][-1], rig.measure.trial()
-    unstable = judge_ports(rig.watch.growth(fabric, victim), fabric, rig.limits, trial)
-    fault = f"the ports of {victim} report a lost carrier, and errors in 1 % of packets"
-    located = victim in unstable
-    rig.measure.control("doctored counters", fault, trial, located=located)
+    victim = [*fabric][-1]
+    grown = rig.watch.growth(fabric, victim)
+    plant(
+        rig.measure,
+        "doctored counters",
+        f"the ports of {victim} report a lost carrier, and errors in 1 % of packets",
+        lambda trial: victim in links.judge_ports(grown, fabric, trial),
+    )
 
 
 SLOWER_RATIO = 0.95  # of the normal run's bandwidth: a slower path must stay below it
@@ -208,7 +191,7 @@ def control_off_fabric(rig: FabricRig, normal: SweepResult | None, logs: RankLog
     without = unjudged_off_fabric(rig, trial, slower)
     rig.measure.control("wrong network", fault, trial, located=located, saw=saw, without=without)
     if normal and taken:
-        record_curves(normal, terms, rig.limits, rig.measure, forced=run)
+        judge.record_curves(normal, terms, rig.measure, forced=run)
     if normal:
         control_other_witness(rig, normal, run)
 
@@ -235,9 +218,9 @@ def run_off_fabric(rig: FabricRig, logs: RankLogs) -> tuple[SweepResult, PairSea
 def judge_forced_run(rig: FabricRig, run: SweepResult, pairs: PairSearch) -> Trial:
     """Judge the forced run as the normal run is judged."""
     trial, fabric = rig.measure.trial(), rig.terms.fabric
-    judge_speed(run, trial)
-    judge_transport(run, fabric, trial)
-    judge_networks(pairs, dict.fromkeys(pairs.sent, fabric or ""), {}, trial)
+    judge.judge_speed(run, trial)
+    judge.judge_transport(run, fabric, trial)
+    links.judge_networks(pairs, dict.fromkeys(pairs.sent, fabric or ""), {}, trial)
     return trial
 
 
@@ -256,10 +239,13 @@ def unjudged_off_fabric(rig: FabricRig, trial: Trial, slower: bool | None) -> se
 
 def control_other_witness(rig: FabricRig, normal: SweepResult, forced: SweepResult) -> None:
     """Check that the normal run's bytes contradict the library's report of the forced run."""
-    trial = rig.measure.trial()
-    judge_transport(replace(normal, library=forced.library), rig.terms.fabric, trial)
-    fault = "the library reports the other network, the byte counts are of the normal run"
-    rig.measure.control("other report", fault, trial)
+    mixed = replace(normal, library=forced.library)
+    plant(
+        rig.measure,
+        "other report",
+        "the library reports the other network, the byte counts are of the normal run",
+        lambda trial: judge.judge_transport(mixed, rig.terms.fabric, trial),
+    )
 
 
 def forced_path_observed(run: SweepResult, terms: ClusterTerms) -> bool:
@@ -289,10 +275,8 @@ def forced_run_is_slower(
         return None, "there is no normal run to compare with"
     port_gbytes = 0.0 if terms.fabric == "rdma" else read_management_rate(terms, facts)
     if port_gbytes is None:
-        message = (
-            "its speed is unknown: neither the contract (management_gbps) nor the devices give it"
-        )
-        return None, f"{message}, so bandwidth is not compared"
+        message = "its speed is unknown: neither the contract (management_gbps) nor the devices "
+        return None, f"{message}give it, so bandwidth is not compared"
     straight = next((row["busbw"] for row in normal.rows if row["size"] == CHECK_SIZE), None)
     if straight is None:
         return False, f"the normal run has no row of {CHECK_SIZE} bytes"
@@ -329,16 +313,20 @@ VARIABLE, VALUE = "NCCL_P2P_DISABLE", "1"  # harmful on every node, whatever the
 def control_harmful_setting(cluster: Cluster, fabric: str | None, measure: Recorder) -> None:
     """Check that a harmful variable in a worker of one node is found."""
     victim = cluster.nodes[-1]
-    fault = f"{VARIABLE}={VALUE} is set on {victim['name']}"
     each = {node["id"]: node["id"] == victim["id"] for node in cluster.nodes}
     found = cluster.on_each_node(read_doctored_settings, each=each)
-    if victim["id"] not in found:
-        measure.control("harmful variable", fault, None, saw=f"{victim['name']} does not answer")
-        return
-    trial = measure.trial()
-    flags = judge_lint(found, cluster, fabric, trial)
-    located = any(flag.variable == VARIABLE and victim["name"] in flag.nodes for flag in flags)
-    measure.control("harmful variable", fault, trial, located=located)
+
+    def judge_fault(trial: Trial) -> bool:
+        flags = judge.judge_lint(found, cluster, fabric, trial)
+        return any(flag.variable == VARIABLE and victim["name"] in flag.nodes for flag in flags)
+
+    plant(
+        measure,
+        "harmful variable",
+        f"{VARIABLE}={VALUE} is set on {victim['name']}",
+        judge_fault,
+        unable="" if victim["id"] in found else f"{victim['name']} does not answer",
+    )
 
 
 def read_doctored_settings(doctored: bool) -> dict[str, Any]:
@@ -353,3 +341,55 @@ def read_doctored_settings(doctored: bool) -> dict[str, Any]:
         os.environ.pop(VARIABLE)
         if before is not None:
             os.environ[VARIABLE] = before
+
+
+ANSWER_SECONDS = 1.0  # wait for packets that are too large: none of them is answered
+
+
+def control_reach(nodes: FabricNodes, measure: Recorder) -> None:
+    """Run the controls of reachability."""
+    last, first = nodes.names[-1], nodes.names[0]
+    control_closed_door(nodes, last, measure)
+    if nodes.chosen.has_ip:
+        control_large_packets(nodes, measure)
+    control_doctored_port(nodes, last, first, measure)
+
+
+def control_closed_door(nodes: FabricNodes, victim: str, measure: Recorder) -> None:
+    """Check that a node that does not listen is found: all its pairs fail, and no other."""
+
+    def judge_fault(trial: Trial) -> bool:
+        pairs = nodes.unreachable_pairs(closed={victim})
+        judge_reach(ReachabilityResult(nodes.names, pairs, {}), trial)
+        return all(victim in pair for pair in pairs)
+
+    fault = f"no process listens on {victim} where the others connect"
+    plant_on_ranks(measure, "closed door", fault, judge_fault)
+
+
+def control_large_packets(nodes: FabricNodes, measure: Recorder) -> None:
+    """Check that packets larger than the MTU do not pass."""
+
+    def judge_fault(trial: Trial) -> None:
+        narrow, note = nodes.narrow_pairs([], DOCTORED_BYTES, ANSWER_SECONDS)
+        judge_reach(ReachabilityResult(nodes.names, [], {}, narrow, nodes.mtu, note), trial)
+
+    fault = f"packets of {DOCTORED_BYTES} bytes more than the MTU are sent, unfragmented"
+    plant_on_ranks(measure, "large packets", fault, judge_fault)
+
+
+def control_doctored_port(nodes: FabricNodes, victim: str, other: str, measure: Recorder) -> None:
+    """Check that a node that reports another MTU and another node's address is found."""
+    address = (nodes.chosen.ports[other] or {}).get("address")
+    has_ip = nodes.chosen.has_ip
+
+    def judge_fault(trial: Trial) -> None:
+        again = nodes.doctored({victim: DoctoredPort(nodes.chosen.names[victim], address)})
+        more: dict[str, Any] = {"mtu": again.mtu, "duplicates": again.duplicates({})}
+        judge_reach(ReachabilityResult(nodes.names, [], {}, **more, has_ip=has_ip), trial)
+
+    fault = f"{victim} reports the address of {other}, and an MTU of its own"
+    without = set() if has_ip else {"mtu_mismatches"}
+    if address is None:
+        without = {"mtu_mismatches", "duplicate_addresses"}
+    plant_on_ranks(measure, "doctored port", fault, judge_fault, without)

@@ -88,13 +88,9 @@ def find_wrong_nodes(rows: Rows, search: FaultSearchResult, rank_nodes: list[str
         ]
     links = {(min(link), max(link)) for link in search.slow_links}
     if links:
+        text = "an all-reduce between {} and {} is wrong"
         return [
-            finding(
-                "FAB-WRONG-DATA",
-                f"an all-reduce between {a} and {b} is wrong",
-                [a, b],
-                names={"peer": b},
-            )
+            finding("FAB-WRONG-DATA", text.format(a, b), [a, b], names={"peer": b})
             for a, b in sorted(links)
         ]
     return wrong_data(rows, rank_nodes)
@@ -163,9 +159,8 @@ def find_slow_groups(result: NodeGroupsResult, pairs: FaultSearchResult) -> list
             findings.append(finding("FAB-SLOW-GROUP", message, group))
     wrong = {node: count for node, count in result.wrong.items() if count}
     if wrong:
-        message = (
-            f"in groups of nodes {sum(wrong.values())} elements were wrong, on {join_names(wrong)}"
-        )
+        message = f"in groups of nodes {sum(wrong.values())} elements were wrong"
+        message += f", on {join_names(wrong)}"
         findings.append(finding("FAB-WRONG-DATA", message, list(wrong)[:MAX_NAMES]))
     return findings
 
@@ -178,11 +173,8 @@ def find_slow_links(pairs: FaultSearchResult, when: str = "") -> list[Finding]:
     findings = []
     for node, way in pairs.slow_nodes.items():
         links = {ends: gbs for ends, gbs in pairs.speeds.items() if node in _link_ends(ends, way)}
-        message = (
-            f"every link of {node} is slow {WAY_TEXT[way]}{when}: "
-            f"{quantity(min(links.values()), 'GB/s')}. "
-            f"Others: {quantity(pairs.typical, 'GB/s')}"
-        )
+        least, typical = quantity(min(links.values()), "GB/s"), quantity(pairs.typical, "GB/s")
+        message = f"every link of {node} is slow {WAY_TEXT[way]}{when}: {least}. Others: {typical}"
         findings.append(finding("FAB-SLOW-LINK", message, suspects([node])))
     for a, b in pairs.slow_links:
         if (b, a) in pairs.slow_links and (b, a) < (a, b):
@@ -280,9 +272,7 @@ def without_ports(found: FaultSearchResult, ports: Iterable[str]) -> FaultSearch
 
 def only_at_once(at_once: FaultSearchResult, one_by_one: FaultSearchResult) -> FaultSearchResult:
     """Return what is slow only when all rails send at once."""
-    known = without_ports(at_once, [*one_by_one.slow_nodes])
-    links: set[Link] = {*one_by_one.slow_links}
-    return replace(known, slow_links=[link for link in known.slow_links if link not in links])
+    return without_links(without_ports(at_once, one_by_one.slow_nodes), one_by_one.slow_links)
 
 
 def _as_node(found: FaultSearchResult, node: str, way: str) -> FaultSearchResult:

@@ -10,11 +10,12 @@ from contextlib import suppress
 from probes.check.recorder import Recorder
 from probes.cluster.cluster import Cluster
 from probes.fabric.detect import find_silent_ranks, log_findings
+from probes.fabric.judge import FabricRig
 from probes.fabric.reach import check_reach, explain_duplicates, find_mtu_faults, find_unreachable
 from probes.fabric.stack_dump import RankState, read_rank_state
 from probes.fabric.transport import RankLogs, keep_logs
 from probes.findings import MAX_NAMES, finding
-from reference_trainer.launch.gang import Gang, GangError, WorkerLost
+from reference_trainer.launch.gang import GangError, WorkerLost
 from reports.record import Finding
 
 HOST, PORT = "localhost", 28028  # NCCL_RAS_ADDR's default; the name may mean ::1
@@ -51,18 +52,12 @@ def _read_answer(service: socket.socket, deadline: float, end: bytes | None = No
     return answer
 
 
-def explain_start_failure(
-    gang: Gang,
-    names: dict[str, str],
-    fabric: str | None,
-    error: GangError,
-    logs: RankLogs,
-    measure: Recorder,
-) -> None:
+def explain_start_failure(rig: FabricRig, error: GangError, logs: RankLogs) -> None:
     """Explain the failure by what is known of the ranks; the gang is removed.
 
-    `names` are the node names from when the gang started: a node may be gone by now.
+    The rig has the node names from when the gang started: a node may be gone by now.
     """
+    gang, names, fabric, measure = rig.gang, rig.node_names, rig.terms.fabric, rig.measure
     is_hang = not isinstance(error, WorkerLost)
     nodes = [names[place.node] for place in gang.places]
     labels = {rank: f"rank {rank} on {node}" for rank, node in enumerate(nodes)}

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from typing import Any
@@ -15,49 +14,13 @@ from probes.cluster.network_facts import RDMA, UNKNOWN, interfaces_of
 from probes.contract.contract import ClusterTerms
 from probes.environment.collect import read_settings
 from probes.environment.lint import Flag, lint
-from probes.fabric import detect
+from probes.fabric import detect, links, node_pairs
 from probes.fabric.addresses import RailRanks, find_rails, least_by_nodes, node_of
-from probes.fabric.detect import (
-    AT_ONCE,
-    crowd_finding,
-    crowded_links,
-    find_leaves,
-    find_off_fabric,
-    find_shared_rails,
-    find_slow_ports,
-    find_wrong_links,
-    find_wrong_nodes,
-    only_at_once,
-    slow_fabric_finding,
-    uplink_finding,
-    without_leaves,
-    without_links,
-    wrong_data,
-)
 from probes.fabric.link_counters import read_routes
-from probes.fabric.links import (
-    LinkWatch,
-    judge_loss,
-    judge_networks,
-    judge_ports,
-    judge_stalls,
-    links_off,
-    unexplained,
-)
-from probes.fabric.node_pairs import (
-    MIN_RATIO,
-    InsideSpeeds,
-    NodeGroupsResult,
-    PairSearch,
-    judge_inside,
-    measure_inside,
-    run_group_search,
-    run_leaf_search,
-    run_pair_search,
-    run_wrong_search,
-)
+from probes.fabric.links import LinkWatch
+from probes.fabric.node_pairs import InsideSpeeds, NodeGroupsResult, PairSearch
 from probes.fabric.rails import find_idle_rails, find_missing_rails, rail_shares
-from probes.fabric.sweep import CHECK_SIZE, Rows, SweepResult
+from probes.fabric.sweep import CHECK_SIZE, Rows, SweepResult, highest, lowest
 from probes.fabric.transport import keep_logs
 from reference_trainer.launch.gang import Gang, GangError
 from reports.measurement import Limit
@@ -122,19 +85,15 @@ def judge_variation(row: Mapping[str, Any], on: str, measure: Recorder) -> None:
 
 
 def record_curves(
-    run: SweepResult,
-    terms: ClusterTerms,
-    limits: Callable[[str], Limit | None],
-    measure: Recorder,
-    forced: SweepResult | None = None,
+    run: SweepResult, terms: ClusterTerms, measure: Recorder, forced: SweepResult | None = None
 ) -> None:
     """Record the chart of bus bandwidth, with the sweep that was `forced` off the fabric."""
-    limit, judged = limits("busbw"), [row["size"] for row in plateau_rows(run.rows)]
+    judged = [row["size"] for row in plateau_rows(run.rows)]
     series = {
         **_curve(run),
         **{edge: [row[edge] for row in run.rows] for edge in ("low", "high")},
         "judged": {"sizes": judged, "busbw": run.plateau["busbw"]},
-        "limit": limit.low if limit else None,
+        "limit": lowest(measure, "busbw") or None,
         "line_rate": terms.line_gbytes_per_s,
     }
     measure.series("busbw", {**series, "control": _curve(forced)} if forced else series)
@@ -190,11 +149,7 @@ def judge_transport(run: SweepResult, fabric: str | None, measure: Recorder) -> 
 
 
 def judge_rails(
-    run: SweepResult,
-    terms: ClusterTerms,
-    limits: Callable[[str], Limit | None],
-    measure: Recorder,
-    installed: int | None = None,
+    run: SweepResult, terms: ClusterTerms, measure: Recorder, installed: int | None = None
 ) -> None:
     """Judge that each node has the rails that were ordered, and that each carried its part.
 
@@ -208,13 +163,11 @@ def judge_rails(
     most = max([installed or 0, *counts.values()])
     expected = terms.rails or len(interfaces) or most or 1
     ordered = (terms.rails or interfaces) and measure.contract.agreed
-    because = (
-        "as ordered in the contract"
-        if ordered
-        else "every node must have as many as the best node"
-        if most
-        else "RDMA needs one rail at least"
-    )
+    because = "RDMA needs one rail at least"
+    if ordered:
+        because = "as ordered in the contract"
+    elif most:
+        because = "every node must have as many as the best node"
     best = max(run.rail_gbps.values(), default=0.0)
     rate = f", each at {best:g} Gbit/s as on the best node" if best else ""
     limit = Limit(low=expected, unit="rails", because=because + rate)
@@ -228,10 +181,9 @@ def judge_rails(
         port, part = min(parts[node].items(), key=lambda item: item[1], default=("no rail", None))
         why = "the bytes of its rails cannot be read" if count else "it has no active RDMA port"
         measure("slowest_rail", part, on=f"{node} {port}", note="" if parts[node] else why)
-    slowest = limits("slowest_rail")
     measure.explain(
         find_missing_rails(counts, expected, run.rail_gbps),
-        find_idle_rails(parts, slowest.low if slowest and slowest.low else 0),
+        find_idle_rails(parts, lowest(measure, "slowest_rail")),
     )
 
 
@@ -243,7 +195,7 @@ def judge_pairs(
     `unexplained` is its search without the slow links that another finding explains.
     """
     judge_slowest_pair(pairs.speed, measure)
-    measure.explain(find_slow_ports(unexplained, pairs.rails))
+    measure.explain(detect.find_slow_ports(unexplained, pairs.rails))
     several = len(pairs.rails) > 1
     ways = f"on each of {len(pairs.rails)} rails" if several else "by one rank of each"
     measure.covered(f"links between nodes, {ways}: {pairs.speed.coverage}")
@@ -255,9 +207,8 @@ def judge_pairs(
         reason = "ranks of a node share ports, or their number is not known"
         measure.covered(f"all rails at once were not tested: {reason}")
     if several and (more := len(run.rank_nodes) - sum(len(rail.ports) for rail in pairs.rails)):
-        measure.covered(
-            f"{more} ranks were not tested with other nodes: some node has no such rank"
-        )
+        reason = "some node has no such rank"
+        measure.covered(f"{more} ranks were not tested with other nodes: {reason}")
     nodes, least = list(run.sent), least_by_nodes(pairs.speed.speeds)
     speeds = [[least.get((a, b)) for b in nodes] for a in nodes]
     measure.series("pairs", {"nodes": nodes, "gbs": speeds})
@@ -268,11 +219,11 @@ def judge_rails_at_once(pairs: PairSearch, at_once: FaultSearchResult, measure: 
     alone = max(pairs.speed.typical, at_once.typical)
     judged = dataclasses.replace(at_once, typical=alone)
     share = judge_slowest_pair(judged, measure, ", all rails at once")
-    new = only_at_once(at_once, pairs.speed)
-    findings = find_slow_ports(new, pairs.rails, AT_ONCE)
+    new = detect.only_at_once(at_once, pairs.speed)
+    findings = detect.find_slow_ports(new, pairs.rails, detect.AT_ONCE)
     fails = share is not None and measure.would_fail("slowest_pair", share)
-    if fails and at_once.typical < MIN_RATIO * alone:
-        findings = [find_shared_rails(at_once, pairs)]
+    if fails and at_once.typical < node_pairs.MIN_RATIO * alone:
+        findings = [detect.find_shared_rails(at_once, pairs)]
     measure.explain(findings)
     measure.covered(f"links between nodes, all rails at once: {at_once.coverage}")
 
@@ -320,7 +271,7 @@ LOCATED |= {"FAB-SLOW-LINK", "FAB-SLOW-INSIDE", "FAB-SLOW-UPLINK"}
 
 @dataclass(frozen=True)
 class FabricRig:
-    """Environment of FABRIC: ranks, agreed terms, limits, link counters, and the recorder.
+    """Environment of FABRIC: ranks, agreed terms, link counters, and the recorder.
 
     `watch` is None on an embedded cluster: its raylets share one host, and no link.
     """
@@ -329,7 +280,6 @@ class FabricRig:
     node_names: dict[str, str]
     terms: ClusterTerms
     tier: str
-    limits: Callable[[str], Limit | None]
     watch: LinkWatch | None
     measure: Recorder
 
@@ -337,7 +287,7 @@ class FabricRig:
         """Judge each node's fabric (an interface, or rdma) by its counts; return unstable nodes."""
         if self.watch is None:
             return []
-        return judge_ports(self.watch.growth(fabric), fabric, self.limits, self.measure)
+        return links.judge_ports(self.watch.growth(fabric), fabric, self.measure)
 
     def judge_agreed_ports(self) -> None:
         """Judge the ports of the agreed fabric, if there is one.  Used when nothing was sent."""
@@ -352,22 +302,21 @@ def find_bad_nodes(
 
     `wrong` are the rows of collectives with wrong elements.  Raises GangError when the pairs fail.
     """
-    measure, limit = rig.measure, rig.limits("lost_packets")
+    measure, max_lost = rig.measure, highest(rig.measure, "lost_packets")
     measure.progress("fabric: every pair of nodes")
-    max_lost = limit.high if limit and limit.high is not None else math.inf
     try:
         rails = find_rails(run.rank_nodes, rig.terms.fabric, run.backend)
         full = rig.tier == "soak"
         at_once = has_port_for_each(rails, run, rig.terms)
-        pairs = run_pair_search(rig.gang, rig.node_names, max_lost, full, rails, at_once)
+        pairs = node_pairs.run_pair_search(rig.gang, rig.node_names, max_lost, full, rails, at_once)
     except GangError:
         explain_without_pairs(rig, run, wrong)
         raise
     unstable = rig.judge_ports(fabric_devices(rig, run))
-    judge_loss(run, pairs, max_lost, unstable, measure)
-    judge_stalls(run, bool(measure.finding_codes & LOCATED), measure)
+    links.judge_loss(run, pairs, max_lost, unstable, measure)
+    links.judge_stalls(run, bool(measure.finding_codes & LOCATED), measure)
     off = judge_pair_networks(rig, run, pairs)
-    slow = explain_uplinks(rig, unexplained(pairs, off), pairs.alone)
+    slow = explain_uplinks(rig, links.unexplained(pairs, off), pairs.alone)
     judge_pairs(pairs, slow, run, measure)
     judge_pair_data(rig, run, pairs, wrong)
     measure.progress("fabric: all-reduce inside nodes")
@@ -381,11 +330,11 @@ def find_bad_nodes(
 def try_inside(rig: FabricRig, run: SweepResult) -> InsideSpeeds | None:
     """Measure and judge the all-reduce inside nodes; None if the ranks failed in it."""
     try:
-        inside = measure_inside(rig.gang, run.rank_nodes)
+        inside = node_pairs.measure_inside(rig.gang, run.rank_nodes)
     except GangError as error:
         rig.measure("all_reduce_inside_node_against_others", None, note=str(error))
         return None
-    judge_inside(inside, rig.limits, rig.measure)
+    node_pairs.judge_inside(inside, rig.measure)
     return inside
 
 
@@ -405,7 +354,9 @@ def fabric_devices(rig: FabricRig, run: SweepResult) -> dict[str, str]:
 
 def explain_without_pairs(rig: FabricRig, run: SweepResult, wrong: Rows) -> None:
     """Report bytes off the fabric and wrong data, as far as the sweep alone shows them."""
-    rig.measure.explain(find_off_fabric(run, rig.terms.fabric), wrong_data(wrong, run.rank_nodes))
+    rig.measure.explain(
+        detect.find_off_fabric(run, rig.terms.fabric), detect.wrong_data(wrong, run.rank_nodes)
+    )
 
 
 def judge_pair_networks(
@@ -421,12 +372,12 @@ def judge_pair_networks(
         for rail in pairs.rails
         for port, peer in permutations(rail.ports, 2)
     }
-    off = links_off(pairs, expected)
+    off = links.links_off(pairs, expected)
     routes = read_routes(rig.gang, rig.node_names, off, expected)
-    judge_networks(pairs, expected, routes, rig.measure)
+    links.judge_networks(pairs, expected, routes, rig.measure)
     on_fabric = {node_of(sender) for sender, _ in pairs.sent.keys() - off.keys()}
     detours = {node_of(sender) for sender, _ in off} & on_fabric
-    rig.measure.explain(find_off_fabric(run, rig.terms.fabric, detours))
+    rig.measure.explain(detect.find_off_fabric(run, rig.terms.fabric, detours))
     return off
 
 
@@ -434,10 +385,10 @@ def judge_pair_data(rig: FabricRig, run: SweepResult, pairs: PairSearch, wrong: 
     """Judge what the pairs received, and find which node made collectives wrong."""
     rig.measure("wrong_elements", sum(pairs.wrong.values()), on="pairs of nodes")
     if any(pairs.wrong.values()):
-        rig.measure.explain(find_wrong_links(pairs.wrong))
+        rig.measure.explain(detect.find_wrong_links(pairs.wrong))
     elif wrong:
-        search = run_wrong_search(rig.gang, rig.node_names)
-        rig.measure.explain(find_wrong_nodes(wrong, search, run.rank_nodes))
+        search = node_pairs.run_wrong_search(rig.gang, rig.node_names)
+        rig.measure.explain(detect.find_wrong_nodes(wrong, search, run.rank_nodes))
 
 
 def search_leaves(rig: FabricRig, groups: NodeGroupsResult) -> list[list[str]]:
@@ -445,14 +396,14 @@ def search_leaves(rig: FabricRig, groups: NodeGroupsResult) -> list[list[str]]:
     if groups.nodes or not groups.groups or len(groups.fast) < MIN_NODES:
         return []
     try:
-        found = run_leaf_search(rig.gang, rig.node_names, groups.fast).speed
+        found = node_pairs.run_leaf_search(rig.gang, rig.node_names, groups.fast).speed
     except GangError as error:
         rig.measure.covered(f"which groups are near each other is not known: {error}")
         return []
     members = {group[0]: group for group in groups.fast}
-    leaves = find_leaves(found)
+    leaves = detect.find_leaves(found)
     whole = [[node for first in leaf for node in members[first]] for leaf in leaves]
-    rig.measure.explain([uplink_finding(found, leaves, whole)] if leaves else [])
+    rig.measure.explain([detect.uplink_finding(found, leaves, whole)] if leaves else [])
     return whole
 
 
@@ -460,12 +411,12 @@ def explain_uplinks(
     rig: FabricRig, slow: FaultSearchResult, alone: Mapping[Link, float]
 ) -> FaultSearchResult:
     """Name slow and crowded uplinks; return the search without the links that they explain."""
-    if leaves := find_leaves(slow):
-        rig.measure.explain([uplink_finding(slow, leaves)])
-        slow = without_leaves(slow, leaves)
-    if crowded := crowded_links(slow, alone):
-        rig.measure.explain([crowd_finding(slow, alone, crowded)])
-        slow = without_links(slow, crowded)
+    if leaves := detect.find_leaves(slow):
+        rig.measure.explain([detect.uplink_finding(slow, leaves)])
+        slow = detect.without_leaves(slow, leaves)
+    if crowded := detect.crowded_links(slow, alone):
+        rig.measure.explain([detect.crowd_finding(slow, alone, crowded)])
+        slow = detect.without_links(slow, crowded)
     return slow
 
 
@@ -474,15 +425,12 @@ def try_groups(rig: FabricRig, run: SweepResult, pairs: PairSearch, unlocated: b
     measure, nodes = rig.measure, len(run.sent)
     if nodes >= MIN_NODES and (unlocated or (nodes >= LARGE and rig.tier != "quick")):
         measure.progress("fabric: groups of nodes")
-        groups = run_group_search(rig.gang, rig.node_names)
+        groups = node_pairs.run_group_search(rig.gang, rig.node_names)
         leaves = search_leaves(rig, groups)
         judge_groups(groups, pairs.speed, measure, leaves)
         unlocated = unlocated and not (groups.nodes or groups.groups)
     else:
-        when = (
-            f"(requires {LARGE} nodes and --tier standard, or a slow all-reduce that no pair "
-            "explains)"
-        )
-        measure.covered(f"groups of nodes were not tested {when}")
+        needs = f"{LARGE} nodes and --tier standard, or a slow all-reduce that no pair explains"
+        measure.covered(f"groups of nodes were not tested (requires {needs})")
     if unlocated:
-        measure.explain(slow_fabric_finding(run))
+        measure.explain(detect.slow_fabric_finding(run))

@@ -16,14 +16,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from probes.cluster.network_facts import (
-    LOOPBACK,
-    RDMA,
-    UNKNOWN,
-    counter_growth,
-    main_device,
-    read_counters,
-)
+from probes.cluster import network_facts
+from probes.cluster.network_facts import LOOPBACK, RDMA, UNKNOWN, counter_growth, main_device
 from probes.cluster.node_facts import rdma_netdev, rdma_ports, read_interfaces
 from probes.cluster.system_facts import RDMA_SYSFS
 from probes.environment.checks import nccl_ports, read_ib_hca
@@ -93,12 +87,13 @@ RDMA_MTU = 4096  # bytes of a packet, where a port counts bytes only
 # Packets, or runs of packets, that a sender resent, by driver.  mlx5: a peer missed a packet, or
 # did not answer in time (NCCL names these as signs of loss).  Then EFA, then bnxt_re.
 RDMA_RESENT = (
-    *("packet_seq_err", "implied_nak_seq_err", "local_ack_timeout_err"),
-    *("retrans_pkts", "retrans_timeout_events"),
-    *("seq_err_naks_rcvd", "to_retransmits"),
-)
+    "packet_seq_err", "implied_nak_seq_err", "local_ack_timeout_err",
+    "retrans_pkts", "retrans_timeout_events",
+    "seq_err_naks_rcvd", "to_retransmits",
+)  # fmt: skip
 RDMA_PACKETS = ("counters/port_xmit_packets", "hw_counters/tx_pkts")
 RDMA_BYTES = (("counters/port_xmit_data", 4), ("hw_counters/tx_bytes", 1))
+NET_PACKETS = {"receives": "rx_packets", "sends": "tx_packets"}
 # Errors by direction: a sound link counts none.  `rx_dropped` of an interface is left out: a host
 # also counts unwanted packets there, such as a switch's LLDP.
 NET_ERRORS = {
@@ -107,19 +102,19 @@ NET_ERRORS = {
 }
 RDMA_ERRORS = {
     "receives": (
-        *("symbol_error", "port_rcv_errors", "local_link_integrity_errors"),
-        *("excessive_buffer_overrun_errors", "rx_icrc_encapsulated", "rx_drops"),
+        "symbol_error", "port_rcv_errors", "local_link_integrity_errors",
+        "excessive_buffer_overrun_errors", "rx_icrc_encapsulated", "rx_drops",
     ),
     "sends": ("port_xmit_discards",),
-}
+}  # fmt: skip
 RDMA_LOST_LINK = ("link_downed", "link_error_recovery")
 EFA_LOST = "unresponsive_remote_events"
 # Kept as evidence and not judged: a sound link counts them too.
 RDMA_NOTES = (
-    *("out_of_sequence", "rnr_nak_retry_err", "out_of_buffer", "port_xmit_wait"),
-    *("roce_adp_retrans", "roce_adp_retrans_to", "roce_slow_restart"),
-    *("np_ecn_marked_roce_packets", "np_cnp_sent", "rp_cnp_handled"),
-)
+    "out_of_sequence", "rnr_nak_retry_err", "out_of_buffer", "port_xmit_wait",
+    "roce_adp_retrans", "roce_adp_retrans_to", "roce_slow_restart",
+    "np_ecn_marked_roce_packets", "np_cnp_sent", "rp_cnp_handled",
+)  # fmt: skip
 TCP_NOTES = {
     "Tcp": ("OutSegs", "RetransSegs"),
     "TcpExt": ("TCPTimeouts", "TCPLostRetransmit", "TCPSackRecovery", "TCPFastRetrans"),
@@ -148,7 +143,7 @@ class LinkReader:
         for counts in packets.values() if self._resent_share else ():
             if counts and counts["sent"] is not None and counts["resent"] is not None:
                 counts["resent"] += int(self._resent_share * counts["sent"])
-        return {"bytes": read_counters(), **packets}
+        return {"bytes": network_facts.read_counters(), **packets}
 
     def tcp(self) -> dict[str, Count]:
         """Count TCP segments with data: `sent`, `resent`, and `twice` (the peer had them already).
@@ -244,10 +239,7 @@ def _read_interface(path: Path) -> dict[str, Any]:
     statistics = path / "statistics"
     return {
         "changes": _read(path / "carrier_changes"),
-        "packets": {
-            "sends": _read(statistics / "tx_packets"),
-            "receives": _read(statistics / "rx_packets"),
-        },
+        "packets": {way: _read(statistics / name) for way, name in NET_PACKETS.items()},
         "errors": {way: _sum_of(statistics, names) for way, names in NET_ERRORS.items()},
         "lower": sorted(link.name.removeprefix("lower_") for link in path.glob("lower_*")),
         "notes": {

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from probes.check.recorder import Recorder
 from probes.cluster.cluster import Cluster
 from probes.cluster.network_facts import RDMA, UNKNOWN, interfaces_of, main_device
+from probes.fabric import detect
 from probes.fabric.addresses import node_of, rail_of, suspects
 from probes.fabric.link_counters import WAYS, counter_difference, read_ports, read_tcp_counters
 from probes.fabric.node_pairs import PairSearch
-from probes.fabric.sweep import Stall, SweepResult
+from probes.fabric.sweep import Stall, SweepResult, highest
 from probes.findings import finding, join_names, name_port
-from reports.measurement import Limit
 from reports.numbers import percent, quantity
 from reports.record import Finding
 from scaling.collectives.fault_search import FaultSearchResult, Link
@@ -122,11 +121,8 @@ def node_growth(
         below = before["ports"][name]["lower"]
         if changes[name] is None and any(changes.get(port) is not None for port in below):
             del changes[name]
-    return LinkGrowth(
-        changes,
-        worst_errors(ports),
-        {"ports": ports, "tcp": counter_difference(before["tcp"], after["tcp"])},
-    )
+    evidence = {"ports": ports, "tcp": counter_difference(before["tcp"], after["tcp"])}
+    return LinkGrowth(changes, worst_errors(ports), evidence)
 
 
 def fabric_ports(ports: Ports, fabric: str) -> list[str]:
@@ -159,6 +155,7 @@ def worst_errors(ports: Ports) -> PortErrors | None:
     return max(found, key=lambda one: one.share, default=None)
 
 
+UNCOUNTED = "its packets cannot be counted"
 # Share of packets that sound data centre networks lose (Guo et al., Pingmesh, 2015).
 SOUND_LOSS = 1e-4
 
@@ -168,10 +165,8 @@ def find_unstable(grown: Mapping[str, LinkGrowth | None]) -> list[Finding]:
     findings = []
     for node, one in grown.items():
         for port, count in (one.unstable if one else {}).items():
-            message = (
-                f"{port} of {node} changed its carrier {count} times during the test. Expected: "
-                "0 (a healthy link stays up)"
-            )
+            message = f"{port} of {node} changed its carrier {count} times during the test. "
+            message += "Expected: 0 (a healthy link stays up)"
             findings.append(finding("FAB-LINK-FLAPS", message, [node], names=name_port(port)))
     return findings
 
@@ -185,20 +180,17 @@ def find_port_errors(grown: Mapping[str, LinkGrowth | None], max_share: float) -
     for node, one in grown.items():
         worst = one.errors if one else None
         if one and worst and worst.enough and worst.share > max_share and not one.unstable:
-            message = (
-                f"{worst.port} of {node} counts errors when it {worst.way}: {worst.errors} in "
-                f"{worst.packets} packets"
-            )
-            findings.append(
-                finding("FAB-LINK-ERRORS", message, [node], names=name_port(worst.port))
-            )
+            message = f"{worst.port} of {node} counts errors when it {worst.way}: "
+            message += f"{worst.errors} in {worst.packets} packets"
+            names = name_port(worst.port)
+            findings.append(finding("FAB-LINK-ERRORS", message, [node], names=names))
     return findings
 
 
 def find_loss(
     lossy: FaultSearchResult,
     lost: Mapping[Link, float | None],
-    in_sweep: Mapping[str, float],
+    in_sweep: Mapping[str, float | None],
     max_lost: float,
     unstable: list[str],
 ) -> list[Finding]:
@@ -223,12 +215,10 @@ def find_loss(
         names = {"peer": node_of(b)}
         findings.append(finding("FAB-LOSS", message, suspects([a, b]), names=names))
     if not bad and not unstable:
-        nodes = {node: share for node, share in in_sweep.items() if share > max_lost}
+        nodes = {node: share for node, share in in_sweep.items() if share and share > max_lost}
         if nodes:
-            message = (
-                f"{join_names(nodes)}: {_range(nodes.values())} of the packets sent are lost "
-                "when all nodes send at once, and fewer when two nodes test alone"
-            )
+            message = f"{join_names(nodes)}: {_range(nodes.values())} of the packets sent are lost "
+            message += "when all nodes send at once, and fewer when two nodes test alone"
             findings.append(finding("FAB-LOSS", message, list(nodes)))
     return findings
 
@@ -246,11 +236,8 @@ def stall_finding(stall: Stall, in_sweep: Mapping[str, float | None]) -> Finding
     All ranks wait in it, so the suspects are only those that lost packets meanwhile.  `in_sweep` is
     each node's share of lost packets.
     """
-    message = (
-        f"an all-reduce of {stall.size} bytes took {quantity(stall.call_s, 's')} on "
-        f"rank {stall.rank}. "
-        f"Median: {quantity(stall.median_s, 's')}"
-    )
+    message = f"an all-reduce of {stall.size} bytes took {quantity(stall.call_s, 's')} on "
+    message += f"rank {stall.rank}. Median: {quantity(stall.median_s, 's')}"
     suspects = [node for node, share in in_sweep.items() if share and share > SOUND_LOSS]
     if suspects:
         message += f"; meanwhile packets of {join_names(suspects)} were lost"
@@ -274,41 +261,44 @@ def find_detours(
         bad = [link for link in links if link in off]
         if len(bad) == len(links) > 1 and not rail_of(node):
             continue
-        peers, devices = (
-            join_names(peer for _, peer in bad),
-            join_names({off[link] for link in bad}),
-        )
-        message = (
-            f"traffic of {node} to {peers} leaves over {devices}. Expected: {expected[bad[0]]}"
-        )
-        told = {routes[link] for link in bad if routes.get(link)}
-        message += f". Route: {join_names(told)}" if told else ""
-        names = {"peer": node_of(bad[0][1]), "interface": expected[bad[0]]}
+        peers, device = join_names(peer for _, peer in bad), expected[bad[0]]
+        message = f"traffic of {node} to {peers} leaves over "
+        message += f"{join_names({off[link] for link in bad})}. Expected: {device}"
+        used = {routes[link] for link in bad if routes.get(link)}
+        message += f". Route: {join_names(used)}" if used else ""
+        names = {"peer": node_of(bad[0][1]), "interface": device}
         findings.append(finding("FAB-DETOUR", message, suspects([node]), names=names))
     return findings
 
 
-LimitLookup = Callable[[str], Limit | None]
-
-
 def judge_ports(
-    grown: Mapping[str, LinkGrowth | None],
-    fabric: Mapping[str, str],
-    limits: LimitLookup,
-    measure: Recorder,
+    grown: Mapping[str, LinkGrowth | None], fabric: Mapping[str, str], measure: Recorder
 ) -> list[str]:
     """Judge what each node's fabric ports counted; return the nodes whose link went away."""
-    measure.keep(
-        "links.json",
-        {node: one.evidence if one else None for node, one in grown.items()},
-        caption="counters of each node's links and of its TCP during the test",
-    )
-    limit = limits("interface_errors")
-    max_errors = limit.high if limit and limit.high is not None else math.inf
+    evidence = {node: one.evidence if one else None for node, one in grown.items()}
+    caption = "counters of each node's links and of its TCP during the test"
+    measure.keep("links.json", evidence, caption=caption)
     _judge_changes(grown, fabric, measure)
     _judge_errors(grown, fabric, measure)
+    max_errors = highest(measure, "interface_errors")
     measure.explain(find_unstable(grown), find_port_errors(grown, max_errors))
     return [node for node, one in grown.items() if one and one.unstable]
+
+
+def record_worst(
+    measure: Recorder, name: str, values: Mapping[str, float | None], unknown_note: str
+) -> None:
+    """Record the first place without a value, and the largest of the known values.
+
+    `unknown_note` may hold {} for the number of places without a value.
+    """
+    unknown = [where for where, value in values.items() if value is None]
+    if unknown:
+        measure(name, None, on=unknown[0], note=unknown_note.format(len(unknown)))
+    known = {where: value for where, value in values.items() if value is not None}
+    if known:
+        worst, value = max(known.items(), key=lambda item: item[1])
+        measure(name, value, on=worst, samples=len(known))
 
 
 def _judge_changes(
@@ -316,17 +306,9 @@ def _judge_changes(
 ) -> None:
     counts: dict[str, int | None] = {}
     for node, one in grown.items():
-        if one is None:
-            counts[f"{node} {fabric[node]}"] = None
-        else:
-            counts |= {f"{node} {port}": count for port, count in one.changes.items()}
-    unknown = [where for where, count in counts.items() if count is None]
-    known = {where: count for where, count in counts.items() if count is not None}
-    if unknown:
-        measure("link_changes", None, on=unknown[0], note=f"{len(unknown)} ports do not count them")
-    if known:
-        worst = max(known, key=lambda where: known[where])
-        measure("link_changes", known[worst], on=worst, samples=len(known))
+        changes = one.changes if one else {fabric[node]: None}
+        counts |= {f"{node} {port}": count for port, count in changes.items()}
+    record_worst(measure, "link_changes", counts, "{} ports do not count them")
 
 
 def _judge_errors(
@@ -340,8 +322,7 @@ def _judge_errors(
         some = {node: one for node, one in known.items() if one.enough is enough}
         if not some:
             continue
-        node = max(some, key=lambda name: some[name].share)
-        worst = some[node]
+        node, worst = max(some.items(), key=lambda item: item[1].share)
         on = f"{node} {worst.port}, when it {worst.way}"
         few = f"{worst.errors} errors in {worst.packets} packets: too few packets for a share"
         value, note = (worst.share, "") if enough else (None, few)
@@ -356,28 +337,16 @@ def judge_loss(
     A link that went away (`unstable` nodes) also loses packets: its own finding reports that.
     """
     judge_link_loss(pairs.lost, measure)
-    sends = run.lost_shares
-    unknown = [node for node, share in sends.items() if share is None]
-    if unknown:
-        note = "its packets cannot be counted"
-        measure("lost_packets", None, on=f"{unknown[0]} in the all-reduce", note=note)
-    known = {node: share for node, share in sends.items() if share is not None}
-    if known:
-        worst = max(known, key=lambda node: known[node])
-        measure("lost_packets", known[worst], on=f"{worst} in the all-reduce", samples=len(known))
-    measure.explain(find_loss(pairs.lossy, pairs.lost, known, max_lost, unstable))
+    in_sweep = run.lost_shares
+    shares = {f"{node} in the all-reduce": share for node, share in in_sweep.items()}
+    record_worst(measure, "lost_packets", shares, UNCOUNTED)
+    measure.explain(find_loss(pairs.lossy, pairs.lost, in_sweep, max_lost, unstable))
 
 
 def judge_link_loss(lost: Mapping[Link, float | None], measure: Recorder) -> None:
     """Judge the link that lost the largest share, among the links tested two by two."""
-    unknown = [link for link, share in lost.items() if share is None]
-    if unknown or not lost:
-        on = " -> ".join(unknown[0]) if unknown else "pairs of nodes"
-        measure("lost_packets", None, on=on, note="its packets cannot be counted")
-    known = {link: share for link, share in lost.items() if share is not None}
-    if known:
-        worst = max(known, key=lambda link: known[link])
-        measure("lost_packets", known[worst], on=" -> ".join(worst), samples=len(known))
+    shares = {" -> ".join(link): share for link, share in lost.items()}
+    record_worst(measure, "lost_packets", shares or {"pairs of nodes": None}, UNCOUNTED)
 
 
 def judge_stalls(run: SweepResult, explained: bool, measure: Recorder) -> None:
@@ -428,17 +397,5 @@ def unexplained(pairs: PairSearch, off: Mapping[Link, str]) -> FaultSearchResult
 
     These have findings of their own.
     """
-    lossy_links = {*pairs.lossy.slow_links, *off}
-    return replace(
-        pairs.speed,
-        slow_nodes={
-            node: way
-            for node, way in pairs.speed.slow_nodes.items()
-            if node not in pairs.lossy.slow_nodes
-        },
-        slow_links=[
-            link
-            for link in pairs.speed.slow_links
-            if link not in lossy_links and not {*link} & {*pairs.lossy.slow_nodes}
-        ],
-    )
+    rest = detect.without_ports(pairs.speed, pairs.lossy.slow_nodes)
+    return detect.without_links(rest, [*pairs.lossy.slow_links, *off])

@@ -3,43 +3,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
 from typing import Any
 
+from probes.check.judging import is_agreed
 from probes.check.recorder import Recorder
 from probes.cluster.network_facts import join_fabric
 from probes.fabric.addresses import RailRanks, find_rails, ranks_by_node
 from probes.fabric.link_counters import LinkReader, bytes_sent, lost_share
+from probes.fabric.sweep import lowest
 from probes.findings import finding, join_names
 from reference_trainer.launch.gang import Gang, GangError
-from reports.measurement import Limit
 from reports.numbers import percent, quantity
 from reports.record import Finding
-from scaling.collectives.fault_search import (
-    FaultSearchResult,
-    Link,
-    Pair,
-    search_faults,
-    search_rails,
-    typical_speed,
-)
-from scaling.collectives.node_groups import (
-    SLOW_TRANSFER_S,
-    RankMeetings,
-    group_sweep,
-    pair_sweep,
-    search_groups,
-)
+from scaling.collectives import fault_search, node_groups
+from scaling.collectives.fault_search import FaultSearchResult, Link, Pair, search_rails
+from scaling.collectives.node_groups import RankMeetings, group_sweep, pair_sweep
 from scaling.collectives.sweep import read_nothing
 
 REPEATS = 6  # tries in each direction; the fastest counts: one may lose a packet, or the CPU
 FEW_REPEATS = 2  # the same for a control: its fault is there at every try
 JOB_ROUNDS = 16  # rounds of meetings in one job
 # Longest time of a round: both directions, each try almost too slow.
-ROUND_SECONDS = 2 * REPEATS * SLOW_TRANSFER_S
+ROUND_SECONDS = 2 * REPEATS * node_groups.SLOW_TRANSFER_S
 TRIAL_SECONDS = 180  # limit of a trial, most of it to connect
 MAX_ALONE = 16  # pairs that are measured once more without others
 MIN_RATIO = 0.85  # share of the typical speed below which a link is a suspect: it is marginal there
@@ -284,7 +273,7 @@ def run_group_search(gang: Gang, node_names: dict[str, str]) -> NodeGroupsResult
         first.extend(() if first else zip(parts, speeds, strict=True))
         return speeds
 
-    bad_nodes, groups = search_groups(list(ranks_by_node(rank_nodes)), trial, MIN_RATIO)
+    bad_nodes, groups = node_groups.search_groups(list(ranks_by_node(rank_nodes)), trial, MIN_RATIO)
     coverage = f"{tried} groups of {min(sizes)} to {max(sizes)} nodes, all of them at once"
     best = max((speed for _, speed in first), default=0.0)
     fast = [group for group, speed in first if speed >= MIN_RATIO * best]
@@ -315,7 +304,7 @@ def run_wrong_search(gang: Gang, node_names: dict[str, str]) -> FaultSearchResul
                 found[a, b] = found[b, a] = float(is_right)
         return found
 
-    return search_faults(list(ranks_by_node(rank_nodes)), meet)
+    return fault_search.search_faults(list(ranks_by_node(rank_nodes)), meet)
 
 
 @dataclass(frozen=True)
@@ -333,7 +322,8 @@ class InsideSpeeds:
 
     def typical(self, node: str) -> float:
         """Return the busbw (GB/s) of a healthy node like this one; of two, the faster counts."""
-        return typical_speed([self.busbw[peer] for peer in self.peers(node)], MIN_RATIO)[0]
+        speeds = [self.busbw[peer] for peer in self.peers(node)]
+        return fault_search.typical_speed(speeds, MIN_RATIO)[0]
 
     def peers(self, node: str) -> list[str]:
         """List the nodes that this one is compared with, itself too."""
@@ -364,28 +354,21 @@ def measure_inside(
     )
 
 
-def judge_inside(
-    inside: InsideSpeeds, limits: Callable[[str], Limit | None], measure: Recorder
-) -> None:
+def judge_inside(inside: InsideSpeeds, measure: Recorder) -> None:
     """Judge the slowest node by the others, and each by the agreed figure if there is one."""
     if not inside.busbw:
         measure.covered("all-reduce inside nodes was not tested: each node has one rank")
         return
     measure("wrong_elements", sum(inside.wrong.values()), on="all-reduce inside nodes")
     judge_against_others(inside, measure)
-    agreed, slowest = (
-        limits("all_reduce_inside_node"),
-        min(inside.busbw, key=lambda n: inside.busbw[n]),
-    )
-    if agreed:
-        measure(
-            "all_reduce_inside_node", inside.busbw[slowest], on=slowest, samples=len(inside.busbw)
-        )
+    name = "all_reduce_inside_node"
+    slowest, speed = min(inside.busbw.items(), key=lambda item: item[1])
+    if is_agreed(measure, name):
+        measure(name, speed, on=slowest, samples=len(inside.busbw))
     else:
-        measure.note("all_reduce_inside_node", inside.busbw[slowest], "GB/s", on=slowest)
-    relative = limits("all_reduce_inside_node_against_others")
-    least = relative.low if relative and relative.low else 0.0
-    measure.explain(find_slow_inside(inside, least, agreed.low if agreed else None))
+        measure.note(name, speed, "GB/s", on=slowest)
+    least = lowest(measure, f"{name}_against_others")
+    measure.explain(find_slow_inside(inside, least, lowest(measure, name)))
     left_out = f"; {join_names(inside.left_out)}: one rank" if inside.left_out else ""
     measure.covered(f"all-reduce inside {len(inside.busbw)} nodes, all at once{left_out}")
 
@@ -396,8 +379,8 @@ def judge_against_others(inside: InsideSpeeds, measure: Recorder) -> None:
     if not shares:
         measure(name, None, note="no two nodes have as many ranks")
         return
-    slowest = min(shares, key=lambda node: shares[node])
-    measure(name, shares[slowest], on=slowest, samples=len(shares))
+    slowest, share = min(shares.items(), key=lambda item: item[1])
+    measure(name, share, on=slowest, samples=len(shares))
 
 
 def find_slow_inside(inside: InsideSpeeds, least: float, agreed: float | None) -> list[Finding]:

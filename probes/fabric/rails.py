@@ -90,9 +90,9 @@ def parse_message(received: tuple[Any, ...], token: str) -> tuple[int, str, str]
             for level, kind, value in control
             if (level, kind) == (socket.IPPROTO_IPV6, socket.IPV6_PKTINFO)
         ]
-        said = json.loads(data)
-        if numbers and isinstance(said, list) and len(said) == 3 and said[0] == token:
-            return numbers[0], str(said[1]), str(said[2])
+        message = json.loads(data)
+        if numbers and isinstance(message, list) and len(message) == 3 and message[0] == token:
+            return numbers[0], str(message[1]), str(message[2])
     return None
 
 
@@ -202,12 +202,10 @@ def read_rails(root: str = RDMA_SYSFS) -> dict[str, dict[str, Any]]:
 
     Ports that NCCL must not use are left out: they are for storage, however fast.
     """
+    rails = active_rails(nccl_ports(rdma_ports(root), read_ib_hca()))
+    folders = {rail.name: Path(root, rail.name.replace("/", "/ports/")) for rail in rails}
     return {
-        rail.name: {
-            "gbps": rail.gbps,
-            "sent": port_bytes(Path(root, rail.name.replace("/", "/ports/"))),
-        }
-        for rail in active_rails(nccl_ports(rdma_ports(root), read_ib_hca()))
+        rail.name: {"gbps": rail.gbps, "sent": port_bytes(folders[rail.name])} for rail in rails
     }
 
 
@@ -258,10 +256,8 @@ def find_idle_rails(nodes: Mapping[str, Mapping[str, float]], min_share: float) 
     for node, shares in nodes.items():
         idle = {name: share for name, share in shares.items() if share < min_share}
         if idle:
-            shares_text = ", ".join(
-                f"{name} {percent(share)}" for name, share in sorted(idle.items())
-            )
-            message = f"{node}: uneven rails. Share of an equal part of the bytes: {shares_text}"
+            each = ", ".join(f"{name} {percent(share)}" for name, share in sorted(idle.items()))
+            message = f"{node}: uneven rails. Share of an equal part of the bytes: {each}"
             names = name_port(min(idle, key=lambda name: idle[name]))
             suspects = [node, *sorted(idle)]
             findings.append(finding("FAB-PARTIAL-RAILS", message, suspects, names=names))
@@ -279,10 +275,8 @@ def find_missing_rails(
     findings = []
     for node, count in counts.items():
         if count and rates.get(node, best) < best:
-            message = (
-                f"{node}: its {count} rails run at {rates[node]:g} Gbit/s. Other nodes: {best:g} "
-                "Gbit/s"
-            )
+            message = f"{node}: its {count} rails run at {rates[node]:g} Gbit/s. "
+            message += f"Other nodes: {best:g} Gbit/s"
         elif count < expected:
             message = f"{node}: {count} of {expected} rails are active, and admitted by NCCL_IB_HCA"
         else:

@@ -6,32 +6,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from typing import Any
 
 from probes.check.recorder import Recorder
-from probes.fabric.addresses import (
-    DOCTORED_BYTES,
-    DoctoredPort,
-    DuplicateAddress,
-    FabricPorts,
-    choose_ports,
-    find_duplicates,
-    port_name,
-    read_arp,
-    read_node_ports,
-    suspects,
-)
+from probes.fabric import addresses as ports_of
+from probes.fabric.addresses import DoctoredPort, DuplicateAddress, FabricPorts, port_name, suspects
 from probes.findings import finding, join_names
-from reference_trainer.launch.gang import Gang, GangError
+from reference_trainer.launch.gang import Gang
 from reports.record import Finding
+from scaling.collectives import reachability
 from scaling.collectives.fault_search import Pair, classify
-from scaling.collectives.reachability import (
-    check_tcp,
-    check_udp,
-    max_wait_s,
-    start_tcp_listener,
-    start_udp_echo,
-)
 
 SMALL_BYTES = 100  # bytes of a datagram that passes wherever any datagram passes
 CALL_SECONDS = 60  # for all ranks to begin and end a call, on a busy cluster
@@ -122,9 +107,8 @@ class FabricNodes:
 
     def _read_again(self) -> FabricNodes:
         readings = self._read_ports({})
-        return replace(
-            self, readings=readings, chosen=choose_ports(readings, self.fabric, self.ray_addresses)
-        )
+        chosen = ports_of.choose_ports(readings, self.fabric, self.ray_addresses)
+        return replace(self, readings=readings, chosen=chosen)
 
     def doctored(self, doctored: Mapping[str, DoctoredPort]) -> FabricNodes:
         """Read the ports once more, with false values of some nodes (for a control)."""
@@ -135,16 +119,12 @@ class FabricNodes:
         return replace(self, readings=readings, chosen=replace(self.chosen, ports=ports))
 
     def _read_ports(self, doctored: Mapping[str, DoctoredPort]) -> dict[str, dict[str, Any]]:
-        each: list[list[object]] = [[None] for _ in self.gang.places]
-        for rank, name in zip(self.ranks, self.names, strict=True):
-            each[rank] = [doctored.get(name)]
-        return dict(
-            zip(self.names, self._on_each(read_node_ports, self.fabric, each=each), strict=True)
-        )
+        each = {name: [doctored.get(name)] for name in self.names}
+        return self._on_each(ports_of.read_node_ports, self.fabric, each=each)
 
     def read_neighbours(self) -> dict[str, dict[str, str] | None]:
         """Read who answers for the others' addresses, by node (see `read_arp`)."""
-        return dict(zip(self.names, self._on_each(read_arp), strict=True))
+        return self._on_each(ports_of.read_arp)
 
     @property
     def ray_addresses(self) -> dict[str, str]:
@@ -153,10 +133,10 @@ class FabricNodes:
         return {name: self.gang.places[rank].address for name, rank in rows}
 
     @property
-    def addresses(self) -> list[str]:
-        """Addresses that are tested, in the order of `names`."""
-        ray = self.ray_addresses
-        return [(self.chosen.ports[name] or {}).get("address") or ray[name] for name in self.names]
+    def addresses(self) -> dict[str, str]:
+        """Address of each node that is tested."""
+        known = {name: port.get("address") for name, port in self.chosen.ports.items() if port}
+        return {name: known.get(name) or ray for name, ray in self.ray_addresses.items()}
 
     @property
     def mtu(self) -> dict[str, int]:
@@ -174,11 +154,13 @@ class FabricNodes:
             for node, one in self.readings.items()
         }
         known = {node: port for node, port in self.chosen.ports.items() if port}
-        return find_duplicates(known, macs, seen)
+        return ports_of.find_duplicates(known, macs, seen)
 
     def unreachable_pairs(self, closed: Container[str] = ()) -> list[Pair]:
         """List pairs that do not connect.  `closed` nodes do not listen (for a control)."""
-        return self._failing_pairs(start_tcp_listener, check_tcp, closed=closed)
+        return self._failing_pairs(
+            reachability.start_tcp_listener, reachability.check_tcp, closed=closed
+        )
 
     def narrow_pairs(
         self, unreachable: Sequence[Pair], extra_bytes: int = 0, seconds: float = 4
@@ -197,37 +179,33 @@ class FabricNodes:
         small = dict.fromkeys(self.names, SMALL_BYTES)
         full = {name: mtu.get(name, SMALL_BYTES) + extra_bytes for name in self.names}
         # Each pair is tested at the smaller of its two MTUs: one odd node must not hide others.
-        sizes = [{peer: min(full[name], full[peer]) for peer in self.names} for name in self.names]
-        no_small = self._failing_pairs(
-            start_udp_echo, check_udp, [[small, seconds] for _ in self.names]
-        )
+        sizes = {n: {peer: min(full[n], full[peer]) for peer in full} for n in self.names}
+        each = {name: [small, seconds] for name in self.names}
+        no_small = self._failing_pairs(reachability.start_udp_echo, reachability.check_udp, each)
         if set(no_small) - set(unreachable):
             return None, "UDP is filtered between some nodes, so packet sizes could not be tried"
-        no_full = self._failing_pairs(
-            start_udp_echo, check_udp, [[each, seconds] for each in sizes]
-        )
+        each = {name: [sizes[name], seconds] for name in self.names}
+        no_full = self._failing_pairs(reachability.start_udp_echo, reachability.check_udp, each)
         return [pair for pair in no_full if pair not in unreachable], ""
 
     def _failing_pairs(
         self,
         serve: Callable[..., int],
         connect: Callable[..., dict[str, bool]],
-        each: Sequence[Sequence[object]] | None = None,
+        each: Mapping[str, Sequence[object]] | None = None,
         closed: Container[str] = (),
     ) -> list[Pair]:
         """List pairs with a direction that fails; `each` holds further arguments by node."""
-        arguments: list[list[object]] = [[] for _ in self.gang.places]
-        timeout_s = CALL_SECONDS + max_wait_s(len(self.names), 4)
-        servers = self._open_doors(serve, timeout_s, closed)
-        for index, (rank, address) in enumerate(zip(self.ranks, self.addresses, strict=True)):
-            targets = dict(servers[peer] for peer in turn_order(index, len(servers)))
-            arguments[rank] = [address, targets, *(each[index] if each else [])]
-        results = self._on_each(connect, each=arguments, timeout=timeout_s)
-        answered = dict(zip(self.names, results, strict=True))
+        timeout_s = CALL_SECONDS + reachability.max_wait_s(len(self.names), 4)
+        doors, arguments = self._open_doors(serve, timeout_s, closed), dict[str, list[object]]()
+        for index, (name, address) in enumerate(self.addresses.items()):
+            order = turn_order(index, len(self.names))
+            targets = {peer: doors.get(peer) for peer in (self.names[turn] for turn in order)}
+            arguments[name] = [address, targets, *(each[name] if each else [])]
+        answered = self._on_each(connect, each=arguments, timeout=timeout_s)
         return [
             (a, b)
-            for i, a in enumerate(self.names)
-            for b in self.names[i + 1 :]
+            for a, b in combinations(self.names, 2)
             if not (answered[a].get(b) and answered[b].get(a))
         ]
 
@@ -235,32 +213,33 @@ class FabricNodes:
         self,
         function: Callable[..., Any],
         *arguments: Any,
+        each: Mapping[str, Sequence[object]] | None = None,
         timeout: float = CALL_SECONDS,
-        **more: Any,
-    ) -> list[Any]:
-        """Call a function on every node."""
-        groups = [[rank] for rank in self.ranks]
-        return self.gang.run(function, *arguments, timeout=timeout, groups=groups, **more)
+    ) -> dict[str, Any]:
+        """Call a function on every node, or on those that `each` has further arguments for."""
+        asked = dict.fromkeys(self.names, ()) if each is None else each
+        rows = zip(self.names, self.ranks, strict=True)
+        ranks = {name: rank for name, rank in rows if name in asked}
+        by_rank: list[Sequence[object]] = [[] for _ in self.gang.places]
+        for name, rank in ranks.items():
+            by_rank[rank] = asked[name]
+        call: dict[str, Any] = {"each": by_rank, "groups": [[rank] for rank in ranks.values()]}
+        results = self.gang.run(function, *arguments, timeout=timeout, **call) if ranks else []
+        return dict(zip(ranks, results, strict=True))
 
     def _open_doors(
         self, serve: Callable[..., int], knock_s: float, closed: Container[str]
-    ) -> list[tuple[str, tuple[str, int] | None]]:
+    ) -> dict[str, tuple[str, int]]:
         """Open a listener on each node for connections within `knock_s` seconds.
 
-        Returns each node with its (address, port).  A node whose fabric port is dead gets None: it
+        Returns the (address, port) of each node.  A node whose fabric port is dead has none: it
         would listen on another network.
         """
         seconds = CALL_SECONDS + knock_s  # otherwise a busy node would look unreachable
-        rows = zip(self.ranks, self.names, self.addresses, strict=True)
-        usable = [row for row in rows if row[1] not in self.chosen.dead]
-        each: list[list[object]] = [[] for _ in self.gang.places]
-        for rank, name, address in usable:
-            each[rank] = [address, seconds, *([False] if name in closed else [])]
-        groups = [[rank] for rank, _, _ in usable]
-        call: dict[str, Any] = {"timeout": CALL_SECONDS, "each": each, "groups": groups}
-        ports = self.gang.run(serve, **call) if usable else []
-        doors = {row[1]: (row[2], port) for row, port in zip(usable, ports, strict=True)}
-        return [(name, doors.get(name)) for name in self.names]
+        usable = {n: at for n, at in self.addresses.items() if n not in self.chosen.dead}
+        each = {n: [at, seconds, *([False] if n in closed else [])] for n, at in usable.items()}
+        ports = self._on_each(serve, each=each)
+        return {name: (usable[name], port) for name, port in ports.items()}
 
 
 PING_HEADERS = 28  # bytes of IPv4 (20) and ICMP (8): the MTU counts them, `ping -s` does not
@@ -356,10 +335,10 @@ def find_mtu_faults(reach: ReachabilityResult) -> list[Finding]:
     odd = find_odd_mtu(reach)
     if odd:
         names = {mtu: [n for n in reach.mtu if reach.mtu[n] == mtu] for mtu in reach.mtu.values()}
-        told = [f"{join_names(names[mtu])} {mtu}" for mtu in names if names[mtu][0] in odd]
+        parts = [f"{join_names(names[mtu])} {mtu}" for mtu in names if names[mtu][0] in odd]
         if usual := [mtu for mtu in names if names[mtu][0] not in odd]:
-            told.append(f"the others {usual[0]}")
-        message = f"MTU{_port_text(reach, odd[0])}: {'; '.join(told)}"
+            parts.append(f"the others {usual[0]}")
+        message = f"MTU{_port_text(reach, odd[0])}: {'; '.join(parts)}"
         peer = next((name for name in reach.mtu if name not in odd), "")
         known = _mtu_names(reach, odd[0], peer, max(reach.mtu.values()))
         return [finding("FAB-MTU", message, odd, names=known)]
@@ -390,64 +369,3 @@ def find_odd_mtu(reach: ReachabilityResult) -> list[str]:
     if len(counts) > 1 and counts[0][1] == counts[1][1]:
         return list(reach.mtu)
     return [node for node, mtu in reach.mtu.items() if mtu != counts[0][0]]
-
-
-ANSWER_SECONDS = 1.0  # wait for packets that are too large: none of them is answered
-
-
-def control_reach(nodes: FabricNodes, measure: Recorder) -> None:
-    """Run the controls of reachability."""
-    last, first = nodes.names[-1], nodes.names[0]
-    control_closed_door(nodes, last, measure)
-    if nodes.chosen.has_ip:
-        control_large_packets(nodes, measure)
-    control_doctored_port(nodes, last, first, measure)
-
-
-def control_closed_door(nodes: FabricNodes, victim: str, measure: Recorder) -> None:
-    """Check that a node that does not listen is found: all its pairs fail, and no other."""
-    fault = f"no process listens on {victim} where the others connect"
-    try:
-        pairs = nodes.unreachable_pairs(closed={victim})
-    except GangError as error:
-        measure.control("closed door", fault, None, saw=str(error))
-        return
-    trial = measure.trial()
-    judge_reach(ReachabilityResult(nodes.names, pairs, {}), trial)
-    located = all(victim in pair for pair in pairs)
-    measure.control("closed door", fault, trial, located=located)
-
-
-def control_large_packets(nodes: FabricNodes, measure: Recorder) -> None:
-    """Check that packets larger than the MTU do not pass."""
-    fault = f"packets of {DOCTORED_BYTES} bytes more than the MTU are sent, unfragmented"
-    try:
-        narrow, note = nodes.narrow_pairs([], DOCTORED_BYTES, ANSWER_SECONDS)
-    except GangError as error:
-        measure.control("large packets", fault, None, saw=str(error))
-        return
-    trial = measure.trial()
-    judge_reach(ReachabilityResult(nodes.names, [], {}, narrow, nodes.mtu, note), trial)
-    measure.control("large packets", fault, trial)
-
-
-def control_doctored_port(nodes: FabricNodes, victim: str, other: str, measure: Recorder) -> None:
-    """Check that a node that reports another MTU and another node's address is found."""
-    address = (nodes.chosen.ports[other] or {}).get("address")
-    fault = f"{victim} reports the address of {other}, and an MTU of its own"
-    doctored = DoctoredPort(nodes.chosen.names[victim], address)
-    try:
-        told = nodes.doctored({victim: doctored})
-    except GangError as error:
-        measure.control("doctored port", fault, None, saw=str(error))
-        return
-    trial = measure.trial()
-    has_ip, duplicates = nodes.chosen.has_ip, told.duplicates({})
-    result = ReachabilityResult(
-        nodes.names, [], {}, mtu=told.mtu, duplicates=duplicates, has_ip=has_ip
-    )
-    judge_reach(result, trial)
-    without: Container[str] = () if has_ip else ("mtu_mismatches",)
-    if address is None:
-        without = ("mtu_mismatches", "duplicate_addresses")
-    measure.control("doctored port", fault, trial, without=without)

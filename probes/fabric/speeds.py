@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from probes.check.judging import is_agreed
 from probes.check.recorder import Recorder
+from probes.fabric import sweep
 from probes.fabric.addresses import ranks_by_node
 from probes.fabric.judge import FabricRig
-from probes.fabric.sweep import (
-    CHECK_SIZE,
-    OTHER_OPS,
-    Rows,
-    SweepResult,
-    gang_env,
-    run_sweep,
-    sweep_seconds,
-)
+from probes.fabric.sweep import CHECK_SIZE, Rows, SweepResult, check_ops, gang_env, run_sweep
 from probes.fabric.transport import RankLogs
 from probes.findings import finding
 from reference_trainer.launch.gang import Gang, GangError
-from reports.measurement import Limit
 from reports.numbers import percent, quantity
 from reports.record import Finding
-from scaling.collectives.sweep import Delay, read_nothing, summarise, sweep
 
 FSDP_OPS = ("all_gather", "reduce_scatter")
 ALL_TO_ALL = "alltoall"
@@ -68,9 +60,9 @@ def measure_collectives(gang: Gang, run: SweepResult, tier: str) -> tuple[dict[s
     `problem` is why they did not; "" if they did.  Raises GangError if the small size fails.
     """
     small, large = small_size(run), large_size(run)
-    rows = _run(gang, OTHER_OPS, 0.1, small)
+    rows = check_ops(gang, small)
     try:
-        more = _run(gang, judged_ops(tier), PRECISE_S, large) if large > small else {}
+        more = check_ops(gang, large, None, judged_ops(tier), PRECISE_S) if large > small else {}
     except GangError as error:
         return rows, str(error)
     for name, found in more.items():
@@ -78,19 +70,6 @@ def measure_collectives(gang: Gang, run: SweepResult, tier: str) -> tuple[dict[s
     missing = [name for name in judged_ops(tier) if large not in (r["size"] for r in rows[name])]
     reason = f"{', '.join(missing)} did not run at {large} bytes: less memory is free than before"
     return rows, reason if missing else ""
-
-
-def run_slowed(gang: Gang, size: int, ranks: Collection[int], delay_s: float) -> dict[str, Rows]:
-    """Run FSDP's collectives at a small size; some ranks begin every call late (for a control)."""
-    return _run(gang, FSDP_OPS, 0.1, size, Delay([*ranks], delay_s, every_call=True))
-
-
-def _run(
-    gang: Gang, names: tuple[str, ...], budget_s: float, size: int, delay: Delay | None = None
-) -> dict[str, Rows]:
-    call = names, 0.3, budget_s, size, None, read_nothing, delay
-    data = gang.run(sweep, *call, timeout=sweep_seconds(gang.size))
-    return {name: summarise([item["sweeps"][name] for item in data]) for name in names}
 
 
 def collective_speeds(
@@ -136,7 +115,6 @@ def judge_collectives(
     speeds: dict[str, CollectiveSpeed],
     names: tuple[str, ...],
     problem: str,
-    limits: Callable[[str], Limit | None],
     measure: Recorder,
 ) -> None:
     """Judge each collective by the all-reduce, and by the agreed figure if there is one.
@@ -145,25 +123,21 @@ def judge_collectives(
     """
     for name in (name for name in names if name not in speeds):
         measure(f"{name}_against_all_reduce", None, note=problem)
-        if limits(f"{name}_busbw"):
+        if is_agreed(measure, f"{name}_busbw"):
             measure(f"{name}_busbw", None, note=problem)
     judge_shares(speeds, measure)
     for name, speed in speeds.items():
         on = f"{speed.size >> 10} KiB"
-        if limits(f"{name}_busbw"):
+        if is_agreed(measure, f"{name}_busbw"):
             noise: dict[str, Any] = {"spread": speed.spread, "samples": speed.samples}
             measure(f"{name}_busbw", speed.busbw, on=on, **noise)
         else:
             measure.note(f"{name}_busbw", speed.busbw, "GB/s", on=on)
-    shares = {name: _low(limits(f"{name}_against_all_reduce")) for name in speeds}
-    agreed = {name: _low(limits(f"{name}_busbw")) for name in speeds}
+    shares = {name: sweep.lowest(measure, f"{name}_against_all_reduce") for name in speeds}
+    agreed = {name: sweep.lowest(measure, f"{name}_busbw") for name in speeds}
     measure.explain(find_slow_collectives(speeds, shares, agreed))
     if speeds:
         measure.covered(f"{', '.join(speeds)} at the size of the largest all-reduce")
-
-
-def _low(limit: Limit | None) -> float:
-    return limit.low if limit and limit.low else 0.0
 
 
 def judge_shares(speeds: dict[str, CollectiveSpeed], measure: Recorder) -> None:
@@ -184,10 +158,8 @@ def find_slow_collectives(
     for name, speed in speeds.items():
         found = f"{name} of {speed.size >> 10} KiB: {quantity(speed.busbw, 'GB/s')}"
         if speed.share < shares[name]:
-            message = (
-                f"{found}, {percent(speed.share)} of the {quantity(speed.expected, 'GB/s')} that "
-                "the all-reduce lets expect"
-            )
+            message = f"{found}, {percent(speed.share)} of the "
+            message += f"{quantity(speed.expected, 'GB/s')} that the all-reduce lets expect"
             findings.append(finding("FAB-SLOW-COLLECTIVE", message, []))
         elif speed.busbw < agreed[name]:
             message = f"{found}. Agreed: {quantity(agreed[name], 'GB/s')}"
@@ -195,7 +167,7 @@ def find_slow_collectives(
     return findings
 
 
-MODELS = ("GB200", "GB300")  # of which up to 72 GPUs share NVLink over nodes
+MODELS = ("GB200", "GB300")  # up to 72 of these GPUs share NVLink over nodes
 
 
 def has_nvlink_between(facts: Sequence[Mapping[str, Any]]) -> bool:
@@ -221,17 +193,12 @@ def measure_nvlink(rig: FabricRig, logs: RankLogs) -> None:
         with cluster.gang(environment={**gang_env(logs), **own_choice}) as gang:
             run = run_sweep(gang, cluster.node_names, logs, rig.terms.fabric)
     except GangError as error:
-        record_nvlink(None, str(error), rig.limits, measure)
-        return
-    record_nvlink(run, "", rig.limits, measure)
+        record_nvlink(None, str(error), measure)
+    else:
+        record_nvlink(run, "", measure)
 
 
-def record_nvlink(
-    run: SweepResult | None,
-    problem: str,
-    limits: Callable[[str], Limit | None],
-    measure: Recorder,
-) -> None:
+def record_nvlink(run: SweepResult | None, problem: str, measure: Recorder) -> None:
     """Judge the bandwidth by the agreed figure, or note it; bytes on the network prove none.
 
     Without a run, `problem` is the reason.
@@ -244,7 +211,7 @@ def record_nvlink(
         row = run.plateau
         value = None if crossed else row["busbw"]
         noise = {"spread": row["spread"], "samples": row["samples"]} if value else {}
-    if limits("nvlink_busbw"):
+    if is_agreed(measure, "nvlink_busbw"):
         measure("nvlink_busbw", value, on="NVLink between nodes", note=problem, **noise)
     else:
         measure.note("nvlink_busbw", value, "GB/s", on="NVLink between nodes")

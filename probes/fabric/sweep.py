@@ -6,31 +6,22 @@ the library's own report (NCCL's log; for gloo its open sockets).
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from probes.cluster.network_facts import (
-    UNKNOWN,
-    counter_growth,
-    interfaces_of,
-    join_fabric,
-    main_device,
-    read_counters,
-)
+from probes.check.recorder import Recorder
+from probes.cluster import network_facts
+from probes.cluster.network_facts import UNKNOWN, main_device, read_counters
 from probes.fabric.link_counters import LinkReader, lost_packets
 from probes.fabric.rails import bytes_by_interface, rail_growth, read_rails
 from probes.fabric.stack_dump import RECORDER_ENV
 from probes.fabric.transport import RankLogs, TransportReport, gloo_report
 from reference_trainer.launch.gang import Gang
+from scaling.collectives import sweep as collectives
 from scaling.collectives.operations import OPERATIONS
-from scaling.collectives.sweep import (
-    SECONDS_PER_RANK,
-    plateau_row,
-    ring_bytes_sent,
-    summarise,
-    sweep,
-)
 
 START_SECONDS = 90.0  # NCCL tries for 60 s to connect, and then reports what failed
 SWEEP_SECONDS = 60.0  # a sweep takes some 10 s, and ends a size after one call takes 0.5 s
@@ -40,6 +31,7 @@ CHECK_SIZE = 1 << 20  # bytes: the size at which the other collectives and the c
 # (GB200) is off: otherwise no byte of the ring would cross the fabric under test.
 RING_ENV = {"NCCL_ALGO": "Ring", "NCCL_MNNVL_ENABLE": "0"}
 LEAST_COUNTED = 0.05  # of the bytes that were sent: if less is counted, they went elsewhere
+ACCOUNTED = 0.9  # of the expected bytes on the fabric: then no other device carried part of them
 Rows = list[dict[str, Any]]  # as `summarise` returns them: one row for each size and placement
 OTHER_OPS = tuple(name for name in OPERATIONS if name != "all_reduce")
 
@@ -55,21 +47,18 @@ def rail_envs(fabric: str | None, on_gpu: bool) -> list[dict[str, str]]:
 
     NCCL finds the port of each GPU by itself, and spreads TCP over all interfaces.
     """
-    names = interfaces_of(fabric)
+    names = network_facts.interfaces_of(fabric)
     return [] if on_gpu or len(names) < 2 else [{"GLOO_SOCKET_IFNAME": name} for name in names]
 
 
 def init_seconds(ranks: int) -> float:
     """Compute our deadline (s) for so many ranks to connect: it grows with their number."""
-    return START_SECONDS + SECONDS_PER_RANK * ranks
+    return START_SECONDS + collectives.SECONDS_PER_RANK * ranks
 
 
 def sweep_seconds(ranks: int) -> float:
     """Compute our deadline (s) for a sweep, in which the ranks connect once more."""
     return init_seconds(ranks) + SWEEP_SECONDS
-
-
-ACCOUNTED = 0.9  # of the expected bytes on the fabric: then no other device carried part of them
 
 
 @dataclass(frozen=True)
@@ -101,12 +90,12 @@ class SweepResult:
     @property
     def expected_bytes(self) -> float:
         """Bytes that each node had to send: 2(n-1)/n x S, over all calls."""
-        return ring_bytes_sent(self.rows, OPERATIONS["all_reduce"], self.ranks)
+        return collectives.ring_bytes_sent(self.rows, OPERATIONS["all_reduce"], self.ranks)
 
     @property
     def plateau(self) -> dict[str, Any]:
         """Judged row: that of a typical large message."""
-        return plateau_row(self.rows)
+        return collectives.plateau_row(self.rows)
 
     @property
     def main_devices(self) -> dict[str, str]:
@@ -198,10 +187,8 @@ class SweepResult:
             if device == UNKNOWN:
                 return self.unread
             if reported != device and not (reported == "tcp" and device not in ("rdma", "none")):
-                return (
-                    f"on {node} the byte counters saw {device}, and {self.library.source} "
-                    f"{('reported ' + reported if reported else 'reported nothing')}"
-                )
+                found = f"on {node} the byte counters saw {device}, and {self.library.source}"
+                return f"{found} reported {reported or 'nothing'}"
         return ""
 
 
@@ -220,7 +207,7 @@ def run_sweep(
     before, ports = gang.run(read_counters, timeout=60), gang.run(read_rails, timeout=60)
     wait = sweep_seconds(gang.size)
     call = ("all_reduce",), 0.5, 0.25, only, None, LinkReader
-    data = gang.run(sweep, *call, timeout=wait, environment=environment)
+    data = gang.run(collectives.sweep, *call, timeout=wait, environment=environment)
     after, ports_after = gang.run(read_counters, timeout=60), gang.run(read_rails, timeout=60)
     nodes = [node_names[place.node] for place in gang.places]
     backend, sweeps = data[0]["backend"], [item["sweeps"]["all_reduce"] for item in data]
@@ -228,17 +215,17 @@ def run_sweep(
         library = logs.report(gang, node_names, fabric)
     else:
         library = gloo_report(gang, node_names, [item["connections"] for item in data], fabric)
-    grown = [counter_growth(*both) for both in zip(before, after, strict=True)]
+    grown = [network_facts.counter_growth(*both) for both in zip(before, after, strict=True)]
     rails = [
         bytes_by_interface(by_device, fabric) or rail_growth(port, port_after)
         for by_device, port, port_after in zip(grown, ports, ports_after, strict=True)
     ]
-    sent = [join_fabric(by_device, fabric) for by_device in grown]
+    sent = [network_facts.join_fabric(by_device, fabric) for by_device in grown]
     rates = [max((port["gbps"] for port in rails.values()), default=0.0) for rails in ports_after]
     return SweepResult(
         data[0]["ranks"],
         backend,
-        summarise(sweeps),
+        collectives.summarise(sweeps),
         sent=dict(zip(nodes, sent, strict=True)),
         library=library,
         rails=dict(zip(nodes, rails, strict=True)),
@@ -249,11 +236,31 @@ def run_sweep(
     )
 
 
-def check_ops(gang: Gang, size: int, corrupt: int | None = None) -> dict[str, Rows]:
-    """Run the other five collectives at one size (bytes): rows by name, their values checked.
+def check_ops(
+    gang: Gang,
+    size: int,
+    corrupt: int | None = None,
+    names: Sequence[str] = OTHER_OPS,
+    budget_s: float = 0.1,
+    delay: collectives.Delay | None = None,
+) -> dict[str, Rows]:
+    """Run collectives at one size (bytes), by default the other five: rows by name.
 
-    `corrupt` is a rank whose results are changed (for a control).
+    Their values are checked.  Each placement is timed for `budget_s`.  `corrupt`, a rank whose
+    results are changed, and `delay` are for controls.
     """
-    wait = sweep_seconds(gang.size)
-    data = gang.run(sweep, OTHER_OPS, 0.3, 0.1, size, corrupt, timeout=wait)
-    return {name: summarise([item["sweeps"][name] for item in data]) for name in OTHER_OPS}
+    call = tuple(names), 0.3, budget_s, size, corrupt, collectives.read_nothing, delay
+    data = gang.run(collectives.sweep, *call, timeout=sweep_seconds(gang.size))
+    return {name: collectives.summarise([item["sweeps"][name] for item in data]) for name in names}
+
+
+def lowest(measure: Recorder, name: str) -> float:
+    """Return the least value that the limit of a measure allows; 0 without such a limit."""
+    limit = measure.contract.limit(measure.criterion, name)
+    return limit.low or 0.0 if limit else 0.0
+
+
+def highest(measure: Recorder, name: str, unlimited: float = math.inf) -> float:
+    """Return the largest value that the limit of a measure allows, else `unlimited`."""
+    limit = measure.contract.limit(measure.criterion, name)
+    return limit.high if limit and limit.high is not None else unlimited

@@ -3,30 +3,12 @@
 import pytest
 
 from probes.cluster.network_facts import interfaces_of
-from probes.fabric import judge
-from probes.fabric.controls import (
-    control_bad_sender,
-    control_doctored_counters,
-    control_harmful_setting,
-    control_late_call,
-    control_off_fabric,
-    control_slow_collective,
-    control_slow_inside,
-    control_wrong_element,
-)
+from probes.fabric import controls, judge, speeds
 from probes.fabric.hangs import explain_start_failure
 from probes.fabric.judge import FabricRig, explain_without_pairs, fabric_devices, find_bad_nodes
 from probes.fabric.links import LinkWatch
 from probes.fabric.rails import count_installed, judge_rails_reach, record_reach
-from probes.fabric.reach import FabricNodes, check_reach, control_reach
-from probes.fabric.speeds import (
-    collective_speeds,
-    judge_collectives,
-    judged_ops,
-    large_size,
-    measure_collectives,
-    measure_nvlink,
-)
+from probes.fabric.reach import FabricNodes, check_reach
 from probes.fabric.sweep import gang_env, init_seconds, rail_envs, run_sweep
 from probes.fabric.transport import RankLogs
 from reference_trainer.launch.gang import GangError
@@ -34,7 +16,7 @@ from scaling.collectives.sweep import connect, warm_up
 
 
 @pytest.mark.criterion("FABRIC")
-def test_allreduce_takes_the_fabric_at_line_rate(cluster, terms, tier, limits, measure):
+def test_allreduce_takes_the_fabric_at_line_rate(cluster, terms, tier, measure):
     """All-reduce over every accelerator moves exact data over the agreed fabric, at its speed.
 
     A job that took the wrong network still trains and its loss still falls; only its bandwidth and
@@ -49,10 +31,10 @@ def test_allreduce_takes_the_fabric_at_line_rate(cluster, terms, tier, limits, m
         RankLogs(cluster) as logs,
         cluster.gang(environment=gang_env(logs), by_local_rank=rails) as gang,
     ):
-        rig = FabricRig(gang, cluster.node_names, terms, tier, limits, watch, measure)
+        rig = FabricRig(gang, cluster.node_names, terms, tier, watch, measure)
         run_probe(rig, logs)
     judge.judge_settings(cluster, terms.fabric, measure)
-    control_harmful_setting(cluster, terms.fabric, measure)
+    controls.control_harmful_setting(cluster, terms.fabric, measure)
 
 
 def run_probe(rig, logs):
@@ -63,24 +45,24 @@ def run_probe(rig, logs):
     except GangError as error:
         measure("busbw", None, note=str(error))
         rig.judge_agreed_ports()
-        explain_start_failure(gang, rig.node_names, terms.fabric, error, logs, measure)
+        explain_start_failure(rig, error, logs)
         return
     if run:
         measure.progress("fabric: controls")
-        control_wrong_element(gang, run.rank_nodes, measure)
-        control_slow_collective(rig, run)
+        controls.control_wrong_element(gang, run.rank_nodes, measure)
+        controls.control_slow_collective(rig, run)
         rail = (interfaces_of(terms.fabric) or [terms.fabric])[-1]
-        control_reach(FabricNodes.read(gang, rig.node_names, rail), measure)
+        controls.control_reach(FabricNodes.read(gang, rig.node_names, rail), measure)
         if nodes:
             pairs, inside = nodes
             if inside:
-                control_slow_inside(rig, run, inside)
-            control_late_call(rig, run)
-            control_bad_sender(rig, run, pairs)
-            control_doctored_counters(rig, fabric_devices(rig, run))
-    control_off_fabric(rig, run, logs)
+                controls.control_slow_inside(rig, run, inside)
+            controls.control_late_call(rig, run)
+            controls.control_bad_sender(rig, run, pairs)
+            controls.control_doctored_counters(rig, fabric_devices(rig, run))
+    controls.control_off_fabric(rig, run, logs)
     if run:
-        measure_nvlink(rig, logs)
+        speeds.measure_nvlink(rig, logs)
 
 
 def measure_fabric(rig, logs):
@@ -106,17 +88,17 @@ def measure_fabric(rig, logs):
     measure("wrong_elements", sum(total != gang.size for total in sums), on="the first all-reduce")
     run = run_sweep(gang, rig.node_names, logs, terms.fabric)
     judge.judge_speed(run, measure)
-    judge.record_curves(run, terms, rig.limits, measure)
+    judge.record_curves(run, terms, measure)
     judge.judge_transport(run, terms.fabric, measure)
     installed = count_installed(logs.cluster, terms.fabric)
-    judge.judge_rails(run, terms, rig.limits, measure, installed)
+    judge.judge_rails(run, terms, measure, installed)
     judge_rails_reach(gang, rig.node_names, reach, measure)
     measure.progress("fabric: five more collectives")
-    rows, problem = measure_collectives(gang, run, rig.tier)
+    rows, problem = speeds.measure_collectives(gang, run, rig.tier)
     wrong = judge.judge_data(run, rows, measure)
-    names = judged_ops(rig.tier)
-    speeds = collective_speeds(rows, run, names, large_size(run))
-    judge_collectives(speeds, names, problem, rig.limits, measure)
+    names = speeds.judged_ops(rig.tier)
+    found = speeds.collective_speeds(rows, run, names, speeds.large_size(run))
+    speeds.judge_collectives(found, names, problem, measure)
     if rig.watch:
         return run, find_bad_nodes(rig, run, wrong)
     # On an embedded cluster a pair is two processes that share one host's cores.

@@ -8,25 +8,11 @@ from __future__ import annotations
 from collections import defaultdict
 
 from probes.findings import MAX_NAMES, join_names
+from probes.nccl import evidence, log_files
 from probes.nccl.calls import ErrorCause, find_cause, read_remedies
-from probes.nccl.evidence import (
-    first_lines,
-    hosts_of,
-    message_findings,
-    named_peers,
-    one_finding,
-    rank_names,
-)
+from probes.nccl.evidence import first_lines, hosts_of, message_findings, named_peers, one_finding
 from probes.nccl.job import STAGES, MatchedMessage, Rank
 from probes.nccl.log import Log
-from probes.nccl.log_files import (
-    all_joined,
-    ends_early,
-    is_piece,
-    number_ranks,
-    shows_most,
-    why_no_hang,
-)
 from reports.record import Finding
 
 PLAIN_ERRORS = {  # phrase -> code, and the host's problem
@@ -58,9 +44,9 @@ PLAIN_ERRORS = {  # phrase -> code, and the host's problem
 }
 # Phrases that explain why init did not end, so that no rank is blamed for waiting.
 BLOCKING_ERRORS = (
-    *(*PLAIN_ERRORS, "refused", "retrying", "nvls", "version", "start-size", "mixed-sockets"),
-    *("qp", "qp-retrying", "qp-broke"),
-)
+    *PLAIN_ERRORS, "refused", "retrying", "nvls", "version", "start-size", "mixed-sockets",
+    "qp", "qp-retrying", "qp-broke",
+)  # fmt: skip
 
 
 def init_errors(log: Log) -> list[Finding]:
@@ -136,7 +122,7 @@ def nvls_errors(log: Log) -> list[Finding]:
     if log.hits["nvls"] or not stuck or log.partial or stopped_by_error(log):
         hits = log.hits["nvls"]
         return message_findings("INIT-NVLS", "NVLink multicast (NVLS) failed", hits, quote=True)
-    message = f"{rank_names(stuck)}: init stops while NVLink multicast memory is bound"
+    message = f"{evidence.rank_names(stuck)}: init stops while NVLink multicast memory is bound"
     return one_finding("INIT-NVLS", message, (rank.name for rank in stuck))
 
 
@@ -160,15 +146,14 @@ def missing_ranks(log: Log) -> list[Finding]:
     world = [rank for rank in members if rank.size == size]
     absent = sorted(set(range(size)) - {rank.number for rank in world})
     starting = [rank for rank in members if not rank.size]  # started, without a rank number so far
-    if len(log.jobs) > 1 or log.partial or why_no_hang(log) or all_joined(log):
+    if len(log.jobs) > 1 or log.partial or log_files.why_no_hang(log) or log_files.all_joined(log):
         return []
-    if is_piece(log) and not (log.torch_errors and shows_most(log)):
+    if log_files.is_piece(log) and not (log.torch_errors and log_files.shows_most(log)):
         return []  # it may end before the lines of the others
     if not world or len(absent) <= len(starting) or stopped_by_error(log):
         return []
-    message = (
-        f"{number_ranks(absent)} of {size} never joined; {len(world)} others wait at {log.stage}"
-    )
+    missing = log_files.number_ranks(absent)
+    message = f"{missing} of {size} never joined; {len(world)} others wait at {log.stage}"
     suspects = (f"rank {number}" for number in absent)
     return one_finding("INIT-MISSING-RANK", message, suspects, names={"rank": absent[0]})
 
@@ -218,7 +203,7 @@ def find_hang(log: Log) -> list[Finding]:
     if log.partial or not any(rank.stuck for rank in ranks):
         return []  # the end of the file is not the end of the job
     shown = _by_family(log)  # by the lines that are here
-    if not shown and (why_no_hang(log) or ends_early(log)):
+    if not shown and (log_files.why_no_hang(log) or log_files.ends_early(log)):
         return []
     if log.hits["unknown"] and not log.every_rank:
         return []  # an error that is not known is an error
@@ -270,14 +255,16 @@ def _lagging(log: Log, ranks: list[Rank]) -> tuple[str, list[str], str]:
         message = f"all {len(ranks)} ranks stop at {log.stage} without an error"
         return message, [], remedy
     furthest = STAGES[max(rank.stage for rank in ranks)]
-    where = f"{rank_names(behind)} at {log.stage}, others at {furthest}"
+    where = f"{evidence.rank_names(behind)} at {log.stage}, others at {furthest}"
     if furthest == log.stage:  # at the first collective
-        where = f"{rank_names(behind)} did not begin the collective in which the others wait"
+        where = (
+            f"{evidence.rank_names(behind)} did not begin the collective in which the others wait"
+        )
     message = f"init stops without an error: {where}"
     return message, [rank.name for rank in behind], remedy
 
 
 DETECTORS = (
-    *(init_errors, qp_errors, slow_init, bootstrap_errors, nvls_errors, mixed_versions),
-    *(missing_ranks, corrupt_results),
-)
+    init_errors, qp_errors, slow_init, bootstrap_errors, nvls_errors, mixed_versions,
+    missing_ranks, corrupt_results,
+)  # fmt: skip

@@ -379,7 +379,6 @@ def _first_line(host: Host) -> str:
 
 
 DETECTORS = (
-    *(mixed_hosts, tcp_edges, rdma_disabled, rdma_errors, mixed_links, missing_efa, no_device),
-    tcp_over_ib,
-    *(loopback_used, plugin_errors, no_gdr, partial_rails, unknown_network),
-)
+    mixed_hosts, tcp_edges, rdma_disabled, rdma_errors, mixed_links, missing_efa, no_device,
+    tcp_over_ib, loopback_used, plugin_errors, no_gdr, partial_rails, unknown_network,
+)  # fmt: skip

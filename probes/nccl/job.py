@@ -107,9 +107,9 @@ class EdgeSet:
 
 
 STAGES = (
-    *("not-started", "bootstrap", "net-init", "topology", "graph"),
-    *("connect", "nvls", "first-collective", "complete"),
-)
+    "not-started", "bootstrap", "net-init", "topology", "graph",
+    "connect", "nvls", "first-collective", "complete",
+)  # fmt: skip
 Process = tuple[str, int]  # host, pid
 MAX_CANDIDATES = 200  # communicators in which a rank has one number
 

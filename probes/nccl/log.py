@@ -9,16 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from functools import cached_property
 
-from probes.nccl.job import (
-    STAGES,
-    Communicator,
-    Host,
-    HostEdges,
-    InitTiming,
-    MatchedMessage,
-    Process,
-    Rank,
-)
+from probes.nccl import job
+from probes.nccl.job import STAGES, Communicator, Host, Process, Rank
 from probes.nccl.lines import NO_WRITER, LogWriter
 from probes.nccl.other_lines import MAX_KEPT, OtherLines
 
@@ -42,9 +34,9 @@ class Log:
         self.gdr: set[bool] = set()
         self.no_gdr = ""  # place where NCCL logs that some rank has an edge without GPUDirect
         self.other_networks: dict[str, str] = {}  # name -> place
-        self.hits: dict[str, list[MatchedMessage]] = defaultdict(list)
-        self.slow_inits: list[InitTiming] = []  # of ranks over the limit
-        self.fastest: dict[int, InitTiming] = {}  # communicator size -> shortest bootstrap
+        self.hits: dict[str, list[job.MatchedMessage]] = defaultdict(list)
+        self.slow_inits: list[job.InitTiming] = []  # of ranks over the limit
+        self.fastest: dict[int, job.InitTiming] = {}  # communicator size -> shortest bootstrap
         self.saw_network = False  # some line is about networks
         self.no_efa: list[tuple[str, int]] = []  # place, process: libfabric finds no EFA device
         self.bad_rows: list[tuple[str, int]] = []  # place, wrong elements
@@ -68,7 +60,7 @@ class Log:
         """Determine which edges leave a host, once all lines are read; return the log."""
         self._unglue()
         comms = [*self.communicators.values(), *self.splits.values()]
-        host_edges = HostEdges(comms)
+        host_edges = job.HostEdges(comms)
         host_edges.count_edges(self.ranks.values(), self.location_of)
         ranks = self._ranks_by_pid() if self.no_efa or self.transfer_errors else {}
         for line, pid in self.no_efa:
@@ -149,7 +141,7 @@ class Log:
 
     def add_hit(self, kind: str, rank: Rank, detail: str, line: str) -> None:
         """Add a message of a rank that has a phrase of this kind."""
-        self.hits[kind].append(MatchedMessage(rank, detail, line))
+        self.hits[kind].append(job.MatchedMessage(rank, detail, line))
 
     @property
     def external_edges(self) -> int:
@@ -329,7 +321,3 @@ class MemoryBudget:
     def give(self, size: int) -> None:
         """Give back the bytes of something that was removed."""
         self.free_bytes += size
-
-
-# Costs in bytes, above those of CPython 3.11, with short texts and the slots of dicts.
-RANK_COST, HOST_COST, COMM_COST, MEMBER_COST, EDGE_COST, FACT_COST = 800, 800, 600, 330, 24, 200

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 
 MAX_KEPT = 100  # rows and errors kept per file
 # A row of nccl-tests without further options: size, count, type, redop, root, then time, algbw,
@@ -22,18 +22,18 @@ OUT_OF_BOUNDS = re.compile(rb"(?<!\w)Out of bounds values : (\d{1,15}) (?:FAILED
 # Texts that torch logs when NCCL fails.
 TORCH_ERRORS = (
     b"Watchdog caught collective operation timeout",
-    *(b"ncclRemoteError", b"ncclSystemError", b"ncclInternalError", b"ncclUnhandledCudaError"),
-    *(b"ncclInvalidUsage", b"ncclInvalidArgument", b"Test NCCL failure"),
-    *(b"Heartbeat monitor timed out", b"watchdog got stuck", b"failure detected by watchdog"),
-    *(b"Some NCCL operations have failed", b"collective timeout from", b"ncclUniqueId from [0]"),
-    *(b"watchdog thread terminated with exception", b"mismatch between collectives on ranks"),
-    *(b"are the lagging ranks", b"mismatched ranks that caused the desync"),
-)
+    b"ncclRemoteError", b"ncclSystemError", b"ncclInternalError", b"ncclUnhandledCudaError",
+    b"ncclInvalidUsage", b"ncclInvalidArgument", b"Test NCCL failure",
+    b"Heartbeat monitor timed out", b"watchdog got stuck", b"failure detected by watchdog",
+    b"Some NCCL operations have failed", b"collective timeout from", b"ncclUniqueId from [0]",
+    b"watchdog thread terminated with exception", b"mismatch between collectives on ranks",
+    b"are the lagging ranks", b"mismatched ranks that caused the desync",
+)  # fmt: skip
 # One of them is in each of these.
 TORCH_WORDS = (
-    *(b"atchdog", b"time", b"rror", b"NCCL failure", b"nvalid", b"have failed", b"Id from"),
-    *(b"mismatch", b"lagging ranks", b" collective #", b"CUDA failure", b"Cuda failure "),
-)
+    b"atchdog", b"time", b"rror", b"NCCL failure", b"nvalid", b"have failed", b"Id from",
+    b"mismatch", b"lagging ranks", b" collective #", b"CUDA failure", b"Cuda failure ",
+)  # fmt: skip
 VLLM_PREFIX = rb"[A-Z]{4,8} [\d\-]{5,10} [\d:.,]{8,15} \[?[\w./]{1,80}:\d{1,6}\] +"
 # torch repeats NCCL's last warning, on the next line or on the same one.
 LAST_ERROR = re.compile(
@@ -96,12 +96,10 @@ class OtherLines:
         if any(word in chunk for word in TORCH_WORDS):
             self._find_torch_errors(chunk, first_line)
         if b"provider efa output" in chunk:
-            free = MAX_KEPT - len(self.no_efa)
-            found = itertools.islice(_numbered(NO_EFA, chunk, first_line), free)
+            found = _take_new(self.no_efa, NO_EFA, chunk, first_line)
             self.no_efa += [(number, int(match[1])) for number, match in found]
         if b"<warn>" in chunk:
-            free = MAX_KEPT - len(self.transfer_errors)
-            found = itertools.islice(_numbered(LIBFABRIC_ERROR, chunk, first_line), free)
+            found = _take_new(self.transfer_errors, LIBFABRIC_ERROR, chunk, first_line)
             self.transfer_errors += [
                 (number, int(match[1]), match[2].decode("utf-8", "replace"))
                 for number, match in found
@@ -111,12 +109,10 @@ class OtherLines:
         if b"NCCL error in" in chunk and (match := TORCH_VERSION.search(chunk)):
             self.version = match[1].decode()
         if b"Last error:" in chunk:
-            free = MAX_KEPT - len(self.last_errors)
-            found = itertools.islice(_numbered(LAST_ERROR, chunk, first_line), free)
+            found = _take_new(self.last_errors, LAST_ERROR, chunk, first_line)
             self.last_errors += [(number, match[1]) for number, match in found]
         if b"operation counts" in chunk:
-            free = MAX_KEPT - len(self.different_counts)
-            found = itertools.islice(_numbered(RAS_COUNTS, chunk, first_line), free)
+            found = _take_new(self.different_counts, RAS_COUNTS, chunk, first_line)
             self.different_counts += [(number, match[0].decode()) for number, match in found]
         if b" Pid " in chunk:
             for match in itertools.islice(TEST_RANK.finditer(chunk), MAX_TEST_RANKS):
@@ -165,6 +161,13 @@ def _numbered(
         number += chunk.count(b"\n", counted, match.start())
         counted = match.start()
         yield number, match
+
+
+def _take_new(
+    kept: Sized, pattern: re.Pattern[bytes], chunk: bytes, number: int
+) -> Iterator[tuple[int, re.Match[bytes]]]:
+    """Find as many matches as may still be kept, each with its line number."""
+    return itertools.islice(_numbered(pattern, chunk, number), MAX_KEPT - len(kept))
 
 
 def _wrong_count(figure: bytes) -> int:

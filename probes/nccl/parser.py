@@ -11,31 +11,10 @@ import sys
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
-from probes.nccl.job import (
-    MAX_EDGES,
-    MAX_RANKS,
-    STAGES,
-    TAIL_SIZE,
-    Communicator,
-    CommunicatorMember,
-    Edge,
-    EdgeSet,
-    Host,
-    Rank,
-    parse_edge,
-    parse_init_timing,
-)
+from probes.nccl import job
+from probes.nccl.job import STAGES, Edge, Host, Rank
 from probes.nccl.lines import MAX_TOTAL, LogLines, LogWriter, UnreadableLog, to_text
-from probes.nccl.log import (
-    COMM_COST,
-    EDGE_COST,
-    FACT_COST,
-    HOST_COST,
-    MEMBER_COST,
-    NO_RANK,
-    RANK_COST,
-    Log,
-)
+from probes.nccl.log import NO_RANK, Log
 from probes.nccl.patterns import PREFILTER, find_kinds, is_retry, is_warning
 
 MAX_KEPT = 200  # messages kept per phrase
@@ -44,6 +23,8 @@ MAX_EDGE_TEXT = 256  # bytes of a text about an edge
 MAX_CACHED_EDGES = 30_000  # cached texts about edges
 MAX_COMMS = 1000  # communicators of one rank
 MAX_NAMES = 128  # devices, interfaces or networks of one host
+# Costs in bytes, above those of CPython 3.11, with short texts and the slots of dicts.
+RANK_COST, HOST_COST, COMM_COST, MEMBER_COST, EDGE_COST, FACT_COST = 800, 800, 600, 330, 24, 200
 
 COMM_LINE = re.compile(
     rb"comm (\S{1,32}) rank (\d{1,9}) nRanks (\d{1,9}) nNodes (\d{1,9}) localRanks (\d{1,9})"
@@ -181,19 +162,19 @@ class LogParser:
             self._known_edges.clear()
             self._edge_cache.clear()
         self._known_edges.add((id(rank), key))
-        if b" nRanks " in key and (match := TAIL_SIZE.search(key)):
-            self.log.tail_size = max(self.log.tail_size, min(int(match[1]), MAX_RANKS))
+        if b" nRanks " in key and (match := job.TAIL_SIZE.search(key)):
+            self.log.tail_size = max(self.log.tail_size, min(int(match[1]), job.MAX_RANKS))
         if key not in self._edge_cache:
-            self._edge_cache[key] = parse_edge(key, bool(self.log.hits.get("ofi-tcp")))
+            self._edge_cache[key] = job.parse_edge(key, bool(self.log.hits.get("ofi-tcp")))
         if parsed := self._edge_cache[key]:
             self._add_edge(rank, parsed, ring)
 
     def _add_edge(self, rank: Rank, edge: Edge, ring: bool) -> None:
         log, host = self.log, rank.host
-        edges = rank.edges = rank.edges or EdgeSet()
+        edges = rank.edges = rank.edges or job.EdgeSet()
         key = edge.packed
         if key not in edges:
-            if not log.budget.take(EDGE_COST, when=len(edges) < MAX_EDGES):
+            if not log.budget.take(EDGE_COST, when=len(edges) < job.MAX_EDGES):
                 return
             edges.add(key, len(log.files) - 1 << 40 | self._lines.line_number)
         if edge.kind == "rdma" and edge.nic is not None:
@@ -268,7 +249,7 @@ class LogParser:
             self._add_network(rank.host, to_text(match[1] or match[2]))
 
     def _parse_timings(self, rank: Rank, text: bytes) -> None:
-        timing = parse_init_timing(rank, text)
+        timing = job.parse_init_timing(rank, text)
         if timing is None:
             self._parse_init(rank, text)
             return
@@ -299,7 +280,7 @@ class LogParser:
 
     def _is_sane_size(self, number: int, ranks: int) -> bool:
         """Return whether a job can have this size; a larger one sets the budget's `full`."""
-        return number < ranks and self.log.budget.take(0, when=ranks <= MAX_RANKS)
+        return number < ranks and self.log.budget.take(0, when=ranks <= job.MAX_RANKS)
 
     def _parse_init(self, rank: Rank, text: bytes) -> bool:
         match = INIT_LINE.search(text, 0, MAX_TEXT)
@@ -329,7 +310,7 @@ class LogParser:
         rank.connected = rank.connected or ranks == 1 or not self.log.connects_at_runtime(rank)
         return True
 
-    def _find_comm(self, rank: Rank, tail: bytes, ranks: int) -> Communicator | None:
+    def _find_comm(self, rank: Rank, tail: bytes, ranks: int) -> job.Communicator | None:
         """Find the communicator of an Init line, or make it; None if the line names none."""
         comms = self.log.communicators
         if match := COMM_ID.search(tail):
@@ -341,15 +322,15 @@ class LogParser:
         else:
             return None
         if key not in comms and self.log.budget.take(COMM_COST):
-            comms[key] = Communicator(ranks)
+            comms[key] = job.Communicator(ranks)
         return comms.get(key)
 
-    def _add_member(self, rank: Rank, comm: Communicator, number: int, pointer: bytes) -> None:
+    def _add_member(self, rank: Rank, comm: job.Communicator, number: int, pointer: bytes) -> None:
         member = comm.members.get(number)
         if member is not None:
             comm.rank_conflict |= member.rank.host is not rank.host
         elif self.log.budget.take(MEMBER_COST, when=len(rank.comms) < MAX_COMMS):
-            comm.members[number] = member = CommunicatorMember(comm, rank, number, pointer)
+            comm.members[number] = member = job.CommunicatorMember(comm, rank, number, pointer)
             rank.comms.append(member)
 
     def _parse_connected(self, rank: Rank, text: bytes) -> None:

@@ -73,27 +73,13 @@ OVERRIDES: dict[str, tuple[str, ...]] = {
 
 # One of these words is in every phrase, so a line without any is not searched.
 PREFILTER = (
-    *(b"ail", b"returned", b"libibverbs", b"open device", b"interface", b"exceeded", b"status="),
-    *(
-        b"/dev/shm",
-        b"shared memory",
-        b"register",
-        b"not yet init",
-        b"type",
-        b"ismatch",
-        b"truncated",
-    ),
-    *(b"Duplicate", b"same GPU", b"mixed local", b"incompatible", b"isabled", b"rovider"),
-    *(b"Selected", b"lugin", b"Got completion", b"async", b"rror", b" -> ", b"closed by"),
-    *(
-        b"checked in",
-        b"enable P2P",
-        b"neither AF_INET",
-        b"extended CQ",
-        b"Couldn't open",
-        b"timeout",
-    ),
-)
+    b"ail", b"returned", b"libibverbs", b"open device", b"interface", b"exceeded", b"status=",
+    b"/dev/shm", b"shared memory", b"register", b"not yet init", b"type", b"ismatch",
+    b"truncated", b"Duplicate", b"same GPU", b"mixed local", b"incompatible", b"isabled",
+    b"rovider", b"Selected", b"lugin", b"Got completion", b"async", b"rror", b" -> ",
+    b"closed by", b"checked in", b"enable P2P", b"neither AF_INET", b"extended CQ",
+    b"Couldn't open", b"timeout",
+)  # fmt: skip
 
 # First words of very frequent lines (debug subsystems COLL, P2P, TUNING, GRAPH, PROXY) that no
 # detector uses.

@@ -286,9 +286,8 @@ def _unknown(log: Log, findings: list[Finding]) -> list[str]:
         messages.append(f"network {join_names(log.other_networks)} is not known to use RDMA")
     quoted = {line for finding in findings for line in finding.evidence}
     for kind, problem in calls.UNCERTAIN.items():
-        for hit in [hit for hit in log.hits[kind] if hit.line not in quoted and kind != "unknown"][
-            :1
-        ]:
+        hits = [hit for hit in log.hits[kind] if hit.line not in quoted and kind != "unknown"]
+        for hit in hits[:1]:
             why = f"{problem}, and no line says whether NCCL went on"
             messages.append(f"{why}: {hit.line}: {hit.detail}")
     if hits := [hit for hit in log.hits["unknown"] if hit.line not in quoted]:

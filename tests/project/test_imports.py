@@ -19,7 +19,7 @@ DIRECTIONS: dict[str, dict[str, set[str]]] = {
         "requirements": set(),
         "cluster": {"findings"},
         "nccl": {"findings", "toml_tables"},
-        "environment": {"cluster", "findings"},
+        "environment": {"cluster", "findings", "toml_tables"},
         "faults": {"cluster"},
         "check": {"contract", "cluster", "findings", "toml_tables"},
         "contract": {"check", "environment", "cluster", "findings", "toml_tables"},

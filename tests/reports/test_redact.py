@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.environment.collect import KNOWN_NAMES
+from probes.environment.lint import known_variables
 from reports.record import RunRecord
 from reports.redact import REDACTED, is_secret_name, redact, redact_text
 from tests.support.paths import REPO
@@ -230,7 +230,7 @@ def test_names(secret: bool, names: str) -> None:
 def test_no_field_of_the_record_and_no_variable_of_nccl_but_its_key_has_a_secret_name() -> None:
     names = json.dumps(RunRecord.model_json_schema()["$defs"]).replace('"', " ").split()
     assert [name for name in names if is_secret_name(name)] == []
-    secret = {name for name in KNOWN_NAMES if is_secret_name(name)}
+    secret = {name for name in known_variables().names if is_secret_name(name)}
     assert {name for name in secret if "PSK" not in name} == set()
 
 

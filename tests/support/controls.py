@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from probes.check.recorder import Recorder, Trial
 from probes.check.registry import CRITERIA
 from probes.contract.contract import Contract, load
@@ -23,9 +21,12 @@ def recorder(criterion: str, contract: Contract | None = None) -> MemoryRecorder
     return MemoryRecorder(contract or load("lab"), "p", criterion)
 
 
-def limits_of(measure: MemoryRecorder) -> Callable[[str], Limit | None]:
-    """Return the limits of a recorder's contract, as a probe gets them."""
-    return lambda name: measure.contract.limit(measure.criterion, name)
+def with_limit(contract: Contract, name: str, limit: Limit | None) -> Contract:
+    """Return the contract with another limit of a measure of FABRIC; None: nothing is judged."""
+    if limit is None:
+        return contract.model_copy(update={"optional": {"FABRIC": "it has no limit here"}})
+    fabric = {**contract.limits["FABRIC"], name: limit}
+    return contract.model_copy(update={"limits": {**contract.limits, "FABRIC": fabric}})
 
 
 LOUD = Limit(high=-1, because="no value keeps it")  # for measures whose limit the run gives

@@ -5,13 +5,19 @@ from __future__ import annotations
 import pytest
 
 from probes.environment.checks import name_list, parse_int
-from probes.environment.collect import KNOWN_NAMES, suggest_spelling
+from probes.environment.lint import known_variables, suggest_spelling
 
 INTERFACES = ["docker0", "eth0", "eth1", "eth10", "fab0", "lo", "virbr0"]
 
 
 def test_known_and_foreign_names_are_no_slips() -> None:
-    for name in (*KNOWN_NAMES, "NCCL_FASTRAK_IFNAME", "NCCL_SOMETHING_NEW", "NCCL_VERSION", "HOME"):
+    for name in (
+        *known_variables().names,
+        "NCCL_FASTRAK_IFNAME",
+        "NCCL_SOMETHING_NEW",
+        "NCCL_VERSION",
+        "HOME",
+    ):
         assert suggest_spelling(name) == ""
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from probes.contract.contract import load as contract
-from probes.fabric import controls, reach
+from probes.fabric import controls
 from probes.fabric import controls as links
 from probes.fabric import controls as settings
 from probes.fabric.addresses import RailRanks
@@ -19,7 +19,7 @@ from reference_trainer.launch.gang import GangError
 from reports.measurement import Limit
 from reports.record import Control
 from scaling.collectives.fault_search import FaultSearchResult, Link
-from tests.support.controls import MemoryRecorder, recorder
+from tests.support.controls import MemoryRecorder, recorder, with_limit
 from tests.support.sweep_results import sweep_result
 
 LAB = contract("lab")
@@ -187,18 +187,18 @@ def times(wait: float) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("limit", "late_s"),
+    ("limit", "late_s", "caught"),
     [
-        (LAB.limit("FABRIC", "longest_stall"), None),
-        (Limit(low=1, because="it names no longest stall"), 0.0),
-        (None, 0.0),
+        (LAB.limit("FABRIC", "longest_stall"), None, True),
+        (Limit(low=0, because="it names no longest stall"), 0.0, False),
+        (None, 0.0, None),
     ],
 )
 def test_the_last_rank_is_later_than_the_limit_and_without_a_limit_not_at_all(
-    limit: Limit | None, late_s: float | None
+    limit: Limit | None, late_s: float | None, caught: bool | None
 ) -> None:
-    gang, measure = TimedGang(), recorder("FABRIC")
-    rig: Any = SimpleNamespace(gang=gang, limits=lambda _: limit, measure=measure)
+    gang, measure = TimedGang(), recorder("FABRIC", with_limit(LAB, "longest_stall", limit))
+    rig: Any = SimpleNamespace(gang=gang, measure=measure)
     controls.control_late_call(
         rig, sweep_result(0.1, rank_nodes=NAMES, readings=[[READING, READING]] * 3)
     )
@@ -208,13 +208,13 @@ def test_the_last_rank_is_later_than_the_limit_and_without_a_limit_not_at_all(
         assert 0.5 < seconds < 1.0
     else:
         assert seconds == late_s
-    assert only_control(measure).caught is (late_s is None)
+    assert only_control(measure).caught is caught
 
 
 @pytest.mark.parametrize("name", ["wrong element", "late call"])
 def test_a_gang_that_fails_leaves_the_controls_of_data_unproven(name: str) -> None:
     gang, measure = SimpleNamespace(size=3, run=fail), recorder("FABRIC")
-    rig: Any = SimpleNamespace(gang=gang, limits=lambda _: None, measure=measure)
+    rig: Any = SimpleNamespace(gang=gang, measure=measure)
     if name == "late call":
         controls.control_late_call(rig, sweep_result(0.1))
     else:
@@ -286,7 +286,7 @@ def test_a_closed_door_is_caught_where_only_its_pairs_fail(
 ) -> None:
     measure = recorder("FABRIC")
     nodes: Any = SimpleNamespace(names=NAMES, unreachable_pairs=lambda closed: pairs)
-    reach.control_closed_door(nodes, "n2", measure)
+    controls.control_closed_door(nodes, "n2", measure)
     assert only_control(measure).caught is caught
 
 
@@ -299,9 +299,12 @@ BROKEN: Any = SimpleNamespace(
 @pytest.mark.parametrize(
     ("name", "run"),
     [
-        ("closed door", lambda measure: reach.control_closed_door(BROKEN, "n2", measure)),
-        ("large packets", lambda measure: reach.control_large_packets(BROKEN, measure)),
-        ("doctored port", lambda measure: reach.control_doctored_port(BROKEN, "n2", "n0", measure)),
+        ("closed door", lambda measure: controls.control_closed_door(BROKEN, "n2", measure)),
+        ("large packets", lambda measure: controls.control_large_packets(BROKEN, measure)),
+        (
+            "doctored port",
+            lambda measure: controls.control_doctored_port(BROKEN, "n2", "n0", measure),
+        ),
     ],
 )
 def test_a_gang_that_fails_leaves_the_controls_of_reachability_unproven(

@@ -36,7 +36,7 @@ def control_path(
     monkeypatch.setattr(network, "run_off_fabric", lambda *_: (forced, pair))
     watch = more.pop("watch", True)
     terms, measure = LAB.cluster.model_copy(update=more), recorder("FABRIC")
-    rig: Any = SimpleNamespace(terms=terms, limits=lambda _: None, measure=measure, watch=watch)
+    rig: Any = SimpleNamespace(terms=terms, measure=measure, watch=watch)
     logs: Any = SimpleNamespace(cluster=SimpleNamespace(on_gpu=True, facts=[]))
     network.control_off_fabric(rig, normal, logs)
     controls = measure.result("finished", 1.0).controls

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -139,9 +138,7 @@ def control(
     monkeypatch.setattr(controls, "run_off_fabric", lambda *_: (forced, link(pair)))
     word = TransportReport("gloo", {f"n{at}": "fab0" for at in range(4)})
     logs: Any = SimpleNamespace(cluster=SimpleNamespace(on_gpu=False, facts=port(None)))
-    rig: Any = SimpleNamespace(
-        terms=LAB.cluster, limits=partial(LAB.limit, "FABRIC"), measure=measure, watch=True
-    )
+    rig: Any = SimpleNamespace(terms=LAB.cluster, measure=measure, watch=True)
     controls.control_off_fabric(rig, sweep_result(0.118, "fab0", library=word), logs)
     return {one.name: one for one in measure.finish("finished", 1.0).controls}
 

@@ -221,7 +221,6 @@ def test_uneven_rails_fail_with_the_rail(
     judge.judge_rails(
         sweep_result(100, "rdma", rails={"n0": even, "n1": odd}),
         RAILS.cluster,
-        lambda name: RAILS.limit("FABRIC", name),
         measure,
     )
     found = result(measure)
@@ -250,11 +249,10 @@ def test_a_node_whose_rails_all_trained_to_half_is_named(
 ) -> None:
     """SYNTHETIC: without a contract only the other node tells what a rail's rate should be."""
     sent = {"mlx5_0/1": 1000, "mlx5_1/1": 1000}
-    measure, nobody = recorder(), parse(b"schema = 1\n", "f")
+    measure = recorder(parse(b"schema = 1\n", "f"))
     judge.judge_rails(
         sweep_result(100, "rdma", rails={"n0": sent, "n1": sent}, rail_gbps=rates),
         SimpleNamespace(fabric="rdma", rails=None),
-        lambda name: nobody.limit("FABRIC", name),
         measure,
     )
     found = result(measure)
@@ -273,7 +271,7 @@ def test_rails_that_are_not_active_fail_where_nobody_ordered_a_number(
         (SimpleNamespace(fabric="rdma", rails=4), None),  # as derived, without a contract
     ):
         measure = recorder(derive_contract(None))
-        judge.judge_rails(run, terms, lambda name: None, measure, installed)
+        judge.judge_rails(run, terms, measure, installed)
         rails = [m for m in measure.finish("finished", 1.0).measurements if m.name == "rails"]
         assert [m.verdict for m in rails] == [Verdict.FAIL] * 2
         assert "as ordered in the contract" not in rails[0].sentence()

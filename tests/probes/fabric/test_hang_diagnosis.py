@@ -142,6 +142,14 @@ class Asked:
         pass
 
 
+def explain(asked: Asked, fabric: str, error: GangError) -> None:
+    """Explain an error of this gang, which stands for the cluster, logs and recorder too."""
+    terms, names = SimpleNamespace(fabric=fabric), asked.node_names
+    rig: Any = SimpleNamespace(gang=asked, node_names=names, terms=terms, measure=asked)
+    logs: Any = asked
+    explain_start_failure(rig, error, logs)
+
+
 def told_why(
     error: GangError,
     silent: tuple[int, ...] = (),
@@ -154,8 +162,7 @@ def told_why(
     asked = Asked([*silent], word or TransportReport())
     asked.found += told
     asked.jobs = jobs or asked.jobs
-    all_of_it: Any = asked
-    explain_start_failure(all_of_it, asked.node_names, fabric, error, all_of_it, all_of_it)
+    explain(asked, fabric, error)
     return asked
 
 
@@ -231,7 +238,7 @@ def test_who_reaches_whom_is_tried_on_the_interface_that_was_used(
     for word in (TransportReport(interface="docker0"), TransportReport()):
         asked: Any = Fresh([], word)
         lost = WorkerLost("a rank failed", [], 0.0)
-        explain_start_failure(asked, asked.node_names, "fab0", lost, asked, asked)
+        explain(asked, "fab0", lost)
         assert [one.code for one in asked.found] == ["FAB-NO-START", "FAB-PAIR-BLOCKED"]
     assert tried == ["docker0", "fab0"]
 

@@ -14,7 +14,7 @@ from probes.fabric.node_pairs import NodeGroupsResult
 from probes.fabric.transport import TransportReport
 from reports.measurement import Limit, Measurement, Verdict
 from scaling.collectives.fault_search import FaultSearchResult, Link
-from tests.support.controls import MemoryRecorder, recorder
+from tests.support.controls import MemoryRecorder, recorder, with_limit
 from tests.support.sweep_results import sweep_result
 
 RDMA = parse(b'schema = 1\ntitle = "t"\n[cluster]\nfabric = "rdma"\n', "f")
@@ -41,8 +41,7 @@ def judge_rails(
     measure = recorder("FABRIC", more.pop("contract", RDMA))
     run = sweep_result(100, "rdma", rails=rails, rail_gbps=rail_gbps or {})
     terms: Any = SimpleNamespace(fabric="rdma", rails=more.pop("ordered", None))
-    limits = more.pop("limits", lambda name: measure.contract.limit("FABRIC", name))
-    judge.judge_rails(run, terms, limits, measure, **more)
+    judge.judge_rails(run, terms, measure, **more)
     return measure
 
 
@@ -98,9 +97,11 @@ def test_why_no_share_of_a_rail_is_known_is_given(rails: dict[str, Any], note: s
     assert (found.value, found.note, found.verdict) == (None, note, Verdict.UNPROVEN)
 
 
-@pytest.mark.parametrize("limit", [None, Limit(high=2.0, because="it names no least share")])
-def test_without_a_least_share_no_rail_is_idle(limit: Limit | None) -> None:
-    measure = judge_rails({"n0": {"mlx5_0/1": 1900, "mlx5_1/1": 100}}, limits=lambda name: limit)
+@pytest.mark.parametrize("most", [0.05, 2.0])
+def test_without_a_least_share_no_rail_is_idle(most: float) -> None:
+    limit = Limit(high=most, because="it names no least share")
+    contract = with_limit(RDMA, "slowest_rail", limit)
+    measure = judge_rails({"n0": {"mlx5_0/1": 1900, "mlx5_1/1": 100}}, contract=contract)
     assert measure.result("finished", 1.0).findings == []
 
 

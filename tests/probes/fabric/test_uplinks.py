@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from probes.fabric import judge
+from probes.fabric import judge, node_pairs
 from probes.fabric.detect import (
     crowd_finding,
     crowded_links,
@@ -182,7 +182,7 @@ def test_of_a_large_cluster_one_node_of_each_fast_group_finds_the_leaves(
         found = search_faults([group[0] for group in groups], cluster.meet, matrix=True)
         return PairSearch(found, found, {}, {}, {})
 
-    monkeypatch.setattr(judge, "run_leaf_search", met)
+    monkeypatch.setattr(node_pairs, "run_leaf_search", met)
     rig: Any = Rig()
     groups = NodeGroupsResult([], columns, {}, "", fast=rows)
     leaves = judge.search_leaves(rig, groups)

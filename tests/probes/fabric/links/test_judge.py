@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from probes.check.recorder import Recorder
-from probes.contract.contract import parse
 from probes.fabric.links import (
     PortErrors,
     judge_loss,
@@ -21,12 +20,12 @@ from probes.fabric.links import (
 )
 from probes.fabric.node_pairs import PairSearch, run_pair_search
 from probes.fabric.sweep import SweepResult
-from reports.measurement import Verdict
+from reports.measurement import Limit, Verdict
 from reports.numbers import percent
 from reports.record import Finding, ProbeResult
 from scaling.collectives.node_groups import RankMeetings
 from tests.probes.fabric.conftest import LAB
-from tests.support.controls import write_control
+from tests.support.controls import with_limit, write_control
 from tests.support.sweep_results import sweep_result
 
 MAX_LOST = 1e-3
@@ -228,8 +227,7 @@ def ports(changes: int | None = 0, share: float | None = 0.0, packets: int = 10*
 
 def judge_nodes(recorder: Callable[..., Recorder], **nodes: Any) -> tuple[ProbeResult, list[str]]:
     measure = recorder()
-    limits = {name: LAB.limit("FABRIC", name) for name in ("interface_errors",)}
-    unstable = judge_ports(nodes, dict.fromkeys(nodes, "fab0"), limits.get, measure)
+    unstable = judge_ports(nodes, dict.fromkeys(nodes, "fab0"), measure)
     return judged(measure), unstable
 
 
@@ -258,9 +256,10 @@ def test_errors_of_a_port_are_named_with_their_direction(recorder: Callable[...,
 
 
 def test_errors_without_an_agreed_limit_accuse_nobody(recorder: Callable[..., Recorder]) -> None:
-    measure = recorder(parse(b"schema = 1\n", "f"))
+    limit = Limit(low=1, because="it names no largest share")
+    measure = recorder(with_limit(LAB, "interface_errors", limit))
     found = {"n0": ports(), "n1": ports(share=3e-4)}
-    assert judge_ports(found, dict.fromkeys(found, "fab0"), lambda name: None, measure) == []
+    assert judge_ports(found, dict.fromkeys(found, "fab0"), measure) == []
     result = judged(measure)
     assert told(result) == []
     assert (3e-4, "n1 fab0, when it receives") in [

@@ -21,7 +21,7 @@ from probes.fabric.speeds import (
 from probes.fabric.sweep import CHECK_SIZE
 from reference_trainer.launch.gang import GangError
 from reports.measurement import Verdict
-from tests.support.controls import MemoryRecorder, limits_of, recorder
+from tests.support.controls import MemoryRecorder, recorder
 from tests.support.sweep_results import sweep_result
 
 HEAD = 'schema = 1\ntitle = "t"\ntier = "standard"\n'
@@ -47,9 +47,8 @@ def run_of(backend: str = "nccl", nodes: list[str] | None = None) -> Any:
 
 def judged(*speeds: CollectiveSpeed, agreed: str = "") -> MemoryRecorder:
     measure = recorder("FABRIC", parse(f"{HEAD}{agreed}".encode(), "f"))
-    limits = limits_of(measure)
     found = {one.name: one for one in speeds}
-    judge_collectives(found, (*found,), "", limits, measure)
+    judge_collectives(found, (*found,), "", measure)
     return measure
 
 
@@ -248,7 +247,7 @@ def test_a_full_size_that_did_not_run_proves_nothing_and_loses_nothing(how: str)
     assert [len(rows[name]) for name in sorted(FULL)] == [1, 1]
     measure = recorder("FABRIC")
     speeds = collective_speeds(rows, run_of(), judged_ops("quick"), LARGE)
-    judge_collectives(speeds, judged_ops("quick"), problem, lambda _: None, measure)
+    judge_collectives(speeds, judged_ops("quick"), problem, measure)
     found = measure.result("finished", 1.0)
     assert {(one.verdict, one.note) for one in found.measurements} == {(Verdict.UNPROVEN, problem)}
     assert measure.result("finished", 1.0).findings == []

@@ -13,7 +13,7 @@ from probes.fabric.judge import try_inside
 from probes.fabric.node_pairs import InsideSpeeds, find_slow_inside, judge_inside, measure_inside
 from reference_trainer.launch.gang import GangError
 from reports.measurement import Verdict
-from tests.support.controls import MemoryRecorder, limits_of, recorder
+from tests.support.controls import MemoryRecorder, recorder
 from tests.support.sweep_results import sweep_result
 
 AGAINST = "all_reduce_inside_node_against_others"
@@ -28,7 +28,7 @@ def inside(*speeds: float, wrong: int = 0, left_out: list[str] | None = None) ->
 def judged(found: InsideSpeeds, agreed: str = "") -> MemoryRecorder:
     text = f'schema = 1\ntitle = "t"\n{agreed}'
     measure = recorder("FABRIC", parse(text.encode(), "f"))
-    judge_inside(found, limits_of(measure), measure)
+    judge_inside(found, measure)
     return measure
 
 

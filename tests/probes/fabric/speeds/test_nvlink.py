@@ -14,7 +14,7 @@ from probes.fabric.speeds import has_nvlink_between, measure_nvlink, record_nvli
 from probes.fabric.sweep import SweepResult
 from reference_trainer.launch.gang import GangError
 from reports.measurement import Measurement, Verdict
-from tests.support.controls import MemoryRecorder, limits_of, recorder
+from tests.support.controls import MemoryRecorder, recorder
 from tests.support.sweep_results import sweep_result
 
 RACK = load("gb200-nvl72")
@@ -50,7 +50,7 @@ def swept(busbw: float, rdma: float = 0.0, only: int = 4) -> SweepResult:
 
 def recorded(run: SweepResult | None, problem: str = "", agreed: bool = True) -> Measurement:
     measure = recorder("FABRIC", RACK if agreed else load("h100-ndr400"))
-    record_nvlink(run, problem, limits_of(measure), measure)
+    record_nvlink(run, problem, measure)
     (found,) = measure.result("finished", 1.0).measurements
     assert found.name == "nvlink_busbw"
     return found
@@ -64,8 +64,7 @@ def test_the_agreed_figure_is_judged() -> None:
 @pytest.mark.near_miss("FABRIC.nvlink_busbw")
 def test_just_above_it_passes() -> None:
     measure = recorder("FABRIC", RACK)
-    limits = limits_of(measure)
-    record_nvlink(swept(601, rdma=0.04), "", limits, measure)
+    record_nvlink(swept(601, rdma=0.04), "", measure)
     (found,) = measure.result("finished", 1.0).measurements
     assert found.verdict is Verdict.PASS
 
@@ -121,8 +120,7 @@ def run_probe(
     monkeypatch.setattr(speeds, "gang_env", lambda _: {"NCCL_ALGO": "Ring", "NCCL_DEBUG": "INFO"})
     cluster = SimpleNamespace(on_gpu=on_gpu, facts=facts(model, model), node_names={}, gang=gang)
     measure = recorder("FABRIC", RACK)
-    limits = limits_of(measure)
-    rig: Any = SimpleNamespace(gang=Gang(done), measure=measure, terms=RACK.cluster, limits=limits)
+    rig: Any = SimpleNamespace(gang=Gang(done), measure=measure, terms=RACK.cluster)
     logs: Any = SimpleNamespace(cluster=cluster)
     measure_nvlink(rig, logs)
     return done, measure
