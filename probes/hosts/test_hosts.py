@@ -240,7 +240,7 @@ def test_jobs_get_the_limits_they_need(cluster, terms, measure):
     """
     facts = cluster.facts
     ranks = {node["id"]: int(node["resources"].get("GPU", 1)) for node in cluster.nodes}
-    measures = judged_measures(cluster.kind == "local", terms.fabric == "rdma")
+    measures = judged_measures(cluster, terms)
     systems = {fact["name"]: fact.get("system") for fact in facts}
     measure.keep("system.json", systems, caption="limits and room of every node")
     measure.covered(f"{len(facts)} of {len(cluster.nodes)} nodes answered")

@@ -38,7 +38,7 @@ class StandInSystem(StandInHosts):
         self.clocks = {f["node"]: ClockOffset(0.001 * i, 0.0005) for i, f in enumerate(everyone)}
         self.strained: dict[str, Any] | None = {}  # changes of the control's answer, None: silent
 
-    def on_each_node(self, function: Any, each: Any = None, **_: Any) -> dict[str, Any]:
+    def on_each_node(self, function: Any, *arguments: Any, nodes: Any, **_: Any) -> dict[str, Any]:
         if function in (read_other_image, read_hidden_devices):
             other = {"os": "Debian", "packages": 4, "digest": "another"}
             answer = other if function is read_other_image else dict.fromkeys(DEVICES, "gone")
@@ -46,7 +46,7 @@ class StandInSystem(StandInHosts):
         if function is list_packages:
             return {}
         assert function is read_strained_system
-        ((node, planted),) = each.items()
+        (planted,), node = arguments, nodes[0]["id"]
         if self.strained is None:
             return {}
         (fact,) = [fact for fact in self.facts if fact["node"] == node]
