@@ -235,7 +235,9 @@ class StandInHosts:
     def hear_xids(self) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
         return self.xids, self.xid_errors
 
-    def on_each_node(self, function: Any, each: Any = None, gpus: int = 0) -> dict[str, Any]:
+    def on_each_node(
+        self, function: Any, *_: Any, each: Any = None, nodes: Any = (), gpus: int = 0
+    ) -> dict[str, Any]:
         if function is read_doctored_facts:
             return {
                 fact["node"]: doctor_facts(fact, lies) if (lies := each[fact["node"]]) else fact
@@ -255,7 +257,7 @@ class StandInHosts:
             ((id, index),) = each.items()
             return {id: {"error": None, "seconds": 0.1, "events": [xid_event(79, index)]}}
         if function is read_boot_id:
-            return dict.fromkeys(each, "another boot")
+            return {node["id"]: "another boot" for node in nodes}
         if function is read_mount:
             proc = {"system": "proc proc (its /) at /proc", "mount": "21 0:21", "error": "no"}
             return {
