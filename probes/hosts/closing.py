@@ -124,18 +124,16 @@ class GpuCounter:
 # By measure.
 WEAR = {
     "heat_time": GpuCounter(
-        *("heat_ns", 1e-9, "HOST-GPU-SLOWED", "heat slowed the clocks for {} of the run", "s")
+        "heat_ns", 1e-9, "HOST-GPU-SLOWED", "heat slowed the clocks for {} of the run", "s"
     ),
     "pcie_replays": GpuCounter(
-        *("pcie_replays", 60.0, "HOST-PCIE", "PCIe repeated {} per minute", "packets"),
-        is_rate=True,
+        "pcie_replays", 60.0, "HOST-PCIE", "PCIe repeated {} per minute", "packets", is_rate=True
     ),
     "nvlink_errors": GpuCounter(
-        *("nvlink_errors", 1, "HOST-NVLINK"),
-        *("{} in the run (replays or recoveries)", "NVLink errors"),
+        "nvlink_errors", 1, "HOST-NVLINK", "{} in the run (replays or recoveries)", "NVLink errors"
     ),
     "new_memory_errors": GpuCounter(
-        *("lifetime_errors", 1, "HOST-ECC", "{} in the run", "uncorrected memory errors")
+        "lifetime_errors", 1, "HOST-ECC", "{} in the run", "uncorrected memory errors"
     ),
 }
 
@@ -146,10 +144,15 @@ def judge_wear(before: Sequence[Facts], now: Sequence[Facts], measure: Recorder)
     A counter that is missing, or went back because the driver was loaded again, proves nothing.
     """
     earlier = {fact["node"]: fact["gpu_health"] for fact in before}
+    note = "a counter of NVML is missing at the start or the end, or began again"
     for fact in now:
-        for name in WEAR if fact["node"] in earlier else ():  # another node came later
-            gains = _gains(WEAR[name], earlier[fact["node"]], fact["gpu_health"])
-            _judge_gains(name, fact["name"], gains, measure)
+        node = fact["name"]
+        for name, counter in WEAR.items() if fact["node"] in earlier else ():  # else it came later
+            gains = _gains(counter, earlier[fact["node"]], fact["gpu_health"])
+            high = judge_worst(measure, name, node, gains, max, note)
+            sick = [(one, counter.text.format(quantity(gain, counter.unit))) for one, gain in high]
+            expected = str(measure.contract.limit(measure.criterion, name))
+            explain_boards(measure, counter.code, node, sick, expected)
 
 
 def _gains(
@@ -167,16 +170,6 @@ def _gains(
 
 def _key(board: Board) -> tuple[str, str]:
     return board["uuid"], board["slot"]
-
-
-def _judge_gains(
-    name: str, node: str, gains: Sequence[tuple[Board, float | None]], measure: Recorder
-) -> None:
-    counter, expected = WEAR[name], str(measure.contract.limit(measure.criterion, name))
-    note = "a counter of NVML is missing at the start or the end, or began again"
-    gained = judge_worst(measure, name, node, gains, max, note)
-    sick = [(board, counter.text.format(quantity(gain, counter.unit))) for board, gain in gained]
-    explain_boards(measure, counter.code, node, sick, expected)
 
 
 # Xids of a program that computes wrongly or is ended, as NVIDIA's device plugin for Kubernetes

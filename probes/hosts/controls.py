@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from probes.check.judging import plant
@@ -255,80 +255,55 @@ def read_fewer_gpus(_: int) -> list[dict[str, Any]]:
     return gpus
 
 
-def control_sick_gpu(
-    cluster: Cluster, facts: Sequence[Facts], victim: Facts, measure: Recorder, name: str
-) -> None:
-    """Check that each fault that NVML may report of a GPU is detected, on the node that has it."""
+def _judge_sick(facts: Sequence[Facts], victim: Facts, health: Any, trial: Trial) -> None:
+    sick = {**victim, "gpu_health": health}
     others = [fact for fact in facts if fact["node"] != victim["node"]]
-
-    def judge(health: Facts, trial: Trial) -> None:
-        sick = {**victim, "gpu_health": health}
-        judge_node_health(sick, Fleet.of([*others, sick]), trial)
-
-    # A GPU of a smaller node may have any number of links: it is compared with others.
-    is_whole = len(victim["gpu_health"]["boards"]) >= WHOLE_NODE
-    without = () if is_whole else ("nvlinks_down",)
-    fault = "NVML on {} reports GPU {} as sick in each way"
-    _plant_on_gpu(cluster, measure, name, fault, victim, read_sick_health, judge, without)
+    judge_node_health(sick, Fleet.of([*others, sick]), trial)
 
 
-def control_worn_gpu(
-    cluster: Cluster, before: Sequence[Facts], victim: Facts, measure: Recorder
+def _judge_worn(facts: Sequence[Facts], victim: Facts, health: Any, trial: Trial) -> None:
+    judge_wear(facts, [{**victim, "gpu_health": health}], trial)
+
+
+def _judge_fewer(facts: Sequence[Facts], victim: Facts, gpus: Any, trial: Trial) -> bool:
+    judge_gpu_changes(facts, [{**victim, "gpus": gpus}], trial)
+    return True  # a GPU that is gone is named by its UUID alone
+
+
+def _judge_xid(_: Sequence[Facts], victim: Facts, heard: Any, trial: Trial) -> None:
+    judge_xids({victim["name"]: heard}, {}, [], trial)
+
+
+# Control: (fault with the node's name and the GPU's index, how it is read, how it is judged).
+SICK = ("NVML on {} reports GPU {} as sick in each way", read_sick_health, _judge_sick)
+HEATED = "NVML on {} reports time lost to heat and many errors of GPU {}"
+GPU_FAULTS: dict[str, tuple[str, Callable[[int], Any], Callable[..., bool | None]]] = {
+    "sick GPU": SICK,
+    "GPU that sickens": SICK,
+    "worn GPU": (HEATED, read_worn_health, _judge_worn),
+    "vanished GPU": ("NVML on {} no longer lists GPU {}", read_fewer_gpus, _judge_fewer),
+    "fallen GPU": ("NVML on {} reports Xid 79 of GPU {}", read_planted_xid, _judge_xid),
+}
+
+
+def control_gpu(
+    cluster: Cluster, facts: Sequence[Facts], victim: Facts, measure: Recorder, control: str
 ) -> None:
-    """Check that counters that gained much are detected, on the GPU that has them."""
+    """Check that a fault of the victim's last GPU is detected, on the GPU that has it.
 
-    def judge(health: Facts, trial: Trial) -> None:
-        judge_wear(before, [{**victim, "gpu_health": health}], trial)
-
-    fault = "NVML on {} reports time lost to heat and many errors of GPU {}"
-    _plant_on_gpu(cluster, measure, "worn GPU", fault, victim, read_worn_health, judge)
-
-
-def control_vanished_gpu(
-    cluster: Cluster, before: Sequence[Facts], victim: Facts, measure: Recorder
-) -> None:
-    """Check that a GPU that NVML no longer lists is detected."""
-
-    def judge(gpus: Any, trial: Trial) -> bool:
-        judge_gpu_changes(before, [{**victim, "gpus": gpus}], trial)
-        return True  # a GPU that is gone is named by its UUID alone
-
-    fault = "NVML on {} no longer lists GPU {}"
-    _plant_on_gpu(cluster, measure, "vanished GPU", fault, victim, read_fewer_gpus, judge)
-
-
-def control_fallen_gpu(cluster: Cluster, victim: Facts, measure: Recorder) -> None:
-    """Check that an Xid of a GPU is heard and detected."""
-
-    def judge(heard: Facts, trial: Trial) -> None:
-        judge_xids({victim["name"]: heard}, {}, [], trial)
-
-    fault = "NVML on {} reports Xid 79 of GPU {}"
-    _plant_on_gpu(cluster, measure, "fallen GPU", fault, victim, read_planted_xid, judge)
-
-
-def _plant_on_gpu(
-    cluster: Cluster,
-    measure: Recorder,
-    control: str,
-    fault: str,
-    victim: Facts,
-    read: Callable[[int], Any],
-    judge: Callable[[Any, Trial], bool | None],
-    without: Container[str] = (),
-) -> None:
-    """Plant a fault of the victim's last GPU, as `read` answers for its index.
-
-    The findings must name the GPU, unless `judge` itself decides whether they do.
+    `facts` are of all nodes: those that health is compared with, or those of the run's start.
     """
+    fault, read, judge = GPU_FAULTS[control]
     boards, name = victim["gpu_health"]["boards"], victim["name"]
     index = boards[-1]["index"] if boards else 0
     answer = cluster.on_each_node(read, each={victim["node"]: index}).get(victim["node"])
+    # A GPU of a smaller node may have any number of links: it is compared with others.
+    without = () if len(boards) >= WHOLE_NODE else ("nvlinks_down",)
     plant(
         measure,
         control,
         fault.format(name, index),
-        lambda trial: judge(answer, trial) or names_gpu(trial, index),
+        lambda trial: judge(facts, victim, answer, trial) or names_gpu(trial, index),
         unable=f"{name} does not answer" if answer is None else "",
         without=without,
     )

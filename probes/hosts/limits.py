@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
@@ -186,43 +186,38 @@ def try_reader(read: Callable[[Facts, int], Reading], system: Facts, ranks: int)
         return Reading(None, f"it could not be read: {'; '.join(reasons) or 'facts are missing'}")
 
 
-# note: (unit, part of the facts, key in it)
-SETTINGS = {
-    "cpu_governor": ("", "settings", "governor"),
-    "huge_pages": ("", "settings", "huge_pages"),
-    "numa_nodes": ("nodes", "settings", "numa_nodes"),
-    "machine_cpus": ("CPUs", "settings", "cpus"),
-}
-# the same, and which value is the worst
-QUANTITIES: dict[str, tuple[str, str, str, Callable[..., Any]]] = {
+# note: (unit, part of the facts, key in it, which value is the worst; None notes each value)
+SETTINGS: dict[str, tuple[str, str, str, Callable[..., Any] | None]] = {
+    "cpu_governor": ("", "settings", "governor", None),
+    "huge_pages": ("", "settings", "huge_pages", None),
+    "numa_nodes": ("nodes", "settings", "numa_nodes", None),
+    "machine_cpus": ("CPUs", "settings", "cpus", None),
     "swap_in_use": ("GiB", "settings", "swap_gib", max),
     "shared_memory_free": ("ratio", "shared_memory", "free_share", min),
 }
 
 
 def note_settings(facts: Sequence[Facts], measures: Sequence[str], measure: Recorder) -> None:
-    """Record what only informs: settings, quantities, and the limits that are not judged here.
-
-    Each setting is noted once, with its nodes; of the others the worst value, with its node.
-    """
-    for name, (unit, part, key) in SETTINGS.items():
-        values = _find_values(facts, part, key)
-        for value in dict.fromkeys(values.values()):
-            names = [node for node in values if values[node] == value]
-            on = "each node" if len(names) == len(values) else join_names(names)
-            measure.note(name, value, unit, on=on)
-    for name, (unit, part, key, worst) in QUANTITIES.items():
-        _note_worst(name, unit, worst, _find_values(facts, part, key), measure)
+    """Record what only informs: settings, quantities, and the limits that are not judged here."""
+    for name, (unit, part, key, worst) in SETTINGS.items():
+        found = {fact["name"]: fact.get("system", {}).get(part, {}).get(key) for fact in facts}
+        known = {node: value for node, value in found.items() if value not in (None, "")}
+        if worst:
+            _note_worst(name, unit, worst, known, measure)
+        else:
+            _note_values(name, unit, known, measure)
     for name in READERS.keys() - set(measures):
         values = {node: one.value for node, one in read_each(name, facts).items()}
         worst = max if name == "stray_raylets" else min
         _note_worst(name, HOSTS.measures[name].unit, worst, values, measure)
 
 
-def _find_values(facts: Sequence[Facts], part: str, key: str) -> dict[str, Any]:
-    """Find a value of each node where it is known."""
-    values = {fact["name"]: fact.get("system", {}).get(part, {}).get(key) for fact in facts}
-    return {node: value for node, value in values.items() if value not in (None, "")}
+def _note_values(name: str, unit: str, values: Mapping[str, Any], measure: Recorder) -> None:
+    """Record each value once, with its nodes."""
+    for value in dict.fromkeys(values.values()):
+        nodes = [node for node in values if values[node] == value]
+        on = "each node" if len(nodes) == len(values) else join_names(nodes)
+        measure.note(name, value, unit, on=on)
 
 
 def _note_worst(
@@ -257,16 +252,10 @@ def measure_clocks(cluster: Cluster, measure: Recorder) -> None:
         readers.close()
     silent = [names[id] for id in nodes if id not in offsets]
     by_name = {names[id]: offset for id, offset in offsets.items()}
-    measure.keep("clocks.json", describe_offsets(by_name), caption="clock of each node")
+    kept = {name: asdict(offset) for name, offset in by_name.items()}
+    measure.keep("clocks.json", kept, caption="clock of each node")  # less the driver's
     judge_clocks(by_name, silent, measure)
     control_lost_clock(by_name, {names[id]: offset for id, offset in lost.items()}, measure)
-
-
-def describe_offsets(offsets: Mapping[str, ClockOffset]) -> dict[str, dict[str, float]]:
-    """Describe each node's clock, less the driver's, as evidence."""
-    return {
-        name: {"seconds": offset.seconds, "error": offset.error} for name, offset in offsets.items()
-    }
 
 
 def judge_clocks(

@@ -12,7 +12,7 @@ from unittest.mock import patch
 from probes.check.recorder import Recorder
 from probes.cluster.node_facts import software_versions
 from probes.cluster.shared_folder import FolderUnknown
-from probes.contract.contract import ClusterTerms, load
+from probes.contract.contract import ClusterTerms, Contract, load
 from probes.hosts.closing import read_boot_id, read_planted_xid
 from probes.hosts.controls import (
     doctor_facts,
@@ -330,13 +330,12 @@ def run_closing(cluster: StandInHosts, **terms: Any) -> ProbeResult:
     )
 
 
-def run_probe(probe: Callable[[Recorder], None]) -> ProbeResult:
+def run_probe(probe: Callable[[Recorder], None], contract: Contract | None = None) -> ProbeResult:
     """Run a judge with a recorder, and return its result."""
+    agreed = contract or load("h100-ndr400")
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder))
-        recorder = Recorder(
-            store, load("h100-ndr400"), "p", "HOSTS", "claim", "again", lambda words: None
-        )
+        recorder = Recorder(store, agreed, "p", "HOSTS", "claim", "again", lambda words: None)
         with patch("probes.hosts.inventory.find_blind_nodes", find_blind):
             try:
                 probe(recorder)
