@@ -220,7 +220,6 @@ def _describe_mode(board: Board, _: int, __: Fleet) -> str:
 
 
 VERBS = {"Ray": "Ray counts", "NVML": "NVML shows", "torch": "torch sees"}
-NOT_COMPARED = {"NVML": "NVML is not compared", "torch": "torch is not compared"}
 
 
 @dataclass(frozen=True)
@@ -264,20 +263,24 @@ class NodeGpus:
         return None if self.unknown else min(self.known)
 
     @property
+    def is_wrong(self) -> bool:
+        """Whether counts differ from the order or each other."""
+        is_ordered = self.ordered is None or self.value in (None, self.ordered)
+        return bool(self.mismatches) or not is_ordered
+
+    @property
     def sentence(self) -> str:
         """Sentence: `node3: 8 GPUs were ordered, Ray counts 8, NVML shows 7, torch sees 7`."""
         parts = ["no number was ordered"]
         if self.ordered is not None:
             parts = [f"{self.ordered} GPU{'s were' if self.ordered != 1 else ' was'} ordered"]
         for source, verb in VERBS.items():
-            count = self.counts.get(source)
-            if count is not None:
-                parts.append(f"{verb} {count}")
+            if self.counts.get(source) is not None:
+                parts.append(f"{verb} {self.counts[source]}")
+            elif reason := self.unknown.get(source):
+                parts.append(f"{source} gives no number ({reason})")
             else:
-                reason = self.unknown.get(source)
-                parts.append(
-                    f"{source} gives no number ({reason})" if reason else NOT_COMPARED[source]
-                )
+                parts.append(f"{source} is not compared")
         if self.assigned not in (None, 1):
             parts.append(f"a worker that owns 1 GPU sees {self.assigned}")
         return f"{self.name}: {', '.join(parts)}"
@@ -335,15 +338,6 @@ def nvml_count(fact: Mapping[str, Any], expected: bool) -> tuple[int | None, str
     if nvml["error"]:
         return (None, nvml["error"]["text"]) if expected else (0, "")
     return sum("error" not in gpu for gpu in fact["gpus"]), ""
-
-
-def find_wrong_counts(nodes: Iterable[NodeGpus]) -> dict[str, str]:
-    """Find the nodes whose counts differ from the order or each other: name -> sentence."""
-    return {
-        node.name: node.sentence
-        for node in nodes
-        if node.mismatches or (node.ordered is not None and node.value not in (None, node.ordered))
-    }
 
 
 def nodes_with_fewer_gpus(nodes: Iterable[NodeGpus]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import median_low
-from typing import Any
+from typing import Any, TypeVar
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
@@ -24,7 +24,6 @@ from probes.hosts.gpu_health import (
     NodeGpus,
     compared_sources,
     count_gpus,
-    find_wrong_counts,
     judge_gpu_health,
     nodes_with_fewer_gpus,
 )
@@ -71,6 +70,7 @@ def gpu_name(gpu: Facts) -> str:
     return f"{name} ({gpu['uuid']})" if gpu["uuid"] else name
 
 
+Place = TypeVar("Place")
 Read = Callable[[Facts], Iterable[tuple[str, str]]]  # facts -> (what, value) of a node's parts
 
 
@@ -162,34 +162,30 @@ def _read_settings(fact: Facts) -> Iterator[tuple[str, str]]:
 
 def find_shared_gpus(facts: Iterable[Facts]) -> list[Finding]:
     """Find each GPU whose UUID several nodes show, or one node at several indices."""
-    places: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for fact in facts:
-        for gpu in fact["gpus"]:
-            if gpu["uuid"]:
-                places[gpu["uuid"]].append((fact["name"], gpu_name(gpu)))
-    return [
-        finding(
-            "HOST-GPU-TWICE",
-            f"{join_names((f'{gpu} on {node}' for node, gpu in found))} are the same GPU",
-            list(dict.fromkeys(node for node, _ in found)),
-            names={"gpu": uuid},
-        )
-        for uuid, found in places.items()
-        if len(found) > 1
-    ]
+    gpus = [(gpu["uuid"], fact["name"], gpu_name(gpu)) for fact in facts for gpu in fact["gpus"]]
+    found = []
+    for uuid, places in _find_repeated((uuid, (node, gpu)) for uuid, node, gpu in gpus).items():
+        text = f"{join_names(f'{gpu} on {node}' for node, gpu in places)} are the same GPU"
+        nodes = list(dict.fromkeys(node for node, _ in places))
+        found.append(finding("HOST-GPU-TWICE", text, nodes, names={"gpu": uuid}))
+    return found
 
 
 def find_shared_machines(facts: Iterable[Facts]) -> list[Finding]:
     """Find each machine that several nodes run on, by its boot id."""
-    machines: dict[str, list[str]] = defaultdict(list)
-    for fact in facts:
-        if fact["boot_id"]:
-            machines[fact["boot_id"]].append(fact["name"])
+    machines = _find_repeated((fact["boot_id"], fact["name"]) for fact in facts)
     return [
         finding("HOST-SAME-MACHINE", f"{join_names(names)} run on the same machine", names)
         for names in machines.values()
-        if len(names) > 1
     ]
+
+
+def _find_repeated(pairs: Iterable[tuple[str, Place]]) -> dict[str, list[Place]]:
+    """Find the ids that are in several places; an empty id is not known."""
+    places: dict[str, list[Place]] = defaultdict(list)
+    for id, place in pairs:
+        places[id].append(place)
+    return {id: found for id, found in places.items() if id and len(found) > 1}
 
 
 def judge_order(facts: list[Facts], terms: ClusterTerms, measure: Recorder) -> None:
@@ -279,7 +275,9 @@ def judge_hosts(
     judge_nodes(cluster, terms, facts, bystanders, gone, measure)
     nodes = count_all_gpus(cluster, terms, facts, bystanders)
     judge_counts(nodes, measure)
-    judge_silent_bystanders(cluster, bystanders, measure)
+    # A bystander that does not answer may have GPUs.
+    silent = _find_silent(cluster, cluster.bystanders, bystanders, measure)
+    record_each(measure, "count_mismatches", {}, silent)
     if cluster.kind == "local":
         measure.covered("machines and NVML are not compared: all raylets share one host")
         return
@@ -358,12 +356,6 @@ def without_hosts_gpus(bystanders: Sequence[Facts], facts: Sequence[Facts]) -> l
     ]
 
 
-def judge_silent_bystanders(cluster: Cluster, facts: Sequence[Facts], measure: Recorder) -> None:
-    """Record an unknown count for each bystander that does not answer: it may have GPUs."""
-    silent = _find_silent(cluster, cluster.bystanders, facts, measure)
-    record_each(measure, "count_mismatches", {}, silent)
-
-
 def judge_machines(facts: Sequence[Facts], measure: Recorder) -> None:
     """Judge that each node is a machine of its own, by the kernels' boot ids."""
     boots = [fact["boot_id"] for fact in facts]
@@ -397,9 +389,8 @@ def judge_counts(nodes: Sequence[NodeGpus], measure: Recorder) -> None:
         measure("count_mismatches", node.mismatches, on=node.name, note=node.why_unknown)
     fewer = nodes_with_fewer_gpus(nodes)
     measure("nodes_with_fewer_gpus", len(fewer) if nodes else None, note="no node answers")
-    wrong = find_wrong_counts(nodes)
     for node in nodes:
-        if node.name in wrong or node.name in fewer:
+        if node.is_wrong or node.name in fewer:
             measure.explain(finding("HOST-GPUS", node.sentence, [node.name]))
 
 
@@ -441,9 +432,7 @@ def judge_parity(
     measure.explain(systems)
     count = len(software) + len(odd)
     measure("differences", count if facts else None, note="no node answers")
-    for sentence in software:
-        measure.explain(finding("HOST-VERSIONS", sentence))
-    measure.explain(odd)
+    measure.explain([finding("HOST-VERSIONS", sentence) for sentence in software], odd)
 
 
 def judge_folder(

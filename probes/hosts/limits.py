@@ -161,7 +161,7 @@ def judge_system(
         notes = {node: reading.note for node, reading in readings.items()}
         record_each(measure, name, values, silent, notes)
         failed = {n: one for n, one in readings.items() if measure.would_fail(name, one.value)}
-        names = {one.text: one.names for one in reversed(failed.values())}
+        names = {one.text: one.names for one in failed.values()}
         texts = {node: one.text for node, one in failed.items()}
         explain_alike(measure, READERS[name][0], texts, "{nodes}: {text}", names=names)
 
