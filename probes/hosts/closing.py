@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -279,13 +280,9 @@ def judge_diagnostics(cluster: Cluster, measure: Recorder) -> None:
     victim = cluster.nodes[-1]
     name = names[victim["id"]]
     planted = _run_on([victim], level=1, gpus=NO_GPU)[0].get(victim["id"])
-    plant(
-        measure,
-        "missing GPU",
-        f"dcgmi on {name} is given GPU {NO_GPU}, which is not there",
-        lambda trial: judge_node(name, planted, "", trial),
-        unable=f"{name} does not answer" if planted is None else "",
-    )
+    fault = f"dcgmi on {name} is given GPU {NO_GPU}, which is not there"
+    unable = f"{name} does not answer" if planted is None else ""
+    plant(measure, "missing GPU", fault, partial(judge_node, name, planted, ""), unable=unable)
 
 
 def judge_node(name: str, answer: Mapping[str, Any] | None, silent: str, measure: Recorder) -> None:

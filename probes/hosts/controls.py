@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from probes.check.judging import plant
@@ -99,14 +100,11 @@ def control_larger_order(
     orders = {"nodes": "nodes", "gpus_per_node": "gpus"}
     known = {key: getattr(terms, key) for key in orders if getattr(terms, key) is not None}
     larger = terms.model_copy(update={key: count + 1 for key, count in known.items()})
-    plant(
-        measure,
-        "larger order",
-        "the order asks for one node more, and for one GPU more on each node",
-        lambda trial: judge_hosts(cluster, larger, facts, [], trial),
-        unable="" if known else "no number of nodes or GPUs is ordered",
-        without={name for key, name in orders.items() if key not in known},
-    )
+    without = {name for key, name in orders.items() if key not in known}
+    unable = "" if known else "no number of nodes or GPUs is ordered"
+    fault = "the order asks for one node more, and for one GPU more on each node"
+    judge = partial(judge_hosts, cluster, larger, facts, [])
+    plant(measure, "larger order", fault, judge, unable=unable, without=without)
 
 
 def control_own_folder(cluster: Cluster, folder: str, measure: Recorder) -> None:
@@ -116,9 +114,8 @@ def control_own_folder(cluster: Cluster, folder: str, measure: Recorder) -> None
     victim, own = cluster.nodes[-1], tempfile.gettempdir()
     fault = f"{victim['name']} writes to {own}, not to {folder}"
     elsewhere = {victim["id"]: own}
-    plant(
-        measure, "own folder", fault, lambda trial: judge_folder(cluster, folder, trial, elsewhere)
-    )
+    judge = partial(judge_folder, cluster, folder, elsewhere=elsewhere)
+    plant(measure, "own folder", fault, judge)
 
 
 Answers = Mapping[str, Callable[..., Any]]

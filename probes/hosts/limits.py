@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -382,14 +383,8 @@ def control_strained_process(
     without = {name for name in HOSTS.controls["strained process"] if name not in measures}
     without |= {"locked_memory"} if limits.get("locks_any") else set()
     without |= {"processes"} if limits.get("starts_any") else set()
-    plant(
-        measure,
-        "strained process",
-        fault,
-        lambda trial: judge_system([{**victim, "system": system}], ranks, measures, trial),
-        unable=unable,
-        without=without,
-    )
+    judge = partial(judge_system, [{**victim, "system": system}], ranks, measures)
+    plant(measure, "strained process", fault, judge, unable=unable, without=without)
 
 
 def ask_node(

@@ -10,6 +10,7 @@ import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,13 +84,9 @@ def check_images(cluster: Cluster, facts: Sequence[Facts], measure: Recorder) ->
         return
     *others, victim = cluster.facts
     image, unable = ask_node(cluster, victim, read_other_image)
-    plant(
-        measure,
-        "other image",
-        f"{victim['name']} has a further Python package",
-        lambda trial: judge_images(cluster, [*others, {**victim, "image": image}], trial),
-        unable=unable,
-    )
+    fault = f"{victim['name']} has a further Python package"
+    judge = partial(judge_images, cluster, [*others, {**victim, "image": image}])
+    plant(measure, "other image", fault, judge, unable=unable)
 
 
 def judge_images(cluster: Cluster, facts: Sequence[Facts], measure: Recorder) -> None:
@@ -169,13 +166,9 @@ def check_models(cluster: Cluster, paths: Sequence[str], measure: Recorder) -> N
         return
     name, path = victim["name"], paths[0]
     changed, unable = ask_node(cluster, victim, read_changed_file, path)
-    plant(
-        measure,
-        "changed file",
-        f"{name} reads a copy of {path} with one changed byte",
-        lambda trial: judge_models([path], {**answers, name: changed}, [], trial),
-        unable=unable,
-    )
+    fault = f"{name} reads a copy of {path} with one changed byte"
+    judge = partial(judge_models, [path], {**answers, name: changed}, [])
+    plant(measure, "changed file", fault, judge, unable=unable)
 
 
 def judge_models(
@@ -270,13 +263,9 @@ def check_rdma_devices(
     access, unable = ask_node(cluster, victim, read_hidden_devices)
     if access == {}:
         unable = f"{victim['name']} lists no RDMA device"
-    plant(
-        measure,
-        "hidden devices",
-        f"a worker on {victim['name']} looks for its RDMA devices in an empty folder",
-        lambda trial: judge_rdma_devices([{**victim, "rdma_access": access}], rails, trial),
-        unable=unable,
-    )
+    fault = f"a worker on {victim['name']} looks for its RDMA devices in an empty folder"
+    judge = partial(judge_rdma_devices, [{**victim, "rdma_access": access}], rails)
+    plant(measure, "hidden devices", fault, judge, unable=unable)
 
 
 def judge_rdma_devices(facts: Sequence[Facts], rails: int | None, measure: Recorder) -> None:
@@ -371,12 +360,8 @@ def judge_ray_client(cluster: Cluster, port: int, measure: Recorder) -> None:
     _judge_answer(address, *try_client(address, JOIN_SECONDS), ids, measure)
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
         closed = f"ray://127.0.0.1:{server.getsockname()[1]}"
-    plant(
-        measure,
-        "closed client",
-        f"a program joins {closed}, where nothing listens",
-        lambda trial: _judge_answer(closed, *try_client(closed, CLOSED_SECONDS), ids, trial),
-    )
+    judge = partial(_judge_answer, closed, *try_client(closed, CLOSED_SECONDS), ids)
+    plant(measure, "closed client", f"a program joins {closed}, where nothing listens", judge)
 
 
 def _judge_answer(address: str, node: str, problem: str, ids: set[str], measure: Recorder) -> None:
