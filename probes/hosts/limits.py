@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 
 from probes.check.criterion import Circumstances
-from probes.check.judging import SILENT, explain_alike, plant, record_each, worst_of
+from probes.check.judging import SILENT, explain_alike, plant, record_each
 from probes.check.recorder import Recorder
 from probes.cluster.cluster import Cluster
 from probes.cluster.system_facts import UNLIMITED, ClockOffset, ClockReaders, read_node_system
@@ -229,9 +229,9 @@ def _note_worst(
     measure: Recorder,
 ) -> None:
     known = {node: value for node, value in values.items() if value is not None}
-    node, value = worst_of(known, worst)
-    if node is not None:
-        measure.note(name, value, unit, on=node)
+    if known:
+        node = worst(known, key=known.__getitem__)
+        measure.note(name, known[node], unit, on=node)
 
 
 LOST_CLOCK = "CLOCK_MONOTONIC"  # what a machine without a battery has: the time since 1970 is lost
