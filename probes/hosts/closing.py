@@ -7,9 +7,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from probes.check.judging import plant, plant_on
 from probes.check.recorder import Recorder
 from probes.cluster.ask import collect_answers, on_node
 from probes.cluster.cluster import Cluster
@@ -18,12 +20,11 @@ from probes.cluster.gpus import XidListener
 from probes.cluster.nvml import TIMEOUT, import_nvml
 from probes.cluster.system_facts import BOOT_ID, read_text
 from probes.findings import finding, join_names, name_gpu
-from probes.hosts.gpu_health import Board, board_name, explain_boards
+from probes.hosts.gpu_health import Board, Facts, board_name, explain_boards, judge_worst
 from reports.numbers import quantity
 from reports.run_folder.event_log import FILE
 from reports.run_folder.store import parse_time
 
-Facts = Mapping[str, Any]
 NEW_AT_EACH_READ = "/proc/sys/kernel/random/uuid"  # where the kernel's boot id never changes
 
 
@@ -90,16 +91,17 @@ def control_restarted_node(
     cluster: Cluster, before: Sequence[Facts], victim: Facts, measure: Recorder
 ) -> None:
     """Check that a node whose boot id changes is detected."""
-    fault = f"{victim['name']} reads its boot id from {NEW_AT_EACH_READ}, which changes"
-    told = cluster.on_each_node(read_boot_id, each={victim["node"]: NEW_AT_EACH_READ})
-    if victim["node"] not in told:
-        saw = f"{victim['name']} does not answer"
-        measure.control("restarted node", fault, None, saw=saw)
-        return
-    trial = measure.trial()
     was = [fact for fact in before if fact["node"] == victim["node"]]
-    judge_changes(cluster, was, [{**victim, "boot_id": told[victim["node"]]}], trial)
-    measure.control("restarted node", fault, trial)
+    plant_on(
+        cluster,
+        measure,
+        "restarted node",
+        f"reads its boot id from {NEW_AT_EACH_READ}, which changes",
+        victim,
+        read_boot_id,
+        NEW_AT_EACH_READ,
+        judge=lambda id, trial: judge_changes(cluster, was, [{**victim, "boot_id": id}], trial),
+    )
 
 
 LEAST_S = 60.0  # a rate is taken over a minute at least: one packet in a short run is no rate
@@ -123,18 +125,16 @@ class GpuCounter:
 # By measure.
 WEAR = {
     "heat_time": GpuCounter(
-        *("heat_ns", 1e-9, "HOST-GPU-SLOWED", "heat slowed the clocks for {} of the run", "s")
+        "heat_ns", 1e-9, "HOST-GPU-SLOWED", "heat slowed the clocks for {} of the run", "s"
     ),
     "pcie_replays": GpuCounter(
-        *("pcie_replays", 60.0, "HOST-PCIE", "PCIe repeated {} per minute", "packets"),
-        is_rate=True,
+        "pcie_replays", 60.0, "HOST-PCIE", "PCIe repeated {} per minute", "packets", is_rate=True
     ),
     "nvlink_errors": GpuCounter(
-        *("nvlink_errors", 1, "HOST-NVLINK"),
-        *("{} in the run (replays or recoveries)", "NVLink errors"),
+        "nvlink_errors", 1, "HOST-NVLINK", "{} in the run (replays or recoveries)", "NVLink errors"
     ),
     "new_memory_errors": GpuCounter(
-        *("lifetime_errors", 1, "HOST-ECC", "{} in the run", "uncorrected memory errors")
+        "lifetime_errors", 1, "HOST-ECC", "{} in the run", "uncorrected memory errors"
     ),
 }
 
@@ -145,10 +145,15 @@ def judge_wear(before: Sequence[Facts], now: Sequence[Facts], measure: Recorder)
     A counter that is missing, or went back because the driver was loaded again, proves nothing.
     """
     earlier = {fact["node"]: fact["gpu_health"] for fact in before}
+    note = "a counter of NVML is missing at the start or the end, or began again"
     for fact in now:
-        for name in WEAR if fact["node"] in earlier else ():  # another node came later
-            gains = _gains(WEAR[name], earlier[fact["node"]], fact["gpu_health"])
-            _judge_gains(name, fact["name"], gains, measure)
+        node = fact["name"]
+        for name, counter in WEAR.items() if fact["node"] in earlier else ():  # else it came later
+            gains = _gains(counter, earlier[fact["node"]], fact["gpu_health"])
+            high = judge_worst(measure, name, node, gains, max, note)
+            sick = [(one, counter.text.format(quantity(gain, counter.unit))) for one, gain in high]
+            expected = str(measure.contract.limit(measure.criterion, name))
+            explain_boards(measure, counter.code, node, sick, expected)
 
 
 def _gains(
@@ -166,24 +171,6 @@ def _gains(
 
 def _key(board: Board) -> tuple[str, str]:
     return board["uuid"], board["slot"]
-
-
-def _judge_gains(
-    name: str, node: str, gains: Sequence[tuple[Board, float | None]], measure: Recorder
-) -> None:
-    known = [gain for _, gain in gains if gain is not None]
-    most = max(known, default=None)
-    is_proven = bool(gains) and (len(known) == len(gains) or measure.would_fail(name, most))
-    note = "a counter of NVML is missing at the start or the end, or began again"
-    measure(name, most if is_proven else None, on=node, note=note)
-    counter = WEAR[name]
-    sick = [
-        (board, counter.text.format(quantity(gain, counter.unit)))
-        for board, gain in gains
-        if gain is not None and measure.would_fail(name, gain)
-    ]
-    expected = str(measure.contract.limit(measure.criterion, name))
-    measure.explain(explain_boards(counter.code, node, sick, expected))
 
 
 # Xids of a program that computes wrongly or is ended, as NVIDIA's device plugin for Kubernetes
@@ -288,18 +275,14 @@ def judge_diagnostics(cluster: Cluster, measure: Recorder) -> None:
     answers, errors = _run_on(cluster.nodes, level)
     names = cluster.node_names
     measure.covered(f"dcgmi diag -r {level} ran on {len(answers)} of {len(cluster.nodes)} nodes")
-    for node in cluster.nodes:
-        judge_node(names[node["id"]], answers.get(node["id"]), errors.get(node["id"], ""), measure)
+    for id in (node["id"] for node in cluster.nodes):
+        judge_node(names[id], answers.get(id), errors.get(id, ""), measure)
     victim = cluster.nodes[-1]
-    fault = f"dcgmi on {names[victim['id']]} is given GPU {NO_GPU}, which is not there"
-    planted, _ = _run_on([victim], level=1, gpus=NO_GPU)
-    if victim["id"] not in planted:
-        saw = f"{names[victim['id']]} does not answer"
-        measure.control("missing GPU", fault, None, saw=saw)
-        return
-    trial = measure.trial()
-    judge_node(names[victim["id"]], planted[victim["id"]], "", trial)
-    measure.control("missing GPU", fault, trial)
+    name = names[victim["id"]]
+    planted = _run_on([victim], level=1, gpus=NO_GPU)[0].get(victim["id"])
+    fault = f"dcgmi on {name} is given GPU {NO_GPU}, which is not there"
+    unable = f"{name} does not answer" if planted is None else ""
+    plant(measure, "missing GPU", fault, partial(judge_node, name, planted, ""), unable=unable)
 
 
 def judge_node(name: str, answer: Mapping[str, Any] | None, silent: str, measure: Recorder) -> None:

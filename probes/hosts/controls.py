@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+from probes.check.judging import plant
 from probes.check.recorder import Recorder, Trial
 from probes.check.registry import CRITERIA
 from probes.cluster.cluster import Cluster
@@ -14,10 +16,9 @@ from probes.cluster.node_facts import SYSTEM_PARTS, node_facts
 from probes.cluster.nvml import GPU_IS_LOST, INVALID_ARGUMENT, UNKNOWN, import_nvml, read_gpus
 from probes.contract.contract import ClusterTerms
 from probes.hosts.closing import judge_gpu_changes, judge_wear, judge_xids, read_planted_xid
-from probes.hosts.gpu_health import WHOLE_NODE, Fleet, compared_sources, judge_node_health
+from probes.hosts.gpu_health import WHOLE_NODE, Facts, Fleet, compared_sources, judge_node_health
 from probes.hosts.inventory import judge_folder, judge_hosts, judge_order, judge_parity
 
-Facts = Mapping[str, Any]
 DOCTORED = "0.0.0+doctored"  # the version, and the model, that the doctored node reports
 NODE_ORDERS = ("gpu_model", "gpu_memory", "cpus", "ram", "disk", "ordered_versions")
 
@@ -56,29 +57,27 @@ def control_doctored_node(
         "uuid": other["gpus"][0]["uuid"] if other["gpus"] else "",
     }
     each = {node["id"]: lies if node["id"] == victim["node"] else None for node in cluster.nodes}
-    told = cluster.on_each_node(read_doctored_facts, each=each)
-    if victim["node"] not in told:
+    answers = cluster.on_each_node(read_doctored_facts, each=each)
+    if victim["node"] not in answers:
         measure.control("doctored node", fault, None, saw=f"{victim['name']} does not answer")
         return
     torch = {fact["node"]: fact["torch"] for fact in facts if "torch" in fact}
     doctored: list[dict[str, Any]] = [
-        {**fact, **told[fact["node"]], "torch": torch.get(fact["node"])}
+        {**fact, **answers[fact["node"]], "torch": torch.get(fact["node"])}
         for fact in facts
-        if fact["node"] in told
+        if fact["node"] in answers
     ]
     trial = measure.trial()
     judge_hosts(cluster, terms, doctored, [], trial)
     judge_parity(cluster, terms, doctored, trial)
     judge_order([*doctored], terms, trial)
-    without = _not_told(cluster, terms, facts, trial)
+    without = _find_unaffected(cluster, facts, trial)
     if without.issuperset(CRITERIA["HOSTS"].controls["doctored node"]):
         return  # a node alone, of which nothing is ordered, is compared with nothing
     measure.control("doctored node", fault, trial, without=without)
 
 
-def _not_told(
-    cluster: Cluster, terms: ClusterTerms, facts: Sequence[Facts], trial: Trial
-) -> set[str]:
+def _find_unaffected(cluster: Cluster, facts: Sequence[Facts], trial: Trial) -> set[str]:
     """Name the measures that false facts cannot fail here: not ordered, or not compared."""
     without = {name for name in NODE_ORDERS if not trial.has_measured(name)}
     if len(facts) < 2:
@@ -100,26 +99,23 @@ def control_larger_order(
     """Check that an order of one more node, and of one more GPU on each node, fails."""
     orders = {"nodes": "nodes", "gpus_per_node": "gpus"}
     known = {key: getattr(terms, key) for key in orders if getattr(terms, key) is not None}
-    fault = "the order asks for one node more, and for one GPU more on each node"
-    if not known:
-        measure.control("larger order", fault, None, saw="no number of nodes or GPUs is ordered")
-        return
-    trial = measure.trial()
     larger = terms.model_copy(update={key: count + 1 for key, count in known.items()})
-    judge_hosts(cluster, larger, facts, [], trial)
     without = {name for key, name in orders.items() if key not in known}
-    measure.control("larger order", fault, trial, without=without)
+    unable = "" if known else "no number of nodes or GPUs is ordered"
+    fault = "the order asks for one node more, and for one GPU more on each node"
+    judge = partial(judge_hosts, cluster, larger, facts, [])
+    plant(measure, "larger order", fault, judge, unable=unable, without=without)
 
 
 def control_own_folder(cluster: Cluster, folder: str, measure: Recorder) -> None:
     """Check that a node that writes and reads its own folder, not the shared one, is detected."""
     if len(cluster.nodes) < 2:
         return  # a single node shares its folder with no other
-    victim, trial = cluster.nodes[-1], measure.trial()
-    elsewhere = {victim["id"]: tempfile.gettempdir()}
-    judge_folder(cluster, folder, trial, elsewhere)
-    fault = f"{victim['name']} writes to {tempfile.gettempdir()}, not to {folder}"
-    measure.control("own folder", fault, trial)
+    victim, own = cluster.nodes[-1], tempfile.gettempdir()
+    fault = f"{victim['name']} writes to {own}, not to {folder}"
+    elsewhere = {victim["id"]: own}
+    judge = partial(judge_folder, cluster, folder, elsewhere=elsewhere)
+    plant(measure, "own folder", fault, judge)
 
 
 Answers = Mapping[str, Callable[..., Any]]
@@ -256,73 +252,58 @@ def read_fewer_gpus(_: int) -> list[dict[str, Any]]:
     return gpus
 
 
-def control_sick_gpu(
-    cluster: Cluster, facts: Sequence[Facts], victim: Facts, measure: Recorder, name: str
+def _judge_sick(facts: Sequence[Facts], victim: Facts, health: Any, trial: Trial) -> None:
+    sick = {**victim, "gpu_health": health}
+    others = [fact for fact in facts if fact["node"] != victim["node"]]
+    judge_node_health(sick, Fleet.of([*others, sick]), trial)
+
+
+def _judge_worn(facts: Sequence[Facts], victim: Facts, health: Any, trial: Trial) -> None:
+    judge_wear(facts, [{**victim, "gpu_health": health}], trial)
+
+
+def _judge_fewer(facts: Sequence[Facts], victim: Facts, gpus: Any, trial: Trial) -> bool:
+    judge_gpu_changes(facts, [{**victim, "gpus": gpus}], trial)
+    return True  # a GPU that is gone is named by its UUID alone
+
+
+def _judge_xid(_: Sequence[Facts], victim: Facts, heard: Any, trial: Trial) -> None:
+    judge_xids({victim["name"]: heard}, {}, [], trial)
+
+
+# Control: (fault with the node's name and the GPU's index, how it is read, how it is judged).
+SICK = ("NVML on {} reports GPU {} as sick in each way", read_sick_health, _judge_sick)
+HEATED = "NVML on {} reports time lost to heat and many errors of GPU {}"
+GPU_FAULTS: dict[str, tuple[str, Callable[[int], Any], Callable[..., bool | None]]] = {
+    "sick GPU": SICK,
+    "GPU that sickens": SICK,
+    "worn GPU": (HEATED, read_worn_health, _judge_worn),
+    "vanished GPU": ("NVML on {} no longer lists GPU {}", read_fewer_gpus, _judge_fewer),
+    "fallen GPU": ("NVML on {} reports Xid 79 of GPU {}", read_planted_xid, _judge_xid),
+}
+
+
+def control_gpu(
+    cluster: Cluster, facts: Sequence[Facts], victim: Facts, measure: Recorder, control: str
 ) -> None:
-    """Check that each fault that NVML may report of a GPU is detected, on the node that has it."""
-    text = "NVML on {} reports GPU {} as sick in each way"
-    if told := _ask_victim(cluster, read_sick_health, victim, measure, name, text):
-        fault, index, health = told
-        sick = {**victim, "gpu_health": health}
-        others = [fact for fact in facts if fact["node"] != victim["node"]]
-        trial = measure.trial()
-        judge_node_health(sick, Fleet.of([*others, sick]), trial)
-        # A GPU of a smaller node may have any number of links: it is compared with others.
-        without = set() if len(health["boards"]) >= WHOLE_NODE else {"nvlinks_down"}
-        measure.control(name, fault, trial, located=names_gpu(trial, index), without=without)
+    """Check that a fault of the victim's last GPU is detected, on the GPU that has it.
 
-
-def control_worn_gpu(
-    cluster: Cluster, before: Sequence[Facts], victim: Facts, measure: Recorder
-) -> None:
-    """Check that counters that gained much are detected, on the GPU that has them."""
-    text = "NVML on {} reports time lost to heat and many errors of GPU {}"
-    if told := _ask_victim(cluster, read_worn_health, victim, measure, "worn GPU", text):
-        fault, index, health = told
-        trial = measure.trial()
-        judge_wear(before, [{**victim, "gpu_health": health}], trial)
-        measure.control("worn GPU", fault, trial, located=names_gpu(trial, index))
-
-
-def control_vanished_gpu(
-    cluster: Cluster, before: Sequence[Facts], victim: Facts, measure: Recorder
-) -> None:
-    """Check that a GPU that NVML no longer lists is detected."""
-    text = "NVML on {} no longer lists GPU {}"
-    if told := _ask_victim(cluster, read_fewer_gpus, victim, measure, "vanished GPU", text):
-        fault, _, gpus = told
-        trial = measure.trial()
-        judge_gpu_changes(before, [{**victim, "gpus": gpus}], trial)
-        measure.control("vanished GPU", fault, trial)
-
-
-def control_fallen_gpu(cluster: Cluster, victim: Facts, measure: Recorder) -> None:
-    """Check that an Xid of a GPU is heard and detected."""
-    text = "NVML on {} reports Xid 79 of GPU {}"
-    if told := _ask_victim(cluster, read_planted_xid, victim, measure, "fallen GPU", text):
-        fault, index, heard = told
-        trial = measure.trial()
-        judge_xids({victim["name"]: heard}, {}, [], trial)
-        measure.control("fallen GPU", fault, trial, located=names_gpu(trial, index))
-
-
-def _ask_victim(
-    cluster: Cluster,
-    read: Callable[[int], Any],
-    victim: Facts,
-    measure: Recorder,
-    name: str,
-    text: str,
-) -> tuple[str, int, Any] | None:
-    """Ask the victim with a fault of its last GPU: (fault, its index, answer); None without one."""
-    boards = victim["gpu_health"]["boards"]
+    `facts` are of all nodes: those that health is compared with, or those of the run's start.
+    """
+    fault, read, judge = GPU_FAULTS[control]
+    boards, name = victim["gpu_health"]["boards"], victim["name"]
     index = boards[-1]["index"] if boards else 0
-    fault = text.format(victim["name"], index)
-    told = cluster.on_each_node(read, each={victim["node"]: index})
-    if victim["node"] in told:
-        return fault, index, told[victim["node"]]
-    measure.control(name, fault, None, saw=f"{victim['name']} does not answer")
-    return None
+    answer = cluster.on_each_node(read, each={victim["node"]: index}).get(victim["node"])
+    # A GPU of a smaller node may have any number of links: it is compared with others.
+    without = () if len(boards) >= WHOLE_NODE else ("nvlinks_down",)
+    plant(
+        measure,
+        control,
+        fault.format(name, index),
+        lambda trial: judge(facts, victim, answer, trial) or names_gpu(trial, index),
+        unable=f"{name} does not answer" if answer is None else "",
+        without=without,
+    )
 
 
 def names_gpu(trial: Trial, index: int) -> bool:

@@ -12,7 +12,6 @@ from probes.check.recorder import Recorder
 from probes.cluster.nvml import UNKNOWN
 from probes.findings import finding, join_names, name_gpu
 from reports.numbers import percent, quantity
-from reports.record import Finding
 
 Facts = Mapping[str, Any]
 Board = Mapping[str, Any]
@@ -74,6 +73,9 @@ class Fleet:
         return fleet
 
 
+Describe = Callable[[Board, int, Fleet], str | None]
+
+
 @dataclass(frozen=True)
 class HealthCheck:
     """One judged measure: the answers that it needs, and what is wrong with a board.
@@ -85,10 +87,10 @@ class HealthCheck:
 
     measure: str
     code: str
-    needs: tuple[str, ...]
-    describe: Callable[[Board, int, Fleet], str | None]
     expected: str
-    may_lack: Callable[[Board, int], bool] = lambda board, gpus: False
+    needs: tuple[str, ...]
+    may_lack: Callable[[Board, int], bool]
+    describe: Describe
 
     def is_sound_without(self, board: Board, gpus: int, fleet: Fleet) -> bool:
         """Return whether a board that does not support the query is sound."""
@@ -107,11 +109,36 @@ def connects_all_links(board: Board, gpus: int) -> bool:
     return bool(is_whole or (gpus >= WHOLE_TRAY and GRACE_BOARD.search(model)))
 
 
+CHECKS: list[HealthCheck] = []  # in the order in which they are judged
+
+
+def health_check(
+    measure: str,
+    code: str,
+    expected: str,
+    *needs: str,
+    may_lack: Callable[[Board, int], bool] = lambda board, gpus: False,
+) -> Callable[[Describe], Describe]:
+    """Make the function that follows the description of a check."""
+
+    def add_check(describe: Describe) -> Describe:
+        CHECKS.append(HealthCheck(measure, code, expected, needs, may_lack, describe))
+        return describe
+
+    return add_check
+
+
+# Drivers before R565 do not know the recovery action; the other checks see its causes.
+@health_check(
+    *("gpus_to_reset", "HOST-GPU-RECOVERY", "no recovery action", "recovery_action"),
+    may_lack=lambda board, gpus: True,
+)
 def _describe_recovery(board: Board, _: int, __: Fleet) -> str:
     action = board["recovery_action"]
     return f"the driver asks for {RECOVERY.get(action, f'action {action}')}" if action else ""
 
 
+@health_check("memory_errors", "HOST-ECC", "none", "uncorrected_errors")
 def _describe_memory_errors(board: Board, _: int, __: Fleet) -> str:
     if errors := board.get("uncorrected_errors"):
         return f"{quantity(errors, 'uncorrected memory errors')} since the driver was loaded"
@@ -119,6 +146,10 @@ def _describe_memory_errors(board: Board, _: int, __: Fleet) -> str:
     return "SRAM errors are above the threshold for replacement" if is_high else ""
 
 
+@health_check(
+    *("row_remaps", "HOST-ROW-REMAP", "no row that waits or failed"),
+    *("remapped_rows", "retired_pending"),
+)
 def _describe_row_remap(board: Board, _: int, __: Fleet) -> str:
     rows = board.get("remapped_rows") or {}
     if rows.get("failed"):
@@ -127,6 +158,7 @@ def _describe_row_remap(board: Board, _: int, __: Fleet) -> str:
     return "a memory row waits to be remapped" if is_waiting else ""
 
 
+@health_check("gpus_without_ecc", "HOST-ECC-OFF", "ECC on", "ecc")
 def _describe_ecc_mode(board: Board, _: int, __: Fleet) -> str | None:
     if board["ecc"]:
         return ""
@@ -135,16 +167,23 @@ def _describe_ecc_mode(board: Board, _: int, __: Fleet) -> str | None:
     return "ECC is off, which is not its default" if board["ecc_default"] else ""
 
 
+@health_check("slowed_gpus", "HOST-GPU-SLOWED", "no slowdown", "slowdown_reasons")
 def _describe_slowdown(board: Board, _: int, __: Fleet) -> str:
     names = [name for bit, name in SLOWDOWNS.items() if board["slowdown_reasons"] & bit]
     return f"clocks are slowed: {', '.join(names)}" if names else ""
 
 
+@health_check("narrow_pcie", "HOST-PCIE", "all lanes", "pcie_width")
 def _describe_pcie(board: Board, _: int, __: Fleet) -> str:
     width, most = board["pcie_width"], board.get("pcie_max_width") or 0
     return f"PCIe runs x{width} of x{most}" if width < most else ""
 
 
+# A board in a PCIe slot without a bridge has no links.
+@health_check(
+    *("nvlinks_down", "HOST-NVLINK", "all links, as on the other GPUs of the model", "nvlinks"),
+    may_lack=lambda board, gpus: not connects_all_links(board, gpus),
+)
 def _describe_links(board: Board, gpus: int, fleet: Fleet) -> str:
     links, model = board["nvlinks"], board.get("name") or ""
     least = fleet.links.get((model, gpus), 0)
@@ -156,6 +195,11 @@ def _describe_links(board: Board, gpus: int, fleet: Fleet) -> str:
     return f"{links['active']} of {links['all']} NVLinks are active" if is_down else ""
 
 
+# Only boards on an NVSwitch register.
+@health_check(
+    *("fabric_faults", "HOST-NVSWITCH", "completed without a fault", "fabric"),
+    may_lack=lambda board, gpus: True,
+)
 def _describe_fabric(board: Board, _: int, __: Fleet) -> str:
     fabric = board["fabric"]
     if state := FABRIC_STATES.get(fabric["state"]):
@@ -170,84 +214,12 @@ def _describe_fabric(board: Board, _: int, __: Fleet) -> str:
     return f"NVLink fabric: {', '.join(wrong)}" if wrong else ""
 
 
+@health_check("closed_gpus", "HOST-COMPUTE-MODE", "Default or Exclusive_Process", "compute_mode")
 def _describe_mode(board: Board, _: int, __: Fleet) -> str:
     return "compute mode is Prohibited" if board["compute_mode"] == PROHIBITED else ""
 
 
-CHECKS = (
-    HealthCheck(
-        measure="gpus_to_reset",
-        code="HOST-GPU-RECOVERY",
-        needs=("recovery_action",),
-        describe=_describe_recovery,
-        expected="no recovery action",
-        # Drivers before R565 do not know it; the other checks see its causes.
-        may_lack=lambda board, gpus: True,
-    ),
-    HealthCheck(
-        measure="memory_errors",
-        code="HOST-ECC",
-        needs=("uncorrected_errors",),
-        describe=_describe_memory_errors,
-        expected="none",
-    ),
-    HealthCheck(
-        measure="row_remaps",
-        code="HOST-ROW-REMAP",
-        needs=("remapped_rows", "retired_pending"),
-        describe=_describe_row_remap,
-        expected="no row that waits or failed",
-    ),
-    HealthCheck(
-        measure="gpus_without_ecc",
-        code="HOST-ECC-OFF",
-        needs=("ecc",),
-        describe=_describe_ecc_mode,
-        expected="ECC on",
-    ),
-    HealthCheck(
-        measure="slowed_gpus",
-        code="HOST-GPU-SLOWED",
-        needs=("slowdown_reasons",),
-        describe=_describe_slowdown,
-        expected="no slowdown",
-    ),
-    HealthCheck(
-        measure="narrow_pcie",
-        code="HOST-PCIE",
-        needs=("pcie_width",),
-        describe=_describe_pcie,
-        expected="all lanes",
-    ),
-    HealthCheck(
-        measure="nvlinks_down",
-        code="HOST-NVLINK",
-        needs=("nvlinks",),
-        describe=_describe_links,
-        expected="all links, as on the other GPUs of the model",
-        # A board in a PCIe slot without a bridge has none.
-        may_lack=lambda board, gpus: not connects_all_links(board, gpus),
-    ),
-    HealthCheck(
-        measure="fabric_faults",
-        code="HOST-NVSWITCH",
-        needs=("fabric",),
-        describe=_describe_fabric,
-        expected="completed without a fault",
-        may_lack=lambda board, gpus: True,  # only boards on an NVSwitch register
-    ),
-    HealthCheck(
-        measure="closed_gpus",
-        code="HOST-COMPUTE-MODE",
-        needs=("compute_mode",),
-        describe=_describe_mode,
-        expected="Default or Exclusive_Process",
-    ),
-)
-
-
 VERBS = {"Ray": "Ray counts", "NVML": "NVML shows", "torch": "torch sees"}
-NOT_COMPARED = {"NVML": "NVML is not compared", "torch": "torch is not compared"}
 
 
 @dataclass(frozen=True)
@@ -291,20 +263,24 @@ class NodeGpus:
         return None if self.unknown else min(self.known)
 
     @property
+    def is_wrong(self) -> bool:
+        """Whether counts differ from the order or each other."""
+        is_ordered = self.ordered is None or self.value in (None, self.ordered)
+        return bool(self.mismatches) or not is_ordered
+
+    @property
     def sentence(self) -> str:
         """Sentence: `node3: 8 GPUs were ordered, Ray counts 8, NVML shows 7, torch sees 7`."""
         parts = ["no number was ordered"]
         if self.ordered is not None:
             parts = [f"{self.ordered} GPU{'s were' if self.ordered != 1 else ' was'} ordered"]
         for source, verb in VERBS.items():
-            count = self.counts.get(source)
-            if count is not None:
-                parts.append(f"{verb} {count}")
+            if self.counts.get(source) is not None:
+                parts.append(f"{verb} {self.counts[source]}")
+            elif reason := self.unknown.get(source):
+                parts.append(f"{source} gives no number ({reason})")
             else:
-                reason = self.unknown.get(source)
-                parts.append(
-                    f"{source} gives no number ({reason})" if reason else NOT_COMPARED[source]
-                )
+                parts.append(f"{source} is not compared")
         if self.assigned not in (None, 1):
             parts.append(f"a worker that owns 1 GPU sees {self.assigned}")
         return f"{self.name}: {', '.join(parts)}"
@@ -364,15 +340,6 @@ def nvml_count(fact: Mapping[str, Any], expected: bool) -> tuple[int | None, str
     return sum("error" not in gpu for gpu in fact["gpus"]), ""
 
 
-def find_wrong_counts(nodes: Iterable[NodeGpus]) -> dict[str, str]:
-    """Find the nodes whose counts differ from the order or each other: name -> sentence."""
-    return {
-        node.name: node.sentence
-        for node in nodes
-        if node.mismatches or (node.ordered is not None and node.value not in (None, node.ordered))
-    }
-
-
 def nodes_with_fewer_gpus(nodes: Iterable[NodeGpus]) -> list[str]:
     """List the names of the members with fewer GPUs than most.
 
@@ -423,28 +390,42 @@ def _judge_check(
         check.is_sound_without(board, len(boards), fleet) for board in boards
     )
     proven = boards and sound + len(sick) == len(boards)
-    measure(
-        check.measure,
-        len(sick) if sick or proven else None,
-        on=node,
-        note="NVML does not answer for each GPU, or does not support the query here",
-    )
-    measure.explain(explain_boards(check.code, node, sick, check.expected))
+    note = "NVML does not answer for each GPU, or does not support the query here"
+    measure(check.measure, len(sick) if sick or proven else None, on=node, note=note)
+    explain_boards(measure, check.code, node, sick, check.expected)
 
 
 def explain_boards(
-    code: str, node: str, sick: Sequence[tuple[Board, str]], expected: str
-) -> list[Finding]:
+    measure: Recorder, code: str, node: str, sick: Sequence[tuple[Board, str]], expected: str
+) -> None:
     """Make one finding that names the sick boards of a node, those with one fault together."""
     boards: dict[str, list[str]] = defaultdict(list)
     for board, text in sick:
         boards[text].append(board_name(board))
     texts = [f"{join_names(names, SHOWN)} on {node}: {text}" for text, names in boards.items()]
-    if not sick:
-        return []
-    first = sick[0][0]
-    names = name_gpu(first["uuid"], first["index"], first["slot"])
-    return [finding(code, f"{'; '.join(texts)}. Expected: {expected}", [node], names=names)]
+    for board, _ in sick[:1]:
+        names = name_gpu(board["uuid"], board["index"], board["slot"])
+        statement = f"{'; '.join(texts)}. Expected: {expected}"
+        measure.explain(finding(code, statement, [node], names=names))
+
+
+def judge_worst(
+    measure: Recorder,
+    name: str,
+    node: str,
+    values: Sequence[tuple[Board, float | None]],
+    worst: Callable[..., float | None],
+    note: str,
+) -> list[tuple[Board, float]]:
+    """Judge the worst value of a node's GPUs; return the GPUs whose value fails.
+
+    Where the value of one GPU is not known, only a failure is proven.
+    """
+    known = [(board, value) for board, value in values if value is not None]
+    most = worst((value for _, value in known), default=None)
+    is_proven = len(known) == len(values) or measure.would_fail(name, most)
+    measure(name, most if is_proven else None, on=node, note=note)
+    return [(board, value) for board, value in known if measure.would_fail(name, value)]
 
 
 def board_name(board: Board) -> str:
@@ -456,19 +437,11 @@ def board_name(board: Board) -> str:
 
 def _judge_power(node: str, boards: Sequence[Board], measure: Recorder) -> None:
     """Judge the lowest power limit of a node's GPUs, as a share of the model's default."""
-    shares = [_power_share(board) for board in boards]
-    known = [share for share in shares if share is not None]
-    lowest = min(known) if known else None
-    low = lowest is not None and measure.would_fail("power_limit", lowest)
-    complete = len(known) == len(boards) or low
     note = "NVML does not answer, or does not support the query here"
-    measure("power_limit", lowest if complete else None, on=node, note=note)
-    sick = [
-        (board, f"power limit is {percent(share)} of the default")
-        for board, share in zip(boards, shares, strict=True)
-        if share is not None and measure.would_fail("power_limit", share)
-    ]
-    measure.explain(explain_boards("HOST-POWER-LIMIT", node, sick, "the default power limit"))
+    shares = [(board, _power_share(board)) for board in boards]
+    low = judge_worst(measure, "power_limit", node, shares, min, note)
+    sick = [(board, f"power limit is {percent(share)} of the default") for board, share in low]
+    explain_boards(measure, "HOST-POWER-LIMIT", node, sick, "the default power limit")
 
 
 def _power_share(board: Board) -> float | None:
@@ -487,7 +460,7 @@ def _judge_queries(node: str, boards: Sequence[Board], measure: Recorder) -> Non
         for query, error in list(board["failed"].items())[:1]
         if query != "GPU"  # a board that does not answer at all is a finding of its own
     ]
-    measure.explain(explain_boards("HOST-NVML-ERROR", node, sick, "an answer"))
+    explain_boards(measure, "HOST-NVML-ERROR", node, sick, "an answer")
 
 
 def _note_state(node: str, boards: Sequence[Board], measure: Recorder) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import median_low
-from typing import Any
+from typing import Any, TypeVar
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from probes.check.declarations import exactly
+from probes.check.judging import record_each, worst_of
 from probes.check.recorder import Recorder
 from probes.cluster.cluster import Cluster
 from probes.cluster.node_facts import SYSTEM_PARTS, software_differences, software_versions
@@ -19,17 +20,16 @@ from probes.cluster.shared_folder import FolderUnknown, find_blind_nodes
 from probes.contract.contract import ClusterTerms
 from probes.findings import finding, join_names, name_gpu
 from probes.hosts.gpu_health import (
+    Facts,
     NodeGpus,
     compared_sources,
     count_gpus,
-    find_wrong_counts,
     judge_gpu_health,
     nodes_with_fewer_gpus,
 )
 from reports.measurement import Limit, Verdict
 from reports.record import Finding
 
-Facts = Mapping[str, Any]
 CODES = {
     DRIVER_NOT_LOADED: "HOST-NO-DRIVER",
     GPU_IS_LOST: "HOST-GPU-LOST",
@@ -70,17 +70,21 @@ def gpu_name(gpu: Facts) -> str:
     return f"{name} ({gpu['uuid']})" if gpu["uuid"] else name
 
 
+Place = TypeVar("Place")
+Read = Callable[[Facts], Iterable[tuple[str, str]]]  # facts -> (what, value) of a node's parts
+
+
 def find_odd_gpus(facts: Sequence[Facts]) -> list[Finding]:
     """Find the nodes whose GPU model or memory differs from that of most GPUs."""
-    models = [(gpu["name"], fact["name"]) for fact in facts for gpu in _answering(fact)]
     sizes = [gpu["memory_gib"] for fact in facts for gpu in _answering(fact)]
     usual = median_low([size for size in sizes if size is not None] or [0])
-    by_node = [
-        (_size_text(gpu["memory_gib"], usual), fact["name"])
-        for fact in facts
-        for gpu in _answering(fact)
-    ]
-    return [*_find_minority("GPU model", models), *_find_minority("GPU memory", by_node)]
+    reads: tuple[Read, ...] = (
+        lambda fact: [("GPU model", gpu["name"]) for gpu in _answering(fact)],
+        lambda fact: [
+            ("GPU memory", _size_text(gpu["memory_gib"], usual)) for gpu in _answering(fact)
+        ],
+    )
+    return [one for read in reads for one in _find_minorities(facts, read, "HOST-GPU-MODEL")]
 
 
 def _answering(fact: Facts) -> list[Facts]:
@@ -93,117 +97,95 @@ def _size_text(size: float | None, usual: float) -> str:
     return f"{usual if abs(size - usual) <= MEMORY_TOLERANCE * usual else size:g} GiB"
 
 
-def _find_minority(
-    what: str, values: list[tuple[str, str]], code: str = "HOST-GPU-MODEL"
-) -> list[Finding]:
-    """Make one finding if not all parts have the same value.
+def _find_minorities(facts: Sequence[Facts], read: Read, code: str) -> list[Finding]:
+    """Make one finding for each kind of part that has not the same value everywhere.
 
     Suspects are the nodes without the most common value.  If two values tie, they are all nodes.
     """
-    counts = Counter(value for value, _ in values).most_common()
-    if len(counts) < 2:
-        return []
-    tied = counts[0][1] == counts[1][1]
-    nodes: dict[str, dict[str, None]] = defaultdict(dict)
-    for value, node in values:
-        nodes[value][node] = None
-    parts = [f"{value or 'no name'} on {join_names(nodes[value])}" for value, _ in counts[::-1]]
-    odd = [value for value, _ in counts[0 if tied else 1 :]]
-    suspects = list(dict.fromkeys(node for value in odd for node in nodes[value]))
-    return [finding(code, f"{what}: {'; '.join(parts)}", suspects)]
+    kinds: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for fact in facts:
+        for what, value in read(fact):
+            kinds[what][value].append(fact["name"])
+    found = []
+    for what, nodes in kinds.items():
+        counts = Counter({value: len(names) for value, names in nodes.items()}).most_common()
+        if len(counts) > 1:
+            texts = [
+                f"{value or 'no name'} on {join_names(dict.fromkeys(nodes[value]))}"
+                for value, _ in reversed(counts)
+            ]
+            tied = counts[0][1] == counts[1][1]
+            odd = [name for value, _ in counts[0 if tied else 1 :] for name in nodes[value]]
+            found.append(finding(code, f"{what}: {'; '.join(texts)}", list(dict.fromkeys(odd))))
+    return found
 
 
 def find_odd_systems(facts: Sequence[Facts]) -> list[Finding]:
     """Find the nodes whose kernel, OFED, firmware, or setting of GPUs is not as on most."""
-    kernels = [
-        one
-        for part in SYSTEM_PARTS
-        for one in _find_minority(
-            part,
-            [
-                (fact["software"][part] or "none", fact["name"])
-                for fact in facts
-                if part in fact["software"]
-            ],
-            "HOST-KERNEL",
-        )
-    ]
-    return [*kernels, *_find_odd_firmware(facts), *_find_odd_settings(facts)]
+    reads: dict[str, Read] = {
+        "HOST-KERNEL": _read_kernel,
+        "HOST-FIRMWARE": _read_firmware,
+        "HOST-GPU-SETTINGS": _read_settings,
+    }
+    return [one for code, read in reads.items() for one in _find_minorities(facts, read, code)]
 
 
-def _find_odd_settings(facts: Sequence[Facts]) -> list[Finding]:
-    """Find GPUs of a model that are set otherwise than most, and GPUs and NICs in other places."""
-    values: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for fact in facts:
-        boards = fact.get("gpu_health", {}).get("boards", ())
-        for board in boards:
-            model = board.get("name") or "GPUs"
-            if "persistence" in board:
-                mode = "on" if board["persistence"] else "off"
-                values[f"persistence mode of {model}"].append((mode, fact["name"]))
-            if "clock_mhz" in board:
-                clock = f"{board['clock_mhz']} MHz"
-                values[f"application clock of {model}"].append((clock, fact["name"]))
-        for what, parts in (("GPUs", boards), ("RDMA devices", fact.get("nics", ()))):
-            places = [part.get("numa", "") for part in parts]
-            if places and all(places):
-                pair = (", ".join(places), fact["name"])
-                values[f"NUMA nodes of {len(places)} {what}"].append(pair)
-    return [
-        one
-        for what, pairs in values.items()
-        for one in _find_minority(what, pairs, "HOST-GPU-SETTINGS")
-    ]
+def _read_kernel(fact: Facts) -> Iterator[tuple[str, str]]:
+    software = fact["software"]
+    yield from ((part, software[part] or "none") for part in SYSTEM_PARTS if part in software)
 
 
-def _find_odd_firmware(facts: Sequence[Facts]) -> list[Finding]:
-    """Find GPUs of a model, and NICs of a board, with other firmware than most."""
-    versions: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for fact in facts:
-        for board in fact.get("gpu_health", {}).get("boards", ()):
-            if "vbios" in board:
-                what = f"vBIOS of {board.get('name') or 'GPUs'}"
-                versions[what].append((board["vbios"], fact["name"]))
-        for nic in fact.get("nics", ()):
-            if nic["board"] and nic["firmware"]:
-                versions[f"firmware of {nic['board']}"].append((nic["firmware"], fact["name"]))
-    return [
-        one
-        for what, values in versions.items()
-        for one in _find_minority(what, values, "HOST-FIRMWARE")
-    ]
+def _read_firmware(fact: Facts) -> Iterator[tuple[str, str]]:
+    """Read the firmware of GPUs, by their model, and of NICs, by their board."""
+    for board in fact.get("gpu_health", {}).get("boards", ()):
+        if "vbios" in board:
+            yield f"vBIOS of {board.get('name') or 'GPUs'}", board["vbios"]
+    for nic in fact.get("nics", ()):
+        if nic["board"] and nic["firmware"]:
+            yield f"firmware of {nic['board']}", nic["firmware"]
+
+
+def _read_settings(fact: Facts) -> Iterator[tuple[str, str]]:
+    """Read how GPUs are set, by their model, and near to which CPUs GPUs and NICs are."""
+    boards = fact.get("gpu_health", {}).get("boards", ())
+    for board in boards:
+        model = board.get("name") or "GPUs"
+        if "persistence" in board:
+            yield f"persistence mode of {model}", "on" if board["persistence"] else "off"
+        if "clock_mhz" in board:
+            yield f"application clock of {model}", f"{board['clock_mhz']} MHz"
+    for what, parts in (("GPUs", boards), ("RDMA devices", fact.get("nics", ()))):
+        places = [part.get("numa", "") for part in parts]
+        if places and all(places):
+            yield f"NUMA nodes of {len(places)} {what}", ", ".join(places)
 
 
 def find_shared_gpus(facts: Iterable[Facts]) -> list[Finding]:
     """Find each GPU whose UUID several nodes show, or one node at several indices."""
-    places: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for fact in facts:
-        for gpu in fact["gpus"]:
-            if gpu["uuid"]:
-                places[gpu["uuid"]].append((fact["name"], gpu_name(gpu)))
-    return [
-        finding(
-            "HOST-GPU-TWICE",
-            f"{join_names((f'{gpu} on {node}' for node, gpu in found))} are the same GPU",
-            list(dict.fromkeys(node for node, _ in found)),
-            names={"gpu": uuid},
-        )
-        for uuid, found in places.items()
-        if len(found) > 1
-    ]
+    gpus = [(gpu["uuid"], fact["name"], gpu_name(gpu)) for fact in facts for gpu in fact["gpus"]]
+    found = []
+    for uuid, places in _find_repeated((uuid, (node, gpu)) for uuid, node, gpu in gpus).items():
+        text = f"{join_names(f'{gpu} on {node}' for node, gpu in places)} are the same GPU"
+        nodes = list(dict.fromkeys(node for node, _ in places))
+        found.append(finding("HOST-GPU-TWICE", text, nodes, names={"gpu": uuid}))
+    return found
 
 
 def find_shared_machines(facts: Iterable[Facts]) -> list[Finding]:
     """Find each machine that several nodes run on, by its boot id."""
-    machines: dict[str, list[str]] = defaultdict(list)
-    for fact in facts:
-        if fact["boot_id"]:
-            machines[fact["boot_id"]].append(fact["name"])
+    machines = _find_repeated((fact["boot_id"], fact["name"]) for fact in facts)
     return [
         finding("HOST-SAME-MACHINE", f"{join_names(names)} run on the same machine", names)
         for names in machines.values()
-        if len(names) > 1
     ]
+
+
+def _find_repeated(pairs: Iterable[tuple[str, Place]]) -> dict[str, list[Place]]:
+    """Find the ids that are in several places; an empty id is not known."""
+    places: dict[str, list[Place]] = defaultdict(list)
+    for id, place in pairs:
+        places[id].append(place)
+    return {id: found for id, found in places.items() if id and len(found) > 1}
 
 
 def judge_order(facts: list[Facts], terms: ClusterTerms, measure: Recorder) -> None:
@@ -217,33 +199,31 @@ def judge_order(facts: list[Facts], terms: ClusterTerms, measure: Recorder) -> N
                 measure.explain(finding(code, text, [fact["name"]]))
 
 
+# measure: (term, unit, how it is read of a node's facts)
+ORDERED: dict[str, tuple[str, str, Callable[[Facts], float | None]]] = {
+    "gpu_memory": ("gpu_memory_gib", "GiB", lambda fact: _smallest_memory(fact["gpus"])),
+    "cpus": ("cpus_per_node", "CPUs", lambda fact: fact["cpus"]),
+    "ram": ("ram_gib", "GiB", lambda fact: fact["ram_gib"]),
+    "disk": ("disk_gib", "GiB", lambda fact: fact.get("disk_gib")),
+}
+
+
 def ordered_values(fact: Facts, terms: ClusterTerms) -> list[tuple[str, Any, Limit]]:
     """List (measure, value, limit) of everything that is ordered of one node."""
     values: list[tuple[str, Any, Limit]] = []
-    gpus = fact["gpus"]
     if terms.gpu_model is not None:
         models = [terms.gpu_model] if isinstance(terms.gpu_model, str) else terms.gpu_model
-        limit = Limit(one_of=models, because="ordered")
-        values.append(("gpu_model", _worst_model([gpu["name"] for gpu in gpus], models), limit))
-    if terms.gpu_memory_gib is not None:
-        smallest = _smallest([gpu["memory_gib"] for gpu in gpus])
-        values.append(("gpu_memory", smallest, _at_least(terms.gpu_memory_gib, "GiB")))
-    if terms.cpus_per_node is not None:
-        values.append(("cpus", fact["cpus"], _at_least(terms.cpus_per_node, "CPUs")))
-    if terms.ram_gib is not None:
-        values.append(("ram", fact["ram_gib"], _at_least(terms.ram_gib, "GiB")))
-    if terms.disk_gib is not None:
-        values.append(("disk", fact.get("disk_gib"), _at_least(terms.disk_gib, "GiB")))
+        model = _worst_model([gpu["name"] for gpu in fact["gpus"]], models)
+        values.append(("gpu_model", model, Limit(one_of=models, because="ordered")))
+    for name, (term, unit, read) in ORDERED.items():
+        if (least := getattr(terms, term)) is not None:
+            values.append((name, read(fact), Limit(low=least, unit=unit, because="ordered")))
     if terms.versions is not None:
         met = [version_met(fact["software"].get(p, ""), o) for p, o in terms.versions.items()]
         count = None if None in met and False not in met else met.count(False)
         text = ", ".join(f"{part} {order}" for part, order in terms.versions.items())
         values.append(("ordered_versions", count, exactly(0, "versions", f"ordered: {text}")))
     return values
-
-
-def _at_least(least: float, unit: str) -> Limit:
-    return Limit(low=least, unit=unit, because="ordered")
 
 
 def _worst_model(names: list[str], ordered: list[str]) -> str | None:
@@ -253,10 +233,9 @@ def _worst_model(names: list[str], ordered: list[str]) -> str | None:
     return names[0] if names and all(names) else None
 
 
-def _smallest(sizes: list[float | None]) -> float | None:
-    """Return the smallest size; None if there is none, or one is not known."""
-    known = [size for size in sizes if size is not None]
-    return min(known) if known and len(known) == len(sizes) else None
+def _smallest_memory(gpus: Sequence[Facts]) -> float | None:
+    """Return the smallest memory (GiB) of GPUs; None if there are none, or one is not known."""
+    return worst_of({index: gpu["memory_gib"] for index, gpu in enumerate(gpus)}, min)[1]
 
 
 def version_met(version: str, order: str) -> bool | None:
@@ -296,7 +275,9 @@ def judge_hosts(
     judge_nodes(cluster, terms, facts, bystanders, gone, measure)
     nodes = count_all_gpus(cluster, terms, facts, bystanders)
     judge_counts(nodes, measure)
-    judge_silent_bystanders(cluster, bystanders, measure)
+    # A bystander that does not answer may have GPUs.
+    silent = _find_silent(cluster, cluster.bystanders, bystanders, measure)
+    record_each(measure, "count_mismatches", {}, silent)
     if cluster.kind == "local":
         measure.covered("machines and NVML are not compared: all raylets share one host")
         return
@@ -375,12 +356,6 @@ def without_hosts_gpus(bystanders: Sequence[Facts], facts: Sequence[Facts]) -> l
     ]
 
 
-def judge_silent_bystanders(cluster: Cluster, facts: Sequence[Facts], measure: Recorder) -> None:
-    """Record an unknown count for each bystander that does not answer: it may have GPUs."""
-    for name in _find_silent(cluster, cluster.bystanders, facts, measure):
-        measure("count_mismatches", None, on=name, note="the node does not answer")
-
-
 def judge_machines(facts: Sequence[Facts], measure: Recorder) -> None:
     """Judge that each node is a machine of its own, by the kernels' boot ids."""
     boots = [fact["boot_id"] for fact in facts]
@@ -414,9 +389,8 @@ def judge_counts(nodes: Sequence[NodeGpus], measure: Recorder) -> None:
         measure("count_mismatches", node.mismatches, on=node.name, note=node.why_unknown)
     fewer = nodes_with_fewer_gpus(nodes)
     measure("nodes_with_fewer_gpus", len(fewer) if nodes else None, note="no node answers")
-    wrong = find_wrong_counts(nodes)
     for node in nodes:
-        if node.name in wrong or node.name in fewer:
+        if node.is_wrong or node.name in fewer:
             measure.explain(finding("HOST-GPUS", node.sentence, [node.name]))
 
 
@@ -458,9 +432,7 @@ def judge_parity(
     measure.explain(systems)
     count = len(software) + len(odd)
     measure("differences", count if facts else None, note="no node answers")
-    for sentence in software:
-        measure.explain(finding("HOST-VERSIONS", sentence))
-    measure.explain(odd)
+    measure.explain([finding("HOST-VERSIONS", sentence) for sentence in software], odd)
 
 
 def judge_folder(

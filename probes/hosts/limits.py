@@ -5,22 +5,24 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from operator import itemgetter
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from statistics import median
 from typing import Any
 
+from probes.check.declarations import Circumstances
+from probes.check.judging import SILENT, explain_alike, plant, record_each
 from probes.check.recorder import Recorder
 from probes.check.registry import CRITERIA
 from probes.cluster.cluster import Cluster
 from probes.cluster.system_facts import UNLIMITED, ClockOffset, ClockReaders, read_node_system
+from probes.contract.contract import ClusterTerms
 from probes.findings import finding, join_names
+from probes.hosts.gpu_health import Facts
 from reports.numbers import percent, quantity
 from reports.record import Finding
 
-Facts = Mapping[str, Any]
 GIB, MIB = 2**30, 2**20  # bytes
 MOST_FILES = 2**20  # what "unlimited" open files are: the kernel's fs.nr_open
 TEMPORARY_GIB = 1.0  # free space of the temporary folder that is enough, however large the disk
@@ -82,8 +84,8 @@ def read_threads(system: Facts, ranks: int) -> Reading:
 def read_temporary_room(system: Facts, ranks: int) -> Reading:
     """Read the free share of the fuller of two folders: Ray's session, and temporary files."""
     session, temporary = system["session"], system["temporary"]
-    shares = (free_share(session, None), session), (free_share(temporary), temporary)
-    share, room = min(shares, key=itemgetter(0))
+    share = min(free_share(session, None), free_share(temporary))
+    room = session if free_share(session, None) == share else temporary
     where = f"{room['path']} ({room['file_system'] or 'unknown file system'})"
     if room["error"]:
         text = f"no file can be written in {where}: {room['error']}"
@@ -135,16 +137,12 @@ READERS: dict[str, tuple[str, Callable[[Facts, int], Reading]]] = {
 }
 
 
-def judged_measures(embedded: bool, rdma: bool) -> list[str]:
-    """List the measures that are judged here.
-
-    An embedded cluster has the limits of the shell that started it, and shares its host with
-    others.  Memory is locked for RDMA alone.
-    """
-    without = {"open_files", "stack", "shared_memory", "stray_raylets"} if embedded else set[str]()
-    if embedded or not rdma:
-        without.add("locked_memory")
-    return [name for name in READERS if name not in without]
+def judged_measures(cluster: Cluster, terms: ClusterTerms) -> list[str]:
+    """List the measures that this cluster owes; of the others the values only inform."""
+    nodes, one_host = len(cluster.nodes), cluster.kind == "local"
+    here = Circumstances("quick", terms, nodes, cluster.on_gpu, one_host=one_host)
+    row = CRITERIA["HOSTS"]
+    return [name for name in READERS if row.owes_check(row.measures[name], here)]
 
 
 def judge_system(
@@ -159,20 +157,25 @@ def judge_system(
     `silent` are the names of nodes without facts: nothing is proven of them.
     """
     for name in measures:
-        code, read = READERS[name]
-        failed: dict[str, list[str]] = defaultdict(list)
-        known: dict[str, Facts] = {}
-        for fact in facts:
-            reading = try_reader(read, fact.get("system", {}), max(1, ranks.get(fact["node"], 1)))
-            measure(name, reading.value, on=fact["name"], note=reading.note)
-            if measure.would_fail(name, reading.value):
-                failed[reading.text].append(fact["name"])
-                known.setdefault(reading.text, reading.names)
-        for node in silent:
-            measure(name, None, on=node, note="the node does not answer")
-        for text, nodes in failed.items():
-            statement = f"{join_names(nodes)}: {text}"
-            measure.explain(finding(code, statement, nodes, names=known[text]))
+        readings = read_each(name, facts, ranks)
+        values = {node: reading.value for node, reading in readings.items()}
+        notes = {node: reading.note for node, reading in readings.items()}
+        record_each(measure, name, values, silent, notes)
+        failed = {n: one for n, one in readings.items() if measure.would_fail(name, one.value)}
+        names = {one.text: one.names for one in failed.values()}
+        texts = {node: one.text for node, one in failed.items()}
+        explain_alike(measure, READERS[name][0], texts, "{nodes}: {text}", names=names)
+
+
+def read_each(
+    name: str, facts: Sequence[Facts], ranks: Mapping[str, int] | None = None
+) -> dict[str, Reading]:
+    """Read a measure of each node, by name; `ranks` is by node id, and 1 where it is not known."""
+    read, known = READERS[name][1], ranks or {}
+    return {
+        fact["name"]: try_reader(read, fact.get("system", {}), max(1, known.get(fact["node"], 1)))
+        for fact in facts
+    }
 
 
 def try_reader(read: Callable[[Facts, int], Reading], system: Facts, ranks: int) -> Reading:
@@ -184,15 +187,12 @@ def try_reader(read: Callable[[Facts, int], Reading], system: Facts, ranks: int)
         return Reading(None, f"it could not be read: {'; '.join(reasons) or 'facts are missing'}")
 
 
-# note: (unit, part of the facts, key in it)
-SETTINGS = {
-    "cpu_governor": ("", "settings", "governor"),
-    "huge_pages": ("", "settings", "huge_pages"),
-    "numa_nodes": ("nodes", "settings", "numa_nodes"),
-    "machine_cpus": ("CPUs", "settings", "cpus"),
-}
-# the same, and which value is the worst
-QUANTITIES: dict[str, tuple[str, str, str, Callable[[Iterable[float]], float]]] = {
+# note: (unit, part of the facts, key in it, which value is the worst; None notes each value)
+SETTINGS: dict[str, tuple[str, str, str, Callable[..., Any] | None]] = {
+    "cpu_governor": ("", "settings", "governor", None),
+    "huge_pages": ("", "settings", "huge_pages", None),
+    "numa_nodes": ("nodes", "settings", "numa_nodes", None),
+    "machine_cpus": ("CPUs", "settings", "cpus", None),
     "swap_in_use": ("GiB", "settings", "swap_gib", max),
     "shared_memory_free": ("ratio", "shared_memory", "free_share", min),
 }
@@ -200,43 +200,38 @@ QUANTITIES: dict[str, tuple[str, str, str, Callable[[Iterable[float]], float]]] 
 
 def note_settings(facts: Sequence[Facts], measures: Sequence[str], measure: Recorder) -> None:
     """Record what only informs: settings, quantities, and the limits that are not judged here."""
-    for name, (unit, part, key) in SETTINGS.items():
-        _note_values(name, unit, _find_values(facts, part, key), measure)
-    for name, (unit, part, key, worst) in QUANTITIES.items():
-        _note_worst(name, unit, worst, _find_values(facts, part, key), measure)
+    for name, (unit, part, key, worst) in SETTINGS.items():
+        found = {fact["name"]: fact.get("system", {}).get(part, {}).get(key) for fact in facts}
+        known = {node: value for node, value in found.items() if value not in (None, "")}
+        if worst:
+            _note_worst(name, unit, worst, known, measure)
+        else:
+            _note_values(name, unit, known, measure)
     for name in READERS.keys() - set(measures):
-        read, unit = READERS[name][1], CRITERIA["HOSTS"].measures[name].unit
-        values = {fact["name"]: try_reader(read, fact.get("system", {}), 1).value for fact in facts}
-        known = {node: value for node, value in values.items() if value is not None}
-        _note_worst(name, unit, max if name == "stray_raylets" else min, known, measure)
-
-
-def _find_values(facts: Sequence[Facts], part: str, key: str) -> dict[str, Any]:
-    """Find a value of each node where it is known."""
-    values = {fact["name"]: fact.get("system", {}).get(part, {}).get(key) for fact in facts}
-    return {node: value for node, value in values.items() if value not in (None, "")}
+        values = {node: one.value for node, one in read_each(name, facts).items()}
+        worst = max if name == "stray_raylets" else min
+        _note_worst(name, CRITERIA["HOSTS"].measures[name].unit, worst, values, measure)
 
 
 def _note_values(name: str, unit: str, values: Mapping[str, Any], measure: Recorder) -> None:
     """Record each value once, with its nodes."""
-    nodes: dict[Any, list[str]] = defaultdict(list)
-    for node, value in values.items():
-        nodes[value].append(node)
-    for value, names in nodes.items():
-        measure.note(name, value, unit, on="each node" if len(nodes) == 1 else join_names(names))
+    for value in dict.fromkeys(values.values()):
+        nodes = [node for node in values if values[node] == value]
+        on = "each node" if len(nodes) == len(values) else join_names(nodes)
+        measure.note(name, value, unit, on=on)
 
 
 def _note_worst(
     name: str,
     unit: str,
-    worst: Callable[[Iterable[float]], float],
-    values: Mapping[str, float],
+    worst: Callable[..., Any],
+    values: Mapping[str, float | None],
     measure: Recorder,
 ) -> None:
-    """Record the worst value, with its node."""
-    if values:
-        value = worst(values.values())
-        measure.note(name, value, unit, on=next(n for n in values if values[n] == value))
+    known = {node: value for node, value in values.items() if value is not None}
+    if known:
+        node = worst(known, key=known.__getitem__)
+        measure.note(name, known[node], unit, on=node)
 
 
 LOST_CLOCK = "CLOCK_MONOTONIC"  # what a machine without a battery has: the time since 1970 is lost
@@ -258,16 +253,10 @@ def measure_clocks(cluster: Cluster, measure: Recorder) -> None:
         readers.close()
     silent = [names[id] for id in nodes if id not in offsets]
     by_name = {names[id]: offset for id, offset in offsets.items()}
-    measure.keep("clocks.json", describe_offsets(by_name), caption="clock of each node")
+    kept = {name: asdict(offset) for name, offset in by_name.items()}
+    measure.keep("clocks.json", kept, caption="clock of each node")  # less the driver's
     judge_clocks(by_name, silent, measure)
     control_lost_clock(by_name, {names[id]: offset for id, offset in lost.items()}, measure)
-
-
-def describe_offsets(offsets: Mapping[str, ClockOffset]) -> dict[str, dict[str, float]]:
-    """Describe each node's clock, less the driver's, as evidence."""
-    return {
-        name: {"seconds": offset.seconds, "error": offset.error} for name, offset in offsets.items()
-    }
 
 
 def judge_clocks(
@@ -313,15 +302,14 @@ def control_lost_clock(
     offsets: Mapping[str, ClockOffset], lost: Mapping[str, ClockOffset], measure: Recorder
 ) -> None:
     """Check that a node whose clock began at its boot is detected and named."""
-    fault = f"{join_names(lost) or 'a node'} reads its clock since boot, as if the time was lost"
-    if not lost:
-        measure.control("lost clock", fault, None, saw="the node does not answer")
-        return
-    trial = measure.trial()
     planted = {**offsets, **lost}
-    judge_clocks(planted, [], trial)
-    located = set(lost) <= set(find_odd_clocks(planted, trial).suspects)
-    measure.control("lost clock", fault, trial, located=located)
+
+    def judge(trial: Recorder) -> bool:
+        judge_clocks(planted, [], trial)
+        return set(lost) <= set(find_odd_clocks(planted, trial).suspects)
+
+    fault = f"{join_names(lost) or 'a node'} reads its clock since boot, as if the time was lost"
+    plant(measure, "lost clock", fault, judge, unable="" if lost else SILENT)
 
 
 NO_ROOM = "/proc"  # a folder in which no file can be written, on every node
@@ -390,21 +378,24 @@ def control_strained_process(
         "and is named as a raylet of another cluster"
     )
     planted = halve_limits(ranks.get(victim["node"], 1), measure)
-    answers = cluster.on_each_node(read_strained_system, each={victim["node"]: planted})
-    if victim["node"] not in answers:
-        why = cluster.errors.get(victim["node"], "no answer in time")
-        measure.control("strained process", fault, None, saw=f"{victim['name']}: {why}")
-        return
-    system = answers[victim["node"]]
-    trial = measure.trial()
-    judge_system([{**victim, "system": system}], ranks, measures, trial)
-    without = {
-        name for name in CRITERIA["HOSTS"].controls["strained process"] if name not in measures
-    }
-    if limits := system["limits"]:
-        without |= {"locked_memory"} if limits.get("locks_any") else set()
-        without |= {"processes"} if limits.get("starts_any") else set()
-    measure.control("strained process", fault, trial, without=without)
+    system, unable = ask_node(cluster, victim, read_strained_system, planted)
+    limits = (system or {}).get("limits", {})
+    targets = CRITERIA["HOSTS"].controls["strained process"]
+    without = {name for name in targets if name not in measures}
+    without |= {"locked_memory"} if limits.get("locks_any") else set()
+    without |= {"processes"} if limits.get("starts_any") else set()
+    judge = partial(judge_system, [{**victim, "system": system}], ranks, measures)
+    plant(measure, "strained process", fault, judge, unable=unable, without=without)
+
+
+def ask_node(
+    cluster: Cluster, victim: Facts, function: Callable[..., Any], *arguments: Any
+) -> tuple[Any, str]:
+    """Run a function on the victim's node; return (answer, "") or (None, why there is none)."""
+    nodes = [node for node in cluster.nodes if node["id"] == victim["node"]]
+    answer = cluster.on_each_node(function, *arguments, nodes=nodes).get(victim["node"])
+    why = cluster.errors.get(victim["node"], "no answer in time")
+    return answer, f"{victim['name']}: {why}" if answer is None else ""
 
 
 def halve_limits(ranks: int, measure: Recorder) -> dict[str, int]:

@@ -8,11 +8,13 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from probes.check.judging import explain_alike, plant, record_each, silent_names
 from probes.check.recorder import Recorder
 from probes.cluster.cluster import Cluster
 from probes.cluster.network_facts import try_closed_target, try_targets
@@ -26,10 +28,65 @@ from probes.cluster.node_facts import (
 from probes.cluster.system_facts import read_rdma_access
 from probes.contract.contract import ClusterTerms
 from probes.findings import finding, join_names
+from probes.hosts.gpu_health import Facts
+from probes.hosts.limits import ask_node
 
-Facts = Mapping[str, Any]
-SHOWN_PACKAGES = 4  # packages that differ, in a sentence
+Answers = Mapping[str, Mapping[str, Any]]  # node's name -> target or path -> what was found
+SHOWN, SHOWN_PACKAGES = 3, 4  # devices or files, and packages, in a sentence
 MOST_ASKED = 4  # kinds of other images whose packages are compared one by one
+MISSING = ""  # in place of a file's size and digest
+
+
+def judge_needs(cluster: Cluster, terms: ClusterTerms, measure: Recorder) -> None:
+    """Judge the image, the models and ways out that the contract names, and RDMA devices.
+
+    Faults are planted on the last node that answered.
+    """
+    facts = add_silent(cluster.facts, cluster.nodes)
+    if cluster.kind == "local":
+        measure.covered("images are not compared: all raylets share one host")
+    else:
+        if len(facts) > 1:
+            check_images(cluster, facts, measure)
+        if terms.fabric == "rdma":
+            check_rdma_devices(cluster, facts, terms.rails, measure)
+    if terms.egress:
+        check_egress(cluster, terms.egress, measure)
+    if terms.ray_client_port:
+        judge_ray_client(cluster, terms.ray_client_port, measure)
+    if terms.model_files:
+        check_models(cluster, terms.model_files, measure)
+
+
+def _ask_all(
+    cluster: Cluster, function: Callable[..., Any], what: Sequence[str]
+) -> tuple[dict[str, Any], list[str], dict[str, str] | None]:
+    """Ask each node for `what`; return answers by name, silent nodes, and the last that answered.
+
+    Nodes are in the order of the facts, which is that of addresses.
+    """
+    found = cluster.on_each_node(function, what)
+    answers = {id: answer for id, answer in found.items() if answer is not None}
+    order = {fact["node"]: index for index, fact in enumerate(cluster.facts)}
+    nodes = sorted(cluster.nodes, key=lambda node: order.get(node["id"], len(order)))
+    known = {node["name"]: answers[node["id"]] for node in nodes if node["id"] in answers}
+    last = [{"node": n["id"], "name": n["name"]} for n in cluster.nodes if n["id"] in answers][-1:]
+    return known, silent_names(nodes, answers), last[0] if last else None
+
+
+# Images.
+
+
+def check_images(cluster: Cluster, facts: Sequence[Facts], measure: Recorder) -> None:
+    """Judge that nodes have one image; plant a package that only the last node has."""
+    judge_images(cluster, facts, measure)
+    if not cluster.facts:
+        return
+    *others, victim = cluster.facts
+    image, unable = ask_node(cluster, victim, read_other_image)
+    fault = f"{victim['name']} has a further Python package"
+    judge = partial(judge_images, cluster, [*others, {**victim, "image": image}])
+    plant(measure, "other image", fault, judge, unable=unable)
 
 
 def judge_images(cluster: Cluster, facts: Sequence[Facts], measure: Recorder) -> None:
@@ -43,7 +100,11 @@ def judge_images(cluster: Cluster, facts: Sequence[Facts], measure: Recorder) ->
     measure("image_differences", count, note=note)
     if odd:
         lists = _ask_packages(cluster, facts, odd, known)
-        _explain_images(odd, known, lists, measure)
+        usual = next((name for name in known if name not in odd), odd[0])
+        texts = {name: describe_image(known[name], known[usual], lists) for name in odd}
+        faults = {name: text for name, text in texts.items() if text}
+        sentence = f"{{nodes}}: {{text}}. Expected: as on {usual}"
+        explain_alike(measure, "HOST-IMAGE", faults, sentence)
 
 
 def find_odd_images(images: Mapping[str, Facts]) -> list[str]:
@@ -70,23 +131,6 @@ def _ask_packages(
     return {images[names[id]]["digest"]: packages for id, packages in answers.items()}
 
 
-def _explain_images(
-    odd: Sequence[str],
-    images: Mapping[str, Facts],
-    lists: Mapping[str, list[str]],
-    measure: Recorder,
-) -> None:
-    usual_name = next((name for name in images if name not in odd), odd[0])
-    usual = images[usual_name]
-    groups: dict[str, list[str]] = defaultdict(list)
-    for name in odd:
-        if text := describe_image(images[name], usual, lists):
-            groups[text].append(name)
-    for text, names in groups.items():
-        statement = f"{join_names(names)}: {text}. Expected: as on {usual_name}"
-        measure.explain(finding("HOST-IMAGE", statement, names))
-
-
 def describe_image(image: Facts, usual: Facts, lists: Mapping[str, list[str]]) -> str:
     """Describe how an image differs from the usual one; "" for not at all."""
     parts = []
@@ -97,47 +141,64 @@ def describe_image(image: Facts, usual: Facts, lists: Mapping[str, list[str]]) -
         if here is None or there is None:
             parts.append(f"other Python packages ({image['packages']})")
         else:
-            parts.extend(_describe_packages(here, there))
+            for verb, more in (("has", {*here} - {*there}), ("lacks", {*there} - {*here})):
+                if more:
+                    parts.append(f"Python {verb} {join_names(sorted(more), SHOWN_PACKAGES)}")
     return "; ".join(parts)
 
 
-def _describe_packages(here: Sequence[str], there: Sequence[str]) -> list[str]:
-    more, less = sorted(set(here) - set(there)), sorted(set(there) - set(here))
-    texts = [f"Python has {join_names(more, SHOWN_PACKAGES)}"] if more else []
-    return texts + ([f"Python lacks {join_names(less, SHOWN_PACKAGES)}"] if less else [])
+def read_other_image() -> dict[str, Any]:
+    """Read this node's image with a further package, which is there for this time only."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "seatrial_control-1.0.dist-info").mkdir()
+        return read_image([folder])
 
 
-MISSING = ""  # in place of a file's size and digest
-SHOWN_FILES = 3  # files in a sentence
-# node's name -> path -> {"files", "error", "unknown"} of `read_model_files`
-FileAnswers = Mapping[str, Mapping[str, Mapping[str, Any]]]
+# Models.
+
+
+def check_models(cluster: Cluster, paths: Sequence[str], measure: Recorder) -> None:
+    """Read the contract's models on all nodes at once and compare them; plant a changed byte."""
+    answers, silent, victim = _ask_all(cluster, read_model_files, paths)
+    measure.covered("models: size, and 1 MiB of each 256 MiB of every file")
+    judge_models(paths, answers, silent, measure)
+    if not victim or len(cluster.nodes) < 2:
+        return
+    name, path = victim["name"], paths[0]
+    changed, unable = ask_node(cluster, victim, read_changed_file, path)
+    fault = f"{name} reads a copy of {path} with one changed byte"
+    judge = partial(judge_models, [path], {**answers, name: changed}, [])
+    plant(measure, "changed file", fault, judge, unable=unable)
 
 
 def judge_models(
-    paths: Sequence[str], answers: FileAnswers, silent: Sequence[str], measure: Recorder
+    paths: Sequence[str], answers: Answers, silent: Sequence[str], measure: Recorder
 ) -> None:
     """Judge how many files of each node are missing, or not as on most nodes.
 
-    A path that is missing or unreadable counts as one file.  `silent` nodes prove nothing.
+    `answers` has {"files", "error", "unknown"} of `read_model_files` by node and path.  A path that
+    is missing or unreadable counts as one file.  `silent` nodes prove nothing.
     """
     problems = {path: find_odd_files(path, answers) for path in paths}
-    for node in answers:
-        unknown = [answers[node][path]["unknown"] for path in paths]
-        count = sum(len(problems[path].get(node, ())) for path in paths)
-        note = join_names(filter(None, unknown))
-        measure("model_differences", None if note and not count else count, on=node, note=note)
-    for node in silent:
-        measure("model_differences", None, on=node, note="the node does not answer")
-    for path in paths:
-        groups: dict[str, list[str]] = defaultdict(list)
-        for node, texts in problems[path].items():
-            groups[join_names(texts, SHOWN_FILES)].append(node)
-        for text, nodes in groups.items():
-            statement = f"{path} on {join_names(nodes)}: {text}. Expected: the same on every node"
-            measure.explain(finding("HOST-MODEL-FILES", statement, nodes, names={"file": path}))
+    notes = {
+        node: join_names(filter(None, (found[path]["unknown"] for path in paths)))
+        for node, found in answers.items()
+    }
+    counts = {node: sum(len(odd.get(node, ())) for odd in problems.values()) for node in answers}
+    values = {n: None if notes[n] and not count else count for n, count in counts.items()}
+    record_each(measure, "model_differences", values, silent, notes)
+    for path, odd in problems.items():
+        faults = {node: join_names(texts, SHOWN) for node, texts in odd.items()}
+        sentence = f"{_literal(path)} on {{nodes}}: {{text}}. Expected: the same on every node"
+        explain_alike(measure, "HOST-MODEL-FILES", faults, sentence, file=path)
 
 
-def find_odd_files(path: str, answers: FileAnswers) -> dict[str, list[str]]:
+def _literal(text: str) -> str:
+    """Escape a path or URL in a sentence that is formatted."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def find_odd_files(path: str, answers: Answers) -> dict[str, list[str]]:
     """Find what is wrong with this path, by node.
 
     If two versions of a file are as common, it is wrong on all nodes that have it.
@@ -157,7 +218,7 @@ def find_odd_files(path: str, answers: FileAnswers) -> dict[str, list[str]]:
     return dict(odd)
 
 
-def find_usual(versions: Any) -> str | None:
+def find_usual(versions: Iterable[str]) -> str | None:
     """Find the most common version; None for a tie.  A file that is there wins over MISSING."""
     counts = Counter(versions)
     most = max(counts.values())
@@ -178,6 +239,101 @@ def _describe_file(name: str, version: str, usual: str | None) -> str:
         return f"{name} has {size} bytes in place of {expected}"
     return f"{name} has other content"
 
+
+# RDMA devices.
+
+
+def check_rdma_devices(
+    cluster: Cluster, facts: Sequence[Facts], rails: int | None, measure: Recorder
+) -> None:
+    """Judge the RDMA devices that a worker can open; plant a node whose /dev has none.
+
+    By what the NICs reach the memory of GPUs is noted; FABRIC judges whether NCCL does.
+    """
+    judge_rdma_devices(facts, rails, measure)
+    ways = {
+        fact["name"]: fact.get("peer_memory") or "neither nvidia_peermem nor DMA-BUF"
+        for fact in cluster.facts
+    }
+    for way in dict.fromkeys(ways.values()):
+        measure.note("gpu_peer_memory", way, on=join_names(n for n in ways if ways[n] == way))
+    if not cluster.facts:
+        return
+    victim = cluster.facts[-1]
+    access, unable = ask_node(cluster, victim, read_hidden_devices)
+    if access == {}:
+        unable = f"{victim['name']} lists no RDMA device"
+    fault = f"a worker on {victim['name']} looks for its RDMA devices in an empty folder"
+    judge = partial(judge_rdma_devices, [{**victim, "rdma_access": access}], rails)
+    plant(measure, "hidden devices", fault, judge, unable=unable)
+
+
+def judge_rdma_devices(facts: Sequence[Facts], rails: int | None, measure: Recorder) -> None:
+    """Judge how many devices each node lacks for its rails, or for one where no number is agreed.
+
+    A pod may list the devices of the whole machine, and be given a part of them.
+    """
+    lacking: dict[str, int | None] = {}
+    faults = {}
+    for fact in facts:
+        access, name = fact.get("rdma_access") or {}, fact["name"]
+        closed = [f"{device}: {problem}" for device, problem in access.items() if problem]
+        opened = len(access) - len(closed)
+        lacking[name] = max(0, (rails or 1) - opened) if access else None
+        if lacking[name]:
+            faults[name] = f"{opened} RDMA devices can be opened; {join_names(closed, SHOWN)}"
+    record_each(measure, "rdma_closed", lacking, notes="no RDMA device is listed")
+    expected = f"{rails} devices, one a rail" if rails else "at least one"
+    explain_alike(measure, "HOST-RDMA-CLOSED", faults, f"{{nodes}}: {{text}}. Expected: {expected}")
+
+
+def read_hidden_devices() -> dict[str, str]:
+    """Read the access to the RDMA devices as if their files were not in this worker's /dev."""
+    with tempfile.TemporaryDirectory() as folder:
+        return read_rdma_access(folder)
+
+
+# Ways out of the cluster.
+
+
+def check_egress(cluster: Cluster, targets: Sequence[str], measure: Recorder) -> None:
+    """Connect to the contract's targets from all nodes at once; plant a closed port and URL."""
+    answers, silent, victim = _ask_all(cluster, try_targets, targets)
+    measure.keep("egress.json", answers, caption="connections out of the cluster, by node")
+    judge_ways_out(targets, answers, silent, measure)
+    if not victim:
+        return
+    name = victim["name"]
+    problems, unable = ask_node(cluster, victim, try_closed_target)
+
+    def judge(trial: Recorder) -> bool:
+        judge_ways_out(list(problems), {name: problems}, [], trial)
+        return all(problems.values())
+
+    fault = f"{name} connects to a port of its own that is closed"
+    plant(measure, "closed target", fault, judge, unable=unable)
+
+
+def judge_ways_out(
+    targets: Sequence[str], answers: Answers, silent: Sequence[str], measure: Recorder
+) -> None:
+    """Judge the connections of each node to each target; `silent` nodes prove nothing.
+
+    `answers` has the problem by node and target, "" for none.
+    """
+    failed = {
+        node: {t: problem for t in targets if (problem := found.get(t, "no answer"))}
+        for node, found in answers.items()
+    }
+    counts = {node: len(problems) for node, problems in failed.items()}
+    record_each(measure, "egress_closed", counts, silent)
+    for target in targets:
+        faults = {node: problems[target] for node, problems in failed.items() if target in problems}
+        sentence = f"{_literal(target)} from {{nodes}}: {{text}}. Expected: a connection"
+        explain_alike(measure, "HOST-EGRESS", faults, sentence, asked=len(answers), target=target)
+
+
+# The Ray client.
 
 # Seconds for a program to import Ray, connect and run one task on a busy machine.
 JOIN_SECONDS = 60.0
@@ -204,9 +360,8 @@ def judge_ray_client(cluster: Cluster, port: int, measure: Recorder) -> None:
     _judge_answer(address, *try_client(address, JOIN_SECONDS), ids, measure)
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
         closed = f"ray://127.0.0.1:{server.getsockname()[1]}"
-    trial = measure.trial()
-    _judge_answer(closed, *try_client(closed, CLOSED_SECONDS), ids, trial)
-    measure.control("closed client", f"a program joins {closed}, where nothing listens", trial)
+    judge = partial(_judge_answer, closed, *try_client(closed, CLOSED_SECONDS), ids)
+    plant(measure, "closed client", f"a program joins {closed}, where nothing listens", judge)
 
 
 def _judge_answer(address: str, node: str, problem: str, ids: set[str], measure: Recorder) -> None:
@@ -238,225 +393,3 @@ def try_client(address: str, seconds: float) -> tuple[str, str]:
     if found and done.returncode == 0:
         return found[-1], ""
     return "", (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-
-
-SHOWN_DEVICES = 3  # devices in a sentence
-
-
-def judge_rdma_devices(facts: Sequence[Facts], rails: int | None, measure: Recorder) -> None:
-    """Judge how many devices each node lacks for its rails, or for one where no number is agreed.
-
-    A pod may list the devices of the whole machine, and be given a part of them.
-    """
-    groups: dict[str, list[str]] = defaultdict(list)
-    for fact in facts:
-        access = fact.get("rdma_access") or {}
-        closed = {device: problem for device, problem in access.items() if problem}
-        opened = len(access) - len(closed)
-        lacking = max(0, (rails or 1) - opened) if access else None
-        measure("rdma_closed", lacking, on=fact["name"], note="no RDMA device is listed")
-        if lacking:
-            texts = [f"{device}: {problem}" for device, problem in closed.items()]
-            groups[
-                f"{opened} RDMA devices can be opened; {join_names(texts, SHOWN_DEVICES)}"
-            ].append(fact["name"])
-    expected = f"{rails} devices, one a rail" if rails else "at least one"
-    for text, nodes in groups.items():
-        statement = f"{join_names(nodes)}: {text}. Expected: {expected}"
-        measure.explain(finding("HOST-RDMA-CLOSED", statement, nodes))
-
-
-def note_peer_memory(facts: Sequence[Facts], measure: Recorder) -> None:
-    """Note by what the NICs reach the memory of GPUs; FABRIC judges whether NCCL does."""
-    groups: dict[str, list[str]] = defaultdict(list)
-    for fact in facts:
-        groups[fact.get("peer_memory") or "neither nvidia_peermem nor DMA-BUF"].append(fact["name"])
-    for text, nodes in groups.items():
-        measure.note("gpu_peer_memory", text, on=join_names(nodes))
-
-
-Answers = Mapping[str, Mapping[str, str]]  # node's name -> target -> problem, "" for none
-
-
-def judge_ways_out(
-    targets: Sequence[str], answers: Answers, silent: Sequence[str], measure: Recorder
-) -> None:
-    """Judge the connections of each node to each target; `silent` nodes prove nothing."""
-    for node, problems in answers.items():
-        failed = [target for target in targets if problems.get(target, "no answer")]
-        measure("egress_closed", len(failed), on=node)
-    for node in silent:
-        measure("egress_closed", None, on=node, note="the node does not answer")
-    for target in targets:
-        _explain_target(target, answers, measure)
-
-
-def _explain_target(target: str, answers: Answers, measure: Recorder) -> None:
-    groups: dict[str, list[str]] = defaultdict(list)
-    for node, problems in answers.items():
-        if problem := problems.get(target, "no answer"):
-            groups[problem].append(node)
-    for problem, nodes in groups.items():
-        where = "each node" if len(nodes) == len(answers) > 1 else join_names(nodes)
-        statement = f"{target} from {where}: {problem}. Expected: a connection"
-        measure.explain(finding("HOST-EGRESS", statement, nodes, names={"target": target}))
-
-
-PACKAGE = "seatrial_control-1.0.dist-info"
-
-
-def read_other_image() -> dict[str, Any]:
-    """Read this node's image with a further package, which is there for this time only."""
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, PACKAGE).mkdir()
-        return read_image([folder])
-
-
-def read_hidden_devices() -> dict[str, str]:
-    """Read the access to the RDMA devices as if their files were not in this worker's /dev."""
-    with tempfile.TemporaryDirectory() as folder:
-        return read_rdma_access(folder)
-
-
-def ask_last_node(
-    cluster: Cluster, victim: Facts, function: Callable[..., Any], *arguments: Any
-) -> tuple[Any, str]:
-    """Run a function on the victim's node; return (answer, "") or (None, what was seen)."""
-    node = [one for one in cluster.nodes if one["id"] == victim["node"]]
-    answers = cluster.on_each_node(function, *arguments, nodes=node)
-    if victim["node"] in answers:
-        return answers[victim["node"]], ""
-    why = cluster.errors.get(victim["node"], "no answer in time")
-    return None, f"{victim['name']}: {why}"
-
-
-def control_other_image(cluster: Cluster, facts: Sequence[Facts], measure: Recorder) -> None:
-    """Check that a package which only the last node has is detected."""
-    victim = facts[-1]
-    fault = f"{victim['name']} has a further Python package"
-    image, saw = ask_last_node(cluster, victim, read_other_image)
-    if image is None:
-        measure.control("other image", fault, None, saw=saw)
-        return
-    trial = measure.trial()
-    judge_images(cluster, [*facts[:-1], {**victim, "image": image}], trial)
-    measure.control("other image", fault, trial)
-
-
-def control_hidden_devices(
-    cluster: Cluster, facts: Sequence[Facts], rails: int | None, measure: Recorder
-) -> None:
-    """Check that RDMA devices whose files are missing are detected."""
-    victim = facts[-1]
-    fault = f"a worker on {victim['name']} looks for its RDMA devices in an empty folder"
-    access, saw = ask_last_node(cluster, victim, read_hidden_devices)
-    if not access:
-        saw = saw or f"{victim['name']} lists no RDMA device"
-        measure.control("hidden devices", fault, None, saw=saw)
-        return
-    trial = measure.trial()
-    judge_rdma_devices([{**victim, "rdma_access": access}], rails, trial)
-    measure.control("hidden devices", fault, trial)
-
-
-def control_closed_target(cluster: Cluster, victim: Facts, measure: Recorder) -> None:
-    """Check that a target where nothing listens is detected, as a URL and as a port."""
-    fault = f"{victim['name']} connects to a port of its own that is closed"
-    problems, saw = ask_last_node(cluster, victim, try_closed_target)
-    if problems is None:
-        measure.control("closed target", fault, None, saw=saw)
-        return
-    trial = measure.trial()
-    judge_ways_out(list(problems), {victim["name"]: problems}, [], trial)
-    measure.control("closed target", fault, trial, located=all(problems.values()))
-
-
-def control_changed_file(
-    cluster: Cluster,
-    paths: Sequence[str],
-    answers: Mapping[str, Mapping[str, Mapping[str, Any]]],
-    victim: Facts,
-    measure: Recorder,
-) -> None:
-    """Check that one changed byte in one file of the first model is detected."""
-    path = paths[0]
-    fault = f"{victim['name']} reads a copy of {path} with one changed byte"
-    changed, saw = ask_last_node(cluster, victim, read_changed_file, path)
-    if changed is None:
-        measure.control("changed file", fault, None, saw=saw)
-        return
-    trial = measure.trial()
-    judge_models([path], {**answers, victim["name"]: changed}, [], trial)
-    measure.control("changed file", fault, trial)
-
-
-def judge_needs(cluster: Cluster, terms: ClusterTerms, measure: Recorder) -> None:
-    """Judge the image, the models and ways out that the contract names, and RDMA devices."""
-    facts = add_silent(cluster.facts, cluster.nodes)
-    if cluster.kind == "local":
-        measure.covered("images are not compared: all raylets share one host")
-    else:
-        _judge_facts(cluster, facts, terms, measure)
-    if terms.egress:
-        _judge_egress(cluster, terms.egress, measure)
-    if terms.ray_client_port:
-        judge_ray_client(cluster, terms.ray_client_port, measure)
-    if terms.model_files:
-        _compare_models(cluster, terms.model_files, measure)
-
-
-def _judge_facts(
-    cluster: Cluster, facts: Sequence[Facts], terms: ClusterTerms, measure: Recorder
-) -> None:
-    """Judge what the facts of the nodes say; the controls are on the last that answered."""
-    if len(facts) > 1:
-        judge_images(cluster, facts, measure)
-        if cluster.facts:
-            control_other_image(cluster, cluster.facts, measure)
-    if terms.fabric == "rdma":
-        judge_rdma_devices(facts, terms.rails, measure)
-        note_peer_memory(cluster.facts, measure)
-        if cluster.facts:
-            control_hidden_devices(cluster, cluster.facts, terms.rails, measure)
-
-
-def _ask_all(
-    cluster: Cluster, function: Callable[..., Any], what: Sequence[str]
-) -> tuple[dict[str, Any], list[str]]:
-    """Ask each node for `what`; return answers by name, and the names of silent nodes.
-
-    Nodes are in the order of the facts, which is that of addresses.
-    """
-    answers = cluster.on_each_node(function, what)
-    order = {fact["node"]: index for index, fact in enumerate(cluster.facts)}
-    nodes = sorted(cluster.nodes, key=lambda node: order.get(node["id"], len(order)))
-    known = {node["name"]: answers.get(node["id"]) for node in nodes}
-    return (
-        {name: answer for name, answer in known.items() if answer is not None},
-        [name for name, answer in known.items() if answer is None],
-    )
-
-
-def _find_victim(cluster: Cluster, answers: Mapping[str, Any]) -> dict[str, str] | None:
-    """Find the last node that answered, as {"node", "name"}; None if there is none."""
-    nodes = [node for node in cluster.nodes if node["name"] in answers]
-    return {"node": nodes[-1]["id"], "name": nodes[-1]["name"]} if nodes else None
-
-
-def _judge_egress(cluster: Cluster, targets: Sequence[str], measure: Recorder) -> None:
-    """Connect to the contract's targets from all nodes at the same time, and judge that."""
-    answers, silent = _ask_all(cluster, try_targets, targets)
-    measure.keep("egress.json", answers, caption="connections out of the cluster, by node")
-    judge_ways_out(targets, answers, silent, measure)
-    if victim := _find_victim(cluster, answers):
-        control_closed_target(cluster, victim, measure)
-
-
-def _compare_models(cluster: Cluster, paths: Sequence[str], measure: Recorder) -> None:
-    """Read the contract's models on all nodes at the same time, and compare them."""
-    answers, silent = _ask_all(cluster, read_model_files, paths)
-    measure.covered("models: size, and 1 MiB of each 256 MiB of every file")
-    judge_models(paths, answers, silent, measure)
-    victim = _find_victim(cluster, answers)
-    if victim and len(cluster.nodes) > 1:
-        control_changed_file(cluster, paths, answers, victim, measure)

@@ -10,7 +10,7 @@ import pytest
 from probes.cluster.entrances import CLIENT
 from probes.cluster.node_facts import add_silent, count_torch_devices
 from probes.findings import join_names
-from probes.hosts import inventory
+from probes.hosts import controls, inventory, limits
 from probes.hosts.closing import (
     control_restarted_node,
     describe_change,
@@ -43,15 +43,6 @@ from probes.hosts.compute_judge import (
     note_launches,
 )
 from probes.hosts.compute_worker import note_peer_copies
-from probes.hosts.controls import (
-    control_doctored_node,
-    control_fallen_gpu,
-    control_larger_order,
-    control_own_folder,
-    control_sick_gpu,
-    control_vanished_gpu,
-    control_worn_gpu,
-)
 from probes.hosts.entrances import (
     OFF,
     TOKEN,
@@ -70,14 +61,6 @@ from probes.hosts.entrances import (
     try_stranger_job,
 )
 from probes.hosts.gpu_health import compared_sources, judge_gpu_health
-from probes.hosts.inventory import judge_folder, judge_hosts, judge_order, judge_parity
-from probes.hosts.limits import (
-    control_strained_process,
-    judge_system,
-    judged_measures,
-    measure_clocks,
-    note_settings,
-)
 from probes.hosts.names import (
     control_loopback,
     control_names,
@@ -128,22 +111,22 @@ def test_hosts_are_what_was_ordered(cluster, terms, measure):
         cluster.hear_xids()  # from here to the last probe
     bystanders = cluster.read_facts(cluster.bystanders)
     facts = add_torch_counts(cluster, cluster.facts)
-    inventory = [*facts, *bystanders]
-    measure.keep("hosts.json", inventory, caption="inventory of every node, as a worker sees it")
+    everyone = [*facts, *bystanders]
+    measure.keep("hosts.json", everyone, caption="inventory of every node, as a worker sees it")
     measure.covered(coverage_text(cluster, facts))
-    judge_hosts(cluster, terms, facts, bystanders, measure)
-    judge_parity(cluster, terms, facts, measure)
-    judge_order(facts, terms, measure)
+    inventory.judge_hosts(cluster, terms, facts, bystanders, measure)
+    inventory.judge_parity(cluster, terms, facts, measure)
+    inventory.judge_order(facts, terms, measure)
     if terms.shared:
-        judge_folder(cluster, terms.shared, measure)
-        control_own_folder(cluster, terms.shared, measure)
+        inventory.judge_folder(cluster, terms.shared, measure)
+        controls.control_own_folder(cluster, terms.shared, measure)
     if terms.dcgm_diag and cluster.on_gpu:
         judge_diagnostics(cluster, measure)
     if facts:
-        control_doctored_node(cluster, terms, facts, measure)
-        control_larger_order(cluster, terms, facts, measure)
+        controls.control_doctored_node(cluster, terms, facts, measure)
+        controls.control_larger_order(cluster, terms, facts, measure)
         if compared_sources(cluster.kind, cluster.emulated, facts):
-            control_sick_gpu(cluster, facts, facts[-1], measure, "sick GPU")
+            controls.control_gpu(cluster, facts, facts[-1], measure, "sick GPU")
 
 
 def add_torch_counts(cluster, facts):
@@ -240,7 +223,7 @@ def test_jobs_get_the_limits_they_need(cluster, terms, measure):
     """
     facts = cluster.facts
     ranks = {node["id"]: int(node["resources"].get("GPU", 1)) for node in cluster.nodes}
-    measures = judged_measures(cluster.kind == "local", terms.fabric == "rdma")
+    measures = limits.judged_measures(cluster, terms)
     systems = {fact["name"]: fact.get("system") for fact in facts}
     measure.keep("system.json", systems, caption="limits and room of every node")
     measure.covered(f"{len(facts)} of {len(cluster.nodes)} nodes answered")
@@ -248,11 +231,11 @@ def test_jobs_get_the_limits_they_need(cluster, terms, measure):
         measure.covered("limits of the host are not judged: embedded raylets inherit a shell's")
     answered = {fact["node"] for fact in facts}
     silent = [node["name"] for node in cluster.nodes if node["id"] not in answered]
-    judge_system(facts, ranks, measures, measure, silent)
-    note_settings(facts, measures, measure)
+    limits.judge_system(facts, ranks, measures, measure, silent)
+    limits.note_settings(facts, measures, measure)
     if facts:
-        control_strained_process(cluster, facts, ranks, measures, measure)
-    measure_clocks(cluster, measure)
+        limits.control_strained_process(cluster, facts, ranks, measures, measure)
+    limits.measure_clocks(cluster, measure)
     judge_needs(cluster, terms, measure)
 
 
@@ -491,10 +474,9 @@ def test_hosts_stay_healthy_to_the_end(cluster, terms, measure):
     victim = next(fact for fact in now if fact["node"] == unchanged[-1]["node"])
     control_restarted_node(cluster, before, victim, measure)
     if on_gpus:
-        control_sick_gpu(cluster, now, victim, measure, "GPU that sickens")
-        control_worn_gpu(cluster, before, victim, measure)
-        control_fallen_gpu(cluster, victim, measure)
-        control_vanished_gpu(cluster, before, victim, measure)
+        controls.control_gpu(cluster, now, victim, measure, "GPU that sickens")
+        for control in ("worn GPU", "fallen GPU", "vanished GPU"):
+            controls.control_gpu(cluster, before, victim, measure, control)
 
 
 def listen(cluster, measure):

@@ -12,7 +12,7 @@ from unittest.mock import patch
 from probes.check.recorder import Recorder
 from probes.cluster.node_facts import software_versions
 from probes.cluster.shared_folder import FolderUnknown
-from probes.contract.contract import ClusterTerms, load
+from probes.contract.contract import ClusterTerms, Contract, load
 from probes.hosts.closing import read_boot_id, read_planted_xid
 from probes.hosts.controls import (
     doctor_facts,
@@ -235,7 +235,9 @@ class StandInHosts:
     def hear_xids(self) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
         return self.xids, self.xid_errors
 
-    def on_each_node(self, function: Any, each: Any = None, gpus: int = 0) -> dict[str, Any]:
+    def on_each_node(
+        self, function: Any, *_: Any, each: Any = None, nodes: Any = (), gpus: int = 0
+    ) -> dict[str, Any]:
         if function is read_doctored_facts:
             return {
                 fact["node"]: doctor_facts(fact, lies) if (lies := each[fact["node"]]) else fact
@@ -255,7 +257,7 @@ class StandInHosts:
             ((id, index),) = each.items()
             return {id: {"error": None, "seconds": 0.1, "events": [xid_event(79, index)]}}
         if function is read_boot_id:
-            return dict.fromkeys(each, "another boot")
+            return {node["id"]: "another boot" for node in nodes}
         if function is read_mount:
             proc = {"system": "proc proc (its /) at /proc", "mount": "21 0:21", "error": "no"}
             return {
@@ -328,13 +330,12 @@ def run_closing(cluster: StandInHosts, **terms: Any) -> ProbeResult:
     )
 
 
-def run_probe(probe: Callable[[Recorder], None]) -> ProbeResult:
+def run_probe(probe: Callable[[Recorder], None], contract: Contract | None = None) -> ProbeResult:
     """Run a judge with a recorder, and return its result."""
+    agreed = contract or load("h100-ndr400")
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder))
-        recorder = Recorder(
-            store, load("h100-ndr400"), "p", "HOSTS", "claim", "again", lambda words: None
-        )
+        recorder = Recorder(store, agreed, "p", "HOSTS", "claim", "again", lambda words: None)
         with patch("probes.hosts.inventory.find_blind_nodes", find_blind):
             try:
                 probe(recorder)

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import copy
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, cast
 
-from probes.check.recorder import Recorder
 from probes.cluster.network_facts import try_closed_target, try_targets
 from probes.cluster.node_facts import list_packages, read_changed_file, read_model_files
-from probes.contract.contract import ClusterTerms, load
+from probes.contract.contract import ClusterTerms
 from probes.hosts.needs import judge_needs, read_hidden_devices, read_other_image
 from reports.record import ProbeResult
-from reports.run_folder.store import Store
-from tests.support.simulated_hosts import StandInHosts
+from tests.support.simulated_hosts import StandInHosts, run_probe
 
 DEBIAN, UBUNTU = "Debian GNU/Linux 12 (bookworm)", "Ubuntu 22.04.4 LTS"
 USUAL = ["numpy 2.1.0", "ray 2.56.1", "torch 2.13.0"]
@@ -50,17 +46,9 @@ class StandInNeeds(StandInHosts):
         for fact in self.facts:
             if fact["image"] and not fact["image"]["digest"]:
                 fact["image"]["digest"] = " ".join(self.packages[fact["node"]])
-        with tempfile.TemporaryDirectory() as folder:
-            store = Store(Path(folder))
-            recorder = Recorder(
-                store, load("h100-ndr400"), "p", "HOSTS", "claim", "again", lambda words: None
-            )
-            try:
-                judge_needs(cast(Any, self), ClusterTerms(**terms), recorder)
-                result = recorder.finish("finished", 1.0)
-            finally:  # a file left open would fail the next test that collects garbage
-                store.close()
-        return result.model_copy(update={"coverage": "; ".join(recorder._coverage)})
+        return run_probe(
+            lambda measure: judge_needs(cast(Any, self), ClusterTerms(**terms), measure)
+        )
 
     def on_each_node(
         self, function: Any, *arguments: Any, nodes: Sequence[Any] | None = None, **_: Any

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import copy
-import tempfile
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
 
-from probes.check.recorder import Recorder
 from probes.cluster.node_facts import list_packages
 from probes.cluster.system_facts import CLOCK, ClockOffset
-from probes.contract.contract import ClusterTerms, Contract, load
+from probes.contract.contract import ClusterTerms, Contract
 from probes.hosts.limits import read_strained_system
 from probes.hosts.needs import read_hidden_devices, read_other_image
 from probes.hosts.test_hosts import test_jobs_get_the_limits_they_need as system_probe
 from reports.record import ProbeResult
-from reports.run_folder.store import Store
-from tests.support.simulated_hosts import StandInHosts
+from tests.support.simulated_hosts import StandInHosts, run_probe
 from tests.support.simulated_needs import DEVICES
 
 RDMA = {"fabric": "rdma"}  # terms by which all limits are judged
@@ -38,7 +34,7 @@ class StandInSystem(StandInHosts):
         self.clocks = {f["node"]: ClockOffset(0.001 * i, 0.0005) for i, f in enumerate(everyone)}
         self.strained: dict[str, Any] | None = {}  # changes of the control's answer, None: silent
 
-    def on_each_node(self, function: Any, each: Any = None, **_: Any) -> dict[str, Any]:
+    def on_each_node(self, function: Any, *arguments: Any, nodes: Any, **_: Any) -> dict[str, Any]:
         if function in (read_other_image, read_hidden_devices):
             other = {"os": "Debian", "packages": 4, "digest": "another"}
             answer = other if function is read_other_image else dict.fromkeys(DEVICES, "gone")
@@ -46,7 +42,7 @@ class StandInSystem(StandInHosts):
         if function is list_packages:
             return {}
         assert function is read_strained_system
-        ((node, planted),) = each.items()
+        (planted,), node = arguments, nodes[0]["id"]
         if self.strained is None:
             return {}
         (fact,) = [fact for fact in self.facts if fact["node"] == node]
@@ -95,22 +91,10 @@ def run_system(
 ) -> ProbeResult:
     """Run the probe, unchanged, over the stand-in."""
     clocks = StandInClocks(cluster)
-    with tempfile.TemporaryDirectory() as folder:
-        store = Store(Path(folder))
-        recorder = Recorder(
-            store,
-            contract or load("h100-ndr400"),
-            "p",
-            "HOSTS",
-            "claim",
-            "again",
-            lambda words: None,
+    with patch("probes.hosts.limits.ClockReaders", clocks):
+        result = run_probe(
+            lambda measure: system_probe(cast(Any, cluster), ClusterTerms(**terms), measure),
+            contract,
         )
-        with patch("probes.hosts.limits.ClockReaders", clocks):
-            try:
-                system_probe(cast(Any, cluster), ClusterTerms(**terms), recorder)
-                result = recorder.finish("finished", 1.0)
-            finally:  # a file left open would fail the next test that collects garbage
-                store.close()
     assert clocks.closed or len(cluster.known) < 2
-    return result.model_copy(update={"coverage": "; ".join(recorder._coverage)})
+    return result

@@ -51,8 +51,8 @@ def caught(result: ProbeResult) -> dict[str, bool | None]:
 @pytest.mark.parametrize(
     ("judge", "blind"),
     [
-        ("judge.hardware.find_shared_machines", "differences"),
-        ("judge.hardware.find_odd_gpus", "differences"),
+        ("inventory.find_shared_machines", "differences"),
+        ("inventory.find_odd_gpus", "differences"),
     ],
 )
 def test_a_finding_that_is_missing_takes_no_control_away(judge: str, blind: str) -> None:
@@ -65,16 +65,16 @@ def test_a_finding_that_is_missing_takes_no_control_away(judge: str, blind: str)
 @pytest.mark.parametrize(
     ("judge", "answer"),
     [
-        ("judge.nodes_with_fewer_gpus", []),
-        ("judge.hardware.find_shared_gpus", []),
-        ("judge.hardware.find_nvml_faults", []),
-        ("judge.software_differences", []),
+        ("inventory.nodes_with_fewer_gpus", []),
+        ("inventory.find_shared_gpus", []),
+        ("inventory.find_nvml_faults", []),
+        ("inventory.software_differences", []),
     ],
 )
 def test_a_judge_that_sees_nothing_is_not_proven(judge: str, answer: Any) -> None:
     with (
         patch(f"probes.hosts.{judge}", lambda *_: answer),
-        patch("probes.hosts.inventory.hardware.find_odd_gpus", lambda *_: []),
+        patch("probes.hosts.inventory.find_odd_gpus", lambda *_: []),
     ):
         result = run_hosts(StandInHosts(), **ORDER)
     assert caught(result)["doctored node"] is False

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from probes.contract.contract import load
+from probes.contract.contract import ClusterTerms, load
 from probes.hosts.limits import judged_measures
 from reports.measurement import Limit, Verdict
 from reports.record import ProbeResult
@@ -265,7 +265,8 @@ def test_an_embedded_cluster_has_the_limits_of_a_shell() -> None:
     cluster.facts[0]["system"]["limits"] = UNREADABLE
     noted = {m.name: m.value for m in run_system(cluster).measurements if not m.judged}
     assert noted["open_files"] == 256
-    assert judged_measures(True, True) == ["processes", "temp_room"]
+    terms = ClusterTerms(fabric="rdma")
+    assert judged_measures(cast(Any, cluster), terms) == ["processes", "temp_room"]
 
 
 def test_a_contract_may_agree_on_other_limits() -> None:
