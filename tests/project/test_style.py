@@ -13,6 +13,11 @@ from tests.support.paths import REPO
 
 MAX_MODULES = 20  # in one package: what is seen at a glance
 MAX_LINES = 600  # of a file
+MIN_CODE = 110  # lines of code a file, on average: fewer are fragments
+MAX_IMPORT_SHARE = 0.09  # of the lines of code
+# Lines of code without blanks, comments and docstrings.  Who needs more raises a row in the commit
+# that needs it, and says why.
+BUDGET = {}  # BUDGET_TABLE
 LONG_FUNCTION, MAX_LONG_SHARE = 30, 0.03  # lines, and how many functions may have more
 MAX_ONE_WORD_SHARE = 0.35  # of module-level functions: what well-named libraries have
 MIN_REASONED_SHARE = 0.95  # of numeric constants: a few, such as a port, need none
@@ -30,12 +35,20 @@ class Figures:
     lengths: list[int] = field(default_factory=list)  # of all functions
     constants: list[bool] = field(default_factory=list)  # has each numeric one a comment
     docstrings: list[bool] = field(default_factory=list)  # does each begin with a verb
+    code: Counter[str] = field(default_factory=Counter)  # lines of code, by package of BUDGET
+    imports: int = 0  # lines of them
 
     def add(self, name: str, text: str) -> None:
         """Count one file."""
         lines, tree = text.splitlines(), ast.parse(text)
         self.modules[str(Path(name).parent)] += not name.endswith("__init__.py")
         self.lines[name] = len(lines)
+        self.code[package_of(name)] += count_code(lines, tree)
+        self.imports += sum(
+            (node.end_lineno or 0) - node.lineno + 1
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Import | ast.ImportFrom)
+        )
         for node in tree.body:
             if isinstance(node, ast.ClassDef):
                 self.classes[node.name].append(name)
@@ -58,6 +71,7 @@ class Figures:
 
     def complaints(self) -> list[str]:
         """One sentence for each rule that does not hold."""
+        code, files = self.code.total(), sum(self.modules.values())
         one_word = [name for name in self.functions if "_" not in name.strip("_")]
         long = sum(length > LONG_FUNCTION for length in self.lengths)
         bare = self.constants.count(False)
@@ -65,7 +79,12 @@ class Figures:
             *(f"{f} has {n} modules" for f, n in self.modules.items() if n > MAX_MODULES),
             *(f"{f} has {n} lines" for f, n in self.lines.items() if n > MAX_LINES),
             *(f"class {c} is in {' and '.join(f)}" for c, f in self.classes.items() if len(f) > 1),
+            *(f"{p} has {n} lines of code" for p, n in self.code.items() if n > BUDGET.get(p, n)),
         ]
+        if code < MIN_CODE * files:
+            sentences.append(f"{code} lines of code are {files} files")
+        if self.imports > MAX_IMPORT_SHARE * code:
+            sentences.append(f"{self.imports} of {code} lines of code are imports")
         if len(one_word) > MAX_ONE_WORD_SHARE * len(self.functions):
             sentences.append(f"{len(one_word)} of {len(self.functions)} functions have one word")
         if long and long >= MAX_LONG_SHARE * len(self.lengths):
@@ -76,6 +95,27 @@ class Figures:
             count = self.docstrings.count(False)
             sentences.append(f"{count} of {len(self.docstrings)} docstrings begin with no verb")
         return sentences
+
+
+def package_of(name: str) -> str:
+    """Return the row of BUDGET that counts this file."""
+    folder = "/".join(name.split("/")[:2])
+    return folder if folder in BUDGET else name.partition("/")[0]
+
+
+def count_code(lines: list[str], tree: ast.Module) -> int:
+    """Count lines that are no blank, comment or docstring."""
+    kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    docs = {
+        number
+        for node in ast.walk(tree)
+        if isinstance(node, kinds) and ast.get_docstring(node) is not None
+        for number in range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1)
+    }
+    return sum(
+        bool(line.strip()) and not line.lstrip().startswith("#") and number not in docs
+        for number, line in enumerate(lines, 1)
+    )
 
 
 def is_exempt(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
