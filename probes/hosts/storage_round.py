@@ -6,12 +6,13 @@ import errno
 import fcntl
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from probes.check.judging import plant
 from probes.check.recorder import Recorder
 from probes.cluster.ask import make_unique_token
 from probes.cluster.cluster import Cluster
@@ -99,17 +100,13 @@ def judge_lost(
     known = [id for id in names if id in now and before.get(id, {}).get("system")]
     lost = {names[id]: text for id in known if (text := describe_loss(before[id], now[id]))}
     unknown = [names[id] for id in names if id not in known]
-    note = f"{join_names(unknown)}: no answer, or what was mounted at the start is not known"
-    is_known = bool(known) and not unknown
-    measure(
-        "storage_lost",
-        len(lost) if lost or is_known else None,
-        on=folder,
-        note="" if is_known else note if unknown else "no node of the start is left",
-    )
+    note = "" if known else "no node of the start is left"
+    if unknown:
+        note = f"{join_names(unknown)}: no answer, or what was mounted at the start is not known"
+    measure("storage_lost", None if note and not lost else len(lost), on=folder, note=note)
     for name, text in lost.items():
-        statement, known_names = f"{folder} on {name}: {text}", {"folder": folder}
-        measure.explain(finding("HOST-STORAGE-LOST", statement, [name], names=known_names))
+        statement, placeholders = f"{folder} on {name}: {text}", {"folder": folder}
+        measure.explain(finding("HOST-STORAGE-LOST", statement, [name], names=placeholders))
     again = [names[id] for id in known if before[id]["mount"] != now[id]["mount"]]
     if again and not lost:
         measure.note("mounted_again", join_names(again), on=folder)
@@ -129,19 +126,16 @@ def control_mount(
 ) -> None:
     """Check that a node is detected that has another file system than at the start."""
     names = {node["id"]: node["name"] for node in cluster.nodes if node["id"] in before}
-    fault = f"a node reads the mount of {OTHER_FOLDER} in place of {folder}"
-    if not names:
-        measure.control("lost mount", fault, None, saw="no mount was read at the start")
-        return
-    victim = list(names)[-1]
-    fault = f"{names[victim]} reads the mount of {OTHER_FOLDER} in place of {folder}"
-    now = cluster.on_each_node(read_mount, each={victim: OTHER_FOLDER})
-    if victim not in now:
-        measure.control("lost mount", fault, None, saw=f"{names[victim]} does not answer")
-        return
-    trial = measure.trial()
-    judge_lost(before, now, {victim: names[victim]}, folder, trial)
-    measure.control("lost mount", fault, trial)
+    victim, name = list(names.items())[-1] if names else ("", "a node")
+    now = cluster.on_each_node(read_mount, each={victim: OTHER_FOLDER}) if names else {}
+    unable = f"{name} does not answer" if names else "no mount was read at the start"
+    plant(
+        measure,
+        "lost mount",
+        f"{name} reads the mount of {OTHER_FOLDER} in place of {folder}",
+        lambda trial: judge_lost(before, now, {victim: name}, folder, trial),
+        unable="" if now else unable,
+    )
 
 
 CREATED = 32  # files that all nodes try to create: a delay between them is then no escape
@@ -316,23 +310,19 @@ def write_number(file: int, number: int) -> None:
 def count_traces(race: Race) -> dict[str, int]:
     """Count what the races left: distinct lines, and the number under the lock."""
     counts = {"lines": 0, "number": 0}
-    for key, read in (("lines", _count_lines), ("number", _read_number)):
-        try:
-            counts[key] = read(race)
-        except FileNotFoundError:
-            continue  # no node took part
+    with suppress(FileNotFoundError):  # no node took part
+        words = [line.split(" ") for line in read_text(race.path("lines")).splitlines()]
+        pairs = {tuple(pair) for pair in words if len(pair) == 2 and pair[1].isdigit()}
+        counts["lines"] = len(pairs)
+    with suppress(FileNotFoundError):
+        number = read_text(race.path("lock")).strip()
+        counts["number"] = int(number) if number.isdigit() else 0
     return counts
 
 
-def _count_lines(race: Race) -> int:
-    lines = race.path("lines").read_text(errors="replace").splitlines()
-    words = [line.split(" ") for line in lines]
-    return len({tuple(pair) for pair in words if len(pair) == 2 and pair[1].isdigit()})
-
-
-def _read_number(race: Race) -> int:
-    text = race.path("lock").read_text(errors="replace").strip()
-    return int(text) if text.isdigit() else 0
+def read_text(path: Path) -> str:
+    """Read a file, with signs in place of what is no text."""
+    return path.read_text(errors="replace")
 
 
 # Seconds until a file must be seen.  NFS keeps attributes of folders for up to 60 s (acdirmax); the
@@ -386,6 +376,22 @@ class StorageRound:
     def where(self) -> str:
         """Name of the folder in messages."""
         return self.parent or "the temporary folder"
+
+    def node(self, id: str) -> dict[str, str]:
+        """Return id and name of a node, as `plant_on` takes its victim."""
+        return {"node": id, "name": self.names[id]}
+
+    def name_all(self, ids: Iterable[str]) -> str:
+        """Join the names of these nodes."""
+        return join_names(self.names[id] for id in ids)
+
+    def explain(
+        self, measure: Recorder, code: str, text: str, ids: Iterable[str] = (), **known: object
+    ) -> None:
+        """Record a finding of these nodes in the folder; `known` names further placeholders."""
+        suspects = [self.names[id] for id in ids]
+        names = {"folder": self.where, **known}
+        measure.explain(finding(code, text, suspects, names=names))
 
     def exchange(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
@@ -13,17 +13,7 @@ from unittest.mock import patch
 
 from probes.check.recorder import Recorder
 from probes.contract.contract import ClusterTerms, Contract, load
-from probes.hosts import (
-    storage_judge,
-    storage_round,
-    storage_work,
-)
-from probes.hosts import (
-    storage_work as rates,
-)
-from probes.hosts import (
-    storage_work as shards,
-)
+from probes.hosts import storage_judge, storage_round, storage_work
 from probes.hosts.storage_work import CHUNK, Size
 from probes.hosts.test_hosts import test_all_nodes_use_the_shared_folder_at_once as storage_probe
 from reports.measurement import Limit
@@ -70,9 +60,16 @@ class SimulatedStorage:
         shutil.rmtree(path, ignore_errors=True)
 
     def on_each_node(
-        self, function: Any, *arguments: Any, each: Mapping[str, Any]
+        self,
+        function: Any,
+        *arguments: Any,
+        each: Mapping[str, Any] | None = None,
+        nodes: Sequence[Mapping[str, str]] = (),
     ) -> dict[str, Any]:
         name = function.__name__
+        if each is None:
+            each = {node["id"]: arguments[-1] for node in nodes}
+            arguments = arguments[:-1]
         self.asked.append(name)
 
         def work(id: str) -> Any:
@@ -127,12 +124,11 @@ def run_storage(
             patch.object(storage_judge, "LONG_FILES", SMALL.files),
             patch.object(storage_round, "REPLACE_S", 0.1),
             patch.object(storage_round, "FIRST_S", 0.3),
-            patch.object(shards, "SEEN_S", 0.3),
+            patch.object(storage_work, "SEEN_S", 0.3),
             patch.object(storage_work, "MEET_S", 0.3),
-            patch("probes.hosts.storage_round.WAIT_S", 0.3),
-            patch("probes.hosts.storage_judge.SHORT_S", 0.05),
-            patch.object(rates, "NOISE_S", NOISE_S),
-            patch("probes.hosts.storage_judge.NOISE_S", NOISE_S),
+            patch.object(storage_round, "WAIT_S", 0.3),
+            patch.object(storage_judge, "SHORT_S", 0.05),
+            patch.object(storage_judge, "NOISE_S", NOISE_S),
         ):
             try:
                 storage_probe(
