@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 import os
-from collections import defaultdict
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median, median_low
 from typing import Any
 
+from probes.check.judging import is_agreed
 from probes.check.recorder import Recorder, Trial
 from probes.hosts.compute_fleet import (
     Accelerator,
     RunLength,
     Speed,
     WorkFleet,
-    count_by_node,
-    explain_by_node,
+    group_keys,
+    judge_each,
 )
 from probes.hosts.compute_judge import (
     AGREED,
@@ -25,7 +25,6 @@ from probes.hosts.compute_judge import (
     SpeedRuns,
     find_alone,
     find_slow,
-    is_agreed,
     judge_agreed,
     judge_errors,
     judge_speed,
@@ -80,12 +79,11 @@ def judge_drift(fleet: WorkFleet, parts: Sequence[Mapping[str, Speed]], measure:
     """Judge that no accelerator is slower at the end than at the beginning."""
     unknown = find_unfollowed(fleet, parts)
     slowed = find_slowed(fleet, parts, unknown)
-    count_by_node("slowing_gpus", fleet.accelerators, slowed, unknown, measure)
     texts = {
         key: "; ".join(map(describe_change, own)) + describe_heat(parts, key)
         for key, own in slowed.items()
     }
-    explain_by_node("HOST-GPU-DRIFT", fleet.accelerators, texts, measure)
+    judge_each(measure, "slowing_gpus", "HOST-GPU-DRIFT", fleet.accelerators, texts, unknown)
 
 
 def find_slowed(
@@ -137,14 +135,8 @@ GPU_LENGTH, CPU_LENGTH = RunLength(3, 0.2), RunLength(2, 0.1)
 TURNS, TURN_LENGTH = 5, RunLength(1, 0.2)
 # Parts of the longer work, by tier: 10 s each.  After some minutes the temperature of a GPU is
 # steady.
-GPU_PARTS = {
-    "standard": (7, RunLength(10, 0.5, STEADY)),
-    "soak": (61, RunLength(10, 0.5, STEADY)),
-}
-CPU_PARTS = {
-    "standard": (6, RunLength(3, 0.2, STEADY)),
-    "soak": (13, RunLength(3, 0.2, STEADY)),
-}
+GPU_PART, CPU_PART = RunLength(10, 0.5, STEADY), RunLength(3, 0.2, STEADY)
+GPU_PARTS, CPU_PARTS = {"standard": 7, "soak": 61}, {"standard": 6, "soak": 13}
 
 
 def run_length(fleet: WorkFleet) -> RunLength:
@@ -175,8 +167,10 @@ def run_work(fleet: WorkFleet) -> SpeedRuns:
 def join_turns(turns: Sequence[Mapping[str, Speed]]) -> dict[str, Speed]:
     """Join the rates of each accelerator, turn by turn; leave out who missed one."""
     joined = {}
-    for key in (key for key in turns[0] if all(key in turn for turn in turns)):
-        own = [turn[key] for turn in turns]
+    for key in turns[0]:
+        own = [turn[key] for turn in turns if key in turn]
+        if len(own) < len(turns):
+            continue
         rates = {
             operation: [rate for one in own for rate in one.rates.get(operation, ())]
             for operation in own[0].rates
@@ -209,7 +203,7 @@ def run_long(fleet: WorkFleet, tier: str) -> list[Mapping[str, Speed]]:
     one before.  So if some seem slower, all do the last part again, each alone: what slows the
     machine then slows all of them.
     """
-    count, length = (GPU_PARTS if fleet.on_gpu else CPU_PARTS)[tier]
+    count, length = (GPU_PARTS if fleet.on_gpu else CPU_PARTS)[tier], part_length(fleet)
     keys = [*fleet.working]
     parts: list[Mapping[str, Speed]] = [fleet.measure_speed(keys, length) for _ in range(count)]
     if not fleet.on_gpu and find_slowed(fleet, parts, find_unfollowed(fleet, parts)):
@@ -217,9 +211,9 @@ def run_long(fleet: WorkFleet, tier: str) -> list[Mapping[str, Speed]]:
     return parts
 
 
-def long_length(fleet: WorkFleet, tier: str) -> RunLength:
+def part_length(fleet: WorkFleet) -> RunLength:
     """Return how long a part of the longer work is."""
-    return (GPU_PARTS if fleet.on_gpu else CPU_PARTS)[tier][1]
+    return GPU_PART if fleet.on_gpu else CPU_PART
 
 
 EXTRA, EMULATED_EXTRA = 2, 8  # how often the slowed accelerator makes each call, at least
@@ -271,7 +265,7 @@ def control_slowed(
     without: Container[str],
 ) -> None:
     """Check that an accelerator that does each piece of work several times is detected."""
-    missing = {name for name in AGREED if not is_agreed(name, measure)}
+    missing = {name for name in AGREED if not is_agreed(measure, name)}
     if "slow_gpus" in without and len(missing) == len(AGREED):
         return
     victim = find_victim(fleet)
@@ -298,7 +292,7 @@ def measure_fastest(
     """Measure alone whom emulated suspects are compared with, if they were not yet."""
     if fleet.on_gpu:
         return {}
-    fastest = {stick.fastest for stick in find_slow(fleet.accelerators, first, False).values()}
+    fastest = {stick.fastest for stick in find_slow(fleet, first).values()}
     return measure_alone(fleet, sorted(fastest - runs.alone.keys()), replace(length, rounds=1))
 
 
@@ -358,9 +352,7 @@ Links = Mapping[str, Mapping[str, Any]]  # answers of `AcceleratorWorker.read_li
 def judge_links(fleet: WorkFleet, links: Links, measure: Recorder) -> None:
     """Judge that each GPU's PCIe link runs at its highest generation and width under load."""
     known = {key: one["link"] for key, one in links.items() if one["link"].keys() >= JUDGED}
-    models = defaultdict[str, list[Link]](list)
-    for key, link in known.items():
-        models[fleet.accelerators[key].model].append(link)
+    models = group_keys(fleet.accelerators, "model", known)
     slow, unknown = {}, {}
     for key, one in fleet.accelerators.items():
         if key not in links:
@@ -368,10 +360,9 @@ def judge_links(fleet: WorkFleet, links: Links, measure: Recorder) -> None:
         elif key not in known:
             why = links[key]["error"] or "NVML does not support a query of its PCIe link"
             unknown[key] = f"{one.label}: {why}"
-        elif text := describe_slow_link(known[key], models[one.model]):
+        elif text := describe_slow_link(known[key], [known[other] for other in models[one.model]]):
             slow[key] = text
-    count_by_node("slow_pcie", fleet.accelerators, slow, unknown, measure)
-    explain_by_node("HOST-PCIE", fleet.accelerators, slow, measure)
+    judge_each(measure, "slow_pcie", "HOST-PCIE", fleet.accelerators, slow, unknown)
 
 
 def describe_slow_link(link: Link, model: Sequence[Link]) -> str:
@@ -394,13 +385,13 @@ def note_clocks(fleet: WorkFleet, links: Links, measure: Recorder) -> None:
 
     It is no fault by itself: the power limit sets it, and GEMMs of a slow GPU show it.
     """
-    nodes = defaultdict[str, list[float]](list)
-    for key, one in links.items():
-        link = one["link"]
-        if link.get("most_sm_mhz") and "sm_mhz" in link:
-            nodes[fleet.accelerators[key].node].append(link["sm_mhz"] / link["most_sm_mhz"])
-    for node, shares in nodes.items():
-        measure.note("sm_clock", min(shares), "ratio", on=node)
+    shares = {
+        key: link["sm_mhz"] / link["most_sm_mhz"]
+        for key, one in links.items()
+        if (link := one["link"]).get("most_sm_mhz") and "sm_mhz" in link
+    }
+    for node, keys in group_keys(fleet.accelerators, "node", shares).items():
+        measure.note("sm_clock", min(shares[key] for key in keys), "ratio", on=node)
 
 
 def control_old_link(fleet: WorkFleet, links: Links, measure: Recorder) -> None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 from probes.check.recorder import Recorder
-from probes.cluster.ask import collect_answers, on_node
+from probes.cluster.ask import on_node
 from probes.cluster.cluster import Cluster
 from probes.findings import MAX_NAMES, finding, join_names, name_gpu
 from probes.hosts.compute_worker import AcceleratorWorker
+from probes.hosts.port_round import ActorSet
 
 # For a worker on each accelerator to start and to import torch from a cold network file system.
 START_SECONDS = 120.0
@@ -46,6 +47,11 @@ class Accelerator:
         """Name in messages, as `GPU 3 (GPU-1b..) on node1`."""
         uuid = f" ({self.uuid})" if self.uuid else ""
         return f"GPU {self.number or '?'}{uuid} on {self.node}"
+
+    @property
+    def names(self) -> dict[str, object]:
+        """Names of the placeholders of a finding."""
+        return name_gpu(self.uuid, self.number)
 
 
 @dataclass(frozen=True)
@@ -80,7 +86,7 @@ class Speed:
 
 
 @dataclass
-class WorkFleet:
+class WorkFleet(ActorSet):
     """The accelerators of all nodes, and the actor on each.
 
     `accelerators` has one for each that Ray counts.  `errors` holds why a worker did not answer.
@@ -121,24 +127,6 @@ class WorkFleet:
             if not self.on_gpu:  # Ray numbers emulated ones by ids that hide GPUs, as -1
                 about["number"] = str(known.slot)
             self.accelerators[key] = Accelerator(key, known.node, known.slot, **about)
-
-    def close(self) -> None:
-        """End the workers; their accelerators are free again."""
-        import ray
-
-        for actor in self.actors.values():
-            ray.kill(actor)
-
-    def call_each(
-        self, method: str, each: Mapping[str, tuple[Any, ...]], seconds: float
-    ) -> dict[str, Any]:
-        """Call a method of these workers at once; leave out who does not answer in time."""
-        calls = {
-            getattr(self.actors[key], method).remote(*values): key for key, values in each.items()
-        }
-        answers, errors = collect_answers(calls, seconds)
-        self.errors |= errors
-        return answers
 
     @property
     def working(self) -> dict[str, Accelerator]:
@@ -190,10 +178,33 @@ class WorkFleet:
 Accelerators = Mapping[str, Accelerator]
 
 
+def group_keys(
+    accelerators: Accelerators, what: Literal["node", "model", "number"], keys: Iterable[str]
+) -> dict[str, list[str]]:
+    """Group the keys of accelerators by their node, model or number."""
+    groups = defaultdict[str, list[str]](list)
+    for key in keys:
+        groups[getattr(accelerators[key], what)].append(key)
+    return groups
+
+
+def judge_each(
+    measure: Recorder,
+    name: str,
+    code: str,
+    accelerators: Accelerators,
+    texts: Mapping[str, str],
+    unknown: Mapping[str, str],
+) -> None:
+    """Judge how many accelerators of each node are at fault, and explain each by its text."""
+    count_by_node(name, accelerators, texts, unknown, measure)
+    explain_by_node(code, accelerators, texts, measure)
+
+
 def count_by_node(
     name: str,
     accelerators: Accelerators,
-    accused: Iterable[str],
+    accused: Container[str],
     unknown: Mapping[str, str],
     measure: Recorder,
 ) -> None:
@@ -202,10 +213,7 @@ def count_by_node(
     `unknown` maps accelerators that prove nothing to the reason.  A node with one of them
     proves nothing, unless another is accused.
     """
-    keys, accused = defaultdict[str, list[str]](list), set(accused)
-    for key, one in accelerators.items():
-        keys[one.node].append(key)
-    for node, own in keys.items():
+    for node, own in group_keys(accelerators, "node", accelerators).items():
         count = sum(key in accused for key in own)
         reasons = list(dict.fromkeys(unknown[key] for key in own if key in unknown))
         value = count if count or not reasons else None
@@ -216,27 +224,20 @@ def explain_by_node(
     code: str, accelerators: Accelerators, texts: Mapping[str, str], measure: Recorder
 ) -> None:
     """Explain what is wrong with accelerators, in one finding for each node."""
-    nodes = defaultdict[str, list[str]](list)
-    for key in texts:
-        nodes[accelerators[key].node].append(key)
-    for node, keys in nodes.items():
+    for node, keys in group_keys(accelerators, "node", texts).items():
         lines = [f"{accelerators[key].label}: {texts[key]}" for key in keys[:MAX_NAMES]]
         more = f", and {len(keys) - MAX_NAMES} more" if len(keys) > MAX_NAMES else ""
-        first = accelerators[keys[0]]
-        names = name_gpu(first.uuid, first.number)
+        names = accelerators[keys[0]].names
         measure.explain(finding(code, "; ".join(lines) + more, [node], names=names))
 
 
-def same_slot(accelerators: Accelerators, accused: Iterable[str]) -> dict[str, list[str]]:
+def same_slot(accelerators: Accelerators, accused: Collection[str]) -> dict[str, list[str]]:
     """Find the numbers whose accelerator is accused on every node that has it, with its keys.
 
     There are at least two such nodes.
     """
-    by_number, accused = defaultdict[str, list[str]](list), set(accused)
-    for key, one in accelerators.items():
-        by_number[one.number].append(key)
     return {
         number: keys
-        for number, keys in by_number.items()
-        if len({accelerators[key].node for key in keys}) > 1 and accused.issuperset(keys)
+        for number, keys in group_keys(accelerators, "number", accelerators).items()
+        if len({accelerators[key].node for key in keys}) > 1 and {*keys} <= {*accused}
     }

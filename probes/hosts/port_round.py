@@ -71,8 +71,33 @@ def choose_peers(index: int, nodes: int) -> list[int]:
     return list(dict.fromkeys(around))
 
 
+class ActorSet:
+    """Actors by key; `errors` holds why one did not answer."""
+
+    actors: dict[str, Any]
+    errors: dict[str, str]
+
+    def close(self) -> None:
+        """End the actors, with all that they hold."""
+        import ray
+
+        for actor in self.actors.values():
+            ray.kill(actor)
+
+    def call_each(
+        self, method: str, each: Mapping[str, tuple[Any, ...]], seconds: float = CALL_SECONDS
+    ) -> dict[str, Any]:
+        """Call a method of these actors at once; leave out who does not answer in time."""
+        calls = {
+            getattr(self.actors[key], method).remote(*values): key for key, values in each.items()
+        }
+        answers, errors = collect_answers(calls, seconds)
+        self.errors |= errors
+        return answers
+
+
 @dataclass
-class PortRound:
+class PortRound(ActorSet):
     """One actor on each node, and what the nodes answered when they opened their ports.
 
     `nodes` are entries of `Cluster.known_nodes`, by id in the order of addresses.  `opened` holds
@@ -94,24 +119,6 @@ class PortRound:
         each = {id: (node["address"],) for id, node in started.nodes.items()}
         started.opened = started.call_each("open_ports", each, START_SECONDS)
         return started
-
-    def close(self) -> None:
-        """End the actors, and with them the listeners."""
-        import ray
-
-        for actor in self.actors.values():
-            ray.kill(actor)
-
-    def call_each(
-        self, method: str, each: Mapping[str, tuple[Any, ...]], seconds: float = CALL_SECONDS
-    ) -> dict[str, Any]:
-        """Call a method of the actors of these nodes; leave out who does not answer in time."""
-        calls = {
-            getattr(self.actors[id], method).remote(*values): id for id, values in each.items()
-        }
-        answers, errors = collect_answers(calls, seconds)
-        self.errors |= errors
-        return answers
 
     def peers(self) -> dict[str, list[str]]:
         """Map each node to the nodes that it connects to."""

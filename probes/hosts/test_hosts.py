@@ -28,8 +28,8 @@ from probes.hosts.compute_controls import (
     control_wrong_sums,
     judge_drift,
     judge_links,
-    long_length,
     note_clocks,
+    part_length,
     run_length,
     run_long,
     run_work,
@@ -370,7 +370,7 @@ def test_no_gpu_slows_down_under_load(cluster, tier, measure):
         judge_sums(fleet, sums, measure, hashes=False)
         without = {"gemm_hash_differs"}
         control_wrong_sums(fleet, sums, measure, without)
-        control_tiring(fleet, parts, long_length(fleet, tier), measure)
+        control_tiring(fleet, parts, part_length(fleet), measure)
 
 
 WORK_CAPTION = "sums and rates of every accelerator"

@@ -217,7 +217,7 @@ def run_work(
         stack.callback(store.close)  # a file left open would fail the next collection of garbage
         stack.enter_context(patch("probes.hosts.compute_fleet.on_node", cluster.start_worker))
         stack.enter_context(
-            patch("probes.hosts.compute_fleet.collect_answers", cluster.collect_answers)
+            patch("probes.hosts.port_round.collect_answers", cluster.collect_answers)
         )
         stack.enter_context(patch("ray.kill", lambda worker: cluster.killed.append(worker.gpu)))
         recorder = Recorder(
