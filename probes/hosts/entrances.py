@@ -8,8 +8,8 @@ import socket
 import threading
 import time
 import urllib.error
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -134,12 +134,12 @@ def explain_entrances(asked: Sequence[Asked], mode: str) -> list[Finding]:
 
 
 def _explain_group(problem: str, entrances: Sequence[Entrance], count: int) -> Finding:
-    names = join_names([one.text for one in entrances], 6)
+    texts = join_names([one.text for one in entrances], 6)
     nodes = list(dict.fromkeys(one.node for one in entrances if one.node))
     is_open = problem in (OPEN_TEXT, ANY_TEXT)
     if is_open and len(entrances) == count:
-        names, nodes = f"Every entrance of Ray ({names})", []
-    text = f"{names}: {problem}" if len(entrances) > 1 else f"{names} {problem}"
+        texts, nodes = f"Every entrance of Ray ({texts})", []
+    text = f"{texts}: {problem}" if len(entrances) > 1 else f"{texts} {problem}"
     code, first = "HOST-AUTH-OPEN" if is_open else "HOST-AUTH-DIFFERS", entrances[0]
     return finding(code, text, nodes, names={"node": first.node, "port": find_port(first.address)})
 
@@ -156,10 +156,7 @@ def describe_entrances(asked: Sequence[Asked]) -> list[dict[str, Any]]:
 
 def count_answers(asked: Sequence[Asked]) -> Mapping[str, int]:
     """Count the entrances by what they do without a token."""
-    counts: dict[str, int] = defaultdict(int)
-    for one in asked:
-        counts[one.answers.without] += 1
-    return counts
+    return Counter(one.answers.without for one in asked)
 
 
 Facts = Mapping[str, Any]
@@ -256,6 +253,7 @@ def read_own_addresses(fact: Facts) -> list[str] | None:
 
 CLIENT_PORT = 10001  # of `ray start`; no part of Ray tells another number
 KNOWN = (TAKEN, REFUSED, NEEDS_TLS)
+HEAD_SILENT = "no worker answers on the head's node"
 
 
 def plan_entrances(cluster: Cluster, client_port: int) -> list[Entrance]:
@@ -302,11 +300,16 @@ def read_agent_address(node: str) -> str:
 
 def ask_from_head(cluster: Cluster, planned: Sequence[Entrance]) -> list[Asked]:
     """Ask entrances from a worker on the head's node: it has the token, and reaches all nodes."""
+    found = run_on_head(cluster, ask_from_node, planned) if planned else []
+    rows = found or [{"without": HEAD_SILENT}] * len(planned)
+    return [Asked(one, Answers(**row)) for one, row in zip(planned, rows, strict=True)]
+
+
+def run_on_head(cluster: Cluster, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Run a function in a worker on the head's node; return None if it does not answer."""
     id = cluster.head_node_id
     head = [node for node in cluster.known_nodes() if node["id"] == id]
-    found = cluster.on_each_node(ask_from_node, planned, nodes=head) if planned else {}
-    rows = found.get(id) or [{"without": "no worker answers on the head's node"}] * len(planned)
-    return [Asked(one, Answers(**row)) for one, row in zip(planned, rows, strict=True)]
+    return cluster.on_each_node(function, *arguments, nodes=head).get(id)
 
 
 def find_client_port(cluster: Cluster, agreed: int | None) -> int:
@@ -391,12 +394,11 @@ def _call(url: str, body: dict[str, str] | None = None) -> Any:
 
 def try_stranger_job(cluster: Cluster, dashboard: str) -> StrangerJob:
     """Submit the job from a worker on the head's node; the cleanup process stops it if we die."""
-    job, id = f"seatrial-{make_unique_token()}", cluster.head_node_id
-    head = [node for node in cluster.known_nodes() if node["id"] == id]
+    job = f"seatrial-{make_unique_token()}"
     cluster.cleanup.register("job", f"{dashboard} {job}")
-    found = cluster.on_each_node(submit_stranger_job, dashboard, job, nodes=head).get(id)
+    found: StrangerJob | None = run_on_head(cluster, submit_stranger_job, dashboard, job)
     cluster.cleanup.unregister("job", f"{dashboard} {job}")
-    return found or StrangerJob("no answer", "no worker answers on the head's node")
+    return found or StrangerJob("no answer", HEAD_SILENT)
 
 
 def judge_stranger_job(
