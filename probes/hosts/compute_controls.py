@@ -11,25 +11,9 @@ from typing import Any
 
 from probes.check.judging import is_agreed
 from probes.check.recorder import Recorder, Trial
-from probes.hosts.compute_fleet import (
-    Accelerator,
-    RunLength,
-    Speed,
-    WorkFleet,
-    group_keys,
-    judge_each,
-)
-from probes.hosts.compute_judge import (
-    AGREED,
-    COMPARED,
-    SpeedRuns,
-    find_alone,
-    find_slow,
-    judge_agreed,
-    judge_errors,
-    judge_speed,
-    judge_sums,
-)
+from probes.hosts import compute_judge
+from probes.hosts.compute_fleet import Accelerator, RunLength, Speed, WorkFleet
+from probes.hosts.compute_judge import AGREED, COMPARED, SpeedRuns, find_alone, find_slow
 from probes.hosts.compute_worker import ELEMENT, SHAPE
 from reports.numbers import percent, quantity
 
@@ -83,7 +67,7 @@ def judge_drift(fleet: WorkFleet, parts: Sequence[Mapping[str, Speed]], measure:
         key: "; ".join(map(describe_change, own)) + describe_heat(parts, key)
         for key, own in slowed.items()
     }
-    judge_each(measure, "slowing_gpus", "HOST-GPU-DRIFT", fleet.accelerators, texts, unknown)
+    fleet.judge(measure, "slowing_gpus", "HOST-GPU-DRIFT", texts, unknown)
 
 
 def find_slowed(
@@ -243,8 +227,8 @@ def control_wrong_sums(
         planted = fleet.check_sums([victim.key], plant)
         trial = measure.trial()
         found = {**sums, **planted}
-        judge_errors(fleet, found, [], trial)
-        judge_sums(fleet, found, trial, hashes="gemm_hash_differs" not in without)
+        compute_judge.judge_errors(fleet, found, [], trial)
+        compute_judge.judge_sums(fleet, found, trial, hashes="gemm_hash_differs" not in without)
         fault = f"{victim.label} {text}"
         located = victim.key in planted and is_located(trial, victim)
         measure.control(name, fault, trial, located=located, without=without)
@@ -278,8 +262,8 @@ def control_slowed(
     first = {**runs.first, **slowed}
     if "slow_gpus" not in without:
         alone = {**measure_fastest(fleet, first, runs, length), **runs.alone, **slowed}
-        judge_speed(fleet, SpeedRuns(first, first, alone), trial)
-    judge_agreed(fleet, first, trial)
+        compute_judge.judge_speed(fleet, SpeedRuns(first, first, alone), trial)
+    compute_judge.judge_agreed(fleet, first, trial)
     fault = f"{victim.label} does each piece of work {extra} times"
     located = victim.key in slowed and is_located(trial, victim)
     skipped = missing | {name for name in ("slow_gpus",) if name in without}
@@ -352,7 +336,7 @@ Links = Mapping[str, Mapping[str, Any]]  # answers of `AcceleratorWorker.read_li
 def judge_links(fleet: WorkFleet, links: Links, measure: Recorder) -> None:
     """Judge that each GPU's PCIe link runs at its highest generation and width under load."""
     known = {key: one["link"] for key, one in links.items() if one["link"].keys() >= JUDGED}
-    models = group_keys(fleet.accelerators, "model", known)
+    models = fleet.group("model", known)
     slow, unknown = {}, {}
     for key, one in fleet.accelerators.items():
         if key not in links:
@@ -362,7 +346,7 @@ def judge_links(fleet: WorkFleet, links: Links, measure: Recorder) -> None:
             unknown[key] = f"{one.label}: {why}"
         elif text := describe_slow_link(known[key], [known[other] for other in models[one.model]]):
             slow[key] = text
-    judge_each(measure, "slow_pcie", "HOST-PCIE", fleet.accelerators, slow, unknown)
+    fleet.judge(measure, "slow_pcie", "HOST-PCIE", slow, unknown)
 
 
 def describe_slow_link(link: Link, model: Sequence[Link]) -> str:
@@ -390,7 +374,7 @@ def note_clocks(fleet: WorkFleet, links: Links, measure: Recorder) -> None:
         for key, one in links.items()
         if (link := one["link"]).get("most_sm_mhz") and "sm_mhz" in link
     }
-    for node, keys in group_keys(fleet.accelerators, "node", shares).items():
+    for node, keys in fleet.group("node", shares).items():
         measure.note("sm_clock", min(shares[key] for key in keys), "ratio", on=node)
 
 

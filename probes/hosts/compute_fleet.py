@@ -23,8 +23,6 @@ CALL_SECONDS = 60.0
 LOAD_SECONDS = 0.5  # a PCIe link leaves its idle speed within milliseconds
 MOST_EXTRA = 10  # how much longer a slow device takes than it should, at worst, for one call
 
-Rates = Mapping[str, float]  # by operation
-
 
 @dataclass(frozen=True)
 class Accelerator:
@@ -174,70 +172,56 @@ class WorkFleet(ActorSet):
         kind = "GPUs" if self.on_gpu else "emulated accelerators, each on one thread of a CPU,"
         return f"{len(self.working)} of {len(self.accelerators)} {kind} computed at the same time"
 
+    def group(
+        self, what: Literal["node", "model", "number"], keys: Iterable[str] | None = None
+    ) -> dict[str, list[str]]:
+        """Group these accelerators, or all, by their node, model or number."""
+        groups = defaultdict[str, list[str]](list)
+        for key in self.accelerators if keys is None else keys:
+            groups[getattr(self.accelerators[key], what)].append(key)
+        return groups
 
-Accelerators = Mapping[str, Accelerator]
+    def judge(
+        self,
+        measure: Recorder,
+        name: str,
+        code: str,
+        texts: Mapping[str, str],
+        unknown: Mapping[str, str],
+    ) -> None:
+        """Judge how many accelerators of each node are at fault, and explain each by its text."""
+        self.count_accused(measure, name, texts, unknown)
+        self.explain(measure, code, texts)
 
+    def count_accused(
+        self, measure: Recorder, name: str, accused: Container[str], unknown: Mapping[str, str]
+    ) -> None:
+        """Record how many accelerators of each node are accused.
 
-def group_keys(
-    accelerators: Accelerators, what: Literal["node", "model", "number"], keys: Iterable[str]
-) -> dict[str, list[str]]:
-    """Group the keys of accelerators by their node, model or number."""
-    groups = defaultdict[str, list[str]](list)
-    for key in keys:
-        groups[getattr(accelerators[key], what)].append(key)
-    return groups
+        `unknown` maps accelerators that prove nothing to the reason.  A node with one of them
+        proves nothing, unless another is accused.
+        """
+        for node, own in self.group("node").items():
+            count = sum(key in accused for key in own)
+            reasons = list(dict.fromkeys(unknown[key] for key in own if key in unknown))
+            value = count if count or not reasons else None
+            measure(name, value, on=node, note="" if count else join_names(reasons, 2))
 
+    def explain(self, measure: Recorder, code: str, texts: Mapping[str, str]) -> None:
+        """Explain what is wrong with accelerators, in one finding for each node."""
+        for node, keys in self.group("node", texts).items():
+            lines = [f"{self.accelerators[key].label}: {texts[key]}" for key in keys[:MAX_NAMES]]
+            more = f", and {len(keys) - MAX_NAMES} more" if len(keys) > MAX_NAMES else ""
+            names = self.accelerators[keys[0]].names
+            measure.explain(finding(code, "; ".join(lines) + more, [node], names=names))
 
-def judge_each(
-    measure: Recorder,
-    name: str,
-    code: str,
-    accelerators: Accelerators,
-    texts: Mapping[str, str],
-    unknown: Mapping[str, str],
-) -> None:
-    """Judge how many accelerators of each node are at fault, and explain each by its text."""
-    count_by_node(name, accelerators, texts, unknown, measure)
-    explain_by_node(code, accelerators, texts, measure)
+    def same_slot(self, accused: Collection[str]) -> dict[str, list[str]]:
+        """Find the numbers whose accelerator is accused on every node that has it, with its keys.
 
-
-def count_by_node(
-    name: str,
-    accelerators: Accelerators,
-    accused: Container[str],
-    unknown: Mapping[str, str],
-    measure: Recorder,
-) -> None:
-    """Record how many accelerators of each node are accused.
-
-    `unknown` maps accelerators that prove nothing to the reason.  A node with one of them
-    proves nothing, unless another is accused.
-    """
-    for node, own in group_keys(accelerators, "node", accelerators).items():
-        count = sum(key in accused for key in own)
-        reasons = list(dict.fromkeys(unknown[key] for key in own if key in unknown))
-        value = count if count or not reasons else None
-        measure(name, value, on=node, note="" if count else join_names(reasons, 2))
-
-
-def explain_by_node(
-    code: str, accelerators: Accelerators, texts: Mapping[str, str], measure: Recorder
-) -> None:
-    """Explain what is wrong with accelerators, in one finding for each node."""
-    for node, keys in group_keys(accelerators, "node", texts).items():
-        lines = [f"{accelerators[key].label}: {texts[key]}" for key in keys[:MAX_NAMES]]
-        more = f", and {len(keys) - MAX_NAMES} more" if len(keys) > MAX_NAMES else ""
-        names = accelerators[keys[0]].names
-        measure.explain(finding(code, "; ".join(lines) + more, [node], names=names))
-
-
-def same_slot(accelerators: Accelerators, accused: Collection[str]) -> dict[str, list[str]]:
-    """Find the numbers whose accelerator is accused on every node that has it, with its keys.
-
-    There are at least two such nodes.
-    """
-    return {
-        number: keys
-        for number, keys in group_keys(accelerators, "number", accelerators).items()
-        if len({accelerators[key].node for key in keys}) > 1 and {*keys} <= {*accused}
-    }
+        There are at least two such nodes.
+        """
+        return {
+            number: keys
+            for number, keys in self.group("number").items()
+            if len({self.accelerators[key].node for key in keys}) > 1 and {*keys} <= {*accused}
+        }

@@ -12,17 +12,7 @@ from probes.check.judging import is_agreed
 from probes.check.recorder import Recorder
 from probes.check.registry import CRITERIA
 from probes.findings import finding, join_names
-from probes.hosts.compute_fleet import (
-    Accelerator,
-    Accelerators,
-    Speed,
-    WorkFleet,
-    count_by_node,
-    explain_by_node,
-    group_keys,
-    judge_each,
-    same_slot,
-)
+from probes.hosts.compute_fleet import Accelerator, Speed, WorkFleet
 from reference_trainer.model.size import peak_flops
 from reports.numbers import percent, quantity
 from reports.record import Finding
@@ -78,7 +68,7 @@ def find_yardsticks(
 ) -> dict[tuple[str, str], Yardstick]:
     """Find what is typical, by model and operation.  A model with one accelerator has nothing."""
     found = {}
-    for model, keys in group_keys(fleet.accelerators, "model", speeds).items():
+    for model, keys in fleet.group("model", speeds).items():
         for operation in COMPARED:
             typical = {key: speeds[key].typical.get(operation) for key in keys}
             rates = {key: rate for key, rate in typical.items() if rate is not None}
@@ -182,15 +172,15 @@ def judge_speed(fleet: WorkFleet, runs: SpeedRuns, measure: Recorder) -> None:
     known, unknown = leave_out_unknown(fleet, runs)
     slow = find_slow_each_time(fleet, known)
     keys = list(dict.fromkeys(key for key, _ in slow))
-    count_by_node("slow_gpus", fleet.accelerators, keys, unknown, measure)
+    fleet.count_accused(measure, "slow_gpus", keys, unknown)
     texts = {key: describe_slow(key, slow, known, fleet) for key in keys}
-    for number, members in same_slot(fleet.accelerators, keys).items():
+    for number, members in fleet.same_slot(keys).items():
         nodes = [fleet.accelerators[key].node for key in members]
         text = f"GPU {number} of each node ({len(nodes)} nodes) is slow, as {nodes[0]}: "
         names = fleet.accelerators[members[0]].names
         measure.explain(finding("HOST-GPU-SLOW", text + texts[members[0]], nodes, names=names))
         texts = {key: words for key, words in texts.items() if key not in members}
-    explain_by_node("HOST-GPU-SLOW", fleet.accelerators, texts, measure)
+    fleet.explain(measure, "HOST-GPU-SLOW", texts)
 
 
 def leave_out_unknown(fleet: WorkFleet, runs: SpeedRuns) -> tuple[SpeedRuns, dict[str, str]]:
@@ -247,7 +237,7 @@ def note_medians(
     measure: Recorder, fleet: WorkFleet, name: str, values: Mapping[str, float], unit: str
 ) -> None:
     """Note the median of each model."""
-    for model, keys in group_keys(fleet.accelerators, "model", values).items():
+    for model, keys in fleet.group("model", values).items():
         measure.note(name, median(values[key] for key in keys), unit, on=model)
 
 
@@ -258,8 +248,18 @@ SHOWN = 8  # digits of a hash in messages
 def judge_sums(
     fleet: WorkFleet, sums: Mapping[str, Sums], measure: Recorder, *, hashes: bool
 ) -> None:
-    """Judge wrong sums, and (`hashes`) whether equal accelerators give equal bits."""
-    judge_known_sums(fleet, sums, measure)
+    """Judge that each element of the GEMM with a known answer is right.
+
+    `hashes`: judge too whether equal accelerators give equal bits.
+    """
+    counts = {key: one["wrong"] for key, one in sums.items()}
+    unknown = {key: fleet.why_unknown(key) for key in fleet.accelerators if counts.get(key) is None}
+    texts = {
+        key: f"{count} elements of a GEMM of whole numbers are wrong"
+        for key, count in counts.items()
+        if count
+    }
+    fleet.judge(measure, "gemm_wrong", "HOST-WRONG-SUM", texts, unknown)
     if hashes:
         judge_hashes(fleet, sums, measure)
 
@@ -282,19 +282,7 @@ def judge_errors(
     started = [key for key in silent if fleet.accelerators[key].number]
     texts |= {key: f"it stops to answer: {fleet.errors[key]}" for key in started}
     unknown = {key: fleet.why_unknown(key) for key in silent if key not in started}
-    judge_each(measure, "work_errors", "HOST-GPU-ERROR", fleet.accelerators, texts, unknown)
-
-
-def judge_known_sums(fleet: WorkFleet, sums: Mapping[str, Sums], measure: Recorder) -> None:
-    """Judge that each element of the GEMM with a known answer is right."""
-    counts = {key: one["wrong"] for key, one in sums.items()}
-    unknown = {key: fleet.why_unknown(key) for key in fleet.accelerators if counts.get(key) is None}
-    texts = {
-        key: f"{count} elements of a GEMM of whole numbers are wrong"
-        for key, count in counts.items()
-        if count
-    }
-    judge_each(measure, "gemm_wrong", "HOST-WRONG-SUM", fleet.accelerators, texts, unknown)
+    fleet.judge(measure, "work_errors", "HOST-GPU-ERROR", texts, unknown)
 
 
 def judge_hashes(fleet: WorkFleet, sums: Mapping[str, Sums], measure: Recorder) -> None:
@@ -303,7 +291,7 @@ def judge_hashes(fleet: WorkFleet, sums: Mapping[str, Sums], measure: Recorder) 
     unknown = {key: fleet.why_unknown(key) for key in fleet.accelerators if key not in hashes}
     texts: dict[str, str] = {}
     split: list[list[str]] = []  # accelerators of one build of which no result has a majority
-    for keys in group_by_build(fleet.accelerators).values():
+    for keys in group_by_build(fleet).values():
         own = {key: hashes[key] for key in keys if key in hashes}
         texts |= find_unstable(own)
         first = {key: one[0] for key, one in own.items() if key not in texts}
@@ -316,20 +304,20 @@ def judge_hashes(fleet: WorkFleet, sums: Mapping[str, Sums], measure: Recorder) 
         elif first:
             split.append([*first])
     accused = {*texts, *(key for keys in split for key in keys)}
-    count_by_node("gemm_hash_differs", fleet.accelerators, accused, unknown, measure)
-    explain_by_node("HOST-WRONG-SUM", fleet.accelerators, texts, measure)
+    fleet.count_accused(measure, "gemm_hash_differs", accused, unknown)
+    fleet.explain(measure, "HOST-WRONG-SUM", texts)
     for keys in split:
-        measure.explain(_split_finding(fleet.accelerators, keys))
+        measure.explain(_split_finding(fleet, keys))
 
 
 def _odd_text(one: str, usual: str) -> str:
     return f"a GEMM gives {one[:SHOWN]}, and {usual[:SHOWN]} on most GPUs of its kind"
 
 
-def group_by_build(accelerators: Accelerators) -> dict[tuple[str, ...], list[str]]:
+def group_by_build(fleet: WorkFleet) -> dict[tuple[str, ...], list[str]]:
     """Group the accelerators that must give the same bits; those that did not start have none."""
     groups = defaultdict[tuple[str, ...], list[str]](list)
-    for key, one in accelerators.items():
+    for key, one in fleet.accelerators.items():
         groups[one.build or (key,)].append(key)
     return groups
 
@@ -351,11 +339,12 @@ def find_majority(hashes: Mapping[str, str]) -> str | None:
     return usual if 2 * count > len(hashes) else None
 
 
-def _split_finding(accelerators: Accelerators, keys: list[str]) -> Finding:
-    labels = join_names(accelerators[key].label for key in keys)
+def _split_finding(fleet: WorkFleet, keys: list[str]) -> Finding:
+    members = [fleet.accelerators[key] for key in keys]
+    labels = join_names(one.label for one in members)
     text = f"{labels}: the same GEMM gives other bits on some of them, and no result has a majority"
-    nodes = list(dict.fromkeys(accelerators[key].node for key in keys))
-    return finding("HOST-WRONG-SUM", text, nodes, names=accelerators[keys[0]].names)
+    nodes = list(dict.fromkeys(one.node for one in members))
+    return finding("HOST-WRONG-SUM", text, nodes, names=members[0].names)
 
 
 # measure: operation
@@ -383,7 +372,7 @@ def judge_agreed(fleet: WorkFleet, speeds: Mapping[str, Speed], measure: Recorde
 def _judge_rate(
     name: str, fleet: WorkFleet, rates: Mapping[str, float], unit: str, measure: Recorder
 ) -> None:
-    for node, keys in group_keys(fleet.accelerators, "node", fleet.accelerators).items():
+    for node, keys in fleet.group("node").items():
         known = [rates[key] for key in keys if key in rates]
         silent, slowest = len(keys) - len(known), min(known, default=None)
         fails = measure.would_fail(name, slowest)
@@ -394,4 +383,4 @@ def _judge_rate(
         for key, rate in rates.items()
         if measure.would_fail(name, rate)
     }
-    explain_by_node("HOST-GPU-RATE", fleet.accelerators, texts, measure)
+    fleet.explain(measure, "HOST-GPU-RATE", texts)

@@ -16,16 +16,7 @@ from probes.cluster.cluster import Cluster
 from probes.cluster.network_facts import Endpoint, read_names
 from probes.environment.checks import NameList, name_list
 from probes.findings import finding, join_names
-from probes.hosts.port_round import (
-    GCS,
-    JOB,
-    LOCALHOST,
-    RAY_PORTS,
-    WORKER,
-    Connection,
-    NameLookup,
-    PortRound,
-)
+from probes.hosts.port_round import GCS, JOB, RAY_PORTS, WORKER, Connection, NameLookup, PortRound
 from reference_trainer.rank_environment import set_variables
 from reports.record import Finding
 
@@ -229,7 +220,7 @@ def _port_text(kind: str, rows: Sequence[Connection]) -> str:
 
 
 UNREAD = "the node's names were not read"
-FALLBACK = "127.0.0.1"  # where torch's gloo listens if the own name has no address
+LOOPBACK = "127.0.0.1"  # where torch's gloo listens if the own name has no address
 
 
 def judge_addresses(facts: Sequence[Facts], measure: Recorder) -> None:
@@ -302,7 +293,7 @@ def judge_own_names(facts: Sequence[Facts], measure: Recorder) -> None:
     for fact in facts:
         names = fact.get("names") or {}
         own = names.get("own")
-        bound = None if own is None else own["bindable"] or FALLBACK
+        bound = None if own is None else own["bindable"] or LOOPBACK
         is_loopback = bound is not None and bool((a := _parse_address(bound)) and a.is_loopback)
         given = names.get("gloo_interface", "")
         count = None if bound is None and not given else int(is_loopback and not given)
@@ -421,7 +412,8 @@ def find_unresolved(
     return found
 
 
-LOOPBACK = "127.0.0.1"
+# A name that leads to no other node, for a control.
+LOCALHOST = "localhost"
 
 
 def read_loopback_names() -> dict[str, Any]:

@@ -14,18 +14,8 @@ from probes.check.recorder import Recorder, Trial
 from probes.contract.terms import ClusterTerms
 from probes.findings import join_names
 from probes.hosts.names import blame_nodes
-from probes.hosts.storage_round import CREATED, Link, StorageRound
-from probes.hosts.storage_work import (
-    CHUNK,
-    LOADERS,
-    RANDOM,
-    READ,
-    WRITE,
-    Place,
-    Size,
-    do_all_work,
-    do_work,
-)
+from probes.hosts.storage_round import CREATED, OTHER_FOLDER, Link, StorageRound
+from probes.hosts.storage_work import CHUNK, RANDOM, READ, WRITE, Place, Size, do_all_work, do_work
 from reports.numbers import number, percent, quantity
 
 Answers = Mapping[Link, Mapping[str, Any] | None]
@@ -414,7 +404,6 @@ def judge_room(
 
 
 SHORT_S = 1.0  # s that a node looks for files in a folder where they never come
-NO_FOLDER = "/proc"  # where no file can be written, on every node
 FACTOR = 1.5  # how much slower than the limit a slow node is
 MOST_PAUSE_S = 20.0  # s of all pauses of a slow node: a limit that needs more is not shown
 UNSHARED = "no two nodes share it"
@@ -501,22 +490,21 @@ def find_pause(
     rate = measure.contract.limit("HOSTS", RATES[kind]) if RATES.get(kind) in agreed else None
     if rate and rate.low:
         needed = max(needed, sum(one["done"] for one in timings.values()) / (rate.low * 1e9))
-    steps = size.count(kind) / (LOADERS if kind == RANDOM else CHUNK)
-    return float(min(FACTOR * needed, MOST_PAUSE_S) / max(1.0, steps))
+    return float(min(FACTOR * needed, MOST_PAUSE_S) / max(1.0, size.steps(kind)))
 
 
 def control_no_folder(storage: StorageRound, size: Size, measure: Recorder) -> None:
     """Check that a node that cannot write is detected."""
     victim = list(storage.places)[-1]
-    elsewhere = replace(storage, parent=NO_FOLDER)
-    place = Place(NO_FOLDER, storage.places[victim].name, victim)
+    elsewhere = replace(storage, parent=OTHER_FOLDER)
+    place = Place(OTHER_FOLDER, storage.places[victim].name, victim)
     work = replace(storage.plan_work(WRITE, victim, size), place=place)
 
     def judge(answer: Mapping[str, Any], trial: Trial) -> None:
         errors = {victim: str(answer["error"])} if answer["error"] else {}
         judge_failures(elsewhere, errors, [], trial)
 
-    fault = f"writes its shard to {NO_FOLDER}"
+    fault = f"writes its shard to {OTHER_FOLDER}"
     at = storage.node(victim)
     plant_on(storage.cluster, measure, "no folder", fault, at, do_work, work, judge=judge)
 

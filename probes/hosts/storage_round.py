@@ -18,23 +18,12 @@ from probes.cluster.ask import make_unique_token
 from probes.cluster.cluster import Cluster
 from probes.cluster.system_facts import try_writing
 from probes.findings import finding, join_names
-from probes.hosts.port_round import choose_peers
-from probes.hosts.storage_work import (
-    READ,
-    WRITE,
-    Place,
-    Size,
-    Work,
-    close_place,
-    do_work,
-    meet_others,
-    open_place,
-    poll,
-    read_others,
-)
+from probes.hosts import storage_work
+from probes.hosts.port_round import map_peers
+from probes.hosts.storage_work import READ, WRITE, Place, Size, Work
 
 MOUNTS = "/proc/self/mountinfo"
-OTHER_FOLDER = "/proc"  # another file system than any shared one, on every node
+OTHER_FOLDER = "/proc"  # a file system that is never shared, and takes no file
 Mount = Mapping[str, Any]
 
 
@@ -186,7 +175,7 @@ def run_races(race: Race) -> dict[str, Any]:
 def _try(step: Callable[[Race], dict[str, Any]], race: Race) -> dict[str, Any]:
     try:
         if race.place.node in race.few:
-            meet_others(race.place, f"{race.label}{step.__name__}", race.few)
+            storage_work.meet_others(race.place, f"{race.label}{step.__name__}", race.few)
         return step(race)
     except OSError as error:
         return {"error": error.strerror or str(error)}
@@ -196,7 +185,7 @@ def create_files(race: Race) -> dict[str, Any]:
     """Try to create each file; return the numbers of those that this node created."""
     flags = os.O_CREAT | os.O_WRONLY | (os.O_EXCL if race.careful else 0)
     if not race.careful:  # the others are first, so that it creates what they have created
-        poll(lambda _: race.path("once-0").exists(), FIRST_S)
+        storage_work.poll(lambda _: race.path("once-0").exists(), FIRST_S)
     mine = []
     for number in range(CREATED):
         try:
@@ -241,7 +230,7 @@ def read_versions(path: Path) -> dict[str, Any]:
     those that had to be repeated because NFS had removed the old version (ESTALE).
     """
     counts = {"reads": 0, "gaps": 0, "stale": 0}
-    if not poll(lambda _: path.name in os.listdir(path.parent), FIRST_S):
+    if not storage_work.poll(lambda _: path.name in os.listdir(path.parent), FIRST_S):
         return counts
     start = time.monotonic()
     while time.monotonic() < start + REPLACE_S:
@@ -360,11 +349,11 @@ class StorageRound:
         own_path = str(Place(parent, token, "").folder)  # as the driver would see it
         cluster.cleanup.register("folder", own_path)
         try:
-            started.opened = cluster.on_each_node(open_place, each=places)
+            started.opened = cluster.on_each_node(storage_work.open_place, each=places)
             yield started
         finally:
             with suppress(OSError):
-                cluster.on_each_node(close_place, each=places)
+                cluster.on_each_node(storage_work.close_place, each=places)
             cluster.cleanup.remove_now(Path(own_path))
 
     @property
@@ -403,12 +392,13 @@ class StorageRound:
 
         `elsewhere` is for a control: the places where some nodes read.
         """
-        ids = list(among)
-        others = {id: _peers_of(id, ids) for id in (elsewhere or ids)}
+        peers = map_peers(among) if len(among) > 1 else {}
+        others = {id: peers[id] for id in elsewhere or peers}
         places = {**self.places, **(elsewhere or {})}
-        asked = {id: (places[id], peers) for id, peers in others.items()}
         wait_s = WAIT_S if wait_s is None else wait_s
-        answers = self.cluster.on_each_node(read_others, wait_s, each=asked) if asked else {}
+        read = storage_work.read_others
+        asked = {id: (places[id], ids) for id, ids in others.items()}
+        answers = self.cluster.on_each_node(read, wait_s, each=asked) if asked else {}
         return {
             (reader, writer): answers.get(reader, {}).get(writer)
             for reader, writers in others.items()
@@ -430,7 +420,7 @@ class StorageRound:
     def work(self, kind: str, among: Sequence[str], size: Size) -> dict[str, dict[str, Any]]:
         """Let these nodes do the same work at once; nodes that do not answer are left out."""
         works = {id: self.plan_work(kind, id, size) for id in among}
-        answers = dict(self.cluster.on_each_node(do_work, each=works)) if works else {}
+        answers = dict(self.cluster.on_each_node(storage_work.do_work, each=works)) if works else {}
         if kind == WRITE:
             self.written |= {id: one["done"] for id, one in answers.items()}
         return answers
@@ -459,12 +449,6 @@ class StorageRound:
         if len(sharing) > FEW:
             text += f"; {len(spread_nodes(sharing, FEW))} replaced, extended and locked one file"
         return text
-
-
-def _peers_of(id: str, ids: Sequence[str]) -> list[str]:
-    if len(ids) < 2:
-        return []
-    return [ids[at] for at in choose_peers(ids.index(id), len(ids))]
 
 
 def spread_nodes(ids: Sequence[str], most: int) -> list[str]:

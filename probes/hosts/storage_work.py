@@ -171,6 +171,10 @@ class Size:
         """Return how much work of one kind is: bytes, or times."""
         return {RANDOM: self.reads, SMALL: self.files}.get(kind, self.shard_bytes)
 
+    def steps(self, kind: str) -> float:
+        """Return how often a node pauses one after the other: its loaders do so at once."""
+        return self.count(kind) / (LOADERS if kind == RANDOM else CHUNK)
+
 
 @dataclass(frozen=True)
 class Work:

@@ -121,8 +121,8 @@ def run_exposure(
     replaced = {
         f"{plan}.read_gcs_address": lambda: cluster.gcs,
         f"{plan}.read_agent_address": lambda node: agent_of(cluster, node),
-        f"{plan}.ask_entrances": cluster.ask_submit,
-        "probes.hosts.entrances.open_stand_in": cluster.stand_in,
+        "probes.cluster.entrances.ask_entrances": cluster.ask_submit,
+        f"{plan}.open_stand_in": cluster.stand_in,
     }
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         for name, value in replaced.items():

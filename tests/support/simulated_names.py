@@ -11,8 +11,8 @@ from unittest.mock import patch
 from probes.check.recorder import Recorder
 from probes.cluster.network_facts import GRPC, NO_PROOF, OTHER_ANSWER, Endpoint
 from probes.contract.contract import ClusterTerms, load
-from probes.hosts.names import read_loopback_names
-from probes.hosts.port_round import LOCALHOST, PortRound
+from probes.hosts.names import LOCALHOST, read_loopback_names
+from probes.hosts.port_round import PortRound
 from probes.hosts.test_hosts import test_nodes_reach_each_other_by_name_and_port as names_probe
 from reports.record import ProbeResult
 from reports.run_folder.store import Store
