@@ -12,8 +12,8 @@ from typing import Any
 from probes.check.judging import is_agreed
 from probes.check.recorder import Recorder, Trial
 from probes.hosts import compute_judge
-from probes.hosts.compute_fleet import Accelerator, RunLength, Speed, WorkFleet
-from probes.hosts.compute_judge import AGREED, COMPARED, SpeedRuns, find_alone, find_slow
+from probes.hosts.compute_fleet import Accelerator, RunLength, Speed, Speeds, WorkFleet
+from probes.hosts.compute_judge import AGREED, COMPARED, SpeedRuns, Sums, find_alone, find_slow
 from probes.hosts.compute_worker import ELEMENT, SHAPE
 from reports.numbers import percent, quantity
 
@@ -35,7 +35,7 @@ class Change:
 
 
 def find_changes(
-    parts: Sequence[Mapping[str, Speed]], keys: Sequence[str], on_gpu: bool
+    parts: Sequence[Speeds], keys: Sequence[str], on_gpu: bool
 ) -> dict[str, list[Change]]:
     """Compare the last third with the first, for each accelerator and operation.
 
@@ -59,7 +59,7 @@ def find_changes(
     return changes
 
 
-def judge_drift(fleet: WorkFleet, parts: Sequence[Mapping[str, Speed]], measure: Recorder) -> None:
+def judge_drift(fleet: WorkFleet, parts: Sequence[Speeds], measure: Recorder) -> None:
     """Judge that no accelerator is slower at the end than at the beginning."""
     unknown = find_unfollowed(fleet, parts)
     slowed = find_slowed(fleet, parts, unknown)
@@ -71,7 +71,7 @@ def judge_drift(fleet: WorkFleet, parts: Sequence[Mapping[str, Speed]], measure:
 
 
 def find_slowed(
-    fleet: WorkFleet, parts: Sequence[Mapping[str, Speed]], unknown: Container[str]
+    fleet: WorkFleet, parts: Sequence[Speeds], unknown: Container[str]
 ) -> dict[str, list[Change]]:
     """Find the accelerators that are slower at the end, each with what became slower.
 
@@ -84,7 +84,7 @@ def find_slowed(
     return {key: own for key, own in slowed.items() if own}
 
 
-def find_unfollowed(fleet: WorkFleet, parts: Sequence[Mapping[str, Speed]]) -> dict[str, str]:
+def find_unfollowed(fleet: WorkFleet, parts: Sequence[Speeds]) -> dict[str, str]:
     """Find the accelerators that were not followed to the end, with the reason."""
     if len(parts) < WARM_UP + LEAST_PARTS:
         return dict.fromkeys(fleet.accelerators, "the work was too short")
@@ -106,7 +106,7 @@ def describe_change(change: Change) -> str:
     )
 
 
-def describe_heat(parts: Sequence[Mapping[str, Speed]], key: str) -> str:
+def describe_heat(parts: Sequence[Speeds], key: str) -> str:
     """Describe the temperature at both ends; "" if it is not known."""
     heats = [part[key].celsius for part in parts if part[key].celsius is not None]
     return f", at {heats[0]:.0f} and then {heats[-1]:.0f} degrees Celsius" if heats else ""
@@ -148,7 +148,7 @@ def run_work(fleet: WorkFleet) -> SpeedRuns:
     return SpeedRuns(first, first, join_turns(turns))
 
 
-def join_turns(turns: Sequence[Mapping[str, Speed]]) -> dict[str, Speed]:
+def join_turns(turns: Sequence[Speeds]) -> dict[str, Speed]:
     """Join the rates of each accelerator, turn by turn; leave out who missed one."""
     joined = {}
     for key in turns[0]:
@@ -180,7 +180,7 @@ def measure_alone(fleet: WorkFleet, suspects: list[str], length: RunLength) -> d
     return speeds
 
 
-def run_long(fleet: WorkFleet, tier: str) -> list[Mapping[str, Speed]]:
+def run_long(fleet: WorkFleet, tier: str) -> list[Speeds]:
     """Let all accelerators work for a minute (standard) or ten (soak), in parts.
 
     Emulated ones share cores: with its neighbours one may have half a core at the end, and a whole
@@ -189,7 +189,7 @@ def run_long(fleet: WorkFleet, tier: str) -> list[Mapping[str, Speed]]:
     """
     count, length = (GPU_PARTS if fleet.on_gpu else CPU_PARTS)[tier], part_length(fleet)
     keys = [*fleet.working]
-    parts: list[Mapping[str, Speed]] = [fleet.measure_speed(keys, length) for _ in range(count)]
+    parts: list[Speeds] = [fleet.measure_speed(keys, length) for _ in range(count)]
     if not fleet.on_gpu and find_slowed(fleet, parts, find_unfollowed(fleet, parts)):
         parts[-1] = {**parts[-1], **measure_alone(fleet, keys, length)}
     return parts
@@ -211,9 +211,7 @@ def find_victim(fleet: WorkFleet) -> Accelerator | None:
     return working[-1] if working else None
 
 
-def control_wrong_sums(
-    fleet: WorkFleet, sums: Mapping[str, Any], measure: Recorder, without: Container[str]
-) -> None:
+def control_wrong_sums(fleet: WorkFleet, sums: Sums, measure: Recorder, without: set[str]) -> None:
     """Check that a GEMM with one changed input element is detected, and one that fails."""
     faults = {
         "wrong element": (ELEMENT, "multiplies matrices with one changed element"),
@@ -242,11 +240,7 @@ def is_located(trial: Trial, victim: Accelerator) -> bool:
 
 
 def control_slowed(
-    fleet: WorkFleet,
-    runs: SpeedRuns,
-    length: RunLength,
-    measure: Recorder,
-    without: Container[str],
+    fleet: WorkFleet, runs: SpeedRuns, length: RunLength, measure: Recorder, without: set[str]
 ) -> None:
     """Check that an accelerator that does each piece of work several times is detected."""
     missing = {name for name in AGREED if not is_agreed(measure, name)}
@@ -266,12 +260,12 @@ def control_slowed(
     compute_judge.judge_agreed(fleet, first, trial)
     fault = f"{victim.label} does each piece of work {extra} times"
     located = victim.key in slowed and is_located(trial, victim)
-    skipped = missing | {name for name in ("slow_gpus",) if name in without}
+    skipped = missing | ({"slow_gpus"} & without)
     measure.control("slowed GPU", fault, trial, located=located, without=skipped)
 
 
 def measure_fastest(
-    fleet: WorkFleet, first: Mapping[str, Speed], runs: SpeedRuns, length: RunLength
+    fleet: WorkFleet, first: Speeds, runs: SpeedRuns, length: RunLength
 ) -> dict[str, Speed]:
     """Measure alone whom emulated suspects are compared with, if they were not yet."""
     if fleet.on_gpu:
@@ -306,7 +300,7 @@ def extra_calls(fleet: WorkFleet, speed: Speed, measure: Recorder) -> int:
 
 
 def control_tiring(
-    fleet: WorkFleet, parts: Sequence[Mapping[str, Speed]], length: RunLength, measure: Recorder
+    fleet: WorkFleet, parts: Sequence[Speeds], length: RunLength, measure: Recorder
 ) -> None:
     """Check that an accelerator that does extra work at the end is detected."""
     victim = find_victim(fleet)

@@ -83,6 +83,9 @@ class Speed:
         }
 
 
+Speeds = Mapping[str, Speed]  # by key of the accelerator
+
+
 @dataclass
 class WorkFleet(ActorSet):
     """The accelerators of all nodes, and the actor on each.
@@ -173,9 +176,9 @@ class WorkFleet(ActorSet):
         return f"{len(self.working)} of {len(self.accelerators)} {kind} computed at the same time"
 
     def group(
-        self, what: Literal["node", "model", "number"], keys: Iterable[str] | None = None
+        self, what: Literal["node", "model", "number", "build"], keys: Iterable[str] | None = None
     ) -> dict[str, list[str]]:
-        """Group these accelerators, or all, by their node, model or number."""
+        """Group these accelerators, or all, by their node, model, number or build."""
         groups = defaultdict[str, list[str]](list)
         for key in self.accelerators if keys is None else keys:
             groups[getattr(self.accelerators[key], what)].append(key)

@@ -12,7 +12,7 @@ from probes.check.judging import is_agreed
 from probes.check.recorder import Recorder
 from probes.check.registry import CRITERIA
 from probes.findings import finding, join_names
-from probes.hosts.compute_fleet import Accelerator, Speed, WorkFleet
+from probes.hosts.compute_fleet import Accelerator, Speed, Speeds, WorkFleet
 from reference_trainer.model.size import peak_flops
 from reports.numbers import percent, quantity
 from reports.record import Finding
@@ -58,14 +58,12 @@ class SpeedRuns:
     Of emulated ones, `alone` has the fastest too, in the same turns.
     """
 
-    first: Mapping[str, Speed]
-    second: Mapping[str, Speed] = field(default_factory=dict)
-    alone: Mapping[str, Speed] = field(default_factory=dict)
+    first: Speeds
+    second: Speeds = field(default_factory=dict)
+    alone: Speeds = field(default_factory=dict)
 
 
-def find_yardsticks(
-    fleet: WorkFleet, speeds: Mapping[str, Speed]
-) -> dict[tuple[str, str], Yardstick]:
+def find_yardsticks(fleet: WorkFleet, speeds: Speeds) -> dict[tuple[str, str], Yardstick]:
     """Find what is typical, by model and operation.  A model with one accelerator has nothing."""
     found = {}
     for model, keys in fleet.group("model", speeds).items():
@@ -81,7 +79,7 @@ def find_yardsticks(
     return found
 
 
-def find_slow(fleet: WorkFleet, speeds: Mapping[str, Speed]) -> dict[Slow, Yardstick]:
+def find_slow(fleet: WorkFleet, speeds: Speeds) -> dict[Slow, Yardstick]:
     """Find the accelerators that are slow in one run, and what they are compared with."""
     sticks = find_yardsticks(fleet, speeds)
     return {
@@ -107,7 +105,7 @@ def find_slow_each_time(fleet: WorkFleet, runs: SpeedRuns) -> dict[Slow, Yardsti
 
 
 def is_slow_alone(
-    fleet: WorkFleet, alone: Mapping[str, Speed], key: str, operation: str, stick: Yardstick
+    fleet: WorkFleet, alone: Speeds, key: str, operation: str, stick: Yardstick
 ) -> bool:
     """Return whether an accelerator alone is below the limit of all at once.
 
@@ -122,7 +120,7 @@ def is_slow_alone(
     return all(rate < (1 - EMULATED_TOLERANCE) * most for rate, most in turns)
 
 
-def find_alone(fleet: WorkFleet, speeds: Mapping[str, Speed]) -> dict[str, list[str]]:
+def find_alone(fleet: WorkFleet, speeds: Speeds) -> dict[str, list[str]]:
     """Find who is slow in one run, and who has to work alone to judge it.
 
     This is itself.  An emulated one is compared with the fastest, which works alone too.
@@ -227,7 +225,7 @@ def describe_slow(
     return "; ".join(parts)
 
 
-def note_launches(fleet: WorkFleet, speeds: Mapping[str, Speed], measure: Recorder) -> None:
+def note_launches(fleet: WorkFleet, speeds: Speeds, measure: Recorder) -> None:
     """Note the median time of a launch for each model."""
     times = {key: one.launch_us for key, one in speeds.items() if one.launch_us is not None}
     note_medians(measure, fleet, "launch_latency", times, "us")
@@ -241,13 +239,11 @@ def note_medians(
         measure.note(name, median(values[key] for key in keys), unit, on=model)
 
 
-Sums = Mapping[str, Any]  # as AcceleratorWorker.check_sums gives them
+Sums = Mapping[str, Mapping[str, Any]]  # of AcceleratorWorker.check_sums, by key
 SHOWN = 8  # digits of a hash in messages
 
 
-def judge_sums(
-    fleet: WorkFleet, sums: Mapping[str, Sums], measure: Recorder, *, hashes: bool
-) -> None:
+def judge_sums(fleet: WorkFleet, sums: Sums, measure: Recorder, *, hashes: bool) -> None:
     """Judge that each element of the GEMM with a known answer is right.
 
     `hashes`: judge too whether equal accelerators give equal bits.
@@ -264,12 +260,7 @@ def judge_sums(
         judge_hashes(fleet, sums, measure)
 
 
-def judge_errors(
-    fleet: WorkFleet,
-    sums: Mapping[str, Sums],
-    runs: Iterable[Mapping[str, Speed]],
-    measure: Recorder,
-) -> None:
+def judge_errors(fleet: WorkFleet, sums: Sums, runs: Iterable[Speeds], measure: Recorder) -> None:
     """Judge that no accelerator ends its work with an error, and that its worker answers.
 
     A worker that never started proves nothing: its accelerator may be in use.
@@ -285,22 +276,23 @@ def judge_errors(
     fleet.judge(measure, "work_errors", "HOST-GPU-ERROR", texts, unknown)
 
 
-def judge_hashes(fleet: WorkFleet, sums: Mapping[str, Sums], measure: Recorder) -> None:
+def judge_hashes(fleet: WorkFleet, sums: Sums, measure: Recorder) -> None:
     """Judge that accelerators of one build give the same bits, each time."""
     hashes = {key: list(one["hashes"]) for key, one in sums.items() if one["hashes"]}
     unknown = {key: fleet.why_unknown(key) for key in fleet.accelerators if key not in hashes}
     texts: dict[str, str] = {}
     split: list[list[str]] = []  # accelerators of one build of which no result has a majority
-    for keys in group_by_build(fleet).values():
+    for keys in fleet.group("build").values():
         own = {key: hashes[key] for key in keys if key in hashes}
         texts |= find_unstable(own)
         first = {key: one[0] for key, one in own.items() if key not in texts}
         if len(first) == 1:
             one = fleet.accelerators[next(iter(first))]
-            reason = f"{one.label}: no other {one.model} with its software gave a result"
-            unknown[one.key] = reason
+            unknown[one.key] = f"{one.label}: no other {one.model} with its software gave a result"
         elif usual := find_majority(first):
-            texts |= {key: _odd_text(one, usual) for key, one in first.items() if one != usual}
+            most = f"{usual[:SHOWN]} on most GPUs of its kind"
+            others = {key: one for key, one in first.items() if one != usual}
+            texts |= {k: f"a GEMM gives {one[:SHOWN]}, and {most}" for k, one in others.items()}
         elif first:
             split.append([*first])
     accused = {*texts, *(key for keys in split for key in keys)}
@@ -308,18 +300,6 @@ def judge_hashes(fleet: WorkFleet, sums: Mapping[str, Sums], measure: Recorder) 
     fleet.explain(measure, "HOST-WRONG-SUM", texts)
     for keys in split:
         measure.explain(_split_finding(fleet, keys))
-
-
-def _odd_text(one: str, usual: str) -> str:
-    return f"a GEMM gives {one[:SHOWN]}, and {usual[:SHOWN]} on most GPUs of its kind"
-
-
-def group_by_build(fleet: WorkFleet) -> dict[tuple[str, ...], list[str]]:
-    """Group the accelerators that must give the same bits; those that did not start have none."""
-    groups = defaultdict[tuple[str, ...], list[str]](list)
-    for key, one in fleet.accelerators.items():
-        groups[one.build or (key,)].append(key)
-    return groups
 
 
 def find_unstable(hashes: Mapping[str, list[str]]) -> dict[str, str]:
@@ -333,10 +313,8 @@ def find_unstable(hashes: Mapping[str, list[str]]) -> dict[str, str]:
 
 def find_majority(hashes: Mapping[str, str]) -> str | None:
     """Find the hash that more than half have; None if there is none."""
-    if not hashes:
-        return None
-    usual, count = Counter(hashes.values()).most_common(1)[0]
-    return usual if 2 * count > len(hashes) else None
+    usual = Counter(hashes.values()).most_common(1)
+    return usual[0][0] if usual and 2 * usual[0][1] > len(hashes) else None
 
 
 def _split_finding(fleet: WorkFleet, keys: list[str]) -> Finding:
@@ -357,7 +335,7 @@ AGREED = {
 }
 
 
-def judge_agreed(fleet: WorkFleet, speeds: Mapping[str, Speed], measure: Recorder) -> None:
+def judge_agreed(fleet: WorkFleet, speeds: Speeds, measure: Recorder) -> None:
     """Judge the slowest rate of each node by the contract; note the median of each model."""
     for name, operation in AGREED.items():
         found = {key: speed.typical.get(operation) for key, speed in speeds.items()}

@@ -141,6 +141,8 @@ def count_answers(asked: Sequence[Asked]) -> Mapping[str, int]:
 
 
 Facts = Mapping[str, Any]
+Ports = Mapping[str, Mapping[str, int]]  # by node name and kind
+Listeners = Mapping[str, Mapping[int, list[str]]]  # by node name and port
 METRICS = "metrics"
 # Where these listen only informs: what a listener on all addresses opens, a firewall may close.
 NOTED = (ray_entrances.DASHBOARD, CLIENT, GCS, METRICS)
@@ -159,7 +161,7 @@ def list_ports(asked: Sequence[Asked], nodes: Sequence[Facts]) -> dict[str, dict
 
 
 def read_all_listeners(
-    cluster: Cluster, ports: Mapping[str, Mapping[str, int]], nodes: list[dict[str, Any]]
+    cluster: Cluster, ports: Ports, nodes: list[dict[str, Any]]
 ) -> dict[str, dict[int, list[str]]]:
     """Read on every node where its ports listen; a node that cannot be read has no entry."""
     each = {node["id"]: list(ports[node["name"]].values()) for node in nodes}
@@ -168,11 +170,7 @@ def read_all_listeners(
     return {names[id]: found for id, found in answers.items() if found is not None}
 
 
-def note_listeners(
-    ports: Mapping[str, Mapping[str, int]],
-    listeners: Mapping[str, Mapping[int, list[str]]],
-    measure: Recorder,
-) -> None:
+def note_listeners(ports: Ports, listeners: Listeners, measure: Recorder) -> None:
     """Record where dashboard, Ray client, GCS and metrics listen on the head's node."""
     head = next((name for name, kinds in ports.items() if GCS in kinds), "")
     for kind in NOTED:
@@ -184,10 +182,7 @@ def note_listeners(
 
 
 def judge_public(
-    asked: Sequence[Asked],
-    facts: Sequence[Facts],
-    listeners: Mapping[str, Mapping[int, list[str]]],
-    measure: Recorder,
+    asked: Sequence[Asked], facts: Sequence[Facts], listeners: Listeners, measure: Recorder
 ) -> None:
     """Judge the entrances that ask for no token and listen at a globally routable address.
 
@@ -242,13 +237,9 @@ def plan_entrances(cluster: Cluster, client_port: int) -> list[Entrance]:
     alive = [node for node in cluster.known_nodes() if node["alive"]]
     head = next((node for node in alive if node["head"]), None)
     planned = [
-        Entrance(
-            ray_entrances.RAYLET,
-            node["name"],
-            join_address(node["address"], node["ports"]["raylet"]),
-        )
+        Entrance(ray_entrances.RAYLET, node["name"], join_address(node["address"], port))
         for node in alive
-        if node["ports"]["raylet"]
+        if (port := node["ports"]["raylet"])
     ]
     for node in alive:
         if agent := read_agent_address(node["id"]):
@@ -357,9 +348,8 @@ def submit_stranger_job(dashboard: str, job: str, seconds: float = JOB_SECONDS) 
         return StrangerJob("accepted", f"its output could not be read: {error}")
     finally:
         with suppress(OSError):
-            ray_entrances.open_url(
-                f"{dashboard}/api/jobs/{job}", "", ANSWER_SECONDS, method="DELETE"
-            ).close()
+            url = f"{dashboard}/api/jobs/{job}"
+            ray_entrances.open_url(url, "", ANSWER_SECONDS, method="DELETE").close()
 
 
 def _wait_for_output(dashboard: str, job: str, seconds: float) -> StrangerJob:
@@ -443,7 +433,6 @@ def make_server(address: str, refuses: bool) -> ThreadingHTTPServer:
 
     class Server(ThreadingHTTPServer):
         address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        daemon_threads = True
 
     return Server((address, 0), Handler)
 

@@ -21,6 +21,8 @@ from reference_trainer.rank_environment import set_variables
 from reports.record import Finding
 
 Facts = Mapping[str, Any]
+Names = Mapping[str, str]  # of nodes, by id
+Problems = Sequence[tuple[NameLookup, str | None]]
 Address = IPv4Address | IPv6Address
 IPV4 = 4
 PREFERRED = "ib"  # NCCL takes such an interface before others (src/misc/socket.cc)
@@ -143,9 +145,7 @@ def _ends_of(link: Link) -> list[tuple[int, str]]:
     return [(SOURCE, link[SOURCE]), (TARGET, link[TARGET])]
 
 
-def judge_ports(
-    connections: Sequence[Connection], names: Mapping[str, str], measure: Recorder
-) -> None:
+def judge_ports(connections: Sequence[Connection], names: Names, measure: Recorder) -> None:
     """Judge every tried connection, and explain those that failed.  `names` are by node id."""
     for kind in (*RAY_PORTS, JOB):
         value, note = count_closed(one for one in connections if one.kind == kind)
@@ -164,13 +164,12 @@ def count_closed(connections: Iterable[Connection]) -> tuple[int | None, str]:
     return (None if unknown and not failed else failed), join_names(unknown, 3)
 
 
-def find_closed(connections: Sequence[Connection], names: Mapping[str, str]) -> list[Finding]:
+def find_closed(connections: Sequence[Connection], names: Names) -> list[Finding]:
     """Explain the connections that failed: one finding for the nodes with the same ports."""
     kinds: dict[tuple[str, Any], list[str]] = defaultdict(list)  # by way, and node or link
     for kind in (*RAY_PORTS, JOB):
         rows = [one for one in connections if one.kind == kind and one.problem is not None]
-        tried = [(one.source, one.target) for one in rows]
-        blame = blame_nodes(tried, [(one.source, one.target) for one in rows if one.problem])
+        blame = blame_nodes([one.link for one in rows], [one.link for one in rows if one.problem])
         for way in CLOSED:
             for subject in getattr(blame, way):
                 kinds[way, subject].append(kind)
@@ -190,12 +189,12 @@ def explain_closed(
     kinds: Sequence[str],
     ids: Sequence[str],
     connections: Sequence[Connection],
-    names: Mapping[str, str],
+    names: Names,
 ) -> Finding:
     """Explain nodes that no other reaches, or that reach no other, or one link between two."""
     failed = [one for one in connections if one.kind in kinds and one.problem]
     if way == PAIRS:
-        failed = [one for one in failed if [one.source, one.target] == [*ids]]
+        failed = [one for one in failed if one.link == ids]
     else:
         end = "target" if way == UNREACHED else "source"
         failed = [one for one in failed if getattr(one, end) in ids]
@@ -220,6 +219,7 @@ def _port_text(kind: str, rows: Sequence[Connection]) -> str:
 
 
 UNREAD = "the node's names were not read"
+LOCALHOST = "localhost"  # a name that leads to no other node, for a control
 LOOPBACK = "127.0.0.1"  # where torch's gloo listens if the own name has no address
 
 
@@ -249,7 +249,9 @@ def find_address_problem(fact: Facts) -> tuple[str | None, str]:
         return None, f"Ray's address is {names.get('ray_address')!r}, which is no IP address"
     if address.is_loopback:
         return f"{address} is the loopback: other nodes reach themselves there", ""
-    holders = [name for name in interfaces if address in _addresses_of(interfaces[name])]
+    holders = [
+        name for name, one in interfaces.items() if address in map(_parse_address, one["addresses"])
+    ]
     if not holders:
         has = [f"{name} {text}" for name, text in _own_addresses(names)]
         return f"{address} is on no interface of the node, which has {join_names(has)}", ""
@@ -266,10 +268,6 @@ def _parse_address(text: Any) -> Address | None:
         return ip_address(str(text))
     except ValueError:
         return None
-
-
-def _addresses_of(interface: Facts) -> list[Address | None]:
-    return [_parse_address(text) for text in interface["addresses"]]
 
 
 def _own_addresses(names: Facts) -> list[tuple[str, str]]:
@@ -385,13 +383,11 @@ def _name_problem(one: NameLookup, own: Mapping[str, set[Any]]) -> str | None:
     return f"it leads to {join_names(addresses)}"
 
 
-def find_unresolved(
-    problems: Sequence[tuple[NameLookup, str | None]], nodes: Mapping[str, str]
-) -> list[Finding]:
+def find_unresolved(problems: Problems, nodes: Names) -> list[Finding]:
     """Explain the names that do not lead to their node: by name, by node that asks, or by pair."""
     known = [(one, problem) for one, problem in problems if problem is not None]
-    failed = {(one.source, one.target): (one, problem) for one, problem in known if problem}
-    blame = blame_nodes([(one.source, one.target) for one, _ in known], list(failed))
+    failed = {one.link: (one, problem) for one, problem in known if problem}
+    blame = blame_nodes([one.link for one, _ in known], list(failed))
     found = []
 
     def explain(text: str, ids: Sequence[str], **names: object) -> None:
@@ -410,10 +406,6 @@ def find_unresolved(
         text = f"On {nodes.get(link[0])}, the name {one.name} does not lead there: {problem}"
         explain(text, link, host=one.name, peer=nodes.get(link[1], link[1]))
     return found
-
-
-# A name that leads to no other node, for a control.
-LOCALHOST = "localhost"
 
 
 def read_loopback_names() -> dict[str, Any]:
@@ -465,7 +457,7 @@ def control_ports(
     """Check that closed ports of Ray are detected, and a listener that is not the right one."""
     victim = list(ports.nodes)[-1]
     name, address = ports.name(victim), ports.nodes[victim]["address"]
-    closed = ports.call_each("plant_fault", {victim: (address,)}).get(victim)
+    closed: Any = ports.call_each("plant_fault", {victim: (address,)}).get(victim)
 
     def close_port(one: Connection, endpoint: Endpoint) -> Endpoint:
         if one.kind == JOB:

@@ -34,6 +34,11 @@ class Connection:
     problem: str | None
     unknown: str = ""
 
+    @property
+    def link(self) -> tuple[str, str]:
+        """Its ends: source and target."""
+        return self.source, self.target
+
 
 @dataclass(frozen=True)
 class NameLookup:
@@ -46,6 +51,11 @@ class NameLookup:
     target: str
     name: str
     answer: dict[str, Any] | None
+
+    @property
+    def link(self) -> tuple[str, str]:
+        """Its ends: source and target."""
+        return self.source, self.target
 
 
 def choose_peers(index: int, nodes: int) -> list[int]:

@@ -21,6 +21,7 @@ from reports.numbers import number, percent, quantity
 Answers = Mapping[Link, Mapping[str, Any] | None]
 Parts = Mapping[str, Mapping[str, Any]]  # node id -> what it answered
 Timings = Parts  # of `do_work`
+Steps = Mapping[str, Timings]  # by kind of work
 SILENT = "{} did not answer"
 ALONE = "fewer than two nodes share the folder"
 
@@ -279,11 +280,7 @@ def judge_failures(
 
 
 def judge_rates(
-    storage: StorageRound,
-    steps: Mapping[str, Timings],
-    size: Size,
-    compares: bool,
-    measure: Recorder,
+    storage: StorageRound, steps: Steps, size: Size, compares: bool, measure: Recorder
 ) -> dict[str, Timings]:
     """Judge each node's speed against the others', if that is fair; return the timings by kind.
 
@@ -437,7 +434,7 @@ def control_careless_node(storage: StorageRound, sharing: Sequence[str], measure
 
 def control_slow_node(
     storage: StorageRound,
-    timings: Mapping[str, Timings],
+    timings: Steps,
     size: Size,
     agreed: set[str],
     compares: bool,

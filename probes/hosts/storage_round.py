@@ -24,7 +24,8 @@ from probes.hosts.storage_work import READ, WRITE, Place, Size, Work
 
 MOUNTS = "/proc/self/mountinfo"
 OTHER_FOLDER = "/proc"  # a file system that is never shared, and takes no file
-Mount = Mapping[str, Any]
+Mount = Mapping[str, Any]  # as `read_mount` gives it
+Mounts = Mapping[str, Mount]  # by node id
 
 
 def read_mount(folder: str, mounts: str = MOUNTS) -> dict[str, Any]:
@@ -48,22 +49,15 @@ def find_mount(text: str, folder: str) -> dict[str, str]:
         if len(fields) < 5 or len(kind) < 2:
             continue
         point = Path(fields[4].replace(r"\040", " "))
-        deeper = len(point.parts) >= longest  # of two at one point, the later mount is seen
-        if deeper and (point == real or point in real.parents):
+        deep = len(point.parts)  # of two at one point, the later mount is seen
+        if deep >= longest and (point == real or point in real.parents):
             system = f"{kind[0]} {kind[1]} (its {fields[3]}) at {point}"
-            found, longest = (
-                {"system": system, "mount": f"{fields[0]} {fields[2]}"},
-                len(point.parts),
-            )
+            found, longest = {"system": system, "mount": f"{fields[0]} {fields[2]}"}, deep
     return found
 
 
 def judge_mounts(
-    cluster: Cluster,
-    started: Sequence[str],
-    before: Mapping[str, Mount],
-    folder: str,
-    measure: Recorder,
+    cluster: Cluster, started: Sequence[str], before: Mounts, folder: str, measure: Recorder
 ) -> None:
     """Judge that each node still has the folder that it had, and can write there.
 
@@ -75,11 +69,7 @@ def judge_mounts(
 
 
 def judge_lost(
-    before: Mapping[str, Mount],
-    now: Mapping[str, Mount],
-    names: Mapping[str, str],
-    folder: str,
-    measure: Recorder,
+    before: Mounts, now: Mounts, names: Mapping[str, str], folder: str, measure: Recorder
 ) -> None:
     """Judge what these nodes have in place of the folder's file system of the start.
 
@@ -110,9 +100,7 @@ def describe_loss(before: Mount, now: Mount) -> str:
     return ""
 
 
-def control_mount(
-    cluster: Cluster, before: Mapping[str, Mount], folder: str, measure: Recorder
-) -> None:
+def control_mount(cluster: Cluster, before: Mounts, folder: str, measure: Recorder) -> None:
     """Check that a node is detected that has another file system than at the start."""
     names = {node["id"]: node["name"] for node in cluster.nodes if node["id"] in before}
     victim, name = list(names.items())[-1] if names else ("", "a node")
