@@ -207,8 +207,7 @@ UNFOLLOWED = "no accelerator of the last node computed"
 
 def find_victim(fleet: WorkFleet) -> Accelerator | None:
     """Find the last accelerator that computes; None if none does."""
-    working = [*fleet.working.values()]
-    return working[-1] if working else None
+    return next(reversed(fleet.working.values()), None)
 
 
 def control_wrong_sums(fleet: WorkFleet, sums: Sums, measure: Recorder, without: set[str]) -> None:
@@ -311,10 +310,7 @@ def control_tiring(
     slowed = fleet.measure_speed([victim.key], replace(length, rounds=1), extra)
     trial = measure.trial()
     third = math.ceil(len(parts) / 3)
-    tiring = [
-        {**part, **slowed} if number >= len(parts) - third else part
-        for number, part in enumerate(parts)
-    ]
+    tiring = [*parts[:-third], *({**part, **slowed} for part in parts[-third:])]
     judge_drift(fleet, tiring, trial)
     fault = f"{victim.label} does each piece of work {extra} times at the end"
     located = victim.key in slowed and is_located(trial, victim)

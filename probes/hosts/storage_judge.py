@@ -9,7 +9,7 @@ from functools import partial
 from statistics import median, median_high
 from typing import Any
 
-from probes.check.judging import is_agreed, judge_if_agreed, plant_on
+from probes.check.judging import is_agreed, judge_if_agreed, plant, plant_on
 from probes.check.recorder import Recorder, Trial
 from probes.contract.terms import ClusterTerms
 from probes.findings import join_names
@@ -406,30 +406,29 @@ MOST_PAUSE_S = 20.0  # s of all pauses of a slow node: a limit that needs more i
 UNSHARED = "no two nodes share it"
 
 
-def control_other_folder(storage: StorageRound, sharing: Sequence[str], measure: Recorder) -> None:
-    """Check that a node that looks in another folder is detected."""
+def control_sharing(storage: StorageRound, sharing: Sequence[str], measure: Recorder) -> None:
+    """Check that a node is detected that looks in another folder, and one that breaks the rules.
+
+    The rules are those of files that several nodes use.
+    """
     if len(sharing) < 2:
         measure.control("lost files", "a node reads elsewhere", None, saw=UNSHARED)
+        careless = "a node creates without O_EXCL and writes in place"
+        measure.control("careless node", careless, None, saw=UNSHARED)
         return
     victim, trial = sharing[-1], measure.trial()
-    place = storage.places[victim]
+    name, place = storage.names[victim], storage.places[victim]
     elsewhere = {victim: replace(place, name=f"{place.name}-none")}
     judge_exchange(storage, storage.exchange(sharing, SHORT_S, elsewhere), trial)
-    fault = f"{storage.names[victim]} looks for the others' files in a folder that has none"
+    fault = f"{name} looks for the others' files in a folder that has none"
     measure.control("lost files", fault, trial)
-
-
-def control_careless_node(storage: StorageRound, sharing: Sequence[str], measure: Recorder) -> None:
-    """Check that a node that breaks the rules of files that several nodes use is detected."""
-    if len(sharing) < 2:
-        fault = "a node creates without O_EXCL and writes in place"
-        measure.control("careless node", fault, None, saw=UNSHARED)
-        return
-    victim, trial = sharing[-1], measure.trial()
-    judge_races(storage, storage.race(sharing, victim), sharing, trial)
-    fault = f"{storage.names[victim]} creates without O_EXCL, and writes a file in place"
-    without = {name for name, *_ in TRACES if not is_agreed(measure, name)}
-    measure.control("careless node", fault, trial, without=without)
+    plant(
+        measure,
+        "careless node",
+        f"{name} creates without O_EXCL, and writes a file in place",
+        lambda trial: judge_races(storage, storage.race(sharing, victim), sharing, trial),
+        without={trace for trace, *_ in TRACES if not is_agreed(measure, trace)},
+    )
 
 
 def control_slow_node(
@@ -510,10 +509,9 @@ def control_larger_saves(
     storage: StorageRound, ranks: int, saves: float | None, save_gb: float, measure: Recorder
 ) -> None:
     """Check that saves as large as all free room do not fit often enough."""
-    fault, trial = "each save is as large as the free room", measure.trial()
-    if not saves:
-        unknown = "the free room is not known, or none"
-        measure.control("larger saves", fault, None, saw=unknown)
-        return
-    judge_room(storage, ranks, save_gb * saves, trial)
-    measure.control("larger saves", fault, trial)
+
+    def judge(trial: Trial) -> None:
+        judge_room(storage, ranks, save_gb * (saves or 0.0), trial)
+
+    unable = "" if saves else "the free room is not known, or none"
+    plant(measure, "larger saves", "each save is as large as the free room", judge, unable=unable)

@@ -94,10 +94,9 @@ from probes.hosts.storage_judge import (
     LEAST_COMPARED,
     agreed_rates,
     choose_size,
-    control_careless_node,
     control_larger_saves,
     control_no_folder,
-    control_other_folder,
+    control_sharing,
     control_slow_node,
     judge_exchange,
     judge_failures,
@@ -290,8 +289,7 @@ def judge_sharing(storage, measure):
     if len(sharing) < 2:
         sharing = []
     judge_races(storage, storage.race(sharing) if sharing else {}, sharing, measure)
-    control_other_folder(storage, sharing, measure)
-    control_careless_node(storage, sharing, measure)
+    control_sharing(storage, sharing, measure)
     return sharing
 
 
