@@ -281,7 +281,7 @@ def judge_hashes(fleet: WorkFleet, sums: Sums, measure: Recorder) -> None:
     hashes = {key: list(one["hashes"]) for key, one in sums.items() if one["hashes"]}
     unknown = {key: fleet.why_unknown(key) for key in fleet.accelerators if key not in hashes}
     texts: dict[str, str] = {}
-    split: list[list[str]] = []  # accelerators of one build of which no result has a majority
+    split: list[list[str]] = []  # those of a build without a majority
     for keys in fleet.group("build").values():
         own = {key: hashes[key] for key in keys if key in hashes}
         texts |= find_unstable(own)

@@ -13,8 +13,8 @@ from probes.check.judging import is_agreed, judge_if_agreed, plant, plant_on
 from probes.check.recorder import Recorder, Trial
 from probes.contract.terms import ClusterTerms
 from probes.findings import join_names
-from probes.hosts.names import blame_nodes
-from probes.hosts.storage_round import CREATED, OTHER_FOLDER, Link, StorageRound
+from probes.hosts.names import Link, blame_nodes
+from probes.hosts.storage_round import CREATED, OTHER_FOLDER, StorageRound
 from probes.hosts.storage_work import CHUNK, RANDOM, READ, WRITE, Place, Size, do_all_work, do_work
 from reports.numbers import number, percent, quantity
 
@@ -150,8 +150,7 @@ def _why_missing(storage: StorageRound, answers: Parts, among: Sequence[str], ke
     return join_names(errors, 3)
 
 
-# What nodes did at once in a file: (measure, unit, who did it, how often it says, what is left,
-# code).
+# (measure, unit, key of what a node did, its number there, key of what is left, code).
 TRACES = (
     ("lost_lines", "lines", "appended", "lines", "lines", "HOST-STORAGE-APPEND"),
     ("lost_updates", "updates", "locked", "times", "number", "HOST-STORAGE-LOCK"),

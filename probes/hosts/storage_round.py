@@ -19,6 +19,7 @@ from probes.cluster.cluster import Cluster
 from probes.cluster.system_facts import try_writing
 from probes.findings import finding, join_names
 from probes.hosts import storage_work
+from probes.hosts.names import Link
 from probes.hosts.port_round import map_peers
 from probes.hosts.storage_work import READ, WRITE, Place, Size, Work
 
@@ -306,7 +307,6 @@ def read_text(path: Path) -> str:
 # rest is for the last look.
 WAIT_S = 65.0
 FEW = 16  # nodes that replace, extend and lock one file: they wait for each other
-Link = tuple[str, str]  # (node that reads, node that wrote)
 
 
 @dataclass
@@ -377,6 +377,8 @@ class StorageRound:
         elsewhere: Mapping[str, Place] | None = None,
     ) -> dict[Link, dict[str, Any] | None]:
         """Let each of these nodes read files of others; None where a node does not answer.
+
+        A link is (node that reads, node that wrote).
 
         `elsewhere` is for a control: the places where some nodes read.
         """
