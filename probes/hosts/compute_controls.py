@@ -4,33 +4,16 @@ from __future__ import annotations
 
 import math
 import os
-from collections import defaultdict
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median, median_low
 from typing import Any
 
+from probes.check.judging import is_agreed
 from probes.check.recorder import Recorder, Trial
-from probes.hosts.compute_fleet import (
-    Accelerator,
-    RunLength,
-    Speed,
-    WorkFleet,
-    count_by_node,
-    explain_by_node,
-)
-from probes.hosts.compute_judge import (
-    AGREED,
-    COMPARED,
-    SpeedRuns,
-    find_alone,
-    find_slow,
-    is_agreed,
-    judge_agreed,
-    judge_errors,
-    judge_speed,
-    judge_sums,
-)
+from probes.hosts import compute_judge
+from probes.hosts.compute_fleet import Accelerator, RunLength, Speed, Speeds, WorkFleet
+from probes.hosts.compute_judge import AGREED, COMPARED, SpeedRuns, Sums, find_alone, find_slow
 from probes.hosts.compute_worker import ELEMENT, SHAPE
 from reports.numbers import percent, quantity
 
@@ -52,7 +35,7 @@ class Change:
 
 
 def find_changes(
-    parts: Sequence[Mapping[str, Speed]], keys: Sequence[str], on_gpu: bool
+    parts: Sequence[Speeds], keys: Sequence[str], on_gpu: bool
 ) -> dict[str, list[Change]]:
     """Compare the last third with the first, for each accelerator and operation.
 
@@ -76,20 +59,19 @@ def find_changes(
     return changes
 
 
-def judge_drift(fleet: WorkFleet, parts: Sequence[Mapping[str, Speed]], measure: Recorder) -> None:
+def judge_drift(fleet: WorkFleet, parts: Sequence[Speeds], measure: Recorder) -> None:
     """Judge that no accelerator is slower at the end than at the beginning."""
     unknown = find_unfollowed(fleet, parts)
     slowed = find_slowed(fleet, parts, unknown)
-    count_by_node("slowing_gpus", fleet.accelerators, slowed, unknown, measure)
     texts = {
         key: "; ".join(map(describe_change, own)) + describe_heat(parts, key)
         for key, own in slowed.items()
     }
-    explain_by_node("HOST-GPU-DRIFT", fleet.accelerators, texts, measure)
+    fleet.judge(measure, "slowing_gpus", "HOST-GPU-DRIFT", texts, unknown)
 
 
 def find_slowed(
-    fleet: WorkFleet, parts: Sequence[Mapping[str, Speed]], unknown: Container[str]
+    fleet: WorkFleet, parts: Sequence[Speeds], unknown: Container[str]
 ) -> dict[str, list[Change]]:
     """Find the accelerators that are slower at the end, each with what became slower.
 
@@ -102,7 +84,7 @@ def find_slowed(
     return {key: own for key, own in slowed.items() if own}
 
 
-def find_unfollowed(fleet: WorkFleet, parts: Sequence[Mapping[str, Speed]]) -> dict[str, str]:
+def find_unfollowed(fleet: WorkFleet, parts: Sequence[Speeds]) -> dict[str, str]:
     """Find the accelerators that were not followed to the end, with the reason."""
     if len(parts) < WARM_UP + LEAST_PARTS:
         return dict.fromkeys(fleet.accelerators, "the work was too short")
@@ -124,7 +106,7 @@ def describe_change(change: Change) -> str:
     )
 
 
-def describe_heat(parts: Sequence[Mapping[str, Speed]], key: str) -> str:
+def describe_heat(parts: Sequence[Speeds], key: str) -> str:
     """Describe the temperature at both ends; "" if it is not known."""
     heats = [part[key].celsius for part in parts if part[key].celsius is not None]
     return f", at {heats[0]:.0f} and then {heats[-1]:.0f} degrees Celsius" if heats else ""
@@ -137,14 +119,8 @@ GPU_LENGTH, CPU_LENGTH = RunLength(3, 0.2), RunLength(2, 0.1)
 TURNS, TURN_LENGTH = 5, RunLength(1, 0.2)
 # Parts of the longer work, by tier: 10 s each.  After some minutes the temperature of a GPU is
 # steady.
-GPU_PARTS = {
-    "standard": (7, RunLength(10, 0.5, STEADY)),
-    "soak": (61, RunLength(10, 0.5, STEADY)),
-}
-CPU_PARTS = {
-    "standard": (6, RunLength(3, 0.2, STEADY)),
-    "soak": (13, RunLength(3, 0.2, STEADY)),
-}
+GPU_PART, CPU_PART = RunLength(10, 0.5, STEADY), RunLength(3, 0.2, STEADY)
+GPU_PARTS, CPU_PARTS = {"standard": 7, "soak": 61}, {"standard": 6, "soak": 13}
 
 
 def run_length(fleet: WorkFleet) -> RunLength:
@@ -172,11 +148,13 @@ def run_work(fleet: WorkFleet) -> SpeedRuns:
     return SpeedRuns(first, first, join_turns(turns))
 
 
-def join_turns(turns: Sequence[Mapping[str, Speed]]) -> dict[str, Speed]:
+def join_turns(turns: Sequence[Speeds]) -> dict[str, Speed]:
     """Join the rates of each accelerator, turn by turn; leave out who missed one."""
     joined = {}
-    for key in (key for key in turns[0] if all(key in turn for turn in turns)):
-        own = [turn[key] for turn in turns]
+    for key in turns[0]:
+        own = [turn[key] for turn in turns if key in turn]
+        if len(own) < len(turns):
+            continue
         rates = {
             operation: [rate for one in own for rate in one.rates.get(operation, ())]
             for operation in own[0].rates
@@ -202,24 +180,24 @@ def measure_alone(fleet: WorkFleet, suspects: list[str], length: RunLength) -> d
     return speeds
 
 
-def run_long(fleet: WorkFleet, tier: str) -> list[Mapping[str, Speed]]:
+def run_long(fleet: WorkFleet, tier: str) -> list[Speeds]:
     """Let all accelerators work for a minute (standard) or ten (soak), in parts.
 
     Emulated ones share cores: with its neighbours one may have half a core at the end, and a whole
     one before.  So if some seem slower, all do the last part again, each alone: what slows the
     machine then slows all of them.
     """
-    count, length = (GPU_PARTS if fleet.on_gpu else CPU_PARTS)[tier]
+    count, length = (GPU_PARTS if fleet.on_gpu else CPU_PARTS)[tier], part_length(fleet)
     keys = [*fleet.working]
-    parts: list[Mapping[str, Speed]] = [fleet.measure_speed(keys, length) for _ in range(count)]
+    parts: list[Speeds] = [fleet.measure_speed(keys, length) for _ in range(count)]
     if not fleet.on_gpu and find_slowed(fleet, parts, find_unfollowed(fleet, parts)):
         parts[-1] = {**parts[-1], **measure_alone(fleet, keys, length)}
     return parts
 
 
-def long_length(fleet: WorkFleet, tier: str) -> RunLength:
+def part_length(fleet: WorkFleet) -> RunLength:
     """Return how long a part of the longer work is."""
-    return (GPU_PARTS if fleet.on_gpu else CPU_PARTS)[tier][1]
+    return GPU_PART if fleet.on_gpu else CPU_PART
 
 
 EXTRA, EMULATED_EXTRA = 2, 8  # how often the slowed accelerator makes each call, at least
@@ -229,13 +207,10 @@ UNFOLLOWED = "no accelerator of the last node computed"
 
 def find_victim(fleet: WorkFleet) -> Accelerator | None:
     """Find the last accelerator that computes; None if none does."""
-    working = [*fleet.working.values()]
-    return working[-1] if working else None
+    return next(reversed(fleet.working.values()), None)
 
 
-def control_wrong_sums(
-    fleet: WorkFleet, sums: Mapping[str, Any], measure: Recorder, without: Container[str]
-) -> None:
+def control_wrong_sums(fleet: WorkFleet, sums: Sums, measure: Recorder, without: set[str]) -> None:
     """Check that a GEMM with one changed input element is detected, and one that fails."""
     faults = {
         "wrong element": (ELEMENT, "multiplies matrices with one changed element"),
@@ -249,8 +224,8 @@ def control_wrong_sums(
         planted = fleet.check_sums([victim.key], plant)
         trial = measure.trial()
         found = {**sums, **planted}
-        judge_errors(fleet, found, [], trial)
-        judge_sums(fleet, found, trial, hashes="gemm_hash_differs" not in without)
+        compute_judge.judge_errors(fleet, found, [], trial)
+        compute_judge.judge_sums(fleet, found, trial, hashes="gemm_hash_differs" not in without)
         fault = f"{victim.label} {text}"
         located = victim.key in planted and is_located(trial, victim)
         measure.control(name, fault, trial, located=located, without=without)
@@ -264,14 +239,10 @@ def is_located(trial: Trial, victim: Accelerator) -> bool:
 
 
 def control_slowed(
-    fleet: WorkFleet,
-    runs: SpeedRuns,
-    length: RunLength,
-    measure: Recorder,
-    without: Container[str],
+    fleet: WorkFleet, runs: SpeedRuns, length: RunLength, measure: Recorder, without: set[str]
 ) -> None:
     """Check that an accelerator that does each piece of work several times is detected."""
-    missing = {name for name in AGREED if not is_agreed(name, measure)}
+    missing = {name for name in AGREED if not is_agreed(measure, name)}
     if "slow_gpus" in without and len(missing) == len(AGREED):
         return
     victim = find_victim(fleet)
@@ -284,21 +255,21 @@ def control_slowed(
     first = {**runs.first, **slowed}
     if "slow_gpus" not in without:
         alone = {**measure_fastest(fleet, first, runs, length), **runs.alone, **slowed}
-        judge_speed(fleet, SpeedRuns(first, first, alone), trial)
-    judge_agreed(fleet, first, trial)
+        compute_judge.judge_speed(fleet, SpeedRuns(first, first, alone), trial)
+    compute_judge.judge_agreed(fleet, first, trial)
     fault = f"{victim.label} does each piece of work {extra} times"
     located = victim.key in slowed and is_located(trial, victim)
-    skipped = missing | {name for name in ("slow_gpus",) if name in without}
+    skipped = missing | ({"slow_gpus"} & without)
     measure.control("slowed GPU", fault, trial, located=located, without=skipped)
 
 
 def measure_fastest(
-    fleet: WorkFleet, first: Mapping[str, Speed], runs: SpeedRuns, length: RunLength
+    fleet: WorkFleet, first: Speeds, runs: SpeedRuns, length: RunLength
 ) -> dict[str, Speed]:
     """Measure alone whom emulated suspects are compared with, if they were not yet."""
     if fleet.on_gpu:
         return {}
-    fastest = {stick.fastest for stick in find_slow(fleet.accelerators, first, False).values()}
+    fastest = {stick.fastest for stick in find_slow(fleet, first).values()}
     return measure_alone(fleet, sorted(fastest - runs.alone.keys()), replace(length, rounds=1))
 
 
@@ -328,7 +299,7 @@ def extra_calls(fleet: WorkFleet, speed: Speed, measure: Recorder) -> int:
 
 
 def control_tiring(
-    fleet: WorkFleet, parts: Sequence[Mapping[str, Speed]], length: RunLength, measure: Recorder
+    fleet: WorkFleet, parts: Sequence[Speeds], length: RunLength, measure: Recorder
 ) -> None:
     """Check that an accelerator that does extra work at the end is detected."""
     victim = find_victim(fleet)
@@ -339,10 +310,7 @@ def control_tiring(
     slowed = fleet.measure_speed([victim.key], replace(length, rounds=1), extra)
     trial = measure.trial()
     third = math.ceil(len(parts) / 3)
-    tiring = [
-        {**part, **slowed} if number >= len(parts) - third else part
-        for number, part in enumerate(parts)
-    ]
+    tiring = [*parts[:-third], *({**part, **slowed} for part in parts[-third:])]
     judge_drift(fleet, tiring, trial)
     fault = f"{victim.label} does each piece of work {extra} times at the end"
     located = victim.key in slowed and is_located(trial, victim)
@@ -358,9 +326,7 @@ Links = Mapping[str, Mapping[str, Any]]  # answers of `AcceleratorWorker.read_li
 def judge_links(fleet: WorkFleet, links: Links, measure: Recorder) -> None:
     """Judge that each GPU's PCIe link runs at its highest generation and width under load."""
     known = {key: one["link"] for key, one in links.items() if one["link"].keys() >= JUDGED}
-    models = defaultdict[str, list[Link]](list)
-    for key, link in known.items():
-        models[fleet.accelerators[key].model].append(link)
+    models = fleet.group("model", known)
     slow, unknown = {}, {}
     for key, one in fleet.accelerators.items():
         if key not in links:
@@ -368,10 +334,9 @@ def judge_links(fleet: WorkFleet, links: Links, measure: Recorder) -> None:
         elif key not in known:
             why = links[key]["error"] or "NVML does not support a query of its PCIe link"
             unknown[key] = f"{one.label}: {why}"
-        elif text := describe_slow_link(known[key], models[one.model]):
+        elif text := describe_slow_link(known[key], [known[other] for other in models[one.model]]):
             slow[key] = text
-    count_by_node("slow_pcie", fleet.accelerators, slow, unknown, measure)
-    explain_by_node("HOST-PCIE", fleet.accelerators, slow, measure)
+    fleet.judge(measure, "slow_pcie", "HOST-PCIE", slow, unknown)
 
 
 def describe_slow_link(link: Link, model: Sequence[Link]) -> str:
@@ -394,13 +359,13 @@ def note_clocks(fleet: WorkFleet, links: Links, measure: Recorder) -> None:
 
     It is no fault by itself: the power limit sets it, and GEMMs of a slow GPU show it.
     """
-    nodes = defaultdict[str, list[float]](list)
-    for key, one in links.items():
-        link = one["link"]
-        if link.get("most_sm_mhz") and "sm_mhz" in link:
-            nodes[fleet.accelerators[key].node].append(link["sm_mhz"] / link["most_sm_mhz"])
-    for node, shares in nodes.items():
-        measure.note("sm_clock", min(shares), "ratio", on=node)
+    shares = {
+        key: link["sm_mhz"] / link["most_sm_mhz"]
+        for key, one in links.items()
+        if (link := one["link"]).get("most_sm_mhz") and "sm_mhz" in link
+    }
+    for node, keys in fleet.group("node", shares).items():
+        measure.note("sm_clock", min(shares[key] for key in keys), "ratio", on=node)
 
 
 def control_old_link(fleet: WorkFleet, links: Links, measure: Recorder) -> None:

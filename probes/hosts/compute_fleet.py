@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 from probes.check.recorder import Recorder
-from probes.cluster.ask import collect_answers, on_node
+from probes.cluster.ask import on_node
 from probes.cluster.cluster import Cluster
 from probes.findings import MAX_NAMES, finding, join_names, name_gpu
 from probes.hosts.compute_worker import AcceleratorWorker
+from probes.hosts.port_round import ActorSet
 
 # For a worker on each accelerator to start and to import torch from a cold network file system.
 START_SECONDS = 120.0
@@ -21,8 +22,6 @@ START_SECONDS = 120.0
 CALL_SECONDS = 60.0
 LOAD_SECONDS = 0.5  # a PCIe link leaves its idle speed within milliseconds
 MOST_EXTRA = 10  # how much longer a slow device takes than it should, at worst, for one call
-
-Rates = Mapping[str, float]  # by operation
 
 
 @dataclass(frozen=True)
@@ -46,6 +45,11 @@ class Accelerator:
         """Name in messages, as `GPU 3 (GPU-1b..) on node1`."""
         uuid = f" ({self.uuid})" if self.uuid else ""
         return f"GPU {self.number or '?'}{uuid} on {self.node}"
+
+    @property
+    def names(self) -> dict[str, object]:
+        """Names of the placeholders of a finding."""
+        return name_gpu(self.uuid, self.number)
 
 
 @dataclass(frozen=True)
@@ -79,8 +83,11 @@ class Speed:
         }
 
 
+Speeds = Mapping[str, Speed]  # by key of the accelerator
+
+
 @dataclass
-class WorkFleet:
+class WorkFleet(ActorSet):
     """The accelerators of all nodes, and the actor on each.
 
     `accelerators` has one for each that Ray counts.  `errors` holds why a worker did not answer.
@@ -121,24 +128,6 @@ class WorkFleet:
             if not self.on_gpu:  # Ray numbers emulated ones by ids that hide GPUs, as -1
                 about["number"] = str(known.slot)
             self.accelerators[key] = Accelerator(key, known.node, known.slot, **about)
-
-    def close(self) -> None:
-        """End the workers; their accelerators are free again."""
-        import ray
-
-        for actor in self.actors.values():
-            ray.kill(actor)
-
-    def call_each(
-        self, method: str, each: Mapping[str, tuple[Any, ...]], seconds: float
-    ) -> dict[str, Any]:
-        """Call a method of these workers at once; leave out who does not answer in time."""
-        calls = {
-            getattr(self.actors[key], method).remote(*values): key for key, values in each.items()
-        }
-        answers, errors = collect_answers(calls, seconds)
-        self.errors |= errors
-        return answers
 
     @property
     def working(self) -> dict[str, Accelerator]:
@@ -186,57 +175,56 @@ class WorkFleet:
         kind = "GPUs" if self.on_gpu else "emulated accelerators, each on one thread of a CPU,"
         return f"{len(self.working)} of {len(self.accelerators)} {kind} computed at the same time"
 
+    def group(
+        self, what: Literal["node", "model", "number", "build"], keys: Iterable[str] | None = None
+    ) -> dict[str, list[str]]:
+        """Group these accelerators, or all, by their node, model, number or build."""
+        groups = defaultdict[str, list[str]](list)
+        for key in self.accelerators if keys is None else keys:
+            groups[getattr(self.accelerators[key], what)].append(key)
+        return groups
 
-Accelerators = Mapping[str, Accelerator]
+    def judge(
+        self,
+        measure: Recorder,
+        name: str,
+        code: str,
+        texts: Mapping[str, str],
+        unknown: Mapping[str, str],
+    ) -> None:
+        """Judge how many accelerators of each node are at fault, and explain each by its text."""
+        self.count_accused(measure, name, texts, unknown)
+        self.explain(measure, code, texts)
 
+    def count_accused(
+        self, measure: Recorder, name: str, accused: Container[str], unknown: Mapping[str, str]
+    ) -> None:
+        """Record how many accelerators of each node are accused.
 
-def count_by_node(
-    name: str,
-    accelerators: Accelerators,
-    accused: Iterable[str],
-    unknown: Mapping[str, str],
-    measure: Recorder,
-) -> None:
-    """Record how many accelerators of each node are accused.
+        `unknown` maps accelerators that prove nothing to the reason.  A node with one of them
+        proves nothing, unless another is accused.
+        """
+        for node, own in self.group("node").items():
+            count = sum(key in accused for key in own)
+            reasons = list(dict.fromkeys(unknown[key] for key in own if key in unknown))
+            value = count if count or not reasons else None
+            measure(name, value, on=node, note="" if count else join_names(reasons, 2))
 
-    `unknown` maps accelerators that prove nothing to the reason.  A node with one of them
-    proves nothing, unless another is accused.
-    """
-    keys, accused = defaultdict[str, list[str]](list), set(accused)
-    for key, one in accelerators.items():
-        keys[one.node].append(key)
-    for node, own in keys.items():
-        count = sum(key in accused for key in own)
-        reasons = list(dict.fromkeys(unknown[key] for key in own if key in unknown))
-        value = count if count or not reasons else None
-        measure(name, value, on=node, note="" if count else join_names(reasons, 2))
+    def explain(self, measure: Recorder, code: str, texts: Mapping[str, str]) -> None:
+        """Explain what is wrong with accelerators, in one finding for each node."""
+        for node, keys in self.group("node", texts).items():
+            lines = [f"{self.accelerators[key].label}: {texts[key]}" for key in keys[:MAX_NAMES]]
+            more = f", and {len(keys) - MAX_NAMES} more" if len(keys) > MAX_NAMES else ""
+            names = self.accelerators[keys[0]].names
+            measure.explain(finding(code, "; ".join(lines) + more, [node], names=names))
 
+    def same_slot(self, accused: Collection[str]) -> dict[str, list[str]]:
+        """Find the numbers whose accelerator is accused on every node that has it, with its keys.
 
-def explain_by_node(
-    code: str, accelerators: Accelerators, texts: Mapping[str, str], measure: Recorder
-) -> None:
-    """Explain what is wrong with accelerators, in one finding for each node."""
-    nodes = defaultdict[str, list[str]](list)
-    for key in texts:
-        nodes[accelerators[key].node].append(key)
-    for node, keys in nodes.items():
-        lines = [f"{accelerators[key].label}: {texts[key]}" for key in keys[:MAX_NAMES]]
-        more = f", and {len(keys) - MAX_NAMES} more" if len(keys) > MAX_NAMES else ""
-        first = accelerators[keys[0]]
-        names = name_gpu(first.uuid, first.number)
-        measure.explain(finding(code, "; ".join(lines) + more, [node], names=names))
-
-
-def same_slot(accelerators: Accelerators, accused: Iterable[str]) -> dict[str, list[str]]:
-    """Find the numbers whose accelerator is accused on every node that has it, with its keys.
-
-    There are at least two such nodes.
-    """
-    by_number, accused = defaultdict[str, list[str]](list), set(accused)
-    for key, one in accelerators.items():
-        by_number[one.number].append(key)
-    return {
-        number: keys
-        for number, keys in by_number.items()
-        if len({accelerators[key].node for key in keys}) > 1 and accused.issuperset(keys)
-    }
+        There are at least two such nodes.
+        """
+        return {
+            number: keys
+            for number, keys in self.group("number").items()
+            if len({self.accelerators[key].node for key in keys}) > 1 and {*keys} <= {*accused}
+        }

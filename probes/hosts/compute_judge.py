@@ -8,18 +8,11 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from probes.check.judging import is_agreed
 from probes.check.recorder import Recorder
 from probes.check.registry import CRITERIA
-from probes.findings import finding, join_names, name_gpu
-from probes.hosts.compute_fleet import (
-    Accelerator,
-    Accelerators,
-    Speed,
-    WorkFleet,
-    count_by_node,
-    explain_by_node,
-    same_slot,
-)
+from probes.findings import finding, join_names
+from probes.hosts.compute_fleet import Accelerator, Speed, Speeds, WorkFleet
 from reference_trainer.model.size import peak_flops
 from reports.numbers import percent, quantity
 from reports.record import Finding
@@ -65,95 +58,84 @@ class SpeedRuns:
     Of emulated ones, `alone` has the fastest too, in the same turns.
     """
 
-    first: Mapping[str, Speed]
-    second: Mapping[str, Speed] = field(default_factory=dict)
-    alone: Mapping[str, Speed] = field(default_factory=dict)
+    first: Speeds
+    second: Speeds = field(default_factory=dict)
+    alone: Speeds = field(default_factory=dict)
 
 
-def find_yardsticks(
-    accelerators: Accelerators, speeds: Mapping[str, Speed], on_gpu: bool
-) -> dict[tuple[str, str], Yardstick]:
+def find_yardsticks(fleet: WorkFleet, speeds: Speeds) -> dict[tuple[str, str], Yardstick]:
     """Find what is typical, by model and operation.  A model with one accelerator has nothing."""
-    values = defaultdict[tuple[str, str], dict[str, float]](dict)
-    for key, speed in speeds.items():
-        for operation, rate in speed.typical.items():
-            if operation in COMPARED:
-                values[accelerators[key].model, operation][key] = rate
     found = {}
-    for place, rates in values.items():
-        if len(rates) > 1:
-            few = FEW_TOLERANCE if len(rates) < MIN_HEALTHY else TOLERANCE
-            tolerance = few if on_gpu else EMULATED_TOLERANCE
-            typical, limit = typical_speed([*rates.values()], 1 - tolerance)
-            fastest = max(rates, key=lambda key: rates[key])
-            found[place] = Yardstick(typical, limit, len(rates), fastest)
+    for model, keys in fleet.group("model", speeds).items():
+        for operation in COMPARED:
+            typical = {key: speeds[key].typical.get(operation) for key in keys}
+            rates = {key: rate for key, rate in typical.items() if rate is not None}
+            if len(rates) > 1:
+                few = FEW_TOLERANCE if len(rates) < MIN_HEALTHY else TOLERANCE
+                tolerance = few if fleet.on_gpu else EMULATED_TOLERANCE
+                usual, limit = typical_speed([*rates.values()], 1 - tolerance)
+                fastest = max(rates, key=lambda key: rates[key])
+                found[model, operation] = Yardstick(usual, limit, len(rates), fastest)
     return found
 
 
-def find_slow(
-    accelerators: Accelerators, speeds: Mapping[str, Speed], on_gpu: bool
-) -> dict[Slow, Yardstick]:
+def find_slow(fleet: WorkFleet, speeds: Speeds) -> dict[Slow, Yardstick]:
     """Find the accelerators that are slow in one run, and what they are compared with."""
-    sticks = find_yardsticks(accelerators, speeds, on_gpu)
+    sticks = find_yardsticks(fleet, speeds)
     return {
         (key, operation): stick
         for key, speed in speeds.items()
         for operation, rate in speed.typical.items()
-        if (stick := sticks.get((accelerators[key].model, operation))) and rate < stick.limit
+        if (stick := sticks.get((fleet.accelerators[key].model, operation))) and rate < stick.limit
     }
 
 
-def find_slow_each_time(
-    accelerators: Accelerators, runs: SpeedRuns, on_gpu: bool
-) -> dict[Slow, Yardstick]:
+def find_slow_each_time(fleet: WorkFleet, runs: SpeedRuns) -> dict[Slow, Yardstick]:
     """Find who is slow in both runs, and alone too where others may be the reason."""
-    again = find_slow(accelerators, runs.second, on_gpu)
-    is_slow_alone = is_below_limit if on_gpu else is_slow_each_turn
+    again = find_slow(fleet, runs.second)
     return {
         (key, operation): stick
-        for (key, operation), stick in find_slow(accelerators, runs.first, on_gpu).items()
+        for (key, operation), stick in find_slow(fleet, runs.first).items()
         if (key, operation) in again
         and (
-            (on_gpu and operation not in SHARED_PATHS)
-            or is_slow_alone(runs.alone, key, operation, stick)
+            (fleet.on_gpu and operation not in SHARED_PATHS)
+            or is_slow_alone(fleet, runs.alone, key, operation, stick)
         )
     }
 
 
-def is_below_limit(alone: Mapping[str, Speed], key: str, operation: str, stick: Yardstick) -> bool:
-    """Return whether an accelerator alone is below the limit of all at once."""
-    return alone[key].typical[operation] < stick.limit
-
-
-def is_slow_each_turn(
-    alone: Mapping[str, Speed], key: str, operation: str, stick: Yardstick
+def is_slow_alone(
+    fleet: WorkFleet, alone: Speeds, key: str, operation: str, stick: Yardstick
 ) -> bool:
-    """Return whether an accelerator is far slower than the fastest in each of their turns.
+    """Return whether an accelerator alone is below the limit of all at once.
 
-    Both worked alone one after the other, so whatever slows the machine for a while slows both.  A
-    control has one turn.
+    An emulated one must be far slower than the fastest in each of their turns.  Both worked alone
+    one after the other, so whatever slows the machine for a while slows both.  A control has one
+    turn.
     """
+    if fleet.on_gpu:
+        return alone[key].typical[operation] < stick.limit
     own, fastest = (alone[one].rates[operation] for one in (key, stick.fastest))
     turns = zip(own, fastest, strict=False)
     return all(rate < (1 - EMULATED_TOLERANCE) * most for rate, most in turns)
 
 
-def find_alone(fleet: WorkFleet, speeds: Mapping[str, Speed]) -> dict[str, list[str]]:
+def find_alone(fleet: WorkFleet, speeds: Speeds) -> dict[str, list[str]]:
     """Find who is slow in one run, and who has to work alone to judge it.
 
     This is itself.  An emulated one is compared with the fastest, which works alone too.
     """
     needed = defaultdict[str, list[str]](list)
-    for (key, _), stick in find_slow(fleet.accelerators, speeds, fleet.on_gpu).items():
+    for (key, _), stick in find_slow(fleet, speeds).items():
         needed[key] += [key] if fleet.on_gpu else [key, stick.fastest]
     return {key: list(dict.fromkeys(others)) for key, others in needed.items()}
 
 
 def find_unknown(fleet: WorkFleet, runs: SpeedRuns) -> dict[str, str]:
     """Find the accelerators whose speed is not known or not comparable, with the reason."""
-    models = defaultdict[str, int](int)
-    for key, speed in runs.first.items():
-        models[fleet.accelerators[key].model] += bool(speed.typical)
+    models = Counter(
+        fleet.accelerators[key].model for key, one in runs.first.items() if one.typical
+    )
     needed_alone = find_alone(fleet, runs.first)
     needed = [runs.first, runs.second] if needed_alone else [runs.first]
     found = {}
@@ -186,18 +168,17 @@ def _missing_rate(fleet: WorkFleet, one: Accelerator, speeds: Iterable[Speed | N
 def judge_speed(fleet: WorkFleet, runs: SpeedRuns, measure: Recorder) -> None:
     """Judge that no accelerator is slower than those of its model."""
     known, unknown = leave_out_unknown(fleet, runs)
-    slow = find_slow_each_time(fleet.accelerators, known, fleet.on_gpu)
+    slow = find_slow_each_time(fleet, known)
     keys = list(dict.fromkeys(key for key, _ in slow))
-    count_by_node("slow_gpus", fleet.accelerators, keys, unknown, measure)
+    fleet.count_accused(measure, "slow_gpus", keys, unknown)
     texts = {key: describe_slow(key, slow, known, fleet) for key in keys}
-    for number, members in same_slot(fleet.accelerators, keys).items():
+    for number, members in fleet.same_slot(keys).items():
         nodes = [fleet.accelerators[key].node for key in members]
         text = f"GPU {number} of each node ({len(nodes)} nodes) is slow, as {nodes[0]}: "
-        first = fleet.accelerators[members[0]]
-        names = name_gpu(first.uuid, first.number)
+        names = fleet.accelerators[members[0]].names
         measure.explain(finding("HOST-GPU-SLOW", text + texts[members[0]], nodes, names=names))
         texts = {key: words for key, words in texts.items() if key not in members}
-    explain_by_node("HOST-GPU-SLOW", fleet.accelerators, texts, measure)
+    fleet.explain(measure, "HOST-GPU-SLOW", texts)
 
 
 def leave_out_unknown(fleet: WorkFleet, runs: SpeedRuns) -> tuple[SpeedRuns, dict[str, str]]:
@@ -244,35 +225,42 @@ def describe_slow(
     return "; ".join(parts)
 
 
-def note_launches(fleet: WorkFleet, speeds: Mapping[str, Speed], measure: Recorder) -> None:
+def note_launches(fleet: WorkFleet, speeds: Speeds, measure: Recorder) -> None:
     """Note the median time of a launch for each model."""
-    models = defaultdict[str, list[float]](list)
-    for key, speed in speeds.items():
-        if speed.launch_us is not None:
-            models[fleet.accelerators[key].model].append(speed.launch_us)
-    for model, values in models.items():
-        measure.note("launch_latency", median(values), "us", on=model)
+    times = {key: one.launch_us for key, one in speeds.items() if one.launch_us is not None}
+    note_medians(measure, fleet, "launch_latency", times, "us")
 
 
-Sums = Mapping[str, Any]  # as AcceleratorWorker.check_sums gives them
+def note_medians(
+    measure: Recorder, fleet: WorkFleet, name: str, values: Mapping[str, float], unit: str
+) -> None:
+    """Note the median of each model."""
+    for model, keys in fleet.group("model", values).items():
+        measure.note(name, median(values[key] for key in keys), unit, on=model)
+
+
+Sums = Mapping[str, Mapping[str, Any]]  # of AcceleratorWorker.check_sums, by key
 SHOWN = 8  # digits of a hash in messages
 
 
-def judge_sums(
-    fleet: WorkFleet, sums: Mapping[str, Sums], measure: Recorder, *, hashes: bool
-) -> None:
-    """Judge wrong sums, and (`hashes`) whether equal accelerators give equal bits."""
-    judge_known_sums(fleet, sums, measure)
+def judge_sums(fleet: WorkFleet, sums: Sums, measure: Recorder, *, hashes: bool) -> None:
+    """Judge that each element of the GEMM with a known answer is right.
+
+    `hashes`: judge too whether equal accelerators give equal bits.
+    """
+    counts = {key: one["wrong"] for key, one in sums.items()}
+    unknown = {key: fleet.why_unknown(key) for key in fleet.accelerators if counts.get(key) is None}
+    texts = {
+        key: f"{count} elements of a GEMM of whole numbers are wrong"
+        for key, count in counts.items()
+        if count
+    }
+    fleet.judge(measure, "gemm_wrong", "HOST-WRONG-SUM", texts, unknown)
     if hashes:
         judge_hashes(fleet, sums, measure)
 
 
-def judge_errors(
-    fleet: WorkFleet,
-    sums: Mapping[str, Sums],
-    runs: Iterable[Mapping[str, Speed]],
-    measure: Recorder,
-) -> None:
+def judge_errors(fleet: WorkFleet, sums: Sums, runs: Iterable[Speeds], measure: Recorder) -> None:
     """Judge that no accelerator ends its work with an error, and that its worker answers.
 
     A worker that never started proves nothing: its accelerator may be in use.
@@ -285,76 +273,33 @@ def judge_errors(
     started = [key for key in silent if fleet.accelerators[key].number]
     texts |= {key: f"it stops to answer: {fleet.errors[key]}" for key in started}
     unknown = {key: fleet.why_unknown(key) for key in silent if key not in started}
-    count_by_node("work_errors", fleet.accelerators, texts, unknown, measure)
-    explain_by_node("HOST-GPU-ERROR", fleet.accelerators, texts, measure)
+    fleet.judge(measure, "work_errors", "HOST-GPU-ERROR", texts, unknown)
 
 
-def judge_known_sums(fleet: WorkFleet, sums: Mapping[str, Sums], measure: Recorder) -> None:
-    """Judge that each element of the GEMM with a known answer is right."""
-    counts = {key: one["wrong"] for key, one in sums.items()}
-    wrong = {key: count for key, count in counts.items() if count}
-    unknown = {key: fleet.why_unknown(key) for key in fleet.accelerators if counts.get(key) is None}
-    count_by_node("gemm_wrong", fleet.accelerators, wrong, unknown, measure)
-    texts = {
-        key: f"{count} elements of a GEMM of whole numbers are wrong"
-        for key, count in wrong.items()
-    }
-    explain_by_node("HOST-WRONG-SUM", fleet.accelerators, texts, measure)
-
-
-def judge_hashes(fleet: WorkFleet, sums: Mapping[str, Sums], measure: Recorder) -> None:
+def judge_hashes(fleet: WorkFleet, sums: Sums, measure: Recorder) -> None:
     """Judge that accelerators of one build give the same bits, each time."""
     hashes = {key: list(one["hashes"]) for key, one in sums.items() if one["hashes"]}
-    found = HashComparison()
-    for keys in group_by_build(fleet.accelerators).values():
-        found.compare({key: hashes[key] for key in keys if key in hashes})
     unknown = {key: fleet.why_unknown(key) for key in fleet.accelerators if key not in hashes}
-    for key in found.alone:
-        one = fleet.accelerators[key]
-        unknown[key] = f"{one.label}: no other {one.model} with its software gave a result"
-    accused = [*found.odd, *(key for keys in found.split for key in keys)]
-    count_by_node("gemm_hash_differs", fleet.accelerators, accused, unknown, measure)
-    explain_by_node("HOST-WRONG-SUM", fleet.accelerators, found.odd, measure)
-    for keys in found.split:
-        measure.explain(_split_finding(fleet.accelerators, keys))
-
-
-@dataclass
-class HashComparison:
-    """Who gives other bits than most of its build, with the text of a finding.
-
-    `split` are groups in which no result has a majority.  `alone` could not be compared.
-    """
-
-    odd: dict[str, str] = field(default_factory=dict)
-    split: list[list[str]] = field(default_factory=list)
-    alone: list[str] = field(default_factory=list)
-
-    def compare(self, hashes: Mapping[str, list[str]]) -> None:
-        """Compare the results of accelerators of one build."""
-        unstable = find_unstable(hashes)
-        first = {key: own[0] for key, own in hashes.items() if key not in unstable}
-        self.odd |= unstable
-        usual = find_majority(first)
+    texts: dict[str, str] = {}
+    split: list[list[str]] = []  # those of a build without a majority
+    for keys in fleet.group("build").values():
+        own = {key: hashes[key] for key in keys if key in hashes}
+        texts |= find_unstable(own)
+        first = {key: one[0] for key, one in own.items() if key not in texts}
         if len(first) == 1:
-            self.alone += first
-        elif usual is None:
-            self.split += [list(first)] * bool(first)
-        else:
+            one = fleet.accelerators[next(iter(first))]
+            unknown[one.key] = f"{one.label}: no other {one.model} with its software gave a result"
+        elif usual := find_majority(first):
+            most = f"{usual[:SHOWN]} on most GPUs of its kind"
             others = {key: one for key, one in first.items() if one != usual}
-            self.odd |= {key: _odd_text(one, usual) for key, one in others.items()}
-
-
-def _odd_text(one: str, usual: str) -> str:
-    return f"a GEMM gives {one[:SHOWN]}, and {usual[:SHOWN]} on most GPUs of its kind"
-
-
-def group_by_build(accelerators: Accelerators) -> dict[tuple[str, ...], list[str]]:
-    """Group the accelerators that must give the same bits; those that did not start have none."""
-    groups = defaultdict[tuple[str, ...], list[str]](list)
-    for key, one in accelerators.items():
-        groups[one.build or (key,)].append(key)
-    return groups
+            texts |= {k: f"a GEMM gives {one[:SHOWN]}, and {most}" for k, one in others.items()}
+        elif first:
+            split.append([*first])
+    accused = {*texts, *(key for keys in split for key in keys)}
+    fleet.count_accused(measure, "gemm_hash_differs", accused, unknown)
+    fleet.explain(measure, "HOST-WRONG-SUM", texts)
+    for keys in split:
+        measure.explain(_split_finding(fleet, keys))
 
 
 def find_unstable(hashes: Mapping[str, list[str]]) -> dict[str, str]:
@@ -368,18 +313,16 @@ def find_unstable(hashes: Mapping[str, list[str]]) -> dict[str, str]:
 
 def find_majority(hashes: Mapping[str, str]) -> str | None:
     """Find the hash that more than half have; None if there is none."""
-    if not hashes:
-        return None
-    usual, count = Counter(hashes.values()).most_common(1)[0]
-    return usual if 2 * count > len(hashes) else None
+    usual = Counter(hashes.values()).most_common(1)
+    return usual[0][0] if usual and 2 * usual[0][1] > len(hashes) else None
 
 
-def _split_finding(accelerators: Accelerators, keys: list[str]) -> Finding:
-    labels = join_names(accelerators[key].label for key in keys)
+def _split_finding(fleet: WorkFleet, keys: list[str]) -> Finding:
+    members = [fleet.accelerators[key] for key in keys]
+    labels = join_names(one.label for one in members)
     text = f"{labels}: the same GEMM gives other bits on some of them, and no result has a majority"
-    nodes = list(dict.fromkeys(accelerators[key].node for key in keys))
-    first = accelerators[keys[0]]
-    return finding("HOST-WRONG-SUM", text, nodes, names=name_gpu(first.uuid, first.number))
+    nodes = list(dict.fromkeys(one.node for one in members))
+    return finding("HOST-WRONG-SUM", text, nodes, names=members[0].names)
 
 
 # measure: operation
@@ -392,44 +335,30 @@ AGREED = {
 }
 
 
-def is_agreed(name: str, measure: Recorder) -> bool:
-    """Return whether the contract has a limit for a rate."""
-    return measure.contract.limit("HOSTS", name) is not None
-
-
-def judge_agreed(fleet: WorkFleet, speeds: Mapping[str, Speed], measure: Recorder) -> None:
+def judge_agreed(fleet: WorkFleet, speeds: Speeds, measure: Recorder) -> None:
     """Judge the slowest rate of each node by the contract; note the median of each model."""
     for name, operation in AGREED.items():
-        rates = {
-            key: speed.typical[operation]
-            for key, speed in speeds.items()
-            if operation in speed.typical
-        }
-        if is_agreed(name, measure):
-            _judge_rate(name, fleet, rates, measure)
+        found = {key: speed.typical.get(operation) for key, speed in speeds.items()}
+        rates = {key: rate for key, rate in found.items() if rate is not None}
+        unit = CRITERIA["HOSTS"].measures[name].unit
+        if is_agreed(measure, name):
+            _judge_rate(name, fleet, rates, unit, measure)
         else:
-            _note_rate(name, fleet, rates, measure)
+            note_medians(measure, fleet, name, rates, unit)
 
 
-def _judge_rate(name: str, fleet: WorkFleet, rates: Mapping[str, float], measure: Recorder) -> None:
-    unit = CRITERIA["HOSTS"].measures[name].unit
-    nodes = defaultdict[str, list[str]](list)
-    for key, one in fleet.accelerators.items():
-        nodes[one.node].append(key)
-    for node, keys in nodes.items():
-        silent = [key for key in keys if key not in rates]
-        slowest = min((rates[key] for key in keys if key in rates), default=None)
+def _judge_rate(
+    name: str, fleet: WorkFleet, rates: Mapping[str, float], unit: str, measure: Recorder
+) -> None:
+    for node, keys in fleet.group("node").items():
+        known = [rates[key] for key in keys if key in rates]
+        silent, slowest = len(keys) - len(known), min(known, default=None)
         fails = measure.would_fail(name, slowest)
-        note = f"{len(silent)} of {len(keys)} accelerators gave no rate" if silent else ""
+        note = f"{silent} of {len(keys)} accelerators gave no rate" if silent else ""
         measure(name, slowest if fails or not silent else None, on=node, note=note)
-    below = {key: rate for key, rate in rates.items() if measure.would_fail(name, rate)}
-    texts = {key: f"{name} is {quantity(rate, unit)}" for key, rate in below.items()}
-    explain_by_node("HOST-GPU-RATE", fleet.accelerators, texts, measure)
-
-
-def _note_rate(name: str, fleet: WorkFleet, rates: Mapping[str, float], measure: Recorder) -> None:
-    models = defaultdict[str, list[float]](list)
-    for key, rate in rates.items():
-        models[fleet.accelerators[key].model].append(rate)
-    for model, values in models.items():
-        measure.note(name, median(values), CRITERIA["HOSTS"].measures[name].unit, on=model)
+    texts = {
+        key: f"{name} is {quantity(rate, unit)}"
+        for key, rate in rates.items()
+        if measure.would_fail(name, rate)
+    }
+    fleet.explain(measure, "HOST-GPU-RATE", texts)

@@ -9,7 +9,6 @@ import os
 import random
 import re
 import time
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -108,23 +107,16 @@ class WorkDevice:
 
         Two devices of one build give the same sums, to the last bit.
         """
-        return self._describe_gpu() if self.on_gpu else self._describe_cpu()
-
-    def _describe_gpu(self) -> dict[str, Any]:
         torch = self.torch
+        if not self.on_gpu:
+            model = cpu_model()
+            build = [model, torch.backends.cpu.get_cpu_capability(), torch.__version__]
+            return {"model": model, "uuid": "", "build": build}
         board = torch.cuda.get_device_properties(0)
         kind = [f"{board.multi_processor_count} units", f"{board.major}.{board.minor}"]
         versions = [torch.__version__, str(torch.version.cuda or torch.version.hip)]
-        return {
-            "model": board.name,
-            "uuid": gpu_uuid(board),
-            "build": [board.name, *kind, *versions, *package_versions(CUBLAS)],
-        }
-
-    def _describe_cpu(self) -> dict[str, Any]:
-        model = cpu_model()
-        build = [model, self.torch.backends.cpu.get_cpu_capability(), self.torch.__version__]
-        return {"model": model, "uuid": "", "build": build}
+        build = [board.name, *kind, *versions, *package_versions(CUBLAS)]
+        return {"model": board.name, "uuid": gpu_uuid(board), "build": build}
 
 
 def gpu_uuid(board: Any) -> str:
@@ -311,13 +303,10 @@ def count_wrong_sums(device: WorkDevice, plant: str = "") -> int:
     `plant` is for a control: it changes an input element, or takes a column away.
     """
     left, right, expected = build_known(device.torch, device.sizes.sums)
-    left = _plant_fault(left, plant)
-    left, right = (one.to(device.device, device.dtype) for one in (left, right))
-    wrong = 0
-    for _ in range(device.sizes.repeats):
-        found = device.torch.mm(left, right).cpu().float()
-        wrong = max(wrong, int((found != expected).sum()))
-    return wrong
+    wrong = [
+        int((found.float() != expected).sum()) for found in multiply(device, left, right, plant)
+    ]
+    return max(wrong)
 
 
 def hash_products(device: WorkDevice, plant: str = "") -> list[str]:
@@ -325,17 +314,18 @@ def hash_products(device: WorkDevice, plant: str = "") -> list[str]:
     torch, size = device.torch, device.sizes.sums
     draw = torch.Generator().manual_seed(SEED)  # of the host: the same numbers everywhere
     left, right = (torch.randn(size, size, generator=draw) for _ in range(2))
-    left = _plant_fault(left, plant)
-    left, right = (one.to(device.device, device.dtype) for one in (left, right))
-    return [hash_bits(torch.mm(left, right).cpu()) for _ in range(device.sizes.repeats)]
+    return [hash_bits(product) for product in multiply(device, left, right, plant)]
 
 
-def _plant_fault(left: Any, plant: str) -> Any:
+def multiply(device: WorkDevice, left: Any, right: Any, plant: str) -> Iterator[Any]:
+    """Multiply the matrices again and again; yield each product, on the host."""
     if plant == SHAPE:
-        return left[:, 1:]
-    if plant == ELEMENT:
+        left = left[:, 1:]
+    elif plant == ELEMENT:
         left[-1, -1] += 1
-    return left
+    left, right = (one.to(device.device, device.dtype) for one in (left, right))
+    for _ in range(device.sizes.repeats):
+        yield device.torch.mm(left, right).cpu()
 
 
 def hash_bits(values: Any) -> str:
@@ -389,16 +379,15 @@ def _copy_rate(torch: Any, buffers: list[Any], source: int, target: int) -> floa
 
 def note_peer_copies(cluster: Cluster, measure: Recorder) -> None:
     """Note the slowest pair of GPUs of each node, and keep all pairs as evidence."""
-    sizes = defaultdict[int, list[dict[str, Any]]](list)
-    for node in cluster.nodes:
-        sizes[int(node["resources"].get("GPU", 0))].append(node)
-    names, answers = cluster.node_names, dict[str, Any]()
-    for gpus, nodes in sizes.items():
+    counts = {node["id"]: int(node["resources"].get("GPU", 0)) for node in cluster.nodes}
+    answers: dict[str, Any] = {}
+    for gpus in dict.fromkeys(counts.values()):
         if gpus > 1:
+            nodes = [node for node in cluster.nodes if counts[node["id"]] == gpus]
             answers |= cluster.on_each_node(measure_peer_copies, nodes=nodes, gpus=gpus)
     if not answers:
         return
-    by_name = {names[id]: answer for id, answer in answers.items()}
+    by_name = {cluster.node_names[id]: answer for id, answer in answers.items()}
     measure.keep("peer_copies.json", by_name, caption="GB/s between the GPUs of each node")
     for name, answer in by_name.items():
         rates = [rate for row in answer["gbs"] for rate in row if rate is not None]
@@ -437,28 +426,25 @@ class AcceleratorWorker:
 
     def check_sums(self, plant: str = "") -> dict[str, Any]:
         """Compute both GEMMs that are compared: {"error", "wrong", "hashes"}."""
-        try:
+
+        def compute() -> dict[str, Any]:
             wrong = count_wrong_sums(self.device, plant)
-            return {"error": "", "wrong": wrong, "hashes": hash_products(self.device, plant)}
-        except Exception as error:  # noqa: BLE001 - torch raises many kinds, and each is an answer
-            return {"error": describe_failure(error), "wrong": None, "hashes": []}
+            return {"wrong": wrong, "hashes": hash_products(self.device, plant)}
+
+        return answer_or_error(compute, wrong=None, hashes=[])
 
     def measure_speed(
         self, rounds: int, seconds: float, extra: int = 1, only: Collection[str] = ()
     ) -> dict[str, Any]:
         """Measure all rates, or `only` these: {"error", "rates", "launch_us", "celsius"}."""
         chosen = [one for one in self.operations if not only or one.name in only]
-        try:
+
+        def measure() -> dict[str, Any]:
             rates = measure_rates(self.device, chosen, rounds, seconds, extra)
-            launch, celsius = measure_launch(self.device), self.read_celsius()
-            return {"error": "", "rates": rates, "launch_us": launch, "celsius": celsius}
-        except Exception as error:  # noqa: BLE001 - torch raises many kinds, and each is an answer
-            return {
-                "error": describe_failure(error),
-                "rates": {},
-                "launch_us": None,
-                "celsius": None,
-            }
+            launch_us, celsius = measure_launch(self.device), self.read_celsius()
+            return {"rates": rates, "launch_us": launch_us, "celsius": celsius}
+
+        return answer_or_error(measure, rates={}, launch_us=None, celsius=None)
 
     def read_link(self, seconds: float, plant: Mapping[str, int]) -> dict[str, Any]:
         """Read the GPU's PCIe link and clock while it works: {"error", "link"}, see `watch_link`.
@@ -466,15 +452,16 @@ class AcceleratorWorker:
         `plant` is for a control: false answers of NVML.
         """
         uuid, nvml = self.device.describe()["uuid"], import_nvml()
-        try:
+
+        def watch() -> dict[str, Any]:
             nvml.nvmlInit()
             gpu = nvml.nvmlDeviceGetHandleByUUID(uuid)
             if uuid.startswith("MIG-"):
                 gpu = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(gpu)
             link = watch_link(nvml, gpu, self.load_link, self.device.wait_for_work, seconds)
-            return {"error": "", "link": {**link, **plant}}
-        except Exception as error:  # noqa: BLE001 - NVML and torch raise many kinds, each an answer
-            return {"error": describe_failure(error), "link": {}}
+            return {"link": {**link, **plant}}
+
+        return answer_or_error(watch, link={})
 
     def load_link(self) -> None:
         """Let the GPU compute and copy from the host, for some milliseconds; do not wait."""
@@ -485,9 +472,8 @@ class AcceleratorWorker:
 
     def read_celsius(self) -> float | None:
         """Read the temperature of the GPU; None where NVML gives none."""
-        uuid = self.device.describe()["uuid"]
         return ask_board(
-            uuid,
+            self.device.describe()["uuid"],
             lambda nvml, gpu: float(nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU)),
         )
 
@@ -509,6 +495,14 @@ def ask_board(uuid: str, question: Callable[[Any, Any], T]) -> T | None:
         nvml.nvmlInit()
         return question(nvml, nvml.nvmlDeviceGetHandleByUUID(uuid))
     return None
+
+
+def answer_or_error(step: Callable[[], dict[str, Any]], **failed: Any) -> dict[str, Any]:
+    """Take a step; return its answer with `error` "", or why it failed with what is then known."""
+    try:
+        return {"error": "", **step()}
+    except Exception as error:  # noqa: BLE001 - torch and NVML raise many kinds, each an answer
+        return {"error": describe_failure(error), **failed}
 
 
 def describe_failure(error: BaseException) -> str:

@@ -8,8 +8,8 @@ import socket
 import threading
 import time
 import urllib.error
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,35 +17,24 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from probes.check.recorder import Recorder
+from probes.cluster import entrances as ray_entrances
 from probes.cluster.ask import make_unique_token, on_node
 from probes.cluster.cleanup import find_token
 from probes.cluster.cluster import Cluster
-from probes.cluster.entrances import (
-    AGENT,
-    CLIENT,
-    DASHBOARD,
-    GCS,
-    NEEDS_TLS,
-    RAYLET,
-    REFUSALS,
-    REFUSED,
-    SUBMIT,
-    TAKEN,
-    Answers,
-    Entrance,
-    ask_entrances,
-    ask_from_node,
-    join_address,
-    open_url,
-    public_addresses,
-    read_listeners,
-)
+from probes.cluster.entrances import CLIENT, GCS, REFUSED, TAKEN, Answers, Entrance, join_address
 from probes.findings import finding, join_names
 from reports.record import Finding
 
 TOKEN, OFF = "token", "disabled"  # values of RAY_AUTH_MODE
-KINDS = (GCS, RAYLET, AGENT, DASHBOARD, CLIENT, SUBMIT)
-SUBJECTS = {GCS: "GCS", RAYLET: "raylets", AGENT: "dashboard agents"}
+KINDS = (
+    GCS,
+    ray_entrances.RAYLET,
+    ray_entrances.AGENT,
+    ray_entrances.DASHBOARD,
+    CLIENT,
+    ray_entrances.SUBMIT,
+)
+SUBJECTS = {GCS: "GCS", ray_entrances.RAYLET: "raylets", ray_entrances.AGENT: "dashboard agents"}
 OPEN_TEXT = "takes requests without a token"
 ANY_TEXT = "takes requests with a wrong token"
 OWN_TEXT = "refuses the cluster's own token"
@@ -68,7 +57,9 @@ def find_mode(asked: Sequence[Asked], agreed: str | None) -> tuple[str, str]:
     """
     if agreed == TOKEN:
         return TOKEN, "the contract agrees on it"
-    kind = _telling_kind(asked)
+    # The GCS shows the mode, unless it asks for a certificate.
+    closed = {one.entrance.kind for one in asked if one.answers.without == ray_entrances.NEEDS_TLS}
+    kind = ray_entrances.DASHBOARD if GCS in closed else GCS
     answers = {one.answers.without for one in asked if one.entrance.kind == kind}
     if REFUSED in answers:
         return TOKEN, f"the {kind} asks for a token"
@@ -77,23 +68,17 @@ def find_mode(asked: Sequence[Asked], agreed: str | None) -> tuple[str, str]:
     return (OFF, f"the {kind} asks for no token") if TAKEN in answers else ("", "")
 
 
-def _telling_kind(asked: Sequence[Asked]) -> str:
-    """Choose the entrance that shows the mode: the GCS, unless it asks for a certificate."""
-    closed = {one.entrance.kind for one in asked if one.answers.without == NEEDS_TLS}
-    return DASHBOARD if GCS in closed else GCS
-
-
 def find_problem(one: Asked, mode: str) -> tuple[str | None, str]:
     """Find what an entrance does against the mode, "" for nothing; (None, reason) if unknown."""
     kind, answers = one.entrance.kind, one.answers
-    if answers.without == NEEDS_TLS:
+    if answers.without == ray_entrances.NEEDS_TLS:
         return "", ""
     if not mode:
         return None, "whether the cluster asks for a token is not known"
     if mode == OFF:
         if answers.without == REFUSED:
             # A proxy in front of the dashboard may ask for a login of its own.
-            return ("" if kind == SUBMIT else ASKS_TEXT), ""
+            return ("" if kind == ray_entrances.SUBMIT else ASKS_TEXT), ""
         return ("", "") if answers.without == TAKEN else (None, answers.without)
     if TAKEN in (answers.without, answers.wrong):
         return (OPEN_TEXT if answers.without == TAKEN else ANY_TEXT), ""
@@ -111,13 +96,9 @@ def judge_entrances(asked: Sequence[Asked], mode: str, measure: Recorder) -> Non
         rows = [one for one in asked if one.entrance.kind == kind]
         if not rows and kind != GCS:
             continue
-        problems = [find_problem(one, mode) for one in rows]
-        wrong = sum(bool(problem) for problem, _ in problems)
-        unknown = [
-            f"{one.entrance.text}: {reason}"
-            for one, (problem, reason) in zip(rows, problems, strict=True)
-            if problem is None
-        ]
+        problems = {one.entrance.text: find_problem(one, mode) for one in rows}
+        wrong = sum(bool(problem) for problem, _ in problems.values())
+        unknown = [f"{text}: {why}" for text, (problem, why) in problems.items() if problem is None]
         note = join_names(unknown, 2) if rows else "the address of the GCS is not known"
         value = None if (unknown or not rows) and not wrong else wrong
         measure("wrong_entrances", value, on=SUBJECTS.get(kind, kind), note=note)
@@ -134,12 +115,12 @@ def explain_entrances(asked: Sequence[Asked], mode: str) -> list[Finding]:
 
 
 def _explain_group(problem: str, entrances: Sequence[Entrance], count: int) -> Finding:
-    names = join_names([one.text for one in entrances], 6)
+    texts = join_names([one.text for one in entrances], 6)
     nodes = list(dict.fromkeys(one.node for one in entrances if one.node))
     is_open = problem in (OPEN_TEXT, ANY_TEXT)
     if is_open and len(entrances) == count:
-        names, nodes = f"Every entrance of Ray ({names})", []
-    text = f"{names}: {problem}" if len(entrances) > 1 else f"{names} {problem}"
+        texts, nodes = f"Every entrance of Ray ({texts})", []
+    text = f"{texts}: {problem}" if len(entrances) > 1 else f"{texts} {problem}"
     code, first = "HOST-AUTH-OPEN" if is_open else "HOST-AUTH-DIFFERS", entrances[0]
     return finding(code, text, nodes, names={"node": first.node, "port": find_port(first.address)})
 
@@ -156,16 +137,15 @@ def describe_entrances(asked: Sequence[Asked]) -> list[dict[str, Any]]:
 
 def count_answers(asked: Sequence[Asked]) -> Mapping[str, int]:
     """Count the entrances by what they do without a token."""
-    counts: dict[str, int] = defaultdict(int)
-    for one in asked:
-        counts[one.answers.without] += 1
-    return counts
+    return Counter(one.answers.without for one in asked)
 
 
 Facts = Mapping[str, Any]
+Ports = Mapping[str, Mapping[str, int]]  # by node name and kind
+Listeners = Mapping[str, Mapping[int, list[str]]]  # by node name and port
 METRICS = "metrics"
 # Where these listen only informs: what a listener on all addresses opens, a firewall may close.
-NOTED = (DASHBOARD, CLIENT, GCS, METRICS)
+NOTED = (ray_entrances.DASHBOARD, CLIENT, GCS, METRICS)
 
 
 def list_ports(asked: Sequence[Asked], nodes: Sequence[Facts]) -> dict[str, dict[str, int]]:
@@ -181,20 +161,16 @@ def list_ports(asked: Sequence[Asked], nodes: Sequence[Facts]) -> dict[str, dict
 
 
 def read_all_listeners(
-    cluster: Cluster, ports: Mapping[str, Mapping[str, int]], nodes: list[dict[str, Any]]
+    cluster: Cluster, ports: Ports, nodes: list[dict[str, Any]]
 ) -> dict[str, dict[int, list[str]]]:
     """Read on every node where its ports listen; a node that cannot be read has no entry."""
     each = {node["id"]: list(ports[node["name"]].values()) for node in nodes}
-    answers = cluster.on_each_node(read_listeners, each=each, nodes=nodes)
+    answers = cluster.on_each_node(ray_entrances.read_listeners, each=each, nodes=nodes)
     names = {node["id"]: node["name"] for node in nodes}
     return {names[id]: found for id, found in answers.items() if found is not None}
 
 
-def note_listeners(
-    ports: Mapping[str, Mapping[str, int]],
-    listeners: Mapping[str, Mapping[int, list[str]]],
-    measure: Recorder,
-) -> None:
+def note_listeners(ports: Ports, listeners: Listeners, measure: Recorder) -> None:
     """Record where dashboard, Ray client, GCS and metrics listen on the head's node."""
     head = next((name for name, kinds in ports.items() if GCS in kinds), "")
     for kind in NOTED:
@@ -206,10 +182,7 @@ def note_listeners(
 
 
 def judge_public(
-    asked: Sequence[Asked],
-    facts: Sequence[Facts],
-    listeners: Mapping[str, Mapping[int, list[str]]],
-    measure: Recorder,
+    asked: Sequence[Asked], facts: Sequence[Facts], listeners: Listeners, measure: Recorder
 ) -> None:
     """Judge the entrances that ask for no token and listen at a globally routable address.
 
@@ -226,12 +199,12 @@ def judge_public(
         if addresses is None:
             unknown.append(f"the addresses of {name} were not read")
             continue
-        if not public_addresses(["::"], addresses):
+        if not ray_entrances.public_addresses(["::"], addresses):
             continue
         listens = listeners.get(name, {}).get(find_port(one.entrance.address), [])
         if not listens:
             unknown.append(f"where {one.entrance.text} listens could not be read")
-        elif reached := public_addresses(listens, addresses):
+        elif reached := ray_entrances.public_addresses(listens, addresses):
             public.append((one.entrance, reached))
     nodes = list(dict.fromkeys(entrance.node for entrance, _ in public))
     texts = [f"{entrance.text} at {join_names(reached)}" for entrance, reached in public]
@@ -255,7 +228,8 @@ def read_own_addresses(fact: Facts) -> list[str] | None:
 
 
 CLIENT_PORT = 10001  # of `ray start`; no part of Ray tells another number
-KNOWN = (TAKEN, REFUSED, NEEDS_TLS)
+KNOWN = (TAKEN, REFUSED, ray_entrances.NEEDS_TLS)
+HEAD_SILENT = "no worker answers on the head's node"
 
 
 def plan_entrances(cluster: Cluster, client_port: int) -> list[Entrance]:
@@ -263,18 +237,18 @@ def plan_entrances(cluster: Cluster, client_port: int) -> list[Entrance]:
     alive = [node for node in cluster.known_nodes() if node["alive"]]
     head = next((node for node in alive if node["head"]), None)
     planned = [
-        Entrance(RAYLET, node["name"], join_address(node["address"], node["ports"]["raylet"]))
+        Entrance(ray_entrances.RAYLET, node["name"], join_address(node["address"], port))
         for node in alive
-        if node["ports"]["raylet"]
+        if (port := node["ports"]["raylet"])
     ]
     for node in alive:
         if agent := read_agent_address(node["id"]):
-            planned.append(Entrance(AGENT, node["name"], f"http://{agent}"))
+            planned.append(Entrance(ray_entrances.AGENT, node["name"], f"http://{agent}"))
     name = head["name"] if head else ""
     if gcs := read_gcs_address():
         planned.append(Entrance(GCS, name, gcs))
     if direct := cluster.own_dashboard:
-        planned.append(Entrance(DASHBOARD, name, direct))
+        planned.append(Entrance(ray_entrances.DASHBOARD, name, direct))
     if head and client_port:
         planned.append(Entrance(CLIENT, name, join_address(head["address"], client_port)))
     return planned
@@ -302,11 +276,16 @@ def read_agent_address(node: str) -> str:
 
 def ask_from_head(cluster: Cluster, planned: Sequence[Entrance]) -> list[Asked]:
     """Ask entrances from a worker on the head's node: it has the token, and reaches all nodes."""
+    found = run_on_head(cluster, ray_entrances.ask_from_node, planned) if planned else []
+    rows = found or [{"without": HEAD_SILENT}] * len(planned)
+    return [Asked(one, Answers(**row)) for one, row in zip(planned, rows, strict=True)]
+
+
+def run_on_head(cluster: Cluster, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Run a function in a worker on the head's node; return None if it does not answer."""
     id = cluster.head_node_id
     head = [node for node in cluster.known_nodes() if node["id"] == id]
-    found = cluster.on_each_node(ask_from_node, planned, nodes=head) if planned else {}
-    rows = found.get(id) or [{"without": "no worker answers on the head's node"}] * len(planned)
-    return [Asked(one, Answers(**row)) for one, row in zip(planned, rows, strict=True)]
+    return cluster.on_each_node(function, *arguments, nodes=head).get(id)
 
 
 def find_client_port(cluster: Cluster, agreed: int | None) -> int:
@@ -334,8 +313,8 @@ def ask_submit_address(cluster: Cluster) -> list[Asked]:
     """Ask the address that the driver submits jobs to, where it is not the dashboard's own."""
     if cluster.dashboard in ("", cluster.own_dashboard):
         return []
-    entrance = Entrance(SUBMIT, "", cluster.dashboard)
-    return [Asked(entrance, one) for one in ask_entrances([entrance], find_token())]
+    entrance = Entrance(ray_entrances.SUBMIT, "", cluster.dashboard)
+    return [Asked(entrance, one) for one in ray_entrances.ask_entrances([entrance], find_token())]
 
 
 RAN = "ran"
@@ -359,7 +338,7 @@ def submit_stranger_job(dashboard: str, job: str, seconds: float = JOB_SECONDS) 
         _call(f"{dashboard}/api/jobs/", {"entrypoint": f"echo {job}", "submission_id": job})
     except urllib.error.HTTPError as error:
         error.close()
-        refused = error.code in REFUSALS
+        refused = error.code in ray_entrances.REFUSALS
         return StrangerJob(REFUSED if refused else "no answer", f"HTTP {error.code}")
     except (OSError, ValueError) as error:
         return StrangerJob("no answer", str(error))
@@ -369,7 +348,8 @@ def submit_stranger_job(dashboard: str, job: str, seconds: float = JOB_SECONDS) 
         return StrangerJob("accepted", f"its output could not be read: {error}")
     finally:
         with suppress(OSError):
-            open_url(f"{dashboard}/api/jobs/{job}", "", ANSWER_SECONDS, method="DELETE").close()
+            url = f"{dashboard}/api/jobs/{job}"
+            ray_entrances.open_url(url, "", ANSWER_SECONDS, method="DELETE").close()
 
 
 def _wait_for_output(dashboard: str, job: str, seconds: float) -> StrangerJob:
@@ -385,18 +365,17 @@ def _wait_for_output(dashboard: str, job: str, seconds: float) -> StrangerJob:
 
 def _call(url: str, body: dict[str, str] | None = None) -> Any:
     data = None if body is None else json.dumps(body).encode()
-    with open_url(url, "", ANSWER_SECONDS, data) as answer:
+    with ray_entrances.open_url(url, "", ANSWER_SECONDS, data) as answer:
         return json.load(answer)
 
 
 def try_stranger_job(cluster: Cluster, dashboard: str) -> StrangerJob:
     """Submit the job from a worker on the head's node; the cleanup process stops it if we die."""
-    job, id = f"seatrial-{make_unique_token()}", cluster.head_node_id
-    head = [node for node in cluster.known_nodes() if node["id"] == id]
+    job = f"seatrial-{make_unique_token()}"
     cluster.cleanup.register("job", f"{dashboard} {job}")
-    found = cluster.on_each_node(submit_stranger_job, dashboard, job, nodes=head).get(id)
+    found: StrangerJob | None = run_on_head(cluster, submit_stranger_job, dashboard, job)
     cluster.cleanup.unregister("job", f"{dashboard} {job}")
-    return found or StrangerJob("no answer", "no worker answers on the head's node")
+    return found or StrangerJob("no answer", HEAD_SILENT)
 
 
 def judge_stranger_job(
@@ -454,7 +433,6 @@ def make_server(address: str, refuses: bool) -> ThreadingHTTPServer:
 
     class Server(ThreadingHTTPServer):
         address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        daemon_threads = True
 
     return Server((address, 0), Handler)
 
@@ -487,7 +465,7 @@ def control_entrance(
     fault, trial = f"an entrance on {victim['name']} {does}", measure.trial()
     try:
         with open_stand_in(victim, mode == OFF) as url:
-            planted = ask_from_head(cluster, [Entrance(AGENT, victim["name"], url)])
+            planted = ask_from_head(cluster, [Entrance(ray_entrances.AGENT, victim["name"], url)])
             judge_entrances([*asked, *planted], mode, trial)
             if mode == TOKEN:
                 judge_stranger_job(try_stranger_job(cluster, url), url, True, trial)

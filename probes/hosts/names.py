@@ -6,28 +6,23 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 
-from probes.check.recorder import Recorder
+from probes.check.judging import plant
+from probes.check.recorder import Recorder, Trial
 from probes.cluster.cluster import Cluster
 from probes.cluster.network_facts import Endpoint, read_names
 from probes.environment.checks import NameList, name_list
 from probes.findings import finding, join_names
-from probes.hosts.port_round import (
-    GCS,
-    JOB,
-    LOCALHOST,
-    RAY_PORTS,
-    WORKER,
-    Connection,
-    NameLookup,
-    PortRound,
-)
+from probes.hosts.port_round import GCS, JOB, RAY_PORTS, WORKER, Connection, NameLookup, PortRound
 from reference_trainer.rank_environment import set_variables
 from reports.record import Finding
 
 Facts = Mapping[str, Any]
+Names = Mapping[str, str]  # of nodes, by id
+Problems = Sequence[tuple[NameLookup, str | None]]
 Address = IPv4Address | IPv6Address
 IPV4 = 4
 PREFERRED = "ib"  # NCCL takes such an interface before others (src/misc/socket.cc)
@@ -99,6 +94,13 @@ KIND_TEXTS = {kind: f"{kind} port" for kind in RAY_PORTS} | {
     WORKER: "port of a Ray worker",
     JOB: "port that the kernel picked for a job",
 }
+# What is closed, by the field of Blame.
+UNREACHED, UNREACHING, PAIRS = "unreached", "unreaching", "pairs"
+CLOSED = {
+    UNREACHED: "No other node connects to {nodes}: {ports} ({problem})",
+    UNREACHING: "{nodes} cannot connect to other nodes: {kinds} ({problem})",
+    PAIRS: "{source} does not connect to {target}: {ports} ({problem})",
+}
 
 
 @dataclass(frozen=True)
@@ -143,15 +145,12 @@ def _ends_of(link: Link) -> list[tuple[int, str]]:
     return [(SOURCE, link[SOURCE]), (TARGET, link[TARGET])]
 
 
-def judge_ports(
-    connections: Sequence[Connection], names: Mapping[str, str], measure: Recorder
-) -> None:
+def judge_ports(connections: Sequence[Connection], names: Names, measure: Recorder) -> None:
     """Judge every tried connection, and explain those that failed.  `names` are by node id."""
-    for kind in RAY_PORTS:
+    for kind in (*RAY_PORTS, JOB):
         value, note = count_closed(one for one in connections if one.kind == kind)
-        measure("closed_ports", value, on=SUBJECTS[kind], note=note)
-    value, note = count_closed(one for one in connections if one.kind == JOB)
-    measure("closed_job_ports", value, on=SUBJECTS[JOB], note=note)
+        name = "closed_job_ports" if kind == JOB else "closed_ports"
+        measure(name, value, on=SUBJECTS[kind], note=note)
     measure.explain(find_closed(connections, names))
 
 
@@ -165,92 +164,63 @@ def count_closed(connections: Iterable[Connection]) -> tuple[int | None, str]:
     return (None if unknown and not failed else failed), join_names(unknown, 3)
 
 
-def find_closed(connections: Sequence[Connection], names: Mapping[str, str]) -> list[Finding]:
+def find_closed(connections: Sequence[Connection], names: Names) -> list[Finding]:
     """Explain the connections that failed: one finding for the nodes with the same ports."""
-    nodes: dict[tuple[str, str], list[str]] = defaultdict(list)  # (node, way) -> kinds
-    pairs: dict[Link, list[str]] = defaultdict(list)
+    kinds: dict[tuple[str, Any], list[str]] = defaultdict(list)  # by way, and node or link
     for kind in (*RAY_PORTS, JOB):
         rows = [one for one in connections if one.kind == kind and one.problem is not None]
-        tried = [(one.source, one.target) for one in rows]
-        blame = blame_nodes(tried, [(one.source, one.target) for one in rows if one.problem])
-        for node in blame.unreached:
-            nodes[node, "unreached"].append(kind)
-        for node in blame.unreaching:
-            nodes[node, "unreaching"].append(kind)
-        for link in blame.pairs:
-            pairs[link].append(kind)
+        blame = blame_nodes([one.link for one in rows], [one.link for one in rows if one.problem])
+        for way in CLOSED:
+            for subject in getattr(blame, way):
+                kinds[way, subject].append(kind)
     groups: dict[tuple[str, tuple[str, ...]], list[str]] = defaultdict(list)
-    for (node, way), kinds in nodes.items():
-        groups[way, tuple(kinds)].append(node)
-    texts = _PortTexts(connections, names)
-    found = [texts.explain_nodes(way, kinds, ids) for (way, kinds), ids in groups.items()]
-    return found + [texts.explain_pair(link, kinds) for link, kinds in pairs.items()]
+    for (way, subject), own in kinds.items():
+        if way != PAIRS:
+            groups[way, tuple(own)].append(subject)
+    found = [
+        explain_closed(way, own, ids, connections, names) for (way, own), ids in groups.items()
+    ]
+    pairs = [(link, own) for (way, link), own in kinds.items() if way == PAIRS]
+    return found + [explain_closed(PAIRS, own, link, connections, names) for link, own in pairs]
 
 
-@dataclass(frozen=True)
-class _PortTexts:
-    """Words for findings: node names, port numbers and what happened."""
-
-    connections: Sequence[Connection]
-    names: Mapping[str, str]
-
-    def explain_nodes(self, way: str, kinds: Sequence[str], ids: Sequence[str]) -> Finding:
-        """Explain nodes that no other node reaches, or that reach no other node."""
-        end = "target" if way == "unreached" else "source"
-        rows = [
-            one
-            for one in self.connections
-            if one.kind in kinds and one.problem and getattr(one, end) in ids
-        ]
-        who = [self.names.get(id, "Ray's head") for id in ids]
-        if way == "unreached":
-            ports = self._port_text(kinds, rows)
-            text = f"No other node connects to {join_names(who)}: {ports}"
-        else:
-            text = f"{join_names(who)} cannot connect to other nodes: {self._kind_text(kinds)}"
-        names = self._find_names(rows, ids[0])
-        return finding("HOST-PORT-CLOSED", f"{text} ({_usual_problem(rows)})", who, names=names)
-
-    def explain_pair(self, link: Link, kinds: Sequence[str]) -> Finding:
-        """Explain a node that does not reach another, when neither is the cause alone."""
-        rows = [
-            one
-            for one in self.connections
-            if one.kind in kinds and one.problem and (one.source, one.target) == link
-        ]
-        source, target = (self.names.get(id, "Ray's head") for id in link)
-        text = f"{source} does not connect to {target}: {self._port_text(kinds, rows)}"
-        suspects, names = [source, target], self._find_names(rows, link[1])
-        text += f" ({_usual_problem(rows)})"
-        return finding("HOST-PORT-CLOSED", text, suspects, names=names)
-
-    def _find_names(self, rows: Sequence[Connection], id: str) -> dict[str, object]:
-        """Name the first port of these rows at one of the node's ends, and its two nodes."""
-        one = next((row for row in rows if id in (row.source, row.target)), rows[0])
-        target, source = (self.names.get(end) for end in (one.target, one.source))
-        return {"node": target, "peer": source, "port": one.port}
-
-    def _port_text(self, kinds: Sequence[str], rows: Sequence[Connection]) -> str:
-        numbers = {
-            kind: {one.port for one in rows if one.kind == kind and one.port} for kind in kinds
-        }
-        parts = []
-        for kind in kinds:
-            port = f" {min(numbers[kind])}" if len(numbers[kind]) == 1 else ""
-            parts.append(f"{KIND_TEXTS[kind]}{port}")
-        return ", ".join(parts)
-
-    def _kind_text(self, kinds: Sequence[str]) -> str:
-        return ", ".join(KIND_TEXTS[kind] for kind in kinds)
+def explain_closed(
+    way: str,
+    kinds: Sequence[str],
+    ids: Sequence[str],
+    connections: Sequence[Connection],
+    names: Names,
+) -> Finding:
+    """Explain nodes that no other reaches, or that reach no other, or one link between two."""
+    failed = [one for one in connections if one.kind in kinds and one.problem]
+    if way == PAIRS:
+        failed = [one for one in failed if one.link == ids]
+    else:
+        end = "target" if way == UNREACHED else "source"
+        failed = [one for one in failed if getattr(one, end) in ids]
+    who = [names.get(id, "Ray's head") for id in ids]
+    text = CLOSED[way].format(
+        nodes=join_names(who),
+        source=who[0],
+        target=who[-1],
+        kinds=", ".join(KIND_TEXTS[kind] for kind in kinds),
+        ports=", ".join(KIND_TEXTS[kind] + _port_text(kind, failed) for kind in kinds),
+        problem=Counter(one.problem for one in failed).most_common(1)[0][0],
+    )
+    first = next((one for one in failed if ids[0] in (one.source, one.target)), failed[0])
+    target, source = (names.get(end) for end in (first.target, first.source))
+    known = {"node": target, "peer": source, "port": first.port}
+    return finding("HOST-PORT-CLOSED", text, who, names=known)
 
 
-def _usual_problem(rows: Sequence[Connection]) -> str:
-    problems = Counter(one.problem for one in rows)
-    return str(problems.most_common(1)[0][0])
+def _port_text(kind: str, rows: Sequence[Connection]) -> str:
+    numbers = {one.port for one in rows if one.kind == kind and one.port}
+    return f" {min(numbers)}" if len(numbers) == 1 else ""
 
 
 UNREAD = "the node's names were not read"
-FALLBACK = "127.0.0.1"  # where torch's gloo listens if the own name has no address
+LOCALHOST = "localhost"  # a name that leads to no other node, for a control
+LOOPBACK = "127.0.0.1"  # where torch's gloo listens if the own name has no address
 
 
 def judge_addresses(facts: Sequence[Facts], measure: Recorder) -> None:
@@ -279,7 +249,9 @@ def find_address_problem(fact: Facts) -> tuple[str | None, str]:
         return None, f"Ray's address is {names.get('ray_address')!r}, which is no IP address"
     if address.is_loopback:
         return f"{address} is the loopback: other nodes reach themselves there", ""
-    holders = [name for name in interfaces if address in _addresses_of(interfaces[name])]
+    holders = [
+        name for name, one in interfaces.items() if address in map(_parse_address, one["addresses"])
+    ]
     if not holders:
         has = [f"{name} {text}" for name, text in _own_addresses(names)]
         return f"{address} is on no interface of the node, which has {join_names(has)}", ""
@@ -291,15 +263,11 @@ def find_address_problem(fact: Facts) -> tuple[str | None, str]:
     return f"{address} is on {join_names(holders)}, which is down", ""
 
 
-def _parse_address(text: Any) -> IPv4Address | IPv6Address | None:
+def _parse_address(text: Any) -> Address | None:
     try:
         return ip_address(str(text))
     except ValueError:
         return None
-
-
-def _addresses_of(interface: Facts) -> list[IPv4Address | IPv6Address | None]:
-    return [_parse_address(text) for text in interface["addresses"]]
 
 
 def _own_addresses(names: Facts) -> list[tuple[str, str]]:
@@ -323,7 +291,7 @@ def judge_own_names(facts: Sequence[Facts], measure: Recorder) -> None:
     for fact in facts:
         names = fact.get("names") or {}
         own = names.get("own")
-        bound = None if own is None else own["bindable"] or FALLBACK
+        bound = None if own is None else own["bindable"] or LOOPBACK
         is_loopback = bound is not None and bool((a := _parse_address(bound)) and a.is_loopback)
         given = names.get("gloo_interface", "")
         count = None if bound is None and not given else int(is_loopback and not given)
@@ -337,13 +305,11 @@ def judge_own_names(facts: Sequence[Facts], measure: Recorder) -> None:
 
 
 def _name_text(names: Facts, bound: str) -> str:
-    if names["own"]["bindable"]:
+    own = names["own"]
+    if own["bindable"]:
         return f"leads to {bound}"
-    return f"leads to no address of the node ({_no_address_text(names['own'])})"
-
-
-def _no_address_text(own: Facts) -> str:
-    return own["error"] or f"only to {join_names(own['addresses'])}"
+    reason = own["error"] or f"only to {join_names(own['addresses'])}"
+    return f"leads to no address of the node ({reason})"
 
 
 def _loopback_finding(text: str, group: Sequence[Facts]) -> Finding:
@@ -368,15 +334,15 @@ def judge_lookups(
 ) -> None:
     """Judge that each host name leads to an address of that node; only note it if not `agreed`."""
     problems = find_name_problems(lookups, facts)
-    failed = [one for one, problem in problems if problem]
+    failed = sum(bool(problem) for _, problem in problems)
     unknown = [one for one, problem in problems if problem is None]
     nodes = {fact["node"]: fact["name"] for fact in facts}
     if not agreed:
-        text = f"{len(problems) - len(failed) - len(unknown)} of {len(problems)}"
+        text = f"{len(problems) - failed - len(unknown)} of {len(problems)}"
         measure.note("host_names_resolved", text)
         return
-    count = None if not problems or (unknown and not failed) else len(failed)
-    reasons = list(dict.fromkeys(_why_unknown(one, nodes) for one in unknown))
+    count = None if not problems or (unknown and not failed) else failed
+    reasons = dict.fromkeys(_why_unknown(one, nodes) for one in unknown)
     note = join_names(reasons, 3) if problems else "no name was looked up"
     measure("names_unresolved", count, note=note)
     measure.explain(find_unresolved(problems, nodes))
@@ -393,11 +359,11 @@ def find_name_problems(
     lookups: Sequence[NameLookup], facts: Sequence[Facts]
 ) -> list[tuple[NameLookup, str | None]]:
     """Find what is wrong with each lookup: "" for nothing, None if it is not known."""
-    own: dict[str, set[Any]] = {}
-    for fact in facts:
-        names = fact.get("names") or {}
-        if names.get("interfaces") is not None:
-            own[fact["node"]] = {_parse_address(text) for _, text in _own_addresses(names)}
+    own = {
+        fact["node"]: {_parse_address(text) for _, text in _own_addresses(fact["names"])}
+        for fact in facts
+        if (fact.get("names") or {}).get("interfaces") is not None
+    }
     return [(one, _name_problem(one, own)) for one in lookups]
 
 
@@ -417,33 +383,29 @@ def _name_problem(one: NameLookup, own: Mapping[str, set[Any]]) -> str | None:
     return f"it leads to {join_names(addresses)}"
 
 
-def find_unresolved(
-    problems: Sequence[tuple[NameLookup, str | None]], nodes: Mapping[str, str]
-) -> list[Finding]:
+def find_unresolved(problems: Problems, nodes: Names) -> list[Finding]:
     """Explain the names that do not lead to their node: by name, by node that asks, or by pair."""
     known = [(one, problem) for one, problem in problems if problem is not None]
-    failed = {(one.source, one.target): (one, problem) for one, problem in known if problem}
-    blame = blame_nodes([(one.source, one.target) for one, _ in known], list(failed))
+    failed = {one.link: (one, problem) for one, problem in known if problem}
+    blame = blame_nodes([one.link for one, _ in known], list(failed))
     found = []
+
+    def explain(text: str, ids: Sequence[str], **names: object) -> None:
+        suspects = [nodes.get(id, id) for id in ids]
+        found.append(finding("HOST-NAMES", text, suspects, names=names))
+
     for target in blame.unreached:
         one, problem = next(row for link, row in failed.items() if link[1] == target)
         text = f"The name {one.name} does not lead to {nodes.get(target)} on other nodes: {problem}"
-        suspects = [nodes.get(target, target)]
-        found.append(finding("HOST-NAMES", text, suspects, names={"host": one.name}))
+        explain(text, [target], host=one.name)
     for source in blame.unreaching:
         name = nodes.get(source, source)
-        text = f"On {name}, the names of other nodes do not lead to them"
-        found.append(finding("HOST-NAMES", text, [name]))
+        explain(f"On {name}, the names of other nodes do not lead to them", [source])
     for link in blame.pairs:
         one, problem = failed[link]
         text = f"On {nodes.get(link[0])}, the name {one.name} does not lead there: {problem}"
-        suspects = [nodes.get(id, id) for id in link]
-        names = {"host": one.name, "peer": suspects[1]}
-        found.append(finding("HOST-NAMES", text, suspects, names=names))
+        explain(text, link, host=one.name, peer=nodes.get(link[1], link[1]))
     return found
-
-
-LOOPBACK = "127.0.0.1"
 
 
 def read_loopback_names() -> dict[str, Any]:
@@ -465,19 +427,18 @@ def control_loopback(cluster: Cluster, facts: Sequence[Facts], measure: Recorder
     victim = facts[-1]
     node = [one for one in cluster.nodes if one["id"] == victim["node"]]
     answer = cluster.on_each_node(read_loopback_names, nodes=node).get(victim["node"])
-    planted = {
-        "loopback address": f"Ray's address of {victim['name']} is {LOOPBACK}",
-        "loopback name": f"the own name of {victim['name']} is {LOCALHOST}, without an interface",
-        "loopback interface": f"NCCL_SOCKET_IFNAME is =lo in a worker on {victim['name']}",
+    name, doctored = victim["name"], [{**victim, "names": answer}]
+    faults = {
+        "loopback address": (f"Ray's address of {name} is {LOOPBACK}", judge_addresses),
+        "loopback name": (
+            f"the own name of {name} is {LOCALHOST}, without an interface",
+            judge_own_names,
+        ),
+        "loopback interface": (f"NCCL_SOCKET_IFNAME is =lo in a worker on {name}", judge_choice),
     }
-    judges = (judge_addresses, judge_own_names, judge_choice)
-    for (name, fault), judge in zip(planted.items(), judges, strict=True):
-        if answer is None:
-            measure.control(name, fault, None, saw=f"{victim['name']} does not answer")
-            continue
-        trial = measure.trial()
-        judge([{**victim, "names": answer}], trial)
-        measure.control(name, fault, trial)
+    unable = f"{name} does not answer" if answer is None else ""
+    for control, (fault, judge) in faults.items():
+        plant(measure, control, fault, partial(judge, doctored), unable=unable)
 
 
 def control_names(
@@ -486,10 +447,8 @@ def control_names(
     """Check that a node is detected that finds itself by the names of others."""
     victim = list(ports.nodes)[-1]
     lookups: list[NameLookup] = ports.look_up_names({victim: peers[victim]}, LOCALHOST)
-    trial = measure.trial()
-    judge_lookups(lookups, facts, trial, agreed=True)
     fault = f"{ports.name(victim)} looks up {LOCALHOST} in place of other nodes"
-    measure.control("other name", fault, trial)
+    plant(measure, "other name", fault, partial(judge_lookups, lookups, facts, agreed=True))
 
 
 def control_ports(
@@ -497,16 +456,8 @@ def control_ports(
 ) -> None:
     """Check that closed ports of Ray are detected, and a listener that is not the right one."""
     victim = list(ports.nodes)[-1]
-    faults = {
-        "closed port": f"Ray's ports of {ports.name(victim)} are ports without a listener",
-        "other listener": f"the listener of {ports.name(victim)} answers as another",
-    }
-    address = ports.nodes[victim]["address"]
-    closed = ports.call_each("plant_fault", {victim: (address,)}).get(victim)
-    if closed is None:
-        for name, fault in faults.items():
-            measure.control(name, fault, None, saw=f"{ports.name(victim)} does not answer")
-        return
+    name, address = ports.name(victim), ports.nodes[victim]["address"]
+    closed: Any = ports.call_each("plant_fault", {victim: (address,)}).get(victim)
 
     def close_port(one: Connection, endpoint: Endpoint) -> Endpoint:
         if one.kind == JOB:
@@ -518,9 +469,16 @@ def control_ports(
         for one in planned
         if (one.source == victim if one.kind == GCS else one.target == victim)
     ]
-    results = ports.connect(chosen, close_port)
-    trial = measure.trial()
-    judge_ports(results, names, trial)
-    for name, fault in faults.items():
-        rows = [one for one in results if (one.kind == JOB) == (name == "other listener")]
-        measure.control(name, fault, trial, located=all(one.problem for one in rows))
+    results = [] if closed is None else ports.connect(chosen, close_port)
+
+    def judge(is_job: bool, trial: Trial) -> bool:
+        judge_ports(results, names, trial)
+        return all(one.problem for one in results if (one.kind == JOB) == is_job)
+
+    faults = {
+        "closed port": f"Ray's ports of {name} are ports without a listener",
+        "other listener": f"the listener of {name} answers as another",
+    }
+    unable = f"{name} does not answer" if closed is None else ""
+    for control, fault in faults.items():
+        plant(measure, control, fault, partial(judge, control == "other listener"), unable=unable)

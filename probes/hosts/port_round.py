@@ -6,16 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from probes.cluster import network_facts
 from probes.cluster.ask import collect_answers, on_node
 from probes.cluster.cluster import Cluster
-from probes.cluster.network_facts import (
-    GRPC,
-    LOOKUP_SECONDS,
-    NO_PROOF,
-    Endpoint,
-    NodePorts,
-    max_try_seconds,
-)
+from probes.cluster.network_facts import GRPC, LOOKUP_SECONDS, NO_PROOF, Endpoint, NodePorts
 
 MOST_ALL_PAIRS = 64  # up to so many nodes each connects to all others: 4,032 pairs
 START_SECONDS = 90.0  # for an actor on each node: the first worker there unpacks our packages
@@ -24,7 +18,6 @@ GCS, RAYLET, OBJECTS, WORKER = "GCS", "raylet", "object manager", "worker"
 RAY_PORTS = (GCS, RAYLET, OBJECTS, WORKER)
 JOB = "job"  # a port that the kernel picks, as torch does for rank 0
 DEFAULT_PORTS = {"dashboard": 8265, "ray_client": 10001}  # of `ray start`; these only inform
-LOCALHOST = "localhost"  # a name that leads to no other node, for a control
 
 
 @dataclass(frozen=True)
@@ -41,6 +34,11 @@ class Connection:
     problem: str | None
     unknown: str = ""
 
+    @property
+    def link(self) -> tuple[str, str]:
+        """Its ends: source and target."""
+        return self.source, self.target
+
 
 @dataclass(frozen=True)
 class NameLookup:
@@ -53,6 +51,11 @@ class NameLookup:
     target: str
     name: str
     answer: dict[str, Any] | None
+
+    @property
+    def link(self) -> tuple[str, str]:
+        """Its ends: source and target."""
+        return self.source, self.target
 
 
 def choose_peers(index: int, nodes: int) -> list[int]:
@@ -71,8 +74,38 @@ def choose_peers(index: int, nodes: int) -> list[int]:
     return list(dict.fromkeys(around))
 
 
+def map_peers(ids: Sequence[str]) -> dict[str, list[str]]:
+    """Map each node to the nodes that it connects to."""
+    return {id: [ids[i] for i in choose_peers(n, len(ids))] for n, id in enumerate(ids)}
+
+
+class ActorSet:
+    """Actors by key; `errors` holds why one did not answer."""
+
+    actors: dict[str, Any]
+    errors: dict[str, str]
+
+    def close(self) -> None:
+        """End the actors, with all that they hold."""
+        import ray
+
+        for actor in self.actors.values():
+            ray.kill(actor)
+
+    def call_each(
+        self, method: str, each: Mapping[str, tuple[Any, ...]], seconds: float = CALL_SECONDS
+    ) -> dict[str, Any]:
+        """Call a method of these actors at once; leave out who does not answer in time."""
+        calls = {
+            getattr(self.actors[key], method).remote(*values): key for key, values in each.items()
+        }
+        answers, errors = collect_answers(calls, seconds)
+        self.errors |= errors
+        return answers
+
+
 @dataclass
-class PortRound:
+class PortRound(ActorSet):
     """One actor on each node, and what the nodes answered when they opened their ports.
 
     `nodes` are entries of `Cluster.known_nodes`, by id in the order of addresses.  `opened` holds
@@ -95,28 +128,9 @@ class PortRound:
         started.opened = started.call_each("open_ports", each, START_SECONDS)
         return started
 
-    def close(self) -> None:
-        """End the actors, and with them the listeners."""
-        import ray
-
-        for actor in self.actors.values():
-            ray.kill(actor)
-
-    def call_each(
-        self, method: str, each: Mapping[str, tuple[Any, ...]], seconds: float = CALL_SECONDS
-    ) -> dict[str, Any]:
-        """Call a method of the actors of these nodes; leave out who does not answer in time."""
-        calls = {
-            getattr(self.actors[id], method).remote(*values): id for id, values in each.items()
-        }
-        answers, errors = collect_answers(calls, seconds)
-        self.errors |= errors
-        return answers
-
     def peers(self) -> dict[str, list[str]]:
         """Map each node to the nodes that it connects to."""
-        ids = list(self.nodes)
-        return {id: [ids[i] for i in choose_peers(n, len(ids))] for n, id in enumerate(ids)}
+        return map_peers(list(self.nodes))
 
     @property
     def head(self) -> str:
@@ -137,13 +151,17 @@ class PortRound:
 
     def endpoint(self, one: Connection) -> Endpoint | str:
         """Find address and port of a planned connection, or why they are not known."""
-        if one.source not in self.opened:
-            return self._silence(one.source)
+        ends = (one.source,) if one.kind == GCS else (one.source, one.target)
+        for id in ends:
+            if id not in self.opened:
+                return self._silence(id)
+        node, opened = self.nodes.get(one.target, {}), self.opened[ends[-1]]
+        proof = NO_PROOF if opened["tls"] else GRPC
         if one.kind == GCS:
-            return self._gcs_endpoint(one)
-        if one.target not in self.opened:
-            return self._silence(one.target)
-        node, opened = self.nodes[one.target], self.opened[one.target]
+            host, _, number = str(opened["gcs"]).rpartition(":")
+            if not (host and number.isdecimal()):
+                return "the address of the GCS is not known"
+            return Endpoint(GCS, one.target, host.strip("[]"), int(number), proof)
         if one.kind == JOB:
             if opened["job"] is None:
                 return f"{node['name']} cannot listen on {node['address']}: {opened['error']}"
@@ -151,19 +169,10 @@ class PortRound:
         port = opened["worker"] if one.kind == WORKER else node["ports"][one.kind]
         if not port:
             return f"{node['name']} gives no {one.kind} port"
-        proof = NO_PROOF if opened["tls"] else GRPC
         return Endpoint(one.kind, one.target, node["address"], port, proof)
 
     def _silence(self, id: str) -> str:
         return f"{self.name(id)} does not answer: {self.errors.get(id, 'no reason is known')}"
-
-    def _gcs_endpoint(self, one: Connection) -> Endpoint | str:
-        opened = self.opened[one.source]
-        host, _, port = str(opened["gcs"]).rpartition(":")
-        if not (host and port.isdecimal()):
-            return "the address of the GCS is not known"
-        proof = NO_PROOF if opened["tls"] else GRPC
-        return Endpoint(GCS, one.target, host.strip("[]"), int(port), proof)
 
     def connect(
         self,
@@ -185,18 +194,14 @@ class PortRound:
                 tried.setdefault(one.source, []).append((one, endpoint))
         most = max(map(len, tried.values()), default=0)
         each = {id: ([endpoint for _, endpoint in rows],) for id, rows in tried.items()}
-        problems = self.call_each("try_ports", each, CALL_SECONDS + max_try_seconds(most))
+        problems = self.call_each(
+            "try_ports", each, CALL_SECONDS + network_facts.max_try_seconds(most)
+        )
         for source, rows in tried.items():
             answers = problems.get(source) or [None] * len(rows)
-            results += [
-                replace(
-                    one,
-                    port=end.port,
-                    problem=problem,
-                    unknown=self._silence(source) if problem is None else "",
-                )
-                for (one, end), problem in zip(rows, answers, strict=True)
-            ]
+            for (one, end), problem in zip(rows, answers, strict=True):
+                unknown = self._silence(source) if problem is None else ""
+                results.append(replace(one, port=end.port, problem=problem, unknown=unknown))
         return results
 
     def name(self, id: str) -> str:
@@ -228,7 +233,9 @@ class PortRound:
         address = self.nodes[self.head]["address"]
         endpoints = [Endpoint("", self.head, address, port) for port in ports]
         others = {id: (endpoints,) for id in self.opened if id != self.head}
-        answers = self.call_each("try_ports", others, CALL_SECONDS + max_try_seconds(len(ports)))
+        answers = self.call_each(
+            "try_ports", others, CALL_SECONDS + network_facts.max_try_seconds(len(ports))
+        )
         columns = [[row[at] for row in answers.values()] for at in range(len(ports))]
         return [column.count("") if column else None for column in columns]
 

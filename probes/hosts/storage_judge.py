@@ -3,213 +3,169 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from statistics import median
+from statistics import median, median_high
 from typing import Any
 
-from probes.check.recorder import Recorder
+from probes.check.judging import is_agreed, judge_if_agreed, plant, plant_on
+from probes.check.recorder import Recorder, Trial
 from probes.contract.terms import ClusterTerms
-from probes.findings import finding, join_names
-from probes.hosts.names import blame_nodes
-from probes.hosts.storage_round import CREATED, Link, StorageRound
-from probes.hosts.storage_work import (
-    CHUNK,
-    LOADERS,
-    MEASURES,
-    NOISE_S,
-    RANDOM,
-    READ,
-    WRITE,
-    Place,
-    Size,
-    Timings,
-    confirm_slow,
-    do_all_work,
-    do_work,
-    find_shares,
-    judge_failures,
-    judge_shares,
-    median_timing,
-    read_rooms,
-    speed,
-)
-from reports.numbers import number, quantity
-from reports.record import Finding
+from probes.findings import join_names
+from probes.hosts.names import Link, blame_nodes
+from probes.hosts.storage_round import CREATED, OTHER_FOLDER, StorageRound
+from probes.hosts.storage_work import CHUNK, RANDOM, READ, WRITE, Place, Size, do_all_work, do_work
+from reports.numbers import number, percent, quantity
 
 Answers = Mapping[Link, Mapping[str, Any] | None]
-Names = Mapping[str, str]
+Parts = Mapping[str, Mapping[str, Any]]  # node id -> what it answered
+Timings = Parts  # of `do_work`
+Steps = Mapping[str, Timings]  # by kind of work
 SILENT = "{} did not answer"
 ALONE = "fewer than two nodes share the folder"
 
 
-def judge_exchange(answers: Answers, names: Names, folder: str, measure: Recorder) -> list[str]:
+def judge_exchange(storage: StorageRound, answers: Answers, measure: Recorder) -> list[str]:
     """Judge that each node reads what others wrote, and how soon; return the nodes apart.
 
     A node apart does not see some file of the others, or they do not see its file.
     """
     known = {link: one for link, one in answers.items() if one is not None}
     failed = {link: str(one["problem"]) for link, one in known.items() if one["problem"]}
-    silent = sorted({names[reader] for reader, writer in answers if (reader, writer) not in known})
+    silent = sorted({storage.names[link[0]] for link in answers if link not in known})
     note = SILENT.format(join_names(silent)) if silent else ("" if answers else ALONE)
-    unknown = not answers or bool(silent)
-    measure("unseen_files", None if unknown and not failed else len(failed), on=folder, note=note)
-    delays = [one["seconds"] for one in known.values() if one["seconds"] is not None]
-    slowest = max(delays, default=None)
+    count = None if note and not failed else len(failed)
+    measure("unseen_files", count, on=storage.where, note=note)
+    delays = {link: s for link, one in known.items() if (s := one["seconds"]) is not None}
+    slowest = max(delays.values(), default=None)
     is_late = measure.would_fail("seen_after", slowest)
-    value = slowest if is_late or not (unknown or failed) else None
+    value = slowest if is_late or not (note or failed) else None
     why = note or ("some files were not seen" if failed else "")
-    measure("seen_after", value, on=folder, note=why if value is None else "")
-    blame = blame_nodes(list(known), list(failed))
-    measure.explain(find_unseen(blame, failed, names, folder))
+    measure("seen_after", value, on=storage.where, note=why if value is None else "")
+    apart = explain_unseen(storage, list(known), failed, measure)
     if is_late:
-        measure.explain(find_late(known, names, folder, measure))
-    ends = {node for link in blame.pairs for node in link}
-    return sorted({*blame.unreached, *blame.unreaching, *ends})
+        explain_late(storage, delays, measure)
+    return apart
 
 
-def find_unseen(blame: Any, failed: Mapping[Link, str], names: Names, folder: str) -> list[Finding]:
-    """Explain the files that were not seen, by nodes where that is possible."""
-    found = []
-    both = set(blame.unreached) & set(blame.unreaching)
+def explain_unseen(
+    storage: StorageRound, tried: Sequence[Link], failed: Mapping[Link, str], measure: Recorder
+) -> list[str]:
+    """Explain the files that were not seen, by nodes where that is possible; return these nodes."""
+    blame, names, folder = blame_nodes(tried, list(failed)), storage.names, storage.where
     for node in dict.fromkeys([*blame.unreaching, *blame.unreached]):
-        name = names[node]
-        if node in both:
-            text = f"{name} does not see files of the others in {folder}, nor they its files"
-        elif node in blame.unreaching:
-            problem = next(text for link, text in failed.items() if link[0] == node)
-            text = f"{name}: {problem} files of the other nodes in {folder}"
+        if node not in blame.unreaching:
+            text = f"Other nodes do not see the files of {names[node]} in {folder}"
+        elif node in blame.unreached:
+            text = f"{names[node]} does not see files of the others in {folder}, nor they its files"
         else:
-            text = f"Other nodes do not see the files of {name} in {folder}"
-        found.append(finding("HOST-SHARED", text, [name], names={"folder": folder}))
+            problem = next(text for link, text in failed.items() if link[0] == node)
+            text = f"{names[node]}: {problem} files of the other nodes in {folder}"
+        storage.explain(measure, "HOST-SHARED", text, [node])
     for reader, writer in blame.pairs:
-        problem = failed[reader, writer]
-        text = f"{names[reader]}: {problem} the file of {names[writer]} in {folder}"
-        suspects, known = [names[reader], names[writer]], {"folder": folder, "peer": names[writer]}
-        found.append(finding("HOST-SHARED", text, suspects, names=known))
-    return found
+        problem, peer = failed[reader, writer], names[writer]
+        text = f"{names[reader]}: {problem} the file of {peer} in {folder}"
+        storage.explain(measure, "HOST-SHARED", text, [reader, writer], peer=peer)
+    return sorted(
+        {*blame.unreached, *blame.unreaching, *(id for link in blame.pairs for id in link)}
+    )
 
 
-def find_late(
-    known: Mapping[Link, Mapping[str, Any]], names: Names, folder: str, measure: Recorder
-) -> list[Finding]:
+def explain_late(storage: StorageRound, delays: Mapping[Link, float], measure: Recorder) -> None:
     """Explain the files that were seen too late, by nodes where that is possible."""
-    late = {
-        link: one["seconds"]
-        for link, one in known.items()
-        if measure.would_fail("seen_after", one["seconds"])
-    }
-    tried = [link for link, one in known.items() if one["seconds"] is not None]
-    blame = blame_nodes(tried, list(late))
+    late = {link: s for link, s in delays.items() if measure.would_fail("seen_after", s)}
+    blame = blame_nodes(list(delays), list(late))
     nodes = list(dict.fromkeys([*blame.unreaching, *blame.unreached]))
     nodes = nodes or list(dict.fromkeys(node for link in blame.pairs for node in link))
-    who = [names[node] for node in nodes]
-    seconds = quantity(max(late.values()), "s")
-    text = f"Files of other nodes are seen in {folder} only after {seconds}: {join_names(who)}"
-    return [finding("HOST-STORAGE-LATE", text, who, names={"folder": folder})]
+    seconds, who = quantity(max(late.values()), "s"), storage.name_all(nodes)
+    text = f"Files of other nodes are seen in {storage.where} only after {seconds}: {who}"
+    storage.explain(measure, "HOST-STORAGE-LATE", text, nodes)
 
 
 def judge_races(
-    answers: Mapping[str, Mapping[str, Any]],
-    among: Sequence[str],
-    names: Names,
-    folder: str,
-    measure: Recorder,
+    storage: StorageRound, answers: Parts, among: Sequence[str], measure: Recorder
 ) -> None:
     """Judge what nodes did with the same files at once.  `answers` are as in StorageRound.race."""
-    judge_created(answers, among, names, folder, measure)
-    judge_replaced(answers, among, names, folder, measure)
-    judge_traces(answers, folder, measure)
+    judge_created(storage, answers, among, measure)
+    judge_replaced(storage, answers, among, measure)
+    judge_traces(storage, answers, measure)
 
 
 def judge_created(
-    answers: Mapping[str, Mapping[str, Any]],
-    among: Sequence[str],
-    names: Names,
-    folder: str,
-    measure: Recorder,
+    storage: StorageRound, answers: Parts, among: Sequence[str], measure: Recorder
 ) -> None:
     """Judge that each file was created by exactly one node, with O_EXCL."""
     mine = {id: answers[id]["created"].get("mine") for id in among if id in answers}
-    missing = [names[id] for id in among if mine.get(id) is None]
-    owners: dict[int, list[str]] = {index: [] for index in range(CREATED)}
-    for id, numbers in mine.items():
-        for index in numbers or ():
-            owners[index].append(id)
-    wrong = [ids for ids in owners.values() if len(ids) > 1]
-    unknown = bool(missing) or len(among) < 2
-    wrong += [ids for ids in owners.values() if not ids and not unknown]
-    note = _why_missing(answers, among, names, "created")
-    measure("double_creations", None if unknown and not wrong else len(wrong), on=folder, note=note)
+    owners = [[id for id in mine if at in (mine[id] or ())] for at in range(CREATED)]
+    unknown = len(among) < 2 or any(mine.get(id) is None for id in among)
+    wrong = [ids for ids in owners if len(ids) > 1 or not (ids or unknown)]
+    count = None if unknown and not wrong else len(wrong)
+    note = _why_missing(storage, answers, among, "created")
+    measure("double_creations", count, on=storage.where, note=note)
     if wrong:
         times = Counter(id for ids in wrong for id in ids)
         always = [id for id in times if times[id] == len(wrong)]
-        suspects = [names[id] for id in (always if len(always) == 1 else times)]
-        text = f"{len(wrong)} of {CREATED} files in {folder} were not created by exactly one node"
-        text += f" with O_EXCL: {join_names(suspects)}" if suspects else " with O_EXCL"
-        measure.explain(finding("HOST-STORAGE-EXCL", text, suspects, names={"folder": folder}))
+        ids = always if len(always) == 1 else list(times)
+        who = f": {storage.name_all(ids)}" if ids else ""
+        text = (
+            f"{len(wrong)} of {CREATED} files in {storage.where} were not created by exactly one "
+            f"node with O_EXCL{who}"
+        )
+        storage.explain(measure, "HOST-STORAGE-EXCL", text, ids)
 
 
 def judge_replaced(
-    answers: Mapping[str, Mapping[str, Any]],
-    among: Sequence[str],
-    names: Names,
-    folder: str,
-    measure: Recorder,
+    storage: StorageRound, answers: Parts, among: Sequence[str], measure: Recorder
 ) -> None:
     """Judge that readers always found a complete version of a file that was replaced."""
-    parts = {id: answers[id]["replaced"] for id in among if "replaced" in answers.get(id, {})}
+    parts = {id: answers[id].get("replaced", {}) for id in among if id in answers}
     readers = {id: part for id, part in parts.items() if "reads" in part}
     gaps = {id: part["gaps"] for id, part in readers.items() if part["gaps"]}
-    blind = [names[id] for id, part in readers.items() if not part["reads"]]
-    note = _why_missing(answers, among, names, "replaced")
+    blind = [id for id, part in readers.items() if not part["reads"]]
+    note = _why_missing(storage, answers, among, "replaced")
     if blind:
-        note = f"{join_names(blind)} did not see the file"
-    unknown = bool(note) or not readers
+        note = f"{storage.name_all(blind)} did not see the file"
     total = sum(gaps.values())
-    measure("rename_gaps", None if unknown and not total else total, on=folder, note=note)
+    count = total if total or (readers and not note) else None
+    measure("rename_gaps", count, on=storage.where, note=note)
     measure.note("stale_handles", sum(part["stale"] for part in readers.values()), "reads")
     if gaps:
         reads = sum(part["reads"] for part in readers.values())
-        who = [names[id] for id in gaps]
         text = (
-            f"While a file in {folder} was replaced by rename, {total} of {reads} reads found no "
-            f"file or a part of one: {join_names(who)}"
+            f"While a file in {storage.where} was replaced by rename, {total} of {reads} reads "
+            f"found no file or a part of one: {storage.name_all(gaps)}"
         )
-        measure.explain(finding("HOST-STORAGE-RENAME", text, who, names={"folder": folder}))
+        storage.explain(measure, "HOST-STORAGE-RENAME", text, gaps)
 
 
-def _why_missing(
-    answers: Mapping[str, Mapping[str, Any]], among: Sequence[str], names: Names, key: str
-) -> str:
+def _why_missing(storage: StorageRound, answers: Parts, among: Sequence[str], key: str) -> str:
     """Describe why a part of the answers is missing; "" if none is."""
     if len(among) < 2:
         return ALONE
-    silent = [names[id] for id in among if id not in answers]
-    if silent:
-        return SILENT.format(join_names(silent))
-    errors = {
-        names[id]: answers[id][key]["error"] for id in among if "error" in answers[id].get(key, {})
-    }
-    return join_names((f"{name}: {error}" for name, error in errors.items()), 3)
+    if silent := [id for id in among if id not in answers]:
+        return SILENT.format(storage.name_all(silent))
+    parts = {id: answers[id].get(key, {}) for id in among}
+    errors = (f"{storage.names[id]}: {one['error']}" for id, one in parts.items() if "error" in one)
+    return join_names(errors, 3)
 
 
-def judge_traces(answers: Mapping[str, Mapping[str, Any]], folder: str, measure: Recorder) -> None:
+# (measure, unit, key of what a node did, its number there, key of what is left, code).
+TRACES = (
+    ("lost_lines", "lines", "appended", "lines", "lines", "HOST-STORAGE-APPEND"),
+    ("lost_updates", "updates", "locked", "times", "number", "HOST-STORAGE-LOCK"),
+)
+
+
+def judge_traces(storage: StorageRound, answers: Parts, measure: Recorder) -> None:
     """Judge, where that is agreed, that no appended line and no addition under a lock was lost.
 
     Many sound clusters do not promise it: NFS appends without atomicity, and locks of Lustre and
     NFS may hold on one node alone.
     """
-    parts = [one for id, one in answers.items() if id]
-    left = answers.get("", {})
-    appended = [part.get("appended", {}) for part in parts if "appended" in part]
-    locked = [part.get("locked", {}) for part in parts if "locked" in part]
-    rows = (
-        ("lost_lines", "lines", "lines", "lines", appended, "HOST-STORAGE-APPEND"),
-        ("lost_updates", "updates", "times", "number", locked, "HOST-STORAGE-LOCK"),
-    )
-    for name, unit, own, trace, done, code in rows:
+    left, folder = answers.get("", {}), storage.where
+    for name, unit, key, own, trace, code in TRACES:
+        done = [one[key] for id, one in answers.items() if id and key in one]
         errors = sorted({one["error"] for one in done if "error" in one})
         wanted = sum(one.get(own, 0) for one in done)
         known = len(done) > 1 and trace in left and wanted > 0 and not errors
@@ -218,30 +174,112 @@ def judge_traces(answers: Mapping[str, Mapping[str, Any]], folder: str, measure:
         judge_if_agreed(measure, name, value, unit, on=folder, note=note)
         if value and measure.would_fail(name, value):
             text = f"{value} of {wanted} {unit} were lost in {folder}, of {len(done)} nodes at once"
-            measure.explain(finding(code, text, names={"folder": folder}))
+            storage.explain(measure, code, text)
 
 
-def judge_if_agreed(
-    measure: Recorder, name: str, value: float | None, unit: str, *, on: str, note: str = ""
-) -> None:
-    """Judge a value if the contract has a limit for it; otherwise record that it informs."""
-    if measure.contract.limit("HOSTS", name) is None:
-        measure.note(name, value, unit, on=on, note=note)
-    else:
-        measure(name, value, on=on, note=note)
-
-
+MEASURES = {WRITE: "shard_write", READ: "shard_read", RANDOM: "random_read"}
 RATES = {WRITE: "write_rate", READ: "read_rate"}  # of all nodes together
-LEAST_COMPARED = 3  # nodes: of two, the faster may be the server itself, and neither is slow
+DOING = {WRITE: "writes its shard", READ: "reads a shard", RANDOM: "reads at random"}
 UNITS = {WRITE: "bytes/s", READ: "bytes/s", RANDOM: "reads/s"}  # others are files/s
+LEAST_COMPARED = 3  # nodes: of two, the faster may be the server itself, and neither is slow
+NOISE_S = 0.25  # s that a worker on a busy node may wait for a CPU: differences below mean nothing
+NO_SPACE = ("No space left on device", "Disk quota exceeded")
+
+
+def find_shares(timings: Timings, count: int) -> dict[str, float]:
+    """Compute each node's speed as a share of the typical speed of the others, 1 at most.
+
+    `count` is the work of each node.  A node that was cut short counts as if it had gone on.  Of
+    two others the slower is typical: the faster may be the server itself.
+    """
+    seconds = {
+        id: one["seconds"] * count / one["done"] for id, one in timings.items() if one["done"]
+    }
+    shares = {}
+    for id, own in seconds.items():
+        if others := [one for other, one in seconds.items() if other != id]:
+            shares[id] = min(1.0, (median_high(others) + NOISE_S) / max(own, NOISE_S))
+    return shares
+
+
+def confirm_slow(
+    timings: Timings,
+    count: int,
+    is_slow: Callable[[float], bool],
+    repeat: Callable[[list[str]], Timings],
+) -> dict[str, float]:
+    """Compute the shares; nodes that are slow try again with as many of the fastest.
+
+    Of two shares the better counts: what else used the storage may have slowed a node once.
+    """
+    shares = find_shares(timings, count)
+    slow = [id for id, share in shares.items() if is_slow(share)]
+    if not slow:
+        return shares
+    fastest = sorted((id for id in shares if id not in slow), key=lambda id: -shares[id])
+    again = find_shares(repeat([*slow, *fastest[: len(slow)]]), count)
+    return shares | {id: max(shares[id], again.get(id, 0.0)) for id in slow}
+
+
+def judge_shares(
+    storage: StorageRound,
+    kind: str,
+    shares: Mapping[str, float],
+    timings: Timings,
+    among: Iterable[str],
+    measure: Recorder,
+) -> None:
+    """Judge each node's share of the typical speed, and name the slow ones."""
+    for id in among:
+        name, share = storage.names[id], shares.get(id)
+        missing = timings.get(id, {}).get("error") or "it did not answer"
+        measure(MEASURES[kind], share, on=name, note=missing if share is None else "")
+        if share is not None and measure.would_fail(MEASURES[kind], share):
+            own = describe_rate(kind, timings[id])
+            usual = describe_rate(kind, median_timing(timings, id))
+            text = (
+                f"{name} {DOING[kind]} in {storage.where} at {percent(share)} of the others' speed "
+                f"({own}, the others {usual})"
+            )
+            storage.explain(measure, "HOST-STORAGE-SLOW", text, [id])
+
+
+def median_timing(timings: Timings, without: str) -> Mapping[str, Any]:
+    """Find the timing of the other nodes that is in the middle."""
+    others = [one for id, one in timings.items() if id != without and one["done"]]
+    return sorted(others, key=speed)[(len(others) - 1) // 2]  # of two, the slower
+
+
+def speed(timing: Mapping[str, Any]) -> float:
+    """Compute bytes, or times, in a second."""
+    return float(timing["done"] / timing["seconds"]) if timing["seconds"] else 0.0
+
+
+def describe_rate(kind: str, timing: Mapping[str, Any]) -> str:
+    """Describe a speed, as `512 MB/s` or `1200 reads/s`."""
+    if kind == RANDOM:
+        return quantity(speed(timing), "reads/s")
+    return quantity(speed(timing) / 1e6, "MB/s")
+
+
+def judge_failures(
+    storage: StorageRound, failures: Mapping[str, str], silent: Sequence[str], measure: Recorder
+) -> None:
+    """Judge that every node could write a shard and read one; equal errors are one finding."""
+    unknown = [id for id in silent if id not in failures]
+    value = None if unknown and not failures else len(failures)
+    note = SILENT.format(storage.name_all(unknown)) if unknown else ""
+    measure("failed_shards", value, on=storage.where, note=note)
+    for error in dict.fromkeys(failures.values()):
+        ids = [id for id, one in failures.items() if one == error]
+        code = "HOST-STORAGE-FULL" if error in NO_SPACE else "HOST-STORAGE-ERROR"
+        who = storage.name_all(ids)
+        text = f"{who} cannot write and read files in {storage.where}: {error}"
+        storage.explain(measure, code, text, ids)
 
 
 def judge_rates(
-    storage: StorageRound,
-    steps: Mapping[str, Timings],
-    size: Size,
-    compares: bool,
-    measure: Recorder,
+    storage: StorageRound, steps: Steps, size: Size, compares: bool, measure: Recorder
 ) -> dict[str, Timings]:
     """Judge each node's speed against the others', if that is fair; return the timings by kind.
 
@@ -249,17 +287,12 @@ def judge_rates(
     """
     timings = {**steps, RANDOM: storage.work(RANDOM, storage.sharing, size)}
     for kind, rows in timings.items():
-        note_speeds(kind, rows, storage.names, storage.where, measure)
-        if not compares:
-            continue
-        name = MEASURES[kind]
-        shares = confirm_slow(
-            rows,
-            size.count(kind),
-            partial(measure.would_fail, name),
-            partial(storage.work, kind, size=size),
-        )
-        judge_shares(kind, shares, rows, storage.sharing, storage.names, storage.where, measure)
+        note_speeds(storage, kind, rows, measure)
+        if compares:
+            is_slow = partial(measure.would_fail, MEASURES[kind])
+            repeat = partial(storage.work, kind, size=size)
+            shares = confirm_slow(rows, size.count(kind), is_slow, repeat)
+            judge_shares(storage, kind, shares, rows, storage.sharing, measure)
     return timings
 
 
@@ -268,16 +301,14 @@ def agreed_rates(tier: str, measure: Recorder) -> set[str]:
 
     A quick run writes too little for that: how soon storage answers counts there, not its speed.
     """
-    if tier == "quick":
-        return set()
-    return {name for name in RATES.values() if measure.contract.limit("HOSTS", name)}
+    return {name for name in RATES.values() if tier != "quick" and is_agreed(measure, name)}
 
 
 def judge_together(
-    kind: str, timings: Timings, folder: str, agreed: set[str], measure: Recorder
+    storage: StorageRound, kind: str, timings: Timings, agreed: set[str], measure: Recorder
 ) -> None:
     """Judge the speed of all nodes at once (GB/s) where that is agreed; otherwise record it."""
-    name, subject = RATES[kind], f"{folder}, {len(timings)} nodes at once"
+    name, subject = RATES[kind], f"{storage.where}, {len(timings)} nodes at once"
     value = together(timings)
     if name not in agreed:
         measure.note(name, value, "GB/s", on=subject)
@@ -285,10 +316,10 @@ def judge_together(
     measure(name, value, on=subject, note="" if value else "no node did it")
     if value is not None and measure.would_fail(name, value):
         text = (
-            f"{len(timings)} nodes at once {kind} {quantity(value, 'GB/s')} in {folder}. Agreed: "
-            f"{measure.contract.limit('HOSTS', name)}"
+            f"{len(timings)} nodes at once {kind} {quantity(value, 'GB/s')} in {storage.where}. "
+            f"Agreed: {measure.contract.limit('HOSTS', name)}"
         )
-        measure.explain(finding("HOST-STORAGE-RATE", text, names={"folder": folder}))
+        storage.explain(measure, "HOST-STORAGE-RATE", text)
 
 
 def together(timings: Timings) -> float | None:
@@ -303,30 +334,29 @@ def note_alone(storage: StorageRound, size: Size, measure: Recorder) -> None:
         measure.note("write_speed_alone", speed(one), UNITS[WRITE], on=storage.names[id])
 
 
-def note_speeds(kind: str, timings: Timings, names: Names, folder: str, measure: Recorder) -> None:
+def note_speeds(storage: StorageRound, kind: str, timings: Timings, measure: Recorder) -> None:
     """Record the typical and the slowest node's speed."""
     done = {id: speed(one) for id, one in timings.items() if one["done"]}
     if not done:
         return
-    unit = UNITS.get(kind, "files/s")
-    slowest = min(done, key=lambda id: done[id])
-    measure.note(f"{kind}_speed", median(done.values()), unit, on=f"a node in {folder}")
-    measure.note(f"slowest_{kind}_speed", done[slowest], unit, on=names[slowest])
+    unit, slowest = UNITS.get(kind, "files/s"), min(done, key=lambda id: done[id])
+    measure.note(f"{kind}_speed", median(done.values()), unit, on=f"a node in {storage.where}")
+    measure.note(f"slowest_{kind}_speed", done[slowest], unit, on=storage.names[slowest])
 
 
 GIB = 2**30  # bytes
 QUICK = Size(4 * CHUNK, 256, 30)  # 16 MiB: a second's work in all
-USUAL, MOST = (
-    64 * CHUNK,
-    256 * CHUNK,
-)  # bytes of a shard in longer tiers: 256 MiB, and 1 GiB at most
+USUAL, MOST = 64 * CHUNK, 256 * CHUNK  # bytes of a shard in longer tiers: 256 MiB, 1 GiB at most
 LONG_READS, LONG_FILES = 2048, 300  # some seconds of work, on storage that is not fast
 MOST_USED = 0.5  # share of the free room that the probe may fill
 
 
-def choose_size(
-    tier: str, terms: ClusterTerms, nodes: int, opened: Mapping[str, Mapping[str, Any]]
-) -> Size:
+def read_rooms(opened: Parts) -> dict[str, dict[str, Any]]:
+    """Map node id to the room of the folder, for each node that could read it."""
+    return {id: one["room"] for id, one in opened.items() if "free_gib" in one["room"]}
+
+
+def choose_size(tier: str, terms: ClusterTerms, nodes: int, opened: Parts) -> Size:
     """Choose how much each node writes: a shard of the agreed save in the longer tiers."""
     if tier == "quick":
         return QUICK
@@ -338,18 +368,13 @@ def choose_size(
 
 
 def judge_room(
-    opened: Mapping[str, Mapping[str, Any]],
-    names: Mapping[str, str],
-    folder: str,
-    ranks: int,
-    save_gb: float | None,
-    measure: Recorder,
+    storage: StorageRound, ranks: int, save_gb: float | None, measure: Recorder
 ) -> float | None:
     """Judge how many saves fit into the folder, where their size is agreed; return that number.
 
     The node that sees the least room counts.  A folder that reports no size has no limit.
     """
-    rooms = read_rooms(opened)
+    folder, rooms = storage.where, read_rooms(storage.opened)
     sized = {id: room for id, room in rooms.items() if room["size_gib"]}
     if not sized:
         if save_gb:
@@ -357,8 +382,8 @@ def judge_room(
             measure("checkpoint_room", None, on=folder, note=note)
         return None
     least = min(sized, key=lambda id: sized[id]["free_gib"])
-    free = sized[least]
-    measure.note("free_room", free["free_gib"], "GiB", on=f"{folder} on {names[least]}")
+    free, node = sized[least], storage.names[least]
+    measure.note("free_room", free["free_gib"], "GiB", on=f"{folder} on {node}")
     if not save_gb:
         return None
     saves = free["free_gib"] * GIB / (save_gb * 1e9)
@@ -368,55 +393,46 @@ def judge_room(
     if measure.would_fail("checkpoint_room", saves):
         text = (
             f"{folder} has room for {number(saves)} saves of {quantity(save_gb, 'GB')}: "
-            f"{quantity(free['free_gib'], 'GiB')} are free, seen on {names[least]}"
+            f"{quantity(free['free_gib'], 'GiB')} are free, seen on {node}"
         )
-        known = {"folder": folder}
-        measure.explain(finding("HOST-STORAGE-FULL", text, [names[least]], names=known))
+        storage.explain(measure, "HOST-STORAGE-FULL", text, [least])
     return saves
 
 
 SHORT_S = 1.0  # s that a node looks for files in a folder where they never come
-NO_FOLDER = "/proc"  # where no file can be written, on every node
 FACTOR = 1.5  # how much slower than the limit a slow node is
 MOST_PAUSE_S = 20.0  # s of all pauses of a slow node: a limit that needs more is not shown
+UNSHARED = "no two nodes share it"
 
 
-def control_other_folder(storage: StorageRound, sharing: Sequence[str], measure: Recorder) -> None:
-    """Check that a node that looks in another folder is detected."""
+def control_sharing(storage: StorageRound, sharing: Sequence[str], measure: Recorder) -> None:
+    """Check that a node is detected that looks in another folder, and one that breaks the rules.
+
+    The rules are those of files that several nodes use.
+    """
     if len(sharing) < 2:
-        measure.control("lost files", "a node reads elsewhere", None, saw="no two nodes share it")
+        measure.control("lost files", "a node reads elsewhere", None, saw=UNSHARED)
+        careless = "a node creates without O_EXCL and writes in place"
+        measure.control("careless node", careless, None, saw=UNSHARED)
         return
-    victim = sharing[-1]
-    place = storage.places[victim]
+    victim, trial = sharing[-1], measure.trial()
+    name, place = storage.names[victim], storage.places[victim]
     elsewhere = {victim: replace(place, name=f"{place.name}-none")}
-    trial = measure.trial()
-    answers = storage.exchange(sharing, SHORT_S, elsewhere)
-    judge_exchange(answers, storage.names, storage.where, trial)
-    fault = f"{storage.names[victim]} looks for the others' files in a folder that has none"
+    judge_exchange(storage, storage.exchange(sharing, SHORT_S, elsewhere), trial)
+    fault = f"{name} looks for the others' files in a folder that has none"
     measure.control("lost files", fault, trial)
-
-
-def control_careless_node(storage: StorageRound, sharing: Sequence[str], measure: Recorder) -> None:
-    """Check that a node that breaks the rules of files that several nodes use is detected."""
-    fault = "a node creates without O_EXCL and writes in place"
-    if len(sharing) < 2:
-        measure.control("careless node", fault, None, saw="no two nodes share it")
-        return
-    victim = sharing[-1]
-    fault = f"{storage.names[victim]} creates without O_EXCL, and writes a file in place"
-    trial = measure.trial()
-    judge_races(storage.race(sharing, victim), sharing, storage.names, storage.where, trial)
-    without = {
-        name
-        for name in ("lost_lines", "lost_updates")
-        if measure.contract.limit("HOSTS", name) is None
-    }
-    measure.control("careless node", fault, trial, without=without)
+    plant(
+        measure,
+        "careless node",
+        f"{name} creates without O_EXCL, and writes a file in place",
+        lambda trial: judge_races(storage, storage.race(sharing, victim), sharing, trial),
+        without={trace for trace, *_ in TRACES if not is_agreed(measure, trace)},
+    )
 
 
 def control_slow_node(
     storage: StorageRound,
-    timings: Mapping[str, Timings],
+    timings: Steps,
     size: Size,
     agreed: set[str],
     compares: bool,
@@ -426,31 +442,36 @@ def control_slow_node(
     members = [
         id for id in storage.sharing if all(one.get(id, {}).get("done") for one in timings.values())
     ]
-    fault = "a node pauses while it writes and reads"
     if len(members) < 2 or not timings:
+        fault = "a node pauses while it writes and reads"
         measure.control("slow node", fault, None, saw="no two nodes wrote and read")
         return
     victim = members[-1]
-    works = [
-        storage.plan_work(
-            kind, victim, size, find_pause(kind, timings[kind], victim, size, agreed, measure)
-        )
-        for kind in timings
-    ]
-    fault = f"{storage.names[victim]} pauses while it writes and reads"
-    answer = storage.cluster.on_each_node(do_all_work, each={victim: works}).get(victim)
-    if answer is None:
-        measure.control("slow node", fault, None, saw=f"{storage.names[victim]} does not answer")
-        return
-    trial = measure.trial()
-    for kind, timing in zip(timings, answer, strict=True):
-        slow = {**timings[kind], victim: timing}
-        shares = find_shares(slow, size.count(kind))
-        judge_shares(kind, shares, slow, [victim], storage.names, storage.where, trial)
-        if kind in RATES:
-            judge_together(kind, slow, storage.where, agreed, trial)
-    without = {*RATES.values()} - agreed | ({*MEASURES.values()} if not compares else set())
-    measure.control("slow node", fault, trial, without=without)
+    pauses = {
+        kind: find_pause(kind, rows, victim, size, agreed, measure)
+        for kind, rows in timings.items()
+    }
+    works = [storage.plan_work(kind, victim, size, pause) for kind, pause in pauses.items()]
+
+    def judge(answer: Sequence[Mapping[str, Any]], trial: Trial) -> None:
+        for kind, timing in zip(timings, answer, strict=True):
+            slow = {**timings[kind], victim: timing}
+            shares = find_shares(slow, size.count(kind))
+            judge_shares(storage, kind, shares, slow, [victim], trial)
+            if kind in RATES:
+                judge_together(storage, kind, slow, agreed, trial)
+
+    plant_on(
+        storage.cluster,
+        measure,
+        "slow node",
+        "pauses while it writes and reads",
+        storage.node(victim),
+        do_all_work,
+        works,
+        judge=judge,
+        without={*RATES.values()} - agreed | ({*MEASURES.values()} if not compares else set()),
+    )
 
 
 def find_pause(
@@ -464,34 +485,32 @@ def find_pause(
     rate = measure.contract.limit("HOSTS", RATES[kind]) if RATES.get(kind) in agreed else None
     if rate and rate.low:
         needed = max(needed, sum(one["done"] for one in timings.values()) / (rate.low * 1e9))
-    steps = size.count(kind) / (LOADERS if kind == RANDOM else CHUNK)
-    return float(min(FACTOR * needed, MOST_PAUSE_S) / max(1.0, steps))
+    return float(min(FACTOR * needed, MOST_PAUSE_S) / max(1.0, size.steps(kind)))
 
 
 def control_no_folder(storage: StorageRound, size: Size, measure: Recorder) -> None:
     """Check that a node that cannot write is detected."""
     victim = list(storage.places)[-1]
-    place = Place(NO_FOLDER, storage.places[victim].name, victim)
+    elsewhere = replace(storage, parent=OTHER_FOLDER)
+    place = Place(OTHER_FOLDER, storage.places[victim].name, victim)
     work = replace(storage.plan_work(WRITE, victim, size), place=place)
-    answers: dict[str, Any] = storage.cluster.on_each_node(do_work, each={victim: work})
-    fault = f"{storage.names[victim]} writes its shard to {NO_FOLDER}"
-    if victim not in answers:
-        measure.control("no folder", fault, None, saw=f"{storage.names[victim]} does not answer")
-        return
-    trial = measure.trial()
-    errors = {victim: answers[victim]["error"]} if answers[victim]["error"] else {}
-    judge_failures(errors, [], storage.names, NO_FOLDER, trial)
-    measure.control("no folder", fault, trial)
+
+    def judge(answer: Mapping[str, Any], trial: Trial) -> None:
+        errors = {victim: str(answer["error"])} if answer["error"] else {}
+        judge_failures(elsewhere, errors, [], trial)
+
+    fault = f"writes its shard to {OTHER_FOLDER}"
+    at = storage.node(victim)
+    plant_on(storage.cluster, measure, "no folder", fault, at, do_work, work, judge=judge)
 
 
 def control_larger_saves(
     storage: StorageRound, ranks: int, saves: float | None, save_gb: float, measure: Recorder
 ) -> None:
     """Check that saves as large as all free room do not fit often enough."""
-    fault = "each save is as large as the free room"
-    if not saves:
-        measure.control("larger saves", fault, None, saw="the free room is not known, or none")
-        return
-    trial = measure.trial()
-    judge_room(storage.opened, storage.names, storage.where, ranks, save_gb * saves, trial)
-    measure.control("larger saves", fault, trial)
+
+    def judge(trial: Trial) -> None:
+        judge_room(storage, ranks, save_gb * (saves or 0.0), trial)
+
+    unable = "" if saves else "the free room is not known, or none"
+    plant(measure, "larger saves", "each save is as large as the free room", judge, unable=unable)

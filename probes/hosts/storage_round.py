@@ -6,35 +6,27 @@ import errno
 import fcntl
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from probes.check.judging import plant
 from probes.check.recorder import Recorder
 from probes.cluster.ask import make_unique_token
 from probes.cluster.cluster import Cluster
 from probes.cluster.system_facts import try_writing
 from probes.findings import finding, join_names
-from probes.hosts.port_round import choose_peers
-from probes.hosts.storage_work import (
-    READ,
-    WRITE,
-    Place,
-    Size,
-    Work,
-    close_place,
-    do_work,
-    meet_others,
-    open_place,
-    poll,
-    read_others,
-)
+from probes.hosts import storage_work
+from probes.hosts.names import Link
+from probes.hosts.port_round import map_peers
+from probes.hosts.storage_work import READ, WRITE, Place, Size, Work
 
 MOUNTS = "/proc/self/mountinfo"
-OTHER_FOLDER = "/proc"  # another file system than any shared one, on every node
-Mount = Mapping[str, Any]
+OTHER_FOLDER = "/proc"  # a file system that is never shared, and takes no file
+Mount = Mapping[str, Any]  # as `read_mount` gives it
+Mounts = Mapping[str, Mount]  # by node id
 
 
 def read_mount(folder: str, mounts: str = MOUNTS) -> dict[str, Any]:
@@ -58,22 +50,15 @@ def find_mount(text: str, folder: str) -> dict[str, str]:
         if len(fields) < 5 or len(kind) < 2:
             continue
         point = Path(fields[4].replace(r"\040", " "))
-        deeper = len(point.parts) >= longest  # of two at one point, the later mount is seen
-        if deeper and (point == real or point in real.parents):
+        deep = len(point.parts)  # of two at one point, the later mount is seen
+        if deep >= longest and (point == real or point in real.parents):
             system = f"{kind[0]} {kind[1]} (its {fields[3]}) at {point}"
-            found, longest = (
-                {"system": system, "mount": f"{fields[0]} {fields[2]}"},
-                len(point.parts),
-            )
+            found, longest = {"system": system, "mount": f"{fields[0]} {fields[2]}"}, deep
     return found
 
 
 def judge_mounts(
-    cluster: Cluster,
-    started: Sequence[str],
-    before: Mapping[str, Mount],
-    folder: str,
-    measure: Recorder,
+    cluster: Cluster, started: Sequence[str], before: Mounts, folder: str, measure: Recorder
 ) -> None:
     """Judge that each node still has the folder that it had, and can write there.
 
@@ -85,11 +70,7 @@ def judge_mounts(
 
 
 def judge_lost(
-    before: Mapping[str, Mount],
-    now: Mapping[str, Mount],
-    names: Mapping[str, str],
-    folder: str,
-    measure: Recorder,
+    before: Mounts, now: Mounts, names: Mapping[str, str], folder: str, measure: Recorder
 ) -> None:
     """Judge what these nodes have in place of the folder's file system of the start.
 
@@ -99,17 +80,13 @@ def judge_lost(
     known = [id for id in names if id in now and before.get(id, {}).get("system")]
     lost = {names[id]: text for id in known if (text := describe_loss(before[id], now[id]))}
     unknown = [names[id] for id in names if id not in known]
-    note = f"{join_names(unknown)}: no answer, or what was mounted at the start is not known"
-    is_known = bool(known) and not unknown
-    measure(
-        "storage_lost",
-        len(lost) if lost or is_known else None,
-        on=folder,
-        note="" if is_known else note if unknown else "no node of the start is left",
-    )
+    note = "" if known else "no node of the start is left"
+    if unknown:
+        note = f"{join_names(unknown)}: no answer, or what was mounted at the start is not known"
+    measure("storage_lost", None if note and not lost else len(lost), on=folder, note=note)
     for name, text in lost.items():
-        statement, known_names = f"{folder} on {name}: {text}", {"folder": folder}
-        measure.explain(finding("HOST-STORAGE-LOST", statement, [name], names=known_names))
+        statement, placeholders = f"{folder} on {name}: {text}", {"folder": folder}
+        measure.explain(finding("HOST-STORAGE-LOST", statement, [name], names=placeholders))
     again = [names[id] for id in known if before[id]["mount"] != now[id]["mount"]]
     if again and not lost:
         measure.note("mounted_again", join_names(again), on=folder)
@@ -124,24 +101,19 @@ def describe_loss(before: Mount, now: Mount) -> str:
     return ""
 
 
-def control_mount(
-    cluster: Cluster, before: Mapping[str, Mount], folder: str, measure: Recorder
-) -> None:
+def control_mount(cluster: Cluster, before: Mounts, folder: str, measure: Recorder) -> None:
     """Check that a node is detected that has another file system than at the start."""
     names = {node["id"]: node["name"] for node in cluster.nodes if node["id"] in before}
-    fault = f"a node reads the mount of {OTHER_FOLDER} in place of {folder}"
-    if not names:
-        measure.control("lost mount", fault, None, saw="no mount was read at the start")
-        return
-    victim = list(names)[-1]
-    fault = f"{names[victim]} reads the mount of {OTHER_FOLDER} in place of {folder}"
-    now = cluster.on_each_node(read_mount, each={victim: OTHER_FOLDER})
-    if victim not in now:
-        measure.control("lost mount", fault, None, saw=f"{names[victim]} does not answer")
-        return
-    trial = measure.trial()
-    judge_lost(before, now, {victim: names[victim]}, folder, trial)
-    measure.control("lost mount", fault, trial)
+    victim, name = list(names.items())[-1] if names else ("", "a node")
+    now = cluster.on_each_node(read_mount, each={victim: OTHER_FOLDER}) if names else {}
+    unable = f"{name} does not answer" if names else "no mount was read at the start"
+    plant(
+        measure,
+        "lost mount",
+        f"{name} reads the mount of {OTHER_FOLDER} in place of {folder}",
+        lambda trial: judge_lost(before, now, {victim: name}, folder, trial),
+        unable="" if now else unable,
+    )
 
 
 CREATED = 32  # files that all nodes try to create: a delay between them is then no escape
@@ -192,7 +164,7 @@ def run_races(race: Race) -> dict[str, Any]:
 def _try(step: Callable[[Race], dict[str, Any]], race: Race) -> dict[str, Any]:
     try:
         if race.place.node in race.few:
-            meet_others(race.place, f"{race.label}{step.__name__}", race.few)
+            storage_work.meet_others(race.place, f"{race.label}{step.__name__}", race.few)
         return step(race)
     except OSError as error:
         return {"error": error.strerror or str(error)}
@@ -202,7 +174,7 @@ def create_files(race: Race) -> dict[str, Any]:
     """Try to create each file; return the numbers of those that this node created."""
     flags = os.O_CREAT | os.O_WRONLY | (os.O_EXCL if race.careful else 0)
     if not race.careful:  # the others are first, so that it creates what they have created
-        poll(lambda _: race.path("once-0").exists(), FIRST_S)
+        storage_work.poll(lambda _: race.path("once-0").exists(), FIRST_S)
     mine = []
     for number in range(CREATED):
         try:
@@ -247,7 +219,7 @@ def read_versions(path: Path) -> dict[str, Any]:
     those that had to be repeated because NFS had removed the old version (ESTALE).
     """
     counts = {"reads": 0, "gaps": 0, "stale": 0}
-    if not poll(lambda _: path.name in os.listdir(path.parent), FIRST_S):
+    if not storage_work.poll(lambda _: path.name in os.listdir(path.parent), FIRST_S):
         return counts
     start = time.monotonic()
     while time.monotonic() < start + REPLACE_S:
@@ -316,30 +288,25 @@ def write_number(file: int, number: int) -> None:
 def count_traces(race: Race) -> dict[str, int]:
     """Count what the races left: distinct lines, and the number under the lock."""
     counts = {"lines": 0, "number": 0}
-    for key, read in (("lines", _count_lines), ("number", _read_number)):
-        try:
-            counts[key] = read(race)
-        except FileNotFoundError:
-            continue  # no node took part
+    with suppress(FileNotFoundError):  # no node took part
+        words = [line.split(" ") for line in read_text(race.path("lines")).splitlines()]
+        pairs = {tuple(pair) for pair in words if len(pair) == 2 and pair[1].isdigit()}
+        counts["lines"] = len(pairs)
+    with suppress(FileNotFoundError):
+        number = read_text(race.path("lock")).strip()
+        counts["number"] = int(number) if number.isdigit() else 0
     return counts
 
 
-def _count_lines(race: Race) -> int:
-    lines = race.path("lines").read_text(errors="replace").splitlines()
-    words = [line.split(" ") for line in lines]
-    return len({tuple(pair) for pair in words if len(pair) == 2 and pair[1].isdigit()})
-
-
-def _read_number(race: Race) -> int:
-    text = race.path("lock").read_text(errors="replace").strip()
-    return int(text) if text.isdigit() else 0
+def read_text(path: Path) -> str:
+    """Read a file, with signs in place of what is no text."""
+    return path.read_text(errors="replace")
 
 
 # Seconds until a file must be seen.  NFS keeps attributes of folders for up to 60 s (acdirmax); the
 # rest is for the last look.
 WAIT_S = 65.0
 FEW = 16  # nodes that replace, extend and lock one file: they wait for each other
-Link = tuple[str, str]  # (node that reads, node that wrote)
 
 
 @dataclass
@@ -370,11 +337,11 @@ class StorageRound:
         own_path = str(Place(parent, token, "").folder)  # as the driver would see it
         cluster.cleanup.register("folder", own_path)
         try:
-            started.opened = cluster.on_each_node(open_place, each=places)
+            started.opened = cluster.on_each_node(storage_work.open_place, each=places)
             yield started
         finally:
             with suppress(OSError):
-                cluster.on_each_node(close_place, each=places)
+                cluster.on_each_node(storage_work.close_place, each=places)
             cluster.cleanup.remove_now(Path(own_path))
 
     @property
@@ -387,6 +354,22 @@ class StorageRound:
         """Name of the folder in messages."""
         return self.parent or "the temporary folder"
 
+    def node(self, id: str) -> dict[str, str]:
+        """Return id and name of a node, as `plant_on` takes its victim."""
+        return {"node": id, "name": self.names[id]}
+
+    def name_all(self, ids: Iterable[str]) -> str:
+        """Join the names of these nodes."""
+        return join_names(self.names[id] for id in ids)
+
+    def explain(
+        self, measure: Recorder, code: str, text: str, ids: Iterable[str] = (), **known: object
+    ) -> None:
+        """Record a finding of these nodes in the folder; `known` names further placeholders."""
+        suspects = [self.names[id] for id in ids]
+        names = {"folder": self.where, **known}
+        measure.explain(finding(code, text, suspects, names=names))
+
     def exchange(
         self,
         among: Sequence[str],
@@ -395,14 +378,17 @@ class StorageRound:
     ) -> dict[Link, dict[str, Any] | None]:
         """Let each of these nodes read files of others; None where a node does not answer.
 
+        A link is (node that reads, node that wrote).
+
         `elsewhere` is for a control: the places where some nodes read.
         """
-        ids = list(among)
-        others = {id: _peers_of(id, ids) for id in (elsewhere or ids)}
+        peers = map_peers(among) if len(among) > 1 else {}
+        others = {id: peers[id] for id in elsewhere or peers}
         places = {**self.places, **(elsewhere or {})}
-        asked = {id: (places[id], peers) for id, peers in others.items()}
         wait_s = WAIT_S if wait_s is None else wait_s
-        answers = self.cluster.on_each_node(read_others, wait_s, each=asked) if asked else {}
+        read = storage_work.read_others
+        asked = {id: (places[id], ids) for id, ids in others.items()}
+        answers = self.cluster.on_each_node(read, wait_s, each=asked) if asked else {}
         return {
             (reader, writer): answers.get(reader, {}).get(writer)
             for reader, writers in others.items()
@@ -424,7 +410,7 @@ class StorageRound:
     def work(self, kind: str, among: Sequence[str], size: Size) -> dict[str, dict[str, Any]]:
         """Let these nodes do the same work at once; nodes that do not answer are left out."""
         works = {id: self.plan_work(kind, id, size) for id in among}
-        answers = dict(self.cluster.on_each_node(do_work, each=works)) if works else {}
+        answers = dict(self.cluster.on_each_node(storage_work.do_work, each=works)) if works else {}
         if kind == WRITE:
             self.written |= {id: one["done"] for id, one in answers.items()}
         return answers
@@ -453,12 +439,6 @@ class StorageRound:
         if len(sharing) > FEW:
             text += f"; {len(spread_nodes(sharing, FEW))} replaced, extended and locked one file"
         return text
-
-
-def _peers_of(id: str, ids: Sequence[str]) -> list[str]:
-    if len(ids) < 2:
-        return []
-    return [ids[at] for at in choose_peers(ids.index(id), len(ids))]
 
 
 def spread_nodes(ids: Sequence[str], most: int) -> list[str]:

@@ -28,8 +28,8 @@ from probes.hosts.compute_controls import (
     control_wrong_sums,
     judge_drift,
     judge_links,
-    long_length,
     note_clocks,
+    part_length,
     run_length,
     run_long,
     run_work,
@@ -77,12 +77,12 @@ from probes.hosts.storage_judge import (
     LEAST_COMPARED,
     agreed_rates,
     choose_size,
-    control_careless_node,
     control_larger_saves,
     control_no_folder,
-    control_other_folder,
+    control_sharing,
     control_slow_node,
     judge_exchange,
+    judge_failures,
     judge_races,
     judge_rates,
     judge_room,
@@ -97,7 +97,7 @@ from probes.hosts.storage_round import (
     judge_mounts,
     read_mount,
 )
-from probes.hosts.storage_work import READ, SMALL, WRITE, judge_failures
+from probes.hosts.storage_work import READ, SMALL, WRITE
 
 
 @pytest.mark.criterion("HOSTS")
@@ -259,22 +259,20 @@ def test_all_nodes_use_the_shared_folder_at_once(cluster, terms, tier, measure):
         use_shards(storage, sharing, size, tier, measure)
         if folder:
             save_gb, ranks = terms.save_gb, cluster.size
-            saves = judge_room(storage.opened, storage.names, folder, ranks, save_gb, measure)
+            saves = judge_room(storage, ranks, save_gb, measure)
             if save_gb:
                 control_larger_saves(storage, ranks, saves, save_gb, measure)
 
 
 def judge_sharing(storage, measure):
     """Judge what nodes see of each other's files; return the nodes that share the folder."""
-    members, names = storage.members, storage.names
-    answers = storage.exchange(members)
-    apart = judge_exchange(answers, names, storage.where, measure)
+    members = storage.members
+    apart = judge_exchange(storage, storage.exchange(members), measure)
     sharing = [id for id in members if id not in apart]
     if len(sharing) < 2:
         sharing = []
-    judge_races(storage.race(sharing) if sharing else {}, sharing, names, storage.where, measure)
-    control_other_folder(storage, sharing, measure)
-    control_careless_node(storage, sharing, measure)
+    judge_races(storage, storage.race(sharing) if sharing else {}, sharing, measure)
+    control_sharing(storage, sharing, measure)
     return sharing
 
 
@@ -287,17 +285,17 @@ def use_shards(storage, sharing, size, tier, measure):
     steps = {WRITE: written, READ: storage.work(READ, readers, size)}
     small = {SMALL: storage.work(SMALL, readers, size)}
     errors, silent = find_failures(storage, readers, {**steps, **small})
-    judge_failures(errors, silent, storage.names, storage.where, measure)
+    judge_failures(storage, errors, silent, measure)
     control_no_folder(storage, size, measure)
     measure.keep("storage.json", {**steps, **small}, caption="work of every node in the folder")
-    note_speeds(SMALL, small[SMALL], storage.names, storage.where, measure)
+    note_speeds(storage, SMALL, small[SMALL], measure)
     if not storage.parent or len(storage.places) < 2 or storage.cluster.kind == "local":
         return  # no two nodes compare: each has its own disk, or all have the same
     compares = len(storage.places) >= LEAST_COMPARED
     timings = judge_rates(storage, steps, size, compares, measure)
     agreed = agreed_rates(tier, measure)
     for kind in steps:
-        judge_together(kind, steps[kind], storage.where, agreed, measure)
+        judge_together(storage, kind, steps[kind], agreed, measure)
     note_alone(storage, size, measure)
     if compares or agreed:
         control_slow_node(storage, timings, size, agreed, compares, measure)
@@ -353,7 +351,7 @@ def test_no_gpu_slows_down_under_load(cluster, tier, measure):
         judge_sums(fleet, sums, measure, hashes=False)
         without = {"gemm_hash_differs"}
         control_wrong_sums(fleet, sums, measure, without)
-        control_tiring(fleet, parts, long_length(fleet, tier), measure)
+        control_tiring(fleet, parts, part_length(fleet), measure)
 
 
 WORK_CAPTION = "sums and rates of every accelerator"

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
 
-from probes.check.recorder import Recorder
 from probes.cluster.entrances import (
     REFUSED,
     TAKEN,
@@ -31,7 +28,7 @@ from probes.hosts.entrances import (
 )
 from probes.hosts.test_hosts import test_entrances_keep_to_the_authentication as probe
 from reports.record import ProbeResult
-from reports.run_folder.store import Store
+from tests.support.controls import recorder
 from tests.support.served import running
 from tests.support.simulated_names import SimulatedNetwork, address_of
 
@@ -121,17 +118,14 @@ def run_exposure(
     replaced = {
         f"{plan}.read_gcs_address": lambda: cluster.gcs,
         f"{plan}.read_agent_address": lambda node: agent_of(cluster, node),
-        f"{plan}.ask_entrances": cluster.ask_submit,
-        "probes.hosts.entrances.open_stand_in": cluster.stand_in,
+        "probes.cluster.entrances.ask_entrances": cluster.ask_submit,
+        f"{plan}.open_stand_in": cluster.stand_in,
     }
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+    measure = recorder("HOSTS", contract or load("h100-ndr400"))
+    with ExitStack() as stack:
         for name, value in replaced.items():
             stack.enter_context(patch(name, value))
-        store = Store(Path(folder))
-        stack.callback(store.close)  # a file left open would fail the next test
-        contract = contract or load("h100-ndr400")
-        recorder = Recorder(store, contract, "p", "HOSTS", "claim", "again", lambda _: None)
-        probe(cast(Any, cluster), ClusterTerms(**terms), recorder)
-        result = recorder.finish("finished", 1.0)
+        probe(cast(Any, cluster), ClusterTerms(**terms), measure)
     assert not cluster.kept, "each job was unregistered"
-    return result.model_copy(update={"coverage": "; ".join(recorder._coverage)})
+    result = measure.finish("finished", 1.0)
+    return result.model_copy(update={"coverage": "; ".join(measure._coverage)})

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
 
-from probes.check.recorder import Recorder
 from probes.cluster.network_facts import GRPC, NO_PROOF, OTHER_ANSWER, Endpoint
 from probes.contract.contract import ClusterTerms, load
-from probes.hosts.names import read_loopback_names
-from probes.hosts.port_round import LOCALHOST, PortRound
+from probes.hosts.names import LOCALHOST, read_loopback_names
+from probes.hosts.port_round import PortRound
 from probes.hosts.test_hosts import test_nodes_reach_each_other_by_name_and_port as names_probe
 from reports.record import ProbeResult
-from reports.run_folder.store import Store
+from tests.support.controls import recorder
 
 LOOPBACK_ANSWER = {"addresses": ["127.0.0.1"], "bindable": "127.0.0.1", "error": ""}
 REFUSED, DROPPED = "Connection refused", "packets are dropped: no answer in time"
@@ -196,13 +193,8 @@ def run_names(
     cluster: SimulatedNetwork, contract: str = "h100-ndr400", **terms: Any
 ) -> ProbeResult:
     """Run the probe, unchanged, over the simulated network."""
-    with tempfile.TemporaryDirectory() as folder:
-        store = Store(Path(folder))
-        recorder = Recorder(store, load(contract), "p", "HOSTS", "claim", "again", lambda _: None)
-        with patch.object(PortRound, "start", staticmethod(start_round)):
-            try:
-                names_probe(cast(Any, cluster), ClusterTerms(**terms), recorder)
-                result = recorder.finish("finished", 1.0)
-            finally:  # a file left open would fail the next test that collects garbage
-                store.close()
-    return result.model_copy(update={"coverage": "; ".join(recorder._coverage)})
+    measure = recorder("HOSTS", load(contract))
+    with patch.object(PortRound, "start", staticmethod(start_round)):
+        names_probe(cast(Any, cluster), ClusterTerms(**terms), measure)
+    result = measure.finish("finished", 1.0)
+    return result.model_copy(update={"coverage": "; ".join(measure._coverage)})

@@ -4,31 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
 
-from probes.check.recorder import Recorder
 from probes.contract.contract import ClusterTerms, Contract, load
-from probes.hosts import (
-    storage_judge,
-    storage_round,
-    storage_work,
-)
-from probes.hosts import (
-    storage_work as rates,
-)
-from probes.hosts import (
-    storage_work as shards,
-)
+from probes.hosts import storage_judge, storage_round, storage_work
 from probes.hosts.storage_work import CHUNK, Size
 from probes.hosts.test_hosts import test_all_nodes_use_the_shared_folder_at_once as storage_probe
 from reports.measurement import Limit
 from reports.record import ProbeResult
-from reports.run_folder.store import Store
+from tests.support.controls import recorder
 
 SHARED = "/simulated-share"
 # Measures that need several nodes.
@@ -70,9 +58,16 @@ class SimulatedStorage:
         shutil.rmtree(path, ignore_errors=True)
 
     def on_each_node(
-        self, function: Any, *arguments: Any, each: Mapping[str, Any]
+        self,
+        function: Any,
+        *arguments: Any,
+        each: Mapping[str, Any] | None = None,
+        nodes: Sequence[Mapping[str, str]] = (),
     ) -> dict[str, Any]:
         name = function.__name__
+        if each is None:
+            each = {node["id"]: arguments[-1] for node in nodes}
+            arguments = arguments[:-1]
         self.asked.append(name)
 
         def work(id: str) -> Any:
@@ -115,33 +110,23 @@ def run_storage(
     **terms: Any,
 ) -> ProbeResult:
     """Run the probe, unchanged, over the simulated nodes; only its waits are shorter."""
-    with tempfile.TemporaryDirectory() as folder:
-        store = Store(Path(folder))
-        recorder = Recorder(
-            store, contract or load("h100-ndr400"), "p", "HOSTS", "claim", "again", lambda _: None
-        )
-        with (
-            patch.object(storage_judge, "QUICK", SMALL),
-            patch.object(storage_judge, "USUAL", CHUNK),
-            patch.object(storage_judge, "LONG_READS", SMALL.reads),
-            patch.object(storage_judge, "LONG_FILES", SMALL.files),
-            patch.object(storage_round, "REPLACE_S", 0.1),
-            patch.object(storage_round, "FIRST_S", 0.3),
-            patch.object(shards, "SEEN_S", 0.3),
-            patch.object(storage_work, "MEET_S", 0.3),
-            patch("probes.hosts.storage_round.WAIT_S", 0.3),
-            patch("probes.hosts.storage_judge.SHORT_S", 0.05),
-            patch.object(rates, "NOISE_S", NOISE_S),
-            patch("probes.hosts.storage_judge.NOISE_S", NOISE_S),
-        ):
-            try:
-                storage_probe(
-                    cast(Any, cluster), ClusterTerms(shared=shared, **terms), tier, recorder
-                )
-                result = recorder.finish("finished", 1.0)
-            finally:  # a file left open would fail the next test that collects garbage
-                store.close()
-    return result.model_copy(update={"coverage": "; ".join(recorder._coverage)})
+    measure = recorder("HOSTS", contract or load("h100-ndr400"))
+    with (
+        patch.object(storage_judge, "QUICK", SMALL),
+        patch.object(storage_judge, "USUAL", CHUNK),
+        patch.object(storage_judge, "LONG_READS", SMALL.reads),
+        patch.object(storage_judge, "LONG_FILES", SMALL.files),
+        patch.object(storage_judge, "SHORT_S", 0.05),
+        patch.object(storage_judge, "NOISE_S", NOISE_S),
+        patch.object(storage_round, "REPLACE_S", 0.1),
+        patch.object(storage_round, "FIRST_S", 0.3),
+        patch.object(storage_round, "WAIT_S", 0.3),
+        patch.object(storage_work, "SEEN_S", 0.3),
+        patch.object(storage_work, "MEET_S", 0.3),
+    ):
+        storage_probe(cast(Any, cluster), ClusterTerms(shared=shared, **terms), tier, measure)
+    result = measure.finish("finished", 1.0)
+    return result.model_copy(update={"coverage": "; ".join(measure._coverage)})
 
 
 def statements(result: ProbeResult) -> list[str]:

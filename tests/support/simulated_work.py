@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
 
-from probes.check.recorder import Recorder
 from probes.contract.contract import Contract, load
 from probes.hosts.test_hosts import (
     test_each_gpu_computes_rightly_and_as_fast_as_the_others as work_probe,
 )
 from probes.hosts.test_hosts import test_no_gpu_slows_down_under_load as drift_probe
 from reports.record import ProbeResult
-from reports.run_folder.store import Store
+from tests.support.controls import recorder
 
 H100 = "NVIDIA H100 80GB HBM3"
 RATES = {"gemm": 680.0, "hbm": 2900.0, "h2d": 54.0, "d2h": 53.0, "fp8": 1200.0}
@@ -212,30 +208,19 @@ def run_work(
 ) -> ProbeResult:
     """Run the quick probe over the simulation, or with a `tier` the long one."""
     cluster._waiting = {}
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        store = Store(Path(folder))
-        stack.callback(store.close)  # a file left open would fail the next collection of garbage
-        stack.enter_context(patch("probes.hosts.compute_fleet.on_node", cluster.start_worker))
-        stack.enter_context(
-            patch("probes.hosts.compute_fleet.collect_answers", cluster.collect_answers)
-        )
-        stack.enter_context(patch("ray.kill", lambda worker: cluster.killed.append(worker.gpu)))
-        recorder = Recorder(
-            store,
-            contract or load("h100-ndr400" if cluster.on_gpu else "lab"),
-            "p",
-            "HOSTS",
-            "claim",
-            "again",
-            lambda words: None,
-        )
+    measure = recorder("HOSTS", contract or load("h100-ndr400" if cluster.on_gpu else "lab"))
+    with (
+        patch("probes.hosts.compute_fleet.on_node", cluster.start_worker),
+        patch("probes.hosts.port_round.collect_answers", cluster.collect_answers),
+        patch("ray.kill", lambda worker: cluster.killed.append(worker.gpu)),
+    ):
         if tier:
-            drift_probe(cast(Any, cluster), tier, recorder)
+            drift_probe(cast(Any, cluster), tier, measure)
         else:
-            work_probe(cast(Any, cluster), recorder)
-        result = recorder.finish("finished", 1.0)
+            work_probe(cast(Any, cluster), measure)
     assert len(cluster.killed) == len(cluster.every)
-    return result.model_copy(update={"coverage": "; ".join(recorder._coverage)})
+    result = measure.finish("finished", 1.0)
+    return result.model_copy(update={"coverage": "; ".join(measure._coverage)})
 
 
 def gpu_of(cluster: SimulatedWork, node: int = 1, slot: int = 3) -> SimulatedGpu:

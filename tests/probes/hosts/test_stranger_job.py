@@ -111,7 +111,7 @@ def test_a_refused_answer_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(entrances, "open_url", refuse)
+    monkeypatch.setattr("probes.cluster.entrances.open_url", refuse)
     assert submit_stranger_job("http://head", JOB) == StrangerJob(REFUSED, "HTTP 401")
     assert body.closed
 

@@ -9,7 +9,7 @@ import pytest
 
 from probes.contract.contract import load
 from probes.hosts import compute_fleet
-from probes.hosts.compute_fleet import same_slot
+from probes.hosts.compute_fleet import WorkFleet
 from reports.measurement import Verdict
 from tests.support.simulated_hosts import findings, not_passed, verdicts
 from tests.support.simulated_work import (
@@ -112,9 +112,9 @@ def test_the_same_slot_of_each_node_is_one_finding() -> None:
 
 def test_a_slot_that_one_node_alone_has_is_named_by_its_gpu() -> None:
     one: Any = {key: SimpleNamespace(number="5", node=f"node {key}") for key in "ab"}
-    assert same_slot(one, ["a", "b"]) == {"5": ["a", "b"]}
-    assert same_slot(one, ["a"]) == {}
-    assert same_slot({"a": one["a"]}, ["a"]) == {}
+    assert WorkFleet(one, True).same_slot(["a", "b"]) == {"5": ["a", "b"]}
+    assert WorkFleet(one, True).same_slot(["a"]) == {}
+    assert WorkFleet({"a": one["a"]}, True).same_slot(["a"]) == {}
 
 
 def test_half_of_the_fleet_may_be_slow() -> None:

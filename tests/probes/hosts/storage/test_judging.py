@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,26 +11,26 @@ from probes.contract.terms import ClusterTerms
 from probes.hosts.storage_judge import (
     QUICK,
     choose_size,
+    confirm_slow,
+    describe_rate,
+    find_shares,
     judge_created,
     judge_exchange,
     judge_replaced,
     judge_room,
+    judge_shares,
     judge_traces,
+    median_timing,
     together,
 )
-from probes.hosts.storage_work import (
-    CHUNK,
-    confirm_slow,
-    describe_rate,
-    find_shares,
-    judge_shares,
-    median_timing,
-)
+from probes.hosts.storage_round import StorageRound
+from probes.hosts.storage_work import CHUNK
 from reports.measurement import Limit
 from tests.support.controls import MemoryRecorder, recorder
 from tests.support.simulated_storage import agree
 
 NAMES = {f"id{i}": f"n{i}" for i in range(5)}
+ROUND = StorageRound(None, "/s", {}, NAMES)
 SEEN = {"seconds": 0.1, "problem": ""}
 MISSING = {"seconds": None, "problem": "it does not see"}
 GIB = 2**30
@@ -75,7 +76,7 @@ def explained(measure: MemoryRecorder) -> list[tuple[str, list[str], str]]:
 def test_files_that_are_not_seen_are_named(
     measure: MemoryRecorder, changes: Any, apart: list[str], suspects: list[str], says: str
 ) -> None:
-    assert judge_exchange(links(4, **changes), NAMES, "/s", measure) == apart
+    assert judge_exchange(ROUND, links(4, **changes), measure) == apart
     assert outcome(measure) == {"unseen_files": "FAIL", "seen_after": "UNPROVEN"}
     assert explained(measure) == [("HOST-SHARED", suspects, says)]
 
@@ -95,7 +96,7 @@ def late(seconds: float) -> dict[str, Any]:
 def test_files_that_are_seen_late_are_named(
     measure: MemoryRecorder, changes: Any, suspects: list[str]
 ) -> None:
-    assert judge_exchange(links(4, **changes), NAMES, "/s", measure) == []
+    assert judge_exchange(ROUND, links(4, **changes), measure) == []
     assert outcome(measure) == {"unseen_files": "PASS", "seen_after": "FAIL"}
     ((code, names, text),) = explained(measure)
     assert (code, names) == ("HOST-STORAGE-LATE", suspects)
@@ -104,22 +105,22 @@ def test_files_that_are_seen_late_are_named(
 
 @pytest.mark.near_miss("HOSTS.seen_after", "HOSTS.unseen_files")
 def test_files_that_a_cache_of_nfs_hides_for_a_minute_are_sound(measure: MemoryRecorder) -> None:
-    assert judge_exchange(links(3, r1w_=late(59.9)), NAMES, "/s", measure) == []
+    assert judge_exchange(ROUND, links(3, r1w_=late(59.9)), measure) == []
     assert outcome(measure) == {"unseen_files": "PASS", "seen_after": "PASS"}
     assert explained(measure) == []
 
 
 def test_a_late_file_is_named_where_others_are_missing(measure: MemoryRecorder) -> None:
-    judge_exchange(links(4, r1w_=MISSING, r0w2=late(63)), NAMES, "/s", measure)
+    judge_exchange(ROUND, links(4, r1w_=MISSING, r0w2=late(63)), measure)
     assert outcome(measure) == {"unseen_files": "FAIL", "seen_after": "FAIL"}
 
 
 def test_a_silent_reader_proves_nothing_and_hides_nothing(measure: MemoryRecorder) -> None:
-    judge_exchange(links(3, r1w_=None), NAMES, "/s", measure)
+    judge_exchange(ROUND, links(3, r1w_=None), measure)
     assert outcome(measure) == {"unseen_files": "UNPROVEN", "seen_after": "UNPROVEN"}
-    judge_exchange(links(4, r1w_=None, r_w2=MISSING), NAMES, "/s", other := recorder("HOSTS"))
+    judge_exchange(ROUND, links(4, r1w_=None, r_w2=MISSING), other := recorder("HOSTS"))
     assert outcome(other)["unseen_files"] == "FAIL"
-    judge_exchange({}, NAMES, "/s", empty := recorder("HOSTS"))
+    judge_exchange(ROUND, {}, empty := recorder("HOSTS"))
     assert outcome(empty) == {"unseen_files": "UNPROVEN", "seen_after": "UNPROVEN"}
 
 
@@ -157,19 +158,19 @@ def test_each_file_has_one_creator(
     measure: MemoryRecorder, parts: Any, verdict: str, suspects: list[str] | None
 ) -> None:
     among = [f"id{i}" for i in range(len(parts))]
-    judge_created(created(*parts), among, NAMES, "/s", measure)
+    judge_created(ROUND, created(*parts), among, measure)
     assert outcome(measure) == {"double_creations": verdict}
     assert [names for _, names, _ in explained(measure)] == ([] if suspects is None else [suspects])
 
 
 def test_a_silent_creator_is_named_in_the_note(measure: MemoryRecorder) -> None:
-    judge_created(created(ALL, []), ["id0", "id1", "id2"], NAMES, "/s", measure)
+    judge_created(ROUND, created(ALL, []), ["id0", "id1", "id2"], measure)
     (one,) = measure.result("finished", 1).measurements
     assert (one.value, one.note) == (None, "n2 did not answer")
 
 
 def test_the_reasons_of_three_nodes_are_given_at_most(measure: MemoryRecorder) -> None:
-    judge_created(created(None, None, None, None, ALL), [*NAMES], NAMES, "/s", measure)
+    judge_created(ROUND, created(None, None, None, None, ALL), [*NAMES], measure)
     (one,) = measure.result("finished", 1).measurements
     assert one.note == "n0: it fails, n1: it fails, n2: it fails and 1 more"
 
@@ -197,7 +198,7 @@ def reader(reads: int = 90, gaps: int = 0, stale: int = 0) -> dict[str, int]:
     ],
 )
 def test_readers_find_whole_versions(measure: MemoryRecorder, parts: Any, verdict: str) -> None:
-    judge_replaced(replaced(*parts), ["id0", "id1", "id2"], NAMES, "/s", measure)
+    judge_replaced(ROUND, replaced(*parts), ["id0", "id1", "id2"], measure)
     assert outcome(measure) == {"rename_gaps": verdict}
     assert all(code == "HOST-STORAGE-RENAME" for code, _, _ in explained(measure))
     assert bool(explained(measure)) == (verdict == "FAIL")
@@ -205,7 +206,7 @@ def test_readers_find_whole_versions(measure: MemoryRecorder, parts: Any, verdic
 
 def test_gaps_are_named_with_their_readers(measure: MemoryRecorder) -> None:
     parts = (WRITER, reader(10, 2), reader(20, 0), reader(30, 3))
-    judge_replaced(replaced(*parts), [*NAMES][:4], NAMES, "/s", measure)
+    judge_replaced(ROUND, replaced(*parts), [*NAMES][:4], measure)
     ((_, suspects, text),) = explained(measure)
     assert suspects == ["n1", "n3"]
     assert "5 of 60 reads found no file or a part of one: n1, n3" in text
@@ -230,7 +231,7 @@ def test_updates_under_the_lock_are_counted(
 ) -> None:
     answers = {f"id{i}": {"locked": part} for i, part in enumerate(locked)}
     measure = recorder("HOSTS", agree(lost_updates=UPDATES))
-    judge_traces({**answers, "": {"number": number}}, "/s", measure)
+    judge_traces(ROUND, {**answers, "": {"number": number}}, measure)
     assert outcome(measure) == {"lost_updates": verdict}
     (one,) = [m for m in measure.result("finished", 1).measurements if m.judged]
     assert one.note == note
@@ -255,7 +256,7 @@ def test_a_node_that_is_the_server_makes_no_other_slow(measure: MemoryRecorder) 
     rows = {"id0": timing(0.01), "id1": timing(10), "id2": timing(11)}
     shares = find_shares(rows, 100)
     assert shares == {"id0": 1.0, "id1": 1.0, "id2": pytest.approx(10.25 / 11)}
-    judge_shares("write", shares, rows, rows, NAMES, "/s", measure)
+    judge_shares(ROUND, "write", shares, rows, rows, measure)
     assert outcome(measure) == {"shard_write": "PASS"}
 
 
@@ -270,7 +271,7 @@ def test_a_node_that_was_cut_short_counts_as_if_it_had_gone_on() -> None:
 @pytest.mark.parametrize("slow", [0.3, 0.69])
 def test_a_difference_that_a_busy_node_makes_is_none(measure: MemoryRecorder, slow: float) -> None:
     rows = {"id0": timing(0.1), "id1": timing(0.1), "id2": timing(slow)}
-    judge_shares("write", find_shares(rows, 100), rows, rows, NAMES, "/s", measure)
+    judge_shares(ROUND, "write", find_shares(rows, 100), rows, rows, measure)
     assert outcome(measure) == {"shard_write": "PASS"}
     assert explained(measure) == []
 
@@ -280,7 +281,7 @@ def test_a_slow_node_is_named_with_both_speeds(measure: MemoryRecorder) -> None:
         "id0": timing(1, 10**8), "id1": timing(1, 10**8), "id2": timing(10, 10**8),
         "id3": timing(1, 10**8),
     }  # fmt: skip
-    judge_shares("read", find_shares(rows, 10**8), rows, rows, NAMES, "/s", measure)
+    judge_shares(ROUND, "read", find_shares(rows, 10**8), rows, rows, measure)
     ((code, suspects, text),) = explained(measure)
     assert (code, suspects) == ("HOST-STORAGE-SLOW", ["n2"])
     assert text == (
@@ -290,7 +291,7 @@ def test_a_slow_node_is_named_with_both_speeds(measure: MemoryRecorder) -> None:
 
 def test_a_node_without_a_timing_proves_nothing(measure: MemoryRecorder) -> None:
     rows = {"id0": timing(1), "id1": timing(1, 0)}
-    judge_shares("random", find_shares(rows, 100), rows, [*NAMES][:3], NAMES, "/s", measure)
+    judge_shares(ROUND, "random", find_shares(rows, 100), rows, [*NAMES][:3], measure)
     found = measure.result("finished", 1).measurements
     assert [one.value for one in found] == [None] * 3
     assert [one.note for one in found][1:] == ["it fails", "it did not answer"]
@@ -358,15 +359,16 @@ def opened(**rooms: dict[str, Any]) -> dict[str, Any]:
 def test_saves_of_the_agreed_size_must_fit(
     measure: MemoryRecorder, rooms: Any, verdict: str
 ) -> None:
-    judge_room(opened(**rooms), NAMES, "/s", 8, 100.0, measure)
+    judge_room(replace(ROUND, opened=opened(**rooms)), 8, 100.0, measure)
     assert outcome(measure) == {"checkpoint_room": verdict}
     assert [names for _, names, _ in explained(measure)] == ([["n0"]] if verdict == "FAIL" else [])
 
 
 def test_without_an_agreed_size_the_room_only_informs(measure: MemoryRecorder) -> None:
-    assert judge_room(opened(id0={}), NAMES, "/s", 8, None, measure) is None
+    assert judge_room(replace(ROUND, opened=opened(id0={})), 8, None, measure) is None
     assert outcome(measure) == {}
-    assert judge_room({"id0": {"room": {"error": "gone"}}}, NAMES, "/s", 8, None, measure) is None
+    unread = replace(ROUND, opened={"id0": {"room": {"error": "gone"}}})
+    assert judge_room(unread, 8, None, measure) is None
 
 
 def test_a_longer_tier_writes_a_shard_of_the_agreed_save_within_bounds() -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from probes.hosts import storage_round, storage_work
 from probes.hosts import storage_work as shards
+from probes.hosts.storage_judge import read_rooms
 from probes.hosts.storage_round import (
     Race,
     append_lines,
@@ -41,7 +42,6 @@ from probes.hosts.storage_work import (
     open_place,
     poll,
     read_others,
-    read_rooms,
 )
 
 

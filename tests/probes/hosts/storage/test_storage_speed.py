@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from probes.hosts.storage_judge import agreed_rates, find_pause, judge_together
-from probes.hosts.storage_work import CHUNK, Size, judge_failures
+from probes.hosts.storage_judge import agreed_rates, find_pause, judge_failures, judge_together
+from probes.hosts.storage_work import CHUNK, Size
 from reports.measurement import Limit, Verdict
-from tests.probes.hosts.storage.test_judging import NAMES, explained, outcome, timing
+from tests.probes.hosts.storage.test_judging import ROUND, explained, outcome, timing
 from tests.support.controls import recorder
 from tests.support.simulated_hosts import findings, not_passed, verdicts
 from tests.support.simulated_storage import (
@@ -144,7 +144,7 @@ def test_errors_of_nodes_are_named_by_kind() -> None:
     measure = recorder("HOSTS")
     full = "No space left on device"
     failures = {"id0": full, "id1": "Input/output error", "id2": full}
-    judge_failures(failures, ["id1", "id3"], NAMES, "/s", measure)
+    judge_failures(ROUND, failures, ["id1", "id3"], measure)
     (one,) = measure.result("finished", 1).measurements
     assert (one.value, one.note) == (3, "n3 did not answer")
     assert outcome(measure) == {"failed_shards": "FAIL"}
@@ -161,7 +161,7 @@ def test_a_silent_node_does_not_count_as_sound(
     silent: list[str], value: int | None, note: str
 ) -> None:
     measure = recorder("HOSTS")
-    judge_failures({}, silent, NAMES, "/s", measure)
+    judge_failures(ROUND, {}, silent, measure)
     (one,) = measure.result("finished", 1).measurements
     assert (one.value, one.note) == (value, note)
 
@@ -181,7 +181,7 @@ def test_only_agreed_speeds_of_all_nodes_are_judged() -> None:
 )
 def test_a_speed_that_no_node_has_proves_nothing(rows: Any, verdict: str, note: str) -> None:
     measure = recorder("HOSTS", agree(read_rate=RATE))
-    judge_together("read", rows, "/s", {"read_rate"}, measure)
+    judge_together(ROUND, "read", rows, {"read_rate"}, measure)
     (one,) = measure.result("finished", 1).measurements
     assert (outcome(measure), one.note) == ({"read_rate": verdict}, note)
 
