@@ -12,6 +12,7 @@ from probes.check.recorder import Recorder, Trial
 from probes.cluster.cluster import Cluster
 from probes.contract.contract import ClusterTerms
 from probes.environment.collect import read_settings
+from probes.fabric import criterion as check
 from probes.fabric import judge, links, node_pairs, speeds
 from probes.fabric.addresses import DOCTORED_BYTES, DoctoredPort
 from probes.fabric.detect import wrong_data
@@ -57,7 +58,7 @@ def control_wrong_element(gang: Gang, rank_nodes: list[str], measure: Recorder) 
     try:
         rows = [row for each in check_ops(gang, CORRUPT_BYTES, bad_rank).values() for row in each]
     except GangError as error:
-        measure.control("wrong element", fault, None, saw=str(error))
+        measure.control(check.WRONG_ELEMENT, fault, None, saw=str(error))
         return
     trial = measure.trial()
     judge.judge_elements(rows, trial)
@@ -65,12 +66,15 @@ def control_wrong_element(gang: Gang, rank_nodes: list[str], measure: Recorder) 
     located = wrong_ranks == {bad_rank} and all(row["wrong"] for row in rows)
     findings = wrong_data(rows, rank_nodes)
     saw = findings[0].statement if findings else "no wrong element"
-    measure.control("wrong element", fault, trial, located=located, saw=saw)
+    measure.control(check.WRONG_ELEMENT, fault, trial, located=located, saw=saw)
 
 
 def control_late_call(rig: FabricRig, run: SweepResult) -> None:
     """Check that one call that a rank begins late is found: all others stall in it."""
-    bad_rank, late_s = rig.gang.size - 1, STALLED_BY * highest(rig.measure, "longest_stall", 0.0)
+    bad_rank, late_s = (
+        rig.gang.size - 1,
+        STALLED_BY * highest(rig.measure, check.LONGEST_STALL, 0.0),
+    )
 
     def judge_fault(trial: Trial) -> None:
         delay = Delay([bad_rank], late_s)
@@ -78,7 +82,7 @@ def control_late_call(rig: FabricRig, run: SweepResult) -> None:
         links.judge_stalls(replace(run, rows=rows["all_reduce"]), False, trial)
 
     fault = f"rank {bad_rank} begins one all-reduce {late_s:.2g} s after the others"
-    plant_on_ranks(rig.measure, "late call", fault, judge_fault)
+    plant_on_ranks(rig.measure, check.LATE_CALL, fault, judge_fault)
 
 
 def control_slow_collective(rig: FabricRig, run: SweepResult) -> None:
@@ -98,7 +102,7 @@ def control_slow_collective(rig: FabricRig, run: SweepResult) -> None:
         judge.judge_variation(uneven, names[0], trial)
 
     fault = f"ranks from {late[0]} on begin each {' and '.join(names)} {delay_s:.2g} s late"
-    plant_on_ranks(rig.measure, "slow collective", fault, judge_fault)
+    plant_on_ranks(rig.measure, check.SLOW_COLLECTIVE, fault, judge_fault)
 
 
 INSIDE_SLOWED_BY = 2.0  # times the time of a call: the node then has a third of the speed
@@ -110,7 +114,7 @@ def control_slow_inside(rig: FabricRig, run: SweepResult, inside: InsideSpeeds) 
         if inside.busbw:
             fault = "the last rank of a node begins each all-reduce late"
             saw = "no two nodes have as many ranks"
-            rig.measure.control("slow inside", fault, None, saw=saw)
+            rig.measure.control(check.SLOW_INSIDE, fault, None, saw=saw)
         return
     victim = [*inside.shares()][-1]
     ranks = [rank for rank, node in enumerate(run.rank_nodes) if node == victim]
@@ -124,7 +128,7 @@ def control_slow_inside(rig: FabricRig, run: SweepResult, inside: InsideSpeeds) 
         return worst_of(found.shares(), min)[0] == victim
 
     fault = f"rank {ranks[-1]} on {victim} begins each all-reduce {delay_s:.2g} s late"
-    plant_on_ranks(rig.measure, "slow inside", fault, judge_fault)
+    plant_on_ranks(rig.measure, check.SLOW_INSIDE, fault, judge_fault)
 
 
 LINK_SLOWED_BY = 2.0  # times the time of a transfer: the sender then has a third of the speed
@@ -150,8 +154,8 @@ def control_bad_sender(rig: FabricRig, run: SweepResult, pairs: PairSearch) -> N
     fault = (
         f"{victim} sends {bad.delay_s:.2g} s late, and counts {percent(RESENT_SHARE)} as sent again"
     )
-    without = () if len(rail.ports) > 2 else ("slowest_pair",)
-    plant_on_ranks(rig.measure, "bad sender", fault, judge_fault, without)
+    without = () if len(rail.ports) > 2 else (check.SLOWEST_PAIR,)
+    plant_on_ranks(rig.measure, check.BAD_SENDER, fault, judge_fault, without)
 
 
 def control_doctored_counters(rig: FabricRig, fabric: dict[str, str]) -> None:
@@ -161,7 +165,7 @@ def control_doctored_counters(rig: FabricRig, fabric: dict[str, str]) -> None:
     grown = rig.watch.growth(fabric, victim)
     plant(
         rig.measure,
-        "doctored counters",
+        check.DOCTORED_COUNTERS,
         f"the ports of {victim} report a lost carrier, and errors in 1 % of packets",
         lambda trial: victim in links.judge_ports(grown, fabric, trial),
     )
@@ -176,12 +180,12 @@ def control_off_fabric(rig: FabricRig, normal: SweepResult | None, logs: RankLog
     fault = f"all-reduce is forced onto {management or 'sockets'}"
     if not management and not (cluster.on_gpu and terms.fabric == "rdma"):
         message = "no other interface is agreed: name one in the contract, [cluster] management"
-        rig.measure.control("wrong network", fault, None, saw=message)
+        rig.measure.control(check.WRONG_NETWORK, fault, None, saw=message)
         return
     try:
         run, pairs = run_off_fabric(rig, logs)
     except GangError as error:
-        rig.measure.control("wrong network", fault, None, saw=str(error))
+        rig.measure.control(check.WRONG_NETWORK, fault, None, saw=str(error))
         return
     slower, note = forced_run_is_slower(run, normal, terms, cluster.facts)
     trial = judge_forced_run(rig, run, pairs)
@@ -189,7 +193,9 @@ def control_off_fabric(rig: FabricRig, normal: SweepResult | None, logs: RankLog
     located = taken and slower is not False
     saw = f"{describe_forced_run(run)}; {note}"
     without = unjudged_off_fabric(rig, trial, slower)
-    rig.measure.control("wrong network", fault, trial, located=located, saw=saw, without=without)
+    rig.measure.control(
+        check.WRONG_NETWORK, fault, trial, located=located, saw=saw, without=without
+    )
     if normal and taken:
         judge.record_curves(normal, terms, rig.measure, forced=run)
     if normal:
@@ -229,11 +235,11 @@ def unjudged_off_fabric(rig: FabricRig, trial: Trial, slower: bool | None) -> se
 
     They are RDMA's log errors, links that are not judged, and a bandwidth that the path may reach.
     """
-    without = set() if rig.terms.fabric == "rdma" else {"log_errors"}
+    without: set[str] = set() if rig.terms.fabric == "rdma" else {check.LOG_ERRORS}
     if rig.watch is None:
-        without.add("links_on_other_networks")
-    if slower is None or trial.worst("busbw").verdict is not Verdict.FAIL:
-        without.add("busbw")
+        without.add(check.LINKS_ON_OTHER_NETWORKS)
+    if slower is None or trial.worst(check.BUSBW).verdict is not Verdict.FAIL:
+        without.add(check.BUSBW)
     return without
 
 
@@ -242,7 +248,7 @@ def control_other_witness(rig: FabricRig, normal: SweepResult, forced: SweepResu
     mixed = replace(normal, library=forced.library)
     plant(
         rig.measure,
-        "other report",
+        check.OTHER_REPORT,
         "the library reports the other network, the byte counts are of the normal run",
         lambda trial: judge.judge_transport(mixed, rig.terms.fabric, trial),
     )
@@ -322,7 +328,7 @@ def control_harmful_setting(cluster: Cluster, fabric: str | None, measure: Recor
 
     plant(
         measure,
-        "harmful variable",
+        check.HARMFUL_VARIABLE,
         f"{VARIABLE}={VALUE} is set on {victim['name']}",
         judge_fault,
         unable="" if victim["id"] in found else f"{victim['name']} does not answer",
@@ -364,7 +370,7 @@ def control_closed_door(nodes: FabricNodes, victim: str, measure: Recorder) -> N
         return all(victim in pair for pair in pairs)
 
     fault = f"no process listens on {victim} where the others connect"
-    plant_on_ranks(measure, "closed door", fault, judge_fault)
+    plant_on_ranks(measure, check.CLOSED_DOOR, fault, judge_fault)
 
 
 def control_large_packets(nodes: FabricNodes, measure: Recorder) -> None:
@@ -375,7 +381,7 @@ def control_large_packets(nodes: FabricNodes, measure: Recorder) -> None:
         judge_reach(ReachabilityResult(nodes.names, [], {}, narrow, nodes.mtu, note), trial)
 
     fault = f"packets of {DOCTORED_BYTES} bytes more than the MTU are sent, unfragmented"
-    plant_on_ranks(measure, "large packets", fault, judge_fault)
+    plant_on_ranks(measure, check.LARGE_PACKETS, fault, judge_fault)
 
 
 def control_doctored_port(nodes: FabricNodes, victim: str, other: str, measure: Recorder) -> None:
@@ -389,7 +395,7 @@ def control_doctored_port(nodes: FabricNodes, victim: str, other: str, measure: 
         judge_reach(ReachabilityResult(nodes.names, [], {}, **more, has_ip=has_ip), trial)
 
     fault = f"{victim} reports the address of {other}, and an MTU of its own"
-    without = set() if has_ip else {"mtu_mismatches"}
+    without = set() if has_ip else {check.MTU_MISMATCHES}
     if address is None:
-        without = {"mtu_mismatches", "duplicate_addresses"}
-    plant_on_ranks(measure, "doctored port", fault, judge_fault, without)
+        without = {check.MTU_MISMATCHES, check.DUPLICATE_ADDRESSES}
+    plant_on_ranks(measure, check.DOCTORED_PORT, fault, judge_fault, without)

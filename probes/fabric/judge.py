@@ -14,6 +14,7 @@ from probes.cluster.network_facts import RDMA, UNKNOWN, interfaces_of
 from probes.contract.contract import ClusterTerms
 from probes.environment.collect import read_settings
 from probes.environment.lint import Flag, lint
+from probes.fabric import criterion as check
 from probes.fabric import detect, links, node_pairs
 from probes.fabric.addresses import RailRanks, find_rails, least_by_nodes, node_of
 from probes.fabric.link_counters import read_routes
@@ -51,7 +52,11 @@ def judge_lint(
     flags = lint(nodes, fabric)
     harmful = sum(flag.severity == "fail" for flag in flags)
     all_answered = len(nodes) == len(cluster.nodes)
-    measure("harmful_settings", harmful if all_answered else None, note="not every node answered")
+    measure(
+        check.HARMFUL_SETTINGS,
+        harmful if all_answered else None,
+        note="not every node answered",
+    )
     measure.explain(detect.find_bad_settings(flags))
     rows = [{**dataclasses.asdict(flag), "said": flag.statement} for flag in flags]
     effective = {name: facts["effective"] for name, facts in nodes.items()}
@@ -64,7 +69,7 @@ def judge_speed(run: SweepResult, measure: Recorder) -> None:
     """Judge bus bandwidth on the plateau; note the model's latency and the variation of ranks."""
     row, nodes = run.plateau, f"{len(run.sent)} nodes"
     model = fit_alpha_beta(run.rows, ALL_REDUCE, run.ranks)
-    measure("busbw", row["busbw"], on=nodes, spread=row["spread"], samples=row["samples"])
+    measure(check.BUSBW, row["busbw"], on=nodes, spread=row["spread"], samples=row["samples"])
     judge_variation(row, nodes, measure)
     if model:
         measure.note("latency", model.latency_us, "us", on=nodes)
@@ -81,7 +86,7 @@ def judge_speed(run: SweepResult, measure: Recorder) -> None:
 
 def judge_variation(row: Mapping[str, Any], on: str, measure: Recorder) -> None:
     """Judge how much the ranks' median times of one size differ."""
-    measure("rank_cv", row["rank_cv"], on=on, samples=len(row["rank_seconds"]))
+    measure(check.RANK_CV, row["rank_cv"], on=on, samples=len(row["rank_seconds"]))
 
 
 def record_curves(
@@ -93,7 +98,7 @@ def record_curves(
         **_curve(run),
         **{edge: [row[edge] for row in run.rows] for edge in ("low", "high")},
         "judged": {"sizes": judged, "busbw": run.plateau["busbw"]},
-        "limit": lowest(measure, "busbw") or None,
+        "limit": lowest(measure, check.BUSBW) or None,
         "line_rate": terms.line_gbytes_per_s,
     }
     measure.series("busbw", {**series, "control": _curve(forced)} if forced else series)
@@ -116,16 +121,19 @@ def judge_data(run: SweepResult, other_ops: dict[str, Rows], measure: Recorder) 
 
 def judge_elements(rows: Rows, measure: Recorder) -> None:
     """Judge the number of wrong elements that collectives returned."""
-    measure("wrong_elements", sum(row["wrong"] for row in rows))
+    measure(check.WRONG_ELEMENTS, sum(row["wrong"] for row in rows))
 
 
 def judge_transport(run: SweepResult, fabric: str | None, measure: Recorder) -> None:
     """Judge each node's bytes on the fabric and elsewhere, and whether both sources agree."""
     device = run.main_device
-    measure("network", None if device == UNKNOWN else device, note=run.unread)
+    measure(check.NETWORK, None if device == UNKNOWN else device, note=run.unread)
     disagreement = run.witness_disagreement()
-    measure("agreeing_sources", None if disagreement else 2, note=disagreement)
-    shares = {"fabric_share": run.share, "share_on_other_networks": run.share_on_other_interfaces}
+    measure(check.AGREEING_SOURCES, None if disagreement else 2, note=disagreement)
+    shares = {
+        check.FABRIC_SHARE: run.share,
+        check.SHARE_ON_OTHER_NETWORKS: run.share_on_other_interfaces,
+    }
     for node in run.sent:
         for name, share in shares.items():
             value = share(node, fabric) if fabric else None
@@ -144,7 +152,11 @@ def judge_transport(run: SweepResult, fabric: str | None, measure: Recorder) -> 
         if fabric == "rdma":
             errors = sum(item.code not in IGNORED_CODES for item in findings)
             staged = run.library.report.stages_sends and not errors
-            measure("log_errors", None if staged else errors, note=STAGED_SENDS if staged else "")
+            measure(
+                check.LOG_ERRORS,
+                None if staged else errors,
+                note=STAGED_SENDS if staged else "",
+            )
         measure.explain(findings)
 
 
@@ -177,13 +189,13 @@ def judge_rails(
     }
     for node, count in counts.items():
         as_fast = run.rail_gbps.get(node, best) == best
-        measure("rails", count if as_fast else 0, on=node, limit=limit)
+        measure(check.RAILS, count if as_fast else 0, on=node, limit=limit)
         port, part = min(parts[node].items(), key=lambda item: item[1], default=("no rail", None))
         why = "the bytes of its rails cannot be read" if count else "it has no active RDMA port"
-        measure("slowest_rail", part, on=f"{node} {port}", note="" if parts[node] else why)
+        measure(check.SLOWEST_RAIL, part, on=f"{node} {port}", note="" if parts[node] else why)
     measure.explain(
         find_missing_rails(counts, expected, run.rail_gbps),
-        find_idle_rails(parts, lowest(measure, "slowest_rail")),
+        find_idle_rails(parts, lowest(measure, check.SLOWEST_RAIL)),
     )
 
 
@@ -202,7 +214,7 @@ def judge_pairs(
     if pairs.at_once:
         judge_rails_at_once(pairs, pairs.at_once, measure)
     elif pairs.problem:
-        measure("slowest_pair", None, on="all rails at once", note=pairs.problem)
+        measure(check.SLOWEST_PAIR, None, on="all rails at once", note=pairs.problem)
     elif several:
         reason = "ranks of a node share ports, or their number is not known"
         measure.covered(f"all rails at once were not tested: {reason}")
@@ -221,7 +233,7 @@ def judge_rails_at_once(pairs: PairSearch, at_once: FaultSearchResult, measure: 
     share = judge_slowest_pair(judged, measure, ", all rails at once")
     new = detect.only_at_once(at_once, pairs.speed)
     findings = detect.find_slow_ports(new, pairs.rails, detect.AT_ONCE)
-    fails = share is not None and measure.would_fail("slowest_pair", share)
+    fails = share is not None and measure.would_fail(check.SLOWEST_PAIR, share)
     if fails and at_once.typical < node_pairs.MIN_RATIO * alone:
         findings = [detect.find_shared_rails(at_once, pairs)]
     measure.explain(findings)
@@ -237,7 +249,7 @@ def judge_slowest_pair(pairs: FaultSearchResult, measure: Recorder, when: str = 
         return None
     (sender, receiver), slowest = min(pairs.speeds.items(), key=lambda item: item[1])
     share, on = slowest / pairs.typical if pairs.typical else 0.0, f"{sender} -> {receiver}"
-    measure("slowest_pair", share, on=on + when, samples=len(pairs.speeds))
+    measure(check.SLOWEST_PAIR, share, on=on + when, samples=len(pairs.speeds))
     return share
 
 
@@ -251,8 +263,8 @@ def judge_groups(
 
     A slow uplink between `leaves` has its own finding, and explains groups over several of them.
     """
-    measure("slow_groups", len(result.nodes) + len(result.groups))
-    measure("wrong_elements", sum(result.wrong.values()), on="groups of nodes")
+    measure(check.SLOW_GROUPS, len(result.nodes) + len(result.groups))
+    measure(check.WRONG_ELEMENTS, sum(result.wrong.values()), on="groups of nodes")
     if leaves:
         rest = [g for g in result.groups if sum(not {*g}.isdisjoint(one) for one in leaves) < 2]
         result = dataclasses.replace(result, groups=rest)
@@ -302,7 +314,7 @@ def find_bad_nodes(
 
     `wrong` are the rows of collectives with wrong elements.  Raises GangError when the pairs fail.
     """
-    measure, max_lost = rig.measure, highest(rig.measure, "lost_packets")
+    measure, max_lost = rig.measure, highest(rig.measure, check.LOST_PACKETS)
     measure.progress("fabric: every pair of nodes")
     try:
         rails = find_rails(run.rank_nodes, rig.terms.fabric, run.backend)
@@ -321,7 +333,7 @@ def find_bad_nodes(
     judge_pair_data(rig, run, pairs, wrong)
     measure.progress("fabric: all-reduce inside nodes")
     inside = try_inside(rig, run)
-    is_slow = measure.would_fail("busbw", run.plateau["busbw"])
+    is_slow = measure.would_fail(check.BUSBW, run.plateau["busbw"])
     is_located = measure.finding_codes & LOCATED
     try_groups(rig, run, pairs, unlocated=is_slow and not is_located)
     return pairs, inside
@@ -332,7 +344,7 @@ def try_inside(rig: FabricRig, run: SweepResult) -> InsideSpeeds | None:
     try:
         inside = node_pairs.measure_inside(rig.gang, run.rank_nodes)
     except GangError as error:
-        rig.measure("all_reduce_inside_node_against_others", None, note=str(error))
+        rig.measure(check.ALL_REDUCE_INSIDE_NODE_AGAINST_OTHERS, None, note=str(error))
         return None
     node_pairs.judge_inside(inside, rig.measure)
     return inside
@@ -383,7 +395,7 @@ def judge_pair_networks(
 
 def judge_pair_data(rig: FabricRig, run: SweepResult, pairs: PairSearch, wrong: Rows) -> None:
     """Judge what the pairs received, and find which node made collectives wrong."""
-    rig.measure("wrong_elements", sum(pairs.wrong.values()), on="pairs of nodes")
+    rig.measure(check.WRONG_ELEMENTS, sum(pairs.wrong.values()), on="pairs of nodes")
     if any(pairs.wrong.values()):
         rig.measure.explain(detect.find_wrong_links(pairs.wrong))
     elif wrong:

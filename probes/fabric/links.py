@@ -9,6 +9,7 @@ from typing import Any
 from probes.check.recorder import Recorder
 from probes.cluster.cluster import Cluster
 from probes.cluster.network_facts import RDMA, UNKNOWN, interfaces_of, main_device
+from probes.fabric import criterion as check
 from probes.fabric import detect
 from probes.fabric.addresses import node_of, rail_of, suspects
 from probes.fabric.link_counters import WAYS, counter_difference, read_ports, read_tcp_counters
@@ -280,7 +281,7 @@ def judge_ports(
     measure.keep("links.json", evidence, caption=caption)
     _judge_changes(grown, fabric, measure)
     _judge_errors(grown, fabric, measure)
-    max_errors = highest(measure, "interface_errors")
+    max_errors = highest(measure, check.INTERFACE_ERRORS)
     measure.explain(find_unstable(grown), find_port_errors(grown, max_errors))
     return [node for node, one in grown.items() if one and one.unstable]
 
@@ -308,7 +309,7 @@ def _judge_changes(
     for node, one in grown.items():
         changes = one.changes if one else {fabric[node]: None}
         counts |= {f"{node} {port}": count for port, count in changes.items()}
-    record_worst(measure, "link_changes", counts, "{} ports do not count them")
+    record_worst(measure, check.LINK_CHANGES, counts, "{} ports do not count them")
 
 
 def _judge_errors(
@@ -317,7 +318,7 @@ def _judge_errors(
     known = {node: one.errors for node, one in grown.items() if one and one.errors}
     unknown = [f"{node} {fabric[node]}" for node in grown if node not in known]
     if unknown:
-        measure("interface_errors", None, on=unknown[0], note="its errors cannot be read")
+        measure(check.INTERFACE_ERRORS, None, on=unknown[0], note="its errors cannot be read")
     for enough in (True, False):
         some = {node: one for node, one in known.items() if one.enough is enough}
         if not some:
@@ -326,7 +327,7 @@ def _judge_errors(
         on = f"{node} {worst.port}, when it {worst.way}"
         few = f"{worst.errors} errors in {worst.packets} packets: too few packets for a share"
         value, note = (worst.share, "") if enough else (None, few)
-        measure("interface_errors", value, on=on, samples=len(some), note=note)
+        measure(check.INTERFACE_ERRORS, value, on=on, samples=len(some), note=note)
 
 
 def judge_loss(
@@ -339,14 +340,14 @@ def judge_loss(
     judge_link_loss(pairs.lost, measure)
     in_sweep = run.lost_shares
     shares = {f"{node} in the all-reduce": share for node, share in in_sweep.items()}
-    record_worst(measure, "lost_packets", shares, UNCOUNTED)
+    record_worst(measure, check.LOST_PACKETS, shares, UNCOUNTED)
     measure.explain(find_loss(pairs.lossy, pairs.lost, in_sweep, max_lost, unstable))
 
 
 def judge_link_loss(lost: Mapping[Link, float | None], measure: Recorder) -> None:
     """Judge the link that lost the largest share, among the links tested two by two."""
     shares = {" -> ".join(link): share for link, share in lost.items()}
-    record_worst(measure, "lost_packets", shares or {"pairs of nodes": None}, UNCOUNTED)
+    record_worst(measure, check.LOST_PACKETS, shares or {"pairs of nodes": None}, UNCOUNTED)
 
 
 def judge_stalls(run: SweepResult, explained: bool, measure: Recorder) -> None:
@@ -357,8 +358,13 @@ def judge_stalls(run: SweepResult, explained: bool, measure: Recorder) -> None:
     stall = run.longest_stall
     node = run.rank_nodes[stall.rank]
     on = f"rank {stall.rank} on {node}, {stall.size} bytes"
-    measure("longest_stall", stall.seconds, on=on, samples=sum(row["samples"] for row in run.rows))
-    if measure.would_fail("longest_stall", stall.seconds) and not explained:
+    measure(
+        check.LONGEST_STALL,
+        stall.seconds,
+        on=on,
+        samples=sum(row["samples"] for row in run.rows),
+    )
+    if measure.would_fail(check.LONGEST_STALL, stall.seconds) and not explained:
         measure.explain(stall_finding(stall, run.lost_shares))
 
 
@@ -372,9 +378,9 @@ def judge_networks(
     unknown = [link for link, device in networks(pairs).items() if device in ("none", UNKNOWN)]
     if unknown:
         note = "no device counted its bytes, or the counter of one cannot be read"
-        measure("links_on_other_networks", None, on=" -> ".join(unknown[0]), note=note)
+        measure(check.LINKS_ON_OTHER_NETWORKS, None, on=" -> ".join(unknown[0]), note=note)
     off = links_off(pairs, expected)
-    measure("links_on_other_networks", len(off), samples=len(pairs.sent))
+    measure(check.LINKS_ON_OTHER_NETWORKS, len(off), samples=len(pairs.sent))
     measure.explain(find_detours(pairs, off, expected, routes))
 
 

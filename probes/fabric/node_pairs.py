@@ -12,6 +12,7 @@ from typing import Any
 from probes.check.judging import is_agreed
 from probes.check.recorder import Recorder
 from probes.cluster.network_facts import join_fabric
+from probes.fabric import criterion as check
 from probes.fabric.addresses import RailRanks, find_rails, ranks_by_node
 from probes.fabric.link_counters import LinkReader, bytes_sent, lost_share
 from probes.fabric.sweep import lowest
@@ -359,9 +360,9 @@ def judge_inside(inside: InsideSpeeds, measure: Recorder) -> None:
     if not inside.busbw:
         measure.covered("all-reduce inside nodes was not tested: each node has one rank")
         return
-    measure("wrong_elements", sum(inside.wrong.values()), on="all-reduce inside nodes")
+    measure(check.WRONG_ELEMENTS, sum(inside.wrong.values()), on="all-reduce inside nodes")
     judge_against_others(inside, measure)
-    name = "all_reduce_inside_node"
+    name = check.ALL_REDUCE_INSIDE_NODE
     slowest, speed = min(inside.busbw.items(), key=lambda item: item[1])
     if is_agreed(measure, name):
         measure(name, speed, on=slowest, samples=len(inside.busbw))
@@ -375,7 +376,7 @@ def judge_inside(inside: InsideSpeeds, measure: Recorder) -> None:
 
 def judge_against_others(inside: InsideSpeeds, measure: Recorder) -> None:
     """Judge the slowest node as a share of a typical one."""
-    shares, name = inside.shares(), "all_reduce_inside_node_against_others"
+    shares, name = inside.shares(), check.ALL_REDUCE_INSIDE_NODE_AGAINST_OTHERS
     if not shares:
         measure(name, None, note="no two nodes have as many ranks")
         return

@@ -11,6 +11,7 @@ from typing import Any
 
 from probes.check.recorder import Recorder
 from probes.fabric import addresses as ports_of
+from probes.fabric import criterion as check
 from probes.fabric.addresses import DoctoredPort, DuplicateAddress, FabricPorts, port_name, suspects
 from probes.findings import finding, join_names
 from reference_trainer.launch.gang import Gang
@@ -254,15 +255,15 @@ def judge_reach(
     the nodes in `explained` are not reached.
     """
     on = rail or "cluster"
-    measure("unreachable_pairs", len(reach.pairs), on=on)
-    measure("duplicate_addresses", len(reach.duplicates), on=on)
+    measure(check.UNREACHABLE_PAIRS, len(reach.pairs), on=on)
+    measure(check.DUPLICATE_ADDRESSES, len(reach.duplicates), on=on)
     if not reach.saw_neighbours:
         measure.covered("duplicate addresses were not tested: no node shows /proc/net/arp")
     if reach.has_ip:
         odd_mtu = len(find_odd_mtu(reach)) if reach.mtu else None
-        measure("mtu_mismatches", odd_mtu, on=on, note=reach.note or "no MTU is known")
+        measure(check.MTU_MISMATCHES, odd_mtu, on=on, note=reach.note or "no MTU is known")
         narrow = None if reach.narrow is None else len(reach.narrow)
-        measure("pairs_below_mtu", narrow, on=on, note=reach.note or "-")
+        measure(check.PAIRS_BELOW_MTU, narrow, on=on, note=reach.note or "-")
     else:
         measure.covered(f"packet sizes were not tried: {reach.note}")
     unreachable = find_unreachable(reach, rail, explained)

@@ -8,6 +8,7 @@ from typing import Any
 
 from probes.check.judging import is_agreed
 from probes.check.recorder import Recorder
+from probes.fabric import criterion as check
 from probes.fabric import sweep
 from probes.fabric.addresses import ranks_by_node
 from probes.fabric.judge import FabricRig
@@ -211,8 +212,8 @@ def record_nvlink(run: SweepResult | None, problem: str, measure: Recorder) -> N
         row = run.plateau
         value = None if crossed else row["busbw"]
         noise = {"spread": row["spread"], "samples": row["samples"]} if value else {}
-    if is_agreed(measure, "nvlink_busbw"):
-        measure("nvlink_busbw", value, on="NVLink between nodes", note=problem, **noise)
+    if is_agreed(measure, check.NVLINK_BUSBW):
+        measure(check.NVLINK_BUSBW, value, on="NVLink between nodes", note=problem, **noise)
     else:
-        measure.note("nvlink_busbw", value, "GB/s", on="NVLink between nodes")
+        measure.note(check.NVLINK_BUSBW, value, "GB/s", on="NVLink between nodes")
     measure.covered(problem or "all-reduce over NVLink between nodes")

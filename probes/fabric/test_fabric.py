@@ -4,6 +4,7 @@ import pytest
 
 from probes.cluster.network_facts import interfaces_of
 from probes.fabric import controls, judge, speeds
+from probes.fabric import criterion as check
 from probes.fabric.hangs import explain_start_failure
 from probes.fabric.judge import FabricRig, explain_without_pairs, fabric_devices, find_bad_nodes
 from probes.fabric.links import LinkWatch
@@ -43,7 +44,7 @@ def run_probe(rig, logs):
     try:
         run, nodes = measure_fabric(rig, logs)
     except GangError as error:
-        measure("busbw", None, note=str(error))
+        measure(check.BUSBW, None, note=str(error))
         rig.judge_agreed_ports()
         explain_start_failure(rig, error, logs)
         return
@@ -77,7 +78,7 @@ def measure_fabric(rig, logs):
         for rail in interfaces_of(terms.fabric) or [terms.fabric]
     }
     if any(one.pairs or one.narrow or one.duplicates for one in reach.values()):
-        measure("busbw", None, note="some pairs of nodes cannot reach each other")
+        measure(check.BUSBW, None, note="some pairs of nodes cannot reach each other")
         judge_rails_reach(gang, rig.node_names, reach, measure)
         record_reach(reach, measure)
         rig.judge_agreed_ports()
@@ -85,7 +86,11 @@ def measure_fabric(rig, logs):
     measure.progress("fabric: all-reduce sweep")
     gang.run(warm_up, timeout=120)
     sums = gang.run(connect, timeout=init_seconds(gang.size))
-    measure("wrong_elements", sum(total != gang.size for total in sums), on="the first all-reduce")
+    measure(
+        check.WRONG_ELEMENTS,
+        sum(total != gang.size for total in sums),
+        on="the first all-reduce",
+    )
     run = run_sweep(gang, rig.node_names, logs, terms.fabric)
     judge.judge_speed(run, measure)
     judge.record_curves(run, terms, measure)

@@ -20,6 +20,7 @@ from probes.cluster.gpus import XidListener
 from probes.cluster.nvml import TIMEOUT, import_nvml
 from probes.cluster.system_facts import BOOT_ID, read_text
 from probes.findings import finding, join_names, name_gpu
+from probes.hosts import criterion as check
 from probes.hosts.gpu_health import Board, Facts, board_name, explain_boards, judge_worst
 from reports.numbers import quantity
 from reports.run_folder.event_log import FILE
@@ -48,7 +49,7 @@ def judge_changes(
     has_boot_ids = all(fact["boot_id"] for fact in (*before, *now))
     known = before and has_boot_ids and not silent
     note = "a node gives no boot id, or does not answer" if before else "no node answered at first"
-    measure("nodes_changed", len(changed) if changed or known else None, note=note)
+    measure(check.NODES_CHANGED, len(changed) if changed or known else None, note=note)
     for name, text in changed.items():
         measure.explain(finding("HOST-CHANGED", f"{name}: {text}", [name]))
 
@@ -74,7 +75,7 @@ def judge_gpu_changes(before: Sequence[Facts], now: Sequence[Facts], measure: Re
         gone, come = sorted(old - new - {""}), sorted(new - old - {""})
         known = gone or (old and "" not in old | new)
         count = max(len(gone), len(come)) if known else None
-        measure("gpus_changed", count, on=fact["name"], note="some GPUs give no UUID")
+        measure(check.GPUS_CHANGED, count, on=fact["name"], note="some GPUs give no UUID")
         if gone:
             text = f"{join_names(gone)} on {fact['name']}: not there any more"
             text += f"; in place of them {join_names(come)}" if come else ""
@@ -95,7 +96,7 @@ def control_restarted_node(
     plant_on(
         cluster,
         measure,
-        "restarted node",
+        check.RESTARTED_NODE,
         f"reads its boot id from {NEW_AT_EACH_READ}, which changes",
         victim,
         read_boot_id,
@@ -124,16 +125,25 @@ class GpuCounter:
 
 # By measure.
 WEAR = {
-    "heat_time": GpuCounter(
+    check.HEAT_TIME: GpuCounter(
         "heat_ns", 1e-9, "HOST-GPU-SLOWED", "heat slowed the clocks for {} of the run", "s"
     ),
-    "pcie_replays": GpuCounter(
-        "pcie_replays", 60.0, "HOST-PCIE", "PCIe repeated {} per minute", "packets", is_rate=True
+    check.PCIE_REPLAYS: GpuCounter(
+        check.PCIE_REPLAYS,
+        60.0,
+        "HOST-PCIE",
+        "PCIe repeated {} per minute",
+        "packets",
+        is_rate=True,
     ),
-    "nvlink_errors": GpuCounter(
-        "nvlink_errors", 1, "HOST-NVLINK", "{} in the run (replays or recoveries)", "NVLink errors"
+    check.NVLINK_ERRORS: GpuCounter(
+        check.NVLINK_ERRORS,
+        1,
+        "HOST-NVLINK",
+        "{} in the run (replays or recoveries)",
+        "NVLink errors",
     ),
-    "new_memory_errors": GpuCounter(
+    check.NEW_MEMORY_ERRORS: GpuCounter(
         "lifetime_errors", 1, "HOST-ECC", "{} in the run", "uncorrected memory errors"
     ),
 }
@@ -196,7 +206,7 @@ def judge_xids(
         events = [event for event in answer["events"] if event["xid"] not in OF_PROGRAMS]
         known = answer["error"] is None or events
         note = f"NVML ended listening: {answer['error']['text']}" if answer["error"] else ""
-        measure("xids", len(events) if known else None, on=node, note=note)
+        measure(check.XIDS, len(events) if known else None, on=node, note=note)
         if of_programs := len(answer["events"]) - len(events):
             measure.note("Xids of programs", of_programs, "Xids", on=node)
         if events:
@@ -205,7 +215,7 @@ def judge_xids(
             names = name_gpu(events[0].get("uuid"), events[0]["index"], events[0].get("slot"))
             measure.explain(finding("HOST-XID", statement, [node], names=names))
     for node, why in silent.items():
-        measure("xids", None, on=node, note=f"nothing is known of its Xids: {why}")
+        measure(check.XIDS, None, on=node, note=f"nothing is known of its Xids: {why}")
 
 
 def describe_event(event: Mapping[str, Any], starts: Starts) -> str:
@@ -282,18 +292,18 @@ def judge_diagnostics(cluster: Cluster, measure: Recorder) -> None:
     planted = _run_on([victim], level=1, gpus=NO_GPU)[0].get(victim["id"])
     fault = f"dcgmi on {name} is given GPU {NO_GPU}, which is not there"
     unable = f"{name} does not answer" if planted is None else ""
-    plant(measure, "missing GPU", fault, partial(judge_node, name, planted, ""), unable=unable)
+    plant(measure, check.MISSING_GPU, fault, partial(judge_node, name, planted, ""), unable=unable)
 
 
 def judge_node(name: str, answer: Mapping[str, Any] | None, silent: str, measure: Recorder) -> None:
     """Judge one node's answer; a diagnostic that did not run to its end counts as failed."""
     if answer is None:
-        measure("diag_failures", None, on=name, note=f"the node does not answer: {silent}")
+        measure(check.DIAG_FAILURES, None, on=name, note=f"the node does not answer: {silent}")
         return
     failed = list(answer["failed"])
     if answer["error"]:
         failed.append({"test": "diagnostic", "where": "", "text": answer["error"]})
-    measure("diag_failures", len(failed), on=name)
+    measure(check.DIAG_FAILURES, len(failed), on=name)
     if failed:
         texts = [_describe(one) for one in failed]
         statement = f"{name}: {join_names(texts, SHOWN_TESTS)}. Expected: no failed test"

@@ -12,6 +12,7 @@ from typing import Any
 from probes.check.judging import is_agreed
 from probes.check.recorder import Recorder, Trial
 from probes.hosts import compute_judge
+from probes.hosts import criterion as check
 from probes.hosts.compute_fleet import Accelerator, RunLength, Speed, Speeds, WorkFleet
 from probes.hosts.compute_judge import AGREED, COMPARED, SpeedRuns, Sums, find_alone, find_slow
 from probes.hosts.compute_worker import ELEMENT, SHAPE
@@ -67,7 +68,7 @@ def judge_drift(fleet: WorkFleet, parts: Sequence[Speeds], measure: Recorder) ->
         key: "; ".join(map(describe_change, own)) + describe_heat(parts, key)
         for key, own in slowed.items()
     }
-    fleet.judge(measure, "slowing_gpus", "HOST-GPU-DRIFT", texts, unknown)
+    fleet.judge(measure, check.SLOWING_GPUS, "HOST-GPU-DRIFT", texts, unknown)
 
 
 def find_slowed(
@@ -213,8 +214,8 @@ def find_victim(fleet: WorkFleet) -> Accelerator | None:
 def control_wrong_sums(fleet: WorkFleet, sums: Sums, measure: Recorder, without: set[str]) -> None:
     """Check that a GEMM with one changed input element is detected, and one that fails."""
     faults = {
-        "wrong element": (ELEMENT, "multiplies matrices with one changed element"),
-        "failing GEMM": (SHAPE, "multiplies a matrix that has a column too few"),
+        check.WRONG_ELEMENT: (ELEMENT, "multiplies matrices with one changed element"),
+        check.FAILING_GEMM: (SHAPE, "multiplies a matrix that has a column too few"),
     }
     for name, (plant, text) in faults.items():
         victim = find_victim(fleet)
@@ -225,7 +226,7 @@ def control_wrong_sums(fleet: WorkFleet, sums: Sums, measure: Recorder, without:
         trial = measure.trial()
         found = {**sums, **planted}
         compute_judge.judge_errors(fleet, found, [], trial)
-        compute_judge.judge_sums(fleet, found, trial, hashes="gemm_hash_differs" not in without)
+        compute_judge.judge_sums(fleet, found, trial, hashes=check.GEMM_HASH_DIFFERS not in without)
         fault = f"{victim.label} {text}"
         located = victim.key in planted and is_located(trial, victim)
         measure.control(name, fault, trial, located=located, without=without)
@@ -243,24 +244,24 @@ def control_slowed(
 ) -> None:
     """Check that an accelerator that does each piece of work several times is detected."""
     missing = {name for name in AGREED if not is_agreed(measure, name)}
-    if "slow_gpus" in without and len(missing) == len(AGREED):
+    if check.SLOW_GPUS in without and len(missing) == len(AGREED):
         return
     victim = find_victim(fleet)
     if victim is None or victim.key not in runs.first:
-        measure.control("slowed GPU", "the last accelerator is slowed", None, saw=UNFOLLOWED)
+        measure.control(check.SLOWED_GPU, "the last accelerator is slowed", None, saw=UNFOLLOWED)
         return
     extra = extra_calls(fleet, runs.first[victim.key], measure)
     slowed = fleet.measure_speed([victim.key], replace(length, rounds=1), extra)
     trial = measure.trial()
     first = {**runs.first, **slowed}
-    if "slow_gpus" not in without:
+    if check.SLOW_GPUS not in without:
         alone = {**measure_fastest(fleet, first, runs, length), **runs.alone, **slowed}
         compute_judge.judge_speed(fleet, SpeedRuns(first, first, alone), trial)
     compute_judge.judge_agreed(fleet, first, trial)
     fault = f"{victim.label} does each piece of work {extra} times"
     located = victim.key in slowed and is_located(trial, victim)
-    skipped = missing | ({"slow_gpus"} & without)
-    measure.control("slowed GPU", fault, trial, located=located, without=skipped)
+    skipped = missing | ({check.SLOW_GPUS} & without)
+    measure.control(check.SLOWED_GPU, fault, trial, located=located, without=skipped)
 
 
 def measure_fastest(
@@ -304,7 +305,7 @@ def control_tiring(
     """Check that an accelerator that does extra work at the end is detected."""
     victim = find_victim(fleet)
     if victim is None or not all(victim.key in part for part in parts):
-        measure.control("tiring GPU", "the last accelerator slows down", None, saw=UNFOLLOWED)
+        measure.control(check.TIRING_GPU, "the last accelerator slows down", None, saw=UNFOLLOWED)
         return
     extra = usual_extra(fleet)
     slowed = fleet.measure_speed([victim.key], replace(length, rounds=1), extra)
@@ -314,7 +315,7 @@ def control_tiring(
     judge_drift(fleet, tiring, trial)
     fault = f"{victim.label} does each piece of work {extra} times at the end"
     located = victim.key in slowed and is_located(trial, victim)
-    measure.control("tiring GPU", fault, trial, located=located)
+    measure.control(check.TIRING_GPU, fault, trial, located=located)
 
 
 JUDGED = frozenset({"generation", "most_generation", "width", "most_width"})
@@ -336,7 +337,7 @@ def judge_links(fleet: WorkFleet, links: Links, measure: Recorder) -> None:
             unknown[key] = f"{one.label}: {why}"
         elif text := describe_slow_link(known[key], [known[other] for other in models[one.model]]):
             slow[key] = text
-    fleet.judge(measure, "slow_pcie", "HOST-PCIE", slow, unknown)
+    fleet.judge(measure, check.SLOW_PCIE, "HOST-PCIE", slow, unknown)
 
 
 def describe_slow_link(link: Link, model: Sequence[Link]) -> str:
@@ -372,11 +373,11 @@ def control_old_link(fleet: WorkFleet, links: Links, measure: Recorder) -> None:
     """Check that a GPU whose PCIe link stays at the first generation is detected."""
     victim = find_victim(fleet)
     if victim is None:
-        measure.control("old link", "the last GPU has an old PCIe link", None, saw=UNFOLLOWED)
+        measure.control(check.OLD_LINK, "the last GPU has an old PCIe link", None, saw=UNFOLLOWED)
         return
     planted = fleet.read_links([victim.key], OLD_LINK)
     trial = measure.trial()
     judge_links(fleet, {**links, **planted}, trial)
     fault = f"{victim.label} runs PCIe {OLD_LINK['generation']} under load, as NVML reports"
     located = victim.key in planted and is_located(trial, victim)
-    measure.control("old link", fault, trial, located=located)
+    measure.control(check.OLD_LINK, fault, trial, located=located)

@@ -12,6 +12,7 @@ from probes.check.judging import is_agreed
 from probes.check.recorder import Recorder
 from probes.check.registry import CRITERIA
 from probes.findings import finding, join_names
+from probes.hosts import criterion as check
 from probes.hosts.compute_fleet import Accelerator, Speed, Speeds, WorkFleet
 from reference_trainer.model.size import peak_flops
 from reports.numbers import percent, quantity
@@ -170,7 +171,7 @@ def judge_speed(fleet: WorkFleet, runs: SpeedRuns, measure: Recorder) -> None:
     known, unknown = leave_out_unknown(fleet, runs)
     slow = find_slow_each_time(fleet, known)
     keys = list(dict.fromkeys(key for key, _ in slow))
-    fleet.count_accused(measure, "slow_gpus", keys, unknown)
+    fleet.count_accused(measure, check.SLOW_GPUS, keys, unknown)
     texts = {key: describe_slow(key, slow, known, fleet) for key in keys}
     for number, members in fleet.same_slot(keys).items():
         nodes = [fleet.accelerators[key].node for key in members]
@@ -255,7 +256,7 @@ def judge_sums(fleet: WorkFleet, sums: Sums, measure: Recorder, *, hashes: bool)
         for key, count in counts.items()
         if count
     }
-    fleet.judge(measure, "gemm_wrong", "HOST-WRONG-SUM", texts, unknown)
+    fleet.judge(measure, check.GEMM_WRONG, "HOST-WRONG-SUM", texts, unknown)
     if hashes:
         judge_hashes(fleet, sums, measure)
 
@@ -273,7 +274,7 @@ def judge_errors(fleet: WorkFleet, sums: Sums, runs: Iterable[Speeds], measure: 
     started = [key for key in silent if fleet.accelerators[key].number]
     texts |= {key: f"it stops to answer: {fleet.errors[key]}" for key in started}
     unknown = {key: fleet.why_unknown(key) for key in silent if key not in started}
-    fleet.judge(measure, "work_errors", "HOST-GPU-ERROR", texts, unknown)
+    fleet.judge(measure, check.WORK_ERRORS, "HOST-GPU-ERROR", texts, unknown)
 
 
 def judge_hashes(fleet: WorkFleet, sums: Sums, measure: Recorder) -> None:
@@ -296,7 +297,7 @@ def judge_hashes(fleet: WorkFleet, sums: Sums, measure: Recorder) -> None:
         elif first:
             split.append([*first])
     accused = {*texts, *(key for keys in split for key in keys)}
-    fleet.count_accused(measure, "gemm_hash_differs", accused, unknown)
+    fleet.count_accused(measure, check.GEMM_HASH_DIFFERS, accused, unknown)
     fleet.explain(measure, "HOST-WRONG-SUM", texts)
     for keys in split:
         measure.explain(_split_finding(fleet, keys))
@@ -327,11 +328,11 @@ def _split_finding(fleet: WorkFleet, keys: list[str]) -> Finding:
 
 # measure: operation
 AGREED = {
-    "gemm_tflops": "gemm",
-    "fp8_tflops": "fp8",
-    "hbm_gbs": "hbm",
-    "h2d_gbs": "h2d",
-    "d2h_gbs": "d2h",
+    check.GEMM_TFLOPS: "gemm",
+    check.FP8_TFLOPS: "fp8",
+    check.HBM_GBS: "hbm",
+    check.H2D_GBS: "h2d",
+    check.D2H_GBS: "d2h",
 }
 
 

@@ -15,12 +15,20 @@ from probes.cluster.gpu_health import read_gpu_health
 from probes.cluster.node_facts import SYSTEM_PARTS, node_facts
 from probes.cluster.nvml import GPU_IS_LOST, INVALID_ARGUMENT, UNKNOWN, import_nvml, read_gpus
 from probes.contract.contract import ClusterTerms
+from probes.hosts import criterion as check
 from probes.hosts.closing import judge_gpu_changes, judge_wear, judge_xids, read_planted_xid
 from probes.hosts.gpu_health import WHOLE_NODE, Facts, Fleet, compared_sources, judge_node_health
 from probes.hosts.inventory import judge_folder, judge_hosts, judge_order, judge_parity
 
 DOCTORED = "0.0.0+doctored"  # the version, and the model, that the doctored node reports
-NODE_ORDERS = ("gpu_model", "gpu_memory", "cpus", "ram", "disk", "ordered_versions")
+NODE_ORDERS = (
+    check.GPU_MODEL,
+    check.GPU_MEMORY,
+    check.CPUS,
+    check.RAM,
+    check.DISK,
+    check.ORDERED_VERSIONS,
+)
 
 
 def read_doctored_facts(lies: Facts | None) -> dict[str, Any]:
@@ -59,7 +67,7 @@ def control_doctored_node(
     each = {node["id"]: lies if node["id"] == victim["node"] else None for node in cluster.nodes}
     answers = cluster.on_each_node(read_doctored_facts, each=each)
     if victim["node"] not in answers:
-        measure.control("doctored node", fault, None, saw=f"{victim['name']} does not answer")
+        measure.control(check.DOCTORED_NODE, fault, None, saw=f"{victim['name']} does not answer")
         return
     torch = {fact["node"]: fact["torch"] for fact in facts if "torch" in fact}
     doctored: list[dict[str, Any]] = [
@@ -72,24 +80,29 @@ def control_doctored_node(
     judge_parity(cluster, terms, doctored, trial)
     judge_order([*doctored], terms, trial)
     without = _find_unaffected(cluster, facts, trial)
-    if without.issuperset(CRITERIA["HOSTS"].controls["doctored node"]):
+    if without.issuperset(CRITERIA["HOSTS"].controls[check.DOCTORED_NODE]):
         return  # a node alone, of which nothing is ordered, is compared with nothing
-    measure.control("doctored node", fault, trial, without=without)
+    measure.control(check.DOCTORED_NODE, fault, trial, without=without)
 
 
 def _find_unaffected(cluster: Cluster, facts: Sequence[Facts], trial: Trial) -> set[str]:
     """Name the measures that false facts cannot fail here: not ordered, or not compared."""
-    without = {name for name in NODE_ORDERS if not trial.has_measured(name)}
+    without: set[str] = {name for name in NODE_ORDERS if not trial.has_measured(name)}
     if len(facts) < 2:
-        without |= {"machines", "duplicate_gpus", "nodes_with_fewer_gpus"}
-        without |= {"differences", "system_differences"}
+        without |= {check.MACHINES, check.DUPLICATE_GPUS, check.NODES_WITH_FEWER_GPUS}
+        without |= {check.DIFFERENCES, check.SYSTEM_DIFFERENCES}
     if cluster.kind == "local":
-        without.add("machines")
+        without.add(check.MACHINES)
     if not any(part in fact["software"] for fact in facts for part in SYSTEM_PARTS):
-        without.add("system_differences")  # the nodes do not report them
+        without.add(check.SYSTEM_DIFFERENCES)  # the nodes do not report them
     if "NVML" not in compared_sources(cluster.kind, cluster.emulated, facts):
-        without |= {"count_mismatches", "nodes_with_fewer_gpus", "nvml_errors", "duplicate_gpus"}
-        without.add("gpus")  # only Ray's count is compared with the order
+        without |= {
+            check.COUNT_MISMATCHES,
+            check.NODES_WITH_FEWER_GPUS,
+            check.NVML_ERRORS,
+            check.DUPLICATE_GPUS,
+        }
+        without.add(check.GPUS)  # only Ray's count is compared with the order
     return without
 
 
@@ -97,14 +110,14 @@ def control_larger_order(
     cluster: Cluster, terms: ClusterTerms, facts: Sequence[Facts], measure: Recorder
 ) -> None:
     """Check that an order of one more node, and of one more GPU on each node, fails."""
-    orders = {"nodes": "nodes", "gpus_per_node": "gpus"}
+    orders = {"nodes": check.NODES, "gpus_per_node": check.GPUS}
     known = {key: getattr(terms, key) for key in orders if getattr(terms, key) is not None}
     larger = terms.model_copy(update={key: count + 1 for key, count in known.items()})
     without = {name for key, name in orders.items() if key not in known}
     unable = "" if known else "no number of nodes or GPUs is ordered"
     fault = "the order asks for one node more, and for one GPU more on each node"
     judge = partial(judge_hosts, cluster, larger, facts, [])
-    plant(measure, "larger order", fault, judge, unable=unable, without=without)
+    plant(measure, check.LARGER_ORDER, fault, judge, unable=unable, without=without)
 
 
 def control_own_folder(cluster: Cluster, folder: str, measure: Recorder) -> None:
@@ -115,7 +128,7 @@ def control_own_folder(cluster: Cluster, folder: str, measure: Recorder) -> None
     fault = f"{victim['name']} writes to {own}, not to {folder}"
     elsewhere = {victim["id"]: own}
     judge = partial(judge_folder, cluster, folder, elsewhere=elsewhere)
-    plant(measure, "own folder", fault, judge)
+    plant(measure, check.OWN_FOLDER, fault, judge)
 
 
 Answers = Mapping[str, Callable[..., Any]]
@@ -275,11 +288,11 @@ def _judge_xid(_: Sequence[Facts], victim: Facts, heard: Any, trial: Trial) -> N
 SICK = ("NVML on {} reports GPU {} as sick in each way", read_sick_health, _judge_sick)
 HEATED = "NVML on {} reports time lost to heat and many errors of GPU {}"
 GPU_FAULTS: dict[str, tuple[str, Callable[[int], Any], Callable[..., bool | None]]] = {
-    "sick GPU": SICK,
-    "GPU that sickens": SICK,
-    "worn GPU": (HEATED, read_worn_health, _judge_worn),
-    "vanished GPU": ("NVML on {} no longer lists GPU {}", read_fewer_gpus, _judge_fewer),
-    "fallen GPU": ("NVML on {} reports Xid 79 of GPU {}", read_planted_xid, _judge_xid),
+    check.SICK_GPU: SICK,
+    check.GPU_THAT_SICKENS: SICK,
+    check.WORN_GPU: (HEATED, read_worn_health, _judge_worn),
+    check.VANISHED_GPU: ("NVML on {} no longer lists GPU {}", read_fewer_gpus, _judge_fewer),
+    check.FALLEN_GPU: ("NVML on {} reports Xid 79 of GPU {}", read_planted_xid, _judge_xid),
 }
 
 
@@ -295,7 +308,7 @@ def control_gpu(
     index = boards[-1]["index"] if boards else 0
     answer = cluster.on_each_node(read, each={victim["node"]: index}).get(victim["node"])
     # A GPU of a smaller node may have any number of links: it is compared with others.
-    without = () if len(boards) >= WHOLE_NODE else ("nvlinks_down",)
+    without = () if len(boards) >= WHOLE_NODE else (check.NVLINKS_DOWN,)
     plant(
         measure,
         control,

@@ -23,6 +23,7 @@ from probes.cluster.cleanup import find_token
 from probes.cluster.cluster import Cluster
 from probes.cluster.entrances import CLIENT, GCS, REFUSED, TAKEN, Answers, Entrance, join_address
 from probes.findings import finding, join_names
+from probes.hosts import criterion as check
 from reports.record import Finding
 
 TOKEN, OFF = "token", "disabled"  # values of RAY_AUTH_MODE
@@ -101,7 +102,7 @@ def judge_entrances(asked: Sequence[Asked], mode: str, measure: Recorder) -> Non
         unknown = [f"{text}: {why}" for text, (problem, why) in problems.items() if problem is None]
         note = join_names(unknown, 2) if rows else "the address of the GCS is not known"
         value = None if (unknown or not rows) and not wrong else wrong
-        measure("wrong_entrances", value, on=SUBJECTS.get(kind, kind), note=note)
+        measure(check.WRONG_ENTRANCES, value, on=SUBJECTS.get(kind, kind), note=note)
     measure.explain(explain_entrances(asked, mode))
 
 
@@ -210,13 +211,13 @@ def judge_public(
     texts = [f"{entrance.text} at {join_names(reached)}" for entrance, reached in public]
     note = join_names(dict.fromkeys(unknown), 3)
     value = None if unknown and not public else len(public)
-    if measure.would_fail("public_entrances", value):
+    if measure.would_fail(check.PUBLIC_ENTRANCES, value):
         value, note = None, f"open at public addresses: {join_names(texts, 3)}"
         entrance, reached = public[0]
         names = {"address": reached[0], "port": find_port(entrance.address)}
         text = f"No token is asked for: {join_names(texts, 6)}"
         measure.explain(finding("HOST-PUBLIC", text, nodes, names=names))
-    measure("public_entrances", value, note=note)
+    measure(check.PUBLIC_ENTRANCES, value, note=note)
 
 
 def read_own_addresses(fact: Facts) -> list[str] | None:
@@ -391,14 +392,14 @@ def judge_stranger_job(
         return
     taken = job.state in (RAN, "accepted")
     count = int(taken) if taken or job.state == REFUSED else None
-    measure("stranger_jobs", count, on="dashboard", note=job.detail)
+    measure(check.STRANGER_JOBS, count, on="dashboard", note=job.detail)
     if taken:
         what = "ran" if job.state == RAN else f"was accepted ({job.detail})"
         text = f"A job without a token {what}: {dashboard} takes jobs from anyone who reaches it"
         measure.explain(finding("HOST-AUTH-OPEN", text))
 
 
-NAME = "other entrance"
+NAME = check.OTHER_ENTRANCE
 START_SECONDS = 60.0  # for an actor to start, and its server: seconds on a busy node
 
 
@@ -473,5 +474,5 @@ def control_entrance(
         measure.control(NAME, fault, None, saw=str(problem))
         return
     located = all(find_problem(one, mode)[0] for one in planted)
-    others = () if mode == TOKEN else ("stranger_jobs",)
+    others = () if mode == TOKEN else (check.STRANGER_JOBS,)
     measure.control(NAME, fault, trial, located=located, without=others)

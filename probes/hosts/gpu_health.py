@@ -11,6 +11,7 @@ from typing import Any
 from probes.check.recorder import Recorder
 from probes.cluster.nvml import UNKNOWN
 from probes.findings import finding, join_names, name_gpu
+from probes.hosts import criterion as check
 from reports.numbers import percent, quantity
 
 Facts = Mapping[str, Any]
@@ -130,7 +131,7 @@ def health_check(
 
 # Drivers before R565 do not know the recovery action; the other checks see its causes.
 @health_check(
-    *("gpus_to_reset", "HOST-GPU-RECOVERY", "no recovery action", "recovery_action"),
+    *(check.GPUS_TO_RESET, "HOST-GPU-RECOVERY", "no recovery action", "recovery_action"),
     may_lack=lambda board, gpus: True,
 )
 def _describe_recovery(board: Board, _: int, __: Fleet) -> str:
@@ -138,7 +139,7 @@ def _describe_recovery(board: Board, _: int, __: Fleet) -> str:
     return f"the driver asks for {RECOVERY.get(action, f'action {action}')}" if action else ""
 
 
-@health_check("memory_errors", "HOST-ECC", "none", "uncorrected_errors")
+@health_check(check.MEMORY_ERRORS, "HOST-ECC", "none", "uncorrected_errors")
 def _describe_memory_errors(board: Board, _: int, __: Fleet) -> str:
     if errors := board.get("uncorrected_errors"):
         return f"{quantity(errors, 'uncorrected memory errors')} since the driver was loaded"
@@ -147,7 +148,7 @@ def _describe_memory_errors(board: Board, _: int, __: Fleet) -> str:
 
 
 @health_check(
-    *("row_remaps", "HOST-ROW-REMAP", "no row that waits or failed"),
+    *(check.ROW_REMAPS, "HOST-ROW-REMAP", "no row that waits or failed"),
     *("remapped_rows", "retired_pending"),
 )
 def _describe_row_remap(board: Board, _: int, __: Fleet) -> str:
@@ -158,7 +159,7 @@ def _describe_row_remap(board: Board, _: int, __: Fleet) -> str:
     return "a memory row waits to be remapped" if is_waiting else ""
 
 
-@health_check("gpus_without_ecc", "HOST-ECC-OFF", "ECC on", "ecc")
+@health_check(check.GPUS_WITHOUT_ECC, "HOST-ECC-OFF", "ECC on", "ecc")
 def _describe_ecc_mode(board: Board, _: int, __: Fleet) -> str | None:
     if board["ecc"]:
         return ""
@@ -167,13 +168,13 @@ def _describe_ecc_mode(board: Board, _: int, __: Fleet) -> str | None:
     return "ECC is off, which is not its default" if board["ecc_default"] else ""
 
 
-@health_check("slowed_gpus", "HOST-GPU-SLOWED", "no slowdown", "slowdown_reasons")
+@health_check(check.SLOWED_GPUS, "HOST-GPU-SLOWED", "no slowdown", "slowdown_reasons")
 def _describe_slowdown(board: Board, _: int, __: Fleet) -> str:
     names = [name for bit, name in SLOWDOWNS.items() if board["slowdown_reasons"] & bit]
     return f"clocks are slowed: {', '.join(names)}" if names else ""
 
 
-@health_check("narrow_pcie", "HOST-PCIE", "all lanes", "pcie_width")
+@health_check(check.NARROW_PCIE, "HOST-PCIE", "all lanes", "pcie_width")
 def _describe_pcie(board: Board, _: int, __: Fleet) -> str:
     width, most = board["pcie_width"], board.get("pcie_max_width") or 0
     return f"PCIe runs x{width} of x{most}" if width < most else ""
@@ -181,7 +182,7 @@ def _describe_pcie(board: Board, _: int, __: Fleet) -> str:
 
 # A board in a PCIe slot without a bridge has no links.
 @health_check(
-    *("nvlinks_down", "HOST-NVLINK", "all links, as on the other GPUs of the model", "nvlinks"),
+    *(check.NVLINKS_DOWN, "HOST-NVLINK", "all links, as on the other GPUs of the model", "nvlinks"),
     may_lack=lambda board, gpus: not connects_all_links(board, gpus),
 )
 def _describe_links(board: Board, gpus: int, fleet: Fleet) -> str:
@@ -197,7 +198,7 @@ def _describe_links(board: Board, gpus: int, fleet: Fleet) -> str:
 
 # Only boards on an NVSwitch register.
 @health_check(
-    *("fabric_faults", "HOST-NVSWITCH", "completed without a fault", "fabric"),
+    *(check.FABRIC_FAULTS, "HOST-NVSWITCH", "completed without a fault", "fabric"),
     may_lack=lambda board, gpus: True,
 )
 def _describe_fabric(board: Board, _: int, __: Fleet) -> str:
@@ -214,7 +215,9 @@ def _describe_fabric(board: Board, _: int, __: Fleet) -> str:
     return f"NVLink fabric: {', '.join(wrong)}" if wrong else ""
 
 
-@health_check("closed_gpus", "HOST-COMPUTE-MODE", "Default or Exclusive_Process", "compute_mode")
+@health_check(
+    check.CLOSED_GPUS, "HOST-COMPUTE-MODE", "Default or Exclusive_Process", "compute_mode"
+)
 def _describe_mode(board: Board, _: int, __: Fleet) -> str:
     return "compute mode is Prohibited" if board["compute_mode"] == PROHIBITED else ""
 
@@ -364,8 +367,8 @@ def judge_gpu_health(facts: Sequence[Facts], measure: Recorder) -> None:
 def judge_node_health(fact: Facts, fleet: Fleet, measure: Recorder) -> None:
     """Judge the GPUs of one node, compared with the fleet's."""
     node, boards = fact["name"], [*fact["gpu_health"]["boards"], *_missing_boards(fact)]
-    for check in CHECKS:
-        _judge_check(check, node, boards, fleet, measure)
+    for one in CHECKS:
+        _judge_check(one, node, boards, fleet, measure)
     _judge_power(node, boards, measure)
     _judge_queries(node, boards, measure)
     _note_state(node, boards, measure)
@@ -381,18 +384,18 @@ def _missing_boards(fact: Facts) -> list[Board]:
 
 
 def _judge_check(
-    check: HealthCheck, node: str, boards: Sequence[Board], fleet: Fleet, measure: Recorder
+    health: HealthCheck, node: str, boards: Sequence[Board], fleet: Fleet, measure: Recorder
 ) -> None:
-    known = [board for board in boards if any(need in board for need in check.needs)]
-    texts = [check.describe(board, len(boards), fleet) for board in known]
+    known = [board for board in boards if any(need in board for need in health.needs)]
+    texts = [health.describe(board, len(boards), fleet) for board in known]
     sick = [(board, text) for board, text in zip(known, texts, strict=True) if text]
     sound = texts.count("") + sum(
-        check.is_sound_without(board, len(boards), fleet) for board in boards
+        health.is_sound_without(board, len(boards), fleet) for board in boards
     )
     proven = boards and sound + len(sick) == len(boards)
     note = "NVML does not answer for each GPU, or does not support the query here"
-    measure(check.measure, len(sick) if sick or proven else None, on=node, note=note)
-    explain_boards(measure, check.code, node, sick, check.expected)
+    measure(health.measure, len(sick) if sick or proven else None, on=node, note=note)
+    explain_boards(measure, health.code, node, sick, health.expected)
 
 
 def explain_boards(
@@ -439,7 +442,7 @@ def _judge_power(node: str, boards: Sequence[Board], measure: Recorder) -> None:
     """Judge the lowest power limit of a node's GPUs, as a share of the model's default."""
     note = "NVML does not answer, or does not support the query here"
     shares = [(board, _power_share(board)) for board in boards]
-    low = judge_worst(measure, "power_limit", node, shares, min, note)
+    low = judge_worst(measure, check.POWER_LIMIT, node, shares, min, note)
     sick = [(board, f"power limit is {percent(share)} of the default") for board, share in low]
     explain_boards(measure, "HOST-POWER-LIMIT", node, sick, "the default power limit")
 
@@ -453,7 +456,7 @@ def _judge_queries(node: str, boards: Sequence[Board], measure: Recorder) -> Non
     """Judge that NVML answered: an error other than "not supported" hides what it was asked."""
     failed = [board for board in boards if board["failed"]]
     note = "NVML does not answer"
-    measure("health_errors", len(failed) if boards else None, on=node, note=note)
+    measure(check.HEALTH_ERRORS, len(failed) if boards else None, on=node, note=note)
     sick = [
         (board, f"NVML does not answer for {query}: error {error['code']}, {error['text']}")
         for board in failed

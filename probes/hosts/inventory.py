@@ -19,6 +19,7 @@ from probes.cluster.nvml import DRIVER_MISMATCH, DRIVER_NOT_LOADED, GPU_IS_LOST
 from probes.cluster.shared_folder import FolderUnknown, find_blind_nodes
 from probes.contract.contract import ClusterTerms
 from probes.findings import finding, join_names, name_gpu
+from probes.hosts import criterion as check
 from probes.hosts.gpu_health import (
     Facts,
     NodeGpus,
@@ -195,16 +196,16 @@ def judge_order(facts: list[Facts], terms: ClusterTerms, measure: Recorder) -> N
             measure(name, value, on=fact["name"], limit=limit, note="it could not be read")
             if limit.judge(value) is Verdict.FAIL:
                 text = describe_failure(fact, name, value, limit)
-                code = "HOST-GPU-MODEL" if name == "gpu_model" else "HOST-BELOW-ORDER"
+                code = "HOST-GPU-MODEL" if name == check.GPU_MODEL else "HOST-BELOW-ORDER"
                 measure.explain(finding(code, text, [fact["name"]]))
 
 
 # measure: (term, unit, how it is read of a node's facts)
 ORDERED: dict[str, tuple[str, str, Callable[[Facts], float | None]]] = {
-    "gpu_memory": ("gpu_memory_gib", "GiB", lambda fact: _smallest_memory(fact["gpus"])),
-    "cpus": ("cpus_per_node", "CPUs", lambda fact: fact["cpus"]),
-    "ram": ("ram_gib", "GiB", lambda fact: fact["ram_gib"]),
-    "disk": ("disk_gib", "GiB", lambda fact: fact.get("disk_gib")),
+    check.GPU_MEMORY: ("gpu_memory_gib", "GiB", lambda fact: _smallest_memory(fact["gpus"])),
+    check.CPUS: ("cpus_per_node", "CPUs", lambda fact: fact["cpus"]),
+    check.RAM: ("ram_gib", "GiB", lambda fact: fact["ram_gib"]),
+    check.DISK: ("disk_gib", "GiB", lambda fact: fact.get("disk_gib")),
 }
 
 
@@ -214,7 +215,7 @@ def ordered_values(fact: Facts, terms: ClusterTerms) -> list[tuple[str, Any, Lim
     if terms.gpu_model is not None:
         models = [terms.gpu_model] if isinstance(terms.gpu_model, str) else terms.gpu_model
         model = _worst_model([gpu["name"] for gpu in fact["gpus"]], models)
-        values.append(("gpu_model", model, Limit(one_of=models, because="ordered")))
+        values.append((check.GPU_MODEL, model, Limit(one_of=models, because="ordered")))
     for name, (term, unit, read) in ORDERED.items():
         if (least := getattr(terms, term)) is not None:
             values.append((name, read(fact), Limit(low=least, unit=unit, because="ordered")))
@@ -222,7 +223,7 @@ def ordered_values(fact: Facts, terms: ClusterTerms) -> list[tuple[str, Any, Lim
         met = [version_met(fact["software"].get(p, ""), o) for p, o in terms.versions.items()]
         count = None if None in met and False not in met else met.count(False)
         text = ", ".join(f"{part} {order}" for part, order in terms.versions.items())
-        values.append(("ordered_versions", count, exactly(0, "versions", f"ordered: {text}")))
+        values.append((check.ORDERED_VERSIONS, count, exactly(0, "versions", f"ordered: {text}")))
     return values
 
 
@@ -253,7 +254,7 @@ def version_met(version: str, order: str) -> bool | None:
 
 def describe_failure(fact: Facts, name: str, value: Any, limit: Limit) -> str:
     """Describe in one sentence what is below the order on a node."""
-    if name == "ordered_versions":
+    if name == check.ORDERED_VERSIONS:
         has = ", ".join(f"{part} {version}" for part, version in fact["software"].items())
         return f"{fact['name']} has {has}; {limit.because}"
     unit = f" {limit.unit}" if limit.unit else ""
@@ -277,7 +278,7 @@ def judge_hosts(
     judge_counts(nodes, measure)
     # A bystander that does not answer may have GPUs.
     silent = _find_silent(cluster, cluster.bystanders, bystanders, measure)
-    record_each(measure, "count_mismatches", {}, silent)
+    record_each(measure, check.COUNT_MISMATCHES, {}, silent)
     if cluster.kind == "local":
         measure.covered("machines and NVML are not compared: all raylets share one host")
         return
@@ -306,7 +307,9 @@ def judge_nodes(
     ordered node whose driver did not load.
     """
     ordered = terms.nodes
-    measure("nodes", len(facts), limit=exactly(ordered, "nodes", "ordered") if ordered else None)
+    measure(
+        check.NODES, len(facts), limit=exactly(ordered, "nodes", "ordered") if ordered else None
+    )
     silent = _find_silent(cluster, cluster.nodes, facts, measure)
     known = cluster.known_nodes()
     # A node that died twice has two entries.
@@ -362,7 +365,7 @@ def judge_machines(facts: Sequence[Facts], measure: Recorder) -> None:
     known = bool(boots) and all(boots)
     limit = exactly(len(facts), "machines", "each node must be a separate machine")
     note = "a node gives no boot id"
-    measure("machines", len(set(boots)) if known else None, limit=limit, note=note)
+    measure(check.MACHINES, len(set(boots)) if known else None, limit=limit, note=note)
     measure.explain(find_shared_machines(facts))
 
 
@@ -385,10 +388,10 @@ def judge_counts(nodes: Sequence[NodeGpus], measure: Recorder) -> None:
         if node.member:
             ordered = node.ordered
             limit = exactly(ordered, "GPUs", "ordered") if ordered is not None else None
-            measure("gpus", node.value, on=node.name, limit=limit, note=node.why_unknown)
-        measure("count_mismatches", node.mismatches, on=node.name, note=node.why_unknown)
+            measure(check.GPUS, node.value, on=node.name, limit=limit, note=node.why_unknown)
+        measure(check.COUNT_MISMATCHES, node.mismatches, on=node.name, note=node.why_unknown)
     fewer = nodes_with_fewer_gpus(nodes)
-    measure("nodes_with_fewer_gpus", len(fewer) if nodes else None, note="no node answers")
+    measure(check.NODES_WITH_FEWER_GPUS, len(fewer) if nodes else None, note="no node answers")
     for node in nodes:
         if node.is_wrong or node.name in fewer:
             measure.explain(finding("HOST-GPUS", node.sentence, [node.name]))
@@ -406,7 +409,7 @@ def judge_nvml(
         expected = bool(node.counts["Ray"] or node.ordered or missing)
         faults = find_nvml_faults(fact, expected)
         count = None if faults is None else len(faults)
-        measure("nvml_errors", count, on=node.name, note="NVML does not know AMD's GPUs")
+        measure(check.NVML_ERRORS, count, on=node.name, note="NVML does not know AMD's GPUs")
         measure.explain(faults or [])
 
 
@@ -416,7 +419,7 @@ def judge_duplicates(nodes: Sequence[NodeGpus], facts: Sequence[Facts], measure:
     uuids = [gpu["uuid"] for fact in facts for gpu in fact["gpus"]]
     known = all(uuids) and (uuids or not any(node.counts["Ray"] for node in nodes))
     count = len(shared) if (known and facts) or shared else None
-    measure("duplicate_gpus", count, note="some GPUs give no UUID")
+    measure(check.DUPLICATE_GPUS, count, note="some GPUs give no UUID")
     measure.explain(shared)
 
 
@@ -428,10 +431,10 @@ def judge_parity(
     several = isinstance(terms.gpu_model, list) and len(terms.gpu_model) > 1
     odd = [] if cluster.kind == "local" or several else find_odd_gpus(facts)
     systems = find_odd_systems(facts)
-    measure("system_differences", len(systems) if facts else None, note="no node answers")
+    measure(check.SYSTEM_DIFFERENCES, len(systems) if facts else None, note="no node answers")
     measure.explain(systems)
     count = len(software) + len(odd)
-    measure("differences", count if facts else None, note="no node answers")
+    measure(check.DIFFERENCES, count if facts else None, note="no node answers")
     measure.explain([finding("HOST-VERSIONS", sentence) for sentence in software], odd)
 
 
@@ -448,9 +451,9 @@ def judge_folder(
     try:
         blind = find_blind_nodes(cluster, folder, elsewhere)
     except FolderUnknown as unknown:
-        measure("shared_missing", None, on=folder, note=f"no node can write there: {unknown}")
+        measure(check.SHARED_MISSING, None, on=folder, note=f"no node can write there: {unknown}")
         return
-    measure("shared_missing", len(blind), on=folder)
+    measure(check.SHARED_MISSING, len(blind), on=folder)
     for name in blind:
         text = f"{name} cannot write to {folder}, or does not see the files of most nodes there"
         measure.explain(finding("HOST-SHARED", text, [name], names={"folder": folder}))

@@ -19,6 +19,7 @@ from probes.cluster.cluster import Cluster
 from probes.cluster.system_facts import UNLIMITED, ClockOffset, ClockReaders, read_node_system
 from probes.contract.contract import ClusterTerms
 from probes.findings import finding, join_names
+from probes.hosts import criterion as check
 from probes.hosts.gpu_health import Facts
 from reports.numbers import percent, quantity
 from reports.record import Finding
@@ -127,13 +128,13 @@ def read_strays(system: Facts, ranks: int) -> Reading:
 
 # measure: (finding, reader)
 READERS: dict[str, tuple[str, Callable[[Facts, int], Reading]]] = {
-    "open_files": ("HOST-OPEN-FILES", read_open_files),
-    "locked_memory": ("HOST-LOCKED-MEMORY", read_locked_memory),
-    "stack": ("HOST-STACK", read_stack),
-    "shared_memory": ("HOST-SHARED-MEMORY", read_shared_memory),
-    "processes": ("HOST-PROCESSES", read_threads),
-    "temp_room": ("HOST-TEMP-FULL", read_temporary_room),
-    "stray_raylets": ("HOST-STRAY-RAYLET", read_strays),
+    check.OPEN_FILES: ("HOST-OPEN-FILES", read_open_files),
+    check.LOCKED_MEMORY: ("HOST-LOCKED-MEMORY", read_locked_memory),
+    check.STACK: ("HOST-STACK", read_stack),
+    check.SHARED_MEMORY: ("HOST-SHARED-MEMORY", read_shared_memory),
+    check.PROCESSES: ("HOST-PROCESSES", read_threads),
+    check.TEMP_ROOM: ("HOST-TEMP-FULL", read_temporary_room),
+    check.STRAY_RAYLETS: ("HOST-STRAY-RAYLET", read_strays),
 }
 
 
@@ -194,7 +195,7 @@ SETTINGS: dict[str, tuple[str, str, str, Callable[..., Any] | None]] = {
     "numa_nodes": ("nodes", "settings", "numa_nodes", None),
     "machine_cpus": ("CPUs", "settings", "cpus", None),
     "swap_in_use": ("GiB", "settings", "swap_gib", max),
-    "shared_memory_free": ("ratio", "shared_memory", "free_share", min),
+    "shared_memory_free": ("ratio", check.SHARED_MEMORY, "free_share", min),
 }
 
 
@@ -209,7 +210,7 @@ def note_settings(facts: Sequence[Facts], measures: Sequence[str], measure: Reco
             _note_values(name, unit, known, measure)
     for name in READERS.keys() - set(measures):
         values = {node: one.value for node, one in read_each(name, facts).items()}
-        worst = max if name == "stray_raylets" else min
+        worst = max if name == check.STRAY_RAYLETS else min
         _note_worst(name, CRITERIA["HOSTS"].measures[name].unit, worst, values, measure)
 
 
@@ -268,18 +269,18 @@ def judge_clocks(
     passes while nodes are `silent`.
     """
     if len(offsets) < 2:
-        measure("clock_offset", None, note=f"no answer from {join_names(silent)}")
+        measure(check.CLOCK_OFFSET, None, note=f"no answer from {join_names(silent)}")
         return
     ends = [(offset.seconds, offset.error) for offset in offsets.values()]
     value = max(seconds for seconds, _ in ends) - min(seconds for seconds, _ in ends)
     most = max(s + e for s, e in ends) - min(s - e for s, e in ends)
     least = max(0.0, max(s - e for s, e in ends) - min(s + e for s, e in ends))
-    fails, note = measure.would_fail("clock_offset", least), ""
+    fails, note = measure.would_fail(check.CLOCK_OFFSET, least), ""
     if not fails and silent:
         note = f"no answer from {join_names(silent)}"
-    elif not fails and measure.would_fail("clock_offset", most):
+    elif not fails and measure.would_fail(check.CLOCK_OFFSET, most):
         note = f"answers are slow: {quantity(value, 's', spread=most - value)}"
-    measure("clock_offset", None if note else value, spread=most - value, note=note)
+    measure(check.CLOCK_OFFSET, None if note else value, spread=most - value, note=note)
     if fails:
         measure.explain(find_odd_clocks(offsets, measure))
 
@@ -288,7 +289,7 @@ def find_odd_clocks(offsets: Mapping[str, ClockOffset], measure: Recorder) -> Fi
     """Name the nodes that are far from the median; where none is, the two that are farthest."""
     middle = median(offset.seconds for offset in offsets.values())
     apart = {name: offset.seconds - middle for name, offset in offsets.items()}
-    odd = [name for name, by in apart.items() if measure.would_fail("clock_offset", abs(by))]
+    odd = [name for name, by in apart.items() if measure.would_fail(check.CLOCK_OFFSET, abs(by))]
     odd = odd or [min(apart, key=apart.__getitem__), max(apart, key=apart.__getitem__)]
     parts = [
         f"{name} is {quantity(abs(apart[name]), 's')} {'ahead' if apart[name] > 0 else 'behind'}"
@@ -309,7 +310,7 @@ def control_lost_clock(
         return set(lost) <= set(find_odd_clocks(planted, trial).suspects)
 
     fault = f"{join_names(lost) or 'a node'} reads its clock since boot, as if the time was lost"
-    plant(measure, "lost clock", fault, judge, unable="" if lost else SILENT)
+    plant(measure, check.LOST_CLOCK, fault, judge, unable="" if lost else SILENT)
 
 
 NO_ROOM = "/proc"  # a folder in which no file can be written, on every node
@@ -380,12 +381,12 @@ def control_strained_process(
     planted = halve_limits(ranks.get(victim["node"], 1), measure)
     system, unable = ask_node(cluster, victim, read_strained_system, planted)
     limits = (system or {}).get("limits", {})
-    targets = CRITERIA["HOSTS"].controls["strained process"]
+    targets = CRITERIA["HOSTS"].controls[check.STRAINED_PROCESS]
     without = {name for name in targets if name not in measures}
-    without |= {"locked_memory"} if limits.get("locks_any") else set()
-    without |= {"processes"} if limits.get("starts_any") else set()
+    without |= {check.LOCKED_MEMORY} if limits.get("locks_any") else set()
+    without |= {check.PROCESSES} if limits.get("starts_any") else set()
     judge = partial(judge_system, [{**victim, "system": system}], ranks, measures)
-    plant(measure, "strained process", fault, judge, unable=unable, without=without)
+    plant(measure, check.STRAINED_PROCESS, fault, judge, unable=unable, without=without)
 
 
 def ask_node(
@@ -401,10 +402,10 @@ def ask_node(
 def halve_limits(ranks: int, measure: Recorder) -> dict[str, int]:
     """Compute soft limits that are half of what is owed, by their names in `resource`."""
     owed = {
-        "RLIMIT_NOFILE": ("open_files", 1),
-        "RLIMIT_MEMLOCK": ("locked_memory", GIB),
-        "RLIMIT_STACK": ("stack", MIB),
-        "RLIMIT_NPROC": ("processes", ranks),
+        "RLIMIT_NOFILE": (check.OPEN_FILES, 1),
+        "RLIMIT_MEMLOCK": (check.LOCKED_MEMORY, GIB),
+        "RLIMIT_STACK": (check.STACK, MIB),
+        "RLIMIT_NPROC": (check.PROCESSES, ranks),
     }
     lows = {
         name: (limit.low, factor)

@@ -16,6 +16,7 @@ from probes.cluster.cluster import Cluster
 from probes.cluster.network_facts import Endpoint, read_names
 from probes.environment.checks import NameList, name_list
 from probes.findings import finding, join_names
+from probes.hosts import criterion as check
 from probes.hosts.port_round import GCS, JOB, RAY_PORTS, WORKER, Connection, NameLookup, PortRound
 from reference_trainer.rank_environment import set_variables
 from reports.record import Finding
@@ -40,7 +41,7 @@ def judge_choice(facts: Sequence[Facts], measure: Recorder) -> None:
     for name, choice in choices.items():
         problem = _find_problem(choice[1], used) if choice else None
         count = None if problem is None else int(bool(problem))
-        measure("nccl_interface", count, on=name, note="no interface with an address was read")
+        measure(check.NCCL_INTERFACE, count, on=name, note="no interface with an address was read")
         if choice and problem:
             statement = (
                 f"NCCL starts over {choice[0]} ({choice[1]}) on {name}: {problem}. Expected: an "
@@ -149,7 +150,7 @@ def judge_ports(connections: Sequence[Connection], names: Names, measure: Record
     """Judge every tried connection, and explain those that failed.  `names` are by node id."""
     for kind in (*RAY_PORTS, JOB):
         value, note = count_closed(one for one in connections if one.kind == kind)
-        name = "closed_job_ports" if kind == JOB else "closed_ports"
+        name = check.CLOSED_JOB_PORTS if kind == JOB else check.CLOSED_PORTS
         measure(name, value, on=SUBJECTS[kind], note=note)
     measure.explain(find_closed(connections, names))
 
@@ -228,7 +229,7 @@ def judge_addresses(facts: Sequence[Facts], measure: Recorder) -> None:
     for fact in facts:
         problem, note = find_address_problem(fact)
         count = None if problem is None else int(bool(problem))
-        measure("address_elsewhere", count, on=fact["name"], note=note)
+        measure(check.ADDRESS_ELSEWHERE, count, on=fact["name"], note=note)
         if problem:
             text = f"{fact['name']}: Ray's address {problem}"
             names = {"ray_address": (fact.get("names") or {}).get("ray_address")}
@@ -296,7 +297,7 @@ def judge_own_names(facts: Sequence[Facts], measure: Recorder) -> None:
         given = names.get("gloo_interface", "")
         count = None if bound is None and not given else int(is_loopback and not given)
         note = f"the name {names.get('host', '')} was not resolved in time" if names else UNREAD
-        measure("loopback_names", count, on=fact["name"], note=note if count is None else "")
+        measure(check.LOOPBACK_NAMES, count, on=fact["name"], note=note if count is None else "")
         if count and bound:
             groups[_name_text(names, bound)].append(fact)
         elif is_loopback:
@@ -344,7 +345,7 @@ def judge_lookups(
     count = None if not problems or (unknown and not failed) else failed
     reasons = dict.fromkeys(_why_unknown(one, nodes) for one in unknown)
     note = join_names(reasons, 3) if problems else "no name was looked up"
-    measure("names_unresolved", count, note=note)
+    measure(check.NAMES_UNRESOLVED, count, note=note)
     measure.explain(find_unresolved(problems, nodes))
 
 
@@ -429,12 +430,15 @@ def control_loopback(cluster: Cluster, facts: Sequence[Facts], measure: Recorder
     answer = cluster.on_each_node(read_loopback_names, nodes=node).get(victim["node"])
     name, doctored = victim["name"], [{**victim, "names": answer}]
     faults = {
-        "loopback address": (f"Ray's address of {name} is {LOOPBACK}", judge_addresses),
-        "loopback name": (
+        check.LOOPBACK_ADDRESS: (f"Ray's address of {name} is {LOOPBACK}", judge_addresses),
+        check.LOOPBACK_NAME: (
             f"the own name of {name} is {LOCALHOST}, without an interface",
             judge_own_names,
         ),
-        "loopback interface": (f"NCCL_SOCKET_IFNAME is =lo in a worker on {name}", judge_choice),
+        check.LOOPBACK_INTERFACE: (
+            f"NCCL_SOCKET_IFNAME is =lo in a worker on {name}",
+            judge_choice,
+        ),
     }
     unable = f"{name} does not answer" if answer is None else ""
     for control, (fault, judge) in faults.items():
@@ -448,7 +452,7 @@ def control_names(
     victim = list(ports.nodes)[-1]
     lookups: list[NameLookup] = ports.look_up_names({victim: peers[victim]}, LOCALHOST)
     fault = f"{ports.name(victim)} looks up {LOCALHOST} in place of other nodes"
-    plant(measure, "other name", fault, partial(judge_lookups, lookups, facts, agreed=True))
+    plant(measure, check.OTHER_NAME, fault, partial(judge_lookups, lookups, facts, agreed=True))
 
 
 def control_ports(
@@ -476,9 +480,11 @@ def control_ports(
         return all(one.problem for one in results if (one.kind == JOB) == is_job)
 
     faults = {
-        "closed port": f"Ray's ports of {name} are ports without a listener",
-        "other listener": f"the listener of {name} answers as another",
+        check.CLOSED_PORT: f"Ray's ports of {name} are ports without a listener",
+        check.OTHER_LISTENER: f"the listener of {name} answers as another",
     }
     unable = f"{name} does not answer" if closed is None else ""
     for control, fault in faults.items():
-        plant(measure, control, fault, partial(judge, control == "other listener"), unable=unable)
+        plant(
+            measure, control, fault, partial(judge, control == check.OTHER_LISTENER), unable=unable
+        )

@@ -28,6 +28,7 @@ from probes.cluster.node_facts import (
 from probes.cluster.system_facts import read_rdma_access
 from probes.contract.contract import ClusterTerms
 from probes.findings import finding, join_names
+from probes.hosts import criterion as check
 from probes.hosts.gpu_health import Facts
 from probes.hosts.limits import ask_node
 
@@ -86,7 +87,7 @@ def check_images(cluster: Cluster, facts: Sequence[Facts], measure: Recorder) ->
     image, unable = ask_node(cluster, victim, read_other_image)
     fault = f"{victim['name']} has a further Python package"
     judge = partial(judge_images, cluster, [*others, {**victim, "image": image}])
-    plant(measure, "other image", fault, judge, unable=unable)
+    plant(measure, check.OTHER_IMAGE, fault, judge, unable=unable)
 
 
 def judge_images(cluster: Cluster, facts: Sequence[Facts], measure: Recorder) -> None:
@@ -97,7 +98,7 @@ def judge_images(cluster: Cluster, facts: Sequence[Facts], measure: Recorder) ->
     unread = [name for name in images if name not in known]
     count = None if (unread or not known) and not odd else len(odd)
     note = f"packages were not read on {join_names(unread)}" if unread else "no node answers"
-    measure("image_differences", count, note=note)
+    measure(check.IMAGE_DIFFERENCES, count, note=note)
     if odd:
         lists = _ask_packages(cluster, facts, odd, known)
         usual = next((name for name in known if name not in odd), odd[0])
@@ -168,7 +169,7 @@ def check_models(cluster: Cluster, paths: Sequence[str], measure: Recorder) -> N
     changed, unable = ask_node(cluster, victim, read_changed_file, path)
     fault = f"{name} reads a copy of {path} with one changed byte"
     judge = partial(judge_models, [path], {**answers, name: changed}, [])
-    plant(measure, "changed file", fault, judge, unable=unable)
+    plant(measure, check.CHANGED_FILE, fault, judge, unable=unable)
 
 
 def judge_models(
@@ -186,7 +187,7 @@ def judge_models(
     }
     counts = {node: sum(len(odd.get(node, ())) for odd in problems.values()) for node in answers}
     values = {n: None if notes[n] and not count else count for n, count in counts.items()}
-    record_each(measure, "model_differences", values, silent, notes)
+    record_each(measure, check.MODEL_DIFFERENCES, values, silent, notes)
     for path, odd in problems.items():
         faults = {node: join_names(texts, SHOWN) for node, texts in odd.items()}
         sentence = f"{_literal(path)} on {{nodes}}: {{text}}. Expected: the same on every node"
@@ -265,7 +266,7 @@ def check_rdma_devices(
         unable = f"{victim['name']} lists no RDMA device"
     fault = f"a worker on {victim['name']} looks for its RDMA devices in an empty folder"
     judge = partial(judge_rdma_devices, [{**victim, "rdma_access": access}], rails)
-    plant(measure, "hidden devices", fault, judge, unable=unable)
+    plant(measure, check.HIDDEN_DEVICES, fault, judge, unable=unable)
 
 
 def judge_rdma_devices(facts: Sequence[Facts], rails: int | None, measure: Recorder) -> None:
@@ -282,7 +283,7 @@ def judge_rdma_devices(facts: Sequence[Facts], rails: int | None, measure: Recor
         lacking[name] = max(0, (rails or 1) - opened) if access else None
         if lacking[name]:
             faults[name] = f"{opened} RDMA devices can be opened; {join_names(closed, SHOWN)}"
-    record_each(measure, "rdma_closed", lacking, notes="no RDMA device is listed")
+    record_each(measure, check.RDMA_CLOSED, lacking, notes="no RDMA device is listed")
     expected = f"{rails} devices, one a rail" if rails else "at least one"
     explain_alike(measure, "HOST-RDMA-CLOSED", faults, f"{{nodes}}: {{text}}. Expected: {expected}")
 
@@ -311,7 +312,7 @@ def check_egress(cluster: Cluster, targets: Sequence[str], measure: Recorder) ->
         return all(problems.values())
 
     fault = f"{name} connects to a port of its own that is closed"
-    plant(measure, "closed target", fault, judge, unable=unable)
+    plant(measure, check.CLOSED_TARGET, fault, judge, unable=unable)
 
 
 def judge_ways_out(
@@ -326,7 +327,7 @@ def judge_ways_out(
         for node, found in answers.items()
     }
     counts = {node: len(problems) for node, problems in failed.items()}
-    record_each(measure, "egress_closed", counts, silent)
+    record_each(measure, check.EGRESS_CLOSED, counts, silent)
     for target in targets:
         faults = {node: problems[target] for node, problems in failed.items() if target in problems}
         sentence = f"{_literal(target)} from {{nodes}}: {{text}}. Expected: a connection"
@@ -353,7 +354,7 @@ def judge_ray_client(cluster: Cluster, port: int, measure: Recorder) -> None:
     """Join through the client's port of the head, and judge that a task ran on this cluster."""
     heads = [node for node in cluster.known_nodes() if node["alive"] and node["head"]]
     if not heads:
-        measure("ray_client", None, note="Ray lists no head")
+        measure(check.RAY_CLIENT, None, note="Ray lists no head")
         return
     address = f"ray://{heads[0]['address']}:{port}"
     ids = {node["id"] for node in cluster.known_nodes()}
@@ -361,13 +362,13 @@ def judge_ray_client(cluster: Cluster, port: int, measure: Recorder) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
         closed = f"ray://127.0.0.1:{server.getsockname()[1]}"
     judge = partial(_judge_answer, closed, *try_client(closed, CLOSED_SECONDS), ids)
-    plant(measure, "closed client", f"a program joins {closed}, where nothing listens", judge)
+    plant(measure, check.CLOSED_CLIENT, f"a program joins {closed}, where nothing listens", judge)
 
 
 def _judge_answer(address: str, node: str, problem: str, ids: set[str], measure: Recorder) -> None:
     if node and node not in ids:
         problem = f"the task ran on node {node[:8]} of another cluster"
-    measure("ray_client", int(bool(problem)))
+    measure(check.RAY_CLIENT, int(bool(problem)))
     if problem:
         statement = f"A program cannot join through {address}: {problem}"
         host, _, port = address.removeprefix("ray://").rpartition(":")

@@ -13,6 +13,7 @@ from probes.check.judging import is_agreed, judge_if_agreed, plant, plant_on
 from probes.check.recorder import Recorder, Trial
 from probes.contract.terms import ClusterTerms
 from probes.findings import join_names
+from probes.hosts import criterion as check
 from probes.hosts.names import Link, blame_nodes
 from probes.hosts.storage_round import CREATED, OTHER_FOLDER, StorageRound
 from probes.hosts.storage_work import CHUNK, RANDOM, READ, WRITE, Place, Size, do_all_work, do_work
@@ -36,13 +37,13 @@ def judge_exchange(storage: StorageRound, answers: Answers, measure: Recorder) -
     silent = sorted({storage.names[link[0]] for link in answers if link not in known})
     note = SILENT.format(join_names(silent)) if silent else ("" if answers else ALONE)
     count = None if note and not failed else len(failed)
-    measure("unseen_files", count, on=storage.where, note=note)
+    measure(check.UNSEEN_FILES, count, on=storage.where, note=note)
     delays = {link: s for link, one in known.items() if (s := one["seconds"]) is not None}
     slowest = max(delays.values(), default=None)
-    is_late = measure.would_fail("seen_after", slowest)
+    is_late = measure.would_fail(check.SEEN_AFTER, slowest)
     value = slowest if is_late or not (note or failed) else None
     why = note or ("some files were not seen" if failed else "")
-    measure("seen_after", value, on=storage.where, note=why if value is None else "")
+    measure(check.SEEN_AFTER, value, on=storage.where, note=why if value is None else "")
     apart = explain_unseen(storage, list(known), failed, measure)
     if is_late:
         explain_late(storage, delays, measure)
@@ -74,7 +75,7 @@ def explain_unseen(
 
 def explain_late(storage: StorageRound, delays: Mapping[Link, float], measure: Recorder) -> None:
     """Explain the files that were seen too late, by nodes where that is possible."""
-    late = {link: s for link, s in delays.items() if measure.would_fail("seen_after", s)}
+    late = {link: s for link, s in delays.items() if measure.would_fail(check.SEEN_AFTER, s)}
     blame = blame_nodes(list(delays), list(late))
     nodes = list(dict.fromkeys([*blame.unreaching, *blame.unreached]))
     nodes = nodes or list(dict.fromkeys(node for link in blame.pairs for node in link))
@@ -102,7 +103,7 @@ def judge_created(
     wrong = [ids for ids in owners if len(ids) > 1 or not (ids or unknown)]
     count = None if unknown and not wrong else len(wrong)
     note = _why_missing(storage, answers, among, "created")
-    measure("double_creations", count, on=storage.where, note=note)
+    measure(check.DOUBLE_CREATIONS, count, on=storage.where, note=note)
     if wrong:
         times = Counter(id for ids in wrong for id in ids)
         always = [id for id in times if times[id] == len(wrong)]
@@ -128,7 +129,7 @@ def judge_replaced(
         note = f"{storage.name_all(blind)} did not see the file"
     total = sum(gaps.values())
     count = total if total or (readers and not note) else None
-    measure("rename_gaps", count, on=storage.where, note=note)
+    measure(check.RENAME_GAPS, count, on=storage.where, note=note)
     measure.note("stale_handles", sum(part["stale"] for part in readers.values()), "reads")
     if gaps:
         reads = sum(part["reads"] for part in readers.values())
@@ -152,8 +153,8 @@ def _why_missing(storage: StorageRound, answers: Parts, among: Sequence[str], ke
 
 # (measure, unit, key of what a node did, its number there, key of what is left, code).
 TRACES = (
-    ("lost_lines", "lines", "appended", "lines", "lines", "HOST-STORAGE-APPEND"),
-    ("lost_updates", "updates", "locked", "times", "number", "HOST-STORAGE-LOCK"),
+    (check.LOST_LINES, "lines", "appended", "lines", "lines", "HOST-STORAGE-APPEND"),
+    (check.LOST_UPDATES, "updates", "locked", "times", "number", "HOST-STORAGE-LOCK"),
 )
 
 
@@ -177,8 +178,8 @@ def judge_traces(storage: StorageRound, answers: Parts, measure: Recorder) -> No
             storage.explain(measure, code, text)
 
 
-MEASURES = {WRITE: "shard_write", READ: "shard_read", RANDOM: "random_read"}
-RATES = {WRITE: "write_rate", READ: "read_rate"}  # of all nodes together
+MEASURES = {WRITE: check.SHARD_WRITE, READ: check.SHARD_READ, RANDOM: check.RANDOM_READ}
+RATES = {WRITE: check.WRITE_RATE, READ: check.READ_RATE}  # of all nodes together
 DOING = {WRITE: "writes its shard", READ: "reads a shard", RANDOM: "reads at random"}
 UNITS = {WRITE: "bytes/s", READ: "bytes/s", RANDOM: "reads/s"}  # others are files/s
 LEAST_COMPARED = 3  # nodes: of two, the faster may be the server itself, and neither is slow
@@ -269,7 +270,7 @@ def judge_failures(
     unknown = [id for id in silent if id not in failures]
     value = None if unknown and not failures else len(failures)
     note = SILENT.format(storage.name_all(unknown)) if unknown else ""
-    measure("failed_shards", value, on=storage.where, note=note)
+    measure(check.FAILED_SHARDS, value, on=storage.where, note=note)
     for error in dict.fromkeys(failures.values()):
         ids = [id for id, one in failures.items() if one == error]
         code = "HOST-STORAGE-FULL" if error in NO_SPACE else "HOST-STORAGE-ERROR"
@@ -379,7 +380,7 @@ def judge_room(
     if not sized:
         if save_gb:
             note = "the file system reports no size" if rooms else "no node could read it"
-            measure("checkpoint_room", None, on=folder, note=note)
+            measure(check.CHECKPOINT_ROOM, None, on=folder, note=note)
         return None
     least = min(sized, key=lambda id: sized[id]["free_gib"])
     free, node = sized[least], storage.names[least]
@@ -389,8 +390,8 @@ def judge_room(
     saves = free["free_gib"] * GIB / (save_gb * 1e9)
     if free["free_files"] is not None:
         saves = min(saves, free["free_files"] / (ranks + 1))  # a file of each rank, and an index
-    measure("checkpoint_room", saves, on=folder)
-    if measure.would_fail("checkpoint_room", saves):
+    measure(check.CHECKPOINT_ROOM, saves, on=folder)
+    if measure.would_fail(check.CHECKPOINT_ROOM, saves):
         text = (
             f"{folder} has room for {number(saves)} saves of {quantity(save_gb, 'GB')}: "
             f"{quantity(free['free_gib'], 'GiB')} are free, seen on {node}"
@@ -411,19 +412,19 @@ def control_sharing(storage: StorageRound, sharing: Sequence[str], measure: Reco
     The rules are those of files that several nodes use.
     """
     if len(sharing) < 2:
-        measure.control("lost files", "a node reads elsewhere", None, saw=UNSHARED)
+        measure.control(check.LOST_FILES, "a node reads elsewhere", None, saw=UNSHARED)
         careless = "a node creates without O_EXCL and writes in place"
-        measure.control("careless node", careless, None, saw=UNSHARED)
+        measure.control(check.CARELESS_NODE, careless, None, saw=UNSHARED)
         return
     victim, trial = sharing[-1], measure.trial()
     name, place = storage.names[victim], storage.places[victim]
     elsewhere = {victim: replace(place, name=f"{place.name}-none")}
     judge_exchange(storage, storage.exchange(sharing, SHORT_S, elsewhere), trial)
     fault = f"{name} looks for the others' files in a folder that has none"
-    measure.control("lost files", fault, trial)
+    measure.control(check.LOST_FILES, fault, trial)
     plant(
         measure,
-        "careless node",
+        check.CARELESS_NODE,
         f"{name} creates without O_EXCL, and writes a file in place",
         lambda trial: judge_races(storage, storage.race(sharing, victim), sharing, trial),
         without={trace for trace, *_ in TRACES if not is_agreed(measure, trace)},
@@ -444,7 +445,7 @@ def control_slow_node(
     ]
     if len(members) < 2 or not timings:
         fault = "a node pauses while it writes and reads"
-        measure.control("slow node", fault, None, saw="no two nodes wrote and read")
+        measure.control(check.SLOW_NODE, fault, None, saw="no two nodes wrote and read")
         return
     victim = members[-1]
     pauses = {
@@ -464,7 +465,7 @@ def control_slow_node(
     plant_on(
         storage.cluster,
         measure,
-        "slow node",
+        check.SLOW_NODE,
         "pauses while it writes and reads",
         storage.node(victim),
         do_all_work,
@@ -501,7 +502,7 @@ def control_no_folder(storage: StorageRound, size: Size, measure: Recorder) -> N
 
     fault = f"writes its shard to {OTHER_FOLDER}"
     at = storage.node(victim)
-    plant_on(storage.cluster, measure, "no folder", fault, at, do_work, work, judge=judge)
+    plant_on(storage.cluster, measure, check.NO_FOLDER, fault, at, do_work, work, judge=judge)
 
 
 def control_larger_saves(
@@ -513,4 +514,10 @@ def control_larger_saves(
         judge_room(storage, ranks, save_gb * (saves or 0.0), trial)
 
     unable = "" if saves else "the free room is not known, or none"
-    plant(measure, "larger saves", "each save is as large as the free room", judge, unable=unable)
+    plant(
+        measure,
+        check.LARGER_SAVES,
+        "each save is as large as the free room",
+        judge,
+        unable=unable,
+    )

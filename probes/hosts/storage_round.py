@@ -18,6 +18,7 @@ from probes.cluster.ask import make_unique_token
 from probes.cluster.cluster import Cluster
 from probes.cluster.system_facts import try_writing
 from probes.findings import finding, join_names
+from probes.hosts import criterion as check
 from probes.hosts import storage_work
 from probes.hosts.names import Link
 from probes.hosts.port_round import map_peers
@@ -83,7 +84,7 @@ def judge_lost(
     note = "" if known else "no node of the start is left"
     if unknown:
         note = f"{join_names(unknown)}: no answer, or what was mounted at the start is not known"
-    measure("storage_lost", None if note and not lost else len(lost), on=folder, note=note)
+    measure(check.STORAGE_LOST, None if note and not lost else len(lost), on=folder, note=note)
     for name, text in lost.items():
         statement, placeholders = f"{folder} on {name}: {text}", {"folder": folder}
         measure.explain(finding("HOST-STORAGE-LOST", statement, [name], names=placeholders))
@@ -109,7 +110,7 @@ def control_mount(cluster: Cluster, before: Mounts, folder: str, measure: Record
     unable = f"{name} does not answer" if names else "no mount was read at the start"
     plant(
         measure,
-        "lost mount",
+        check.LOST_MOUNT,
         f"{name} reads the mount of {OTHER_FOLDER} in place of {folder}",
         lambda trial: judge_lost(before, now, {victim: name}, folder, trial),
         unable="" if now else unable,

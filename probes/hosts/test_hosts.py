@@ -10,7 +10,20 @@ import pytest
 from probes.cluster.entrances import CLIENT
 from probes.cluster.node_facts import add_silent, count_torch_devices
 from probes.findings import join_names
-from probes.hosts import controls, inventory, limits
+from probes.hosts import (
+    compute_controls,
+    compute_fleet,
+    compute_judge,
+    compute_worker,
+    controls,
+    entrances,
+    inventory,
+    limits,
+    storage_judge,
+    storage_round,
+    storage_work,
+)
+from probes.hosts import criterion as check
 from probes.hosts.closing import (
     control_restarted_node,
     describe_change,
@@ -20,45 +33,6 @@ from probes.hosts.closing import (
     judge_wear,
     judge_xids,
     read_starts,
-)
-from probes.hosts.compute_controls import (
-    control_old_link,
-    control_slowed,
-    control_tiring,
-    control_wrong_sums,
-    judge_drift,
-    judge_links,
-    note_clocks,
-    part_length,
-    run_length,
-    run_long,
-    run_work,
-)
-from probes.hosts.compute_fleet import WorkFleet
-from probes.hosts.compute_judge import (
-    judge_agreed,
-    judge_errors,
-    judge_speed,
-    judge_sums,
-    note_launches,
-)
-from probes.hosts.compute_worker import note_peer_copies
-from probes.hosts.entrances import (
-    OFF,
-    TOKEN,
-    ask_cluster,
-    control_entrance,
-    count_answers,
-    describe_entrances,
-    find_client_port,
-    find_mode,
-    judge_entrances,
-    judge_public,
-    judge_stranger_job,
-    list_ports,
-    note_listeners,
-    read_all_listeners,
-    try_stranger_job,
 )
 from probes.hosts.gpu_health import compared_sources, judge_gpu_health
 from probes.hosts.names import (
@@ -73,31 +47,6 @@ from probes.hosts.names import (
 )
 from probes.hosts.needs import judge_needs
 from probes.hosts.port_round import DEFAULT_PORTS, PortRound
-from probes.hosts.storage_judge import (
-    LEAST_COMPARED,
-    agreed_rates,
-    choose_size,
-    control_larger_saves,
-    control_no_folder,
-    control_sharing,
-    control_slow_node,
-    judge_exchange,
-    judge_failures,
-    judge_races,
-    judge_rates,
-    judge_room,
-    judge_together,
-    note_alone,
-    note_speeds,
-)
-from probes.hosts.storage_round import (
-    StorageRound,
-    control_mount,
-    find_failures,
-    judge_mounts,
-    read_mount,
-)
-from probes.hosts.storage_work import READ, SMALL, WRITE
 
 
 @pytest.mark.criterion("HOSTS")
@@ -126,7 +75,7 @@ def test_hosts_are_what_was_ordered(cluster, terms, measure):
         controls.control_doctored_node(cluster, terms, facts, measure)
         controls.control_larger_order(cluster, terms, facts, measure)
         if compared_sources(cluster.kind, cluster.emulated, facts):
-            controls.control_gpu(cluster, facts, facts[-1], measure, "sick GPU")
+            controls.control_gpu(cluster, facts, facts[-1], measure, check.SICK_GPU)
 
 
 def add_torch_counts(cluster, facts):
@@ -247,58 +196,63 @@ def test_all_nodes_use_the_shared_folder_at_once(cluster, terms, tier, measure):
     """
     folder = terms.shared or ""
     if folder:
-        mounts = cluster.on_each_node(read_mount, each={n["id"]: folder for n in cluster.nodes})
+        mounts = cluster.on_each_node(
+            storage_round.read_mount, each={n["id"]: folder for n in cluster.nodes}
+        )
         cluster.shared_mounts = mounts  # the last probe compares them
         measure.keep("mounts.json", mounts, caption="what each node has at the shared folder")
-    with StorageRound.start(cluster, folder) as storage:
+    with storage_round.StorageRound.start(cluster, folder) as storage:
         sharing = storage.members
         if folder and len(storage.places) > 1:
             sharing = judge_sharing(storage, measure)
         measure.covered(storage.covered(sharing))
-        size = choose_size(tier, terms, len(storage.places), storage.opened)
+        size = storage_judge.choose_size(tier, terms, len(storage.places), storage.opened)
         use_shards(storage, sharing, size, tier, measure)
         if folder:
             save_gb, ranks = terms.save_gb, cluster.size
-            saves = judge_room(storage, ranks, save_gb, measure)
+            saves = storage_judge.judge_room(storage, ranks, save_gb, measure)
             if save_gb:
-                control_larger_saves(storage, ranks, saves, save_gb, measure)
+                storage_judge.control_larger_saves(storage, ranks, saves, save_gb, measure)
 
 
 def judge_sharing(storage, measure):
     """Judge what nodes see of each other's files; return the nodes that share the folder."""
     members = storage.members
-    apart = judge_exchange(storage, storage.exchange(members), measure)
+    apart = storage_judge.judge_exchange(storage, storage.exchange(members), measure)
     sharing = [id for id in members if id not in apart]
     if len(sharing) < 2:
         sharing = []
-    judge_races(storage, storage.race(sharing) if sharing else {}, sharing, measure)
-    control_sharing(storage, sharing, measure)
+    storage_judge.judge_races(storage, storage.race(sharing) if sharing else {}, sharing, measure)
+    storage_judge.control_sharing(storage, sharing, measure)
     return sharing
 
 
 def use_shards(storage, sharing, size, tier, measure):
     """Let all nodes write and read shards at once, and judge errors and speed."""
-    written = storage.work(WRITE, storage.members, size)
+    written = storage.work(storage_work.WRITE, storage.members, size)
     sound = [id for id in written if not written[id]["error"]]
     storage.sharing = [id for id in sharing if id in sound]
     readers = storage.sharing or sound
-    steps = {WRITE: written, READ: storage.work(READ, readers, size)}
-    small = {SMALL: storage.work(SMALL, readers, size)}
-    errors, silent = find_failures(storage, readers, {**steps, **small})
-    judge_failures(storage, errors, silent, measure)
-    control_no_folder(storage, size, measure)
+    steps = {
+        storage_work.WRITE: written,
+        storage_work.READ: storage.work(storage_work.READ, readers, size),
+    }
+    small = {storage_work.SMALL: storage.work(storage_work.SMALL, readers, size)}
+    errors, silent = storage_round.find_failures(storage, readers, {**steps, **small})
+    storage_judge.judge_failures(storage, errors, silent, measure)
+    storage_judge.control_no_folder(storage, size, measure)
     measure.keep("storage.json", {**steps, **small}, caption="work of every node in the folder")
-    note_speeds(storage, SMALL, small[SMALL], measure)
+    storage_judge.note_speeds(storage, storage_work.SMALL, small[storage_work.SMALL], measure)
     if not storage.parent or len(storage.places) < 2 or storage.cluster.kind == "local":
         return  # no two nodes compare: each has its own disk, or all have the same
-    compares = len(storage.places) >= LEAST_COMPARED
-    timings = judge_rates(storage, steps, size, compares, measure)
-    agreed = agreed_rates(tier, measure)
+    compares = len(storage.places) >= storage_judge.LEAST_COMPARED
+    timings = storage_judge.judge_rates(storage, steps, size, compares, measure)
+    agreed = storage_judge.agreed_rates(tier, measure)
     for kind in steps:
-        judge_together(storage, kind, steps[kind], agreed, measure)
-    note_alone(storage, size, measure)
+        storage_judge.judge_together(storage, kind, steps[kind], agreed, measure)
+    storage_judge.note_alone(storage, size, measure)
     if compares or agreed:
-        control_slow_node(storage, timings, size, agreed, compares, measure)
+        storage_judge.control_slow_node(storage, timings, size, agreed, compares, measure)
 
 
 @pytest.mark.criterion("HOSTS")
@@ -309,29 +263,31 @@ def test_each_gpu_computes_rightly_and_as_fast_as_the_others(cluster, measure):
     is read under load.
     """
     alone = len(cluster.nodes) == 1 and not cluster.on_gpu
-    without = {"slow_gpus", "gemm_hash_differs"} if alone else set()
-    with closing(WorkFleet.start(cluster)) as fleet:
+    without = {check.SLOW_GPUS, check.GEMM_HASH_DIFFERS} if alone else set()
+    with closing(compute_fleet.WorkFleet.start(cluster)) as fleet:
         measure.covered(fleet.coverage())
-        sums, runs = fleet.check_sums(fleet.working), run_work(fleet)
+        sums, runs = fleet.check_sums(fleet.working), compute_controls.run_work(fleet)
         measure.keep("work.json", describe_work(fleet, sums, runs), caption=WORK_CAPTION)
-        judge_errors(fleet, sums, [runs.first, runs.second, runs.alone], measure)
-        judge_sums(fleet, sums, measure, hashes=not alone)
+        compute_judge.judge_errors(fleet, sums, [runs.first, runs.second, runs.alone], measure)
+        compute_judge.judge_sums(fleet, sums, measure, hashes=not alone)
         if alone:
             measure.covered("there is no other accelerator to compare it with")
         else:
-            judge_speed(fleet, runs, measure)
-        judge_agreed(fleet, runs.first, measure)
-        note_launches(fleet, runs.first, measure)
-        control_wrong_sums(fleet, sums, measure, without)
-        control_slowed(fleet, runs, run_length(fleet), measure, without)
+            compute_judge.judge_speed(fleet, runs, measure)
+        compute_judge.judge_agreed(fleet, runs.first, measure)
+        compute_judge.note_launches(fleet, runs.first, measure)
+        compute_controls.control_wrong_sums(fleet, sums, measure, without)
+        compute_controls.control_slowed(
+            fleet, runs, compute_controls.run_length(fleet), measure, without
+        )
         if cluster.on_gpu:
             links = fleet.read_links(fleet.working)
             measure.keep("links.json", describe_links(fleet, links), caption=LINKS_CAPTION)
-            judge_links(fleet, links, measure)
-            note_clocks(fleet, links, measure)
-            control_old_link(fleet, links, measure)
+            compute_controls.judge_links(fleet, links, measure)
+            compute_controls.note_clocks(fleet, links, measure)
+            compute_controls.control_old_link(fleet, links, measure)
     if cluster.on_gpu:
-        note_peer_copies(cluster, measure)
+        compute_worker.note_peer_copies(cluster, measure)
 
 
 @pytest.mark.tier("standard")
@@ -341,17 +297,17 @@ def test_no_gpu_slows_down_under_load(cluster, tier, measure):
 
     The work takes a minute at the tier standard, and ten at the tier soak.
     """
-    with closing(WorkFleet.start(cluster)) as fleet:
+    with closing(compute_fleet.WorkFleet.start(cluster)) as fleet:
         measure.covered(fleet.coverage())
-        parts = run_long(fleet, tier)
+        parts = compute_controls.run_long(fleet, tier)
         measure.keep("long_work.json", describe_parts(fleet, parts), caption=LONG_CAPTION)
         sums = fleet.check_sums(fleet.working)
-        judge_errors(fleet, sums, parts, measure)
-        judge_drift(fleet, parts, measure)
-        judge_sums(fleet, sums, measure, hashes=False)
-        without = {"gemm_hash_differs"}
-        control_wrong_sums(fleet, sums, measure, without)
-        control_tiring(fleet, parts, part_length(fleet), measure)
+        compute_judge.judge_errors(fleet, sums, parts, measure)
+        compute_controls.judge_drift(fleet, parts, measure)
+        compute_judge.judge_sums(fleet, sums, measure, hashes=False)
+        without = {check.GEMM_HASH_DIFFERS}
+        compute_controls.control_wrong_sums(fleet, sums, measure, without)
+        compute_controls.control_tiring(fleet, parts, compute_controls.part_length(fleet), measure)
 
 
 WORK_CAPTION = "sums and rates of every accelerator"
@@ -403,37 +359,39 @@ def test_entrances_keep_to_the_authentication(cluster, terms, measure):
     Entrances are the GCS, raylets, dashboard agents, dashboard and Ray client.  A request without
     a token, one with a wrong token, and a harmless job without a token are tried.
     """
-    client_port = find_client_port(cluster, terms.ray_client_port)
-    asked = ask_cluster(cluster, client_port)
-    mode, reason = find_mode(asked, terms.authentication)
+    client_port = entrances.find_client_port(cluster, terms.ray_client_port)
+    asked = entrances.ask_cluster(cluster, client_port)
+    mode, reason = entrances.find_mode(asked, terms.authentication)
     measure.covered(describe_coverage(asked, mode, reason, client_port))
     caption = "entrances of Ray, and what each does with a request without its token"
-    measure.keep("entrances.json", describe_entrances(asked), caption=caption)
-    judge_entrances(asked, mode, measure)
+    measure.keep("entrances.json", entrances.describe_entrances(asked), caption=caption)
+    entrances.judge_entrances(asked, mode, measure)
     if cluster.own_dashboard:
-        job = try_stranger_job(cluster, cluster.own_dashboard)
-        judge_stranger_job(job, cluster.own_dashboard, mode == TOKEN, measure)
-    elif mode == TOKEN:
-        measure("stranger_jobs", None, note="the cluster has no dashboard")
+        job = entrances.try_stranger_job(cluster, cluster.own_dashboard)
+        entrances.judge_stranger_job(job, cluster.own_dashboard, mode == entrances.TOKEN, measure)
+    elif mode == entrances.TOKEN:
+        measure(check.STRANGER_JOBS, None, note="the cluster has no dashboard")
     nodes = [node for node in cluster.known_nodes() if node["alive"]]
-    ports = list_ports(asked, nodes)
-    listeners = read_all_listeners(cluster, ports, nodes)
-    note_listeners(ports, listeners, measure)
+    ports = entrances.list_ports(asked, nodes)
+    listeners = entrances.read_all_listeners(cluster, ports, nodes)
+    entrances.note_listeners(ports, listeners, measure)
     if cluster.kind != "local":
         facts = cluster.facts + cluster.read_facts(cluster.bystanders)
-        judge_public(asked, facts, listeners, measure)
-    control_entrance(cluster, asked, mode, measure)
+        entrances.judge_public(asked, facts, listeners, measure)
+    entrances.control_entrance(cluster, asked, mode, measure)
 
 
 def describe_coverage(asked, mode, reason, client_port):
     """Describe what was tried, and what no node can see."""
-    counts = ", ".join(f"{count} {answer}" for answer, count in count_answers(asked).items())
+    counts = ", ".join(
+        f"{count} {answer}" for answer, count in entrances.count_answers(asked).items()
+    )
     tried = f"{len(asked)} entrances without a token: {counts}"
     if client_port and CLIENT not in {one.entrance.kind for one in asked}:
         tried += f"; no Ray client answers at port {client_port}"
-    if mode == TOKEN:
+    if mode == entrances.TOKEN:
         return f"{tried}; a token is needed ({reason})"
-    if mode == OFF:
+    if mode == entrances.OFF:
         return (
             f"{tried}; {reason}, so anyone who reaches an entrance runs code. Firewalls and "
             "addresses behind NAT were not tested: no node sees them"
@@ -453,8 +411,8 @@ def test_hosts_stay_healthy_to_the_end(cluster, terms, measure):
     judge_changes(cluster, before, now, measure)
     if terms.shared:
         started = [fact["node"] for fact in before]
-        judge_mounts(cluster, started, cluster.shared_mounts, terms.shared, measure)
-        control_mount(cluster, cluster.shared_mounts, terms.shared, measure)
+        storage_round.judge_mounts(cluster, started, cluster.shared_mounts, terms.shared, measure)
+        storage_round.control_mount(cluster, cluster.shared_mounts, terms.shared, measure)
     on_gpus = bool(compared_sources(cluster.kind, cluster.emulated, before))
     if on_gpus:
         measure.keep("health.json", [fact["gpu_health"] for fact in now], caption="GPUs at the end")
@@ -472,8 +430,8 @@ def test_hosts_stay_healthy_to_the_end(cluster, terms, measure):
     victim = next(fact for fact in now if fact["node"] == unchanged[-1]["node"])
     control_restarted_node(cluster, before, victim, measure)
     if on_gpus:
-        controls.control_gpu(cluster, now, victim, measure, "GPU that sickens")
-        for control in ("worn GPU", "fallen GPU", "vanished GPU"):
+        controls.control_gpu(cluster, now, victim, measure, check.GPU_THAT_SICKENS)
+        for control in (check.WORN_GPU, check.FALLEN_GPU, check.VANISHED_GPU):
             controls.control_gpu(cluster, before, victim, measure, control)
 
 
