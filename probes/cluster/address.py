@@ -12,6 +12,7 @@ from pathlib import Path
 
 from probes.cluster.cleanup import find_token, token_path
 from probes.cluster.entrances import CLIENT, GCS, REFUSED, TAKEN, Entrance, try_request
+from probes.cluster.ray_internals import complete_address, find_last_address, reload_settings
 from reports.sanitize import closest_name, one_line
 
 MODE = "RAY_AUTH_MODE"
@@ -58,10 +59,8 @@ def follow_auth_mode(address: str) -> None:
 
 def turn_on_tokens() -> None:
     """Set the variable for this process and its children, and make Ray read it again."""
-    from ray._raylet import Config  # type: ignore[attr-defined]  # compiled, without types
-
     os.environ[MODE] = "token"
-    Config.initialize("")  # as ray._private.authentication does: Ray has read the variable before
+    reload_settings()
 
 
 def _lack() -> str:
@@ -138,17 +137,15 @@ def _running_address() -> tuple[str, str]:
 
     Raises ClusterUnreachable when there is none, or none that this machine's network has.
     """
-    from ray._private import services
-
     if (named := os.environ.get("RAY_ADDRESS", "")) not in ("", "auto"):
         try:
-            address = services.canonicalize_bootstrap_address(named, None)
+            address = complete_address(named)
         except ValueError as error:
             raise ClusterUnreachable(f"RAY_ADDRESS is no address: {error}") from None
         if address is None:
             raise ClusterUnreachable(f"RAY_ADDRESS is {named!r}, expected host:port: {OTHERWISE}")
-        return str(address), "from RAY_ADDRESS"
-    last = services.find_bootstrap_address(None)
+        return address, "from RAY_ADDRESS"
+    last = find_last_address()
     raylets = find_raylets()
     own = sorted(address for address, here in raylets.items() if here)
     if own:

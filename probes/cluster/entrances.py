@@ -21,6 +21,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from probes.cluster.cleanup import find_token, request_dashboard
+from probes.cluster.ray_internals import read_dashboard_url, read_value
 from probes.findings import finding
 from reports.record import Finding
 from reports.redact import redact_text
@@ -47,18 +48,13 @@ def find_dashboard(host: str = "") -> str:
 
 def own_dashboard() -> str:
     """Read the address that the joined cluster gives its dashboard; "" if it has none."""
-    from ray._private.services import get_webui_url_from_internal_kv
-
-    # Not ray.get_dashboard_url(): there another shell variable would override the result.
-    url = get_webui_url_from_internal_kv()
+    url = read_dashboard_url()
     return f"http://{urlsplit(url if '://' in url else f'http://{url}').netloc}" if url else ""
 
 
 def _session_name() -> str:
     """Read the name that Ray gave the joined cluster when it was started."""
-    from ray.experimental.internal_kv import _internal_kv_get
-
-    return bytes(_internal_kv_get(b"session_name", namespace=b"session") or b"").decode()
+    return bytes(read_value(b"session_name", b"session") or b"").decode()
 
 
 def leads_to_session(address: str, session: str) -> bool:

@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from probes.cluster.ray_internals import import_pynvml
+
 # Codes of nvml.h, nvmlReturn_t.
 INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND, DRIVER_NOT_LOADED = 2, 3, 6, 9
 NO_PERMISSION, TIMEOUT, UNKNOWN = 4, 10, 999
@@ -99,9 +101,7 @@ def import_nvml() -> Any:
 
         if hasattr(pynvml, "nvmlMemory_v2"):
             return pynvml
-    from ray._private.thirdparty import pynvml as of_ray
-
-    return of_ray
+    return import_pynvml()
 
 
 def ask_nvml(question: Callable[[Any], list[GpuEntry]], nvml: Any = None) -> dict[str, Any]:

@@ -14,6 +14,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from probes.cluster.ask import on_node
+from probes.cluster.ray_internals import (
+    Group,
+    delete_value,
+    read_actors,
+    read_free_resources,
+    read_group,
+    read_groups,
+    read_jobs,
+    read_value,
+    write_value,
+)
 from reports.numbers import quantity
 from reports.sanitize import one_line
 
@@ -105,8 +116,6 @@ MIN_PAUSE_S = 0.02  # least seconds from one scan of the table to the next
 PAUSE_FACTOR = 3  # times the seconds of the last scan, which runs in Ray's own thread
 MAX_READS = 3  # tries to get two readings that agree, before the last one is used
 
-Group = Any  # Ray's protobuf, PlacementGroupTableData
-
 
 class LivePlacementGroups:
     """Live placement groups, found by a thread that scans the table; see `snapshot`."""
@@ -137,12 +146,9 @@ class LivePlacementGroups:
         return [group for group in groups.values() if group.state != group.REMOVED]
 
     def _read(self, ids: list[bytes]) -> dict[bytes, Group]:
-        from ray._raylet import PlacementGroupID
-
         groups = {}
         for id in ids:
-            entry = gcs_accessor().get_placement_group_info(PlacementGroupID(id))
-            group = _parse_group(entry) if entry else None
+            group = read_group(id)
             if group is None or group.state == group.REMOVED:
                 self._live.pop(id, None)
             if group is not None:
@@ -160,27 +166,11 @@ class LivePlacementGroups:
 
     def _scan_table(self) -> None:
         """Scan the table for new groups."""
-        for entry in gcs_accessor().get_placement_group_table():
-            if entry in self._removed:
-                continue
-            group = _parse_group(entry)
+        for entry, group in read_groups(self._removed):
             if group.state == group.REMOVED:
                 self._removed.add(entry)
             else:
                 self._live[group.placement_group_id] = None
-
-
-def gcs_accessor() -> Any:
-    """Return Ray's own reader of its tables, in a driver or a worker."""
-    from ray._private.state import state
-
-    return state._connect_and_get_accessor()
-
-
-def _parse_group(entry: bytes) -> Group:
-    from ray.core.generated.gcs_pb2 import PlacementGroupTableData
-
-    return PlacementGroupTableData.FromString(entry)
 
 
 def _node_ids(group: Group) -> list[bytes]:
@@ -194,9 +184,7 @@ RAY_JOBS = re.compile(r"/ray/dashboard/|^ray::Dashboard")
 
 def live_drivers() -> dict[str, str]:
     """Map the id of each live job on the cluster to the command that started it."""
-    from ray._private import state
-
-    return {job["JobID"]: job.get("Entrypoint", "") for job in state.jobs() if not job["IsDead"]}
+    return {job["JobID"]: job.get("Entrypoint", "") for job in read_jobs() if not job["IsDead"]}
 
 
 def jobs_of_others(cluster: Any) -> list[str]:
@@ -248,10 +236,7 @@ def find_holders(resource: str, nodes: Mapping[str, str]) -> list[HeldAccelerato
 def read_tables() -> tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]], dict[str, Any]]:
     """Read total and free resources by node, living actors, and placement groups (in a task)."""
     import ray
-    from ray._private import state
-    from ray.core.generated.gcs_pb2 import ActorTableData
 
-    actors = [ActorTableData.FromString(row) for row in gcs_accessor().get_actor_table(None, None)]
     living = [
         {
             "class": actor.class_name,
@@ -261,12 +246,10 @@ def read_tables() -> tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]],
             "node": actor.address.node_id.hex(),
             "resources": dict(actor.required_resources),
         }
-        for actor in actors
-        if actor.state == ActorTableData.ALIVE
+        for actor in read_actors()
     ]
     totals = {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
-    free = state.available_resources_per_node()
-    return totals, free, living, ray.util.placement_group_table()
+    return totals, read_free_resources(), living, ray.util.placement_group_table()
 
 
 def list_holders(
@@ -368,21 +351,17 @@ def claim_cluster(
 
 def release_cluster() -> None:
     """End the claim of this driver, if it has one."""
-    from ray.experimental.internal_kv import _internal_kv_del
-
     if _read().get("job") == _own_job():
-        _internal_kv_del(KEY, namespace=NAMESPACE)
+        delete_value(KEY, NAMESPACE)
 
 
 def _try_claim(cluster: Any, started: str) -> str:
     """Claim the cluster; return "", or which other trial has it."""
     import ray
-    from ray.experimental.internal_kv import _internal_kv_put
 
     own = {"job": _own_job(), "host": socket.gethostname(), "started": started}
     value = json.dumps(own).encode()
-    existed = _internal_kv_put(KEY, value, overwrite=False, namespace=NAMESPACE)
-    if not existed:
+    if not write_value(KEY, value, NAMESPACE, overwrite=False):
         return ""
     other = _read()
     if other.get("job") == own["job"]:
@@ -397,7 +376,7 @@ def _try_claim(cluster: Any, started: str) -> str:
         return f"another trial runs on this cluster, started on {host} at {since}"
     if _read() != other:  # a third one asked, too, and was faster
         return "another trial has just begun here"
-    _internal_kv_put(KEY, value, overwrite=True, namespace=NAMESPACE)
+    write_value(KEY, value, NAMESPACE, overwrite=True)
     time.sleep(CLAIM_SETTLE_S)
     return "" if _read().get("job") == own["job"] else "another trial has just begun here"
 
@@ -410,10 +389,8 @@ def _own_job() -> str:
 
 def _read() -> dict[str, Any]:
     """Read the claim; {} if there is none, or it is not of this form."""
-    from ray.experimental.internal_kv import _internal_kv_get
-
     try:
-        claim = json.loads(_internal_kv_get(KEY, namespace=NAMESPACE) or b"{}")
+        claim = json.loads(read_value(KEY, NAMESPACE) or b"{}")
     except ValueError:
         return {}
     return claim if isinstance(claim, dict) else {}

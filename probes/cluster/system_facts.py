@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from probes.cluster.ask import TASK_SECONDS, on_node
+from probes.cluster.ray_internals import read_session
 
 RDMA_SYSFS = "/sys/class/infiniband"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"  # of each start of the kernel
@@ -242,15 +243,7 @@ FAILURES = (OSError, ValueError, LookupError, TypeError, AttributeError, ImportE
 
 def read_node_system(pid: str = "self", folder: str = "") -> dict[str, Any]:
     """Read this node's system in a Ray worker; see `read_system`."""
-    return read_system(find_session, pid, folder)
-
-
-def find_session() -> tuple[str, str]:
-    """Find name and folder of the session of this worker's cluster."""
-    import ray
-
-    node = ray._private.worker._global_node
-    return node.session_name, node.get_session_dir_path()
+    return read_system(read_session, pid, folder)
 
 
 def read_system(

@@ -40,6 +40,7 @@ from probes.cluster.entrances import (
     public_addresses,
     read_listeners,
 )
+from probes.cluster.ray_internals import read_value
 from probes.findings import finding, join_names
 from reports.record import Finding
 
@@ -289,11 +290,9 @@ def read_gcs_address() -> str:
 
 def read_agent_address(node: str) -> str:
     """Read host and port of the HTTP server of a node's dashboard agent; "" if it has none."""
-    from ray.experimental.internal_kv import _internal_kv_get
-
     key = f"DASHBOARD_AGENT_ADDR_NODE_ID_PREFIX:{node}"
     try:
-        found = json.loads(_internal_kv_get(key.encode(), namespace=b"dashboard") or b"[]")
+        found = json.loads(read_value(key.encode(), b"dashboard") or b"[]")
         host, port = str(found[0]), int(found[1])
     except (ValueError, LookupError, TypeError):
         return ""
