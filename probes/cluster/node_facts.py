@@ -28,6 +28,7 @@ from probes.cluster.system_facts import (
 )
 from reference_trainer.rank_environment import ipv4_addresses
 from reports.redact import redact
+from reports.sanitize import last_line
 
 CUDA_LINE = re.compile(r"^cuda\b[^=\n]*= *'([\d.]+)'", re.MULTILINE)  # of torch/version.py
 # Drivers of Mellanox NICs give their version only in OFED's own build, not in the kernel's.
@@ -323,7 +324,7 @@ def count_torch_devices() -> dict[str, int | str]:
             counts["error"] = f"torch did not start within {COUNT_SECONDS} s"
             continue
         if process.returncode:
-            counts["error"] = (stderr.strip().splitlines() or ["torch did not start"])[-1]
+            counts["error"] = last_line(stderr, "torch did not start")
         else:
             counts[name] = int(stdout.split()[-1])
     return counts

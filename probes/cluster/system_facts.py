@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from probes.cluster.ask import TASK_SECONDS, on_node
+from probes.cluster.ask import TASK_SECONDS, ask_actors, on_node
 from probes.cluster.ray_internals import read_session
 
 RDMA_SYSFS = "/sys/class/infiniband"
@@ -326,16 +326,8 @@ class ClockReaders:
 
     def wait_until_up(self) -> list[str]:
         """Wait until the readers answer; return the nodes where one does."""
-        import ray
-
-        calls = {reader.read.remote(CLOCK): id for id, reader in self._readers.items()}
-        done, _ = ray.wait(list(calls), num_returns=len(calls), timeout=TASK_SECONDS)
-        answered = []
-        for call in done:
-            with suppress(ray.exceptions.RayError):
-                ray.get(call)
-                answered.append(calls[call])
-        return answered
+        clocks = dict.fromkeys(self._readers, (CLOCK,))
+        return list(ask_actors(self._readers, "read", clocks, TASK_SECONDS).values)
 
     def compare(self, nodes: Iterable[str], clock: str = CLOCK) -> dict[str, ClockOffset]:
         """Compare the clocks of these nodes with the driver's; silent ones are left out."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from probes.check.recorder import Recorder
-from probes.cluster.ask import collect_answers, on_node
+from probes.cluster.ask import Answers, ask_nodes
 from probes.cluster.cluster import Cluster
 from probes.cluster.dcgm import LEVEL_SECONDS, run_diagnostics
 from probes.cluster.gpus import XidListener
@@ -285,14 +285,15 @@ SHOWN_TESTS = 3  # failed tests of a node in a sentence
 def judge_diagnostics(cluster: Cluster, measure: Recorder) -> None:
     """Run the level of the contract's tier on all nodes at once, and judge the failed tests."""
     level = LEVELS[measure.contract.tier]
-    answers, errors = _run_on(cluster.nodes, level)
-    names = cluster.node_names
-    measure.covered(f"dcgmi diag -r {level} ran on {len(answers)} of {len(cluster.nodes)} nodes")
+    answers = _run_on(cluster.nodes, level)
+    known, names = answers.values, cluster.node_names
+    measure.covered(f"dcgmi diag -r {level} ran on {len(known)} of {len(cluster.nodes)} nodes")
     for node in cluster.nodes:
-        judge_node(names[node["id"]], answers.get(node["id"]), errors.get(node["id"], ""), measure)
+        id = node["id"]
+        judge_node(names[id], known.get(id), answers.errors.get(id, ""), measure)
     victim = cluster.nodes[-1]
     fault = f"dcgmi on {names[victim['id']]} is given GPU {NO_GPU}, which is not there"
-    planted, _ = _run_on([victim], level=1, gpus=NO_GPU)
+    planted = _run_on([victim], level=1, gpus=NO_GPU).values
     if victim["id"] not in planted:
         saw = f"{names[victim['id']]} does not answer"
         measure.control("missing GPU", fault, None, saw=saw)
@@ -322,11 +323,6 @@ def _describe(one: Mapping[str, str]) -> str:
     return f"{one['test']}{where} failed" + (f" ({one['text']})" if one["text"] else "")
 
 
-def _run_on(
-    nodes: Sequence[Mapping[str, Any]], level: int, gpus: str = ""
-) -> tuple[dict[str, Any], dict[str, str]]:
-    calls = {
-        on_node(run_diagnostics, node["id"], max_retries=0).remote(level, gpus): node["id"]
-        for node in nodes
-    }
-    return collect_answers(calls, LEVEL_SECONDS[level] + START_SECONDS)
+def _run_on(nodes: Sequence[Mapping[str, Any]], level: int, gpus: str = "") -> Answers:
+    each = {node["id"]: (level, gpus) for node in nodes}
+    return ask_nodes(run_diagnostics, each, LEVEL_SECONDS[level] + START_SECONDS)

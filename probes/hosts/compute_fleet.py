@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from probes.check.recorder import Recorder
-from probes.cluster.ask import collect_answers, on_node
+from probes.cluster.ask import ask_actors, on_node
 from probes.cluster.cluster import Cluster
 from probes.findings import MAX_NAMES, finding, join_names, name_gpu
 from probes.hosts.compute_worker import AcceleratorWorker
@@ -133,12 +133,9 @@ class WorkFleet:
         self, method: str, each: Mapping[str, tuple[Any, ...]], seconds: float
     ) -> dict[str, Any]:
         """Call a method of these workers at once; leave out who does not answer in time."""
-        calls = {
-            getattr(self.actors[key], method).remote(*values): key for key, values in each.items()
-        }
-        answers, errors = collect_answers(calls, seconds)
-        self.errors |= errors
-        return answers
+        answers = ask_actors(self.actors, method, each, seconds)
+        self.errors |= answers.errors
+        return answers.values
 
     @property
     def working(self) -> dict[str, Accelerator]:

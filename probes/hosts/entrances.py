@@ -43,6 +43,7 @@ from probes.cluster.entrances import (
 from probes.cluster.ray_internals import read_value
 from probes.findings import finding, join_names
 from reports.record import Finding
+from reports.sanitize import last_line
 
 TOKEN, OFF = "token", "disabled"  # values of RAY_AUTH_MODE
 KINDS = (GCS, RAYLET, AGENT, DASHBOARD, CLIENT, SUBMIT)
@@ -472,7 +473,7 @@ def open_stand_in(node: Mapping[str, Any], refuses: bool) -> Iterator[str]:
         call = actor.start_server.remote(node["address"], refuses)
         yield f"http://{join_address(node['address'], ray.get(call, timeout=START_SECONDS))}"
     except ray.exceptions.RayError as error:
-        raise StandInMissing((str(error).strip().splitlines() or ["it died"])[-1]) from None
+        raise StandInMissing(last_line(error, "it died")) from None
     finally:
         ray.kill(actor)
 

@@ -26,6 +26,7 @@ from probes.cluster.node_facts import (
 from probes.cluster.system_facts import read_rdma_access
 from probes.contract.contract import ClusterTerms
 from probes.findings import finding, join_names
+from reports.sanitize import last_line
 
 Facts = Mapping[str, Any]
 SHOWN_PACKAGES = 4  # packages that differ, in a sentence
@@ -237,7 +238,7 @@ def try_client(address: str, seconds: float) -> tuple[str, str]:
     found = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("node ")]
     if found and done.returncode == 0:
         return found[-1], ""
-    return "", (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    return "", last_line(done.stderr, f"exit code {done.returncode}")
 
 
 SHOWN_DEVICES = 3  # devices in a sentence

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from probes.cluster.ask import collect_answers, on_node
+from probes.cluster.ask import ask_actors, on_node
 from probes.cluster.cluster import Cluster
 from probes.cluster.network_facts import (
     GRPC,
@@ -106,12 +106,9 @@ class PortRound:
         self, method: str, each: Mapping[str, tuple[Any, ...]], seconds: float = CALL_SECONDS
     ) -> dict[str, Any]:
         """Call a method of the actors of these nodes; leave out who does not answer in time."""
-        calls = {
-            getattr(self.actors[id], method).remote(*values): id for id, values in each.items()
-        }
-        answers, errors = collect_answers(calls, seconds)
-        self.errors |= errors
-        return answers
+        answers = ask_actors(self.actors, method, each, seconds)
+        self.errors |= answers.errors
+        return answers.values
 
     def peers(self) -> dict[str, list[str]]:
         """Map each node to the nodes that it connects to."""

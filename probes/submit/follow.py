@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from probes.cluster.cleanup import ENDED, authorization_header, request_dashboard
 from probes.submit.entry import INSTALLING, MARK
-from reports.sanitize import clean
+from reports.sanitize import clean, last_line
 
 Reply = TypeVar("Reply")
 PATIENCE_S = 600.0  # a connection may be lost for so long
@@ -226,7 +226,7 @@ def last_words(text: str) -> str:
     if is_page(text):
         title = re.search(r"(?is)<title[^>]*>(.{0,200}?)</title>", text)
         return " ".join(title[1].split()) if title else "without a title"
-    return (text.splitlines() or [""])[-1]
+    return last_line(text)
 
 
 POLL_S = 1.0

@@ -12,6 +12,7 @@ from typing import Any, cast
 from unittest.mock import patch
 
 from probes.check.recorder import Recorder
+from probes.cluster.ask import Answers
 from probes.contract.contract import Contract, load
 from probes.hosts.test_hosts import (
     test_each_gpu_computes_rightly_and_as_fast_as_the_others as work_probe,
@@ -148,9 +149,7 @@ class SimulatedWork:
 
     _waiting: dict[str, list[SimulatedGpu]]
 
-    def collect_answers(
-        self, calls: Mapping[WorkCall, str], seconds: float
-    ) -> tuple[dict[str, Any], dict[str, str]]:
+    def collect_answers(self, calls: Mapping[WorkCall, str], seconds: float) -> Answers:
         assert seconds >= 60
         answers, errors = {}, {}
         for call, key in calls.items():
@@ -162,7 +161,7 @@ class SimulatedWork:
                 answers[key] = call.gpu.measure_speed(*call.values, is_alone=is_alone)
             else:
                 answers[key] = getattr(call.gpu, call.method)(*call.values)
-        return answers, errors
+        return Answers(answers, errors)
 
 
 @dataclass(eq=False)
@@ -216,9 +215,7 @@ def run_work(
         store = Store(Path(folder))
         stack.callback(store.close)  # a file left open would fail the next collection of garbage
         stack.enter_context(patch("probes.hosts.compute_fleet.on_node", cluster.start_worker))
-        stack.enter_context(
-            patch("probes.hosts.compute_fleet.collect_answers", cluster.collect_answers)
-        )
+        stack.enter_context(patch("probes.cluster.ask.collect_answers", cluster.collect_answers))
         stack.enter_context(patch("ray.kill", lambda worker: cluster.killed.append(worker.gpu)))
         recorder = Recorder(
             store,
