@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from probes.cluster.ray_internals import import_pynvml
@@ -85,6 +85,17 @@ def gpus_in_use() -> dict[str, list[int]]:
     if not gpus:
         raise RuntimeError("NVML sees no GPU here")
     return {gpu["uuid"]: gpu["pids"] for gpu in gpus if gpu["pids"] or gpu["occupied"]}
+
+
+class NvmlWith:
+    """NVML's module, which gives other answers to some calls, by name; for a control."""
+
+    def __init__(self, nvml: Any, calls: Mapping[str, Callable[..., Any]]) -> None:
+        self._nvml, self._calls = nvml, calls
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._nvml, name)  # raises where this copy of the module lacks it
+        return self._calls.get(name, call)
 
 
 def start_nvml() -> None:

@@ -15,7 +15,7 @@ from probes.cluster.ask import Answers, ask_nodes
 from probes.cluster.cluster import Cluster
 from probes.cluster.dcgm import LEVEL_SECONDS, run_diagnostics
 from probes.cluster.gpus import XidListener
-from probes.cluster.nvml import TIMEOUT, import_nvml
+from probes.cluster.nvml import TIMEOUT, NvmlWith, import_nvml
 from probes.cluster.system_facts import BOOT_ID, read_text
 from probes.findings import finding, join_names, name_gpu
 from probes.hosts.gpu_health import Board, board_name, explain_boards
@@ -244,30 +244,25 @@ def read_starts(measure: Recorder) -> Starts:
     ]
 
 
-class FallenGpu:
-    """NVML's module; it reports once that the GPU `index` has fallen off the bus."""
+def drop_gpu(nvml: Any, index: int) -> NvmlWith:
+    """Make an NVML that reports once that the GPU `index` has fallen off the bus."""
+    pending = [FALLEN]
 
-    def __init__(self, nvml: Any, index: int) -> None:
-        self._nvml, self._index, self._reported = nvml, index, False
-
-    def __getattr__(self, name: str) -> Any:
-        call = getattr(self._nvml, name)
-        return self._wait if name == "nvmlEventSetWait_v2" else call
-
-    def _wait(self, *_: Any) -> Any:
-        if self._reported:
-            raise self._nvml.NVMLError(TIMEOUT)
-        self._reported = True
-        event = self._nvml.c_nvmlEventData_t()
-        event.device = self._nvml.nvmlDeviceGetHandleByIndex(self._index)
-        event.eventData = FALLEN
+    def wait(*_: Any) -> Any:
+        if not pending:
+            raise nvml.NVMLError(TIMEOUT)
+        event = nvml.c_nvmlEventData_t()
+        event.eventData = pending.pop()
+        event.device = nvml.nvmlDeviceGetHandleByIndex(index)
         return event
+
+    return NvmlWith(nvml, {"nvmlEventSetWait_v2": wait})
 
 
 def read_planted_xid(index: int) -> dict[str, Any]:
     """Listen on this node while NVML reports that the GPU `index` has fallen off the bus."""
     listener = XidListener()
-    heard = listener.start(FallenGpu(import_nvml(), index))
+    heard = listener.start(drop_gpu(import_nvml(), index))
     deadline = time.monotonic() + HEARD_SECONDS
     while not heard["events"] and heard["error"] is None and time.monotonic() < deadline:
         time.sleep(0.05)
