@@ -11,7 +11,7 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 from probes.cluster.cleanup import find_token, token_path
-from probes.cluster.entrances import CLIENT, GCS, REFUSED, TAKEN, Entrance, try_request
+from probes.cluster.entrances import CLIENT, GCS, REFUSED, TAKEN, Entrance, try_port, try_request
 from probes.cluster.ray_internals import complete_address, find_last_address, reload_settings
 from reports.sanitize import closest_name, one_line
 
@@ -123,12 +123,8 @@ def find_address(spec: str) -> str:
     if spec == "auto":
         spec, origin = _running_address()
         hint = f"Is the head up? Try `ray status` there, or {OTHERWISE}"
-    host, _, port = spec.removeprefix("ray://").rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise ClusterUnreachable(f"no Ray at {spec} ({origin}: {reason}). {hint}") from None
+    if reason := try_port(spec.removeprefix("ray://"), CONNECT_SECONDS):
+        raise ClusterUnreachable(f"no Ray at {spec} ({origin}: {reason}). {hint}")
     return spec
 
 

@@ -20,7 +20,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from probes.cluster.ask import make_unique_token
-from probes.cluster.entrances import HTTP2_PREFACE, uses_tls
+from probes.cluster.cleanup import NoRedirect
+from probes.cluster.entrances import (
+    HTTP2_PREFACE,
+    MAX_PARALLEL,
+    describe_failure,
+    try_port,
+    uses_tls,
+)
 from probes.cluster.ray_internals import import_psutil
 
 SECONDS = 10.0  # for one answer from the other side of the world, by a proxy that is busy
@@ -29,13 +36,6 @@ TRIES = 2  # one lost packet, or a proxy that starts again, is no fault
 NOT_REACHED = (407, 502, 503, 504)
 FORBIDDEN = 403  # from a proxy it is a refusal; a store of objects answers so without a key
 BUNDLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")  # certificates that requests and curl trust
-
-
-class NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Takes a redirect for an answer: the contract does not name where it leads."""
-
-    def redirect_request(self, *_: Any, **__: Any) -> None:
-        """Follow nothing."""
 
 
 def try_targets(targets: Sequence[str], seconds: float = SECONDS) -> dict[str, str]:
@@ -64,16 +64,6 @@ def _try_again(target: str, seconds: float) -> str:
     return problem
 
 
-def try_port(target: str, seconds: float) -> str:
-    """Connect to `host:port`; return the problem, or ""."""
-    host, _, port = target.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=seconds).close()
-    except OSError as error:
-        return _describe(error)
-    return ""
-
-
 def try_url(url: str, seconds: float) -> str:
     """Ask for the head of a page; return the problem, or "".  Any answer of the target is sound."""
     context = ssl.create_default_context()
@@ -89,9 +79,9 @@ def try_url(url: str, seconds: float) -> str:
         refused = error.code == FORBIDDEN and _has_proxy(url)
         return f"answer {error.code}" if error.code in NOT_REACHED or refused else ""
     except urllib.error.URLError as error:
-        return _describe(error.reason)
+        return describe_failure(error.reason)
     except (OSError, ValueError, HTTPException) as error:  # no answer of HTTP
-        return _describe(error)
+        return describe_failure(error)
     return ""
 
 
@@ -99,10 +89,6 @@ def _has_proxy(url: str) -> bool:
     parts = urlsplit(url)
     has_proxy = parts.scheme in urllib.request.getproxies()
     return has_proxy and not urllib.request.proxy_bypass(parts.hostname or "")
-
-
-def _describe(error: Any) -> str:
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 # glibc asks each name server twice, for 5 s each time (resolv.conf(5)).
@@ -224,7 +210,6 @@ def _is_up(path: Path) -> bool | None:
         return None
 
 
-MAX_PARALLEL = 32  # connections that one node tries at the same time
 # Seconds for a connection and for its answer.  The kernel repeats a lost SYN after 1 s and 3 s.
 FIRST_SECONDS = 4.0
 # What failed is tried once more: a busy node that answers late is sound.
@@ -366,7 +351,7 @@ def try_endpoint(endpoint: Endpoint, seconds: float) -> str:
     except TimeoutError:
         return NO_ANSWER if connected else NOT_CONNECTED
     except (OSError, OverflowError) as error:  # OverflowError: no port has that number
-        return getattr(error, "strerror", None) or str(error) or type(error).__name__
+        return describe_failure(error)
 
 
 def _check_proof(connection: socket.socket, proof: str) -> str:

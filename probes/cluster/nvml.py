@@ -17,7 +17,7 @@ from probes.cluster.ray_internals import import_pynvml
 INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND, DRIVER_NOT_LOADED = 2, 3, 6, 9
 NO_PERMISSION, TIMEOUT, UNKNOWN = 4, 10, 999
 LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND, GPU_IS_LOST, DRIVER_MISMATCH = 12, 13, 15, 18
-# Errors of a call that the board or an older driver does not know: then the next way is tried.
+# Errors of a call that the board or an older driver does not know: that is no fault of the board.
 UNKNOWN_CALL = (NOT_SUPPORTED, FUNCTION_NOT_FOUND)
 
 IN_USE_BYTES = 200 * 2**20  # a CUDA context takes more, and an idle GPU far less

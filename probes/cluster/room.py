@@ -189,10 +189,17 @@ def live_drivers() -> dict[str, str]:
 
 def jobs_of_others(cluster: Any) -> list[str]:
     """List the ids of other jobs on the cluster, also where we are Ray's client."""
+
+    return other_jobs(_ask_head(cluster))
+
+
+def _ask_head(cluster: Any) -> dict[str, str]:
+    """Ask the head for `live_drivers`.  Raises RayError."""
     import ray
 
     asked = on_node(live_drivers, cluster.head_node_id).remote()
-    return other_jobs(ray.get(asked, timeout=ASK_SECONDS))
+    drivers: dict[str, str] = ray.get(asked, timeout=ASK_SECONDS)
+    return drivers
 
 
 def other_jobs(drivers: dict[str, str], ours: Iterable[str] = ()) -> list[str]:
@@ -367,9 +374,8 @@ def _try_claim(cluster: Any, started: str) -> str:
     if other.get("job") == own["job"]:
         return ""
     host, since = (one_line(other.get(key) or "unknown") for key in ("host", "started"))
-    asked = on_node(live_drivers, cluster.head_node_id).remote()
     try:
-        living = ray.get(asked, timeout=ASK_SECONDS)
+        living = _ask_head(cluster)
     except ray.exceptions.RayError:  # as long as it may run, it does
         living = {other.get("job"): ""}
     if other.get("job") in living:

@@ -31,8 +31,8 @@ from probes.cluster.entrances import (
     REFUSED,
     SUBMIT,
     TAKEN,
-    Answers,
     Entrance,
+    EntranceAnswers,
     ask_entrances,
     ask_from_node,
     join_address,
@@ -60,7 +60,7 @@ class Asked:
     """An entrance and its answers."""
 
     entrance: Entrance
-    answers: Answers
+    answers: EntranceAnswers
 
 
 def find_mode(asked: Sequence[Asked], agreed: str | None) -> tuple[str, str]:
@@ -101,7 +101,7 @@ def find_problem(one: Asked, mode: str) -> tuple[str | None, str]:
         return (OPEN_TEXT if answers.without == TAKEN else ANY_TEXT), ""
     if answers.right == REFUSED:
         return OWN_TEXT, ""
-    if answers == Answers(REFUSED, REFUSED, TAKEN):
+    if answers == EntranceAnswers(REFUSED, REFUSED, TAKEN):
         return "", ""
     unclear = [text for text in (answers.without, answers.wrong, answers.right) if text != REFUSED]
     return None, unclear[0] or NO_CONTRAST
@@ -306,7 +306,7 @@ def ask_from_head(cluster: Cluster, planned: Sequence[Entrance]) -> list[Asked]:
     head = [node for node in cluster.known_nodes() if node["id"] == id]
     found = cluster.on_each_node(ask_from_node, planned, nodes=head) if planned else {}
     rows = found.get(id) or [{"without": "no worker answers on the head's node"}] * len(planned)
-    return [Asked(one, Answers(**row)) for one, row in zip(planned, rows, strict=True)]
+    return [Asked(one, EntranceAnswers(**row)) for one, row in zip(planned, rows, strict=True)]
 
 
 def find_client_port(cluster: Cluster, agreed: int | None) -> int:
