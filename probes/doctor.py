@@ -6,16 +6,15 @@ import http.client
 import os
 import platform
 import urllib.error
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import packages_distributions
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from probes.cluster.cleanup import request_dashboard
 from probes.cluster.cluster import PACKAGES, ROOT, Cluster
-from probes.cluster.node_facts import software_differences, software_versions
+from probes.cluster.node_facts import Facts, software_differences, software_versions
 from probes.cluster.room import busy_accelerators
 from probes.cluster.shared_folder import find_folder_problem
 from probes.contract.terms import ClusterTerms
@@ -225,7 +224,7 @@ def ask_nvml(cluster: Cluster) -> Answer:
 def ask_rdma(cluster: Cluster) -> Answer:
     """Name the nodes where a worker has no RDMA device, or cannot open one."""
 
-    def problem(fact: dict[str, Any]) -> str:
+    def problem(fact: Facts) -> str:
         devices = fact["rdma_access"]
         return next(filter(None, devices.values()), "") if devices else "no RDMA device"
 
@@ -236,7 +235,12 @@ def ask_rdma(cluster: Cluster) -> Answer:
 
 
 def _by_node(
-    question: str, cluster: Cluster, problem: Any, sound: str, criteria: tuple[str, ...], do: str
+    question: str,
+    cluster: Cluster,
+    problem: Callable[[Facts], str],
+    sound: str,
+    criteria: tuple[str, ...],
+    do: str,
 ) -> Answer:
     found = {fact["name"]: text for fact in cluster.facts if (text := problem(fact))}
     if not found:

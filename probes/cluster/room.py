@@ -375,10 +375,10 @@ def _try_claim(cluster: Any, started: str) -> str:
         return ""
     host, since = (one_line(other.get(key) or "unknown") for key in ("host", "started"))
     try:
-        living = _ask_head(cluster)
+        is_living = other.get("job") in _ask_head(cluster)
     except ray.exceptions.RayError:  # as long as it may run, it does
-        living = {other.get("job"): ""}
-    if other.get("job") in living:
+        is_living = True
+    if is_living:
         return f"another trial runs on this cluster, started on {host} at {since}"
     if _read() != other:  # a third one asked, too, and was faster
         return "another trial has just begun here"

@@ -30,7 +30,7 @@ DOCTORED = "0.0.0+doctored"  # the version, and the model, that the doctored nod
 NODE_ORDERS = ("gpu_model", "gpu_memory", "cpus", "ram", "disk", "ordered_versions")
 
 
-def read_doctored_facts(lies: Facts | None) -> dict[str, Any]:
+def read_doctored_facts(lies: Facts | None) -> Facts:
     """Read this node's facts; with `lies`, replace some of them by false values."""
     facts = node_facts()
     return facts if lies is None else doctor_facts(facts, lies)
