@@ -237,6 +237,15 @@ class Route:
         return cls(IPv4Network(f"{network}/{mask}"), int(gateway, 16) != 0)
 
 
+# Options of ray.init: a driver prints what the user asked for, and nothing of Ray's.
+QUIET = {"log_to_driver": False, "logging_level": "error", "configure_logging": False}
+
+
+def cannot_join(address: str, error: Exception) -> ClusterUnreachable:
+    """Make the error of a cluster that Ray cannot join."""
+    return ClusterUnreachable(f"{address} cannot be joined: {' '.join(str(error).split())}")
+
+
 def read_size(spec: str) -> tuple[int, int]:
     """Return the number of live nodes and GPUs of a running cluster.  Nothing is placed on it."""
     import ray
@@ -244,11 +253,10 @@ def read_size(spec: str) -> tuple[int, int]:
     address = find_address(spec)
     try:
         follow_auth_mode(address)
-        ray.init(address, log_to_driver=False, logging_level="error", configure_logging=False)
+        ray.init(address, **QUIET)
         resources = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     except (TokenProblem, ConnectionError, ValueError, RuntimeError) as error:
-        message = " ".join(str(error).split())
-        raise ClusterUnreachable(f"{address} cannot be joined: {message}") from None
+        raise cannot_join(address, error) from None
     finally:
         ray.shutdown()
     with_gpus = [one for one in resources if one.get("GPU")]

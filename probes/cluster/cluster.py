@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from probes.cluster.address import (
+    QUIET,
     ClusterUnreachable,
     TokenProblem,
+    cannot_join,
     check_spec,
     count_raylets,
     find_address,
@@ -80,20 +82,14 @@ class Cluster:
             raise ClusterUnreachable(str(problem)) from None
         folders = [str(ROOT / name) for name in PACKAGES]
         try:
-            ray.init(
-                self.address,
-                runtime_env={"py_modules": folders, "excludes": ["**/__pycache__"]},
-                log_to_driver=False,
-                logging_level="error",
-                configure_logging=False,
-            )
+            environment = {"py_modules": folders, "excludes": ["**/__pycache__"]}
+            ray.init(self.address, runtime_env=environment, **QUIET)
         except RuntimeError as error:
             if "ersion mismatch" in str(error):
                 raise VersionMismatch(" ".join(str(error).split())) from None
             raise
         except (ConnectionError, ValueError) as error:
-            message = " ".join(str(error).split())
-            raise ClusterUnreachable(f"{self.address} cannot be joined: {message}") from None
+            raise cannot_join(self.address, error) from None
 
     @property
     def embedded_nodes(self) -> int | None:

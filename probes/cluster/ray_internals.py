@@ -10,7 +10,6 @@ from collections.abc import Container, Iterator
 from importlib import import_module
 from typing import Any
 
-Row = dict[str, Any]
 Group = Any  # Ray's protobuf, PlacementGroupTableData
 
 
@@ -120,18 +119,11 @@ def read_actors() -> list[Any]:
     """Read the living actors, as Ray's protobuf ActorTableData."""
     from ray.core.generated.gcs_pb2 import ActorTableData
 
-    actors = map(ActorTableData.FromString, gcs_accessor().get_actor_table(None, None))
+    actors = map(ActorTableData.FromString, gcs_accessor().get_actor_table(None, "ALIVE"))
     return [actor for actor in actors if actor.state == ActorTableData.ALIVE]
 
 
-def read_actor_rows() -> list[Row]:
-    """Read the living actors, as rows of Ray's own table with names of its state API."""
-    from ray._private.state import state
-
-    return list(state.actor_table(None, None, "ALIVE").values())
-
-
-def read_jobs() -> list[Row]:
+def read_jobs() -> list[dict[str, Any]]:
     """Read the jobs of the cluster, also those that have ended."""
     from ray._private import state
 

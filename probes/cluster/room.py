@@ -13,18 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from probes.cluster import ray_internals
 from probes.cluster.ask import on_node
-from probes.cluster.ray_internals import (
-    Group,
-    delete_value,
-    read_actors,
-    read_free_resources,
-    read_group,
-    read_groups,
-    read_jobs,
-    read_value,
-    write_value,
-)
 from reports.numbers import quantity
 from reports.sanitize import one_line
 
@@ -115,6 +105,7 @@ ASK_SECONDS = 60  # for a task on the head
 MIN_PAUSE_S = 0.02  # least seconds from one scan of the table to the next
 PAUSE_FACTOR = 3  # times the seconds of the last scan, which runs in Ray's own thread
 MAX_READS = 3  # tries to get two readings that agree, before the last one is used
+Group = ray_internals.Group
 
 
 class LivePlacementGroups:
@@ -148,7 +139,7 @@ class LivePlacementGroups:
     def _read(self, ids: list[bytes]) -> dict[bytes, Group]:
         groups = {}
         for id in ids:
-            group = read_group(id)
+            group = ray_internals.read_group(id)
             if group is None or group.state == group.REMOVED:
                 self._live.pop(id, None)
             if group is not None:
@@ -166,7 +157,7 @@ class LivePlacementGroups:
 
     def _scan_table(self) -> None:
         """Scan the table for new groups."""
-        for entry, group in read_groups(self._removed):
+        for entry, group in ray_internals.read_groups(self._removed):
             if group.state == group.REMOVED:
                 self._removed.add(entry)
             else:
@@ -184,7 +175,8 @@ RAY_JOBS = re.compile(r"/ray/dashboard/|^ray::Dashboard")
 
 def live_drivers() -> dict[str, str]:
     """Map the id of each live job on the cluster to the command that started it."""
-    return {job["JobID"]: job.get("Entrypoint", "") for job in read_jobs() if not job["IsDead"]}
+    jobs = ray_internals.read_jobs()
+    return {job["JobID"]: job.get("Entrypoint", "") for job in jobs if not job["IsDead"]}
 
 
 def jobs_of_others(cluster: Any) -> list[str]:
@@ -253,10 +245,10 @@ def read_tables() -> tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]],
             "node": actor.address.node_id.hex(),
             "resources": dict(actor.required_resources),
         }
-        for actor in read_actors()
+        for actor in ray_internals.read_actors()
     ]
     totals = {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
-    return totals, read_free_resources(), living, ray.util.placement_group_table()
+    return totals, ray_internals.read_free_resources(), living, ray.util.placement_group_table()
 
 
 def list_holders(
@@ -359,7 +351,7 @@ def claim_cluster(
 def release_cluster() -> None:
     """End the claim of this driver, if it has one."""
     if _read().get("job") == _own_job():
-        delete_value(KEY, NAMESPACE)
+        ray_internals.delete_value(KEY, NAMESPACE)
 
 
 def _try_claim(cluster: Any, started: str) -> str:
@@ -368,7 +360,7 @@ def _try_claim(cluster: Any, started: str) -> str:
 
     own = {"job": _own_job(), "host": socket.gethostname(), "started": started}
     value = json.dumps(own).encode()
-    if not write_value(KEY, value, NAMESPACE, overwrite=False):
+    if not ray_internals.write_value(KEY, value, NAMESPACE, overwrite=False):
         return ""
     other = _read()
     if other.get("job") == own["job"]:
@@ -382,7 +374,7 @@ def _try_claim(cluster: Any, started: str) -> str:
         return f"another trial runs on this cluster, started on {host} at {since}"
     if _read() != other:  # a third one asked, too, and was faster
         return "another trial has just begun here"
-    write_value(KEY, value, NAMESPACE, overwrite=True)
+    ray_internals.write_value(KEY, value, NAMESPACE, overwrite=True)
     time.sleep(CLAIM_SETTLE_S)
     return "" if _read().get("job") == own["job"] else "another trial has just begun here"
 
@@ -396,7 +388,7 @@ def _own_job() -> str:
 def _read() -> dict[str, Any]:
     """Read the claim; {} if there is none, or it is not of this form."""
     try:
-        claim = json.loads(read_value(KEY, NAMESPACE) or b"{}")
+        claim = json.loads(ray_internals.read_value(KEY, NAMESPACE) or b"{}")
     except ValueError:
         return {}
     return claim if isinstance(claim, dict) else {}

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from probes.cluster.ask import on_node
 from probes.cluster.cluster import Cluster
 from probes.cluster.nvml import gpus_in_use, list_gpus, start_nvml
-from probes.cluster.ray_internals import read_actor_rows, read_free_resources
+from probes.cluster.ray_internals import read_actors, read_free_resources
 from probes.cluster.room import LivePlacementGroups, live_drivers, other_jobs
 from probes.gang.invariants import Sample
 
@@ -216,9 +216,9 @@ def take_sample(live_groups: LivePlacementGroups, prefix: str, resource: str) ->
     available = read_free_resources()
     free = {node: int(amounts.get(resource, 0)) for node, amounts in available.items()}
     actors: dict[str, list[str]] = {}
-    for actor in read_actor_rows():
-        if actor["ActorClassName"] in RANK_CLASSES:
-            actors.setdefault(actor["JobID"], []).append(actor["Address"]["NodeID"])
+    for actor in read_actors():
+        if actor.class_name in RANK_CLASSES:
+            actors.setdefault(actor.job_id.hex(), []).append(actor.address.node_id.hex())
     return {"groups": groups, "free": free, "actors": actors}
 
 
