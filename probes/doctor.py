@@ -6,6 +6,7 @@ import http.client
 import os
 import platform
 import urllib.error
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import packages_distributions
@@ -242,14 +243,14 @@ def _by_node(
     criteria: tuple[str, ...],
     do: str,
 ) -> Answer:
-    found = {fact["name"]: text for fact in cluster.facts if (text := problem(fact))}
-    if not found:
+    by_text: dict[str, list[str]] = defaultdict(list)
+    for fact in cluster.facts:
+        if text := problem(fact):
+            by_text[text].append(fact["name"])
+    if not by_text:
         return Answer(question, sound)
-    by_text: dict[str, list[str]] = {}
-    for name, text in found.items():
-        by_text.setdefault(text, []).append(name)
-    said = "; ".join(f"{text} on {join_names(names)}" for text, names in by_text.items())
-    return Answer(question, said, UNPROVEN, criteria, do)
+    found = "; ".join(f"{text} on {join_names(names)}" for text, names in by_text.items())
+    return Answer(question, found, UNPROVEN, criteria, do)
 
 
 def ask_shared(cluster: Cluster, terms: ClusterTerms) -> Answer:

@@ -106,7 +106,7 @@ def jobs_with(address: str, word: str | re.Pattern[str]) -> list[str]:
     return [
         job["submission_id"]
         for job in jobs
-        if isinstance(job.get("submission_id"), str)  # a driver that nobody submitted has none
+        if isinstance(job.get("submission_id"), str)  # a driver that was not submitted has none
         and wanted.search(str(job.get("entrypoint")))
         and job.get("status") not in ENDED
     ]

@@ -151,7 +151,7 @@ WRONG_CLUSTER = "WrongClusterID"  # the GCS's other reason for UNAUTHENTICATED
 # Ray asks for the token before it looks for the path: no agent has the second one.
 PATHS = {DASHBOARD: "/api/version", SUBMIT: "/api/version", AGENT: "/api/seatrial"}
 ANSWER_SECONDS = (5.0, 10.0)  # for an answer; a busy node that answers late is asked once more
-MAX_PARALLEL = 32  # connections that one process tries at the same time
+MAX_PARALLEL = 32  # entrances that are asked at the same time
 # Of an HTTP answer: no token, and a wrong one.
 REFUSALS = (401, 403)
 NOT_FOUND = 404  # RFC 9110

@@ -19,6 +19,7 @@ from probes.cluster.nvml import (
     NOT_SUPPORTED,
     NVML_SECONDS,
     UNKNOWN_CALL,
+    GpuEntry,
     ask_in_time,
     ask_nvml,
     describe_error,
@@ -33,7 +34,6 @@ SUCCESS = 0
 # Addresses of the kernel are as 0000:9b:00.0; NVML's domain has four digits more.
 PCI_SYSFS, PCI_LENGTH = "/sys/bus/pci/devices", 12
 
-Board = dict[str, Any]
 Query = Callable[[Any, Any], Any]  # NVML and a GPU's handle -> the answer
 
 
@@ -67,12 +67,12 @@ def read_gpus_and_health(seconds: float = NVML_SECONDS) -> dict[str, Any]:
     return {"nvml": answer["nvml"], "gpus": both["gpus"], "gpu_health": health}
 
 
-def _read_boards(nvml: Any) -> list[Board]:
+def _read_boards(nvml: Any) -> list[GpuEntry]:
     return [_read_board(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
 
 
-def _read_board(nvml: Any, index: int) -> Board:
-    board: Board = {"index": index, "uuid": "", "slot": "", "unsupported": [], "failed": {}}
+def _read_board(nvml: Any, index: int) -> GpuEntry:
+    board: GpuEntry = {"index": index, "uuid": "", "slot": "", "unsupported": [], "failed": {}}
     try:
         gpu = nvml.nvmlDeviceGetHandleByIndex(index)
     except nvml.NVMLError as error:

@@ -21,13 +21,7 @@ from urllib.parse import urlsplit
 
 from probes.cluster.ask import make_unique_token
 from probes.cluster.cleanup import NoRedirect
-from probes.cluster.entrances import (
-    HTTP2_PREFACE,
-    MAX_PARALLEL,
-    describe_failure,
-    try_port,
-    uses_tls,
-)
+from probes.cluster.entrances import HTTP2_PREFACE, describe_failure, try_port, uses_tls
 from probes.cluster.ray_internals import import_psutil
 
 SECONDS = 10.0  # for one answer from the other side of the world, by a proxy that is busy
@@ -214,6 +208,7 @@ def _is_up(path: Path) -> bool | None:
 FIRST_SECONDS = 4.0
 # What failed is tried once more: a busy node that answers late is sound.
 SECOND_SECONDS = 8.0
+MAX_PARALLEL = 32  # connections that one node tries at the same time
 NOT_CONNECTED = "packets are dropped: no answer in time"
 NO_ANSWER = "the connection is accepted, and nothing answers"
 OTHER_ANSWER = "another program answers"

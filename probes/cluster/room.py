@@ -54,15 +54,15 @@ def wait_for_room(cluster: Any, seconds: float, say: Callable[[str], None]) -> f
     `say` is called with what holds them, whenever that changes.  After `seconds` the run begins,
     and what finds no room then is unproven.
     """
-    began, said, free_since = time.monotonic(), "", None
+    began, announced, free_since = time.monotonic(), "", None
     while (now := time.monotonic()) - began < seconds:
         if busy_accelerators(cluster):
             free_since = None
-            if (held := _who_holds(cluster)) != said:
-                say(said := held)
+            if (held := _who_holds(cluster)) != announced:
+                say(announced := held)
         else:
             free_since = now if free_since is None else free_since
-            if not said or now - free_since >= STEADY_S:
+            if not announced or now - free_since >= STEADY_S:
                 break
         time.sleep(POLL_S)
     return round(time.monotonic() - began, 1)
@@ -335,16 +335,16 @@ def claim_cluster(
 
     `say` is called once with what is waited for.  Raises OtherTrial.
     """
-    deadline, said = time.monotonic() + wait_s, False
+    deadline, announced = time.monotonic() + wait_s, False
     while other := _try_claim(cluster, started):
         if time.monotonic() >= deadline:
             do = (
                 "wait for it with --wait-for-room 30m" if not wait_s else "it has not ended in time"
             )
             raise OtherTrial(f"{other}: {do}")
-        if not said:
+        if not announced:
             say(other)
-            said = True
+            announced = True
         time.sleep(CLAIM_POLL_S)
 
 

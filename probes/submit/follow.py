@@ -247,7 +247,7 @@ class Follower:
     ) -> None:
         self._api, self._id, self._show, self._say = api, id, show, say
         self._shown = 0  # lines
-        self._said = ""
+        self._announced = ""
 
     def follow(self, seconds: float = math.inf) -> SubmissionState:
         """Follow until the job has ended, for so many seconds; return its last state.
@@ -272,8 +272,8 @@ class Follower:
             time.sleep(POLL_S)
 
     def _say_once(self, line: str) -> None:
-        if line and line != self._said:
-            self._said = line
+        if line and line != self._announced:
+            self._announced = line
             self._say(line)
 
     def why_not_begun(self, state: SubmissionState) -> str:
