@@ -268,7 +268,7 @@ def send_grpc(address: str, method: str, request: bytes, token: str, seconds: fl
             text = f"{error.code().name}: {error.details()}"
             refusals = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
             silent = error.code() is grpc.StatusCode.UNAVAILABLE
-            if silent and uses_tls() and not try_port(address, ANSWER_SECONDS[0]):
+            if silent and uses_tls() and not try_port(address, seconds):
                 return NEEDS_TLS
             return REFUSED if error.code() in refusals and WRONG_CLUSTER not in text else text
     return TAKEN
