@@ -110,9 +110,7 @@ def parse_address(text: str) -> tuple[str, int]:
     """Parse `0100007F:18EB`: the address in words of 32 bits of the host, and the port."""
     words, _, port = text.partition(":")
     parts = [int(words[at : at + 8], 16) for at in range(0, len(words), 8)]
-    packed = struct.pack(f"={len(parts)}I", *parts)
-    family = socket.AF_INET if len(packed) == 4 else socket.AF_INET6
-    address = ip_address(socket.inet_ntop(family, packed))
+    address = ip_address(struct.pack(f"={len(parts)}I", *parts))
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return str(mapped or address), int(port, 16)
 
