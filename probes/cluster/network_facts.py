@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from probes.cluster.ask import make_unique_token
 from probes.cluster.cleanup import NoRedirect
 from probes.cluster.entrances import HTTP2_PREFACE, describe_failure, try_port, uses_tls
-from probes.cluster.ray_internals import import_psutil
+from scaling.collectives.reachability import import_psutil, own_sockets
 
 SECONDS = 10.0  # for one answer from the other side of the world, by a proxy that is busy
 TRIES = 2  # one lost packet, or a proxy that starts again, is no fault
@@ -304,14 +304,7 @@ def find_worker_port(address: str, proof: str) -> int | None:
 
 def own_listening_ports() -> list[int]:
     """List the TCP ports on which this process listens; empty if unreadable."""
-    psutil = import_psutil()
-    own = psutil.Process()
-    list_sockets = getattr(own, "net_connections", None) or own.connections  # before psutil 6.0
-    try:
-        sockets = list_sockets("tcp")
-    except (OSError, psutil.Error):
-        return []
-    return sorted({one.laddr.port for one in sockets if one.status == psutil.CONN_LISTEN})
+    return sorted({one.laddr.port for one in own_sockets("LISTEN")})
 
 
 def try_endpoints(

@@ -7,16 +7,9 @@ names them.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
-from importlib import import_module
 from typing import Any
 
 Group = Any  # Ray's protobuf, PlacementGroupTableData
-
-
-def import_psutil() -> Any:
-    """Import psutil: Ray's own copy, which `import ray` puts on the path, or the environment's."""
-    import_module("ray")
-    return import_module("psutil")
 
 
 def import_pynvml() -> Any:

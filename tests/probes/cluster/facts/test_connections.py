@@ -29,7 +29,7 @@ from probes.cluster.network_facts import (
     try_endpoint,
     try_endpoints,
 )
-from probes.cluster.ray_internals import import_psutil
+from scaling.collectives.reachability import import_psutil
 
 HERE = "127.0.0.1"
 SETTINGS_FRAME = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
