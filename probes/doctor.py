@@ -6,17 +6,17 @@ import http.client
 import os
 import platform
 import urllib.error
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import packages_distributions
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from probes.check.registry import CRITERIA, run_order
 from probes.cluster.cleanup import request_dashboard
 from probes.cluster.cluster import PACKAGES, ROOT, Cluster
-from probes.cluster.node_facts import software_differences, software_versions
+from probes.cluster.node_facts import Facts, software_differences, software_versions
 from probes.cluster.room import busy_accelerators
 from probes.cluster.shared_folder import find_folder_problem
 from probes.contract.terms import ClusterTerms
@@ -225,7 +225,7 @@ def ask_nvml(cluster: Cluster) -> Answer:
 def ask_rdma(cluster: Cluster) -> Answer:
     """Name the nodes where a worker has no RDMA device, or cannot open one."""
 
-    def problem(fact: dict[str, Any]) -> str:
+    def problem(fact: Facts) -> str:
         devices = fact["rdma_access"]
         return next(filter(None, devices.values()), "") if devices else "no RDMA device"
 
@@ -236,16 +236,21 @@ def ask_rdma(cluster: Cluster) -> Answer:
 
 
 def _by_node(
-    question: str, cluster: Cluster, problem: Any, sound: str, criteria: tuple[str, ...], do: str
+    question: str,
+    cluster: Cluster,
+    problem: Callable[[Facts], str],
+    sound: str,
+    criteria: tuple[str, ...],
+    do: str,
 ) -> Answer:
-    found = {fact["name"]: text for fact in cluster.facts if (text := problem(fact))}
-    if not found:
+    by_text: dict[str, list[str]] = defaultdict(list)
+    for fact in cluster.facts:
+        if text := problem(fact):
+            by_text[text].append(fact["name"])
+    if not by_text:
         return Answer(question, sound)
-    by_text: dict[str, list[str]] = {}
-    for name, text in found.items():
-        by_text.setdefault(text, []).append(name)
-    said = "; ".join(f"{text} on {join_names(names)}" for text, names in by_text.items())
-    return Answer(question, said, UNPROVEN, criteria, do)
+    found = "; ".join(f"{text} on {join_names(names)}" for text, names in by_text.items())
+    return Answer(question, found, UNPROVEN, criteria, do)
 
 
 def ask_shared(cluster: Cluster, terms: ClusterTerms) -> Answer:

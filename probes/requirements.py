@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from importlib import metadata
 from importlib.metadata import PackageNotFoundError, version
 
-from packaging.version import InvalidVersion, Version
-
 DISTRIBUTION = "seatrial"
 
 
@@ -105,6 +103,8 @@ def shortcoming(need: Need, read_version: Callable[[str], str] = version) -> str
         found = read_version(need.package)
     except PackageNotFoundError:
         return f"{need.feature}: {need.package} is not installed. Expected: {expected}."
+    from packaging.version import InvalidVersion, Version
+
     try:
         major, minor = (*Version(found).release, 0)[:2]
     except InvalidVersion:

@@ -52,6 +52,11 @@ def one_line(text: object) -> str:
     return " ".join(clean(text).split())
 
 
+def last_line(text: object, otherwise: str = "") -> str:
+    """Return the last line of a text, as of an error with its traceback; `otherwise` for none."""
+    return (str(text).strip().splitlines() or [otherwise])[-1]
+
+
 def capitalise(text: object) -> str:
     """Return `one_line` of the text with a capital first letter."""
     line = one_line(text)

@@ -11,7 +11,8 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 from probes.cluster.cleanup import find_token, token_path
-from probes.cluster.entrances import CLIENT, GCS, REFUSED, TAKEN, Entrance, try_request
+from probes.cluster.entrances import CLIENT, GCS, REFUSED, TAKEN, Entrance, try_port, try_request
+from probes.cluster.ray_internals import complete_address, find_last_address, reload_settings
 from reports.sanitize import closest_name, one_line
 
 MODE = "RAY_AUTH_MODE"
@@ -58,10 +59,8 @@ def follow_auth_mode(address: str) -> None:
 
 def turn_on_tokens() -> None:
     """Set the variable for this process and its children, and make Ray read it again."""
-    from ray._raylet import Config  # type: ignore[attr-defined]  # compiled, without types
-
     os.environ[MODE] = "token"
-    Config.initialize("")  # as ray._private.authentication does: Ray has read the variable before
+    reload_settings()
 
 
 def _lack() -> str:
@@ -124,12 +123,8 @@ def find_address(spec: str) -> str:
     if spec == "auto":
         spec, origin = _running_address()
         hint = f"Is the head up? Try `ray status` there, or {OTHERWISE}"
-    host, _, port = spec.removeprefix("ray://").rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise ClusterUnreachable(f"no Ray at {spec} ({origin}: {reason}). {hint}") from None
+    if reason := try_port(spec.removeprefix("ray://"), CONNECT_SECONDS):
+        raise ClusterUnreachable(f"no Ray at {spec} ({origin}: {reason}). {hint}")
     return spec
 
 
@@ -138,17 +133,15 @@ def _running_address() -> tuple[str, str]:
 
     Raises ClusterUnreachable when there is none, or none that this machine's network has.
     """
-    from ray._private import services
-
     if (named := os.environ.get("RAY_ADDRESS", "")) not in ("", "auto"):
         try:
-            address = services.canonicalize_bootstrap_address(named, None)
+            address = complete_address(named)
         except ValueError as error:
             raise ClusterUnreachable(f"RAY_ADDRESS is no address: {error}") from None
         if address is None:
             raise ClusterUnreachable(f"RAY_ADDRESS is {named!r}, expected host:port: {OTHERWISE}")
-        return str(address), "from RAY_ADDRESS"
-    last = services.find_bootstrap_address(None)
+        return address, "from RAY_ADDRESS"
+    last = find_last_address()
     raylets = find_raylets()
     own = sorted(address for address, here in raylets.items() if here)
     if own:
@@ -244,6 +237,15 @@ class Route:
         return cls(IPv4Network(f"{network}/{mask}"), int(gateway, 16) != 0)
 
 
+# Options of ray.init: a driver prints what the user asked for, and nothing of Ray's.
+QUIET = {"log_to_driver": False, "logging_level": "error", "configure_logging": False}
+
+
+def cannot_join(address: str, error: Exception) -> ClusterUnreachable:
+    """Make the error of a cluster that Ray cannot join."""
+    return ClusterUnreachable(f"{address} cannot be joined: {' '.join(str(error).split())}")
+
+
 def read_size(spec: str) -> tuple[int, int]:
     """Return the number of live nodes and GPUs of a running cluster.  Nothing is placed on it."""
     import ray
@@ -251,11 +253,10 @@ def read_size(spec: str) -> tuple[int, int]:
     address = find_address(spec)
     try:
         follow_auth_mode(address)
-        ray.init(address, log_to_driver=False, logging_level="error", configure_logging=False)
+        ray.init(address, **QUIET)
         resources = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     except (TokenProblem, ConnectionError, ValueError, RuntimeError) as error:
-        message = " ".join(str(error).split())
-        raise ClusterUnreachable(f"{address} cannot be joined: {message}") from None
+        raise cannot_join(address, error) from None
     finally:
         ray.shutdown()
     with_gpus = [one for one in resources if one.get("GPU")]

@@ -1,10 +1,13 @@
-"""Asks nodes: tasks and actors that run on a chosen node, under names that no other run has."""
+"""Asks many nodes or actors at the same time, under names that no other run has."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
+
+from reports.sanitize import last_line
 
 TASK_SECONDS = 90  # bounds a silent node; the first task there waits for our packages and a worker
 
@@ -18,23 +21,64 @@ def on_node(target: Any, node: str, **options: Any) -> Any:
     return ray.remote(target).options(num_cpus=0, scheduling_strategy=affinity, **options)
 
 
-def collect_answers(
-    calls: Mapping[Any, str], seconds: float
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """Wait for calls, which are mapped to names; return answers and errors by name."""
+@dataclass
+class Answers:
+    """What was answered, and why some do not answer; both by the name of what was asked.
+
+    Those in `silent` have an error because no answer came in time.
+    """
+
+    values: dict[str, Any] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+    silent: list[str] = field(default_factory=list)
+
+
+def ask_nodes(
+    function: Callable[..., Any],
+    each: Mapping[str, tuple[Any, ...]],
+    seconds: float = TASK_SECONDS,
+    **options: Any,
+) -> Answers:
+    """Run a function in one worker of each node, by node id with the arguments for it.
+
+    `options` are those of Ray's task.  One that gives no answer in time is cancelled.
+    """
+    import ray
+
+    calls = {
+        on_node(function, id, max_retries=0, **options).remote(*arguments): id
+        for id, arguments in each.items()
+    }
+    answers = collect_answers(calls, seconds)
+    for call, id in calls.items():
+        if id in answers.silent:
+            ray.cancel(call, force=True)
+    return answers
+
+
+def ask_actors(
+    actors: Mapping[str, Any], method: str, each: Mapping[str, tuple[Any, ...]], seconds: float
+) -> Answers:
+    """Call a method of some of these actors, by name with the arguments for it."""
+    calls = {getattr(actors[name], method).remote(*each[name]): name for name in each}
+    return collect_answers(calls, seconds)
+
+
+def collect_answers(calls: Mapping[Any, str], seconds: float) -> Answers:
+    """Wait so long for calls of Ray, which are mapped to names; return the answers by name."""
     import ray
 
     if not calls:
-        return {}, {}
+        return Answers()
     done, pending = ray.wait(list(calls), num_returns=len(calls), timeout=seconds)
-    answers = {}
-    errors = {calls[call]: f"no answer within {seconds:.0f} s" for call in pending}
+    silent = [calls[call] for call in pending]
+    answers = Answers({}, dict.fromkeys(silent, f"no answer within {seconds:.0f} s"), silent)
     for call in done:
         try:
-            answers[calls[call]] = ray.get(call)
+            answers.values[calls[call]] = ray.get(call)
         except ray.exceptions.RayError as error:
-            errors[calls[call]] = (str(error).strip().splitlines() or ["the worker died"])[-1]
-    return answers, errors
+            answers.errors[calls[call]] = last_line(error, "the worker died")
+    return answers
 
 
 # The first 12 hexadecimal digits of a uuid4 are random (the 13th is not), and names stay short.

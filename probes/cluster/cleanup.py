@@ -106,7 +106,7 @@ def jobs_with(address: str, word: str | re.Pattern[str]) -> list[str]:
     return [
         job["submission_id"]
         for job in jobs
-        if isinstance(job.get("submission_id"), str)  # a driver that nobody submitted has none
+        if isinstance(job.get("submission_id"), str)  # a driver that was not submitted has none
         and wanted.search(str(job.get("entrypoint")))
         and job.get("status") not in ENDED
     ]
@@ -141,12 +141,14 @@ def request_dashboard(
     """
     headers = {**authorization_header(), **({} if body is None else {"Content-Type": kind})}
     request = urllib.request.Request(address + path, body, headers, method=method)  # noqa: S310  (of http)
-    with urllib.request.build_opener(_NoRedirect).open(request, timeout=seconds) as answer:
+    with urllib.request.build_opener(NoRedirect).open(request, timeout=seconds) as answer:
         return bytes(answer.read())
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: Any) -> None:
+class NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Follows no redirection: it leads to a page for a login, or where no contract names."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
         """Let the caller see the redirection as an error."""
 
 

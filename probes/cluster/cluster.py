@@ -12,14 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from probes.cluster.address import (
+    QUIET,
     ClusterUnreachable,
     TokenProblem,
+    cannot_join,
     check_spec,
     count_raylets,
     find_address,
     follow_auth_mode,
 )
-from probes.cluster.ask import TASK_SECONDS, on_node
+from probes.cluster.ask import ask_nodes
 from probes.cluster.cleanup import CleanupProcess
 from probes.cluster.embedded import LocalCluster
 from probes.cluster.entrances import find_dashboard, own_dashboard
@@ -80,20 +82,14 @@ class Cluster:
             raise ClusterUnreachable(str(problem)) from None
         folders = [str(ROOT / name) for name in PACKAGES]
         try:
-            ray.init(
-                self.address,
-                runtime_env={"py_modules": folders, "excludes": ["**/__pycache__"]},
-                log_to_driver=False,
-                logging_level="error",
-                configure_logging=False,
-            )
+            environment = {"py_modules": folders, "excludes": ["**/__pycache__"]}
+            ray.init(self.address, runtime_env=environment, **QUIET)
         except RuntimeError as error:
             if "ersion mismatch" in str(error):
                 raise VersionMismatch(" ".join(str(error).split())) from None
             raise
         except (ConnectionError, ValueError) as error:
-            message = " ".join(str(error).split())
-            raise ClusterUnreachable(f"{self.address} cannot be joined: {message}") from None
+            raise cannot_join(self.address, error) from None
 
     @property
     def embedded_nodes(self) -> int | None:
@@ -243,27 +239,15 @@ class Cluster:
 
         `each` maps the id of each node to ask to one further argument.  The worker owns `gpus`
         GPUs, and waits for them.  A node that does not answer within 90 s has no entry: the caller
-        must report it.  `errors` holds the last line of each error.
+        must report it.  `errors` gets the last line of each error.
         """
-        import ray
-
         asked = self.nodes if nodes is None else nodes
         ids = [node["id"] for node in asked if each is None or node["id"] in each]
-        calls = {}
-        for id in ids:
-            extra = [each[id]] if each else []
-            task = on_node(function, id, max_retries=0, num_gpus=gpus)
-            calls[task.remote(*arguments, *extra)] = id
-        done, pending = ray.wait(list(calls), num_returns=len(calls), timeout=TASK_SECONDS)
-        for call in pending:
-            ray.cancel(call, force=True)
-        answers = {}
-        for call in done:
-            try:
-                answers[calls[call]] = ray.get(call)
-            except ray.exceptions.RayError as error:  # no answer: the caller must report it
-                self.errors[calls[call]] = (str(error).strip().splitlines() or ["died"])[-1]
-        return answers
+        given = {id: (*arguments, each[id]) if each else arguments for id in ids}
+        answers = ask_nodes(function, given, num_gpus=gpus)
+        died = {id: text for id, text in answers.errors.items() if id not in answers.silent}
+        self.errors |= died
+        return answers.values
 
     def gang(self, size: int | None = None, **options: Any) -> Gang:
         """Make a gang of `size` ranks, or of all ranks of the cluster.

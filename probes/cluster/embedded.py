@@ -115,11 +115,10 @@ def _raise_timeout(*_: object) -> None:
 
 def _kill_session() -> None:
     """Kill every remaining process of the cluster: all were started in this process's session."""
-    for path in Path("/proc").glob("[0-9]*/stat"):
+    for pid in (int(path.name) for path in Path("/proc").glob("[0-9]*")):
         with contextlib.suppress(OSError):
-            session = int(path.read_text().rsplit(")", 1)[1].split()[3])
-            if session == os.getsid(0) and int(path.parent.name) != os.getpid():
-                os.kill(int(path.parent.name), signal.SIGKILL)
+            if pid != os.getpid() and os.getsid(pid) == os.getsid(0):
+                os.kill(pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from probes.cluster.cleanup import find_token, request_dashboard
+from probes.cluster.cleanup import NoRedirect, find_token, request_dashboard
+from probes.cluster.ray_internals import read_dashboard_url, read_value
 from probes.findings import finding
 from reports.record import Finding
 from reports.redact import redact_text
@@ -47,18 +48,13 @@ def find_dashboard(host: str = "") -> str:
 
 def own_dashboard() -> str:
     """Read the address that the joined cluster gives its dashboard; "" if it has none."""
-    from ray._private.services import get_webui_url_from_internal_kv
-
-    # Not ray.get_dashboard_url(): there another shell variable would override the result.
-    url = get_webui_url_from_internal_kv()
+    url = read_dashboard_url()
     return f"http://{urlsplit(url if '://' in url else f'http://{url}').netloc}" if url else ""
 
 
 def _session_name() -> str:
     """Read the name that Ray gave the joined cluster when it was started."""
-    from ray.experimental.internal_kv import _internal_kv_get
-
-    return bytes(_internal_kv_get(b"session_name", namespace=b"session") or b"").decode()
+    return bytes(read_value(b"session_name", b"session") or b"").decode()
 
 
 def leads_to_session(address: str, session: str) -> bool:
@@ -114,9 +110,7 @@ def parse_address(text: str) -> tuple[str, int]:
     """Parse `0100007F:18EB`: the address in words of 32 bits of the host, and the port."""
     words, _, port = text.partition(":")
     parts = [int(words[at : at + 8], 16) for at in range(0, len(words), 8)]
-    packed = struct.pack(f"={len(parts)}I", *parts)
-    family = socket.AF_INET if len(packed) == 4 else socket.AF_INET6
-    address = ip_address(socket.inet_ntop(family, packed))
+    address = ip_address(struct.pack(f"={len(parts)}I", *parts))
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return str(mapped or address), int(port, 16)
 
@@ -178,7 +172,7 @@ class Entrance:
 
 
 @dataclass(frozen=True)
-class Answers:
+class EntranceAnswers:
     """What an entrance did with a request without a token, with a wrong one, and with the right.
 
     The last two are "" if they were not asked.
@@ -194,7 +188,7 @@ def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def ask_entrances(entrances: Sequence[Entrance], token: str) -> list[Answers]:
+def ask_entrances(entrances: Sequence[Entrance], token: str) -> list[EntranceAnswers]:
     """Ask every entrance; `token` is the cluster's, or "" if it is not known."""
     with ThreadPoolExecutor(MAX_PARALLEL) as pool:
         return list(pool.map(lambda one: ask_entrance(one, token), entrances))
@@ -205,13 +199,13 @@ def ask_from_node(entrances: Sequence[Entrance]) -> list[dict[str, Any]]:
     return [asdict(answers) for answers in ask_entrances(entrances, find_token())]
 
 
-def ask_entrance(entrance: Entrance, token: str) -> Answers:
+def ask_entrance(entrance: Entrance, token: str) -> EntranceAnswers:
     """Ask one entrance; only one that refuses is asked with tokens as well."""
     without = try_request(entrance, "")
     if without != REFUSED:
-        return Answers(without)
+        return EntranceAnswers(without)
     wrong = try_request(entrance, secrets.token_hex(32))
-    return Answers(without, wrong, try_request(entrance, token) if token else "")
+    return EntranceAnswers(without, wrong, try_request(entrance, token) if token else "")
 
 
 def try_request(entrance: Entrance, token: str) -> str:
@@ -232,14 +226,6 @@ def send_request(entrance: Entrance, token: str, seconds: float) -> str:
     return send_grpc(entrance.address, method, request, token, seconds)
 
 
-class NoLoginPage(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect: a page for a login is no answer of Ray's."""
-
-    def redirect_request(self, *_: Any) -> None:
-        """Return nothing, so that the redirect is an error."""
-        return
-
-
 def open_url(url: str, token: str, seconds: float, data: bytes | None = None, **more: Any) -> Any:
     """Open a URL without the shell's proxies and without redirects, as urlopen does."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -247,7 +233,7 @@ def open_url(url: str, token: str, seconds: float, data: bytes | None = None, **
         headers["Content-Type"] = "application/json"
     # Addresses are of the cluster and of the contract, which are HTTP alone.
     request = urllib.request.Request(url, data=data, headers=headers, **more)  # noqa: S310
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), NoLoginPage())
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), NoRedirect())
     return opener.open(request, timeout=seconds)
 
 
@@ -279,7 +265,8 @@ def send_grpc(address: str, method: str, request: bytes, token: str, seconds: fl
         except grpc.RpcError as error:
             text = f"{error.code().name}: {error.details()}"
             refusals = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
-            if error.code() is grpc.StatusCode.UNAVAILABLE and uses_tls() and is_listening(address):
+            silent = error.code() is grpc.StatusCode.UNAVAILABLE
+            if silent and uses_tls() and not try_port(address, seconds):
                 return NEEDS_TLS
             return REFUSED if error.code() in refusals and WRONG_CLUSTER not in text else text
     return TAKEN
@@ -290,14 +277,19 @@ def uses_tls() -> bool:
     return os.environ.get("RAY_USE_TLS", "").lower() in ("1", "true")
 
 
-def is_listening(address: str) -> bool:
-    """Return whether a port accepts connections."""
+def try_port(address: str, seconds: float) -> str:
+    """Connect to `host:port`; return the problem, or ""."""
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS[0]).close()
-    except (OSError, ValueError):
-        return False
-    return True
+        socket.create_connection((host.strip("[]"), int(port)), timeout=seconds).close()
+    except OSError as error:
+        return describe_failure(error)
+    return ""
+
+
+def describe_failure(error: Any) -> str:
+    """Describe why a connection failed, by the system's own words where there are some."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 POLL_SECONDS = 2.0  # dates the start of a silence to 2 s, and is no load for the head

@@ -18,6 +18,8 @@ from probes.cluster.nvml import (
     NO_PERMISSION,
     NOT_SUPPORTED,
     NVML_SECONDS,
+    UNKNOWN_CALL,
+    GpuEntry,
     ask_in_time,
     ask_nvml,
     describe_error,
@@ -26,15 +28,12 @@ from probes.cluster.nvml import (
 )
 from probes.cluster.system_facts import read_text
 
-# The board, or an older driver, does not know the query: that is no fault of the board.
-UNKNOWN_QUERY = (NOT_SUPPORTED, FUNCTION_NOT_FOUND)
 UNCORRECTED, SINCE_DRIVER_LOADED, IN_LIFETIME = 1, 0, 1  # nvmlMemoryErrorType_t, counter types
 THERMAL = 1  # nvmlPerfPolicyType_t: how long heat has slowed the clocks, in ns
 SUCCESS = 0
 # Addresses of the kernel are as 0000:9b:00.0; NVML's domain has four digits more.
 PCI_SYSFS, PCI_LENGTH = "/sys/bus/pci/devices", 12
 
-Board = dict[str, Any]
 Query = Callable[[Any, Any], Any]  # NVML and a GPU's handle -> the answer
 
 
@@ -68,12 +67,12 @@ def read_gpus_and_health(seconds: float = NVML_SECONDS) -> dict[str, Any]:
     return {"nvml": answer["nvml"], "gpus": both["gpus"], "gpu_health": health}
 
 
-def _read_boards(nvml: Any) -> list[Board]:
+def _read_boards(nvml: Any) -> list[GpuEntry]:
     return [_read_board(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
 
 
-def _read_board(nvml: Any, index: int) -> Board:
-    board: Board = {"index": index, "uuid": "", "slot": "", "unsupported": [], "failed": {}}
+def _read_board(nvml: Any, index: int) -> GpuEntry:
+    board: GpuEntry = {"index": index, "uuid": "", "slot": "", "unsupported": [], "failed": {}}
     try:
         gpu = nvml.nvmlDeviceGetHandleByIndex(index)
     except nvml.NVMLError as error:
@@ -83,7 +82,7 @@ def _read_board(nvml: Any, index: int) -> Board:
         try:
             board[name] = query(nvml, gpu)
         except nvml.NVMLError as error:
-            if error.value in UNKNOWN_QUERY:
+            if error.value in UNKNOWN_CALL:
                 board["unsupported"].append(name)
             elif error.value != NO_PERMISSION:  # a container may ask less: then it is not known
                 board["failed"][name] = describe_error(error)
@@ -165,7 +164,7 @@ def _link_errors(nvml: Any, gpu: Any, link: int) -> int:
     try:
         return sum(int(nvml.nvmlDeviceGetNvLinkErrorCounter(gpu, link, kind)) for kind in kinds)
     except nvml.NVMLError as error:
-        if error.value not in UNKNOWN_QUERY:
+        if error.value not in UNKNOWN_CALL:
             raise
     # Blackwell counts recoveries in a field, and does not support the call.
     id = nvml.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS
@@ -178,7 +177,7 @@ def _link_states(nvml: Any, gpu: Any) -> Iterator[tuple[int, int]]:
         try:
             yield link, int(nvml.nvmlDeviceGetNvLinkState(gpu, link))
         except nvml.NVMLError as error:
-            if error.value not in (*UNKNOWN_QUERY, INVALID_ARGUMENT):  # the board has no such link
+            if error.value not in (*UNKNOWN_CALL, INVALID_ARGUMENT):  # the board has no such link
                 raise
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from probes.cluster.ask import collect_answers, on_node
+from probes.cluster.ask import ask_actors, on_node
 from probes.cluster.nvml import TIMEOUT, UNKNOWN, UNKNOWN_CALL, describe_error, import_nvml, to_text
 
 # NVML's maximum is what both the GPU and its slot can do.
@@ -156,7 +156,6 @@ class XidWatch:
         return self._call("read", READ_SECONDS)
 
     def _call(self, method: str, seconds: float) -> dict[str, dict[str, Any]]:
-        calls = {getattr(actor, method).remote(): id for id, actor in self.actors.items()}
-        answers, errors = collect_answers(calls, seconds)
-        self.errors |= errors
-        return answers
+        answers = ask_actors(self.actors, method, dict.fromkeys(self.actors, ()), seconds)
+        self.errors |= answers.errors
+        return answers.values

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import array
 import contextlib
-import fcntl
 import os
 import socket
 import ssl
-import struct
 import threading
 import time
 import urllib.error
@@ -18,13 +15,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from http.client import HTTPException
-from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from probes.cluster.ask import make_unique_token
-from probes.cluster.entrances import HTTP2_PREFACE
+from probes.cluster.cleanup import NoRedirect
+from probes.cluster.entrances import HTTP2_PREFACE, describe_failure, try_port, uses_tls
+from scaling.collectives.reachability import import_psutil, own_sockets
 
 SECONDS = 10.0  # for one answer from the other side of the world, by a proxy that is busy
 TRIES = 2  # one lost packet, or a proxy that starts again, is no fault
@@ -32,13 +30,6 @@ TRIES = 2  # one lost packet, or a proxy that starts again, is no fault
 NOT_REACHED = (407, 502, 503, 504)
 FORBIDDEN = 403  # from a proxy it is a refusal; a store of objects answers so without a key
 BUNDLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")  # certificates that requests and curl trust
-
-
-class NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Takes a redirect for an answer: the contract does not name where it leads."""
-
-    def redirect_request(self, *_: Any, **__: Any) -> None:
-        """Follow nothing."""
 
 
 def try_targets(targets: Sequence[str], seconds: float = SECONDS) -> dict[str, str]:
@@ -67,16 +58,6 @@ def _try_again(target: str, seconds: float) -> str:
     return problem
 
 
-def try_port(target: str, seconds: float) -> str:
-    """Connect to `host:port`; return the problem, or ""."""
-    host, _, port = target.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=seconds).close()
-    except OSError as error:
-        return _describe(error)
-    return ""
-
-
 def try_url(url: str, seconds: float) -> str:
     """Ask for the head of a page; return the problem, or "".  Any answer of the target is sound."""
     context = ssl.create_default_context()
@@ -92,9 +73,9 @@ def try_url(url: str, seconds: float) -> str:
         refused = error.code == FORBIDDEN and _has_proxy(url)
         return f"answer {error.code}" if error.code in NOT_REACHED or refused else ""
     except urllib.error.URLError as error:
-        return _describe(error.reason)
+        return describe_failure(error.reason)
     except (OSError, ValueError, HTTPException) as error:  # no answer of HTTP
-        return _describe(error)
+        return describe_failure(error)
     return ""
 
 
@@ -104,16 +85,9 @@ def _has_proxy(url: str) -> bool:
     return has_proxy and not urllib.request.proxy_bypass(parts.hostname or "")
 
 
-def _describe(error: Any) -> str:
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
-
-
 # glibc asks each name server twice, for 5 s each time (resolv.conf(5)).
 LOOKUP_SECONDS = 10.0
 RETRY_SECONDS = 1.0  # pause after "temporary failure": one lost datagram must accuse no name
-SIOCGIFCONF = 0x8912  # linux/sockios.h: the IPv4 addresses of all interfaces
-IFREQ_BYTES = 40  # struct ifreq on 64-bit Linux: a name of 16 bytes, and a union of 24
-MAX_ADDRESSES = 4096  # far more than any node has
 IFF_UP = 0x1  # linux/if.h
 # torch ignores a shorter GLOO_SOCKET_IFNAME: ProcessGroupGloo.cpp asks for strlen > 1.
 LEAST_NAME = 2
@@ -197,15 +171,13 @@ def look_up_all(
     return {name: found.get(name) for name in answers}
 
 
-def read_addresses(
-    sysfs: str = "/sys/class/net", inet6: str = "/proc/net/if_inet6"
-) -> dict[str, dict[str, Any]] | None:
+def read_addresses(sysfs: str = "/sys/class/net") -> dict[str, dict[str, Any]] | None:
     """Read {interface: {"up", "addresses"}}, secondary addresses too; None if unreadable.
 
     `up` is None where the interface's flags cannot be read.
     """
     try:
-        pairs = [*_ipv4_addresses(), *_ipv6_addresses(inet6)]
+        pairs = _list_addresses()
     except OSError:
         return None
     found: dict[str, dict[str, Any]] = {}
@@ -215,37 +187,14 @@ def read_addresses(
     return found
 
 
-def _ipv4_addresses() -> list[tuple[str, str]]:
-    """Ask the kernel for (interface, address); raises OSError."""
-    buffer = array.array("B", bytes(MAX_ADDRESSES * IFREQ_BYTES))
-    request = struct.pack("iL", len(buffer), buffer.buffer_info()[0])
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        length, _ = struct.unpack("iL", fcntl.ioctl(probe.fileno(), SIOCGIFCONF, request))
-    return parse_ifconf(buffer.tobytes()[:length])
-
-
-def parse_ifconf(reply: bytes) -> list[tuple[str, str]]:
-    """Parse an array of struct ifreq (netdevice(7)); `eth0:1` is an address of eth0."""
-    rows = [reply[at : at + IFREQ_BYTES] for at in range(0, len(reply), IFREQ_BYTES)]
+def _list_addresses() -> list[tuple[str, str]]:
+    """List (interface, address); `eth0:1` is an address of eth0.  Raises OSError."""
     return [
-        (row[:16].partition(b"\0")[0].decode(errors="replace").partition(":")[0],
-         socket.inet_ntoa(row[20:24]))
+        (name.partition(":")[0], row.address.partition("%")[0])
+        for name, rows in import_psutil().net_if_addrs().items()
         for row in rows
-    ]  # fmt: skip
-
-
-def _ipv6_addresses(path: str) -> list[tuple[str, str]]:
-    """Read (interface, address) from /proc/net/if_inet6; empty on a kernel without IPv6."""
-    try:
-        return parse_inet6(Path(path).read_text())
-    except FileNotFoundError:
-        return []
-
-
-def parse_inet6(text: str) -> list[tuple[str, str]]:
-    """Parse /proc/net/if_inet6: the address is first and the interface last."""
-    rows = [line.split() for line in text.splitlines()]
-    return [(row[-1], str(IPv6Address(bytes.fromhex(row[0])))) for row in rows if len(row) == 6]
+        if row.family in (socket.AF_INET, socket.AF_INET6)
+    ]
 
 
 def _is_up(path: Path) -> bool | None:
@@ -255,12 +204,11 @@ def _is_up(path: Path) -> bool | None:
         return None
 
 
-LISTEN = "0A"  # include/net/tcp_states.h, as in /proc/net/tcp
-MAX_PARALLEL = 32  # connections that one node tries at the same time
 # Seconds for a connection and for its answer.  The kernel repeats a lost SYN after 1 s and 3 s.
 FIRST_SECONDS = 4.0
 # What failed is tried once more: a busy node that answers late is sound.
 SECOND_SECONDS = 8.0
+MAX_PARALLEL = 32  # connections that one node tries at the same time
 NOT_CONNECTED = "packets are dropped: no answer in time"
 NO_ANSWER = "the connection is accepted, and nothing answers"
 OTHER_ANSWER = "another program answers"
@@ -297,7 +245,7 @@ class NodePorts:
         """
         import ray
 
-        tls = os.environ.get("RAY_USE_TLS", "").lower() in ("1", "true")
+        tls = uses_tls()
         answer = {
             "gcs": ray.get_runtime_context().gcs_address,
             "worker": find_worker_port(address, NO_PROOF if tls else GRPC),
@@ -354,31 +302,9 @@ def find_worker_port(address: str, proof: str) -> int | None:
     return None
 
 
-def own_listening_ports(proc: str = "/proc/self") -> list[int]:
+def own_listening_ports() -> list[int]:
     """List the TCP ports on which this process listens; empty if unreadable."""
-    try:
-        files = list(Path(proc, "fd").iterdir())
-    except OSError:
-        return []
-    own = set()
-    for file in files:
-        with suppress(OSError):  # closed in the meantime
-            own.add(os.readlink(file))
-    text = ""
-    for table in ("tcp", "tcp6"):
-        with suppress(OSError):  # a kernel without IPv6
-            text += Path(proc, "net", table).read_text()
-    return [port for port, inode in parse_listeners(text) if f"socket:[{inode}]" in own]
-
-
-def parse_listeners(text: str) -> list[tuple[int, str]]:
-    """Parse lines of /proc/net/tcp and tcp6 into (port, inode) of the sockets that listen."""
-    rows = [line.split() for line in text.splitlines()]
-    return [
-        (int(row[1].rpartition(":")[2], 16), row[9])
-        for row in rows
-        if len(row) > 9 and row[3] == LISTEN
-    ]
+    return sorted({one.laddr.port for one in own_sockets("LISTEN")})
 
 
 def try_endpoints(
@@ -413,7 +339,7 @@ def try_endpoint(endpoint: Endpoint, seconds: float) -> str:
     except TimeoutError:
         return NO_ANSWER if connected else NOT_CONNECTED
     except (OSError, OverflowError) as error:  # OverflowError: no port has that number
-        return getattr(error, "strerror", None) or str(error) or type(error).__name__
+        return describe_failure(error)
 
 
 def _check_proof(connection: socket.socket, proof: str) -> str:

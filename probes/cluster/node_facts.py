@@ -14,10 +14,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata, util
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from probes.cluster.gpu_health import read_gpus_and_health
 from probes.cluster.network_facts import read_names
+from probes.cluster.nvml import GpuEntry
 from probes.cluster.system_facts import (
     BOOT_ID,
     RDMA_SYSFS,
@@ -28,6 +29,7 @@ from probes.cluster.system_facts import (
 )
 from reference_trainer.rank_environment import ipv4_addresses
 from reports.redact import redact
+from reports.sanitize import last_line
 
 CUDA_LINE = re.compile(r"^cuda\b[^=\n]*= *'([\d.]+)'", re.MULTILINE)  # of torch/version.py
 # Drivers of Mellanox NICs give their version only in OFED's own build, not in the kernel's.
@@ -122,17 +124,45 @@ CGROUP = "/sys/fs/cgroup"  # a container sees its own limits there
 VARIABLE_PREFIXES = ("NCCL_", "GLOO_", "TORCH_", "CUDA_", "FI_", "UCX_", "OMP_")
 
 
-def node_facts() -> dict[str, Any]:
+class NodeFacts(TypedDict, total=False):
+    """Facts of a node; of one that does not answer only `node` and `name` are known."""
+
+    node: str  # Ray's id
+    name: str  # in findings; the cluster adds it
+    address: str  # in Ray
+    host: str
+    software: dict[str, str]  # version by part; see software_versions
+    interfaces: dict[str, dict[str, Any]]  # see read_interfaces
+    rdma: list[dict[str, str]]  # see rdma_ports
+    nics: list[dict[str, str]]  # see nic_firmware
+    rdma_access: dict[str, str]  # why a device cannot be opened; see read_rdma_access
+    peer_memory: str  # see read_peer_memory
+    image: dict[str, Any]  # see read_image
+    nvml: dict[str, Any]  # see read_gpus
+    gpus: list[GpuEntry]  # see read_gpus
+    gpu_health: dict[str, Any]  # see read_gpu_health
+    amd_driver: bool  # whether AMD's compute driver is there
+    names: dict[str, Any]  # see read_names
+    boot_id: str
+    shm_gib: float
+    cpus: float | None
+    ram_gib: float | None
+    disk_gib: float | None
+    system: dict[str, Any]  # see read_system
+    environment: dict[str, str]  # variables of VARIABLE_PREFIXES, without secrets
+
+
+Facts = Mapping[str, Any]  # of code that reads other facts as well, as those of a recorded run
+
+
+def node_facts() -> NodeFacts:
     """Read this node's facts: names, versions, interfaces, RDMA ports, GPUs, limits, environment.
 
-    Keys are stable: HOSTS compares `software` across nodes, FABRIC reads `interfaces`.  `nvml` and
-    `gpus` are as in `read_gpus`, and `gpu_health` is as in `read_gpu_health`.  `amd_driver` is
-    whether AMD's compute driver is there.  `system` is as in `read_system`, `names` as in
-    `read_names`, `image` as in `read_image`, and `rdma_access` as in `read_rdma_access`.
+    Keys are stable: HOSTS compares `software` across nodes, FABRIC reads `interfaces`.
     """
     import ray
 
-    address = ray.util.get_node_ip_address()
+    address, gpus = ray.util.get_node_ip_address(), read_gpus_and_health()
     return {
         "node": ray.get_runtime_context().get_node_id(),
         "address": address,
@@ -144,7 +174,9 @@ def node_facts() -> dict[str, Any]:
         "rdma_access": read_rdma_access(),
         "peer_memory": read_peer_memory(),
         "image": read_image(),
-        **read_gpus_and_health(),
+        "nvml": gpus["nvml"],
+        "gpus": gpus["gpus"],
+        "gpu_health": gpus["gpu_health"],
         "amd_driver": Path("/dev/kfd").exists(),
         "names": read_names(socket.gethostname(), address, os.environ),
         "boot_id": read_text(Path(BOOT_ID)),
@@ -159,9 +191,7 @@ def node_facts() -> dict[str, Any]:
     }
 
 
-def add_silent(
-    facts: Sequence[Mapping[str, Any]], nodes: Sequence[Mapping[str, Any]]
-) -> list[Mapping[str, Any]]:
+def add_silent(facts: Sequence[Facts], nodes: Sequence[Mapping[str, Any]]) -> list[Facts]:
     """Add an entry without facts for each node that did not answer: nothing is proven there."""
     answered = {fact["node"] for fact in facts}
     silent = [node for node in nodes if node["id"] not in answered]
@@ -274,7 +304,7 @@ GPU_PARTS = ("driver", "cuda")  # a head node often has no GPU
 SYSTEM_PARTS = ("kernel", "ofed")  # of the machine: they are compared apart, see hardware.py
 
 
-def software_differences(facts: list[dict[str, Any]], driver: dict[str, str]) -> list[str]:
+def software_differences(facts: Sequence[Facts], driver: dict[str, str]) -> list[str]:
     """Describe each part of the software whose version differs, in one sentence.
 
     The driver's own NVIDIA driver and CUDA are left out: a head node often has none.  The driver's
@@ -323,7 +353,7 @@ def count_torch_devices() -> dict[str, int | str]:
             counts["error"] = f"torch did not start within {COUNT_SECONDS} s"
             continue
         if process.returncode:
-            counts["error"] = (stderr.strip().splitlines() or ["torch did not start"])[-1]
+            counts["error"] = last_line(stderr, "torch did not start")
         else:
             counts[name] = int(stdout.split()[-1])
     return counts

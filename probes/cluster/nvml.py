@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
+
+from probes.cluster.ray_internals import import_pynvml
 
 # Codes of nvml.h, nvmlReturn_t.
 INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND, DRIVER_NOT_LOADED = 2, 3, 6, 9
 NO_PERMISSION, TIMEOUT, UNKNOWN = 4, 10, 999
 LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND, GPU_IS_LOST, DRIVER_MISMATCH = 12, 13, 15, 18
-# Errors of a call that the board or an older driver does not know: then the next way is tried.
+# Errors of a call that the board or an older driver does not know: that is no fault of the board.
 UNKNOWN_CALL = (NOT_SUPPORTED, FUNCTION_NOT_FOUND)
 
 IN_USE_BYTES = 200 * 2**20  # a CUDA context takes more, and an idle GPU far less
@@ -85,6 +87,17 @@ def gpus_in_use() -> dict[str, list[int]]:
     return {gpu["uuid"]: gpu["pids"] for gpu in gpus if gpu["pids"] or gpu["occupied"]}
 
 
+class NvmlWith:
+    """NVML's module, which gives other answers to some calls, by name; for a control."""
+
+    def __init__(self, nvml: Any, calls: Mapping[str, Callable[..., Any]]) -> None:
+        self._nvml, self._calls = nvml, calls
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._nvml, name)  # raises where this copy of the module lacks it
+        return self._calls.get(name, call)
+
+
 def start_nvml() -> None:
     """Start NVML and leave it started: otherwise each query starts a non-persistent driver."""
     nvml = import_nvml()
@@ -99,9 +112,7 @@ def import_nvml() -> Any:
 
         if hasattr(pynvml, "nvmlMemory_v2"):
             return pynvml
-    from ray._private.thirdparty import pynvml as of_ray
-
-    return of_ray
+    return import_pynvml()
 
 
 def ask_nvml(question: Callable[[Any], list[GpuEntry]], nvml: Any = None) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from probes.cluster import ray_internals
 from probes.cluster.ask import on_node
 from reports.numbers import quantity
 from reports.sanitize import one_line
@@ -53,15 +54,15 @@ def wait_for_room(cluster: Any, seconds: float, say: Callable[[str], None]) -> f
     `say` is called with what holds them, whenever that changes.  After `seconds` the run begins,
     and what finds no room then is unproven.
     """
-    began, said, free_since = time.monotonic(), "", None
+    began, announced, free_since = time.monotonic(), "", None
     while (now := time.monotonic()) - began < seconds:
         if busy_accelerators(cluster):
             free_since = None
-            if (held := _who_holds(cluster)) != said:
-                say(said := held)
+            if (held := _who_holds(cluster)) != announced:
+                say(announced := held)
         else:
             free_since = now if free_since is None else free_since
-            if not said or now - free_since >= STEADY_S:
+            if not announced or now - free_since >= STEADY_S:
                 break
         time.sleep(POLL_S)
     return round(time.monotonic() - began, 1)
@@ -104,8 +105,7 @@ ASK_SECONDS = 60  # for a task on the head
 MIN_PAUSE_S = 0.02  # least seconds from one scan of the table to the next
 PAUSE_FACTOR = 3  # times the seconds of the last scan, which runs in Ray's own thread
 MAX_READS = 3  # tries to get two readings that agree, before the last one is used
-
-Group = Any  # Ray's protobuf, PlacementGroupTableData
+Group = ray_internals.Group
 
 
 class LivePlacementGroups:
@@ -137,12 +137,9 @@ class LivePlacementGroups:
         return [group for group in groups.values() if group.state != group.REMOVED]
 
     def _read(self, ids: list[bytes]) -> dict[bytes, Group]:
-        from ray._raylet import PlacementGroupID
-
         groups = {}
         for id in ids:
-            entry = gcs_accessor().get_placement_group_info(PlacementGroupID(id))
-            group = _parse_group(entry) if entry else None
+            group = ray_internals.read_group(id)
             if group is None or group.state == group.REMOVED:
                 self._live.pop(id, None)
             if group is not None:
@@ -160,27 +157,11 @@ class LivePlacementGroups:
 
     def _scan_table(self) -> None:
         """Scan the table for new groups."""
-        for entry in gcs_accessor().get_placement_group_table():
-            if entry in self._removed:
-                continue
-            group = _parse_group(entry)
+        for entry, group in ray_internals.read_groups(self._removed):
             if group.state == group.REMOVED:
                 self._removed.add(entry)
             else:
                 self._live[group.placement_group_id] = None
-
-
-def gcs_accessor() -> Any:
-    """Return Ray's own reader of its tables, in a driver or a worker."""
-    from ray._private.state import state
-
-    return state._connect_and_get_accessor()
-
-
-def _parse_group(entry: bytes) -> Group:
-    from ray.core.generated.gcs_pb2 import PlacementGroupTableData
-
-    return PlacementGroupTableData.FromString(entry)
 
 
 def _node_ids(group: Group) -> list[bytes]:
@@ -194,17 +175,23 @@ RAY_JOBS = re.compile(r"/ray/dashboard/|^ray::Dashboard")
 
 def live_drivers() -> dict[str, str]:
     """Map the id of each live job on the cluster to the command that started it."""
-    from ray._private import state
-
-    return {job["JobID"]: job.get("Entrypoint", "") for job in state.jobs() if not job["IsDead"]}
+    jobs = ray_internals.read_jobs()
+    return {job["JobID"]: job.get("Entrypoint", "") for job in jobs if not job["IsDead"]}
 
 
 def jobs_of_others(cluster: Any) -> list[str]:
     """List the ids of other jobs on the cluster, also where we are Ray's client."""
+
+    return other_jobs(_ask_head(cluster))
+
+
+def _ask_head(cluster: Any) -> dict[str, str]:
+    """Ask the head for `live_drivers`.  Raises RayError."""
     import ray
 
     asked = on_node(live_drivers, cluster.head_node_id).remote()
-    return other_jobs(ray.get(asked, timeout=ASK_SECONDS))
+    drivers: dict[str, str] = ray.get(asked, timeout=ASK_SECONDS)
+    return drivers
 
 
 def other_jobs(drivers: dict[str, str], ours: Iterable[str] = ()) -> list[str]:
@@ -248,10 +235,7 @@ def find_holders(resource: str, nodes: Mapping[str, str]) -> list[HeldAccelerato
 def read_tables() -> tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]], dict[str, Any]]:
     """Read total and free resources by node, living actors, and placement groups (in a task)."""
     import ray
-    from ray._private import state
-    from ray.core.generated.gcs_pb2 import ActorTableData
 
-    actors = [ActorTableData.FromString(row) for row in gcs_accessor().get_actor_table(None, None)]
     living = [
         {
             "class": actor.class_name,
@@ -261,12 +245,10 @@ def read_tables() -> tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]],
             "node": actor.address.node_id.hex(),
             "resources": dict(actor.required_resources),
         }
-        for actor in actors
-        if actor.state == ActorTableData.ALIVE
+        for actor in ray_internals.read_actors()
     ]
     totals = {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
-    free = state.available_resources_per_node()
-    return totals, free, living, ray.util.placement_group_table()
+    return totals, ray_internals.read_free_resources(), living, ray.util.placement_group_table()
 
 
 def list_holders(
@@ -353,51 +335,46 @@ def claim_cluster(
 
     `say` is called once with what is waited for.  Raises OtherTrial.
     """
-    deadline, said = time.monotonic() + wait_s, False
+    deadline, announced = time.monotonic() + wait_s, False
     while other := _try_claim(cluster, started):
         if time.monotonic() >= deadline:
             do = (
                 "wait for it with --wait-for-room 30m" if not wait_s else "it has not ended in time"
             )
             raise OtherTrial(f"{other}: {do}")
-        if not said:
+        if not announced:
             say(other)
-            said = True
+            announced = True
         time.sleep(CLAIM_POLL_S)
 
 
 def release_cluster() -> None:
     """End the claim of this driver, if it has one."""
-    from ray.experimental.internal_kv import _internal_kv_del
-
     if _read().get("job") == _own_job():
-        _internal_kv_del(KEY, namespace=NAMESPACE)
+        ray_internals.delete_value(KEY, NAMESPACE)
 
 
 def _try_claim(cluster: Any, started: str) -> str:
     """Claim the cluster; return "", or which other trial has it."""
     import ray
-    from ray.experimental.internal_kv import _internal_kv_put
 
     own = {"job": _own_job(), "host": socket.gethostname(), "started": started}
     value = json.dumps(own).encode()
-    existed = _internal_kv_put(KEY, value, overwrite=False, namespace=NAMESPACE)
-    if not existed:
+    if not ray_internals.write_value(KEY, value, NAMESPACE, overwrite=False):
         return ""
     other = _read()
     if other.get("job") == own["job"]:
         return ""
     host, since = (one_line(other.get(key) or "unknown") for key in ("host", "started"))
-    asked = on_node(live_drivers, cluster.head_node_id).remote()
     try:
-        living = ray.get(asked, timeout=ASK_SECONDS)
+        is_living = other.get("job") in _ask_head(cluster)
     except ray.exceptions.RayError:  # as long as it may run, it does
-        living = {other.get("job"): ""}
-    if other.get("job") in living:
+        is_living = True
+    if is_living:
         return f"another trial runs on this cluster, started on {host} at {since}"
     if _read() != other:  # a third one asked, too, and was faster
         return "another trial has just begun here"
-    _internal_kv_put(KEY, value, overwrite=True, namespace=NAMESPACE)
+    ray_internals.write_value(KEY, value, NAMESPACE, overwrite=True)
     time.sleep(CLAIM_SETTLE_S)
     return "" if _read().get("job") == own["job"] else "another trial has just begun here"
 
@@ -410,10 +387,8 @@ def _own_job() -> str:
 
 def _read() -> dict[str, Any]:
     """Read the claim; {} if there is none, or it is not of this form."""
-    from ray.experimental.internal_kv import _internal_kv_get
-
     try:
-        claim = json.loads(_internal_kv_get(KEY, namespace=NAMESPACE) or b"{}")
+        claim = json.loads(ray_internals.read_value(KEY, NAMESPACE) or b"{}")
     except ValueError:
         return {}
     return claim if isinstance(claim, dict) else {}

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from probes.cluster.ask import TASK_SECONDS, on_node
+from probes.cluster.ask import TASK_SECONDS, ask_actors, on_node
+from probes.cluster.ray_internals import read_session
 
 RDMA_SYSFS = "/sys/class/infiniband"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"  # of each start of the kernel
@@ -242,15 +243,7 @@ FAILURES = (OSError, ValueError, LookupError, TypeError, AttributeError, ImportE
 
 def read_node_system(pid: str = "self", folder: str = "") -> dict[str, Any]:
     """Read this node's system in a Ray worker; see `read_system`."""
-    return read_system(find_session, pid, folder)
-
-
-def find_session() -> tuple[str, str]:
-    """Find name and folder of the session of this worker's cluster."""
-    import ray
-
-    node = ray._private.worker._global_node
-    return node.session_name, node.get_session_dir_path()
+    return read_system(read_session, pid, folder)
 
 
 def read_system(
@@ -333,16 +326,8 @@ class ClockReaders:
 
     def wait_until_up(self) -> list[str]:
         """Wait until the readers answer; return the nodes where one does."""
-        import ray
-
-        calls = {reader.read.remote(CLOCK): id for id, reader in self._readers.items()}
-        done, _ = ray.wait(list(calls), num_returns=len(calls), timeout=TASK_SECONDS)
-        answered = []
-        for call in done:
-            with suppress(ray.exceptions.RayError):
-                ray.get(call)
-                answered.append(calls[call])
-        return answered
+        clocks = dict.fromkeys(self._readers, (CLOCK,))
+        return list(ask_actors(self._readers, "read", clocks, TASK_SECONDS).values)
 
     def compare(self, nodes: Iterable[str], clock: str = CLOCK) -> dict[str, ClockOffset]:
         """Compare the clocks of these nodes with the driver's; silent ones are left out."""

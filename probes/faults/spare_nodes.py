@@ -91,10 +91,12 @@ class SpareNodeHost:
         """
         import ray
 
+        from probes.cluster.ray_internals import read_session
+
         if address.startswith("ray://"):
             address = ray.get_runtime_context().gcs_address
         ip = ray.util.get_node_ip_address()
-        session = ray._private.worker._global_node.get_session_dir_path()
+        _, session = read_session()
         arguments = [address, ip, str(count), resource, session]
         child = subprocess.Popen(
             [sys.executable, str(Path(__file__).resolve()), *arguments],

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from probes.cluster.cluster import Cluster
+from reports.sanitize import last_line
 
 ANSWER_SECONDS = 60  # for a command: longer than any wait inside a driver
 SCRIPT = Path(__file__).with_name("job_driver.py")
@@ -70,8 +71,8 @@ class CompetingJob:
         if self.alive:
             return f"job {self.name}'s driver did not answer within {ANSWER_SECONDS} s"
         self._stderr.seek(0)
-        last_line = self._stderr.read().strip().splitlines()[-1:]
-        return f"job {self.name}'s driver died: {''.join(last_line) or self._child.returncode}"
+        why = last_line(self._stderr.read(), str(self._child.returncode))
+        return f"job {self.name}'s driver died: {why}"
 
     def call(self, command: str, *arguments: Any) -> Any:
         """Send a command and wait for its answer."""

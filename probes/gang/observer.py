@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from probes.cluster.ask import on_node
 from probes.cluster.cluster import Cluster
 from probes.cluster.nvml import gpus_in_use, list_gpus, start_nvml
+from probes.cluster.ray_internals import read_actors, read_free_resources
 from probes.cluster.room import LivePlacementGroups, live_drivers, other_jobs
 from probes.gang.invariants import Sample
 
@@ -204,8 +205,6 @@ def _reset_niceness() -> None:
 
 def take_sample(live_groups: LivePlacementGroups, prefix: str, resource: str) -> Sample:
     """Take one sample: our groups by name, free accelerators by node id, actors by job id."""
-    from ray._private.state import state
-
     groups = {}
     for entry in live_groups.snapshot():
         if entry.name.startswith(prefix) or not entry.name:
@@ -214,12 +213,12 @@ def take_sample(live_groups: LivePlacementGroups, prefix: str, resource: str) ->
             name = entry.name or UNNAMED_PREFIX + entry.placement_group_id.hex()
             status = entry.PlacementGroupState.Name(entry.state)
             groups[name] = [status, len(entry.bundles), nodes, spare]
-    available = state.available_resources_per_node()
+    available = read_free_resources()
     free = {node: int(amounts.get(resource, 0)) for node, amounts in available.items()}
     actors: dict[str, list[str]] = {}
-    for actor in state.actor_table(None, None, "ALIVE").values():
-        if actor["ActorClassName"] in RANK_CLASSES:
-            actors.setdefault(actor["JobID"], []).append(actor["Address"]["NodeID"])
+    for actor in read_actors():
+        if actor.class_name in RANK_CLASSES:
+            actors.setdefault(actor.job_id.hex(), []).append(actor.address.node_id.hex())
     return {"groups": groups, "free": free, "actors": actors}
 
 

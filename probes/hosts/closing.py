@@ -13,11 +13,11 @@ from typing import Any
 
 from probes.check.judging import plant, plant_on
 from probes.check.recorder import Recorder
-from probes.cluster.ask import collect_answers, on_node
+from probes.cluster.ask import Answers, ask_nodes
 from probes.cluster.cluster import Cluster
 from probes.cluster.dcgm import LEVEL_SECONDS, run_diagnostics
 from probes.cluster.gpus import XidListener
-from probes.cluster.nvml import TIMEOUT, import_nvml
+from probes.cluster.nvml import TIMEOUT, NvmlWith, import_nvml
 from probes.cluster.system_facts import BOOT_ID, read_text
 from probes.findings import finding, join_names, name_gpu
 from probes.hosts import criterion as check
@@ -241,30 +241,25 @@ def read_starts(measure: Recorder) -> Starts:
     ]
 
 
-class FallenGpu:
-    """NVML's module; it reports once that the GPU `index` has fallen off the bus."""
+def drop_gpu(nvml: Any, index: int) -> NvmlWith:
+    """Make an NVML that reports once that the GPU `index` has fallen off the bus."""
+    pending = [FALLEN]
 
-    def __init__(self, nvml: Any, index: int) -> None:
-        self._nvml, self._index, self._reported = nvml, index, False
-
-    def __getattr__(self, name: str) -> Any:
-        call = getattr(self._nvml, name)
-        return self._wait if name == "nvmlEventSetWait_v2" else call
-
-    def _wait(self, *_: Any) -> Any:
-        if self._reported:
-            raise self._nvml.NVMLError(TIMEOUT)
-        self._reported = True
-        event = self._nvml.c_nvmlEventData_t()
-        event.device = self._nvml.nvmlDeviceGetHandleByIndex(self._index)
-        event.eventData = FALLEN
+    def wait(*_: Any) -> Any:
+        if not pending:
+            raise nvml.NVMLError(TIMEOUT)
+        event = nvml.c_nvmlEventData_t()
+        event.eventData = pending.pop()
+        event.device = nvml.nvmlDeviceGetHandleByIndex(index)
         return event
+
+    return NvmlWith(nvml, {"nvmlEventSetWait_v2": wait})
 
 
 def read_planted_xid(index: int) -> dict[str, Any]:
     """Listen on this node while NVML reports that the GPU `index` has fallen off the bus."""
     listener = XidListener()
-    heard = listener.start(FallenGpu(import_nvml(), index))
+    heard = listener.start(drop_gpu(import_nvml(), index))
     deadline = time.monotonic() + HEARD_SECONDS
     while not heard["events"] and heard["error"] is None and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -282,14 +277,14 @@ SHOWN_TESTS = 3  # failed tests of a node in a sentence
 def judge_diagnostics(cluster: Cluster, measure: Recorder) -> None:
     """Run the level of the contract's tier on all nodes at once, and judge the failed tests."""
     level = LEVELS[measure.contract.tier]
-    answers, errors = _run_on(cluster.nodes, level)
-    names = cluster.node_names
-    measure.covered(f"dcgmi diag -r {level} ran on {len(answers)} of {len(cluster.nodes)} nodes")
+    answers = _run_on(cluster.nodes, level)
+    known, names = answers.values, cluster.node_names
+    measure.covered(f"dcgmi diag -r {level} ran on {len(known)} of {len(cluster.nodes)} nodes")
     for id in (node["id"] for node in cluster.nodes):
-        judge_node(names[id], answers.get(id), errors.get(id, ""), measure)
+        judge_node(names[id], known.get(id), answers.errors.get(id, ""), measure)
     victim = cluster.nodes[-1]
     name = names[victim["id"]]
-    planted = _run_on([victim], level=1, gpus=NO_GPU)[0].get(victim["id"])
+    planted = _run_on([victim], level=1, gpus=NO_GPU).values.get(victim["id"])
     fault = f"dcgmi on {name} is given GPU {NO_GPU}, which is not there"
     unable = f"{name} does not answer" if planted is None else ""
     plant(measure, check.MISSING_GPU, fault, partial(judge_node, name, planted, ""), unable=unable)
@@ -315,11 +310,6 @@ def _describe(one: Mapping[str, str]) -> str:
     return f"{one['test']}{where} failed" + (f" ({one['text']})" if one["text"] else "")
 
 
-def _run_on(
-    nodes: Sequence[Mapping[str, Any]], level: int, gpus: str = ""
-) -> tuple[dict[str, Any], dict[str, str]]:
-    calls = {
-        on_node(run_diagnostics, node["id"], max_retries=0).remote(level, gpus): node["id"]
-        for node in nodes
-    }
-    return collect_answers(calls, LEVEL_SECONDS[level] + START_SECONDS)
+def _run_on(nodes: Sequence[Mapping[str, Any]], level: int, gpus: str = "") -> Answers:
+    each = {node["id"]: (level, gpus) for node in nodes}
+    return ask_nodes(run_diagnostics, each, LEVEL_SECONDS[level] + START_SECONDS)

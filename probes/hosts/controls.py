@@ -13,7 +13,14 @@ from probes.check.registry import CRITERIA
 from probes.cluster.cluster import Cluster
 from probes.cluster.gpu_health import read_gpu_health
 from probes.cluster.node_facts import SYSTEM_PARTS, node_facts
-from probes.cluster.nvml import GPU_IS_LOST, INVALID_ARGUMENT, UNKNOWN, import_nvml, read_gpus
+from probes.cluster.nvml import (
+    GPU_IS_LOST,
+    INVALID_ARGUMENT,
+    UNKNOWN,
+    NvmlWith,
+    import_nvml,
+    read_gpus,
+)
 from probes.contract.contract import ClusterTerms
 from probes.hosts import criterion as check
 from probes.hosts.closing import judge_gpu_changes, judge_wear, judge_xids, read_planted_xid
@@ -31,7 +38,7 @@ NODE_ORDERS = (
 )
 
 
-def read_doctored_facts(lies: Facts | None) -> dict[str, Any]:
+def read_doctored_facts(lies: Facts | None) -> Facts:
     """Read this node's facts; with `lies`, replace some of them by false values."""
     facts = node_facts()
     return facts if lies is None else doctor_facts(facts, lies)
@@ -209,59 +216,45 @@ WORN_ANSWERS: dict[str, Callable[..., Any]] = {
 ASKED_FIRST = {"nvmlDeviceGetNvLinkErrorCounter"}
 
 
-class SickNvml:
-    """NVML's module; for the GPU `index` it gives other answers."""
+def sicken_gpu(nvml: Any, index: int, answers: Answers = SICK_ANSWERS) -> NvmlWith:
+    """Make an NVML that gives other answers for the GPU `index`."""
+    sick: list[Any] = []  # its handles
 
-    def __init__(self, nvml: Any, index: int, answers: Answers = SICK_ANSWERS) -> None:
-        self._nvml, self._index, self._answers, self._sick = nvml, index, answers, None
-
-    def __getattr__(self, name: str) -> Any:
-        call = getattr(self._nvml, name)
-        if name == "nvmlDeviceGetHandleByIndex":
-            return self._get_handle
-        if name not in self._answers:
-            return call
-
-        def answer(gpu: Any, *arguments: Any) -> Any:
-            if gpu is not self._sick:
-                return call(gpu, *arguments)
-            if name in ASKED_FIRST:
-                call(gpu, *arguments)  # raises where the board lacks it
-            return self._answers[name](self._nvml, *arguments)
-
-        return answer
-
-    def _get_handle(self, index: int) -> Any:
-        handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
-        if index == self._index:
-            self._sick = handle
+    def get_handle(asked: int) -> Any:
+        handle = nvml.nvmlDeviceGetHandleByIndex(asked)
+        if asked == index:
+            sick.append(handle)
         return handle
 
+    def answer(name: str, gpu: Any, *arguments: Any) -> Any:
+        is_sick = any(gpu is one for one in sick)
+        if is_sick and name not in ASKED_FIRST:
+            return answers[name](nvml, *arguments)
+        known = getattr(nvml, name)(gpu, *arguments)  # raises where the board lacks it
+        return answers[name](nvml, *arguments) if is_sick else known
 
-class ShortNvml:
-    """NVML's module, which no longer lists the last GPU."""
+    calls = {name: partial(answer, name) for name in answers}
+    return NvmlWith(nvml, {**calls, "nvmlDeviceGetHandleByIndex": get_handle})
 
-    def __init__(self, nvml: Any) -> None:
-        self._nvml = nvml
 
-    def __getattr__(self, name: str) -> Any:
-        call = getattr(self._nvml, name)
-        return (lambda: call() - 1) if name == "nvmlDeviceGetCount" else call
+def hide_last_gpu(nvml: Any) -> NvmlWith:
+    """Make an NVML that no longer lists the last GPU."""
+    return NvmlWith(nvml, {"nvmlDeviceGetCount": lambda: nvml.nvmlDeviceGetCount() - 1})
 
 
 def read_sick_health(index: int) -> dict[str, Any]:
     """Read this node's GPU health; the GPU `index` answers as a sick one."""
-    return read_gpu_health(SickNvml(import_nvml(), index))
+    return read_gpu_health(sicken_gpu(import_nvml(), index))
 
 
 def read_worn_health(index: int) -> dict[str, Any]:
     """Read this node's GPU health; the counters of the GPU `index` are very high."""
-    return read_gpu_health(SickNvml(import_nvml(), index, WORN_ANSWERS))
+    return read_gpu_health(sicken_gpu(import_nvml(), index, WORN_ANSWERS))
 
 
 def read_fewer_gpus(_: int) -> list[dict[str, Any]]:
     """List this node's GPUs without the last."""
-    gpus: list[dict[str, Any]] = read_gpus(nvml=ShortNvml(import_nvml()))["gpus"]
+    gpus: list[dict[str, Any]] = read_gpus(nvml=hide_last_gpu(import_nvml()))["gpus"]
     return gpus
 
 

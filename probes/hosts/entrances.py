@@ -21,10 +21,20 @@ from probes.cluster import entrances as ray_entrances
 from probes.cluster.ask import make_unique_token, on_node
 from probes.cluster.cleanup import find_token
 from probes.cluster.cluster import Cluster
-from probes.cluster.entrances import CLIENT, GCS, REFUSED, TAKEN, Answers, Entrance, join_address
+from probes.cluster.entrances import (
+    CLIENT,
+    GCS,
+    REFUSED,
+    TAKEN,
+    Entrance,
+    EntranceAnswers,
+    join_address,
+)
+from probes.cluster.ray_internals import read_value
 from probes.findings import finding, join_names
 from probes.hosts import criterion as check
 from reports.record import Finding
+from reports.sanitize import last_line
 
 TOKEN, OFF = "token", "disabled"  # values of RAY_AUTH_MODE
 KINDS = (
@@ -48,7 +58,7 @@ class Asked:
     """An entrance and its answers."""
 
     entrance: Entrance
-    answers: Answers
+    answers: EntranceAnswers
 
 
 def find_mode(asked: Sequence[Asked], agreed: str | None) -> tuple[str, str]:
@@ -85,7 +95,7 @@ def find_problem(one: Asked, mode: str) -> tuple[str | None, str]:
         return (OPEN_TEXT if answers.without == TAKEN else ANY_TEXT), ""
     if answers.right == REFUSED:
         return OWN_TEXT, ""
-    if answers == Answers(REFUSED, REFUSED, TAKEN):
+    if answers == EntranceAnswers(REFUSED, REFUSED, TAKEN):
         return "", ""
     unclear = [text for text in (answers.without, answers.wrong, answers.right) if text != REFUSED]
     return None, unclear[0] or NO_CONTRAST
@@ -264,11 +274,9 @@ def read_gcs_address() -> str:
 
 def read_agent_address(node: str) -> str:
     """Read host and port of the HTTP server of a node's dashboard agent; "" if it has none."""
-    from ray.experimental.internal_kv import _internal_kv_get
-
     key = f"DASHBOARD_AGENT_ADDR_NODE_ID_PREFIX:{node}"
     try:
-        found = json.loads(_internal_kv_get(key.encode(), namespace=b"dashboard") or b"[]")
+        found = json.loads(read_value(key.encode(), b"dashboard") or b"[]")
         host, port = str(found[0]), int(found[1])
     except (ValueError, LookupError, TypeError):
         return ""
@@ -279,7 +287,7 @@ def ask_from_head(cluster: Cluster, planned: Sequence[Entrance]) -> list[Asked]:
     """Ask entrances from a worker on the head's node: it has the token, and reaches all nodes."""
     found = run_on_head(cluster, ray_entrances.ask_from_node, planned) if planned else []
     rows = found or [{"without": HEAD_SILENT}] * len(planned)
-    return [Asked(one, Answers(**row)) for one, row in zip(planned, rows, strict=True)]
+    return [Asked(one, EntranceAnswers(**row)) for one, row in zip(planned, rows, strict=True)]
 
 
 def run_on_head(cluster: Cluster, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -452,7 +460,7 @@ def open_stand_in(node: Mapping[str, Any], refuses: bool) -> Iterator[str]:
         call = actor.start_server.remote(node["address"], refuses)
         yield f"http://{join_address(node['address'], ray.get(call, timeout=START_SECONDS))}"
     except ray.exceptions.RayError as error:
-        raise StandInMissing((str(error).strip().splitlines() or ["it died"])[-1]) from None
+        raise StandInMissing(last_line(error, "it died")) from None
     finally:
         ray.kill(actor)
 

@@ -31,6 +31,7 @@ from probes.findings import finding, join_names
 from probes.hosts import criterion as check
 from probes.hosts.gpu_health import Facts
 from probes.hosts.limits import ask_node
+from reports.sanitize import last_line
 
 Answers = Mapping[str, Mapping[str, Any]]  # node's name -> target or path -> what was found
 SHOWN, SHOWN_PACKAGES = 3, 4  # devices or files, and packages, in a sentence
@@ -393,4 +394,4 @@ def try_client(address: str, seconds: float) -> tuple[str, str]:
     found = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("node ")]
     if found and done.returncode == 0:
         return found[-1], ""
-    return "", (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    return "", last_line(done.stderr, f"exit code {done.returncode}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from probes.cluster import network_facts
-from probes.cluster.ask import collect_answers, on_node
+from probes.cluster.ask import ask_actors, on_node
 from probes.cluster.cluster import Cluster
 from probes.cluster.network_facts import GRPC, LOOKUP_SECONDS, NO_PROOF, Endpoint, NodePorts
 
@@ -96,12 +96,9 @@ class ActorSet:
         self, method: str, each: Mapping[str, tuple[Any, ...]], seconds: float = CALL_SECONDS
     ) -> dict[str, Any]:
         """Call a method of these actors at once; leave out who does not answer in time."""
-        calls = {
-            getattr(self.actors[key], method).remote(*values): key for key, values in each.items()
-        }
-        answers, errors = collect_answers(calls, seconds)
-        self.errors |= errors
-        return answers
+        answers = ask_actors(self.actors, method, each, seconds)
+        self.errors |= answers.errors
+        return answers.values
 
 
 @dataclass

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from probes.cluster.cleanup import ENDED, authorization_header, request_dashboard
 from probes.submit.entry import INSTALLING, MARK
-from reports.sanitize import clean
+from reports.sanitize import clean, last_line
 
 Reply = TypeVar("Reply")
 PATIENCE_S = 600.0  # a connection may be lost for so long
@@ -226,7 +226,7 @@ def last_words(text: str) -> str:
     if is_page(text):
         title = re.search(r"(?is)<title[^>]*>(.{0,200}?)</title>", text)
         return " ".join(title[1].split()) if title else "without a title"
-    return (text.splitlines() or [""])[-1]
+    return last_line(text)
 
 
 POLL_S = 1.0
@@ -247,7 +247,7 @@ class Follower:
     ) -> None:
         self._api, self._id, self._show, self._say = api, id, show, say
         self._shown = 0  # lines
-        self._said = ""
+        self._announced = ""
 
     def follow(self, seconds: float = math.inf) -> SubmissionState:
         """Follow until the job has ended, for so many seconds; return its last state.
@@ -272,8 +272,8 @@ class Follower:
             time.sleep(POLL_S)
 
     def _say_once(self, line: str) -> None:
-        if line and line != self._said:
-            self._said = line
+        if line and line != self._announced:
+            self._announced = line
             self._say(line)
 
     def why_not_begun(self, state: SubmissionState) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 import click
 
 from reference_trainer.config import TrainConfig, build_config, cli_options, config_options
-from reference_trainer.launch.gang import Gang, GangError
+from reference_trainer.launch.gang import Gang, GangError, last_line
 from reference_trainer.launch.supervisor import Timeouts, supervise
 from reference_trainer.launch.torchrun_child import run_torchrun
 from reference_trainer.launch.worker import ray_resources
@@ -161,8 +161,7 @@ def run_with_ray_train(job: TrainingJob) -> JobResult:
     try:
         trainer.fit()
     except Exception as error:
-        last = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-        raise GangError(f"Ray Train gave up: {last}") from error
+        raise GangError(f"Ray Train gave up: {last_line(error)}") from error
     return JobResult(_read_results(out, job.size))
 
 

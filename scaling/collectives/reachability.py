@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from importlib import import_module
 from ipaddress import ip_address
 from itertools import islice
-from pathlib import Path
+from typing import Any
 
-ESTABLISHED = 1  # include/net/tcp_states.h
 # include/uapi/linux/in.h: do not fragment, and ignore the learnt path MTU.
 IP_MTU_DISCOVER, IP_PMTUDISC_PROBE = 10, 3
 UDP_HEADERS = 28  # bytes: 20 of IPv4 and 8 of UDP
@@ -113,53 +111,34 @@ def check_tcp(
         return dict(zip(endpoints, pool.map(can_connect, endpoints.values()), strict=True))
 
 
+def import_psutil() -> Any:
+    """Import psutil: Ray's own copy, which `import ray` puts on the path, or the environment's."""
+    import_module("ray")
+    return import_module("psutil")
+
+
+def own_sockets(status: str) -> list[Any]:
+    """List this process's TCP sockets in a state of psutil, as "LISTEN"; empty if unreadable."""
+    psutil = import_psutil()
+    try:
+        own = psutil.Process()
+        list_sockets = getattr(own, "net_connections", None) or own.connections  # before psutil 6
+        return [one for one in list_sockets("tcp") if one.status == status]
+    except (OSError, psutil.Error):
+        return []
+
+
 def tcp_connections() -> set[tuple[str, str, int, int]]:
     """Return this process's established IPv4 TCP connections.
 
-    Each is (own address, peer address, own port, peer port), from /proc/self/fd and
-    /proc/self/net/tcp (kernel Documentation/networking/proc_net_tcp.rst). Connections over the
-    host's loopback are left out. Empty without /proc.
+    Each is (own address, peer address, own port, peer port). Connections over the host's loopback
+    are left out. Empty without /proc.
     """
-    try:
-        table = Path("/proc/self/net/tcp").read_text()
-        files = list(Path("/proc/self/fd").iterdir())
-    except OSError:
-        return set()
-    own_sockets = set()
-    for file in files:
-        with suppress(OSError):  # closed in the meantime
-            own_sockets.add(os.readlink(file))
     return {
-        ends
-        for ends, state, inode in parse_tcp(table)
-        if state == ESTABLISHED
-        and f"socket:[{inode}]" in own_sockets
-        and not ends[0].startswith("127.")
+        (one.laddr.ip, one.raddr.ip, one.laddr.port, one.raddr.port)
+        for one in own_sockets("ESTABLISHED")
+        if one.family == socket.AF_INET and not one.laddr.ip.startswith("127.")
     }
-
-
-def parse_tcp(text: str) -> list[tuple[tuple[str, str, int, int], int, str]]:
-    """Parse the lines of /proc/net/tcp into (connection, state, inode).
-
-    A connection is (own address, peer address, own port, peer port).
-    """
-    rows = []
-    for line in text.splitlines()[1:]:
-        columns = line.split()
-        local, local_port = _parse_endpoint(columns[1])
-        peer, peer_port = _parse_endpoint(columns[2])
-        rows.append(((local, peer, local_port, peer_port), int(columns[3], 16), columns[9]))
-    return rows
-
-
-def _parse_endpoint(text: str) -> tuple[str, int]:
-    """Parse `0100007F:1F90` into ("127.0.0.1", 8080).
-
-    The address is in host byte order.
-    """
-    address, port = text.split(":")
-    packed = int(address, 16).to_bytes(4, sys.byteorder)
-    return socket.inet_ntoa(packed), int(port, 16)
 
 
 def check_udp(

@@ -67,6 +67,37 @@ def test_the_floor_check_sees_a_planted_import(tmp_path: Path) -> None:
     assert imports(planted, top_level_only=True) & HEAVY == {"torch"}
 
 
+PRIVATE = re.compile(r"ray\.(_|core\b|experimental\.internal_kv)")
+# The one home of Ray's private parts, and scripts that run with nothing but Ray.
+INTERNALS = {
+    "probes/cluster/ray_internals.py", "probes/faults/spare_nodes.py", "probes/gang/job_driver.py",
+}  # fmt: skip
+
+
+def private_parts(text: str) -> set[str]:
+    """Modules and attributes of Ray that are private, as a file names them."""
+    nodes = list(ast.walk(ast.parse(text)))
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {f"{node.module}.{alias.name}" for node in nodes
+              if isinstance(node, ast.ImportFrom) for alias in node.names}  # fmt: skip
+    names |= {ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute)}
+    return {name for name in names if PRIVATE.match(name)}
+
+
+@every_source
+def test_private_parts_of_ray_have_one_home(path: Path) -> None:
+    found = private_parts(path.read_text())
+    assert bool(found) is (str(path.relative_to(REPO)) in INTERNALS), found
+
+
+def test_a_planted_private_part_is_seen() -> None:
+    assert private_parts("def f():\n    from ray import _private") == {"ray._private"}
+    assert "ray._private.worker" in private_parts("import ray\nray._private.worker.x()")
+    assert private_parts("from ray.core.generated.gcs_pb2 import ActorTableData")
+    assert private_parts("from ray.experimental.internal_kv import _internal_kv_get")
+    assert not private_parts("import ray\nfrom ray.util import placement_group\nray.init()")
+
+
 def test_who_may_import_early_does() -> None:
     assert all(imports(REPO / path, top_level_only=True) & HEAVY for path in LATE)
 

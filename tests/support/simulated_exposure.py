@@ -12,8 +12,8 @@ from unittest.mock import patch
 from probes.cluster.entrances import (
     REFUSED,
     TAKEN,
-    Answers,
     Entrance,
+    EntranceAnswers,
     ask_entrances,
     ask_from_node,
     read_listeners,
@@ -32,7 +32,7 @@ from tests.support.controls import recorder
 from tests.support.served import running
 from tests.support.simulated_names import SimulatedNetwork, address_of
 
-OPEN, GUARDED = Answers(TAKEN), Answers(REFUSED, REFUSED, TAKEN)
+OPEN, GUARDED = EntranceAnswers(TAKEN), EntranceAnswers(REFUSED, REFUSED, TAKEN)
 PORTS = {"raylet": 40000, "dashboard agent": 52365, "metrics": 44000}
 DASHBOARD, GCS, INGRESS = "http://10.0.0.1:8265", "10.0.0.1:6379", "https://ray.example.org"
 
@@ -44,9 +44,9 @@ class SimulatedEntrances(SimulatedNetwork):
     `listens` are the addresses on which each port listens; None stands for an unreadable table.
     """
 
-    def __init__(self, usual: Answers = OPEN, nodes: int = 3) -> None:
+    def __init__(self, usual: EntranceAnswers = OPEN, nodes: int = 3) -> None:
         super().__init__(nodes)
-        self.usual, self.other = usual, dict[tuple[str, str], Answers]()
+        self.usual, self.other = usual, dict[tuple[str, str], EntranceAnswers]()
         self.job = StrangerJob(RAN if usual == OPEN else REFUSED)
         self.own_dashboard, self.dashboard = DASHBOARD, DASHBOARD
         self.gcs, self.agents, self.stands_in = GCS, True, True
@@ -61,7 +61,7 @@ class SimulatedEntrances(SimulatedNetwork):
     def known_nodes(self) -> list[dict[str, Any]]:
         return [{**node, "ports": {**node["ports"], **PORTS}} for node in super().known_nodes()]
 
-    def answers_of(self, entrance: Entrance) -> Answers:
+    def answers_of(self, entrance: Entrance) -> EntranceAnswers:
         return self.other.get((entrance.kind, entrance.node), self.usual)
 
     def on_each_node(self, function: Any, *arguments: Any, **more: Any) -> dict[str, Any]:  # type: ignore[override]
@@ -100,7 +100,7 @@ class SimulatedEntrances(SimulatedNetwork):
         with running(make_server("127.0.0.1", refuses)) as address:
             yield address
 
-    def ask_submit(self, entrances: list[Entrance], _: str) -> list[Answers]:
+    def ask_submit(self, entrances: list[Entrance], _: str) -> list[EntranceAnswers]:
         return [self.answers_of(one) for one in entrances]
 
 

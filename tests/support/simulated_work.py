@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
 
+from probes.cluster.ask import Answers
 from probes.contract.contract import Contract, load
 from probes.hosts.test_hosts import (
     test_each_gpu_computes_rightly_and_as_fast_as_the_others as work_probe,
@@ -144,9 +145,7 @@ class SimulatedWork:
 
     _waiting: dict[str, list[SimulatedGpu]]
 
-    def collect_answers(
-        self, calls: Mapping[WorkCall, str], seconds: float
-    ) -> tuple[dict[str, Any], dict[str, str]]:
+    def collect_answers(self, calls: Mapping[WorkCall, str], seconds: float) -> Answers:
         assert seconds >= 60
         answers, errors = {}, {}
         for call, key in calls.items():
@@ -158,7 +157,7 @@ class SimulatedWork:
                 answers[key] = call.gpu.measure_speed(*call.values, is_alone=is_alone)
             else:
                 answers[key] = getattr(call.gpu, call.method)(*call.values)
-        return answers, errors
+        return Answers(answers, errors)
 
 
 @dataclass(eq=False)
@@ -211,7 +210,7 @@ def run_work(
     measure = recorder("HOSTS", contract or load("h100-ndr400" if cluster.on_gpu else "lab"))
     with (
         patch("probes.hosts.compute_fleet.on_node", cluster.start_worker),
-        patch("probes.hosts.port_round.collect_answers", cluster.collect_answers),
+        patch("probes.cluster.ask.collect_answers", cluster.collect_answers),
         patch("ray.kill", lambda worker: cluster.killed.append(worker.gpu)),
     ):
         if tier:

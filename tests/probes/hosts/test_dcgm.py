@@ -13,6 +13,7 @@ import pytest
 
 from probes.check.recorder import Recorder
 from probes.cluster import dcgm
+from probes.cluster.ask import Answers
 from probes.cluster.dcgm import parse_diagnostics, run_diagnostics
 from probes.hosts.closing import judge_diagnostics
 from reports.measurement import Verdict
@@ -119,7 +120,7 @@ def judged(answer: dict[str, Any] | None, planted: dict[str, Any] | None = NO_GP
     answers = {"id0": SOUND, "id1": answer, "id2": SOUND}
     known = {id: one for id, one in answers.items() if one is not None}
     second = {"id2": planted} if planted else {}
-    runs = [(known, {"id1": "no answer within 180 s"}), (second, {})]
+    runs = [Answers(known, {"id1": "no answer within 180 s"}), Answers(second)]
     with patch("probes.hosts.closing._run_on", side_effect=runs):
         return run_probe(lambda measure: judge_diagnostics(StandInHosts(), measure))  # type: ignore[arg-type]
 
@@ -142,7 +143,7 @@ def test_the_level_is_that_of_the_contracts_tier(tier: str, level: int) -> None:
 
     def run_on(nodes: Any, level: int, gpus: str = "") -> Any:
         asked.append((level, gpus))
-        return {"id2": NO_GPU if gpus else SOUND}, {}
+        return Answers({"id2": NO_GPU if gpus else SOUND})
 
     def judge(measure: Recorder) -> None:
         measure.contract = measure.contract.model_copy(update={"tier": tier})

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from probes.cluster.entrances import NEEDS_TLS, REFUSED, TAKEN, Answers
+from probes.cluster.entrances import NEEDS_TLS, REFUSED, TAKEN, EntranceAnswers
 from probes.contract.contract import load
 from probes.hosts.entrances import RAN, StrangerJob, find_port, read_agent_address, read_gcs_address
 from reports.measurement import Limit, Verdict
@@ -77,15 +77,21 @@ def test_an_agreed_token_that_is_off_is_a_failure_of_all() -> None:
     assert control_of(result) == (True, 2)
 
 
+WRONG_IS_TAKEN = "(10.0.0.2:52365) takes requests with a wrong token"
+
+
 @pytest.mark.parametrize(
     ("answers", "says"),
     [
         (OPEN, "dashboard agent of n1 (10.0.0.2:52365) takes requests without a token"),
-        (Answers(REFUSED, TAKEN), "(10.0.0.2:52365) takes requests with a wrong token"),
-        (Answers(REFUSED, TAKEN, TAKEN), "(10.0.0.2:52365) takes requests with a wrong token"),
+        (EntranceAnswers(REFUSED, TAKEN), "(10.0.0.2:52365) takes requests with a wrong token"),
+        (
+            EntranceAnswers(REFUSED, TAKEN, TAKEN),
+            "(10.0.0.2:52365) takes requests with a wrong token",
+        ),
     ],
 )
-def test_one_open_entrance_is_named(answers: Answers, says: str) -> None:
+def test_one_open_entrance_is_named(answers: EntranceAnswers, says: str) -> None:
     cluster = SimulatedEntrances(GUARDED)
     cluster.other["dashboard agent", "n1"] = answers
     result = run(cluster)
@@ -108,13 +114,13 @@ def test_several_open_entrances_are_one_finding() -> None:
 @pytest.mark.parametrize(
     ("usual", "answers", "says"),
     [
-        (GUARDED, Answers(REFUSED, REFUSED, REFUSED), "refuses the cluster's own token"),
+        (GUARDED, EntranceAnswers(REFUSED, REFUSED, REFUSED), "refuses the cluster's own token"),
         (OPEN, GUARDED, "asks for a token, and the cluster has none"),
-        (OPEN, Answers(REFUSED, REFUSED), "asks for a token, and the cluster has none"),
+        (OPEN, EntranceAnswers(REFUSED, REFUSED), "asks for a token, and the cluster has none"),
     ],
 )
 def test_a_node_of_another_mode_or_token_is_named(
-    usual: Answers, answers: Answers, says: str
+    usual: EntranceAnswers, answers: EntranceAnswers, says: str
 ) -> None:
     cluster = SimulatedEntrances(usual)
     cluster.other["raylet", "n2"] = answers
@@ -136,7 +142,7 @@ def test_a_proxy_that_adds_the_token_is_found() -> None:
 
 @pytest.mark.near_miss("HOSTS.wrong_entrances")
 @pytest.mark.parametrize("usual", [OPEN, GUARDED])
-def test_a_proxy_may_ask_for_a_login(usual: Answers) -> None:
+def test_a_proxy_may_ask_for_a_login(usual: EntranceAnswers) -> None:
     cluster = SimulatedEntrances(usual)
     cluster.dashboard = INGRESS
     cluster.other["submit address", ""] = GUARDED
@@ -146,15 +152,17 @@ def test_a_proxy_may_ask_for_a_login(usual: Answers) -> None:
 @pytest.mark.parametrize(
     ("usual", "answers", "note"),
     [
-        (OPEN, Answers("DEADLINE_EXCEEDED: late"), "DEADLINE_EXCEEDED: late"),
-        (GUARDED, Answers("HTTP 500"), "HTTP 500"),
-        (GUARDED, Answers(REFUSED, "HTTP 500", TAKEN), "HTTP 500"),
-        (GUARDED, Answers(REFUSED, REFUSED, "timed out"), "timed out"),
-        (GUARDED, Answers(REFUSED, REFUSED), "a refusal proves nothing"),
-        (GUARDED, Answers(REFUSED, "", TAKEN), "a refusal proves nothing"),
+        (OPEN, EntranceAnswers("DEADLINE_EXCEEDED: late"), "DEADLINE_EXCEEDED: late"),
+        (GUARDED, EntranceAnswers("HTTP 500"), "HTTP 500"),
+        (GUARDED, EntranceAnswers(REFUSED, "HTTP 500", TAKEN), "HTTP 500"),
+        (GUARDED, EntranceAnswers(REFUSED, REFUSED, "timed out"), "timed out"),
+        (GUARDED, EntranceAnswers(REFUSED, REFUSED), "a refusal proves nothing"),
+        (GUARDED, EntranceAnswers(REFUSED, "", TAKEN), "a refusal proves nothing"),
     ],
 )
-def test_an_unclear_answer_proves_nothing(usual: Answers, answers: Answers, note: str) -> None:
+def test_an_unclear_answer_proves_nothing(
+    usual: EntranceAnswers, answers: EntranceAnswers, note: str
+) -> None:
     cluster = SimulatedEntrances(usual)
     cluster.other["raylet", "n0"] = answers
     result = run(cluster)
@@ -167,7 +175,7 @@ def test_an_unclear_answer_proves_nothing(usual: Answers, answers: Answers, note
 
 def test_an_open_entrance_counts_beside_an_unclear_one() -> None:
     cluster = SimulatedEntrances(GUARDED)
-    cluster.other["raylet", "n0"] = Answers("timed out")
+    cluster.other["raylet", "n0"] = EntranceAnswers("timed out")
     cluster.other["raylet", "n1"] = OPEN
     assert not_passed(run(cluster)) == {"wrong_entrances raylets": "FAIL"}
 
@@ -180,7 +188,7 @@ def test_without_the_gcs_no_mode_is_known(lost: str) -> None:
     elif lost == "no GCS":
         cluster.gcs = ""
     else:
-        cluster.other["GCS", "n0"] = Answers("UNAVAILABLE: no")
+        cluster.other["GCS", "n0"] = EntranceAnswers("UNAVAILABLE: no")
     result = run(cluster)
     wrong = {name: word for name, word in not_passed(result).items() if name.startswith("wrong")}
     assert set(wrong.values()) == {"UNPROVEN"}
@@ -226,7 +234,7 @@ def test_a_cluster_without_a_dashboard_or_agents_is_judged_by_the_rest() -> None
 @pytest.mark.parametrize("problem", ["Connection refused", "another program answers"])
 def test_a_cluster_without_a_ray_client_is_sound(problem: str) -> None:
     cluster = SimulatedEntrances()
-    cluster.other["Ray client", "n0"] = Answers(f"UNAVAILABLE: {problem}")
+    cluster.other["Ray client", "n0"] = EntranceAnswers(f"UNAVAILABLE: {problem}")
     result = run(cluster)
     assert "no Ray client answers at port 10001" in result.coverage
     assert not_passed(result) == {}
@@ -235,13 +243,13 @@ def test_a_cluster_without_a_ray_client_is_sound(problem: str) -> None:
 
 @pytest.mark.near_miss("HOSTS.wrong_entrances")
 @pytest.mark.parametrize("usual", [OPEN, GUARDED])
-def test_entrances_that_ask_for_a_certificate_are_closed(usual: Answers) -> None:
+def test_entrances_that_ask_for_a_certificate_are_closed(usual: EntranceAnswers) -> None:
     """With RAY_USE_TLS, dashboard and agents still speak HTTP: they show the mode."""
     cluster = SimulatedEntrances(usual)
     for kind, node in [("GCS", "n0"), ("Ray client", "n0")] + [
         ("raylet", f"n{number}") for number in range(3)
     ]:
-        cluster.other[kind, node] = Answers(NEEDS_TLS)
+        cluster.other[kind, node] = EntranceAnswers(NEEDS_TLS)
     result = run(cluster)
     assert not_passed(result) == {}
     assert findings(result) == []
@@ -314,7 +322,7 @@ def test_a_contract_may_agree_on_a_firewall() -> None:
     (OPEN, "fd00::1", ["::"]),
 ])  # fmt: skip
 def test_private_or_guarded_addresses_are_sound(
-    usual: Answers, address: str, listens: list[str]
+    usual: EntranceAnswers, address: str, listens: list[str]
 ) -> None:
     cluster = SimulatedEntrances(usual)
     give_address(cluster, address)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from probes.cluster.ask import Answers
 from probes.contract.contract import load
 from probes.hosts import compute_fleet
 from probes.hosts.compute_fleet import WorkFleet
@@ -258,7 +259,7 @@ def test_slow_gpus_of_one_node_are_measured_alone_one_after_another(
     with_others = cluster.collect_answers
     batches = []
 
-    def watch(calls: dict[WorkCall, str], seconds: float) -> tuple[dict[str, Any], dict[str, str]]:
+    def watch(calls: dict[WorkCall, str], seconds: float) -> Answers:
         if {call.method for call in calls} == {"measure_speed"}:
             batches.append([key for call, key in calls.items()])
         return with_others(calls, seconds)
@@ -274,7 +275,7 @@ def test_a_very_slow_gpu_has_time_to_answer(monkeypatch: pytest.MonkeyPatch) -> 
     with_others = cluster.collect_answers
     limits = []
 
-    def watch(calls: dict[WorkCall, str], seconds: float) -> tuple[dict[str, Any], dict[str, str]]:
+    def watch(calls: dict[WorkCall, str], seconds: float) -> Answers:
         for call in calls:
             if call.method == "measure_speed":
                 rounds, each_s, *_ = call.values

@@ -5,13 +5,15 @@ from __future__ import annotations
 import socket
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 
 from scaling.collectives.reachability import (
     check_tcp,
     check_udp,
-    parse_tcp,
+    own_sockets,
     start_tcp_listener,
     start_udp_echo,
     tcp_connections,
@@ -21,13 +23,19 @@ OPEN_S = 60  # seconds: longer than any of these tests, and not for ever
 
 
 def test_our_own_connections_are_seen_and_loopback_is_not() -> None:
-    line = "   0: 0100004D:1F90 0200004D:A001 01 00000000:00000000 00:00000000 00000000 0 0 77 1"
-    (found,) = parse_tcp("header\n" + line)
-    assert found == (("77.0.0.1", "77.0.0.2", 8080, 40961), 1, "77")
+    ends = (SimpleNamespace(ip="77.0.0.1", port=8080), SimpleNamespace(ip="77.0.0.2", port=40961))
+    own = SimpleNamespace(family=socket.AF_INET, laddr=ends[0], raddr=ends[1])
+    ipv6 = SimpleNamespace(family=socket.AF_INET6, laddr=ends[0], raddr=ends[1])
+    with patch("scaling.collectives.reachability.own_sockets", lambda state: [own, ipv6]):
+        assert tcp_connections() == {("77.0.0.1", "77.0.0.2", 8080, 40961)}
     before = tcp_connections()
-    port = start_tcp_listener("127.0.0.1", OPEN_S)
-    with socket.create_connection(("127.0.0.1", port)):
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as client,
+    ):
         assert tcp_connections() == before
+        found = {(*one.laddr, *one.raddr) for one in own_sockets("ESTABLISHED")}
+        assert (*client.getsockname(), *client.getpeername()) in found
 
 
 def test_more_doors_than_are_tried_at_once() -> None:

@@ -21,8 +21,8 @@ from probes.cluster.entrances import (
     NEEDS_TLS,
     REFUSED,
     TAKEN,
-    Answers,
     Entrance,
+    EntranceAnswers,
     ask_entrance,
     ask_entrances,
     ask_from_node,
@@ -71,13 +71,13 @@ def answering(code: int, **headers: str) -> Iterator[tuple[Entrance, list[str]]]
 @pytest.mark.parametrize(
     ("asks_for", "known", "expected"),
     [
-        ("", RIGHT, Answers(TAKEN)),
-        (RIGHT, RIGHT, Answers(REFUSED, REFUSED, TAKEN)),
-        (RIGHT, "another", Answers(REFUSED, REFUSED, REFUSED)),
-        (RIGHT, "", Answers(REFUSED, REFUSED)),
+        ("", RIGHT, EntranceAnswers(TAKEN)),
+        (RIGHT, RIGHT, EntranceAnswers(REFUSED, REFUSED, TAKEN)),
+        (RIGHT, "another", EntranceAnswers(REFUSED, REFUSED, REFUSED)),
+        (RIGHT, "", EntranceAnswers(REFUSED, REFUSED)),
     ],
 )
-def test_http_and_grpc_answer_alike(asks_for: str, known: str, expected: Answers) -> None:
+def test_http_and_grpc_answer_alike(asks_for: str, known: str, expected: EntranceAnswers) -> None:
     with dashboard(token=asks_for) as (url, _), grpc_entrance(asks_for) as address:
         both = [Entrance(DASHBOARD, "n0", url), Entrance(GCS, "n0", address)]
         assert ask_entrances(both, known) == [expected, expected]
@@ -147,7 +147,7 @@ def test_a_closed_port_is_a_problem() -> None:
 def test_what_cannot_be_asked_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     gcs = Entrance(GCS, "", "127.0.0.1:1")
     monkeypatch.setitem(sys.modules, "grpc", None)
-    assert ask_entrance(gcs, RIGHT) == Answers("the package grpcio is not installed")
+    assert ask_entrance(gcs, RIGHT) == EntranceAnswers("the package grpcio is not installed")
 
 
 def test_a_port_of_tls_is_closed_to_who_has_no_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,11 +161,11 @@ def test_a_port_of_tls_is_closed_to_who_has_no_certificate(monkeypatch: pytest.M
         gcs = Entrance(GCS, "", f"127.0.0.1:{server.getsockname()[1]}")
         assert ask_entrance(gcs, RIGHT).without.startswith("UNAVAILABLE")
         monkeypatch.setenv("RAY_USE_TLS", "1")
-        assert ask_entrance(gcs, RIGHT) == Answers(NEEDS_TLS)
+        assert ask_entrance(gcs, RIGHT) == EntranceAnswers(NEEDS_TLS)
         server.shutdown(socket.SHUT_RDWR)
     assert ask_entrance(gcs, RIGHT).without.startswith("UNAVAILABLE"), "nothing listens"
     with grpc_entrance() as address:
-        assert ask_entrance(Entrance(GCS, "", address), RIGHT) == Answers(TAKEN)
+        assert ask_entrance(Entrance(GCS, "", address), RIGHT) == EntranceAnswers(TAKEN)
 
 
 def test_a_late_answer_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +177,7 @@ def test_a_late_answer_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(entrances, "ANSWER_SECONDS", (1.0, 2.0))
     monkeypatch.setattr(entrances, "send_request", send)
-    assert ask_entrance(Entrance(GCS, "", "x"), "") == Answers(TAKEN)
+    assert ask_entrance(Entrance(GCS, "", "x"), "") == EntranceAnswers(TAKEN)
     assert waits == [1.0, 2.0]
 
 

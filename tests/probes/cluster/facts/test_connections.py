@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -25,10 +26,10 @@ from probes.cluster.network_facts import (
     find_worker_port,
     max_try_seconds,
     own_listening_ports,
-    parse_listeners,
     try_endpoint,
     try_endpoints,
 )
+from scaling.collectives.reachability import import_psutil
 
 HERE = "127.0.0.1"
 SETTINGS_FRAME = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
@@ -160,33 +161,33 @@ def test_a_node_with_many_peers_needs_more_time() -> None:
     assert [max_try_seconds(n) for n in (0, 1, 32, 33, 64)] == [0, once, once, 2 * once, 2 * once]
 
 
-def test_the_sockets_that_listen_are_parsed() -> None:
-    head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid"
-    rest = "00000000:00000000 00:00000000 00000000     0        0"
-    text = (
-        f"{head}\n   0: 0100007F:1F90 00000000:0000 0A {rest} 77 1 0 100 0 0 10 0\n"
-        f"   1: 0100007F:1F91 0100007F:0050 01 {rest} 78 1 0 100 0 0 10 0\n"
-        f"   2: {'0' * 32}:2712 {'0' * 32}:0000 0A {rest} 79 1 0\n"
-        f"   3: 0100007F:1F92 00000000:0000 0A {rest}\ncut\n"
-    )
-    assert parse_listeners(text) == [(8080, "77"), (10002, "79")]
+LISTEN = """
+import socket
+with socket.create_server(("127.0.0.1", 0)) as server:
+    print(server.getsockname()[1], flush=True)
+    input()
+"""
 
 
 def test_a_process_knows_its_own_ports(listener: tuple[NodePorts, int]) -> None:
-    assert listener[1] in own_listening_ports()
+    with (
+        socket.create_connection((HERE, listener[1])) as client,
+        subprocess.Popen(
+            [sys.executable, "-c", LISTEN], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as other,
+    ):
+        assert other.stdout is not None
+        others = int(other.stdout.readline())
+        own = own_listening_ports()
+        assert listener[1] in own
+        assert client.getsockname()[1] not in own, "a port of a connection"
+        assert others not in own, "a port of another process"
+        other.communicate(b"\n")
 
 
-def test_ports_of_other_processes_are_left_out(tmp_path: Path) -> None:
-    (tmp_path / "fd").mkdir()
-    (tmp_path / "net").mkdir()
-    os.symlink("socket:[77]", tmp_path / "fd" / "3")
-    (tmp_path / "fd" / "4").write_text("no link")
-    rest = "00000000:00000000 00:00000000 00000000     0        0"
-    rows = [f"0: 00000000:{port} 00000000:0000 0A {rest} {inode} 1" for port, inode in
-            (("2712", 77), ("2713", 78))]  # fmt: skip
-    (tmp_path / "net" / "tcp").write_text("\n".join(rows))
-    assert own_listening_ports(str(tmp_path)) == [10002]
-    assert own_listening_ports(str(tmp_path / "nothing")) == []
+def test_ports_that_cannot_be_read_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_psutil().Process, "net_connections", lambda *_: os.stat("/nothing"))
+    assert own_listening_ports() == []
 
 
 def test_the_port_of_a_worker_is_one_that_answers_as_grpc(

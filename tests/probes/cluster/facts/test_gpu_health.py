@@ -24,12 +24,12 @@ import importlib, json, sys
 from pathlib import Path
 from probes.cluster.gpu_health import read_gpu_health, read_gpus_and_health
 from probes.cluster.nvml import read_gpus
-from probes.hosts.controls import WORN_ANSWERS, ShortNvml, SickNvml
+from probes.hosts.controls import WORN_ANSWERS, hide_last_gpu, sicken_gpu
 from tests.lab import nvml as lab
 module, work, plants = importlib.import_module(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
-answers = {"": read_gpu_health(module), "sick": read_gpu_health(SickNvml(module, 0))}
-answers["worn"] = read_gpu_health(SickNvml(module, 0, WORN_ANSWERS))
-answers["fewer"] = read_gpus(nvml=ShortNvml(module))
+answers = {"": read_gpu_health(module), "sick": read_gpu_health(sicken_gpu(module, 0))}
+answers["worn"] = read_gpu_health(sicken_gpu(module, 0, WORN_ANSWERS))
+answers["fewer"] = read_gpus(nvml=hide_last_gpu(module))
 answers["both"] = read_gpus_and_health()
 for plant in plants:
     lab.make_healthy(work, "unit", 1)
@@ -37,7 +37,7 @@ for plant in plants:
     answers[plant] = read_gpu_health(module)
 lab.make_healthy(work, "unit", 1)
 lab.plant(work, "nvlink_recoveries=0")
-answers["worn Blackwell"] = read_gpu_health(SickNvml(module, 0, WORN_ANSWERS))
+answers["worn Blackwell"] = read_gpu_health(sicken_gpu(module, 0, WORN_ANSWERS))
 print(json.dumps(answers))
 """
 COPIES = ["pynvml", "ray._private.thirdparty.pynvml"]  # nvidia-ml-py's, and the copy in Ray

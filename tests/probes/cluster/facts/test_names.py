@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
-import struct
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,31 +15,31 @@ from probes.cluster import network_facts
 from probes.cluster.network_facts import (
     look_up,
     look_up_all,
-    parse_ifconf,
-    parse_inet6,
     read_addresses,
     read_names,
 )
 
 
-def row(name: str, address: str) -> bytes:
-    """One struct ifreq with an IPv4 address."""
-    packed = struct.pack("HH", socket.AF_INET, 0) + socket.inet_aton(address)
-    return name.encode().ljust(16, b"\0") + packed.ljust(24, b"\0")
-
-
-def test_all_addresses_of_an_interface_are_parsed() -> None:
-    reply = row("lo", "127.0.0.1") + row("eth0", "10.0.0.1") + row("eth0:1", "10.0.0.9")
-    assert parse_ifconf(reply) == [("lo", "127.0.0.1"), ("eth0", "10.0.0.1"), ("eth0", "10.0.0.9")]
-    assert parse_ifconf(b"") == []
-
-
-def test_ipv6_addresses_are_parsed() -> None:
-    text = (
-        "fe8000000000000000fc00fffe000001 04 40 20 80     eth0\n"
-        "00000000000000000000000000000001 01 80 10 80       lo\n\ncut off\n"
-    )
-    assert parse_inet6(text) == [("eth0", "fe80::fc:ff:fe00:1"), ("lo", "::1")]
+def test_all_addresses_of_an_interface_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    packet = socket.AF_INET + 100  # a kind of address that is not asked for
+    rows = {
+        "eth0": [(socket.AF_INET, "10.0.0.1"), (socket.AF_INET6, "fe80::1%eth0"), (packet, "02:")],
+        "lo": [(socket.AF_INET, "127.0.0.1")],
+        "eth0:1": [(socket.AF_INET, "10.0.0.9")],
+        "ib0": [(packet, "80:")],
+    }
+    found = {
+        name: [SimpleNamespace(family=family, address=address) for family, address in own]
+        for name, own in rows.items()
+    }
+    psutil = SimpleNamespace(net_if_addrs=lambda: found)
+    monkeypatch.setattr(network_facts, "import_psutil", lambda: psutil)
+    addresses = read_addresses()
+    assert addresses is not None
+    assert {name: one["addresses"] for name, one in addresses.items()} == {
+        "eth0": ["10.0.0.1", "fe80::1", "10.0.0.9"],
+        "lo": ["127.0.0.1"],
+    }
 
 
 def test_this_host_has_its_loopback() -> None:
@@ -51,11 +51,11 @@ def test_this_host_has_its_loopback() -> None:
 
 def test_an_interface_is_up_by_its_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = [("a", "10.0.0.1"), ("b", "10.0.0.2"), ("c", "10.0.0.3"), ("d", "10.0.0.4")]
-    monkeypatch.setattr(network_facts, "_ipv4_addresses", lambda: [*pairs, ("a", "10.0.0.9")])
+    monkeypatch.setattr(network_facts, "_list_addresses", lambda: [*pairs, ("a", "10.0.0.9")])
     for name, flags in (("a", "0x1043\n"), ("b", "0x1002\n"), ("c", "broken")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "flags").write_text(flags)
-    found = read_addresses(str(tmp_path), str(tmp_path / "no IPv6"))
+    found = read_addresses(str(tmp_path))
     assert found is not None
     assert {name: one["up"] for name, one in found.items()} == {
         "a": True, "b": False, "c": None, "d": None,
@@ -64,15 +64,13 @@ def test_an_interface_is_up_by_its_flags(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_kernel_that_answers_nothing_leaves_the_addresses_unknown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse() -> list[tuple[str, str]]:
         raise PermissionError(1, "no")
 
-    monkeypatch.setattr(network_facts, "_ipv4_addresses", refuse)
+    monkeypatch.setattr(network_facts, "_list_addresses", refuse)
     assert read_addresses() is None
-    monkeypatch.undo()
-    assert read_addresses(inet6=str(tmp_path)) is None, "a folder cannot be read"
 
 
 def test_a_name_leads_to_what_can_be_bound() -> None:

@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from probes.cluster import gpus
+from probes.cluster import ask, gpus
+from probes.cluster.ask import Answers
 from probes.cluster.gpus import XidListener, XidWatch
 from tests.lab import nvml
 from tests.support.paths import REPO
@@ -252,16 +253,16 @@ def test_a_listener_does_not_keep_its_process_alive() -> None:
 def test_all_nodes_are_listened_to(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def answer(calls: dict[Any, str], seconds: float) -> tuple[dict[str, Any], dict[str, str]]:
+    def answer(calls: dict[Any, str], seconds: float) -> Answers:
         asked.append((sorted(calls.values()), seconds))
-        return {"a": {"events": []}}, {"b": "no answer"}
+        return Answers({"a": {"events": []}}, {"b": "no answer"})
 
     def actor(_: Any, id: str) -> Any:
         method = SimpleNamespace(remote=object)
         return SimpleNamespace(remote=lambda: SimpleNamespace(start=method, read=method))
 
     monkeypatch.setattr(gpus, "on_node", actor)
-    monkeypatch.setattr(gpus, "collect_answers", answer)
+    monkeypatch.setattr(ask, "collect_answers", answer)
     watch = XidWatch.start(["a", "b"])
     assert watch.read() == {"a": {"events": []}}
     assert watch.errors == {"b": "no answer"}

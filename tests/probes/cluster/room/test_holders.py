@@ -10,7 +10,7 @@ import ray
 from ray._private import state
 from ray.core.generated.gcs_pb2 import ActorTableData
 
-from probes.cluster import room
+from probes.cluster import ray_internals
 from probes.cluster.room import (
     HeldAccelerators,
     describe_holders,
@@ -125,7 +125,7 @@ def row(name: str, state_name: str) -> bytes:
 def test_rays_tables_are_read_without_what_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [row("Train", "ALIVE"), row("Old", "DEAD"), row("Soon", "PENDING_CREATION")]
     accessor = SimpleNamespace(get_actor_table=lambda *_: rows)
-    monkeypatch.setattr(room, "gcs_accessor", lambda: accessor)
+    monkeypatch.setattr(ray_internals, "gcs_accessor", lambda: accessor)
     nodes = [
         {"NodeID": "a", "Alive": True, "Resources": {"GPU": 4.0}},
         {"NodeID": "b", "Alive": False, "Resources": {}},

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from ray.core.generated.gcs_pb2 import PlacementGroupTableData
 
-from probes.cluster import room as living_groups
+from probes.cluster import ray_internals
 from probes.cluster.room import LivePlacementGroups, live_drivers, other_jobs
 
 States = dict[str, tuple[str, int]]  # name -> (state, how many of its two bundles are placed)
@@ -51,7 +51,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Any:
     """seen(ray) -> LivingGroups that ask it."""
 
     def made(ray: Ray) -> LivePlacementGroups:
-        monkeypatch.setattr(living_groups, "gcs_accessor", lambda: ray)
+        monkeypatch.setattr(ray_internals, "gcs_accessor", lambda: ray)
         return LivePlacementGroups()
 
     return made
