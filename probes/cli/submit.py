@@ -20,17 +20,10 @@ import click
 from probes.cli.errors import PATH_TYPE, UsageError
 from probes.cli.run import TO_PYTEST, RunCommand, run_options
 from probes.session.options import OPTIONS
+from probes.submit import follow
 from probes.submit.bring_back import PYTHON, BringBack, NoRun
 from probes.submit.entry import PREFIX
-from probes.submit.follow import (
-    ConnectionLost,
-    Follower,
-    JobsApi,
-    Reply,
-    SubmissionState,
-    SubmitError,
-    on_github,
-)
+from probes.submit.follow import ConnectionLost, Follower, JobsApi, SubmissionState, SubmitError
 from probes.submit.package import CONTRACT, make_package, package_name, recorded_code
 from probes.submit.parts import STEP_SUMMARY
 from reports.sanitize import clean, one_line
@@ -189,7 +182,7 @@ def _submit(
     """Submit the suite; return the id of the submission."""
     if "contract" not in options and Path(CONTRACT).exists():
         options["contract"] = CONTRACT  # as `seatrial run` in this folder
-    package = make_package(options, to_pytest, wheels, github=on_github())
+    package = make_package(options, to_pytest, wheels, github=follow.on_github())
     id = f"{PREFIX}{uuid.uuid4().hex[:12]}"
     _say(f"submitting to {api.address} (Ray {version}) as {id}")
     uri = api.upload(package_name(package), package)
@@ -264,7 +257,7 @@ class _Session:
                 "left before the cluster confirmed the stop: the run may go on"
             ) from None
 
-    def _keep(self, ask: Callable[[], Reply]) -> Reply:
+    def _keep(self, ask: Callable[[], follow.Reply]) -> follow.Reply:
         """Ask; a connection that stays lost leaves the run to itself."""
         try:
             return ask()
@@ -329,7 +322,7 @@ def _pass_on_summary(path: Path) -> None:
         return
     content = path.read_bytes()
     path.unlink()
-    if on_github() and (target := os.environ.get("GITHUB_STEP_SUMMARY")):
+    if follow.on_github() and (target := os.environ.get("GITHUB_STEP_SUMMARY")):
         with open(target, "ab") as file:
             file.write(content)
 

@@ -18,24 +18,7 @@ from reports.frames.compare import compare
 from reports.measurement import Measurement, Verdict
 from reports.numbers import number
 from reports.orders import fill
-from reports.page.sections import (
-    EvidenceReader,
-    blast_text,
-    bound_text,
-    build_inventory,
-    build_lead,
-    build_node_matrix,
-    build_timeline,
-    caught_text,
-    cause_text,
-    cluster_size,
-    count_controls,
-    draw_limit_bar,
-    planted_faults,
-    scope_text,
-    section_anchors,
-    split_place,
-)
+from reports.page import sections
 from reports.record import Finding, ProbeResult, RunRecord
 from reports.redact import redact_text
 from reports.run_folder.store import parse_time
@@ -89,7 +72,7 @@ def render(
     Without `run`, the page is a copy to share: it has no evidence and no links to it, and states
     so. `evidence_at` is the path of the run folder as links on the page reach it.
     """
-    record, reader = summary.record, EvidenceReader(run, evidence_at)
+    record, reader = summary.record, sections.EvidenceReader(run, evidence_at)
     deciding = [row for row in summary.worst_first if row.can_decide]
     unexplained = _unexplained_results(summary.worst_first)
     first = summary.findings[:MOST_FINDINGS]
@@ -107,23 +90,23 @@ def render(
         first_unexplained=unexplained[: MOST_FINDINGS - len(first)],
         strip=_header_facts(record),
         untested=_untested_items(summary),
-        lead=build_lead(summary),
-        anchors=section_anchors(summary.rows),
-        caught_controls=count_controls(record.results),
-        planted=planted_faults(summary),
-        matrix=build_node_matrix(record),
-        timeline=build_timeline(record),
+        lead=sections.build_lead(summary),
+        anchors=sections.section_anchors(summary.rows),
+        caught_controls=sections.count_controls(record.results),
+        planted=sections.planted_faults(summary),
+        matrix=sections.build_node_matrix(record),
+        timeline=sections.build_timeline(record),
         more_findings=max(0, len(summary.findings) + len(unexplained) - MOST_FINDINGS),
         measurement_count=sum(len(result.measurements) for result in record.results),
-        inventory=build_inventory(record.cluster),
+        inventory=sections.build_inventory(record.cluster),
         command=redact_text(record.command),
         paste=acceptance_table(summary),
         fill_in=lambda finding: fill(finding, record.cluster),
-        blast_of=lambda finding: blast_text(finding, summary),
+        blast_of=lambda finding: sections.blast_text(finding, summary),
         problem_of=lambda result: summary_sentence(result, headlines.get(result.criterion, {})),
         time_to_test=lambda finding: _time_to_test(finding, record),
         kept_files={entry.path for result in record.results for entry in result.evidence},
-        cause_of=lambda result: cause_text(result, record),
+        cause_of=lambda result: sections.cause_text(result, record),
         comparison=compare(summary, baseline) if baseline else None,
         figures_of=lambda result: draw_figures(_series_of(result, baseline)),
         glossary=GLOSSARY,
@@ -133,7 +116,7 @@ def render(
     )
 
 
-def _jinja_environment(reader: EvidenceReader) -> Environment:
+def _jinja_environment(reader: sections.EvidenceReader) -> Environment:
     """Build the template environment: it escapes all text and removes control characters."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
@@ -151,14 +134,14 @@ def _jinja_environment(reader: EvidenceReader) -> Environment:
         "line": one_line,
         "titled": capitalise,
         "href": reader.link,
-        "cited": split_place,
+        "cited": sections.split_place,
         "number": number,
-        "bound": bound_text,
+        "bound": sections.bound_text,
         "command": lambda text: redact_text(one_line(text)),
         "groups": _group_by_name,
-        "bar": draw_limit_bar,
-        "caught": caught_text,
-        "scope": scope_text,
+        "bar": sections.draw_limit_bar,
+        "caught": sections.caught_text,
+        "scope": sections.scope_text,
         "first_sentence": lambda text: SENTENCE_END.split(text, maxsplit=1)[0],
         # Only for SVG that reports.charts.canvas wrote, and for the page's script: neither contains
         # foreign markup.
@@ -172,7 +155,7 @@ def _header_facts(record: RunRecord) -> list[tuple[str, str]]:
     cluster, contract = record.cluster, record.contract
     facts = [
         ("cluster", str(cluster.get("name", "unknown"))),
-        ("size", cluster_size(cluster)),
+        ("size", sections.cluster_size(cluster)),
         ("fabric", str(cluster.get("fabric", ""))),
         ("run", record.id),
         ("started", record.started[:19].replace("T", " ") + " UTC"),

@@ -17,16 +17,8 @@ from typing import Any
 
 from reports.record import SCHEMA, Evidence, RunRecord
 from reports.redact import redact, redact_text
-from reports.run_folder.event_log import (
-    FILE,
-    MAX_LINE,
-    MAX_LOG,
-    NO_LINE,
-    EventReader,
-    hash_line,
-    write_atomically,
-    write_checksums,
-)
+from reports.run_folder import event_log
+from reports.run_folder.event_log import FILE, MAX_LINE, MAX_LOG, NO_LINE, EventReader, hash_line
 from reports.run_folder.fold import fold_events
 from reports.sanitize import one_line
 
@@ -237,7 +229,7 @@ class Store:
         os.fsync(self._log)
         log = EventReader(self.path)
         record = fold_events(log).model_copy(update={"head": log.head})
-        write_atomically(self.path / "record.json", record_text(record))
+        event_log.write_atomically(self.path / "record.json", record_text(record))
         return record
 
     def close(self) -> None:
@@ -245,7 +237,7 @@ class Store:
         if self._log >= 0:
             log, self._log = self._log, -1
             os.close(log)
-            write_checksums(self.path)
+            event_log.write_checksums(self.path)
 
 
 def write_new(path: Path, content: bytes) -> None:
