@@ -12,7 +12,7 @@ from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parents[1]
 PACKAGES = ("probes", "reference_trainer", "reports", "scaling")
-SUFFIXES = {".py", ".toml", ".j2", ".js", ".css", ".md"}
+SUFFIXES = {".py", ".toml", ".j2", ".js", ".css", ".md", ".txt"}
 GIT_SECONDS = 10  # git is slow on a network file system
 
 
