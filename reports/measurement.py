@@ -61,28 +61,26 @@ class RecordModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+def described(default: Any, description: str, **bounds: float) -> Any:
+    """Make a field that may be left out; its description is in the schema of record.json."""
+    return Field(default=default, description=description, **bounds)
+
+
 class Limit(RecordModel):
     """Limit for a measured value, with its reason.
 
     Between a bound and its marginal bound the verdict is MARGINAL.
     """
 
-    low: float | None = Field(default=None, description="Least value that passes.")
-    high: float | None = Field(default=None, description="Largest value that passes.")
-    marginal_low: float | None = Field(
-        default=None, description="Least value that is not MARGINAL."
-    )
-    marginal_high: float | None = Field(
-        default=None, description="Largest value that is not MARGINAL."
-    )
-    one_of: list[str] | None = Field(
-        default=None, description="Words that pass, for a value that is a word."
-    )
-    unit: str = Field(default="", description="Unit of the bounds.")
+    low: float | None = described(None, "Least value that passes.")
+    high: float | None = described(None, "Largest value that passes.")
+    marginal_low: float | None = described(None, "Least value that is not MARGINAL.")
+    marginal_high: float | None = described(None, "Largest value that is not MARGINAL.")
+    one_of: list[str] | None = described(None, "Words that pass, for a value that is a word.")
+    unit: str = described("", "Unit of the bounds.")
     because: str = Field(min_length=3, description="Reason of the limit.")
-    source: str = Field(
-        default="",
-        description="Where the limit is from; `derived` if from the cluster's own facts.",
+    source: str = described(
+        "", "Where the limit is from; `derived` if from the cluster's own facts."
     )
 
     @property
@@ -147,21 +145,16 @@ class Measurement(RecordModel):
     """A value with unit, subject and limit."""
 
     name: str = Field(description="Name of the measure.")
-    value: Value = Field(default=None, description="Value that was seen; null if there is none.")
-    unit: str = Field(default="", description="Unit of the value, the spread and the limit.")
-    subject: str = Field(
-        default="cluster", description="What was measured: the cluster, a node, a GPU or a link."
+    value: Value = described(None, "Value that was seen; null if there is none.")
+    unit: str = described("", "Unit of the value, the spread and the limit.")
+    subject: str = described("cluster", "What was measured: the cluster, a node, a GPU or a link.")
+    limit: Limit | None = described(None, "Limit that judges the value.")
+    judged: bool = described(
+        True, "Whether it must have a limit and a value, and is UNPROVEN without."
     )
-    limit: Limit | None = Field(default=None, description="Limit that judges the value.")
-    judged: bool = Field(
-        default=True,
-        description="Whether it must have a limit and a value, and is UNPROVEN without.",
-    )
-    spread: float | None = Field(
-        default=None, description="Half-width of the values, in the same unit."
-    )
-    samples: int | None = Field(default=None, description="Number of samples.")
-    note: str = Field(default="", description="Why there is no value or no limit.")
+    spread: float | None = described(None, "Half-width of the values, in the same unit.")
+    samples: int | None = described(None, "Number of samples.")
+    note: str = described("", "Why there is no value or no limit.")
 
     @model_validator(mode="before")
     @classmethod

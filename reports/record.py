@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from reports.measurement import Measurement, RecordModel, Verdict
+from reports.measurement import Measurement, RecordModel, Verdict, described
 from reports.regressions import NO_BASELINE, BaselineValue, Regression, find_regressions
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class RepairStep(RecordModel):
 
     command: str = Field(description="Command to paste, with placeholders, as {node}.")
     means: str = Field(description="What its answers mean.")
-    on: str = Field(default="", description="Where it is run.")
+    on: str = described("", "Where it is run.")
 
 
 class Finding(RecordModel):
@@ -70,24 +70,18 @@ class Finding(RecordModel):
 
     code: str = Field(description="Code of the finding; `seatrial explain CODE` explains it.")
     statement: str = Field(description="What is wrong, in one sentence.")
-    suspects: list[str] = Field(
-        default=[], description="Nodes, GPUs, ports or links that may cause it."
+    suspects: list[str] = described([], "Nodes, GPUs, ports or links that may cause it.")
+    cause: Cause = described(Cause.UNKNOWN, "Class of the cause.")
+    severity: Severity = described(
+        Severity.BLOCKS, "Whether it must be mended before an acceptance."
     )
-    cause: Cause = Field(default=Cause.UNKNOWN, description="Class of the cause.")
-    severity: Severity = Field(
-        default=Severity.BLOCKS, description="Whether it must be mended before an acceptance."
-    )
-    order: str = Field(default="", description="What to do, with placeholders, as {node}.")
-    steps: list[RepairStep] = Field(
-        default=[], description="Commands, and what their answers mean."
-    )
-    mended: str = Field(default="", description="How to know that it is mended.")
-    names: dict[str, str] = Field(
-        default={}, description="Names of this case, by the placeholder that they fill."
-    )
+    order: str = described("", "What to do, with placeholders, as {node}.")
+    steps: list[RepairStep] = described([], "Commands, and what their answers mean.")
+    mended: str = described("", "How to know that it is mended.")
+    names: dict[str, str] = described({}, "Names of this case, by the placeholder that they fill.")
     remedy: str = Field(description="What to do, as an order.")
-    reproduce: str = Field(default="", description="Command that shows the problem again.")
-    evidence: list[str] = Field(default=[], description="Paths of the evidence files that show it.")
+    reproduce: str = described("", "Command that shows the problem again.")
+    evidence: list[str] = described([], "Paths of the evidence files that show it.")
 
 
 class Control(RecordModel):
@@ -95,14 +89,12 @@ class Control(RecordModel):
 
     name: str = Field(description="Name of the control.")
     fault: str = Field(description="Fault that was planted.")
-    caught: bool | None = Field(
-        default=None,
-        description="Whether the probe caught the fault; null if the control did not run.",
+    caught: bool | None = described(
+        None, "Whether the probe caught the fault; null if the control did not run."
     )
-    saw: str = Field(default="", description="What the probe saw of the fault.")
-    observed: list[Measurement] = Field(
-        default=[],
-        description="Measurements of the fault, one for each measure it turns red.",
+    saw: str = described("", "What the probe saw of the fault.")
+    observed: list[Measurement] = described(
+        [], "Measurements of the fault, one for each measure it turns red."
     )
 
     @property
@@ -138,18 +130,14 @@ class Criterion(RecordModel):
     id: str = Field(description="Name of the criterion, for example FABRIC.")
     title: str = Field(description="What the criterion claims.")
     how: str = Field(description="How it is proved.")
-    required: bool = Field(
-        default=True, description="Whether the run is accepted only if it is proven."
+    required: bool = described(True, "Whether the run is accepted only if it is proven.")
+    not_provable: str = described(
+        "", "Why this kind of cluster cannot prove it; it is then not required."
     )
-    not_provable: str = Field(
-        default="", description="Why this kind of cluster cannot prove it; it is then not required."
+    headlines: dict[str, str] = described(
+        {}, "Measures that stand for it, the best first, each with a sentence."
     )
-    headlines: dict[str, str] = Field(
-        default={}, description="Measures that stand for it, the best first, each with a sentence."
-    )
-    proven: str = Field(
-        default="", description="How the sentence goes on where the criterion is accepted."
-    )
+    proven: str = described("", "How the sentence goes on where the criterion is accepted.")
 
 
 class Waiver(RecordModel):
@@ -167,31 +155,26 @@ class ProbeResult(RecordModel):
 
     probe: str = Field(description="Id of the probe: its file and function.")
     criterion: str = Field(description="Criterion that the probe tests.")
-    claim: str = Field(default="", description="What the probe tests, in one sentence.")
-    state: str = Field(
-        default="interrupted",
-        description="finished, error, skipped, interrupted or not run; only finished can prove.",
+    claim: str = described("", "What the probe tests, in one sentence.")
+    state: str = described(
+        "interrupted", "finished, error, skipped, interrupted or not run; only finished can prove."
     )
-    error: str = Field(default="", description="Why the probe did not finish.")
-    started: str = Field(default="", description="When the probe started, UTC.")
-    seconds: float | None = Field(
-        default=None, ge=0, le=MAX_SECONDS, description="How long the probe ran, in seconds."
+    error: str = described("", "Why the probe did not finish.")
+    started: str = described("", "When the probe started, UTC.")
+    seconds: float | None = described(
+        None, "How long the probe ran, in seconds.", ge=0, le=MAX_SECONDS
     )
-    measurements: list[Measurement] = Field(default=[], description="What the probe measured.")
-    findings: list[Finding] = Field(
-        default=[], description="Explanations of problems. They never change a verdict."
+    measurements: list[Measurement] = described([], "What the probe measured.")
+    findings: list[Finding] = described(
+        [], "Explanations of problems. They never change a verdict."
     )
-    controls: list[Control] = Field(
-        default=[], description="Planted faults. Without a caught one, the result proves nothing."
+    controls: list[Control] = described(
+        [], "Planted faults. Without a caught one, the result proves nothing."
     )
-    evidence: list[Evidence] = Field(default=[], description="Files that the probe kept.")
-    series: dict[str, Any] = Field(
-        default={}, description="Values of the figures, by the name of the figure."
-    )
-    coverage: str = Field(
-        default="", description="Which nodes, pairs and GPUs were tested, and which were not."
-    )
-    reproduce: str = Field(default="", description="Command that runs the probe again.")
+    evidence: list[Evidence] = described([], "Files that the probe kept.")
+    series: dict[str, Any] = described({}, "Values of the figures, by the name of the figure.")
+    coverage: str = described("", "Which nodes, pairs and GPUs were tested, and which were not.")
+    reproduce: str = described("", "Command that runs the probe again.")
 
     @property
     def verdict(self) -> Verdict:
@@ -220,21 +203,17 @@ class ContractFacts(RecordModel):
     """Contract of a run: what was agreed."""
 
     name: str = Field(description="Name of the contract.")
-    sha256: str = Field(
-        default="", description="SHA-256 of the contract's text; empty without one."
+    sha256: str = described("", "SHA-256 of the contract's text; empty without one.")
+    agreed: bool = described(
+        True, "Whether it was agreed; false if limits were derived from the cluster."
     )
-    agreed: bool = Field(
-        default=True,
-        description="Whether it was agreed; false if limits were derived from the cluster.",
-    )
-    tier: str = Field(default="quick", description="Tier that the contract asks for.")
-    rehearsal: bool = Field(default=False, description="Whether the contract declares a rehearsal.")
-    title: str = Field(default="", description="Title of the report.")
+    tier: str = described("quick", "Tier that the contract asks for.")
+    rehearsal: bool = described(False, "Whether the contract declares a rehearsal.")
+    title: str = described("", "Title of the report.")
     criteria: list[Criterion] = Field(description="Criteria in the order of the reports.")
-    waivers: list[Waiver] = Field(default=[], description="Waivers of failures.")
-    baseline: dict[str, float] = Field(
-        default={},
-        description="Percent that a measure may be worse than in an earlier run.",
+    waivers: list[Waiver] = described([], "Waivers of failures.")
+    baseline: dict[str, float] = described(
+        {}, "Percent that a measure may be worse than in an earlier run."
     )
 
 
@@ -244,11 +223,9 @@ class OwedProbe(RecordModel):
     probe: str = Field(description="Id of the probe.")
     criterion: str = Field(description="Criterion that the probe tests.")
     tier: str = Field(description="Lowest tier that owes the probe.")
-    measures: list[str] = Field(default=[], description="Measures that the probe must record.")
-    controls: list[str] = Field(default=[], description="Controls that the probe must run.")
-    uncontrolled: dict[str, str] = Field(
-        default={}, description="Measures without a control, with the reason."
-    )
+    measures: list[str] = described([], "Measures that the probe must record.")
+    controls: list[str] = described([], "Controls that the probe must run.")
+    uncontrolled: dict[str, str] = described({}, "Measures without a control, with the reason.")
 
 
 class RunProblem(RecordModel):
@@ -273,59 +250,42 @@ class RunRecord(RecordModel):
     )
     id: str = Field(description="Id of the run.")
     started: str = Field(description="When the run began: UTC, ISO 8601.")
-    finished: str | None = Field(
-        default=None, description="When the run ended: UTC, ISO 8601; null if it did not."
-    )
-    state: str = Field(
-        default="running", description="State of the run: running, finished or interrupted."
-    )
+    finished: str | None = described(None, "When the run ended: UTC, ISO 8601; null if it did not.")
+    state: str = described("running", "State of the run: running, finished or interrupted.")
     command: str = Field(description="Command line of the run.")
     tier: str = Field(description="Tier of the run: quick, standard or soak.")
-    cluster: dict[str, Any] = Field(
-        default={},
-        description="Facts of the cluster, among them `name` and the `nodes` with their names.",
+    cluster: dict[str, Any] = described(
+        {}, "Facts of the cluster, among them `name` and the `nodes` with their names."
     )
-    rehearsal: str = Field(
-        default="", description="Why the run is a rehearsal; empty if it is none."
-    )
+    rehearsal: str = described("", "Why the run is a rehearsal; empty if it is none.")
     contract: ContractFacts = Field(description="Contract that the run was judged by.")
-    versions: dict[str, str] = Field(
-        default={}, description="Versions of seatrial and of the software of the cluster."
+    versions: dict[str, str] = described(
+        {}, "Versions of seatrial and of the software of the cluster."
     )
-    owed: list[OwedProbe] = Field(
-        default=[], description="Probes that the tier owes; empty if the run ended before them."
+    owed: list[OwedProbe] = described(
+        [], "Probes that the tier owes; empty if the run ended before them."
     )
-    partial: str = Field(
-        default="",
-        description="Why not all owed probes were requested; empty if all were.",
+    partial: str = described("", "Why not all owed probes were requested; empty if all were.")
+    full_run_s: float | None = described(
+        None, "Usual seconds of a complete run; null if none was measured.", ge=0, le=MAX_SECONDS
     )
-    full_run_s: float | None = Field(
-        default=None,
-        ge=0,
-        le=MAX_SECONDS,
-        description="Usual seconds of a complete run; null if none was measured.",
+    only: list[str] = described([], "Criteria that were requested; empty for all.")
+    loaded: list[str] = described([], "Plugins and conftest files of others.")
+    nonce: str = described("", "Text that the customer chose for this run.")
+    operator: str = described("", "Who ran the test, as given to --operator.")
+    baseline: str = described("", "Id of the run that this one is compared with.")
+    baseline_problem: str = described(NO_BASELINE, "Why it cannot be compared; empty if it can.")
+    baseline_values: list[BaselineValue] = described(
+        [], "Values of that run that the contract compares with."
     )
-    only: list[str] = Field(default=[], description="Criteria that were requested; empty for all.")
-    loaded: list[str] = Field(default=[], description="Plugins and conftest files of others.")
-    nonce: str = Field(default="", description="Text that the customer chose for this run.")
-    operator: str = Field(default="", description="Who ran the test, as given to --operator.")
-    baseline: str = Field(default="", description="Id of the run that this one is compared with.")
-    baseline_problem: str = Field(
-        default=NO_BASELINE, description="Why it cannot be compared; empty if it can."
+    head: str = described("", "Hash of the last event.")
+    judged_again: str = described("", "Id of the run that is judged again here.")
+    unverified: list[str] = described(
+        [], "Why that run, or a record that was read alone, cannot be verified."
     )
-    baseline_values: list[BaselineValue] = Field(
-        default=[], description="Values of that run that the contract compares with."
-    )
-    head: str = Field(default="", description="Hash of the last event.")
-    judged_again: str = Field(default="", description="Id of the run that is judged again here.")
-    unverified: list[str] = Field(
-        default=[],
-        description="Why that run, or a record that was read alone, cannot be verified.",
-    )
-    problems: list[RunProblem] = Field(default=[], description="Problems outside the probes.")
-    results: list[ProbeResult] = Field(
-        default=[],
-        description="Results of the probes, and an entry for each owed probe without one.",
+    problems: list[RunProblem] = described([], "Problems outside the probes.")
+    results: list[ProbeResult] = described(
+        [], "Results of the probes, and an entry for each owed probe without one."
     )
 
     def results_of(self, criterion: str) -> list[ProbeResult]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from probes.cli.errors import PATH_TYPE, UsageError, refuse_unusable
+from probes.cli.command import PATH_TYPE, UsageError, command, refuse_unusable
 from reports.numbers import quantity
 from reports.sanitize import one_line
 
@@ -26,9 +26,8 @@ def contract() -> None:
     """Contracts: the criteria and limits agreed before a run."""
 
 
-@contract.command(
-    short_help="Check a contract, and show its limits.",
-    epilog="Example: seatrial contract check mine.toml",
+@command(
+    "Check a contract, and show its limits.", "seatrial contract check mine.toml", parent=contract
 )
 @click.argument("file")
 def check(file: str) -> None:
@@ -98,11 +97,7 @@ def _without_limit(measure: Measure, is_judged: bool) -> str:
     return f"from the run: {measure.from_run}" if measure.from_run else "none: unproven"
 
 
-@contract.command(
-    "list",
-    short_help="List the contracts of seatrial.",
-    epilog="Example: seatrial contract list",
-)
+@command("List the contracts of seatrial.", "seatrial contract list", parent=contract, name="list")
 def list_() -> None:
     """List the contracts that come with seatrial."""
     from probes.contract.contract import load, shipped_contracts
@@ -111,9 +106,10 @@ def list_() -> None:
         click.echo(f"{name:14} {load(name).title}")
 
 
-@contract.command(
-    short_help="Print a contract of seatrial.",
-    epilog="Example: seatrial contract show h100-ndr400 > mine.toml",
+@command(
+    "Print a contract of seatrial.",
+    "seatrial contract show h100-ndr400 > mine.toml",
+    parent=contract,
 )
 @click.argument("name")
 def show(name: str) -> None:
@@ -126,13 +122,12 @@ def show(name: str) -> None:
         click.echo(load(name).text.decode(), nl=False)
 
 
-@contract.command(
-    short_help="Write a contract: it asks, or reads a run.",
-    epilog="""\b
-    Examples:
-      seatrial contract new mine.toml
-      seatrial contract new --template h100-ndr400 mine.toml
-      seatrial contract new --from runs/first mine.toml""",
+@command(
+    "Write a contract: it asks, or reads a run.",
+    "seatrial contract new mine.toml",
+    "seatrial contract new --template h100-ndr400 mine.toml",
+    "seatrial contract new --from runs/first mine.toml",
+    parent=contract,
 )
 @click.option("--from", "run", type=PATH_TYPE, help="Take what this run found; ask nothing.")
 @click.option("--template", metavar="NAME", help="The shipped contract to begin with.")

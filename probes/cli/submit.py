@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from probes.cli.errors import PATH_TYPE, UsageError
+from probes.cli.command import PATH_TYPE, UsageError, command
 from probes.cli.run import TO_PYTEST, RunCommand, run_options
 from probes.session.options import OPTIONS
 from probes.submit import follow
@@ -48,15 +48,12 @@ class Detached(Exception):
     """The user leaves the run to itself."""
 
 
-@click.command(
+@command(
+    "Run the suite on a remote cluster, as a job.",
+    "seatrial submit --address http://head:8265 --contract mine.toml",
+    "seatrial submit --address http://head:8265 --wheels wheels",
+    "seatrial submit --attach seatrial-submit-0123456789ab",
     cls=RunCommand,
-    short_help="Run the suite on a remote cluster, as a job.",
-    options_metavar="[OPTIONS] [-- PYTEST_OPTIONS]",
-    epilog="""\b
-    Examples:
-      seatrial submit --address http://head:8265 --contract mine.toml
-      seatrial submit --address http://head:8265 --wheels wheels
-      seatrial submit --attach seatrial-submit-0123456789ab""",
 )
 @click.option(
     "--address",
