@@ -42,13 +42,8 @@ class Verdict(str, Enum):
 RANKS = {verdict: rank for rank, verdict in enumerate(Verdict)}
 # Words of a measure's name that are written otherwise.
 COLLECTIVES = ("all_gather", "all_reduce", "reduce_scatter")  # written with a hyphen
-WRITTEN = {
-    "alltoall": "all-to-all",
-    "d2h": "device-to-host",
-    "gbs": "rate",
-    "h2d": "host-to-device",
-    "tflops": "rate",
-}
+WRITTEN = {"alltoall": "all-to-all", "d2h": "device-to-host", "h2d": "host-to-device"}
+WRITTEN |= dict.fromkeys(("gbs", "tflops"), "rate")
 WRITTEN |= {word.lower(): word for word in (
     "CPUs", "CV", "ECC", "ETTR", "FP8", "GEMM", "GPU", "GPUs", "HBM", "MFU", "MTU", "NCCL",
     "NVLink", "NVLinks", "NVML", "PCIe", "RAM", "RDMA", "Ray", "Xids",
@@ -61,7 +56,7 @@ class RecordModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-def described(default: Any, description: str, **bounds: float) -> Any:
+def about(default: Any, description: str, **bounds: Any) -> Any:
     """Make a field that may be left out; its description is in the schema of record.json."""
     return Field(default=default, description=description, **bounds)
 
@@ -72,16 +67,14 @@ class Limit(RecordModel):
     Between a bound and its marginal bound the verdict is MARGINAL.
     """
 
-    low: float | None = described(None, "Least value that passes.")
-    high: float | None = described(None, "Largest value that passes.")
-    marginal_low: float | None = described(None, "Least value that is not MARGINAL.")
-    marginal_high: float | None = described(None, "Largest value that is not MARGINAL.")
-    one_of: list[str] | None = described(None, "Words that pass, for a value that is a word.")
-    unit: str = described("", "Unit of the bounds.")
+    low: float | None = about(None, "Least value that passes.")
+    high: float | None = about(None, "Largest value that passes.")
+    marginal_low: float | None = about(None, "Least value that is not MARGINAL.")
+    marginal_high: float | None = about(None, "Largest value that is not MARGINAL.")
+    one_of: list[str] | None = about(None, "Words that pass, for a value that is a word.")
+    unit: str = about("", "Unit of the bounds.")
     because: str = Field(min_length=3, description="Reason of the limit.")
-    source: str = described(
-        "", "Where the limit is from; `derived` if from the cluster's own facts."
-    )
+    source: str = about("", "Where the limit is from; `derived` if from the cluster's own facts.")
 
     @property
     def derived(self) -> bool:
@@ -145,16 +138,14 @@ class Measurement(RecordModel):
     """A value with unit, subject and limit."""
 
     name: str = Field(description="Name of the measure.")
-    value: Value = described(None, "Value that was seen; null if there is none.")
-    unit: str = described("", "Unit of the value, the spread and the limit.")
-    subject: str = described("cluster", "What was measured: the cluster, a node, a GPU or a link.")
-    limit: Limit | None = described(None, "Limit that judges the value.")
-    judged: bool = described(
-        True, "Whether it must have a limit and a value, and is UNPROVEN without."
-    )
-    spread: float | None = described(None, "Half-width of the values, in the same unit.")
-    samples: int | None = described(None, "Number of samples.")
-    note: str = described("", "Why there is no value or no limit.")
+    value: Value = about(None, "Value that was seen; null if there is none.")
+    unit: str = about("", "Unit of the value, the spread and the limit.")
+    subject: str = about("cluster", "What was measured: the cluster, a node, a GPU or a link.")
+    limit: Limit | None = about(None, "Limit that judges the value.")
+    judged: bool = about(True, "Whether it must have a limit and a value, and is UNPROVEN without.")
+    spread: float | None = about(None, "Half-width of the values, in the same unit.")
+    samples: int | None = about(None, "Number of samples.")
+    note: str = about("", "Why there is no value or no limit.")
 
     @model_validator(mode="before")
     @classmethod

@@ -7,14 +7,14 @@ no cluster, so a record can be judged again with a new contract.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from reports.measurement import Measurement, RecordModel, Verdict, described
+from reports.measurement import Measurement, RecordModel, Verdict, about
 from reports.regressions import NO_BASELINE, BaselineValue, Regression, find_regressions
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class RepairStep(RecordModel):
 
     command: str = Field(description="Command to paste, with placeholders, as {node}.")
     means: str = Field(description="What its answers mean.")
-    on: str = described("", "Where it is run.")
+    on: str = about("", "Where it is run.")
 
 
 class Finding(RecordModel):
@@ -70,18 +70,16 @@ class Finding(RecordModel):
 
     code: str = Field(description="Code of the finding; `seatrial explain CODE` explains it.")
     statement: str = Field(description="What is wrong, in one sentence.")
-    suspects: list[str] = described([], "Nodes, GPUs, ports or links that may cause it.")
-    cause: Cause = described(Cause.UNKNOWN, "Class of the cause.")
-    severity: Severity = described(
-        Severity.BLOCKS, "Whether it must be mended before an acceptance."
-    )
-    order: str = described("", "What to do, with placeholders, as {node}.")
-    steps: list[RepairStep] = described([], "Commands, and what their answers mean.")
-    mended: str = described("", "How to know that it is mended.")
-    names: dict[str, str] = described({}, "Names of this case, by the placeholder that they fill.")
+    suspects: list[str] = about([], "Nodes, GPUs, ports or links that may cause it.")
+    cause: Cause = about(Cause.UNKNOWN, "Class of the cause.")
+    severity: Severity = about(Severity.BLOCKS, "Whether it must be mended before an acceptance.")
+    order: str = about("", "What to do, with placeholders, as {node}.")
+    steps: list[RepairStep] = about([], "Commands, and what their answers mean.")
+    mended: str = about("", "How to know that it is mended.")
+    names: dict[str, str] = about({}, "Names of this case, by the placeholder that they fill.")
     remedy: str = Field(description="What to do, as an order.")
-    reproduce: str = described("", "Command that shows the problem again.")
-    evidence: list[str] = described([], "Paths of the evidence files that show it.")
+    reproduce: str = about("", "Command that shows the problem again.")
+    evidence: list[str] = about([], "Paths of the evidence files that show it.")
 
 
 class Control(RecordModel):
@@ -89,11 +87,11 @@ class Control(RecordModel):
 
     name: str = Field(description="Name of the control.")
     fault: str = Field(description="Fault that was planted.")
-    caught: bool | None = described(
+    caught: bool | None = about(
         None, "Whether the probe caught the fault; null if the control did not run."
     )
-    saw: str = described("", "What the probe saw of the fault.")
-    observed: list[Measurement] = described(
+    saw: str = about("", "What the probe saw of the fault.")
+    observed: list[Measurement] = about(
         [], "Measurements of the fault, one for each measure it turns red."
     )
 
@@ -130,14 +128,14 @@ class Criterion(RecordModel):
     id: str = Field(description="Name of the criterion, for example FABRIC.")
     title: str = Field(description="What the criterion claims.")
     how: str = Field(description="How it is proved.")
-    required: bool = described(True, "Whether the run is accepted only if it is proven.")
-    not_provable: str = described(
+    required: bool = about(True, "Whether the run is accepted only if it is proven.")
+    not_provable: str = about(
         "", "Why this kind of cluster cannot prove it; it is then not required."
     )
-    headlines: dict[str, str] = described(
+    headlines: dict[str, str] = about(
         {}, "Measures that stand for it, the best first, each with a sentence."
     )
-    proven: str = described("", "How the sentence goes on where the criterion is accepted.")
+    proven: str = about("", "How the sentence goes on where the criterion is accepted.")
 
 
 class Waiver(RecordModel):
@@ -155,26 +153,22 @@ class ProbeResult(RecordModel):
 
     probe: str = Field(description="Id of the probe: its file and function.")
     criterion: str = Field(description="Criterion that the probe tests.")
-    claim: str = described("", "What the probe tests, in one sentence.")
-    state: str = described(
+    claim: str = about("", "What the probe tests, in one sentence.")
+    state: str = about(
         "interrupted", "finished, error, skipped, interrupted or not run; only finished can prove."
     )
-    error: str = described("", "Why the probe did not finish.")
-    started: str = described("", "When the probe started, UTC.")
-    seconds: float | None = described(
-        None, "How long the probe ran, in seconds.", ge=0, le=MAX_SECONDS
-    )
-    measurements: list[Measurement] = described([], "What the probe measured.")
-    findings: list[Finding] = described(
-        [], "Explanations of problems. They never change a verdict."
-    )
-    controls: list[Control] = described(
+    error: str = about("", "Why the probe did not finish.")
+    started: str = about("", "When the probe started, UTC.")
+    seconds: float | None = about(None, "How long the probe ran, in seconds.", ge=0, le=MAX_SECONDS)
+    measurements: list[Measurement] = about([], "What the probe measured.")
+    findings: list[Finding] = about([], "Explanations of problems. They never change a verdict.")
+    controls: list[Control] = about(
         [], "Planted faults. Without a caught one, the result proves nothing."
     )
-    evidence: list[Evidence] = described([], "Files that the probe kept.")
-    series: dict[str, Any] = described({}, "Values of the figures, by the name of the figure.")
-    coverage: str = described("", "Which nodes, pairs and GPUs were tested, and which were not.")
-    reproduce: str = described("", "Command that runs the probe again.")
+    evidence: list[Evidence] = about([], "Files that the probe kept.")
+    series: dict[str, Any] = about({}, "Values of the figures, by the name of the figure.")
+    coverage: str = about("", "Which nodes, pairs and GPUs were tested, and which were not.")
+    reproduce: str = about("", "Command that runs the probe again.")
 
     @property
     def verdict(self) -> Verdict:
@@ -203,16 +197,16 @@ class ContractFacts(RecordModel):
     """Contract of a run: what was agreed."""
 
     name: str = Field(description="Name of the contract.")
-    sha256: str = described("", "SHA-256 of the contract's text; empty without one.")
-    agreed: bool = described(
+    sha256: str = about("", "SHA-256 of the contract's text; empty without one.")
+    agreed: bool = about(
         True, "Whether it was agreed; false if limits were derived from the cluster."
     )
-    tier: str = described("quick", "Tier that the contract asks for.")
-    rehearsal: bool = described(False, "Whether the contract declares a rehearsal.")
-    title: str = described("", "Title of the report.")
+    tier: str = about("quick", "Tier that the contract asks for.")
+    rehearsal: bool = about(False, "Whether the contract declares a rehearsal.")
+    title: str = about("", "Title of the report.")
     criteria: list[Criterion] = Field(description="Criteria in the order of the reports.")
-    waivers: list[Waiver] = described([], "Waivers of failures.")
-    baseline: dict[str, float] = described(
+    waivers: list[Waiver] = about([], "Waivers of failures.")
+    baseline: dict[str, float] = about(
         {}, "Percent that a measure may be worse than in an earlier run."
     )
 
@@ -223,9 +217,9 @@ class OwedProbe(RecordModel):
     probe: str = Field(description="Id of the probe.")
     criterion: str = Field(description="Criterion that the probe tests.")
     tier: str = Field(description="Lowest tier that owes the probe.")
-    measures: list[str] = described([], "Measures that the probe must record.")
-    controls: list[str] = described([], "Controls that the probe must run.")
-    uncontrolled: dict[str, str] = described({}, "Measures without a control, with the reason.")
+    measures: list[str] = about([], "Measures that the probe must record.")
+    controls: list[str] = about([], "Controls that the probe must run.")
+    uncontrolled: dict[str, str] = about({}, "Measures without a control, with the reason.")
 
 
 class RunProblem(RecordModel):
@@ -250,41 +244,39 @@ class RunRecord(RecordModel):
     )
     id: str = Field(description="Id of the run.")
     started: str = Field(description="When the run began: UTC, ISO 8601.")
-    finished: str | None = described(None, "When the run ended: UTC, ISO 8601; null if it did not.")
-    state: str = described("running", "State of the run: running, finished or interrupted.")
+    finished: str | None = about(None, "When the run ended: UTC, ISO 8601; null if it did not.")
+    state: str = about("running", "State of the run: running, finished or interrupted.")
     command: str = Field(description="Command line of the run.")
     tier: str = Field(description="Tier of the run: quick, standard or soak.")
-    cluster: dict[str, Any] = described(
+    cluster: dict[str, Any] = about(
         {}, "Facts of the cluster, among them `name` and the `nodes` with their names."
     )
-    rehearsal: str = described("", "Why the run is a rehearsal; empty if it is none.")
+    rehearsal: str = about("", "Why the run is a rehearsal; empty if it is none.")
     contract: ContractFacts = Field(description="Contract that the run was judged by.")
-    versions: dict[str, str] = described(
-        {}, "Versions of seatrial and of the software of the cluster."
-    )
-    owed: list[OwedProbe] = described(
+    versions: dict[str, str] = about({}, "Versions of seatrial and of the software of the cluster.")
+    owed: list[OwedProbe] = about(
         [], "Probes that the tier owes; empty if the run ended before them."
     )
-    partial: str = described("", "Why not all owed probes were requested; empty if all were.")
-    full_run_s: float | None = described(
+    partial: str = about("", "Why not all owed probes were requested; empty if all were.")
+    full_run_s: float | None = about(
         None, "Usual seconds of a complete run; null if none was measured.", ge=0, le=MAX_SECONDS
     )
-    only: list[str] = described([], "Criteria that were requested; empty for all.")
-    loaded: list[str] = described([], "Plugins and conftest files of others.")
-    nonce: str = described("", "Text that the customer chose for this run.")
-    operator: str = described("", "Who ran the test, as given to --operator.")
-    baseline: str = described("", "Id of the run that this one is compared with.")
-    baseline_problem: str = described(NO_BASELINE, "Why it cannot be compared; empty if it can.")
-    baseline_values: list[BaselineValue] = described(
+    only: list[str] = about([], "Criteria that were requested; empty for all.")
+    loaded: list[str] = about([], "Plugins and conftest files of others.")
+    nonce: str = about("", "Text that the customer chose for this run.")
+    operator: str = about("", "Who ran the test, as given to --operator.")
+    baseline: str = about("", "Id of the run that this one is compared with.")
+    baseline_problem: str = about(NO_BASELINE, "Why it cannot be compared; empty if it can.")
+    baseline_values: list[BaselineValue] = about(
         [], "Values of that run that the contract compares with."
     )
-    head: str = described("", "Hash of the last event.")
-    judged_again: str = described("", "Id of the run that is judged again here.")
-    unverified: list[str] = described(
+    head: str = about("", "Hash of the last event.")
+    judged_again: str = about("", "Id of the run that is judged again here.")
+    unverified: list[str] = about(
         [], "Why that run, or a record that was read alone, cannot be verified."
     )
-    problems: list[RunProblem] = described([], "Problems outside the probes.")
-    results: list[ProbeResult] = described(
+    problems: list[RunProblem] = about([], "Problems outside the probes.")
+    results: list[ProbeResult] = about(
         [], "Results of the probes, and an entry for each owed probe without one."
     )
 
@@ -308,9 +300,9 @@ class RunRecord(RecordModel):
         """Return one row per measurement; `measurement_frame` describes the columns."""
         from reports.frames.measurements import measurement_frame
 
-        about = {"run": self.id, "cluster": self.cluster_name, "started": self.started}
+        facts = {"run": self.id, "cluster": self.cluster_name, "started": self.started}
         rows = [(r.criterion, r.probe, m) for r in self.results for m in r.measurements]
-        return measurement_frame(about, self.node_names, rows)
+        return measurement_frame(facts, self.node_names, rows)
 
     @property
     def cluster_name(self) -> str:
@@ -328,3 +320,73 @@ def node_facts(cluster: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """List the facts of the nodes in the facts of a cluster; facts of another form are left out."""
     nodes = cluster.get("nodes")
     return [node for node in nodes if isinstance(node, Mapping)] if isinstance(nodes, list) else []
+
+
+NOT_RUN = "not run"  # state of the entry for a probe without a result
+NEVER_WRITTEN = "this probe owes it, and never wrote it"
+
+
+def complete_results(
+    results: list[ProbeResult], owed: Iterable[OwedProbe], partial: str
+) -> list[ProbeResult]:
+    """Return the results, plus an entry for everything that is owed and missing.
+
+    `partial` is the reason why not all probes were requested. Only finished results are checked
+    for owed measures and controls: the state of the others already shows that nothing is proven.
+    """
+    by_probe = {entry.probe: entry for entry in owed}
+    complete = [
+        _with_missing(result, by_probe[result.probe])
+        if result.probe in by_probe and result.state == "finished"
+        else result
+        for result in results
+    ]
+    ran = {result.probe for result in results}
+    return complete + [_not_run(entry, partial) for id, entry in by_probe.items() if id not in ran]
+
+
+def _with_missing(result: ProbeResult, owed: OwedProbe) -> ProbeResult:
+    """Return a result, plus an entry for each owed measure and control that it lacks."""
+    judged = {m.name for m in result.measurements if m.judged}
+    run = {control.name for control in result.controls}
+    no_values = [Measurement(name=n, note=NEVER_WRITTEN) for n in owed.measures if n not in judged]
+    fault = "{} (this probe owes it, and never ran it)"
+    absent = [Control(name=n, fault=fault.format(n)) for n in owed.controls if n not in run]
+    return result.model_copy(
+        update={
+            "measurements": result.measurements + no_values,
+            "controls": result.controls + absent,
+        }
+    )
+
+
+def _not_run(entry: OwedProbe, partial: str) -> ProbeResult:
+    """Build the entry for an owed probe that has no result."""
+    reason = f"tier {entry.tier} owes this probe, and it has no result"
+    return ProbeResult(
+        probe=entry.probe,
+        criterion=entry.criterion,
+        state=NOT_RUN,
+        error=f"{reason}; {partial}" if partial else reason,
+    )
+
+
+NOT_SHOWN = "no control of this run turned it red"
+
+
+def uncontrolled_measures(
+    results: Sequence[ProbeResult], owed: Iterable[OwedProbe]
+) -> list[tuple[str, str]]:
+    """Return (measure title, reason) for each judged measure that no control turned red.
+
+    Empty if no control observed any measure: then the controls are the problem.
+    """
+    controls = [control for result in results for control in result.controls]
+    if not any(control.observed for control in controls):
+        return []
+    shown = {name for control in controls for name in control.proves}
+    reasons = {name: why for probe in owed for name, why in probe.uncontrolled.items()}
+    judged = dict.fromkeys(
+        (m.name, m.title) for result in results for m in result.measurements if m.judged
+    )
+    return [(title, reasons.get(name, NOT_SHOWN)) for name, title in judged if name not in shown]

@@ -12,7 +12,7 @@ import click
 
 from reports.exports import Refusal
 
-PATH_TYPE = click.Path(path_type=Path)
+PATH = click.Path(path_type=Path)
 MAX_EXAMPLE = 60  # characters of an example that fits into one line with the word before it
 
 
@@ -57,7 +57,7 @@ def print_lines(lines: Iterable[str]) -> None:
         click.echo(line)
 
 
-def shows_unicode(err: bool = False) -> bool:
+def is_unicode(err: bool = False) -> bool:
     """Return whether the encoding of standard output, or of standard error, is Unicode."""
     stream = sys.stderr if err else sys.stdout
     return "utf" in (stream.encoding or "").lower()

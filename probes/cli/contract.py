@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from probes.cli.command import PATH_TYPE, UsageError, command, refuse_unusable
+from probes.cli.command import PATH, UsageError, command, refuse_unusable
 from reports.numbers import quantity
 from reports.sanitize import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
     from probes.check.criterion import Measure
     from probes.contract.contract import Contract
     from reports.measurement import Limit
@@ -129,9 +128,9 @@ def show(name: str) -> None:
     "seatrial contract new --from runs/first mine.toml",
     parent=contract,
 )
-@click.option("--from", "run", type=PATH_TYPE, help="Take what this run found; ask nothing.")
+@click.option("--from", "run", type=PATH, help="Take what this run found; ask nothing.")
 @click.option("--template", metavar="NAME", help="The shipped contract to begin with.")
-@click.argument("file", type=PATH_TYPE, default="seatrial.toml")
+@click.argument("file", type=PATH, default="seatrial.toml")
 def new(run: Path | None, template: str | None, file: Path) -> None:
     """Write FILE (seatrial.toml), a contract with the reason of each limit.
 
@@ -236,9 +235,7 @@ def _ask_template(titles: Mapping[str, str], other: str) -> str:
     click.echo(f"  {other:14} hardware that is not in this list\n")
     words = [*titles, other]
 
-    def check(answer: str) -> str:
-        return _check_word(answer, words)
-
+    check = partial(_check_word, words=words)
     about = f"limits and reasons of that contract are taken over; {other}: you are asked for all"
     return str(_ask("Which hardware?", "h100-ndr400", True, about, check))
 
@@ -292,9 +289,8 @@ def _check_name(answer: str) -> str:
     from probes.contract.contract import NAME
 
     if not NAME.fullmatch(answer):
-        raise ValueError(
-            f"expected a word of at most 60 letters: A-Z a-z 0-9 _ . -, found {answer!r}"
-        )
+        message = f"expected a word of at most 60 letters: A-Z a-z 0-9 _ . -, found {answer!r}"
+        raise ValueError(message)
     return answer
 
 

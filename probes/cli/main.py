@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 from click.shell_completion import get_completion_class
 
-from probes.cli.command import PATH_TYPE, UsageError, command, refuse
+from probes.cli.command import PATH, UsageError, command, refuse
 from probes.cli.contract import contract
 from probes.cli.on_cluster import cleanup, doctor, reach
 from probes.cli.report import compare, explain, history, rejudge, report, show
@@ -19,7 +19,7 @@ from probes.cli.run import again, plan, run
 from probes.cli.scaling import scaling
 from probes.cli.sign import sign, verify
 from probes.cli.submit import submit
-from reports.exports import CommandGroup
+from reports.exports import CommandGroup, read_schema
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -77,8 +77,6 @@ for each in COMMANDS:
 @command("Print the schema of record.json.", "seatrial schema", parent=main)
 def schema() -> None:
     """Print the JSON schema of record.json."""
-    from reports.formats.record_schema import read_schema
-
     click.echo(read_schema(), nl=False)
 
 
@@ -90,7 +88,7 @@ def schema() -> None:
     parent=main,
     name="nccl-log",
 )
-@click.argument("files", nargs=-1, required=True, type=PATH_TYPE)
+@click.argument("files", nargs=-1, required=True, type=PATH)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, schema 1.")
 @click.option("--explain", "explained", is_flag=True, help="Add the page of each finding.")
 @click.option("--whole", is_flag=True, help="The FILES hold all that every rank wrote.")
@@ -124,7 +122,7 @@ def nccl_log(files: tuple[Path, ...], as_json: bool, explained: bool, whole: boo
 
 
 @command("Write an FSDP training job into a folder.", "seatrial example myjob", parent=main)
-@click.argument("folder", type=PATH_TYPE)
+@click.argument("folder", type=PATH)
 def example(folder: Path) -> None:
     """Write an ordinary FSDP training job into FOLDER, ready for `ray job submit`."""
     if folder.exists() and not folder.is_dir():

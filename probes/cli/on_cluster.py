@@ -181,16 +181,14 @@ def cleanup(idle: str, remove: bool, **values: str | None) -> None:
         cluster.claim(utc_time(), 0, click.echo)
         shared = settings.agreed.cluster.shared if settings.agreed else None
         found, unknown = find_left(cluster, shared)
-        ready = [
-            one for one in found if one.idle_s is None or one.idle_s >= max(idle_s, one.kept_s)
-        ]
-        errors = remove_left(cluster, ready) if remove else {}
+        old = [one for one in found if one.idle_s is None or one.idle_s >= max(idle_s, one.kept_s)]
+        errors = remove_left(cluster, old) if remove else {}
         cluster.release()
     for one in found:
-        click.echo(_line(one, in_use=one not in ready, why=errors.get(one.name)))
+        click.echo(_line(one, in_use=one not in old, why=errors.get(one.name)))
     for text in unknown:
         click.echo(one_line(f"not searched: {text}"))
-    left = len(found) - len(ready) + (len(errors) if remove else len(ready))
+    left = len(found) - len(old) + (len(errors) if remove else len(old))
     if not found:
         click.echo("nothing else was found" if unknown else "nothing is left of earlier runs")
     elif remove:

@@ -32,8 +32,8 @@ MAX_WIDTH = 100  # columns: longer lines are hard to read
     "seatrial report runs/second --baseline runs/first",
     "seatrial report runs/first --share",
 )
-@click.argument("run_folder", type=cli.PATH_TYPE)
-@click.option("--baseline", type=cli.PATH_TYPE, help="A run to compare with.")
+@click.argument("run_folder", type=cli.PATH)
+@click.option("--baseline", type=cli.PATH, help="A run to compare with.")
 @click.option("--share", is_flag=True, help="Write RUN_FOLDER-shared: aliases for all names.")
 def report(run_folder: Path, baseline: Path | None, share: bool) -> None:
     """Verify RUN_FOLDER, show what it amounts to, and exit with its code; needs no cluster.
@@ -43,7 +43,7 @@ def report(run_folder: Path, baseline: Path | None, share: bool) -> None:
     accepted: its best exit code is 20.
     """
     from probes.session.rejudge import read_summary, read_whole
-    from reports.share import write_shared
+    from reports.share.shared_copy import write_shared
 
     with cli.refuse_unusable():
         summary = read_whole(run_folder)
@@ -63,7 +63,7 @@ def report(run_folder: Path, baseline: Path | None, share: bool) -> None:
 @cli.command(
     "Print a run's table; writes nothing.", "seatrial show tests/recordings/runs/tcp-fallback"
 )
-@click.argument("run_folder", type=cli.PATH_TYPE)
+@click.argument("run_folder", type=cli.PATH)
 @click.option("--width", default=0, help="Columns (default: the terminal's, at most 100).")
 @click.option("--ascii", "plain", is_flag=True, help="No glyphs, no colour.")
 def show(run_folder: Path, width: int, plain: bool) -> None:
@@ -77,7 +77,7 @@ def show(run_folder: Path, width: int, plain: bool) -> None:
 
 
 @cli.command("Judge a run by another contract.", "seatrial rejudge runs/first --contract mine.toml")
-@click.argument("run_folder", type=cli.PATH_TYPE)
+@click.argument("run_folder", type=cli.PATH)
 @click.option("--contract", required=True, metavar="NAME|FILE", help="The other contract.")
 def rejudge(run_folder: Path, contract: str) -> None:
     """Judge the measurements of RUN_FOLDER by another contract, into a new folder."""
@@ -140,10 +140,8 @@ def _signature_lines(run: Path) -> list[str]:
 def _table(summary: AcceptanceSummary, width: int = 0, plain: bool = False) -> str:
     from reports.text import acceptance_table
 
-    columns = width or min(MAX_WIDTH, shutil.get_terminal_size().columns)
-    return acceptance_table(
-        summary, columns, _color() and not plain, cli.shows_unicode() and not plain
-    )
+    width = width or min(MAX_WIDTH, shutil.get_terminal_size().columns)
+    return acceptance_table(summary, width, _color() and not plain, cli.is_unicode() and not plain)
 
 
 def _color() -> bool:
@@ -159,7 +157,7 @@ LEAST_WIDTH = 80  # columns: two runs and their change do not fit less
 
 
 @cli.command("Show what changed between runs.", "seatrial compare runs/first runs/second")
-@click.argument("runs", nargs=-1, required=True, type=cli.PATH_TYPE, metavar="FIRST RUN...")
+@click.argument("runs", nargs=-1, required=True, type=cli.PATH, metavar="FIRST RUN...")
 @WIDTH_OPTION
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV, a row per measure.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -196,7 +194,7 @@ def compare(runs: tuple[Path, ...], width: int, as_csv: bool, as_json: bool) -> 
 
 
 @cli.command("List runs, and how measures change.", "seatrial history runs")
-@click.argument("folder", type=cli.PATH_TYPE)
+@click.argument("folder", type=cli.PATH)
 @WIDTH_OPTION
 @click.option("--csv", "table", type=click.Choice(["runs", "trends"]), help="Print CSV instead.")
 def history(folder: Path, width: int, table: str | None) -> None:
@@ -235,7 +233,7 @@ def _formatter(width: int) -> TextFormatter:
     from reports.text import TextFormatter
 
     columns = width or max(LEAST_WIDTH, shutil.get_terminal_size().columns)
-    return TextFormatter(max(LEAST_WIDTH, columns), unicode=cli.shows_unicode())
+    return TextFormatter(max(LEAST_WIDTH, columns), unicode=cli.is_unicode())
 
 
 def _print_csv(text: str, notes: Iterable[str]) -> None:
@@ -260,9 +258,7 @@ MEANS = {
     "seatrial explain",
 )
 @click.argument("code", required=False)
-@click.option(
-    "--run", "run_folder", type=cli.PATH_TYPE, metavar="RUN", help="Fill in names of RUN."
-)
+@click.option("--run", "run_folder", type=cli.PATH, metavar="RUN", help="Fill in names of RUN.")
 def explain(code: str | None, run_folder: Path | None) -> None:
     """Explain what a finding's CODE means and what to do; without CODE, list all of them.
 
@@ -271,7 +267,7 @@ def explain(code: str | None, run_folder: Path | None) -> None:
     from probes.session.rejudge import read_summary
     from reports.text import TextFormatter
 
-    fmt = TextFormatter(WIDTH, unicode=cli.shows_unicode())
+    fmt = TextFormatter(WIDTH, unicode=cli.is_unicode())
     if code is None:
         if run_folder:
             raise cli.UsageError("expected a CODE with --run, found none")
@@ -348,9 +344,8 @@ def _describe_order(filled: FilledFinding, fmt: TextFormatter) -> Iterator[str]:
     yield from fmt.wrap(filled.order, "do      ")
     for number, step in enumerate(filled.steps, 1):
         yield from fmt.wrap(f"on {step.on}:", f"{number:>6}. ")
-        yield from (
-            f"        {fmt.plain(line)}" for line in break_command(step.command, fmt.width - 8)
-        )
+        lines = break_command(step.command, fmt.width - 8)
+        yield from (f"        {fmt.plain(line)}" for line in lines)
         yield from fmt.wrap(step.means, "          ")
     yield from fmt.wrap(filled.mended, "mended  ")
 
@@ -360,9 +355,8 @@ def _findings_of(record: RunRecord, code: str) -> list[Finding]:
     every = [one for result in record.results for one in result.findings]
     found = [one for one in every if one.code == code]
     if not found:
-        raise cli.UsageError(
-            f"the run has no finding {code}{_other_codes(one.code for one in every)}"
-        )
+        message = f"the run has no finding {code}{_other_codes(one.code for one in every)}"
+        raise cli.UsageError(message)
     return found
 
 

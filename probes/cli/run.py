@@ -172,7 +172,7 @@ KEYS = ("cluster", "tier", "contract", "nodes")
     cls=RunCommand,
 )
 @click.argument("criteria", nargs=-1, required=True, metavar="CRITERION...")
-@click.option("--run", "run_folder", type=cli.PATH_TYPE, required=True, help="The run to repeat.")
+@click.option("--run", "run_folder", type=cli.PATH, required=True, help="The run to repeat.")
 @click.option("--run-dir", metavar="DIR", help="Where to write the new run.")
 @click.pass_context
 def again(

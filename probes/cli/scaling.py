@@ -51,7 +51,7 @@ def run(context: click.Context, /, **values: str | None) -> None:
     "seatrial scaling report runs/first --limit 0.9",
     parent=scaling,
 )
-@click.argument("run_folder", type=cli.PATH_TYPE)
+@click.argument("run_folder", type=cli.PATH)
 @click.option(
     "--limit",
     type=click.FloatRange(0, 1, min_open=True),
@@ -111,7 +111,7 @@ def _print_rungs(ladder: Ladder, agreed: Limit | None) -> None:
     "seatrial scaling predict runs/first --nodes 64",
     parent=scaling,
 )
-@click.argument("run_folder", type=cli.PATH_TYPE)
+@click.argument("run_folder", type=cli.PATH)
 @click.option(
     "--nodes",
     multiple=True,
@@ -121,7 +121,7 @@ def _print_rungs(ladder: Ladder, agreed: Limit | None) -> None:
 )
 def predict(run_folder: Path, nodes: tuple[int, ...]) -> None:
     """Predict what more nodes would do, from RUN_FOLDER's ladder: it measures nothing."""
-    ladder = ladder_from_run(run_folder)
+    _, ladder = load_scaling_run(run_folder)
     with cli.refuse(ValueError):
         forecast = ladder.forecast(sorted({*nodes}))
     click.echo("predicted, not measured:")
@@ -132,11 +132,6 @@ def predict(run_folder: Path, nodes: tuple[int, ...]) -> None:
         )
     click.echo("assumed:")
     cli.print_lines(f"  - {assumption}" for assumption in forecast.assumptions)
-
-
-def ladder_from_run(run_folder: Path) -> Ladder:
-    """Load the ladder that a run measured.  Raises UsageError without a readable one."""
-    return load_scaling_run(run_folder)[1]
 
 
 def limit_of(result: ProbeResult, name: str) -> Limit | None:

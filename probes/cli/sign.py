@@ -19,11 +19,11 @@ INTERRUPTED = 2  # exit code; click's own is 1, which here means that a criterio
     "Sign a run folder with an ssh key.",
     "seatrial sign runs/first --as customer --key mykey --decision accepted",
 )
-@click.argument("run", type=cli.PATH_TYPE)
+@click.argument("run", type=cli.PATH)
 @click.option("--as", "party", type=click.Choice(PARTIES), required=True, help="Who signs.")
 @click.option(
     "--key",
-    type=cli.PATH_TYPE,
+    type=cli.PATH,
     required=True,
     help="Private ssh key, or the .pub file of one that ssh-agent or a hardware key holds.",
 )
@@ -64,14 +64,14 @@ def sign(
 @cli.command(
     "Check that a signed run is unchanged.", "seatrial verify runs/first --signers allowed_signers"
 )
-@click.argument("run", type=cli.PATH_TYPE)
+@click.argument("run", type=cli.PATH)
 @click.option(
     "--signers",
-    type=cli.PATH_TYPE,
+    type=cli.PATH,
     required=True,
     help="Who may sign: a line `provider KEY` and a line `customer KEY` (ssh's allowed_signers).",
 )
-@click.option("--revoked", type=cli.PATH_TYPE, help="Keys that count no longer (ssh's KRL).")
+@click.option("--revoked", type=cli.PATH, help="Keys that count no longer (ssh's KRL).")
 @click.option("--nonce", metavar="TEXT", help="What `seatrial run --nonce` was given.")
 @click.option(
     "--require",
@@ -94,9 +94,8 @@ def verify(
     from reports.signing.verification import Signers, Verification, verify_signed_run
 
     if nonce is not None and not one_line(nonce):
-        raise cli.UsageError(
-            "--nonce is empty: give the words that the run was given, or no --nonce"
-        )
+        message = "--nonce is empty: give the words that the run was given, or no --nonce"
+        raise cli.UsageError(message)
     for file in filter(None, (signers, revoked)):
         _refuse_untrusted(file, run)
     with cli.refuse_unusable():
@@ -104,15 +103,12 @@ def verify(
             run, read_whole(run), Signers(signers, revoked), nonce=nonce or "", required=required
         )
         not_compared = check_renderings(run, read_whole(run))[1]
-    found.facts.append(
-        ("renderings", f"not compared: {not_compared}" if not_compared else "compared")
-    )
+    found.facts += [("renderings", f"not compared: {not_compared}" if not_compared else "compared")]
     for label, words in found.facts:
         _say(f"{label:{LABEL_WIDTH}} {one_line(words)}")
-    for sentence in found.problems:
-        _say(f"problem: {one_line(sentence)}")
-    for sentence in found.doubts:
-        _say(f"doubt: {one_line(sentence)}")
+    for word, sentences in (("problem", found.problems), ("doubt", found.doubts)):
+        for sentence in sentences:
+            _say(f"{word}: {one_line(sentence)}")
     verdict = f"The run's own verdict: {found.verdict or 'not known'}."
     conclusion = {
         0: f"VERIFIED: unchanged since it was signed for the {' and the '.join(found.keys)}.",
@@ -128,12 +124,11 @@ def _refuse_untrusted(file: Path, run: Path) -> None:
     if not file.is_file():
         raise cli.UsageError(f"expected a file of keys, found none at {file}")
     if file.resolve().is_relative_to(run.resolve()):
-        raise cli.UsageError(
-            f"{file} lies in the run that it is to judge: keep your own, elsewhere"
-        )
+        message = f"{file} lies in the run that it is to judge: keep your own, elsewhere"
+        raise cli.UsageError(message)
 
 
 def _say(text: str, err: bool = False) -> None:
     """Print a text, in ASCII where the terminal's encoding is not Unicode."""
     shown = text.rstrip("\n")
-    click.echo(shown if cli.shows_unicode(err) else ascii_only(shown), err=err)
+    click.echo(shown if cli.is_unicode(err) else ascii_only(shown), err=err)

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from probes.cli.command import PATH_TYPE, UsageError, command
+from probes.cli.command import PATH, UsageError, command
 from probes.cli.run import TO_PYTEST, RunCommand, run_options
 from probes.session.options import OPTIONS
 from probes.submit import follow
@@ -63,9 +63,7 @@ class Detached(Exception):
 )
 @run_options(*OWN)
 @click.option("-k", "keyword", metavar="TEXT", help="Only probes whose names match: as pytest's.")
-@click.option(
-    "--wheels", type=PATH_TYPE, metavar="DIR", help="Wheels for a cluster without internet."
-)
+@click.option("--wheels", type=PATH, metavar="DIR", help="Wheels for a cluster without internet.")
 @click.option("--detach", is_flag=True, help="Submit, and do not wait.")
 @click.option("--attach", metavar="ID", help="Follow a submission that runs or has ended.")
 @click.pass_context
@@ -120,9 +118,8 @@ def submit(
         code = EXIT_INTERRUPTED if session.is_stopping else EXIT_UNPROVEN
     except SubmitError as error:
         if not api.is_under_way:  # it is not known there
-            raise UsageError(
-                f"{error}. Was it another cluster, or was its head started anew?"
-            ) from None
+            message = f"{error}. Was it another cluster, or was its head started anew?"
+            raise UsageError(message) from None
         _say(f"error: {error}")
         code = EXIT_INTERRUPTED if session.is_stopping else EXIT_UNPROVEN
     except OSError as error:
@@ -161,9 +158,8 @@ def check_target(run_dir: str | None) -> None:
             pass
     except OSError as error:
         reason = error.strerror or str(error)
-        raise UsageError(
-            f"the run cannot be brought back to {run_dir or 'runs'}: {reason}"
-        ) from None
+        message = f"the run cannot be brought back to {run_dir or 'runs'}: {reason}"
+        raise UsageError(message) from None
 
 
 def _given(context: click.Context) -> Iterator[str]:
@@ -250,18 +246,16 @@ class _Session:
         try:
             self._keep(lambda: self._api.insist(lambda: self._api.stop(self._id)))
         except KeyboardInterrupt:
-            raise Detached(
-                "left before the cluster confirmed the stop: the run may go on"
-            ) from None
+            message = "left before the cluster confirmed the stop: the run may go on"
+            raise Detached(message) from None
 
     def _keep(self, ask: Callable[[], follow.Reply]) -> follow.Reply:
         """Ask; a connection that stays lost leaves the run to itself."""
         try:
             return ask()
         except ConnectionLost as error:
-            raise Detached(
-                f"gave up: {error}. The run goes on, and nothing is proven yet"
-            ) from None
+            message = f"gave up: {error}. The run goes on, and nothing is proven yet"
+            raise Detached(message) from None
 
     def _wants_stop(self) -> bool:
         """Ask the user at a terminal whether to stop; without one, an interrupt means it.

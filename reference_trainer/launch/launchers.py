@@ -19,7 +19,7 @@ import click
 
 from reference_trainer import rank_environment
 from reference_trainer.config import TrainConfig, build_config, cli_options, config_options
-from reference_trainer.launch.gang import Gang, GangError
+from reference_trainer.launch.gang import Gang, GangError, last_line
 from reference_trainer.launch.supervisor import Timeouts, supervise
 from reference_trainer.launch.torchrun_child import run_torchrun
 from reference_trainer.launch.worker import ray_resources
@@ -156,8 +156,7 @@ def run_with_ray_train(job: TrainingJob) -> JobResult:
     try:
         trainer.fit()
     except Exception as error:
-        last = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-        raise GangError(f"Ray Train gave up: {last}") from error
+        raise GangError(f"Ray Train gave up: {last_line(error)}") from error
     return JobResult(_read_results(out, job.size))
 
 
@@ -178,9 +177,8 @@ def _sees_cuda(job: TrainingJob) -> bool:
         return bool(ray.get(call, timeout=job.wait_s))
     except ray.exceptions.GetTimeoutError:
         ray.cancel(call, force=True)
-        raise GangError(
-            f"there were no free resources for one rank in {job.wait_s:.0f} s"
-        ) from None
+        message = f"there were no free resources for one rank in {job.wait_s:.0f} s"
+        raise GangError(message) from None
 
 
 def _ray_train_rank(loop_config: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from reports.charts import canvas
 from reports.charts.bars import Row, draw_groups
 from reports.charts.canvas import THEME, Figure, Key, Number, Point, percent, read_number, zip_xy
 from reports.numbers import number
-from reports.sanitize import one_line
+from reports.sanitize import capitalise, one_line
 
 TITLE = "Bus bandwidth by message size"
 # Other sweeps of a series, by key: name, colour.
@@ -68,9 +68,8 @@ def draw_busbw(series: dict[str, Any]) -> Figure:
 def _read_judged(judged: dict[str, Any], measured: list[Point]) -> tuple[list[Point], float, str]:
     """Return the judged points and value, and where it holds; without them, those of the peak."""
     known, value = dict(measured), read_number(judged.get("busbw"))
-    points = [
-        (x, known[x]) for x in canvas.finite(canvas.read_columns(judged, "sizes")[0]) if x in known
-    ]
+    sizes = canvas.finite(canvas.read_columns(judged, "sizes")[0])
+    points = [(x, known[x]) for x in sizes if x in known]
     if not points or value is None:
         size, peak = max(measured, key=lambda point: point[1])
         return [(size, peak)], peak, f"at {canvas.binary_size(size)}"
@@ -78,16 +77,14 @@ def _read_judged(judged: dict[str, Any], measured: list[Point]) -> tuple[list[Po
     return points, value, f"judged at {first} to {last}"
 
 
-def _make_sentence(
-    value: float, where: str, limit: Number, rate: Number, others: list[Curve]
-) -> str:
+def _make_sentence(value: float, where: str, limit: Number, rate: Number, more: list[Curve]) -> str:
     """Return a sentence: the value, its share of the line rate, the limit, the other sweeps."""
     parts = [f"Bus bandwidth is {number(value)} GB/s {where}"]
     if rate:
         parts.append(f"{percent(value / rate, 0)} of the line rate of {number(rate)}")
     if limit is not None:
         parts.append(f"{'at or above' if value >= limit else 'BELOW'} the limit of {number(limit)}")
-    for name, _, points in others:
+    for name, _, points in more:
         parts.append(f"{name} reaches {number(max(y for _, y in points))}")
     return ", ".join(parts) + "."
 
@@ -137,8 +134,7 @@ def _describe_bytes(nodes: list[Sent], fabric: str) -> str:
     if others:
         most, name = max(others, key=lambda sent: sent[0])
         parts.append(f"most on other networks: {name}, {percent(most, 2)}")
-    sentence = "; ".join(parts) or "no node was counted"
-    return f"{sentence[0].upper()}{sentence[1:]}."
+    return f"{capitalise('; '.join(parts) or 'no node was counted')}."
 
 
 LOSS_TITLE = "Loss across the kill"
@@ -222,14 +218,12 @@ def _attempts(points: list[Point]) -> list[list[Point]]:
 
 
 def _describe_loss(deltas: list[float], killed: Number, resumed: Number) -> str:
-    start = (
-        f"Killed at step {canvas.or_dash(killed)}, resumed from step {canvas.or_dash(resumed)}: "
-    )
+    text = f"Killed at step {canvas.or_dash(killed)}, resumed from step {canvas.or_dash(resumed)}: "
     if not deltas:
-        return start + "no step of the resumed run can be compared."
+        return text + "no step of the resumed run can be compared."
     if worst := max(map(abs, deltas)):
-        return start + f"the largest difference in {len(deltas)} steps is {number(worst)}."
-    return start + (
+        return text + f"the largest difference in {len(deltas)} steps is {number(worst)}."
+    return text + (
         f"all {len(deltas)} steps of the resumed run equal those of the run that was never killed."
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 from reports.charts import canvas
 from reports.charts.canvas import FONT_SIZE, THEME, Chart, Figure, Key, Number, open_chart, or_dash
 from reports.numbers import number
-from reports.sanitize import one_line
+from reports.sanitize import capitalise, one_line
 
 TITLE = "Bandwidth of every pair"
 MAX_MAP_NODES = 32  # with more nodes, the names do not fit next to the map
@@ -78,8 +78,7 @@ def _make_sentence(names: list[str], worst: list[Pair], known: list[float], typi
     if missing := len(names) * (len(names) - 1) - len(known):
         pairs = "pair was" if missing == 1 else "pairs were"
         parts.append(f"{missing} directed {pairs} not measured")
-    sentence = "; ".join(parts) or "there is no pair to compare"
-    return f"{sentence[0].upper()}{sentence[1:]}."
+    return f"{capitalise('; '.join(parts) or 'there is no pair to compare')}."
 
 
 def _draw_map(sentence: str, names: list[str], table: list[list[Number]], typical: float) -> str:
@@ -144,16 +143,14 @@ def _draw_scale(chart: Chart, y: float, typical: float) -> None:
     chart.text(end, y + 11, f">= {number(typical)} GB/s", color=THEME.soft)
 
 
-def _draw_medians(
-    sentence: str, names: list[str], sent: list[Number], received: list[Number]
-) -> str:
+def _draw_medians(sentence: str, names: list[str], sent: list[Number], got: list[Number]) -> str:
     """Draw the medians of each node as two dots, in the order of the nodes; name the slowest."""
     keys = [Key("median sent by a node", THEME.link), Key("median received", THEME.marginal)]
-    known = [(gbs, name) for gbs, name in zip([*sent, *received], names * 2, strict=True) if gbs]
+    known = [(gbs, name) for gbs, name in zip([*sent, *got], names * 2, strict=True) if gbs]
     slowest = f"; slowest: {canvas.shorten(min(known)[1], 24)}" if known else ""
     with open_chart(TITLE, sentence, keys) as chart:
         axes = chart.plot("GB/s", f"{len(names)} nodes in order{slowest}")
-        for values, key in zip((sent, received), keys, strict=True):
+        for values, key in zip((sent, got), keys, strict=True):
             axes.plot(canvas.or_nan(values), "o", color=key.color)
         axes.set_ylim(0, 1.08 * max([gbs for gbs, _ in known], default=1))
         axes.set_xticks([])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from reports.measurement import Measurement, Verdict
 from reports.numbers import number
 from reports.orders import fill
 from reports.page import sections
-from reports.record import Finding, ProbeResult, RunRecord
+from reports.record import Control, Finding, ProbeResult, RunRecord
 from reports.redact import redact_text
 from reports.run_folder.store import parse_time
 from reports.sanitize import capitalise, clean, one_line
@@ -34,27 +35,32 @@ SENTENCE_END = re.compile(r"(?<=[.!?]) ")
 MOST_FINDINGS = 3  # on page 1, which is one sheet of paper
 MAX_PASSING = 4  # passing subjects of one measurement shown in its section; the appendix has all
 
-GLOSSARY = {
-    "alpha-beta": "the time of collectives by a latency and a bandwidth that were fitted to them",
-    "algbw": "bytes of the message / time of the collective; depends on the number of ranks",
-    "busbw": "algbw x 2(n-1)/n for all-reduce of n ranks: comparable with the line rate",
-    "control": "a deliberate fault, made on this cluster in this run, that the probe must catch",
-    "efficiency": "speed on n nodes / (n x speed on one node)",
-    "gang": "N workers that start together or not at all",
-    "limit": (
-        "the bound of a value; inside it but within the agreed warning band the verdict is MARGINAL"
-    ),
-    "line rate": "what the network ports of a node can carry together",
-    "MARGINAL": "inside the limit, but within the agreed warning band",
-    "rail": "the links that join the same port of every node",
-    "rank": "one worker process of a job, usually one per GPU",
-    "rehearsal": "a run on an emulated cluster: it shows only that the suite works",
-    "replayed": (
-        "the collectives of a step, run without the trainer in the same order on the same nodes"
-    ),
-    "rung": "one node count of the ladder 1, 2, 4, 8",
-    "UNPROVEN": "neither proven nor failed: not measured, no limit, or no fault caught",
-}
+
+@dataclass(frozen=True)
+class Decision:
+    """Page 1: the decision, what to do next, and what was not tested.
+
+    `findings` and `unexplained` results are the first; `more` of them are in the appendix.
+    """
+
+    lead: sections.Lead
+    facts: list[tuple[str, str]]
+    findings: list[Finding]
+    unexplained: list[ProbeResult]
+    more: int
+    has_problems: bool
+    paste: str
+
+
+@dataclass(frozen=True)
+class Appendix:
+    """What follows the criteria: planted faults, nodes, times, and the environment."""
+
+    planted: list[tuple[str, Verdict, Control]]
+    matrix: sections.NodeMatrix
+    timeline: list[sections.Span]
+    inventory: sections.Inventory
+    command: str
 
 
 # Measurements of one name on many subjects: those to show, and a sentence for the others.
@@ -73,9 +79,7 @@ def render(
     so. `evidence_at` is the path of the run folder as links on the page reach it.
     """
     record, reader = summary.record, sections.EvidenceReader(run, evidence_at)
-    deciding = [row for row in summary.worst_first if row.can_decide]
     unexplained = _unexplained_results(summary.worst_first)
-    first = summary.findings[:MOST_FINDINGS]
     headlines = {row.criterion.id: row.criterion.headlines for row in summary.rows}
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
     template = _jinja_environment(reader).get_template("report.html.j2")
@@ -84,23 +88,18 @@ def render(
         summary=summary,
         is_shared=run is None,
         view_evidence=reader.view,
-        problems=[row for row in deciding if row.verdict is not Verdict.PASS],
+        decision=_view_decision(summary, unexplained),
+        appendix=Appendix(
+            sections.planted_faults(summary),
+            sections.build_node_matrix(record),
+            sections.build_timeline(record),
+            sections.build_inventory(record.cluster),
+            redact_text(record.command),
+        ),
         unexplained=unexplained,
-        first_findings=first,
-        first_unexplained=unexplained[: MOST_FINDINGS - len(first)],
-        strip=_header_facts(record),
         untested=_untested_items(summary),
-        lead=sections.build_lead(summary),
         anchors=sections.section_anchors(summary.rows),
         caught_controls=sections.count_controls(record.results),
-        planted=sections.planted_faults(summary),
-        matrix=sections.build_node_matrix(record),
-        timeline=sections.build_timeline(record),
-        more_findings=max(0, len(summary.findings) + len(unexplained) - MOST_FINDINGS),
-        measurement_count=sum(len(result.measurements) for result in record.results),
-        inventory=sections.build_inventory(record.cluster),
-        command=redact_text(record.command),
-        paste=acceptance_table(summary),
         fill_in=lambda finding: fill(finding, record.cluster),
         blast_of=lambda finding: sections.blast_text(finding, summary),
         problem_of=lambda result: summary_sentence(result, headlines.get(result.criterion, {})),
@@ -109,10 +108,23 @@ def render(
         cause_of=lambda result: sections.cause_text(result, record),
         comparison=compare(summary, baseline) if baseline else None,
         figures_of=lambda result: draw_figures(_series_of(result, baseline)),
-        glossary=GLOSSARY,
         script=script,
         # For the page's content security policy, which allows only this script.
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
+
+
+def _view_decision(summary: AcceptanceSummary, unexplained: list[ProbeResult]) -> Decision:
+    first = summary.findings[:MOST_FINDINGS]
+    deciding = [row for row in summary.worst_first if row.can_decide]
+    return Decision(
+        lead=sections.build_lead(summary),
+        facts=_header_facts(summary.record),
+        findings=first,
+        unexplained=unexplained[: MOST_FINDINGS - len(first)],
+        more=max(0, len(summary.findings) + len(unexplained) - MOST_FINDINGS),
+        has_problems=any(row.verdict is not Verdict.PASS for row in deciding),
+        paste=acceptance_table(summary),
     )
 
 

@@ -9,8 +9,16 @@ from typing import Any
 from pydantic import ValidationError
 
 from reports.measurement import Limit, Measurement
-from reports.owed import complete_results
-from reports.record import SCHEMA, Control, Evidence, Finding, OwedProbe, ProbeResult, RunRecord
+from reports.record import (
+    SCHEMA,
+    Control,
+    Evidence,
+    Finding,
+    OwedProbe,
+    ProbeResult,
+    RunRecord,
+    complete_results,
+)
 from reports.run_folder import event_log
 from reports.run_folder.event_log import EVENT_LISTS, FILE, MAX_LOG, PROBE_EVENTS, UnreadableRun
 
@@ -135,9 +143,8 @@ def read_record(path: Path) -> RunRecord:
     try:
         record = event_log.parse_json(text)
     except ValueError as error:
-        raise UnreadableRun(
-            f"{path}: expected the record of a run, found no JSON: {error}"
-        ) from None
+        message = f"{path}: expected the record of a run, found no JSON: {error}"
+        raise UnreadableRun(message) from None
     results = record.get("results") if isinstance(record, dict) else None
     if not isinstance(results, list) or not all(isinstance(one, dict) for one in results):
         raise UnreadableRun(f"{path}: expected the record of a run, found other JSON")

@@ -90,11 +90,6 @@ def read_run(run: Path, check: EventCheck | None = None) -> tuple[RunRecord, Int
     return record.model_copy(update={"head": log.head}), integrity
 
 
-def verify_run(run: Path) -> Integrity:
-    """Verify a run folder. Raises UnreadableRun."""
-    return read_run(run)[1]
-
-
 def load(run: Path) -> RunRecord:
     """Read the record of a run. `unverified` has the reasons why it cannot be verified.
 

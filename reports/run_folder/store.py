@@ -128,6 +128,14 @@ def parse_time(text: str | None) -> datetime:
     return datetime.fromisoformat((text or "").replace("Z", "+00:00"))
 
 
+def known_time(text: str | None) -> datetime | None:
+    """Parse a time in the format of `utc_time`; None if there is none."""
+    try:
+        return parse_time(text)
+    except (ValueError, TypeError):
+        return None
+
+
 def run_folder_name(cluster: str) -> str:
     """Return `2026-11-20T221703Z-atlas`: valid on every file system, sorts by time."""
     safe = re.sub(r"[^A-Za-z0-9.-]+", "-", cluster).strip("-.")[:40] or "cluster"

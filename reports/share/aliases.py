@@ -21,14 +21,10 @@ IDENTIFIERS = [
     for kind, shape in (
         ("gpu", rf"(?:MIG-GPU-|GPU-|MIG-){UUID}(?:/\d+/\d+)?"),
         ("id", UUID),
-        (
-            "address",
-            "[0-9a-f]{2}(?:([:-])[0-9a-f]{2})(?:\\1[0-9a-f]{2}){4,18}",
-        ),  # MAC, also IPoIB's
-        (
-            "id",
-            "(?<![0-9a-f]{4}:)[0-9a-f]{4}(?::[0-9a-f]{4}){3}(?!:[0-9a-f])|0x[0-9a-f]{16}",
-        ),  # GUID
+        # MAC, also IPoIB's
+        ("address", "[0-9a-f]{2}(?:([:-])[0-9a-f]{2})(?:\\1[0-9a-f]{2}){4,18}"),
+        # GUID
+        ("id", "(?<![0-9a-f]{4}:)[0-9a-f]{4}(?::[0-9a-f]{4}){3}(?!:[0-9a-f])|0x[0-9a-f]{16}"),
         ("id", "[0-9a-f]{56}|[0-9a-f]{48}|[0-9a-f]{40}|[0-9a-f]{36}|[0-9a-f]{32}"),
     )
 ]
@@ -98,7 +94,9 @@ def alias_identifiers(text: str, alias: Alias, versions: bool = False) -> str:
 
     With `versions`, four numbers with dots are a version and stay unchanged.
     """
-    text = USER.sub(lambda m: m[0] if _is_public(m[1]) else alias("user", m[1]) + "@", text)
+    text = USER.sub(
+        lambda m: m[0] if m[1].lower() in PUBLIC_USERS else alias("user", m[1]) + "@", text
+    )
     text = IPV6.sub(lambda m: alias("address", m[0]) if _is_ipv6(m[0]) else m[0], text)
     for kind, shape in IDENTIFIERS:
         text = shape.sub(lambda m, kind=kind: alias(kind, m[0]), text)  # type: ignore[misc]
@@ -111,10 +109,6 @@ def is_identifier(text: str) -> bool:
     """Return whether the complete text is one UUID, id, GUID, MAC or IP address."""
     shapes = [shape for _, shape in IDENTIFIERS]
     return any(shape.fullmatch(text) for shape in [*shapes, IPV4, IPV6])
-
-
-def _is_public(user: str) -> bool:
-    return user.lower() in PUBLIC_USERS
 
 
 def _is_ipv4(text: str) -> bool:
@@ -218,8 +212,9 @@ class Aliases:
         self._odd = _odd_names(
             name for name in self.known if not SIMPLE.fullmatch(name) and name not in plain
         )
-        self._plain_in_text = _plain_hosts_in_text(plain)
-        self._plain_in_subject = _plain_hosts_in_subject(plain)
+        if hosts := [name for name in plain if name.isalnum()]:
+            self._plain_in_text = _plain_hosts_in_text(hosts)
+            self._plain_in_subject = _plain_hosts_in_subject(hosts)
 
     def text(self, text: str, versions: bool = False) -> str:
         """Replace every name in free text. With `versions`, 1.2.3.4 is no address."""
@@ -303,14 +298,11 @@ def _odd_names(names: Iterable[str]) -> re.Pattern[str] | None:
     return _compile("|".join(found)) if found else None
 
 
-def _plain_hosts_in_text(names: list[str]) -> re.Pattern[str] | None:
+def _plain_hosts_in_text(names: list[str]) -> re.Pattern[str]:
     """Compile a pattern for hosts named like suite words, in places where only a host can be.
 
-    Examples: `rank:4121:4180`, `node:8`. None if there are no such hosts.
+    Examples: `rank:4121:4180`, `node:8`.
     """
-    names = [name for name in names if name.isalnum()]
-    if not names:
-        return None
     places = [rf"(?<=\bnode:){_union(names)}\b", rf"(?<![\w.]){_union(names)}(?=:\d+:\d+)"]
     # Not for numbers, nor for jobs A and B: NCCL writes `0[0] -> 8[0]` for ranks.
     if words := [name for name in names if len(name) > 1 and not name.isdecimal()]:
@@ -322,14 +314,11 @@ def _plain_hosts_in_text(names: list[str]) -> re.Pattern[str] | None:
     return _compile("|".join(places))
 
 
-def _plain_hosts_in_subject(names: list[str]) -> re.Pattern[str] | None:
+def _plain_hosts_in_subject(names: list[str]) -> re.Pattern[str]:
     """Compile a pattern for hosts named like suite words in a subject or suspect.
 
-    Examples: `a -> b`, `8 alone`, `rank 0 (fabric)`, `node mlx5_0`. None if there are none.
+    Examples: `a -> b`, `8 alone`, `rank 0 (fabric)`, `node mlx5_0`.
     """
-    names = [name for name in names if name.isalnum()]
-    if not names:
-        return None
     name = _union(names)
     return _compile(
         rf"^{name}(?=$| alone$| ?-> ?| - |[/:]| [a-z]+\d*_\d)"

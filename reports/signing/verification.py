@@ -10,6 +10,7 @@ from reports.acceptance import AcceptanceSummary
 from reports.sanitize import one_line
 from reports.signing import files, signatures
 from reports.signing.signatures import PARTIES, RUN_FIELDS, TITLES, SigningError, Statement
+from reports.version import own_version
 
 EXIT_WRONG, EXIT_UNKNOWN = 4, 20  # it does not verify; it cannot be verified
 FILES = [f"{party}.txt{end}" for party in PARTIES for end in ("", ".sig")]
@@ -59,9 +60,7 @@ def verify_signed_run(
     is the expected one; "" compares none.
     """
     integrity = summary.integrity
-    found = Verification(
-        problems=[*integrity.problems], doubts=signatures.list_doubts(run, summary)
-    )
+    found = Verification([], [*integrity.problems], signatures.list_doubts(run, summary))
     try:
         facts = signatures.run_facts(run, summary)
         names = files.list_names(run)
@@ -130,7 +129,7 @@ def _key_problem(key: str | None, party: str, signers: Signers, reason: files.Ss
 def _compare(found: Verification, statement: Statement, facts: dict[str, Any], party: str) -> None:
     """Compare the statement with the run folder that contains it."""
     here = {**{name: facts[name] for name in RUN_FIELDS}, "party": party}
-    version = signatures.seatrial_version()
+    version = own_version()
     for name, expected in here.items():
         signed = getattr(statement, name)
         if signed == expected:

@@ -82,9 +82,7 @@ def split_growth(base: Rung, rung: Rung) -> CollectiveSegmentGrowth:
         many_peers = len(names) > 3 or not (throttling.now or throttling.past)
         compared = [name for name in slow_names if many_peers or name == slowing_node]
         steady = subtract_idle_slowdown(steady, compared, base, rung)
-        slow_names = _find_slow_nodes(
-            steady, {name: local_work_seconds(rung, name) for name in names}
-        )
+        slow_names = _find_slow_nodes(steady, {n: local_work_seconds(rung, n) for n in names})
     slow = statistics.median(steady[slow_names[0]]) - base_s if slow_names else 0.0
     frontier, noise = _compute_frontier(transfer, alone, steady)
     typical, expected = statistics.median(collective), statistics.median(frontier)

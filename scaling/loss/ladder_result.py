@@ -181,10 +181,8 @@ class Ladder:
     @cached_property
     def base_doubt(self) -> str:
         """Describe why the rung of one node is not a valid base; "" if it is."""
-        repeats = [rung.seconds for rung in self.base_repeats]
-        return base_doubt(
-            self.rungs[0], [*repeats, *map(statistics.fmean, self.rungs[0].other_runs)]
-        )
+        base, repeats = self.rungs[0], [rung.seconds for rung in self.base_repeats]
+        return base_doubt(base, [*repeats, *map(statistics.fmean, base.other_runs)])
 
     def efficiency(self, rung: Rung) -> float:
         """Return T_1 / T_n of this rung."""

@@ -145,9 +145,7 @@ def _local_slowdowns(local_work: Series) -> dict[str, list[float]]:
 
     Returns the relative growth by node and step.
     """
-    excess = {
-        name: excess_over_peers(local_work, name) for name in local_work if len(local_work) > 1
-    }
+    excess = {n: excess_over_peers(local_work, n) for n in local_work if len(local_work) > 1}
     peers = list(excess.values())
     return {
         name: [value / statistics.median(local_work[name]) for value in fit_rise(series)]
