@@ -20,7 +20,7 @@ from functools import partial
 from benchmarks.harness import finish, judged, spread
 from benchmarks.loss_attribution_lab import table
 from benchmarks.trainer import overhead, price
-from probes.cli.scaling import ladder_from_run
+from probes.cli.scaling import load_scaling_run
 from reference_trainer.config import TrainConfig
 from reports.record import RunRecord
 from scaling.loss.ladder_result import Ladder
@@ -56,7 +56,7 @@ def climbed(fabric: str, times: int) -> tuple[list[RunRecord], list[Ladder]]:
             arguments = ["probes/scaling/test_scaling.py", "--tier", "standard"]
             record, trial = acceptance(lab, f"ladder-{run}", *arguments)
             records.append(record)
-            ladders.append(ladder_from_run(trial.folder))
+            ladders.append(load_scaling_run(trial.folder)[1])
     finally:
         lab.down()
     return records, ladders

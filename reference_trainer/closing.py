@@ -28,12 +28,11 @@ from reference_trainer.model.transformer import next_token_loss
 from reference_trainer.rank_environment import PlantedErrors, read_variables
 
 FIRST_VALIDATION_SAMPLE = 1 << 40  # no training step gets that far
+Part = dict[str, Any]  # what one rank contributes to the result
 MAX_SENT_BYTES = 256 << 20  # of an export that is sent to another rank; a larger one is read there
 
 
-def close_job(
-    model: Any, config: TrainConfig, world: World, errors: PlantedErrors
-) -> dict[str, Any]:
+def close_job(model: Any, config: TrainConfig, world: World, errors: PlantedErrors) -> Part:
     """Validate and export as the configuration says; return this rank's part of the result.
 
     Keys: variables (of this process), validation (crc32 of the data, loss), export (sha256 where
@@ -66,9 +65,7 @@ def validation_loss(model: Any, tokens: Any) -> float:
         return float(next_token_loss(model(tokens[:, :-1]), tokens[:, 1:]))
 
 
-def _validate(
-    model: Any, config: TrainConfig, world: World, errors: PlantedErrors
-) -> dict[str, Any] | None:
+def _validate(model: Any, config: TrainConfig, world: World, errors: PlantedErrors) -> Part | None:
     if not config.validate:
         return None
     tokens = validation_tokens(config, config.seed + errors.here("validation"))
@@ -76,9 +73,7 @@ def _validate(
     return {"crc32": f"{zlib.crc32(tokens.numpy().tobytes()):08x}", "loss": loss}
 
 
-def _export(
-    model: Any, config: TrainConfig, world: World, errors: PlantedErrors
-) -> dict[str, Any] | None:
+def _export(model: Any, config: TrainConfig, world: World, errors: PlantedErrors) -> Part | None:
     """Write the export on rank 0, and load it on the last rank from what rank 0 wrote."""
     if config.export is None:
         return None
@@ -108,7 +103,7 @@ def _export(
     return own
 
 
-def _load(files: dict[str, bytes], config: TrainConfig) -> dict[str, Any]:
+def _load(files: dict[str, bytes], config: TrainConfig) -> Part:
     loaded = load_export(files)
     sha256 = hashlib.sha256(files[WEIGHTS]).hexdigest()
     loss = validation_loss(loaded, validation_tokens(config)) if config.validate else None

@@ -20,22 +20,20 @@ CHOICES = {  # allowed values of the fields that take one of a few words
     "forget": ("", "rng", "data", "optimizer", "peer", "all"),
 }
 POSITIVE_FIELDS = (
-    *("steps", "batch", "seq", "vocab", "dim", "layers", "heads"),
-    *("accumulate", "keep_last"),
-)
+    "steps", "batch", "seq", "vocab", "dim", "layers", "heads", "accumulate", "keep_last",
+)  # fmt: skip
 NONNEGATIVE_FIELDS = (
-    *("kv_heads", "hidden", "shard", "save_every", "save_failures", "seed", "validate"),
-    *("pace_s", "weight_decay", "warmup"),
-)
+    "kv_heads", "hidden", "shard", "save_every", "save_failures", "seed", "validate", "pace_s",
+    "weight_decay", "warmup",
+)  # fmt: skip
 # Fields that must be equal in a checkpoint and a run: the model's shape and the seed.
 IDENTITY = ("seq", "vocab", "dim", "layers", "heads", "kv_heads", "hidden", "seed")
 # A resumed run may change SETTINGS. But SAVED_SETTINGS keep their saved values, which come with the
 # optimizer and the data position.
 SAVED_SETTINGS = ("lr", "weight_decay", "batch")
 SETTINGS = (
-    *SAVED_SETTINGS,
-    *("warmup", "decay", "clip", "dropout", "accumulate", "dtype", "deterministic"),
-)
+    *SAVED_SETTINGS, "warmup", "decay", "clip", "dropout", "accumulate", "dtype", "deterministic",
+)  # fmt: skip
 
 
 def knob(default: Any, text: str) -> Any:

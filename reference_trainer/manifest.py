@@ -122,9 +122,8 @@ def own_files(folder: Path, step: int, identity: dict[str, Any]) -> dict[str, An
         raise CheckpointError(f"it belongs to another run: {difference}")
     for name in content["files"]:
         if name in ("", "..") or "/" in name:  # it would be sent to other nodes and written there
-            raise CheckpointError(
-                f"{NAME} lists {name!r}, which is no name of a file in its folder"
-            )
+            message = f"{NAME} lists {name!r}, which is no name of a file in its folder"
+            raise CheckpointError(message)
     if ".metadata" not in content["files"]:
         raise CheckpointError(f"{NAME} lists no .metadata")
     return dict(content["files"])

@@ -244,9 +244,8 @@ class PlantedErrors:
 SAFE = "/:.,+-@[]"  # as they are: addresses, paths, UUIDs and ranges stay readable
 JOB_VARIABLE = "TRAINING_JOB"  # the job's name: all that a rank starts inherits it
 PLACE_VARIABLES = (
-    *("NODE_RANK", "GROUP_RANK", "LOCAL_WORLD_SIZE", "CUDA_VISIBLE_DEVICES"),
-    JOB_VARIABLE,
-)
+    "NODE_RANK", "GROUP_RANK", "LOCAL_WORLD_SIZE", "CUDA_VISIBLE_DEVICES", JOB_VARIABLE,
+)  # fmt: skip
 CONNECT_SECONDS = 10
 
 

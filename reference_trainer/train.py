@@ -24,25 +24,12 @@ from reference_trainer.config import TrainConfig, lr_factor
 from reference_trainer.data.shard_assignment import open_stream
 from reference_trainer.distributed import World, identify_gpu, join_job, start_reading
 from reference_trainer.manifest import CheckpointError
+from reference_trainer.model import transformer
 from reference_trainer.model.size import flops_per_token, peak_flops, require_memory
-from reference_trainer.model.transformer import (
-    build_model,
-    clip_gradients,
-    count_parameters,
-    local_digest,
-    local_gradients,
-    next_token_loss,
-    parameter_digest,
-    square_sum,
-)
+from reference_trainer.model.transformer import count_parameters, next_token_loss, parameter_digest
 from reference_trainer.rank_environment import PlantedErrors, connect_master, read_rings
-from reference_trainer.telemetry.event_log import (
-    PROGRESS,
-    DelayInjector,
-    EventLog,
-    process_age,
-    process_start_ticks,
-)
+from reference_trainer.telemetry import event_log
+from reference_trainer.telemetry.event_log import PROGRESS, DelayInjector, EventLog, process_age
 from reference_trainer.telemetry.step_timer import CudaClock, HostClock, StepTimer, time_fsdp_waits
 
 log = logging.getLogger("reference_trainer")
@@ -98,7 +85,9 @@ class Trainer:
         require_memory(config, world)
         self.errors = PlantedErrors(config.plant, world.rank, world.size)
         self.master, self.start_digest = connect_master(), ""  # rank 0's store is up by now
-        self.model = build_model(config, world, self._note_start, self.errors.here("weights"))
+        self.model = transformer.build_model(
+            config, world, self._note_start, self.errors.here("weights")
+        )
         # The compiled loss makes no copies of the logits, which are the largest tensors of all.
         self.loss = torch.compile(next_token_loss) if config.compile else next_token_loss
         self.parameters = list(self.model.parameters())
@@ -135,7 +124,7 @@ class Trainer:
 
     def _note_start(self, model: Any) -> None:
         if self.config.digest_start:
-            self.start_digest = local_digest(model)
+            self.start_digest = transformer.local_digest(model)
 
     def loop(self) -> None:
         """Take all steps that are left, or until SIGTERM on any rank."""
@@ -206,11 +195,13 @@ class Trainer:
     def _update_model(self, loss: Any, share: float, step: int) -> dict[str, float]:
         """Clip the gradients, take the optimizer's step and return the step's metrics."""
         config, world = self.config, self.world
-        gradients = local_gradients(self.parameters)
+        gradients = transformer.local_gradients(self.parameters)
         flag = loss.new_full((), PROGRESS.stop_requested.is_set())  # new_tensor waits for the GPU
-        mean, stop, total = world.mean(torch.stack([loss * share, flag, square_sum(gradients)]))
+        mean, stop, total = world.mean(
+            torch.stack([loss * share, flag, transformer.square_sum(gradients)])
+        )
         norm = (total * (config.shard or world.size)).sqrt()  # over one copy of the model
-        clip_gradients(gradients, norm, config.clip)
+        transformer.clip_gradients(gradients, norm, config.clip)
         reported = mean * (world.size if self.errors.everywhere("metrics") else 1)
         numbers = start_reading(torch.stack([reported, loss, norm, stop]))
         self._end_segment("clip", step)
@@ -353,7 +344,7 @@ class Trainer:
             "start",
             **_rank_location(world),
             pid=os.getpid(),
-            born=process_start_ticks(),
+            born=event_log.process_start_ticks(),
             up_s=process_age(),
             config=config.as_dict(),
             start_step=resumed.step,

@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,31 @@ import click
 from reports.acceptance import AcceptanceSummary
 from reports.formats.junit import ctrf, junit
 from reports.formats.prometheus import prometheus
-from reports.formats.record_schema import SCHEMA_FILE, read_schema
 from reports.frames.measurements import csv_text
 from reports.page.render import render
+from reports.record import SCHEMA, RunRecord
 from reports.redact import redact_text
 from reports.run_folder.event_log import SUMS, UnreadableRun, open_regular, write_atomically
 from reports.run_folder.store import record_text
 from reports.sanitize import one_line
 from reports.version import PACKAGES, same_version
+
+SCHEMA_FILE = "record.schema.json"  # `make docs` writes it from the models
+
+
+def build_schema() -> str:
+    """Build the schema from the fields of the record and their descriptions."""
+    head = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:seatrial:record:{SCHEMA}",
+    }
+    schema = {**head, **RunRecord.model_json_schema(), "title": "record.json of seatrial"}
+    return json.dumps(schema, indent=1) + "\n"
+
+
+def read_schema() -> str:
+    """Read the published schema, which is the same with every version of pydantic."""
+    return (resources.files("reports.formats") / SCHEMA_FILE).read_text(encoding="utf-8")
 
 
 def render_all(
@@ -181,8 +199,6 @@ def _usage_refusal(error: click.UsageError) -> click.ClickException:
 
 def _internal_refusal(error: Exception) -> Refusal:
     """Describe an internal error and its place in the code; UnreadableRun is a plain Refusal."""
-    from reports.run_folder.event_log import UnreadableRun
-
     if isinstance(error, UnreadableRun):
         return Refusal(str(error))
     frame = traceback.extract_tb(error.__traceback__)[-1]

@@ -42,13 +42,8 @@ class Verdict(str, Enum):
 RANKS = {verdict: rank for rank, verdict in enumerate(Verdict)}
 # Words of a measure's name that are written otherwise.
 COLLECTIVES = ("all_gather", "all_reduce", "reduce_scatter")  # written with a hyphen
-WRITTEN = {
-    "alltoall": "all-to-all",
-    "d2h": "device-to-host",
-    "gbs": "rate",
-    "h2d": "host-to-device",
-    "tflops": "rate",
-}
+WRITTEN = {"alltoall": "all-to-all", "d2h": "device-to-host", "h2d": "host-to-device"}
+WRITTEN |= dict.fromkeys(("gbs", "tflops"), "rate")
 WRITTEN |= {word.lower(): word for word in (
     "CPUs", "CV", "ECC", "ETTR", "FP8", "GEMM", "GPU", "GPUs", "HBM", "MFU", "MTU", "NCCL",
     "NVLink", "NVLinks", "NVML", "PCIe", "RAM", "RDMA", "Ray", "Xids",
@@ -61,29 +56,25 @@ class RecordModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+def about(default: Any, description: str, **bounds: Any) -> Any:
+    """Make a field that may be left out; its description is in the schema of record.json."""
+    return Field(default=default, description=description, **bounds)
+
+
 class Limit(RecordModel):
     """Limit for a measured value, with its reason.
 
     Between a bound and its marginal bound the verdict is MARGINAL.
     """
 
-    low: float | None = Field(default=None, description="Least value that passes.")
-    high: float | None = Field(default=None, description="Largest value that passes.")
-    marginal_low: float | None = Field(
-        default=None, description="Least value that is not MARGINAL."
-    )
-    marginal_high: float | None = Field(
-        default=None, description="Largest value that is not MARGINAL."
-    )
-    one_of: list[str] | None = Field(
-        default=None, description="Words that pass, for a value that is a word."
-    )
-    unit: str = Field(default="", description="Unit of the bounds.")
+    low: float | None = about(None, "Least value that passes.")
+    high: float | None = about(None, "Largest value that passes.")
+    marginal_low: float | None = about(None, "Least value that is not MARGINAL.")
+    marginal_high: float | None = about(None, "Largest value that is not MARGINAL.")
+    one_of: list[str] | None = about(None, "Words that pass, for a value that is a word.")
+    unit: str = about("", "Unit of the bounds.")
     because: str = Field(min_length=3, description="Reason of the limit.")
-    source: str = Field(
-        default="",
-        description="Where the limit is from; `derived` if from the cluster's own facts.",
-    )
+    source: str = about("", "Where the limit is from; `derived` if from the cluster's own facts.")
 
     @property
     def derived(self) -> bool:
@@ -147,21 +138,14 @@ class Measurement(RecordModel):
     """A value with unit, subject and limit."""
 
     name: str = Field(description="Name of the measure.")
-    value: Value = Field(default=None, description="Value that was seen; null if there is none.")
-    unit: str = Field(default="", description="Unit of the value, the spread and the limit.")
-    subject: str = Field(
-        default="cluster", description="What was measured: the cluster, a node, a GPU or a link."
-    )
-    limit: Limit | None = Field(default=None, description="Limit that judges the value.")
-    judged: bool = Field(
-        default=True,
-        description="Whether it must have a limit and a value, and is UNPROVEN without.",
-    )
-    spread: float | None = Field(
-        default=None, description="Half-width of the values, in the same unit."
-    )
-    samples: int | None = Field(default=None, description="Number of samples.")
-    note: str = Field(default="", description="Why there is no value or no limit.")
+    value: Value = about(None, "Value that was seen; null if there is none.")
+    unit: str = about("", "Unit of the value, the spread and the limit.")
+    subject: str = about("cluster", "What was measured: the cluster, a node, a GPU or a link.")
+    limit: Limit | None = about(None, "Limit that judges the value.")
+    judged: bool = about(True, "Whether it must have a limit and a value, and is UNPROVEN without.")
+    spread: float | None = about(None, "Half-width of the values, in the same unit.")
+    samples: int | None = about(None, "Number of samples.")
+    note: str = about("", "Why there is no value or no limit.")
 
     @model_validator(mode="before")
     @classmethod

@@ -213,15 +213,3 @@ def _slot(node: Facts, gpu: str | None) -> Any:
     boards = _entries(_mapping(node.get("gpu_health")).get("boards"))
     named = (one for one in boards if gpu and gpu in (one.get("uuid"), str(one.get("index"))))
     return next((one.get("slot") for one in named), None)
-
-
-__all__ = [
-    "KINDS",
-    "LIST_KIND",
-    "PLACEHOLDER",
-    "FilledFinding",
-    "break_command",
-    "fill",
-    "in_capitals",
-    "node_suspects",
-]

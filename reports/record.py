@@ -7,14 +7,14 @@ no cluster, so a record can be judged again with a new contract.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from reports.measurement import Measurement, RecordModel, Verdict
+from reports.measurement import Measurement, RecordModel, Verdict, about
 from reports.regressions import NO_BASELINE, BaselineValue, Regression, find_regressions
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class RepairStep(RecordModel):
 
     command: str = Field(description="Command to paste, with placeholders, as {node}.")
     means: str = Field(description="What its answers mean.")
-    on: str = Field(default="", description="Where it is run.")
+    on: str = about("", "Where it is run.")
 
 
 class Finding(RecordModel):
@@ -70,24 +70,16 @@ class Finding(RecordModel):
 
     code: str = Field(description="Code of the finding; `seatrial explain CODE` explains it.")
     statement: str = Field(description="What is wrong, in one sentence.")
-    suspects: list[str] = Field(
-        default=[], description="Nodes, GPUs, ports or links that may cause it."
-    )
-    cause: Cause = Field(default=Cause.UNKNOWN, description="Class of the cause.")
-    severity: Severity = Field(
-        default=Severity.BLOCKS, description="Whether it must be mended before an acceptance."
-    )
-    order: str = Field(default="", description="What to do, with placeholders, as {node}.")
-    steps: list[RepairStep] = Field(
-        default=[], description="Commands, and what their answers mean."
-    )
-    mended: str = Field(default="", description="How to know that it is mended.")
-    names: dict[str, str] = Field(
-        default={}, description="Names of this case, by the placeholder that they fill."
-    )
+    suspects: list[str] = about([], "Nodes, GPUs, ports or links that may cause it.")
+    cause: Cause = about(Cause.UNKNOWN, "Class of the cause.")
+    severity: Severity = about(Severity.BLOCKS, "Whether it must be mended before an acceptance.")
+    order: str = about("", "What to do, with placeholders, as {node}.")
+    steps: list[RepairStep] = about([], "Commands, and what their answers mean.")
+    mended: str = about("", "How to know that it is mended.")
+    names: dict[str, str] = about({}, "Names of this case, by the placeholder that they fill.")
     remedy: str = Field(description="What to do, as an order.")
-    reproduce: str = Field(default="", description="Command that shows the problem again.")
-    evidence: list[str] = Field(default=[], description="Paths of the evidence files that show it.")
+    reproduce: str = about("", "Command that shows the problem again.")
+    evidence: list[str] = about([], "Paths of the evidence files that show it.")
 
 
 class Control(RecordModel):
@@ -95,14 +87,12 @@ class Control(RecordModel):
 
     name: str = Field(description="Name of the control.")
     fault: str = Field(description="Fault that was planted.")
-    caught: bool | None = Field(
-        default=None,
-        description="Whether the probe caught the fault; null if the control did not run.",
+    caught: bool | None = about(
+        None, "Whether the probe caught the fault; null if the control did not run."
     )
-    saw: str = Field(default="", description="What the probe saw of the fault.")
-    observed: list[Measurement] = Field(
-        default=[],
-        description="Measurements of the fault, one for each measure it turns red.",
+    saw: str = about("", "What the probe saw of the fault.")
+    observed: list[Measurement] = about(
+        [], "Measurements of the fault, one for each measure it turns red."
     )
 
     @property
@@ -138,18 +128,14 @@ class Criterion(RecordModel):
     id: str = Field(description="Name of the criterion, for example FABRIC.")
     title: str = Field(description="What the criterion claims.")
     how: str = Field(description="How it is proved.")
-    required: bool = Field(
-        default=True, description="Whether the run is accepted only if it is proven."
+    required: bool = about(True, "Whether the run is accepted only if it is proven.")
+    not_provable: str = about(
+        "", "Why this kind of cluster cannot prove it; it is then not required."
     )
-    not_provable: str = Field(
-        default="", description="Why this kind of cluster cannot prove it; it is then not required."
+    headlines: dict[str, str] = about(
+        {}, "Measures that stand for it, the best first, each with a sentence."
     )
-    headlines: dict[str, str] = Field(
-        default={}, description="Measures that stand for it, the best first, each with a sentence."
-    )
-    proven: str = Field(
-        default="", description="How the sentence goes on where the criterion is accepted."
-    )
+    proven: str = about("", "How the sentence goes on where the criterion is accepted.")
 
 
 class Waiver(RecordModel):
@@ -167,31 +153,22 @@ class ProbeResult(RecordModel):
 
     probe: str = Field(description="Id of the probe: its file and function.")
     criterion: str = Field(description="Criterion that the probe tests.")
-    claim: str = Field(default="", description="What the probe tests, in one sentence.")
-    state: str = Field(
-        default="interrupted",
-        description="finished, error, skipped, interrupted or not run; only finished can prove.",
+    claim: str = about("", "What the probe tests, in one sentence.")
+    state: str = about(
+        "interrupted", "finished, error, skipped, interrupted or not run; only finished can prove."
     )
-    error: str = Field(default="", description="Why the probe did not finish.")
-    started: str = Field(default="", description="When the probe started, UTC.")
-    seconds: float | None = Field(
-        default=None, ge=0, le=MAX_SECONDS, description="How long the probe ran, in seconds."
+    error: str = about("", "Why the probe did not finish.")
+    started: str = about("", "When the probe started, UTC.")
+    seconds: float | None = about(None, "How long the probe ran, in seconds.", ge=0, le=MAX_SECONDS)
+    measurements: list[Measurement] = about([], "What the probe measured.")
+    findings: list[Finding] = about([], "Explanations of problems. They never change a verdict.")
+    controls: list[Control] = about(
+        [], "Planted faults. Without a caught one, the result proves nothing."
     )
-    measurements: list[Measurement] = Field(default=[], description="What the probe measured.")
-    findings: list[Finding] = Field(
-        default=[], description="Explanations of problems. They never change a verdict."
-    )
-    controls: list[Control] = Field(
-        default=[], description="Planted faults. Without a caught one, the result proves nothing."
-    )
-    evidence: list[Evidence] = Field(default=[], description="Files that the probe kept.")
-    series: dict[str, Any] = Field(
-        default={}, description="Values of the figures, by the name of the figure."
-    )
-    coverage: str = Field(
-        default="", description="Which nodes, pairs and GPUs were tested, and which were not."
-    )
-    reproduce: str = Field(default="", description="Command that runs the probe again.")
+    evidence: list[Evidence] = about([], "Files that the probe kept.")
+    series: dict[str, Any] = about({}, "Values of the figures, by the name of the figure.")
+    coverage: str = about("", "Which nodes, pairs and GPUs were tested, and which were not.")
+    reproduce: str = about("", "Command that runs the probe again.")
 
     @property
     def verdict(self) -> Verdict:
@@ -220,21 +197,17 @@ class ContractFacts(RecordModel):
     """Contract of a run: what was agreed."""
 
     name: str = Field(description="Name of the contract.")
-    sha256: str = Field(
-        default="", description="SHA-256 of the contract's text; empty without one."
+    sha256: str = about("", "SHA-256 of the contract's text; empty without one.")
+    agreed: bool = about(
+        True, "Whether it was agreed; false if limits were derived from the cluster."
     )
-    agreed: bool = Field(
-        default=True,
-        description="Whether it was agreed; false if limits were derived from the cluster.",
-    )
-    tier: str = Field(default="quick", description="Tier that the contract asks for.")
-    rehearsal: bool = Field(default=False, description="Whether the contract declares a rehearsal.")
-    title: str = Field(default="", description="Title of the report.")
+    tier: str = about("quick", "Tier that the contract asks for.")
+    rehearsal: bool = about(False, "Whether the contract declares a rehearsal.")
+    title: str = about("", "Title of the report.")
     criteria: list[Criterion] = Field(description="Criteria in the order of the reports.")
-    waivers: list[Waiver] = Field(default=[], description="Waivers of failures.")
-    baseline: dict[str, float] = Field(
-        default={},
-        description="Percent that a measure may be worse than in an earlier run.",
+    waivers: list[Waiver] = about([], "Waivers of failures.")
+    baseline: dict[str, float] = about(
+        {}, "Percent that a measure may be worse than in an earlier run."
     )
 
 
@@ -244,11 +217,9 @@ class OwedProbe(RecordModel):
     probe: str = Field(description="Id of the probe.")
     criterion: str = Field(description="Criterion that the probe tests.")
     tier: str = Field(description="Lowest tier that owes the probe.")
-    measures: list[str] = Field(default=[], description="Measures that the probe must record.")
-    controls: list[str] = Field(default=[], description="Controls that the probe must run.")
-    uncontrolled: dict[str, str] = Field(
-        default={}, description="Measures without a control, with the reason."
-    )
+    measures: list[str] = about([], "Measures that the probe must record.")
+    controls: list[str] = about([], "Controls that the probe must run.")
+    uncontrolled: dict[str, str] = about({}, "Measures without a control, with the reason.")
 
 
 class RunProblem(RecordModel):
@@ -273,59 +244,40 @@ class RunRecord(RecordModel):
     )
     id: str = Field(description="Id of the run.")
     started: str = Field(description="When the run began: UTC, ISO 8601.")
-    finished: str | None = Field(
-        default=None, description="When the run ended: UTC, ISO 8601; null if it did not."
-    )
-    state: str = Field(
-        default="running", description="State of the run: running, finished or interrupted."
-    )
+    finished: str | None = about(None, "When the run ended: UTC, ISO 8601; null if it did not.")
+    state: str = about("running", "State of the run: running, finished or interrupted.")
     command: str = Field(description="Command line of the run.")
     tier: str = Field(description="Tier of the run: quick, standard or soak.")
-    cluster: dict[str, Any] = Field(
-        default={},
-        description="Facts of the cluster, among them `name` and the `nodes` with their names.",
+    cluster: dict[str, Any] = about(
+        {}, "Facts of the cluster, among them `name` and the `nodes` with their names."
     )
-    rehearsal: str = Field(
-        default="", description="Why the run is a rehearsal; empty if it is none."
-    )
+    rehearsal: str = about("", "Why the run is a rehearsal; empty if it is none.")
     contract: ContractFacts = Field(description="Contract that the run was judged by.")
-    versions: dict[str, str] = Field(
-        default={}, description="Versions of seatrial and of the software of the cluster."
+    versions: dict[str, str] = about({}, "Versions of seatrial and of the software of the cluster.")
+    owed: list[OwedProbe] = about(
+        [], "Probes that the tier owes; empty if the run ended before them."
     )
-    owed: list[OwedProbe] = Field(
-        default=[], description="Probes that the tier owes; empty if the run ended before them."
+    partial: str = about("", "Why not all owed probes were requested; empty if all were.")
+    full_run_s: float | None = about(
+        None, "Usual seconds of a complete run; null if none was measured.", ge=0, le=MAX_SECONDS
     )
-    partial: str = Field(
-        default="",
-        description="Why not all owed probes were requested; empty if all were.",
+    only: list[str] = about([], "Criteria that were requested; empty for all.")
+    loaded: list[str] = about([], "Plugins and conftest files of others.")
+    nonce: str = about("", "Text that the customer chose for this run.")
+    operator: str = about("", "Who ran the test, as given to --operator.")
+    baseline: str = about("", "Id of the run that this one is compared with.")
+    baseline_problem: str = about(NO_BASELINE, "Why it cannot be compared; empty if it can.")
+    baseline_values: list[BaselineValue] = about(
+        [], "Values of that run that the contract compares with."
     )
-    full_run_s: float | None = Field(
-        default=None,
-        ge=0,
-        le=MAX_SECONDS,
-        description="Usual seconds of a complete run; null if none was measured.",
+    head: str = about("", "Hash of the last event.")
+    judged_again: str = about("", "Id of the run that is judged again here.")
+    unverified: list[str] = about(
+        [], "Why that run, or a record that was read alone, cannot be verified."
     )
-    only: list[str] = Field(default=[], description="Criteria that were requested; empty for all.")
-    loaded: list[str] = Field(default=[], description="Plugins and conftest files of others.")
-    nonce: str = Field(default="", description="Text that the customer chose for this run.")
-    operator: str = Field(default="", description="Who ran the test, as given to --operator.")
-    baseline: str = Field(default="", description="Id of the run that this one is compared with.")
-    baseline_problem: str = Field(
-        default=NO_BASELINE, description="Why it cannot be compared; empty if it can."
-    )
-    baseline_values: list[BaselineValue] = Field(
-        default=[], description="Values of that run that the contract compares with."
-    )
-    head: str = Field(default="", description="Hash of the last event.")
-    judged_again: str = Field(default="", description="Id of the run that is judged again here.")
-    unverified: list[str] = Field(
-        default=[],
-        description="Why that run, or a record that was read alone, cannot be verified.",
-    )
-    problems: list[RunProblem] = Field(default=[], description="Problems outside the probes.")
-    results: list[ProbeResult] = Field(
-        default=[],
-        description="Results of the probes, and an entry for each owed probe without one.",
+    problems: list[RunProblem] = about([], "Problems outside the probes.")
+    results: list[ProbeResult] = about(
+        [], "Results of the probes, and an entry for each owed probe without one."
     )
 
     def results_of(self, criterion: str) -> list[ProbeResult]:
@@ -348,9 +300,9 @@ class RunRecord(RecordModel):
         """Return one row per measurement; `measurement_frame` describes the columns."""
         from reports.frames.measurements import measurement_frame
 
-        about = {"run": self.id, "cluster": self.cluster_name, "started": self.started}
+        facts = {"run": self.id, "cluster": self.cluster_name, "started": self.started}
         rows = [(r.criterion, r.probe, m) for r in self.results for m in r.measurements]
-        return measurement_frame(about, self.node_names, rows)
+        return measurement_frame(facts, self.node_names, rows)
 
     @property
     def cluster_name(self) -> str:
@@ -368,3 +320,73 @@ def node_facts(cluster: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """List the facts of the nodes in the facts of a cluster; facts of another form are left out."""
     nodes = cluster.get("nodes")
     return [node for node in nodes if isinstance(node, Mapping)] if isinstance(nodes, list) else []
+
+
+NOT_RUN = "not run"  # state of the entry for a probe without a result
+NEVER_WRITTEN = "this probe owes it, and never wrote it"
+
+
+def complete_results(
+    results: list[ProbeResult], owed: Iterable[OwedProbe], partial: str
+) -> list[ProbeResult]:
+    """Return the results, plus an entry for everything that is owed and missing.
+
+    `partial` is the reason why not all probes were requested. Only finished results are checked
+    for owed measures and controls: the state of the others already shows that nothing is proven.
+    """
+    by_probe = {entry.probe: entry for entry in owed}
+    complete = [
+        _with_missing(result, by_probe[result.probe])
+        if result.probe in by_probe and result.state == "finished"
+        else result
+        for result in results
+    ]
+    ran = {result.probe for result in results}
+    return complete + [_not_run(entry, partial) for id, entry in by_probe.items() if id not in ran]
+
+
+def _with_missing(result: ProbeResult, owed: OwedProbe) -> ProbeResult:
+    """Return a result, plus an entry for each owed measure and control that it lacks."""
+    judged = {m.name for m in result.measurements if m.judged}
+    run = {control.name for control in result.controls}
+    no_values = [Measurement(name=n, note=NEVER_WRITTEN) for n in owed.measures if n not in judged]
+    fault = "{} (this probe owes it, and never ran it)"
+    absent = [Control(name=n, fault=fault.format(n)) for n in owed.controls if n not in run]
+    return result.model_copy(
+        update={
+            "measurements": result.measurements + no_values,
+            "controls": result.controls + absent,
+        }
+    )
+
+
+def _not_run(entry: OwedProbe, partial: str) -> ProbeResult:
+    """Build the entry for an owed probe that has no result."""
+    reason = f"tier {entry.tier} owes this probe, and it has no result"
+    return ProbeResult(
+        probe=entry.probe,
+        criterion=entry.criterion,
+        state=NOT_RUN,
+        error=f"{reason}; {partial}" if partial else reason,
+    )
+
+
+NOT_SHOWN = "no control of this run turned it red"
+
+
+def uncontrolled_measures(
+    results: Sequence[ProbeResult], owed: Iterable[OwedProbe]
+) -> list[tuple[str, str]]:
+    """Return (measure title, reason) for each judged measure that no control turned red.
+
+    Empty if no control observed any measure: then the controls are the problem.
+    """
+    controls = [control for result in results for control in result.controls]
+    if not any(control.observed for control in controls):
+        return []
+    shown = {name for control in controls for name in control.proves}
+    reasons = {name: why for probe in owed for name, why in probe.uncontrolled.items()}
+    judged = dict.fromkeys(
+        (m.name, m.title) for result in results for m in result.measurements if m.judged
+    )
+    return [(title, reasons.get(name, NOT_SHOWN)) for name, title in judged if name not in shown]

@@ -108,9 +108,7 @@ NO_PASSWORD = re.compile(
     r"git|[\d:]{1,3}|\d+(?:\.\d+)+|.*(?:://|<redacted>).*|[0-9a-fA-F:]*:[0-9a-fA-F:]*"
 )
 IMAGE_DIGEST = re.compile(r"sha\d{3}:")
-BEARER = re.compile(
-    r"\b(?P<scheme>bearer|basic)(?P<sep>[ \t]+)(?P<value>[\w.~+/=-]{8,})", re.IGNORECASE
-)
+BEARER = re.compile(r"\b(?P<scheme>bearer|basic)(?P<sep>[ \t]+)(?P<value>[\w.~+/=-]{8,})", re.I)
 SCHEME = re.compile(r"(?:bearer|basic|token|digest|negotiate|aws4-hmac-sha256)[ \t]+", re.I)
 
 # A value may begin after: `NAME: `, "NAME": , NAME=, os.environ["NAME"] = , `--NAME `, argv's

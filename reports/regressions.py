@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from pydantic import Field
 
-from reports.measurement import Measurement, RecordModel, Verdict
+from reports.measurement import Measurement, RecordModel, Verdict, about
 from reports.numbers import number, quantity
 
 NOISE_FACTOR = 2.0  # differences up to twice the combined spread are noise
@@ -33,10 +33,10 @@ class BaselineValue(RecordModel):
     probe: str = Field(description="Probe that measured it.")
     measure: str = Field(description="Name of the measure.")
     subject: str = Field(description="What was measured.")
-    value: float | None = Field(default=None, description="Value; null if there was none.")
-    unit: str = Field(default="", description="Unit of value and spread.")
-    spread: float | None = Field(default=None, description="Half-width of the values.")
-    samples: int | None = Field(default=None, description="Number of samples.")
+    value: float | None = about(None, "Value; null if there was none.")
+    unit: str = about("", "Unit of value and spread.")
+    spread: float | None = about(None, "Half-width of the values.")
+    samples: int | None = about(None, "Number of samples.")
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from typing import Any
 from reports.acceptance import AcceptanceSummary, ReportRow
 from reports.measurement import Verdict
 from reports.orders import break_command, fill
-from reports.owed import NOT_RUN
-from reports.record import Finding, RunRecord
+from reports.record import NOT_RUN, Finding, RunRecord
 from reports.redact import redact_text
 from reports.sanitize import ascii_only, capitalise, one_line
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parents[1]
 PACKAGES = ("probes", "reference_trainer", "reports", "scaling")
-SUFFIXES = {".py", ".toml", ".j2", ".js", ".css", ".md"}
+SUFFIXES = {".py", ".toml", ".j2", ".js", ".css", ".md", ".txt"}
 GIT_SECONDS = 10  # git is slow on a network file system
 
 
@@ -25,7 +25,7 @@ def suite_version() -> dict[str, str]:
     `seatrial_libraries` names what renders and checks a record.
     """
     return {
-        "seatrial": _version(),
+        "seatrial": own_version(),
         "seatrial_commit": find_commit() or "unknown",
         "seatrial_sources": _hash_sources(),
         "seatrial_libraries": _list_libraries(),
@@ -36,10 +36,11 @@ def version_line() -> str:
     """Return one line with version, commit and source hash, where nothing else is installed."""
     commit = find_commit()
     at = f"commit {commit[:12]}{commit[40:]}" if commit else "commit unknown"
-    return f"seatrial {_version()}, {at}, sources {_hash_sources()}"
+    return f"seatrial {own_version()}, {at}, sources {_hash_sources()}"
 
 
-def _version() -> str:
+def own_version() -> str:
+    """Return the version of this seatrial; `unknown` if it is not installed."""
     try:
         return metadata.version("seatrial")
     except metadata.PackageNotFoundError:

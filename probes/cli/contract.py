@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from probes.cli.errors import PATH_TYPE, UsageError, refuse_unusable
+from probes.cli.command import PATH, UsageError, command, refuse_unusable
 from reports.numbers import quantity
 from reports.sanitize import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
     from probes.check.declarations import Check
     from probes.contract.contract import Contract
     from reports.measurement import Limit
@@ -26,9 +25,8 @@ def contract() -> None:
     """Contracts: the criteria and limits agreed before a run."""
 
 
-@contract.command(
-    short_help="Check a contract, and show its limits.",
-    epilog="Example: seatrial contract check mine.toml",
+@command(
+    "Check a contract, and show its limits.", "seatrial contract check mine.toml", parent=contract
 )
 @click.argument("file")
 def check(file: str) -> None:
@@ -98,11 +96,7 @@ def _without_limit(measure: Check, is_judged: bool) -> str:
     return f"from the run: {measure.from_run}" if measure.from_run else "none: unproven"
 
 
-@contract.command(
-    "list",
-    short_help="List the contracts of seatrial.",
-    epilog="Example: seatrial contract list",
-)
+@command("List the contracts of seatrial.", "seatrial contract list", parent=contract, name="list")
 def list_() -> None:
     """List the contracts that come with seatrial."""
     from probes.contract.contract import load, shipped_contracts
@@ -111,9 +105,10 @@ def list_() -> None:
         click.echo(f"{name:14} {load(name).title}")
 
 
-@contract.command(
-    short_help="Print a contract of seatrial.",
-    epilog="Example: seatrial contract show h100-ndr400 > mine.toml",
+@command(
+    "Print a contract of seatrial.",
+    "seatrial contract show h100-ndr400 > mine.toml",
+    parent=contract,
 )
 @click.argument("name")
 def show(name: str) -> None:
@@ -126,17 +121,16 @@ def show(name: str) -> None:
         click.echo(load(name).text.decode(), nl=False)
 
 
-@contract.command(
-    short_help="Write a contract: it asks, or reads a run.",
-    epilog="""\b
-    Examples:
-      seatrial contract new mine.toml
-      seatrial contract new --template h100-ndr400 mine.toml
-      seatrial contract new --from runs/first mine.toml""",
+@command(
+    "Write a contract: it asks, or reads a run.",
+    "seatrial contract new mine.toml",
+    "seatrial contract new --template h100-ndr400 mine.toml",
+    "seatrial contract new --from runs/first mine.toml",
+    parent=contract,
 )
-@click.option("--from", "run", type=PATH_TYPE, help="Take what this run found; ask nothing.")
+@click.option("--from", "run", type=PATH, help="Take what this run found; ask nothing.")
 @click.option("--template", metavar="NAME", help="The shipped contract to begin with.")
-@click.argument("file", type=PATH_TYPE, default="seatrial.toml")
+@click.argument("file", type=PATH, default="seatrial.toml")
 def new(run: Path | None, template: str | None, file: Path) -> None:
     """Write FILE (seatrial.toml), a contract with the reason of each limit.
 
@@ -241,9 +235,7 @@ def _ask_template(titles: Mapping[str, str], other: str) -> str:
     click.echo(f"  {other:14} hardware that is not in this list\n")
     words = [*titles, other]
 
-    def check(answer: str) -> str:
-        return _check_word(answer, words)
-
+    check = partial(_check_word, words=words)
     about = f"limits and reasons of that contract are taken over; {other}: you are asked for all"
     return str(_ask("Which hardware?", "h100-ndr400", True, about, check))
 
@@ -297,9 +289,8 @@ def _check_name(answer: str) -> str:
     from probes.contract.contract import NAME
 
     if not NAME.fullmatch(answer):
-        raise ValueError(
-            f"expected a word of at most 60 letters: A-Z a-z 0-9 _ . -, found {answer!r}"
-        )
+        message = f"expected a word of at most 60 letters: A-Z a-z 0-9 _ . -, found {answer!r}"
+        raise ValueError(message)
     return answer
 
 

@@ -11,25 +11,24 @@ from pathlib import Path
 import click
 from click.shell_completion import get_completion_class
 
+from probes.cli.command import PATH, UsageError, command, refuse
 from probes.cli.contract import contract
-from probes.cli.errors import PATH_TYPE, CommandGroup, UsageError
 from probes.cli.on_cluster import cleanup, doctor, reach
 from probes.cli.report import compare, explain, history, rejudge, report, show
 from probes.cli.run import again, plan, run
 from probes.cli.scaling import scaling
 from probes.cli.sign import sign, verify
 from probes.cli.submit import submit
+from reports.exports import CommandGroup, read_schema
 
 SHELLS = ("bash", "zsh", "fish")
 
 
-@click.command(
-    short_help="Print the shell's completion.",
-    epilog="""\b
-    Examples:
-      seatrial completion bash > ~/.seatrial.bash    # source it in ~/.bashrc
-      seatrial completion zsh > ~/.zfunc/_seatrial
-      seatrial completion fish > ~/.config/fish/completions/seatrial.fish""",
+@command(
+    "Print the shell's completion.",
+    "seatrial completion bash > ~/.seatrial.bash    # source it in ~/.bashrc",
+    "seatrial completion zsh > ~/.zfunc/_seatrial",
+    "seatrial completion fish > ~/.config/fish/completions/seatrial.fish",
 )
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
@@ -71,28 +70,25 @@ COMMANDS = (
     *(again, cleanup, compare, completion, contract, doctor, explain, history, plan),
     *(reach, rejudge, report, run, scaling, show, sign, submit, verify),
 )
-for command in COMMANDS:
-    main.add_command(command)
+for each in COMMANDS:
+    main.add_command(each)
 
 
-@main.command(short_help="Print the schema of record.json.", epilog="Example: seatrial schema")
+@command("Print the schema of record.json.", "seatrial schema", parent=main)
 def schema() -> None:
     """Print the JSON schema of record.json."""
-    from reports.formats.record_schema import read_schema
-
     click.echo(read_schema(), nl=False)
 
 
-@main.command(
-    "nccl-log",
-    short_help="Show which network NCCL used, from its log.",
-    epilog="""\b
-    Examples:
-      seatrial nccl-log /logs/nccl.*.log
-      seatrial nccl-log --json job.out
-      seatrial nccl-log -    # paste, and end with Ctrl-D""",
+@command(
+    "Show which network NCCL used, from its log.",
+    "seatrial nccl-log /logs/nccl.*.log",
+    "seatrial nccl-log --json job.out",
+    "seatrial nccl-log -    # paste, and end with Ctrl-D",
+    parent=main,
+    name="nccl-log",
 )
-@click.argument("files", nargs=-1, required=True, type=PATH_TYPE)
+@click.argument("files", nargs=-1, required=True, type=PATH)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, schema 1.")
 @click.option("--explain", "explained", is_flag=True, help="Add the page of each finding.")
 @click.option("--whole", is_flag=True, help="The FILES hold all that every rank wrote.")
@@ -112,10 +108,8 @@ def nccl_log(files: tuple[Path, ...], as_json: bool, explained: bool, whole: boo
     from probes.nccl.log_files import find_logs
     from probes.nccl.report import analyse_files
 
-    try:
+    with refuse(UnreadableLog):
         result = analyse_files(*find_logs(files), whole=whole)
-    except UnreadableLog as error:
-        raise UsageError(str(error)) from None
     width = min(shutil.get_terminal_size().columns, 100)
     # Escape ##, which marks a CI command; in JSON it only occurs inside strings.
     text = json.dumps(result.to_json(), indent=2).replace("##", "#\\u0023")
@@ -127,11 +121,8 @@ def nccl_log(files: tuple[Path, ...], as_json: bool, explained: bool, whole: boo
     sys.exit(result.exit_code)
 
 
-@main.command(
-    short_help="Write an FSDP training job into a folder.",
-    epilog="Example: seatrial example myjob",
-)
-@click.argument("folder", type=PATH_TYPE)
+@command("Write an FSDP training job into a folder.", "seatrial example myjob", parent=main)
+@click.argument("folder", type=PATH)
 def example(folder: Path) -> None:
     """Write an ordinary FSDP training job into FOLDER, ready for `ray job submit`."""
     if folder.exists() and not folder.is_dir():

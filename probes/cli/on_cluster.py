@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import click
 
-from probes.cli.errors import UsageError, refuse_unusable
-from probes.cli.run import run_options
-from probes.session.options import BY_KEY
+from probes.cli.command import command, print_lines, refuse, refuse_unusable
+from probes.cli.run import NOT_TO_JOIN, read_given, run_options
+from probes.session.settings import read_time
 from reports.numbers import quantity
 from reports.sanitize import one_line
 
@@ -23,12 +24,10 @@ if TYPE_CHECKING:
 CLOSED_WORDS = ("refused", "timed out", "DEADLINE_EXCEEDED", "UNAVAILABLE", "unreachable")
 
 
-@click.command(
-    short_help="Try Ray's ports from another machine.",
-    epilog="""\b
-    Examples:
-      seatrial reach 10.20.0.1
-      seatrial reach head.example --dashboard 8266""",
+@command(
+    "Try Ray's ports from another machine.",
+    "seatrial reach 10.20.0.1",
+    "seatrial reach head.example --dashboard 8266",
 )
 @click.argument("host")
 @click.option("--dashboard", default=8265, show_default=True, help="Port of the dashboard.")
@@ -71,37 +70,26 @@ def _describe_answer(answer: str) -> str:
 LABEL = 14  # columns of a question
 
 
-@click.command(
-    short_help="Say what stands in the way of a run.",
-    epilog="""\b
-    Examples:
-      seatrial doctor --contract mine.toml --nodes 8
-      seatrial doctor --cluster ray://head:10001""",
+@command(
+    "Say what stands in the way of a run.",
+    "seatrial doctor --contract mine.toml --nodes 8",
+    "seatrial doctor --cluster ray://head:10001",
 )
 @run_options("cluster", "contract", "nodes")
-def doctor(cluster: str | None, **values: str | None) -> None:
+def doctor(**values: str | None) -> None:
     """Say in seconds what a run would not prove here, and why.
 
     It looks at this machine, joins the cluster, and runs one short task on each node, which takes
     no accelerator.  Exit code 0: nothing stands in the way; 20: a criterion would be UNPROVEN, or
     fail.
     """
-    from probes.cluster.address import ClusterUnreachable
-    from probes.session.settings import OptionError, read_settings
-
-    given = {**dict.fromkeys(BY_KEY), **values, "cluster": cluster or "auto"}
     answers: list[Answer] = []
-    try:
-        with refuse_unusable():
-            settings = read_settings(given)
+    settings = read_given(values)
+    with refuse_unusable(*NOT_TO_JOIN):
         for answer in _ask(settings):
             answers.append(answer)
-            for line in _lines(answer):
-                click.echo(line)
-    except (ClusterUnreachable, OptionError) as error:
-        raise UsageError(str(error)) from None
-    for line in _summary(answers):
-        click.echo(line)
+            print_lines(_lines(answer))
+    print_lines(_summary(answers))
     sys.exit(20 if any(answer.criteria for answer in answers) else 0)
 
 
@@ -128,12 +116,10 @@ def _ask(settings: RunSettings) -> Iterator[Answer]:
         do = "Install the cluster's version of Ray and Python here"
         yield Answer("cluster", str(error), FAIL, run_order(), do)
         return
-    try:
+    with closing(cluster):
         cluster.emulated = cluster.emulated or emulated
         yield Answer("cluster", cluster.address)
         yield from ask_cluster(cluster, terms)
-    finally:
-        cluster.close()
 
 
 def _lines(answer: Answer) -> Iterator[str]:
@@ -160,12 +146,10 @@ def _summary(answers: list[Answer]) -> Iterator[str]:
 EXIT_LEFT = 20
 
 
-@click.command(
-    short_help="Remove what killed runs left on a cluster.",
-    epilog="""\b
-    Examples:
-      seatrial cleanup --contract mine.toml
-      seatrial cleanup --contract mine.toml --remove""",
+@command(
+    "Remove what killed runs left on a cluster.",
+    "seatrial cleanup --contract mine.toml",
+    "seatrial cleanup --contract mine.toml --remove",
 )
 @run_options("cluster", "contract")
 @click.option(
@@ -185,39 +169,26 @@ def cleanup(idle: str, remove: bool, **values: str | None) -> None:
     submission that was not brought back stays for a week. Exit code 0: nothing is left; 20:
     something is, or not all was searched.
     """
-    from probes.cluster.address import ClusterUnreachable
     from probes.cluster.cluster import VersionMismatch, connect
     from probes.cluster.room import OtherTrial
     from probes.leftovers import find_left, remove_left
-    from probes.session.settings import OptionError, read_settings, read_time
     from reports.run_folder.store import utc_time
 
-    given = {**dict.fromkeys(BY_KEY), **values, "cluster": values["cluster"] or "auto"}
-    try:
-        idle_s = read_time("--idle", idle)
-        with refuse_unusable():
-            settings = read_settings(given)
+    with refuse(*NOT_TO_JOIN, VersionMismatch):
+        idle_s, settings = read_time("--idle", idle), read_given(values)
         cluster = connect(settings.spec)
-    except (ClusterUnreachable, OptionError, VersionMismatch) as error:
-        raise UsageError(str(error)) from None
-    try:
+    with refuse(OtherTrial), closing(cluster):
         cluster.claim(utc_time(), 0, click.echo)
         shared = settings.agreed.cluster.shared if settings.agreed else None
         found, unknown = find_left(cluster, shared)
-        ready = [
-            one for one in found if one.idle_s is None or one.idle_s >= max(idle_s, one.kept_s)
-        ]
-        errors = remove_left(cluster, ready) if remove else {}
+        old = [one for one in found if one.idle_s is None or one.idle_s >= max(idle_s, one.kept_s)]
+        errors = remove_left(cluster, old) if remove else {}
         cluster.release()
-    except OtherTrial as error:
-        raise UsageError(str(error)) from None
-    finally:
-        cluster.close()
     for one in found:
-        click.echo(_line(one, in_use=one not in ready, why=errors.get(one.name)))
+        click.echo(_line(one, in_use=one not in old, why=errors.get(one.name)))
     for text in unknown:
         click.echo(one_line(f"not searched: {text}"))
-    left = len(found) - len(ready) + (len(errors) if remove else len(ready))
+    left = len(found) - len(old) + (len(errors) if remove else len(old))
     if not found:
         click.echo("nothing else was found" if unknown else "nothing is left of earlier runs")
     elif remove:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from probes.cli.errors import PATH_TYPE, UsageError, refuse_unusable
+from probes.cli import command as cli
 from reports.exports import EXIT_USAGE
 from reports.sanitize import closest_name, one_line
 
@@ -26,16 +26,14 @@ if TYPE_CHECKING:
 MAX_WIDTH = 100  # columns: longer lines are hard to read
 
 
-@click.command(
-    short_help="Verify a run, and show its result.",
-    epilog="""\b
-    Examples:
-      seatrial report runs/2026-11-20T221703Z-node0
-      seatrial report runs/second --baseline runs/first
-      seatrial report runs/first --share""",
+@cli.command(
+    "Verify a run, and show its result.",
+    "seatrial report runs/2026-11-20T221703Z-node0",
+    "seatrial report runs/second --baseline runs/first",
+    "seatrial report runs/first --share",
 )
-@click.argument("run_folder", type=PATH_TYPE)
-@click.option("--baseline", type=PATH_TYPE, help="A run to compare with.")
+@click.argument("run_folder", type=cli.PATH)
+@click.option("--baseline", type=cli.PATH, help="A run to compare with.")
 @click.option("--share", is_flag=True, help="Write RUN_FOLDER-shared: aliases for all names.")
 def report(run_folder: Path, baseline: Path | None, share: bool) -> None:
     """Verify RUN_FOLDER, show what it amounts to, and exit with its code; needs no cluster.
@@ -45,9 +43,9 @@ def report(run_folder: Path, baseline: Path | None, share: bool) -> None:
     accepted: its best exit code is 20.
     """
     from probes.session.rejudge import read_summary, read_whole
-    from reports.share import write_shared
+    from reports.share.shared_copy import write_shared
 
-    with refuse_unusable():
+    with cli.refuse_unusable():
         summary = read_whole(run_folder)
         before = read_summary(baseline) if baseline else None
         page = _write_renderings(run_folder, summary, before)
@@ -58,40 +56,35 @@ def report(run_folder: Path, baseline: Path | None, share: bool) -> None:
         click.echo(one_line(f"shared  {path.parent}"))
     if summary.integrity.head:
         click.echo(summary.integrity.head_line)
-    for line in _signature_lines(run_folder):
-        click.echo(line)
+    cli.print_lines(_signature_lines(run_folder))
     sys.exit(EXIT_USAGE if before and before.integrity.problems else summary.exit_code)
 
 
-@click.command(
-    short_help="Print a run's table; writes nothing.",
-    epilog="Example: seatrial show tests/recordings/runs/tcp-fallback",
+@cli.command(
+    "Print a run's table; writes nothing.", "seatrial show tests/recordings/runs/tcp-fallback"
 )
-@click.argument("run_folder", type=PATH_TYPE)
+@click.argument("run_folder", type=cli.PATH)
 @click.option("--width", default=0, help="Columns (default: the terminal's, at most 100).")
 @click.option("--ascii", "plain", is_flag=True, help="No glyphs, no colour.")
 def show(run_folder: Path, width: int, plain: bool) -> None:
     """Verify RUN_FOLDER and print its acceptance table, worst first; writes nothing."""
     from probes.session.rejudge import read_summary
 
-    with refuse_unusable():
+    with cli.refuse_unusable():
         summary = read_summary(run_folder)
     click.echo(_table(summary, width, plain))
     sys.exit(summary.exit_code)
 
 
-@click.command(
-    short_help="Judge a run by another contract.",
-    epilog="Example: seatrial rejudge runs/first --contract mine.toml",
-)
-@click.argument("run_folder", type=PATH_TYPE)
+@cli.command("Judge a run by another contract.", "seatrial rejudge runs/first --contract mine.toml")
+@click.argument("run_folder", type=cli.PATH)
 @click.option("--contract", required=True, metavar="NAME|FILE", help="The other contract.")
 def rejudge(run_folder: Path, contract: str) -> None:
     """Judge the measurements of RUN_FOLDER by another contract, into a new folder."""
     from probes.contract.contract import load
     from probes.session.rejudge import read_summary, rejudge_run
 
-    with refuse_unusable():
+    with cli.refuse_unusable():
         agreed = load(contract)
         target = rejudge_run(run_folder, agreed)
         summary = read_summary(target)
@@ -118,7 +111,7 @@ def _write_renderings(
         target = _beside(run, "report")
         if target.is_symlink() or (target / SUMS).exists():
             found = "a link" if target.is_symlink() else "another run"
-            raise UsageError(f"expected a folder for the page at {target}, found {found}")
+            raise cli.UsageError(f"expected a folder for the page at {target}, found {found}")
         target.mkdir(mode=0o700, exist_ok=True)
         texts = render_all(run, summary, baseline, f"../{run.resolve().name}")
     write_all(target, texts)
@@ -147,8 +140,8 @@ def _signature_lines(run: Path) -> list[str]:
 def _table(summary: AcceptanceSummary, width: int = 0, plain: bool = False) -> str:
     from reports.text import acceptance_table
 
-    columns = width or min(MAX_WIDTH, shutil.get_terminal_size().columns)
-    return acceptance_table(summary, columns, _color() and not plain, _unicode() and not plain)
+    width = width or min(MAX_WIDTH, shutil.get_terminal_size().columns)
+    return acceptance_table(summary, width, _color() and not plain, cli.is_unicode() and not plain)
 
 
 def _color() -> bool:
@@ -157,21 +150,14 @@ def _color() -> bool:
     return sys.stdout.isatty() and wanted
 
 
-def _unicode() -> bool:
-    return "utf" in (sys.stdout.encoding or "").lower()
-
-
 WIDTH_OPTION = click.option(
     "--width", default=0, help="Columns (default: the terminal's, at least 80)."
 )
 LEAST_WIDTH = 80  # columns: two runs and their change do not fit less
 
 
-@click.command(
-    short_help="Show what changed between runs.",
-    epilog="Example: seatrial compare runs/first runs/second",
-)
-@click.argument("runs", nargs=-1, required=True, type=PATH_TYPE, metavar="FIRST RUN...")
+@cli.command("Show what changed between runs.", "seatrial compare runs/first runs/second")
+@click.argument("runs", nargs=-1, required=True, type=cli.PATH, metavar="FIRST RUN...")
 @WIDTH_OPTION
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV, a row per measure.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -192,8 +178,8 @@ def compare(runs: tuple[Path, ...], width: int, as_csv: bool, as_json: bool) -> 
     )
 
     if len(runs) < 2:
-        raise UsageError("expected at least two runs, found one")
-    with refuse_unusable():
+        raise cli.UsageError("expected at least two runs, found one")
+    with cli.refuse_unusable():
         summaries = [read_summary(run) for run in runs]
     comparison = compare_runs(summaries, run_letters(len(runs)))
     if as_csv:
@@ -201,17 +187,14 @@ def compare(runs: tuple[Path, ...], width: int, as_csv: bool, as_json: bool) -> 
     elif as_json:
         click.echo(comparison_json(comparison).replace("##", "#\\u0023"))  # ## marks a CI command
     else:
-        _print_lines(comparison_lines(comparison, _formatter(width)))
+        cli.print_lines(comparison_lines(comparison, _formatter(width)))
     if any(summary.integrity.problems for summary in summaries):
         sys.exit(EXIT_USAGE)
     sys.exit(1 if (comparison.kinds == NEW_FAILURES).any() else 0)
 
 
-@click.command(
-    short_help="List runs, and how measures change.",
-    epilog="Example: seatrial history runs",
-)
-@click.argument("folder", type=PATH_TYPE)
+@cli.command("List runs, and how measures change.", "seatrial history runs")
+@click.argument("folder", type=cli.PATH)
 @WIDTH_OPTION
 @click.option("--csv", "table", type=click.Choice(["runs", "trends"]), help="Print CSV instead.")
 def history(folder: Path, width: int, table: str | None) -> None:
@@ -225,12 +208,12 @@ def history(folder: Path, width: int, table: str | None) -> None:
 
     found = [_read_found(path) for path in find_runs(folder)]
     if not found:
-        raise UsageError(f"expected runs below {folder}, found none")
+        raise cli.UsageError(f"expected runs below {folder}, found none")
     past = build_history(found)
     if table:
         _print_csv(csv_text(past.runs if table == "runs" else past.trends), [])
     else:
-        _print_lines(history_lines(past, _formatter(width)))
+        cli.print_lines(history_lines(past, _formatter(width)))
     bad = [one for one in found if one.summary is None or one.summary.integrity.problems]
     sys.exit(EXIT_USAGE if bad else 0)
 
@@ -249,14 +232,8 @@ def _read_found(path: Path) -> FoundRun:
 def _formatter(width: int) -> TextFormatter:
     from reports.text import TextFormatter
 
-    unicode = "utf" in (sys.stdout.encoding or "").lower()
     columns = width or max(LEAST_WIDTH, shutil.get_terminal_size().columns)
-    return TextFormatter(max(LEAST_WIDTH, columns), unicode=unicode)
-
-
-def _print_lines(lines: Iterable[str]) -> None:
-    for line in lines:
-        click.echo(line)
+    return TextFormatter(max(LEAST_WIDTH, columns), unicode=cli.is_unicode())
 
 
 def _print_csv(text: str, notes: Iterable[str]) -> None:
@@ -274,36 +251,34 @@ MEANS = {
 }
 
 
-@click.command(
-    short_help="Explain a finding, and what to do.",
-    epilog="""\b
-    Examples:
-      seatrial explain FAB-TCP
-      seatrial explain FAB-TCP --run runs/first
-      seatrial explain""",
+@cli.command(
+    "Explain a finding, and what to do.",
+    "seatrial explain FAB-TCP",
+    "seatrial explain FAB-TCP --run runs/first",
+    "seatrial explain",
 )
 @click.argument("code", required=False)
-@click.option("--run", "run_folder", type=PATH_TYPE, metavar="RUN", help="Fill in names of RUN.")
+@click.option("--run", "run_folder", type=cli.PATH, metavar="RUN", help="Fill in names of RUN.")
 def explain(code: str | None, run_folder: Path | None) -> None:
     """Explain what a finding's CODE means and what to do; without CODE, list all of them.
 
     With --run, the commands have the names of that run's findings of this CODE.
     """
+    from probes.session.rejudge import read_summary
     from reports.text import TextFormatter
 
-    unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    fmt = TextFormatter(WIDTH, unicode=unicode)
+    fmt = TextFormatter(WIDTH, unicode=cli.is_unicode())
     if code is None:
         if run_folder:
-            raise UsageError("expected a CODE with --run, found none")
-        click.echo("\n".join(_list_codes(fmt)))
+            raise cli.UsageError("expected a CODE with --run, found none")
+        cli.print_lines(_list_codes(fmt))
         return
     name = _find_code(code)
     if run_folder is None:
-        click.echo("\n".join(_describe_code(name, fmt)))
+        cli.print_lines(_describe_code(name, fmt))
         return
-    with refuse_unusable():
-        record = _read_record(run_folder)
+    with cli.refuse_unusable():
+        record = read_summary(run_folder).record
     findings = _findings_of(record, name)
     blocks = ["\n".join(_describe_finding(one, record, fmt)) for one in findings]
     click.echo("\n\n".join(blocks))
@@ -319,7 +294,7 @@ def _find_code(code: str) -> str:
     hint = "; `seatrial explain` lists them"
     if close := closest_name(name, CATALOGUE):
         hint = f", did you mean {close}?"
-    raise UsageError(f"no finding has the code {code!r}{hint}")
+    raise cli.UsageError(f"no finding has the code {code!r}{hint}")
 
 
 def _list_codes(fmt: TextFormatter) -> Iterator[str]:
@@ -369,17 +344,10 @@ def _describe_order(filled: FilledFinding, fmt: TextFormatter) -> Iterator[str]:
     yield from fmt.wrap(filled.order, "do      ")
     for number, step in enumerate(filled.steps, 1):
         yield from fmt.wrap(f"on {step.on}:", f"{number:>6}. ")
-        yield from (
-            f"        {fmt.plain(line)}" for line in break_command(step.command, fmt.width - 8)
-        )
+        lines = break_command(step.command, fmt.width - 8)
+        yield from (f"        {fmt.plain(line)}" for line in lines)
         yield from fmt.wrap(step.means, "          ")
     yield from fmt.wrap(filled.mended, "mended  ")
-
-
-def _read_record(run_folder: Path) -> RunRecord:
-    from probes.session.rejudge import read_summary
-
-    return read_summary(run_folder).record
 
 
 def _findings_of(record: RunRecord, code: str) -> list[Finding]:
@@ -387,7 +355,8 @@ def _findings_of(record: RunRecord, code: str) -> list[Finding]:
     every = [one for result in record.results for one in result.findings]
     found = [one for one in every if one.code == code]
     if not found:
-        raise UsageError(f"the run has no finding {code}{_other_codes(one.code for one in every)}")
+        message = f"the run has no finding {code}{_other_codes(one.code for one in every)}"
+        raise cli.UsageError(message)
     return found
 
 

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from probes.cli.errors import PATH_TYPE, UsageError, refuse_unusable
+from probes.cli import command as cli
+from probes.cluster.address import ClusterUnreachable
 from probes.requirements import lacking_sentence
 from probes.session.options import BY_KEY, OPTIONS, RunOption
+from probes.session.settings import OptionError
 from reports.exports import CheckedCommand
 from reports.numbers import quantity
 from reports.sanitize import capitalise, one_line
@@ -27,11 +29,15 @@ if TYPE_CHECKING:
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+NOT_TO_JOIN = (ClusterUnreachable, OptionError)  # errors of a cluster that cannot be joined
 TO_PYTEST = "probes.cli.run.to_pytest"  # key of the context: the arguments after `--`
 
 
 class RunCommand(CheckedCommand):
     """Command that passes to pytest what stands after `--`."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **{**options, "options_metavar": "[OPTIONS] [-- PYTEST_OPTIONS]"})
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the command's own arguments, and keep the others."""
@@ -70,6 +76,18 @@ def _declare_option(option: RunOption, default: str | None) -> Callable[[Functio
     )
 
 
+def read_given(values: Mapping[str, str | None]) -> RunSettings:
+    """Read the options that a command has, by key; without a cluster the one at hand is meant.
+
+    Raises UsageError.
+    """
+    from probes.session.settings import read_settings
+
+    given = {**dict.fromkeys(BY_KEY), **values, "cluster": values["cluster"] or "auto"}
+    with cli.refuse_unusable(*NOT_TO_JOIN):
+        return read_settings(given)
+
+
 def _complete_value(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
@@ -89,15 +107,12 @@ def _complete_value(
     return found or [CompletionItem(incomplete, type="file")]
 
 
-@click.command(
+@cli.command(
+    "Run the acceptance suite on a cluster.",
+    "seatrial run --contract h100-ndr400 --nodes 8",
+    "seatrial run --cluster local:4 --contract local --only FABRIC,GANG",
+    "seatrial run --contract mine.toml -k fabric -- --maxfail 1",
     cls=RunCommand,
-    short_help="Run the acceptance suite on a cluster.",
-    options_metavar="[OPTIONS] [-- PYTEST_OPTIONS]",
-    epilog="""\b
-    Examples:
-      seatrial run --contract h100-ndr400 --nodes 8
-      seatrial run --cluster local:4 --contract local --only FABRIC,GANG
-      seatrial run --contract mine.toml -k fabric -- --maxfail 1""",
 )
 @run_options(cluster="auto")
 @click.option("-k", "keyword", metavar="TEXT", help="Only probes whose names match: as pytest's.")
@@ -131,7 +146,7 @@ def run_suite(values: Mapping[str, str | None], to_pytest: Sequence[str]) -> int
     for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS"):
         os.environ.pop(name, None)
     if lacking := lacking_sentence():
-        raise UsageError(lacking)
+        raise cli.UsageError(lacking)
     import pytest
 
     from probes.session.terminal import OwnVoice
@@ -151,17 +166,14 @@ def run_suite(values: Mapping[str, str | None], to_pytest: Sequence[str]) -> int
 KEYS = ("cluster", "tier", "contract", "nodes")
 
 
-@click.command(
+@cli.command(
+    "Repeat a part of a run.",
+    "seatrial again FABRIC --run runs/2026-11-20T221703Z-node0",
+    "seatrial again FABRIC GANG --run runs/first --run-dir runs/second",
     cls=RunCommand,
-    short_help="Repeat a part of a run.",
-    options_metavar="[OPTIONS] [-- PYTEST_OPTIONS]",
-    epilog="""\b
-    Examples:
-      seatrial again FABRIC --run runs/2026-11-20T221703Z-node0
-      seatrial again FABRIC GANG --run runs/first --run-dir runs/second""",
 )
 @click.argument("criteria", nargs=-1, required=True, metavar="CRITERION...")
-@click.option("--run", "run_folder", type=PATH_TYPE, required=True, help="The run to repeat.")
+@click.option("--run", "run_folder", type=cli.PATH, required=True, help="The run to repeat.")
 @click.option("--run-dir", metavar="DIR", help="Where to write the new run.")
 @click.pass_context
 def again(
@@ -178,8 +190,8 @@ def again(
     try:
         only = read_only(",".join(criteria))
     except OptionError as error:
-        raise UsageError(str(error).replace("--only", "CRITERION")) from None
-    with refuse_unusable():
+        raise cli.UsageError(str(error).replace("--only", "CRITERION")) from None
+    with cli.refuse_unusable():
         record = read_verified(run_folder)
     values = {**read_options(record), "only": ",".join(only), "run_dir": run_dir}
     words = [f"--{key.replace('_', '-')} {shlex.quote(v)}" for key, v in values.items() if v]
@@ -193,9 +205,9 @@ def read_options(record: RunRecord) -> dict[str, str | None]:
 
     Raises UsageError where the run does not say, or where its contract is not at hand, unchanged.
     """
-    command = next((one.reproduce for one in record.results if one.reproduce), "")
+    reproduce = next((one.reproduce for one in record.results if one.reproduce), "")
     try:
-        program, _, *words = shlex.split(command)
+        program, _, *words = shlex.split(reproduce)
         words = words[:-2] if program == "seatrial" and words[-2:-1] == ["-k"] else words
         given = dict(zip(words[::2], words[1::2], strict=True))
     except ValueError:  # fewer words, an option without a value, or an open quote
@@ -206,7 +218,7 @@ def read_options(record: RunRecord) -> dict[str, str | None]:
         or "cluster" not in given
         or not given.keys() <= {*KEYS}
     ):
-        raise UsageError(f"run {record.id} does not say how it was started: it ran no probe")
+        raise cli.UsageError(f"run {record.id} does not say how it was started: it ran no probe")
     _check_contract(record, given.get("contract"))
     nodes = record.cluster.get("terms", {}).get("nodes")
     if isinstance(nodes, int) and record.cluster.get("kind") != "local":
@@ -220,7 +232,7 @@ def _check_contract(record: RunRecord, name: str | None) -> None:
 
     if name is None:
         if Path(DEFAULT_CONTRACT).exists():
-            raise UsageError(
+            raise cli.UsageError(
                 f"run {record.id} had no contract, and this folder has {DEFAULT_CONTRACT}: "
                 "start it in another folder"
             )
@@ -228,9 +240,9 @@ def _check_contract(record: RunRecord, name: str | None) -> None:
     try:
         found = load(name).sha256
     except ContractError as error:
-        raise UsageError(f"the contract of run {record.id} is not at hand: {error}") from None
+        raise cli.UsageError(f"the contract of run {record.id} is not at hand: {error}") from None
     if found != record.contract.sha256:
-        raise UsageError(
+        raise cli.UsageError(
             f"contract {name} changed since run {record.id}: expected "
             f"{record.contract.sha256[:8]}, found {found[:8]}"
         )
@@ -241,12 +253,10 @@ INDENT = " " * 12  # of what belongs to a label
 NOTHING = "PLAN: nothing was tested"
 
 
-@click.command(
-    short_help="Show what a run would do; tests nothing.",
-    epilog="""\b
-    Examples:
-      seatrial plan --contract h100-ndr400 --nodes 8 --tier standard
-      seatrial plan --cluster auto --only GANG,RESTART""",
+@cli.command(
+    "Show what a run would do; tests nothing.",
+    "seatrial plan --contract h100-ndr400 --nodes 8 --tier standard",
+    "seatrial plan --cluster auto --only GANG,RESTART",
 )
 @run_options("cluster", "contract", "tier", "only", "nodes")
 def plan(cluster: str | None, **values: str | None) -> None:
@@ -255,18 +265,10 @@ def plan(cluster: str | None, **values: str | None) -> None:
     It tests nothing, and writes nothing. With --cluster it joins the cluster to count its nodes
     and GPUs, and places nothing there. Without, it plans from the contract.
     """
-    from probes.cluster.address import ClusterUnreachable
-    from probes.session.settings import OptionError, read_settings
-
-    given = {**dict.fromkeys(BY_KEY), **values, "cluster": cluster or "auto"}
-    try:
-        with refuse_unusable():
-            settings = read_settings(given)
+    settings = read_given({**values, "cluster": cluster})
+    with cli.refuse_unusable(*NOT_TO_JOIN):
         lines = [*_cluster_lines(settings, cluster), *_criteria_lines(settings), NOTHING]
-    except (ClusterUnreachable, OptionError) as error:
-        raise UsageError(str(error)) from None
-    for line in lines:
-        click.echo(line)
+    cli.print_lines(lines)
 
 
 def _cluster_lines(settings: RunSettings, cluster: str | None) -> Iterator[str]:

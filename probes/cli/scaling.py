@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from probes.cli.errors import PATH_TYPE, UsageError, refuse_unusable
+from probes.cli import command as cli
 from probes.cli.run import TO_PYTEST, RunCommand, run_options, run_suite
 from probes.session.options import BY_KEY
 from reports.numbers import percent
@@ -30,11 +30,11 @@ def scaling() -> None:
     """Scaling from one node to many: run the ladder, explain it, predict beyond it."""
 
 
-@scaling.command(
+@cli.command(
+    "Run the ladder of SCALING alone.",
+    "seatrial scaling run --contract mine.toml --tier standard",
+    parent=scaling,
     cls=RunCommand,
-    short_help="Run the ladder of SCALING alone.",
-    options_metavar="[OPTIONS] [-- PYTEST_OPTIONS]",
-    epilog="Example: seatrial scaling run --contract mine.toml --tier standard",
 )
 @run_options(*LADDER_OPTIONS, cluster="auto")
 @click.pass_context
@@ -46,11 +46,12 @@ def run(context: click.Context, /, **values: str | None) -> None:
     sys.exit(run_suite({**values, "only": "SCALING"}, context.meta[TO_PYTEST]))
 
 
-@scaling.command(
-    short_help="Explain what each rung of a run lost.",
-    epilog="Example: seatrial scaling report runs/first --limit 0.9",
+@cli.command(
+    "Explain what each rung of a run lost.",
+    "seatrial scaling report runs/first --limit 0.9",
+    parent=scaling,
 )
-@click.argument("run_folder", type=PATH_TYPE)
+@click.argument("run_folder", type=cli.PATH)
 @click.option(
     "--limit",
     type=click.FloatRange(0, 1, min_open=True),
@@ -77,8 +78,7 @@ def report(run_folder: Path, limit: float | None) -> None:
     for rung in ladder.rungs:
         findings += find_invalid_rung(rung, node_count_text(rung.count))
     findings += find_stragglers_beyond(ladder.rungs, limit_of(result, "straggler"))
-    for line in dict.fromkeys(one_line(f"{f.code} {f.statement}") for f in findings):
-        click.echo(line)
+    cli.print_lines(dict.fromkeys(one_line(f"{f.code} {f.statement}") for f in findings))
 
 
 def _print_rungs(ladder: Ladder, agreed: Limit | None) -> None:
@@ -105,14 +105,13 @@ def _print_rungs(ladder: Ladder, agreed: Limit | None) -> None:
             click.echo(f"  {cause.code} {one_line(f'{cause.where}: {cause.statement}')}")
 
 
-@scaling.command(
-    short_help="Predict what more nodes would do.",
-    epilog="""\b
-    Examples:
-      seatrial scaling predict runs/first
-      seatrial scaling predict runs/first --nodes 64""",
+@cli.command(
+    "Predict what more nodes would do.",
+    "seatrial scaling predict runs/first",
+    "seatrial scaling predict runs/first --nodes 64",
+    parent=scaling,
 )
-@click.argument("run_folder", type=PATH_TYPE)
+@click.argument("run_folder", type=cli.PATH)
 @click.option(
     "--nodes",
     multiple=True,
@@ -122,11 +121,9 @@ def _print_rungs(ladder: Ladder, agreed: Limit | None) -> None:
 )
 def predict(run_folder: Path, nodes: tuple[int, ...]) -> None:
     """Predict what more nodes would do, from RUN_FOLDER's ladder: it measures nothing."""
-    ladder = ladder_from_run(run_folder)
-    try:
+    _, ladder = load_scaling_run(run_folder)
+    with cli.refuse(ValueError):
         forecast = ladder.forecast(sorted({*nodes}))
-    except ValueError as error:
-        raise UsageError(str(error)) from None
     click.echo("predicted, not measured:")
     for point in forecast.predictions:
         click.echo(
@@ -134,13 +131,7 @@ def predict(run_folder: Path, nodes: tuple[int, ...]) -> None:
             f"  (nine of ten within {percent(point.low)} to {percent(point.high)}), {forecast.load}"
         )
     click.echo("assumed:")
-    for assumption in forecast.assumptions:
-        click.echo(f"  - {assumption}")
-
-
-def ladder_from_run(run_folder: Path) -> Ladder:
-    """Load the ladder that a run measured.  Raises UsageError without a readable one."""
-    return load_scaling_run(run_folder)[1]
+    cli.print_lines(f"  - {assumption}" for assumption in forecast.assumptions)
 
 
 def limit_of(result: ProbeResult, name: str) -> Limit | None:
@@ -156,7 +147,7 @@ def load_scaling_run(run_folder: Path) -> tuple[ProbeResult, Ladder]:
     from probes.scaling.judge import INVALID_CODES
     from probes.session.rejudge import read_verified
 
-    with refuse_unusable():
+    with cli.refuse_unusable():
         record = read_verified(run_folder)
     results = record.results_of("SCALING")
     ladders = [
@@ -168,7 +159,7 @@ def load_scaling_run(run_folder: Path) -> tuple[ProbeResult, Ladder]:
     if not ladders:
         failed = [f.statement for item in results for f in item.findings if f.code in INVALID_CODES]
         message = "; ".join([f"{run_folder} has no ladder", *failed])
-        raise UsageError(one_line(f"{message}: expected a run of SCALING that measured one"))
+        raise cli.UsageError(one_line(f"{message}: expected a run of SCALING that measured one"))
     result, file = ladders[-1]
     return result, _read_ladder(file)
 
@@ -186,4 +177,4 @@ def _read_ladder(file: Path) -> Ladder:
         message = "expected a ladder, found lists in lists without end"
     except ValueError as error:
         message = str(error)
-    raise UsageError(one_line(f"{file} cannot be read: {message}"))
+    raise cli.UsageError(one_line(f"{file} cannot be read: {message}"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from probes.cli.errors import PATH_TYPE, UsageError, refuse_unusable
+from probes.cli import command as cli
 from reports.sanitize import ascii_only, one_line
 from reports.signing.signatures import DECISIONS, PARTIES
 
@@ -15,17 +15,15 @@ LABEL_WIDTH = 12  # columns: the longest label, "  condition", and a blank
 INTERRUPTED = 2  # exit code; click's own is 1, which here means that a criterion failed
 
 
-@click.command(
-    short_help="Sign a run folder with an ssh key.",
-    epilog="""\b
-    Examples:
-      seatrial sign runs/first --as customer --key mykey --decision accepted""",
+@cli.command(
+    "Sign a run folder with an ssh key.",
+    "seatrial sign runs/first --as customer --key mykey --decision accepted",
 )
-@click.argument("run", type=PATH_TYPE)
+@click.argument("run", type=cli.PATH)
 @click.option("--as", "party", type=click.Choice(PARTIES), required=True, help="Who signs.")
 @click.option(
     "--key",
-    type=PATH_TYPE,
+    type=cli.PATH,
     required=True,
     help="Private ssh key, or the .pub file of one that ssh-agent or a hardware key holds.",
 )
@@ -51,32 +49,29 @@ def sign(
     from reports.signing.signatures import SigningError, prepare_statement, sign_statement
 
     try:
-        with refuse_unusable():
+        with cli.refuse_unusable(SigningError):
             statement = prepare_statement(
                 run, read_whole(run), party, name=name, decision=decision, conditions=conditions
             )
             _say(statement.text())
             _say("ssh-keygen signs this now; it may ask for a passphrase, or for a touch", err=True)
             fingerprint = sign_statement(run, statement, key)
-    except SigningError as error:
-        raise UsageError(one_line(error)) from None
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     _say(f"signed with {fingerprint}: {run / 'signatures' / party}.txt and .txt.sig")
 
 
-@click.command(
-    short_help="Check that a signed run is unchanged.",
-    epilog="Example: seatrial verify runs/first --signers allowed_signers",
+@cli.command(
+    "Check that a signed run is unchanged.", "seatrial verify runs/first --signers allowed_signers"
 )
-@click.argument("run", type=PATH_TYPE)
+@click.argument("run", type=cli.PATH)
 @click.option(
     "--signers",
-    type=PATH_TYPE,
+    type=cli.PATH,
     required=True,
     help="Who may sign: a line `provider KEY` and a line `customer KEY` (ssh's allowed_signers).",
 )
-@click.option("--revoked", type=PATH_TYPE, help="Keys that count no longer (ssh's KRL).")
+@click.option("--revoked", type=cli.PATH, help="Keys that count no longer (ssh's KRL).")
 @click.option("--nonce", metavar="TEXT", help="What `seatrial run --nonce` was given.")
 @click.option(
     "--require",
@@ -99,23 +94,21 @@ def verify(
     from reports.signing.verification import Signers, Verification, verify_signed_run
 
     if nonce is not None and not one_line(nonce):
-        raise UsageError("--nonce is empty: give the words that the run was given, or no --nonce")
+        message = "--nonce is empty: give the words that the run was given, or no --nonce"
+        raise cli.UsageError(message)
     for file in filter(None, (signers, revoked)):
         _refuse_untrusted(file, run)
-    with refuse_unusable():
+    with cli.refuse_unusable():
         found: Verification = verify_signed_run(
             run, read_whole(run), Signers(signers, revoked), nonce=nonce or "", required=required
         )
         not_compared = check_renderings(run, read_whole(run))[1]
-    found.facts.append(
-        ("renderings", f"not compared: {not_compared}" if not_compared else "compared")
-    )
+    found.facts += [("renderings", f"not compared: {not_compared}" if not_compared else "compared")]
     for label, words in found.facts:
         _say(f"{label:{LABEL_WIDTH}} {one_line(words)}")
-    for sentence in found.problems:
-        _say(f"problem: {one_line(sentence)}")
-    for sentence in found.doubts:
-        _say(f"doubt: {one_line(sentence)}")
+    for word, sentences in (("problem", found.problems), ("doubt", found.doubts)):
+        for sentence in sentences:
+            _say(f"{word}: {one_line(sentence)}")
     verdict = f"The run's own verdict: {found.verdict or 'not known'}."
     conclusion = {
         0: f"VERIFIED: unchanged since it was signed for the {' and the '.join(found.keys)}.",
@@ -129,13 +122,13 @@ def verify(
 def _refuse_untrusted(file: Path, run: Path) -> None:
     """Raise UsageError for a file of keys that is missing or is inside the run to be verified."""
     if not file.is_file():
-        raise UsageError(f"expected a file of keys, found none at {file}")
+        raise cli.UsageError(f"expected a file of keys, found none at {file}")
     if file.resolve().is_relative_to(run.resolve()):
-        raise UsageError(f"{file} lies in the run that it is to judge: keep your own, elsewhere")
+        message = f"{file} lies in the run that it is to judge: keep your own, elsewhere"
+        raise cli.UsageError(message)
 
 
 def _say(text: str, err: bool = False) -> None:
     """Print a text, in ASCII where the terminal's encoding is not Unicode."""
-    stream = sys.stderr if err else sys.stdout
-    unicode = "utf" in (stream.encoding or "").lower()
-    click.echo(text.rstrip("\n") if unicode else ascii_only(text.rstrip("\n")), err=err)
+    shown = text.rstrip("\n")
+    click.echo(shown if cli.is_unicode(err) else ascii_only(shown), err=err)

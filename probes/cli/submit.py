@@ -17,20 +17,13 @@ from urllib.parse import urlsplit
 
 import click
 
-from probes.cli.errors import PATH_TYPE, UsageError
+from probes.cli.command import PATH, UsageError, command
 from probes.cli.run import TO_PYTEST, RunCommand, run_options
 from probes.session.options import OPTIONS
+from probes.submit import follow
 from probes.submit.bring_back import PYTHON, BringBack, NoRun
 from probes.submit.entry import PREFIX
-from probes.submit.follow import (
-    ConnectionLost,
-    Follower,
-    JobsApi,
-    Reply,
-    SubmissionState,
-    SubmitError,
-    on_github,
-)
+from probes.submit.follow import ConnectionLost, Follower, JobsApi, SubmissionState, SubmitError
 from probes.submit.package import CONTRACT, make_package, package_name, recorded_code
 from probes.submit.parts import STEP_SUMMARY
 from reports.sanitize import clean, one_line
@@ -55,15 +48,12 @@ class Detached(Exception):
     """The user leaves the run to itself."""
 
 
-@click.command(
+@command(
+    "Run the suite on a remote cluster, as a job.",
+    "seatrial submit --address http://head:8265 --contract mine.toml",
+    "seatrial submit --address http://head:8265 --wheels wheels",
+    "seatrial submit --attach seatrial-submit-0123456789ab",
     cls=RunCommand,
-    short_help="Run the suite on a remote cluster, as a job.",
-    options_metavar="[OPTIONS] [-- PYTEST_OPTIONS]",
-    epilog="""\b
-    Examples:
-      seatrial submit --address http://head:8265 --contract mine.toml
-      seatrial submit --address http://head:8265 --wheels wheels
-      seatrial submit --attach seatrial-submit-0123456789ab""",
 )
 @click.option(
     "--address",
@@ -73,9 +63,7 @@ class Detached(Exception):
 )
 @run_options(*OWN)
 @click.option("-k", "keyword", metavar="TEXT", help="Only probes whose names match: as pytest's.")
-@click.option(
-    "--wheels", type=PATH_TYPE, metavar="DIR", help="Wheels for a cluster without internet."
-)
+@click.option("--wheels", type=PATH, metavar="DIR", help="Wheels for a cluster without internet.")
 @click.option("--detach", is_flag=True, help="Submit, and do not wait.")
 @click.option("--attach", metavar="ID", help="Follow a submission that runs or has ended.")
 @click.pass_context
@@ -130,9 +118,8 @@ def submit(
         code = EXIT_INTERRUPTED if session.is_stopping else EXIT_UNPROVEN
     except SubmitError as error:
         if not api.is_under_way:  # it is not known there
-            raise UsageError(
-                f"{error}. Was it another cluster, or was its head started anew?"
-            ) from None
+            message = f"{error}. Was it another cluster, or was its head started anew?"
+            raise UsageError(message) from None
         _say(f"error: {error}")
         code = EXIT_INTERRUPTED if session.is_stopping else EXIT_UNPROVEN
     except OSError as error:
@@ -171,9 +158,8 @@ def check_target(run_dir: str | None) -> None:
             pass
     except OSError as error:
         reason = error.strerror or str(error)
-        raise UsageError(
-            f"the run cannot be brought back to {run_dir or 'runs'}: {reason}"
-        ) from None
+        message = f"the run cannot be brought back to {run_dir or 'runs'}: {reason}"
+        raise UsageError(message) from None
 
 
 def _given(context: click.Context) -> Iterator[str]:
@@ -189,7 +175,7 @@ def _submit(
     """Submit the suite; return the id of the submission."""
     if "contract" not in options and Path(CONTRACT).exists():
         options["contract"] = CONTRACT  # as `seatrial run` in this folder
-    package = make_package(options, to_pytest, wheels, github=on_github())
+    package = make_package(options, to_pytest, wheels, github=follow.on_github())
     id = f"{PREFIX}{uuid.uuid4().hex[:12]}"
     _say(f"submitting to {api.address} (Ray {version}) as {id}")
     uri = api.upload(package_name(package), package)
@@ -260,18 +246,16 @@ class _Session:
         try:
             self._keep(lambda: self._api.insist(lambda: self._api.stop(self._id)))
         except KeyboardInterrupt:
-            raise Detached(
-                "left before the cluster confirmed the stop: the run may go on"
-            ) from None
+            message = "left before the cluster confirmed the stop: the run may go on"
+            raise Detached(message) from None
 
-    def _keep(self, ask: Callable[[], Reply]) -> Reply:
+    def _keep(self, ask: Callable[[], follow.Reply]) -> follow.Reply:
         """Ask; a connection that stays lost leaves the run to itself."""
         try:
             return ask()
         except ConnectionLost as error:
-            raise Detached(
-                f"gave up: {error}. The run goes on, and nothing is proven yet"
-            ) from None
+            message = f"gave up: {error}. The run goes on, and nothing is proven yet"
+            raise Detached(message) from None
 
     def _wants_stop(self) -> bool:
         """Ask the user at a terminal whether to stop; without one, an interrupt means it.
@@ -329,7 +313,7 @@ def _pass_on_summary(path: Path) -> None:
         return
     content = path.read_bytes()
     path.unlink()
-    if on_github() and (target := os.environ.get("GITHUB_STEP_SUMMARY")):
+    if follow.on_github() and (target := os.environ.get("GITHUB_STEP_SUMMARY")):
         with open(target, "ab") as file:
             file.write(content)
 

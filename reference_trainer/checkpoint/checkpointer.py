@@ -123,9 +123,8 @@ class PlainReader(dcp.FileSystemReader):
         with Path(self.path, ".metadata").open("rb") as file:
             metadata = _RecordUnpickler(file).load()
         if not isinstance(metadata, Metadata):
-            raise CheckpointError(
-                f".metadata holds a {type(metadata).__name__}, not DCP's Metadata"
-            )
+            message = f".metadata holds a {type(metadata).__name__}, not DCP's Metadata"
+            raise CheckpointError(message)
         return metadata
 
 

@@ -72,12 +72,10 @@ def validate_shard_set(reports: Sequence[tuple[str, dict[str, Any]]]) -> list[in
         keys = [name for name in shards.COMMON_KEYS if content[name] != first[name]]
         same_files = files.setdefault(content["node"], content["files"]) == content["files"]
         if keys or not same_files:
-            actual, expected = (
-                shards.entries_text(c, keys) or "other files" for c in (content, first)
-            )
+            seen, wanted = (shards.entries_text(c, keys) or "other files" for c in (content, first))
             raise shards.StaleShards(
-                f"rank {rank} on {host} has a shard with {actual}, rank 0 on {first_host} one with"
-                f" {expected}: make them anew on every node from the same documents"
+                f"rank {rank} on {host} has a shard with {seen}, rank 0 on {first_host} one with"
+                f" {wanted}: make them anew on every node from the same documents"
             )
     missing = sorted(set(range(first["nodes"])) - files.keys())
     if missing:

@@ -370,10 +370,8 @@ class Gang:
                 break
         first, cause = find_cause(error_lines(calls))
         dead, failed = self._owners(calls, dead), self._owners(calls, first or failed)
-        name = (
-            f"rank {failed[0]}" if len(failed) == 1 else f"ranks {failed}" if failed else "a rank"
-        )
-        failure = f"{name}{self._hosts_of(failed)} failed: {cause or last_line(error)}"
+        who = f"rank {failed[0]}" if len(failed) == 1 else f"ranks {failed}" if failed else "a rank"
+        failure = f"{who}{self._hosts_of(failed)} failed: {cause or last_line(error)}"
         died = f"ranks {dead} died{self._hosts_of(dead)}"
         said = f"{died}; {failure}" if dead and first else died if dead else failure
         return WorkerLost(f"{task}: {said}", dead, lost_at, failed)

@@ -17,18 +17,13 @@ from typing import Any
 
 import click
 
+from reference_trainer import rank_environment
 from reference_trainer.config import TrainConfig, build_config, cli_options, config_options
 from reference_trainer.launch.gang import Gang, GangError, last_line
 from reference_trainer.launch.supervisor import Timeouts, supervise
 from reference_trainer.launch.torchrun_child import run_torchrun
 from reference_trainer.launch.worker import ray_resources
-from reference_trainer.rank_environment import (
-    JOB_VARIABLE,
-    encode_words,
-    read_variables,
-    set_variables,
-    trained_words,
-)
+from reference_trainer.rank_environment import JOB_VARIABLE, encode_words, read_variables
 from reference_trainer.telemetry.event_log import EventLog
 
 # Practically no limit: heartbeats detect a stuck job much sooner. In milliseconds it fits into 31
@@ -182,13 +177,12 @@ def _sees_cuda(job: TrainingJob) -> bool:
         return bool(ray.get(call, timeout=job.wait_s))
     except ray.exceptions.GetTimeoutError:
         ray.cancel(call, force=True)
-        raise GangError(
-            f"there were no free resources for one rank in {job.wait_s:.0f} s"
-        ) from None
+        message = f"there were no free resources for one rank in {job.wait_s:.0f} s"
+        raise GangError(message) from None
 
 
 def _ray_train_rank(loop_config: dict[str, Any]) -> None:
-    set_variables(loop_config["environment"])
+    rank_environment.set_variables(loop_config["environment"])
     train_rank(loop_config["config"])
 
 
@@ -335,7 +329,7 @@ def _print_result(job: TrainingJob, result: JobResult) -> None:
     if last["loss"] is not None and not math.isfinite(last["loss"]):
         raise click.ClickException(f"the loss of step {last['step']} is {last['loss']}")
     for rank in result.ranks:
-        click.echo(f"trained {encode_words(trained_words(rank))}")
+        click.echo(f"trained {encode_words(rank_environment.trained_words(rank))}")
     loss = "" if last["loss"] is None else f" loss={last['loss']:.4f}"
     attempts = "" if result.attempts is None else f" attempts={result.attempts}"
     click.echo(

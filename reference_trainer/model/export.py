@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from reference_trainer.config import TrainConfig
+from reference_trainer.manifest import sync_file
 from reference_trainer.model.transformer import ROPE_THETA, Transformer
 
 WEIGHTS, CONFIG = "pytorch_model.bin", "config.json"
@@ -133,6 +133,5 @@ def _write_whole(path: Path, content: bytes) -> None:
     partial = path.with_name(f".{path.name}.partial")
     with partial.open("wb") as file:
         file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+        sync_file(file)
     partial.replace(path)

@@ -16,18 +16,10 @@ if TYPE_CHECKING:
 # the match with most words counts. None: a different board, whose peak that source does not have.
 # Source: pytorch/torchtitan, torchtitan/tools/utils.py, which cites the vendors' data sheets.
 PEAK_FLOPS = {
-    "A100": 312e12,
-    "H100 NVL": 835e12,
-    "H100 PCIe": 756e12,
-    "H100": 989e12,
-    "H200 NVL": None,
-    "H200": 989e12,
-    "B200": 2.25e15,
-    "B300": 2.25e15,
-    "GB200": 2.5e15,
-    "GB300": 2.5e15,
-    "MI300X": 1307e12,
-}
+    "A100": 312e12, "H100 NVL": 835e12, "H100 PCIe": 756e12, "H100": 989e12,
+    "H200 NVL": None, "H200": 989e12, "B200": 2.25e15, "B300": 2.25e15,
+    "GB200": 2.5e15, "GB300": 2.5e15, "MI300X": 1307e12,
+}  # fmt: skip
 
 
 def parameter_count(config: TrainConfig) -> int:

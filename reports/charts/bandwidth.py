@@ -6,29 +6,11 @@ from itertools import zip_longest
 from operator import itemgetter
 from typing import Any
 
+from reports.charts import canvas
 from reports.charts.bars import Row, draw_groups
-from reports.charts.canvas import (
-    PLOT_HEIGHT,
-    THEME,
-    Figure,
-    Key,
-    Number,
-    Point,
-    binary_size,
-    draw_level,
-    finite,
-    name_value,
-    open_chart,
-    or_dash,
-    or_nan,
-    percent,
-    read_columns,
-    read_number,
-    set_log_ticks,
-    zip_xy,
-)
+from reports.charts.canvas import THEME, Figure, Key, Number, Point, percent, read_number, zip_xy
 from reports.numbers import number
-from reports.sanitize import one_line
+from reports.sanitize import capitalise, one_line
 
 TITLE = "Bus bandwidth by message size"
 # Other sweeps of a series, by key: name, colour.
@@ -43,40 +25,40 @@ def draw_busbw(series: dict[str, Any]) -> Figure:
     judged {sizes, busbw}: which sizes are judged, and the judged value, control {sizes, busbw}: the
     same sweep, forced onto the management network, and baseline {sizes, busbw}: an earlier sweep.
     """
-    sizes, speeds, low, high = read_columns(series, "sizes", "busbw", "low", "high")
+    sizes, speeds, low, high = canvas.read_columns(series, "sizes", "busbw", "low", "high")
     others: list[Curve] = [
         (name, color, points)
         for key, (name, color) in OTHERS.items()
-        if (points := zip_xy(*read_columns(series.get(key) or {}, "sizes", "busbw")))
+        if (points := zip_xy(*canvas.read_columns(series.get(key) or {}, "sizes", "busbw")))
     ]
     limit, rate = read_number(series.get("limit")), read_number(series.get("line_rate"))
     judged, value, where = _read_judged(series.get("judged") or {}, zip_xy(sizes, speeds))
     sentence = _make_sentence(value, where, limit, rate, others)
     keys = [
         Key(f"measured: {number(value)} GB/s {where}", THEME.link),
-        Key(name_value("limit", limit), THEME.marginal, "dashes"),
-        Key(name_value("line rate", rate), THEME.soft, "dashes"),
+        Key(canvas.name_value("limit", limit), THEME.marginal, "dashes"),
+        Key(canvas.name_value("line rate", rate), THEME.soft, "dashes"),
         *(Key(name, color) for name, color, _ in others),
     ]
-    with open_chart(TITLE, sentence, keys) as chart:
+    with canvas.open_chart(TITLE, sentence, keys) as chart:
         axes = chart.plot("busbw, GB/s", "message size")
-        ticks = sorted({*finite(sizes), *(x for _, _, points in others for x, _ in points)})
-        set_log_ticks(axes, ticks, [binary_size(size) for size in ticks])
-        axes.set_ylim(0, 1.08 * max(finite([value, limit, rate, *speeds, *high])) or 1)
-        draw_level(axes.axhline, limit, THEME.marginal)
-        draw_level(axes.axhline, rate, THEME.soft)
+        ticks = sorted({*canvas.finite(sizes), *(x for _, _, points in others for x, _ in points)})
+        canvas.set_log_ticks(axes, ticks, [canvas.binary_size(size) for size in ticks])
+        axes.set_ylim(0, 1.08 * max(canvas.finite([value, limit, rate, *speeds, *high])) or 1)
+        canvas.draw_level(axes.axhline, limit, THEME.marginal)
+        canvas.draw_level(axes.axhline, rate, THEME.soft)
         for _, color, points in others:
             # The control runs at one size only: a line of one point would not show.
             axes.plot(*zip(*points, strict=True), "-" if len(points) > 1 else "o", color=color)
         ribbon = [*zip_xy(sizes, low), *reversed(zip_xy(sizes, high))]
         if ribbon:
             axes.fill(*zip(*ribbon, strict=True), color=THEME.link, alpha=0.2, linewidth=0)
-        axes.plot(or_nan(sizes), or_nan(speeds), color=THEME.link)
+        axes.plot(canvas.or_nan(sizes), canvas.or_nan(speeds), color=THEME.link)
         axes.plot(*zip(*judged, strict=True), "o", color=THEME.link)
     header = ["size", "busbw GB/s", "low", "high", *(name for name, *_ in others)]
     columns = [speeds, low, high, *([dict(xy).get(x or 0) for x in sizes] for *_, xy in others)]
     rows = [
-        [binary_size(size), *map(or_dash, cells)]
+        [canvas.binary_size(size), *map(canvas.or_dash, cells)]
         for size, *cells in zip_longest(sizes, *columns)
         if size is not None
     ]
@@ -86,24 +68,23 @@ def draw_busbw(series: dict[str, Any]) -> Figure:
 def _read_judged(judged: dict[str, Any], measured: list[Point]) -> tuple[list[Point], float, str]:
     """Return the judged points and value, and where it holds; without them, those of the peak."""
     known, value = dict(measured), read_number(judged.get("busbw"))
-    points = [(x, known[x]) for x in finite(read_columns(judged, "sizes")[0]) if x in known]
+    sizes = canvas.finite(canvas.read_columns(judged, "sizes")[0])
+    points = [(x, known[x]) for x in sizes if x in known]
     if not points or value is None:
         size, peak = max(measured, key=lambda point: point[1])
-        return [(size, peak)], peak, f"at {binary_size(size)}"
-    first, last = binary_size(points[0][0]), binary_size(points[-1][0])
+        return [(size, peak)], peak, f"at {canvas.binary_size(size)}"
+    first, last = canvas.binary_size(points[0][0]), canvas.binary_size(points[-1][0])
     return points, value, f"judged at {first} to {last}"
 
 
-def _make_sentence(
-    value: float, where: str, limit: Number, rate: Number, others: list[Curve]
-) -> str:
+def _make_sentence(value: float, where: str, limit: Number, rate: Number, more: list[Curve]) -> str:
     """Return a sentence: the value, its share of the line rate, the limit, the other sweeps."""
     parts = [f"Bus bandwidth is {number(value)} GB/s {where}"]
     if rate:
         parts.append(f"{percent(value / rate, 0)} of the line rate of {number(rate)}")
     if limit is not None:
         parts.append(f"{'at or above' if value >= limit else 'BELOW'} the limit of {number(limit)}")
-    for name, _, points in others:
+    for name, _, points in more:
         parts.append(f"{name} reaches {number(max(y for _, y in points))}")
     return ", ".join(parts) + "."
 
@@ -120,7 +101,7 @@ def draw_bytes(series: dict[str, Any]) -> Figure:
     it had to send; null: not counted).
     """
     fabric = one_line(series["fabric"])
-    on_fabric, elsewhere = read_columns(series, "on_fabric", "elsewhere")
+    on_fabric, elsewhere = canvas.read_columns(series, "on_fabric", "elsewhere")
     names = [one_line(name) for name in series["nodes"]]
     nodes = sorted(zip(names, on_fabric, elsewhere, strict=True), key=_by_need)
     shown, sentence = nodes[:MAX_NODES], _describe_bytes(nodes, fabric)
@@ -153,13 +134,12 @@ def _describe_bytes(nodes: list[Sent], fabric: str) -> str:
     if others:
         most, name = max(others, key=lambda sent: sent[0])
         parts.append(f"most on other networks: {name}, {percent(most, 2)}")
-    sentence = "; ".join(parts) or "no node was counted"
-    return f"{sentence[0].upper()}{sentence[1:]}."
+    return f"{capitalise('; '.join(parts) or 'no node was counted')}."
 
 
 LOSS_TITLE = "Loss across the kill"
 MAX_POINTS = 400  # of a curve: about one a unit; of more, the lowest and highest are kept
-STRIP_TOP, STRIP_HEIGHT = PLOT_HEIGHT + 46, 48  # units, of the differences below the curves
+STRIP_TOP, STRIP_HEIGHT = canvas.PLOT_HEIGHT + 46, 48  # units, of the differences below the curves
 MAX_ROWS = 40  # about so many steps are in the table
 
 
@@ -187,11 +167,11 @@ def _draw_curves(
     keys = [
         Key("never killed", THEME.soft),
         Key("killed", THEME.link),
-        Key(name_value("killed at step", killed), THEME.fail, "dashes"),
-        Key(name_value("resumed from step", resumed), THEME.passed, "dashes"),
+        Key(canvas.name_value("killed at step", killed), THEME.fail, "dashes"),
+        Key(canvas.name_value("resumed from step", resumed), THEME.passed, "dashes"),
         Key("steps done again" if again else "", THEME.rule, "box"),
     ]
-    with open_chart(LOSS_TITLE, sentence, keys, STRIP_TOP + STRIP_HEIGHT + 40) as chart:
+    with canvas.open_chart(LOSS_TITLE, sentence, keys, STRIP_TOP + STRIP_HEIGHT + 40) as chart:
         upper = chart.plot("loss")
         lower = chart.plot("difference of the runs", "step", STRIP_TOP, STRIP_HEIGHT)
         steps = [x for curve in curves for x, _ in curve]
@@ -199,8 +179,8 @@ def _draw_curves(
             axes.set_xlim(min(steps), max(max(steps), min(steps) + 1))
             if again:
                 axes.axvspan(resumed, killed, color=THEME.rule, linewidth=0)
-            draw_level(axes.axvline, killed, THEME.fail)
-            draw_level(axes.axvline, resumed, THEME.passed)
+            canvas.draw_level(axes.axvline, killed, THEME.fail)
+            canvas.draw_level(axes.axvline, resumed, THEME.passed)
         _plot_thinned(upper, curves[0], THEME.soft, 5)
         for curve in curves[1:]:
             _plot_thinned(upper, curve, THEME.link, 1.8)
@@ -238,12 +218,12 @@ def _attempts(points: list[Point]) -> list[list[Point]]:
 
 
 def _describe_loss(deltas: list[float], killed: Number, resumed: Number) -> str:
-    start = f"Killed at step {or_dash(killed)}, resumed from step {or_dash(resumed)}: "
+    text = f"Killed at step {canvas.or_dash(killed)}, resumed from step {canvas.or_dash(resumed)}: "
     if not deltas:
-        return start + "no step of the resumed run can be compared."
+        return text + "no step of the resumed run can be compared."
     if worst := max(map(abs, deltas)):
-        return start + f"the largest difference in {len(deltas)} steps is {number(worst)}."
-    return start + (
+        return text + f"the largest difference in {len(deltas)} steps is {number(worst)}."
+    return text + (
         f"all {len(deltas)} steps of the resumed run equal those of the run that was never killed."
     )
 

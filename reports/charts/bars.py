@@ -185,9 +185,7 @@ def draw_efficiency(series: dict[str, Any]) -> Figure:
     with the ends of the band that should contain nine of ten outcomes.
     """
     rungs, limit = _read_rungs(series), read_number(series.get("limit"))
-    predicted = [
-        one for one in _read_rungs(series.get("predicted") or {}) if one.nodes > rungs[-1].nodes
-    ]
+    predicted = [r for r in _read_rungs(series.get("predicted") or {}) if r.nodes > rungs[-1].nodes]
     strong, tokens = _strong_scaling_points(series, {rung.nodes for rung in rungs})
     basis = one_line(series.get("over") or "")
     sentence = _make_sentence(rungs, limit, basis) + _prediction_text(predicted)

@@ -154,9 +154,7 @@ class Chart:
         """Add axes for data, `top` units below the legend, with their titles."""
         bottom = self.height - self.top - top - height
         box, sizes = (LEFT, bottom, RIGHT - LEFT, height), (WIDTH, self.height) * 2
-        axes = self.sheet.figure.add_axes(
-            [part / size for part, size in zip(box, sizes, strict=True)]
-        )
+        axes = self.sheet.figure.add_axes([a / b for a, b in zip(box, sizes, strict=True)])
         axes.yaxis.get_major_locator().set_params(nbins=4, steps=TICK_STEPS)
         axes.yaxis.set_major_formatter(lambda value, _: brief_number(value))
         self.text(4, top - 6, y_title, color=THEME.soft)
@@ -272,9 +270,7 @@ def _read_marks(node: ElementTree.Element) -> Iterator[tuple[str, str, str]]:
         tag = child.tag.rpartition("}")[2]
         if tag == "path" and {style.get("fill"), style.get("stroke", "none")} != {"none"}:
             paint = {"fill": "none" if "stroke" in style else "#000000", **style}
-            known = {
-                key: VARIABLES.get(paint[key], paint[key]) for key in paint if PAINT.fullmatch(key)
-            }
+            known = {k: VARIABLES.get(v, v) for k, v in paint.items() if PAINT.fullmatch(k)}
             path = re.sub(r"\s*([A-Za-z])\s*", r"\1", _round_numbers(child.attrib["d"].strip()))
             yield "path", _join_attributes(known), path
         elif tag == "use":

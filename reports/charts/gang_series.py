@@ -9,23 +9,8 @@ from collections.abc import Iterator
 from itertools import cycle, pairwise
 from typing import Any, NamedTuple
 
-from reports.charts.canvas import (
-    RIGHT,
-    ROW,
-    START,
-    THEME,
-    Box,
-    Chart,
-    Figure,
-    Key,
-    TimeAxis,
-    brief_number,
-    open_chart,
-    read_number,
-    round_ticks,
-    shorten,
-    text_width,
-)
+from reports.charts import canvas
+from reports.charts.canvas import THEME, Box, Chart, Figure, Key, TimeAxis, brief_number, shorten
 from reports.numbers import number
 
 MAX_ROWS = 60  # rows of the table at most; the record has all of them
@@ -110,7 +95,7 @@ def read_panel(values: dict[str, Any]) -> Panel:
 
 
 def _require_number(value: Any) -> float:
-    known = read_number(value)
+    known = canvas.read_number(value)
     if known is None:
         raise ValueError("a number is missing")
     return known
@@ -362,13 +347,13 @@ def _draw_panels(title: str, sentence: str, panels: list[Panel], sizes: dict[str
         if sum(len(held) for _, _, held in bars) <= MAX_BARS:
             break
     heights = [_panel_height(line, lane) for line in lines]
-    height = sum(heights) + 2 * ROW * (len(panels) - 1)
-    with open_chart(title, sentence, _make_keys(colors, panels), height) as chart:
+    height = sum(heights) + 2 * canvas.ROW * (len(panels) - 1)
+    with canvas.open_chart(title, sentence, _make_keys(colors, panels), height) as chart:
         _draw_timeline(chart, lines[0], colors, lane, 0)
         for line in lines[1:]:
             heading = "control: the same cluster with a deliberate fault"
-            chart.text(0, heights[0] + 1.5 * ROW, heading, weight="bold")
-            _draw_timeline(chart, line, colors, lane, heights[0] + 2 * ROW)
+            chart.text(0, heights[0] + 1.5 * canvas.ROW, heading, weight="bold")
+            _draw_timeline(chart, line, colors, lane, heights[0] + 2 * canvas.ROW)
     return chart.svg
 
 
@@ -393,7 +378,12 @@ def _mark_levels(xs: list[float]) -> list[int]:
 
 def _panel_height(line: Timeline, lane: int) -> float:
     lanes = len(line.nodes) * (lane + GAP) + len(line.waits) * (WAIT_HEIGHT + GAP)
-    return 8 + MARK_SIZE * (max(line.levels, default=-1) + 1) + lanes + ROW * (1 + len(line.marks))
+    return (
+        8
+        + MARK_SIZE * (max(line.levels, default=-1) + 1)
+        + lanes
+        + canvas.ROW * (1 + len(line.marks))
+    )
 
 
 def _make_keys(colors: dict[str, str], panels: list[Panel]) -> list[Key]:
@@ -415,16 +405,16 @@ def _draw_timeline(
     chart: Chart, line: Timeline, colors: dict[str, str], lane: int, top: float
 ) -> None:
     start = y = top + 8 + MARK_SIZE * (max(line.levels, default=-1) + 1)
-    bottom = top + _panel_height(line, lane) - ROW * (1 + len(line.marks))
-    for tick in round_ticks(line.axis.first, line.axis.last):
+    bottom = top + _panel_height(line, lane) - canvas.ROW * (1 + len(line.marks))
+    for tick in canvas.round_ticks(line.axis.first, line.axis.last):
         x = line.axis(tick)
         chart.line([x, x], [start, bottom], THEME.rule, linewidth=1, zorder=0)
         chart.text(x, bottom + 14, f"{brief_number(tick)} s", "center")
     _draw_marks(chart, line, start, bottom)
     labels = list[tuple[float, float, float, str]]()
     for node, bars in line.nodes.items():
-        chart.text(START - 6, y + lane / 2 + 4, shorten(node, 11), "right")
-        chart.box((START, y, RIGHT - START, lane), THEME.rule)
+        chart.text(canvas.START - 6, y + lane / 2 + 4, shorten(node, 11), "right")
+        chart.box((canvas.START, y, canvas.RIGHT - canvas.START, lane), THEME.rule)
         boxes = _stack_jobs(bars, lane, line.sizes[node], [*colors])
         for job, (x, top, width, height) in sorted(boxes):  # so that paths can be joined
             chart.box((x, y + top, width, height), colors[job])
@@ -469,7 +459,7 @@ def _draw_label(
         if not any(start <= left and right <= end for start, end in taken)
     ]
     left, right = max(free, key=lambda span: span[1] - span[0], default=(0, 0))
-    if right - left > text_width(label) + 4:
+    if right - left > canvas.text_width(label) + 4:
         chart.text((left + right) / 2, y, label, "center", ink)
 
 
@@ -482,7 +472,7 @@ def _draw_marks(chart: Chart, line: Timeline, start: float, bottom: float) -> No
         chart.line([x, x], [top - 10, bottom], color, linewidth=1.2, linestyle=dashes)
         chart.text(x + 2, top - 1, f"{i}", color=color, size=10, weight=weight)
         text = f"{i}: {brief_number(event.time_s)} s, {shorten(event.label, 36)}"
-        chart.text(START, bottom + 14 + ROW * i, text, color=color, weight=weight)
+        chart.text(canvas.START, bottom + 14 + canvas.ROW * i, text, color=color, weight=weight)
 
 
 def _wait_lanes(panel: Panel) -> list[WaitLane]:
@@ -514,7 +504,7 @@ def _draw_wait_lane(
 ) -> None:
     """Draw a waiting lane: a frame while the job waits, orange while it holds a partial gang."""
     name, spans, partials = lane
-    chart.text(START - 6, top + 12, name, "right")
+    chart.text(canvas.START - 6, top + 12, name, "right")
     waits = axis.to_bars((span.start, span.end, span.amount) for span in spans)
     parts = axis.to_bars((part.start, part.end, part.held_text) for part in partials)
     taken = [(left, right) for left, right, _ in parts]

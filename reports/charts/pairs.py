@@ -7,25 +7,10 @@ from heapq import nsmallest
 from statistics import median
 from typing import Any
 
-from reports.charts.canvas import (
-    FONT_SIZE,
-    SMALL_SIZE,
-    THEME,
-    Chart,
-    Figure,
-    Key,
-    Number,
-    finite,
-    open_chart,
-    or_dash,
-    or_nan,
-    percent,
-    read_numbers,
-    shorten,
-    text_width,
-)
+from reports.charts import canvas
+from reports.charts.canvas import FONT_SIZE, THEME, Chart, Figure, Key, Number, open_chart, or_dash
 from reports.numbers import number
-from reports.sanitize import one_line
+from reports.sanitize import capitalise, one_line
 
 TITLE = "Bandwidth of every pair"
 MAX_MAP_NODES = 32  # with more nodes, the names do not fit next to the map
@@ -50,7 +35,7 @@ def draw_pairs(series: dict[str, Any]) -> Figure:
     means unreachable.
     """
     names = [one_line(name) for name in series["nodes"]]
-    table = [read_numbers(row) for row in series["gbs"]]
+    table = [canvas.read_numbers(row) for row in series["gbs"]]
     if len(table) != len(names) or any(len(row) != len(names) for row in table):
         raise ValueError(f"expected {len(names)} rows of {len(names)} values")
     for i, values in enumerate(table):
@@ -76,7 +61,7 @@ def draw_pairs(series: dict[str, Any]) -> Figure:
 
 
 def _known_median(values: Iterable[Number]) -> Number:
-    known = finite(values)
+    known = canvas.finite(values)
     return median(known) if known else None
 
 
@@ -85,7 +70,7 @@ def _make_sentence(names: list[str], worst: list[Pair], known: list[float], typi
     if dead := len(known) - alive:
         parts.append(f"unreachable: {dead} of {len(known)} directed pairs")
     for gbs, a, b in [pair for pair in worst if pair[0] > 0][:1]:
-        share = percent(gbs / typical, 0)
+        share = canvas.percent(gbs / typical, 0)
         parts.append(
             f"the slowest of {alive} is {names[a]} - {names[b]} at {number(gbs)} GB/s, "
             f"{share} of the median {number(typical)}"
@@ -93,16 +78,15 @@ def _make_sentence(names: list[str], worst: list[Pair], known: list[float], typi
     if missing := len(names) * (len(names) - 1) - len(known):
         pairs = "pair was" if missing == 1 else "pairs were"
         parts.append(f"{missing} directed {pairs} not measured")
-    sentence = "; ".join(parts) or "there is no pair to compare"
-    return f"{sentence[0].upper()}{sentence[1:]}."
+    return f"{capitalise('; '.join(parts) or 'there is no pair to compare')}."
 
 
 def _draw_map(sentence: str, names: list[str], table: list[list[Number]], typical: float) -> str:
     """Draw a cell for each pair, by colour: a slow node is a dark row or a dark column."""
     cell = MAP_SIZE / max(len(table), 1)
-    size = FONT_SIZE if cell > FONT_SIZE + 2 else SMALL_SIZE
-    labels = [shorten(name, NAME_SIZE) for name in names]
-    longest = max((text_width(label, size) for label in labels), default=0)
+    size = FONT_SIZE if cell > FONT_SIZE + 2 else canvas.SMALL_SIZE
+    labels = [canvas.shorten(name, NAME_SIZE) for name in names]
+    longest = max((canvas.text_width(label, size) for label in labels), default=0)
     turned = longest > cell - 4
     top = longest + 8 if turned else 18
     states = {gbs for row in table for gbs in row}
@@ -159,17 +143,15 @@ def _draw_scale(chart: Chart, y: float, typical: float) -> None:
     chart.text(end, y + 11, f">= {number(typical)} GB/s", color=THEME.soft)
 
 
-def _draw_medians(
-    sentence: str, names: list[str], sent: list[Number], received: list[Number]
-) -> str:
+def _draw_medians(sentence: str, names: list[str], sent: list[Number], got: list[Number]) -> str:
     """Draw the medians of each node as two dots, in the order of the nodes; name the slowest."""
     keys = [Key("median sent by a node", THEME.link), Key("median received", THEME.marginal)]
-    known = [(gbs, name) for gbs, name in zip([*sent, *received], names * 2, strict=True) if gbs]
-    slowest = f"; slowest: {shorten(min(known)[1], 24)}" if known else ""
+    known = [(gbs, name) for gbs, name in zip([*sent, *got], names * 2, strict=True) if gbs]
+    slowest = f"; slowest: {canvas.shorten(min(known)[1], 24)}" if known else ""
     with open_chart(TITLE, sentence, keys) as chart:
         axes = chart.plot("GB/s", f"{len(names)} nodes in order{slowest}")
-        for values, key in zip((sent, received), keys, strict=True):
-            axes.plot(or_nan(values), "o", color=key.color)
+        for values, key in zip((sent, got), keys, strict=True):
+            axes.plot(canvas.or_nan(values), "o", color=key.color)
         axes.set_ylim(0, 1.08 * max([gbs for gbs, _ in known], default=1))
         axes.set_xticks([])
     return chart.svg

@@ -40,10 +40,8 @@ def report_to_github(summary: AcceptanceSummary, environ: Mapping[str, str] = os
         _append_summary(path, summary)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        observed = (
-            f"step summary in {one_line(path) or 'no file'}: not written ({one_line(reason)})"
-        )
-        lines.append(f"{observed}. Expected: a file that GITHUB_STEP_SUMMARY names")
+        found = f"step summary in {one_line(path) or 'no file'}: not written ({one_line(reason)})"
+        lines.append(f"{found}. Expected: a file that GITHUB_STEP_SUMMARY names")
     # The runner reads commands at the start of a line only, and pytest's last one is not ended.
     text = "\n".join(["", *lines, ""])
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 from reports.acceptance import AcceptanceSummary, ReportRow
 from reports.measurement import Measurement, Verdict
 from reports.record import ProbeResult
-from reports.run_folder.store import parse_time
+from reports.run_folder.store import known_time
 from reports.sanitize import one_line
 
 DECISION = "decision"
@@ -116,8 +116,8 @@ def _add_suite(
     root: ElementTree.Element, name: str, cases: list[ReportCase], summary: AcceptanceSummary
 ) -> None:
     suite = ElementTree.SubElement(root, "testsuite", {"name": one_line(name)})
-    if timestamp := _timestamp(summary.record.started):
-        suite.set("timestamp", timestamp)
+    if started := known_time(summary.record.started):  # JUnit's are in UTC, without a zone
+        suite.set("timestamp", started.strftime("%Y-%m-%dT%H:%M:%S"))
     suite.set("time", f"{sum(case.seconds for case in cases):.3f}")
     properties = ElementTree.SubElement(suite, "properties")
     for key, value in _suite_properties(name, cases, summary):
@@ -126,14 +126,6 @@ def _add_suite(
     for case in cases:
         _add_case(suite, case)
     _count_outcomes(suite, ELEMENTS.values())
-
-
-def _timestamp(started: str) -> str:
-    """Return the start as JUnit has it: UTC to the second, without a zone; "" if it is invalid."""
-    try:
-        return parse_time(started).strftime("%Y-%m-%dT%H:%M:%S")
-    except ValueError:
-        return ""
 
 
 def _suite_properties(
@@ -246,7 +238,5 @@ def _ctrf_measurement(m: Measurement, nodes: frozenset[str]) -> dict[str, Any]:
 
 def _epoch_ms(timestamp: str | None) -> int:
     """Convert to milliseconds since 1970; 0 if the timestamp is missing or invalid."""
-    try:
-        return round(parse_time(timestamp).timestamp() * 1000)
-    except ValueError:
-        return 0
+    time = known_time(timestamp)
+    return round(time.timestamp() * 1000) if time else 0

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from reports.acceptance import AcceptanceSummary
 from reports.measurement import Measurement
-from reports.run_folder.store import parse_time
+from reports.run_folder.store import known_time
 from reports.sanitize import clean, label_value
 
 Labels = dict[str, str]
@@ -48,7 +48,7 @@ def prometheus(summary: AcceptanceSummary) -> str:
 
 def _run_lines(summary: AcceptanceSummary, run: Labels) -> Iterator[str]:
     """Yield the metrics that a run has once."""
-    record = summary.record
+    record, finished = summary.record, known_time(summary.record.finished)
     kind = {"rehearsal": _word(record.rehearsal), "partial": _word(record.partial)}
     info = {**run, "contract": record.contract.name, "tier": record.tier, **kind}
     accepted = 1 if summary.exit_code == 0 else 0
@@ -62,19 +62,12 @@ def _run_lines(summary: AcceptanceSummary, run: Labels) -> Iterator[str]:
     yield from _metric(
         "seatrial_run_finished_timestamp_seconds",
         "When the run ended; missing if it did not.",
-        [(run, _finished(record.finished))],
+        [(run, finished.timestamp() if finished else None)],
     )
 
 
 def _word(reason: object) -> str:
     return "yes" if reason else "no"
-
-
-def _finished(time: str | None) -> float | None:
-    try:
-        return parse_time(time).timestamp()
-    except ValueError:
-        return None
 
 
 def _verdicts(summary: AcceptanceSummary, run: Labels) -> Iterator[tuple[Labels, float]]:

@@ -195,8 +195,8 @@ def _better_direction(frame: DataFrame) -> Series:
 
 def _sentence(key: tuple[Any, ...], old: Any, new: Any) -> str:
     """Format a change: `FABRIC: busbw on cluster: 371 GB/s -> 41.2 GB/s (-88.9 %)`."""
-    criterion, _, measure, subject, _ = key
-    if is_criterion(key):
+    criterion, probe, measure, subject, _ = key
+    if measure == VERDICT and not probe:  # the row of a criterion
         if new.kind == MISSING:
             return f"{criterion}: the criterion is no longer measured"
         was = old.value_text if isinstance(old.value_text, str) else Verdict.UNPROVEN.value
@@ -210,11 +210,6 @@ def _sentence(key: tuple[Any, ...], old: Any, new: Any) -> str:
     if new.kind == UNCLEAR and details and new.noise != new.noise:
         details.append("noise unknown")
     return f"{text} ({'; '.join(details)})" if details else text
-
-
-def is_criterion(key: tuple[Any, ...]) -> bool:
-    """Return whether a row is that of a criterion, not of a measure."""
-    return bool(key[2] == VERDICT and not key[1])
 
 
 def measure_title(measure: str) -> str:
@@ -383,7 +378,9 @@ def comparison_csv(comparison: Comparison) -> str:
     """Write one row per measure; each run has columns that begin with its letter and id."""
     wide = comparison.tables[0].index.to_frame(index=False)
     units = [table.unit for table in comparison.tables]
-    wide["unit"] = [next(filter(_is_text, row), "") for row in zip(*units, strict=True)]
+    wide["unit"] = [
+        next((one for one in row if isinstance(one, str)), "") for row in zip(*units, strict=True)
+    ]
     letters = run_letters(len(comparison.tables))
     for index, (letter, table) in enumerate(zip(letters, comparison.tables, strict=True)):
         about = f"{letter} {comparison.summaries[index].record.id}"
@@ -393,10 +390,6 @@ def comparison_csv(comparison: Comparison) -> str:
             title = {"change": "change in percent"}.get(name, name)
             wide[f"{about} {title}"] = table[name].array
     return csv_text(wide)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
 
 
 def comparison_json(comparison: Comparison) -> str:
@@ -423,6 +416,5 @@ def comparison_json(comparison: Comparison) -> str:
         for key, *entries in zip(keys, *found, strict=True)
     ]
     notes = [one_line(note) for note in comparison.notes]
-    return json.dumps(
-        {"runs": runs, "notes": notes, "noise": NOISE_RULE, "measures": measures}, indent=1
-    )
+    found_all = {"runs": runs, "notes": notes, "noise": NOISE_RULE, "measures": measures}
+    return json.dumps(found_all, indent=1)

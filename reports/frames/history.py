@@ -246,17 +246,14 @@ def _run_lines(history: History, fmt: TextFormatter) -> Iterator[str]:
     titles = ["started (UTC)", "run", "tier", "decision"]
     yield table_line([*titles, *(name[:1] for name in names)], widths, fmt)
     for row in history.runs.to_dict("records"):
-        started = (
-            row["started"].strftime("%Y-%m-%d %H:%M") if row["started"] == row["started"] else "-"
-        )
+        time = row["started"]
+        started = time.strftime("%Y-%m-%d %H:%M") if time == time else "-"
         cells = [started, row["run"], row["tier"], row["decision"] or "not read"]
-        yield table_line(
-            [*cells, *(signs.get(row[verdict_column(name)], "") for name in criteria)], widths, fmt
-        )
+        cells += [signs.get(row[verdict_column(name)], "") for name in criteria]
+        yield table_line(cells, widths, fmt)
         if row["note"]:
-            yield from fmt.wrap(
-                row["note"] if row["counted"] else f"not counted: {row['note']}", "    "
-            )
+            note = row["note"] if row["counted"] else f"not counted: {row['note']}"
+            yield from fmt.wrap(note, "    ")
 
 
 def _trend_lines(table: Any, fmt: TextFormatter) -> Iterator[str]:

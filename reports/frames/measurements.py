@@ -139,6 +139,4 @@ def json_rows(frame: DataFrame) -> list[dict[str, Any]]:
         return None if pd.isna(value) else value
 
     columns = {name: [plain(v) for v in frame[name].tolist()] for name in frame.columns}
-    return [
-        dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
-    ]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,25 +19,8 @@ from reports.frames.compare import compare
 from reports.measurement import Measurement, Verdict
 from reports.numbers import number
 from reports.orders import fill
-from reports.page.sections import (
-    EvidenceReader,
-    blast_text,
-    bound_text,
-    build_inventory,
-    build_lead,
-    build_node_matrix,
-    build_timeline,
-    caught_text,
-    cause_text,
-    cluster_size,
-    count_controls,
-    draw_limit_bar,
-    planted_faults,
-    scope_text,
-    section_anchors,
-    split_place,
-)
-from reports.record import Finding, ProbeResult, RunRecord
+from reports.page import sections
+from reports.record import Control, Finding, ProbeResult, RunRecord
 from reports.redact import redact_text
 from reports.run_folder.store import parse_time
 from reports.sanitize import capitalise, clean, one_line
@@ -51,27 +35,32 @@ SENTENCE_END = re.compile(r"(?<=[.!?]) ")
 MOST_FINDINGS = 3  # on page 1, which is one sheet of paper
 MAX_PASSING = 4  # passing subjects of one measurement shown in its section; the appendix has all
 
-GLOSSARY = {
-    "alpha-beta": "the time of collectives by a latency and a bandwidth that were fitted to them",
-    "algbw": "bytes of the message / time of the collective; depends on the number of ranks",
-    "busbw": "algbw x 2(n-1)/n for all-reduce of n ranks: comparable with the line rate",
-    "control": "a deliberate fault, made on this cluster in this run, that the probe must catch",
-    "efficiency": "speed on n nodes / (n x speed on one node)",
-    "gang": "N workers that start together or not at all",
-    "limit": (
-        "the bound of a value; inside it but within the agreed warning band the verdict is MARGINAL"
-    ),
-    "line rate": "what the network ports of a node can carry together",
-    "MARGINAL": "inside the limit, but within the agreed warning band",
-    "rail": "the links that join the same port of every node",
-    "rank": "one worker process of a job, usually one per GPU",
-    "rehearsal": "a run on an emulated cluster: it shows only that the suite works",
-    "replayed": (
-        "the collectives of a step, run without the trainer in the same order on the same nodes"
-    ),
-    "rung": "one node count of the ladder 1, 2, 4, 8",
-    "UNPROVEN": "neither proven nor failed: not measured, no limit, or no fault caught",
-}
+
+@dataclass(frozen=True)
+class Decision:
+    """Page 1: the decision, what to do next, and what was not tested.
+
+    `findings` and `unexplained` results are the first; `more` of them are in the appendix.
+    """
+
+    lead: sections.Lead
+    facts: list[tuple[str, str]]
+    findings: list[Finding]
+    unexplained: list[ProbeResult]
+    more: int
+    has_problems: bool
+    paste: str
+
+
+@dataclass(frozen=True)
+class Appendix:
+    """What follows the criteria: planted faults, nodes, times, and the environment."""
+
+    planted: list[tuple[str, Verdict, Control]]
+    matrix: sections.NodeMatrix
+    timeline: list[sections.Span]
+    inventory: sections.Inventory
+    command: str
 
 
 # Measurements of one name on many subjects: those to show, and a sentence for the others.
@@ -89,10 +78,8 @@ def render(
     Without `run`, the page is a copy to share: it has no evidence and no links to it, and states
     so. `evidence_at` is the path of the run folder as links on the page reach it.
     """
-    record, reader = summary.record, EvidenceReader(run, evidence_at)
-    deciding = [row for row in summary.worst_first if row.can_decide]
+    record, reader = summary.record, sections.EvidenceReader(run, evidence_at)
     unexplained = _unexplained_results(summary.worst_first)
-    first = summary.findings[:MOST_FINDINGS]
     headlines = {row.criterion.id: row.criterion.headlines for row in summary.rows}
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
     template = _jinja_environment(reader).get_template("report.html.j2")
@@ -101,39 +88,47 @@ def render(
         summary=summary,
         is_shared=run is None,
         view_evidence=reader.view,
-        problems=[row for row in deciding if row.verdict is not Verdict.PASS],
+        decision=_view_decision(summary, unexplained),
+        appendix=Appendix(
+            sections.planted_faults(summary),
+            sections.build_node_matrix(record),
+            sections.build_timeline(record),
+            sections.build_inventory(record.cluster),
+            redact_text(record.command),
+        ),
         unexplained=unexplained,
-        first_findings=first,
-        first_unexplained=unexplained[: MOST_FINDINGS - len(first)],
-        strip=_header_facts(record),
         untested=_untested_items(summary),
-        lead=build_lead(summary),
-        anchors=section_anchors(summary.rows),
-        caught_controls=count_controls(record.results),
-        planted=planted_faults(summary),
-        matrix=build_node_matrix(record),
-        timeline=build_timeline(record),
-        more_findings=max(0, len(summary.findings) + len(unexplained) - MOST_FINDINGS),
-        measurement_count=sum(len(result.measurements) for result in record.results),
-        inventory=build_inventory(record.cluster),
-        command=redact_text(record.command),
-        paste=acceptance_table(summary),
+        anchors=sections.section_anchors(summary.rows),
+        caught_controls=sections.count_controls(record.results),
         fill_in=lambda finding: fill(finding, record.cluster),
-        blast_of=lambda finding: blast_text(finding, summary),
+        blast_of=lambda finding: sections.blast_text(finding, summary),
         problem_of=lambda result: summary_sentence(result, headlines.get(result.criterion, {})),
         time_to_test=lambda finding: _time_to_test(finding, record),
         kept_files={entry.path for result in record.results for entry in result.evidence},
-        cause_of=lambda result: cause_text(result, record),
+        cause_of=lambda result: sections.cause_text(result, record),
         comparison=compare(summary, baseline) if baseline else None,
         figures_of=lambda result: draw_figures(_series_of(result, baseline)),
-        glossary=GLOSSARY,
         script=script,
         # For the page's content security policy, which allows only this script.
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
 
 
-def _jinja_environment(reader: EvidenceReader) -> Environment:
+def _view_decision(summary: AcceptanceSummary, unexplained: list[ProbeResult]) -> Decision:
+    first = summary.findings[:MOST_FINDINGS]
+    deciding = [row for row in summary.worst_first if row.can_decide]
+    return Decision(
+        lead=sections.build_lead(summary),
+        facts=_header_facts(summary.record),
+        findings=first,
+        unexplained=unexplained[: MOST_FINDINGS - len(first)],
+        more=max(0, len(summary.findings) + len(unexplained) - MOST_FINDINGS),
+        has_problems=any(row.verdict is not Verdict.PASS for row in deciding),
+        paste=acceptance_table(summary),
+    )
+
+
+def _jinja_environment(reader: sections.EvidenceReader) -> Environment:
     """Build the template environment: it escapes all text and removes control characters."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
@@ -151,14 +146,14 @@ def _jinja_environment(reader: EvidenceReader) -> Environment:
         "line": one_line,
         "titled": capitalise,
         "href": reader.link,
-        "cited": split_place,
+        "cited": sections.split_place,
         "number": number,
-        "bound": bound_text,
+        "bound": sections.bound_text,
         "command": lambda text: redact_text(one_line(text)),
         "groups": _group_by_name,
-        "bar": draw_limit_bar,
-        "caught": caught_text,
-        "scope": scope_text,
+        "bar": sections.draw_limit_bar,
+        "caught": sections.caught_text,
+        "scope": sections.scope_text,
         "first_sentence": lambda text: SENTENCE_END.split(text, maxsplit=1)[0],
         # Only for SVG that reports.charts.canvas wrote, and for the page's script: neither contains
         # foreign markup.
@@ -172,7 +167,7 @@ def _header_facts(record: RunRecord) -> list[tuple[str, str]]:
     cluster, contract = record.cluster, record.contract
     facts = [
         ("cluster", str(cluster.get("name", "unknown"))),
-        ("size", cluster_size(cluster)),
+        ("size", sections.cluster_size(cluster)),
         ("fabric", str(cluster.get("fabric", ""))),
         ("run", record.id),
         ("started", record.started[:19].replace("T", " ") + " UTC"),

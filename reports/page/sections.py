@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from reports.acceptance import AcceptanceSummary, ReportRow
-from reports.headlines import gpus_per_node
+from reports.acceptance import AcceptanceSummary, ReportRow, gpus_per_node
 from reports.measurement import Limit, Measurement, Verdict
 from reports.numbers import quantity
-from reports.owed import NOT_RUN
-from reports.record import Control, Evidence, Finding, ProbeResult, RunRecord, Severity
+from reports.record import NOT_RUN, Control, Evidence, Finding, ProbeResult, RunRecord, Severity
 from reports.redact import redact
 from reports.run_folder.event_log import open_regular
 from reports.run_folder.integrity import MISSING, compare_hash

@@ -9,17 +9,18 @@ from typing import Any
 from pydantic import ValidationError
 
 from reports.measurement import Limit, Measurement
-from reports.owed import complete_results
-from reports.record import SCHEMA, Control, Evidence, Finding, OwedProbe, ProbeResult, RunRecord
-from reports.run_folder.event_log import (
-    EVENT_LISTS,
-    FILE,
-    MAX_LOG,
-    PROBE_EVENTS,
-    UnreadableRun,
-    open_regular,
-    parse_json,
+from reports.record import (
+    SCHEMA,
+    Control,
+    Evidence,
+    Finding,
+    OwedProbe,
+    ProbeResult,
+    RunRecord,
+    complete_results,
 )
+from reports.run_folder import event_log
+from reports.run_folder.event_log import EVENT_LISTS, FILE, MAX_LOG, PROBE_EVENTS, UnreadableRun
 
 MODELS = {"finding": Finding, "control": Control, "evidence": Evidence}
 
@@ -135,16 +136,15 @@ def read_record(path: Path) -> RunRecord:
     folder = path.absolute().parent
     if (folder / FILE).exists() or (folder.parent / FILE).exists():
         raise UnreadableRun(f"{path} lies in a run folder: give the folder, which can be verified")
-    with open_regular(path) as file:
+    with event_log.open_regular(path) as file:
         text = file.read(MAX_LOG + 1)
     if len(text) > MAX_LOG:
         raise UnreadableRun(f"{path}: expected at most {MAX_LOG >> 20} MiB, found more")
     try:
-        record = parse_json(text)
+        record = event_log.parse_json(text)
     except ValueError as error:
-        raise UnreadableRun(
-            f"{path}: expected the record of a run, found no JSON: {error}"
-        ) from None
+        message = f"{path}: expected the record of a run, found no JSON: {error}"
+        raise UnreadableRun(message) from None
     results = record.get("results") if isinstance(record, dict) else None
     if not isinstance(results, list) or not all(isinstance(one, dict) for one in results):
         raise UnreadableRun(f"{path}: expected the record of a run, found other JSON")

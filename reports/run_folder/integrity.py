@@ -14,18 +14,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from reports.record import Evidence, RunRecord
-from reports.run_folder.event_log import (
-    CHUNK,
-    FILE,
-    MAX_FILES,
-    SIGNATURES,
-    SUMS,
-    EventReader,
-    UnreadableRun,
-    hash_file,
-    list_files,
-    open_regular,
-)
+from reports.run_folder import event_log
+from reports.run_folder.event_log import MAX_FILES, SIGNATURES, SUMS, EventReader, UnreadableRun
 from reports.run_folder.fold import ALONE, fold_events, read_record
 from reports.run_folder.store import CONTRACT
 
@@ -82,7 +72,7 @@ def read_run(run: Path, check: EventCheck | None = None) -> tuple[RunRecord, Int
     """
     if run.is_file():
         return read_record(run), Integrity(doubts=[ALONE])
-    files, log = list_files(run), EventReader(run)
+    files, log = event_log.list_files(run), EventReader(run)
     record = fold_events(_shown_to(check, log))
     seen = [
         *log.problems,
@@ -98,11 +88,6 @@ def read_run(run: Path, check: EventCheck | None = None) -> tuple[RunRecord, Int
         doubts = [*doubts, f"it was cut off: its end and {SUMS} are missing"]
     integrity = Integrity(problems, doubts, log.count, log.head)
     return record.model_copy(update={"head": log.head}), integrity
-
-
-def verify_run(run: Path) -> Integrity:
-    """Verify a run folder. Raises UnreadableRun."""
-    return read_run(run)[1]
 
 
 def load(run: Path) -> RunRecord:
@@ -140,7 +125,7 @@ def _check_evidence(run: Path, record: RunRecord) -> Iterator[str]:
 def compare_hash(path: Path, sha256: str) -> str:
     """Compare a file with its hash; return what is wrong, "" if they match."""
     try:
-        return "" if hash_file(path) == sha256 else "is not the file that the run wrote"
+        return "" if event_log.hash_file(path) == sha256 else "is not the file that the run wrote"
     except UnreadableRun:
         return MISSING
 
@@ -162,12 +147,12 @@ def _check_unknown(files: list[str], record: RunRecord) -> Iterator[str]:
 
 def _check_head(run: Path, head: str) -> Iterator[str]:
     """Yield a problem if record.json does not have the hash of the last event."""
-    with suppress(UnreadableRun), open_regular(run / "record.json") as file:
+    with suppress(UnreadableRun), event_log.open_regular(run / "record.json") as file:
         tail = b""
-        while chunk := file.read(CHUNK):
+        while chunk := file.read(event_log.CHUNK):
             if found := HEAD.search(tail + chunk):
                 if found["head"].decode() != head:
-                    yield f"{FILE}: its last line is not that of record.json"
+                    yield f"{event_log.FILE}: its last line is not that of record.json"
                 return
             tail = chunk[-HEAD_BYTES:]
         yield "record.json is not what the run wrote: it has no head"
@@ -184,7 +169,7 @@ def _check_sums(run: Path, files: list[str]) -> Iterator[str]:
     for name, sha256 in sums.items():
         if name not in files:
             yield f"{name:.80} {MISSING}"
-        elif hash_file(run / name) != sha256:
+        elif event_log.hash_file(run / name) != sha256:
             yield f"{name:.80} is not the file that {SUMS} has"
     for entry in run.iterdir():
         if entry.is_dir() and entry.name not in ("evidence", SIGNATURES):
@@ -197,7 +182,7 @@ def _check_sums(run: Path, files: list[str]) -> Iterator[str]:
 def read_sums(run: Path) -> dict[str, str] | str:
     """Read SHA256SUMS as file -> sha256; return a sentence if its format is wrong."""
     sums: dict[str, str] = {}
-    with open_regular(run / SUMS) as file:
+    with event_log.open_regular(run / SUMS) as file:
         for _ in range(MAX_FILES):
             if not (raw := file.readline(MAX_LINE)):
                 return sums

@@ -17,16 +17,8 @@ from typing import Any
 
 from reports.record import SCHEMA, Evidence, RunRecord
 from reports.redact import redact, redact_text
-from reports.run_folder.event_log import (
-    FILE,
-    MAX_LINE,
-    MAX_LOG,
-    NO_LINE,
-    EventReader,
-    hash_line,
-    write_atomically,
-    write_checksums,
-)
+from reports.run_folder import event_log
+from reports.run_folder.event_log import FILE, MAX_LINE, MAX_LOG, NO_LINE, EventReader, hash_line
 from reports.run_folder.fold import fold_events
 from reports.sanitize import one_line
 
@@ -136,6 +128,14 @@ def parse_time(text: str | None) -> datetime:
     return datetime.fromisoformat((text or "").replace("Z", "+00:00"))
 
 
+def known_time(text: str | None) -> datetime | None:
+    """Parse a time in the format of `utc_time`; None if there is none."""
+    try:
+        return parse_time(text)
+    except (ValueError, TypeError):
+        return None
+
+
 def run_folder_name(cluster: str) -> str:
     """Return `2026-11-20T221703Z-atlas`: valid on every file system, sorts by time."""
     safe = re.sub(r"[^A-Za-z0-9.-]+", "-", cluster).strip("-.")[:40] or "cluster"
@@ -237,7 +237,7 @@ class Store:
         os.fsync(self._log)
         log = EventReader(self.path)
         record = fold_events(log).model_copy(update={"head": log.head})
-        write_atomically(self.path / "record.json", record_text(record))
+        event_log.write_atomically(self.path / "record.json", record_text(record))
         return record
 
     def close(self) -> None:
@@ -245,7 +245,7 @@ class Store:
         if self._log >= 0:
             log, self._log = self._log, -1
             os.close(log)
-            write_checksums(self.path)
+            event_log.write_checksums(self.path)
 
 
 def write_new(path: Path, content: bytes) -> None:

@@ -6,6 +6,7 @@ import ipaddress
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from reports.sanitize import clean
 
@@ -20,14 +21,10 @@ IDENTIFIERS = [
     for kind, shape in (
         ("gpu", rf"(?:MIG-GPU-|GPU-|MIG-){UUID}(?:/\d+/\d+)?"),
         ("id", UUID),
-        (
-            "address",
-            "[0-9a-f]{2}(?:([:-])[0-9a-f]{2})(?:\\1[0-9a-f]{2}){4,18}",
-        ),  # MAC, also IPoIB's
-        (
-            "id",
-            "(?<![0-9a-f]{4}:)[0-9a-f]{4}(?::[0-9a-f]{4}){3}(?!:[0-9a-f])|0x[0-9a-f]{16}",
-        ),  # GUID
+        # MAC, also IPoIB's
+        ("address", "[0-9a-f]{2}(?:([:-])[0-9a-f]{2})(?:\\1[0-9a-f]{2}){4,18}"),
+        # GUID
+        ("id", "(?<![0-9a-f]{4}:)[0-9a-f]{4}(?::[0-9a-f]{4}){3}(?!:[0-9a-f])|0x[0-9a-f]{16}"),
         ("id", "[0-9a-f]{56}|[0-9a-f]{48}|[0-9a-f]{40}|[0-9a-f]{36}|[0-9a-f]{32}"),
     )
 ]
@@ -97,7 +94,9 @@ def alias_identifiers(text: str, alias: Alias, versions: bool = False) -> str:
 
     With `versions`, four numbers with dots are a version and stay unchanged.
     """
-    text = USER.sub(lambda m: m[0] if _is_public(m[1]) else alias("user", m[1]) + "@", text)
+    text = USER.sub(
+        lambda m: m[0] if m[1].lower() in PUBLIC_USERS else alias("user", m[1]) + "@", text
+    )
     text = IPV6.sub(lambda m: alias("address", m[0]) if _is_ipv6(m[0]) else m[0], text)
     for kind, shape in IDENTIFIERS:
         text = shape.sub(lambda m, kind=kind: alias(kind, m[0]), text)  # type: ignore[misc]
@@ -110,10 +109,6 @@ def is_identifier(text: str) -> bool:
     """Return whether the complete text is one UUID, id, GUID, MAC or IP address."""
     shapes = [shape for _, shape in IDENTIFIERS]
     return any(shape.fullmatch(text) for shape in [*shapes, IPV4, IPV6])
-
-
-def _is_public(user: str) -> bool:
-    return user.lower() in PUBLIC_USERS
 
 
 def _is_ipv4(text: str) -> bool:
@@ -130,63 +125,8 @@ def _is_ipv6(text: str) -> bool:
     return not address.is_loopback and not address.is_unspecified
 
 
-TEXT = """
-able about accelerator accelerators accepted actor actors add address adds after again against
-agree agreed agreeing alert alive all allgather allocation allows allreduce alltoall alone alpha
-altered an and another answer answered answers any anything apart are arithmetic as ask asked asks
-at attempt attempts auto back backward bandwidth base be because before began begin behind below
-best beta better between big bit bitwise blow boot both breaks broadcast broken bucket built bus
-busbw busy but by byte bytes cable call called came can cancelled cancels cannot capacity caption
-cause cell change changed check checked checkpoint checkpoints chose clean clock close cluster
-code collective collectives come command commands commit communication compare compared competing
-complete component compute conf connection consistent container contention contract control
-controls copy core cores correct could count counted counts covers cpu cpus criteria criterion
-cuda cut damaged dashboard data dead deadlock decision default delay derived detector device
-devices did die died differ difference different digest dir direction disable disk do docker
-doctored documented does done down driver drivers drops each efficiency eight element elements
-else email embedded emulated enable end ended ends env environment equal error errors etc eth
-every evidence exact exactly exception exit expected explain explained export fab fabric fail
-failed fails failure false far fast fault faults few fewer file files fill final find finding
-findings finished first fit fits five fixed flipped folder follow followed follows for forced
-forward found four free from full gang gangs gap gather gave gbs get give given gives gloo go goes
-gpu gpus gradient group groups guid half hangs happened hardware has have head held help here high
-higher hold holds host hostname hosts how ib id idle ids if ifname image in index infiniband info
-inform init injected install installed instead interface interrupted into inventory ip is it its
-itself job jobs join joined judged keep keeps kernel kill killed kills kind known kubernetes lab
-ladder lag large larger largest last late latency later launch launcher layer learn leaves left
-less lets level library life limit limits line linear link links list load loaded local log logs
-long longer longest look lose loss lost low lower machine machines made main management manager
-manual many margin marginal master match may means measure measured measurement memory met
-metadata might min minutes misplaced missing mode model module moment more most mount moves ms mtu
-must name named names nan nccl ndr need needs net network never new newest next nic no nobody node
-nodes noise non none norm not note nothing notice now num number nvidia nvlink nvml of off often
-old on once one ones only onto open optimizer option or order ordered ordinary other others out
-outcome over overhead own pace paced packet packets page pair pairs parallel parity part partial
-partially parts pass passed passes path paths peak peer pending per percent performance place
-placed placement plugin pod port ports position power predicted preload probe probes process
-processes promised proof prove proven pytest python queue quick quota rack rail rails ram ran
-random range rank ranks rate rather ratio ray raylet raylets rdma reach read ready real reason
-reasons reboot received record recovery reduce reference refused rehearsal rehearsed release
-released remedy remove removed repeated replace replayed report resource restart result results
-resume resumed resumes retries right ring road room root rounds route run rung rungs running runs
-runtime said same sample samples sampling save saved saves saw say says scales scaling scatter
-scheduler scheduling second seconds see seen sees send sender sends sentences serial series server
-service set setting settings seven several shape share shared shell shm should show shown shows
-signed silent simulated since single site six size sizes skipped sleep sleeps slot slow slower
-slowest slurm small so soak socket sockets software some sound source spare speed spine spread
-stack standard start started starts state statement status step steps still stop stopped storage
-store straggler straight struck submitted such sum sweep switch system take taken takes task tcp
-tell tells ten term terms test tests text than that the their them then there these they third
-this thread threads three throttle through tick tier time timed title titles to together token
-tokens told too took torch torn total trace train trainer training transcript transport tree trial
-tried true try turn turns twice two unattributed under unequal unexplained uniform unit units
-unjoined unknown unlimited unproven unreachable until up us use used user users uses uuid value
-values variable version versions victim visible wait waited waiting waits wall want was wave way
-well went were what when where which while who whole whose why width will window with within
-without work worker workers works world would write written wrong year you your zero
-a100 b200 eth0 gb200 h100 h200 ib0 l40s mi250x mi300x v100
-"""
-WORDS = frozenset(TEXT.split())
+# Words of the suite's own texts: they are no names.
+WORDS = frozenset(Path(__file__).with_name("words.txt").read_text(encoding="ascii").split())
 
 
 MIN_SERIAL = 10  # digits; a shorter number may be a measured value
@@ -272,8 +212,9 @@ class Aliases:
         self._odd = _odd_names(
             name for name in self.known if not SIMPLE.fullmatch(name) and name not in plain
         )
-        self._plain_in_text = _plain_hosts_in_text(plain)
-        self._plain_in_subject = _plain_hosts_in_subject(plain)
+        if hosts := [name for name in plain if name.isalnum()]:
+            self._plain_in_text = _plain_hosts_in_text(hosts)
+            self._plain_in_subject = _plain_hosts_in_subject(hosts)
 
     def text(self, text: str, versions: bool = False) -> str:
         """Replace every name in free text. With `versions`, 1.2.3.4 is no address."""
@@ -357,14 +298,11 @@ def _odd_names(names: Iterable[str]) -> re.Pattern[str] | None:
     return _compile("|".join(found)) if found else None
 
 
-def _plain_hosts_in_text(names: list[str]) -> re.Pattern[str] | None:
+def _plain_hosts_in_text(names: list[str]) -> re.Pattern[str]:
     """Compile a pattern for hosts named like suite words, in places where only a host can be.
 
-    Examples: `rank:4121:4180`, `node:8`. None if there are no such hosts.
+    Examples: `rank:4121:4180`, `node:8`.
     """
-    names = [name for name in names if name.isalnum()]
-    if not names:
-        return None
     places = [rf"(?<=\bnode:){_union(names)}\b", rf"(?<![\w.]){_union(names)}(?=:\d+:\d+)"]
     # Not for numbers, nor for jobs A and B: NCCL writes `0[0] -> 8[0]` for ranks.
     if words := [name for name in names if len(name) > 1 and not name.isdecimal()]:
@@ -376,14 +314,11 @@ def _plain_hosts_in_text(names: list[str]) -> re.Pattern[str] | None:
     return _compile("|".join(places))
 
 
-def _plain_hosts_in_subject(names: list[str]) -> re.Pattern[str] | None:
+def _plain_hosts_in_subject(names: list[str]) -> re.Pattern[str]:
     """Compile a pattern for hosts named like suite words in a subject or suspect.
 
-    Examples: `a -> b`, `8 alone`, `rank 0 (fabric)`, `node mlx5_0`. None if there are none.
+    Examples: `a -> b`, `8 alone`, `rank 0 (fabric)`, `node mlx5_0`.
     """
-    names = [name for name in names if name.isalnum()]
-    if not names:
-        return None
     name = _union(names)
     return _compile(
         rf"^{name}(?=$| alone$| ?-> ?| - |[/:]| [a-z]+\d*_\d)"

@@ -11,16 +11,8 @@ from reports.record import RunRecord
 from reports.share.aliases import HOME, PUBLIC_USERS, USER, Aliases, is_identifier
 
 # Keys of facts, by the kind of their values.
-HOST_KEYS = {
-    "name",
-    "host",
-    "hostname",
-    "node_name",
-    "nodename",
-    "head",
-    "master_addr",
-    "nccl_hostid",
-}
+HOST_KEYS = {"name", "host", "hostname", "node_name", "nodename", "head"}
+HOST_KEYS |= {"master_addr", "nccl_hostid"}
 NODE_KEYS = {"node", "peer"}  # an id of Ray, or a name
 ID_KEYS = NODE_KEYS | {"node_id", "boot_id", "machine_id", "serial"}
 ID_KEYS |= {"guid", "node_guid", "gid", "lid"}

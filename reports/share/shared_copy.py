@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -12,14 +11,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from reports.acceptance import AcceptanceSummary, summarize_acceptance
-from reports.formats.junit import ctrf, junit
-from reports.formats.prometheus import prometheus
-from reports.frames.measurements import csv_text
+from reports.exports import SCHEMA_FILE, render_all
 from reports.measurement import Measurement, RecordModel, Verdict
-from reports.page.render import render
 from reports.record import RunRecord
 from reports.redact import redact
 from reports.run_folder.event_log import UnreadableRun, write_atomically
+from reports.run_folder.store import record_text
 from reports.sanitize import clean, one_line
 from reports.share.aliases import Aliases
 from reports.share.collect import NAME_KEYS, collect_names
@@ -67,14 +64,8 @@ def write_shared(run: Path, summary: AcceptanceSummary, target: Path | None = No
     # A difference is an error of the suite: names must not decide anything.
     if _decisive_facts(shared) != _decisive_facts(summary):
         raise RuntimeError("the copy with aliases does not say what the run says: nothing written")
-    texts = {
-        "record.json": record.model_dump_json(indent=1) + "\n",
-        "report.html": render(shared, None),
-        "measurements.csv": csv_text(record.frame()),
-        "junit.xml": junit(shared),
-        "ctrf.json": json.dumps(ctrf(shared), indent=1) + "\n",
-        "metrics.prom": prometheus(shared),
-    }
+    texts = {"record.json": record_text(record), **render_all(None, shared)}
+    del texts[SCHEMA_FILE]  # a copy has only what is of the run
     run = run.resolve()  # "." has no name
     return _write_folder(target or run.with_name(f"{run.name}-shared"), texts)
 

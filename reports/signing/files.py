@@ -43,9 +43,8 @@ def _opened_folder(folder: Path) -> Iterator[int]:
     except OSError as error:
         if error.errno == errno.ENOENT:
             raise FileNotFoundError(folder) from None
-        raise SignatureFileError(
-            f"{folder.name}/ is a link, or no folder that can be read"
-        ) from None
+        message = f"{folder.name}/ is a link, or no folder that can be read"
+        raise SignatureFileError(message) from None
     try:
         yield descriptor
     finally:
@@ -160,9 +159,8 @@ def sign_text(statement: bytes, key: Path) -> bytes:
     No time-out: ssh-keygen may ask for a passphrase on the terminal or wait for a hardware key.
     """
     if not key.is_file():
-        raise SshError(
-            f"expected a private key, or the .pub of one in ssh-agent, at {key}: no file"
-        )
+        message = f"expected a private key, or the .pub of one in ssh-agent, at {key}: no file"
+        raise SshError(message)
     with TemporaryDirectory(prefix="seatrial-") as folder:  # mode 0700
         file = Path(folder) / "statement"
         file.write_bytes(statement)

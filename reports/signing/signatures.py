@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from reports.signing.files import (
     read_signature_file,
     write_signature_files,
 )
+from reports.version import own_version
 
 FORMAT = "seatrial sign-off 1"
 PARTIES = ("provider", "customer")
@@ -128,9 +128,8 @@ def _check_words(title: str, words: str, shape: str | None) -> None:
     """Raise StatementError for text that is empty, too long, malformed or partly invisible."""
     shown = one_line(words)[:80]  # characters: enough to find the line
     if not words or words != one_line(words):
-        raise StatementError(
-            f"the value of '{title}' is empty or has invisible characters: {shown}"
-        )
+        message = f"the value of '{title}' is empty or has invisible characters: {shown}"
+        raise StatementError(message)
     if len(words) > MAX_WORDS:
         raise StatementError(f"'{title}' has {len(words)} characters, at most {MAX_WORDS} are read")
     if shape and not re.fullmatch(shape, words):
@@ -233,7 +232,7 @@ def prepare_statement(
             decision=decision,
             conditions=tuple(one_line(words) for words in conditions),
             time=utc_time(),
-            version=seatrial_version(),
+            version=own_version(),
         )
     except StatementError as error:
         raise SigningError(f"this cannot be signed: {error}") from None
@@ -300,11 +299,3 @@ def _waiver(waiver: Waiver) -> str:
 
 def _line(words: object) -> str:
     return one_line(words)[:MAX_WORDS].strip()
-
-
-def seatrial_version() -> str:
-    """Return the version of seatrial that reads and judges here; `unknown` if not installed."""
-    try:
-        return metadata.version("seatrial")
-    except metadata.PackageNotFoundError:
-        return "unknown"

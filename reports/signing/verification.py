@@ -8,24 +8,9 @@ from typing import Any
 
 from reports.acceptance import AcceptanceSummary
 from reports.sanitize import one_line
-from reports.signing.files import (
-    SignatureFileError,
-    SshError,
-    fingerprint_of_signer,
-    list_names,
-    verify_text,
-)
-from reports.signing.signatures import (
-    PARTIES,
-    RUN_FIELDS,
-    TITLES,
-    SigningError,
-    Statement,
-    list_doubts,
-    read_signature,
-    run_facts,
-    seatrial_version,
-)
+from reports.signing import files, signatures
+from reports.signing.signatures import PARTIES, RUN_FIELDS, TITLES, SigningError, Statement
+from reports.version import own_version
 
 EXIT_WRONG, EXIT_UNKNOWN = 4, 20  # it does not verify; it cannot be verified
 FILES = [f"{party}.txt{end}" for party in PARTIES for end in ("", ".sig")]
@@ -75,11 +60,11 @@ def verify_signed_run(
     is the expected one; "" compares none.
     """
     integrity = summary.integrity
-    found = Verification(problems=[*integrity.problems], doubts=list_doubts(run, summary))
+    found = Verification([], [*integrity.problems], signatures.list_doubts(run, summary))
     try:
-        facts = run_facts(run, summary)
-        names = list_names(run)
-    except SignatureFileError as error:
+        facts = signatures.run_facts(run, summary)
+        names = files.list_names(run)
+    except files.SignatureFileError as error:
         found.problems.append(str(error))
         return found
     found.verdict = f"{facts['verdict']}, exit code {facts['exit_code']}"
@@ -114,14 +99,14 @@ def _check_party(
     """Compare what one party signed with this folder, and its key with the signers."""
     before = len(found.problems)
     try:
-        statement, signature = read_signature(run, party)
+        statement, signature = signatures.read_signature(run, party)
         content = statement.text().encode()
         _compare(found, statement, facts, party)
-        found.keys[party] = fingerprint_of_signer(content, signature)
-        verify_text(content, signature, party, signers.allowed, signers.revoked)
+        found.keys[party] = files.fingerprint_of_signer(content, signature)
+        files.verify_text(content, signature, party, signers.allowed, signers.revoked)
     except SigningError as error:
         found.problems.append(str(error))
-    except SshError as error:
+    except files.SshError as error:
         found.problems.append(_key_problem(found.keys.get(party), party, signers, error))
     if len(found.problems) > before:
         return
@@ -131,7 +116,7 @@ def _check_party(
     found.facts += [(party, signed), *conditions]
 
 
-def _key_problem(key: str | None, party: str, signers: Signers, reason: SshError) -> str:
+def _key_problem(key: str | None, party: str, signers: Signers, reason: files.SshError) -> str:
     """Explain why a signature does not count; without a key it does not fit the statement."""
     if key is None:
         return f"signatures/{party}.txt.sig is no signature of {party}.txt: {reason}"
@@ -144,7 +129,7 @@ def _key_problem(key: str | None, party: str, signers: Signers, reason: SshError
 def _compare(found: Verification, statement: Statement, facts: dict[str, Any], party: str) -> None:
     """Compare the statement with the run folder that contains it."""
     here = {**{name: facts[name] for name in RUN_FIELDS}, "party": party}
-    version = seatrial_version()
+    version = own_version()
     for name, expected in here.items():
         signed = getattr(statement, name)
         if signed == expected:

@@ -324,9 +324,7 @@ class _Search:
         parts = [f"{measured} of {pairs} pairs, both directions, {rounds_text}"]
         if measured < pairs:
             parts.append("links that were not tested are not judged")
-        parts.append(
-            "links are compared with each other: a fault that all share does not show here"
-        )
+        parts += ["links are compared with each other: a fault that all share does not show here"]
         if self.slow_links() and not self.proven_good():
             parts.append("no link is proven good, so no node is blamed")
         return "; ".join(parts)
@@ -341,9 +339,7 @@ def classify(bad: list[Pair], nodes: list[str]) -> tuple[list[str], list[Pair]]:
     guilty: list[str] = []
     remaining = list(bad)
     while remaining and len(nodes) > 2:
-        counts = {
-            node: sum(node in pair for pair in remaining) for node in nodes if node not in guilty
-        }
+        counts = {n: sum(n in pair for pair in remaining) for n in nodes if n not in guilty}
         worst = max(counts, key=lambda node: counts[node])
         if counts[worst] < 2 or counts[worst] < len(nodes) - 1 - len(guilty):
             break

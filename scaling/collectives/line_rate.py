@@ -14,10 +14,13 @@ from typing import Any, NamedTuple
 
 import click
 
+from reference_trainer.rank_environment import LAUNCH_VARIABLES
 from reports.exports import CheckedCommand
 from reports.numbers import percent, quantity
 from scaling.bounds import Amount, Bandwidth, Count
 from scaling.collectives.operations import ITEM_BYTES, OPERATIONS, PLACEMENTS, Operation
+
+Row = dict[str, Any]  # of `summarise`, or of nccl-tests' results
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class Fit:
         )
 
 
-def fit_alpha_beta(rows: list[dict[str, Any]], operation: Operation, ranks: int) -> Fit | None:
+def fit_alpha_beta(rows: list[Row], operation: Operation, ranks: int) -> Fit | None:
     """Fit alpha and beta by least squares of the relative error, so all sizes weigh the same.
 
     `rows` are those of `summarise`. With one size only, all its time counts as bandwidth.
@@ -237,11 +240,9 @@ HEADER = (
     "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)       "
     "      (us)  (GB/s)  (GB/s)",
 )
-# Identity of the rank and address of the rendezvous; torchrun sets them.
-LAUNCH_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
-def format_table(rows: list[dict[str, Any]], operation: Operation) -> str:
+def format_table(rows: list[Row], operation: Operation) -> str:
     """Format the rows of `summarise` in nccl-tests' columns, and the total of wrong elements below.
 
     A placement that torch does not have is N/A.
@@ -265,9 +266,7 @@ def format_table(rows: list[dict[str, Any]], operation: Operation) -> str:
     return "\n".join(lines) + "\n"
 
 
-def results_document(
-    rows: list[dict[str, Any]], operation: Operation, ranks: int
-) -> dict[str, Any]:
+def results_document(rows: list[Row], operation: Operation, ranks: int) -> Row:
     """Build nccl-tests' `results[]`: times in microseconds, bandwidths in GB/s."""
     results = []
     for size, placements in _group_by_size(rows).items():
@@ -293,8 +292,8 @@ def results_document(
     }
 
 
-def _group_by_size(rows: list[dict[str, Any]]) -> dict[int, dict[str, dict[str, Any]]]:
-    sizes: dict[int, dict[str, dict[str, Any]]] = {}
+def _group_by_size(rows: list[Row]) -> dict[int, dict[str, Row]]:
+    sizes: dict[int, dict[str, Row]] = {}
     for row in rows:
         sizes.setdefault(row["size"], {})[row["placement"]] = row
     return sizes
@@ -314,9 +313,8 @@ def select_sizes(sizes: Sequence[int], minbytes: str, maxbytes: str) -> list[int
     try:
         first, last = parse_size(minbytes), parse_size(maxbytes)
     except ValueError:
-        raise click.UsageError(
-            f"sizes are numbers with K, M or G, found {minbytes!r} and {maxbytes!r}"
-        ) from None
+        message = f"sizes are numbers with K, M or G, found {minbytes!r} and {maxbytes!r}"
+        raise click.UsageError(message) from None
     selected = [size for size in sizes if first <= size <= last]
     if not selected:
         raise click.UsageError(f"no power of two lies in {minbytes} to {maxbytes}, from 8 to 16G")
@@ -368,9 +366,7 @@ def main(
     sys.exit(int(any(row["wrong"] for row in rows)) if rows else 20)
 
 
-def _print_results(
-    rows: list[dict[str, Any]], operation: Operation, result: dict[str, Any], file: Path | None
-) -> None:
+def _print_results(rows: list[Row], operation: Operation, result: Row, file: Path | None) -> None:
     ranks = result["ranks"]
     if not rows:  # each size was too large, or too small for so many ranks
         min_bytes = ITEM_BYTES * ranks

@@ -221,9 +221,7 @@ def _find_slow_groups(
     nodes: Sequence[str], measure_groups: MeasureGroups, effect: float
 ) -> tuple[list[list[str]], set[str], float]:
     """Find (groups slow twice, nodes of a fast group, GB/s below which a group is slow)."""
-    partitions = [
-        [group for group in partition if len(group) > 1] for partition in grid_groups(nodes)
-    ]
+    partitions = [[g for g in partition if len(g) > 1] for partition in grid_groups(nodes)]
     first_speeds = [
         [valid_speed(speed) for speed in measure_groups(partition)] if partition else []
         for partition in partitions
@@ -252,6 +250,4 @@ def _suspect_batches(suspects: list[str], good: list[str], nodes: int) -> Iterat
     batch_size = len(good) // partners if partners else 0
     for start in range(0, len(suspects) if batch_size else 0, batch_size or 1):
         batch = suspects[start : start + batch_size]
-        yield [
-            [suspect, *good[i * partners : (i + 1) * partners]] for i, suspect in enumerate(batch)
-        ]
+        yield [[node, *good[i * partners : (i + 1) * partners]] for i, node in enumerate(batch)]

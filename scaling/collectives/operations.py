@@ -133,16 +133,14 @@ def _reduce_scatter(ramp: Any, rank: int, ranks: int, in_place: bool) -> Buffers
     count, rank_values = len(ramp), _rank_values(ranks)
     source = ramp.new_empty(count * ranks)
     out = source[rank * count : (rank + 1) * count] if in_place else torch.empty_like(ramp)
-    offset = int(rank_values.sum()) + ranks + ranks * (rank % RANK_PERIOD)
+    base = int(rank_values.sum()) + ranks + ranks * (rank % RANK_PERIOD)
 
     def reset() -> None:
         if not in_place:
             out.fill_(-1)
         _repeat_with_offsets(ramp, rank_values + (rank % RANK_PERIOD + 1), source)
 
-    return Buffers(
-        lambda: dist.reduce_scatter_tensor(out, source), reset, out, ramp * ranks + offset
-    )
+    return Buffers(lambda: dist.reduce_scatter_tensor(out, source), reset, out, ramp * ranks + base)
 
 
 def _all_to_all(ramp: Any, rank: int, ranks: int, in_place: bool) -> Buffers:
@@ -156,10 +154,8 @@ def _all_to_all(ramp: Any, rank: int, ranks: int, in_place: bool) -> Buffers:
     rank_values = _rank_values(ranks)
     source = _repeat_with_offsets(ramp, rank % RANK_PERIOD * RANK_PERIOD + rank_values)
     out = torch.empty_like(source)
-    expected = _repeat_with_offsets(ramp, rank_values * RANK_PERIOD + rank % RANK_PERIOD)
-    return Buffers(
-        lambda: dist.all_to_all_single(out, source), lambda: out.fill_(-1), out, expected
-    )
+    wanted = _repeat_with_offsets(ramp, rank_values * RANK_PERIOD + rank % RANK_PERIOD)
+    return Buffers(lambda: dist.all_to_all_single(out, source), lambda: out.fill_(-1), out, wanted)
 
 
 def _broadcast(ramp: Any, rank: int, ranks: int, in_place: bool) -> Buffers:

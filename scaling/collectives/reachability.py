@@ -174,15 +174,13 @@ def check_udp(
     return answers
 
 
-def _wait_for_answers(
-    sock: socket.socket, deadline: float, max_answers: int
-) -> list[tuple[str, int]]:
-    """Receive answers until `deadline` (monotonic seconds) or `max_answers`; return the senders.
+def _wait_for_answers(sock: socket.socket, deadline: float, most: int) -> list[tuple[str, int]]:
+    """Receive answers until `deadline` (monotonic seconds) or `most`; return the senders.
 
     A sender is (address, port).
     """
     senders: list[tuple[str, int]] = []
-    while len(senders) < max_answers and (remaining_s := deadline - time.monotonic()) > 0:
+    while len(senders) < most and (remaining_s := deadline - time.monotonic()) > 0:
         sock.settimeout(remaining_s)
         try:
             sender = sock.recvfrom(64)[1]

@@ -99,11 +99,9 @@ def sweep(
     with process_group() as device:
         readings = [read()]
         sizes = [only] if only else None
-        own_delay = delay if delay and dist.get_rank() in delay.ranks else None
+        own = delay if delay and dist.get_rank() in delay.ranks else None
         results = {
-            name: sweep_operation(
-                device, OPERATIONS[name], max_call_s, budget, sizes, corrupt, own_delay
-            )
+            name: sweep_operation(device, OPERATIONS[name], max_call_s, budget, sizes, corrupt, own)
             for name in names
         }
         # Connections to the rendezvous store (MASTER_ADDR) are not the group's.

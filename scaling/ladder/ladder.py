@@ -36,12 +36,10 @@ def find_disagreements(results: Sequence[dict[str, Any]]) -> list[str]:
     world_message = (
         f"rank {wrong_world[0]['rank']} was one of {wrong_world[0]['world']}" if wrong_world else ""
     )
-    step_tokens = results[0]["tokens_per_step"]
+    tokens = results[0]["tokens_per_step"]
     rows = zip(*(result["steps"] for result in results), strict=True)
-    messages = [
-        (row[0]["step"], world_message or _step_disagreement(row, step_tokens)) for row in rows
-    ]
-    return [f"step {step}: {message}" for step, message in messages if message]
+    found = [(row[0]["step"], world_message or _step_disagreement(row, tokens)) for row in rows]
+    return [f"step {step}: {message}" for step, message in found if message]
 
 
 def _step_disagreement(ranks: Sequence[dict[str, Any]], step_tokens: int) -> str:
@@ -323,9 +321,7 @@ def _run_groups(
             default=None,
         ),
         saves=[result["checkpoints"] for result in results],
-        save_errors=tuple(
-            dict.fromkeys(failure["error"] for r in results for failure in r["unsaved"])
-        ),
+        save_errors=tuple(dict.fromkeys(each["error"] for r in results for each in r["unsaved"])),
     )
 
 
@@ -395,8 +391,6 @@ def slow_writer_node(save: CheckpointSave, nodes: Sequence[str]) -> str | None:
         node_s[node] = max(seconds, node_s.get(node, 0.0))
     if len(node_s) < 2:
         return None
-    index, seconds, peers_s = slowest_writer([*node_s.values()])
-    stands_out = (
-        seconds > SLOW_RATIO * peers_s and seconds - peers_s > MIN_STALL_SHARE * save.stall_s
-    )
+    index, own_s, peers_s = slowest_writer([*node_s.values()])
+    stands_out = own_s > SLOW_RATIO * peers_s and own_s - peers_s > MIN_STALL_SHARE * save.stall_s
     return [*node_s][index] if stands_out else None

@@ -299,12 +299,10 @@ def describe_exposed(ranks: RankSteps, separable: bool, nodes: Sequence[str]) ->
     if not separable:  # unknown, so it must not be shown as 0
         return "exposed communication: not separable here"
     parts = []
-    for name, entry in exposed_waits(ranks).items():
-        rank, share = entry.culprit()
-        due = (
-            f" ({percent(share)} of it for rank {rank} on {nodes[rank]})" if entry.skew > 0 else ""
-        )
-        parts.append(f"{name} {entry.transfer * 1e3:.1f} + {entry.skew * 1e3:.1f}{due}")
+    for name, wait in exposed_waits(ranks).items():
+        rank, share = wait.culprit()
+        due = f" ({percent(share)} of it for rank {rank} on {nodes[rank]})" if wait.skew > 0 else ""
+        parts.append(f"{name} {wait.transfer * 1e3:.1f} + {wait.skew * 1e3:.1f}{due}")
     return f"exposed communication, transfer + skew in ms: {', '.join(parts) or 'none'}"
 
 
@@ -428,8 +426,6 @@ def _run_excess(ranks: RankSteps, index: int, run: Sequence[str]) -> float:
     return together - sum(min(segment_spent) for segment_spent in zip(*spent, strict=True))
 
 
-def _make_entry(
-    step: int, segment: str, seconds: list[float], last: int | None
-) -> CriticalPathEntry:
-    cost = sum(seconds) / len(seconds) if last is None else seconds[last]
-    return CriticalPathEntry(step, segment, last, cost, statistics.median_low(seconds))
+def _make_entry(step: int, segment: str, spent: list[float], last: int | None) -> CriticalPathEntry:
+    cost = sum(spent) / len(spent) if last is None else spent[last]
+    return CriticalPathEntry(step, segment, last, cost, statistics.median_low(spent))

@@ -16,16 +16,8 @@ from dataclasses import dataclass, field
 
 from scaling.ladder.ladder import Rung
 from scaling.ladder.step_breakdown import critical_path
-from scaling.loss.significance import (
-    Series,
-    dominant_node,
-    excess_over_peers,
-    expected_maximum,
-    is_significant,
-    mad_deviation,
-    median_error,
-    outlier_excess,
-)
+from scaling.loss import significance
+from scaling.loss.significance import Series, excess_over_peers, expected_maximum, median_error
 from scaling.loss.throttling import find_throttling, local_work_seconds, subtract_idle_slowdown
 
 # Equal steps repeat within this share on a healthy machine. It is half of the 8 % that the author
@@ -90,9 +82,7 @@ def split_growth(base: Rung, rung: Rung) -> CollectiveSegmentGrowth:
         many_peers = len(names) > 3 or not (throttling.now or throttling.past)
         compared = [name for name in slow_names if many_peers or name == slowing_node]
         steady = subtract_idle_slowdown(steady, compared, base, rung)
-        slow_names = _find_slow_nodes(
-            steady, {name: local_work_seconds(rung, name) for name in names}
-        )
+        slow_names = _find_slow_nodes(steady, {n: local_work_seconds(rung, n) for n in names})
     slow = statistics.median(steady[slow_names[0]]) - base_s if slow_names else 0.0
     frontier, noise = _compute_frontier(transfer, alone, steady)
     typical, expected = statistics.median(collective), statistics.median(frontier)
@@ -103,7 +93,7 @@ def split_growth(base: Rung, rung: Rung) -> CollectiveSegmentGrowth:
         throttling.now + throttling.past,
     )
     tail = statistics.fmean(collective) - typical
-    outliers = {name: outlier_excess(series, noise) for name, series in steady.items()}
+    outliers = {name: significance.outlier_excess(series, noise) for name, series in steady.items()}
     broad_noise = expected_maximum(len(names)) * max(0.0, noise - HEALTHY_NOISE * base_s)
     likely = broad_noise + statistics.fmean(map(max, zip(*outliers.values(), strict=True)))
     return CollectiveSegmentGrowth(
@@ -115,7 +105,8 @@ def split_growth(base: Rung, rung: Rung) -> CollectiveSegmentGrowth:
         communication=communication,
         error=math.hypot(median_error(collective), median_error(frontier)),
         spikes=max(
-            statistics.fmean(outlier_excess(collective)), min(likely, max(0.0, tail + variation))
+            statistics.fmean(significance.outlier_excess(collective)),
+            min(likely, max(0.0, tail + variation)),
         ),
         ordinary=expected_maximum(len(names)) * min(noise, HEALTHY_NOISE * base_s),
         base_s=base_s,
@@ -123,7 +114,7 @@ def split_growth(base: Rung, rung: Rung) -> CollectiveSegmentGrowth:
         also_slow={name: statistics.median(steady[name]) - base_s for name in slow_names[1:]},
         slowing_node=slowing_node,
         compute_slowed=throttling.is_compute,
-        spiky_node=dominant_node(
+        spiky_node=significance.dominant_node(
             {n: sum(value > 0 for value in excess) for n, excess in outliers.items()}
         ),
     )
@@ -149,7 +140,9 @@ def _compute_frontier(
             scaled = [x * y for x, y in zip(spent, ratios, strict=True)]
             series.setdefault(segment, []).append(scaled)
     slowest = [[max(row) for row in zip(*nodes, strict=True)] for nodes in series.values()]
-    noise = sum(statistics.median(map(mad_deviation, nodes)) for nodes in series.values())
+    noise = sum(
+        statistics.median(map(significance.mad_deviation, nodes)) for nodes in series.values()
+    )
     return _sum_series(slowest), noise
 
 
@@ -165,8 +158,9 @@ def _find_slow_nodes(steady: Series, local_work: Series) -> list[str]:
     for name in steady:
         excess = excess_over_peers(steady, name)
         likely = statistics.median(excess) > LIKELY_Z * median_error(excess)
-        if is_significant(excess, len(steady)) or (
-            likely and is_significant(excess_over_peers(local_work, name), len(local_work))
+        if significance.is_significant(excess, len(steady)) or (
+            likely
+            and significance.is_significant(excess_over_peers(local_work, name), len(local_work))
         ):
             slow.append(name)
     return sorted(slow, key=lambda name: -statistics.median(steady[name]))

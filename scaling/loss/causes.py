@@ -333,7 +333,7 @@ def _detect_few_tokens(
     """Record seconds of collectives as replayed: as a cause if they alone break the limit."""
     base_s, part = budget.seconds - lost, "waiting for collectives, as replayed"
     too_slow = limit is not None and limit < 1 and budget.matters(seconds) and growth.base_s
-    if limit is None or not too_slow or _meets_limit(base_s, seconds, limit):
+    if limit is None or not too_slow or base_s / (base_s + seconds) >= limit:
         budget.add_part(seconds, part)
     elif times.at_agreed_rate is None:
         evidence = (
@@ -349,11 +349,6 @@ def _detect_few_tokens(
             f"their normal speed ({needed:,.0f} tokens would reach {percent(limit)})"
         )
         budget.add_cause("SCALE-TOKENS", EVERY_NODE, SEGMENTS_TEXT, seconds, part, evidence)
-
-
-def _meets_limit(base_s: float, extra_s: float, limit: float) -> bool:
-    """Judge whether a step of `base_s` on one node, `extra_s` longer on many, meets the limit."""
-    return base_s / (base_s + extra_s) >= limit
 
 
 def noise_limit(error: float, steps: int) -> float:

@@ -18,17 +18,9 @@ from scaling.collectives.line_rate import Fit
 from scaling.collectives.operations import OPERATIONS
 from scaling.ladder.ladder import Rung
 from scaling.ladder.step_breakdown import Step
+from scaling.loss import predict
 from scaling.loss.causes import COLLECTIVES, SEGMENTS_TEXT, CollectiveTimes
 from scaling.loss.explain import Explanation, SlowLink, explain_ladder
-from scaling.loss.predict import (
-    NODE_COUNTS,
-    CollectiveCall,
-    Forecast,
-    communication_model,
-    efficiency_interval,
-    forecast_efficiency,
-    step_seconds,
-)
 from scaling.loss.significance import lower_half_mean
 
 APART = 0.01  # share of a step by which its parts may differ from it; more means damage
@@ -106,7 +98,7 @@ def _check_rung(rung: Rung, where: str) -> None:
         raise ValueError(f"{where}: expected as many steps of each rank, 1 or more, found {found}")
 
 
-def check_collectives(calls: Iterable[CollectiveCall], fits: Mapping[str, Fit]) -> None:
+def check_collectives(calls: Iterable[predict.CollectiveCall], fits: Mapping[str, Fit]) -> None:
     """Refuse calls of unknown collectives, or of collectives without a fit.
 
     Raises ValueError with what was expected and what was found. `fits` may be empty.
@@ -139,7 +131,7 @@ def base_doubt(base: Rung, other_runs: Sequence[float]) -> str:
             f"a step on one node takes {runs} s in its runs, which differ by more than "
             f"{percent(TOLERANCE)}"
         )
-    excess = base.seconds / lower_half_mean(step_seconds(base.judged_steps)) - 1
+    excess = base.seconds / lower_half_mean(predict.step_seconds(base.judged_steps)) - 1
     if excess > TOLERANCE:
         return f"one node was disturbed: a step takes {percent(excess)} more than its faster half"
     return ""
@@ -155,7 +147,7 @@ class Ladder:
     """
 
     rungs: list[Rung]
-    calls: list[CollectiveCall]
+    calls: list[predict.CollectiveCall]
     fits: dict[str, Fit]
     base_repeats: list[Rung]
     slow_links: list[SlowLink] | None = None
@@ -189,10 +181,8 @@ class Ladder:
     @cached_property
     def base_doubt(self) -> str:
         """Describe why the rung of one node is not a valid base; "" if it is."""
-        repeats = [rung.seconds for rung in self.base_repeats]
-        return base_doubt(
-            self.rungs[0], [*repeats, *map(statistics.fmean, self.rungs[0].other_runs)]
-        )
+        base, repeats = self.rungs[0], [rung.seconds for rung in self.base_repeats]
+        return base_doubt(base, [*repeats, *map(statistics.fmean, base.other_runs)])
 
     def efficiency(self, rung: Rung) -> float:
         """Return T_1 / T_n of this rung."""
@@ -212,10 +202,10 @@ class Ladder:
         runs.
         """
         base_runs, *runs = (
-            [step_seconds(rung.judged_steps), *rung.other_runs] for rung in self.rungs
+            [predict.step_seconds(rung.judged_steps), *rung.other_runs] for rung in self.rungs
         )
         return {
-            rung.count: efficiency_interval(base_runs, each)
+            rung.count: predict.efficiency_interval(base_runs, each)
             for rung, each in zip(self.rungs[1:], runs, strict=True)
         }
 
@@ -234,17 +224,17 @@ class Ladder:
         }
         return explain_ladder(self.rungs, times, limit, self.slow_links)
 
-    def forecast(self, sizes: Sequence[int] = NODE_COUNTS) -> Forecast:
+    def forecast(self, sizes: Sequence[int] = predict.NODE_COUNTS) -> predict.Forecast:
         """Predict the efficiency on more nodes. Raises ValueError if too little is known."""
         top = self.rungs[-1]
         if not self.fits:
             raise ValueError("a prediction needs collectives, and none were timed on this ladder")
-        model = communication_model(
+        model = predict.communication_model(
             self.calls, self.fits, len(top.steps), len(top.steps) // top.count
         )
         base_s, explained = self._base_fit_s or 0.0, self.explanations()
         causes = [cause for explanation in explained[-1:] for cause in explanation.causes]
-        return forecast_efficiency(
+        return predict.forecast_efficiency(
             {rung.count: rung.judged_steps for rung in self.rungs},
             lambda nodes: max(0.0, model(nodes) - base_s),
             sizes,

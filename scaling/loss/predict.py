@@ -157,12 +157,10 @@ class _Model:
             for mean, count in zip(means[1:], self.larger, strict=True)
         ]
 
-    def with_other_loss(
-        self, means: Sequence[float], communication_loss: Mapping[int, float]
-    ) -> _Model:
+    def with_other_loss(self, means: Sequence[float], communication: Mapping[int, float]) -> _Model:
         """Add `other_loss` to the model: what each rung lost, but not to communication."""
         lost = zip(self.larger, self.communication_seconds(means), strict=True)
-        other_loss = {count: max(0.0, each - communication_loss[count]) for count, each in lost}
+        other_loss = {count: max(0.0, each - communication[count]) for count, each in lost}
         return replace(self, other_loss=other_loss)
 
     def predict(self, series: Sequence[Sequence[float]], nodes: int) -> Prediction:
@@ -372,9 +370,7 @@ def replay_on_rank(
             return buffers
 
         collectives = dict.fromkeys(item for item in order if item)
-        sizes = {
-            (name, size // smaller) for name, size in collectives for smaller in (1, SIZE_DIVISOR)
-        }
+        sizes = {(name, size // by) for name, size in collectives for by in (1, SIZE_DIVISOR)}
         buffers = {(name, size): make_buffers(name, size) for name, size in sorted(sizes)}
         for step in range(steps):
             smaller = SIZE_DIVISOR if step % SMALL_STEP_EVERY == SMALL_STEP_EVERY - 1 else 1

@@ -195,9 +195,7 @@ def outlier_excess(series: Sequence[float], deviation: float | None = None) -> l
     """
     median = statistics.median(series)
     if deviation is None:
-        deviation = MAD_SCALE * statistics.median(
-            median - value for value in series if value <= median
-        )
+        deviation = MAD_SCALE * statistics.median(median - x for x in series if x <= median)
     limit = OUTLIER_SIGMAS * deviation
     return [value - median if value - median > limit else 0.0 for value in series]
 
@@ -244,9 +242,7 @@ def bootstrap_interval(
         means = []
         for repeats in series:
             chosen = [draw.choice(repeats) for _ in repeats] if len(repeats) > 1 else repeats
-            picked = [
-                [steps[index] for index in block_resample(len(steps), draw)] for steps in chosen
-            ]
+            picked = [[steps[i] for i in block_resample(len(steps), draw)] for steps in chosen]
             means.append(statistics.fmean(statistics.fmean(steps) for steps in picked))
         results.append(statistic(means))
     results.sort()

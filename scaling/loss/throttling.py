@@ -7,27 +7,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from scaling.ladder import step_breakdown
 from scaling.ladder.ladder import Rung
-from scaling.ladder.step_breakdown import (
-    COLLECTIVE_SEGMENTS,
-    CriticalPath,
-    RankSteps,
-    by_step,
-    critical_path,
-    mean_seconds,
-    slowest_compute,
-    split_segment,
-)
-from scaling.loss.significance import (
-    Series,
-    dominant_node,
-    excess_over_peers,
-    fit_rise,
-    fit_shape,
-    is_rising,
-    is_significant,
-    mad_deviation,
-)
+from scaling.ladder.step_breakdown import CriticalPath, RankSteps, by_step, mean_seconds
+from scaling.loss import significance
+from scaling.loss.significance import Series, excess_over_peers, fit_rise, is_rising, is_significant
 
 # If two of three ranks wait for the third, a mean rank waits two thirds of the cost. In the meeting
 # in which the third rank is late, it is one third.
@@ -74,7 +58,7 @@ def find_throttling(
     scale = statistics.median(map(statistics.median, alone.values()))
     busy, waited = collective, 0.0
     if rung.separable:
-        busy = slowest_compute(rung.steps, rung.steps[0][0].exposed)
+        busy = step_breakdown.slowest_compute(rung.steps, rung.steps[0][0].exposed)
         waits = _subtract_series(collective, busy)
         if is_rising(waits):
             wait_rise = fit_rise(waits)
@@ -82,9 +66,9 @@ def find_throttling(
             collective = _subtract_series(collective, wait_rise)
     fits = [fit_rise(busy)] if is_rising(busy) else []
     if node in local_slowdowns:
-        fits.append(fit_shape(local_slowdowns[node], busy, scale))
+        fits.append(significance.fit_shape(local_slowdowns[node], busy, scale))
     if fits := [fit for fit in fits if fit]:
-        fit = min(fits, key=lambda fit: mad_deviation(_subtract_series(busy, fit)))
+        fit = min(fits, key=lambda fit: significance.mad_deviation(_subtract_series(busy, fit)))
         is_compute = rung.separable or node in local_slowdowns
         node = node if is_compute else _find_awaited_node(rung, fit) or node
         cost = ThrottlingCost(statistics.fmean(fit), waited=waited, is_compute=is_compute)
@@ -113,11 +97,17 @@ def _find_awaited_node(rung: Rung, slowdown: Sequence[float]) -> str | None:
         for wanted in (True, False)
     )
     lost = mean_seconds(after) - mean_seconds(before)
-    for segment in COLLECTIVE_SEGMENTS:
+    for segment in step_breakdown.COLLECTIVE_SEGMENTS:
         if segment in after[0][0].segments:
-            after_split = split_segment(after, segment)
-            if after_split.skew - split_segment(before, segment).skew > MIN_SKEW_SHARE * lost > 0:
-                return dominant_node(Counter(rung.nodes[rank] for rank in after_split.last_ranks))
+            after_split = step_breakdown.split_segment(after, segment)
+            if (
+                after_split.skew - step_breakdown.split_segment(before, segment).skew
+                > MIN_SKEW_SHARE * lost
+                > 0
+            ):
+                return significance.dominant_node(
+                    Counter(rung.nodes[rank] for rank in after_split.last_ranks)
+                )
     return None
 
 
@@ -142,7 +132,9 @@ def _find_slowdowns(alone: dict[str, list[float]], local_work: Series) -> dict[s
         if is_rising(series, len(alone), peers):
             slowdowns[name] = fit_rise(series)
         elif name in local_slowdowns and (
-            slowdown := fit_shape(local_slowdowns[name], series, statistics.median(series))
+            slowdown := significance.fit_shape(
+                local_slowdowns[name], series, statistics.median(series)
+            )
         ):
             slowdowns[name] = slowdown
     return slowdowns
@@ -153,9 +145,7 @@ def _local_slowdowns(local_work: Series) -> dict[str, list[float]]:
 
     Returns the relative growth by node and step.
     """
-    excess = {
-        name: excess_over_peers(local_work, name) for name in local_work if len(local_work) > 1
-    }
+    excess = {n: excess_over_peers(local_work, n) for n in local_work if len(local_work) > 1}
     peers = list(excess.values())
     return {
         name: [value / statistics.median(local_work[name]) for value in fit_rise(series)]
@@ -244,9 +234,9 @@ def _node_compute(rung: Rung, node: str, segments: Sequence[str]) -> list[float]
 
 def _mean_waits(ranks: RankSteps, segments: Sequence[str]) -> float:
     """Return the mean seconds of meetings that no rank's compute in the timed segments explains."""
-    return statistics.fmean(critical_path(ranks).transfer_by_step()) - statistics.fmean(
-        slowest_compute(ranks, segments)
-    )
+    return statistics.fmean(
+        step_breakdown.critical_path(ranks).transfer_by_step()
+    ) - statistics.fmean(step_breakdown.slowest_compute(ranks, segments))
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from probes.check.registry import CRITERIA
-from probes.cli.scaling import ladder_from_run
+from probes.cli.scaling import load_scaling_run
 from probes.contract.contract import load
 from probes.scaling.run_ladder import required_efficiency
 from tests.lab.lab import Lab
@@ -28,7 +28,7 @@ def test_healthy_lab_is_accepted(lab: Lab, time: int) -> None:
     assert not named
     # A cause is a finding only where efficiency misses its limit: here it would not show.
     limit = required_efficiency(load("lab").limit("SCALING", "efficiency"))
-    rungs = ladder_from_run(trial.folder).explanations(limit)
+    rungs = load_scaling_run(trial.folder)[1].explanations(limit)
     assert not [(one.nodes, cause.code, cause.statement) for one in rungs for cause in one.causes]
     assert all(control.caught for result in record.results for control in result.controls)
     assert record.rehearsal, "a lab run must say that it is a rehearsal"

@@ -8,7 +8,7 @@ from importlib import metadata
 import pytest
 
 from probes import requirements
-from probes.cli.errors import UsageError
+from probes.cli.command import UsageError
 from probes.cli.run import run_suite
 from probes.doctor import FAIL, ask_versions
 from probes.requirements import lacking_sentence, list_missing

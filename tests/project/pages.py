@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from probes.check.registry import CRITERIA
 from probes.findings import NAMED_NODE, Entry, read_groups
-from reports.formats.record_schema import SCHEMA_FILE, build_schema
+from reports.exports import SCHEMA_FILE, build_schema
 from reports.orders import in_capitals
 from tests.project.commands_page import COMMANDS_PAGE, write_commands
 from tests.project.contracts_page import CONTRACTS_PAGE, write_contracts

@@ -44,6 +44,7 @@ def test_contents(wheel: Path) -> None:
         "reports/formats/record.schema.json",
         "reports/page/templates/report.html.j2",
         "reports/page/templates/style.css",
+        "reports/share/words.txt",
         "reference_trainer/__main__.py",
         "scaling/collectives/sweep.py",
     ):

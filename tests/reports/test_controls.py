@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from reports.measurement import Limit, Measurement, Verdict
-from reports.owed import NOT_SHOWN, uncontrolled_measures
-from reports.record import Control, OwedProbe, ProbeResult
+from reports.record import NOT_SHOWN, Control, OwedProbe, ProbeResult, uncontrolled_measures
 
 NONE = Limit(high=0, because="none is right")
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from reports.acceptance import load_summary
-from reports.exports import render_all, write_all
-from reports.formats.record_schema import read_schema
+from reports.exports import read_schema, render_all, write_all
 from reports.redact import REDACTED, redact, redact_text
 from tests.support.paths import RECORDINGS, REPO
 

@@ -9,13 +9,14 @@ import pytest
 
 from probes.check.registry import CRITERIA
 from probes.contract.contract import load as load_contract
-from reports.acceptance import load_summary, summarize_acceptance
-from reports.headlines import (
+from reports.acceptance import (
     claim_end,
     distance_outside,
     gpus_per_node,
     headline_sentence,
     key_measurement,
+    load_summary,
+    summarize_acceptance,
     work_text,
 )
 from reports.measurement import Limit, Measurement, Verdict

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from reports.acceptance import summarize_acceptance
 from reports.formats.junit import junit
 from reports.measurement import Verdict
-from reports.owed import NOT_RUN, complete_results
-from reports.record import SCHEMA, OwedProbe, ProbeResult, RunRecord
+from reports.record import NOT_RUN, SCHEMA, OwedProbe, ProbeResult, RunRecord, complete_results
 from reports.run_folder.fold import fold_events
 
 PROBES = {"fabric::a": "FABRIC", "fabric::b": "FABRIC", "gang::c": "GANG"}

@@ -14,7 +14,6 @@ from reports.acceptance import load_summary, summarize_acceptance
 from reports.record import SCHEMA
 from reports.run_folder.event_log import UnreadableRun
 from reports.run_folder.fold import ALONE
-from reports.run_folder.integrity import verify_run
 from tests.support.paths import RECORDINGS
 from tests.support.run_folders import read_lines, without_chain, write_lines
 
@@ -107,7 +106,7 @@ def test_a_folder_without_a_chain_is_a_problem_since_all_have_one(tmp_path: Path
     (run / "SHA256SUMS").unlink(missing_ok=True)
     write_lines(run, without_chain(read_lines(run)))
     problem = "events.jsonl: line 1 is event None, expected event 1"
-    assert verify_run(run).problems[0] == problem
+    assert load_summary(run).integrity.problems[0] == problem
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,7 @@ from reports.acceptance import AcceptanceSummary, load_summary, summarize_accept
 from reports.measurement import Limit, Measurement, Verdict
 from reports.page.render import render
 from reports.record import Control, Criterion, ProbeResult, RunRecord
-from reports.share import ShareRefused, share_record, write_shared
-from reports.share.shared_copy import KEPT
+from reports.share.shared_copy import KEPT, ShareRefused, share_record, write_shared
 from tests.recordings.generate import h100_cluster as atlas
 from tests.recordings.load import owing
 from tests.support.paths import RECORDINGS

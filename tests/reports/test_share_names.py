@@ -13,8 +13,8 @@ from probes.check.registry import CRITERIA
 from probes.findings import CATALOGUE
 from reports.acceptance import load_summary
 from reports.record import Finding, ProbeResult, RunRecord
-from reports.share import share_record
 from reports.share.aliases import Aliases
+from reports.share.shared_copy import share_record
 from tests.recordings.generate import h100_cluster as atlas
 from tests.support.paths import RECORDINGS
 

@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from reports.acceptance import AcceptanceSummary, load_summary
-from reports.owed import NOT_RUN
-from reports.record import RunRecord
+from reports.record import NOT_RUN, RunRecord
 from reports.run_folder.integrity import load
 from tests.lab import network
 from tests.lab.lab import Lab

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from probes.cli import run as module
-from probes.cli.errors import UsageError
+from probes.cli.command import UsageError
 from probes.cli.main import main
 from probes.contract.contract import load
 from reports.record import ContractFacts, ProbeResult, RunRecord

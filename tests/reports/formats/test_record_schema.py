@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from probes.cli.main import main
 from reports.acceptance import load_summary
-from reports.formats.record_schema import build_schema, read_schema
+from reports.exports import build_schema, read_schema
 from reports.record import SCHEMA, RunRecord
 from reports.run_folder.store import record_text
 from tests.recordings.generate.goldens import GOLDENS

@@ -1,0 +1,63 @@
+"""How the commands are declared, print lines, and refuse input that cannot be used."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from reports.exports import Refusal
+
+PATH = click.Path(path_type=Path)
+MAX_EXAMPLE = 60  # characters of an example that fits into one line with the word before it
+
+
+class UsageError(Refusal):
+    """Usage error, with exit code 4.  One sentence: what was expected and what was found."""
+
+
+def command(
+    short_help: str, *examples: str, parent: click.Group | None = None, **options: Any
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """Declare a command: its line in the list of commands, and the examples below its help."""
+    epilog = "\n  ".join(["\b\nExamples:", *examples])
+    if len(examples) == 1 and len(examples[0]) <= MAX_EXAMPLE:
+        epilog = f"Example: {examples[0]}"
+    declare: Any = parent.command if parent else click.command
+    declared: Callable[[Callable[..., Any]], click.Command] = declare(
+        short_help=short_help, epilog=epilog, **options
+    )
+    return declared
+
+
+@contextmanager
+def refuse(*errors: type[Exception]) -> Iterator[None]:
+    """Raise UsageError with the text of these errors."""
+    try:
+        yield
+    except errors as error:
+        raise UsageError(str(error)) from None
+
+
+def refuse_unusable(*others: type[Exception]) -> AbstractContextManager[None]:
+    """Raise UsageError for a contract or a run folder that cannot be read, and for `others`."""
+    from probes.contract.contract import ContractError
+    from reports.run_folder.event_log import UnreadableRun
+
+    return refuse(ContractError, UnreadableRun, *others)
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print one line after the other."""
+    for line in lines:
+        click.echo(line)
+
+
+def is_unicode(err: bool = False) -> bool:
+    """Return whether the encoding of standard output, or of standard error, is Unicode."""
+    stream = sys.stderr if err else sys.stdout
+    return "utf" in (stream.encoding or "").lower()
