@@ -14,17 +14,16 @@ import pytest
 from probes.check.criterion import exactly
 from probes.check.recorder import Recorder
 from probes.cluster.cluster import Cluster
-from probes.faults.process_faults import (
+from probes.faults.process_faults import ProcessKey, describe_orphans, find_orphans, rank_processes
+from probes.findings import MAX_NAMES, finding, join_names
+from probes.restart.faulted_run import (
     DONE_EVENTS,
+    GANG_NAME,
     SAVE_EVERY,
     FaultedRun,
-    ProcessKey,
-    describe_orphans,
-    find_orphans,
-    rank_processes,
+    ettr,
+    recovery_costs,
 )
-from probes.findings import MAX_NAMES, finding, join_names
-from probes.restart.faulted_run import GANG_NAME, ettr, recovery_costs
 from probes.restart.reference_run import (
     NEWEST,
     ReferenceRun,

@@ -18,17 +18,16 @@ from probes.check.criterion import exactly
 from probes.check.recorder import Recorder
 from probes.cluster.cluster import Cluster
 from probes.cluster.room import jobs_of_others
-from probes.faults.process_faults import (
-    SAVE_EVERY,
-    Fault,
-    FaultedRun,
-    FaultInjector,
-    FaultScenario,
-    ProcessFault,
-)
+from probes.faults.process_faults import Fault, FaultInjector, ProcessFault
 from probes.faults.spare_nodes import SpareNodes
 from probes.findings import finding, join_names
-from probes.restart.faulted_run import GANG_NAME, run_with_faults
+from probes.restart.faulted_run import (
+    GANG_NAME,
+    SAVE_EVERY,
+    FaultedRun,
+    FaultScenario,
+    run_with_faults,
+)
 from probes.restart.judge import report_unequal
 from probes.restart.reference_run import (
     MAX_STEPS_LOST,

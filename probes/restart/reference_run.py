@@ -16,8 +16,9 @@ import pytest
 
 from probes.cluster.cluster import Cluster
 from probes.cluster.shared_folder import find_folder_problem
-from probes.faults.process_faults import SAVE_EVERY, FaultedRun, read_journal
+from probes.faults.process_faults import read_journal
 from probes.findings import finding
+from probes.restart.faulted_run import SAVE_EVERY, FaultedRun
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang, GangError
 from reference_trainer.launch.launchers import train_rank

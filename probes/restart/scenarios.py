@@ -11,16 +11,9 @@ import pytest
 
 from probes.check.recorder import Recorder
 from probes.cluster.cluster import Cluster
-from probes.faults.process_faults import (
-    Fault,
-    FaultedRun,
-    FaultScenario,
-    describe_orphans,
-    find_orphans,
-    rank_processes,
-)
+from probes.faults.process_faults import Fault, describe_orphans, find_orphans, rank_processes
 from probes.requirements import ASYNC_SAVES
-from probes.restart.faulted_run import GANG_NAME
+from probes.restart.faulted_run import GANG_NAME, FaultedRun, FaultScenario
 from probes.restart.judge import (
     judge_completion,
     judge_full_disk,

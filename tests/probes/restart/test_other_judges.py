@@ -9,8 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from probes.faults.process_faults import Fault, FaultedRun, FaultScenario
+from probes.faults.process_faults import Fault
 from probes.faults.spare_nodes import SpareNodes
+from probes.restart.faulted_run import FaultedRun, FaultScenario
 from probes.restart.judge import judge_full_disk, judge_repeat, report_unequal
 from probes.restart.other_ranks import (
     NodeLoss,
