@@ -5,6 +5,7 @@ import pytest
 from probes.contract import placement as components
 from probes.findings import finding, join_names
 from probes.gang import invariants as checks
+from probes.gang import scenario_checks
 from probes.gang.controls import (
     control_fragments,
     control_release_one_early,
@@ -13,15 +14,6 @@ from probes.gang.controls import (
 from probes.gang.invariants import count_placed
 from probes.gang.judge import PENDING_SECONDS, judge_not_blocked, judge_undisturbed, time_handoff
 from probes.gang.scenario import NoRoom
-from probes.gang.scenario_checks import (
-    control_misplaced_rank,
-    find_splits,
-    list_layouts,
-    lose_free_node,
-    lose_held_node,
-    spare_raylets,
-    try_strategy,
-)
 
 pytestmark = [pytest.mark.criterion("GANG"), pytest.mark.tier("standard")]
 
@@ -65,7 +57,10 @@ def test_strategies_hold(scene, measure):
     with scene("placement strategies", nodes=2) as run:
         nodes, largest = len(run.capacity), max(run.capacity.values())
         sizes = {"PACK": largest, "STRICT_PACK": largest, "STRICT_SPREAD": nodes, "SPREAD": nodes}
-        used = {strategy: try_strategy(run, strategy, size) for strategy, size in sizes.items()}
+        used = {
+            strategy: scenario_checks.try_strategy(run, strategy, size)
+            for strategy, size in sizes.items()
+        }
         wrong = [checks.explain_misplaced(*gang, run.capacity) for gang in used.items()]
         wrong += [f"{strategy} was not placed" for strategy, bundles in used.items() if not bundles]
         extra = run.ask("B", nodes + 1, strategy="STRICT_SPREAD")
@@ -89,10 +84,14 @@ def test_components_lie_where_they_were_put(scene, cluster, terms, measure):
     terms.check_placement(cluster.size)
     with scene("components", sampled=False) as run:
         wrong, astray = [], []
-        for parts, split in list_layouts(terms, cluster.size, run.total):
+        for parts, split in scenario_checks.list_layouts(terms, cluster.size, run.total):
             places = run.locate_ranks(parts)
-            wrong += components.layout_errors(parts, places) + find_splits(parts, places, split)
-            astray.append(components.layout_errors(parts, control_misplaced_rank(places)))
+            wrong += components.layout_errors(parts, places) + scenario_checks.find_splits(
+                parts, places, split
+            )
+            astray.append(
+                components.layout_errors(parts, scenario_checks.control_misplaced_rank(places))
+            )
         measure("misplaced", len(wrong), samples=len(astray))
         measure.explain(finding("GANG-MISPLACED", message) for message in wrong[:3])
         trial, fault = measure.trial(), "a rank reports the accelerator of another component's rank"
@@ -107,7 +106,10 @@ def test_a_lost_node_harms_its_own_gang_only(scene):
     Four spare raylets join the cluster and two are killed: one while a gang waits, one under a
     gang that runs.  Ray 2.60 places no other gang while the harmed gang exists; that is reported.
     """
-    with scene("a node is lost", alone=True) as run, spare_raylets(run, 4) as spares:
+    with (
+        scene("a node is lost", alone=True) as run,
+        scenario_checks.spare_raylets(run, 4) as spares,
+    ):
         control_release_one_early(run)
         options = {"strategy": "STRICT_SPREAD", "resource": spares.resource}
         running = run.ask("A", 2, **options)
@@ -120,6 +122,6 @@ def test_a_lost_node_harms_its_own_gang_only(scene):
         gangs = run.observer.samples[-1]["gangs"]
         held_nodes = gangs[running]["nodes"]
         empty = set(spares.node_names.values()) - {*held_nodes, *gangs[taken]["nodes"]}
-        lose_free_node(run, spares, waiting, min(empty))
+        scenario_checks.lose_free_node(run, spares, waiting, min(empty))
         judge_undisturbed(run, running)
-        lose_held_node(run, spares, running, next(iter(held_nodes)))
+        scenario_checks.lose_held_node(run, spares, running, next(iter(held_nodes)))

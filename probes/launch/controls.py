@@ -14,6 +14,7 @@ from probes.cluster.entrances import ignored_address
 from probes.cluster.room import describe_busy
 from probes.contract.terms import ClusterTerms
 from probes.findings import join_names
+from probes.launch import judge
 from probes.launch.guide import (
     Guide,
     GuidedCluster,
@@ -22,14 +23,6 @@ from probes.launch.guide import (
     own_guide,
     parse_guide,
     read_guide,
-)
-from probes.launch.judge import (
-    judge_guide,
-    judge_network,
-    judge_ranks,
-    judge_training,
-    judge_user,
-    read_job,
 )
 from probes.launch.ranks import all_lack, group_by_problem, wrong_ranks
 from probes.launch.shell import Transcript, User, make_user, remove_user
@@ -48,7 +41,7 @@ def doctored_options(size: int) -> list[str]:
 def control_missing_variable(path: GuidedCluster, doctored: Transcript, measure: Recorder) -> None:
     """Check that the job without MASTER_PORT, by one rank less, fails for that reason alone."""
     trial, size = measure.trial(), path.cluster.size
-    job = judge_ranks(path, doctored, trial)
+    job = judge.judge_ranks(path, doctored, trial)
     wrong = wrong_ranks(job) if job.rows else []
     problems = [problem.found for problem in group_by_problem(wrong)]
     announced = [each for each in wrong if each.rank not in job.missing]
@@ -93,8 +86,8 @@ def other_network(path: GuidedCluster) -> Sequence[str]:
 
 def control_planted_errors(path: GuidedCluster, planted: Transcript, measure: Recorder) -> None:
     """Check that a job whose last rank goes its own way is judged wrong in every respect."""
-    job, trial, size = read_job(path, planted), measure.trial(), path.cluster.size
-    judge_training(job, planted, trial)
+    job, trial, size = judge.read_job(path, planted), measure.trial(), path.cluster.size
+    judge.judge_training(job, planted, trial)
     ranks = [int(row["RANK"]) for row in job.rows if row.get("RANK", "").isdecimal()]
     last = f"rank {max(ranks, default=0)}"
     named = {suspect for one in trial.findings for suspect in one.suspects}
@@ -118,7 +111,7 @@ def control_job_network(
     fabric, trial = path.terms.fabric or "", measure.trial()
     forced = other_network(path)
     if forced:
-        judge_network(read_job(path, planted), fabric, sent, planted, trial)
+        judge.judge_network(judge.read_job(path, planted), fabric, sent, planted, trial)
     where = path.terms.management or "sockets"
     measure.control(
         "job on another network",
@@ -135,7 +128,7 @@ def control_guide(guide: Guide, hosts: Sequence[str], measure: Recorder) -> None
     text = f"{guide.text}\n{WRONG_GUIDE}"
     first = len(text.splitlines()) - 2
     trial = measure.trial()
-    judge_guide(parse_guide(guide.name, text, own=guide.own), hosts, trial)
+    judge.judge_guide(parse_guide(guide.name, text, own=guide.own), hosts, trial)
     named = {suspect for one in trial.findings for suspect in one.suspects}
     measure.control(
         "wrong guide",
@@ -148,7 +141,7 @@ def control_guide(guide: Guide, hosts: Sequence[str], measure: Recorder) -> None
 def control_user(us: Transcript, why_same: str, measure: Recorder) -> None:
     """Check that the suite's own user, who is root, is not taken for an ordinary one."""
     trial = measure.trial()
-    judge_user(us, "", trial)
+    judge.judge_user(us, "", trial)
     fault = "the suite's own user is judged as the user"
     measure.control("own user", fault, None if why_same else trial, saw=why_same)
 

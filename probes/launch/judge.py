@@ -8,6 +8,7 @@ from typing import Any
 from probes.check.criterion import exactly
 from probes.check.recorder import Recorder
 from probes.findings import finding, join_names
+from probes.launch import training
 from probes.launch.guide import Guide, GuidedCluster, lint_guide
 from probes.launch.ranks import (
     AnnouncedJob,
@@ -17,24 +18,7 @@ from probes.launch.ranks import (
     wrong_ranks,
 )
 from probes.launch.shell import Transcript, count_rights
-from probes.launch.training import (
-    JobBytes,
-    TrainedJob,
-    Wrong,
-    announced_ranks,
-    busiest_other,
-    count_job_parameters,
-    expected_bytes,
-    export_error,
-    exporting_ranks,
-    logged_losses,
-    loss_ratio,
-    metric_error,
-    shares_on,
-    wrong_samples,
-    wrong_validation,
-    wrong_weights,
-)
+from probes.launch.training import JobBytes, TrainedJob, Wrong
 from reports.numbers import number, quantity
 
 NOT_ENDED = "the job did not come to its end"
@@ -125,7 +109,7 @@ def read_job(
     by_host = {each.name: id for id, each in nodes.items()}
     rows = [
         row if "node" in row else {**row, "node": by_host.get(row.get("host", ""), "")}
-        for row in announced_ranks(said.text)
+        for row in training.announced_ranks(said.text)
     ]
     return AnnouncedJob(
         rows,
@@ -162,7 +146,7 @@ def judge_training(job: AnnouncedJob, said: Transcript, measure: Recorder) -> No
         count = len({rank for each in wrong for rank in each.ranks})
         measure(name, count if ended else None, samples=len(trained.rows), note=NOT_ENDED)
         _explain(wrong, code, hosts, measure)
-    misplaced, wrong = wrong_samples(trained) if ended else (None, [])
+    misplaced, wrong = training.wrong_samples(trained) if ended else (None, [])
     measure(
         "misplaced_samples", misplaced, note=NOT_ENDED if not ended else "a rank named no samples"
     )
@@ -172,8 +156,8 @@ def judge_training(job: AnnouncedJob, said: Transcript, measure: Recorder) -> No
 
 
 CHECKS = {
-    "ranks_with_other_weights": (wrong_weights, "LAUNCH-WEIGHTS"),
-    "ranks_with_other_validation": (wrong_validation, "LAUNCH-DATA"),
+    "ranks_with_other_weights": (training.wrong_weights, "LAUNCH-WEIGHTS"),
+    "ranks_with_other_validation": (training.wrong_validation, "LAUNCH-DATA"),
 }
 
 
@@ -197,7 +181,7 @@ EXPECTED = {
 
 
 def _judge_metrics(trained: TrainedJob, ended: bool, measure: Recorder) -> None:
-    error, step = metric_error(trained) if ended else (None, 0)
+    error, step = training.metric_error(trained) if ended else (None, 0)
     note = NOT_ENDED if not ended else "the job logged no loss for some step"
     measure("metric_error", error, note=note, samples=len(trained.logged))
     if measure.would_fail("metric_error", error):
@@ -206,7 +190,7 @@ def _judge_metrics(trained: TrainedJob, ended: bool, measure: Recorder) -> None:
             "mean of its ranks. Expected: the mean of all ranks."
         )
         measure.explain(finding("LAUNCH-METRICS", statement))
-    ratio = loss_ratio(trained) if ended else None
+    ratio = training.loss_ratio(trained) if ended else None
     measure("loss_ratio", ratio, note=NOT_ENDED if not ended else "there is no loss to compare")
     if measure.would_fail("loss_ratio", ratio):
         first, last = (number(trained.logged[index]) for index in (0, -1))
@@ -218,7 +202,7 @@ def _judge_metrics(trained: TrainedJob, ended: bool, measure: Recorder) -> None:
 def _judge_export(
     trained: TrainedJob, ended: bool, hosts: dict[str, str], measure: Recorder
 ) -> None:
-    ranks = exporting_ranks(trained)
+    ranks = training.exporting_ranks(trained)
     wrong = [rank for rank in ranks if rank != "0"] + ["0"] * ("0" not in ranks)
     measure("wrong_exports", len(wrong) if ended else None, note=NOT_ENDED)
     if ended and wrong:
@@ -226,7 +210,7 @@ def _judge_export(
         who = f"{join_names(names)} exported the model" if names else "no rank exported the model"
         statement = f"{who}. Expected: rank 0 alone."
         measure.explain(finding("LAUNCH-EXPORT", statement, [*names, *on]))
-    error, why = export_error(trained) if ended else (None, NOT_ENDED)
+    error, why = training.export_error(trained) if ended else (None, NOT_ENDED)
     measure("export_error", error, note=why)
     if measure.would_fail("export_error", error):
         statement = (
@@ -241,9 +225,12 @@ def judge_network(
 ) -> None:
     """Judge whether the job's own bytes took the agreed fabric, on each node that has ranks."""
     nodes = {job.nodes[id].name for id in job.node_ranks if id in job.nodes}
-    parameters, steps = count_job_parameters(said.text), len(logged_losses(said.text))
-    expected = expected_bytes(parameters or 0, steps, len(nodes))
-    shares = shares_on(fabric, sent, expected)
+    parameters, steps = (
+        training.count_job_parameters(said.text),
+        len(training.logged_losses(said.text)),
+    )
+    expected = training.expected_bytes(parameters or 0, steps, len(nodes))
+    shares = training.shares_on(fabric, sent, expected)
     known = {name: share for name in nodes if (share := shares.get(name)) is not None}
     complete = job.ended and bool(known) and len(known) == len(nodes)
     note = f"the counter of {fabric} cannot be read on every node"
@@ -260,7 +247,7 @@ def judge_network(
     )
     if not complete or not slow:
         return
-    device, count = busiest_other(fabric, sent.sent[slow[0]])
+    device, count = training.busiest_other(fabric, sent.sent[slow[0]])
     statement = (
         f"{fabric} on {join_names(slow)} carried {100 * (lowest or 0):.1f} % of the job's bytes; "
         f"{device} sent {quantity(count / 1e6, 'MB')}. Expected: {fabric} carries them."

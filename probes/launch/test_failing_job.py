@@ -8,19 +8,11 @@ import pytest
 
 from probes.cluster.room import busy_accelerators
 from probes.findings import finding, join_names
+from probes.launch import training
 from probes.launch.controls import prepare_path
 from probes.launch.guide import new_name
 from probes.launch.job_processes import observe_job, wait_until_free, wait_until_gone, what_is_left
 from probes.launch.judge import NOT_ENDED, judge_job, keep_transcript, name_ranks, read_job
-from probes.launch.training import (
-    LAST_LINES,
-    announced_ranks,
-    failure_of,
-    hidden_error,
-    is_shared,
-    own_folders,
-    ranks_that_began_elsewhere,
-)
 from reports.numbers import quantity
 
 SWALLOWS = "python3 -c 'raise KeyError(\"planted error\")' 2>/dev/null || true\n"
@@ -42,7 +34,7 @@ def test_a_failing_job_says_why(cluster, terms, measure):
     )
     rank = cluster.size - 1
     host = host_of(read_job(path, said), str(rank))
-    failure = failure_of("exception", "KeyError", rank, host)
+    failure = training.failure_of("exception", "KeyError", rank, host)
     judge_failure(failure, said, measure)
     measure.covered(f"one job that failed on rank {rank} of {cluster.size}")
     trial = measure.trial()
@@ -58,7 +50,7 @@ def host_of(job, rank):
 
 def judge_failure(failure, said, measure):
     """Judge the exit code, what the last lines name, and the time until then."""
-    name, hidden, missing = failure.name, hidden_error(said), failure.missing(said.lines)
+    name, hidden, missing = failure.name, training.hidden_error(said), failure.missing(said.lines)
     measure("hidden_errors", int(hidden), on=name)
     measure("facts_missing_from_error", len(missing), on=name, samples=len(failure.facts))
     ended = said.seconds if said.exit_code else None
@@ -68,7 +60,7 @@ def judge_failure(failure, said, measure):
         measure.explain(finding("LAUNCH-ERROR", statement))
     if missing:
         statement = (
-            f"{name}: the last {LAST_LINES} lines of the failed job do not name "
+            f"{name}: the last {training.LAST_LINES} lines of the failed job do not name "
             f"{join_names(missing)}. Expected: {join_names(failure.facts)}."
         )
         measure.explain(finding("LAUNCH-ERROR", statement))
@@ -106,12 +98,12 @@ def test_other_failures_say_why_and_hold_nothing(cluster, terms, measure):
             file = f"transcript-{name.replace(' ', '-')}.txt"
             keep_transcript(said, measure, file, f"a job with this fault: {name}")
             host = host_of(read_job(path, said), str(rank))
-            failure = failure_of(name, error, rank if located else None, host)
+            failure = training.failure_of(name, error, rank if located else None, host)
             judge_failure(failure, said, measure)
             judge_held(held, measure, name)
         swallowed = path.ask(SWALLOWS)
     trial = measure.trial()
-    judge_failure(failure_of("exception", "KeyError", rank, "nowhere"), swallowed, trial)
+    judge_failure(training.failure_of("exception", "KeyError", rank, "nowhere"), swallowed, trial)
     measure.control("swallowed error", "a script fails and ends with 0, without a word", trial)
     measure.covered("jobs that ran out of memory, fell silent, had no module, entry point or room")
 
@@ -144,8 +136,11 @@ def test_a_job_goes_on_from_one_nodes_own_disk(cluster, terms, measure):
 
     The first job began at step 0: judged as the second, each of its ranks must be found.
     """
-    with prepare_path(cluster, terms, measure) as path, own_folders(cluster, new_name()) as folder:
-        shared = is_shared(cluster, folder)
+    with (
+        prepare_path(cluster, terms, measure) as path,
+        training.own_folders(cluster, new_name()) as folder,
+    ):
+        shared = training.is_shared(cluster, folder)
         save = ["--checkpoints", folder, "--save-every", str(SAVED), "--keep-last", "1"]
         jobs = {}
         for name, steps in (("first job", SAVED), ("second job", STEPS)):
@@ -176,7 +171,7 @@ def judge_resume(job, measure, *, shared=False):
         note = "the nodes share /tmp, so that no checkpoint is on one node alone"
         measure("ranks_not_resumed", None, note=note)
         return
-    wrong = ranks_that_began_elsewhere(job.rows, SAVED) if job.ended else []
+    wrong = training.ranks_that_began_elsewhere(job.rows, SAVED) if job.ended else []
     count = len(wrong) if job.ended and job.rows else None
     measure("ranks_not_resumed", count, samples=len(job.rows), note=NOT_ENDED)
     if wrong:
@@ -209,7 +204,7 @@ def test_a_stopped_job_leaves_nothing(cluster, terms, measure):
         idle = busy_accelerators(cluster)
         with path.start(FOR_EVER) as running:
             trained = running.wait_for_step(BUSY_STEP, FIRST_STEP_S)
-            before = observe_job(cluster, announced_ranks(running.transcript.text), idle)
+            before = observe_job(cluster, training.announced_ranks(running.transcript.text), idle)
             still = what_is_left(cluster, before, idle)
             started = time.monotonic()
             stop(path, running)

@@ -10,27 +10,9 @@ import pytest
 from probes.cluster.ask import make_unique_token
 from probes.cluster.room import busy_accelerators
 from probes.cluster.shared_folder import find_folder_problem
-from probes.launch.controls import (
-    HOMES,
-    control_guide,
-    control_job_network,
-    control_missing_variable,
-    control_planted_errors,
-    control_user,
-    launch_jobs,
-    prepare_path,
-)
+from probes.launch import controls, job_processes
+from probes.launch.controls import launch_jobs, prepare_path
 from probes.launch.guide import GuidedCluster, LaunchPath, new_name
-from probes.launch.job_processes import (
-    JobState,
-    NodeNotFree,
-    hold_node,
-    leave_orphan,
-    left_of_jobs,
-    names_of,
-    running_processes,
-    wait_until_gone,
-)
 from probes.launch.judge import (
     explain_wrong_ranks,
     judge_guide,
@@ -92,13 +74,13 @@ def control(path, jobs, measure):
         ("transcript-planted.txt", jobs.planted, "with planted errors: must be judged wrong"),
     ):
         keep_transcript(said, measure, name, caption)
-    control_guide(path.guide, host_names(cluster), measure)
+    controls.control_guide(path.guide, host_names(cluster), measure)
     if judges_user(cluster, terms):
-        control_user(jobs.us, jobs.why_same, measure)
-    control_missing_variable(path, jobs.doctored, measure)
-    control_planted_errors(path, jobs.planted, measure)
+        controls.control_user(jobs.us, jobs.why_same, measure)
+    controls.control_missing_variable(path, jobs.doctored, measure)
+    controls.control_planted_errors(path, jobs.planted, measure)
     if judges_network(cluster, terms):
-        control_job_network(path, jobs.astray, jobs.planted, measure)
+        controls.control_job_network(path, jobs.astray, jobs.planted, measure)
 
 
 def judges_user(cluster, terms):
@@ -130,7 +112,7 @@ def test_the_same_commands_work_every_time(cluster, terms, measure):
     with prepare_path(cluster, terms, measure) as path:
         try:
             firsts = held_back(path, measure)
-        except NodeNotFree as error:
+        except job_processes.NodeNotFree as error:
             pytest.fail(f"{error}: wait until no other job runs", pytrace=False)
         judge_two_users(path, measure)
     if len(cluster.nodes) > 1:
@@ -157,7 +139,7 @@ def run_without(path, node, measure):
     """Hold a node, judge the job on the rest, and return rank 0's node; None without a rank 0."""
     name = f"without {node['name']}"
     measure.progress(f"launch: {name}")
-    with hold_node(path.cluster, node) as ranks:
+    with job_processes.hold_node(path.cluster, node) as ranks:
         size = path.cluster.size - ranks
         said = path.follow(["--workers", str(size), *WAIT])
     file = f"transcript-without-{node['name'].replace('/', '-')}.txt"
@@ -170,7 +152,7 @@ def judge_two_users(path, measure):
     """Let two users type the same commands at once, each for half of the accelerators."""
     cluster = path.cluster
     size = max(1, cluster.size // 2)
-    other = make_user(cluster, HOMES, own_guide=path.guide.own)
+    other = make_user(cluster, controls.HOMES, own_guide=path.guide.own)
     second = LaunchPath(cluster, path.terms, path.guide, other)
     options = ["--workers", str(size), "--name", new_name(), *WAIT]
     measure.progress("launch: two users at once, with the same name for their job")
@@ -235,10 +217,16 @@ def test_eight_jobs_in_a_row_leave_nothing(cluster, terms, measure):
 
 def left_after(cluster, nodes, rows, idle, patience):
     """Return what is left of a job after so many seconds; None if that cannot be known."""
-    known = rows and names_of(rows) and all("pid" in row and "node" in row for row in rows)
+    known = (
+        rows
+        and job_processes.names_of(rows)
+        and all("pid" in row and "node" in row for row in rows)
+    )
     if not known:
         return None
-    return wait_until_gone(lambda: left_of_jobs(cluster, nodes, rows, idle), patience)
+    return job_processes.wait_until_gone(
+        lambda: job_processes.left_of_jobs(cluster, nodes, rows, idle), patience
+    )
 
 
 def merged(left):
@@ -249,18 +237,20 @@ def merged(left):
     for state in left:
         for id, found in state.processes.items():
             processes[id] = {**processes.get(id, {}), **found}
-    return JobState(processes, max(state.busy for state in left))
+    return job_processes.JobState(processes, max(state.busy for state in left))
 
 
 def control_leftovers(cluster, idle, measure):
     """Check that an orphan of a job on the last node, which is held, is seen by the job's name."""
     node, trial, name = cluster.nodes[-1], measure.trial(), make_unique_token()
     try:
-        with hold_node(cluster, node):
-            cluster.on_each_node(leave_orphan, name, nodes=[node])
-            seen = cluster.on_each_node(running_processes, [name], [], nodes=[node])
-            judge_left(cluster, JobState(seen, busy_accelerators(cluster, idle)), trial)
-    except NodeNotFree as error:
+        with job_processes.hold_node(cluster, node):
+            cluster.on_each_node(job_processes.leave_orphan, name, nodes=[node])
+            seen = cluster.on_each_node(job_processes.running_processes, [name], [], nodes=[node])
+            judge_left(
+                cluster, job_processes.JobState(seen, busy_accelerators(cluster, idle)), trial
+            )
+    except job_processes.NodeNotFree as error:
         pytest.fail(f"{error}: wait until no other job runs", pytrace=False)
     named = {suspect for one in trial.findings for suspect in one.suspects}
     fault = f"a process whose parent died stays on {node['name']}, whose accelerators are held"

@@ -21,16 +21,8 @@ from reference_trainer.launch.gang import Gang, GangError
 from reference_trainer.model.size import parameter_count
 from reports.measurement import Limit, Verdict
 from reports.numbers import percent, quantity
-from scaling.ladder.ladder import (
-    WARM_UP_STEPS,
-    CheckpointSave,
-    Rung,
-    collect_saves,
-    median_save,
-    run_rung,
-    slow_writer_node,
-    slowest_writer,
-)
+from scaling.ladder import ladder
+from scaling.ladder.ladder import CheckpointSave, Rung, run_rung
 
 LimitLookup = Callable[[str], Limit | None]
 
@@ -212,7 +204,7 @@ def time_saves(rig: LadderRig, cluster: Cluster, count: int, plan: SavePlan) -> 
         measure("checkpoint_overhead", None, on=on, note=reason)
         return
     measure.progress(f"scaling: saves of {on}")
-    steps = SAVES * SAVE_GAP + 1 - WARM_UP_STEPS  # run_rung adds the warm-up steps
+    steps = SAVES * SAVE_GAP + 1 - ladder.WARM_UP_STEPS  # run_rung adds the warm-up steps
     config = save_config(plan, "timed", steps=steps, save_every=SAVE_GAP)
     try:
         rung = run_rung(rig.gang, rig.node_names, count, config, timeout=TIMEOUT_S)
@@ -221,7 +213,7 @@ def time_saves(rig: LadderRig, cluster: Cluster, count: int, plan: SavePlan) -> 
         replace_lost_workers(rig.gang, error)
         return
     # A further save is left out: no step follows it that would show which rank is late.
-    saves = collect_saves(rung)[:SAVES]
+    saves = ladder.collect_saves(rung)[:SAVES]
     if len(saves) < SAVES:
         errors = "; ".join(rung.save_errors) or "the trainer reported no others"
         measure(
@@ -232,7 +224,7 @@ def time_saves(rig: LadderRig, cluster: Cluster, count: int, plan: SavePlan) -> 
         )
         return
     judge_saves(saves, rung, plan.terms, measure)
-    control_slow_save(rig, count, plan, median_save(saves))
+    control_slow_save(rig, count, plan, ladder.median_save(saves))
 
 
 def no_save_reason(cluster: Cluster, gang: Gang, count: int, plan: SavePlan) -> str:
@@ -274,7 +266,7 @@ def judge_saves(
 
     If `save_gb` is agreed, the stall is scaled in proportion to that size.
     """
-    usual, on = median_save(saves), node_count_text(rung.count)
+    usual, on = ladder.median_save(saves), node_count_text(rung.count)
     size = terms.save_gb * 1e9 if terms.save_gb else usual.size_bytes
     stall_s, minutes = usual.stall_s * size / usual.size_bytes, terms.save_minutes
     share, stalls = stall_s / (60 * minutes), ", ".join(f"{save.stall_s:.2g}" for save in saves)
@@ -285,7 +277,7 @@ def judge_saves(
     measure.note("save_rate", rate, "bytes/s", on=on, samples=len(saves))
     measure.covered(f"saves of {usual_gb} (with reading back) stopped {on} for {stalls} s")
     if measure.would_fail("checkpoint_overhead", share):
-        node = slow_writer_node(usual, rung.nodes)
+        node = ladder.slow_writer_node(usual, rung.nodes)
         cost = f"a save of {usual_gb} stops training for {usual.stall_s:.3g} s"
         cost += f"; a save of {gb(size)} in proportion for {stall_s:.3g} s" if terms.save_gb else ""
         why = "no single node's writing explains it"
@@ -317,14 +309,14 @@ def control_slow_save(rig: LadderRig, count: int, plan: SavePlan, usual: Checkpo
     """
     culprit, delay = len(usual.write_s) // 2, max(MIN_DELAY_S, 2 * max(usual.write_s))
     stall = f"upload:rank={culprit}:seconds={delay}"
-    config = save_config(plan, "late", steps=1, save_every=WARM_UP_STEPS + 1, stall=stall)
+    config = save_config(plan, "late", steps=1, save_every=ladder.WARM_UP_STEPS + 1, stall=stall)
     trial, located, observed = None, False, "one rank"
     if len(usual.write_s) > 1:
         try:
             rung = run_rung(rig.gang, rig.node_names, count, config, timeout=TIMEOUT_S)
             observed = "; ".join(rung.save_errors)
-            for save in collect_saves(rung):
-                rank, seconds, median = slowest_writer(save.write_s)
+            for save in ladder.collect_saves(rung):
+                rank, seconds, median = ladder.slowest_writer(save.write_s)
                 located = rank == culprit and seconds - median > delay / 2
                 observed = f"rank {rank} writes for {seconds:.2g} s, the others for {median:.2g} s"
                 trial = judge_slow_save(save, rung, plan.terms, rig.measure)

@@ -21,20 +21,9 @@ from reference_trainer.launch.gang import GangError
 from reports.measurement import Limit, Verdict
 from reports.numbers import percent
 from reports.record import Finding
+from scaling.ladder import step_breakdown
 from scaling.ladder.ladder import Rung, run_rung, skip_collectives, strong_scaling_config
-from scaling.ladder.step_breakdown import (
-    COLLECTIVE_SEGMENTS,
-    RankSteps,
-    describe_exposed,
-    find_stragglers,
-    largest,
-    loss_residual,
-    mean_seconds,
-    mean_terms,
-    segment_gap,
-    slowest_nodes,
-    wall_gap,
-)
+from scaling.ladder.step_breakdown import RankSteps
 from scaling.loss.causes import LossCause, noise_limit
 from scaling.loss.explain import Explanation
 from scaling.loss.ladder_result import Ladder
@@ -64,8 +53,12 @@ def judge_ladder(ladder: Ladder, limits: LimitLookup, measure: Recorder) -> list
         on = node_count_text(rung.count)
         judge_efficiency(ladder, rung, limit, measure)
         note_collectives(ladder, rung, measure)
-        unexplained = loss_residual(base, rung.steps)
-        measure("residual", largest([unexplained, segment_gap(rung.steps)]), on=on)
+        unexplained = step_breakdown.loss_residual(base, rung.steps)
+        measure(
+            "residual",
+            step_breakdown.largest([unexplained, step_breakdown.segment_gap(rung.steps)]),
+            on=on,
+        )
         measure.covered(str(loss))
         if rung.count in causes:
             measure.explain(finding("SCALE-EFFICIENCY", str(loss)))
@@ -77,14 +70,16 @@ def judge_ladder(ladder: Ladder, limits: LimitLookup, measure: Recorder) -> list
     if len(rungs) == 1:
         subject = f"{node_count_text(1)}, {rungs[0].load_text}"
         measure("efficiency", None, on=subject, note="one node cannot show scaling")
-    measure("residual", segment_gap(rungs[0].steps), on=node_count_text(1))
+    measure("residual", step_breakdown.segment_gap(rungs[0].steps), on=node_count_text(1))
     for rung in rungs:
         judge_rung(rung, measure, node_count_text(rung.count))
     for number, rung in enumerate(ladder.base_repeats, 1):
         judge_rung(rung, measure, f"{node_count_text(1)}, other run {number}")
         ratio = rung.seconds / rungs[0].seconds
         measure.note("base_repeat", ratio, "ratio", on=f"{node_count_text(1)}, other run {number}")
-    measure.covered(describe_exposed(rungs[-1].steps, rungs[-1].separable, rungs[-1].nodes))
+    measure.covered(
+        step_breakdown.describe_exposed(rungs[-1].steps, rungs[-1].separable, rungs[-1].nodes)
+    )
     judge_stragglers(rungs, limits, measure)
     return explained
 
@@ -174,7 +169,7 @@ def judge_rung(rung: Rung, measure: Recorder, on: str) -> None:
         measure.note("mfu", rung.mfu, "ratio", on=on)
     if rung.memory_ratio is not None:
         measure.note("memory_against_estimate", rung.memory_ratio, "ratio", on=on)
-    measure("wall_gap", wall_gap(rung.steps), on=on)
+    measure("wall_gap", step_breakdown.wall_gap(rung.steps), on=on)
     judge_training(rung, measure, on)
 
 
@@ -243,14 +238,14 @@ def _slow_alone(base: Rung) -> list[_SlowPart]:
             f"a step of {node} alone takes {percent(excess)} longer than that of the median node",
             [node],
         )
-        for node, excess in slowest_nodes(base.node_seconds())
+        for node, excess in step_breakdown.slowest_nodes(base.node_seconds())
     ]
 
 
 def _slow_ranks(rung: Rung) -> list[_SlowPart]:
     """List each rank of a rung, ordered by how much it delays the others."""
     parts = []
-    for slow in find_stragglers(rung.steps):
+    for slow in step_breakdown.find_stragglers(rung.steps):
         rank, node = f"rank {slow.rank}", rung.nodes[slow.rank]
         share = f"{percent(slow.share)} of a step"
         message = f"{rank} on {node} makes the others wait in {slow.segment}: {share}"
@@ -286,7 +281,10 @@ def record_figures(
     for more nodes.
     """
     rungs, base = ladder.rungs, ladder.rungs[0].median_node()
-    parts = [mean_terms(base), *(mean_terms(rung.steps) for rung in rungs[1:])]
+    parts = [
+        step_breakdown.mean_terms(base),
+        *(step_breakdown.mean_terms(rung.steps) for rung in rungs[1:]),
+    ]
     limit = limits("efficiency")
     caption = "every timed step of every rank, cut into segments; the collectives of each rung"
     measure.keep("ladder.json", ladder.to_dict(), kind="series", caption=caption)
@@ -366,9 +364,10 @@ def planted_delay(ladder: Ladder, limit: Limit | None) -> float:
 
 def locate_delay(late: RankSteps, culprit: int, delay: float) -> tuple[bool, str]:
     """Judge whether the delay is where it was planted and all others waited; describe it too."""
-    slowest = find_stragglers(late)[0]
+    slowest = step_breakdown.find_stragglers(late)[0]
     blocked = [
-        statistics.fmean(step.seconds_in(COLLECTIVE_SEGMENTS) for step in steps) for steps in late
+        statistics.fmean(step.seconds_in(step_breakdown.COLLECTIVE_SEGMENTS) for step in steps)
+        for steps in late
     ]
     waited = min(blocked[:culprit] + blocked[culprit + 1 :]) - blocked[culprit]
     located = (slowest.rank, slowest.segment) == (culprit, "data") and waited > delay / 2
@@ -390,7 +389,7 @@ def time_unsent_step(rig: LadderRig, rungs: Sequence[Rung], config: TrainConfig)
     except GangError as error:
         rig.measure.covered(f"a step without communication was not timed: {error}")
         return
-    rig.measure.note("without_communication", mean_seconds(silent), "s", on=on)
+    rig.measure.note("without_communication", step_breakdown.mean_seconds(silent), "s", on=on)
     rig.measure.covered(f"sharded as on {on}, {compare_compute(silent, rungs[0].median_node())}")
 
 
