@@ -323,7 +323,7 @@ class ReferenceRun:
         self.results = results
 
     def _resume_on_full_disk(self, gang: Gang, victim: int) -> None:
-        """Resume while a link leads one rank's file of step 8 to /dev/full: writes fail (ENOSPC)."""
+        """Resume while one rank's file of step 8 is a link to /dev/full: writes fail (ENOSPC)."""
         stop, name, out = threading.Event(), "full-disk", self.folder / "full-disk-out"
 
         def fill() -> None:

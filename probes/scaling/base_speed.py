@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from probes.cluster.cluster import Cluster
 from probes.cluster.shared_folder import FolderUnknown, find_blind_nodes
 from probes.contract.contract import ClusterTerms
 from probes.findings import finding, join_names
-from probes.scaling.judge import judge_training
+from probes.scaling.judge import LimitLookup, judge_training
 from probes.scaling.run_ladder import LadderRig, gang_hangs, node_count_text, replace_lost_workers
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang, GangError
@@ -23,8 +23,6 @@ from reports.measurement import Limit, Verdict
 from reports.numbers import percent, quantity
 from scaling.ladder import ladder
 from scaling.ladder.ladder import CheckpointSave, Rung, run_rung
-
-LimitLookup = Callable[[str], Limit | None]
 
 # MFU of a 1B model, 2048 tokens a sequence, bf16, FSDP on one node of eight GPUs (llm-foundry's
 # benchmarks).  An H200 has an H100's arithmetic, and faster memory.  For other GPUs no such job is
@@ -144,13 +142,8 @@ def control_bad_base(
     """
     step_s = SLOWED_BY * max(1.0, *(test.slack(base) for test in tests)) * base.seconds
     delay = step_s - base.seconds
-    planted = replace(
-        config,
-        steps=SLOWED_STEPS,
-        stall=f"data:rank=0:seconds={delay}",
-        lr=EXPLODING,
-        clip=EXPLODING,
-    )
+    stall = f"data:rank=0:seconds={delay}"
+    planted = replace(config, steps=SLOWED_STEPS, stall=stall, lr=EXPLODING, clip=EXPLODING)
     faults = {
         "slow base": f"rank 0 of each node waits {delay:.2g} s for its data in every step, alone",
         "exploding loss": f"the learning rate is {EXPLODING:g}",
@@ -166,15 +159,11 @@ def control_bad_base(
     trial, limited = rig.measure.trial(), [test for test in tests if test.limit is not None]
     judge_speed(bad, limited, trial)
     judge_training(bad, trial, node_count_text(1))
-    judged = {test.name for test in limited}
-    without = {"mfu", "tokens_per_s"} - judged
-    if limited:
-        rig.measure.control("slow base", faults["slow base"], trial, without=without)
-    else:
-        nothing = "one node's speed has no limit"
-        rig.measure.control("slow base", faults["slow base"], None, saw=nothing)
-    for name in ("exploding loss", "trained apart"):
-        rig.measure.control(name, faults[name], trial)
+    without = {"mfu", "tokens_per_s"} - {test.name for test in limited}
+    for name, fault in faults.items():
+        unlimited = name == "slow base" and not limited
+        saw = "one node's speed has no limit" if unlimited else ""
+        rig.measure.control(name, fault, None if unlimited else trial, saw=saw, without=without)
 
 
 SAVES, SAVE_GAP = 3, 4  # number of saves that are judged, and steps between two saves
@@ -216,12 +205,8 @@ def time_saves(rig: LadderRig, cluster: Cluster, count: int, plan: SavePlan) -> 
     saves = ladder.collect_saves(rung)[:SAVES]
     if len(saves) < SAVES:
         errors = "; ".join(rung.save_errors) or "the trainer reported no others"
-        measure(
-            "checkpoint_overhead",
-            None,
-            on=on,
-            note=f"{len(saves)} of {SAVES} saves were made: {errors}",
-        )
+        note = f"{len(saves)} of {SAVES} saves were made: {errors}"
+        measure("checkpoint_overhead", None, on=on, note=note)
         return
     judge_saves(saves, rung, plan.terms, measure)
     control_slow_save(rig, count, plan, ladder.median_save(saves))
@@ -295,9 +280,8 @@ def judge_slow_save(
     """Judge one save as if saves were so frequent that their share is twice the limit."""
     trial, limit = measure.trial(), measure.contract.limit("SCALING", "checkpoint_overhead")
     allowed = limit.high if limit and limit.high else 1.0
-    often = terms.model_copy(
-        update={"save_minutes": save.stall_s / (2 * allowed) / 60, "save_gb": None}
-    )
+    minutes = save.stall_s / (2 * allowed) / 60
+    often = terms.model_copy(update={"save_minutes": minutes, "save_gb": None})
     judge_saves([save], rung, often, trial)
     return trial
 

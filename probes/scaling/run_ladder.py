@@ -26,7 +26,7 @@ from scaling.loss import predict
 from scaling.loss.causes import noise_limit
 from scaling.loss.explain import SlowLink, is_link_cause
 from scaling.loss.ladder_result import MAX_REPEATS, Ladder, base_doubt
-from scaling.loss.predict import ReplayItem
+from scaling.loss.predict import REPLAY_STEPS, ReplayItem
 from scaling.loss.significance import median_error
 
 
@@ -316,13 +316,9 @@ def run_rung_with_replay(
     the rung fails.
     """
     groups = worker_groups(rig.gang, count, first)
-    early = (
-        replay_collectives(rig, lower, plan, groups, predict.REPLAY_STEPS // 2)
-        if lower
-        else Replay()
-    )
+    early = replay_collectives(rig, lower, plan, groups, REPLAY_STEPS // 2) if lower else Replay()
     rung = run_rung(rig.gang, rig.node_names, count, plan.config, first, plan.timeout_s)
-    late = replay_collectives(rig, [*lower, rung], plan, groups, predict.REPLAY_STEPS)
+    late = replay_collectives(rig, [*lower, rung], plan, groups, REPLAY_STEPS)
     return rung, replace(late, before=early.after)
 
 
