@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from probes.check.criterion import exactly
-from probes.check.recorder import Recorder
+from probes.check.recorder import Recorder, Trial
 from probes.findings import finding, join_names
 from probes.launch import training
 from probes.launch.guide import Guide, GuidedCluster, lint_guide
@@ -138,18 +138,18 @@ def name_ranks(ranks: Sequence[str], hosts: Sequence[str]) -> tuple[list[str], l
 
 def judge_training(job: AnnouncedJob, said: Transcript, measure: Recorder) -> None:
     """Judge what the ranks trained: all of it is unproven if the job did not come to its end."""
-    trained = TrainedJob.read([row for row in job.rows if "RANK" in row], said.text)
+    rows = [row for row in job.rows if "RANK" in row]
+    trained = TrainedJob(rows, training.logged_losses(said.text))
     ended = job.ended and bool(trained.rows)
-    hosts = {row["RANK"]: _host(job, row) for row in trained.rows}
+    hosts = {row["RANK"]: job.host_of(row, "") for row in trained.rows}
     for name, (check, code) in CHECKS.items():
         wrong = check(trained) if ended else []
         count = len({rank for each in wrong for rank in each.ranks})
         measure(name, count if ended else None, samples=len(trained.rows), note=NOT_ENDED)
         _explain(wrong, code, hosts, measure)
     misplaced, wrong = training.wrong_samples(trained) if ended else (None, [])
-    measure(
-        "misplaced_samples", misplaced, note=NOT_ENDED if not ended else "a rank named no samples"
-    )
+    note = "a rank named no samples" if ended else NOT_ENDED
+    measure("misplaced_samples", misplaced, note=note)
     _explain(wrong, "LAUNCH-DATA", hosts, measure)
     _judge_metrics(trained, ended, measure)
     _judge_export(trained, ended, hosts, measure)
@@ -159,11 +159,6 @@ CHECKS = {
     "ranks_with_other_weights": (training.wrong_weights, "LAUNCH-WEIGHTS"),
     "ranks_with_other_validation": (training.wrong_validation, "LAUNCH-DATA"),
 }
-
-
-def _host(job: AnnouncedJob, row: Any) -> str:
-    node = job.nodes.get(row.get("node", ""))
-    return node.name if node else str(row.get("host", ""))
 
 
 def _explain(wrong: Sequence[Wrong], code: str, hosts: dict[str, str], measure: Recorder) -> None:
@@ -182,7 +177,7 @@ EXPECTED = {
 
 def _judge_metrics(trained: TrainedJob, ended: bool, measure: Recorder) -> None:
     error, step = training.metric_error(trained) if ended else (None, 0)
-    note = NOT_ENDED if not ended else "the job logged no loss for some step"
+    note = "the job logged no loss for some step" if ended else NOT_ENDED
     measure("metric_error", error, note=note, samples=len(trained.logged))
     if measure.would_fail("metric_error", error):
         statement = (
@@ -191,7 +186,7 @@ def _judge_metrics(trained: TrainedJob, ended: bool, measure: Recorder) -> None:
         )
         measure.explain(finding("LAUNCH-METRICS", statement))
     ratio = training.loss_ratio(trained) if ended else None
-    measure("loss_ratio", ratio, note=NOT_ENDED if not ended else "there is no loss to compare")
+    measure("loss_ratio", ratio, note="there is no loss to compare" if ended else NOT_ENDED)
     if measure.would_fail("loss_ratio", ratio):
         first, last = (number(trained.logged[index]) for index in (0, -1))
         count = quantity(len(trained.logged), "steps")
@@ -240,21 +235,25 @@ def judge_network(
         note = NOT_ENDED
     lowest = min(known.values()) if complete else None
     measure("share_on_agreed_network", lowest, samples=len(known), note=note)
-    slow = sorted(
-        name
-        for name, share in known.items()
-        if measure.would_fail("share_on_agreed_network", share)
+    low = sorted(
+        name for name in known if measure.would_fail("share_on_agreed_network", known[name])
     )
-    if not complete or not slow:
+    if not complete or not low:
         return
-    device, count = training.busiest_other(fabric, sent.sent[slow[0]])
+    device, count = training.busiest_other(fabric, sent.sent[low[0]])
     statement = (
-        f"{fabric} on {join_names(slow)} carried {100 * (lowest or 0):.1f} % of the job's bytes; "
+        f"{fabric} on {join_names(low)} carried {100 * (lowest or 0):.1f} % of the job's bytes; "
         f"{device} sent {quantity(count / 1e6, 'MB')}. Expected: {fabric} carries them."
     )
-    measure.explain(finding("LAUNCH-NETWORK", statement, slow))
+    measure.explain(finding("LAUNCH-NETWORK", statement, low))
 
 
 def keep_transcript(said: Transcript, measure: Recorder, name: str, caption: str) -> None:
-    """Keep what a terminal showed."""
-    measure.keep(name, said.text, kind="log", caption=caption)
+    """Keep what a terminal showed, as transcript-NAME.txt."""
+    file = re.sub("[ /]", "-", f"transcript {name}".strip())
+    measure.keep(f"{file}.txt", said.text, kind="log", caption=caption)
+
+
+def named_suspects(trial: Trial) -> set[str]:
+    """Return all suspects that the findings of a trial name."""
+    return {suspect for one in trial.findings for suspect in one.suspects}

@@ -132,11 +132,16 @@ class AnnouncedJob:
         """Return whether the ranks need a network: raylets of one host have one address."""
         return len({self.nodes[id].address for id in self.node_ranks if id in self.nodes}) > 1
 
+    def host_of(self, row: Row, unknown: str) -> str:
+        """Name the node where a rank ran, or the host that it announced; else `unknown`."""
+        node = self.nodes.get(row.get("node", ""))
+        return node.name if node else row.get("host", unknown)
+
 
 def wrong_ranks(job: AnnouncedJob) -> list[WrongRank]:
     """Find the wrong ranks, each with its first problem, and the missing ranks."""
     wrong = [
-        WrongRank(row.get("RANK", "?"), _host_name(job, row), problem)
+        WrongRank(row.get("RANK", "?"), job.host_of(row, "an unknown host"), problem)
         for row in job.rows
         if (problem := _first_problem(job, row))
     ]
@@ -156,11 +161,6 @@ def all_lack(wrong: Sequence[WrongRank], variable: str, size: int) -> bool:
     """Return whether every rank has this one problem: `variable` is not set."""
     found = {rank.problem.found for rank in wrong}
     return len(wrong) == size and found == {f"{variable} not set"}
-
-
-def _host_name(job: AnnouncedJob, row: Row) -> str:
-    node = job.nodes.get(row.get("node", ""))
-    return node.name if node else row.get("host", "an unknown host")
 
 
 def _first_problem(job: AnnouncedJob, row: Row) -> Problem | None:

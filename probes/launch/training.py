@@ -19,7 +19,6 @@ from probes.cluster.network_facts import Sent, counter_growth, join_fabric, read
 from probes.cluster.room import jobs_of_others
 from probes.cluster.shared_folder import find_folder_problem, remove_later
 from probes.launch.ranks import Row
-from probes.launch.shell import Transcript
 from reference_trainer.config import TrainConfig
 from reports.numbers import quantity
 
@@ -104,11 +103,6 @@ class TrainedJob:
 
     rows: Sequence[Row]
     logged: Sequence[float]
-
-    @classmethod
-    def read(cls, rows: Sequence[Row], text: str) -> TrainedJob:
-        """Read the logged losses from the job's output."""
-        return cls(rows, logged_losses(text))
 
 
 @dataclass(frozen=True)
@@ -302,11 +296,6 @@ def failure_of(name: str, exception: str, rank: int | None = None, host: str = "
         facts["the rank"] = rf"\branks?\W{{0,{WORD_GAP}}}{rank}\b"
         facts["the host"] = rf"(?<![\w-]){re.escape(host.partition('.')[0])}(?![\w-])"
     return Failure(name, facts)
-
-
-def hidden_error(transcript: Transcript) -> bool:
-    """Return whether the commands ended as if nothing had happened."""
-    return transcript.exit_code == 0
 
 
 KEPT_SECONDS = 1800  # after this time a node removes the folder by itself: the driver has died
