@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+from probes.check.judging import plant
 from probes.check.recorder import Recorder
 from probes.cluster.ask import on_node
 from probes.cluster.cluster import Cluster
@@ -129,10 +131,9 @@ def control_let_go(run: Scenario, gang: str) -> None:
     with run.as_control():
         run.drop(gang, "a gang that runs is given back")
         run.wait_gone(gang, DRAIN_SECONDS)
-    trial = run.measure.trial()
-    judge.judge_held(gang, run.observer.samples[max(since - 1, 0) :], trial)
     fault = "a running gang is given back, and judged as if it had to keep running"
-    run.measure.control("gang given back", fault, trial)
+    seen = run.observer.samples[max(since - 1, 0) :]
+    plant(run.measure, "gang given back", fault, partial(judge.judge_held, gang, seen))
 
 
 def control_partial_allocation(run: Scenario, need: int) -> None:

@@ -234,10 +234,9 @@ def judge_network(
     if not job.ended:
         note = NOT_ENDED
     lowest = min(known.values()) if complete else None
-    measure("share_on_agreed_network", lowest, samples=len(known), note=note)
-    low = sorted(
-        name for name in known if measure.would_fail("share_on_agreed_network", known[name])
-    )
+    name = "share_on_agreed_network"
+    measure(name, lowest, samples=len(known), note=note)
+    low = sorted(node for node, share in known.items() if measure.would_fail(name, share))
     if not complete or not low:
         return
     device, count = training.busiest_other(fabric, sent.sent[low[0]])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -206,14 +207,11 @@ def test_eight_jobs_in_a_row_leave_nothing(cluster, terms, measure):
 
 def left_after(cluster, nodes, rows, idle, patience):
     """Return what is left of a job after so many seconds; None if that cannot be known."""
-    known = (
-        rows and processes.names_of(rows) and all("pid" in row and "node" in row for row in rows)
-    )
-    if not known:
+    placed = all("pid" in row and "node" in row for row in rows)
+    if not (rows and processes.names_of(rows) and placed):
         return None
-    return processes.wait_until_gone(
-        lambda: processes.left_of_jobs(cluster, nodes, rows, idle), patience
-    )
+    left = partial(processes.left_of_jobs, cluster, nodes, rows, idle)
+    return processes.wait_until_gone(left, patience)
 
 
 def merged(left):
