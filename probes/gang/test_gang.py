@@ -78,9 +78,8 @@ def test_a_dead_driver_gives_its_gang_back(scene):
         killed_at = run.observer.mark("A's driver is killed", fault=True)
         run.rig.jobs["A"].signal(signal.SIGKILL)
         freed = run.elapsed(killed_at, run.wait_idle(judge.RELEASE_PATIENCE_SECONDS))
-        judge.judge_time(
-            run, "release_time", freed, "all was free again", [running], "all was not free again"
-        )
+        event, never = "all was free again", "all was not free again"
+        judge.judge_time(run, "release_time", freed, event, [running], never)
 
 
 @pytest.mark.tier("standard")
@@ -95,9 +94,8 @@ def test_one_group_per_job_never_deadlocks(scene, measure):
         won = wait_contention(run, gangs, 2 * controls.DEADLOCK_SECONDS)
         if won:
             (loser,) = set(gangs) - set(won[:1])
-            judge.time_handoff(
-                run, run.drop(won[0]), loser, "the second of two jobs was never placed"
-            )
+            never = "the second of two jobs was never placed"
+            judge.time_handoff(run, run.drop(won[0]), loser, never)
         else:
             judge.report_not_placed(run, gangs)
         measure("deadlocks", len(checks.find_deadlocks(run.samples, controls.DEADLOCK_SECONDS)))

@@ -64,14 +64,11 @@ def test_a_big_gang_under_a_stream_of_small_ones(scene, terms, measure, tier):
         ended = run.observer.mark("the stream ends")
         run.rig.jobs["B"].call("calm")
         if when is None:
-            when = judge.time_handoff(
-                run, ended, big, "the stream ended and the big gang was not placed"
-            )
+            never = "the stream ended and the big gang was not placed"
+            when = judge.time_handoff(run, ended, big, never)
         judge.judge_big_wait(run, run.elapsed(asked, when), terms)
         window = [sample for sample in run.samples if asked <= sample["t"] <= (when or ended)]
-        overtook = {
-            gang for sample in window for gang, e in sample["gangs"].items() if e["placed"]
-        }  # fmt: skip
+        overtook = {gang for sample in window for gang, e in sample["gangs"].items() if e["placed"]}
         measure.note("overtaken_by", len(overtook - before - {big}), "gangs")
 
 
@@ -92,9 +89,8 @@ def test_ray_train_waits_as_a_gang(scene, workplace, measure):
         need = math.ceil(0.75 * run.total)
         running = run.ask("A", need)
         if run.wait_placed(running) is None or workplace is None:
-            raise NoRoom(
-                "Ray Train needs a folder and a gang that blocks it: one of them was missing"
-            )
+            need = "a folder and a gang that blocks it"
+            raise NoRoom(f"Ray Train needs {need}: one of them was missing")
         run.observer.mark("B trains")
         jobs = run.rig.jobs
         jobs["A"].call("guard", jobs["B"].id, not run.other_jobs)

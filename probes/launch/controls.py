@@ -16,16 +16,9 @@ from probes.cluster.entrances import ignored_address
 from probes.cluster.room import describe_busy
 from probes.contract.terms import ClusterTerms
 from probes.findings import join_names
+from probes.launch import guide as guides
 from probes.launch import judge
-from probes.launch.guide import (
-    Guide,
-    GuidedCluster,
-    GuideError,
-    LaunchPath,
-    own_guide,
-    parse_guide,
-    read_guide,
-)
+from probes.launch.guide import Guide, GuidedCluster, GuideError, LaunchPath, own_guide
 from probes.launch.ranks import all_lack, group_by_problem, wrong_ranks
 from probes.launch.shell import Transcript, User, make_user, remove_user
 from probes.launch.training import JobBytes
@@ -121,9 +114,7 @@ def control_job_network(
         measure,
         "job on another network",
         f"the user's job is forced onto {where}",
-        lambda trial: judge.judge_network(
-            judge.read_job(path, planted), fabric, sent, planted, trial
-        ),
+        partial(judge.judge_network, judge.read_job(path, planted), fabric, sent, planted),
         unable="" if other_network(path) else nowhere,
     )
 
@@ -134,7 +125,7 @@ def control_guide(guide: Guide, hosts: Sequence[str], measure: Recorder) -> None
     first = len(text.splitlines()) - 2
 
     def judge_wrong(trial: Trial) -> bool:
-        judge.judge_guide(parse_guide(guide.name, text, own=guide.own), hosts, trial)
+        judge.judge_guide(guides.parse_guide(guide.name, text, own=guide.own), hosts, trial)
         return {f"line {first}", f"line {first + 1}"} <= judge.named_suspects(trial)
 
     fault = "a command as root and a login by address are added to the guide"
@@ -191,7 +182,7 @@ def prepare_path(cluster: Cluster, terms: ClusterTerms, measure: Recorder) -> It
 def _find_guide(terms: ClusterTerms, measure: Recorder) -> Guide:
     if terms.launch.document is None:
         return own_guide()
-    return read_guide(measure.contract.guide or terms.launch.document, terms.launch.section)
+    return guides.read_guide(measure.contract.guide or terms.launch.document, terms.launch.section)
 
 
 @dataclass(frozen=True)

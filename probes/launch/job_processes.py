@@ -125,9 +125,7 @@ def what_is_left(cluster: Cluster, before: JobState, idle: int = 0) -> JobState:
     """Return what is left of a job.  A node that does not answer keeps what it had."""
     nodes = [node for node in cluster.nodes if before.processes.get(node["id"])]
     answers = cluster.on_each_node(still_running, each=dict(before.processes), nodes=nodes)
-    left = {
-        id: answers.get(id, processes) for id, processes in before.processes.items() if processes
-    }
+    left = {id: answers.get(id, had) for id, had in before.processes.items() if had}
     return JobState(left, busy_accelerators(cluster, idle))
 
 

@@ -18,13 +18,8 @@ from typing import Any
 
 from probes.cluster.ask import make_unique_token
 from probes.cluster.cluster import ROOT, Cluster
-from probes.faults.process_faults import (
-    Fault,
-    FaultInjector,
-    ProcessFault,
-    read_journal,
-    read_json_lines,
-)
+from probes.faults import process_faults
+from probes.faults.process_faults import Fault, FaultInjector, ProcessFault
 from reference_trainer.config import TrainConfig, cli_options
 from reference_trainer.launch.gang import Gang, GangError, GangPending
 from reference_trainer.launch.launchers import train_rank
@@ -258,11 +253,9 @@ def run_with_faults(
     fault from the run's output folder and the rank `victim`.
     """
     injectors = [make_fault(folder / "out", victim, fault) for fault in scenario.faults]
-    scheduler = FaultScheduler(injectors, setup)
+    config, scheduler = faulted_config(config, scenario, folder), FaultScheduler(injectors, setup)
     try:
-        results, attempts, error = _run_supervised(
-            gang, faulted_config(config, scenario, folder), scenario.restarts, scheduler
-        )
+        results, attempts, error = _run_supervised(gang, config, scenario.restarts, scheduler)
     finally:
         for injector in injectors:
             injector.close()
@@ -272,7 +265,7 @@ def run_with_faults(
         results=results,
         attempts=attempts,
         error=error,
-        journals=split_by_attempt(read_journal(folder / "out", victim)),
+        journals=split_by_attempt(process_faults.read_journal(folder / "out", victim)),
         setup_s=scheduler.setup_s,
     )
 
@@ -474,9 +467,9 @@ def run_kill_rerun(
         scenario=scenario,
         injectors=[kill],
         results=_read_results(out, cluster.size) if exit_code == 0 else [],
-        attempts=_read_attempts(read_json_lines(out / "attempts.jsonl"), ended),
+        attempts=_read_attempts(process_faults.read_json_lines(out / "attempts.jsonl"), ended),
         error=f"the same command ended with {exit_code}: {last_line}",
-        journals=split_by_attempt(read_journal(out, victim)),
+        journals=split_by_attempt(process_faults.read_journal(out, victim)),
     )
     return run, groups
 

@@ -16,15 +16,9 @@ from probes.check.recorder import Recorder
 from probes.cluster.cluster import Cluster
 from probes.faults.process_faults import ProcessKey, describe_orphans, find_orphans, rank_processes
 from probes.findings import MAX_NAMES, finding, join_names
+from probes.restart import faulted_run
 from probes.restart import reference_run as reference
-from probes.restart.faulted_run import (
-    DONE_EVENTS,
-    GANG_NAME,
-    SAVE_EVERY,
-    FaultedRun,
-    ettr,
-    recovery_costs,
-)
+from probes.restart.faulted_run import DONE_EVENTS, GANG_NAME, SAVE_EVERY, FaultedRun
 from probes.restart.reference_run import NEWEST, ReferenceRun, Results, StepComparison
 from reference_trainer.launch.supervisor import Attempt
 from reports.measurement import Limit, Verdict
@@ -116,7 +110,7 @@ def judge_recovery_time(run: FaultedRun, limit: Limit, measure: Recorder) -> Non
     measure("recovery_time", seconds, note="no new step was seen")
     if seconds is None or limit.judge(seconds) is not Verdict.FAIL:
         return
-    parts = dataclasses.asdict(recovery_costs(run, len(run.injectors) - 1))
+    parts = dataclasses.asdict(faulted_run.recovery_costs(run, len(run.injectors) - 1))
     texts = {name: "an unknown time" if s is None else f"{s:.0f} s" for name, s in parts.items()}
     statement = f"recovery: detection {texts['detect']}, rescheduling "
     statement += f"{texts['reschedule']}, start-up to the first step {texts['init']}"
@@ -186,9 +180,8 @@ def judge_losses(results: Results, measure: Recorder) -> None:
     wrong = sum(not math.isfinite(loss) for loss in losses)
     measure("non_finite", wrong if losses else None)
     if wrong:
-        measure.explain(
-            finding("RESTART-NAN", f"{wrong} losses (ranks x steps) were NaN or infinite")
-        )
+        statement = f"{wrong} losses (ranks x steps) were NaN or infinite"
+        measure.explain(finding("RESTART-NAN", statement))
 
 
 def report_unequal(
@@ -261,9 +254,9 @@ def report_run(
 ) -> None:
     """Record recovery costs, evidence, and the loss curve with the first kill marked."""
     for number in range(len(run.injectors)):
-        for phase, seconds in dataclasses.asdict(recovery_costs(run, number)).items():
+        for phase, seconds in dataclasses.asdict(faulted_run.recovery_costs(run, number)).items():
             measure.note(f"time_to_{phase}", seconds, "s", on=f"kill {number + 1}")
-    measure.note("ettr", ettr(run), "ratio")
+    measure.note("ettr", faulted_run.ettr(run), "ratio")
     _report_storage(run, measure)
     name, summary = f"attempts-{run.scenario.name}.json", run.scenario.summary
     caption = f"{summary}: where the ranks of each attempt were, and how it ended"

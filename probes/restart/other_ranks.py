@@ -22,14 +22,8 @@ from probes.cluster.room import jobs_of_others
 from probes.faults.process_faults import Fault, FaultInjector, ProcessFault
 from probes.faults.spare_nodes import SpareNodes
 from probes.findings import finding, join_names
-from probes.restart import reference_run
-from probes.restart.faulted_run import (
-    GANG_NAME,
-    SAVE_EVERY,
-    FaultedRun,
-    FaultScenario,
-    run_with_faults,
-)
+from probes.restart import faulted_run, reference_run
+from probes.restart.faulted_run import GANG_NAME, FaultedRun, FaultScenario, run_with_faults
 from probes.restart.judge import report_unequal
 from probes.restart.reference_run import STEPS, ReferenceRun, Results, StepComparison, small_config
 from reference_trainer.config import TrainConfig
@@ -251,7 +245,7 @@ def judge_kills(
     for mode, bound in reference_run.MAX_STEPS_LOST.items():
         of_mode = [run for run in runs if run.scenario.changes["save_mode"] == mode]
         lost = max((steps for run in of_mode for steps in run.steps_lost), default=None)
-        limit = Limit(high=bound, because=f"it saves every {SAVE_EVERY} steps")
+        limit = Limit(high=bound, because=f"it saves every {faulted_run.SAVE_EVERY} steps")
         measure("steps_lost", lost, limit=limit, on=f"{mode} saves")  # None: rank 0 never died
         if lost is not None and lost > bound:
             statement = f"with {mode} saves {lost} steps were lost. Expected: at most {bound}"
@@ -325,8 +319,8 @@ def _resume_fewer(gang: Gang, config: TrainConfig, copy: Path) -> Results:
 
     The newer one is left out, so that more steps are compared.
     """
-    saved = Path(str(config.checkpoints))
-    shutil.copytree(saved / f"step-{SAVE_EVERY}", copy / f"step-{SAVE_EVERY}")
+    step = f"step-{faulted_run.SAVE_EVERY}"
+    shutil.copytree(Path(str(config.checkpoints)) / step, copy / step)
     return _run_fewer(gang, replace(config, checkpoints=str(copy)))
 
 
@@ -340,7 +334,7 @@ def judge_world_sizes(runs: WorldSizeRuns, measure: Recorder) -> None:
     plant(measure, "resumed one sample further on", fault, judge_late)
     measure.note("noise", noise)
     (start,) = {result["start_step"] for result in runs.resumed}
-    given = exactly(SAVE_EVERY, "step", "the checkpoint that it was given")
+    given = exactly(faulted_run.SAVE_EVERY, "step", "the checkpoint that it was given")
     measure("resumed_from", start, limit=given)
     _judge_smaller(runs.full, runs.resumed, limit, measure)
 

@@ -67,10 +67,9 @@ def test_the_same_command_goes_on_after_a_killed_launcher(
 ):
     """A launcher that is killed leaves nothing behind, and the same command typed again resumes."""
     original.ensure_reference_run(cluster, measure)
-    measure.progress(f"restart: {scenarios.LAUNCHER_KILLED.summary}")
-    run, groups = run_kill_rerun(
-        cluster, original.slow_config, scenarios.LAUNCHER_KILLED, workplace
-    )
+    scenario = scenarios.LAUNCHER_KILLED
+    measure.progress(f"restart: {scenario.summary}")
+    run, groups = run_kill_rerun(cluster, original.slow_config, scenario, workplace)
     fate = f"of the killed launcher are left after {faulted_run.FREE_SECONDS} s"
     judge.judge_left_behind(groups, fate, measure, on="the killed launcher")
     judge_killed(original, run, cluster, workplace, limits, measure)
@@ -125,9 +124,8 @@ def test_a_lost_node_is_done_without(loss, cluster, workplace, small_original, l
             make_fault=lambda out, _, fault: ranks.NodeKill(out, spares, loss, fault),
         )
         judge.find_leaks(cluster, workplace, measure, run.attempts)
-        sizes = scenarios.control_leaked_group(
-            cluster, ranks.spare_gang(spares, 1, name=GANG_NAME), measure
-        )
+        one = ranks.spare_gang(spares, 1, name=GANG_NAME)
+        sizes = scenarios.control_leaked_group(cluster, one, measure)
     judge.judge_run(small_original, run, limits, measure)
     ranks.judge_wait(loss, repair, measure)
     scenarios.control_run(small_original, run, measure)
@@ -151,9 +149,8 @@ def test_a_punished_run_is_the_run_never_killed(cluster, workplace, long_origina
     for number, run in enumerate(runs, 1):
         measure.note("ettr", faulted_run.ettr(run), "ratio", on=f"run {number}")
     scenarios.control_leaked_group(cluster, cluster.gang(1, name=GANG_NAME), measure)
-    measure.covered(
-        f"{ranks.SUMMARY}: {ranks.count_kills(runs)} times in {len(runs)} runs, seed {seed}"
-    )
+    times = f"{ranks.count_kills(runs)} times in {len(runs)} runs"
+    measure.covered(f"{ranks.SUMMARY}: {times}, seed {seed}")
     errors = [injector.error for injector in ranks.injectors_of(runs) if injector.error]
     if errors:
         measure.covered(f"{len(errors)} kills could not be injected: {errors[0]}")

@@ -52,9 +52,8 @@ class SpeedTest:
         if self.name == "tokens_per_s":
             return rung.tokens_per_s, ""
         if rung.mfu is None:
-            return None, (
-                f"no peak is known of {rung.devices or 'this device'}: agree [SCALING.tokens_per_s]"
-            )
+            device = rung.devices or "this device"
+            return None, f"no peak is known of {device}: agree [SCALING.tokens_per_s]"
         if rung.mfu > 1:
             return None, f"{percent(rung.mfu)} of {rung.devices}: no device is faster than its peak"
         return rung.mfu, ""

@@ -10,12 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from probes.check.recorder import Recorder
 from probes.findings import finding
-from probes.scaling.run_ladder import (
-    LadderRig,
-    node_count_text,
-    required_efficiency,
-    top_efficiency,
-)
+from probes.scaling import run_ladder
+from probes.scaling.run_ladder import LadderRig, node_count_text
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import GangError
 from reports.measurement import Limit, Verdict
@@ -47,7 +43,8 @@ INVALID_CODES = ("SCALE-RUNG-FAILED", "SCALE-NAN", "SCALE-RANKS-DISAGREE")
 def judge_ladder(ladder: Ladder, limits: LimitLookup, measure: Recorder) -> list[Explanation]:
     """Judge each rung's efficiency, residual and stragglers; return the rungs' explanations."""
     rungs, limit = ladder.rungs, limits("efficiency")
-    base, explained = rungs[0].median_node(), ladder.explanations(required_efficiency(limit))
+    base, required = rungs[0].median_node(), run_ladder.required_efficiency(limit)
+    explained = ladder.explanations(required)
     causes = causes_to_report(ladder, explained, limit)
     for rung, loss in reversed([*zip(rungs[1:], explained, strict=True)]):
         on = node_count_text(rung.count)
@@ -153,7 +150,7 @@ def note_other_runs(runs: Sequence[Sequence[Rung]], measure: Recorder) -> None:
         for rung in rungs:
             judge_rung(rung, measure, f"{node_count_text(rung.count)}, other run {number}")
         on = f"{node_count_text(rungs[-1].count)}, {rungs[-1].load_text}, other run {number}"
-        measure.note("efficiency_again", top_efficiency(rungs), "ratio", on=on)
+        measure.note("efficiency_again", run_ladder.top_efficiency(rungs), "ratio", on=on)
 
 
 def judge_rung(rung: Rung, measure: Recorder, on: str) -> None:
