@@ -54,29 +54,24 @@ def inside(fault: str, runs: int) -> None:
     """Run on node 0: `runs` ladders of two rungs in one gang, stored as the probe stores them."""
     from probes.cluster.cluster import connect
     from probes.contract.contract import load
-    from probes.scaling.run_ladder import (
-        LadderRig,
-        Plan,
-        build_ladder,
-        locate_slow_links,
-        run_ladder,
-    )
-    from probes.scaling.test_scaling import train_config
+    from probes.scaling import run_ladder
     from scaling.loss.predict import step_collectives
 
     if fault in faulty_rung.FAULTS:
         faulty_rung.plant(fault)
     contract = load(str(KEPT / f"{fault}.toml"))
     terms, limit = contract.cluster, contract.limit("SCALING", "efficiency")
-    config = train_config(terms, False, STEPS)
-    plan = Plan([1, 4], config, step_collectives(config, 4), terms.fabric)
+    config = run_ladder.train_config(terms, False, STEPS)
+    plan = run_ladder.Plan([1, 4], config, step_collectives(config, 4), terms.fabric)
     with closing(connect("auto")) as cluster, cluster.gang() as gang:
         for run in range(runs):
             with ledger(contract) as measure:
-                rig = LadderRig(gang, cluster.node_names, measure)
-                climbed = run_ladder(rig, plan)
-                ladder = build_ladder(climbed, [], plan, contract.limit("FABRIC", "busbw"), [])
-                ladder = locate_slow_links(rig, ladder, limit)
+                rig = run_ladder.LadderRig(gang, cluster.node_names, measure)
+                climbed = run_ladder.run_ladder(rig, plan)
+                ladder = run_ladder.build_ladder(
+                    climbed, [], plan, contract.limit("FABRIC", "busbw"), []
+                )
+                ladder = run_ladder.locate_slow_links(rig, ladder, limit)
             (KEPT / f"{fault}-{run}.json").write_text(json.dumps(ladder.to_dict()))
             shutil.rmtree(faulty_rung.CHECKPOINTS, ignore_errors=True)
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+from probes.check.judging import plant
 from probes.check.recorder import Recorder
 from probes.cluster.ask import on_node
 from probes.cluster.cluster import Cluster
 from probes.findings import join_names
 from probes.gang import invariants as checks
+from probes.gang import judge
 from probes.gang.invariants import count_held, is_whole
 from probes.gang.job_driver import COMPLETE
-from probes.gang.judge import (
-    PENDING_SECONDS,
-    judge_gone,
-    judge_held,
-    judge_withdrawal,
-    missing_actors,
-)
+from probes.gang.judge import PENDING_SECONDS
 from probes.gang.observer import UnregisteredGpuUser
 from probes.gang.scenario import DRAIN_SECONDS, PLACED_SECONDS, Scenario
 from probes.gang.scenario_checks import judge_free, judge_gpu_use, judge_partial_holds, judge_rate
@@ -120,7 +117,7 @@ def control_not_cancelled(run: Scenario, gang: str, name: str, fault: str) -> No
     trial, since = run.measure.trial(), len(run.observer.samples)
     gone = run.wait_gone(gang, PENDING_SECONDS)
     looks = run.observer.samples[since:]
-    judge_gone(gang, gone is not None, PENDING_SECONDS, trial)
+    judge.judge_gone(gang, gone is not None, PENDING_SECONDS, trial)
     stays = bool(looks) and all(gang in sample["gangs"] for sample in looks)
     there = f"the gang was there each of {len(looks)} times"
     saw = there if stays else "the gang is gone, or was not observed"
@@ -134,10 +131,9 @@ def control_let_go(run: Scenario, gang: str) -> None:
     with run.as_control():
         run.drop(gang, "a gang that runs is given back")
         run.wait_gone(gang, DRAIN_SECONDS)
-    trial = run.measure.trial()
-    judge_held(gang, run.observer.samples[max(since - 1, 0) :], trial)
     fault = "a running gang is given back, and judged as if it had to keep running"
-    run.measure.control("gang given back", fault, trial)
+    seen = run.observer.samples[max(since - 1, 0) :]
+    plant(run.measure, "gang given back", fault, partial(judge.judge_held, gang, seen))
 
 
 def control_partial_allocation(run: Scenario, need: int) -> None:
@@ -189,7 +185,7 @@ def control_two_that_fit(run: Scenario) -> None:
         run.wait_idle()
     trial = run.measure.trial()
     trial("placed_concurrently", sum(is_whole(last, gang) for gang in gangs))
-    trial("actors_not_running", missing_actors(last, half))
+    trial("actors_not_running", judge.missing_actors(last, half))
     fewer = {node: count - 1 for node, count in run.capacity.items()}
     trial("overcommitted", len(checks.find_overcommitted([last], fewer)))
     fault = (
@@ -245,7 +241,7 @@ def control_hold_and_wait(run: Scenario, half: int) -> None:
         end = run.observer.mark("jobs that waited have given up")
         gave_up = [gang for gang in gangs if outcomes[gang] != COMPLETE]
         for gang in gave_up:
-            judge_withdrawal(run, gang, end)
+            judge.judge_withdrawal(run, gang, end)
         run.rig.release()
         run.wait_idle()
     run.measure.note("deadlock_seen_after", run.elapsed(start, seen_s), "s")

@@ -37,8 +37,12 @@ def judge_gone(gang: str, gone: bool, seconds: float, measure: Recorder) -> None
     measure("not_removed", int(not gone))
     if not gone:
         message = f"gang {gang} still exists {seconds} s later"
-        suspects, names = [f"job {gang[0]}"], {"job": gang[0]}
-        measure.explain(finding("GANG-NOT-REMOVED", message, suspects, names=names))
+        blame_job("GANG-NOT-REMOVED", message, gang[0], measure)
+
+
+def blame_job(code: str, message: str, job: str, measure: Recorder) -> None:
+    """Make a finding whose suspect is one job."""
+    measure.explain(finding(code, message, [f"job {job}"], names={"job": job}))
 
 
 def judge_undisturbed(run: Scenario, gang: str) -> None:
@@ -58,8 +62,7 @@ def judge_held(gang: str, samples: Sequence[Sample], measure: Recorder) -> None:
     if lost:
         now = _states_text(samples[-1])
         message = f"running gang {gang} lost accelerators in {lost} samples. Current state: {now}"
-        suspects, names = [f"job {gang[0]}"], {"job": gang[0]}
-        measure.explain(finding("GANG-LOST-ACCELERATORS", message, suspects, names=names))
+        blame_job("GANG-LOST-ACCELERATORS", message, gang[0], measure)
 
 
 def judge_one_placed(run: Scenario, won: list[str], need: int) -> None:
@@ -69,8 +72,7 @@ def judge_one_placed(run: Scenario, won: list[str], need: int) -> None:
     small = [gang for gang, size in sizes.items() if size < need]
     for gang in small:
         message = f"{gang} has {sizes[gang]}, not {need}"
-        suspects, names = [f"job {gang[0]}"], {"job": gang[0]}
-        run.measure.explain(finding("GANG-PARTIAL", message, suspects, names=names))
+        blame_job("GANG-PARTIAL", message, gang[0], run.measure)
     both = f"{join_names(won)} of {need} each were both complete, with {run.total} free"
     twice = finding("GANG-OVERCOMMIT", both, sorted(run.capacity))
     clash = [twice] if len(won) > 1 and not small else []
@@ -110,9 +112,8 @@ def time_handoff(run: Scenario, since: float, gang: str, never: str) -> float | 
     Returns when it was placed, or None. `never` describes the failure if it never was.
     """
     placed = run.wait_placed(gang)
-    judge_time(
-        run, "placement_delay", run.elapsed(since, placed), f"gang {gang} was placed", [gang], never
-    )
+    took, event = run.elapsed(since, placed), f"gang {gang} was placed"
+    judge_time(run, "placement_delay", took, event, [gang], never)
     stuck = finding("GANG-STUCK", f"{never}; last {_gang_states(run)}", jobs_of([gang]))
     run.measure_at_end("never_placed", int(placed is None), stuck)
     return placed

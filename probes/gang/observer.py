@@ -115,10 +115,8 @@ class GpuMonitors:
         """
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            looks = self.poll() or {}
-            if len(looks) == len(self._monitors) and not any(
-                isinstance(use, str) for use in looks.values()
-            ):
+            known = [use for use in (self.poll() or {}).values() if not isinstance(use, str)]
+            if len(known) == len(self._monitors):
                 return
             time.sleep(PAUSE)
 

@@ -129,9 +129,8 @@ class Scenario:
         self.other_jobs = self.observer.other_jobs()
         if alone and self.other_jobs:
             who = f"other jobs run on this cluster ({join_names(self.other_jobs)})"
-            raise NoRoom(
-                f"{title}: {who}, and the test might delay them. Run it when they have ended"
-            )
+            why = f"{who}, and the test might delay them"
+            raise NoRoom(f"{title}: {why}. Run it when they have ended")
         self.first_sample = len(self.observer.samples)
         self.first_mark = len(self.observer.marks)
         self.control_ranges: list[tuple[int, int]] = []  # indices of samples taken during controls
@@ -154,9 +153,8 @@ class Scenario:
             sample = self.observer.samples[-1]
             if sample["free"] != free or sample["gangs"]:
                 free, since = sample["free"], now
-            elif free >= needed and now - since > (
-                0 if free == self.rig.cluster.ray_gpu_count else 2
-            ):
+            settle_s = 0 if free == self.rig.cluster.ray_gpu_count else 2
+            if free >= needed and now - since > settle_s:
                 break
         if free < needed:
             held = self.rig.cluster.describe_holders() or "Ray does not say what holds the others"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any
 
+from probes.check.judging import plant
 from probes.check.recorder import Recorder
 from probes.contract import placement as components
 from probes.contract.contract import ClusterTerms
@@ -13,14 +15,9 @@ from probes.contract.placement import Placement, Slot
 from probes.faults.spare_nodes import SpareNodes
 from probes.findings import finding, join_names
 from probes.gang import invariants as checks
+from probes.gang import judge
 from probes.gang.invariants import Sample, count_placed
-from probes.gang.judge import (
-    PENDING_SECONDS,
-    judge_not_blocked,
-    judge_time,
-    judge_withdrawal,
-    time_handoff,
-)
+from probes.gang.judge import PENDING_SECONDS
 from probes.gang.observer import REQUIRED_RATE_HZ, ScenarioMark
 from probes.gang.scenario import ContentionRig, Scenario
 
@@ -84,9 +81,9 @@ def find_splits(
     for component, numbers in parts.items():
         node |= {number: pair[0] for number, pair in zip(numbers, places[component], strict=True)}
     nodes = [node[number] for number in sorted(node)]
+    group_text = "a TP group of {}, accelerators {}, is split over two nodes"
     return [
-        f"a TP group of {component}, accelerators {components.as_ranges(group)}, is split over "
-        "two nodes"
+        group_text.format(component, components.as_ranges(group))
         for component, numbers in parts.items()
         for group in components.split_groups(numbers, nodes, parallel["tp"])
     ]
@@ -121,27 +118,27 @@ def lose_free_node(run: Scenario, spares: SpareNodes, waiting: str, victim: str)
     _judge_detection(run, lost_at, detected, victim)
     asked_at = run.observer.mark("B asks for one")
     behind = run.ask("B", 1)
-    judge_not_blocked(run, behind, asked_at)
-    judge_withdrawal(run, waiting, run.drop(waiting, "B cancels"))
+    judge.judge_not_blocked(run, behind, asked_at)
+    judge.judge_withdrawal(run, waiting, run.drop(waiting, "B cancels"))
     run.drop(behind)
 
 
 def control_node_not_lost(run: Scenario, victim: str) -> None:
     """Judge a node that runs as if it had been killed; the loss must count as undetected."""
-    trial = run.measure.trial()
     gone = run.until(lambda sample: victim not in sample["free_on"], PENDING_SECONDS)
-    judge_detected(gone, victim, PENDING_SECONDS, trial)
     fault = f"{victim} is alive, and is judged as if it had been killed"
-    run.measure.control("node not lost", fault, trial)
+    judge_alive = partial(judge_detected, gone, victim, PENDING_SECONDS)
+    plant(run.measure, "node not lost", fault, judge_alive)
 
 
 def lose_held_node(run: Scenario, spares: SpareNodes, running: str, victim: str) -> None:
     """Kill a node of the running gang; Ray must detect it, and place others once it is removed."""
     lost_at = kill_spare_node(run, spares, victim, "a node of A's gang is lost")
-    detected = run.until(
-        lambda sample: sample["gangs"].get(running, {}).get("state") == "RESCHEDULING", LOSS_SECONDS
-    )
-    _judge_detection(run, lost_at, detected, victim)
+
+    def is_harmed(sample: Sample) -> bool:
+        return bool(sample["gangs"].get(running, {}).get("state") == "RESCHEDULING")
+
+    _judge_detection(run, lost_at, run.until(is_harmed, LOSS_SECONDS), victim)
     run.measure.note("bundles_kept", count_placed(run.observer.samples[-1], running), "bundles")
     free = run.observer.samples[-1]["free"]
     asked = run.observer.mark("B asks for one")
@@ -150,9 +147,9 @@ def lose_held_node(run: Scenario, spares: SpareNodes, running: str, victim: str)
     removed = run.drop(running, "A's launcher removes its gang")
     if unaided is not None:
         took, event = run.elapsed(asked, unaided), f"gang {gang} was placed"
-        judge_time(run, "placement_delay", took, event, [gang], "")
+        judge.judge_time(run, "placement_delay", took, event, [gang], "")
         return
-    time_handoff(run, removed, gang, "others stay blocked after the harmed gang was removed")
+    judge.time_handoff(run, removed, gang, "others stay blocked after the harmed gang was removed")
     message = (
         f"gang {gang} of 1, with {free} free, was not placed for {BLOCKED_SECONDS:g} s while "
         f"gang {running}, which had lost {victim}, still existed"
@@ -179,13 +176,13 @@ def run_scenario(
     rig: ContentionRig, title: str, measure: Recorder, **options: Any
 ) -> Iterator[Scenario]:
     """Run one scenario; if its body ends without an error, judge the invariants as well."""
-    run, judge = Scenario(rig, title, measure, **options), judge_deferred
+    run, judge_end = Scenario(rig, title, measure, **options), judge_deferred
     try:
         yield run
-        judge = judge_invariants
+        judge_end = judge_invariants
     finally:
         rig.release()
-        judge(run)
+        judge_end(run)
 
 
 def judge_deferred(run: Scenario) -> None:
@@ -229,8 +226,7 @@ def judge_partial_holds(segments: Sequence[Sequence[Sample]], measure: Recorder)
     measure("partially_held", count, samples=len(samples), note="nothing was observed")
     spans = [span for segment in segments for span in checks.find_partial_holds(segment)]
     for span in spans[:3]:
-        names = {"job": span.job}
-        measure.explain(finding("GANG-PARTIAL", span.describe(), [f"job {span.job}"], names=names))
+        judge.blame_job("GANG-PARTIAL", span.describe(), span.job, measure)
 
 
 def most_leaked(segments: Sequence[Sequence[Sample]], total: int) -> int:
@@ -249,9 +245,8 @@ def _judge_overcommit(run: Scenario, samples: list[Sample]) -> None:
     bad = checks.find_overcommitted(samples, run.capacity)
     first = next(iter(bad), {})
     message = f"in {len(bad)} samples more was in use than was free before, first {first}"
-    run.measure_at_end(
-        "overcommitted", len(bad), finding("GANG-OVERCOMMIT", message, sorted(first))
-    )
+    twice = finding("GANG-OVERCOMMIT", message, sorted(first))
+    run.measure_at_end("overcommitted", len(bad), twice)
 
 
 def _judge_leak(run: Scenario, name: str, lost: int) -> None:
@@ -318,13 +313,10 @@ def _keep_evidence(run: Scenario, samples: list[Sample]) -> None:
     all_samples = run.observer.samples[run.first_sample :]
     content = {"samples": all_samples, "marks": run.marks, "control_from_to": run.control_ranges}
     name = "gang-" + "-".join(run.title.replace("%", "percent").split()) + ".json"
-    run.measure.keep(
-        name, content, kind="series", caption=(f"{run.title}: accelerators of each job over time")
-    )
-    run.measure.covered(
-        f"{run.title}: jobs A and B, {run.total} {unit}s free on "
-        f"{len(run.capacity)} nodes, {len(samples)} samples"
-    )
+    caption = f"{run.title}: accelerators of each job over time"
+    run.measure.keep(name, content, kind="series", caption=caption)
+    room = f"{run.total} {unit}s free on {len(run.capacity)} nodes"
+    run.measure.covered(f"{run.title}: jobs A and B, {room}, {len(samples)} samples")
 
 
 def chart_series(segments: list[list[Sample]], marks: list[ScenarioMark]) -> dict[str, Any]:

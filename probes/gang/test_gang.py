@@ -5,30 +5,9 @@ import signal
 
 import pytest
 
+from probes.gang import controls, judge
 from probes.gang import invariants as checks
-from probes.gang.controls import (
-    DEADLOCK_SECONDS,
-    control_hold_and_wait,
-    control_late_release,
-    control_let_go,
-    control_not_cancelled,
-    control_partial_allocation,
-    control_two_that_fit,
-    control_unregistered_gpu,
-)
 from probes.gang.invariants import is_whole
-from probes.gang.judge import (
-    RELEASE_PATIENCE_SECONDS,
-    judge_actors,
-    judge_one_placed,
-    judge_time,
-    judge_undisturbed,
-    judge_withdrawal,
-    report_not_placed,
-    report_queue_layer,
-    start_two_gangs,
-    time_handoff,
-)
 
 pytestmark = pytest.mark.criterion("GANG")
 CONTENTION_SECONDS = {"quick": 2.0, "standard": 5.0, "soak": 60.0}
@@ -39,24 +18,24 @@ def test_two_gangs_compete_and_one_waits_whole(scene, terms, measure, tier):
 
     When the first lets go, the other starts.
     """
-    report_queue_layer(measure, terms)
+    judge.report_queue_layer(measure, terms)
     with scene("two gangs of 75 %") as run:
         need = math.ceil(0.75 * run.total)
         gangs = run.ask_together(("A", need, {"staff": True}), ("B", need, {"staff": True}))
         won = wait_contention(run, gangs, CONTENTION_SECONDS[tier])
-        judge_actors(run, need, won)
-        judge_one_placed(run, won, need)
+        judge.judge_actors(run, need, won)
+        judge.judge_one_placed(run, won, need)
         if len(won) == 1:
             (loser,) = set(gangs) - set(won)
             never = "the waiting gang was not placed within 30 s"
-            time_handoff(run, run.drop(won[0]), loser, never)
+            judge.time_handoff(run, run.drop(won[0]), loser, never)
         else:
             run.measure_at_end("placement_delay", None, note=f"{len(won)} of 2 gangs were placed")
-            report_not_placed(run, [] if won else gangs)
-        control_partial_allocation(run, need)
-        control_two_that_fit(run)
-        control_late_release(run)
-        control_unregistered_gpu(run)
+            judge.report_not_placed(run, [] if won else gangs)
+        controls.control_partial_allocation(run, need)
+        controls.control_two_that_fit(run)
+        controls.control_late_release(run)
+        controls.control_unregistered_gpu(run)
 
 
 def wait_contention(run, gangs, seconds):
@@ -72,12 +51,12 @@ def wait_contention(run, gangs, seconds):
 def test_a_cancelled_gang_leaves_no_trace(scene):
     """A gang that waits and is cancelled is gone at once; the one that runs never notices."""
     with scene("a waiting gang is cancelled") as run:
-        running, waiting = start_two_gangs(run, math.ceil(0.75 * run.total))
+        running, waiting = judge.start_two_gangs(run, math.ceil(0.75 * run.total))
         fault = "the job reports that it cancels its gang, and does not"
-        control_not_cancelled(run, waiting, "cancelled in words only", fault)
-        judge_withdrawal(run, waiting, run.drop(waiting, "B cancels"))
-        judge_undisturbed(run, running)
-        control_let_go(run, running)
+        controls.control_not_cancelled(run, waiting, "cancelled in words only", fault)
+        judge.judge_withdrawal(run, waiting, run.drop(waiting, "B cancels"))
+        judge.judge_undisturbed(run, running)
+        controls.control_let_go(run, running)
 
 
 def test_a_dead_driver_gives_its_gang_back(scene):
@@ -87,21 +66,20 @@ def test_a_dead_driver_gives_its_gang_back(scene):
     killed as well, and all it held is free.
     """
     with scene("drivers are killed") as run:
-        running, waiting = start_two_gangs(run, math.ceil(0.75 * run.total))
+        running, waiting = judge.start_two_gangs(run, math.ceil(0.75 * run.total))
         run.observer.mark("B's driver is stopped", fault=True)
         run.rig.jobs["B"].signal(signal.SIGSTOP)
         fault = "the waiting job's driver is stopped with SIGSTOP instead of killed"
-        control_not_cancelled(run, waiting, "driver stopped, not killed", fault)
+        controls.control_not_cancelled(run, waiting, "driver stopped, not killed", fault)
         killed_at = run.observer.mark("B's driver is killed", fault=True)
         run.rig.jobs["B"].signal(signal.SIGKILL)
-        judge_withdrawal(run, waiting, killed_at)
-        judge_undisturbed(run, running)
+        judge.judge_withdrawal(run, waiting, killed_at)
+        judge.judge_undisturbed(run, running)
         killed_at = run.observer.mark("A's driver is killed", fault=True)
         run.rig.jobs["A"].signal(signal.SIGKILL)
-        freed = run.elapsed(killed_at, run.wait_idle(RELEASE_PATIENCE_SECONDS))
-        judge_time(
-            run, "release_time", freed, "all was free again", [running], "all was not free again"
-        )
+        freed = run.elapsed(killed_at, run.wait_idle(judge.RELEASE_PATIENCE_SECONDS))
+        event, never = "all was free again", "all was not free again"
+        judge.judge_time(run, "release_time", freed, event, [running], never)
 
 
 @pytest.mark.tier("standard")
@@ -113,12 +91,13 @@ def test_one_group_per_job_never_deadlocks(scene, measure):
     with scene("two groups per job") as run:
         half = run.total // 2
         gangs = run.ask_together(("A", 2 * half), ("B", 2 * half))
-        won = wait_contention(run, gangs, 2 * DEADLOCK_SECONDS)
+        won = wait_contention(run, gangs, 2 * controls.DEADLOCK_SECONDS)
         if won:
             (loser,) = set(gangs) - set(won[:1])
-            time_handoff(run, run.drop(won[0]), loser, "the second of two jobs was never placed")
+            never = "the second of two jobs was never placed"
+            judge.time_handoff(run, run.drop(won[0]), loser, never)
         else:
-            report_not_placed(run, gangs)
-        measure("deadlocks", len(checks.find_deadlocks(run.samples, DEADLOCK_SECONDS)))
+            judge.report_not_placed(run, gangs)
+        measure("deadlocks", len(checks.find_deadlocks(run.samples, controls.DEADLOCK_SECONDS)))
         run.rig.release()
-        control_hold_and_wait(run, half)
+        controls.control_hold_and_wait(run, half)

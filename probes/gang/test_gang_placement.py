@@ -4,24 +4,12 @@ import pytest
 
 from probes.contract import placement as components
 from probes.findings import finding, join_names
+from probes.gang import controls
 from probes.gang import invariants as checks
-from probes.gang.controls import (
-    control_fragments,
-    control_release_one_early,
-    control_wrong_strategy,
-)
+from probes.gang import scenario_checks as scenes
 from probes.gang.invariants import count_placed
 from probes.gang.judge import PENDING_SECONDS, judge_not_blocked, judge_undisturbed, time_handoff
 from probes.gang.scenario import NoRoom
-from probes.gang.scenario_checks import (
-    control_misplaced_rank,
-    find_splits,
-    list_layouts,
-    lose_free_node,
-    lose_held_node,
-    spare_raylets,
-    try_strategy,
-)
 
 pytestmark = [pytest.mark.criterion("GANG"), pytest.mark.tier("standard")]
 
@@ -35,11 +23,8 @@ def test_fragments_are_not_mistaken_for_room(scene, measure):
         largest, filler = max(run.capacity.values()), ""
         size = max(largest, 2)
         if largest > 1 and run.total - len(run.capacity) < largest:
-            need = (
-                f"fragments need one free accelerator on each node and {largest} more on one of "
-                "them"
-            )
-            raise NoRoom(f"{need}, see {run.capacity}")
+            need = f"one free accelerator on each node and {largest} more on one of them"
+            raise NoRoom(f"fragments need {need}, see {run.capacity}")
         if largest > 1:  # take one accelerator of each node: no node is completely free
             filler = run.ask("A", len(run.capacity), strategy="STRICT_SPREAD")
             if run.wait_placed(filler) is None:
@@ -54,7 +39,7 @@ def test_fragments_are_not_mistaken_for_room(scene, measure):
         packed = run.ask("A", size)
         judge_not_blocked(run, packed, asked_at)
         nodes = run.observer.samples[-1]["gangs"].get(packed, {}).get("nodes", {})
-        control_fragments(measure, nodes)
+        controls.control_fragments(measure, nodes)
         if filler:
             run.drop(filler)
             time_handoff(run, run.drop(packed), strict, "no node became completely free again")
@@ -65,7 +50,7 @@ def test_strategies_hold(scene, measure):
     with scene("placement strategies", nodes=2) as run:
         nodes, largest = len(run.capacity), max(run.capacity.values())
         sizes = {"PACK": largest, "STRICT_PACK": largest, "STRICT_SPREAD": nodes, "SPREAD": nodes}
-        used = {strategy: try_strategy(run, strategy, size) for strategy, size in sizes.items()}
+        used = {name: scenes.try_strategy(run, name, size) for name, size in sizes.items()}
         wrong = [checks.explain_misplaced(*gang, run.capacity) for gang in used.items()]
         wrong += [f"{strategy} was not placed" for strategy, bundles in used.items() if not bundles]
         extra = run.ask("B", nodes + 1, strategy="STRICT_SPREAD")
@@ -76,7 +61,7 @@ def test_strategies_hold(scene, measure):
         ours = any(message.startswith("STRICT") for message in wrong)  # the others are preferences
         findings = [finding("GANG-MISPLACED", message) for message in wrong]
         run.measure_at_end("misplaced", len(wrong), *findings, samples=len(sizes) + 1, ours=ours)
-        control_wrong_strategy(measure, "SPREAD", used["SPREAD"])
+        controls.control_wrong_strategy(measure, "SPREAD", used["SPREAD"])
 
 
 def test_components_lie_where_they_were_put(scene, cluster, terms, measure):
@@ -89,10 +74,12 @@ def test_components_lie_where_they_were_put(scene, cluster, terms, measure):
     terms.check_placement(cluster.size)
     with scene("components", sampled=False) as run:
         wrong, astray = [], []
-        for parts, split in list_layouts(terms, cluster.size, run.total):
+        for parts, split in scenes.list_layouts(terms, cluster.size, run.total):
             places = run.locate_ranks(parts)
-            wrong += components.layout_errors(parts, places) + find_splits(parts, places, split)
-            astray.append(components.layout_errors(parts, control_misplaced_rank(places)))
+            wrong += components.layout_errors(parts, places)
+            wrong += scenes.find_splits(parts, places, split)
+            misplaced = scenes.control_misplaced_rank(places)
+            astray.append(components.layout_errors(parts, misplaced))
         measure("misplaced", len(wrong), samples=len(astray))
         measure.explain(finding("GANG-MISPLACED", message) for message in wrong[:3])
         trial, fault = measure.trial(), "a rank reports the accelerator of another component's rank"
@@ -107,8 +94,11 @@ def test_a_lost_node_harms_its_own_gang_only(scene):
     Four spare raylets join the cluster and two are killed: one while a gang waits, one under a
     gang that runs.  Ray 2.60 places no other gang while the harmed gang exists; that is reported.
     """
-    with scene("a node is lost", alone=True) as run, spare_raylets(run, 4) as spares:
-        control_release_one_early(run)
+    with (
+        scene("a node is lost", alone=True) as run,
+        scenes.spare_raylets(run, 4) as spares,
+    ):
+        controls.control_release_one_early(run)
         options = {"strategy": "STRICT_SPREAD", "resource": spares.resource}
         running = run.ask("A", 2, **options)
         run.wait_placed(running)
@@ -120,6 +110,6 @@ def test_a_lost_node_harms_its_own_gang_only(scene):
         gangs = run.observer.samples[-1]["gangs"]
         held_nodes = gangs[running]["nodes"]
         empty = set(spares.node_names.values()) - {*held_nodes, *gangs[taken]["nodes"]}
-        lose_free_node(run, spares, waiting, min(empty))
+        scenes.lose_free_node(run, spares, waiting, min(empty))
         judge_undisturbed(run, running)
-        lose_held_node(run, spares, running, next(iter(held_nodes)))
+        scenes.lose_held_node(run, spares, running, next(iter(held_nodes)))

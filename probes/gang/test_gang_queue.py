@@ -6,16 +6,9 @@ import random
 import pytest
 
 from probes.findings import finding
+from probes.gang import judge
 from probes.gang.controls import control_release_one_early
 from probes.gang.invariants import count_held
-from probes.gang.judge import (
-    PENDING_SECONDS,
-    judge_all_ran,
-    judge_big_wait,
-    judge_not_blocked,
-    judge_withdrawal,
-    time_handoff,
-)
 from probes.gang.scenario import NoRoom
 
 pytestmark = [pytest.mark.criterion("GANG"), pytest.mark.tier("standard")]
@@ -30,7 +23,7 @@ def test_mixed_gangs_of_twice_the_cluster_all_run(scene):
     with scene("mixed sizes, twice the cluster", steady=False) as run:
         control_release_one_early(run)
         sizes = halving_sizes(run.total)
-        judge_all_ran(run, sizes, run.run_streams(sizes, hold=0.3))
+        judge.judge_all_ran(run, sizes, run.run_streams(sizes, hold=0.3))
 
 
 def halving_sizes(total):
@@ -47,10 +40,10 @@ def test_a_gang_that_does_not_fit_blocks_nobody(scene, cluster):
     with scene("a gang larger than the cluster") as run:
         control_release_one_early(run)
         huge = run.ask("A", cluster.ray_gpu_count + 1)
-        run.observer.wait(PENDING_SECONDS)
+        run.observer.wait(judge.PENDING_SECONDS)
         asked_at = run.observer.mark("B asks behind it")
-        judge_not_blocked(run, run.ask("B", max(run.total - 1, 1)), asked_at)
-        judge_withdrawal(run, huge, run.drop(huge, "A cancels"))
+        judge.judge_not_blocked(run, run.ask("B", max(run.total - 1, 1)), asked_at)
+        judge.judge_withdrawal(run, huge, run.drop(huge, "A cancels"))
 
 
 def test_a_big_gang_under_a_stream_of_small_ones(scene, terms, measure, tier):
@@ -71,12 +64,11 @@ def test_a_big_gang_under_a_stream_of_small_ones(scene, terms, measure, tier):
         ended = run.observer.mark("the stream ends")
         run.rig.jobs["B"].call("calm")
         if when is None:
-            when = time_handoff(run, ended, big, "the stream ended and the big gang was not placed")
-        judge_big_wait(run, run.elapsed(asked, when), terms)
+            never = "the stream ended and the big gang was not placed"
+            when = judge.time_handoff(run, ended, big, never)
+        judge.judge_big_wait(run, run.elapsed(asked, when), terms)
         window = [sample for sample in run.samples if asked <= sample["t"] <= (when or ended)]
-        overtook = {
-            gang for sample in window for gang, e in sample["gangs"].items() if e["placed"]
-        }  # fmt: skip
+        overtook = {gang for sample in window for gang, e in sample["gangs"].items() if e["placed"]}
         measure.note("overtaken_by", len(overtook - before - {big}), "gangs")
 
 
@@ -86,7 +78,7 @@ def test_a_storm_of_gangs_leaves_nothing(scene, tier):
         control_release_one_early(run)
         rng = random.Random(run.total)
         sizes = [rng.randint(1, run.total) for _ in range(STORM_GANGS[tier])]
-        judge_all_ran(run, sizes, run.run_streams(sizes, hold=0.1))
+        judge.judge_all_ran(run, sizes, run.run_streams(sizes, hold=0.1))
 
 
 @pytest.mark.uses("pyarrow")
@@ -97,9 +89,8 @@ def test_ray_train_waits_as_a_gang(scene, workplace, measure):
         need = math.ceil(0.75 * run.total)
         running = run.ask("A", need)
         if run.wait_placed(running) is None or workplace is None:
-            raise NoRoom(
-                "Ray Train needs a folder and a gang that blocks it: one of them was missing"
-            )
+            need = "a folder and a gang that blocks it"
+            raise NoRoom(f"Ray Train needs {need}: one of them was missing")
         run.observer.mark("B trains")
         jobs = run.rig.jobs
         jobs["A"].call("guard", jobs["B"].id, not run.other_jobs)

@@ -5,37 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
-from probes.check.recorder import Recorder
+from probes.check.judging import plant
+from probes.check.recorder import Recorder, Trial
 from probes.cluster.cluster import Cluster
 from probes.cluster.entrances import ignored_address
 from probes.cluster.room import describe_busy
 from probes.contract.terms import ClusterTerms
 from probes.findings import join_names
-from probes.launch.guide import (
-    Guide,
-    GuidedCluster,
-    GuideError,
-    LaunchPath,
-    own_guide,
-    parse_guide,
-    read_guide,
-)
-from probes.launch.judge import (
-    judge_guide,
-    judge_network,
-    judge_ranks,
-    judge_training,
-    judge_user,
-    read_job,
-)
+from probes.launch import guide as guides
+from probes.launch import judge
+from probes.launch.guide import Guide, GuidedCluster, GuideError, LaunchPath, own_guide
 from probes.launch.ranks import all_lack, group_by_problem, wrong_ranks
 from probes.launch.shell import Transcript, User, make_user, remove_user
 from probes.launch.training import JobBytes
 
 PLANTED = "weights,samples,validation,metrics,loss,export,corrupt"
+# A single rank has no other to differ from.
+OF_SEVERAL_RANKS = (
+    "ranks_with_other_weights", "ranks_with_other_validation", "misplaced_samples",
+    "wrong_exports", "metric_error",
+)  # fmt: skip
 WRONG_GUIDE = "```sh\nsudo systemctl restart ray\nssh 10.0.0.1 hostname\n```\n"
 
 
@@ -48,19 +41,18 @@ def doctored_options(size: int) -> list[str]:
 def control_missing_variable(path: GuidedCluster, doctored: Transcript, measure: Recorder) -> None:
     """Check that the job without MASTER_PORT, by one rank less, fails for that reason alone."""
     trial, size = measure.trial(), path.cluster.size
-    job = judge_ranks(path, doctored, trial)
+    job = judge.judge_ranks(path, doctored, trial)
     wrong = wrong_ranks(job) if job.rows else []
     problems = [problem.found for problem in group_by_problem(wrong)]
     announced = [each for each in wrong if each.rank not in job.missing]
     ended = doctored.exit_code is not None and doctored.exit_code > 0  # below 0: it was killed
+    seen = f"{len(wrong)} ranks: {join_names(problems)}; exit code {doctored.exit_code}"
     measure.control(
         "missing variable",
         "the same job is launched without MASTER_PORT and with one rank less",
         trial if job.rows else None,
         located=ended and all_lack(announced, "MASTER_PORT", len(job.rows)),
-        saw=f"{len(wrong)} ranks: {join_names(problems)}; exit code {doctored.exit_code}"
-        if wrong
-        else "no rank",
+        saw=seen if wrong else "no rank",
         without=() if size > 1 else ("ranks",),
     )
 
@@ -93,21 +85,22 @@ def other_network(path: GuidedCluster) -> Sequence[str]:
 
 def control_planted_errors(path: GuidedCluster, planted: Transcript, measure: Recorder) -> None:
     """Check that a job whose last rank goes its own way is judged wrong in every respect."""
-    job, trial, size = read_job(path, planted), measure.trial(), path.cluster.size
-    judge_training(job, planted, trial)
+    job, size = judge.read_job(path, planted), path.cluster.size
     ranks = [int(row["RANK"]) for row in job.rows if row.get("RANK", "").isdecimal()]
     last = f"rank {max(ranks, default=0)}"
-    named = {suspect for one in trial.findings for suspect in one.suspects}
-    alone = ("ranks_with_other_weights", "ranks_with_other_validation", "misplaced_samples")
-    measure.control(
+
+    def judge_planted(trial: Trial) -> bool:
+        judge.judge_training(job, planted, trial)
+        return size == 1 or last in judge.named_suspects(trial)
+
+    plant(
+        measure,
         "planted errors",
         "the last rank has other weights, samples and validation data, all ranks export the model, "
         "and its losses are wrong",
-        trial if job.ended else None,
-        located=size == 1 or last in named,
-        saw="" if job.ended else f"the job ended with {planted.exit_code}",
-        # A single rank has nobody to differ from.
-        without=() if size > 1 else (*alone, "wrong_exports", "metric_error"),
+        judge_planted,
+        unable="" if job.ended else f"the job ended with {planted.exit_code}",
+        without=() if size > 1 else OF_SEVERAL_RANKS,
     )
 
 
@@ -115,18 +108,14 @@ def control_job_network(
     path: GuidedCluster, sent: JobBytes, planted: Transcript, measure: Recorder
 ) -> None:
     """Check that the job which is forced off the agreed fabric is seen to leave it."""
-    fabric, trial = path.terms.fabric or "", measure.trial()
-    forced = other_network(path)
-    if forced:
-        judge_network(read_job(path, planted), fabric, sent, planted, trial)
-    where = path.terms.management or "sockets"
-    measure.control(
+    fabric, where = path.terms.fabric or "", path.terms.management or "sockets"
+    nowhere = "no other interface is agreed: name one in the contract, [cluster] management"
+    plant(
+        measure,
         "job on another network",
         f"the user's job is forced onto {where}",
-        trial if forced else None,
-        saw=""
-        if forced
-        else "no other interface is agreed: name one in the contract, [cluster] management",
+        partial(judge.judge_network, judge.read_job(path, planted), fabric, sent, planted),
+        unable="" if other_network(path) else nowhere,
     )
 
 
@@ -134,23 +123,31 @@ def control_guide(guide: Guide, hosts: Sequence[str], measure: Recorder) -> None
     """Check that two lines of a guide that a user cannot type are found, each by its number."""
     text = f"{guide.text}\n{WRONG_GUIDE}"
     first = len(text.splitlines()) - 2
-    trial = measure.trial()
-    judge_guide(parse_guide(guide.name, text, own=guide.own), hosts, trial)
-    named = {suspect for one in trial.findings for suspect in one.suspects}
-    measure.control(
-        "wrong guide",
-        "a command as root and a login by address are added to the guide",
-        trial,
-        located={f"line {first}", f"line {first + 1}"} <= named,
-    )
+
+    def judge_wrong(trial: Trial) -> bool:
+        judge.judge_guide(guides.parse_guide(guide.name, text, own=guide.own), hosts, trial)
+        return {f"line {first}", f"line {first + 1}"} <= judge.named_suspects(trial)
+
+    fault = "a command as root and a login by address are added to the guide"
+    plant(measure, "wrong guide", fault, judge_wrong)
+
+
+def control_missing_rank(
+    path: GuidedCluster, said: Transcript, size: int, measure: Recorder
+) -> None:
+    """Check that a job which is judged as one of a rank more fails."""
+
+    def judge_larger(trial: Trial) -> None:
+        judge.judge_job(path, said, trial, size=size + 1)
+
+    fault = "the job is judged as one that has a rank more"
+    plant(measure, "missing rank", fault, judge_larger)
 
 
 def control_user(us: Transcript, why_same: str, measure: Recorder) -> None:
     """Check that the suite's own user, who is root, is not taken for an ordinary one."""
-    trial = measure.trial()
-    judge_user(us, "", trial)
     fault = "the suite's own user is judged as the user"
-    measure.control("own user", fault, None if why_same else trial, saw=why_same)
+    plant(measure, "own user", fault, partial(judge.judge_user, us, ""), unable=why_same)
 
 
 HOMES = "/tmp"
@@ -183,10 +180,9 @@ def prepare_path(cluster: Cluster, terms: ClusterTerms, measure: Recorder) -> It
 
 
 def _find_guide(terms: ClusterTerms, measure: Recorder) -> Guide:
-    launch = terms.launch
-    if launch.document is None:
+    if terms.launch.document is None:
         return own_guide()
-    return read_guide(measure.contract.guide or launch.document, launch.section)
+    return guides.read_guide(measure.contract.guide or terms.launch.document, terms.launch.section)
 
 
 @dataclass(frozen=True)
@@ -234,16 +230,5 @@ def launch_jobs(cluster: Cluster, terms: ClusterTerms, measure: Recorder) -> Lau
         measure.progress("launch: the same with planted errors")
         options = planted_options(path)
         planted, astray = JobBytes.around(cluster, fabric, lambda: path.follow(options))
-    user = path.user
-    return LaunchedJobs(
-        path.guide,
-        user.uid,
-        user.why_same,
-        identity,
-        us,
-        said,
-        sent,
-        doctored,
-        planted,
-        astray,
-    )
+    seen = (identity, us, said, sent, doctored, planted, astray)
+    return LaunchedJobs(path.guide, path.user.uid, path.user.why_same, *seen)

@@ -178,9 +178,9 @@ ROOTS_COMMANDS = (
 
 @dataclass(frozen=True)
 class LintRule:
-    """What no line of a guide should have, and why."""
+    """What no line of a guide should have, and why: a pattern, where `it` is what is named."""
 
-    pattern: re.Pattern[str]
+    pattern: str
     found: str
     why: str
 
@@ -195,39 +195,30 @@ class GuideFault:
     why: str
 
 
+NO_RIGHT = "an ordinary user cannot"
+BYTE = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"  # of an address
 RULES = (
+    LintRule(BEGIN + r"(?P<it>sudo|su|doas|pkexec)\b", "runs a command as root", NO_RIGHT),
     LintRule(
-        re.compile(BEGIN + r"(?P<it>sudo|su|doas|pkexec)\b"),
-        "runs a command as root",
-        "an ordinary user cannot",
-    ),
-    LintRule(
-        re.compile(BEGIN + rf"(?P<it>(?:/usr)?(?:/s?bin/)?(?:{ROOTS_COMMANDS})|sysctl\s+-w)(?=\s)"),
+        BEGIN + rf"(?P<it>(?:/usr)?(?:/s?bin/)?(?:{ROOTS_COMMANDS})|sysctl\s+-w)(?=\s)",
         "changes the machine",
-        "an ordinary user cannot",
+        NO_RIGHT,
     ),
     LintRule(
-        re.compile(r"(?P<it>>{1,2}\s*/(?:etc|usr|opt|var|boot|lib)/\S*)"),
-        "writes into the system",
-        "an ordinary user cannot",
+        r"(?P<it>>{1,2}\s*/(?:etc|usr|opt|var|boot|lib)/\S*)", "writes into the system", NO_RIGHT
     ),
     LintRule(
-        re.compile(BEGIN + r"(?P<it>ssh|scp|sftp|pdsh|clush|pssh|parallel-ssh)(?=\s)"),
+        BEGIN + r"(?P<it>ssh|scp|sftp|pdsh|clush|pssh|parallel-ssh)(?=\s)",
         "logs in to another machine",
         "a user may have no account there, and a job no key",
     ),
     LintRule(
-        re.compile(
-            r"(?P<it>(?<![\w.])(?:/home/[\w.-]+|/root|/Users/[\w.-]+|~\w+)(?=/|\s|$|['\"]))"
-        ),
+        r"(?P<it>(?<![\w.])(?:/home/[\w.-]+|/root|/Users/[\w.-]+|~\w+)(?=/|\s|$|['\"]))",
         "names one user's home",
         "another user cannot read it: use $HOME",
     ),
     LintRule(
-        re.compile(
-            r"(?P<it>(?<![\w.])(?<!==)(?!127\.|0\.0\.0\.0)(?:25[0-5]|2[0-4]\d|1?\d?\d)"
-            r"(?:\.(?:25[0-5]|2[0-4]\d|1?\d?\d)){3}(?![\w.]))"
-        ),
+        rf"(?P<it>(?<![\w.])(?<!==)(?!127\.|0\.0\.0\.0){BYTE}(?:\.{BYTE}){{3}}(?![\w.]))",
         "names a fixed address",
         "it is wrong once the head runs elsewhere: use a name or a variable",
     ),
@@ -242,7 +233,7 @@ def lint_guide(commands: Iterable[Command], hosts: Sequence[str] = ()) -> list[G
         for command in commands
         if not command.text.lstrip().startswith("#")
         for rule in rules
-        if (match := rule.pattern.search(command.text))
+        if (match := re.search(rule.pattern, command.text))
     ]
 
 
@@ -253,13 +244,9 @@ def _host_rule(hosts: Sequence[str]) -> list[LintRule]:
     names = "|".join(sorted(re.escape(name) for name in short if re.search(r"[-\d]", name)))
     if not names:
         return []
-    return [
-        LintRule(
-            re.compile(rf"(?P<it>(?:(?<=//)|(?<![\w./-]))(?:{names})(?:\.[\w.-]+)?(?![\w-]))"),
-            "names a node",
-            "the job may run on others: let the scheduler choose",
-        )
-    ]
+    pattern = rf"(?P<it>(?:(?<=//)|(?<![\w./-]))(?:{names})(?:\.[\w.-]+)?(?![\w-]))"
+    why = "the job may run on others: let the scheduler choose"
+    return [LintRule(pattern, "names a node", why)]
 
 
 # Variables of a user of a cluster with token authentication (Ray 2.52 and later).  The token itself

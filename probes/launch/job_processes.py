@@ -14,6 +14,7 @@ from typing import Any
 from probes.cluster.cluster import Cluster
 from probes.cluster.room import busy_accelerators
 from probes.faults.process_faults import descendant_pids, start_ticks
+from probes.launch.ranks import group_pairs
 from reference_trainer.rank_environment import JOB_VARIABLE
 
 POLL_SECONDS = 0.5
@@ -111,11 +112,8 @@ def observe_job(cluster: Cluster, rows: Sequence[Mapping[str, str]], idle: int =
 
 def pids_by_node(rows: Sequence[Mapping[str, str]]) -> dict[str, list[int]]:
     """Group the process ids that ranks announced by node id."""
-    pids: dict[str, list[int]] = {}
-    for row in rows:
-        if row.get("pid", "").isdecimal():
-            pids.setdefault(row.get("node", ""), []).append(int(row["pid"]))
-    return pids
+    known = [row for row in rows if row.get("pid", "").isdecimal()]
+    return group_pairs((row.get("node", ""), int(row["pid"])) for row in known)
 
 
 def names_of(rows: Sequence[Mapping[str, str]]) -> list[str]:
@@ -127,9 +125,7 @@ def what_is_left(cluster: Cluster, before: JobState, idle: int = 0) -> JobState:
     """Return what is left of a job.  A node that does not answer keeps what it had."""
     nodes = [node for node in cluster.nodes if before.processes.get(node["id"])]
     answers = cluster.on_each_node(still_running, each=dict(before.processes), nodes=nodes)
-    left = {
-        id: answers.get(id, processes) for id, processes in before.processes.items() if processes
-    }
+    left = {id: answers.get(id, had) for id, had in before.processes.items() if had}
     return JobState(left, busy_accelerators(cluster, idle))
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from probes.check.declarations import exactly
-from probes.check.recorder import Recorder
+from probes.check.recorder import Recorder, Trial
 from probes.findings import finding, join_names
+from probes.launch import training
 from probes.launch.guide import Guide, GuidedCluster, lint_guide
 from probes.launch.ranks import (
     AnnouncedJob,
@@ -17,24 +18,7 @@ from probes.launch.ranks import (
     wrong_ranks,
 )
 from probes.launch.shell import Transcript, count_rights
-from probes.launch.training import (
-    JobBytes,
-    TrainedJob,
-    Wrong,
-    announced_ranks,
-    busiest_other,
-    count_job_parameters,
-    expected_bytes,
-    export_error,
-    exporting_ranks,
-    logged_losses,
-    loss_ratio,
-    metric_error,
-    shares_on,
-    wrong_samples,
-    wrong_validation,
-    wrong_weights,
-)
+from probes.launch.training import JobBytes, TrainedJob, Wrong
 from reports.numbers import number, quantity
 
 NOT_ENDED = "the job did not come to its end"
@@ -125,7 +109,7 @@ def read_job(
     by_host = {each.name: id for id, each in nodes.items()}
     rows = [
         row if "node" in row else {**row, "node": by_host.get(row.get("host", ""), "")}
-        for row in announced_ranks(said.text)
+        for row in training.announced_ranks(said.text)
     ]
     return AnnouncedJob(
         rows,
@@ -154,32 +138,27 @@ def name_ranks(ranks: Sequence[str], hosts: Sequence[str]) -> tuple[list[str], l
 
 def judge_training(job: AnnouncedJob, said: Transcript, measure: Recorder) -> None:
     """Judge what the ranks trained: all of it is unproven if the job did not come to its end."""
-    trained = TrainedJob.read([row for row in job.rows if "RANK" in row], said.text)
+    rows = [row for row in job.rows if "RANK" in row]
+    trained = TrainedJob(rows, training.logged_losses(said.text))
     ended = job.ended and bool(trained.rows)
-    hosts = {row["RANK"]: _host(job, row) for row in trained.rows}
+    hosts = {row["RANK"]: job.host_of(row, "") for row in trained.rows}
     for name, (check, code) in CHECKS.items():
         wrong = check(trained) if ended else []
         count = len({rank for each in wrong for rank in each.ranks})
         measure(name, count if ended else None, samples=len(trained.rows), note=NOT_ENDED)
         _explain(wrong, code, hosts, measure)
-    misplaced, wrong = wrong_samples(trained) if ended else (None, [])
-    measure(
-        "misplaced_samples", misplaced, note=NOT_ENDED if not ended else "a rank named no samples"
-    )
+    misplaced, wrong = training.wrong_samples(trained) if ended else (None, [])
+    note = "a rank named no samples" if ended else NOT_ENDED
+    measure("misplaced_samples", misplaced, note=note)
     _explain(wrong, "LAUNCH-DATA", hosts, measure)
     _judge_metrics(trained, ended, measure)
     _judge_export(trained, ended, hosts, measure)
 
 
 CHECKS = {
-    "ranks_with_other_weights": (wrong_weights, "LAUNCH-WEIGHTS"),
-    "ranks_with_other_validation": (wrong_validation, "LAUNCH-DATA"),
+    "ranks_with_other_weights": (training.wrong_weights, "LAUNCH-WEIGHTS"),
+    "ranks_with_other_validation": (training.wrong_validation, "LAUNCH-DATA"),
 }
-
-
-def _host(job: AnnouncedJob, row: Any) -> str:
-    node = job.nodes.get(row.get("node", ""))
-    return node.name if node else str(row.get("host", ""))
 
 
 def _explain(wrong: Sequence[Wrong], code: str, hosts: dict[str, str], measure: Recorder) -> None:
@@ -197,8 +176,8 @@ EXPECTED = {
 
 
 def _judge_metrics(trained: TrainedJob, ended: bool, measure: Recorder) -> None:
-    error, step = metric_error(trained) if ended else (None, 0)
-    note = NOT_ENDED if not ended else "the job logged no loss for some step"
+    error, step = training.metric_error(trained) if ended else (None, 0)
+    note = "the job logged no loss for some step" if ended else NOT_ENDED
     measure("metric_error", error, note=note, samples=len(trained.logged))
     if measure.would_fail("metric_error", error):
         statement = (
@@ -206,8 +185,8 @@ def _judge_metrics(trained: TrainedJob, ended: bool, measure: Recorder) -> None:
             "mean of its ranks. Expected: the mean of all ranks."
         )
         measure.explain(finding("LAUNCH-METRICS", statement))
-    ratio = loss_ratio(trained) if ended else None
-    measure("loss_ratio", ratio, note=NOT_ENDED if not ended else "there is no loss to compare")
+    ratio = training.loss_ratio(trained) if ended else None
+    measure("loss_ratio", ratio, note="there is no loss to compare" if ended else NOT_ENDED)
     if measure.would_fail("loss_ratio", ratio):
         first, last = (number(trained.logged[index]) for index in (0, -1))
         count = quantity(len(trained.logged), "steps")
@@ -218,7 +197,7 @@ def _judge_metrics(trained: TrainedJob, ended: bool, measure: Recorder) -> None:
 def _judge_export(
     trained: TrainedJob, ended: bool, hosts: dict[str, str], measure: Recorder
 ) -> None:
-    ranks = exporting_ranks(trained)
+    ranks = training.exporting_ranks(trained)
     wrong = [rank for rank in ranks if rank != "0"] + ["0"] * ("0" not in ranks)
     measure("wrong_exports", len(wrong) if ended else None, note=NOT_ENDED)
     if ended and wrong:
@@ -226,7 +205,7 @@ def _judge_export(
         who = f"{join_names(names)} exported the model" if names else "no rank exported the model"
         statement = f"{who}. Expected: rank 0 alone."
         measure.explain(finding("LAUNCH-EXPORT", statement, [*names, *on]))
-    error, why = export_error(trained) if ended else (None, NOT_ENDED)
+    error, why = training.export_error(trained) if ended else (None, NOT_ENDED)
     measure("export_error", error, note=why)
     if measure.would_fail("export_error", error):
         statement = (
@@ -241,9 +220,12 @@ def judge_network(
 ) -> None:
     """Judge whether the job's own bytes took the agreed fabric, on each node that has ranks."""
     nodes = {job.nodes[id].name for id in job.node_ranks if id in job.nodes}
-    parameters, steps = count_job_parameters(said.text), len(logged_losses(said.text))
-    expected = expected_bytes(parameters or 0, steps, len(nodes))
-    shares = shares_on(fabric, sent, expected)
+    parameters, steps = (
+        training.count_job_parameters(said.text),
+        len(training.logged_losses(said.text)),
+    )
+    expected = training.expected_bytes(parameters or 0, steps, len(nodes))
+    shares = training.shares_on(fabric, sent, expected)
     known = {name: share for name in nodes if (share := shares.get(name)) is not None}
     complete = job.ended and bool(known) and len(known) == len(nodes)
     note = f"the counter of {fabric} cannot be read on every node"
@@ -252,22 +234,25 @@ def judge_network(
     if not job.ended:
         note = NOT_ENDED
     lowest = min(known.values()) if complete else None
-    measure("share_on_agreed_network", lowest, samples=len(known), note=note)
-    slow = sorted(
-        name
-        for name, share in known.items()
-        if measure.would_fail("share_on_agreed_network", share)
-    )
-    if not complete or not slow:
+    name = "share_on_agreed_network"
+    measure(name, lowest, samples=len(known), note=note)
+    low = sorted(node for node, share in known.items() if measure.would_fail(name, share))
+    if not complete or not low:
         return
-    device, count = busiest_other(fabric, sent.sent[slow[0]])
+    device, count = training.busiest_other(fabric, sent.sent[low[0]])
     statement = (
-        f"{fabric} on {join_names(slow)} carried {100 * (lowest or 0):.1f} % of the job's bytes; "
+        f"{fabric} on {join_names(low)} carried {100 * (lowest or 0):.1f} % of the job's bytes; "
         f"{device} sent {quantity(count / 1e6, 'MB')}. Expected: {fabric} carries them."
     )
-    measure.explain(finding("LAUNCH-NETWORK", statement, slow))
+    measure.explain(finding("LAUNCH-NETWORK", statement, low))
 
 
 def keep_transcript(said: Transcript, measure: Recorder, name: str, caption: str) -> None:
-    """Keep what a terminal showed."""
-    measure.keep(name, said.text, kind="log", caption=caption)
+    """Keep what a terminal showed, as transcript-NAME.txt."""
+    file = re.sub("[ /]", "-", f"transcript {name}".strip())
+    measure.keep(f"{file}.txt", said.text, kind="log", caption=caption)
+
+
+def named_suspects(trial: Trial) -> set[str]:
+    """Return all suspects that the findings of a trial name."""
+    return {suspect for one in trial.findings for suspect in one.suspects}

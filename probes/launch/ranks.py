@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from reports.numbers import quantity
 
@@ -17,6 +17,16 @@ REQUIRED_VARIABLES = (
 )
 NODE_NUMBERS = ("NODE_RANK", "GROUP_RANK")  # torchrun sets the second
 Row = Mapping[str, str]  # what one rank announced: its variables, node, host, device and gpu
+Key = TypeVar("Key")
+Item = TypeVar("Item")
+
+
+def group_pairs(pairs: Iterable[tuple[Key, Item]]) -> dict[Key, list[Item]]:
+    """Group the second of each pair by the first; both keep their order."""
+    groups: dict[Key, list[Item]] = {}
+    for key, item in pairs:
+        groups.setdefault(key, []).append(item)
+    return groups
 
 
 @dataclass(frozen=True)
@@ -30,11 +40,11 @@ class NodeIdentity:
 
 @dataclass(frozen=True)
 class Problem:
-    """Problem of a rank: the finding's code, the value found, and the value expected."""
+    """Problem of a rank: the value found, the value expected, and the finding's code."""
 
-    code: str
     found: str
     expected: str
+    code: str = "LAUNCH-ENV"
 
 
 @dataclass(frozen=True)
@@ -104,63 +114,51 @@ class AnnouncedJob:
     @cached_property
     def node_ranks(self) -> dict[str, list[Row]]:
         """Group the ranks by node id."""
-        grouped: dict[str, list[Row]] = {}
-        for row in self.rows:
-            grouped.setdefault(row.get("node", ""), []).append(row)
-        return grouped
+        return group_pairs((row.get("node", ""), row) for row in self.rows)
 
     @cached_property
     def node_numbers(self) -> dict[tuple[str, str], set[str]]:
         """Group the node ids by each node number that was announced on them, and its variable."""
-        grouped: dict[tuple[str, str], set[str]] = {}
-        for row in self.rows:
-            for name in NODE_NUMBERS:
-                if name in row:
-                    grouped.setdefault((name, row[name]), set()).add(row.get("node", ""))
-        return grouped
+        named = ((name, row) for row in self.rows for name in NODE_NUMBERS if name in row)
+        groups = group_pairs(((name, row[name]), row.get("node", "")) for name, row in named)
+        return {number: set(nodes) for number, nodes in groups.items()}
 
     @cached_property
     def gpu_ranks(self) -> dict[tuple[str, str], list[str]]:
         """Group the ranks by the GPU that they announced."""
-        grouped: dict[tuple[str, str], list[str]] = {}
-        for row in self.rows:
-            grouped.setdefault(_gpu_key(row), []).append(row.get("RANK", "?"))
-        return grouped
+        return group_pairs((_gpu_key(row), row.get("RANK", "?")) for row in self.rows)
 
     @cached_property
     def several_hosts(self) -> bool:
         """Return whether the ranks need a network: raylets of one host have one address."""
         return len({self.nodes[id].address for id in self.node_ranks if id in self.nodes}) > 1
 
+    def host_of(self, row: Row, unknown: str) -> str:
+        """Name the node where a rank ran, or the host that it announced; else `unknown`."""
+        node = self.nodes.get(row.get("node", ""))
+        return node.name if node else row.get("host", unknown)
+
 
 def wrong_ranks(job: AnnouncedJob) -> list[WrongRank]:
     """Find the wrong ranks, each with its first problem, and the missing ranks."""
     wrong = [
-        WrongRank(row.get("RANK", "?"), _host_name(job, row), problem)
+        WrongRank(row.get("RANK", "?"), job.host_of(row, "an unknown host"), problem)
         for row in job.rows
         if (problem := _first_problem(job, row))
     ]
-    absent = Problem("LAUNCH-ENV", "no process announced it", "each rank once")
+    absent = Problem("no process announced it", "each rank once")
     return wrong + [WrongRank(rank, "", absent) for rank in job.missing]
 
 
 def group_by_problem(wrong: Iterable[WrongRank]) -> dict[Problem, list[WrongRank]]:
     """Group the wrong ranks by their problem."""
-    groups: dict[Problem, list[WrongRank]] = {}
-    for rank in wrong:
-        groups.setdefault(rank.problem, []).append(rank)
-    return groups
+    return group_pairs((rank.problem, rank) for rank in wrong)
 
 
 def all_lack(wrong: Sequence[WrongRank], variable: str, size: int) -> bool:
     """Return whether every rank has this one problem: `variable` is not set."""
     found = {rank.problem.found for rank in wrong}
     return len(wrong) == size and found == {f"{variable} not set"}
-
-
-def _host_name(job: AnnouncedJob, row: Row) -> str:
-    node = job.nodes.get(row.get("node", ""))
-    return node.name if node else row.get("host", "an unknown host")
 
 
 def _first_problem(job: AnnouncedJob, row: Row) -> Problem | None:
@@ -171,22 +169,21 @@ def check_set(job: AnnouncedJob, row: Row) -> Problem | None:
     """Check that the variables are set, and that all but MASTER_ADDR are decimal numbers."""
     if missing := [name for name in REQUIRED_VARIABLES if not row.get(name)]:
         count = len(REQUIRED_VARIABLES)
-        return Problem("LAUNCH-ENV", f"{', '.join(missing)} not set", f"all {count} variables set")
+        return Problem(f"{', '.join(missing)} not set", f"all {count} variables set")
     for name in REQUIRED_VARIABLES:
         if name != "MASTER_ADDR" and not row[name].isdecimal():
-            return Problem("LAUNCH-ENV", f"{name} is {row[name]!r}", "a whole number")
+            return Problem(f"{name} is {row[name]!r}", "a whole number")
     return None
 
 
 def check_rank(job: AnnouncedJob, row: Row) -> Problem | None:
     """Check that WORLD_SIZE is right, and that each RANK is below it and occurs once."""
     if int(row["WORLD_SIZE"]) != job.size:
-        return Problem("LAUNCH-ENV", f"WORLD_SIZE is {row['WORLD_SIZE']}", str(job.size))
+        return Problem(f"WORLD_SIZE is {row['WORLD_SIZE']}", str(job.size))
     if int(row["RANK"]) >= job.size:
-        return Problem("LAUNCH-ENV", f"RANK is {row['RANK']}", f"0 to {job.size - 1}")
+        return Problem(f"RANK is {row['RANK']}", f"0 to {job.size - 1}")
     if (count := job.rank_counts[row["RANK"]]) > 1:
-        found = f"RANK {row['RANK']} was given {count} times"
-        return Problem("LAUNCH-ENV", found, "each rank once")
+        return Problem(f"RANK {row['RANK']} was given {count} times", "each rank once")
     return None
 
 
@@ -195,7 +192,7 @@ def check_node(job: AnnouncedJob, row: Row) -> Problem | None:
     if row.get("node") in job.nodes:
         return None
     found = f"it ran on node {row.get('node', 'unknown')[:8]} of host {row.get('host', 'unknown')}"
-    return Problem("LAUNCH-ELSEWHERE", found, "a node of the cluster under test")
+    return Problem(found, "a node of the cluster under test", "LAUNCH-ELSEWHERE")
 
 
 def check_local_rank(job: AnnouncedJob, row: Row) -> Problem | None:
@@ -204,16 +201,16 @@ def check_local_rank(job: AnnouncedJob, row: Row) -> Problem | None:
     numbers = Counter(other.get("LOCAL_RANK") for other in neighbours)
     if numbers[row["LOCAL_RANK"]] > 1:
         found = f"LOCAL_RANK {row['LOCAL_RANK']} was given {numbers[row['LOCAL_RANK']]} times"
-        return Problem("LAUNCH-ENV", found, "each once on a node")
+        return Problem(found, "each once on a node")
     if not job.complete:  # a missing rank is not the fault of its node's other ranks
         return None
     size = len(neighbours)
     if int(row["LOCAL_RANK"]) >= size:
         expected = f"0 to {size - 1}, for the node has {quantity(size, 'ranks')}"
-        return Problem("LAUNCH-ENV", f"LOCAL_RANK is {row['LOCAL_RANK']}", expected)
+        return Problem(f"LOCAL_RANK is {row['LOCAL_RANK']}", expected)
     if row.get("LOCAL_WORLD_SIZE", str(size)) != str(size):
         found = f"LOCAL_WORLD_SIZE is {row['LOCAL_WORLD_SIZE']}"
-        return Problem("LAUNCH-ENV", found, f"{size}, the ranks of its node")
+        return Problem(found, f"{size}, the ranks of its node")
     return None
 
 
@@ -229,19 +226,19 @@ def _node_number_problem(job: AnnouncedJob, row: Row, name: str) -> Problem | No
     number = row.get(name)
     if number is None:
         if any(name in other for other in job.rows):
-            return Problem("LAUNCH-ENV", f"{name} not set", "as on the other ranks")
+            return Problem(f"{name} not set", "as on the other ranks")
         return None
     last = len(job.node_ranks) - 1
     if not number.isdecimal() or int(number) > last:
-        return Problem("LAUNCH-ENV", f"{name} is {number}", f"0 to {last}")
+        return Problem(f"{name} is {number}", f"0 to {last}")
     on_nodes = job.node_numbers[name, number]
     if len(on_nodes) > 1:
         found = f"{name} is {number} on {len(on_nodes)} nodes"
-        return Problem("LAUNCH-ENV", found, "a different number for each node")
+        return Problem(found, "a different number for each node")
     others = {other.get(name, number) for other in job.node_ranks[row["node"]]} - {number}
     if others:
         found = f"{name} is {number}, and {min(others)} on the same node"
-        return Problem("LAUNCH-ENV", found, "one number for each node")
+        return Problem(found, "one number for each node")
     return None
 
 
@@ -253,7 +250,7 @@ def check_contiguous(job: AnnouncedJob, row: Row) -> Problem | None:
     if numbers[-1] - numbers[0] + 1 == len(numbers):
         return None
     found = f"its node has ranks {', '.join(map(str, numbers))}"
-    return Problem("LAUNCH-ENV", found, "ranks of a node that follow each other")
+    return Problem(found, "ranks of a node that follow each other")
 
 
 def check_connected(job: AnnouncedJob, row: Row) -> Problem | None:
@@ -264,11 +261,10 @@ def check_connected(job: AnnouncedJob, row: Row) -> Problem | None:
     address = row.get("master")
     if address is None:
         found = f"it did not reach {row['MASTER_ADDR']}:{row['MASTER_PORT']} while it trained"
-        return Problem("LAUNCH-ENV", found, "a connection to rank 0's store")
+        return Problem(found, "a connection to rank 0's store")
     elsewhere = job.several_hosts and row.get("node") != first.get("node")
     if elsewhere and is_loopback(address):
-        found = f"{row['MASTER_ADDR']} leads it to {address}"
-        return Problem("LAUNCH-ENV", found, "an address of rank 0's node")
+        return Problem(f"{row['MASTER_ADDR']} leads it to {address}", "an address of rank 0's node")
     return None
 
 
@@ -277,7 +273,7 @@ def check_variables(job: AnnouncedJob, row: Row) -> Problem | None:
     for name, value in job.variables.items():
         if (found := row.get(name)) != value:
             what = f"{name} not set" if found is None else f"{name} is {found!r}"
-            return Problem("LAUNCH-ENV", what, f"{value!r}, as the job was submitted with")
+            return Problem(what, f"{value!r}, as the job was submitted with")
     return None
 
 
@@ -289,7 +285,7 @@ def check_master(job: AnnouncedJob, row: Row) -> Problem | None:
     address, port = row["MASTER_ADDR"], row["MASTER_PORT"]
     if (address, port) != (first.get("MASTER_ADDR"), first.get("MASTER_PORT")):
         expected = f"{first.get('MASTER_ADDR')}:{first.get('MASTER_PORT')}, as on rank 0"
-        return Problem("LAUNCH-ENV", f"MASTER is {address}:{port}", expected)
+        return Problem(f"MASTER is {address}:{port}", expected)
     node = job.nodes.get(first.get("node", ""))
     if node is None:  # check_node reports that for rank 0
         return None
@@ -297,7 +293,7 @@ def check_master(job: AnnouncedJob, row: Row) -> Problem | None:
         return None
     if is_loopback(address) or _short_name(address) not in map(_short_name, node.aliases):
         expected = f"an address of {node.name}, where rank 0 runs, that other nodes reach"
-        return Problem("LAUNCH-ENV", f"MASTER_ADDR is {address}", expected)
+        return Problem(f"MASTER_ADDR is {address}", expected)
     return None
 
 
@@ -325,20 +321,19 @@ def check_device(job: AnnouncedJob, row: Row) -> Problem | None:
     # Ranks may also see all GPUs of their node, and choose by LOCAL_RANK.
     if visible and all(one and "," not in one for one in seen) and seen.count(visible) > 1:
         found = f"CUDA_VISIBLE_DEVICES is {visible} on {seen.count(visible)} ranks of the node"
-        return Problem("LAUNCH-DEVICE", found, "another accelerator for each rank")
+        return Problem(found, "another accelerator for each rank", "LAUNCH-DEVICE")
     if not job.on_gpu:
         return None
     device = row.get("device")
     if device is None or not device.startswith("cuda"):
         found = f"it computes on {device}" if device else "it did not report where it computes"
-        return Problem("LAUNCH-DEVICE", found, "a GPU")
+        return Problem(found, "a GPU", "LAUNCH-DEVICE")
     if not row.get("gpu"):
-        found = "it did not report its GPU"
-        return Problem("LAUNCH-DEVICE", found, "its own GPU")
+        return Problem("it did not report its GPU", "its own GPU", "LAUNCH-DEVICE")
     sharing = job.gpu_ranks[_gpu_key(row)]
     if len(sharing) > 1:
         found = f"GPU {row['gpu']} computes for ranks {', '.join(sharing)}"
-        return Problem("LAUNCH-DEVICE", found, "one rank on each GPU")
+        return Problem(found, "one rank on each GPU", "LAUNCH-DEVICE")
     return None
 
 

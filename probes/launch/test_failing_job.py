@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import pytest
 
+from probes.check.judging import plant
 from probes.cluster.room import busy_accelerators
 from probes.findings import finding, join_names
-from probes.launch.controls import prepare_path
+from probes.launch import judge, training
+from probes.launch.controls import control_missing_rank, prepare_path
 from probes.launch.guide import new_name
 from probes.launch.job_processes import observe_job, wait_until_free, wait_until_gone, what_is_left
-from probes.launch.judge import NOT_ENDED, judge_job, keep_transcript, name_ranks, read_job
-from probes.launch.training import (
-    LAST_LINES,
-    announced_ranks,
-    failure_of,
-    hidden_error,
-    is_shared,
-    own_folders,
-    ranks_that_began_elsewhere,
-)
+from probes.launch.judge import judge_job, keep_transcript, named_suspects, read_job
 from reports.numbers import quantity
 
 SWALLOWS = "python3 -c 'raise KeyError(\"planted error\")' 2>/dev/null || true\n"
@@ -37,17 +31,19 @@ def test_a_failing_job_says_why(cluster, terms, measure):
         measure.progress("launch: a job whose last rank raises an exception")
         said = path.follow(["--plant", "error", "--restarts", "0"])
         swallowed = path.ask(SWALLOWS)
-    keep_transcript(
-        said, measure, "transcript-failing.txt", "a job whose last rank raises KeyError"
-    )
+    keep_transcript(said, measure, "failing", "a job whose last rank raises KeyError")
     rank = cluster.size - 1
     host = host_of(read_job(path, said), str(rank))
-    failure = failure_of("exception", "KeyError", rank, host)
+    failure = training.failure_of("exception", "KeyError", rank, host)
     judge_failure(failure, said, measure)
     measure.covered(f"one job that failed on rank {rank} of {cluster.size}")
-    trial = measure.trial()
-    judge_failure(failure, swallowed, trial)
-    measure.control("swallowed error", "a script fails and ends with 0, without a word", trial)
+    control_swallowed(failure, swallowed, measure)
+
+
+def control_swallowed(failure, swallowed, measure):
+    """Check that a script which hides its error is caught."""
+    fault = "a script fails and ends with 0, without a word"
+    plant(measure, "swallowed error", fault, partial(judge_failure, failure, swallowed))
 
 
 def host_of(job, rank):
@@ -58,7 +54,7 @@ def host_of(job, rank):
 
 def judge_failure(failure, said, measure):
     """Judge the exit code, what the last lines name, and the time until then."""
-    name, hidden, missing = failure.name, hidden_error(said), failure.missing(said.lines)
+    name, hidden, missing = failure.name, said.exit_code == 0, failure.missing(said.lines)
     measure("hidden_errors", int(hidden), on=name)
     measure("facts_missing_from_error", len(missing), on=name, samples=len(failure.facts))
     ended = said.seconds if said.exit_code else None
@@ -68,7 +64,7 @@ def judge_failure(failure, said, measure):
         measure.explain(finding("LAUNCH-ERROR", statement))
     if missing:
         statement = (
-            f"{name}: the last {LAST_LINES} lines of the failed job do not name "
+            f"{name}: the last {training.LAST_LINES} lines of the failed job do not name "
             f"{join_names(missing)}. Expected: {join_names(failure.facts)}."
         )
         measure.explain(finding("LAUNCH-ERROR", statement))
@@ -77,6 +73,9 @@ def judge_failure(failure, said, measure):
 NO_MEMORY = r"out of memory|OutOfMemory|can't allocate memory|not enough memory|Cannot allocate"
 NO_ROOM = r"no free resources|not enough|insufficient|infeasible|no room|cannot be scheduled"
 SILENT = r"stayed in|no progress|not answer|did not end|stuck|hangs?\b|time ?out|timed out"
+# What a user types who writes the module's name, or its command, wrongly.
+NO_MODULE = {"-m reference_trainer": "-m reference_trainr"}
+NO_ENTRY = {"reference_trainer launch": "reference_trainer lunch"}
 FREE_S = 15  # within this time a user expects the accelerators back
 ROOM_S = 10  # a job that cannot start says so after this time, in which it holds nothing
 
@@ -95,35 +94,23 @@ def test_other_failures_say_why_and_hold_nothing(cluster, terms, measure):
         for name, error, located, options, change in (
             ("out of memory", NO_MEMORY, True, ["--plant", "memory"], {}),
             ("silence", SILENT, True, ["--plant", "silence"], {}),
-            ("missing module", "No module named", False, [], module("reference_trainr")),
-            ("wrong entry point", "No such command", False, [], entry("lunch")),
+            ("missing module", "No module named", False, [], NO_MODULE),
+            ("wrong entry point", "No such command", False, [], NO_ENTRY),
             ("no room", NO_ROOM, False, ["--workers", str(size + 1), "--wait", str(ROOM_S)], {}),
         ):
             measure.progress(f"launch: {name}")
             with path.start([*options, "--restarts", "0"], change) as running:
                 said = running.wait()
             held = wait_until_free(cluster, idle, FREE_S)
-            file = f"transcript-{name.replace(' ', '-')}.txt"
-            keep_transcript(said, measure, file, f"a job with this fault: {name}")
+            keep_transcript(said, measure, name, f"a job with this fault: {name}")
             host = host_of(read_job(path, said), str(rank))
-            failure = failure_of(name, error, rank if located else None, host)
+            failure = training.failure_of(name, error, rank if located else None, host)
             judge_failure(failure, said, measure)
             judge_held(held, measure, name)
         swallowed = path.ask(SWALLOWS)
-    trial = measure.trial()
-    judge_failure(failure_of("exception", "KeyError", rank, "nowhere"), swallowed, trial)
-    measure.control("swallowed error", "a script fails and ends with 0, without a word", trial)
+    failure = training.failure_of("exception", "KeyError", rank, "nowhere")
+    control_swallowed(failure, swallowed, measure)
     measure.covered("jobs that ran out of memory, fell silent, had no module, entry point or room")
-
-
-def module(wrong):
-    """Return the change of a user who writes the module's name wrongly."""
-    return {"-m reference_trainer": f"-m {wrong}"}
-
-
-def entry(wrong):
-    """Return the change of a user who writes the module's command wrongly."""
-    return {"reference_trainer launch": f"reference_trainer {wrong}"}
 
 
 def judge_held(held, measure, name):
@@ -144,26 +131,27 @@ def test_a_job_goes_on_from_one_nodes_own_disk(cluster, terms, measure):
 
     The first job began at step 0: judged as the second, each of its ranks must be found.
     """
-    with prepare_path(cluster, terms, measure) as path, own_folders(cluster, new_name()) as folder:
-        shared = is_shared(cluster, folder)
+    with (
+        prepare_path(cluster, terms, measure) as path,
+        training.own_folders(cluster, new_name()) as folder,
+    ):
+        shared = training.is_shared(cluster, folder)
         save = ["--checkpoints", folder, "--save-every", str(SAVED), "--keep-last", "1"]
         jobs = {}
         for name, steps in (("first job", SAVED), ("second job", STEPS)):
             measure.progress(f"launch: {name} of two, with checkpoints on a node's own disk")
             said = path.follow([*save, "--steps", str(steps)])
-            file = f"transcript-{name.replace(' ', '-')}.txt"
-            keep_transcript(said, measure, file, f"{name} of two with checkpoints on an own disk")
+            keep_transcript(said, measure, name, f"{name} of two with checkpoints on an own disk")
             jobs[name] = judge_job(path, said, measure, on=name)
-        larger = measure.trial()
-        judge_job(path, said, larger, size=cluster.size + 1)
     judge_resume(jobs["second job"], measure, shared=shared)
-    trial = measure.trial()
-    judge_resume(jobs["first job"], trial)
-    ranks = {f"rank {rank}" for rank in range(cluster.size)}
-    named = {suspect for one in trial.findings for suspect in one.suspects}
+
+    def judge_first(trial):
+        judge_resume(jobs["first job"], trial)
+        return {f"rank {rank}" for rank in range(cluster.size)} <= named_suspects(trial)
+
     fault = "a job that began at step 0 is judged as the one that was started again"
-    measure.control("began anew", fault, trial, located=ranks <= named)
-    measure.control("missing rank", "the job is judged as one that has a rank more", larger)
+    plant(measure, "began anew", fault, judge_first)
+    control_missing_rank(path, said, cluster.size, measure)
     measure.covered(f"two jobs, the second from step {SAVED} on")
 
 
@@ -176,12 +164,12 @@ def judge_resume(job, measure, *, shared=False):
         note = "the nodes share /tmp, so that no checkpoint is on one node alone"
         measure("ranks_not_resumed", None, note=note)
         return
-    wrong = ranks_that_began_elsewhere(job.rows, SAVED) if job.ended else []
+    wrong = training.ranks_that_began_elsewhere(job.rows, SAVED) if job.ended else []
     count = len(wrong) if job.ended and job.rows else None
-    measure("ranks_not_resumed", count, samples=len(job.rows), note=NOT_ENDED)
+    measure("ranks_not_resumed", count, samples=len(job.rows), note=judge.NOT_ENDED)
     if wrong:
         on = [row.get("host", "unknown") for row in wrong]
-        names, hosts = name_ranks([row["RANK"] for row in wrong], on)
+        names, hosts = judge.name_ranks([row["RANK"] for row in wrong], on)
         found = ", ".join(dict.fromkeys(f"step {row.get('from', 'unknown')}" for row in wrong))
         statement = (
             f"{join_names(names)} on {join_names(hosts)}: began at {found}. "
@@ -209,7 +197,7 @@ def test_a_stopped_job_leaves_nothing(cluster, terms, measure):
         idle = busy_accelerators(cluster)
         with path.start(FOR_EVER) as running:
             trained = running.wait_for_step(BUSY_STEP, FIRST_STEP_S)
-            before = observe_job(cluster, announced_ranks(running.transcript.text), idle)
+            before = observe_job(cluster, training.announced_ranks(running.transcript.text), idle)
             still = what_is_left(cluster, before, idle)
             started = time.monotonic()
             stop(path, running)
@@ -218,14 +206,11 @@ def test_a_stopped_job_leaves_nothing(cluster, terms, measure):
             said = running.transcript
         measure.progress("launch: the same commands again")
         again = path.follow()
-    keep_transcript(said, measure, "transcript-stopped.txt", "a job that its user stopped")
-    keep_transcript(again, measure, "transcript-again.txt", "the same commands after the stop")
-    measure.control(
-        "running job",
-        "what runs before the stop is judged as left over",
-        judge_left(cluster, still, measure.trial()) if trained else None,
-        saw="" if trained else "the job took no step",
-    )
+    keep_transcript(said, measure, "stopped", "a job that its user stopped")
+    keep_transcript(again, measure, "again", "the same commands after the stop")
+    unable = "" if trained else "the job took no step"
+    fault = "what runs before the stop is judged as left over"
+    plant(measure, "running job", fault, partial(judge_left, cluster, still), unable=unable)
     seen = trained and before.count >= cluster.size and not before.unseen
     judge_stop(cluster, left if seen else None, seconds, measure)
     judge_again(again, measure)
@@ -263,11 +248,11 @@ def judge_again(again, measure):
 
 
 def judge_left(cluster, left, measure, note=""):
-    """Judge what is left of a job, and return the recorder."""
+    """Judge what is left of a job."""
     measure("left_processes", None if left is None else left.count, note=note)
     measure("held_accelerators", None if left is None else left.busy, note=note)
     if left is None or left.empty:
-        return measure
+        return
     names = cluster.node_names
     hosts = sorted(names.get(id, id[:8]) for id, processes in left.processes.items() if processes)
     pids = [str(pid) for processes in left.processes.values() for pid in processes]
@@ -277,4 +262,3 @@ def judge_left(cluster, left, measure, note=""):
         f"{quantity(left.busy, 'accelerators')}{where}. Expected: none."
     )
     measure.explain(finding("LAUNCH-LEFT", statement, hosts))
-    return measure

@@ -3,45 +3,21 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from probes.check.judging import plant
 from probes.cluster.ask import make_unique_token
 from probes.cluster.room import busy_accelerators
 from probes.cluster.shared_folder import find_folder_problem
-from probes.launch.controls import (
-    HOMES,
-    control_guide,
-    control_job_network,
-    control_missing_variable,
-    control_planted_errors,
-    control_user,
-    launch_jobs,
-    prepare_path,
-)
+from probes.launch import controls, judge
+from probes.launch import job_processes as processes
+from probes.launch.controls import control_missing_rank, launch_jobs, prepare_path
 from probes.launch.guide import GuidedCluster, LaunchPath, new_name
-from probes.launch.job_processes import (
-    JobState,
-    NodeNotFree,
-    hold_node,
-    leave_orphan,
-    left_of_jobs,
-    names_of,
-    running_processes,
-    wait_until_gone,
-)
-from probes.launch.judge import (
-    explain_wrong_ranks,
-    judge_guide,
-    judge_job,
-    judge_network,
-    judge_ranks,
-    judge_training,
-    judge_user,
-    keep_transcript,
-    read_job,
-)
+from probes.launch.job_processes import JobState, NodeNotFree, hold_node
+from probes.launch.judge import judge_job, keep_transcript, named_suspects
 from probes.launch.ranks import all_lack, wrong_ranks
 from probes.launch.shell import make_user, remove_user
 from probes.launch.test_failing_job import PATIENCE_S, judge_left
@@ -61,44 +37,42 @@ def test_documented_path_starts_a_correct_job(cluster, terms, measure):
     """
     jobs = launch_jobs(cluster, terms, measure)
     path = GuidedCluster(cluster, terms, jobs.guide)
-    judge(path, jobs, measure)
-    control(path, jobs, measure)
+    judge_jobs(path, jobs, measure)
+    control_jobs(path, jobs, measure)
     if jobs.stop_error:
         pytest.fail(jobs.stop_error, pytrace=False)
 
 
-def judge(path, jobs, measure):
+def judge_jobs(path, jobs, measure):
     """Judge the guide, its user, and the job that came of it; keep the evidence."""
     cluster, terms, guide = path.cluster, path.terms, jobs.guide
     whose = "seatrial's own guide" if guide.own else f"the guide {guide.name}"
     caption = f"{whose}, sha256 {guide.sha256[:16]}, as it was followed"
     measure.keep("guide.md", guide.text, kind="log", caption=caption)
-    keep_transcript(jobs.said, measure, "transcript.txt", "the guide, as typed")
-    judge_guide(guide, host_names(cluster), measure)
+    keep_transcript(jobs.said, measure, "", "the guide, as typed")
+    judge.judge_guide(guide, host_names(cluster), measure)
     if judges_user(cluster, terms):
-        judge_user(jobs.identity, jobs.why_same, measure)
-    job = judge_ranks(path, jobs.said, measure)
-    judge_training(job, jobs.said, measure)
+        judge.judge_user(jobs.identity, jobs.why_same, measure)
+    job = judge.judge_ranks(path, jobs.said, measure)
+    judge.judge_training(job, jobs.said, measure)
     if judges_network(cluster, terms):
-        judge_network(job, terms.fabric, jobs.sent, jobs.said, measure)
+        judge.judge_network(job, terms.fabric, jobs.sent, jobs.said, measure)
     measure.covered(f"{whose}: one job of {len(job.rows)} ranks; {jobs.describe_user()}")
 
 
-def control(path, jobs, measure):
+def control_jobs(path, jobs, measure):
     """Judge the jobs with errors, each with its own evidence."""
     cluster, terms = path.cluster, path.terms
-    for name, said, caption in (
-        ("transcript-control.txt", jobs.doctored, "without MASTER_PORT, one rank less: must fail"),
-        ("transcript-planted.txt", jobs.planted, "with planted errors: must be judged wrong"),
-    ):
-        keep_transcript(said, measure, name, caption)
-    control_guide(path.guide, host_names(cluster), measure)
+    caption = "without MASTER_PORT, one rank less: must fail"
+    keep_transcript(jobs.doctored, measure, "control", caption)
+    keep_transcript(jobs.planted, measure, "planted", "with planted errors: must be judged wrong")
+    controls.control_guide(path.guide, host_names(cluster), measure)
     if judges_user(cluster, terms):
-        control_user(jobs.us, jobs.why_same, measure)
-    control_missing_variable(path, jobs.doctored, measure)
-    control_planted_errors(path, jobs.planted, measure)
+        controls.control_user(jobs.us, jobs.why_same, measure)
+    controls.control_missing_variable(path, jobs.doctored, measure)
+    controls.control_planted_errors(path, jobs.planted, measure)
     if judges_network(cluster, terms):
-        control_job_network(path, jobs.astray, jobs.planted, measure)
+        controls.control_job_network(path, jobs.astray, jobs.planted, measure)
 
 
 def judges_user(cluster, terms):
@@ -160,8 +134,7 @@ def run_without(path, node, measure):
     with hold_node(path.cluster, node) as ranks:
         size = path.cluster.size - ranks
         said = path.follow(["--workers", str(size), *WAIT])
-    file = f"transcript-without-{node['name'].replace('/', '-')}.txt"
-    keep_transcript(said, measure, file, f"the guide, while {node['name']} is held")
+    keep_transcript(said, measure, name, f"the guide, while {node['name']} is held")
     job = judge_job(path, said, measure, on=name, size=size)
     return job.rank0.get("node") if job.rank0 else None
 
@@ -170,7 +143,7 @@ def judge_two_users(path, measure):
     """Let two users type the same commands at once, each for half of the accelerators."""
     cluster = path.cluster
     size = max(1, cluster.size // 2)
-    other = make_user(cluster, HOMES, own_guide=path.guide.own)
+    other = make_user(cluster, controls.HOMES, own_guide=path.guide.own)
     second = LaunchPath(cluster, path.terms, path.guide, other)
     options = ["--workers", str(size), "--name", new_name(), *WAIT]
     measure.progress("launch: two users at once, with the same name for their job")
@@ -180,11 +153,9 @@ def judge_two_users(path, measure):
         remove_user(cluster, other)
     for number, said in enumerate(transcripts, 1):
         caption = f"user {number} of two who type the same at once"
-        keep_transcript(said, measure, f"transcript-user{number}.txt", caption)
+        keep_transcript(said, measure, f"user{number}", caption)
         judge_job(path, said, measure, on=f"user {number} of two", size=size)
-    trial = measure.trial()
-    judge_job(path, transcripts[0], trial, size=size + 1)
-    measure.control("missing rank", "the job is judged as one that has a rank more", trial)
+    control_missing_rank(path, transcripts[0], size, measure)
 
 
 def follow_both(first, second, options):
@@ -221,8 +192,9 @@ def test_eight_jobs_in_a_row_leave_nothing(cluster, terms, measure):
         for number in range(1, JOBS + 1):
             measure.progress(f"launch: job {number} of {JOBS}")
             said = path.follow()
-            keep_transcript(said, measure, f"transcript-{number}.txt", f"job {number} of {JOBS}")
-            judge_job(path, said, measure, on=f"job {number} of {JOBS}")
+            name = f"job {number} of {JOBS}"
+            keep_transcript(said, measure, str(number), name)
+            judge_job(path, said, measure, on=name)
             rows = announced_ranks(said.text)
             patience = 0 if any(state and not state.empty for state in left) else PATIENCE_S
             left.append(left_after(cluster, nodes, rows, idle, patience))
@@ -235,36 +207,41 @@ def test_eight_jobs_in_a_row_leave_nothing(cluster, terms, measure):
 
 def left_after(cluster, nodes, rows, idle, patience):
     """Return what is left of a job after so many seconds; None if that cannot be known."""
-    known = rows and names_of(rows) and all("pid" in row and "node" in row for row in rows)
-    if not known:
+    placed = all("pid" in row and "node" in row for row in rows)
+    if not (rows and processes.names_of(rows) and placed):
         return None
-    return wait_until_gone(lambda: left_of_jobs(cluster, nodes, rows, idle), patience)
+    left = partial(processes.left_of_jobs, cluster, nodes, rows, idle)
+    return processes.wait_until_gone(left, patience)
 
 
 def merged(left):
     """Join what jobs have left; None if one is not known."""
     if None in left:
         return None
-    processes = {}
+    joined = {}
     for state in left:
         for id, found in state.processes.items():
-            processes[id] = {**processes.get(id, {}), **found}
-    return JobState(processes, max(state.busy for state in left))
+            joined[id] = {**joined.get(id, {}), **found}
+    return JobState(joined, max(state.busy for state in left))
 
 
 def control_leftovers(cluster, idle, measure):
     """Check that an orphan of a job on the last node, which is held, is seen by the job's name."""
-    node, trial, name = cluster.nodes[-1], measure.trial(), make_unique_token()
+    node, name = cluster.nodes[-1], make_unique_token()
     try:
         with hold_node(cluster, node):
-            cluster.on_each_node(leave_orphan, name, nodes=[node])
-            seen = cluster.on_each_node(running_processes, [name], [], nodes=[node])
-            judge_left(cluster, JobState(seen, busy_accelerators(cluster, idle)), trial)
+            cluster.on_each_node(processes.leave_orphan, name, nodes=[node])
+            seen = cluster.on_each_node(processes.running_processes, [name], [], nodes=[node])
+            state = JobState(seen, busy_accelerators(cluster, idle))
     except NodeNotFree as error:
         pytest.fail(f"{error}: wait until no other job runs", pytrace=False)
-    named = {suspect for one in trial.findings for suspect in one.suspects}
+
+    def judge_state(trial):
+        judge_left(cluster, state, trial)
+        return node["name"] in named_suspects(trial)
+
     fault = f"a process whose parent died stays on {node['name']}, whose accelerators are held"
-    measure.control("leftovers", fault, trial, located=node["name"] in named)
+    plant(measure, "leftovers", fault, judge_state)
 
 
 # Megatron-LM does not start without it where tensors or sequences are parallel, up to Hopper
@@ -294,8 +271,7 @@ def test_other_launchers_give_each_rank_what_it_needs(cluster, terms, measure, r
             out = ["--launcher", launcher, "--out", str(folder / launcher)]
             with removed_coordinator(cluster):
                 said = path.follow([*out, *ONCE, *settings, *shown])
-            file = f"transcript-{launcher}.txt"
-            keep_transcript(said, measure, file, f"the guide's job, started by {launcher}")
+            keep_transcript(said, measure, launcher, f"the guide's job, started by {launcher}")
             judge_launcher(path, launcher, said, measure)
         measure.progress("launch: the same job with a forgotten variable")
         unset = [word for name in MEGATRON for word in ("--unset", name)]
@@ -325,10 +301,12 @@ def judge_launcher(path, launcher, said, measure):
 
 def control_forgotten(path, forgotten, measure):
     """Check that every rank is found which lacks the variable that the job forgot."""
-    trial, job = measure.trial(), read_job(path, forgotten, more=MEGATRON)
+    job = judge.read_job(path, forgotten, more=MEGATRON)
     wrong = wrong_ranks(job)
-    trial("wrong_ranks", len(wrong) if job.rows else None, samples=len(job.rows))
-    explain_wrong_ranks(wrong, trial)
-    lacking = all(all_lack(wrong, name, job.size) for name in MEGATRON)
+
+    def judge_forgotten(trial):
+        trial("wrong_ranks", len(wrong) if job.rows else None, samples=len(job.rows))
+        return all(all_lack(wrong, name, job.size) for name in MEGATRON)
+
     fault = "the job forgets a variable that Megatron reads"
-    measure.control("forgotten variable", fault, trial, located=lacking)
+    plant(measure, "forgotten variable", fault, judge_forgotten)

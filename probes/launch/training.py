@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -18,8 +19,7 @@ from probes.cluster.cluster import Cluster
 from probes.cluster.network_facts import Sent, counter_growth, join_fabric, read_counters
 from probes.cluster.room import jobs_of_others
 from probes.cluster.shared_folder import find_folder_problem, remove_later
-from probes.launch.ranks import Row
-from probes.launch.shell import Transcript
+from probes.launch.ranks import Row, group_pairs
 from reference_trainer.config import TrainConfig
 from reports.numbers import quantity
 
@@ -37,9 +37,8 @@ def announced_ranks(text: str) -> list[dict[str, str]]:
     job that failed, so equal lines count once.  A rank that a launcher of its own started says at
     the end alone where it is.
     """
-    attempts: dict[int, list[dict[str, str]]] = {}
-    for match in {match[0]: match for match in ATTEMPT.finditer(text)}.values():
-        attempts.setdefault(int(match[1]), []).append(_read_words(match[2]))
+    lines = {match[0]: match for match in ATTEMPT.finditer(text)}.values()
+    attempts = group_pairs((int(match[1]), _read_words(match[2])) for match in lines)
     said = [words for words in map(_read_words, TRAINED.findall(text)) if "RANK" in words]
     trained = {words["RANK"]: words for words in said}
     rows = attempts[max(attempts)] if attempts else [*trained.values()]
@@ -48,12 +47,7 @@ def announced_ranks(text: str) -> list[dict[str, str]]:
 
 def logged_losses(text: str) -> list[float]:
     """Read the loss that the job logged for each step, in order; of a restarted job the last."""
-    losses: dict[int, float] = {}
-    for step, _, loss in STEP.findall(text):
-        try:
-            losses[int(step)] = float(loss)
-        except ValueError:
-            losses[int(step)] = float("nan")
+    losses = {int(step): _read_number(loss) for step, _, loss in STEP.findall(text)}
     return [losses[step] for step in sorted(losses)]
 
 
@@ -65,13 +59,14 @@ def count_job_parameters(text: str) -> int | None:
 
 def numbers_of(row: Mapping[str, str], name: str) -> list[float]:
     """Read numbers with commas between; what is none is NaN."""
-    numbers = []
-    for word in filter(None, row.get(name, "").split(",")):
-        try:
-            numbers.append(float(word))
-        except ValueError:
-            numbers.append(float("nan"))
-    return numbers
+    return [_read_number(word) for word in filter(None, row.get(name, "").split(","))]
+
+
+def _read_number(word: str) -> float:
+    try:
+        return float(word)
+    except ValueError:
+        return math.nan
 
 
 def ids_of(row: Mapping[str, str]) -> set[int] | None:
@@ -105,11 +100,6 @@ class TrainedJob:
     rows: Sequence[Row]
     logged: Sequence[float]
 
-    @classmethod
-    def read(cls, rows: Sequence[Row], text: str) -> TrainedJob:
-        """Read the logged losses from the job's output."""
-        return cls(rows, logged_losses(text))
-
 
 @dataclass(frozen=True)
 class Wrong:
@@ -137,13 +127,10 @@ def _odd_ranks(job: TrainedJob, name: str, what: str) -> list[Wrong]:
     values = {row["RANK"]: row.get(name) for row in job.rows}
     counts = Counter(value for value in values.values() if value is not None)
     most = max(counts, key=lambda value: (counts[value], value == values.get("0")), default=None)
-    groups: dict[str | None, list[str]] = {}
-    for rank, value in values.items():
-        if value != most or value is None:
-            groups.setdefault(value, []).append(rank)
+    pairs = [(value, rank) for rank, value in values.items() if value is None or value != most]
     return [
         Wrong(tuple(ranks), f"{what}: {value or 'none was reported'}, others {most or 'neither'}")
-        for value, ranks in groups.items()
+        for value, ranks in group_pairs(pairs).items()
     ]
 
 
@@ -156,14 +143,9 @@ def wrong_samples(job: TrainedJob) -> tuple[int | None, list[Wrong]]:
     ids = {rank: found for rank, found in known.items() if found is not None}
     if not ids or len(ids) < len(known) or not job.logged:
         return None, []
-    holders: dict[int, list[str]] = {}
-    for rank, own in ids.items():
-        for sample in own:
-            holders.setdefault(sample, []).append(rank)
-    shared: dict[tuple[str, ...], list[int]] = {}
-    for sample, ranks in sorted(holders.items()):
-        if len(ranks) > 1:
-            shared.setdefault(tuple(ranks), []).append(sample)
+    holders = group_pairs((sample, rank) for rank, own in ids.items() for sample in own)
+    several = [(tuple(ranks), sample) for sample, ranks in holders.items() if len(ranks) > 1]
+    shared = group_pairs(sorted(several, key=itemgetter(1)))
     missing = sorted(set(range(BATCH * len(job.logged) * len(ids))) - holders.keys())
     again = {row["RANK"]: _seen_again(row, ids[row["RANK"]]) for row in job.rows}
     wrong = [
@@ -304,11 +286,6 @@ def failure_of(name: str, exception: str, rank: int | None = None, host: str = "
     return Failure(name, facts)
 
 
-def hidden_error(transcript: Transcript) -> bool:
-    """Return whether the commands ended as if nothing had happened."""
-    return transcript.exit_code == 0
-
-
 KEPT_SECONDS = 1800  # after this time a node removes the folder by itself: the driver has died
 
 
@@ -374,12 +351,8 @@ class JobBytes:
         result = run()
         after = cluster.on_each_node(read_counters)
         names = cluster.node_names
-        return result, cls(
-            {
-                names[id]: growth_on(before[id], after[id], fabric)
-                for id in before.keys() & after.keys()
-            }
-        )
+        both = before.keys() & after.keys()
+        return result, cls({names[id]: growth_on(before[id], after[id], fabric) for id in both})
 
 
 def growth_on(before: Sent, after: Sent, fabric: str) -> dict[str, int | None]:

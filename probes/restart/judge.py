@@ -14,28 +14,12 @@ import pytest
 from probes.check.declarations import exactly
 from probes.check.recorder import Recorder
 from probes.cluster.cluster import Cluster
-from probes.faults.process_faults import (
-    DONE_EVENTS,
-    SAVE_EVERY,
-    FaultedRun,
-    ProcessKey,
-    describe_orphans,
-    find_orphans,
-    rank_processes,
-)
+from probes.faults.process_faults import ProcessKey, describe_orphans, find_orphans, rank_processes
 from probes.findings import MAX_NAMES, finding, join_names
-from probes.restart.faulted_run import GANG_NAME, ettr, recovery_costs
-from probes.restart.reference_run import (
-    NEWEST,
-    ReferenceRun,
-    Results,
-    StepComparison,
-    compare_attempts,
-    compare_steps,
-    first_unequal_step,
-    reordered_sums,
-    results_or_error,
-)
+from probes.restart import faulted_run
+from probes.restart import reference_run as reference
+from probes.restart.faulted_run import DONE_EVENTS, GANG_NAME, SAVE_EVERY, FaultedRun
+from probes.restart.reference_run import NEWEST, ReferenceRun, Results, StepComparison
 from reference_trainer.launch.supervisor import Attempt
 from reports.measurement import Limit, Verdict
 
@@ -63,7 +47,7 @@ def resume_finished(outcome: Results | str, failure: str, measure: Recorder) -> 
 
     `failure` begins the finding when it did not.
     """
-    _, error = results_or_error(outcome)
+    _, error = reference.results_or_error(outcome)
     because = "a checkpoint that cannot be read or written must not end the run"
     limit = Limit(one_of=["finished"], because=because)
     measure("outcome", "gave up" if error else "finished", limit=limit)
@@ -92,10 +76,8 @@ def judge_completion(run: FaultedRun, measure: Recorder) -> None:
         measure.explain(finding("RESTART-NOT-RECOVERED", f"the run did not recover: {run.error}"))
     elif known and len(attempts) != scenario.attempts:
         reasons = "; ".join(attempt.reason or "ended" for attempt in attempts)
-        statement = (
-            f"it took {len(attempts)} attempts. Expected: {scenario.attempts}. Reasons: {reasons}"
-        )
-        measure.explain(finding("RESTART-ATTEMPTS", statement))
+        statement = f"it took {len(attempts)} attempts. Expected: {scenario.attempts}. Reasons: "
+        measure.explain(finding("RESTART-ATTEMPTS", statement + reasons))
 
 
 def judge_resume(run: FaultedRun, measure: Recorder) -> None:
@@ -128,7 +110,7 @@ def judge_recovery_time(run: FaultedRun, limit: Limit, measure: Recorder) -> Non
     measure("recovery_time", seconds, note="no new step was seen")
     if seconds is None or limit.judge(seconds) is not Verdict.FAIL:
         return
-    parts = dataclasses.asdict(recovery_costs(run, len(run.injectors) - 1))
+    parts = dataclasses.asdict(faulted_run.recovery_costs(run, len(run.injectors) - 1))
     texts = {name: "an unknown time" if s is None else f"{s:.0f} s" for name, s in parts.items()}
     statement = f"recovery: detection {texts['detect']}, rescheduling "
     statement += f"{texts['reschedule']}, start-up to the first step {texts['init']}"
@@ -160,7 +142,7 @@ def judge_equality(original: ReferenceRun, run: FaultedRun, measure: Recorder) -
     """
     expected, victim = original.results, run.injectors[0].rank
     found = compare_lives(expected, run, victim)
-    reordered = reordered_sums(expected, run, victim) if found.unequal else ""
+    reordered = reference.reordered_sums(expected, run, victim) if found.unequal else ""
     if reordered:
         tolerance = original.least_wrong_distance / 2
         if math.isnan(tolerance):
@@ -175,7 +157,7 @@ def judge_equality(original: ReferenceRun, run: FaultedRun, measure: Recorder) -
         )
     lives = len(run.journals) - 1
     # A step that differs before any restore was not changed by the restart.
-    unrestored = lives and compare_attempts(run, expected[victim], 1).unequal
+    unrestored = lives and reference.compare_attempts(run, expected[victim], 1).unequal
     code = "RESTART-NONDETERMINISTIC" if unrestored and not reordered else "RESTART-UNEQUAL"
     report_unequal(found, original, run.results, measure, code, bool(reordered))
     judge_losses(run.results, measure)
@@ -186,8 +168,8 @@ def compare_lives(
 ) -> StepComparison:
     """Compare all ranks after the last resume, and the victim's rank in every earlier attempt."""
     first = run.results[0]["start_step"] + 1
-    found = compare_steps(expected, run.results, first, tolerance)
-    earlier = compare_attempts(run, expected[victim], len(run.journals) - 1, tolerance)
+    found = reference.compare_steps(expected, run.results, first, tolerance)
+    earlier = reference.compare_attempts(run, expected[victim], len(run.journals) - 1, tolerance)
     # Otherwise it resumed after its last step, and its restored state is unknown.
     return found + earlier if found.steps or earlier.unequal else found
 
@@ -224,7 +206,7 @@ def report_unequal(
     if found.unequal or state == "unequal":
         statement, ranks = "all steps are equal, the parameters are not", list[int]()
         if found.unequal:
-            first, ranks = first_unequal_step(found.unequal)
+            first, ranks = reference.first_unequal_step(found.unequal)
             statement = str(first)
         suspects = [f"rank {rank}" for rank in ranks[:MAX_NAMES]]
         names = {"rank": ranks[0] if ranks else ""}
@@ -272,9 +254,9 @@ def report_run(
 ) -> None:
     """Record recovery costs, evidence, and the loss curve with the first kill marked."""
     for number in range(len(run.injectors)):
-        for phase, seconds in dataclasses.asdict(recovery_costs(run, number)).items():
+        for phase, seconds in dataclasses.asdict(faulted_run.recovery_costs(run, number)).items():
             measure.note(f"time_to_{phase}", seconds, "s", on=f"kill {number + 1}")
-    measure.note("ettr", ettr(run), "ratio")
+    measure.note("ettr", faulted_run.ettr(run), "ratio")
     _report_storage(run, measure)
     name, summary = f"attempts-{run.scenario.name}.json", run.scenario.summary
     caption = f"{summary}: where the ranks of each attempt were, and how it ended"
@@ -283,15 +265,14 @@ def report_run(
     if not run.resume_points:
         return
     steps = [s for attempt in range(len(run.journals)) for s in run.step_events(attempt)]
-    measure.series(
-        "loss",
-        {
-            "reference": [[s["step"], s["loss"]] for s in original.results[0]["steps"]],
-            "resumed": [[s["step"], s["loss"]] for s in steps],
-            "killed_at": run.resume_points[0][0],
-            "resumed_from": run.resume_points[0][1]["start_step"],
-        },
-    )
+    killed_at, start = run.resume_points[0]
+    series = {
+        "reference": [[s["step"], s["loss"]] for s in original.results[0]["steps"]],
+        "resumed": [[s["step"], s["loss"]] for s in steps],
+        "killed_at": killed_at,
+        "resumed_from": start["start_step"],
+    }
+    measure.series("loss", series)
 
 
 def _report_storage(run: FaultedRun, measure: Recorder) -> None:
@@ -313,8 +294,7 @@ def _report_storage(run: FaultedRun, measure: Recorder) -> None:
         measure.note("save_stall", stall, "s", samples=len(saves))
     if result["load_bytes"]:
         measure.note("load", result["load_seconds"], "s")
-        rate = result["load_bytes"] / result["load_seconds"]
-        measure.note("load_rate", rate, "bytes/s")
+        measure.note("load_rate", result["load_bytes"] / result["load_seconds"], "bytes/s")
 
 
 def judge_repeat(original: ReferenceRun, measure: Recorder) -> None:
@@ -323,16 +303,17 @@ def judge_repeat(original: ReferenceRun, measure: Recorder) -> None:
     Otherwise a difference between two runs proves nothing.  Fails the probe if the second run
     failed.
     """
-    results, error = results_or_error(original.repeated)
+    results, error = reference.results_or_error(original.repeated)
     if error:
         pytest.fail(f"the run could not be repeated: {error}", pytrace=False)
-    found = compare_steps(original.results, results)
+    found = reference.compare_steps(original.results, results)
     report_unequal(found, original, results, measure, "RESTART-NONDETERMINISTIC")
 
 
 def judge_steps(original: ReferenceRun, results: Results, first: int, measure: Recorder) -> None:
     """Judge that a resume equals the run never killed, from step `first` on."""
-    report_unequal(compare_steps(original.results, results, first), original, results, measure)
+    found = reference.compare_steps(original.results, results, first)
+    report_unequal(found, original, results, measure)
 
 
 def judge_refusal(name: str, original: ReferenceRun, results: Results, measure: Recorder) -> None:
@@ -347,11 +328,8 @@ def judge_refusal(name: str, original: ReferenceRun, results: Results, measure: 
     judge_steps(original, results, max(starts) + 1, measure)
     reasons = {entry["name"]: entry["reason"] for entry in results[0]["skipped"]}
     reason = reasons.get(f"step-{NEWEST}", "")
-    measure(
-        "refusals_explained",
-        int(bool(reason)),
-        limit=exactly(1, "sentences", "every refusal must give its reason"),
-    )
+    limit = exactly(1, "sentences", "every refusal must give its reason")
+    measure("refusals_explained", int(bool(reason)), limit=limit)
     if not reason and NEWEST not in starts:
         statement = f"{name}: step-{NEWEST} was skipped without a reason in the log"
         measure.explain(finding("RESTART-UNREPORTED", statement, names={"step": NEWEST}))
@@ -365,11 +343,8 @@ def judge_full_disk(original: ReferenceRun, results: Results, measure: Recorder)
     named = sum(f"rank {victim} on" in error and "No space left" in error for error in errors)
     committed = [save["step"] for save in results[0]["checkpoints"]]
     refused = 0 if NEWEST in committed else named  # a committed save was not refused
-    measure(
-        "saves_refused",
-        refused,
-        limit=exactly(1, "saves", "one save met a full disk, and must be named"),
-    )
+    limit = exactly(1, "saves", "one save met a full disk, and must be named")
+    measure("saves_refused", refused, limit=limit)
     if NEWEST in committed:
         statement = f"step-{NEWEST} was committed although rank {victim} could not write its part"
         names = {"rank": victim, "step": NEWEST}

@@ -2,46 +2,30 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from probes.check.declarations import exactly
+from probes.check.judging import plant
 from probes.check.recorder import Recorder
 from probes.cluster.cluster import Cluster
 from probes.cluster.room import jobs_of_others
-from probes.faults.process_faults import (
-    SAVE_EVERY,
-    Fault,
-    FaultedRun,
-    FaultInjector,
-    FaultScenario,
-    ProcessFault,
-)
+from probes.faults.process_faults import Fault, FaultInjector, ProcessFault
 from probes.faults.spare_nodes import SpareNodes
 from probes.findings import finding, join_names
-from probes.restart.faulted_run import GANG_NAME, run_with_faults
+from probes.restart import faulted_run, reference_run
+from probes.restart.faulted_run import GANG_NAME, FaultedRun, FaultScenario, run_with_faults
 from probes.restart.judge import report_unequal
-from probes.restart.reference_run import (
-    MAX_STEPS_LOST,
-    STEPS,
-    TIMEOUT_SECONDS,
-    ReferenceRun,
-    Results,
-    StepComparison,
-    compare_attempts,
-    compare_steps,
-    loss_distance,
-    small_config,
-)
+from probes.restart.reference_run import STEPS, ReferenceRun, Results, StepComparison, small_config
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang
 from reference_trainer.launch.launchers import train_rank
@@ -120,10 +104,8 @@ def spare_nodes(cluster: Cluster, count: int, measure: Recorder) -> Iterator[Spa
     """
 
     if jobs := jobs_of_others(cluster):
-        message = (
-            f"other jobs run on this cluster ({join_names(jobs)}), and the test might delay them"
-        )
-        pytest.fail(f"nodes are only killed while no other job runs: {message}", pytrace=False)
+        why = f"other jobs run on this cluster ({join_names(jobs)}), and the test might delay them"
+        pytest.fail(f"nodes are only killed while no other job runs: {why}", pytrace=False)
     measure.progress(f"restart: {count} spare raylets join")
     with closing(SpareNodes(cluster, count)) as spares:
         yield spares
@@ -149,10 +131,8 @@ def judge_wait(loss: NodeLoss, repair: NodeRepair, measure: Recorder) -> None:
 
 def control_silent_wait(loss: NodeLoss, silent: NodeRepair, measure: Recorder) -> None:
     """Check that a gang that holds something and reports nothing fails the judge of waits."""
-    trial = measure.trial()
-    judge_wait(loss, silent, trial)
     fault = f"a gang that holds {silent.held} and logs nothing is judged as one that waits"
-    measure.control("silent wait", fault, trial)
+    plant(measure, "silent wait", fault, partial(judge_wait, loss, silent))
 
 
 SOAK_STEPS, SOAK_SECONDS = 60, 600
@@ -171,7 +151,7 @@ SCENARIOS = [
         restarts=MAX_FAULTS,
         changes={"save_mode": mode, "stall": SAVE_STALLS},
     )
-    for mode in MAX_STEPS_LOST
+    for mode in reference_run.MAX_STEPS_LOST
 ]
 
 
@@ -239,8 +219,8 @@ def compare_with(runs: Sequence[FaultedRun], original: ReferenceRun) -> StepComp
     for run in runs:
         if run.results:
             first = run.results[0]["start_step"] + 1
-            found += compare_steps(original.results, run.results, first)
-        found += compare_attempts(run, original.results[0], len(run.journals))
+            found += reference_run.compare_steps(original.results, run.results, first)
+        found += reference_run.compare_attempts(run, original.results[0], len(run.journals))
     return found
 
 
@@ -262,10 +242,10 @@ def judge_kills(
     measure("runs_lost", len(errors), samples=len(runs))
     if errors:
         measure.explain(finding("RESTART-NOT-RECOVERED", errors[0]))
-    for mode, bound in MAX_STEPS_LOST.items():
+    for mode, bound in reference_run.MAX_STEPS_LOST.items():
         of_mode = [run for run in runs if run.scenario.changes["save_mode"] == mode]
         lost = max((steps for run in of_mode for steps in run.steps_lost), default=None)
-        limit = Limit(high=bound, because=f"it saves every {SAVE_EVERY} steps")
+        limit = Limit(high=bound, because=f"it saves every {faulted_run.SAVE_EVERY} steps")
         measure("steps_lost", lost, limit=limit, on=f"{mode} saves")  # None: rank 0 never died
         if lost is not None and lost > bound:
             statement = f"with {mode} saves {lost} steps were lost. Expected: at most {bound}"
@@ -278,11 +258,9 @@ def control_unexplained_kills(
     runs: Sequence[FaultedRun], original: ReferenceRun, measure: Recorder
 ) -> None:
     """Check that the same runs fail when their kills and results are removed."""
-    trial = measure.trial()
     spoilt = [replace(run, injectors=[], results=[], error="taken away") for run in runs]
-    judge_kills(spoilt, original, SOAK_SECONDS, trial)
     fault = "the kills and the results are removed from the observations"
-    measure.control("kills taken away", fault, trial)
+    plant(measure, "kills taken away", fault, partial(judge_kills, spoilt, original, SOAK_SECONDS))
 
 
 MAX_RANKS = 4  # with more, one sample is too small a part of a step to be seen
@@ -308,15 +286,13 @@ def run_world_sizes(cluster: Cluster, folder: Path) -> WorldSizeRuns:
     size = min(cluster.size, MAX_RANKS)
     with cluster.gang(size) as gang:
         config = small_config(STEPS, folder / "whole", dropout=0, batch=2 * (size - 1))
-        full = gang.run(train_rank, config, timeout=TIMEOUT_SECONDS)
-        base = dataclasses.replace(config, batch=2 * size, save_every=0)  # equal samples per step
+        full = gang.run(train_rank, config, timeout=reference_run.TIMEOUT_SECONDS)
+        base = replace(config, batch=2 * size, save_every=0)  # equal samples per step
         return WorldSizeRuns(
             full=full,
-            fewer=_run_fewer(gang, dataclasses.replace(base, checkpoints=str(folder / "fewer"))),
-            resumed=_resume_with_fewer_ranks(gang, base, folder / "resumed"),
-            late=_resume_with_fewer_ranks(
-                gang, dataclasses.replace(base, forget="data"), folder / "mistaken"
-            ),
+            fewer=_run_fewer(gang, replace(base, checkpoints=str(folder / "fewer"))),
+            resumed=_resume_fewer(gang, base, folder / "resumed"),
+            late=_resume_fewer(gang, replace(base, forget="data"), folder / "mistaken"),
         )
 
 
@@ -334,35 +310,32 @@ def _sample_ids(results: Results, index: int) -> list[int]:
 
 
 def _run_fewer(gang: Gang, config: TrainConfig) -> Results:
-    return gang.run(train_rank, config, timeout=TIMEOUT_SECONDS, groups=[range(gang.size - 1)])
+    timeout, ranks = reference_run.TIMEOUT_SECONDS, range(gang.size - 1)
+    return gang.run(train_rank, config, timeout=timeout, groups=[ranks])
 
 
-def _resume_with_fewer_ranks(gang: Gang, config: TrainConfig, copy: Path) -> Results:
+def _resume_fewer(gang: Gang, config: TrainConfig, copy: Path) -> Results:
     """Resume with one rank less, from a copy of the checkpoint of step 4.
 
     The newer one is left out, so that more steps are compared.
     """
-    saved = Path(str(config.checkpoints))
-    shutil.copytree(saved / f"step-{SAVE_EVERY}", copy / f"step-{SAVE_EVERY}")
-    return _run_fewer(gang, dataclasses.replace(config, checkpoints=str(copy)))
+    step = f"step-{faulted_run.SAVE_EVERY}"
+    shutil.copytree(Path(str(config.checkpoints)) / step, copy / step)
+    return _run_fewer(gang, replace(config, checkpoints=str(copy)))
 
 
 def judge_world_sizes(runs: WorldSizeRuns, measure: Recorder) -> None:
     """Run the control; judge that the smaller run takes the same samples, within the noise."""
     because = f"{MARGIN} times the distance between runs of both sizes that were not resumed"
-    noise = loss_distance(runs.full, runs.fewer)  # the two runs that were not resumed
+    noise = reference_run.loss_distance(runs.full, runs.fewer)  # the two runs that were not resumed
     limit = Limit(high=MARGIN * noise, because=because)
-    trial = measure.trial()
-    _judge_smaller(runs.full, runs.late, limit, trial)
     fault = "the run that is resumed with fewer ranks skips one sample"
-    measure.control("resumed one sample further on", fault, trial)
+    judge_late = partial(_judge_smaller, runs.full, runs.late, limit)
+    plant(measure, "resumed one sample further on", fault, judge_late)
     measure.note("noise", noise)
     (start,) = {result["start_step"] for result in runs.resumed}
-    measure(
-        "resumed_from",
-        start,
-        limit=exactly(SAVE_EVERY, "step", "the checkpoint that it was given"),
-    )
+    given = exactly(faulted_run.SAVE_EVERY, "step", "the checkpoint that it was given")
+    measure("resumed_from", start, limit=given)
     _judge_smaller(runs.full, runs.resumed, limit, measure)
 
 
@@ -370,11 +343,10 @@ def _judge_smaller(full: Results, smaller: Results, limit: Limit, measure: Recor
     """Judge the samples and the loss of a run by fewer ranks."""
     differ = samples_differ(full, smaller)
     measure("samples_differ", len(differ), samples=len(smaller[0]["steps"]))
-    drift = loss_distance(full, smaller)
+    drift = reference_run.loss_distance(full, smaller)
     measure("drift", drift, limit=limit)
     if differ or limit.judge(drift) is Verdict.FAIL:
         loss_text = f"the loss differs by {drift:.3g}"
         difference = f"steps {differ} have other samples" if differ else loss_text
-        measure.explain(
-            finding("RESTART-UNEQUAL", f"resumed with one rank fewer than before, {difference}")
-        )
+        statement = f"resumed with one rank fewer than before, {difference}"
+        measure.explain(finding("RESTART-UNEQUAL", statement))

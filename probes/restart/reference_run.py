@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import shutil
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +14,9 @@ import pytest
 
 from probes.cluster.cluster import Cluster
 from probes.cluster.shared_folder import find_folder_problem
-from probes.faults.process_faults import SAVE_EVERY, FaultedRun, read_journal
+from probes.faults.process_faults import read_journal
 from probes.findings import finding
+from probes.restart.faulted_run import SAVE_EVERY, FaultedRun
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang, GangError
 from reference_trainer.launch.launchers import train_rank
@@ -264,7 +263,7 @@ class ReferenceRun:
         If the old checkpoint is deleted before the new one is complete, a kill in between leaves
         none.
         """
-        return dataclasses.replace(self.config, pace_s=0.15, keep_last=1)
+        return replace(self.config, pace_s=0.15, keep_last=1)
 
     @property
     def least_wrong_distance(self) -> float:
@@ -310,10 +309,10 @@ class ReferenceRun:
             shutil.rmtree(stale)
         results = gang.run(train_rank, self.config, timeout=TIMEOUT_SECONDS)
         if self.repeat:
-            again = dataclasses.replace(self.config, checkpoints=None, save_every=0)
+            again = replace(self.config, checkpoints=None, save_every=0)
             self.repeated = _run_or_error(gang, again)
-        fresh = dataclasses.replace(self.config, checkpoints=None, save_every=0, steps=SAVE_EVERY)
-        exploding = dataclasses.replace(fresh, lr=EXPLODING, clip=EXPLODING)
+        fresh = replace(self.config, checkpoints=None, save_every=0, steps=SAVE_EVERY)
+        exploding = replace(fresh, lr=EXPLODING, clip=EXPLODING)
         self.exploded = _run_or_error(gang, exploding)
         for part in WRONG_RESUMES:
             self.wrong_resumes[part] = self._resume_copy(gang, f"forgets-{part}", forget=part)
@@ -324,28 +323,8 @@ class ReferenceRun:
         self.results = results
 
     def _resume_on_full_disk(self, gang: Gang, victim: int) -> None:
-        with self._link_to_full_disk("full-disk", victim):
-            stall = f"upload:rank={victim}:seconds=1:from={NEWEST}:to={NEWEST}"
-            out = str(self.folder / "full-disk-out")
-            changes = {"save_every": SAVE_EVERY, "stall": stall, "out": out}
-            self.full_disk = self._resume_copy(gang, "full-disk", shutil.rmtree, **changes)
-
-    def _resume_copy(
-        self, gang: Gang, name: str, corrupt: Corruption = lambda newest: None, **changes: Any
-    ) -> Results | str:
-        """Resume from a copy of the checkpoints of steps 4 and 8, with the newest damaged."""
-        copy = self.folder / name
-        for step in (SAVE_EVERY, NEWEST):
-            shutil.copytree(self.folder / "original" / f"step-{step}", copy / f"step-{step}")
-        corrupt(copy / f"step-{NEWEST}")
-        changes = {"save_every": 0, "checkpoints": str(copy), **changes}
-        return _run_or_error(gang, dataclasses.replace(self.config, **changes))
-
-    @contextmanager
-    def _link_to_full_disk(self, name: str, victim: int) -> Any:
-        """Link one rank's file of step 8 to /dev/full, so that every write fails with ENOSPC."""
-        stop = threading.Event()
-        out = self.folder / f"{name}-out"
+        """Resume while one rank's file of step 8 is a link to /dev/full: writes fail (ENOSPC)."""
+        stop, name, out = threading.Event(), "full-disk", self.folder / "full-disk-out"
 
         def fill() -> None:
             while not stop.wait(0.02):
@@ -356,9 +335,23 @@ class ReferenceRun:
                     self.full_disk_files += 1
                     return
 
+        stall = f"upload:rank={victim}:seconds=1:from={NEWEST}:to={NEWEST}"
+        changes = {"save_every": SAVE_EVERY, "stall": stall, "out": str(out)}
         thread = threading.Thread(target=fill, daemon=True)
-        with ExitStack() as stack:
-            stack.callback(thread.join, 10)
-            stack.callback(stop.set)
-            thread.start()
-            yield
+        thread.start()
+        try:
+            self.full_disk = self._resume_copy(gang, name, shutil.rmtree, **changes)
+        finally:
+            stop.set()
+            thread.join(10)
+
+    def _resume_copy(
+        self, gang: Gang, name: str, corrupt: Corruption = lambda newest: None, **changes: Any
+    ) -> Results | str:
+        """Resume from a copy of the checkpoints of steps 4 and 8, with the newest damaged."""
+        copy = self.folder / name
+        for step in (SAVE_EVERY, NEWEST):
+            shutil.copytree(self.folder / "original" / f"step-{step}", copy / f"step-{step}")
+        corrupt(copy / f"step-{NEWEST}")
+        changes = {"save_every": 0, "checkpoints": str(copy), **changes}
+        return _run_or_error(gang, replace(self.config, **changes))

@@ -5,43 +5,21 @@ from __future__ import annotations
 import dataclasses
 import signal
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import pytest
 
+from probes.check.judging import plant
 from probes.check.recorder import Recorder
 from probes.cluster.cluster import Cluster
-from probes.faults.process_faults import (
-    Fault,
-    FaultedRun,
-    FaultScenario,
-    describe_orphans,
-    find_orphans,
-    rank_processes,
-)
+from probes.faults.process_faults import Fault, describe_orphans, find_orphans, rank_processes
 from probes.requirements import ASYNC_SAVES
-from probes.restart.faulted_run import GANG_NAME
-from probes.restart.judge import (
-    judge_completion,
-    judge_full_disk,
-    judge_left_behind,
-    judge_losses,
-    judge_orphans,
-    judge_refusal,
-    judge_resume,
-    report_unequal,
-)
+from probes.restart import judge
+from probes.restart import reference_run as reference
+from probes.restart.faulted_run import GANG_NAME, FaultedRun, FaultScenario
 from probes.restart.other_ranks import NodeLoss
-from probes.restart.reference_run import (
-    MAX_STEPS_LOST,
-    NEWEST,
-    NO_REFERENCE_RUN,
-    STEPS,
-    WRONG_RESUMES,
-    ReferenceRun,
-    compare_steps,
-    results_or_error,
-)
+from probes.restart.reference_run import NEWEST, NO_REFERENCE_RUN, ReferenceRun, results_or_error
 from reference_trainer.launch.gang import Gang, GangError
 from reference_trainer.launch.supervisor import Attempt
 
@@ -71,7 +49,7 @@ SCENARIOS = [
         name="killed-in-an-upload",
         summary="SIGKILL while a save is written in the background",
         faults=(Fault("save-returned", NEWEST),),
-        max_lost=MAX_STEPS_LOST["async"],
+        max_lost=reference.MAX_STEPS_LOST["async"],
         changes={"save_mode": "async", "stall": COMMIT_STALL.replace("commit", "upload")},
     ),
     FaultScenario(
@@ -94,9 +72,7 @@ SCENARIOS = [
     ),
     FaultScenario(
         name="attempts-used-up",
-        summary=(
-            "SIGKILL in every attempt: after two of them it gives up and leaves nothing behind"
-        ),
+        summary="SIGKILL in every attempt: after two of them it gives up and leaves nothing behind",
         faults=(Fault("begin", 5), Fault("begin", 5)),
         restarts=1,
         gives_up=True,
@@ -162,21 +138,20 @@ def params_by_tier(cases: Iterable[Any], quick: int = 0, standard: int | None = 
 
 def control_wrong_resume(original: ReferenceRun, measure: Recorder) -> None:
     """Check that resumes with one error, and a run whose loss explodes, are detected."""
-    for part, fault in WRONG_RESUMES.items():
+    for part, fault in reference.WRONG_RESUMES.items():
         results, error = results_or_error(original.wrong_resumes.get(part, NO_REFERENCE_RUN))
         name, trial = f"resume forgets: {part}", measure.trial()
         if error:
             measure.control(name, fault, None, saw=error)
             continue
-        found = compare_steps(original.results, results, NEWEST + 1)
-        report_unequal(found, original, results, trial)
+        found = reference.compare_steps(original.results, results, NEWEST + 1)
+        judge.report_unequal(found, original, results, trial)
         saw = str(found.unequal[0]) if found.unequal else "no unequal step"
         measure.control(name, fault, trial, saw=saw)
-    results, error = results_or_error(original.exploded or NO_REFERENCE_RUN)
-    trial = measure.trial()
+    exploded, error = results_or_error(original.exploded or NO_REFERENCE_RUN)
     fault = "the run is trained with a learning rate so high that its loss explodes"
-    judge_losses(results, trial)
-    measure.control("exploding loss", fault, None if error else trial, saw=error)
+    judge_exploded = partial(judge.judge_losses, exploded)
+    plant(measure, "exploding loss", fault, judge_exploded, unable=error)
 
 
 def control_run(original: ReferenceRun, run: FaultedRun, measure: Recorder) -> None:
@@ -193,11 +168,11 @@ def control_other_scenario(run: FaultedRun, measure: Recorder) -> None:
     """
     scenario = run.scenario
     other = dataclasses.replace(
-        scenario, gives_up=not scenario.gives_up, resume_step=STEPS, max_lost=-1
+        scenario, gives_up=not scenario.gives_up, resume_step=reference.STEPS, max_lost=-1
     )
     trial, judged = measure.trial(), dataclasses.replace(run, scenario=other)
-    judge_completion(judged, trial)
-    judge_resume(judged, trial)
+    judge.judge_completion(judged, trial)
+    judge.judge_resume(judged, trial)
     fault = "the result of the run is compared with the expected outcome of another scenario"
     measure.control("another scenario", fault, trial)
 
@@ -205,20 +180,16 @@ def control_other_scenario(run: FaultedRun, measure: Recorder) -> None:
 def control_intact_checkpoint(original: ReferenceRun, measure: Recorder) -> None:
     """Check that a resume from an undamaged checkpoint fails the judge of damaged ones."""
     results, error = results_or_error(original.wrong_resumes.get("rng", NO_REFERENCE_RUN))
-    name = "an untouched one taken for damaged"
     fault = f"a resume from an intact step-{NEWEST} is judged as if that had been damaged"
-    trial = measure.trial()
-    if not error:
-        judge_refusal("untouched", original, results, trial)
-    measure.control(name, fault, None if error else trial, saw=error)
+    judge_intact = partial(judge.judge_refusal, "untouched", original, results)
+    plant(measure, "an untouched one taken for damaged", fault, judge_intact, unable=error)
 
 
 def control_roomy_disk(original: ReferenceRun, measure: Recorder) -> None:
     """Check that a run without a full disk fails the judge of full disks."""
-    trial = measure.trial()
-    judge_full_disk(original, original.results, trial)
     fault = "the run whose disk was never full is judged as if a save had met a full disk"
-    measure.control("a disk that was not full", fault, trial)
+    judge_roomy = partial(judge.judge_full_disk, original, original.results)
+    plant(measure, "a disk that was not full", fault, judge_roomy)
 
 
 def control_leaked_group(cluster: Cluster, gang: Gang, measure: Recorder) -> list[int]:
@@ -234,8 +205,8 @@ def control_leaked_group(cluster: Cluster, gang: Gang, measure: Recorder) -> lis
             sizes = cluster.groups_named(GANG_NAME)
             known = rank_processes(None, [Attempt(places=gang.places, started=0.0)])
             running, unasked = find_orphans(cluster, known, seconds=0)
-            judge_left_behind(len(sizes), "are left", trial)
-            judge_orphans(running, unasked, known, trial)
+            judge.judge_left_behind(len(sizes), "are left", trial)
+            judge.judge_orphans(running, unasked, known, trial)
             located = sizes == [1] and len(running) == 1
             ranks = describe_orphans(running)
             saw = f"{len(sizes)} placement groups that hold {sum(sizes)}; {ranks}"

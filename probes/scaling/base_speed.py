@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,25 +14,15 @@ from probes.cluster.cluster import Cluster
 from probes.cluster.shared_folder import FolderUnknown, find_blind_nodes
 from probes.contract.contract import ClusterTerms
 from probes.findings import finding, join_names
-from probes.scaling.judge import judge_training
+from probes.scaling.judge import LimitLookup, judge_training
 from probes.scaling.run_ladder import LadderRig, gang_hangs, node_count_text, replace_lost_workers
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang, GangError
 from reference_trainer.model.size import parameter_count
 from reports.measurement import Limit, Verdict
 from reports.numbers import percent, quantity
-from scaling.ladder.ladder import (
-    WARM_UP_STEPS,
-    CheckpointSave,
-    Rung,
-    collect_saves,
-    median_save,
-    run_rung,
-    slow_writer_node,
-    slowest_writer,
-)
-
-LimitLookup = Callable[[str], Limit | None]
+from scaling.ladder import ladder
+from scaling.ladder.ladder import CheckpointSave, Rung, run_rung
 
 # MFU of a 1B model, 2048 tokens a sequence, bf16, FSDP on one node of eight GPUs (llm-foundry's
 # benchmarks).  An H200 has an H100's arithmetic, and faster memory.  For other GPUs no such job is
@@ -62,9 +52,8 @@ class SpeedTest:
         if self.name == "tokens_per_s":
             return rung.tokens_per_s, ""
         if rung.mfu is None:
-            return None, (
-                f"no peak is known of {rung.devices or 'this device'}: agree [SCALING.tokens_per_s]"
-            )
+            device = rung.devices or "this device"
+            return None, f"no peak is known of {device}: agree [SCALING.tokens_per_s]"
         if rung.mfu > 1:
             return None, f"{percent(rung.mfu)} of {rung.devices}: no device is faster than its peak"
         return rung.mfu, ""
@@ -152,13 +141,8 @@ def control_bad_base(
     """
     step_s = SLOWED_BY * max(1.0, *(test.slack(base) for test in tests)) * base.seconds
     delay = step_s - base.seconds
-    planted = replace(
-        config,
-        steps=SLOWED_STEPS,
-        stall=f"data:rank=0:seconds={delay}",
-        lr=EXPLODING,
-        clip=EXPLODING,
-    )
+    stall = f"data:rank=0:seconds={delay}"
+    planted = replace(config, steps=SLOWED_STEPS, stall=stall, lr=EXPLODING, clip=EXPLODING)
     faults = {
         "slow base": f"rank 0 of each node waits {delay:.2g} s for its data in every step, alone",
         "exploding loss": f"the learning rate is {EXPLODING:g}",
@@ -174,15 +158,11 @@ def control_bad_base(
     trial, limited = rig.measure.trial(), [test for test in tests if test.limit is not None]
     judge_speed(bad, limited, trial)
     judge_training(bad, trial, node_count_text(1))
-    judged = {test.name for test in limited}
-    without = {"mfu", "tokens_per_s"} - judged
-    if limited:
-        rig.measure.control("slow base", faults["slow base"], trial, without=without)
-    else:
-        nothing = "one node's speed has no limit"
-        rig.measure.control("slow base", faults["slow base"], None, saw=nothing)
-    for name in ("exploding loss", "trained apart"):
-        rig.measure.control(name, faults[name], trial)
+    without = {"mfu", "tokens_per_s"} - {test.name for test in limited}
+    for name, fault in faults.items():
+        unlimited = name == "slow base" and not limited
+        saw = "one node's speed has no limit" if unlimited else ""
+        rig.measure.control(name, fault, None if unlimited else trial, saw=saw, without=without)
 
 
 SAVES, SAVE_GAP = 3, 4  # number of saves that are judged, and steps between two saves
@@ -212,7 +192,7 @@ def time_saves(rig: LadderRig, cluster: Cluster, count: int, plan: SavePlan) -> 
         measure("checkpoint_overhead", None, on=on, note=reason)
         return
     measure.progress(f"scaling: saves of {on}")
-    steps = SAVES * SAVE_GAP + 1 - WARM_UP_STEPS  # run_rung adds the warm-up steps
+    steps = SAVES * SAVE_GAP + 1 - ladder.WARM_UP_STEPS  # run_rung adds the warm-up steps
     config = save_config(plan, "timed", steps=steps, save_every=SAVE_GAP)
     try:
         rung = run_rung(rig.gang, rig.node_names, count, config, timeout=TIMEOUT_S)
@@ -221,18 +201,14 @@ def time_saves(rig: LadderRig, cluster: Cluster, count: int, plan: SavePlan) -> 
         replace_lost_workers(rig.gang, error)
         return
     # A further save is left out: no step follows it that would show which rank is late.
-    saves = collect_saves(rung)[:SAVES]
+    saves = ladder.collect_saves(rung)[:SAVES]
     if len(saves) < SAVES:
         errors = "; ".join(rung.save_errors) or "the trainer reported no others"
-        measure(
-            "checkpoint_overhead",
-            None,
-            on=on,
-            note=f"{len(saves)} of {SAVES} saves were made: {errors}",
-        )
+        note = f"{len(saves)} of {SAVES} saves were made: {errors}"
+        measure("checkpoint_overhead", None, on=on, note=note)
         return
     judge_saves(saves, rung, plan.terms, measure)
-    control_slow_save(rig, count, plan, median_save(saves))
+    control_slow_save(rig, count, plan, ladder.median_save(saves))
 
 
 def no_save_reason(cluster: Cluster, gang: Gang, count: int, plan: SavePlan) -> str:
@@ -274,7 +250,7 @@ def judge_saves(
 
     If `save_gb` is agreed, the stall is scaled in proportion to that size.
     """
-    usual, on = median_save(saves), node_count_text(rung.count)
+    usual, on = ladder.median_save(saves), node_count_text(rung.count)
     size = terms.save_gb * 1e9 if terms.save_gb else usual.size_bytes
     stall_s, minutes = usual.stall_s * size / usual.size_bytes, terms.save_minutes
     share, stalls = stall_s / (60 * minutes), ", ".join(f"{save.stall_s:.2g}" for save in saves)
@@ -285,7 +261,7 @@ def judge_saves(
     measure.note("save_rate", rate, "bytes/s", on=on, samples=len(saves))
     measure.covered(f"saves of {usual_gb} (with reading back) stopped {on} for {stalls} s")
     if measure.would_fail("checkpoint_overhead", share):
-        node = slow_writer_node(usual, rung.nodes)
+        node = ladder.slow_writer_node(usual, rung.nodes)
         cost = f"a save of {usual_gb} stops training for {usual.stall_s:.3g} s"
         cost += f"; a save of {gb(size)} in proportion for {stall_s:.3g} s" if terms.save_gb else ""
         why = "no single node's writing explains it"
@@ -303,9 +279,8 @@ def judge_slow_save(
     """Judge one save as if saves were so frequent that their share is twice the limit."""
     trial, limit = measure.trial(), measure.contract.limit("SCALING", "checkpoint_overhead")
     allowed = limit.high if limit and limit.high else 1.0
-    often = terms.model_copy(
-        update={"save_minutes": save.stall_s / (2 * allowed) / 60, "save_gb": None}
-    )
+    minutes = save.stall_s / (2 * allowed) / 60
+    often = terms.model_copy(update={"save_minutes": minutes, "save_gb": None})
     judge_saves([save], rung, often, trial)
     return trial
 
@@ -317,14 +292,14 @@ def control_slow_save(rig: LadderRig, count: int, plan: SavePlan, usual: Checkpo
     """
     culprit, delay = len(usual.write_s) // 2, max(MIN_DELAY_S, 2 * max(usual.write_s))
     stall = f"upload:rank={culprit}:seconds={delay}"
-    config = save_config(plan, "late", steps=1, save_every=WARM_UP_STEPS + 1, stall=stall)
+    config = save_config(plan, "late", steps=1, save_every=ladder.WARM_UP_STEPS + 1, stall=stall)
     trial, located, observed = None, False, "one rank"
     if len(usual.write_s) > 1:
         try:
             rung = run_rung(rig.gang, rig.node_names, count, config, timeout=TIMEOUT_S)
             observed = "; ".join(rung.save_errors)
-            for save in collect_saves(rung):
-                rank, seconds, median = slowest_writer(save.write_s)
+            for save in ladder.collect_saves(rung):
+                rank, seconds, median = ladder.slowest_writer(save.write_s)
                 located = rank == culprit and seconds - median > delay / 2
                 observed = f"rank {rank} writes for {seconds:.2g} s, the others for {median:.2g} s"
                 trial = judge_slow_save(save, rung, plan.terms, rig.measure)

@@ -10,31 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 
 from probes.check.recorder import Recorder
 from probes.findings import finding
-from probes.scaling.run_ladder import (
-    LadderRig,
-    node_count_text,
-    required_efficiency,
-    top_efficiency,
-)
+from probes.scaling import run_ladder
+from probes.scaling.run_ladder import LadderRig, node_count_text
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import GangError
 from reports.measurement import Limit, Verdict
 from reports.numbers import percent
 from reports.record import Finding
+from scaling.ladder import step_breakdown as breakdown
 from scaling.ladder.ladder import Rung, run_rung, skip_collectives, strong_scaling_config
-from scaling.ladder.step_breakdown import (
-    COLLECTIVE_SEGMENTS,
-    RankSteps,
-    describe_exposed,
-    find_stragglers,
-    largest,
-    loss_residual,
-    mean_seconds,
-    mean_terms,
-    segment_gap,
-    slowest_nodes,
-    wall_gap,
-)
+from scaling.ladder.step_breakdown import RankSteps
 from scaling.loss.causes import LossCause, noise_limit
 from scaling.loss.explain import Explanation
 from scaling.loss.ladder_result import Ladder
@@ -58,14 +43,15 @@ INVALID_CODES = ("SCALE-RUNG-FAILED", "SCALE-NAN", "SCALE-RANKS-DISAGREE")
 def judge_ladder(ladder: Ladder, limits: LimitLookup, measure: Recorder) -> list[Explanation]:
     """Judge each rung's efficiency, residual and stragglers; return the rungs' explanations."""
     rungs, limit = ladder.rungs, limits("efficiency")
-    base, explained = rungs[0].median_node(), ladder.explanations(required_efficiency(limit))
+    base, required = rungs[0].median_node(), run_ladder.required_efficiency(limit)
+    explained = ladder.explanations(required)
     causes = causes_to_report(ladder, explained, limit)
     for rung, loss in reversed([*zip(rungs[1:], explained, strict=True)]):
         on = node_count_text(rung.count)
         judge_efficiency(ladder, rung, limit, measure)
         note_collectives(ladder, rung, measure)
-        unexplained = loss_residual(base, rung.steps)
-        measure("residual", largest([unexplained, segment_gap(rung.steps)]), on=on)
+        gaps = [breakdown.loss_residual(base, rung.steps), breakdown.segment_gap(rung.steps)]
+        measure("residual", breakdown.largest(gaps), on=on)
         measure.covered(str(loss))
         if rung.count in causes:
             measure.explain(finding("SCALE-EFFICIENCY", str(loss)))
@@ -77,14 +63,15 @@ def judge_ladder(ladder: Ladder, limits: LimitLookup, measure: Recorder) -> list
     if len(rungs) == 1:
         subject = f"{node_count_text(1)}, {rungs[0].load_text}"
         measure("efficiency", None, on=subject, note="one node cannot show scaling")
-    measure("residual", segment_gap(rungs[0].steps), on=node_count_text(1))
+    measure("residual", breakdown.segment_gap(rungs[0].steps), on=node_count_text(1))
     for rung in rungs:
         judge_rung(rung, measure, node_count_text(rung.count))
     for number, rung in enumerate(ladder.base_repeats, 1):
         judge_rung(rung, measure, f"{node_count_text(1)}, other run {number}")
         ratio = rung.seconds / rungs[0].seconds
         measure.note("base_repeat", ratio, "ratio", on=f"{node_count_text(1)}, other run {number}")
-    measure.covered(describe_exposed(rungs[-1].steps, rungs[-1].separable, rungs[-1].nodes))
+    last = rungs[-1]
+    measure.covered(breakdown.describe_exposed(last.steps, last.separable, last.nodes))
     judge_stragglers(rungs, limits, measure)
     return explained
 
@@ -163,7 +150,7 @@ def note_other_runs(runs: Sequence[Sequence[Rung]], measure: Recorder) -> None:
         for rung in rungs:
             judge_rung(rung, measure, f"{node_count_text(rung.count)}, other run {number}")
         on = f"{node_count_text(rungs[-1].count)}, {rungs[-1].load_text}, other run {number}"
-        measure.note("efficiency_again", top_efficiency(rungs), "ratio", on=on)
+        measure.note("efficiency_again", run_ladder.top_efficiency(rungs), "ratio", on=on)
 
 
 def judge_rung(rung: Rung, measure: Recorder, on: str) -> None:
@@ -174,7 +161,7 @@ def judge_rung(rung: Rung, measure: Recorder, on: str) -> None:
         measure.note("mfu", rung.mfu, "ratio", on=on)
     if rung.memory_ratio is not None:
         measure.note("memory_against_estimate", rung.memory_ratio, "ratio", on=on)
-    measure("wall_gap", wall_gap(rung.steps), on=on)
+    measure("wall_gap", breakdown.wall_gap(rung.steps), on=on)
     judge_training(rung, measure, on)
 
 
@@ -236,27 +223,23 @@ class _SlowPart:
 
 def _slow_alone(base: Rung) -> list[_SlowPart]:
     """List each node of the base rung, where it runs alone, slowest first."""
-    return [
-        _SlowPart(
-            f"{node} alone",
-            excess,
-            f"a step of {node} alone takes {percent(excess)} longer than that of the median node",
-            [node],
-        )
-        for node, excess in slowest_nodes(base.node_seconds())
-    ]
+    parts = []
+    for node, excess in breakdown.slowest_nodes(base.node_seconds()):
+        than = f"{percent(excess)} longer than that of the median node"
+        message = f"a step of {node} alone takes {than}"
+        parts.append(_SlowPart(f"{node} alone", excess, message, [node]))
+    return parts
 
 
 def _slow_ranks(rung: Rung) -> list[_SlowPart]:
     """List each rank of a rung, ordered by how much it delays the others."""
     parts = []
-    for slow in find_stragglers(rung.steps):
+    for slow in breakdown.find_stragglers(rung.steps):
         rank, node = f"rank {slow.rank}", rung.nodes[slow.rank]
         share = f"{percent(slow.share)} of a step"
         message = f"{rank} on {node} makes the others wait in {slow.segment}: {share}"
-        parts.append(
-            _SlowPart(f"{rank} ({node}) in {slow.segment}", slow.share, message, [rank, node])
-        )
+        subject = f"{rank} ({node}) in {slow.segment}"
+        parts.append(_SlowPart(subject, slow.share, message, [rank, node]))
     return parts
 
 
@@ -286,36 +269,32 @@ def record_figures(
     for more nodes.
     """
     rungs, base = ladder.rungs, ladder.rungs[0].median_node()
-    parts = [mean_terms(base), *(mean_terms(rung.steps) for rung in rungs[1:])]
+    parts = [breakdown.mean_terms(steps) for steps in (base, *(rung.steps for rung in rungs[1:]))]
     limit = limits("efficiency")
     caption = "every timed step of every rank, cut into segments; the collectives of each rung"
     measure.keep("ladder.json", ladder.to_dict(), kind="series", caption=caption)
     intervals = [ladder.intervals[rung.count] for rung in rungs[1:]]
-    measure.series(
-        "efficiency",
-        {
-            "nodes": [rung.count for rung in rungs],
-            "efficiency": [1.0, *map(ladder.efficiency, rungs[1:])],
-            "low": [None, *(low for low, _ in intervals)],
-            "high": [None, *(high for _, high in intervals)],
-            "over": ladder.interval_basis,
-            "limit": limit.low if limit else None,
-            "tokens_per_second": [rung.tokens_per_second for rung in rungs],
-            "tokens_per_gpu_step": [rung.tokens_per_rank for rung in rungs],
-            "strong": dict(strong),
-            "predicted": outlook.columns() if outlook else {},
-        },
-    )
+    efficiency = {
+        "nodes": [rung.count for rung in rungs],
+        "efficiency": [1.0, *map(ladder.efficiency, rungs[1:])],
+        "low": [None, *(low for low, _ in intervals)],
+        "high": [None, *(high for _, high in intervals)],
+        "over": ladder.interval_basis,
+        "limit": limit.low if limit else None,
+        "tokens_per_second": [rung.tokens_per_second for rung in rungs],
+        "tokens_per_gpu_step": [rung.tokens_per_rank for rung in rungs],
+        "strong": dict(strong),
+        "predicted": outlook.columns() if outlook else {},
+    }
+    measure.series("efficiency", efficiency)
     if explained:
-        measure.series(
-            "lost",
-            {
-                "nodes": [loss.nodes for loss in explained],
-                "lost": [loss.lost for loss in explained],
-                "parts": [[dataclasses.asdict(part) for part in loss.parts] for loss in explained],
-                "sentences": [str(loss) for loss in explained],
-            },
-        )
+        lost = {
+            "nodes": [loss.nodes for loss in explained],
+            "lost": [loss.lost for loss in explained],
+            "parts": [[dataclasses.asdict(part) for part in loss.parts] for loss in explained],
+            "sentences": list(map(str, explained)),
+        }
+        measure.series("lost", lost)
     terms = {name: [part.get(name, 0.0) for part in parts] for name in parts[-1]}
     measure.series("terms", {"nodes": [rung.count for rung in rungs], "terms": terms})
 
@@ -347,14 +326,9 @@ def control_planted_delay(
     judge_efficiency(ladder, late, limit, trial)
     judge_stragglers([ladder.rungs[0], late], limits, trial)
     located, observed = locate_delay(late.steps, culprit, delay)
-    rig.measure.control(
-        "planted delay",
-        fault,
-        trial,
-        located=located,
-        saw=f"efficiency {percent(ladder.efficiency(late))}; {observed}",
-        without=() if limit else ("efficiency",),
-    )
+    saw = f"efficiency {percent(ladder.efficiency(late))}; {observed}"
+    without = () if limit else ("efficiency",)
+    rig.measure.control("planted delay", fault, trial, located=located, saw=saw, without=without)
 
 
 def planted_delay(ladder: Ladder, limit: Limit | None) -> float:
@@ -366,10 +340,9 @@ def planted_delay(ladder: Ladder, limit: Limit | None) -> float:
 
 def locate_delay(late: RankSteps, culprit: int, delay: float) -> tuple[bool, str]:
     """Judge whether the delay is where it was planted and all others waited; describe it too."""
-    slowest = find_stragglers(late)[0]
-    blocked = [
-        statistics.fmean(step.seconds_in(COLLECTIVE_SEGMENTS) for step in steps) for steps in late
-    ]
+    slowest = breakdown.find_stragglers(late)[0]
+    sent = breakdown.COLLECTIVE_SEGMENTS
+    blocked = [statistics.fmean(step.seconds_in(sent) for step in steps) for steps in late]
     waited = min(blocked[:culprit] + blocked[culprit + 1 :]) - blocked[culprit]
     located = (slowest.rank, slowest.segment) == (culprit, "data") and waited > delay / 2
     return located, (
@@ -390,7 +363,7 @@ def time_unsent_step(rig: LadderRig, rungs: Sequence[Rung], config: TrainConfig)
     except GangError as error:
         rig.measure.covered(f"a step without communication was not timed: {error}")
         return
-    rig.measure.note("without_communication", mean_seconds(silent), "s", on=on)
+    rig.measure.note("without_communication", breakdown.mean_seconds(silent), "s", on=on)
     rig.measure.covered(f"sharded as on {on}, {compare_compute(silent, rungs[0].median_node())}")
 
 

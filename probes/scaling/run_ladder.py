@@ -22,19 +22,11 @@ from reference_trainer.model.size import GIB, estimate_memory, parameter_count
 from reports.measurement import Limit, Verdict
 from scaling.collectives.line_rate import Fit
 from scaling.ladder.ladder import Rung, first_node, load_text, run_rung, worker_groups
+from scaling.loss import predict
 from scaling.loss.causes import noise_limit
 from scaling.loss.explain import SlowLink, is_link_cause
 from scaling.loss.ladder_result import MAX_REPEATS, Ladder, base_doubt
-from scaling.loss.predict import (
-    REPLAY_STEPS,
-    ReplayItem,
-    count_calls,
-    min_bytes_sent,
-    modelled_seconds,
-    saved_at_agreed_rate,
-    step_seconds,
-    time_collectives,
-)
+from scaling.loss.predict import REPLAY_STEPS, ReplayItem
 from scaling.loss.significance import median_error
 
 
@@ -177,7 +169,7 @@ def replay_collectives(
     try:
         before = gang.run(read_counters, groups=groups, timeout=60)
         played = gang, groups, plan.order, sleep_s, busy, repeats
-        steps, fits = time_collectives(*played, timeout=timeout_s)
+        steps, fits = predict.time_collectives(*played, timeout=timeout_s)
         after = gang.run(read_counters, groups=groups, timeout=60)
     except GangError as error:  # the measurement of the rung remains valid
         on = node_count_text(len(set(nodes)))
@@ -186,7 +178,7 @@ def replay_collectives(
         return Replay()
     sent = {node: counter_growth(b, a) for node, b, a in zip(nodes, before, after, strict=True)}
     crossed = len(groups) == 1 and len(sent) > 1  # otherwise all ranks are on one node
-    min_bytes = min_bytes_sent(plan.order, len(nodes), repeats) if crossed else math.inf
+    min_bytes = predict.min_bytes_sent(plan.order, len(nodes), repeats) if crossed else math.inf
     return Replay(steps, fits, nodes_off_fabric(sent, plan.fabric, min_bytes))
 
 
@@ -349,11 +341,11 @@ def build_ladder(
         rungs=[
             replace(
                 with_replay(rung, replays[rung.count], (rungs[0], single), plan, agreed),
-                other_runs=[step_seconds(run[index].judged_steps) for run in other_ladders],
+                other_runs=[predict.step_seconds(run[index].judged_steps) for run in other_ladders],
             )
             for index, rung in enumerate(rungs)
         ],
-        calls=count_calls(plan.order),
+        calls=predict.count_calls(plan.order),
         fits=dict(replays[rungs[-1].count].fits),
         base_repeats=slower,
     )
@@ -370,11 +362,11 @@ def with_replay(
         return rung
     ranks, (base_rung, single) = len(rung.judged_steps), base
     if agreed is not None and agreed.low:
-        saved_s = saved_at_agreed_rate(plan.order, replay.fits, ranks, agreed.low)
+        saved_s = predict.saved_at_agreed_rate(plan.order, replay.fits, ranks, agreed.low)
         rung = replace(rung, agreed_s=replay.seconds - saved_s)
     if single.seconds is not None:
         rung = replace(rung, uncertainty_s=replay_uncertainty(replay, single, base_rung, plan))
-    return replace(rung, alpha_beta_s=modelled_seconds(plan.order, replay.fits, ranks))
+    return replace(rung, alpha_beta_s=predict.modelled_seconds(plan.order, replay.fits, ranks))
 
 
 def locate_slow_links(rig: LadderRig, ladder: Ladder, limit: Limit | None) -> Ladder:

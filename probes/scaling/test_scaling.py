@@ -5,39 +5,8 @@ import math
 
 import pytest
 
-from probes.scaling.base_speed import (
-    SavePlan,
-    control_bad_base,
-    judge_speed,
-    speed_tests,
-    time_saves,
-)
-from probes.scaling.judge import (
-    FEW_STEPS,
-    control_planted_delay,
-    judge_ladder,
-    note_other_runs,
-    record_figures,
-    record_prediction,
-    time_same_work,
-    time_unsent_step,
-)
-from probes.scaling.run_ladder import (
-    LadderRig,
-    Plan,
-    build_ladder,
-    describe_load,
-    gang_hangs,
-    is_stuck,
-    least_gpu_memory,
-    locate_slow_links,
-    median_run,
-    node_count_text,
-    repeat_base,
-    rerun_ladder,
-    run_ladder,
-    train_config,
-)
+from probes.scaling import base_speed, judge, run_ladder
+from probes.scaling.judge import FEW_STEPS
 from reference_trainer.launch.gang import GangError
 from scaling.ladder.ladder import run_rung, rung_sizes
 from scaling.loss.predict import step_collectives
@@ -59,48 +28,48 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure, workpla
     """
     nodes, memory = rung_sizes(len(cluster.nodes), terms.rungs), None
     if cluster.on_gpu:
-        memory = least_gpu_memory(cluster.facts)
-    load = train_config(terms, STEPS[tier], memory, cluster.size // len(cluster.nodes))
-    measure.covered(describe_load(load, memory))
+        memory = run_ladder.least_gpu_memory(cluster.facts)
+    load = run_ladder.train_config(terms, STEPS[tier], memory, cluster.size // len(cluster.nodes))
+    measure.covered(run_ladder.describe_load(load, memory))
     agreed, other_ladders, strong = measure.contract.limit("FABRIC", "busbw"), [], {}
     with cluster.gang() as gang:
-        rig = LadderRig(gang, cluster.node_names, measure)
+        rig = run_ladder.LadderRig(gang, cluster.node_names, measure)
         window = WINDOW_S[tier] if cluster.on_gpu else 0
         config = fill_window(gang, rig.node_names, load, window)
         order = step_collectives(config, 2 if cluster.on_gpu else 4)
-        plan = Plan(nodes, config, order, terms.fabric, timeout_s=300 + 4 * window)
-        first = run_ladder(rig, plan)
+        plan = run_ladder.Plan(nodes, config, order, terms.fabric, timeout_s=300 + 4 * window)
+        first = run_ladder.run_ladder(rig, plan)
         if not first[0]:
             return
-        if is_stuck(gang, first[1], nodes):
+        if run_ladder.is_stuck(gang, first[1], nodes):
             failed = "ranks of the failed rung hang, or are gone"
             measure.covered(f"{failed}: nothing more was tried")
-            ladder = build_ladder(first, other_ladders, plan, agreed, [])
+            ladder = run_ladder.build_ladder(first, other_ladders, plan, agreed, [])
         else:
-            ladders = rerun_ladder(rig, first, plan, RUNS[tier] - 1)
-            chosen, other_ladders = median_run(ladders)
+            ladders = run_ladder.rerun_ladder(rig, first, plan, RUNS[tier] - 1)
+            chosen, other_ladders = run_ladder.median_run(ladders)
             # Other runs each have their own base.
-            can_repeat = not other_ladders and not gang_hangs(gang)
-            repeats = repeat_base(rig, chosen[0][0], plan) if can_repeat else []
-            ladder = build_ladder(chosen, other_ladders, plan, agreed, repeats)
-            if not gang_hangs(gang):
-                ladder = locate_slow_links(rig, ladder, limits("efficiency"))
-                tests = speed_tests(ladder.rungs[0], limits, cluster.emulated)
-                control_bad_base(rig, config, ladder.rungs[0], tests)
-                control_planted_delay(rig, config, ladder, limits)
+            can_repeat = not other_ladders and not run_ladder.gang_hangs(gang)
+            repeats = run_ladder.repeat_base(rig, chosen[0][0], plan) if can_repeat else []
+            ladder = run_ladder.build_ladder(chosen, other_ladders, plan, agreed, repeats)
+            if not run_ladder.gang_hangs(gang):
+                ladder = run_ladder.locate_slow_links(rig, ladder, limits("efficiency"))
+                tests = base_speed.speed_tests(ladder.rungs[0], limits, cluster.emulated)
+                base_speed.control_bad_base(rig, config, ladder.rungs[0], tests)
+                judge.control_planted_delay(rig, config, ladder, limits)
                 if tier != "quick":
-                    saves = SavePlan(workplace, config, terms)
-                    time_saves(rig, cluster, ladder.rungs[-1].count, saves)
-                if tier != "quick" and not gang_hangs(gang):
-                    time_unsent_step(rig, ladder.rungs, config)
-                    strong = time_same_work(rig, nodes, config)
+                    saves = base_speed.SavePlan(workplace, config, terms)
+                    base_speed.time_saves(rig, cluster, ladder.rungs[-1].count, saves)
+                if tier != "quick" and not run_ladder.gang_hangs(gang):
+                    judge.time_unsent_step(rig, ladder.rungs, config)
+                    strong = judge.time_same_work(rig, nodes, config)
     measure.covered(coverage_text(ladder, terms, len(cluster.nodes)))
-    note_other_runs(other_ladders, measure)
-    explained = judge_ladder(ladder, limits, measure)
+    judge.note_other_runs(other_ladders, measure)
+    explained = judge.judge_ladder(ladder, limits, measure)
     base = ladder.rungs[0]
-    judge_speed(base, speed_tests(base, limits, cluster.emulated), measure)
-    outlook = record_prediction(ladder, measure)
-    record_figures(ladder, explained, limits, measure, strong, outlook)
+    base_speed.judge_speed(base, base_speed.speed_tests(base, limits, cluster.emulated), measure)
+    outlook = judge.record_prediction(ladder, measure)
+    judge.record_figures(ladder, explained, limits, measure, strong, outlook)
 
 
 def fill_window(gang, names, config, window_s):
@@ -121,10 +90,10 @@ def coverage_text(ladder, terms, nodes):
     windows = [rung.seconds * len(rung.steps[0]) for rung in rungs]
     *others, last = [rung.count for rung in rungs]
     return (
-        f"rungs of {', '.join([*map(str, others), node_count_text(last)])}, "
+        f"rungs of {', '.join([*map(str, others), run_ladder.node_count_text(last)])}, "
         f"{len(rungs[0].steps[0])} steps each, {ladder.interval_basis}; "
         f"their windows lasted {min(windows):.0f} to {max(windows):.0f} s; "
-        f"the rung of 1 on each of {node_count_text(nodes)}; "
+        f"the rung of 1 on each of {run_ladder.node_count_text(nodes)}; "
         + (f"on the shards in {terms.shards}" if terms.shards else "on synthetic data")
         + "; no rung saves checkpoints"
     )

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from probes.check.recorder import Recorder
 from probes.contract import placement as components
 from probes.contract.contract import ClusterTerms, Contract
 from probes.contract.contract import load as contract
@@ -27,8 +26,7 @@ from probes.gang.scenario_checks import (
 )
 from reports.measurement import Verdict
 from reports.record import ProbeResult
-from reports.run_folder.store import Store
-from tests.support.controls import write_control
+from tests.support.controls import recorder, write_control
 
 Judged = Callable[..., Any]
 
@@ -46,19 +44,14 @@ class Scene(SimpleNamespace):
 
 
 @pytest.fixture
-def judged(tmp_path: Path) -> Iterator[Judged]:
-    """`judged(others="", **what)`: a scene whose ledger is real."""
-    stores: list[Store] = []
+def judged() -> Judged:
+    """`judged(others="", **what)`: a scene with its recorder."""
 
     def make(others: str = "", terms: Contract | None = None, **what: Any) -> Scene:
-        stores.append(Store(tmp_path / f"run-{len(stores)}"))
-        agreed = terms or contract("lab")
-        ledger = Recorder(stores[-1], agreed, "p", "GANG", "claim", "again", lambda words: None)
-        return Scene(measure=ledger, deferred=[], describe_other_jobs=lambda: others, **what)
+        measure = recorder("GANG", terms)
+        return Scene(measure=measure, deferred=[], describe_other_jobs=lambda: others, **what)
 
-    yield make
-    for store in stores:
-        store.close()
+    return make
 
 
 STUCK = finding("GANG-STUCK", "it was not placed", ["job B"])

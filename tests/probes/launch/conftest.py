@@ -1,19 +1,12 @@
-"""A recorder of LAUNCH's that writes into a real store."""
+"""A recorder of LAUNCH's, in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from probes.check.recorder import Recorder
-from probes.contract.contract import load as contract
-from reports.run_folder.store import Store
+from tests.support import controls
 
 
 @pytest.fixture
-def recorder(tmp_path: Path) -> Iterator[Recorder]:
-    store = Store(tmp_path / "run")
-    yield Recorder(store, contract("lab"), "p", "LAUNCH", "claim", "again", lambda words: None)
-    store.close()
+def recorder() -> controls.MemoryRecorder:
+    return controls.recorder("LAUNCH")

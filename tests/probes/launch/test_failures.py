@@ -12,17 +12,7 @@ import pytest
 from probes.check.recorder import Recorder
 from probes.cluster.room import busy_accelerators
 from probes.launch import job_processes
-from probes.launch.job_processes import (
-    JobState,
-    leave_orphan,
-    left_of_jobs,
-    observe_job,
-    running_processes,
-    still_running,
-    wait_until_free,
-    wait_until_gone,
-    what_is_left,
-)
+from probes.launch.job_processes import JobState, running_processes, still_running
 from probes.launch.shell import Transcript
 from probes.launch.test_failing_job import (
     host_of,
@@ -139,21 +129,21 @@ def free(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
 def test_what_is_left_is_waited_for(free: dict[str, float]) -> None:
     before = JobState({"a": {7: 1}, "b": {8: 2}}, 4)
     cluster = cluster_that([{"a": {7: 1}, "b": {}}, {"a": {}, "b": {}}], 4)
-    left = wait_until_gone(lambda: what_is_left(cluster, before), 60)
+    left = job_processes.wait_until_gone(lambda: job_processes.what_is_left(cluster, before), 60)
     assert left is not None
     assert left.empty
 
 
 def test_a_node_that_does_not_answer_keeps_what_it_had(free: dict[str, float]) -> None:
     before = JobState({"a": {7: 1}, "b": {8: 2}}, 4)
-    left = what_is_left(cluster_that([{"a": {}}], 4), before)
+    left = job_processes.what_is_left(cluster_that([{"a": {}}], 4), before)
     assert left.processes == {"a": {}, "b": {8: 2}}
 
 
 def test_a_rank_whose_process_was_not_seen_is_known(free: dict[str, float]) -> None:
     """With other processes of its node in its place, which would hide it in a count."""
     rows = [{"RANK": "0", "node": "a", "pid": "7"}, {"RANK": "1", "node": "b", "pid": "8"}]
-    seen = observe_job(cluster_that([{"a": {7: 1, 9: 1, 10: 1}}], 4), rows)
+    seen = job_processes.observe_job(cluster_that([{"a": {7: 1, 9: 1, 10: 1}}], 4), rows)
     assert (seen.unseen, seen.count) == (("1",), 3)
 
 
@@ -199,7 +189,7 @@ def test_a_job_that_did_not_say_its_name_and_places_may_have_left_anything(rows:
 
 def test_a_node_that_does_not_answer_may_hold_anything(free: dict[str, float]) -> None:
     """Also one that Ray has lost since the first job: the nodes are those of the beginning."""
-    assert left_of_jobs(cluster_that([{"a": {}}], 4), NODES, ROWS) is None
+    assert job_processes.left_of_jobs(cluster_that([{"a": {}}], 4), NODES, ROWS) is None
 
 
 def test_what_each_job_left_is_joined() -> None:
@@ -209,7 +199,7 @@ def test_what_each_job_left_is_joined() -> None:
 
 
 def test_an_orphan_is_left_when_its_parent_is_gone() -> None:
-    orphan = leave_orphan("job-1")
+    orphan = job_processes.leave_orphan("job-1")
     assert still_running(orphan) == orphan
     subprocess.run(["kill", "-9", *map(str, orphan)], check=True)
 
@@ -226,12 +216,12 @@ def test_waiting_has_an_end(free: dict[str, float]) -> None:
     free.clear()  # Ray lists no resource of which nothing is free
     clock = iter([0.0, 10.0, 50.0])
     cluster = cluster_that([{}, {}], 0)
-    left = wait_until_gone(
-        lambda: what_is_left(cluster, JobState({}, 4)), 45, clock=lambda: next(clock)
+    left = job_processes.wait_until_gone(
+        lambda: job_processes.what_is_left(cluster, JobState({}, 4)), 45, clock=lambda: next(clock)
     )
     assert left is not None
     assert left.busy == 4
-    assert wait_until_free(cluster_that([{}], 0), 4, 1) == 0  # others had them before
+    assert job_processes.wait_until_free(cluster_that([{}], 0), 4, 1) == 0  # others had them before
 
 
 def test_what_a_stopped_job_leaves_is_named_with_its_node(recorder: Recorder) -> None:

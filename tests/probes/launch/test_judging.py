@@ -7,15 +7,8 @@ from typing import Any
 import pytest
 
 from probes.check.recorder import Recorder
+from probes.launch import judge
 from probes.launch.guide import own_guide, parse_guide
-from probes.launch.judge import (
-    judge_guide,
-    judge_network,
-    judge_ranks,
-    judge_training,
-    judge_user,
-    read_job,
-)
 from probes.launch.shell import Transcript
 from probes.launch.training import JobBytes
 from reports.measurement import Verdict
@@ -32,7 +25,7 @@ from tests.support.launched_job import (
 
 def judged(recorder: Recorder, said: Transcript, on_gpu: bool = True) -> ProbeResult:
     path = guided(cluster_of(on_gpu=on_gpu))
-    judge_training(judge_ranks(path, said, recorder), said, recorder)
+    judge.judge_training(judge.judge_ranks(path, said, recorder), said, recorder)
     return recorder.finish("finished", 1.0)
 
 
@@ -229,13 +222,13 @@ def test_a_loss_that_stays_fails(recorder: Recorder) -> None:
 
 
 def test_our_own_guide_has_no_fault(recorder: Recorder) -> None:
-    judge_guide(own_guide(), ["node0", "node1"], recorder)
+    judge.judge_guide(own_guide(), ["node0", "node1"], recorder)
     assert red(recorder.finish("finished", 1.0)) == set()
 
 
 def test_each_faulty_line_of_a_guide_is_named(recorder: Recorder) -> None:
     text = "# Start\n```sh\nmodule load ray\nsudo ray start\nssh node3 ls\n```\n"
-    judge_guide(parse_guide("ours.md", text), ["node3"], recorder)
+    judge.judge_guide(parse_guide("ours.md", text), ["node3"], recorder)
     result = recorder.finish("finished", 1.0)
     assert (result.measurements[0].value, red(result)) == (2, {"guide_faults"})
     assert result.findings[0].statement == (
@@ -262,7 +255,7 @@ def test_each_faulty_line_of_a_guide_is_named(recorder: Recorder) -> None:
 def test_who_follows_the_guide_is_judged(
     recorder: Recorder, said: Transcript, why_same: str, verdict: Verdict
 ) -> None:
-    judge_user(said, why_same, recorder)
+    judge.judge_user(said, why_same, recorder)
     result = recorder.finish("finished", 1.0)
     assert verdicts(result) == {"rights_of_user": verdict}
     codes = {finding.code for finding in result.findings}
@@ -274,7 +267,7 @@ def test_who_follows_the_guide_is_judged(
 
 def judged_network(recorder: Recorder, sent: JobBytes, said: Transcript | None = None) -> Any:
     said = said or transcript()
-    judge_network(read_job(guided(cluster_of()), said), "fab0", sent, said, recorder)
+    judge.judge_network(judge.read_job(guided(cluster_of()), said), "fab0", sent, said, recorder)
     return recorder.finish("finished", 1.0)
 
 

@@ -15,15 +15,7 @@ import pytest
 from probes.contract.terms import ClusterTerms, LaunchTerms
 from probes.launch import shell
 from probes.launch.guide import GuideError, LaunchPath, own_guide, parse_guide
-from probes.launch.shell import (
-    User,
-    count_rights,
-    free_uid,
-    hide_secrets,
-    make_user,
-    remove_user,
-    stop_jobs,
-)
+from probes.launch.shell import User
 
 
 class Cleanup:
@@ -138,8 +130,10 @@ def test_the_token_is_in_the_users_own_home_and_in_no_line(
 
 
 def test_secrets_stand_in_no_line() -> None:
-    assert hide_secrets("curl -H abc-123 http://x", "abc-123") == "curl -H <redacted> http://x"
-    assert hide_secrets("RAY_AUTH_TOKEN=other", "") == "RAY_AUTH_TOKEN=<redacted>"
+    assert (
+        shell.hide_secrets("curl -H abc-123 http://x", "abc-123") == "curl -H <redacted> http://x"
+    )
+    assert shell.hide_secrets("RAY_AUTH_TOKEN=other", "") == "RAY_AUTH_TOKEN=<redacted>"
 
 
 @pytest.mark.parametrize(
@@ -155,7 +149,7 @@ def test_a_job_that_was_not_stopped_stays_known_and_a_refusal_is_told(
 ) -> None:
     cleanup = Cleanup(error)
     cleanup.register("jobs", "http://mine:8265 word")
-    assert stop_jobs(cluster_with(cleanup), "http://mine:8265 word", ["id"]) == told
+    assert shell.stop_jobs(cluster_with(cleanup), "http://mine:8265 word", ["id"]) == told
     assert cleanup.known
 
 
@@ -255,7 +249,7 @@ def test_each_home_is_empty_and_closed_to_others(path: LaunchPath) -> None:
     [(60706, [60706], 0), (0, [0], 1), (1000, [1000, 27, 999], 2), (0, [0, 4], 2), (5, [], 0)],
 )
 def test_root_and_each_further_group_is_a_right(uid: int, groups: list[int], rights: int) -> None:
-    assert count_rights(uid, groups, uid) == rights
+    assert shell.count_rights(uid, groups, uid) == rights
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root can be another user")
@@ -269,7 +263,7 @@ def test_another_user_has_no_groups_and_is_removed_with_all_processes(tmp_path: 
     cleanup.end_now = stop_resource  # type: ignore[method-assign]
     cluster = cluster_with(cleanup)
     cluster.dashboard = ""
-    user = make_user(cluster, str(tmp_path), own_guide=False)
+    user = shell.make_user(cluster, str(tmp_path), own_guide=False)
     assert user.why_same == ""
     assert ("user", str(user.uid)) in cleanup.known
     path = LaunchPath(cluster, ClusterTerms(), own_guide(), user)
@@ -278,7 +272,7 @@ def test_another_user_has_no_groups_and_is_removed_with_all_processes(tmp_path: 
     assert (path.user.homes[0] / "mine").stat().st_uid == user.uid
     assert user.uid is not None
     assert _processes_of(user.uid)
-    remove_user(cluster, user)
+    shell.remove_user(cluster, user)
     assert not _processes_of(user.uid)
 
 
@@ -286,7 +280,7 @@ def test_who_cannot_be_another_user_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    user = make_user(cluster_with(Cleanup()), str(tmp_path), own_guide=True)
+    user = shell.make_user(cluster_with(Cleanup()), str(tmp_path), own_guide=True)
     assert (user.uid, user.why_same) == (None, "only root can run commands as another user")
     assert user.run_as == {}
 
@@ -300,11 +294,11 @@ def test_an_installation_that_others_cannot_read_is_named(
     (closed / "python").symlink_to("/bin/true")
     monkeypatch.setattr("sys.executable", str(closed / "python"))
     cleanup = Cleanup()
-    user = make_user(cluster_with(cleanup), str(tmp_path), own_guide=True)
+    user = shell.make_user(cluster_with(cleanup), str(tmp_path), own_guide=True)
     assert user.uid is None
     assert "another user" in user.why_same
     assert {kind for kind, _ in cleanup.known} == {"folder"}
 
 
 def test_a_uid_is_nobodys() -> None:
-    assert free_uid() in range(60706, 61184)
+    assert shell.free_uid() in range(60706, 61184)

@@ -7,14 +7,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from probes.faults.process_faults import Fault, FaultedRun, FaultScenario, split_by_attempt
+from probes.faults.process_faults import Fault
 from probes.restart.criterion import FORGETS
 from probes.restart.faulted_run import (
+    FaultedRun,
+    FaultScenario,
     FaultScheduler,
     _read_attempts,
     ettr,
     faulted_config,
     recovery_costs,
+    split_by_attempt,
 )
 from probes.restart.judge import (
     _report_storage,

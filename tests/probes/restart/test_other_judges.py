@@ -9,17 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from probes.faults.process_faults import Fault, FaultedRun, FaultScenario
+from probes.faults.process_faults import Fault
 from probes.faults.spare_nodes import SpareNodes
+from probes.restart import other_ranks
+from probes.restart.faulted_run import FaultedRun, FaultScenario
 from probes.restart.judge import judge_full_disk, judge_repeat, report_unequal
-from probes.restart.other_ranks import (
-    NodeLoss,
-    NodeRepair,
-    WorldSizeRuns,
-    judge_kills,
-    judge_wait,
-    judge_world_sizes,
-)
+from probes.restart.other_ranks import NodeLoss, NodeRepair, WorldSizeRuns, judge_kills
 from probes.restart.reference_run import BITWISE_KEYS, ReferenceRun, StepComparison, UnequalStep
 from probes.restart.scenarios import control_leaked_group, control_roomy_disk
 from reference_trainer.launch.gang import GangPending
@@ -165,7 +160,7 @@ def test_runs_that_tell_no_state_are_not_equal() -> None:
 def judge_repair(held: int | None, *messages: str, must_wait: bool = True) -> ProbeResult:
     loss = NodeLoss(name="x", summary="x", faults=(), spare_count=2, must_wait=must_wait)
     repair = NodeRepair(cast(Any, None), cast(SpareNodes, None), loss, [*messages], held)
-    return judged(lambda measure: judge_wait(loss, repair, measure))
+    return judged(lambda measure: other_ranks.judge_wait(loss, repair, measure))
 
 
 @pytest.mark.near_miss("RESTART.unreported_waits", "RESTART.held_while_waiting")
@@ -195,7 +190,7 @@ def judge_sizes(resumed: list[dict[str, Any]]) -> ProbeResult:
     runs = WorldSizeRuns(
         full=losses(), fewer=losses(shift=2**-10), resumed=resumed, late=losses(1, 1.0, 5)
     )
-    return judged(lambda measure: judge_world_sizes(runs, measure))
+    return judged(lambda measure: other_ranks.judge_world_sizes(runs, measure))
 
 
 @pytest.mark.near_miss("RESTART.samples_differ", "RESTART.drift")

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from probes.faults.process_faults import FaultedRun, ProcessFault
+from probes.faults.process_faults import ProcessFault
 from probes.restart import other_ranks
+from probes.restart.faulted_run import FaultedRun
 from probes.restart.other_ranks import RandomKill, control_unexplained_kills, run_random_kills
 from tests.probes.restart.test_other_judges import killed_run, original
 from tests.support.controls import recorder

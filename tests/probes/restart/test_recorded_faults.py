@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from probes.faults.process_faults import SAVE_EVERY, FaultedRun
+from probes.restart.faulted_run import SAVE_EVERY, FaultedRun
 from probes.restart.reference_run import NEWEST
 from reports.measurement import Verdict
 from tests.recordings.tape.play import Played, play

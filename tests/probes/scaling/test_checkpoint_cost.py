@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import pytest
 
-from probes.check.recorder import Recorder
 from probes.cluster.cluster import Cluster
 from probes.contract.contract import ClusterTerms, Contract, load
 from probes.scaling import base_speed as scaling_saves
@@ -21,9 +20,9 @@ from reference_trainer.launch.gang import Gang, GangError, WorkerLost
 from reference_trainer.model.size import parameter_count
 from reports.measurement import Verdict
 from reports.record import ProbeResult
-from reports.run_folder.store import Store
 from scaling.ladder.ladder import WARM_UP_STEPS, Rung, collect_saves, median_save, slow_writer_node
 from scaling.ladder.step_breakdown import Step
+from tests.support.controls import recorder
 
 NODES = ["a", "a", "b", "b", "c", "c"]  # of each rank
 QUICK = (0.1,) * 6  # seconds of each rank's own writing
@@ -105,9 +104,8 @@ def asked() -> list[TrainConfig]:
 @pytest.fixture
 def run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mended: Any, asked: list[TrainConfig]
-) -> Iterator[Callable[..., ProbeResult]]:
+) -> Callable[..., ProbeResult]:
     """What the probe writes down when its climbs find these, one after the other."""
-    stores: list[Store] = []
 
     def run(
         *found: Any,
@@ -129,8 +127,7 @@ def run(
             return cast(Rung, one)
 
         monkeypatch.setattr(scaling_saves, "run_rung", climb)
-        stores.append(Store(tmp_path / f"run-{len(stores)}"))
-        ledger = Recorder(stores[-1], agreed, "p", "SCALING", "claim", "again", lambda words: None)
+        ledger = recorder("SCALING", agreed)
         nodes = [{"name": name} for name in dict.fromkeys(NODES)]
         monkeypatch.setattr(scaling_saves, "find_blind_nodes", lambda *_: [*blind])
         seen = SimpleNamespace(nodes=nodes)
@@ -144,9 +141,7 @@ def run(
         assert len({config.checkpoints for config in own}) == len(own)  # none resumes another
         return ledger.finish("finished", 1.0)
 
-    yield run
-    for store in stores:
-        store.close()
+    return run
 
 
 def saved(held: float, own: tuple[float, ...] = QUICK) -> Rung:

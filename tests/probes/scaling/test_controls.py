@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from probes.check.recorder import Recorder
-from probes.contract.contract import load
 from probes.scaling import judge
 from probes.scaling.judge import (
     compare_compute,
@@ -25,17 +21,16 @@ from probes.scaling.run_ladder import LadderRig
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang
 from reports.measurement import Limit
-from reports.run_folder.store import Store
 from scaling.ladder.ladder import Rung
 from scaling.ladder.step_breakdown import LOCAL_SEGMENTS, Step
 from scaling.loss.ladder_result import Ladder
+from tests.support.controls import recorder
 from tests.support.simulated_ladder import ladder
 
 
 @pytest.fixture
-def measure(tmp_path: Path) -> Iterator[Recorder]:
-    with closing(Store(tmp_path / "run")) as store:
-        yield Recorder(store, load("lab"), "p", "SCALING", "claim", "again", lambda words: None)
+def measure() -> Recorder:
+    return recorder("SCALING")
 
 
 def rig(measure: Recorder) -> LadderRig:

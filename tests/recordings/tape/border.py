@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from probes.faults.process_faults import FaultedRun, FaultInjector
+from probes.faults.process_faults import FaultInjector
+from probes.restart.faulted_run import FaultedRun
 
 CLUSTER_FACTS = (
     *("kind", "emulated", "nodes", "bystanders", "node_names", "head_node_id", "resource", "size"),
