@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.test_live_faults import list_cases
 from tests.project.coverage_page import (
     COVERAGE_PAGE,
     STATES,
@@ -19,6 +20,8 @@ from tests.support.paths import REPO
 MAX_WORDS = 20  # of a feature: a cell of the table is read at a glance
 IDS = [*map(str, range(1, 37)), *(f"s{number}" for number in range(1, 15))]
 FEATURES = read_features()
+LIVE = Path("tests/faults/test_live_faults.py")
+CASES = {one.id for faults in (True, False) for one in list_cases(faults=faults)}
 SOUND = Feature("1", "It runs.", "works", ["probes/plugin.py"], ["a.py::test_b"])
 
 
@@ -38,13 +41,15 @@ def find_faults(row: Feature, root: Path = REPO) -> list[str]:
 
 
 def is_test(test: str, root: Path) -> bool:
-    """Whether a file of the tests has this function."""
-    name, _, function = test.partition("::")
+    """Whether a file of the tests has this function, and the table of live faults its case."""
+    name, _, case = test.partition("::")
+    function, _, id = case.partition("[")
     if not (name.startswith("tests/") and (root / name).is_file()):
         return False
     tree = ast.parse((root / name).read_text())
     functions = [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    return function.startswith("test_") and function in functions
+    has_case = not id or (Path(name) == LIVE and id.removesuffix("]") in CASES)
+    return has_case and function.startswith("test_") and function in functions
 
 
 def test_each_row_is_there_once_and_in_order() -> None:
@@ -75,6 +80,7 @@ def test_the_page_begins_with_the_states() -> None:
         ({"code": ["probes/gone.py"]}, "probes/gone.py is not there"),
         ({"tests": ["tests/gone.py::test_b"]}, "tests/gone.py::test_b is not there"),
         ({"tests": ["tests/a.py::test_c"]}, "tests/a.py::test_c is not there"),
+        ({"tests": ["tests/a.py::test_b[gone]"]}, "tests/a.py::test_b[gone] is not there"),
         ({"tests": ["tests/a.py::b"]}, "tests/a.py::b is not there"),
         ({"tests": ["probes/plugin.py::test_b"]}, "probes/plugin.py::test_b is not there"),
     ],
