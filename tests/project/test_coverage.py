@@ -36,8 +36,13 @@ def find_faults(row: Feature, root: Path = REPO) -> list[str]:
         faults.append(f"it is {row.state}, expected a note that says what is not checked")
     if len(row.feature.split()) > MAX_WORDS or not row.feature.endswith("."):
         faults.append(f"feature is no sentence of at most {MAX_WORDS} words")
+    faults += [f"{name} is named twice" for name in _twice(row.code) | _twice(row.tests)]
     faults += [f"{name} is not there" for name in row.code if not (root / name).is_file()]
     return faults + [f"{test} is not there" for test in row.tests if not is_test(test, root)]
+
+
+def _twice(names: list[str]) -> set[str]:
+    return {name for name in names if names.count(name) > 1}
 
 
 def is_test(test: str, root: Path) -> bool:
@@ -77,6 +82,7 @@ def test_the_page_begins_with_the_states() -> None:
         ({"state": "thin"}, "it is thin, expected a note"),
         ({"state": "missing"}, "it is missing, expected a note"),
         ({"feature": "word " * 20 + "end."}, "feature is no sentence of at most 20 words"),
+        ({"code": ["probes/plugin.py"] * 2}, "probes/plugin.py is named twice"),
         ({"code": ["probes/gone.py"]}, "probes/gone.py is not there"),
         ({"tests": ["tests/gone.py::test_b"]}, "tests/gone.py::test_b is not there"),
         ({"tests": ["tests/a.py::test_c"]}, "tests/a.py::test_c is not there"),
