@@ -158,6 +158,13 @@ def is_sound(record: RunRecord, trial: Trial, criterion: str = "HOSTS") -> None:
     assert all_caught(record)
 
 
+def has_no_problem(record: RunRecord, trial: Trial, probes: int = 1) -> None:
+    """Check that nothing failed and nothing was found, and that each probe lacks nothing."""
+    assert failed(record) == set(), trial.log.read_text()[-3000:]
+    assert findings(record) == []
+    assert [result.problems() for result in record.results] == [[]] * probes
+
+
 # What some families check as well.
 
 
