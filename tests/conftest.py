@@ -66,10 +66,24 @@ def hexes(result):
 
 
 @pytest.fixture(scope="session")
-def whole_lab() -> Iterator[Lab]:
-    """Four nodes, up once for all tests of this folder."""
+def common_lab() -> Iterator[Lab]:
+    """Four nodes, up once for all tests that name no lab of their own."""
     with lab_of(4, "tested") as lab:
         yield lab
+
+
+@pytest.fixture(scope="module")
+def whole_lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    """The lab that the case names, or `LAB` of its file, or else the common one.
+
+    They name the arguments of `lab_of`. It is up once for all cases or tests of this lab.
+    """
+    size = dict(getattr(request, "param", ()) or getattr(request.module, "LAB", ()))
+    if not size:
+        yield request.getfixturevalue("common_lab")
+    else:
+        with lab_of(**size) as lab:
+            yield lab
 
 
 @pytest.fixture

@@ -5,19 +5,14 @@ python -m tests.faults.table
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from probes.check.registry import CRITERIA
 from probes.findings import CATALOGUE
+from probes.toml_tables import read_tables
 from tests.support.paths import REPO
 from tests.support.seen import Sights, in_order, is_live, read_sights
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 PAGE = REPO / "docs" / "develop" / "faults.md"
 REASONS = REPO / "tests" / "faults" / "reasons.toml"  # why a cell has no test
@@ -54,7 +49,7 @@ class Row:
 
 def read_reasons() -> dict[str, dict[str, str]]:
     """Read why cells have no test: measure or code -> column -> reason."""
-    return tomllib.loads(REASONS.read_text())
+    return read_tables(REASONS)
 
 
 def make_rows(criterion: str, sights: Sights, reasons: dict[str, dict[str, str]]) -> list[Row]:

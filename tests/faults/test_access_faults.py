@@ -12,7 +12,7 @@ import pytest
 
 from reports.measurement import Verdict
 from reports.record import RunRecord
-from tests.faults.launchers.injected_faults import findings
+from tests.faults.launchers.injected_faults import all_caught, is_sound, said_of
 from tests.faults.launchers.leftovers import nothing_left
 from tests.lab import network
 from tests.lab.faults import clear, inject
@@ -21,18 +21,12 @@ from tests.lab.node import token_file
 from tests.support.paths import REPO
 from tests.support.trial import Trial, acceptance, agreed, lab_of
 
-PROBE = "probes/hosts/test_hosts.py"
+LAB = {"nodes": 2, "name": "access", "auth": "token"}  # they ask for a token
+PROBE = "probes/hosts/test_hosts.py::test_entrances_keep_to_the_authentication"
 AGREED = {'shared = "/shared"': 'shared = "/shared"\nauthentication = "token"'}
 SOAK = pytest.mark.soak(criterion="hosts")
 NEAR = pytest.mark.near_miss
 ENTRANCES = ("GCS", "raylets", "dashboard agents", "dashboard", "Ray client")
-
-
-@pytest.fixture(scope="module")
-def whole_lab() -> Iterator[Lab]:
-    """Two nodes that ask for a token, up once for all tests of this file."""
-    with lab_of(2, "access", auth="token") as lab:
-        yield lab
 
 
 @pytest.fixture(scope="module")
@@ -65,14 +59,6 @@ def keeps_the_token(lab: Lab, trial: Trial) -> None:
     token = token_file(lab.home).read_bytes()
     files = [trial.log, *(path for path in trial.folder.rglob("*") if path.is_file())]
     assert [path.name for path in files if token in path.read_bytes()] == []
-
-
-def said(record: RunRecord) -> list[tuple[str, list[str], str]]:
-    return [(one.code, one.suspects, one.statement) for one in findings(record)]
-
-
-def all_caught(record: RunRecord) -> bool:
-    return all(control.caught for result in record.results for control in result.controls)
 
 
 @SOAK
@@ -137,7 +123,7 @@ def test_a_proxy_that_adds_the_token_is_named(lab: Lab) -> None:
     inject(lab, "open-dashboard")
     record, trial = judge_access(lab, "proxy", contract=AGREED)
     assert record.verdict("HOSTS") is Verdict.FAIL, trial.log.read_text()
-    ((code, suspects, statement),) = said(record)
+    ((code, suspects, statement),) = said_of(record)
     assert (code, suspects) == ("HOST-AUTH-OPEN", [])
     assert "submit address (10.78.0.1:8266) takes requests without a token" in statement
     assert all_caught(record)
@@ -162,19 +148,17 @@ def test_a_cluster_with_a_token_passes(
     shell(**variables)
     name = f"sound-{len(variables)}-{len(contract)}"
     record, trial = judge_access(lab, name, contract=contract)
-    assert record.verdict("HOSTS") is Verdict.PASS, trial.log.read_text()
-    assert not findings(record)
+    is_sound(record, trial)
     (result,) = record.results
     judged = {one.subject for one in result.measurements if one.name == "wrong_entrances"}
     assert judged == set(ENTRANCES)
-    assert all_caught(record)
 
 
 @SOAK
 def test_an_agreed_token_that_is_off_fails(open_lab: Lab) -> None:
     record, trial = judge_access(open_lab, "off", contract=AGREED)
     assert record.verdict("HOSTS") is Verdict.FAIL, trial.log.read_text()
-    first, second = said(record)
+    first, second = said_of(record)
     assert {first[0], second[0]} == {"HOST-AUTH-OPEN"}
     assert "Every entrance of Ray (" in first[2]
     assert "A job without a token ran" in second[2]
@@ -186,13 +170,11 @@ def test_an_agreed_token_that_is_off_fails(open_lab: Lab) -> None:
 @pytest.mark.parametrize("time", [1, 2, 3])
 def test_a_trusted_network_passes(open_lab: Lab, time: int) -> None:
     record, trial = judge_access(open_lab, f"trusted-{time}")
-    assert record.verdict("HOSTS") is Verdict.PASS, trial.log.read_text()
-    assert not findings(record)
+    is_sound(record, trial)
     (result,) = record.results
     noted = {one.name: one.value for one in result.measurements if not one.judged}
     assert noted["job_of_a_stranger"] == "ran"
     assert noted["dashboard_listens_on"] == "0.0.0.0"
-    assert all_caught(record)
 
 
 @SOAK
@@ -203,7 +185,7 @@ def test_an_open_entrance_at_a_public_address_is_not_proven(open_lab: Lab) -> No
     finally:
         clear(open_lab)
     assert record.verdict("HOSTS") is Verdict.UNPROVEN, trial.log.read_text()
-    ((code, suspects, statement),) = said(record)
+    ((code, suspects, statement),) = said_of(record)
     assert (code, suspects) == ("HOST-PUBLIC", ["node1"])
     assert "at 5.6.7.8" in statement
 

@@ -1,4 +1,7 @@
-"""Launchers as users get them wrong, and what GANG says of each: caught, named and located."""
+"""Strategies, and other people's jobs: what GANG says of them, live.
+
+Faulty launchers are in `job_faults.py`.
+"""
 
 from __future__ import annotations
 
@@ -9,92 +12,20 @@ from contextlib import contextmanager
 import pytest
 
 from reports.measurement import Verdict
-from tests.faults.launchers.injected_faults import Fault, caught, failed, findings
+from tests.faults.job_faults import PAIRS
+from tests.faults.launchers.injected_faults import failed, findings
 from tests.lab.lab import Lab
 from tests.support.paths import REPO
-from tests.support.trial import acceptance
+from tests.support.trial import acceptance, lab_of
 
 PROBE, PLUGIN = "probes/gang", "faulty_launcher"
-
-
-EITHER = {"job A", "job B"}  # both asked at once: one of them is the one that waits
-NODES = {f"node{number}" for number in range(4)}  # where something is not free
-SPARES = {f"spare{number}" for number in range(1, 5)}
-QUICK = [
-    Fault("leak", "cancelled", {"leaked", "not_released"}, {"GANG-LEAK"}, NODES, "1 of 4 GPUs"),
-]
-LONGER = [
-    Fault("deaf", "cancelled", {"not_removed"}, {"GANG-NOT-REMOVED"}, {"job B"}, "still exists"),
-    Fault("early", "two_gangs", {"partially_held"}, {"GANG-PARTIAL"}, EITHER, "held 1 of 3"),
-    Fault(
-        "orphaned", "driver", {"not_removed", "not_released"}, {"GANG-NOT-REMOVED", "GANG-LEAK"},
-        {"job B", *NODES}, "held by A-1",
-    ),
-    Fault("fussy", "two_gangs", {"never_placed"}, {"GANG-STUCK"}, {"job B"}, "was not placed"),
-    Fault("fussy", "blocks_nobody", {"blocked_behind"}, {"GANG-BLOCKED"}, {"job B"}, "had room"),
-    Fault(
-        "halves", "one_group", {"deadlocks", "partially_held", "never_placed"},
-        {"GANG-PARTIAL", "GANG-STUCK"}, EITHER, "held 2 of 4",
-    ),
-    Fault("scattered", "fragments", {"placed_in_fragments"}, {"GANG-MISPLACED"}, {"job B"}, "node"),
-    Fault("swapped", "components", {"misplaced"}, {"GANG-MISPLACED"}, set(), "'rollout' rank 0"),
-    Fault(
-        "careless", "mixed", {"never_placed", "not_released"}, {"GANG-STUCK", "GANG-LEAK"}, NODES,
-        "were never placed",
-    ),
-    Fault(
-        "careless", "storm", {"never_placed", "not_released"}, {"GANG-STUCK", "GANG-LEAK"}, NODES,
-        "were never placed",
-    ),
-    Fault("endless", "big_gang", {"never_placed"}, {"GANG-STUCK"}, {"job A"}, "the stream ended"),
-    Fault(
-        "greedy", "ray_train", {"never_placed", "ray_train_outcome"}, {"GANG-STUCK"}, {"job B"},
-        "Ray Train was not placed",
-    ),
-    Fault(
-        "deaf", "lost_node", {"never_placed", "not_removed"},
-        {"GANG-STUCK", "GANG-NODE-LOSS", "GANG-NOT-REMOVED"}, {"job A", "job B", *SPARES},
-        "RESCHEDULING",
-    ),
-    Fault(
-        "shaken", "lost_node", {"blocked_behind", "never_placed"},
-        {"GANG-BLOCKED", "GANG-STUCK", "GANG-NODE-LOSS"}, {"job A", "job B", *SPARES},
-        "fits and was",
-    ),
-    Fault(
-        "restless", "cancelled", {"lost_while_running"}, {"GANG-LOST-ACCELERATORS"}, {"job A"},
-        "lost accelerators in",
-    ),
-    Fault("sluggish", "two_gangs", {"placement_delay"}, {"GANG-SLOW"}, EITHER, "s after the"),
-    Fault(
-        "unmanned", "two_gangs", {"actors_not_running"}, {"GANG-NO-ACTORS"}, EITHER,
-        "1 of 3 actors",
-    ),
-    Fault(
-        "modest", "two_gangs", {"placed_concurrently"}, {"GANG-PARTIAL"}, EITHER, "has 2, not 3",
-    ),
-    Fault("stubborn", "one_group", {"not_removed"}, {"GANG-NOT-REMOVED"}, EITHER, "still exists"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("fault", QUICK, ids=lambda fault: fault.name)
-def test_a_faulty_launcher_is_caught(lab: Lab, fault: Fault) -> None:
-    caught(lab, "GANG", PLUGIN, fault)
-
-
-@pytest.mark.soak(criterion="gang")
-@pytest.mark.parametrize("fault", LONGER, ids=lambda fault: fault.name)
-def test_each_scenario_sees_its_fault(lab: Lab, fault: Fault) -> None:
-    caught(lab, "GANG", PLUGIN, fault)
 
 
 @pytest.fixture(scope="module")
 def pairs() -> Iterator[Lab]:
     """Two nodes of two accelerators, where strategies differ and fragments are real ones."""
-    lab = Lab("pairs")
-    lab.up(2, gpus=2)
-    yield lab
-    lab.down()
+    with lab_of(**PAIRS) as lab:
+        yield lab
 
 
 @pytest.mark.soak(criterion="gang")
@@ -173,12 +104,3 @@ def test_other_people_who_come_and_go_do_not_fail_a_cluster(lab: Lab) -> None:
     complaints = [line for result in record.results for line in result.problems()]
     assert record.verdict("GANG") is not Verdict.FAIL, complaints
     assert not findings(record)
-
-
-@pytest.mark.soak(criterion="gang")
-def test_a_gang_on_fragments_is_named(pairs: Lab) -> None:
-    fault = Fault(
-        "scattered", "fragments", {"placed_in_fragments", "blocked_behind"},
-        {"GANG-MISPLACED", "GANG-BLOCKED"}, EITHER, "which had no room for it",
-    )  # fmt: skip
-    caught(pairs, "GANG", PLUGIN, fault)

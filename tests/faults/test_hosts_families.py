@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reports.measurement import Verdict
-from tests.faults.launchers.injected_faults import failed, findings
+from tests.faults.launchers.injected_faults import all_caught, failed, findings
 from tests.faults.launchers.leftovers import nothing_left
 from tests.lab.faults import inject
 from tests.support.trial import acceptance, agreed, lab_of
@@ -40,5 +40,5 @@ def test_a_fault_of_each_family_is_named() -> None:
         assert record.verdict("HOSTS") is Verdict.FAIL, trial.log.read_text()
         assert failed(record) == FAILED, trial.log.read_text()
         assert {(one.code, *one.suspects) for one in findings(record)} == FOUND
-        assert all(control.caught for result in record.results for control in result.controls)
+        assert all_caught(record)
         nothing_left(lab)

@@ -1,4 +1,7 @@
-"""Guides that do not lead a user to a correct job: LAUNCH says which command, rank and variable."""
+"""Jobs that are late, blocked or stopped, and the operator's own guide: what LAUNCH says, live.
+
+Guides that mislead are in `job_faults.py`.
+"""
 
 from __future__ import annotations
 
@@ -10,114 +13,31 @@ from typing import Any
 
 import pytest
 
-from reports.record import RunRecord, Verdict
-from tests.faults.launchers.injected_faults import failed, findings
+from reports.measurement import Verdict
+from reports.record import RunRecord
+from tests.faults.job_faults import (
+    EVERY_TIME,
+    FAILING,
+    FAILURES,
+    IN_A_ROW,
+    JOB_FAMILIES,
+    LAUNCH,
+    LAUNCHERS,
+    OWN_DISK,
+    STOPPED,
+)
+from tests.faults.launchers.injected_faults import Case, failed, findings, has_no_problem, is_named
 from tests.faults.launchers.leftovers import nothing_left
 from tests.faults.launchers.operators_guide import GUIDE, operators
 from tests.lab.lab import Lab
 from tests.support.trial import Trial, acceptance, agreed
 
-LAUNCH = "probes/launch/test_launch.py"
-FAILING = "probes/launch/test_failing_job.py"
-STOPPED = "probes/launch/test_failing_job.py"
 soak = pytest.mark.soak(criterion="launch")
-soak_guides = pytest.mark.soak(criterion="guides")
-
-ENV = {"LAUNCH-ENV"}
-ENDED = {"LAUNCH-ENV", "LAUNCH-FAILED"}
-# The fault, what fails, the findings, some suspects, what a sentence says.
-FAULTS: list[Any] = [
-    # No rank is announced, so nothing is known of them.
-    ("typo", {"exit_code", "ranks"}, {"LAUNCH-FAILED"}, [], "No module named reference_trainr"),
-]
-SLOW: list[Any] = [
-    # The job runs to its end, and so many things are wrong that every measure of it is red.
-    (
-        "everything",
-        {
-            *("wrong_ranks", "ranks_with_other_weights", "ranks_with_other_validation"),
-            *("misplaced_samples", "metric_error", "loss_ratio", "wrong_exports", "export_error"),
-            "share_on_agreed_network",
-        },
-        {
-            *("LAUNCH-ENV", "LAUNCH-WEIGHTS", "LAUNCH-DATA", "LAUNCH-METRICS", "LAUNCH-EXPORT"),
-            "LAUNCH-NETWORK",
-        },
-        ["rank 3", "node3"],
-        "rank 3 on node3: weights before the first step",
-    ),
-    ("first-command", {"exit_code", "ranks"}, {"LAUNCH-FAILED"}, [], "`seatrial exmaple"),
-    # The job runs to its end, and three ranks of four are there: rank 3 is missing.
-    ("one-rank-fewer", {"ranks", "wrong_ranks"}, ENV, ["rank 3"],
-     "WORLD_SIZE is 3. Expected: 4"),
-    # Every rank says what it lacks, and ends.
-    ("no-rank", {"exit_code", "wrong_ranks"}, ENDED, ["node3"], "RANK not set"),
-    ("no-world-size", {"exit_code", "wrong_ranks"}, ENDED, ["rank 3"], "WORLD_SIZE not set"),
-    ("no-local-rank", {"exit_code", "wrong_ranks"}, ENDED, ["rank 3"], "LOCAL_RANK not set"),
-    ("no-master-addr", {"exit_code", "wrong_ranks"}, ENDED, ["rank 3"], "MASTER_ADDR not set"),
-    ("no-master-port", {"exit_code", "wrong_ranks"}, ENDED, ["rank 3"], "MASTER_PORT not set"),
-    # The trainer needs none of these, and a user's own job may.
-    ("no-local-world-size", {"wrong_ranks"}, ENV, ["rank 3"], "LOCAL_WORLD_SIZE not set"),
-    ("no-node-rank", {"wrong_ranks"}, ENV, ["node3"], "NODE_RANK not set"),
-    ("wrong-local-rank", {"wrong_ranks"}, ENV, ["node3"], "LOCAL_RANK is 7. Expected: 0 to 0"),
-    ("wrong-local-world-size", {"wrong_ranks"}, ENV, ["node3"], "LOCAL_WORLD_SIZE is 4"),
-    ("wrong-node-rank", {"wrong_ranks"}, ENV, ["node3"], "NODE_RANK is 0 on 4 nodes"),
-    ("wrong-group-rank", {"wrong_ranks"}, ENV, ["node3"], "GROUP_RANK is 9. Expected: 0 to 3"),
-    ("wrong-world-size", {"exit_code", "wrong_ranks"}, ENDED, ["rank 0"], "WORLD_SIZE is 3"),
-    ("loopback-master", {"exit_code", "wrong_ranks"}, ENDED, ["rank 3"], "MASTER_ADDR is 127."),
-    ("no-environment", {"wrong_ranks"}, ENV, ["node3"], "MYJOB_STAGE not set"),
-    ("weights", {"ranks_with_other_weights"}, {"LAUNCH-WEIGHTS"}, ["node3"], "rank 3 on node3"),
-    ("samples", {"misplaced_samples"}, {"LAUNCH-DATA"}, ["rank 0", "rank 3"], "the same samples"),
-    ("repeat", {"misplaced_samples"}, {"LAUNCH-DATA"}, ["rank 3"], "on a sample that it had seen"),
-    ("validation", {"ranks_with_other_validation"}, {"LAUNCH-DATA"}, ["node3"], "validation data"),
-    ("metrics", {"metric_error"}, {"LAUNCH-METRICS"}, [], "from the mean of its ranks"),
-    ("loss", {"loss_ratio"}, {"LAUNCH-METRICS"}, [], "Expected: it falls"),
-    ("export", {"wrong_exports"}, {"LAUNCH-EXPORT"}, ["rank 3"], "rank 0, rank 1, rank 2, rank 3"),
-    ("corrupt", {"export_error"}, {"LAUNCH-EXPORT"}, [], "Expected: the same model"),
-    ("other-network", {"share_on_agreed_network"}, {"LAUNCH-NETWORK"}, ["node0", "node3"],
-     "eth0 sent"),
-]  # fmt: skip
 
 
-def named(fault: Any) -> str:
-    return fault if isinstance(fault, str) and " " not in fault else ""
-
-
-@pytest.mark.parametrize(
-    ("fault", "fails", "codes", "suspects", "says"),
-    [
-        *(pytest.param(*case, id=case[0]) for case in FAULTS),
-        *(pytest.param(*case, id=case[0], marks=soak_guides) for case in SLOW),
-    ],
-)
-def test_a_guide_that_misleads_is_named(
-    lab: Lab,
-    fault: str,
-    fails: set[str],
-    codes: set[str],
-    suspects: list[str],
-    says: str,
-) -> None:
-    record, trial = acceptance(lab, f"guide-{fault}", LAUNCH, fault=("faulty_guide", fault))
-    judged(record, trial, fails, codes, suspects, says)
-    nothing_left(lab)
-
-
-def judged(
-    record: RunRecord,
-    trial: Trial,
-    fails: set[str],
-    codes: set[str],
-    suspects: list[str],
-    says: str,
-) -> None:
+def judged(case: Case, record: RunRecord, trial: Trial) -> None:
     """Compare what is said with what must be."""
-    said = [(one.code, one.suspects, one.statement) for one in findings(record)]
-    assert record.verdict("LAUNCH") is Verdict.FAIL, trial.log.read_text()[-3000:]
-    assert failed(record) == fails, said
-    assert {one for one, *_ in said} == codes, said
-    assert any(says in statement for *_, statement in said), said
-    assert {*suspects} <= {name for _, names, _ in said for name in names}, said
+    is_named(JOB_FAMILIES["guides"][0], case, record, trial)
 
 
 @soak
@@ -134,7 +54,8 @@ def test_a_port_that_is_taken_is_named(lab: Lab) -> None:
     with busy_port(lab, 29500):
         fault = ("faulty_guide", "occupied-port")
         record, trial = acceptance(lab, "port-taken", LAUNCH, fault=fault)
-    judged(record, trial, {"exit_code"}, {"LAUNCH-FAILED"}, [], "ended with 1")
+    case = Case("port", {"LAUNCH-FAILED"}, [], ["ended with 1"], {"exit_code"})
+    judged(case, record, trial)
     log = (trial.folder / "evidence" / "transcript.txt").read_text()
     assert "29500" in log
     assert "EADDRINUSE" in log or "address already in use" in log
@@ -154,23 +75,6 @@ def busy_port(lab: Lab, port: int) -> Iterator[None]:
             lab.nodes[0].run("pkill", "-f", f"create_server.*{port}", check=False)
 
 
-# A job that fails.
-
-
-@soak
-@pytest.mark.parametrize(
-    ("fault", "fails", "says"),
-    [
-        ("swallowed", {"hidden_errors"}, "the job failed and ended with 0"),
-        ("into-a-file", {"facts_missing_from_error"}, "do not name the error, the rank, the host"),
-    ],
-)
-def test_an_error_that_is_hidden_is_found(lab: Lab, fault: str, fails: set[str], says: str) -> None:
-    record, trial = acceptance(lab, f"failing-{fault}", FAILING, fault=("faulty_guide", fault))
-    judged(record, trial, fails, {"LAUNCH-ERROR"}, [], says)
-    nothing_left(lab)
-
-
 # A job that is stopped.
 
 
@@ -179,34 +83,38 @@ def test_a_stopped_job_that_leaves_a_process_is_named_with_its_node(lab: Lab) ->
     fault = ("faulty_guide", "leaves-a-process")
     arguments = [STOPPED, "--tier", "standard"]
     record, trial = acceptance(lab, "left-process", *arguments, fault=fault)
-    fails = {"left_processes", "time_to_stop"}
-    judged(record, trial, fails, {"LAUNCH-LEFT"}, ["node3"], "still has 1 process and")
+    broken = {"left_processes", "time_to_stop"}
+    case = Case("left", {"LAUNCH-LEFT"}, ["node3"], ["still has 1 process and"], broken)
+    judged(case, record, trial)
     lab.nodes[3].run("pkill", "-x", "sleep", check=False)
     nothing_left(lab)
 
 
+SOUND = {
+    "launch": (LAUNCH, "quick"),
+    "failing_job": (FAILING, "quick"),
+    "stopped_job": (STOPPED, "standard"),
+    "other_failures": (FAILURES, "standard"),
+    "every_time": (EVERY_TIME, "standard"),
+    "in_a_row": (IN_A_ROW, "soak"),
+    "launchers": (LAUNCHERS, "soak"),
+    "own_disk": (OWN_DISK, "standard"),
+}
+
+
 @soak
-@pytest.mark.parametrize(
-    ("probe", "tier"),
-    [
-        *(("launch", "quick"), ("failing_job", "quick"), ("stopped_job", "standard")),
-        *(("other_failures", "standard"), ("every_time", "standard"), ("in_a_row", "soak")),
-        *(("launchers", "soak"), ("own_disk", "standard")),
-    ],
-)
-def test_a_sound_lab_passes_each_probe(lab: Lab, probe: str, tier: str) -> None:
-    arguments = [f"probes/launch/test_{probe}.py", "--tier", tier]
-    record, trial = acceptance(lab, f"sound-{probe}", *arguments, seconds=900)
-    assert failed(record) == set(), trial.log.read_text()[-3000:]
-    assert findings(record) == []
-    assert [result.problems() for result in record.results] == [[]]
+@pytest.mark.parametrize("name", SOUND)
+def test_a_sound_lab_passes_each_probe(lab: Lab, name: str) -> None:
+    probe, tier = SOUND[name]
+    record, trial = acceptance(lab, f"sound-{name}", probe, "--tier", tier, seconds=900)
+    has_no_problem(record, trial)
     nothing_left(lab)
 
 
 @soak
 def test_a_launcher_that_forgets_a_variable_is_named(lab: Lab) -> None:
     """torchrun sets it itself; Ray Train's ranks are left without it."""
-    arguments = ["probes/launch/test_launch.py", "--tier", "soak"]
+    arguments = [LAUNCHERS, "--tier", "soak"]
     fault = ("faulty_guide", "no-local-world-size")
     record, trial = acceptance(lab, "forgetful", *arguments, fault=fault, seconds=900)
     assert record.verdict("LAUNCH") is Verdict.FAIL, trial.log.read_text()[-3000:]
@@ -225,21 +133,12 @@ def test_a_launcher_that_forgets_a_variable_is_named(lab: Lab) -> None:
 
 @soak
 def test_jobs_in_a_row_that_leave_processes_are_named_with_their_node(lab: Lab) -> None:
-    arguments = ["probes/launch/test_launch.py", "--tier", "soak"]
+    arguments = [IN_A_ROW, "--tier", "soak"]
     fault = ("faulty_guide", "leaves-a-process")
     record, trial = acceptance(lab, "row-leaves", *arguments, fault=fault, seconds=900)
-    judged(record, trial, {"left_processes"}, {"LAUNCH-LEFT"}, ["node3"], "on node3")
+    case = Case("row", {"LAUNCH-LEFT"}, ["node3"], ["on node3"], {"left_processes"})
+    judged(case, record, trial)
     lab.nodes[3].run("pkill", "-x", "sleep", check=False)
-    nothing_left(lab)
-
-
-@soak
-def test_a_job_whose_checkpoint_was_cleared_is_named(lab: Lab) -> None:
-    arguments = ["probes/launch/test_failing_job.py", "--tier", "standard"]
-    fault = ("faulty_guide", "clears-tmp")
-    record, trial = acceptance(lab, "cleared", *arguments, fault=fault)
-    says = "rank 3 on node0, node1, node2, node3: began at step 0"
-    judged(record, trial, {"ranks_not_resumed"}, {"LAUNCH-RESUME"}, ["rank 3", "node3"], says)
     nothing_left(lab)
 
 
@@ -250,9 +149,7 @@ def test_a_job_whose_checkpoint_was_cleared_is_named(lab: Lab) -> None:
 def test_the_operators_own_guide_is_followed_and_passes(lab: Lab) -> None:
     contract = operators(lab, GUIDE)
     record, trial = acceptance(lab, "own-guide", "probes/launch", contract=contract)
-    assert failed(record) == set(), trial.log.read_text()[-3000:]
-    assert findings(record) == []
-    assert [result.problems() for result in record.results] == [[], []]
+    has_no_problem(record, trial, probes=2)
     assert "/shared/guide.md" in "".join(result.coverage for result in record.results)
     nothing_left(lab)
 
@@ -289,5 +186,5 @@ def test_the_operators_guide_is_judged_by_its_lines(
     contract = operators(lab, GUIDE.replace(old, new))
     name = f"operators-{request.node.callspec.id}"
     record, trial = acceptance(lab, name, LAUNCH, contract=contract)
-    judged(record, trial, fails, codes, [], says)
+    judged(Case(name, codes, [], [says], fails), record, trial)
     nothing_left(lab)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from reports.record import Verdict
-from tests.faults.launchers.injected_faults import failed, findings
+from tests.faults.launchers.injected_faults import failed, findings, has_no_problem
 from tests.faults.launchers.leftovers import nothing_left
 from tests.faults.launchers.operators_guide import GUIDE, operators
 from tests.lab import network
@@ -23,9 +23,7 @@ LAUNCH = ["probes/launch/test_launch.py", "probes/launch/test_failing_job.py"]
 def test_a_user_of_a_cluster_with_a_token_has_it_in_the_own_home() -> None:
     with lab_of(2, "asks", auth="token") as lab:
         record, trial = acceptance(lab, "token", *LAUNCH)
-        assert failed(record) == set(), trial.log.read_text()[-3000:]
-        assert findings(record) == []
-        assert [result.problems() for result in record.results] == [[], []]
+        has_no_problem(record, trial, probes=2)
         token = token_file(lab.home).read_bytes()
         files = [trial.log, *(path for path in trial.folder.rglob("*") if path.is_file())]
         assert [path.name for path in files if token in path.read_bytes()] == []
@@ -36,9 +34,7 @@ def test_a_user_of_a_cluster_with_a_token_has_it_in_the_own_home() -> None:
 def test_a_user_launches_from_a_machine_that_is_no_node() -> None:
     with lab_of(2, "outside") as lab:
         record, trial = acceptance(lab, "outside", *LAUNCH, outside=True)
-        assert failed(record) == set(), trial.log.read_text()[-3000:]
-        assert findings(record) == []
-        assert [result.problems() for result in record.results] == [[], []]
+        has_no_problem(record, trial, probes=2)
         nothing_left(lab)
 
 

@@ -17,7 +17,7 @@ from tests.faults.launchers.faulty_rung import (
     SLOW_LINK,
     STRICT,
 )
-from tests.faults.launchers.injected_faults import failed, findings
+from tests.faults.launchers.injected_faults import failed, findings, said_of
 from tests.lab.faults import inject
 from tests.lab.lab import Lab
 from tests.support.trial import acceptance, agreed
@@ -46,7 +46,7 @@ def test_a_planted_cause_is_named_and_no_other(
     lab: Lab, fault: str, named: list[tuple[str, list[str]]]
 ) -> None:
     record = seen(lab, fault)
-    said = [(f.code, f.suspects, f.statement) for f in findings(record)]
+    said = said_of(record)
     assert record.verdict("SCALING") is Verdict.FAIL, said
     assert "efficiency" in failed(record)
     assert causes(record) == named, said
@@ -57,7 +57,7 @@ def test_half_the_pace_is_told_of_one_node_and_of_all(lab: Lab, fault: str) -> N
     """Where all nodes are slow no rung loses anything: only what was agreed tells it."""
     measure, named = HALF_PACE[fault]
     record = seen(lab, fault)
-    said = [(one.code, one.suspects, one.statement) for one in findings(record)]
+    said = said_of(record)
     assert record.verdict("SCALING") is Verdict.FAIL, said
     assert measure in failed(record), said
     assert causes(record) == named, said
@@ -115,7 +115,7 @@ def test_saves_that_hold_training_up_are_named_with_their_node(
     """Saves of 4 s, and one agreed for every minute; every half hour they would pass."""
     contract = agreed(lab, {"pace_seconds = 0.4": "pace_seconds = 0.4\nsave_minutes = 1"})
     record = seen(lab, fault, contract)
-    said = [(one.code, one.suspects, one.statement) for one in findings(record)]
+    said = said_of(record)
     assert record.verdict("SCALING") is Verdict.FAIL, said
     assert failed(record) == {"checkpoint_overhead"}, said
     assert causes(record) == [("SCALE-CHECKPOINT", suspects)], said
@@ -157,7 +157,7 @@ def test_a_road_that_is_bad_is_named_with_its_nodes(
     options = ["probes/scaling/test_scaling.py", "--tier", "standard"]
     contract = agreed(lab, {**BRISK, **terms})
     record, _ = acceptance(lab, f"road-{fault[0]}", *options, contract=contract)
-    said = [(one.code, one.suspects, one.statement) for one in findings(record)]
+    said = said_of(record)
     assert record.verdict("SCALING") is Verdict.FAIL, said
     assert causes(record)[0] == (code, nodes), said
     assert any(one == code and says in statement for one, _, statement in said), said

@@ -1,4 +1,4 @@
-"""What takes longer: the standard tier, a lab of eight, slow links of every kind."""
+"""What takes longer: the standard tier, a lab of eight, spare raylets."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from probes.fabric.detect import WAY_TEXT
 from reports.measurement import Verdict
 from tests.faults.launchers.leftovers import nothing_left
 from tests.faults.test_driver_death import end_driver, once
-from tests.lab.faults import inject
 from tests.lab.lab import Lab
 from tests.lab.test_lab_faults import only
 from tests.support.paths import REPO
@@ -29,48 +27,6 @@ def test_standard_tier(lab: Lab) -> None:
     assert trial.summary.exit_code == 0, trial.log.read_text()
     assert record.tier == "standard"
     nothing_left(lab)
-
-
-@pytest.mark.soak(criterion="fabric")
-@pytest.mark.parametrize("way", ["both", "sends", "receives"])
-@pytest.mark.parametrize("rate", ["700mbit", "500mbit", "100mbit"])
-def test_slow_links_of_every_size_and_way(lab: Lab, rate: str, way: str) -> None:
-    inject(lab, *(["slow-link", "2", rate] if way == "both" else ["slow-one-way", "2", rate, way]))
-    record, _ = acceptance(lab, f"slow-{rate}-{way}", "probes/fabric/test_fabric.py")
-    assert record.verdict("FABRIC") is Verdict.FAIL
-    (found,) = [one for result in record.results for one in result.findings]
-    assert (found.code, found.suspects) == ("FAB-SLOW-LINK", ["node2"])
-    assert WAY_TEXT[way] in found.statement
-
-
-@pytest.mark.soak(criterion="fabric")
-@pytest.mark.parametrize("rate", ["700mbit", "100mbit"])
-def test_a_slow_pair_is_told_from_slow_nodes(lab: Lab, rate: str) -> None:
-    inject(lab, "slow-pair", "1", "3", rate)
-    record, _ = acceptance(lab, f"slow-pair-{rate}", "probes/fabric/test_fabric.py")
-    assert record.verdict("FABRIC") is Verdict.FAIL
-    (found,) = [one for result in record.results for one in result.findings]
-    assert (found.code, found.suspects) == ("FAB-SLOW-LINK", ["node1", "node3"])
-    assert "node1 <-> node3" in found.statement
-
-
-@pytest.mark.soak(criterion="fabric")
-def test_a_node_that_is_slow_only_both_ways_at_once(lab: Lab) -> None:
-    inject(lab, "half-duplex", "2")
-    record, _ = acceptance(lab, "half-duplex", "probes/fabric/test_fabric.py")
-    assert record.verdict("FABRIC") is Verdict.FAIL
-    (found,) = [one for result in record.results for one in result.findings]
-    assert (found.code, found.suspects) == ("FAB-SLOW-GROUP", ["node2"])
-
-
-@pytest.mark.soak(criterion="fabric")
-def test_links_that_are_all_slow_have_no_place(lab: Lab) -> None:
-    for node in lab.nodes:
-        inject(lab, "slow-link", str(node.index), "500mbit")
-    record, _ = acceptance(lab, "slow-everywhere", "probes/fabric/test_fabric.py")
-    assert record.verdict("FABRIC") is Verdict.FAIL
-    (found,) = [one for result in record.results for one in result.findings]
-    assert (found.code, found.suspects) == ("FAB-SLOW", [node.name for node in lab.nodes])
 
 
 @pytest.mark.soak(criterion="fabric")

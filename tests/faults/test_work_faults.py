@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
 
-from reports.measurement import Verdict
 from reports.record import RunRecord
-from tests.faults.launchers.injected_faults import failed, findings
+from tests.faults.launchers.injected_faults import all_caught, failed, findings, is_sound
 from tests.faults.launchers.leftovers import nothing_left
 from tests.lab.faults import inject
 from tests.lab.lab import Lab
-from tests.support.trial import Trial, acceptance, agreed, lab_of, start
+from tests.support.trial import Trial, acceptance, agreed, start
 
 # In `make test`, test_hosts_families.py plants a fault of each family.
 pytestmark = pytest.mark.soak(criterion="hosts")
-PROBE = "probes/hosts/compute"
+LAB = {"nodes": 3, "name": "work"}
+HOSTS = "probes/hosts/test_hosts.py"
+COMPUTES = f"{HOSTS}::test_each_gpu_computes_rightly_and_as_fast_as_the_others"
+DRIFTS = f"{HOSTS}::test_no_gpu_slows_down_under_load"
 SLOW = "0.2"  # of one CPU: alone, it is still slower than three that share two cores
 DRIFT_AFTER = 3.0  # s: the first third is over then, and the last has not begun
 NAMES = ("work_errors", "gemm_wrong", "gemm_hash_differs", "slow_gpus")
@@ -35,35 +36,21 @@ def figures(least: dict[str, float]) -> str:
     )
 
 
-@pytest.fixture(scope="module")
-def whole_lab() -> Iterator[Lab]:
-    """Three nodes, up once for all tests of this file."""
-    with lab_of(3, "work") as lab:
-        yield lab
-
-
 def judge_work(lab: Lab, name: str, more: str = "", tier: str = "quick") -> tuple[RunRecord, Trial]:
     """Run the probe on the lab as it is, by the lab's contract with these lines."""
-    return acceptance(lab, name, PROBE, "--tier", tier, contract=agreed(lab, {}, more))
-
-
-def passes(record: RunRecord, trial: Trial) -> None:
-    """Check that nothing was found, and that each control was caught."""
-    assert record.verdict("HOSTS") is Verdict.PASS, trial.log.read_text()
-    assert not findings(record)
-    assert all(control.caught for result in record.results for control in result.controls)
+    return acceptance(lab, name, COMPUTES, DRIFTS, "--tier", tier, contract=agreed(lab, {}, more))
 
 
 @pytest.mark.near_miss(*(f"HOSTS.{name}" for name in NAMES))
 def test_a_sound_lab_passes(lab: Lab) -> None:
-    passes(*judge_work(lab, "sound"))
+    is_sound(*judge_work(lab, "sound"))
     nothing_left(lab)
 
 
 @pytest.mark.near_miss("HOSTS.slowing_gpus", *(f"HOSTS.{name}" for name in LEAST))
 @pytest.mark.parametrize("number", range(3))
 def test_a_sound_lab_passes_again_and_after_long_work(lab: Lab, number: int) -> None:
-    passes(*judge_work(lab, f"sound-{number}", figures(LEAST), "standard"))
+    is_sound(*judge_work(lab, f"sound-{number}", figures(LEAST), "standard"))
 
 
 def test_wrong_and_slow_accelerators_are_each_named(lab: Lab) -> None:
@@ -84,8 +71,7 @@ def test_wrong_and_slow_accelerators_are_each_named(lab: Lab) -> None:
 
 
 def test_an_accelerator_that_slows_down_is_named(lab: Lab) -> None:
-    arguments = [PROBE, "-k", "slows_down", "--tier", "standard"]
-    trial = start(lab, "drift", *arguments)
+    trial = start(lab, "drift", DRIFTS, "--tier", "standard")
     deadline = time.monotonic() + 60
     while not any(event["event"] == "probe_updated" for event in trial.events()):
         assert time.monotonic() < deadline, trial.log.read_text()
@@ -116,4 +102,4 @@ def test_less_than_was_agreed_is_named(lab: Lab, name: str) -> None:
     assert failed(record) == {name}, trial.log.read_text()
     suspects = {(one.code, tuple(one.suspects)) for one in findings(record)}
     assert suspects == {("HOST-GPU-RATE", (f"node{index}",)) for index in range(3)}
-    assert all(control.caught for result in record.results for control in result.controls)
+    assert all_caught(record)

@@ -9,6 +9,8 @@ import pytest
 
 from reports.measurement import Verdict
 from reports.record import Finding, RunRecord
+from tests.faults.job_faults import LAUNCH
+from tests.faults.live_faults import ORDERED
 from tests.lab.faults import inject
 from tests.lab.lab import Lab
 from tests.support.trial import acceptance, agreed, start
@@ -24,7 +26,7 @@ def only(record: RunRecord, code: str) -> Finding:
 
 def test_kill_node(lab: Lab) -> None:
     inject(lab, "kill-node", "3")
-    record, trial = acceptance(lab, "kill-node", "probes/hosts/test_hosts.py")
+    record, trial = acceptance(lab, "kill-node", ORDERED)
     assert record.verdict("HOSTS") is Verdict.FAIL
     assert only(record, "HOST-MISSING").suspects == ["node3"]
     assert trial.process.returncode == 1
@@ -51,7 +53,7 @@ def test_a_node_that_joins_late_is_waited_for(lab: Lab, seconds: int, joins: boo
     inject(lab, "kill-node", "3")
     wait_until_ray_counts(lab, 3)
     name = f"late-node-{seconds}"
-    trial = start(lab, name, "probes/hosts/test_hosts.py", f"--wait-for-nodes={seconds}")
+    trial = start(lab, name, ORDERED, f"--wait-for-nodes={seconds}")
     if joins:
         time.sleep(15)  # the driver has joined by then, and waits
         lab.start_ray([lab.node("3")])
@@ -148,7 +150,7 @@ def test_wrong_interface(lab: Lab) -> None:
 
 def test_hide_shared(lab: Lab) -> None:
     inject(lab, "hide-shared", "2")
-    record, _ = acceptance(lab, "hide-shared", "probes/hosts/test_hosts.py", "probes/restart")
+    record, _ = acceptance(lab, "hide-shared", ORDERED, "probes/restart")
     assert record.verdict("HOSTS") is Verdict.FAIL
     assert only(record, "HOST-SHARED").suspects == ["node2"]
     assert record.verdict("RESTART") is Verdict.UNPROVEN
@@ -169,7 +171,7 @@ def test_slow_cpu(lab: Lab) -> None:
 def test_names_on_the_loopback_keep_no_rank_from_the_others(lab: Lab) -> None:
     """As on Debian's and Ubuntu's images: gloo would bind 127.0.1.1, and find nobody."""
     inject(lab, "loopback-names")
-    probes = ["probes/restart/test_restart.py", "probes/launch/test_launch.py"]
+    probes = ["probes/restart/test_restart.py", LAUNCH]
     record, trial = acceptance(lab, "loopback-names", *probes)
     assert record.verdict("RESTART") in (Verdict.PASS, Verdict.MARGINAL), trial.log.read_text()
     assert record.verdict("LAUNCH") in (Verdict.PASS, Verdict.MARGINAL), trial.log.read_text()

@@ -11,11 +11,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
+from probes.toml_tables import read_tables
 from tests.mutants.run import REPO, Module, Outcome
 from tests.mutants.session import try_all
 
@@ -27,7 +23,7 @@ LEAST_COUNT = 20  # mutants of a module: fewer say little of it
 
 def read_modules(only: Sequence[str] = ()) -> list[Module]:
     """Read which modules are mutated, with their tests."""
-    modules = [Module(**entry) for entry in tomllib.loads(MODULES.read_text())["module"]]
+    modules = [Module(**entry) for entry in read_tables(MODULES)["module"]]
     chosen = [one for one in modules if not only or any(part in one.path for part in only)]
     if not chosen:
         sys.exit(f"--only: expected a part of a path in {MODULES.name}, found {', '.join(only)}")
@@ -43,7 +39,7 @@ def share_out(modules: Sequence[Module], total: int) -> dict[str, int]:
 
 def read_reasons() -> dict[str, dict[str, str]]:
     """Read why survivors are harmless: module -> mutant -> reason."""
-    return tomllib.loads(REASONS.read_text()) if REASONS.is_file() else {}
+    return read_tables(REASONS) if REASONS.is_file() else {}
 
 
 def score(outcomes: Iterable[Outcome]) -> float:

@@ -6,29 +6,24 @@ What each must come to is written by hand in expected.toml.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import pytest
 
+from probes.toml_tables import read_tables
 from reports.measurement import Verdict
 from tests.recordings.tape.play import Played, play
 from tests.recordings.tape.say import said, said_file
 from tests.recordings.tape.synthetic import TAPES
 from tests.recordings.tape.tape import Answers, NoAnswer
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 ALL = {
     str(path.relative_to(TAPES)).removesuffix(".tape.gz"): path
     for path in sorted(TAPES.glob("*/*.tape.gz"))
 }
-EXPECTED: dict[str, dict[str, Any]] = tomllib.loads((TAPES / "expected.toml").read_text())
+EXPECTED: dict[str, dict[str, Any]] = read_tables(TAPES / "expected.toml")
 
 
 @cache

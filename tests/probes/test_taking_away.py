@@ -7,52 +7,37 @@ tests/probes/hosts/test_nothing_missing_passes.py.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.check.recorder import Recorder
-from probes.contract.contract import load
 from probes.fabric.judge import judge_transport
 from probes.fabric.transport import TransportReport
 from probes.launch.judge import judge_ranks
 from reports.measurement import Verdict
-from reports.record import ProbeResult
-from reports.run_folder.store import Store
+from tests.support.controls import recorder
 from tests.support.launched_job import cluster_of, guided, transcript
 from tests.support.sweep_results import sweep_result
 
 NODES = ["n0", "n1", "n2", "n3"]
 CRITERIA = {"FABRIC": ("network", "agreeing_sources"), "LAUNCH": ("ranks", "wrong_ranks")}
-steady = settings(
-    derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+steady = settings(derandomize=True, deadline=None)
 some_nodes = st.sets(st.sampled_from(NODES), min_size=1)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    opened = Store(tmp_path / "run")
-    yield opened
-    opened.close()
-
-
-def verdict(store: Store, criterion: str, judge: Any) -> Verdict:
+def verdict(criterion: str, judge: Any) -> Verdict:
     """The worst of what a criterion says of ranks, or of witnesses."""
-    recorder = Recorder(store, load("lab"), "p", criterion, "", "", lambda words: None)
-    judge(recorder)
-    result: ProbeResult = recorder.finish("finished", 1.0)
+    measure = recorder(criterion)
+    judge(measure)
+    result = measure.finish("finished", 1.0)
     names = CRITERIA[criterion]
     seen = [m.verdict for m in result.measurements if m.name in names and m.verdict]
     assert {m.name for m in result.measurements} >= {*names}
     return Verdict.worst(seen)
 
 
-def transport_verdict(store: Store, uncounted: set[str], unreported: set[str]) -> Verdict:
+def transport_verdict(uncounted: set[str], unreported: set[str]) -> Verdict:
     """FABRIC's, when counters and library say nothing of some nodes."""
     whole = sweep_result(0.118)
     said = {node: "fab0" for node in NODES if node not in unreported}
@@ -62,10 +47,10 @@ def transport_verdict(store: Store, uncounted: set[str], unreported: set[str]) -
         library=TransportReport("gloo's sockets", said, "" if said else "nothing is open"),
         rank_nodes=NODES,
     )
-    return verdict(store, "FABRIC", lambda measure: judge_transport(run, "fab0", measure))
+    return verdict("FABRIC", lambda measure: judge_transport(run, "fab0", measure))
 
 
-def launch_verdict(store: Store, missing: set[str]) -> Verdict:
+def launch_verdict(missing: set[str]) -> Verdict:
     """LAUNCH's, when the ranks of some nodes were never announced."""
     said = transcript(ranks=4)
     said.lines = [
@@ -76,32 +61,30 @@ def launch_verdict(store: Store, missing: set[str]) -> Verdict:
     trained = {f"trained RANK={rank} " for rank, node in enumerate(NODES) if node in missing}
     said.lines = [line for line in said.lines if not line.startswith((*trained, "none"))]
     path = guided(cluster_of(4, on_gpu=False))
-    return verdict(store, "LAUNCH", lambda measure: judge_ranks(path, said, measure))
+    return verdict("LAUNCH", lambda measure: judge_ranks(path, said, measure))
 
 
-def test_with_all_of_them_there_both_pass(store: Store) -> None:
-    assert transport_verdict(store, set(), set()) is Verdict.PASS
-    assert launch_verdict(store, set()) is Verdict.PASS
+def test_with_all_of_them_there_both_pass() -> None:
+    assert transport_verdict(set(), set()) is Verdict.PASS
+    assert launch_verdict(set()) is Verdict.PASS
 
 
 @steady
 @given(uncounted=some_nodes, unreported=st.sets(st.sampled_from(NODES)))
 def test_without_a_counter_the_network_is_not_proven(
-    store: Store, uncounted: set[str], unreported: set[str]
+    uncounted: set[str], unreported: set[str]
 ) -> None:
     if uncounted != set(NODES):  # without any there is no sweep to judge
-        assert not transport_verdict(store, uncounted, unreported).accepted
+        assert not transport_verdict(uncounted, unreported).accepted
 
 
 @steady
 @given(unreported=some_nodes)
-def test_without_the_librarys_word_the_network_is_not_proven(
-    store: Store, unreported: set[str]
-) -> None:
-    assert not transport_verdict(store, set(), unreported).accepted
+def test_without_the_librarys_word_the_network_is_not_proven(unreported: set[str]) -> None:
+    assert not transport_verdict(set(), unreported).accepted
 
 
 @steady
 @given(missing=some_nodes)
-def test_without_a_rank_the_launch_is_not_right(store: Store, missing: set[str]) -> None:
-    assert not launch_verdict(store, missing).accepted
+def test_without_a_rank_the_launch_is_not_right(missing: set[str]) -> None:
+    assert not launch_verdict(missing).accepted

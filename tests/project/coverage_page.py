@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from dataclasses import dataclass, field
 
+from probes.toml_tables import read_tables
 from tests.support.paths import REPO
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 COVERAGE_PAGE = REPO / "docs" / "develop" / "coverage.md"
 DATA = REPO / "tests" / "project" / "coverage.toml"
@@ -45,7 +40,7 @@ class Feature:
 
 def read_features() -> list[Feature]:
     """Read the rows, in the order of the file."""
-    rows = tomllib.loads(DATA.read_text())
+    rows = read_tables(DATA)
     return [Feature(id=id, **row) for id, row in rows.items()]
 
 

@@ -13,6 +13,7 @@ import pytest
 from probes.check.registry import CRITERIA, run_order
 from probes.contract.contract import load, shipped_contracts
 from probes.findings import CATALOGUE
+from tests.faults.live_faults import FAMILIES
 from tests.support.paths import REPO
 
 FLOORS = {  # package -> what of ours it may import
@@ -173,4 +174,5 @@ def test_each_group_of_long_tests_is_one_that_make_soak_knows() -> None:
         for file in files
         for name in re.findall(r"mark\.soak\(criterion=[\"'](\w+)", file.read_text())
     }
+    named |= {family.soak for family, _ in FAMILIES.values()}
     assert named == {*known.split()}

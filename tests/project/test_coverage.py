@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.test_live_faults import list_cases
 from tests.project.coverage_page import (
     COVERAGE_PAGE,
     STATES,
@@ -19,6 +20,8 @@ from tests.support.paths import REPO
 MAX_WORDS = 20  # of a feature: a cell of the table is read at a glance
 IDS = [*map(str, range(1, 37)), *(f"s{number}" for number in range(1, 15))]
 FEATURES = read_features()
+LIVE = Path("tests/faults/test_live_faults.py")
+CASES = {one.id for faults in (True, False) for one in list_cases(faults=faults)}
 SOUND = Feature("1", "It runs.", "works", ["probes/plugin.py"], ["a.py::test_b"])
 
 
@@ -33,18 +36,25 @@ def find_faults(row: Feature, root: Path = REPO) -> list[str]:
         faults.append(f"it is {row.state}, expected a note that says what is not checked")
     if len(row.feature.split()) > MAX_WORDS or not row.feature.endswith("."):
         faults.append(f"feature is no sentence of at most {MAX_WORDS} words")
+    faults += [f"{name} is named twice" for name in _twice(row.code) | _twice(row.tests)]
     faults += [f"{name} is not there" for name in row.code if not (root / name).is_file()]
     return faults + [f"{test} is not there" for test in row.tests if not is_test(test, root)]
 
 
+def _twice(names: list[str]) -> set[str]:
+    return {name for name in names if names.count(name) > 1}
+
+
 def is_test(test: str, root: Path) -> bool:
-    """Whether a file of the tests has this function."""
-    name, _, function = test.partition("::")
+    """Whether a file of the tests has this function, and the table of live faults its case."""
+    name, _, case = test.partition("::")
+    function, _, id = case.partition("[")
     if not (name.startswith("tests/") and (root / name).is_file()):
         return False
     tree = ast.parse((root / name).read_text())
     functions = [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    return function.startswith("test_") and function in functions
+    has_case = not id or (Path(name) == LIVE and id.removesuffix("]") in CASES)
+    return has_case and function.startswith("test_") and function in functions
 
 
 def test_each_row_is_there_once_and_in_order() -> None:
@@ -72,9 +82,11 @@ def test_the_page_begins_with_the_states() -> None:
         ({"state": "thin"}, "it is thin, expected a note"),
         ({"state": "missing"}, "it is missing, expected a note"),
         ({"feature": "word " * 20 + "end."}, "feature is no sentence of at most 20 words"),
+        ({"code": ["probes/plugin.py"] * 2}, "probes/plugin.py is named twice"),
         ({"code": ["probes/gone.py"]}, "probes/gone.py is not there"),
         ({"tests": ["tests/gone.py::test_b"]}, "tests/gone.py::test_b is not there"),
         ({"tests": ["tests/a.py::test_c"]}, "tests/a.py::test_c is not there"),
+        ({"tests": ["tests/a.py::test_b[gone]"]}, "tests/a.py::test_b[gone] is not there"),
         ({"tests": ["tests/a.py::b"]}, "tests/a.py::b is not there"),
         ({"tests": ["probes/plugin.py::test_b"]}, "probes/plugin.py::test_b is not there"),
     ],

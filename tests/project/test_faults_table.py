@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace as Made
+from typing import Any, cast
 
 import pytest
 
 from probes.check.registry import CRITERIA
+from reports.measurement import Verdict
+from tests.faults.launchers.injected_faults import Case, Family, are_all_of, are_some_of, is_named
+from tests.faults.live_faults import FAMILIES
 from tests.faults.table import PAGE, code_rows, make_rows, read_reasons, write_page
 from tests.support.paths import REPO
 from tests.support.seen import read_sights
@@ -70,3 +77,53 @@ def test_no_test_that_draws_its_faults_is_named() -> None:
             ):
                 named = [test for test in SIGHTS if test.startswith(f"{path}::{node.name}")]
                 assert named == []
+
+
+def test_each_live_case_runs_a_probe_that_is_there() -> None:
+    for family, cases in FAMILIES.values():
+        for arguments in (case.arguments or family.arguments for case in cases):
+            path, _, function = arguments[0].partition("::")
+            assert (REPO / path).exists(), arguments
+            assert not function or f"def {function}(" in (REPO / path).read_text(), arguments
+
+
+SEEN = Case("a fault", {"HOST-A"}, ["node1"], ["node1: 7"], broken={"gpus"}, controls=1)
+ONE = Family("HOSTS", "hosts", [], one_finding=True)
+
+
+def see(family: Family, case: Case, tmp_path: Path) -> None:
+    """Compare a case with a made-up run in which HOSTS names node1."""
+    said = Made(code="HOST-A", suspects=["node1"], statement="node1: 7 GPUs")
+    measured = [Made(name="gpus", verdict=Verdict.FAIL), Made(name="xids", verdict=Verdict.PASS)]
+    result = Made(findings=[said], measurements=measured, controls=[Made(caught=True)])
+    record = Made(results=[result], verdict={"HOSTS": Verdict.FAIL}.get)
+    (tmp_path / "log").write_text("")
+    is_named(family, case, cast(Any, record), cast(Any, Made(log=tmp_path / "log")))
+
+
+def test_what_is_seen_of_a_live_fault_is_what_its_case_says(tmp_path: Path) -> None:
+    see(ONE, SEEN, tmp_path)
+    see(replace(ONE, suspected=are_some_of), replace(SEEN, suspects=["node1", "node2"]), tmp_path)
+    see(replace(ONE, suspected=are_all_of), replace(SEEN, suspects=[]), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("family", "case"),
+    [
+        ({"red": Verdict.UNPROVEN}, {}),
+        ({}, {"codes": {"HOST-B"}}),
+        ({}, {"codes": set()}),
+        ({}, {"suspects": ["node1", "node2"]}),
+        ({"suspected": are_some_of}, {"suspects": []}),
+        ({"suspected": are_some_of}, {"suspects": ["node2"]}),
+        ({"suspected": are_all_of}, {"suspects": ["node1", "node2"]}),
+        ({}, {"says": ["node1: 7", "node1: 8"]}),
+        ({}, {"broken": set()}),
+        ({}, {"controls": 2}),
+    ],
+)
+def test_each_check_of_a_live_fault_can_fail(
+    family: dict[str, Any], case: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(AssertionError):
+        see(replace(ONE, **family), replace(SEEN, **case), tmp_path)

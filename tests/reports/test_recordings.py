@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 from probes.check.registry import CRITERIA
+from probes.toml_tables import read_tables
 from reports.acceptance import load_summary
 from reports.exports import render_all, write_all
 from reports.measurement import Verdict
@@ -30,9 +25,7 @@ ACCEPTED = {"healthy-lab", "healthy-atlas"}
 every_run = pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
 
 
-EXPECTED: dict[str, dict[str, Any]] = tomllib.loads(
-    (RECORDINGS.parent / "expected.toml").read_text()
-)
+EXPECTED: dict[str, dict[str, Any]] = read_tables(RECORDINGS.parent / "expected.toml")
 
 
 def test_each_recording_has_its_expectation_with_the_reason() -> None:

@@ -25,15 +25,11 @@ from probes.check.recorder import Recorder, Trial, is_red
 from probes.check.registry import CRITERIA
 from probes.environment.lint import Flag
 from probes.findings import CATALOGUE
+from probes.toml_tables import read_tables
 from reports.measurement import Verdict
 from reports.record import Finding, RunRecord
 from scaling.loss.causes import LossCause
 from tests.support.paths import REPO
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 FILE = REPO / "tests" / "faults" / "seen.toml"
 MOST = 3  # tests of each kind that are kept for a measure or a finding
@@ -66,10 +62,10 @@ Sights = dict[str, Sight]  # by test
 
 def read_sights() -> Sights:
     """Read the observations from the file."""
-    text = FILE.read_text() if FILE.is_file() else ""
+    tables = read_tables(FILE) if FILE.is_file() else {}
     return {
         test: Sight(set(entry.get("red", ())), set(entry.get("near", ())))
-        for test, entry in tomllib.loads(text).items()
+        for test, entry in tables.items()
     }
 
 

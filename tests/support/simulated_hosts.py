@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -26,7 +24,7 @@ from probes.hosts.test_hosts import test_hosts_are_what_was_ordered as hosts_pro
 from probes.hosts.test_hosts import test_hosts_stay_healthy_to_the_end as closing_probe
 from reports.measurement import Verdict
 from reports.record import ProbeResult
-from reports.run_folder.store import Store
+from tests.support.controls import recorder
 
 H100 = "NVIDIA H100 80GB HBM3"
 FABRIC = {"state": 3, "status": 0, "health": 0, "cluster": "00" * 16, "clique": 0}
@@ -332,17 +330,11 @@ def run_closing(cluster: StandInHosts, **terms: Any) -> ProbeResult:
 
 def run_probe(probe: Callable[[Recorder], None], contract: Contract | None = None) -> ProbeResult:
     """Run a judge with a recorder, and return its result."""
-    agreed = contract or load("h100-ndr400")
-    with tempfile.TemporaryDirectory() as folder:
-        store = Store(Path(folder))
-        recorder = Recorder(store, agreed, "p", "HOSTS", "claim", "again", lambda words: None)
-        with patch("probes.hosts.inventory.find_blind_nodes", find_blind):
-            try:
-                probe(recorder)
-                result = recorder.finish("finished", 1.0)
-            finally:  # a file left open would fail the next test that collects garbage
-                store.close()
-    return result.model_copy(update={"coverage": "; ".join(recorder._coverage)})
+    measure = recorder("HOSTS", contract or load("h100-ndr400"))
+    with patch("probes.hosts.inventory.find_blind_nodes", find_blind):
+        probe(measure)
+    result = measure.finish("finished", 1.0)
+    return result.model_copy(update={"coverage": "; ".join(measure._coverage)})
 
 
 def verdicts(result: ProbeResult) -> dict[str, Verdict | None]:

@@ -8,17 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from probes.toml_tables import read_tables
 from tests.probes.owed.conditions import ConditionFinder, describe_not_provable
 from tests.probes.owed.product import Product
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 GOLDEN = Path(__file__).parent / "owed.toml"
 HEAD = """\
@@ -90,7 +85,7 @@ def _in_quotes(text: str) -> str:
 
 def read_golden() -> Sections:
     """Read the list that is kept."""
-    return tomllib.loads(GOLDEN.read_text(encoding="utf-8"))
+    return read_tables(GOLDEN)
 
 
 def compare(golden: Sections, found: Sections) -> Iterator[str]:
