@@ -10,6 +10,7 @@ from probes.check.recorder import Recorder
 from probes.cluster.ask import on_node
 from probes.cluster.cluster import Cluster
 from probes.findings import join_names
+from probes.gang import criterion as check
 from probes.gang import invariants as checks
 from probes.gang import judge
 from probes.gang.invariants import count_held, is_whole
@@ -46,7 +47,7 @@ def control_release_one_early(run: Scenario) -> None:
     caught = [span for span in checks.find_partial_holds(samples) if span.gang == gang]
     fault = "a job takes one of its two accelerators before the other"
     saw = caught[0].describe() if caught else "no part of a gang"
-    run.measure.control("one bundle early", fault, trial, located=bool(caught), saw=saw)
+    run.measure.control(check.ONE_BUNDLE_EARLY, fault, trial, located=bool(caught), saw=saw)
 
 
 def control_unregistered_gpu(run: Scenario) -> None:
@@ -62,7 +63,7 @@ def control_unregistered_gpu(run: Scenario) -> None:
     run.observer.wait(GPU_FREED_SECONDS)
     uses = [sample["in_use"] for sample in run.observer.samples if "in_use" in sample]
     gpu = find_free_gpu(cluster, run.observer.samples[-1]["free_on"], uses[-1] if uses else {})
-    name = "a GPU used behind Ray's back"
+    name = check.GPU_USED_BEHIND_RAYS_BACK
     fault = "a process allocates memory on a GPU without asking Ray for it"
     if not gpu:
         nowhere = "no node has all its GPUs free and one of them unused"
@@ -133,7 +134,7 @@ def control_let_go(run: Scenario, gang: str) -> None:
         run.wait_gone(gang, DRAIN_SECONDS)
     fault = "a running gang is given back, and judged as if it had to keep running"
     seen = run.observer.samples[max(since - 1, 0) :]
-    plant(run.measure, "gang given back", fault, partial(judge.judge_held, gang, seen))
+    plant(run.measure, check.GANG_GIVEN_BACK, fault, partial(judge.judge_held, gang, seen))
 
 
 def control_partial_allocation(run: Scenario, need: int) -> None:
@@ -164,7 +165,7 @@ def control_partial_allocation(run: Scenario, need: int) -> None:
     parts = checks.partial_gangs(held[-1]) if held else {}
     fault = "two jobs take single actors in turns, without a gang, while nothing is sampled"
     saw = "; ".join(f"job {job} held {part} of {size}" for job, part, size in parts.values())
-    run.measure.control("naive actors", fault, trial, located=len(parts) == len(jobs), saw=saw)
+    run.measure.control(check.NAIVE_ACTORS, fault, trial, located=len(parts) == len(jobs), saw=saw)
 
 
 def control_two_that_fit(run: Scenario) -> None:
@@ -184,20 +185,20 @@ def control_two_that_fit(run: Scenario) -> None:
         run.rig.release()
         run.wait_idle()
     trial = run.measure.trial()
-    trial("placed_concurrently", sum(is_whole(last, gang) for gang in gangs))
-    trial("actors_not_running", judge.missing_actors(last, half))
+    trial(check.PLACED_CONCURRENTLY, sum(is_whole(last, gang) for gang in gangs))
+    trial(check.ACTORS_NOT_RUNNING, judge.missing_actors(last, half))
     fewer = {node: count - 1 for node, count in run.capacity.items()}
-    trial("overcommitted", len(checks.find_overcommitted([last], fewer)))
+    trial(check.OVERCOMMITTED, len(checks.find_overcommitted([last], fewer)))
     fault = (
         "two gangs that both fit and start no actors are judged as if only one could run, and "
         "as if each node had one accelerator less"
     )
-    run.measure.control("two that fit", fault, trial)
+    run.measure.control(check.TWO_THAT_FIT, fault, trial)
 
 
 def control_late_release(run: Scenario) -> None:
     """Keep a gang waiting too long; it must be judged as never placed, and then as late."""
-    limit = run.measure.contract.limit("GANG", "placement_delay")
+    limit = run.measure.contract.limit("GANG", check.PLACEMENT_DELAY)
     held_s = LATE_BY * (limit.high or 0.0) if limit else PENDING_SECONDS
     trial = run.measure.trial()
     with run.as_control():
@@ -207,18 +208,18 @@ def control_late_release(run: Scenario) -> None:
         since = run.observer.mark("B asks, and A goes on", fault=True)
         waiting = run.ask("B", 1)
         placed = run.wait_placed(waiting, PENDING_SECONDS)
-        trial("never_placed", int(placed is None))
-        trial("blocked_behind", int(placed is None))
+        trial(check.NEVER_PLACED, int(placed is None))
+        trial(check.BLOCKED_BEHIND, int(placed is None))
         run.observer.wait(held_s - PENDING_SECONDS)
         run.drop(running)
-        trial("placement_delay", run.elapsed(since, run.wait_placed(waiting)))
+        trial(check.PLACEMENT_DELAY, run.elapsed(since, run.wait_placed(waiting)))
         run.rig.release()
         run.wait_idle()
     fault = (
         f"a gang holds for {held_s:.2g} s what another waits for, and is judged as if the other "
         "could be placed"
     )
-    run.measure.control("late release", fault, trial)
+    run.measure.control(check.LATE_RELEASE, fault, trial)
 
 
 def control_hold_and_wait(run: Scenario, half: int) -> None:
@@ -248,10 +249,10 @@ def control_hold_and_wait(run: Scenario, half: int) -> None:
     saw = "; ".join(f"{hold.describe()}, {outcomes[hold.gang]}" for hold in deadlocks)
     fault = "each job asks for half of its gang, then for the other half"
     trial = run.measure.trial()
-    trial("deadlocks", len(deadlocks))
+    trial(check.DEADLOCKS, len(deadlocks))
     located = {hold.job for hold in deadlocks} == set(run.rig.jobs) and bool(gave_up)
     saw = saw or "no deadlock"
-    run.measure.control("two groups per job", fault, trial, located=located, saw=saw)
+    run.measure.control(check.TWO_GROUPS_PER_JOB, fault, trial, located=located, saw=saw)
 
 
 def _deadlocks_since(run: Scenario, start: float) -> list[checks.PartialHold]:
@@ -262,8 +263,8 @@ def _deadlocks_since(run: Scenario, start: float) -> list[checks.PartialHold]:
 
 def control_fragments(measure: Recorder, nodes: dict[str, int]) -> None:
     """Judge a PACK gang that lies on several nodes as if it were the waiting STRICT_PACK gang."""
-    trial, name = measure.trial(), "PACK passed off as STRICT_PACK"
-    trial("placed_in_fragments", len(nodes) if len(nodes) > 1 else 0)
+    trial, name = measure.trial(), check.PACK_PASSED_OFF_AS_STRICT_PACK
+    trial(check.PLACED_IN_FRAGMENTS, len(nodes) if len(nodes) > 1 else 0)
     fault = "a PACK gang that lies on several nodes is judged as if it had requested one"
     measure.control(name, fault, trial, saw=join_names(nodes))
 
@@ -271,7 +272,7 @@ def control_fragments(measure: Recorder, nodes: dict[str, int]) -> None:
 def control_wrong_strategy(measure: Recorder, strategy: str, nodes: dict[str, int]) -> None:
     """Judge a gang that lies on several nodes as if it had asked for one node."""
     trial, violation = measure.trial(), checks.explain_misplaced("STRICT_PACK", nodes, nodes)
-    trial("misplaced", int(bool(violation)))
+    trial(check.MISPLACED, int(bool(violation)))
     fault = "a gang that lies on several nodes is judged as if it had requested one"
     saw = violation or f"nothing wrong with {nodes}"
     measure.control(f"{strategy} passed off as STRICT_PACK", fault, trial, saw=saw)

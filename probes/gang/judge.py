@@ -8,6 +8,7 @@ from typing import Any
 from probes.check.recorder import Recorder
 from probes.contract.contract import ClusterTerms
 from probes.findings import finding, join_names
+from probes.gang import criterion as check
 from probes.gang.invariants import Sample, is_whole
 from probes.gang.scenario import Scenario
 
@@ -34,7 +35,7 @@ def judge_withdrawal(run: Scenario, gang: str, since: float) -> None:
 
 def judge_gone(gang: str, gone: bool, seconds: float, measure: Recorder) -> None:
     """Judge that a gang was removed within `seconds`."""
-    measure("not_removed", int(not gone))
+    measure(check.NOT_REMOVED, int(not gone))
     if not gone:
         message = f"gang {gang} still exists {seconds} s later"
         blame_job("GANG-NOT-REMOVED", message, gang[0], measure)
@@ -58,7 +59,7 @@ def judge_held(gang: str, samples: Sequence[Sample], measure: Recorder) -> None:
     """Judge that a gang was fully placed in every sample since the first such sample."""
     states = [is_whole(sample, gang) for sample in samples]
     lost = states[states.index(True) :].count(False) if True in states else None
-    measure("lost_while_running", lost, note="the gang never ran")
+    measure(check.LOST_WHILE_RUNNING, lost, note="the gang never ran")
     if lost:
         now = _states_text(samples[-1])
         message = f"running gang {gang} lost accelerators in {lost} samples. Current state: {now}"
@@ -76,20 +77,20 @@ def judge_one_placed(run: Scenario, won: list[str], need: int) -> None:
     both = f"{join_names(won)} of {need} each were both complete, with {run.total} free"
     twice = finding("GANG-OVERCOMMIT", both, sorted(run.capacity))
     clash = [twice] if len(won) > 1 and not small else []
-    run.measure_at_end("placed_concurrently", len(won), *clash, ours=bool(small))
+    run.measure_at_end(check.PLACED_CONCURRENTLY, len(won), *clash, ours=bool(small))
 
 
 def judge_actors(run: Scenario, need: int, gangs: Iterable[str]) -> None:
     """Judge that each accelerator of a placed gang has its running actor."""
     placed = sorted(gangs)
     if not placed:
-        run.measure_at_end("actors_not_running", None, note="no gang was placed")
+        run.measure_at_end(check.ACTORS_NOT_RUNNING, None, note="no gang was placed")
         return
     all_running = run.until(lambda sample: not missing_actors(sample, need))
     missing = 0 if all_running is not None else missing_actors(run.samples[-1], need)
     message = f"{missing} of {need} actors of gang {join_names(placed)} did not run"
     unstaffed = finding("GANG-NO-ACTORS", message, jobs_of(placed))
-    run.measure_at_end("actors_not_running", missing, unstaffed, ours=True)
+    run.measure_at_end(check.ACTORS_NOT_RUNNING, missing, unstaffed, ours=True)
 
 
 def missing_actors(sample: Sample, need: int) -> int:
@@ -103,7 +104,7 @@ def judge_not_blocked(run: Scenario, gang: str, since: float) -> None:
     run.measure.note("placed_behind_in", took, "s")
     message = f"gang {gang} fits and was not placed: {_gang_states(run)}"
     blocked = finding("GANG-BLOCKED", message, jobs_of([gang]))
-    run.measure_at_end("blocked_behind", int(took is None), blocked)
+    run.measure_at_end(check.BLOCKED_BEHIND, int(took is None), blocked)
 
 
 def time_handoff(run: Scenario, since: float, gang: str, never: str) -> float | None:
@@ -113,9 +114,9 @@ def time_handoff(run: Scenario, since: float, gang: str, never: str) -> float | 
     """
     placed = run.wait_placed(gang)
     took, event = run.elapsed(since, placed), f"gang {gang} was placed"
-    judge_time(run, "placement_delay", took, event, [gang], never)
+    judge_time(run, check.PLACEMENT_DELAY, took, event, [gang], never)
     stuck = finding("GANG-STUCK", f"{never}; last {_gang_states(run)}", jobs_of([gang]))
-    run.measure_at_end("never_placed", int(placed is None), stuck)
+    run.measure_at_end(check.NEVER_PLACED, int(placed is None), stuck)
     return placed
 
 
@@ -131,14 +132,18 @@ def report_not_placed(run: Scenario, gangs: Iterable[str]) -> None:
     """Report that these gangs had room and were not placed."""
     names = sorted(gangs)
     message = f"{join_names(names)} were not placed; last seen {_gang_states(run)}"
-    run.measure_at_end("never_placed", len(names), finding("GANG-STUCK", message, jobs_of(names)))
+    run.measure_at_end(
+        check.NEVER_PLACED, len(names), finding("GANG-STUCK", message, jobs_of(names))
+    )
 
 
 def judge_all_ran(run: Scenario, sizes: list[int], rows: list[dict[str, Any]]) -> None:
     """Judge that each gang was placed; note how long the smaller and the larger ones waited."""
     missed = len(sizes) - len(rows)
     message = f"{missed} of {len(sizes)} gangs were never placed"
-    run.measure_at_end("never_placed", missed, finding("GANG-STUCK", message), samples=len(sizes))
+    run.measure_at_end(
+        check.NEVER_PLACED, missed, finding("GANG-STUCK", message), samples=len(sizes)
+    )
     middle = (min(sizes) + max(sizes)) / 2
     waits = {
         "small": [row["waited"] for row in rows if row["size"] <= middle],
@@ -169,9 +174,9 @@ def judge_big_wait(run: Scenario, wait: float | None, terms: ClusterTerms) -> No
     """Judge a big gang's wait if the contract declares a queue layer; otherwise only note it."""
     if terms.queue:
         late = finding("GANG-SLOW", f"the big gang waited for {wait or 0:.1f} s", ["job A"])
-        run.measure_at_end("large_gang_wait", wait, late, note="the big gang was never placed")
+        run.measure_at_end(check.LARGE_GANG_WAIT, wait, late, note="the big gang was never placed")
     else:
-        run.measure.note("large_gang_wait", wait, "s")
+        run.measure.note(check.LARGE_GANG_WAIT, wait, "s")
 
 
 def report_queue_layer(measure: Recorder, terms: ClusterTerms) -> None:

@@ -14,6 +14,7 @@ from probes.contract.contract import ClusterTerms
 from probes.contract.placement import Placement, Slot
 from probes.faults.spare_nodes import SpareNodes
 from probes.findings import finding, join_names
+from probes.gang import criterion as check
 from probes.gang import invariants as checks
 from probes.gang import judge
 from probes.gang.invariants import Sample, count_placed
@@ -106,7 +107,7 @@ def kill_spare_node(run: Scenario, spares: SpareNodes, name: str, message: str) 
     """Kill one spare raylet and judge that it is dead; return when it was killed."""
     killed_at = run.observer.mark(message, fault=True)
     dead, _ = spares.kill_nodes(name)
-    run.measure("nodes_killed", int(dead) or None, on=message, note="its death is not proven")
+    run.measure(check.NODES_KILLED, int(dead) or None, on=message, note="its death is not proven")
     return killed_at
 
 
@@ -128,7 +129,7 @@ def control_node_not_lost(run: Scenario, victim: str) -> None:
     gone = run.until(lambda sample: victim not in sample["free_on"], PENDING_SECONDS)
     fault = f"{victim} is alive, and is judged as if it had been killed"
     judge_alive = partial(judge_detected, gone, victim, PENDING_SECONDS)
-    plant(run.measure, "node not lost", fault, judge_alive)
+    plant(run.measure, check.NODE_NOT_LOST, fault, judge_alive)
 
 
 def lose_held_node(run: Scenario, spares: SpareNodes, running: str, victim: str) -> None:
@@ -147,7 +148,7 @@ def lose_held_node(run: Scenario, spares: SpareNodes, running: str, victim: str)
     removed = run.drop(running, "A's launcher removes its gang")
     if unaided is not None:
         took, event = run.elapsed(asked, unaided), f"gang {gang} was placed"
-        judge.judge_time(run, "placement_delay", took, event, [gang], "")
+        judge.judge_time(run, check.PLACEMENT_DELAY, took, event, [gang], "")
         return
     judge.time_handoff(run, removed, gang, "others stay blocked after the harmed gang was removed")
     message = (
@@ -165,7 +166,7 @@ def _judge_detection(run: Scenario, lost_at: float, detected: float | None, vict
 
 def judge_detected(detected: float | None, victim: str, seconds: float, measure: Recorder) -> None:
     """Judge that a node loss was detected within `seconds`."""
-    measure("losses_not_detected", int(detected is None), on=victim)
+    measure(check.LOSSES_NOT_DETECTED, int(detected is None), on=victim)
     if detected is None:
         message = f"{victim} was killed, and Ray did not detect it within {seconds} s"
         measure.explain(finding("GANG-LOSS-NOT-DETECTED", message, [victim]))
@@ -210,7 +211,9 @@ def judge_invariants(run: Scenario) -> None:
         if run.steady:
             _judge_leak(run, "leaked", most_leaked(run.segments, run.total))
         last = run.observer.samples[-1]
-        _judge_leak(run, "not_released", 0 if free_again is not None else run.total - last["free"])
+        _judge_leak(
+            run, check.NOT_RELEASED, 0 if free_again is not None else run.total - last["free"]
+        )
     finally:
         judge_deferred(run)
     _judge_sampling(run)
@@ -223,7 +226,7 @@ def judge_partial_holds(segments: Sequence[Sequence[Sample]], measure: Recorder)
     """Judge that no sample of these segments shows a partly placed gang."""
     samples = [sample for segment in segments for sample in segment]
     count = checks.count_partial(samples) if samples else None
-    measure("partially_held", count, samples=len(samples), note="nothing was observed")
+    measure(check.PARTIALLY_HELD, count, samples=len(samples), note="nothing was observed")
     spans = [span for segment in segments for span in checks.find_partial_holds(segment)]
     for span in spans[:3]:
         judge.blame_job("GANG-PARTIAL", span.describe(), span.job, measure)
@@ -236,8 +239,8 @@ def most_leaked(segments: Sequence[Sequence[Sample]], total: int) -> int:
 
 def judge_free(segments: Sequence[Sequence[Sample]], total: int, measure: Recorder) -> None:
     """Judge that nothing leaked and all is free at the end; for a control, whose jobs are ours."""
-    measure("leaked", most_leaked(segments, total))
-    measure("not_released", total - segments[-1][-1]["free"] if segments[-1] else None)
+    measure(check.LEAKED, most_leaked(segments, total))
+    measure(check.NOT_RELEASED, total - segments[-1][-1]["free"] if segments[-1] else None)
 
 
 def _judge_overcommit(run: Scenario, samples: list[Sample]) -> None:
@@ -277,7 +280,7 @@ def _judge_sampling(run: Scenario) -> None:
 def judge_rate(gaps: Sequence[float], measure: Recorder) -> None:
     """Judge the sample rate; `gaps` are the seconds between samples."""
     rate, reason = checks.sample_rate(gaps, REQUIRED_RATE_HZ)
-    measure("sample_rate", rate, samples=len(gaps), note=reason)
+    measure(check.SAMPLE_RATE, rate, samples=len(gaps), note=reason)
 
 
 def judge_gpu_use(
@@ -288,7 +291,7 @@ def judge_gpu_use(
     hidden = checks.find_hidden_gpus(samples, ray_gpus)
     reasons = join_names(f"{node}: {message}" for node, message in silent.items())
     value = sum(count for count, _ in hidden.values())
-    measure("unregistered_use", None if silent and not hidden else value, note=reasons)
+    measure(check.UNREGISTERED_USE, None if silent and not hidden else value, note=reasons)
     if hidden:
         details = "; ".join(
             f"{count} on {node}, where these are in use: {join_names(gpus)}"

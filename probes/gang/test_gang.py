@@ -6,6 +6,7 @@ import signal
 import pytest
 
 from probes.gang import controls, judge
+from probes.gang import criterion as check
 from probes.gang import invariants as checks
 from probes.gang.invariants import is_whole
 
@@ -30,7 +31,9 @@ def test_two_gangs_compete_and_one_waits_whole(scene, terms, measure, tier):
             never = "the waiting gang was not placed within 30 s"
             judge.time_handoff(run, run.drop(won[0]), loser, never)
         else:
-            run.measure_at_end("placement_delay", None, note=f"{len(won)} of 2 gangs were placed")
+            run.measure_at_end(
+                check.PLACEMENT_DELAY, None, note=f"{len(won)} of 2 gangs were placed"
+            )
             judge.report_not_placed(run, [] if won else gangs)
         controls.control_partial_allocation(run, need)
         controls.control_two_that_fit(run)
@@ -53,7 +56,7 @@ def test_a_cancelled_gang_leaves_no_trace(scene):
     with scene("a waiting gang is cancelled") as run:
         running, waiting = judge.start_two_gangs(run, math.ceil(0.75 * run.total))
         fault = "the job reports that it cancels its gang, and does not"
-        controls.control_not_cancelled(run, waiting, "cancelled in words only", fault)
+        controls.control_not_cancelled(run, waiting, check.CANCELLED_IN_WORDS_ONLY, fault)
         judge.judge_withdrawal(run, waiting, run.drop(waiting, "B cancels"))
         judge.judge_undisturbed(run, running)
         controls.control_let_go(run, running)
@@ -70,7 +73,7 @@ def test_a_dead_driver_gives_its_gang_back(scene):
         run.observer.mark("B's driver is stopped", fault=True)
         run.rig.jobs["B"].signal(signal.SIGSTOP)
         fault = "the waiting job's driver is stopped with SIGSTOP instead of killed"
-        controls.control_not_cancelled(run, waiting, "driver stopped, not killed", fault)
+        controls.control_not_cancelled(run, waiting, check.DRIVER_STOPPED_NOT_KILLED, fault)
         killed_at = run.observer.mark("B's driver is killed", fault=True)
         run.rig.jobs["B"].signal(signal.SIGKILL)
         judge.judge_withdrawal(run, waiting, killed_at)
@@ -79,7 +82,7 @@ def test_a_dead_driver_gives_its_gang_back(scene):
         run.rig.jobs["A"].signal(signal.SIGKILL)
         freed = run.elapsed(killed_at, run.wait_idle(judge.RELEASE_PATIENCE_SECONDS))
         event, never = "all was free again", "all was not free again"
-        judge.judge_time(run, "release_time", freed, event, [running], never)
+        judge.judge_time(run, check.RELEASE_TIME, freed, event, [running], never)
 
 
 @pytest.mark.tier("standard")
@@ -88,7 +91,7 @@ def test_one_group_per_job_never_deadlocks(scene, measure):
 
     The same jobs with two groups each must be seen to hold and wait: neither can go on.
     """
-    with scene("two groups per job") as run:
+    with scene(check.TWO_GROUPS_PER_JOB) as run:
         half = run.total // 2
         gangs = run.ask_together(("A", 2 * half), ("B", 2 * half))
         won = wait_contention(run, gangs, 2 * controls.DEADLOCK_SECONDS)
@@ -98,6 +101,6 @@ def test_one_group_per_job_never_deadlocks(scene, measure):
             judge.time_handoff(run, run.drop(won[0]), loser, never)
         else:
             judge.report_not_placed(run, gangs)
-        measure("deadlocks", len(checks.find_deadlocks(run.samples, controls.DEADLOCK_SECONDS)))
+        measure(check.DEADLOCKS, len(checks.find_deadlocks(run.samples, controls.DEADLOCK_SECONDS)))
         run.rig.release()
         controls.control_hold_and_wait(run, half)

@@ -5,6 +5,7 @@ import pytest
 from probes.contract import placement as components
 from probes.findings import finding, join_names
 from probes.gang import controls
+from probes.gang import criterion as check
 from probes.gang import invariants as checks
 from probes.gang import scenario_checks as scenes
 from probes.gang.invariants import count_placed
@@ -34,7 +35,7 @@ def test_fragments_are_not_mistaken_for_room(scene, measure):
         used = run.observer.samples[-1]["gangs"][strict]["nodes"]
         message = f"STRICT_PACK of {size} is on {join_names(used)}, which had no room for it"
         wrong = finding("GANG-MISPLACED", message, ["job B"])
-        run.measure_at_end("placed_in_fragments", len(used), wrong, ours=len(used) > 1)
+        run.measure_at_end(check.PLACED_IN_FRAGMENTS, len(used), wrong, ours=len(used) > 1)
         asked_at = run.observer.mark("A asks for the same, PACK")
         packed = run.ask("A", size)
         judge_not_blocked(run, packed, asked_at)
@@ -80,12 +81,12 @@ def test_components_lie_where_they_were_put(scene, cluster, terms, measure):
             wrong += scenes.find_splits(parts, places, split)
             misplaced = scenes.control_misplaced_rank(places)
             astray.append(components.layout_errors(parts, misplaced))
-        measure("misplaced", len(wrong), samples=len(astray))
+        measure(check.MISPLACED, len(wrong), samples=len(astray))
         measure.explain(finding("GANG-MISPLACED", message) for message in wrong[:3])
         trial, fault = measure.trial(), "a rank reports the accelerator of another component's rank"
-        trial("misplaced", sum(map(len, astray)))
+        trial(check.MISPLACED, sum(map(len, astray)))
         saw = astray[0][0] if astray[0] else "nothing wrong"
-        measure.control("one rank astray", fault, trial, located=all(astray), saw=saw)
+        measure.control(check.ONE_RANK_ASTRAY, fault, trial, located=all(astray), saw=saw)
 
 
 def test_a_lost_node_harms_its_own_gang_only(scene):

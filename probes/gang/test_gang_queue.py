@@ -6,6 +6,7 @@ import random
 import pytest
 
 from probes.findings import finding
+from probes.gang import criterion as check
 from probes.gang import judge
 from probes.gang.controls import control_release_one_early
 from probes.gang.invariants import count_held
@@ -102,10 +103,10 @@ def test_ray_train_waits_as_a_gang(scene, workplace, measure):
         measure.note("train_withdrew", max(len(gangs) - 1, 0), "times")
         measure.note("train_placed_in", run.elapsed(released, when), "s")
         stuck = finding("GANG-STUCK", "Ray Train was not placed after release", ["job B"])
-        run.measure_at_end("never_placed", int(when is None), stuck, samples=len(gangs))
+        run.measure_at_end(check.NEVER_PLACED, int(when is None), stuck, samples=len(gangs))
         outcome = "never placed" if when is None else jobs["B"].call("outcome")
         broke = finding("GANG-STUCK", f"Ray Train was placed and ended with: {outcome}", ["job B"])
         broken = [] if when is None else [broke]
-        run.measure_at_end("ray_train_outcome", outcome, *broken, ours=when is not None)
+        run.measure_at_end(check.RAY_TRAIN_OUTCOME, outcome, *broken, ours=when is not None)
         if outcome != "finished":
             jobs["B"].end()  # it would keep asking, or still runs

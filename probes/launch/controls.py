@@ -16,6 +16,7 @@ from probes.cluster.entrances import ignored_address
 from probes.cluster.room import describe_busy
 from probes.contract.terms import ClusterTerms
 from probes.findings import join_names
+from probes.launch import criterion as check
 from probes.launch import guide as guides
 from probes.launch import judge
 from probes.launch.guide import Guide, GuidedCluster, GuideError, LaunchPath, own_guide
@@ -26,8 +27,8 @@ from probes.launch.training import JobBytes
 PLANTED = "weights,samples,validation,metrics,loss,export,corrupt"
 # A single rank has no other to differ from.
 OF_SEVERAL_RANKS = (
-    "ranks_with_other_weights", "ranks_with_other_validation", "misplaced_samples",
-    "wrong_exports", "metric_error",
+    check.RANKS_WITH_OTHER_WEIGHTS, check.RANKS_WITH_OTHER_VALIDATION, check.MISPLACED_SAMPLES,
+    check.WRONG_EXPORTS, check.METRIC_ERROR,
 )  # fmt: skip
 WRONG_GUIDE = "```sh\nsudo systemctl restart ray\nssh 10.0.0.1 hostname\n```\n"
 
@@ -48,7 +49,7 @@ def control_missing_variable(path: GuidedCluster, doctored: Transcript, measure:
     ended = doctored.exit_code is not None and doctored.exit_code > 0  # below 0: it was killed
     seen = f"{len(wrong)} ranks: {join_names(problems)}; exit code {doctored.exit_code}"
     measure.control(
-        "missing variable",
+        check.MISSING_VARIABLE,
         "the same job is launched without MASTER_PORT and with one rank less",
         trial if job.rows else None,
         located=ended and all_lack(announced, "MASTER_PORT", len(job.rows)),
@@ -95,7 +96,7 @@ def control_planted_errors(path: GuidedCluster, planted: Transcript, measure: Re
 
     plant(
         measure,
-        "planted errors",
+        check.PLANTED_ERRORS,
         "the last rank has other weights, samples and validation data, all ranks export the model, "
         "and its losses are wrong",
         judge_planted,
@@ -112,7 +113,7 @@ def control_job_network(
     nowhere = "no other interface is agreed: name one in the contract, [cluster] management"
     plant(
         measure,
-        "job on another network",
+        check.JOB_ON_ANOTHER_NETWORK,
         f"the user's job is forced onto {where}",
         partial(judge.judge_network, judge.read_job(path, planted), fabric, sent, planted),
         unable="" if other_network(path) else nowhere,
@@ -129,7 +130,7 @@ def control_guide(guide: Guide, hosts: Sequence[str], measure: Recorder) -> None
         return {f"line {first}", f"line {first + 1}"} <= judge.named_suspects(trial)
 
     fault = "a command as root and a login by address are added to the guide"
-    plant(measure, "wrong guide", fault, judge_wrong)
+    plant(measure, check.WRONG_GUIDE, fault, judge_wrong)
 
 
 def control_missing_rank(
@@ -141,13 +142,13 @@ def control_missing_rank(
         judge.judge_job(path, said, trial, size=size + 1)
 
     fault = "the job is judged as one that has a rank more"
-    plant(measure, "missing rank", fault, judge_larger)
+    plant(measure, check.MISSING_RANK, fault, judge_larger)
 
 
 def control_user(us: Transcript, why_same: str, measure: Recorder) -> None:
     """Check that the suite's own user, who is root, is not taken for an ordinary one."""
     fault = "the suite's own user is judged as the user"
-    plant(measure, "own user", fault, partial(judge.judge_user, us, ""), unable=why_same)
+    plant(measure, check.OWN_USER, fault, partial(judge.judge_user, us, ""), unable=why_same)
 
 
 HOMES = "/tmp"

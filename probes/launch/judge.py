@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from probes.check.declarations import exactly
 from probes.check.recorder import Recorder, Trial
 from probes.findings import finding, join_names
+from probes.launch import criterion as check
 from probes.launch import training
 from probes.launch.guide import Guide, GuidedCluster, lint_guide
 from probes.launch.ranks import (
@@ -27,7 +28,7 @@ NOT_ENDED = "the job did not come to its end"
 def judge_guide(guide: Guide, hosts: Sequence[str], measure: Recorder) -> None:
     """Judge the guide's lines."""
     faults = lint_guide(guide.commands, hosts)
-    measure("guide_faults", len({fault.line for fault in faults}), samples=len(guide.commands))
+    measure(check.GUIDE_FAULTS, len({fault.line for fault in faults}), samples=len(guide.commands))
     for fault in faults:
         statement = (
             f"line {fault.line} of the guide {fault.found}: `{fault.text[:200]}`. Expected: "
@@ -41,11 +42,11 @@ def judge_user(said: Transcript, why_same: str, measure: Recorder) -> None:
     numbers = [[int(word) for word in line.split()] for line in said.lines if _is_numbers(line)]
     if why_same or len(numbers) != 3:
         note = f"the commands ran as the suite's own user: {why_same or 'id said nothing'}"
-        measure("rights_of_user", None, note=note)
+        measure(check.RIGHTS_OF_USER, None, note=note)
         return
     (uid, *_), (group, *_), groups = numbers
     rights = count_rights(uid, groups, group)
-    measure("rights_of_user", rights)
+    measure(check.RIGHTS_OF_USER, rights)
     if rights:
         statement = (
             f"the user who follows the guide has uid {uid} and groups "
@@ -60,7 +61,7 @@ def _is_numbers(line: str) -> bool:
 
 def judge_ranks(path: GuidedCluster, said: Transcript, measure: Recorder) -> AnnouncedJob:
     """Judge the ranks, the exit code, and the time to the first step."""
-    measure("time_to_first_step", said.first_step, note="no step was seen")
+    measure(check.TIME_TO_FIRST_STEP, said.first_step, note="no step was seen")
     measure.note("time_of_job", said.seconds, "s")
     return judge_job(path, said, measure)
 
@@ -81,10 +82,10 @@ def judge_job(
     job = read_job(path, said, size=size, more=more)
     wrong, ranks = wrong_ranks(job), len(job.rows)
     note = "the job announced no rank"
-    measure("wrong_ranks", len(wrong) if ranks else None, on=on, samples=ranks, note=note)
-    measure("exit_code", said.exit_code, on=on)
+    measure(check.WRONG_RANKS, len(wrong) if ranks else None, on=on, samples=ranks, note=note)
+    measure(check.EXIT_CODE, said.exit_code, on=on)
     because = "one rank per accelerator that the job asked for"
-    measure("ranks", ranks, on=on, limit=exactly(job.size, "ranks", because))
+    measure(check.RANKS, ranks, on=on, limit=exactly(job.size, "ranks", because))
     whose = "" if on == "cluster" else f"{on}: "
     if said.exit_code != 0:
         last = next((line for line in reversed(said.lines) if line.strip()), "")
@@ -142,22 +143,22 @@ def judge_training(job: AnnouncedJob, said: Transcript, measure: Recorder) -> No
     trained = TrainedJob(rows, training.logged_losses(said.text))
     ended = job.ended and bool(trained.rows)
     hosts = {row["RANK"]: job.host_of(row, "") for row in trained.rows}
-    for name, (check, code) in CHECKS.items():
-        wrong = check(trained) if ended else []
+    for name, (find, code) in CHECKS.items():
+        wrong = find(trained) if ended else []
         count = len({rank for each in wrong for rank in each.ranks})
         measure(name, count if ended else None, samples=len(trained.rows), note=NOT_ENDED)
         _explain(wrong, code, hosts, measure)
     misplaced, wrong = training.wrong_samples(trained) if ended else (None, [])
     note = "a rank named no samples" if ended else NOT_ENDED
-    measure("misplaced_samples", misplaced, note=note)
+    measure(check.MISPLACED_SAMPLES, misplaced, note=note)
     _explain(wrong, "LAUNCH-DATA", hosts, measure)
     _judge_metrics(trained, ended, measure)
     _judge_export(trained, ended, hosts, measure)
 
 
 CHECKS = {
-    "ranks_with_other_weights": (training.wrong_weights, "LAUNCH-WEIGHTS"),
-    "ranks_with_other_validation": (training.wrong_validation, "LAUNCH-DATA"),
+    check.RANKS_WITH_OTHER_WEIGHTS: (training.wrong_weights, "LAUNCH-WEIGHTS"),
+    check.RANKS_WITH_OTHER_VALIDATION: (training.wrong_validation, "LAUNCH-DATA"),
 }
 
 
@@ -178,16 +179,16 @@ EXPECTED = {
 def _judge_metrics(trained: TrainedJob, ended: bool, measure: Recorder) -> None:
     error, step = training.metric_error(trained) if ended else (None, 0)
     note = "the job logged no loss for some step" if ended else NOT_ENDED
-    measure("metric_error", error, note=note, samples=len(trained.logged))
-    if measure.would_fail("metric_error", error):
+    measure(check.METRIC_ERROR, error, note=note, samples=len(trained.logged))
+    if measure.would_fail(check.METRIC_ERROR, error):
         statement = (
             f"the loss that the job logged for step {step} is {100 * (error or 0):.2f} % from the "
             "mean of its ranks. Expected: the mean of all ranks."
         )
         measure.explain(finding("LAUNCH-METRICS", statement))
     ratio = training.loss_ratio(trained) if ended else None
-    measure("loss_ratio", ratio, note="there is no loss to compare" if ended else NOT_ENDED)
-    if measure.would_fail("loss_ratio", ratio):
+    measure(check.LOSS_RATIO, ratio, note="there is no loss to compare" if ended else NOT_ENDED)
+    if measure.would_fail(check.LOSS_RATIO, ratio):
         first, last = (number(trained.logged[index]) for index in (0, -1))
         count = quantity(len(trained.logged), "steps")
         statement = f"the loss was {first} at first and {last} after {count}. Expected: it falls."
@@ -199,15 +200,15 @@ def _judge_export(
 ) -> None:
     ranks = training.exporting_ranks(trained)
     wrong = [rank for rank in ranks if rank != "0"] + ["0"] * ("0" not in ranks)
-    measure("wrong_exports", len(wrong) if ended else None, note=NOT_ENDED)
+    measure(check.WRONG_EXPORTS, len(wrong) if ended else None, note=NOT_ENDED)
     if ended and wrong:
         names, on = name_ranks(ranks, [hosts[rank] for rank in ranks])
         who = f"{join_names(names)} exported the model" if names else "no rank exported the model"
         statement = f"{who}. Expected: rank 0 alone."
         measure.explain(finding("LAUNCH-EXPORT", statement, [*names, *on]))
     error, why = training.export_error(trained) if ended else (None, NOT_ENDED)
-    measure("export_error", error, note=why)
-    if measure.would_fail("export_error", error):
+    measure(check.EXPORT_ERROR, error, note=why)
+    if measure.would_fail(check.EXPORT_ERROR, error):
         statement = (
             f"the exported model has a loss that is {100 * (error or 0):.1f} % from that of the "
             "trained one, on the same data. Expected: the same model."
@@ -234,7 +235,7 @@ def judge_network(
     if not job.ended:
         note = NOT_ENDED
     lowest = min(known.values()) if complete else None
-    name = "share_on_agreed_network"
+    name = check.SHARE_ON_AGREED_NETWORK
     measure(name, lowest, samples=len(known), note=note)
     low = sorted(node for node, share in known.items() if measure.would_fail(name, share))
     if not complete or not low:

@@ -10,6 +10,7 @@ import pytest
 from probes.check.judging import plant
 from probes.cluster.room import busy_accelerators
 from probes.findings import finding, join_names
+from probes.launch import criterion as check
 from probes.launch import judge, training
 from probes.launch.controls import control_missing_rank, prepare_path
 from probes.launch.guide import new_name
@@ -43,7 +44,7 @@ def test_a_failing_job_says_why(cluster, terms, measure):
 def control_swallowed(failure, swallowed, measure):
     """Check that a script which hides its error is caught."""
     fault = "a script fails and ends with 0, without a word"
-    plant(measure, "swallowed error", fault, partial(judge_failure, failure, swallowed))
+    plant(measure, check.SWALLOWED_ERROR, fault, partial(judge_failure, failure, swallowed))
 
 
 def host_of(job, rank):
@@ -55,10 +56,10 @@ def host_of(job, rank):
 def judge_failure(failure, said, measure):
     """Judge the exit code, what the last lines name, and the time until then."""
     name, hidden, missing = failure.name, said.exit_code == 0, failure.missing(said.lines)
-    measure("hidden_errors", int(hidden), on=name)
-    measure("facts_missing_from_error", len(missing), on=name, samples=len(failure.facts))
+    measure(check.HIDDEN_ERRORS, int(hidden), on=name)
+    measure(check.FACTS_MISSING_FROM_ERROR, len(missing), on=name, samples=len(failure.facts))
     ended = said.seconds if said.exit_code else None
-    measure("time_to_error", ended, on=name, note="no error was seen")
+    measure(check.TIME_TO_ERROR, ended, on=name, note="no error was seen")
     if hidden:
         statement = f"{name}: the job failed and ended with 0. Expected: another exit code."
         measure.explain(finding("LAUNCH-ERROR", statement))
@@ -115,7 +116,7 @@ def test_other_failures_say_why_and_hold_nothing(cluster, terms, measure):
 
 def judge_held(held, measure, name):
     """Judge the accelerators that a failed job still holds."""
-    measure("held_accelerators", held, on=name)
+    measure(check.HELD_ACCELERATORS, held, on=name)
     if held:
         statement = f"{name}: the failed job still holds {held} accelerators. Expected: none."
         measure.explain(finding("LAUNCH-LEFT", statement))
@@ -150,7 +151,7 @@ def test_a_job_goes_on_from_one_nodes_own_disk(cluster, terms, measure):
         return {f"rank {rank}" for rank in range(cluster.size)} <= named_suspects(trial)
 
     fault = "a job that began at step 0 is judged as the one that was started again"
-    plant(measure, "began anew", fault, judge_first)
+    plant(measure, check.BEGAN_ANEW, fault, judge_first)
     control_missing_rank(path, said, cluster.size, measure)
     measure.covered(f"two jobs, the second from step {SAVED} on")
 
@@ -162,11 +163,11 @@ def judge_resume(job, measure, *, shared=False):
     """
     if shared:
         note = "the nodes share /tmp, so that no checkpoint is on one node alone"
-        measure("ranks_not_resumed", None, note=note)
+        measure(check.RANKS_NOT_RESUMED, None, note=note)
         return
     wrong = training.ranks_that_began_elsewhere(job.rows, SAVED) if job.ended else []
     count = len(wrong) if job.ended and job.rows else None
-    measure("ranks_not_resumed", count, samples=len(job.rows), note=judge.NOT_ENDED)
+    measure(check.RANKS_NOT_RESUMED, count, samples=len(job.rows), note=judge.NOT_ENDED)
     if wrong:
         on = [row.get("host", "unknown") for row in wrong]
         names, hosts = judge.name_ranks([row["RANK"] for row in wrong], on)
@@ -210,7 +211,7 @@ def test_a_stopped_job_leaves_nothing(cluster, terms, measure):
     keep_transcript(again, measure, "again", "the same commands after the stop")
     unable = "" if trained else "the job took no step"
     fault = "what runs before the stop is judged as left over"
-    plant(measure, "running job", fault, partial(judge_left, cluster, still), unable=unable)
+    plant(measure, check.RUNNING_JOB, fault, partial(judge_left, cluster, still), unable=unable)
     seen = trained and before.count >= cluster.size and not before.unseen
     judge_stop(cluster, left if seen else None, seconds, measure)
     judge_again(again, measure)
@@ -235,13 +236,13 @@ def stop(path, running):
 def judge_stop(cluster, left, seconds, measure):
     """Judge what is left of a stopped job, and when nothing was; None if it was never seen."""
     note = "the job's processes were not seen before the stop" if left is None else ""
-    measure("time_to_stop", None if left is None else seconds, note=note)
+    measure(check.TIME_TO_STOP, None if left is None else seconds, note=note)
     judge_left(cluster, left, measure, note)
 
 
 def judge_again(again, measure):
     """Judge the same commands after the stop."""
-    measure("exit_code_after_stop", again.exit_code)
+    measure(check.EXIT_CODE_AFTER_STOP, again.exit_code)
     if again.exit_code != 0:
         statement = f"after a stopped job the same commands end with {again.exit_code}."
         measure.explain(finding("LAUNCH-LEFT", f"{statement} Expected: 0."))
@@ -249,8 +250,8 @@ def judge_again(again, measure):
 
 def judge_left(cluster, left, measure, note=""):
     """Judge what is left of a job."""
-    measure("left_processes", None if left is None else left.count, note=note)
-    measure("held_accelerators", None if left is None else left.busy, note=note)
+    measure(check.LEFT_PROCESSES, None if left is None else left.count, note=note)
+    measure(check.HELD_ACCELERATORS, None if left is None else left.busy, note=note)
     if left is None or left.empty:
         return
     names = cluster.node_names

@@ -13,6 +13,7 @@ from probes.cluster.ask import make_unique_token
 from probes.cluster.room import busy_accelerators
 from probes.cluster.shared_folder import find_folder_problem
 from probes.launch import controls, judge
+from probes.launch import criterion as check
 from probes.launch import job_processes as processes
 from probes.launch.controls import control_missing_rank, launch_jobs, prepare_path
 from probes.launch.guide import GuidedCluster, LaunchPath, new_name
@@ -115,7 +116,7 @@ def judge_places(firsts, measure):
     """Judge on how many nodes rank 0 ran, one after the other; None for a job without a rank 0."""
     known = {first for first in firsts if first}
     count = len(known) if known else None
-    measure("nodes_of_rank_0", count, samples=len(firsts), note="no job had a rank 0")
+    measure(check.NODES_OF_RANK_0, count, samples=len(firsts), note="no job had a rank 0")
 
 
 def held_back(path, measure):
@@ -241,7 +242,7 @@ def control_leftovers(cluster, idle, measure):
         return node["name"] in named_suspects(trial)
 
     fault = f"a process whose parent died stays on {node['name']}, whose accelerators are held"
-    plant(measure, "leftovers", fault, judge_state)
+    plant(measure, check.LEFTOVERS, fault, judge_state)
 
 
 # Megatron-LM does not start without it where tensors or sequences are parallel, up to Hopper
@@ -293,7 +294,7 @@ def judge_launcher(path, launcher, said, measure):
     """Judge a launcher's job; one that is not installed is not judged."""
     if NOT_INSTALLED in said.text:
         note = f"{launcher} is not installed in the ranks' environment"
-        for name in ("wrong_ranks", "exit_code", "ranks"):
+        for name in (check.WRONG_RANKS, check.EXIT_CODE, check.RANKS):
             measure(name, None, on=launcher, note=note)
         return
     judge_job(path, said, measure, on=launcher, more=MEGATRON)
@@ -305,8 +306,8 @@ def control_forgotten(path, forgotten, measure):
     wrong = wrong_ranks(job)
 
     def judge_forgotten(trial):
-        trial("wrong_ranks", len(wrong) if job.rows else None, samples=len(job.rows))
+        trial(check.WRONG_RANKS, len(wrong) if job.rows else None, samples=len(job.rows))
         return all(all_lack(wrong, name, job.size) for name in MEGATRON)
 
     fault = "the job forgets a variable that Megatron reads"
-    plant(measure, "forgotten variable", fault, judge_forgotten)
+    plant(measure, check.FORGOTTEN_VARIABLE, fault, judge_forgotten)

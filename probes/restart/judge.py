@@ -16,6 +16,7 @@ from probes.check.recorder import Recorder
 from probes.cluster.cluster import Cluster
 from probes.faults.process_faults import ProcessKey, describe_orphans, find_orphans, rank_processes
 from probes.findings import MAX_NAMES, finding, join_names
+from probes.restart import criterion as check
 from probes.restart import faulted_run
 from probes.restart import reference_run as reference
 from probes.restart.faulted_run import DONE_EVENTS, GANG_NAME, SAVE_EVERY, FaultedRun
@@ -35,11 +36,11 @@ def judge_run(
         judge_equality(original, run, measure)
     for number, injector in enumerate(run.injectors, 1):
         note = injector.error or "the run ended before the fault was injected"
-        measure("faults_injected", injector.count or None, on=f"kill {number}", note=note)
+        measure(check.FAULTS_INJECTED, injector.count or None, on=f"kill {number}", note=note)
     judge_completion(run, measure)
     judge_resume(run, measure)
     if scenario.timed and not scenario.gives_up:
-        judge_recovery_time(run, limits("recovery_time"), measure)
+        judge_recovery_time(run, limits(check.RECOVERY_TIME), measure)
 
 
 def resume_finished(outcome: Results | str, failure: str, measure: Recorder) -> bool:
@@ -50,7 +51,7 @@ def resume_finished(outcome: Results | str, failure: str, measure: Recorder) -> 
     _, error = reference.results_or_error(outcome)
     because = "a checkpoint that cannot be read or written must not end the run"
     limit = Limit(one_of=["finished"], because=because)
-    measure("outcome", "gave up" if error else "finished", limit=limit)
+    measure(check.OUTCOME, "gave up" if error else "finished", limit=limit)
     if error:
         measure.explain(finding("RESTART-NOT-RECOVERED", f"{failure}: {error}"))
     return not error
@@ -69,9 +70,9 @@ def judge_completion(run: FaultedRun, measure: Recorder) -> None:
     outcome = "finished" if finished else "gave up"
     because = f"{scenario.summary}: {'it ends by itself' if expected else 'it gives up'}"
     limit = Limit(one_of=["finished" if expected else "gave up"], because=because)
-    measure("outcome", outcome if known else None, limit=limit, note=note)
+    measure(check.OUTCOME, outcome if known else None, limit=limit, note=note)
     limit = exactly(scenario.attempts, "attempts", "one per injected fault, plus the last")
-    measure("attempts", len(attempts) if known else None, limit=limit, note=note)
+    measure(check.ATTEMPTS, len(attempts) if known else None, limit=limit, note=note)
     if failed:
         measure.explain(finding("RESTART-NOT-RECOVERED", f"the run did not recover: {run.error}"))
     elif known and len(attempts) != scenario.attempts:
@@ -90,7 +91,7 @@ def judge_resume(run: FaultedRun, measure: Recorder) -> None:
     if step is not None and step == saved > expected:
         step, note = None, f"a fault was injected too late: step {saved} had been saved before it"
     limit = exactly(expected, "step", "the newest complete checkpoint")
-    measure("resumed_from", step, limit=limit, note=note)
+    measure(check.RESUMED_FROM, step, limit=limit, note=note)
     because = "it saves before it leaves"
     if scenario.max_lost:
         because = f"it saves every {SAVE_EVERY} steps"
@@ -98,7 +99,7 @@ def judge_resume(run: FaultedRun, measure: Recorder) -> None:
         because += ", in the background: the previous save may not have ended"
     lost = max(run.steps_lost, default=None)
     limit = Limit(high=scenario.max_lost, unit="steps", because=because)
-    measure("steps_lost", lost, limit=limit, note=unseen)
+    measure(check.STEPS_LOST, lost, limit=limit, note=unseen)
     if lost is not None and lost > scenario.max_lost:
         statement = f"{lost} steps were lost. Expected: at most {scenario.max_lost} (save interval)"
         measure.explain(finding("RESTART-STEPS-LOST", statement))
@@ -107,7 +108,7 @@ def judge_resume(run: FaultedRun, measure: Recorder) -> None:
 def judge_recovery_time(run: FaultedRun, limit: Limit, measure: Recorder) -> None:
     """Judge the time from the last fault to a new step.  If it is too long, report its parts."""
     seconds = recovery_seconds(run)
-    measure("recovery_time", seconds, note="no new step was seen")
+    measure(check.RECOVERY_TIME, seconds, note="no new step was seen")
     if seconds is None or limit.judge(seconds) is not Verdict.FAIL:
         return
     parts = dataclasses.asdict(faulted_run.recovery_costs(run, len(run.injectors) - 1))
@@ -147,8 +148,8 @@ def judge_equality(original: ReferenceRun, run: FaultedRun, measure: Recorder) -
         tolerance = original.least_wrong_distance / 2
         if math.isnan(tolerance):
             reason = f"{reordered}, and no wrong resume was measured to compare with"
-            measure("unequal_steps", None, note=reason)
-            measure("final_state", None, note=reason)
+            measure(check.UNEQUAL_STEPS, None, note=reason)
+            measure(check.FINAL_STATE, None, note=reason)
             return
         found = compare_lives(expected, run, victim, tolerance)
         measure.covered(
@@ -178,7 +179,7 @@ def judge_losses(results: Results, measure: Recorder) -> None:
     """Judge that every loss is finite."""
     losses = [step["loss"] for result in results for step in result["steps"]]
     wrong = sum(not math.isfinite(loss) for loss in losses)
-    measure("non_finite", wrong if losses else None)
+    measure(check.NON_FINITE, wrong if losses else None)
     if wrong:
         statement = f"{wrong} losses (ranks x steps) were NaN or infinite"
         measure.explain(finding("RESTART-NAN", statement))
@@ -196,13 +197,13 @@ def report_unequal(
 
     If its sums were `reordered`, different last bits of the parameters are no difference.
     """
-    measure("unequal_steps", found.count, samples=found.compared, note=found.doubt)
+    measure(check.UNEQUAL_STEPS, found.count, samples=found.compared, note=found.doubt)
     digests = [{r["digest"] for r in each} for each in (results, original.results)]
     equal = digests[0] == digests[1]
     told = all(each and None not in each for each in digests)
     unequal = "reordered" if reordered and not found.unequal else "unequal"
     state = ("equal" if equal else unequal) if told else None
-    measure("final_state", state, note="some ranks wrote no digest of their parameters")
+    measure(check.FINAL_STATE, state, note="some ranks wrote no digest of their parameters")
     if found.unequal or state == "unequal":
         statement, ranks = "all steps are equal, the parameters are not", list[int]()
         if found.unequal:
@@ -215,7 +216,7 @@ def report_unequal(
 
 def judge_left_behind(groups: int, fate: str, measure: Recorder, on: str = "cluster") -> None:
     """Judge that no placement group is left."""
-    measure("not_released", groups, on=on)
+    measure(check.NOT_RELEASED, groups, on=on)
     if groups:
         measure.explain(finding("RESTART-LEAK", f"{groups} placement groups {fate}"))
 
@@ -237,7 +238,7 @@ def judge_orphans(
 ) -> None:
     """Judge that no rank of `known` still runs.  `unasked` lists hosts that did not answer."""
     if running:
-        measure("still_running", len(running))
+        measure(check.STILL_RUNNING, len(running))
         shown = dict(islice(running.items(), MAX_NAMES))
         statement = f"still running after the run has ended: {describe_orphans(shown)}"
         suspects = [name for (host, *_), rank in shown.items() for name in (f"rank {rank}", host)]
@@ -246,7 +247,7 @@ def judge_orphans(
     else:
         names = join_names(unasked)
         note = f"{names} could not be asked" if names else "no rank wrote where it runs"
-        measure("still_running", None if unasked or not known else 0, note=note)
+        measure(check.STILL_RUNNING, None if unasked or not known else 0, note=note)
 
 
 def report_run(
@@ -319,17 +320,17 @@ def judge_steps(original: ReferenceRun, results: Results, first: int, measure: R
 def judge_refusal(name: str, original: ReferenceRun, results: Results, measure: Recorder) -> None:
     """Judge that the damaged checkpoint was refused with a reason, and the previous one loaded."""
     starts = {result["start_step"] for result in results}
-    measure("not_refused", int(NEWEST in starts))
+    measure(check.NOT_REFUSED, int(NEWEST in starts))
     if NEWEST in starts:
         statement = f"{name}: step-{NEWEST} was loaded although it is damaged"
         measure.explain(finding("RESTART-DAMAGED-LOADED", statement, names={"step": NEWEST}))
     limit = exactly(SAVE_EVERY, "step", "the newest complete checkpoint of this run")
-    measure("resumed_from", max(starts), limit=limit)
+    measure(check.RESUMED_FROM, max(starts), limit=limit)
     judge_steps(original, results, max(starts) + 1, measure)
     reasons = {entry["name"]: entry["reason"] for entry in results[0]["skipped"]}
     reason = reasons.get(f"step-{NEWEST}", "")
     limit = exactly(1, "sentences", "every refusal must give its reason")
-    measure("refusals_explained", int(bool(reason)), limit=limit)
+    measure(check.REFUSALS_EXPLAINED, int(bool(reason)), limit=limit)
     if not reason and NEWEST not in starts:
         statement = f"{name}: step-{NEWEST} was skipped without a reason in the log"
         measure.explain(finding("RESTART-UNREPORTED", statement, names={"step": NEWEST}))
@@ -344,11 +345,13 @@ def judge_full_disk(original: ReferenceRun, results: Results, measure: Recorder)
     committed = [save["step"] for save in results[0]["checkpoints"]]
     refused = 0 if NEWEST in committed else named  # a committed save was not refused
     limit = exactly(1, "saves", "one save met a full disk, and must be named")
-    measure("saves_refused", refused, limit=limit)
+    measure(check.SAVES_REFUSED, refused, limit=limit)
     if NEWEST in committed:
         statement = f"step-{NEWEST} was committed although rank {victim} could not write its part"
         names = {"rank": victim, "step": NEWEST}
         measure.explain(finding("RESTART-TORN", statement, [f"rank {victim}"], names=names))
-    measure("saved_after", len(committed), limit=exactly(1, "saves", "there was free space again"))
+    measure(
+        check.SAVED_AFTER, len(committed), limit=exactly(1, "saves", "there was free space again")
+    )
     judge_steps(original, results, SAVE_EVERY + 1, measure)
     measure.covered(errors[0] if errors else "no save was refused")

@@ -22,6 +22,7 @@ from probes.cluster.room import jobs_of_others
 from probes.faults.process_faults import Fault, FaultInjector, ProcessFault
 from probes.faults.spare_nodes import SpareNodes
 from probes.findings import finding, join_names
+from probes.restart import criterion as check
 from probes.restart import faulted_run, reference_run
 from probes.restart.faulted_run import GANG_NAME, FaultedRun, FaultScenario, run_with_faults
 from probes.restart.judge import report_unequal
@@ -121,8 +122,8 @@ def judge_wait(loss: NodeLoss, repair: NodeRepair, measure: Recorder) -> None:
     """Judge that a run which waits for a node reports it, and holds nothing meanwhile."""
     if not loss.must_wait:
         return
-    measure("unreported_waits", int(not repair.messages))
-    measure("held_while_waiting", repair.held, note="it never logged that it waits")
+    measure(check.UNREPORTED_WAITS, int(not repair.messages))
+    measure(check.HELD_WHILE_WAITING, repair.held, note="it never logged that it waits")
     measure.covered(f"it logged: {'; '.join(repair.messages) or 'nothing'}")
     if repair.held:
         statement = f"while the run waited for a node it held {repair.held} of {RANKS}"
@@ -132,7 +133,7 @@ def judge_wait(loss: NodeLoss, repair: NodeRepair, measure: Recorder) -> None:
 def control_silent_wait(loss: NodeLoss, silent: NodeRepair, measure: Recorder) -> None:
     """Check that a gang that holds something and reports nothing fails the judge of waits."""
     fault = f"a gang that holds {silent.held} and logs nothing is judged as one that waits"
-    plant(measure, "silent wait", fault, partial(judge_wait, loss, silent))
+    plant(measure, check.SILENT_WAIT, fault, partial(judge_wait, loss, silent))
 
 
 SOAK_STEPS, SOAK_SECONDS = 60, 600
@@ -233,20 +234,20 @@ def judge_kills(
     also reports steps that differ from the original.
     """
     because = f"a rank runs for up to {DELAY_SECONDS} s, and a new one takes as long to start"
-    measure("kills", count_kills(runs), limit=Limit(low=seconds / 60, because=because))
+    measure(check.KILLS, count_kills(runs), limit=Limit(low=seconds / 60, because=because))
     unexplained, errors = unexplained_losses(runs), [run.error for run in runs if not run.results]
-    measure("unexplained_failures", len(unexplained))
+    measure(check.UNEXPLAINED_FAILURES, len(unexplained))
     if unexplained:
         statement = f"{len(unexplained)} attempts failed without an injected kill. In their runs: "
         measure.explain(finding("RESTART-ATTEMPTS", statement + "; ".join(unexplained)))
-    measure("runs_lost", len(errors), samples=len(runs))
+    measure(check.RUNS_LOST, len(errors), samples=len(runs))
     if errors:
         measure.explain(finding("RESTART-NOT-RECOVERED", errors[0]))
     for mode, bound in reference_run.MAX_STEPS_LOST.items():
         of_mode = [run for run in runs if run.scenario.changes["save_mode"] == mode]
         lost = max((steps for run in of_mode for steps in run.steps_lost), default=None)
         limit = Limit(high=bound, because=f"it saves every {faulted_run.SAVE_EVERY} steps")
-        measure("steps_lost", lost, limit=limit, on=f"{mode} saves")  # None: rank 0 never died
+        measure(check.STEPS_LOST, lost, limit=limit, on=f"{mode} saves")  # None: rank 0 never died
         if lost is not None and lost > bound:
             statement = f"with {mode} saves {lost} steps were lost. Expected: at most {bound}"
             measure.explain(finding("RESTART-STEPS-LOST", statement))
@@ -260,7 +261,9 @@ def control_unexplained_kills(
     """Check that the same runs fail when their kills and results are removed."""
     spoilt = [replace(run, injectors=[], results=[], error="taken away") for run in runs]
     fault = "the kills and the results are removed from the observations"
-    plant(measure, "kills taken away", fault, partial(judge_kills, spoilt, original, SOAK_SECONDS))
+    plant(
+        measure, check.KILLS_TAKEN_AWAY, fault, partial(judge_kills, spoilt, original, SOAK_SECONDS)
+    )
 
 
 MAX_RANKS = 4  # with more, one sample is too small a part of a step to be seen
@@ -331,20 +334,20 @@ def judge_world_sizes(runs: WorldSizeRuns, measure: Recorder) -> None:
     limit = Limit(high=MARGIN * noise, because=because)
     fault = "the run that is resumed with fewer ranks skips one sample"
     judge_late = partial(_judge_smaller, runs.full, runs.late, limit)
-    plant(measure, "resumed one sample further on", fault, judge_late)
+    plant(measure, check.RESUMED_ONE_SAMPLE_FURTHER_ON, fault, judge_late)
     measure.note("noise", noise)
     (start,) = {result["start_step"] for result in runs.resumed}
     given = exactly(faulted_run.SAVE_EVERY, "step", "the checkpoint that it was given")
-    measure("resumed_from", start, limit=given)
+    measure(check.RESUMED_FROM, start, limit=given)
     _judge_smaller(runs.full, runs.resumed, limit, measure)
 
 
 def _judge_smaller(full: Results, smaller: Results, limit: Limit, measure: Recorder) -> None:
     """Judge the samples and the loss of a run by fewer ranks."""
     differ = samples_differ(full, smaller)
-    measure("samples_differ", len(differ), samples=len(smaller[0]["steps"]))
+    measure(check.SAMPLES_DIFFER, len(differ), samples=len(smaller[0]["steps"]))
     drift = reference_run.loss_distance(full, smaller)
-    measure("drift", drift, limit=limit)
+    measure(check.DRIFT, drift, limit=limit)
     if differ or limit.judge(drift) is Verdict.FAIL:
         loss_text = f"the loss differs by {drift:.3g}"
         difference = f"steps {differ} have other samples" if differ else loss_text

@@ -15,6 +15,7 @@ from probes.check.recorder import Recorder
 from probes.cluster.cluster import Cluster
 from probes.faults.process_faults import Fault, describe_orphans, find_orphans, rank_processes
 from probes.requirements import ASYNC_SAVES
+from probes.restart import criterion as check
 from probes.restart import judge
 from probes.restart import reference_run as reference
 from probes.restart.faulted_run import GANG_NAME, FaultedRun, FaultScenario
@@ -151,7 +152,7 @@ def control_wrong_resume(original: ReferenceRun, measure: Recorder) -> None:
     exploded, error = results_or_error(original.exploded or NO_REFERENCE_RUN)
     fault = "the run is trained with a learning rate so high that its loss explodes"
     judge_exploded = partial(judge.judge_losses, exploded)
-    plant(measure, "exploding loss", fault, judge_exploded, unable=error)
+    plant(measure, check.EXPLODING_LOSS, fault, judge_exploded, unable=error)
 
 
 def control_run(original: ReferenceRun, run: FaultedRun, measure: Recorder) -> None:
@@ -174,7 +175,7 @@ def control_other_scenario(run: FaultedRun, measure: Recorder) -> None:
     judge.judge_completion(judged, trial)
     judge.judge_resume(judged, trial)
     fault = "the result of the run is compared with the expected outcome of another scenario"
-    measure.control("another scenario", fault, trial)
+    measure.control(check.ANOTHER_SCENARIO, fault, trial)
 
 
 def control_intact_checkpoint(original: ReferenceRun, measure: Recorder) -> None:
@@ -182,14 +183,14 @@ def control_intact_checkpoint(original: ReferenceRun, measure: Recorder) -> None
     results, error = results_or_error(original.wrong_resumes.get("rng", NO_REFERENCE_RUN))
     fault = f"a resume from an intact step-{NEWEST} is judged as if that had been damaged"
     judge_intact = partial(judge.judge_refusal, "untouched", original, results)
-    plant(measure, "an untouched one taken for damaged", fault, judge_intact, unable=error)
+    plant(measure, check.UNTOUCHED_ONE_TAKEN_FOR_DAMAGED, fault, judge_intact, unable=error)
 
 
 def control_roomy_disk(original: ReferenceRun, measure: Recorder) -> None:
     """Check that a run without a full disk fails the judge of full disks."""
     fault = "the run whose disk was never full is judged as if a save had met a full disk"
     judge_roomy = partial(judge.judge_full_disk, original, original.results)
-    plant(measure, "a disk that was not full", fault, judge_roomy)
+    plant(measure, check.DISK_THAT_WAS_NOT_FULL, fault, judge_roomy)
 
 
 def control_leaked_group(cluster: Cluster, gang: Gang, measure: Recorder) -> list[int]:
@@ -211,7 +212,7 @@ def control_leaked_group(cluster: Cluster, gang: Gang, measure: Recorder) -> lis
             ranks = describe_orphans(running)
             saw = f"{len(sizes)} placement groups that hold {sum(sizes)}; {ranks}"
     except GangError as error:
-        measure.control("left behind on purpose", fault, None, saw=str(error))
+        measure.control(check.LEFT_BEHIND_ON_PURPOSE, fault, None, saw=str(error))
         return []
-    measure.control("left behind on purpose", fault, trial, located=located, saw=saw)
+    measure.control(check.LEFT_BEHIND_ON_PURPOSE, fault, trial, located=located, saw=saw)
     return sizes

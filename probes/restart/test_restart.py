@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from probes.restart import criterion as check
 from probes.restart import faulted_run, judge, scenarios
 from probes.restart import other_ranks as ranks
 from probes.restart.faulted_run import GANG_NAME, run_kill_rerun, run_with_faults
@@ -95,7 +96,7 @@ def test_a_full_disk_costs_a_save_and_not_the_run(cluster, original, measure):
     """A save that meets a full disk on one rank is given up by all; run and later saves go on."""
     original.ensure_reference_run(cluster, measure)
     note = "no file was made to meet a full disk"
-    measure("faults_injected", original.full_disk_files or None, note=note)
+    measure(check.FAULTS_INJECTED, original.full_disk_files or None, note=note)
     if not original.full_disk_files:
         return
     scenarios.control_wrong_resume(original, measure)

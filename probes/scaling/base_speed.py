@@ -14,6 +14,7 @@ from probes.cluster.cluster import Cluster
 from probes.cluster.shared_folder import FolderUnknown, find_blind_nodes
 from probes.contract.contract import ClusterTerms
 from probes.findings import finding, join_names
+from probes.scaling import criterion as check
 from probes.scaling.judge import LimitLookup, judge_training
 from probes.scaling.run_ladder import LadderRig, gang_hangs, node_count_text, replace_lost_workers
 from reference_trainer.config import TrainConfig
@@ -49,7 +50,7 @@ class SpeedTest:
 
     def read(self, rung: Rung) -> tuple[float | None, str]:
         """Read the rung's value; return (value, ""), or (None, reason)."""
-        if self.name == "tokens_per_s":
+        if self.name == check.TOKENS_PER_S:
             return rung.tokens_per_s, ""
         if rung.mfu is None:
             device = rung.devices or "this device"
@@ -95,8 +96,8 @@ def speed_tests(base: Rung, limits: LimitLookup, emulated: bool) -> list[SpeedTe
     An emulated accelerator has no peak, so it has no MFU test.  A real accelerator has one if MFU
     has a limit, or if no tokens per second are agreed.
     """
-    tokens, agreed = limits("tokens_per_s"), limits("mfu")
-    tests = [SpeedTest("tokens_per_s", tokens)] if tokens or emulated else []
+    tokens, agreed = limits(check.TOKENS_PER_S), limits(check.MFU)
+    tests = [SpeedTest(check.TOKENS_PER_S, tokens)] if tokens or emulated else []
     limit = agreed or (derived_mfu(base.devices) if base.mfu is not None else None)
     if not emulated and (limit or not tokens):
         tests.append(SpeedTest("mfu", limit))
@@ -120,8 +121,8 @@ def judge_speed(base: Rung, tests: Sequence[SpeedTest], measure: Recorder) -> No
             message = f"{words}{observed}. Expected: {test.limit} ({test.limit.because})"
             measure.explain(finding("SCALE-SLOW-BASE", message, slow))
     judged = {test.name for test in tests}
-    if "tokens_per_s" not in judged:
-        measure.note("tokens_per_s", base.tokens_per_s, "tokens/s per rank", on=on)
+    if check.TOKENS_PER_S not in judged:
+        measure.note(check.TOKENS_PER_S, base.tokens_per_s, "tokens/s per rank", on=on)
     if "mfu" not in judged and base.mfu is not None:
         measure.note("mfu", base.mfu, "ratio", on=on)
 
@@ -144,9 +145,10 @@ def control_bad_base(
     stall = f"data:rank=0:seconds={delay}"
     planted = replace(config, steps=SLOWED_STEPS, stall=stall, lr=EXPLODING, clip=EXPLODING)
     faults = {
-        "slow base": f"rank 0 of each node waits {delay:.2g} s for its data in every step, alone",
-        "exploding loss": f"the learning rate is {EXPLODING:g}",
-        "trained apart": "nodes that each train alone are judged as one job",
+        check.SLOW_BASE: f"rank 0 of each node waits {delay:.2g} s for its data in every step, "
+        "alone",
+        check.EXPLODING_LOSS: f"the learning rate is {EXPLODING:g}",
+        check.TRAINED_APART: "nodes that each train alone are judged as one job",
     }
     try:
         bad = run_rung(rig.gang, rig.node_names, 1, planted, as_one_job=True)
@@ -158,9 +160,9 @@ def control_bad_base(
     trial, limited = rig.measure.trial(), [test for test in tests if test.limit is not None]
     judge_speed(bad, limited, trial)
     judge_training(bad, trial, node_count_text(1))
-    without = {"mfu", "tokens_per_s"} - {test.name for test in limited}
+    without = {check.MFU, check.TOKENS_PER_S} - {test.name for test in limited}
     for name, fault in faults.items():
-        unlimited = name == "slow base" and not limited
+        unlimited = name == check.SLOW_BASE and not limited
         saw = "one node's speed has no limit" if unlimited else ""
         rig.measure.control(name, fault, None if unlimited else trial, saw=saw, without=without)
 
@@ -189,7 +191,7 @@ def time_saves(rig: LadderRig, cluster: Cluster, count: int, plan: SavePlan) -> 
     """Judge the share of time that training stands still for saves, and name the slow writer."""
     measure, on = rig.measure, node_count_text(count)
     if reason := no_save_reason(cluster, rig.gang, count, plan):
-        measure("checkpoint_overhead", None, on=on, note=reason)
+        measure(check.CHECKPOINT_OVERHEAD, None, on=on, note=reason)
         return
     measure.progress(f"scaling: saves of {on}")
     steps = SAVES * SAVE_GAP + 1 - ladder.WARM_UP_STEPS  # run_rung adds the warm-up steps
@@ -197,7 +199,7 @@ def time_saves(rig: LadderRig, cluster: Cluster, count: int, plan: SavePlan) -> 
     try:
         rung = run_rung(rig.gang, rig.node_names, count, config, timeout=TIMEOUT_S)
     except GangError as error:
-        measure("checkpoint_overhead", None, on=on, note=str(error))
+        measure(check.CHECKPOINT_OVERHEAD, None, on=on, note=str(error))
         replace_lost_workers(rig.gang, error)
         return
     # A further save is left out: no step follows it that would show which rank is late.
@@ -205,7 +207,7 @@ def time_saves(rig: LadderRig, cluster: Cluster, count: int, plan: SavePlan) -> 
     if len(saves) < SAVES:
         errors = "; ".join(rung.save_errors) or "the trainer reported no others"
         note = f"{len(saves)} of {SAVES} saves were made: {errors}"
-        measure("checkpoint_overhead", None, on=on, note=note)
+        measure(check.CHECKPOINT_OVERHEAD, None, on=on, note=note)
         return
     judge_saves(saves, rung, plan.terms, measure)
     control_slow_save(rig, count, plan, ladder.median_save(saves))
@@ -256,11 +258,11 @@ def judge_saves(
     share, stalls = stall_s / (60 * minutes), ", ".join(f"{save.stall_s:.2g}" for save in saves)
     subject, usual_gb = f"{on}, {gb(size)} every {minutes:g} minutes", gb(usual.size_bytes)
     rate = usual.size_bytes / usual.stall_s
-    measure("checkpoint_overhead", share, on=subject, samples=len(saves))
+    measure(check.CHECKPOINT_OVERHEAD, share, on=subject, samples=len(saves))
     measure.note("save_stall", usual.stall_s, "s", on=f"{on}, {usual_gb}", samples=len(saves))
     measure.note("save_rate", rate, "bytes/s", on=on, samples=len(saves))
     measure.covered(f"saves of {usual_gb} (with reading back) stopped {on} for {stalls} s")
-    if measure.would_fail("checkpoint_overhead", share):
+    if measure.would_fail(check.CHECKPOINT_OVERHEAD, share):
         node = ladder.slow_writer_node(usual, rung.nodes)
         cost = f"a save of {usual_gb} stops training for {usual.stall_s:.3g} s"
         cost += f"; a save of {gb(size)} in proportion for {stall_s:.3g} s" if terms.save_gb else ""
@@ -277,7 +279,7 @@ def judge_slow_save(
     save: CheckpointSave, rung: Rung, terms: ClusterTerms, measure: Recorder
 ) -> Trial:
     """Judge one save as if saves were so frequent that their share is twice the limit."""
-    trial, limit = measure.trial(), measure.contract.limit("SCALING", "checkpoint_overhead")
+    trial, limit = measure.trial(), measure.contract.limit("SCALING", check.CHECKPOINT_OVERHEAD)
     allowed = limit.high if limit and limit.high else 1.0
     minutes = save.stall_s / (2 * allowed) / 60
     often = terms.model_copy(update={"save_minutes": minutes, "save_gb": None})
@@ -307,4 +309,4 @@ def control_slow_save(rig: LadderRig, count: int, plan: SavePlan, usual: Checkpo
             observed = str(error)
             replace_lost_workers(rig.gang, error)
     fault = f"rank {culprit} writes {delay:.2g} s longer than its part of a save needs"
-    rig.measure.control("slow save", fault, trial, located=located, saw=observed)
+    rig.measure.control(check.SLOW_SAVE, fault, trial, located=located, saw=observed)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from probes.check.recorder import Recorder
 from probes.findings import finding
+from probes.scaling import criterion as check
 from probes.scaling import run_ladder
 from probes.scaling.run_ladder import LadderRig, node_count_text
 from reference_trainer.config import TrainConfig
@@ -42,7 +43,7 @@ INVALID_CODES = ("SCALE-RUNG-FAILED", "SCALE-NAN", "SCALE-RANKS-DISAGREE")
 
 def judge_ladder(ladder: Ladder, limits: LimitLookup, measure: Recorder) -> list[Explanation]:
     """Judge each rung's efficiency, residual and stragglers; return the rungs' explanations."""
-    rungs, limit = ladder.rungs, limits("efficiency")
+    rungs, limit = ladder.rungs, limits(check.EFFICIENCY)
     base, required = rungs[0].median_node(), run_ladder.required_efficiency(limit)
     explained = ladder.explanations(required)
     causes = causes_to_report(ladder, explained, limit)
@@ -51,7 +52,7 @@ def judge_ladder(ladder: Ladder, limits: LimitLookup, measure: Recorder) -> list
         judge_efficiency(ladder, rung, limit, measure)
         note_collectives(ladder, rung, measure)
         gaps = [breakdown.loss_residual(base, rung.steps), breakdown.segment_gap(rung.steps)]
-        measure("residual", breakdown.largest(gaps), on=on)
+        measure(check.RESIDUAL, breakdown.largest(gaps), on=on)
         measure.covered(str(loss))
         if rung.count in causes:
             measure.explain(finding("SCALE-EFFICIENCY", str(loss)))
@@ -62,8 +63,8 @@ def judge_ladder(ladder: Ladder, limits: LimitLookup, measure: Recorder) -> list
             measure.explain(finding(cause.code, f"at {on} {cause.statement}", suspects))
     if len(rungs) == 1:
         subject = f"{node_count_text(1)}, {rungs[0].load_text}"
-        measure("efficiency", None, on=subject, note="one node cannot show scaling")
-    measure("residual", breakdown.segment_gap(rungs[0].steps), on=node_count_text(1))
+        measure(check.EFFICIENCY, None, on=subject, note="one node cannot show scaling")
+    measure(check.RESIDUAL, breakdown.segment_gap(rungs[0].steps), on=node_count_text(1))
     for rung in rungs:
         judge_rung(rung, measure, node_count_text(rung.count))
     for number, rung in enumerate(ladder.base_repeats, 1):
@@ -127,7 +128,7 @@ def judge_efficiency(ladder: Ladder, rung: Rung, limit: Limit | None, measure: R
     on, timed = f"{node_count_text(rung.count)}, {rung.load_text}", len(rung.steps[0])
     value, note = proven_efficiency(ladder, rung, limit)
     low, high = ladder.intervals[rung.count]
-    measure("efficiency", value, on=on, spread=(high - low) / 2, samples=timed, note=note)
+    measure(check.EFFICIENCY, value, on=on, spread=(high - low) / 2, samples=timed, note=note)
 
 
 def proven_efficiency(ladder: Ladder, rung: Rung, limit: Limit | None) -> tuple[float | None, str]:
@@ -161,14 +162,14 @@ def judge_rung(rung: Rung, measure: Recorder, on: str) -> None:
         measure.note("mfu", rung.mfu, "ratio", on=on)
     if rung.memory_ratio is not None:
         measure.note("memory_against_estimate", rung.memory_ratio, "ratio", on=on)
-    measure("wall_gap", breakdown.wall_gap(rung.steps), on=on)
+    measure(check.WALL_GAP, breakdown.wall_gap(rung.steps), on=on)
     judge_training(rung, measure, on)
 
 
 def judge_training(rung: Rung, measure: Recorder, on: str) -> None:
     """Judge that a rung's ranks trained one model: their losses are finite and agree."""
-    measure("non_finite", rung.non_finite, on=on)
-    measure("disagreements", len(rung.disagreements), on=on)
+    measure(check.NON_FINITE, rung.non_finite, on=on)
+    measure(check.DISAGREEMENTS, len(rung.disagreements), on=on)
     measure.explain(*find_invalid_rung(rung, on))
 
 
@@ -192,8 +193,8 @@ def judge_stragglers(rungs: Sequence[Rung], limits: LimitLookup, measure: Record
     ratio = max(by_node.values()) / min(by_node.values())
     measure.note("step_time_of_slowest_node_over_fastest", ratio, "ratio")
     for slowest, *_ in (_slow_alone(rungs[0]), _slow_ranks(rungs[-1])):
-        measure("straggler", slowest.share, on=slowest.subject)
-    measure.explain(*find_stragglers_beyond(rungs, limits("straggler")))
+        measure(check.STRAGGLER, slowest.share, on=slowest.subject)
+    measure.explain(*find_stragglers_beyond(rungs, limits(check.STRAGGLER)))
 
 
 def find_stragglers_beyond(rungs: Sequence[Rung], limit: Limit | None) -> list[Finding]:
@@ -270,7 +271,7 @@ def record_figures(
     """
     rungs, base = ladder.rungs, ladder.rungs[0].median_node()
     parts = [breakdown.mean_terms(steps) for steps in (base, *(rung.steps for rung in rungs[1:]))]
-    limit = limits("efficiency")
+    limit = limits(check.EFFICIENCY)
     caption = "every timed step of every rank, cut into segments; the collectives of each rung"
     measure.keep("ladder.json", ladder.to_dict(), kind="series", caption=caption)
     intervals = [ladder.intervals[rung.count] for rung in rungs[1:]]
@@ -310,17 +311,17 @@ def control_planted_delay(
     rig: LadderRig, config: TrainConfig, ladder: Ladder, limits: LimitLookup
 ) -> None:
     """Check that a delay planted on one rank is located by rank and segment, and that all wait."""
-    rung, limit = ladder.rungs[-1], limits("efficiency")
+    rung, limit = ladder.rungs[-1], limits(check.EFFICIENCY)
     culprit, delay = len(rung.steps) // 2, planted_delay(ladder, limit)
     planted = dataclasses.replace(config, steps=3, stall=f"data:rank={culprit}:seconds={delay}")
     fault = f"rank {culprit} waits {delay:.2g} s for its data in every step"
     if rung.count == 1:
-        rig.measure.control("planted delay", fault, None, saw="one node")
+        rig.measure.control(check.PLANTED_DELAY, fault, None, saw="one node")
         return
     try:
         late = run_rung(rig.gang, rig.node_names, rung.count, planted)
     except GangError as error:  # the measurements of the rungs remain valid
-        rig.measure.control("planted delay", fault, None, saw=str(error))
+        rig.measure.control(check.PLANTED_DELAY, fault, None, saw=str(error))
         return
     trial = rig.measure.trial()
     judge_efficiency(ladder, late, limit, trial)
@@ -328,7 +329,9 @@ def control_planted_delay(
     located, observed = locate_delay(late.steps, culprit, delay)
     saw = f"efficiency {percent(ladder.efficiency(late))}; {observed}"
     without = () if limit else ("efficiency",)
-    rig.measure.control("planted delay", fault, trial, located=located, saw=saw, without=without)
+    rig.measure.control(
+        check.PLANTED_DELAY, fault, trial, located=located, saw=saw, without=without
+    )
 
 
 def planted_delay(ladder: Ladder, limit: Limit | None) -> float:

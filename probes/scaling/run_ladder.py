@@ -15,6 +15,7 @@ from probes.contract.terms import ClusterTerms
 from probes.fabric.detect import find_slow_links
 from probes.fabric.node_pairs import run_pair_search
 from probes.findings import finding
+from probes.scaling import criterion as check
 from reference_trainer.config import PRESETS, TrainConfig
 from reference_trainer.data.shards import VOCAB
 from reference_trainer.launch.gang import Gang, GangError, WorkerLost
@@ -230,7 +231,7 @@ def run_ladder(rig: LadderRig, plan: Plan) -> LadderRun:
             rung, replays[count] = run_rung_with_replay(rig, rungs, plan, count, first)
             rungs.append(rung)
         except GangError as error:
-            rig.measure("efficiency", None, on=f"{on}, {plan.load}", note=str(error))
+            rig.measure(check.EFFICIENCY, None, on=f"{on}, {plan.load}", note=str(error))
             rig.measure.explain(finding("SCALE-RUNG-FAILED", f"{on}: {error}"))
             if not rungs:
                 break  # there is nothing to compare with
@@ -257,7 +258,7 @@ def rerun_ladder(rig: LadderRig, first: LadderRun, plan: Plan, runs: int) -> lis
                 rung, replays[count] = run_rung_with_replay(rig, rungs, plan, count, start)
                 rungs.append(rung)
         except GangError as error:
-            rig.measure("efficiency", None, on=f"run {run}, {plan.load}", note=str(error))
+            rig.measure(check.EFFICIENCY, None, on=f"run {run}, {plan.load}", note=str(error))
             rig.measure.explain(finding("SCALE-RUNG-FAILED", f"run {run} of the rungs: {error}"))
             break
         ladders.append((rungs, replays))

@@ -6,6 +6,7 @@ import math
 import pytest
 
 from probes.scaling import base_speed, judge, run_ladder
+from probes.scaling import criterion as check
 from probes.scaling.judge import FEW_STEPS
 from reference_trainer.launch.gang import GangError
 from scaling.ladder.ladder import run_rung, rung_sizes
@@ -53,7 +54,7 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure, workpla
             repeats = run_ladder.repeat_base(rig, chosen[0][0], plan) if can_repeat else []
             ladder = run_ladder.build_ladder(chosen, other_ladders, plan, agreed, repeats)
             if not run_ladder.gang_hangs(gang):
-                ladder = run_ladder.locate_slow_links(rig, ladder, limits("efficiency"))
+                ladder = run_ladder.locate_slow_links(rig, ladder, limits(check.EFFICIENCY))
                 tests = base_speed.speed_tests(ladder.rungs[0], limits, cluster.emulated)
                 base_speed.control_bad_base(rig, config, ladder.rungs[0], tests)
                 judge.control_planted_delay(rig, config, ladder, limits)
