@@ -19,7 +19,8 @@ import pytest
 
 from probes.requirements import lacking_sentence
 from probes.session import terminal
-from probes.session.options import JUNIT, OPTIONS, RECORDER, RUN, VERDICT, read_twins
+from probes.session.config import JUNIT, RECORDER, RUN, VERDICT, read_twins
+from probes.session.options import OPTIONS
 from probes.session.probe_report import (
     end_state,
     explains_itself,

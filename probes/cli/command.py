@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from reports.exports import Refusal
+from reports.command import Refusal
 
 PATH = click.Path(path_type=Path)
 MAX_EXAMPLE = 60  # characters of an example that fits into one line with the word before it

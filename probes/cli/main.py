@@ -19,7 +19,7 @@ from probes.cli.run import again, plan, run
 from probes.cli.scaling import scaling
 from probes.cli.sign import sign, verify
 from probes.cli.submit import submit
-from reports.exports import CommandGroup, read_schema
+from reports.command import CommandGroup
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -77,6 +77,8 @@ for each in COMMANDS:
 @command("Print the schema of record.json.", "seatrial schema", parent=main)
 def schema() -> None:
     """Print the JSON schema of record.json."""
+    from reports.exports import read_schema
+
     click.echo(read_schema(), nl=False)
 
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from probes.cli.command import command, print_lines, refuse, refuse_unusable
-from probes.cli.run import NOT_TO_JOIN, read_given, run_options
-from probes.session.settings import read_time
+from probes.cli.command import command, print_lines, refuse
+from probes.cli.run import read_given, refuse_unjoined, run_options
 from reports.numbers import quantity
 from reports.sanitize import one_line
 
@@ -85,7 +84,7 @@ def doctor(**values: str | None) -> None:
     """
     answers: list[Answer] = []
     settings = read_given(values)
-    with refuse_unusable(*NOT_TO_JOIN):
+    with refuse_unjoined():
         for answer in _ask(settings):
             answers.append(answer)
             print_lines(_lines(answer))
@@ -172,9 +171,10 @@ def cleanup(idle: str, remove: bool, **values: str | None) -> None:
     from probes.cluster.cluster import VersionMismatch, connect
     from probes.cluster.room import OtherTrial
     from probes.leftovers import find_left, remove_left
+    from probes.session.settings import read_time
     from reports.run_folder.store import utc_time
 
-    with refuse(*NOT_TO_JOIN, VersionMismatch):
+    with refuse_unjoined(VersionMismatch):
         idle_s, settings = read_time("--idle", idle), read_given(values)
         cluster = connect(settings.spec)
     with refuse(OtherTrial), closing(cluster):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from probes.cli import command as cli
-from reports.exports import EXIT_USAGE
+from reports.command import EXIT_USAGE
 from reports.sanitize import closest_name, one_line
 
 if TYPE_CHECKING:

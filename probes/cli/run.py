@@ -8,6 +8,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,11 +16,9 @@ import click
 from click.shell_completion import CompletionItem
 
 from probes.cli import command as cli
-from probes.cluster.address import ClusterUnreachable
 from probes.requirements import lacking_sentence
 from probes.session.options import BY_KEY, OPTIONS, RunOption
-from probes.session.settings import OptionError
-from reports.exports import CheckedCommand
+from reports.command import CheckedCommand
 from reports.numbers import quantity
 from reports.sanitize import capitalise, one_line
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-NOT_TO_JOIN = (ClusterUnreachable, OptionError)  # errors of a cluster that cannot be joined
 TO_PYTEST = "probes.cli.run.to_pytest"  # key of the context: the arguments after `--`
 
 
@@ -76,6 +74,14 @@ def _declare_option(option: RunOption, default: str | None) -> Callable[[Functio
     )
 
 
+def refuse_unjoined(*others: type[Exception]) -> AbstractContextManager[None]:
+    """Raise UsageError for options, and a cluster, that cannot be used, and for `others`."""
+    from probes.cluster.address import ClusterUnreachable
+    from probes.session.settings import OptionError
+
+    return cli.refuse_unusable(ClusterUnreachable, OptionError, *others)
+
+
 def read_given(values: Mapping[str, str | None]) -> RunSettings:
     """Read the options that a command has, by key; without a cluster the one at hand is meant.
 
@@ -84,7 +90,7 @@ def read_given(values: Mapping[str, str | None]) -> RunSettings:
     from probes.session.settings import read_settings
 
     given = {**dict.fromkeys(BY_KEY), **values, "cluster": values["cluster"] or "auto"}
-    with cli.refuse_unusable(*NOT_TO_JOIN):
+    with refuse_unjoined():
         return read_settings(given)
 
 
@@ -266,7 +272,7 @@ def plan(cluster: str | None, **values: str | None) -> None:
     and GPUs, and places nothing there. Without, it plans from the contract.
     """
     settings = read_given({**values, "cluster": cluster})
-    with cli.refuse_unusable(*NOT_TO_JOIN):
+    with refuse_unjoined():
         lines = [*_cluster_lines(settings, cluster), *_criteria_lines(settings), NOTHING]
     cli.print_lines(lines)
 

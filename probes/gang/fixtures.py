@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from probes.session.options import RUN
+from probes.session.config import RUN
 
 
 @pytest.fixture(scope="module")

@@ -23,8 +23,8 @@ from probes.launch.ranks import all_lack, wrong_ranks
 from probes.launch.shell import make_user, remove_user
 from probes.launch.test_failing_job import PATIENCE_S, judge_left
 from probes.launch.training import announced_ranks, removed_coordinator
+from probes.session.config import RUN
 from probes.session.fixtures import shared_folder
-from probes.session.options import RUN
 
 
 @pytest.mark.criterion("LAUNCH")

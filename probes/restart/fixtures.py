@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from probes.session.config import RUN
 from probes.session.fixtures import shared_folder
-from probes.session.options import RUN
 
 
 def provide_reference_run(request: pytest.FixtureRequest, **options: Any) -> Iterator[Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from probes.cluster.ask import make_unique_token
-from probes.session.options import RECORDER, RUN
+from probes.session.config import RECORDER, RUN
 
 
 @pytest.fixture

@@ -6,12 +6,9 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from reports.acceptance import AcceptanceSummary
-from reports.record import Waiver
 from reports.run_folder.event_log import SUMS
-from reports.run_folder.store import utc_time
 from reports.sanitize import one_line
 from reports.signing import files as ssh_keygen
 from reports.signing.files import (
@@ -23,6 +20,10 @@ from reports.signing.files import (
     write_signature_files,
 )
 from reports.version import own_version
+
+if TYPE_CHECKING:  # the command line declares its options from here, with click alone
+    from reports.acceptance import AcceptanceSummary
+    from reports.record import Waiver
 
 FORMAT = "seatrial sign-off 1"
 PARTIES = ("provider", "customer")
@@ -218,6 +219,8 @@ def prepare_statement(
 
     `summary` is the summary of the run, including the verification result of its folder.
     """
+    from reports.run_folder.store import utc_time
+
     for sentence in summary.integrity.problems:
         raise SigningError(f"{run} does not verify and must not be signed: {sentence}")
     for sentence in list_doubts(run, summary):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import click
 
 from reference_trainer.rank_environment import LAUNCH_VARIABLES
-from reports.exports import CheckedCommand
+from reports.command import CheckedCommand
 from reports.numbers import percent, quantity
 from scaling.bounds import Amount, Bandwidth, Count
 from scaling.collectives.operations import ITEM_BYTES, OPERATIONS, PLACEMENTS, Operation

@@ -12,7 +12,7 @@ from probes.cli.command import UsageError
 from probes.cli.run import run_suite
 from probes.doctor import FAIL, ask_versions
 from probes.requirements import lacking_sentence, list_missing
-from reports.exports import Refusal, refusals
+from reports.command import Refusal, refusals
 
 pytest_plugins = ["pytester"]
 LACKS = ["nosuch>=3", "torch"]

@@ -12,8 +12,9 @@ from tests.support.paths import REPO
 
 # Names that are also keys of what is recorded, or read on nodes: there they are no measure's name.
 KEYS = {
-    "efficiency", "exit_code", "export_error", "memory_errors", "mfu", "open_files", "rank_cv",
-    "ray_client", "resumed_from", "shared_memory", "tokens_per_s", "locked_memory",
+    "efficiency", "exit_code", "export_error", "gpu_model", "locked_memory", "memory_errors", "mfu",
+    "nvlink_errors", "open_files", "pcie_replays", "rank_cv", "ray_client", "resumed_from",
+    "shared_memory", "tokens_per_s",
 }  # fmt: skip
 
 

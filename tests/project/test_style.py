@@ -17,7 +17,27 @@ MIN_CODE = 110  # lines of code a file, on average: fewer are fragments
 MAX_IMPORT_SHARE = 0.09  # of the lines of code
 # Lines of code without blanks, comments and docstrings.  Who needs more raises a row in the commit
 # that needs it, and says why.
-BUDGET = {}  # BUDGET_TABLE
+BUDGET = {
+    "probes": 940,  # its files: plugin, doctor, findings, leftovers, requirements, TOML
+    "probes/check": 690,
+    "probes/cli": 1600,
+    "probes/cluster": 2720,
+    "probes/contract": 1390,
+    "probes/environment": 840,
+    "probes/fabric": 3290,
+    "probes/faults": 340,
+    "probes/gang": 2040,
+    "probes/hosts": 5340,
+    "probes/launch": 2090,
+    "probes/nccl": 2410,
+    "probes/restart": 1570,
+    "probes/scaling": 950,
+    "probes/session": 1170,
+    "probes/submit": 790,
+    "reference_trainer": 3580,
+    "reports": 6220,
+    "scaling": 2920,
+}
 LONG_FUNCTION, MAX_LONG_SHARE = 30, 0.03  # lines, and how many functions may have more
 MAX_ONE_WORD_SHARE = 0.35  # of module-level functions: what well-named libraries have
 MIN_REASONED_SHARE = 0.95  # of numeric constants: a few, such as a port, need none
@@ -141,6 +161,15 @@ def test_layout_and_names_stay_as_agreed() -> None:
     assert figures.complaints() == []
 
 
+def test_each_package_has_a_budget() -> None:
+    figures = Figures()
+    for path in source_files(REPO).values():
+        figures.add(str(path.relative_to(REPO)), path.read_text())
+    assert figures.code.keys() == BUDGET.keys()
+    spare = {name: BUDGET[name] - figures.code[name] for name in BUDGET}
+    assert all(room <= 50 for room in spare.values()), "lower the rows that shrank"
+
+
 def test_each_rule_can_fail() -> None:
     figures = Figures()
     long = "def run_it():\n" + "    pass\n" * LONG_FUNCTION
@@ -149,10 +178,15 @@ def test_each_rule_can_fail() -> None:
     figures.add("reports/charts/a.py", "class A0:\n    pass\n" + "\n" * MAX_LINES)
     figures.add("reports/page/b.py", f"\n\nLIMIT = 3\n\n\ndef go():\n    pass\n\n\n{long}")
     figures.add("reports/page/c.py", 'class C:\n    def a(self):\n        """The value."""\n')
+    figures.add("probes/gang/d.py", "import os\n" * 500 + "A = os\n" * 1600)
     assert figures.complaints() == [
         "reports has 21 modules",
         "reports/charts/a.py has 602 lines",
+        "probes/gang/d.py has 2100 lines",
         "class A0 is in reports/m0.py and reports/charts/a.py",
+        "probes/gang has 2100 lines of code",
+        "2180 lines of code are 25 files",
+        "500 of 2180 lines of code are imports",
         "1 of 2 functions have one word",
         "1 of 3 functions are too long",
         "1 of 1 constants have no reason",

@@ -32,10 +32,10 @@ import json, os, resource, sys
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from reference_trainer.config import TrainConfig
-from reference_trainer.checkpoint import storage
+from reference_trainer.checkpoint import save
 from reference_trainer.train import train
 
-passing_on = storage._send_chunks_to_ranks
+passing_on = save._send_chunks_to_ranks
 
 
 class Unreadable:
@@ -57,7 +57,7 @@ results = {}
 for name, knobs in plan.items():
     alone, small = knobs.pop("alone", False), knobs.pop("small_files_on_rank_1", False)
     unreadable = knobs.pop("unreadable_on_rank_1", False) and rank == 1
-    storage._send_chunks_to_ranks = no_reading if unreadable else passing_on
+    save._send_chunks_to_ranks = no_reading if unreadable else passing_on
     if alone and rank == 1:
         continue
     if small and rank == 1:

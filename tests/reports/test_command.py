@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from probes.cli.main import main
-from reports.exports import MAX_SENTENCE, CommandGroup
+from reports.command import MAX_SENTENCE, CommandGroup
 from reports.run_folder.event_log import UnreadableRun
 from tests.support.paths import REPO
 

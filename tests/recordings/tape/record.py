@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from probes.session.options import RECORDER, RUN
+from probes.session.config import RECORDER, RUN
 from tests.recordings.tape.border import (
     CLUSTER_CALLS,
     CLUSTER_FACTS,
