@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, Literal, cast
 
 from probes.contract.terms import ClusterTerms
@@ -121,9 +122,8 @@ class Check(str):
 
     `when` is where it is owed; `only_agreed`: only where the contract has a limit for it.
     `not_owed` is why no run owes it.  `depends` are further keys of [cluster] that its value
-    depends on.  `ordered_by` is the key whose value is
-    its limit: `exactly`, `at least`, or one that `chosen` values are compared with in the run.
-    `no_control` is why no fault can be planted for it.
+    depends on.  `ordered_by` is the key whose value is its limit: `exactly`, `at least`, or one
+    that `chosen` values are compared with in the run.  `no_control` is why no fault can be planted.
     """
 
     NAME: ClassVar = "check"
@@ -248,6 +248,10 @@ class ControlRow(str):
         control.fails, control.when = fails, when
         return control
 
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        """Travel to workers as the name alone."""
+        return str, (str(self),)
+
 
 @dataclass(frozen=True)
 class Probe:
@@ -308,17 +312,17 @@ class CriterionRow:
     planted: tuple[ControlRow, ...] = ()
     duties: tuple[Probe, ...] = ()
 
-    @property
+    @cached_property
     def measures(self) -> dict[str, Check]:
         """The checks by name."""
         return {str(check): check for check in self.checks}
 
-    @property
-    def controls(self) -> dict[str, tuple[str, ...]]:
+    @cached_property
+    def controls(self) -> dict[str, tuple[Check, ...]]:
         """The measures that each control must make fail."""
         return {str(control): control.fails for control in self.planted}
 
-    @property
+    @cached_property
     def no_control(self) -> dict[str, str]:
         """Why a measure has no control."""
         return {str(check): check.no_control for check in self.checks if check.no_control}

@@ -72,7 +72,7 @@ def test_a_run_whose_end_cannot_be_written_is_shown_too(
     plant = """
 import errno, reports.run_folder.store
 def full(*a, **k): raise OSError(errno.ENOSPC, "No space left on device")
-reports.run_folder.store.write_checksums = full
+reports.run_folder.event_log.write_checksums = full
 """
     lines, code = ended(plant)
     assert code == 3

@@ -215,7 +215,7 @@ def test_an_end_that_cannot_be_written_is_no_acceptance(
     """The disk is full: what can be read later says the same as pytest did."""
     where = {
         "write_all": "probes.session.session",
-        "write_checksums": "reports.run_folder.store",
+        "write_checksums": "reports.run_folder.event_log",
     }
     plant = f"""
 import errno, reports.run_folder.store, probes.session.session, probes.session.session
@@ -272,7 +272,7 @@ def test_junit_elsewhere_says_that_the_end_could_not_be_written(
     plant = """
 import errno, reports.run_folder.store
 def full(*a, **k): raise OSError(errno.ENOSPC, "No space left on device")
-reports.run_folder.store.write_checksums = full
+reports.run_folder.event_log.write_checksums = full
 """
     pytester.makeconftest(STAND_IN + OWES + plant)
     result, _ = suite("--junitxml", "ci/junit.xml", broken=GOOD)

@@ -50,7 +50,7 @@ def quick(tmp_path: Path) -> Path:
         if duty.criterion not in ("HOSTS", "SCALING"):
             continue
         ledger = Recorder(store, agreed, duty.probe, duty.criterion, "claim", "again", print)
-        for name in duty.checks:
+        for name in duty.measures:
             ledger(name, SOUND.get(name, 0), limit=(FROM_RUN | FOUR_MACHINES).get(name))
         for name in duty.controls:
             plant(ledger, name)
