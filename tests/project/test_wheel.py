@@ -38,7 +38,7 @@ def test_contents(wheel: Path) -> None:
         "probes/contract/contracts/lab.toml",
         "probes/hosts/findings.toml",
         "probes/launch/launch.md",
-        "probes/nccl/failures/remedies.toml",
+        "probes/nccl/remedies.toml",
         "probes/nccl/phrases.toml",
         "probes/fabric/test_fabric.py",
         "reports/formats/record.schema.json",
@@ -77,7 +77,7 @@ def test_commands_from_an_empty_folder(elsewhere: dict[str, str], tmp_path: Path
     told = run(elsewhere, tmp_path, "seatrial", "contract", "check", "h100-ndr400")
     assert told.returncode == 0, told.stderr
     assert run(elsewhere, tmp_path, "seatrial", "example", "job").returncode == 0
-    assert (tmp_path / "job" / "reference_trainer" / "launch" / "command.py").is_file()
+    assert (tmp_path / "job" / "reference_trainer" / "launch" / "launchers.py").is_file()
 
 
 def test_report_renders_from_an_empty_folder(elsewhere: dict[str, str], tmp_path: Path) -> None:

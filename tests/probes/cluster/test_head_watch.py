@@ -35,7 +35,7 @@ while True:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(head, "POLL_SECONDS", 0.05)
-    monkeypatch.setattr(head, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(head, "HEAD_SECONDS", 0.5)
     monkeypatch.setattr(head, "SILENCE_SECONDS", 1.0)
 
 

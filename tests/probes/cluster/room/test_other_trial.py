@@ -31,8 +31,8 @@ def store(monkeypatch: pytest.MonkeyPatch) -> dict[bytes, bytes]:
     monkeypatch.setattr(internal_kv, "_internal_kv_get", lambda key, *, namespace: kept.get(key))
     monkeypatch.setattr(internal_kv, "_internal_kv_del", lambda key, *, namespace: kept.pop(key))
     monkeypatch.setattr(room, "_own_job", lambda: "mine")
-    monkeypatch.setattr(room, "SETTLE_S", 0.0)
-    monkeypatch.setattr(room, "POLL_S", 0.01)
+    monkeypatch.setattr(room, "CLAIM_SETTLE_S", 0.0)
+    monkeypatch.setattr(room, "CLAIM_POLL_S", 0.01)
     asked = SimpleNamespace(remote=lambda: None)
     monkeypatch.setattr(room, "on_node", lambda *_: asked)
     living(monkeypatch, "mine", "theirs")
@@ -109,7 +109,7 @@ def test_between_two_questions_it_rests(
 ) -> None:
     theirs(store)
     rests: list[float] = []
-    monkeypatch.setattr(room, "POLL_S", 5.0)
+    monkeypatch.setattr(room, "CLAIM_POLL_S", 5.0)
 
     def rest(seconds: float) -> None:
         rests.append(seconds)
