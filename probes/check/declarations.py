@@ -88,11 +88,6 @@ def ordered(*keys: str) -> When:
     return When(lambda here: any(getattr(here.terms, key) for key in keys), frozenset(keys))
 
 
-def agreed(*measures: str) -> When:
-    """Hold where the contract has a limit for one of these measures, as SCALING.mfu."""
-    return When(lambda here: not here.agreed.isdisjoint(measures))
-
-
 ON_GPU = When(lambda here: here.on_gpu)
 NVML_THERE = When(lambda here: not here.emulated)
 SEVERAL_NODES = When(lambda here: here.nodes > 1)
