@@ -209,7 +209,7 @@ def judge_invariants(run: Scenario) -> None:
         judge_partial_holds(run.segments, run.measure)
         _judge_overcommit(run, samples)
         if run.steady:
-            _judge_leak(run, "leaked", most_leaked(run.segments, run.total))
+            _judge_leak(run, check.LEAKED, most_leaked(run.segments, run.total))
         last = run.observer.samples[-1]
         _judge_leak(
             run, check.NOT_RELEASED, 0 if free_again is not None else run.total - last["free"]
@@ -249,7 +249,7 @@ def _judge_overcommit(run: Scenario, samples: list[Sample]) -> None:
     first = next(iter(bad), {})
     message = f"in {len(bad)} samples more was in use than was free before, first {first}"
     twice = finding("GANG-OVERCOMMIT", message, sorted(first))
-    run.measure_at_end("overcommitted", len(bad), twice)
+    run.measure_at_end(check.OVERCOMMITTED, len(bad), twice)
 
 
 def _judge_leak(run: Scenario, name: str, lost: int) -> None:

@@ -61,7 +61,9 @@ def test_strategies_hold(scene, measure):
         wrong = [message for message in wrong if message]
         ours = any(message.startswith("STRICT") for message in wrong)  # the others are preferences
         findings = [finding("GANG-MISPLACED", message) for message in wrong]
-        run.measure_at_end("misplaced", len(wrong), *findings, samples=len(sizes) + 1, ours=ours)
+        run.measure_at_end(
+            check.MISPLACED, len(wrong), *findings, samples=len(sizes) + 1, ours=ours
+        )
         controls.control_wrong_strategy(measure, "SPREAD", used["SPREAD"])
 
 

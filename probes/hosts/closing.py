@@ -129,19 +129,10 @@ WEAR = {
         "heat_ns", 1e-9, "HOST-GPU-SLOWED", "heat slowed the clocks for {} of the run", "s"
     ),
     check.PCIE_REPLAYS: GpuCounter(
-        check.PCIE_REPLAYS,
-        60.0,
-        "HOST-PCIE",
-        "PCIe repeated {} per minute",
-        "packets",
-        is_rate=True,
+        "pcie_replays", 60.0, "HOST-PCIE", "PCIe repeated {} per minute", "packets", is_rate=True
     ),
     check.NVLINK_ERRORS: GpuCounter(
-        check.NVLINK_ERRORS,
-        1,
-        "HOST-NVLINK",
-        "{} in the run (replays or recoveries)",
-        "NVLink errors",
+        "nvlink_errors", 1, "HOST-NVLINK", "{} in the run (replays or recoveries)", "NVLink errors"
     ),
     check.NEW_MEMORY_ERRORS: GpuCounter(
         "lifetime_errors", 1, "HOST-ECC", "{} in the run", "uncorrected memory errors"

@@ -54,7 +54,7 @@ def control_missing_variable(path: GuidedCluster, doctored: Transcript, measure:
         trial if job.rows else None,
         located=ended and all_lack(announced, "MASTER_PORT", len(job.rows)),
         saw=seen if wrong else "no rank",
-        without=() if size > 1 else ("ranks",),
+        without=() if size > 1 else (check.RANKS,),
     )
 
 

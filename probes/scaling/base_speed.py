@@ -100,7 +100,7 @@ def speed_tests(base: Rung, limits: LimitLookup, emulated: bool) -> list[SpeedTe
     tests = [SpeedTest(check.TOKENS_PER_S, tokens)] if tokens or emulated else []
     limit = agreed or (derived_mfu(base.devices) if base.mfu is not None else None)
     if not emulated and (limit or not tokens):
-        tests.append(SpeedTest("mfu", limit))
+        tests.append(SpeedTest(check.MFU, limit))
     return tests
 
 
@@ -123,8 +123,8 @@ def judge_speed(base: Rung, tests: Sequence[SpeedTest], measure: Recorder) -> No
     judged = {test.name for test in tests}
     if check.TOKENS_PER_S not in judged:
         measure.note(check.TOKENS_PER_S, base.tokens_per_s, "tokens/s per rank", on=on)
-    if "mfu" not in judged and base.mfu is not None:
-        measure.note("mfu", base.mfu, "ratio", on=on)
+    if check.MFU not in judged and base.mfu is not None:
+        measure.note(check.MFU, base.mfu, "ratio", on=on)
 
 
 def only(base: Rung, node: str) -> Rung:

@@ -159,7 +159,7 @@ def judge_rung(rung: Rung, measure: Recorder, on: str) -> None:
     measure.note("tokens_per_second", rung.tokens_per_second, "tokens/s", on=on)
     measure.note("tokens_per_gpu_step", rung.tokens_per_rank, "tokens", on=on)
     if rung.mfu is not None and rung.count > 1:  # one node's MFU is judged in base_speed
-        measure.note("mfu", rung.mfu, "ratio", on=on)
+        measure.note(check.MFU, rung.mfu, "ratio", on=on)
     if rung.memory_ratio is not None:
         measure.note("memory_against_estimate", rung.memory_ratio, "ratio", on=on)
     measure(check.WALL_GAP, breakdown.wall_gap(rung.steps), on=on)
@@ -328,7 +328,7 @@ def control_planted_delay(
     judge_stragglers([ladder.rungs[0], late], limits, trial)
     located, observed = locate_delay(late.steps, culprit, delay)
     saw = f"efficiency {percent(ladder.efficiency(late))}; {observed}"
-    without = () if limit else ("efficiency",)
+    without = () if limit else (check.EFFICIENCY,)
     rig.measure.control(
         check.PLANTED_DELAY, fault, trial, located=located, saw=saw, without=without
     )
