@@ -194,7 +194,7 @@ def ask_accelerators(cluster: Cluster) -> Answer:
         return Answer("room", f"all {quantity(cluster.size, unit)} are free")
     held = cluster.describe_holders() or f"{quantity(busy, unit)} are not free"
     do = "Wait for it with --wait-for-room 30m"
-    return Answer("room", held, UNPROVEN, run_order()[1:], do)
+    return Answer("room", held, UNPROVEN, tuple(id for id in run_order() if id != "HOSTS"), do)
 
 
 def ask_dashboard(cluster: Cluster) -> Answer:

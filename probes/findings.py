@@ -8,7 +8,7 @@ The files are read when a finding is first looked up.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,7 +16,15 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from probes.toml_tables import ClosedTable, TableError, fill_shared, read_tables, show, validate
+from probes.toml_tables import (
+    ClosedTable,
+    LazyTable,
+    TableError,
+    fill_shared,
+    read_tables,
+    show,
+    validate,
+)
 from reports.orders import node_suspects
 from reports.record import Cause, Finding, RepairStep, Severity
 
@@ -146,20 +154,7 @@ def _read_entries() -> Mapping[str, Entry]:
     return {code: one for group in read_groups().values() for code, one in group.entries.items()}
 
 
-class Catalogue(Mapping[str, Entry]):
-    """Entries by code, in the order of the page.  The files are read at the first access."""
-
-    def __getitem__(self, code: str) -> Entry:
-        return _read_entries()[code]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(_read_entries())
-
-    def __len__(self) -> int:
-        return len(_read_entries())
-
-
-CATALOGUE = Catalogue()
+CATALOGUE: Mapping[str, Entry] = LazyTable(_read_entries)  # in the order of the page
 
 
 def find_makers(code: str) -> str:

@@ -46,7 +46,7 @@ SETTINGS: pytest.StashKey[Any] = pytest.StashKey()  # config: the RunSettings
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the `acceptance` group; each option has an environment twin (see option_twins)."""
+    """Add the `acceptance` group; each option has an environment twin (see session/config.py)."""
     group = parser.getgroup("acceptance", "seatrial: acceptance of a GPU cluster that runs Ray")
     for option in OPTIONS:
         group.addoption(option.name, metavar=option.metavar, help=option.help)

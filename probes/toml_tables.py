@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, time
 from pathlib import Path
 from typing import Any, TypeVar
@@ -59,6 +59,26 @@ class ClosedTable(BaseModel):
 
 
 Model = TypeVar("Model", bound=BaseModel)
+Row = TypeVar("Row")
+
+
+class LazyTable(Mapping[str, Row]):
+    """Rows by name that are read at the first access, so that an import reads no file.
+
+    `read` remembers what it read.
+    """
+
+    def __init__(self, read: Callable[[], Mapping[str, Row]]) -> None:
+        self._read = read
+
+    def __getitem__(self, name: str) -> Row:
+        return self._read()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._read())
+
+    def __len__(self) -> int:
+        return len(self._read())
 
 
 def read_tables(path: Path) -> dict[str, Any]:

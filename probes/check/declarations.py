@@ -99,7 +99,17 @@ RDMA_AGREED = When(lambda here: here.terms.fabric == "rdma", frozenset({"fabric"
 LONGER_TIER = When(lambda here: here.tier != "quick")
 
 
-class Check(str):
+class Named(str):
+    """A declaration that is its own name: records and messages have it as plain text."""
+
+    KIND: ClassVar[str]
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        """Travel to workers as the name alone: conditions stay with the driver."""
+        return str, (str(self),)
+
+
+class Check(Named):
     """A quantity that a probe measures: the name of the measure, with what decides about it.
 
     `unit` must be the unit of its limit.  A `fixed` limit holds on every cluster and no contract
@@ -121,7 +131,7 @@ class Check(str):
     that `chosen` values are compared with in the run.  `no_control` is why no fault can be planted.
     """
 
-    NAME: ClassVar = "check"
+    KIND = "check"
     unit: str
     fixed: Limit | None
     default: Limit | None
@@ -165,10 +175,6 @@ class Check(str):
         given = {key: value for key, value in locals().items() if key in cls.__annotations__}
         check.__dict__.update(given)
         return check
-
-    def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        """Travel to workers as the name alone: conditions stay with the driver."""
-        return str, (str(self),)
 
     @property
     def terms(self) -> frozenset[str]:
@@ -227,13 +233,13 @@ def exactly(count: float, unit: str, because: str) -> Limit:
     return Limit(low=count, high=count, unit=unit, because=because)
 
 
-class ControlRow(str):
+class ControlRow(Named):
     """A fault that a probe plants: its name, and the checks that it must make fail.
 
     It is owed `when` the condition holds; without one, where any of its checks is owed.
     """
 
-    NAME: ClassVar = "control"
+    KIND = "control"
     fails: tuple[Check, ...]
     when: When | None
 
@@ -243,9 +249,10 @@ class ControlRow(str):
         control.fails, control.when = fails, when
         return control
 
-    def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        """Travel to workers as the name alone."""
-        return str, (str(self),)
+
+def without_case(test: str) -> str:
+    """Return the name of a test without its case."""
+    return test.partition("[")[0]
 
 
 @dataclass(frozen=True)
@@ -266,6 +273,11 @@ class Probe:
     disturbs: tuple[str, ...] = ()
     usual_s: int | None = None
     folder: str = ""  # filled in when it is found
+
+    @property
+    def function(self) -> str:
+        """Its test without the case: what several probes may have in common."""
+        return without_case(self.test)
 
     @property
     def probe(self) -> str:

@@ -6,12 +6,14 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from probes.check.declarations import Check, Circumstances
 from probes.check.recorder import Recorder, Trial
 from probes.findings import finding, join_names
 from reports.numbers import Value
 
 if TYPE_CHECKING:
     from probes.cluster.cluster import Cluster
+    from probes.contract.terms import ClusterTerms
 
 Key = TypeVar("Key")
 SILENT = "the node does not answer"
@@ -46,15 +48,16 @@ def explain_alike(
 
     `faults` maps a node to its fault.  Where each of several nodes that were `asked` has it, the
     sentence says "each node".  `names` maps a fault's text to names of placeholders that differ by
-    fault; `shared` names are those of all faults.
+    fault; `shared` names are those of all faults.  The sentence may have their placeholders too:
+    what others wrote, as a path, is filled in and never a part of the sentence itself.
     """
     groups: dict[str, list[str]] = defaultdict(list)
     for node, text in faults.items():
         groups[text].append(node)
     for text, nodes in groups.items():
         where = "each node" if len(nodes) == asked > 1 else join_names(nodes)
-        statement = sentence.format(nodes=where, text=text)
         known = {**shared, **(names or {}).get(text, {})}
+        statement = sentence.format(nodes=where, text=text, **known)
         measure.explain(finding(code, statement, nodes, names=known))
 
 
@@ -114,6 +117,24 @@ def plant(
     measure.control(control, fault, trial, located=located is not False, without=without)
 
 
+def ask_victim(
+    cluster: Cluster, victim: Mapping[str, Any], function: Callable[..., Any], *arguments: Any
+) -> Any:
+    """Run a function in a worker on the node of a planted fault; return None if none answers.
+
+    `victim` has `node`, its id.
+    """
+    asked = [one for one in cluster.nodes if one["id"] == victim["node"]]
+    return cluster.on_each_node(function, *arguments, nodes=asked).get(victim["node"])
+
+
+def condition_holds(check: Check, cluster: Cluster, terms: ClusterTerms) -> bool:
+    """Return whether the condition of a check holds on this cluster, in tier quick."""
+    one_host = cluster.kind == "local"
+    here = Circumstances("quick", terms, len(cluster.nodes), cluster.on_gpu, one_host=one_host)
+    return check.when is None or check.when(here)
+
+
 def plant_on(
     cluster: Cluster,
     measure: Recorder,
@@ -130,8 +151,7 @@ def plant_on(
     `victim` has `node`, its id, and `name`; `fault` continues the sentence after the name.  `read`
     runs in a worker there with these arguments; `judge` gets its answer and the trial.
     """
-    asked = [one for one in cluster.nodes if one["id"] == victim["node"]]
-    answer = cluster.on_each_node(read, *arguments, nodes=asked).get(victim["node"])
+    answer = ask_victim(cluster, victim, read, *arguments)
     plant(
         measure,
         control,

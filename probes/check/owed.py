@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from probes.check.declarations import Circumstances, Probe
+from probes.check.declarations import Circumstances, Probe, without_case
 from probes.check.registry import CRITERIA, all_probes, is_judged
 from probes.contract.terms import ClusterTerms
 from reports.record import TIERS, OwedProbe
@@ -31,7 +31,7 @@ def usual_seconds(tier: str, criteria: Collection[str]) -> int | None:
 
 def disturbed_seconds(probes: Iterable[str]) -> int | None:
     """Return the usual seconds of these probes together; None where one was not measured."""
-    tests = {_test_of(probe): find_test(probe) for probe in probes}
+    tests = {without_case(probe): find_test(probe) for probe in probes}
     known = [one.usual_s for one in tests.values()]
     return None if None in known else sum(filter(None, known))
 
@@ -118,17 +118,13 @@ def has_ip_fabric(fabric: str | None, facts: Sequence[Mapping[str, Any]]) -> boo
 GPUS_FREE = "all GPUs free: with another job on them, probes are UNPROVEN or wait"
 
 
-def _test_of(probe: str) -> str:
-    return probe.partition("[")[0]
-
-
 def find_test(probe: str) -> Probe:
     """Find the declaration of a probe's test; `probe` is as in Probe, with or without its case.
 
     Raises KeyError where no criterion declares it.
     """
     for one in all_probes():
-        if _test_of(one.probe) == _test_of(probe):
+        if without_case(one.probe) == without_case(probe):
             return one
     raise KeyError(probe)
 

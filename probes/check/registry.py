@@ -16,9 +16,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from probes.check.declarations import Check, ControlRow, CriterionRow, Probe
+from probes.check.declarations import Check, ControlRow, CriterionRow, Named, Probe
 from probes.contract.terms import ClusterTerms
-from probes.toml_tables import TableError
+from probes.toml_tables import LazyTable, TableError
 from reports.record import TIERS
 
 PROBES = Path(__file__).resolve().parents[1]
@@ -27,7 +27,7 @@ FILE = "criterion.py"
 ACCEPTANCE_TABLE = ("FABRIC", "SCALING", "GANG", "LAUNCH", "RESTART", "HOSTS")
 # Probes run in this order: the inventory first, then from the fabric upwards.
 RUN_FIRST = ("HOSTS", "FABRIC", "GANG", "LAUNCH", "RESTART", "SCALING")
-Declared = TypeVar("Declared", Check, ControlRow)
+Declared = TypeVar("Declared", bound=Named)
 
 
 class BrokenCriterion(TableError):
@@ -63,7 +63,7 @@ def _declared(module: ModuleType, kind: type[Declared], where: str) -> tuple[Dec
     def visit(value: Any) -> None:
         if isinstance(value, kind):
             if found.setdefault(str(value), value) is not value:
-                raise BrokenCriterion(f"{where}: two {kind.NAME}s are named {value!r}")
+                raise BrokenCriterion(f"{where}: two {kind.KIND}s are named {value!r}")
         elif isinstance(value, tuple):
             for one in value:
                 visit(one)
@@ -104,11 +104,11 @@ def find_problems(row: CriterionRow, folder: Path) -> Iterator[str]:
             yield f"two probes are named {duty.test!r}"
         if duty.tier not in TIERS:
             yield f"probe {duty.test!r}: expected a tier of {', '.join(TIERS)}, found {duty.tier!r}"
-        yield from _find_lost_test(duty.test, folder)
-    first = {duty.test.partition("[")[0]: duty for duty in reversed(row.duties)}
+    first = {duty.function: duty for duty in reversed(row.duties)}
     for test, duty in first.items():
         if not duty.disturbs:
             yield f"probe {test!r} does not say what it disturbs"
+        yield from _find_lost_test(test, folder)
 
 
 def _find_unowed(kind: str, declared: Iterable[str], owed: Iterable[set[Any]]) -> Iterator[str]:
@@ -120,7 +120,7 @@ def _find_unowed(kind: str, declared: Iterable[str], owed: Iterable[set[Any]]) -
 
 def _find_lost_test(test: str, folder: Path) -> Iterator[str]:
     """Find a probe whose test is not in its file."""
-    name, _, function = test.partition("[")[0].partition("::")
+    name, _, function = test.partition("::")
     file = folder / name
     text = file.read_text(encoding="utf-8") if file.is_file() else ""
     if not re.search(rf"^def {re.escape(function)}\(", text, re.MULTILINE):
@@ -139,20 +139,7 @@ def find_criteria() -> Mapping[str, CriterionRow]:
     return {id: found[id] for id in [*ACCEPTANCE_TABLE, *found]}
 
 
-class Criteria(Mapping[str, CriterionRow]):
-    """Criteria by id, in the order of the report.  They are found at the first access."""
-
-    def __getitem__(self, id: str) -> CriterionRow:
-        return find_criteria()[id]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(find_criteria())
-
-    def __len__(self) -> int:
-        return len(find_criteria())
-
-
-CRITERIA = Criteria()
+CRITERIA: Mapping[str, CriterionRow] = LazyTable(find_criteria)
 
 
 def run_order() -> tuple[str, ...]:

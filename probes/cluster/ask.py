@@ -10,6 +10,7 @@ from typing import Any
 from reports.sanitize import last_line
 
 TASK_SECONDS = 90  # bounds a silent node; the first task there waits for our packages and a worker
+REACH_SECONDS = 30.0  # for a call to reach an actor on a busy node
 
 
 def on_node(target: Any, node: str, **options: Any) -> Any:
@@ -79,6 +80,28 @@ def collect_answers(calls: Mapping[Any, str], seconds: float) -> Answers:
         except ray.exceptions.RayError as error:
             answers.errors[calls[call]] = last_line(error, "the worker died")
     return answers
+
+
+class ActorSet:
+    """Actors by key; `errors` holds why one did not answer."""
+
+    actors: dict[str, Any]
+    errors: dict[str, str]
+
+    def close(self) -> None:
+        """End the actors, with all that they hold."""
+        import ray
+
+        for actor in self.actors.values():
+            ray.kill(actor)
+
+    def call_each(
+        self, method: str, each: Mapping[str, tuple[Any, ...]], seconds: float = REACH_SECONDS
+    ) -> dict[str, Any]:
+        """Call a method of these actors at once; leave out who does not answer in time."""
+        answers = ask_actors(self.actors, method, each, seconds)
+        self.errors |= answers.errors
+        return answers.values
 
 
 # The first 12 hexadecimal digits of a uuid4 are random (the 13th is not), and names stay short.

@@ -274,7 +274,7 @@ class Cluster:
         ]
 
     def claim(self, started: str, wait_s: float, say: Callable[[str], None]) -> None:
-        """Let no other trial begin here until `release`; raises OtherTrial (see room/other_trial).
+        """Let no other trial begin here until `release`; raises OtherTrial (see room.py).
 
         An embedded cluster has no other.
         """

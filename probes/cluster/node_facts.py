@@ -301,7 +301,7 @@ def _size_gib(path: str) -> float:
 
 
 GPU_PARTS = ("driver", "cuda")  # a head node often has no GPU
-SYSTEM_PARTS = ("kernel", "ofed")  # of the machine: they are compared apart, see hardware.py
+SYSTEM_PARTS = ("kernel", "ofed")  # of the machine: they are compared apart, see hosts/inventory.py
 
 
 def software_differences(facts: Sequence[Facts], driver: dict[str, str]) -> list[str]:

@@ -10,11 +10,10 @@ from statistics import median
 from typing import Any, Literal
 
 from probes.check.recorder import Recorder
-from probes.cluster.ask import on_node
+from probes.cluster.ask import ActorSet, on_node
 from probes.cluster.cluster import Cluster
 from probes.findings import MAX_NAMES, finding, join_names, name_gpu
 from probes.hosts.compute_worker import AcceleratorWorker
-from probes.hosts.port_round import ActorSet
 
 # For a worker on each accelerator to start and to import torch from a cold network file system.
 START_SECONDS = 120.0

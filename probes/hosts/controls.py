@@ -9,7 +9,6 @@ from typing import Any
 
 from probes.check.judging import plant
 from probes.check.recorder import Recorder, Trial
-from probes.check.registry import CRITERIA
 from probes.cluster.cluster import Cluster
 from probes.cluster.gpu_health import read_gpu_health
 from probes.cluster.node_facts import SYSTEM_PARTS, node_facts
@@ -87,7 +86,7 @@ def control_doctored_node(
     judge_parity(cluster, terms, doctored, trial)
     judge_order([*doctored], terms, trial)
     without = _find_unaffected(cluster, facts, trial)
-    if without.issuperset(CRITERIA["HOSTS"].controls[check.DOCTORED_NODE]):
+    if without.issuperset(check.DOCTORED_NODE.fails):
         return  # a node alone, of which nothing is ordered, is compared with nothing
     measure.control(check.DOCTORED_NODE, fault, trial, without=without)
 

@@ -11,10 +11,16 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from probes.check.declarations import Circumstances
-from probes.check.judging import SILENT, explain_alike, plant, record_each
+from probes.check.declarations import Check
+from probes.check.judging import (
+    SILENT,
+    ask_victim,
+    condition_holds,
+    explain_alike,
+    plant,
+    record_each,
+)
 from probes.check.recorder import Recorder
-from probes.check.registry import CRITERIA
 from probes.cluster.cluster import Cluster
 from probes.cluster.system_facts import UNLIMITED, ClockOffset, ClockReaders, read_node_system
 from probes.contract.contract import ClusterTerms
@@ -127,7 +133,7 @@ def read_strays(system: Facts, ranks: int) -> Reading:
 
 
 # measure: (finding, reader)
-READERS: dict[str, tuple[str, Callable[[Facts, int], Reading]]] = {
+READERS: dict[Check, tuple[str, Callable[[Facts, int], Reading]]] = {
     check.OPEN_FILES: ("HOST-OPEN-FILES", read_open_files),
     check.LOCKED_MEMORY: ("HOST-LOCKED-MEMORY", read_locked_memory),
     check.STACK: ("HOST-STACK", read_stack),
@@ -138,18 +144,15 @@ READERS: dict[str, tuple[str, Callable[[Facts, int], Reading]]] = {
 }
 
 
-def judged_measures(cluster: Cluster, terms: ClusterTerms) -> list[str]:
+def judged_measures(cluster: Cluster, terms: ClusterTerms) -> list[Check]:
     """List the measures that this cluster owes; of the others the values only inform."""
-    nodes, one_host = len(cluster.nodes), cluster.kind == "local"
-    here = Circumstances("quick", terms, nodes, cluster.on_gpu, one_host=one_host)
-    row = CRITERIA["HOSTS"]
-    return [name for name in READERS if row.owes_check(row.measures[name], here)]
+    return [name for name in READERS if condition_holds(name, cluster, terms)]
 
 
 def judge_system(
     facts: Sequence[Facts],
     ranks: Mapping[str, int],
-    measures: Iterable[str],
+    measures: Iterable[Check],
     measure: Recorder,
     silent: Sequence[str] = (),
 ) -> None:
@@ -169,7 +172,7 @@ def judge_system(
 
 
 def read_each(
-    name: str, facts: Sequence[Facts], ranks: Mapping[str, int] | None = None
+    name: Check, facts: Sequence[Facts], ranks: Mapping[str, int] | None = None
 ) -> dict[str, Reading]:
     """Read a measure of each node, by name; `ranks` is by node id, and 1 where it is not known."""
     read, known = READERS[name][1], ranks or {}
@@ -195,11 +198,11 @@ SETTINGS: dict[str, tuple[str, str, str, Callable[..., Any] | None]] = {
     "numa_nodes": ("nodes", "settings", "numa_nodes", None),
     "machine_cpus": ("CPUs", "settings", "cpus", None),
     "swap_in_use": ("GiB", "settings", "swap_gib", max),
-    "shared_memory_free": ("ratio", check.SHARED_MEMORY, "free_share", min),
+    "shared_memory_free": ("ratio", "shared_memory", "free_share", min),
 }
 
 
-def note_settings(facts: Sequence[Facts], measures: Sequence[str], measure: Recorder) -> None:
+def note_settings(facts: Sequence[Facts], measures: Sequence[Check], measure: Recorder) -> None:
     """Record what only informs: settings, quantities, and the limits that are not judged here."""
     for name, (unit, part, key, worst) in SETTINGS.items():
         found = {fact["name"]: fact.get("system", {}).get(part, {}).get(key) for fact in facts}
@@ -211,7 +214,7 @@ def note_settings(facts: Sequence[Facts], measures: Sequence[str], measure: Reco
     for name in READERS.keys() - set(measures):
         values = {node: one.value for node, one in read_each(name, facts).items()}
         worst = max if name == check.STRAY_RAYLETS else min
-        _note_worst(name, CRITERIA["HOSTS"].measures[name].unit, worst, values, measure)
+        _note_worst(name, name.unit, worst, values, measure)
 
 
 def _note_values(name: str, unit: str, values: Mapping[str, Any], measure: Recorder) -> None:
@@ -369,7 +372,7 @@ def control_strained_process(
     cluster: Cluster,
     facts: Sequence[Facts],
     ranks: Mapping[str, int],
-    measures: Sequence[str],
+    measures: Sequence[Check],
     measure: Recorder,
 ) -> None:
     """Check that low limits, missing room and a foreign raylet on the last node are detected."""
@@ -381,8 +384,7 @@ def control_strained_process(
     planted = halve_limits(ranks.get(victim["node"], 1), measure)
     system, unable = ask_node(cluster, victim, read_strained_system, planted)
     limits = (system or {}).get("limits", {})
-    targets = CRITERIA["HOSTS"].controls[check.STRAINED_PROCESS]
-    without = {name for name in targets if name not in measures}
+    without: set[str] = {name for name in check.STRAINED_PROCESS.fails if name not in measures}
     without |= {check.LOCKED_MEMORY} if limits.get("locks_any") else set()
     without |= {check.PROCESSES} if limits.get("starts_any") else set()
     judge = partial(judge_system, [{**victim, "system": system}], ranks, measures)
@@ -393,8 +395,7 @@ def ask_node(
     cluster: Cluster, victim: Facts, function: Callable[..., Any], *arguments: Any
 ) -> tuple[Any, str]:
     """Run a function on the victim's node; return (answer, "") or (None, why there is none)."""
-    nodes = [node for node in cluster.nodes if node["id"] == victim["node"]]
-    answer = cluster.on_each_node(function, *arguments, nodes=nodes).get(victim["node"])
+    answer = ask_victim(cluster, victim, function, *arguments)
     why = cluster.errors.get(victim["node"], "no answer in time")
     return answer, f"{victim['name']}: {why}" if answer is None else ""
 

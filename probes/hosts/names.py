@@ -10,7 +10,7 @@ from functools import partial
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 
-from probes.check.judging import plant
+from probes.check.judging import ask_victim, plant
 from probes.check.recorder import Recorder, Trial
 from probes.cluster.cluster import Cluster
 from probes.cluster.network_facts import Endpoint, read_names
@@ -426,8 +426,7 @@ def read_loopback_names() -> dict[str, Any]:
 def control_loopback(cluster: Cluster, facts: Sequence[Facts], measure: Recorder) -> None:
     """Check that a node is detected whose address, own name or interface is the loopback's."""
     victim = facts[-1]
-    node = [one for one in cluster.nodes if one["id"] == victim["node"]]
-    answer = cluster.on_each_node(read_loopback_names, nodes=node).get(victim["node"])
+    answer = ask_victim(cluster, victim, read_loopback_names)
     name, doctored = victim["name"], [{**victim, "names": answer}]
     faults = {
         check.LOOPBACK_ADDRESS: (f"Ray's address of {name} is {LOOPBACK}", judge_addresses),

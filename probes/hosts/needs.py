@@ -191,13 +191,8 @@ def judge_models(
     record_each(measure, check.MODEL_DIFFERENCES, values, silent, notes)
     for path, odd in problems.items():
         faults = {node: join_names(texts, SHOWN) for node, texts in odd.items()}
-        sentence = f"{_literal(path)} on {{nodes}}: {{text}}. Expected: the same on every node"
+        sentence = "{file} on {nodes}: {text}. Expected: the same on every node"
         explain_alike(measure, "HOST-MODEL-FILES", faults, sentence, file=path)
-
-
-def _literal(text: str) -> str:
-    """Escape a path or URL in a sentence that is formatted."""
-    return text.replace("{", "{{").replace("}", "}}")
 
 
 def find_odd_files(path: str, answers: Answers) -> dict[str, list[str]]:
@@ -331,7 +326,7 @@ def judge_ways_out(
     record_each(measure, check.EGRESS_CLOSED, counts, silent)
     for target in targets:
         faults = {node: problems[target] for node, problems in failed.items() if target in problems}
-        sentence = f"{_literal(target)} from {{nodes}}: {{text}}. Expected: a connection"
+        sentence = "{target} from {nodes}: {text}. Expected: a connection"
         explain_alike(measure, "HOST-EGRESS", faults, sentence, asked=len(answers), target=target)
 
 

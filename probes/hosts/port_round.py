@@ -7,13 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from probes.cluster import network_facts
-from probes.cluster.ask import ask_actors, on_node
+from probes.cluster.ask import REACH_SECONDS, ActorSet, on_node
 from probes.cluster.cluster import Cluster
 from probes.cluster.network_facts import GRPC, LOOKUP_SECONDS, NO_PROOF, Endpoint, NodePorts
 
 MOST_ALL_PAIRS = 64  # up to so many nodes each connects to all others: 4,032 pairs
 START_SECONDS = 90.0  # for an actor on each node: the first worker there unpacks our packages
-CALL_SECONDS = 30.0  # for a call to reach a busy node, in addition to what the call itself takes
 GCS, RAYLET, OBJECTS, WORKER = "GCS", "raylet", "object manager", "worker"
 RAY_PORTS = (GCS, RAYLET, OBJECTS, WORKER)
 JOB = "job"  # a port that the kernel picks, as torch does for rank 0
@@ -77,28 +76,6 @@ def choose_peers(index: int, nodes: int) -> list[int]:
 def map_peers(ids: Sequence[str]) -> dict[str, list[str]]:
     """Map each node to the nodes that it connects to."""
     return {id: [ids[i] for i in choose_peers(n, len(ids))] for n, id in enumerate(ids)}
-
-
-class ActorSet:
-    """Actors by key; `errors` holds why one did not answer."""
-
-    actors: dict[str, Any]
-    errors: dict[str, str]
-
-    def close(self) -> None:
-        """End the actors, with all that they hold."""
-        import ray
-
-        for actor in self.actors.values():
-            ray.kill(actor)
-
-    def call_each(
-        self, method: str, each: Mapping[str, tuple[Any, ...]], seconds: float = CALL_SECONDS
-    ) -> dict[str, Any]:
-        """Call a method of these actors at once; leave out who does not answer in time."""
-        answers = ask_actors(self.actors, method, each, seconds)
-        self.errors |= answers.errors
-        return answers.values
 
 
 @dataclass
@@ -192,7 +169,7 @@ class PortRound(ActorSet):
         most = max(map(len, tried.values()), default=0)
         each = {id: ([endpoint for _, endpoint in rows],) for id, rows in tried.items()}
         problems = self.call_each(
-            "try_ports", each, CALL_SECONDS + network_facts.max_try_seconds(most)
+            "try_ports", each, REACH_SECONDS + network_facts.max_try_seconds(most)
         )
         for source, rows in tried.items():
             answers = problems.get(source) or [None] * len(rows)
@@ -216,7 +193,7 @@ class PortRound(ActorSet):
             for id, names in asked.items()
             if id in self.opened
         }
-        answers = self.call_each("look_up_names", each, CALL_SECONDS + LOOKUP_SECONDS)
+        answers = self.call_each("look_up_names", each, REACH_SECONDS + LOOKUP_SECONDS)
         return [
             NameLookup(source, target, name, answers.get(source, {}).get(name))
             for source, names in asked.items()
@@ -231,7 +208,7 @@ class PortRound(ActorSet):
         endpoints = [Endpoint("", self.head, address, port) for port in ports]
         others = {id: (endpoints,) for id in self.opened if id != self.head}
         answers = self.call_each(
-            "try_ports", others, CALL_SECONDS + network_facts.max_try_seconds(len(ports))
+            "try_ports", others, REACH_SECONDS + network_facts.max_try_seconds(len(ports))
         )
         columns = [[row[at] for row in answers.values()] for at in range(len(ports))]
         return [column.count("") if column else None for column in columns]

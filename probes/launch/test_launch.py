@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from probes.check.judging import plant
+from probes.check.judging import condition_holds, plant
 from probes.cluster.ask import make_unique_token
 from probes.cluster.room import busy_accelerators
 from probes.cluster.shared_folder import find_folder_problem
@@ -52,11 +52,11 @@ def judge_jobs(path, jobs, measure):
     measure.keep("guide.md", guide.text, kind="log", caption=caption)
     keep_transcript(jobs.said, measure, "", "the guide, as typed")
     judge.judge_guide(guide, host_names(cluster), measure)
-    if judges_user(cluster, terms):
+    if condition_holds(check.RIGHTS_OF_USER, cluster, terms):
         judge.judge_user(jobs.identity, jobs.why_same, measure)
     job = judge.judge_ranks(path, jobs.said, measure)
     judge.judge_training(job, jobs.said, measure)
-    if judges_network(cluster, terms):
+    if condition_holds(check.SHARE_ON_AGREED_NETWORK, cluster, terms):
         judge.judge_network(job, terms.fabric, jobs.sent, jobs.said, measure)
     measure.covered(f"{whose}: one job of {len(job.rows)} ranks; {jobs.describe_user()}")
 
@@ -68,22 +68,12 @@ def control_jobs(path, jobs, measure):
     keep_transcript(jobs.doctored, measure, "control", caption)
     keep_transcript(jobs.planted, measure, "planted", "with planted errors: must be judged wrong")
     controls.control_guide(path.guide, host_names(cluster), measure)
-    if judges_user(cluster, terms):
+    if condition_holds(check.RIGHTS_OF_USER, cluster, terms):
         controls.control_user(jobs.us, jobs.why_same, measure)
     controls.control_missing_variable(path, jobs.doctored, measure)
     controls.control_planted_errors(path, jobs.planted, measure)
-    if judges_network(cluster, terms):
+    if condition_holds(check.SHARE_ON_AGREED_NETWORK, cluster, terms):
         controls.control_job_network(path, jobs.astray, jobs.planted, measure)
-
-
-def judges_user(cluster, terms):
-    """Return whether another user must have followed the guide."""
-    return terms.launch.user != "own" and cluster.kind != "local"
-
-
-def judges_network(cluster, terms):
-    """Return whether a job's bytes leave its nodes, and over what is agreed."""
-    return bool(terms.fabric) and len(cluster.nodes) > 1 and cluster.kind != "local"
 
 
 def host_names(cluster):

@@ -26,6 +26,7 @@ from reference_trainer.launch.launchers import train_rank
 from reference_trainer.launch.supervisor import Attempt, Timeouts, supervise
 from reference_trainer.manifest import NAME, content_sha256
 from reference_trainer.telemetry.event_log import parse_delays
+from reports.sanitize import last_line
 
 SAVE_EVERY = 4  # steps between two saves of a fault-injected run: two saves in ten steps
 DONE_EVENTS = ("saving", "step")  # journal events which show that a rank has done a step
@@ -462,13 +463,13 @@ def run_kill_rerun(
     groups, ended = _wait_until_free(cluster), time.time()
     with LauncherProcess(cluster, config) as second:
         exit_code = second.wait()
-    last_line = (second.output().strip().splitlines() or ["it printed nothing"])[-1]
     run = FaultedRun(
         scenario=scenario,
         injectors=[kill],
         results=_read_results(out, cluster.size) if exit_code == 0 else [],
         attempts=_read_attempts(process_faults.read_json_lines(out / "attempts.jsonl"), ended),
-        error=f"the same command ended with {exit_code}: {last_line}",
+        error=f"the same command ended with {exit_code}: "
+        f"{last_line(second.output(), 'it printed nothing')}",
         journals=split_by_attempt(process_faults.read_journal(out, victim)),
     )
     return run, groups

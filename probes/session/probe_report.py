@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from reports import sanitize
 from reports.redact import redact_text
 from reports.sanitize import clean
 
@@ -28,7 +29,7 @@ STATUS: dict[str, Status] = {
 
 def last_line(text: str) -> str:
     """Return the last line of a traceback, without secrets."""
-    return redact_text((text.strip().splitlines() or ["no reason was given"])[-1])
+    return redact_text(sanitize.last_line(text, "no reason was given"))
 
 
 def end_state(report: pytest.TestReport, call: pytest.CallInfo[None]) -> tuple[str, float, str]:

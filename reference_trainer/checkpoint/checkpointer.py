@@ -10,11 +10,11 @@ shared folder all ranks divide the check, and rank 0 decides. `LATEST` is for pe
 the trainer uses only the manifests.
 
 Write access to the folder is enough to change what is trained: a sha256 detects damage, not intent.
-It is not enough to run code on a rank (plain_reader.py), although all files that DCP writes are
+It is not enough to run code on a rank (load_plain), although all files that DCP writes are
 pickles or contain pickles.
 
 One folder belongs to one run. Either every rank sees it, or only rank 0's node keeps it
-(storage.py).
+(save.py).
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class ShardPartition:
     def order(self, epoch: int) -> NDArray[np.int64]:
         """Return the order of the samples in this epoch, a permutation [samples]."""
         if self._order[0] != epoch:
-            # Raw Philox output, as in synthetic.py, and a stable sort: the same with every numpy
+            # Raw Philox output, as in make_sample, and a stable sort: the same with every numpy
             # version.
             philox = np.random.Philox(key=[self.seed, self.number], counter=[0, 0, 0, epoch])
             self._order = epoch, np.argsort(philox.random_raw(self.samples), kind="stable")

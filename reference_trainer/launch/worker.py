@@ -69,7 +69,7 @@ class Worker:
         handle_sigterm()  # here, because only the main thread can set a signal handler
 
     def heartbeat(self) -> dict[str, Any]:
-        """Return the progress of this process's run (see heartbeat.py); a second thread answers."""
+        """Return the progress of this process's run (see event_log.py); a second thread answers."""
         return PROGRESS.read()
 
     def location(self) -> RankLocation:

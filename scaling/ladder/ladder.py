@@ -347,7 +347,8 @@ class CheckpointSave:
 def collect_saves(rung: Rung) -> list[CheckpointSave]:
     """Collect the saves in a rung's timed steps that every rank made, in order.
 
-    A save's stall is its time on the critical path (skew.py), which counts each moment once.
+    A save's stall is its time on the critical path (step_breakdown.py), which counts each moment
+    once.
     """
     stalls = critical_path(rung.steps).local_by_step("checkpoint")
     by_rank = [{save["step"]: save for save in saves} for saves in rung.saves]

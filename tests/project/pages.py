@@ -23,7 +23,7 @@ INTRODUCTION = """# Findings
 
 A finding names what is wrong, where, and what to do. It never changes a verdict.
 `seatrial explain CODE` prints the same text. With `--run RUN` it has the names of that run.
-This page is generated from `probes/findings/`.
+This page is generated from `findings.toml` of each folder of `probes`.
 
 - **blocks**: no acceptance until it is mended. **degrades**: works, but slower or less surely.
   **notes**: information.
@@ -35,7 +35,7 @@ This page is generated from `probes/findings/`.
 
 
 def write_readme() -> str:
-    """Return README with its table of criteria as criteria.py has it."""
+    """Return README with its table of criteria as the criteria declare it."""
     before, head, after = README.read_text().partition(HEAD)
     if not head:
         raise ValueError(f"README.md has no table that begins with {HEAD!r}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from tests.project.test_imports import source_files
@@ -21,13 +22,13 @@ BUDGET = {
     "probes": 940,  # its files: plugin, doctor, findings, leftovers, requirements, TOML
     "probes/check": 690,
     "probes/cli": 1600,
-    "probes/cluster": 2720,
+    "probes/cluster": 2740,  # ask.py has the sets of actors that hosts had
     "probes/contract": 1390,
     "probes/environment": 840,
     "probes/fabric": 3290,
     "probes/faults": 340,
     "probes/gang": 2040,
-    "probes/hosts": 5340,
+    "probes/hosts": 5320,
     "probes/launch": 2090,
     "probes/nccl": 2410,
     "probes/restart": 1570,
@@ -154,17 +155,21 @@ def is_number(value: ast.expr) -> bool:
     return isinstance(value, ast.Constant) and type(value.value) in (int, float)
 
 
-def test_layout_and_names_stay_as_agreed() -> None:
+@cache
+def read_figures() -> Figures:
+    """Count all files of the product."""
     figures = Figures()
     for path in source_files(REPO).values():
         figures.add(str(path.relative_to(REPO)), path.read_text())
-    assert figures.complaints() == []
+    return figures
+
+
+def test_layout_and_names_stay_as_agreed() -> None:
+    assert read_figures().complaints() == []
 
 
 def test_each_package_has_a_budget() -> None:
-    figures = Figures()
-    for path in source_files(REPO).values():
-        figures.add(str(path.relative_to(REPO)), path.read_text())
+    figures = read_figures()
     assert figures.code.keys() == BUDGET.keys()
     spare = {name: BUDGET[name] - figures.code[name] for name in BUDGET}
     assert all(room <= 50 for room in spare.values()), "lower the rows that shrank"

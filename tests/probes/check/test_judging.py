@@ -70,6 +70,13 @@ def test_one_node_alone_is_named(measure: MemoryRecorder) -> None:
     assert [one.statement for one in measure.findings] == ["n0: full"]
 
 
+def test_what_others_wrote_is_filled_in_and_never_formatted(measure: MemoryRecorder) -> None:
+    path = "/models/{nodes}{0}{nothing}"
+    faults = {"n0": "{text} is missing"}
+    explain_alike(measure, "HOST-MODEL-FILES", faults, "{file} on {nodes}: {text}", file=path)
+    assert [one.statement for one in measure.findings] == [f"{path} on n0: {faults['n0']}"]
+
+
 def test_what_is_unknown_decides_before_the_worst() -> None:
     assert worst_of({"a": 1.0, "b": 3.0, "c": 2.0}) == ("b", 3.0)
     assert worst_of({"a": 2.0, "b": 1.0}, min) == ("b", 1.0)
