@@ -6,8 +6,8 @@ from __future__ import annotations
 # isort: off
 from probes.check.declarations import (
     ALL_GPUS, LONGER_TIER, NVML_THERE, ON_GPU, OWN_HOSTS, RDMA_AGREED, SEVERAL_HOSTS, SEVERAL_NODES,
-    TASKS, THREE_NODES, Check, ControlRow, CriterionRow, Probe, When, default_check, none_of, ordered,
-    wrong_data,
+    TASKS, THREE_NODES, Check, ControlRow, CriterionRow, Order, Probe, When, default_check, none_of,
+    ordered, wrong_data,
 )
 
 SHARED = ordered("shared")
@@ -22,11 +22,31 @@ CAN_BE_DOCTORED = SEVERAL_NODES | NVML_THERE | ordered(
     "gpu_model", "gpu_memory_gib", "cpus_per_node", "ram_gib", "disk_gib", "versions",
 )
 
-NODES = Check("nodes", "nodes", from_run="[cluster] nodes", ordered_by="nodes", order="exactly")
+
+def ordered_check(name: str, unit: str, key: str, order: Order, when: When | None = None) -> Check:
+    """Declare a check whose limit is what the contract orders by a key of [cluster]."""
+    run = f"[cluster] {key}"
+    return Check(name, unit, from_run=run, when=when, ordered_by=key, order=order)
+
+
+def ordered_part(name: str, unit: str, key: str, order: Order = "at least") -> Check:
+    """Declare a check of a part of each node, which is owed where the contract orders it."""
+    return ordered_check(name, unit, key, order, ordered(key))
+
+
+def no_gpu(name: str, because: str) -> Check:
+    """Declare a count of real GPUs with a fault: it must be zero."""
+    return none_of(name, "GPUs", because, when=ON_GPU)
+
+
+def fair_share(name: str, because: str) -> Check:
+    """Declare a node's speed in the shared folder, as a share of the others'."""
+    return default_check(name, "ratio", because, low=0.5, when=COMPARES_STORAGE)
+
+
+NODES = ordered_check("nodes", "nodes", "nodes", "exactly")
 MACHINES = Check("machines", "machines", from_run="the nodes that answer", when=OWN_HOSTS)
-GPUS = Check(
-    "gpus", "GPUs", from_run="[cluster] gpus_per_node", ordered_by="gpus_per_node", order="exactly",
-)
+GPUS = ordered_check("gpus", "GPUs", "gpus_per_node", "exactly")
 COUNT_MISMATCHES = none_of(
     "count_mismatches", "counts",
     "Ray, NVML and torch must count the same GPUs; otherwise ranks get GPUs that do not exist",
@@ -37,40 +57,22 @@ NODES_WITH_FEWER_GPUS = none_of(
 NVML_ERRORS = none_of(
     "nvml_errors", "errors", "a GPU that does not answer NVML cannot be trusted", when=NVML_THERE,
 )
-HEALTH_ERRORS = none_of(
-    "health_errors", "GPUs", "a query that fails hides the state of its GPU", when=ON_GPU,
+HEALTH_ERRORS = no_gpu("health_errors", "a query that fails hides the state of its GPU")
+GPUS_TO_RESET = no_gpu(
+    "gpus_to_reset", "until it is reset, such a GPU computes wrongly or not at all",
 )
-GPUS_TO_RESET = none_of(
-    "gpus_to_reset", "GPUs", "until it is reset, such a GPU computes wrongly or not at all",
-    when=ON_GPU,
-)
-MEMORY_ERRORS = none_of(
-    "memory_errors", "GPUs", "such an error ends a job, or makes its results wrong", when=ON_GPU,
-)
-ROW_REMAPS = none_of(
-    "row_remaps", "GPUs", "the GPU needs a reset, or a replacement, before a job uses it",
-    when=ON_GPU,
-)
-GPUS_WITHOUT_ECC = none_of(
-    "gpus_without_ecc", "GPUs", "without ECC, wrong bits go unnoticed", when=ON_GPU,
-)
-SLOWED_GPUS = none_of("slowed_gpus", "GPUs", "all ranks wait for the slowest GPU", when=ON_GPU)
+MEMORY_ERRORS = no_gpu("memory_errors", "such an error ends a job, or makes its results wrong")
+ROW_REMAPS = no_gpu("row_remaps", "the GPU needs a reset, or a replacement, before a job uses it")
+GPUS_WITHOUT_ECC = no_gpu("gpus_without_ecc", "without ECC, wrong bits go unnoticed")
+SLOWED_GPUS = no_gpu("slowed_gpus", "all ranks wait for the slowest GPU")
 POWER_LIMIT = default_check(
     "power_limit", "ratio", "a GPU below its default power limit computes slower", low=1,
     when=ON_GPU,
 )
-NARROW_PCIE = none_of(
-    "narrow_pcie", "GPUs", "each lost half of the lanes halves the speed to the host", when=ON_GPU,
-)
-NVLINKS_DOWN = none_of(
-    "nvlinks_down", "GPUs", "collectives inside the node run at the speed of such a GPU",
-    when=ON_GPU,
-)
-FABRIC_FAULTS = none_of(
-    "fabric_faults", "GPUs", "without its NVLink fabric, CUDA does not start or is slow",
-    when=ON_GPU,
-)
-CLOSED_GPUS = none_of("closed_gpus", "GPUs", "no job can use such a GPU", when=ON_GPU)
+NARROW_PCIE = no_gpu("narrow_pcie", "each lost half of the lanes halves the speed to the host")
+NVLINKS_DOWN = no_gpu("nvlinks_down", "collectives inside the node run at the speed of such a GPU")
+FABRIC_FAULTS = no_gpu("fabric_faults", "without its NVLink fabric, CUDA does not start or is slow")
+CLOSED_GPUS = no_gpu("closed_gpus", "no job can use such a GPU")
 DIAG_FAILURES = none_of(
     "diag_failures", "tests", "DCGM's own diagnostics must pass on each node",
     when=ordered("dcgm_diag") & ON_GPU,
@@ -87,36 +89,17 @@ SYSTEM_DIFFERENCES = default_check(
     "system_differences", "differences",
     "other kernels, OFED, firmware or settings of GPUs make nodes of one job differ", high=0,
 )
-GPU_MODEL = Check(
-    "gpu_model", "", from_run="[cluster] gpu_model", when=ordered("gpu_model"),
-    ordered_by="gpu_model", order="chosen",
-)
-GPU_MEMORY = Check(
-    "gpu_memory", "GiB", from_run="[cluster] gpu_memory_gib", when=ordered("gpu_memory_gib"),
-    ordered_by="gpu_memory_gib", order="at least",
-)
-CPUS = Check(
-    "cpus", "CPUs", from_run="[cluster] cpus_per_node", when=ordered("cpus_per_node"),
-    ordered_by="cpus_per_node", order="at least",
-)
-RAM = Check(
-    "ram", "GiB", from_run="[cluster] ram_gib", when=ordered("ram_gib"), ordered_by="ram_gib",
-    order="at least",
-)
-DISK = Check(
-    "disk", "GiB", from_run="[cluster] disk_gib", when=ordered("disk_gib"), ordered_by="disk_gib",
-    order="at least",
-)
-ORDERED_VERSIONS = Check(
-    "ordered_versions", "versions", from_run="[cluster] versions", when=ordered("versions"),
-    ordered_by="versions", order="chosen",
-)
+GPU_MODEL = ordered_part("gpu_model", "", "gpu_model", "chosen")
+GPU_MEMORY = ordered_part("gpu_memory", "GiB", "gpu_memory_gib")
+CPUS = ordered_part("cpus", "CPUs", "cpus_per_node")
+RAM = ordered_part("ram", "GiB", "ram_gib")
+DISK = ordered_part("disk", "GiB", "disk_gib")
+ORDERED_VERSIONS = ordered_part("ordered_versions", "versions", "versions", "chosen")
+ORDERED_PARTS = (GPU_MODEL, GPU_MEMORY, CPUS, RAM, DISK, ORDERED_VERSIONS)
 NODES_CHANGED = none_of(
     "nodes_changed", "nodes", "a node that restarts in this run would end a job",
 )
-GPUS_CHANGED = none_of(
-    "gpus_changed", "GPUs", "a GPU that leaves its node ends the job that uses it", when=ON_GPU,
-)
+GPUS_CHANGED = no_gpu("gpus_changed", "a GPU that leaves its node ends the job that uses it")
 HEAT_TIME = default_check(
     "heat_time", "s",
     "all ranks wait for a GPU that heat slows; a cooled rack has none for seconds", high=5,
@@ -206,18 +189,9 @@ FAILED_SHARDS = none_of(
     "failed_shards", "nodes", "each node writes and reads its part of a checkpoint",
     depends=("shared",),
 )
-SHARD_WRITE = default_check(
-    "shard_write", "ratio", "all ranks wait for the node that writes its shard slowest", low=0.5,
-    when=COMPARES_STORAGE,
-)
-SHARD_READ = default_check(
-    "shard_read", "ratio", "all ranks wait for the node that reads its shard slowest", low=0.5,
-    when=COMPARES_STORAGE,
-)
-RANDOM_READ = default_check(
-    "random_read", "ratio", "all ranks wait for the node that reads its data slowest", low=0.5,
-    when=COMPARES_STORAGE,
-)
+SHARD_WRITE = fair_share("shard_write", "all ranks wait for the node that writes its shard slowest")
+SHARD_READ = fair_share("shard_read", "all ranks wait for the node that reads its shard slowest")
+RANDOM_READ = fair_share("random_read", "all ranks wait for the node that reads its data slowest")
 WRITE_RATE = Check("write_rate", "GB/s", better="higher", when=RATES_STORAGE, only_agreed=True)
 READ_RATE = Check("read_rate", "GB/s", better="higher", when=RATES_STORAGE, only_agreed=True)
 CHECKPOINT_ROOM = default_check(
@@ -287,9 +261,8 @@ SLOW_GPUS = none_of(
     "all ranks wait for a GPU that is 5 % slower than others of its model (10 % with fewer than "
     "five), and slower than their spread explains", when=HAS_PEERS,
 )
-SLOW_PCIE = none_of(
-    "slow_pcie", "GPUs",
-    "each lost generation halves the speed to the host, as half of the lanes does", when=ON_GPU,
+SLOW_PCIE = no_gpu(
+    "slow_pcie", "each lost generation halves the speed to the host, as half of the lanes does",
 )
 SLOWING_GPUS = none_of(
     "slowing_gpus", "GPUs", "a GPU that loses 5 % under load is not cooled or powered",
@@ -317,13 +290,14 @@ PUBLIC_ENTRANCES = default_check(
     no_control="a node gets no globally routable address for a test",
 )
 
+INVENTORY = (
+    MACHINES, GPUS, COUNT_MISMATCHES, NODES_WITH_FEWER_GPUS, NVML_ERRORS, DUPLICATE_GPUS,
+    DIFFERENCES, *ORDERED_PARTS, SYSTEM_DIFFERENCES,
+)
 EXPOSURE = (WRONG_ENTRANCES, STRANGER_JOBS, PUBLIC_ENTRANCES)
 WORN = (HEAT_TIME, PCIE_REPLAYS, NVLINK_ERRORS, NEW_MEMORY_ERRORS)
 RATES = (GEMM_TFLOPS, FP8_TFLOPS, HBM_GBS, H2D_GBS, D2H_GBS)
-SYSTEM = (
-    OPEN_FILES, LOCKED_MEMORY, STACK, SHARED_MEMORY, PROCESSES, TEMP_ROOM, STRAY_RAYLETS,
-    CLOCK_OFFSET,
-)
+LIMITS = (OPEN_FILES, LOCKED_MEMORY, STACK, SHARED_MEMORY, PROCESSES, TEMP_ROOM, STRAY_RAYLETS)
 HEALTH = (
     HEALTH_ERRORS, GPUS_TO_RESET, MEMORY_ERRORS, ROW_REMAPS, GPUS_WITHOUT_ECC, SLOWED_GPUS,
     POWER_LIMIT, NARROW_PCIE, NVLINKS_DOWN, FABRIC_FAULTS, CLOSED_GPUS,
@@ -339,18 +313,11 @@ WORN_GPU = ControlRow("worn GPU", *WORN)
 VANISHED_GPU = ControlRow("vanished GPU", GPUS_CHANGED)
 FALLEN_GPU = ControlRow("fallen GPU", XIDS)
 RESTARTED_NODE = ControlRow("restarted node", NODES_CHANGED)
-DOCTORED_NODE = ControlRow(
-    "doctored node", MACHINES, GPUS, COUNT_MISMATCHES, NODES_WITH_FEWER_GPUS, NVML_ERRORS,
-    DUPLICATE_GPUS, DIFFERENCES, GPU_MODEL, GPU_MEMORY, CPUS, RAM, DISK, ORDERED_VERSIONS,
-    SYSTEM_DIFFERENCES, when=CAN_BE_DOCTORED,
-)
+DOCTORED_NODE = ControlRow("doctored node", *INVENTORY, when=CAN_BE_DOCTORED)
 LARGER_ORDER = ControlRow("larger order", NODES, GPUS)
 MISSING_GPU = ControlRow("missing GPU", DIAG_FAILURES)
 OWN_FOLDER = ControlRow("own folder", SHARED_MISSING, when=SHARED_BY_NODES)
-STRAINED_PROCESS = ControlRow(
-    "strained process", OPEN_FILES, LOCKED_MEMORY, STACK, SHARED_MEMORY, PROCESSES, TEMP_ROOM,
-    STRAY_RAYLETS,
-)
+STRAINED_PROCESS = ControlRow("strained process", *LIMITS)
 LOST_CLOCK = ControlRow("lost clock", CLOCK_OFFSET)
 LOOPBACK_ADDRESS = ControlRow("loopback address", ADDRESS_ELSEWHERE)
 LOOPBACK_NAME = ControlRow("loopback name", LOOPBACK_NAMES)
@@ -380,17 +347,13 @@ OTHER_ENTRANCE = ControlRow("other entrance", WRONG_ENTRANCES, STRANGER_JOBS)
 
 PROBES = (
     Probe(
-        "test_hosts.py::test_hosts_are_what_was_ordered",
-        tier="quick", usual_s=1,
-        checks=(NODES, MACHINES, GPUS, COUNT_MISMATCHES, NODES_WITH_FEWER_GPUS, NVML_ERRORS,
-        DUPLICATE_GPUS, DIFFERENCES, GPU_MODEL, GPU_MEMORY, CPUS, RAM, DISK, ORDERED_VERSIONS,
-        SYSTEM_DIFFERENCES, SHARED_MISSING, *HEALTH, DIAG_FAILURES),
+        "test_hosts.py::test_hosts_are_what_was_ordered", tier="quick", usual_s=1,
+        checks=(NODES, *INVENTORY, SHARED_MISSING, *HEALTH, DIAG_FAILURES),
         controls=(DOCTORED_NODE, LARGER_ORDER, OWN_FOLDER, SICK_GPU, MISSING_GPU),
         disturbs=(TASKS, "runs DCGM's diagnostics, where the contract orders them"),
     ),
     Probe(
-        "test_hosts.py::test_nodes_reach_each_other_by_name_and_port",
-        tier="quick", usual_s=2,
+        "test_hosts.py::test_nodes_reach_each_other_by_name_and_port", tier="quick", usual_s=2,
         checks=(ADDRESS_ELSEWHERE, LOOPBACK_NAMES, NCCL_INTERFACE, NAMES_UNRESOLVED, CLOSED_PORTS,
         CLOSED_JOB_PORTS),
         controls=(LOOPBACK_ADDRESS, LOOPBACK_NAME, LOOPBACK_INTERFACE, OTHER_NAME, CLOSED_PORT,
@@ -398,25 +361,22 @@ PROBES = (
         disturbs=(TASKS, "opens ports on each node for some seconds"),
     ),
     Probe(
-        "test_hosts.py::test_hosts_stay_healthy_to_the_end",
-        tier="quick", usual_s=1,
+        "test_hosts.py::test_hosts_stay_healthy_to_the_end", tier="quick", usual_s=1,
         checks=(NODES_CHANGED, GPUS_CHANGED, *WORN, XIDS, STORAGE_LOST, *HEALTH),
         controls=(RESTARTED_NODE, GPU_THAT_SICKENS, WORN_GPU, VANISHED_GPU, FALLEN_GPU, LOST_MOUNT),
         disturbs=(TASKS,),
     ),
     Probe(
-        "test_hosts.py::test_jobs_get_the_limits_they_need",
-        tier="quick", usual_s=2,
-        checks=(*SYSTEM, IMAGE_DIFFERENCES, EGRESS_CLOSED, RAY_CLIENT, MODEL_DIFFERENCES,
-        RDMA_CLOSED),
+        "test_hosts.py::test_jobs_get_the_limits_they_need", tier="quick", usual_s=2,
+        checks=(*LIMITS, CLOCK_OFFSET, IMAGE_DIFFERENCES, EGRESS_CLOSED, RAY_CLIENT,
+        MODEL_DIFFERENCES, RDMA_CLOSED),
         controls=(STRAINED_PROCESS, LOST_CLOCK, OTHER_IMAGE, CLOSED_TARGET, CLOSED_CLIENT,
         CHANGED_FILE, HIDDEN_DEVICES),
         disturbs=(TASKS,
         "contacts the targets of `egress`, and reads `model_files`, where the contract lists them"),
     ),
     Probe(
-        "test_hosts.py::test_all_nodes_use_the_shared_folder_at_once",
-        tier="quick", usual_s=7,
+        "test_hosts.py::test_all_nodes_use_the_shared_folder_at_once", tier="quick", usual_s=7,
         checks=STORAGE,
         controls=(LOST_FILES, CARELESS_NODE, NO_FOLDER, SLOW_NODE, LARGER_SAVES),
         disturbs=(
@@ -431,15 +391,13 @@ PROBES = (
         disturbs=(ALL_GPUS,),
     ),
     Probe(
-        "test_hosts.py::test_no_gpu_slows_down_under_load",
-        tier="standard",
+        "test_hosts.py::test_no_gpu_slows_down_under_load", tier="standard",
         checks=(WORK_ERRORS, GEMM_WRONG, SLOWING_GPUS),
         controls=(WRONG_ELEMENT, FAILING_GEMM, TIRING_GPU),
         disturbs=(ALL_GPUS, "loads all GPUs for a minute, and for ten in tier soak"),
     ),
     Probe(
-        "test_hosts.py::test_entrances_keep_to_the_authentication",
-        tier="quick", usual_s=2,
+        "test_hosts.py::test_entrances_keep_to_the_authentication", tier="quick", usual_s=2,
         checks=EXPOSURE,
         controls=(OTHER_ENTRANCE,),
         disturbs=(TASKS, "sends requests without a token to Ray's entrances, and one harmless job"),
