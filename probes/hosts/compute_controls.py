@@ -93,8 +93,8 @@ def find_unfollowed(fleet: WorkFleet, parts: Sequence[Speeds]) -> dict[str, str]
     for key in fleet.accelerators:
         speeds = [part.get(key) for part in parts]
         if not all(speed and set(STEADY) <= speed.typical.keys() for speed in speeds):
-            errors = [speed.error for speed in speeds if speed and speed.error]
-            found[key] = (errors[0] if errors else "") or fleet.why_unknown(key)
+            errors = (speed.error for speed in speeds if speed and speed.error)
+            found[key] = next(errors, "") or fleet.why_unknown(key)
     return found
 
 
@@ -239,9 +239,7 @@ def is_located(trial: Trial, victim: Accelerator) -> bool:
     )
 
 
-def control_slowed(
-    fleet: WorkFleet, runs: SpeedRuns, length: RunLength, measure: Recorder, without: set[str]
-) -> None:
+def control_slowed(fleet: WorkFleet, runs: SpeedRuns, measure: Recorder, without: set[str]) -> None:
     """Check that an accelerator that does each piece of work several times is detected."""
     missing = {name for name in AGREED if not is_agreed(measure, name)}
     if check.SLOW_GPUS in without and len(missing) == len(AGREED):
@@ -250,7 +248,7 @@ def control_slowed(
     if victim is None or victim.key not in runs.first:
         measure.control(check.SLOWED_GPU, "the last accelerator is slowed", None, saw=UNFOLLOWED)
         return
-    extra = extra_calls(fleet, runs.first[victim.key], measure)
+    extra, length = extra_calls(fleet, runs.first[victim.key], measure), run_length(fleet)
     slowed = fleet.measure_speed([victim.key], replace(length, rounds=1), extra)
     trial = measure.trial()
     first = {**runs.first, **slowed}
@@ -299,16 +297,14 @@ def extra_calls(fleet: WorkFleet, speed: Speed, measure: Recorder) -> int:
     return min(extra, MOST_EXTRA_WORK)
 
 
-def control_tiring(
-    fleet: WorkFleet, parts: Sequence[Speeds], length: RunLength, measure: Recorder
-) -> None:
+def control_tiring(fleet: WorkFleet, parts: Sequence[Speeds], measure: Recorder) -> None:
     """Check that an accelerator that does extra work at the end is detected."""
     victim = find_victim(fleet)
     if victim is None or not all(victim.key in part for part in parts):
         measure.control(check.TIRING_GPU, "the last accelerator slows down", None, saw=UNFOLLOWED)
         return
     extra = usual_extra(fleet)
-    slowed = fleet.measure_speed([victim.key], replace(length, rounds=1), extra)
+    slowed = fleet.measure_speed([victim.key], replace(part_length(fleet), rounds=1), extra)
     trial = measure.trial()
     third = math.ceil(len(parts) / 3)
     tiring = [*parts[:-third], *({**part, **slowed} for part in parts[-third:])]

@@ -27,14 +27,6 @@ from probes.hosts.gpu_health import WHOLE_NODE, Facts, Fleet, compared_sources, 
 from probes.hosts.inventory import judge_folder, judge_hosts, judge_order, judge_parity
 
 DOCTORED = "0.0.0+doctored"  # the version, and the model, that the doctored node reports
-NODE_ORDERS = (
-    check.GPU_MODEL,
-    check.GPU_MEMORY,
-    check.CPUS,
-    check.RAM,
-    check.DISK,
-    check.ORDERED_VERSIONS,
-)
 
 
 def read_doctored_facts(lies: Facts | None) -> Facts:
@@ -66,18 +58,15 @@ def control_doctored_node(
     """Check that each false fact of a node about its hardware and software is detected."""
     victim, other = facts[-1], facts[0]
     fault = f"{victim['name']} reports other hardware and software than it has"
-    lies = {
-        "boot_id": other["boot_id"],
-        "uuid": other["gpus"][0]["uuid"] if other["gpus"] else "",
-    }
+    gpus = [gpu["uuid"] for gpu in other["gpus"]]
+    lies = {"boot_id": other["boot_id"], "uuid": gpus[0] if gpus else ""}
     each = {node["id"]: lies if node["id"] == victim["node"] else None for node in cluster.nodes}
     answers = cluster.on_each_node(read_doctored_facts, each=each)
     if victim["node"] not in answers:
         measure.control(check.DOCTORED_NODE, fault, None, saw=f"{victim['name']} does not answer")
         return
-    torch = {fact["node"]: fact["torch"] for fact in facts if "torch" in fact}
     doctored: list[dict[str, Any]] = [
-        {**fact, **answers[fact["node"]], "torch": torch.get(fact["node"])}
+        {**fact, **answers[fact["node"]], "torch": fact.get("torch")}
         for fact in facts
         if fact["node"] in answers
     ]
@@ -93,22 +82,17 @@ def control_doctored_node(
 
 def _find_unaffected(cluster: Cluster, facts: Sequence[Facts], trial: Trial) -> set[str]:
     """Name the measures that false facts cannot fail here: not ordered, or not compared."""
-    without: set[str] = {name for name in NODE_ORDERS if not trial.has_measured(name)}
+    without: set[str] = {name for name in check.ORDERED_PARTS if not trial.has_measured(name)}
     if len(facts) < 2:
-        without |= {check.MACHINES, check.DUPLICATE_GPUS, check.NODES_WITH_FEWER_GPUS}
+        without |= {check.DUPLICATE_GPUS, check.NODES_WITH_FEWER_GPUS}
         without |= {check.DIFFERENCES, check.SYSTEM_DIFFERENCES}
-    if cluster.kind == "local":
+    if len(facts) < 2 or cluster.kind == "local":
         without.add(check.MACHINES)
     if not any(part in fact["software"] for fact in facts for part in SYSTEM_PARTS):
         without.add(check.SYSTEM_DIFFERENCES)  # the nodes do not report them
     if "NVML" not in compared_sources(cluster.kind, cluster.emulated, facts):
-        without |= {
-            check.COUNT_MISMATCHES,
-            check.NODES_WITH_FEWER_GPUS,
-            check.NVML_ERRORS,
-            check.DUPLICATE_GPUS,
-        }
-        without.add(check.GPUS)  # only Ray's count is compared with the order
+        without |= {check.COUNT_MISMATCHES, check.NODES_WITH_FEWER_GPUS, check.NVML_ERRORS}
+        without |= {check.DUPLICATE_GPUS, check.GPUS}  # the order is compared with Ray's count only
     return without
 
 
@@ -132,8 +116,7 @@ def control_own_folder(cluster: Cluster, folder: str, measure: Recorder) -> None
         return  # a single node shares its folder with no other
     victim, own = cluster.nodes[-1], tempfile.gettempdir()
     fault = f"{victim['name']} writes to {own}, not to {folder}"
-    elsewhere = {victim["id"]: own}
-    judge = partial(judge_folder, cluster, folder, elsewhere=elsewhere)
+    judge = partial(judge_folder, cluster, folder, elsewhere={victim["id"]: own})
     plant(measure, check.OWN_FOLDER, fault, judge)
 
 

@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 import urllib.error
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -139,16 +139,6 @@ def _explain_group(problem: str, entrances: Sequence[Entrance], count: int) -> F
 def find_port(address: str) -> int:
     """Find the port of host:port or of a URL; 0 if it has none."""
     return urlsplit(address if "//" in address else f"//{address}").port or 0
-
-
-def describe_entrances(asked: Sequence[Asked]) -> list[dict[str, Any]]:
-    """Describe every entrance and its answers, for the evidence."""
-    return [{**vars(one.entrance), **vars(one.answers)} for one in asked]
-
-
-def count_answers(asked: Sequence[Asked]) -> Mapping[str, int]:
-    """Count the entrances by what they do without a token."""
-    return Counter(one.answers.without for one in asked)
 
 
 Facts = Mapping[str, Any]

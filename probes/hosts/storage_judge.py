@@ -506,18 +506,12 @@ def control_no_folder(storage: StorageRound, size: Size, measure: Recorder) -> N
 
 
 def control_larger_saves(
-    storage: StorageRound, ranks: int, saves: float | None, save_gb: float, measure: Recorder
+    storage: StorageRound, saves: float | None, save_gb: float, measure: Recorder
 ) -> None:
     """Check that saves as large as all free room do not fit often enough."""
 
     def judge(trial: Trial) -> None:
-        judge_room(storage, ranks, save_gb * (saves or 0.0), trial)
+        judge_room(storage, storage.cluster.size, save_gb * (saves or 0.0), trial)
 
-    unable = "" if saves else "the free room is not known, or none"
-    plant(
-        measure,
-        check.LARGER_SAVES,
-        "each save is as large as the free room",
-        judge,
-        unable=unable,
-    )
+    fault, unable = "each save is as large as the free room", "the free room is not known, or none"
+    plant(measure, check.LARGER_SAVES, fault, judge, unable="" if saves else unable)

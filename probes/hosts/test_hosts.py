@@ -7,46 +7,29 @@ from contextlib import closing
 
 import pytest
 
+from probes.check.judging import silent_names
 from probes.cluster.entrances import CLIENT
 from probes.cluster.node_facts import add_silent, count_torch_devices
 from probes.findings import join_names
+from probes.hosts import closing as at_end
 from probes.hosts import (
     compute_controls,
-    compute_fleet,
     compute_judge,
-    compute_worker,
     controls,
     entrances,
     inventory,
     limits,
     storage_judge,
     storage_round,
-    storage_work,
 )
 from probes.hosts import criterion as check
-from probes.hosts.closing import (
-    control_restarted_node,
-    describe_change,
-    judge_changes,
-    judge_diagnostics,
-    judge_gpu_changes,
-    judge_wear,
-    judge_xids,
-    read_starts,
-)
+from probes.hosts import names as by_name
+from probes.hosts.compute_fleet import WorkFleet
+from probes.hosts.compute_worker import note_peer_copies
 from probes.hosts.gpu_health import compared_sources, judge_gpu_health
-from probes.hosts.names import (
-    control_loopback,
-    control_names,
-    control_ports,
-    judge_addresses,
-    judge_choice,
-    judge_lookups,
-    judge_own_names,
-    judge_ports,
-)
 from probes.hosts.needs import judge_needs
 from probes.hosts.port_round import DEFAULT_PORTS, PortRound
+from probes.hosts.storage_work import READ, SMALL, WRITE
 
 
 @pytest.mark.criterion("HOSTS")
@@ -70,7 +53,7 @@ def test_hosts_are_what_was_ordered(cluster, terms, measure):
         inventory.judge_folder(cluster, terms.shared, measure)
         controls.control_own_folder(cluster, terms.shared, measure)
     if terms.dcgm_diag and cluster.on_gpu:
-        judge_diagnostics(cluster, measure)
+        at_end.judge_diagnostics(cluster, measure)
     if facts:
         controls.control_doctored_node(cluster, terms, facts, measure)
         controls.control_larger_order(cluster, terms, facts, measure)
@@ -108,11 +91,11 @@ def test_nodes_reach_each_other_by_name_and_port(cluster, terms, measure):
     if cluster.kind == "local":
         measure.covered("addresses and names are not compared: all raylets share one host")
     elif len(facts) > 1:
-        judge_addresses(facts, measure)
-        judge_own_names(members if len(members) > 1 else [], measure)
-        judge_choice(members if len(members) > 1 else [], measure)
+        by_name.judge_addresses(facts, measure)
+        by_name.judge_own_names(members if len(members) > 1 else [], measure)
+        by_name.judge_choice(members if len(members) > 1 else [], measure)
         if cluster.facts:
-            control_loopback(cluster, cluster.facts, measure)
+            by_name.control_loopback(cluster, cluster.facts, measure)
     with closing(PortRound.start(cluster)) as ports:
         measure.covered(ports.coverage())
         if cluster.kind != "local" and len(facts) > 1:
@@ -121,8 +104,8 @@ def test_nodes_reach_each_other_by_name_and_port(cluster, terms, measure):
         planned = ports.plan()
         connections = ports.connect(planned)
         measure.keep("ports.json", describe_connections(connections, ports), caption=PORTS_CAPTION)
-        judge_ports(connections, cluster.node_names, measure)
-        control_ports(ports, planned, cluster.node_names, measure)
+        by_name.judge_ports(connections, cluster.node_names, measure)
+        by_name.control_ports(ports, planned, cluster.node_names, measure)
 
 
 PORTS_CAPTION = "connections of every node to the ports of the others"
@@ -134,9 +117,9 @@ def look_up_hosts(ports, facts, terms, measure):
     peers = ports.peers()
     asked = peers if terms.host_names else {id: others[:1] for id, others in peers.items()}
     lookups = ports.look_up_names(asked)
-    judge_lookups(lookups, facts, measure, agreed=terms.host_names)
+    by_name.judge_lookups(lookups, facts, measure, agreed=terms.host_names)
     if terms.host_names:
-        control_names(ports, facts, peers, measure)
+        by_name.control_names(ports, facts, peers, measure)
 
 
 def note_default_ports(ports, measure):
@@ -178,8 +161,7 @@ def test_jobs_get_the_limits_they_need(cluster, terms, measure):
     measure.covered(f"{len(facts)} of {len(cluster.nodes)} nodes answered")
     if cluster.kind == "local":
         measure.covered("limits of the host are not judged: embedded raylets inherit a shell's")
-    answered = {fact["node"] for fact in facts}
-    silent = [node["name"] for node in cluster.nodes if node["id"] not in answered]
+    silent = silent_names(cluster.nodes, {fact["node"] for fact in facts})
     limits.judge_system(facts, ranks, measures, measure, silent)
     limits.note_settings(facts, measures, measure)
     if facts:
@@ -196,9 +178,8 @@ def test_all_nodes_use_the_shared_folder_at_once(cluster, terms, tier, measure):
     """
     folder = terms.shared or ""
     if folder:
-        mounts = cluster.on_each_node(
-            storage_round.read_mount, each={n["id"]: folder for n in cluster.nodes}
-        )
+        each = {node["id"]: folder for node in cluster.nodes}
+        mounts = cluster.on_each_node(storage_round.read_mount, each=each)
         cluster.shared_mounts = mounts  # the last probe compares them
         measure.keep("mounts.json", mounts, caption="what each node has at the shared folder")
     with storage_round.StorageRound.start(cluster, folder) as storage:
@@ -209,10 +190,9 @@ def test_all_nodes_use_the_shared_folder_at_once(cluster, terms, tier, measure):
         size = storage_judge.choose_size(tier, terms, len(storage.places), storage.opened)
         use_shards(storage, sharing, size, tier, measure)
         if folder:
-            save_gb, ranks = terms.save_gb, cluster.size
-            saves = storage_judge.judge_room(storage, ranks, save_gb, measure)
-            if save_gb:
-                storage_judge.control_larger_saves(storage, ranks, saves, save_gb, measure)
+            saves = storage_judge.judge_room(storage, cluster.size, terms.save_gb, measure)
+            if terms.save_gb:
+                storage_judge.control_larger_saves(storage, saves, terms.save_gb, measure)
 
 
 def judge_sharing(storage, measure):
@@ -229,20 +209,17 @@ def judge_sharing(storage, measure):
 
 def use_shards(storage, sharing, size, tier, measure):
     """Let all nodes write and read shards at once, and judge errors and speed."""
-    written = storage.work(storage_work.WRITE, storage.members, size)
+    written = storage.work(WRITE, storage.members, size)
     sound = [id for id in written if not written[id]["error"]]
     storage.sharing = [id for id in sharing if id in sound]
     readers = storage.sharing or sound
-    steps = {
-        storage_work.WRITE: written,
-        storage_work.READ: storage.work(storage_work.READ, readers, size),
-    }
-    small = {storage_work.SMALL: storage.work(storage_work.SMALL, readers, size)}
-    errors, silent = storage_round.find_failures(storage, readers, {**steps, **small})
+    steps = {WRITE: written, READ: storage.work(READ, readers, size)}
+    done = {**steps, SMALL: storage.work(SMALL, readers, size)}
+    errors, silent = storage_round.find_failures(storage, readers, done)
     storage_judge.judge_failures(storage, errors, silent, measure)
     storage_judge.control_no_folder(storage, size, measure)
-    measure.keep("storage.json", {**steps, **small}, caption="work of every node in the folder")
-    storage_judge.note_speeds(storage, storage_work.SMALL, small[storage_work.SMALL], measure)
+    measure.keep("storage.json", done, caption="work of every node in the folder")
+    storage_judge.note_speeds(storage, SMALL, done[SMALL], measure)
     if not storage.parent or len(storage.places) < 2 or storage.cluster.kind == "local":
         return  # no two nodes compare: each has its own disk, or all have the same
     compares = len(storage.places) >= storage_judge.LEAST_COMPARED
@@ -264,10 +241,11 @@ def test_each_gpu_computes_rightly_and_as_fast_as_the_others(cluster, measure):
     """
     alone = len(cluster.nodes) == 1 and not cluster.on_gpu
     without = {check.SLOW_GPUS, check.GEMM_HASH_DIFFERS} if alone else set()
-    with closing(compute_fleet.WorkFleet.start(cluster)) as fleet:
+    with closing(WorkFleet.start(cluster)) as fleet:
         measure.covered(fleet.coverage())
         sums, runs = fleet.check_sums(fleet.working), compute_controls.run_work(fleet)
-        measure.keep("work.json", describe_work(fleet, sums, runs), caption=WORK_CAPTION)
+        kept = describe_work(fleet, sums, runs)
+        measure.keep("work.json", kept, caption="sums and rates of every accelerator")
         compute_judge.judge_errors(fleet, sums, [runs.first, runs.second, runs.alone], measure)
         compute_judge.judge_sums(fleet, sums, measure, hashes=not alone)
         if alone:
@@ -277,17 +255,16 @@ def test_each_gpu_computes_rightly_and_as_fast_as_the_others(cluster, measure):
         compute_judge.judge_agreed(fleet, runs.first, measure)
         compute_judge.note_launches(fleet, runs.first, measure)
         compute_controls.control_wrong_sums(fleet, sums, measure, without)
-        compute_controls.control_slowed(
-            fleet, runs, compute_controls.run_length(fleet), measure, without
-        )
+        compute_controls.control_slowed(fleet, runs, measure, without)
         if cluster.on_gpu:
             links = fleet.read_links(fleet.working)
-            measure.keep("links.json", describe_links(fleet, links), caption=LINKS_CAPTION)
+            kept = {one.label: links.get(key) for key, one in fleet.accelerators.items()}
+            measure.keep("links.json", kept, caption="PCIe link and clock of every GPU under load")
             compute_controls.judge_links(fleet, links, measure)
             compute_controls.note_clocks(fleet, links, measure)
             compute_controls.control_old_link(fleet, links, measure)
     if cluster.on_gpu:
-        compute_worker.note_peer_copies(cluster, measure)
+        note_peer_copies(cluster, measure)
 
 
 @pytest.mark.tier("standard")
@@ -297,22 +274,17 @@ def test_no_gpu_slows_down_under_load(cluster, tier, measure):
 
     The work takes a minute at the tier standard, and ten at the tier soak.
     """
-    with closing(compute_fleet.WorkFleet.start(cluster)) as fleet:
+    with closing(WorkFleet.start(cluster)) as fleet:
         measure.covered(fleet.coverage())
         parts = compute_controls.run_long(fleet, tier)
-        measure.keep("long_work.json", describe_parts(fleet, parts), caption=LONG_CAPTION)
+        kept = describe_parts(fleet, parts)
+        measure.keep("long_work.json", kept, caption="rates of every accelerator, part by part")
         sums = fleet.check_sums(fleet.working)
         compute_judge.judge_errors(fleet, sums, parts, measure)
         compute_controls.judge_drift(fleet, parts, measure)
         compute_judge.judge_sums(fleet, sums, measure, hashes=False)
-        without = {check.GEMM_HASH_DIFFERS}
-        compute_controls.control_wrong_sums(fleet, sums, measure, without)
-        compute_controls.control_tiring(fleet, parts, compute_controls.part_length(fleet), measure)
-
-
-WORK_CAPTION = "sums and rates of every accelerator"
-LINKS_CAPTION = "PCIe link and clock of every GPU under load"
-LONG_CAPTION = "rates of every accelerator, part by part"
+        compute_controls.control_wrong_sums(fleet, sums, measure, {check.GEMM_HASH_DIFFERS})
+        compute_controls.control_tiring(fleet, parts, measure)
 
 
 def describe_work(fleet, sums, runs):
@@ -330,11 +302,6 @@ def describe_work(fleet, sums, runs):
         }
         for key, one in fleet.accelerators.items()
     ]
-
-
-def describe_links(fleet, links):
-    """Describe what NVML answered of each GPU under load, as evidence."""
-    return {one.label: links.get(key) for key, one in fleet.accelerators.items()}
 
 
 def describe_parts(fleet, parts):
@@ -364,7 +331,8 @@ def test_entrances_keep_to_the_authentication(cluster, terms, measure):
     mode, reason = entrances.find_mode(asked, terms.authentication)
     measure.covered(describe_coverage(asked, mode, reason, client_port))
     caption = "entrances of Ray, and what each does with a request without its token"
-    measure.keep("entrances.json", entrances.describe_entrances(asked), caption=caption)
+    kept = [{**vars(one.entrance), **vars(one.answers)} for one in asked]
+    measure.keep("entrances.json", kept, caption=caption)
     entrances.judge_entrances(asked, mode, measure)
     if cluster.own_dashboard:
         job = entrances.try_stranger_job(cluster, cluster.own_dashboard)
@@ -383,10 +351,9 @@ def test_entrances_keep_to_the_authentication(cluster, terms, measure):
 
 def describe_coverage(asked, mode, reason, client_port):
     """Describe what was tried, and what no node can see."""
-    counts = ", ".join(
-        f"{count} {answer}" for answer, count in entrances.count_answers(asked).items()
-    )
-    tried = f"{len(asked)} entrances without a token: {counts}"
+    counts = Counter(one.answers.without for one in asked)
+    answers = ", ".join(f"{count} {answer}" for answer, count in counts.items())
+    tried = f"{len(asked)} entrances without a token: {answers}"
     if client_port and CLIENT not in {one.entrance.kind for one in asked}:
         tried += f"; no Ray client answers at port {client_port}"
     if mode == entrances.TOKEN:
@@ -408,7 +375,7 @@ def test_hosts_stay_healthy_to_the_end(cluster, terms, measure):
     still there.
     """
     before, now = cluster.facts, cluster.read_facts(cluster.nodes)
-    judge_changes(cluster, before, now, measure)
+    at_end.judge_changes(cluster, before, now, measure)
     if terms.shared:
         started = [fact["node"] for fact in before]
         storage_round.judge_mounts(cluster, started, cluster.shared_mounts, terms.shared, measure)
@@ -416,19 +383,19 @@ def test_hosts_stay_healthy_to_the_end(cluster, terms, measure):
     on_gpus = bool(compared_sources(cluster.kind, cluster.emulated, before))
     if on_gpus:
         measure.keep("health.json", [fact["gpu_health"] for fact in now], caption="GPUs at the end")
-        judge_gpu_changes(before, now, measure)
+        at_end.judge_gpu_changes(before, now, measure)
         judge_gpu_health(now, measure)
-        judge_wear(before, now, measure)
+        at_end.judge_wear(before, now, measure)
         listen(cluster, measure)
         for fact in now:
             measure.explain(inventory.find_nvml_faults(fact, True) or [])
     else:
         measure.covered("NVML is not asked: accelerators are emulated, and no node has it")
-    unchanged = [fact for fact in before if not describe_change(fact, now)]
+    unchanged = [fact for fact in before if not at_end.describe_change(fact, now)]
     if not unchanged:
         return
     victim = next(fact for fact in now if fact["node"] == unchanged[-1]["node"])
-    control_restarted_node(cluster, before, victim, measure)
+    at_end.control_restarted_node(cluster, before, victim, measure)
     if on_gpus:
         controls.control_gpu(cluster, now, victim, measure, check.GPU_THAT_SICKENS)
         for control in (check.WORN_GPU, check.FALLEN_GPU, check.VANISHED_GPU):
@@ -438,13 +405,10 @@ def test_hosts_stay_healthy_to_the_end(cluster, terms, measure):
 def listen(cluster, measure):
     """Judge the Xids that were heard since the first probe of GPUs began."""
     (heard, errors), names = cluster.hear_xids(), cluster.node_names
-    silent = {
-        names[node["id"]]: errors.get(node["id"], "it joined later")
-        for node in cluster.nodes
-        if node["id"] not in heard
-    }
+    others = [node["id"] for node in cluster.nodes if node["id"] not in heard]
+    silent = {names[id]: errors.get(id, "it joined later") for id in others}
     answers = {names[id]: answer for id, answer in heard.items() if id in names}
     if answers:
         least = min(answer["seconds"] for answer in answers.values())
         measure.covered(f"Xids were listened to for {least:.0f} s")
-    judge_xids(answers, silent, read_starts(measure), measure)
+    at_end.judge_xids(answers, silent, at_end.read_starts(measure), measure)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -203,6 +203,6 @@ def test_an_accelerator_that_left_one_part_cannot_be_the_one_that_tires() -> Non
     fleet: Any = SimpleNamespace(working={"last": last})
     parts: list[dict[str, Speed]] = [{"last": Speed({})}, {}, {"last": Speed({})}]
     measure = recorder("HOSTS")
-    control_tiring(fleet, parts, cast(Any, None), measure)
+    control_tiring(fleet, parts, measure)
     (control,) = measure.result("finished", 1.0).controls
     assert (control.caught, control.saw) == (None, UNFOLLOWED)
