@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from probes.check.declarations import Check
 from probes.check.judging import is_agreed
 from probes.check.recorder import Recorder
-from probes.check.registry import CRITERIA
 from probes.findings import finding, join_names
 from probes.hosts import criterion as check
 from probes.hosts.compute_fleet import Accelerator, Speed, Speeds, WorkFleet
+from probes.hosts.gpu_health import judge_worst
 from reference_trainer.model.size import peak_flops
 from reports.numbers import percent, quantity
 from reports.record import Finding
@@ -134,9 +135,8 @@ def find_alone(fleet: WorkFleet, speeds: Speeds) -> dict[str, list[str]]:
 
 def find_unknown(fleet: WorkFleet, runs: SpeedRuns) -> dict[str, str]:
     """Find the accelerators whose speed is not known or not comparable, with the reason."""
-    models = Counter(
-        fleet.accelerators[key].model for key, one in runs.first.items() if one.typical
-    )
+    typical = [key for key, one in runs.first.items() if one.typical]
+    models = Counter(fleet.accelerators[key].model for key in typical)
     needed_alone = find_alone(fleet, runs.first)
     needed = [runs.first, runs.second] if needed_alone else [runs.first]
     found = {}
@@ -327,13 +327,7 @@ def _split_finding(fleet: WorkFleet, keys: list[str]) -> Finding:
 
 
 # measure: operation
-AGREED = {
-    check.GEMM_TFLOPS: "gemm",
-    check.FP8_TFLOPS: "fp8",
-    check.HBM_GBS: "hbm",
-    check.H2D_GBS: "h2d",
-    check.D2H_GBS: "d2h",
-}
+AGREED = dict(zip(check.RATES, ("gemm", "fp8", "hbm", "h2d", "d2h"), strict=True))
 
 
 def judge_agreed(fleet: WorkFleet, speeds: Speeds, measure: Recorder) -> None:
@@ -341,25 +335,20 @@ def judge_agreed(fleet: WorkFleet, speeds: Speeds, measure: Recorder) -> None:
     for name, operation in AGREED.items():
         found = {key: speed.typical.get(operation) for key, speed in speeds.items()}
         rates = {key: rate for key, rate in found.items() if rate is not None}
-        unit = CRITERIA["HOSTS"].measures[name].unit
         if is_agreed(measure, name):
-            _judge_rate(name, fleet, rates, unit, measure)
+            _judge_rate(name, fleet, rates, measure)
         else:
-            note_medians(measure, fleet, name, rates, unit)
+            note_medians(measure, fleet, name, rates, name.unit)
 
 
 def _judge_rate(
-    name: str, fleet: WorkFleet, rates: Mapping[str, float], unit: str, measure: Recorder
+    name: Check, fleet: WorkFleet, rates: Mapping[str, float], measure: Recorder
 ) -> None:
+    texts = {}
     for node, keys in fleet.group("node").items():
-        known = [rates[key] for key in keys if key in rates]
-        silent, slowest = len(keys) - len(known), min(known, default=None)
-        fails = measure.would_fail(name, slowest)
+        values = [(key, rates.get(key)) for key in keys]
+        silent = sum(rate is None for _, rate in values)
         note = f"{silent} of {len(keys)} accelerators gave no rate" if silent else ""
-        measure(name, slowest if fails or not silent else None, on=node, note=note)
-    texts = {
-        key: f"{name} is {quantity(rate, unit)}"
-        for key, rate in rates.items()
-        if measure.would_fail(name, rate)
-    }
+        slow = judge_worst(measure, name, node, values, min, note)
+        texts |= {key: f"{name} is {quantity(rate, name.unit)}" for key, rate in slow}
     fleet.explain(measure, "HOST-GPU-RATE", texts)

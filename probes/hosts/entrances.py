@@ -17,19 +17,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from probes.check.recorder import Recorder
-from probes.cluster import entrances as ray_entrances
+from probes.cluster import entrances as of_ray
 from probes.cluster.ask import make_unique_token, on_node
 from probes.cluster.cleanup import find_token
 from probes.cluster.cluster import Cluster
-from probes.cluster.entrances import (
-    CLIENT,
-    GCS,
-    REFUSED,
-    TAKEN,
-    Entrance,
-    EntranceAnswers,
-    join_address,
-)
+from probes.cluster.entrances import CLIENT, GCS, REFUSED, TAKEN, Entrance, EntranceAnswers
 from probes.cluster.ray_internals import read_value
 from probes.findings import finding, join_names
 from probes.hosts import criterion as check
@@ -37,15 +29,8 @@ from reports.record import Finding
 from reports.sanitize import last_line
 
 TOKEN, OFF = "token", "disabled"  # values of RAY_AUTH_MODE
-KINDS = (
-    GCS,
-    ray_entrances.RAYLET,
-    ray_entrances.AGENT,
-    ray_entrances.DASHBOARD,
-    CLIENT,
-    ray_entrances.SUBMIT,
-)
-SUBJECTS = {GCS: "GCS", ray_entrances.RAYLET: "raylets", ray_entrances.AGENT: "dashboard agents"}
+KINDS = (GCS, of_ray.RAYLET, of_ray.AGENT, of_ray.DASHBOARD, CLIENT, of_ray.SUBMIT)
+SUBJECTS = {GCS: "GCS", of_ray.RAYLET: "raylets", of_ray.AGENT: "dashboard agents"}
 OPEN_TEXT = "takes requests without a token"
 ANY_TEXT = "takes requests with a wrong token"
 OWN_TEXT = "refuses the cluster's own token"
@@ -69,8 +54,8 @@ def find_mode(asked: Sequence[Asked], agreed: str | None) -> tuple[str, str]:
     if agreed == TOKEN:
         return TOKEN, "the contract agrees on it"
     # The GCS shows the mode, unless it asks for a certificate.
-    closed = {one.entrance.kind for one in asked if one.answers.without == ray_entrances.NEEDS_TLS}
-    kind = ray_entrances.DASHBOARD if GCS in closed else GCS
+    closed = {one.entrance.kind for one in asked if one.answers.without == of_ray.NEEDS_TLS}
+    kind = of_ray.DASHBOARD if GCS in closed else GCS
     answers = {one.answers.without for one in asked if one.entrance.kind == kind}
     if REFUSED in answers:
         return TOKEN, f"the {kind} asks for a token"
@@ -82,14 +67,14 @@ def find_mode(asked: Sequence[Asked], agreed: str | None) -> tuple[str, str]:
 def find_problem(one: Asked, mode: str) -> tuple[str | None, str]:
     """Find what an entrance does against the mode, "" for nothing; (None, reason) if unknown."""
     kind, answers = one.entrance.kind, one.answers
-    if answers.without == ray_entrances.NEEDS_TLS:
+    if answers.without == of_ray.NEEDS_TLS:
         return "", ""
     if not mode:
         return None, "whether the cluster asks for a token is not known"
     if mode == OFF:
         if answers.without == REFUSED:
             # A proxy in front of the dashboard may ask for a login of its own.
-            return ("" if kind == ray_entrances.SUBMIT else ASKS_TEXT), ""
+            return ("" if kind == of_ray.SUBMIT else ASKS_TEXT), ""
         return ("", "") if answers.without == TAKEN else (None, answers.without)
     if TAKEN in (answers.without, answers.wrong):
         return (OPEN_TEXT if answers.without == TAKEN else ANY_TEXT), ""
@@ -146,7 +131,7 @@ Ports = Mapping[str, Mapping[str, int]]  # by node name and kind
 Listeners = Mapping[str, Mapping[int, list[str]]]  # by node name and port
 METRICS = "metrics"
 # Where these listen only informs: what a listener on all addresses opens, a firewall may close.
-NOTED = (ray_entrances.DASHBOARD, CLIENT, GCS, METRICS)
+NOTED = (of_ray.DASHBOARD, CLIENT, GCS, METRICS)
 
 
 def list_ports(asked: Sequence[Asked], nodes: Sequence[Facts]) -> dict[str, dict[str, int]]:
@@ -166,8 +151,8 @@ def read_all_listeners(
 ) -> dict[str, dict[int, list[str]]]:
     """Read on every node where its ports listen; a node that cannot be read has no entry."""
     each = {node["id"]: list(ports[node["name"]].values()) for node in nodes}
-    answers = cluster.on_each_node(ray_entrances.read_listeners, each=each, nodes=nodes)
-    names = {node["id"]: node["name"] for node in nodes}
+    answers = cluster.on_each_node(of_ray.read_listeners, each=each, nodes=nodes)
+    names = cluster.node_names
     return {names[id]: found for id, found in answers.items() if found is not None}
 
 
@@ -176,8 +161,7 @@ def note_listeners(ports: Ports, listeners: Listeners, measure: Recorder) -> Non
     head = next((name for name, kinds in ports.items() if GCS in kinds), "")
     for kind in NOTED:
         number = ports.get(head, {}).get(kind)
-        found = listeners.get(head, {}).get(number or 0)
-        if found:
+        if found := listeners.get(head, {}).get(number or 0):
             name = f"{kind.lower().replace(' ', '_')}_listens_on"
             measure.note(name, join_names(found), on=f"{head} port {number}")
 
@@ -197,15 +181,12 @@ def judge_public(
         if one.answers.without != TAKEN or not name:
             continue
         addresses = own.get(name)
+        listens = listeners.get(name, {}).get(find_port(one.entrance.address), [])
         if addresses is None:
             unknown.append(f"the addresses of {name} were not read")
-            continue
-        if not ray_entrances.public_addresses(["::"], addresses):
-            continue
-        listens = listeners.get(name, {}).get(find_port(one.entrance.address), [])
-        if not listens:
+        elif not listens and of_ray.public_addresses(["::"], addresses):
             unknown.append(f"where {one.entrance.text} listens could not be read")
-        elif reached := ray_entrances.public_addresses(listens, addresses):
+        elif reached := of_ray.public_addresses(listens, addresses):
             public.append((one.entrance, reached))
     nodes = list(dict.fromkeys(entrance.node for entrance, _ in public))
     texts = [f"{entrance.text} at {join_names(reached)}" for entrance, reached in public]
@@ -229,7 +210,7 @@ def read_own_addresses(fact: Facts) -> list[str] | None:
 
 
 CLIENT_PORT = 10001  # of `ray start`; no part of Ray tells another number
-KNOWN = (TAKEN, REFUSED, ray_entrances.NEEDS_TLS)
+KNOWN = (TAKEN, REFUSED, of_ray.NEEDS_TLS)
 HEAD_SILENT = "no worker answers on the head's node"
 
 
@@ -238,20 +219,20 @@ def plan_entrances(cluster: Cluster, client_port: int) -> list[Entrance]:
     alive = [node for node in cluster.known_nodes() if node["alive"]]
     head = next((node for node in alive if node["head"]), None)
     planned = [
-        Entrance(ray_entrances.RAYLET, node["name"], join_address(node["address"], port))
+        Entrance(of_ray.RAYLET, node["name"], of_ray.join_address(node["address"], port))
         for node in alive
         if (port := node["ports"]["raylet"])
     ]
     for node in alive:
         if agent := read_agent_address(node["id"]):
-            planned.append(Entrance(ray_entrances.AGENT, node["name"], f"http://{agent}"))
+            planned.append(Entrance(of_ray.AGENT, node["name"], f"http://{agent}"))
     name = head["name"] if head else ""
     if gcs := read_gcs_address():
         planned.append(Entrance(GCS, name, gcs))
     if direct := cluster.own_dashboard:
-        planned.append(Entrance(ray_entrances.DASHBOARD, name, direct))
+        planned.append(Entrance(of_ray.DASHBOARD, name, direct))
     if head and client_port:
-        planned.append(Entrance(CLIENT, name, join_address(head["address"], client_port)))
+        planned.append(Entrance(CLIENT, name, of_ray.join_address(head["address"], client_port)))
     return planned
 
 
@@ -270,12 +251,12 @@ def read_agent_address(node: str) -> str:
         host, port = str(found[0]), int(found[1])
     except (ValueError, LookupError, TypeError):
         return ""
-    return join_address(host, port) if port > 0 else ""
+    return of_ray.join_address(host, port) if port > 0 else ""
 
 
 def ask_from_head(cluster: Cluster, planned: Sequence[Entrance]) -> list[Asked]:
     """Ask entrances from a worker on the head's node: it has the token, and reaches all nodes."""
-    found = run_on_head(cluster, ray_entrances.ask_from_node, planned) if planned else []
+    found = run_on_head(cluster, of_ray.ask_from_node, planned) if planned else []
     rows = found or [{"without": HEAD_SILENT}] * len(planned)
     return [Asked(one, EntranceAnswers(**row)) for one, row in zip(planned, rows, strict=True)]
 
@@ -312,8 +293,8 @@ def ask_submit_address(cluster: Cluster) -> list[Asked]:
     """Ask the address that the driver submits jobs to, where it is not the dashboard's own."""
     if cluster.dashboard in ("", cluster.own_dashboard):
         return []
-    entrance = Entrance(ray_entrances.SUBMIT, "", cluster.dashboard)
-    return [Asked(entrance, one) for one in ray_entrances.ask_entrances([entrance], find_token())]
+    entrance = Entrance(of_ray.SUBMIT, "", cluster.dashboard)
+    return [Asked(entrance, one) for one in of_ray.ask_entrances([entrance], find_token())]
 
 
 RAN = "ran"
@@ -337,7 +318,7 @@ def submit_stranger_job(dashboard: str, job: str, seconds: float = JOB_SECONDS) 
         _call(f"{dashboard}/api/jobs/", {"entrypoint": f"echo {job}", "submission_id": job})
     except urllib.error.HTTPError as error:
         error.close()
-        refused = error.code in ray_entrances.REFUSALS
+        refused = error.code in of_ray.REFUSALS
         return StrangerJob(REFUSED if refused else "no answer", f"HTTP {error.code}")
     except (OSError, ValueError) as error:
         return StrangerJob("no answer", str(error))
@@ -348,7 +329,7 @@ def submit_stranger_job(dashboard: str, job: str, seconds: float = JOB_SECONDS) 
     finally:
         with suppress(OSError):
             url = f"{dashboard}/api/jobs/{job}"
-            ray_entrances.open_url(url, "", ANSWER_SECONDS, method="DELETE").close()
+            of_ray.open_url(url, "", ANSWER_SECONDS, method="DELETE").close()
 
 
 def _wait_for_output(dashboard: str, job: str, seconds: float) -> StrangerJob:
@@ -364,7 +345,7 @@ def _wait_for_output(dashboard: str, job: str, seconds: float) -> StrangerJob:
 
 def _call(url: str, body: dict[str, str] | None = None) -> Any:
     data = None if body is None else json.dumps(body).encode()
-    with ray_entrances.open_url(url, "", ANSWER_SECONDS, data) as answer:
+    with of_ray.open_url(url, "", ANSWER_SECONDS, data) as answer:
         return json.load(answer)
 
 
@@ -397,7 +378,6 @@ def judge_stranger_job(
         measure.explain(finding("HOST-AUTH-OPEN", text))
 
 
-NAME = check.OTHER_ENTRANCE
 START_SECONDS = 60.0  # for an actor to start, and its server: seconds on a busy node
 
 
@@ -448,7 +428,7 @@ def open_stand_in(node: Mapping[str, Any], refuses: bool) -> Iterator[str]:
     actor = on_node(StandInEntrance, node["id"]).remote()
     try:
         call = actor.start_server.remote(node["address"], refuses)
-        yield f"http://{join_address(node['address'], ray.get(call, timeout=START_SECONDS))}"
+        yield f"http://{of_ray.join_address(node['address'], ray.get(call, timeout=START_SECONDS))}"
     except ray.exceptions.RayError as error:
         raise StandInMissing(last_line(error, "it died")) from None
     finally:
@@ -464,13 +444,13 @@ def control_entrance(
     fault, trial = f"an entrance on {victim['name']} {does}", measure.trial()
     try:
         with open_stand_in(victim, mode == OFF) as url:
-            planted = ask_from_head(cluster, [Entrance(ray_entrances.AGENT, victim["name"], url)])
+            planted = ask_from_head(cluster, [Entrance(of_ray.AGENT, victim["name"], url)])
             judge_entrances([*asked, *planted], mode, trial)
             if mode == TOKEN:
                 judge_stranger_job(try_stranger_job(cluster, url), url, True, trial)
     except StandInMissing as problem:
-        measure.control(NAME, fault, None, saw=str(problem))
+        measure.control(check.OTHER_ENTRANCE, fault, None, saw=str(problem))
         return
     located = all(find_problem(one, mode)[0] for one in planted)
     others = () if mode == TOKEN else (check.STRANGER_JOBS,)
-    measure.control(NAME, fault, trial, located=located, without=others)
+    measure.control(check.OTHER_ENTRANCE, fault, trial, located=located, without=others)

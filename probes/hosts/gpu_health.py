@@ -6,7 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from probes.check.recorder import Recorder
 from probes.cluster.nvml import UNKNOWN
@@ -16,6 +16,7 @@ from reports.numbers import percent, quantity
 
 Facts = Mapping[str, Any]
 Board = Mapping[str, Any]
+Gpu = TypeVar("Gpu")  # a Board, or what else stands for a GPU
 
 # nvmlDeviceGpuRecoveryAction_t: what the driver asks for.
 RECOVERY = {
@@ -416,10 +417,10 @@ def judge_worst(
     measure: Recorder,
     name: str,
     node: str,
-    values: Sequence[tuple[Board, float | None]],
+    values: Sequence[tuple[Gpu, float | None]],
     worst: Callable[..., float | None],
     note: str,
-) -> list[tuple[Board, float]]:
+) -> list[tuple[Gpu, float]]:
     """Judge the worst value of a node's GPUs; return the GPUs whose value fails.
 
     Where the value of one GPU is not known, only a failure is proven.

@@ -169,8 +169,8 @@ def find_closed(connections: Sequence[Connection], names: Names) -> list[Finding
     """Explain the connections that failed: one finding for the nodes with the same ports."""
     kinds: dict[tuple[str, Any], list[str]] = defaultdict(list)  # by way, and node or link
     for kind in (*RAY_PORTS, JOB):
-        rows = [one for one in connections if one.kind == kind and one.problem is not None]
-        blame = blame_nodes([one.link for one in rows], [one.link for one in rows if one.problem])
+        tried = [one for one in connections if one.kind == kind and one.problem is not None]
+        blame = blame_nodes([one.link for one in tried], [one.link for one in tried if one.problem])
         for way in CLOSED:
             for subject in getattr(blame, way):
                 kinds[way, subject].append(kind)
@@ -178,11 +178,9 @@ def find_closed(connections: Sequence[Connection], names: Names) -> list[Finding
     for (way, subject), own in kinds.items():
         if way != PAIRS:
             groups[way, tuple(own)].append(subject)
-    found = [
-        explain_closed(way, own, ids, connections, names) for (way, own), ids in groups.items()
-    ]
-    pairs = [(link, own) for (way, link), own in kinds.items() if way == PAIRS]
-    return found + [explain_closed(PAIRS, own, link, connections, names) for link, own in pairs]
+    rows = [(way, own, tuple(ids)) for (way, own), ids in groups.items()]
+    rows += [(way, tuple(own), link) for (way, link), own in kinds.items() if way == PAIRS]
+    return [explain_closed(way, own, ids, connections, names) for way, own, ids in rows]
 
 
 def explain_closed(
