@@ -78,7 +78,7 @@ class Fleet:
 Describe = Callable[[Board, int, Fleet], str | None]
 
 
-@dataclass(frozen=True)
+@dataclass
 class HealthCheck:
     """One judged measure: the answers that it needs, and what is wrong with a board.
 
@@ -91,8 +91,14 @@ class HealthCheck:
     code: str
     expected: str
     needs: tuple[str, ...]
-    may_lack: Callable[[Board, int], bool]
-    describe: Describe
+    may_lack: Callable[[Board, int], bool] = lambda board, gpus: False
+    describe: Describe = field(init=False)
+
+    def __call__(self, describe: Describe) -> Describe:
+        """Make the function that follows the description of this check."""
+        self.describe = describe
+        CHECKS.append(self)
+        return describe
 
     def is_sound_without(self, board: Board, gpus: int, fleet: Fleet) -> bool:
         """Return whether a board that does not support the query is sound."""
@@ -114,25 +120,9 @@ def connects_all_links(board: Board, gpus: int) -> bool:
 CHECKS: list[HealthCheck] = []  # in the order in which they are judged
 
 
-def health_check(
-    measure: str,
-    code: str,
-    expected: str,
-    *needs: str,
-    may_lack: Callable[[Board, int], bool] = lambda board, gpus: False,
-) -> Callable[[Describe], Describe]:
-    """Make the function that follows the description of a check."""
-
-    def add_check(describe: Describe) -> Describe:
-        CHECKS.append(HealthCheck(measure, code, expected, needs, may_lack, describe))
-        return describe
-
-    return add_check
-
-
 # Drivers before R565 do not know the recovery action; the other checks see its causes.
-@health_check(
-    *(check.GPUS_TO_RESET, "HOST-GPU-RECOVERY", "no recovery action", "recovery_action"),
+@HealthCheck(
+    *(check.GPUS_TO_RESET, "HOST-GPU-RECOVERY", "no recovery action", ("recovery_action",)),
     may_lack=lambda board, gpus: True,
 )
 def _describe_recovery(board: Board, _: int, __: Fleet) -> str:
@@ -140,7 +130,7 @@ def _describe_recovery(board: Board, _: int, __: Fleet) -> str:
     return f"the driver asks for {RECOVERY.get(action, f'action {action}')}" if action else ""
 
 
-@health_check(check.MEMORY_ERRORS, "HOST-ECC", "none", "uncorrected_errors")
+@HealthCheck(check.MEMORY_ERRORS, "HOST-ECC", "none", ("uncorrected_errors",))
 def _describe_memory_errors(board: Board, _: int, __: Fleet) -> str:
     if errors := board.get("uncorrected_errors"):
         return f"{quantity(errors, 'uncorrected memory errors')} since the driver was loaded"
@@ -148,9 +138,9 @@ def _describe_memory_errors(board: Board, _: int, __: Fleet) -> str:
     return "SRAM errors are above the threshold for replacement" if is_high else ""
 
 
-@health_check(
+@HealthCheck(
     *(check.ROW_REMAPS, "HOST-ROW-REMAP", "no row that waits or failed"),
-    *("remapped_rows", "retired_pending"),
+    needs=("remapped_rows", "retired_pending"),
 )
 def _describe_row_remap(board: Board, _: int, __: Fleet) -> str:
     rows = board.get("remapped_rows") or {}
@@ -160,7 +150,7 @@ def _describe_row_remap(board: Board, _: int, __: Fleet) -> str:
     return "a memory row waits to be remapped" if is_waiting else ""
 
 
-@health_check(check.GPUS_WITHOUT_ECC, "HOST-ECC-OFF", "ECC on", "ecc")
+@HealthCheck(check.GPUS_WITHOUT_ECC, "HOST-ECC-OFF", "ECC on", ("ecc",))
 def _describe_ecc_mode(board: Board, _: int, __: Fleet) -> str | None:
     if board["ecc"]:
         return ""
@@ -169,21 +159,22 @@ def _describe_ecc_mode(board: Board, _: int, __: Fleet) -> str | None:
     return "ECC is off, which is not its default" if board["ecc_default"] else ""
 
 
-@health_check(check.SLOWED_GPUS, "HOST-GPU-SLOWED", "no slowdown", "slowdown_reasons")
+@HealthCheck(check.SLOWED_GPUS, "HOST-GPU-SLOWED", "no slowdown", ("slowdown_reasons",))
 def _describe_slowdown(board: Board, _: int, __: Fleet) -> str:
     names = [name for bit, name in SLOWDOWNS.items() if board["slowdown_reasons"] & bit]
     return f"clocks are slowed: {', '.join(names)}" if names else ""
 
 
-@health_check(check.NARROW_PCIE, "HOST-PCIE", "all lanes", "pcie_width")
+@HealthCheck(check.NARROW_PCIE, "HOST-PCIE", "all lanes", ("pcie_width",))
 def _describe_pcie(board: Board, _: int, __: Fleet) -> str:
     width, most = board["pcie_width"], board.get("pcie_max_width") or 0
     return f"PCIe runs x{width} of x{most}" if width < most else ""
 
 
 # A board in a PCIe slot without a bridge has no links.
-@health_check(
-    *(check.NVLINKS_DOWN, "HOST-NVLINK", "all links, as on the other GPUs of the model", "nvlinks"),
+@HealthCheck(
+    *(check.NVLINKS_DOWN, "HOST-NVLINK", "all links, as on the other GPUs of the model"),
+    needs=("nvlinks",),
     may_lack=lambda board, gpus: not connects_all_links(board, gpus),
 )
 def _describe_links(board: Board, gpus: int, fleet: Fleet) -> str:
@@ -198,8 +189,8 @@ def _describe_links(board: Board, gpus: int, fleet: Fleet) -> str:
 
 
 # Only boards on an NVSwitch register.
-@health_check(
-    *(check.FABRIC_FAULTS, "HOST-NVSWITCH", "completed without a fault", "fabric"),
+@HealthCheck(
+    *(check.FABRIC_FAULTS, "HOST-NVSWITCH", "completed without a fault", ("fabric",)),
     may_lack=lambda board, gpus: True,
 )
 def _describe_fabric(board: Board, _: int, __: Fleet) -> str:
@@ -216,8 +207,8 @@ def _describe_fabric(board: Board, _: int, __: Fleet) -> str:
     return f"NVLink fabric: {', '.join(wrong)}" if wrong else ""
 
 
-@health_check(
-    check.CLOSED_GPUS, "HOST-COMPUTE-MODE", "Default or Exclusive_Process", "compute_mode"
+@HealthCheck(
+    check.CLOSED_GPUS, "HOST-COMPUTE-MODE", "Default or Exclusive_Process", ("compute_mode",)
 )
 def _describe_mode(board: Board, _: int, __: Fleet) -> str:
     return "compute mode is Prohibited" if board["compute_mode"] == PROHIBITED else ""

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from probes.check.declarations import exactly
+from probes.check.declarations import Check, exactly
 from probes.check.judging import record_each, worst_of
 from probes.check.recorder import Recorder
 from probes.cluster.cluster import Cluster
@@ -79,13 +79,13 @@ def find_odd_gpus(facts: Sequence[Facts]) -> list[Finding]:
     """Find the nodes whose GPU model or memory differs from that of most GPUs."""
     sizes = [gpu["memory_gib"] for fact in facts for gpu in _answering(fact)]
     usual = median_low([size for size in sizes if size is not None] or [0])
-    reads: tuple[Read, ...] = (
-        lambda fact: [("GPU model", gpu["name"]) for gpu in _answering(fact)],
-        lambda fact: [
-            ("GPU memory", _size_text(gpu["memory_gib"], usual)) for gpu in _answering(fact)
-        ],
-    )
-    return [one for read in reads for one in _find_minorities(facts, read, "HOST-GPU-MODEL")]
+
+    def read(fact: Facts) -> Iterator[tuple[str, str]]:
+        for gpu in _answering(fact):
+            yield "GPU model", gpu["name"]
+            yield "GPU memory", _size_text(gpu["memory_gib"], usual)
+
+    return _find_minorities(facts, read, "HOST-GPU-MODEL")
 
 
 def _answering(fact: Facts) -> list[Facts]:
@@ -200,12 +200,12 @@ def judge_order(facts: list[Facts], terms: ClusterTerms, measure: Recorder) -> N
                 measure.explain(finding(code, text, [fact["name"]]))
 
 
-# measure: (term, unit, how it is read of a node's facts)
-ORDERED: dict[str, tuple[str, str, Callable[[Facts], float | None]]] = {
-    check.GPU_MEMORY: ("gpu_memory_gib", "GiB", lambda fact: _smallest_memory(fact["gpus"])),
-    check.CPUS: ("cpus_per_node", "CPUs", lambda fact: fact["cpus"]),
-    check.RAM: ("ram_gib", "GiB", lambda fact: fact["ram_gib"]),
-    check.DISK: ("disk_gib", "GiB", lambda fact: fact.get("disk_gib")),
+# How each is read of a node's facts.
+ORDERED: dict[Check, Callable[[Facts], float | None]] = {
+    check.GPU_MEMORY: lambda fact: _smallest_memory(fact["gpus"]),
+    check.CPUS: lambda fact: fact["cpus"],
+    check.RAM: lambda fact: fact["ram_gib"],
+    check.DISK: lambda fact: fact.get("disk_gib"),
 }
 
 
@@ -216,9 +216,9 @@ def ordered_values(fact: Facts, terms: ClusterTerms) -> list[tuple[str, Any, Lim
         models = [terms.gpu_model] if isinstance(terms.gpu_model, str) else terms.gpu_model
         model = _worst_model([gpu["name"] for gpu in fact["gpus"]], models)
         values.append((check.GPU_MODEL, model, Limit(one_of=models, because="ordered")))
-    for name, (term, unit, read) in ORDERED.items():
-        if (least := getattr(terms, term)) is not None:
-            values.append((name, read(fact), Limit(low=least, unit=unit, because="ordered")))
+    for name, read in ORDERED.items():
+        if (least := getattr(terms, name.ordered_by)) is not None:
+            values.append((name, read(fact), Limit(low=least, unit=name.unit, because="ordered")))
     if terms.versions is not None:
         met = [version_met(fact["software"].get(p, ""), o) for p, o in terms.versions.items()]
         count = None if None in met and False not in met else met.count(False)
@@ -307,9 +307,7 @@ def judge_nodes(
     ordered node whose driver did not load.
     """
     ordered = terms.nodes
-    measure(
-        check.NODES, len(facts), limit=exactly(ordered, "nodes", "ordered") if ordered else None
-    )
+    measure(check.NODES, len(facts), limit=ordered_limit(ordered, "nodes"))
     silent = _find_silent(cluster, cluster.nodes, facts, measure)
     known = cluster.known_nodes()
     # A node that died twice has two entries.
@@ -326,6 +324,11 @@ def judge_nodes(
     if ordered and len(facts) > ordered:
         statement = f"{len(facts)} nodes answer. Ordered: {ordered}"
         measure.explain(finding("HOST-EXTRA", statement))  # the extra node is not known
+
+
+def ordered_limit(count: int | None, unit: str) -> Limit | None:
+    """Build the limit that an ordered number sets; None without an order."""
+    return None if count is None else exactly(count, unit, "ordered")
 
 
 def _find_silent(
@@ -386,8 +389,7 @@ def judge_counts(nodes: Sequence[NodeGpus], measure: Recorder) -> None:
     """Judge each node's GPU count against the order, and its sources against each other."""
     for node in nodes:
         if node.member:
-            ordered = node.ordered
-            limit = exactly(ordered, "GPUs", "ordered") if ordered is not None else None
+            limit = ordered_limit(node.ordered, "GPUs")
             measure(check.GPUS, node.value, on=node.name, limit=limit, note=node.why_unknown)
         measure(check.COUNT_MISMATCHES, node.mismatches, on=node.name, note=node.why_unknown)
     fewer = nodes_with_fewer_gpus(nodes)

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from statistics import median
@@ -191,8 +192,9 @@ def try_reader(read: Callable[[Facts, int], Reading], system: Facts, ranks: int)
         return Reading(None, f"it could not be read: {'; '.join(reasons) or 'facts are missing'}")
 
 
+Worst = Callable[..., Any]
 # note: (unit, part of the facts, key in it, which value is the worst; None notes each value)
-SETTINGS: dict[str, tuple[str, str, str, Callable[..., Any] | None]] = {
+SETTINGS: dict[str, tuple[str, str, str, Worst | None]] = {
     "cpu_governor": ("", "settings", "governor", None),
     "huge_pages": ("", "settings", "huge_pages", None),
     "numa_nodes": ("nodes", "settings", "numa_nodes", None),
@@ -206,36 +208,25 @@ def note_settings(facts: Sequence[Facts], measures: Sequence[Check], measure: Re
     """Record what only informs: settings, quantities, and the limits that are not judged here."""
     for name, (unit, part, key, worst) in SETTINGS.items():
         found = {fact["name"]: fact.get("system", {}).get(part, {}).get(key) for fact in facts}
-        known = {node: value for node, value in found.items() if value not in (None, "")}
-        if worst:
-            _note_worst(name, unit, worst, known, measure)
-        else:
-            _note_values(name, unit, known, measure)
-    for name in READERS.keys() - set(measures):
-        values = {node: one.value for node, one in read_each(name, facts).items()}
-        worst = max if name == check.STRAY_RAYLETS else min
-        _note_worst(name, name.unit, worst, values, measure)
+        _note(name, unit, worst, found, measure)
+    for limit in READERS.keys() - set(measures):
+        values = {node: one.value for node, one in read_each(limit, facts).items()}
+        _note(limit, limit.unit, max if limit == check.STRAY_RAYLETS else min, values, measure)
 
 
-def _note_values(name: str, unit: str, values: Mapping[str, Any], measure: Recorder) -> None:
-    """Record each value once, with its nodes."""
-    for value in dict.fromkeys(values.values()):
-        nodes = [node for node in values if values[node] == value]
-        on = "each node" if len(nodes) == len(values) else join_names(nodes)
-        measure.note(name, value, unit, on=on)
-
-
-def _note_worst(
-    name: str,
-    unit: str,
-    worst: Callable[..., Any],
-    values: Mapping[str, float | None],
-    measure: Recorder,
+def _note(
+    name: str, unit: str, worst: Worst | None, values: Mapping[str, Any], measure: Recorder
 ) -> None:
-    known = {node: value for node, value in values.items() if value is not None}
-    if known:
+    """Record the worst value with its node; without `worst` each value once, with its nodes."""
+    known = {node: value for node, value in values.items() if value not in (None, "")}
+    if worst and known:
         node = worst(known, key=known.__getitem__)
         measure.note(name, known[node], unit, on=node)
+        return
+    for value in dict.fromkeys(known.values()):
+        nodes = [node for node in known if known[node] == value]
+        on = "each node" if len(nodes) == len(known) else join_names(nodes)
+        measure.note(name, value, unit, on=on)
 
 
 LOST_CLOCK = "CLOCK_MONOTONIC"  # what a machine without a battery has: the time since 1970 is lost
@@ -248,13 +239,10 @@ def measure_clocks(cluster: Cluster, measure: Recorder) -> None:
     if len(nodes) < 2:
         measure.covered("one node: no clocks to compare")
         return
-    readers = ClockReaders(nodes)
-    try:
+    with closing(ClockReaders(nodes)) as readers:
         offsets = readers.compare(readers.wait_until_up())
         victim = nodes[len(cluster.nodes) - 1]
         lost = readers.compare([victim] if victim in offsets else [], LOST_CLOCK)
-    finally:
-        readers.close()
     silent = [names[id] for id in nodes if id not in offsets]
     by_name = {names[id]: offset for id, offset in offsets.items()}
     kept = {name: asdict(offset) for name, offset in by_name.items()}
@@ -384,9 +372,9 @@ def control_strained_process(
     planted = halve_limits(ranks.get(victim["node"], 1), measure)
     system, unable = ask_node(cluster, victim, read_strained_system, planted)
     limits = (system or {}).get("limits", {})
-    without: set[str] = {name for name in check.STRAINED_PROCESS.fails if name not in measures}
-    without |= {check.LOCKED_MEMORY} if limits.get("locks_any") else set()
-    without |= {check.PROCESSES} if limits.get("starts_any") else set()
+    without: set[str] = {*check.LIMITS} - {*measures}
+    free = {"locks_any": check.LOCKED_MEMORY, "starts_any": check.PROCESSES}
+    without |= {name for key, name in free.items() if limits.get(key)}
     judge = partial(judge_system, [{**victim, "system": system}], ranks, measures)
     plant(measure, check.STRAINED_PROCESS, fault, judge, unable=unable, without=without)
 
@@ -408,9 +396,9 @@ def halve_limits(ranks: int, measure: Recorder) -> dict[str, int]:
         "RLIMIT_STACK": (check.STACK, MIB),
         "RLIMIT_NPROC": (check.PROCESSES, ranks),
     }
-    lows = {
-        name: (limit.low, factor)
-        for name, (target, factor) in owed.items()
-        if (limit := measure.contract.limit("HOSTS", target))
-    }
-    return {name: int(low * factor / 2) for name, (low, factor) in lows.items() if low is not None}
+    halves = {}
+    for name, (target, factor) in owed.items():
+        limit = measure.contract.limit("HOSTS", target)
+        if limit and limit.low is not None:
+            halves[name] = int(limit.low * factor / 2)
+    return halves
