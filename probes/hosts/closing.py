@@ -21,7 +21,7 @@ from probes.cluster.nvml import TIMEOUT, NvmlWith, import_nvml
 from probes.cluster.system_facts import BOOT_ID, read_text
 from probes.findings import finding, join_names, name_gpu
 from probes.hosts import criterion as check
-from probes.hosts.gpu_health import Board, Facts, board_name, explain_boards, judge_worst
+from probes.hosts.gpu_health import AllFacts, Board, Facts, board_name, explain_boards, judge_worst
 from reports.numbers import quantity
 from reports.run_folder.event_log import FILE
 from reports.run_folder.store import parse_time
@@ -29,9 +29,7 @@ from reports.run_folder.store import parse_time
 NEW_AT_EACH_READ = "/proc/sys/kernel/random/uuid"  # where the kernel's boot id never changes
 
 
-def judge_changes(
-    cluster: Cluster, before: Sequence[Facts], now: Sequence[Facts], measure: Recorder
-) -> None:
+def judge_changes(cluster: Cluster, before: AllFacts, now: AllFacts, measure: Recorder) -> None:
     """Judge that each node of the run's start is still there, and was not restarted.
 
     A node that Ray counts as alive and that does not answer proves nothing.
@@ -39,11 +37,8 @@ def judge_changes(
     alive = {node["id"] for node in cluster.nodes}
     answers = {fact["node"] for fact in now}
     silent = [one["name"] for one in before if one["node"] in alive - answers]
-    changed = {
-        fact["name"]: text
-        for fact in before
-        if fact["name"] not in silent and (text := describe_change(fact, now))
-    }
+    texts = {fact["name"]: describe_change(fact, now) for fact in before}
+    changed = {name: text for name, text in texts.items() if text and name not in silent}
     for name in silent:
         measure.explain(finding("HOST-NO-ANSWER", f"{name}: no answer at the end", [name]))
     has_boot_ids = all(fact["boot_id"] for fact in (*before, *now))
@@ -54,7 +49,7 @@ def judge_changes(
         measure.explain(finding("HOST-CHANGED", f"{name}: {text}", [name]))
 
 
-def describe_change(before: Facts, now: Sequence[Facts]) -> str:
+def describe_change(before: Facts, now: AllFacts) -> str:
     """Describe what happened to a node since `before`; "" for nothing."""
     after = next((fact for fact in now if fact["node"] == before["node"]), None)
     if after is None:
@@ -65,7 +60,7 @@ def describe_change(before: Facts, now: Sequence[Facts]) -> str:
     return ""
 
 
-def judge_gpu_changes(before: Sequence[Facts], now: Sequence[Facts], measure: Recorder) -> None:
+def judge_gpu_changes(before: AllFacts, now: AllFacts, measure: Recorder) -> None:
     """Judge that each node has the same GPUs as at the start, by their UUIDs."""
     first = {fact["node"]: {gpu["uuid"] for gpu in fact["gpus"]} for fact in before}
     for fact in now:
@@ -89,7 +84,7 @@ def read_boot_id(path: str = BOOT_ID) -> str:
 
 
 def control_restarted_node(
-    cluster: Cluster, before: Sequence[Facts], victim: Facts, measure: Recorder
+    cluster: Cluster, before: AllFacts, victim: Facts, measure: Recorder
 ) -> None:
     """Check that a node whose boot id changes is detected."""
     was = [fact for fact in before if fact["node"] == victim["node"]]
@@ -140,7 +135,7 @@ WEAR = {
 }
 
 
-def judge_wear(before: Sequence[Facts], now: Sequence[Facts], measure: Recorder) -> None:
+def judge_wear(before: AllFacts, now: AllFacts, measure: Recorder) -> None:
     """Judge the highest gain of a node's GPUs since `before`.
 
     A counter that is missing, or went back because the driver was loaded again, proves nothing.
@@ -184,10 +179,7 @@ Starts = Sequence[tuple[datetime, str]]
 
 
 def judge_xids(
-    answers: Mapping[str, Mapping[str, Any]],
-    silent: Mapping[str, str],
-    starts: Starts,
-    measure: Recorder,
+    answers: Mapping[str, Facts], silent: Mapping[str, str], starts: Starts, measure: Recorder
 ) -> None:
     """Judge what was heard on each node, by its name; `silent` are the others, with the reason.
 
@@ -225,11 +217,8 @@ def read_starts(measure: Recorder) -> Starts:
     if path is None:
         return []
     events = (json.loads(line) for line in (path / FILE).read_text().splitlines())
-    return [
-        (parse_time(event["t"]), event["probe"].rpartition("::")[2])
-        for event in events
-        if event["event"] == "probe_started"
-    ]
+    started = [event for event in events if event["event"] == "probe_started"]
+    return [(parse_time(one["t"]), one["probe"].rpartition("::")[2]) for one in started]
 
 
 def drop_gpu(nvml: Any, index: int) -> NvmlWith:
@@ -271,11 +260,11 @@ def judge_diagnostics(cluster: Cluster, measure: Recorder) -> None:
     answers = _run_on(cluster.nodes, level)
     known, names = answers.values, cluster.node_names
     measure.covered(f"dcgmi diag -r {level} ran on {len(known)} of {len(cluster.nodes)} nodes")
-    for id in (node["id"] for node in cluster.nodes):
-        judge_node(names[id], known.get(id), answers.errors.get(id, ""), measure)
-    victim = cluster.nodes[-1]
-    name = names[victim["id"]]
-    planted = _run_on([victim], level=1, gpus=NO_GPU).values.get(victim["id"])
+    for node in cluster.nodes:
+        id, name = node["id"], names[node["id"]]
+        judge_node(name, known.get(id), answers.errors.get(id, ""), measure)
+    # The fault is planted on the last node.
+    planted = _run_on([node], level=1, gpus=NO_GPU).values.get(id)
     fault = f"dcgmi on {name} is given GPU {NO_GPU}, which is not there"
     unable = f"{name} does not answer" if planted is None else ""
     plant(measure, check.MISSING_GPU, fault, partial(judge_node, name, planted, ""), unable=unable)

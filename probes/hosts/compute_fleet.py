@@ -82,7 +82,9 @@ class Speed:
         }
 
 
-Speeds = Mapping[str, Speed]  # by key of the accelerator
+# By key of the accelerator.
+Speeds = Mapping[str, Speed]
+Texts = Mapping[str, str]
 
 
 @dataclass
@@ -183,20 +185,13 @@ class WorkFleet(ActorSet):
             groups[getattr(self.accelerators[key], what)].append(key)
         return groups
 
-    def judge(
-        self,
-        measure: Recorder,
-        name: str,
-        code: str,
-        texts: Mapping[str, str],
-        unknown: Mapping[str, str],
-    ) -> None:
+    def judge(self, measure: Recorder, name: str, code: str, texts: Texts, unknown: Texts) -> None:
         """Judge how many accelerators of each node are at fault, and explain each by its text."""
         self.count_accused(measure, name, texts, unknown)
         self.explain(measure, code, texts)
 
     def count_accused(
-        self, measure: Recorder, name: str, accused: Container[str], unknown: Mapping[str, str]
+        self, measure: Recorder, name: str, accused: Container[str], unknown: Texts
     ) -> None:
         """Record how many accelerators of each node are accused.
 
@@ -209,7 +204,7 @@ class WorkFleet(ActorSet):
             value = count if count or not reasons else None
             measure(name, value, on=node, note="" if count else join_names(reasons, 2))
 
-    def explain(self, measure: Recorder, code: str, texts: Mapping[str, str]) -> None:
+    def explain(self, measure: Recorder, code: str, texts: Texts) -> None:
         """Explain what is wrong with accelerators, in one finding for each node."""
         for node, keys in self.group("node", texts).items():
             lines = [f"{self.accelerators[key].label}: {texts[key]}" for key in keys[:MAX_NAMES]]

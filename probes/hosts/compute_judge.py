@@ -344,7 +344,7 @@ def judge_agreed(fleet: WorkFleet, speeds: Speeds, measure: Recorder) -> None:
 def _judge_rate(
     name: Check, fleet: WorkFleet, rates: Mapping[str, float], measure: Recorder
 ) -> None:
-    texts = {}
+    texts: dict[str, str] = {}
     for node, keys in fleet.group("node").items():
         values = [(key, rates.get(key)) for key in keys]
         silent = sum(rate is None for _, rate in values)

@@ -15,6 +15,7 @@ from probes.hosts import criterion as check
 from reports.numbers import percent, quantity
 
 Facts = Mapping[str, Any]
+AllFacts = Sequence[Facts]  # of several nodes
 Board = Mapping[str, Any]
 Gpu = TypeVar("Gpu")  # a Board, or what else stands for a GPU
 
@@ -60,7 +61,7 @@ class Fleet:
     answered: set[tuple[str, str]] = field(default_factory=set)
 
     @classmethod
-    def of(cls, facts: Sequence[Facts]) -> Fleet:
+    def of(cls, facts: AllFacts) -> Fleet:
         """Read what is usual; of two numbers of links that are as common, the smaller is."""
         fleet, counts = cls(), defaultdict[tuple[str, int], Counter[int]](Counter)
         for fact in facts:
@@ -295,11 +296,7 @@ def compared_sources(kind: str, emulated: bool, facts: Iterable[Mapping[str, Any
 
 
 def count_gpus(
-    fact: Mapping[str, Any],
-    ray_count: int,
-    ordered: int | None,
-    sources: Iterable[str],
-    member: bool = True,
+    fact: Facts, ray_count: int, ordered: int | None, sources: Iterable[str], member: bool = True
 ) -> NodeGpus:
     """Count the GPUs of one node by each source.  `fact["torch"]` is from `count_torch_devices`."""
     counts: dict[str, int | None] = {"Ray": ray_count}
@@ -349,7 +346,7 @@ def nodes_with_fewer_gpus(nodes: Iterable[NodeGpus]) -> list[str]:
 SHOWN = 4  # boards with one fault in a sentence; the facts that are kept have all of them
 
 
-def judge_gpu_health(facts: Sequence[Facts], measure: Recorder) -> None:
+def judge_gpu_health(facts: AllFacts, measure: Recorder) -> None:
     """Judge each node's GPUs by what their driver reports."""
     fleet = Fleet.of(facts)
     for fact in facts:

@@ -21,6 +21,7 @@ from probes.contract.contract import ClusterTerms
 from probes.findings import finding, join_names, name_gpu
 from probes.hosts import criterion as check
 from probes.hosts.gpu_health import (
+    AllFacts,
     Facts,
     NodeGpus,
     compared_sources,
@@ -52,11 +53,8 @@ def find_nvml_faults(fact: Facts, expected: bool) -> list[Finding] | None:
         return [finding("HOST-NO-NVML", text, [name])] if expected else []
     if (error := nvml["error"]) and (expected or error["code"] != DRIVER_NOT_LOADED):
         return [_explain_error(name, "the node's GPUs", error, {})]
-    return [
-        _explain_error(name, gpu_name(gpu), gpu["error"], gpu)
-        for gpu in fact["gpus"]
-        if "error" in gpu
-    ]
+    failed = [gpu for gpu in fact["gpus"] if "error" in gpu]
+    return [_explain_error(name, gpu_name(gpu), gpu["error"], gpu) for gpu in failed]
 
 
 def _explain_error(node: str, what: str, error: Facts, gpu: Facts) -> Finding:
@@ -75,7 +73,7 @@ Place = TypeVar("Place")
 Read = Callable[[Facts], Iterable[tuple[str, str]]]  # facts -> (what, value) of a node's parts
 
 
-def find_odd_gpus(facts: Sequence[Facts]) -> list[Finding]:
+def find_odd_gpus(facts: AllFacts) -> list[Finding]:
     """Find the nodes whose GPU model or memory differs from that of most GPUs."""
     sizes = [gpu["memory_gib"] for fact in facts for gpu in _answering(fact)]
     usual = median_low([size for size in sizes if size is not None] or [0])
@@ -98,7 +96,7 @@ def _size_text(size: float | None, usual: float) -> str:
     return f"{usual if abs(size - usual) <= MEMORY_TOLERANCE * usual else size:g} GiB"
 
 
-def _find_minorities(facts: Sequence[Facts], read: Read, code: str) -> list[Finding]:
+def _find_minorities(facts: AllFacts, read: Read, code: str) -> list[Finding]:
     """Make one finding for each kind of part that has not the same value everywhere.
 
     Suspects are the nodes without the most common value.  If two values tie, they are all nodes.
@@ -121,14 +119,13 @@ def _find_minorities(facts: Sequence[Facts], read: Read, code: str) -> list[Find
     return found
 
 
-def find_odd_systems(facts: Sequence[Facts]) -> list[Finding]:
+def find_odd_systems(facts: AllFacts) -> list[Finding]:
     """Find the nodes whose kernel, OFED, firmware, or setting of GPUs is not as on most."""
-    reads: dict[str, Read] = {
-        "HOST-KERNEL": _read_kernel,
-        "HOST-FIRMWARE": _read_firmware,
-        "HOST-GPU-SETTINGS": _read_settings,
-    }
-    return [one for code, read in reads.items() for one in _find_minorities(facts, read, code)]
+    return [
+        *_find_minorities(facts, _read_kernel, "HOST-KERNEL"),
+        *_find_minorities(facts, _read_firmware, "HOST-FIRMWARE"),
+        *_find_minorities(facts, _read_settings, "HOST-GPU-SETTINGS"),
+    ]
 
 
 def _read_kernel(fact: Facts) -> Iterator[tuple[str, str]]:
@@ -262,11 +259,7 @@ def describe_failure(fact: Facts, name: str, value: Any, limit: Limit) -> str:
 
 
 def judge_hosts(
-    cluster: Cluster,
-    terms: ClusterTerms,
-    facts: Sequence[Facts],
-    bystanders: Sequence[Facts],
-    measure: Recorder,
+    cluster: Cluster, terms: ClusterTerms, facts: AllFacts, bystanders: AllFacts, measure: Recorder
 ) -> None:
     """Judge nodes, machines and GPUs.  `bystanders` are facts of nodes where Ray counts no GPU."""
     alive = {node["id"] for node in cluster.nodes}
@@ -295,8 +288,8 @@ def judge_hosts(
 def judge_nodes(
     cluster: Cluster,
     terms: ClusterTerms,
-    facts: Sequence[Facts],
-    bystanders: Sequence[Facts],
+    facts: AllFacts,
+    bystanders: AllFacts,
     gone: list[str],
     measure: Recorder,
 ) -> None:
@@ -332,7 +325,7 @@ def ordered_limit(count: int | None, unit: str) -> Limit | None:
 
 
 def _find_silent(
-    cluster: Cluster, nodes: Sequence[Facts], facts: Sequence[Facts], measure: Recorder
+    cluster: Cluster, nodes: Sequence[Facts], facts: AllFacts, measure: Recorder
 ) -> list[str]:
     """Report each node that did not answer as a finding; return their names."""
     answered = {fact["node"] for fact in facts}
@@ -343,7 +336,7 @@ def _find_silent(
     return list(silent.values())
 
 
-def without_hosts_gpus(bystanders: Sequence[Facts], facts: Sequence[Facts]) -> list[Facts]:
+def without_hosts_gpus(bystanders: AllFacts, facts: AllFacts) -> list[Facts]:
     """Remove from the bystanders what belongs to a node of the gang.
 
     A container may see its host's GPUs: GPUs that a node of the gang shows are removed.  If both
@@ -362,7 +355,7 @@ def without_hosts_gpus(bystanders: Sequence[Facts], facts: Sequence[Facts]) -> l
     ]
 
 
-def judge_machines(facts: Sequence[Facts], measure: Recorder) -> None:
+def judge_machines(facts: AllFacts, measure: Recorder) -> None:
     """Judge that each node is a machine of its own, by the kernels' boot ids."""
     boots = [fact["boot_id"] for fact in facts]
     known = bool(boots) and all(boots)
@@ -373,7 +366,7 @@ def judge_machines(facts: Sequence[Facts], measure: Recorder) -> None:
 
 
 def count_all_gpus(
-    cluster: Cluster, terms: ClusterTerms, facts: Sequence[Facts], bystanders: Sequence[Facts]
+    cluster: Cluster, terms: ClusterTerms, facts: AllFacts, bystanders: AllFacts
 ) -> list[NodeGpus]:
     """Count each node's GPUs by every source that is compared here."""
     sources = compared_sources(cluster.kind, cluster.emulated, facts)
@@ -399,9 +392,7 @@ def judge_counts(nodes: Sequence[NodeGpus], measure: Recorder) -> None:
             measure.explain(finding("HOST-GPUS", node.sentence, [node.name]))
 
 
-def judge_nvml(
-    nodes: Sequence[NodeGpus], facts: Sequence[Facts], short: bool, measure: Recorder
-) -> None:
+def judge_nvml(nodes: Sequence[NodeGpus], facts: AllFacts, short: bool, measure: Recorder) -> None:
     """Judge that NVML answers on each node, and for each of its GPUs.
 
     If nodes are missing (`short`), a node with NVML's library may be one of them: it must answer.
@@ -415,7 +406,7 @@ def judge_nvml(
         measure.explain(faults or [])
 
 
-def judge_duplicates(nodes: Sequence[NodeGpus], facts: Sequence[Facts], measure: Recorder) -> None:
+def judge_duplicates(nodes: Sequence[NodeGpus], facts: AllFacts, measure: Recorder) -> None:
     """Judge that each GPU belongs to one node alone, by its UUID."""
     shared = find_shared_gpus(facts)
     uuids = [gpu["uuid"] for fact in facts for gpu in fact["gpus"]]
@@ -425,9 +416,7 @@ def judge_duplicates(nodes: Sequence[NodeGpus], facts: Sequence[Facts], measure:
     measure.explain(shared)
 
 
-def judge_parity(
-    cluster: Cluster, terms: ClusterTerms, facts: list[dict[str, Any]], measure: Recorder
-) -> None:
+def judge_parity(cluster: Cluster, terms: ClusterTerms, facts: AllFacts, measure: Recorder) -> None:
     """Judge that all nodes have the same software and, unless several are ordered, the same GPU."""
     software = software_differences(facts, software_versions())
     several = isinstance(terms.gpu_model, list) and len(terms.gpu_model) > 1
@@ -441,10 +430,7 @@ def judge_parity(
 
 
 def judge_folder(
-    cluster: Cluster,
-    folder: str,
-    measure: Recorder,
-    elsewhere: Mapping[str, str] | None = None,
+    cluster: Cluster, folder: str, measure: Recorder, elsewhere: Mapping[str, str] | None = None
 ) -> None:
     """Judge that every node writes and sees the shared folder, by files that nodes write there.
 

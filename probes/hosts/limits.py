@@ -12,25 +12,20 @@ from functools import partial
 from statistics import median
 from typing import Any
 
+from probes.check import judging
 from probes.check.declarations import Check
-from probes.check.judging import (
-    SILENT,
-    ask_victim,
-    condition_holds,
-    explain_alike,
-    plant,
-    record_each,
-)
+from probes.check.judging import ask_victim, condition_holds, explain_alike, plant, record_each
 from probes.check.recorder import Recorder
 from probes.cluster.cluster import Cluster
 from probes.cluster.system_facts import UNLIMITED, ClockOffset, ClockReaders, read_node_system
 from probes.contract.contract import ClusterTerms
 from probes.findings import finding, join_names
 from probes.hosts import criterion as check
-from probes.hosts.gpu_health import Facts
+from probes.hosts.gpu_health import AllFacts, Facts
 from reports.numbers import percent, quantity
 from reports.record import Finding
 
+Ranks = Mapping[str, int]  # of a node, by its id
 GIB, MIB = 2**30, 2**20  # bytes
 MOST_FILES = 2**20  # what "unlimited" open files are: the kernel's fs.nr_open
 TEMPORARY_GIB = 1.0  # free space of the temporary folder that is enough, however large the disk
@@ -151,8 +146,8 @@ def judged_measures(cluster: Cluster, terms: ClusterTerms) -> list[Check]:
 
 
 def judge_system(
-    facts: Sequence[Facts],
-    ranks: Mapping[str, int],
+    facts: AllFacts,
+    ranks: Ranks,
     measures: Iterable[Check],
     measure: Recorder,
     silent: Sequence[str] = (),
@@ -172,9 +167,7 @@ def judge_system(
         explain_alike(measure, READERS[name][0], texts, "{nodes}: {text}", names=names)
 
 
-def read_each(
-    name: Check, facts: Sequence[Facts], ranks: Mapping[str, int] | None = None
-) -> dict[str, Reading]:
+def read_each(name: Check, facts: AllFacts, ranks: Ranks | None = None) -> dict[str, Reading]:
     """Read a measure of each node, by name; `ranks` is by node id, and 1 where it is not known."""
     read, known = READERS[name][1], ranks or {}
     return {
@@ -204,7 +197,7 @@ SETTINGS: dict[str, tuple[str, str, str, Worst | None]] = {
 }
 
 
-def note_settings(facts: Sequence[Facts], measures: Sequence[Check], measure: Recorder) -> None:
+def note_settings(facts: AllFacts, measures: Sequence[Check], measure: Recorder) -> None:
     """Record what only informs: settings, quantities, and the limits that are not judged here."""
     for name, (unit, part, key, worst) in SETTINGS.items():
         found = {fact["name"]: fact.get("system", {}).get(part, {}).get(key) for fact in facts}
@@ -301,7 +294,7 @@ def control_lost_clock(
         return set(lost) <= set(find_odd_clocks(planted, trial).suspects)
 
     fault = f"{join_names(lost) or 'a node'} reads its clock since boot, as if the time was lost"
-    plant(measure, check.LOST_CLOCK, fault, judge, unable="" if lost else SILENT)
+    plant(measure, check.LOST_CLOCK, fault, judge, unable="" if lost else judging.SILENT)
 
 
 NO_ROOM = "/proc"  # a folder in which no file can be written, on every node
@@ -357,11 +350,7 @@ def end_child(child: subprocess.Popen[str]) -> None:
 
 
 def control_strained_process(
-    cluster: Cluster,
-    facts: Sequence[Facts],
-    ranks: Mapping[str, int],
-    measures: Sequence[Check],
-    measure: Recorder,
+    cluster: Cluster, facts: AllFacts, ranks: Ranks, measures: Sequence[Check], measure: Recorder
 ) -> None:
     """Check that low limits, missing room and a foreign raylet on the last node are detected."""
     victim = facts[-1]
@@ -372,7 +361,7 @@ def control_strained_process(
     planted = halve_limits(ranks.get(victim["node"], 1), measure)
     system, unable = ask_node(cluster, victim, read_strained_system, planted)
     limits = (system or {}).get("limits", {})
-    without: set[str] = {*check.LIMITS} - {*measures}
+    without = {*check.LIMITS} - {*measures}
     free = {"locks_any": check.LOCKED_MEMORY, "starts_any": check.PROCESSES}
     without |= {name for key, name in free.items() if limits.get(key)}
     judge = partial(judge_system, [{**victim, "system": system}], ranks, measures)

@@ -17,12 +17,13 @@ from probes.cluster.network_facts import Endpoint, read_names
 from probes.environment.checks import NameList, name_list
 from probes.findings import finding, join_names
 from probes.hosts import criterion as check
+from probes.hosts.gpu_health import AllFacts, Facts
 from probes.hosts.port_round import GCS, JOB, RAY_PORTS, WORKER, Connection, NameLookup, PortRound
 from reference_trainer.rank_environment import set_variables
 from reports.record import Finding
 
-Facts = Mapping[str, Any]
 Names = Mapping[str, str]  # of nodes, by id
+Connections = Sequence[Connection]
 Problems = Sequence[tuple[NameLookup, str | None]]
 Address = IPv4Address | IPv6Address
 IPV4 = 4
@@ -30,7 +31,7 @@ PREFERRED = "ib"  # NCCL takes such an interface before others (src/misc/socket.
 AVOIDED = NameList(("docker", "lo", "virbr"), exclude=True)  # only where there is no other
 
 
-def judge_choice(facts: Sequence[Facts], measure: Recorder) -> None:
+def judge_choice(facts: AllFacts, measure: Recorder) -> None:
     """Judge on each node the first interface that NCCL finds, with the worker's variables.
 
     It leads to no other node if its address is link-local or of the loopback, or if another node
@@ -146,7 +147,7 @@ def _ends_of(link: Link) -> list[tuple[int, str]]:
     return [(SOURCE, link[SOURCE]), (TARGET, link[TARGET])]
 
 
-def judge_ports(connections: Sequence[Connection], names: Names, measure: Recorder) -> None:
+def judge_ports(connections: Connections, names: Names, measure: Recorder) -> None:
     """Judge every tried connection, and explain those that failed.  `names` are by node id."""
     for kind in (*RAY_PORTS, JOB):
         value, note = count_closed(one for one in connections if one.kind == kind)
@@ -165,7 +166,7 @@ def count_closed(connections: Iterable[Connection]) -> tuple[int | None, str]:
     return (None if unknown and not failed else failed), join_names(unknown, 3)
 
 
-def find_closed(connections: Sequence[Connection], names: Names) -> list[Finding]:
+def find_closed(connections: Connections, names: Names) -> list[Finding]:
     """Explain the connections that failed: one finding for the nodes with the same ports."""
     kinds: dict[tuple[str, Any], list[str]] = defaultdict(list)  # by way, and node or link
     for kind in (*RAY_PORTS, JOB):
@@ -184,11 +185,7 @@ def find_closed(connections: Sequence[Connection], names: Names) -> list[Finding
 
 
 def explain_closed(
-    way: str,
-    kinds: Sequence[str],
-    ids: Sequence[str],
-    connections: Sequence[Connection],
-    names: Names,
+    way: str, kinds: Sequence[str], ids: Sequence[str], connections: Connections, names: Names
 ) -> Finding:
     """Explain nodes that no other reaches, or that reach no other, or one link between two."""
     failed = [one for one in connections if one.kind in kinds and one.problem]
@@ -222,7 +219,7 @@ LOCALHOST = "localhost"  # a name that leads to no other node, for a control
 LOOPBACK = "127.0.0.1"  # where torch's gloo listens if the own name has no address
 
 
-def judge_addresses(facts: Sequence[Facts], measure: Recorder) -> None:
+def judge_addresses(facts: AllFacts, measure: Recorder) -> None:
     """Judge that each node's address in Ray is one of its own, up and not of the loopback."""
     for fact in facts:
         problem, note = find_address_problem(fact)
@@ -281,7 +278,7 @@ def _own_addresses(names: Facts) -> list[tuple[str, str]]:
     ]
 
 
-def judge_own_names(facts: Sequence[Facts], measure: Recorder) -> None:
+def judge_own_names(facts: AllFacts, measure: Recorder) -> None:
     """Judge where gloo listens on each node: not on the loopback, unless it is given an interface.
 
     A name on the loopback with an interface is sound, and only noted.
@@ -311,7 +308,7 @@ def _name_text(names: Facts, bound: str) -> str:
     return f"leads to no address of the node ({reason})"
 
 
-def _loopback_finding(text: str, group: Sequence[Facts]) -> Finding:
+def _loopback_finding(text: str, group: AllFacts) -> Finding:
     nodes = [fact["name"] for fact in group]
     names = group[0]["names"]
     own = f"{names['ray_address']} {names['host']}"
@@ -329,7 +326,7 @@ def _loopback_finding(text: str, group: Sequence[Facts]) -> Finding:
 
 
 def judge_lookups(
-    lookups: Sequence[NameLookup], facts: Sequence[Facts], measure: Recorder, *, agreed: bool
+    lookups: Sequence[NameLookup], facts: AllFacts, measure: Recorder, *, agreed: bool
 ) -> None:
     """Judge that each host name leads to an address of that node; only note it if not `agreed`."""
     problems = find_name_problems(lookups, facts)
@@ -355,7 +352,7 @@ def _why_unknown(one: NameLookup, nodes: Mapping[str, str]) -> str:
 
 
 def find_name_problems(
-    lookups: Sequence[NameLookup], facts: Sequence[Facts]
+    lookups: Sequence[NameLookup], facts: AllFacts
 ) -> list[tuple[NameLookup, str | None]]:
     """Find what is wrong with each lookup: "" for nothing, None if it is not known."""
     own = {
@@ -421,29 +418,24 @@ def read_loopback_names() -> dict[str, Any]:
         set_variables(before)
 
 
-def control_loopback(cluster: Cluster, facts: Sequence[Facts], measure: Recorder) -> None:
+def control_loopback(cluster: Cluster, facts: AllFacts, measure: Recorder) -> None:
     """Check that a node is detected whose address, own name or interface is the loopback's."""
     victim = facts[-1]
     answer = ask_victim(cluster, victim, read_loopback_names)
     name, doctored = victim["name"], [{**victim, "names": answer}]
-    faults = {
-        check.LOOPBACK_ADDRESS: (f"Ray's address of {name} is {LOOPBACK}", judge_addresses),
-        check.LOOPBACK_NAME: (
-            f"the own name of {name} is {LOCALHOST}, without an interface",
-            judge_own_names,
-        ),
-        check.LOOPBACK_INTERFACE: (
-            f"NCCL_SOCKET_IFNAME is =lo in a worker on {name}",
-            judge_choice,
-        ),
-    }
+    own_name = f"the own name of {name} is {LOCALHOST}, without an interface"
+    interface = f"NCCL_SOCKET_IFNAME is =lo in a worker on {name}"
     unable = f"{name} does not answer" if answer is None else ""
-    for control, (fault, judge) in faults.items():
+    for control, fault, judge in (
+        (check.LOOPBACK_ADDRESS, f"Ray's address of {name} is {LOOPBACK}", judge_addresses),
+        (check.LOOPBACK_NAME, own_name, judge_own_names),
+        (check.LOOPBACK_INTERFACE, interface, judge_choice),
+    ):
         plant(measure, control, fault, partial(judge, doctored), unable=unable)
 
 
 def control_names(
-    ports: PortRound, facts: Sequence[Facts], peers: Mapping[str, list[str]], measure: Recorder
+    ports: PortRound, facts: AllFacts, peers: Mapping[str, list[str]], measure: Recorder
 ) -> None:
     """Check that a node is detected that finds itself by the names of others."""
     victim = list(ports.nodes)[-1]
@@ -452,9 +444,7 @@ def control_names(
     plant(measure, check.OTHER_NAME, fault, partial(judge_lookups, lookups, facts, agreed=True))
 
 
-def control_ports(
-    ports: PortRound, planned: Sequence[Connection], names: Mapping[str, str], measure: Recorder
-) -> None:
+def control_ports(ports: PortRound, planned: Connections, names: Names, measure: Recorder) -> None:
     """Check that closed ports of Ray are detected, and a listener that is not the right one."""
     victim = list(ports.nodes)[-1]
     name, address = ports.name(victim), ports.nodes[victim]["address"]
@@ -465,11 +455,7 @@ def control_ports(
             return endpoint
         return replace(endpoint, address=address, port=closed)
 
-    chosen = [
-        one
-        for one in planned
-        if (one.source == victim if one.kind == GCS else one.target == victim)
-    ]
+    chosen = [one for one in planned if victim == (one.source if one.kind == GCS else one.target)]
     results = [] if closed is None else ports.connect(chosen, close_port)
 
     def judge(is_job: bool, trial: Trial) -> bool:
@@ -482,6 +468,5 @@ def control_ports(
     }
     unable = f"{name} does not answer" if closed is None else ""
     for control, fault in faults.items():
-        plant(
-            measure, control, fault, partial(judge, control == check.OTHER_LISTENER), unable=unable
-        )
+        is_job = control == check.OTHER_LISTENER
+        plant(measure, control, fault, partial(judge, is_job), unable=unable)

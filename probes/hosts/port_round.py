@@ -57,6 +57,9 @@ class NameLookup:
         return self.source, self.target
 
 
+Change = Callable[[Connection, Endpoint], Endpoint]
+
+
 def choose_peers(index: int, nodes: int) -> list[int]:
     """List the nodes that one node connects to, in order: all others, or some on a ring.
 
@@ -149,9 +152,7 @@ class PortRound(ActorSet):
         return f"{self.name(id)} does not answer: {self.errors.get(id, 'no reason is known')}"
 
     def connect(
-        self,
-        planned: Iterable[Connection],
-        change: Callable[[Connection, Endpoint], Endpoint] | None = None,
+        self, planned: Iterable[Connection], change: Change | None = None
     ) -> list[Connection]:
         """Try the planned connections, all sources at once; return them with their results.
 
@@ -168,15 +169,18 @@ class PortRound(ActorSet):
                 tried.setdefault(one.source, []).append((one, endpoint))
         most = max(map(len, tried.values()), default=0)
         each = {id: ([endpoint for _, endpoint in rows],) for id, rows in tried.items()}
-        problems = self.call_each(
-            "try_ports", each, REACH_SECONDS + network_facts.max_try_seconds(most)
-        )
+        problems = self.try_each(each, most)
         for source, rows in tried.items():
             answers = problems.get(source) or [None] * len(rows)
             for (one, end), problem in zip(rows, answers, strict=True):
                 unknown = self._silence(source) if problem is None else ""
                 results.append(replace(one, port=end.port, problem=problem, unknown=unknown))
         return results
+
+    def try_each(self, each: Mapping[str, tuple[list[Endpoint]]], most: int) -> dict[str, Any]:
+        """Try endpoints on each node, `most` on one; return the problems by node."""
+        seconds = REACH_SECONDS + network_facts.max_try_seconds(most)
+        return self.call_each("try_ports", each, seconds)
 
     def name(self, id: str) -> str:
         """Name a node in messages."""
@@ -188,11 +192,8 @@ class PortRound(ActorSet):
         """Resolve on each node the host names of these others; `instead` is for a control."""
         hosts = {id: str(node["host"]) for id, node in self.nodes.items()}
         asked = {id: {other: instead or hosts[other] for other in pairs[id]} for id in pairs}
-        each = {
-            id: (list(dict.fromkeys(names.values())),)
-            for id, names in asked.items()
-            if id in self.opened
-        }
+        unique = {id: list(dict.fromkeys(asked[id].values())) for id in asked if id in self.opened}
+        each = {id: (names,) for id, names in unique.items()}
         answers = self.call_each("look_up_names", each, REACH_SECONDS + LOOKUP_SECONDS)
         return [
             NameLookup(source, target, name, answers.get(source, {}).get(name))
@@ -207,9 +208,7 @@ class PortRound(ActorSet):
         address = self.nodes[self.head]["address"]
         endpoints = [Endpoint("", self.head, address, port) for port in ports]
         others = {id: (endpoints,) for id in self.opened if id != self.head}
-        answers = self.call_each(
-            "try_ports", others, REACH_SECONDS + network_facts.max_try_seconds(len(ports))
-        )
+        answers = self.try_each(others, len(ports))
         columns = [[row[at] for row in answers.values()] for at in range(len(ports))]
         return [column.count("") if column else None for column in columns]
 
