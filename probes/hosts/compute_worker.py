@@ -207,9 +207,8 @@ def _fp8_call(device: WorkDevice, left: Any, right: Any) -> Callable[[], Any]:
     kind = torch.float8_e4m3fn
     scale = torch.ones((), dtype=torch.float32, device=device.device)
     left, right = left.to(kind), right.t().contiguous().to(kind).t()
-    return lambda: torch._scaled_mm(
-        left, right, scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16
-    )
+    options = {"scale_a": scale, "scale_b": scale, "out_dtype": torch.bfloat16}
+    return lambda: torch._scaled_mm(left, right, **options)
 
 
 def measure_rate(device: WorkDevice, operation: TimedCall, seconds: float, extra: int = 1) -> float:
@@ -303,10 +302,8 @@ def count_wrong_sums(device: WorkDevice, plant: str = "") -> int:
     `plant` is for a control: it changes an input element, or takes a column away.
     """
     left, right, expected = build_known(device.torch, device.sizes.sums)
-    wrong = [
-        int((found.float() != expected).sum()) for found in multiply(device, left, right, plant)
-    ]
-    return max(wrong)
+    products = multiply(device, left, right, plant)
+    return max(int((found.float() != expected).sum()) for found in products)
 
 
 def hash_products(device: WorkDevice, plant: str = "") -> list[str]:
@@ -364,27 +361,25 @@ def _copy_rate(torch: Any, buffers: list[Any], source: int, target: int) -> floa
     """Measure the copies from one GPU to another, in GB/s."""
     arrived = torch.empty_like(buffers[target])
 
-    def wait() -> None:
+    def copy(times: int) -> float:
+        began = time.perf_counter()
+        for _ in range(times):
+            arrived.copy_(buffers[source], non_blocking=True)
         for gpu in (source, target):
             torch.cuda.synchronize(gpu)
+        return time.perf_counter() - began
 
-    arrived.copy_(buffers[source])
-    wait()
-    began = time.perf_counter()
-    for _ in range(COPIES):
-        arrived.copy_(buffers[source], non_blocking=True)
-    wait()
-    return float(COPIES * COPY_BYTES / (time.perf_counter() - began) / 1e9)
+    copy(1)
+    return float(COPIES * COPY_BYTES / copy(COPIES) / 1e9)
 
 
 def note_peer_copies(cluster: Cluster, measure: Recorder) -> None:
     """Note the slowest pair of GPUs of each node, and keep all pairs as evidence."""
     counts = {node["id"]: int(node["resources"].get("GPU", 0)) for node in cluster.nodes}
     answers: dict[str, Any] = {}
-    for gpus in dict.fromkeys(counts.values()):
-        if gpus > 1:
-            nodes = [node for node in cluster.nodes if counts[node["id"]] == gpus]
-            answers |= cluster.on_each_node(measure_peer_copies, nodes=nodes, gpus=gpus)
+    for gpus in dict.fromkeys(count for count in counts.values() if count > 1):
+        nodes = [node for node in cluster.nodes if counts[node["id"]] == gpus]
+        answers |= cluster.on_each_node(measure_peer_copies, nodes=nodes, gpus=gpus)
     if not answers:
         return
     by_name = {cluster.node_names[id]: answer for id, answer in answers.items()}

@@ -16,15 +16,9 @@ from typing import Any
 
 from probes.check.judging import explain_alike, plant, record_each, silent_names
 from probes.check.recorder import Recorder
+from probes.cluster import node_facts
 from probes.cluster.cluster import Cluster
 from probes.cluster.network_facts import try_closed_target, try_targets
-from probes.cluster.node_facts import (
-    add_silent,
-    list_packages,
-    read_changed_file,
-    read_image,
-    read_model_files,
-)
 from probes.cluster.system_facts import read_rdma_access
 from probes.contract.contract import ClusterTerms
 from probes.findings import finding, join_names
@@ -44,7 +38,7 @@ def judge_needs(cluster: Cluster, terms: ClusterTerms, measure: Recorder) -> Non
 
     Faults are planted on the last node that answered.
     """
-    facts = add_silent(cluster.facts, cluster.nodes)
+    facts = node_facts.add_silent(cluster.facts, cluster.nodes)
     if cluster.kind == "local":
         measure.covered("images are not compared: all raylets share one host")
     else:
@@ -129,7 +123,7 @@ def _ask_packages(
     asked = set(list(first.values())[: MOST_ASKED + 1])
     names = {fact["node"]: fact["name"] for fact in facts}
     nodes = [node for node in cluster.nodes if names.get(node["id"]) in asked]
-    answers = cluster.on_each_node(list_packages, nodes=nodes)
+    answers = cluster.on_each_node(node_facts.list_packages, nodes=nodes)
     return {images[names[id]]["digest"]: packages for id, packages in answers.items()}
 
 
@@ -153,7 +147,7 @@ def read_other_image() -> dict[str, Any]:
     """Read this node's image with a further package, which is there for this time only."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "seatrial_control-1.0.dist-info").mkdir()
-        return read_image([folder])
+        return node_facts.read_image([folder])
 
 
 # Models.
@@ -161,13 +155,13 @@ def read_other_image() -> dict[str, Any]:
 
 def check_models(cluster: Cluster, paths: Sequence[str], measure: Recorder) -> None:
     """Read the contract's models on all nodes at once and compare them; plant a changed byte."""
-    answers, silent, victim = _ask_all(cluster, read_model_files, paths)
+    answers, silent, victim = _ask_all(cluster, node_facts.read_model_files, paths)
     measure.covered("models: size, and 1 MiB of each 256 MiB of every file")
     judge_models(paths, answers, silent, measure)
     if not victim or len(cluster.nodes) < 2:
         return
     name, path = victim["name"], paths[0]
-    changed, unable = ask_node(cluster, victim, read_changed_file, path)
+    changed, unable = ask_node(cluster, victim, node_facts.read_changed_file, path)
     fault = f"{name} reads a copy of {path} with one changed byte"
     judge = partial(judge_models, [path], {**answers, name: changed}, [])
     plant(measure, check.CHANGED_FILE, fault, judge, unable=unable)
@@ -257,9 +251,8 @@ def check_rdma_devices(
     if not cluster.facts:
         return
     victim = cluster.facts[-1]
-    access, unable = ask_node(cluster, victim, read_hidden_devices)
-    if access == {}:
-        unable = f"{victim['name']} lists no RDMA device"
+    access, silent = ask_node(cluster, victim, read_hidden_devices)
+    unable = f"{victim['name']} lists no RDMA device" if access == {} else silent
     fault = f"a worker on {victim['name']} looks for its RDMA devices in an empty folder"
     judge = partial(judge_rdma_devices, [{**victim, "rdma_access": access}], rails)
     plant(measure, check.HIDDEN_DEVICES, fault, judge, unable=unable)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import median, median_high
@@ -23,6 +23,8 @@ Answers = Mapping[Link, Mapping[str, Any] | None]
 Parts = Mapping[str, Mapping[str, Any]]  # node id -> what it answered
 Timings = Parts  # of `do_work`
 Steps = Mapping[str, Timings]  # by kind of work
+Shares = Mapping[str, float]  # of the others' speed, by node id
+Ids = Sequence[str]  # of nodes
 SILENT = "{} did not answer"
 ALONE = "fewer than two nodes share the folder"
 
@@ -68,34 +70,28 @@ def explain_unseen(
         problem, peer = failed[reader, writer], names[writer]
         text = f"{names[reader]}: {problem} the file of {peer} in {folder}"
         storage.explain(measure, "HOST-SHARED", text, [reader, writer], peer=peer)
-    return sorted(
-        {*blame.unreached, *blame.unreaching, *(id for link in blame.pairs for id in link)}
-    )
+    return sorted({*blame.unreached, *blame.unreaching}.union(*blame.pairs))
 
 
 def explain_late(storage: StorageRound, delays: Mapping[Link, float], measure: Recorder) -> None:
     """Explain the files that were seen too late, by nodes where that is possible."""
     late = {link: s for link, s in delays.items() if measure.would_fail(check.SEEN_AFTER, s)}
     blame = blame_nodes(list(delays), list(late))
-    nodes = list(dict.fromkeys([*blame.unreaching, *blame.unreached]))
-    nodes = nodes or list(dict.fromkeys(node for link in blame.pairs for node in link))
+    ends = [*blame.unreaching, *blame.unreached] or [id for link in blame.pairs for id in link]
+    nodes = list(dict.fromkeys(ends))
     seconds, who = quantity(max(late.values()), "s"), storage.name_all(nodes)
     text = f"Files of other nodes are seen in {storage.where} only after {seconds}: {who}"
     storage.explain(measure, "HOST-STORAGE-LATE", text, nodes)
 
 
-def judge_races(
-    storage: StorageRound, answers: Parts, among: Sequence[str], measure: Recorder
-) -> None:
+def judge_races(storage: StorageRound, answers: Parts, among: Ids, measure: Recorder) -> None:
     """Judge what nodes did with the same files at once.  `answers` are as in StorageRound.race."""
     judge_created(storage, answers, among, measure)
     judge_replaced(storage, answers, among, measure)
     judge_traces(storage, answers, measure)
 
 
-def judge_created(
-    storage: StorageRound, answers: Parts, among: Sequence[str], measure: Recorder
-) -> None:
+def judge_created(storage: StorageRound, answers: Parts, among: Ids, measure: Recorder) -> None:
     """Judge that each file was created by exactly one node, with O_EXCL."""
     mine = {id: answers[id]["created"].get("mine") for id in among if id in answers}
     owners = [[id for id in mine if at in (mine[id] or ())] for at in range(CREATED)]
@@ -116,9 +112,7 @@ def judge_created(
         storage.explain(measure, "HOST-STORAGE-EXCL", text, ids)
 
 
-def judge_replaced(
-    storage: StorageRound, answers: Parts, among: Sequence[str], measure: Recorder
-) -> None:
+def judge_replaced(storage: StorageRound, answers: Parts, among: Ids, measure: Recorder) -> None:
     """Judge that readers always found a complete version of a file that was replaced."""
     parts = {id: answers[id].get("replaced", {}) for id in among if id in answers}
     readers = {id: part for id, part in parts.items() if "reads" in part}
@@ -140,7 +134,7 @@ def judge_replaced(
         storage.explain(measure, "HOST-STORAGE-RENAME", text, gaps)
 
 
-def _why_missing(storage: StorageRound, answers: Parts, among: Sequence[str], key: str) -> str:
+def _why_missing(storage: StorageRound, answers: Parts, among: Ids, key: str) -> str:
     """Describe why a part of the answers is missing; "" if none is."""
     if len(among) < 2:
         return ALONE
@@ -182,7 +176,6 @@ MEASURES = {WRITE: check.SHARD_WRITE, READ: check.SHARD_READ, RANDOM: check.RAND
 RATES = {WRITE: check.WRITE_RATE, READ: check.READ_RATE}  # of all nodes together
 DOING = {WRITE: "writes its shard", READ: "reads a shard", RANDOM: "reads at random"}
 UNITS = {WRITE: "bytes/s", READ: "bytes/s", RANDOM: "reads/s"}  # others are files/s
-LEAST_COMPARED = 3  # nodes: of two, the faster may be the server itself, and neither is slow
 NOISE_S = 0.25  # s that a worker on a busy node may wait for a CPU: differences below mean nothing
 NO_SPACE = ("No space left on device", "Disk quota exceeded")
 
@@ -193,9 +186,8 @@ def find_shares(timings: Timings, count: int) -> dict[str, float]:
     `count` is the work of each node.  A node that was cut short counts as if it had gone on.  Of
     two others the slower is typical: the faster may be the server itself.
     """
-    seconds = {
-        id: one["seconds"] * count / one["done"] for id, one in timings.items() if one["done"]
-    }
+    done = {id: one for id, one in timings.items() if one["done"]}
+    seconds = {id: one["seconds"] * count / one["done"] for id, one in done.items()}
     shares = {}
     for id, own in seconds.items():
         if others := [one for other, one in seconds.items() if other != id]:
@@ -225,9 +217,9 @@ def confirm_slow(
 def judge_shares(
     storage: StorageRound,
     kind: str,
-    shares: Mapping[str, float],
+    shares: Shares,
     timings: Timings,
-    among: Iterable[str],
+    among: Ids,
     measure: Recorder,
 ) -> None:
     """Judge each node's share of the typical speed, and name the slow ones."""
@@ -264,7 +256,7 @@ def describe_rate(kind: str, timing: Mapping[str, Any]) -> str:
 
 
 def judge_failures(
-    storage: StorageRound, failures: Mapping[str, str], silent: Sequence[str], measure: Recorder
+    storage: StorageRound, failures: Mapping[str, str], silent: Ids, measure: Recorder
 ) -> None:
     """Judge that every node could write a shard and read one; equal errors are one finding."""
     unknown = [id for id in silent if id not in failures]
@@ -280,7 +272,7 @@ def judge_failures(
 
 
 def judge_rates(
-    storage: StorageRound, steps: Steps, size: Size, compares: bool, measure: Recorder
+    storage: StorageRound, steps: Steps, size: Size, measure: Recorder
 ) -> dict[str, Timings]:
     """Judge each node's speed against the others', if that is fair; return the timings by kind.
 
@@ -289,7 +281,7 @@ def judge_rates(
     timings = {**steps, RANDOM: storage.work(RANDOM, storage.sharing, size)}
     for kind, rows in timings.items():
         note_speeds(storage, kind, rows, measure)
-        if compares:
+        if storage.compares:
             is_slow = partial(measure.would_fail, MEASURES[kind])
             repeat = partial(storage.work, kind, size=size)
             shares = confirm_slow(rows, size.count(kind), is_slow, repeat)
@@ -406,14 +398,14 @@ MOST_PAUSE_S = 20.0  # s of all pauses of a slow node: a limit that needs more i
 UNSHARED = "no two nodes share it"
 
 
-def control_sharing(storage: StorageRound, sharing: Sequence[str], measure: Recorder) -> None:
+def control_sharing(storage: StorageRound, sharing: Ids, measure: Recorder) -> None:
     """Check that a node is detected that looks in another folder, and one that breaks the rules.
 
     The rules are those of files that several nodes use.
     """
     if len(sharing) < 2:
-        measure.control(check.LOST_FILES, "a node reads elsewhere", None, saw=UNSHARED)
         careless = "a node creates without O_EXCL and writes in place"
+        measure.control(check.LOST_FILES, "a node reads elsewhere", None, saw=UNSHARED)
         measure.control(check.CARELESS_NODE, careless, None, saw=UNSHARED)
         return
     victim, trial = sharing[-1], measure.trial()
@@ -422,37 +414,27 @@ def control_sharing(storage: StorageRound, sharing: Sequence[str], measure: Reco
     judge_exchange(storage, storage.exchange(sharing, SHORT_S, elsewhere), trial)
     fault = f"{name} looks for the others' files in a folder that has none"
     measure.control(check.LOST_FILES, fault, trial)
-    plant(
-        measure,
-        check.CARELESS_NODE,
-        f"{name} creates without O_EXCL, and writes a file in place",
-        lambda trial: judge_races(storage, storage.race(sharing, victim), sharing, trial),
-        without={trace for trace, *_ in TRACES if not is_agreed(measure, trace)},
-    )
+    fault = f"{name} creates without O_EXCL, and writes a file in place"
+    judge = partial(judge_races, storage, storage.race(sharing, victim), sharing)
+    without = {trace for trace, *_ in TRACES if not is_agreed(measure, trace)}
+    plant(measure, check.CARELESS_NODE, fault, judge, without=without)
 
 
 def control_slow_node(
-    storage: StorageRound,
-    timings: Steps,
-    size: Size,
-    agreed: set[str],
-    compares: bool,
-    measure: Recorder,
+    storage: StorageRound, timings: Steps, size: Size, agreed: set[str], measure: Recorder
 ) -> None:
     """Check that a node that writes and reads with pauses is detected."""
-    members = [
-        id for id in storage.sharing if all(one.get(id, {}).get("done") for one in timings.values())
-    ]
+    did = [{id for id, one in rows.items() if one["done"]} for rows in timings.values()]
+    members = [id for id in storage.sharing if all(id in ids for ids in did)]
     if len(members) < 2 or not timings:
         fault = "a node pauses while it writes and reads"
         measure.control(check.SLOW_NODE, fault, None, saw="no two nodes wrote and read")
         return
     victim = members[-1]
-    pauses = {
-        kind: find_pause(kind, rows, victim, size, agreed, measure)
-        for kind, rows in timings.items()
-    }
-    works = [storage.plan_work(kind, victim, size, pause) for kind, pause in pauses.items()]
+    works = []
+    for kind, rows in timings.items():
+        pause = find_pause(kind, rows, victim, size, agreed, measure)
+        works.append(storage.plan_work(kind, victim, size, pause))
 
     def judge(answer: Sequence[Mapping[str, Any]], trial: Trial) -> None:
         for kind, timing in zip(timings, answer, strict=True):
@@ -462,17 +444,12 @@ def control_slow_node(
             if kind in RATES:
                 judge_together(storage, kind, slow, agreed, trial)
 
-    plant_on(
-        storage.cluster,
-        measure,
-        check.SLOW_NODE,
-        "pauses while it writes and reads",
-        storage.node(victim),
-        do_all_work,
-        works,
-        judge=judge,
-        without={*RATES.values()} - agreed | ({*MEASURES.values()} if not compares else set()),
-    )
+    without = {*RATES.values()} - agreed
+    if not storage.compares:
+        without |= {*MEASURES.values()}
+    fault, at = "pauses while it writes and reads", storage.node(victim)
+    cluster, slow = storage.cluster, check.SLOW_NODE
+    plant_on(cluster, measure, slow, fault, at, do_all_work, works, judge=judge, without=without)
 
 
 def find_pause(

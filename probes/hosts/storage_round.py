@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ MOUNTS = "/proc/self/mountinfo"
 OTHER_FOLDER = "/proc"  # a file system that is never shared, and takes no file
 Mount = Mapping[str, Any]  # as `read_mount` gives it
 Mounts = Mapping[str, Mount]  # by node id
+Places = Mapping[str, Place]  # by node id
 
 
 def read_mount(folder: str, mounts: str = MOUNTS) -> dict[str, Any]:
@@ -108,13 +110,9 @@ def control_mount(cluster: Cluster, before: Mounts, folder: str, measure: Record
     victim, name = list(names.items())[-1] if names else ("", "a node")
     now = cluster.on_each_node(read_mount, each={victim: OTHER_FOLDER}) if names else {}
     unable = f"{name} does not answer" if names else "no mount was read at the start"
-    plant(
-        measure,
-        check.LOST_MOUNT,
-        f"{name} reads the mount of {OTHER_FOLDER} in place of {folder}",
-        lambda trial: judge_lost(before, now, {victim: name}, folder, trial),
-        unable="" if now else unable,
-    )
+    fault = f"{name} reads the mount of {OTHER_FOLDER} in place of {folder}"
+    judge = partial(judge_lost, before, now, {victim: name}, folder)
+    plant(measure, check.LOST_MOUNT, fault, judge, unable="" if now else unable)
 
 
 CREATED = 32  # files that all nodes try to create: a delay between them is then no escape
@@ -307,6 +305,7 @@ def read_text(path: Path) -> str:
 # Seconds until a file must be seen.  NFS keeps attributes of folders for up to 60 s (acdirmax); the
 # rest is for the last look.
 WAIT_S = 65.0
+LEAST_COMPARED = 3  # nodes: of two, the faster may be the server itself, and neither is slow
 FEW = 16  # nodes that replace, extend and lock one file: they wait for each other
 
 
@@ -351,6 +350,11 @@ class StorageRound:
         return [id for id in self.places if id in self.opened and not self.opened[id]["error"]]
 
     @property
+    def compares(self) -> bool:
+        """Whether it is fair to compare the nodes' speeds: there are enough of them."""
+        return len(self.places) >= LEAST_COMPARED
+
+    @property
     def where(self) -> str:
         """Name of the folder in messages."""
         return self.parent or "the temporary folder"
@@ -372,10 +376,7 @@ class StorageRound:
         measure.explain(finding(code, text, suspects, names=names))
 
     def exchange(
-        self,
-        among: Sequence[str],
-        wait_s: float | None = None,
-        elsewhere: Mapping[str, Place] | None = None,
+        self, among: Sequence[str], wait_s: float | None = None, elsewhere: Places | None = None
     ) -> dict[Link, dict[str, Any] | None]:
         """Let each of these nodes read files of others; None where a node does not answer.
 
@@ -387,8 +388,8 @@ class StorageRound:
         others = {id: peers[id] for id in elsewhere or peers}
         places = {**self.places, **(elsewhere or {})}
         wait_s = WAIT_S if wait_s is None else wait_s
-        read = storage_work.read_others
         asked = {id: (places[id], ids) for id, ids in others.items()}
+        read = storage_work.read_others
         answers = self.cluster.on_each_node(read, wait_s, each=asked) if asked else {}
         return {
             (reader, writer): answers.get(reader, {}).get(writer)

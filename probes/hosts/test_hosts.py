@@ -222,14 +222,13 @@ def use_shards(storage, sharing, size, tier, measure):
     storage_judge.note_speeds(storage, SMALL, done[SMALL], measure)
     if not storage.parent or len(storage.places) < 2 or storage.cluster.kind == "local":
         return  # no two nodes compare: each has its own disk, or all have the same
-    compares = len(storage.places) >= storage_judge.LEAST_COMPARED
-    timings = storage_judge.judge_rates(storage, steps, size, compares, measure)
+    timings = storage_judge.judge_rates(storage, steps, size, measure)
     agreed = storage_judge.agreed_rates(tier, measure)
     for kind in steps:
         storage_judge.judge_together(storage, kind, steps[kind], agreed, measure)
     storage_judge.note_alone(storage, size, measure)
-    if compares or agreed:
-        storage_judge.control_slow_node(storage, timings, size, agreed, compares, measure)
+    if storage.compares or agreed:
+        storage_judge.control_slow_node(storage, timings, size, agreed, measure)
 
 
 @pytest.mark.criterion("HOSTS")
