@@ -436,9 +436,7 @@ def nccl_ports(ports: list[dict[str, str]], hca: str) -> list[dict[str, str]]:
 
 def admitted_facts(facts: list[dict[str, Any]], hcas: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return the nodes' facts with the RDMA ports that `hcas`, NCCL_IB_HCA by node id, admits."""
-    return [
-        {**fact, "rdma": nccl_ports(fact["rdma"], hcas.get(fact["node"], ""))} for fact in facts
-    ]
+    return [{**one, "rdma": nccl_ports(one["rdma"], hcas.get(one["node"], ""))} for one in facts]
 
 
 def count_rails(facts: list[dict[str, Any]]) -> int | None:

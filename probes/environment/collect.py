@@ -130,23 +130,19 @@ LIBRARY_VARIABLES = (
 
 def read_settings() -> dict[str, Any]:
     """Read the NCCL settings of this node; the docstring of this file lists the keys."""
-    environment = {
-        _replace_invalid_utf8(name): _replace_invalid_utf8(value)
-        for name, value in sorted(os.environ.items())
-    }
+    environment = {_to_utf8(name): _to_utf8(value) for name, value in sorted(os.environ.items())}
     relevant = {_truncate(name): value for name, value in environment.items() if _is_relevant(name)}
     files, problems = read_nccl_conf_files(relevant)
     values = effective_values(relevant, files)
+    plain = {name: value for name, (value, _) in values.items()}
+    shown = _redact_secret_values(plain)
     active = {port["device"] for port in rdma_ports() if "ACTIVE" in port["state"]}
     return {
         "environment": _redact_secret_values(relevant),
         "files": {path: _redact_secret_values(lines) for path, lines in files.items()},
         "trouble": problems,
-        "effective": {
-            name: {"value": redact_value(name, value), "where": where}
-            for name, (value, where) in values.items()
-        },
-        "missing_files": missing_files({name: value for name, (value, _) in values.items()}),
+        "effective": {name: {"value": shown[name], "where": values[name][1]} for name in values},
+        "missing_files": missing_files(plain),
         "libraries": find_libraries(environment),
         "interfaces": _device_names("/sys/class/net"),
         "rdma": _device_names("/sys/class/infiniband"),
@@ -289,7 +285,7 @@ def _path_exists(path: str) -> bool:
         return False
 
 
-def _replace_invalid_utf8(value: str) -> str:
+def _to_utf8(value: str) -> str:
     """Replace what is not UTF-8: environment values may hold any bytes."""
     return os.fsencode(value).decode("utf-8", "replace")
 

@@ -245,12 +245,12 @@ def _find_differences(contexts: Mapping[str, NodeContext]) -> Iterator[Flag]:
         if not name.startswith(COMPARED_PREFIXES) or name in LOCAL:
             continue
         values = {n: ctx.variables.get(name, ("", "environment")) for n, ctx in contexts.items()}
-        outliers = _find_minority({n: canonical(name, value) for n, (value, _) in values.items()})
+        outliers = find_minority({n: canonical(name, value) for n, (value, _) in values.items()})
         for node, peer in outliers.items():
             yield _odd_flag(name, values[node], values[peer][0], node, contexts[node])
     versions = {node: ".".join(map(str, ctx.nccl or ())) for node, ctx in contexts.items()}
     known = {node: version for node, version in versions.items() if version}
-    for node, peer in _find_minority(known).items():
+    for node, peer in find_minority(known).items():
         why = f"other nodes have {known[peer]}, and ranks of two versions do not start"
         yield _flag("fail", "libnccl", known[node], "files", why, "use one image on all nodes",
                     code="ENV-TWO-LIBS", nodes=[node])  # fmt: skip
@@ -276,7 +276,7 @@ def _named_differently(name: str, value: str, usual: str, ctx: NodeContext) -> b
     return bool(node_list.admitted(present)) and not usual_list.admitted(present)
 
 
-def _find_minority(values: Mapping[str, object]) -> dict[str, str]:
+def find_minority(values: Mapping[str, object]) -> dict[str, str]:
     """Map each node whose value is not the most frequent one to a node that has another value.
 
     Where no value is more frequent than all others, every node is included.

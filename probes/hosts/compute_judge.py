@@ -251,11 +251,8 @@ def judge_sums(fleet: WorkFleet, sums: Sums, measure: Recorder, *, hashes: bool)
     """
     counts = {key: one["wrong"] for key, one in sums.items()}
     unknown = {key: fleet.why_unknown(key) for key in fleet.accelerators if counts.get(key) is None}
-    texts = {
-        key: f"{count} elements of a GEMM of whole numbers are wrong"
-        for key, count in counts.items()
-        if count
-    }
+    wrong = {key: count for key, count in counts.items() if count}
+    texts = {k: f"{n} elements of a GEMM of whole numbers are wrong" for k, n in wrong.items()}
     fleet.judge(measure, check.GEMM_WRONG, "HOST-WRONG-SUM", texts, unknown)
     if hashes:
         judge_hashes(fleet, sums, measure)

@@ -65,15 +65,12 @@ def control_doctored_node(
     if victim["node"] not in answers:
         measure.control(check.DOCTORED_NODE, fault, None, saw=f"{victim['name']} does not answer")
         return
-    doctored: list[dict[str, Any]] = [
-        {**fact, **answers[fact["node"]], "torch": fact.get("torch")}
-        for fact in facts
-        if fact["node"] in answers
-    ]
+    known = [fact for fact in facts if fact["node"] in answers]
+    doctored = [{**fact, **answers[fact["node"]], "torch": fact.get("torch")} for fact in known]
     trial = measure.trial()
     judge_hosts(cluster, terms, doctored, [], trial)
     judge_parity(cluster, terms, doctored, trial)
-    judge_order([*doctored], terms, trial)
+    judge_order(doctored, terms, trial)
     without = _find_unaffected(cluster, facts, trial)
     if without.issuperset(check.DOCTORED_NODE.fails):
         return  # a node alone, of which nothing is ordered, is compared with nothing

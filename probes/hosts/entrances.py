@@ -101,24 +101,22 @@ def judge_entrances(asked: Sequence[Asked], mode: str, measure: Recorder) -> Non
     measure.explain(explain_entrances(asked, mode))
 
 
-def explain_entrances(asked: Sequence[Asked], mode: str) -> list[Finding]:
+def explain_entrances(asked: Sequence[Asked], mode: str) -> Iterator[Finding]:
     """Explain the wrong entrances: one finding for those with the same problem."""
     groups: dict[str, list[Entrance]] = defaultdict(list)
     for one in asked:
         if problem := find_problem(one, mode)[0]:
             groups[problem].append(one.entrance)
-    return [_explain_group(problem, rows, len(asked)) for problem, rows in groups.items()]
-
-
-def _explain_group(problem: str, entrances: Sequence[Entrance], count: int) -> Finding:
-    texts = join_names([one.text for one in entrances], 6)
-    nodes = list(dict.fromkeys(one.node for one in entrances if one.node))
-    is_open = problem in (OPEN_TEXT, ANY_TEXT)
-    if is_open and len(entrances) == count:
-        texts, nodes = f"Every entrance of Ray ({texts})", []
-    text = f"{texts}: {problem}" if len(entrances) > 1 else f"{texts} {problem}"
-    code, first = "HOST-AUTH-OPEN" if is_open else "HOST-AUTH-DIFFERS", entrances[0]
-    return finding(code, text, nodes, names={"node": first.node, "port": find_port(first.address)})
+    for problem, rows in groups.items():
+        texts = join_names([one.text for one in rows], 6)
+        nodes = list(dict.fromkeys(one.node for one in rows if one.node))
+        is_open = problem in (OPEN_TEXT, ANY_TEXT)
+        if is_open and len(rows) == len(asked):
+            texts, nodes = f"Every entrance of Ray ({texts})", []
+        text = f"{texts}: {problem}" if len(rows) > 1 else f"{texts} {problem}"
+        code = "HOST-AUTH-OPEN" if is_open else "HOST-AUTH-DIFFERS"
+        names = {"node": rows[0].node, "port": find_port(rows[0].address)}
+        yield finding(code, text, nodes, names=names)
 
 
 def find_port(address: str) -> int:

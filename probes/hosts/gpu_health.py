@@ -200,11 +200,8 @@ def _describe_fabric(board: Board, _: int, __: Fleet) -> str:
         return f"registration with the NVLink fabric is {state}"
     if fabric["state"] and fabric["status"] != FABRIC_SUCCESS:
         return f"registration with the NVLink fabric ended with error {fabric['status']}"
-    wrong = [
-        text
-        for text, (first, mask, faults) in FABRIC_HEALTH.items()
-        if fabric["health"] >> first & mask in faults
-    ]
+    health = fabric["health"]
+    wrong = [text for text, (at, mask, bad) in FABRIC_HEALTH.items() if health >> at & mask in bad]
     return f"NVLink fabric: {', '.join(wrong)}" if wrong else ""
 
 

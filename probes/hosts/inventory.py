@@ -186,7 +186,7 @@ def _find_repeated(pairs: Iterable[tuple[str, Place]]) -> dict[str, list[Place]]
     return {id: found for id, found in places.items() if id and len(found) > 1}
 
 
-def judge_order(facts: list[Facts], terms: ClusterTerms, measure: Recorder) -> None:
+def judge_order(facts: AllFacts, terms: ClusterTerms, measure: Recorder) -> None:
     """Judge each node by what the contract orders of it; the rest is not judged."""
     for fact in facts:
         for name, value, limit in ordered_values(fact, terms):

@@ -92,10 +92,8 @@ Link = tuple[str, str]  # (source, target)
 SOURCE, TARGET = 0, 1  # positions in a Link
 LEAST_TRIED = 2  # of one failing connection, neither end is more likely to be the cause
 SUBJECTS = {kind: f"{kind} ports" for kind in RAY_PORTS} | {GCS: "GCS port", JOB: "job ports"}
-KIND_TEXTS = {kind: f"{kind} port" for kind in RAY_PORTS} | {
-    WORKER: "port of a Ray worker",
-    JOB: "port that the kernel picked for a job",
-}
+KIND_TEXTS = {kind: f"{kind} port" for kind in RAY_PORTS}
+KIND_TEXTS |= {WORKER: "port of a Ray worker", JOB: "port that the kernel picked for a job"}
 # What is closed, by the field of Blame.
 UNREACHED, UNREACHING, PAIRS = "unreached", "unreaching", "pairs"
 CLOSED = {

@@ -21,6 +21,7 @@ from probes.cluster.cluster import Cluster
 from probes.cluster.network_facts import try_closed_target, try_targets
 from probes.cluster.system_facts import read_rdma_access
 from probes.contract.contract import ClusterTerms
+from probes.environment.lint import find_minority
 from probes.findings import finding, join_names
 from probes.hosts import criterion as check
 from probes.hosts.gpu_health import Facts
@@ -30,6 +31,7 @@ from reports.sanitize import last_line
 Answers = Mapping[str, Mapping[str, Any]]  # node's name -> target or path -> what was found
 SHOWN, SHOWN_PACKAGES = 3, 4  # devices or files, and packages, in a sentence
 MOST_ASKED = 4  # kinds of other images whose packages are compared one by one
+NO_PEER_MEMORY = "neither nvidia_peermem nor DMA-BUF"
 MISSING = ""  # in place of a file's size and digest
 
 
@@ -105,12 +107,8 @@ def judge_images(cluster: Cluster, facts: Sequence[Facts], measure: Recorder) ->
 
 def find_odd_images(images: Mapping[str, Facts]) -> list[str]:
     """Find the nodes whose image is not the most common one; all of them if two are as common."""
-    kinds = {name: (image["os"], image["digest"]) for name, image in images.items()}
-    common = Counter(kinds.values()).most_common(2)
-    if len(common) < 2:
-        return []
-    is_tied = common[0][1] == common[1][1]
-    return [name for name, kind in kinds.items() if is_tied or kind != common[0][0]]
+    odd = find_minority({name: (one["os"], one["digest"]) for name, one in images.items()})
+    return [name for name in images if name in odd]
 
 
 def _ask_packages(
@@ -242,10 +240,7 @@ def check_rdma_devices(
     By what the NICs reach the memory of GPUs is noted; FABRIC judges whether NCCL does.
     """
     judge_rdma_devices(facts, rails, measure)
-    ways = {
-        fact["name"]: fact.get("peer_memory") or "neither nvidia_peermem nor DMA-BUF"
-        for fact in cluster.facts
-    }
+    ways = {fact["name"]: fact.get("peer_memory") or NO_PEER_MEMORY for fact in cluster.facts}
     for way in dict.fromkeys(ways.values()):
         measure.note("gpu_peer_memory", way, on=join_names(n for n in ways if ways[n] == way))
     if not cluster.facts:

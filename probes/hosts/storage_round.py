@@ -391,11 +391,8 @@ class StorageRound:
         asked = {id: (places[id], ids) for id, ids in others.items()}
         read = storage_work.read_others
         answers = self.cluster.on_each_node(read, wait_s, each=asked) if asked else {}
-        return {
-            (reader, writer): answers.get(reader, {}).get(writer)
-            for reader, writers in others.items()
-            for writer in writers
-        }
+        links = [(reader, writer) for reader in others for writer in others[reader]]
+        return {link: answers.get(link[0], {}).get(link[1]) for link in links}
 
     def race(self, among: Sequence[str], careless: str = "") -> dict[str, dict[str, Any]]:
         """Let these nodes race; return what each did, and under "" what they left.
