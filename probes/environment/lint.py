@@ -31,6 +31,7 @@ SEVERITIES = tuple(SEVERITY_CODES)  # most severe first
 COMPARED_PREFIXES = ("NCCL_", "TORCH_NCCL_", "GLOO_")
 NUMBER_START = re.compile(r"\s*[+-]?[0-9]")
 UNSET = "(unset)"
+LISTED = ("interfaces", "rdma", "rdma_active", "gpus", "libraries")  # names of a node's parts
 MAX_CHARS = 2048  # characters of a value that are checked; read_settings() keeps fewer
 MAX_SHOWN_CHARS = 80  # characters of a value in a sentence
 
@@ -86,14 +87,10 @@ def _node_contexts(nodes: NodeSettings, fabric: str | None) -> dict[str, NodeCon
         machines_by_id[_hostid(values[node])].add(machines[node])
     return {
         node: NodeContext(
-            interfaces=tuple(facts.get("interfaces", ())),
-            rdma=tuple(facts.get("rdma", ())),
-            rdma_active=tuple(facts.get("rdma_active", ())),
-            gpus=tuple(facts.get("gpus", ())),
+            **{key: tuple(facts.get(key, ())) for key in LISTED},
             missing_files=facts.get("missing_files", {}),
             problems=facts.get("trouble", {}),
             variables=values[node],
-            libraries=tuple(facts.get("libraries", ())),
             fabric=fabric,
             machine_count=len(set(machines.values())),
             hostid_shared=len(machines_by_id[_hostid(values[node])]) > 1,

@@ -9,17 +9,11 @@ from typing import Any
 
 from probes.check.judging import plant
 from probes.check.recorder import Recorder, Trial
+from probes.cluster import nvml as codes
 from probes.cluster.cluster import Cluster
 from probes.cluster.gpu_health import read_gpu_health
 from probes.cluster.node_facts import SYSTEM_PARTS, node_facts
-from probes.cluster.nvml import (
-    GPU_IS_LOST,
-    INVALID_ARGUMENT,
-    UNKNOWN,
-    NvmlWith,
-    import_nvml,
-    read_gpus,
-)
+from probes.cluster.nvml import NvmlWith, import_nvml, read_gpus
 from probes.contract.contract import ClusterTerms
 from probes.hosts import criterion as check
 from probes.hosts.closing import judge_gpu_changes, judge_wear, judge_xids, read_planted_xid
@@ -46,7 +40,7 @@ def doctor_facts(facts: Facts, lies: Facts) -> dict[str, Any]:
     software = dict.fromkeys(facts["software"], DOCTORED)
     gpus = [dict(gpu) for gpu in facts["gpus"]]
     if gpus:
-        gpus[-1]["error"] = {"code": GPU_IS_LOST, "text": "doctored"}
+        gpus[-1]["error"] = {"code": codes.GPU_IS_LOST, "text": "doctored"}
         gpus[0] |= {"name": DOCTORED, "memory_gib": 0.5, "uuid": lies["uuid"]}
     scarce = {"cpus": 0.5, "ram_gib": 0.01, "disk_gib": 0.01, "boot_id": lies["boot_id"]}
     return {**facts, "software": software, "gpus": gpus, **scarce}
@@ -130,7 +124,7 @@ def _ask_for_reboot(nvml: Any, _: Any) -> Any:
 
 def _keep_links(nvml: Any, link: int) -> int:
     if link >= LINKS:
-        raise nvml.NVMLError(INVALID_ARGUMENT)
+        raise nvml.NVMLError(codes.INVALID_ARGUMENT)
     return 1
 
 
@@ -158,7 +152,7 @@ def _recover_links(nvml: Any, fields: Sequence[tuple[int, int]]) -> Any:
 
 
 def _fail(nvml: Any) -> int:
-    raise nvml.NVMLError(UNKNOWN)
+    raise nvml.NVMLError(codes.UNKNOWN)
 
 
 # NVML's call -> what it answers for the sick GPU, from the module and the call's other arguments.

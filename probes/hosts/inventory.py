@@ -20,15 +20,8 @@ from probes.cluster.shared_folder import FolderUnknown, find_blind_nodes
 from probes.contract.contract import ClusterTerms
 from probes.findings import finding, join_names, name_gpu
 from probes.hosts import criterion as check
-from probes.hosts.gpu_health import (
-    AllFacts,
-    Facts,
-    NodeGpus,
-    compared_sources,
-    count_gpus,
-    judge_gpu_health,
-    nodes_with_fewer_gpus,
-)
+from probes.hosts import gpu_health
+from probes.hosts.gpu_health import AllFacts, Facts, NodeGpus, nodes_with_fewer_gpus
 from reports.measurement import Limit, Verdict
 from reports.record import Finding
 
@@ -83,7 +76,7 @@ def find_odd_gpus(facts: AllFacts) -> list[Finding]:
             yield "GPU model", gpu["name"]
             yield "GPU memory", _size_text(gpu["memory_gib"], usual)
 
-    return _find_minorities(facts, read, "HOST-GPU-MODEL")
+    return [*_find_minorities(facts, read, "HOST-GPU-MODEL")]
 
 
 def _answering(fact: Facts) -> list[Facts]:
@@ -96,7 +89,7 @@ def _size_text(size: float | None, usual: float) -> str:
     return f"{usual if abs(size - usual) <= MEMORY_TOLERANCE * usual else size:g} GiB"
 
 
-def _find_minorities(facts: AllFacts, read: Read, code: str) -> list[Finding]:
+def _find_minorities(facts: AllFacts, read: Read, code: str) -> Iterator[Finding]:
     """Make one finding for each kind of part that has not the same value everywhere.
 
     Suspects are the nodes without the most common value.  If two values tie, they are all nodes.
@@ -105,7 +98,6 @@ def _find_minorities(facts: AllFacts, read: Read, code: str) -> list[Finding]:
     for fact in facts:
         for what, value in read(fact):
             kinds[what][value].append(fact["name"])
-    found = []
     for what, nodes in kinds.items():
         counts = Counter({value: len(names) for value, names in nodes.items()}).most_common()
         if len(counts) > 1:
@@ -115,8 +107,7 @@ def _find_minorities(facts: AllFacts, read: Read, code: str) -> list[Finding]:
             ]
             tied = counts[0][1] == counts[1][1]
             odd = [name for value, _ in counts[0 if tied else 1 :] for name in nodes[value]]
-            found.append(finding(code, f"{what}: {'; '.join(texts)}", list(dict.fromkeys(odd))))
-    return found
+            yield finding(code, f"{what}: {'; '.join(texts)}", list(dict.fromkeys(odd)))
 
 
 def find_odd_systems(facts: AllFacts) -> list[Finding]:
@@ -276,11 +267,11 @@ def judge_hosts(
         measure.covered("machines and NVML are not compared: all raylets share one host")
         return
     judge_machines(facts, measure)
-    if compared_sources(cluster.kind, cluster.emulated, facts):
+    if gpu_health.compared_sources(cluster.kind, cluster.emulated, facts):
         short = terms.nodes is not None and len(facts) < terms.nodes
         judge_nvml(nodes, [*facts, *bystanders], short, measure)
         judge_duplicates(nodes, facts, measure)
-        judge_gpu_health(facts, measure)
+        gpu_health.judge_gpu_health(facts, measure)
     else:
         measure.covered("NVML is not asked: accelerators are emulated, and no node has it")
 
@@ -369,13 +360,15 @@ def count_all_gpus(
     cluster: Cluster, terms: ClusterTerms, facts: AllFacts, bystanders: AllFacts
 ) -> list[NodeGpus]:
     """Count each node's GPUs by every source that is compared here."""
-    sources = compared_sources(cluster.kind, cluster.emulated, facts)
+    sources = gpu_health.compared_sources(cluster.kind, cluster.emulated, facts)
     by_ray = {node["id"]: int(node["resources"].get("GPU", 0)) for node in cluster.nodes}
     ordered = terms.gpus_per_node
-    members = [count_gpus(f, by_ray.get(f["node"], 0), ordered, sources) for f in facts]
+    members = [gpu_health.count_gpus(f, by_ray.get(f["node"], 0), ordered, sources) for f in facts]
     # A bystander without GPUs may have no NVML; the GPUs of a bystander are known to NVML alone.
     outside = [] if cluster.kind == "local" else ["NVML"]
-    return members + [count_gpus(fact, 0, None, outside, member=False) for fact in bystanders]
+    return members + [
+        gpu_health.count_gpus(fact, 0, None, outside, member=False) for fact in bystanders
+    ]
 
 
 def judge_counts(nodes: Sequence[NodeGpus], measure: Recorder) -> None:
