@@ -276,8 +276,7 @@ def hostid_shared(value: str, node: NodeContext) -> bool:
 
 def file_not_unique(value: str, node: NodeContext) -> bool:
     """Return whether processes may share the file: %h (host) or %p (process) is not in its name."""
-    stream = value in ("/dev/stdout", "/dev/stderr")
-    return not stream and not ("%h" in value and "%p" in value)
+    return value not in ("/dev/stdout", "/dev/stderr") and not ("%h" in value and "%p" in value)
 
 
 def logs_all_subsystems(value: str, node: NodeContext) -> bool:

@@ -237,8 +237,7 @@ def _find_shared_hosts(nodes: NodeSettings, contexts: Mapping[str, NodeContext])
 
 def _find_differences(contexts: Mapping[str, NodeContext]) -> Iterator[Flag]:
     """Flag variables, and the likely libnccl, that differ between nodes."""
-    names = sorted({name for ctx in contexts.values() for name in ctx.variables})
-    for name in names:
+    for name in sorted({name for ctx in contexts.values() for name in ctx.variables}):
         if not name.startswith(COMPARED_PREFIXES) or name in LOCAL:
             continue
         values = {n: ctx.variables.get(name, ("", "environment")) for n, ctx in contexts.items()}

@@ -63,10 +63,9 @@ def find_changes(
 def judge_drift(fleet: WorkFleet, parts: Sequence[Speeds], measure: Recorder) -> None:
     """Judge that no accelerator is slower at the end than at the beginning."""
     unknown = find_unfollowed(fleet, parts)
-    slowed = find_slowed(fleet, parts, unknown)
     texts = {
         key: "; ".join(map(describe_change, own)) + describe_heat(parts, key)
-        for key, own in slowed.items()
+        for key, own in find_slowed(fleet, parts, unknown).items()
     }
     fleet.judge(measure, check.SLOWING_GPUS, "HOST-GPU-DRIFT", texts, unknown)
 

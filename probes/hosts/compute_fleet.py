@@ -118,8 +118,7 @@ class WorkFleet(ActorSet):
             for slot in range(count):
                 key = f"{node['id']}:{slot}"
                 self.accelerators[key] = Accelerator(key, node["name"], slot)
-                worker = on_node(AcceleratorWorker, node["id"], num_gpus=owned)
-                self.actors[key] = worker.remote()
+                self.actors[key] = on_node(AcceleratorWorker, node["id"], num_gpus=owned).remote()
 
     def _prepare(self) -> None:
         each = dict.fromkeys(self.actors, (self.on_gpu,))

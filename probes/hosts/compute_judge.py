@@ -193,10 +193,9 @@ def leave_out_unknown(fleet: WorkFleet, runs: SpeedRuns) -> tuple[SpeedRuns, dic
             {key: speed for key, speed in run.items() if key not in unknown}
             for run in (runs.first, runs.second, runs.alone)
         )
-        needed_alone = find_alone(fleet, first)
         late = {
             key: missing[0]
-            for key, others in needed_alone.items()
+            for key, others in find_alone(fleet, first).items()
             if (missing := [other for other in others if other not in alone])
         }
         if not late:

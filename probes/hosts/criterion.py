@@ -25,8 +25,7 @@ CAN_BE_DOCTORED = SEVERAL_NODES | NVML_THERE | ordered(
 
 def ordered_check(name: str, unit: str, key: str, order: Order, when: When | None = None) -> Check:
     """Declare a check whose limit is what the contract orders by a key of [cluster]."""
-    run = f"[cluster] {key}"
-    return Check(name, unit, from_run=run, when=when, ordered_by=key, order=order)
+    return Check(name, unit, from_run=f"[cluster] {key}", when=when, ordered_by=key, order=order)
 
 
 def ordered_part(name: str, unit: str, key: str, order: Order = "at least") -> Check:

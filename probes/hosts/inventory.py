@@ -162,10 +162,9 @@ def find_shared_gpus(facts: Iterable[Facts]) -> list[Finding]:
 
 def find_shared_machines(facts: Iterable[Facts]) -> list[Finding]:
     """Find each machine that several nodes run on, by its boot id."""
-    machines = _find_repeated((fact["boot_id"], fact["name"]) for fact in facts)
     return [
         finding("HOST-SAME-MACHINE", f"{join_names(names)} run on the same machine", names)
-        for names in machines.values()
+        for names in _find_repeated((fact["boot_id"], fact["name"]) for fact in facts).values()
     ]
 
 

@@ -385,8 +385,7 @@ def find_unresolved(problems: Problems, nodes: Names) -> list[Finding]:
     found = []
 
     def explain(text: str, ids: Sequence[str], **names: object) -> None:
-        suspects = [nodes.get(id, id) for id in ids]
-        found.append(finding("HOST-NAMES", text, suspects, names=names))
+        found.append(finding("HOST-NAMES", text, [nodes.get(id, id) for id in ids], names=names))
 
     for target in blame.unreached:
         one, problem = next(row for link, row in failed.items() if link[1] == target)
@@ -407,8 +406,7 @@ def read_loopback_names() -> dict[str, Any]:
 
     No interface is chosen for gloo, and the loopback for NCCL.
     """
-    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-    before = {name: os.environ.get(name) for name in names}
+    before = {name: os.environ.get(name) for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}
     try:
         set_variables({"GLOO_SOCKET_IFNAME": None, "NCCL_SOCKET_IFNAME": "=lo"})
         return read_names(LOCALHOST, LOOPBACK, os.environ)

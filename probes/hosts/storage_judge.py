@@ -228,11 +228,10 @@ def judge_shares(
         missing = timings.get(id, {}).get("error") or "it did not answer"
         measure(MEASURES[kind], share, on=name, note=missing if share is None else "")
         if share is not None and measure.would_fail(MEASURES[kind], share):
-            own = describe_rate(kind, timings[id])
-            usual = describe_rate(kind, median_timing(timings, id))
+            own, usual = timings[id], median_timing(timings, id)
             text = (
                 f"{name} {DOING[kind]} in {storage.where} at {percent(share)} of the others' speed "
-                f"({own}, the others {usual})"
+                f"({describe_rate(kind, own)}, the others {describe_rate(kind, usual)})"
             )
             storage.explain(measure, "HOST-STORAGE-SLOW", text, [id])
 
@@ -266,8 +265,7 @@ def judge_failures(
     for error in dict.fromkeys(failures.values()):
         ids = [id for id, one in failures.items() if one == error]
         code = "HOST-STORAGE-FULL" if error in NO_SPACE else "HOST-STORAGE-ERROR"
-        who = storage.name_all(ids)
-        text = f"{who} cannot write and read files in {storage.where}: {error}"
+        text = f"{storage.name_all(ids)} cannot write and read files in {storage.where}: {error}"
         storage.explain(measure, code, text, ids)
 
 
@@ -439,8 +437,7 @@ def control_slow_node(
     def judge(answer: Sequence[Mapping[str, Any]], trial: Trial) -> None:
         for kind, timing in zip(timings, answer, strict=True):
             slow = {**timings[kind], victim: timing}
-            shares = find_shares(slow, size.count(kind))
-            judge_shares(storage, kind, shares, slow, [victim], trial)
+            judge_shares(storage, kind, find_shares(slow, size.count(kind)), slow, [victim], trial)
             if kind in RATES:
                 judge_together(storage, kind, slow, agreed, trial)
 

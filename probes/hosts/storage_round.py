@@ -39,8 +39,7 @@ def read_mount(folder: str, mounts: str = MOUNTS) -> dict[str, Any]:
     id and device.
     """
     error = try_writing(folder)  # first, for an automounter mounts what is used
-    text = Path(mounts).read_text(errors="replace")
-    return {**find_mount(text, folder), "error": error}
+    return {**find_mount(Path(mounts).read_text(errors="replace"), folder), "error": error}
 
 
 def find_mount(text: str, folder: str) -> dict[str, str]:
@@ -442,8 +441,7 @@ class StorageRound:
 
 def spread_nodes(ids: Sequence[str], most: int) -> list[str]:
     """Choose at most so many of the nodes, at equal distances."""
-    step = max(1, -(-len(ids) // most))
-    return list(ids[::step])
+    return list(ids[:: max(1, -(-len(ids) // most))])
 
 
 def find_failures(

@@ -206,8 +206,7 @@ def do_work(work: Work) -> dict[str, Any]:
     except OSError as error:
         seconds = time.monotonic() - start
         return {"done": 0, "seconds": seconds, "error": error.strerror or str(error)}
-    error_text = "" if done is not None else OTHER_DATA
-    return {"done": done or 0, "seconds": seconds, "error": error_text}
+    return {"done": done or 0, "seconds": seconds, "error": OTHER_DATA if done is None else ""}
 
 
 def write_shard(work: Work) -> tuple[int, float]:

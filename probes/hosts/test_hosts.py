@@ -116,8 +116,7 @@ def look_up_hosts(ports, facts, terms, measure):
     """Resolve the names of other nodes: of all peers if it is agreed, else of one each."""
     peers = ports.peers()
     asked = peers if terms.host_names else {id: others[:1] for id, others in peers.items()}
-    lookups = ports.look_up_names(asked)
-    by_name.judge_lookups(lookups, facts, measure, agreed=terms.host_names)
+    by_name.judge_lookups(ports.look_up_names(asked), facts, measure, agreed=terms.host_names)
     if terms.host_names:
         by_name.control_names(ports, facts, peers, measure)
 

@@ -24,11 +24,11 @@ BUDGET = {
     "probes/cli": 1600,
     "probes/cluster": 2740,  # ask.py has the sets of actors that hosts had
     "probes/contract": 1390,
-    "probes/environment": 840,
+    "probes/environment": 830,
     "probes/fabric": 3290,
     "probes/faults": 340,
     "probes/gang": 2040,
-    "probes/hosts": 5320,
+    "probes/hosts": 5000,
     "probes/launch": 2090,
     "probes/nccl": 2410,
     "probes/restart": 1570,
