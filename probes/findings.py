@@ -16,15 +16,8 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from probes.toml_tables import (
-    ClosedTable,
-    LazyTable,
-    TableError,
-    fill_shared,
-    read_tables,
-    show,
-    validate,
-)
+from probes import toml_tables
+from probes.toml_tables import ClosedTable, LazyTable, TableError, show, validate
 from reports.orders import node_suspects
 from reports.record import Cause, Finding, RepairStep, Severity
 
@@ -108,7 +101,7 @@ class Group:
 
 def load_findings(file: Path) -> Group:
     """Load a file of findings.  Raises TableError: file, code, key, expected, found."""
-    tables = fill_shared(read_tables(file), SHARED)
+    tables = toml_tables.fill_shared(toml_tables.read_tables(file), SHARED)
     if "about" not in tables:
         raise TableError(f"{file}: [about] is missing")
     about = validate(About, tables.pop("about"), f"{file}: [about]")

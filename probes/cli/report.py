@@ -168,29 +168,23 @@ def compare(runs: tuple[Path, ...], width: int, as_csv: bool, as_json: bool) -> 
     read or does not verify.
     """
     from probes.session.rejudge import read_summary
-    from reports.frames.compare import (
-        NEW_FAILURES,
-        compare_runs,
-        comparison_csv,
-        comparison_json,
-        comparison_lines,
-        run_letters,
-    )
+    from reports.frames import compare as comparing
 
     if len(runs) < 2:
         raise cli.UsageError("expected at least two runs, found one")
     with cli.refuse_unusable():
         summaries = [read_summary(run) for run in runs]
-    comparison = compare_runs(summaries, run_letters(len(runs)))
+    comparison = comparing.compare_runs(summaries, comparing.run_letters(len(runs)))
     if as_csv:
-        _print_csv(comparison_csv(comparison), comparison.notes)
+        _print_csv(comparing.comparison_csv(comparison), comparison.notes)
     elif as_json:
-        click.echo(comparison_json(comparison).replace("##", "#\\u0023"))  # ## marks a CI command
+        text = comparing.comparison_json(comparison)
+        click.echo(text.replace("##", "#\\u0023"))  # ## marks a CI command
     else:
-        cli.print_lines(comparison_lines(comparison, _formatter(width)))
+        cli.print_lines(comparing.comparison_lines(comparison, _formatter(width)))
     if any(summary.integrity.problems for summary in summaries):
         sys.exit(EXIT_USAGE)
-    sys.exit(1 if (comparison.kinds == NEW_FAILURES).any() else 0)
+    sys.exit(1 if (comparison.kinds == comparing.NEW_FAILURES).any() else 0)
 
 
 @cli.command("List runs, and how measures change.", "seatrial history runs")

@@ -46,7 +46,8 @@ def sign(
     `refused`. A signature says who vouches for the folder; it proves nothing about the cluster.
     """
     from probes.session.rejudge import read_whole
-    from reports.signing.signatures import SigningError, prepare_statement, sign_statement
+    from reports.signing.files import SigningError
+    from reports.signing.signatures import prepare_statement, sign_statement
 
     try:
         with cli.refuse_unusable(SigningError):

@@ -17,6 +17,7 @@ import hashlib
 import os
 import re
 import stat
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -24,7 +25,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from probes.check.declarations import Check
-from probes.check.owed import judged_names
+from probes.check.owed import has_ip_fabric, judged_names, owed_event
 from probes.check.registry import CRITERIA, is_judged
 from probes.cluster.node_facts import software_versions
 from probes.contract.limits import LimitTerms, read_tolerances, ring_limit
@@ -119,6 +120,24 @@ class Contract(BaseModel):
             return None
         known = CRITERIA[criterion].measures[measure]
         return known.fixed or self.limits.get(criterion, {}).get(measure) or known.default
+
+    def owed_event(
+        self, tier: str, only: Sequence[str], terms: ClusterTerms, cluster: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Build the event on what a run owes, of the facts of its cluster that the record keeps."""
+        return owed_event(
+            tier,
+            self.tier,
+            only,
+            terms=terms,
+            nodes=cluster.get("alive", 0),
+            on_gpu=bool(cluster.get("on_gpu")),
+            agreed=self.limited_names,
+            not_provable=frozenset(self.optional),
+            one_host=cluster.get("kind") == "local",
+            ranks=cluster.get("ranks", 0),
+            ip_fabric=has_ip_fabric(terms.fabric, cluster.get("nodes", [])),
+        )
 
 
 def shipped_contracts() -> list[str]:

@@ -200,17 +200,19 @@ def write_contract(
 ) -> str:
     """Write a contract for hardware that no shipped contract is for."""
     lines = [
-        f"schema = {SCHEMA}",
-        f"name = {toml_text(name)}",
-        f"title = {toml_text(_describe(name, answers))}",
-        f"tier = {toml_text(tier)}  # quick, standard or soak: how long a run must look",
-        "",
-        "[cluster]",
+        *_head_lines(name, _describe(name, answers), tier),
         *(format_line((key, value, "")) for key, value in answers.items() if value is not None),
     ]
     for measure, limit in limits.items():
         lines += ["", f"[{measure}]", *bound_lines(limit)]
     return "\n".join(lines) + "\n"
+
+
+def _head_lines(name: str, title: str, tier: str) -> Iterator[str]:
+    """Yield the first lines of a contract, to the heading of [cluster]."""
+    tiers = "quick, standard or soak: how long a run must look"
+    head = [("schema", SCHEMA, ""), ("name", name, ""), ("title", title, ""), ("tier", tier, tiers)]
+    yield from (*map(format_line, head), "", "[cluster]")
 
 
 def _describe(name: str, answers: Mapping[str, Any]) -> str:
@@ -242,15 +244,8 @@ def draft_contract(record: RunRecord, run: str) -> str:
     lines = [
         f"# Draft from {run}. No party has agreed it yet.",
         f"# Each value is what was seen in {run}; change it to what was ordered.",
-        f"schema = {SCHEMA}",
-        f"name = {toml_text(name or 'cluster')}",
-        f"title = {toml_text(f'Draft from {run}')}",
-        f"tier = {toml_text(tier)}  # quick, standard or soak: how long a run must look",
-        "",
-        "[cluster]",
-        *map(format_line, _machine_lines(nodes, terms, emulated)),
-        *map(format_line, network),
-        *map(format_line, _job_lines(terms)),
+        *_head_lines(name or "cluster", f"Draft from {run}", tier),
+        *map(format_line, [*_machine_lines(nodes, terms, emulated), *network, *_job_lines(terms)]),
         *_version_lines(nodes),
         *_limit_lines(record, emulated, network[0][1]),
     ]

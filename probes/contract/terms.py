@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from probes.cluster.network_facts import RDMA, interfaces_of
 from probes.contract import placement as components
 from probes.contract.validation import check_text
+from reports.measurement import about
 from reports.redact import is_secret_name, redact
 from reports.sanitize import clean, one_line
 
@@ -22,35 +23,31 @@ class LaunchTerms(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    document: str | None = Field(
-        default=None,
-        description="The operator's guide: a path from the contract's folder, or a URL. Without "
+    document: str | None = about(
+        None,
+        "The operator's guide: a path from the contract's folder, or a URL. Without "
         "it, seatrial's own guide is followed.",
     )
-    section: str | None = Field(
-        default=None,
-        description="Heading above the commands, if not all fenced blocks of the guide are meant.",
+    section: str | None = about(
+        None, "Heading above the commands, if not all fenced blocks of the guide are meant."
     )
-    user: Literal["own"] | None = Field(
-        default=None,
-        description='"own" where the parties agree that the user who runs the suite is an ordinary '
-        "one.",
+    user: Literal["own"] | None = about(
+        None, '"own" where the parties agree that the user who runs the suite is an ordinary one.'
     )
-    launchers: tuple[Literal["torchrun", "ray-train"], ...] = Field(
-        default=("torchrun", "ray-train"),
+    launchers: tuple[Literal["torchrun", "ray-train"], ...] = about(
+        ("torchrun", "ray-train"),
+        "Launchers, in addition to seatrial's own, that jobs may use (tier soak).",
         min_length=1,
-        description="Launchers, in addition to seatrial's own, that jobs may use (tier soak).",
     )
-    values: dict[str, str] = Field(
-        default={},
-        description="Texts of the guide, and what a user types instead. One value must have "
+    values: dict[str, str] = about(
+        {},
+        "Texts of the guide, and what a user types instead. One value must have "
         "`{command}`, the command that starts the user's job on Ray. `{folder}` is the folder with "
         "the job's code, `{name}` a name of its own. `{dashboard}`, `{nodes}`, `{ranks}` and "
         "`{shared}` are the cluster's.",
     )
-    variables: dict[str, str] = Field(
-        default={},
-        description="Variables that the guide gives to the job, and that each rank must have.",
+    variables: dict[str, str] = about(
+        {}, "Variables that the guide gives to the job, and that each rank must have."
     )
 
     @field_validator("document", "section")
@@ -136,141 +133,115 @@ class ClusterTerms(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    accelerators: Literal["real", "emulated"] = Field(
-        default="real",
-        description='"emulated" where ranks compute on the CPU. No other key makes a run a '
+    accelerators: Literal["real", "emulated"] = about(
+        "real",
+        '"emulated" where ranks compute on the CPU. No other key makes a run a '
         "rehearsal, and a rehearsal accepts no cluster.",
     )
-    nodes: int | None = Field(
-        default=None, ge=1, le=MAX_NODES, description="Number of nodes with accelerators."
+    nodes: int | None = about(None, "Number of nodes with accelerators.", ge=1, le=MAX_NODES)
+    gpus_per_node: int | None = about(
+        None, "Accelerators of each node.", ge=0, le=MAX_GPUS_PER_NODE
     )
-    gpus_per_node: int | None = Field(
-        default=None, ge=0, le=MAX_GPUS_PER_NODE, description="Accelerators of each node."
+    gpu_model: str | list[str] | None = about(
+        None, "Model, as NVML names it (`nvidia-smi -L`), or a list of allowed ones."
     )
-    gpu_model: str | list[str] | None = Field(
-        default=None,
-        description="Model, as NVML names it (`nvidia-smi -L`), or a list of allowed ones.",
+    gpu_memory_gib: float | None = about(None, "Least memory of each GPU.", gt=0, le=MAX_GIB)
+    cpus_per_node: int | None = about(None, "Least number of CPUs of each node.", ge=1, le=MAX_CPUS)
+    ram_gib: float | None = about(None, "Least memory of each node.", gt=0, le=MAX_GIB)
+    disk_gib: float | None = about(
+        None, "Least size of all disks of a node together.", gt=0, le=MAX_GIB
     )
-    gpu_memory_gib: float | None = Field(
-        default=None, gt=0, le=MAX_GIB, description="Least memory of each GPU."
+    versions: dict[str, str] | None = about(
+        None, 'Software by part: "2.13.0" is exactly this one, ">=550.54" at least.'
     )
-    cpus_per_node: int | None = Field(
-        default=None, ge=1, le=MAX_CPUS, description="Least number of CPUs of each node."
-    )
-    ram_gib: float | None = Field(
-        default=None, gt=0, le=MAX_GIB, description="Least memory of each node."
-    )
-    disk_gib: float | None = Field(
-        default=None, gt=0, le=MAX_GIB, description="Least size of all disks of a node together."
-    )
-    versions: dict[str, str] | None = Field(
-        default=None,
-        description='Software by part: "2.13.0" is exactly this one, ">=550.54" at least.',
-    )
-    shared: str | None = Field(
-        default=None,
-        description="Folder that all nodes see. Checkpoints are saved there, and HOSTS tests it. "
+    shared: str | None = about(
+        None,
+        "Folder that all nodes see. Checkpoints are saved there, and HOSTS tests it. "
         "Without it the run folder is used, which all nodes must then see.",
     )
-    egress: list[str] | None = Field(
-        default=None,
-        description="What jobs download from: `https://host/...` or `host:port`. Each node must "
-        "reach it.",
+    egress: list[str] | None = about(
+        None, "What jobs download from: `https://host/...` or `host:port`. Each node must reach it."
     )
-    model_files: list[str] | None = Field(
-        default=None, description="Folders and files that each node must have, and the same."
+    model_files: list[str] | None = about(
+        None, "Folders and files that each node must have, and the same."
     )
-    dcgm_diag: bool = Field(
-        default=False,
-        description="Run DCGM's diagnostics on each node: level 1 in tier quick, 2 in standard, 3 "
-        "in soak.",
+    dcgm_diag: bool = about(
+        False,
+        "Run DCGM's diagnostics on each node: level 1 in tier quick, 2 in standard, 3 in soak.",
     )
-    ray_client_port: int | None = Field(
-        default=None,
-        ge=1,
-        le=MAX_PORT,
-        description="Port of the head at which programs join by `ray://`.",
+    ray_client_port: int | None = about(
+        None, "Port of the head at which programs join by `ray://`.", ge=1, le=MAX_PORT
     )
-    host_names: bool = Field(
-        default=False,
-        description="Whether jobs address nodes by host name: then HOSTS tests each name. Ray does "
+    host_names: bool = about(
+        False,
+        "Whether jobs address nodes by host name: then HOSTS tests each name. Ray does "
         "not need it, and pods of Kubernetes do not resolve each other's names.",
     )
-    authentication: Literal["token"] | None = Field(
-        default=None,
-        description='"token" where each order to Ray must need the cluster\'s token. Without it '
+    authentication: Literal["token"] | None = about(
+        None,
+        '"token" where each order to Ray must need the cluster\'s token. Without it '
         "the parties trust the network, and whether a stranger reaches Ray is not judged.",
     )
-    fabric: str | None = Field(
-        default=None,
-        description='What carries gradients: "rdma" (InfiniBand, RoCE, EFA), or an interface. For '
+    fabric: str | None = about(
+        None,
+        'What carries gradients: "rdma" (InfiniBand, RoCE, EFA), or an interface. For '
         "bonded ports, give the bond's name. A list of interfaces: each is a rail, which the local "
         "rank of its number uses.",
     )
-    management: str | None = Field(
-        default=None,
-        description="Another interface, onto which FABRIC's control forces traffic.",
+    management: str | None = about(
+        None, "Another interface, onto which FABRIC's control forces traffic."
     )
-    management_gbps: float | None = Field(
-        default=None,
-        gt=0,
-        le=MAX_GBPS,
-        description="Rate of `management`, where its devices do not report it.",
+    management_gbps: float | None = about(
+        None, "Rate of `management`, where its devices do not report it.", gt=0, le=MAX_GBPS
     )
-    rails: int | None = Field(
-        default=None,
-        ge=1,
-        le=MAX_RAILS,
-        description="RDMA ports of a node that carry gradients.",
+    rails: int | None = about(
+        None, "RDMA ports of a node that carry gradients.", ge=1, le=MAX_RAILS
     )
-    line_rate_gbps: float | None = Field(
-        default=None,
-        gt=0,
-        le=MAX_GBPS,
-        description="Rate of one rail, or of the interface. The limit of FABRIC.busbw follows from "
+    line_rate_gbps: float | None = about(
+        None,
+        "Rate of one rail, or of the interface. The limit of FABRIC.busbw follows from "
         "it, unless the contract gives one.",
+        gt=0,
+        le=MAX_GBPS,
     )
-    pace_seconds: float = Field(
-        default=0.0,
+    pace_seconds: float = about(
+        0.0,
+        "Emulates an accelerator: the compute of each step is padded to it.",
         ge=0,
         le=MAX_PACE_S,
-        description="Emulates an accelerator: the compute of each step is padded to it.",
     )
-    rungs: list[Annotated[int, Field(ge=1, le=MAX_NODES)]] | None = Field(
-        default=None,
-        description="Numbers of nodes on which SCALING trains (default: 1, 2, 4, 8 and so on). One "
+    rungs: list[Annotated[int, Field(ge=1, le=MAX_NODES)]] | None = about(
+        None,
+        "Numbers of nodes on which SCALING trains (default: 1, 2, 4, 8 and so on). One "
         "node and all nodes are always among them.",
     )
-    shards: str | None = Field(
-        default=None,
-        description="Folder of each node's token shard, from which SCALING reads real data "
+    shards: str | None = about(
+        None,
+        "Folder of each node's token shard, from which SCALING reads real data "
         "(synthetic without it). `{nodes}` in it stands for the number of nodes that train.",
     )
-    save_minutes: float = Field(
-        default=30.0,
+    save_minutes: float = about(
+        30.0,
+        "Time between two saves in training, by which SCALING judges their cost.",
         gt=0,
         le=MAX_SAVE_MINUTES,
-        description="Time between two saves in training, by which SCALING judges their cost.",
     )
-    save_gb: float | None = Field(
-        default=None,
+    save_gb: float | None = about(
+        None,
+        "Size of one save. SCALING scales the cost of its own save to it, and HOSTS "
+        "asks for room for three.",
         gt=0,
         le=MAX_SAVE_GB,
-        description="Size of one save. SCALING scales the cost of its own save to it, and HOSTS "
-        "asks for room for three.",
     )
-    launch: LaunchTerms = Field(
-        default=LaunchTerms(), description="The table [launch]: never written below [cluster]."
+    launch: LaunchTerms = about(LaunchTerms(), "The table [launch]: never written below [cluster].")
+    queue: Literal["kueue", "volcano", "yunikorn", "kai"] | None = about(
+        None, "Layer that gangs pods above Ray, where there is one."
     )
-    queue: Literal["kueue", "volcano", "yunikorn", "kai"] | None = Field(
-        default=None, description="Layer that gangs pods above Ray, where there is one."
+    components: dict[str, str | int] | None = about(
+        None, 'Places the parts of a job on its accelerators, as `"actor,rollout" = "all"`.'
     )
-    components: dict[str, str | int] | None = Field(
-        default=None,
-        description='Places the parts of a job on its accelerators, as `"actor,rollout" = "all"`.',
-    )
-    parallel: dict[Literal["tp", "pp", "dp"], Annotated[int, Field(ge=1)]] | None = Field(
-        default=None, description="How they are split: tp, pp and dp."
+    parallel: dict[Literal["tp", "pp", "dp"], Annotated[int, Field(ge=1)]] | None = about(
+        None, "How they are split: tp, pp and dp."
     )
 
     @property

@@ -87,11 +87,6 @@ def or_dash(value: Number) -> str:
     return "-" if value is None else number(value)
 
 
-def count_nodes(count: float) -> str:
-    """Return `1 node` or `8 nodes`."""
-    return f"{number(count)} node{'s' * (count != 1)}"
-
-
 def name_value(name: str, value: Number) -> str:
     """Return `limit 340`, or nothing without a value."""
     return "" if value is None else f"{name} {number(value)}"
