@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from probes.cluster.network_facts import RDMA, interfaces_of
 from probes.contract import placement as components
@@ -18,17 +18,31 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 COMMAND = "{command}"  # in [launch.values]
 
 
+def _check_variables(value: dict[str, str]) -> dict[str, str]:
+    for name in value:
+        if not VARIABLE.fullmatch(name):
+            raise ValueError(f"expected the name of a variable, found {name!r}")
+        if is_secret_name(name):
+            raise ValueError(
+                f"{name} may be a secret, and the report shows the ranks' values: leave it out"
+            )
+    return value
+
+
+Text = Annotated[str, AfterValidator(lambda text: check_text(text, "text"))]
+
+
 class LaunchTerms(BaseModel):
     """Terms of LAUNCH: whose guide a user follows, and how."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    document: str | None = about(
+    document: Text | None = about(
         None,
         "The operator's guide: a path from the contract's folder, or a URL. Without "
         "it, seatrial's own guide is followed.",
     )
-    section: str | None = about(
+    section: Text | None = about(
         None, "Heading above the commands, if not all fenced blocks of the guide are meant."
     )
     user: Literal["own"] | None = about(
@@ -46,28 +60,9 @@ class LaunchTerms(BaseModel):
         "the job's code, `{name}` a name of its own. `{dashboard}`, `{nodes}`, `{ranks}` and "
         "`{shared}` are the cluster's.",
     )
-    variables: dict[str, str] = about(
+    variables: Annotated[dict[str, str], AfterValidator(_check_variables)] = about(
         {}, "Variables that the guide gives to the job, and that each rank must have."
     )
-
-    @field_validator("document", "section")
-    @classmethod
-    def _check_words(cls, value: str | None) -> str | None:
-        if value is not None:
-            check_text(value, "text")
-        return value
-
-    @field_validator("variables")
-    @classmethod
-    def _check_variables(cls, value: dict[str, str]) -> dict[str, str]:
-        for name in value:
-            if not VARIABLE.fullmatch(name):
-                raise ValueError(f"expected the name of a variable, found {name!r}")
-            if is_secret_name(name):
-                raise ValueError(
-                    f"{name} may be a secret, and the report shows the ranks' values: leave it out"
-                )
-        return value
 
     @model_validator(mode="after")
     def _check_guide(self) -> LaunchTerms:
@@ -107,11 +102,66 @@ RDMA_WORDS = re.compile(
 )
 
 
-def _check_list(value: list[str] | None, most: int) -> list[str] | None:
-    if value == []:
+def _check_model(value: str | list[str]) -> str | list[str]:
+    for name in [value] if isinstance(value, str) else value:
+        check_text(name, 'the name that NVML gives, such as "NVIDIA H100 80GB HBM3"')
+    if not value:
+        raise ValueError("expected at least one name, found none: leave the key out")
+    return value
+
+
+def _check_versions(value: dict[str, str]) -> dict[str, str]:
+    for part, spec in value.items():
+        if not VERSION.fullmatch(spec):
+            raise ValueError(
+                f'{part}: expected "2.13.0" (exactly) or ">=550.54" (at least), found {spec!r}'
+            )
+    return value
+
+
+def _check_folder(path: str) -> str:
+    if not path.startswith("/") or clean(path) != path:
+        raise ValueError(f"expected an absolute path on every node, found {path!r}")
+    return path
+
+
+def _check_model_files(value: list[str]) -> list[str]:
+    return _check_list([_check_folder(path) for path in value])
+
+
+def _check_egress(value: list[str]) -> list[str]:
+    for target in value:
+        match = TARGET.fullmatch(target)
+        port = int(match["port"] or match["url_port"] or 0) if match else 0
+        if not match or port > MAX_PORT or clean(target) != target:
+            raise ValueError(
+                f"expected https://host/path without a user's name, or host:port, found {target!r}"
+            )
+    return _check_list(value)
+
+
+def _check_list(value: list[str]) -> list[str]:
+    if not value:
         raise ValueError("expected at least one, found none: leave the key out")
-    if value is not None and (len(value) > most or len(set(value)) < len(value)):
-        raise ValueError(f"expected at most {most}, each once, found {len(value)}")
+    if len(value) > MAX_TARGETS or len(set(value)) < len(value):
+        raise ValueError(f"expected at most {MAX_TARGETS}, each once, found {len(value)}")
+    return value
+
+
+def _join_interfaces(value: object) -> object:
+    if not isinstance(value, list):
+        return value
+    if not value or not all(isinstance(name, str) for name in value):
+        raise ValueError(f'expected names of interfaces, as ["eth1", "eth2"], found {value!r}')
+    return ",".join(value)
+
+
+def _check_fabric(value: str) -> str:
+    names = value.split(",") if value != RDMA else []
+    for name in names:
+        _check_interface(name)
+    if len({*names}) < len(names):
+        raise ValueError(f"expected each interface once, found {value!r}")
     return value
 
 
@@ -123,6 +173,17 @@ def _check_interface(name: str) -> str:
         expected = 'expected an interface, or "rdma" alone for InfiniBand, RoCE and EFA'
         raise ValueError(f"{expected}, found {name!r}")
     return name
+
+
+def _check_rungs(value: list[int]) -> list[int]:
+    if not value or len({*value}) < len(value):
+        raise ValueError(f"expected numbers of nodes, each once, as [1, 4, 16], found {value}")
+    return value
+
+
+Folder = Annotated[str, AfterValidator(_check_folder)]
+Fabric = Annotated[str, BeforeValidator(_join_interfaces), AfterValidator(_check_fabric)]
+NodeCount = Annotated[int, Field(ge=1, le=MAX_NODES)]
 
 
 class ClusterTerms(BaseModel):
@@ -142,7 +203,7 @@ class ClusterTerms(BaseModel):
     gpus_per_node: int | None = about(
         None, "Accelerators of each node.", ge=0, le=MAX_GPUS_PER_NODE
     )
-    gpu_model: str | list[str] | None = about(
+    gpu_model: Annotated[str | list[str], AfterValidator(_check_model)] | None = about(
         None, "Model, as NVML names it (`nvidia-smi -L`), or a list of allowed ones."
     )
     gpu_memory_gib: float | None = about(None, "Least memory of each GPU.", gt=0, le=MAX_GIB)
@@ -151,18 +212,18 @@ class ClusterTerms(BaseModel):
     disk_gib: float | None = about(
         None, "Least size of all disks of a node together.", gt=0, le=MAX_GIB
     )
-    versions: dict[str, str] | None = about(
+    versions: Annotated[dict[str, str], AfterValidator(_check_versions)] | None = about(
         None, 'Software by part: "2.13.0" is exactly this one, ">=550.54" at least.'
     )
-    shared: str | None = about(
+    shared: Folder | None = about(
         None,
         "Folder that all nodes see. Checkpoints are saved there, and HOSTS tests it. "
         "Without it the run folder is used, which all nodes must then see.",
     )
-    egress: list[str] | None = about(
+    egress: Annotated[list[str], AfterValidator(_check_egress)] | None = about(
         None, "What jobs download from: `https://host/...` or `host:port`. Each node must reach it."
     )
-    model_files: list[str] | None = about(
+    model_files: Annotated[list[str], AfterValidator(_check_model_files)] | None = about(
         None, "Folders and files that each node must have, and the same."
     )
     dcgm_diag: bool = about(
@@ -182,13 +243,13 @@ class ClusterTerms(BaseModel):
         '"token" where each order to Ray must need the cluster\'s token. Without it '
         "the parties trust the network, and whether a stranger reaches Ray is not judged.",
     )
-    fabric: str | None = about(
+    fabric: Fabric | None = about(
         None,
         'What carries gradients: "rdma" (InfiniBand, RoCE, EFA), or an interface. For '
         "bonded ports, give the bond's name. A list of interfaces: each is a rail, which the local "
         "rank of its number uses.",
     )
-    management: str | None = about(
+    management: Annotated[str, AfterValidator(_check_interface)] | None = about(
         None, "Another interface, onto which FABRIC's control forces traffic."
     )
     management_gbps: float | None = about(
@@ -210,12 +271,12 @@ class ClusterTerms(BaseModel):
         ge=0,
         le=MAX_PACE_S,
     )
-    rungs: list[Annotated[int, Field(ge=1, le=MAX_NODES)]] | None = about(
+    rungs: Annotated[list[NodeCount], AfterValidator(_check_rungs)] | None = about(
         None,
         "Numbers of nodes on which SCALING trains (default: 1, 2, 4, 8 and so on). One "
         "node and all nodes are always among them.",
     )
-    shards: str | None = about(
+    shards: Folder | None = about(
         None,
         "Folder of each node's token shard, from which SCALING reads real data "
         "(synthetic without it). `{nodes}` in it stands for the number of nodes that train.",
@@ -253,83 +314,6 @@ class ClusterTerms(BaseModel):
     def rail_count(self) -> int:
         """Rails of a node: as agreed, else one for each interface of the fabric."""
         return self.rails or max(1, len(interfaces_of(self.fabric)))
-
-    @field_validator("gpu_model")
-    @classmethod
-    def _check_model(cls, value: str | list[str] | None) -> str | list[str] | None:
-        for name in [value] if isinstance(value, str) else value or []:
-            check_text(name, 'the name that NVML gives, such as "NVIDIA H100 80GB HBM3"')
-        if value == []:
-            raise ValueError("expected at least one name, found none: leave the key out")
-        return value
-
-    @field_validator("fabric", mode="before")
-    @classmethod
-    def _join_interfaces(cls, value: object) -> object:
-        if not isinstance(value, list):
-            return value
-        if not value or not all(isinstance(name, str) for name in value):
-            raise ValueError(f'expected names of interfaces, as ["eth1", "eth2"], found {value!r}')
-        return ",".join(value)
-
-    @field_validator("fabric")
-    @classmethod
-    def _check_fabric(cls, value: str | None) -> str | None:
-        names = value.split(",") if value is not None and value != RDMA else []
-        for name in names:
-            _check_interface(name)
-        if len({*names}) < len(names):
-            raise ValueError(f"expected each interface once, found {value!r}")
-        return value
-
-    @field_validator("management")
-    @classmethod
-    def _check_management(cls, value: str | None) -> str | None:
-        return value if value is None else _check_interface(value)
-
-    @field_validator("rungs")
-    @classmethod
-    def _check_rungs(cls, value: list[int] | None) -> list[int] | None:
-        if value is not None and (not value or len({*value}) < len(value)):
-            raise ValueError(f"expected numbers of nodes, each once, as [1, 4, 16], found {value}")
-        return value
-
-    @field_validator("egress")
-    @classmethod
-    def _check_egress(cls, value: list[str] | None) -> list[str] | None:
-        for target in value or []:
-            match = TARGET.fullmatch(target)
-            port = int(match["port"] or match["url_port"] or 0) if match else 0
-            if not match or port > MAX_PORT or clean(target) != target:
-                raise ValueError(
-                    "expected https://host/path without a user's name, or host:port, found "
-                    f"{target!r}"
-                )
-        return _check_list(value, MAX_TARGETS)
-
-    @field_validator("model_files")
-    @classmethod
-    def _check_model_files(cls, value: list[str] | None) -> list[str] | None:
-        for path in value or []:
-            cls._check_folder(path)
-        return _check_list(value, MAX_TARGETS)
-
-    @field_validator("shared", "shards")
-    @classmethod
-    def _check_folder(cls, value: str | None) -> str | None:
-        if value is not None and (not value.startswith("/") or clean(value) != value):
-            raise ValueError(f"expected an absolute path on every node, found {value!r}")
-        return value
-
-    @field_validator("versions")
-    @classmethod
-    def _check_versions(cls, value: dict[str, str] | None) -> dict[str, str] | None:
-        for part, spec in (value or {}).items():
-            if not VERSION.fullmatch(spec):
-                raise ValueError(
-                    f'{part}: expected "2.13.0" (exactly) or ">=550.54" (at least), found {spec!r}'
-                )
-        return value
 
     @model_validator(mode="after")
     def _check_terms(self) -> ClusterTerms:
