@@ -77,10 +77,6 @@ class Entry(ClosedTable):
     remedy: Text  # the whole advice in sentences
     made_by: str = ""  # folder of the probes that make it, if it is another than the file's
 
-    def list_steps(self) -> list[RepairStep]:
-        """List the steps, with the place of each."""
-        return [step.repair for step in self.steps]
-
 
 class About(ClosedTable):
     """What all codes of a file have in common."""
@@ -185,13 +181,12 @@ def finding(
     *,
     evidence: list[str] | None = None,
     remedy: str = "",
-    severity: Severity | None = None,
     names: Mapping[str, object] | None = None,
 ) -> Finding:
     """Build a finding of a catalogued code, with its cause and remedy.  Raises KeyError for others.
 
-    A `remedy` or `severity` that fits this case better replaces the catalogue's.  `names` are those
-    of the placeholders; empty ones are left out.  The first node of the suspects is its `node`.
+    A `remedy` that fits this case better replaces the catalogue's.  `names` are those of the
+    placeholders; empty ones are left out.  The first node of the suspects is its `node`.
     """
     entry = CATALOGUE[code]
     known = {kind: str(name) for kind, name in (names or {}).items() if name not in (None, "")}
@@ -201,9 +196,9 @@ def finding(
         statement=statement,
         suspects=suspects or [],
         cause=entry.cause,
-        severity=severity or entry.severity,
+        severity=entry.severity,
         order=entry.order,
-        steps=entry.list_steps(),
+        steps=[step.repair for step in entry.steps],
         mended=entry.mended,
         names={**({"node": nodes[0]} if nodes else {}), **known},
         remedy=remedy or entry.remedy,

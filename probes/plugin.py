@@ -57,18 +57,15 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("probes own the whole cluster: run them without -n")
 
 
-def _runs_probes(config: pytest.Config) -> bool:
-    return bool(config.getoption("--cluster")) and not config.option.collectonly
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Check what was asked, before anything is collected or contacted."""
     config = session.config
     PROBLEMS.clear()
-    if config.getoption("--cluster"):
-        _refuse_broken_suite()
-    if not _runs_probes(config):
+    if not config.getoption("--cluster"):
+        return
+    _refuse_broken_suite()
+    if config.option.collectonly:
         return
     from probes.session.rejudge import check_baseline
     from probes.session.settings import read_settings

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from reports.text import TextFormatter
 
 
-MAX_WIDTH = 100  # columns: longer lines are hard to read
-
-
 @cli.command(
     "Verify a run, and show its result.",
     "seatrial report runs/2026-11-20T221703Z-node0",
@@ -139,7 +136,7 @@ def _signature_lines(run: Path) -> list[str]:
 def _table(summary: AcceptanceSummary, width: int = 0, plain: bool = False) -> str:
     from reports.text import acceptance_table
 
-    width = width or min(MAX_WIDTH, shutil.get_terminal_size().columns)
+    width = width or min(cli.MAX_WIDTH, shutil.get_terminal_size().columns)
     return acceptance_table(summary, width, _color() and not plain, cli.is_unicode() and not plain)
 
 
@@ -327,16 +324,11 @@ def _describe_order(filled: FilledFinding, fmt: TextFormatter) -> Iterator[str]:
 
 def _findings_of(record: RunRecord, code: str) -> list[Finding]:
     """List the findings of this code.  Raises UsageError if the run has none."""
-    every = [one for result in record.results for one in result.findings]
-    found = [one for one in every if one.code == code]
-    if not found:
-        message = f"the run has no finding {code}{_other_codes(one.code for one in every)}"
-        raise cli.UsageError(message)
-    return found
-
-
-def _other_codes(codes: Iterable[str]) -> str:
     from probes.findings import join_names
 
-    others = join_names(dict.fromkeys(codes))
-    return f"; it has {others}" if others else ", and no other"
+    every = [one for result in record.results for one in result.findings]
+    if found := [one for one in every if one.code == code]:
+        return found
+    others = join_names(dict.fromkeys(one.code for one in every))
+    end = f"; it has {others}" if others else ", and no other"
+    raise cli.UsageError(f"the run has no finding {code}{end}")

@@ -8,11 +8,11 @@ from pathlib import Path
 import click
 
 from probes.cli import command as cli
+from reports.command import EXIT_INTERRUPTED
 from reports.sanitize import ascii_only, one_line
 from reports.signing.signatures import DECISIONS, PARTIES
 
 LABEL_WIDTH = 12  # columns: the longest label, "  condition", and a blank
-INTERRUPTED = 2  # exit code; click's own is 1, which here means that a criterion failed
 
 
 @cli.command(
@@ -58,7 +58,7 @@ def sign(
             _say("ssh-keygen signs this now; it may ask for a passphrase, or for a touch", err=True)
             fingerprint = sign_statement(run, statement, key)
     except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+        sys.exit(EXIT_INTERRUPTED)  # click's own is 1: a criterion failed
     _say(f"signed with {fingerprint}: {run / 'signatures' / party}.txt and .txt.sig")
 
 

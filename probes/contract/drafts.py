@@ -8,7 +8,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any
 
 from probes.check.declarations import Check
@@ -172,19 +171,18 @@ def propose_limits(terms: ClusterTerms) -> dict[str, Limit]:
 
 def fill_template(name: str, template: str, tier: str, answers: Mapping[str, Any]) -> str:
     """Write a shipped contract with the answers in it; its limits and their reasons stay."""
-    folder = resources.files("probes.contract") / "contracts"
-    before, _, after = (folder / f"{template}.toml").read_text().partition("[cluster]\n")
-    title = f"{name}: {load(template).title}"
+    shipped = load(template)
+    before, _, after = shipped.text.decode().partition("[cluster]\n")
+    title = f"{name}: {shipped.title}"
     for key, value in {"name": name, "title": title, "tier": tier}.items():
         before = _set_line(before, key, value)
     terms, bracket, limits = after.partition("\n[")
     terms = re.sub(r"# nodes: .*\n", "", terms)
-    kept = load(template).cluster
     for key, value in reversed([*answers.items()]):
-        if value != getattr(kept, key):
+        if value != getattr(shipped.cluster, key):
             terms = _set_line(terms, key, value)
     if fabric := answers.get("fabric"):
-        limits = limits.replace(toml_text(str(kept.fabric)), toml_text(fabric))
+        limits = limits.replace(toml_text(str(shipped.cluster.fabric)), toml_text(fabric))
     return f"{before}[cluster]\n{terms}{bracket}{limits}"
 
 

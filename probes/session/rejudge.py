@@ -11,13 +11,8 @@ from probes.check.recorder import is_red
 from probes.check.registry import CRITERIA, measures_by_term
 from probes.contract.contract import ClusterTerms, Contract, ContractError, parse
 from probes.toml_tables import show
-from reports.acceptance import (
-    NO_SUMS,
-    AcceptanceSummary,
-    load_summary,
-    summarize_acceptance,
-    with_problems,
-)
+from reports import acceptance
+from reports.acceptance import AcceptanceSummary, load_summary, summarize_acceptance
 from reports.exports import check_renderings, render_all, write_all
 from reports.frames.history import is_run
 from reports.measurement import Limit, Measurement
@@ -27,9 +22,6 @@ from reports.run_folder.event_log import SUMS, EventReader, UnreadableRun, open_
 from reports.run_folder.integrity import read_run
 from reports.run_folder.store import CONTRACT, Store, json_value, make_free_folder, write_new
 from reports.version import describe_version, same_version
-
-# Keys of [cluster] that no measure depends on: the measured bandwidth stays, its limit is new.
-NO_MEASURES = {"line_rate_gbps"}
 
 
 class NewJudge:
@@ -267,7 +259,7 @@ def read_whole(run: Path) -> AcceptanceSummary:
     summary = read_summary(run)
     # All renderings of a folder that does not verify differ: they would report that.
     problems = [] if summary.integrity.problems else check_renderings(run, summary)[0]
-    return with_problems(summary, problems) if problems else summary
+    return acceptance.with_problems(summary, problems) if problems else summary
 
 
 def read_verified(run: Path) -> RunRecord:
@@ -349,7 +341,7 @@ def _judge_again(
         kind, probe, data = event["event"], event.get("probe", ""), dict(event["data"])
         yield kind, probe, judge.replace(kind, probe, data)
     if judge.finished and not (run / SUMS).is_file():  # its end was never written
-        yield "run_problem", "", NO_SUMS.model_dump()
+        yield "run_problem", "", acceptance.NO_SUMS.model_dump()
 
 
 def _copy_evidence(run: Path, record: RunRecord, target: Path) -> None:

@@ -220,11 +220,11 @@ class RunSession:
         self, probe: str, node_id: str, criterion: str, claim: str, say: Callable[[str], None]
     ) -> Recorder:
         """Begin the record of one probe, whose reproduce command runs this probe alone."""
-        contract = f" --contract {shlex.quote(self.contract_arg)}" if self.contract_arg else ""
-        tier = f" --tier {self.tier}"  # another tier has other probes, and other parts of this one
-        nodes = f" --nodes {self.settings.nodes}" if self.settings.nodes else ""
-        where = f"--cluster {shlex.quote(self.spec)}"
-        options = f"{where}{tier}{contract}{nodes}"
+        # Another tier has other probes, and other parts of this one.
+        words = ["--cluster", self.spec, "--tier", self.tier]
+        words += ["--contract", self.contract_arg] if self.contract_arg else []
+        words += ["--nodes", str(self.settings.nodes)] if self.settings.nodes else []
+        options = shlex.join(words)
         reproduce = f"pytest {shlex.quote(node_id)} {options}"
         if not IN_CHECKOUT:
             name = node_id.partition("::")[2].partition("[")[0]

@@ -153,17 +153,7 @@ def parse_statement(content: bytes) -> Statement:
     return statement
 
 
-@dataclass(frozen=True)
-class SignedBy:
-    """Claims of a statement, for page and terminal. The key has not been checked."""
-
-    party: str
-    name: str
-    decision: str
-    time: str
-
-
-def signed_by(run: Path) -> list[SignedBy]:
+def signed_by(run: Path) -> list[Statement]:
     """List the signed statements of this folder WITHOUT checking a key. Raises nothing.
 
     A statement is left out if its signature is missing or its checksums are not this folder's.
@@ -173,7 +163,7 @@ def signed_by(run: Path) -> list[SignedBy]:
         with suppress(OSError, ValueError):
             statement, _ = read_signature(run, party)
             if (statement.party, statement.sums) == (party, digest_of_sums(run)):
-                found.append(SignedBy(party, statement.name, statement.decision, statement.time))
+                found.append(statement)
     return found
 
 
