@@ -77,6 +77,10 @@ class Entry(ClosedTable):
     remedy: Text  # the whole advice in sentences
     made_by: str = ""  # folder of the probes that make it, if it is another than the file's
 
+    def list_steps(self) -> list[RepairStep]:
+        """List the steps, with the place of each."""
+        return [step.repair for step in self.steps]
+
 
 class About(ClosedTable):
     """What all codes of a file have in common."""
@@ -198,7 +202,7 @@ def finding(
         cause=entry.cause,
         severity=entry.severity,
         order=entry.order,
-        steps=[step.repair for step in entry.steps],
+        steps=entry.list_steps(),
         mended=entry.mended,
         names={**({"node": nodes[0]} if nodes else {}), **known},
         remedy=remedy or entry.remedy,

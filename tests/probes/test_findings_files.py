@@ -65,7 +65,7 @@ def test_a_folder_of_somebody_else_has_findings(load: Callable[..., Group]) -> N
     entry = group.entries["NOISE-LOUD"]
     assert (group.about.heading, group.about.place) == ("NOISE", 9)
     assert (entry.cause, entry.severity) == (Cause.HARDWARE, Severity.NOTES)
-    assert [step.repair for step in entry.steps] == [
+    assert entry.list_steps() == [
         RepairStep(
             command="ipmitool sensor", means="A fan above 9000 rpm: replace it.", on="the head"
         ),
