@@ -267,10 +267,4 @@ def ask_shared(cluster: Cluster, terms: ClusterTerms) -> Answer:
         return Answer("shared folder", found, UNPROVEN, ("RESTART",), do)
     state = FAIL if blind else UNPROVEN
     keepers = tuple(id for id in run_order() if CRITERIA[id].keeps_in_shared)
-    return Answer(
-        "shared folder",
-        cause,
-        state,
-        keepers,
-        "Mount it on each node",
-    )
+    return Answer("shared folder", cause, state, keepers, "Mount it on each node")

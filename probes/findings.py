@@ -16,15 +16,8 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from probes.toml_tables import (
-    ClosedTable,
-    LazyTable,
-    TableError,
-    fill_shared,
-    read_tables,
-    show,
-    validate,
-)
+from probes import toml_tables
+from probes.toml_tables import ClosedTable, LazyTable, TableError, show, validate
 from reports.orders import node_suspects
 from reports.record import Cause, Finding, RepairStep, Severity
 
@@ -108,7 +101,7 @@ class Group:
 
 def load_findings(file: Path) -> Group:
     """Load a file of findings.  Raises TableError: file, code, key, expected, found."""
-    tables = fill_shared(read_tables(file), SHARED)
+    tables = toml_tables.fill_shared(toml_tables.read_tables(file), SHARED)
     if "about" not in tables:
         raise TableError(f"{file}: [about] is missing")
     about = validate(About, tables.pop("about"), f"{file}: [about]")
@@ -192,13 +185,12 @@ def finding(
     *,
     evidence: list[str] | None = None,
     remedy: str = "",
-    severity: Severity | None = None,
     names: Mapping[str, object] | None = None,
 ) -> Finding:
     """Build a finding of a catalogued code, with its cause and remedy.  Raises KeyError for others.
 
-    A `remedy` or `severity` that fits this case better replaces the catalogue's.  `names` are those
-    of the placeholders; empty ones are left out.  The first node of the suspects is its `node`.
+    A `remedy` that fits this case better replaces the catalogue's.  `names` are those of the
+    placeholders; empty ones are left out.  The first node of the suspects is its `node`.
     """
     entry = CATALOGUE[code]
     known = {kind: str(name) for kind, name in (names or {}).items() if name not in (None, "")}
@@ -208,7 +200,7 @@ def finding(
         statement=statement,
         suspects=suspects or [],
         cause=entry.cause,
-        severity=severity or entry.severity,
+        severity=entry.severity,
         order=entry.order,
         steps=entry.list_steps(),
         mended=entry.mended,

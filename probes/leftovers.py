@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from probes.cluster.cleanup import jobs_with, stop_resource
 from probes.cluster.cluster import Cluster
@@ -25,17 +24,11 @@ OURS = re.compile(
 MAX_ENTRIES = 20_000  # of a folder that are looked at for the last change
 
 
-def list_files(folders: Iterable[str]) -> list[dict[str, Any]]:
-    """List our files and folders in these folders: path, and seconds since the last change."""
-    found = {}
-    for folder in folders:
-        for path in _entries(Path(folder)):
-            if OURS.fullmatch(path.name):
-                found[str(path)] = {
-                    "path": str(path),
-                    "idle_s": max(0.0, time.time() - _last(path)),
-                }
-    return list(found.values())
+def list_files(folders: Iterable[str]) -> dict[str, float]:
+    """List our files and folders in these folders: seconds since the last change, by path."""
+    paths = (path for folder in folders for path in _entries(Path(folder)))
+    ours = (path for path in paths if OURS.fullmatch(path.name))
+    return {str(path): max(0.0, time.time() - max(_times(path), default=0.0)) for path in ours}
 
 
 def remove_files(paths: Iterable[str]) -> dict[str, str]:
@@ -61,12 +54,8 @@ def _entries(folder: Path) -> list[Path]:
         return []
 
 
-def _last(path: Path) -> float:
-    """Time of the last change in a folder, or of a file."""
-    return max(_times(path), default=0.0)
-
-
 def _times(path: Path) -> Iterator[float]:
+    """Yield the times of the last change of a file, or of all that is in a folder."""
     try:
         yield path.lstat().st_mtime
     except OSError:  # it has just gone
@@ -116,9 +105,9 @@ def find_left(cluster: Cluster, shared: str | None) -> tuple[list[LeftOver], lis
     nodes = [{"id": id} for id in folders]
     answers = cluster.on_each_node(list_files, each=folders, nodes=nodes)
     files = [
-        LeftOver(FILE, id, names.get(id, id), one["path"], one["idle_s"])
+        LeftOver(FILE, id, names.get(id, id), path, idle_s)
         for id, found in answers.items()
-        for one in found
+        for path, idle_s in found.items()
     ]
     silent = [f"{names.get(id, id)} does not answer" for id in folders if id not in answers]
     try:

@@ -18,21 +18,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from probes.requirements import lacking_sentence
-from probes.session import terminal
+from probes.session import probe_report, terminal
 from probes.session.config import JUNIT, RECORDER, RUN, VERDICT, read_twins
 from probes.session.options import OPTIONS
-from probes.session.probe_report import (
-    end_state,
-    explains_itself,
-    hide_secrets,
-    is_sound,
-    last_line,
-    redact_internal_error,
-    shorten_tracebacks,
-    shown_verdict,
-    status_words,
-    write_verdict,
-)
 from probes.session.terminal import criterion_of, describe_nothing, left_out, sort_probes
 from reports.sanitize import clean
 
@@ -62,15 +50,11 @@ def pytest_configure(config: pytest.Config) -> None:
     read_twins(config, [option.name for option in OPTIONS])
     if not config.getoption("--cluster"):
         return
-    shorten_tracebacks(config.option)
+    probe_report.shorten_tracebacks(config.option)
     # A warning of third-party code must not fail a probe.
     config.addinivalue_line("filterwarnings", "default")
     if getattr(config.option, "numprocesses", None):
         raise pytest.UsageError("probes own the whole cluster: run them without -n")
-
-
-def _runs_probes(config: pytest.Config) -> bool:
-    return bool(config.getoption("--cluster")) and not config.option.collectonly
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -78,9 +62,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Check what was asked, before anything is collected or contacted."""
     config = session.config
     PROBLEMS.clear()
-    if config.getoption("--cluster"):
-        _refuse_broken_suite()
-    if not _runs_probes(config):
+    if not config.getoption("--cluster"):
+        return
+    _refuse_broken_suite()
+    if config.option.collectonly:
         return
     from probes.session.rejudge import check_baseline
     from probes.session.settings import read_settings
@@ -229,14 +214,14 @@ def pytest_make_collect_report(
     """Remove secrets from the traceback of a file that could not be collected."""
     report = yield
     if collector.config.getoption("--cluster"):
-        hide_secrets(report)
+        probe_report.hide_secrets(report)
     return report
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
     """Record a file that could not be collected: pytest may exit with 0 without its probes."""
     if report.failed:
-        PROBLEMS.append(("collection", report.nodeid, last_line(report.longreprtext)))
+        PROBLEMS.append(("collection", report.nodeid, probe_report.last_line(report.longreprtext)))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -295,33 +280,34 @@ def pytest_runtest_makereport(
     """Judge the probe: the verdict on all its measurements replaces passed or failed."""
     report = yield
     if item.config.getoption("--cluster"):
-        hide_secrets(report)
+        probe_report.hide_secrets(report)
     recorder = item.stash.get(RECORDER, None)
     if recorder is None or item.stash[VERDICT] is not None:
         return report
     if report.when == "setup" and report.passed:
         return report
-    result = item.config.stash[RUN].end(recorder, *end_state(report, call))
+    result = item.config.stash[RUN].end(recorder, *probe_report.end_state(report, call))
     item.stash[VERDICT] = result.verdict
-    write_verdict(report, result, recorder.is_provable, traceback=not explains_itself(call))
-    item.config.stash[terminal.PROGRESS].end(shown_verdict(report))
+    explained = probe_report.explains_itself(call)
+    probe_report.write_verdict(report, result, recorder.is_provable, traceback=not explained)
+    item.config.stash[terminal.PROGRESS].end(probe_report.shown_verdict(report))
     return report
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_logreport(report: pytest.TestReport) -> Generator[None, None, None]:
     """Record a failure that no verdict covers: of a teardown, another test, or a plugin."""
-    if report.failed and is_sound(report):
+    if report.failed and probe_report.is_sound(report):
         kind = "teardown" if report.when == "teardown" else "other test"
-        PROBLEMS.append((kind, report.nodeid, last_line(report.longreprtext)))
+        PROBLEMS.append((kind, report.nodeid, probe_report.last_line(report.longreprtext)))
     return (yield)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest prints it
 def pytest_internalerror(excrepr: Any, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
     """Record an error of pytest, of a plugin or of this suite, and redact its traceback."""
-    redact_internal_error(excrepr)
-    PROBLEMS.append(("internal", "pytest", last_line(excinfo.exconly())))
+    probe_report.redact_internal_error(excrepr)
+    PROBLEMS.append(("internal", "pytest", probe_report.last_line(excinfo.exconly())))
 
 
 def pytest_keyboard_interrupt(excinfo: pytest.ExceptionInfo[BaseException]) -> None:
@@ -334,7 +320,7 @@ def pytest_report_teststatus(
     report: pytest.CollectReport | pytest.TestReport, config: pytest.Config
 ) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
     """Return category, letter and word of a verdict that pytest does not know."""
-    return status_words(report)
+    return probe_report.status_words(report)
 
 
 PROBLEMS: list[tuple[str, str, str]] = []  # kind, where, text, as in RunProblem

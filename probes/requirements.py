@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import metadata
-from importlib.metadata import PackageNotFoundError, version
 
 DISTRIBUTION = "seatrial"
 
@@ -96,12 +95,12 @@ def missing(feature: str) -> str:
     return next(shortcoming(need) for need in NEEDS if need.feature == feature)
 
 
-def shortcoming(need: Need, read_version: Callable[[str], str] = version) -> str:
+def shortcoming(need: Need, read_version: Callable[[str], str] = metadata.version) -> str:
     """Return one sentence on a package that is missing, too old or broken; "" if it is usable."""
     expected = f"{need.package} {_text(need.least)} or later"
     try:
         found = read_version(need.package)
-    except PackageNotFoundError:
+    except metadata.PackageNotFoundError:
         return f"{need.feature}: {need.package} is not installed. Expected: {expected}."
     from packaging.version import InvalidVersion, Version
 

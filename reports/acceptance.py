@@ -15,20 +15,10 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from reports import record as records
 from reports.measurement import Measurement, Verdict
 from reports.numbers import number
-from reports.record import (
-    NOT_RUN,
-    TIERS,
-    Criterion,
-    Finding,
-    ProbeResult,
-    RunProblem,
-    RunRecord,
-    Severity,
-    node_facts,
-    uncontrolled_measures,
-)
+from reports.record import TIERS, Criterion, Finding, ProbeResult, RunRecord, Severity
 from reports.regressions import Regression
 from reports.run_folder.event_log import SUMS
 from reports.run_folder.integrity import EventCheck, Integrity, read_run
@@ -38,7 +28,7 @@ from reports.sanitize import capitalise, one_line
 WORDS = {0: "ACCEPTED", 2: "INTERRUPTED", 4: "DOES NOT VERIFY"}
 NOT_READ = Integrity()  # of a record that was not read from a run folder
 NOTHING_OWED = "the run does not record which probes it owes"
-NO_SUMS = RunProblem(
+NO_SUMS = records.RunProblem(
     kind="rendering",
     where=SUMS,
     text="the run ended and its last file was never written (was the disk full?)",
@@ -145,7 +135,7 @@ class AcceptanceSummary:
         owed, tier = self.record.owed, f"Tier {one_line(self.record.tier)}"
         if not owed:
             return f"{tier}: {len(self.record.results)} probes ran"
-        ran = {result.probe for result in self.record.results if result.state != NOT_RUN}
+        ran = {result.probe for result in self.record.results if result.state != records.NOT_RUN}
         return f"{tier}: {sum(one.probe in ran for one in owed)} of {len(owed)} owed probes ran"
 
     @property
@@ -316,7 +306,7 @@ def _report_row(
         claim_end="" if is_other else claim_end(criterion, key, verdict),
         problem=problem,
         label="; ".join(notes if criterion.required else [why, *notes]),
-        uncontrolled=uncontrolled_measures(
+        uncontrolled=records.uncontrolled_measures(
             results, [one for one in record.owed if one.criterion == criterion.id]
         ),
         regressions=regressions,
@@ -336,8 +326,8 @@ def _row_problem(results: list[ProbeResult], verdict: Verdict, headlines: Mappin
     matching = [result for result in results if result.verdict is verdict]
     if not matching or verdict is Verdict.PASS:
         return ""
-    missing = sum(result.state == NOT_RUN for result in results)
-    if matching[0].state == NOT_RUN and missing < len(results):
+    missing = sum(result.state == records.NOT_RUN for result in results)
+    if matching[0].state == records.NOT_RUN and missing < len(results):
         return f"{missing} of {len(results)} probes did not run"
     return summary_sentence(matching[0], headlines)
 
@@ -455,6 +445,6 @@ def work_text(efficiency: Measurement, cluster: Mapping[str, Any]) -> str:
 
 def gpus_per_node(cluster: Mapping[str, Any]) -> int:
     """Return the number of GPUs that every node has; 0 where it is not known, or not the same."""
-    told = [node.get("gpus") for node in node_facts(cluster)]
+    told = [node.get("gpus") for node in records.node_facts(cluster)]
     counts = {len(g) if isinstance(g, list) else g if type(g) is int else 0 for g in told}
     return counts.pop() if len(counts) == 1 else 0

@@ -34,6 +34,16 @@ def number(value: Value, digits: int = 3) -> str:
     return f"{value:.{digits}g}"
 
 
+def finite_number(value: object) -> float | None:
+    """Return a number as float; None for a word, True, NaN, or what is beyond all floats."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
 def quantity(value: float, unit: str = "", digits: int = 3, spread: float | None = None) -> str:
     """Format a number with its unit as people say it: `82.7 %`, `2.3 MB/s`, `1 node`.
 

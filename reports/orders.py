@@ -137,11 +137,8 @@ class _Names:
 
     def step(self, step: RepairStep) -> RepairStep:
         """Fill a step: its command, what its answers mean, and its place."""
-        return RepairStep(
-            command=self.command(step.command),
-            means=self.text(step.means),
-            on=self.text(step.on),
-        )
+        command, means, on = self.command(step.command), self.text(step.means), self.text(step.on)
+        return RepairStep(command=command, means=means, on=on)
 
     def _plain(self, kind: str) -> str:
         name = self._known.get(kind, "")
@@ -164,14 +161,14 @@ def _read_facts(known: Facts, cluster: Facts) -> Iterator[tuple[str, str]]:
     """Read the names of the finding's node, of its peer, and of the contract's terms."""
     terms = _mapping(cluster.get("terms"))
     node, peer = (_node_facts(cluster, known.get(kind)) for kind in ("node", "peer"))
-    of_device = _netdev(node, known.get("device"))
+    of_device = _rdma_port(node, "device", known.get("device")).get("netdev")
     interface = str(known.get("interface") or of_device or terms.get("fabric"))
     values = {
         "interface": interface if interface in _mapping(node.get("interfaces")) else None,
         "address": _address(node, interface),
         "peer_address": _address(peer, interface),
         "ray_address": node.get("address"),
-        "device": _device(node, interface),
+        "device": _rdma_port(node, "netdev", interface).get("device"),
         "slot": _slot(node, known.get("gpu")),
         "folder": terms.get("shared"),
     }
@@ -196,16 +193,10 @@ def _address(node: Facts, interface: str) -> Any:
     return of_interface.get("address") or node.get("address")
 
 
-def _device(node: Facts, interface: str) -> Any:
-    """Find the RDMA device of this interface."""
-    named = (one for one in _entries(node.get("rdma")) if one.get("netdev") == interface)
-    return next((one.get("device") for one in named), None)
-
-
-def _netdev(node: Facts, device: str | None) -> Any:
-    """Find the interface of this RDMA device."""
-    named = (one for one in _entries(node.get("rdma")) if device and one.get("device") == device)
-    return next((one.get("netdev") for one in named), None)
+def _rdma_port(node: Facts, key: str, name: str | None) -> Facts:
+    """Find the RDMA port whose `device` or `netdev` has this name; {} without one."""
+    ports = (one for one in _entries(node.get("rdma")) if name and one.get(key) == name)
+    return next(ports, {})
 
 
 def _slot(node: Facts, gpu: str | None) -> Any:

@@ -237,10 +237,8 @@ class RunProblem(RecordModel):
 class RunRecord(RecordModel):
     """Complete record of one run. All pages are renderings of it."""
 
-    schema_version: str = Field(
-        default=SCHEMA,
-        json_schema_extra={"const": SCHEMA},
-        description="Version of the schema.",
+    schema_version: str = about(
+        SCHEMA, "Version of the schema.", json_schema_extra={"const": SCHEMA}
     )
     id: str = Field(description="Id of the run.")
     started: str = Field(description="When the run began: UTC, ISO 8601.")

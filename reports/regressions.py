@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from pydantic import Field
 
 from reports.measurement import Measurement, RecordModel, Verdict, about
-from reports.numbers import number, quantity
+from reports.numbers import finite_number, number, quantity
 
 NOISE_FACTOR = 2.0  # differences up to twice the combined spread are noise
 NO_BASELINE = "no run was given with --baseline"
@@ -61,7 +61,7 @@ def values_of(results: Iterable[Any], tolerances: Mapping[str, float]) -> list[B
             probe=result.probe,
             measure=one.name,
             subject=one.subject,
-            value=_finite(one.value),
+            value=finite_number(one.value),
             unit=one.unit,
             spread=one.spread,
             samples=one.samples,
@@ -100,10 +100,11 @@ def find_regressions(
         if problem or not before or not now:
             why = problem or (f"run {baseline} has no value" if not before else "not measured")
             text = f"{title}: not compared with an earlier run: {why}"
-            found.append(Regression(criterion, Verdict.UNPROVEN, _expected(text, tolerance)))
-            continue
-        for verdict, text in _judge(title, tolerance, baseline, before, now):
-            found.append(Regression(criterion, verdict, _expected(text, tolerance)))
+            judged = iter([(Verdict.UNPROVEN, text)])
+        else:
+            judged = _judge(title, tolerance, baseline, before, now)
+        end = f"Expected: at most {number(tolerance)} % worse (the contract's [baseline])"
+        found += [Regression(criterion, verdict, f"{text}. {end}") for verdict, text in judged]
     return found
 
 
@@ -125,18 +126,8 @@ def _judge(
     for probe in sorted({key.probe for key in (*old, *new)}):
         gone = [one for key, one in old.items() if key.probe == probe and key not in new]
         come = [one for key, one in new.items() if key.probe == probe and key not in old]
-        if gone and not come:
-            names = ", ".join(sorted(one.subject for one in gone))
-            yield Verdict.UNPROVEN, f"{title} on {names}: measured in run {baseline}, and not now"
-        elif come and not gone:
-            names = ", ".join(sorted(one.subject for one in come))
-            yield Verdict.UNPROVEN, f"{title} on {names}: measured now, and not in run {baseline}"
-        elif len(gone) != len(come):
-            old_names, new_names = (
-                ", ".join(sorted(one.subject for one in some)) for some in (gone, come)
-            )
-            text = f"measured on {old_names} in run {baseline}, and on {new_names} now"
-            yield Verdict.UNPROVEN, f"{title}: {text}"
+        if len(gone) != len(come):
+            yield Verdict.UNPROVEN, f"{title}{_unmatched(gone, come, baseline)}"
         elif gone:
             worst = min(come, key=lambda one: _rank(one, direction))
             reference = min(gone, key=lambda one: _rank(one, direction))
@@ -147,11 +138,21 @@ def _judge(
             yield found[0], f"{title}{where}: {found[1]}"
 
 
+def _unmatched(gone: list[Any], come: list[Any], baseline: str) -> str:
+    """Describe subjects of one run that have no like in the other one."""
+    old, new = (", ".join(sorted(one.subject for one in some)) for some in (gone, come))
+    if not come:
+        return f" on {old}: measured in run {baseline}, and not now"
+    if not gone:
+        return f" on {new}: measured now, and not in run {baseline}"
+    return f": measured on {old} in run {baseline}, and on {new} now"
+
+
 def _compare(
     first: Any, last: Any, tolerance: float, direction: int, baseline: str
 ) -> tuple[Verdict, str] | None:
     """Compare two values; None if the later one is not worse than tolerated."""
-    before, after = _finite(first.value), _finite(last.value)
+    before, after = finite_number(first.value), finite_number(last.value)
     if before is None or after is None or first.unit != last.unit:
         text = f"{_text(first)} in run {baseline}, {_text(last)} now"
         return Verdict.UNPROVEN, f"cannot be compared: {text}"
@@ -178,7 +179,7 @@ def _worst_by_key(values: Iterable[tuple[str, Any]], direction: int) -> dict[_Ke
 
 
 def _rank(one: Any, direction: int) -> float:
-    value = _finite(one.value)
+    value = finite_number(one.value)
     return -math.inf if value is None else value * direction
 
 
@@ -188,22 +189,11 @@ def _direction(one: Measurement) -> int:
     return (limit.low is not None) - (limit.high is not None) if limit else 0
 
 
-def _finite(value: Any) -> float | None:
-    """Return a number that can be compared; None for words and what is no number."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if math.isfinite(value) else None
-
-
 def _spread(one: Any) -> float:
     """Return the spread; 0 where it is unknown, as of a single sample: the tolerance decides."""
     return float(one.spread) if one.spread is not None and one.samples != 1 else 0.0
 
 
 def _text(one: Any) -> str:
-    value = _finite(one.value)
+    value = finite_number(one.value)
     return "no value" if value is None else quantity(float(f"{value:.4g}"), one.unit)
-
-
-def _expected(text: str, tolerance: float) -> str:
-    return f"{text}. Expected: at most {number(tolerance)} % worse (the contract's [baseline])"

@@ -13,6 +13,7 @@ import click
 from reports.command import Refusal
 
 PATH = click.Path(path_type=Path)
+MAX_WIDTH = 100  # columns: longer lines are hard to read
 MAX_EXAMPLE = 60  # characters of an example that fits into one line with the word before it
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,13 +17,9 @@ from reports.sanitize import closest_name, one_line
 
 if TYPE_CHECKING:
     from reports.acceptance import AcceptanceSummary
-    from reports.frames.history import FoundRun
     from reports.orders import FilledFinding
     from reports.record import Finding, RunRecord
     from reports.text import TextFormatter
-
-
-MAX_WIDTH = 100  # columns: longer lines are hard to read
 
 
 @cli.command(
@@ -140,7 +136,7 @@ def _signature_lines(run: Path) -> list[str]:
 def _table(summary: AcceptanceSummary, width: int = 0, plain: bool = False) -> str:
     from reports.text import acceptance_table
 
-    width = width or min(MAX_WIDTH, shutil.get_terminal_size().columns)
+    width = width or min(cli.MAX_WIDTH, shutil.get_terminal_size().columns)
     return acceptance_table(summary, width, _color() and not plain, cli.is_unicode() and not plain)
 
 
@@ -168,29 +164,23 @@ def compare(runs: tuple[Path, ...], width: int, as_csv: bool, as_json: bool) -> 
     read or does not verify.
     """
     from probes.session.rejudge import read_summary
-    from reports.frames.compare import (
-        NEW_FAILURES,
-        compare_runs,
-        comparison_csv,
-        comparison_json,
-        comparison_lines,
-        run_letters,
-    )
+    from reports.frames import compare as comparing
 
     if len(runs) < 2:
         raise cli.UsageError("expected at least two runs, found one")
     with cli.refuse_unusable():
         summaries = [read_summary(run) for run in runs]
-    comparison = compare_runs(summaries, run_letters(len(runs)))
+    comparison = comparing.compare_runs(summaries, comparing.run_letters(len(runs)))
     if as_csv:
-        _print_csv(comparison_csv(comparison), comparison.notes)
+        _print_csv(comparing.comparison_csv(comparison), comparison.notes)
     elif as_json:
-        click.echo(comparison_json(comparison).replace("##", "#\\u0023"))  # ## marks a CI command
+        text = comparing.comparison_json(comparison)
+        click.echo(text.replace("##", "#\\u0023"))  # ## marks a CI command
     else:
-        cli.print_lines(comparison_lines(comparison, _formatter(width)))
+        cli.print_lines(comparing.comparison_lines(comparison, _formatter(width)))
     if any(summary.integrity.problems for summary in summaries):
         sys.exit(EXIT_USAGE)
-    sys.exit(1 if (comparison.kinds == NEW_FAILURES).any() else 0)
+    sys.exit(1 if (comparison.kinds == comparing.NEW_FAILURES).any() else 0)
 
 
 @cli.command("List runs, and how measures change.", "seatrial history runs")
@@ -203,10 +193,11 @@ def history(folder: Path, width: int, table: str | None) -> None:
     A run that cannot be read or does not verify is listed with the reason, and then the exit code
     is 4.
     """
-    from reports.frames.history import build_history, find_runs, history_lines
+    from probes.session.rejudge import read_summary
+    from reports.frames.history import build_history, find_runs, history_lines, read_found
     from reports.frames.measurements import csv_text
 
-    found = [_read_found(path) for path in find_runs(folder)]
+    found = [read_found(path, read_summary) for path in find_runs(folder)]
     if not found:
         raise cli.UsageError(f"expected runs below {folder}, found none")
     past = build_history(found)
@@ -216,17 +207,6 @@ def history(folder: Path, width: int, table: str | None) -> None:
         cli.print_lines(history_lines(past, _formatter(width)))
     bad = [one for one in found if one.summary is None or one.summary.integrity.problems]
     sys.exit(EXIT_USAGE if bad else 0)
-
-
-def _read_found(path: Path) -> FoundRun:
-    from probes.session.rejudge import read_summary
-    from reports.frames.history import FoundRun
-    from reports.run_folder.event_log import UnreadableRun
-
-    try:
-        return FoundRun(path, read_summary(path))
-    except (UnreadableRun, OSError) as error:
-        return FoundRun(path, problem=str(error))
 
 
 def _formatter(width: int) -> TextFormatter:
@@ -280,7 +260,7 @@ def explain(code: str | None, run_folder: Path | None) -> None:
     with cli.refuse_unusable():
         record = read_summary(run_folder).record
     findings = _findings_of(record, name)
-    blocks = ["\n".join(_describe_finding(one, record, fmt)) for one in findings]
+    blocks = ["\n".join(_describe_finding(one, record.cluster, fmt)) for one in findings]
     click.echo("\n\n".join(blocks))
 
 
@@ -307,35 +287,27 @@ def _list_codes(fmt: TextFormatter) -> Iterator[str]:
 def _describe_code(code: str, fmt: TextFormatter) -> Iterator[str]:
     """Describe a code of the catalogue; unknown names stand in capitals."""
     from probes.findings import CATALOGUE, find_makers, finding
-    from reports.orders import fill
 
-    entry = CATALOGUE[code]
-    one = finding(code, entry.meaning)
-    yield from fmt.wrap(one.statement, f"{code}: ", "  ")
-    yield from _describe_class(one, fmt)
-    yield from _describe_order(fill(one, {}), fmt)
-    yield from fmt.wrap(entry.remedy, "more    ")
+    yield from _describe_finding(finding(code, CATALOGUE[code].meaning), {}, fmt)
     yield from fmt.wrap(find_makers(code), "made by ")
 
 
-def _describe_finding(one: Finding, record: RunRecord, fmt: TextFormatter) -> Iterator[str]:
-    """Describe a finding of a run, with its names."""
+def _describe_finding(
+    one: Finding, cluster: Mapping[str, Any], fmt: TextFormatter
+) -> Iterator[str]:
+    """Describe a finding, with the names that it and the facts of the cluster have."""
     from reports.orders import fill
     from reports.redact import redact_text
 
+    severity = one.severity.value
     yield from fmt.wrap(redact_text(one.statement), f"{one.code}: ", "  ")
-    yield from _describe_class(one, fmt)
+    yield from fmt.wrap(f"{severity} ({MEANS[severity]})", "weight  ")
+    yield from fmt.wrap(one.cause.value, "cause   ")
     if one.order:
-        yield from _describe_order(fill(one, record.cluster), fmt)
+        yield from _describe_order(fill(one, cluster), fmt)
     yield from fmt.wrap(redact_text(one.remedy), "more    ")
     if one.reproduce:
         yield from fmt.command(redact_text(one.reproduce), "again   ")
-
-
-def _describe_class(one: Finding, fmt: TextFormatter) -> Iterator[str]:
-    severity = one.severity.value
-    yield from fmt.wrap(f"{severity} ({MEANS[severity]})", "weight  ")
-    yield from fmt.wrap(one.cause.value, "cause   ")
 
 
 def _describe_order(filled: FilledFinding, fmt: TextFormatter) -> Iterator[str]:
@@ -352,16 +324,11 @@ def _describe_order(filled: FilledFinding, fmt: TextFormatter) -> Iterator[str]:
 
 def _findings_of(record: RunRecord, code: str) -> list[Finding]:
     """List the findings of this code.  Raises UsageError if the run has none."""
-    every = [one for result in record.results for one in result.findings]
-    found = [one for one in every if one.code == code]
-    if not found:
-        message = f"the run has no finding {code}{_other_codes(one.code for one in every)}"
-        raise cli.UsageError(message)
-    return found
-
-
-def _other_codes(codes: Iterable[str]) -> str:
     from probes.findings import join_names
 
-    others = join_names(dict.fromkeys(codes))
-    return f"; it has {others}" if others else ", and no other"
+    every = [one for result in record.results for one in result.findings]
+    if found := [one for one in every if one.code == code]:
+        return found
+    others = join_names(dict.fromkeys(one.code for one in every))
+    end = f"; it has {others}" if others else ", and no other"
+    raise cli.UsageError(f"the run has no finding {code}{end}")

@@ -254,7 +254,6 @@ def _check_contract(record: RunRecord, name: str | None) -> None:
         )
 
 
-MAX_WIDTH = 100  # columns: longer lines are hard to read
 INDENT = " " * 12  # of what belongs to a label
 NOTHING = "PLAN: nothing was tested"
 
@@ -365,6 +364,6 @@ def _list(label: str, texts: list[str]) -> Iterator[str]:
 
 def _wrap(label: str, text: str) -> list[str]:
     """Break a text into lines, the first with a label."""
-    width = min(shutil.get_terminal_size().columns, MAX_WIDTH)
+    width = min(shutil.get_terminal_size().columns, cli.MAX_WIDTH)
     first = f"{label:{len(INDENT)}}"
     return textwrap.wrap(one_line(text), width, initial_indent=first, subsequent_indent=INDENT)

@@ -8,11 +8,11 @@ from pathlib import Path
 import click
 
 from probes.cli import command as cli
+from reports.command import EXIT_INTERRUPTED
 from reports.sanitize import ascii_only, one_line
 from reports.signing.signatures import DECISIONS, PARTIES
 
 LABEL_WIDTH = 12  # columns: the longest label, "  condition", and a blank
-INTERRUPTED = 2  # exit code; click's own is 1, which here means that a criterion failed
 
 
 @cli.command(
@@ -46,7 +46,8 @@ def sign(
     `refused`. A signature says who vouches for the folder; it proves nothing about the cluster.
     """
     from probes.session.rejudge import read_whole
-    from reports.signing.signatures import SigningError, prepare_statement, sign_statement
+    from reports.signing.files import SigningError
+    from reports.signing.signatures import prepare_statement, sign_statement
 
     try:
         with cli.refuse_unusable(SigningError):
@@ -57,7 +58,7 @@ def sign(
             _say("ssh-keygen signs this now; it may ask for a passphrase, or for a touch", err=True)
             fingerprint = sign_statement(run, statement, key)
     except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+        sys.exit(EXIT_INTERRUPTED)  # click's own is 1: a criterion failed
     _say(f"signed with {fingerprint}: {run / 'signatures' / party}.txt and .txt.sig")
 
 

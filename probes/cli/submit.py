@@ -26,6 +26,7 @@ from probes.submit.entry import PREFIX
 from probes.submit.follow import ConnectionLost, Follower, JobsApi, SubmissionState, SubmitError
 from probes.submit.package import CONTRACT, make_package, package_name, recorded_code
 from probes.submit.parts import STEP_SUMMARY
+from reports.command import EXIT_INTERNAL, EXIT_INTERRUPTED
 from reports.sanitize import clean, one_line
 
 ADDRESS_VARIABLE = "RAY_API_SERVER_ADDRESS"  # of Ray's own commands
@@ -36,7 +37,7 @@ ENTRYPOINT = f"{PYTHON} -m probes.submit.entry"
 STOP_S = 120
 STOP_MARGIN_S = 60  # for Ray to say that it has ended
 LEFT_TO_ITSELF = "detached: the run goes on, and nothing is proven yet"
-EXIT_INTERRUPTED, EXIT_INTERNAL, EXIT_UNPROVEN = 2, 3, 20
+EXIT_UNPROVEN = 20
 OWN = tuple(option.key for option in OPTIONS if option.key != "cluster")
 
 
@@ -112,15 +113,13 @@ def submit(
     try:
         if detach:
             raise Detached(LEFT_TO_ITSELF)
-        code = session.run()
-    except Detached as left:
-        _say(str(left))
-        code = EXIT_INTERRUPTED if session.is_stopping else EXIT_UNPROVEN
-    except SubmitError as error:
-        if not api.is_under_way:  # it is not known there
-            message = f"{error}. Was it another cluster, or was its head started anew?"
+        sys.exit(session.run())
+    except (Detached, SubmitError) as left:
+        is_error = isinstance(left, SubmitError)
+        if is_error and not api.is_under_way:  # it is not known there
+            message = f"{left}. Was it another cluster, or was its head started anew?"
             raise UsageError(message) from None
-        _say(f"error: {error}")
+        _say(f"error: {left}" if is_error else str(left))
         code = EXIT_INTERRUPTED if session.is_stopping else EXIT_UNPROVEN
     except OSError as error:
         _say(f"error: the run could not be written here: {error}")
@@ -128,8 +127,6 @@ def submit(
     except KeyboardInterrupt:
         _say("interrupted while the run was brought back: it is still on the cluster")
         code = EXIT_INTERRUPTED
-    else:
-        sys.exit(code)
     _say_how_to_attach(address, id)
     sys.exit(code)
 
@@ -179,12 +176,10 @@ def _submit(
     id = f"{PREFIX}{uuid.uuid4().hex[:12]}"
     _say(f"submitting to {api.address} (Ray {version}) as {id}")
     uri = api.upload(package_name(package), package)
-    variables = {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_S)}
-    metadata = {"seatrial": "trial"}
+    environment = {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_S)}}
+    more = {"environment": environment, "metadata": {"seatrial": "trial"}}
     try:
-        api.submit(
-            id, f"{ENTRYPOINT} {id}", uri, environment={"env_vars": variables}, metadata=metadata
-        )
+        api.submit(id, f"{ENTRYPOINT} {id}", uri, **more)
     except KeyboardInterrupt:
         with contextlib.suppress(SubmitError, ConnectionLost):  # it may have arrived
             api.stop(id)

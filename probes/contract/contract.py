@@ -17,6 +17,7 @@ import hashlib
 import os
 import re
 import stat
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -24,23 +25,19 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from probes.check.declarations import Check
-from probes.check.owed import judged_names
+from probes.check.owed import has_ip_fabric, judged_names, owed_event
 from probes.check.registry import CRITERIA, is_judged
 from probes.cluster.node_facts import software_versions
+from probes.contract import validation
 from probes.contract.limits import LimitTerms, read_tolerances, ring_limit
 from probes.contract.terms import ClusterTerms, LaunchTerms
-from probes.contract.validation import (
-    MAX_BYTES,
-    ContractError,
-    has_words,
-    parse_toml,
-    validate_terms,
-)
+from probes.contract.validation import ContractError, has_words, parse_toml, validate_terms
 from probes.toml_tables import show, spelling_hint
 from reports.measurement import Limit
 from reports.record import TIERS, ContractFacts, Criterion, Waiver
 
 __all__ = ("ClusterTerms", "Contract", "ContractError", "load", "parse", "shipped_contracts")
+SHIPPED = resources.files("probes.contract") / "contracts"
 SCHEMA = 1  # of contract files: a file of another schema must not be read as this one
 NAME = re.compile(r"\w[\w.-]{0,59}", re.ASCII)  # it is a part of folder names, of 255 at most
 NOT_PROVABLE = "not_provable"  # key of a criterion: why this cluster cannot prove it
@@ -96,15 +93,14 @@ class Contract(BaseModel):
 
     def proven_of(self, id: str) -> str:
         """Return what an accepted criterion shows.  Only RDMA that was agreed may be claimed."""
-        if id == "FABRIC" and self.cluster.fabric != "rdma":
-            return " over the agreed fabric"
-        return CRITERIA[id].proven
+        return CRITERIA[id].proven if self._may_claim(id) else " over the agreed fabric"
 
     def title_of(self, id: str) -> str:
         """Return the criterion's title.  Only a contract whose fabric is RDMA may claim RDMA."""
-        if id == "FABRIC" and self.cluster.fabric != "rdma":
-            return "the agreed fabric is in use"
-        return CRITERIA[id].title
+        return CRITERIA[id].title if self._may_claim(id) else "the agreed fabric is in use"
+
+    def _may_claim(self, id: str) -> bool:
+        return id != "FABRIC" or self.cluster.fabric == "rdma"
 
     def judges(self, criterion: str, measure: str) -> bool:
         """Return whether a measure is judged: what this cluster cannot prove only informs."""
@@ -120,13 +116,29 @@ class Contract(BaseModel):
         known = CRITERIA[criterion].measures[measure]
         return known.fixed or self.limits.get(criterion, {}).get(measure) or known.default
 
+    def owed_event(
+        self, tier: str, only: Sequence[str], terms: ClusterTerms, cluster: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Build the event on what a run owes, of the facts of its cluster that the record keeps."""
+        return owed_event(
+            tier,
+            self.tier,
+            only,
+            terms=terms,
+            nodes=cluster.get("alive", 0),
+            on_gpu=bool(cluster.get("on_gpu")),
+            agreed=self.limited_names,
+            not_provable=frozenset(self.optional),
+            one_host=cluster.get("kind") == "local",
+            ranks=cluster.get("ranks", 0),
+            ip_fabric=has_ip_fabric(terms.fabric, cluster.get("nodes", [])),
+        )
+
 
 def shipped_contracts() -> list[str]:
     """Return the names of the contracts that come with seatrial."""
-    folder = resources.files("probes.contract") / "contracts"
-    return sorted(
-        f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml")
-    )
+    names = (file.name for file in SHIPPED.iterdir())
+    return sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml"))
 
 
 def load(name: str) -> Contract:
@@ -139,8 +151,7 @@ def load(name: str) -> Contract:
             f"contract {show(name)} is not shipped{spelling_hint(name, shipped_contracts())}; "
             f"there are {', '.join(shipped_contracts())}, or give a file{here}"
         )
-    content = (resources.files("probes.contract") / "contracts" / f"{name}.toml").read_bytes()
-    return parse(content, f"{name}.toml")
+    return parse((SHIPPED / f"{name}.toml").read_bytes(), f"{name}.toml")
 
 
 def _find_guide(contract: Contract, path: Path) -> Contract:
@@ -162,7 +173,7 @@ def _read_file(path: Path) -> bytes:
     try:
         if stat.S_ISREG(path.stat().st_mode):
             with path.open("rb") as file:
-                return file.read(MAX_BYTES + 1)
+                return file.read(validation.MAX_BYTES + 1)
     except FileNotFoundError:
         raise ContractError(f"contract {path}: expected a TOML file, found none there") from None
     except OSError as error:

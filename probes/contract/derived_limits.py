@@ -6,20 +6,14 @@ UNPROVEN.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from probes.cluster.cluster import Cluster
 from probes.contract.contract import Contract
 from probes.contract.limits import ring_limit
 from probes.contract.terms import ClusterTerms
-from probes.environment.checks import (
-    NameList,
-    admitted_facts,
-    count_rails,
-    name_list,
-    plain_list,
-    read_ib_hca,
-)
+from probes.environment import checks
 from probes.findings import join_names
 from reports.measurement import Limit
 from scaling.collectives.line_rate import installed_rails, line_rate
@@ -45,8 +39,8 @@ def derive_contract(cluster: Cluster | None) -> Contract:
     fabric_limits: dict[str, Limit] = {}
     if cluster is not None:
         fabric = detect_fabric(cluster.facts)
-        hcas = cluster.on_each_node(read_ib_hca) if fabric == "rdma" else {}
-        used = admitted_facts(cluster.facts, hcas)
+        hcas = cluster.on_each_node(checks.read_ib_hca) if fabric == "rdma" else {}
+        used = checks.admitted_facts(cluster.facts, hcas)
         fabric_limits = _fabric_limits(cluster.facts, used, fabric)
         terms = _derive_terms(cluster, fabric, used)
         optional = EMBEDDED_UNPROVABLE if cluster.kind == "local" else {}
@@ -65,12 +59,9 @@ def _derive_terms(cluster: Cluster, fabric: str | None, used: list[dict[str, Any
     """Derive [cluster]: the fabric and its rails; of an embedded cluster also its emulation."""
     if cluster.kind == "local":
         return ClusterTerms(
-            accelerators="emulated",
-            gpus_per_node=1,
-            fabric=fabric,
-            pace_seconds=EMULATED_COMPUTE_S,
+            accelerators="emulated", gpus_per_node=1, fabric=fabric, pace_seconds=EMULATED_COMPUTE_S
         )
-    return ClusterTerms(fabric=fabric, rails=count_rails(used) if fabric == "rdma" else None)
+    return ClusterTerms(fabric=fabric, rails=checks.count_rails(used) if fabric == "rdma" else None)
 
 
 def detect_fabric(facts: list[dict[str, Any]]) -> str | None:
@@ -87,7 +78,8 @@ def detect_fabric(facts: list[dict[str, Any]]) -> str | None:
     if any(has_ports):
         linked = any("DOWN" not in port["state"] for fact in facts for port in fact["rdma"])
         return "rdma" if all(has_ports) and linked else None
-    for variable, parse in (("NCCL_SOCKET_IFNAME", name_list), ("GLOO_SOCKET_IFNAME", plain_list)):
+    parsers = {"NCCL_SOCKET_IFNAME": checks.name_list, "GLOO_SOCKET_IFNAME": checks.plain_list}
+    for variable, parse in parsers.items():
         values = [f["environment"].get(variable, "") for f in facts]
         if any(values):
             choices = {
@@ -99,7 +91,7 @@ def detect_fabric(facts: list[dict[str, Any]]) -> str | None:
     return None
 
 
-def _resolve_names(interfaces: dict[str, dict[str, Any]], names: NameList | None) -> list[str]:
+def _resolve_names(interfaces: Mapping[str, Any], names: checks.NameList | None) -> list[str]:
     """Return the node's interfaces that such a list matches.
 
     Those without an address are left out where another has one, for NCCL leaves them out.
@@ -128,14 +120,12 @@ def _fabric_limits(
 
 def _unused_ports(facts: list[dict[str, Any]], used: list[dict[str, Any]]) -> str:
     """Describe the rails that NCCL_IB_HCA leaves out; "" for none."""
-    all_rails, used_rails = (
-        [
-            {rail.name for rail in rails or []}
-            for rails in installed_rails([f["rdma"] for f in nodes])
-        ]
-        for nodes in (facts, used)
-    )
-    names = {
-        name for every, kept in zip(all_rails, used_rails, strict=True) for name in every - kept
-    }
+    pairs = zip(_rail_names(facts), _rail_names(used), strict=True)
+    names = {name for every, kept in pairs for name in every - kept}
     return f" (without {join_names(sorted(names))}, which NCCL_IB_HCA leaves out)" if names else ""
+
+
+def _rail_names(facts: list[dict[str, Any]]) -> list[set[str]]:
+    """Return the names of the rails of each node."""
+    installed = installed_rails([fact["rdma"] for fact in facts])
+    return [{rail.name for rail in rails or []} for rails in installed]

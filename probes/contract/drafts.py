@@ -8,7 +8,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any
 
 from probes.check.declarations import Check
@@ -172,19 +171,18 @@ def propose_limits(terms: ClusterTerms) -> dict[str, Limit]:
 
 def fill_template(name: str, template: str, tier: str, answers: Mapping[str, Any]) -> str:
     """Write a shipped contract with the answers in it; its limits and their reasons stay."""
-    folder = resources.files("probes.contract") / "contracts"
-    before, _, after = (folder / f"{template}.toml").read_text().partition("[cluster]\n")
-    title = f"{name}: {load(template).title}"
+    shipped = load(template)
+    before, _, after = shipped.text.decode().partition("[cluster]\n")
+    title = f"{name}: {shipped.title}"
     for key, value in {"name": name, "title": title, "tier": tier}.items():
         before = _set_line(before, key, value)
     terms, bracket, limits = after.partition("\n[")
     terms = re.sub(r"# nodes: .*\n", "", terms)
-    kept = load(template).cluster
     for key, value in reversed([*answers.items()]):
-        if value != getattr(kept, key):
+        if value != getattr(shipped.cluster, key):
             terms = _set_line(terms, key, value)
     if fabric := answers.get("fabric"):
-        limits = limits.replace(toml_text(str(kept.fabric)), toml_text(fabric))
+        limits = limits.replace(toml_text(str(shipped.cluster.fabric)), toml_text(fabric))
     return f"{before}[cluster]\n{terms}{bracket}{limits}"
 
 
@@ -200,17 +198,19 @@ def write_contract(
 ) -> str:
     """Write a contract for hardware that no shipped contract is for."""
     lines = [
-        f"schema = {SCHEMA}",
-        f"name = {toml_text(name)}",
-        f"title = {toml_text(_describe(name, answers))}",
-        f"tier = {toml_text(tier)}  # quick, standard or soak: how long a run must look",
-        "",
-        "[cluster]",
+        *_head_lines(name, _describe(name, answers), tier),
         *(format_line((key, value, "")) for key, value in answers.items() if value is not None),
     ]
     for measure, limit in limits.items():
         lines += ["", f"[{measure}]", *bound_lines(limit)]
     return "\n".join(lines) + "\n"
+
+
+def _head_lines(name: str, title: str, tier: str) -> Iterator[str]:
+    """Yield the first lines of a contract, to the heading of [cluster]."""
+    tiers = "quick, standard or soak: how long a run must look"
+    head = [("schema", SCHEMA, ""), ("name", name, ""), ("title", title, ""), ("tier", tier, tiers)]
+    yield from (*map(format_line, head), "", "[cluster]")
 
 
 def _describe(name: str, answers: Mapping[str, Any]) -> str:
@@ -242,15 +242,8 @@ def draft_contract(record: RunRecord, run: str) -> str:
     lines = [
         f"# Draft from {run}. No party has agreed it yet.",
         f"# Each value is what was seen in {run}; change it to what was ordered.",
-        f"schema = {SCHEMA}",
-        f"name = {toml_text(name or 'cluster')}",
-        f"title = {toml_text(f'Draft from {run}')}",
-        f"tier = {toml_text(tier)}  # quick, standard or soak: how long a run must look",
-        "",
-        "[cluster]",
-        *map(format_line, _machine_lines(nodes, terms, emulated)),
-        *map(format_line, network),
-        *map(format_line, _job_lines(terms)),
+        *_head_lines(name or "cluster", f"Draft from {run}", tier),
+        *map(format_line, [*_machine_lines(nodes, terms, emulated), *network, *_job_lines(terms)]),
         *_version_lines(nodes),
         *_limit_lines(record, emulated, network[0][1]),
     ]

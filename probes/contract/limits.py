@@ -12,7 +12,7 @@ from probes.check.declarations import REACH, Check
 from probes.check.registry import CRITERIA
 from probes.contract.validation import ContractError, check_text, has_words
 from probes.toml_tables import show, spelling_hint
-from reports.measurement import Limit
+from reports.measurement import Limit, about
 from scaling.collectives.line_rate import limit_reason
 
 # Shares of line rate: the least of a healthy ring all-reduce, and the marginal bound.  Measured on
@@ -28,24 +28,20 @@ class LimitTerms(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    at_least: float | None = Field(
-        default=None, description="Lower bound, of a measure whose higher values are better."
+    at_least: float | None = about(
+        None, "Lower bound, of a measure whose higher values are better."
     )
-    at_most: float | None = Field(
-        default=None, description="Upper bound, of a measure whose lower values are better."
+    at_most: float | None = about(None, "Upper bound, of a measure whose lower values are better.")
+    exactly: float | None = about(None, "The one value that is right.")
+    one_of: list[str] | None = about(
+        None, "Words that are right, of a measure whose values are words."
     )
-    exactly: float | None = Field(default=None, description="The one value that is right.")
-    one_of: list[str] | None = Field(
-        default=None, description="Words that are right, of a measure whose values are words."
-    )
-    marginal: float | None = Field(
-        default=None,
-        description="Bound of a warning band inside the limit: between the two, the verdict is "
+    marginal: float | None = about(
+        None,
+        "Bound of a warning band inside the limit: between the two, the verdict is "
         "MARGINAL. Such a run is accepted, and the report lists it.",
     )
-    unit: str = Field(
-        default="", description="Unit of the measure, where it has one. Another one is refused."
-    )
+    unit: str = about("", "Unit of the measure, where it has one. Another one is refused.")
     because: str = Field(description="Reason of this limit, in words. The report prints it.")
 
     @field_validator("because")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from probes.cluster.network_facts import RDMA, interfaces_of
 from probes.contract import placement as components
 from probes.contract.validation import check_text
+from reports.measurement import about
 from reports.redact import is_secret_name, redact
 from reports.sanitize import clean, one_line
 
@@ -17,60 +18,51 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 COMMAND = "{command}"  # in [launch.values]
 
 
+def _check_variables(value: dict[str, str]) -> dict[str, str]:
+    for name in value:
+        if not VARIABLE.fullmatch(name):
+            raise ValueError(f"expected the name of a variable, found {name!r}")
+        if is_secret_name(name):
+            raise ValueError(
+                f"{name} may be a secret, and the report shows the ranks' values: leave it out"
+            )
+    return value
+
+
+Text = Annotated[str, AfterValidator(lambda text: check_text(text, "text"))]
+
+
 class LaunchTerms(BaseModel):
     """Terms of LAUNCH: whose guide a user follows, and how."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    document: str | None = Field(
-        default=None,
-        description="The operator's guide: a path from the contract's folder, or a URL. Without "
+    document: Text | None = about(
+        None,
+        "The operator's guide: a path from the contract's folder, or a URL. Without "
         "it, seatrial's own guide is followed.",
     )
-    section: str | None = Field(
-        default=None,
-        description="Heading above the commands, if not all fenced blocks of the guide are meant.",
+    section: Text | None = about(
+        None, "Heading above the commands, if not all fenced blocks of the guide are meant."
     )
-    user: Literal["own"] | None = Field(
-        default=None,
-        description='"own" where the parties agree that the user who runs the suite is an ordinary '
-        "one.",
+    user: Literal["own"] | None = about(
+        None, '"own" where the parties agree that the user who runs the suite is an ordinary one.'
     )
-    launchers: tuple[Literal["torchrun", "ray-train"], ...] = Field(
-        default=("torchrun", "ray-train"),
+    launchers: tuple[Literal["torchrun", "ray-train"], ...] = about(
+        ("torchrun", "ray-train"),
+        "Launchers, in addition to seatrial's own, that jobs may use (tier soak).",
         min_length=1,
-        description="Launchers, in addition to seatrial's own, that jobs may use (tier soak).",
     )
-    values: dict[str, str] = Field(
-        default={},
-        description="Texts of the guide, and what a user types instead. One value must have "
+    values: dict[str, str] = about(
+        {},
+        "Texts of the guide, and what a user types instead. One value must have "
         "`{command}`, the command that starts the user's job on Ray. `{folder}` is the folder with "
         "the job's code, `{name}` a name of its own. `{dashboard}`, `{nodes}`, `{ranks}` and "
         "`{shared}` are the cluster's.",
     )
-    variables: dict[str, str] = Field(
-        default={},
-        description="Variables that the guide gives to the job, and that each rank must have.",
+    variables: Annotated[dict[str, str], AfterValidator(_check_variables)] = about(
+        {}, "Variables that the guide gives to the job, and that each rank must have."
     )
-
-    @field_validator("document", "section")
-    @classmethod
-    def _check_words(cls, value: str | None) -> str | None:
-        if value is not None:
-            check_text(value, "text")
-        return value
-
-    @field_validator("variables")
-    @classmethod
-    def _check_variables(cls, value: dict[str, str]) -> dict[str, str]:
-        for name in value:
-            if not VARIABLE.fullmatch(name):
-                raise ValueError(f"expected the name of a variable, found {name!r}")
-            if is_secret_name(name):
-                raise ValueError(
-                    f"{name} may be a secret, and the report shows the ranks' values: leave it out"
-                )
-        return value
 
     @model_validator(mode="after")
     def _check_guide(self) -> LaunchTerms:
@@ -110,11 +102,66 @@ RDMA_WORDS = re.compile(
 )
 
 
-def _check_list(value: list[str] | None, most: int) -> list[str] | None:
-    if value == []:
+def _check_model(value: str | list[str]) -> str | list[str]:
+    for name in [value] if isinstance(value, str) else value:
+        check_text(name, 'the name that NVML gives, such as "NVIDIA H100 80GB HBM3"')
+    if not value:
+        raise ValueError("expected at least one name, found none: leave the key out")
+    return value
+
+
+def _check_versions(value: dict[str, str]) -> dict[str, str]:
+    for part, spec in value.items():
+        if not VERSION.fullmatch(spec):
+            raise ValueError(
+                f'{part}: expected "2.13.0" (exactly) or ">=550.54" (at least), found {spec!r}'
+            )
+    return value
+
+
+def _check_folder(path: str) -> str:
+    if not path.startswith("/") or clean(path) != path:
+        raise ValueError(f"expected an absolute path on every node, found {path!r}")
+    return path
+
+
+def _check_model_files(value: list[str]) -> list[str]:
+    return _check_list([_check_folder(path) for path in value])
+
+
+def _check_egress(value: list[str]) -> list[str]:
+    for target in value:
+        match = TARGET.fullmatch(target)
+        port = int(match["port"] or match["url_port"] or 0) if match else 0
+        if not match or port > MAX_PORT or clean(target) != target:
+            raise ValueError(
+                f"expected https://host/path without a user's name, or host:port, found {target!r}"
+            )
+    return _check_list(value)
+
+
+def _check_list(value: list[str]) -> list[str]:
+    if not value:
         raise ValueError("expected at least one, found none: leave the key out")
-    if value is not None and (len(value) > most or len(set(value)) < len(value)):
-        raise ValueError(f"expected at most {most}, each once, found {len(value)}")
+    if len(value) > MAX_TARGETS or len(set(value)) < len(value):
+        raise ValueError(f"expected at most {MAX_TARGETS}, each once, found {len(value)}")
+    return value
+
+
+def _join_interfaces(value: object) -> object:
+    if not isinstance(value, list):
+        return value
+    if not value or not all(isinstance(name, str) for name in value):
+        raise ValueError(f'expected names of interfaces, as ["eth1", "eth2"], found {value!r}')
+    return ",".join(value)
+
+
+def _check_fabric(value: str) -> str:
+    names = value.split(",") if value != RDMA else []
+    for name in names:
+        _check_interface(name)
+    if len({*names}) < len(names):
+        raise ValueError(f"expected each interface once, found {value!r}")
     return value
 
 
@@ -128,6 +175,17 @@ def _check_interface(name: str) -> str:
     return name
 
 
+def _check_rungs(value: list[int]) -> list[int]:
+    if not value or len({*value}) < len(value):
+        raise ValueError(f"expected numbers of nodes, each once, as [1, 4, 16], found {value}")
+    return value
+
+
+Folder = Annotated[str, AfterValidator(_check_folder)]
+Fabric = Annotated[str, BeforeValidator(_join_interfaces), AfterValidator(_check_fabric)]
+NodeCount = Annotated[int, Field(ge=1, le=MAX_NODES)]
+
+
 class ClusterTerms(BaseModel):
     """Terms of the cluster: what was ordered, and the names that the parties agreed on.
 
@@ -136,141 +194,115 @@ class ClusterTerms(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    accelerators: Literal["real", "emulated"] = Field(
-        default="real",
-        description='"emulated" where ranks compute on the CPU. No other key makes a run a '
+    accelerators: Literal["real", "emulated"] = about(
+        "real",
+        '"emulated" where ranks compute on the CPU. No other key makes a run a '
         "rehearsal, and a rehearsal accepts no cluster.",
     )
-    nodes: int | None = Field(
-        default=None, ge=1, le=MAX_NODES, description="Number of nodes with accelerators."
+    nodes: int | None = about(None, "Number of nodes with accelerators.", ge=1, le=MAX_NODES)
+    gpus_per_node: int | None = about(
+        None, "Accelerators of each node.", ge=0, le=MAX_GPUS_PER_NODE
     )
-    gpus_per_node: int | None = Field(
-        default=None, ge=0, le=MAX_GPUS_PER_NODE, description="Accelerators of each node."
+    gpu_model: Annotated[str | list[str], AfterValidator(_check_model)] | None = about(
+        None, "Model, as NVML names it (`nvidia-smi -L`), or a list of allowed ones."
     )
-    gpu_model: str | list[str] | None = Field(
-        default=None,
-        description="Model, as NVML names it (`nvidia-smi -L`), or a list of allowed ones.",
+    gpu_memory_gib: float | None = about(None, "Least memory of each GPU.", gt=0, le=MAX_GIB)
+    cpus_per_node: int | None = about(None, "Least number of CPUs of each node.", ge=1, le=MAX_CPUS)
+    ram_gib: float | None = about(None, "Least memory of each node.", gt=0, le=MAX_GIB)
+    disk_gib: float | None = about(
+        None, "Least size of all disks of a node together.", gt=0, le=MAX_GIB
     )
-    gpu_memory_gib: float | None = Field(
-        default=None, gt=0, le=MAX_GIB, description="Least memory of each GPU."
+    versions: Annotated[dict[str, str], AfterValidator(_check_versions)] | None = about(
+        None, 'Software by part: "2.13.0" is exactly this one, ">=550.54" at least.'
     )
-    cpus_per_node: int | None = Field(
-        default=None, ge=1, le=MAX_CPUS, description="Least number of CPUs of each node."
-    )
-    ram_gib: float | None = Field(
-        default=None, gt=0, le=MAX_GIB, description="Least memory of each node."
-    )
-    disk_gib: float | None = Field(
-        default=None, gt=0, le=MAX_GIB, description="Least size of all disks of a node together."
-    )
-    versions: dict[str, str] | None = Field(
-        default=None,
-        description='Software by part: "2.13.0" is exactly this one, ">=550.54" at least.',
-    )
-    shared: str | None = Field(
-        default=None,
-        description="Folder that all nodes see. Checkpoints are saved there, and HOSTS tests it. "
+    shared: Folder | None = about(
+        None,
+        "Folder that all nodes see. Checkpoints are saved there, and HOSTS tests it. "
         "Without it the run folder is used, which all nodes must then see.",
     )
-    egress: list[str] | None = Field(
-        default=None,
-        description="What jobs download from: `https://host/...` or `host:port`. Each node must "
-        "reach it.",
+    egress: Annotated[list[str], AfterValidator(_check_egress)] | None = about(
+        None, "What jobs download from: `https://host/...` or `host:port`. Each node must reach it."
     )
-    model_files: list[str] | None = Field(
-        default=None, description="Folders and files that each node must have, and the same."
+    model_files: Annotated[list[str], AfterValidator(_check_model_files)] | None = about(
+        None, "Folders and files that each node must have, and the same."
     )
-    dcgm_diag: bool = Field(
-        default=False,
-        description="Run DCGM's diagnostics on each node: level 1 in tier quick, 2 in standard, 3 "
-        "in soak.",
+    dcgm_diag: bool = about(
+        False,
+        "Run DCGM's diagnostics on each node: level 1 in tier quick, 2 in standard, 3 in soak.",
     )
-    ray_client_port: int | None = Field(
-        default=None,
-        ge=1,
-        le=MAX_PORT,
-        description="Port of the head at which programs join by `ray://`.",
+    ray_client_port: int | None = about(
+        None, "Port of the head at which programs join by `ray://`.", ge=1, le=MAX_PORT
     )
-    host_names: bool = Field(
-        default=False,
-        description="Whether jobs address nodes by host name: then HOSTS tests each name. Ray does "
+    host_names: bool = about(
+        False,
+        "Whether jobs address nodes by host name: then HOSTS tests each name. Ray does "
         "not need it, and pods of Kubernetes do not resolve each other's names.",
     )
-    authentication: Literal["token"] | None = Field(
-        default=None,
-        description='"token" where each order to Ray must need the cluster\'s token. Without it '
+    authentication: Literal["token"] | None = about(
+        None,
+        '"token" where each order to Ray must need the cluster\'s token. Without it '
         "the parties trust the network, and whether a stranger reaches Ray is not judged.",
     )
-    fabric: str | None = Field(
-        default=None,
-        description='What carries gradients: "rdma" (InfiniBand, RoCE, EFA), or an interface. For '
+    fabric: Fabric | None = about(
+        None,
+        'What carries gradients: "rdma" (InfiniBand, RoCE, EFA), or an interface. For '
         "bonded ports, give the bond's name. A list of interfaces: each is a rail, which the local "
         "rank of its number uses.",
     )
-    management: str | None = Field(
-        default=None,
-        description="Another interface, onto which FABRIC's control forces traffic.",
+    management: Annotated[str, AfterValidator(_check_interface)] | None = about(
+        None, "Another interface, onto which FABRIC's control forces traffic."
     )
-    management_gbps: float | None = Field(
-        default=None,
-        gt=0,
-        le=MAX_GBPS,
-        description="Rate of `management`, where its devices do not report it.",
+    management_gbps: float | None = about(
+        None, "Rate of `management`, where its devices do not report it.", gt=0, le=MAX_GBPS
     )
-    rails: int | None = Field(
-        default=None,
-        ge=1,
-        le=MAX_RAILS,
-        description="RDMA ports of a node that carry gradients.",
+    rails: int | None = about(
+        None, "RDMA ports of a node that carry gradients.", ge=1, le=MAX_RAILS
     )
-    line_rate_gbps: float | None = Field(
-        default=None,
-        gt=0,
-        le=MAX_GBPS,
-        description="Rate of one rail, or of the interface. The limit of FABRIC.busbw follows from "
+    line_rate_gbps: float | None = about(
+        None,
+        "Rate of one rail, or of the interface. The limit of FABRIC.busbw follows from "
         "it, unless the contract gives one.",
+        gt=0,
+        le=MAX_GBPS,
     )
-    pace_seconds: float = Field(
-        default=0.0,
+    pace_seconds: float = about(
+        0.0,
+        "Emulates an accelerator: the compute of each step is padded to it.",
         ge=0,
         le=MAX_PACE_S,
-        description="Emulates an accelerator: the compute of each step is padded to it.",
     )
-    rungs: list[Annotated[int, Field(ge=1, le=MAX_NODES)]] | None = Field(
-        default=None,
-        description="Numbers of nodes on which SCALING trains (default: 1, 2, 4, 8 and so on). One "
+    rungs: Annotated[list[NodeCount], AfterValidator(_check_rungs)] | None = about(
+        None,
+        "Numbers of nodes on which SCALING trains (default: 1, 2, 4, 8 and so on). One "
         "node and all nodes are always among them.",
     )
-    shards: str | None = Field(
-        default=None,
-        description="Folder of each node's token shard, from which SCALING reads real data "
+    shards: Folder | None = about(
+        None,
+        "Folder of each node's token shard, from which SCALING reads real data "
         "(synthetic without it). `{nodes}` in it stands for the number of nodes that train.",
     )
-    save_minutes: float = Field(
-        default=30.0,
+    save_minutes: float = about(
+        30.0,
+        "Time between two saves in training, by which SCALING judges their cost.",
         gt=0,
         le=MAX_SAVE_MINUTES,
-        description="Time between two saves in training, by which SCALING judges their cost.",
     )
-    save_gb: float | None = Field(
-        default=None,
+    save_gb: float | None = about(
+        None,
+        "Size of one save. SCALING scales the cost of its own save to it, and HOSTS "
+        "asks for room for three.",
         gt=0,
         le=MAX_SAVE_GB,
-        description="Size of one save. SCALING scales the cost of its own save to it, and HOSTS "
-        "asks for room for three.",
     )
-    launch: LaunchTerms = Field(
-        default=LaunchTerms(), description="The table [launch]: never written below [cluster]."
+    launch: LaunchTerms = about(LaunchTerms(), "The table [launch]: never written below [cluster].")
+    queue: Literal["kueue", "volcano", "yunikorn", "kai"] | None = about(
+        None, "Layer that gangs pods above Ray, where there is one."
     )
-    queue: Literal["kueue", "volcano", "yunikorn", "kai"] | None = Field(
-        default=None, description="Layer that gangs pods above Ray, where there is one."
+    components: dict[str, str | int] | None = about(
+        None, 'Places the parts of a job on its accelerators, as `"actor,rollout" = "all"`.'
     )
-    components: dict[str, str | int] | None = Field(
-        default=None,
-        description='Places the parts of a job on its accelerators, as `"actor,rollout" = "all"`.',
-    )
-    parallel: dict[Literal["tp", "pp", "dp"], Annotated[int, Field(ge=1)]] | None = Field(
-        default=None, description="How they are split: tp, pp and dp."
+    parallel: dict[Literal["tp", "pp", "dp"], Annotated[int, Field(ge=1)]] | None = about(
+        None, "How they are split: tp, pp and dp."
     )
 
     @property
@@ -282,83 +314,6 @@ class ClusterTerms(BaseModel):
     def rail_count(self) -> int:
         """Rails of a node: as agreed, else one for each interface of the fabric."""
         return self.rails or max(1, len(interfaces_of(self.fabric)))
-
-    @field_validator("gpu_model")
-    @classmethod
-    def _check_model(cls, value: str | list[str] | None) -> str | list[str] | None:
-        for name in [value] if isinstance(value, str) else value or []:
-            check_text(name, 'the name that NVML gives, such as "NVIDIA H100 80GB HBM3"')
-        if value == []:
-            raise ValueError("expected at least one name, found none: leave the key out")
-        return value
-
-    @field_validator("fabric", mode="before")
-    @classmethod
-    def _join_interfaces(cls, value: object) -> object:
-        if not isinstance(value, list):
-            return value
-        if not value or not all(isinstance(name, str) for name in value):
-            raise ValueError(f'expected names of interfaces, as ["eth1", "eth2"], found {value!r}')
-        return ",".join(value)
-
-    @field_validator("fabric")
-    @classmethod
-    def _check_fabric(cls, value: str | None) -> str | None:
-        names = value.split(",") if value is not None and value != RDMA else []
-        for name in names:
-            _check_interface(name)
-        if len({*names}) < len(names):
-            raise ValueError(f"expected each interface once, found {value!r}")
-        return value
-
-    @field_validator("management")
-    @classmethod
-    def _check_management(cls, value: str | None) -> str | None:
-        return value if value is None else _check_interface(value)
-
-    @field_validator("rungs")
-    @classmethod
-    def _check_rungs(cls, value: list[int] | None) -> list[int] | None:
-        if value is not None and (not value or len({*value}) < len(value)):
-            raise ValueError(f"expected numbers of nodes, each once, as [1, 4, 16], found {value}")
-        return value
-
-    @field_validator("egress")
-    @classmethod
-    def _check_egress(cls, value: list[str] | None) -> list[str] | None:
-        for target in value or []:
-            match = TARGET.fullmatch(target)
-            port = int(match["port"] or match["url_port"] or 0) if match else 0
-            if not match or port > MAX_PORT or clean(target) != target:
-                raise ValueError(
-                    "expected https://host/path without a user's name, or host:port, found "
-                    f"{target!r}"
-                )
-        return _check_list(value, MAX_TARGETS)
-
-    @field_validator("model_files")
-    @classmethod
-    def _check_model_files(cls, value: list[str] | None) -> list[str] | None:
-        for path in value or []:
-            cls._check_folder(path)
-        return _check_list(value, MAX_TARGETS)
-
-    @field_validator("shared", "shards")
-    @classmethod
-    def _check_folder(cls, value: str | None) -> str | None:
-        if value is not None and (not value.startswith("/") or clean(value) != value):
-            raise ValueError(f"expected an absolute path on every node, found {value!r}")
-        return value
-
-    @field_validator("versions")
-    @classmethod
-    def _check_versions(cls, value: dict[str, str] | None) -> dict[str, str] | None:
-        for part, spec in (value or {}).items():
-            if not VERSION.fullmatch(spec):
-                raise ValueError(
-                    f'{part}: expected "2.13.0" (exactly) or ">=550.54" (at least), found {spec!r}'
-                )
-        return value
 
     @model_validator(mode="after")
     def _check_terms(self) -> ClusterTerms:

@@ -7,18 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from probes.check.declarations import Check, exactly
-from probes.check.owed import has_ip_fabric, owed_event
 from probes.check.recorder import is_red
 from probes.check.registry import CRITERIA, measures_by_term
 from probes.contract.contract import ClusterTerms, Contract, ContractError, parse
 from probes.toml_tables import show
-from reports.acceptance import (
-    NO_SUMS,
-    AcceptanceSummary,
-    load_summary,
-    summarize_acceptance,
-    with_problems,
-)
+from reports import acceptance
+from reports.acceptance import AcceptanceSummary, load_summary, summarize_acceptance
 from reports.exports import check_renderings, render_all, write_all
 from reports.frames.history import is_run
 from reports.measurement import Limit, Measurement
@@ -26,11 +20,8 @@ from reports.record import SCHEMA, RunRecord
 from reports.redact import redact
 from reports.run_folder.event_log import SUMS, EventReader, UnreadableRun, open_regular
 from reports.run_folder.integrity import read_run
-from reports.run_folder.store import CONTRACT, PRIVATE, Store, json_value, write_new
+from reports.run_folder.store import CONTRACT, Store, json_value, make_free_folder, write_new
 from reports.version import describe_version, same_version
-
-# Keys of [cluster] that no measure depends on: the measured bandwidth stays, its limit is new.
-NO_MEASURES = {"line_rate_gbps"}
 
 
 class NewJudge:
@@ -71,20 +62,8 @@ class NewJudge:
 
     def _owe(self, _: str, data: dict[str, Any]) -> dict[str, Any]:
         """Compute what the new contract's tier owes: the run may have covered less."""
-        tier, cluster, terms = self.start["tier"], self.start.get("cluster", {}), self._terms()
-        return owed_event(
-            tier,
-            self.contract.tier,
-            data["only"],
-            terms=terms,
-            nodes=cluster.get("alive", 0),
-            on_gpu=bool(cluster.get("on_gpu")),
-            agreed=self.contract.limited_names,
-            not_provable=frozenset(self.contract.optional),
-            one_host=cluster.get("kind") == "local",
-            ranks=cluster.get("ranks", 0),
-            ip_fabric=has_ip_fabric(terms.fabric, cluster.get("nodes", [])),
-        )
+        tier, cluster = self.start["tier"], self.start.get("cluster", {})
+        return self.contract.owed_event(tier, data["only"], self._terms(), cluster)
 
     def _terms(self) -> ClusterTerms:
         """Return the contract's terms; --nodes of the run fills in a missing number of nodes."""
@@ -215,7 +194,8 @@ class LimitCheck:
             return
         try:
             with open_regular(self.path) as file:
-                contract = parse(file.read(MAX_CONTRACT), self._file_name(start))
+                # A contract without a name has that of its file.
+                contract = parse(file.read(MAX_CONTRACT), f"{start['contract']['name']}.toml")
         except UnreadableRun:
             return  # the check of the folder's files reports that it is missing
         except ContractError as error:
@@ -235,11 +215,6 @@ class LimitCheck:
             self.differences.append(
                 f"the record's facts of the contract are not those of {CONTRACT}"
             )
-
-    @staticmethod
-    def _file_name(start: dict[str, Any]) -> str:
-        """Return the name of the contract's file: a contract without a name has that name."""
-        return f"{start['contract']['name']}.toml"
 
     def _compare(self, kind: str, old: dict[str, Any], new: dict[str, Any]) -> None:
         if kind == "run_owes":
@@ -284,15 +259,19 @@ def read_whole(run: Path) -> AcceptanceSummary:
     summary = read_summary(run)
     # All renderings of a folder that does not verify differ: they would report that.
     problems = [] if summary.integrity.problems else check_renderings(run, summary)[0]
-    return with_problems(summary, problems) if problems else summary
+    return acceptance.with_problems(summary, problems) if problems else summary
 
 
 def read_verified(run: Path) -> RunRecord:
     """Read the record of a run folder.  Raises UnreadableRun, also where it does not verify."""
+    return _read_sound(run).record
+
+
+def _read_sound(run: Path) -> AcceptanceSummary:
     summary = read_summary(run)
     if problems := summary.integrity.problems:
         raise UnreadableRun(f"{run} does not verify: {problems[0]}")
-    return summary.record
+    return summary
 
 
 def check_baseline(path: Path) -> None:
@@ -336,11 +315,9 @@ def rejudge_run(run: Path, contract: Contract) -> Path:
     gives them.  Raises UnreadableRun, also where `run` does not verify, because the new folder
     would.
     """
-    before = load_summary(run, LimitCheck(run))
-    if problems := before.integrity.problems:
-        raise UnreadableRun(f"{run} does not verify: {problems[0]}")
+    before = _read_sound(run)
     run, record = run.resolve(), before.record  # "." has no name
-    store = Store(_make_folder(run.with_name(f"{run.name}-by-{contract.name}")))
+    store = Store(make_free_folder(run.with_name(f"{run.name}-by-{contract.name}")))
     _copy_evidence(run, record, store.path)
     doubts = [*record.unverified, *before.integrity.doubts]
     for kind, probe, data in _judge_again(run, contract, store.path.name):
@@ -364,7 +341,7 @@ def _judge_again(
         kind, probe, data = event["event"], event.get("probe", ""), dict(event["data"])
         yield kind, probe, judge.replace(kind, probe, data)
     if judge.finished and not (run / SUMS).is_file():  # its end was never written
-        yield "run_problem", "", NO_SUMS.model_dump()
+        yield "run_problem", "", acceptance.NO_SUMS.model_dump()
 
 
 def _copy_evidence(run: Path, record: RunRecord, target: Path) -> None:
@@ -372,16 +349,3 @@ def _copy_evidence(run: Path, record: RunRecord, target: Path) -> None:
     for entry in (entry for result in record.results for entry in result.evidence):
         with open_regular(run / entry.path) as old:
             write_new(target / entry.path, old.read())
-
-
-def _make_folder(wanted: Path) -> Path:
-    """Make this folder; if it exists, the first free one of `-2`, `-3` and so on."""
-    number, target = 1, wanted
-    while True:
-        try:
-            target.mkdir(mode=PRIVATE)
-        except FileExistsError:
-            number += 1
-            target = wanted.with_name(f"{wanted.name}-{number}")
-        else:
-            return target

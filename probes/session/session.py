@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import platform
 import shlex
 import shutil
@@ -15,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from probes.check.owed import has_ip_fabric, owed_event, partial_reason
+from probes.check.owed import partial_reason
 from probes.check.recorder import Recorder
 from probes.cluster.cluster import Cluster, VersionMismatch, connect
 from probes.cluster.entrances import HeadWatch
@@ -28,26 +27,15 @@ from reports.formats.github import report_to_github
 from reports.frames.history import Baseline, choose_baseline
 from reports.numbers import quantity
 from reports.record import TIERS, Finding, ProbeResult, RunRecord
+from reports.run_folder import store
 from reports.run_folder.integrity import read_run
-from reports.run_folder.store import (
-    Store,
-    prepare_parent,
-    prepare_run_folder,
-    run_folder_name,
-    utc_time,
-)
+from reports.run_folder.store import Store, make_free_folder, utc_time
 from reports.sanitize import one_line
 from reports.version import suite_version
 
 # Elsewhere a path of a probe may be gone tomorrow: `seatrial submit` removes its environment.
 IN_CHECKOUT = (Path(__file__).resolve().parents[2] / "conftest.py").is_file()
 DEFAULT_CONTRACT = "seatrial.toml"  # of the current folder: used where no contract is named
-
-
-def _new_folder(name: str) -> Path:
-    """Return a path in runs/ that does not exist yet: two runs may begin in the same second."""
-    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
-    return next(path for path in (Path("runs") / one for one in names) if not path.exists())
 
 
 def say_waiting(held: str) -> None:
@@ -85,7 +73,7 @@ class RunSession:
         self.tier, self.contract_arg = settings.tier, settings.contract_arg
         self.settings, agreed, run_dir = settings, settings.agreed, settings.run_dir
         awaited = settings.nodes or (agreed.cluster.nodes if agreed else None)
-        prepare_run_folder(Path(run_dir)) if run_dir else prepare_parent(Path("runs"))
+        store.prepare_run_folder(Path(run_dir)) if run_dir else store.prepare_parent(Path("runs"))
         self.cluster: Cluster | None = None
         self.initial_nodes: dict[str, str] = {}
         self.join_error = ""
@@ -112,7 +100,8 @@ class RunSession:
         # local:4 is an order of four nodes.
         embedded = self.cluster.embedded_nodes if self.cluster else None
         self.ordered = settings.nodes or self.contract.cluster.nodes or embedded
-        self.store = Store(Path(run_dir) if run_dir else _new_folder(run_folder_name(self.name)))
+        new = Path("runs") / store.run_folder_name(self.name)  # or the next free one
+        self.store = Store(Path(run_dir) if run_dir else make_free_folder(new))
         self.described = self._describe_cluster()
         self._write_start()
         self._write_owed()
@@ -172,20 +161,8 @@ class RunSession:
 
     def _write_owed(self) -> None:
         """Record what the run owes, before pytest selects any probe."""
-        cluster = self.described  # not read again: a node may be lost meanwhile
-        data = owed_event(
-            self.tier,
-            self.contract.tier,
-            self.only,
-            terms=self.terms,
-            nodes=cluster.get("alive", 0),
-            on_gpu=cluster.get("on_gpu", False),
-            agreed=self.contract.limited_names,
-            not_provable=frozenset(self.contract.optional),
-            one_host=cluster.get("kind") == "local",
-            ranks=cluster.get("ranks", 0),
-            ip_fabric=has_ip_fabric(self.terms.fabric, cluster.get("nodes", [])),
-        )
+        # The cluster is not described again: a node may be lost meanwhile.
+        data = self.contract.owed_event(self.tier, self.only, self.terms, self.described)
         self.store.event("run_owes", **data)
 
     def report_problem(self, kind: str, where: str, text: str) -> None:
@@ -243,11 +220,11 @@ class RunSession:
         self, probe: str, node_id: str, criterion: str, claim: str, say: Callable[[str], None]
     ) -> Recorder:
         """Begin the record of one probe, whose reproduce command runs this probe alone."""
-        contract = f" --contract {shlex.quote(self.contract_arg)}" if self.contract_arg else ""
-        tier = f" --tier {self.tier}"  # another tier has other probes, and other parts of this one
-        nodes = f" --nodes {self.settings.nodes}" if self.settings.nodes else ""
-        where = f"--cluster {shlex.quote(self.spec)}"
-        options = f"{where}{tier}{contract}{nodes}"
+        # Another tier has other probes, and other parts of this one.
+        words = ["--cluster", self.spec, "--tier", self.tier]
+        words += ["--contract", self.contract_arg] if self.contract_arg else []
+        words += ["--nodes", str(self.settings.nodes)] if self.settings.nodes else []
+        options = shlex.join(words)
         reproduce = f"pytest {shlex.quote(node_id)} {options}"
         if not IN_CHECKOUT:
             name = node_id.partition("::")[2].partition("[")[0]

@@ -284,7 +284,6 @@ def cut_columns(text: str, columns: int) -> str:
 
 
 PROGRESS: pytest.StashKey[ProgressLines] = pytest.StashKey()  # config: of the run
-MAX_TABLE_WIDTH = 100  # columns: longer lines are hard to read
 SILENT_LEVEL = -2  # verbosity of -qq
 
 
@@ -373,7 +372,7 @@ def print_summary(terminal: Any, summary: AcceptanceSummary, run: RunSession) ->
 
     tw = terminal._tw
     unicode = "utf" in (getattr(tw._file, "encoding", None) or "").lower()
-    width = min(tw.fullwidth, MAX_TABLE_WIDTH)
+    width = min(tw.fullwidth, MAX_WIDTH)
     terminal.section("acceptance")
     terminal.write_line(acceptance_table(summary, width, tw.hasmarkup, unicode))
     terminal.write_line(f"report  {run.store.path / 'report.html'}")

@@ -93,10 +93,7 @@ EPOCH = (1980, 1, 1, 0, 0, 0)  # one content gives one package, whatever the fil
 
 
 def make_package(
-    options: Mapping[str, str],
-    to_pytest: Sequence[str],
-    wheels: Path | None,
-    github: bool = False,
+    options: Mapping[str, str], to_pytest: Sequence[str], wheels: Path | None, github: bool = False
 ) -> bytes:
     """Make the package as a zip file; with `github` the suite reports to GitHub Actions, too.
 
@@ -111,13 +108,8 @@ def make_package(
         options["baseline"] = _add_folder(files, Path(baseline))
     for wheel in _wheels(wheels):
         files[f"{WHEELS}{wheel.name}"] = wheel.read_bytes()
-    plan: dict[str, Any] = {
-        "options": options,
-        "to_pytest": list(to_pytest),
-        "requires": _requirements(),
-    }
-    plan["github"] = github
-    files[PLAN] = json.dumps(plan).encode()
+    plan = {"options": options, "to_pytest": list(to_pytest), "github": github}
+    files[PLAN] = json.dumps({**plan, "requires": _requirements()}).encode()
     return zip_files(files)
 
 

@@ -53,7 +53,7 @@ def draw_busbw(series: dict[str, Any]) -> Figure:
         ribbon = [*zip_xy(sizes, low), *reversed(zip_xy(sizes, high))]
         if ribbon:
             axes.fill(*zip(*ribbon, strict=True), color=THEME.link, alpha=0.2, linewidth=0)
-        axes.plot(canvas.or_nan(sizes), canvas.or_nan(speeds), color=THEME.link)
+        axes.plot(sizes, speeds, color=THEME.link)
         axes.plot(*zip(*judged, strict=True), "o", color=THEME.link)
     header = ["size", "busbw GB/s", "low", "high", *(name for name, *_ in others)]
     columns = [speeds, low, high, *([dict(xy).get(x or 0) for x in sizes] for *_, xy in others)]

@@ -6,28 +6,9 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from reports.charts.canvas import (
-    THEME,
-    WIDTH,
-    Figure,
-    Key,
-    Number,
-    Point,
-    count_nodes,
-    draw_level,
-    finite,
-    open_chart,
-    or_dash,
-    percent,
-    read_columns,
-    read_number,
-    read_numbers,
-    set_log_ticks,
-    shorten,
-    text_width,
-    zip_xy,
-)
-from reports.numbers import number
+from reports.charts import canvas
+from reports.charts.canvas import THEME, Figure, Key, Number, percent, read_number, read_numbers
+from reports.numbers import number, quantity
 from reports.sanitize import one_line
 
 LOST_TITLE, TERMS_TITLE = "Lost time and its causes", "Where the time of a step goes"
@@ -61,7 +42,7 @@ def draw_lost_time(series: dict[str, Any]) -> Figure:
     Keys, with one entry per rung: nodes, lost (1 - efficiency), parts (a list of {`said`: name
     of the part, share}), and sentences. The last sentence is the finding.
     """
-    nodes, losses = finite(read_numbers(series["nodes"])), read_numbers(series["lost"])
+    nodes, losses = canvas.finite(read_numbers(series["nodes"])), read_numbers(series["lost"])
     parts: list[Parts] = [
         [(one_line(part["said"]), read_number(part["share"]) or 0.0) for part in rung]
         for rung in series["parts"]
@@ -69,7 +50,7 @@ def draw_lost_time(series: dict[str, Any]) -> Figure:
     sentence = one_line(series["sentences"][-1]).rstrip(".") + "."
     groups, rows = [], []
     for count, loss, rung in zip(nodes, losses, parts, strict=True):
-        groups.append((f"{count_nodes(count)}: {percent(loss)} of a step", _waterfall(rung)))
+        groups.append((f"{quantity(count, 'nodes')}: {percent(loss)} of a step", _waterfall(rung)))
         rows.append([number(count), "lost", percent(loss)])
         rows += [[number(count), name, percent(share, 2)] for name, share in rung]
     svg = draw_groups(LOST_TITLE, sentence, groups)
@@ -94,17 +75,15 @@ def draw_terms(series: dict[str, Any]) -> Figure:
 
     Keys: nodes (one per rung), terms {name: [seconds on each rung]}.
     """
-    nodes = finite(read_numbers(series["nodes"]))
+    nodes = canvas.finite(read_numbers(series["nodes"]))
     terms = {one_line(name): read_numbers(values) for name, values in series["terms"].items()}
     if {len(nodes)} != {*map(len, terms.values())}:
         raise ValueError("a term does not have one time for each rung")
-    steps = [sum(finite(values[i] for values in terms.values())) for i in range(len(nodes))]
+    steps = [sum(canvas.finite(values[i] for values in terms.values())) for i in range(len(nodes))]
     sentence = _terms_sentence(nodes, terms, steps)
+    counts = [quantity(count, "nodes") for count in nodes]
     groups = [
-        (
-            name,
-            [Row(count_nodes(n), 0.0, s, _ms_text(s)) for n, s in zip(nodes, values, strict=True)],
-        )
+        (name, [Row(n, 0.0, s, _ms_text(s)) for n, s in zip(counts, values, strict=True)])
         for name, values in list(terms.items())[:MAX_TERMS]
     ]
     svg = draw_groups(TERMS_TITLE, sentence, groups)
@@ -121,34 +100,35 @@ def _ms_text(seconds: Number) -> str:
 
 def _terms_sentence(nodes: list[float], terms: dict[str, list[Number]], steps: list[float]) -> str:
     """Return how long a step takes on the last rung, and which term grew most since the first."""
-    text = f"At {count_nodes(nodes[-1])} a step takes {_ms_text(steps[-1])}"
+    text = f"At {quantity(nodes[-1], 'nodes')} a step takes {_ms_text(steps[-1])}"
     ends = {name: (values[0], values[-1]) for name, values in terms.items()}
     grown = {name: b - a for name, (a, b) in ends.items() if a is not None and b is not None}
     name = max(grown, key=lambda key: grown[key], default="")
     if not name or grown[name] <= 0:
         return f"{text}; no term grows with the nodes."
-    start = f"{text}, at {count_nodes(nodes[0])} {_ms_text(steps[0])}"
+    start = f"{text}, at {quantity(nodes[0], 'nodes')} {_ms_text(steps[0])}"
     return f"{start}; {name} grows most, by {_ms_text(grown[name])}."
 
 
 def draw_groups(title: str, sentence: str, groups: Sequence[Group]) -> str:
     """Draw all groups on one scale, which begins at the smallest value, at most at zero."""
     rows = [row for _, members in groups for row in members]
-    ends = [0.0, *finite(end for row in rows for end in (row.start, row.end))]
+    ends = [0.0, *canvas.finite(end for row in rows for end in (row.start, row.end))]
     low, high = min(ends), max(ends)
-    left = max((text_width(shorten(row.name, NAME_CHARS)) for row in rows), default=0) + 8
-    right = WIDTH - max((text_width(row.text) for row in rows), default=0) - 8
+    names = [canvas.shorten(row.name, NAME_CHARS) for row in rows]
+    left = max(map(canvas.text_width, names), default=0) + 8
+    right = canvas.WIDTH - max((canvas.text_width(row.text) for row in rows), default=0) - 8
     unit = (right - left) / ((high - low) or 1)
     height = HEADING_HEIGHT * len(groups) + ROW_HEIGHT * len(rows) + 4
-    with open_chart(title, sentence, height=height) as chart:
+    with canvas.open_chart(title, sentence, height=height) as chart:
         y, zero = 0.0, left - low * unit
         for heading, members in groups:
             y += HEADING_HEIGHT
-            chart.text(0, y - 5, shorten(heading, 60), weight="bold")
+            chart.text(0, y - 5, canvas.shorten(heading, 60), weight="bold")
             chart.line([zero, zero], [y, y + ROW_HEIGHT * len(members)], THEME.soft, linewidth=1)
             for name, start, end, text in members:
                 base = y + ROW_HEIGHT - 5
-                chart.text(left - 6, base, shorten(name, NAME_CHARS), "right")
+                chart.text(left - 6, base, canvas.shorten(name, NAME_CHARS), "right")
                 place = zero
                 if end is not None:
                     x, width = zero + min(start, end) * unit, abs(end - start) * unit
@@ -202,7 +182,7 @@ def draw_efficiency(series: dict[str, Any]) -> Figure:
 def _read_rungs(series: dict[str, Any]) -> list[LadderPoint]:
     """Read the rungs whose efficiency is known, in the order of their nodes."""
     keys = ("nodes", "efficiency", "low", "high", "tokens_per_second")
-    nodes, shares, low, high, rates = read_columns(series, *keys)
+    nodes, shares, low, high, rates = canvas.read_columns(series, *keys)
     load = series.get("tokens_per_gpu_step")
     loads = read_numbers(load) if isinstance(load, list) else [read_number(load)] * len(nodes)
     return sorted(
@@ -215,7 +195,7 @@ def _read_rungs(series: dict[str, Any]) -> list[LadderPoint]:
 def _draw_curves(
     sentence: str,
     rungs: list[LadderPoint],
-    strong: list[Point],
+    strong: list[canvas.Point],
     predicted: list[LadderPoint],
     limit: Number,
 ) -> str:
@@ -228,19 +208,19 @@ def _draw_curves(
     ]
     shown = [*rungs, *predicted]
     nodes, shares = [rung.nodes for rung in shown], [rung.efficiency for rung in shown]
-    known = [*shares, *(share for _, share in strong), *finite([limit])]
-    known += finite(end for rung in shown for end in (rung.low, rung.high))
-    with open_chart(TITLE, sentence, keys) as chart:
+    known = [*shares, *(share for _, share in strong), *canvas.finite([limit])]
+    known += canvas.finite(end for rung in shown for end in (rung.low, rung.high))
+    with canvas.open_chart(TITLE, sentence, keys) as chart:
         axes = chart.plot("efficiency")
-        labels = [*map(number, nodes[:-1]), count_nodes(nodes[-1])]
+        labels = [*map(number, nodes[:-1]), quantity(nodes[-1], "nodes")]
         # With what is predicted there are more labels, and less room for each.
         below = [percent(share, 0 if predicted else 1) for share in shares]
-        set_log_ticks(axes, nodes, labels, below)
+        canvas.set_log_ticks(axes, nodes, labels, below)
         bottom = max(0.0, int((min(known) - 0.04) * 10) / 10)
         axes.set_ylim(bottom, 1.04 * max([1.0, *known]))
         axes.yaxis.set_major_formatter(lambda value, _: f"{round(100 * value, 6):g} %")
-        draw_level(axes.axhline, 1.0, THEME.soft)
-        draw_level(axes.axhline, limit, THEME.marginal)
+        canvas.draw_level(axes.axhline, 1.0, THEME.soft)
+        canvas.draw_level(axes.axhline, limit, THEME.marginal)
         if strong:
             axes.plot(*zip(*strong, strict=True), color=THEME.unproven)
         for rung in rungs:
@@ -260,33 +240,33 @@ def _draw_curves(
 
 
 def _make_table(
-    rungs: list[LadderPoint], strong: list[Point], tokens: dict[float, float], basis: str
+    rungs: list[LadderPoint], strong: list[canvas.Point], tokens: dict[float, float], basis: str
 ) -> tuple[list[str], list[list[str]]]:
     interval = f"95 % interval, {basis}" if basis else "95 % interval"
     header = ["nodes", "efficiency", interval, "tokens per GPU and step", "tokens per second"]
     rows = [
-        [number(n), percent(share), _range_text(low, high), or_dash(load), or_dash(rate)]
+        [number(n), percent(share), _range_text(low, high), *map(canvas.or_dash, (load, rate))]
         for n, share, low, high, load, rate in rungs
     ]
     if strong:
         header += ["the same work on more nodes", "its tokens per GPU and step"]
         by_nodes = dict(strong)
         for row, (n, *_) in zip(rows, rungs, strict=True):
-            row += [percent(by_nodes.get(n)), or_dash(tokens.get(n))]
+            row += [percent(by_nodes.get(n)), canvas.or_dash(tokens.get(n))]
     return header, rows
 
 
 def _strong_scaling_points(
     series: dict[str, Any], rungs: set[float]
-) -> tuple[list[Point], dict[float, float]]:
+) -> tuple[list[canvas.Point], dict[float, float]]:
     """Return (points, tokens per GPU and step by node count) of the strong scaling runs.
 
     Points are (nodes, efficiency) of node counts in `rungs`. Fewer than two give no points.
     """
     data = series.get("strong") or {}
-    nodes, shares, loads = read_columns(data, "nodes", "efficiency", "tokens_per_gpu_step")
-    points = [(n, share) for n, share in zip_xy(nodes, shares) if n in rungs]
-    return points if len(points) > 1 else [], dict(zip_xy(nodes, loads))
+    nodes, shares, loads = canvas.read_columns(data, "nodes", "efficiency", "tokens_per_gpu_step")
+    points = [(n, share) for n, share in canvas.zip_xy(nodes, shares) if n in rungs]
+    return points if len(points) > 1 else [], dict(canvas.zip_xy(nodes, loads))
 
 
 def _make_sentence(rungs: list[LadderPoint], limit: Number, basis: str) -> str:
@@ -297,7 +277,7 @@ def _make_sentence(rungs: list[LadderPoint], limit: Number, basis: str) -> str:
     if limit is not None:
         relation = "at or above" if share >= limit else "BELOW"
         text += f", {relation} the limit of {percent(limit, 0)}"
-    text += "." + (f" {or_dash(load)} tokens per GPU and step." if load else "")
+    text += "." + (f" {canvas.or_dash(load)} tokens per GPU and step." if load else "")
     return text + (f" Error bars are of the noise {basis}." if basis else "")
 
 
@@ -306,7 +286,7 @@ def _prediction_text(predicted: list[LadderPoint]) -> str:
         return ""
     last = predicted[-1]
     share = f"{percent(last.efficiency)} ({_range_text(last.low, last.high)})"
-    return f" Predicted, not measured: {share} on {count_nodes(last.nodes)}."
+    return f" Predicted, not measured: {share} on {quantity(last.nodes, 'nodes')}."
 
 
 def _range_text(low: Number, high: Number) -> str:

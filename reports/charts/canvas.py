@@ -65,11 +65,6 @@ def zip_xy(xs: list[Number], ys: list[Number]) -> list[Point]:
     return [(x, y) for x, y in zip(xs, ys, strict=False) if x is not None and y is not None]
 
 
-def or_nan(values: Iterable[Number]) -> list[float]:
-    """Return the numbers with NaN for missing ones: a line through them has a gap there."""
-    return [math.nan if value is None else value for value in values]
-
-
 def binary_size(count: float) -> str:
     """Format a message size in bytes with a binary unit: `64 MiB`."""
     units = ["B", "KiB", "MiB", "GiB", "TiB"]
@@ -85,11 +80,6 @@ def percent(share: Number, digits: int = 1) -> str:
 def or_dash(value: Number) -> str:
     """Format a number with three significant digits, or `-` for None."""
     return "-" if value is None else number(value)
-
-
-def count_nodes(count: float) -> str:
-    """Return `1 node` or `8 nodes`."""
-    return f"{number(count)} node{'s' * (count != 1)}"
 
 
 def name_value(name: str, value: Number) -> str:

@@ -377,13 +377,9 @@ def _mark_levels(xs: list[float]) -> list[int]:
 
 
 def _panel_height(line: Timeline, lane: int) -> float:
+    numbers = 8 + MARK_SIZE * (max(line.levels, default=-1) + 1)
     lanes = len(line.nodes) * (lane + GAP) + len(line.waits) * (WAIT_HEIGHT + GAP)
-    return (
-        8
-        + MARK_SIZE * (max(line.levels, default=-1) + 1)
-        + lanes
-        + canvas.ROW * (1 + len(line.marks))
-    )
+    return numbers + lanes + canvas.ROW * (1 + len(line.marks))
 
 
 def _make_keys(colors: dict[str, str], panels: list[Panel]) -> list[Key]:

@@ -151,7 +151,7 @@ def _draw_medians(sentence: str, names: list[str], sent: list[Number], got: list
     with open_chart(TITLE, sentence, keys) as chart:
         axes = chart.plot("GB/s", f"{len(names)} nodes in order{slowest}")
         for values, key in zip((sent, got), keys, strict=True):
-            axes.plot(canvas.or_nan(values), "o", color=key.color)
+            axes.plot(values, "o", color=key.color)
         axes.set_ylim(0, 1.08 * max([gbs for gbs, _ in known], default=1))
         axes.set_xticks([])
     return chart.svg

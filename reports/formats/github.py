@@ -37,7 +37,8 @@ def report_to_github(summary: AcceptanceSummary, environ: Mapping[str, str] = os
     path = environ.get("GITHUB_STEP_SUMMARY", "")
     lines = list_annotations(summary)
     try:
-        _append_summary(path, summary)
+        with open(path, "ab") as file:  # to what other commands of the step have written
+            file.write(step_summary(summary, MAX_SUMMARY - file.tell()).encode())
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         found = f"step summary in {one_line(path) or 'no file'}: not written ({one_line(reason)})"
@@ -48,12 +49,6 @@ def report_to_github(summary: AcceptanceSummary, environ: Mapping[str, str] = os
     with suppress(OSError, ValueError):
         sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
         sys.stdout.flush()
-
-
-def _append_summary(path: str, summary: AcceptanceSummary) -> None:
-    """Append to what other commands of the step have written. Raises OSError or ValueError."""
-    with open(path, "ab") as file:
-        file.write(step_summary(summary, MAX_SUMMARY - file.tell()).encode())
 
 
 def step_summary(summary: AcceptanceSummary, room: int = MAX_SUMMARY) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,6 +88,14 @@ def find_runs(root: Path) -> list[Path]:
         elif RECORD in files:
             found.append(Path(folder) / RECORD)
     return sorted([*found, *denied])
+
+
+def read_found(path: Path, read: Callable[[Path], AcceptanceSummary] = load_summary) -> FoundRun:
+    """Read a run that was found by `read`; one that cannot be read has the reason."""
+    try:
+        return FoundRun(path, read(path))
+    except (UnreadableRun, OSError) as error:
+        return FoundRun(path, problem=str(error))
 
 
 def build_history(found: Iterable[FoundRun]) -> History:
@@ -305,12 +313,7 @@ def choose_baseline(path: Path, now: RunRecord) -> Baseline:
     if is_run(path):
         summary = load_summary(path)
         return Baseline(summary, why_unsound(summary, now))
-    found: list[AcceptanceSummary] = []
-    for run in find_runs(path):
-        try:
-            found.append(load_summary(run))
-        except (UnreadableRun, OSError):
-            continue
+    found = filter(None, (read_found(run).summary for run in find_runs(path)))
     same = [
         one
         for one in sorted(found, key=lambda one: one.record.started, reverse=True)

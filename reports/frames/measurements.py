@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from reports.measurement import Measurement, Verdict
+from reports.numbers import finite_number
 from reports.sanitize import csv_cell, one_line
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def _row(criterion: str, probe: str, m: Measurement, nodes: re.Pattern[str]) -> 
         "probe": probe,
         "measure": m.name,
         "subject": m.subject,
-        "value": number_or_none(m.value),
+        "value": finite_number(m.value),
         "value_text": m.value_text,
         "unit": m.unit,
         "n": m.samples if m.samples is not None and abs(m.samples) <= MAX_COUNT else None,
@@ -75,16 +76,6 @@ def _row(criterion: str, probe: str, m: Measurement, nodes: re.Pattern[str]) -> 
         "note": m.note,
         "where": ", ".join(filter(None, dict.fromkeys(nodes.findall(m.subject)))),
     }
-
-
-def number_or_none(value: object) -> float | None:
-    """Return a number as float; None for a word, True, False, or a number beyond all floats."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value)
-    except OverflowError:
-        return None
 
 
 def typed_frame(rows: Sequence[dict[str, Any]], columns: dict[str, str]) -> DataFrame:

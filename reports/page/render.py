@@ -56,7 +56,7 @@ class Decision:
 class Appendix:
     """What follows the criteria: planted faults, nodes, times, and the environment."""
 
-    planted: list[tuple[str, Verdict, Control]]
+    planted: list[tuple[str, Control]]
     matrix: sections.NodeMatrix
     timeline: list[sections.Span]
     inventory: sections.Inventory
@@ -90,7 +90,7 @@ def render(
         view_evidence=reader.view,
         decision=_view_decision(summary, unexplained),
         appendix=Appendix(
-            sections.planted_faults(summary),
+            sections.planted_faults(record),
             sections.build_node_matrix(record),
             sections.build_timeline(record),
             sections.build_inventory(record.cluster),

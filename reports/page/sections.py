@@ -132,14 +132,10 @@ def join_words(words: Sequence[str]) -> str:
     return " and ".join([", ".join(words[:-1]), *words[-1:]] if len(words) > 1 else words)
 
 
-def planted_faults(summary: AcceptanceSummary) -> list[tuple[str, Verdict, Control]]:
-    """List (criterion, verdict, control) of all controls, those that were missed first."""
-    found = [
-        (result.criterion, control.verdict, control)
-        for result in summary.record.results
-        for control in result.controls
-    ]
-    return sorted(found, key=lambda one: -one[1].rank)
+def planted_faults(record: RunRecord) -> list[tuple[str, Control]]:
+    """List (criterion, control) of all controls, those that were missed first."""
+    found = [(result.criterion, one) for result in record.results for one in result.controls]
+    return sorted(found, key=lambda pair: -pair[1].verdict.rank)
 
 
 LINES, COLUMNS = 40, 240
@@ -277,16 +273,13 @@ def _list_text(value: list[Any]) -> str:
 
 def cluster_size(cluster: Mapping[str, Any]) -> str:
     """Format the size as `8 nodes, 64 GPUs`, as far as it is known."""
-    nodes = _node_facts(cluster)
-    parts = [f"{len(nodes)} node{'s' * (len(nodes) != 1)}"] if nodes else []
-    ranks, resource = cluster.get("ranks"), str(cluster.get("resource") or "rank")
+    nodes, ranks = _node_facts(cluster), cluster.get("ranks")
     told = [node.get("gpus") for node in nodes]
     gpus = sum(len(g) if isinstance(g, list) else g for g in told if isinstance(g, list | int))
-    if gpus:
-        parts.append(f"{gpus} GPU{'s' * (gpus != 1)}")
-    elif isinstance(ranks, int) and ranks:
-        parts.append(f"{ranks} {resource}{'s' * (ranks != 1)}")
-    return ", ".join(parts) or "size unknown"
+    counts = {"nodes": len(nodes), "GPUs": gpus}
+    if not gpus and isinstance(ranks, int):
+        counts[f"{cluster.get('resource') or 'rank'}s"] = ranks
+    return ", ".join(quantity(n, unit) for unit, n in counts.items() if n) or "size unknown"
 
 
 def _node_facts(cluster: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -312,11 +305,16 @@ def draw_limit_bar(m: Measurement) -> str:
         return ""
     scale = WIDTH / (ROOM * max(m.value, bounds[0]))
     verdict = m.verdict.value if m.verdict else ""
+    mark = f'<rect class="{verdict}" y="6" width="{m.value * scale:.1f}" height="6"/>'
+    return _draw_on_track(WIDTH, HEIGHT, 6, f'{mark}<path d="M{bounds[0] * scale:.1f} 1v16"/>')
+
+
+def _draw_on_track(width: int, height: int, thick: int, marks: str) -> str:
+    """Draw marks on a track as wide as the column, in px."""
     return (
-        f'<svg class="bar" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" '
-        f'aria-hidden="true"><rect class="all" y="6" width="{WIDTH}" height="6"/>'
-        f'<rect class="{verdict}" y="6" width="{m.value * scale:.1f}" height="6"/>'
-        f'<path d="M{bounds[0] * scale:.1f} 1v16"/></svg>'
+        f'<svg class="bar" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        f'aria-hidden="true"><rect class="all" y="6" width="{width}" height="{thick}"/>'
+        f"{marks}</svg>"
     )
 
 
@@ -388,7 +386,6 @@ class Span:
     """When one probe ran: seconds after the start of the run, and how long."""
 
     result: ProbeResult
-    verdict: Verdict
     began: float
     seconds: float
     bar: str
@@ -406,7 +403,7 @@ def build_timeline(record: RunRecord) -> list[Span]:
             spans.append((began, result.seconds, result))
     total = max((began + seconds for began, seconds, _ in spans), default=0.0)
     return [
-        Span(result, result.verdict, began, seconds, _draw_bar(began, seconds, total, result))
+        Span(result, began, seconds, _draw_bar(began, seconds, total, result))
         for began, seconds, result in sorted(spans, key=lambda span: span[0])
     ]
 
@@ -415,10 +412,6 @@ def _draw_bar(began: float, seconds: float, total: float, result: ProbeResult) -
     scale = SPAN_WIDTH / total if total else 0.0
     width = max(seconds * scale, LEAST)
     left = min(began * scale, SPAN_WIDTH - width)
-    return (
-        f'<svg class="bar" width="{SPAN_WIDTH}" height="{SPAN_HEIGHT}" '
-        f'viewBox="0 0 {SPAN_WIDTH} {SPAN_HEIGHT}" '
-        f'aria-hidden="true"><rect class="all" y="6" width="{SPAN_WIDTH}" height="2"/>'
-        f'<rect class="{result.verdict.value}" x="{left:.1f}" y="2" '
-        f'width="{width:.1f}" height="10"/></svg>'
-    )
+    place = f'x="{left:.1f}" y="2" width="{width:.1f}" height="10"'
+    mark = f'<rect class="{result.verdict.value}" {place}/>'
+    return _draw_on_track(SPAN_WIDTH, SPAN_HEIGHT, 2, mark)

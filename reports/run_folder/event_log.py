@@ -30,13 +30,17 @@ def open_regular(path: Path) -> BinaryIO:
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        text = error.strerror if isinstance(error, OSError) else "its name is none"
-        raise UnreadableRun(f"{path} cannot be read: {text}") from None
+    except (OSError, ValueError) as error:
+        raise UnreadableRun(f"{path} cannot be read: {_reason(error)}") from None
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise UnreadableRun(f"{path}: expected a regular file, found none")
     return os.fdopen(handle, "rb")
+
+
+def _reason(error: OSError | ValueError) -> str:
+    """Return why a path cannot be opened; a ValueError is of a NUL in it."""
+    return str(error.strerror) if isinstance(error, OSError) else "its name is none"
 
 
 def hash_file(path: Path) -> str:
@@ -64,8 +68,7 @@ def _walk(folder: Path, prefix: str) -> Iterator[str]:
         with os.scandir(folder) as found:
             entries = [entry for entry, _ in zip(found, range(MAX_FILES), strict=False)]
     except (OSError, ValueError) as error:
-        text = error.strerror if isinstance(error, OSError) else "its name is none"
-        raise UnreadableRun(f"{folder} is not a run folder: {text}") from None
+        raise UnreadableRun(f"{folder} is not a run folder: {_reason(error)}") from None
     if len(entries) == MAX_FILES:
         raise UnreadableRun(f"{folder}: expected fewer than {MAX_FILES} files")
     for entry in entries:

@@ -8,21 +8,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from reports import record as records
 from reports.measurement import Limit, Measurement
-from reports.record import (
-    SCHEMA,
-    Control,
-    Evidence,
-    Finding,
-    OwedProbe,
-    ProbeResult,
-    RunRecord,
-    complete_results,
-)
+from reports.record import SCHEMA, OwedProbe, ProbeResult, RunRecord, complete_results
 from reports.run_folder import event_log
 from reports.run_folder.event_log import EVENT_LISTS, FILE, MAX_LOG, PROBE_EVENTS, UnreadableRun
 
-MODELS = {"finding": Finding, "control": Control, "evidence": Evidence}
+MODELS = {"finding": records.Finding, "control": records.Control, "evidence": records.Evidence}
 
 
 def fold_events(events: Iterable[dict[str, Any]]) -> RunRecord:
@@ -51,7 +43,9 @@ class _Fold:
         for event in events:
             kind, data, probe = event["event"], event["data"], event.get("probe", "")
             if kind == "run_started":
-                self._start(data)
+                if not self.run:  # a second start changes nothing
+                    self.run = {"state": "interrupted", **data}
+                    _require_schema(self.run)
             elif not self.run:
                 raise UnreadableRun("the event log does not begin with run_started")
             elif kind in ("run_owes", "run_updated", "run_finished"):
@@ -67,12 +61,6 @@ class _Fold:
         if not self.run:
             raise UnreadableRun("the event log has no whole line: it is empty or torn")
         return self._build()
-
-    def _start(self, data: dict[str, Any]) -> None:
-        if self.run:
-            return
-        self.run = {"state": "interrupted", **data}
-        _require_schema(self.run)
 
     def _add(self, kind: str, probe: str, data: dict[str, Any]) -> None:
         """Add one probe event to the latest result of its probe."""

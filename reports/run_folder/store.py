@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -134,6 +135,18 @@ def known_time(text: str | None) -> datetime | None:
         return parse_time(text)
     except (ValueError, TypeError):
         return None
+
+
+def make_free_folder(wanted: Path) -> Path:
+    """Make this folder; if it exists, the first free one of `-2`, `-3` and so on."""
+    target = wanted
+    for number in itertools.count(2):
+        try:
+            target.mkdir(mode=PRIVATE)
+            break
+        except FileExistsError:
+            target = wanted.with_name(f"{wanted.name}-{number}")
+    return target
 
 
 def run_folder_name(cluster: str) -> str:

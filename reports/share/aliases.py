@@ -135,6 +135,7 @@ MAX_LABELS = 12  # parts of one name between dots, hyphens and underscores; no n
 ESCAPE = re.compile(r"(\\[abnrt]|%[0-9A-Fa-f]{2}|\[\d{1,2}m)")
 SIMPLE = re.compile(r"[A-Za-z0-9]+(?:[._-]+[A-Za-z0-9]+)*")
 SHORT_ID = re.compile(r"(?=\d*[a-fA-F])[0-9a-fA-F]{8,}")  # a shortened id, as logs write it
+NO_NAME = re.compile("(?!)")  # matches nothing
 NOT_INSIDE = r"(?:(?<![a-z0-9])|(?<=\\[abnrt])|(?<=%[0-9a-f]{2}))"  # before a name
 
 
@@ -152,9 +153,7 @@ class Aliases:
         self._domains: dict[str, str] = {}  # host without domain -> first name with domain
         self._shapes: set[str] = set()
         self._done: dict[tuple[str, bool], str] = {}  # cache: texts often repeat
-        self._odd: re.Pattern[str] | None = None
-        self._plain_in_text: re.Pattern[str] | None = None
-        self._plain_in_subject: re.Pattern[str] | None = None
+        self._odd = self._plain_in_text = self._plain_in_subject = NO_NAME
 
     def of(self, kind: str, name: str) -> str:
         """Return the alias of a name, such as `path3`; make one if the name has none."""
@@ -234,8 +233,8 @@ class Aliases:
         text = alias_identifiers(alias_paths(text, self.of), self.of, versions)
         return SIMPLE.sub(self._alias_token, text)
 
-    def _replace(self, names: re.Pattern[str] | None, text: str) -> str:
-        return names.sub(lambda m: self.of("name", m[0]), text) if names else text
+    def _replace(self, names: re.Pattern[str], text: str) -> str:
+        return names.sub(lambda m: self.of("name", m[0]), text)
 
     def _alias_token(self, match: re.Match[str]) -> str:
         """Replace the longest names inside one run of letters, digits and `.`, `-`, `_`."""
@@ -281,8 +280,8 @@ def _compile(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.IGNORECASE)
 
 
-def _odd_names(names: Iterable[str]) -> re.Pattern[str] | None:
-    """Compile a pattern for names with spaces, slashes or foreign letters; None if there are none.
+def _odd_names(names: Iterable[str]) -> re.Pattern[str]:
+    """Compile a pattern for names with spaces, slashes or foreign letters.
 
     A folder matches only as the complete path.
     """
@@ -295,7 +294,7 @@ def _odd_names(names: Iterable[str]) -> re.Pattern[str] | None:
         ("", [name for name in others if not name[0].isalnum()], ""),
     ]
     found = [before + _union(group) + after for before, group, after in kinds if group]
-    return _compile("|".join(found)) if found else None
+    return _compile("|".join(found)) if found else NO_NAME
 
 
 def _plain_hosts_in_text(names: list[str]) -> re.Pattern[str]:

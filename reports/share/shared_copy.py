@@ -129,29 +129,19 @@ def _hide_word(command: str, text: str, alias: str) -> str:
     return shlex.join(word.replace(text, alias) for word in hidden)
 
 
-def _texts(model: RecordModel) -> Iterator[tuple[bool, str]]:
-    """Yield (is kept, string) for each string of a part of the record."""
-    for field, value in model:
-        is_kept = field in KEPT.get(type(model).__name__, ())
-        for item in value if isinstance(value, list) else [value]:
-            if isinstance(item, RecordModel):
-                yield from _texts(item)
-            else:
-                for text in _strings(item):
-                    yield is_kept and not text.startswith("/"), text
-
-
-def _strings(value: Any) -> Iterator[str]:
-    """Yield all strings of nested facts, including keys."""
-    if isinstance(value, dict):
+def _texts(value: Any, is_kept: bool = False) -> Iterator[tuple[bool, str]]:
+    """Yield (is kept, string) for each string of a part of the record, keys of facts included."""
+    if isinstance(value, RecordModel):
+        for field, item in value:
+            yield from _texts(item, field in KEPT.get(type(value).__name__, ()))
+    elif isinstance(value, dict):
         for key, item in value.items():
-            yield str(key)
-            yield from _strings(item)
+            yield from (*_texts(str(key), is_kept), *_texts(item, is_kept))
     elif isinstance(value, list):
         for item in value:
-            yield from _strings(item)
+            yield from _texts(item, is_kept)
     elif isinstance(value, str) and not isinstance(value, Enum):
-        yield value
+        yield is_kept and not value.startswith("/"), value
 
 
 def _share_model(model: Model, aliases: Aliases) -> Model:

@@ -28,7 +28,11 @@ READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO must
 WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class SignatureFileError(ValueError):
+class SigningError(ValueError):
+    """Raised if a run cannot be signed, or a signature cannot be read; one sentence."""
+
+
+class SignatureFileError(SigningError):
     """Raised if a signature file or folder is not as seatrial makes it; one sentence."""
 
 
@@ -61,12 +65,16 @@ def list_names(run: Path) -> list[str]:
 
 
 def read_signature_file(run: Path, name: str, limit: int) -> bytes:
-    """Read one file of `signatures/`. Raises FileNotFoundError if it is missing.
+    """Read one file of a signature in `signatures/`.
 
-    Raises SignatureFileError if it is a link, no plain file, or longer than `limit` bytes.
+    Raises SignatureFileError if it is missing, a link, no plain file, or longer than `limit` bytes.
     """
-    with _opened_folder(run / FOLDER) as folder:
-        return _read_plain_file(folder, name, f"{FOLDER}/{name}", limit)
+    try:
+        with _opened_folder(run / FOLDER) as folder:
+            return _read_plain_file(folder, name, f"{FOLDER}/{name}", limit)
+    except FileNotFoundError:
+        missing = f"{FOLDER}/{name} is missing, and the other file of the pair is there"
+        raise SignatureFileError(missing) from None
 
 
 def _read_plain_file(folder: int, name: str, shown: str, limit: int) -> bytes:
@@ -149,7 +157,7 @@ REFUSALS = {
 }
 
 
-class SshError(ValueError):
+class SshError(SigningError):
     """Raised if ssh-keygen fails; one sentence with the reason."""
 
 

@@ -10,15 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from reports.run_folder.event_log import SUMS
 from reports.sanitize import one_line
-from reports.signing import files as ssh_keygen
-from reports.signing.files import (
-    NEVER_REPLACED,
-    SignatureFileError,
-    digest_of_sums,
-    list_names,
-    read_signature_file,
-    write_signature_files,
-)
+from reports.signing import files
+from reports.signing.files import SigningError, digest_of_sums
 from reports.version import own_version
 
 if TYPE_CHECKING:  # the command line declares its options from here, with click alone
@@ -160,21 +153,7 @@ def parse_statement(content: bytes) -> Statement:
     return statement
 
 
-class SigningError(ValueError):
-    """Raised if a run cannot be signed, or a signature cannot be read; one sentence."""
-
-
-@dataclass(frozen=True)
-class SignedBy:
-    """Claims of a statement, for page and terminal. The key has not been checked."""
-
-    party: str
-    name: str
-    decision: str
-    time: str
-
-
-def signed_by(run: Path) -> list[SignedBy]:
+def signed_by(run: Path) -> list[Statement]:
     """List the signed statements of this folder WITHOUT checking a key. Raises nothing.
 
     A statement is left out if its signature is missing or its checksums are not this folder's.
@@ -184,24 +163,16 @@ def signed_by(run: Path) -> list[SignedBy]:
         with suppress(OSError, ValueError):
             statement, _ = read_signature(run, party)
             if (statement.party, statement.sums) == (party, digest_of_sums(run)):
-                found.append(SignedBy(party, statement.name, statement.decision, statement.time))
+                found.append(statement)
     return found
 
 
 def read_signature(run: Path, party: str) -> tuple[Statement, bytes]:
     """Read the statement of a party and its signature. Raises SigningError with the reason."""
-    files = {f"{party}.txt": MAX_BYTES, f"{party}.txt.sig": ssh_keygen.MAX_BYTES}
-    contents = []
-    for name, limit in files.items():
-        try:
-            contents.append(read_signature_file(run, name, limit))
-        except FileNotFoundError:
-            missing = f"signatures/{name} is missing, and the other file of the pair is there"
-            raise SigningError(missing) from None
-        except SignatureFileError as error:
-            raise SigningError(str(error)) from None
+    text = files.read_signature_file(run, f"{party}.txt", MAX_BYTES)
+    signature = files.read_signature_file(run, f"{party}.txt.sig", files.MAX_BYTES)
     try:
-        return parse_statement(contents[0]), contents[1]
+        return parse_statement(text), signature
     except StatementError as error:
         raise SigningError(f"signatures/{party}.txt is no statement of seatrial: {error}") from None
 
@@ -225,8 +196,8 @@ def prepare_statement(
         raise SigningError(f"{run} does not verify and must not be signed: {sentence}")
     for sentence in list_doubts(run, summary):
         raise SigningError(f"{run} cannot be signed because it cannot be verified: {sentence}")
-    if {f"{party}.txt", f"{party}.txt.sig"} & {*_names(run)}:
-        raise SigningError(f"{run} has a signature of the {party} already: {NEVER_REPLACED}")
+    if {f"{party}.txt", f"{party}.txt.sig"} & {*files.list_names(run)}:
+        raise SigningError(f"{run} has a signature of the {party} already: {files.NEVER_REPLACED}")
     try:
         return Statement(
             **run_facts(run, summary),
@@ -247,23 +218,14 @@ def list_doubts(run: Path, summary: AcceptanceSummary) -> list[str]:
     return [*summary.integrity.doubts, *([] if digest_of_sums(run) else [cut_off])]
 
 
-def _names(run: Path) -> list[str]:
-    try:
-        return list_names(run)
-    except SignatureFileError as error:
-        raise SigningError(str(error)) from None
-
-
 def sign_statement(run: Path, statement: Statement, key: Path) -> str:
     """Sign with `key`, write both files, return the key's fingerprint. Raises SigningError."""
     content, party = statement.text().encode(), statement.party
     try:
-        signature = ssh_keygen.sign_text(content, key)
-        fingerprint = ssh_keygen.fingerprint_of_signer(content, signature)
+        signature = files.sign_text(content, key)
+        fingerprint = files.fingerprint_of_signer(content, signature)
         _refuse_key_of_other_party(run, party, fingerprint)
-        write_signature_files(run, {f"{party}.txt": content, f"{party}.txt.sig": signature})
-    except (ssh_keygen.SshError, SignatureFileError) as error:
-        raise SigningError(str(error)) from None
+        files.write_signature_files(run, {f"{party}.txt": content, f"{party}.txt.sig": signature})
     except OSError as error:
         raise SigningError(f"{run}/signatures cannot be written: {error.strerror}") from None
     return fingerprint
@@ -272,9 +234,9 @@ def sign_statement(run: Path, statement: Statement, key: Path) -> str:
 def _refuse_key_of_other_party(run: Path, party: str, fingerprint: str) -> None:
     """Raise SigningError if the other party signed with this key; `verify` would fail later."""
     (other,) = {*PARTIES} - {party}
-    with suppress(SigningError, ssh_keygen.SshError):
+    with suppress(SigningError):
         statement, signature = read_signature(run, other)
-        if ssh_keygen.fingerprint_of_signer(statement.text().encode(), signature) == fingerprint:
+        if files.fingerprint_of_signer(statement.text().encode(), signature) == fingerprint:
             fingerprint = ""
     if not fingerprint:
         raise SigningError(f"the {other} signed with this key: each party needs a key of its own")

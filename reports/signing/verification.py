@@ -9,7 +9,7 @@ from typing import Any
 from reports.acceptance import AcceptanceSummary
 from reports.sanitize import one_line
 from reports.signing import files, signatures
-from reports.signing.signatures import PARTIES, RUN_FIELDS, TITLES, SigningError, Statement
+from reports.signing.signatures import PARTIES, RUN_FIELDS, TITLES, Statement
 from reports.version import own_version
 
 EXIT_WRONG, EXIT_UNKNOWN = 4, 20  # it does not verify; it cannot be verified
@@ -75,10 +75,13 @@ def verify_signed_run(
     ]
     found.facts.append(("sums", facts["sums"] or "none"))
     _check_nonce(found, facts["nonce"], nonce)
-    for party in PARTIES:
-        if {f"{party}.txt", f"{party}.txt.sig"} & {*names}:
-            _check_party(found, run, facts, signers, party)
-    _check_parties(found, names, required)
+    signed = [party for party in PARTIES if {f"{party}.txt", f"{party}.txt.sig"} & {*names}]
+    for party in signed:
+        _check_party(found, run, facts, signers, party)
+    _check_parties(found, signed, required)
+    if foreign := [one_line(name) for name in names if name not in FILES]:
+        listed = ", ".join(foreign[:SHOWN_NAMES])
+        found.problems.append(f"signatures/ has {len(foreign)} files of no signature: {listed}")
     return found
 
 
@@ -104,10 +107,10 @@ def _check_party(
         _compare(found, statement, facts, party)
         found.keys[party] = files.fingerprint_of_signer(content, signature)
         files.verify_text(content, signature, party, signers.allowed, signers.revoked)
-    except SigningError as error:
-        found.problems.append(str(error))
     except files.SshError as error:
         found.problems.append(_key_problem(found.keys.get(party), party, signers, error))
+    except files.SigningError as error:
+        found.problems.append(str(error))
     if len(found.problems) > before:
         return
     name = f" by {statement.name}" if statement.name else ""
@@ -147,17 +150,13 @@ def _shown(value: str | tuple[str, ...]) -> str:
     return (value if isinstance(value, str) else "; ".join(value)) or "none"
 
 
-def _check_parties(found: Verification, names: list[str], required: tuple[str, ...]) -> None:
-    """Check who signed, that each used its own key, and that the folder has no other file."""
-    signed = [party for party in PARTIES if {f"{party}.txt", f"{party}.txt.sig"} & {*names}]
+def _check_parties(found: Verification, signed: list[str], required: tuple[str, ...]) -> None:
+    """Check who signed, and that each used its own key."""
     found.facts += [(party, "has not signed") for party in PARTIES if party not in signed]
     found.problems += [
         f"the {party} has not signed, and must have" for party in required if party not in signed
     ]
     if len(found.keys) > len({*found.keys.values()}):
         found.problems.append("one key signed for both parties: each needs a key of its own")
-    if foreign := [one_line(name) for name in names if name not in FILES]:
-        listed = ", ".join(foreign[:SHOWN_NAMES])
-        found.problems.append(f"signatures/ has {len(foreign)} files of no signature: {listed}")
     if not signed and not required:
         found.doubts.append("no party has signed this run")

@@ -16,7 +16,7 @@ from probes.cli.main import main
 from probes.contract.contract import load as contract
 from probes.contract.contract import parse
 from probes.contract.terms import ClusterTerms
-from probes.session.rejudge import NO_MEASURES, read_whole, rejudge_run
+from probes.session.rejudge import read_whole, rejudge_run
 from reports.acceptance import load_summary, summarize_acceptance
 from reports.measurement import Limit, Verdict
 from reports.run_folder.event_log import UnreadableRun
@@ -33,6 +33,8 @@ from tests.support.rejudged_runs import (
 )
 from tests.support.run_folders import Events, read_lines, rewrite, without_chain, write_lines
 
+# Keys of [cluster] that no measure depends on: the measured bandwidth stays, its limit is new.
+NO_MEASURES = {"line_rate_gbps"}
 STRICT = """schema = 1
 name = "strict"
 [GANG.placement_delay]

@@ -19,11 +19,11 @@ MAX_IMPORT_SHARE = 0.09  # of the lines of code
 # Lines of code without blanks, comments and docstrings.  Who needs more raises a row in the commit
 # that needs it, and says why.
 BUDGET = {
-    "probes": 940,  # its files: plugin, doctor, findings, leftovers, requirements, TOML
+    "probes": 920,  # its files: plugin, doctor, findings, leftovers, requirements, TOML
     "probes/check": 690,
-    "probes/cli": 1600,
+    "probes/cli": 1580,
     "probes/cluster": 2740,  # ask.py has the sets of actors that hosts had
-    "probes/contract": 1390,
+    "probes/contract": 1330,
     "probes/environment": 830,
     "probes/fabric": 3290,
     "probes/faults": 340,
@@ -33,10 +33,10 @@ BUDGET = {
     "probes/nccl": 2410,
     "probes/restart": 1570,
     "probes/scaling": 950,
-    "probes/session": 1170,
+    "probes/session": 1130,
     "probes/submit": 790,
     "reference_trainer": 3580,
-    "reports": 6220,
+    "reports": 6130,
     "scaling": 2920,
 }
 LONG_FUNCTION, MAX_LONG_SHARE = 30, 0.03  # lines, and how many functions may have more

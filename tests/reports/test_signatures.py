@@ -14,7 +14,6 @@ from reports.sanitize import one_line
 from reports.signing import files
 from reports.signing.files import SshError, sign_text, verify_text
 from reports.signing.signatures import (
-    SignedBy,
     Statement,
     StatementError,
     parse_statement,
@@ -57,8 +56,10 @@ def test_a_statement_is_read_as_it_was_written() -> None:
 
 
 def test_signed_by_tells_what_is_claimed(run: Path) -> None:
+    (one,) = signed_by(run)
     time = "2026-11-20T22:17:03.120Z"
-    assert signed_by(run) == [SignedBy("customer", "Jörg Doe", "conditions", time)]
+    told = (one.party, one.name, one.decision, one.time)
+    assert told == ("customer", "Jörg Doe", "conditions", time)
 
 
 def claims(run: Path, name: str, content: bytes) -> None:

@@ -14,8 +14,9 @@ from click.testing import CliRunner
 from probes.check.declarations import REACH, Check
 from probes.check.registry import CRITERIA
 from probes.cli.main import main
-from probes.contract.contract import MAX_BYTES, ContractError, load, parse
+from probes.contract.contract import ContractError, load, parse
 from probes.contract.limits import LimitTerms
+from probes.contract.validation import MAX_BYTES
 from probes.toml_tables import MAX_SENTENCE
 from tests.probes.acceptance.test_contract import GOOD, WAIVER
 from tests.probes.acceptance.test_contract_refusals import busbw, delay, network, ordered

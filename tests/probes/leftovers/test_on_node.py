@@ -45,7 +45,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_only_our_names_are_listed_and_removed(folder: Path) -> None:
-    found = [one["path"] for one in list_files([str(folder), str(folder), "/no/such/folder"])]
+    found = list_files([str(folder), str(folder), "/no/such/folder"])
     assert sorted(found) == sorted(str(folder / name) for name in OURS)
     assert remove_files(found) == {}
     assert sorted(path.name for path in folder.iterdir()) == sorted(THEIRS)
@@ -59,11 +59,11 @@ def test_a_folder_is_as_idle_as_its_newest_file(tmp_path: Path) -> None:
     (deep / "file").touch()
     for path in (deep / "file", deep, deep.parent, deep.parent.parent):
         os.utime(path, (old, old))
-    (one,) = list_files([str(tmp_path)])
-    assert 4900 < one["idle_s"] < 5100
+    (idle_s,) = list_files([str(tmp_path)]).values()
+    assert 4900 < idle_s < 5100
     os.utime(deep / "file", None)
-    (one,) = list_files([str(tmp_path)])
-    assert one["idle_s"] < 100
+    (idle_s,) = list_files([str(tmp_path)]).values()
+    assert idle_s < 100
 
 
 def test_what_a_link_leads_to_stays(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_what_a_link_leads_to_stays(tmp_path: Path) -> None:
     (folder / f"seatrial-{TOKEN}").symlink_to(target)
     (folder / f"seatrial-user-{TOKEN}").mkdir()
     (folder / f"seatrial-user-{TOKEN}" / "link").symlink_to(target)
-    assert remove_files(one["path"] for one in list_files([str(folder)])) == {}
+    assert remove_files(list_files([str(folder)])) == {}
     assert [*folder.iterdir()] == []
     assert (target / "file").exists()
 
@@ -93,5 +93,5 @@ def test_a_file_that_stays_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("shutil.rmtree", refuse)
-    (path,) = (one["path"] for one in list_files([str(tmp_path)]))
+    (path,) = list_files([str(tmp_path)])
     assert "Permission denied" in remove_files([path])[path]

@@ -54,8 +54,8 @@ def find(cluster: Nodes, shared: str | None = "/shared") -> tuple[list[LeftOver]
 
 def test_each_living_node_is_searched_and_the_shared_folder_once(jobs: list[str]) -> None:
     jobs.append("raysubmit_x")
-    file = {"path": "/tmp/seatrial-0123456789ab", "idle_s": 70.0}
-    cluster = Nodes(head=[], worker=[file])
+    files = {"/tmp/seatrial-0123456789ab": 70.0}
+    cluster = Nodes(head={}, worker=files)
     temporary = ["/tmp", tempfile.gettempdir()]
     left, silent = find(cluster)
     assert cluster.asked == {"head": [*temporary, "/shared"], "worker": temporary}
@@ -69,7 +69,7 @@ def test_each_living_node_is_searched_and_the_shared_folder_once(jobs: list[str]
 
 
 def test_what_does_not_answer_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = Nodes(head=[])
+    cluster = Nodes(head={})
     assert find(cluster) == ([], ["node1 does not answer"])
     monkeypatch.setattr(Nodes, "dashboard", "")
     silent = ["node1 does not answer", "jobs cannot be listed: the cluster has no dashboard"]
