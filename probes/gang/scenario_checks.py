@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any
 
-from probes.check.judging import plant
+from probes.check.judging import judge_or_explain, plant
 from probes.check.recorder import Recorder
 from probes.contract import placement as components
 from probes.contract.contract import ClusterTerms
@@ -166,10 +166,9 @@ def _judge_detection(run: Scenario, lost_at: float, detected: float | None, vict
 
 def judge_detected(detected: float | None, victim: str, seconds: float, measure: Recorder) -> None:
     """Judge that a node loss was detected within `seconds`."""
-    measure(check.LOSSES_NOT_DETECTED, int(detected is None), on=victim)
-    if detected is None:
-        message = f"{victim} was killed, and Ray did not detect it within {seconds} s"
-        measure.explain(finding("GANG-LOSS-NOT-DETECTED", message, [victim]))
+    message = f"{victim} was killed, and Ray did not detect it within {seconds} s"
+    unseen = finding("GANG-LOSS-NOT-DETECTED", message, [victim])
+    judge_or_explain(measure, check.LOSSES_NOT_DETECTED, int(detected is None), unseen, on=victim)
 
 
 @contextmanager
@@ -209,7 +208,8 @@ def judge_invariants(run: Scenario) -> None:
         judge_partial_holds(run.segments, run.measure)
         _judge_overcommit(run, samples)
         if run.steady:
-            _judge_leak(run, check.LEAKED, most_leaked(run.segments, run.total))
+            leaks = (checks.count_leaked(segment, run.total) for segment in run.segments)
+            _judge_leak(run, check.LEAKED, max(leaks))
         last = run.observer.samples[-1]
         _judge_leak(
             run, check.NOT_RELEASED, 0 if free_again is not None else run.total - last["free"]
@@ -229,18 +229,13 @@ def judge_partial_holds(segments: Sequence[Sequence[Sample]], measure: Recorder)
     measure(check.PARTIALLY_HELD, count, samples=len(samples), note="nothing was observed")
     spans = [span for segment in segments for span in checks.find_partial_holds(segment)]
     for span in spans[:3]:
-        judge.blame_job("GANG-PARTIAL", span.describe(), span.job, measure)
+        measure.explain(judge.blame_job("GANG-PARTIAL", span.describe(), span.job))
 
 
-def most_leaked(segments: Sequence[Sequence[Sample]], total: int) -> int:
-    """Count the accelerators neither free nor held by a gang, in the worst of these segments."""
-    return max(checks.count_leaked(segment, total) for segment in segments)
-
-
-def judge_free(segments: Sequence[Sequence[Sample]], total: int, measure: Recorder) -> None:
+def judge_free(samples: Sequence[Sample], total: int, measure: Recorder) -> None:
     """Judge that nothing leaked and all is free at the end; for a control, whose jobs are ours."""
-    measure(check.LEAKED, most_leaked(segments, total))
-    measure(check.NOT_RELEASED, total - segments[-1][-1]["free"] if segments[-1] else None)
+    measure(check.LEAKED, checks.count_leaked(samples, total))
+    measure(check.NOT_RELEASED, total - samples[-1]["free"] if samples else None)
 
 
 def _judge_overcommit(run: Scenario, samples: list[Sample]) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from probes.check.judging import plant
 from probes.contract import placement as components
 from probes.findings import finding, join_names
 from probes.gang import controls
@@ -85,10 +86,10 @@ def test_components_lie_where_they_were_put(scene, cluster, terms, measure):
             astray.append(components.layout_errors(parts, misplaced))
         measure(check.MISPLACED, len(wrong), samples=len(astray))
         measure.explain(finding("GANG-MISPLACED", message) for message in wrong[:3])
-        trial, fault = measure.trial(), "a rank reports the accelerator of another component's rank"
-        trial(check.MISPLACED, sum(map(len, astray)))
+        fault = "a rank reports the accelerator of another component's rank"
+        values = {check.MISPLACED: sum(map(len, astray))}
         saw = astray[0][0] if astray[0] else "nothing wrong"
-        measure.control(check.ONE_RANK_ASTRAY, fault, trial, located=all(astray), saw=saw)
+        plant(measure, check.ONE_RANK_ASTRAY, fault, values, located=all(astray), saw=saw)
 
 
 def test_a_lost_node_harms_its_own_gang_only(scene):
