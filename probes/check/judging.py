@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from probes.check.declarations import Check, Circumstances
@@ -117,13 +117,15 @@ def plant(
     without: Container[str] = (),
     located: bool = True,
     saw: str = "",
+    suspects: Collection[str] = (),
 ) -> None:
     """Judge a planted fault as the probe judges, and record whether it was caught.
 
     `judge` gets the trial, or is the values to judge by measure.  It returns False if the fault was
     found in another place than where it was planted; where that is known before, it is not
-    `located`.  `saw` is what was seen of it.  `unable` is why it could not be planted: the control
-    then proves nothing.  `without` are measures that the fault cannot make fail here.
+    `located`.  Its findings must name all `suspects`.  `saw` is what was seen of the fault, and
+    `unable` why it could not be planted: the control then proves nothing.  `without` are measures
+    that the fault cannot make fail here.
     """
     if unable:
         measure.control(control, fault, None, saw=unable)
@@ -134,6 +136,8 @@ def plant(
             trial(name, value)
     else:
         located = judge(trial) is not False and located
+    named = {suspect for one in trial.findings for suspect in one.suspects}
+    located = located and named.issuperset(suspects)
     measure.control(control, fault, trial, located=located, saw=saw, without=without)
 
 

@@ -328,11 +328,6 @@ def remove_folder(path: str) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
-def ranks_that_began_elsewhere(rows: Sequence[Row], step: int) -> list[Row]:
-    """List the ranks of a job that trained, but did not go on from this step's checkpoint."""
-    return [row for row in rows if "RANK" in row and row.get("from") != str(step)]
-
-
 # Each step gathers the weights for forward and for backward, and scatters the gradients.
 COLLECTIVES_PER_STEP = 3
 BYTES_PER_PARAMETER = 2  # bf16; in fp32 a job sends twice as many
