@@ -30,21 +30,6 @@ def last_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[-1]
 
 
-def error_lines(calls: Sequence[Any]) -> dict[int, str]:
-    """Return the last line of each call's error, by index, for those that an exception ended."""
-    import ray
-
-    lines = {}
-    for index, call in enumerate(calls):
-        try:
-            ray.get(call, timeout=0)
-        except ray.exceptions.RayTaskError as error:
-            lines[index] = last_line(error)
-        except Exception:  # noqa: S112, BLE001  (it runs, or died without an exception)
-            continue
-    return lines
-
-
 def find_cause(lines: dict[int, str]) -> tuple[list[int], str]:
     """Return the indices with the error that began it, and its line; ([], "") if none is their own.
 
@@ -201,12 +186,12 @@ class Gang:
         import ray
 
         died = ray.exceptions.RayActorError
-        dead = self._owners(self._calls, _indices_of_failed(self._calls, died))
+        dead = self._owners(self._calls, [*_failed_calls(self._calls, died)])
         if not lost or not set(lost) <= set(dead) or self._group_state() != "CREATED":
             return []
         late = self._owners(self._calls, _pending(self._calls, END_SECONDS))
         # Others may have died since.
-        dead = self._owners(self._calls, _indices_of_failed(self._calls, died))
+        dead = self._owners(self._calls, [*_failed_calls(self._calls, died)])
         replaced = sorted({*dead, *late})
         for rank in replaced:
             ray.kill(self._workers[rank])  # also a worker that is only presumed dead
@@ -234,11 +219,8 @@ class Gang:
         import ray
 
         ready = self._wait_for_answers(calls, min(self.timeout, START_SECONDS))
-        return (
-            list(ray.get(calls))
-            if ready and not _indices_of_failed(calls, ray.exceptions.RayError)
-            else []
-        )
+        failed = _failed_calls(calls, ray.exceptions.RayError)
+        return list(ray.get(calls)) if ready and not failed else []
 
     def _wait_for_answers(self, calls: list[Any], seconds: float) -> bool:
         """Return whether all calls end in time; False as soon as the group has lost a node."""
@@ -339,7 +321,7 @@ class Gang:
         import ray
 
         calls = [worker.run.remote({}, function, ()) for worker in self._workers]
-        unanswered = {*_pending(calls, timeout), *_indices_of_failed(calls, Exception)}
+        unanswered = {*_pending(calls, timeout), *_failed_calls(calls, Exception)}
         return {rank: ray.get(call) for rank, call in enumerate(calls) if rank not in unanswered}
 
     def _collect(self, calls: list[Any], timeout: float, task: str) -> list[Any]:
@@ -359,17 +341,18 @@ class Gang:
 
         lost_at, deadline = time.time(), time.monotonic() + SETTLE_SECONDS
         dead: list[int] = []
-        failed = _indices_of_failed(calls, ray.exceptions.RayTaskError)
+        failed = _failed_calls(calls, ray.exceptions.RayTaskError)
         # A survivor may see its socket close before Ray reports the death. After one reported
         # death, others of the same node may follow.
         while time.monotonic() < deadline:
             known = dead
             pending = _pending(calls, SETTLE_SECONDS / 10)
-            dead = _indices_of_failed(calls, ray.exceptions.RayActorError)
+            dead = [*_failed_calls(calls, ray.exceptions.RayActorError)]
             if known or not pending:
                 break
-        first, cause = find_cause(error_lines(calls))
-        dead, failed = self._owners(calls, dead), self._owners(calls, first or failed)
+        errors = _failed_calls(calls, ray.exceptions.RayTaskError)
+        first, cause = find_cause({index: last_line(each) for index, each in errors.items()})
+        dead, failed = self._owners(calls, dead), self._owners(calls, first or [*failed])
         who = f"rank {failed[0]}" if len(failed) == 1 else f"ranks {failed}" if failed else "a rank"
         failure = f"{who}{self._hosts_of(failed)} failed: {cause or last_line(error)}"
         died = f"ranks {dead} died{self._hosts_of(dead)}"
@@ -390,7 +373,7 @@ class Gang:
         import ray
 
         calls = [worker.location.remote() for worker in self._workers]
-        return _pending(calls, timeout) or _indices_of_failed(calls, ray.exceptions.RayError)
+        return _pending(calls, timeout) or [*_failed_calls(calls, ray.exceptions.RayError)]
 
     def remove(self, timeout: float = 30) -> None:
         """Kill the workers and remove the group; wait for Ray up to `timeout` seconds."""
@@ -421,18 +404,18 @@ def _pending(calls: list[Any], timeout: float = 0) -> list[int]:
     return [rank for rank, call in enumerate(calls) if call not in done]
 
 
-def _indices_of_failed(calls: list[Any], error_type: type[Exception]) -> list[int]:
-    """Return the indices of calls that have ended with this type of error."""
+def _failed_calls(calls: list[Any], error_type: type[Exception]) -> dict[int, Exception]:
+    """Return the errors of the calls that have ended with this type of error, by index."""
     import ray
 
-    ranks = []
-    for rank, call in enumerate(calls):
+    errors = {}
+    for index, call in enumerate(calls):
         try:
             ray.get(call, timeout=0)
         except ray.exceptions.GetTimeoutError:  # a RayError, too
             continue
-        except error_type:
-            ranks.append(rank)
+        except error_type as error:
+            errors[index] = error
         except Exception:  # noqa: S112, BLE001  (any other failure: its process is alive)
             continue
-    return ranks
+    return errors

@@ -55,10 +55,7 @@ class FaultSearchResult:
 
 
 def search_faults(
-    nodes: Sequence[str],
-    measure_pairs: MeasurePairs,
-    matrix: bool = False,
-    effect: float = MIN_EFFECT,
+    nodes: Sequence[str], measure_pairs: MeasurePairs, matrix: bool = False
 ) -> FaultSearchResult:
     """Find the nodes and links that are slow, and in which direction.
 
@@ -71,20 +68,17 @@ def search_faults(
     link. That takes n - 1 rounds, n if n is odd. With fewer than 8 nodes every pair is always
     measured. Up to about a third of the nodes may be bad.
 
-    A link is slow if it is below `effect` of the typical speed and also beyond the noise. Links
+    A link is slow if it is below MIN_EFFECT of the typical speed and also beyond the noise. Links
     are compared with each other, so a fault that all links share is not found. A node is blamed
     only if some node is proven good. Without one, and so always with two nodes, slow links are
     reported as links. Links that are slower by design are reported as slow. Raises ValueError
     if a node is named twice.
     """
-    return search_rails([nodes], measure_pairs, matrix, effect)
+    return search_rails([nodes], measure_pairs, matrix)
 
 
 def search_rails(
-    rails: Sequence[Sequence[str]],
-    measure_pairs: MeasurePairs,
-    matrix: bool = False,
-    effect: float = MIN_EFFECT,
+    rails: Sequence[Sequence[str]], measure_pairs: MeasurePairs, matrix: bool = False
 ) -> FaultSearchResult:
     """Search several rails as `search_faults` does one network; all are compared with each other.
 
@@ -95,7 +89,7 @@ def search_rails(
     if len(set(ports)) < len(ports):
         duplicates = sorted(name for name, count in Counter(ports).items() if count > 1)
         raise ValueError(f"each node is to be named once, found twice: {', '.join(duplicates)}")
-    search = _Search([list(rail) for rail in rails], measure_pairs, effect)
+    search = _Search([list(rail) for rail in rails], measure_pairs)
     search.measure_first(all_pairs=matrix or search.rail_size < MIN_QUICK_NODES)
     while schedule := search.suspect_round() or search.recheck_rounds():
         search.measure_rounds(schedule)
@@ -200,7 +194,6 @@ class _Search:
 
     rails: list[list[str]]
     measure_pairs: MeasurePairs
-    effect: float
     speeds: dict[Link, float] = field(default_factory=dict)
     counts: Counter[Link] = field(default_factory=Counter)  # meetings of each link
     checked_by: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -226,7 +219,7 @@ class _Search:
         first = ([pairs] for pairs in islice(schedule, MAX_FIRST_ROUNDS))
         for batch in [list(schedule)] if all_pairs else first:
             self.measure_rounds(batch)
-            self.typical, self.limit = typical_speed(self.speeds.values(), self.effect)
+            self.typical, self.limit = typical_speed(self.speeds.values())
             if self.proven_good():
                 return
 

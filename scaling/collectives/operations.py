@@ -24,14 +24,14 @@ OUT_OF_PLACE, IN_PLACE = PLACEMENTS[:1], PLACEMENTS[1:]
 class Operation:
     """One collective.
 
-    `factor(n)` turns algorithm bandwidth into bus bandwidth for n ranks. `size` bytes are those
-    of nccl-tests' size column: the complete buffer, n times larger than a part if ranks hold
-    parts. `sharded` is whether a rank holds a part of size / n. `redop` and `root` are
-    nccl-tests' columns.
+    `rounds` is how often its data goes around a ring; 0 if each rank sends it once. `size`
+    bytes are those of nccl-tests' size column: the complete buffer, n times larger than a part
+    if ranks hold parts. `sharded` is whether a rank holds a part of size / n. `redop` and
+    `root` are nccl-tests' columns.
     """
 
     name: str
-    factor: Callable[[int], float]
+    rounds: int
     sharded: bool
     allocate: Callable[[Any, int, int, bool], Buffers]  # of (ramp, rank, ranks, in_place)
     redop: str = "none"
@@ -44,6 +44,10 @@ class Operation:
 
         ramp = make_ramp(device, count)
         return self.allocate(ramp, dist.get_rank(), dist.get_world_size(), in_place)
+
+    def factor(self, ranks: int) -> float:
+        """Return what turns algorithm bandwidth into bus bandwidth for so many ranks."""
+        return self.rounds * ((ranks - 1) / ranks) if self.rounds else 1.0
 
     def busbw(self, size: int, seconds: float, ranks: int) -> float:
         """Return the bus bandwidth in GB/s (1e9 bytes); 0 for one rank, where nothing moves."""
@@ -187,26 +191,14 @@ def _send_recv(ramp: Any, rank: int, ranks: int, in_place: bool) -> Buffers:
     return Buffers(run, lambda: out.fill_(-1), out, ramp + (before + 1))
 
 
-def _ring_factor(ranks: int) -> float:
-    return (ranks - 1) / ranks
-
-
-def _double_ring_factor(ranks: int) -> float:
-    return 2 * _ring_factor(ranks)
-
-
-def _unit_factor(ranks: int) -> float:
-    return 1.0
-
-
 OPERATIONS: dict[str, Operation] = {
     operation.name: operation
     for operation in (
-        Operation("all_reduce", _double_ring_factor, False, _all_reduce, "sum", -1, IN_PLACE),
-        Operation("all_gather", _ring_factor, True, _all_gather),
-        Operation("reduce_scatter", _ring_factor, True, _reduce_scatter, "sum"),
-        Operation("alltoall", _ring_factor, True, _all_to_all, placements=OUT_OF_PLACE),
-        Operation("broadcast", _unit_factor, False, _broadcast, root=0, placements=IN_PLACE),
-        Operation("sendrecv", _unit_factor, False, _send_recv, placements=OUT_OF_PLACE),
+        Operation("all_reduce", 2, False, _all_reduce, "sum", -1, IN_PLACE),
+        Operation("all_gather", 1, True, _all_gather),
+        Operation("reduce_scatter", 1, True, _reduce_scatter, "sum"),
+        Operation("alltoall", 1, True, _all_to_all, placements=OUT_OF_PLACE),
+        Operation("broadcast", 0, False, _broadcast, root=0, placements=IN_PLACE),
+        Operation("sendrecv", 0, False, _send_recv, placements=OUT_OF_PLACE),
     )
 }
