@@ -46,8 +46,7 @@ def control_release_one_early(run: Scenario) -> None:
     fault = "a job takes one of its two accelerators before the other"
     judge_early = partial(judge_partial_holds, [samples])
     saw = caught[0] if caught else "no part of a gang"
-    located = bool(caught)
-    plant(run.measure, check.ONE_BUNDLE_EARLY, fault, judge_early, located=located, saw=saw)
+    plant(run.measure, check.ONE_BUNDLE_EARLY, fault, judge_early, located=bool(caught), saw=saw)
 
 
 def control_unregistered_gpu(run: Scenario) -> None:
@@ -270,8 +269,7 @@ def control_fragments(measure: Recorder, nodes: dict[str, int]) -> None:
     """Judge a PACK gang that lies on several nodes as if it were the waiting STRICT_PACK gang."""
     fragments = {check.PLACED_IN_FRAGMENTS: len(nodes) if len(nodes) > 1 else 0}
     fault = "a PACK gang that lies on several nodes is judged as if it had requested one"
-    name = check.PACK_PASSED_OFF_AS_STRICT_PACK
-    plant(measure, name, fault, fragments, saw=join_names(nodes))
+    plant(measure, check.PACK_PASSED_OFF_AS_STRICT_PACK, fault, fragments, saw=join_names(nodes))
 
 
 def control_wrong_strategy(measure: Recorder, strategy: str, nodes: dict[str, int]) -> None:

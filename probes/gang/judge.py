@@ -37,8 +37,7 @@ def judge_withdrawal(run: Scenario, gang: str, since: float) -> None:
 
 def judge_gone(gang: str, gone: bool, seconds: float, measure: Recorder) -> None:
     """Judge that a gang was removed within `seconds`."""
-    message = f"gang {gang} still exists {seconds} s later"
-    stays = blame_job("GANG-NOT-REMOVED", message, gang[0])
+    stays = blame_job("GANG-NOT-REMOVED", f"gang {gang} still exists {seconds} s later", gang[0])
     judge_or_explain(measure, check.NOT_REMOVED, int(not gone), stays)
 
 

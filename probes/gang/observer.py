@@ -211,8 +211,7 @@ def take_sample(live_groups: LivePlacementGroups, prefix: str, resource: str) ->
             name = entry.name or UNNAMED_PREFIX + entry.placement_group_id.hex()
             status = entry.PlacementGroupState.Name(entry.state)
             groups[name] = [status, len(entry.bundles), nodes, spare]
-    available = read_free_resources()
-    free = {node: int(amounts.get(resource, 0)) for node, amounts in available.items()}
+    free = {node: int(amounts.get(resource, 0)) for node, amounts in read_free_resources().items()}
     actors: dict[str, list[str]] = {}
     for actor in read_actors():
         if actor.class_name in RANK_CLASSES:
@@ -279,8 +278,7 @@ class Observer:
         """
         import ray
 
-        drivers = ray.get(self._actor.drivers.remote(), timeout=ANSWER_SECONDS)
-        return other_jobs(drivers, self.jobs)
+        return other_jobs(ray.get(self._actor.drivers.remote(), timeout=ANSWER_SECONDS), self.jobs)
 
     def poll(self) -> list[Sample]:
         """Fetch the new samples."""

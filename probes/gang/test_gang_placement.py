@@ -82,8 +82,7 @@ def test_components_lie_where_they_were_put(scene, cluster, terms, measure):
             places = run.locate_ranks(parts)
             wrong += components.layout_errors(parts, places)
             wrong += scenes.find_splits(parts, places, split)
-            misplaced = scenes.control_misplaced_rank(places)
-            astray.append(components.layout_errors(parts, misplaced))
+            astray.append(components.layout_errors(parts, scenes.control_misplaced_rank(places)))
         measure(check.MISPLACED, len(wrong), samples=len(astray))
         measure.explain(finding("GANG-MISPLACED", message) for message in wrong[:3])
         fault = "a rank reports the accelerator of another component's rank"

@@ -133,8 +133,7 @@ def control_missing_rank(
 ) -> None:
     """Check that a job which is judged as one of a rank more fails."""
     fault = "the job is judged as one that has a rank more"
-    judge_larger = partial(judge.judge_job, path, said, size=size + 1)
-    plant(measure, check.MISSING_RANK, fault, judge_larger)
+    plant(measure, check.MISSING_RANK, fault, partial(judge.judge_job, path, said, size=size + 1))
 
 
 def control_user(us: Transcript, why_same: str, measure: Recorder) -> None:
@@ -216,8 +215,7 @@ def launch_jobs(cluster: Cluster, terms: ClusterTerms, measure: Recorder) -> Lau
         ours = LaunchPath(cluster, terms, path.guide, User(path.user.folder, homes=path.user.homes))
         identity, us = path.ask_identity(), ours.ask_identity()
         measure.progress("launch: the guide, typed in an empty home")
-        plain = plain_options(path)
-        said, sent = JobBytes.around(cluster, fabric, lambda: path.follow(plain))
+        said, sent = JobBytes.around(cluster, fabric, lambda: path.follow(plain_options(path)))
         measure.progress("launch: the same with a missing variable")
         doctored = path.follow(doctored_options(cluster.size))
         measure.progress("launch: the same with planted errors")

@@ -245,8 +245,7 @@ def has_coordinator() -> bool:
     """Return whether the actor lives that Ray Train and Ray Data of all jobs share."""
     from ray.util import list_named_actors
 
-    named = list_named_actors(all_namespaces=True)
-    return {"name": COORDINATOR, "namespace": COORDINATOR} in named
+    return {"name": COORDINATOR, "namespace": COORDINATOR} in list_named_actors(all_namespaces=True)
 
 
 def _remove() -> None:

@@ -344,8 +344,7 @@ def judge_full_disk(original: ReferenceRun, results: Results, measure: Recorder)
     statement = f"step-{NEWEST} was committed although rank {victim} could not write its part"
     names = {"rank": victim, "step": NEWEST}
     torn = finding("RESTART-TORN", statement, [f"rank {victim}"], names=names)
-    failed = NEWEST in committed
-    judge_or_explain(measure, check.SAVES_REFUSED, refused, torn, failed, limit=limit)
+    judge_or_explain(measure, check.SAVES_REFUSED, refused, torn, NEWEST in committed, limit=limit)
     measure(
         check.SAVED_AFTER, len(committed), limit=exactly(1, "saves", "there was free space again")
     )

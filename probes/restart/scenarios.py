@@ -141,15 +141,13 @@ def control_wrong_resume(original: ReferenceRun, measure: Recorder) -> None:
     """Check that resumes with one error, and a run whose loss explodes, are detected."""
     for part, fault in reference.WRONG_RESUMES.items():
         results, error = results_or_error(original.wrong_resumes.get(part, NO_REFERENCE_RUN))
-        reference_steps = [] if error else original.results
-        found = reference.compare_steps(reference_steps, results, NEWEST + 1)
+        found = reference.compare_steps([] if error else original.results, results, NEWEST + 1)
         judge_wrong = partial(judge.report_unequal, found, original, results)
         saw = str(found.unequal[0]) if found.unequal else "no unequal step"
         plant(measure, f"resume forgets: {part}", fault, judge_wrong, unable=error, saw=saw)
     exploded, error = results_or_error(original.exploded or NO_REFERENCE_RUN)
     fault = "the run is trained with a learning rate so high that its loss explodes"
-    judge_exploded = partial(judge.judge_losses, exploded)
-    plant(measure, check.EXPLODING_LOSS, fault, judge_exploded, unable=error)
+    plant(measure, check.EXPLODING_LOSS, fault, partial(judge.judge_losses, exploded), unable=error)
 
 
 def control_run(original: ReferenceRun, run: FaultedRun, measure: Recorder) -> None:

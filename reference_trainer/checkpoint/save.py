@@ -77,8 +77,7 @@ class Storage:
         # A leftover marker counts as an unfinished save and is removed.
         token = world.broadcast(f"step-0.tmp-{secrets.token_hex(8)}")
         marker = folder / token
-        failure = "cannot open the checkpoint folder"
-        call_on(world, [0], lambda: marker.mkdir(parents=True), failure)
+        call_on(world, [0], lambda: marker.mkdir(parents=True), "cannot open the checkpoint folder")
         reports = world.gather((world.host, marker.exists()))
         if world.rank == 0:
             with suppress(FileNotFoundError):  # another run that starts here has removed it
@@ -232,8 +231,7 @@ class CheckpointWriter:
         world, failure = self.world, f"step {step} was not saved"
         with self._count_own_time():
             self.delays.inject("upload", step)
-        everyone = range(world.size)
-        files = call_on(world, everyone, lambda: self._write(temp_folder, state), failure)
+        files = call_on(world, range(world.size), lambda: self._write(temp_folder, state), failure)
         rank_entries = world.gather(files)
         self.storage.collect(temp_folder, [sorted(entries) for entries in rank_entries], world)
         self.events.write("written", step=step)

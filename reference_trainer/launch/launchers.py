@@ -234,8 +234,7 @@ def _read_results(out: Path, size: int) -> list[dict[str, Any]]:
         try:
             results.append(json.loads((out / f"result.rank{rank}.json").read_text("ascii")))
         except (OSError, ValueError) as error:
-            message = f"rank {rank} left no result that can be read: {error}"
-            raise GangError(message) from None
+            raise GangError(f"rank {rank} left no result that can be read: {error}") from None
     return results
 
 
@@ -246,7 +245,7 @@ LAUNCHERS: dict[str, Callable[[TrainingJob], JobResult]] = {
 }
 
 
-@click.command()
+@click.command(short_help="Start the job on a Ray cluster, whole or not at all.")
 @click.option("--workers", default="all", show_default=True, help="How many ranks, or all.")
 @click.option(
     "--launcher",

@@ -61,8 +61,7 @@ def process_group(backend: str | None = None, seconds: float = 600) -> Iterator[
         raise RuntimeError("NCCL needs a GPU, and torch sees none in this process")
     device = torch.device("cpu")
     if backend == "nccl":
-        local = int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count()
-        device = torch.device("cuda", local)
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
         torch.cuda.set_device(device)
     seconds += SECONDS_PER_RANK * int(os.environ.get("WORLD_SIZE", "1"))
     dist.init_process_group(backend, timeout=timedelta(seconds=seconds))

@@ -343,8 +343,7 @@ def min_bytes_sent(order: Sequence[ReplayItem], ranks: int, steps: int = REPLAY_
     """Compute the least bytes that a node must send when so many steps are replayed."""
     calls = count_calls(order)
     sent = (call.times * call.size * OPERATIONS[call.operation].factor(ranks) for call in calls)
-    step_bytes = sum(sent)
-    return step_bytes * steps * (SMALL_STEP_EVERY - 1) / SMALL_STEP_EVERY
+    return sum(sent) * steps * (SMALL_STEP_EVERY - 1) / SMALL_STEP_EVERY
 
 
 def replay_on_rank(
@@ -386,8 +385,7 @@ def replay_on_rank(
                 step_times.append(time.perf_counter() - start)
             for call, each in spent.items():
                 call_times.setdefault(call, []).append(statistics.fmean(each))
-    calls = {call: statistics.median(each) for call, each in call_times.items()}
-    return step_times, calls
+    return step_times, {call: statistics.median(each) for call, each in call_times.items()}
 
 
 def _emulate_compute(sleep_s: float, busy_s: float) -> None:
