@@ -13,12 +13,9 @@ from probes.findings import join_names
 from probes.gang import criterion as check
 from probes.gang import invariants as checks
 from probes.gang import judge
-from probes.gang.invariants import count_held, is_whole
-from probes.gang.job_driver import COMPLETE
-from probes.gang.judge import PENDING_SECONDS
 from probes.gang.observer import UnregisteredGpuUser
 from probes.gang.scenario import DRAIN_SECONDS, PLACED_SECONDS, Scenario
-from probes.gang.scenario_checks import judge_free, judge_gpu_use, judge_partial_holds, judge_rate
+from probes.gang.scenario_checks import judge_gpu_use, judge_partial_holds, judge_rate
 
 LOOK_SECONDS = 0.3  # for an action to appear in several samples
 AWAY_SECONDS = 1.2  # pause of the observer: longer than the limit MAX_GAP
@@ -116,9 +113,9 @@ def control_not_cancelled(run: Scenario, gang: str, name: str, fault: str) -> No
     The proof is samples taken from now on, so an observer without samples does not pass.
     """
     since = len(run.observer.samples)
-    gone = run.wait_gone(gang, PENDING_SECONDS)
+    gone = run.wait_gone(gang, judge.PENDING_SECONDS)
     looks = run.observer.samples[since:]
-    judge_kept = partial(judge.judge_gone, gang, gone is not None, PENDING_SECONDS)
+    judge_kept = partial(judge.judge_gone, gang, gone is not None, judge.PENDING_SECONDS)
     stays = bool(looks) and all(gang in sample["gangs"] for sample in looks)
     there = f"the gang was there each of {len(looks)} times"
     saw = there if stays else "the gang is gone, or was not observed"
@@ -151,7 +148,7 @@ def control_partial_allocation(run: Scenario, need: int) -> None:
         start = run.observer.mark("single actors, in turns", fault=True)
         for turn in range(2 * need):
             jobs["AB"[turn % 2]].call("naive", 1)
-        full = run.until(lambda sample: count_held(sample) >= run.total, FILL_SECONDS)
+        full = run.until(lambda sample: checks.count_held(sample) >= run.total, FILL_SECONDS)
         run.observer.look_away(AWAY_SECONDS)
         run.observer.wait(checks.FREE_LAG + LOOK_SECONDS)
         held = [sample for sample in run.observer.samples if sample["t"] >= (full or start)]
@@ -161,7 +158,8 @@ def control_partial_allocation(run: Scenario, need: int) -> None:
     def judge_parts(trial: Trial) -> None:
         judge_partial_holds([held], trial)
         actors_only = [{**sample, "gangs": {}} for sample in held]  # as Ray's groups show it
-        judge_free(actors_only, run.total, trial)
+        trial(check.LEAKED, checks.count_leaked(actors_only, run.total))
+        trial(check.NOT_RELEASED, run.total - held[-1]["free"] if held else None)
         judge_rate(checks.sample_gaps(held), trial)
 
     parts = checks.partial_gangs(held[-1]) if held else {}
@@ -182,14 +180,16 @@ def control_two_that_fit(run: Scenario) -> None:
     with run.as_control():
         run.wait_idle()
         gangs = run.ask_together(("A", half), ("B", max(run.total - half, 1)))
-        run.until(lambda sample: all(is_whole(sample, gang) for gang in gangs), PLACED_SECONDS)
+        run.until(
+            lambda sample: all(checks.is_whole(sample, gang) for gang in gangs), PLACED_SECONDS
+        )
         run.observer.wait(LOOK_SECONDS)
         last = run.observer.samples[-1]
         run.rig.release()
         run.wait_idle()
     fewer = {node: count - 1 for node, count in run.capacity.items()}
     values = {
-        check.PLACED_CONCURRENTLY: sum(is_whole(last, gang) for gang in gangs),
+        check.PLACED_CONCURRENTLY: sum(checks.is_whole(last, gang) for gang in gangs),
         check.ACTORS_NOT_RUNNING: judge.missing_actors(last, half),
         check.OVERCOMMITTED: len(checks.find_overcommitted([last], fewer)),
     }
@@ -203,15 +203,15 @@ def control_two_that_fit(run: Scenario) -> None:
 def control_late_release(run: Scenario) -> None:
     """Keep a gang waiting too long; it must be judged as never placed, and then as late."""
     limit = run.measure.contract.limit("GANG", check.PLACEMENT_DELAY)
-    held_s = LATE_BY * (limit.high or 0.0) if limit else PENDING_SECONDS
+    held_s = LATE_BY * (limit.high or 0.0) if limit else judge.PENDING_SECONDS
     with run.as_control():
         run.wait_idle()
         running = run.ask("A", run.total)
         run.wait_placed(running)
         since = run.observer.mark("B asks, and A goes on", fault=True)
         waiting = run.ask("B", 1)
-        placed = run.wait_placed(waiting, PENDING_SECONDS)
-        run.observer.wait(held_s - PENDING_SECONDS)
+        placed = run.wait_placed(waiting, judge.PENDING_SECONDS)
+        run.observer.wait(held_s - judge.PENDING_SECONDS)
         run.drop(running)
         delay = run.elapsed(since, run.wait_placed(waiting))
         run.rig.release()
@@ -230,11 +230,13 @@ def control_hold_and_wait(run: Scenario, half: int) -> None:
     Each job gives up after GIVE_UP_SECONDS, and what it gives up must be removed. The second job to
     give up may get its second group before it does.
     """
+    from probes.gang.job_driver import COMPLETE  # it imports Ray
+
     with run.as_control():
         run.wait_idle()
         gangs = run.ask_together(("A", half, {"part": ".1"}), ("B", half, {"part": ".1"}))
         run.observer.gang_sizes = dict.fromkeys(gangs, 2 * half)
-        run.until(lambda sample: count_held(sample) == 2 * half)
+        run.until(lambda sample: checks.count_held(sample) == 2 * half)
         start = run.observer.mark("both ask for their second group", fault=True)
         for gang in gangs:
             run.rig.jobs[gang[0]].call("complete", run.rig.prefix + gang, half, GIVE_UP_SECONDS)
@@ -272,10 +274,9 @@ def control_fragments(measure: Recorder, nodes: dict[str, int]) -> None:
     plant(measure, check.PACK_PASSED_OFF_AS_STRICT_PACK, fault, fragments, saw=join_names(nodes))
 
 
-def control_wrong_strategy(measure: Recorder, strategy: str, nodes: dict[str, int]) -> None:
-    """Judge a gang that lies on several nodes as if it had asked for one node."""
+def control_wrong_strategy(measure: Recorder, nodes: dict[str, int]) -> None:
+    """Judge a SPREAD gang that lies on several nodes as if it had asked for one node."""
     violation = checks.explain_misplaced("STRICT_PACK", nodes, nodes)
     fault = "a gang that lies on several nodes is judged as if it had requested one"
-    name, misplaced = f"{strategy} passed off as STRICT_PACK", int(bool(violation))
-    saw = violation or f"nothing wrong with {nodes}"
-    plant(measure, name, fault, {check.MISPLACED: misplaced}, saw=saw)
+    name, values = check.SPREAD_PASSED_OFF_AS_STRICT_PACK, {check.MISPLACED: int(bool(violation))}
+    plant(measure, name, fault, values, saw=violation or f"nothing wrong with {nodes}")

@@ -18,7 +18,6 @@ from probes.gang import criterion as check
 from probes.gang import invariants as checks
 from probes.gang import judge
 from probes.gang.invariants import Sample, count_placed
-from probes.gang.judge import PENDING_SECONDS
 from probes.gang.observer import REQUIRED_RATE_HZ, ScenarioMark
 from probes.gang.scenario import ContentionRig, Scenario
 
@@ -126,9 +125,9 @@ def lose_free_node(run: Scenario, spares: SpareNodes, waiting: str, victim: str)
 
 def control_node_not_lost(run: Scenario, victim: str) -> None:
     """Judge a node that runs as if it had been killed; the loss must count as undetected."""
-    gone = run.until(lambda sample: victim not in sample["free_on"], PENDING_SECONDS)
+    gone = run.until(lambda sample: victim not in sample["free_on"], judge.PENDING_SECONDS)
     fault = f"{victim} is alive, and is judged as if it had been killed"
-    judge_alive = partial(judge_detected, gone, victim, PENDING_SECONDS)
+    judge_alive = partial(judge_detected, gone, victim, judge.PENDING_SECONDS)
     plant(run.measure, check.NODE_NOT_LOST, fault, judge_alive)
 
 
@@ -230,12 +229,6 @@ def judge_partial_holds(segments: Sequence[Sequence[Sample]], measure: Recorder)
     spans = [span for segment in segments for span in checks.find_partial_holds(segment)]
     for span in spans[:3]:
         measure.explain(judge.blame_job("GANG-PARTIAL", span.describe(), span.job))
-
-
-def judge_free(samples: Sequence[Sample], total: int, measure: Recorder) -> None:
-    """Judge that nothing leaked and all is free at the end; for a control, whose jobs are ours."""
-    measure(check.LEAKED, checks.count_leaked(samples, total))
-    measure(check.NOT_RELEASED, total - samples[-1]["free"] if samples else None)
 
 
 def _judge_overcommit(run: Scenario, samples: list[Sample]) -> None:
