@@ -20,6 +20,7 @@ from probes.cluster.network_facts import Sent, counter_growth, join_fabric, read
 from probes.cluster.room import jobs_of_others
 from probes.cluster.shared_folder import find_folder_problem, remove_later
 from probes.launch.ranks import Row, group_pairs
+from reference_trainer import late_ray as ray
 from reference_trainer.config import TrainConfig
 from reports.numbers import quantity
 
@@ -231,8 +232,6 @@ REMOVAL_S = 60  # for a task on the head that imports Ray Data
 @contextmanager
 def removed_coordinator(cluster: Cluster) -> Iterator[None]:
     """Remove the coordinator of a job of ours, unless there was one or other jobs may use it."""
-    import ray
-
     before = has_coordinator()
     try:
         yield
@@ -249,8 +248,6 @@ def has_coordinator() -> bool:
 
 
 def _remove() -> None:
-    import ray
-
     with suppress(ValueError):  # it went by itself
         ray.kill(ray.get_actor(COORDINATOR, namespace=COORDINATOR))
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
+from reference_trainer import late_ray as ray
 from reference_trainer.launch.worker import RankLocation, Worker, ray_resources
 
 # Errors of ranks that only saw another one go: torch's, gloo's and NCCL's words for that.
@@ -123,8 +124,6 @@ class Gang:
         self.remove()
 
     def _request_group(self) -> None:
-        import ray
-
         # pg.wait, not pg.ready(): the latter runs a task in the group first.
         label = f"a gang of {self.size} {self.resource} ({self.strategy})"
         try:
@@ -147,8 +146,6 @@ class Gang:
             )
 
     def _free(self) -> float:
-        import ray
-
         return float(ray.available_resources().get(self.resource, 0))
 
     def _start(self) -> None:
@@ -167,7 +164,6 @@ class Gang:
 
     def _spawn(self, bundle: int) -> Any:
         """Create a worker in this bundle of the group and return its handle; it may not run yet."""
-        import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         options = {**ray_resources(self.resource), "max_concurrency": 2}
@@ -183,8 +179,6 @@ class Gang:
         ends only with its group. A group that lost a node waits for another node and blocks every
         other group of the cluster.
         """
-        import ray
-
         died = ray.exceptions.RayActorError
         dead = self._owners(self._calls, [*_failed_calls(self._calls, died)])
         if not lost or not set(lost) <= set(dead) or self._group_state() != "CREATED":
@@ -206,8 +200,6 @@ class Gang:
 
         They wait for a failed rank and would do so until their time-out.
         """
-        import ray
-
         waiting = self.busy()
         for rank in waiting:
             ray.kill(self._workers[rank])
@@ -216,8 +208,6 @@ class Gang:
 
     def _locate_workers(self, calls: list[Any]) -> list[RankLocation]:
         """Return where new workers are; [] when one does not start or the group has lost a node."""
-        import ray
-
         ready = self._wait_for_answers(calls, min(self.timeout, START_SECONDS))
         failed = _failed_calls(calls, ray.exceptions.RayError)
         return list(ray.get(calls)) if ready and not failed else []
@@ -318,15 +308,11 @@ class Gang:
 
         The workers' second thread calls it, so a rank that hangs in its run answers too.
         """
-        import ray
-
         calls = [worker.run.remote({}, function, ()) for worker in self._workers]
         unanswered = {*_pending(calls, timeout), *_failed_calls(calls, Exception)}
         return {rank: ray.get(call) for rank, call in enumerate(calls) if rank not in unanswered}
 
     def _collect(self, calls: list[Any], timeout: float, task: str) -> list[Any]:
-        import ray
-
         try:
             return list(ray.get(calls, timeout=timeout))
         except ray.exceptions.GetTimeoutError:
@@ -337,8 +323,6 @@ class Gang:
 
     def describe_loss(self, calls: list[Any], error: Exception, task: str) -> WorkerLost:
         """Build the WorkerLost error. It names dead ranks: the first error may be a survivor's."""
-        import ray
-
         lost_at, deadline = time.time(), time.monotonic() + SETTLE_SECONDS
         dead: list[int] = []
         failed = _failed_calls(calls, ray.exceptions.RayTaskError)
@@ -370,15 +354,11 @@ class Gang:
         A rank that waits in a collective answers, because its actor has a second thread. Dead ranks
         are named only when no rank is silent: a silent rank makes the survivors die.
         """
-        import ray
-
         calls = [worker.location.remote() for worker in self._workers]
         return _pending(calls, timeout) or [*_failed_calls(calls, ray.exceptions.RayError)]
 
     def remove(self, timeout: float = 30) -> None:
         """Kill the workers and remove the group; wait for Ray up to `timeout` seconds."""
-        import ray
-
         for worker in self._workers:
             ray.kill(worker)
         self._workers, self._calls = [], []
@@ -391,23 +371,17 @@ class Gang:
         self._group = None
 
     def _group_state(self) -> str | None:
-        import ray
-
         return ray.util.placement_group_table(self._group).get("state")
 
 
 def _pending(calls: list[Any], timeout: float = 0) -> list[int]:
     """Return the indices of calls that have not ended after `timeout` seconds."""
-    import ray
-
     done, _ = ray.wait(calls, num_returns=len(calls), timeout=timeout)
     return [rank for rank, call in enumerate(calls) if call not in done]
 
 
 def _failed_calls(calls: list[Any], error_type: type[Exception]) -> dict[int, Exception]:
     """Return the errors of the calls that have ended with this type of error, by index."""
-    import ray
-
     errors = {}
     for index, call in enumerate(calls):
         try:
