@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from probes.cluster.ask import TASK_SECONDS, on_node
 from probes.cluster.cluster import Cluster
-from reference_trainer import late_ray as ray
+from reference_trainer.late import ray
 from reference_trainer.launch.gang import Gang
 from reference_trainer.launch.supervisor import Attempt
 from reference_trainer.launch.worker import RankLocation

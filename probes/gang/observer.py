@@ -15,7 +15,7 @@ from probes.cluster.nvml import gpus_in_use, list_gpus, start_nvml
 from probes.cluster.ray_internals import read_actors, read_free_resources
 from probes.cluster.room import LivePlacementGroups, live_drivers, other_jobs
 from probes.gang.invariants import Sample
-from reference_trainer import late_ray as ray
+from reference_trainer.late import ray
 
 PAUSE = 0.2  # s between two samples: NVML needs some ms for each GPU
 START_SECONDS = 60.0  # for NVML's first answer: 1 to 2 s per GPU without persistence mode

@@ -20,8 +20,8 @@ from probes.cluster.network_facts import Sent, counter_growth, join_fabric, read
 from probes.cluster.room import jobs_of_others
 from probes.cluster.shared_folder import find_folder_problem, remove_later
 from probes.launch.ranks import Row, group_pairs
-from reference_trainer import late_ray as ray
 from reference_trainer.config import TrainConfig
+from reference_trainer.late import ray
 from reports.numbers import quantity
 
 ATTEMPT = re.compile(r"\battempt=(\d+) (node=.*)$", re.MULTILINE)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
-from reference_trainer import late_ray as ray
+from reference_trainer.late import ray
 from reference_trainer.launch.worker import RankLocation, Worker, ray_resources
 
 # Errors of ranks that only saw another one go: torch's, gloo's and NCCL's words for that.

@@ -17,9 +17,9 @@ from typing import Any
 
 import click
 
-from reference_trainer import late_ray as ray
 from reference_trainer import rank_environment
 from reference_trainer.config import TrainConfig, build_config, cli_options, config_options
+from reference_trainer.late import ray
 from reference_trainer.launch.gang import Gang, GangError, last_line
 from reference_trainer.launch.supervisor import Timeouts, supervise
 from reference_trainer.launch.torchrun_child import run_torchrun

@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from reference_trainer import late_ray as ray
+from reference_trainer.late import ray
 from reference_trainer.launch.gang import Gang, GangError, GangPending, WorkerLost
 from reference_trainer.launch.worker import RankLocation
 from reference_trainer.telemetry.event_log import exit_message

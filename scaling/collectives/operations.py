@@ -11,6 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+# torch.distributed is imported where it is called: a late name would cost time in timed calls.
+from reference_trainer.late import torch
+
 PATTERN_PERIOD = 7  # payloads repeat 0..6
 # Sums grow with the number of ranks, and float32 is exact up to 2^24 only: so rank values repeat
 # 0..250. A prime, because data of a wrong rank mostly come from a power of two away.
@@ -74,8 +77,6 @@ class Buffers:
 
 def make_ramp(device: Any, count: int) -> Any:
     """Build the payload's pattern: so many elements that repeat 0..6."""
-    import torch
-
     # torch.arange in float32 is not exact beyond 2^24, so a short ramp is repeated.
     ramp = torch.arange(PATTERN_PERIOD, device=device, dtype=torch.float32)
     return ramp.repeat(count // PATTERN_PERIOD + 1)[:count]
@@ -86,16 +87,12 @@ def _repeat_with_offsets(ramp: Any, offsets: Any, out: Any = None) -> Any:
 
     The result has len(offsets) x len(ramp) elements. It is written into `out` if given.
     """
-    import torch
-
     rows = None if out is None else out.view(len(offsets), len(ramp))
     return torch.add(ramp, offsets[:, None].to(ramp), out=rows).view(-1)
 
 
 def _rank_values(ranks: int) -> Any:
     """Return the number that stands for each rank or part in sums: (ranks,) integers."""
-    import torch
-
     return torch.arange(ranks) % RANK_PERIOD
 
 
@@ -114,7 +111,6 @@ def _all_reduce(ramp: Any, rank: int, ranks: int, in_place: bool) -> Buffers:
 
 def _all_gather(ramp: Any, rank: int, ranks: int, in_place: bool) -> Buffers:
     """Set up a gather of every rank's part, in order, on every rank."""
-    import torch
     import torch.distributed as dist
 
     count = len(ramp)
@@ -131,7 +127,6 @@ def _all_gather(ramp: Any, rank: int, ranks: int, in_place: bool) -> Buffers:
 
 def _reduce_scatter(ramp: Any, rank: int, ranks: int, in_place: bool) -> Buffers:
     """Set up a sum over ranks; each rank gets its part of it."""
-    import torch
     import torch.distributed as dist
 
     count, rank_values = len(ramp), _rank_values(ranks)
@@ -152,7 +147,6 @@ def _all_to_all(ramp: Any, rank: int, ranks: int, in_place: bool) -> Buffers:
 
     torch only has the out-of-place form.
     """
-    import torch
     import torch.distributed as dist
 
     rank_values = _rank_values(ranks)
@@ -176,7 +170,6 @@ def _broadcast(ramp: Any, rank: int, ranks: int, in_place: bool) -> Buffers:
 
 def _send_recv(ramp: Any, rank: int, ranks: int, in_place: bool) -> Buffers:
     """Set up a ring: all ranks at once send to the next rank and receive from the previous."""
-    import torch
     import torch.distributed as dist
 
     source, out = ramp + (rank + 1), torch.empty_like(ramp)
