@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-# torch.distributed is imported where it is called: a late name would cost time in timed calls.
-from reference_trainer.late import torch
+from reference_trainer.late import dist, torch
 
 PATTERN_PERIOD = 7  # payloads repeat 0..6
 # Sums grow with the number of ranks, and float32 is exact up to 2^24 only: so rank values repeat
@@ -43,8 +43,6 @@ class Operation:
 
     def buffers(self, device: Any, count: int, in_place: bool) -> Buffers:
         """Build this rank's tensors of `count` elements for the process group that it is in."""
-        import torch.distributed as dist
-
         ramp = make_ramp(device, count)
         return self.allocate(ramp, dist.get_rank(), dist.get_world_size(), in_place)
 
@@ -65,8 +63,8 @@ class Operation:
 class Buffers:
     """Tensors of one size on one rank.
 
-    `run` calls the collective once. `out` must then equal `expected`, if `reset` was called
-    before.
+    `run` calls the collective once; it is timed, so it looks up no late name. `out` must then
+    equal `expected`, if `reset` was called before.
     """
 
     run: Callable[[], None]
@@ -98,21 +96,17 @@ def _rank_values(ranks: int) -> Any:
 
 def _all_reduce(ramp: Any, rank: int, ranks: int, in_place: bool) -> Buffers:
     """Set up a sum over ranks; torch only has the in-place form."""
-    import torch.distributed as dist
-
     out = ramp + (rank % RANK_PERIOD + 1)
     expected = ramp * ranks + (int(_rank_values(ranks).sum()) + ranks)
 
     def reset() -> None:
         out.copy_(ramp).add_(rank % RANK_PERIOD + 1)
 
-    return Buffers(lambda: dist.all_reduce(out), reset, out, expected)
+    return Buffers(partial(dist.all_reduce, out), reset, out, expected)
 
 
 def _all_gather(ramp: Any, rank: int, ranks: int, in_place: bool) -> Buffers:
     """Set up a gather of every rank's part, in order, on every rank."""
-    import torch.distributed as dist
-
     count = len(ramp)
     out = ramp.new_zeros(count * ranks)
     part = out[rank * count : (rank + 1) * count] if in_place else torch.empty_like(ramp)
@@ -122,24 +116,22 @@ def _all_gather(ramp: Any, rank: int, ranks: int, in_place: bool) -> Buffers:
         out.fill_(-1)
         part.copy_(ramp).add_(rank + 1)
 
-    return Buffers(lambda: dist.all_gather_into_tensor(out, part), reset, out, expected)
+    return Buffers(partial(dist.all_gather_into_tensor, out, part), reset, out, expected)
 
 
 def _reduce_scatter(ramp: Any, rank: int, ranks: int, in_place: bool) -> Buffers:
     """Set up a sum over ranks; each rank gets its part of it."""
-    import torch.distributed as dist
-
     count, rank_values = len(ramp), _rank_values(ranks)
     source = ramp.new_empty(count * ranks)
     out = source[rank * count : (rank + 1) * count] if in_place else torch.empty_like(ramp)
-    base = int(rank_values.sum()) + ranks + ranks * (rank % RANK_PERIOD)
+    expected = ramp * ranks + (int(rank_values.sum()) + ranks + ranks * (rank % RANK_PERIOD))
 
     def reset() -> None:
         if not in_place:
             out.fill_(-1)
         _repeat_with_offsets(ramp, rank_values + (rank % RANK_PERIOD + 1), source)
 
-    return Buffers(lambda: dist.reduce_scatter_tensor(out, source), reset, out, ramp * ranks + base)
+    return Buffers(partial(dist.reduce_scatter_tensor, out, source), reset, out, expected)
 
 
 def _all_to_all(ramp: Any, rank: int, ranks: int, in_place: bool) -> Buffers:
@@ -147,38 +139,33 @@ def _all_to_all(ramp: Any, rank: int, ranks: int, in_place: bool) -> Buffers:
 
     torch only has the out-of-place form.
     """
-    import torch.distributed as dist
-
     rank_values = _rank_values(ranks)
     source = _repeat_with_offsets(ramp, rank % RANK_PERIOD * RANK_PERIOD + rank_values)
     out = torch.empty_like(source)
     wanted = _repeat_with_offsets(ramp, rank_values * RANK_PERIOD + rank % RANK_PERIOD)
-    return Buffers(lambda: dist.all_to_all_single(out, source), lambda: out.fill_(-1), out, wanted)
+    return Buffers(partial(dist.all_to_all_single, out, source), lambda: out.fill_(-1), out, wanted)
 
 
 def _broadcast(ramp: Any, rank: int, ranks: int, in_place: bool) -> Buffers:
     """Set up a copy of rank 0's buffer to every rank; torch only has the in-place form."""
-    import torch.distributed as dist
-
     out = ramp.clone()
 
     def reset() -> None:
         out.copy_(ramp).add_(3) if rank == 0 else out.fill_(-1)
 
-    return Buffers(lambda: dist.broadcast(out, src=0), reset, out, ramp + 3)
+    return Buffers(partial(dist.broadcast, out, src=0), reset, out, ramp + 3)
 
 
 def _send_recv(ramp: Any, rank: int, ranks: int, in_place: bool) -> Buffers:
     """Set up a ring: all ranks at once send to the next rank and receive from the previous."""
-    import torch.distributed as dist
-
     source, out = ramp + (rank + 1), torch.empty_like(ramp)
     before, after = (rank - 1) % ranks, (rank + 1) % ranks
 
+    both = [dist.P2POp(dist.isend, source, after), dist.P2POp(dist.irecv, out, before)]
+    begin = dist.batch_isend_irecv
+
     def run() -> None:
-        send_op = dist.P2POp(dist.isend, source, after)
-        recv_op = dist.P2POp(dist.irecv, out, before)
-        for work in dist.batch_isend_irecv([send_op, recv_op]):
+        for work in begin(both):
             work.wait()
 
     return Buffers(run, lambda: out.fill_(-1), out, ramp + (before + 1))

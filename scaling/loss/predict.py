@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from reference_trainer.config import TrainConfig
+from reference_trainer.late import dist
 from reference_trainer.launch.gang import Gang
 from reference_trainer.model.size import block_parameters, parameter_count
 from reports.numbers import percent
@@ -354,8 +355,6 @@ def replay_on_rank(
     Returns (seconds of each full-size step, {(operation, bytes): typical seconds of one call}).
     Some steps make smaller calls instead, which only the fits use.
     """
-    import torch.distributed as dist
-
     step_times: list[float] = []
     call_times: dict[tuple[str, int], list[float]] = {}
     with process_group() as device:
