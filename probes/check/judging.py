@@ -111,7 +111,7 @@ def plant(
     measure: Recorder,
     control: str,
     fault: str,
-    judge: Callable[[Trial], object] | Mapping[str, Value],
+    judge: Callable[[Trial], object] | Mapping[Check, Value],
     *,
     unable: str = "",
     without: Container[str] = (),

@@ -336,12 +336,12 @@ class Gang:
                 break
         errors = _failed_calls(calls, ray.exceptions.RayTaskError)
         first, cause = find_cause({index: last_line(each) for index, each in errors.items()})
-        dead, failed = self._owners(calls, dead), self._owners(calls, first or [*failed])
-        who = f"rank {failed[0]}" if len(failed) == 1 else f"ranks {failed}" if failed else "a rank"
-        failure = f"{who}{self._hosts_of(failed)} failed: {cause or last_line(error)}"
+        dead, blamed = self._owners(calls, dead), self._owners(calls, first or [*failed])
+        who = f"rank {blamed[0]}" if len(blamed) == 1 else f"ranks {blamed}" if blamed else "a rank"
+        failure = f"{who}{self._hosts_of(blamed)} failed: {cause or last_line(error)}"
         died = f"ranks {dead} died{self._hosts_of(dead)}"
         said = f"{died}; {failure}" if dead and first else died if dead else failure
-        return WorkerLost(f"{task}: {said}", dead, lost_at, failed)
+        return WorkerLost(f"{task}: {said}", dead, lost_at, blamed)
 
     def _hosts_of(self, ranks: Sequence[int]) -> str:
         """Say on which hosts the ranks are; "" where that is not known."""

@@ -78,7 +78,10 @@ def search_faults(
 
 
 def search_rails(
-    rails: Sequence[Sequence[str]], measure_pairs: MeasurePairs, matrix: bool = False
+    rails: Sequence[Sequence[str]],
+    measure_pairs: MeasurePairs,
+    matrix: bool = False,
+    effect: float = MIN_EFFECT,
 ) -> FaultSearchResult:
     """Search several rails as `search_faults` does one network; all are compared with each other.
 
@@ -89,7 +92,7 @@ def search_rails(
     if len(set(ports)) < len(ports):
         duplicates = sorted(name for name, count in Counter(ports).items() if count > 1)
         raise ValueError(f"each node is to be named once, found twice: {', '.join(duplicates)}")
-    search = _Search([list(rail) for rail in rails], measure_pairs)
+    search = _Search([list(rail) for rail in rails], measure_pairs, effect)
     search.measure_first(all_pairs=matrix or search.rail_size < MIN_QUICK_NODES)
     while schedule := search.suspect_round() or search.recheck_rounds():
         search.measure_rounds(schedule)
@@ -194,6 +197,7 @@ class _Search:
 
     rails: list[list[str]]
     measure_pairs: MeasurePairs
+    effect: float
     speeds: dict[Link, float] = field(default_factory=dict)
     counts: Counter[Link] = field(default_factory=Counter)  # meetings of each link
     checked_by: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -219,7 +223,7 @@ class _Search:
         first = ([pairs] for pairs in islice(schedule, MAX_FIRST_ROUNDS))
         for batch in [list(schedule)] if all_pairs else first:
             self.measure_rounds(batch)
-            self.typical, self.limit = typical_speed(self.speeds.values())
+            self.typical, self.limit = typical_speed(self.speeds.values(), self.effect)
             if self.proven_good():
                 return
 
