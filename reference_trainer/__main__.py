@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import logging
 import os
 import sys
@@ -13,44 +11,12 @@ from typing import Any
 import click
 
 from reference_trainer.config import build_config, config_options
+from reference_trainer.data.shards import shards
+from reference_trainer.launch.launchers import launch
 from reference_trainer.telemetry.event_log import exit_message, handle_sigterm
 
-# Commands that are imported only when called, so that --help stays fast.
-LAZY = {
-    "launch": (
-        "reference_trainer.launch.launchers",
-        "Start the job on a Ray cluster, whole or not at all.",
-    ),
-    "shards": (
-        "reference_trainer.data.shards",
-        "Tokenise this node's share of a folder of documents.",
-    ),
-}
 
-
-class LazyGroup(click.Group):
-    """Click group that imports a command's module only when the command is used."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the sorted names of all commands whose module exists."""
-        names = [n for n, (module, _) in LAZY.items() if importlib.util.find_spec(module)]
-        return sorted({*super().list_commands(ctx), *names})
-
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Return the command of this name, importing its module if needed; None if unknown."""
-        if name not in LAZY or name not in self.list_commands(ctx):
-            return super().get_command(ctx, name)
-        return getattr(importlib.import_module(LAZY[name][0]), name)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands without importing their modules."""
-        with formatter.section("Commands"):
-            texts = {name: command.get_short_help_str() for name, command in self.commands.items()}
-            texts |= {name: text for name, (_, text) in LAZY.items()}
-            formatter.write_dl([(name, texts[name]) for name in self.list_commands(ctx)])
-
-
-@click.group(cls=LazyGroup)
+@click.group()
 def main() -> None:
     """A small FSDP training job: data, checkpoints, and a clock on every step."""
 
@@ -91,6 +57,9 @@ def train(**values: Any) -> None:
         # parent process would then not see exit code 75.
         os._exit(os.EX_TEMPFAIL)
 
+
+main.add_command(launch)
+main.add_command(shards)
 
 if __name__ == "__main__":
     main(prog_name="python -m reference_trainer")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import Field, asdict, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from typing import Any, get_type_hints
 
 import click
@@ -184,10 +184,6 @@ class TrainConfig:
             for name, new in self.settings().items()
             if (old := saved.get(name, new)) != new
         ]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return all options as plain values, ready for JSON."""
-        return asdict(self)
 
     def _require(self, name: str, valid: bool, expected: str) -> None:
         if not valid:

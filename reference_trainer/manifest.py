@@ -92,8 +92,7 @@ def read(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{NAME} has no schema: not a checkpoint of this trainer")
     if content["schema"] != SCHEMA:
         raise CheckpointError(f"{NAME} has schema {content['schema']}, this trainer reads {SCHEMA}")
-    stored_sha256 = content.pop("seal", None)
-    if stored_sha256 != content_sha256(content):
+    if content.pop("seal", None) != content_sha256(content):
         raise CheckpointError(f"{NAME} was altered: its own sha256 does not match")
     return content
 

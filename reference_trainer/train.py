@@ -11,6 +11,7 @@ import logging
 import os
 import time
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +125,7 @@ class Trainer:
 
     def _note_start(self, model: Any) -> None:
         if self.config.digest_start:
-            self.start_digest = transformer.local_digest(model)
+            self.start_digest = parameter_digest(model)
 
     def loop(self) -> None:
         """Take all steps that are left, or until SIGTERM on any rank."""
@@ -346,7 +347,7 @@ class Trainer:
             pid=os.getpid(),
             born=event_log.process_start_ticks(),
             up_s=process_age(),
-            config=config.as_dict(),
+            config=asdict(config),
             start_step=resumed.step,
             resumed_from=resumed.path,
             skipped=resumed.skipped,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from probes.check.declarations import Check, Circumstances
 from probes.check.recorder import Recorder, Trial
 from probes.findings import finding, join_names
 from reports.numbers import Value
+from reports.record import Finding
 
 if TYPE_CHECKING:
     from probes.cluster.cluster import Cluster
@@ -94,27 +95,50 @@ def judge_if_agreed(measure: Recorder, name: str, value: Value, unit: str, **mor
         measure.note(name, value, unit, **more)
 
 
+def judge_or_explain(
+    measure: Recorder, name: str, value: Value, cause: Finding, failed: object = None, **more: Any
+) -> None:
+    """Record a value, and its cause if it `failed`; without `failed`, if it is a count above zero.
+
+    `more` is as in Recorder.__call__.
+    """
+    measure(name, value, **more)
+    if value if failed is None else failed:
+        measure.explain(cause)
+
+
 def plant(
     measure: Recorder,
     control: str,
     fault: str,
-    judge: Callable[[Trial], bool | None],
+    judge: Callable[[Trial], object] | Mapping[Check, Value],
     *,
     unable: str = "",
     without: Container[str] = (),
+    located: bool = True,
+    saw: str = "",
+    suspects: Collection[str] = (),
 ) -> None:
     """Judge a planted fault as the probe judges, and record whether it was caught.
 
-    `judge` gets the trial, and returns False if the fault was found in another place than where it
-    was planted.  `unable` is why it could not be planted: the control then proves nothing.
-    `without` are measures that the fault cannot make fail here.
+    `judge` gets the trial, or is the values to judge by measure.  It returns False if the fault was
+    found in another place than where it was planted; where that is known before, it is not
+    `located`.  Its findings must name all `suspects`.  `saw` is what was seen of the fault, and
+    `unable` why it could not be planted: the control then proves nothing.  `without` are measures
+    that the fault cannot make fail here.
     """
     if unable:
         measure.control(control, fault, None, saw=unable)
         return
     trial = measure.trial()
-    located = judge(trial)
-    measure.control(control, fault, trial, located=located is not False, without=without)
+    if isinstance(judge, Mapping):
+        for name, value in judge.items():
+            trial(name, value)
+    else:
+        located = judge(trial) is not False and located
+    named = {suspect for one in trial.findings for suspect in one.suspects}
+    located = located and named.issuperset(suspects)
+    measure.control(control, fault, trial, located=located, saw=saw, without=without)
 
 
 def ask_victim(

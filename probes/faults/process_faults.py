@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from probes.cluster.ask import TASK_SECONDS, on_node
 from probes.cluster.cluster import Cluster
+from reference_trainer.late import ray
 from reference_trainer.launch.gang import Gang
 from reference_trainer.launch.supervisor import Attempt
 from reference_trainer.launch.worker import RankLocation
@@ -177,8 +178,6 @@ class ProcessFault(FaultInjector):
 
         If the agent cannot start, the run goes on without a fault and `error` gives the reason.
         """
-        import ray
-
         self.victim = target.places[self.rank]
         try:
             self._start_agent(target)
@@ -188,8 +187,6 @@ class ProcessFault(FaultInjector):
         self._thread.start()
 
     def _start_agent(self, gang: Gang) -> None:
-        import ray
-
         victim = gang.places[self.rank]
         self._agent = on_node(ProcessAgent, victim.node).remote()
         started, _ = ray.get(self._agent.start_time.remote(victim.pid), timeout=60)
@@ -200,8 +197,6 @@ class ProcessFault(FaultInjector):
 
     def wait(self) -> None:
         """Wait for the event and inject the fault, unless the victim ends before."""
-        import ray
-
         try:
             injected, self.injected_at = self._inject()
         except ray.exceptions.RayError as error:
@@ -213,8 +208,6 @@ class ProcessFault(FaultInjector):
 
     def _inject(self) -> tuple[bool, float]:
         """Inject the fault at its event; return (whether it took effect, victim's clock in s)."""
-        import ray
-
         # No timeout: the call ends when the victim ends, or when `close` kills the agent.
         return ray.get(self._agent.wait_and_signal.remote(*self._moment))
 
@@ -225,8 +218,6 @@ class ProcessFault(FaultInjector):
 
     def close(self) -> None:
         """Stop waiting and end the agent."""
-        import ray
-
         self._stop.set()
         if self._agent is not None:
             ray.kill(self._agent)
@@ -299,8 +290,6 @@ def find_orphans(
 
     Returns ({process: rank}, hosts that could not be asked).
     """
-    import ray
-
     keys = list(processes)
     answers = list(cluster.on_each_node(kill_running, keys, seconds).values())
     # Spare raylets run on the head node, which may not be among the participating nodes.

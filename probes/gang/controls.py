@@ -6,19 +6,16 @@ from functools import partial
 from typing import Any
 
 from probes.check.judging import plant
-from probes.check.recorder import Recorder
+from probes.check.recorder import Recorder, Trial
 from probes.cluster.ask import on_node
 from probes.cluster.cluster import Cluster
 from probes.findings import join_names
 from probes.gang import criterion as check
 from probes.gang import invariants as checks
 from probes.gang import judge
-from probes.gang.invariants import count_held, is_whole
-from probes.gang.job_driver import COMPLETE
-from probes.gang.judge import PENDING_SECONDS
 from probes.gang.observer import UnregisteredGpuUser
 from probes.gang.scenario import DRAIN_SECONDS, PLACED_SECONDS, Scenario
-from probes.gang.scenario_checks import judge_free, judge_gpu_use, judge_partial_holds, judge_rate
+from probes.gang.scenario_checks import judge_gpu_use, judge_partial_holds, judge_rate
 
 LOOK_SECONDS = 0.3  # for an action to appear in several samples
 AWAY_SECONDS = 1.2  # pause of the observer: longer than the limit MAX_GAP
@@ -42,12 +39,11 @@ def control_release_one_early(run: Scenario) -> None:
         run.observer.wait(0.2)
         run.rig.release()
         run.until(lambda sample: not sample["gangs"] and sample["free"] >= run.total, DRAIN_SECONDS)
-    trial = run.measure.trial()
-    judge_partial_holds([samples], trial)
-    caught = [span for span in checks.find_partial_holds(samples) if span.gang == gang]
+    caught = [span.describe() for span in checks.find_partial_holds(samples) if span.gang == gang]
     fault = "a job takes one of its two accelerators before the other"
-    saw = caught[0].describe() if caught else "no part of a gang"
-    run.measure.control(check.ONE_BUNDLE_EARLY, fault, trial, located=bool(caught), saw=saw)
+    judge_early = partial(judge_partial_holds, [samples])
+    saw = caught[0] if caught else "no part of a gang"
+    plant(run.measure, check.ONE_BUNDLE_EARLY, fault, judge_early, located=bool(caught), saw=saw)
 
 
 def control_unregistered_gpu(run: Scenario) -> None:
@@ -63,16 +59,17 @@ def control_unregistered_gpu(run: Scenario) -> None:
     run.observer.wait(GPU_FREED_SECONDS)
     uses = [sample["in_use"] for sample in run.observer.samples if "in_use" in sample]
     gpu = find_free_gpu(cluster, run.observer.samples[-1]["free_on"], uses[-1] if uses else {})
-    name = check.GPU_USED_BEHIND_RAYS_BACK
-    fault = "a process allocates memory on a GPU without asking Ray for it"
-    if not gpu:
-        nowhere = "no node has all its GPUs free and one of them unused"
-        run.measure.control(name, fault, None, saw=nowhere)
-        return
-    samples, trial = _occupy_gpu(run, *gpu), run.measure.trial()
-    hidden = judge_gpu_use(samples, cluster.gpus_by_node, trial)
-    saw = join_names(hidden.get(gpu[0], (0, []))[1]) or "nothing"
-    run.measure.control(name, fault, trial, located=gpu[0] in hidden, saw=saw)
+    node, samples = gpu[0] if gpu else "", _occupy_gpu(run, *gpu) if gpu else []
+    hidden = checks.find_hidden_gpus(samples, cluster.gpus_by_node)
+    plant(
+        run.measure,
+        check.GPU_USED_BEHIND_RAYS_BACK,
+        "a process allocates memory on a GPU without asking Ray for it",
+        partial(judge_gpu_use, samples, cluster.gpus_by_node),
+        unable="" if gpu else "no node has all its GPUs free and one of them unused",
+        located=node in hidden,
+        saw=join_names(hidden.get(node, (0, []))[1]) or "nothing",
+    )
 
 
 def find_free_gpu(
@@ -115,14 +112,14 @@ def control_not_cancelled(run: Scenario, gang: str, name: str, fault: str) -> No
 
     The proof is samples taken from now on, so an observer without samples does not pass.
     """
-    trial, since = run.measure.trial(), len(run.observer.samples)
-    gone = run.wait_gone(gang, PENDING_SECONDS)
+    since = len(run.observer.samples)
+    gone = run.wait_gone(gang, judge.PENDING_SECONDS)
     looks = run.observer.samples[since:]
-    judge.judge_gone(gang, gone is not None, PENDING_SECONDS, trial)
+    judge_kept = partial(judge.judge_gone, gang, gone is not None, judge.PENDING_SECONDS)
     stays = bool(looks) and all(gang in sample["gangs"] for sample in looks)
     there = f"the gang was there each of {len(looks)} times"
     saw = there if stays else "the gang is gone, or was not observed"
-    run.measure.control(name, fault, trial, located=stays, saw=saw)
+    plant(run.measure, name, fault, judge_kept, located=stays, saw=saw)
 
 
 def control_let_go(run: Scenario, gang: str) -> None:
@@ -151,21 +148,25 @@ def control_partial_allocation(run: Scenario, need: int) -> None:
         start = run.observer.mark("single actors, in turns", fault=True)
         for turn in range(2 * need):
             jobs["AB"[turn % 2]].call("naive", 1)
-        full = run.until(lambda sample: count_held(sample) >= run.total, FILL_SECONDS)
+        full = run.until(lambda sample: checks.count_held(sample) >= run.total, FILL_SECONDS)
         run.observer.look_away(AWAY_SECONDS)
         run.observer.wait(checks.FREE_LAG + LOOK_SECONDS)
         held = [sample for sample in run.observer.samples if sample["t"] >= (full or start)]
         run.rig.release()
         run.observer.single_actors = {}
-    trial = run.measure.trial()
-    judge_partial_holds([held], trial)
-    actors_only = [{**sample, "gangs": {}} for sample in held]  # as Ray's placement groups show it
-    judge_free([actors_only], run.total, trial)
-    judge_rate(checks.sample_gaps(held), trial)
+
+    def judge_parts(trial: Trial) -> None:
+        judge_partial_holds([held], trial)
+        actors_only = [{**sample, "gangs": {}} for sample in held]  # as Ray's groups show it
+        trial(check.LEAKED, checks.count_leaked(actors_only, run.total))
+        trial(check.NOT_RELEASED, run.total - held[-1]["free"] if held else None)
+        judge_rate(checks.sample_gaps(held), trial)
+
     parts = checks.partial_gangs(held[-1]) if held else {}
     fault = "two jobs take single actors in turns, without a gang, while nothing is sampled"
     saw = "; ".join(f"job {job} held {part} of {size}" for job, part, size in parts.values())
-    run.measure.control(check.NAIVE_ACTORS, fault, trial, located=len(parts) == len(jobs), saw=saw)
+    located = len(parts) == len(jobs)
+    plant(run.measure, check.NAIVE_ACTORS, fault, judge_parts, located=located, saw=saw)
 
 
 def control_two_that_fit(run: Scenario) -> None:
@@ -179,47 +180,48 @@ def control_two_that_fit(run: Scenario) -> None:
     with run.as_control():
         run.wait_idle()
         gangs = run.ask_together(("A", half), ("B", max(run.total - half, 1)))
-        run.until(lambda sample: all(is_whole(sample, gang) for gang in gangs), PLACED_SECONDS)
+        run.until(
+            lambda sample: all(checks.is_whole(sample, gang) for gang in gangs), PLACED_SECONDS
+        )
         run.observer.wait(LOOK_SECONDS)
         last = run.observer.samples[-1]
         run.rig.release()
         run.wait_idle()
-    trial = run.measure.trial()
-    trial(check.PLACED_CONCURRENTLY, sum(is_whole(last, gang) for gang in gangs))
-    trial(check.ACTORS_NOT_RUNNING, judge.missing_actors(last, half))
     fewer = {node: count - 1 for node, count in run.capacity.items()}
-    trial(check.OVERCOMMITTED, len(checks.find_overcommitted([last], fewer)))
+    values = {
+        check.PLACED_CONCURRENTLY: sum(checks.is_whole(last, gang) for gang in gangs),
+        check.ACTORS_NOT_RUNNING: judge.missing_actors(last, half),
+        check.OVERCOMMITTED: len(checks.find_overcommitted([last], fewer)),
+    }
     fault = (
         "two gangs that both fit and start no actors are judged as if only one could run, and "
         "as if each node had one accelerator less"
     )
-    run.measure.control(check.TWO_THAT_FIT, fault, trial)
+    plant(run.measure, check.TWO_THAT_FIT, fault, values)
 
 
 def control_late_release(run: Scenario) -> None:
     """Keep a gang waiting too long; it must be judged as never placed, and then as late."""
     limit = run.measure.contract.limit("GANG", check.PLACEMENT_DELAY)
-    held_s = LATE_BY * (limit.high or 0.0) if limit else PENDING_SECONDS
-    trial = run.measure.trial()
+    held_s = LATE_BY * (limit.high or 0.0) if limit else judge.PENDING_SECONDS
     with run.as_control():
         run.wait_idle()
         running = run.ask("A", run.total)
         run.wait_placed(running)
         since = run.observer.mark("B asks, and A goes on", fault=True)
         waiting = run.ask("B", 1)
-        placed = run.wait_placed(waiting, PENDING_SECONDS)
-        trial(check.NEVER_PLACED, int(placed is None))
-        trial(check.BLOCKED_BEHIND, int(placed is None))
-        run.observer.wait(held_s - PENDING_SECONDS)
+        placed = run.wait_placed(waiting, judge.PENDING_SECONDS)
+        run.observer.wait(held_s - judge.PENDING_SECONDS)
         run.drop(running)
-        trial(check.PLACEMENT_DELAY, run.elapsed(since, run.wait_placed(waiting)))
+        delay = run.elapsed(since, run.wait_placed(waiting))
         run.rig.release()
         run.wait_idle()
     fault = (
         f"a gang holds for {held_s:.2g} s what another waits for, and is judged as if the other "
         "could be placed"
     )
-    run.measure.control(check.LATE_RELEASE, fault, trial)
+    values = dict.fromkeys((check.NEVER_PLACED, check.BLOCKED_BEHIND), int(placed is None))
+    plant(run.measure, check.LATE_RELEASE, fault, {**values, check.PLACEMENT_DELAY: delay})
 
 
 def control_hold_and_wait(run: Scenario, half: int) -> None:
@@ -228,11 +230,13 @@ def control_hold_and_wait(run: Scenario, half: int) -> None:
     Each job gives up after GIVE_UP_SECONDS, and what it gives up must be removed. The second job to
     give up may get its second group before it does.
     """
+    from probes.gang.job_driver import COMPLETE  # it imports Ray
+
     with run.as_control():
         run.wait_idle()
         gangs = run.ask_together(("A", half, {"part": ".1"}), ("B", half, {"part": ".1"}))
         run.observer.gang_sizes = dict.fromkeys(gangs, 2 * half)
-        run.until(lambda sample: count_held(sample) == 2 * half)
+        run.until(lambda sample: checks.count_held(sample) == 2 * half)
         start = run.observer.mark("both ask for their second group", fault=True)
         for gang in gangs:
             run.rig.jobs[gang[0]].call("complete", run.rig.prefix + gang, half, GIVE_UP_SECONDS)
@@ -247,12 +251,14 @@ def control_hold_and_wait(run: Scenario, half: int) -> None:
         run.wait_idle()
     run.measure.note("deadlock_seen_after", run.elapsed(start, seen_s), "s")
     saw = "; ".join(f"{hold.describe()}, {outcomes[hold.gang]}" for hold in deadlocks)
-    fault = "each job asks for half of its gang, then for the other half"
-    trial = run.measure.trial()
-    trial(check.DEADLOCKS, len(deadlocks))
-    located = {hold.job for hold in deadlocks} == set(run.rig.jobs) and bool(gave_up)
-    saw = saw or "no deadlock"
-    run.measure.control(check.TWO_GROUPS_PER_JOB, fault, trial, located=located, saw=saw)
+    plant(
+        run.measure,
+        check.TWO_GROUPS_PER_JOB,
+        "each job asks for half of its gang, then for the other half",
+        {check.DEADLOCKS: len(deadlocks)},
+        located={hold.job for hold in deadlocks} == set(run.rig.jobs) and bool(gave_up),
+        saw=saw or "no deadlock",
+    )
 
 
 def _deadlocks_since(run: Scenario, start: float) -> list[checks.PartialHold]:
@@ -263,16 +269,14 @@ def _deadlocks_since(run: Scenario, start: float) -> list[checks.PartialHold]:
 
 def control_fragments(measure: Recorder, nodes: dict[str, int]) -> None:
     """Judge a PACK gang that lies on several nodes as if it were the waiting STRICT_PACK gang."""
-    trial, name = measure.trial(), check.PACK_PASSED_OFF_AS_STRICT_PACK
-    trial(check.PLACED_IN_FRAGMENTS, len(nodes) if len(nodes) > 1 else 0)
+    fragments = {check.PLACED_IN_FRAGMENTS: len(nodes) if len(nodes) > 1 else 0}
     fault = "a PACK gang that lies on several nodes is judged as if it had requested one"
-    measure.control(name, fault, trial, saw=join_names(nodes))
+    plant(measure, check.PACK_PASSED_OFF_AS_STRICT_PACK, fault, fragments, saw=join_names(nodes))
 
 
-def control_wrong_strategy(measure: Recorder, strategy: str, nodes: dict[str, int]) -> None:
-    """Judge a gang that lies on several nodes as if it had asked for one node."""
-    trial, violation = measure.trial(), checks.explain_misplaced("STRICT_PACK", nodes, nodes)
-    trial(check.MISPLACED, int(bool(violation)))
+def control_wrong_strategy(measure: Recorder, nodes: dict[str, int]) -> None:
+    """Judge a SPREAD gang that lies on several nodes as if it had asked for one node."""
+    violation = checks.explain_misplaced("STRICT_PACK", nodes, nodes)
     fault = "a gang that lies on several nodes is judged as if it had requested one"
-    saw = violation or f"nothing wrong with {nodes}"
-    measure.control(f"{strategy} passed off as STRICT_PACK", fault, trial, saw=saw)
+    name, values = check.SPREAD_PASSED_OFF_AS_STRICT_PACK, {check.MISPLACED: int(bool(violation))}
+    plant(measure, name, fault, values, saw=violation or f"nothing wrong with {nodes}")

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from probes.check.judging import judge_or_explain
 from probes.check.recorder import Recorder
 from probes.contract.contract import ClusterTerms
 from probes.findings import finding, join_names
 from probes.gang import criterion as check
 from probes.gang.invariants import Sample, is_whole
 from probes.gang.scenario import Scenario
+from reports.record import Finding
 
 PENDING_SECONDS = 0.7  # how long a gang without room is observed
 WITHDRAWN_SECONDS = 10  # for a cancelled gang, or one of a dead driver, to be removed
@@ -35,15 +37,13 @@ def judge_withdrawal(run: Scenario, gang: str, since: float) -> None:
 
 def judge_gone(gang: str, gone: bool, seconds: float, measure: Recorder) -> None:
     """Judge that a gang was removed within `seconds`."""
-    measure(check.NOT_REMOVED, int(not gone))
-    if not gone:
-        message = f"gang {gang} still exists {seconds} s later"
-        blame_job("GANG-NOT-REMOVED", message, gang[0], measure)
+    stays = blame_job("GANG-NOT-REMOVED", f"gang {gang} still exists {seconds} s later", gang[0])
+    judge_or_explain(measure, check.NOT_REMOVED, int(not gone), stays)
 
 
-def blame_job(code: str, message: str, job: str, measure: Recorder) -> None:
+def blame_job(code: str, message: str, job: str) -> Finding:
     """Make a finding whose suspect is one job."""
-    measure.explain(finding(code, message, [f"job {job}"], names={"job": job}))
+    return finding(code, message, [f"job {job}"], names={"job": job})
 
 
 def judge_undisturbed(run: Scenario, gang: str) -> None:
@@ -59,11 +59,10 @@ def judge_held(gang: str, samples: Sequence[Sample], measure: Recorder) -> None:
     """Judge that a gang was fully placed in every sample since the first such sample."""
     states = [is_whole(sample, gang) for sample in samples]
     lost = states[states.index(True) :].count(False) if True in states else None
-    measure(check.LOST_WHILE_RUNNING, lost, note="the gang never ran")
-    if lost:
-        now = _states_text(samples[-1])
-        message = f"running gang {gang} lost accelerators in {lost} samples. Current state: {now}"
-        blame_job("GANG-LOST-ACCELERATORS", message, gang[0], measure)
+    now = _states_text(samples[-1]) if samples else ""
+    message = f"running gang {gang} lost accelerators in {lost} samples. Current state: {now}"
+    harmed = blame_job("GANG-LOST-ACCELERATORS", message, gang[0])
+    judge_or_explain(measure, check.LOST_WHILE_RUNNING, lost, harmed, note="the gang never ran")
 
 
 def judge_one_placed(run: Scenario, won: list[str], need: int) -> None:
@@ -73,7 +72,7 @@ def judge_one_placed(run: Scenario, won: list[str], need: int) -> None:
     small = [gang for gang, size in sizes.items() if size < need]
     for gang in small:
         message = f"{gang} has {sizes[gang]}, not {need}"
-        blame_job("GANG-PARTIAL", message, gang[0], run.measure)
+        run.measure.explain(blame_job("GANG-PARTIAL", message, gang[0]))
     both = f"{join_names(won)} of {need} each were both complete, with {run.total} free"
     twice = finding("GANG-OVERCOMMIT", both, sorted(run.capacity))
     clash = [twice] if len(won) > 1 and not small else []

@@ -15,6 +15,7 @@ from probes.cluster.nvml import gpus_in_use, list_gpus, start_nvml
 from probes.cluster.ray_internals import read_actors, read_free_resources
 from probes.cluster.room import LivePlacementGroups, live_drivers, other_jobs
 from probes.gang.invariants import Sample
+from reference_trainer.late import ray
 
 PAUSE = 0.2  # s between two samples: NVML needs some ms for each GPU
 START_SECONDS = 60.0  # for NVML's first answer: 1 to 2 s per GPU without persistence mode
@@ -83,8 +84,6 @@ class GpuMonitors:
 
         None if the last call was less than PAUSE ago, or if no monitor has answered yet.
         """
-        import ray
-
         now = time.monotonic()
         if now < self._last_poll + PAUSE:
             return None
@@ -122,8 +121,6 @@ class GpuMonitors:
 
     def close(self) -> None:
         """End the monitors."""
-        import ray
-
         for monitor in self._monitors.values():
             ray.kill(monitor)
 
@@ -211,8 +208,7 @@ def take_sample(live_groups: LivePlacementGroups, prefix: str, resource: str) ->
             name = entry.name or UNNAMED_PREFIX + entry.placement_group_id.hex()
             status = entry.PlacementGroupState.Name(entry.state)
             groups[name] = [status, len(entry.bundles), nodes, spare]
-    available = read_free_resources()
-    free = {node: int(amounts.get(resource, 0)) for node, amounts in available.items()}
+    free = {node: int(amounts.get(resource, 0)) for node, amounts in read_free_resources().items()}
     actors: dict[str, list[str]] = {}
     for actor in read_actors():
         if actor.class_name in RANK_CLASSES:
@@ -262,8 +258,6 @@ class Observer:
 
     def now(self) -> float:
         """Return the time on the observer's clock (s)."""
-        import ray
-
         return float(ray.get(self._actor.now.remote(), timeout=ANSWER_SECONDS))
 
     def mark(self, message: str, fault: bool = False) -> float:
@@ -277,15 +271,10 @@ class Observer:
 
         Ray's own dashboard does not count.
         """
-        import ray
-
-        drivers = ray.get(self._actor.drivers.remote(), timeout=ANSWER_SECONDS)
-        return other_jobs(drivers, self.jobs)
+        return other_jobs(ray.get(self._actor.drivers.remote(), timeout=ANSWER_SECONDS), self.jobs)
 
     def poll(self) -> list[Sample]:
         """Fetch the new samples."""
-        import ray
-
         before = len(self.samples)
         for raw in ray.get(self._actor.take.remote(), timeout=ANSWER_SECONDS):
             last = self.samples[-1] if self.samples else {}
@@ -353,14 +342,10 @@ class Observer:
 
     def look_away(self, seconds: float) -> None:
         """Make the observer take no sample for `seconds`: the fault of a control."""
-        import ray
-
         ray.get(self._actor.look_away.remote(seconds), timeout=ANSWER_SECONDS)
 
     def close(self) -> None:
         """End the observer and the GPU monitors."""
-        import ray
-
         ray.kill(self._actor)
         if self._gpus:
             self._gpus.close()

@@ -162,8 +162,7 @@ class Scenario:
                 f"contention needs {needed} free {resource}s, found {free} of {size} after "
                 f"{SETTLE_SECONDS} s: {held}. Run it when the other jobs have ended"
             )
-        capacity = {node: count for node, count in sorted(sample["free_on"].items()) if count}
-        return free, capacity
+        return free, {node: count for node, count in sorted(sample["free_on"].items()) if count}
 
     # Commands to the jobs.
 
@@ -186,8 +185,7 @@ class Scenario:
             (options.get("gang") or self.new_gang_name(job), job, size, options)
             for job, size, options in ((*request, {})[:3] for request in requests)
         ]
-        message = ", ".join(f"{job} asks for {size}" for _, job, size, _ in named)
-        self.observer.mark(message)
+        self.observer.mark(", ".join(f"{job} asks for {size}" for _, job, size, _ in named))
         for gang, job, size, options in named:
             arguments = [options.get(key, default) for key, default in ASK_DEFAULTS.items()]
             part = options.get("part", "")

@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any
 
-from probes.check.judging import plant
+from probes.check.judging import judge_or_explain, plant
 from probes.check.recorder import Recorder
 from probes.contract import placement as components
 from probes.contract.contract import ClusterTerms
@@ -18,7 +18,6 @@ from probes.gang import criterion as check
 from probes.gang import invariants as checks
 from probes.gang import judge
 from probes.gang.invariants import Sample, count_placed
-from probes.gang.judge import PENDING_SECONDS
 from probes.gang.observer import REQUIRED_RATE_HZ, ScenarioMark
 from probes.gang.scenario import ContentionRig, Scenario
 
@@ -126,9 +125,9 @@ def lose_free_node(run: Scenario, spares: SpareNodes, waiting: str, victim: str)
 
 def control_node_not_lost(run: Scenario, victim: str) -> None:
     """Judge a node that runs as if it had been killed; the loss must count as undetected."""
-    gone = run.until(lambda sample: victim not in sample["free_on"], PENDING_SECONDS)
+    gone = run.until(lambda sample: victim not in sample["free_on"], judge.PENDING_SECONDS)
     fault = f"{victim} is alive, and is judged as if it had been killed"
-    judge_alive = partial(judge_detected, gone, victim, PENDING_SECONDS)
+    judge_alive = partial(judge_detected, gone, victim, judge.PENDING_SECONDS)
     plant(run.measure, check.NODE_NOT_LOST, fault, judge_alive)
 
 
@@ -166,10 +165,9 @@ def _judge_detection(run: Scenario, lost_at: float, detected: float | None, vict
 
 def judge_detected(detected: float | None, victim: str, seconds: float, measure: Recorder) -> None:
     """Judge that a node loss was detected within `seconds`."""
-    measure(check.LOSSES_NOT_DETECTED, int(detected is None), on=victim)
-    if detected is None:
-        message = f"{victim} was killed, and Ray did not detect it within {seconds} s"
-        measure.explain(finding("GANG-LOSS-NOT-DETECTED", message, [victim]))
+    message = f"{victim} was killed, and Ray did not detect it within {seconds} s"
+    unseen = finding("GANG-LOSS-NOT-DETECTED", message, [victim])
+    judge_or_explain(measure, check.LOSSES_NOT_DETECTED, int(detected is None), unseen, on=victim)
 
 
 @contextmanager
@@ -209,7 +207,8 @@ def judge_invariants(run: Scenario) -> None:
         judge_partial_holds(run.segments, run.measure)
         _judge_overcommit(run, samples)
         if run.steady:
-            _judge_leak(run, check.LEAKED, most_leaked(run.segments, run.total))
+            leaks = (checks.count_leaked(segment, run.total) for segment in run.segments)
+            _judge_leak(run, check.LEAKED, max(leaks))
         last = run.observer.samples[-1]
         _judge_leak(
             run, check.NOT_RELEASED, 0 if free_again is not None else run.total - last["free"]
@@ -229,18 +228,7 @@ def judge_partial_holds(segments: Sequence[Sequence[Sample]], measure: Recorder)
     measure(check.PARTIALLY_HELD, count, samples=len(samples), note="nothing was observed")
     spans = [span for segment in segments for span in checks.find_partial_holds(segment)]
     for span in spans[:3]:
-        judge.blame_job("GANG-PARTIAL", span.describe(), span.job, measure)
-
-
-def most_leaked(segments: Sequence[Sequence[Sample]], total: int) -> int:
-    """Count the accelerators neither free nor held by a gang, in the worst of these segments."""
-    return max(checks.count_leaked(segment, total) for segment in segments)
-
-
-def judge_free(segments: Sequence[Sequence[Sample]], total: int, measure: Recorder) -> None:
-    """Judge that nothing leaked and all is free at the end; for a control, whose jobs are ours."""
-    measure(check.LEAKED, most_leaked(segments, total))
-    measure(check.NOT_RELEASED, total - segments[-1][-1]["free"] if segments[-1] else None)
+        measure.explain(judge.blame_job("GANG-PARTIAL", span.describe(), span.job))
 
 
 def _judge_overcommit(run: Scenario, samples: list[Sample]) -> None:

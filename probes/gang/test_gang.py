@@ -7,8 +7,7 @@ import pytest
 
 from probes.gang import controls, judge
 from probes.gang import criterion as check
-from probes.gang import invariants as checks
-from probes.gang.invariants import is_whole
+from probes.gang.invariants import find_deadlocks, is_whole
 
 pytestmark = pytest.mark.criterion("GANG")
 CONTENTION_SECONDS = {"quick": 2.0, "standard": 5.0, "soak": 60.0}
@@ -101,6 +100,6 @@ def test_one_group_per_job_never_deadlocks(scene, measure):
             judge.time_handoff(run, run.drop(won[0]), loser, never)
         else:
             judge.report_not_placed(run, gangs)
-        measure(check.DEADLOCKS, len(checks.find_deadlocks(run.samples, controls.DEADLOCK_SECONDS)))
+        measure(check.DEADLOCKS, len(find_deadlocks(run.samples, controls.DEADLOCK_SECONDS)))
         run.rig.release()
         controls.control_hold_and_wait(run, half)

@@ -2,13 +2,13 @@
 
 import pytest
 
+from probes.check.judging import plant
 from probes.contract import placement as components
 from probes.findings import finding, join_names
 from probes.gang import controls
 from probes.gang import criterion as check
-from probes.gang import invariants as checks
 from probes.gang import scenario_checks as scenes
-from probes.gang.invariants import count_placed
+from probes.gang.invariants import count_placed, explain_misplaced
 from probes.gang.judge import PENDING_SECONDS, judge_not_blocked, judge_undisturbed, time_handoff
 from probes.gang.scenario import NoRoom
 
@@ -52,7 +52,7 @@ def test_strategies_hold(scene, measure):
         nodes, largest = len(run.capacity), max(run.capacity.values())
         sizes = {"PACK": largest, "STRICT_PACK": largest, "STRICT_SPREAD": nodes, "SPREAD": nodes}
         used = {name: scenes.try_strategy(run, name, size) for name, size in sizes.items()}
-        wrong = [checks.explain_misplaced(*gang, run.capacity) for gang in used.items()]
+        wrong = [explain_misplaced(*gang, run.capacity) for gang in used.items()]
         wrong += [f"{strategy} was not placed" for strategy, bundles in used.items() if not bundles]
         extra = run.ask("B", nodes + 1, strategy="STRICT_SPREAD")
         run.observer.wait(PENDING_SECONDS)
@@ -64,7 +64,7 @@ def test_strategies_hold(scene, measure):
         run.measure_at_end(
             check.MISPLACED, len(wrong), *findings, samples=len(sizes) + 1, ours=ours
         )
-        controls.control_wrong_strategy(measure, "SPREAD", used["SPREAD"])
+        controls.control_wrong_strategy(measure, used["SPREAD"])
 
 
 def test_components_lie_where_they_were_put(scene, cluster, terms, measure):
@@ -81,14 +81,13 @@ def test_components_lie_where_they_were_put(scene, cluster, terms, measure):
             places = run.locate_ranks(parts)
             wrong += components.layout_errors(parts, places)
             wrong += scenes.find_splits(parts, places, split)
-            misplaced = scenes.control_misplaced_rank(places)
-            astray.append(components.layout_errors(parts, misplaced))
+            astray.append(components.layout_errors(parts, scenes.control_misplaced_rank(places)))
         measure(check.MISPLACED, len(wrong), samples=len(astray))
         measure.explain(finding("GANG-MISPLACED", message) for message in wrong[:3])
-        trial, fault = measure.trial(), "a rank reports the accelerator of another component's rank"
-        trial(check.MISPLACED, sum(map(len, astray)))
+        fault = "a rank reports the accelerator of another component's rank"
+        values = {check.MISPLACED: sum(map(len, astray))}
         saw = astray[0][0] if astray[0] else "nothing wrong"
-        measure.control(check.ONE_RANK_ASTRAY, fault, trial, located=all(astray), saw=saw)
+        plant(measure, check.ONE_RANK_ASTRAY, fault, values, located=all(astray), saw=saw)
 
 
 def test_a_lost_node_harms_its_own_gang_only(scene):

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from probes.check.judging import plant
-from probes.check.recorder import Recorder, Trial
+from probes.check.recorder import Recorder
 from probes.cluster.cluster import Cluster
 from probes.cluster.entrances import ignored_address
 from probes.cluster.room import describe_busy
@@ -41,19 +41,21 @@ def doctored_options(size: int) -> list[str]:
 
 def control_missing_variable(path: GuidedCluster, doctored: Transcript, measure: Recorder) -> None:
     """Check that the job without MASTER_PORT, by one rank less, fails for that reason alone."""
-    trial, size = measure.trial(), path.cluster.size
-    job = judge.judge_ranks(path, doctored, trial)
+    job, size = judge.read_job(path, doctored), path.cluster.size
     wrong = wrong_ranks(job) if job.rows else []
     problems = [problem.found for problem in group_by_problem(wrong)]
     announced = [each for each in wrong if each.rank not in job.missing]
     ended = doctored.exit_code is not None and doctored.exit_code > 0  # below 0: it was killed
     seen = f"{len(wrong)} ranks: {join_names(problems)}; exit code {doctored.exit_code}"
-    measure.control(
+    seen = seen if wrong else "no rank"
+    plant(
+        measure,
         check.MISSING_VARIABLE,
         "the same job is launched without MASTER_PORT and with one rank less",
-        trial if job.rows else None,
+        partial(judge.judge_ranks, path, doctored),
+        unable="" if job.rows else seen,
         located=ended and all_lack(announced, "MASTER_PORT", len(job.rows)),
-        saw=seen if wrong else "no rank",
+        saw=seen,
         without=() if size > 1 else (check.RANKS,),
     )
 
@@ -88,20 +90,15 @@ def control_planted_errors(path: GuidedCluster, planted: Transcript, measure: Re
     """Check that a job whose last rank goes its own way is judged wrong in every respect."""
     job, size = judge.read_job(path, planted), path.cluster.size
     ranks = [int(row["RANK"]) for row in job.rows if row.get("RANK", "").isdecimal()]
-    last = f"rank {max(ranks, default=0)}"
-
-    def judge_planted(trial: Trial) -> bool:
-        judge.judge_training(job, planted, trial)
-        return size == 1 or last in judge.named_suspects(trial)
-
     plant(
         measure,
         check.PLANTED_ERRORS,
         "the last rank has other weights, samples and validation data, all ranks export the model, "
         "and its losses are wrong",
-        judge_planted,
+        partial(judge.judge_training, job, planted),
         unable="" if job.ended else f"the job ended with {planted.exit_code}",
         without=() if size > 1 else OF_SEVERAL_RANKS,
+        suspects=[f"rank {max(ranks, default=0)}"] if size > 1 else [],
     )
 
 
@@ -124,25 +121,19 @@ def control_guide(guide: Guide, hosts: Sequence[str], measure: Recorder) -> None
     """Check that two lines of a guide that a user cannot type are found, each by its number."""
     text = f"{guide.text}\n{WRONG_GUIDE}"
     first = len(text.splitlines()) - 2
-
-    def judge_wrong(trial: Trial) -> bool:
-        judge.judge_guide(guides.parse_guide(guide.name, text, own=guide.own), hosts, trial)
-        return {f"line {first}", f"line {first + 1}"} <= judge.named_suspects(trial)
-
+    wrong = guides.parse_guide(guide.name, text, own=guide.own)
     fault = "a command as root and a login by address are added to the guide"
-    plant(measure, check.WRONG_GUIDE, fault, judge_wrong)
+    judge_wrong, lines = partial(judge.judge_guide, wrong, hosts), (first, first + 1)
+    named = [f"line {line}" for line in lines]
+    plant(measure, check.WRONG_GUIDE, fault, judge_wrong, suspects=named)
 
 
 def control_missing_rank(
     path: GuidedCluster, said: Transcript, size: int, measure: Recorder
 ) -> None:
     """Check that a job which is judged as one of a rank more fails."""
-
-    def judge_larger(trial: Trial) -> None:
-        judge.judge_job(path, said, trial, size=size + 1)
-
     fault = "the job is judged as one that has a rank more"
-    plant(measure, check.MISSING_RANK, fault, judge_larger)
+    plant(measure, check.MISSING_RANK, fault, partial(judge.judge_job, path, said, size=size + 1))
 
 
 def control_user(us: Transcript, why_same: str, measure: Recorder) -> None:
@@ -224,8 +215,7 @@ def launch_jobs(cluster: Cluster, terms: ClusterTerms, measure: Recorder) -> Lau
         ours = LaunchPath(cluster, terms, path.guide, User(path.user.folder, homes=path.user.homes))
         identity, us = path.ask_identity(), ours.ask_identity()
         measure.progress("launch: the guide, typed in an empty home")
-        plain = plain_options(path)
-        said, sent = JobBytes.around(cluster, fabric, lambda: path.follow(plain))
+        said, sent = JobBytes.around(cluster, fabric, lambda: path.follow(plain_options(path)))
         measure.progress("launch: the same with a missing variable")
         doctored = path.follow(doctored_options(cluster.size))
         measure.progress("launch: the same with planted errors")

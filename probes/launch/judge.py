@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 
 from probes.check.declarations import exactly
-from probes.check.recorder import Recorder, Trial
+from probes.check.judging import judge_or_explain
+from probes.check.recorder import Recorder
 from probes.findings import finding, join_names
 from probes.launch import criterion as check
 from probes.launch import training
@@ -46,13 +47,11 @@ def judge_user(said: Transcript, why_same: str, measure: Recorder) -> None:
         return
     (uid, *_), (group, *_), groups = numbers
     rights = count_rights(uid, groups, group)
-    measure(check.RIGHTS_OF_USER, rights)
-    if rights:
-        statement = (
-            f"the user who follows the guide has uid {uid} and groups "
-            f"{join_names(list(map(str, groups)))}. Expected: an ordinary user, without groups."
-        )
-        measure.explain(finding("LAUNCH-USER", statement))
+    statement = (
+        f"the user who follows the guide has uid {uid} and groups "
+        f"{join_names(list(map(str, groups)))}. Expected: an ordinary user, without groups."
+    )
+    judge_or_explain(measure, check.RIGHTS_OF_USER, rights, finding("LAUNCH-USER", statement))
 
 
 def _is_numbers(line: str) -> bool:
@@ -252,8 +251,3 @@ def keep_transcript(said: Transcript, measure: Recorder, name: str, caption: str
     """Keep what a terminal showed, as transcript-NAME.txt."""
     file = re.sub("[ /]", "-", f"transcript {name}".strip())
     measure.keep(f"{file}.txt", said.text, kind="log", caption=caption)
-
-
-def named_suspects(trial: Trial) -> set[str]:
-    """Return all suspects that the findings of a trial name."""
-    return {suspect for one in trial.findings for suspect in one.suspects}

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from probes.check.judging import plant
+from probes.check.judging import judge_or_explain, plant
 from probes.cluster.room import busy_accelerators
 from probes.findings import finding, join_names
 from probes.launch import criterion as check
@@ -15,7 +15,7 @@ from probes.launch import judge, training
 from probes.launch.controls import control_missing_rank, prepare_path
 from probes.launch.guide import new_name
 from probes.launch.job_processes import observe_job, wait_until_free, wait_until_gone, what_is_left
-from probes.launch.judge import judge_job, keep_transcript, named_suspects, read_job
+from probes.launch.judge import judge_job, keep_transcript, read_job
 from reports.numbers import quantity
 
 SWALLOWS = "python3 -c 'raise KeyError(\"planted error\")' 2>/dev/null || true\n"
@@ -116,10 +116,9 @@ def test_other_failures_say_why_and_hold_nothing(cluster, terms, measure):
 
 def judge_held(held, measure, name):
     """Judge the accelerators that a failed job still holds."""
-    measure(check.HELD_ACCELERATORS, held, on=name)
-    if held:
-        statement = f"{name}: the failed job still holds {held} accelerators. Expected: none."
-        measure.explain(finding("LAUNCH-LEFT", statement))
+    statement = f"{name}: the failed job still holds {held} accelerators. Expected: none."
+    cause = finding("LAUNCH-LEFT", statement)
+    judge_or_explain(measure, check.HELD_ACCELERATORS, held, cause, on=name)
 
 
 SAVED, STEPS = 10, 20  # steps of the first job, and of both together
@@ -145,13 +144,10 @@ def test_a_job_goes_on_from_one_nodes_own_disk(cluster, terms, measure):
             keep_transcript(said, measure, name, f"{name} of two with checkpoints on an own disk")
             jobs[name] = judge_job(path, said, measure, on=name)
     judge_resume(jobs["second job"], measure, shared=shared)
-
-    def judge_first(trial):
-        judge_resume(jobs["first job"], trial)
-        return {f"rank {rank}" for rank in range(cluster.size)} <= named_suspects(trial)
-
     fault = "a job that began at step 0 is judged as the one that was started again"
-    plant(measure, check.BEGAN_ANEW, fault, judge_first)
+    judge_first, ranks = partial(judge_resume, jobs["first job"]), range(cluster.size)
+    suspects = [f"rank {rank}" for rank in ranks]
+    plant(measure, check.BEGAN_ANEW, fault, judge_first, suspects=suspects)
     control_missing_rank(path, said, cluster.size, measure)
     measure.covered(f"two jobs, the second from step {SAVED} on")
 
@@ -165,7 +161,8 @@ def judge_resume(job, measure, *, shared=False):
         note = "the nodes share /tmp, so that no checkpoint is on one node alone"
         measure(check.RANKS_NOT_RESUMED, None, note=note)
         return
-    wrong = training.ranks_that_began_elsewhere(job.rows, SAVED) if job.ended else []
+    rows = job.rows if job.ended else []
+    wrong = [row for row in rows if "RANK" in row and row.get("from") != str(SAVED)]
     count = len(wrong) if job.ended and job.rows else None
     measure(check.RANKS_NOT_RESUMED, count, samples=len(job.rows), note=judge.NOT_ENDED)
     if wrong:
@@ -242,10 +239,10 @@ def judge_stop(cluster, left, seconds, measure):
 
 def judge_again(again, measure):
     """Judge the same commands after the stop."""
-    measure(check.EXIT_CODE_AFTER_STOP, again.exit_code)
-    if again.exit_code != 0:
-        statement = f"after a stopped job the same commands end with {again.exit_code}."
-        measure.explain(finding("LAUNCH-LEFT", f"{statement} Expected: 0."))
+    code = again.exit_code
+    statement = f"after a stopped job the same commands end with {code}. Expected: 0."
+    cause = finding("LAUNCH-LEFT", statement)
+    judge_or_explain(measure, check.EXIT_CODE_AFTER_STOP, code, cause, failed=code != 0)
 
 
 def judge_left(cluster, left, measure, note=""):

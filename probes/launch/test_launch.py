@@ -18,7 +18,7 @@ from probes.launch import job_processes as processes
 from probes.launch.controls import control_missing_rank, launch_jobs, prepare_path
 from probes.launch.guide import GuidedCluster, LaunchPath, new_name
 from probes.launch.job_processes import JobState, NodeNotFree, hold_node
-from probes.launch.judge import judge_job, keep_transcript, named_suspects
+from probes.launch.judge import judge_job, keep_transcript
 from probes.launch.ranks import all_lack, wrong_ranks
 from probes.launch.shell import make_user, remove_user
 from probes.launch.test_failing_job import PATIENCE_S, judge_left
@@ -226,13 +226,9 @@ def control_leftovers(cluster, idle, measure):
             state = JobState(seen, busy_accelerators(cluster, idle))
     except NodeNotFree as error:
         pytest.fail(f"{error}: wait until no other job runs", pytrace=False)
-
-    def judge_state(trial):
-        judge_left(cluster, state, trial)
-        return node["name"] in named_suspects(trial)
-
     fault = f"a process whose parent died stays on {node['name']}, whose accelerators are held"
-    plant(measure, check.LEFTOVERS, fault, judge_state)
+    judge_state = partial(judge_left, cluster, state)
+    plant(measure, check.LEFTOVERS, fault, judge_state, suspects=[node["name"]])
 
 
 # Megatron-LM does not start without it where tensors or sequences are parallel, up to Hopper
@@ -294,10 +290,7 @@ def control_forgotten(path, forgotten, measure):
     """Check that every rank is found which lacks the variable that the job forgot."""
     job = judge.read_job(path, forgotten, more=MEGATRON)
     wrong = wrong_ranks(job)
-
-    def judge_forgotten(trial):
-        trial(check.WRONG_RANKS, len(wrong) if job.rows else None, samples=len(job.rows))
-        return all(all_lack(wrong, name, job.size) for name in MEGATRON)
-
+    located = all(all_lack(wrong, name, job.size) for name in MEGATRON)
+    values = {check.WRONG_RANKS: len(wrong) if job.rows else None}
     fault = "the job forgets a variable that Megatron reads"
-    plant(measure, check.FORGOTTEN_VARIABLE, fault, judge_forgotten)
+    plant(measure, check.FORGOTTEN_VARIABLE, fault, values, located=located)

@@ -21,6 +21,7 @@ from probes.cluster.room import jobs_of_others
 from probes.cluster.shared_folder import find_folder_problem, remove_later
 from probes.launch.ranks import Row, group_pairs
 from reference_trainer.config import TrainConfig
+from reference_trainer.late import ray
 from reports.numbers import quantity
 
 ATTEMPT = re.compile(r"\battempt=(\d+) (node=.*)$", re.MULTILINE)
@@ -231,8 +232,6 @@ REMOVAL_S = 60  # for a task on the head that imports Ray Data
 @contextmanager
 def removed_coordinator(cluster: Cluster) -> Iterator[None]:
     """Remove the coordinator of a job of ours, unless there was one or other jobs may use it."""
-    import ray
-
     before = has_coordinator()
     try:
         yield
@@ -245,13 +244,10 @@ def has_coordinator() -> bool:
     """Return whether the actor lives that Ray Train and Ray Data of all jobs share."""
     from ray.util import list_named_actors
 
-    named = list_named_actors(all_namespaces=True)
-    return {"name": COORDINATOR, "namespace": COORDINATOR} in named
+    return {"name": COORDINATOR, "namespace": COORDINATOR} in list_named_actors(all_namespaces=True)
 
 
 def _remove() -> None:
-    import ray
-
     with suppress(ValueError):  # it went by itself
         ray.kill(ray.get_actor(COORDINATOR, namespace=COORDINATOR))
 
@@ -326,11 +322,6 @@ def make_folder(path: str, seconds: int = KEPT_SECONDS) -> str:
 def remove_folder(path: str) -> None:
     """Remove the folder (on a node)."""
     shutil.rmtree(path, ignore_errors=True)
-
-
-def ranks_that_began_elsewhere(rows: Sequence[Row], step: int) -> list[Row]:
-    """List the ranks of a job that trained, but did not go on from this step's checkpoint."""
-    return [row for row in rows if "RANK" in row and row.get("from") != str(step)]
 
 
 # Each step gathers the weights for forward and for backward, and scatters the gradients.

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from probes.check.declarations import exactly
+from probes.check.judging import judge_or_explain
 from probes.check.recorder import Recorder
 from probes.cluster.cluster import Cluster
 from probes.faults.process_faults import ProcessKey, describe_orphans, find_orphans, rank_processes
@@ -97,12 +98,11 @@ def judge_resume(run: FaultedRun, measure: Recorder) -> None:
         because = f"it saves every {SAVE_EVERY} steps"
     if scenario.max_lost > SAVE_EVERY:
         because += ", in the background: the previous save may not have ended"
-    lost = max(run.steps_lost, default=None)
-    limit = Limit(high=scenario.max_lost, unit="steps", because=because)
-    measure(check.STEPS_LOST, lost, limit=limit, note=unseen)
-    if lost is not None and lost > scenario.max_lost:
-        statement = f"{lost} steps were lost. Expected: at most {scenario.max_lost} (save interval)"
-        measure.explain(finding("RESTART-STEPS-LOST", statement))
+    lost, most = max(run.steps_lost, default=None), scenario.max_lost
+    limit = Limit(high=most, unit="steps", because=because)
+    statement = f"{lost} steps were lost. Expected: at most {most} (save interval)"
+    cause, failed = finding("RESTART-STEPS-LOST", statement), lost is not None and lost > most
+    judge_or_explain(measure, check.STEPS_LOST, lost, cause, failed, limit=limit, note=unseen)
 
 
 def judge_recovery_time(run: FaultedRun, limit: Limit, measure: Recorder) -> None:
@@ -179,10 +179,8 @@ def judge_losses(results: Results, measure: Recorder) -> None:
     """Judge that every loss is finite."""
     losses = [step["loss"] for result in results for step in result["steps"]]
     wrong = sum(not math.isfinite(loss) for loss in losses)
-    measure(check.NON_FINITE, wrong if losses else None)
-    if wrong:
-        statement = f"{wrong} losses (ranks x steps) were NaN or infinite"
-        measure.explain(finding("RESTART-NAN", statement))
+    cause = finding("RESTART-NAN", f"{wrong} losses (ranks x steps) were NaN or infinite")
+    judge_or_explain(measure, check.NON_FINITE, wrong if losses else None, cause)
 
 
 def report_unequal(
@@ -216,9 +214,8 @@ def report_unequal(
 
 def judge_left_behind(groups: int, fate: str, measure: Recorder, on: str = "cluster") -> None:
     """Judge that no placement group is left."""
-    measure(check.NOT_RELEASED, groups, on=on)
-    if groups:
-        measure.explain(finding("RESTART-LEAK", f"{groups} placement groups {fate}"))
+    cause = finding("RESTART-LEAK", f"{groups} placement groups {fate}")
+    judge_or_explain(measure, check.NOT_RELEASED, groups, cause, on=on)
 
 
 def find_leaks(
@@ -320,20 +317,19 @@ def judge_steps(original: ReferenceRun, results: Results, first: int, measure: R
 def judge_refusal(name: str, original: ReferenceRun, results: Results, measure: Recorder) -> None:
     """Judge that the damaged checkpoint was refused with a reason, and the previous one loaded."""
     starts = {result["start_step"] for result in results}
-    measure(check.NOT_REFUSED, int(NEWEST in starts))
-    if NEWEST in starts:
-        statement = f"{name}: step-{NEWEST} was loaded although it is damaged"
-        measure.explain(finding("RESTART-DAMAGED-LOADED", statement, names={"step": NEWEST}))
+    statement = f"{name}: step-{NEWEST} was loaded although it is damaged"
+    cause = finding("RESTART-DAMAGED-LOADED", statement, names={"step": NEWEST})
+    judge_or_explain(measure, check.NOT_REFUSED, int(NEWEST in starts), cause)
     limit = exactly(SAVE_EVERY, "step", "the newest complete checkpoint of this run")
     measure(check.RESUMED_FROM, max(starts), limit=limit)
     judge_steps(original, results, max(starts) + 1, measure)
     reasons = {entry["name"]: entry["reason"] for entry in results[0]["skipped"]}
     reason = reasons.get(f"step-{NEWEST}", "")
     limit = exactly(1, "sentences", "every refusal must give its reason")
-    measure(check.REFUSALS_EXPLAINED, int(bool(reason)), limit=limit)
-    if not reason and NEWEST not in starts:
-        statement = f"{name}: step-{NEWEST} was skipped without a reason in the log"
-        measure.explain(finding("RESTART-UNREPORTED", statement, names={"step": NEWEST}))
+    statement = f"{name}: step-{NEWEST} was skipped without a reason in the log"
+    cause = finding("RESTART-UNREPORTED", statement, names={"step": NEWEST})
+    failed, told = not reason and NEWEST not in starts, int(bool(reason))
+    judge_or_explain(measure, check.REFUSALS_EXPLAINED, told, cause, failed, limit=limit)
     measure.covered(f"{name}: {reason or 'no reason was given'}")
 
 
@@ -345,11 +341,10 @@ def judge_full_disk(original: ReferenceRun, results: Results, measure: Recorder)
     committed = [save["step"] for save in results[0]["checkpoints"]]
     refused = 0 if NEWEST in committed else named  # a committed save was not refused
     limit = exactly(1, "saves", "one save met a full disk, and must be named")
-    measure(check.SAVES_REFUSED, refused, limit=limit)
-    if NEWEST in committed:
-        statement = f"step-{NEWEST} was committed although rank {victim} could not write its part"
-        names = {"rank": victim, "step": NEWEST}
-        measure.explain(finding("RESTART-TORN", statement, [f"rank {victim}"], names=names))
+    statement = f"step-{NEWEST} was committed although rank {victim} could not write its part"
+    names = {"rank": victim, "step": NEWEST}
+    torn = finding("RESTART-TORN", statement, [f"rank {victim}"], names=names)
+    judge_or_explain(measure, check.SAVES_REFUSED, refused, torn, NEWEST in committed, limit=limit)
     measure(
         check.SAVED_AFTER, len(committed), limit=exactly(1, "saves", "there was free space again")
     )

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from probes.check.declarations import exactly
-from probes.check.judging import plant
+from probes.check.judging import judge_or_explain, plant
 from probes.check.recorder import Recorder
 from probes.cluster.cluster import Cluster
 from probes.cluster.room import jobs_of_others
@@ -123,11 +123,10 @@ def judge_wait(loss: NodeLoss, repair: NodeRepair, measure: Recorder) -> None:
     if not loss.must_wait:
         return
     measure(check.UNREPORTED_WAITS, int(not repair.messages))
-    measure(check.HELD_WHILE_WAITING, repair.held, note="it never logged that it waits")
+    cause = f"while the run waited for a node it held {repair.held} of {RANKS}"
+    leak, note = finding("RESTART-LEAK", cause), "it never logged that it waits"
+    judge_or_explain(measure, check.HELD_WHILE_WAITING, repair.held, leak, note=note)
     measure.covered(f"it logged: {'; '.join(repair.messages) or 'nothing'}")
-    if repair.held:
-        statement = f"while the run waited for a node it held {repair.held} of {RANKS}"
-        measure.explain(finding("RESTART-LEAK", statement))
 
 
 def control_silent_wait(loss: NodeLoss, silent: NodeRepair, measure: Recorder) -> None:
@@ -236,21 +235,19 @@ def judge_kills(
     because = f"a rank runs for up to {DELAY_SECONDS} s, and a new one takes as long to start"
     measure(check.KILLS, count_kills(runs), limit=Limit(low=seconds / 60, because=because))
     unexplained, errors = unexplained_losses(runs), [run.error for run in runs if not run.results]
-    measure(check.UNEXPLAINED_FAILURES, len(unexplained))
-    if unexplained:
-        statement = f"{len(unexplained)} attempts failed without an injected kill. In their runs: "
-        measure.explain(finding("RESTART-ATTEMPTS", statement + "; ".join(unexplained)))
-    measure(check.RUNS_LOST, len(errors), samples=len(runs))
-    if errors:
-        measure.explain(finding("RESTART-NOT-RECOVERED", errors[0]))
+    statement = f"{len(unexplained)} attempts failed without an injected kill. In their runs: "
+    cause = finding("RESTART-ATTEMPTS", statement + "; ".join(unexplained))
+    judge_or_explain(measure, check.UNEXPLAINED_FAILURES, len(unexplained), cause)
+    cause = finding("RESTART-NOT-RECOVERED", "".join(errors[:1]))
+    judge_or_explain(measure, check.RUNS_LOST, len(errors), cause, samples=len(runs))
     for mode, bound in reference_run.MAX_STEPS_LOST.items():
         of_mode = [run for run in runs if run.scenario.changes["save_mode"] == mode]
         lost = max((steps for run in of_mode for steps in run.steps_lost), default=None)
         limit = Limit(high=bound, because=f"it saves every {faulted_run.SAVE_EVERY} steps")
-        measure(check.STEPS_LOST, lost, limit=limit, on=f"{mode} saves")  # None: rank 0 never died
-        if lost is not None and lost > bound:
-            statement = f"with {mode} saves {lost} steps were lost. Expected: at most {bound}"
-            measure.explain(finding("RESTART-STEPS-LOST", statement))
+        statement = f"with {mode} saves {lost} steps were lost. Expected: at most {bound}"
+        cause = finding("RESTART-STEPS-LOST", statement)
+        failed, on = (lost or 0) > bound, f"{mode} saves"  # None: rank 0 never died
+        judge_or_explain(measure, check.STEPS_LOST, lost, cause, failed, limit=limit, on=on)
     results = [result for run in runs for result in run.results]
     report_unequal(compare_with(runs, original), original, results, measure)
 

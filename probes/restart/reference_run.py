@@ -312,8 +312,7 @@ class ReferenceRun:
             again = replace(self.config, checkpoints=None, save_every=0)
             self.repeated = _run_or_error(gang, again)
         fresh = replace(self.config, checkpoints=None, save_every=0, steps=SAVE_EVERY)
-        exploding = replace(fresh, lr=EXPLODING, clip=EXPLODING)
-        self.exploded = _run_or_error(gang, exploding)
+        self.exploded = _run_or_error(gang, replace(fresh, lr=EXPLODING, clip=EXPLODING))
         for part in WRONG_RESUMES:
             self.wrong_resumes[part] = self._resume_copy(gang, f"forgets-{part}", forget=part)
         for name, corrupt in self.corruptions.items():

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from probes.check.judging import plant
-from probes.check.recorder import Recorder
+from probes.check.recorder import Recorder, Trial
 from probes.cluster.cluster import Cluster
 from probes.faults.process_faults import Fault, describe_orphans, find_orphans, rank_processes
 from probes.requirements import ASYNC_SAVES
@@ -141,18 +141,13 @@ def control_wrong_resume(original: ReferenceRun, measure: Recorder) -> None:
     """Check that resumes with one error, and a run whose loss explodes, are detected."""
     for part, fault in reference.WRONG_RESUMES.items():
         results, error = results_or_error(original.wrong_resumes.get(part, NO_REFERENCE_RUN))
-        name, trial = f"resume forgets: {part}", measure.trial()
-        if error:
-            measure.control(name, fault, None, saw=error)
-            continue
-        found = reference.compare_steps(original.results, results, NEWEST + 1)
-        judge.report_unequal(found, original, results, trial)
+        found = reference.compare_steps([] if error else original.results, results, NEWEST + 1)
+        judge_wrong = partial(judge.report_unequal, found, original, results)
         saw = str(found.unequal[0]) if found.unequal else "no unequal step"
-        measure.control(name, fault, trial, saw=saw)
+        plant(measure, f"resume forgets: {part}", fault, judge_wrong, unable=error, saw=saw)
     exploded, error = results_or_error(original.exploded or NO_REFERENCE_RUN)
     fault = "the run is trained with a learning rate so high that its loss explodes"
-    judge_exploded = partial(judge.judge_losses, exploded)
-    plant(measure, check.EXPLODING_LOSS, fault, judge_exploded, unable=error)
+    plant(measure, check.EXPLODING_LOSS, fault, partial(judge.judge_losses, exploded), unable=error)
 
 
 def control_run(original: ReferenceRun, run: FaultedRun, measure: Recorder) -> None:
@@ -171,11 +166,14 @@ def control_other_scenario(run: FaultedRun, measure: Recorder) -> None:
     other = dataclasses.replace(
         scenario, gives_up=not scenario.gives_up, resume_step=reference.STEPS, max_lost=-1
     )
-    trial, judged = measure.trial(), dataclasses.replace(run, scenario=other)
-    judge.judge_completion(judged, trial)
-    judge.judge_resume(judged, trial)
+    judged = dataclasses.replace(run, scenario=other)
+
+    def judge_other(trial: Trial) -> None:
+        judge.judge_completion(judged, trial)
+        judge.judge_resume(judged, trial)
+
     fault = "the result of the run is compared with the expected outcome of another scenario"
-    measure.control(check.ANOTHER_SCENARIO, fault, trial)
+    plant(measure, check.ANOTHER_SCENARIO, fault, judge_other)
 
 
 def control_intact_checkpoint(original: ReferenceRun, measure: Recorder) -> None:

@@ -7,7 +7,6 @@ import pytest
 
 from probes.scaling import base_speed, judge, run_ladder
 from probes.scaling import criterion as check
-from probes.scaling.judge import FEW_STEPS
 from reference_trainer.launch.gang import GangError
 from scaling.ladder.ladder import run_rung, rung_sizes
 from scaling.loss.predict import step_collectives
@@ -78,7 +77,9 @@ def fill_window(gang, names, config, window_s):
     if not window_s:
         return config
     try:
-        seconds = run_rung(gang, names, 1, dataclasses.replace(config, steps=FEW_STEPS)).seconds
+        seconds = run_rung(
+            gang, names, 1, dataclasses.replace(config, steps=judge.FEW_STEPS)
+        ).seconds
     except GangError:  # the ladder reports it
         return config
     steps = min(max(config.steps, math.ceil(window_s / seconds)), MAX_STEPS)

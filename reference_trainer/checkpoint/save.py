@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -77,11 +76,12 @@ class Storage:
         self.folder = folder
         # A leftover marker counts as an unfinished save and is removed.
         token = world.broadcast(f"step-0.tmp-{secrets.token_hex(8)}")
-        call_on(world, [0], lambda: self._make_marker(token), "cannot open the checkpoint folder")
-        reports = world.gather((world.host, (folder / token).exists()))
+        marker = folder / token
+        call_on(world, [0], lambda: marker.mkdir(parents=True), "cannot open the checkpoint folder")
+        reports = world.gather((world.host, marker.exists()))
         if world.rank == 0:
             with suppress(FileNotFoundError):  # another run that starts here has removed it
-                (folder / token).rmdir()
+                marker.rmdir()
         if not reports[0][1]:
             raise CheckpointError(f"another run has just begun in {folder}: give each its own")
         hosts = [host for host, _ in reports]
@@ -94,10 +94,6 @@ class Storage:
     def shared(self) -> bool:
         """Whether every rank sees the same folder."""
         return not self.remote_ranks
-
-    def _make_marker(self, token: str) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / token).mkdir()
 
     def collect(self, path: Path, names: Sequence[Sequence[str]], world: World) -> None:
         """Send what remote ranks wrote in `path` to rank 0's node; names[rank] are their files."""
@@ -235,23 +231,19 @@ class CheckpointWriter:
         world, failure = self.world, f"step {step} was not saved"
         with self._count_own_time():
             self.delays.inject("upload", step)
-        files, problem = try_call(lambda: self._write(temp_folder, state), world.rank)
-        raise_on_all(world, problem, failure)
+        files = call_on(world, range(world.size), lambda: self._write(temp_folder, state), failure)
         rank_entries = world.gather(files)
         self.storage.collect(temp_folder, [sorted(entries) for entries in rank_entries], world)
         self.events.write("written", step=step)
         self.delays.inject("commit", step)
-        commit = partial(self._commit, temp_folder, step, rank_entries)
-        _, problem = try_call(commit) if world.rank == 0 else (None, None)
-        raise_on_all(world, problem, failure)
+        call_on(world, [0], lambda: self._commit(temp_folder, step, rank_entries), failure)
         return sum(entry["size"] for entries in rank_entries for entry in entries.values())
 
     def _make_folder(self, step: int) -> Path:
         # A fresh name: a save into an old folder could mix two steps after a crash.
         path = self.folder / f"step-{step}.tmp-{self.world.broadcast(secrets.token_hex(4))}"
-        leads = self.world.rank in self.storage.leaders
-        _, problem = try_call(lambda: path.mkdir(parents=True)) if leads else (None, None)
-        raise_on_all(self.world, problem, f"step {step} was not saved")
+        failure = f"step {step} was not saved"
+        call_on(self.world, self.storage.leaders, lambda: path.mkdir(parents=True), failure)
         return path
 
     def _write(self, path: Path, state: dict[str, Any]) -> FileEntries:

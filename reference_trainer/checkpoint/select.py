@@ -11,7 +11,6 @@ from typing import Any
 from reference_trainer import manifest
 from reference_trainer.checkpoint.save import Storage, call_on, raise_on_all, try_call
 from reference_trainer.distributed import World
-from reference_trainer.manifest import CheckpointError
 from reference_trainer.telemetry.event_log import PROGRESS
 
 
@@ -72,7 +71,7 @@ class CheckpointSelector:
         steps = manifest.committed_steps(self.folder)
         if steps and not resume:
             problem = f"{self.folder} already holds step-{steps[0]} and resume is off"
-            raise CheckpointError(f"{problem}: choose an empty folder")
+            raise manifest.CheckpointError(f"{problem}: choose an empty folder")
         return steps
 
     def _build(self, step: int | None, skipped: list[dict[str, str]]) -> Selection:

@@ -237,8 +237,7 @@ def _fill_folder(folder: Path, corpus: Corpus, content: dict[str, Any]) -> dict[
     entries = {
         name: {**manifest.describe_file(folder / name), "documents": counts[name]} for name in names
     }
-    size = sum(file["size"] for file in entries.values())
-    tokens = size // int(content["dtype"][-1])
+    tokens = sum(file["size"] for file in entries.values()) // int(content["dtype"][-1])
     content = {**content, "documents": counts.total(), "tokens": tokens, "files": entries}
     manifest.write_content(folder, content)
     return content
@@ -267,7 +266,7 @@ def _format_entry(value: Any) -> str:
     return str(value)
 
 
-@click.command()
+@click.command(short_help="Tokenise this node's share of a folder of documents.")
 @click.option("--documents", required=True, type=FOLDER, help="Folder of text files and *.jsonl.")
 @click.option("--out", required=True, type=FOLDER, help="Folder on this node for its shard.")
 @click.option("--node", required=True, type=int, help="Which node this is, from 0.")

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
+from reference_trainer.late import ray
 from reference_trainer.launch.worker import RankLocation, Worker, ray_resources
 
 # Errors of ranks that only saw another one go: torch's, gloo's and NCCL's words for that.
@@ -28,21 +29,6 @@ OF_A_PEER = re.compile(
 def last_line(error: BaseException) -> str:
     """Return the last line of an error; Ray's wrap the whole traceback."""
     return (str(error).strip().splitlines() or [type(error).__name__])[-1]
-
-
-def error_lines(calls: Sequence[Any]) -> dict[int, str]:
-    """Return the last line of each call's error, by index, for those that an exception ended."""
-    import ray
-
-    lines = {}
-    for index, call in enumerate(calls):
-        try:
-            ray.get(call, timeout=0)
-        except ray.exceptions.RayTaskError as error:
-            lines[index] = last_line(error)
-        except Exception:  # noqa: S112, BLE001  (it runs, or died without an exception)
-            continue
-    return lines
 
 
 def find_cause(lines: dict[int, str]) -> tuple[list[int], str]:
@@ -138,8 +124,6 @@ class Gang:
         self.remove()
 
     def _request_group(self) -> None:
-        import ray
-
         # pg.wait, not pg.ready(): the latter runs a task in the group first.
         label = f"a gang of {self.size} {self.resource} ({self.strategy})"
         try:
@@ -162,8 +146,6 @@ class Gang:
             )
 
     def _free(self) -> float:
-        import ray
-
         return float(ray.available_resources().get(self.resource, 0))
 
     def _start(self) -> None:
@@ -182,7 +164,6 @@ class Gang:
 
     def _spawn(self, bundle: int) -> Any:
         """Create a worker in this bundle of the group and return its handle; it may not run yet."""
-        import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         options = {**ray_resources(self.resource), "max_concurrency": 2}
@@ -198,15 +179,13 @@ class Gang:
         ends only with its group. A group that lost a node waits for another node and blocks every
         other group of the cluster.
         """
-        import ray
-
         died = ray.exceptions.RayActorError
-        dead = self._owners(self._calls, _indices_of_failed(self._calls, died))
+        dead = self._owners(self._calls, [*_failed_calls(self._calls, died)])
         if not lost or not set(lost) <= set(dead) or self._group_state() != "CREATED":
             return []
         late = self._owners(self._calls, _pending(self._calls, END_SECONDS))
         # Others may have died since.
-        dead = self._owners(self._calls, _indices_of_failed(self._calls, died))
+        dead = self._owners(self._calls, [*_failed_calls(self._calls, died)])
         replaced = sorted({*dead, *late})
         for rank in replaced:
             ray.kill(self._workers[rank])  # also a worker that is only presumed dead
@@ -221,8 +200,6 @@ class Gang:
 
         They wait for a failed rank and would do so until their time-out.
         """
-        import ray
-
         waiting = self.busy()
         for rank in waiting:
             ray.kill(self._workers[rank])
@@ -231,14 +208,9 @@ class Gang:
 
     def _locate_workers(self, calls: list[Any]) -> list[RankLocation]:
         """Return where new workers are; [] when one does not start or the group has lost a node."""
-        import ray
-
         ready = self._wait_for_answers(calls, min(self.timeout, START_SECONDS))
-        return (
-            list(ray.get(calls))
-            if ready and not _indices_of_failed(calls, ray.exceptions.RayError)
-            else []
-        )
+        failed = _failed_calls(calls, ray.exceptions.RayError)
+        return list(ray.get(calls)) if ready and not failed else []
 
     def _wait_for_answers(self, calls: list[Any], seconds: float) -> bool:
         """Return whether all calls end in time; False as soon as the group has lost a node."""
@@ -336,15 +308,11 @@ class Gang:
 
         The workers' second thread calls it, so a rank that hangs in its run answers too.
         """
-        import ray
-
         calls = [worker.run.remote({}, function, ()) for worker in self._workers]
-        unanswered = {*_pending(calls, timeout), *_indices_of_failed(calls, Exception)}
+        unanswered = {*_pending(calls, timeout), *_failed_calls(calls, Exception)}
         return {rank: ray.get(call) for rank, call in enumerate(calls) if rank not in unanswered}
 
     def _collect(self, calls: list[Any], timeout: float, task: str) -> list[Any]:
-        import ray
-
         try:
             return list(ray.get(calls, timeout=timeout))
         except ray.exceptions.GetTimeoutError:
@@ -355,26 +323,25 @@ class Gang:
 
     def describe_loss(self, calls: list[Any], error: Exception, task: str) -> WorkerLost:
         """Build the WorkerLost error. It names dead ranks: the first error may be a survivor's."""
-        import ray
-
         lost_at, deadline = time.time(), time.monotonic() + SETTLE_SECONDS
         dead: list[int] = []
-        failed = _indices_of_failed(calls, ray.exceptions.RayTaskError)
+        failed = _failed_calls(calls, ray.exceptions.RayTaskError)
         # A survivor may see its socket close before Ray reports the death. After one reported
         # death, others of the same node may follow.
         while time.monotonic() < deadline:
             known = dead
             pending = _pending(calls, SETTLE_SECONDS / 10)
-            dead = _indices_of_failed(calls, ray.exceptions.RayActorError)
+            dead = [*_failed_calls(calls, ray.exceptions.RayActorError)]
             if known or not pending:
                 break
-        first, cause = find_cause(error_lines(calls))
-        dead, failed = self._owners(calls, dead), self._owners(calls, first or failed)
-        who = f"rank {failed[0]}" if len(failed) == 1 else f"ranks {failed}" if failed else "a rank"
-        failure = f"{who}{self._hosts_of(failed)} failed: {cause or last_line(error)}"
+        errors = _failed_calls(calls, ray.exceptions.RayTaskError)
+        first, cause = find_cause({index: last_line(each) for index, each in errors.items()})
+        dead, blamed = self._owners(calls, dead), self._owners(calls, first or [*failed])
+        who = f"rank {blamed[0]}" if len(blamed) == 1 else f"ranks {blamed}" if blamed else "a rank"
+        failure = f"{who}{self._hosts_of(blamed)} failed: {cause or last_line(error)}"
         died = f"ranks {dead} died{self._hosts_of(dead)}"
         said = f"{died}; {failure}" if dead and first else died if dead else failure
-        return WorkerLost(f"{task}: {said}", dead, lost_at, failed)
+        return WorkerLost(f"{task}: {said}", dead, lost_at, blamed)
 
     def _hosts_of(self, ranks: Sequence[int]) -> str:
         """Say on which hosts the ranks are; "" where that is not known."""
@@ -387,15 +354,11 @@ class Gang:
         A rank that waits in a collective answers, because its actor has a second thread. Dead ranks
         are named only when no rank is silent: a silent rank makes the survivors die.
         """
-        import ray
-
         calls = [worker.location.remote() for worker in self._workers]
-        return _pending(calls, timeout) or _indices_of_failed(calls, ray.exceptions.RayError)
+        return _pending(calls, timeout) or [*_failed_calls(calls, ray.exceptions.RayError)]
 
     def remove(self, timeout: float = 30) -> None:
         """Kill the workers and remove the group; wait for Ray up to `timeout` seconds."""
-        import ray
-
         for worker in self._workers:
             ray.kill(worker)
         self._workers, self._calls = [], []
@@ -408,31 +371,25 @@ class Gang:
         self._group = None
 
     def _group_state(self) -> str | None:
-        import ray
-
         return ray.util.placement_group_table(self._group).get("state")
 
 
 def _pending(calls: list[Any], timeout: float = 0) -> list[int]:
     """Return the indices of calls that have not ended after `timeout` seconds."""
-    import ray
-
     done, _ = ray.wait(calls, num_returns=len(calls), timeout=timeout)
     return [rank for rank, call in enumerate(calls) if call not in done]
 
 
-def _indices_of_failed(calls: list[Any], error_type: type[Exception]) -> list[int]:
-    """Return the indices of calls that have ended with this type of error."""
-    import ray
-
-    ranks = []
-    for rank, call in enumerate(calls):
+def _failed_calls(calls: list[Any], error_type: type[Exception]) -> dict[int, Exception]:
+    """Return the errors of the calls that have ended with this type of error, by index."""
+    errors = {}
+    for index, call in enumerate(calls):
         try:
             ray.get(call, timeout=0)
         except ray.exceptions.GetTimeoutError:  # a RayError, too
             continue
-        except error_type:
-            ranks.append(rank)
+        except error_type as error:
+            errors[index] = error
         except Exception:  # noqa: S112, BLE001  (any other failure: its process is alive)
             continue
-    return ranks
+    return errors

@@ -19,6 +19,7 @@ import click
 
 from reference_trainer import rank_environment
 from reference_trainer.config import TrainConfig, build_config, cli_options, config_options
+from reference_trainer.late import ray
 from reference_trainer.launch.gang import Gang, GangError, last_line
 from reference_trainer.launch.supervisor import Timeouts, supervise
 from reference_trainer.launch.torchrun_child import run_torchrun
@@ -165,7 +166,6 @@ def _sees_cuda(job: TrainingJob) -> bool:
 
     Raises GangError when there is no room for that process within `wait_s` seconds.
     """
-    import ray
 
     def cuda_available() -> bool:
         import torch
@@ -234,8 +234,7 @@ def _read_results(out: Path, size: int) -> list[dict[str, Any]]:
         try:
             results.append(json.loads((out / f"result.rank{rank}.json").read_text("ascii")))
         except (OSError, ValueError) as error:
-            message = f"rank {rank} left no result that can be read: {error}"
-            raise GangError(message) from None
+            raise GangError(f"rank {rank} left no result that can be read: {error}") from None
     return results
 
 
@@ -246,7 +245,7 @@ LAUNCHERS: dict[str, Callable[[TrainingJob], JobResult]] = {
 }
 
 
-@click.command()
+@click.command(short_help="Start the job on a Ray cluster, whole or not at all.")
 @click.option("--workers", default="all", show_default=True, help="How many ranks, or all.")
 @click.option(
     "--launcher",
@@ -275,8 +274,6 @@ def launch(
     config = build_config(values)
     if restarts < 0 or wait <= 0:
         raise click.UsageError("--restarts takes 0 or more, --wait a number above 0")
-    import ray
-
     if isinstance(sys.stdout, TextIOWrapper):  # Ray prints the ranks' lines without a flush
         sys.stdout.reconfigure(line_buffering=True)
     # A submitted job brings its code (RAY_JOB_CONFIG_JSON_ENV_VAR); any other job ships this
@@ -342,8 +339,6 @@ def _count_ranks(workers: str, resource: str) -> int:
 
     Raises click.UsageError when `workers` is neither a number nor "all".
     """
-    import ray
-
     if workers == "all":
         alive = sum(bool(node["Alive"]) for node in ray.nodes())
         return int(ray.cluster_resources()["GPU"]) if resource == "GPU" else alive

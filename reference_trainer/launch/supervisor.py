@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
+from reference_trainer.late import ray
 from reference_trainer.launch.gang import Gang, GangError, GangPending, WorkerLost
 from reference_trainer.launch.worker import RankLocation
 from reference_trainer.telemetry.event_log import exit_message
@@ -141,8 +142,6 @@ def _with_attempts(attempts: list[Attempt], error: GangError) -> GangError:
 
 def wait_for_results(gang: Gang, calls: list[Any], timeout: float, timeouts: Timeouts) -> list[Any]:
     """Wait for all ranks' results. Raises WorkerLost as soon as one is dead, silent or stuck."""
-    import ray
-
     deadline = time.monotonic() + timeout
     pending, monitor = list(calls), HeartbeatMonitor(gang, timeouts)
     while pending:
@@ -172,8 +171,6 @@ class HeartbeatMonitor:
 
         Raises WorkerLost that names the ranks which do not answer or make no progress.
         """
-        import ray
-
         done, _ = ray.wait(self._calls, num_returns=len(self._calls), timeout=0)
         now = time.monotonic()
         for rank, call in enumerate(self._calls):

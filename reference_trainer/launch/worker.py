@@ -38,8 +38,7 @@ class RankLocation:
         Ids of accelerators are numbers as text, or UUIDs of one length: GPU 2 is before GPU 10.
         """
         octets = [int(part) if part.isdigit() else -1 for part in self.address.split(".")]
-        gpus = [(len(gpu), gpu) for gpu in self.gpus]
-        return octets, self.node, gpus, self.pid
+        return octets, self.node, [(len(gpu), gpu) for gpu in self.gpus], self.pid
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
 from reference_trainer.config import TrainConfig
@@ -220,19 +221,14 @@ def build_model(
 
 
 def parameter_digest(model: Any) -> str:
-    """Return the sha256 of all full parameters in order of name, on all ranks; all call it."""
-    return _digest(model, lambda parameter: parameter.full_tensor())
+    """Return the sha256 of all full parameters in order of name.
 
-
-def local_digest(model: Any) -> str:
-    """Return the same of a model that is not sharded yet, on this rank alone."""
-    return _digest(model, lambda parameter: parameter)
-
-
-def _digest(model: Any, complete: Callable[[Any], Any]) -> str:
+    All ranks of a sharded model call it; of one that is not sharded yet, each has its own.
+    """
     hasher = hashlib.sha256()
     for name, parameter in sorted(model.named_parameters()):
-        full = complete(parameter.detach()).float().cpu().contiguous()
+        own = parameter.detach()
+        full = own.full_tensor() if isinstance(own, DTensor) else own
         hasher.update(name.encode())
-        hasher.update(full.numpy().tobytes())
+        hasher.update(full.float().cpu().contiguous().numpy().tobytes())
     return hasher.hexdigest()

@@ -55,10 +55,7 @@ class FaultSearchResult:
 
 
 def search_faults(
-    nodes: Sequence[str],
-    measure_pairs: MeasurePairs,
-    matrix: bool = False,
-    effect: float = MIN_EFFECT,
+    nodes: Sequence[str], measure_pairs: MeasurePairs, matrix: bool = False
 ) -> FaultSearchResult:
     """Find the nodes and links that are slow, and in which direction.
 
@@ -71,13 +68,13 @@ def search_faults(
     link. That takes n - 1 rounds, n if n is odd. With fewer than 8 nodes every pair is always
     measured. Up to about a third of the nodes may be bad.
 
-    A link is slow if it is below `effect` of the typical speed and also beyond the noise. Links
+    A link is slow if it is below MIN_EFFECT of the typical speed and also beyond the noise. Links
     are compared with each other, so a fault that all links share is not found. A node is blamed
     only if some node is proven good. Without one, and so always with two nodes, slow links are
     reported as links. Links that are slower by design are reported as slow. Raises ValueError
     if a node is named twice.
     """
-    return search_rails([nodes], measure_pairs, matrix, effect)
+    return search_rails([nodes], measure_pairs, matrix)
 
 
 def search_rails(

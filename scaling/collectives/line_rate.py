@@ -369,8 +369,7 @@ def main(
 def _print_results(rows: list[Row], operation: Operation, result: Row, file: Path | None) -> None:
     ranks = result["ranks"]
     if not rows:  # each size was too large, or too small for so many ranks
-        min_bytes = ITEM_BYTES * ranks
-        too_small = f"{operation.name} over {ranks} ranks takes {min_bytes} bytes and more"
+        too_small = f"{operation.name} over {ranks} ranks takes {ITEM_BYTES * ranks} bytes and more"
         click.echo(f"error: nothing was measured: {result['note'] or too_small}", err=True)
         return
     click.echo(f"# {operation.name} over {ranks} ranks, {result['backend']}")

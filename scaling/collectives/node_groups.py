@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
+from reference_trainer.late import dist, torch
 from scaling.collectives.fault_search import MIN_EFFECT, MeasureGroups, typical_speed, valid_speed
 from scaling.collectives.operations import OPERATIONS
 from scaling.collectives.sweep import process_group, read_nothing
@@ -35,9 +36,6 @@ def group_sweep(
     load shared links together. `slow` (rank, seconds) injects a fault: that rank begins each
     call so many seconds late.
     """
-    import torch
-    import torch.distributed as dist
-
     with process_group() as device:
         # Every rank must create all groups, in the same order.
         process_groups = [dist.new_group(ranks) for ranks in groups]
@@ -99,9 +97,6 @@ def pair_sweep(
     injects a fault: that rank delays each send by so many seconds. All ranks must call it with
     the same disjoint pairs.
     """
-    import torch
-    import torch.distributed as dist
-
     results, read = RankMeetings(), make_reader()
     with process_group() as device:
         rank, size = dist.get_rank(), size or MESSAGE_BYTES[dist.get_backend()]
@@ -132,9 +127,6 @@ def _send(buffer: Any, peer: int, read: Callable[[], Any], delay_s: float = 0.0)
     again. It starts its clock when it hears that the counters have been read: a reading may take
     longer than the data.
     """
-    import torch
-    import torch.distributed as dist
-
     ready, readings = torch.ones(1, device=buffer.device), []
     while True:
         dist.recv(ready, peer)
@@ -152,9 +144,6 @@ def _time_receive(buffer: Any, payload: Any, peer: int, repeats: int) -> tuple[f
 
     If the first transfer takes longer than SLOW_TRANSFER_S, it is not repeated.
     """
-    import torch
-    import torch.distributed as dist
-
     ready, best_s, wrong = torch.ones(1, device=buffer.device), float("inf"), 0
     for _ in range(repeats):
         buffer.zero_()

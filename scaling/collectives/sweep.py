@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from reference_trainer.late import dist, torch
 from reports.numbers import size_text
 from scaling.collectives.operations import OPERATIONS, Buffers, Operation
 from scaling.collectives.reachability import tcp_connections
@@ -52,17 +53,13 @@ def process_group(backend: str | None = None, seconds: float = 600) -> Iterator[
     each rank. That is longer than any caller waits: a rank that still hangs can be inspected,
     one that timed out cannot. Raises RuntimeError for nccl without a GPU.
     """
-    import torch
-    import torch.distributed as dist
-
     has_gpu = torch.cuda.is_available()
     backend = backend or os.environ.get("SEATRIAL_BACKEND") or ("nccl" if has_gpu else "gloo")
     if backend == "nccl" and not has_gpu:
         raise RuntimeError("NCCL needs a GPU, and torch sees none in this process")
     device = torch.device("cpu")
     if backend == "nccl":
-        local = int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count()
-        device = torch.device("cuda", local)
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
         torch.cuda.set_device(device)
     seconds += SECONDS_PER_RANK * int(os.environ.get("WORLD_SIZE", "1"))
     dist.init_process_group(backend, timeout=timedelta(seconds=seconds))
@@ -93,8 +90,6 @@ def sweep(
     before the group was joined. Sweeps are by name: operation, note ("" or why large sizes were
     left out) and rows.
     """
-    import torch.distributed as dist
-
     before, read = tcp_connections(), make_reader()
     with process_group() as device:
         readings = [read()]
@@ -119,9 +114,6 @@ def connect() -> float:
 
     If this hangs, the initialisation of the process group is the cause.
     """
-    import torch
-    import torch.distributed as dist
-
     with process_group() as device:
         ones = torch.ones(1, device=device)
         dist.all_reduce(ones)
@@ -153,8 +145,6 @@ def sweep_operation(
 
     `delay` is this rank's own.
     """
-    import torch.distributed as dist
-
     backend, ranks = dist.get_backend(), dist.get_world_size()
     (max_bytes, reason), note = _max_message_bytes(device, backend), ""
     rows: list[dict[str, Any]] = []
@@ -186,9 +176,6 @@ def _max_message_bytes(device: Any, backend: str) -> tuple[int, str]:
 
     On a GPU, four messages must fit into each rank's free memory. All ranks get the same limit.
     """
-    import torch
-    import torch.distributed as dist
-
     if device.type != "cuda":
         return MAX_BYTES[backend], f"{backend}'s range"
     torch.cuda.empty_cache()  # memory that the last collective left in torch's cache is free too
@@ -207,8 +194,6 @@ def _time_size(
     delay: Delay | None,
 ) -> dict[str, Any]:
     """Check values, time calls, and check values again on links that are now warm and loaded."""
-    import torch.distributed as dist
-
     rank, ranks = dist.get_rank(), dist.get_world_size()
     count = operation.count(size, ranks)
     buffers = operation.buffers(device, count, placement == "in_place")
@@ -231,8 +216,6 @@ def _time_size(
 
 def _count_wrong(buffers: Buffers, corrupt: bool) -> tuple[int, int | None]:
     """Count the elements that are not as expected; return the count and the first one's offset."""
-    import torch
-
     buffers.reset()
     buffers.run()
     if corrupt:
@@ -250,9 +233,6 @@ def _time_calls(
     Returns (seconds of each call on this rank, largest median over ranks). `delay` delays this
     rank's second call, or every call.
     """
-    import torch
-    import torch.distributed as dist
-
     times: list[float] = []
     buffers.out.zero_()  # repeated sums of zeros stay zero
     time_call(buffers, device)  # warm-up
@@ -283,8 +263,6 @@ def median_precision(times: list[float]) -> float:
 
 def time_call(buffers: Buffers, device: Any) -> float:
     """Time one call, in seconds: by CUDA events on a GPU, else by the host's clock."""
-    import torch
-
     if device.type == "cuda":
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()

@@ -226,30 +226,33 @@ def run_rung(
     first: int = 0,
     timeout: float = 300,
     as_one_job: bool = False,
+    work: Sequence[Any] = (train_rank,),
 ) -> Rung:
     """Run one rung on `count` nodes from the gang's node `first` on; for count 1, on each alone.
 
     Weak scaling: every rank keeps its batch. The first WARM_UP_STEPS steps are not counted.
     `{nodes}` in the config's folder of shards becomes the rung's number of nodes, as shards are
     made for one number. `as_one_job` injects a fault: nodes that train separately are checked
-    as if they were one job.
+    as if they were one job. `work` is what a rank runs, with its first arguments.
     """
     groups = worker_groups(gang, count, first)
-    work = [train_rank]
-    return _run_groups(gang, names, groups, count, config, work, timeout, as_one_job)
+    shards = config.data.replace(NODES_PLACEHOLDER, str(count))  # made for one node count
+    timed_config = dataclasses.replace(config, steps=config.steps + WARM_UP_STEPS, data=shards)
+    results = iter(gang.run(*work, timed_config, groups=groups, timeout=timeout))
+    jobs = [[next(results) for _ in group] for group in groups]
+    members = [worker for group in groups for worker in group]
+    nodes = [names[gang.places[worker].node] for worker in members]
+    return _make_rung(count, nodes, timed_config, jobs, as_one_job)
 
 
-def skip_collectives(
-    gang: Gang, names: dict[str, str], count: int, config: TrainConfig, timeout: float = 300
-) -> Rung:
+def skip_collectives(gang: Gang, names: dict[str, str], count: int, config: TrainConfig) -> Rung:
     """Run every node alone, with the model sharded as on `count` nodes, but send nothing.
 
     This is a control: what such a step takes longer than one node's step is not communication.
     """
     ranks = sum(map(len, worker_groups(gang, count)))
     synthetic = dataclasses.replace(config, data="")  # real shards need all ranks
-    solo = worker_groups(gang, 1)
-    return _run_groups(gang, names, solo, 1, synthetic, [run_on_fake_group, ranks], timeout)
+    return run_rung(gang, names, 1, synthetic, work=(run_on_fake_group, ranks))
 
 
 def strong_scaling_config(config: TrainConfig, count: int, max_nodes: int) -> TrainConfig:
@@ -285,35 +288,28 @@ def run_on_fake_group(size: int, config: TrainConfig) -> dict[str, Any]:
         dist.destroy_process_group()
 
 
-def _run_groups(
-    gang: Gang,
-    names: dict[str, str],
-    groups: list[list[int]],
+def _make_rung(
     count: int,
+    nodes: list[str],
     config: TrainConfig,
-    work: list[Any],
-    timeout: float,
-    as_one_job: bool = False,
+    jobs: list[list[dict[str, Any]]],
+    as_one_job: bool,
 ) -> Rung:
-    shards = config.data.replace(NODES_PLACEHOLDER, str(count))  # made for one node count
-    timed_config = dataclasses.replace(config, steps=config.steps + WARM_UP_STEPS, data=shards)
-    results: list[dict[str, Any]] = gang.run(*work, timed_config, groups=groups, timeout=timeout)
-    members = [worker for group in groups for worker in group]
-    remaining = iter(results)
-    jobs = [[next(remaining) for _ in group] for group in groups]
+    """Make a rung of the results of its jobs, by rank."""
+    results = [result for job in jobs for result in job]
+    need = estimate_memory(config, config.shard or len(jobs[0]))
     jobs = [results] if as_one_job else jobs
     peaks = {result["peak_flops"] for result in results}
-    need = estimate_memory(timed_config, timed_config.shard or len(groups[0]))
     return Rung(
         count=count,
-        nodes=[names[gang.places[worker].node] for worker in members],
+        nodes=nodes,
         steps=[parse_steps(result["spans"])[WARM_UP_STEPS:] for result in results],
         tokens_per_step=results[0]["tokens_per_step"],
         non_finite=sum(not math.isfinite(s["loss"]) for r in results for s in r["steps"]),
         disagreements=tuple(message for job in jobs for message in find_disagreements(job)),
         separable=waits_separable([span for result in results for span in result["spans"]]),
         clock=results[0]["spans"][0]["clock"],
-        flops=flops_per_token(timed_config),
+        flops=flops_per_token(config),
         peak_flops=peaks.pop() if len(peaks) == 1 else None,
         devices=", ".join(sorted({result["device_name"] for result in results})),
         memory_ratio=max(

@@ -360,9 +360,7 @@ class CriticalPath:
         return seconds
 
 
-def critical_path(
-    ranks: RankSteps, collective_segments: Sequence[str] = COLLECTIVE_SEGMENTS
-) -> CriticalPath:
+def critical_path(ranks: RankSteps) -> CriticalPath:
     """Compute the critical path of a rung, which charges every moment once.
 
     Segments are taken in their order within a step. Work after the last meeting of a step
@@ -372,9 +370,9 @@ def critical_path(
     if not ranks or not ranks[0] or len({len(steps) for steps in ranks}) > 1:
         raise ValueError("every rank must have counted the same steps, at least one")
     names = list(ranks[0][0].segments)
-    runs = _adjacent_segments(names, collective_segments)
+    runs = _adjacent_segments(names)
     entries: list[CriticalPathEntry] = []
-    transfer: dict[str, list[float]] = {name: [] for name in names if name in collective_segments}
+    transfer: dict[str, list[float]] = {name: [] for name in names if name in COLLECTIVE_SEGMENTS}
     unaligned: list[float] = []
     pending: list[tuple[int, str, list[float]]] = []  # local segments since the last meeting
     for index in range(len(ranks[0])):
@@ -400,14 +398,14 @@ def critical_path(
     return CriticalPath(tuple(entries), transfer, unaligned)
 
 
-def _adjacent_segments(names: Sequence[str], collective_segments: Sequence[str]) -> list[list[str]]:
+def _adjacent_segments(names: Sequence[str]) -> list[list[str]]:
     """List runs of two or more meetings that follow each other in a step.
 
     Within a run there is no local work between the meetings.
     """
     runs: list[list[str]] = [[]]
     for name in names:
-        if name in collective_segments:
+        if name in COLLECTIVE_SEGMENTS:
             runs[-1].append(name)
         elif runs[-1]:
             runs.append([])

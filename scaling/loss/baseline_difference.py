@@ -96,6 +96,8 @@ def split_growth(base: Rung, rung: Rung) -> CollectiveSegmentGrowth:
     outliers = {name: significance.outlier_excess(series, noise) for name, series in steady.items()}
     broad_noise = expected_maximum(len(names)) * max(0.0, noise - HEALTHY_NOISE * base_s)
     likely = broad_noise + statistics.fmean(map(max, zip(*outliers.values(), strict=True)))
+    own_spikes = statistics.fmean(significance.outlier_excess(collective))
+    spiky = {n: sum(value > 0 for value in excess) for n, excess in outliers.items()}
     return CollectiveSegmentGrowth(
         growth=statistics.fmean(collective) + throttling.now + throttling.waited - base_s,
         slow=slow,
@@ -104,19 +106,14 @@ def split_growth(base: Rung, rung: Rung) -> CollectiveSegmentGrowth:
         tail=tail,
         communication=communication,
         error=math.hypot(median_error(collective), median_error(frontier)),
-        spikes=max(
-            statistics.fmean(significance.outlier_excess(collective)),
-            min(likely, max(0.0, tail + variation)),
-        ),
+        spikes=max(own_spikes, min(likely, max(0.0, tail + variation))),
         ordinary=expected_maximum(len(names)) * min(noise, HEALTHY_NOISE * base_s),
         base_s=base_s,
         slow_node=slow_names[0] if slow_names else None,
         also_slow={name: statistics.median(steady[name]) - base_s for name in slow_names[1:]},
         slowing_node=slowing_node,
         compute_slowed=throttling.is_compute,
-        spiky_node=significance.dominant_node(
-            {n: sum(value > 0 for value in excess) for n, excess in outliers.items()}
-        ),
+        spiky_node=significance.dominant_node(spiky),
     )
 
 

@@ -260,8 +260,7 @@ def detect_communication(
 def _add_wrong_network(budget: LossBudget, seconds: float, off_fabric: Mapping[str, str]) -> None:
     networks, nodes = ", ".join(sorted(set(off_fabric.values()))), ", ".join(off_fabric)
     part = f"waiting for collectives over {networks}"
-    went = f"collectives of {nodes} used {networks}"
-    evidence = f"{went}, not the agreed fabric"
+    evidence = f"collectives of {nodes} used {networks}, not the agreed fabric"
     budget.add_cause("SCALE-NETWORK", nodes, SEGMENTS_TEXT, seconds, part, evidence)
 
 

@@ -233,22 +233,20 @@ class Ladder:
             self.calls, self.fits, len(top.steps), len(top.steps) // top.count
         )
         base_s, explained = self._base_fit_s or 0.0, self.explanations()
-        causes = [cause for explanation in explained[-1:] for cause in explanation.causes]
-        return predict.forecast_efficiency(
-            {rung.count: rung.judged_steps for rung in self.rungs},
-            lambda nodes: max(0.0, model(nodes) - base_s),
-            sizes,
-            {
-                rung.count: _communication_loss(rung, explanation)
-                for rung, explanation in zip(self.rungs[1:], explained, strict=True)
-            },
-            [
-                f"{cause.code} {cause.where}"
-                for cause in causes
-                if cause.segment != SEGMENTS_TEXT or cause.code == "SCALE-UNEXPLAINED"
-            ],
-            top.load_text,
-        )
+        larger = zip(self.rungs[1:], explained, strict=True)
+        lost = {rung.count: _communication_loss(rung, loss) for rung, loss in larger}
+        others = [
+            f"{cause.code} {cause.where}"
+            for loss in explained[-1:]
+            for cause in loss.causes
+            if cause.segment != SEGMENTS_TEXT or cause.code == "SCALE-UNEXPLAINED"
+        ]
+
+        def collectives(nodes: int) -> float:
+            return max(0.0, model(nodes) - base_s)
+
+        steps = {rung.count: rung.judged_steps for rung in self.rungs}
+        return predict.forecast_efficiency(steps, collectives, sizes, lost, others, top.load_text)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the ladder as plain values, for JSON."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from reference_trainer.config import TrainConfig
+from reference_trainer.late import dist
 from reference_trainer.launch.gang import Gang
 from reference_trainer.model.size import block_parameters, parameter_count
 from reports.numbers import percent
@@ -343,8 +344,7 @@ def min_bytes_sent(order: Sequence[ReplayItem], ranks: int, steps: int = REPLAY_
     """Compute the least bytes that a node must send when so many steps are replayed."""
     calls = count_calls(order)
     sent = (call.times * call.size * OPERATIONS[call.operation].factor(ranks) for call in calls)
-    step_bytes = sum(sent)
-    return step_bytes * steps * (SMALL_STEP_EVERY - 1) / SMALL_STEP_EVERY
+    return sum(sent) * steps * (SMALL_STEP_EVERY - 1) / SMALL_STEP_EVERY
 
 
 def replay_on_rank(
@@ -355,8 +355,6 @@ def replay_on_rank(
     Returns (seconds of each full-size step, {(operation, bytes): typical seconds of one call}).
     Some steps make smaller calls instead, which only the fits use.
     """
-    import torch.distributed as dist
-
     step_times: list[float] = []
     call_times: dict[tuple[str, int], list[float]] = {}
     with process_group() as device:
@@ -386,8 +384,7 @@ def replay_on_rank(
                 step_times.append(time.perf_counter() - start)
             for call, each in spent.items():
                 call_times.setdefault(call, []).append(statistics.fmean(each))
-    calls = {call: statistics.median(each) for call, each in call_times.items()}
-    return step_times, calls
+    return step_times, {call: statistics.median(each) for call, each in call_times.items()}
 
 
 def _emulate_compute(sleep_s: float, busy_s: float) -> None:

@@ -52,8 +52,7 @@ def find_throttling(
         for name, series in alone.items()
     }
     worst = max(slowdowns, key=lambda name: slowdowns[name][-1], default=None)
-    together = {name: local_work_seconds(rung, name) for name in alone}
-    local_slowdowns = _local_slowdowns(together)
+    local_slowdowns = _local_slowdowns({name: local_work_seconds(rung, name) for name in alone})
     node = max(local_slowdowns, key=lambda name: local_slowdowns[name][-1], default=worst)
     scale = statistics.median(map(statistics.median, alone.values()))
     busy, waited = collective, 0.0

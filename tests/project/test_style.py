@@ -20,24 +20,24 @@ MAX_IMPORT_SHARE = 0.09  # of the lines of code
 # that needs it, and says why.
 BUDGET = {
     "probes": 920,  # its files: plugin, doctor, findings, leftovers, requirements, TOML
-    "probes/check": 690,
+    "probes/check": 710,  # judging.py has what gang, restart and launch had by hand
     "probes/cli": 1580,
     "probes/cluster": 2740,  # ask.py has the sets of actors that hosts had
     "probes/contract": 1330,
     "probes/environment": 830,
     "probes/fabric": 3290,
     "probes/faults": 340,
-    "probes/gang": 2040,
+    "probes/gang": 2010,
     "probes/hosts": 5000,
-    "probes/launch": 2090,
+    "probes/launch": 2080,
     "probes/nccl": 2410,
-    "probes/restart": 1570,
+    "probes/restart": 1560,
     "probes/scaling": 950,
     "probes/session": 1130,
     "probes/submit": 790,
-    "reference_trainer": 3580,
+    "reference_trainer": 3530,
     "reports": 6130,
-    "scaling": 2920,
+    "scaling": 2870,
 }
 LONG_FUNCTION, MAX_LONG_SHARE = 30, 0.03  # lines, and how many functions may have more
 MAX_ONE_WORD_SHARE = 0.35  # of module-level functions: what well-named libraries have

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import asdict
 
 import click
 import pytest
@@ -46,4 +47,4 @@ def test_a_wrong_knob_is_refused_with_a_sentence(values, message):
 def test_a_configuration_travels():
     config = TrainConfig(steps=3, checkpoints="/c", save_every=1, resume=False, lr=0.5)
     assert pickle.loads(pickle.dumps(config)) == config
-    assert json.loads(json.dumps(config.as_dict())) == config.as_dict()
+    assert json.loads(json.dumps(asdict(config))) == asdict(config)

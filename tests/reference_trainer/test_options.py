@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 
 from click.testing import CliRunner
 
@@ -33,7 +34,7 @@ def test_the_command_line_gives_every_knob_and_gives_it_back(monkeypatch):
             plant="weights",
     )  # fmt: skip
     default = TrainConfig()
-    same = {name for name, value in default.as_dict().items() if getattr(wanted, name) == value}
+    same = {name for name, value in asdict(default).items() if getattr(wanted, name) == value}
     assert same == {"recompute"}  # which does not go with pace_s
     for config in (wanted, default):
         done = CliRunner().invoke(main, ["train", *cli_options(config)])
@@ -69,17 +70,3 @@ def test_help_is_instant_and_needs_no_torch():
     subprocess.run([sys.executable, "-m", "reference_trainer", "--help"], check=True, timeout=20,
                    stdout=subprocess.DEVNULL)  # fmt: skip
     assert time.perf_counter() - begun < 2  # 0.1 s here; the bound leaves room for a busy machine
-
-
-def test_a_command_that_lives_elsewhere_is_imported_only_when_called(monkeypatch, tmp_path):
-    from reference_trainer import __main__ as front
-
-    (tmp_path / "distant.py").write_text("import click\n@click.command()\ndef launch(): print(1)")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(front, "LAZY", {"launch": ("distant", "Far away.")})
-    assert "Far away." in CliRunner().invoke(main, ["--help"]).output
-    assert "distant" not in sys.modules
-    assert CliRunner().invoke(main, ["launch"]).output == "1\n"
-    monkeypatch.setattr(front, "LAZY", {"launch": ("nowhere_at_all", "Not there.")})
-    assert "launch" not in CliRunner().invoke(main, ["--help"]).output
-    assert CliRunner().invoke(main, ["launch"]).exit_code == 2

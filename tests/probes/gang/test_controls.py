@@ -93,7 +93,7 @@ def test_only_a_deadlock_that_the_control_made_counts() -> None:
 def test_a_gang_on_one_node_is_no_fault_to_catch(nodes: dict[str, int], caught: bool) -> None:
     measure = recorder("GANG")
     controls.control_fragments(measure, nodes)
-    controls.control_wrong_strategy(measure, "SPREAD", nodes)
+    controls.control_wrong_strategy(measure, nodes)
     made = measure.result("finished", 1.0).controls
     assert [one.caught for one in made] == [caught, caught]
 

@@ -376,7 +376,8 @@ def test_a_rank_that_died_in_a_part_of_the_gang_is_mended_in_its_own_place(
     gang, place = Gang(4), SimpleNamespace(location=SimpleNamespace(remote=lambda: None))
     gang._workers, gang._bundles, gang.places = [place] * 4, [*range(4)], [cast(Any, None)] * 4
     gang._calls, gang.jobs = ["of worker 2", "of worker 3"], [[2, 3]]
-    monkeypatch.setattr("reference_trainer.launch.gang._indices_of_failed", lambda *_: [1])
+    failed = {1: RuntimeError("died")}
+    monkeypatch.setattr("reference_trainer.launch.gang._failed_calls", lambda *_: failed)
     monkeypatch.setattr("reference_trainer.launch.gang._pending", lambda *_: [])
     monkeypatch.setattr(ray, "kill", lambda _: None)
     for name, value in (

@@ -38,7 +38,7 @@ class Calls:
 
     def __init__(self, seconds: float = 0.0) -> None:
         self.seconds, self.number = seconds, 0
-        self.operation = Operation("x", lambda _: 1.0, False, self.allocate, placements=IN_PLACE)
+        self.operation = Operation("x", 0, False, self.allocate, placements=IN_PLACE)
 
     def allocate(self, ramp: Any, *_: Any) -> Buffers:
         return Buffers(self.run, lambda: None, ramp.clone(), ramp)
