@@ -6,7 +6,7 @@ They take seconds, and help, the collection of probes and a driver without torch
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 
 class LateModule:
@@ -22,6 +22,11 @@ class LateModule:
         return getattr(import_module(self._name), name)
 
 
-ray: Any = LateModule("ray")
-torch: Any = LateModule("torch")
-dist: Any = LateModule("torch.distributed")
+if TYPE_CHECKING:
+    import ray as ray
+    import torch as torch
+    from torch import distributed as distributed
+
+    dist = distributed
+else:
+    ray, torch, dist = map(LateModule, ("ray", "torch", "torch.distributed"))
