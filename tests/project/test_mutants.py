@@ -7,8 +7,19 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.mutants.__main__ import LEAST_COUNT, read_modules, read_reasons, share_out
+from tests.mutants.watch import (
+    ALL,
+    Watched,
+    function_line,
+    read_report,
+    split_by_file,
+    watch_calls,
+)
 from tests.support.paths import REPO
 
 SCRIPT = """
@@ -36,6 +47,11 @@ JUDGE = "def passes(value):\n    return value > 3\n"
 TESTS = {
     "test_sharp.py": "def test_it():\n    assert (passes(3), passes(4)) == (False, True)\n",
     "test_blunt.py": "def test_it():\n    assert passes(9)\n",
+    "test_blind.py": "def test_it():\n    assert passes\n",
+    "test_source.py": """import inspect
+def test_it():
+    assert inspect.getsource(passes) == "def passes(value):\\n    return value > 3\\n"
+""",
     "test_broken.py": "def test_it():\n    assert passes(0)\n",
     # Once it failed it fails for ever: it would kill each mutant after the first.
     "test_poisoned.py": """import os
@@ -78,6 +94,16 @@ def test_what_no_test_sees_survives(tmp_path: Path) -> None:
     assert outcomes["passes: value > 3 -> (value >= 3)"] == "survived"
 
 
+def test_what_the_tests_do_not_run_survives_without_them(tmp_path: Path) -> None:
+    outcomes, error = try_mutants(tmp_path, "test_blind.py")
+    assert (set(outcomes.values()), error) == ({"survived"}, "")
+
+
+def test_tests_that_look_at_the_source_are_tried_without_a_note(tmp_path: Path) -> None:
+    outcomes, error = try_mutants(tmp_path, "test_source.py")
+    assert (set(outcomes.values()), error) == ({"killed"}, "")
+
+
 def test_tests_that_fail_without_a_mutant_kill_nothing(tmp_path: Path) -> None:
     outcomes, error = try_mutants(tmp_path, "test_broken.py")
     assert (outcomes, error) == ({}, "the tests of package/judge.py fail without a mutant")
@@ -97,6 +123,64 @@ if not os.fork():
     print(os.getpid(), flush=True)
 time.sleep(600)  # longer than the test waits: both end by a signal only
 """
+
+
+SOURCE = b'''"""A module."""
+
+from __future__ import annotations
+
+LIMIT = 3
+
+
+class Judge:
+    def passes(self, value: int = LIMIT) -> bool:
+        """Say so."""
+        return value > LIMIT
+
+    def fails(self, value: int) -> bool:
+        if value > LIMIT:
+            return False
+        return True
+
+
+def late(value: int) -> int: return value + 1
+'''
+
+
+def test_a_watched_module_notes_the_functions_that_are_run(tmp_path: Path) -> None:
+    report, names = tmp_path / "report", dict[str, Any]()
+    exec(compile(watch_calls(SOURCE, report), "judge.py", "exec"), names)
+    assert read_report(report) == frozenset()
+    judge = names["Judge"]()
+    assert judge.passes(4)
+    assert judge.passes(5)
+    assert not judge.fails(4)
+    assert names["late"](1) == 2
+    assert judge.passes.__doc__ == "Say so."
+    assert read_report(report) == {9, 13, 19}
+    assert not report.exists()
+
+
+@pytest.mark.parametrize(("line", "function"), [(5, None), (9, None), (11, 9), (15, 13), (19, 19)])
+def test_a_line_is_of_the_function_whose_body_holds_it(line: int, function: int | None) -> None:
+    assert function_line(SOURCE, line) == function
+    assert Watched(("test_x.py",), 1.0, frozenset({13})).sees(function) is (function in (None, 13))
+
+
+def test_tests_that_start_what_is_not_watched_see_all() -> None:
+    assert Watched(("test_x.py",), 1.0, frozenset({ALL})).sees(9)
+
+
+def test_tests_are_split_by_their_files(tmp_path: Path) -> None:
+    for name in ("a/test_one.py", "a/test_two.py", "test_three.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    asked = ["test_three.py::test_a", "test_three.py::test_b", "a/test_two.py::test_c", "a"]
+    assert split_by_file(asked, tmp_path) == [
+        ("test_three.py::test_a", "test_three.py::test_b"),
+        ("a/test_two.py",),
+        ("a/test_one.py",),
+    ]
 
 
 def test_nothing_of_a_killed_run_goes_on() -> None:
