@@ -5,6 +5,7 @@ The mutant lies on the disk, in a copy of the checkout, so that what tests start
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import os
 import random
@@ -14,12 +15,21 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.mutants.imports import keep_warm, name_of, read_imports
 from tests.mutants.mutate import Mutant, mutants
-from tests.mutants.watch import ALL, Watched, function_line, read_report, split_by_file, watch_calls
+from tests.mutants.watch import (
+    ALL,
+    Watched,
+    bodies_by_line,
+    names_never_run,
+    outermost,
+    read_report,
+    split_by_file,
+    watch_calls,
+)
 from tests.support.paths import REPO
 
 COPIED = ("probes", "reports", "reference_trainer", "scaling", "tests", "docs", "benchmarks")
@@ -44,12 +54,14 @@ FIRST_TIME = 1_000_000_000  # s since the epoch: the first mutant's file is as o
 class Module:
     """A module to mutate, and the tests that must see it.
 
-    `without` names slow tests that are left out, as pytest's -k does.
+    `without` names slow tests that are left out, as pytest's -k does.  `live` names the functions
+    that need processes, GPUs or a cluster, so that only live tests run them: they are not mutated.
     """
 
     path: str
     tests: list[str]
     without: str = ""
+    live: list[str] = field(default_factory=list)
 
     @property
     def options(self) -> list[str]:
@@ -75,9 +87,17 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def choose_mutants(module: Module, count: int, seed: int) -> list[Mutant]:
+def choose_mutants(module: Module, count: int, seed: int, root: Path = REPO) -> list[Mutant]:
     """Draw so many mutants of a module, or take all where it has no more; the same for a seed."""
-    found = mutants((REPO / module.path).read_bytes())
+    source = (root / module.path).read_bytes()
+    functions = outermost(ast.parse(source))
+    live = {
+        line
+        for name, one in functions
+        if name in module.live
+        for line in range(one.lineno, (one.end_lineno or 0) + 1)
+    }
+    found = [mutant for mutant in mutants(source) if mutant.line not in live]
     if len(found) <= count:
         return found
     chosen = random.Random(f"{seed} {module.path}").sample(range(len(found)), count)
@@ -123,8 +143,14 @@ class Worker:
         verdict, tests = "", list[str]()
         try:
             watched = sorted(self._watch_tests(module, file), key=lambda one: one.seconds)
+            if (unseen := names_never_run(source, watched)) != {*module.live}:
+                names = ", ".join(sorted(unseen)) or "none"
+                raise RuntimeError(
+                    f"{module.path}: `live` should be what its tests never run: {names}"
+                )
             for mutant in chosen:
-                mine = [one for one in watched if one.sees(function_line(source, mutant.line))]
+                within = [at for at, body in bodies_by_line(source).items() if mutant.line in body]
+                mine = [one for one in watched if one.sees(within[0] if within else None)]
                 tests = [*module.options, *(test for one in mine for test in one.tests)]
                 limit_s = max(LEAST_S, SLACK * sum(one.seconds for one in mine))
                 self._write(file, mutant.apply(source))

@@ -45,27 +45,33 @@ def split_by_file(tests: Sequence[str], root: Path) -> list[tuple[str, ...]]:
     return [(file,) if file in each else tuple(each) for file, each in found.items()]
 
 
-def function_line(source: bytes, line: int) -> int | None:
-    """Return the line of the function whose body holds a line; None where the import runs it.
+def bodies_by_line(source: bytes) -> dict[int, range]:
+    """Map the line of each function to the lines of its body, without those inside a function.
 
-    Of nested functions the outermost counts.
+    Default values and decorators are computed by the import.
     """
-    found = (one for one in outermost(ast.parse(source)) if holds(one, line))
-    return next((one.lineno for one in found), None)
+    tree = ast.parse(source)
+    return {
+        one.lineno: range(one.body[0].lineno, (one.end_lineno or 0) + 1)
+        for _, one in outermost(tree)
+    }
 
 
-def holds(function: Function, line: int) -> bool:
-    """Return whether a line is of the body; default values are computed by the import."""
-    return function.body[0].lineno <= line <= (function.end_lineno or 0)
-
-
-def outermost(node: ast.AST) -> Iterator[Function]:
-    """Yield functions and methods, without those inside a function."""
+def outermost(node: ast.AST, inside: str = "") -> Iterator[tuple[str, Function]]:
+    """Yield functions and methods with their qualified names, without those inside a function."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, Function):
-            yield child
+            yield inside + child.name, child
         else:
-            yield from outermost(child)
+            name = f"{child.name}." if isinstance(child, ast.ClassDef) else ""
+            yield from outermost(child, inside + name)
+
+
+def names_never_run(source: bytes, watched: Iterable[Watched]) -> set[str]:
+    """Name the functions that none of these tests runs."""
+    lines = frozenset[int]().union(*(one.lines for one in watched))
+    found = outermost(ast.parse(source))
+    return set() if ALL in lines else {name for name, one in found if one.lineno not in lines}
 
 
 def watch_calls(source: bytes, report: Path) -> bytes:
@@ -79,7 +85,7 @@ def watch_calls(source: bytes, report: Path) -> bytes:
         starts.append(starts[-1] + len(row))
     code, heads = f"exec({NOTE.format(report=str(report))!r})", [*filter(_is_head, tree.body)]
     texts = {_end(starts, heads[-1]): f"; {code}"} if heads else {0: f"{code}\n"}
-    for one in outermost(tree):
+    for _, one in outermost(tree):
         first, call = one.body[0], f"_note_call({one.lineno})"
         begin = starts[first.lineno - 1] + first.col_offset
         if is_text(first):

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from tests.mutants.__main__ import LEAST_COUNT, read_modules, read_reasons, share_out
+from tests.mutants.run import Module, choose_mutants
 from tests.mutants.watch import (
     ALL,
     Watched,
-    function_line,
+    bodies_by_line,
+    names_never_run,
     read_report,
     split_by_file,
     watch_calls,
@@ -94,9 +96,17 @@ def test_what_no_test_sees_survives(tmp_path: Path) -> None:
     assert outcomes["passes: value > 3 -> (value >= 3)"] == "survived"
 
 
-def test_what_the_tests_do_not_run_survives_without_them(tmp_path: Path) -> None:
+def test_a_function_that_no_test_runs_is_named(tmp_path: Path) -> None:
     outcomes, error = try_mutants(tmp_path, "test_blind.py")
-    assert (set(outcomes.values()), error) == ({"survived"}, "")
+    expected = "package/judge.py: `live` should be what its tests never run: passes"
+    assert (outcomes, error) == ({}, expected)
+
+
+def test_a_function_that_needs_a_cluster_is_not_mutated(tmp_path: Path) -> None:
+    module = Module("package/judge.py", [], live=["passes"])
+    (tmp_path / "package").mkdir()
+    (tmp_path / module.path).write_text(JUDGE + "LEAST = 3 + 4\n")
+    assert {one.function for one in choose_mutants(module, 20, 1, tmp_path)} == {"module"}
 
 
 def test_tests_that_look_at_the_source_are_tried_without_a_note(tmp_path: Path) -> None:
@@ -161,14 +171,20 @@ def test_a_watched_module_notes_the_functions_that_are_run(tmp_path: Path) -> No
     assert not report.exists()
 
 
-@pytest.mark.parametrize(("line", "function"), [(5, None), (9, None), (11, 9), (15, 13), (19, 19)])
-def test_a_line_is_of_the_function_whose_body_holds_it(line: int, function: int | None) -> None:
-    assert function_line(SOURCE, line) == function
-    assert Watched(("test_x.py",), 1.0, frozenset({13})).sees(function) is (function in (None, 13))
+def test_a_function_is_known_by_its_line_and_its_default_values_are_not_of_its_body() -> None:
+    assert bodies_by_line(SOURCE) == {9: range(10, 12), 13: range(14, 17), 19: range(19, 20)}
 
 
-def test_tests_that_start_what_is_not_watched_see_all() -> None:
-    assert Watched(("test_x.py",), 1.0, frozenset({ALL})).sees(9)
+@pytest.mark.parametrize(("line", "seen"), [(9, False), (13, True), (None, True)])
+def test_tests_see_what_they_run_and_what_the_import_runs(line: int | None, seen: bool) -> None:
+    assert Watched(("test_x.py",), 1.0, frozenset({13})).sees(line) is seen
+    assert Watched(("test_x.py",), 1.0, frozenset({ALL})).sees(line)
+
+
+def test_functions_that_no_test_runs_are_named() -> None:
+    tests = [Watched(("test_x.py",), 1.0, frozenset({13})), Watched(("test_y.py",), 1.0)]
+    assert names_never_run(SOURCE, tests) == {"Judge.passes", "late"}
+    assert names_never_run(SOURCE, [*tests, Watched(("z.py",), 1.0, frozenset({ALL}))]) == set()
 
 
 def test_tests_are_split_by_their_files(tmp_path: Path) -> None:
