@@ -12,8 +12,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from probes.toml_tables import read_tables
-from tests.mutants.run import REPO, Module, Outcome
+from tests.mutants.run import Module, Outcome
 from tests.mutants.session import try_all
+from tests.support.paths import REPO
 
 HERE = Path(__file__).parent
 MODULES, REASONS = HERE / "modules.toml", HERE / "harmless.toml"

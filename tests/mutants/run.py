@@ -5,6 +5,7 @@ The mutant lies on the disk, in a copy of the checkout, so that what tests start
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import os
 import random
@@ -14,11 +15,21 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.mutants.imports import keep_warm, name_of, read_imports
 from tests.mutants.mutate import Mutant, mutants
+from tests.mutants.watch import (
+    ALL,
+    Watched,
+    bodies_by_line,
+    names_never_run,
+    outermost,
+    read_report,
+    split_by_file,
+    watch_calls,
+)
 from tests.support.paths import REPO
 
 COPIED = ("probes", "reports", "reference_trainer", "scaling", "tests", "docs", "benchmarks")
@@ -35,6 +46,7 @@ SLACK, LEAST_S = 5, 20.0  # times the tests' usual time that a mutant's may take
 EXAMPLES = 20  # of a test by hypothesis, which draws 100 otherwise
 CACHE = ".mutants"  # in the copy: the tests that killed the last mutants of a module
 PR_SET_PDEATHSIG = 1  # prctl.h
+NONE_CHOSEN = 5  # pytest's exit code where -k leaves none of a file's tests
 FIRST_TIME = 1_000_000_000  # s since the epoch: the first mutant's file is as old
 
 
@@ -42,20 +54,22 @@ FIRST_TIME = 1_000_000_000  # s since the epoch: the first mutant's file is as o
 class Module:
     """A module to mutate, and the tests that must see it.
 
-    `without` names slow tests that are left out, as pytest's -k does.
+    `without` names slow tests that are left out, as pytest's -k does.  `live` names the functions
+    that need processes, GPUs or a cluster, so that only live tests run them: they are not mutated.
     """
 
     path: str
     tests: list[str]
     without: str = ""
+    live: list[str] = field(default_factory=list)
 
     @property
-    def arguments(self) -> list[str]:
-        """Tests for pytest.  Of the recorded probes only those of the module's own row run."""
+    def options(self) -> list[str]:
+        """Options for pytest.  Of the recorded probes only those of the module's own row run."""
         row = "/".join(self.path.split("/")[:2])
         chosen = [f"(not test_recorded_probes or {RECORDED[row]})"] if row in RECORDED else []
         chosen += [f"not ({self.without})"] if self.without else []
-        return [*(["-k", " and ".join(chosen)] if chosen else []), *self.tests]
+        return ["-k", " and ".join(chosen)] if chosen else []
 
 
 @dataclass(frozen=True)
@@ -73,9 +87,17 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def choose_mutants(module: Module, count: int, seed: int) -> list[Mutant]:
+def choose_mutants(module: Module, count: int, seed: int, root: Path = REPO) -> list[Mutant]:
     """Draw so many mutants of a module, or take all where it has no more; the same for a seed."""
-    found = mutants((REPO / module.path).read_bytes())
+    source = (root / module.path).read_bytes()
+    functions = outermost(ast.parse(source))
+    live = {
+        line
+        for name, one in functions
+        if name in module.live
+        for line in range(one.lineno, (one.end_lineno or 0) + 1)
+    }
+    found = [mutant for mutant in mutants(source) if mutant.line not in live]
     if len(found) <= count:
         return found
     chosen = random.Random(f"{seed} {module.path}").sample(range(len(found)), count)
@@ -96,7 +118,6 @@ class Worker:
 
     def __init__(self, copy: Path) -> None:
         self.copy, self.written = copy, 0
-        self.usual_s: dict[tuple[str, ...], float] = {}  # of tests that pass without a mutant
         os.chdir(copy)
         # Tests that start Python elsewhere get the mutant too, before an installed seatrial.
         os.environ |= {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
@@ -111,24 +132,34 @@ class Worker:
     def try_module(self, module: Module, chosen: Sequence[Mutant]) -> Iterator[Outcome]:
         """Yield what comes of each mutant.  RuntimeError where the tests fail without any.
 
-        Tests that a mutant left broken would kill all after it, and run first.  So at the end those
-        that killed the last one run once more.
+        Only test files that run the changed function are run, the quickest first.  Tests that a
+        mutant left broken would kill all after it, and run first.  So at the end those that killed
+        the last one run once more.
         """
         file = self.copy / module.path
         source = file.read_bytes()
         keep_warm(self.graph, name_of(Path(module.path)), self._names_of(module.tests))
         shutil.rmtree(self.copy / CACHE, ignore_errors=True)
-        limit_s = max(LEAST_S, SLACK * self._time_tests(module))
-        verdict = ""
+        verdict, tests = "", list[str]()
         try:
+            watched = sorted(self._watch_tests(module, file), key=lambda one: one.seconds)
+            if (unseen := names_never_run(source, watched)) != {*module.live}:
+                names = ", ".join(sorted(unseen)) or "none"
+                raise RuntimeError(
+                    f"{module.path}: `live` should be what its tests never run: {names}"
+                )
             for mutant in chosen:
+                within = [at for at, body in bodies_by_line(source).items() if mutant.line in body]
+                mine = [one for one in watched if one.sees(within[0] if within else None)]
+                tests = [*module.options, *(test for one in mine for test in one.tests)]
+                limit_s = max(LEAST_S, SLACK * sum(one.seconds for one in mine))
                 self._write(file, mutant.apply(source))
-                verdict = self.run_tests(module.arguments, limit_s)
+                verdict = self.run_tests(tests, limit_s) if mine else "survived"
                 yield Outcome(module.path, mutant, verdict)
         finally:
             self._write(file, source)
         only = ["--last-failed"] if verdict == "killed" else []
-        if verdict != "survived" and self.run_tests(module.arguments, 600, only) != "survived":
+        if verdict != "survived" and self.run_tests([*only, *tests], 600) != "survived":
             raise RuntimeError(f"the tests of {module.path} fail after its mutants, without one")
 
     def _names_of(self, tests: Sequence[str]) -> Iterator[str]:
@@ -144,14 +175,24 @@ class Worker:
                 yield name_of(name)
                 yield from (name_of(folder / "conftest.py") for folder in name.parents)
 
-    def _time_tests(self, module: Module) -> float:
-        """Run a module's tests without a mutant, once for all modules that have the same ones."""
-        tests, started = tuple(module.arguments), time.monotonic()
-        if tests not in self.usual_s:
-            if self.run_tests(tests, 600) != "survived":
-                raise RuntimeError(f"the tests of {module.path} fail without a mutant")
-            self.usual_s[tests] = time.monotonic() - started
-        return self.usual_s[tests]
+    def _watch_tests(self, module: Module, file: Path) -> list[Watched]:
+        """Run each file of a module's tests by itself, and note which functions it runs.
+
+        What a process computes once, and keeps, is then run by each file that needs it.
+        """
+        report, source, watched = self.copy / "watched", file.read_bytes(), list[Watched]()
+        noting = watch_calls(source, report)
+        for tests in split_by_file(module.tests, self.copy):
+            self._write(file, noting)
+            started, arguments = time.monotonic(), [*module.options, *tests]
+            passed = self.run_tests(arguments, 600) == "survived"
+            lines = read_report(report) if passed else frozenset({ALL})
+            if not passed:  # they may look at the source
+                self._write(file, source)
+                if self.run_tests(arguments, 600) != "survived":
+                    raise RuntimeError(f"the tests of {module.path} fail without a mutant")
+            watched.append(Watched(tests, time.monotonic() - started, lines))
+        return watched
 
     def _write(self, file: Path, source: bytes) -> None:
         """Write a file that no compiled one is taken for: each has a time of its own."""
@@ -159,15 +200,16 @@ class Worker:
         file.write_bytes(source)
         os.utime(file, (FIRST_TIME + self.written,) * 2)
 
-    def run_tests(self, tests: Sequence[str], limit_s: float, options: Sequence[str] = ()) -> str:
+    def run_tests(self, tests: Sequence[str], limit_s: float) -> str:
         """Run tests in a fork of this process."""
         pid = os.fork()
         if not pid:
-            _run_pytest([*options, *tests])
+            _run_pytest(tests)
         deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline:
             if (ended := os.waitpid(pid, os.WNOHANG))[0]:
-                return "survived" if os.waitstatus_to_exitcode(ended[1]) == 0 else "killed"
+                passed = os.waitstatus_to_exitcode(ended[1]) in (0, NONE_CHOSEN)
+                return "survived" if passed else "killed"
             time.sleep(0.02)
         with suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)

@@ -7,8 +7,21 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.mutants.__main__ import LEAST_COUNT, read_modules, read_reasons, share_out
+from tests.mutants.run import Module, choose_mutants
+from tests.mutants.watch import (
+    ALL,
+    Watched,
+    bodies_by_line,
+    names_never_run,
+    read_report,
+    split_by_file,
+    watch_calls,
+)
 from tests.support.paths import REPO
 
 SCRIPT = """
@@ -36,6 +49,11 @@ JUDGE = "def passes(value):\n    return value > 3\n"
 TESTS = {
     "test_sharp.py": "def test_it():\n    assert (passes(3), passes(4)) == (False, True)\n",
     "test_blunt.py": "def test_it():\n    assert passes(9)\n",
+    "test_blind.py": "def test_it():\n    assert passes\n",
+    "test_source.py": """import inspect
+def test_it():
+    assert inspect.getsource(passes) == "def passes(value):\\n    return value > 3\\n"
+""",
     "test_broken.py": "def test_it():\n    assert passes(0)\n",
     # Once it failed it fails for ever: it would kill each mutant after the first.
     "test_poisoned.py": """import os
@@ -78,6 +96,24 @@ def test_what_no_test_sees_survives(tmp_path: Path) -> None:
     assert outcomes["passes: value > 3 -> (value >= 3)"] == "survived"
 
 
+def test_a_function_that_no_test_runs_is_named(tmp_path: Path) -> None:
+    outcomes, error = try_mutants(tmp_path, "test_blind.py")
+    expected = "package/judge.py: `live` should be what its tests never run: passes"
+    assert (outcomes, error) == ({}, expected)
+
+
+def test_a_function_that_needs_a_cluster_is_not_mutated(tmp_path: Path) -> None:
+    module = Module("package/judge.py", [], live=["passes"])
+    (tmp_path / "package").mkdir()
+    (tmp_path / module.path).write_text(JUDGE + "LEAST = 3 + 4\n")
+    assert {one.function for one in choose_mutants(module, 20, 1, tmp_path)} == {"module"}
+
+
+def test_tests_that_look_at_the_source_are_tried_without_a_note(tmp_path: Path) -> None:
+    outcomes, error = try_mutants(tmp_path, "test_source.py")
+    assert (set(outcomes.values()), error) == ({"killed"}, "")
+
+
 def test_tests_that_fail_without_a_mutant_kill_nothing(tmp_path: Path) -> None:
     outcomes, error = try_mutants(tmp_path, "test_broken.py")
     assert (outcomes, error) == ({}, "the tests of package/judge.py fail without a mutant")
@@ -97,6 +133,70 @@ if not os.fork():
     print(os.getpid(), flush=True)
 time.sleep(600)  # longer than the test waits: both end by a signal only
 """
+
+
+SOURCE = b'''"""A module."""
+
+from __future__ import annotations
+
+LIMIT = 3
+
+
+class Judge:
+    def passes(self, value: int = LIMIT) -> bool:
+        """Say so."""
+        return value > LIMIT
+
+    def fails(self, value: int) -> bool:
+        if value > LIMIT:
+            return False
+        return True
+
+
+def late(value: int) -> int: return value + 1
+'''
+
+
+def test_a_watched_module_notes_the_functions_that_are_run(tmp_path: Path) -> None:
+    report, names = tmp_path / "report", dict[str, Any]()
+    exec(compile(watch_calls(SOURCE, report), "judge.py", "exec"), names)
+    assert read_report(report) == frozenset()
+    judge = names["Judge"]()
+    assert judge.passes(4)
+    assert judge.passes(5)
+    assert not judge.fails(4)
+    assert names["late"](1) == 2
+    assert judge.passes.__doc__ == "Say so."
+    assert read_report(report) == {9, 13, 19}
+    assert not report.exists()
+
+
+def test_a_function_is_known_by_its_line_and_its_default_values_are_not_of_its_body() -> None:
+    assert bodies_by_line(SOURCE) == {9: range(10, 12), 13: range(14, 17), 19: range(19, 20)}
+
+
+@pytest.mark.parametrize(("line", "seen"), [(9, False), (13, True), (None, True)])
+def test_tests_see_what_they_run_and_what_the_import_runs(line: int | None, seen: bool) -> None:
+    assert Watched(("test_x.py",), 1.0, frozenset({13})).sees(line) is seen
+    assert Watched(("test_x.py",), 1.0, frozenset({ALL})).sees(line)
+
+
+def test_functions_that_no_test_runs_are_named() -> None:
+    tests = [Watched(("test_x.py",), 1.0, frozenset({13})), Watched(("test_y.py",), 1.0)]
+    assert names_never_run(SOURCE, tests) == {"Judge.passes", "late"}
+    assert names_never_run(SOURCE, [*tests, Watched(("z.py",), 1.0, frozenset({ALL}))]) == set()
+
+
+def test_tests_are_split_by_their_files(tmp_path: Path) -> None:
+    for name in ("a/test_one.py", "a/test_two.py", "test_three.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    asked = ["test_three.py::test_a", "test_three.py::test_b", "a/test_two.py::test_c", "a"]
+    assert split_by_file(asked, tmp_path) == [
+        ("test_three.py::test_a", "test_three.py::test_b"),
+        ("a/test_two.py",),
+        ("a/test_one.py",),
+    ]
 
 
 def test_nothing_of_a_killed_run_goes_on() -> None:
