@@ -52,6 +52,57 @@ def test_two_runs_are_one_table_with_changed_verdicts_first() -> None:
     assert lines[-1] == "21 of 40 rows are the same or differ within noise"
 
 
+HEAD = "                                       A             B             B against A"
+WIDE_HEAD = f"{'':58}A              B              B against A"
+LETTERS = "A   ", "B   ", "note"
+
+
+@pytest.mark.parametrize(
+    ("width", "rows"),
+    [
+        (
+            80,
+            [
+                HEAD,
+                "FABRIC  busbw                          376 GB/s      41.2 GB/s     -89.0 % FAIL",
+                "FABRIC  slowest pair o...s01 - atlas07 -             1.27 %        FAIL",
+                "RESTART recovery time                  11.6 s        -             missing",
+                "FABRIC  slowest pair o...s01 - atlas02 -             99.7 %        new",
+            ],
+        ),
+        (
+            101,
+            [
+                WIDE_HEAD,
+                f"{'FABRIC  busbw':58}376 GB/s       41.2 GB/s      -89.0 % FAIL",
+                f"{'FABRIC  slowest pair on atlas01 - atlas07':58}-              1.27 %         FAIL",
+            ],
+        ),
+        (
+            60,
+            [
+                "                           A         B         B against A",
+                "FABRIC  busbw              376 GB/s  41.2 GB/s -89.0 % FAIL",
+                "FABRIC  slowest ...atlas07 -         1.27 %    FAIL",
+                "RESTART unequal steps      0 steps   not me... UNPROVEN",
+            ],
+        ),
+    ],
+)
+def test_columns_share_the_width(width: int, rows: list[str]) -> None:
+    lines = lines_of(compared("healthy-atlas", "tcp-fallback"), width)
+    assert [row for row in rows if row not in lines] == []
+    runs, rest = lines[: lines.index("")], lines[lines.index("") :]
+    assert rest[1] == rows[0]
+    assert all(line.startswith((*LETTERS, "    ", "noise", "has")) for line in runs[:5])
+
+
+@pytest.mark.parametrize(("width", "heads"), [(79, 2), (80, 1), (250, 1)])
+def test_two_runs_are_beside_each_other_where_they_have_room(width: int, heads: int) -> None:
+    lines = lines_of(compared("healthy-atlas", "tcp-fallback", "retried"), width)
+    assert len([line for line in lines if line.split()[:1] == ["A"] and "against" in line]) == heads
+
+
 @pytest.mark.parametrize(("runs", "tables"), [(2, 1), (3, 1), (4, 2), (8, 4)])
 def test_every_width_is_kept_and_every_run_is_shown(runs: int, tables: int) -> None:
     names = ["healthy-lab", "hostile", "healthy-atlas", "tcp-fallback", "empty", "retried",
