@@ -13,38 +13,12 @@ from probes.nccl.calls import ErrorCause, find_cause, read_remedies
 from probes.nccl.evidence import first_lines, hosts_of, message_findings, named_peers, one_finding
 from probes.nccl.job import STAGES, MatchedMessage, Rank
 from probes.nccl.log import Log
+from probes.nccl.patterns import read_plain_errors
 from reports.record import Finding
 
-PLAIN_ERRORS = {  # phrase -> code, and the host's problem
-    "no-interface": ("INIT-NO-IFACE", "NCCL found no network interface to use"),
-    "memlock": ("INIT-MEMLOCK", "memory could not be registered for RDMA"),
-    "mnnvl": ("INIT-MNNVL", "NVLink between hosts (MNNVL) cannot be used"),
-    "limits": ("INIT-LIMITS", "a limit of the process was reached"),
-    "shm": ("INIT-SHM", "no shared memory segment could be made in /dev/shm"),
-    "shm-cuda": ("INIT-SHM", "CUDA does not take a shared memory segment"),
-    "shm-denied": ("INIT-SHM", "/dev/shm may not be written"),
-    "shm-attach": ("INIT-SHM", "the shared memory segment of another rank cannot be opened"),
-    "duplicate-gpu": ("NCCL-DUP-GPU", "several ranks use one GPU"),
-    "no-address": ("NCCL-ERROR", "what came as the address of another rank is none"),
-    "cuda": ("NCCL-ERROR", "a call of CUDA failed"),
-    "cuda-driver": ("NCCL-ERROR", "the driver is older than this CUDA needs"),
-    "cuda-exit": ("NCCL-ERROR", "the process was ending while NCCL worked"),
-    "cuda-kernel": ("NCCL-ERROR", "this NCCL has no kernel for the GPU or its driver"),
-    "net-missing": ("NCCL-ERROR", "the network that NCCL_NET names is not there"),
-    "cuda-peers": ("NCCL-ERROR", "one process cannot use so many GPUs"),
-    "nic": ("NCCL-ERROR", "an RDMA device reported an error"),
-    "ofi-broke": ("NCCL-ERROR", "a transfer over libfabric failed"),
-    "cuda-init": ("NCCL-ERROR", "CUDA cannot be initialised"),
-    "cuda-memory": ("NCCL-ERROR", "a GPU has no free memory"),
-    "peer-access": ("NCCL-ERROR", "one GPU cannot use the memory of another"),
-    "disagree": ("NCCL-ERROR", "ranks send other sizes than their peers expect"),
-    "port-error": ("NCCL-ERROR", "an RDMA port lost its link"),
-    "rank-twice": ("LAUNCH-ENV", "two processes claim the same rank"),
-    "rank-beyond": ("LAUNCH-ENV", "a process has a rank that the job does not have"),
-}
-# Phrases that explain why init did not end, so that no rank is blamed for waiting.
+# With the plain errors, phrases that explain why init did not end: no rank is blamed for waiting.
 BLOCKING_ERRORS = (
-    *PLAIN_ERRORS, "refused", "retrying", "nvls", "version", "start-size", "mixed-sockets",
+    "refused", "retrying", "nvls", "version", "start-size", "mixed-sockets",
     "qp", "qp-retrying", "qp-broke",
 )  # fmt: skip
 
@@ -57,7 +31,7 @@ def init_errors(log: Log) -> list[Finding]:
     specific = [hit for kind in ("shm-cuda", "shm-denied", "shm-attach") for hit in log.hits[kind]]
     explained = {hit.rank.writer for hit in specific}
     findings = []
-    for kind, (code, problem) in PLAIN_ERRORS.items():
+    for kind, (code, problem) in read_plain_errors().items():
         hits, remedy = log.hits[kind], read_remedies().errors.get(kind, "")
         if kind == "shm":
             hits = [hit for hit in hits if hit.rank.writer not in explained]
@@ -170,7 +144,8 @@ def corrupt_results(log: Log) -> list[Finding]:
 
 def stopped_by_error(log: Log) -> bool:
     """Return whether some rank that is not done logged an error that explains it."""
-    return any(log.joined(m.rank).stuck for kind in BLOCKING_ERRORS for m in log.hits[kind])
+    kinds = (*read_plain_errors(), *BLOCKING_ERRORS)
+    return any(log.joined(m.rank).stuck for kind in kinds for m in log.hits[kind])
 
 
 def slow_init(log: Log) -> list[Finding]:

@@ -21,6 +21,9 @@ class Phrase(ClosedTable):
     The text of a warning begins with the NCCL source file that it names: `nvls.cc Cuda ...`.
     `versions` are those of NCCL, where nothing else is named.  `example` is a line of that form; a
     test reads it.
+
+    The first row of a kind has `code` and `problem` where a line of it alone shows a fault: the
+    code of the finding, and what is wrong with the host that wrote it.
     """
 
     kind: str
@@ -29,6 +32,8 @@ class Phrase(ClosedTable):
     meaning: str
     severity: Literal["error", "retry", "follow-up", "news", "harmless"]
     example: str
+    code: str = ""
+    problem: str = ""
 
 
 class Phrases(ClosedTable):
@@ -41,6 +46,12 @@ class Phrases(ClosedTable):
 def read_phrases() -> list[Phrase]:
     """Read the rows, once.  Raises TableError."""
     return validate(Phrases, read_tables(FILE), str(FILE)).phrase
+
+
+@cache
+def read_plain_errors() -> Mapping[str, tuple[str, str]]:
+    """Read code and problem of each kind that alone shows a fault, once.  Raises TableError."""
+    return {one.kind: (one.code, one.problem) for one in read_phrases() if one.code}
 
 
 TRACES = {"trace", "socket-trace"}  # NCCL never writes them as warnings

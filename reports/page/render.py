@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 TEMPLATES = Path(__file__).parent / "templates"
+SECTIONS = ("criteria.html.j2", "appendix.html.j2")  # after page 1, in their order
 SENTENCE_END = re.compile(r"(?<=[.!?]) ")
 MOST_FINDINGS = 3  # on page 1, which is one sheet of paper
 MAX_PASSING = 4  # passing subjects of one measurement shown in its section; the appendix has all
@@ -84,6 +85,7 @@ def render(
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
     template = _jinja_environment(reader).get_template("report.html.j2")
     return template.render(
+        sections=SECTIONS,
         record=record,
         summary=summary,
         is_shared=run is None,

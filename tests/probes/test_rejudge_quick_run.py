@@ -9,6 +9,7 @@ import pytest
 from probes.check.declarations import exactly
 from probes.check.owed import Circumstances, owed_by
 from probes.check.recorder import Recorder
+from probes.check.registry import CRITERIA
 from probes.contract.contract import parse
 from probes.session.rejudge import rejudge_run
 from reports.measurement import Verdict
@@ -27,7 +28,7 @@ SYSTEM = {
     "open_files": 65536, "locked_memory": 2015, "stack": 8, "shared_memory": 64, "processes": 9000,
     "temp_room": 0.7,
 }  # fmt: skip
-SOUND = {  # the others: 0
+SOUND = {  # the others: what their own limit asks for, else 0
     **SYSTEM, "nodes": 4, "machines": 4, "gpus": 8, "power_limit": 1, "efficiency": 0.97,
     "mfu": 0.4,
 }  # fmt: skip
@@ -51,7 +52,9 @@ def quick(tmp_path: Path) -> Path:
             continue
         ledger = Recorder(store, agreed, duty.probe, duty.criterion, "claim", "again", print)
         for name in duty.measures:
-            ledger(name, SOUND.get(name, 0), limit=(FROM_RUN | FOUR_MACHINES).get(name))
+            own = CRITERIA[duty.criterion].measures[name].default
+            least = (own and own.low) or 0
+            ledger(name, SOUND.get(name, least), limit=(FROM_RUN | FOUR_MACHINES).get(name))
         for name in duty.controls:
             plant(ledger, name)
         ledger.finish("finished", 1.0)

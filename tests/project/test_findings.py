@@ -83,7 +83,7 @@ def test_a_technician_can_act_on_it(code: str) -> None:
     assert begins_with_verb(entry.order), "no verb of tests/project/verbs.py begins it"
     assert not entry.order.endswith(".")
     least = 1 if SOFTWARE.match(code) or code in ONE_LIMIT | ONE_READER else 2
-    assert least <= len(entry.steps) <= MAX_STEPS
+    assert least <= len(entry.steps) <= MAX_STEPS, "a second step, or a row of ONE_LIMIT"
     assert placeholders(entry) <= {*KINDS, LIST_KIND}
     for text in (entry.mended, *(step.means for step in entry.steps)):
         assert text.endswith("."), text

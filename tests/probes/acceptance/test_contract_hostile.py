@@ -212,4 +212,5 @@ def test_bounds_of_both_sides_leave_room_for_a_value(bounds: dict[str, float], s
 
 def test_every_number_that_a_contract_may_limit_has_a_reach() -> None:
     agreeable = [m for row in CRITERIA.values() for m in row.measures.values() if m.agreeable]
-    assert {measure.unit for measure in agreeable if measure.better != "word"} == set(REACH)
+    units = {measure.unit for measure in agreeable if measure.better != "word"}
+    assert units == set(REACH), "add the unit to REACH of probes/check/declarations.py"

@@ -90,8 +90,8 @@ def test_names_are_those_of_the_acceptance_table() -> None:
 @pytest.mark.parametrize("nodes", [1, 2, 8])
 def test_every_probe_owes_a_measure_and_a_control_anywhere(nodes: int) -> None:
     for probe in owed_by(here("soak", nodes=nodes)):
-        assert probe.measures, probe.probe
-        assert probe.controls, probe.probe
+        assert probe.measures, f"{probe.probe}: no measure is owed on {nodes} nodes"
+        assert probe.controls, f"{probe.probe}: no control is owed on {nodes} nodes"
 
 
 def test_what_is_conditional_is_owed_where_the_condition_holds() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from probes.findings import CATALOGUE
 from probes.nccl import calls, patterns
 from probes.nccl import patterns as phrases
 from probes.nccl.calls import UNCERTAIN, find_cause, read_remedies
@@ -20,12 +21,12 @@ FIRST = 'kind = "no-verbs"'
     ("before", "after", "complaint"),
     [
         (FIRST, "", "'phrase.0': 'kind' is missing"),
-        (FIRST, f'{FIRST}\ncode = "X"', "unknown key 'phrase.0.code'"),
+        (FIRST, f'{FIRST}\norder = "X"', "unknown key 'phrase.0.order'"),
         ('severity = "news"', 'severity = "new"', "'phrase.0.severity': expected 'error', "),
         ('versions = "2.2-2.30"', "versions = 2.2", "expected text in quotes, found 2.2"),
         (PHRASES, "", "'phrase' is missing"),
         (PHRASES, "phrase = []", "'phrase': expected 1 or more of them, found []"),
-        (PHRASES, PHRASES[:500], "not TOML: "),
+        (PHRASES, PHRASES.partition("libibverbs'")[0], "not TOML: "),
         ("libibverbs'", "libibverbs", "not TOML: "),
         ("libibverbs'", "libibverbs('", "no-verbs: expected a regular expression: "),
     ],
@@ -88,6 +89,14 @@ def test_all_phrases_of_a_kind_have_one_severity() -> None:
     for phrase in read_phrases():
         found.setdefault(phrase.kind, set()).add(phrase.severity)
     assert {kind for kind, severities in found.items() if len(severities) > 1} == set()
+
+
+def test_a_code_stands_in_the_first_row_of_its_kind_with_its_problem() -> None:
+    first = {phrase.kind: phrase for phrase in reversed(read_phrases())}
+    coded = [phrase for phrase in read_phrases() if phrase.code or phrase.problem]
+    assert [phrase for phrase in coded if first[phrase.kind] is not phrase] == []
+    assert [phrase for phrase in coded if not (phrase.code and phrase.problem)] == []
+    assert {phrase.code for phrase in coded} <= CATALOGUE.keys()
 
 
 def test_shared_texts_are_filled_in() -> None:
