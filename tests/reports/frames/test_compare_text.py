@@ -75,7 +75,7 @@ LETTERS = "A   ", "B   ", "note"
             [
                 WIDE_HEAD,
                 f"{'FABRIC  busbw':58}376 GB/s       41.2 GB/s      -89.0 % FAIL",
-                f"{'FABRIC  slowest pair on atlas01 - atlas07':58}-              1.27 %         FAIL",
+                f"{'FABRIC  slowest pair on atlas01 - atlas07':58}{'-':15}1.27 %         FAIL",
             ],
         ),
         (
