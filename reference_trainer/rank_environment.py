@@ -155,8 +155,8 @@ def open_log() -> int | None:
     if any(os.environ.get(name) for name in LOG_VARIABLES):
         return None
     log = os.memfd_create("nccl-log")
-    told = ("INFO", "GRAPH", f"/proc/self/fd/{log}")
-    os.environ.update(zip(LOG_VARIABLES, told, strict=True))
+    values = ("INFO", "GRAPH", f"/proc/self/fd/{log}")
+    os.environ.update(zip(LOG_VARIABLES, values, strict=True))
     return log
 
 

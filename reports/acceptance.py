@@ -445,6 +445,6 @@ def work_text(efficiency: Measurement, cluster: Mapping[str, Any]) -> str:
 
 def gpus_per_node(cluster: Mapping[str, Any]) -> int:
     """Return the number of GPUs that every node has; 0 where it is not known, or not the same."""
-    told = [node.get("gpus") for node in records.node_facts(cluster)]
-    counts = {len(g) if isinstance(g, list) else g if type(g) is int else 0 for g in told}
+    boards = [node.get("gpus") for node in records.node_facts(cluster)]
+    counts = {len(g) if isinstance(g, list) else g if type(g) is int else 0 for g in boards}
     return counts.pop() if len(counts) == 1 else 0

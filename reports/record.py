@@ -112,8 +112,8 @@ class Control(RecordModel):
 
     def sentence(self) -> str:
         """Format one line: the fault, whether it was caught, and what the probe saw."""
-        told = self.headline + (f": {self.saw}" if self.saw else "")
-        return told if self.verdict.accepted else f"{told}. Do not trust this result"
+        text = self.headline + (f": {self.saw}" if self.saw else "")
+        return text if self.verdict.accepted else f"{text}. Do not trust this result"
 
     @property
     def headline(self) -> str:

@@ -164,12 +164,12 @@ def _not_run_lines(summary: AcceptanceSummary, fmt: TextFormatter) -> list[str]:
 
 def _finding_lines(finding: Finding, cluster: Mapping[str, Any], fmt: TextFormatter) -> list[str]:
     """Write `FAB-TCP  statement`, then suspects, what to do by which commands, and the test."""
-    indent, told = " " * 7, fill(finding, cluster)
+    indent, filled = " " * 7, fill(finding, cluster)
     lines = fmt.wrap(finding.statement, f"  {fmt.plain(finding.code)[:24]}  ", indent)
     if finding.suspects:
         lines += fmt.wrap(", ".join(finding.suspects), indent + "suspect: ")
-    lines += fmt.wrap(told.order or finding.remedy, indent + "do: ")
-    for step in told.steps:
+    lines += fmt.wrap(filled.order or finding.remedy, indent + "do: ")
+    for step in filled.steps:
         on = f"{fmt.plain(step.on)} " if step.on else ""
         lines += fmt.command(redact_text(step.command), f"{indent}{on}$ ")
     if finding.reproduce:

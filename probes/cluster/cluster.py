@@ -32,7 +32,7 @@ from reference_trainer.launch.gang import Gang
 
 # Ray's runtime environment copies them to the workers.
 PACKAGES = ("reports", "reference_trainer", "scaling", "probes")
-SPARE_PREFIX = "seatrial_berth_"  # prefix of the resource that only a spare raylet has
+SPARE_PREFIX = "seatrial_spare_"  # prefix of the resource that only a spare raylet has
 ROOT = Path(__file__).resolve().parents[2]  # holds the packages, in a checkout as in an install
 
 

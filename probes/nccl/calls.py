@@ -145,11 +145,11 @@ def _follow_up(log: Log, hits: list[MatchedMessage]) -> list[Finding]:
     peers, hosts = named_peers(log, hits), hosts_of(hits)
     peer = join_names(peers) or "another rank"
     if log.hits["peer-closed"]:
-        told = f"the connection to {peer} broke: the error began there, or in the network"
+        what = f"the connection to {peer} broke: the error began there, or in the network"
     else:
         where = f"at {peer}" if peers else "before it, here or at another rank"
-        told = f"a thread of NCCL failed: the error began {where}"
-    message = f"{join_names(hosts) or 'the job'}: {told} ({hits[0].detail})"
+        what = f"a thread of NCCL failed: the error began {where}"
+    message = f"{join_names(hosts) or 'the job'}: {what} ({hits[0].detail})"
     message += f"; the job reports: {log.torch_errors[0][1]}" if log.torch_errors else ""
     remedy = read_remedies().texts.follow_up
     return one_finding("NCCL-ERROR", message, peers or hosts, first_lines(hits), remedy)

@@ -51,12 +51,12 @@ def qp_errors(log: Log) -> list[Finding]:
         by_cause: dict[ErrorCause, list[MatchedMessage]] = {}
         for hit in hits:
             by_cause.setdefault(find_cause(causes, hit.detail), []).append(hit)
-        for cause, told in by_cause.items():
-            hosts, peers = hosts_of(told), named_peers(log, told) if event == "broke" else []
-            reason = f"{cause.reason} ({told[0].detail}){_gid_news(log, hosts)}"
+        for cause, alike in by_cause.items():
+            hosts, peers = hosts_of(alike), named_peers(log, alike) if event == "broke" else []
+            reason = f"{cause.reason} ({alike[0].detail}){_gid_news(log, hosts)}"
             message = f"{join_names(hosts) or 'the job'}: an RDMA connection {event}: {reason}"
             suspects = dict.fromkeys([*hosts, *peers])
-            findings += one_finding("INIT-QP", message, suspects, first_lines(told), cause.remedy)
+            findings += one_finding("INIT-QP", message, suspects, first_lines(alike), cause.remedy)
     return findings
 
 

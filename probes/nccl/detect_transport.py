@@ -220,8 +220,8 @@ def mixed_links(log: Log) -> list[Finding]:
 def missing_efa(log: Log) -> list[Finding]:
     """Find libfabric without an EFA device, where nothing else carries RDMA."""
     tcp_host = any(host.name and not on_rdma(host) for host in log.hosts.values())
-    told = [m for m in log.hits["efa"] if m.host.name or tcp_host]
-    hits = [m for m in told if not may_use_rdma(log, m.host)]
+    of_hosts = [m for m in log.hits["efa"] if m.host.name or tcp_host]
+    hits = [m for m in of_hosts if not may_use_rdma(log, m.host)]
     return message_findings("FAB-NO-EFA", "libfabric offers no EFA device", hits, quote=True)
 
 
@@ -350,8 +350,8 @@ def partial_rails(log: Log) -> list[Finding]:
     if not problems:
         problem = "the ranks have different numbers of RDMA devices"
         return message_findings("FAB-PARTIAL-RAILS", problem, log.hits["nic-counts"])
-    told = [f"{name}: {problem}" for name, problem in problems.items()]
-    return one_finding("FAB-PARTIAL-RAILS", "; ".join(told[:MAX_NAMES]), problems)
+    texts = [f"{name}: {problem}" for name, problem in problems.items()]
+    return one_finding("FAB-PARTIAL-RAILS", "; ".join(texts[:MAX_NAMES]), problems)
 
 
 def _used_devices(host: Host) -> set[str]:

@@ -86,8 +86,8 @@ class OtherLines:
         self.listed_twice: tuple[int, str, str] | None = None  # nccl-tests: rank, and its two hosts
 
     def __bool__(self) -> bool:
-        told = self.torch_errors or self.last_errors or self.no_efa or self.different_counts
-        return bool(self.has_table or told or self.transfer_errors)
+        errors = self.torch_errors or self.last_errors or self.no_efa or self.different_counts
+        return bool(self.has_table or errors or self.transfer_errors)
 
     def read(self, chunk: bytes, first_line: int) -> None:
         """Read whole lines; `first_line` is the number of the first."""

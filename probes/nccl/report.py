@@ -82,8 +82,8 @@ class NcclReport:
 
     def text(self, width: int = 80) -> str:
         """Format the transport, the findings with remedy and place, and what is not proven."""
-        told = self.ranks or self.findings or self.nccl or self.notes
-        if not told:  # nothing of NCCL's: only that is certain
+        known = self.ranks or self.findings or self.nccl or self.notes
+        if not known:  # nothing of NCCL's: only that is certain
             return "\n".join(line for one in self.unproven for line in _wrap(one, width))
         hosts = _count(self.hosts, "host") if self.hosts else "host not named"
         count = f"{_count(self.ranks, 'rank')}, {hosts}, NCCL {self.nccl or 'unknown'}"

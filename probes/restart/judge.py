@@ -198,9 +198,9 @@ def report_unequal(
     measure(check.UNEQUAL_STEPS, found.count, samples=found.compared, note=found.doubt)
     digests = [{r["digest"] for r in each} for each in (results, original.results)]
     equal = digests[0] == digests[1]
-    told = all(each and None not in each for each in digests)
+    known = all(each and None not in each for each in digests)
     unequal = "reordered" if reordered and not found.unequal else "unequal"
-    state = ("equal" if equal else unequal) if told else None
+    state = ("equal" if equal else unequal) if known else None
     measure(check.FINAL_STATE, state, note="some ranks wrote no digest of their parameters")
     if found.unequal or state == "unequal":
         statement, ranks = "all steps are equal, the parameters are not", list[int]()
@@ -328,8 +328,8 @@ def judge_refusal(name: str, original: ReferenceRun, results: Results, measure: 
     limit = exactly(1, "sentences", "every refusal must give its reason")
     statement = f"{name}: step-{NEWEST} was skipped without a reason in the log"
     cause = finding("RESTART-UNREPORTED", statement, names={"step": NEWEST})
-    failed, told = not reason and NEWEST not in starts, int(bool(reason))
-    judge_or_explain(measure, check.REFUSALS_EXPLAINED, told, cause, failed, limit=limit)
+    failed, explained = not reason and NEWEST not in starts, int(bool(reason))
+    judge_or_explain(measure, check.REFUSALS_EXPLAINED, explained, cause, failed, limit=limit)
     measure.covered(f"{name}: {reason or 'no reason was given'}")
 
 

@@ -119,8 +119,8 @@ def compare_steps(
             a, b = expected_steps.get(number, {}), actual_steps.get(number, {})
             keys = _differing_keys(a, b, tolerance)
             unequal = [UnequalStep(expected["rank"], number, keys, a, b)] if keys else []
-            told = all(a.get(key) is not None for key in TOLD_KEYS)
-            found += StepComparison(unequal, 1, int(told or bool(keys)))
+            known = all(a.get(key) is not None for key in TOLD_KEYS)
+            found += StepComparison(unequal, 1, int(known or bool(keys)))
     return found
 
 

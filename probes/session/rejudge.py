@@ -188,8 +188,8 @@ class LimitCheck:
 
     def _begin(self, start: dict[str, Any]) -> None:
         """Read the contract.  Without an agreed one nothing is checked: the run accepts nothing."""
-        told = start.get("versions") or {"seatrial": "of an unknown version"}
-        self.wrote = {key: str(value) for key, value in told.items()}
+        versions = start.get("versions") or {"seatrial": "of an unknown version"}
+        self.wrote = {key: str(value) for key, value in versions.items()}
         if not start["contract"]["agreed"]:
             return
         try:

@@ -186,8 +186,8 @@ def require_memory(config: TrainConfig, world: World) -> None:
         return
     free, _ = torch.cuda.mem_get_info(world.device)
     shortage = describe_shortage(config, config.shard or world.size, free)
-    told = world.gather(f"rank {world.rank} on {world.host}: {shortage}" if shortage else "")
-    if short := [each for each in told if each]:
+    shortages = world.gather(f"rank {world.rank} on {world.host}: {shortage}" if shortage else "")
+    if short := [each for each in shortages if each]:
         raise MemoryShortage(short[0])
 
 

@@ -274,8 +274,8 @@ def _list_text(value: list[Any]) -> str:
 def cluster_size(cluster: Mapping[str, Any]) -> str:
     """Format the size as `8 nodes, 64 GPUs`, as far as it is known."""
     nodes, ranks = _node_facts(cluster), cluster.get("ranks")
-    told = [node.get("gpus") for node in nodes]
-    gpus = sum(len(g) if isinstance(g, list) else g for g in told if isinstance(g, list | int))
+    boards = [node.get("gpus") for node in nodes]
+    gpus = sum(len(g) if isinstance(g, list) else g for g in boards if isinstance(g, list | int))
     counts = {"nodes": len(nodes), "GPUs": gpus}
     if not gpus and isinstance(ranks, int):
         counts[f"{cluster.get('resource') or 'rank'}s"] = ranks

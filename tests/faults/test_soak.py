@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from probes.cluster.cluster import SPARE_PREFIX
 from reports.measurement import Verdict
 from tests.faults.launchers.leftovers import nothing_left
 from tests.faults.test_driver_death import end_driver, once
@@ -97,15 +98,15 @@ for _ in range(2):
     print(ray.get(look.look.remote()), flush=True)
     sys.stdin.readline()
 """
-BERTHS = """
+SPARES = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
 from probes.faults.spare_nodes import SpareNodes
 from probes.cluster.cluster import connect
 cluster = connect("auto")
-berths = SpareNodes(cluster, 2)
+spares = SpareNodes(cluster, 2)
 time.sleep(5)  # they unpack what living jobs run in as soon as they are there
-berths.close()
+spares.close()
 cluster.close()
 """
 
@@ -124,7 +125,7 @@ def test_spare_raylets_leave_alone_what_jobs_run_in(lab: Lab) -> None:
     assert job.stdout is not None
     with job:
         assert job.stdout.readline() == "['mine.txt']\n"
-        node.run(sys.executable, "-c", BERTHS, str(REPO), seconds=120)
+        node.run(sys.executable, "-c", SPARES, str(REPO), seconds=120)
         job.stdin.write("look again\n")
         job.stdin.flush()
         assert job.stdout.readline() == "['mine.txt']\n"
@@ -133,7 +134,7 @@ def test_spare_raylets_leave_alone_what_jobs_run_in(lab: Lab) -> None:
 
 def spare_folders(lab: Lab) -> str:
     """What spare raylets have left in the folder of Ray's session."""
-    return lab.nodes[0].run("sh", "-c", "ls -d /tmp/ray/session_latest/*berth* || true")
+    return lab.nodes[0].run("sh", "-c", f"ls -d /tmp/ray/session_latest/{SPARE_PREFIX}* || true")
 
 
 def spare_raylets(lab: Lab) -> list[int]:
@@ -142,6 +143,6 @@ def spare_raylets(lab: Lab) -> list[int]:
     for pid in lab.nodes[0].group.pids():
         with suppress(OSError):
             words = Path(f"/proc/{pid}/cmdline").read_bytes()
-            if b"seatrial_berth" in words and words.split(b"\0")[0].endswith(b"raylet"):
+            if SPARE_PREFIX.encode() in words and words.split(b"\0")[0].endswith(b"raylet"):
                 found.append(pid)
     return found

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from probes.cluster.cluster import SPARE_PREFIX
 from probes.gang import scenario, scenario_checks
 from probes.gang.invariants import Sample
 from probes.gang.job_driver import COMPLETE
@@ -284,7 +285,7 @@ class SimulatedRig:
 class SimulatedSpares:
     """Spare raylets: nodes of a resource of their own, which can be killed."""
 
-    resource = "seatrial_berth_1"
+    resource = f"{SPARE_PREFIX}1"
 
     def __init__(self, cluster: Any, count: int) -> None:
         self.ray: SimulatedRay = cluster.ray
