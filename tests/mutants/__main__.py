@@ -24,7 +24,9 @@ LEAST_COUNT = 20  # mutants of a module: fewer say little of it
 
 def read_modules(only: Sequence[str] = ()) -> list[Module]:
     """Read which modules are mutated, with their tests."""
-    modules = [Module(**entry) for entry in read_tables(MODULES)["module"]]
+    reasons = read_reasons()
+    entries = read_tables(MODULES)["module"]
+    modules = [Module(**entry, harmless=reasons.get(entry["path"], {})) for entry in entries]
     chosen = [one for one in modules if not only or any(part in one.path for part in only)]
     if not chosen:
         sys.exit(f"--only: expected a part of a path in {MODULES.name}, found {', '.join(only)}")

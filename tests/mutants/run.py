@@ -13,7 +13,8 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +44,7 @@ RECORDED = {
     "probes/restart": "(killed_run or checkpoint or repeated)",
 }  # fmt: skip
 SLACK, LEAST_S = 5, 20.0  # times the tests' usual time that a mutant's may take, and at least
+FIRST_TESTS = 30  # of those that run a function: if all of them pass, whole files are tried
 EXAMPLES = 20  # of a test by hypothesis, which draws 100 otherwise
 CACHE = ".mutants"  # in the copy: the tests that killed the last mutants of a module
 PR_SET_PDEATHSIG = 1  # prctl.h
@@ -56,12 +58,15 @@ class Module:
 
     `without` names slow tests that are left out, as pytest's -k does.  `live` names the functions
     that need processes, GPUs or a cluster, so that only live tests run them: they are not mutated.
+    `harmless` has the reason for each mutant that may survive: it counts as one, and is not tried
+    unless another has the same name.
     """
 
     path: str
     tests: list[str]
     without: str = ""
     live: list[str] = field(default_factory=list)
+    harmless: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def options(self) -> list[str]:
@@ -141,6 +146,8 @@ class Worker:
         keep_warm(self.graph, name_of(Path(module.path)), self._names_of(module.tests))
         shutil.rmtree(self.copy / CACHE, ignore_errors=True)
         verdict, tests = "", list[str]()
+        names = Counter(mutant.name for mutant in mutants(source))
+        known = {name for name in module.harmless if names[name] == 1}
         try:
             watched = sorted(self._watch_tests(module, file), key=lambda one: one.seconds)
             if (unseen := names_never_run(source, watched)) != {*module.live}:
@@ -149,18 +156,34 @@ class Worker:
                     f"{module.path}: `live` should be what its tests never run: {names}"
                 )
             for mutant in chosen:
+                if mutant.name in known:
+                    yield Outcome(module.path, mutant, "survived")
+                    continue
                 within = [at for at, body in bodies_by_line(source).items() if mutant.line in body]
-                mine = [one for one in watched if one.sees(within[0] if within else None)]
-                tests = [*module.options, *(test for one in mine for test in one.tests)]
-                limit_s = max(LEAST_S, SLACK * sum(one.seconds for one in mine))
                 self._write(file, mutant.apply(source))
-                verdict = self.run_tests(tests, limit_s) if mine else "survived"
+                verdict, tests = self._try(module, watched, within[0] if within else None)
                 yield Outcome(module.path, mutant, verdict)
         finally:
             self._write(file, source)
         only = ["--last-failed"] if verdict == "killed" else []
         if verdict != "survived" and self.run_tests([*only, *tests], 600) != "survived":
             raise RuntimeError(f"the tests of {module.path} fail after its mutants, without one")
+
+    def _try(
+        self, module: Module, watched: Sequence[Watched], line: int | None
+    ) -> tuple[str, list[str]]:
+        """Run what may notice a change of the function of this line; return the last tests too.
+
+        The first are single tests that were seen to run it.
+        """
+        mine = [one for one in watched if one.sees(line)]
+        limit_s = max(LEAST_S, SLACK * sum(one.seconds for one in mine))
+        verdict, tests = "survived", list[str]()
+        for chosen in (seen_to_run(mine, line), [test for one in mine for test in one.tests]):
+            if chosen and verdict == "survived":
+                tests = [*module.options, *chosen]
+                verdict = self.run_tests(tests, limit_s)
+        return verdict, tests
 
     def _names_of(self, tests: Sequence[str]) -> Iterator[str]:
         """Yield the modules of tests, which are files, folders or single tests of a file.
@@ -186,12 +209,12 @@ class Worker:
             self._write(file, noting)
             started, arguments = time.monotonic(), [*module.options, *tests]
             passed = self.run_tests(arguments, 600) == "survived"
-            lines = read_report(report) if passed else frozenset({ALL})
+            runs = read_report(report) if passed else {ALL: []}
             if not passed:  # they may look at the source
                 self._write(file, source)
                 if self.run_tests(arguments, 600) != "survived":
                     raise RuntimeError(f"the tests of {module.path} fail without a mutant")
-            watched.append(Watched(tests, time.monotonic() - started, lines))
+            watched.append(Watched(tests, time.monotonic() - started, runs))
         return watched
 
     def _write(self, file: Path, source: bytes) -> None:
@@ -215,6 +238,12 @@ class Worker:
             os.killpg(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         return "timeout"
+
+
+def seen_to_run(watched: Sequence[Watched], line: int | None) -> list[str]:
+    """List the first tests that were seen to run a function: they notice most changes."""
+    found = [test for one in watched for test in one.runs.get(line or ALL, ())]
+    return [*dict.fromkeys(found)][:FIRST_TESTS]
 
 
 def _try_few_examples() -> None:

@@ -3,35 +3,41 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 ALL = 0  # in place of a function's line: every one may be run
-# Writes a line once in each process.  In the module, so that what tests start is watched too.
+# Writes a line once for each test.  In the module, so that what tests start is watched too: pytest
+# names the test in the environment.
 NOTE = """
 def _note_call(line, noted=set()):
-    if line not in noted:
-        import os
-        noted.add(line)
+    import os
+    test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
+    if (line, test) not in noted:
+        noted.add((line, test))
         out = os.open({report!r}, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-        os.write(out, b"%d\\n" % line)
+        os.write(out, f"{{line}} {{test!r}}\\n".encode())
         os.close(out)
 """
 
 
 @dataclass(frozen=True)
 class Watched:
-    """Tests of one file, how long they take, and the lines of the functions that they run."""
+    """Tests of one file, how long they take, and the lines of the functions that they run.
+
+    `runs` has the tests that were seen to run a function, by its line.  What a fixture or a cache
+    keeps is run by the first of several tests, so that others may notice a change as well.
+    """
 
     tests: tuple[str, ...]
     seconds: float
-    lines: frozenset[int] = field(default_factory=frozenset)
+    runs: Mapping[int, Sequence[str]] = field(default_factory=dict)
 
     def sees(self, line: int | None) -> bool:
         """Return whether the function of this line is run; None is run by the import."""
-        return line is None or not {ALL, line}.isdisjoint(self.lines)
+        return line is None or not {ALL, line}.isdisjoint(self.runs)
 
 
 def split_by_file(tests: Sequence[str], root: Path) -> list[tuple[str, ...]]:
@@ -69,7 +75,7 @@ def outermost(node: ast.AST, inside: str = "") -> Iterator[tuple[str, Function]]
 
 def names_never_run(source: bytes, watched: Iterable[Watched]) -> set[str]:
     """Name the functions that none of these tests runs."""
-    lines = frozenset[int]().union(*(one.lines for one in watched))
+    lines = set[int]().union(*(one.runs for one in watched))
     found = outermost(ast.parse(source))
     return set() if ALL in lines else {name for name, one in found if one.lineno not in lines}
 
@@ -121,8 +127,11 @@ def _insert(source: bytes, texts: dict[int, str]) -> bytes:
     return b"".join([*parts, source[last:]])
 
 
-def read_report(report: Path) -> frozenset[int]:
-    """Read the lines that were noted, and remove the file."""
-    lines: Iterable[str] = report.read_text().split() if report.exists() else ()
+def read_report(report: Path) -> dict[int, list[str]]:
+    """Read what was noted, the tests by the line of a function, and remove the file."""
+    runs: dict[int, list[str]] = {}
+    for row in report.read_text().splitlines() if report.exists() else ():
+        line, test = row.split(" ", 1)
+        runs.setdefault(int(line), []).extend(filter(None, [ast.literal_eval(test)]))
     report.unlink(missing_ok=True)
-    return frozenset(map(int, lines))
+    return runs

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from tests.mutants.__main__ import LEAST_COUNT, read_modules, read_reasons, share_out
-from tests.mutants.run import Module, choose_mutants
+from tests.mutants.mutate import mutants
+from tests.mutants.run import FIRST_TESTS, Module, choose_mutants, seen_to_run
 from tests.mutants.watch import (
     ALL,
     Watched,
@@ -34,7 +35,8 @@ run.REPO, run.COPIED, run.FILES, run.HEAVY = Path(sys.argv[1]), ("package",), ()
 copy = Path(sys.argv[2])
 run.copy_checkout(copy)
 worker = run.Worker(copy)
-module = run.Module("package/judge.py", [f"package/{sys.argv[3]}"])
+harmless = dict.fromkeys(sys.argv[4:], "a reason")
+module = run.Module("package/judge.py", [f"package/{sys.argv[3]}"], harmless=harmless)
 outcomes = []
 try:
     source = (run.REPO / module.path).read_bytes()
@@ -66,7 +68,7 @@ def test_it():
 }
 
 
-def try_mutants(folder: Path, test: str) -> tuple[dict[str, str], str]:
+def try_mutants(folder: Path, test: str, *harmless: str) -> tuple[dict[str, str], str]:
     """Mutate judge.py against one test file: verdict by mutant, and the error."""
     package, copy = folder / "checkout" / "package", folder / "copy"
     package.mkdir(parents=True)
@@ -76,7 +78,7 @@ def try_mutants(folder: Path, test: str) -> tuple[dict[str, str], str]:
     for name, text in TESTS.items():
         (package / name).write_text(f"from package.judge import passes\n{text}")
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(folder / "checkout"), str(copy), test],
+        [sys.executable, "-c", SCRIPT, str(folder / "checkout"), str(copy), test, *harmless],
         cwd=REPO, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -160,14 +162,16 @@ def late(value: int) -> int: return value + 1
 def test_a_watched_module_notes_the_functions_that_are_run(tmp_path: Path) -> None:
     report, names = tmp_path / "report", dict[str, Any]()
     exec(compile(watch_calls(SOURCE, report), "judge.py", "exec"), names)
-    assert read_report(report) == frozenset()
+    assert read_report(report) == {}
     judge = names["Judge"]()
     assert judge.passes(4)
     assert judge.passes(5)
     assert not judge.fails(4)
     assert names["late"](1) == 2
     assert judge.passes.__doc__ == "Say so."
-    assert read_report(report) == {9, 13, 19}
+    name = Path(__file__).relative_to(REPO)
+    here = [f"{name}::test_a_watched_module_notes_the_functions_that_are_run"]
+    assert read_report(report) == {9: here, 13: here, 19: here}
     assert not report.exists()
 
 
@@ -177,14 +181,21 @@ def test_a_function_is_known_by_its_line_and_its_default_values_are_not_of_its_b
 
 @pytest.mark.parametrize(("line", "seen"), [(9, False), (13, True), (None, True)])
 def test_tests_see_what_they_run_and_what_the_import_runs(line: int | None, seen: bool) -> None:
-    assert Watched(("test_x.py",), 1.0, frozenset({13})).sees(line) is seen
-    assert Watched(("test_x.py",), 1.0, frozenset({ALL})).sees(line)
+    assert Watched(("test_x.py",), 1.0, {13: []}).sees(line) is seen
+    assert Watched(("test_x.py",), 1.0, {ALL: []}).sees(line)
 
 
 def test_functions_that_no_test_runs_are_named() -> None:
-    tests = [Watched(("test_x.py",), 1.0, frozenset({13})), Watched(("test_y.py",), 1.0)]
+    tests = [Watched(("test_x.py",), 1.0, {13: []}), Watched(("test_y.py",), 1.0)]
     assert names_never_run(SOURCE, tests) == {"Judge.passes", "late"}
-    assert names_never_run(SOURCE, [*tests, Watched(("z.py",), 1.0, frozenset({ALL}))]) == set()
+    assert names_never_run(SOURCE, [*tests, Watched(("z.py",), 1.0, {ALL: []})]) == set()
+
+
+def test_the_tests_of_a_function_are_few_and_each_is_named_once() -> None:
+    many = Watched(("test_x.py",), 1.0, {13: [f"test_x.py::test_{i % 40}" for i in range(99)]})
+    chosen = seen_to_run([many, Watched(("test_y.py",), 1.0, {9: ["test_y.py::test_a"]})], 13)
+    assert chosen == [f"test_x.py::test_{i}" for i in range(FIRST_TESTS)]
+    assert seen_to_run([many], None) == []
 
 
 def test_tests_are_split_by_their_files(tmp_path: Path) -> None:
@@ -226,6 +237,22 @@ def test_each_reason_is_of_a_module_that_is_mutated() -> None:
     assert reasons.keys() <= modules
     assert all(why for each in reasons.values() for why in each.values())
     assert all((REPO / path).is_file() for path in modules)
+
+
+def test_each_reason_is_of_a_mutant_that_there_is() -> None:
+    stale = [
+        f"{module.path}: {name}"
+        for module in read_modules()
+        for name in module.harmless.keys()
+        - {mutant.name for mutant in mutants((REPO / module.path).read_bytes())}
+    ]
+    assert stale == []
+
+
+def test_a_mutant_with_a_reason_is_not_tried(tmp_path: Path) -> None:
+    outcomes, error = try_mutants(tmp_path, "test_sharp.py", "passes: value > 3 -> (value >= 3)")
+    assert (outcomes.pop("passes: value > 3 -> (value >= 3)"), error) == ("survived", "")
+    assert set(outcomes.values()) == {"killed"}
 
 
 def test_each_module_names_tests_that_are_there() -> None:
