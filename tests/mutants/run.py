@@ -151,9 +151,9 @@ class Worker:
         try:
             watched = sorted(self._watch_tests(module, file), key=lambda one: one.seconds)
             if (unseen := names_never_run(source, watched)) != {*module.live}:
-                names = ", ".join(sorted(unseen)) or "none"
+                missing = ", ".join(sorted(unseen)) or "none"
                 raise RuntimeError(
-                    f"{module.path}: `live` should be what its tests never run: {names}"
+                    f"{module.path}: `live` should be what its tests never run: {missing}"
                 )
             for mutant in chosen:
                 if mutant.name in known:
