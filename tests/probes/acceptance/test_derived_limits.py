@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from probes.contract.derived_limits import derive_contract, detect_fabric
+from reports.measurement import Measurement
 
 
 def host(env: dict[str, str], state: str | None = None, ports: str = "lo ib0") -> dict[str, Any]:
@@ -25,6 +26,8 @@ def test_the_fabric_is_derived_or_unknown() -> None:
     assert detect_fabric([host({"NCCL_SOCKET_IFNAME": "=ib0"})] * 2) == "ib0"
     assert detect_fabric([host({"GLOO_SOCKET_IFNAME": "ib0"}), host({})]) is None
     assert detect_fabric([]) is None
+    assert detect_fabric([host({}, "1: DOWN")] * 2) is None, "nothing shows what it is worth"
+    assert detect_fabric([host({}, "4: ACTIVE"), host({})]) is None
 
 
 @pytest.mark.parametrize(
@@ -96,6 +99,7 @@ def test_the_state_that_the_rails_are_in_changes_no_derived_limit(
     assert contract.cluster.rails == 8, "judge_rails asks for those that are there"
     assert network is not None
     assert network.one_of == ["rdma"]
+    assert network.because == "no contract: every node has an RDMA port"
     assert {busbw.source, network.source} == {"derived"}
     assert contract.agreed is False
 
@@ -134,8 +138,22 @@ def test_without_rdma_the_interface_is_the_fabric() -> None:
     busbw = contract.limit("FABRIC", "busbw")
     assert contract.cluster.fabric == "eth0"
     assert contract.cluster.rails is None
+    network = contract.limit("FABRIC", "network")
+    assert network is not None
+    assert network.because == "no contract: every node's environment names eth0"
     assert busbw is not None
     assert busbw.low == pytest.approx(0.80 * 25 / 8)
+
+
+@pytest.mark.parametrize(
+    ("efficiency", "verdict"),
+    [(0.95, "PASS"), (0.9, "PASS"), (0.85, "MARGINAL"), (0.8, "MARGINAL"), (0.79, "FAIL")],
+)
+def test_a_cluster_without_a_contract_has_to_keep_most_of_its_speed(
+    efficiency: float, verdict: str
+) -> None:
+    limit = derive_contract(cluster([], [])).limit("SCALING", "efficiency")
+    assert Measurement(name="efficiency", value=efficiency, limit=limit).verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -148,6 +166,6 @@ def test_only_an_embedded_cluster_is_emulated(
     contract = derive_contract(cluster([], [], kind=kind))
     terms = contract.cluster
     assert (terms.accelerators, terms.gpus_per_node) == (accelerators, gpus)
-    assert bool(terms.pace_seconds) is paced
+    assert terms.pace_seconds == (0.4 if paced else 0.0)
     assert contract.rehearsal is paced
     assert set(contract.optional) == ({"FABRIC", "SCALING"} if paced else set())
