@@ -138,7 +138,7 @@ class Worker:
         """Yield what comes of each mutant.  RuntimeError where the tests fail without any.
 
         Only test files that run the changed function are run, the quickest first.  Tests that a
-        mutant left broken would kill all after it, and run first.  So at the end those that killed
+        mutant left broken would kill all after it, and run first.  So at the end those that tried
         the last one run once more.
         """
         file = self.copy / module.path
@@ -165,8 +165,7 @@ class Worker:
                 yield Outcome(module.path, mutant, verdict)
         finally:
             self._write(file, source)
-        only = ["--last-failed"] if verdict == "killed" else []
-        if verdict != "survived" and self.run_tests([*only, *tests], 600) != "survived":
+        if verdict != "survived" and self.run_tests(tests, 600) != "survived":
             raise RuntimeError(f"the tests of {module.path} fail after its mutants, without one")
 
     def _try(
