@@ -125,7 +125,7 @@ class Trainer:
 
     def _note_start(self, model: Any) -> None:
         if self.config.digest_start:
-            self.start_digest = parameter_digest(model)
+            self.start_digest = parameter_digest(model, sharded=False)
 
     def loop(self) -> None:
         """Take all steps that are left, or until SIGTERM on any rank."""

@@ -96,9 +96,14 @@ def judge_if_agreed(measure: Recorder, name: str, value: Value, unit: str, **mor
 
 
 def judge_or_explain(
-    measure: Recorder, name: str, value: Value, cause: Finding, failed: object = None, **more: Any
+    measure: Recorder,
+    name: str,
+    value: Value,
+    cause: Finding,
+    failed: bool | None = None,
+    **more: Any,
 ) -> None:
-    """Record a value, and its cause if it `failed`; without `failed`, if it is a count above zero.
+    """Record a value, and its cause if it `failed`; without `failed`, unless it is 0 or None.
 
     `more` is as in Recorder.__call__.
     """
@@ -121,11 +126,11 @@ def plant(
 ) -> None:
     """Judge a planted fault as the probe judges, and record whether it was caught.
 
-    `judge` gets the trial, or is the values to judge by measure.  It returns False if the fault was
-    found in another place than where it was planted; where that is known before, it is not
-    `located`.  Its findings must name all `suspects`.  `saw` is what was seen of the fault, and
-    `unable` why it could not be planted: the control then proves nothing.  `without` are measures
-    that the fault cannot make fail here.
+    `judge` gets the trial, or is the values to judge by measure.  It returns False (what else it
+    returns means nothing) if the fault was found in another place than where it was planted; where
+    that is known before, it is not `located`.  Its findings must name all `suspects`.  `saw` is
+    what was seen of the fault, and `unable` why it could not be planted: the control then proves
+    nothing.  `without` are measures that the fault cannot make fail here.
     """
     if unable:
         measure.control(control, fault, None, saw=unable)

@@ -13,6 +13,7 @@ from probes.findings import join_names
 from probes.gang import criterion as check
 from probes.gang import invariants as checks
 from probes.gang import judge
+from probes.gang.job_driver import COMPLETE
 from probes.gang.observer import UnregisteredGpuUser
 from probes.gang.scenario import DRAIN_SECONDS, PLACED_SECONDS, Scenario
 from probes.gang.scenario_checks import judge_gpu_use, judge_partial_holds, judge_rate
@@ -230,8 +231,6 @@ def control_hold_and_wait(run: Scenario, half: int) -> None:
     Each job gives up after GIVE_UP_SECONDS, and what it gives up must be removed. The second job to
     give up may get its second group before it does.
     """
-    from probes.gang.job_driver import COMPLETE  # it imports Ray
-
     with run.as_control():
         run.wait_idle()
         gangs = run.ask_together(("A", half, {"part": ".1"}), ("B", half, {"part": ".1"}))

@@ -19,10 +19,6 @@ from itertools import cycle
 from queue import Queue
 from typing import Any
 
-import ray
-from ray.util.placement_group import PlacementGroup
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
 POLL_SECONDS = 0.05  # between two polls of a stream's gangs, or of a dead job's leftovers
 OUTCOME_SECONDS = 50  # for background work to end
 START_SECONDS = 50  # for all actors of all components to start
@@ -36,11 +32,15 @@ COMPLETE = "complete"  # outcome of a gang of two groups that has both
 
 def placed_groups(groups: Iterable[Any]) -> set[Any]:
     """Select the groups that are placed now."""
+    import ray
+
     return {g for g in groups if ray.util.placement_group_table(g).get("state") == "CREATED"}
 
 
 def remove_group(group: Any) -> None:
     """Give a placement group back."""
+    import ray
+
     ray.util.remove_placement_group(group)
 
 
@@ -60,7 +60,9 @@ def living_jobs() -> set[str]:
 
 def groups_of(job: str) -> list[Any]:
     """List the placement groups of a job: a group's id ends with the job's id."""
+    import ray
     from ray._raylet import PlacementGroupID
+    from ray.util.placement_group import PlacementGroup
 
     table = ray.util.placement_group_table()
     ids = [id for id, group in table.items() if id.endswith(job) and group["state"] != "REMOVED"]
@@ -69,6 +71,7 @@ def groups_of(job: str) -> list[Any]:
 
 def detached_ids(job: str, shared: bool) -> list[str]:
     """List a job's living detached actors: the shared COORDINATOR, or those without a name."""
+    import ray
     from ray._private import state
 
     actors = state.actors(job_id=ray.JobID.from_hex(job)).items()
@@ -78,6 +81,7 @@ def detached_ids(job: str, shared: bool) -> list[str]:
 
 def kill_actors(actors: list[str]) -> None:
     """Kill actors by their ids: this job has no handles of another job's actors."""
+    import ray
     from ray._private.grpc_utils import init_grpc_channel
     from ray.core.generated.gcs_service_pb2 import KillActorViaGcsRequest
     from ray.core.generated.gcs_service_pb2_grpc import ActorInfoGcsServiceStub
@@ -94,6 +98,8 @@ class Holder:
 
     def location(self) -> tuple[str, str]:
         """Return Ray's id of the actor's node, and the accelerator's id there."""
+        import ray
+
         context = ray.get_runtime_context()
         return context.get_node_id(), ",".join(context.get_accelerator_ids().get("GPU", []))
 
@@ -115,6 +121,9 @@ class JobDriver:
         self, name: str, size: int, strategy: str = "PACK", staff: bool = False, resource: str = ""
     ) -> str:
         """Ask for one placement group of `size` accelerators, with an actor in each on `staff`."""
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
         unit = resource or self.resource
         group = ray.util.placement_group([{unit: 1}] * size, strategy=strategy, name=name)
         self.groups[name] = group
@@ -128,6 +137,8 @@ class JobDriver:
         return len(self.actors)
 
     def _spawn(self, count: int, **options: Any) -> None:
+        import ray
+
         resources = {"num_gpus": 1} if self.resource == "GPU" else {"num_cpus": 1}
         spawn = ray.remote(Holder).options(**{"num_cpus": 0, **resources}, **options)
         self.actors += [spawn.remote() for _ in range(count)]
@@ -137,6 +148,9 @@ class JobDriver:
 
         Accelerator i is bundle i in the order of nodes. Components that name the same one share it.
         """
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
         group = self.groups[name]
         node_of = ray.util.placement_group_table(group)["bundles_to_node_id"]
         order = sorted(node_of, key=lambda bundle: (node_of[bundle], bundle))
@@ -243,6 +257,8 @@ class JobDriver:
 
     def withdraw(self) -> int:
         """Kill the actors that wait for room; return their number."""
+        import ray
+
         calls = [actor.location.remote() for actor in self.actors]
         ready = ray.wait(calls, num_returns=len(calls), timeout=PING_SECONDS)[0] if calls else []
         waiting = [a for a, call in zip(self.actors, calls, strict=True) if call not in ready]
@@ -253,6 +269,8 @@ class JobDriver:
 
     def release(self) -> bool:
         """Give everything back."""
+        import ray
+
         self.calm()
         for actor in self.actors:
             ray.kill(actor)
@@ -316,6 +334,8 @@ class GangStream:
 
     def _run(self) -> None:
         """Ask for gangs, hold them, give them back; once `stopping`, give all back and end."""
+        import ray
+
         pending: dict[Any, tuple[int, float]] = {}  # group -> (size, time of the request)
         placed: dict[Any, float] = {}  # group -> end of its hold
         count = 0
@@ -357,6 +377,8 @@ def main(address: str, resource: str, job_type: type[JobDriver] = JobDriver) -> 
     threading.Thread(target=listen, daemon=True).start()
     stdout = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # Ray's own output must not come between the answers
+    import ray
+
     ray.init(address, log_to_driver=False, logging_level="error")
     # CleanupProcess sends it. The input ends as well then, which leaves time to clean up.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -260,11 +260,11 @@ def judge_diagnostics(cluster: Cluster, measure: Recorder) -> None:
     answers = _run_on(cluster.nodes, level)
     known, names = answers.values, cluster.node_names
     measure.covered(f"dcgmi diag -r {level} ran on {len(known)} of {len(cluster.nodes)} nodes")
-    for node in cluster.nodes:
-        id, name = node["id"], names[node["id"]]
-        judge_node(name, known.get(id), answers.errors.get(id, ""), measure)
-    # The fault is planted on the last node.
-    planted = _run_on([node], level=1, gpus=NO_GPU).values.get(id)
+    for id in (node["id"] for node in cluster.nodes):
+        judge_node(names[id], known.get(id), answers.errors.get(id, ""), measure)
+    victim = cluster.nodes[-1]
+    name = names[victim["id"]]
+    planted = _run_on([victim], level=1, gpus=NO_GPU).values.get(victim["id"])
     fault = f"dcgmi on {name} is given GPU {NO_GPU}, which is not there"
     unable = f"{name} does not answer" if planted is None else ""
     plant(measure, check.MISSING_GPU, fault, partial(judge_node, name, planted, ""), unable=unable)

@@ -150,7 +150,7 @@ def read_all_listeners(
     """Read on every node where its ports listen; a node that cannot be read has no entry."""
     each = {node["id"]: list(ports[node["name"]].values()) for node in nodes}
     answers = cluster.on_each_node(of_ray.read_listeners, each=each, nodes=nodes)
-    names = cluster.node_names
+    names = {node["id"]: node["name"] for node in nodes}  # as the ports have them
     return {names[id]: found for id, found in answers.items() if found is not None}
 
 

@@ -444,9 +444,9 @@ def control_slow_node(
     without = {*RATES.values()} - agreed
     if not storage.compares:
         without |= {*MEASURES.values()}
-    fault, at = "pauses while it writes and reads", storage.node(victim)
-    cluster, slow = storage.cluster, check.SLOW_NODE
-    plant_on(cluster, measure, slow, fault, at, do_all_work, works, judge=judge, without=without)
+    fault, where = "pauses while it writes and reads", storage.node(victim)
+    given = (check.SLOW_NODE, fault, where, do_all_work, works)
+    plant_on(storage.cluster, measure, *given, judge=judge, without=without)
 
 
 def find_pause(

@@ -291,6 +291,10 @@ def control_forgotten(path, forgotten, measure):
     job = judge.read_job(path, forgotten, more=MEGATRON)
     wrong = wrong_ranks(job)
     located = all(all_lack(wrong, name, job.size) for name in MEGATRON)
-    values = {check.WRONG_RANKS: len(wrong) if job.rows else None}
+    count = len(wrong) if job.rows else None
     fault = "the job forgets a variable that Megatron reads"
-    plant(measure, check.FORGOTTEN_VARIABLE, fault, values, located=located)
+
+    def judge_wrong(trial):
+        trial(check.WRONG_RANKS, count, samples=len(job.rows))
+
+    plant(measure, check.FORGOTTEN_VARIABLE, fault, judge_wrong, located=located)

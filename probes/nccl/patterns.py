@@ -50,10 +50,15 @@ def read_phrases() -> list[Phrase]:
 
 @cache
 def read_plain_errors() -> Mapping[str, tuple[str, str]]:
-    """Read code and problem of each kind that alone shows a fault, once.  Raises TableError."""
-    return {one.kind: (one.code, one.problem) for one in read_phrases() if one.code}
+    """Read code and problem of each kind that alone shows a fault, once.  Raises TableError.
+
+    Kinds with a code of their own come before those of NCCL-ERROR: they say what to mend.
+    """
+    found = sorted((one for one in read_phrases() if one.code), key=lambda one: one.code == OTHER)
+    return {one.kind: (one.code, one.problem) for one in found}
 
 
+OTHER = "NCCL-ERROR"  # the code of errors that have none of their own
 TRACES = {"trace", "socket-trace"}  # NCCL never writes them as warnings
 # Phrase -> phrases that it overrides in the same line, because it is more specific.
 OVERRIDES: dict[str, tuple[str, ...]] = {

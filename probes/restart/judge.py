@@ -328,8 +328,10 @@ def judge_refusal(name: str, original: ReferenceRun, results: Results, measure: 
     limit = exactly(1, "sentences", "every refusal must give its reason")
     statement = f"{name}: step-{NEWEST} was skipped without a reason in the log"
     cause = finding("RESTART-UNREPORTED", statement, names={"step": NEWEST})
-    failed, explained = not reason and NEWEST not in starts, int(bool(reason))
-    judge_or_explain(measure, check.REFUSALS_EXPLAINED, explained, cause, failed, limit=limit)
+    failed = not reason and NEWEST not in starts
+    judge_or_explain(
+        measure, check.REFUSALS_EXPLAINED, int(bool(reason)), cause, failed, limit=limit
+    )
     measure.covered(f"{name}: {reason or 'no reason was given'}")
 
 

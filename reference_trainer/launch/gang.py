@@ -389,7 +389,7 @@ def _failed_calls(calls: list[Any], error_type: type[Exception]) -> dict[int, Ex
         except ray.exceptions.GetTimeoutError:  # a RayError, too
             continue
         except error_type as error:
-            errors[index] = error
+            errors[index] = error.with_traceback(None)  # it would hold the calls for long
         except Exception:  # noqa: S112, BLE001  (any other failure: its process is alive)
             continue
     return errors

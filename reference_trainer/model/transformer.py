@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
 from reference_trainer.config import TrainConfig
@@ -220,15 +219,16 @@ def build_model(
     return model
 
 
-def parameter_digest(model: Any) -> str:
+def parameter_digest(model: Any, *, sharded: bool = True) -> str:
     """Return the sha256 of all full parameters in order of name.
 
-    All ranks of a sharded model call it; of one that is not sharded yet, each has its own.
+    All ranks of a sharded model call it; of one that is not sharded yet, each has its own.  Raises
+    AttributeError for a model that should be sharded and is not.
     """
     hasher = hashlib.sha256()
     for name, parameter in sorted(model.named_parameters()):
         own = parameter.detach()
-        full = own.full_tensor() if isinstance(own, DTensor) else own
+        full = own.full_tensor() if sharded else own
         hasher.update(name.encode())
         hasher.update(full.float().cpu().contiguous().numpy().tobytes())
     return hasher.hexdigest()

@@ -142,6 +142,7 @@ def make_free_folder(wanted: Path) -> Path:
     target = wanted
     for number in itertools.count(2):
         try:
+            target.parent.mkdir(parents=True, exist_ok=True)
             target.mkdir(mode=PRIVATE)
             break
         except FileExistsError:

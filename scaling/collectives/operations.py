@@ -27,10 +27,10 @@ OUT_OF_PLACE, IN_PLACE = PLACEMENTS[:1], PLACEMENTS[1:]
 class Operation:
     """One collective.
 
-    `rounds` is how often its data goes around a ring; 0 if each rank sends it once. `size`
-    bytes are those of nccl-tests' size column: the complete buffer, n times larger than a part
-    if ranks hold parts. `sharded` is whether a rank holds a part of size / n. `redop` and
-    `root` are nccl-tests' columns.
+    `rounds` is how often each rank sends (n - 1) / n of the data to others, as in a ring; 0 if it
+    sends all of it once. `size` bytes are those of nccl-tests' size column: the complete buffer, n
+    times larger than a part if ranks hold parts. `sharded` is whether a rank holds a part of
+    size / n. `redop` and `root` are nccl-tests' columns.
     """
 
     name: str

@@ -24,11 +24,11 @@ FLOORS = {  # package -> what of ours it may import
     "probes": {"probes", "scaling", "reports", "reference_trainer"},
 }
 HEAVY = {"torch", "ray", "pandas", "matplotlib", "numpy", "pynvml"}
-# Imported only by functions of the same package, after the rank has been started; and a script.
+# Imported only by functions of the same package, after the rank has been started.
 LATE = {f"reference_trainer/{name}.py" for name in (
     "closing", "distributed", "train", "checkpoint/checkpointer", "checkpoint/save",
     "data/shard_stream", "model/export", "model/transformer",
-    "telemetry/step_timer")} | {"probes/gang/job_driver.py"}  # fmt: skip
+    "telemetry/step_timer")}  # fmt: skip
 
 
 def imports(path: Path, top_level_only: bool = False) -> set[str]:

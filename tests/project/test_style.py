@@ -27,7 +27,7 @@ BUDGET = {
     "probes/environment": 830,
     "probes/fabric": 3290,
     "probes/faults": 340,
-    "probes/gang": 2010,
+    "probes/gang": 2030,
     "probes/hosts": 5000,
     "probes/launch": 2080,
     "probes/nccl": 2410,

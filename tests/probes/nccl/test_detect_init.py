@@ -397,3 +397,17 @@ def test_a_rank_of_a_smaller_communicator_has_not_joined_the_job() -> None:
     )
     (found,) = missing_ranks(log)
     assert found.statement.startswith("rank 3 of 4 never joined; 3 others wait at bootstrap")
+
+
+def test_what_says_how_to_mend_it_comes_before_other_errors(tmp_path: Path) -> None:
+    lines = [
+        "Got async event : port error",
+        "Cuda failure 700 'an illegal memory access'",
+        "Call to ibv_reg_mr failed with error Cannot allocate memory",
+        "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000",
+    ]
+    text = "".join(f"node0:7:7 [0] misc/ibvwrap.cc:9 NCCL WARN {line}\n" for line in lines)
+    order = [finding.code for finding in told(tmp_path, text).findings]
+    assert len(order) > 2
+    assert order == sorted(order, key=lambda code: code == "NCCL-ERROR")
+    assert {"INIT-MEMLOCK", "NCCL-DUP-GPU", "NCCL-ERROR"} <= {*order}
