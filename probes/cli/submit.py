@@ -6,9 +6,11 @@ import contextlib
 import math
 import os
 import re
+import shlex
 import signal
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -26,7 +28,9 @@ from probes.submit.entry import PREFIX
 from probes.submit.follow import ConnectionLost, Follower, JobsApi, SubmissionState, SubmitError
 from probes.submit.package import CONTRACT, make_package, package_name, recorded_code
 from probes.submit.parts import STEP_SUMMARY
-from reports.command import EXIT_INTERNAL, EXIT_INTERRUPTED
+from probes.submit.verify import MAX_SHOWN, Submitted, find_differences, what_was_asked
+from reports.command import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_USAGE
+from reports.run_folder.event_log import UnreadableRun
 from reports.sanitize import clean, one_line
 
 ADDRESS_VARIABLE = "RAY_API_SERVER_ADDRESS"  # of Ray's own commands
@@ -38,6 +42,8 @@ STOP_S = 120
 STOP_MARGIN_S = 60  # for Ray to say that it has ended
 LEFT_TO_ITSELF = "detached: the run goes on, and nothing is proven yet"
 EXIT_UNPROVEN = 20
+DECIDED = (0, 1, EXIT_UNPROVEN)  # exit codes of a run that came to its end, and is verified
+COMPARED = ("contract", "nonce", "tier", "nodes")  # options that a run must fit: also with --attach
 OWN = tuple(option.key for option in OPTIONS if option.key != "cluster")
 
 
@@ -67,6 +73,11 @@ class Detached(Exception):
 @click.option("--wheels", type=PATH, metavar="DIR", help="Wheels for a cluster without internet.")
 @click.option("--detach", is_flag=True, help="Submit, and do not wait.")
 @click.option("--attach", metavar="ID", help="Follow a submission that runs or has ended.")
+@click.option(
+    "--rehearsal/--no-rehearsal",
+    default=None,
+    help="Whether the run may be a rehearsal (default: if the contract is one).",
+)
 @click.pass_context
 def submit(
     context: click.Context,
@@ -76,6 +87,7 @@ def submit(
     wheels: Path | None,
     detach: bool,
     attach: str | None,
+    rehearsal: bool | None,
     **values: str | None,
 ) -> None:
     """Run the suite on a cluster through Ray's Jobs API, and bring the run folder back.
@@ -93,7 +105,8 @@ def submit(
     if attach:
         if not ID.fullmatch(attach):
             raise UsageError(f"--attach: expected an id as {PREFIX}0123456789ab, found {attach}")
-        if extra := sorted({*_given(context)} - {"address", "attach", "run_dir"}):
+        kept = {"address", "attach", "run_dir", "rehearsal", *COMPARED}
+        if extra := sorted({*_given(context)} - kept):
             words = ", ".join(f"--{key.replace('_', '-')}" for key in extra)
             raise UsageError(f"--attach: the run is under way, so {words} would change nothing")
     check_target(run_dir)
@@ -101,15 +114,22 @@ def submit(
     api = JobsApi(address, _say)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
+        if "contract" not in given and not attach and Path(CONTRACT).exists():
+            given["contract"] = CONTRACT  # as `seatrial run` in this folder
+        id, since = attach or f"{PREFIX}{uuid.uuid4().hex[:12]}", None if attach else time.time()
+        asked = what_was_asked(given, id, since, rehearsal)
         version = api.ray_version()
-        id = attach or _submit(api, version, given, to_pytest, wheels)
+        if not attach:
+            _submit(
+                api, id, version, make_package(given, to_pytest, wheels, github=follow.on_github())
+            )
     except ConnectionLost as error:
         hint = "Is the head up, and the port of its dashboard open?"
         raise UsageError(f"{error}. {hint}") from None
     except SubmitError as error:
         raise UsageError(str(error)) from None
     api.is_under_way = not attach
-    session = _Session(api, id, run_dir)
+    session = _Session(api, id, run_dir, asked)
     try:
         if detach:
             raise Detached(LEFT_TO_ITSELF)
@@ -127,7 +147,8 @@ def submit(
     except KeyboardInterrupt:
         _say("interrupted while the run was brought back: it is still on the cluster")
         code = EXIT_INTERRUPTED
-    _say_how_to_attach(address, id)
+    compared = {key: given[key] for key in COMPARED if key in given}
+    _say_how_to_attach(address, id, compared, rehearsal)
     sys.exit(code)
 
 
@@ -166,14 +187,8 @@ def _given(context: click.Context) -> Iterator[str]:
             yield name
 
 
-def _submit(
-    api: JobsApi, version: str, options: dict[str, str], to_pytest: list[str], wheels: Path | None
-) -> str:
-    """Submit the suite; return the id of the submission."""
-    if "contract" not in options and Path(CONTRACT).exists():
-        options["contract"] = CONTRACT  # as `seatrial run` in this folder
-    package = make_package(options, to_pytest, wheels, github=follow.on_github())
-    id = f"{PREFIX}{uuid.uuid4().hex[:12]}"
+def _submit(api: JobsApi, id: str, version: str, package: bytes) -> None:
+    """Submit the suite with this id."""
     _say(f"submitting to {api.address} (Ray {version}) as {id}")
     uri = api.upload(package_name(package), package)
     environment = {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_S)}}
@@ -184,7 +199,6 @@ def _submit(
         with contextlib.suppress(SubmitError, ConnectionLost):  # it may have arrived
             api.stop(id)
         raise
-    return id
 
 
 def _interrupt(*_: object) -> None:
@@ -195,8 +209,8 @@ def _interrupt(*_: object) -> None:
 class _Session:
     """One submission, followed to its end."""
 
-    def __init__(self, api: JobsApi, id: str, run_dir: str | None) -> None:
-        self._api, self._id, self._run_dir = api, id, run_dir
+    def __init__(self, api: JobsApi, id: str, run_dir: str | None, asked: Submitted) -> None:
+        self._api, self._id, self._run_dir, self._asked = api, id, run_dir, asked
         self._follower = Follower(api, id, click.echo, _say)
         self.is_stopping = False
 
@@ -207,8 +221,7 @@ class _Session:
         """
         state = self._until_ended()
         if why := self._keep(lambda: self._follower.why_not_begun(state)):
-            with contextlib.suppress(SubmitError, ConnectionLost):  # its environment
-                BringBack(self._api, self._id, state).remove()
+            BringBack(self._api, self._id, state).remove()  # its environment
             if self.is_stopping:
                 return EXIT_INTERRUPTED
             raise UsageError(f"the suite did not begin on {self._api.address}: {why}")
@@ -282,9 +295,10 @@ class _Session:
         except NoRun:
             _say("no run came back: it was brought back before or removed, or it never began")
             target = None
-        # The run is here.  What cannot be removed now is removed by a later submission.
-        with contextlib.suppress(SubmitError, ConnectionLost):
+        try:
             copy.remove()
+        except KeyboardInterrupt:
+            _say("left while the cluster's copy was removed: a later submission removes it")
         return target
 
     def _code(self, state: SubmissionState, folder: Path | None) -> int:
@@ -296,10 +310,44 @@ class _Session:
             return EXIT_INTERNAL
         if folder is None:
             return code or EXIT_INTERNAL  # no run, and nothing is proven
+        if code in DECIDED:
+            return EXIT_USAGE if self._differs(folder, code) else code
         if (own := recorded_code(folder)) != code:
             _say(f"the job ended with exit code {code}, and its run says {own}: it proves nothing")
             return EXIT_INTERNAL
         return code
+
+    def _differs(self, folder: Path, code: int) -> bool:
+        """Verify the folder, and say what is wrong with it."""
+        found, again = find_differences(folder, self._asked, code), ""
+        try:
+            found = found or judge_again(folder, code)
+        except ImportError as error:
+            again = f"; not judged again: {error.name} is not installed on this machine"
+        for text in found[:MAX_SHOWN]:
+            _say(f"error: {text}")
+        if found:
+            _say(f"{folder} is not the run that was submitted, or not whole: it proves nothing")
+        else:
+            _say(f"verified: files, events, nonce {self._asked.nonce}, what was asked{again}")
+        return bool(found)
+
+
+def judge_again(run: Path, code: int) -> list[str]:
+    """Judge the run once more by what it measured; return what differs.
+
+    Raises ImportError where what the judging needs is not installed on this machine.
+    """
+    from probes.session.rejudge import read_summary
+
+    try:
+        summary = read_summary(run)
+    except UnreadableRun as error:
+        return [one_line(str(error))]
+    found = [one_line(text) for text in summary.integrity.problems]
+    if summary.exit_code != code:
+        found.append(f"judged again, its exit code is {summary.exit_code}, and not {code}")
+    return found
 
 
 def _pass_on_summary(path: Path) -> None:
@@ -331,5 +379,10 @@ def _say(line: str) -> None:
     click.echo(one_line(line), err=True)
 
 
-def _say_how_to_attach(address: str, id: str) -> None:
-    click.echo(clean(f"seatrial submit --address {address} --attach {id}"), err=True)
+def _say_how_to_attach(
+    address: str, id: str, compared: dict[str, str], rehearsal: bool | None
+) -> None:
+    words = ["seatrial", "submit", "--address", address, "--attach", id]
+    words += [word for key, value in compared.items() for word in (f"--{key}", value)]
+    words += [] if rehearsal is None else ["--rehearsal" if rehearsal else "--no-rehearsal"]
+    click.echo(clean(shlex.join(words)), err=True)

@@ -18,6 +18,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any
 
@@ -135,14 +136,36 @@ def request_dashboard(
     body: bytes | None = None,
     kind: str = "application/json",
 ) -> bytes:
-    """Send a request with our token.  Raises OSError (HTTPError for a refusal), HTTPException.
+    """Send a request with our token; the answer must begin, and then end, in so many `seconds`.
 
+    Raises OSError (HTTPError for a refusal, AnswerTooLong), HTTPException.
     A redirection is a refusal: the token is for this address alone, and POST would become GET.
     """
     headers = {**authorization_header(), **({} if body is None else {"Content-Type": kind})}
     request = urllib.request.Request(address + path, body, headers, method=method)  # noqa: S310  (of http)
     with urllib.request.build_opener(NoRedirect).open(request, timeout=seconds) as answer:
-        return bytes(answer.read())
+        return read_answer(answer, seconds)
+
+
+MAX_ANSWER = 64 << 20  # bytes: the logs of a long run have a few
+READ_BYTES = 1 << 16  # at a time
+
+
+class AnswerTooLong(OSError):
+    """The answer has more bytes than any of Ray's."""
+
+
+def read_answer(answer: HTTPResponse, seconds: float) -> bytes:
+    """Read an answer to its end.  Raises AnswerTooLong, and TimeoutError after `seconds`."""
+    parts, size, deadline = list[bytes](), 0, time.monotonic() + seconds
+    while part := answer.read1(READ_BYTES):
+        parts.append(part)
+        size += len(part)
+        if size > MAX_ANSWER:
+            raise AnswerTooLong(f"the answer has more than {MAX_ANSWER >> 20} MiB")
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the answer did not end in {seconds:.0f} s")
+    return b"".join(parts)
 
 
 class NoRedirect(urllib.request.HTTPRedirectHandler):

@@ -6,6 +6,7 @@ import base64
 import binascii
 import contextlib
 import errno
+import gzip
 import hashlib
 import io
 import json
@@ -16,6 +17,7 @@ import tarfile
 import tempfile
 import time
 import uuid
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +26,8 @@ from typing import IO
 from probes.submit.follow import ConnectionLost, JobsApi, SubmissionState, SubmitError
 from probes.submit.package import package_name, zip_files
 from probes.submit.parts import ABOUT, PART, PART_BYTES
+from reports.run_folder.event_log import MAX_FILES
+from reports.sanitize import one_line
 
 PARTS_OF_A_JOB = 32  # 8 MiB: what one answer of the dashboard holds
 JOB_S = 120.0  # bounds a job that prints parts
@@ -31,6 +35,7 @@ POLL_S = 0.5
 FORGET_ROUNDS = 4  # 2 s
 TRIES = 3  # for a part whose hash is wrong
 MAX_RUN = 4 * 2**30  # bytes of a run folder: more is no run of ours
+REMOVE_S = 10.0  # in which the cluster's copy is removed: a later submission removes what is left
 PYTHON = 'python=$(command -v python || command -v python3); exec "$python"'  # of the node's PATH
 
 
@@ -52,7 +57,7 @@ class BringBack:
 
     def __init__(self, api: JobsApi, id: str, state: SubmissionState) -> None:
         self._api, self._id, self._host = api, id, state.host
-        self._package = ""
+        self._package, self._job_s = "", JOB_S
         self._jobs: list[str] = []  # that printed parts
 
     def run_to(self, target: Path) -> None:
@@ -72,19 +77,25 @@ class BringBack:
         return self._ask(0, 0)[0].name
 
     def remove(self) -> None:
-        """Remove the submission from the cluster's disk, and our jobs from Ray's list."""
-        try:
+        """Remove the submission from the cluster's disk, and our jobs from Ray's list.
+
+        What that does not do in seconds is left to a later submission.
+        """
+        self._api.patience_s, self._job_s = REMOVE_S, REMOVE_S
+        with contextlib.suppress(SubmitError, ConnectionLost):
             self._print_job("remove")
-        finally:
-            self._forget_jobs()
+        self._forget_jobs()
 
     def _forget_jobs(self) -> None:
         """Remove the jobs that printed parts from Ray's list.
 
         Ray may write the end of a job once more after it was removed, so they are looked for again.
         """
+        deadline = time.monotonic() + REMOVE_S
         for _ in range(FORGET_ROUNDS):
             for job in self._jobs:
+                if time.monotonic() > deadline:
+                    return
                 with contextlib.suppress(SubmitError, ConnectionLost):
                     self._api.forget(job)
             time.sleep(POLL_S)
@@ -130,12 +141,12 @@ class BringBack:
         self._jobs.append(job)
         where = {"entrypoint_resources": {f"node:{self._host}": 0.001}} if self._host else {}
         self._api.submit(job, entrypoint, self._package, **where)
-        deadline = time.monotonic() + JOB_S
+        deadline = time.monotonic() + self._job_s
         while not (state := self._api.insist(lambda: self._api.state(job))).ended:
             if time.monotonic() > deadline:
                 self._api.stop(job)
                 raise SubmitError(
-                    f"the node of the run ({self._host}) starts no job in {JOB_S:.0f} s"
+                    f"the node of the run ({self._host}) starts no job in {self._job_s:.0f} s"
                 )
             time.sleep(POLL_S)
         log = self._api.insist(lambda: self._api.log(job))
@@ -187,14 +198,15 @@ def unpack(packed: IO[bytes], name: str, target: Path) -> None:
     try:
         with tarfile.open(fileobj=packed, mode="r:gz") as archive:
             size = 0
-            for member in archive:
+            for number, member in enumerate(archive):
                 parts = Path(member.name).parts
-                plain = member.isfile() or member.isdir()
+                plain = (member.isfile() or member.isdir()) and one_line(member.name) == member.name
                 if not plain or not parts or parts[0] != name or {"..", "/"} & {*parts}:
-                    raise SubmitError(f"the packed run holds {member.name}: no file of a run")
+                    raise SubmitError(f"the packed run holds {member.name!r:.80}: no file of a run")
                 size += member.size
-                if size > MAX_RUN:
-                    raise SubmitError("the packed run has more than 4 GiB: no run of ours")
+                if size > MAX_RUN or number >= MAX_FILES:
+                    most = f"4 GiB, or {MAX_FILES} files"
+                    raise SubmitError(f"the packed run has more than {most}: no run of ours")
                 _write(archive, member, partial.joinpath(*parts[1:]))
         if partial.parent != target:
             partial.rename(target)  # at once: a run folder is whole, or is not there
@@ -203,7 +215,7 @@ def unpack(packed: IO[bytes], name: str, target: Path) -> None:
                 raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(target))
             for path in partial.iterdir():
                 path.rename(target / path.name)
-    except (tarfile.TarError, EOFError) as error:
+    except (tarfile.TarError, EOFError, ValueError, gzip.BadGzipFile, zlib.error) as error:
         raise SubmitError(f"the packed run cannot be unpacked: {error}") from None
     finally:  # also after Ctrl-C
         shutil.rmtree(partial, ignore_errors=True)

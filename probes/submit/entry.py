@@ -64,7 +64,7 @@ def main(id: str) -> None:
     work.chmod(0o700)
     os.chdir(work)
     print(MARK, id, flush=True)
-    command = [str(python), "-m", "probes.cli.main", *_words(plan)]
+    command = [str(python), "-m", "probes.cli.main", *_words(plan, id)]
     environment = _variables(base)
     if plan["github"]:
         environment |= {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(work / STEP_SUMMARY)}
@@ -95,9 +95,10 @@ def submission_folder(id: str) -> Path:
     return Path(tempfile.gettempdir()) / id
 
 
-def _words(plan: dict[str, Any]) -> list[str]:
-    """Words of the command: `run` and what the user gave."""
-    options = [f"--{key.replace('_', '-')}={value}" for key, value in plan["options"].items()]
+def _words(plan: dict[str, Any], id: str) -> list[str]:
+    """Words of the command: `run` and what the user gave; no other run has the id as its nonce."""
+    given = {"nonce": id, **plan["options"]}
+    options = [f"--{key.replace('_', '-')}={value}" for key, value in given.items()]
     rest = ["--", *plan["to_pytest"]] if plan["to_pytest"] else []
     return ["run", "--cluster=auto", *options, *rest]
 

@@ -13,14 +13,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from probes.cluster.cleanup import ENDED, authorization_header, request_dashboard
+from probes.cluster.cleanup import (
+    ENDED,
+    AnswerTooLong,
+    authorization_header,
+    request_dashboard,
+)
 from probes.submit.entry import INSTALLING, MARK
 from reports.sanitize import clean, last_line
 
 Reply = TypeVar("Reply")
 PATIENCE_S = 600.0  # a connection may be lost for so long
 RETRY_S = 2.0
-ANSWER_S = 20.0  # for one answer
+ANSWER_S = 15.0  # for one answer to begin, and again to end
 UPLOAD_S = 300.0
 MAX_PACKAGE = 100 * 2**20  # bytes: what Ray's dashboard accepts in one request, unless it is set
 
@@ -73,7 +78,7 @@ class JobsApi:
         patience_s: float = PATIENCE_S,
     ) -> None:
         self.address = address.rstrip("/")
-        self._say, self._patience_s = say, patience_s
+        self._say, self.patience_s = say, patience_s
         self.is_under_way = False  # a run is: then a refusal may pass, as an outage does
 
     def ray_version(self) -> str:
@@ -150,8 +155,8 @@ class JobsApi:
                 now = time.monotonic()
                 if lost_at is None:
                     lost_at = now
-                    self._say(f"connection lost ({lost}); trying for {self._patience_s:.0f} s")
-                if now - lost_at > self._patience_s:
+                    self._say(f"connection lost ({lost}); trying for {self.patience_s:.0f} s")
+                if now - lost_at > self.patience_s:
                     raise ConnectionLost(str(lost)) from None
                 time.sleep(RETRY_S)
                 continue
@@ -165,15 +170,17 @@ class JobsApi:
         method: str = "GET",
         body: bytes | None = None,
         kind: str = "application/json",
-        seconds: float = ANSWER_S,
+        seconds: float | None = None,
     ) -> bytes:
         try:
-            return request_dashboard(self.address, path, method, seconds, body, kind)
+            return request_dashboard(self.address, path, method, seconds or ANSWER_S, body, kind)
         except urllib.error.HTTPError as error:
             self._explain(error)
             raise AssertionError from None
         except ValueError as error:  # of the token
             raise SubmitError(f"RAY_AUTH_TOKEN or its file: {error}") from None
+        except AnswerTooLong as error:
+            raise SubmitError(f"{self.address}: {error}: no dashboard of Ray answers so") from None
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", "") or error
             raise ConnectionLost(f"{self.address}: {reason}") from None

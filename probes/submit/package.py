@@ -140,7 +140,8 @@ def _our_files() -> Iterable[tuple[str, bytes]]:
     """Each file of our packages, and of the metadata of this installation."""
     for package in PACKAGES:
         for path in sorted((SOURCES / package).rglob("*")):
-            if path.is_file() and path.suffix not in (".pyc", ".pyo"):
+            is_ours = path.is_file() and not path.is_symlink() and not path.name.startswith(".")
+            if is_ours and path.suffix not in (".pyc", ".pyo"):
                 yield path.relative_to(SOURCES).as_posix(), path.read_bytes()
     found = _distribution()
     text = found.read_text("METADATA") or found.read_text("PKG-INFO")  # of a checkout's egg-info
@@ -181,17 +182,23 @@ def _add_contract(files: dict[str, bytes], name: str) -> str:
                 f"contract {name}: [launch] document is {document}: expected a file in the folder"
                 " of the contract, which goes to the cluster with it"
             )
+        guide = path.parent / relative
+        if not guide.resolve().is_relative_to(path.parent.resolve()):
+            raise SubmitError(
+                f"[launch] document {document} is a link that leads out of the contract's folder: "
+                "expected a file in it"
+            )
         try:
-            files[FILES + relative.as_posix()] = (path.parent / relative).read_bytes()
+            files[FILES + relative.as_posix()] = guide.read_bytes()
         except OSError as error:
             raise SubmitError(f"[launch] document {document}: {error.strerror}") from None
     return path.name if path.name.endswith(".toml") else f"./{path.name}"
 
 
-def _document(content: bytes) -> str:
-    """Return the path of the operator's guide; "" if the contract names no file.
+def parse_toml(content: bytes) -> dict[str, Any]:
+    """Parse a contract; {} where that fails: the suite refuses it, and says why.
 
-    A contract that cannot be parsed is refused by the suite, which says why.
+    Raises SubmitError where this Python cannot.
     """
     if sys.version_info >= (3, 11):
         import tomllib
@@ -203,9 +210,14 @@ def _document(content: bytes) -> str:
                 "Python 3.10 reads no contract by itself: run `pip install tomli`"
             ) from None
     try:
-        launch = tomllib.loads(content.decode()).get("launch", {})
+        return tomllib.loads(content.decode())
     except ValueError:
-        return ""
+        return {}
+
+
+def _document(content: bytes) -> str:
+    """Return the path of the operator's guide; "" if the contract names no file."""
+    launch = parse_toml(content).get("launch", {})
     document: Any = launch.get("document", "") if isinstance(launch, dict) else ""
     is_file = isinstance(document, str) and not document.startswith(("http://", "https://"))
     return document if is_file else ""

@@ -16,8 +16,8 @@ from reports.measurement import Limit, Measurement, Verdict
 from reports.numbers import quantity
 from reports.record import NOT_RUN, Control, Evidence, Finding, ProbeResult, RunRecord, Severity
 from reports.redact import redact
-from reports.run_folder.event_log import open_regular
-from reports.run_folder.integrity import MISSING, compare_hash
+from reports.run_folder.event_log import MISSING, open_regular
+from reports.run_folder.integrity import compare_hash
 from reports.run_folder.store import parse_time
 from reports.sanitize import clean, relative_link
 

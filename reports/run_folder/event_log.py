@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterator
@@ -104,6 +105,48 @@ def write_checksums(run: Path) -> None:
     """Write SHA256SUMS of all other files except signatures, in `sha256sum -c` format."""
     names = [n for n in list_files(run) if n != SUMS and not n.startswith(f"{SIGNATURES}/")]
     write_atomically(run / SUMS, "".join(f"{hash_file(run / n)}  {n}\n" for n in names))
+
+
+SUM_LINE = re.compile(r"(?P<sum>[0-9a-f]{64})  (?P<name>[^\n]+)")
+MAX_SUM_LINE = 4400  # bytes of a line in SHA256SUMS: 64 of the hash, and the longest Linux path
+MISSING = "is missing"
+HEAD = re.compile(rb'^ "head":\s*"(?P<head>[0-9a-f]{64})"', re.M)
+HEAD_BYTES = 100  # longer than a match of HEAD, which may cross two chunks
+
+
+def check_sums(run: Path, files: list[str]) -> Iterator[str]:
+    """Yield a problem for each file that is missing, changed or added compared with SHA256SUMS."""
+    if SUMS not in files:
+        return
+    sums = read_sums(run)
+    if isinstance(sums, str):
+        yield sums
+        return
+    for name, sha256 in sums.items():
+        if name not in files:
+            yield f"{name:.80} {MISSING}"
+        elif hash_file(run / name) != sha256:
+            yield f"{name:.80} is not the file that {SUMS} has"
+    for entry in run.iterdir():
+        if entry.is_dir() and entry.name not in ("evidence", SIGNATURES):
+            yield f"{entry.name:.80}/ was added: a run has no such folder"
+    for name in files:
+        if name not in sums and name != SUMS and not name.startswith(f"{SIGNATURES}/"):
+            yield f"{name:.80} was added: {SUMS} does not have it"
+
+
+def read_sums(run: Path) -> dict[str, str] | str:
+    """Read SHA256SUMS as file -> sha256; return a sentence if its format is wrong."""
+    sums: dict[str, str] = {}
+    with open_regular(run / SUMS) as file:
+        for _ in range(MAX_FILES):
+            if not (raw := file.readline(MAX_SUM_LINE)):
+                return sums
+            line = SUM_LINE.fullmatch(raw.decode("utf-8", "replace").removesuffix("\n"))
+            if not line or not raw.endswith(b"\n") or line["name"] in sums:
+                return f"{SUMS}: line {len(sums) + 1} is no sum of another file"
+            sums[line["name"]] = line["sum"]
+    return f"{SUMS}: expected fewer than {MAX_FILES} lines"
 
 
 FILE = "events.jsonl"
@@ -263,3 +306,16 @@ def _depth(value: Any) -> int:
         level = [x for part in parts for x in part if isinstance(x, dict | list)]
         depth += 1
     return depth
+
+
+def check_head(run: Path, head: str) -> Iterator[str]:
+    """Yield a problem if record.json does not have the hash of the last event."""
+    with suppress(UnreadableRun), open_regular(run / "record.json") as file:
+        tail = b""
+        while chunk := file.read(CHUNK):
+            if found := HEAD.search(tail + chunk):
+                if found["head"].decode() != head:
+                    yield f"{FILE}: its last line is not that of record.json"
+                return
+            tail = chunk[-HEAD_BYTES:]
+        yield "record.json is not what the run wrote: it has no head"

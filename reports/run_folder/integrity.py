@@ -6,24 +6,16 @@ rewrite the complete folder. Only signatures reveal that (see signatures.py).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from reports.record import Evidence, RunRecord
 from reports.run_folder import event_log
-from reports.run_folder.event_log import MAX_FILES, SIGNATURES, SUMS, EventReader, UnreadableRun
+from reports.run_folder.event_log import SUMS, EventReader, UnreadableRun
 from reports.run_folder.fold import ALONE, fold_events, read_record
 from reports.run_folder.store import CONTRACT
-
-SUM_LINE = re.compile(r"(?P<sum>[0-9a-f]{64})  (?P<name>[^\n]+)")
-MISSING = "is missing"
-HEAD = re.compile(rb'^ "head":\s*"(?P<head>[0-9a-f]{64})"', re.M)
-HEAD_BYTES = 100  # longer than a match of HEAD, which may cross two chunks
-MAX_LINE = 4400  # bytes of a line in SHA256SUMS: 64 of the hash, and the longest Linux path
 
 
 @dataclass(frozen=True)
@@ -77,11 +69,11 @@ def read_run(run: Path, check: EventCheck | None = None) -> tuple[RunRecord, Int
     seen = [
         *log.problems,
         *_check_evidence(run, record),
-        *_check_sums(run, files),
+        *event_log.check_sums(run, files),
         *_check_contract(run, record),
     ]
     if SUMS in files:
-        seen += [*_check_unknown(files, record), *_check_head(run, log.head)]
+        seen += [*_check_unknown(files, record), *event_log.check_head(run, log.head)]
     problems, doubts = check.result() if check else ([], [])
     problems = [*seen, *problems]
     if SUMS not in files and not log.finished:
@@ -127,7 +119,7 @@ def compare_hash(path: Path, sha256: str) -> str:
     try:
         return "" if event_log.hash_file(path) == sha256 else "is not the file that the run wrote"
     except UnreadableRun:
-        return MISSING
+        return event_log.MISSING
 
 
 def _check_contract(run: Path, record: RunRecord) -> Iterator[str]:
@@ -143,51 +135,3 @@ def _check_unknown(files: list[str], record: RunRecord) -> Iterator[str]:
     for name in files:
         if name.startswith("evidence/") and name not in known:
             yield f"{name:.80} is evidence that no event names"
-
-
-def _check_head(run: Path, head: str) -> Iterator[str]:
-    """Yield a problem if record.json does not have the hash of the last event."""
-    with suppress(UnreadableRun), event_log.open_regular(run / "record.json") as file:
-        tail = b""
-        while chunk := file.read(event_log.CHUNK):
-            if found := HEAD.search(tail + chunk):
-                if found["head"].decode() != head:
-                    yield f"{event_log.FILE}: its last line is not that of record.json"
-                return
-            tail = chunk[-HEAD_BYTES:]
-        yield "record.json is not what the run wrote: it has no head"
-
-
-def _check_sums(run: Path, files: list[str]) -> Iterator[str]:
-    """Yield a problem for each file that is missing, changed or added compared with SHA256SUMS."""
-    if SUMS not in files:
-        return
-    sums = read_sums(run)
-    if isinstance(sums, str):
-        yield sums
-        return
-    for name, sha256 in sums.items():
-        if name not in files:
-            yield f"{name:.80} {MISSING}"
-        elif event_log.hash_file(run / name) != sha256:
-            yield f"{name:.80} is not the file that {SUMS} has"
-    for entry in run.iterdir():
-        if entry.is_dir() and entry.name not in ("evidence", SIGNATURES):
-            yield f"{entry.name:.80}/ was added: a run has no such folder"
-    for name in files:
-        if name not in sums and name != SUMS and not name.startswith(f"{SIGNATURES}/"):
-            yield f"{name:.80} was added: {SUMS} does not have it"
-
-
-def read_sums(run: Path) -> dict[str, str] | str:
-    """Read SHA256SUMS as file -> sha256; return a sentence if its format is wrong."""
-    sums: dict[str, str] = {}
-    with event_log.open_regular(run / SUMS) as file:
-        for _ in range(MAX_FILES):
-            if not (raw := file.readline(MAX_LINE)):
-                return sums
-            line = SUM_LINE.fullmatch(raw.decode("utf-8", "replace").removesuffix("\n"))
-            if not line or not raw.endswith(b"\n") or line["name"] in sums:
-                return f"{SUMS}: line {len(sums) + 1} is no sum of another file"
-            sums[line["name"]] = line["sum"]
-    return f"{SUMS}: expected fewer than {MAX_FILES} lines"

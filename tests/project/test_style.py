@@ -21,7 +21,7 @@ MAX_IMPORT_SHARE = 0.09  # of the lines of code
 BUDGET = {
     "probes": 920,  # its files: plugin, doctor, findings, leftovers, requirements, TOML
     "probes/check": 710,  # judging.py has what gang, restart and launch had by hand
-    "probes/cli": 1580,
+    "probes/cli": 1610,  # submit says what differs
     "probes/cluster": 2740,  # ask.py has the sets of actors that hosts had
     "probes/contract": 1330,
     "probes/environment": 830,
@@ -34,7 +34,7 @@ BUDGET = {
     "probes/restart": 1560,
     "probes/scaling": 950,
     "probes/session": 1130,
-    "probes/submit": 790,
+    "probes/submit": 940,  # what comes back is verified by the standard library alone
     "reference_trainer": 3530,
     "reports": 6130,
     "scaling": 2870,

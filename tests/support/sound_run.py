@@ -34,6 +34,7 @@ def write_sound_run(
     values: Mapping[str, tuple[float, float]] | None = None,
     baseline: Path | None = None,
     nodes_named: Sequence[str] = (),
+    started: str = "2026-11-20T22:17:03.120Z",
 ) -> Path:
     """Write the run of a rehearsal that passed: exit code 0.
 
@@ -47,7 +48,7 @@ def write_sound_run(
     store.start(
         contract.text,
         id=folder.name,
-        started="2026-11-20T22:17:03.120Z",
+        started=started,
         command="pytest probes --cluster auto --contract lab",
         tier="quick",
         versions=suite_version(),

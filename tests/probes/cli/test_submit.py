@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from probes.cli.submit import new_folder
 from probes.submit.bring_back import BringBack, NoRun
 from probes.submit.follow import SubmitError, suite_lines
 from probes.submit.package import recorded_code
+from reports.run_folder.store import utc_time
 from tests.probes.submit.test_jobs_api import head
+from tests.support.sound_run import write_sound_run
 
 ID = "seatrial-submit-0123456789ab"
 pytestmark = pytest.mark.usefixtures("here")
@@ -34,7 +37,7 @@ def run(*words: str) -> tuple[int, str]:
         (["--address", "http://127.0.0.1:9", "--attach", "mine"], "--attach: expected an id as"),
         (
             ["--address", "http://127.0.0.1:9", "--attach", ID, "--tier", "soak", "-k", "x"],
-            "the run is under way, so --keyword, --tier would change nothing",
+            "the run is under way, so --keyword would change nothing",
         ),
         (["--address", "http://127.0.0.1:9", "--run-dir", "full"], "full is not empty"),
         (
@@ -81,13 +84,21 @@ def cluster(states: list[dict[str, Any]], log: str = LOG) -> Any:
     return head(answer)
 
 
-def brought(monkeypatch: pytest.MonkeyPatch, code: int | None) -> None:
+RUNS: dict[int | None, dict[str, Any]] = {
+    0: {},
+    1: {"partially_held": 1},
+    20: {"values": {"busbw": (math.nan, math.nan)}},
+    2: {"end": False},
+    None: {"end": False},
+}
+
+
+def brought(monkeypatch: pytest.MonkeyPatch, code: int | None, **facts: Any) -> None:
     """As if the run came back, with this exit code on record."""
 
     def run_to(self: BringBack, target: Path) -> None:
-        target.mkdir(parents=True)
-        text = "" if code is None else f'seatrial_exit_code{{cluster="a",run="b"}} {code}\n'
-        (target / "metrics.prom").write_text(text)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_sound_run(target, **{"nonce": self._id, "started": utc_time(), **RUNS[code], **facts})
 
     monkeypatch.setattr(BringBack, "run_to", run_to)
     monkeypatch.setattr(BringBack, "name", lambda self: "2026-atlas")
@@ -103,9 +114,9 @@ def brought(monkeypatch: pytest.MonkeyPatch, code: int | None) -> None:
         ({"status": "STOPPED", "driver_exit_code": None}, 2, 2, "run folder"),
         ({"status": "FAILED", "message": "it died"}, None, 3, "was killed on the cluster: it died"),
         ({"status": "FAILED", "driver_exit_code": -9}, None, 3, "exit code -9, and its run says"),
-        ({"status": "SUCCEEDED", "driver_exit_code": 0}, 20, 3, "exit code 0, and its run says 20"),
-        ({"status": "SUCCEEDED", "driver_exit_code": 0}, None, 3, "its run says None"),
-        ({"status": "FAILED", "driver_exit_code": 1}, 0, 3, "exit code 1, and its run says 0"),
+        ({"status": "SUCCEEDED", "driver_exit_code": 0}, 20, 4, "exit code 0, and the run says 20"),
+        ({"status": "SUCCEEDED", "driver_exit_code": 0}, None, 4, "SHA256SUMS is missing"),
+        ({"status": "FAILED", "driver_exit_code": 1}, 0, 4, "exit code 1, and the run says 0"),
     ],
 )
 def test_the_exit_code_is_that_of_the_run(

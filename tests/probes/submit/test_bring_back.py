@@ -134,7 +134,17 @@ def packed(member: tarfile.TarInfo, content: bytes = b"") -> io.BytesIO:
 
 
 @pytest.mark.parametrize(
-    "name", ["run/../../evil", "/run/evil", "evil", "../evil", "run/a/../../../evil"]
+    "name",
+    [
+        "run/../../evil",
+        "/run/evil",
+        "evil",
+        "../evil",
+        "run/a/../../../evil",
+        "run/\x1b[2Jevil",
+        "run/a\nb",
+        "run/\u202eevil",
+    ],
 )
 def test_an_archive_that_leaves_its_folder_is_refused(tmp_path: Path, name: str) -> None:
     target = tmp_path / "in" / "run"
@@ -154,6 +164,35 @@ def test_an_archive_with_more_than_files_is_refused(tmp_path: Path, kind: bytes)
     with pytest.raises(SubmitError, match="no file of a run"):
         unpack(packed(member), "run", tmp_path / "run")
     assert [*tmp_path.iterdir()] == []
+
+
+def test_a_name_with_a_nul_is_refused(tmp_path: Path) -> None:
+    member = tarfile.TarInfo("run/a")
+    member.pax_headers = {"path": "run/a\0b"}
+    with pytest.raises(SubmitError, match="no file of a run"):
+        unpack(packed(member, b"x"), "run", tmp_path / "run")
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_torn_archive_is_no_fault_of_this_disk(tmp_path: Path) -> None:
+    whole = packed(tarfile.TarInfo("run/a"), bytes(range(256)) * 4000).getvalue()
+    for content in (whole[: len(whole) // 2], whole[:60] + b"xx" + whole[62:]):
+        with pytest.raises(SubmitError, match="cannot be unpacked"):
+            unpack(io.BytesIO(content), "run", tmp_path / "run")
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_more_files_than_a_run_has_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("probes.submit.bring_back.MAX_FILES", 2)
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for name in "abc":
+            archive.addfile(tarfile.TarInfo(f"run/{name}"))
+    buffer.seek(0)
+    with pytest.raises(SubmitError, match="more than 4 GiB, or 2 files: no run of ours"):
+        unpack(buffer, "run", tmp_path / "run")
 
 
 def test_ctrl_c_and_a_target_that_is_taken_leave_nothing(

@@ -143,6 +143,7 @@ def test_the_suite_is_started_among_the_users_files(
         "probes.cli.main",
         "run",
         "--cluster=auto",
+        "--nonce=seatrial-submit-0123456789ab",
         "--contract=mine.toml",
         "--wait-for-room=10m",
         "--",

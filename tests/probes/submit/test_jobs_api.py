@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
@@ -77,6 +78,33 @@ def test_an_outage_that_lasts_is_an_end() -> None:
         api = JobsApi(address, patience_s=0.1)
         with pytest.raises(ConnectionLost, match="HTTP 503"):
             api.insist(lambda: api.state("a"))
+
+
+def test_an_answer_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("probes.cluster.cleanup.MAX_ANSWER", 1000)
+    end = pytest.raises(SubmitError, match=r"more than .* no dashboard of Ray answers so")
+    with head(lambda *_: (200, b" " * 100_000)) as (address, _), end:
+        JobsApi(address).ray_version()
+
+
+def test_an_answer_that_drips_is_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "ANSWER_S", 0.5)
+
+    class Drip(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            with suppress(OSError):
+                for _ in range(1000):
+                    self.wfile.write(b" ")
+                    time.sleep(0.05)  # between two bytes
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    end = pytest.raises(ConnectionLost, match="the answer did not end in 0 s")
+    with serving(Drip) as address, end:
+        JobsApi(address).ray_version()
 
 
 def test_a_job_is_submitted_once_though_the_answer_is_lost() -> None:

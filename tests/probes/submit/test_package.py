@@ -66,6 +66,34 @@ def test_a_contract_goes_with_its_guide(tmp_path: Path) -> None:
     assert plan_of(packed)["options"] == {"contract": "mine.toml"}
 
 
+def test_a_guide_that_is_a_link_to_elsewhere_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    (folder / "..data").mkdir(parents=True)
+    (tmp_path / "secret").write_text("secret")
+    (folder / "..data" / "guide.md").write_text("guide")
+    (folder / "mine.toml").write_text('[launch]\ndocument = "guide.md"\n')
+    (folder / "guide.md").symlink_to("..data/guide.md")  # as Kubernetes mounts a ConfigMap
+    files = contents(make_package({"contract": str(folder / "mine.toml")}, [], None))
+    assert files[f"{FILES}guide.md"] == b"guide"
+    (folder / "guide.md").unlink()
+    (folder / "guide.md").symlink_to(tmp_path / "secret")
+    with pytest.raises(SubmitError, match="is a link that leads out of the contract's folder"):
+        make_package({"contract": str(folder / "mine.toml")}, [], None)
+
+
+def test_only_our_files_of_our_folders_go_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in PACKAGES:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+    (tmp_path / "probes" / ".env").write_text("AWS_SECRET_ACCESS_KEY=x")
+    (tmp_path / "probes" / "link.py").symlink_to("/etc/hosts")
+    monkeypatch.setattr("probes.submit.package.SOURCES", tmp_path)
+    names = {name for name in contents(make_package({}, [], None)) if name.startswith(PACKAGES)}
+    assert names == {f"{name}/__init__.py" for name in PACKAGES}
+
+
 @pytest.mark.parametrize("document", ["../guide.md", "/etc/hosts", "a/../../guide.md", "none.md"])
 def test_a_guide_elsewhere_is_refused(tmp_path: Path, document: str) -> None:
     folder = tmp_path / "folder"

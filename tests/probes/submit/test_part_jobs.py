@@ -28,6 +28,7 @@ class Api:
         self.stopped: list[str] = []
         self.forgotten: list[str] = []
         self.asked = self.uploads = 0
+        self.patience_s = 600.0
 
     def upload(self, name: str, content: bytes) -> str:
         self.uploads += 1
@@ -36,7 +37,7 @@ class Api:
 
     def submit(self, job: str, entrypoint: str, package: str, **where: Any) -> None:
         assert package.startswith("gcs://")
-        assert entrypoint.endswith(f"parts.py {ID} 0 0")
+        assert entrypoint.endswith((f"parts.py {ID} 0 0", f"parts.py {ID} remove"))
         self.submitted.append((job, where))
 
     def state(self, job: str) -> SubmissionState:
@@ -113,6 +114,14 @@ def test_its_jobs_are_forgotten_again_and_again(clock: Clock) -> None:
     run._forget_jobs()
     assert api.forgotten == [api.submitted[0][0]] * bring_back.FORGET_ROUNDS
     assert clock.now - begun == bring_back.FORGET_ROUNDS * bring_back.POLL_S
+
+
+def test_removing_takes_seconds_where_the_head_is_gone(clock: Clock) -> None:
+    api = Api(turns=10**9)
+    run = back(api)
+    run.remove()
+    assert clock.now <= bring_back.REMOVE_S + 10 * bring_back.POLL_S
+    assert api.patience_s == bring_back.REMOVE_S
 
 
 def test_folders_modes_and_times_come_back(tmp_path: Path) -> None:

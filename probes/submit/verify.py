@@ -1,0 +1,149 @@
+"""Verifies that a run which came back is whole, and is the run that was submitted.
+
+Needs the standard library alone.  The head belongs to whoever is tested: its word is not enough.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from probes.submit.follow import SubmitError
+from probes.submit.package import RECORD, parse_toml, recorded_code
+from reports.run_folder import event_log
+from reports.run_folder.event_log import SUMS, EventReader, UnreadableRun
+from reports.sanitize import one_line
+from reports.version import SOURCES
+
+NEEDED = (SUMS, RECORD, "metrics.prom")
+FACTS = ("run_started", "run_owes", "run_finished")  # events that are compared
+CLOCKS_S = 3600.0  # by which the clocks of this machine and of the head may differ
+CONTRACTS = SOURCES / "probes" / "contract" / "contracts"  # the shipped ones
+ACCEPTED = 0
+AGREED = "if one was agreed, give its --contract, or --rehearsal"
+MAX_SHOWN = 5  # differences that are printed
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """What a run must say of itself; what is None was not asked for, and is not compared.
+
+    `since` is when it was submitted, in s since the epoch.  A run may be a `rehearsal` if that was
+    agreed.
+    """
+
+    nonce: str
+    since: float | None = None
+    contract_sha256: str | None = None
+    tier: str | None = None
+    nodes: int | None = None
+    rehearsal: bool = True
+
+
+def what_was_asked(
+    options: Mapping[str, str], id: str, since: float | None, rehearsal: bool | None
+) -> Submitted:
+    """Return what the options of a submission ask for.  Raises SubmitError.
+
+    Without a nonce of the customer it is the id of the submission.  Unless `rehearsal` says it, a
+    rehearsal is agreed where the contract's accelerators are emulated.
+    """
+    content = read_contract(options.get("contract"))
+    agreed = content is not None and is_emulated(content)
+    nodes = options.get("nodes", "")
+    return Submitted(
+        nonce=options.get("nonce") or id,
+        since=since,
+        contract_sha256=None if content is None else hashlib.sha256(content).hexdigest(),
+        tier=options.get("tier"),
+        nodes=int(nodes) if nodes.isdecimal() else None,
+        rehearsal=agreed if rehearsal is None else rehearsal,
+    )
+
+
+def read_contract(name: str | None) -> bytes | None:
+    """Read a contract, shipped or a file; None without one.  Raises SubmitError."""
+    if name is None:
+        return None
+    path = Path(name) if "/" in name or name.endswith(".toml") else CONTRACTS / f"{name}.toml"
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        if path.parent == CONTRACTS:
+            return None  # the suite says which there are
+        raise SubmitError(f"contract {name}: {error.strerror}") from None
+
+
+def is_emulated(content: bytes) -> bool:
+    """Return whether a contract agrees on a rehearsal: its accelerators are emulated."""
+    cluster = parse_toml(content).get("cluster")
+    return isinstance(cluster, dict) and cluster.get("accelerators") == "emulated"
+
+
+def find_differences(run: Path, asked: Submitted, code: int) -> list[str]:
+    """Return what is wrong with a run folder that ended with this exit code; [] if nothing is."""
+    try:
+        files, log = event_log.list_files(run), EventReader(run)
+        facts = {event["event"]: event["data"] for event in log if event["event"] in FACTS}
+        found = [
+            *(f"{name} {event_log.MISSING}" for name in NEEDED if name not in files),
+            *log.problems,
+            *event_log.check_sums(run, files),
+            *event_log.check_head(run, log.head),
+        ]
+    except UnreadableRun as error:
+        return [one_line(str(error))]
+    found += compare_facts(facts, asked, accepted=code == ACCEPTED)
+    if (own := recorded_code(run)) != code:
+        found.append(f"the job ended with exit code {code}, and the run says {own}")
+    return [one_line(text) for text in found]
+
+
+def compare_facts(
+    facts: Mapping[str, Mapping[str, Any]], asked: Submitted, *, accepted: bool
+) -> Iterator[str]:
+    """Yield a sentence for each fact of a run that is not as it was asked for."""
+    start, owes = facts.get("run_started", {}), facts.get("run_owes", {})
+    contract, cluster = _table(start, "contract"), _table(start, "cluster")
+    pairs = [
+        ("nonce", start.get("nonce"), asked.nonce),
+        ("sha256 of the contract", contract.get("sha256"), asked.contract_sha256),
+        ("tier", start.get("tier"), asked.tier),
+    ]
+    for name, found, expected in pairs:
+        if expected is not None and found != expected:
+            yield f"{name}: {found!r}. Expected: {expected!r} (as submitted)"
+    if asked.since is not None and (began := _seconds(start.get("started"))) is not None:
+        if began < asked.since - CLOCKS_S:
+            yield f"it began {(asked.since - began) / 3600:.1f} h before it was submitted"
+    elif asked.since is not None:
+        yield f"started: {start.get('started')!r}. Expected: a time"
+    if not accepted:
+        return
+    nodes = cluster.get("nodes")
+    count = len(nodes) if isinstance(nodes, list) else 0
+    if asked.nodes is not None and count != asked.nodes:
+        yield f"it ran on {count} nodes. Expected: {asked.nodes} (--nodes)"
+    if start.get("rehearsal") and not asked.rehearsal:
+        yield f"it is a rehearsal: {start['rehearsal']}. Expected: none ({AGREED})"
+    if owes.get("partial") or not owes:
+        yield f"it is no whole run: {owes.get('partial') or 'it does not say what it owes'}"
+    if (state := facts.get("run_finished", {}).get("state")) != "finished":
+        yield f"state: {state!r}. Expected: 'finished' (it is accepted)"
+
+
+def _table(start: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = start.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _seconds(text: object) -> float | None:
+    """Return the time of an event, in s since the epoch; None if it is no time."""
+    try:
+        return datetime.fromisoformat(str(text).replace("Z", "+00:00")).timestamp()
+    except (ValueError, OverflowError):
+        return None

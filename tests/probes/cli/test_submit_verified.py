@@ -1,0 +1,180 @@
+"""`seatrial submit` believes no head: what comes back is whole, and the run that was submitted."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from probes.contract.contract import load
+from probes.submit.bring_back import BringBack
+from probes.submit.verify import Submitted, find_differences
+from reports.run_folder.event_log import write_checksums
+from reports.run_folder.store import utc_time
+from tests.probes.cli.test_submit import ID, brought, cluster, run
+from tests.support.sound_run import write_sound_run
+
+pytestmark = pytest.mark.usefixtures("here")
+ENDED = {"status": "SUCCEEDED", "driver_exit_code": 0}
+
+
+def submitted(*words: str, attach: bool = False) -> tuple[int, str]:
+    """Submit, or attach to, a run whose job succeeded."""
+    with cluster([ENDED]) as (address, _):
+        how = ["--attach", ID] if attach else ["--contract", "lab"]
+        return run("--address", address, *how, *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "facts"),
+    [
+        ([], {}),
+        (["--nonce", "customer-42"], {"nonce": "customer-42"}),
+        (["--tier", "quick", "--nodes", "4"], {}),
+        (["--rehearsal"], {}),
+    ],
+)
+def test_the_run_that_was_submitted_is_accepted(
+    words: list[str], facts: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brought(monkeypatch, 0, **facts)
+    code, said = submitted(*words)
+    assert code == 0, said
+    assert f"verified: files, events, nonce {facts.get('nonce', 'seatrial-submit-')}" in said
+
+
+@pytest.mark.parametrize(
+    "words", [["--rehearsal"], ["--contract", "lab", "--tier", "quick", "--nodes", "4"]]
+)
+def test_an_attached_run_is_known_by_its_id(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brought(monkeypatch, 0, started="2026-11-20T22:17:03.120Z")  # long before this command
+    code, said = submitted(*words, attach=True)
+    assert code == 0, said
+
+
+def test_an_attached_rehearsal_is_refused_where_none_is_known_to_be_agreed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    brought(monkeypatch, 0)
+    code, said = submitted(attach=True)
+    assert code == 4
+    assert "Expected: none (if one was agreed, give its --contract, or --rehearsal)" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "facts", "sentence"),
+    [
+        ([], {"nonce": ""}, "nonce: ''. Expected: 'seatrial-submit-"),
+        (["--nonce", "mine"], {}, "Expected: 'mine' (as submitted)"),
+        (["--tier", "soak"], {}, "tier: 'quick'. Expected: 'soak' (as submitted)"),
+        (["--nodes", "8"], {}, "it ran on 4 nodes. Expected: 8 (--nodes)"),
+        (["--no-rehearsal"], {}, "it is a rehearsal: 4 emulated nodes. Expected: none"),
+        (["--contract", "h100-ndr400"], {}, "sha256 of the contract: "),
+        ([], {"contract": load("local")}, "sha256 of the contract: "),
+        ([], {"started": "2026-01-20T22:17:03.120Z"}, "h before it was submitted"),
+    ],
+)
+def test_another_run_is_refused(
+    words: list[str],
+    facts: dict[str, Any],
+    sentence: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    brought(monkeypatch, 0, **facts)
+    code, said = submitted(*words)
+    assert code == 4, said
+    assert f"error: {sentence}" in said or sentence in said
+    assert "is not the run that was submitted, or not whole: it proves nothing" in said
+
+
+def edit_metrics(run: Path) -> None:
+    text = (run / "metrics.prom").read_text()
+    assert "seatrial_exit_code" in text
+    lines = [
+        line[:-1] + "0" if line.startswith("seatrial_exit_code{") else line
+        for line in text.splitlines()
+    ]
+    (run / "metrics.prom").write_text("\n".join(lines) + "\n")
+
+
+def edit_metrics_and_sums(run: Path) -> None:
+    edit_metrics(run)
+    (run / "SHA256SUMS").unlink()
+    write_checksums(run)
+
+
+def keep_metrics_alone(run: Path) -> None:
+    edit_metrics(run)
+    text = (run / "metrics.prom").read_text()
+    shutil.rmtree(run)
+    run.mkdir()
+    (run / "metrics.prom").write_text(text)
+
+
+def tear(run: Path) -> None:
+    edit_metrics(run)
+    path = run / "events.jsonl"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def lose(name: str) -> Callable[[Path], None]:
+    def edit(run: Path) -> None:
+        edit_metrics(run)
+        (run / name).unlink()
+
+    return edit
+
+
+def add_link(run: Path) -> None:
+    (run / "evidence" / "x").symlink_to("/etc/passwd")
+
+
+@pytest.mark.parametrize(
+    ("edit", "sentence"),
+    [
+        (edit_metrics, "metrics.prom is not the file that SHA256SUMS has"),
+        (edit_metrics_and_sums, "judged again, its exit code is 1, and not 0"),
+        (keep_metrics_alone, "it has no readable events.jsonl"),
+        (tear, "events.jsonl is not the file that SHA256SUMS has"),
+        (lose("SHA256SUMS"), "SHA256SUMS is missing"),
+        (lose("record.json"), "record.json is missing"),
+        (lose("report.html"), "report.html is missing"),
+        (add_link, "found a link"),
+    ],
+)
+def test_a_run_that_failed_and_was_edited_is_refused(
+    edit: Callable[[Path], None], sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brought(monkeypatch, 1)
+    run_to = BringBack.run_to
+
+    def edited(self: BringBack, target: Path) -> None:
+        run_to(self, target)
+        edit(target)
+
+    monkeypatch.setattr(BringBack, "run_to", edited)
+    code, said = submitted()
+    assert code == 4, said
+    assert sentence in said
+
+
+def test_a_partial_run_and_one_that_did_not_end_accept_nothing(tmp_path: Path) -> None:
+    folder = write_sound_run(tmp_path / "run", nonce="x", started=utc_time(), end=False)
+    found = find_differences(folder, Submitted("x"), 0)
+    assert "state: None. Expected: 'finished' (it is accepted)" in found
+
+
+def test_without_what_the_judging_needs_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(*_: object) -> list[str]:
+        raise ModuleNotFoundError("No module named 'pydantic'", name="pydantic")
+
+    monkeypatch.setattr("probes.cli.submit.judge_again", absent)
+    brought(monkeypatch, 0)
+    code, said = submitted()
+    assert code == 0, said
+    assert "; not judged again: pydantic is not installed on this machine" in said
