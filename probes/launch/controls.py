@@ -21,7 +21,15 @@ from probes.launch import guide as guides
 from probes.launch import judge
 from probes.launch.guide import Guide, GuidedCluster, GuideError, LaunchPath, own_guide
 from probes.launch.ranks import all_lack, group_by_problem, wrong_ranks
-from probes.launch.shell import Transcript, User, make_user, remove_user
+from probes.launch.shell import (
+    HOMES,
+    Transcript,
+    User,
+    make_user,
+    remove_user,
+    why_no_other_user,
+    why_not_typed,
+)
 from probes.launch.training import JobBytes
 
 PLANTED = "weights,samples,validation,metrics,loss,export,corrupt"
@@ -142,9 +150,6 @@ def control_user(us: Transcript, why_same: str, measure: Recorder) -> None:
     plant(measure, check.OWN_USER, fault, partial(judge.judge_user, us, ""), unable=why_same)
 
 
-HOMES = "/tmp"
-
-
 @contextmanager
 def prepare_path(cluster: Cluster, terms: ClusterTerms, measure: Recorder) -> Iterator[LaunchPath]:
     """Yield the path to follow.  Remove its user afterwards.
@@ -158,6 +163,10 @@ def prepare_path(cluster: Cluster, terms: ClusterTerms, measure: Recorder) -> It
     if ignored := ignored_address(cluster.dashboard):
         measure.progress(f"launch: {ignored}")
         measure.covered(ignored)
+    if terms.launch.document is not None:  # before anything is fetched or made
+        why_same = why_no_other_user(own_guide=False)
+        if why_same and (why := why_not_typed(terms, None, why_same)):
+            pytest.fail(why, pytrace=False)
     try:
         guide = _find_guide(terms, measure)
     except GuideError as error:
@@ -168,7 +177,8 @@ def prepare_path(cluster: Cluster, terms: ClusterTerms, measure: Recorder) -> It
     except GuideError as error:
         pytest.fail(str(error), pytrace=False)
     finally:
-        remove_user(cluster, user)
+        if left := remove_user(cluster, user):
+            measure.covered(left)
 
 
 def _find_guide(terms: ClusterTerms, measure: Recorder) -> Guide:

@@ -18,7 +18,15 @@ from pathlib import Path
 from probes.cluster.ask import make_unique_token
 from probes.cluster.cluster import ROOT, Cluster
 from probes.contract.terms import ClusterTerms
-from probes.launch.shell import NAME, SYSTEM_PATH, RunningScript, Transcript, User
+from probes.launch.shell import (
+    NAME,
+    SYSTEM_PATH,
+    RunningScript,
+    Transcript,
+    User,
+    why_not_typed,
+    write_script,
+)
 
 SHELLS = frozenset(("sh", "bash", "shell", "zsh", "console", "shell-session", "terminal"))
 SKIP = "<!-- seatrial: skip -->"  # before a block that is no step of the path
@@ -347,30 +355,38 @@ class LaunchPath(GuidedCluster):
     def start(
         self, extra: Sequence[str] = (), change: Mapping[str, str] | None = None
     ) -> RunningScript:
-        """Start typing the guide's commands; `change` replaces texts of them, as a typo does."""
-        name, home = new_name(), self.user.new_home()
-        folder = home / "job"
-        if not self.guide.own:
-            copy_job(folder)
-            self.user.own(folder)
-        script = self.script(name, folder, extra)
-        for text, instead in (change or {}).items():
-            script = script.replace(text, instead)
-        return self.run_script(script, home, name)
+        """Start typing the guide's commands; `change` replaces texts of them, as a typo does.
+
+        Raises GuideError, also where they may not be typed as this user.
+        """
+        if why := why_not_typed(self.terms, self.user.uid, self.user.why_same):
+            raise GuideError(why)
+        name = new_name()
+        with self.user.new_home() as home:
+            folder = home / "job"
+            if not self.guide.own:
+                copy_job(folder)
+            script = self.script(name, folder, extra)
+            for text, instead in (change or {}).items():
+                script = script.replace(text, instead)
+            write_script(home, script)
+        return self.run_script(home, name)
 
     def ask(self, script: str) -> Transcript:
         """Run a script of ours in the user's shell, in a fresh home."""
-        with self.run_script(script, self.user.new_home(), new_name()) as running:
+        with self.user.new_home() as home:
+            write_script(home, script)
+        with self.run_script(home, new_name()) as running:
             return running.wait()
 
     def ask_identity(self) -> Transcript:
         """Ask who the user is: uid, group and groups."""
         return self.ask("id -u\nid -g\nid -G\n")
 
-    def run_script(self, script: str, home: Path, name: str) -> RunningScript:
-        """Start a script in the user's shell."""
+    def run_script(self, home: Path, name: str) -> RunningScript:
+        """Start the script that a home has, in the user's shell."""
         login, environment = not self.guide.own, self.login_env(home)
-        return RunningScript(self.cluster, self.user, script, home, name, environment, login)
+        return RunningScript(self.cluster, self.user, home, name, environment, login)
 
 
 def export_options(name: str) -> list[str]:

@@ -14,16 +14,21 @@ import sys
 import threading
 import time
 import urllib.error
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from probes.cluster.ask import make_unique_token
-from probes.cluster.cleanup import find_token
+from probes.cluster.cleanup import find_token, remove_files_of, stop_resource
 from probes.cluster.cluster import Cluster
+from probes.contract.terms import ClusterTerms
+from probes.findings import join_names
+from reports.numbers import quantity
 from reports.redact import REDACTED, redact_text
+from reports.sanitize import one_line
 
 # No distribution gives these numbers to anybody (systemd's docs/UIDS-GIDS.md: unused).
 UIDS = range(60706, 61184)
@@ -31,6 +36,9 @@ SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 COMMANDS = ("seatrial", "ray")  # of our own guide
 CHECK_SECONDS = 60
 NAME = "seatrial-user"
+HOMES = "/tmp"
+TYPED = ".typed.sh"
+MAX_NAMED = 5  # paths in a sentence
 
 
 @dataclass
@@ -52,25 +60,39 @@ class User:
             return {}
         return {"user": self.uid, "group": self.uid, "extra_groups": [], "umask": 0o022}
 
-    def own(self, path: Path) -> None:
-        """Give the user a file or folder, with all that is in it."""
-        if self.uid is None:
-            return
-        for each in (path, *path.rglob("*")):
-            os.chown(each, self.uid, self.uid, follow_symlinks=False)
+    @contextmanager
+    def new_home(self) -> Iterator[Path]:
+        """Yield a new home to put files into; on leaving it is the user's.
 
-    def new_home(self) -> Path:
-        """Make an empty home, with the cluster's token if there is one, as users are given it."""
-        home = self.folder / f"home{len(self.homes)}"
+        Until then it is ours, and closed to all others.  Afterwards root touches no path inside it:
+        what stands there may be a link.  It has the cluster's token if there is one, as users are
+        given it.  Raises OSError if processes of the user do not end.
+        """
+        if self.uid is not None:
+            stop_resource("user", str(self.uid))  # what an earlier script left could change it
+        home = self.folder / f"home-{make_unique_token()}"
         home.mkdir(mode=0o700)
         if token := find_token():
             (home / ".ray").mkdir(mode=0o700)
             path = home / ".ray" / "auth_token"
             path.touch(mode=0o600)
             path.write_text(token, encoding="utf-8")
-        self.own(home)
         self.homes.append(home)
-        return home
+        yield home
+        self._hand_over(home)
+
+    def _hand_over(self, home: Path) -> None:
+        """Give the user the home and all that is in it, the home itself last."""
+        if self.uid is None:
+            return
+        for _, folders, files, handle in os.fwalk(home):
+            for name in (*folders, *files):
+                os.chown(name, self.uid, self.uid, dir_fd=handle, follow_symlinks=False)
+        handle = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            os.fchown(handle, self.uid, self.uid)
+        finally:
+            os.close(handle)
 
 
 def make_user(cluster: Cluster, parent: str, *, own_guide: bool) -> User:
@@ -97,19 +119,50 @@ def why_no_other_user(*, own_guide: bool) -> str:
     return _cannot_run(User(Path("/"), uid=free_uid()), COMMANDS if own_guide else ())
 
 
-def remove_user(cluster: Cluster, user: User) -> None:
-    """End what the user left running, and remove the homes."""
+def why_not_typed(terms: ClusterTerms, uid: int | None, why_same: str) -> str:
+    """Return why the guide may not be typed as this user (None: our own); "" if it may.
+
+    Our own guide may be.  An operator's is a program of another party: it is typed as ourselves
+    only where the contract agrees on that, and never as root.
+    """
+    if uid is not None or terms.launch.document is None:
+        return ""
+    what = f"nothing of the operator's guide was typed, for no other user can type it ({why_same})"
+    if 0 in os.getresuid():
+        return f"{what}, and root must not. Let root become another user, or run as an ordinary one"
+    if terms.launch.user != "own":
+        return f'{what}. Run as root, or agree on user = "own" in the contract\'s [launch]'
+    return ""
+
+
+def remove_user(cluster: Cluster, user: User) -> str:
+    """End what the user left running, and remove the homes and what lies outside of them.
+
+    Return a sentence on what lay outside; "" for nothing.
+    """
     if user.uid is not None:
-        cluster.cleanup.end_now("user", str(user.uid))
+        stop_resource("user", str(user.uid))
     cluster.cleanup.remove_now(user.folder)
+    if user.uid is None:
+        return ""
+    removed, kept = remove_files_of(user.uid)
+    cluster.cleanup.unregister("user", str(user.uid))
+    sentences = [
+        f"user id {user.uid} left {quantity(len(paths), 'paths')} outside its homes, {end}: "
+        f"{join_names([one_line(path) for path in paths[:MAX_NAMED]])}"
+        for paths, end in ((removed, "now removed"), (kept, "which could not be removed"))
+        if paths
+    ]
+    return "; ".join(sentences)
 
 
 def free_uid() -> int:
-    """Choose a uid that no account has and no process runs as."""
+    """Choose a uid that no account has, no process runs as, and no temporary file belongs to."""
     taken = {entry.pw_uid for entry in pwd.getpwall()}
-    for process in Path("/proc").glob("[0-9]*"):
+    homes = Path(HOMES).glob("seatrial-user-*/*")
+    for each in (*Path("/proc").glob("[0-9]*"), *Path(HOMES).glob("*"), *homes):
         try:
-            taken.add(process.stat().st_uid)
+            taken.add(each.lstat().st_uid)
         except OSError:
             continue
     return random.choice([uid for uid in UIDS if uid not in taken])
@@ -139,7 +192,8 @@ def _cannot_run(user: User, commands: Sequence[str]) -> str:
                 **user.run_as,
             )
         except (OSError, subprocess.SubprocessError) as error:
-            return f"`{words[0]}` cannot run as another user: {error}"
+            why = getattr(error, "strerror", None) or error
+            return f"`{words[0]}` cannot run as another user: {why}"
         if done.returncode:
             return f"another user cannot read the installation in {sys.prefix}"
     return ""
@@ -179,7 +233,7 @@ class RunningScript:
     """
 
     def __init__(
-        self, cluster: Cluster, user: User, script: str, home: Path, name: str,
+        self, cluster: Cluster, user: User, home: Path, name: str,
         environment: Mapping[str, str], login: bool,
     ) -> None:  # fmt: skip
         self._cluster, self.transcript = cluster, Transcript()
@@ -187,7 +241,7 @@ class RunningScript:
         if self._jobs:
             cluster.cleanup.register("jobs", self._jobs)
         self._started = time.monotonic()
-        self._child = _start_shell(user, script, home, environment, login)
+        self._child = _start_shell(user, home, environment, login)
         cluster.cleanup.register("process", str(self._child.pid))
         self._reader = threading.Thread(target=self._read_lines, daemon=True)
         self._reader.start()
@@ -255,17 +309,19 @@ class RunningScript:
                     transcript.first_step = time.monotonic() - self._started
 
 
-def _start_shell(
-    user: User, script: str, home: Path, environment: Mapping[str, str], login: bool
-) -> subprocess.Popen[str]:
-    path = home / ".typed.sh"
+def write_script(home: Path, script: str) -> None:
+    """Write what is typed into a home that is still ours."""
     # The trap tells which command ended the script; -v shows each line as it is typed.
     trap = f"trap 'echo \"{MARK} $BASH_COMMAND\"' ERR\n"
-    path.write_text(f"{trap}set -v\n{script}", encoding="utf-8")
-    user.own(path)
+    (home / TYPED).write_text(f"{trap}set -v\n{script}", encoding="utf-8")
+
+
+def _start_shell(
+    user: User, home: Path, environment: Mapping[str, str], login: bool
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
         # --login reads /etc/profile, as a user's own shell has.
-        ["bash", *(["--login"] if login else []), "-eE", str(path)],
+        ["bash", *(["--login"] if login else []), "-eE", str(home / TYPED)],
         cwd=home,
         env=dict(environment),
         text=True,

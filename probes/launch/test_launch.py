@@ -141,7 +141,8 @@ def judge_two_users(path, measure):
     try:
         transcripts = follow_both(path, second, options)
     finally:
-        remove_user(cluster, other)
+        if left := remove_user(cluster, other):
+            measure.covered(left)
     for number, said in enumerate(transcripts, 1):
         caption = f"user {number} of two who type the same at once"
         keep_transcript(said, measure, f"user{number}", caption)
