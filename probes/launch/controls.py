@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -181,10 +182,19 @@ def prepare_path(cluster: Cluster, terms: ClusterTerms, measure: Recorder) -> It
             measure.covered(left)
 
 
+READ: WeakKeyDictionary[object, Guide] = WeakKeyDictionary()  # by the run's store
+
+
 def _find_guide(terms: ClusterTerms, measure: Recorder) -> Guide:
-    if terms.launch.document is None:
+    """Read the guide once a run, so that all probes type the same.  Raises GuideError."""
+    launch, run = terms.launch, measure.store
+    if launch.document is None:
         return own_guide()
-    return guides.read_guide(measure.contract.guide or terms.launch.document, terms.launch.section)
+    if run not in READ:
+        source = measure.contract.guide or launch.document
+        READ[run] = guides.read_guide(source, launch.section, launch.sha256)
+    measure.note("sha256_of_guide", READ[run].sha256)
+    return READ[run]
 
 
 @dataclass(frozen=True)

@@ -127,12 +127,49 @@ def why_not_typed(terms: ClusterTerms, uid: int | None, why_same: str) -> str:
     """
     if uid is not None or terms.launch.document is None:
         return ""
-    what = f"nothing of the operator's guide was typed, for no other user can type it ({why_same})"
+    what = (
+        f"no command of the operator's guide {terms.launch.document} may be typed here, for no "
+        f"other user can type it ({why_same})"
+    )
     if 0 in os.getresuid():
         return f"{what}, and root must not. Let root become another user, or run as an ordinary one"
     if terms.launch.user != "own":
         return f'{what}. Run as root, or agree on user = "own" in the contract\'s [launch]'
     return ""
+
+
+def name_guide(terms: ClusterTerms) -> str:
+    """Name the guide that is followed, and what binds its text."""
+    launch = terms.launch
+    if launch.document is None:
+        return "seatrial's own guide"
+    bound = f"sha256 {launch.sha256}" if launch.sha256 else "no sha256 binds its text"
+    return f"the operator's guide {launch.document} ({bound})"
+
+
+def describe_typist(terms: ClusterTerms, why_same: str) -> str:
+    """Say whose commands a run on this host types, and as whom; or why it types none."""
+    if why := why_not_typed(terms, None, why_same) if why_same else "":
+        return why
+    why = "as the contract agrees" if terms.launch.user == "own" else why_same
+    us = f"the suite's own user (user id {os.geteuid()}: {why})"
+    who = us if why_same else "a user that the suite makes"
+    return f"the commands of {name_guide(terms)} are typed on this host as {who}"
+
+
+def describe_typists(terms: ClusterTerms) -> str:
+    """Say whose commands a run types, where, and as whom, whatever the host."""
+    launch = terms.launch
+    us = (
+        "as the suite's own user"
+        if launch.document is None or launch.user == "own"
+        else "not at all"
+    )
+    never = ", and never as root" if launch.document is not None else ""
+    return (
+        f"the commands of {name_guide(terms)} are typed on the host that runs seatrial: as a user "
+        f"that the suite makes, if it is root; else {us}{never}"
+    )
 
 
 def remove_user(cluster: Cluster, user: User) -> str:

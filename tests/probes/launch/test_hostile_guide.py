@@ -240,13 +240,15 @@ def follow(who: str, guide: str, agreed: str, place: Path) -> str:
 
 
 FOLLOW = "tests.probes.launch.follow_guide"
+NONE = (
+    "refused: no command of the operator's guide {} may be typed here, for no other user can type "
+    "it"
+)
 REFUSED = {
-    ("root without rights", ""): "refused: nothing of the operator's guide was typed, for no other "
-    "user can type it (`true` cannot run as another user: Operation not permitted), "
-    "and root must not. Let root become another user, or run as an ordinary one",
-    ("ordinary", ""): "refused: nothing of the operator's guide was typed, for no other user can "
-    'type it (only root can run commands as another user). Run as root, or agree on user = "own" '
-    "in the contract's [launch]",
+    ("root without rights", ""): f"{NONE} (`true` cannot run as another user: Operation not "
+    "permitted), and root must not. Let root become another user, or run as an ordinary one",
+    ("ordinary", ""): f"{NONE} (only root can run commands as another user). Run as root, or agree "
+    'on user = "own" in the contract\'s [launch]',
 }
 REFUSED["root without rights", "own"] = REFUSED["root without rights", ""]
 
@@ -260,7 +262,7 @@ def test_an_operators_guide_is_typed_as_ourselves_only_where_it_is_agreed_and_ne
 ) -> None:
     said = follow(who, "operator's", agreed, place)
     if (who, agreed) in REFUSED:
-        assert said == REFUSED[who, agreed]
+        assert said == REFUSED[who, agreed].format(place / "guide.md")
         assert not (place / "typed").exists()
     elif who == "ordinary":
         assert said == "typed as 60600"
@@ -288,7 +290,7 @@ def test_a_guide_that_may_not_be_typed_is_not_even_fetched(
     )
     cluster: Any = SimpleNamespace(dashboard="http://10.0.0.1:8265")
     with (
-        pytest.raises(pytest.fail.Exception, match="nothing of the operator's guide was typed"),
+        pytest.raises(pytest.fail.Exception, match="no command of the operator's guide https://x"),
         controls.prepare_path(cluster, terms, recorder("LAUNCH")),
     ):
         pass
