@@ -26,6 +26,7 @@ from probes.cluster.cleanup import find_token, remove_files_of, stop_resource
 from probes.cluster.cluster import Cluster
 from probes.contract.terms import ClusterTerms
 from probes.findings import join_names
+from probes.launch.output import LineReader, OutputLines
 from reports.numbers import quantity
 from reports.redact import REDACTED, redact_text
 from reports.sanitize import one_line
@@ -238,6 +239,12 @@ def _cannot_run(user: User, commands: Sequence[str]) -> str:
 
 PATH_SECONDS = 700.0  # bounds all commands together; a first step alone may take 300 s
 READ_SECONDS = 5.0  # what a command leaves in the background may hold its output open
+PIECE_BYTES = 64 << 10  # what a pipe holds
+STILL_OPEN = (
+    "[seatrial left out what a process prints that the commands left in the background: it still "
+    "holds their output]"
+)
+MAX_JOBS = 100  # that one guide submits
 POLL_SECONDS = 0.1
 INTERRUPT_SECONDS = 3.0  # that a program takes to end on Ctrl-C
 MARK = "seatrial-failed-command"
@@ -252,6 +259,7 @@ class Transcript:
     lines: list[str] = field(default_factory=list)
     exit_code: int | None = None
     failed_command: str = ""
+    left_out: str = ""  # what of the output is not in `lines`, and why
     stop_error: str = ""  # why the dashboard refused to stop the job
     first_step: float | None = None  # seconds from the first command to the first step's line
     seconds: float = 0.0  # from the first command to the end
@@ -260,7 +268,7 @@ class Transcript:
     @property
     def text(self) -> str:
         """Transcript as a terminal would show it."""
-        return "\n".join(self.lines) + "\n"
+        return "\n".join([*self.lines, *filter(None, [self.left_out])]) + "\n"
 
 
 class RunningScript:
@@ -278,6 +286,7 @@ class RunningScript:
         if self._jobs:
             cluster.cleanup.register("jobs", self._jobs)
         self._started = time.monotonic()
+        self._ended = threading.Event()  # of what is read
         self._child = _start_shell(user, home, environment, login)
         cluster.cleanup.register("process", str(self._child.pid))
         self._reader = threading.Thread(target=self._read_lines, daemon=True)
@@ -289,7 +298,7 @@ class RunningScript:
     def __exit__(self, *_: object) -> None:
         self._kill()
         self._child.wait()
-        self._reader.join(READ_SECONDS)
+        self._end_reading()
         self._cluster.cleanup.unregister("process", str(self._child.pid))
         if self._jobs:
             self.transcript.stop_error = stop_jobs(self._cluster, self._jobs, self.transcript.jobs)
@@ -302,9 +311,18 @@ class RunningScript:
         except subprocess.TimeoutExpired:
             self._kill()
             self.transcript.exit_code = self._child.wait()
-        self._reader.join(READ_SECONDS)
+        self._end_reading()
         self.transcript.seconds = time.monotonic() - self._started
         return self.transcript
+
+    def _end_reading(self) -> None:
+        """Read what is left of the output; what a background process prints later is left out."""
+        if self._ended.is_set():
+            return
+        self._reader.join(READ_SECONDS)
+        self._ended.set()
+        if self._reader.is_alive():
+            self.transcript.left_out = STILL_OPEN
 
     def wait_for_step(self, step: int, seconds: float) -> bool:
         """Wait until the job has taken a step; False if it did not in time, or ended."""
@@ -329,21 +347,31 @@ class RunningScript:
             os.killpg(self._child.pid, signal.SIGKILL)
 
     def _read_lines(self) -> None:
-        token, transcript = find_token(), self.transcript
+        token, reader = find_token(), LineReader()
+        output = OutputLines(self.transcript.lines, self._cluster.size)
         assert self._child.stdout is not None
-        with self._child.stdout:
-            for line in self._child.stdout:
-                text = hide_secrets(line.rstrip("\n"), token)
-                if MARK in text:  # the trap's word, or -v that shows the trap itself
-                    if text.startswith(MARK):
-                        transcript.failed_command = text.removeprefix(MARK).strip()
-                    continue
-                transcript.lines.append(text)
-                if (job := SUBMITTED.search(text)) and job[1] not in transcript.jobs:
-                    transcript.jobs.append(job[1])
-                    self._cluster.cleanup.register("job", f"{self._cluster.dashboard} {job[1]}")
-                if transcript.first_step is None and FIRST_STEP.search(text):
-                    transcript.first_step = time.monotonic() - self._started
+        with self._child.stdout as stream:
+            content = b"?"
+            while content:  # to the end, for who still prints must not wait
+                content = os.read(stream.fileno(), PIECE_BYTES)
+                for line in reader.read(content, final=not content):
+                    if self._ended.is_set():
+                        break
+                    self._take_line(hide_secrets(line, token), output)
+
+    def _take_line(self, text: str, output: OutputLines) -> None:
+        transcript = self.transcript
+        if MARK in text:  # the trap's word, or -v that shows the trap itself
+            if text.startswith(MARK):
+                transcript.failed_command = text.removeprefix(MARK).strip()
+            return
+        output.add(text)
+        job = SUBMITTED.search(text)
+        if job and job[1] not in transcript.jobs and len(transcript.jobs) < MAX_JOBS:
+            transcript.jobs.append(job[1])
+            self._cluster.cleanup.register("job", f"{self._cluster.dashboard} {job[1]}")
+        if transcript.first_step is None and FIRST_STEP.search(text):
+            transcript.first_step = time.monotonic() - self._started
 
 
 def write_script(home: Path, script: str) -> None:
@@ -355,14 +383,12 @@ def write_script(home: Path, script: str) -> None:
 
 def _start_shell(
     user: User, home: Path, environment: Mapping[str, str], login: bool
-) -> subprocess.Popen[str]:
+) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         # --login reads /etc/profile, as a user's own shell has.
         ["bash", *(["--login"] if login else []), "-eE", str(home / TYPED)],
         cwd=home,
         env=dict(environment),
-        text=True,
-        errors="replace",
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
