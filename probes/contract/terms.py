@@ -33,6 +33,8 @@ def _check_variables(value: dict[str, str]) -> dict[str, str]:
 def _check_document(value: str) -> str:
     check_text(value, "text")
     scheme, colons, _ = value.partition("://")
+    if clean(value) != value:
+        raise ValueError(f"expected a path or URL of printable characters, found {value!r}")
     if colons and scheme not in ("http", "https"):
         raise ValueError(f"expected a path, or a URL of https, found {value!r}")
     return value

@@ -95,6 +95,7 @@ def list_typed(contract: Contract) -> Iterator[str]:
     launch = contract.cluster.launch
     if contract.guide:
         guide = read_guide(contract.guide, launch.section, launch.sha256)
+        yield f"sha256 {guide.sha256}"
         yield from (f"$ {line}" for line in guide.script(launch.values).splitlines())
     elif launch.document:
         yield from (f"{text!r} becomes {value!r}" for text, value in launch.values.items())

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from probes.cluster.ask import make_unique_token
-from probes.cluster.cleanup import find_token, remove_files_of, stop_resource
+from probes.cluster.cleanup import find_token, list_files_of, remove_files_of, stop_resource
 from probes.cluster.cluster import Cluster
 from probes.contract.terms import ClusterTerms
 from probes.findings import join_names
@@ -132,7 +132,7 @@ def why_not_typed(terms: ClusterTerms, uid: int | None, why_same: str) -> str:
         f"no command of the operator's guide {terms.launch.document} may be typed here, for no "
         f"other user can type it ({why_same})"
     )
-    if 0 in os.getresuid():
+    if 0 in (os.getuid(), os.geteuid()):
         return f"{what}, and root must not. Let root become another user, or run as an ordinary one"
     if terms.launch.user != "own":
         return f'{what}. Run as root, or agree on user = "own" in the contract\'s [launch]'
@@ -195,15 +195,16 @@ def remove_user(cluster: Cluster, user: User) -> str:
 
 
 def free_uid() -> int:
-    """Choose a uid that no account has, no process runs as, and no temporary file belongs to."""
+    """Choose a uid that no account has, no process runs as, and no file of an open folder has."""
     taken = {entry.pw_uid for entry in pwd.getpwall()}
-    homes = Path(HOMES).glob("seatrial-user-*/*")
-    for each in (*Path("/proc").glob("[0-9]*"), *Path(HOMES).glob("*"), *homes):
+    for process in Path("/proc").glob("[0-9]*"):
         try:
-            taken.add(each.lstat().st_uid)
+            taken.add(process.stat().st_uid)
         except OSError:
             continue
-    return random.choice([uid for uid in UIDS if uid not in taken])
+    free = [uid for uid in UIDS if uid not in taken]
+    # What such a user has in the end is removed, so it must have nothing before.
+    return next(uid for uid in random.sample(free, len(free)) if not list_files_of(uid))
 
 
 def count_rights(uid: int, groups: Sequence[int], own_group: int) -> int:

@@ -22,7 +22,7 @@ BUDGET = {
     "probes": 920,  # its files: plugin, doctor, findings, leftovers, requirements, TOML
     "probes/check": 710,  # judging.py has what gang, restart and launch had by hand
     "probes/cli": 1580,
-    # ask.py has the sets of actors that hosts had; cleanup.py ends and removes all of a guide's user
+    # ask.py has the sets of actors that hosts had; cleanup.py ends a guide's user
     "probes/cluster": 2790,
     "probes/contract": 1340,  # where a guide may come from, and its hash
     "probes/environment": 830,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -235,9 +236,10 @@ def test_the_commands_that_a_contract_brings_are_shown(tmp_path: Path) -> None:
         "seatrial: as a user that the suite makes, if it is root; else as the suite's own user, "
         "and never as root"
     )
-    typed = [line.strip() for line in lines[place + 1 : place + 3]]
-    assert typed[0].startswith("$ cd x")
-    assert typed[1] == "$ rm -rf ~; {command} --fast"
+    shown = [line.strip() for line in lines[place + 1 : place + 4]]
+    assert shown[0] == f"sha256 {hashlib.sha256((tmp_path / 'ours.md').read_bytes()).hexdigest()}"
+    assert shown[1].startswith("$ cd x")
+    assert shown[2] == "$ rm -rf ~; {command} --fast"
     assert not any("\x1b" in line for line in lines)
 
 

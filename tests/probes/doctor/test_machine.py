@@ -88,7 +88,7 @@ def test_whose_commands_are_typed_and_as_whom_is_named(monkeypatch: pytest.Monke
         )
     }
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    monkeypatch.setattr("os.getresuid", lambda: (1000, 1000, 1000))
+    monkeypatch.setattr("os.getuid", lambda: 1000)
     named = (
         "the commands of the operator's guide ours.md (no sha256 binds its text) are typed on this"
     )
@@ -100,7 +100,7 @@ def test_whose_commands_are_typed_and_as_whom_is_named(monkeypatch: pytest.Monke
     assert (refused.state, refused.criteria) == (UNPROVEN, ("LAUNCH",))
     assert refused.found.endswith("no other user can type it (no right to)")
     assert refused.do == 'Run as root, or agree on user = "own" in the contract\'s [launch]'
-    monkeypatch.setattr("os.getresuid", lambda: (0, 1000, 1000))
+    monkeypatch.setattr("os.getuid", lambda: 0)
     refused = ask_user(terms["own"], "no right to")
     assert (refused.state, refused.found[-20:]) == (UNPROVEN, "), and root must not")
 

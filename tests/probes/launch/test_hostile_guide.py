@@ -203,6 +203,15 @@ def test_what_the_user_left_outside_its_homes_is_removed_and_named(
 
 
 @as_root
+def test_a_uid_that_has_a_file_is_not_taken(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What another one left is not removed with what a guide left."""
+    monkeypatch.setattr(shell, "UIDS", range(61100, 61103))
+    (place / "of-another").touch()
+    os.chown(place / "of-another", 61101, 61101)
+    assert {shell.free_uid() for _ in range(20)} == {61100, 61102}
+
+
+@as_root
 def test_it_is_removed_if_the_driver_dies_too() -> None:
     uid, path = shell.free_uid(), Path(f"/tmp/seatrial-test-{os.getpid()}")
     path.touch()
