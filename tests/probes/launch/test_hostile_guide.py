@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +21,7 @@ import pytest
 from probes.cluster.cleanup import OPEN_FOLDERS, CleanupProcess, _processes_of, remove_files_of
 from probes.contract.terms import ClusterTerms, LaunchTerms
 from probes.launch import controls, shell
-from probes.launch.guide import LaunchPath, parse_guide
+from probes.launch.guide import GuideError, LaunchPath, parse_guide
 from tests.probes.launch.test_shell import Cleanup, cluster_with
 from tests.support.controls import recorder
 from tests.support.paths import REPO
@@ -68,7 +69,7 @@ def plant_links(folder: Path, name: str, target: Path) -> None:
     """Put a link into each home, as soon as it may: in those found, and those with plain names."""
     while True:
         with suppress(OSError):
-            homes = [f"{folder}/home{number}" for number in range(6)]
+            homes = [f"{folder}/home{dash}{number}" for dash in ("", "-") for number in range(6)]
             homes += [one.path for one in os.scandir(folder)] if os.access(folder, os.R_OK) else []
             for home in homes:
                 with suppress(OSError):
@@ -304,3 +305,20 @@ def test_a_guide_that_may_not_be_typed_is_not_even_fetched(
     ):
         pass
     assert fetched == []
+
+
+@pytest.mark.parametrize(("uid", "agreed"), [(0, "own"), (0, None), (1000, None)])
+def test_no_path_types_a_guide_that_may_not_be_typed(
+    uid: int, agreed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever made the path: the last step asks, too."""
+    for name in ("getuid", "geteuid"):
+        monkeypatch.setattr(os, name, lambda: uid)
+    path = theirs(shell.User(tmp_path, why_same="no right to"), f"touch {tmp_path}/typed")
+    launch = path.terms.launch.model_copy(update={"user": agreed})
+    path = replace(path, terms=path.terms.model_copy(update={"launch": launch}))
+    with pytest.raises(
+        GuideError, match=r"may be typed here, for no other user can type it .no right to"
+    ):
+        path.follow()
+    assert list(tmp_path.iterdir()) == []
