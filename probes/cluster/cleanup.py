@@ -79,6 +79,10 @@ class CleanupProcess:
         self._child.wait(timeout=seconds)
 
 
+class StillRuns(OSError):
+    """Raised when processes of a user that we made do not end."""
+
+
 def stop_resource(kind: str, name: str) -> None:
     """End a process or job; a process that is already gone is no error.
 
@@ -237,15 +241,17 @@ def _kill_group(pid: int) -> None:
 def _kill_user(uid: int) -> None:
     """Kill all processes of a user that we made, until none is left."""
     deadline = time.monotonic() + KILL_SECONDS
-    while pids := _processes_of(uid):
+    while True:
         # As this user, so that the kernel kills all at once: one that forks and ends all the time
-        # is gone from each list of processes before its turn.  Never as another user than this.
+        # is in no list of processes when its turn comes.  Never as another user than this.
         _run(["sh", "-c", 'test "$(id -u)" = "$0" && kill -s KILL -- -1', str(uid)], uid)
+        if not (pids := _processes_of(uid)):
+            return
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if time.monotonic() > deadline:
-            raise OSError(f"processes {pids} of user {uid} do not end")
+            raise StillRuns(f"processes {pids} of user id {uid} do not end")
         time.sleep(0.05)
 
 

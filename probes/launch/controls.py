@@ -12,6 +12,7 @@ import pytest
 
 from probes.check.judging import plant
 from probes.check.recorder import Recorder
+from probes.cluster.cleanup import StillRuns
 from probes.cluster.cluster import Cluster
 from probes.cluster.entrances import ignored_address
 from probes.cluster.room import describe_busy
@@ -168,18 +169,24 @@ def prepare_path(cluster: Cluster, terms: ClusterTerms, measure: Recorder) -> It
         why_same = why_no_other_user(own_guide=False)
         if why_same and (why := why_not_typed(terms, None, why_same)):
             pytest.fail(why, pytrace=False)
-    try:
+    with _fail_plainly():
         guide = _find_guide(terms, measure)
-    except GuideError as error:
-        pytest.fail(str(error), pytrace=False)
     user = make_user(cluster, HOMES, own_guide=guide.own)
+    with _fail_plainly():
+        try:
+            yield LaunchPath(cluster, terms, guide, user)
+        finally:
+            if left := remove_user(cluster, user):
+                measure.covered(left)
+
+
+@contextmanager
+def _fail_plainly() -> Iterator[None]:
+    """Fail the probe in one sentence for a guide, or processes of its user, that hinder it."""
     try:
-        yield LaunchPath(cluster, terms, guide, user)
-    except GuideError as error:
+        yield
+    except (GuideError, StillRuns) as error:
         pytest.fail(str(error), pytrace=False)
-    finally:
-        if left := remove_user(cluster, user):
-            measure.covered(left)
 
 
 READ: WeakKeyDictionary[object, Guide] = WeakKeyDictionary()  # by the run's store

@@ -67,7 +67,7 @@ class User:
 
         Until then it is ours, and closed to all others.  Afterwards root touches no path inside it:
         what stands there may be a link.  It has the cluster's token if there is one, as users are
-        given it.  Raises OSError if processes of the user do not end.
+        given it.  Raises StillRuns if processes of the user do not end.
         """
         if self.uid is not None:
             stop_resource("user", str(self.uid))  # what an earlier script left could change it

@@ -18,7 +18,13 @@ from typing import Any
 
 import pytest
 
-from probes.cluster.cleanup import OPEN_FOLDERS, CleanupProcess, _processes_of, remove_files_of
+from probes.cluster.cleanup import (
+    OPEN_FOLDERS,
+    CleanupProcess,
+    StillRuns,
+    _processes_of,
+    remove_files_of,
+)
 from probes.contract.terms import ClusterTerms, LaunchTerms
 from probes.launch import controls, shell
 from probes.launch.guide import GuideError, LaunchPath, parse_guide
@@ -305,6 +311,32 @@ def test_a_guide_that_may_not_be_typed_is_not_even_fetched(
     ):
         pass
     assert fetched == []
+
+
+@as_root
+@pytest.mark.parametrize("when", ["in the next home", "at the end"])
+def test_processes_that_do_not_end_fail_the_probe_in_one_sentence(
+    when: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(kind: str, name: str) -> None:
+        raise StillRuns(f"processes [7] of user id {name} do not end")
+
+    monkeypatch.setattr(controls, "HOMES", str(place))
+    monkeypatch.setattr(controls, "ignored_address", lambda dashboard: "")
+    monkeypatch.setattr(controls, "describe_busy", lambda cluster: "")
+    monkeypatch.setattr(shell, "why_no_other_user", lambda own_guide: "")
+    cluster = cluster_without_dashboard()
+    cluster.dashboard = "http://127.0.0.1:1"
+
+    def follow() -> None:
+        with controls.prepare_path(cluster, ClusterTerms(), recorder("LAUNCH")) as path:
+            monkeypatch.setattr(shell, "stop_resource", stop)
+            if when == "in the next home":
+                path.ask("true\n")
+
+    says = r"^processes \[7\] of user id 6\d+ do not end$"
+    with pytest.raises(pytest.fail.Exception, match=says):
+        follow()
 
 
 @pytest.mark.parametrize(("uid", "agreed"), [(0, "own"), (0, None), (1000, None)])
