@@ -21,7 +21,7 @@ from probes.cluster.room import busy_accelerators
 from probes.cluster.shared_folder import find_folder_problem
 from probes.contract.terms import ClusterTerms
 from probes.findings import join_names
-from probes.launch.shell import why_no_other_user
+from probes.launch.shell import describe_typist, why_no_other_user, why_not_typed
 from probes.requirements import DISTRIBUTION, lacking_sentence, missing_feature
 from reports.numbers import quantity
 
@@ -102,13 +102,15 @@ def ask_versions(*, on_gpu: bool) -> Answer:
 
 
 def ask_user(terms: ClusterTerms, why_not: str) -> Answer:
-    """Tell whether LAUNCH can follow the guide as another user; `why_not` is why it cannot."""
-    if not why_not:
-        return Answer("user", "LAUNCH can follow the guide as another user")
-    if terms.launch.user == "own":
-        return Answer("user", "an ordinary one, by the contract")
+    """Say as whom LAUNCH types whose commands; `why_not` is why not as another user."""
+    if why_not and (refusal := why_not_typed(terms, None, why_not)):
+        found, _, do = refusal.rpartition(". ")
+        return Answer("user", found, UNPROVEN, ("LAUNCH",), do)
+    found = describe_typist(terms, why_not)
+    if not why_not or terms.launch.user == "own":
+        return Answer("user", found)
     do = 'Run as root, with the programs where each user can read them, or agree on user = "own"'
-    return Answer("user", f"LAUNCH has no other user: {why_not}", UNPROVEN, ("LAUNCH",), do)
+    return Answer("user", found, UNPROVEN, ("LAUNCH",), do)
 
 
 def ask_run_folder(folder: Path) -> Answer:

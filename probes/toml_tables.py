@@ -32,6 +32,7 @@ EXPECTED = {  # pydantic's error types, in words
     "pattern_type": "text in quotes",
     "pattern_regex": "a regular expression",
     "list_type": "a list",
+    "tuple_type": "a list",
     "too_short": "{min_length} or more of them",
     "dict_type": "a table",
     "model_type": "a table",

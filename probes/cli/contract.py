@@ -34,13 +34,17 @@ def check(file: str) -> None:
     from probes.check.owed import judged_names
     from probes.check.registry import CRITERIA
     from probes.contract.contract import load
+    from probes.launch.guide import GuideError, list_typed
 
-    with refuse_unusable():
+    with refuse_unusable(GuideError):
         loaded = load(file)
+        typed = list(list_typed(loaded))
     click.echo(one_line(f"{loaded.name} @ {loaded.sha256[:8]}: {loaded.title}"))
     judged = judged_names(loaded.tier, loaded.cluster, loaded.limited_names)
     for word, text in _summary(loaded, judged):
         click.echo(f"{word:9} {one_line(text)}")
+    for line in typed:
+        click.echo(f"{'':9}   {one_line(line)}")
     for id, row in CRITERIA.items():
         reason = f"  (not required: {loaded.optional[id]})" if id in loaded.optional else ""
         click.echo(f"{id}  {one_line(loaded.title_of(id) + reason)}")
@@ -53,8 +57,9 @@ def check(file: str) -> None:
 
 
 def _summary(loaded: Contract, judged: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Yield what was ordered, in a few lines, and what would stay UNPROVEN for lack of a limit."""
+    """Yield what was ordered, what stays UNPROVEN for lack of a limit, and whose commands run."""
     from probes.check.registry import CRITERIA
+    from probes.launch.shell import describe_typists
 
     terms = loaded.cluster
     yield "tier", loaded.tier
@@ -77,6 +82,7 @@ def _summary(loaded: Contract, judged: Collection[str]) -> Iterator[tuple[str, s
         yield "UNPROVEN", f"without a limit: {', '.join(open_ones)}"
     if terms.nodes is None:
         yield "UNPROVEN", "without `nodes`, or --nodes: the number of nodes"
+    yield "commands", describe_typists(terms)
 
 
 def _band(limit: Limit) -> str:

@@ -333,10 +333,22 @@ def _criteria_lines(settings: RunSettings) -> Iterator[str]:
         yield from _wrap("  where", CRITERIA[id].where)
         yield from _list("  needs", [*CRITERIA[id].needs])
         yield from _list("  disturbs", [*_disturbances(probes)])
+        if id == "LAUNCH":
+            yield from _wrap("  commands", _describe_commands(settings))
         yield ""
     whole = describe_time(usual_seconds(tier, chosen))
     yield from _wrap("total", f"{quantity(total, 'probes')}, {whole}")
     yield from _wrap("", f"times are of {LAB} ({SOURCE}); not measured on GPUs")
+
+
+def _describe_commands(settings: RunSettings) -> str:
+    """Say whose commands would be typed here, and as whom."""
+    from probes.contract.terms import ClusterTerms
+    from probes.launch.shell import describe_typist, why_no_other_user
+
+    terms = settings.agreed.cluster if settings.agreed else ClusterTerms()
+    why_same = why_no_other_user(own_guide=terms.launch.document is None)
+    return describe_typist(terms, why_same)
 
 
 def _disturbances(probes: list[str]) -> Iterator[str]:

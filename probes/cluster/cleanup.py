@@ -8,16 +8,19 @@ still registered.  It runs as a file, with the standard library alone.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any
@@ -75,6 +78,10 @@ class CleanupProcess:
         assert self._child.stdin is not None
         self._child.stdin.close()
         self._child.wait(timeout=seconds)
+
+
+class StillRuns(OSError):
+    """Raised when processes of a user that we made do not end."""
 
 
 def stop_resource(kind: str, name: str) -> None:
@@ -230,7 +237,13 @@ def remove_paths(paths: list[Path]) -> list[Path]:
 
 def _remove_path(path: Path) -> None:
     if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
+        try:
+            shutil.rmtree(path)
+        except (OSError, RecursionError) as error:
+            if getattr(error, "errno", errno.EMFILE) == errno.EMFILE:
+                _run(["rm", "-rf", "--", str(path)])  # folders so deep that Python fails
+            else:
+                shutil.rmtree(path, ignore_errors=True)
     else:
         with contextlib.suppress(OSError):  # another user's file must not stop the cleanup
             path.unlink(missing_ok=True)
@@ -251,25 +264,97 @@ def _kill_group(pid: int) -> None:
 def _kill_user(uid: int) -> None:
     """Kill all processes of a user that we made, until none is left."""
     deadline = time.monotonic() + KILL_SECONDS
-    while pids := _processes_of(uid):
+    while True:
+        # As this user, so that the kernel kills all at once: one that forks and ends all the time
+        # is in no list of processes when its turn comes.  Never as another user than this.
+        _run(["sh", "-c", 'test "$(id -u)" = "$0" && kill -s KILL -- -1', str(uid)], uid)
+        if not (pids := _processes_of(uid)):
+            return
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if time.monotonic() > deadline:
-            raise OSError(f"processes {pids} of user {uid} do not end")
+            raise StillRuns(f"processes {pids} of user id {uid} do not end")
         time.sleep(0.05)
 
 
+def _run(words: list[str], uid: int | None = None) -> None:
+    """Run a command quietly, as another user if one is given; whether it succeeds is not asked."""
+    who: dict[str, Any] = {} if uid is None else {"user": uid, "group": uid, "extra_groups": []}
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        subprocess.run(
+            words, env={"PATH": "/usr/local/bin:/usr/bin:/bin"}, cwd="/", capture_output=True,
+            stdin=subprocess.DEVNULL, timeout=REMOVE_SECONDS, check=False, **who,
+        )  # fmt: skip
+
+
 def _processes_of(uid: int) -> list[int]:
+    """List the processes with this uid, be it real, effective or saved; zombies have ended."""
     pids = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            zombie = " Z " in (process / "stat").read_text().rpartition(")")[2][:4]
-            if process.stat().st_uid == uid and not zombie:
-                pids.append(int(process.name))
+            text = (process / "status").read_text(encoding="utf-8", errors="replace")
         except OSError:  # it has ended
             continue
+        fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+        if str(uid) in fields["Uid"].split() and fields["State"].split()[0] != "Z":
+            pids.append(int(process.name))
     return pids
+
+
+# Where a user without an account may leave files on a host: folders that each user can write to,
+# and those of cron and at.
+OPEN_FOLDERS = (
+    *("/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue", "/run/lock", "/run/user"),
+    *("/var/spool/cron", "/var/spool/cron/crontabs", "/var/spool/cron/atjobs", "/var/spool/at"),
+)
+MAX_ENTRIES = 200_000  # that are looked at in all of them
+REMOVE_AT_ONCE = 100  # paths of one command, whose length the kernel bounds
+
+
+def remove_files_of(uid: int, folders: Sequence[str] = OPEN_FOLDERS) -> tuple[list[str], list[str]]:
+    """Remove the files of a user that we made, and that has no process any more, from this host.
+
+    Returns the paths that were removed, and those that were not.
+    """
+    found = list_files_of(uid, folders)
+    inside = [path for path in found if os.path.dirname(path) not in folders]
+    for who, paths in ((None, [path for path in found if path not in inside]), (uid, inside)):
+        # Another user may exchange a folder of his own for a link, so root removes nothing there.
+        for first in range(0, len(paths), REMOVE_AT_ONCE):
+            some = paths[first : first + REMOVE_AT_ONCE]
+            if who is not None:
+                _run(["chmod", "-R", "u+rwx", "--", *some], who)
+            _run(["rm", "-rf", "--", *some], who)
+    kept = [path for path in found if os.path.lexists(path)]
+    return [path for path in found if path not in kept], kept
+
+
+def list_files_of(uid: int, folders: Sequence[str] = OPEN_FOLDERS) -> list[str]:
+    """List the files and folders of a user in these folders; not what is in one of its folders.
+
+    Other file systems below them are not searched, nor folders that are closed to the user.
+    """
+    found, count, to_search = set(), 0, [(folder, 0) for folder in folders]
+    while to_search and count < MAX_ENTRIES:
+        folder, device = to_search.pop()
+        try:
+            entries = list(os.scandir(folder))
+            device = device or os.stat(folder).st_dev
+        except OSError:  # no such folder here
+            continue
+        for entry in entries:
+            count += 1
+            try:
+                state = entry.stat(follow_symlinks=False)
+            except OSError:  # it has just gone
+                continue
+            passable = stat.S_ISDIR(state.st_mode) and state.st_mode & stat.S_IXOTH
+            if state.st_uid == uid:
+                found.add(entry.path)
+            elif passable and state.st_dev == device:
+                to_search.append((entry.path, device))
+    return sorted(found)
 
 
 def end_all(items: list[list[str]]) -> None:
@@ -302,6 +387,9 @@ def main() -> None:
         end_all([item for item in jobs if item[0] == "jobs"])
     for path in remove_paths([Path(name) for kind, name in registered if kind == "folder"]):
         print(f"seatrial: could not remove {path}: something writes into it", file=sys.stderr)
+    for uid in [int(name) for kind, name in registered if kind == "user"]:
+        for left in remove_files_of(uid)[1]:
+            print(f"seatrial: could not remove {left!r} of user {uid}", file=sys.stderr)
 
 
 if __name__ == "__main__":

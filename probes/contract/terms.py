@@ -16,6 +16,7 @@ from reports.sanitize import clean, one_line
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 COMMAND = "{command}"  # in [launch.values]
+SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 def _check_variables(value: dict[str, str]) -> dict[str, str]:
@@ -29,7 +30,29 @@ def _check_variables(value: dict[str, str]) -> dict[str, str]:
     return value
 
 
+def _check_document(value: str) -> str:
+    check_text(value, "text")
+    scheme, colons, _ = value.partition("://")
+    if clean(value) != value:
+        raise ValueError(f"expected a path or URL of printable characters, found {value!r}")
+    if colons and scheme not in ("http", "https"):
+        raise ValueError(f"expected a path, or a URL of https, found {value!r}")
+    return value
+
+
+def _check_sha256(value: str) -> str:
+    if not SHA256.fullmatch(value):
+        raise ValueError(f"expected 64 hex digits, as of `sha256sum`, found {value!r}")
+    return value
+
+
+def _to_tuple(value: object) -> object:
+    """Take a list of TOML for a tuple, which TOML has not."""
+    return tuple(value) if isinstance(value, list) else value
+
+
 Text = Annotated[str, AfterValidator(lambda text: check_text(text, "text"))]
+Launcher = Literal["torchrun", "ray-train"]
 
 
 class LaunchTerms(BaseModel):
@@ -37,10 +60,14 @@ class LaunchTerms(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    document: Text | None = about(
+    document: Annotated[str, AfterValidator(_check_document)] | None = about(
         None,
-        "The operator's guide: a path from the contract's folder, or a URL. Without "
+        "The operator's guide: a path from the contract's folder, or a URL of https. Without "
         "it, seatrial's own guide is followed.",
+    )
+    sha256: Annotated[str, AfterValidator(_check_sha256)] | None = about(
+        None,
+        "Hash of the operator's guide. Another text is not followed. A URL of http needs it.",
     )
     section: Text | None = about(
         None, "Heading above the commands, if not all fenced blocks of the guide are meant."
@@ -48,7 +75,7 @@ class LaunchTerms(BaseModel):
     user: Literal["own"] | None = about(
         None, '"own" where the parties agree that the user who runs the suite is an ordinary one.'
     )
-    launchers: tuple[Literal["torchrun", "ray-train"], ...] = about(
+    launchers: Annotated[tuple[Launcher, ...], BeforeValidator(_to_tuple)] = about(
         ("torchrun", "ray-train"),
         "Launchers, in addition to seatrial's own, that jobs may use (tier soak).",
         min_length=1,
@@ -67,10 +94,16 @@ class LaunchTerms(BaseModel):
     @model_validator(mode="after")
     def _check_guide(self) -> LaunchTerms:
         if self.document is None:
-            given = [key for key in ("section", "values", "variables") if getattr(self, key)]
+            keys = ("sha256", "section", "values", "variables")
+            given = [key for key in keys if getattr(self, key)]
             if given:
                 raise ValueError(f"expected document, the guide that {given[0]} belongs to")
             return self
+        if self.document.startswith("http://") and self.sha256 is None:
+            raise ValueError(
+                "expected sha256 with a document of http, which another party may change on its "
+                f"way: give the hash, or a URL of https, found {self.document!r} alone"
+            )
         if any(not text.strip() for text in self.values):
             raise ValueError("values: expected texts of the guide, found an empty one")
         if not any(COMMAND in value for value in self.values.values()):

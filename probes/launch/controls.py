@@ -6,11 +6,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from weakref import WeakKeyDictionary
 
 import pytest
 
 from probes.check.judging import plant
 from probes.check.recorder import Recorder
+from probes.cluster.cleanup import StillRuns
 from probes.cluster.cluster import Cluster
 from probes.cluster.entrances import ignored_address
 from probes.cluster.room import describe_busy
@@ -21,7 +23,15 @@ from probes.launch import guide as guides
 from probes.launch import judge
 from probes.launch.guide import Guide, GuidedCluster, GuideError, LaunchPath, own_guide
 from probes.launch.ranks import all_lack, group_by_problem, wrong_ranks
-from probes.launch.shell import Transcript, User, make_user, remove_user
+from probes.launch.shell import (
+    HOMES,
+    Transcript,
+    User,
+    make_user,
+    remove_user,
+    why_no_other_user,
+    why_not_typed,
+)
 from probes.launch.training import JobBytes
 
 PLANTED = "weights,samples,validation,metrics,loss,export,corrupt"
@@ -142,9 +152,6 @@ def control_user(us: Transcript, why_same: str, measure: Recorder) -> None:
     plant(measure, check.OWN_USER, fault, partial(judge.judge_user, us, ""), unable=why_same)
 
 
-HOMES = "/tmp"
-
-
 @contextmanager
 def prepare_path(cluster: Cluster, terms: ClusterTerms, measure: Recorder) -> Iterator[LaunchPath]:
     """Yield the path to follow.  Remove its user afterwards.
@@ -158,23 +165,43 @@ def prepare_path(cluster: Cluster, terms: ClusterTerms, measure: Recorder) -> It
     if ignored := ignored_address(cluster.dashboard):
         measure.progress(f"launch: {ignored}")
         measure.covered(ignored)
-    try:
+    if terms.launch.document is not None:  # before anything is fetched or made
+        why_same = why_no_other_user(own_guide=False)
+        if why_same and (why := why_not_typed(terms, None, why_same)):
+            pytest.fail(why, pytrace=False)
+    with _fail_plainly():
         guide = _find_guide(terms, measure)
-    except GuideError as error:
-        pytest.fail(str(error), pytrace=False)
     user = make_user(cluster, HOMES, own_guide=guide.own)
+    with _fail_plainly():
+        try:
+            yield LaunchPath(cluster, terms, guide, user)
+        finally:
+            if left := remove_user(cluster, user):
+                measure.covered(left)
+
+
+@contextmanager
+def _fail_plainly() -> Iterator[None]:
+    """Fail the probe in one sentence for a guide, or processes of its user, that hinder it."""
     try:
-        yield LaunchPath(cluster, terms, guide, user)
-    except GuideError as error:
+        yield
+    except (GuideError, StillRuns) as error:
         pytest.fail(str(error), pytrace=False)
-    finally:
-        remove_user(cluster, user)
+
+
+READ: WeakKeyDictionary[object, Guide] = WeakKeyDictionary()  # by the run's store
 
 
 def _find_guide(terms: ClusterTerms, measure: Recorder) -> Guide:
-    if terms.launch.document is None:
+    """Read the guide once a run, so that all probes type the same.  Raises GuideError."""
+    launch, run = terms.launch, measure.store
+    if launch.document is None:
         return own_guide()
-    return guides.read_guide(measure.contract.guide or terms.launch.document, terms.launch.section)
+    if run not in READ:
+        source = measure.contract.guide or launch.document
+        READ[run] = guides.read_guide(source, launch.section, launch.sha256)
+    measure.note("sha256_of_guide", READ[run].sha256)
+    return READ[run]
 
 
 @dataclass(frozen=True)

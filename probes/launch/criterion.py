@@ -127,7 +127,7 @@ PROBES = (
         RANKS_WITH_OTHER_WEIGHTS, RANKS_WITH_OTHER_VALIDATION, MISPLACED_SAMPLES, METRIC_ERROR,
         LOSS_RATIO, WRONG_EXPORTS, EXPORT_ERROR, SHARE_ON_AGREED_NETWORK),
         controls=(WRONG_GUIDE, OWN_USER, MISSING_VARIABLE, PLANTED_ERRORS, JOB_ON_ANOTHER_NETWORK),
-        disturbs=(ALL_GPUS, "submits jobs as a user of its own, each of twenty training steps"),
+        disturbs=(ALL_GPUS, "submits jobs of twenty training steps each, from a home of its own"),
     ),
     Probe(
         "test_failing_job.py::test_a_failing_job_says_why",
@@ -183,10 +183,10 @@ PROBES = (
 
 CRITERION = CriterionRow(
     title="a user can launch without help",
-    how="another user types the commands of the agreed guide; the job runs correctly, on the "
-    "agreed network, and a failing job says why",
+    how="the commands of the agreed guide are typed in an empty home; the job runs correctly, on "
+    "the agreed network, and a failing job says why",
     where="a shell on this host, and one rank for each GPU",
     needs=("Ray's dashboard, which takes the job",),
-    headlines={TIME_TO_FIRST_STEP: "a new user's first step comes after {value}"},
+    headlines={TIME_TO_FIRST_STEP: "the guide's first step comes after {value}"},
     usual_s={"quick": 62, "standard": 291}, depends=("launch",),
 )

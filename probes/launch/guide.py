@@ -5,25 +5,40 @@ from __future__ import annotations
 import hashlib
 import http.client
 import os
+import queue
 import re
 import shlex
 import shutil
 import sys
+import threading
+import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from probes.cluster.ask import make_unique_token
 from probes.cluster.cluster import ROOT, Cluster
+from probes.contract.contract import Contract
 from probes.contract.terms import ClusterTerms
-from probes.launch.shell import NAME, SYSTEM_PATH, RunningScript, Transcript, User
+from probes.launch.shell import (
+    NAME,
+    SYSTEM_PATH,
+    RunningScript,
+    Transcript,
+    User,
+    why_not_typed,
+    write_script,
+)
 
 SHELLS = frozenset(("sh", "bash", "shell", "zsh", "console", "shell-session", "terminal"))
 SKIP = "<!-- seatrial: skip -->"  # before a block that is no step of the path
 MAX_BYTES = 1 << 20
-FETCH_SECONDS = 15
+FETCH_SECONDS = 15  # for all of it
+URLS = ("http://", "https://")
 FENCE = re.compile(r"^(?P<indent> *)(?P<fence>`{3,}|~{3,})\s*(?P<info>[^`]*)$")
 HEADING = re.compile(r"^(?P<level>#{1,6})\s+(?P<title>.*?)\s*#*$")
 
@@ -72,18 +87,31 @@ class Guide:
         return re.sub(pattern, lambda match: values[match[0]], script) if keys else script
 
 
+def list_typed(contract: Contract) -> Iterator[str]:
+    """Yield what of the operator's words is typed: the guide's commands, or what is known of them.
+
+    Nothing is fetched: of a guide at a URL the values alone are known.  Raises GuideError.
+    """
+    launch = contract.cluster.launch
+    if contract.guide:
+        guide = read_guide(contract.guide, launch.section, launch.sha256)
+        yield f"sha256 {guide.sha256}"
+        yield from (f"$ {line}" for line in guide.script(launch.values).splitlines())
+    elif launch.document:
+        yield from (f"{text!r} becomes {value!r}" for text, value in launch.values.items())
+
+
 def own_guide() -> Guide:
     """Read seatrial's own guide."""
     text = (resources.files("probes.launch") / "launch.md").read_text(encoding="utf-8")
     return parse_guide("launch.md", text, own=True)
 
 
-def read_guide(source: str, section: str | None = None) -> Guide:
-    """Read the operator's guide from a path or a URL.  Raises GuideError."""
+def read_guide(source: str, section: str | None = None, sha256: str | None = None) -> Guide:
+    """Read the operator's guide from a path or a URL, and check its hash.  Raises GuideError."""
     try:
-        if source.startswith(("http://", "https://")):
-            with urllib.request.urlopen(source, timeout=FETCH_SECONDS) as answer:  # noqa: S310  (of http)
-                content = answer.read(MAX_BYTES + 1)
+        if source.startswith(URLS):
+            content = _fetch(source)
         else:
             with Path(source).open("rb") as file:
                 content = file.read(MAX_BYTES + 1)
@@ -91,11 +119,64 @@ def read_guide(source: str, section: str | None = None) -> Guide:
         raise GuideError(f"the guide {source} cannot be read: {error}") from None
     if len(content) > MAX_BYTES:
         raise GuideError(f"the guide {source}: expected at most {MAX_BYTES >> 20} MiB, found more")
+    found = hashlib.sha256(content).hexdigest()
+    if sha256 not in (None, found):
+        raise GuideError(
+            f"the guide {source}: expected sha256 {sha256}, as the contract says, found {found}"
+        )
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError:
         raise GuideError(f"the guide {source}: expected text in UTF-8, found other bytes") from None
     return parse_guide(source, text, section=section)
+
+
+class _ToHttps(urllib.request.HTTPRedirectHandler):
+    """Follows redirections to https alone: on any other way the text may be changed."""
+
+    max_redirections = 5
+
+    def redirect_request(
+        self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> Any:
+        """Raise ValueError for another scheme."""
+        if not newurl.startswith("https://"):
+            fp.close()
+            raise ValueError(f"it redirects to {newurl!r}. Expected: a URL of https")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _fetch(url: str) -> bytes:
+    """Fetch at most MAX_BYTES + 1 bytes.  Raises OSError, ValueError, HTTPException.
+
+    A thread fetches, so that one deadline holds for names, connection, headers and content.
+    """
+    answers: queue.SimpleQueue[bytes | Exception] = queue.SimpleQueue()
+    threading.Thread(target=_read_url, args=[url, answers], daemon=True).start()
+    try:
+        answer = answers.get(timeout=FETCH_SECONDS)
+    except queue.Empty:
+        raise TimeoutError(f"it takes more than {FETCH_SECONDS} s") from None
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def _read_url(url: str, answers: queue.SimpleQueue[bytes | Exception]) -> None:
+    deadline, content = time.monotonic() + FETCH_SECONDS, b""
+    try:
+        opener = urllib.request.build_opener(_ToHttps)
+        with opener.open(url, timeout=FETCH_SECONDS) as answer:
+            while len(content) <= MAX_BYTES and time.monotonic() < deadline:
+                piece = answer.read1(MAX_BYTES + 1 - len(content))
+                if not piece:
+                    break
+                content += piece
+        answers.put(content)
+    except Exception as error:  # noqa: BLE001  (raised again by who waits)
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()
+        answers.put(error)
 
 
 def parse_guide(name: str, text: str, *, own: bool = False, section: str | None = None) -> Guide:
@@ -347,30 +428,38 @@ class LaunchPath(GuidedCluster):
     def start(
         self, extra: Sequence[str] = (), change: Mapping[str, str] | None = None
     ) -> RunningScript:
-        """Start typing the guide's commands; `change` replaces texts of them, as a typo does."""
-        name, home = new_name(), self.user.new_home()
-        folder = home / "job"
-        if not self.guide.own:
-            copy_job(folder)
-            self.user.own(folder)
-        script = self.script(name, folder, extra)
-        for text, instead in (change or {}).items():
-            script = script.replace(text, instead)
-        return self.run_script(script, home, name)
+        """Start typing the guide's commands; `change` replaces texts of them, as a typo does.
+
+        Raises GuideError, also where they may not be typed as this user.
+        """
+        if why := why_not_typed(self.terms, self.user.uid, self.user.why_same):
+            raise GuideError(why)
+        name = new_name()
+        with self.user.new_home() as home:
+            folder = home / "job"
+            if not self.guide.own:
+                copy_job(folder)
+            script = self.script(name, folder, extra)
+            for text, instead in (change or {}).items():
+                script = script.replace(text, instead)
+            write_script(home, script)
+        return self.run_script(home, name)
 
     def ask(self, script: str) -> Transcript:
         """Run a script of ours in the user's shell, in a fresh home."""
-        with self.run_script(script, self.user.new_home(), new_name()) as running:
+        with self.user.new_home() as home:
+            write_script(home, script)
+        with self.run_script(home, new_name()) as running:
             return running.wait()
 
     def ask_identity(self) -> Transcript:
         """Ask who the user is: uid, group and groups."""
         return self.ask("id -u\nid -g\nid -G\n")
 
-    def run_script(self, script: str, home: Path, name: str) -> RunningScript:
-        """Start a script in the user's shell."""
+    def run_script(self, home: Path, name: str) -> RunningScript:
+        """Start the script that a home has, in the user's shell."""
         login, environment = not self.guide.own, self.login_env(home)
-        return RunningScript(self.cluster, self.user, script, home, name, environment, login)
+        return RunningScript(self.cluster, self.user, home, name, environment, login)
 
 
 def export_options(name: str) -> list[str]:

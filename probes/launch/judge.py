@@ -24,6 +24,7 @@ from probes.launch.training import JobBytes, TrainedJob, Wrong
 from reports.numbers import number, quantity
 
 NOT_ENDED = "the job did not come to its end"
+MAX_COMMAND = 2000  # characters of a command in a sentence
 
 
 def judge_guide(guide: Guide, hosts: Sequence[str], measure: Recorder) -> None:
@@ -88,7 +89,11 @@ def judge_job(
     whose = "" if on == "cluster" else f"{on}: "
     if said.exit_code != 0:
         last = next((line for line in reversed(said.lines) if line.strip()), "")
-        command = f"`{said.failed_command}` ended" if said.failed_command else "the commands ended"
+        command = (
+            f"`{said.failed_command[:MAX_COMMAND]}` ended"
+            if said.failed_command
+            else "the commands ended"
+        )
         statement = f"{whose}{command} with {said.exit_code}: {last[:200]}"
         measure.explain(finding("LAUNCH-FAILED", statement))
     if ranks:

@@ -14,16 +14,22 @@ import sys
 import threading
 import time
 import urllib.error
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from probes.cluster.ask import make_unique_token
-from probes.cluster.cleanup import find_token
+from probes.cluster.cleanup import find_token, list_files_of, remove_files_of, stop_resource
 from probes.cluster.cluster import Cluster
+from probes.contract.terms import ClusterTerms
+from probes.findings import join_names
+from probes.launch.output import LineReader, OutputLines
+from reports.numbers import quantity
 from reports.redact import REDACTED, redact_text
+from reports.sanitize import one_line
 
 # No distribution gives these numbers to anybody (systemd's docs/UIDS-GIDS.md: unused).
 UIDS = range(60706, 61184)
@@ -31,6 +37,9 @@ SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 COMMANDS = ("seatrial", "ray")  # of our own guide
 CHECK_SECONDS = 60
 NAME = "seatrial-user"
+HOMES = "/tmp"
+TYPED = ".typed.sh"
+MAX_NAMED = 5  # paths in a sentence
 
 
 @dataclass
@@ -52,25 +61,39 @@ class User:
             return {}
         return {"user": self.uid, "group": self.uid, "extra_groups": [], "umask": 0o022}
 
-    def own(self, path: Path) -> None:
-        """Give the user a file or folder, with all that is in it."""
-        if self.uid is None:
-            return
-        for each in (path, *path.rglob("*")):
-            os.chown(each, self.uid, self.uid, follow_symlinks=False)
+    @contextmanager
+    def new_home(self) -> Iterator[Path]:
+        """Yield a new home to put files into; on leaving it is the user's.
 
-    def new_home(self) -> Path:
-        """Make an empty home, with the cluster's token if there is one, as users are given it."""
-        home = self.folder / f"home{len(self.homes)}"
+        Until then it is ours, and closed to all others.  Afterwards root touches no path inside it:
+        what stands there may be a link.  It has the cluster's token if there is one, as users are
+        given it.  Raises StillRuns if processes of the user do not end.
+        """
+        if self.uid is not None:
+            stop_resource("user", str(self.uid))  # what an earlier script left could change it
+        home = self.folder / f"home-{make_unique_token()}"
         home.mkdir(mode=0o700)
         if token := find_token():
             (home / ".ray").mkdir(mode=0o700)
             path = home / ".ray" / "auth_token"
             path.touch(mode=0o600)
             path.write_text(token, encoding="utf-8")
-        self.own(home)
         self.homes.append(home)
-        return home
+        yield home
+        self._hand_over(home)
+
+    def _hand_over(self, home: Path) -> None:
+        """Give the user the home and all that is in it, the home itself last."""
+        if self.uid is None:
+            return
+        for _, folders, files, handle in os.fwalk(home):
+            for name in (*folders, *files):
+                os.chown(name, self.uid, self.uid, dir_fd=handle, follow_symlinks=False)
+        handle = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            os.fchown(handle, self.uid, self.uid)
+        finally:
+            os.close(handle)
 
 
 def make_user(cluster: Cluster, parent: str, *, own_guide: bool) -> User:
@@ -97,22 +120,91 @@ def why_no_other_user(*, own_guide: bool) -> str:
     return _cannot_run(User(Path("/"), uid=free_uid()), COMMANDS if own_guide else ())
 
 
-def remove_user(cluster: Cluster, user: User) -> None:
-    """End what the user left running, and remove the homes."""
+def why_not_typed(terms: ClusterTerms, uid: int | None, why_same: str) -> str:
+    """Return why the guide may not be typed as this user (None: our own); "" if it may.
+
+    Our own guide may be.  An operator's is a program of another party: it is typed as ourselves
+    only where the contract agrees on that, and never as root.
+    """
+    if uid is not None or terms.launch.document is None:
+        return ""
+    what = (
+        f"no command of the operator's guide {terms.launch.document} may be typed here, for no "
+        f"other user can type it ({why_same})"
+    )
+    if 0 in (os.getuid(), os.geteuid()):
+        return f"{what}, and root must not. Let root become another user, or run as an ordinary one"
+    if terms.launch.user != "own":
+        return f'{what}. Run as root, or agree on user = "own" in the contract\'s [launch]'
+    return ""
+
+
+def name_guide(terms: ClusterTerms) -> str:
+    """Name the guide that is followed, and what binds its text."""
+    launch = terms.launch
+    if launch.document is None:
+        return "seatrial's own guide"
+    bound = f"sha256 {launch.sha256}" if launch.sha256 else "no sha256 binds its text"
+    return f"the operator's guide {launch.document} ({bound})"
+
+
+def describe_typist(terms: ClusterTerms, why_same: str) -> str:
+    """Say whose commands a run on this host types, and as whom; or why it types none."""
+    if why := why_not_typed(terms, None, why_same) if why_same else "":
+        return why
+    why = "as the contract agrees" if terms.launch.user == "own" else why_same
+    us = f"the suite's own user (user id {os.geteuid()}: {why})"
+    who = us if why_same else "a user that the suite makes"
+    return f"the commands of {name_guide(terms)} are typed on this host as {who}"
+
+
+def describe_typists(terms: ClusterTerms) -> str:
+    """Say whose commands a run types, where, and as whom, whatever the host."""
+    launch = terms.launch
+    us = (
+        "as the suite's own user"
+        if launch.document is None or launch.user == "own"
+        else "not at all"
+    )
+    never = ", and never as root" if launch.document is not None else ""
+    return (
+        f"the commands of {name_guide(terms)} are typed on the host that runs seatrial: as a user "
+        f"that the suite makes, if it is root; else {us}{never}"
+    )
+
+
+def remove_user(cluster: Cluster, user: User) -> str:
+    """End what the user left running, and remove the homes and what lies outside of them.
+
+    Return a sentence on what lay outside; "" for nothing.
+    """
     if user.uid is not None:
-        cluster.cleanup.end_now("user", str(user.uid))
+        stop_resource("user", str(user.uid))
     cluster.cleanup.remove_now(user.folder)
+    if user.uid is None:
+        return ""
+    removed, kept = remove_files_of(user.uid)
+    cluster.cleanup.unregister("user", str(user.uid))
+    sentences = [
+        f"user id {user.uid} left {quantity(len(paths), 'paths')} outside its homes, {end}: "
+        f"{join_names([one_line(path) for path in paths[:MAX_NAMED]])}"
+        for paths, end in ((removed, "now removed"), (kept, "which could not be removed"))
+        if paths
+    ]
+    return "; ".join(sentences)
 
 
 def free_uid() -> int:
-    """Choose a uid that no account has and no process runs as."""
+    """Choose a uid that no account has, no process runs as, and no file of an open folder has."""
     taken = {entry.pw_uid for entry in pwd.getpwall()}
     for process in Path("/proc").glob("[0-9]*"):
         try:
             taken.add(process.stat().st_uid)
         except OSError:
             continue
-    return random.choice([uid for uid in UIDS if uid not in taken])
+    free = [uid for uid in UIDS if uid not in taken]
+    # What such a user has in the end is removed, so it must have nothing before.
+    return next(uid for uid in random.sample(free, len(free)) if not list_files_of(uid))
 
 
 def count_rights(uid: int, groups: Sequence[int], own_group: int) -> int:
@@ -139,7 +231,8 @@ def _cannot_run(user: User, commands: Sequence[str]) -> str:
                 **user.run_as,
             )
         except (OSError, subprocess.SubprocessError) as error:
-            return f"`{words[0]}` cannot run as another user: {error}"
+            why = getattr(error, "strerror", None) or error
+            return f"`{words[0]}` cannot run as another user: {why}"
         if done.returncode:
             return f"another user cannot read the installation in {sys.prefix}"
     return ""
@@ -147,6 +240,12 @@ def _cannot_run(user: User, commands: Sequence[str]) -> str:
 
 PATH_SECONDS = 700.0  # bounds all commands together; a first step alone may take 300 s
 READ_SECONDS = 5.0  # what a command leaves in the background may hold its output open
+PIECE_BYTES = 64 << 10  # what a pipe holds
+STILL_OPEN = (
+    "[seatrial left out what a process prints that the commands left in the background: it still "
+    "holds their output]"
+)
+MAX_JOBS = 100  # that one guide submits
 POLL_SECONDS = 0.1
 INTERRUPT_SECONDS = 3.0  # that a program takes to end on Ctrl-C
 MARK = "seatrial-failed-command"
@@ -161,6 +260,7 @@ class Transcript:
     lines: list[str] = field(default_factory=list)
     exit_code: int | None = None
     failed_command: str = ""
+    left_out: str = ""  # what of the output is not in `lines`, and why
     stop_error: str = ""  # why the dashboard refused to stop the job
     first_step: float | None = None  # seconds from the first command to the first step's line
     seconds: float = 0.0  # from the first command to the end
@@ -169,7 +269,7 @@ class Transcript:
     @property
     def text(self) -> str:
         """Transcript as a terminal would show it."""
-        return "\n".join(self.lines) + "\n"
+        return "\n".join([*self.lines, *filter(None, [self.left_out])]) + "\n"
 
 
 class RunningScript:
@@ -179,7 +279,7 @@ class RunningScript:
     """
 
     def __init__(
-        self, cluster: Cluster, user: User, script: str, home: Path, name: str,
+        self, cluster: Cluster, user: User, home: Path, name: str,
         environment: Mapping[str, str], login: bool,
     ) -> None:  # fmt: skip
         self._cluster, self.transcript = cluster, Transcript()
@@ -187,7 +287,8 @@ class RunningScript:
         if self._jobs:
             cluster.cleanup.register("jobs", self._jobs)
         self._started = time.monotonic()
-        self._child = _start_shell(user, script, home, environment, login)
+        self._ended = threading.Event()  # of what is read
+        self._child = _start_shell(user, home, environment, login)
         cluster.cleanup.register("process", str(self._child.pid))
         self._reader = threading.Thread(target=self._read_lines, daemon=True)
         self._reader.start()
@@ -198,7 +299,7 @@ class RunningScript:
     def __exit__(self, *_: object) -> None:
         self._kill()
         self._child.wait()
-        self._reader.join(READ_SECONDS)
+        self._end_reading()
         self._cluster.cleanup.unregister("process", str(self._child.pid))
         if self._jobs:
             self.transcript.stop_error = stop_jobs(self._cluster, self._jobs, self.transcript.jobs)
@@ -211,9 +312,18 @@ class RunningScript:
         except subprocess.TimeoutExpired:
             self._kill()
             self.transcript.exit_code = self._child.wait()
-        self._reader.join(READ_SECONDS)
+        self._end_reading()
         self.transcript.seconds = time.monotonic() - self._started
         return self.transcript
+
+    def _end_reading(self) -> None:
+        """Read what is left of the output; what a background process prints later is left out."""
+        if self._ended.is_set():
+            return
+        self._reader.join(READ_SECONDS)
+        self._ended.set()
+        if self._reader.is_alive():
+            self.transcript.left_out = STILL_OPEN
 
     def wait_for_step(self, step: int, seconds: float) -> bool:
         """Wait until the job has taken a step; False if it did not in time, or ended."""
@@ -238,38 +348,48 @@ class RunningScript:
             os.killpg(self._child.pid, signal.SIGKILL)
 
     def _read_lines(self) -> None:
-        token, transcript = find_token(), self.transcript
+        token, reader = find_token(), LineReader()
+        output = OutputLines(self.transcript.lines, self._cluster.size)
         assert self._child.stdout is not None
-        with self._child.stdout:
-            for line in self._child.stdout:
-                text = hide_secrets(line.rstrip("\n"), token)
-                if MARK in text:  # the trap's word, or -v that shows the trap itself
-                    if text.startswith(MARK):
-                        transcript.failed_command = text.removeprefix(MARK).strip()
-                    continue
-                transcript.lines.append(text)
-                if (job := SUBMITTED.search(text)) and job[1] not in transcript.jobs:
-                    transcript.jobs.append(job[1])
-                    self._cluster.cleanup.register("job", f"{self._cluster.dashboard} {job[1]}")
-                if transcript.first_step is None and FIRST_STEP.search(text):
-                    transcript.first_step = time.monotonic() - self._started
+        with self._child.stdout as stream:
+            content = b"?"
+            while content:  # to the end, for who still prints must not wait
+                content = os.read(stream.fileno(), PIECE_BYTES)
+                for line in reader.read(content, final=not content):
+                    if self._ended.is_set():
+                        break
+                    self._take_line(hide_secrets(line, token), output)
+
+    def _take_line(self, text: str, output: OutputLines) -> None:
+        transcript = self.transcript
+        if MARK in text:  # the trap's word, or -v that shows the trap itself
+            if text.startswith(MARK):
+                transcript.failed_command = text.removeprefix(MARK).strip()
+            return
+        output.add(text)
+        job = SUBMITTED.search(text)
+        if job and job[1] not in transcript.jobs and len(transcript.jobs) < MAX_JOBS:
+            transcript.jobs.append(job[1])
+            self._cluster.cleanup.register("job", f"{self._cluster.dashboard} {job[1]}")
+        if transcript.first_step is None and FIRST_STEP.search(text):
+            transcript.first_step = time.monotonic() - self._started
+
+
+def write_script(home: Path, script: str) -> None:
+    """Write what is typed into a home that is still ours."""
+    # The trap tells which command ended the script; -v shows each line as it is typed.
+    trap = f"trap 'echo \"{MARK} $BASH_COMMAND\"' ERR\n"
+    (home / TYPED).write_text(f"{trap}set -v\n{script}", encoding="utf-8")
 
 
 def _start_shell(
-    user: User, script: str, home: Path, environment: Mapping[str, str], login: bool
-) -> subprocess.Popen[str]:
-    path = home / ".typed.sh"
-    # The trap tells which command ended the script; -v shows each line as it is typed.
-    trap = f"trap 'echo \"{MARK} $BASH_COMMAND\"' ERR\n"
-    path.write_text(f"{trap}set -v\n{script}", encoding="utf-8")
-    user.own(path)
+    user: User, home: Path, environment: Mapping[str, str], login: bool
+) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         # --login reads /etc/profile, as a user's own shell has.
-        ["bash", *(["--login"] if login else []), "-eE", str(path)],
+        ["bash", *(["--login"] if login else []), "-eE", str(home / TYPED)],
         cwd=home,
         env=dict(environment),
-        text=True,
-        errors="replace",
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -29,7 +29,7 @@ from probes.session.fixtures import shared_folder
 
 @pytest.mark.criterion("LAUNCH")
 def test_documented_path_starts_a_correct_job(cluster, terms, measure):
-    """The guide's commands, typed by another user in an empty home, start a job that is all right.
+    """The guide's commands, typed in an empty home, start a job that is all right.
 
     Each rank runs on a node of this cluster, on a GPU of its own where GPUs are real, with right
     variables.  All ranks begin and end with the same weights, each sample has one rank, the logged
@@ -89,8 +89,8 @@ WAIT = ["--wait", "300"]  # the second of two jobs that do not fit at once waits
 def test_the_same_commands_work_every_time(cluster, terms, measure):
     """The job runs correctly with a node held back, twice, so that rank 0 runs on another node.
 
-    Two users who type the same commands at the same time, with the same name for their job, both
-    get a correct job.
+    Who types the same commands in two homes at the same time, with the same name for the job, gets
+    two correct jobs.
     """
     with prepare_path(cluster, terms, measure) as path:
         try:
@@ -131,21 +131,26 @@ def run_without(path, node, measure):
 
 
 def judge_two_users(path, measure):
-    """Let two users type the same commands at once, each for half of the accelerators."""
+    """Let the same commands be typed twice at once, each time for half of the accelerators.
+
+    There are two users only where others can be made; else two shells of our own user.
+    """
     cluster = path.cluster
     size = max(1, cluster.size // 2)
     other = make_user(cluster, controls.HOMES, own_guide=path.guide.own)
     second = LaunchPath(cluster, path.terms, path.guide, other)
     options = ["--workers", str(size), "--name", new_name(), *WAIT]
-    measure.progress("launch: two users at once, with the same name for their job")
+    who = "shell" if path.user.uid is None else "user"
+    measure.progress(f"launch: two {who}s at once, with the same name for their job")
     try:
         transcripts = follow_both(path, second, options)
     finally:
-        remove_user(cluster, other)
+        if left := remove_user(cluster, other):
+            measure.covered(left)
     for number, said in enumerate(transcripts, 1):
-        caption = f"user {number} of two who type the same at once"
+        caption = f"{who} {number} of two with the same commands at once"
         keep_transcript(said, measure, f"user{number}", caption)
-        judge_job(path, said, measure, on=f"user {number} of two", size=size)
+        judge_job(path, said, measure, on=f"{who} {number} of two", size=size)
     control_missing_rank(path, transcripts[0], size, measure)
 
 
@@ -174,7 +179,7 @@ JOBS = 8
 @pytest.mark.criterion("LAUNCH")
 @pytest.mark.tier("soak")
 def test_eight_jobs_in_a_row_leave_nothing(cluster, terms, measure):
-    """Eight users type the same commands one after the other; each job is right, and none stays.
+    """The same commands are typed eight times, one after the other: each job is right, none stays.
 
     What a job's ranks start has its name.  What holds a node afterwards must be seen.
     """

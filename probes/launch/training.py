@@ -25,7 +25,7 @@ from reference_trainer.late import ray
 from reports.numbers import quantity
 
 ATTEMPT = re.compile(r"\battempt=(\d+) (node=.*)$", re.MULTILINE)
-TRAINED = re.compile(r"\btrained (.*\bRANK=.*)$", re.MULTILINE)
+TRAINED_WORD = re.compile(r"\btrained (?=.)")  # before the words of a rank
 MAX_SAMPLES = 1_000_000  # of one rank; a job of 20 steps has some hundred
 STEP = re.compile(r"\bstep (\d+)/(\d+)\s+loss (\S+)")
 PARAMETERS = re.compile(r"\b(\d+) ranks on \S+, (\d+) parameters")
@@ -40,7 +40,10 @@ def announced_ranks(text: str) -> list[dict[str, str]]:
     """
     lines = {match[0]: match for match in ATTEMPT.finditer(text)}.values()
     attempts = group_pairs((int(match[1]), _read_words(match[2])) for match in lines)
-    said = [words for words in map(_read_words, TRAINED.findall(text)) if "RANK" in words]
+    ends = [
+        line[match.end() :] for line in text.split("\n") if (match := TRAINED_WORD.search(line))
+    ]
+    said = [words for words in map(_read_words, ends) if "RANK" in words]
     trained = {words["RANK"]: words for words in said}
     rows = attempts[max(attempts)] if attempts else [*trained.values()]
     return [{**row, **trained.get(row.get("RANK", ""), {})} for row in rows]

@@ -35,7 +35,8 @@ DIRECTIONS: dict[str, dict[str, set[str]]] = {
         "leftovers": {"cluster", "submit"},
         "plugin": JUDGING | {"session", "requirements"},
         "cli": JUDGING
-        | {"doctor", "scaling", "nccl", "session", "submit", "leftovers", "requirements"},
+        | {"doctor", "scaling", "nccl", "session", "submit", "leftovers", "requirements"}
+        | {"launch"},  # whose commands a contract brings
     },
     "scaling": {
         "bounds": set(),

@@ -62,7 +62,7 @@ def test_a_healthy_run_shows_the_numbers_that_people_buy() -> None:
         "All-reduce runs at 376 GB/s over RDMA",
         "64 GPUs do the work of 58 (91.4 %)",
         "A waiting gang starts 0.41 s after it can; no gang held only some of its GPUs",
-        "A new user's first step comes after 108 s",
+        "The guide's first step comes after 108 s",
         "A killed run trains again after 11.6 s, with an equal result",
         "8 nodes answer, as ordered, healthy and alike",
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -207,3 +208,54 @@ def test_what_cannot_be_drafted_is_one_sentence(tmp_path: Path, kind: str) -> No
 )
 def test_every_recording_gives_a_contract(run: str, tmp_path: Path) -> None:
     drafted(RECORDINGS / run, tmp_path / "my.toml")
+
+
+# Whose commands a contract brings along.
+
+BROUGHT = """schema = 1
+[launch]
+document = "{document}"
+user = "own"
+[launch.values]
+"TRAIN" = "rm -rf ~; {{command}}"
+"""
+
+
+def checked(folder: Path, document: str, guide: str = "") -> Result:
+    """`contract check` of a contract with this guide."""
+    (folder / "ours.md").write_text(guide or "# Run\n```sh\ncd x\x1b[1m\nTRAIN --fast\n```\n")
+    (folder / "c.toml").write_text(BROUGHT.format(document=document))
+    return seatrial("contract", "check", folder / "c.toml")
+
+
+def test_the_commands_that_a_contract_brings_are_shown(tmp_path: Path) -> None:
+    lines = checked(tmp_path, "ours.md").output.splitlines()
+    place = next(number for number, line in enumerate(lines) if line.startswith("commands "))
+    assert lines[place].endswith(
+        "the operator's guide ours.md (no sha256 binds its text) are typed on the host that runs "
+        "seatrial: as a user that the suite makes, if it is root; else as the suite's own user, "
+        "and never as root"
+    )
+    shown = [line.strip() for line in lines[place + 1 : place + 4]]
+    assert shown[0] == f"sha256 {hashlib.sha256((tmp_path / 'ours.md').read_bytes()).hexdigest()}"
+    assert shown[1].startswith("$ cd x")
+    assert shown[2] == "$ rm -rf ~; {command} --fast"
+    assert not any("\x1b" in line for line in lines)
+
+
+def test_of_a_guide_elsewhere_what_the_contract_puts_in_is_shown(tmp_path: Path) -> None:
+    output = checked(tmp_path, "https://x.invalid/ours.md").output
+    assert "'TRAIN' becomes 'rm -rf ~; {command}'" in output
+    ours = seatrial("contract", "check", "lab").output
+    assert "commands  the commands of seatrial's own guide are typed on the host that runs" in ours
+    assert "if it is root; else as the suite's own user\n" in ours
+
+
+@pytest.mark.parametrize(
+    ("guide", "says"),
+    [("no commands", "has no commands"), ("```sh\nother\n```\n", "no command has 'TRAIN'")],
+)
+def test_a_guide_that_cannot_be_typed_is_refused(tmp_path: Path, guide: str, says: str) -> None:
+    refused = checked(tmp_path, "ours.md", guide)
+    assert refused.exit_code == 4
+    assert says in refused.output

@@ -55,6 +55,21 @@ def test_each_probe_of_the_tier_is_shown_with_what_it_disturbs(tier: str) -> Non
         assert all(need in section(result.output, id) for need in (row.where, *row.needs))
 
 
+def test_a_plan_says_whose_commands_are_typed_and_as_whom(
+    empty_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = ["schema = 1", "[launch]", 'document = "https://x.example/g.md"']
+    lines += ["[launch.values]", '"TRAIN" = "rm -rf ~; {command}"', ""]
+    (empty_folder / "c.toml").write_text("\n".join(lines))
+    ours = section(plan("--contract", "lab").output, "LAUNCH")
+    assert "commands the commands of seatrial's own guide are typed on this host as" in ours
+    monkeypatch.setattr("probes.launch.shell.why_no_other_user", lambda own_guide: "no right to")
+    monkeypatch.setattr("os.getuid", lambda: 0)
+    theirs = section(plan("--contract", "./c.toml").output, "LAUNCH")
+    assert "no command of the operator's guide https://x.example/g.md may be typed here" in theirs
+    assert "commands" not in section(plan("--contract", "lab").output, "FABRIC")
+
+
 def test_a_plan_is_no_result(empty_folder: Path) -> None:
     result = plan("--contract", "lab")
     lines = result.output.splitlines()

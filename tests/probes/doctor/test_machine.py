@@ -77,6 +77,34 @@ def test_an_ordinary_user_must_be_possible_or_agreed(
     assert (why_not in answer.found) is (state == UNPROVEN or not why_not)
 
 
+def test_whose_commands_are_typed_and_as_whom_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    operators = {"document": "ours.md", "values": {"x": "{command}"}}
+    terms = {
+        whose: ClusterTerms(launch=LaunchTerms.model_validate(launch))
+        for whose, launch in (
+            ("ours", {}),
+            ("theirs", operators),
+            ("own", {**operators, "user": "own"}),
+        )
+    }
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.setattr("os.getuid", lambda: 1000)
+    named = (
+        "the commands of the operator's guide ours.md (no sha256 binds its text) are typed on this"
+    )
+    assert ask_user(terms["theirs"], "").found == f"{named} host as a user that the suite makes"
+    agreed = "the suite's own user (user id 1000: as the contract agrees)"
+    assert ask_user(terms["own"], "no right to") == Answer("user", f"{named} host as {agreed}")
+    assert "(user id 1000: no right to)" in ask_user(terms["ours"], "no right to").found
+    refused = ask_user(terms["theirs"], "no right to")
+    assert (refused.state, refused.criteria) == (UNPROVEN, ("LAUNCH",))
+    assert refused.found.endswith("no other user can type it (no right to)")
+    assert refused.do == 'Run as root, or agree on user = "own" in the contract\'s [launch]'
+    monkeypatch.setattr("os.getuid", lambda: 0)
+    refused = ask_user(terms["own"], "no right to")
+    assert (refused.state, refused.found[-20:]) == (UNPROVEN, "), and root must not")
+
+
 def test_a_folder_that_takes_no_run_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

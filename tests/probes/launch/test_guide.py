@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
 from probes.check.recorder import Recorder
+from probes.contract.contract import ContractError, parse
+from probes.contract.terms import ClusterTerms, LaunchTerms
+from probes.launch import guide
+from probes.launch.controls import _find_guide
 from probes.launch.guide import Command, GuideError, lint_guide, own_guide, parse_guide, read_guide
 from probes.launch.judge import judge_guide
 from reports.measurement import Verdict
+from tests.support.controls import recorder as recorder_of
+from tests.support.served import serving
 
 GUIDE = """
 # Our cluster
@@ -110,8 +121,8 @@ def test_a_guide_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 
 def test_a_guide_is_known_by_its_hash(tmp_path: Path) -> None:
     (tmp_path / "g.md").write_text(GUIDE)
-    guide = read_guide(str(tmp_path / "g.md"), "Run a job")
-    assert (guide.own, len(guide.sha256)) == (False, 64)
+    found = read_guide(str(tmp_path / "g.md"), "Run a job")
+    assert (found.own, len(found.sha256)) == (False, 64)
     assert own_guide().own
 
 
@@ -173,3 +184,139 @@ def test_a_guide_for_every_user_passes(recorder: Recorder) -> None:
 
 def test_our_own_guide_is_right() -> None:
     assert lint_guide(own_guide().commands, ["n0"]) == []
+
+
+# Where it comes from.
+
+FIRST = b"```sh\necho first\n```\n"
+HASH = hashlib.sha256(FIRST).hexdigest()
+
+
+class Changing(BaseHTTPRequestHandler):
+    """Gives another guide each time, or leads elsewhere, or takes its time."""
+
+    fetched = 0
+
+    def do_GET(self) -> None:
+        if self.path == "/slow":
+            self.send_response(200)
+            self.end_headers()
+            with suppress(OSError):
+                for _ in range(20):
+                    self.wfile.write(b"x")
+                    time.sleep(0.1)
+        elif self.path == "/slow-header":
+            with suppress(OSError):
+                self.wfile.write(b"HTTP/1.0 200 OK\r\nX: ")
+                for _ in range(20):
+                    self.wfile.write(b"x")
+                    time.sleep(0.1)
+        elif self.path.startswith("/to/"):
+            self.send_response(302)
+            self.send_header("Location", self.path.removeprefix("/to/"))
+            self.end_headers()
+        else:
+            type(self).fetched += 1
+            text = FIRST if self.fetched == 1 else FIRST.replace(b"first", b"another")
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(text)
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    Changing.fetched = 0
+    with serving(Changing) as address:
+        yield address
+
+
+def test_a_guide_with_another_hash_is_not_followed(server: str, tmp_path: Path) -> None:
+    (tmp_path / "g.md").write_bytes(FIRST)
+    for source in (str(tmp_path / "g.md"), f"{server}/g.md"):
+        assert read_guide(source, sha256=HASH).sha256 == HASH
+    with pytest.raises(GuideError, match=f"expected sha256 {HASH}, as the contract says, found "):
+        read_guide(f"{server}/g.md", sha256=HASH)
+
+
+@pytest.mark.parametrize(
+    "place", ["http://127.0.0.1:1/x", "ftp://127.0.0.1/x", "file:///etc/hosts"]
+)
+def test_a_guide_that_leads_to_another_way_is_not_followed(server: str, place: str) -> None:
+    with pytest.raises(
+        GuideError, match=r"it redirects to .* a URL of https|to url 'file:.*not allowed"
+    ):
+        read_guide(f"{server}/to/{place}")
+
+
+@pytest.mark.parametrize("path", ["slow", "slow-header"])
+def test_a_guide_that_trickles_is_waited_for_until_one_deadline(
+    server: str, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guide, "FETCH_SECONDS", 0.5)
+    started = time.monotonic()
+    with pytest.raises(GuideError, match=r"cannot be read: it takes more than 0.5 s"):
+        read_guide(f"{server}/{path}")
+    assert time.monotonic() - started < 3
+
+
+def test_a_guide_is_fetched_once_a_run_and_its_hash_is_recorded(server: str) -> None:
+    launch = LaunchTerms(document=f"{server}/g.md", values={"x": "{command}"}, sha256=HASH)
+    terms, one, other = ClusterTerms(launch=launch), recorder_of("LAUNCH"), recorder_of("LAUNCH")
+    assert [_find_guide(terms, one).sha256 for _ in range(3)] == [HASH] * 3
+    assert Changing.fetched == 1
+    noted = one.finish("finished", 1.0).measurements
+    assert {(each.name, each.value, each.judged) for each in noted} == {
+        ("sha256_of_guide", HASH, False)
+    }
+    with pytest.raises(GuideError, match="expected sha256"):  # another run
+        _find_guide(terms, other)
+
+
+def launch_terms(text: str) -> LaunchTerms:
+    """The terms of a contract's [launch]."""
+    table = f'schema = 1\n[launch]\n{text}\n[launch.values]\nx = "{{command}}"\n'
+    return parse(table.encode(), "c.toml").cluster.launch
+
+
+def test_a_contract_names_where_a_guide_comes_from() -> None:
+    for document in ("ours.md", "/srv/ours.md", "https://x.example/ours.md"):
+        assert launch_terms(f'document = "{document}"').sha256 is None
+        assert launch_terms(f'document = "{document}"\nsha256 = "{HASH}"').sha256 == HASH
+    plain = f'document = "http://x.example/ours.md"\nsha256 = "{HASH}"'
+    assert launch_terms(plain).document == "http://x.example/ours.md"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('document = "http://x.example/g.md"', "expected sha256 with a document of http"),
+        ('document = "ftp://x.example/g.md"', "'document': expected a path, or a URL of https"),
+        (
+            'document = "https://x/\\u001b[31m"',
+            "of printable characters, found 'https://x/\\x1b[31m'",
+        ),
+        ('document = "file:///g.md"', "'document': expected a path, or a URL of https"),
+        ('document = "HTTPS://x.example/g.md"', "'document': expected a path, or a URL of https"),
+        ('document = "g.md"\nsha256 = "abc"', "'sha256': expected 64 hex digits"),
+        ('document = "g.md"\nlaunchers = "torchrun"', "'launchers': expected a list, found"),
+        ('document = "g.md"\nlaunchers = ["mpirun"]', "'launchers.0': expected 'torchrun' or"),
+        ('document = "g.md"\nlaunchers = []', "'launchers': expected 1 or more"),
+    ],
+)
+def test_a_contract_with_another_way_to_a_guide_is_refused(text: str, says: str) -> None:
+    with pytest.raises(ContractError) as refused:
+        launch_terms(text)
+    assert says in str(refused.value)
+
+
+def test_a_hash_without_a_guide_is_refused() -> None:
+    with pytest.raises(ContractError, match="expected document, the guide that sha256 belongs to"):
+        parse(f'schema = 1\n[launch]\nsha256 = "{HASH}"\n'.encode(), "c.toml")
+
+
+def test_a_contract_names_the_launchers_that_jobs_may_use() -> None:
+    terms = parse(b'schema = 1\n[launch]\nlaunchers = ["torchrun"]\n', "c.toml").cluster.launch
+    assert terms.launchers == ("torchrun",)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from tempfile import gettempdir
 from types import SimpleNamespace
 from typing import Any
 from urllib.error import HTTPError
@@ -72,20 +72,27 @@ def test_a_user_of_our_guide_has_nothing_of_ours_but_the_installation(
     }
 
 
-def operators(tmp_path: Path, text: str, **values: str) -> LaunchPath:
+@pytest.fixture
+def user(place: Path) -> Iterator[User]:
+    """Whoever may type an operator's guide: another user, or ourselves where we are not root."""
+    cluster = cluster_with(Cleanup())
+    user = shell.make_user(cluster, str(place), own_guide=False)
+    yield user
+    shell.remove_user(cluster, user)
+
+
+def operators(user: User, text: str, **values: str) -> LaunchPath:
     """The path of an operator's guide."""
-    folder = tmp_path / "operators"
-    folder.mkdir()
-    terms = LaunchTerms(document="ours.md", values={"JOB": "{command}", **values})
+    terms = LaunchTerms(document="ours.md", values={"JOB": "{command}", **values}, user="own")
     guide = parse_guide("ours.md", f"```sh\n{text}\n```\n")
     return LaunchPath(
-        cluster_with(Cleanup()), ClusterTerms(launch=terms, shared="/data"), guide, User(folder)
+        cluster_with(Cleanup()), ClusterTerms(launch=terms, shared="/data"), guide, user
     )
 
 
-def test_a_user_of_the_operators_guide_has_nothing_of_ours_at_all(tmp_path: Path) -> None:
-    path = operators(tmp_path, "echo JOB; echo $PATH; ls; echo >&2 $PYTHONPATH.")
-    login = path.login_env(tmp_path)
+def test_a_user_of_the_operators_guide_has_nothing_of_ours_at_all(user: User) -> None:
+    path = operators(user, "echo JOB; echo $PATH; ls; echo >&2 $PYTHONPATH.")
+    login = path.login_env(Path("/h"))
     assert login["PATH"] == "/usr/local/bin:/usr/bin:/bin"
     assert "RAY_API_SERVER_ADDRESS" not in login
     said = path.follow()
@@ -95,9 +102,9 @@ def test_a_user_of_the_operators_guide_has_nothing_of_ours_at_all(tmp_path: Path
     assert [one.name for one in (path.user.homes[0] / "job").iterdir()] == ["reference_trainer"]
 
 
-def test_values_take_the_place_of_the_guides_texts(tmp_path: Path) -> None:
+def test_values_take_the_place_of_the_guides_texts(user: User) -> None:
     values = {"MY-CODE": "{folder}", "<place>": "{shared}"}
-    path = operators(tmp_path, "cd MY-CODE && echo JOB --at <place>", **values)
+    path = operators(user, "cd MY-CODE && echo JOB --at <place>", **values)
     script = path.script("seatrial-1", Path("/h/job"), ["--plant", "error"])
     assert script.startswith("cd /h/job && echo python -m reference_trainer launch --workers all")
     export = "--export /tmp/seatrial-1 --no-keep-export"
@@ -224,8 +231,9 @@ def test_what_a_guide_leaves_running_is_ended_and_waited_for_by_nobody(
 
 
 def test_a_running_job_is_waited_for_and_interrupted(path: LaunchPath) -> None:
-    home = path.user.new_home()
-    with path.run_script("echo step 3/9\nsleep 60\n", home, "n") as running:
+    with path.user.new_home() as home:
+        shell.write_script(home, "echo step 3/9\nsleep 60\n")
+    with path.run_script(home, "n") as running:
         assert running.wait_for_step(3, 30)
         assert not running.wait_for_step(4, 0.1)
         running.interrupt()
@@ -238,7 +246,10 @@ def test_a_running_job_is_waited_for_and_interrupted(path: LaunchPath) -> None:
 
 
 def test_each_home_is_empty_and_closed_to_others(path: LaunchPath) -> None:
-    homes = [path.user.new_home() for _ in range(2)]
+    for _ in range(2):
+        with path.user.new_home():
+            pass
+    homes = path.user.homes
     assert homes[0] != homes[1]
     assert [list(home.iterdir()) for home in homes] == [[], []]
     assert {home.stat().st_mode & 0o777 for home in homes} == {0o700}
@@ -253,17 +264,16 @@ def test_root_and_each_further_group_is_a_right(uid: int, groups: list[int], rig
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root can be another user")
-def test_another_user_has_no_groups_and_is_removed_with_all_processes(tmp_path: Path) -> None:
-    for folder in (tmp_path, *tmp_path.parents):
-        if folder.is_relative_to(f"{gettempdir()}/pytest-of-root"):
-            folder.chmod(0o755)  # pytest's own folders are closed to others
-    from probes.cluster.cleanup import _processes_of, stop_resource
+def test_another_user_has_no_groups_and_is_removed_with_all_processes(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shell, "READ_SECONDS", 0.5)
+    from probes.cluster.cleanup import _processes_of
 
     cleanup = Cleanup()
-    cleanup.end_now = stop_resource  # type: ignore[method-assign]
     cluster = cluster_with(cleanup)
     cluster.dashboard = ""
-    user = shell.make_user(cluster, str(tmp_path), own_guide=False)
+    user = shell.make_user(cluster, str(place), own_guide=False)
     assert user.why_same == ""
     assert ("user", str(user.uid)) in cleanup.known
     path = LaunchPath(cluster, ClusterTerms(), own_guide(), user)

@@ -58,6 +58,7 @@ LAUNCH: dict[str, tuple[Any, ...]] = {
     "section": ("Start",),
     "user": ("own",),
     "launchers": (("torchrun",),),
+    "sha256": ("0" * 64,),
     "values": ({"python train.py": "{command}"},),
     "variables": ({"SITE": "here"},),
 }

@@ -1,0 +1,356 @@
+"""A guide that attacks who follows it: what it does stays with its own user."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from probes.cluster.cleanup import (
+    OPEN_FOLDERS,
+    CleanupProcess,
+    StillRuns,
+    _processes_of,
+    remove_files_of,
+)
+from probes.contract.terms import ClusterTerms, LaunchTerms
+from probes.launch import controls, shell
+from probes.launch.guide import GuideError, LaunchPath, parse_guide
+from tests.probes.launch.test_shell import Cleanup, cluster_with
+from tests.support.controls import recorder
+from tests.support.paths import REPO
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root can be another user")
+ROUNDS = 4
+
+
+@pytest.fixture
+def ours(place: Path) -> Path:
+    """A folder that root alone can enter, with a file in it."""
+    folder = place / "ours"
+    folder.mkdir(mode=0o700)
+    (folder / "secret").write_text("secret")
+    (folder / "secret").chmod(0o600)
+    return folder
+
+
+def cluster_without_dashboard() -> Any:
+    """A cluster whose cleanup removes folders."""
+    cleanup = Cleanup()
+    cleanup.remove_now = partial(CleanupProcess.remove_now, cleanup)  # type: ignore[method-assign, arg-type]
+    cluster = cluster_with(cleanup)
+    cluster.dashboard = ""
+    return cluster
+
+
+@pytest.fixture
+def user(place: Path) -> Iterator[shell.User]:
+    """Another user, with all that root may do."""
+    cluster = cluster_without_dashboard()
+    user = shell.make_user(cluster, str(place), own_guide=False)
+    yield user
+    shell.remove_user(cluster, user)
+
+
+def theirs(user: shell.User, *lines: str) -> LaunchPath:
+    """The path of an operator's guide with these lines."""
+    terms = ClusterTerms(launch=LaunchTerms(document="theirs.md", values={"JOB": "{command}"}))
+    text = "\n".join(["```sh", *lines, "echo JOB", "```", ""])
+    return LaunchPath(cluster_without_dashboard(), terms, parse_guide("theirs.md", text), user)
+
+
+def plant_links(folder: Path, name: str, target: Path) -> None:
+    """Put a link into each home, as soon as it may: in those found, and those with plain names."""
+    while True:
+        with suppress(OSError):
+            homes = [f"{folder}/home{dash}{number}" for dash in ("", "-") for number in range(6)]
+            homes += [one.path for one in os.scandir(folder)] if os.access(folder, os.R_OK) else []
+            for home in homes:
+                with suppress(OSError):
+                    os.rename(f"{home}/{name}", f"{home}/.moved")
+                with suppress(OSError):
+                    os.symlink(target, f"{home}/{name}")
+
+
+@contextmanager
+def left_process(uid: int, function: Callable[..., None], *arguments: Any) -> Iterator[int]:
+    """A process of the guide's user that outlives its shell."""
+    pid = os.fork()
+    if not pid:
+        os.setsid()
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
+        try:
+            function(*arguments)
+        finally:
+            os._exit(0)
+    try:
+        yield pid
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+@as_root
+@pytest.mark.parametrize("name", [".typed.sh", "job"])
+@pytest.mark.parametrize("guards", ["all", "one"])
+def test_a_link_in_the_next_home_leads_root_nowhere(
+    user: shell.User, ours: Path, name: str, guards: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one guard alone, too: processes stay, and the names of homes are known."""
+    if guards == "one":
+        names = iter(["0", "1", "2", "3", "4"])
+        monkeypatch.setattr(shell, "stop_resource", lambda kind, name: None)
+        monkeypatch.setattr(shell, "make_unique_token", lambda: next(names))
+    assert user.uid is not None
+    target = ours if name != ".typed.sh" else ours / "typed"
+    path = theirs(user, "true")
+    for _ in range(ROUNDS):
+        with left_process(user.uid, plant_links, user.folder, name, target):
+            path.follow()
+        assert sorted(one.name for one in ours.iterdir()) == ["secret"]
+        assert {one.stat().st_uid for one in (ours, ours / "secret")} == {0}
+    monkeypatch.undo()
+
+
+@as_root
+def test_what_a_guide_plants_in_its_home_is_its_own(user: shell.User, ours: Path) -> None:
+    """A home is full of links and closed folders when it is removed."""
+    said = theirs(
+        user, f"ln -s {ours} a", f"ln -s {ours}/secret .ray", "mkdir -p b/c", "chmod 000 b",
+        "mkdir -p $(printf 'd/%.0s' $(seq 1500))",
+    ).follow()  # fmt: skip
+    assert said.exit_code == 0
+    shell.remove_user(cluster_without_dashboard(), user)
+    assert not user.folder.exists()
+    assert (ours / "secret").read_text() == "secret"
+
+
+# Leaves a process that is another one all the time, in sessions of their own.
+HOP = "sleep 0.003\nsetsid sh {script} >/dev/null 2>&1 &\n"
+
+
+@as_root
+def test_a_process_that_flees_is_ended_before_the_next_home(
+    user: shell.User, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert user.uid is not None
+    script = place / "hop.sh"
+    script.write_text(HOP.format(script=script))
+    path = theirs(user, f"setsid sh {script} >/dev/null 2>&1 &", "sleep 0.3")
+    path.follow()
+    assert path.ask("true\n").exit_code == 0
+    time.sleep(0.2)
+    assert _processes_of(user.uid) == []
+
+
+@as_root
+def test_a_process_of_another_effective_user_is_seen_by_its_real_one(user: shell.User) -> None:
+    def wait() -> None:
+        time.sleep(60)
+
+    assert user.uid is not None
+    pid = os.fork()
+    if not pid:
+        os.setresuid(user.uid, 0, 0)  # as a program with the setuid bit
+        wait()
+        os._exit(0)
+    try:
+        deadline = time.monotonic() + 5
+        while pid not in _processes_of(user.uid):
+            assert time.monotonic() < deadline
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+# What lies outside of the homes.
+
+
+@as_root
+def test_what_the_user_left_outside_its_homes_is_removed_and_named(
+    user: shell.User, place: Path
+) -> None:
+    spool, drop = place / "crontabs", place / "drop"
+    for folder, mode in ((spool, 0o1730), (drop, 0o1777)):
+        folder.mkdir()
+        folder.chmod(mode)
+    mine = drop / "of-another"
+    mine.write_text("stays")
+    lines = [
+        *("mkdir -p TMP-a/b/c", "touch TMP-a/f", "chmod 000 TMP-a", "touch /dev/shm/TOKEN"),
+        *(f"mkdir -p {drop}/x/y", f"chmod 000 {drop}/x", f"ln -s {mine} {drop}/link"),
+    ]
+    token = f"seatrial-test-{os.getpid()}"
+    words = [line.replace("TMP", f"/tmp/{token}").replace("TOKEN", token) for line in lines]
+    assert theirs(user, *words).follow().exit_code == 0
+    (spool / "tab").write_text("* * * * * id")
+    os.chown(spool / "tab", user.uid or 0, user.uid or 0)  # as setgid crontab does
+    assert user.uid is not None
+    shutil.rmtree(user.folder)
+    removed, kept = remove_files_of(user.uid, (*OPEN_FOLDERS, str(spool)))
+    names = {f"/tmp/{token}-a", f"/dev/shm/{token}", f"{drop}/x", f"{drop}/link", f"{spool}/tab"}
+    assert ({*removed}, kept) == (names, [])
+    assert not any(os.path.lexists(name) for name in names)
+    assert mine.read_text() == "stays"
+
+
+@as_root
+def test_a_uid_that_has_a_file_is_not_taken(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What another one left is not removed with what a guide left."""
+    monkeypatch.setattr(shell, "UIDS", range(61100, 61103))
+    (place / "of-another").touch()
+    os.chown(place / "of-another", 61101, 61101)
+    assert {shell.free_uid() for _ in range(20)} == {61100, 61102}
+
+
+@as_root
+def test_it_is_removed_if_the_driver_dies_too() -> None:
+    uid, path = shell.free_uid(), Path(f"/tmp/seatrial-test-{os.getpid()}")
+    path.touch()
+    os.chown(path, uid, uid)
+    cleanup = CleanupProcess()
+    cleanup.register("user", str(uid))
+    cleanup.close()
+    assert not path.exists()
+
+
+@as_root
+def test_what_cannot_be_removed_is_named(user: shell.User, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shell, "remove_files_of", lambda uid: (["/tmp/a\x1b[1m"], ["/tmp/b"] * 7))
+    said = shell.remove_user(cluster_without_dashboard(), user)
+    left = f"user id {user.uid} left"
+    assert said.startswith(f"{left} 1 path outside its homes, now removed: /tmp/a")
+    assert f"; {left} 7 paths outside its homes, which could not be removed: /tmp/b, " in said
+    assert "\x1b" not in said
+    monkeypatch.undo()
+
+
+# Whose commands are typed, and as whom.
+
+
+def follow(who: str, guide: str, agreed: str, place: Path) -> str:
+    """Follow a guide in a process of its own; return what `id -u` says there, or the refusal."""
+    drop = ["--bounding-set", "-setuid,-setgid"] if who == "root without rights" else []
+    words = [*(["setpriv", *drop] if drop else []), sys.executable, "-m", FOLLOW]
+    done = subprocess.run(
+        [*words, who, guide, agreed, str(place)], cwd=REPO, capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+FOLLOW = "tests.probes.launch.follow_guide"
+NONE = (
+    "refused: no command of the operator's guide {} may be typed here, for no other user can type "
+    "it"
+)
+REFUSED = {
+    ("root without rights", ""): f"{NONE} (`true` cannot run as another user: Operation not "
+    "permitted), and root must not. Let root become another user, or run as an ordinary one",
+    ("ordinary", ""): f"{NONE} (only root can run commands as another user). Run as root, or agree "
+    'on user = "own" in the contract\'s [launch]',
+}
+REFUSED["root without rights", "own"] = REFUSED["root without rights", ""]
+
+
+@as_root
+@pytest.mark.skipif(not shutil.which("setpriv"), reason="NOT RUN: setpriv is not installed")
+@pytest.mark.parametrize("agreed", ["", "own"])
+@pytest.mark.parametrize("who", ["root", "root without rights", "ordinary"])
+def test_an_operators_guide_is_typed_as_ourselves_only_where_it_is_agreed_and_never_as_root(
+    who: str, agreed: str, place: Path
+) -> None:
+    said = follow(who, "operator's", agreed, place)
+    if (who, agreed) in REFUSED:
+        assert said == REFUSED[who, agreed].format(place / "guide.md")
+        assert not (place / "typed").exists()
+    elif who == "ordinary":
+        assert said == "typed as 60600"
+    else:
+        assert int(said.removeprefix("typed as ")) in shell.UIDS
+
+
+@as_root
+@pytest.mark.skipif(not shutil.which("setpriv"), reason="NOT RUN: setpriv is not installed")
+@pytest.mark.parametrize(("who", "uid"), [("root without rights", "0"), ("ordinary", "60600")])
+def test_our_own_guide_needs_no_consent(who: str, uid: str, place: Path) -> None:
+    assert follow(who, "our", "", place) == f"typed as {uid}"
+
+
+def test_a_guide_that_may_not_be_typed_is_not_even_fetched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fetched: list[str] = []
+    monkeypatch.setattr(controls, "why_no_other_user", lambda own_guide: "no right to")
+    monkeypatch.setattr(controls, "ignored_address", lambda dashboard: "")
+    monkeypatch.setattr(controls, "describe_busy", lambda cluster: "")
+    monkeypatch.setattr(controls.guides, "read_guide", lambda *words: fetched.append(str(words)))
+    terms = ClusterTerms(
+        launch=LaunchTerms(document="https://x.invalid/guide.md", values={"x": "{command}"})
+    )
+    cluster: Any = SimpleNamespace(dashboard="http://10.0.0.1:8265")
+    with (
+        pytest.raises(pytest.fail.Exception, match="no command of the operator's guide https://x"),
+        controls.prepare_path(cluster, terms, recorder("LAUNCH")),
+    ):
+        pass
+    assert fetched == []
+
+
+@as_root
+@pytest.mark.parametrize("when", ["in the next home", "at the end"])
+def test_processes_that_do_not_end_fail_the_probe_in_one_sentence(
+    when: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(kind: str, name: str) -> None:
+        raise StillRuns(f"processes [7] of user id {name} do not end")
+
+    monkeypatch.setattr(controls, "HOMES", str(place))
+    monkeypatch.setattr(controls, "ignored_address", lambda dashboard: "")
+    monkeypatch.setattr(controls, "describe_busy", lambda cluster: "")
+    monkeypatch.setattr(shell, "why_no_other_user", lambda own_guide: "")
+    cluster = cluster_without_dashboard()
+    cluster.dashboard = "http://127.0.0.1:1"
+
+    def follow() -> None:
+        with controls.prepare_path(cluster, ClusterTerms(), recorder("LAUNCH")) as path:
+            monkeypatch.setattr(shell, "stop_resource", stop)
+            if when == "in the next home":
+                path.ask("true\n")
+
+    says = r"^processes \[7\] of user id 6\d+ do not end$"
+    with pytest.raises(pytest.fail.Exception, match=says):
+        follow()
+
+
+@pytest.mark.parametrize(("uid", "agreed"), [(0, "own"), (0, None), (1000, None)])
+def test_no_path_types_a_guide_that_may_not_be_typed(
+    uid: int, agreed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever made the path: the last step asks, too."""
+    for name in ("getuid", "geteuid"):
+        monkeypatch.setattr(os, name, lambda: uid)
+    path = theirs(shell.User(tmp_path, why_same="no right to"), f"touch {tmp_path}/typed")
+    launch = path.terms.launch.model_copy(update={"user": agreed})
+    path = replace(path, terms=path.terms.model_copy(update={"launch": launch}))
+    with pytest.raises(
+        GuideError, match=r"may be typed here, for no other user can type it .no right to"
+    ):
+        path.follow()
+    assert list(tmp_path.iterdir()) == []
