@@ -20,6 +20,7 @@ from reports.run_folder.fold import ALONE, fold_events, read_record
 from reports.run_folder.store import CONTRACT
 
 SUM_LINE = re.compile(r"(?P<sum>[0-9a-f]{64})  (?P<name>[^\n]+)")
+FOLDERS = ("evidence", SIGNATURES)  # of a run folder
 MISSING = "is missing"
 HEAD = re.compile(rb'^ "head":\s*"(?P<head>[0-9a-f]{64})"', re.M)
 HEAD_BYTES = 100  # longer than a match of HEAD, which may cross two chunks
@@ -172,7 +173,7 @@ def _check_sums(run: Path, files: list[str]) -> Iterator[str]:
         elif event_log.hash_file(run / name) != sha256:
             yield f"{name:.80} is not the file that {SUMS} has"
     for entry in run.iterdir():
-        if entry.is_dir() and entry.name not in ("evidence", SIGNATURES):
+        if entry.is_dir() and entry.name not in FOLDERS:
             yield f"{entry.name:.80}/ was added: a run has no such folder"
     for name in files:
         if name not in sums and name != SUMS and not name.startswith(f"{SIGNATURES}/"):
