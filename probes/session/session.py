@@ -84,6 +84,8 @@ class RunSession:
         self.store.keep_room()
         self._write_start()
         self._write_owed()
+        self._taken = 0  # problems of the process that cleans up
+        self._cleanup = self.cluster.cleanup if self.cluster else None
         if self.cluster:
             address, tell = self.cluster.address, lambda sentence: self.on_lost(sentence)
             self._watch = HeadWatch(address, self._on_head_silent, tell)
@@ -263,6 +265,9 @@ class RunSession:
         except OSError as failure:
             reason = f"its result could not be written: {failure.strerror or failure}"
             return recorder.result("error", seconds, "; ".join(filter(None, (error, reason))))
+        with suppress(OSError):
+            for problem in self.take_problems():
+                self.report_problem(*problem)
         with suppress(OSError):  # the end of the run writes it again, and says where it cannot
             self.store.save()
         results = self.store.record().results
@@ -279,8 +284,11 @@ class RunSession:
             self._current.explain(finding)
 
     def take_problems(self) -> list[tuple[str, str, str]]:
-        """Return, once, what broke beside the probes: kind, where and text."""
-        return []
+        """Return, once, what happened to the process that cleans up: kind, place and text."""
+        problems = self._cleanup.problems if self._cleanup else []
+        taken = [("cleanup", *problem) for problem in problems[self._taken :]]
+        self._taken += len(taken)
+        return taken
 
     def leave(self) -> None:
         """Leave the cluster; safe to repeat."""

@@ -368,13 +368,16 @@ def print_header(config: pytest.Config, lines: list[str]) -> None:
 def print_summary(config: pytest.Config, summary: AcceptanceSummary, run: RunSession) -> None:
     """Print the acceptance table, worst first, and the path of the report.
 
-    It is printed past pytest's capture: a probe may still be blocked by a lost cluster.
+    A probe that a lost cluster blocks may still be captured: the capture is suspended.
     """
     from reports.text import acceptance_table
 
-    terminal: Any = config.pluginmanager.get_plugin("terminalreporter")
+    plugins = config.pluginmanager
+    terminal: Any = plugins.get_plugin("terminalreporter")
     if terminal is None:
         return
+    if capture := plugins.get_plugin("capturemanager"):
+        capture.suspend_global_capture()
     tw = terminal._tw
     unicode = "utf" in (getattr(tw._file, "encoding", None) or "").lower()
     width = min(tw.fullwidth, MAX_WIDTH)

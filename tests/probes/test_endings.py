@@ -132,7 +132,56 @@ BROKEN_PLUGINS = (
     Fault("an internal error", 3, plant="def pytest_runtest_logfinish(): raise OSError('it broke')",
           says="it broke"),
 )  # fmt: skip
-FAULTS = (*SIGNALS, *TERMINAL, *FOLDER, *BOUNDS, *BROKEN_PLUGINS)
+KEPT = """
+from probes.cluster.cleanup import CleanupProcess
+StandIn.cleanup = CleanupProcess()
+StandIn.close = lambda self: self.cleanup.close()
+"""
+KILL = "os.kill(cluster.cleanup._child.pid, signal.SIGKILL)"
+CLEANUP = (
+    Fault("the process that cleans up dies", 3, f"{KILL}; time.sleep(0.5)", plant=KEPT,
+          says="does its work now"),
+    Fault("it dies before a folder is kept", 3,
+          f"{KILL}; cluster.cleanup.register('folder', '/tmp/none')", plant=KEPT, says="cleanup"),
+    Fault("it dies, and a criterion failed", 1, f"{KILL}; time.sleep(0.5)", plant=KEPT,
+          value=BROKEN),
+)  # fmt: skip
+# A head that accepts connections, until it is killed; the suite's times are shorter.
+HEADED = """
+import subprocess, sys
+import probes.cluster.entrances as entrances
+import probes.session.ending as ending
+entrances.POLL_SECONDS, entrances.SILENCE_SECONDS, entrances.LOST_SECONDS = 0.1, 0.5, 1.5
+ending.LEAVE_S = 2.0
+code = (
+    "import socket; s = socket.create_server(('127.0.0.1', 0))\\n"
+    "print(s.getsockname()[1], flush=True)\\n"
+    "while True: s.accept()[0].close()"
+)
+StandIn.head = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+StandIn.address = f"127.0.0.1:{StandIn.head.stdout.readline().strip()}"
+StandIn.close = lambda self: self.head.kill()
+"""
+HEADLESS = "cluster.head.kill(); time.sleep(40)"
+DEAF = """cluster.head.kill()
+    while True:
+        try: time.sleep(40)
+        except BaseException: pass"""
+MOMENT = """cluster.head.send_signal(signal.SIGSTOP); os.system('sleep 0.2')
+    cluster.head.send_signal(signal.SIGCONT); time.sleep(2)"""
+LOST = "Ray's head at 127.0.0.1:"
+CLUSTER = (
+    Fault("the head dies", 20, HEADLESS, plant=HEADED, says=LOST),
+    Fault("the head dies, seatrial", 20, HEADLESS, plant=HEADED, says=LOST, program="seatrial"),
+    Fault("the head dies, and a criterion failed", 1, HEADLESS, plant=HEADED, value=BROKEN),
+    Fault("the head dies in a call that does not return", 20, DEAF, plant=HEADED, says=LOST),
+    Fault("the head dies, and a teardown waits", 20, HEADLESS, "time.sleep(40)", plant=HEADED),
+    Fault("the head dies, and a teardown fails", 20, HEADLESS, "raise OSError", plant=HEADED),
+    Fault("the head dies, and a user interrupts", 2,
+          "cluster.head.kill(); time.sleep(1); send('SIGINT')", plant=HEADED),
+    Fault("the head is silent for a moment", 0, MOMENT, plant=HEADED),
+)  # fmt: skip
+FAULTS = (*SIGNALS, *TERMINAL, *FOLDER, *BOUNDS, *BROKEN_PLUGINS, *CLEANUP, *CLUSTER)
 
 
 @pytest.fixture
@@ -156,6 +205,18 @@ def test_a_run_ends_with_its_record(stage: Stage, fault: Fault) -> None:
     assert ended.is_whole or not fault.whole, ended.sentences
     if fault.whole and "/dev" not in fault.shell and "&-" not in fault.shell:
         assert f"exit {fault.code}" in ended.text, "the table"
+
+
+@pytest.mark.parametrize("value", [GOOD, BROKEN], ids=["nothing failed", "a criterion failed"])
+def test_a_lost_head_is_the_first_finding(stage: Stage, value: str) -> None:
+    stage.prepare(HEADLESS, value=value, plant=HEADED)
+    ended = stage.end()
+    assert [one.code for one in ended.summary.findings][0] == "HOST-HEAD", ended.text
+    (row,) = [row for row in ended.summary.rows if row.criterion.id == "GANG"]
+    assert row.verdict.value == ("UNPROVEN" if value == GOOD else "FAIL")
+    assert LOST in row.results[0].error
+    assert ended.text.count("report  ") == 1
+    assert ended.summary.record.state == "finished"
 
 
 def test_a_file_that_may_not_grow_is_said_before_the_run(stage: Stage) -> None:
