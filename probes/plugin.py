@@ -8,6 +8,7 @@ record, too: a failed teardown, a file that is not collected, an internal error 
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from probes.requirements import lacking_sentence
 from probes.session import probe_report, terminal
 from probes.session.config import ENDING, JUNIT, RECORDER, RUN, VERDICT, read_twins
 from probes.session.options import OPTIONS
-from probes.session.signals import SIGNALS, RunLost
+from probes.session.signals import SIGNALS
 from probes.session.terminal import criterion_of, describe_nothing, left_out, sort_probes
 from reports.command import EXIT_INTERNAL, EXIT_INTERRUPTED
 from reports.sanitize import clean
@@ -33,6 +34,7 @@ if TYPE_CHECKING:  # else every run of pytest would load pydantic, even without 
 
 pytest_plugins = ["probes.session.fixtures", "probes.gang.fixtures", "probes.restart.fixtures"]
 ROOT = Path(__file__).resolve().parents[1]  # holds the packages; names of probes are relative to it
+PROGRAMS = ("pytest", "py.test", "__main__.py")  # whose process is at its end after the run
 LEFT_OUT: pytest.StashKey[int] = pytest.StashKey()  # config: number of probes
 SETTINGS: pytest.StashKey[Any] = pytest.StashKey()  # config: the RunSettings
 
@@ -72,19 +74,27 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, Any, Any]:
         return (yield)
     guard_streams()
     with SIGNALS.taken():
-        try:
-            code = yield
-        except pytest.UsageError:
-            raise
-        except BaseException as error:  # noqa: BLE001 - of another plugin, after the end
-            code = _write_late_end(config, error)
-        finally:
-            guard_streams()  # pytest has put those back that it found
-        ending = config.stash.get(ENDING, None)
-        if ending is None or ending.summary is None:
-            return code
-        ending.show()
-        return ending.summary.exit_code
+        code = yield from _decide_code(config)
+    if Path(sys.argv[0]).name in PROGRAMS:
+        SIGNALS.settle(code)
+    return code
+
+
+def _decide_code(config: pytest.Config) -> Generator[None, Any, int]:
+    """Let pytest run; return the exit code of the record where a run began."""
+    try:
+        code = yield
+    except pytest.UsageError:
+        raise
+    except BaseException as error:  # noqa: BLE001 - of another plugin, after the end
+        code = _write_late_end(config, error)
+    finally:
+        guard_streams()  # pytest has put those back that it found
+    ending = config.stash.get(ENDING, None)
+    if ending is None or ending.summary is None:
+        return code
+    ending.show()
+    return ending.summary.exit_code
 
 
 def _write_late_end(config: pytest.Config, error: BaseException) -> int:
@@ -284,7 +294,7 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Open the recorder before the fixtures, so that a failing fixture is recorded, too."""
-    if SIGNALS.came_in_time:  # a probe did not let the interrupt pass
+    if SIGNALS.ends_run:  # a probe did not let the interrupt pass
         raise KeyboardInterrupt
     run, criterion = item.config.stash.get(RUN, None), criterion_of(item)
     if run is None or criterion is None:
@@ -381,11 +391,10 @@ class InterruptHook:
 
         pytest's own end after a collection error is neither.
         """
-        error = excinfo.value
-        if isinstance(error, pytest.Session.Interrupted):
+        if isinstance(excinfo.value, pytest.Session.Interrupted):
             return
-        if isinstance(error, RunLost):
-            self._ending.run.end_current(str(error))
+        if SIGNALS.lost:  # Ray's calls raise a plain KeyboardInterrupt in its place
+            self._ending.run.end_current(SIGNALS.lost)
         else:
             PROBLEMS.append(INTERRUPT)
         SIGNALS.wait_for("the report is written")

@@ -7,6 +7,7 @@ ends with SIGHUP.
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import threading
@@ -14,6 +15,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
+
+from reports.streams import flush_streams
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LEAVING = 3  # so many signals leave a run; one more does not wait for its record
@@ -33,11 +36,16 @@ class Signals:
         self._screen = -1
         self._since = 0.0
         self._what = ""  # is being waited for; empty while probes run
-        self._lost = ""  # why the run ends, without a signal of a user
-        self._is_ours = False  # the next signal is of `lose`
+        self._reason = ""  # of the next signal, which `lose` sends
         self.count = 0
         self.came_in_time = False  # before the end of the run began
+        self.lost = ""  # why the run ended, where its cluster was lost before
         self.leave: Callable[[], None] | None = None  # writes the end, and does not return
+
+    @property
+    def ends_run(self) -> bool:
+        """Whether no further probe may begin."""
+        return self.came_in_time or bool(self.lost)
 
     @contextmanager
     def taken(self) -> Iterator[None]:
@@ -46,7 +54,7 @@ class Signals:
             yield
             return
         self.count, self._since, self._what, self.leave = 0, 0.0, "", None
-        self.came_in_time = False
+        self.came_in_time, self.lost, self._reason = False, "", ""
         with suppress(OSError):  # pytest captures the file of that number
             self._screen = os.dup(2)
         self._is_taken = True
@@ -70,6 +78,21 @@ class Signals:
             old = self._old.setdefault(number, signal.getsignal(number))
             signal.signal(number, old if old == signal.SIG_IGN else self._handle)
 
+    def settle(self, code: int) -> None:
+        """Let a signal end this process with the code of its run, which is over.
+
+        Python's own end takes some 0.3 s, and resets every handler of Python but SIG_IGN.
+        """
+
+        def leave(*_: object) -> None:
+            flush_streams()
+            os._exit(code)
+
+        if threading.current_thread() is threading.main_thread():
+            for number in ENDING:
+                signal.signal(number, leave)
+            atexit.register(_ignore)
+
     def wait_for(self, what: str) -> None:
         """Note what the end of the run waits for; from now on a signal does not interrupt."""
         self._since = self._since or time.monotonic()
@@ -77,7 +100,7 @@ class Signals:
 
     def lose(self, sentence: str) -> None:
         """Raise RunLost in the main thread, which a call may block; safe in other threads."""
-        self._lost, self._is_ours = sentence, True
+        self._reason = sentence
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     def say(self, text: str) -> None:
@@ -86,11 +109,12 @@ class Signals:
             os.write(self._screen, f"\nseatrial: {text}\n".encode())
 
     def _handle(self, *_: object) -> None:
-        if self._is_ours:
-            self._is_ours = False
+        reason, self._reason = self._reason, ""
+        if reason:
             if not self._what:
+                self.lost = reason
                 self.wait_for("the probe that ran is ended")
-                raise RunLost(self._lost)
+                raise RunLost(reason)
             return
         self.count += 1
         if self.count == 1 and not self._what:
@@ -107,6 +131,11 @@ class Signals:
             threading.Thread(target=self.leave, name="seatrial leaves", daemon=True).start()
         else:
             os._exit(INTERRUPTED)
+
+
+def _ignore() -> None:
+    for number in ENDING:
+        signal.signal(number, signal.SIG_IGN)
 
 
 SIGNALS = Signals()

@@ -6,9 +6,11 @@ A run whose terminal is gone goes on.
 
 from __future__ import annotations
 
+import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -217,6 +219,30 @@ def test_a_lost_head_is_the_first_finding(stage: Stage, value: str) -> None:
     assert LOST in row.results[0].error
     assert ended.text.count("report  ") == 1
     assert ended.summary.record.state == "finished"
+
+
+MOMENTS = 10  # of a run that takes 3 s, from its first event on
+
+
+@pytest.mark.parametrize("seed", range(2 * MOMENTS))
+def test_a_signal_at_any_moment_leaves_one_verdict(stage: Stage, seed: int) -> None:
+    random = Random(seed)
+    program, name = random.choice(["pytest", "seatrial"]), random.choice(["SIGINT", "SIGTERM"])
+    moment = (seed % MOMENTS + random.random()) * 3 / MOMENTS
+    stage.prepare("time.sleep(0.5)", "time.sleep(0.2)")
+    child = stage.start(program)
+    events, deadline = stage.run / "events.jsonl", time.monotonic() + LONGEST_S
+    while not (events.exists() and b"run_owes" in events.read_bytes()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    time.sleep(moment)
+    child.send_signal(getattr(signal, name))
+    text, _ = child.communicate(timeout=LONGEST_S)
+    ended = Ended(child.returncode, text.decode(), stage.run)
+    assert ended.code in (0, 2), ended.text
+    assert ended.summary.exit_code == ended.code, (moment, ended.sentences)
+    assert ended.is_whole
+    assert f"exit {ended.code}" in ended.text
 
 
 def test_a_file_that_may_not_grow_is_said_before_the_run(stage: Stage) -> None:
