@@ -34,8 +34,8 @@ from reference_trainer.launch.gang import Gang
 
 # Ray's runtime environment copies them to the workers.
 PACKAGES = ("reports", "reference_trainer", "scaling", "probes")
-# Ray ends a driver whose head is silent for 60 s, with exit code 1 and in the middle of a line.  The
-# run notices that itself (HeadWatch), and writes its end.
+# Ray ends a driver whose head is silent for 60 s, with exit code 1 and in the middle of a line.
+# HeadWatch notices it before, and the run writes its end.
 PATIENCE = ("RAY_gcs_rpc_server_reconnect_timeout_s", "3600")
 SPARE_PREFIX = "seatrial_spare_"  # prefix of the resource that only a spare raylet has
 ROOT = Path(__file__).resolve().parents[2]  # holds the packages, in a checkout as in an install

@@ -307,7 +307,9 @@ HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0
 class HeadWatch:
     """Thread that queries `host:port` every 2 s, and reports each silence of 15 s to `on_silence`.
 
-    `on_lost` gets a sentence when a silence has lasted 45 s; the watch then ends.  If the port speaks no plain HTTP/2 (Ray over TLS), an accepted connection is an answer.
+    `on_lost` gets a sentence when a silence has lasted 45 s; the watch then ends.
+
+    If the port speaks no plain HTTP/2 (Ray over TLS), an accepted connection is an answer.
     """
 
     def __init__(

@@ -285,8 +285,10 @@ class RunSession:
 
     def take_problems(self) -> list[tuple[str, str, str]]:
         """Return, once, what happened to the process that cleans up: kind, place and text."""
-        problems = self._cleanup.problems if self._cleanup else []
-        taken = [("cleanup", *problem) for problem in problems[self._taken :]]
+        if self._cleanup is None:
+            return []
+        new = self._cleanup.problems[self._taken :]
+        taken = [("cleanup", where, text) for where, text in new]
         self._taken += len(taken)
         return taken
 

@@ -70,7 +70,7 @@ class Signals:
             self._screen = -1
 
     def take(self) -> None:
-        """Handle the signals from now on, whoever took them meanwhile: Ray takes SIGTERM.
+        """Handle the signals from now on, again if others took them: Ray takes SIGTERM.
 
         What was ignored from the start, as SIGHUP under nohup, stays so.
         """

@@ -171,6 +171,10 @@ DEAF = """cluster.head.kill()
         except BaseException: pass"""
 MOMENT = """cluster.head.send_signal(signal.SIGSTOP); os.system('sleep 0.2')
     cluster.head.send_signal(signal.SIGCONT); time.sleep(2)"""
+OTHER = (
+    'measure.explain(__import__("probes.findings").findings.finding('
+    '"GANG-PARTIAL", "another finding", ["n0"]))'
+)
 LOST = "Ray's head at 127.0.0.1:"
 CLUSTER = (
     Fault("the head dies", 20, HEADLESS, plant=HEADED, says=LOST),
@@ -211,9 +215,10 @@ def test_a_run_ends_with_its_record(stage: Stage, fault: Fault) -> None:
 
 @pytest.mark.parametrize("value", [GOOD, BROKEN], ids=["nothing failed", "a criterion failed"])
 def test_a_lost_head_is_the_first_finding(stage: Stage, value: str) -> None:
-    stage.prepare(HEADLESS, value=value, plant=HEADED)
+    stage.prepare(f"{OTHER}; {HEADLESS}", value=value, plant=HEADED)
     ended = stage.end()
-    assert [one.code for one in ended.summary.findings][0] == "HOST-HEAD", ended.text
+    assert len(ended.summary.findings) == 2
+    assert ended.summary.findings[0].code == "HOST-HEAD", ended.text
     (row,) = [row for row in ended.summary.rows if row.criterion.id == "GANG"]
     assert row.verdict.value == ("UNPROVEN" if value == GOOD else "FAIL")
     assert LOST in row.results[0].error
@@ -254,9 +259,7 @@ def test_a_file_that_may_not_grow_is_said_before_the_run(stage: Stage) -> None:
 
 @pytest.mark.parametrize("program", ["pytest", "seatrial"])
 @pytest.mark.parametrize("lines", [1, 9])
-def test_a_reader_that_leaves_does_not_end_the_run(
-    stage: Stage, program: str, lines: int
-) -> None:
+def test_a_reader_that_leaves_does_not_end_the_run(stage: Stage, program: str, lines: int) -> None:
     """As with `| head -1`."""
     stage.prepare(fault="time.sleep(1)")
     child = stage.start(program)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from reports.run_folder.event_log import SUMS
 from tests.support.paths import REPO
 from tests.support.stand_in import CAUGHT, CONTRACT, GOOD, OWES, PROBE, STAND_IN
 
+# A shell without job control starts `make test &` with Ctrl-C ignored, and children inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # What a probe and its teardown need to plant a fault in their own run.
 HEAD = """
 import os, pathlib, shutil, signal, time
