@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -313,7 +313,8 @@ class Cluster:
         """Leave the cluster, end it if it is embedded, and clean up what is left."""
         import ray
 
-        ray.shutdown()
-        if self._local:
-            self._local.close()
-        self.cleanup.close()
+        with ExitStack() as then:  # each of them, whatever the one before raises
+            then.callback(self.cleanup.close)
+            if self._local:
+                then.callback(self._local.close)
+            ray.shutdown()

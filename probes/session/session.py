@@ -35,7 +35,8 @@ DEFAULT_CONTRACT = "seatrial.toml"  # of the current folder: used where no contr
 
 def say_waiting(held: str) -> None:
     """Print what the run waits for: pytest prints nothing yet."""
-    print(f"waiting   {one_line(held)}", file=sys.__stderr__, flush=True)
+    with suppress(OSError, ValueError):  # a terminal that is gone ends no run
+        print(f"waiting   {one_line(held)}", file=sys.__stderr__, flush=True)
 
 
 @dataclass(frozen=True)

@@ -365,18 +365,20 @@ class Store:
         its events with it. Raises OSError; the events in memory stay as they were.
         """
         with self._write_lock:
-            kept = self._lines
+            kept = self._lines, self._end, self._log
             try:
                 aside = self._put_aside()
-                os.close(self._log)
                 self._lines, self._end, self._is_writing = [], None, False
                 self._open()
                 self._write_contract()
-                lost = self._write_events(kept, aside)
+                lost = self._write_events(kept[0], aside)
                 self.event("run_problem", **_damage(self.path, found, aside, lost))
             except OSError:
-                self._lines = kept
+                if self._log != kept[2]:
+                    os.close(self._log)
+                self._lines, self._end, self._log = kept
                 raise
+            os.close(kept[2])
 
     def _put_aside(self) -> Path | None:
         """Rename what is at the folder's path; None if nothing is there."""
