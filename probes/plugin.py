@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,10 +91,10 @@ def _decide_code(config: pytest.Config) -> Generator[None, Any, int]:
     finally:
         guard_streams()  # pytest has put those back that it found
     ending = config.stash.get(ENDING, None)
-    if ending is None or ending.summary is None:
-        return code
+    if ending is None:
+        return int(code)
     ending.show()
-    return ending.summary.exit_code
+    return ending.summary.exit_code if ending.summary else EXIT_INTERNAL
 
 
 def _write_late_end(config: pytest.Config, error: BaseException) -> int:
@@ -104,7 +104,8 @@ def _write_late_end(config: pytest.Config, error: BaseException) -> int:
     ending = config.stash.get(ENDING, None)
     if ending and ending.summary is None:
         PROBLEMS.append(("internal", "pytest", describe(error)))
-        ending.close(_end_state(), _take_problems())
+        with suppress(Exception):
+            ending.close(_end_state(), _take_problems())
     return EXIT_INTERRUPTED if isinstance(error, KeyboardInterrupt) else EXIT_INTERNAL
 
 

@@ -21,7 +21,7 @@ from reports.acceptance import AcceptanceSummary, load_summary, summarize_accept
 from reports.exports import render_all, write_all
 from reports.formats.github import report_to_github
 from reports.frames.history import Baseline, choose_baseline
-from reports.record import RunProblem
+from reports.record import RunProblem, RunRecord
 from reports.redact import redact_text
 from reports.run_folder.event_log import UnreadableRun
 from reports.run_folder.integrity import FOLDERS, Integrity, read_run
@@ -62,6 +62,8 @@ class Ending:
         self._before: Baseline | None = None
         self._ended = threading.Event()
         self._is_shown = False
+        self._is_sealed = False  # the files on disk are those of the last event
+        self._sound: AcceptanceSummary | None = None  # of a folder that was read and verified
         SIGNALS.leave = self.leave_now
         run.on_lost = self.lose
 
@@ -167,7 +169,7 @@ class Ending:
 
     def _write_files(self) -> None:
         """Write record, renderings and sums, of a folder that verifies; raises Exception."""
-        error = None
+        error, self._is_sealed = None, False
         try:
             self._write_once()
         except Exception as failure:  # noqa: BLE001 - the folder may be the cause
@@ -179,43 +181,47 @@ class Ending:
             raise error
 
     def _write_once(self) -> None:
-        self.run.store.save()
-        self._render()
+        self._render(self.run.store.save())
         self._seal()
 
     def _write_what_goes(self) -> None:
         """Write the files again, now with the problem; leave out what cannot be written."""
         with suppress(OSError):  # no file is better than a wrong one
             Path(self._options.junit or self.run.store.path / "junit.xml").unlink()
-        for step in (self.run.store.save, self._render, self._seal):
+        store = self.run.store
+        for step in (store.save, lambda: self._render(store.record()), self._seal):
             with suppress(Exception):
                 step()
 
     def _seal(self) -> None:
         """Write the sums of a run that has its end: without it, it was cut off."""
+        self._is_sealed = False
         if self.run.store.end_state:
             self.run.store.seal()
+            self._is_sealed = True
 
-    def _render(self) -> None:
-        store, junit = self.run.store, self._options.junit
-        summary = summarize_acceptance(store.record(), self._integrity())
+    def _render(self, record: RunRecord) -> None:
+        folder, junit = self.run.store.path, self._options.junit
+        summary = summarize_acceptance(record, self._integrity())
         before = self._before.summary if self._before else None
-        write_all(store.path, render_all(store.path, summary, before))
+        write_all(folder, render_all(folder, summary, before))
         if junit:
             Path(junit).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(store.path / "junit.xml", junit)
+            shutil.copyfile(folder / "junit.xml", junit)
 
     def _find_damage(self) -> str:
         """Read the run folder; return what is not as the run wrote it."""
-        store = self.run.store
+        store, self._sound = self.run.store, None
         try:
-            _, integrity = read_run(store.path)
+            record, integrity = read_run(store.path)
             added = [path.name for path in store.path.iterdir() if path.is_dir()]
         except (UnreadableRun, OSError) as error:
             return describe(error) if isinstance(error, OSError) else str(error)
         problems = [*integrity.problems]
         problems += [f"{name}/ was added" for name in added if name not in FOLDERS]
         problems += ["its events are others"] * (integrity.head != store.head)
+        if not problems and self._is_sealed:
+            self._sound = summarize_acceptance(record, integrity)
         return next(iter(problems), "")
 
     def _integrity(self) -> Integrity:
@@ -225,6 +231,8 @@ class Ending:
     def _look(self, state: str) -> AcceptanceSummary:
         """Return what a later look says; what the events in memory say where that is not theirs."""
         store = self.run.store
+        if self._sound and self._sound.integrity.head == store.head:
+            return self._sound
         if not self._unwritten and store.end_state:
             with suppress(UnreadableRun, OSError):
                 summary = load_summary(store.path)

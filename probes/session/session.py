@@ -269,9 +269,10 @@ class RunSession:
         with suppress(OSError):
             for problem in self.take_problems():
                 self.report_problem(*problem)
-        with suppress(OSError):  # the end of the run writes it again, and says where it cannot
-            self.store.save()
-        results = self.store.record().results
+        try:
+            results = self.store.save().results
+        except OSError:  # the end of the run writes it again, and says where it cannot
+            results = self.store.record().results
         return next((one for one in results[::-1] if one.probe == result.probe), result)
 
     def end_current(self, error: str) -> None:

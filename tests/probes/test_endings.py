@@ -148,6 +148,12 @@ CLEANUP = (
     Fault("it dies, and a criterion failed", 1, f"{KILL}; time.sleep(0.5)", plant=KEPT,
           value=BROKEN),
 )  # fmt: skip
+OUR_END = """
+import probes.session.ending as ending
+def broken(*a): raise TypeError("our end broke")
+ending.Ending.write = broken
+"""
+OURS = (Fault("our own end breaks", 3, plant=OUR_END, record=2, whole=False),)
 # A head that accepts connections, until it is killed; the suite's times are shorter.
 HEADED = """
 import subprocess, sys
@@ -187,7 +193,7 @@ CLUSTER = (
           "cluster.head.kill(); time.sleep(1); send('SIGINT')", plant=HEADED),
     Fault("the head is silent for a moment", 0, MOMENT, plant=HEADED),
 )  # fmt: skip
-FAULTS = (*SIGNALS, *TERMINAL, *FOLDER, *BOUNDS, *BROKEN_PLUGINS, *CLEANUP, *CLUSTER)
+FAULTS = (*SIGNALS, *TERMINAL, *FOLDER, *BOUNDS, *BROKEN_PLUGINS, *CLEANUP, *CLUSTER, *OURS)
 
 
 @pytest.fixture
