@@ -7,7 +7,7 @@ KIND ?= lab
 N ?= 1
 # The long tests' groups, each under an hour: criteria that have such tests, FABRIC's links and
 # rails, SCALING on shards, LAUNCH by guides that mislead, and where Ray is started otherwise, runs of the whole suite.
-SOAKS := fabric gang guides hosts launch links rails restart scaling shards starts submit suite
+SOAKS := endings fabric gang guides hosts launch links rails restart scaling shards starts submit suite
 ifneq ($(CRITERION),)
 SOAK := $(filter $(shell echo '$(CRITERION)' | tr A-Z a-z),$(SOAKS))
 ifeq ($(SOAK),)

@@ -8,9 +8,10 @@ record, too: a failed teardown, a file that is not collected, an internal error 
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,16 +20,21 @@ import pytest
 
 from probes.requirements import lacking_sentence
 from probes.session import probe_report, terminal
-from probes.session.config import JUNIT, RECORDER, RUN, VERDICT, read_twins
+from probes.session.config import ENDING, JUNIT, RECORDER, RUN, VERDICT, read_twins
 from probes.session.options import OPTIONS
+from probes.session.signals import SIGNALS
 from probes.session.terminal import criterion_of, describe_nothing, left_out, sort_probes
+from reports.command import EXIT_INTERNAL, EXIT_INTERRUPTED
 from reports.sanitize import clean
+from reports.streams import guard_streams
 
 if TYPE_CHECKING:  # else every run of pytest would load pydantic, even without probes
+    from probes.session.ending import Ending, EndOptions
     from probes.session.session import RunSession, RunSettings
 
 pytest_plugins = ["probes.session.fixtures", "probes.gang.fixtures", "probes.restart.fixtures"]
 ROOT = Path(__file__).resolve().parents[1]  # holds the packages; names of probes are relative to it
+PROGRAMS = ("pytest", "py.test", "__main__.py")  # whose process is at its end after the run
 LEFT_OUT: pytest.StashKey[int] = pytest.StashKey()  # config: number of probes
 SETTINGS: pytest.StashKey[Any] = pytest.StashKey()  # config: the RunSettings
 
@@ -55,6 +61,52 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "default")
     if getattr(config.option, "numprocesses", None):
         raise pytest.UsageError("probes own the whole cluster: run them without -n")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> Generator[None, Any, Any]:
+    """Handle signals and the end of the terminal, and return the exit code of the record.
+
+    It surrounds all that pytest does after its options: what breaks there does not decide.
+    """
+    asked = config.getoption("--cluster") or os.environ.get("SEATRIAL_CLUSTER")
+    if not asked or config.option.collectonly:
+        return (yield)
+    guard_streams()
+    with SIGNALS.taken():
+        code = yield from _decide_code(config)
+    if Path(sys.argv[0]).name in PROGRAMS:
+        SIGNALS.settle(code)
+    return code
+
+
+def _decide_code(config: pytest.Config) -> Generator[None, Any, int]:
+    """Let pytest run; return the exit code of the record where a run began."""
+    try:
+        code = yield
+    except pytest.UsageError:
+        raise
+    except BaseException as error:  # noqa: BLE001 - of another plugin, after the end
+        code = _write_late_end(config, error)
+    finally:
+        guard_streams()  # pytest has put those back that it found
+    ending = config.stash.get(ENDING, None)
+    if ending is None:
+        return int(code)
+    ending.show()
+    return ending.summary.exit_code if ending.summary else EXIT_INTERNAL
+
+
+def _write_late_end(config: pytest.Config, error: BaseException) -> int:
+    """End a run whose end another plugin prevented; return the exit code where no run began."""
+    from probes.session.ending import describe
+
+    ending = config.stash.get(ENDING, None)
+    if ending and ending.summary is None:
+        PROBLEMS.append(("internal", "pytest", describe(error)))
+        with suppress(Exception):
+            ending.close(_end_state(), _take_problems())
+    return EXIT_INTERRUPTED if isinstance(error, KeyboardInterrupt) else EXIT_INTERNAL
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -129,6 +181,7 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 
 
 def _open_run(session: pytest.Session, settings: RunSettings) -> None:
+    from probes.session.ending import Ending
     from probes.session.session import RunSession
     from probes.session.terminal import estimate_run
 
@@ -136,6 +189,10 @@ def _open_run(session: pytest.Session, settings: RunSettings) -> None:
     with _usage_errors():
         run = config.stash[RUN] = RunSession(settings)
     loaded = _loaded(config)
+    ending = config.stash[ENDING] = Ending(run, _end_options(config, run, loaded))
+    config.pluginmanager.register(InterruptHook(ending), "seatrial interrupt")
+    if run.was_cut_off:
+        raise KeyboardInterrupt
     also = [f"loaded    {', '.join(loaded)}  (`seatrial run` loads nothing else)"] if loaded else []
     also += [f"versions  {text}" for text in _too_old(run)]
     if count := config.stash.get(LEFT_OUT, 0):
@@ -143,6 +200,18 @@ def _open_run(session: pytest.Session, settings: RunSettings) -> None:
     terminal.print_header(config, [*run.header(), *also])
     usual_s = estimate_run(run, filter(None, map(criterion_of, session.items)))
     terminal.start_progress(config, begun, usual_s)
+
+
+def _end_options(config: pytest.Config, run: RunSession, loaded: list[str]) -> EndOptions:
+    from probes.session.ending import EndOptions
+
+    baseline = config.getoption("--baseline")
+    return EndOptions(
+        loaded,
+        lambda summary: terminal.print_summary(config, summary, run),
+        Path(baseline) if baseline else None,
+        config.stash[JUNIT],
+    )
 
 
 def _too_old(run: RunSession) -> list[str]:
@@ -226,6 +295,8 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Open the recorder before the fixtures, so that a failing fixture is recorded, too."""
+    if SIGNALS.ends_run:  # a probe did not let the interrupt pass
+        raise KeyboardInterrupt
     run, criterion = item.config.stash.get(RUN, None), criterion_of(item)
     if run is None or criterion is None:
         return
@@ -310,10 +381,26 @@ def pytest_internalerror(excrepr: Any, excinfo: pytest.ExceptionInfo[BaseExcepti
     PROBLEMS.append(("internal", "pytest", probe_report.last_line(excinfo.exconly())))
 
 
-def pytest_keyboard_interrupt(excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-    """Record that a user ended the run; pytest's own end after a collection error is not one."""
-    if not isinstance(excinfo.value, pytest.Session.Interrupted):
-        PROBLEMS.append(INTERRUPT)
+class InterruptHook:
+    """Hook of a run that has begun: writes its end before what a probe made is torn down."""
+
+    def __init__(self, ending: Ending) -> None:
+        self._ending = ending
+
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """Record that a user ended the run, or that its cluster is lost.
+
+        pytest's own end after a collection error is neither.
+        """
+        if isinstance(excinfo.value, pytest.Session.Interrupted):
+            return
+        if SIGNALS.lost:  # Ray's calls raise a plain KeyboardInterrupt in its place
+            self._ending.run.end_current(SIGNALS.lost)
+        else:
+            PROBLEMS.append(INTERRUPT)
+        SIGNALS.wait_for("the report is written")
+        self._ending.write(_end_state(), _take_problems())
+        SIGNALS.wait_for("what the probe made is removed")
 
 
 def pytest_report_teststatus(
@@ -327,34 +414,42 @@ PROBLEMS: list[tuple[str, str, str]] = []  # kind, where, text, as in RunProblem
 INTERRUPT = ("interrupt", "", "")
 
 
-@pytest.hookimpl(trylast=True)  # after the fixtures, which an interrupt tears down only here
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Close the run, write every rendering, and set the exit code from the record."""
-    terminal.stop_progress(session.config)
-    run = session.config.stash.get(RUN, None)
-    if run is None:
-        return
-    from probes.session.session import close_run
+def _take_problems() -> list[tuple[str, str, str]]:
+    """Return the problems since the last call; that of an interrupt stays."""
+    problems = [problem for problem in PROBLEMS if problem != INTERRUPT]
+    PROBLEMS[:] = [problem for problem in PROBLEMS if problem == INTERRUPT]
+    return problems
 
-    option = session.config.getoption
-    summary = close_run(
-        run,
-        "interrupted" if INTERRUPT in PROBLEMS else "finished",
-        [problem for problem in PROBLEMS if problem != INTERRUPT],
-        _loaded(session.config),
-        Path(option("--baseline")) if option("--baseline") else None,
-        session.config.stash[JUNIT],
-    )
-    PROBLEMS.clear()
-    session.config.stash[VERDICT] = summary
+
+def _end_state() -> str:
+    """Return the state in which a run ends now."""
+    from probes.session.ending import CUT_OFF, FINISHED
+
+    return CUT_OFF if INTERRUPT in PROBLEMS or SIGNALS.came_in_time else FINISHED
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)  # around the fixtures' teardown after an interrupt
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]:
+    """Close the run, write every rendering, and set the exit code from the record."""
+    ending = session.config.stash.get(ENDING, None)
+    if ending is None:
+        return (yield)
+    try:
+        yield
+    except BaseException as error:  # noqa: BLE001 - of a fixture, or of another plugin
+        from probes.session.ending import describe
+
+        PROBLEMS.append(("teardown", "the end of the run", describe(error)))
+    terminal.stop_progress(session.config)
+    summary = ending.close(_end_state(), _take_problems())
     session.exitstatus = summary.exit_code
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
     """Print the acceptance table and the path of the report, or that nothing was run."""
-    if summary := config.stash.get(VERDICT, None):
-        terminal.print_summary(terminalreporter, summary, config.stash[RUN])
+    if ending := config.stash.get(ENDING, None):
+        ending.show()
     elif config.getoption("--cluster") and config.option.collectonly:
         terminalreporter.write_line("nothing was run: --collect-only proves nothing")
     elif SETTINGS in config.stash and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:

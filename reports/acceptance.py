@@ -26,6 +26,7 @@ from reports.sanitize import capitalise, one_line
 
 # By exit code; any other is NOT ACCEPTED.
 WORDS = {0: "ACCEPTED", 2: "INTERRUPTED", 4: "DOES NOT VERIFY"}
+ENDS_RUN = ("HOST-HEAD",)  # findings that others follow from
 NOT_READ = Integrity()  # of a record that was not read from a run folder
 NOTHING_OWED = "the run does not record which probes it owes"
 NO_SUMS = records.RunProblem(
@@ -88,8 +89,8 @@ class AcceptanceSummary:
 
          0  accepted
          1  a probe result is FAIL
-         2  interrupted
-         3  a problem outside the probes
+         2  interrupted by a signal, or the end is missing, as after SIGKILL
+         3  a problem outside the probes: of the suite, of a disk, of the run folder
          4  the run folder does not verify
         20  a required criterion is unproven, or one of `reasons` prevents acceptance
 
@@ -270,11 +271,13 @@ def _unlisted_criteria(record: RunRecord) -> list[Criterion]:
 
 
 def _unique_findings(results: list[ProbeResult]) -> list[Finding]:
-    """List each finding once: what blocks an acceptance first, then those of the worst results."""
+    """List each finding once: what ended the run, what blocks an acceptance, the worst results'."""
     ordered = sorted(results, key=lambda result: -result.verdict.rank)
     listed = [finding for result in ordered for finding in result.findings]
     unique = {(item.code, item.statement): item for item in listed}.values()
-    return sorted(unique, key=lambda item: [*Severity].index(item.severity))
+    return sorted(
+        unique, key=lambda item: (item.code not in ENDS_RUN, [*Severity].index(item.severity))
+    )
 
 
 def _report_row(

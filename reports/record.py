@@ -225,7 +225,9 @@ class OwedProbe(RecordModel):
 class RunProblem(RecordModel):
     """Problem outside the probes. No result shows it, but the run is not accepted."""
 
-    kind: str = Field(description="collection, teardown, internal, rendering, disk or other test.")
+    kind: str = Field(
+        description="collection, teardown, internal, rendering, disk, folder, cleanup, other test."
+    )
     where: str = Field(description="Where it happened.")
     text: str = Field(description="What happened.")
 

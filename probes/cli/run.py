@@ -18,9 +18,11 @@ from click.shell_completion import CompletionItem
 from probes.cli import command as cli
 from probes.requirements import lacking_sentence
 from probes.session.options import BY_KEY, OPTIONS, RunOption
+from probes.session.signals import SIGNALS
 from reports.command import CheckedCommand
 from reports.numbers import quantity
 from reports.sanitize import capitalise, one_line
+from reports.streams import guard_streams
 
 if TYPE_CHECKING:
     from probes.session.session import RunSettings
@@ -147,6 +149,14 @@ def run(
 
 def run_suite(values: Mapping[str, str | None], to_pytest: Sequence[str]) -> int:
     """Run pytest on the suite's probes with these options, by key; return its exit code."""
+    guard_streams()
+    with SIGNALS.taken():
+        code = _run_pytest(values, to_pytest)
+    SIGNALS.settle(code)
+    return code
+
+
+def _run_pytest(values: Mapping[str, str | None], to_pytest: Sequence[str]) -> int:
     # Before pytest is imported: plugins that it loads could change the run and its results.
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS"):

@@ -17,6 +17,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -30,13 +31,25 @@ SUBMIT_SECONDS = 3.0  # that a submission takes to reach the dashboard's list
 DASHBOARD_SECONDS = 10.0  # for one answer of it
 QUIET_SECONDS = 5.0  # a rank whose driver is dead stops saving within this time
 ENDED = ("STOPPED", "SUCCEEDED", "FAILED")  # states of a job whose command has ended
+MAX_DEATHS = 3  # something ends them all: one more would not live either
 REMOVE_SECONDS = 60.0  # after this time the writer is no rank that Ray is ending
 
 
 class CleanupProcess:
-    """Driver side: `register` a resource before you make it, `unregister` it once removed."""
+    """Driver side: `register` a resource before you make it, `unregister` it once removed.
+
+    A process that dies is replaced at once by one that knows what is registered.  `problems` has a
+    sentence for each: (place, text).  No call fails because of it.
+    """
 
     def __init__(self) -> None:
+        self.problems: list[tuple[str, str]] = []
+        self._registered: list[list[str]] = []
+        self._lock = threading.RLock()
+        self._is_closing = False
+        self._start()
+
+    def _start(self) -> None:
         # A session of its own: Ctrl-C on the terminal must not reach it.
         self._child = subprocess.Popen(
             [sys.executable, "-I", __file__],
@@ -44,6 +57,28 @@ class CleanupProcess:
             text=True,
             start_new_session=True,
         )
+        watch = threading.Thread(target=self._watch, args=(self._child,), daemon=True)
+        watch.name = "cleanup watch"
+        watch.start()
+
+    def _watch(self, child: subprocess.Popen[str]) -> None:
+        """Replace a process that ends before `close`, up to MAX_DEATHS of them."""
+        code = child.wait()
+        with self._lock:
+            if self._is_closing:
+                return
+            assert child.stdin is not None
+            with contextlib.suppress(OSError):  # what it has not read
+                child.stdin.close()
+            text = f"it ended before the run did, with {code}. "
+            if len(self.problems) < MAX_DEATHS:
+                self._start()
+                for kind, name in self._registered:
+                    self._send({"keep": [kind, name]})
+                text += f"Process {self._child.pid} does its work now"
+            else:
+                text += "It has no other: what the run makes stays if the driver is killed"
+            self.problems.append((f"the process that cleans up ({child.pid})", text))
 
     def register(self, kind: str, name: str) -> None:
         """Register a folder or file (path), a process (pid), or a job (`<address> <id>`).
@@ -51,11 +86,16 @@ class CleanupProcess:
         Also a user (uid), whose processes are ended, and jobs whose command has a word, which are
         stopped (`<address> <word>`).
         """
-        self._send({"keep": [kind, name]})
+        with self._lock:
+            self._registered.append([kind, name])
+            self._send({"keep": [kind, name]})
 
     def unregister(self, kind: str, name: str) -> None:
         """Drop a resource that has been removed."""
-        self._send({"forget": [kind, name]})
+        with self._lock:
+            if [kind, name] in self._registered:
+                self._registered.remove([kind, name])
+            self._send({"forget": [kind, name]})
 
     def remove_now(self, path: Path) -> None:
         """Remove a folder or file now; if something still writes into it, leave it for later."""
@@ -70,14 +110,26 @@ class CleanupProcess:
 
     def _send(self, message: dict[str, Any]) -> None:
         assert self._child.stdin is not None
-        self._child.stdin.write(json.dumps(message) + "\n")
-        self._child.stdin.flush()
+        # It may be dead: the next one gets all that is registered.
+        with contextlib.suppress(OSError, ValueError):
+            self._child.stdin.write(json.dumps(message) + "\n")
+            self._child.stdin.flush()
 
     def close(self, seconds: float = 90) -> None:
-        """Let the process clean up what is left; return when it has."""
+        """Let the process clean up what is left; return when it has.  Where it died, do it here."""
+        with self._lock:
+            self._is_closing = True
         assert self._child.stdin is not None
-        self._child.stdin.close()
-        self._child.wait(timeout=seconds)
+        with contextlib.suppress(OSError):  # what a dead process has not read
+            self._child.stdin.close()
+        try:
+            died = self._child.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            place = f"the process that cleans up ({self._child.pid})"
+            self.problems.append((place, f"it was not done {seconds:.0f} s after the run"))
+            return
+        if died:
+            clean_up(self._registered)
 
 
 class StillRuns(OSError):
@@ -377,6 +429,11 @@ def main() -> None:
             registered.append(message["keep"])
         elif message["forget"] in registered:
             registered.remove(message["forget"])
+    clean_up(registered)
+
+
+def clean_up(registered: list[list[str]]) -> None:
+    """Remove these resources; say what could not be removed."""
     # Who submits jobs ends before the jobs, and all before folders: they may still write there.
     ends = [item for item in registered if item[0] in ("process", "user")]
     jobs = [item for item in registered if item[0] in ("job", "jobs")]

@@ -6,7 +6,9 @@ cluster raises ClusterUnreachable with a hint.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,9 @@ from reference_trainer.launch.gang import Gang
 
 # Ray's runtime environment copies them to the workers.
 PACKAGES = ("reports", "reference_trainer", "scaling", "probes")
+# Ray ends a driver whose head is silent for 60 s, with exit code 1 and in the middle of a line.
+# HeadWatch notices it before, and the run writes its end.
+PATIENCE = ("RAY_gcs_rpc_server_reconnect_timeout_s", "3600")
 SPARE_PREFIX = "seatrial_spare_"  # prefix of the resource that only a spare raylet has
 ROOT = Path(__file__).resolve().parents[2]  # holds the packages, in a checkout as in an install
 
@@ -51,6 +56,20 @@ def connect(spec: str) -> Cluster:
         return Cluster(local.info["address"], "local", local)
     address = find_address(spec)
     return Cluster(address, "client" if address.startswith("ray://") else "ray")
+
+
+@contextmanager
+def _patience() -> Iterator[None]:
+    """Let Ray, in this process alone, wait for a lost head longer than the run does."""
+    name, seconds = PATIENCE
+    old = os.environ.get(name)
+    os.environ[name] = seconds
+    try:
+        yield
+    finally:
+        os.environ.pop(name)
+        if old is not None:
+            os.environ[name] = old
 
 
 class Cluster:
@@ -73,6 +92,10 @@ class Cluster:
             raise
 
     def _join(self) -> None:
+        with _patience():  # Ray may read its variables when it is imported
+            self._init_ray()
+
+    def _init_ray(self) -> None:
         import ray
 
         try:
@@ -290,7 +313,8 @@ class Cluster:
         """Leave the cluster, end it if it is embedded, and clean up what is left."""
         import ray
 
-        ray.shutdown()
-        if self._local:
-            self._local.close()
-        self.cleanup.close()
+        with ExitStack() as then:  # each of them, whatever the one before raises
+            then.callback(self.cleanup.close)
+            if self._local:
+                then.callback(self._local.close)
+            ray.shutdown()

@@ -297,6 +297,8 @@ POLL_SECONDS = 2.0  # dates the start of a silence to 2 s, and is no load for th
 HEAD_SECONDS = 5.0
 # A head that swaps or restarts is silent for a while; Ray itself waits for 60 s.
 SILENCE_SECONDS = 15.0
+# From then on it is lost.  15 s before Ray's processes end: the run writes its end meanwhile.
+LOST_SECONDS = 45.0
 # First bytes of an HTTP/2 client (gRPC is one): the preface and empty settings.  A server answers
 # with its own settings.  A stopped process does not, although its socket still accepts connections.
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
@@ -305,11 +307,19 @@ HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0
 class HeadWatch:
     """Thread that queries `host:port` every 2 s, and reports each silence of 15 s to `on_silence`.
 
+    `on_lost` gets a sentence when a silence has lasted 45 s; the watch then ends.
+
     If the port speaks no plain HTTP/2 (Ray over TLS), an accepted connection is an answer.
     """
 
-    def __init__(self, address: str, on_silence: Callable[[Finding], None]) -> None:
+    def __init__(
+        self,
+        address: str,
+        on_silence: Callable[[Finding], None],
+        on_lost: Callable[[str], None] = lambda sentence: None,
+    ) -> None:
         self._head, self._on_silence = address.removeprefix("ray://"), on_silence
+        self._on_lost = on_lost
         host, _, port = self._head.rpartition(":")
         self._endpoint = (host.strip("[]"), int(port))
         self._stop = threading.Event()
@@ -336,11 +346,14 @@ class HeadWatch:
                 continue
             since = since or started
             silent = time.monotonic() - since
+            text = f"Ray's head at {self._head} has not answered for {silent:.0f} s: {problem}"
             if silent >= SILENCE_SECONDS and not reported:
                 reported = True
                 names = {"head_address": self._endpoint[0], "port": self._endpoint[1]}
-                text = f"Ray's head at {self._head} has not answered for {silent:.0f} s: {problem}"
                 self._on_silence(finding("HOST-HEAD", text, [self._head], names=names))
+            if silent >= LOST_SECONDS:
+                self._on_lost(text)
+                return
 
     def _problem(self, preface: bytes) -> str | None:
         """Query the head; return why it does not answer, or None if it does."""

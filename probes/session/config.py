@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 RUN: pytest.StashKey[Any] = pytest.StashKey()  # config: the RunSession
+ENDING: pytest.StashKey[Any] = pytest.StashKey()  # config: the run's Ending
 RECORDER: pytest.StashKey[Any] = pytest.StashKey()  # item: its probe's recorder
 JUNIT: pytest.StashKey[str] = pytest.StashKey()  # config: the path of --junitxml
-VERDICT: pytest.StashKey[Any] = pytest.StashKey()  # item: its verdict; config: the run's summary
+VERDICT: pytest.StashKey[Any] = pytest.StashKey()  # item: its verdict
 PREFIX = "SEATRIAL_"
 PROBES = Path(__file__).resolve().parents[1]
 # Ratio of difflib.  TEIR has 0.75 to TIER: a misspelling.  PORT has at most 0.5: not one, for

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import platform
 import shlex
-import shutil
-import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
@@ -21,14 +20,10 @@ from probes.cluster.entrances import HeadWatch
 from probes.cluster.room import wait_for_nodes, wait_for_room
 from probes.contract.contract import ClusterTerms, Contract
 from probes.contract.derived_limits import derive_contract
-from reports.acceptance import AcceptanceSummary, load_summary, summarize_acceptance
-from reports.exports import render_all, write_all
-from reports.formats.github import report_to_github
-from reports.frames.history import Baseline, choose_baseline
+from probes.session.signals import SIGNALS
 from reports.numbers import quantity
-from reports.record import TIERS, Finding, ProbeResult, RunRecord
+from reports.record import TIERS, Finding, ProbeResult
 from reports.run_folder import store
-from reports.run_folder.integrity import read_run
 from reports.run_folder.store import Store, make_free_folder, utc_time
 from reports.sanitize import one_line
 from reports.version import suite_version
@@ -40,7 +35,8 @@ DEFAULT_CONTRACT = "seatrial.toml"  # of the current folder: used where no contr
 
 def say_waiting(held: str) -> None:
     """Print what the run waits for: pytest prints nothing yet."""
-    print(f"waiting   {one_line(held)}", file=sys.__stderr__, flush=True)
+    with suppress(OSError, ValueError):  # a terminal that is gone ends no run
+        print(f"waiting   {one_line(held)}", file=sys.__stderr__, flush=True)
 
 
 @dataclass(frozen=True)
@@ -60,11 +56,6 @@ class RunSettings:
     wait_for_room_s: int = 0
 
 
-def _interrupt(*_: object) -> None:
-    """End the run as Ctrl-C does: Slurm, Kubernetes and Ray's job supervisor send SIGTERM."""
-    raise KeyboardInterrupt
-
-
 class RunSession:
     """Shared state of all probes of one run."""
 
@@ -76,37 +67,68 @@ class RunSession:
         store.prepare_run_folder(Path(run_dir)) if run_dir else store.prepare_parent(Path("runs"))
         self.cluster: Cluster | None = None
         self.initial_nodes: dict[str, str] = {}
-        self.join_error = ""
+        self.join_error, self.was_cut_off = "", False
+        self.waited_s = self.held_s = 0.0
+        self.contract: Contract
+        self.described: dict[str, Any]
+        self._watch: HeadWatch | None = None
+        self._current: Recorder | None = None  # of the probe that runs, or ran last
+        self._begun: float | None = None  # when that probe began; None after its end
+        self.on_lost: Callable[[str], None] = lambda sentence: None
+        try:
+            self._join(agreed, awaited)
+            self._describe(agreed)
+        except (KeyboardInterrupt, SystemExit):  # Ray's own handler of SIGTERM raises SystemExit
+            self._cut_off(agreed)
+        new = Path("runs") / store.run_folder_name(self.name)  # or the next free one
+        self.store = Store(Path(run_dir) if run_dir else make_free_folder(new))
+        self.store.keep_room()
+        self._write_start()
+        self._write_owed()
+        self._taken = 0  # problems of the process that cleans up
+        self._cleanup = self.cluster.cleanup if self.cluster else None
+        if self.cluster:
+            address, tell = self.cluster.address, lambda sentence: self.on_lost(sentence)
+            self._watch = HeadWatch(address, self._on_head_silent, tell)
+
+    def _join(self, agreed: Contract | None, awaited: int | None) -> None:
+        """Join the cluster, wait for its nodes and for room there, and claim it."""
+        settings = self.settings
         try:
             self.cluster = connect(self.spec)
         except VersionMismatch as error:
             self.join_error = str(error)
-        # After Ray, whose handler would end this process or one probe alone.
-        signal.signal(signal.SIGTERM, _interrupt)
-        if self.cluster and agreed and agreed.rehearsal:
+        SIGNALS.take()  # Ray's handler of SIGTERM would end this process or one probe alone
+        if not self.cluster:
+            return
+        if agreed and agreed.rehearsal:
             self.cluster.emulated = True
-        if self.cluster:
-            self._claim(self.cluster)
-        self.waited_s = 0.0
-        if self.cluster and awaited and settings.wait_for_nodes_s:
+        self._claim(self.cluster)
+        if awaited and settings.wait_for_nodes_s:
             gpus = agreed.cluster.gpus_per_node if agreed else None
             self.waited_s = wait_for_nodes(
                 self.cluster, awaited, gpus or 0, settings.wait_for_nodes_s, say_waiting
             )
-        self.held_s = 0.0
-        if self.cluster and settings.wait_for_room_s:
+        if settings.wait_for_room_s:
             self.held_s = wait_for_room(self.cluster, settings.wait_for_room_s, say_waiting)
-        self.contract: Contract = agreed or derive_contract(self.cluster)
+
+    def _describe(self, agreed: Contract | None) -> None:
+        """Set the contract, the ordered nodes, and what is recorded of the cluster."""
+        self.contract = agreed or derive_contract(self.cluster)
         # local:4 is an order of four nodes.
         embedded = self.cluster.embedded_nodes if self.cluster else None
-        self.ordered = settings.nodes or self.contract.cluster.nodes or embedded
-        new = Path("runs") / store.run_folder_name(self.name)  # or the next free one
-        self.store = Store(Path(run_dir) if run_dir else make_free_folder(new))
+        self.ordered = self.settings.nodes or self.contract.cluster.nodes or embedded
         self.described = self._describe_cluster()
-        self._write_start()
-        self._write_owed()
-        self._current: Recorder | None = None  # of the probe that runs, or ran last
-        self._watch = HeadWatch(self.cluster.address, self._on_head_lost) if self.cluster else None
+
+    def _cut_off(self, agreed: Contract | None) -> None:
+        """Leave the cluster after a signal that came before the first probe: the record says so."""
+        SIGNALS.wait_for("the cluster is left")
+        SIGNALS.take()
+        self.was_cut_off = True
+        with suppress(Exception):
+            self.leave()
+        self.join_error = "the run was interrupted before its first probe"
+        self._describe(agreed)
 
     def _claim(self, cluster: Cluster) -> None:
         """Let no other trial begin on the cluster; leave it if another one runs there."""
@@ -230,94 +252,54 @@ class RunSession:
             name = node_id.partition("::")[2].partition("[")[0]
             reproduce = f"seatrial run {options} -k {shlex.quote(name)}"
         self._current = Recorder(self.store, self.contract, probe, criterion, claim, reproduce, say)
+        self._begun = time.monotonic()
         return self._current
 
     def end(self, recorder: Recorder, state: str, seconds: float, error: str) -> ProbeResult:
         """End the record of a probe; return its result with what it owed and did not record.
 
-        On a full disk the run goes on.  A later event, or the missing end, shows what was not
-        written.
+        On a full disk the run goes on.  A later event, or the end, shows what was not written.
         """
+        self._begun = None
         try:
             result = recorder.finish(state, seconds, error)
-            results = self.store.save().results
         except OSError as failure:
             reason = f"its result could not be written: {failure.strerror or failure}"
             return recorder.result("error", seconds, "; ".join(filter(None, (error, reason))))
+        with suppress(OSError):
+            for problem in self.take_problems():
+                self.report_problem(*problem)
+        try:
+            results = self.store.save().results
+        except OSError:  # the end of the run writes it again, and says where it cannot
+            results = self.store.record().results
         return next((one for one in results[::-1] if one.probe == result.probe), result)
 
-    def _on_head_lost(self, finding: Finding) -> None:
+    def end_current(self, error: str) -> None:
+        """End the probe that runs, if one does, because its cluster is lost."""
+        if self._current and self._begun is not None:
+            self.end(self._current, "error", time.monotonic() - self._begun, error)
+
+    def _on_head_silent(self, finding: Finding) -> None:
         if self._current:
             self._current.say(finding.statement)
             self._current.explain(finding)
 
-    def finish(self, state: str) -> RunRecord:
-        """Write the record and leave the cluster; return the record."""
-        if self._watch:
-            self._watch.close()
-        self.store.event("run_finished", finished=utc_time(), state=state)
-        record = self.store.save()
-        self.leave()
-        return record
+    def take_problems(self) -> list[tuple[str, str, str]]:
+        """Return, once, what happened to the process that cleans up: kind, place and text."""
+        if self._cleanup is None:
+            return []
+        new = self._cleanup.problems[self._taken :]
+        taken = [("cleanup", where, text) for where, text in new]
+        self._taken += len(taken)
+        return taken
 
     def leave(self) -> None:
         """Leave the cluster; safe to repeat."""
+        if self._watch:
+            self._watch.close()
         cluster, self.cluster = self.cluster, None
         if cluster:
             if self._watch and self._watch.head_answers():  # otherwise the claim ends with our job
                 cluster.release()
             cluster.close()
-
-
-def close_run(
-    run: RunSession,
-    state: str,
-    problems: Iterable[tuple[str, str, str]],
-    loaded: list[str],
-    baseline: Path | None = None,
-    junit: str = "",
-) -> AcceptanceSummary:
-    """Write the end of a run and every rendering; return the run's summary.
-
-    `problems` are kind, place and text of what failed outside the probes.  `junit` is a second path
-    for junit.xml.  Where the end or a rendering cannot be written, the summary is of what was
-    written.
-    """
-    folder = run.store.path
-    try:
-        for problem in problems:
-            run.report_problem(*problem)
-        before = choose_baseline(baseline, run.store.save()) if baseline else Baseline()
-        run.store.event("run_updated", loaded=loaded, **before.event(run.contract.baseline))
-        run.finish(state)
-        summary = summarize_acceptance(*read_run(folder))
-        write_all(folder, render_all(folder, summary, before.summary))
-        _copy_junit(folder, junit)
-        run.store.close()
-    except Exception as error:  # noqa: BLE001 - after any error, the run must not end in 0
-        summary = _close_broken(run, error, junit)
-    report_to_github(summary)
-    return summary
-
-
-def _copy_junit(folder: Path, junit: str) -> None:
-    if junit:
-        Path(junit).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(folder / "junit.xml", junit)
-
-
-def _close_broken(run: RunSession, error: Exception, junit: str) -> AcceptanceSummary:
-    """Record that the end could not be written; the missing checksums show it, too."""
-    text, folder = f"{type(error).__name__}: {error}", run.store.path
-    with suppress(OSError, ValueError):
-        run.report_problem("rendering", "the end of the run", text)
-        run.store.save()
-    with suppress(Exception):
-        run.leave()
-    summary = load_summary(folder)
-    with suppress(OSError):
-        Path(junit or folder / "junit.xml").unlink()  # no file is better than a wrong one
-    with suppress(Exception):
-        write_all(folder, render_all(folder, summary))
-        _copy_junit(folder, junit)
-    return summary

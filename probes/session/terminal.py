@@ -19,6 +19,7 @@ import pytest
 from probes.session.options import OPTIONS
 from probes.session.probe_report import is_sound
 from reports.sanitize import ascii_only, clean, closest_name, one_line
+from reports.streams import lasting
 
 if TYPE_CHECKING:
     from probes.session.session import RunSession
@@ -87,12 +88,10 @@ def write_span(seconds: float) -> str:
 def open_screen(stream: TextIO) -> TextIO:
     """Open the file of `stream` a second time, so that pytest's capture does not hide the lines."""
     try:
-        stream.flush()
         number = os.dup(stream.fileno())
     except (OSError, io.UnsupportedOperation, AttributeError):
         return stream
-    encoding = getattr(stream, "encoding", None) or "utf-8"
-    return open(number, "w", encoding=encoding, errors="backslashreplace", buffering=1)
+    return lasting(stream, number)
 
 
 class ProgressLines:
@@ -366,16 +365,26 @@ def print_header(config: pytest.Config, lines: list[str]) -> None:
             terminal.write_line(clean(line))
 
 
-def print_summary(terminal: Any, summary: AcceptanceSummary, run: RunSession) -> None:
-    """Print the acceptance table, worst first, and the path of the report."""
+def print_summary(config: pytest.Config, summary: AcceptanceSummary, run: RunSession) -> None:
+    """Print the acceptance table, worst first, and the path of the report.
+
+    A probe that a lost cluster blocks may still be captured: the capture is suspended.
+    """
     from reports.text import acceptance_table
 
+    plugins = config.pluginmanager
+    terminal: Any = plugins.get_plugin("terminalreporter")
+    if terminal is None:
+        return
+    if capture := plugins.get_plugin("capturemanager"):
+        capture.suspend_global_capture()
     tw = terminal._tw
     unicode = "utf" in (getattr(tw._file, "encoding", None) or "").lower()
     width = min(tw.fullwidth, MAX_WIDTH)
     terminal.section("acceptance")
     terminal.write_line(acceptance_table(summary, width, tw.hasmarkup, unicode))
-    terminal.write_line(f"report  {run.store.path / 'report.html'}")
+    report = run.store.path / "report.html"
+    terminal.write_line(f"report  {report if report.is_file() else 'none could be written'}")
     terminal.write_line(summary.integrity.head_line)
     if not summary.record.contract.agreed:
         terminal.write_line(f"next    seatrial contract new --from {run.store.path}")

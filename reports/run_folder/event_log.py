@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 SUMS = "SHA256SUMS"  # written last: a run that ended properly has it
 SIGNATURES = "signatures"  # the only folder that gets files after that
+FOLDERS = ("evidence", SIGNATURES)  # of a run folder
 CHUNK = 1 << 20  # bytes hashed at a time
 MAX_FILES = 100_000  # in a folder: a run of 1,000 nodes keeps a few thousand
 MAX_FOLDER_DEPTH = 8  # nested folders; those of a run are one level deep
@@ -128,7 +129,7 @@ def check_sums(run: Path, files: list[str]) -> Iterator[str]:
         elif hash_file(run / name) != sha256:
             yield f"{name:.80} is not the file that {SUMS} has"
     for entry in run.iterdir():
-        if entry.is_dir() and entry.name not in ("evidence", SIGNATURES):
+        if entry.is_dir() and entry.name not in FOLDERS:
             yield f"{entry.name:.80}/ was added: a run has no such folder"
     for name in files:
         if name not in sums and name != SUMS and not name.startswith(f"{SIGNATURES}/"):

@@ -12,6 +12,7 @@ import re
 import secrets
 import threading
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from typing import Any
 from reports.record import SCHEMA, Evidence, RunRecord
 from reports.redact import redact, redact_text
 from reports.run_folder import event_log
-from reports.run_folder.event_log import FILE, MAX_LINE, MAX_LOG, NO_LINE, EventReader, hash_line
+from reports.run_folder.event_log import FILE, MAX_LINE, MAX_LOG, NO_LINE, hash_line
 from reports.run_folder.fold import fold_events
 from reports.sanitize import one_line
 
@@ -114,6 +115,7 @@ def _unusable(path: Path, found: str) -> UnusableFolder:
 
 
 CONTRACT = "contract.toml"
+ROOM_BYTES = 4 << 20  # the last events take some kB, and record.json and the page of a lab 1 MB
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 PRIVATE = 0o700  # other users of a login node must not read facts of the cluster
 
@@ -156,27 +158,78 @@ def run_folder_name(cluster: str) -> str:
     return f"{utc_time()[:19].replace(':', '')}Z-{safe}"
 
 
+@dataclass(frozen=True)
+class Line:
+    """One line of the event log: its text without the newline, and where it ends in the file."""
+
+    text: bytes
+    hash: str
+    end: int
+
+    @property
+    def event(self) -> dict[str, Any]:
+        """The event of the line."""
+        return dict(json.loads(self.text))
+
+
 class Store:
     """Writer of one run folder that holds no run yet.
 
     A call returns when its data is written; `save` also syncs the events to the disk. Secrets are
     removed from all events and evidence here, and nowhere else. Methods raise OSError if the disk
     is full. The next event that can be written is preceded by one on the events that were lost.
+
+    What was written is kept in memory as well. A folder that is lost or changed by others costs
+    the run neither its verdict nor, with `write_again`, its record.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        path.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
-        (path / "evidence").mkdir(mode=PRIVATE, exist_ok=True)
-        self._log = os.open(path / FILE, NEW_FILE | os.O_APPEND, 0o600)
-        self._write_lock = threading.Lock()
-        self._head, self._count, self._size = NO_LINE, 0, 0
+        self._write_lock = threading.RLock()
+        self._lines: list[Line] = []
+        self._is_writing = False  # a line that is not in `_lines` yet
+        self._end: int | None = None  # index of the line with run_finished
+        self._has_sums = False
+        self._contract, self._room = b"", -1
         self._lost, self._why = 0, ""  # events that could not be written
+        self._open()
+
+    def _open(self) -> None:
+        self.path.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+        (self.path / "evidence").mkdir(mode=PRIVATE, exist_ok=True)
+        self._log = os.open(self.path / FILE, NEW_FILE | os.O_APPEND, 0o600)
+
+    @property
+    def head(self) -> str:
+        """Hash of the last line."""
+        return self._lines[-1].hash if self._lines else NO_LINE
+
+    @property
+    def count(self) -> int:
+        """Number of events."""
+        return len(self._lines)
+
+    @property
+    def end_state(self) -> str:
+        """State in which the run has ended; empty before its end is written."""
+        return "" if self._end is None else str(self._lines[self._end].event["data"]["state"])
+
+    @property
+    def _size(self) -> int:
+        return self._lines[-1].end if self._lines else 0
 
     def event(self, kind: str, probe: str = "", /, **data: Any) -> None:
-        """Append one event. `data` must be JSON; NaN, infinity and lone surrogates are replaced."""
+        """Append one event. `data` must be JSON; NaN, infinity and lone surrogates are replaced.
+
+        An event after the end of the run, other than of a problem, takes the end back.
+        """
         with self._write_lock:
             try:
+                if self._log < 0:
+                    raise OSError(errno.EBADF, "the run has ended")
+                self._take_back_sums()
+                if kind != "run_problem":
+                    self._take_back_end()
                 if self._lost:
                     self._append("run_problem", "", self._loss())
                     self._lost = 0
@@ -185,27 +238,54 @@ class Store:
                 self._lost, self._why = self._lost + 1, error.strerror or str(error)
                 raise
 
+    def _take_back_sums(self) -> None:
+        """Remove SHA256SUMS: it is of the folder without the next event."""
+        if self._has_sums:
+            with suppress(OSError):
+                os.unlink(self.path / event_log.SUMS)
+            self._has_sums = False
+
+    def _take_back_end(self) -> None:
+        """Remove run_finished, and keep the problems after it."""
+        if self._end is None:
+            return
+        _, *later = self._lines[self._end :]
+        del self._lines[self._end :]
+        self._end = None
+        os.ftruncate(self._log, self._size)
+        for line in later:
+            self._append_again(line.event)
+
+    def _append_again(self, event: dict[str, Any]) -> None:
+        self._append(event["event"], event.get("probe", ""), event["data"], event["t"])
+
     def _loss(self) -> dict[str, str]:
         """Build the data of a RunProblem for the events that are missing here."""
         text = f"{self._lost} event{'s' * (self._lost > 1)} could not be written: {self._why}"
         return {"kind": "disk", "where": FILE, "text": text}
 
-    def _append(self, kind: str, probe: str, data: dict[str, Any]) -> None:
+    def _append(self, kind: str, probe: str, data: dict[str, Any], time: str = "") -> None:
         """Write one complete line or nothing. Raises OSError."""
-        place = {"seq": self._count + 1, "prev": self._head, "t": utc_time(), "event": kind}
+        place = {"seq": self.count + 1, "prev": self.head, "t": time or utc_time(), "event": kind}
         about = {"probe": redact_text(probe)} if probe else {}
         event = {**place, **about, "data": redact(json_value(data))}
         line = json.dumps(event, allow_nan=False).encode()
-        if len(line) >= MAX_LINE or self._size + len(line) >= MAX_LOG:
+        end = self._size + len(line) + 1
+        if len(line) >= MAX_LINE or end > MAX_LOG:
             raise OSError(0, f"a run holds {MAX_LOG >> 20} MiB of events, {MAX_LINE >> 20} in one")
+        if self._is_writing:  # a signal came between the file and `_lines`
+            os.ftruncate(self._log, self._size)
+        self._is_writing = True
         try:
             self._write(line + b"\n")
         except OSError:
             with suppress(OSError):  # half a line would make the complete log unreadable
                 os.ftruncate(self._log, self._size)
             raise
-        self._head, self._count = hash_line(line), self._count + 1
-        self._size += len(line) + 1
+        self._lines.append(Line(line, hash_line(line), end))
+        self._is_writing = False
+        if kind == "run_finished":
+            self._end = self.count - 1
 
     def _write(self, text: bytes) -> None:
         while text:
@@ -213,9 +293,30 @@ class Store:
 
     def start(self, contract: bytes, /, **data: Any) -> None:
         """Write the contract's text (empty if limits are derived: no file) and the first event."""
-        if contract:
-            write_new(self.path / CONTRACT, contract)
+        self._contract = contract
+        self._write_contract()
         self.event("run_started", **{"schema_version": SCHEMA, **data})
+
+    def _write_contract(self) -> None:
+        if self._contract:
+            write_new(self.path / CONTRACT, self._contract)
+
+    def keep_room(self) -> None:
+        """Occupy room on the disk, so that a run can write its end where the disk is full.
+
+        The file has no name: it ends with this process, or with `free_room`.
+        """
+        with suppress(OSError):
+            name = self.path / f".seatrial-{secrets.token_hex(8)}"
+            self._room = os.open(name, NEW_FILE, 0o600)
+            os.unlink(name)
+            os.write(self._room, os.urandom(ROOM_BYTES))  # zeros may take no room
+
+    def free_room(self) -> None:
+        """Give back the room that `keep_room` took; safe to repeat."""
+        room, self._room = self._room, -1
+        if room >= 0:
+            os.close(room)
 
     def keep(self, probe: str, name: str, text: str, *, kind: str, caption: str) -> Evidence:
         """Write an evidence file under an unused name, and the event with its hash."""
@@ -246,20 +347,96 @@ class Store:
             path = path.with_name(f"{Path(stem).stem}-{copy}{Path(stem).suffix}")
         return path
 
+    def record(self) -> RunRecord:
+        """Fold the events in memory into their record."""
+        record = fold_events(line.event for line in list(self._lines))
+        return record.model_copy(update={"head": self.head})
+
     def save(self) -> RunRecord:
         """Sync the events to the disk and fold them into record.json."""
         os.fsync(self._log)
-        log = EventReader(self.path)
-        record = fold_events(log).model_copy(update={"head": log.head})
+        record = self.record()
         event_log.write_atomically(self.path / "record.json", record_text(record))
         return record
 
+    def write_again(self, found: str) -> None:
+        """Put aside what is at the folder's path, and write the run there again, from memory.
+
+        `found` is what is wrong with the folder. Evidence that is not whole any more is lost, and
+        its events with it. Raises OSError; the events in memory stay as they were.
+        """
+        with self._write_lock:
+            kept = self._lines, self._end, self._log
+            try:
+                aside = self._put_aside()
+                self._lines, self._end, self._is_writing = [], None, False
+                self._open()
+                self._write_contract()
+                lost = self._write_events(kept[0], aside)
+                self.event("run_problem", **_damage(self.path, found, aside, lost))
+            except OSError:
+                if self._log != kept[2]:
+                    os.close(self._log)
+                self._lines, self._end, self._log = kept
+                raise
+            os.close(kept[2])
+
+    def _put_aside(self) -> Path | None:
+        """Rename what is at the folder's path; None if nothing is there."""
+        if not os.path.lexists(self.path):
+            return None
+        for number in itertools.count(1):
+            aside = self.path.with_name(f"{self.path.name}-damaged{number if number > 1 else ''}")
+            if not os.path.lexists(aside):
+                break
+        self.path.rename(aside)
+        return aside
+
+    def _write_events(self, lines: list[Line], aside: Path | None) -> list[str]:
+        """Append all events whose evidence is whole; return the paths of the other evidence."""
+        lost = []
+        for event in (line.event for line in lines):
+            if event["event"] == "evidence" and not self._move_evidence(event["data"], aside):
+                lost.append(event["data"]["path"])
+            else:
+                self._append_again(event)
+        return lost
+
+    def _move_evidence(self, entry: dict[str, Any], aside: Path | None) -> bool:
+        """Move a file of evidence here if it is what the run wrote."""
+        if aside is None or aside.is_symlink() or (aside / "evidence").is_symlink():
+            return False
+        try:
+            if event_log.hash_file(aside / entry["path"]) != entry["sha256"]:
+                return False
+            os.rename(aside / entry["path"], self.path / entry["path"])
+        except (OSError, event_log.UnreadableRun):
+            return False
+        return True
+
+    def seal(self) -> None:
+        """Write the hashes of all files; the next event takes them back."""
+        with self._write_lock:
+            event_log.write_checksums(self.path)
+            self._has_sums = True
+
     def close(self) -> None:
-        """Close the event log and write the hashes of all files; safe to repeat."""
+        """Write the hashes of all files, and close the event log; safe to repeat."""
         if self._log >= 0:
+            if not self._has_sums:
+                self.seal()
             log, self._log = self._log, -1
             os.close(log)
-            event_log.write_checksums(self.path)
+
+
+def _damage(path: Path, found: str, aside: Path | None, lost: list[str]) -> dict[str, str]:
+    """Build the data of a RunProblem for a folder that was written again."""
+    sentences = [f"it was changed while the run went on: {found}"]
+    sentences += [f"What was there is in {aside.name}"] if aside else []
+    sentences += ["The run was written again, from memory"]
+    if lost:
+        sentences += [f"{len(lost)} files of evidence are lost: {', '.join(lost[:NAMES_SHOWN])}"]
+    return {"kind": "folder", "where": path.name, "text": ". ".join(sentences)}
 
 
 def write_new(path: Path, content: bytes) -> None:

@@ -22,15 +22,35 @@ This page is generated from the commands themselves. `seatrial COMMAND --help` p
 |---|---|
 | 0 | accepted (marginal results are listed), or a rehearsal that passed and whose contract declares it |
 | 1 | a criterion failed |
-| 2 | interrupted |
-| 3 | an error outside the probes: in collection, in teardown, internal, or the run folder could not be written |
+| 2 | a signal interrupted the run; the folder of a run that was killed reads so, too |
+| 3 | something of the suite or under it broke: collection, teardown, an internal error, a full disk, a lost run folder |
 | 4 | wrong usage, or the cluster cannot be reached, or another trial runs there, or the run folder cannot be read or does not verify |
 | 5 | no probe was selected, and no run began |
-| 20 | nothing failed, but something required is unproven, the run is partial, or nothing was agreed, or a submission was detached |
+| 20 | nothing failed, but something required is unproven, the cluster was lost, the run is partial, or nothing was agreed, or a submission was detached |
 
 These are the codes of a run. Where several hold, the first of 4, 2, 1, 3, 20, 5, 0 counts. `report` and `show` end with the
 code of the run that they show. `plan` and `--collect-only` test nothing: their 0 says only that they ran. Other commands
 give their codes below.
+
+## How a run ends
+
+Every run ends with its record, and with the code of its record:
+
+| what happened | code | what the run does |
+|---|---|---|
+| SIGINT (Ctrl-C), SIGTERM or SIGHUP | 2 | ends its probe, writes its end, removes what it made, and writes its end again |
+| a second signal | 2 | goes on, and says what it waits for and for how long |
+| a third signal | 2 | leaves at once; its end is written, and a process of its own removes what it made |
+| a signal after the last probe | as without it | writes its report: all probes ran |
+| SIGKILL | the shell's | nothing; the folder reads as interrupted (2) |
+| the terminal is gone, or its disk is full | as without it | goes on and prints no more |
+| the disk of the run folder is full | 3 if anything was lost | writes its end to room that it had kept |
+| the run folder is removed, moved or changed | 3 | puts what is there aside (`RUN-damaged`), and writes the run again from memory |
+| the process that cleans up dies | 3 | starts another one, which knows all that the run made |
+| Ray's head is silent for 45 s | 20 | ends its probe, and names the head (HOST-HEAD) before all else |
+
+A criterion that failed before makes 3 and 20 a 1. Under `nohup`, SIGHUP stays ignored. Where not one byte can be
+written any more, the exit code is 3, and the folder reads as interrupted.
 
 ## Variables
 

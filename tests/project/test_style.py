@@ -19,11 +19,14 @@ MAX_IMPORT_SHARE = 0.09  # of the lines of code
 # Lines of code without blanks, comments and docstrings.  Who needs more raises a row in the commit
 # that needs it, and says why.
 BUDGET = {
-    "probes": 920,  # its files: plugin, doctor, findings, leftovers, requirements, TOML
+    # Its files: plugin, doctor, findings, leftovers, requirements, TOML.  The plugin has the hooks
+    # around a run that no error of another plugin passes.
+    "probes": 970,
     "probes/check": 710,  # judging.py has what gang, restart and launch had by hand
     "probes/cli": 1610,  # submit says what differs
-    # ask.py has the sets of actors that hosts had; cleanup.py ends a guide's user, and bounds answers
-    "probes/cluster": 2820,
+    # ask.py has the sets of actors that hosts had.  cleanup.py ends a guide's user, bounds answers,
+    # and is replaced where its process dies; a lost head ends the run.
+    "probes/cluster": 2880,
     "probes/contract": 1340,  # where a guide may come from, and its hash
     "probes/environment": 830,
     "probes/fabric": 3290,
@@ -35,10 +38,13 @@ BUDGET = {
     "probes/nccl": 2410,
     "probes/restart": 1560,
     "probes/scaling": 950,
-    "probes/session": 1130,
+    # ending.py and signals.py: every run ends with its record, however it ends.
+    "probes/session": 1410,
     "probes/submit": 940,  # what comes back is verified by the standard library alone
     "reference_trainer": 3530,
-    "reports": 6130,
+    # The store keeps the events in memory and writes a damaged folder again; streams.py outlives
+    # a terminal.
+    "reports": 6300,
     "scaling": 2870,
 }
 LONG_FUNCTION, MAX_LONG_SHARE = 30, 0.03  # lines, and how many functions may have more

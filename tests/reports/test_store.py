@@ -7,7 +7,9 @@ import hashlib
 import json
 import math
 import os
+import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from reports.run_folder.event_log import EventReader, UnreadableRun
 from reports.run_folder.fold import fold_events
 from reports.run_folder.integrity import load
 from reports.run_folder.store import Store
+from tests.support.small_disk import needs_root, small_disk
 
 PROBE = "probes/fabric/test_fabric.py::test_a"
 START = {
@@ -281,3 +284,126 @@ def test_a_run_in_a_relative_folder_stays_relative(tmp_path: Path, monkeypatch: 
     opened.save()
     opened.close()
     assert load_summary(Path("run")).exit_code == 0
+
+
+FINISHED = {"state": "finished", "finished": "2026-11-20T22:20:03.120Z"}
+
+
+def ended(store: Store) -> Store:
+    """Write one probe with evidence, and the end of the run with its sums."""
+    probe(store, 2.0)
+    store.keep(PROBE, "a.txt", "seen", kind="table", caption="a table")
+    store.event("run_finished", **FINISHED)
+    store.save()
+    store.seal()
+    return store
+
+
+def test_an_event_after_the_end_takes_it_back(store: Store) -> None:
+    """A teardown may still record something: the run is sealed again after it."""
+    ended(store)
+    store.event("run_problem", kind="teardown", where="here", text="it broke")
+    assert (store.end_state, load_summary(store.path).exit_code) == ("finished", 3)
+    store.event("measurement", PROBE, **measurement(3.0))
+    assert store.end_state == ""
+    assert load_summary(store.path).exit_code == 2
+    store.event("run_finished", **{**FINISHED, "state": "interrupted"})
+    record = store.save()
+    store.close()
+    summary = load_summary(store.path)
+    assert (summary.exit_code, summary.integrity.problems) == (2, [])
+    assert [one.text for one in record.problems] == ["it broke"]
+    assert [m.value for m in record.results[0].measurements] == [2.0, 3.0]
+
+
+def test_a_line_that_a_signal_cut_off_from_memory_is_no_part_of_the_run(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C between the write and what follows it."""
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("reports.run_folder.store.Line", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            store.event("probe_started", PROBE, criterion="FABRIC")
+    ended(store).close()
+    assert load_summary(store.path).exit_code == 0
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "removed": shutil.rmtree,
+    "moved": lambda run: run.rename(run.with_name("elsewhere")),
+    "a file": lambda run: (shutil.rmtree(run), run.write_text("no run")),
+    "a link": lambda run: (shutil.rmtree(run), run.symlink_to(run.parent)),
+    "no events": lambda run: (run / "events.jsonl").unlink(),
+    "fewer events": lambda run: os.truncate(run / "events.jsonl", 9),
+    "more events": lambda run: os.system(f"echo {{}} >>{run}/events.jsonl"),
+    "a linked folder": lambda run: (
+        (run / "evidence").rename(run / "old"), (run / "evidence").symlink_to(run / "old")),
+    "other evidence": lambda run: (run / "evidence" / "a.txt").write_text("changed"),
+    "more evidence": lambda run: (run / "evidence" / "b.txt").write_text("added"),
+}  # fmt: skip
+KEEP_EVIDENCE = ("no events", "fewer events", "more events", "more evidence")
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_folder_is_written_again(store: Store, damage: str) -> None:
+    ended(store)
+    before = store.record()
+    DAMAGE[damage](store.path)
+    store.write_again("it was seen")
+    record = store.save()
+    store.close()
+    summary = load_summary(store.path)
+    assert summary.integrity.problems == []
+    assert (summary.exit_code, record.state) == (3, "finished")
+    (problem,) = record.problems
+    assert problem.sentence().startswith(
+        "folder error in run: it was changed while the run went on: it was seen. "
+    )
+    kept = damage in KEEP_EVIDENCE
+    assert ("evidence are lost: evidence/a.txt" in problem.text) is not kept
+    assert len(record.results[0].evidence) == kept
+    assert record.results[0].measurements == before.results[0].measurements
+    aside = store.path.with_name("run-damaged")
+    assert os.path.lexists(aside) is (damage not in ("removed", "moved"))
+    assert ("is in run-damaged" in problem.text) is os.path.lexists(aside)
+
+
+def test_what_is_aside_already_stays(store: Store) -> None:
+    ended(store)
+    for name in ("run-damaged", "run-damaged2"):
+        (store.path.parent / name).mkdir()
+    store.write_again("it was seen")
+    assert (store.path.parent / "run-damaged3" / "events.jsonl").is_file()
+
+
+def test_a_folder_that_cannot_be_written_again_keeps_the_events(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = ended(store).record()
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "mkdir", lambda *_, **__: os.stat("/no/such/place"))
+        with pytest.raises(FileNotFoundError):
+            store.write_again("it was seen")
+    assert store.record() == before
+    assert store.end_state == "finished"
+
+
+@needs_root
+def test_the_room_that_was_kept_is_for_the_end(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "small", "8m") as small:
+        store = Store(Path(small) / "run")
+        store.start(b"#", **START)
+        store.keep_room()
+        os.system(f"head -c 9M /dev/zero >{small}/fill 2>/dev/null")
+        with pytest.raises(OSError, match="No space left"):
+            probe(store, "x" * 99_999)
+        store.free_room()
+        ended(store).close()
+        summary = load_summary(store.path)
+    assert summary.exit_code == 3
+    assert "could not be written: No space left" in summary.record.problems[0].text
+    assert summary.integrity.problems == []

@@ -10,6 +10,7 @@ import probes.session.session
 pytest_plugins = ["probes.plugin"]
 
 class Keeper:
+    problems = []
     def register(self, *a): pass
     def unregister(self, *a): pass
 

@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import pytest
 
-from probes.cluster.cleanup import CleanupProcess
+from probes.cluster.cleanup import MAX_DEATHS, CleanupProcess
 from probes.contract.contract import ClusterTerms
 from probes.session.fixtures import shared_folder
 from reports.run_folder.integrity import load
@@ -184,3 +184,74 @@ def test_a_leash_ends_its_command_when_nobody_holds_it(tmp_path: Path) -> None:
     held.stdin.close()
     held.wait(timeout=10)
     assert gone(Path(f"/proc/{child}"))
+
+
+def kill(keeper: CleanupProcess) -> int:
+    """Kill the process that cleans up; return its pid."""
+    pid = keeper._child.pid
+    os.kill(pid, signal.SIGKILL)
+    return pid
+
+
+def replaced(keeper: CleanupProcess, pid: int, seconds: float = 10) -> bool:
+    deadline = time.monotonic() + seconds
+    while keeper._child.pid == pid and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return keeper._child.pid != pid
+
+
+def test_one_that_dies_is_replaced_and_the_next_knows_what_is_kept(tmp_path: Path) -> None:
+    kept, stays, late = (tmp_path / name for name in ("kept", "stays", "late"))
+    for folder in (kept, stays, late):
+        folder.mkdir()
+    keeper = CleanupProcess()
+    keeper.register("folder", str(kept))
+    keeper.register("folder", str(stays))
+    keeper.unregister("folder", str(stays))
+    pid = kill(keeper)
+    keeper.register("folder", str(late))
+    assert replaced(keeper, pid)
+    keeper.close()
+    assert (kept.exists(), stays.exists(), late.exists()) == (False, True, False)
+    ((place, text),) = keeper.problems
+    assert place == f"the process that cleans up ({pid})"
+    assert text.startswith("it ended before the run did, with -9. Process ")
+
+
+def test_one_that_dies_again_and_again_is_not_replaced_for_ever(tmp_path: Path) -> None:
+    """What is left is then removed by the driver itself."""
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    keeper = CleanupProcess()
+    keeper.register("folder", str(kept))
+    for _ in range(MAX_DEATHS):
+        assert replaced(keeper, kill(keeper))
+    kill(keeper)
+    deadline = time.monotonic() + 10
+    while len(keeper.problems) <= MAX_DEATHS and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert keeper.problems[-1][1].endswith("stays if the driver is killed")
+    keeper.unregister("folder", "/tmp/none")
+    keeper.close()
+    assert not kept.exists()
+
+
+def test_one_that_dies_while_it_cleans_up_is_no_error(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    keeper = CleanupProcess()
+    keeper.register("folder", str(kept))
+    with patch.object(keeper, "_watch"):
+        keeper._is_closing = True
+        kill(keeper)
+        keeper.close()
+    assert not kept.exists()
+
+
+def test_one_that_is_not_done_in_time_is_said() -> None:
+    keeper = CleanupProcess()
+    os.kill(keeper._child.pid, signal.SIGSTOP)
+    keeper.close(seconds=0.2)
+    assert keeper.problems[0][1] == "it was not done 0 s after the run"
+    os.kill(keeper._child.pid, signal.SIGCONT)
+    assert keeper._child.wait(timeout=10) == 0

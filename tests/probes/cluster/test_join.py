@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from probes.cluster import cluster
 from probes.cluster.address import ClusterUnreachable, TokenProblem
-from probes.cluster.cluster import Cluster, VersionMismatch
+from probes.cluster.cluster import PATIENCE, Cluster, VersionMismatch
 
 pytestmark = pytest.mark.alone
 
@@ -66,3 +67,32 @@ def test_an_embedded_cluster_has_the_drivers_own_variables(
     assert asked == []
     Cluster("10.0.0.1:6379", "ray")
     assert asked == ["10.0.0.1:6379"]
+
+
+def test_a_cluster_is_left_whatever_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lost head: the embedded cluster ends, and what is left is cleaned up."""
+    done: list[str] = []
+    monkeypatch.setattr("ray.shutdown", lambda: os.stat("/no/such/place"))
+    joined = Cluster.__new__(Cluster)
+    joined.cleanup = cast(Any, SimpleNamespace(close=lambda: done.append("cleanup")))
+    joined._local = cast(Any, SimpleNamespace(close=lambda: done.append("cluster")))
+    with pytest.raises(FileNotFoundError):
+        joined.close()
+    assert done == ["cluster", "cleanup"]
+
+
+@pytest.mark.parametrize("own", [None, "99"])
+def test_only_this_process_waits_longer_for_a_head(
+    monkeypatch: pytest.MonkeyPatch, own: str | None
+) -> None:
+    """A job that the suite submits, or an embedded cluster, keeps its variable."""
+    name, seen = PATIENCE[0], []
+    monkeypatch.delenv(name, raising=False)
+    if own:
+        monkeypatch.setenv(name, own)
+    monkeypatch.setattr(cluster, "follow_auth_mode", lambda address: None)
+    monkeypatch.setattr("ray.init", lambda *_, **__: seen.append(os.environ[name]))
+    monkeypatch.setattr(cluster, "CleanupProcess", lambda: SimpleNamespace(close=lambda: None))
+    Cluster("10.0.0.1:6379", "ray")
+    assert seen == [PATIENCE[1]]
+    assert os.environ.get(name) == own

@@ -1,0 +1,317 @@
+"""However a run ends, its exit code is that of its record, and each code has its own causes.
+
+1 only where a criterion failed, 2 only where a signal came, 3 where something broke under the run.
+A run whose terminal is gone goes on.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.support.ended_run import LONGEST_S, Ended, Stage
+from tests.support.small_disk import needs_root, small_disk
+from tests.support.stand_in import BROKEN, GOOD
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault in the first of two sound probes, and the end that is due to it.
+
+    `record` is the code of the record where it differs.  `says` stands in what was printed, or in
+    the reasons of the record.
+    """
+
+    name: str
+    code: int
+    fault: str = "pass"
+    teardown: str = "pass"
+    shell: str = ""
+    says: str = ""
+    value: str = GOOD
+    plant: str = ""
+    record: int | None = None
+    program: str = "pytest"
+    whole: bool = True
+
+    def end(self, stage: Stage) -> Ended:
+        stage.prepare(self.fault, self.teardown, self.value, self.plant)
+        return stage.end(self.program, self.shell)
+
+
+AS_A_LINK = "shutil.rmtree(RUN / 'evidence'); (RUN / 'evidence').symlink_to('/tmp')"
+GARBLE = "(RUN / 'events.jsonl').write_bytes(b'x' * (RUN / 'events.jsonl').stat().st_size)"
+KEEP = "measure.keep('a.txt', 'seen', caption='a table')"
+JOINING = """
+import os, signal, time
+def late(spec):
+    os.kill(os.getpid(), signal.{})
+    time.sleep(20)
+probes.session.session.connect = late
+"""
+SLOW_END = """
+import os, signal
+import probes.session.ending as ending
+old = ending.write_all
+def slow(*a):
+    {}
+    return old(*a)
+ending.write_all = slow
+"""
+SIGNALS = (
+    Fault("SIGINT", 2, "send('SIGINT')", whole=True),
+    Fault("SIGINT, seatrial", 2, "send('SIGINT')", program="seatrial"),
+    Fault("SIGTERM in a teardown", 2, teardown="send('SIGTERM', wait=1)"),
+    Fault("SIGINT twice", 2, "send('SIGINT')", "send('SIGINT', wait=1)", says="One more signal"),
+    Fault("SIGINT, SIGTERM", 2, "send('SIGINT')", "send('SIGTERM', wait=1)"),
+    Fault("SIGINT, SIGTERM, seatrial", 2, "send('SIGINT')", "send('SIGTERM', wait=1)",
+          program="seatrial"),
+    Fault("SIGTERM twice", 2, "send('SIGTERM')", "time.sleep(1); send('SIGTERM', wait=1)"),
+    Fault("SIGINT three times", 2, "send('SIGINT')",
+          "send('SIGINT', wait=1); send('SIGINT', wait=40)"),
+    Fault("SIGINT three times, seatrial", 2, "send('SIGINT')",
+          "send('SIGINT', wait=1); send('SIGINT', wait=40)", program="seatrial"),
+    Fault("three at once", 2, "send('SIGINT', 'SIGINT', 'SIGINT', wait=40)"),
+    Fault("SIGHUP", 2, "send('SIGHUP', wait=20)"),
+    Fault("SIGUSR1", -10, "send('SIGUSR1', wait=20)", record=2, whole=False),
+    Fault("SIGKILL", -9, "send('SIGKILL', wait=20)", record=2, whole=False),
+    Fault("SIGHUP under nohup", 0, "send('SIGHUP')", shell="trap '' HUP; exec \"$@\""),
+    Fault("a probe that takes no interrupt", 2,
+          "try: send('SIGINT', wait=1)\n    except KeyboardInterrupt: pass"),
+    Fault("a teardown that fails after SIGINT", 2, "send('SIGINT')", "raise OSError('stuck')",
+          says="stuck"),
+    *(Fault(f"{name} while the cluster is joined", 2, plant=JOINING.format(name))
+      for name in ("SIGINT", "SIGTERM", "SIGHUP")),
+    Fault("SIGTERM while the report is written", 0,
+          plant=SLOW_END.format("os.kill(os.getpid(), signal.SIGTERM)")),
+    Fault("SIGINT twice while the report is written", 0,
+          plant=SLOW_END.format("[os.kill(os.getpid(), signal.SIGINT) for _ in range(2)]")),
+    Fault("a criterion failed, then SIGINT", 2, "send('SIGINT')", value=BROKEN),
+)  # fmt: skip
+TERMINAL = (
+    Fault("stdout closed", 0, shell='exec "$@" >&-'),
+    Fault("stdout and stderr closed", 0, shell='exec "$@" >&- 2>&-'),
+    Fault("stdout and stderr closed, seatrial", 0, shell='exec "$@" >&- 2>&-', program="seatrial"),
+    Fault("/dev/full", 0, shell='exec "$@" >/dev/full'),
+    Fault("both /dev/full", 0, shell='exec "$@" >/dev/full 2>&1'),
+    Fault("/dev/full, seatrial", 0, shell='exec "$@" >/dev/full 2>&1', program="seatrial"),
+    Fault("/dev/full, a criterion failed", 1, shell='exec "$@" >/dev/full', value=BROKEN),
+    Fault("ASCII terminal", 0, shell='LC_ALL=C PYTHONUTF8=0 exec "$@"'),
+)
+FOLDER = (
+    Fault("folder deleted", 3, "shutil.rmtree(RUN)", says="written again"),
+    Fault("folder deleted, seatrial", 3, "shutil.rmtree(RUN)", program="seatrial"),
+    Fault("folder with evidence deleted", 3, f"{KEEP}; shutil.rmtree(RUN)", says="evidence"),
+    Fault("folder renamed", 3, "RUN.rename(str(RUN) + '-2')", says="written again"),
+    Fault("folder replaced by a link", 3, "shutil.rmtree(RUN); RUN.symlink_to('/tmp')"),
+    Fault("events deleted", 3, "(RUN / 'events.jsonl').unlink()", says="written again"),
+    Fault("events truncated", 3, "os.truncate(RUN / 'events.jsonl', 9)", says="written again"),
+    Fault("events garbled", 3, GARBLE, says="written again"),
+    Fault("events garbled, seatrial", 3, GARBLE, program="seatrial"),
+    Fault("evidence/ a link", 3, AS_A_LINK, says="written again"),
+    Fault("evidence deleted", 3, f"{KEEP}; shutil.rmtree(RUN / 'evidence')", says="evidence"),
+    Fault("record.json a folder", 3, "(RUN / 'record.json').unlink(missing_ok=True); "
+          "(RUN / 'record.json').mkdir()", says="record.json"),
+    Fault("folder deleted, a criterion failed", 1, "shutil.rmtree(RUN)", value=BROKEN),
+    Fault("folder deleted, then SIGINT", 2, "shutil.rmtree(RUN); send('SIGINT')"),
+)  # fmt: skip
+BOUNDS = (
+    Fault("ulimit -n 40", 0, shell='ulimit -n 40; exec "$@"'),
+    Fault("umask 777", 0, shell='umask 777; exec "$@"'),
+)
+PLUGIN = """
+def pytest_sessionfinish(session): raise {}
+"""
+BROKEN_PLUGINS = (
+    Fault("another plugin's end", 3, plant=PLUGIN.format("RuntimeError('it broke')"),
+          says="it broke"),
+    Fault("another plugin leaves", 3, plant=PLUGIN.format("SystemExit(1)")),
+    Fault("an internal error", 3, plant="def pytest_runtest_logfinish(): raise OSError('it broke')",
+          says="it broke"),
+)  # fmt: skip
+KEPT = """
+from probes.cluster.cleanup import CleanupProcess
+StandIn.cleanup = CleanupProcess()
+StandIn.close = lambda self: self.cleanup.close()
+"""
+KILL = "os.kill(cluster.cleanup._child.pid, signal.SIGKILL)"
+CLEANUP = (
+    Fault("the process that cleans up dies", 3, f"{KILL}; time.sleep(0.5)", plant=KEPT,
+          says="does its work now"),
+    Fault("it dies before a folder is kept", 3,
+          f"{KILL}; cluster.cleanup.register('folder', '/tmp/none')", plant=KEPT, says="cleanup"),
+    Fault("it dies, and a criterion failed", 1, f"{KILL}; time.sleep(0.5)", plant=KEPT,
+          value=BROKEN),
+)  # fmt: skip
+OUR_END = """
+import probes.session.ending as ending
+def broken(*a): raise TypeError("our end broke")
+ending.Ending.write = broken
+"""
+OURS = (Fault("our own end breaks", 3, plant=OUR_END, record=2, whole=False),)
+# A head that accepts connections, until it is killed; the suite's times are shorter.
+HEADED = """
+import subprocess, sys
+import probes.cluster.entrances as entrances
+import probes.session.ending as ending
+entrances.POLL_SECONDS, entrances.SILENCE_SECONDS, entrances.LOST_SECONDS = 0.1, 0.5, 1.5
+ending.LEAVE_S = 2.0
+code = (
+    "import socket; s = socket.create_server(('127.0.0.1', 0))\\n"
+    "print(s.getsockname()[1], flush=True)\\n"
+    "while True: s.accept()[0].close()"
+)
+StandIn.head = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+StandIn.address = f"127.0.0.1:{StandIn.head.stdout.readline().strip()}"
+StandIn.close = lambda self: self.head.kill()
+"""
+HEADLESS = "cluster.head.kill(); time.sleep(40)"
+DEAF = """cluster.head.kill()
+    while True:
+        try: time.sleep(40)
+        except BaseException: pass"""
+MOMENT = """cluster.head.send_signal(signal.SIGSTOP); os.system('sleep 0.2')
+    cluster.head.send_signal(signal.SIGCONT); time.sleep(2)"""
+OTHER = (
+    'measure.explain(__import__("probes.findings").findings.finding('
+    '"GANG-PARTIAL", "another finding", ["n0"]))'
+)
+LOST = "Ray's head at 127.0.0.1:"
+CLUSTER = (
+    Fault("the head dies", 20, HEADLESS, plant=HEADED, says=LOST),
+    Fault("the head dies, seatrial", 20, HEADLESS, plant=HEADED, says=LOST, program="seatrial"),
+    Fault("the head dies, and a criterion failed", 1, HEADLESS, plant=HEADED, value=BROKEN),
+    Fault("the head dies in a call that does not return", 20, DEAF, plant=HEADED, says=LOST),
+    Fault("the head dies, and a teardown waits", 20, HEADLESS, "time.sleep(40)", plant=HEADED),
+    Fault("the head dies, and a teardown fails", 20, HEADLESS, "raise OSError", plant=HEADED),
+    Fault("the head dies, and a user interrupts", 2,
+          "cluster.head.kill(); time.sleep(1); send('SIGINT')", plant=HEADED),
+    Fault("the head is silent for a moment", 0, MOMENT, plant=HEADED),
+)  # fmt: skip
+FAULTS = (*SIGNALS, *TERMINAL, *FOLDER, *BOUNDS, *BROKEN_PLUGINS, *CLEANUP, *CLUSTER, *OURS)
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    """A folder of its own for the run."""
+    place = tmp_path / "place"
+    place.mkdir()
+    return Stage(place, place / "run")
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in FAULTS])
+def test_a_run_ends_with_its_record(stage: Stage, fault: Fault) -> None:
+    begun = time.monotonic()
+    ended = fault.end(stage)
+    assert ended.code == fault.code, ended.text
+    assert time.monotonic() - begun < 30
+    due = fault.code if fault.record is None else fault.record
+    assert ended.summary.exit_code == due, ended.sentences
+    assert "Traceback" not in ended.text.replace("INTERNALERROR> Traceback", "")
+    assert fault.says in ended.sentences
+    assert ended.is_whole or not fault.whole, ended.sentences
+    if fault.whole and "/dev" not in fault.shell and "&-" not in fault.shell:
+        assert f"exit {fault.code}" in ended.text, "the table"
+
+
+@pytest.mark.parametrize("value", [GOOD, BROKEN], ids=["nothing failed", "a criterion failed"])
+def test_a_lost_head_is_the_first_finding(stage: Stage, value: str) -> None:
+    stage.prepare(f"{OTHER}; {HEADLESS}", value=value, plant=HEADED)
+    ended = stage.end()
+    assert len(ended.summary.findings) == 2
+    assert ended.summary.findings[0].code == "HOST-HEAD", ended.text
+    (row,) = [row for row in ended.summary.rows if row.criterion.id == "GANG"]
+    assert row.verdict.value == ("UNPROVEN" if value == GOOD else "FAIL")
+    assert LOST in row.results[0].error
+    assert ended.text.count("report  ") == 1
+    assert ended.summary.record.state == "finished"
+
+
+MOMENTS, FAST = 10, 4  # of a run that takes 3 s, from its first event on; and how many are fast
+SEEDS = [
+    pytest.param(seed, marks=[pytest.mark.soak(criterion="endings")] * (seed >= FAST))
+    for seed in range(2 * MOMENTS)
+]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_signal_at_any_moment_leaves_one_verdict(stage: Stage, seed: int) -> None:
+    random = Random(seed)
+    program, name = random.choice(["pytest", "seatrial"]), random.choice(["SIGINT", "SIGTERM"])
+    moment = (seed * 3 % MOMENTS + random.random()) * 3 / MOMENTS
+    stage.prepare("time.sleep(0.5)", "time.sleep(0.2)")
+    child = stage.start(program)
+    events, deadline = stage.run / "events.jsonl", time.monotonic() + LONGEST_S
+    while not (events.exists() and b"run_owes" in events.read_bytes()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    time.sleep(moment)
+    child.send_signal(getattr(signal, name))
+    text, _ = child.communicate(timeout=LONGEST_S)
+    ended = Ended(child.returncode, text.decode(), stage.run)
+    assert ended.code in (0, 2), ended.text
+    assert ended.summary.exit_code == ended.code, (moment, ended.sentences)
+    assert ended.is_whole
+    assert f"exit {ended.code}" in ended.text
+
+
+def test_a_file_that_may_not_grow_is_said_before_the_run(stage: Stage) -> None:
+    ended = Fault("", 4, shell='ulimit -f 16; exec "$@"').end(stage)
+    assert ended.code == 4
+    assert "a run needs a folder of its own" in ended.text
+    assert "Traceback" not in ended.text
+
+
+@pytest.mark.parametrize("program", ["pytest", "seatrial"])
+@pytest.mark.parametrize("lines", [1, 9])
+def test_a_reader_that_leaves_does_not_end_the_run(stage: Stage, program: str, lines: int) -> None:
+    """As with `| head -1`."""
+    stage.prepare(fault="time.sleep(1)")
+    child = stage.start(program)
+    assert child.stdout is not None
+    for _ in range(lines):
+        child.stdout.readline()
+    child.stdout.close()
+    assert child.wait(timeout=LONGEST_S) == 0
+    ended = Ended(0, "", stage.run)
+    assert ended.summary.exit_code == 0
+    assert ended.is_whole
+
+
+FILL = "os.system('head -c 400M /dev/zero >{}/fill 2>/dev/null')"
+MANY = "[measure.note('n' + str(i), i) for i in range(2000)]"
+
+
+@needs_root
+@pytest.mark.parametrize("program", ["pytest", "seatrial"])
+@pytest.mark.parametrize(("more", "code"), [("pass", 0), (MANY, 3)], ids=["few", "many events"])
+def test_a_disk_that_stays_full(stage: Stage, program: str, more: str, code: int) -> None:
+    """The run keeps room for its end: only events that were lost make it 3, in the record, too."""
+    with small_disk(stage.place / "disk", "300m") as disk:
+        full = Stage(stage.place, Path(disk) / "run")
+        full.prepare(f"{FILL.format(disk)}; {more}")
+        ended = full.end(program)
+        assert ended.code == code, ended.text
+        assert "INTERNALERROR" not in ended.text
+        assert code == 0 or "No space left on device" in ended.text
+        assert ended.summary.exit_code == code, ended.sentences
+
+
+@pytest.mark.parametrize("program", ["pytest", "seatrial"])
+def test_usage_is_4_where_the_terminal_is_full(stage: Stage, program: str) -> None:
+    stage.prepare()
+    (stage.place / "agreed.toml").write_text("schema = 1\n[cluster\n")
+    ended = stage.end(program, 'exec "$@" >/dev/full 2>&1')
+    assert ended.code == 4
+
+
+def test_the_next_run_works(stage: Stage) -> None:
+    for fault in (SIGNALS[0], FOLDER[0]):
+        fault.end(stage)
+        stage.clear()
+    assert Fault("", 0).end(stage).code == 0
