@@ -23,8 +23,8 @@ from reports.formats.github import report_to_github
 from reports.frames.history import Baseline, choose_baseline
 from reports.record import RunProblem, RunRecord
 from reports.redact import redact_text
-from reports.run_folder.event_log import UnreadableRun
-from reports.run_folder.integrity import FOLDERS, Integrity, read_run
+from reports.run_folder.event_log import FOLDERS, UnreadableRun
+from reports.run_folder.integrity import Integrity, read_run
 from reports.run_folder.store import utc_time
 from reports.sanitize import one_line
 from reports.streams import flush_streams
