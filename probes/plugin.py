@@ -24,7 +24,6 @@ from probes.session.config import ENDING, JUNIT, RECORDER, RUN, VERDICT, read_tw
 from probes.session.options import OPTIONS
 from probes.session.signals import SIGNALS
 from probes.session.terminal import criterion_of, describe_nothing, left_out, sort_probes
-from reports.command import EXIT_INTERNAL, EXIT_INTERRUPTED
 from reports.sanitize import clean
 from reports.streams import guard_streams
 
@@ -94,7 +93,7 @@ def _decide_code(config: pytest.Config) -> Generator[None, Any, int]:
     if ending is None:
         return int(code)
     ending.show()
-    return ending.summary.exit_code if ending.summary else EXIT_INTERNAL
+    return ending.summary.exit_code if ending.summary else pytest.ExitCode.INTERNAL_ERROR
 
 
 def _write_late_end(config: pytest.Config, error: BaseException) -> int:
@@ -106,7 +105,11 @@ def _write_late_end(config: pytest.Config, error: BaseException) -> int:
         PROBLEMS.append(("internal", "pytest", describe(error)))
         with suppress(Exception):
             ending.close(_end_state(), _take_problems())
-    return EXIT_INTERRUPTED if isinstance(error, KeyboardInterrupt) else EXIT_INTERNAL
+    return (
+        pytest.ExitCode.INTERRUPTED
+        if isinstance(error, KeyboardInterrupt)
+        else pytest.ExitCode.INTERNAL_ERROR
+    )
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.soak(criterion="endings")
 # A shell without job control starts `make soak &` with Ctrl-C ignored, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 LONGEST_S = 300.0  # a run of the two probes takes a minute
+PROGRAM_WORDS = 3  # `python -I script`
 GONE_S = 60.0  # Ray's processes look for a lost head for a minute
 
 
@@ -31,24 +32,28 @@ class Run:
     folder: Path
     log: Path
 
-    def family(self) -> dict[int, str]:
-        """Return the processes that this one started, with those that they started, by pid."""
-        parents: dict[int, tuple[int, str]] = {}
+    def family(self) -> dict[int, list[str]]:
+        """Return the words of all processes that this one and its children started, by pid."""
+        parents: dict[int, tuple[int, list[str]]] = {}
         for path in Path("/proc").glob("[0-9]*"):
             try:
                 parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-                words = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                words = (path / "cmdline").read_bytes().decode().split("\0")
             except OSError:  # it has ended
                 continue
             parents[int(path.name)] = parent, words
-        found = {self.process.pid: ""}
+        found: dict[int, list[str]] = {self.process.pid: []}
         while more := {p: w for p, (up, w) in parents.items() if up in found and p not in found}:
             found |= more
         return found
 
-    def find(self, word: str) -> int:
-        """Return the pid of the process of ours whose command line has this word."""
-        (pid,) = [pid for pid, words in self.family().items() if word in words.split(" -")[0]]
+    def find(self, name: str) -> int:
+        """Return the pid of the process of ours that runs this program or script."""
+        (pid,) = [
+            pid
+            for pid, words in self.family().items()
+            if name in [Path(word).name for word in words[:PROGRAM_WORDS]]
+        ]
         return pid
 
     def wait_for(self, text: str) -> None:
