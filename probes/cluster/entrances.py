@@ -337,15 +337,15 @@ class HeadWatch:
 
     def _watch(self) -> None:
         preface = HTTP2_PREFACE if self._problem(HTTP2_PREFACE) is None else b""
-        since, reported = 0.0, False
+        silent, reported = 0.0, False
         while not self._stop.wait(POLL_SECONDS):
             started = time.monotonic()
             problem = self._problem(preface)
             if problem is None:
-                since, reported = 0.0, False
+                silent, reported = 0.0, False
                 continue
-            since = since or started
-            silent = time.monotonic() - since
+            # No more than a query may take: a driver that was frozen heard nothing either.
+            silent += min(time.monotonic() - started, HEAD_SECONDS) + POLL_SECONDS * (silent > 0)
             text = f"Ray's head at {self._head} has not answered for {silent:.0f} s: {problem}"
             if silent >= SILENCE_SECONDS and not reported:
                 reported = True

@@ -332,8 +332,9 @@ class Store:
         )
         try:
             self.event("evidence", probe, **entry.model_dump())
-        except OSError:
-            path.unlink()  # without an event, the file would look as if it had been added later
+        except BaseException:  # also Ctrl-C, which may come after the event was written
+            if self._lines[-1].event["data"].get("path") != entry.path:
+                path.unlink()  # the file would look as if it had been added later
             raise
         return entry
 
@@ -445,7 +446,7 @@ def write_new(path: Path, content: bytes) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
-    except OSError:
+    except BaseException:
         path.unlink()
         raise
 

@@ -332,6 +332,30 @@ def test_a_line_that_a_signal_cut_off_from_memory_is_no_part_of_the_run(
     assert load_summary(store.path).exit_code == 0
 
 
+@pytest.mark.parametrize("late", [False, True], ids=["before the event", "after it"])
+def test_evidence_that_a_signal_cut_off_is_whole_or_gone(
+    store: Store, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """Else the folder would seem to have been changed by others."""
+    probe(store, 2.0)
+    event = Store.event
+
+    def interrupt(*args: Any, **data: Any) -> None:
+        if late:
+            event(*args, **data)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "event", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            store.keep(PROBE, "a.txt", "seen", kind="table", caption="a table")
+    store.event("run_finished", **FINISHED)
+    record = store.save()
+    store.close()
+    assert load_summary(store.path).integrity.problems == []
+    assert len(record.results[0].evidence) == late
+
+
 DAMAGE: dict[str, Callable[[Path], object]] = {
     "removed": shutil.rmtree,
     "moved": lambda run: run.rename(run.with_name("elsewhere")),

@@ -107,3 +107,39 @@ def test_an_address_of_the_new_kind() -> None:
     (found,) = heard.wait()
     watch.close()
     assert "refused" in found.statement
+
+
+def test_a_head_that_stays_away_is_lost_once(
+    server: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head, "LOST_SECONDS", 1.5)
+    heard, lost, where = Ears(), list[str](), address(server)
+    watch = HeadWatch(where, heard.append, lost.append)
+    time.sleep(0.3)
+    server.kill()
+    heard.wait()
+    time.sleep(1.5)
+    watch.close()
+    assert (len(heard), len(lost)) == (1, 1)
+    assert lost[0].startswith(f"Ray's head at {where} has not answered for 2 s: ")
+
+
+def test_a_driver_that_was_frozen_accuses_no_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after SIGSTOP, or where a laptop slept: one query is late, and the next is answered."""
+    answers, heard = iter(["", None, "timed out", None]), Ears()
+    shift = 0.0
+
+    def ask(watch: HeadWatch, preface: bytes) -> str | None:
+        nonlocal shift
+        answer = next(answers, None)
+        shift += 600 * (answer == "timed out")
+        return answer
+
+    monkeypatch.setattr(HeadWatch, "_problem", ask)
+    real = time.monotonic
+    monkeypatch.setattr("probes.cluster.entrances.time.monotonic", lambda: real() + shift)
+    watch = HeadWatch("127.0.0.1:9", heard.append)
+    time.sleep(1)
+    watch.close()
+    assert next(answers, "all were asked") == "all were asked"
+    assert heard == []

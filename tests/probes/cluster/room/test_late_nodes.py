@@ -133,8 +133,10 @@ def test_sigterm_while_it_waits_ends_as_ctrl_c(
     from probes.contract.contract import load
     from probes.session import session
 
-    cluster = SimpleNamespace(emulated=False, claim=lambda *_: None, close=lambda: None)
-    before = signal.getsignal(signal.SIGTERM)
+    left = []
+    cluster = SimpleNamespace(
+        emulated=False, claim=lambda *_: None, close=lambda: left.append("the cluster")
+    )
 
     def connect(spec: str) -> Any:
         signal.signal(signal.SIGTERM, lambda *_: os._exit(15))
@@ -143,12 +145,12 @@ def test_sigterm_while_it_waits_ends_as_ctrl_c(
     monkeypatch.chdir(pytester.path)
     monkeypatch.setattr(session, "connect", connect)
     monkeypatch.setattr(session, "wait_for_nodes", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            session.RunSession(
-                session.RunSettings(
-                    "auto", agreed=load("h100-ndr400"), nodes=8, wait_for_nodes_s=60
-                )
-            )
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    settings = session.RunSettings("auto", agreed=load("h100-ndr400"), nodes=8, wait_for_nodes_s=60)
+    with session.SIGNALS.taken():
+        run = session.RunSession(settings)
+    assert run.was_cut_off
+    assert left == ["the cluster"]
+    run.store.free_room()
+    record = run.store.record()
+    assert record.state == "interrupted"
+    assert record.cluster["note"] == "the run was interrupted before its first probe"
