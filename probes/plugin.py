@@ -298,9 +298,9 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Open the recorder before the fixtures, so that a failing fixture is recorded, too."""
-    if SIGNALS.ends_run:  # a probe did not let the interrupt pass
-        raise KeyboardInterrupt
     run, criterion = item.config.stash.get(RUN, None), criterion_of(item)
+    if run is not None and SIGNALS.ends_run:  # a probe did not let the interrupt pass
+        raise KeyboardInterrupt
     if run is None or criterion is None:
         return
     claim = " ".join((getattr(item, "obj", None).__doc__ or "").split("\n\n")[0].split())
