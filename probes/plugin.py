@@ -105,11 +105,8 @@ def _write_late_end(config: pytest.Config, error: BaseException) -> int:
         PROBLEMS.append(("internal", "pytest", describe(error)))
         with suppress(Exception):
             ending.close(_end_state(), _take_problems())
-    return (
-        pytest.ExitCode.INTERRUPTED
-        if isinstance(error, KeyboardInterrupt)
-        else pytest.ExitCode.INTERNAL_ERROR
-    )
+    interrupted = isinstance(error, KeyboardInterrupt)
+    return pytest.ExitCode.INTERRUPTED if interrupted else pytest.ExitCode.INTERNAL_ERROR
 
 
 @pytest.hookimpl(tryfirst=True)
