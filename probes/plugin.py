@@ -105,11 +105,8 @@ def _write_late_end(config: pytest.Config, error: BaseException) -> int:
         PROBLEMS.append(("internal", "pytest", describe(error)))
         with suppress(Exception):
             ending.close(_end_state(), _take_problems())
-    return (
-        pytest.ExitCode.INTERRUPTED
-        if isinstance(error, KeyboardInterrupt)
-        else pytest.ExitCode.INTERNAL_ERROR
-    )
+    interrupted = isinstance(error, KeyboardInterrupt)
+    return pytest.ExitCode.INTERRUPTED if interrupted else pytest.ExitCode.INTERNAL_ERROR
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -298,9 +295,9 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Open the recorder before the fixtures, so that a failing fixture is recorded, too."""
-    if SIGNALS.ends_run:  # a probe did not let the interrupt pass
-        raise KeyboardInterrupt
     run, criterion = item.config.stash.get(RUN, None), criterion_of(item)
+    if run is not None and SIGNALS.ends_run:  # a probe did not let the interrupt pass
+        raise KeyboardInterrupt
     if run is None or criterion is None:
         return
     claim = " ".join((getattr(item, "obj", None).__doc__ or "").split("\n\n")[0].split())

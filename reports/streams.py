@@ -82,6 +82,6 @@ def lasting(stream: TextIO | None, number: int | None = None) -> TextIO:
         io.BufferedWriter(LastingFile(file, "w", closefd=number is not None)),
         encoding=getattr(stream, "encoding", None) or "utf-8",
         errors=getattr(stream, "errors", None) or "backslashreplace",
-        line_buffering=getattr(stream, "line_buffering", True),
+        line_buffering=True,  # the suite's own lines go to a second stream of the same file
         write_through=getattr(stream, "write_through", False),
     )

@@ -56,7 +56,7 @@ def test_all_that_can_be_written_is_written_and_in_order() -> None:
     assert (done.stdout, done.stderr) == ("ab\nd\n", "c")
 
 
-def test_encoding_errors_and_buffering_stay() -> None:
+def test_encoding_and_its_errors_stay() -> None:
     read, write = os.pipe()
     with open(read, "rb") as reader, open(write, "w", encoding="ascii", errors="replace") as old:
         with lasting(old) as new:
