@@ -1,6 +1,6 @@
 """Verifies that a run which came back is whole, and is the run that was submitted.
 
-Needs the standard library alone.  The head belongs to the party that is tested: its word is not enough.
+Needs the standard library alone.  The head belongs to the party under test: its word is not enough.
 """
 
 from __future__ import annotations
