@@ -22,7 +22,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
-from http.client import HTTPResponse
+from http.client import HTTPResponse, IncompleteRead
 from pathlib import Path
 from typing import Any
 
@@ -214,17 +214,25 @@ class AnswerTooLong(OSError):
     """The answer has more bytes than any of Ray's."""
 
 
-def read_answer(answer: HTTPResponse, seconds: float) -> bytes:
-    """Read an answer to its end.  Raises AnswerTooLong, and TimeoutError after `seconds`."""
-    parts, size, deadline = list[bytes](), 0, time.monotonic() + seconds
+def read_answer(answer: HTTPResponse, seconds: float, most: int = 0) -> bytes:
+    """Read an answer to its end: at most so many bytes, by default MAX_ANSWER.
+
+    Raises AnswerTooLong, TimeoutError after `seconds`, and IncompleteRead where it was cut off,
+    which `read1` does not notice.
+    """
+    content, deadline, most = bytearray(), time.monotonic() + seconds, most or MAX_ANSWER
+    length = answer.length  # None where the answer does not say it
     while part := answer.read1(READ_BYTES):
-        parts.append(part)
-        size += len(part)
-        if size > MAX_ANSWER:
-            raise AnswerTooLong(f"the answer has more than {MAX_ANSWER >> 20} MiB")
+        content += part
+        if len(content) > most:
+            raise AnswerTooLong(f"the answer has more than {most >> 20} MiB")
         if time.monotonic() > deadline:
             raise TimeoutError(f"the answer did not end in {seconds:.0f} s")
-    return b"".join(parts)
+        if len(content) == length:
+            break
+    if len(content) < (length or 0):
+        raise IncompleteRead(bytes(content), (length or 0) - len(content))
+    return bytes(content)
 
 
 class NoRedirect(urllib.request.HTTPRedirectHandler):

@@ -11,16 +11,17 @@ import shlex
 import shutil
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from probes.cluster.ask import make_unique_token
+from probes.cluster.cleanup import AnswerTooLong, read_answer
 from probes.cluster.cluster import ROOT, Cluster
 from probes.contract.contract import Contract
 from probes.contract.terms import ClusterTerms
@@ -110,15 +111,12 @@ def own_guide() -> Guide:
 def read_guide(source: str, section: str | None = None, sha256: str | None = None) -> Guide:
     """Read the operator's guide from a path or a URL, and check its hash.  Raises GuideError."""
     try:
-        if source.startswith(URLS):
-            content = _fetch(source)
-        else:
-            with Path(source).open("rb") as file:
-                content = file.read(MAX_BYTES + 1)
+        content = _fetch(source) if source.startswith(URLS) else _read_file(source)
+    except AnswerTooLong:
+        most = MAX_BYTES >> 20
+        raise GuideError(f"the guide {source}: expected at most {most} MiB, found more") from None
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise GuideError(f"the guide {source} cannot be read: {error}") from None
-    if len(content) > MAX_BYTES:
-        raise GuideError(f"the guide {source}: expected at most {MAX_BYTES >> 20} MiB, found more")
     found = hashlib.sha256(content).hexdigest()
     if sha256 not in (None, found):
         raise GuideError(
@@ -146,33 +144,37 @@ class _ToHttps(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
+def _read_file(path: str) -> bytes:
+    """Read a file.  Raises OSError, AnswerTooLong."""
+    with Path(path).open("rb") as file:
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise AnswerTooLong
+    return content
+
+
 def _fetch(url: str) -> bytes:
-    """Fetch at most MAX_BYTES + 1 bytes.  Raises OSError, ValueError, HTTPException.
+    """Fetch a guide, whole.  Raises OSError, AnswerTooLong, ValueError, HTTPException.
 
     A thread fetches, so that one deadline holds for names, connection, headers and content.
     """
     answers: queue.SimpleQueue[bytes | Exception] = queue.SimpleQueue()
     threading.Thread(target=_read_url, args=[url, answers], daemon=True).start()
-    try:
+    answer: bytes | Exception = TimeoutError()
+    with suppress(queue.Empty):
         answer = answers.get(timeout=FETCH_SECONDS)
-    except queue.Empty:
-        raise TimeoutError(f"it takes more than {FETCH_SECONDS} s") from None
+    if isinstance(answer, TimeoutError):  # the thread's deadline is the same
+        raise TimeoutError(f"it takes more than {FETCH_SECONDS} s")
     if isinstance(answer, Exception):
         raise answer
     return answer
 
 
 def _read_url(url: str, answers: queue.SimpleQueue[bytes | Exception]) -> None:
-    deadline, content = time.monotonic() + FETCH_SECONDS, b""
     try:
         opener = urllib.request.build_opener(_ToHttps)
         with opener.open(url, timeout=FETCH_SECONDS) as answer:
-            while len(content) <= MAX_BYTES and time.monotonic() < deadline:
-                piece = answer.read1(MAX_BYTES + 1 - len(content))
-                if not piece:
-                    break
-                content += piece
-        answers.put(content)
+            answers.put(read_answer(answer, FETCH_SECONDS, MAX_BYTES))
     except Exception as error:  # noqa: BLE001  (raised again by who waits)
         if isinstance(error, urllib.error.HTTPError):
             error.close()

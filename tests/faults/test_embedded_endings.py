@@ -62,7 +62,7 @@ class Run:
         while text not in self.log.read_text():
             assert self.process.poll() is None, self.log.read_text()
             assert time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.1)
+            time.sleep(0.1)  # between two looks
 
     def end(self) -> AcceptanceSummary:
         """Wait for the end and for all that it started; return what the folder says."""
@@ -71,7 +71,7 @@ class Run:
         deadline = time.monotonic() + GONE_S
         while left := [words for pid, words in family.items() if Path(f"/proc/{pid}").exists()]:
             assert time.monotonic() < deadline, left
-            time.sleep(0.5)
+            time.sleep(0.5)  # between two looks
         return load_summary(self.folder)
 
 
@@ -110,7 +110,7 @@ def send(*signals: signal.Signals, every_s: float = 0.3) -> Callable[[Run], None
     def fault(run: Run) -> None:
         for number in signals:
             run.process.send_signal(number)
-            time.sleep(every_s)
+            time.sleep(every_s)  # as who sends them does
 
     return fault
 
@@ -132,7 +132,7 @@ def test_a_run_ends_with_its_record(
     run: Run, moment: str, fault: Callable[[Run], None], code: int, finding: str
 ) -> None:
     run.wait_for(moment)
-    time.sleep(1)
+    time.sleep(1)  # into what begins at that moment
     fault(run)
     summary = run.end()
     log = run.log.read_text()

@@ -249,8 +249,8 @@ def test_a_signal_at_any_moment_leaves_one_verdict(stage: Stage, seed: int) -> N
     events, deadline = stage.run / "events.jsonl", time.monotonic() + LONGEST_S
     while not (events.exists() and b"run_owes" in events.read_bytes()):
         assert time.monotonic() < deadline
-        time.sleep(0.02)
-    time.sleep(moment)
+        time.sleep(0.02)  # between two looks
+    time.sleep(moment)  # the moment is the case
     child.send_signal(getattr(signal, name))
     text, _ = child.communicate(timeout=LONGEST_S)
     ended = Ended(child.returncode, text.decode(), stage.run)

@@ -41,7 +41,7 @@ def signals() -> Iterator[HeardSignals]:
 
 def send(number: int) -> None:
     os.kill(os.getpid(), number)
-    time.sleep(0.05)
+    time.sleep(0.05)  # Python handles it between two of its steps
 
 
 @pytest.mark.parametrize("number", ENDING)
@@ -99,7 +99,7 @@ def test_a_lost_cluster_ends_a_call_that_blocks_the_main_thread(signals: HeardSi
     threading.Timer(0.2, signals.lose, ["the head is gone"]).start()
     begun = time.monotonic()
     with pytest.raises(RunLost, match="the head is gone"):
-        time.sleep(20)
+        time.sleep(20)  # the call that blocks
     assert time.monotonic() - begun < 10
     assert (signals.lost, signals.ends_run, signals.came_in_time) == (
         "the head is gone", True, False,
@@ -109,7 +109,7 @@ def test_a_lost_cluster_ends_a_call_that_blocks_the_main_thread(signals: HeardSi
 def test_a_cluster_that_is_lost_while_the_run_ends_changes_nothing(signals: HeardSignals) -> None:
     signals.wait_for("the report is written")
     signals.lose("the head is gone")
-    time.sleep(0.1)
+    time.sleep(0.1)  # Python handles the signal meanwhile
     assert (signals.lost, signals.count) == ("", 0)
 
 

@@ -178,7 +178,7 @@ def test_a_leash_ends_its_command_when_nobody_holds_it(tmp_path: Path) -> None:
     held = leashed("sh", "-c", f"echo $$ > {told}; exec sleep 60")
     deadline = time.monotonic() + 10
     while not (told.exists() and told.read_text().strip()) and time.monotonic() < deadline:
-        time.sleep(0.02)
+        time.sleep(0.02)  # between two looks
     child = int(told.read_text())
     assert held.stdin is not None
     held.stdin.close()
@@ -196,7 +196,7 @@ def kill(keeper: CleanupProcess) -> int:
 def replaced(keeper: CleanupProcess, pid: int, seconds: float = 10) -> bool:
     deadline = time.monotonic() + seconds
     while keeper._child.pid == pid and time.monotonic() < deadline:
-        time.sleep(0.02)
+        time.sleep(0.02)  # between two looks
     return keeper._child.pid != pid
 
 
@@ -229,7 +229,7 @@ def test_one_that_dies_again_and_again_is_not_replaced_for_ever(tmp_path: Path) 
     kill(keeper)
     deadline = time.monotonic() + 10
     while len(keeper.problems) <= MAX_DEATHS and time.monotonic() < deadline:
-        time.sleep(0.02)
+        time.sleep(0.02)  # between two looks
     assert keeper.problems[-1][1].endswith("stays if the driver is killed")
     keeper.unregister("folder", "/tmp/none")
     keeper.close()

@@ -115,10 +115,10 @@ def test_a_head_that_stays_away_is_lost_once(
     monkeypatch.setattr(head, "LOST_SECONDS", 1.5)
     heard, lost, where = Ears(), list[str](), address(server)
     watch = HeadWatch(where, heard.append, lost.append)
-    time.sleep(0.3)
+    time.sleep(0.3)  # it has answered before
     server.kill()
     heard.wait()
-    time.sleep(1.5)
+    time.sleep(1.5)  # longer than LOST_SECONDS lasts from now: it is told once
     watch.close()
     assert (len(heard), len(lost)) == (1, 1)
     assert lost[0].startswith(f"Ray's head at {where} has not answered for 2 s: ")
@@ -139,7 +139,7 @@ def test_a_driver_that_was_frozen_accuses_no_head(monkeypatch: pytest.MonkeyPatc
     real = time.monotonic
     monkeypatch.setattr("probes.cluster.entrances.time.monotonic", lambda: real() + shift)
     watch = HeadWatch("127.0.0.1:9", heard.append)
-    time.sleep(1)
+    time.sleep(1)  # for all answers to be asked
     watch.close()
     assert next(answers, "all were asked") == "all were asked"
     assert heard == []

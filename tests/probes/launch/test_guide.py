@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import queue
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -204,13 +205,23 @@ class Changing(BaseHTTPRequestHandler):
             with suppress(OSError):
                 for _ in range(20):
                     self.wfile.write(b"x")
-                    time.sleep(0.1)
+                    time.sleep(0.1)  # between two bytes
         elif self.path == "/slow-header":
             with suppress(OSError):
                 self.wfile.write(b"HTTP/1.0 200 OK\r\nX: ")
                 for _ in range(20):
                     self.wfile.write(b"x")
-                    time.sleep(0.1)
+                    time.sleep(0.1)  # between two bytes
+        elif self.path == "/cut":
+            self.send_response(200)
+            self.send_header("Content-Length", str(2 * len(FIRST)))
+            self.end_headers()
+            self.wfile.write(FIRST)
+        elif self.path == "/large":
+            self.send_response(200)
+            self.end_headers()
+            with suppress(OSError):
+                self.wfile.write(b"x" * (2 << 20))
         elif self.path.startswith("/to/"):
             self.send_response(302)
             self.send_header("Location", self.path.removeprefix("/to/"))
@@ -260,6 +271,25 @@ def test_a_guide_that_trickles_is_waited_for_until_one_deadline(
     with pytest.raises(GuideError, match=r"cannot be read: it takes more than 0.5 s"):
         read_guide(f"{server}/{path}")
     assert time.monotonic() - started < 3
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [("cut", "cannot be read: IncompleteRead"), ("large", "expected at most 1 MiB, found more")],
+)
+def test_a_part_of_a_guide_is_no_guide(server: str, path: str, says: str) -> None:
+    with pytest.raises(GuideError, match=says):
+        read_guide(f"{server}/{path}")
+
+
+def test_a_guide_that_drips_on_to_the_deadline_is_not_taken_for_whole(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread's deadline may come first: what it has by then is torn."""
+    monkeypatch.setattr(guide, "FETCH_SECONDS", 0.3)
+    answers: queue.SimpleQueue[bytes | Exception] = queue.SimpleQueue()
+    guide._read_url(f"{server}/slow", answers)
+    assert isinstance(answers.get(timeout=0), TimeoutError)
 
 
 def test_a_guide_is_fetched_once_a_run_and_its_hash_is_recorded(server: str) -> None:

@@ -11,10 +11,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -46,11 +45,16 @@ def ours(place: Path) -> Path:
     return folder
 
 
+class Removing(Cleanup):
+    """A cleanup that removes folders."""
+
+    def remove_now(self, path: Path) -> None:
+        CleanupProcess.remove_now(cast(Any, self), path)
+
+
 def cluster_without_dashboard() -> Any:
     """A cluster whose cleanup removes folders."""
-    cleanup = Cleanup()
-    cleanup.remove_now = partial(CleanupProcess.remove_now, cleanup)  # type: ignore[method-assign, arg-type]
-    cluster = cluster_with(cleanup)
+    cluster = cluster_with(Removing())
     cluster.dashboard = ""
     return cluster
 
@@ -154,14 +158,14 @@ def test_a_process_that_flees_is_ended_before_the_next_home(
     path = theirs(user, f"setsid sh {script} >/dev/null 2>&1 &", "sleep 0.3")
     path.follow()
     assert path.ask("true\n").exit_code == 0
-    time.sleep(0.2)
+    time.sleep(0.2)  # one that fled would be there again
     assert _processes_of(user.uid) == []
 
 
 @as_root
 def test_a_process_of_another_effective_user_is_seen_by_its_real_one(user: shell.User) -> None:
     def wait() -> None:
-        time.sleep(60)
+        time.sleep(60)  # longer than the test: it is killed
 
     assert user.uid is not None
     pid = os.fork()

@@ -152,5 +152,5 @@ def test_what_a_background_process_prints_later_is_left_out_with_a_word(
     lines = list(said.lines)
     assert said.text.splitlines()[-1] == shell.STILL_OPEN
     assert shell.STILL_OPEN not in lines
-    time.sleep(0.3)
+    time.sleep(0.3)  # in which it prints more
     assert said.lines == lines

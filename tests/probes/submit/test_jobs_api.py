@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,12 +20,19 @@ from tests.support.served import serving
 Answer = tuple[int, Any]  # status 0: the connection is closed without an answer
 
 
+class Silent(BaseHTTPRequestHandler):
+    """Writes no line for a request."""
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
 @contextmanager
 def head(answer: Callable[[str, str], Answer]) -> Iterator[tuple[str, list[str]]]:
     """Serve a stand-in for the Jobs API; `answer(method, path)` is its status and content."""
     asked: list[str] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Silent):
         def serve(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
             asked.append(f"{self.command} {self.path}")
@@ -40,9 +48,6 @@ def head(answer: Callable[[str, str], Answer]) -> Iterator[tuple[str, list[str]]
             )
 
         do_GET = do_POST = do_PUT = do_DELETE = serve
-
-        def log_message(self, *_: object) -> None:
-            pass
 
     with serving(Handler) as address:
         yield address, asked
@@ -87,10 +92,44 @@ def test_an_answer_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         JobsApi(address).ray_version()
 
 
+def test_an_answer_that_is_cut_off_is_an_outage_and_no_other_answer() -> None:
+    class Cut(Silent):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "1000")
+            self.end_headers()
+            self.wfile.write(b'{"logs": "half"}')
+
+    with serving(Cut) as address, pytest.raises(ConnectionLost, match="IncompleteRead"):
+        JobsApi(address).log("a")
+
+
+def test_an_answer_ends_at_its_length_though_the_connection_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(follow, "ANSWER_S", 20.0)
+    released = threading.Event()
+
+    class Open(Silent):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "16")
+            self.end_headers()
+            self.wfile.write(b'{"logs": "full"}')
+            self.wfile.flush()
+            released.wait(10)
+
+    with serving(Open) as address:
+        begun = time.monotonic()
+        assert JobsApi(address).log("a") == "full"
+        assert time.monotonic() - begun < 5
+        released.set()
+
+
 def test_an_answer_that_drips_is_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow, "ANSWER_S", 0.5)
 
-    class Drip(BaseHTTPRequestHandler):
+    class Drip(Silent):
         def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
@@ -98,9 +137,6 @@ def test_an_answer_that_drips_is_an_outage(monkeypatch: pytest.MonkeyPatch) -> N
                 for _ in range(1000):
                     self.wfile.write(b" ")
                     time.sleep(0.05)  # between two bytes
-
-        def log_message(self, *_: object) -> None:
-            pass
 
     end = pytest.raises(ConnectionLost, match="the answer did not end in 0 s")
     with serving(Drip) as address, end:
