@@ -80,6 +80,7 @@ def try_all(
                 running -= 1
             case RuntimeError():
                 errors.append(str(result))
+                print(result, flush=True)
             case (path, seconds):
                 show(path, seconds, outcomes)
             case (mutant, verdict, path):
