@@ -145,7 +145,7 @@ def submit(
         _say(f"error: the run could not be written here: {error}")
         code = EXIT_INTERNAL
     except KeyboardInterrupt:
-        _say("interrupted while the run was brought back: it is still on the cluster")
+        _say("interrupted before the run was here and verified: it is still on the cluster")
         code = EXIT_INTERRUPTED
     compared = {key: given[key] for key in COMPARED if key in given}
     _say_how_to_attach(address, id, compared, rehearsal)
@@ -225,8 +225,13 @@ class _Session:
             if self.is_stopping:
                 return EXIT_INTERRUPTED
             raise UsageError(f"the suite did not begin on {self._api.address}: {why}")
-        folder = self._keep(lambda: self._bring_back(state))
-        return self._code(state, folder)
+        copy = BringBack(self._api, self._id, state)
+        code = self._code(state, self._keep(lambda: self._bring_back(copy)))
+        try:  # only now: an interrupt up to here leaves the run on the cluster
+            copy.remove()
+        except KeyboardInterrupt:
+            _say("left while the cluster's copy was removed: a later submission removes it")
+        return code
 
     def _until_ended(self) -> SubmissionState:
         while True:
@@ -283,23 +288,17 @@ class _Session:
             raise Detached(LEFT_TO_ITSELF)
         return bool(answer == "stop")
 
-    def _bring_back(self, state: SubmissionState) -> Path | None:
+    def _bring_back(self, copy: BringBack) -> Path | None:
         """Copy the run; None if the suite ended before it began one."""
-        copy = BringBack(self._api, self._id, state)
-        target: Path | None = None
         try:
             target = Path(self._run_dir) if self._run_dir else new_folder(copy.name(), self._id)
             copy.run_to(target)
             _pass_on_summary(target / STEP_SUMMARY)
             _say(f"run folder {target}")
+            return target
         except NoRun:
             _say("no run came back: it was brought back before or removed, or it never began")
-            target = None
-        try:
-            copy.remove()
-        except KeyboardInterrupt:
-            _say("left while the cluster's copy was removed: a later submission removes it")
-        return target
+            return None
 
     def _code(self, state: SubmissionState, folder: Path | None) -> int:
         if self.is_stopping or state.status == "STOPPED":

@@ -92,7 +92,7 @@ def test_an_id_that_the_cluster_does_not_know_is_refused() -> None:
     ("error", "code", "words"),
     [
         (PermissionError(13, "Permission denied"), 3, "could not be written here: [Errno 13]"),
-        (KeyboardInterrupt(), 2, "interrupted while the run was brought back"),
+        (KeyboardInterrupt(), 2, "interrupted before the run was here and verified"),
         (SubmitError("came damaged"), 20, "error: came damaged"),
     ],
 )
@@ -113,6 +113,23 @@ def test_a_run_that_does_not_come_back_stays_and_can_be_fetched(
     assert words in said
     assert f"seatrial submit --address {address} --attach {ID}" in said
     assert removed == []
+
+
+def test_a_run_that_is_not_verified_stays_and_can_be_fetched(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    brought(monkeypatch, 0)
+    removed: list[str] = []
+
+    def interrupt(*_: object) -> list[str]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "find_differences", interrupt)
+    monkeypatch.setattr(BringBack, "remove", lambda self: removed.append("x"))
+    with cluster([{"status": "SUCCEEDED", "driver_exit_code": 0}]) as (address, _):
+        found, said = run("--address", address, "--attach", ID, "--run-dir", str(tmp_path / "run"))
+    assert (found, removed) == (2, [])
+    assert "interrupted before the run was here and verified: it is still on the cluster" in said
 
 
 def test_a_run_that_does_not_stop_is_not_followed_for_ever(
