@@ -369,15 +369,19 @@ OPEN_FOLDERS = (
     *("/var/spool/cron", "/var/spool/cron/crontabs", "/var/spool/cron/atjobs", "/var/spool/at"),
 )
 MAX_ENTRIES = 200_000  # that are looked at in all of them
+# By the file in /proc/sysvipc: its column of ids, and the option of ipcrm(1).
+SYSV_IPC = {"shm": ("shmid", "-m"), "msg": ("msqid", "-q"), "sem": ("semid", "-s")}
 REMOVE_AT_ONCE = 100  # paths of one command, whose length the kernel bounds
 
 
-def remove_files_of(uid: int, folders: Sequence[str] = OPEN_FOLDERS) -> tuple[list[str], list[str]]:
+def remove_files_of(
+    uid: int, folders: Sequence[str] = OPEN_FOLDERS
+) -> tuple[list[str], list[str], list[str]]:
     """Remove the files of a user that we made, and that has no process any more, from this host.
 
-    Returns the paths that were removed, and those that were not.
+    Returns what was removed, what was not, and the folders that were too many to be searched.
     """
-    found = list_files_of(uid, folders)
+    found, unsearched = list_files_of(uid, folders)
     inside = [path for path in found if os.path.dirname(path) not in folders]
     for who, paths in ((None, [path for path in found if path not in inside]), (uid, inside)):
         # Another user may exchange a folder of his own for a link, so root removes nothing there.
@@ -386,14 +390,40 @@ def remove_files_of(uid: int, folders: Sequence[str] = OPEN_FOLDERS) -> tuple[li
             if who is not None:
                 _run(["chmod", "-R", "u+rwx", "--", *some], who)
             _run(["rm", "-rf", "--", *some], who)
+    for kind, id in (blocks := list_ipc_of(uid)):
+        _run(["ipcrm", SYSV_IPC[kind][1], id])
+    now = list_ipc_of(uid)
     kept = [path for path in found if os.path.lexists(path)]
-    return [path for path in found if path not in kept], kept
+    removed = [path for path in found if path not in kept]
+    names = {block: f"{block[0]} {block[1]} (SysV IPC)" for block in blocks}
+    removed += [name for block, name in names.items() if block not in now]
+    kept += [name for block, name in names.items() if block in now]
+    return removed, kept, unsearched
 
 
-def list_files_of(uid: int, folders: Sequence[str] = OPEN_FOLDERS) -> list[str]:
+def list_ipc_of(uid: int) -> list[tuple[str, str]]:
+    """List the kinds and ids of a user's shared memory, queues and semaphores of System V.
+
+    proc_sysvipc(5): a line of names, and a line for each.
+    """
+    found = []
+    for kind, (column, _) in SYSV_IPC.items():
+        try:
+            head, *rows = Path(f"/proc/sysvipc/{kind}").read_text(encoding="ascii").splitlines()
+        except (OSError, ValueError):  # this kernel has none
+            continue
+        for row in rows:
+            values = dict(zip(head.split(), row.split(), strict=False))
+            if str(uid) in (values.get("uid"), values.get("cuid")):
+                found.append((kind, values[column]))
+    return found
+
+
+def list_files_of(uid: int, folders: Sequence[str] = OPEN_FOLDERS) -> tuple[list[str], list[str]]:
     """List the files and folders of a user in these folders; not what is in one of its folders.
 
-    Other file systems below them are not searched, nor folders that are closed to the user.
+    Other file systems below them are not searched, nor folders that are closed to the user.  The
+    second list is of folders that were not searched, as there were MAX_ENTRIES before.
     """
     found, count, to_search = set(), 0, [(folder, 0) for folder in folders]
     while to_search and count < MAX_ENTRIES:
@@ -414,7 +444,7 @@ def list_files_of(uid: int, folders: Sequence[str] = OPEN_FOLDERS) -> list[str]:
                 found.add(entry.path)
             elif passable and state.st_dev == device:
                 to_search.append((entry.path, device))
-    return sorted(found)
+    return sorted(found), sorted(folder for folder, _ in to_search)
 
 
 def end_all(items: list[list[str]]) -> None:
@@ -453,8 +483,10 @@ def clean_up(registered: list[list[str]]) -> None:
     for path in remove_paths([Path(name) for kind, name in registered if kind == "folder"]):
         print(f"seatrial: could not remove {path}: something writes into it", file=sys.stderr)
     for uid in [int(name) for kind, name in registered if kind == "user"]:
-        for left in remove_files_of(uid)[1]:
-            print(f"seatrial: could not remove {left!r} of user {uid}", file=sys.stderr)
+        _, kept, unsearched = remove_files_of(uid)
+        for end, paths in (("remove", kept), ("search", unsearched)):
+            for path in paths:
+                print(f"seatrial: could not {end} {path!r} of user {uid}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from probes.cluster.ask import make_unique_token
-from probes.cluster.cleanup import find_token, list_files_of, remove_files_of, stop_resource
+from probes.cluster.cleanup import (
+    find_token,
+    list_files_of,
+    list_ipc_of,
+    remove_files_of,
+    stop_resource,
+)
 from probes.cluster.cluster import Cluster
 from probes.contract.terms import ClusterTerms
 from probes.findings import join_names
@@ -183,7 +189,7 @@ def remove_user(cluster: Cluster, user: User) -> str:
     cluster.cleanup.remove_now(user.folder)
     if user.uid is None:
         return ""
-    removed, kept = remove_files_of(user.uid)
+    removed, kept, unsearched = remove_files_of(user.uid)
     cluster.cleanup.unregister("user", str(user.uid))
     sentences = [
         f"user id {user.uid} left {quantity(len(paths), 'paths')} outside its homes, {end}: "
@@ -191,6 +197,11 @@ def remove_user(cluster: Cluster, user: User) -> str:
         for paths, end in ((removed, "now removed"), (kept, "which could not be removed"))
         if paths
     ]
+    if unsearched:
+        sentences.append(
+            f"{quantity(len(unsearched), 'folders')} could not be searched for files of user id "
+            f"{user.uid}: {join_names([one_line(path) for path in unsearched[:MAX_NAMED]])}"
+        )
     return "; ".join(sentences)
 
 
@@ -204,7 +215,11 @@ def free_uid() -> int:
             continue
     free = [uid for uid in UIDS if uid not in taken]
     # What such a user has in the end is removed, so it must have nothing before.
-    return next(uid for uid in random.sample(free, len(free)) if not list_files_of(uid))
+    return next(
+        uid
+        for uid in random.sample(free, len(free))
+        if not list_files_of(uid)[0] and not list_ipc_of(uid)
+    )
 
 
 def count_rights(uid: int, groups: Sequence[int], own_group: int) -> int:

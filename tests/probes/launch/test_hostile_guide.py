@@ -22,6 +22,8 @@ from probes.cluster.cleanup import (
     CleanupProcess,
     StillRuns,
     _processes_of,
+    list_files_of,
+    list_ipc_of,
     remove_files_of,
 )
 from probes.contract.terms import ClusterTerms, LaunchTerms
@@ -198,6 +200,7 @@ def test_what_the_user_left_outside_its_homes_is_removed_and_named(
     lines = [
         *("mkdir -p TMP-a/b/c", "touch TMP-a/f", "chmod 000 TMP-a", "touch /dev/shm/TOKEN"),
         *(f"mkdir -p {drop}/x/y", f"chmod 000 {drop}/x", f"ln -s {mine} {drop}/link"),
+        *("ipcmk -M 4096", "ipcmk -Q", "ipcmk -S 1"),
     ]
     token = f"seatrial-test-{os.getpid()}"
     words = [line.replace("TMP", f"/tmp/{token}").replace("TOKEN", token) for line in lines]
@@ -206,9 +209,11 @@ def test_what_the_user_left_outside_its_homes_is_removed_and_named(
     os.chown(spool / "tab", user.uid or 0, user.uid or 0)  # as setgid crontab does
     assert user.uid is not None
     shutil.rmtree(user.folder)
-    removed, kept = remove_files_of(user.uid, (*OPEN_FOLDERS, str(spool)))
+    blocks = {f"{kind} {id} (SysV IPC)" for kind, id in list_ipc_of(user.uid)}
+    removed, kept, unsearched = remove_files_of(user.uid, (*OPEN_FOLDERS, str(spool)))
     names = {f"/tmp/{token}-a", f"/dev/shm/{token}", f"{drop}/x", f"{drop}/link", f"{spool}/tab"}
-    assert ({*removed}, kept) == (names, [])
+    assert ({*removed}, kept, unsearched) == (names | blocks, [], [])
+    assert (len(blocks), list_ipc_of(user.uid)) == (3, [])
     assert not any(os.path.lexists(name) for name in names)
     assert mine.read_text() == "stays"
 
@@ -235,13 +240,25 @@ def test_it_is_removed_if_the_driver_dies_too() -> None:
 
 @as_root
 def test_what_cannot_be_removed_is_named(user: shell.User, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shell, "remove_files_of", lambda uid: (["/tmp/a\x1b[1m"], ["/tmp/b"] * 7))
+    left_over = ["/tmp/a\x1b[1m"], ["/tmp/b"] * 7, ["/tmp/c\x1b[1m"]
+    monkeypatch.setattr(shell, "remove_files_of", lambda uid: left_over)
     said = shell.remove_user(cluster_without_dashboard(), user)
     left = f"user id {user.uid} left"
     assert said.startswith(f"{left} 1 path outside its homes, now removed: /tmp/a")
     assert f"; {left} 7 paths outside its homes, which could not be removed: /tmp/b, " in said
+    assert f"; 1 folder could not be searched for files of user id {user.uid}: /tmp/c" in said
     assert "\x1b" not in said
     monkeypatch.undo()
+
+
+def test_folders_that_are_too_many_to_be_searched_are_named(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        (place / name).mkdir(mode=0o777)
+    monkeypatch.setattr("probes.cluster.cleanup.MAX_ENTRIES", 2)
+    found, unsearched = list_files_of(65533, (str(place),))
+    assert (found, unsearched) == ([], [str(place / "a"), str(place / "b")])
 
 
 # Whose commands are typed, and as whom.
