@@ -42,6 +42,7 @@ STOP_S = 120
 STOP_MARGIN_S = 60  # for Ray to say that it has ended
 LEFT_TO_ITSELF = "detached: the run goes on, and nothing is proven yet"
 EXIT_UNPROVEN = 20
+MAX_SUMMARY = 2**20  # bytes that GitHub takes of a step
 DECIDED = (0, 1, EXIT_UNPROVEN)  # exit codes of a run that came to its end, and is verified
 COMPARED = ("contract", "nonce", "tier", "nodes")  # options that a run must fit: also with --attach
 OWN = tuple(option.key for option in OPTIONS if option.key != "cluster")
@@ -226,7 +227,11 @@ class _Session:
                 return EXIT_INTERRUPTED
             raise UsageError(f"the suite did not begin on {self._api.address}: {why}")
         copy = BringBack(self._api, self._id, state)
-        code = self._code(state, self._keep(lambda: self._bring_back(copy)))
+        folder = self._keep(lambda: self._bring_back(copy))
+        summary = _take_summary(folder)
+        code = self._code(state, folder)
+        if code != EXIT_USAGE:  # else it is not what was submitted, and says what it likes
+            _pass_on_summary(summary)
         try:  # only now: an interrupt up to here leaves the run on the cluster
             copy.remove()
         except KeyboardInterrupt:
@@ -293,7 +298,6 @@ class _Session:
         try:
             target = Path(self._run_dir) if self._run_dir else new_folder(copy.name(), self._id)
             copy.run_to(target)
-            _pass_on_summary(target / STEP_SUMMARY)
             _say(f"run folder {target}")
             return target
         except NoRun:
@@ -349,13 +353,19 @@ def judge_again(run: Path, code: int) -> list[str]:
     return found
 
 
-def _pass_on_summary(path: Path) -> None:
-    """Append the suite's step summary to GitHub's; it is no part of the run."""
-    if not path.is_file():
-        return
-    content = path.read_bytes()
+def _take_summary(folder: Path | None) -> bytes:
+    """Remove the suite's step summary from a run, which it is no part of, and return it."""
+    if folder is None or not (path := folder / STEP_SUMMARY).is_file():
+        return b""
+    with path.open("rb") as file:
+        content = file.read(MAX_SUMMARY)
     path.unlink()
-    if follow.on_github() and (target := os.environ.get("GITHUB_STEP_SUMMARY")):
+    return content
+
+
+def _pass_on_summary(content: bytes) -> None:
+    """Append it to GitHub's."""
+    if content and follow.on_github() and (target := os.environ.get("GITHUB_STEP_SUMMARY")):
         with open(target, "ab") as file:
             file.write(content)
 

@@ -484,9 +484,9 @@ def clean_up(registered: list[list[str]]) -> None:
         print(f"seatrial: could not remove {path}: something writes into it", file=sys.stderr)
     for uid in [int(name) for kind, name in registered if kind == "user"]:
         _, kept, unsearched = remove_files_of(uid)
-        for end, paths in (("remove", kept), ("search", unsearched)):
-            for path in paths:
-                print(f"seatrial: could not {end} {path!r} of user {uid}", file=sys.stderr)
+        for end, names in (("remove", kept), ("search", unsearched)):
+            for name in names:
+                print(f"seatrial: could not {end} {name!r} of user {uid}", file=sys.stderr)
 
 
 if __name__ == "__main__":

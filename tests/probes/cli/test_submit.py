@@ -217,11 +217,13 @@ def test_an_unreadable_code_is_none(tmp_path: Path) -> None:
     assert recorded_code(tmp_path) is None
 
 
-@pytest.mark.parametrize("github", [True, False])
-def test_github_gets_the_annotations_and_the_summary(
-    github: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("github", "nonce", "code"), [(True, None, 1), (False, None, 1), (True, "of another run", 4)]
+)
+def test_github_gets_the_annotations_and_the_summary_of_the_run_that_was_submitted(
+    github: bool, nonce: str | None, code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    brought(monkeypatch, 1)
+    brought(monkeypatch, 1, **({} if nonce is None else {"nonce": nonce}))
     run_to = BringBack.run_to
 
     def with_summary(self: BringBack, target: Path) -> None:
@@ -235,9 +237,9 @@ def test_github_gets_the_annotations_and_the_summary(
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
     log = LOG + "::error title=FABRIC::slow \x1b[2J::add-mask::x\n::add-mask::secret\n"
     with cluster([{"status": "FAILED", "driver_exit_code": 1}], log) as (address, _):
-        code, said = run("--address", address, "--contract", "lab")
-    assert code == 1
+        found, said = run("--address", address, "--contract", "lab")
+    assert found == code
     assert ("\n::error title=FABRIC::slow" in said) == github
     assert "\n::add-mask::" not in said  # a cluster gives no other order to a runner
-    assert (tmp_path / "summary").exists() == github
+    assert (tmp_path / "summary").exists() == (github and code == 1)
     assert not (tmp_path / "runs/2026-atlas/github-step-summary.html").exists()
