@@ -8,13 +8,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from reports.acceptance import AcceptanceSummary, load_summary
 from tests.support.paths import REPO
+from tests.support.small_disk import needs_root, small_disk
 
 pytestmark = pytest.mark.soak(criterion="endings")
 # A shell without job control starts `make soak &` with Ctrl-C ignored, and children inherit that.
@@ -75,23 +78,34 @@ class Run:
         return load_summary(self.folder)
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
-    """Start the run."""
-    log = tmp_path / "log"
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "probes/gang/test_gang.py"]
-    command += ["-k", "two_gangs", "--cluster", "local:2", "--contract", "local"]
+@contextmanager
+def begin(place: Path, shell: str = 'exec "$@"', **variables: str) -> Iterator[Run]:
+    """Start a run whose folder is `place`/run, by a shell that may change what it meets."""
+    log = place / "log"
+    command = ["sh", "-c", shell, "sh", sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
+    command += ["probes/gang/test_gang.py", "-k", "two_gangs"]
+    command += ["--cluster", "local:2", "--contract", "local", "--run-dir", str(place / "run")]
+    own = {"PYTHONPATH": str(REPO), "COLUMNS": "100", "PYTHONUNBUFFERED": "1"}
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [*command, "--run-dir", str(tmp_path / "run")],
+            command,
             cwd=REPO,
-            env={**os.environ, "PYTHONPATH": str(REPO), "COLUMNS": "100", "PYTHONUNBUFFERED": "1"},
+            env={**os.environ, **own, **variables},
             stdout=out,
             stderr=subprocess.STDOUT,
         )
-    yield Run(process, tmp_path / "run", log)
-    process.kill()
-    process.wait()
+    try:
+        yield Run(process, place / "run", log)
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    """Start the run."""
+    with begin(tmp_path) as run:
+        yield run
 
 
 def kill(*names: str) -> Callable[[Run], None]:
@@ -124,6 +138,7 @@ FAULTS = [
     pytest.param(PROBE, send(signal.SIGINT, signal.SIGTERM), 2, "", id="SIGINT, SIGTERM"),
     pytest.param(PROBE, send(signal.SIGHUP), 2, "", id="SIGHUP"),
     pytest.param(START, send(signal.SIGTERM), 2, "", id="SIGTERM while the cluster starts"),
+    pytest.param(START, send(signal.SIGINT), 2, "", id="SIGINT while the cluster starts"),
 ]
 
 
@@ -142,3 +157,76 @@ def test_a_run_ends_with_its_record(
     assert f"exit {code}" in log
     assert (run.folder / "report.html").is_file()
     assert not finding or summary.findings[0].code == finding
+
+
+@pytest.mark.parametrize("moment", [START, PROBE])
+def test_a_driver_that_is_killed_leaves_nothing(run: Run, moment: str) -> None:
+    run.wait_for(moment)
+    time.sleep(1)  # into what begins at that moment
+    run.process.kill()
+    summary = run.end()
+    assert (run.process.returncode, summary.exit_code) == (-9, 2)
+
+
+def sound(run: Run) -> None:
+    """Assert that a run of one probe proved it."""
+    summary, log = run.end(), run.log.read_bytes().decode(errors="replace")
+    assert (run.process.returncode, summary.exit_code) == (20, 20), log  # PARTIAL
+    assert summary.record.verdict("GANG").accepted, log
+    assert not summary.record.problems
+
+
+def test_odd_paths_rights_and_terminals_change_nothing(tmp_path: Path) -> None:
+    place, home = tmp_path / "a ü'\"b", tmp_path / "home"
+    for folder in (place, home):
+        folder.mkdir()
+    home.chmod(0o500)
+    ray = tmp_path / ("r" * (102 - len(str(tmp_path)) - 1))
+    terminal = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "latin-1"}
+    variables = {"HOME": str(home), "RAY_TMPDIR": str(ray), "TMPDIR": "/proc", **terminal}
+    with begin(place, 'umask 000; exec "$@"', **variables) as run:
+        sound(run)
+    assert run.folder.stat().st_mode & 0o077 == 0
+    assert not any(path.stat().st_mode & 0o077 for path in run.folder.rglob("*"))
+
+
+def test_a_reader_of_the_output_may_leave(tmp_path: Path) -> None:
+    with begin(tmp_path, '"$@" | head -3') as run:
+        summary = run.end()
+    assert summary.exit_code == 20
+    assert summary.record.verdict("GANG").accepted
+    assert not summary.integrity.problems
+
+
+@needs_root
+def test_a_disk_that_is_full_in_the_middle_is_no_interrupt(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "small", "300m") as small, begin(Path(small)) as run:
+        run.wait_for(PROBE)
+        with suppress(OSError), (Path(small) / "filler").open("wb") as file:
+            while True:
+                file.write(bytes(2**16))
+                file.flush()
+        summary, log = run.end(), run.log.read_text()
+        assert (run.process.returncode, summary.exit_code) == (3, 3), log
+        assert "No space left on device" in log
+
+
+RANDOM = Random(20)
+
+
+@pytest.mark.parametrize("after_s", [round(RANDOM.uniform(0, 45), 1) for _ in range(4)])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_at_any_moment_a_signal_ends_a_run_with_its_record(
+    run: Run, number: signal.Signals, after_s: float
+) -> None:
+    """Live and record agree: interrupted, or ended before the signal came."""
+    run.wait_for(START)
+    with suppress(subprocess.TimeoutExpired):
+        run.process.wait(after_s)
+    with suppress(ProcessLookupError):
+        run.process.send_signal(number)
+    summary = run.end()
+    assert run.process.returncode == summary.exit_code, run.log.read_text()
+    assert summary.exit_code in (2, 20)
+    assert not summary.integrity.problems
+    assert (run.folder / "report.html").is_file()
