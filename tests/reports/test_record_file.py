@@ -48,6 +48,7 @@ def test_a_run_that_is_accepted_is_not_by_its_record_alone(alone: Path) -> None:
     found = load_summary(alone)
     assert (found.exit_code, found.word) == (20, "NOT ACCEPTED")
     assert found.reasons == [f"the run cannot be verified: {ALONE}"]
+    assert (found.integrity.events, found.integrity.head) == (0, "")
 
 
 def test_a_notebook_cannot_miss_it(alone: Path) -> None:
