@@ -317,6 +317,22 @@ def test_what_a_run_owes_follows_from_the_facts_of_its_cluster(
     }
 
 
+def test_the_fabric_of_the_cluster_is_the_one_network_that_is_right() -> None:
+    network = parse(f"{ONE_RAIL}rails = 1\n".encode(), "f").limit("FABRIC", "network")
+    assert network is not None
+    assert network.one_of == ["rdma"]
+    assert parse(GOOD.encode(), "f").limit("FABRIC", "network") is None
+
+
+def test_the_guide_is_found_from_the_folder_of_the_contract(tmp_path: Path) -> None:
+    path = tmp_path / "ours.toml"
+    path.write_text('schema = 1\n[launch]\ndocument = "guide.md"\nvalues = {TRAIN = "{command}"}\n')
+    with pytest.raises(ContractError, match="expected a file, found none"):
+        load(str(path))
+    (tmp_path / "guide.md").write_text("# Run\n")
+    assert load(str(path)).guide == str(tmp_path / "guide.md")
+
+
 def test_none_of_a_count_may_be_agreed() -> None:
     text = 'schema = 1\n[HOSTS.system_differences]\nat_most = 0\nunit = "differences"\n'
     limit = parse((text + 'because = "one image"\n').encode(), "a.toml").limit(
