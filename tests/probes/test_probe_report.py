@@ -10,7 +10,6 @@ import pytest
 from probes.gang.scenario import NoRoom
 from probes.session.probe_report import (
     NOT_PROVABLE,
-    describe_error,
     end_state,
     explains_itself,
     hide_secrets,
@@ -100,20 +99,6 @@ def test_a_traceback_is_never_long(given: str, used: str) -> None:
     option = SimpleNamespace(tbstyle=given, showlocals=True, fulltrace=True)
     shorten_tracebacks(option)
     assert option == SimpleNamespace(tbstyle=used, showlocals=False, fulltrace=False)
-
-
-@pytest.mark.parametrize(
-    ("raised", "text"),
-    [
-        (GangPending, "it ended"),
-        (pytest.fail.Exception, "it ended"),
-        (ValueError, "ValueError: it ended"),
-    ],
-)
-def test_of_an_error_of_ours_its_sentence_is_enough(raised: type[Exception], text: str) -> None:
-    with pytest.raises(raised) as ended:
-        raise raised("it ended")
-    assert describe_error(ended) == text
 
 
 @pytest.mark.parametrize(
