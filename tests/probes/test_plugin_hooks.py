@@ -148,7 +148,8 @@ def test_another_plugin_that_breaks_at_the_end_does_not_decide(
     closed: list[Any],
     code: int,
 ) -> None:
-    monkeypatch.setattr(plugin, "guard_streams", lambda: None)
+    guarded: list[int] = []
+    monkeypatch.setattr(plugin, "guard_streams", lambda: guarded.append(1))
     monkeypatch.setattr(plugin, "PROBLEMS", [])
     config = config_of(cluster="auto")
     if ending:
@@ -157,7 +158,7 @@ def test_another_plugin_that_breaks_at_the_end_does_not_decide(
     next(deciding)
     with pytest.raises(StopIteration) as ended:
         deciding.throw(error)
-    assert ended.value.value == code
+    assert (ended.value.value, guarded) == (code, [1])
     if ending:
         assert (ending.closed, ending.shown) == (closed, 1)
 
