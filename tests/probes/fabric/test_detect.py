@@ -79,6 +79,13 @@ def test_a_slow_node_is_shown_with_a_speed_of_the_direction_that_is_slow(
     assert "0.02 GB/s. Others: 0.1 GB/s" in one.statement
 
 
+def test_a_link_that_is_slow_both_ways_is_shown_with_the_slower_one() -> None:
+    found = hunt(links=[("n0", "n2"), ("n2", "n0")])
+    speeds = {**found.speeds, ("n2", "n0"): 0.02}
+    (one,) = find_slow_links(replace(found, speeds=speeds))
+    assert one.statement == "n0 <-> n2: 0.02 GB/s. Others: 0.1 GB/s"
+
+
 def test_without_an_agreed_fabric_no_bytes_are_off_it() -> None:
     assert find_off_fabric(sweep_result(0.1, "eth0"), None) == []
 
