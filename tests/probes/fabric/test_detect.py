@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -357,6 +358,8 @@ def test_a_finding_of_the_log_names_its_line_in_the_file_that_is_kept(
     found = result(measure)
     (place,) = (place for one in found.findings for place in one.evidence)
     path, _, line = place.rpartition(":")
+    seen = json.loads((measure.store.path / "evidence" / "networks.json").read_text())
+    assert seen["NCCL's log"] == word.transports
     said = (measure.store.path / path).read_text().splitlines()[int(line) - 1]
     assert "NCCL WARN" in said
     # A trial keeps no file: the place is that of the log.
