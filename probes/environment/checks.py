@@ -113,8 +113,9 @@ def canonical(variable: str, value: str | None) -> object:
     if value is None or value == "":
         return None
     if variable in LIST_VARIABLES:
-        spec = plain_list(value) if variable.startswith("GLOO_") else name_list(value)
-        entries = frozenset(value.lstrip("^=").split(","))
+        of_gloo = variable.startswith("GLOO_")  # it knows no signs
+        spec = plain_list(value) if of_gloo else name_list(value)
+        entries = frozenset((value if of_gloo else value.lstrip("^=")).split(","))
         return (spec.exclude, spec.exact, entries) if spec else None
     if variable in CASE_INSENSITIVE:
         return value.lower()

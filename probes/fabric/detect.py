@@ -227,10 +227,9 @@ def find_slow_ports(
             names = {"interface": rail.name}
             findings.append(finding("FAB-SLOW-LINK", message, nodes, names=names))
             rest = without_ports(rest, rail.ports)
-    if len(rails) > 1:
-        for node, way in slow_nodes(rest, rails).items():
-            findings += find_slow_links(_as_node(rest, node, way), when)
-            rest = without_ports(rest, [port for port in rest.slow_nodes if node_of(port) == node])
+    for node, way in slow_nodes(rest, rails).items():
+        findings += find_slow_links(_as_node(rest, node, way), when)
+        rest = without_ports(rest, [port for port in rest.slow_nodes if node_of(port) == node])
     return findings + find_slow_links(rest, when)
 
 

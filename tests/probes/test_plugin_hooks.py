@@ -111,6 +111,66 @@ def test_an_internal_error_is_recorded_and_shows_no_secret() -> None:
         plugin.PROBLEMS.clear()
 
 
+class LateEnding:
+    """A stand-in of the end of a run: `code` is the record's exit code, None where it has none."""
+
+    def __init__(self, code: int | None = None, closes: bool = True) -> None:
+        self.summary = None if code is None else SimpleNamespace(exit_code=code)
+        self.closes, self.closed, self.shown = closes, list[Any](), 0
+
+    def close(self, state: str, problems: list[Any]) -> None:
+        self.closed.append((state, problems))
+        if not self.closes:
+            raise OSError("no room")
+        self.summary = SimpleNamespace(exit_code=20)
+
+    def show(self) -> None:
+        self.shown += 1
+
+
+LATE = [("finished", [("internal", "pytest", "ValueError: too late")])]
+
+
+@pytest.mark.parametrize(
+    ("error", "ending", "closed", "code"),
+    [
+        (ValueError("too late"), None, [], pytest.ExitCode.INTERNAL_ERROR),
+        (KeyboardInterrupt(), None, [], pytest.ExitCode.INTERRUPTED),
+        (ValueError("too late"), LateEnding(), LATE, 20),
+        (ValueError("too late"), LateEnding(code=0), [], 0),  # its record was written before
+        (ValueError("too late"), LateEnding(closes=False), LATE, pytest.ExitCode.INTERNAL_ERROR),
+    ],
+)
+def test_another_plugin_that_breaks_at_the_end_does_not_decide(
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+    ending: LateEnding | None,
+    closed: list[Any],
+    code: int,
+) -> None:
+    guarded: list[int] = []
+    monkeypatch.setattr(plugin, "guard_streams", lambda: guarded.append(1))
+    monkeypatch.setattr(plugin, "PROBLEMS", [])
+    config = config_of(cluster="auto")
+    if ending:
+        config.stash[plugin.ENDING] = ending
+    deciding = plugin._decide_code(config)
+    next(deciding)
+    with pytest.raises(StopIteration) as ended:
+        deciding.throw(error)
+    assert (ended.value.value, guarded) == (code, [1])
+    if ending:
+        assert (ending.closed, ending.shown) == (closed, 1)
+
+
+def test_a_wrong_option_is_left_to_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugin, "guard_streams", lambda: None)
+    deciding = plugin._decide_code(config_of(cluster="auto"))
+    next(deciding)
+    with pytest.raises(pytest.UsageError, match="no such option"):
+        deciding.throw(pytest.UsageError("no such option"))
+
+
 def test_a_probe_of_a_module_that_is_not_installed_is_skipped_by_name() -> None:
     item = item_of(config_of(), uses="no_such_module")
     with pytest.raises(pytest.skip.Exception, match="no_such_module is not installed"):

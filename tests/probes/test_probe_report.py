@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,8 +12,11 @@ from probes.session.probe_report import (
     NOT_PROVABLE,
     end_state,
     explains_itself,
+    hide_secrets,
     is_sound,
     last_line,
+    redact_internal_error,
+    shorten_tracebacks,
     shown_verdict,
     status_words,
     write_verdict,
@@ -57,6 +61,44 @@ def test_the_last_line_of_a_traceback_is_shown_without_secrets() -> None:
     assert last_line("one\ntwo\nthree\n") == "three"
     assert last_line(" \n") == "no reason was given"
     assert "hunter2secret" not in last_line("E  api_key=hunter2secret")
+
+
+def test_an_error_of_pytest_itself_is_shown_without_secrets() -> None:
+    info = call_of(ValueError).excinfo
+    assert info is not None
+    shown = info.getrepr(style="native")
+    before = str(shown)
+    assert "hunter2secret" in before
+    redact_internal_error(shown)
+    assert str(shown) == before.replace("hunter2secret", "<redacted>")
+
+
+@pytest.mark.parametrize(
+    ("longrepr", "shown"),
+    [
+        (None, None),
+        ("ValueError: broken", "ValueError: broken"),
+        ("api_key=hunter2secret", "api_key=<redacted>"),
+        (("test_x.py", 3, "api_key=hunter2secret"), ("test_x.py", 3, "api_key=<redacted>")),
+    ],
+)
+def test_a_traceback_and_what_was_printed_are_shown_without_secrets(
+    longrepr: Any, shown: Any
+) -> None:
+    report = report_of("failed", longrepr)
+    report.sections = [("Captured stdout call", "api_key=hunter2secret")]
+    hide_secrets(report)
+    assert report.longrepr == shown
+    assert report.sections == [("Captured stdout call", "api_key=<redacted>")]
+
+
+@pytest.mark.parametrize(
+    ("given", "used"), [("auto", "short"), ("long", "short"), ("native", "native"), ("no", "no")]
+)
+def test_a_traceback_is_never_long(given: str, used: str) -> None:
+    option = SimpleNamespace(tbstyle=given, showlocals=True, fulltrace=True)
+    shorten_tracebacks(option)
+    assert option == SimpleNamespace(tbstyle=used, showlocals=False, fulltrace=False)
 
 
 @pytest.mark.parametrize(

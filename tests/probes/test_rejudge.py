@@ -16,7 +16,7 @@ from probes.cli.main import main
 from probes.contract.contract import load as contract
 from probes.contract.contract import parse
 from probes.contract.terms import ClusterTerms
-from probes.session.rejudge import read_whole, rejudge_run
+from probes.session.rejudge import NewJudge, read_whole, rejudge_run
 from reports.acceptance import load_summary, summarize_acceptance
 from reports.measurement import Limit, Verdict
 from reports.run_folder.event_log import UnreadableRun
@@ -235,6 +235,25 @@ def test_the_number_of_machines_is_held_to_the_new_order(bought: Path) -> None:
     assert judged.verdict("HOSTS") is Verdict.FAIL
     judged = rejudged(bought, BOUGHT.replace("gpus_per_node = 8", ""))
     assert judged.verdict("HOSTS") is Verdict.UNPROVEN, "what nobody ordered is not proven"
+
+
+@pytest.mark.parametrize(
+    ("model", "note"),
+    [
+        ("NVIDIA H100", ""),
+        ("NVIDIA H200", "measured with gpu_model = 'NVIDIA H100', the contract has 'NVIDIA H200'"),
+    ],
+)
+def test_what_the_old_order_chose_is_judged_by_no_other(model: str, note: str) -> None:
+    text = BOUGHT.replace("rails = 4", f'rails = 4\ngpu_model = "{model}"')
+    judge = NewJudge(parse(text.encode(), "f"), "again")
+    terms = {"nodes": 4, "fabric": "rdma", "gpu_model": "NVIDIA H100"}
+    judge.replace("run_started", "", {"cluster": {"terms": terms}})
+    judge.replace("probe_started", "h", {"criterion": "HOSTS"})
+    limit = exactly(0, "GPUs", "ordered").model_dump(mode="json")
+    data = {"name": "gpu_model", "value": 0, "unit": "GPUs", "limit": limit}
+    found = judge.replace("measurement", "h", data)
+    assert (found["limit"], found["note"]) == (None if note else limit, note)
 
 
 def test_what_a_run_without_an_order_counted_is_no_order(tmp_path: Path) -> None:

@@ -93,6 +93,7 @@ def unlimited(value: Any) -> Measurement:
     ("results", "consistent"),
     [
         ([result(unlimited(3.0))], 1),  # only the limit is missing
+        ([result(good(), Measurement(name="note", judged=False))], 1),
         ([result(good())], 1),
         ([result(good(3, low=1, marginal_low=5))], 1),  # MARGINAL
         ([result(unlimited(None))], 0),
@@ -131,6 +132,17 @@ def test_a_run_that_ended_without_its_last_file_could_not_be_written(
     assert problems == ([NO_SUMS] if state == "finished" else [])
     (tmp_path / SUMS).write_text("")
     assert load_summary(tmp_path).record.problems == []
+
+
+@pytest.mark.parametrize(
+    ("again", "text"), [("", "the run"), ("r0", "the run that is judged again")]
+)
+def test_what_cannot_be_verified_is_the_run_or_the_one_that_is_judged_again(
+    again: str, text: str
+) -> None:
+    more = {"judged_again": again, "unverified": ["no sums"]}
+    found = summarize_acceptance(run(result(good()), more=more))
+    assert (found.exit_code, found.reasons) == (20, [f"{text} cannot be verified: no sums"])
 
 
 def test_more_problems_of_the_folder_are_added() -> None:

@@ -92,9 +92,43 @@ def test_links_pipes_and_folders_are_no_files(tmp_path: Path) -> None:
     with open_regular(tmp_path / "file") as file:
         assert not os.get_inheritable(file.fileno())
         assert file.read() == b"x"
-    for name in ("link", "pipe", "."):
-        with pytest.raises(UnreadableRun, match=r"cannot be read|expected a regular file"):
+    open_now = len(os.listdir("/proc/self/fd"))
+    for name, why in (
+        ("link", "cannot be read: Too many levels of symbolic links"),
+        ("none", "cannot be read: No such file"),
+        ("\0", "cannot be read: its name is none"),
+        ("pipe", "expected a regular file, found none"),
+        (".", "expected a regular file, found none"),
+    ):
+        with pytest.raises(UnreadableRun, match=why):
             open_regular(tmp_path / name)
+    assert len(os.listdir("/proc/self/fd")) == open_now
+
+
+def test_a_file_has_its_text_on_the_disk_before_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_disk: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda handle: on_disk.append(os.fstat(handle).st_size))
+    event_log.write_atomically(tmp_path / "file", "text")
+    assert on_disk == [4]
+    assert (tmp_path / "file").read_text() == "text"
+
+
+def test_a_line_that_does_not_follow_the_one_before_it_is_named(tmp_path: Path) -> None:
+    log = log_of(tmp_path, START, {"event": "run_updated", "data": {}}, END)
+    lines = (tmp_path / "events.jsonl").read_text().splitlines(keepends=True)
+    texts = {
+        1: "its beginning is not the line that line 1 was written after",
+        2: "line 1 is not the line that line 2 was written after",
+    }
+    for number, text in texts.items():
+        other = lines[number - 1].replace('"prev": "', '"prev": "0')
+        changed = [*lines[: number - 1], other, *lines[number:]]
+        (tmp_path / "events.jsonl").write_text("".join(changed))
+        log = EventReader(tmp_path)
+        assert len([*log]) == 3
+        assert log.problems[0] == f"events.jsonl: {text}"
 
 
 def test_a_record_has_a_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from reports.acceptance import summarize_acceptance
 from reports.formats.junit import junit
 from reports.measurement import Verdict
-from reports.record import NOT_RUN, SCHEMA, OwedProbe, ProbeResult, RunRecord, complete_results
+from reports.record import (
+    NOT_RUN,
+    SCHEMA,
+    TIERS,
+    OwedProbe,
+    ProbeResult,
+    RunRecord,
+    complete_results,
+)
 from reports.run_folder.fold import fold_events
 
 PROBES = {"fabric::a": "FABRIC", "fabric::b": "FABRIC", "gang::c": "GANG"}
@@ -146,7 +154,7 @@ def test_a_partial_run_says_what_a_full_one_takes(seconds: int | None, took: str
     record = fold_events([*SOUND[:2], event("run_updated", **more), *SOUND[2:]])
     needs = f"An acceptance needs a full run: 3 probes of the tier quick{took}"
     assert f"PARTIAL run: only GANG. {needs}" in summarize_acceptance(record).reasons
-    longer = [one.model_copy(update={"tier": "soak"}) for one in record.owed]
+    longer = [one.model_copy(update={"tier": tier}) for one in record.owed for tier in TIERS[1:]]
     more_owed = record.model_copy(update={"owed": [*record.owed, *longer]})
     assert f"PARTIAL run: only GANG. {needs}" in summarize_acceptance(more_owed).reasons
     whole = record.model_copy(update={"partial": ""})

@@ -171,6 +171,16 @@ def test_a_missed_bound_never_reads_as_met() -> None:
     assert missed.short_text == "9.9999 MB/s"
 
 
+@pytest.mark.parametrize(
+    ("value", "low", "text"),
+    [(41.25, 41.25, "41.2"), (41.25, 30, "41.2"), (29.999, 30, "29.999")],
+)
+def test_more_than_three_digits_are_shown_only_near_a_bound(
+    value: float, low: float, text: str
+) -> None:
+    assert good(value, low=low).short_text == f"{text} GB/s"
+
+
 @steady
 @given(finite, finite)
 def test_a_missed_bound_is_seen_in_the_digits(value: float, low: float) -> None:
@@ -265,6 +275,27 @@ def test_a_failure_outside_the_contract_still_fails() -> None:
 
 def test_one_good_result_does_not_cover_a_bad_one_of_the_same_criterion() -> None:
     assert run(result(good(0)), result(good())).verdict("FABRIC") is Verdict.FAIL
+
+
+def test_a_measure_that_was_not_compared_concerns_its_own_criterion_alone() -> None:
+    gate = AGREED.model_copy(update={"baseline": {"FABRIC.busbw": 2.0}})
+    other = result(good()).model_copy(update={"criterion": "GANG"})
+    found = run(result(good()), other, agreed=gate)
+    assert found.verdict("FABRIC") is Verdict.UNPROVEN
+    assert found.verdict("GANG") is Verdict.PASS
+
+
+@pytest.mark.parametrize(("seconds", "fits"), [(0, True), (0.5, True), (-0.5, False)])
+def test_no_time_is_below_zero(seconds: float, fits: bool) -> None:
+    for make in (
+        lambda: run(result(good(), seconds=seconds)),
+        lambda: run(result(good()), more={"full_run_s": seconds}),
+    ):
+        if fits:
+            assert make()
+            continue
+        with pytest.raises(ValidationError, match="greater than or equal to 0"):
+            make()
 
 
 @steady

@@ -48,6 +48,7 @@ def test_a_run_that_is_accepted_is_not_by_its_record_alone(alone: Path) -> None:
     found = load_summary(alone)
     assert (found.exit_code, found.word) == (20, "NOT ACCEPTED")
     assert found.reasons == [f"the run cannot be verified: {ALONE}"]
+    assert (found.integrity.events, found.integrity.head) == (0, "")
 
 
 def test_a_notebook_cannot_miss_it(alone: Path) -> None:
@@ -127,7 +128,7 @@ def test_a_folder_without_a_chain_is_a_problem_since_all_have_one(tmp_path: Path
         ('{"results": [], "schema_version": "2.0"}', "schema 2.0"),
         (f'{{"results": [{{"probe": [], "series": 3}}], {START}}}', "does not fit schema"),
         (f'{{"results": [{{"measurements": ["x"]}}], {START}}}', "does not fit schema"),
-        (f'{{"results": [{{"findings": 5}}], {START}}}', "does not fit schema"),
+        (f'{{"results": [{{"findings": 5}}], {START}}}', "does not fit schema 1.5: .*int"),
     ],
 )
 def test_what_is_no_record_is_refused_in_one_sentence(

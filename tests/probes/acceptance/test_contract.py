@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -11,8 +12,10 @@ from click.testing import CliRunner
 from probes.check.declarations import Check
 from probes.check.registry import CRITERIA
 from probes.cli.main import main
+from probes.contract import contract as contract_module
 from probes.contract.contract import ContractError, load, parse, shipped_contracts
 from probes.contract.limits import LimitTerms
+from probes.contract.terms import ClusterTerms
 from reports.measurement import Limit, Verdict
 
 GOOD = """schema = 1
@@ -268,6 +271,66 @@ def test_a_limit_may_be_one_value() -> None:
     assert (limit(5).low, limit(5).high) == (5, 5)
     with pytest.raises(ValueError, match="at_least"):
         limit(5.1)
+
+
+def test_a_reason_has_three_letters_at_least() -> None:
+    assert LimitTerms(at_least=1, because="why").because == "why"
+    with pytest.raises(ValueError, match="the reason of this limit"):
+        LimitTerms(at_least=1, because="no")
+
+
+def test_all_there_is_may_be_agreed() -> None:
+    share = Check("share", "ratio", better="higher")
+    limit = LimitTerms(at_least=1, unit="ratio", because="as agreed").to_limit(share, "mine.toml")
+    assert [limit.judge(value) for value in (1.0, 0.99)] == [Verdict.PASS, Verdict.FAIL]
+
+
+PORTS = {"interfaces": {"ib0": {"address": ""}}, "rdma": [{"netdev": "ib0"}]}
+FACTS = {"alive": 4, "on_gpu": True, "kind": "local", "ranks": 32, "nodes": [PORTS]}
+
+
+@pytest.mark.parametrize(
+    ("fabric", "facts", "shape"),
+    [
+        (None, {}, (0, False, False, 0, True)),
+        ("eth1", {"kind": "slurm", "nodes": [PORTS]}, (0, False, False, 0, True)),
+        ("rdma", FACTS, (4, True, True, 32, False)),
+    ],
+)
+def test_what_a_run_owes_follows_from_the_facts_of_its_cluster(
+    monkeypatch: pytest.MonkeyPatch,
+    fabric: str | None,
+    facts: dict[str, Any],
+    shape: tuple[Any, ...],
+) -> None:
+    def given(*words: object, **shape: object) -> dict[str, object]:
+        return {"words": words, **shape}
+
+    monkeypatch.setattr(contract_module, "owed_event", given)
+    agreed, terms = load("lab"), ClusterTerms(fabric=fabric)
+    assert agreed.owed_event("standard", ["GANG"], terms, facts) == {
+        "words": ("standard", agreed.tier, ["GANG"]),
+        "terms": terms,
+        "agreed": agreed.limited_names,
+        "not_provable": frozenset(agreed.optional),
+        **dict(zip(("nodes", "on_gpu", "one_host", "ranks", "ip_fabric"), shape, strict=True)),
+    }
+
+
+def test_the_fabric_of_the_cluster_is_the_one_network_that_is_right() -> None:
+    network = parse(f"{ONE_RAIL}rails = 1\n".encode(), "f").limit("FABRIC", "network")
+    assert network is not None
+    assert network.one_of == ["rdma"]
+    assert parse(GOOD.encode(), "f").limit("FABRIC", "network") is None
+
+
+def test_the_guide_is_found_from_the_folder_of_the_contract(tmp_path: Path) -> None:
+    path = tmp_path / "ours.toml"
+    path.write_text('schema = 1\n[launch]\ndocument = "guide.md"\nvalues = {TRAIN = "{command}"}\n')
+    with pytest.raises(ContractError, match="expected a file, found none"):
+        load(str(path))
+    (tmp_path / "guide.md").write_text("# Run\n")
+    assert load(str(path)).guide == str(tmp_path / "guide.md")
 
 
 def test_none_of_a_count_may_be_agreed() -> None:

@@ -31,6 +31,11 @@ def network(bounds: str) -> str:
     return f'schema = 1\n[FABRIC.network]\n{bounds}\nbecause = "as agreed"\n'
 
 
+def of_hosts(measure: str, unit: str, bounds: str) -> str:
+    """A contract with these bounds of a measure of each host."""
+    return f'schema = 1\n[HOSTS.{measure}]\n{bounds}\nunit = "{unit}"\nbecause = "as agreed"\n'
+
+
 def ordered(keys: str) -> str:
     """A contract with these keys of [cluster]."""
     return f"schema = 1\n[cluster]\n{keys}\n"
@@ -76,6 +81,11 @@ NO_SENSE = [
     (ratio("at_least = 90"), "at_least to be 1 or less, found 90: 1 is the whole"),
     (ratio("at_least = 0.9\nmarginal = 95"), "marginal to be 1 or less, found 95"),
     (delay("at_most = 1e9"), "at_most to be 86400 or less, found 1e+09: no probe waits"),
+    (of_hosts("loopback_names", "names", "at_most = 2"), "1 or less, found 2: a node has one own"),
+    (of_hosts("nccl_interface", "interfaces", "at_most = 2"), "1 or less, found 2: NCCL starts"),
+    (of_hosts("processes", "threads a rank", "at_least = 5e6"), "to be 4.1943e+06 or less, found"),
+    (of_hosts("stack", "MiB", "at_least = 2e9"), "to be 1.07374e+09 or less, found 2e+09"),
+    (of_hosts("open_files", "files", "at_least = 2e9"), "to be 1.07374e+09 or less, found 2e+09"),
     (ordered("nodes = 1000000000"), "'nodes': expected 20000 or less, found 1000000000"),
     (ordered("ram_gib = -1"), "'ram_gib': expected more than 0, found -1"),
     (ordered("gpus_per_node = -1"), "'gpus_per_node': expected 0 or more, found -1"),
@@ -207,7 +217,8 @@ def test_a_criterion_is_left_out_only_for_a_reason(reason: str) -> None:
 
 
 def test_only_a_rehearsal_may_leave_a_criterion_out() -> None:
-    assert set(parse(EMULATED.format(REASON).encode(), "f").optional) == {"GANG"}
+    for reason in (REASON, '"one shared host"'):
+        assert set(parse(EMULATED.format(reason).encode(), "f").optional) == {"GANG"}
     for text in (
         EMULATED.format(REASON).replace("emulated", "real"),
         f"schema = 1\n[GANG]\nnot_provable = {REASON}\n",

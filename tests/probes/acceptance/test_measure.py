@@ -105,6 +105,16 @@ def test_statements_of_coverage_add_up(tmp_path: Path) -> None:
     assert load(tmp_path).results[0].coverage == "4 of 4 nodes; no GPU"
 
 
+def test_the_numbers_of_a_figure_have_its_name(tmp_path: Path) -> None:
+    lab, store = contract("lab"), Store(tmp_path)
+    facts = lab.facts().model_dump(mode="json")
+    store.start(lab.text, id="r", started="x", command="x", tier="quick", contract=facts)
+    probe = Recorder(store, lab, "p", "GANG", "claim", "again", lambda words: None)
+    probe.series("timeline", {"n0": [1, 2]})
+    store.close()
+    assert load(tmp_path).results[0].series == {"timeline": {"n0": [1, 2]}}
+
+
 # What is judged, what informs, and what is said aloud.
 
 

@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from probes.check.declarations import ordered
 from probes.check.owed import (
     RUN_S,
     Circumstances,
+    disturbed_seconds,
+    find_test,
     has_ip_fabric,
     judged_names,
     owed_by,
@@ -195,6 +198,47 @@ def test_a_full_run_has_the_time_of_one_that_was_measured(
 ) -> None:
     owed = owed_event(tier, agreed, ["GANG"], terms=ClusterTerms(), nodes=nodes, on_gpu=on_gpu)
     assert owed["full_run_s"] == seconds
+
+
+@pytest.mark.parametrize(
+    ("ranks", "one_host", "inside"), [(16, False, True), (15, False, False), (16, True, False)]
+)
+def test_ranks_reduce_inside_nodes_from_two_on(ranks: int, one_host: bool, inside: bool) -> None:
+    assert here(nodes=8, ranks=ranks, one_host=one_host).ranks_inside is inside
+
+
+def test_one_of_several_terms_is_enough() -> None:
+    either = ordered("shared", "queue")
+    terms = ({}, {"shared": "/shared"}, {"queue": "kueue"})
+    found = [either(here(terms=ClusterTerms(**one))) for one in terms]
+    assert found == [False, True, True]
+
+
+def test_which_rows_need_the_shared_folder_and_go_on_without_nodes() -> None:
+    assert {id for id, row in CRITERIA.items() if row.keeps_in_shared} == {"HOSTS", "RESTART"}
+    assert {id for id, row in CRITERIA.items() if row.reports_lost_nodes} == {"HOSTS"}
+
+
+def test_only_a_measure_without_a_control_has_a_reason() -> None:
+    owed = [probe for tier in TIERS for probe in owed_by(here(tier, terms=ALL, agreed=AGREED))]
+    assert any(probe.uncontrolled for probe in owed)
+    for probe in owed:
+        assert all(probe.uncontrolled.values())
+        assert probe.uncontrolled.keys() <= {*probe.measures}
+
+
+KILLED = "restart/test_restart.py::test_killed_run_resumes_as_if_never_killed"
+LOADED = "hosts/test_hosts.py::test_no_gpu_slows_down_under_load"
+REPEATED = "restart/test_restart.py::test_a_run_can_be_repeated"
+
+
+def test_a_test_of_several_cases_takes_its_time_once() -> None:
+    cases = [f"{KILLED}[stopped-not-killed]", f"{KILLED}[told-to-leave]"]
+    once, more = find_test(KILLED).usual_s, find_test(REPEATED).usual_s
+    assert once
+    assert more
+    assert disturbed_seconds([*cases, REPEATED]) == once + more
+    assert disturbed_seconds([*cases, LOADED]) is None  # nobody measured it
 
 
 FACT: dict[str, Any] = {

@@ -45,6 +45,15 @@ def test_what_cannot_be_held_is_refused(text: str, words: str) -> None:
     assert words in str(refused.value)
 
 
+def test_what_only_informs_is_held_to_no_earlier_value() -> None:
+    head = 'schema = 1\n[cluster]\naccelerators = "emulated"\n'
+    informs = '[GANG]\nnot_provable = "all raylets share one host"\n'
+    gate = '[baseline]\nGANG.placement_delay = "2 %"\n'
+    assert parse(f"{head}{gate}".encode(), "mine.toml").baseline == {"GANG.placement_delay": 2.0}
+    with pytest.raises(ContractError, match=r"\[baseline\] GANG.placement_delay: no probe"):
+        parse(f"{head}{informs}{gate}".encode(), "mine.toml")
+
+
 def test_it_is_a_table() -> None:
     with pytest.raises(ContractError, match=r"\[baseline\]: expected a table, found 3"):
         parse(LAB.replace("schema = 1", "schema = 1\nbaseline = 3").encode(), "mine.toml")

@@ -12,6 +12,7 @@ from probes.check.judging import (
     explain_alike,
     is_agreed,
     judge_if_agreed,
+    judge_or_explain,
     plant,
     plant_on,
     record_each,
@@ -20,6 +21,7 @@ from probes.check.judging import (
 )
 from probes.check.recorder import Trial
 from probes.hosts import criterion as check
+from reports.record import Finding
 from tests.support.controls import MemoryRecorder, recorder
 
 NODES = [{"id": "a", "name": "n0"}, {"id": "b", "name": "n1"}]
@@ -92,6 +94,26 @@ def test_a_value_without_an_agreed_limit_informs(measure: MemoryRecorder) -> Non
     judged, informs = measure.result("finished", 1.0).measurements
     assert (judged.judged, informs.judged) == (True, False)
     assert (informs.unit, informs.note) == ("TFLOP/s", "alone")
+
+
+@pytest.mark.parametrize(
+    ("value", "failed", "explained"),
+    [
+        (0, None, False),
+        (None, None, False),
+        (2, None, True),
+        (0, True, True),
+        (None, True, True),
+        (2, False, False),
+    ],
+)
+def test_the_cause_is_that_of_a_failure(
+    measure: MemoryRecorder, value: int | None, failed: bool | None, explained: bool
+) -> None:
+    cause = Finding(code="X", statement="x", remedy="x")
+    judge_or_explain(measure, check.NODES_CHANGED, value, cause, failed, on="n0", note="seen")
+    assert written(measure) == [("n0", value, "seen")]
+    assert measure.findings == [cause] * explained
 
 
 @pytest.mark.parametrize(

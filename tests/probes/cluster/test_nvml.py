@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from probes.cluster import nvml
+from probes.cluster.ray_internals import import_pynvml
 from tests.support.paths import REPO
 
 
@@ -22,6 +23,17 @@ class StandInError(Exception):
     def __init__(self, value: int) -> None:
         super().__init__(f"text of {value}")
         self.value = value
+
+
+def test_the_codes_are_those_of_the_library() -> None:
+    real = import_pynvml()
+    names = (
+        *("INVALID_ARGUMENT", "NOT_SUPPORTED", "NOT_FOUND", "DRIVER_NOT_LOADED", "NO_PERMISSION"),
+        *("TIMEOUT", "UNKNOWN", "LIBRARY_NOT_FOUND", "FUNCTION_NOT_FOUND", "GPU_IS_LOST"),
+    )
+    ours = {name: getattr(nvml, name) for name in names}
+    assert ours == {name: getattr(real, f"NVML_ERROR_{name}") for name in names}
+    assert nvml.DRIVER_MISMATCH == real.NVML_ERROR_LIB_RM_VERSION_MISMATCH
 
 
 class StandInNvml:

@@ -43,6 +43,25 @@ def test_the_ports_of_a_bond_are_counted_once(tmp_path: Path) -> None:
     assert port["netdev"] == "bond0"
 
 
+@pytest.mark.parametrize(
+    ("of_gids", "of_card", "named"),
+    [
+        ("", ["eth4"], "eth4"),
+        ("", ["eth4", "eth5"], ""),  # which of them is not known
+        ("", [], ""),
+        ("bond0", ["eth4", "eth5"], "bond0"),
+    ],
+)
+def test_a_port_has_the_device_of_its_gids_or_the_only_one_of_its_card(
+    tmp_path: Path, of_gids: str, of_card: list[str], named: str
+) -> None:
+    _, sys = Tree((Port("mlx5_0", netdev=of_gids),)).write(tmp_path)
+    for name in of_card:
+        Path(sys, "infiniband", "mlx5_0", "device", "net", name).mkdir(parents=True)
+    (port,) = rdma_ports(f"{sys}/infiniband")
+    assert port["netdev"] == named
+
+
 def test_a_machine_without_rdma_has_no_rdma(tmp_path: Path) -> None:
     net, sys = Tree((), {"eth0": 7}).write(tmp_path)
     assert read_counters(net, sys) == {"eth0": 7}

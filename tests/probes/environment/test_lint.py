@@ -250,6 +250,7 @@ def test_the_agreed_fabric_must_be_admitted_alone() -> None:
     beside = told("NCCL_SOCKET_IFNAME", "=fab0,eth0", "fab0")
     assert [(f.severity, f.why.endswith(": eth0")) for f in beside] == [("warn", True)]
     assert told("NCCL_SOCKET_IFNAME", "=eth0", "rdma") == []
+    assert told("NCCL_SOCKET_IFNAME", "=eth0", "fab9") == []  # no node has it
     assert [f.severity for f in told("GLOO_SOCKET_IFNAME", "eth0", "fab0")] == ["info"]
 
 
@@ -257,6 +258,13 @@ def test_loopback_is_right_on_a_single_machine() -> None:
     host = {"name": "h", "boot_id": "b", "network": "net:[1]"}
     one = {f"n{i}": node({"NCCL_SOCKET_IFNAME": "lo", "NCCL_HOSTID": "x"}, host=host) for i in "01"}
     assert lint(one, None) == []
+
+
+@pytest.mark.parametrize("missing", ["boot_id", "network"])
+def test_nodes_are_machines_of_their_own_where_that_is_not_known(missing: str) -> None:
+    host = {"name": "h", "boot_id": "b", "network": "net:[1]", missing: ""}
+    nodes = {f"n{i}": node({"NCCL_SOCKET_IFNAME": "lo"}, host=host) for i in "01"}
+    assert "lo" in [f.value for f in lint(nodes, None) if f.severity == "fail"]
 
 
 def test_containers_that_nccl_takes_for_one_host() -> None:
@@ -280,6 +288,8 @@ def test_containers_that_nccl_takes_for_one_host() -> None:
         ("NCCL_P2P_DISABLED", "1", "was NCCL_P2P_DISABLE meant?"),
         ("NCCL_DEBUG ", "INFO", "without blanks"),
         ("NCCL_NET", '"IB"', "quotes"),
+        ("NCCL_NET", "'IB", "quotes"),
+        ("NCCL_NET", "IB'", "quotes"),
         ("NCCL_NET", "IB ", "blanks at its ends"),
         ("NCCL_NET", "IB\r", "blanks at its ends"),
         ("NCCL_IB_DISABLE", "true", "reads as 0"),
@@ -317,13 +327,33 @@ def test_without_a_majority_all_are_named() -> None:
 @pytest.mark.parametrize(
     ("variable", "values"),
     [("NCCL_IB_TIMEOUT", ["22", "0x16"]), ("NCCL_IB_HCA", ["=mlx5_0,mlx5_1", "=mlx5_1,mlx5_0"]),
-     ("NCCL_IB_DISABLE", ["0", None]), ("NCCL_NET", ["IB", "ib"]), ("NCCL_DEBUG", ["", None]),
+     ("NCCL_IB_DISABLE", ["0", None]), ("NCCL_IB_DISABLE", ["true", None]),
+     ("NCCL_BUFFSIZE", ["4194304", "0x400000"]), ("GLOO_SOCKET_IFNAME", ["a0,b0", "b0,a0"]),
+     ("NCCL_NET", ["IB", "ib"]), ("NCCL_DEBUG", ["", None]),
      ("NCCL_HOSTID", ["a", "b"]), ("NCCL_DEBUG_FILE", ["/a.%h.%p", "/b.%h.%p"])],
 )  # fmt: skip
 def test_values_that_nccl_reads_alike_do_not_differ(
     variable: str, values: list[str | None]
 ) -> None:
     assert differing(variable, values) == []
+
+
+@pytest.mark.parametrize(
+    ("variable", "one", "other"),
+    [
+        ("NCCL_IB_HCA", "=mlx5_1", "mlx5_1"),
+        ("NCCL_SOCKET_IFNAME", "^fab0", "fab0"),
+        ("GLOO_SOCKET_IFNAME", "=fab0", "fab0"),
+        ("NCCL_NET", "IB", None),
+    ],
+)
+def test_values_that_are_read_otherwise_differ(variable: str, one: str, other: str | None) -> None:
+    assert canonical(variable, one) != canonical(variable, other)
+
+
+@pytest.mark.parametrize("variable", ["NCCL_NET", "NCCL_IB_HCA", "NCCL_TOPO_FILE"])
+def test_an_empty_value_is_read_as_none(variable: str) -> None:
+    assert canonical(variable, "") is canonical(variable, None) is None
 
 
 def test_interfaces_of_other_names_may_be_told_otherwise() -> None:
@@ -365,6 +395,17 @@ def test_two_libraries_in_reach(brought: str, severity: str, variable: str) -> N
     assert "2.27.5" in flag.statement
     same = [library("2.28.9", "torch"), library("2.28.9", brought), library("", "loader")]
     assert lint({"n0": node(told, libraries=same)}, None) == []
+
+
+def test_what_the_loader_knows_is_no_conflict_with_what_was_preloaded() -> None:
+    known = [library("2.28.9", "LD_PRELOAD"), library("2.27.5", "loader")]
+    flags = lint({"n0": node({"LD_PRELOAD": "/x.so"}, libraries=known)}, None)
+    assert flags == []
+    three = [*known, library("2.26.2", "torch")]
+    (flag, *_) = lint({"n0": node({"LD_PRELOAD": "/x.so"}, libraries=three)}, None)
+    assert (flag.variable, flag.severity) == ("LD_PRELOAD", "warn")
+    assert flag.why.count("libnccl.so.2") == 2
+    assert "2.27.5" not in flag.why
 
 
 def test_two_libraries_over_nodes() -> None:

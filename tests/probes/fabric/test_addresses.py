@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from probes.fabric.addresses import find_duplicates, parse_arp, read_arp
+from probes.fabric.addresses import choose_ports, find_duplicates, parse_arp, read_arp
 
 HEAD = "IP address       HW type     Flags       HW address            Mask     Device\n"
 GATEWAY = "42:01:0a:00:00:01"
@@ -96,10 +96,24 @@ def sound() -> dict[str, Any]:
     cases["raylets of one host"] = one, macs, {}
     unknown = {node: {**port, "mac": ""} for node, port in one.items()}
     cases["hardware addresses that nobody knows"] = unknown, macs, {}
-    cases["no addresses"] = {n: {"address": None, "mac": mac(1)} for n in ports}, macs, {}
+    cases["no addresses"] = {n: {**port, "address": None} for n, port in ports.items()}, macs, {}
     return cases
 
 
 @pytest.mark.parametrize("name", sound())
 def test_a_sound_network_accuses_nobody(name: str) -> None:
     assert find_duplicates(*sound()[name]) == []
+
+
+def test_rays_own_interface_is_tested_where_no_other_was_agreed() -> None:
+    ports = {"eth0": {"address": "10.0.0.{}"}, "eth1": {"address": "10.1.0.{}"}}
+    readings = {
+        f"n{n}": {
+            "interfaces": {name: {"address": p["address"].format(n)} for name, p in ports.items()},
+            "rails": {},
+        }
+        for n in range(2)
+    }
+    chosen = choose_ports(readings, None, {"n0": "10.1.0.0", "n1": "10.0.0.9"})
+    assert chosen.names == {"n0": "eth1", "n1": ""}
+    assert chosen.ports == {"n0": {"address": "10.1.0.0"}, "n1": None}

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from probes.contract.contract import load as contract
+from probes.fabric import node_pairs
 from probes.fabric.judge import FabricRig, find_bad_nodes, try_groups
 from probes.fabric.node_pairs import PairSearch
 from probes.fabric.sweep import SweepResult
@@ -87,3 +88,26 @@ def test_pairs_that_fail_leave_bytes_off_the_fabric_and_wrong_data_explained() -
         find_bad_nodes(rig, run, wrong)
     codes = [one.code for one in measure.result("finished", 1.0).findings]
     assert codes == ["FAB-WRONG-INTERFACE", "FAB-WRONG-DATA"]
+
+
+@pytest.mark.parametrize(("tier", "every_pair"), [("soak", True), ("standard", False)])
+def test_only_a_soak_run_tries_every_pair(
+    monkeypatch: pytest.MonkeyPatch, tier: str, every_pair: bool
+) -> None:
+    tried: list[bool] = []
+
+    def search(*given: Any) -> PairSearch:
+        tried.append(given[3])
+        raise GangError("rank 2 does not answer")
+
+    monkeypatch.setattr(node_pairs, "run_pair_search", search)
+    rig, _ = rig_of(Gang(4), tier)
+    with pytest.raises(GangError):
+        find_bad_nodes(rig, replace(sweep_result(0.1), rank_nodes=["n0", "n1", "n2", "n3"]), [])
+    assert tried == [every_pair]
+
+
+def test_without_a_watch_no_node_is_unstable() -> None:
+    rig, measure = rig_of(Gang(4))
+    assert rig.judge_ports({"n0": "fab0"}) == []
+    assert measure.result("finished", 1.0).measurements == []

@@ -268,6 +268,8 @@ def test_of_two_nodes_the_lost_packets_alone_show_the_bad_sender(
     """The speeds of two links are not judged: there is no third to compare them with."""
     found, planted = control_sender(monkeypatch, 2, "n1", "n1")
     assert (found.caught, found.proves, planted.rank) == (True, ["lost_packets"], 1)
+    found, planted = control_sender(monkeypatch, 3, "n2", "n2")
+    assert (found.caught, {*found.proves}) == (True, {"lost_packets", "slowest_pair"})
 
 
 # Reachability.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -77,6 +78,13 @@ def test_a_slow_node_is_shown_with_a_speed_of_the_direction_that_is_slow(
     (one,) = find_slow_links(replace(found, speeds=speeds, slow_nodes={"n0": way}))
     assert one.suspects == ["n0"]
     assert "0.02 GB/s. Others: 0.1 GB/s" in one.statement
+
+
+def test_a_link_that_is_slow_both_ways_is_shown_with_the_slower_one() -> None:
+    found = hunt(links=[("n0", "n2"), ("n2", "n0")])
+    speeds = {**found.speeds, ("n2", "n0"): 0.02}
+    (one,) = find_slow_links(replace(found, speeds=speeds))
+    assert one.statement == "n0 <-> n2: 0.02 GB/s. Others: 0.1 GB/s"
 
 
 def test_without_an_agreed_fabric_no_bytes_are_off_it() -> None:
@@ -350,6 +358,8 @@ def test_a_finding_of_the_log_names_its_line_in_the_file_that_is_kept(
     found = result(measure)
     (place,) = (place for one in found.findings for place in one.evidence)
     path, _, line = place.rpartition(":")
+    seen = json.loads((measure.store.path / "evidence" / "networks.json").read_text())
+    assert seen["NCCL's log"] == word.transports
     said = (measure.store.path / path).read_text().splitlines()[int(line) - 1]
     assert "NCCL WARN" in said
     # A trial keeps no file: the place is that of the log.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -95,6 +96,18 @@ def test_the_rail_that_carried_least_is_judged() -> None:
 def test_why_no_share_of_a_rail_is_known_is_given(rails: dict[str, Any], note: str) -> None:
     (found,) = measured(judge_rails({"n0": rails}), "slowest_rail")
     assert (found.value, found.note, found.verdict) == (None, note, Verdict.UNPROVEN)
+
+
+@pytest.mark.parametrize(("fabric", "share"), [("rdma", 0.5), ("eth1,eth2", None)])
+def test_interfaces_whose_bytes_were_not_counted_have_no_share(
+    fabric: str, share: float | None
+) -> None:
+    sent = sweep_result(100, "rdma", rails={"n0": {"eth1": 1500, "eth2": 500}})
+    run = replace(sent, backend="nccl", sent={"n0": {"eth0": 0}})
+    measure, terms = recorder("FABRIC", RDMA), SimpleNamespace(fabric=fabric, rails=None)
+    judge.judge_rails(run, cast(Any, terms), measure)
+    (found,) = measured(measure, "slowest_rail")
+    assert found.value == share
 
 
 @pytest.mark.parametrize("most", [0.05, 2.0])

@@ -65,6 +65,9 @@ def test_sockets_say_which_interface_carries_the_mesh() -> None:
     unknown = [("10.99.0.1", f"10.99.0.{peer}", 1, 2) for peer in range(2, 6)]
     word = gloo_report(ranks, NAMES, [[*mesh(0, 77), *unknown], [], []])  # type: ignore[arg-type]
     assert word.transports == {"n0": "fab0"}  # an address of no interface says nothing
+    own = [("10.78.0.1", f"10.{network}.0.1", 1, 2) for network in (77, 78)]
+    word = gloo_report(ranks, NAMES, [[mesh(0, 77)[0], *own], [], []])  # type: ignore[arg-type]
+    assert word.transports == {"n0": "fab0"}  # what does not leave the node says nothing
     silent = gloo_report(ranks, NAMES, [[], [], []])  # type: ignore[arg-type]
     assert silent.transports == {}
     assert silent.problem

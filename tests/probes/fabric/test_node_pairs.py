@@ -11,8 +11,15 @@ import pytest
 
 from probes.fabric.addresses import RailRanks, find_rails
 from probes.fabric.judge import has_port_for_each
-from probes.fabric.node_pairs import BadSender, first_rail, run_few_pairs, run_pair_search
+from probes.fabric.node_pairs import (
+    BadSender,
+    first_rail,
+    run_few_pairs,
+    run_group_search,
+    run_pair_search,
+)
 from scaling.collectives.node_groups import SLOW_TRANSFER_S, RankMeetings
+from scaling.collectives.sweep import read_nothing
 from tests.support.sweep_results import sweep_result
 
 
@@ -23,6 +30,8 @@ class Gang:
         self.places = [SimpleNamespace(node=f"n{number}") for number in range(nodes)]
         self.names = {place.node: place.node for place in self.places}
         self.met: Counter[tuple[int, int]] = Counter()
+        self.slow: set[frozenset[int]] = set()  # pairs of ranks
+        self.slow_at_once = False  # rank 0, when all rails send
         self.jobs: list[tuple[int, int, float]] = []  # rounds, tries each way, seconds at most
         self.readers: list[Any] = []
         self.table: list[list[tuple[int, int]]] = []
@@ -44,7 +53,9 @@ class Gang:
         found = [RankMeetings() for _ in self.places]
         for a, b in (pair for pairs in rounds for pair in pairs):
             self.met[min(a, b), max(a, b)] += 1
-            found[a].received[b] = found[b].received[a] = 0.1, 0
+            late = self.slow_at_once and make_reader is read_nothing and 0 in (a, b)
+            speed = 0.01 if late or {a, b} in self.slow else 0.1
+            found[a].received[b] = found[b].received[a] = speed, 0
             found[a].sent[b] = found[b].sent[a] = []
         return found
 
@@ -151,3 +162,41 @@ def test_each_rail_of_rdma_needs_a_port_of_its_own(fabric: str, ports: int, shar
     }
     terms: Any = SimpleNamespace(fabric=fabric)
     assert has_port_for_each(rails, sweep_result(0.1, rails=counted), terms) is not shared
+
+
+@pytest.mark.parametrize(
+    ("slow", "alone"), [([{0, 1}], 0), ([{0, 1}, {2, 3}], 2), ([{0, 1}, {2, 3}, {4, 5}], 3)]
+)
+def test_pairs_that_are_slow_together_are_measured_alone(slow: list[set[int]], alone: int) -> None:
+    gang: Any = Gang(8)
+    gang.slow = {*map(frozenset, slow)}
+    found = run_pair_search(gang, gang.names)
+    assert len(found.speed.slow_links) == 2 * len(slow)
+    assert [*found.alone.values()] == [0.01] * 2 * alone
+
+
+def test_pairs_that_met_only_when_all_rails_sent_are_not_accused() -> None:
+    gang, rails = rails_of(9)
+    gang.slow_at_once = True
+    found = run_pair_search(gang, {}, rails=rails)
+    assert found.at_once is not None
+    assert found.at_once.speeds.keys() - found.speed.speeds.keys()
+    assert {*found.wrong.values()} == {0}
+    assert {*found.at_once.speeds} <= {*found.wrong}
+
+
+def test_groups_at_full_speed_are_those_of_the_first_partition() -> None:
+    places = [SimpleNamespace(node=f"n{number}") for number in range(16)]
+    partitions: list[list[list[int]]] = []
+
+    def run(_: Any, groups: list[list[int]], **__: Any) -> list[tuple[float, int]]:
+        partitions.append(groups)
+        slow = {rank for group in groups if 5 in group for rank in group}
+        return [(0.08 if rank in slow else 0.1, 0) for rank in range(16)]
+
+    gang: Any = SimpleNamespace(places=places, run=run)
+    found = run_group_search(gang, {place.node: place.node for place in places})
+    assert found.fast == [
+        [f"n{rank}" for rank in group] for group in partitions[0] if 5 not in group
+    ]
+    assert len(found.fast) == len(partitions[0]) - 1

@@ -41,6 +41,16 @@ def test_a_hole_names_who_to_ping_from_where_with_which_size() -> None:
     (hole,) = find_mtu_faults(dataclasses.replace(narrow, ports={"c": "fab0"}))
     expected = {"node": "c", "interface": "fab0", "peer": "a", "payload": "1472"}
     assert hole.names == expected
+    odd = dataclasses.replace(cut({"a": 9000, "b": 1500, "c": 1500}), ports={"a": "fab0"})
+    (found,) = find_mtu_faults(odd)
+    assert found.names == {"node": "a", "interface": "fab0", "peer": "b", "payload": "8972"}
+
+
+def test_a_hole_is_shown_by_a_peer_that_is_in_it() -> None:
+    pairs = [("b", "c"), ("c", "e"), ("a", "c"), ("c", "f"), ("c", "d")]
+    pairs += [("a", "d"), ("b", "d"), ("d", "e"), ("d", "f")]
+    found = find_mtu_faults(cut(dict.fromkeys("abcdef", 1500), *pairs))
+    assert {one.suspects[0]: one.names["peer"] for one in found} == {"c": "b", "d": "c"}
 
 
 def test_unreachable_names_node_or_pair() -> None:

@@ -6,8 +6,17 @@ import dataclasses
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from probes.fabric.detect import find_off_fabric
-from probes.fabric.sweep import SweepResult, init_seconds, run_sweep
+from probes.fabric.sweep import (
+    OTHER_OPS,
+    SweepResult,
+    check_ops,
+    init_seconds,
+    rail_envs,
+    run_sweep,
+)
 from probes.fabric.transport import TransportReport
 from scaling.collectives.operations import OPERATIONS
 from scaling.collectives.sweep import SIZES, sweep
@@ -58,10 +67,11 @@ def test_a_node_that_had_nothing_to_send_has_no_share_of_it() -> None:
 
 
 class Gang:
-    """Two nodes, of which only the second has rails; one all-reduce of 1 MiB over TCP."""
+    """Two nodes, of which only the last has rails; collectives of 1 MiB over TCP."""
 
-    size = 2
-    places = (SimpleNamespace(node="id0"), SimpleNamespace(node="id1"))
+    def __init__(self, size: int = 2) -> None:
+        self.size = size
+        self.places = [SimpleNamespace(node=f"id{rank}") for rank in range(size)]
 
     def run(self, function: Any, *call: Any, timeout: float, **_: Any) -> list[Any]:
         if function is sweep:
@@ -69,14 +79,19 @@ class Gang:
             self.limit_s = timeout
         row = {"size": 1 << 20, "count": 4, "elements": 4, "placement": "in_place", "calls": 1}
         row |= {"wrong": 0, "first_wrong": None, "times": [0.1]}
-        common = {"ranks": 2, "backend": "gloo", "connections": [], "readings": []}
-        timed = {"operation": "all_reduce", "ranks": 2, "note": "", "rows": [row]}
+        common = {"ranks": self.size, "backend": "gloo", "connections": [], "readings": []}
+        timed = {"ranks": self.size, "note": "", "rows": [row]}
+        ranks, names = range(self.size), call[0] if function is sweep else ()
         answers: dict[str, list[Any]] = {
-            "read_counters": [{"eth0": 0}] * 2,
-            "read_rails": [{}, {"mlx5_0/1": {"gbps": 400.0, "sent": 0}}],
-            "read_interfaces": [{}, {}],
+            "read_counters": [{"eth0": 0}] * self.size,
+            "read_rails": [{}, {"mlx5_0/1": {"gbps": 400.0, "sent": 0}}][-self.size :],
+            "read_interfaces": [{}] * self.size,
             "sweep": [
-                {**common, "sweeps": {"all_reduce": {**timed, "rank": rank}}} for rank in range(2)
+                {
+                    **common,
+                    "sweeps": {one: {**timed, "operation": one, "rank": rank} for one in names},
+                }
+                for rank in ranks
             ],
         }
         return answers[function.__name__]
@@ -87,6 +102,31 @@ def test_a_node_without_rails_has_no_rate() -> None:
     run = run_sweep(gang, {"id0": "n0", "id1": "n1"}, logs)
     assert run.rail_gbps == {"n0": 0.0, "n1": 400.0}
     assert run.ranks == 2
+    alone = run_sweep(cast(Any, Gang(1)), {"id0": "n0"}, logs)
+    assert (alone.rail_gbps, alone.ranks, alone.note) == ({"n0": 400.0}, 1, "")
+
+
+def test_other_collectives_have_rows_by_their_names() -> None:
+    found = check_ops(cast(Any, Gang()), 1 << 20)
+    assert tuple(found) == OTHER_OPS
+    assert "all_reduce" not in OTHER_OPS
+    assert [row["size"] for rows in found.values() for row in rows] == [1 << 20] * len(OTHER_OPS)
+
+
+@pytest.mark.parametrize(
+    ("fabric", "on_gpu", "interfaces"),
+    [
+        ("eth1,eth2", False, ["eth1", "eth2"]),
+        ("eth1,eth2", True, []),  # NCCL finds them
+        ("eth1", False, []),
+        ("rdma", False, []),
+        (None, False, []),
+    ],
+)
+def test_ranks_of_gloo_bind_the_interfaces_of_a_fabric_in_turn(
+    fabric: str | None, on_gpu: bool, interfaces: list[str]
+) -> None:
+    assert rail_envs(fabric, on_gpu) == [{"GLOO_SOCKET_IFNAME": name} for name in interfaces]
 
 
 def test_the_calls_of_all_sizes_take_at_most_half_of_a_sweeps_time() -> None:

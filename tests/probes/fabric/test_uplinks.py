@@ -72,6 +72,21 @@ def test_the_one_leaf_whose_uplink_is_slow_is_the_suspect() -> None:
     assert told.statement.startswith("links between groups of nodes are slow: ")
 
 
+def test_an_uplink_that_is_slow_one_way_is_one() -> None:
+    cluster = Cluster(8)
+    leaves = [cluster.nodes[:4], cluster.nodes[4:]]
+    cluster.links |= {(a, b): 0.3 for a in leaves[0] for b in leaves[1]}
+    found = search(cluster)
+    assert find_leaves(found) == leaves
+    assert without_leaves(found, leaves).slow_links == []
+
+
+def test_a_node_of_a_leaf_is_not_blamed_for_its_uplink() -> None:
+    slow = {"n0": "both", "fab1 on n1": "sends", "n9": "both"}
+    found = FaultSearchResult({}, 1.0, slow, [], 1, 0, "", 0.8)
+    assert without_leaves(found, [["n0", "n1"], ["n2", "n3"]]).slow_nodes == {"n9": "both"}
+
+
 @pytest.mark.parametrize("size", [3, 4, 8, 16])
 @pytest.mark.parametrize("seed", range(3))
 def test_sound_nodes_and_one_bad_node_are_no_leaves(size: int, seed: int) -> None:
@@ -121,6 +136,8 @@ def test_crowded_links_that_were_not_tried_alone_follow_those_that_were() -> Non
     speeds = dict.fromkeys(links, 0.5)
     found = FaultSearchResult(speeds, 1.0, {}, links, 1, 0, "", 0.8)
     assert crowded_links(found, dict.fromkeys(links[:2], 1.0)) == links
+    told = crowd_finding(found, dict.fromkeys(links[:2], 1.0), links)
+    assert "slow when they send at once: 0.5 GB/s. One pair alone: 1 GB/s." in told.statement
     assert crowded_links(found, {links[0]: 1.0, links[1]: 1.0, links[2]: 0.5}) == links[:2]
 
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 import hashlib
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from probes.session.rejudge import read_summary, read_verified
+from probes.contract.contract import parse
+from probes.session.rejudge import LimitCheck, read_summary, read_verified
 from reports.run_folder.event_log import UnreadableRun
 from tests.support.run_edits import first_event, loosen_limit, put_value
 from tests.support.run_folders import Events, rewrite
 from tests.support.sound_run import write_sound_run
+
+EMULATED = '[cluster]\naccelerators = "emulated"\n'
 
 
 @pytest.fixture(scope="module")
@@ -111,3 +115,33 @@ def test_other_words_for_a_criterion_accuse_no_run(run: Path) -> None:
     write_anew(run, written_by_another_version, retitle)
     integrity = read_summary(run).integrity
     assert (integrity.problems, integrity.doubts) == ([], [])
+
+
+def test_a_value_that_cannot_be_is_named(run: Path) -> None:
+    def turn_back(lines: Events) -> None:
+        first_event(lines, "measurement", "placement_delay")["data"]["value"] = -1.0
+
+    write_anew(run, turn_back)
+    problems = read_summary(run).integrity.problems
+    assert "placement_delay on cluster is not a value that is judged like this" in problems
+
+
+@pytest.mark.parametrize(
+    ("text", "cluster", "rehearsal", "accused"),
+    [
+        ("", {}, "", False),
+        (EMULATED, {}, "4 raylets on one host", False),
+        (EMULATED, {}, "", True),
+        (EMULATED, {"note": "no cluster answers"}, "", False),  # it was never joined
+    ],
+)
+def test_a_rehearsal_of_its_contract_is_marked_as_one(
+    tmp_path: Path, text: str, cluster: dict[str, Any], rehearsal: str, accused: bool
+) -> None:
+    agreed = parse(f"schema = 1\n{text}".encode(), "c.toml")
+    (tmp_path / "contract.toml").write_bytes(agreed.text)
+    facts = {"contract": agreed.facts().model_dump(mode="json"), "rehearsal": rehearsal}
+    check = LimitCheck(tmp_path)
+    check.see({"event": "run_started", "data": {"id": "r", "cluster": cluster, **facts}})
+    assert check.judge
+    assert any("not marked as a rehearsal" in one for one in check.differences) is accused

@@ -253,6 +253,18 @@ def test_a_verdict_that_is_neither_failed_nor_fixed_is_named() -> None:
     assert kinds_of(change(old, new)) == {"busbw cluster": OTHER_VERDICT}
 
 
+def test_a_warning_that_is_gone_is_another_verdict() -> None:
+    limit = Limit(low=1.0, marginal_low=200.0, because="agreed for this test")
+    warned = with_measures([measured(100.0, spread=1.0, limit=limit)])
+    assert kinds_of(change(warned, with_value(300.0))) == {"busbw cluster": OTHER_VERDICT}
+    assert kinds_of(change(with_value(300.0), warned)) == {"busbw cluster": OTHER_VERDICT}
+
+
+def test_a_small_gain_beyond_the_noise_is_better() -> None:
+    found = change(with_value(100.0, 0.01), with_value(100.5, 0.01))
+    assert kinds_of(found) == {"busbw cluster": BETTER}
+
+
 def test_repeated_measures_are_compared_in_the_order_of_time() -> None:
     old = with_measures([measured(1.0), measured(2.0)])
     new = with_measures([measured(1.0), measured(3.0)])

@@ -95,6 +95,7 @@ def test_columns_share_the_width(width: int, rows: list[str]) -> None:
     runs, rest = lines[: lines.index("")], lines[lines.index("") :]
     assert rest[1] == rows[0]
     assert all(line.startswith((*LETTERS, "    ", "noise", "has")) for line in runs[:5])
+    assert not any(line.startswith("     ") for line in runs)
 
 
 @pytest.mark.parametrize(("width", "heads"), [(79, 2), (80, 1), (250, 1)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import Any
 
@@ -217,6 +218,10 @@ def test_sections_have_the_names_of_their_criteria() -> None:
     assert set(anchors) == set(anchors.values()) == {row.criterion.id for row in RUN.rows}
     hostile = section_anchors(summary("hostile").rows)
     assert all(re.fullmatch(r"[A-Z]+|c\d+", anchor) for anchor in hostile.values())
+    plain = summary("healthy-atlas").rows[1]
+    first = plain.criterion.model_copy(update={"id": "not plain"})
+    rows = [dataclasses.replace(plain, criterion=first), plain]
+    assert section_anchors(rows) == {"not plain": "c1", plain.criterion.id: plain.criterion.id}
     assert len(set(hostile.values())) == len(hostile)
 
 

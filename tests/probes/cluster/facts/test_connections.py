@@ -87,6 +87,7 @@ def test_a_control_answers_as_another_and_closes_a_port(listener: tuple[NodePort
     ports, port = listener
     token = ports._token
     closed = ports.plant_fault(HERE)
+    assert 0 < closed != port
     assert try_endpoint(endpoint(port, token), 1) == OTHER_ANSWER
     assert try_endpoint(endpoint(closed), 1) == "Connection refused"
 
@@ -143,6 +144,14 @@ def test_what_fails_is_tried_once_more() -> None:
 
     def answer(client: socket.socket, number: int) -> None:
         client.sendall(b"token" if number else b"")
+
+    with serving(answer) as port:
+        assert try_endpoints([endpoint(port, "token")], 1, 1) == [""]
+
+
+def test_what_answers_is_tried_once() -> None:
+    def answer(client: socket.socket, number: int) -> None:
+        client.sendall(b"" if number else b"token")
 
     with serving(answer) as port:
         assert try_endpoints([endpoint(port, "token")], 1, 1) == [""]

@@ -115,7 +115,7 @@ def test_what_takes_too_long_is_unknown_and_no_fault(
     assert not many["error"]
 
 
-@pytest.mark.parametrize("part", ["", "config.json"])
+@pytest.mark.parametrize("part", ["", "config.json", "sub/weights"])
 def test_the_control_changes_one_file_and_leaves_the_model_alone(model: Path, part: str) -> None:
     path = model / part
     before = files_of(path)

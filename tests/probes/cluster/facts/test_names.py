@@ -128,9 +128,10 @@ def test_an_unknown_name_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_name_without_an_answer_in_time_is_unknown() -> None:
-    free = threading.Event()
+    free, daemons = threading.Event(), []
 
     def slow(name: str) -> dict[str, Any]:
+        daemons.append(threading.current_thread().daemon)
         if name == "slow":
             free.wait(5)
         return {"addresses": [name], "bindable": "", "error": ""}
@@ -139,6 +140,16 @@ def test_a_name_without_an_answer_in_time_is_unknown() -> None:
     free.set()
     assert found["slow"] is None
     assert found["quick"] == {"addresses": ["quick"], "bindable": "", "error": ""}
+    assert daemons == [True, True], "a lookup that hangs holds up no process"
+
+
+def test_names_without_an_answer_are_not_waited_for_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(threading.Thread, "join", lambda _, timeout: waits.append(timeout))
+    look_up_all(["a", "b"], seconds=-1.0, look_up_one=lambda _: {})
+    assert waits == [0.0, 0.0]
 
 
 @pytest.mark.parametrize(

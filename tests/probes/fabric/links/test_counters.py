@@ -132,6 +132,9 @@ def test_counters_that_cannot_be_read_are_unknown_and_never_0(tmp_path: Path) ->
     assert found["changes"] is None
     assert found["errors"] == {"sends": None, "receives": None}
     assert read_rdma_packets([]) is None
+    efa = tmp_path / "efa_0" / "ports" / "1"
+    write(efa / "hw_counters", tx_bytes=8192)
+    assert read_rdma_packets([efa]) == {"sent": 2, "resent": None}  # 8192 bytes of 4096
 
 
 def test_one_port_of_several_that_says_nothing_leaves_all_unknown(tmp_path: Path) -> None:

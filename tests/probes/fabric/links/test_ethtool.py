@@ -12,6 +12,8 @@ import pytest
 from probes.fabric import link_counters
 from probes.fabric.link_counters import read_driver_counters
 
+# include/uapi/linux/ethtool.h
+GSTRINGS, GSTATS, GSSET_INFO, SS_STATS = 0x1B, 0x1D, 0x37, 1
 COUNTERS = {"rx_prio3_pause": 7, "rx_packets": 9, "link_down_events_phy": 2, "rx_crc_errors_phy": 0}
 
 
@@ -19,13 +21,14 @@ def answer(counters: dict[str, int], request: bytes) -> None:
     """Answer one ioctl as a driver does: write into the memory that the request points to."""
     name, pointer = struct.unpack("16sP16x", request)
     assert name.rstrip(b"\0") == b"eth7"
-    (command,) = struct.unpack("I", ctypes.string_at(pointer, 4))
-    if command == link_counters.GSSET_INFO:
-        reply, offset = struct.pack("QI", 1 << link_counters.SS_STATS, len(counters)), 8
-    elif command == link_counters.GSTRINGS:
+    command, which = struct.unpack("II", ctypes.string_at(pointer, 8))
+    if command == GSSET_INFO:
+        reply, offset = struct.pack("QI", 1 << SS_STATS, len(counters)), 8
+    elif command == GSTRINGS:
+        assert which == SS_STATS
         reply, offset = b"".join(key.encode().ljust(32, b"\0") for key in counters), 12
     else:
-        assert command == link_counters.GSTATS
+        assert command == GSTATS
         reply, offset = struct.pack(f"{len(counters)}Q", *counters.values()), 8
     ctypes.memmove(pointer + offset, reply, len(reply))
 
@@ -50,7 +53,7 @@ def test_a_driver_that_answers_with_no_sense_is_not_believed(
 ) -> None:
     def ioctl(sock: object, code: int, request: bytes) -> None:
         _, pointer = struct.unpack("16sP16x", request)
-        ctypes.memmove(pointer + 8, struct.pack("QI", 1 << link_counters.SS_STATS, 2**31), 12)
+        ctypes.memmove(pointer + 8, struct.pack("QI", 1 << SS_STATS, 2**31), 12)
 
     monkeypatch.setattr(fcntl, "ioctl", ioctl)
     assert read_driver_counters("eth7") == {}

@@ -345,13 +345,22 @@ def test_a_detour_is_named_and_is_no_slow_link(recorder: Callable[..., Recorder]
     assert unexplained(pairs, links_off(pairs, dict.fromkeys(pairs.sent, "fab0"))).slow_links == []
 
 
+@pytest.mark.parametrize("nodes", [3, 4])
 def test_a_node_that_uses_another_network_for_all_takes_no_detour(
+    recorder: Callable[..., Recorder], nodes: int
+) -> None:
+    other = {("n1", f"n{peer}"): "eth0" for peer in range(nodes) if peer != 1}
+    result, _ = networks_of(Gang(nodes, lambda *link: 0.0, device=other), recorder)
+    assert told(result) == []  # FAB-WRONG-INTERFACE says so
+    assert values(result, "links_on_other_networks") == [(nodes - 1, Verdict.FAIL, "cluster")]
+
+
+def test_of_two_nodes_the_one_link_that_is_off_the_fabric_is_a_detour(
     recorder: Callable[..., Recorder],
 ) -> None:
-    other = {("n1", f"n{peer}"): "eth0" for peer in (0, 2, 3)}
-    result, _ = networks_of(Gang(4, lambda *link: 0.0, device=other), recorder)
-    assert told(result) == []  # FAB-WRONG-INTERFACE says so
-    assert values(result, "links_on_other_networks") == [(3, Verdict.FAIL, "cluster")]
+    gang = Gang(2, lambda *link: 0.0, device={("n1", "n0"): "eth0"})
+    result, _ = networks_of(gang, recorder)
+    assert told(result) == [("FAB-DETOUR", ["n1"])]
 
 
 def test_bytes_that_no_device_counted_prove_nothing(recorder: Callable[..., Recorder]) -> None:

@@ -134,3 +134,16 @@ def test_a_node_that_does_not_answer_is_unknown() -> None:
     grown = LinkWatch(cluster).growth({"n0": "fab0", "n1": "fab0", "n2": "fab0"})
     assert grown["n0"]
     assert (grown["n1"], grown["n2"]) == (None, None)
+
+
+def test_a_control_lets_one_node_report_more_than_it_counted() -> None:
+    asked: list[dict[str, bool]] = []
+
+    def on_each_node(function: Any, each: dict[str, bool]) -> dict[str, Any]:
+        assert function is read_all
+        asked.append(each)
+        return {id: start(fab0=port()) for id in each}
+
+    cluster: Any = SimpleNamespace(node_names={"a": "n0", "b": "n1"}, on_each_node=on_each_node)
+    LinkWatch(cluster).growth({"n0": "fab0", "n1": "fab0"}, "n1")
+    assert asked == [{"a": False, "b": False}, {"a": False, "b": True}]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import select
 import socket
+import time
 from typing import Any
 
 import pytest
 
+from probes.fabric import rails
 from probes.fabric.rails import PKTINFO, find_swapped, hear_rails, parse_message, swapped_findings
 
 NODES = ["n0", "n1", "n2", "n3"]
@@ -53,6 +56,17 @@ def test_two_nodes_of_five_with_swapped_rails_are_both_named() -> None:
 def test_where_half_of_the_nodes_are_the_other_way_round_nobody_is_blamed() -> None:
     swap = {node: {"fab0": "fab1", "fab1": "fab0"} for node in NODES[:2]}
     assert find_swapped(heard(swap)) == {}
+
+
+def test_where_half_of_the_nodes_are_wrong_on_two_rails_together_none_is_odd_by_them() -> None:
+    swap = {"n0": {"fab0": "fab1"}, "n1": {"fab1": "fab2"}}
+    assert find_swapped(heard(swap)) == {"n1": {"fab1": "fab2"}}
+
+
+def test_half_of_what_a_node_hears_decides_nothing() -> None:
+    mixed = heard({})
+    mixed["n2"]["fab1"] = [("n0", "fab2"), ("n1", "fab0")]
+    assert find_swapped(mixed) == {}
 
 
 def test_a_rail_that_hears_nobody_is_dead_and_not_swapped() -> None:
@@ -102,3 +116,53 @@ def test_datagrams_that_are_no_json_are_ignored(data: bytes) -> None:
 
 def test_interfaces_that_do_not_exist_are_not_heard() -> None:
     assert hear_rails(["nosuch0"], 45_678, "t", 0.1, "n0") == {}
+
+
+class Radio:
+    """Stands in for a socket: receives these datagrams, and notes what is sent."""
+
+    def __init__(self, datagrams: list[tuple[Any, ...]]) -> None:
+        self.datagrams, self.sent = datagrams, list[tuple[Any, Any]]()
+        self.options: dict[tuple[int, int], int] = {}
+
+    def __enter__(self) -> Radio:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close nothing."""
+
+    def setsockopt(self, level: int, option: int, value: int) -> None:
+        self.options[level, option] = value
+
+    def bind(self, address: tuple[str, int]) -> None:
+        self.address = address
+
+    def sendto(self, data: bytes, address: tuple[Any, ...]) -> None:
+        self.sent.append((json.loads(data), address))
+
+    def recvmsg(self, *_: int) -> tuple[Any, ...]:
+        return self.datagrams.pop(0)
+
+    def select(self, _: Any, __: Any, ___: Any, seconds: float) -> tuple[list[Any], ...]:
+        if not self.datagrams:
+            time.sleep(seconds)
+        return ([self] if self.datagrams else [], [], [])
+
+
+def test_each_node_says_who_it_is_again_and_again_and_notes_whom_it_hears(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = socket.if_nametoindex("lo")
+    said = [("t", "n1", "fab0", own), ("t", "n0", "lo", own), ("t", "n2", "fab1", own + 1000)]
+    said += [("other", "n3", "fab0", own), ("t", "n1", "fab0", own)]
+    radio = Radio([message(words, number) for *words, number in said])
+    monkeypatch.setattr(socket, "socket", lambda *_: radio)
+    monkeypatch.setattr(select, "select", radio.select)
+    monkeypatch.setattr(rails, "REPEAT_S", 0.01)
+    assert hear_rails(["lo", "nosuch0"], 45_678, "t", 0.1, "n0") == {"lo": [("n1", "fab0")]}
+    assert {*map(str, radio.sent)} == {str((["t", "n0", "lo"], ("ff02::1", 45_678, 0, own)))}
+    assert len(radio.sent) > 1
+    assert radio.address == ("::", 45_678)
+    ip6 = socket.IPPROTO_IPV6
+    assert radio.options[ip6, socket.IPV6_RECVPKTINFO]  # else nobody knows which rail it was
+    assert not radio.options[ip6, socket.IPV6_MULTICAST_LOOP]

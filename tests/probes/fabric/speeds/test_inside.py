@@ -177,3 +177,10 @@ def test_the_control_finds_the_node_whose_rank_is_late(
         (_, _, (rank, delay_s)) = gang.asked[0]
         assert rank == 3
         assert delay_s == pytest.approx(2 * (4 << 20) / 0.1e9)
+
+
+def test_a_node_that_is_exactly_as_fast_as_it_must_be_has_no_finding() -> None:
+    inside = InsideSpeeds({"n0": 0.4, "n1": 0.5}, {}, [], {"n0": 2, "n1": 2})
+    assert inside.shares() == {"n0": 0.8, "n1": 1.0}
+    assert find_slow_inside(inside, 0.8, None) == []
+    assert [one.suspects for one in find_slow_inside(inside, 0.81, None)] == [["n0"]]
