@@ -23,7 +23,9 @@ BUDGET = {
     # around a run that no error of another plugin passes.
     "probes": 990,
     "probes/check": 710,  # judging.py has what gang, restart and launch had by hand
-    "probes/cli": 1650,  # submit says what differs; plan and contract check say who types a guide
+    # submit says what differs; plan and contract check say who types a guide; again asks for an
+    # address that only a run folder names.
+    "probes/cli": 1670,
     # ask.py has the sets of actors that hosts had.  cleanup.py ends a guide's user, bounds answers,
     # and is replaced where its process dies; a lost head ends the run.
     "probes/cluster": 2880,
