@@ -27,8 +27,9 @@ BUDGET = {
     # address that only a run folder names.
     "probes/cli": 1670,
     # ask.py has the sets of actors that hosts had.  cleanup.py ends a guide's user, bounds answers,
-    # and is replaced where its process dies; a lost head ends the run.
-    "probes/cluster": 2880,
+    # and is replaced where its process dies; a lost head ends the run.  room.py and address.py say
+    # which job, or which run, has the cluster.
+    "probes/cluster": 2960,
     "probes/contract": 1340,  # where a guide may come from, and its hash
     "probes/environment": 830,
     "probes/fabric": 3290,
@@ -40,8 +41,9 @@ BUDGET = {
     "probes/nccl": 2410,
     "probes/restart": 1560,
     "probes/scaling": 950,
-    # ending.py and signals.py: every run ends with its record, however it ends.
-    "probes/session": 1410,
+    # ending.py and signals.py: every run ends with its record, however it ends.  The header says
+    # what others hold.
+    "probes/session": 1420,
     "probes/submit": 940,  # what comes back is verified by the standard library alone
     "reference_trainer": 3530,
     # The store keeps the events in memory and writes a damaged folder again; streams.py outlives
