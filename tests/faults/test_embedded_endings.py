@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from probes.cluster.address import find_embedded
 from reports.acceptance import AcceptanceSummary, load_summary
+from reports.measurement import Verdict
 from tests.support.paths import REPO
 
 pytestmark = pytest.mark.soak(criterion="endings")
@@ -76,11 +78,12 @@ class Run:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
-    """Start the run."""
+def run(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Run]:
+    """Start the run, on as many raylets as a test asks for."""
+    raylets = getattr(request, "param", 2)
     log = tmp_path / "log"
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "probes/gang/test_gang.py"]
-    command += ["-k", "two_gangs", "--cluster", "local:2", "--contract", "local"]
+    command += ["-k", "two_gangs", "--cluster", f"local:{raylets}", "--contract", "local"]
     with log.open("wb") as out:
         process = subprocess.Popen(
             [*command, "--run-dir", str(tmp_path / "run")],
@@ -142,3 +145,36 @@ def test_a_run_ends_with_its_record(
     assert f"exit {code}" in log
     assert (run.folder / "report.html").is_file()
     assert not finding or summary.findings[0].code == finding
+
+
+@pytest.mark.parametrize("times", range(3))
+@pytest.mark.parametrize("run", [3], indirect=True)
+def test_a_second_trial_disturbs_nothing(run: Run, times: int, tmp_path: Path) -> None:
+    """By itself it joins no cluster of another run; on purpose it is refused by its claim."""
+    run.wait_for(PROBE)
+    (address,) = [
+        address
+        for address, whose in find_embedded().items()
+        if f"3 raylets of process {run.process.pid} of " in whose
+    ]
+    for named in ("", address):
+        second = subprocess.run(
+            [sys.executable, "-m", "probes.cli.main", "run", "--contract", "local"],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(REPO), "RAY_ADDRESS": named},
+            capture_output=True,
+            text=True,
+            timeout=LONGEST_S,
+        )
+        said = f"{second.stdout}{second.stderr}"
+        assert second.returncode == 4, said
+        refused = f"--cluster auto joins no embedded cluster of another run, found {address} "
+        assert (f"process {run.process.pid} on " if named else refused) in said
+        assert said.count(str(run.process.pid)) == 1
+        assert run.process.poll() is None, "it ended too early to be disturbed"
+    summary = run.end()
+    assert run.process.returncode == summary.exit_code == 20  # a part of the suite
+    (result,) = [one for one in summary.record.results if "two_gangs" in one.probe]
+    assert result.verdict is Verdict.PASS, run.log.read_text()
+    assert not summary.integrity.problems
+    assert not [*tmp_path.glob("runs/*")]

@@ -1,13 +1,15 @@
-"""An embedded cluster: on a host that has GPUs its ranks find none; why it does not start."""
+"""An embedded cluster: no rank finds a GPU of the host, and others know whose it is."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from probes.cluster.address import find_embedded, find_raylets
 from probes.cluster.embedded import LocalCluster
 
 pytestmark = pytest.mark.alone
@@ -26,8 +28,11 @@ def test_no_rank_of_emulated_gpus_finds_the_hosts(monkeypatch: pytest.MonkeyPatc
     try:
         ask = [sys.executable, "-c", ASK, cluster.info["address"]]
         said = subprocess.run(ask, capture_output=True, text=True, timeout=120)
+        embedded, others = find_embedded(), find_raylets()
     finally:
         cluster.close()
+    assert embedded[cluster.info["address"]].startswith(f"1 raylet of process {os.getpid()} of ")
+    assert cluster.info["address"] not in others  # of other clusters
     # Ray 2.40 hides all GPUs from a task that asks for none by an empty list.
     assert said.stdout.splitlines()[-1] in ("['-1', '-1']", "['-1', '']"), said.stderr
 
