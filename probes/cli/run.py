@@ -226,6 +226,7 @@ def again(
     repeated += ["--run-dir", run_dir] if run_dir else []
     repeated += ["--", *to_pytest] if to_pytest else []
     _check_cluster(record, was, cluster, repeated)
+    _check_not_in(run_folder, record, options["contract"])
     values = {**options, "cluster": cluster or was, "only": ",".join(only), "run_dir": run_dir}
     words = [f"--{key.replace('_', '-')} {shlex.quote(v)}" for key, v in values.items() if v]
     click.echo(one_line(f"again seatrial run {' '.join(words)}"))
@@ -250,6 +251,20 @@ def _check_cluster(record: RunRecord, was: str, given: str | None, repeated: lis
         raise cli.UsageError(
             f"run {record.id} was on {was}, and only the run folder says so. A cluster that is "
             f"joined can run code here. If you know it, repeat it: {shlex.join(repeated)}"
+        )
+
+
+def _check_not_in(run_folder: Path, record: RunRecord, contract: str | None) -> None:
+    """Check that the contract, which is a program, does not come from the run folder itself.
+
+    Raises UsageError.
+    """
+    path = Path(contract or "")
+    if path.is_file() and path.resolve().is_relative_to(run_folder.resolve()):
+        raise cli.UsageError(
+            f"the contract of run {record.id} is {contract}, a file of the run folder itself. A "
+            "contract is a program: expected a file of your own. Read it, copy it, and start "
+            "`seatrial run --contract` with the copy"
         )
 
 

@@ -348,7 +348,7 @@ def claim_cluster(
             do = (
                 "wait for it with --wait-for-room 30m" if not wait_s else "it has not ended in time"
             )
-            raise OtherTrial(f"{other}: {do}{_way_on()}")
+            raise OtherTrial(f"{other}: {do}{_way_on(cluster)}")
         if not announced:
             say(other)
             announced = True
@@ -370,11 +370,12 @@ def end_claim(job: str) -> None:
     ray_internals.delete_value(KEY, NAMESPACE)
 
 
-def _way_on() -> str:
+def _way_on(cluster: Any) -> str:
     """Say what ends a claim that names a job which is no trial: any user can write it."""
     if not (claim := _read()):
         return ""
     command = f"seatrial cleanup --unclaim {shlex.quote(_words(claim, 'job'))}"
+    command += f" --cluster {cluster.address}" if cluster.kind == "client" else ""
     return f". If that job is no trial, end its claim with `{command}`"
 
 

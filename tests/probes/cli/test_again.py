@@ -197,10 +197,10 @@ def test_a_run_that_does_not_verify_is_not_repeated(tmp_path: Path, started: Sta
     assert "does not verify" in result.output
 
 
-def folder_from(cluster: str, folder: Path) -> Path:
-    """Write a consistent folder of a run without a contract; it names a cluster."""
+def folder_from(cluster: str, folder: Path, more: str = "") -> Path:
+    """Write a consistent folder of a run that names a cluster, and no contract but in `more`."""
     run = shutil.copytree(finished_run(), folder / "run")
-    line = f"pytest x --cluster {cluster} --tier quick"
+    line = f"pytest x --cluster {cluster} --tier quick{more}"
     old, new = '"reproduce": "again"', json.dumps({"reproduce": line})[1:-1]
     record = run / "record.json"
     record.write_text(record.read_text().replace(old, new))
@@ -301,3 +301,33 @@ def test_the_user_may_name_another_cluster(
     assert result.exit_code == 20, result.output
     assert [values["cluster"] for values, _ in started.calls] == ["ray://new:1"]
     assert "run run was on ray://old:1" in result.output
+
+
+@pytest.mark.parametrize("name", ["run/contract.toml", "./run/../run/contract.toml", "link.toml"])
+def test_a_folder_brings_no_contract_of_its_own(
+    name: str, tmp_path: Path, started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A contract is a program, and each run folder has the one of its run."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link.toml").symlink_to("run/contract.toml")
+    run = folder_from("local:2", tmp_path, f" --contract {name}")
+    result = again("LAUNCH", "--run", run)
+    assert (result.exit_code, started.calls) == (4, [])
+    assert result.output == (
+        f"error: the contract of run run is {name}, a file of the run folder itself. A contract is "
+        "a program: expected a file of your own. Read it, copy it, and start "
+        "`seatrial run --contract` with the copy\n"
+    )
+
+
+def test_a_contract_next_to_the_folder_is_taken(
+    tmp_path: Path, started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = folder_from("local:2", tmp_path, " --contract agreed.toml")
+    shutil.copy(run / "contract.toml", tmp_path / "agreed.toml")
+    result = again("LAUNCH", "--run", run)
+    assert result.exit_code == 20, result.output
+    monkeypatch.chdir(run)  # a shipped contract's name is no file here
+    assert again("LAUNCH", "--run", ".").exit_code == 4  # agreed.toml is not at hand
+    assert len(started.calls) == 1

@@ -14,7 +14,7 @@ from probes.cluster import room
 from probes.cluster.cluster import Cluster
 from probes.cluster.room import OtherTrial, claim_cluster, end_claim, live_jobs, release_cluster
 
-CLUSTER = SimpleNamespace(head_node_id="id0")
+CLUSTER = SimpleNamespace(head_node_id="id0", kind="ray", address="10.0.0.1:6379")
 
 
 @pytest.fixture
@@ -78,6 +78,16 @@ def test_a_living_trial_is_named(store: dict[bytes, bytes]) -> None:
     )
     release_cluster()  # only our own
     assert json.loads(store[room.KEY])["job"] == "theirs"
+
+
+def test_the_way_on_leads_to_the_same_cluster(
+    store: dict[bytes, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs(store)
+    monkeypatch.setattr(CLUSTER, "kind", "client")
+    monkeypatch.setattr(CLUSTER, "address", "ray://h:1")
+    with pytest.raises(OtherTrial, match="`seatrial cleanup --unclaim theirs --cluster ray://h:1`"):
+        claim()
 
 
 def test_a_dead_trials_claim_is_taken_over(
