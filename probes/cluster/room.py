@@ -364,7 +364,7 @@ def release_cluster() -> None:
 def end_claim(job: str) -> None:
     """End the claim of this job, which is no trial.  Raises OtherTrial where it has none."""
     claim = _read()
-    if not job or claim.get("job") != job:
+    if claim.get("job") != job:
         found = f"job {_words(claim, 'job')}, {_origin(claim)}" if claim else "none"
         raise OtherTrial(f"expected a claim of job {one_line(job)}, found {found}")
     ray_internals.delete_value(KEY, NAMESPACE)

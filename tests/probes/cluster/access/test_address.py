@@ -329,7 +329,9 @@ def test_an_embedded_cluster_is_joined_on_purpose(monkeypatch: pytest.MonkeyPatc
     assert find_address("auto") == "192.0.2.2:35503"
 
 
-def test_raylets_of_a_run_are_found_with_their_run(tmp_path: Path) -> None:
+def test_raylets_of_a_run_are_found_with_their_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two raylets of a run, one of a cluster with a folder of nearly that name, and one of none."""
     (tmp_path / "raylet").symlink_to(sys.executable)
     sleep = ["-c", "print(flush=True); import time; time.sleep(60)"]
@@ -359,6 +361,8 @@ def test_raylets_of_a_run_are_found_with_their_run(tmp_path: Path) -> None:
             assert child.stdout is not None
             child.stdout.readline()  # it runs
         clusters, runs = find_raylets(), find_embedded()
+        monkeypatch.setattr(address, "shares_our_network", lambda *_: False)  # as in a container
+        assert find_embedded() == {}
     assert "10.0.0.1:1" not in clusters
     assert clusters["10.0.0.2:1"] is clusters["10.0.0.3:1"] is True
     user = pwd.getpwuid(os.geteuid()).pw_name

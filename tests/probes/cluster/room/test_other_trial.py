@@ -194,6 +194,17 @@ def test_of_two_that_find_a_dead_claim_one_holds_it(
     assert json.loads(store[room.KEY])["job"] == "third"
 
 
+@pytest.mark.parametrize(("more", "is_read"), [(0, True), (1, False)])
+def test_a_claim_has_a_greatest_size(store: dict[bytes, bytes], more: int, is_read: bool) -> None:
+    theirs(store)
+    store[room.KEY] = store[room.KEY].ljust(room.MAX_CLAIM + more)
+    if is_read:
+        with pytest.raises(OtherTrial):
+            claim()
+    else:
+        assert claim() == []
+
+
 @pytest.mark.parametrize(
     "command",
     ["/x/ray/dashboard/agent.py", "ray::DashboardAgent", "python /x/ray/dashboard/modules/a"],
