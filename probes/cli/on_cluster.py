@@ -149,6 +149,7 @@ EXIT_LEFT = 20
     "Remove what killed runs left on a cluster.",
     "seatrial cleanup --contract mine.toml",
     "seatrial cleanup --contract mine.toml --remove",
+    "seatrial cleanup --unclaim 02000000",
 )
 @run_options("cluster", "contract")
 @click.option(
@@ -159,7 +160,10 @@ EXIT_LEFT = 20
     help="Leave what changed within this time.",
 )
 @click.option("--remove", is_flag=True, help="Remove it, and do not only list it.")
-def cleanup(idle: str, remove: bool, **values: str | None) -> None:
+@click.option(
+    "--unclaim", metavar="JOB", help="First end the claim of this job, which is no trial."
+)
+def cleanup(idle: str, remove: bool, unclaim: str | None, **values: str | None) -> None:
     """List files and jobs of earlier runs on a cluster, and remove them with --remove.
 
     A run removes what it made, also when it is killed. Something stays only if the process that
@@ -167,6 +171,10 @@ def cleanup(idle: str, remove: bool, **values: str | None) -> None:
     shared folder that the contract names. Nothing of a run that is under way is touched. A
     submission that was not brought back stays for a week. Exit code 0: nothing is left; 20:
     something is, or not all was searched.
+
+    A trial claims its cluster, in Ray's own store, which each user of the cluster can write. Where
+    a job that is no trial keeps others out, --unclaim ends its claim. Look at the job first: a run
+    names its process and host.
     """
     from probes.cluster.cluster import VersionMismatch, connect
     from probes.cluster.room import OtherTrial
@@ -178,6 +186,9 @@ def cleanup(idle: str, remove: bool, **values: str | None) -> None:
         idle_s, settings = read_time("--idle", idle), read_given(values)
         cluster = connect(settings.spec)
     with refuse(OtherTrial), closing(cluster):
+        if unclaim is not None:
+            cluster.end_claim(unclaim)
+            click.echo(one_line(f"the claim of job {unclaim} is ended"))
         cluster.claim(utc_time(), 0, click.echo)
         shared = settings.agreed.cluster.shared if settings.agreed else None
         found, unknown = find_left(cluster, shared)

@@ -186,19 +186,30 @@ KEYS = ("cluster", "tier", "contract", "nodes")
     "Repeat a part of a run.",
     "seatrial again FABRIC --run runs/2026-11-20T221703Z-node0",
     "seatrial again FABRIC GANG --run runs/first --run-dir runs/second",
+    "seatrial again GANG --run runs/first --cluster ray://head:10001",
     cls=RunCommand,
 )
 @click.argument("criteria", nargs=-1, required=True, metavar="CRITERION...")
 @click.option("--run", "run_folder", type=cli.PATH, required=True, help="The run to repeat.")
 @click.option("--run-dir", metavar="DIR", help="Where to write the new run.")
+@click.option(
+    "--cluster",
+    metavar="WHERE",
+    help="Where to run; required where the run was on ray://host:port.",
+)
 @click.pass_context
 def again(
-    context: click.Context, criteria: tuple[str, ...], run_folder: Path, run_dir: str | None
+    context: click.Context,
+    criteria: tuple[str, ...],
+    run_folder: Path,
+    run_dir: str | None,
+    cluster: str | None,
 ) -> None:
     """Repeat criteria of a run, with its cluster, contract, tier and number of nodes.
 
     A part of a run is PARTIAL: it can fail, and it accepts nothing. The contract's file must be
-    the one of the run, unchanged. Start it in the folder in which the run was started.
+    the one of the run, unchanged. Start it in the folder in which the run was started. An address
+    that only the run folder names is not joined: repeat it with --cluster.
     """
     from probes.session.rejudge import read_verified
     from probes.session.settings import OptionError, read_only
@@ -209,11 +220,52 @@ def again(
         raise cli.UsageError(str(error).replace("--only", "CRITERION")) from None
     with cli.refuse_unusable():
         record = read_verified(run_folder)
-    values = {**read_options(record), "only": ",".join(only), "run_dir": run_dir}
+    options, to_pytest = read_options(record), context.meta[TO_PYTEST]
+    was = str(options["cluster"])
+    repeated = ["seatrial", "again", *criteria, "--run", str(run_folder), "--cluster", was]
+    repeated += ["--run-dir", run_dir] if run_dir else []
+    repeated += ["--", *to_pytest] if to_pytest else []
+    _check_cluster(record, was, cluster, repeated)
+    _check_not_in(run_folder, record, options["contract"])
+    values = {**options, "cluster": cluster or was, "only": ",".join(only), "run_dir": run_dir}
     words = [f"--{key.replace('_', '-')} {shlex.quote(v)}" for key, v in values.items() if v]
-    click.echo(one_line(f"again   seatrial run {' '.join(words)}"))
+    click.echo(one_line(f"again seatrial run {' '.join(words)}"))
     click.echo("PARTIAL a part of a run can fail, and it accepts nothing")
-    sys.exit(run_suite(values, context.meta[TO_PYTEST]))
+    if cluster not in (None, was):
+        click.echo(one_line(f"NOTE run {record.id} was on {was}"))
+    sys.exit(run_suite(values, to_pytest))
+
+
+def _check_cluster(record: RunRecord, was: str, given: str | None, repeated: list[str]) -> None:
+    """Check that the user names a cluster that is not of this machine.
+
+    A cluster that is joined can run code here: no address is taken from a run folder alone.
+    Raises UsageError.
+    """
+    from probes.cluster.address import check_spec, count_raylets
+
+    with refuse_unjoined():
+        check_spec(was)
+        check_spec(given or was)
+    if not (given or was == "auto" or count_raylets(was)):
+        raise cli.UsageError(
+            f"run {record.id} was on {was}, and only the run folder says so. A cluster that is "
+            f"joined can run code here. If you know it, repeat it: {shlex.join(repeated)}"
+        )
+
+
+def _check_not_in(run_folder: Path, record: RunRecord, contract: str | None) -> None:
+    """Check that the contract, which is a program, does not come from the run folder itself.
+
+    Raises UsageError.
+    """
+    path = Path(contract or "")
+    if path.is_file() and path.resolve().is_relative_to(run_folder.resolve()):
+        raise cli.UsageError(
+            f"the contract of run {record.id} is {contract}, a file of the run folder itself. A "
+            "contract is a program: expected a file of your own. Read it, copy it, and start "
+            "`seatrial run --contract` with the copy"
+        )
 
 
 def read_options(record: RunRecord) -> dict[str, str | None]:

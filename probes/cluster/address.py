@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import socket
 import sys
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 from probes.cluster.cleanup import find_token, token_path
+from probes.cluster.embedded import OWN_FOLDER
 from probes.cluster.entrances import CLIENT, GCS, REFUSED, TAKEN, Entrance, try_port, try_request
 from probes.cluster.ray_internals import complete_address, find_last_address, reload_settings
+from reports.numbers import quantity
 from reports.sanitize import closest_name, one_line
 
 MODE = "RAY_AUTH_MODE"
@@ -75,8 +80,9 @@ def _source() -> str:
 
 CONNECT_SECONDS = 2  # bounds one TCP handshake with a host that drops packets
 ROUTES = Path("/proc/net/route")
-GCS_FLAG = "--gcs-address="  # of a raylet: the address of its cluster
-OWN_FLAG = "--node_ip_address="  # of a raylet: its own
+GCS_FLAG = "--gcs-address"  # of a raylet: the address of its cluster
+OWN_FLAG = "--node_ip_address"  # of a raylet: its own
+FOLDER_FLAG = "--temp-dir"  # of a raylet: where its files are
 MAX_RAYLETS = 32  # of an embedded cluster: more do not fit on a host
 OTHERWISE = (
     "run this on a node of the cluster, set RAY_ADDRESS, name it with --cluster "
@@ -155,6 +161,13 @@ def _running_address() -> tuple[str, str]:
             f"--cluster auto found Ray at {', '.join(sorted(raylets))} in a network namespace of "
             f"its own, as a container has: {OTHERWISE}"
         )
+    if not last and (embedded := find_embedded()):
+        found = "; ".join(f"{address} ({run})" for address, run in sorted(embedded.items()))
+        raise ClusterUnreachable(
+            f"--cluster auto joins no embedded cluster of another run, found {found}: it ends with "
+            f"that run. Wait until then, {OTHERWISE}. RAY_ADDRESS={min(embedded)} names it on "
+            "purpose; a run waits there with --wait-for-room"
+        )
     if not last:
         raise ClusterUnreachable(f"--cluster auto found no running Ray cluster: {OTHERWISE}")
     origin = "from the last `ray start` of this host"
@@ -169,21 +182,56 @@ def _running_address() -> tuple[str, str]:
 def find_raylets() -> dict[str, bool]:
     """Find the clusters of this host's raylets: address -> whether one is in our own network.
 
-    A process of another user may not show its network namespace.  It is in ours if its own address
-    is one of this host.
+    Embedded clusters are left out: they belong to a run.  A process of another user may not show
+    its network namespace.  It is in ours if its own address is one of this host.
     """
     found: dict[str, bool] = {}
+    for process, flags in _read_raylets(embedded=False):
+        here = shares_our_network(process, flags.get(OWN_FLAG, ""))
+        found[flags[GCS_FLAG]] = found.get(flags[GCS_FLAG], False) or here
+    return found
+
+
+def find_embedded() -> dict[str, str]:
+    """Find the embedded clusters in our network: address -> how many raylets, and whose."""
+    raylets = [
+        (flags[GCS_FLAG], _owner(process))
+        for process, flags in _read_raylets(embedded=True)
+        if shares_our_network(process, flags.get(OWN_FLAG, ""))
+    ]
+    counts = Counter(raylets)
+    return {address: f"{quantity(n, 'raylets')} of {run}" for (address, run), n in counts.items()}
+
+
+def _read_raylets(*, embedded: bool) -> Iterator[tuple[Path, dict[str, str]]]:
+    """Yield each raylet of this host, of embedded clusters or of others, and its flags."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
             words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
         except OSError:  # it has ended
             continue
-        addresses = [word.partition("=")[2] for word in words if word.startswith(GCS_FLAG)]
-        if addresses and words[0].endswith("/raylet"):
-            own = next((word for word in words if word.startswith(OWN_FLAG)), "")
-            here = shares_our_network(process, own.removeprefix(OWN_FLAG))
-            found[addresses[0]] = found.get(addresses[0], False) or here
-    return found
+        flags = {name: value for name, _, value in (word.partition("=") for word in words)}
+        is_embedded = bool(OWN_FOLDER.match(flags.get(FOLDER_FLAG, "")))
+        if words[0].endswith("/raylet") and GCS_FLAG in flags and is_embedded is embedded:
+            yield process, flags
+
+
+def _owner(raylet: Path) -> str:
+    """Describe the process whose run embeds this raylet's cluster.
+
+    A cluster is a session of processes, and the parent of its leader is the run.
+    """
+    try:
+        leader = Path("/proc") / str(os.getsid(int(raylet.name)))
+        run = int((leader / "stat").read_text().rpartition(")")[2].split()[1])
+        uid = (leader.parent / str(run)).stat().st_uid
+    except OSError:
+        return "a process that is not shown"
+    try:
+        user = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        user = f"uid {uid}"
+    return f"process {run} of {user}"
 
 
 def shares_our_network(process: Path, address: str) -> bool:

@@ -29,7 +29,14 @@ from probes.cluster.embedded import LocalCluster
 from probes.cluster.entrances import find_dashboard, own_dashboard
 from probes.cluster.gpus import XidWatch
 from probes.cluster.node_facts import node_facts
-from probes.cluster.room import claim_cluster, describe_holders, find_holders, release_cluster
+from probes.cluster.room import (
+    claim_cluster,
+    describe_busy,
+    describe_holders,
+    end_claim,
+    find_holders,
+    release_cluster,
+)
 from reference_trainer.launch.gang import Gang
 
 # Ray's runtime environment copies them to the workers.
@@ -296,18 +303,24 @@ class Cluster:
             if group["name"] == name and group["state"] != "REMOVED"
         ]
 
+    def describe_busy(self, seconds: float) -> str:
+        """Describe what still holds accelerators after so many seconds; "" once all are free."""
+        return describe_busy(self, seconds)
+
     def claim(self, started: str, wait_s: float, say: Callable[[str], None]) -> None:
         """Let no other trial begin here until `release`; raises OtherTrial (see room.py).
 
-        An embedded cluster has no other.
+        An embedded cluster is claimed, too: its address leads another trial there.
         """
-        if self.kind != "local":
-            claim_cluster(self, started, wait_s, say)
+        claim_cluster(self, started, wait_s, say)
 
     def release(self) -> None:
         """Let another trial begin here."""
-        if self.kind != "local":
-            release_cluster()
+        release_cluster()
+
+    def end_claim(self, job: str) -> None:
+        """End the claim of a job that is no trial.  Raises OtherTrial where it has none."""
+        end_claim(job)
 
     def close(self) -> None:
         """Leave the cluster, end it if it is embedded, and clean up what is left."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -18,6 +19,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+# The folder of a cluster, as `mkdtemp` names it; address.py knows its raylets by it.
+OWN_FOLDER = re.compile(r"/tmp/sea-[a-z0-9_]{8}(/|$)")
 START_SECONDS = 120  # bounds a start that hangs; a sound one takes seconds
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shlex
 import socket
 import threading
 import time
@@ -16,6 +17,7 @@ from typing import Any
 from probes.cluster import ray_internals
 from probes.cluster.ask import on_node
 from reports.numbers import quantity
+from reports.redact import redact_text
 from reports.sanitize import one_line
 
 POLL_S = 2.0  # one call of GCS each
@@ -173,25 +175,28 @@ def _node_ids(group: Group) -> list[bytes]:
 RAY_JOBS = re.compile(r"/ray/dashboard/|^ray::Dashboard")
 
 
+def live_jobs() -> dict[str, dict[str, Any]]:
+    """Map the id of each live job on the cluster to its row in Ray's table."""
+    return {job["JobID"]: job for job in ray_internals.read_jobs() if not job["IsDead"]}
+
+
 def live_drivers() -> dict[str, str]:
     """Map the id of each live job on the cluster to the command that started it."""
-    jobs = ray_internals.read_jobs()
-    return {job["JobID"]: job.get("Entrypoint", "") for job in jobs if not job["IsDead"]}
+    return {id: job.get("Entrypoint", "") for id, job in live_jobs().items()}
 
 
 def jobs_of_others(cluster: Any) -> list[str]:
     """List the ids of other jobs on the cluster, also where we are Ray's client."""
 
-    return other_jobs(_ask_head(cluster))
+    return other_jobs(_ask_head(cluster, live_drivers))
 
 
-def _ask_head(cluster: Any) -> dict[str, str]:
-    """Ask the head for `live_drivers`.  Raises RayError."""
+def _ask_head(cluster: Any, question: Callable[[], Any]) -> Any:
+    """Ask the head for `live_drivers` or `live_jobs`.  Raises RayError."""
     import ray
 
-    asked = on_node(live_drivers, cluster.head_node_id).remote()
-    drivers: dict[str, str] = ray.get(asked, timeout=ASK_SECONDS)
-    return drivers
+    asked = on_node(question, cluster.head_node_id).remote()
+    return ray.get(asked, timeout=ASK_SECONDS)
 
 
 def other_jobs(drivers: dict[str, str], ours: Iterable[str] = ()) -> list[str]:
@@ -320,6 +325,8 @@ def describe_holders(holders: Iterable[HeldAccelerators], resource: str) -> str:
 
 
 NAMESPACE, KEY = b"seatrial", b"trial"
+MAX_CLAIM = 4096  # bytes: any user of the cluster can write the claim
+MAX_WORDS = 80  # characters of another user's words in a sentence
 CLAIM_POLL_S = 5.0
 CLAIM_SETTLE_S = 1.0  # two trials may find the same dead claim: the later one holds it
 
@@ -341,7 +348,7 @@ def claim_cluster(
             do = (
                 "wait for it with --wait-for-room 30m" if not wait_s else "it has not ended in time"
             )
-            raise OtherTrial(f"{other}: {do}")
+            raise OtherTrial(f"{other}: {do}{_way_on(cluster)}")
         if not announced:
             say(other)
             announced = True
@@ -354,10 +361,26 @@ def release_cluster() -> None:
         ray_internals.delete_value(KEY, NAMESPACE)
 
 
+def end_claim(job: str) -> None:
+    """End the claim of this job, which is no trial.  Raises OtherTrial where it has none."""
+    claim = _read()
+    if claim.get("job") != job:
+        found = f"job {_words(claim, 'job')}, {_origin(claim)}" if claim else "none"
+        raise OtherTrial(f"expected a claim of job {one_line(job)}, found {found}")
+    ray_internals.delete_value(KEY, NAMESPACE)
+
+
+def _way_on(cluster: Any) -> str:
+    """Say what ends a claim that names a job which is no trial: any user can write it."""
+    if not (claim := _read()):
+        return ""
+    command = f"seatrial cleanup --unclaim {shlex.quote(_words(claim, 'job'))}"
+    command += f" --cluster {cluster.address}" if cluster.kind == "client" else ""
+    return f". If that job is no trial, end its claim with `{command}`"
+
+
 def _try_claim(cluster: Any, started: str) -> str:
     """Claim the cluster; return "", or which other trial has it."""
-    import ray
-
     own = {"job": _own_job(), "host": socket.gethostname(), "started": started}
     value = json.dumps(own).encode()
     if not ray_internals.write_value(KEY, value, NAMESPACE, overwrite=False):
@@ -365,18 +388,40 @@ def _try_claim(cluster: Any, started: str) -> str:
     other = _read()
     if other.get("job") == own["job"]:
         return ""
-    host, since = (one_line(other.get(key) or "unknown") for key in ("host", "started"))
-    try:
-        is_living = other.get("job") in _ask_head(cluster)
-    except ray.exceptions.RayError:  # as long as it may run, it does
-        is_living = True
-    if is_living:
-        return f"another trial runs on this cluster, started on {host} at {since}"
+    if driver := _describe_driver(cluster, other):
+        return f"another trial runs on this cluster, {_origin(other)} ({driver})"
     if _read() != other:  # a third one asked, too, and was faster
         return "another trial has just begun here"
     ray_internals.write_value(KEY, value, NAMESPACE, overwrite=True)
     time.sleep(CLAIM_SETTLE_S)
     return "" if _read().get("job") == own["job"] else "another trial has just begun here"
+
+
+def _origin(claim: Mapping[str, Any]) -> str:
+    return f"started on {_words(claim, 'host')} at {_words(claim, 'started')}"
+
+
+def _words(claim: Mapping[str, Any], key: str) -> str:
+    """Return what another user wrote into a field, or Ray knows of a job, in a few clean words."""
+    return one_line(redact_text(str(claim.get(key) or "unknown")))[:MAX_WORDS]
+
+
+def _describe_driver(cluster: Any, claim: dict[str, Any]) -> str:
+    """Describe the job that a claim names, as Ray knows it; "" if it can be no trial any more.
+
+    Ray's own jobs live as long as the cluster, and are no trials.
+    """
+    import ray
+
+    named = f"job {_words(claim, 'job')}"
+    try:
+        job = _ask_head(cluster, live_jobs).get(claim.get("job"))
+    except ray.exceptions.RayError:  # as long as it may run, it does
+        return f"{named}: Ray does not say whether it still runs"
+    if job is None or RAY_JOBS.search(job.get("Entrypoint", "")):
+        return ""
+    place = f"process {_words(job, 'DriverPid')} on {_words(job, 'DriverIPAddress')}"
+    return f"{named}, {place}: {_words(job, 'Entrypoint')}"
 
 
 def _own_job() -> str:
@@ -387,8 +432,9 @@ def _own_job() -> str:
 
 def _read() -> dict[str, Any]:
     """Read the claim; {} if there is none, or it is not of this form."""
+    value = ray_internals.read_value(KEY, NAMESPACE) or b"{}"
     try:
-        claim = json.loads(ray_internals.read_value(KEY, NAMESPACE) or b"{}")
-    except ValueError:
+        claim = json.loads(value) if len(value) <= MAX_CLAIM else {}
+    except (ValueError, RecursionError):
         return {}
-    return claim if isinstance(claim, dict) else {}
+    return claim if isinstance(claim, dict) and isinstance(claim.get("job"), str) else {}

@@ -33,6 +33,9 @@ IN_CHECKOUT = (Path(__file__).resolve().parents[2] / "conftest.py").is_file()
 DEFAULT_CONTRACT = "seatrial.toml"  # of the current folder: used where no contract is named
 
 
+HELD_S = 2.0  # a run that has just ended gives its accelerators back within it
+
+
 def say_waiting(held: str) -> None:
     """Print what the run waits for: pytest prints nothing yet."""
     with suppress(OSError, ValueError):  # a terminal that is gone ends no run
@@ -68,7 +71,7 @@ class RunSession:
         self.cluster: Cluster | None = None
         self.initial_nodes: dict[str, str] = {}
         self.join_error, self.was_cut_off = "", False
-        self.waited_s = self.held_s = 0.0
+        self.waited_s, self.held_s, self.held = 0.0, 0.0, ""
         self.contract: Contract
         self.described: dict[str, Any]
         self._watch: HeadWatch | None = None
@@ -111,6 +114,7 @@ class RunSession:
             )
         if settings.wait_for_room_s:
             self.held_s = wait_for_room(self.cluster, settings.wait_for_room_s, say_waiting)
+        self.held = self.cluster.describe_busy(HELD_S)
 
     def _describe(self, agreed: Contract | None) -> None:
         """Set the contract, the ordered nodes, and what is recorded of the cluster."""
@@ -231,6 +235,8 @@ class RunSession:
             lines.append(f"waited    {self.waited_s:.0f} s for nodes to join")
         if self.held_s:
             lines.append(f"waited    {self.held_s:.0f} s for accelerators of other jobs")
+        if self.held:
+            lines.append(f"held      {self.held}: probes wait for them, or are UNPROVEN")
         nodes = quantity(len(self.cluster.nodes), "nodes")
         ranks = quantity(self.cluster.size, f"{self.cluster.resource}s")
         first = f"cluster   {self.name}  {nodes}, {ranks}"

@@ -156,7 +156,7 @@ def _distribution() -> metadata.Distribution:
         return metadata.distribution(DISTRIBUTION)
     except metadata.PackageNotFoundError:
         raise SubmitError(
-            "seatrial is not installed here: run `pip install --no-deps seatrial click`"
+            "seatrial is not installed here: run `pip install --no-deps . click` in its checkout"
         ) from None
 
 

@@ -100,7 +100,7 @@ def _require_schema(run: dict[str, Any]) -> None:
     name = suite.get("seatrial", "a newer one") if isinstance(suite, dict) else "a newer one"
     raise UnreadableRun(
         f"the run is of schema {wrote!s:.20}, written by seatrial {name!s:.20}; this version reads "
-        f"{SCHEMA}: `pip install --upgrade seatrial`, then read it again"
+        f"{SCHEMA}: read it with that version (`pip install .` in its checkout)"
     )
 
 

@@ -26,7 +26,7 @@ PARTIAL = 20  # exit code: the tests run one criterion of the suite
 
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Wheels of seatrial and click, in place of a registry."""
+    """Wheels of seatrial, as its user builds it, and of click, in place of a registry."""
     folder, source = tmp_path_factory.mktemp("wheels"), tmp_path_factory.mktemp("source") / "tree"
     ignored = shutil.ignore_patterns(".*", "__pycache__", "runs", "*.egg-info", "tests", "docs")
     shutil.copytree(REPO, source, ignore=ignored)
@@ -66,6 +66,7 @@ def in_shell(lab: Lab, line: str, folder: Path, variables: dict[str, str]) -> tu
 @pytest.mark.parametrize("name", [name for name in SUBMITS if name != "acceptance.sh"])
 def test_the_example_gates_the_cluster(lab: Lab, name: str, registry: Path, tmp_path: Path) -> None:
     shutil.copy(LAB_CONTRACT, tmp_path / "cluster.toml")
+    shutil.copytree(registry, tmp_path / "wheels")
     variables = environment(registry, tmp_path)
     *prepare, submit = commands_of(name)
     for line in prepare:
@@ -87,6 +88,7 @@ def test_the_script_of_cron_keeps_its_runs_and_compares_them(
     shutil.copy(FOLDER / "acceptance.sh", tmp_path)
     text = LAB_CONTRACT.read_text() + '\n[baseline]\nplacement_delay = "90 %"\n'
     (tmp_path / "cluster.toml").write_text(text)
+    shutil.copytree(registry, tmp_path / "wheels")
     variables = environment(registry, tmp_path)
     for count in (1, 2):
         code, said = in_shell(lab, "./acceptance.sh", tmp_path, variables)

@@ -15,7 +15,9 @@ from random import Random
 
 import pytest
 
+from probes.cluster.address import find_embedded
 from reports.acceptance import AcceptanceSummary, load_summary
+from reports.measurement import Verdict
 from tests.support.paths import REPO
 from tests.support.small_disk import needs_root, small_disk
 
@@ -79,12 +81,15 @@ class Run:
 
 
 @contextmanager
-def begin(place: Path, shell: str = 'exec "$@"', **variables: str) -> Iterator[Run]:
+def begin(
+    place: Path, shell: str = 'exec "$@"', raylets: int = 2, **variables: str
+) -> Iterator[Run]:
     """Start a run whose folder is `place`/run, by a shell that may change what it meets."""
     log = place / "log"
     command = ["sh", "-c", shell, "sh", sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
     command += ["probes/gang/test_gang.py", "-k", "two_gangs"]
-    command += ["--cluster", "local:2", "--contract", "local", "--run-dir", str(place / "run")]
+    command += ["--cluster", f"local:{raylets}", "--contract", "local"]
+    command += ["--run-dir", str(place / "run")]
     own = {"PYTHONPATH": str(REPO), "COLUMNS": "100", "PYTHONUNBUFFERED": "1"}
     with log.open("wb") as out:
         process = subprocess.Popen(
@@ -102,9 +107,9 @@ def begin(place: Path, shell: str = 'exec "$@"', **variables: str) -> Iterator[R
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
-    """Start the run."""
-    with begin(tmp_path) as run:
+def run(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Run]:
+    """Start the run, on as many raylets as a test asks for."""
+    with begin(tmp_path, raylets=getattr(request, "param", 2)) as run:
         yield run
 
 
@@ -230,3 +235,36 @@ def test_at_any_moment_a_signal_ends_a_run_with_its_record(
     assert summary.exit_code in (2, 20)
     assert not summary.integrity.problems
     assert (run.folder / "report.html").is_file()
+
+
+@pytest.mark.parametrize("times", range(3))
+@pytest.mark.parametrize("run", [3], indirect=True)
+def test_a_second_trial_disturbs_nothing(run: Run, times: int, tmp_path: Path) -> None:
+    """By itself it joins no cluster of another run; on purpose it is refused by its claim."""
+    run.wait_for(PROBE)
+    (address,) = [
+        address
+        for address, whose in find_embedded().items()
+        if f"3 raylets of process {run.process.pid} of " in whose
+    ]
+    for named in ("", address):
+        second = subprocess.run(
+            [sys.executable, "-m", "probes.cli.main", "run", "--contract", "local"],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(REPO), "RAY_ADDRESS": named},
+            capture_output=True,
+            text=True,
+            timeout=LONGEST_S,
+        )
+        said = f"{second.stdout}{second.stderr}"
+        assert second.returncode == 4, said
+        refused = f"--cluster auto joins no embedded cluster of another run, found {address} "
+        assert (f"process {run.process.pid} on " if named else refused) in said
+        assert said.count(str(run.process.pid)) == 1
+        assert run.process.poll() is None, "it ended too early to be disturbed"
+    summary = run.end()
+    assert run.process.returncode == summary.exit_code == 20  # a part of the suite
+    (result,) = [one for one in summary.record.results if "two_gangs" in one.probe]
+    assert result.verdict is Verdict.PASS, run.log.read_text()
+    assert not summary.integrity.problems
+    assert not [*tmp_path.glob("runs/*")]

@@ -52,6 +52,23 @@ def test_a_log_has_stamped_lines_and_nothing_else_of_progress(
     result.assert_outcomes(passed=2, failed=1, errors=1)
 
 
+@pytest.mark.parametrize("held", ["2 GPUs on n0 are held by actor Train of job 05", ""])
+def test_who_holds_accelerators_is_said_before_the_first_probe(
+    suite: Any, pytester: pytest.Pytester, held: str
+) -> None:
+    text = STAND_IN.replace('describe_busy(self, seconds): return ""',
+                            f"describe_busy(self, seconds): return {held!r}")  # fmt: skip
+    pytester.makeconftest(text + OWES)
+    result, _ = suite(sound=STEPS)
+    lines = result.stdout.lines
+    found = [number for number, line in enumerate(lines) if line.startswith("held ")]
+    assert len(found) == bool(held)
+    first = next(number for number, line in enumerate(lines) if re.match(STAMP, line))
+    if held:
+        assert lines[found[0]] == f"held      {held}: probes wait for them, or are UNPROVEN"
+        assert found[0] < first
+
+
 def test_the_verbose_flag_prints_pytests_lines_too(suite: Any) -> None:
     result, _ = suite("-v", sound=STEPS)
     text = result.stdout.str()

@@ -16,8 +16,9 @@ for your contract and tier.
 - **Needs:** {needs}.
   `seatrial doctor` says what stands in the way, and disturbs nothing. `--wait-for-room 30m`
   waits for other jobs, and names what holds the GPUs.
-- **One trial at a time.** A second one waits with `--wait-for-room`, or ends with
-  exit code 4.
+- **One trial at a time**, on an embedded cluster too. A second one waits with `--wait-for-room`,
+  or ends with exit code 4. `--cluster auto` joins no cluster that another run embeds (`local:N`).
+  Before its first probe a run says which GPUs others hold.
 - **Nothing stays.** What a run makes has a name with a random token, and is removed at its end,
   also after Ctrl-C, SIGTERM, and SIGKILL of the driver. Where the cleanup was killed,
   too, as by a reboot, `seatrial cleanup` lists and removes what is left.

@@ -23,10 +23,13 @@ BUDGET = {
     # around a run that no error of another plugin passes.
     "probes": 990,
     "probes/check": 710,  # judging.py has what gang, restart and launch had by hand
-    "probes/cli": 1650,  # submit says what differs; plan and contract check say who types a guide
+    # submit says what differs; plan and contract check say who types a guide; again asks for an
+    # address that only a run folder names.
+    "probes/cli": 1670,
     # ask.py has the sets of actors that hosts had.  cleanup.py ends a guide's user, bounds answers,
-    # and is replaced where its process dies; a lost head ends the run.
-    "probes/cluster": 2900,  # what a uid leaves in System V IPC
+    # and is replaced where its process dies; a lost head ends the run.  room.py and address.py say
+    # which job, or which run, has the cluster.
+    "probes/cluster": 2980,
     "probes/contract": 1340,  # where a guide may come from, and its hash
     "probes/environment": 830,
     "probes/fabric": 3290,
@@ -38,8 +41,9 @@ BUDGET = {
     "probes/nccl": 2410,
     "probes/restart": 1560,
     "probes/scaling": 950,
-    # ending.py and signals.py: every run ends with its record, however it ends.
-    "probes/session": 1410,
+    # ending.py and signals.py: every run ends with its record, however it ends.  The header says
+    # what others hold.
+    "probes/session": 1420,
     "probes/submit": 940,  # what comes back is verified by the standard library alone
     "reference_trainer": 3530,
     # The store keeps the events in memory and writes a damaged folder again; streams.py outlives

@@ -24,6 +24,7 @@ class StandIn:
     cleanup, embedded_nodes = Keeper(), None
     def on_each_node(self, *a, **k): return {}
     def claim(self, *a): pass
+    def describe_busy(self, seconds): return ""
     def release(self): pass
     def close(self): pass
 

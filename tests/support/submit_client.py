@@ -24,7 +24,7 @@ ID = re.compile(r"seatrial-submit-[0-9a-f]{12}")
 
 
 def furnish(folder: Path) -> Path:
-    """Make a folder with what `pip install --no-deps seatrial click` installs; return it."""
+    """Make a folder with what `pip install --no-deps . click` installs; return it."""
     folder.mkdir(parents=True)
     for name in PACKAGES:
         (folder / name).symlink_to(SOURCES / name)

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
+import re
 import shlex
 import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +26,8 @@ from probes.cli.main import main
 from probes.contract.contract import load
 from reports.record import ContractFacts, ProbeResult, RunRecord
 from reports.run_folder.integrity import load as load_run
+from tests.support.paths import REPO
+from tests.support.run_folders import rewrite
 from tests.support.signing import finished_run
 from tests.support.stand_in import CONTRACT, GOOD, STAND_IN
 
@@ -184,3 +195,139 @@ def test_a_run_that_does_not_verify_is_not_repeated(tmp_path: Path, started: Sta
     result = again("GANG", "--run", tmp_path / "run")
     assert (result.exit_code, started.calls) == (4, [])
     assert "does not verify" in result.output
+
+
+def folder_from(cluster: str, folder: Path, more: str = "") -> Path:
+    """Write a consistent folder of a run that names a cluster, and no contract but in `more`."""
+    run = shutil.copytree(finished_run(), folder / "run")
+    line = f"pytest x --cluster {cluster} --tier quick{more}"
+    old, new = '"reproduce": "again"', json.dumps({"reproduce": line})[1:-1]
+    record = run / "record.json"
+    record.write_text(record.read_text().replace(old, new))
+    rewrite(run, lambda events: json.loads(json.dumps(events).replace(old, new)))
+    return run
+
+
+@pytest.fixture
+def listener() -> Iterator[tuple[str, list[str]]]:
+    """Listen as the head of somebody else does; yield its address and who connected."""
+    seen: list[str] = []
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def accept() -> None:
+        with suppress(OSError):  # closed: the test ends
+            while True:
+                door, who = server.accept()
+                seen.append(str(who))
+                door.close()
+
+    threading.Thread(target=accept, daemon=True).start()
+    yield f"ray://127.0.0.1:{server.getsockname()[1]}", seen
+    server.close()
+
+
+def test_a_folder_alone_makes_no_connection(
+    listener: tuple[str, list[str]], tmp_path: Path
+) -> None:
+    """A folder of somebody else that holds in itself: its address is not believed."""
+    address, seen = listener
+    run = folder_from(address, tmp_path)
+    words = [sys.executable, "-m", "probes.cli.main", "again", "GANG", "--run"]
+    environment = {**os.environ, "PYTHONPATH": str(REPO)}
+    begun = subprocess.run(
+        [*words, str(run)], cwd=tmp_path, env=environment, capture_output=True, text=True,
+        timeout=60,
+    )  # fmt: skip
+    assert seen == []
+    assert begun.returncode == 4, begun.stdout + begun.stderr
+    assert begun.stdout == ""
+    assert begun.stderr == (
+        f"error: run run was on {address}, and only the run folder says so. A cluster that is "
+        "joined can run code here. If you know it, repeat it: "
+        f"seatrial again GANG --run {run} --cluster {address}\n"
+    )
+    begun = subprocess.run(
+        [*words, str(run), "--cluster", address], cwd=tmp_path, env=environment,
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert begun.returncode == 4
+    assert seen  # the user asked for it; no Ray answers there
+    assert f"again seatrial run --cluster {address} " in begun.stdout
+
+
+@pytest.mark.parametrize("cluster", ["auto", "local", "local:3"])
+def test_a_cluster_of_this_machine_needs_no_repetition(
+    cluster: str, tmp_path: Path, started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SEATRIAL_CLUSTER", "ray://elsewhere:1")  # of other commands
+    result = again("GANG", "--run", folder_from(cluster, tmp_path))
+    assert result.exit_code == 20, result.output
+    assert [values["cluster"] for values, _ in started.calls] == [cluster]
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        "ray://h:1", "'ray://h; rm -rf ~:1'", "10.0.0.1:6379", "AUTO", "'local:3 '", "local:99",
+        "locale", "auto,ray://h:1", "''", "http://h:8265", "'\x1b[2Jray://h:1'",
+    ],
+)  # fmt: skip
+def test_each_other_cluster_is_repeated_by_the_user(
+    cluster: str, tmp_path: Path, started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = folder_from(cluster, tmp_path)
+    result = again("FABRIC", "gang", "--run", run, "--run-dir", "my next", "--", "-x")
+    assert (result.exit_code, started.calls) == (4, [])
+    assert len(result.output.splitlines()) == 1
+    assert "\x1b" not in result.output
+    (command,) = re.findall(r"repeat it: seatrial (again .*)$", result.output) or [""]
+    if cluster == "ray://h:1":
+        result = again(*shlex.split(command)[1:])
+        assert result.exit_code == 20, result.output
+        ((values, to_pytest),) = started.calls
+        assert (values["cluster"], values["run_dir"], to_pytest) == (cluster, "my next", ["-x"])
+
+
+def test_the_user_may_name_another_cluster(
+    tmp_path: Path, started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The head has another address by now: what is given counts, and the folder's is said."""
+    monkeypatch.chdir(tmp_path)
+    result = again(
+        "GANG", "--run", folder_from("ray://old:1", tmp_path), "--cluster", "ray://new:1"
+    )
+    assert result.exit_code == 20, result.output
+    assert [values["cluster"] for values, _ in started.calls] == ["ray://new:1"]
+    assert "run run was on ray://old:1" in result.output
+
+
+@pytest.mark.parametrize("name", ["run/contract.toml", "./run/../run/contract.toml", "link.toml"])
+def test_a_folder_brings_no_contract_of_its_own(
+    name: str, tmp_path: Path, started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A contract is a program, and each run folder has the one of its run."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link.toml").symlink_to("run/contract.toml")
+    run = folder_from("local:2", tmp_path, f" --contract {name}")
+    result = again("LAUNCH", "--run", run)
+    assert (result.exit_code, started.calls) == (4, [])
+    assert result.output == (
+        f"error: the contract of run run is {name}, a file of the run folder itself. A contract is "
+        "a program: expected a file of your own. Read it, copy it, and start "
+        "`seatrial run --contract` with the copy\n"
+    )
+
+
+def test_a_contract_next_to_the_folder_is_taken(
+    tmp_path: Path, started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = folder_from("local:2", tmp_path, " --contract agreed.toml")
+    shutil.copy(run / "contract.toml", tmp_path / "agreed.toml")
+    result = again("LAUNCH", "--run", run)
+    assert result.exit_code == 20, result.output
+    monkeypatch.chdir(run)  # a shipped contract's name is no file here
+    assert again("LAUNCH", "--run", ".").exit_code == 4  # agreed.toml is not at hand
+    assert len(started.calls) == 1

@@ -21,6 +21,11 @@ RUNS = LeftOver(JOB, "", "http://head:8265", "raysubmit_x", None)
 class Cluster:
     busy = False
 
+    def end_claim(self, job: str) -> None:
+        if job != "01000000":
+            raise OtherTrial(f"expected a claim of job {job}, found none")
+        Cluster.busy = False
+
     def claim(self, *_: object) -> None:
         if self.busy:
             raise OtherTrial("another trial runs on this cluster")
@@ -123,3 +128,18 @@ def test_what_was_not_searched_is_not_called_empty(
     code, lines = run()
     assert code == 20
     assert lines == ["not searched: node3 does not answer", "nothing else was found"]
+
+
+def test_the_claim_of_a_job_that_is_no_trial_can_be_ended(
+    left: list[LeftOver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Cluster, "busy", True)
+    left[:] = [OLD]
+    assert run("--remove") == (4, ["error: another trial runs on this cluster"])
+    code, (line,) = run("--unclaim", "02000000")
+    assert (code, line) == (4, "error: expected a claim of job 02000000, found none")
+    assert left == [OLD]
+    code, lines = run("--unclaim", "01000000", "--remove")
+    assert (code, lines[0], lines[-1]) == (
+        0, "the claim of job 01000000 is ended", "removed 1, left 0"
+    )  # fmt: skip

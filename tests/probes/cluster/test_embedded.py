@@ -1,14 +1,18 @@
-"""An embedded cluster: on a host that has GPUs its ranks find none; why it does not start."""
+"""An embedded cluster: no rank finds a GPU of the host, and others know whose it is."""
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from probes.cluster.address import find_embedded, find_raylets
 from probes.cluster.embedded import LocalCluster
+from tests.support.paths import REPO
 
 pytestmark = pytest.mark.alone
 
@@ -26,10 +30,72 @@ def test_no_rank_of_emulated_gpus_finds_the_hosts(monkeypatch: pytest.MonkeyPatc
     try:
         ask = [sys.executable, "-c", ASK, cluster.info["address"]]
         said = subprocess.run(ask, capture_output=True, text=True, timeout=120)
+        embedded, others = find_embedded(), find_raylets()
     finally:
         cluster.close()
+    assert embedded[cluster.info["address"]].startswith(f"1 raylet of process {os.getpid()} of ")
+    assert cluster.info["address"] not in others  # of other clusters
     # Ray 2.40 hides all GPUs from a task that asks for none by an empty list.
     assert said.stdout.splitlines()[-1] in ("['-1', '-1']", "['-1', '']"), said.stderr
+
+
+HOLD = """
+import json, sys, ray
+from ray.experimental.internal_kv import _internal_kv_put
+ray.init(sys.argv[1], log_to_driver=False)
+@ray.remote(num_gpus=1)
+class Holder:
+    def ready(self): pass
+holder = Holder.remote()
+ray.get(holder.ready.remote(), timeout=60)
+job = ray.get_runtime_context().get_job_id()
+claim = json.dumps({"job": job, "host": "there", "started": "10:00"}).encode()
+_internal_kv_put(b"trial", claim, namespace=b"seatrial")
+print(job, flush=True)
+sys.stdin.read()
+"""
+LOOK = """
+import sys
+from probes.cluster.cluster import connect
+from probes.cluster.room import OtherTrial
+cluster = connect("auto")
+print(cluster.describe_busy(1))
+try:
+    cluster.claim("11:00", 0, print)
+except OtherTrial as error:
+    print(error)
+cluster.end_claim(sys.argv[1])
+cluster.claim("11:00", 0, print)
+cluster.release()
+print("claimed and released")
+cluster.close()
+"""
+
+
+def test_who_holds_a_cluster_is_said_and_a_planted_claim_is_ended() -> None:
+    cluster = LocalCluster(1)
+    address = cluster.info["address"]
+    variables = {**os.environ, "PYTHONPATH": str(REPO), "RAY_ADDRESS": address}
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, address],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=variables,
+    )  # fmt: skip
+    try:
+        assert holder.stdout is not None
+        job = holder.stdout.readline().strip()
+        look = [sys.executable, "-c", LOOK, job]
+        said = subprocess.run(look, capture_output=True, text=True, timeout=120, env=variables)
+    finally:
+        holder.communicate()
+        cluster.close()
+    held, refused, ended = said.stdout.splitlines()[-3:]
+    assert re.fullmatch(
+        rf"1 GPU on \S+ is held by actor Holder of job {job}, namespace \S+", held
+    ), said  # fmt: skip
+    begin = f"another trial runs on this cluster, started on there at 10:00 (job {job}, process "
+    assert refused.startswith(f"{begin}{holder.pid} on ")
+    assert refused.endswith(f"end its claim with `seatrial cleanup --unclaim {job}`")
+    assert ended == "claimed and released"
 
 
 @pytest.mark.parametrize(

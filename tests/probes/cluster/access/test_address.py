@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import socket
 import subprocess
 import sys
@@ -19,10 +20,12 @@ from ray._private import services
 from probes.cluster import address
 from probes.cluster.address import (
     CONNECT_SECONDS,
+    OTHERWISE,
     ClusterUnreachable,
     check_spec,
     count_raylets,
     find_address,
+    find_embedded,
     find_raylets,
     reaches_directly,
     read_size,
@@ -60,9 +63,15 @@ def test_what_names_no_cluster(spec: str, says: str) -> None:
     assert ("did you mean" in str(caught.value)) is ("did you mean" in says)
 
 
-def known(monkeypatch: pytest.MonkeyPatch, raylets: dict[str, bool], last: str | None) -> None:
-    """What this machine knows of clusters: its raylets, and the last `ray start`."""
+def known(
+    monkeypatch: pytest.MonkeyPatch,
+    raylets: dict[str, bool],
+    last: str | None,
+    embedded: dict[str, str] | None = None,
+) -> None:
+    """What this machine knows of clusters: raylets, the last `ray start`, runs that embed one."""
     monkeypatch.setattr(address, "find_raylets", lambda: raylets)
+    monkeypatch.setattr(address, "find_embedded", lambda: embedded or {})
     monkeypatch.setattr(services, "find_bootstrap_address", lambda _: last)
 
 
@@ -280,3 +289,95 @@ def test_raylets_are_found_by_their_flag_and_network(tmp_path: Path) -> None:
     assert found["10.0.0.1:1"] is True
     assert found.get("10.0.0.2:1", False) is False
     assert "10.0.0.3:1" not in found
+
+
+OTHERS = {"192.0.2.2:35503": "3 raylets of process 4321 of jane"}
+
+
+def test_an_embedded_cluster_of_another_run_is_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(socket, "create_connection", lambda *_, **__: pytest.fail("sent"))
+    known(monkeypatch, {}, None, OTHERS)
+    with pytest.raises(ClusterUnreachable) as caught:
+        find_address("auto")
+    assert str(caught.value) == (
+        "--cluster auto joins no embedded cluster of another run, found 192.0.2.2:35503 "
+        "(3 raylets of process 4321 of jane): it ends with that run. Wait until then, "
+        f"{OTHERWISE}. RAY_ADDRESS=192.0.2.2:35503 names it on purpose; "
+        "a run waits there with --wait-for-room"
+    )
+
+
+@pytest.mark.parametrize("last", [None, "10.0.0.1:6379"])
+def test_a_cluster_beside_an_embedded_one_is_joined(
+    last: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sound use: a node of a real cluster, on which a colleague rehearses."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(socket, "create_connection", lambda *_, **__: StringIO())
+    known(monkeypatch, {"10.0.0.1:6379": True}, last, OTHERS)
+    assert find_address("auto") == "10.0.0.1:6379"
+    monkeypatch.setattr(address, "reaches_directly", lambda host: True)
+    known(monkeypatch, {}, "10.0.0.1:6379", OTHERS)
+    assert find_address("auto") == "10.0.0.1:6379"
+
+
+def test_an_embedded_cluster_is_joined_on_purpose(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "192.0.2.2:35503")
+    monkeypatch.setattr(socket, "create_connection", lambda *_, **__: StringIO())
+    known(monkeypatch, {}, None, OTHERS)
+    assert find_address("auto") == "192.0.2.2:35503"
+
+
+def test_raylets_of_a_run_are_found_with_their_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two raylets of a run, one of a cluster with a folder of nearly that name, and one of none."""
+    (tmp_path / "raylet").symlink_to(sys.executable)
+    sleep = ["-c", "print(flush=True); import time; time.sleep(60)"]
+    raylet = [str(tmp_path / "raylet"), *sleep]
+    ours = "--temp-dir=/tmp/sea-ab0_9xyz/ray"
+    start = (
+        "import subprocess, sys;"
+        "ends = [subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE) for _ in range(2)];"
+        "[end.stdout.readline() for end in ends]; print(flush=True); sys.stdin.read();"
+        "[end.kill() for end in ends]"
+    )
+    embedded = [sys.executable, "-c", start, *raylet, "--gcs-address=10.0.0.1:1", ours]
+    others = [
+        [*raylet, "--gcs-address=10.0.0.2:1", "--temp-dir=/tmp/sea-prod/ray"],
+        [*raylet, "--gcs-address=10.0.0.3:1", "--temp-dir=/tmp/ray"],
+    ]
+    with ExitStack() as stack:
+        run = subprocess.Popen(
+            embedded, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        )
+        stack.callback(run.communicate)  # its input ends, and so does it
+        children = [subprocess.Popen(words, stdout=subprocess.PIPE) for words in others]
+        for child in children:
+            stack.enter_context(child)
+            stack.callback(child.kill)
+        for child in (run, *children):
+            assert child.stdout is not None
+            child.stdout.readline()  # it runs
+        clusters, runs = find_raylets(), find_embedded()
+        monkeypatch.setattr(address, "shares_our_network", lambda *_: False)  # as in a container
+        assert find_embedded() == {}
+    assert "10.0.0.1:1" not in clusters
+    assert clusters["10.0.0.2:1"] is clusters["10.0.0.3:1"] is True
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    assert runs["10.0.0.1:1"] == f"2 raylets of process {os.getpid()} of {user}"
+    assert not {"10.0.0.2:1", "10.0.0.3:1"} & runs.keys()
+
+
+def test_a_run_that_is_not_shown_is_somebody_elses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """/proc may hide the processes of other users."""
+    assert address._owner(Path("/proc/999999999")) == "a process that is not shown"
+
+    def unknown(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    assert address._owner(Path("/proc/self").resolve()).endswith(f" of uid {os.geteuid()}")

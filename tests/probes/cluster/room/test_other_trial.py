@@ -11,9 +11,10 @@ import ray
 from ray.experimental import internal_kv
 
 from probes.cluster import room
-from probes.cluster.room import OtherTrial, claim_cluster, release_cluster
+from probes.cluster.cluster import Cluster
+from probes.cluster.room import OtherTrial, claim_cluster, end_claim, live_jobs, release_cluster
 
-CLUSTER = SimpleNamespace(head_node_id="id0")
+CLUSTER = SimpleNamespace(head_node_id="id0", kind="ray", address="10.0.0.1:6379")
 
 
 @pytest.fixture
@@ -39,8 +40,12 @@ def store(monkeypatch: pytest.MonkeyPatch) -> dict[bytes, bytes]:
     return kept
 
 
+def job(command: str = "python -m probes run") -> dict[str, Any]:
+    return {"Entrypoint": command, "DriverIPAddress": "10.0.0.7", "DriverPid": 4321}
+
+
 def living(monkeypatch: pytest.MonkeyPatch, *jobs: str) -> None:
-    monkeypatch.setattr(ray, "get", lambda *_, **__: dict.fromkeys(jobs, ""))
+    monkeypatch.setattr(ray, "get", lambda *_, **__: dict.fromkeys(jobs, job()))
 
 
 def theirs(store: dict[bytes, bytes], **more: Any) -> None:
@@ -67,11 +72,22 @@ def test_a_living_trial_is_named(store: dict[bytes, bytes]) -> None:
     with pytest.raises(OtherTrial) as refused:
         claim()
     assert str(refused.value) == (
-        "another trial runs on this cluster, started on ci-7 at 10:00: wait for it with"
-        " --wait-for-room 30m"
+        "another trial runs on this cluster, started on ci-7 at 10:00 (job theirs, process 4321 on"
+        " 10.0.0.7: python -m probes run): wait for it with --wait-for-room 30m. If that job is no"
+        " trial, end its claim with `seatrial cleanup --unclaim theirs`"
     )
     release_cluster()  # only our own
     assert json.loads(store[room.KEY])["job"] == "theirs"
+
+
+def test_the_way_on_leads_to_the_same_cluster(
+    store: dict[bytes, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs(store)
+    monkeypatch.setattr(CLUSTER, "kind", "client")
+    monkeypatch.setattr(CLUSTER, "address", "ray://h:1")
+    with pytest.raises(OtherTrial, match="`seatrial cleanup --unclaim theirs --cluster ray://h:1`"):
+        claim()
 
 
 def test_a_dead_trials_claim_is_taken_over(
@@ -87,7 +103,7 @@ def test_it_waits_and_says_so_once(
     store: dict[bytes, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     theirs(store)
-    turns = iter([{"theirs": ""}, {"theirs": ""}, {}])
+    turns = iter([{"theirs": job()}, {"theirs": job()}, {}])
     monkeypatch.setattr(ray, "get", lambda *_, **__: next(turns))
     assert len(claim(60)) == 1
 
@@ -135,11 +151,17 @@ def test_a_trial_that_cannot_be_asked_for_is_as_alive(
 
     theirs(store)
     monkeypatch.setattr(ray, "get", silent)
-    with pytest.raises(OtherTrial):
+    with pytest.raises(OtherTrial, match=r"\(job theirs: Ray does not say whether it still runs\)"):
         claim()
 
 
-@pytest.mark.parametrize("value", [b"no json", b"[]", b"{}", b'{"job": 3}', b"\xff"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"no json", b"[]", b"{}", b'{"job": 3}', b"\xff", b'{"job": []}', b'{"job": {"a": 1}}',
+        b"[" * 4000, b"[" * 200_000, b'{"job": "theirs", "host": "' + b"x" * 1_000_000 + b'"}',
+    ],
+)  # fmt: skip
 def test_a_claim_of_another_form_is_none(
     store: dict[bytes, bytes], value: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,9 +186,91 @@ def test_of_two_that_find_a_dead_claim_one_holds_it(
 
     def slow_answer(*_: object, **__: object) -> dict[str, str]:
         theirs(store, job="third")
-        return {"mine": "", "third": ""}
+        return {"mine": job(), "third": job()}
 
     monkeypatch.setattr(ray, "get", slow_answer)
     with pytest.raises(OtherTrial, match="has just begun here"):
         claim()
     assert json.loads(store[room.KEY])["job"] == "third"
+
+
+@pytest.mark.parametrize(("more", "is_read"), [(0, True), (1, False)])
+def test_a_claim_has_a_greatest_size(store: dict[bytes, bytes], more: int, is_read: bool) -> None:
+    theirs(store)
+    store[room.KEY] = store[room.KEY].ljust(room.MAX_CLAIM + more)
+    if is_read:
+        with pytest.raises(OtherTrial):
+            claim()
+    else:
+        assert claim() == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["/x/ray/dashboard/agent.py", "ray::DashboardAgent", "python /x/ray/dashboard/modules/a"],
+)
+def test_rays_own_jobs_hold_no_claim(
+    store: dict[bytes, bytes], command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They live as long as the cluster: whoever names one would block all trials."""
+    theirs(store)
+    monkeypatch.setattr(ray, "get", lambda *_, **__: {"mine": job(), "theirs": job(command)})
+    assert claim() == []
+    assert json.loads(store[room.KEY])["job"] == "mine"
+
+
+def test_a_claim_with_long_words_is_one_short_line(
+    store: dict[bytes, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs(store, host="h" * 900, started="s" * 900)
+    command = "python x.py --password hunter2horse " + "y" * 900
+    monkeypatch.setattr(ray, "get", lambda *_, **__: {"theirs": job(command)})
+    with pytest.raises(OtherTrial) as refused:
+        claim()
+    assert len(str(refused.value)) < 600
+    assert "hunter2horse" not in str(refused.value)
+
+
+def test_the_claim_of_a_job_that_is_no_trial_is_ended(store: dict[bytes, bytes]) -> None:
+    """Any user of a cluster can write a claim that names a job which never ends."""
+    theirs(store)
+    end_claim("theirs")
+    assert store == {}
+    assert claim() == []
+
+
+@pytest.mark.parametrize(
+    ("job", "says"),
+    [
+        ("another", "found job theirs, started on ci-7 at 10:00"),
+        ("", "found job theirs, started on ci-7 at 10:00"),
+        ("theirs", "found none"),
+    ],
+)
+def test_no_other_claim_is_ended(store: dict[bytes, bytes], job: str, says: str) -> None:
+    """Between two looks another trial may have begun."""
+    if says != "found none":
+        theirs(store)
+    before = dict(store)
+    with pytest.raises(OtherTrial, match=f"expected a claim of job {job}, {says}"):
+        end_claim(job)
+    assert store == before
+
+
+def test_jobs_that_live_have_their_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray._private import state
+
+    jobs = [{"JobID": "01", "IsDead": False, **job()}, {"JobID": "02", "IsDead": True, **job()}]
+    monkeypatch.setattr(state, "jobs", lambda: jobs)
+    assert live_jobs() == {"01": jobs[0]}
+
+
+@pytest.mark.parametrize("kind", ["local", "ray", "client"])
+def test_each_kind_of_cluster_is_claimed(kind: str, store: dict[bytes, bytes]) -> None:
+    """An embedded cluster, too: RAY_ADDRESS leads another trial there."""
+    joined = Cluster.__new__(Cluster)
+    joined.kind = kind
+    joined.claim("11:00", 0, print)
+    assert json.loads(store[room.KEY])["job"] == "mine"
+    joined.release()
+    assert store == {}
