@@ -27,8 +27,8 @@ from probes.cluster.system_facts import (
     read_rdma_access,
     read_text,
 )
+from probes.cluster.variables import withhold_all
 from reference_trainer.rank_environment import ipv4_addresses
-from reports.redact import redact
 from reports.sanitize import last_line
 
 CUDA_LINE = re.compile(r"^cuda\b[^=\n]*= *'([\d.]+)'", re.MULTILINE)  # of torch/version.py
@@ -149,7 +149,7 @@ class NodeFacts(TypedDict, total=False):
     ram_gib: float | None
     disk_gib: float | None
     system: dict[str, Any]  # see read_system
-    environment: dict[str, str]  # variables of VARIABLE_PREFIXES, without secrets
+    environment: dict[str, str]  # see job_variables
 
 
 Facts = Mapping[str, Any]  # of code that reads other facts as well, as those of a recorded run
@@ -185,10 +185,14 @@ def node_facts() -> NodeFacts:
         "ram_gib": usable_memory_gib(),
         "disk_gib": disk_gib(),
         "system": read_node_system(),
-        "environment": redact(
-            {k: v for k, v in sorted(os.environ.items()) if k.startswith(VARIABLE_PREFIXES)}
-        ),
+        "environment": job_variables(os.environ),
     }
+
+
+def job_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of VARIABLE_PREFIXES: value, or that it is set; see `withhold`."""
+    names = sorted(name for name in environment if name.startswith(VARIABLE_PREFIXES))
+    return withhold_all({name: environment[name] for name in names})
 
 
 def add_silent(facts: Sequence[Facts], nodes: Sequence[Mapping[str, Any]]) -> list[Facts]:

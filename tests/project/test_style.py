@@ -25,10 +25,11 @@ BUDGET = {
     "probes/check": 710,  # judging.py has what gang, restart and launch had by hand
     "probes/cli": 1650,  # submit says what differs; plan and contract check say who types a guide
     # ask.py has the sets of actors that hosts had.  cleanup.py ends a guide's user, bounds answers,
-    # and is replaced where its process dies; a lost head ends the run.
-    "probes/cluster": 2880,
+    # and is replaced where its process dies; a lost head ends the run.  variables.py knows whose
+    # values a record may have.
+    "probes/cluster": 2910,
     "probes/contract": 1340,  # where a guide may come from, and its hash
-    "probes/environment": 830,
+    "probes/environment": 812,
     "probes/fabric": 3290,
     "probes/faults": 340,
     "probes/gang": 2030,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.environment.lint import known_variables
+from probes.cluster.variables import known_variables
 from reports.record import RunRecord
 from reports.redact import REDACTED, is_secret_name, redact, redact_text
 from tests.support.paths import REPO
