@@ -44,8 +44,8 @@ BUDGET = {
     "probes/submit": 940,  # what comes back is verified by the standard library alone
     "reference_trainer": 3530,
     # The store keeps the events in memory and writes a damaged folder again; streams.py outlives
-    # a terminal.
-    "reports": 6300,
+    # a terminal.  secret_shapes.py has the forms of tokens and the commands that take passwords.
+    "reports": 6480,
     "scaling": 2870,
 }
 LONG_FUNCTION, MAX_LONG_SHARE = 30, 0.03  # lines, and how many functions may have more
