@@ -45,7 +45,8 @@ BUDGET = {
     "reference_trainer": 3530,
     # The store keeps the events in memory and writes a damaged folder again; streams.py outlives
     # a terminal.  secret_shapes.py has the forms of tokens and the commands that take passwords.
-    "reports": 6480,
+    # A shared copy has no names of jobs and people.
+    "reports": 6545,
     "scaling": 2870,
 }
 LONG_FUNCTION, MAX_LONG_SHARE = 30, 0.03  # lines, and how many functions may have more
