@@ -204,7 +204,7 @@ FIXED_NAMES = {
 GUESSES = {AFTER_PASSWORD: may_be_password, ARGUMENT: may_be_password, AFTER_OPTION: looks_random}
 GUESSED_WORD = re.compile(r"\\*[\"']?([^\s\"'\\]{1,200})")
 COMMAND_HEADS = (COMMAND, ARGUMENT, TOPIC, AFTER_OPTION, AFTER_PASSWORD)
-MAX_BEFORE = 100  # characters before an option that may name its program
+MAX_BEFORE = 400  # characters before an option that may name its program
 MAX_WORDS = 12  # of a command, before one that may be a password
 
 BARE = re.compile(r"(?:[^\s\"'\\;&|]|\\+(?![\\\"'nr]))+")

@@ -68,6 +68,15 @@ FILES = (
 ENDS_OF_DOMAINS, ENDS_OF_FILES = frozenset(DOMAINS.split()), frozenset(FILES.split())
 
 
+# A number is a name where the word before it says so.
+NUMBERED = re.compile(
+    r"(?<![a-z0-9])"
+    r"(?P<word>(?P<job>(?:slurm[_ ]?)?job_?id|slurm job)|serial(?: ?(?:number|no\.?))?|s/n)"
+    r"(?P<sep>[ :=#]{1,3})(?P<number>\d{3,20})(?!\w)",
+    re.IGNORECASE,
+)
+
+
 def is_domain(name: str) -> bool:
     """Return whether dotted words are a host in a domain, and no file, module or version."""
     rest, dot, last = name.rpartition(".")
@@ -98,19 +107,25 @@ def _alias_path(path: str, alias: Alias) -> str:
 
 
 def alias_identifiers(text: str, alias: Alias, versions: bool = False) -> str:
-    """Replace users before an @, UUIDs, Ray ids, GUIDs, MAC and IP addresses.
+    """Replace users before an @, UUIDs, Ray ids, GUIDs, MAC and IP addresses, numbers of jobs.
 
     With `versions`, four numbers with dots are a version and stay unchanged.
     """
     text = USER.sub(
         lambda m: m[0] if m[1].lower() in PUBLIC_USERS else alias("user", m[1]) + "@", text
     )
+    text = NUMBERED.sub(_alias_number(alias), text)
     text = IPV6.sub(lambda m: alias("address", m[0]) if _is_ipv6(m[0]) else m[0], text)
     for kind, shape in IDENTIFIERS:
         text = shape.sub(lambda m, kind=kind: alias(kind, m[0]), text)  # type: ignore[misc]
     if versions:
         return text
     return IPV4.sub(lambda m: alias("address", m[0]) if _is_ipv4(m[0]) else m[0], text)
+
+
+def _alias_number(alias: Alias) -> Callable[[re.Match[str]], str]:
+    """Return a function that replaces the number in a match of NUMBERED."""
+    return lambda m: m["word"] + m["sep"] + alias("job" if m["job"] else "id", m["number"])
 
 
 def is_identifier(text: str) -> bool:

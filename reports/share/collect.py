@@ -34,6 +34,7 @@ GIVEN = re.compile(
     r"|(?P<namespace>namespace)|(?P<cluster>cluster_?name)|(?P<job>job(?:_?name)?|queue|project))$"
 )
 SERIAL = re.compile(r"(?:^|_)(?:serial(?:_?(?:number|no))?|sn|(?:asset|service|chassis)_?tag)$")
+JOB_ID = re.compile(r"(?:^|_)job_?id$")
 NAME_KEYS = HOST_KEYS | ID_KEYS | GPU_KEYS | USER_KEYS | {"nodes", "capacity", "address"}
 OUR_CLUSTERS = {"local", "silent", "unjoined"}  # cluster names that the suite gave
 AUTO_ID = re.compile(r"\d{4}-\d\d-\d\dT\d{6}Z")  # start of a run folder's name (see store.py)

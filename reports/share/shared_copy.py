@@ -19,7 +19,7 @@ from reports.run_folder.event_log import UnreadableRun, write_atomically
 from reports.run_folder.store import record_text
 from reports.sanitize import clean, one_line
 from reports.share.aliases import Aliases, shorten
-from reports.share.collect import NAME_KEYS, collect_names
+from reports.share.collect import JOB_ID, NAME_KEYS, SERIAL, collect_names
 
 # Fields that stay: words of the suite or the contract that decide or are looked up. All other text
 # of the record may contain a name, also the text of fields that are added later.
@@ -178,7 +178,10 @@ def _keep_verdict(before: Measurement, after: Measurement) -> Measurement:
 
 
 def _share_value(value: Any, aliases: Aliases, key: str, place: bool = False) -> Any:
-    """Return a value with aliases; numbers, dates and members of an enum are unchanged."""
+    """Return a value with aliases; other numbers, dates and members of an enum are unchanged."""
+    of_job = JOB_ID.search(key.lower())
+    if str(value).isdecimal() and (of_job or SERIAL.search(key.lower())):
+        return aliases.of("job" if of_job else "id", str(value))
     if isinstance(value, RecordModel):
         return _share_model(value, aliases)
     if isinstance(value, list):

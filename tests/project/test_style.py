@@ -48,7 +48,7 @@ BUDGET = {
     # The store keeps the events in memory and writes a damaged folder again; streams.py outlives
     # a terminal.  secret_shapes.py has the forms of tokens and the commands that take passwords.
     # A shared copy has no names of jobs and people.
-    "reports": 6545,
+    "reports": 6560,
     "scaling": 2870,
 }
 LONG_FUNCTION, MAX_LONG_SHARE = 30, 0.03  # lines, and how many functions may have more

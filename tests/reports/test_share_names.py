@@ -234,6 +234,8 @@ IN_TEXTS = [  # (text of an error, what must not be in its copy)
     ("S/N 1320221004567 or Serial Number: 0324018012345", "1320221004567 0324018012345"),
     ("certificate of CN=jane.doe,OU=Falcon Team,O=Acme is old: jane.doe", "jane.doe Falcon Acme"),
     ("subject=/C=DE/O=Acme Corp/CN=head.falcon", "Acme falcon"),
+    ("SLURM_JOB_ID=81234, Slurm job 81235, JobId=81236: job_id: 81237", "81234 81235 81236 81237"),
+    ("serial 12345678 and S/N: 345678", "12345678 345678"),
     ("namespace: falcon-ns, reservation=acme-week7 of falcon-ns", "falcon-ns acme-week7"),
 ]  # fmt: skip
 IN_FACTS = {
@@ -269,9 +271,19 @@ def test_names_known_from_facts_are_in_no_text(key: str) -> None:
     assert shared.results[0].error.endswith("Expected: 8 GPUs")
 
 
+@pytest.mark.parametrize("key", ["SLURM_JOB_ID", "job_id", "jobid", "serial", "board_serial"])
+@pytest.mark.parametrize("number", ["81234", 81234])
+def test_numbers_known_from_facts_get_an_alias(key: str, number: object) -> None:
+    shared = share_record(bare_record({"nodes": [{"name": "gpu-01", "job": {key: number}}]}))[0]
+    assert "81234" not in json.dumps(shared.cluster)
+    assert share_record(bare_record({"job": {"ids": number, "count": number}}))[0].cluster == {
+        "job": {"ids": number, "count": number}
+    }
+
+
 def test_words_that_facts_have_for_a_job_stay_if_they_are_ours() -> None:
     cluster = {"nodes": [{"name": "gpu-01", "job": "running", "partition": "gpu", "qos": "normal"}]}
-    error = "the job is running on a gpu of a normal node, CN = 3, DC=4 V, O=2, see node/job"
+    error = "job 812 is running on a gpu of a normal node, CN = 3, DC=4 V, O=2, see node, job id 7"
     result = ProbeResult(probe="p", criterion="GANG", error=error)
     shared = share_record(bare_record(cluster).model_copy(update={"results": [result]}))[0]
     assert shared.results[0].error == error
@@ -332,7 +344,7 @@ def test_a_word_as_long_as_no_name_is_left_out() -> None:
 @pytest.mark.parametrize("glue", ["", " "])
 def test_twice_the_text_takes_at_most_four_times_as_long(unit: str, glue: str) -> None:
     times = []
-    for size in (2**15, 2**16):
+    for size in (2**14, 2**15):
         record = record_with((unit + glue) * (size // len(unit + glue)))
         start = time.process_time()
         share_record(record)
