@@ -27,6 +27,7 @@ ID_KEYS |= {"guid", "node_guid", "gid", "lid"}
 GPU_KEYS = {"uuid", "gpu_uuid", "gpu_serial"}
 USER_KEYS = {"user", "username", "logname", "login", "owner", "account"}
 PATH_KEYS = {"shared", "shards", "home", "pwd", "folder", "mount", "run_dir", "cwd"}
+PATH_WITH_BLANK = re.compile(r"[/~](?=\S* \S)(?:(?! -)[^\n])+")  # and no command
 ADDRESS = re.compile(r"(?:^|_)(?:address|addr|ip|ips)$")
 # Names that people gave to jobs and what runs them, as keys of facts and variables have them.
 GIVEN = re.compile(
@@ -153,8 +154,9 @@ def _add_fact(aliases: Aliases, value: str, key: str) -> None:
         _ = aliases.host(value) if is_host else aliases.of(kind, value)
     elif key in USER_KEYS and value.lower() not in PUBLIC_USERS:
         aliases.of("user", value)
-    elif (key in PATH_KEYS or " " in value) and value.startswith(("/", "~")) and len(value) > 1:
-        aliases.of("path", value.rstrip("/"))
+    elif (key in PATH_KEYS or PATH_WITH_BLANK.fullmatch(value)) and value.startswith(("/", "~")):
+        if len(value) > 1:
+            aliases.of("path", value.rstrip("/"))
     elif SERIAL.search(key):
         _add_given(aliases, "id", value)
     elif given := GIVEN.search(key):

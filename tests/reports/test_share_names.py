@@ -281,6 +281,12 @@ def test_numbers_known_from_facts_get_an_alias(key: str, number: object) -> None
     }
 
 
+def test_a_command_in_a_fact_is_no_path() -> None:
+    cluster = {"nodes": [{"name": "gpu-01", "how": "/bin/train --steps 20 on 8 GPUs"}]}
+    shared = share_record(bare_record(cluster))[0]
+    assert shared.cluster["nodes"][0]["how"] == "path1 --steps 20 on 8 GPUs"
+
+
 def test_words_that_facts_have_for_a_job_stay_if_they_are_ours() -> None:
     cluster = {"nodes": [{"name": "gpu-01", "job": "running", "partition": "gpu", "qos": "normal"}]}
     error = "job 812 is running on a gpu of a normal node, CN = 3, DC=4 V, O=2, see node, job id 7"
