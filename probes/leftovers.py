@@ -5,15 +5,16 @@ from __future__ import annotations
 import http.client
 import os
 import re
-import shutil
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from probes.cluster.cleanup import jobs_with, stop_resource
+from probes.cluster.cleanup import list_jobs, remove_path, stop_resource
 from probes.cluster.cluster import Cluster
+from probes.cluster.embedded import FOLDER, take_folder
 from probes.submit.entry import OLD_S, PREFIX
 
 # Names that a run gives its files: a dot where users would see them, and a token of 12 or 16 hex
@@ -25,9 +26,12 @@ MAX_ENTRIES = 20_000  # of a folder that are looked at for the last change
 
 
 def list_files(folders: Iterable[str]) -> dict[str, float]:
-    """List our files and folders in these folders: seconds since the last change, by path."""
+    """List our files and folders in these folders: seconds since the last change, by path.
+
+    The folder of an embedded cluster is listed if its owner has ended.
+    """
     paths = (path for folder in folders for path in _entries(Path(folder)))
-    ours = (path for path in paths if OURS.fullmatch(path.name))
+    ours = (path for path in paths if OURS.fullmatch(path.name) or _is_abandoned(path))
     return {str(path): max(0.0, time.time() - max(_times(path), default=0.0)) for path in ours}
 
 
@@ -35,16 +39,36 @@ def remove_files(paths: Iterable[str]) -> dict[str, str]:
     """Remove what `list_files` listed; return why some could not be removed, by path."""
     errors = {}
     for path in map(Path, paths):
-        if not OURS.fullmatch(path.name):
+        if OURS.fullmatch(path.name):
+            error = remove_path(path)
+        elif FOLDER.fullmatch(path.name):
+            error = _remove_abandoned(path)
+        else:
             raise ValueError(f"{path} has no name of ours")
-        try:
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
-        except OSError as error:
-            errors[str(path)] = str(error)
+        if error:
+            errors[str(path)] = error
     return errors
+
+
+def _is_abandoned(path: Path) -> bool:
+    """Return whether this is the folder of an embedded cluster whose owner has ended."""
+    held = take_folder(str(path)) if FOLDER.fullmatch(path.name) else None
+    if held is not None:
+        os.close(held)
+    return held is not None
+
+
+def _remove_abandoned(path: Path) -> str:
+    """Remove the folder of an embedded cluster; return why not, "" if it is gone."""
+    if not os.path.lexists(path):
+        return ""
+    held = take_folder(str(path))
+    if held is None:
+        return "its owner lives, or it is none of ours"
+    try:
+        return remove_path(path)
+    finally:
+        os.close(held)
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -72,19 +96,27 @@ def _times(path: Path) -> Iterator[float]:
                 continue
 
 
-OUR_JOB = re.compile(r"\bseatrial-[0-9a-f]{12}\b")  # in the command of a job that LAUNCH submits
+OUR_JOB = re.compile(r"\bseatrial-[0-9a-f]{12}\b")  # in the command or the id of a job
+# A job is ours for sure if its id, metadata and command are those of one that a run submits itself:
+# HOSTS' job of a stranger.  A job of LAUNCH is typed as any user types it, with a name of ours in
+# its command: another user can type the same.
+SURE_ID, SURE_METADATA = re.compile(r"seatrial-[0-9a-f]{12}"), {"seatrial": "stranger"}
 FILE, JOB = "file", "job"
 
 
 @dataclass(frozen=True)
 class LeftOver:
-    """A file or a job of an earlier run; `idle_s` is None for a job, which still runs."""
+    """A file or a job of an earlier run; `idle_s` is None for a job, which still runs.
+
+    One that is not `is_sure` may be another user's, and is removed only where it is named.
+    """
 
     kind: str
     node: str  # id; "" for a job
     where: str  # name of the node, or the dashboard
     name: str
     idle_s: float | None = None
+    is_sure: bool = True
 
     @property
     def kept_s(self) -> float:
@@ -119,7 +151,24 @@ def find_left(cluster: Cluster, shared: str | None) -> tuple[list[LeftOver], lis
 def _find_jobs(address: str) -> list[LeftOver]:
     if not address:
         raise ValueError("the cluster has no dashboard")
-    return [LeftOver(JOB, "", address, job) for job in jobs_with(address, OUR_JOB)]
+    named = [job for job in list_jobs(address) if _has_our_name(job)]
+    return [
+        LeftOver(JOB, "", address, job["submission_id"], is_sure=_is_surely_ours(job))
+        for job in named
+    ]
+
+
+def _has_our_name(job: dict[str, Any]) -> bool:
+    return any(OUR_JOB.search(str(job.get(key))) for key in ("submission_id", "entrypoint"))
+
+
+def _is_surely_ours(job: dict[str, Any]) -> bool:
+    id = job["submission_id"]
+    return (
+        bool(SURE_ID.fullmatch(id))
+        and job.get("metadata") == SURE_METADATA
+        and job.get("entrypoint") == f"echo {id}"
+    )
 
 
 def remove_left(cluster: Cluster, items: Iterable[LeftOver]) -> dict[str, str]:

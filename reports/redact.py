@@ -17,6 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from reports import secret_shapes
+from reports.secret_shapes import FOREIGN_WORDS, HARMLESS_P, looks_random, may_be_password
+
 REDACTED = "<redacted>"
 
 MAX_PASSES = 6  # text changes in one pass; rare mixtures of quotes need three
@@ -34,14 +37,15 @@ PLAIN_END = re.compile(
     r"|algorithm|format|errors?|rate|limit|budget|bucket|stdin|id)$"
 )
 SECRET_END = re.compile(
-    r"passw(?:or)?d|passwort|passphrase|passcode|secret|credential|(?:^|_)(?:creds?|psks?)(?:_|$)"
+    rf"passw(?:or)?d|{FOREIGN_WORDS}|(?:^|_)pw$|_pin$|ntfy_topic$"
+    r"|passphrase|passcode|secret|credential|(?:^|_)(?:creds?|psks?)(?:_|$)"
     r"|(?:api|access|private|secret)_?keys?(?:_|$)|[a-z0-9]_key$|token$"
     r"|(?:account|auth|encryption|service|shared|signing|ssh|storage)_keys$"
     r"|(?:api|access|auth|deploy|personal|refresh|service|session|user)_?tokens$"
     r"|(?:^|_)(?:auth|authorization|cookies?|bearer|jwt)$|(?:^|_)pwd$|_(?:pass|sas|pat)$|[a-z]pass$"
 )
 # With these words, `key` and `pass` are no secrets: a key of a table, a pass over the data.
-# InfiniBand's P_Key, Q_Key, L_Key and R_Key are no secrets either.
+# InfiniBand's P_Key, Q_Key, L_Key and R_Key are no secrets either, nor is where a thread is pinned.
 PLAIN_NAME = re.compile(
     r"(?:^|_)(?:"
     r"(?:sort|group|cache|primary|foreign|partition|public|pub|unique|natural|dict|row|col|column"
@@ -50,9 +54,13 @@ PLAIN_NAME = re.compile(
     r"|(?:first|second|third|last|forward|backward|one|two|single|multi|each|per|next|previous"
     r"|final|all|by|low|high|band|test)_pass"
     r"|(?:by|com|sur|tres|over|under)pass"
+    r"|(?:cpu|core|gpu|irq|mem|memory|mpi|numa|omp|proc|process|rank|task|thread)_pin"
     r")$"
 )
-NUMBER_IS_SECRET = re.compile(r"passw|passphrase|passcode|pwd|secret|psk|cred|pass$")
+NUMBER_IS_SECRET = re.compile(
+    rf"passw|passphrase|passcode|pwd|secret|psk|cred|pass$|pw$|pin$|{FOREIGN_WORDS}"
+)
+SHORT_NUMBER = re.compile(r"\d{1,3}")  # no PIN is as short
 # Values of switches, types and verdicts are not passwords.
 PLAIN_VALUE = re.compile(
     r"(?:true|false|none|null|nil|yes|no|on|off|ok|fail(?:ed)?|pass(?:ed)?|str|int|float|bool|bytes"
@@ -68,11 +76,8 @@ OPTION_WORDS = ("key", "pass")  # as an option (`--key x`); elsewhere a table ke
 # Words that are secrets by their form, whatever precedes them. They begin at the start of a word,
 # after an escaped newline, or after an escape such as %3D.
 SECRET_WORD = re.compile(
-    r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=%[0-9A-F]{2}))(?:"
-    r"hf_[A-Za-z0-9]{16,}|gh[oprsu]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|glpat-[\w-]{12,}"
-    r"|A[KS]IA[A-Z0-9]{12,}|AIza[\w-]{30,}|ya29\.[\w-]{16,}|eyJ[\w.+/=-]{12,}"
-    r"|sk-[\w-]{16,}|xox[abeprs]-[\w-]{10,}|nvapi-[\w-]{16,}|dckr_pat_[\w-]{16,}|hvs\.[\w-]{16,}"
-    r"|npm_[A-Za-z0-9]{30,}|pypi-AgE[\w-]{16,})"
+    r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=%[0-9A-F]{2}))"
+    rf"(?:{'|'.join(secret_shapes.TOKENS.values())})"
 )
 # Up to its END or, if END was cut off, as far as the text looks like PEM. BEGIN and END stay: the
 # lines of a block may arrive one by one and be joined later.
@@ -82,8 +87,10 @@ PEM = re.compile(
     rf"|(?:{REDACTED})?[\w+/=\s\\,:;-]*)"
 )
 SLASH = r"\\*/"  # JSON may escape a slash
+# A topic of ntfy is its only password; some paths of its server are pages.
 WEBHOOK = re.compile(
-    rf"(?P<kept>(?:hooks\.slack\.com{SLASH}(?:services|workflows|triggers)"
+    rf"(?=[adhnow])(?P<kept>(?<![\w.-])ntfy\.[\w.-]{{1,100}}{SLASH}(?!(?:docs|app|static|account|login)\b)"
+    rf"|(?:hooks\.slack\.com{SLASH}(?:services|workflows|triggers)"
     rf"|discord(?:app)?\.com{SLASH}api{SLASH}webhooks|webhook\.office\.com{SLASH}webhookb?2?"
     rf"|outlook\.office\.com{SLASH}webhook|api\.telegram\.org){SLASH})[^\s\"'<>]+",
     re.IGNORECASE,
@@ -113,14 +120,26 @@ SCHEME = re.compile(r"(?:bearer|basic|token|digest|negotiate|aws4-hmac-sha256)[ 
 
 # A value may begin after: `NAME: `, "NAME": , NAME=, os.environ["NAME"] = , `--NAME `, argv's
 # '--NAME', '...', the value of {"name": NAME, "value": ...}, and options that take passwords.
-HINT = r"(?i:pass|pwd|secret|token|key|cred|auth|cookie|psk|bearer|jwt|_sas|_pat)"
+# A set of first letters before many words makes a search three times as fast.
+HINT = (
+    r"(?=[_abchjklmnpstwABCHJKLMNPSTW])"
+    rf"(?i:pass|pw|pin|secret|token|key|cred|auth|cookie|psk|bearer|jwt|_sas|_pat|ntfy"
+    rf"|{FOREIGN_WORDS})"
+)
 QUOTE = r"\\*[\"']"
 NAME = rf"(?<![\w.-])(?=[\w.-]*?{HINT})(?P<name>[\w.-]+)"
-ASSIGNED = re.compile(rf"{NAME}(?P<quote>{QUOTE})?\]?(?P<sep>[ \t]*(?:=>|[:=]=?)(?!:)[ \t]*)")
+ASSIGNED = re.compile(
+    rf"{NAME}(?P<quote>{QUOTE})?\]?(?P<sep>[ \t]*(?:=>|[:=]=?)(?!:)[ \t]*|%3[Dd])"
+)
 # Separator of two words of a command or of an argument list.
 BETWEEN = rf"(?:{QUOTE},[ \t\n]*|[ \t]+(?:\\+(?:\n|n)[ \t]*)?)"
 OPTION = re.compile(rf"(?<![\w-])(?=-)(?=[\w.-]*?{HINT})(?P<name>[\w.-]+)(?P<sep>{BETWEEN})(?!-)")
-QUERY = re.compile(r"(?<=[?&;])(?P<name>sig|signature|key|x-(?:amz|goog)-[a-z-]{1,40})=", re.I)
+QUERY = re.compile(
+    r"(?:(?<=[?&;])|(?<=%3F)|(?<=%26))(?P<name>sig|signature|key|x-(?:amz|goog)-[a-z-]{1,40})"
+    r"(?P<sep>=|%3D)",
+    re.IGNORECASE,
+)
+ENCODED = re.compile(r"(?:[^\s\"'\\;&|<%]|%(?!2[026]|3[BbEe]))*")  # up to an escaped & ; " or blank
 PAIR = re.compile(
     rf"[(\[]{QUOTE}{NAME}(?P<quote>{QUOTE}),[ \t\n]*"
     rf"(?={QUOTE}[^\"'\n]{{0,400}}{QUOTE}[ \t\n]*[)\]])"  # 400: such values are far shorter
@@ -134,7 +153,59 @@ USER_OPTION = re.compile(
     rf"(?<![\w-])(?:-u|-U|--user|--proxy-user)(?:=|{BETWEEN})(?P<quote>{QUOTE})?"
     r"(?P<name>[^\s:\"'\\]{1,100}):(?!//)"
 )
-SSHPASS = re.compile(rf"\bsshpass\b[^\n;|&]{{0,60}}?[ \"']-p(?P<sep>{BETWEEN})?")
+
+
+def _commands(glued: bool) -> str:
+    """Return a pattern for the options of programs that take passwords, with or without a blank."""
+    rows = [row for row in secret_shapes.PASSWORD_OPTIONS if (row[2] == "glued") is glued]
+    starts = (rf"(?:{program})\b[^\n;|&]{{0,100}}?[ \"']{option}" for program, option, _ in rows)
+    return rf"\b(?:{'|'.join(starts)})"
+
+
+def _words(text: str) -> str:
+    """Return a pattern for words of a command, or of an argument list."""
+    return text.replace(" ", BETWEEN)
+
+
+COMMAND = re.compile(
+    rf"{_commands(glued=False)}(?P<sep>{BETWEEN}|=)?"
+    # `-p'...'`, and not the end of '-p'
+    rf"|{_commands(glued=True)}(?!\s|$|{QUOTE}(?:[\s,\])}}]|$))"
+)
+ARGUMENT = re.compile(
+    rf"\b{_words(secret_shapes.LOGIN_COMMANDS)}"
+    rf"(?:{BETWEEN}(?:--?[\w-]{{1,40}}|https?://)(?:=?[^\s\"']{{1,100}})?){{0,4}}(?P<sep>{BETWEEN})(?!-)"
+)
+TOPIC = re.compile(rf"\b{_words(secret_shapes.TOPIC_COMMANDS)}(?P<sep>{BETWEEN})(?!-)")
+SPACE = r"(?:[ \t\r\n]|\\{1,7}n){1,20}"
+NETRC = re.compile(  # netrc(5)
+    rf"(?<![\w.-])(?:machine{SPACE}[\w.:-]{{1,100}}|default)"
+    rf"(?:{SPACE}(?:login|user|account){SPACE}[^\s\"'\\]{{1,100}}){{1,2}}{SPACE}password{SPACE}"
+)
+# kaggle.json has two fields: {"username": ..., "key": ...}.
+USERNAME = rf"username{QUOTE}[ \t]*:[ \t]*{QUOTE}[^\"'\\\n]{{1,64}}{QUOTE},[ \t\n]*{QUOTE}"
+KEY = rf"key(?P<quote>{QUOTE})[ \t]*:[ \t]*"
+USER_AND_KEY = re.compile(rf"(?<=[\"']){USERNAME}{KEY}")
+KEY_AND_USER = re.compile(
+    rf"(?<=[\"']){KEY}(?={QUOTE}[^\"'\\\n]{{1,100}}{QUOTE},[ \t\n]*{QUOTE}username{QUOTE})"
+)
+AFTER_PASSWORD = re.compile(
+    r"(?=[chklmpswCHKLMPSW])(?<![\w.-])"
+    rf"(?i:passwords?|passphrase|passcode|{FOREIGN_WORDS})(?P<sep>[ \t]+)(?=[^\s:=])"
+)
+AFTER_OPTION = re.compile(rf"(?<![\w-])(?:-p|login)(?P<sep>{BETWEEN})(?!-)")
+# By what name the value after such a head is judged.
+FIXED_NAMES = {
+    **dict.fromkeys((COMMAND, NETRC), "password"),
+    **dict.fromkeys((QUERY, TOPIC), "token"),
+    **dict.fromkeys((USER_AND_KEY, KEY_AND_USER), "api_key"),
+}
+# Whose value is a secret if this function returns so.
+GUESSES = {AFTER_PASSWORD: may_be_password, ARGUMENT: may_be_password, AFTER_OPTION: looks_random}
+GUESSED_WORD = re.compile(r"\\*[\"']?([^\s\"'\\]{1,200})")
+COMMAND_HEADS = (COMMAND, ARGUMENT, TOPIC, AFTER_OPTION, AFTER_PASSWORD)
+MAX_BEFORE = 400  # characters before an option that may name its program
+MAX_WORDS = 12  # of a command, before one that may be a password
 
 BARE = re.compile(r"(?:[^\s\"'\\;&|]|\\+(?![\\\"'nr]))+")
 BYTES_PREFIX = re.compile(rf"[bBfFrRuU]{{1,2}}(?=[\"']|{REDACTED})")
@@ -210,7 +281,7 @@ def _redact_one_pass(text: str) -> str:
     text = PEM.sub(lambda match: f"{match['begin']}{REDACTED}{match['end'] or ''}", text)
     text = WEBHOOK.sub(lambda match: match["kept"] + REDACTED, text)
     text = URL_USER.sub(lambda match: f"{match['slashes']}{REDACTED}@", text)
-    for heads in (ASSIGNED, OPTION, QUERY, PAIR, NAMED, USER_OPTION, SSHPASS):
+    for heads in (ASSIGNED, OPTION, PAIR, NAMED, USER_OPTION, *FIXED_NAMES, *GUESSES):
         text = "".join(_redact_secret_values(text, heads))
     text = PROXY_USER.sub(_redact_proxy, text)
     text = BEARER.sub(_redact_bearer, text)
@@ -221,10 +292,12 @@ def _redact_mapping(facts: Mapping[Any, Any], name: str) -> dict[Any, Any]:
     """Redact a mapping. Fields below a secret name are secret unless PLAIN_END matches them."""
     hidden: dict[Any, Any] = {}
     named = next((facts[key] for key in ("name", "key", "variable") if key in facts), "")
+    of_kaggle = "key" in facts and "username" in facts
     for key, value in facts.items():
         beside = named if key == "value" and isinstance(named, str) else ""
         below = name if is_secret_name(name) and not PLAIN_END.search(str(key).lower()) else ""
-        secret = next((n for n in (str(key), beside, below) if is_secret_name(n)), str(key))
+        name_of = "api_key" if key == "key" and of_kaggle else str(key)
+        secret = next((n for n in (name_of, beside, below) if is_secret_name(n)), str(key))
         hidden[_free_key(hidden, key)] = redact(value, secret)
     return hidden
 
@@ -250,9 +323,20 @@ def _redact_item(items: Sequence[Any], at: int, name: str) -> Any:
         return REDACTED
     if before in USER_OPTIONS and ":" in item:
         return redact_text(f"-u '{item}'")[len("-u '") : -1]
-    if before == "-p" and any(str(word).endswith("sshpass") for word in items[:at]):
-        return REDACTED
-    return redact(item, name)
+    hidden = item if any(map(str.isspace, before)) else _redact_argument(items[:at], item)
+    return redact(hidden, name)
+
+
+def _redact_argument(words: Sequence[Any], item: str) -> str:
+    """Redact a word of a command if the words before it make it a password."""
+    near = [word for word in words[-MAX_WORDS:] if isinstance(word, str)]
+    line = " ".join(near)[-MAX_BEFORE:] + " "
+    command = line + (item if item.split() == [item] else f"'{item}'")
+    for heads in COMMAND_HEADS:
+        hidden = "".join(_redact_secret_values(command, heads))
+        if hidden != command and hidden.startswith(line):
+            return hidden.removeprefix(line).strip("'")
+    return item
 
 
 def _is_secret_option(name: str) -> bool:
@@ -266,6 +350,8 @@ def _must_hide(name: str, value: str) -> bool:
 def _is_plain(name: str, value: str) -> bool:
     """Return whether a value stays visible in spite of its name: a switch, a number, a path."""
     plain = name.lower().strip("-_")
+    if plain.endswith(("pin", "pw")) and SHORT_NUMBER.fullmatch(value):
+        return True
     if PLAIN_VALUE.fullmatch(value) or (plain in PATH_NAMES and PATH.match(value)):
         return True
     may_be_number = not NUMBER_IS_SECRET.search(plain) or plain == "pass"
@@ -292,7 +378,9 @@ def _value_of(text: str, head: re.Match[str]) -> tuple[int, int]:
         return at, at
     at = prefix.end() if (prefix := BYTES_PREFIX.match(text, at)) else at
     quote, key_quote, sep = ANY_QUOTE.match(text, at), found.get("quote"), found.get("sep", "")
-    if head.re is USER_OPTION and key_quote:
+    if sep.startswith("%") and (encoded := ENCODED.match(text, at)):
+        end = encoded.end()
+    elif head.re is USER_OPTION and key_quote:
         end = _quoted_end(text, at, key_quote)[0]
     elif quote and (key_quote or sep.startswith(("\\", '"', "'"))):
         at = quote.end()
@@ -314,8 +402,10 @@ def _value_of(text: str, head: re.Match[str]) -> tuple[int, int]:
 
 def _secret_name(text: str, head: re.Match[str]) -> str:
     """Return the name by which the value of a head is judged; "" if the name is not secret."""
-    if head.re in (SSHPASS, QUERY):
-        return "password" if head.re is SSHPASS else "token"
+    if head.re in FIXED_NAMES:
+        return FIXED_NAMES[head.re]
+    if head.re in GUESSES:
+        return "password" if _is_guessed(text, head) else ""
     name, start = head["name"], head.start("name")
     if head.re is USER_OPTION:  # `docker run --user 1000:1000` has no password
         return "token" if name.isdigit() else "password"
@@ -329,6 +419,15 @@ def _secret_name(text: str, head: re.Match[str]) -> str:
         return name
     is_escape = text[start - 1 : start] == "\\"  # \nNAME=value
     return name[1:] if is_escape and _is_secret_option(name[1:]) else ""
+
+
+def _is_guessed(text: str, head: re.Match[str]) -> bool:
+    """Return whether the word after a head seems to be a secret."""
+    word = GUESSED_WORD.match(text, head.end())
+    if not word or not GUESSES[head.re](word[1]):
+        return False
+    before = re.split(r"[\n;|&]", text[max(0, head.start() - MAX_BEFORE) : head.start()])[-1]
+    return head.re is not AFTER_OPTION or not HARMLESS_P.search(before)
 
 
 def _line_end(text: str, head: re.Match[str]) -> int:

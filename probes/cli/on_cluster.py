@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
 import click
 
-from probes.cli.command import command, print_lines, refuse
+from probes.cli.command import UsageError, command, print_lines, refuse
 from probes.cli.run import read_given, refuse_unjoined, run_options
 from reports.numbers import quantity
 from reports.sanitize import one_line
@@ -163,13 +163,23 @@ EXIT_LEFT = 20
 @click.option(
     "--unclaim", metavar="JOB", help="First end the claim of this job, which is no trial."
 )
-def cleanup(idle: str, remove: bool, unclaim: str | None, **values: str | None) -> None:
+@click.option(
+    "--job",
+    "jobs",
+    multiple=True,
+    metavar="ID",
+    help="With --remove, stop this job as well: it is listed, and may be another user's.",
+)
+def cleanup(
+    idle: str, remove: bool, unclaim: str | None, jobs: tuple[str, ...], **values: str | None
+) -> None:
     """List files and jobs of earlier runs on a cluster, and remove them with --remove.
 
     A run removes what it made, also when it is killed. Something stays only if the process that
     cleans up is killed too, as by a reboot. This command looks into /tmp of each node, and into the
     shared folder that the contract names. Nothing of a run that is under way is touched. A
-    submission that was not brought back stays for a week. Exit code 0: nothing is left; 20:
+    submission that was not brought back stays for a week. A job whose command has a name as ours
+    may be another user's: it is stopped only if --job names it. Exit code 0: nothing is left; 20:
     something is, or not all was searched.
 
     A trial claims its cluster, in Ray's own store, which each user of the cluster can write. Where
@@ -182,6 +192,8 @@ def cleanup(idle: str, remove: bool, unclaim: str | None, **values: str | None) 
     from probes.session.settings import read_time
     from reports.run_folder.store import utc_time
 
+    if jobs and not remove:
+        raise UsageError("--job needs --remove: it names a job to stop")
     with refuse_unjoined(VersionMismatch):
         idle_s, settings = read_time("--idle", idle), read_given(values)
         cluster = connect(settings.spec)
@@ -192,7 +204,9 @@ def cleanup(idle: str, remove: bool, unclaim: str | None, **values: str | None) 
         cluster.claim(utc_time(), 0, click.echo)
         shared = settings.agreed.cluster.shared if settings.agreed else None
         found, unknown = find_left(cluster, shared)
+        _check_named(jobs, found)
         old = [one for one in found if one.idle_s is None or one.idle_s >= max(idle_s, one.kept_s)]
+        old = [one for one in old if one.is_sure or one.name in jobs]
         errors = remove_left(cluster, old) if remove else {}
         cluster.release()
     for one in found:
@@ -209,10 +223,26 @@ def cleanup(idle: str, remove: bool, unclaim: str | None, **values: str | None) 
     sys.exit(EXIT_LEFT if left or unknown else 0)
 
 
+def _check_named(jobs: Sequence[str], found: Sequence[LeftOver]) -> None:
+    """Check that the jobs to stop are listed.  Raises UsageError."""
+    listed = {one.name for one in found if one.idle_s is None}
+    if unknown := [job for job in jobs if job not in listed]:
+        raise UsageError(
+            f"--job: expected a job that is listed, found {unknown[0]}: run `seatrial cleanup`"
+            " without it to see them"
+        )
+
+
 def _line(one: LeftOver, *, in_use: bool, why: str | None) -> str:
     """Describe what was found, and why it stays."""
     state = "runs" if one.idle_s is None else f"unchanged for {_time(one.idle_s)}"
-    state += ", left: it may be in use" if in_use else ""
+    if in_use and not one.is_sure:
+        state += (
+            ", left: its command has a name as ours, and it may be another user's. Stop it by"
+            f" --remove --job {one.name}"
+        )
+    elif in_use:
+        state += ", left: it may be in use"
     state += f", not removed: {why}" if why else ""
     return one_line(f"{one.kind:5}{one.where} {one.name} {state}")
 

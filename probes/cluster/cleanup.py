@@ -11,7 +11,6 @@ import contextlib
 import errno
 import json
 import os
-import re
 import shutil
 import signal
 import stat
@@ -20,6 +19,7 @@ import sys
 import threading
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Sequence
 from http.client import HTTPResponse, IncompleteRead
@@ -99,8 +99,8 @@ class CleanupProcess:
 
     def remove_now(self, path: Path) -> None:
         """Remove a folder or file now; if something still writes into it, leave it for later."""
-        _remove_path(path)
-        if not path.exists():
+        remove_path(path)
+        if not os.path.lexists(path):
             self.unregister("folder", str(path))
 
     def end_now(self, kind: str, name: str) -> None:
@@ -151,25 +151,32 @@ def stop_resource(kind: str, name: str) -> None:
         if not address.startswith(("http://", "https://")):
             raise OSError(f"not a dashboard: {address!r}")
         for job in [word] if kind == "job" else jobs_with(address, word):
-            _ask_dashboard(address, job, f"/api/jobs/{job}/stop", method="POST")
+            path = f"/api/jobs/{urllib.parse.quote(job, safe='')}/stop"
+            _ask_dashboard(address, job, path, method="POST")
 
 
-def jobs_with(address: str, word: str | re.Pattern[str]) -> list[str]:
+def jobs_with(address: str, word: str) -> list[str]:
     """List the jobs that have not ended and whose command has this word.  Raises OSError."""
-    wanted = re.compile(re.escape(word)) if isinstance(word, str) else word
-    shown = word if isinstance(word, str) else word.pattern
-    answer = _ask_dashboard(address, f"with {shown}", "/api/jobs/")
+    return [
+        job["submission_id"]
+        for job in list_jobs(address, f"with {word}")
+        if word in str(job.get("entrypoint"))
+    ]
+
+
+def list_jobs(address: str, which: str = "of an earlier run") -> list[dict[str, Any]]:
+    """List the submitted jobs that have not ended, as Ray describes them.
+
+    Raises OSError.  Its text names `which` jobs were looked for.
+    """
+    answer = _ask_dashboard(address, which, "/api/jobs/")
     try:
         jobs = [dict(job) for job in json.loads(answer)]
     except (TypeError, ValueError):  # a page of a proxy
         raise OSError(f"{address} answers with something else than its jobs") from None
-    return [
-        job["submission_id"]
-        for job in jobs
-        if isinstance(job.get("submission_id"), str)  # a driver that was not submitted has none
-        and wanted.search(str(job.get("entrypoint")))
-        and job.get("status") not in ENDED
-    ]
+    # A driver that was not submitted has no id.
+    submitted = [job for job in jobs if isinstance(job.get("submission_id"), str)]
+    return [job for job in submitted if job.get("status") not in ENDED]
 
 
 def _ask_dashboard(address: str, job: str, path: str, method: str = "GET") -> bytes:
@@ -290,23 +297,29 @@ def remove_paths(paths: list[Path]) -> list[Path]:
                 return existing
             last_seen = now
         for path in existing:
-            _remove_path(path)
+            remove_path(path)
         time.sleep(0.05)
     return []
 
 
-def _remove_path(path: Path) -> None:
-    if path.is_dir():
-        try:
+def remove_path(path: Path) -> str:
+    """Remove a file, a link, or a folder of any depth; return why not all of it, "" if it is gone.
+
+    What a link leads to stays.  Of a folder it removes what it can.
+    """
+    error = ""
+    try:
+        if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
-        except (OSError, RecursionError) as error:
-            if getattr(error, "errno", errno.EMFILE) == errno.EMFILE:
-                _run(["rm", "-rf", "--", str(path)])  # folders so deep that Python fails
-            else:
-                shutil.rmtree(path, ignore_errors=True)
-    else:
-        with contextlib.suppress(OSError):  # another user's file must not stop the cleanup
+        else:
             path.unlink(missing_ok=True)
+    except (OSError, RecursionError) as problem:
+        error = str(problem)
+        if getattr(problem, "errno", errno.EMFILE) == errno.EMFILE:
+            _run(["rm", "-rf", "--", str(path)])  # folders so deep that Python fails
+        elif path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+    return error if os.path.lexists(path) else ""
 
 
 def _kill_group(pid: int) -> None:

@@ -7,20 +7,24 @@ its standard input ends, so the cluster never outlives the driver, however the d
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-# The folder of a cluster, as `mkdtemp` names it; address.py knows its raylets by it.
-OWN_FOLDER = re.compile(r"/tmp/sea-[a-z0-9_]{8}(/|$)")
+PREFIX, OWNER = "sea-", "seatrial.owner"  # of the folder's name; the file that its owner locks
+FOLDER = re.compile(PREFIX + "[a-z0-9_]{8}")  # as mkdtemp ends it
+# The same as a whole path: address.py knows the raylets of embedded clusters by it.
+OWN_FOLDER = re.compile(f"/tmp/{FOLDER.pattern}(/|$)")
 START_SECONDS = 120  # bounds a start that hangs; a sound one takes seconds
 
 
@@ -84,7 +88,8 @@ def main(nodes: int) -> None:
     signal.alarm(START_SECONDS)  # a start that hangs must not hang the driver
     # Unix sockets allow some 100 characters, so the folder's name is short.  Ray reads the
     # variable for its sessions, and for the file with the address of "auto": both stay here.
-    folder = os.environ["RAY_TMPDIR"] = tempfile.mkdtemp(prefix="sea-", dir="/tmp")
+    folder = os.environ["RAY_TMPDIR"] = tempfile.mkdtemp(prefix=PREFIX, dir="/tmp")
+    hold_folder(folder)
     from ray.cluster_utils import Cluster
 
     stdout = os.fdopen(os.dup(1), "w")
@@ -110,6 +115,39 @@ def main(nodes: int) -> None:
         cluster.shutdown()
         _kill_session()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def hold_folder(folder: str) -> int:
+    """Mark a folder as held by this process, however it ends; return the handle of the mark.
+
+    The kernel gives a lock back when its holder ends.  No process that it starts inherits it.
+    """
+    handle = os.open(os.path.join(folder, OWNER), os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    return handle
+
+
+def take_folder(folder: str) -> int | None:
+    """Take the lock of a folder whose owner has ended; return its handle.
+
+    None if the owner lives, if this user does not own folder and mark, or if one is a link.
+    """
+    opened: list[int] = []
+    try:
+        opened.append(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW))
+        how = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK  # a FIFO would wait for a writer
+        opened.append(os.open(OWNER, how, dir_fd=opened[0]))
+        states = [os.fstat(handle) for handle in opened]
+        is_own = all(state.st_uid == os.geteuid() for state in states)
+        if is_own and stat.S_ISREG(states[1].st_mode):
+            fcntl.flock(opened[1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return opened.pop()
+    except OSError:  # not there, or held
+        pass
+    finally:
+        for handle in opened:
+            os.close(handle)
+    return None
 
 
 def _raise_timeout(*_: object) -> None:

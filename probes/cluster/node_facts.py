@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -27,8 +28,8 @@ from probes.cluster.system_facts import (
     read_rdma_access,
     read_text,
 )
+from probes.cluster.variables import withhold_all
 from reference_trainer.rank_environment import ipv4_addresses
-from reports.redact import redact
 from reports.sanitize import last_line
 
 CUDA_LINE = re.compile(r"^cuda\b[^=\n]*= *'([\d.]+)'", re.MULTILINE)  # of torch/version.py
@@ -149,7 +150,7 @@ class NodeFacts(TypedDict, total=False):
     ram_gib: float | None
     disk_gib: float | None
     system: dict[str, Any]  # see read_system
-    environment: dict[str, str]  # variables of VARIABLE_PREFIXES, without secrets
+    environment: dict[str, str]  # see job_variables
 
 
 Facts = Mapping[str, Any]  # of code that reads other facts as well, as those of a recorded run
@@ -185,10 +186,14 @@ def node_facts() -> NodeFacts:
         "ram_gib": usable_memory_gib(),
         "disk_gib": disk_gib(),
         "system": read_node_system(),
-        "environment": redact(
-            {k: v for k, v in sorted(os.environ.items()) if k.startswith(VARIABLE_PREFIXES)}
-        ),
+        "environment": job_variables(os.environ),
     }
+
+
+def job_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of VARIABLE_PREFIXES: value, or that it is set; see `withhold`."""
+    names = sorted(name for name in environment if name.startswith(VARIABLE_PREFIXES))
+    return withhold_all({name: environment[name] for name in names})
 
 
 def add_silent(facts: Sequence[Facts], nodes: Sequence[Mapping[str, Any]]) -> list[Facts]:
@@ -422,14 +427,46 @@ def _raise_error(error: OSError) -> None:
     raise error
 
 
+NO_MODEL = "is no file of a model"
+KERNELS = ("/dev", "/proc", "/sys")  # their files are made up, and reading one may change something
+SHARED_MEMORY = "/dev/shm"  # a model may be there
+
+
 def digest_file(file: Path) -> str:
-    """Return size and digest: of BLOCK bytes at each STRIDE, and of the last BLOCK bytes."""
-    digest = hashlib.sha256()
-    with file.open("rb", buffering=0) as opened:
-        size = os.fstat(opened.fileno()).st_size
+    """Return size and digest: of BLOCK bytes at each STRIDE, and of the last BLOCK bytes.
+
+    Raises OSError for what is no regular file.
+    """
+    digest, opened = hashlib.sha256(), _open_model(file)
+    try:
+        size = os.fstat(opened).st_size
         for place in (*range(0, size, STRIDE), max(0, size - BLOCK)):
-            digest.update(os.pread(opened.fileno(), BLOCK, place))
+            digest.update(os.pread(opened, BLOCK, place))
+    finally:
+        os.close(opened)
     return f"{size} {digest.hexdigest()[:16]}"
+
+
+def _open_model(file: Path) -> int:
+    """Open a regular file and return its handle.  Raises OSError for anything else, unopened."""
+    real = os.path.realpath(file)
+    if _is_model_file(real):
+        # It may have been exchanged meanwhile: a FIFO would wait for a writer.
+        opened = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+        if stat.S_ISREG(os.fstat(opened).st_mode):
+            return opened
+        os.close(opened)
+    raise OSError(f"{file.name} {NO_MODEL}")
+
+
+def _is_model_file(path: str) -> bool:
+    """Return whether a path without links may be read as a file of a model.
+
+    Raises OSError if it does not exist.
+    """
+    made_up = f"{path}/".startswith(tuple(f"{folder}/" for folder in KERNELS))
+    is_file = stat.S_ISREG(os.stat(path).st_mode)
+    return is_file and (not made_up or path.startswith(f"{SHARED_MEMORY}/"))
 
 
 def read_changed_file(path: str) -> dict[str, dict[str, Any]]:
@@ -455,8 +492,12 @@ def read_changed_file(path: str) -> dict[str, dict[str, Any]]:
 
 
 def _write_changed(source: Path, target: Path) -> None:
-    with source.open("rb") as opened:
-        block = bytearray(opened.read(BLOCK)) or bytearray(1)
+    opened = _open_model(source)
+    try:
+        block = bytearray(os.pread(opened, BLOCK, 0)) or bytearray(1)
+        size = os.fstat(opened).st_size
+    finally:
+        os.close(opened)
     block[0] ^= 1
     target.write_bytes(block)
-    os.truncate(target, max(source.stat().st_size, 1))
+    os.truncate(target, max(size, 1))

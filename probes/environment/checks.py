@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from probes.cluster.network_facts import interfaces_of
+from probes.cluster.variables import is_withheld
 from probes.environment.collect import effective_values, read_nccl_conf_files
 from probes.findings import join_names
 from scaling.collectives.line_rate import installed_rails
@@ -112,6 +113,8 @@ def canonical(variable: str, value: str | None) -> object:
     """Return a key that is equal for two values that NCCL reads as the same; None is unset."""
     if value is None or value == "":
         return None
+    if is_withheld(variable, value):
+        return value
     if variable in LIST_VARIABLES:
         of_gloo = variable.startswith("GLOO_")  # it knows no signs
         spec = plain_list(value) if of_gloo else name_list(value)

@@ -5,7 +5,8 @@ reads its conf files once, in src/misc/param.cc (initEnvFunc): NCCL_CONF_FILE or
 then /etc/nccl.conf.  It passes each line to setenv() without overwriting.  So the environment wins
 over files, the first file over the second, and the first line over a later one.
 
-`read_settings` returns these keys, with secrets redacted and every value truncated:
+`read_settings` returns these keys.  A variable that is not known has the value "set"; secrets are
+redacted, and every value is truncated:
 
 `environment`  {variable: value} as the worker has it
 `files`        {path: {variable: value}} of the conf files, in NCCL's order
@@ -34,6 +35,7 @@ from typing import Any
 
 from probes.cluster.node_facts import rdma_ports
 from probes.cluster.system_facts import read_text
+from probes.cluster.variables import withhold_all
 from reports.redact import redact
 
 LIBRARY_FILE = re.compile(r"libnccl\.so(?:\.\d+)*$")
@@ -233,7 +235,7 @@ def redact_value(name: str, value: str) -> str:
 
 
 def _redact_secret_values(variables: Mapping[str, str]) -> dict[str, str]:
-    return {name: redact_value(name, value) for name, value in variables.items()}
+    return {name: redact_value(name, value) for name, value in withhold_all(variables).items()}
 
 
 def gpu_models() -> list[str]:

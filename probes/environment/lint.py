@@ -12,16 +12,14 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
-from pathlib import Path
 from typing import Any
 
+from probes.cluster.variables import is_withheld, known_variables
 from probes.environment import checks
 from probes.environment.checks import NUMERIC, NodeContext, canonical, describe_libraries
 from probes.environment.collect import redact_value
 from probes.environment.rules import DIFFERENCE_SEVERITY, LOCAL, RULES, WARN
 from probes.findings import join_names
-from probes.toml_tables import ClosedTable, read_tables, validate
 from reports.sanitize import one_line
 
 NodeSettings = Mapping[str, Mapping[str, Any]]  # node name -> what read_settings() returned there
@@ -133,7 +131,7 @@ def _check_rules(ctx: NodeContext) -> Iterator[Flag]:
 def _check_spelling(ctx: NodeContext) -> Iterator[Flag]:
     """Flag values that NCCL reads differently from what was probably meant."""
     for name, (value, where) in ctx.variables.items():
-        if not name.startswith("NCCL_") or not value:
+        if not name.startswith("NCCL_") or not value or is_withheld(name, value):
             continue
         is_number = bool(NUMBER_START.match(value))
         if value[0] in "\"'" or value[-1] in "\"'":
@@ -166,25 +164,6 @@ def _check_names(ctx: NodeContext) -> Iterator[Flag]:
 
 
 MAX_NAME_LENGTH = 64  # characters; no real name is longer
-VARIABLES = Path(__file__).with_name("variables.toml")
-
-
-class KnownVariables(ClosedTable):
-    """The file of variables: what follows NCCL_, and prefixes of further variables."""
-
-    suffixes: str
-    unlisted_prefixes: tuple[str, ...]
-
-    @property
-    def names(self) -> set[str]:
-        """Complete names."""
-        return {f"NCCL_{suffix}" for suffix in self.suffixes.split()}
-
-
-@cache
-def known_variables() -> KnownVariables:
-    """Read the file of variables, once.  Raises TableError."""
-    return validate(KnownVariables, read_tables(VARIABLES), str(VARIABLES))
 
 
 def suggest_spelling(name: str) -> str:

@@ -300,6 +300,7 @@ JOB_SECONDS = 60.0  # for the job to end: its driver starts in some seconds, on 
 POLL_SECONDS = 0.3  # between two questions for its state
 ANSWER_SECONDS = 10.0  # for each answer of the dashboard
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
+STRANGER_METADATA = {"seatrial": "stranger"}
 
 
 @dataclass(frozen=True)
@@ -312,8 +313,10 @@ class StrangerJob:
 
 def submit_stranger_job(dashboard: str, job: str, seconds: float = JOB_SECONDS) -> StrangerJob:
     """Submit a job of this id without a token; wait for its output, and delete it."""
+    # So that `seatrial cleanup` knows it for sure.
+    body = {"entrypoint": f"echo {job}", "submission_id": job, "metadata": STRANGER_METADATA}
     try:
-        _call(f"{dashboard}/api/jobs/", {"entrypoint": f"echo {job}", "submission_id": job})
+        _call(f"{dashboard}/api/jobs/", body)
     except urllib.error.HTTPError as error:
         error.close()
         refused = error.code in of_ray.REFUSALS
@@ -341,7 +344,7 @@ def _wait_for_output(dashboard: str, job: str, seconds: float) -> StrangerJob:
     return StrangerJob(RAN) if printed else StrangerJob("accepted", f"it {state.lower()}")
 
 
-def _call(url: str, body: dict[str, str] | None = None) -> Any:
+def _call(url: str, body: dict[str, Any] | None = None) -> Any:
     data = None if body is None else json.dumps(body).encode()
     with of_ray.open_url(url, "", ANSWER_SECONDS, data) as answer:
         return json.load(answer)

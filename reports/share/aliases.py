@@ -31,11 +31,19 @@ IDENTIFIERS = [
 IPV6 = re.compile(r"(?<![\w.])[0-9A-Fa-f]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f.]*[0-9A-Fa-f:](?![\w])")
 
 SEGMENT = r"[^\s/'\"<>|;,()\[\]:`\\]"
+# A path may go on after a blank: `/shared/My Runs/falcon`. Then up to two words with a capital may
+# come before the next slash. `and/or`, an option and an assignment are no parts of it.
+BLANK = r"\\{0,3} "
+FURTHER = (
+    rf"(?:{BLANK}(?:[A-Z]{SEGMENT}*{BLANK}){{0,2}}(?!and/|-|[^\s/]*=){SEGMENT}+(?:/{SEGMENT}+)+)*"
+)
 PATH = re.compile(
-    # Two parts or more; a path below ~; a path below a usual folder of users or shared storage.
-    rf"(?:(?<![\w/])|(?<=://))(?:/{SEGMENT}+){{2,}}"
+    # In quotes all of it; two parts or more; a path below ~; a path below a usual folder of users
+    # or shared storage.
+    rf"(?<=['\"])~?(?:/{SEGMENT}+)+(?: (?!-){SEGMENT}+(?:/{SEGMENT}+)*){{1,4}}(?=['\"])"
+    rf"|(?:(?:(?<![\w/])|(?<=://))(?:/{SEGMENT}+){{2,}}"
     rf"|(?<![\w/])~(?:[A-Za-z_][\w.-]*)?(?:/{SEGMENT}+)+"
-    rf"|/(?:home|Users|root|mnt|scratch|lustre|gpfs)(?:/{SEGMENT}+)+"
+    rf"|/(?:home|Users|root|mnt|scratch|lustre|gpfs)(?:/{SEGMENT}+)+){FURTHER}"
 )
 STORED = re.compile(r"\b(?:s3a?|gs|gcs|abfss?|wasbs?|az|hdfs|oci|r2|swift)://[^\s'\"<>,;]+")
 URL_PATH = re.compile(r"(?<=://)([^\s/'\"<>]+)(/[^\s'\"<>,;)]+)")
@@ -58,6 +66,15 @@ FILES = (
     " tar zip whl conf cfg ini sh md prom sock pid cpp cu cc rs js ts out err tmp partial"
 )
 ENDS_OF_DOMAINS, ENDS_OF_FILES = frozenset(DOMAINS.split()), frozenset(FILES.split())
+
+
+# A number is a name where the word before it says so.
+NUMBERED = re.compile(
+    r"(?<![a-z0-9])"
+    r"(?P<word>(?P<job>(?:slurm[_ ]?)?job_?id|slurm job)|serial(?: ?(?:number|no\.?))?|s/n)"
+    r"(?P<sep>[ :=#]{1,3})(?P<number>\d{3,20})(?!\w)",
+    re.IGNORECASE,
+)
 
 
 def is_domain(name: str) -> bool:
@@ -90,19 +107,25 @@ def _alias_path(path: str, alias: Alias) -> str:
 
 
 def alias_identifiers(text: str, alias: Alias, versions: bool = False) -> str:
-    """Replace users before an @, UUIDs, Ray ids, GUIDs, MAC and IP addresses.
+    """Replace users before an @, UUIDs, Ray ids, GUIDs, MAC and IP addresses, numbers of jobs.
 
     With `versions`, four numbers with dots are a version and stay unchanged.
     """
     text = USER.sub(
         lambda m: m[0] if m[1].lower() in PUBLIC_USERS else alias("user", m[1]) + "@", text
     )
+    text = NUMBERED.sub(_alias_number(alias), text)
     text = IPV6.sub(lambda m: alias("address", m[0]) if _is_ipv6(m[0]) else m[0], text)
     for kind, shape in IDENTIFIERS:
         text = shape.sub(lambda m, kind=kind: alias(kind, m[0]), text)  # type: ignore[misc]
     if versions:
         return text
     return IPV4.sub(lambda m: alias("address", m[0]) if _is_ipv4(m[0]) else m[0], text)
+
+
+def _alias_number(alias: Alias) -> Callable[[re.Match[str]], str]:
+    """Return a function that replaces the number in a match of NUMBERED."""
+    return lambda m: m["word"] + m["sep"] + alias("job" if m["job"] else "id", m["number"])
 
 
 def is_identifier(text: str) -> bool:
@@ -129,6 +152,22 @@ def _is_ipv6(text: str) -> bool:
 WORDS = frozenset(Path(__file__).with_name("words.txt").read_text(encoding="ascii").split())
 
 
+MAX_WORD = 4096  # characters; a longer word is no name, and no text for people
+LONG_WORD = re.compile(rf"\S{{{MAX_WORD + 1},}}")
+
+
+def shorten(text: str) -> str:
+    """Replace words that are too long by their length; it takes long to search them for names."""
+    return LONG_WORD.sub(lambda match: f"(a word of {len(match[0])} characters)", text)
+
+
+# A pod of Kubernetes: its suffix has five of these characters (apimachinery's rand.go). One without
+# a digit may be a word, unless the name says what runs there.
+POD_SUFFIX = "[bcdfghjklmnpqrstvwxz2456789]{5}"
+POD = re.compile(
+    rf"[a-z][a-z0-9]*(?:-[a-z0-9]+){{1,10}}-(?=[a-z]*\d){POD_SUFFIX}"
+    rf"|[a-z][a-z0-9]*(?:-[a-z0-9]+){{0,8}}-(?:worker|head|group)(?:-[a-z0-9]+){{0,3}}-{POD_SUFFIX}"
+)
 MIN_SERIAL = 10  # digits; a shorter number may be a measured value
 MAX_LABELS = 12  # parts of one name between dots, hyphens and underscores; no name has more
 # Text before a name that is not part of it: \n as two characters, %2F, the end of a colour code.
@@ -260,6 +299,8 @@ class Aliases:
             return "" if self.is_plain(name) else self.known[name.lower()]
         if is_domain(name) and not self._ends_in_host(name.partition(".")[0]):
             return self.host(name, "host")
+        if POD.fullmatch(name):
+            return self.of("pod", name)
         if SHORT_ID.fullmatch(name):
             return next((alias for long, alias in self.known.items() if name.lower() in long), "")
         return self.host(name) if _shape(name.lower()) in self._shapes else ""
@@ -283,13 +324,14 @@ def _compile(pattern: str) -> re.Pattern[str]:
 def _odd_names(names: Iterable[str]) -> re.Pattern[str]:
     """Compile a pattern for names with spaces, slashes or foreign letters.
 
-    A folder matches only as the complete path.
+    A folder matches only as the complete path, or with what is below it if it has a blank.
     """
     everything = list(names)
     folders = [name for name in everything if name.startswith(("/", "~"))]
     others = [name for name in everything if name not in folders]
     kinds = [
-        (r"(?<![\w./])", folders, r"(?![\w/-])"),
+        (r"(?<![\w./])", [name for name in folders if " " in name], rf"(?![\w-])(?:/{SEGMENT}+)*"),
+        (r"(?<![\w./])", [name for name in folders if " " not in name], r"(?![\w/-])"),
         (NOT_INSIDE, [name for name in others if name[0].isalnum()], "(?![a-z0-9])"),
         ("", [name for name in others if not name[0].isalnum()], ""),
     ]

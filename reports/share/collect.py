@@ -8,7 +8,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from reports.record import RunRecord
-from reports.share.aliases import HOME, PUBLIC_USERS, USER, Aliases, is_identifier
+from reports.share.aliases import (
+    HOME,
+    MAX_WORD,
+    PUBLIC_USERS,
+    USER,
+    Aliases,
+    is_identifier,
+    shorten,
+)
 
 # Keys of facts, by the kind of their values.
 HOST_KEYS = {"name", "host", "hostname", "node_name", "nodename", "head"}
@@ -19,11 +27,34 @@ ID_KEYS |= {"guid", "node_guid", "gid", "lid"}
 GPU_KEYS = {"uuid", "gpu_uuid", "gpu_serial"}
 USER_KEYS = {"user", "username", "logname", "login", "owner", "account"}
 PATH_KEYS = {"shared", "shards", "home", "pwd", "folder", "mount", "run_dir", "cwd"}
+PATH_WITH_BLANK = re.compile(r"[/~](?=\S* \S)(?:(?! -)[^\n])+")  # and no command
 ADDRESS = re.compile(r"(?:^|_)(?:address|addr|ip|ips)$")
+# Names that people gave to jobs and what runs them, as keys of facts and variables have them.
+GIVEN = re.compile(
+    r"(?:^|_)(?:(?P<pod>pod(?:_?name)?)|(?P<partition>partition)|(?P<account>account|qos|reservation)"
+    r"|(?P<namespace>namespace)|(?P<cluster>cluster_?name)|(?P<job>job(?:_?name)?|queue|project))$"
+)
+SERIAL = re.compile(r"(?:^|_)(?:serial(?:_?(?:number|no))?|sn|(?:asset|service|chassis)_?tag)$")
+JOB_ID = re.compile(r"(?:^|_)job_?id$")
 NAME_KEYS = HOST_KEYS | ID_KEYS | GPU_KEYS | USER_KEYS | {"nodes", "capacity", "address"}
 OUR_CLUSTERS = {"local", "silent", "unjoined"}  # cluster names that the suite gave
 AUTO_ID = re.compile(r"\d{4}-\d\d-\d\dT\d{6}Z")  # start of a run folder's name (see store.py)
 OPTION = re.compile(r"--(cluster|run-dir|contract|address)[ =](['\"]?)([^\s'\"]+)\2")
+# `SLURM_JOB_NAME='falcon 7b'`, `--partition acme_h100`, `namespace: falcon-ns`.
+ASSIGNED = re.compile(
+    r"(?<![A-Za-z0-9_])(?P<option>--)?(?P<key>[A-Za-z][A-Za-z_-]{2,40})(?(option)[ =]|(?:=|: ?))"
+    r"(?:(?P<quote>['\"])(?P<quoted>[^'\"\n]{1,100})(?P=quote)|(?P<word>\w[\w.-]*\w))"
+)
+MAX_GIVEN = 200  # characters of such a name; a longer one is a text, which has names in it
+GIVEN_WORD = re.compile(r"[A-Za-z].*[\d._-]|\d.*[A-Za-z]")  # no word of a sentence
+SERIAL_TEXT = re.compile(
+    r"\b(?:serial(?: ?(?:number|no\.?))?|s/n)[ :=#]{1,3}(?=[A-Z-]*\d)([A-Z0-9][A-Z0-9-]{5,40})\b",
+    re.IGNORECASE,
+)
+# Fields of the subject of a certificate (RFC 4514); DC and C alone name nobody.
+SUBJECT = re.compile(
+    r"(?<![A-Za-z])(?:CN|OU?|DC|UID|emailAddress)=([\w.@*-]+(?: [A-Z][\w.-]*){0,3})"
+)
 HOST = r"[A-Za-z0-9][A-Za-z0-9.-]*"
 # The parts of a subject or suspect: `gpu-01`, `gpu-01/mlx5_0`, `gpu-01 alone`, `rank 0 (gpu-01)`.
 PART = re.compile(rf"({HOST})(?:[/:].*| alone| [A-Za-z]+\d*_\d\S*)?|.*\(({HOST})\).*")
@@ -38,14 +69,16 @@ def collect_names(record: RunRecord, texts: Iterable[str], own_words: Iterable[s
     _add_nodes(aliases, _nodes(record.cluster))
     _add_facts(aliases, record.cluster)
     _add_cluster(aliases, record)
+    if record.contract.agreed:
+        _add_given(aliases, "contract", record.contract.name)
     for result in record.results:
         _add_places(aliases, result.series)
         for finding in result.findings:
             _add_facts(aliases, finding.names)
             for suspect in finding.suspects:
-                _add_parts(aliases, suspect, is_suspect=True)
+                _add_parts(aliases, shorten(suspect), is_suspect=True)
         for measurement in result.measurements:
-            _add_parts(aliases, measurement.subject, is_suspect=False)
+            _add_parts(aliases, shorten(measurement.subject), is_suspect=False)
     for waiver in record.contract.waivers:
         aliases.of("user", waiver.name)
     for text in all_texts:
@@ -59,12 +92,16 @@ def _nodes(cluster: Mapping[str, Any]) -> list[Any]:
 
 
 def _devices(cluster: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the names of interfaces and ports, which are equal on all machines of one kind."""
+    """Yield what is equal on all machines of one kind: interfaces, ports, words of models."""
     for node in _nodes(cluster):
         facts = node if isinstance(node, Mapping) else {}
         yield from map(str, facts.get("interfaces") or ())
         for port in facts.get("rdma") or ():
             yield str(port.get("device")) if isinstance(port, Mapping) else ""
+        gpus = facts.get("gpus")
+        for gpu in gpus if isinstance(gpus, list) else ():
+            model = gpu.get("model") or gpu.get("name") if isinstance(gpu, Mapping) else gpu
+            yield from re.split(r"[^\w.-]+", str(model))
 
 
 def _add_nodes(aliases: Aliases, nodes: list[Any]) -> None:
@@ -89,11 +126,17 @@ def _node_names(node: Any) -> list[str]:
 
 
 def _is_name(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())
+    return isinstance(value, str) and bool(value.strip()) and len(value) <= MAX_WORD
+
+
+def _add_given(aliases: Aliases, kind: str, name: str) -> None:
+    """Add a name that a person gave, unless it is a word of the suite."""
+    if _is_name(name) and len(name) <= MAX_GIVEN and not aliases.is_plain(name):
+        aliases.of(kind, name)
 
 
 def _add_facts(aliases: Aliases, value: Any, key: str = "") -> None:
-    """Add the values whose key shows their kind: host, id, GPU, user, path or address."""
+    """Add the values whose key shows their kind: host, id, GPU, user, path, address or job."""
     if isinstance(value, Mapping):
         for name, item in value.items():
             _add_facts(aliases, item, str(name).lower())
@@ -111,8 +154,13 @@ def _add_fact(aliases: Aliases, value: str, key: str) -> None:
         _ = aliases.host(value) if is_host else aliases.of(kind, value)
     elif key in USER_KEYS and value.lower() not in PUBLIC_USERS:
         aliases.of("user", value)
-    elif key in PATH_KEYS and value.startswith(("/", "~")) and len(value) > 1:
-        aliases.of("path", value.rstrip("/"))
+    elif (key in PATH_KEYS or PATH_WITH_BLANK.fullmatch(value)) and value.startswith(("/", "~")):
+        if len(value) > 1:
+            aliases.of("path", value.rstrip("/"))
+    elif SERIAL.search(key):
+        _add_given(aliases, "id", value)
+    elif given := GIVEN.search(key):
+        _add_given(aliases, str(given.lastgroup), value)
     elif ADDRESS.search(key):
         _add_address(aliases, value)
     elif key in HOST_KEYS - {"name"}:
@@ -188,3 +236,20 @@ def _add_words(aliases: Aliases, text: str) -> None:
             _add_address(aliases, value.partition(":")[0] if value.startswith("local") else value)
         elif "/" in value:
             aliases.of("path", value)
+        elif option == "contract":
+            _add_given(aliases, "contract", value.removesuffix(".toml"))
+    for match in ASSIGNED.finditer(text):
+        _add_assigned(aliases, match)
+    for serial in SERIAL_TEXT.findall(text):
+        _add_given(aliases, "id", serial)
+    for name in SUBJECT.findall(text) if "CN=" in text else ():
+        _add_given(aliases, "name", name)
+
+
+def _add_assigned(aliases: Aliases, match: re.Match[str]) -> None:
+    """Add the value of a variable, an option, or a field that names a job or what runs it."""
+    given = GIVEN.search(match["key"].lower().replace("-", "_"))
+    name = match["quoted"] or match["word"]
+    is_variable = match["key"].isupper()
+    if given and (is_variable or GIVEN_WORD.search(name)):
+        _add_given(aliases, str(given.lastgroup), name)

@@ -18,8 +18,8 @@ from reports.redact import redact
 from reports.run_folder.event_log import UnreadableRun, write_atomically
 from reports.run_folder.store import record_text
 from reports.sanitize import clean, one_line
-from reports.share.aliases import Aliases
-from reports.share.collect import NAME_KEYS, collect_names
+from reports.share.aliases import Aliases, shorten
+from reports.share.collect import JOB_ID, NAME_KEYS, SERIAL, collect_names
 
 # Fields that stay: words of the suite or the contract that decide or are looked up. All other text
 # of the record may contain a name, also the text of fields that are added later.
@@ -51,13 +51,15 @@ class ShareRefused(UnreadableRun):
 def write_shared(run: Path, summary: AcceptanceSummary, target: Path | None = None) -> list[Path]:
     """Write the copy of a run into a new folder, by default `<run>-shared`; return its files.
 
-    `summary` is the summary of the run. The copy has no evidence. Raises ShareRefused if the
-    folder exists already or cannot be written, RuntimeError if aliases changed the decision.
+    `summary` is the summary of the run. The copy has no evidence. Raises ShareRefused if the run
+    does not verify, or the folder exists already or cannot be written, and RuntimeError if aliases
+    changed the decision.
     """
+    if problems := summary.integrity.problems:
+        raise ShareRefused(f"{run} does not verify: {problems[0]}. Nothing was shared")
     record, aliases = share_record(summary.record)
     integrity = dataclasses.replace(
         summary.integrity,
-        problems=[aliases.text(clean(problem)) for problem in summary.integrity.problems],
         doubts=[aliases.text(clean(doubt)) for doubt in summary.integrity.doubts],
     )
     shared = summarize_acceptance(record, integrity)
@@ -112,7 +114,8 @@ def share_record(record: RunRecord) -> tuple[RunRecord, Aliases]:
             record = record.model_copy(update={name: f"<{name}>", "command": command})
     texts = list(_texts(record))
     own = {word for kept, text in texts if kept for word in re.findall("[a-z]+", text.lower())}
-    aliases = collect_names(record, (clean(text) for kept, text in texts if not kept), own)
+    searched = (clean(shorten(text)) for kept, text in texts if not kept)
+    aliases = collect_names(record, searched, own)
     aliases.close()
     _share_model(record, aliases)  # finds the names that only their shape reveals
     aliases.close()
@@ -175,7 +178,10 @@ def _keep_verdict(before: Measurement, after: Measurement) -> Measurement:
 
 
 def _share_value(value: Any, aliases: Aliases, key: str, place: bool = False) -> Any:
-    """Return a value with aliases; numbers, dates and members of an enum are unchanged."""
+    """Return a value with aliases; other numbers, dates and members of an enum are unchanged."""
+    of_job = JOB_ID.search(key.lower())
+    if str(value).isdecimal() and (of_job or SERIAL.search(key.lower())):
+        return aliases.of("job" if of_job else "id", str(value))
     if isinstance(value, RecordModel):
         return _share_model(value, aliases)
     if isinstance(value, list):
@@ -201,7 +207,7 @@ def _share_facts(facts: dict[str, Any], aliases: Aliases, key: str) -> dict[str,
 
 def _share_text(text: str, aliases: Aliases, key: str, place: bool) -> str:
     """Return one string without secrets, invisible characters and names."""
-    cleaned = clean(redact(text, key))
+    cleaned = clean(redact(shorten(text), key))
     if len(cleaned.strip()) < min(len(text), 3):  # a limit's `because` needs three characters
         return "(no words)"  # never "": that would mean that there is no text
     if place:

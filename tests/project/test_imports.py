@@ -17,7 +17,7 @@ DIRECTIONS: dict[str, dict[str, set[str]]] = {
         "findings": {"toml_tables"},
         "toml_tables": set(),
         "requirements": set(),
-        "cluster": {"findings"},
+        "cluster": {"findings", "toml_tables"},
         "nccl": {"findings", "toml_tables"},
         "environment": {"cluster", "findings", "toml_tables"},
         "faults": {"cluster"},

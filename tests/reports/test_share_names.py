@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import time
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probes.check.registry import CRITERIA
+from probes.contract.contract import shipped_contracts
 from probes.findings import CATALOGUE
 from reports.acceptance import load_summary
 from reports.record import Finding, ProbeResult, RunRecord
@@ -212,6 +215,147 @@ def test_two_keys_do_not_become_one() -> None:
     facts = {"nodes": [{"name": "gpu-01"}], "load": {"gpu-01": 1, "GPU-01": 2}}
     shared, _ = share_record(bare_record(facts))
     assert list(shared.cluster["load"].values()) == [1, 2]
+
+
+POD = "raycluster-falcon-gpu-worker-x7k2p"
+IN_TEXTS = [  # (text of an error, what must not be in its copy)
+    ("cannot write /home/jdoe/My Runs/falcon/x: full", "Runs falcon jdoe My"),
+    ("cannot write '/home/jdoe/My Own Runs/falcon': full", "Own Runs falcon jdoe"),
+    ("FileNotFoundError: '/shared/Team Falcon Runs/ckpt'", "Team Falcon Runs"),
+    ("cd /shared/My\\ Runs/falcon && ls", "Runs falcon"),
+    ("open(/data/The Big Set/falcon.parquet)", "Big Set falcon"),
+    (f"pod {POD} was evicted", "falcon x7k2p"),
+    ("deployment falcon-api-7d4b9c6f5d-x2x9z is not ready", "falcon 7d4b9c6f5d x2x9z"),
+    ("raycluster-falcon-head-xkqzp and raycluster-falcon-worker-h-bcdfg", "falcon xkqzp bcdfg"),
+    ("srun --partition=acme_h100 --job-name falcon-pre --account=acme-ml x", "acme falcon"),
+    ("SLURM_JOB_PARTITION=acme_h100 SLURM_JOB_NAME='falcon pre' ended", "acme_h100 falcon"),
+    ("export SLURM_JOB_ACCOUNT=acme, POD_NAME=falcon-0: acme and falcon-0 wait", "acme falcon-0"),
+    ("GPU 3 (serial 165492200603, board serial: MT2203X172) fell off", "165492200603 MT2203X172"),
+    ("S/N 1320221004567 or Serial Number: 0324018012345", "1320221004567 0324018012345"),
+    ("certificate of CN=jane.doe,OU=Falcon Team,O=Acme is old: jane.doe", "jane.doe Falcon Acme"),
+    ("subject=/C=DE/O=Acme Corp/CN=head.falcon", "Acme falcon"),
+    ("SLURM_JOB_ID=81234, Slurm job 81235, JobId=81236: job_id: 81237", "81234 81235 81236 81237"),
+    ("serial 12345678 and S/N: 345678", "12345678 345678"),
+    ("namespace: falcon-ns, reservation=acme-week7 of falcon-ns", "falcon-ns acme-week7"),
+]  # fmt: skip
+IN_FACTS = {
+    "pod": POD, "pod_name": "falcon-worker-0", "namespace": "falcon-ns", "partition": "acme_h100",
+    "SLURM_JOB_NAME": "falcon-pretrain", "job_name": "falcon-7b", "account": "acme-ml",
+    "reservation": "acme-week7", "qos": "acme-high", "board_serial": "MT2203X17244",
+    "serial_number": "1654922006031", "cluster_name": "acme-east",
+    "run_path": "/vol/My Runs/falcon",
+    "subject": "CN=jane.doe",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "names"), IN_TEXTS, ids=[text for text, _ in IN_TEXTS])
+def test_names_of_jobs_and_people_are_not_in_the_copy(text: str, names: str) -> None:
+    result = ProbeResult(probe="p", criterion="GANG", error=f"{text}; 8 of 16 GPUs at 4.9 GB/s")
+    shared = share_record(bare_record({}).model_copy(update={"results": [result]}))[0]
+    copied = shared.results[0].error
+    assert [name for name in names.split() if re.search(rf"\b{re.escape(name)}\b", copied)] == []
+    assert copied.endswith("; 8 of 16 GPUs at 4.9 GB/s")
+
+
+@pytest.mark.parametrize("key", IN_FACTS)
+def test_names_known_from_facts_are_in_no_text(key: str) -> None:
+    name = IN_FACTS[key]
+    error = f"lost {name}, of {name.upper()}: see {name}/a.log. Expected: 8 GPUs"
+    result = ProbeResult(probe="p", criterion="GANG", error=error)
+    cluster = {"nodes": [{"name": "gpu-01", "job": {key: name}}]}
+    shared = share_record(bare_record(cluster).model_copy(update={"results": [result]}))[0]
+    text = json.dumps(shared.model_dump(mode="json")).lower()
+    own = name.lower().removeprefix("cn=").removeprefix("/vol/")
+    assert own not in text
+    assert not re.search("falcon|acme|my runs", text)
+    assert shared.results[0].error.endswith("Expected: 8 GPUs")
+
+
+@pytest.mark.parametrize("key", ["SLURM_JOB_ID", "job_id", "jobid", "serial", "board_serial"])
+@pytest.mark.parametrize("number", ["81234", 81234])
+def test_numbers_known_from_facts_get_an_alias(key: str, number: object) -> None:
+    shared = share_record(bare_record({"nodes": [{"name": "gpu-01", "job": {key: number}}]}))[0]
+    assert "81234" not in json.dumps(shared.cluster)
+    assert share_record(bare_record({"job": {"ids": number, "count": number}}))[0].cluster == {
+        "job": {"ids": number, "count": number}
+    }
+
+
+def test_a_command_in_a_fact_is_no_path() -> None:
+    cluster = {"nodes": [{"name": "gpu-01", "how": "/bin/train --steps 20 on 8 GPUs"}]}
+    shared = share_record(bare_record(cluster))[0]
+    assert shared.cluster["nodes"][0]["how"] == "path1 --steps 20 on 8 GPUs"
+
+
+def test_words_that_facts_have_for_a_job_stay_if_they_are_ours() -> None:
+    cluster = {"nodes": [{"name": "gpu-01", "job": "running", "partition": "gpu", "qos": "normal"}]}
+    error = "job 812 is running on a gpu of a normal node, CN = 3, DC=4 V, O=2, see node, job id 7"
+    result = ProbeResult(probe="p", criterion="GANG", error=error)
+    shared = share_record(bare_record(cluster).model_copy(update={"results": [result]}))[0]
+    assert shared.results[0].error == error
+
+
+@pytest.mark.parametrize("name", ["acme-week-1", "Acme Falcon", "falcon"])
+def test_the_name_of_a_contract_is_not_in_the_copy(name: str) -> None:
+    record = bare_record({})
+    contract = record.contract.model_copy(update={"name": name, "title": f"{name}: 8 x H100"})
+    command = f"seatrial run --contract '{name}.toml' --cluster auto"
+    record = record.model_copy(update={"contract": contract, "command": command})
+    shared = share_record(record)[0]
+    assert shared.contract.name == "contract1"
+    assert shared.contract.title == "contract1: 8 x H100", "the title stays, without known names"
+    assert not re.search("acme|falcon", json.dumps(shared.model_dump(mode="json")).lower())
+
+
+def test_a_file_of_a_contract_may_have_another_name() -> None:
+    record = bare_record({}).model_copy(update={"command": "seatrial run --contract falcon.toml"})
+    assert "falcon" not in share_record(record)[0].command
+
+
+@pytest.mark.parametrize("name", shipped_contracts())
+def test_a_shipped_contract_keeps_its_name(name: str) -> None:
+    record = bare_record({})
+    contract = record.contract.model_copy(update={"name": name})
+    command = f"seatrial run --contract {name}"
+    shared = share_record(record.model_copy(update={"contract": contract, "command": command}))[0]
+    assert (shared.contract.name, shared.command) == (name, command)
+
+
+def test_a_contract_called_like_its_gpus_leaves_their_model_alone() -> None:
+    cluster = {"nodes": [{"name": "gpu-01", "gpus": [{"model": "NVIDIA H100 80GB HBM3"}]}]}
+    record = bare_record(cluster)
+    contract = record.contract.model_copy(update={"name": "H100"})
+    shared = share_record(record.model_copy(update={"contract": contract}))[0]
+    assert shared.cluster["nodes"][0]["gpus"] == [{"model": "NVIDIA H100 80GB HBM3"}]
+
+
+def record_with(error: str) -> RunRecord:
+    """Build a run with an error of one probe."""
+    result = ProbeResult(probe="p", criterion="GANG", error=error)
+    cluster = {"nodes": [{"name": "gpu-01"}], "name": "acme-east"}
+    return bare_record(cluster).model_copy(update={"results": [result]})
+
+
+def test_a_word_as_long_as_no_name_is_left_out() -> None:
+    shared = share_record(record_with(f"lost gpu-01: {'gpu-01.' * 10_000} and gpu-01"))[0]
+    assert shared.results[0].error == "lost node1: (a word of 70000 characters) and node1"
+    sound = "x" * 4096
+    assert share_record(record_with(sound))[0].results[0].error == sound
+
+
+@pytest.mark.parametrize(
+    "unit", ["a", "a.", "a-", "gpu-01.", "/a", "/a b", "/a B ", "'/a ", "a@", "CN=", "CN=a,", "a=",
+             "partition=", "serial ", "1.", "a1b2", "--contract ", "\\ ", "/a\\ b"],
+)  # fmt: skip
+@pytest.mark.parametrize("glue", ["", " "])
+def test_twice_the_text_takes_at_most_four_times_as_long(unit: str, glue: str) -> None:
+    times = []
+    for size in (2**14, 2**15):
+        record = record_with((unit + glue) * (size // len(unit + glue)))
+        start = time.process_time()
+        share_record(record)
+        times.append(time.process_time() - start)
+    assert times[1] < 4 * times[0]
 
 
 WORD = st.sampled_from(

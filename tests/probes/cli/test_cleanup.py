@@ -81,6 +81,39 @@ def test_it_lists_before_it_removes(left: list[LeftOver]) -> None:
     assert (code, lines[-1], left) == (0, "removed 2, left 0", [])
 
 
+FOREIGN = LeftOver(JOB, "", "http://head:8265", "raysubmit_y", None, is_sure=False)
+
+
+def test_a_job_that_may_be_another_users_stays_until_it_is_named(left: list[LeftOver]) -> None:
+    left[:] = [RUNS, FOREIGN]
+    code, lines = run("--remove")
+    assert (code, lines[-1], left) == (20, "removed 1, left 1", [FOREIGN])
+    assert lines[1] == (
+        "job http://head:8265 raysubmit_y runs, left: its command has a name as ours, and it may be"
+        " another user's. Stop it by --remove --job raysubmit_y"
+    )
+    assert run()[0] == 20, "it is listed"
+    code, lines = run("--remove", "--job", "raysubmit_y")
+    assert (code, lines[-1], left) == (0, "removed 1, left 0", [])
+
+
+def test_a_job_that_is_not_listed_is_not_stopped(left: list[LeftOver]) -> None:
+    left[:] = [OLD, FOREIGN]
+    code, lines = run("--remove", "--job", "raysubmit_z")
+    assert (code, left) == (4, [OLD, FOREIGN])
+    assert lines[-1] == (
+        "error: --job: expected a job that is listed, found raysubmit_z: run `seatrial cleanup`"
+        " without it to see them"
+    )
+
+
+def test_a_job_is_named_to_be_stopped(left: list[LeftOver]) -> None:
+    left[:] = [FOREIGN]
+    code, lines = run("--job", "raysubmit_y")
+    assert (code, left) == (4, [FOREIGN])
+    assert "--job needs --remove" in lines[-1]
+
+
 def test_what_may_be_in_use_stays(left: list[LeftOver]) -> None:
     left[:] = [OLD, NEW]
     code, lines = run("--remove")

@@ -117,6 +117,18 @@ def test_a_record_alone_is_shared_and_a_shared_copy_is_read(alone: Path) -> None
     assert seatrial("show", copy).exit_code == 20
 
 
+def test_a_run_that_does_not_verify_is_not_shared(tmp_path: Path) -> None:
+    run = shutil.copytree(RECORDINGS / "healthy-atlas", tmp_path / "run")
+    (run / "evidence" / "added.txt").write_text("added")
+    result = seatrial("report", run, "--share")
+    assert result.exit_code == 4
+    sentences = [line for line in result.output.splitlines() if "shared" in line]
+    assert len(sentences) == 1
+    assert "does not verify" in sentences[0]
+    assert not (tmp_path / "run-shared").exists()
+    assert seatrial("report", run).exit_code == 4, "its page may be looked at"
+
+
 def test_a_record_alone_is_compared_and_in_the_history(alone: Path) -> None:
     result = seatrial("compare", RECORDINGS / "healthy-atlas", alone)
     assert result.exit_code == 0

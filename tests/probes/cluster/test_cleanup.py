@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import pytest
 
-from probes.cluster.cleanup import MAX_DEATHS, CleanupProcess
+from probes.cluster.cleanup import MAX_DEATHS, CleanupProcess, remove_path
 from probes.contract.contract import ClusterTerms
 from probes.session.fixtures import shared_folder
 from reports.run_folder.integrity import load
@@ -255,3 +255,31 @@ def test_one_that_is_not_done_in_time_is_said() -> None:
     assert keeper.problems[0][1] == "it was not done 0 s after the run"
     os.kill(keeper._child.pid, signal.SIGCONT)
     assert keeper._child.wait(timeout=10) == 0
+
+
+def test_what_a_registered_link_leads_to_stays(tmp_path: Path) -> None:
+    target, link = tmp_path / "theirs", tmp_path / "ours"
+    target.mkdir()
+    (target / "file").touch()
+    link.symlink_to(target)
+    assert remove_path(link) == ""
+    assert not os.path.lexists(link)
+    assert (target / "file").exists()
+
+
+def test_of_a_folder_as_much_as_possible_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "abc":
+        (tmp_path / "ours" / name).mkdir(parents=True)
+    rmdir = os.rmdir
+
+    def refuse(path: str, *, dir_fd: int | None = None) -> None:
+        if path == "b":
+            raise PermissionError(13, "Permission denied")
+        rmdir(path, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "rmdir", refuse)
+    assert "Permission denied" in remove_path(tmp_path / "ours")
+    assert [path.name for path in (tmp_path / "ours").iterdir()] == ["b"]
+    assert remove_path(tmp_path / "nothing") == ""

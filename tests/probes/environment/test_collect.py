@@ -132,16 +132,21 @@ def test_secrets_are_never_shown(places: Path, monkeypatch: pytest.MonkeyPatch) 
     key = "s3cr3t-of-thirty-two-characters-x"
     monkeypatch.setenv("NCCL_PSK", key)
     monkeypatch.setenv("NCCL_API_KEY", key)
+    monkeypatch.setenv("NCCL_KENNWORT", key)
     monkeypatch.setenv("NCCL_HINTS", json.dumps({"password": key}))
     monkeypatch.setenv("NCCL_COMM_ID", f"http://user:{key}@host:1")
     monkeypatch.setenv("NCCL_ALGO", "hf_" + key.replace("-", ""))
     monkeypatch.setenv("NCCL_DEBUG_FILE", "/tmp/" + "x" * 1000 + f"http://user:{key * 3}@host")
-    (places / ".nccl.conf").write_text(f"NCCL_PSKS={key}\nNCCL_TOKEN={key}\nNCCL_X=token={key}\n")
+    lines = f"NCCL_PSKS={key}\nNCCL_TOKEN={key}\nNCCL_X=token={key}\nNCCL_X_DB_PW={key}\n"
+    (places / ".nccl.conf").write_text(lines)
+    own = str(places / ".nccl.conf")
     seen = read_settings()
     flags = lint({"n0": seen, "n1": node()}, "rdma")
     words = json.dumps(seen) + "".join(flag.statement for flag in flags)
     assert "s3cr3t" not in words
     assert "NCCL_PSK" in seen["environment"], "that it is set may be known"
+    assert seen["environment"]["NCCL_KENNWORT"] == seen["files"][own]["NCCL_X_DB_PW"] == "set"
+    assert seen["effective"]["NCCL_X_DB_PW"] == {"value": "set", "where": own}
     never = {"NCCL_COMM_ID": f"http://user:{key}@host", "NCCL_ALGO": "hf_" + "a" * 30}
     raw = lint({"n0": node(never), "n1": node({"NCCL_PSK": key})}, None)
     assert "s3cr3t" not in str(raw)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from probes.cluster.variables import known_variables
 from probes.environment.checks import name_list, parse_int
-from probes.environment.lint import known_variables, suggest_spelling
+from probes.environment.lint import suggest_spelling
 
 INTERFACES = ["docker0", "eth0", "eth1", "eth10", "fab0", "lo", "virbr0"]
 

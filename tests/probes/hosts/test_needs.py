@@ -349,6 +349,16 @@ def test_a_client_is_bounded_and_says_why_it_failed() -> None:
         assert try_client("ray://127.0.0.1:1", 20) == ("abc", "")
 
 
+def test_no_digest_of_a_file_is_recorded() -> None:
+    """A digest tells who guesses whether he is right, be the file a model or none."""
+    digests = ("0123456789abcdef", "fedcba9876543210")
+    files = [{"config.json": f"700 {digest}"} for digest in digests]
+    result = with_model(1, files=files[0]).run(model_files=[WEIGHTS])
+    assert "config.json has other content" in " ".join(statements(result))
+    text = result.model_dump_json()
+    assert not [digest for digest in digests if digest in text]
+
+
 @pytest.mark.parametrize(
     ("terms", "missed"),
     [

@@ -60,7 +60,8 @@ def test_a_job_that_runs_prints_its_own_id_and_is_deleted() -> None:
     with jobs_api(states=("x", "PENDING", "RUNNING", "SUCCEEDED")) as (url, seen):
         assert submit_stranger_job(url, JOB) == StrangerJob(RAN)
     assert seen[0] == (
-        "POST", "/api/jobs/", {"entrypoint": f"echo {JOB}", "submission_id": JOB},
+        "POST", "/api/jobs/",
+        {"entrypoint": f"echo {JOB}", "submission_id": JOB, "metadata": {"seatrial": "stranger"}},
     )  # fmt: skip
     assert [row[:2] for row in seen[1:]] == [
         *[("GET", f"/api/jobs/{JOB}")] * 3,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from pathlib import Path
 
@@ -86,11 +87,28 @@ def test_another_name_is_never_removed(tmp_path: Path) -> None:
         remove_files([str(tmp_path / "theirs")])
 
 
+def test_a_folder_of_any_depth_is_removed(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    folder = tmp_path / f"seatrial-{TOKEN}"
+    folder.mkdir()
+    # pytest's own clean-up fails for a folder as deep, and ends each later run of pytest.
+    request.addfinalizer(lambda: subprocess.run(["rm", "-rf", "--", str(folder)], check=True))
+    here = os.open(folder, os.O_RDONLY)
+    for _ in range(1100):  # more than Python recurses
+        os.mkdir("d", dir_fd=here)
+        below = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+    assert remove_files([str(folder)]) == {}
+    assert not folder.exists()
+
+
 def test_a_file_that_stays_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / f"seatrial-{TOKEN}").mkdir()
 
-    def refuse(path: Path) -> None:
-        raise PermissionError(13, "Permission denied")
+    def refuse(path: Path, ignore_errors: bool = False) -> None:
+        if not ignore_errors:
+            raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("shutil.rmtree", refuse)
     (path,) = list_files([str(tmp_path)])

@@ -10,7 +10,7 @@ import pytest
 
 from probes import leftovers
 from probes.cluster.cluster import Cluster
-from probes.leftovers import FILE, JOB, OUR_JOB, LeftOver, find_left, remove_left
+from probes.leftovers import FILE, JOB, LeftOver, find_left, remove_left
 
 Answers = dict[str, Any]
 
@@ -35,25 +35,36 @@ class Nodes:
         return {id: self.answers[id] for id in each if id in self.answers}
 
 
+TOKEN = "seatrial-0123456789ab"
+OURS = {
+    "submission_id": TOKEN, "entrypoint": f"echo {TOKEN}", "metadata": {"seatrial": "stranger"},
+    "status": "RUNNING",
+}  # fmt: skip
+LAUNCHED = {
+    "submission_id": "raysubmit_x", "metadata": {}, "status": "RUNNING",
+    "entrypoint": f"python -m reference_trainer launch --workers all --name {TOKEN}",
+}  # fmt: skip
+
+
 @pytest.fixture(autouse=True)
-def jobs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Jobs of ours that run on the cluster."""
-    running: list[str] = []
+def jobs(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Jobs that the cluster knows."""
+    known: list[dict[str, Any]] = []
 
-    def jobs_with(address: str, pattern: object) -> list[str]:
-        assert (address, pattern) == ("http://head:8265", OUR_JOB)
-        return running
+    def list_jobs(address: str) -> list[dict[str, Any]]:
+        assert address == "http://head:8265"
+        return known
 
-    monkeypatch.setattr(leftovers, "jobs_with", jobs_with)
-    return running
+    monkeypatch.setattr(leftovers, "list_jobs", list_jobs)
+    return known
 
 
 def find(cluster: Nodes, shared: str | None = "/shared") -> tuple[list[LeftOver], list[str]]:
     return find_left(cast(Cluster, cluster), shared)
 
 
-def test_each_living_node_is_searched_and_the_shared_folder_once(jobs: list[str]) -> None:
-    jobs.append("raysubmit_x")
+def test_each_living_node_is_searched_and_the_shared_folder_once(jobs: list[Answers]) -> None:
+    jobs.append(LAUNCHED)
     files = {"/tmp/seatrial-0123456789ab": 70.0}
     cluster = Nodes(head={}, worker=files)
     temporary = ["/tmp", tempfile.gettempdir()]
@@ -61,11 +72,58 @@ def test_each_living_node_is_searched_and_the_shared_folder_once(jobs: list[str]
     assert cluster.asked == {"head": [*temporary, "/shared"], "worker": temporary}
     assert left == [
         LeftOver(FILE, "worker", "node1", "/tmp/seatrial-0123456789ab", 70.0),
-        LeftOver(JOB, "", "http://head:8265", "raysubmit_x"),
+        LeftOver(JOB, "", "http://head:8265", "raysubmit_x", is_sure=False),
     ]
     assert silent == []
     find(cluster, None)
     assert cluster.asked == {"head": temporary, "worker": temporary}
+
+
+def found_jobs(jobs: list[Answers], *known: Answers) -> list[tuple[str, bool]]:
+    jobs[:] = known
+    return [(one.name, one.is_sure) for one in find(Nodes(head={}, worker={}))[0]]
+
+
+def test_a_job_that_is_ours_in_all_is_sure(jobs: list[Answers]) -> None:
+    assert found_jobs(jobs, OURS) == [(TOKEN, True)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"submission_id": "raysubmit_x"},
+        {"submission_id": "seatrial-ba9876543210"},
+        {"metadata": {}},
+        {"metadata": None},
+        {"metadata": {"seatrial": "trial"}},
+        {"metadata": {"seatrial": "stranger", "owner": "joe"}},
+        {"entrypoint": f"python train.py --like {TOKEN}"},
+        {"entrypoint": f"echo {TOKEN}; python train.py"},
+    ],
+    ids=str,
+)
+def test_a_job_that_has_but_a_word_of_ours_is_not_sure(
+    jobs: list[Answers], change: Answers
+) -> None:
+    (found,) = found_jobs(jobs, {**OURS, **change})
+    assert found[1] is False
+
+
+def test_a_job_of_launch_is_not_sure_for_anybody_may_type_its_command(jobs: list[Answers]) -> None:
+    assert found_jobs(jobs, LAUNCHED) == [("raysubmit_x", False)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"entrypoint": "python train.py", "submission_id": "raysubmit_x"},
+        {"entrypoint": "python -m probes.submit.entry seatrial-submit-0123456789ab",
+         "submission_id": "seatrial-submit-0123456789ab", "metadata": {"seatrial": "trial"}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_is_no_left_over_is_not_listed(jobs: list[Answers], change: Answers) -> None:
+    assert found_jobs(jobs, {**OURS, **change}) == []
 
 
 def test_what_does_not_answer_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -101,6 +104,67 @@ def test_what_is_missing_empty_or_broken_is_an_error(tmp_path: Path, model: Path
     paths = [str(tmp_path / name) for name in ("none", "empty", "llama")]
     errors = [answer["error"] for answer in read_model_files(paths).values()]
     assert errors == ["No such file or directory", "no file", "No such file or directory"]
+
+
+NO_MODEL = "is no file of a model"
+
+
+@pytest.mark.parametrize("kind", ["fifo", "socket", "link to a device", "link to a fifo"])
+def test_what_is_no_file_is_not_opened(
+    model: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = model / "config.d"
+    if kind == "fifo":
+        os.mkfifo(place)
+    elif kind == "socket":
+        monkeypatch.chdir(model)  # the path of a socket is short
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind("config.d")
+    elif kind == "link to a device":
+        place.symlink_to("/dev/zero")
+    else:
+        os.mkfifo(model.parent / "fifo")
+        place.symlink_to(model.parent / "fifo")
+    opened: list[str] = []
+    real_open = os.open
+
+    def note(path: str, *words: Any, **more: Any) -> int:
+        opened.append(str(path))
+        return real_open(path, *words, **more)
+
+    monkeypatch.setattr(os, "open", note)
+    (answer,) = read_model_files([str(model)]).values()
+    assert answer["error"] == f"config.d {NO_MODEL}"
+    assert not [path for path in opened if "config.d" in path]
+
+
+@pytest.mark.parametrize(
+    "path", ["/dev/zero", "/proc/self/environ", "/proc/kmsg", "/sys/kernel/notes"]
+)
+def test_what_the_kernel_makes_up_is_no_model(path: str) -> None:
+    (answer,) = read_model_files([path]).values()
+    assert answer["error"].endswith(NO_MODEL)
+    assert answer["files"] == {}
+    with pytest.raises(OSError, match=NO_MODEL):
+        read_changed_file(path)
+
+
+def test_a_fifo_that_takes_the_place_of_a_file_does_not_block(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = model / "config.json"
+    file.unlink()
+    os.mkfifo(file)
+    monkeypatch.setattr(node_facts, "_is_model_file", lambda *_: True)  # as it was a moment ago
+    with pytest.raises(OSError, match=NO_MODEL):
+        digest_file(file)
+
+
+def test_a_model_in_shared_memory_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="model-") as file:
+        file.write(b"weights")
+        file.flush()
+        assert files_of(Path(file.name))["."].startswith("7 ")
 
 
 def test_what_takes_too_long_is_unknown_and_no_fault(
