@@ -172,7 +172,7 @@ def cleanup(idle: str, remove: bool, **values: str | None) -> None:
     from probes.cluster.room import OtherTrial
     from probes.leftovers import find_left, remove_left
     from probes.session.settings import read_time
-    from reports.run_folder.store import utc_time
+    from reports.run_folder.times import utc_time
 
     with refuse_unjoined(VersionMismatch):
         idle_s, settings = read_time("--idle", idle), read_given(values)

@@ -25,7 +25,6 @@ from reports.record import RunProblem, RunRecord
 from reports.redact import redact_text
 from reports.run_folder.event_log import FOLDERS, UnreadableRun
 from reports.run_folder.integrity import Integrity, read_run
-from reports.run_folder.store import utc_time
 from reports.sanitize import one_line
 from reports.streams import flush_streams
 
@@ -166,7 +165,7 @@ class Ending:
         self._try("the baseline", compare)
 
     def _finish(self, state: str) -> None:
-        self.run.store.event("run_finished", finished=utc_time(), state=state)
+        self.run.store.event("run_finished", finished=self.run.store.run_time, state=state)
 
     def _write_files(self) -> None:
         """Write record, renderings and sums, of a folder that verifies; raises Exception."""

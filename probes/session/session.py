@@ -26,7 +26,8 @@ from probes.session.signals import SIGNALS
 from reports.numbers import quantity
 from reports.record import TIERS, Finding, ProbeResult
 from reports.run_folder import store
-from reports.run_folder.store import Store, make_free_folder, utc_time
+from reports.run_folder.store import Store, make_free_folder
+from reports.run_folder.times import utc_time
 from reports.sanitize import one_line
 from reports.version import suite_version
 
@@ -191,7 +192,7 @@ class RunSession:
         self.store.start(
             self.contract.text,
             id=self.store.path.name,
-            started=utc_time(),
+            started=self.store.run_time,
             command=self.command,
             tier=self.tier,
             versions=versions,

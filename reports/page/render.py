@@ -22,7 +22,7 @@ from reports.orders import fill
 from reports.page import sections
 from reports.record import Control, Finding, ProbeResult, RunRecord
 from reports.redact import redact_text
-from reports.run_folder.store import parse_time
+from reports.run_folder.times import parse_time
 from reports.sanitize import capitalise, clean, one_line
 from reports.text import STYLES, acceptance_table
 from reports.version import describe_version

@@ -272,7 +272,38 @@ NODE = (
     Fault("a node that came later is lost", 0,
           "cluster.watched(); cluster.add(id='9'); cluster.drop(); time.sleep(1)", plant=NODES),
 )  # fmt: skip
-FAULTS = (*SIGNALS, *TERMINAL, *FOLDER, *BOUNDS, *BROKEN_PLUGINS, *CLEANUP, *CLUSTER, *NODE, *OURS)
+# The machine's clock is set in the middle of a probe.
+CLOCK = """
+import datetime as real
+import reports.run_folder.times as times
+class Set(real.datetime):
+    shift_s = 0
+    @classmethod
+    def now(cls, zone=None):
+        return real.datetime.now(zone) + real.timedelta(seconds=cls.shift_s)
+times.datetime = Set
+StandIn.set_clock = lambda self, seconds: setattr(Set, "shift_s", seconds)
+"""
+YEARS_S = 6 * 365 * 86400
+STEPS = (
+    Fault("the clock is set back by years", 0, f"cluster.set_clock(-{YEARS_S})", plant=CLOCK,
+          says="back by 189216000 s. Expected: at most 5 s"),
+    Fault("the clock is set forward and back", 0,
+          "cluster.set_clock(3600); measure.note('a', 1); cluster.set_clock(0)", plant=CLOCK,
+          says="forward by 3600 s. Expected: at most 5 s"),
+)  # fmt: skip
+FAULTS = (
+    *SIGNALS,
+    *TERMINAL,
+    *FOLDER,
+    *BOUNDS,
+    *BROKEN_PLUGINS,
+    *CLEANUP,
+    *CLUSTER,
+    *NODE,
+    *STEPS,
+    *OURS,
+)
 
 
 @pytest.fixture
@@ -470,3 +501,18 @@ def test_the_next_run_works(stage: Stage) -> None:
         fault.end(stage)
         stage.clear()
     assert Fault("", 0).end(stage).code == 0
+
+
+def test_a_step_of_the_clock_is_on_page_1_and_costs_no_verdict(stage: Stage) -> None:
+    stage.prepare(
+        "cluster.set_clock(-9e7); measure.note('a', 1); cluster.set_clock(0)", plant=CLOCK
+    )
+    ended = stage.end()
+    summary = ended.summary
+    back, forward = summary.record.clock_steps
+    assert " back by 90000000 s. " in back
+    assert " forward by 90000000 s. " in forward
+    page = (stage.run / "report.html").read_text()
+    assert page.index("forward by 90000000 s") < page.index("What was shown, on this cluster")
+    assert (ended.code, summary.exit_code, summary.reasons) == (0, 0, [])
+    assert summary.record.started < (summary.record.finished or "")

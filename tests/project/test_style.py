@@ -38,7 +38,7 @@ BUDGET = {
     "probes/nccl": 2410,
     "probes/restart": 1560,
     "probes/scaling": 950,
-    # ending.py and signals.py: every run ends with its record, however it ends.  A lost node ends it.
+    # ending.py and signals.py: every run ends with its record, also where a node was lost.
     "probes/session": 1450,
     "probes/submit": 940,  # what comes back is verified by the standard library alone
     "reference_trainer": 3530,
