@@ -140,6 +140,7 @@ def _problem_lines(row: ReportRow, fmt: TextFormatter, id_width: int) -> list[st
         not_passed = [result for result in worst_first if result.verdict is not Verdict.PASS]
         problems = [one.sentence for one in row.regressions]
         problems += [line for result in not_passed for line in result.problems()]
+        problems = [*dict.fromkeys(problems)]  # a full disk ends many probes
     more = len(problems) - MAX_PROBLEMS
     shown = problems[:MAX_PROBLEMS] + ([f"and {more} more, see the report"] if more > 0 else [])
     first = f"  {fmt.fit(row.criterion.id, id_width)}  "

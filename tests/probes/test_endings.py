@@ -516,3 +516,21 @@ def test_a_step_of_the_clock_is_on_page_1_and_costs_no_verdict(stage: Stage) -> 
     assert page.index("forward by 90000000 s") < page.index("What was shown, on this cluster")
     assert (ended.code, summary.exit_code, summary.reasons) == (0, 0, [])
     assert summary.record.started < (summary.record.finished or "")
+
+
+def test_one_full_disk_is_said_once(stage: Stage) -> None:
+    """It ends both probes: each says so in its own place of the page, and none with a traceback."""
+    stage.prepare()
+    full = "raise OSError(28, 'No space left on device', '/shared/step')"
+    for name in ("broken", "sound"):
+        file = stage.place / f"test_{name}.py"
+        file.write_text(f"{file.read_text().rstrip()}\n    {full}\n")
+    ended = stage.end()
+    assert ended.code == 20
+    assert "Traceback" not in ended.text
+    text = "error: No space left on device: /shared/step"
+    table = ended.text.partition("= acceptance =")[2]
+    assert table.count(f"\n  GANG     {text}") == 1
+    page = (stage.run / "report.html").read_text()
+    begin, end = page.index("Do next"), page.index("Sign-off")
+    assert page[begin:end].count(text) == 1

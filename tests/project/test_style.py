@@ -39,7 +39,7 @@ BUDGET = {
     "probes/restart": 1560,
     "probes/scaling": 950,
     # ending.py and signals.py: every run ends with its record, also where a node was lost.
-    "probes/session": 1450,
+    "probes/session": 1480,
     "probes/submit": 940,  # what comes back is verified by the standard library alone
     "reference_trainer": 3530,
     # The store keeps the events in memory and writes a damaged folder again; streams.py outlives
