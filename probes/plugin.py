@@ -185,7 +185,7 @@ def _open_run(session: pytest.Session, settings: RunSettings) -> None:
     from probes.session.session import RunSession
     from probes.session.terminal import estimate_run
 
-    config, begun = session.config, time.time()
+    config, begun = session.config, time.monotonic()
     with _usage_errors():
         run = config.stash[RUN] = RunSession(settings)
     loaded = _loaded(config)

@@ -26,7 +26,7 @@ from reports.sanitize import capitalise, one_line
 
 # By exit code; any other is NOT ACCEPTED.
 WORDS = {0: "ACCEPTED", 2: "INTERRUPTED", 4: "DOES NOT VERIFY"}
-ENDS_RUN = ("HOST-HEAD",)  # findings that others follow from
+ENDS_RUN = ("HOST-HEAD", "HOST-NODE-LOST")  # findings that others follow from
 NOT_READ = Integrity()  # of a record that was not read from a run folder
 NOTHING_OWED = "the run does not record which probes it owes"
 NO_SUMS = records.RunProblem(

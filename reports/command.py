@@ -93,7 +93,8 @@ def refusals() -> Iterator[None]:
     except OSError as error:
         _discard_output()
         path = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
-        raise Refusal(f"{path}{error.strerror or error}") from None
+        text = f"{path}{error.strerror or error}"
+        raise Refusal(_describe_removed_folder(error) or text) from None
     except ModuleNotFoundError as error:  # installed without its dependencies
         if (error.name or "").partition(".")[0] in PACKAGES:
             raise _internal_refusal(error) from None
@@ -102,6 +103,16 @@ def refusals() -> Iterator[None]:
         raise Refusal(text + hint) from None
     except Exception as error:  # noqa: BLE001  an unforeseen error is internal, not a verdict
         raise _internal_refusal(error) from None
+
+
+def _describe_removed_folder(error: OSError) -> str:
+    """Say that the current folder was removed, if the error is about it; else ""."""
+    if not isinstance(error, FileNotFoundError) or error.filename is not None:
+        return ""
+    with contextlib.suppress(OSError):
+        return os.getcwd() and ""
+    name = os.environ.get("PWD", "its name is not known")
+    return f"this folder was removed: {name}. Expected: a folder that exists. Change to one"
 
 
 def _usage_refusal(error: click.UsageError) -> click.ClickException:

@@ -276,6 +276,7 @@ class RunRecord(RecordModel):
         [], "Why that run, or a record that was read alone, cannot be verified."
     )
     problems: list[RunProblem] = about([], "Problems outside the probes.")
+    clock_steps: list[str] = about([], "Steps of the driver's clock during the run.")
     results: list[ProbeResult] = about(
         [], "Results of the probes, and an entry for each owed probe without one."
     )

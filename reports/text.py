@@ -140,6 +140,7 @@ def _problem_lines(row: ReportRow, fmt: TextFormatter, id_width: int) -> list[st
         not_passed = [result for result in worst_first if result.verdict is not Verdict.PASS]
         problems = [one.sentence for one in row.regressions]
         problems += [line for result in not_passed for line in result.problems()]
+        problems = [*dict.fromkeys(problems)]  # a full disk ends many probes
     more = len(problems) - MAX_PROBLEMS
     shown = problems[:MAX_PROBLEMS] + ([f"and {more} more, see the report"] if more > 0 else [])
     first = f"  {fmt.fit(row.criterion.id, id_width)}  "
@@ -178,10 +179,14 @@ def _finding_lines(finding: Finding, cluster: Mapping[str, Any], fmt: TextFormat
 
 
 def _decision_lines(summary: AcceptanceSummary, fmt: TextFormatter) -> list[str]:
-    """Write the reasons, then the headline. It is the suite's own text, so its spacing stays."""
+    """Write the reasons and the clock's steps, then the headline.
+
+    It is the suite's own text, so its spacing stays.
+    """
     headline = summary.headline if fmt.unicode else ascii_only(summary.headline)
     sentence = headline.replace("exit ", "exit\xa0")  # keeps both on one line
     lines = textwrap.wrap(sentence, fmt.width - 2, break_long_words=False)
     verdict = summary.shown_verdict
     text = ["  " + fmt.paint(line.replace("\xa0", " "), verdict) for line in lines]
-    return [line for reason in summary.reasons for line in fmt.wrap(reason, "  - ")] + text
+    remarks = [*summary.reasons, *summary.record.clock_steps]
+    return [line for remark in remarks for line in fmt.wrap(remark, "  - ")] + text

@@ -16,6 +16,7 @@ from typing import Any
 
 from probes.check.registry import CRITERIA
 from probes.contract.contract import Contract
+from reports.acceptance import ENDS_RUN
 from reports.measurement import Limit, Measurement, Verdict
 from reports.numbers import Value
 from reports.record import Control, Evidence, Finding, ProbeResult
@@ -48,6 +49,8 @@ class Recorder:
         self.reproduce, self.say = reproduce, say
         self._recorded: dict[str, list[Any]] = {"measurement": [], "finding": [], "control": []}
         self._coverage: list[str] = []
+        # Called before a bad result is recorded: does it follow from a node that was lost?
+        self.settle: Callable[[], None] = lambda: None
         store.event("probe_started", probe, criterion=criterion, claim=claim, reproduce=reproduce)
 
     def __call__(
@@ -100,6 +103,8 @@ class Recorder:
 
     def _add_measurement(self, **fields: Any) -> None:
         measurement = Measurement(**fields)
+        if measurement.severity > Verdict.MARGINAL.rank:
+            self.settle()
         self._record("measurement", measurement)
         if measurement.verdict not in (None, Verdict.PASS):
             self.say(f"{measurement.verdict.value} {measurement.sentence()}")
@@ -135,6 +140,8 @@ class Recorder:
         if observed:
             caught = located and all(is_red(self.criterion, one) for one in observed)
         saw = saw or "; ".join(one.sentence() for one in observed if one.severity)
+        if not caught:
+            self.settle()
         item = Control(name=name, fault=fault, caught=caught, saw=saw, observed=observed)
         self._record("control", item)
         if not caught and self.is_provable:
@@ -144,6 +151,8 @@ class Recorder:
         """Record findings; those without a reproduce command get the probe's."""
         for item in findings:
             for finding in [item] if isinstance(item, Finding) else item:
+                if finding.code not in ENDS_RUN:
+                    self.settle()
                 command = finding.reproduce or self.reproduce
                 self._record("finding", finding.model_copy(update={"reproduce": command}))
 

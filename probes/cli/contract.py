@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -265,6 +266,8 @@ def _check_tier(name: str, template: str) -> Callable[[str], str]:
 
 def _ask(text: str, kept: Any, needed: bool, about: str, check: Callable[[str], Any]) -> Any:
     """Ask until an answer passes its check; return its value, None where it stays open."""
+    if sys.stdin is None:  # as after `<&-`
+        raise UsageError("standard input is closed. Expected: answers, or --from RUN")
     while True:
         default = kept if kept != "" else (None if needed else OPEN)
         shown = f"{kept:g}" if isinstance(kept, float) else default

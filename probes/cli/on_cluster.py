@@ -190,7 +190,7 @@ def cleanup(
     from probes.cluster.room import OtherTrial
     from probes.leftovers import find_left, remove_left
     from probes.session.settings import read_time
-    from reports.run_folder.store import utc_time
+    from reports.run_folder.times import utc_time
 
     if jobs and not remove:
         raise UsageError("--job needs --remove: it names a job to stop")

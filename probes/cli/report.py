@@ -142,6 +142,8 @@ def _table(summary: AcceptanceSummary, width: int = 0, plain: bool = False) -> s
 
 def _color() -> bool:
     """Return whether the terminal shows colours, and its user wants them."""
+    if sys.stdout is None:  # as after `>&-`
+        raise cli.UsageError("standard output is closed. Expected: a terminal, a file or a pipe")
     wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return sys.stdout.isatty() and wanted
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ from probes.cluster.embedded import LocalCluster
 from probes.cluster.entrances import find_dashboard, own_dashboard
 from probes.cluster.gpus import XidWatch
 from probes.cluster.node_facts import node_facts
+from probes.cluster.node_watch import NodeState
+from probes.cluster.ray_internals import read_draining
 from probes.cluster.room import (
     claim_cluster,
     describe_busy,
@@ -45,6 +47,7 @@ PACKAGES = ("reports", "reference_trainer", "scaling", "probes")
 # HeadWatch notices it before, and the run writes its end.
 PATIENCE = ("RAY_gcs_rpc_server_reconnect_timeout_s", "3600")
 SPARE_PREFIX = "seatrial_spare_"  # prefix of the resource that only a spare raylet has
+HEAD_RESOURCE = "node:__internal_head__"  # which only the head's node has
 ROOT = Path(__file__).resolve().parents[2]  # holds the packages, in a checkout as in an install
 
 
@@ -63,6 +66,11 @@ def connect(spec: str) -> Cluster:
         return Cluster(local.info["address"], "local", local)
     address = find_address(spec)
     return Cluster(address, "client" if address.startswith("ray://") else "ray")
+
+
+def is_spare(node: Mapping[str, Any]) -> bool:
+    """Return whether an entry of `ray.nodes()` is a spare raylet of ours."""
+    return any(name.startswith(SPARE_PREFIX) for name in node["Resources"])
 
 
 @contextmanager
@@ -92,6 +100,7 @@ class Cluster:
         self.errors: dict[str, str] = {}  # node id -> why it did not answer
         # Node id -> what was mounted at the shared folder, as HOSTS first read it.
         self.shared_mounts: dict[str, Any] = {}
+        self.expected_losses: set[str] = set()  # ids of nodes
         try:
             self._join()
         except BaseException:
@@ -188,11 +197,11 @@ class Cluster:
                     "metrics": node.get("MetricsExportPort"),
                 },
                 "alive": bool(node["Alive"]),
-                "head": "node:__internal_head__" in node["Resources"],
+                "head": HEAD_RESOURCE in node["Resources"],
                 "resources": node["Resources"],
             }
             for node in ray.nodes()
-            if not any(name.startswith(SPARE_PREFIX) for name in node["Resources"])
+            if not is_spare(node)
         ]
         alive = {(n["name"], n["address"]) for n in nodes if n["alive"]}
         nodes = [n for n in nodes if n["alive"] or (n["name"], n["address"]) not in alive]
@@ -201,6 +210,44 @@ class Cluster:
             if hosts.count(node["name"]) > 1:
                 node["name"] = f"{node['name']}/{node['id'][:4]}"
         return nodes
+
+    def node_states(self) -> list[NodeState]:
+        """List every node that Ray has ever counted, but for spare raylets, as Ray counts it now.
+
+        Ray's client does not learn which nodes are drained.
+        """
+        import ray
+
+        draining = {} if self.kind == "client" else read_draining()
+        return [
+            NodeState(
+                id=(id := node["NodeID"]),
+                name=node["NodeManagerHostname"],
+                address=node["NodeManagerAddress"],
+                port=node.get("NodeManagerPort") or 0,
+                alive=bool(node["Alive"]),
+                head=HEAD_RESOURCE in node["Resources"],
+                reason=int(node.get("DeathReason") or 0),
+                message=str(node.get("DeathReasonMessage") or ""),
+                drained_by=draining.get(id, 0) / 1000 or None,
+            )
+            for node in ray.nodes()
+            if not is_spare(node)
+        ]
+
+    @contextmanager
+    def expecting_loss(self, *ids: str) -> Iterator[None]:
+        """Announce that the probe that runs ends these nodes, by id: their loss is no finding.
+
+        The block must last until Ray counts them as dead.
+        """
+        self.expected_losses.update(ids)
+        try:
+            yield
+        finally:
+            with suppress(Exception):  # a head that does not answer: they stay announced
+                alive = {state.id for state in self.node_states() if state.alive}
+                self.expected_losses -= alive & {*ids}
 
     @property
     def head_node_id(self) -> str:

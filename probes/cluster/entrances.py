@@ -357,11 +357,16 @@ class HeadWatch:
 
     def _problem(self, preface: bytes) -> str | None:
         """Query the head; return why it does not answer, or None if it does."""
-        try:
-            with socket.create_connection(self._endpoint, timeout=HEAD_SECONDS) as connection:
-                if preface:
-                    connection.sendall(preface)
-                    return None if connection.recv(1) else "it closes the connection"
-        except OSError as error:
-            return str(error) or type(error).__name__
-        return None
+        return query_port(self._endpoint, preface, HEAD_SECONDS)
+
+
+def query_port(endpoint: tuple[str, int], preface: bytes, seconds: float) -> str | None:
+    """Connect, and greet with `preface` if there is one; return why there is no answer, or None."""
+    try:
+        with socket.create_connection(endpoint, timeout=seconds) as connection:
+            if preface:
+                connection.sendall(preface)
+                return None if connection.recv(1) else "it closes the connection"
+    except OSError as error:
+        return str(error) or type(error).__name__
+    return None

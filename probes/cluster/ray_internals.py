@@ -128,3 +128,10 @@ def read_free_resources() -> dict[str, dict[str, float]]:
     from ray._private import state
 
     return state.available_resources_per_node()
+
+
+def read_draining() -> dict[str, int]:
+    """Read the nodes that are being drained: by id the end of their time (ms, Unix; 0: none)."""
+    from ray._private.state import state
+
+    return dict(state.get_draining_nodes())

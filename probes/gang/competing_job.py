@@ -23,6 +23,8 @@ SCRIPT = Path(__file__).with_name("job_driver.py")
 class JobUnresponsive(RuntimeError):
     """Raised when a job's driver did not answer in time, or died."""
 
+    explains_itself = True  # a traceback would add nothing
+
 
 class CompetingJob:
     """One competing job. `id` is its Ray job id, known once `wait_ready` has returned."""

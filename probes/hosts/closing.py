@@ -24,7 +24,7 @@ from probes.hosts import criterion as check
 from probes.hosts.gpu_health import AllFacts, Board, Facts, board_name, explain_boards, judge_worst
 from reports.numbers import quantity
 from reports.run_folder.event_log import FILE
-from reports.run_folder.store import parse_time
+from reports.run_folder.times import parse_time
 
 NEW_AT_EACH_READ = "/proc/sys/kernel/random/uuid"  # where the kernel's boot id never changes
 

@@ -25,7 +25,6 @@ from reports.record import RunProblem, RunRecord
 from reports.redact import redact_text
 from reports.run_folder.event_log import FOLDERS, UnreadableRun
 from reports.run_folder.integrity import Integrity, read_run
-from reports.run_folder.store import utc_time
 from reports.sanitize import one_line
 from reports.streams import flush_streams
 
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 Problem = tuple[str, str, str]  # kind, where, text, as in RunProblem
 FINISHED, CUT_OFF = "finished", "interrupted"  # states of a run
 WRITE_S = 10.0  # for an end that is being written when the third signal comes; it takes 3 s
-LEAVE_S = 20.0  # for a probe of a lost cluster: Ray's calls may wait for its head for a minute
 # What follows from a lost cluster is no problem of the suite.
 FOLLOWS = ("teardown", "internal")
 
@@ -111,19 +109,21 @@ class Ending:
                 with suppress(Exception):
                     self._options.show(self.summary)
 
-    def lose(self, sentence: str) -> None:
+    def lose(self, sentence: str, seconds: float) -> None:
         """End the run because its cluster is lost; the main thread may be blocked by it."""
         self.lost = sentence
         SIGNALS.lose(sentence)
-        threading.Thread(target=self._outlive, name="seatrial outlives", daemon=True).start()
+        outlive = threading.Thread(target=self._outlive, args=(seconds,), daemon=True)
+        outlive.name = "seatrial outlives"
+        outlive.start()
 
-    def _outlive(self) -> None:
+    def _outlive(self, seconds: float) -> None:
         """End the run from here if the main thread has not done so in time."""
-        if self._ended.wait(LEAVE_S):
+        if self._ended.wait(seconds):
             return
         with suppress(Exception):
             self.run.end_current(self.lost)
-        summary = self.write(FINISHED)
+        summary = self.write(CUT_OFF if SIGNALS.came_in_time else FINISHED)
         self.show()
         self._leave(summary.exit_code)
 
@@ -165,7 +165,7 @@ class Ending:
         self._try("the baseline", compare)
 
     def _finish(self, state: str) -> None:
-        self.run.store.event("run_finished", finished=utc_time(), state=state)
+        self.run.store.event("run_finished", finished=self.run.store.run_time, state=state)
 
     def _write_files(self) -> None:
         """Write record, renderings and sums, of a folder that verifies; raises Exception."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +20,10 @@ Status = tuple[str, str, tuple[str, dict[str, bool]]]
 NOT_PROVABLE = "not provable here"  # where the contract declares that already
 SOUND = ("PASS", "MARGINAL", NOT_PROVABLE)  # verdicts that are no failure in pytest
 OURS = ("probes", "reference_trainer", "reports", "scaling")  # their errors are sentences
+# Errors of a disk: it is full, over a quota, read-only, broken, or its server is gone.
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE)
+DEAD_ACTOR = "RayActorError"  # and its kinds; Ray is not imported for their names
+ACTOR_FIELD = re.compile(r"^\t(class_name|pid|ip): (.+)$", re.MULTILINE)
 # pytest's category of a verdict, its letter, and its word.  UNPROVEN counts as an error, so that
 # pytest prints its text.
 STATUS: dict[str, Status] = {
@@ -48,14 +54,35 @@ def end_state(report: pytest.TestReport, call: pytest.CallInfo[None]) -> tuple[s
 
 def describe_error(info: pytest.ExceptionInfo[BaseException]) -> str:
     """Describe an error: the sentence alone where we wrote it, else with its type."""
+    if known := describe_known_cause(info.value):
+        return known
     package = type(info.value).__module__.partition(".")[0]
     ours = package in OURS or isinstance(info.value, pytest.fail.Exception)
     return (str(info.value) if ours else "") or info.exconly()
 
 
+def describe_known_cause(error: BaseException) -> str:
+    """Describe in one sentence a disk or an actor that died under a probe; "" for other errors."""
+    raised = getattr(error, "cause", error)  # Ray's error has that of the task
+    if isinstance(raised, OSError) and raised.errno in DISK:
+        return ": ".join(str(part) for part in (raised.strerror, raised.filename) if part)
+    fields = dict(ACTOR_FIELD.findall(str(error)))
+    if "class_name" not in fields or DEAD_ACTOR not in [
+        kind.__name__ for kind in type(error).__mro__
+    ]:
+        return ""
+    process = f" (process {fields['pid']})" if "pid" in fields else ""
+    where = f" on {fields['ip']}" if "ip" in fields else ""
+    why = sanitize.last_line(str(error), "").partition(". ")[0]
+    return f"actor {fields['class_name']}{process}{where} died: {why}"
+
+
 def explains_itself(call: pytest.CallInfo[None]) -> bool:
     """Return whether the error is one that a user can act on without a traceback."""
-    return call.excinfo is not None and getattr(call.excinfo.value, "explains_itself", False)
+    if call.excinfo is None:
+        return False
+    error = call.excinfo.value
+    return getattr(error, "explains_itself", False) or bool(describe_known_cause(error))
 
 
 def write_verdict(

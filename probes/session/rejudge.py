@@ -320,9 +320,10 @@ def rejudge_run(run: Path, contract: Contract) -> Path:
     store = Store(make_free_folder(run.with_name(f"{run.name}-by-{contract.name}")))
     _copy_evidence(run, record, store.path)
     doubts = [*record.unverified, *before.integrity.doubts]
+    more = {"unverified": doubts, "judged_again": record.id, "clock_steps": record.clock_steps}
     for kind, probe, data in _judge_again(run, contract, store.path.name):
         if kind == "run_started":
-            store.start(contract.text, **{**data, "unverified": doubts, "judged_again": record.id})
+            store.start(contract.text, **{**data, **more})
         else:
             store.event(kind, probe, **data)
     store.save()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import shlex
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -17,6 +18,7 @@ from probes.check.owed import partial_reason
 from probes.check.recorder import Recorder
 from probes.cluster.cluster import Cluster, VersionMismatch, connect
 from probes.cluster.entrances import HeadWatch
+from probes.cluster.node_watch import NodeState, NodeWatch
 from probes.cluster.room import wait_for_nodes, wait_for_room
 from probes.contract.contract import ClusterTerms, Contract
 from probes.contract.derived_limits import derive_contract
@@ -24,12 +26,16 @@ from probes.session.signals import SIGNALS
 from reports.numbers import quantity
 from reports.record import TIERS, Finding, ProbeResult
 from reports.run_folder import store
-from reports.run_folder.store import Store, make_free_folder, utc_time
+from reports.run_folder.store import Store, make_free_folder
+from reports.run_folder.times import utc_time
 from reports.sanitize import one_line
 from reports.version import suite_version
 
 # Elsewhere a path of a probe may be gone tomorrow: `seatrial submit` removes its environment.
 IN_CHECKOUT = (Path(__file__).resolve().parents[2] / "conftest.py").is_file()
+# That a probe of a lost cluster has to end: Ray's calls may wait for its head for a minute, while
+# what the probe made on other nodes is still to be removed where only one node was lost.
+HEADLESS_S, NODELESS_S = 20.0, 90.0
 DEFAULT_CONTRACT = "seatrial.toml"  # of the current folder: used where no contract is named
 
 
@@ -77,7 +83,11 @@ class RunSession:
         self._watch: HeadWatch | None = None
         self._current: Recorder | None = None  # of the probe that runs, or ran last
         self._begun: float | None = None  # when that probe began; None after its end
-        self.on_lost: Callable[[str], None] = lambda sentence: None
+        self._loss: Finding | None = None  # of a node, between two probes
+        self._nodes: NodeWatch | None = None
+        self._lock = threading.RLock()
+        # Ends the run: a sentence, and the seconds that the main thread has for that.
+        self.on_lost: Callable[[str, float], None] = lambda sentence, seconds: None
         try:
             self._join(agreed, awaited)
             self._describe(agreed)
@@ -91,8 +101,20 @@ class RunSession:
         self._taken = 0  # problems of the process that cleans up
         self._cleanup = self.cluster.cleanup if self.cluster else None
         if self.cluster:
-            address, tell = self.cluster.address, lambda sentence: self.on_lost(sentence)
-            self._watch = HeadWatch(address, self._on_head_silent, tell)
+            self._watch_cluster(self.cluster)
+
+    def _watch_cluster(self, cluster: Cluster) -> None:
+        """Watch the head and the nodes until the cluster is left."""
+        head = self._watch = HeadWatch(
+            cluster.address, self._on_head_silent, lambda text: self.on_lost(text, HEADLESS_S)
+        )
+
+        def read() -> list[NodeState]:
+            # A call of Ray to a lost head would not return, and `leave` would wait for it.
+            return cluster.node_states() if head.head_answers() else []
+
+        expected = cluster.expected_losses
+        self._nodes = NodeWatch(read, self.initial_nodes, self._on_node_lost, expected)
 
     def _join(self, agreed: Contract | None, awaited: int | None) -> None:
         """Join the cluster, wait for its nodes and for room there, and claim it."""
@@ -174,7 +196,7 @@ class RunSession:
         self.store.start(
             self.contract.text,
             id=self.store.path.name,
-            started=utc_time(),
+            started=self.store.run_time,
             command=self.command,
             tier=self.tier,
             versions=versions,
@@ -258,7 +280,11 @@ class RunSession:
             name = node_id.partition("::")[2].partition("[")[0]
             reproduce = f"seatrial run {options} -k {shlex.quote(name)}"
         self._current = Recorder(self.store, self.contract, probe, criterion, claim, reproduce, say)
-        self._begun = time.monotonic()
+        self._current.settle = self._settle
+        with self._lock:
+            self._begun, loss = time.monotonic(), self._loss
+        if loss:
+            self._on_node_lost(loss)
         return self._current
 
     def end(self, recorder: Recorder, state: str, seconds: float, error: str) -> ProbeResult:
@@ -266,7 +292,10 @@ class RunSession:
 
         On a full disk the run goes on.  A later event, or the end, shows what was not written.
         """
-        self._begun = None
+        if state == "error":
+            self._settle()
+        with self._lock:
+            self._begun = None
         try:
             result = recorder.finish(state, seconds, error)
         except OSError as failure:
@@ -291,6 +320,21 @@ class RunSession:
             self._current.say(finding.statement)
             self._current.explain(finding)
 
+    def _on_node_lost(self, finding: Finding) -> None:
+        """End the run and its probe; between two probes wait for the next, if one comes."""
+        with self._lock:
+            if SIGNALS.ends_run or self._begun is None or not self._current:
+                self._loss = finding
+                return
+            self._current.say(finding.statement)
+            self._current.explain(finding)
+        self.on_lost(finding.statement, NODELESS_S)
+
+    def _settle(self) -> None:
+        """Wait until it is known whether a node was lost."""
+        if self._nodes and not SIGNALS.ends_run:
+            self._nodes.settle()
+
     def take_problems(self) -> list[tuple[str, str, str]]:
         """Return, once, what happened to the process that cleans up: kind, place and text."""
         if self._cleanup is None:
@@ -302,6 +346,8 @@ class RunSession:
 
     def leave(self) -> None:
         """Leave the cluster; safe to repeat."""
+        if self._nodes:
+            self._nodes.close()
         if self._watch:
             self._watch.close()
         cluster, self.cluster = self.cluster, None

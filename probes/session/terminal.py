@@ -98,8 +98,9 @@ class ProgressLines:
     """Progress of a run in a log: lines without any control character.
 
     `level` is pytest's verbosity: from 0 on all lines are printed, with -1 those of probes, below
-    none.  `begun` is when the run began (now, where it is not given).  `paint(text, **colours)`
-    colours a verdict, where the stream shows colours.
+    none.  `begun` is when the run began by `clock`, which is never set (now, where it is not
+    given); `wall` has the time of day.  `paint(text, **colours)` colours a verdict, where the
+    stream shows colours.
     """
 
     def __init__(
@@ -109,9 +110,11 @@ class ProgressLines:
         begun: float | None = None,
         paint: Callable[..., str] = lambda text, **_: text,
         width: int = DEFAULT_WIDTH,
-        clock: Clock = time.time,
+        clock: Clock = time.monotonic,
+        wall: Clock = time.time,
     ) -> None:
-        self._screen, self._level, self._paint, self._clock = screen, level, paint, clock
+        self._screen, self._level, self._paint = screen, level, paint
+        self._clock, self._wall = clock, wall
         self._width = min(width, MAX_WIDTH)
         self._unicode = "utf" in (screen.encoding or "").lower()
         self._begun = clock() if begun is None else begun
@@ -151,9 +154,8 @@ class ProgressLines:
         return one_line(message).removeprefix(f"{self._criterion.lower()}: ")
 
     def _print(self, text: str, verdict: str = "") -> None:
-        now = self._clock()
-        utc = datetime.fromtimestamp(now, timezone.utc)
-        stamp = f"{utc:%H:%M:%S} +{write_span(now - self._begun)} "
+        utc = datetime.fromtimestamp(self._wall(), timezone.utc)
+        stamp = f"{utc:%H:%M:%S} +{write_span(self._clock() - self._begun)} "
         lines = textwrap.wrap(
             self._plain(text),
             self._columns(),

@@ -79,6 +79,7 @@ class WorkerLost(GangError):
     ) -> None:
         super().__init__(message)
         self.ranks, self.lost_at, self.failed = ranks, lost_at, failed
+        self.explains_itself = bool(ranks)  # a rank died: a traceback would add nothing
 
 
 @dataclass(eq=False)

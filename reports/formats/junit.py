@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 from reports.acceptance import AcceptanceSummary, ReportRow
 from reports.measurement import Measurement, Verdict
 from reports.record import ProbeResult
-from reports.run_folder.store import known_time
+from reports.run_folder.times import known_time
 from reports.sanitize import one_line
 
 DECISION = "decision"

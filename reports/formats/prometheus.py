@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from reports.acceptance import AcceptanceSummary
 from reports.measurement import Measurement
-from reports.run_folder.store import known_time
+from reports.run_folder.times import known_time
 from reports.sanitize import clean, label_value
 
 Labels = dict[str, str]

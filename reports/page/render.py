@@ -22,7 +22,7 @@ from reports.orders import fill
 from reports.page import sections
 from reports.record import Control, Finding, ProbeResult, RunRecord
 from reports.redact import redact_text
-from reports.run_folder.store import parse_time
+from reports.run_folder.times import parse_time
 from reports.sanitize import capitalise, clean, one_line
 from reports.text import STYLES, acceptance_table
 from reports.version import describe_version
@@ -245,13 +245,16 @@ def _build_group(same_name: list[Measurement]) -> Group:
 
 
 def _unexplained_results(worst_first: list[ReportRow]) -> list[ProbeResult]:
-    """Find results that are not accepted and have no finding: they need a next step, too."""
-    return [
-        result
-        for row in worst_first
-        for result in row.results
-        if not row.is_only_information and not result.verdict.accepted and not result.findings
-    ]
+    """Find results that are not accepted and have no finding: they need a next step, too.
+
+    Of those of one criterion with the same error it is the first: a full disk ends many probes.
+    """
+    found: dict[tuple[str, str], ProbeResult] = {}
+    for row in worst_first:
+        for result in row.results if not row.is_only_information else ():
+            if not result.verdict.accepted and not result.findings:
+                found.setdefault((row.criterion.id, result.error or result.probe), result)
+    return list(found.values())
 
 
 def _untested_items(summary: AcceptanceSummary) -> list[tuple[str, str]]:

@@ -18,7 +18,7 @@ from reports.record import NOT_RUN, Control, Evidence, Finding, ProbeResult, Run
 from reports.redact import redact
 from reports.run_folder.event_log import MISSING, open_regular
 from reports.run_folder.integrity import compare_hash
-from reports.run_folder.store import parse_time
+from reports.run_folder.times import parse_time
 from reports.sanitize import clean, relative_link
 
 MAX_SCOPE = 200  # letters of a row's scope on page 1; its section has all

@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from reports.run_folder.times import read_seconds
+
 SUMS = "SHA256SUMS"  # written last: a run that ended properly has it
 SIGNATURES = "signatures"  # the only folder that gets files after that
 FOLDERS = ("evidence", SIGNATURES)  # of a run folder
@@ -200,6 +202,7 @@ class EventReader:
         self.run = run
         self.problems: list[str] = []
         self.head, self.count, self.finished = NO_LINE, 0, False
+        self._elapsed = 0.0
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield the events; each is a dict with `event`, `data` and mostly `probe`."""
@@ -209,6 +212,7 @@ class EventReader:
                     self._problem(f"line {number} comes after the end of the run")
                 continue
             self._check_link(number, event)
+            self._check_time(number, event)
             self._check_kind(number, event)
             self.head, self.count = hash_line(line), self.count + 1
             yield event
@@ -243,6 +247,14 @@ class EventReader:
         elif previous != self.head:
             where = f"line {number - 1} is" if number > 1 else "its beginning is"
             self._problem(f"{where} not the line that line {number} was written after")
+
+    def _check_time(self, number: int, event: dict[str, Any]) -> None:
+        """Check that the time since the start does not go back; older logs have none."""
+        elapsed = read_seconds(event.get("elapsed", self._elapsed))
+        if elapsed is None or elapsed < self._elapsed:
+            self._problem(f"line {number} was written before the one above it")
+        else:
+            self._elapsed = elapsed
 
     def _check_kind(self, number: int, event: dict[str, Any]) -> None:
         """Record a problem for an unknown kind, an extra key, a second start or a late event.

@@ -13,6 +13,7 @@ from reports.measurement import Limit, Measurement
 from reports.record import SCHEMA, OwedProbe, ProbeResult, RunRecord, complete_results
 from reports.run_folder import event_log
 from reports.run_folder.event_log import EVENT_LISTS, FILE, MAX_LOG, PROBE_EVENTS, UnreadableRun
+from reports.run_folder.times import ClockSteps
 
 MODELS = {"finding": records.Finding, "control": records.Control, "evidence": records.Evidence}
 
@@ -38,10 +39,12 @@ class _Fold:
         self.results: list[dict[str, Any]] = []
         self.latest: dict[str, dict[str, Any]] = {}
         self.limits: dict[str, Limit] = {}  # thousands of measurements share a few limits
+        self.clock = ClockSteps()
 
     def fold(self, events: Iterable[dict[str, Any]]) -> RunRecord:
         for event in events:
             kind, data, probe = event["event"], event["data"], event.get("probe", "")
+            self.clock.see(event)
             if kind == "run_started":
                 if not self.run:  # a second start changes nothing
                     self.run = {"state": "interrupted", **data}
@@ -88,7 +91,8 @@ class _Fold:
         results = [ProbeResult(**result) for result in self.results]
         owed = [OwedProbe(**one) for one in self.run.get("owed", [])]
         results = complete_results(results, owed, self.run.get("partial", ""))
-        return RunRecord(**self.run, results=results)
+        steps = [*self.run.pop("clock_steps", []), *self.clock.steps]
+        return RunRecord(**self.run, clock_steps=steps, results=results)
 
 
 def _require_schema(run: dict[str, Any]) -> None:

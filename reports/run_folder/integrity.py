@@ -16,6 +16,7 @@ from reports.run_folder import event_log
 from reports.run_folder.event_log import SUMS, EventReader, UnreadableRun
 from reports.run_folder.fold import ALONE, fold_events, read_record
 from reports.run_folder.store import CONTRACT
+from reports.run_folder.times import known_time
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ def read_run(run: Path, check: EventCheck | None = None) -> tuple[RunRecord, Int
         *_check_evidence(run, record),
         *event_log.check_sums(run, files),
         *_check_contract(run, record),
+        *_check_times(record),
     ]
     if SUMS in files:
         seen += [*_check_unknown(files, record), *event_log.check_head(run, log.head)]
@@ -128,6 +130,13 @@ def _check_contract(run: Path, record: RunRecord) -> Iterator[str]:
         return
     if problem := compare_hash(run / CONTRACT, record.contract.sha256):
         yield f"{CONTRACT} {problem}"
+
+
+def _check_times(record: RunRecord) -> Iterator[str]:
+    """Yield a problem if the run ended before it started: it counts its time from the start."""
+    started, finished = known_time(record.started), known_time(record.finished)
+    if started and finished and finished < started:
+        yield f"its end ({record.finished:.40}) is before its start ({record.started:.40})"
 
 
 def _check_unknown(files: list[str], record: RunRecord) -> Iterator[str]:

@@ -13,7 +13,7 @@ import secrets
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from reports.redact import redact, redact_text
 from reports.run_folder import event_log
 from reports.run_folder.event_log import FILE, MAX_LINE, MAX_LOG, NO_LINE, hash_line
 from reports.run_folder.fold import fold_events
+from reports.run_folder.times import steady_s, utc_time
 from reports.sanitize import one_line
 
 # A large run needs as much: rank logs 64 MiB at most, the events of 200,000 measurements 84 MB,
@@ -120,25 +121,6 @@ NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 PRIVATE = 0o700  # other users of a login node must not read facts of the cluster
 
 
-def utc_time() -> str:
-    """Return the ISO 8601 UTC time to the millisecond, for example 2026-11-20T22:17:03.120Z."""
-    now = datetime.now(timezone.utc)
-    return now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def parse_time(text: str | None) -> datetime:
-    """Parse a time in the format of `utc_time`. Raises ValueError if there is none."""
-    return datetime.fromisoformat((text or "").replace("Z", "+00:00"))
-
-
-def known_time(text: str | None) -> datetime | None:
-    """Parse a time in the format of `utc_time`; None if there is none."""
-    try:
-        return parse_time(text)
-    except (ValueError, TypeError):
-        return None
-
-
 def make_free_folder(wanted: Path) -> Path:
     """Make this folder; if it exists, the first free one of `-2`, `-3` and so on."""
     target = wanted
@@ -185,6 +167,7 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._begun, self._begun_s = datetime.now(timezone.utc), steady_s()
         self._write_lock = threading.RLock()
         self._lines: list[Line] = []
         self._is_writing = False  # a line that is not in `_lines` yet
@@ -198,6 +181,16 @@ class Store:
         self.path.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
         (self.path / "evidence").mkdir(mode=PRIVATE, exist_ok=True)
         self._log = os.open(self.path / FILE, NEW_FILE | os.O_APPEND, 0o600)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Time since the folder was opened (s), whatever the machine's clock is set to."""
+        return round(steady_s() - self._begun_s, 3)
+
+    @property
+    def run_time(self) -> str:
+        """Time now (ISO 8601, UTC) by the clock as it was when the folder was opened."""
+        return utc_time(self._begun + timedelta(seconds=self.elapsed_s))
 
     @property
     def head(self) -> str:
@@ -257,16 +250,20 @@ class Store:
             self._append_again(line.event)
 
     def _append_again(self, event: dict[str, Any]) -> None:
-        self._append(event["event"], event.get("probe", ""), event["data"], event["t"])
+        times = {"t": event["t"], "elapsed": event["elapsed"]}
+        self._append(event["event"], event.get("probe", ""), event["data"], times)
 
     def _loss(self) -> dict[str, str]:
         """Build the data of a RunProblem for the events that are missing here."""
         text = f"{self._lost} event{'s' * (self._lost > 1)} could not be written: {self._why}"
         return {"kind": "disk", "where": FILE, "text": text}
 
-    def _append(self, kind: str, probe: str, data: dict[str, Any], time: str = "") -> None:
-        """Write one complete line or nothing. Raises OSError."""
-        place = {"seq": self.count + 1, "prev": self.head, "t": time or utc_time(), "event": kind}
+    def _append(
+        self, kind: str, probe: str, data: dict[str, Any], times: dict[str, Any] | None = None
+    ) -> None:
+        """Write one complete line or nothing; `times` are of an older line. Raises OSError."""
+        times = times or {"t": utc_time(), "elapsed": self.elapsed_s}
+        place = {"seq": self.count + 1, "prev": self.head, **times, "event": kind}
         about = {"probe": redact_text(probe)} if probe else {}
         event = {**place, **about, "data": redact(json_value(data))}
         line = json.dumps(event, allow_nan=False).encode()

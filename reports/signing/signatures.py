@@ -190,7 +190,7 @@ def prepare_statement(
 
     `summary` is the summary of the run, including the verification result of its folder.
     """
-    from reports.run_folder.store import utc_time
+    from reports.run_folder.times import utc_time
 
     for sentence in summary.integrity.problems:
         raise SigningError(f"{run} does not verify and must not be signed: {sentence}")

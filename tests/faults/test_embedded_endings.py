@@ -123,6 +123,16 @@ def kill(*names: str) -> Callable[[Run], None]:
     return fault
 
 
+def lose_node(run: Run) -> None:
+    """Kill the raylet of the node that has neither the head nor the driver: the second one."""
+    raylets = [
+        pid
+        for pid, words in run.family().items()
+        if Path(words[0] if words else "").name == "raylet"
+    ]
+    os.kill(max(raylets), signal.SIGKILL)
+
+
 def send(*signals: signal.Signals, every_s: float = 0.3) -> Callable[[Run], None]:
     """Make a fault: send these signals to the driver."""
 
@@ -138,6 +148,7 @@ PROBE, START = "GANG ", "test session starts"
 FAULTS = [
     pytest.param(PROBE, kill("gcs_server"), 20, "HOST-HEAD", id="the head dies"),
     pytest.param(PROBE, kill("embedded.py"), 20, "HOST-HEAD", id="the whole cluster dies"),
+    pytest.param(PROBE, lose_node, 20, "HOST-NODE-LOST", id="a node dies"),
     pytest.param(PROBE, kill("cleanup.py"), 3, "", id="the process that cleans up dies"),
     pytest.param(PROBE, send(*[signal.SIGINT] * 3), 2, "", id="SIGINT three times"),
     pytest.param(PROBE, send(signal.SIGINT, signal.SIGTERM), 2, "", id="SIGINT, SIGTERM"),

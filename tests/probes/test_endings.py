@@ -158,15 +158,21 @@ OURS = (Fault("our own end breaks", 3, plant=OUR_END, record=2, whole=False),)
 HEADED = """
 import subprocess, sys
 import probes.cluster.entrances as entrances
-import probes.session.ending as ending
+import probes.session.session as run
 entrances.POLL_SECONDS, entrances.SILENCE_SECONDS, entrances.LOST_SECONDS = 0.1, 0.5, 1.5
-ending.LEAVE_S = 2.0
+run.HEADLESS_S = run.NODELESS_S = 2.0
 code = (
-    "import socket; s = socket.create_server(('127.0.0.1', 0))\\n"
+    "import os, socket, sys, threading\\n"
+    "def follow(): sys.stdin.read(), os._exit(0)\\n"  # it ends with who started it
+    "threading.Thread(target=follow, daemon=True).start()\\n"
+    "s = socket.create_server(('127.0.0.1', 0))\\n"
     "print(s.getsockname()[1], flush=True)\\n"
     "while True: s.accept()[0].close()"
 )
-StandIn.head = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+pipe = subprocess.PIPE
+StandIn.head = subprocess.Popen(
+    [sys.executable, "-c", code], stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True
+)
 StandIn.address = f"127.0.0.1:{StandIn.head.stdout.readline().strip()}"
 StandIn.close = lambda self: self.head.kill()
 """
@@ -193,7 +199,111 @@ CLUSTER = (
           "cluster.head.kill(); time.sleep(1); send('SIGINT')", plant=HEADED),
     Fault("the head is silent for a moment", 0, MOMENT, plant=HEADED),
 )  # fmt: skip
-FAULTS = (*SIGNALS, *TERMINAL, *FOLDER, *BOUNDS, *BROKEN_PLUGINS, *CLEANUP, *CLUSTER, *OURS)
+# Two nodes as Ray would list them, and that head.
+NODES = (
+    HEADED
+    + """
+import dataclasses, time
+import probes.cluster.node_watch as watch
+watch.POLL_S, watch.PAUSE_S, run.NODELESS_S = 0.1, 0.05, 9.0
+watch_states = [watch.NodeState(id=str(n + 1), name=f"n{n}") for n in range(2)]
+StandIn.states, StandIn.late, StandIn.expected_losses = watch_states, [], set()
+StandIn.reads = 0
+StandIn.nodes = [{"id": one.id, "name": one.name, "alive": True} for one in watch_states]
+def node_states(self):
+    StandIn.reads += 1
+    return self.late.pop()() if self.late else list(self.states)
+def watched(self):  # the watch knows the nodes
+    while self.reads < 2 - (watch.POLL_S > 10): time.sleep(0.05)
+    time.sleep(0.2)
+def change(self, **fields):
+    self.watched()
+    first, second, *more = self.states
+    StandIn.states = [first, dataclasses.replace(second, **fields), *more]
+def add(self, **fields):
+    StandIn.states = [*self.states, dataclasses.replace(watch_states[0], **fields)]
+def drop(self):
+    self.watched()
+    StandIn.states = self.states[:-1]
+def answer(self, *late):
+    self.watched()
+    StandIn.late = [*late]
+    while self.late: time.sleep(0.05)
+    time.sleep(0.5)
+StandIn.node_states, StandIn.change, StandIn.add = node_states, change, add
+StandIn.drop, StandIn.answer, StandIn.watched = drop, answer, watched
+"""
+)
+UNSEEN = f"{NODES}\nwatch.POLL_S = 100.0"  # only who asks sees it
+DEAD = "cluster.change(alive=False, reason=2, message='health check failed')"
+WAITS = "time.sleep(40)"  # for the node
+GONE_LATER = f"cluster = __import__('probes').session.session.connect(''); {DEAD}; time.sleep(1)"
+NODE_LOST = "n1: lost (Ray's reason: unexpected termination: health check failed), "
+NODE = (
+    Fault("a node is lost", 20, f"{DEAD}; {WAITS}", plant=NODES, says=NODE_LOST),
+    Fault("a node is lost, seatrial", 20, f"{DEAD}; {WAITS}", plant=NODES, says=NODE_LOST,
+          program="seatrial"),
+    Fault("a node is lost, and a criterion failed", 1, f"{DEAD}; {WAITS}", plant=NODES,
+          value=BROKEN, says=NODE_LOST),
+    Fault("a node is lost in a call that does not return", 20,
+          f"{DEAD}\n    {DEAF.partition(chr(10))[2].lstrip()}", plant=NODES, says=NODE_LOST),
+    Fault("a node is lost, and a teardown fails", 20, f"{DEAD}; {WAITS}", "raise OSError",
+          plant=NODES, says=NODE_LOST),
+    Fault("a node is lost between two probes", 20, teardown=GONE_LATER, plant=NODES,
+          says=NODE_LOST),
+    Fault("a node is lost after SIGINT", 2, "send('SIGINT')", f"{GONE_LATER}; time.sleep(3)",
+          plant=NODES),
+    Fault("a node is drained", 20, "cluster.change(drained_by=time.time() + 29); "
+          f"{WAITS}", plant=NODES, says="n1: drained, and ended in 2"),
+    Fault("a node comes back", 20, f"cluster.add(id='9', name='n1'); {DEAD}; {WAITS}",
+          plant=NODES, says="n1: lost and back under another node id"),
+    Fault("Ray lists a node no more", 20, f"cluster.drop(); {WAITS}",
+          plant=NODES, says="n1: lost, Ray lists it no more"),
+    Fault("one list lacks a node", 0, "cluster.answer(lambda: cluster.states[:1])", plant=NODES),
+    Fault("one list is empty", 0, "cluster.answer(list)", plant=NODES),
+    Fault("one list is late", 0, "cluster.answer(lambda: time.sleep(1) or cluster.states)",
+          plant=NODES),
+    Fault("Ray gives no list", 0, "cluster.answer(*[lambda: 1 / 0] * 5)", plant=NODES),
+    Fault("the autoscaler ends an idle node", 0,
+          "cluster.change(alive=False, reason=4); time.sleep(1)", plant=NODES),
+    Fault("a probe ends a node, and says so", 0,
+          f"cluster.watched(); cluster.expected_losses.add('2'); {DEAD}; time.sleep(1)",
+          plant=NODES),
+    Fault("a node that came later is lost", 0,
+          "cluster.watched(); cluster.add(id='9'); cluster.drop(); time.sleep(1)", plant=NODES),
+)  # fmt: skip
+# The machine's clock is set in the middle of a probe.
+CLOCK = """
+import datetime as real
+import reports.run_folder.times as times
+class Set(real.datetime):
+    shift_s = 0
+    @classmethod
+    def now(cls, zone=None):
+        return real.datetime.now(zone) + real.timedelta(seconds=cls.shift_s)
+times.datetime = Set
+StandIn.set_clock = lambda self, seconds: setattr(Set, "shift_s", seconds)
+"""
+YEARS_S = 6 * 365 * 86400
+STEPS = (
+    Fault("the clock is set back by years", 0, f"cluster.set_clock(-{YEARS_S})", plant=CLOCK,
+          says="back by 189216000 s. Expected: at most 5 s"),
+    Fault("the clock is set forward and back", 0,
+          "cluster.set_clock(3600); measure.note('a', 1); cluster.set_clock(0)", plant=CLOCK,
+          says="forward by 3600 s. Expected: at most 5 s"),
+)  # fmt: skip
+FAULTS = (
+    *SIGNALS,
+    *TERMINAL,
+    *FOLDER,
+    *BOUNDS,
+    *BROKEN_PLUGINS,
+    *CLEANUP,
+    *CLUSTER,
+    *NODE,
+    *STEPS,
+    *OURS,
+)
 
 
 @pytest.fixture
@@ -229,6 +339,82 @@ def test_a_lost_head_is_the_first_finding(stage: Stage, value: str) -> None:
     assert row.verdict.value == ("UNPROVEN" if value == GOOD else "FAIL")
     assert LOST in row.results[0].error
     assert ended.text.count("report  ") == 1
+    assert ended.summary.record.state == "finished"
+
+
+UNCAUGHT = (
+    "trial = measure.trial(); trial('partially_held', 0); "
+    "measure.control('one bundle early', 'a fault', trial)"
+)
+# What a probe sees of a lost node before the watch does.
+FOLLOWS = [
+    pytest.param(UNCAUGHT, "NOT CAUGHT", id="a control"),
+    pytest.param(BROKEN, "partially held", id="a measure"),
+    pytest.param(OTHER, "another finding", id="a finding"),
+    pytest.param("raise RuntimeError('rank 1 died')", "rank 1 died", id="an error"),
+]
+
+
+@pytest.mark.parametrize(("then", "text"), FOLLOWS)
+def test_what_follows_from_a_lost_node_is_not_said(stage: Stage, then: str, text: str) -> None:
+    stage.prepare(f"{DEAD}; {then}; {WAITS}", plant=UNSEEN)
+    ended = stage.end()
+    assert ended.code == ended.summary.exit_code == 20, ended.text
+    assert [finding.code for finding in ended.summary.findings] == ["HOST-NODE-LOST"]
+    assert text not in ended.text
+    assert all(control.caught for one in ended.summary.record.results for control in one.controls)
+
+
+# A raylet that ends a second before Ray counts its node as dead.
+SILENT = (
+    UNSEEN
+    + """
+import socket, threading
+raylet = socket.create_server(("127.0.0.1", 0))
+def serve():
+    while True:
+        line = raylet.accept()[0]
+        line.recv(9), line.send(b"x"), line.close()
+threading.Thread(target=serve, daemon=True).start()
+watch_states[1] = dataclasses.replace(
+    watch_states[1], address="127.0.0.1", port=raylet.getsockname()[1]
+)
+def leave(self):
+    raylet.shutdown(socket.SHUT_RDWR), raylet.close()
+    threading.Timer(1, lambda: self.change(alive=False, reason=2)).start()
+StandIn.leave = leave
+"""
+)
+
+
+def test_a_silent_node_is_waited_for_until_ray_decides(stage: Stage) -> None:
+    stage.prepare(f"cluster.watched(); cluster.leave(); {UNCAUGHT}; {WAITS}", plant=SILENT)
+    ended = stage.end()
+    assert ended.code == 20, ended.text
+    assert "NOT CAUGHT" not in ended.text
+    assert [finding.code for finding in ended.summary.findings] == ["HOST-NODE-LOST"]
+
+
+def test_a_bad_result_of_a_sound_cluster_stays(stage: Stage) -> None:
+    stage.prepare(UNCAUGHT, plant=SILENT)
+    ended = stage.end()
+    assert ended.code == 20
+    assert "NOT CAUGHT" in ended.text
+    assert ended.summary.findings == []
+
+
+def test_a_lost_node_ends_what_waits_for_it_at_once(stage: Stage) -> None:
+    """A probe would wait for the node for 40 s."""
+    stage.prepare(f"{OTHER}; {DEAD}; {WAITS}", plant=NODES)
+    ended = stage.end()
+    assert [one.code for one in ended.summary.findings] == ["HOST-NODE-LOST", "GANG-PARTIAL"]
+    (row,) = [row for row in ended.summary.rows if row.criterion.id == "GANG"]
+    first, second = row.results
+    assert first.seconds < 40 / 5
+    assert (row.verdict.value, second.state) == ("UNPROVEN", "not run")
+    assert first.findings[-1].suspects == ["n1"]
+    assert first.error == first.findings[-1].statement
+    assert "NOT CAUGHT" not in ended.text
     assert ended.summary.record.state == "finished"
 
 
@@ -315,3 +501,36 @@ def test_the_next_run_works(stage: Stage) -> None:
         fault.end(stage)
         stage.clear()
     assert Fault("", 0).end(stage).code == 0
+
+
+def test_a_step_of_the_clock_is_on_page_1_and_costs_no_verdict(stage: Stage) -> None:
+    stage.prepare(
+        "cluster.set_clock(-9e7); measure.note('a', 1); cluster.set_clock(0)", plant=CLOCK
+    )
+    ended = stage.end()
+    summary = ended.summary
+    back, forward = summary.record.clock_steps
+    assert " back by 90000000 s. " in back
+    assert " forward by 90000000 s. " in forward
+    page = (stage.run / "report.html").read_text()
+    assert page.index("forward by 90000000 s") < page.index("What was shown, on this cluster")
+    assert (ended.code, summary.exit_code, summary.reasons) == (0, 0, [])
+    assert summary.record.started < (summary.record.finished or "")
+
+
+def test_one_full_disk_is_said_once(stage: Stage) -> None:
+    """It ends both probes: each says so in its own place of the page, and none with a traceback."""
+    stage.prepare()
+    full = "raise OSError(28, 'No space left on device', '/shared/step')"
+    for name in ("broken", "sound"):
+        file = stage.place / f"test_{name}.py"
+        file.write_text(f"{file.read_text().rstrip()}\n    {full}\n")
+    ended = stage.end()
+    assert ended.code == 20
+    assert "Traceback" not in ended.text
+    text = "error: No space left on device: /shared/step"
+    table = ended.text.partition("= acceptance =")[2]
+    assert table.count(f"\n  GANG     {text}") == 1
+    page = (stage.run / "report.html").read_text()
+    begin, end = page.index("Do next"), page.index("Sign-off")
+    assert page[begin:end].count(text) == 1

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from probes.gang.competing_job import JobUnresponsive
 from probes.gang.scenario import NoRoom
 from probes.session.probe_report import (
     NOT_PROVABLE,
+    describe_error,
     end_state,
     explains_itself,
     hide_secrets,
@@ -21,7 +25,7 @@ from probes.session.probe_report import (
     status_words,
     write_verdict,
 )
-from reference_trainer.launch.gang import GangPending
+from reference_trainer.launch.gang import GangPending, WorkerLost
 from reports.measurement import Limit
 from reports.record import Cause, Control, Finding, Measurement, ProbeResult
 
@@ -185,8 +189,76 @@ def test_a_report_without_a_verdict_is_sound_and_has_no_word() -> None:
     assert shown_verdict(report_of("passed")) == ""
 
 
+DIED = """The actor died unexpectedly before finishing this task.
+\tclass_name: GangObserver
+\tactor_id: 5e1c01000000
+\tpid: 4711
+\tnamespace: 8f0e
+\tip: 10.78.0.1
+The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR"""
+
+
+class RayActorError(RuntimeError):
+    """As Ray's, by its name."""
+
+
+class ActorDiedError(RayActorError):
+    """As Ray's."""
+
+
+class TaskError(RuntimeError):
+    """As Ray's RayTaskError, which has what a task raised."""
+
+    cause = OSError(errno.ENOSPC, "No space left on device", "/shared/step-3")
+
+
 @pytest.mark.parametrize(
-    ("raised", "itself"), [(GangPending, True), (NoRoom, True), (ValueError, False), (None, False)]
+    ("error", "says"),
+    [
+        (
+            ActorDiedError(DIED),
+            "actor GangObserver (process 4711) on 10.78.0.1 died: The actor is dead because its "
+            "worker process has died",
+        ),
+        (ActorDiedError("it died because of an error in its creation task"), ""),
+        (TaskError("ray::train() 14 lines"), "No space left on device: /shared/step-3"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), "Disk quota exceeded"),
+        (OSError(errno.ENOENT, "No such file or directory", "/x"), ""),
+        (RuntimeError("a bug"), ""),
+    ],
+)
+def test_a_dead_actor_or_disk_is_one_sentence(error: Exception, says: str) -> None:
+    call: pytest.CallInfo[None] = pytest.CallInfo.from_call(_raise(error), "call")
+    assert explains_itself(call) is bool(says)
+    assert call.excinfo is not None
+    described = describe_error(call.excinfo)
+    assert described == says if says else type(error).__name__ in described
+
+
+def _raise(error: Exception) -> Callable[[], None]:
+    def fail() -> None:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(("ranks", "itself"), [([1], True), ([], False)])
+def test_a_rank_that_died_needs_no_traceback(ranks: list[int], itself: bool) -> None:
+    """An error that a rank raised may be a bug."""
+    error = WorkerLost(f"train: ranks {ranks} died", ranks, 0.0)
+    call: pytest.CallInfo[None] = pytest.CallInfo.from_call(_raise(error), "call")
+    assert explains_itself(call) is itself
+
+
+@pytest.mark.parametrize(
+    ("raised", "itself"),
+    [
+        (GangPending, True),
+        (NoRoom, True),
+        (JobUnresponsive, True),
+        (ValueError, False),
+        (None, False),
+    ],
 )
 def test_a_lack_of_room_needs_no_traceback(
     raised: type[BaseException] | None, itself: bool

@@ -20,12 +20,13 @@ class StandIn:
     address = "127.0.0.1:9"
     facts = [{"name": "n0", "node": "1", "rdma": [], "environment": {}, "interfaces": {}}]
     nodes = [{"id": "1", "name": "n0", "alive": True}]
-    errors = {}
+    errors, expected_losses = {}, set()
     cleanup, embedded_nodes = Keeper(), None
     def on_each_node(self, *a, **k): return {}
     def claim(self, *a): pass
     def describe_busy(self, seconds): return ""
     def release(self): pass
+    def node_states(self): return []
     def close(self): pass
 
 probes.session.session.connect = lambda spec: StandIn()

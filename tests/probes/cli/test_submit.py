@@ -15,7 +15,7 @@ from probes.cli.submit import new_folder
 from probes.submit.bring_back import BringBack, NoRun
 from probes.submit.follow import SubmitError, suite_lines
 from probes.submit.package import recorded_code
-from reports.run_folder.store import utc_time
+from reports.run_folder.times import utc_time
 from tests.probes.submit.test_jobs_api import head
 from tests.support.sound_run import write_sound_run
 

@@ -13,7 +13,7 @@ from probes.contract.contract import load
 from probes.submit.bring_back import BringBack
 from probes.submit.verify import Submitted, find_differences
 from reports.run_folder.event_log import write_checksums
-from reports.run_folder.store import utc_time
+from reports.run_folder.times import utc_time
 from tests.probes.cli.test_submit import ID, brought, cluster, run
 from tests.support.sound_run import write_sound_run
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from probes.cluster.cluster import Cluster
+from probes.cluster.node_watch import NodeState
 from scaling.ladder.ladder import rung_sizes
 
 pytestmark = pytest.mark.alone
@@ -68,3 +69,43 @@ def test_facts_are_read_of_the_members_alone(joined: Any, monkeypatch: pytest.Mo
     )
     assert names(cluster.facts) == ["n0", "n2"]
     assert names(cluster.read_facts(cluster.bystanders)) == ["n1"]
+
+
+def test_the_states_of_all_nodes_are_as_ray_counts_them(
+    joined: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    cluster = joined(0, 8, 8)
+    rows = ray.nodes()
+    rows[1] |= {"NodeManagerPort": 6000}
+    rows[2] |= {
+        "Alive": False,
+        "Resources": {},
+        "DeathReason": 2,
+        "DeathReasonMessage": "health check failed",
+    }
+    rows.append({**rows[0], "NodeID": "spare", "Resources": {"seatrial_spare_1": 1.0}})
+    draining = {"id0": 1_800_000_000_500, "id1": 0}
+    monkeypatch.setattr("probes.cluster.cluster.read_draining", lambda: draining)
+    assert cluster.node_states() == [
+        NodeState("id0", "n0", "10.0.0.0", head=True, drained_by=1_800_000_000.5),
+        NodeState("id1", "n1", "10.0.0.1", 6000),
+        NodeState("id2", "n2", "10.0.0.2", alive=False, reason=2, message="health check failed"),
+    ]
+    cluster.kind = "client"  # Ray's client has no list of them
+    assert [one.drained_by for one in cluster.node_states()] == [None] * 3
+
+
+def test_a_loss_is_announced_for_nodes_that_are_lost_meanwhile(
+    joined: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    monkeypatch.setattr("probes.cluster.cluster.read_draining", dict)
+    cluster = joined(8, 8, 8)
+    cluster.expected_losses = set()
+    with cluster.expecting_loss("id1", "id2"):
+        assert cluster.expected_losses == {"id1", "id2"}
+        ray.nodes()[1]["Alive"] = False
+    assert cluster.expected_losses == {"id1"}, "the other one is as it was"

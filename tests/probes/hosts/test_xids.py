@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from probes.hosts.closing import describe_event, read_starts
-from reports.run_folder.store import Store, parse_time
+from reports.run_folder.store import Store
+from reports.run_folder.times import parse_time
 from tests.support.controls import recorder
 from tests.support.simulated_hosts import (
     StandInHosts,

@@ -65,7 +65,7 @@ def run_probe(progress: ProgressLines, clock: Clock) -> None:
 
 def test_a_log_has_a_line_for_each_step_and_probe(clock: Clock) -> None:
     stream = screen()
-    run_probe(ProgressLines(stream, clock=clock), clock)
+    run_probe(ProgressLines(stream, clock=clock, wall=clock), clock)
     assert text_of(stream).splitlines() == [
         "04:12:07 +0:31 FABRIC all-reduce sweep",
         "04:12:07 +0:31 FABRIC FAIL busbw on 4 nodes: 0.02 GB/s. Expected: >= 0.09 GB/s",
@@ -74,16 +74,22 @@ def test_a_log_has_a_line_for_each_step_and_probe(clock: Clock) -> None:
     ]
 
 
+def test_times_count_by_a_clock_that_is_never_set(clock: Clock) -> None:
+    stream = screen()
+    run_probe(ProgressLines(stream, clock=clock, wall=lambda: 0.0), clock)
+    assert text_of(stream).splitlines()[-1] == "00:00:00 +1:25 FABRIC FAIL 55 s test_allreduce"
+
+
 @pytest.mark.parametrize(("level", "lines"), [(0, 4), (1, 4), (-1, 1), (-2, 0)])
 def test_less_is_printed_with_q(clock: Clock, level: int, lines: int) -> None:
     stream = screen()
-    run_probe(ProgressLines(stream, level, clock=clock), clock)
+    run_probe(ProgressLines(stream, level, clock=clock, wall=clock), clock)
     assert len(text_of(stream).splitlines()) == lines
 
 
 def test_untrusted_text_stays_in_its_line(clock: Clock) -> None:
     stream = screen("ascii")
-    progress = ProgressLines(stream, clock=clock)
+    progress = ProgressLines(stream, clock=clock, wall=clock)
     progress.begin("GANG", "test_\x1b[2Jx")
     progress.step("n0\n04:00:00 +0:00 GANG PASS 0 s forged\x1b[31m \N{SNOWMAN}" + "x" * 200)
     progress.end("PASS")
@@ -101,14 +107,15 @@ def test_a_closed_terminal_does_not_end_the_run(clock: Clock) -> None:
         raise OSError("the terminal is gone")
 
     gone: Any = SimpleNamespace(encoding="utf-8", write=write)
-    run_probe(ProgressLines(gone, clock=clock), clock)
+    run_probe(ProgressLines(gone, clock=clock, wall=clock), clock)
     assert len(tried) == 1, "it is not tried again"
 
 
 def test_a_verdict_is_coloured_where_colours_are_shown(clock: Clock) -> None:
     stream = screen()
     run_probe(
-        ProgressLines(stream, paint=lambda text, **how: f"<{text} {how}>", clock=clock), clock
+        ProgressLines(stream, paint=lambda text, **how: f"<{text} {how}>", clock=clock, wall=clock),
+        clock,
     )
     assert "FABRIC <FAIL {'red': True, 'bold': True}> 55 s" in text_of(stream)
 
@@ -159,7 +166,7 @@ def live(terminal: Terminal, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> I
     begun: list[LiveProgress] = []
 
     def start(**options: Any) -> LiveProgress:
-        begun.append(LiveProgress(terminal.stream, clock=clock, **options))
+        begun.append(LiveProgress(terminal.stream, clock=clock, wall=clock, **options))
         return begun[-1]
 
     yield start
@@ -183,7 +190,7 @@ def test_a_terminal_has_one_live_line_and_the_probes_above_it(
 
 def test_the_live_line_ticks(terminal: Terminal, clock: Clock, monkeypatch: Any) -> None:
     monkeypatch.setattr("probes.session.terminal.TICK_S", 0.01)
-    progress = LiveProgress(terminal.stream, clock=clock)
+    progress = LiveProgress(terminal.stream, clock=clock, wall=clock)
     progress.begin("GANG", "test_x")
     clock.now += 7
     seen = ""

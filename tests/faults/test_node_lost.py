@@ -1,0 +1,99 @@
+"""A node is lost in the middle of a probe: the run names it, ends with 20, and leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.launchers.leftovers import nothing_left
+from tests.faults.test_driver_death import in_the_middle
+from tests.lab import network
+from tests.lab.lab import Lab
+from tests.support.trial import lab_of, start
+
+pytestmark = pytest.mark.soak(criterion="endings")
+LONGEST_S = 120.0  # the lab's head counts a silent node as dead after 12 s
+FROZEN_S = 40.0  # longer than that
+NODES = 3
+
+
+@pytest.fixture
+def mortal() -> Iterator[Lab]:
+    """A lab of its own."""
+    with lab_of(NODES, "nodeless") as lab:
+        yield lab
+
+
+def raylet(lab: Lab, index: int) -> int:
+    """Return the host number of a node's raylet."""
+    for pid in lab.nodes[index].group.pids():
+        if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].endswith(b"/raylet"):
+            return pid
+    raise AssertionError(f"node {index} has no raylet")
+
+
+def kill_raylet(lab: Lab) -> None:
+    os.kill(raylet(lab, 1), signal.SIGKILL)
+
+
+def freeze_raylet(lab: Lab) -> None:
+    pid = raylet(lab, 1)
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(FROZEN_S)
+    os.kill(pid, signal.SIGCONT)
+
+
+def lose_power(lab: Lab) -> None:
+    lab.nodes[1].power_off()
+
+
+def cut_off(lab: Lab) -> None:
+    network.set_link(lab.name, 1, "eth0", "down")
+    time.sleep(FROZEN_S / 2)
+    network.set_link(lab.name, 1, "eth0", "up")
+
+
+CASES = [
+    ("gang", "probes/gang/test_gang.py", freeze_raylet),
+    ("gang", "probes/gang/test_gang.py", lose_power),
+    ("gang", "probes/gang/test_gang.py", kill_raylet),
+    ("fabric", "probes/fabric/test_fabric.py", kill_raylet),
+    ("fabric", "probes/fabric/test_fabric.py", cut_off),
+    ("restart", "probes/restart", kill_raylet),
+    ("hosts", "probes/hosts", cut_off),
+]
+
+
+@pytest.mark.parametrize(
+    ("probe", "path", "fault"), CASES, ids=[f"{one[0]}-{one[2].__name__}" for one in CASES]
+)
+def test_a_lost_node_ends_the_run(
+    mortal: Lab, probe: str, path: str, fault: Callable[[Lab], None]
+) -> None:
+    trial = start(mortal, f"lost-{probe}", path)
+    try:
+        in_the_middle(mortal, trial, probe)
+        begun = time.monotonic()
+        fault(mortal)
+        trial.process.wait(timeout=LONGEST_S)
+        took = time.monotonic() - begun
+    finally:
+        trial.process.kill()
+        trial.process.wait()
+    log, summary = trial.log.read_text(), trial.summary
+    assert took < LONGEST_S
+    assert trial.process.returncode == summary.exit_code == 20, log
+    first = summary.findings[0]
+    assert (first.code, first.suspects) == ("HOST-NODE-LOST", ["node1"]), log
+    assert "NOT CAUGHT" not in log
+    assert "INIT-MISSING-RANK" not in log
+    assert "Traceback" not in log
+    assert trial.record.state == "finished"
+    assert not summary.integrity.problems
+    assert (trial.folder / "report.html").is_file()
+    nothing_left(mortal)
