@@ -270,9 +270,9 @@ def test_only_errors_that_were_not_corrected_are_counted_of_now_and_of_the_lifet
     copy: str,
 ) -> None:
     names = pytest.importorskip(copy)
-    nvml = SimpleNamespace(nvmlDeviceGetTotalEccErrors=lambda gpu, *kind: counts[kind])
     kind = names.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
     counts = {(kind, names.NVML_VOLATILE_ECC): 1, (kind, names.NVML_AGGREGATE_ECC): 2}
+    nvml = SimpleNamespace(nvmlDeviceGetTotalEccErrors=lambda gpu, *asked: counts[asked])
     queries = ("uncorrected_errors", "lifetime_errors")
     assert [gpu_health.QUERIES[name](nvml, None) for name in queries] == [1, 2]
 
