@@ -208,8 +208,8 @@ def ask_dashboard(cluster: Cluster) -> Answer:
         request_dashboard(address, "/api/version", seconds=DASHBOARD_SECONDS)
         return Answer("dashboard", f"{address} answers")
     except urllib.error.HTTPError as error:
-        error.close()
-        found = f"{address} refuses us (HTTP {error.code})"
+        with error:
+            found = f"{address} refuses us (HTTP {error.code})"
         do = "Set RAY_AUTH_TOKEN_PATH to the cluster's token"
     except (OSError, ValueError, http.client.HTTPException) as error:
         found, do = f"{address} does not answer: {error}", "Open its port to this machine"

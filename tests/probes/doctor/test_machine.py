@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,7 @@ from probes.doctor import (
     UNPROVEN,
     Answer,
     affected,
+    ask_machine,
     ask_packages,
     ask_run_folder,
     ask_user,
@@ -42,8 +45,26 @@ def test_a_package_of_the_same_name_is_named(tmp_path: Path) -> None:
 
 
 def test_a_package_from_elsewhere_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_origin", lambda name: f"/opt/other/{name}")
-    assert "reports is /opt/other/reports" in ask_packages(tmp_path, OURS).found
+    spec = SimpleNamespace(origin="/opt/other/reports/__init__.py")
+    monkeypatch.setattr(doctor, "find_spec", {"reports": spec}.get)
+    assert ask_packages(tmp_path, OURS).found == "reports is /opt/other/reports"
+
+
+@pytest.mark.parametrize(
+    ("launch", "is_ours"),
+    [({}, True), ({"document": "theirs.md", "values": {"x": "{command}"}}, False)],
+)
+def test_why_no_other_user_is_asked_for_the_guide_that_is_typed(
+    launch: dict[str, Any], is_ours: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(
+        doctor, "why_no_other_user", lambda *, own_guide: asked.append(own_guide) or ""
+    )
+    terms = ClusterTerms(launch=LaunchTerms.model_validate(launch))
+    questions = [answer.question for answer in ask_machine(terms, on_gpu=False)]
+    assert questions == ["packages", "versions", "user", "run folder"]
+    assert asked == [is_ours]
 
 
 def test_versions_that_lack_a_feature_make_their_criteria_unproven(

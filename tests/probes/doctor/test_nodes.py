@@ -191,6 +191,7 @@ def test_a_folder_that_is_not_shared_is_named(monkeypatch: pytest.MonkeyPatch) -
     assert (answer.state, answer.criteria) == (UNPROVEN, ("RESTART",))
     answer = ask_shared(cluster_of(), ClusterTerms(shared="/x"))
     assert (answer.state, answer.found) == (FAIL, "n1 do not see /x")
+    assert answer.criteria == ("HOSTS", "RESTART"), "those that keep files in it"
     assert ask_shared(cluster_of(kind="local"), ClusterTerms()).state == OK
     monkeypatch.setattr(doctor, "find_folder_problem", lambda *_: ("no node can write to /x", []))
     assert ask_shared(cluster_of(), ClusterTerms(shared="/x")).state == UNPROVEN, "as in a run"

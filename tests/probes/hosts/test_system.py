@@ -13,6 +13,7 @@ from reports.record import ProbeResult
 from tests.support.simulated_hosts import findings, not_passed, verdicts
 from tests.support.simulated_system import ALL, RDMA, StandInSystem, run_system
 
+KERNELS_MOST = 1_048_576  # fs.nr_open: no process may open more, whatever its limit is
 OTHER = {"pid": 4711, "session": "session_of_bob"}
 
 
@@ -243,6 +244,12 @@ def test_memory_is_locked_for_rdma_alone() -> None:
     assert (note.judged, note.value, note.unit, note.subject) == (False, 2**-4, "GiB", "n2")
     (control,) = [c for c in result.controls if c.name == "strained process"]
     assert (control.caught, control.proves) == (True, [t for t in ALL if t != "locked_memory"])
+
+
+def test_where_no_limit_holds_the_kernels_own_does() -> None:
+    result = changed(limits={"open_files": [-1, -1]})
+    (found,) = [m for m in result.measurements if (m.name, m.subject) == ("open_files", "n1")]
+    assert found.value == KERNELS_MOST
 
 
 @pytest.mark.near_miss("HOSTS.processes", "HOSTS.temp_room")

@@ -374,6 +374,11 @@ def test_an_attempt_that_nobody_struck_is_told_of_a_punished_run(voyage):
     assert unexplained_losses([voyage]) == []
     voyage.injectors[0].count = 0
     assert unexplained_losses([voyage, voyage]) == ["train: ranks [3] died"] * 2
+    lost = [replace(voyage.attempts[0], reason=reason) for reason in ("first", "second", "third")]
+    voyage.attempts[:1] = lost
+    assert unexplained_losses([voyage]) == ["third", "second", "first"]
+    voyage.injectors[0].count = 1
+    assert unexplained_losses([voyage]) == ["third", "second"]
 
 
 def losses(*values):

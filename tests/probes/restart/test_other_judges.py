@@ -15,8 +15,20 @@ from probes.restart import other_ranks
 from probes.restart.faulted_run import FaultedRun, FaultScenario
 from probes.restart.judge import judge_full_disk, judge_repeat, report_unequal
 from probes.restart.other_ranks import NodeLoss, NodeRepair, WorldSizeRuns, judge_kills
-from probes.restart.reference_run import BITWISE_KEYS, ReferenceRun, StepComparison, UnequalStep
-from probes.restart.scenarios import control_leaked_group, control_roomy_disk
+from probes.restart.reference_run import (
+    BITWISE_KEYS,
+    SAVE_EVERY,
+    ReferenceRun,
+    StepComparison,
+    UnequalStep,
+)
+from probes.restart.scenarios import (
+    LAUNCHER_KILLED,
+    NODE_LOSSES,
+    SCENARIOS,
+    control_leaked_group,
+    control_roomy_disk,
+)
 from reference_trainer.launch.gang import GangPending
 from reference_trainer.launch.supervisor import Attempt
 from reports.measurement import Verdict
@@ -252,6 +264,16 @@ def test_a_save_that_is_torn_or_never_tried_again_is_seen(
     assert failed(judge_disk(unsaved, saved)) == (fails, codes)
 
 
+@pytest.mark.parametrize("step", [SAVE_EVERY + 1, 10])
+def test_a_run_that_met_a_full_disk_computes_as_before(step: int) -> None:
+    told = results(first=SAVE_EVERY + 1)
+    told[0] |= {"unsaved": [{"error": VICTIM}], "checkpoints": [{"step": 10}]}
+    told[0]["steps"][step - SAVE_EVERY - 1]["ids"] = "others"
+    result = judged(lambda measure: judge_full_disk(original(), told, measure))
+    assert failed(result) == ({"unequal_steps"}, {"RESTART-UNEQUAL"})
+    assert f"step {step}" in result.findings[0].statement
+
+
 @pytest.mark.parametrize("committed", [[], [8]])
 def test_a_disk_that_was_not_full_is_noticed(committed: list[int]) -> None:
     run = original()
@@ -260,6 +282,29 @@ def test_a_disk_that_was_not_full_is_noticed(committed: list[int]) -> None:
     (control,) = judged(lambda measure: control_roomy_disk(run, measure)).controls
     assert control.caught is True
     assert control.proves == ["saves_refused", "saved_after"]
+
+
+# What is planted.
+
+
+@pytest.mark.parametrize("scenario", [*SCENARIOS, *NODE_LOSSES, LAUNCHER_KILLED])
+def test_a_run_gives_up_only_where_each_attempt_is_killed(scenario: FaultScenario) -> None:
+    assert scenario.gives_up == (len(scenario.faults) > scenario.restarts)
+
+
+@pytest.mark.parametrize("loss", NODE_LOSSES)
+def test_a_run_waits_only_where_too_few_nodes_are_left(loss: NodeLoss) -> None:
+    assert loss.must_wait == (loss.spare_count - loss.kills < other_ranks.RANKS)
+
+
+@pytest.mark.parametrize("scenario", [*SCENARIOS, *NODE_LOSSES])
+def test_a_step_is_killed_after_the_first_checkpoint_and_before_the_newest(
+    scenario: FaultScenario,
+) -> None:
+    """Else it would resume from another one than the scenario says."""
+    killed = [fault.step for fault in scenario.faults if fault.event == "begin"]
+    first = 1 if scenario.resume_step == 0 else SAVE_EVERY + 1
+    assert all(first <= step <= first + SAVE_EVERY - 1 for step in killed)
 
 
 # What could not be run.

@@ -29,6 +29,12 @@ def test_the_load_fits_the_smallest_gpu(
     assert (load.dim, load.recompute) == model
     assert load.batch * load.seq == 8192
     assert describe_load(load, gpu_gib).endswith(says)
+    assert not load.deterministic, "its speed is judged: the fastest kernels run"
+
+
+def test_a_load_without_shares_fits_one_gpu_alone() -> None:
+    assert train_config(TERMS, 8, 29.5) == train_config(TERMS, 8, 29.5, 1)
+    assert train_config(TERMS, 8, 29.5) != train_config(TERMS, 8, 29.5, 2)
 
 
 def test_an_emulated_load_is_no_gpus() -> None:

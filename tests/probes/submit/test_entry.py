@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import site
 import subprocess
 import sys
 import time
@@ -47,8 +48,9 @@ def test_the_environment_has_our_packages_and_sees_the_others(
     for name in ("ray", "pytest"):
         ours = ask(Path(sys.executable), f"import {name}; print({name}.__file__)")
         assert ask(python, f"import {name}; print({name}.__file__)") == ours
-    version = "from importlib import metadata; print(metadata.version('seatrial'))"
-    assert ask(python, version) == metadata.version("seatrial")
+    version = "found = __import__('importlib.metadata').metadata.distribution('seatrial')"
+    assert ask(python, f"{version}; print(found.version)") == metadata.version("seatrial")
+    assert ask(python, f"{version}; print(found.locate_file(''))").startswith(str(tmp_path / "env"))
     said = subprocess.run(
         [tmp_path / "env" / "bin" / "seatrial", "--version"],
         capture_output=True,
@@ -56,7 +58,21 @@ def test_the_environment_has_our_packages_and_sees_the_others(
         check=True,
     )
     assert metadata.version("seatrial") in said.stdout
-    assert (tmp_path / "env" / "bin" / "ray").stat().st_mode & 0o111
+    mode = (tmp_path / "env" / "bin" / "ray").stat().st_mode & 0o777
+    assert mode == 0o755, "LAUNCH's other user runs it, too"
+
+
+@pytest.mark.parametrize("are_seen", [True, False])
+def test_the_environment_sees_a_users_packages_where_this_python_does(
+    are_seen: bool, unpacked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "users").mkdir()
+    (tmp_path / "users" / "users_own.py").touch()
+    monkeypatch.setattr(site, "ENABLE_USER_SITE", are_seen)
+    monkeypatch.setattr(site, "getusersitepackages", lambda: str(tmp_path / "users"))
+    python = entry.make_environment(tmp_path / "env")
+    found = ask(python, "from importlib.util import find_spec; print(bool(find_spec('users_own')))")
+    assert found == str(are_seen)
 
 
 def test_what_is_missing_comes_from_the_wheels_and_nothing_else_is_changed(
@@ -111,6 +127,18 @@ def test_torch_and_ray_are_never_installed(
 
 def test_no_raylet_is_our_parent() -> None:
     assert entry.find_rays_python() == ""
+
+
+def test_rays_python_is_named_by_the_raylet_above_us() -> None:
+    """It starts the process that starts us (a stand-in: its command line has the words)."""
+    code = "from probes.submit.entry import find_rays_python; print(find_rays_python())"
+    for _ in range(2):  # the agent, and the raylet
+        code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {code!r}])"
+    words = ["--port=1", "--python_worker_command='/opt/ray python' worker.py --x"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "/opt/ray python\n"
 
 
 def test_the_suite_is_started_among_the_users_files(

@@ -11,9 +11,11 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
+from ray._private import ray_constants
 
 from probes.submit import follow
 from probes.submit.follow import ConnectionLost, JobsApi, Refused, SubmitError, UnknownJob
+from tests.probes.cluster.room.test_late_nodes import Clock
 from tests.support.dashboard import dashboard
 from tests.support.served import serving
 
@@ -76,6 +78,25 @@ def test_an_outage_is_waited_for_and_shown() -> None:
     assert len(said) == 2
     assert said[0].startswith(f"connection lost ({address}: HTTP 503")
     assert said[1].startswith("connected again after")
+
+
+def test_a_head_that_is_gone_is_asked_every_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, answers = Clock(), iter([ConnectionLost("a"), ConnectionLost("b"), "well"])
+    monkeypatch.setattr(follow, "time", clock)
+    monkeypatch.setattr(follow, "RETRY_S", 2.0)
+
+    def answer() -> str:
+        if isinstance(found := next(answers), Exception):
+            raise found
+        return str(found)
+
+    assert JobsApi("http://x").insist(answer) == "well"
+    assert clock.now == 4.0
+
+
+def test_no_package_is_larger_than_ray_takes() -> None:
+    older = 100 * 1024**2  # a plain number in the code of older Rays
+    assert getattr(ray_constants, "DASHBOARD_CLIENT_MAX_SIZE", older) == follow.MAX_PACKAGE
 
 
 def test_an_outage_that_lasts_is_an_end() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from probes.submit import package
 from probes.submit.follow import SubmitError
-from probes.submit.package import FILES, PLAN, choose_runs, make_package, package_name
+from probes.submit.package import FILES, PLAN, choose_runs, make_package, package_name, zip_files
 from reports.version import PACKAGES, SOURCES
 
 
@@ -94,13 +94,21 @@ def test_only_our_files_of_our_folders_go_along(
     assert names == {f"{name}/__init__.py" for name in PACKAGES}
 
 
-@pytest.mark.parametrize("document", ["../guide.md", "/etc/hosts", "a/../../guide.md", "none.md"])
-def test_a_guide_elsewhere_is_refused(tmp_path: Path, document: str) -> None:
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ("../guide.md", "expected a file in the folder of the contract"),
+        ("/etc/hosts", "expected a file in the folder of the contract"),
+        ("a/../../guide.md", "expected a file in the folder of the contract"),
+        ("none.md", "document none.md: No such file"),
+    ],
+)
+def test_a_guide_elsewhere_is_refused(tmp_path: Path, document: str, words: str) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     (tmp_path / "guide.md").write_text("guide")
     (folder / "mine.toml").write_text(f'[launch]\ndocument = "{document}"\n')
-    with pytest.raises(SubmitError, match="document"):
+    with pytest.raises(SubmitError, match=words):
         make_package({"contract": str(folder / "mine.toml")}, [], None)
 
 
@@ -147,6 +155,27 @@ def test_what_cannot_be_sent_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(package, "MAX_PACKAGE", 1000)
     with pytest.raises(SubmitError, match="give fewer wheels"):
         make_package({}, [], None)
+
+
+def test_a_package_is_smaller_than_what_ray_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = len(zip_files({"a": b"x"}))
+    monkeypatch.setattr(package, "MAX_PACKAGE", size)
+    with pytest.raises(SubmitError, match="takes less than"):
+        zip_files({"a": b"x"})
+    monkeypatch.setattr(package, "MAX_PACKAGE", size + 1)
+    zip_files({"a": b"x"})
+
+
+def test_a_contract_of_the_current_folder_goes_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").touch()
+    (tmp_path / "mine").touch()
+    for given, name in (("mine.toml", "mine.toml"), ("./mine", "./mine")):
+        packed = make_package({"contract": given}, [], None)
+        assert plan_of(packed)["options"] == {"contract": name}
+        assert f"{FILES}{Path(name).name}" in contents(packed)
 
 
 def test_the_client_needs_click_alone(tmp_path: Path) -> None:

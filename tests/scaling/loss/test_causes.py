@@ -20,6 +20,7 @@ from scaling.loss.causes import (
     LossPart,
     detect_communication,
     detect_jitter,
+    detect_slow_nodes,
     tokens_factor,
 )
 from scaling.loss.explain import (
@@ -30,6 +31,7 @@ from scaling.loss.explain import (
     is_link_cause,
     loss_sentence,
 )
+from scaling.loss.throttling import LocalSegmentGrowth
 from tests.support.simulated_steps import CODES, WHERE, WORK, Cluster, longer
 
 LIMIT = 0.9
@@ -120,6 +122,30 @@ def test_two_causes_are_in_order_of_size() -> None:
     for sizes in ({"data": 0.16, "checkpoint": 0.08}, {"data": 0.08, "checkpoint": 0.16}):
         found = seen(3, **sizes)[1]
         assert named(found) == [CODES[name] for name in sorted(sizes, key=lambda n: -sizes[n])]
+
+
+@pytest.mark.parametrize(
+    ("segment", "waited_s", "left_s"),
+    [
+        ("data", 0.03, 0.0),  # as long as a node that is a tenth slower takes for 0.4 s
+        ("data", 0.1, 0.06),  # its data is slower than itself
+        ("data", -0.02, -0.02),  # it was not waited for
+        ("checkpoint", 0.03, 0.03),  # storage is slow for other reasons
+    ],
+)
+def test_a_slow_node_is_slow_in_its_own_segments_too(
+    segment: str, waited_s: float, left_s: float
+) -> None:
+    growth = CollectiveSegmentGrowth(
+        0.06, 0.06, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.6, slow_node="n1"
+    )
+    local = [LocalSegmentGrowth(segment, 0.0, False, {"n0": 0.0, "n1": waited_s}, (), 0.4)]
+    budget = LossBudget(1.0)
+    detect_slow_nodes(budget, growth, local)
+    assert local[0].nodes == {"n0": 0.0, "n1": pytest.approx(left_s)}
+    (cause,) = budget.causes
+    assert (cause.code, cause.where) == ("SCALE-SLOW-NODE", "n1")
+    assert cause.share == pytest.approx(0.06 + waited_s - left_s)
 
 
 def test_a_slow_node_hides_what_is_slower_by_less() -> None:

@@ -131,7 +131,7 @@ def test_an_old_address_behind_a_router_is_not_joined(monkeypatch: pytest.Monkey
     known(monkeypatch, {}, "198.51.100.7:6379")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(socket, "create_connection", lambda *_, **__: pytest.fail("sent"))
-    monkeypatch.setattr(address, "reaches_directly", lambda host: False)
+    monkeypatch.setattr(address, "reaches_directly", lambda host: host != "198.51.100.7")
     with pytest.raises(ClusterUnreachable, match=r"not join 198.51.100.7:6379 \(from the last"):
         find_address("auto")
 
@@ -144,6 +144,8 @@ def test_of_several_clusters_the_last_that_was_started_is_joined(
     monkeypatch.setattr(socket, "create_connection", lambda *_, **__: StringIO())
     known(monkeypatch, raylets, "10.0.0.2:6379")
     assert find_address("auto") == "10.0.0.2:6379"
+    known(monkeypatch, {"10.0.0.1:6379": True}, "10.0.0.2:6379")
+    assert find_address("auto") == "10.0.0.1:6379", "the only one that runs here"
     known(monkeypatch, raylets, "10.9.0.1:6379")
     with pytest.raises(ClusterUnreachable, match=r"several clusters .10.0.0.1:6379, 10.0.0.2:6379"):
         find_address("auto")
@@ -267,17 +269,27 @@ def test_a_cluster_that_refuses_is_left(joined: list[Any], monkeypatch: pytest.M
     assert joined[-1] == "left"
 
 
-def test_raylets_are_found_by_their_flag_and_network(tmp_path: Path) -> None:
+def test_raylets_are_found_by_their_flag_and_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One in our network, one that does not share it, and a shell that only names the flag."""
     words = ["import time", "print(flush=True)", "time.sleep(60)"]
     command = [sys.executable, "-c", "; ".join(words)]
     fakes = [
-        ([str(tmp_path / "raylet"), *command[1:], "--gcs-address=10.0.0.1:1"], False),
+        ([str(tmp_path / "raylet"), *command[1:], "--gcs-address=10.0.0.1:1",
+          "--node_ip_address=10.0.0.9"], False),
         (["unshare", "-n", str(tmp_path / "raylet"), *command[1:], "--gcs-address=10.0.0.2:1"],
          os.geteuid() != 0),
         ([*command, "--gcs-address=10.0.0.3:1"], False),
     ]  # fmt: skip
     (tmp_path / "raylet").symlink_to(sys.executable)
+    asked: list[str] = []
+
+    def shares(process: Path, own: str) -> bool:
+        asked.append(own)
+        return shares_our_network(process, own)
+
+    monkeypatch.setattr(address, "shares_our_network", shares)
     with ExitStack() as stack:
         for words, skipped in fakes:
             if not skipped:
@@ -289,6 +301,7 @@ def test_raylets_are_found_by_their_flag_and_network(tmp_path: Path) -> None:
     assert found["10.0.0.1:1"] is True
     assert found.get("10.0.0.2:1", False) is False
     assert "10.0.0.3:1" not in found
+    assert "10.0.0.9" in asked, "its own address"
 
 
 OTHERS = {"192.0.2.2:35503": "3 raylets of process 4321 of jane"}

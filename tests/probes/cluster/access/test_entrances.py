@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
 from typing import Any
+from urllib.error import HTTPError
 
 import grpc
 import pytest
@@ -100,6 +103,19 @@ def test_what_a_status_means(code: int, expected: str) -> None:
     with answering(code) as (entrance, asked):
         assert send_request(entrance, "", 2) == expected
     assert asked == ["/api/seatrial"]
+
+
+def test_the_connection_of_a_refusal_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not only once nothing holds the error any more, as here."""
+    body = io.BytesIO(b"no")
+    error = HTTPError("http://head", 401, "no", Message(), body)
+
+    def refuse(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(entrances, "open_url", refuse)
+    assert send_request(Entrance(AGENT, "n1", "http://head"), "", 2) == REFUSED
+    assert body.closed
 
 
 def test_a_page_for_a_login_is_no_answer_of_ray() -> None:

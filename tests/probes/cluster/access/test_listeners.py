@@ -49,6 +49,7 @@ def test_only_sockets_that_listen_count(tmp_path: Path) -> None:
         "  sl  local_address rem_address st",
         " 0: 0100007F:1000 0:0 01",
         " 1: 0100007F:1001 0:0 0A",
+        " 2: 0100007F:1002 0:0",  # half a row, as of a table that is cut off
     ]
     (tmp_path / "tcp").write_text("\n".join(rows))
     assert read_listeners([4096, 4097], str(tmp_path)) == {4096: [], 4097: ["127.0.0.1"]}

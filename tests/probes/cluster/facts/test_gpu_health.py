@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -262,6 +263,18 @@ def test_an_older_driver_has_an_older_name_and_a_mode_is_what_it_is_now() -> Non
     asked = {name: gpu_health.QUERIES[name](OldNvml(), None) for name in ("ecc", "mig")}
     assert asked == {"ecc": True, "mig": False}
     assert gpu_health.QUERIES["slowdown_reasons"](OldNvml(), None) == 4
+
+
+@pytest.mark.parametrize("copy", COPIES)
+def test_only_errors_that_were_not_corrected_are_counted_of_now_and_of_the_lifetime(
+    copy: str,
+) -> None:
+    names = pytest.importorskip(copy)
+    kind = names.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
+    counts = {(kind, names.NVML_VOLATILE_ECC): 1, (kind, names.NVML_AGGREGATE_ECC): 2}
+    nvml = SimpleNamespace(nvmlDeviceGetTotalEccErrors=lambda gpu, *asked: counts[asked])
+    queries = ("uncorrected_errors", "lifetime_errors")
+    assert [gpu_health.QUERIES[name](nvml, None) for name in queries] == [1, 2]
 
 
 class OldFabric(OldNvml):

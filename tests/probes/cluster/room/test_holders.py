@@ -43,6 +43,13 @@ def group(name: str, *nodes: str, state: str = "CREATED") -> dict[str, Any]:
             "bundles_to_node_id": on}  # fmt: skip
 
 
+def cpus(holder: dict[str, Any]) -> dict[str, Any]:
+    """An actor or a group that holds CPUs in place of GPUs."""
+    if "resources" in holder:
+        return {**holder, "resources": {"CPU": 1.0}}
+    return {**holder, "bundles": {index: {"CPU": 1.0} for index in holder["bundles"]}}
+
+
 FREE = {"a": 4.0, "b": 4.0}
 
 
@@ -75,6 +82,8 @@ FREE = {"a": 4.0, "b": 4.0}
             "1 GPU on node1 is held by a task; "
             "1 GPU on node1 is held by placement group gang of job 01000000",
         ),
+        # An actor, or a bundle of a group, of CPUs alone holds none.
+        (tables(FREE, [cpus(actor("a"))], [cpus(group("gang", "a"))]), ""),
         # Parts of an accelerator leave no rest that is a rounding error.
         (
             tables({**FREE, "a": 3.7}, [actor("a", 0.3)]),
@@ -93,6 +102,8 @@ def test_each_holder_is_named(given: Any, said: str) -> None:
 def test_a_long_list_is_cut() -> None:
     many = [HeldAccelerators(f"node{i}", 1, "a task") for i in range(8)]
     assert describe_holders(many, "GPU").endswith("; and 3 more")
+    assert describe_holders(many[:6], "GPU").endswith("; and 1 more")
+    assert "more" not in describe_holders(many[:5], "GPU")
 
 
 def test_without_an_answer_nothing_is_named_and_no_task_stays(
@@ -102,8 +113,12 @@ def test_without_an_answer_nothing_is_named_and_no_task_stays(
         raise ray.exceptions.GetTimeoutError("no answer")
 
     asked, cancelled = object(), list[Any]()
-    task = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda: asked))
-    monkeypatch.setattr(ray, "remote", lambda function: task)
+
+    def options(**given: Any) -> Any:
+        assert given == {"num_cpus": 0, "max_retries": 0}, "it finds room on a full cluster"
+        return SimpleNamespace(remote=lambda: asked)
+
+    monkeypatch.setattr(ray, "remote", lambda function: SimpleNamespace(options=options))
     monkeypatch.setattr(ray, "get", silent)
     monkeypatch.setattr(ray, "cancel", lambda *what, **how: cancelled.append((*what, how)))
     assert find_holders("GPU", NODES) == []

@@ -65,6 +65,13 @@ def test_seconds_are_counted_from_the_beginning(clock: Clock) -> None:
     assert wait_for_nodes(Growing(clock), 1, 8, 30) == 30
 
 
+def test_the_wait_is_shown_to_a_tenth_of_a_second(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "NODES_POLL_S", 0.26)
+    assert wait_for_nodes(Growing(clock, (0.2, 8)), 1, 8, 600) == 0.3
+
+
 def test_a_node_of_cpus_counts_where_no_gpu_is_ordered(clock: Clock) -> None:
     assert wait_for_nodes(SimpleNamespace(nodes=[{"resources": {}}]), 1, 0, 600) == 0
 
