@@ -63,7 +63,7 @@ NUMBER_IS_SECRET = re.compile(
 SHORT_NUMBER = re.compile(r"\d{1,3}")  # no PIN is as short
 # Values of switches, types and verdicts are not passwords.
 PLAIN_VALUE = re.compile(
-    r"(?:true|false|none|null|nil|yes|no|on|off|ok|fail(?:ed)?|pass(?:ed)?|str|int|float|bool|bytes"
+    r"(?:true|false|none|null|nil|yes|no|on|off|ok|(?:un)?set|fail(?:ed)?|pass(?:ed)?|str|int|float|bool|bytes"
     r"|any|\.{3}|\*{3,})[,;)\]}]*",
     re.IGNORECASE,
 )
