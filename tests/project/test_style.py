@@ -46,7 +46,7 @@ BUDGET = {
     "probes/submit": 940,  # what comes back is verified by the standard library alone
     "reference_trainer": 3530,
     # The store keeps the events in memory and writes a damaged folder again; streams.py outlives
-    # a terminal.  secret_shapes.py has the forms of tokens and the commands that take passwords.
+    # a terminal.  token_shapes.py has the forms of tokens and the commands that take passwords.
     # A shared copy has no names of jobs and people.
     "reports": 6560,
     "scaling": 2870,
