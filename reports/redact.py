@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from reports import secret_shapes
-from reports.secret_shapes import FOREIGN_WORDS, HARMLESS_P, looks_random, may_be_password
+from reports import token_shapes
+from reports.token_shapes import FOREIGN_WORDS, HARMLESS_P, looks_random, may_be_password
 
 REDACTED = "<redacted>"
 
@@ -63,7 +63,7 @@ NUMBER_IS_SECRET = re.compile(
 SHORT_NUMBER = re.compile(r"\d{1,3}")  # no PIN is as short
 # Values of switches, types and verdicts are not passwords.
 PLAIN_VALUE = re.compile(
-    r"(?:true|false|none|null|nil|yes|no|on|off|ok|fail(?:ed)?|pass(?:ed)?|str|int|float|bool|bytes"
+    r"(?:true|false|none|null|nil|yes|no|on|off|ok|(?:un)?set|fail(?:ed)?|pass(?:ed)?|str|int|float|bool|bytes"
     r"|any|\.{3}|\*{3,})[,;)\]}]*",
     re.IGNORECASE,
 )
@@ -77,7 +77,7 @@ OPTION_WORDS = ("key", "pass")  # as an option (`--key x`); elsewhere a table ke
 # after an escaped newline, or after an escape such as %3D.
 SECRET_WORD = re.compile(
     r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=%[0-9A-F]{2}))"
-    rf"(?:{'|'.join(secret_shapes.TOKENS.values())})"
+    rf"(?:{'|'.join(token_shapes.TOKENS.values())})"
 )
 # Up to its END or, if END was cut off, as far as the text looks like PEM. BEGIN and END stay: the
 # lines of a block may arrive one by one and be joined later.
@@ -157,7 +157,7 @@ USER_OPTION = re.compile(
 
 def _commands(glued: bool) -> str:
     """Return a pattern for the options of programs that take passwords, with or without a blank."""
-    rows = [row for row in secret_shapes.PASSWORD_OPTIONS if (row[2] == "glued") is glued]
+    rows = [row for row in token_shapes.PASSWORD_OPTIONS if (row[2] == "glued") is glued]
     starts = (rf"(?:{program})\b[^\n;|&]{{0,100}}?[ \"']{option}" for program, option, _ in rows)
     return rf"\b(?:{'|'.join(starts)})"
 
@@ -173,10 +173,10 @@ COMMAND = re.compile(
     rf"|{_commands(glued=True)}(?!\s|$|{QUOTE}(?:[\s,\])}}]|$))"
 )
 ARGUMENT = re.compile(
-    rf"\b{_words(secret_shapes.LOGIN_COMMANDS)}"
+    rf"\b{_words(token_shapes.LOGIN_COMMANDS)}"
     rf"(?:{BETWEEN}(?:--?[\w-]{{1,40}}|https?://)(?:=?[^\s\"']{{1,100}})?){{0,4}}(?P<sep>{BETWEEN})(?!-)"
 )
-TOPIC = re.compile(rf"\b{_words(secret_shapes.TOPIC_COMMANDS)}(?P<sep>{BETWEEN})(?!-)")
+TOPIC = re.compile(rf"\b{_words(token_shapes.TOPIC_COMMANDS)}(?P<sep>{BETWEEN})(?!-)")
 SPACE = r"(?:[ \t\r\n]|\\{1,7}n){1,20}"
 NETRC = re.compile(  # netrc(5)
     rf"(?<![\w.-])(?:machine{SPACE}[\w.:-]{{1,100}}|default)"

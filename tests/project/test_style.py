@@ -51,9 +51,8 @@ BUDGET = {
     "probes/submit": 940,  # what comes back is verified by the standard library alone
     "reference_trainer": 3530,
     # The store keeps the events in memory and writes a damaged folder again; streams.py outlives
-    # a terminal.  secret_shapes.py has the forms of tokens and the commands that take passwords.
-    # A shared copy has no names of jobs and people.  Events have a time that is
-    # never set.
+    # a terminal.  token_shapes.py has the forms of tokens and the commands that take passwords.
+    # A shared copy has no names of jobs and people.  Events have a time that is never set.
     "reports": 6630,
     "scaling": 2870,
 }

@@ -244,6 +244,7 @@ SENTENCES = [  # as names of fields they would be names of secrets
     "password authentication failed for user joe; password incorrect; the password is wrong",
     "enter password, Permission denied (publickey,password). Password expired on 2026-11-20",
     "site-packages/ray/_private/worker.py:2749: login.py password.py /etc/passwd passwd joe",
+    'NCCL_KENNWORT=set {"NCCL_X_DB_PW": "set"} token: unset',
     "sudo: a password is required; no passphrase given; Kennwort vergessen?",
 ]
 
