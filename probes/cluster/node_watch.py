@@ -28,7 +28,7 @@ ABSENT_POLLS = 3  # so many lists without a node: one that Ray lists no more, an
 REASONS = {
     1: "expected termination",
     2: "unexpected termination",
-    3: "the autoscaler took it away: preempted",
+    3: "drained because its machine is taken away",
     4: "the autoscaler ended it: it was idle",
 }
 IDLE = 4  # a choice of the autoscaler, which takes nothing from anybody: no loss

@@ -96,4 +96,6 @@ def test_a_lost_node_ends_the_run(
     assert trial.record.state == "finished"
     assert not summary.integrity.problems
     assert (trial.folder / "report.html").is_file()
+    if mortal.nodes[1].pid is None:  # its files can be seen when it is on again
+        mortal.start_ray([mortal.nodes[1]])
     nothing_left(mortal)

@@ -107,7 +107,7 @@ def test_a_node_that_was_dead_before_is_not_lost() -> None:
     ("fields", "says"),
     [
         ({"drained_by": 1e12}, "node2: drained, and ended in "),
-        ({"alive": False, "reason": 3}, "node2: lost (Ray's reason: the autoscaler took it away"),
+        ({"alive": False, "reason": 3}, "node2: lost (Ray's reason: drained because its"),
         ({"alive": False, "reason": 4, "message": "idle for 60 s"}, ""),
         ({"alive": False, "reason": 99}, "node2: lost (Ray's reason: none)"),
     ],
