@@ -80,9 +80,10 @@ def _source() -> str:
 
 CONNECT_SECONDS = 2  # bounds one TCP handshake with a host that drops packets
 ROUTES = Path("/proc/net/route")
-GCS_FLAG = "--gcs-address"  # of a raylet: the address of its cluster
-OWN_FLAG = "--node_ip_address"  # of a raylet: its own
-FOLDER_FLAG = "--temp-dir"  # of a raylet: where its files are
+# Flags of a raylet, all with hyphens; Ray writes `--temp_dir`.
+GCS_FLAG = "--gcs-address"  # the address of its cluster
+OWN_FLAG = "--node-ip-address"  # its own
+FOLDER_FLAG = "--temp-dir"  # where its files are
 MAX_RAYLETS = 32  # of an embedded cluster: more do not fit on a host
 OTHERWISE = (
     "run this on a node of the cluster, set RAY_ADDRESS, name it with --cluster "
@@ -210,7 +211,8 @@ def _read_raylets(*, embedded: bool) -> Iterator[tuple[Path, dict[str, str]]]:
             words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
         except OSError:  # it has ended
             continue
-        flags = {name: value for name, _, value in (word.partition("=") for word in words)}
+        pairs = (word.partition("=") for word in words)
+        flags = {name.replace("_", "-"): value for name, _, value in pairs}
         is_embedded = bool(OWN_FOLDER.match(flags.get(FOLDER_FLAG, "")))
         if words[0].endswith("/raylet") and GCS_FLAG in flags and is_embedded is embedded:
             yield process, flags

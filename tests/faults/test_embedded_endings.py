@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -279,3 +280,4 @@ def test_a_second_trial_disturbs_nothing(run: Run, times: int, tmp_path: Path) -
     assert result.verdict is Verdict.PASS, run.log.read_text()
     assert not summary.integrity.problems
     assert not [*tmp_path.glob("runs/*")]
+    assert not re.search("^held ", run.log.read_text(), re.MULTILINE)  # a fresh cluster is free

@@ -349,7 +349,7 @@ def test_raylets_of_a_run_are_found_with_their_run(
     (tmp_path / "raylet").symlink_to(sys.executable)
     sleep = ["-c", "print(flush=True); import time; time.sleep(60)"]
     raylet = [str(tmp_path / "raylet"), *sleep]
-    ours = "--temp-dir=/tmp/sea-ab0_9xyz/ray"
+    ours = "--temp_dir=/tmp/sea-ab0_9xyz/ray"
     start = (
         "import subprocess, sys;"
         "ends = [subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE) for _ in range(2)];"
@@ -358,7 +358,7 @@ def test_raylets_of_a_run_are_found_with_their_run(
     )
     embedded = [sys.executable, "-c", start, *raylet, "--gcs-address=10.0.0.1:1", ours]
     others = [
-        [*raylet, "--gcs-address=10.0.0.2:1", "--temp-dir=/tmp/sea-prod/ray"],
+        [*raylet, "--gcs-address=10.0.0.2:1", "--temp_dir=/tmp/sea-prod/ray"],
         [*raylet, "--gcs-address=10.0.0.3:1", "--temp-dir=/tmp/ray"],
     ]
     with ExitStack() as stack:
