@@ -305,15 +305,16 @@ class _Session:
             return None
 
     def _code(self, state: SubmissionState, folder: Path | None) -> int:
+        """Return the exit code: 0, 1 and 20 only of a run that is here and verified."""
         if self.is_stopping or state.status == "STOPPED":
             return EXIT_INTERRUPTED
         code = 0 if state.status == "SUCCEEDED" else state.exit_code
         if code is None:
             _say(f"the suite was killed on the cluster: {state.message}")
             return EXIT_INTERNAL
-        if folder is None:
-            return code or EXIT_INTERNAL  # no run, and nothing is proven
-        if code in DECIDED:
+        if folder is None:  # nothing is proven
+            return EXIT_INTERNAL if code in DECIDED else code
+        if code in DECIDED:  # the one place that returns 0
             return EXIT_USAGE if self._differs(folder, code) else code
         if (own := recorded_code(folder)) != code:
             _say(f"the job ended with exit code {code}, and its run says {own}: it proves nothing")

@@ -28,6 +28,7 @@ RETRY_S = 2.0
 ANSWER_S = 15.0  # for one answer to begin, and again to end
 UPLOAD_S = 300.0
 MAX_PACKAGE = 100 * 2**20  # bytes: what Ray's dashboard accepts in one request, unless it is set
+EXIT_CODES = (0, 1, 2, 3, 4, 5, 20)  # of the suite: another one, as 256, may be 0 to a shell
 
 
 class SubmitError(RuntimeError):
@@ -55,7 +56,7 @@ class SubmissionState:
 
     status: str
     message: str = ""
-    exit_code: int | None = None  # of its command; None while it runs, or where Ray lost it
+    exit_code: int | None = None  # of the suite; None while it runs, or where it was killed
     host: str = ""  # address of the node where its command runs
 
     @property
@@ -128,7 +129,7 @@ class JobsApi:
         return SubmissionState(
             status=str(job.get("status")),
             message=str(job.get("message") or ""),
-            exit_code=code if isinstance(code, int) else None,
+            exit_code=code if type(code) is int and code in EXIT_CODES else None,
             host=agent.partition("://")[2].rpartition(":")[0].strip("[]"),
         )
 

@@ -113,7 +113,8 @@ def brought(monkeypatch: pytest.MonkeyPatch, code: int | None, **facts: Any) -> 
         ({"status": "FAILED", "driver_exit_code": 20}, 20, 20, "run folder"),
         ({"status": "STOPPED", "driver_exit_code": None}, 2, 2, "run folder"),
         ({"status": "FAILED", "message": "it died"}, None, 3, "was killed on the cluster: it died"),
-        ({"status": "FAILED", "driver_exit_code": -9}, None, 3, "exit code -9, and its run says"),
+        ({"status": "FAILED", "driver_exit_code": -9}, None, 3, "was killed on the cluster"),
+        ({"status": "FAILED", "driver_exit_code": 5}, None, 3, "exit code 5, and its run says"),
         ({"status": "SUCCEEDED", "driver_exit_code": 0}, 20, 4, "exit code 0, and the run says 20"),
         ({"status": "SUCCEEDED", "driver_exit_code": 0}, None, 4, "SHA256SUMS is missing"),
         ({"status": "FAILED", "driver_exit_code": 1}, 0, 4, "exit code 1, and the run says 0"),
@@ -136,7 +137,7 @@ def test_the_exit_code_is_that_of_the_run(
     assert "Running entrypoint" not in said
 
 
-@pytest.mark.parametrize(("exit_code", "expected"), [(0, 3), (4, 4), (5, 5)])
+@pytest.mark.parametrize(("exit_code", "expected"), [(0, 3), (1, 3), (20, 3), (4, 4), (5, 5)])
 def test_a_suite_without_a_run_proves_nothing(
     exit_code: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

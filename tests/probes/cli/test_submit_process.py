@@ -1,0 +1,58 @@
+"""`seatrial submit` as a process: its exit code is what a shell sees, whatever a head sends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reports.run_folder.store import utc_time
+from tests.support.hostile_head import ENDED, NAME, Client, Pack, pack_files, pack_folder, sending
+from tests.support.sound_run import write_sound_run
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Client:
+    return Client(tmp_path / "client")
+
+
+def sound(folder: Path, **facts: Any) -> Pack:
+    """Pack a sound run of each submission."""
+
+    def pack(id: str) -> bytes:
+        started = {"nonce": id, "started": utc_time()}
+        return pack_folder(write_sound_run(folder / id / NAME, **{**started, **facts}))
+
+    return pack
+
+
+def metrics_alone(id: str) -> bytes:
+    return pack_files({"metrics.prom": b"seatrial_exit_code{} 256\n"})
+
+
+@pytest.mark.parametrize(
+    ("code", "pack", "words"),
+    [
+        (256, None, ("--contract", "lab")),
+        (-512, None, ("--attach", "seatrial-submit-0123456789ab")),
+        (2**31, None, ("--contract", "lab")),
+        (True, None, ("--contract", "lab")),
+        (0, None, ("--contract", "lab")),
+        (256, metrics_alone, ("--contract", "lab")),
+    ],
+)
+def test_no_exit_code_of_a_head_is_0_without_a_run(
+    code: object, pack: Pack | None, words: tuple[str, ...], client: Client
+) -> None:
+    """sys.exit(256) is 0 for a shell: only the suite's own codes are passed on."""
+    with sending(pack, {"status": "FAILED", "driver_exit_code": code}) as (address, _):
+        found, said = client.submit(address, *words)
+    assert found == 3, said
+
+
+def test_a_sound_run_is_0_on_a_machine_with_click_alone(client: Client, tmp_path: Path) -> None:
+    with sending(sound(tmp_path), ENDED) as (address, _):
+        found, said = client.submit(address, "--contract", "lab")
+    assert found == 0, said
+    assert "verified: files, events, nonce seatrial-submit-" in said
