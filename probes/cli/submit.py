@@ -10,7 +10,6 @@ import shlex
 import signal
 import sys
 import tempfile
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -21,7 +20,7 @@ import click
 
 from probes.cli.command import PATH, UsageError, command
 from probes.cli.run import TO_PYTEST, RunCommand, run_options
-from probes.session.options import OPTIONS
+from probes.session.options import OPTIONS, check_nonce
 from probes.submit import follow
 from probes.submit.bring_back import PYTHON, BringBack, NoRun
 from probes.submit.entry import PREFIX
@@ -41,6 +40,10 @@ ENTRYPOINT = f"{PYTHON} -m probes.submit.entry"
 STOP_S = 120
 STOP_MARGIN_S = 60  # for Ray to say that it has ended
 LEFT_TO_ITSELF = "detached: the run goes on, and nothing is proven yet"
+NO_CONTRACT = (
+    "the job says that the run was accepted, and there is no contract here to compare it with: "
+    "attach again, and give the --contract that was submitted"
+)
 EXIT_UNPROVEN = 20
 MAX_SUMMARY = 2**20  # bytes that GitHub takes of a step
 DECIDED = (0, 1, EXIT_UNPROVEN)  # exit codes of a run that came to its end, and is verified
@@ -110,15 +113,17 @@ def submit(
         if extra := sorted({*_given(context)} - kept):
             words = ", ".join(f"--{key.replace('_', '-')}" for key in extra)
             raise UsageError(f"--attach: the run is under way, so {words} would change nothing")
+    if why := check_nonce(given.get("nonce", "")):
+        raise UsageError(why)
     check_target(run_dir)
     to_pytest = [*(["-k", keyword] if keyword else []), *context.meta[TO_PYTEST]]
     api = JobsApi(address, _say)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        if "contract" not in given and not attach and Path(CONTRACT).exists():
+        if "contract" not in given and Path(CONTRACT).exists():
             given["contract"] = CONTRACT  # as `seatrial run` in this folder
-        id, since = attach or f"{PREFIX}{uuid.uuid4().hex[:12]}", None if attach else time.time()
-        asked = what_was_asked(given, id, since, rehearsal)
+        id = attach or f"{PREFIX}{uuid.uuid4().hex[:12]}"
+        asked = what_was_asked(given, id, rehearsal)
         version = api.ray_version()
         if not attach:
             _submit(
@@ -213,7 +218,7 @@ class _Session:
     def __init__(self, api: JobsApi, id: str, run_dir: str | None, asked: Submitted) -> None:
         self._api, self._id, self._run_dir, self._asked = api, id, run_dir, asked
         self._follower = Follower(api, id, click.echo, _say)
-        self.is_stopping = False
+        self._is_attached, self.is_stopping = not api.is_under_way, False
 
     def run(self) -> int:
         """Follow it, bring the run back, and return the exit code.
@@ -221,6 +226,9 @@ class _Session:
         Raises SubmitError, Detached, and OSError if the run cannot be written here.
         """
         state = self._until_ended()
+        is_accepted = state.status == "SUCCEEDED" and not self.is_stopping
+        if is_accepted and self._is_attached and self._asked.contract is None:
+            raise Detached(NO_CONTRACT)
         if why := self._keep(lambda: self._follower.why_not_begun(state)):
             BringBack(self._api, self._id, state).remove()  # its environment
             if self.is_stopping:
@@ -333,7 +341,8 @@ class _Session:
         if found:
             _say(f"{folder} is not the run that was submitted, or not whole: it proves nothing")
         else:
-            _say(f"verified: files, events, nonce {self._asked.nonce}, what was asked{again}")
+            nonce = self._asked.nonce or self._id
+            _say(f"verified: files, events, nonce {nonce}, what was asked{again}")
         return bool(found)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shlex
 import sys
@@ -20,6 +21,7 @@ from probes.cluster.entrances import HeadWatch
 from probes.cluster.room import wait_for_nodes, wait_for_room
 from probes.contract.contract import ClusterTerms, Contract
 from probes.contract.derived_limits import derive_contract
+from probes.session.options import SUBMISSION_VARIABLE
 from probes.session.signals import SIGNALS
 from reports.numbers import quantity
 from reports.record import TIERS, Finding, ProbeResult
@@ -178,6 +180,7 @@ class RunSession:
             rehearsal=self.cluster.rehearsal if self.cluster else "",
             contract=self.contract.facts().model_dump(mode="json"),
             nonce=self.nonce,
+            submission=os.environ.get(SUBMISSION_VARIABLE, ""),
             operator=self.settings.operator,
         )
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 SUMS = "SHA256SUMS"  # written last: a run that ended properly has it
+CONTRACT = "contract.toml"  # text of the contract; a run without one has none
 SIGNATURES = "signatures"  # the only folder that gets files after that
 FOLDERS = ("evidence", SIGNATURES)  # of a run folder
 CHUNK = 1 << 20  # bytes hashed at a time

@@ -13,9 +13,8 @@ from typing import Any, Protocol
 
 from reports.record import Evidence, RunRecord
 from reports.run_folder import event_log
-from reports.run_folder.event_log import SUMS, EventReader, UnreadableRun
+from reports.run_folder.event_log import CONTRACT, SUMS, EventReader, UnreadableRun
 from reports.run_folder.fold import ALONE, fold_events, read_record
-from reports.run_folder.store import CONTRACT
 
 
 @dataclass(frozen=True)

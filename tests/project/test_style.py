@@ -39,8 +39,10 @@ BUDGET = {
     "probes/restart": 1560,
     "probes/scaling": 950,
     # ending.py and signals.py: every run ends with its record, however it ends.
-    "probes/session": 1410,
-    "probes/submit": 940,  # what comes back is verified by the standard library alone
+    # A nonce that a run cannot keep is refused; the id of a submission is kept.
+    "probes/session": 1435,
+    # What comes back is verified, and judged, by the standard library alone.
+    "probes/submit": 1080,
     "reference_trainer": 3530,
     # The store keeps the events in memory and writes a damaged folder again; streams.py outlives
     # a terminal.

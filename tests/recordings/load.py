@@ -13,13 +13,13 @@ from typing import Any
 from reports.measurement import Limit, Measurement
 from reports.record import Control, Evidence, OwedProbe, ProbeResult, RunRecord
 from reports.run_folder.event_log import (
+    CONTRACT,
     EVENT_LISTS,
     NO_LINE,
     hash_line,
     write_atomically,
     write_checksums,
 )
-from reports.run_folder.store import CONTRACT
 
 
 @dataclass(frozen=True)

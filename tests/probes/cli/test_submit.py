@@ -98,7 +98,8 @@ def brought(monkeypatch: pytest.MonkeyPatch, code: int | None, **facts: Any) -> 
 
     def run_to(self: BringBack, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
-        write_sound_run(target, **{"nonce": self._id, "started": utc_time(), **RUNS[code], **facts})
+        begun = {"nonce": self._id, "submission": self._id, "started": utc_time()}
+        write_sound_run(target, **{**begun, **RUNS[code], **facts})
 
     monkeypatch.setattr(BringBack, "run_to", run_to)
     monkeypatch.setattr(BringBack, "name", lambda self: "2026-atlas")
@@ -224,7 +225,7 @@ def test_an_unreadable_code_is_none(tmp_path: Path) -> None:
 def test_github_gets_the_annotations_and_the_summary_of_the_run_that_was_submitted(
     github: bool, nonce: str | None, code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    brought(monkeypatch, 1, **({} if nonce is None else {"nonce": nonce}))
+    brought(monkeypatch, 1, **({"nonce": nonce, "submission": nonce} if nonce else {}))
     run_to = BringBack.run_to
 
     def with_summary(self: BringBack, target: Path) -> None:

@@ -23,6 +23,7 @@ from tests.probes.cli.test_submit import ID, LOG, brought, cluster, run
 from tests.probes.submit.test_jobs_api import head
 from tests.support.paths import REPO
 
+CONTRACT = ("--contract", "lab")
 pytestmark = pytest.mark.usefixtures("here")
 
 
@@ -108,7 +109,7 @@ def test_a_run_that_does_not_come_back_stays_and_can_be_fetched(
     monkeypatch.setattr(BringBack, "run_to", fail)
     monkeypatch.setattr(BringBack, "remove", lambda self: removed.append("x"))
     with cluster([{"status": "SUCCEEDED", "driver_exit_code": 0}]) as (address, _):
-        found, said = run("--address", address, "--attach", ID)
+        found, said = run("--address", address, "--attach", ID, *CONTRACT)
     assert found == code
     assert words in said
     assert f"seatrial submit --address {address} --attach {ID}" in said
@@ -127,7 +128,9 @@ def test_a_run_that_is_not_verified_stays_and_can_be_fetched(
     monkeypatch.setattr(module, "find_differences", interrupt)
     monkeypatch.setattr(BringBack, "remove", lambda self: removed.append("x"))
     with cluster([{"status": "SUCCEEDED", "driver_exit_code": 0}]) as (address, _):
-        found, said = run("--address", address, "--attach", ID, "--run-dir", str(tmp_path / "run"))
+        found, said = run(
+            "--address", address, "--attach", ID, *CONTRACT, "--run-dir", str(tmp_path / "run")
+        )
     assert (found, removed) == (2, [])
     assert "interrupted before the run was here and verified: it is still on the cluster" in said
 

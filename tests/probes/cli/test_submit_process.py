@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from reports.run_folder.event_log import write_checksums
 from reports.run_folder.store import utc_time
 from tests.support.hostile_head import ENDED, NAME, Client, Pack, pack_files, pack_folder, sending
+from tests.support.run_edits import Edit
 from tests.support.sound_run import write_sound_run
 
 
@@ -17,12 +21,16 @@ def client(tmp_path: Path) -> Client:
     return Client(tmp_path / "client")
 
 
-def sound(folder: Path, **facts: Any) -> Pack:
-    """Pack a sound run of each submission."""
+def sound(folder: Path, edit: Edit | None = None, **facts: Any) -> Pack:
+    """Pack a sound run of each submission; with `edit` it is changed, and its sums are made new."""
 
     def pack(id: str) -> bytes:
-        started = {"nonce": id, "started": utc_time()}
-        return pack_folder(write_sound_run(folder / id / NAME, **{**started, **facts}))
+        started = {"nonce": id, "submission": id, "started": utc_time()}
+        run = write_sound_run(folder / id / NAME, **{**started, **facts})
+        if edit:
+            edit(run)
+            write_checksums(run)
+        return pack_folder(run)
 
     return pack
 
@@ -56,3 +64,31 @@ def test_a_sound_run_is_0_on_a_machine_with_click_alone(client: Client, tmp_path
         found, said = client.submit(address, "--contract", "lab")
     assert found == 0, said
     assert "verified: files, events, nonce seatrial-submit-" in said
+
+
+def say_0(run: Path) -> None:
+    path = run / "metrics.prom"
+    text = re.sub(r"(?m)^(seatrial_exit_code\{.*\}) \d+$", r"\1 0", path.read_text())
+    assert text != path.read_text()
+    path.write_text(text)
+
+
+def other_contract(run: Path) -> None:
+    (run / "contract.toml").write_text("x = 1\n")
+
+
+@pytest.mark.parametrize(
+    ("edit", "facts", "sentence"),
+    [
+        (say_0, {"partially_held": 1}, "partially_held on cluster: 1. Expected: high 0"),
+        (say_0, {"values": {"busbw": (math.nan, math.nan)}}, "busbw on cluster: None"),
+        (other_contract, {}, "contract.toml is not the contract that was submitted"),
+    ],
+)
+def test_a_machine_with_click_alone_refuses_what_the_events_refuse(
+    edit: Edit, facts: dict[str, Any], sentence: str, client: Client, tmp_path: Path
+) -> None:
+    with sending(sound(tmp_path, edit, **facts), ENDED) as (address, _):
+        found, said = client.submit(address, "--contract", "lab")
+    assert found == 4, said
+    assert sentence in said
