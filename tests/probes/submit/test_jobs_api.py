@@ -143,6 +143,40 @@ def test_an_answer_that_drips_is_an_outage(monkeypatch: pytest.MonkeyPatch) -> N
         JobsApi(address).ray_version()
 
 
+BEGUN = b"HTTP/1.1 200 OK\r\n"
+DRIPS = {  # sent at once, and then again and again
+    "a header": (BEGUN + b"X: ", b"a"),
+    "the size of a chunk": (BEGUN + b"Transfer-Encoding: chunked\r\n\r\n", b"0"),
+    "answers before the answer": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "many of them at once": (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 10_000),
+    "a refusal": (b"HTTP/1.1 409 Conflict\r\nContent-Length: 9999\r\n\r\n", b"a"),
+    "a body": (BEGUN + b"Content-Length: 9999\r\n\r\n", b"a"),
+    "nothing": (b"", b""),
+}
+
+
+@pytest.mark.parametrize("name", DRIPS)
+def test_no_answer_takes_longer_than_its_limit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "ANSWER_S", 0.5)
+    first, again = DRIPS[name]
+    begun = time.monotonic()
+
+    class Drip(Silent):
+        def do_GET(self) -> None:
+            with suppress(OSError):
+                self.wfile.write(first)
+                while time.monotonic() < begun + 6:
+                    self.wfile.write(again)
+                    time.sleep(0.05)
+
+    expected = SubmitError if name == "a refusal" else ConnectionLost
+    with serving(Drip) as address:
+        begun = time.monotonic()
+        with pytest.raises(expected):
+            JobsApi(address).ray_version()
+        assert time.monotonic() - begun < 3
+
+
 def test_a_job_is_submitted_once_though_the_answer_is_lost() -> None:
     known: list[str] = []
 
