@@ -22,7 +22,7 @@ from probes.cli.command import PATH, UsageError, command
 from probes.cli.run import TO_PYTEST, RunCommand, run_options
 from probes.session.options import OPTIONS, check_nonce
 from probes.submit import follow
-from probes.submit.bring_back import PYTHON, BringBack, NoRun
+from probes.submit.bring_back import PYTHON, BringBack, ForeignRun, NoRun
 from probes.submit.entry import PREFIX
 from probes.submit.follow import ConnectionLost, Follower, JobsApi, SubmissionState, SubmitError
 from probes.submit.package import CONTRACT, make_package, package_name, recorded_code
@@ -147,6 +147,8 @@ def submit(
             raise UsageError(message) from None
         _say(f"error: {left}" if is_error else str(left))
         code = EXIT_INTERRUPTED if session.is_stopping else EXIT_UNPROVEN
+        if isinstance(left, ForeignRun):
+            code = EXIT_USAGE  # as a run folder that does not verify
     except OSError as error:
         _say(f"error: the run could not be written here: {error}")
         code = EXIT_INTERNAL
@@ -388,7 +390,7 @@ def at_terminal() -> bool:
 def new_folder(name: str, id: str) -> Path:
     """Return where a run goes that names itself: `runs/<name>`, or another name if that exists."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-        raise SubmitError(f"the run has no name that a folder could have: {name}")
+        raise ForeignRun(f"the run has no name that a folder could have: {name:.80}")
     path = Path("runs") / name
     return path if not path.exists() else path.with_name(f"{name}-{id.removeprefix(PREFIX)}")
 

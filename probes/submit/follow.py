@@ -20,6 +20,7 @@ from probes.cluster.cleanup import (
     request_dashboard,
 )
 from probes.submit.entry import INSTALLING, MARK
+from reports.run_folder.event_log import parse_json
 from reports.sanitize import clean, last_line
 
 Reply = TypeVar("Reply")
@@ -216,7 +217,7 @@ class JobsApi:
 
     def _parse(self, content: bytes) -> dict[str, Any]:
         try:
-            answer = json.loads(content)
+            answer = parse_json(content)
         except ValueError:
             answer = None
         if not isinstance(answer, dict):

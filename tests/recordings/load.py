@@ -127,7 +127,7 @@ def events(recording: Recording) -> list[dict[str, Any]]:
     """The events of a record: each probe ends as many seconds after its start as it took."""
     record = recording.record.model_dump(mode="json")
     results, finished, state = record.pop("results"), record.pop("finished"), record.pop("state")
-    del record["head"]
+    del record["head"], record["submission"]  # these runs are older than it
     told = [("run_started", "", record)]
     for result in results:
         told += probe_events(result)

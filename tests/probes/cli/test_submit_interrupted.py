@@ -17,7 +17,7 @@ import click
 import pytest
 
 from probes.cli import submit as module
-from probes.submit.bring_back import BringBack
+from probes.submit.bring_back import BringBack, ForeignRun
 from probes.submit.follow import SubmissionState, SubmitError
 from tests.probes.cli.test_submit import ID, LOG, brought, cluster, run
 from tests.probes.submit.test_jobs_api import head
@@ -95,6 +95,7 @@ def test_an_id_that_the_cluster_does_not_know_is_refused() -> None:
         (PermissionError(13, "Permission denied"), 3, "could not be written here: [Errno 13]"),
         (KeyboardInterrupt(), 2, "interrupted before the run was here and verified"),
         (SubmitError("came damaged"), 20, "error: came damaged"),
+        (ForeignRun("cannot be unpacked"), 4, "error: cannot be unpacked"),
     ],
 )
 def test_a_run_that_does_not_come_back_stays_and_can_be_fetched(

@@ -92,3 +92,21 @@ def test_a_machine_with_click_alone_refuses_what_the_events_refuse(
         found, said = client.submit(address, "--contract", "lab")
     assert found == 4, said
     assert sentence in said
+
+
+@pytest.mark.parametrize(
+    ("pack", "name", "sentence"),
+    [
+        (lambda id: pack_files({"a": b"", "a/b": b""}), NAME, "cannot be unpacked"),
+        (lambda id: pack_files({"a": b"x"})[:-20], NAME, "cannot be unpacked"),
+        (lambda id: pack_files({"a" * 300: b""}), NAME, "no file of a run"),
+        (lambda id: pack_files({"a": b""}), "../x", "no name that a folder could have"),
+    ],
+)
+def test_what_is_no_run_is_refused(pack: Pack, name: str, sentence: str, client: Client) -> None:
+    with sending(pack, ENDED, name) as (address, _):
+        found, said = client.submit(address, "--contract", "lab")
+    assert found == 4, said
+    assert sentence in said
+    assert "internal" not in said
+    assert not (client.folder / "work" / "runs" / NAME).exists()

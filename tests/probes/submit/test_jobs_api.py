@@ -228,7 +228,7 @@ def test_a_refusal_is_no_outage(status: int, kind: type[Exception], words: str) 
     assert len(asked) == 1
 
 
-@pytest.mark.parametrize("content", [b"<html>log in</html>", b"[]", b"{}", b"\xff"])
+@pytest.mark.parametrize("content", [b"<html>log in</html>", b"[]", b"{}", b"\xff", b"[" * 200_000])
 def test_what_is_no_dashboard_is_named(content: bytes) -> None:
     with (
         head(lambda *_: (200, content)) as (address, _),
