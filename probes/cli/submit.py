@@ -221,6 +221,7 @@ class _Session:
         self._api, self._id, self._run_dir, self._asked = api, id, run_dir, asked
         self._follower = Follower(api, id, click.echo, _say)
         self._is_attached, self.is_stopping = not api.is_under_way, False
+        self._is_verified = False
 
     def run(self) -> int:
         """Follow it, bring the run back, and return the exit code.
@@ -240,7 +241,7 @@ class _Session:
         folder = self._keep(lambda: self._bring_back(copy))
         summary = _take_summary(folder)
         code = self._code(state, folder)
-        if code != EXIT_USAGE:  # else it is not what was submitted, and says what it likes
+        if self._is_verified:  # else it is not what was submitted, and says what it likes
             _pass_on_summary(summary)
         try:  # only now: an interrupt up to here leaves the run on the cluster
             copy.remove()
@@ -316,9 +317,9 @@ class _Session:
 
     def _code(self, state: SubmissionState, folder: Path | None) -> int:
         """Return the exit code: 0, 1 and 20 only of a run that is here and verified."""
-        if self.is_stopping or state.status == "STOPPED":
-            return EXIT_INTERRUPTED
+        is_stopped = self.is_stopping or state.status == "STOPPED"
         code = 0 if state.status == "SUCCEEDED" else state.exit_code
+        code = EXIT_INTERRUPTED if is_stopped else code
         if code is None:
             _say(f"the suite was killed on the cluster: {state.message}")
             return EXIT_INTERNAL
@@ -326,7 +327,8 @@ class _Session:
             return EXIT_INTERNAL if code in DECIDED else code
         if code in DECIDED:  # the one place that returns 0
             return EXIT_USAGE if self._differs(folder, code) else code
-        if (own := recorded_code(folder)) != code:
+        self._is_verified = not find_differences(folder, self._asked, code)
+        if (own := recorded_code(folder)) != code and not is_stopped:
             _say(f"the job ended with exit code {code}, and its run says {own}: it proves nothing")
             return EXIT_INTERNAL
         return code
@@ -345,15 +347,17 @@ class _Session:
         else:
             nonce = self._asked.nonce or self._id
             _say(f"verified: files, events, nonce {nonce}, what was asked{again}")
+        self._is_verified = not found
         return bool(found)
 
 
 def judge_again(run: Path, code: int) -> list[str]:
-    """Judge the run once more by what it measured; return what differs.
+    """Judge the run once more by what it measured, and render it; return what differs.
 
     Raises ImportError where what the judging needs is not installed on this machine.
     """
     from probes.session.rejudge import read_summary
+    from reports.exports import check_renderings
 
     try:
         summary = read_summary(run)
@@ -362,7 +366,7 @@ def judge_again(run: Path, code: int) -> list[str]:
     found = [one_line(text) for text in summary.integrity.problems]
     if summary.exit_code != code:
         found.append(f"judged again, its exit code is {summary.exit_code}, and not {code}")
-    return found
+    return found or check_renderings(run, summary)[0]
 
 
 def _take_summary(folder: Path | None) -> bytes:

@@ -31,6 +31,7 @@ from reports.sanitize import one_line
 
 PARTS_OF_A_JOB = 32  # 8 MiB: what one answer of the dashboard holds
 JOB_S = 120.0  # bounds a job that prints parts
+COPY_S = 3600.0  # bounds all of them: a run has some MiB, and 4 GiB need 10 Mbit/s
 POLL_S = 0.5
 FORGET_ROUNDS = 4  # 2 s
 TRIES = 3  # for a part whose hash is wrong
@@ -115,7 +116,11 @@ class BringBack:
         """Copy all parts, and check the whole."""
         first, digest, tries = 0, hashlib.sha256(), 0
         about, parts = self._ask(0, PARTS_OF_A_JOB)
+        deadline = time.monotonic() + COPY_S
         while True:
+            if time.monotonic() > deadline:
+                hours = f"{COPY_S / 3600:.0f} h"
+                raise SubmitError(f"run {about.name} did not come whole in {hours}")
             if not parts and first < about.parts:
                 tries += 1
                 if tries == TRIES:

@@ -175,9 +175,10 @@ def test_what_was_taken_out_is_told_by_its_number(run: Path) -> None:
 def test_a_rendering_whose_sums_were_made_again_is_reported(run: Path, name: str) -> None:
     (run / name).write_text((run / name).read_text() + " ")
     write_checksums(run)
-    told = seatrial("report", run)
-    assert told.exit_code == 4
-    assert f"{name} does not match the events" in " ".join(told.output.split())
+    for command in ("show", "report"):
+        told = seatrial(command, run)
+        assert told.exit_code == 4
+        assert f"{name} does not match the events" in " ".join(told.output.split())
 
 
 @pytest.mark.parametrize("name", ["report.html", "record.json"])

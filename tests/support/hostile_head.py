@@ -88,7 +88,7 @@ class Client:
     def __init__(self, folder: Path, *, alone: bool = True) -> None:
         self.folder, self.alone = folder, alone
         self.packages = furnish(folder / "packages") if alone else REPO
-        (folder / "work").mkdir()
+        (folder / "work").mkdir(parents=True)
 
     def submit(
         self, address: str, *words: str, seconds: float = 60, **variables: str

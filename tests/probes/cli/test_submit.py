@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from probes.cli.submit import new_folder
 from probes.submit.bring_back import BringBack, NoRun
 from probes.submit.follow import SubmitError, suite_lines
 from probes.submit.package import recorded_code
+from reports.run_folder.event_log import write_checksums
 from reports.run_folder.store import utc_time
 from tests.probes.submit.test_jobs_api import head
 from tests.support.sound_run import write_sound_run
@@ -220,7 +222,14 @@ def test_an_unreadable_code_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("github", "nonce", "code"), [(True, None, 1), (False, None, 1), (True, "of another run", 4)]
+    ("github", "nonce", "code"),
+    [
+        (True, None, 1),
+        (False, None, 1),
+        (True, "of another run", 4),
+        (True, None, 3),
+        (True, "of another run", 3),
+    ],
 )
 def test_github_gets_the_annotations_and_the_summary_of_the_run_that_was_submitted(
     github: bool, nonce: str | None, code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -230,6 +239,10 @@ def test_github_gets_the_annotations_and_the_summary_of_the_run_that_was_submitt
 
     def with_summary(self: BringBack, target: Path) -> None:
         run_to(self, target)
+        if code == 3:  # as if its teardown had failed
+            path = target / "metrics.prom"
+            path.write_text(re.sub(r"(?m)^(seatrial_exit_code.*) 1$", r"\1 3", path.read_text()))
+            write_checksums(target)
         (target / "github-step-summary.html").write_text("<b>FAIL</b>\n")
 
     monkeypatch.setattr(BringBack, "run_to", with_summary)
@@ -238,10 +251,13 @@ def test_github_gets_the_annotations_and_the_summary_of_the_run_that_was_submitt
         monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
     log = LOG + "::error title=FABRIC::slow \x1b[2J::add-mask::x\n::add-mask::secret\n"
-    with cluster([{"status": "FAILED", "driver_exit_code": 1}], log) as (address, _):
+    with cluster([{"status": "FAILED", "driver_exit_code": 3 if code == 3 else 1}], log) as (
+        address,
+        _,
+    ):
         found, said = run("--address", address, "--contract", "lab")
     assert found == code
     assert ("\n::error title=FABRIC::slow" in said) == github
     assert "\n::add-mask::" not in said  # a cluster gives no other order to a runner
-    assert (tmp_path / "summary").exists() == (github and code == 1)
+    assert (tmp_path / "summary").exists() == (github and nonce is None)
     assert not (tmp_path / "runs/2026-atlas/github-step-summary.html").exists()

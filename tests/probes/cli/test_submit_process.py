@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from pathlib import Path
@@ -91,6 +92,37 @@ def test_a_machine_with_click_alone_refuses_what_the_events_refuse(
     with sending(sound(tmp_path, edit, **facts), ENDED) as (address, _):
         found, said = client.submit(address, "--contract", "lab")
     assert found == 4, said
+    assert sentence in said
+
+
+def raise_busbw(run: Path) -> None:
+    path = run / "record.json"
+    record = json.loads(path.read_text())
+    for result in record["results"]:
+        for one in result["measurements"]:
+            one["value"] = 99999.0 if one["name"] == "busbw" else one["value"]
+    path.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def other_page(run: Path) -> None:
+    (run / "report.html").write_text("<h1>ACCEPTED</h1>")
+
+
+@pytest.mark.parametrize(
+    ("edit", "code", "sentence"),
+    [
+        (None, 0, "verified: files, events, nonce"),
+        (raise_busbw, 4, "record.json does not match the events"),
+        (other_page, 4, "report.html does not match the events"),
+    ],
+)
+def test_a_machine_with_all_of_it_compares_record_and_page_with_the_events(
+    edit: Edit | None, code: int, sentence: str, tmp_path: Path
+) -> None:
+    with sending(sound(tmp_path, edit), ENDED) as (address, _):
+        client = Client(tmp_path / "client", alone=False)
+        found, said = client.submit(address, "--contract", "lab")
+    assert found == code, said
     assert sentence in said
 
 

@@ -94,6 +94,17 @@ def test_parts_that_stay_damaged_are_refused(cluster: Cluster, tmp_path: Path) -
     assert not (tmp_path / "here").exists()
 
 
+def test_a_copy_that_takes_too_long_is_given_up(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """16384 parts, one a job, and each job with its own limit, would take weeks."""
+    monkeypatch.setattr("probes.submit.bring_back.COPY_S", -1.0)
+    with pytest.raises(SubmitError, match="did not come whole in"):
+        cluster.run_to(tmp_path / "here")
+    assert cluster.asked == 1
+    assert not (tmp_path / "here").exists()
+
+
 def test_a_run_that_changes_under_way_is_refused(
     cluster: Cluster, submission: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

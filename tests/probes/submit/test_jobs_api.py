@@ -86,10 +86,18 @@ def test_an_outage_that_lasts_is_an_end() -> None:
 
 
 def test_an_answer_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("probes.cluster.cleanup.MAX_ANSWER", 1000)
     end = pytest.raises(SubmitError, match=r"more than .* no dashboard of Ray answers so")
-    with head(lambda *_: (200, b" " * 100_000)) as (address, _), end:
+    large = b'{"ray_version": "' + b"a" * (2 << 20) + b'"}'
+    with head(lambda *_: (200, large)) as (address, _), end:
         JobsApi(address).ray_version()
+    monkeypatch.setattr(follow, "MAX_ANSWER", 1000)
+    with head(lambda *_: (200, b" " * 100_000)) as (address, _), end:
+        JobsApi(address).log("a")
+
+
+def test_a_log_may_be_larger_than_other_answers() -> None:
+    with head(lambda *_: (200, {"logs": "a" * (2 << 20)})) as (address, _):
+        assert len(JobsApi(address).log("a")) == 2 << 20
 
 
 def test_an_answer_that_is_cut_off_is_an_outage_and_no_other_answer() -> None:
@@ -228,7 +236,18 @@ def test_a_refusal_is_no_outage(status: int, kind: type[Exception], words: str) 
     assert len(asked) == 1
 
 
-@pytest.mark.parametrize("content", [b"<html>log in</html>", b"[]", b"{}", b"\xff", b"[" * 200_000])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"<html>log in</html>",
+        b"[]",
+        b"{}",
+        b"\xff",
+        b"[" * 200_000,
+        b'{"ray_version": [{}]}',
+        b'{"ray_version": "%s"}' % (b"2" * 101),
+    ],
+)
 def test_what_is_no_dashboard_is_named(content: bytes) -> None:
     with (
         head(lambda *_: (200, content)) as (address, _),
