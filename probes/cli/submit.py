@@ -339,7 +339,8 @@ class _Session:
         try:
             found = found or judge_again(folder, code)
         except ImportError as error:
-            again = f"; not judged again: {error.name} is not installed on this machine"
+            why = f"{error.name} is not installed on this machine"
+            again = f"; record and page not compared, nor judged by the contract: {why}"
         for text in found[:MAX_SHOWN]:
             _say(f"error: {text}")
         if found:

@@ -239,7 +239,7 @@ class _InTime(io.RawIOBase):
 
 
 class _Answer(HTTPResponse):
-    """An answer of which everything, also its headers, comes before one deadline."""
+    """An answer that comes whole, with its headers, before one deadline."""
 
     def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
         super().__init__(sock, *args, **options)

@@ -62,8 +62,6 @@ OPTIONS = (
     RunOption("--nonce", "TEXT", "a text of the customer's, kept in the first event of the run"),
 )
 BY_KEY = {option.key: option for option in OPTIONS}
-# Variable of `probes.submit.entry`: the id of the submission, which the first event keeps.
-SUBMISSION_VARIABLE = "SEATRIAL_SUBMISSION"
 
 
 def check_nonce(nonce: str) -> str:

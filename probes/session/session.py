@@ -21,11 +21,11 @@ from probes.cluster.entrances import HeadWatch
 from probes.cluster.room import wait_for_nodes, wait_for_room
 from probes.contract.contract import ClusterTerms, Contract
 from probes.contract.derived_limits import derive_contract
-from probes.session.options import SUBMISSION_VARIABLE
 from probes.session.signals import SIGNALS
 from reports.numbers import quantity
 from reports.record import TIERS, Finding, ProbeResult
 from reports.run_folder import store
+from reports.run_folder.event_log import SUBMISSION_VARIABLE
 from reports.run_folder.store import Store, make_free_folder, utc_time
 from reports.sanitize import one_line
 from reports.version import suite_version

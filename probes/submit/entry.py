@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from probes.requirements import list_missing
-from probes.session.options import SUBMISSION_VARIABLE
 from probes.submit.parts import STEP_SUMMARY
+from reports.run_folder.event_log import SUBMISSION_VARIABLE
 from reports.version import PACKAGES
 
 SUBMISSION = Path("submission")

@@ -152,6 +152,8 @@ def read_sums(run: Path) -> dict[str, str] | str:
 
 
 FILE = "events.jsonl"
+# Variable of `seatrial submit`: the id of the submission, which the first event of its run keeps.
+SUBMISSION_VARIABLE = "SEATRIAL_SUBMISSION"
 NO_LINE = ""  # `prev` of the first line
 EVENT_LISTS = {
     "measurement": "measurements",
