@@ -264,6 +264,7 @@ class RunRecord(RecordModel):
     only: list[str] = about([], "Criteria that were requested; empty for all.")
     loaded: list[str] = about([], "Plugins and conftest files of others.")
     nonce: str = about("", "Text that the customer chose for this run.")
+    submission: str = about("", "Id of the submission, where `seatrial submit` sent the run.")
     operator: str = about("", "Who ran the test, as given to --operator.")
     baseline: str = about("", "Id of the run that this one is compared with.")
     baseline_problem: str = about(NO_BASELINE, "Why it cannot be compared; empty if it can.")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parents[1]
 PACKAGES = ("probes", "reference_trainer", "reports", "scaling")
+RENDERERS = ("pydantic", "jinja2", "markupsafe", "pandas", "matplotlib")
 SUFFIXES = {".py", ".toml", ".j2", ".js", ".css", ".md", ".txt"}
 GIT_SECONDS = 10  # git is slow on a network file system
 
@@ -93,8 +94,15 @@ def _hash_sources() -> str:
 
 def _list_libraries() -> str:
     """List library and Python versions; another version may render a record differently."""
-    found = [f"{name} {metadata.version(name)}" for name in ("pydantic", "jinja2", "markupsafe")]
+    found = [f"{name} {_version_of(name)}" for name in RENDERERS]
     return ", ".join([*found, f"python {sys.version_info.major}.{sys.version_info.minor}"])
+
+
+def _version_of(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "none"
 
 
 def same_version(versions: dict[str, str]) -> bool:

@@ -64,10 +64,10 @@ def report(run_folder: Path, baseline: Path | None, share: bool) -> None:
 @click.option("--ascii", "plain", is_flag=True, help="No glyphs, no colour.")
 def show(run_folder: Path, width: int, plain: bool) -> None:
     """Verify RUN_FOLDER and print its acceptance table, worst first; writes nothing."""
-    from probes.session.rejudge import read_summary
+    from probes.session.rejudge import read_whole
 
     with cli.refuse_unusable():
-        summary = read_summary(run_folder)
+        summary = read_whole(run_folder)
     click.echo(_table(summary, width, plain))
     sys.exit(summary.exit_code)
 

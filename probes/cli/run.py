@@ -170,12 +170,12 @@ def _run_pytest(values: Mapping[str, str | None], to_pytest: Sequence[str]) -> i
     base = ["--rootdir", str(Path.cwd()), "-c", "/dev/null", "--noconftest", "--no-header"]
     probes = str(Path(__file__).parents[1])
     given = [f"{one.name}={values[one.key]}" for one in OPTIONS if values.get(one.key) is not None]
-    return int(
-        pytest.main(
-            [*base, "-p", "probes.plugin", "-p", "no:cacheprovider", probes, *given, *to_pytest],
-            plugins=[OwnVoice()],
-        )
-    )
+    words = [*base, "-p", "probes.plugin", "-p", "no:cacheprovider", probes, *given, *to_pytest]
+    voice = OwnVoice()
+    code = int(pytest.main(words, plugins=[voice]))
+    if code == 0 and not voice.has_begun:
+        click.echo(f"nothing was run: {one_line(shlex.join(to_pytest))} proves nothing")
+    return code
 
 
 # What a run's reproduce command may say of how it was started, by key of the option.

@@ -10,7 +10,6 @@ import shlex
 import signal
 import sys
 import tempfile
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -21,9 +20,9 @@ import click
 
 from probes.cli.command import PATH, UsageError, command
 from probes.cli.run import TO_PYTEST, RunCommand, run_options
-from probes.session.options import OPTIONS
+from probes.session.options import OPTIONS, check_nonce
 from probes.submit import follow
-from probes.submit.bring_back import PYTHON, BringBack, NoRun
+from probes.submit.bring_back import PYTHON, BringBack, ForeignRun, NoRun
 from probes.submit.entry import PREFIX
 from probes.submit.follow import ConnectionLost, Follower, JobsApi, SubmissionState, SubmitError
 from probes.submit.package import CONTRACT, make_package, package_name, recorded_code
@@ -41,6 +40,10 @@ ENTRYPOINT = f"{PYTHON} -m probes.submit.entry"
 STOP_S = 120
 STOP_MARGIN_S = 60  # for Ray to say that it has ended
 LEFT_TO_ITSELF = "detached: the run goes on, and nothing is proven yet"
+NO_CONTRACT = (
+    "the job says that the run was accepted, and there is no contract here to compare it with: "
+    "attach again, and give the --contract that was submitted"
+)
 EXIT_UNPROVEN = 20
 MAX_SUMMARY = 2**20  # bytes that GitHub takes of a step
 DECIDED = (0, 1, EXIT_UNPROVEN)  # exit codes of a run that came to its end, and is verified
@@ -110,15 +113,17 @@ def submit(
         if extra := sorted({*_given(context)} - kept):
             words = ", ".join(f"--{key.replace('_', '-')}" for key in extra)
             raise UsageError(f"--attach: the run is under way, so {words} would change nothing")
+    if why := check_nonce(given.get("nonce", "")):
+        raise UsageError(why)
     check_target(run_dir)
     to_pytest = [*(["-k", keyword] if keyword else []), *context.meta[TO_PYTEST]]
     api = JobsApi(address, _say)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        if "contract" not in given and not attach and Path(CONTRACT).exists():
+        if "contract" not in given and Path(CONTRACT).exists():
             given["contract"] = CONTRACT  # as `seatrial run` in this folder
-        id, since = attach or f"{PREFIX}{uuid.uuid4().hex[:12]}", None if attach else time.time()
-        asked = what_was_asked(given, id, since, rehearsal)
+        id = attach or f"{PREFIX}{uuid.uuid4().hex[:12]}"
+        asked = what_was_asked(given, id, rehearsal)
         version = api.ray_version()
         if not attach:
             _submit(
@@ -142,6 +147,8 @@ def submit(
             raise UsageError(message) from None
         _say(f"error: {left}" if is_error else str(left))
         code = EXIT_INTERRUPTED if session.is_stopping else EXIT_UNPROVEN
+        if isinstance(left, ForeignRun):
+            code = EXIT_USAGE  # as a run folder that does not verify
     except OSError as error:
         _say(f"error: the run could not be written here: {error}")
         code = EXIT_INTERNAL
@@ -213,7 +220,8 @@ class _Session:
     def __init__(self, api: JobsApi, id: str, run_dir: str | None, asked: Submitted) -> None:
         self._api, self._id, self._run_dir, self._asked = api, id, run_dir, asked
         self._follower = Follower(api, id, click.echo, _say)
-        self.is_stopping = False
+        self._is_attached, self.is_stopping = not api.is_under_way, False
+        self._is_verified = False
 
     def run(self) -> int:
         """Follow it, bring the run back, and return the exit code.
@@ -221,6 +229,9 @@ class _Session:
         Raises SubmitError, Detached, and OSError if the run cannot be written here.
         """
         state = self._until_ended()
+        is_accepted = state.status == "SUCCEEDED" and not self.is_stopping
+        if is_accepted and self._is_attached and self._asked.contract is None:
+            raise Detached(NO_CONTRACT)
         if why := self._keep(lambda: self._follower.why_not_begun(state)):
             BringBack(self._api, self._id, state).remove()  # its environment
             if self.is_stopping:
@@ -230,7 +241,7 @@ class _Session:
         folder = self._keep(lambda: self._bring_back(copy))
         summary = _take_summary(folder)
         code = self._code(state, folder)
-        if code != EXIT_USAGE:  # else it is not what was submitted, and says what it likes
+        if self._is_verified:  # else it is not what was submitted, and says what it likes
             _pass_on_summary(summary)
         try:  # only now: an interrupt up to here leaves the run on the cluster
             copy.remove()
@@ -305,17 +316,19 @@ class _Session:
             return None
 
     def _code(self, state: SubmissionState, folder: Path | None) -> int:
-        if self.is_stopping or state.status == "STOPPED":
-            return EXIT_INTERRUPTED
+        """Return the exit code: 0, 1 and 20 only of a run that is here and verified."""
+        is_stopped = self.is_stopping or state.status == "STOPPED"
         code = 0 if state.status == "SUCCEEDED" else state.exit_code
+        code = EXIT_INTERRUPTED if is_stopped else code
         if code is None:
             _say(f"the suite was killed on the cluster: {state.message}")
             return EXIT_INTERNAL
-        if folder is None:
-            return code or EXIT_INTERNAL  # no run, and nothing is proven
-        if code in DECIDED:
+        if folder is None:  # nothing is proven
+            return EXIT_INTERNAL if code in DECIDED else code
+        if code in DECIDED:  # the one place that returns 0
             return EXIT_USAGE if self._differs(folder, code) else code
-        if (own := recorded_code(folder)) != code:
+        self._is_verified = not find_differences(folder, self._asked, code)
+        if (own := recorded_code(folder)) != code and not is_stopped:
             _say(f"the job ended with exit code {code}, and its run says {own}: it proves nothing")
             return EXIT_INTERNAL
         return code
@@ -326,22 +339,26 @@ class _Session:
         try:
             found = found or judge_again(folder, code)
         except ImportError as error:
-            again = f"; not judged again: {error.name} is not installed on this machine"
+            why = f"{error.name} is not installed on this machine"
+            again = f"; record and page not compared, nor judged by the contract: {why}"
         for text in found[:MAX_SHOWN]:
             _say(f"error: {text}")
         if found:
             _say(f"{folder} is not the run that was submitted, or not whole: it proves nothing")
         else:
-            _say(f"verified: files, events, nonce {self._asked.nonce}, what was asked{again}")
+            nonce = self._asked.nonce or self._id
+            _say(f"verified: files, events, nonce {nonce}, what was asked{again}")
+        self._is_verified = not found
         return bool(found)
 
 
 def judge_again(run: Path, code: int) -> list[str]:
-    """Judge the run once more by what it measured; return what differs.
+    """Judge the run once more by what it measured, and render it; return what differs.
 
     Raises ImportError where what the judging needs is not installed on this machine.
     """
     from probes.session.rejudge import read_summary
+    from reports.exports import check_renderings
 
     try:
         summary = read_summary(run)
@@ -350,7 +367,7 @@ def judge_again(run: Path, code: int) -> list[str]:
     found = [one_line(text) for text in summary.integrity.problems]
     if summary.exit_code != code:
         found.append(f"judged again, its exit code is {summary.exit_code}, and not {code}")
-    return found
+    return found or check_renderings(run, summary)[0]
 
 
 def _take_summary(folder: Path | None) -> bytes:
@@ -378,7 +395,7 @@ def at_terminal() -> bool:
 def new_folder(name: str, id: str) -> Path:
     """Return where a run goes that names itself: `runs/<name>`, or another name if that exists."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-        raise SubmitError(f"the run has no name that a folder could have: {name}")
+        raise ForeignRun(f"the run has no name that a folder could have: {name:.80}")
     path = Path("runs") / name
     return path if not path.exists() else path.with_name(f"{name}-{id.removeprefix(PREFIX)}")
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import json
 import os
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -22,7 +24,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Sequence
-from http.client import HTTPResponse, IncompleteRead
+from http.client import HTTPConnection, HTTPResponse, HTTPSConnection, IncompleteRead
 from pathlib import Path
 from typing import Any
 
@@ -201,16 +203,78 @@ def request_dashboard(
     seconds: float = DASHBOARD_SECONDS,
     body: bytes | None = None,
     kind: str = "application/json",
+    most: int = 0,
 ) -> bytes:
-    """Send a request with our token; the answer must begin, and then end, in so many `seconds`.
+    """Send a request with our token; the whole answer must come in so many `seconds`.
 
-    Raises OSError (HTTPError for a refusal, AnswerTooLong), HTTPException.
+    It has at most so many bytes, by default MAX_ANSWER.  Raises OSError (HTTPError for a refusal,
+    AnswerTooLong, TimeoutError), HTTPException.
     A redirection is a refusal: the token is for this address alone, and POST would become GET.
     """
     headers = {**authorization_header(), **({} if body is None else {"Content-Type": kind})}
     request = urllib.request.Request(address + path, body, headers, method=method)  # noqa: S310  (of http)
-    with urllib.request.build_opener(NoRedirect).open(request, timeout=seconds) as answer:
-        return read_answer(answer, seconds)
+    opener = urllib.request.build_opener(NoRedirect, _Http, _Https)
+    with opener.open(request, timeout=seconds) as answer:
+        return read_answer(answer, seconds, most)
+
+
+class _InTime(io.RawIOBase):
+    """Reads a socket up to one deadline: a socket's own limit is for each read anew."""
+
+    def __init__(self, raw: io.RawIOBase, sock: socket.socket) -> None:
+        self._raw, self._sock = raw, sock
+        self._seconds = sock.gettimeout() or DASHBOARD_SECONDS
+        self._deadline = time.monotonic() + self._seconds
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        """Read what has come.  Raises TimeoutError after the deadline."""
+        left = self._deadline - time.monotonic()
+        with contextlib.suppress(TimeoutError):
+            if left > 0:
+                self._sock.settimeout(left)
+                return self._raw.readinto(buffer)
+        raise TimeoutError(f"the answer did not end in {self._seconds:.0f} s")
+
+    def close(self) -> None:
+        """Close the socket, too."""
+        self._raw.close()
+        super().close()
+
+
+class _Answer(HTTPResponse):
+    """An answer that comes whole, with its headers, before one deadline."""
+
+    def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
+        super().__init__(sock, *args, **options)
+        self.fp = io.BufferedReader(_InTime(self.fp.detach(), sock))
+
+
+class _Connection(HTTPConnection):
+    response_class = _Answer
+
+
+class _TlsConnection(HTTPSConnection):
+    response_class = _Answer
+
+
+class _Http(urllib.request.HTTPHandler):
+    """Makes requests whose answers end in time."""
+
+    def http_open(self, req: urllib.request.Request) -> HTTPResponse:
+        """Send a request."""
+        return self.do_open(_Connection, req)
+
+
+class _Https(urllib.request.HTTPSHandler):
+    """Makes requests whose answers end in time."""
+
+    def https_open(self, req: urllib.request.Request) -> HTTPResponse:
+        """Send a request."""
+        return self.do_open(_TlsConnection, req)
 
 
 MAX_ANSWER = 64 << 20  # bytes: the logs of a long run have a few
@@ -268,7 +332,7 @@ def find_token() -> str:
         return token
     try:
         first_line, _, _ = token_path().read_text(encoding="utf-8").partition("\n")
-    except (OSError, UnicodeDecodeError):
+    except (OSError, UnicodeDecodeError, RuntimeError):  # RuntimeError: this user has no home
         return ""
     return first_line.strip()
 

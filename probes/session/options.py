@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from reports.redact import redact
+
 
 @dataclass(frozen=True)
 class RunOption:
@@ -60,3 +62,14 @@ OPTIONS = (
     RunOption("--nonce", "TEXT", "a text of the customer's, kept in the first event of the run"),
 )
 BY_KEY = {option.key: option for option in OPTIONS}
+
+
+def check_nonce(nonce: str) -> str:
+    """Return why a run cannot keep this nonce as it is; "" if it can."""
+    kept = redact({"nonce": nonce.encode("utf-8", "replace").decode()})
+    if kept == {"nonce": nonce}:
+        return ""
+    return (
+        "--nonce: expected a text that is no secret, found one that looks like a token or a "
+        "password. A run keeps no secret: choose another word, as customer-42"
+    )

@@ -18,9 +18,15 @@ from reports.frames.history import is_run
 from reports.measurement import Limit, Measurement
 from reports.record import SCHEMA, RunRecord
 from reports.redact import redact
-from reports.run_folder.event_log import SUMS, EventReader, UnreadableRun, open_regular
+from reports.run_folder.event_log import (
+    CONTRACT,
+    SUMS,
+    EventReader,
+    UnreadableRun,
+    open_regular,
+)
 from reports.run_folder.integrity import read_run
-from reports.run_folder.store import CONTRACT, Store, json_value, make_free_folder, write_new
+from reports.run_folder.store import Store, json_value, make_free_folder, write_new
 from reports.version import describe_version, same_version
 
 

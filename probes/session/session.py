@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shlex
 import sys
@@ -26,6 +27,7 @@ from probes.session.signals import SIGNALS
 from reports.numbers import quantity
 from reports.record import TIERS, Finding, ProbeResult
 from reports.run_folder import store
+from reports.run_folder.event_log import SUBMISSION_VARIABLE
 from reports.run_folder.store import Store, make_free_folder
 from reports.run_folder.times import utc_time
 from reports.sanitize import one_line
@@ -204,6 +206,7 @@ class RunSession:
             rehearsal=self.cluster.rehearsal if self.cluster else "",
             contract=self.contract.facts().model_dump(mode="json"),
             nonce=self.nonce,
+            submission=os.environ.get(SUBMISSION_VARIABLE, ""),
             operator=self.settings.operator,
         )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from probes.check.registry import CRITERIA
 from probes.cluster.address import check_spec
 from probes.contract.contract import Contract, ContractError, load
-from probes.session.options import BY_KEY
+from probes.session.options import BY_KEY, check_nonce
 from probes.session.session import DEFAULT_CONTRACT, RunSettings
 from reports.record import TIERS
 from reports.sanitize import closest_name, one_line
@@ -35,6 +35,8 @@ def read_settings(values: Mapping[str, str | None]) -> RunSettings:
     only, wait_s = read_only(values["only"]), _read_wait("wait_for_nodes", values)
     agreed = load(name) if name else None
     _check_nodes(agreed, nodes, wait_s)
+    if why := check_nonce(values["nonce"] or ""):
+        raise OptionError(why)
     return RunSettings(
         spec=values["cluster"] or "",
         contract_arg=name or "",

@@ -45,7 +45,17 @@ def estimate_run(run: RunSession, criteria: Iterable[str]) -> int | None:
 
 
 class OwnVoice:
-    """Plugin for `pytest.main`: one sentence for arguments that pytest does not know."""
+    """Plugin for `pytest.main`: one sentence for arguments that pytest does not know.
+
+    `has_begun` is whether pytest came to the probes.
+    """
+
+    has_begun = False
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self) -> None:
+        """Note that options such as --fixtures and --version do not end the run before it."""
+        self.has_begun = True
 
     @pytest.hookimpl(wrapper=True)
     def pytest_cmdline_parse(self) -> Generator[None, object, object]:

@@ -21,7 +21,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 from probes.submit.follow import ConnectionLost, JobsApi, SubmissionState, SubmitError
 from probes.submit.package import package_name, zip_files
@@ -31,11 +31,19 @@ from reports.sanitize import one_line
 
 PARTS_OF_A_JOB = 32  # 8 MiB: what one answer of the dashboard holds
 JOB_S = 120.0  # bounds a job that prints parts
+COPY_S = 3600.0  # bounds all of them: a run has some MiB, and 4 GiB need 10 Mbit/s
 POLL_S = 0.5
 FORGET_ROUNDS = 4  # 2 s
 TRIES = 3  # for a part whose hash is wrong
 MAX_RUN = 4 * 2**30  # bytes of a run folder: more is no run of ours
 REMOVE_S = 10.0  # in which the cluster's copy is removed: a later submission removes what is left
+MAX_HEADERS = 64 << 10  # bytes before a file in an archive: ours have under 3 KiB
+MAX_NAME = 255  # bytes of a path in a run, with the run's own name: ours have under 180
+# Of an archive that is torn, or was not written by us: names that clash, times.
+UNREADABLE = (
+    *(tarfile.TarError, EOFError, ValueError, OverflowError, RecursionError, zlib.error),
+    *(gzip.BadGzipFile, FileExistsError, NotADirectoryError, IsADirectoryError),
+)
 PYTHON = 'python=$(command -v python || command -v python3); exec "$python"'  # of the node's PATH
 
 
@@ -46,6 +54,10 @@ class Archive:
     name: str
     parts: int = 0
     sha256: str = ""
+
+
+class ForeignRun(SubmitError):
+    """What the cluster sends is no run of the suite: asking again would not help."""
 
 
 class NoRun(SubmitError):
@@ -104,7 +116,11 @@ class BringBack:
         """Copy all parts, and check the whole."""
         first, digest, tries = 0, hashlib.sha256(), 0
         about, parts = self._ask(0, PARTS_OF_A_JOB)
+        deadline = time.monotonic() + COPY_S
         while True:
+            if time.monotonic() > deadline:
+                hours = f"{COPY_S / 3600:.0f} h"
+                raise SubmitError(f"run {about.name} did not come whole in {hours}")
             if not parts and first < about.parts:
                 tries += 1
                 if tries == TRIES:
@@ -161,10 +177,10 @@ def read_about(log: str) -> Archive:
     try:
         about = json.loads(found[1]) if found else {}
         archive = Archive(str(about["name"]), int(about.get("parts", 0)), str(about.get("sha256")))
-    except (KeyError, TypeError, ValueError):
-        raise SubmitError("the cluster answers with no run") from None
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
+        raise ForeignRun("the cluster answers with no run") from None
     if not 0 <= archive.parts <= MAX_RUN // PART_BYTES:
-        raise SubmitError(f"the packed run has {archive.parts} parts: no run of ours")
+        raise ForeignRun(f"the packed run has {archive.parts} parts: no run of ours")
     if not archive.name:
         raise NoRun("the cluster holds no run of this submission")
     return archive
@@ -189,25 +205,57 @@ def whole_parts(log: str, first: int) -> Iterator[bytes]:
         first += 1
 
 
+class _Unpacked:
+    """The bytes of an archive, unpacked as they are read; no more than `left`.
+
+    tarfile reads a header of any size at once, into memory.
+    """
+
+    def __init__(self, packed: IO[bytes]) -> None:
+        self._file = gzip.GzipFile(fileobj=packed, mode="rb")
+        self.left = MAX_HEADERS
+
+    def read(self, size: int = -1) -> bytes:
+        """Read so many bytes.  Raises ForeignRun for more than may come here."""
+        self._take(size if size >= 0 else MAX_RUN)
+        return self._file.read(size)
+
+    def seek(self, place: int) -> int:
+        """Skip what lies between two files.  Raises ForeignRun for more than may lie there."""
+        self._take(abs(place - self._file.tell()))
+        return self._file.seek(place)
+
+    def tell(self) -> int:
+        """Return how many bytes lie before the next one."""
+        return self._file.tell()
+
+    def _take(self, size: int) -> None:
+        self.left -= size
+        if self.left < 0:
+            most = f"{MAX_HEADERS >> 10} KiB before a file"
+            raise ForeignRun(f"the packed run has more than {most}: no run of ours")
+
+
 def unpack(packed: IO[bytes], name: str, target: Path) -> None:
     """Unpack the run `name` to `target`; nothing is written elsewhere.
 
-    Raises SubmitError where the archive holds anything but plain files and folders of the run.
+    Raises ForeignRun where the archive is torn, or holds anything but plain files and folders of
+    the run, and OSError where this disk takes no run.
     """
     partial = Path(tempfile.mkdtemp(prefix=".seatrial-", dir=_beside(target)))
     try:
-        with tarfile.open(fileobj=packed, mode="r:gz") as archive:
+        unpacked = _Unpacked(packed)
+        with tarfile.open(fileobj=cast(IO[bytes], unpacked), mode="r:") as archive:
             size = 0
             for number, member in enumerate(archive):
-                parts = Path(member.name).parts
-                plain = (member.isfile() or member.isdir()) and one_line(member.name) == member.name
-                if not plain or not parts or parts[0] != name or {"..", "/"} & {*parts}:
-                    raise SubmitError(f"the packed run holds {member.name!r:.80}: no file of a run")
+                parts = _parts_of(member, name)
                 size += member.size
                 if size > MAX_RUN or number >= MAX_FILES:
                     most = f"4 GiB, or {MAX_FILES} files"
-                    raise SubmitError(f"the packed run has more than {most}: no run of ours")
-                _write(archive, member, partial.joinpath(*parts[1:]))
+                    raise ForeignRun(f"the packed run has more than {most}: no run of ours")
+                unpacked.left = member.size
+                _write(archive, member, partial.joinpath(*parts))
+                unpacked.left = MAX_HEADERS
         if partial.parent != target:
             partial.rename(target)  # at once: a run folder is whole, or is not there
         else:  # it may be a mount point, which cannot be replaced
@@ -215,10 +263,21 @@ def unpack(packed: IO[bytes], name: str, target: Path) -> None:
                 raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(target))
             for path in partial.iterdir():
                 path.rename(target / path.name)
-    except (tarfile.TarError, EOFError, ValueError, gzip.BadGzipFile, zlib.error) as error:
-        raise SubmitError(f"the packed run cannot be unpacked: {error}") from None
+    except UNREADABLE as error:
+        raise ForeignRun(f"the packed run cannot be unpacked: {error}") from None
     finally:  # also after Ctrl-C
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _parts_of(member: tarfile.TarInfo, name: str) -> tuple[str, ...]:
+    """Return the path of a member below the run `name`.  Raises ForeignRun."""
+    parts = Path(member.name).parts
+    plain = (member.isfile() or member.isdir()) and not member.issparse()
+    plain = plain and one_line(member.name) == member.name and member.size >= 0
+    plain = plain and len(os.fsencode(member.name)) <= MAX_NAME
+    if not plain or not parts or parts[0] != name or {"..", "/"} & {*parts}:
+        raise ForeignRun(f"the packed run holds {member.name!r:.80}: no file of a run")
+    return parts[1:]
 
 
 def _beside(target: Path) -> Path:

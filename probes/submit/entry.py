@@ -25,6 +25,7 @@ from typing import Any
 
 from probes.requirements import list_missing
 from probes.submit.parts import STEP_SUMMARY
+from reports.run_folder.event_log import SUBMISSION_VARIABLE
 from reports.version import PACKAGES
 
 SUBMISSION = Path("submission")
@@ -65,7 +66,7 @@ def main(id: str) -> None:
     os.chdir(work)
     print(MARK, id, flush=True)
     command = [str(python), "-m", "probes.cli.main", *_words(plan, id)]
-    environment = _variables(base)
+    environment = {**_variables(base), SUBMISSION_VARIABLE: id}
     if plan["github"]:
         environment |= {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(work / STEP_SUMMARY)}
     os.execve(python, command, environment)  # noqa: S606  (no shell)
@@ -96,7 +97,7 @@ def submission_folder(id: str) -> Path:
 
 
 def _words(plan: dict[str, Any], id: str) -> list[str]:
-    """Words of the command: `run` and what the user gave; no other run has the id as its nonce."""
+    """Words of the command: `run` and what the user gave; without a nonce it is the id."""
     given = {"nonce": id, **plan["options"]}
     options = [f"--{key.replace('_', '-')}={value}" for key, value in given.items()]
     rest = ["--", *plan["to_pytest"]] if plan["to_pytest"] else []

@@ -15,11 +15,13 @@ from typing import Any, TypeVar
 
 from probes.cluster.cleanup import (
     ENDED,
+    MAX_ANSWER,
     AnswerTooLong,
     authorization_header,
     request_dashboard,
 )
 from probes.submit.entry import INSTALLING, MARK
+from reports.run_folder.event_log import parse_json
 from reports.sanitize import clean, last_line
 
 Reply = TypeVar("Reply")
@@ -28,6 +30,9 @@ RETRY_S = 2.0
 ANSWER_S = 15.0  # for one answer to begin, and again to end
 UPLOAD_S = 300.0
 MAX_PACKAGE = 100 * 2**20  # bytes: what Ray's dashboard accepts in one request, unless it is set
+MAX_SMALL = 1 << 20  # bytes of an answer that is no log: a job's state has some kB
+MAX_VERSION = 100  # characters of Ray's version
+EXIT_CODES = (0, 1, 2, 3, 4, 5, 20)  # of the suite: another one, as 256, may be 0 to a shell
 
 
 class SubmitError(RuntimeError):
@@ -55,7 +60,7 @@ class SubmissionState:
 
     status: str
     message: str = ""
-    exit_code: int | None = None  # of its command; None while it runs, or where Ray lost it
+    exit_code: int | None = None  # of the suite; None while it runs, or where it was killed
     host: str = ""  # address of the node where its command runs
 
     @property
@@ -83,10 +88,10 @@ class JobsApi:
 
     def ray_version(self) -> str:
         """Return the version of the cluster's Ray.  Asked once: a wrong address is no outage."""
-        answer = self._parse(self._ask("/api/version"))
-        if not answer.get("ray_version"):
+        version = self._parse(self._ask("/api/version")).get("ray_version")
+        if not isinstance(version, str) or not 0 < len(version) <= MAX_VERSION:
             raise SubmitError(f"{self.address} is no dashboard of Ray")
-        return str(answer["ray_version"])
+        return version
 
     def upload(self, name: str, content: bytes) -> str:
         """Upload a package, unless the cluster has it; return its URI."""
@@ -128,13 +133,15 @@ class JobsApi:
         return SubmissionState(
             status=str(job.get("status")),
             message=str(job.get("message") or ""),
-            exit_code=code if isinstance(code, int) else None,
+            exit_code=code if type(code) is int and code in EXIT_CODES else None,
             host=agent.partition("://")[2].rpartition(":")[0].strip("[]"),
         )
 
     def log(self, id: str) -> str:
         """Read all that a job has printed."""
-        return str(self._parse(self._ask(f"/api/jobs/{id}/logs")).get("logs") or "")
+        return str(
+            self._parse(self._ask(f"/api/jobs/{id}/logs", most=MAX_ANSWER)).get("logs") or ""
+        )
 
     def stop(self, id: str) -> None:
         """Ask Ray to stop a job; it takes a while."""
@@ -171,9 +178,11 @@ class JobsApi:
         body: bytes | None = None,
         kind: str = "application/json",
         seconds: float | None = None,
+        most: int = MAX_SMALL,
     ) -> bytes:
+        seconds = seconds or ANSWER_S
         try:
-            return request_dashboard(self.address, path, method, seconds or ANSWER_S, body, kind)
+            return request_dashboard(self.address, path, method, seconds, body, kind, most)
         except urllib.error.HTTPError as error:
             self._explain(error)
             raise AssertionError from None
@@ -215,7 +224,7 @@ class JobsApi:
 
     def _parse(self, content: bytes) -> dict[str, Any]:
         try:
-            answer = json.loads(content)
+            answer = parse_json(content)
         except ValueError:
             answer = None
         if not isinstance(answer, dict):

@@ -6,7 +6,8 @@ Needs the standard library alone.  The head belongs to the party under test: its
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -14,14 +15,15 @@ from typing import Any
 
 from probes.submit.follow import SubmitError
 from probes.submit.package import RECORD, parse_toml, recorded_code
+from probes.submit.recount import Recount
 from reports.run_folder import event_log
-from reports.run_folder.event_log import SUMS, EventReader, UnreadableRun
+from reports.run_folder.event_log import CONTRACT, SUMS, EventReader, UnreadableRun
 from reports.sanitize import one_line
 from reports.version import SOURCES
 
 NEEDED = (SUMS, RECORD, "metrics.prom")
 FACTS = ("run_started", "run_owes", "run_finished")  # events that are compared
-CLOCKS_S = 3600.0  # by which the clocks of this machine and of the head may differ
+CLOCKS_S = 3600.0  # by which the head's clock may be ahead of this machine's
 CONTRACTS = SOURCES / "probes" / "contract" / "contracts"  # the shipped ones
 ACCEPTED = 0
 AGREED = "if one was agreed, give its --contract, or --rehearsal"
@@ -32,33 +34,31 @@ MAX_SHOWN = 5  # differences that are printed
 class Submitted:
     """What a run must say of itself; what is None was not asked for, and is not compared.
 
-    `since` is when it was submitted, in s since the epoch.  A run may be a `rehearsal` if that was
-    agreed.
+    `id` is that of the submission, `contract` the text that was sent.  A run may be a `rehearsal`
+    if that was agreed.
     """
 
-    nonce: str
-    since: float | None = None
-    contract_sha256: str | None = None
+    id: str
+    nonce: str | None = None
+    contract: bytes | None = None
     tier: str | None = None
     nodes: int | None = None
     rehearsal: bool = True
 
 
-def what_was_asked(
-    options: Mapping[str, str], id: str, since: float | None, rehearsal: bool | None
-) -> Submitted:
+def what_was_asked(options: Mapping[str, str], id: str, rehearsal: bool | None) -> Submitted:
     """Return what the options of a submission ask for.  Raises SubmitError.
 
-    Without a nonce of the customer it is the id of the submission.  Unless `rehearsal` says it, a
-    rehearsal is agreed where the contract's accelerators are emulated.
+    Unless `rehearsal` says it, a rehearsal is agreed where the contract's accelerators are
+    emulated.
     """
     content = read_contract(options.get("contract"))
     agreed = content is not None and is_emulated(content)
     nodes = options.get("nodes", "")
     return Submitted(
-        nonce=options.get("nonce") or id,
-        since=since,
-        contract_sha256=None if content is None else hashlib.sha256(content).hexdigest(),
+        id=id,
+        nonce=options.get("nonce"),
+        contract=content,
         tier=options.get("tier"),
         nodes=int(nodes) if nodes.isdecimal() else None,
         rehearsal=agreed if rehearsal is None else rehearsal,
@@ -73,9 +73,10 @@ def read_contract(name: str | None) -> bytes | None:
     try:
         return path.read_bytes()
     except OSError as error:
-        if path.parent == CONTRACTS:
-            return None  # the suite says which there are
-        raise SubmitError(f"contract {name}: {error.strerror}") from None
+        if path.parent != CONTRACTS:
+            raise SubmitError(f"contract {name}: {error.strerror}") from None
+    shipped = ", ".join(sorted(path.stem for path in CONTRACTS.glob("*.toml")))
+    raise SubmitError(f"contract {name!r} is not shipped; there are {shipped}, or give a file")
 
 
 def is_emulated(content: bytes) -> bool:
@@ -86,44 +87,84 @@ def is_emulated(content: bytes) -> bool:
 
 def find_differences(run: Path, asked: Submitted, code: int) -> list[str]:
     """Return what is wrong with a run folder that ended with this exit code; [] if nothing is."""
+    facts, named, recount = {}, [], Recount()
     try:
         files, log = event_log.list_files(run), EventReader(run)
-        facts = {event["event"]: event["data"] for event in log if event["event"] in FACTS}
+        for event in log:
+            recount.see(event)
+            if event["event"] in FACTS:
+                facts[event["event"]] = event["data"]
+            if event["event"] == "evidence":
+                named.append((event["data"].get("path"), event["data"].get("sha256")))
         found = [
             *(f"{name} {event_log.MISSING}" for name in NEEDED if name not in files),
             *log.problems,
             *event_log.check_sums(run, files),
             *event_log.check_head(run, log.head),
         ]
+        sums = event_log.read_sums(run) if SUMS in files else {}
     except UnreadableRun as error:
         return [one_line(str(error))]
+    if not found and isinstance(sums, dict):  # they are those of the files
+        found = [*compare_sums(sums, named, asked)]
     found += compare_facts(facts, asked, accepted=code == ACCEPTED)
+    if code == ACCEPTED and asked.contract is not None and not found:
+        found += recount.reasons(parse_toml(asked.contract))
     if (own := recorded_code(run)) != code:
         found.append(f"the job ended with exit code {code}, and the run says {own}")
     return [one_line(text) for text in found]
 
 
+def compare_sums(
+    sums: Mapping[str, str], named: Sequence[tuple[Any, Any]], asked: Submitted
+) -> Iterator[str]:
+    """Yield a sentence for each file that is not the one that an event names, or that was sent."""
+    if asked.contract is not None and sums.get(CONTRACT) != _hash(asked.contract):
+        yield f"{CONTRACT} is not the contract that was submitted"
+    seen: set[str] = set()
+    for path, sha256 in ((str(path), sha256) for path, sha256 in named):
+        if path in seen:
+            yield f"{path:.80} is evidence of two events"
+        elif not path.startswith("evidence/") or sums.get(path) != sha256:
+            yield f"{path:.80} is not the file that the run wrote"
+        seen.add(path)
+    for path in sums:
+        if path.startswith("evidence/") and path not in seen:
+            yield f"{path:.80} is evidence that no event names"
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
 def compare_facts(
     facts: Mapping[str, Mapping[str, Any]], asked: Submitted, *, accepted: bool
 ) -> Iterator[str]:
-    """Yield a sentence for each fact of a run that is not as it was asked for."""
+    """Yield a sentence for each fact of a run that is not as it was asked for.
+
+    No run before the submission can have its id, whatever the head's clock says.
+    """
     start, owes = facts.get("run_started", {}), facts.get("run_owes", {})
     contract, cluster = _table(start, "contract"), _table(start, "cluster")
+    sent = None if asked.contract is None else _hash(asked.contract)
     pairs = [
+        ("submission", start.get("submission") or start.get("nonce"), asked.id),
         ("nonce", start.get("nonce"), asked.nonce),
-        ("sha256 of the contract", contract.get("sha256"), asked.contract_sha256),
+        ("sha256 of the contract", contract.get("sha256"), sent),
         ("tier", start.get("tier"), asked.tier),
     ]
     for name, found, expected in pairs:
         if expected is not None and found != expected:
             yield f"{name}: {found!r}. Expected: {expected!r} (as submitted)"
-    if asked.since is not None and (began := _seconds(start.get("started"))) is not None:
-        if began < asked.since - CLOCKS_S:
-            yield f"it began {(asked.since - began) / 3600:.1f} h before it was submitted"
-    elif asked.since is not None:
+    if (began := _seconds(start.get("started"))) is None:
         yield f"started: {start.get('started')!r}. Expected: a time"
+    elif (ahead := began - time.time()) > CLOCKS_S:
+        hours = f"{ahead / 3600:.1f} h from now"
+        yield f"it began {hours}: set the clock of the head, or of this machine"
     if not accepted:
         return
+    if sent is None:
+        yield "it was accepted, and no contract was submitted"
     nodes = cluster.get("nodes")
     count = len(nodes) if isinstance(nodes, list) else 0
     if asked.nodes is not None and count != asked.nodes:

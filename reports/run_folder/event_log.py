@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 from reports.run_folder.times import read_seconds
 
 SUMS = "SHA256SUMS"  # written last: a run that ended properly has it
+CONTRACT = "contract.toml"  # text of the contract; a run without one has none
 SIGNATURES = "signatures"  # the only folder that gets files after that
 FOLDERS = ("evidence", SIGNATURES)  # of a run folder
 CHUNK = 1 << 20  # bytes hashed at a time
@@ -153,6 +154,8 @@ def read_sums(run: Path) -> dict[str, str] | str:
 
 
 FILE = "events.jsonl"
+# Variable of `seatrial submit`: the id of the submission, which the first event of its run keeps.
+SUBMISSION_VARIABLE = "SEATRIAL_SUBMISSION"
 NO_LINE = ""  # `prev` of the first line
 EVENT_LISTS = {
     "measurement": "measurements",

@@ -13,9 +13,8 @@ from typing import Any, Protocol
 
 from reports.record import Evidence, RunRecord
 from reports.run_folder import event_log
-from reports.run_folder.event_log import SUMS, EventReader, UnreadableRun
+from reports.run_folder.event_log import CONTRACT, SUMS, EventReader, UnreadableRun
 from reports.run_folder.fold import ALONE, fold_events, read_record
-from reports.run_folder.store import CONTRACT
 from reports.run_folder.times import known_time
 
 
@@ -107,13 +106,20 @@ def _evidence(record: RunRecord) -> list[Evidence]:
 
 
 def _check_evidence(run: Path, record: RunRecord) -> Iterator[str]:
-    """Yield a problem for each evidence file that does not have the hash in the events."""
+    """Yield a problem for each evidence file that does not have the hash in the events.
+
+    Each file is read once: a run names it once.
+    """
+    seen: set[str] = set()
     for entry in _evidence(record):
         folder, _, name = entry.path.partition("/")
-        if folder != "evidence" or not name or "/" in name:
+        if entry.path in seen:
+            yield f"{entry.path!r:.80} is evidence of two events"
+        elif folder != "evidence" or not name or "/" in name:
             yield f"{entry.path!r:.80}: expected evidence to lie in evidence/"
         elif problem := compare_hash(run / folder / name, entry.sha256):
             yield f"{entry.path:.80} {problem}"
+        seen.add(entry.path)
 
 
 def compare_hash(path: Path, sha256: str) -> str:

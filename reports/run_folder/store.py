@@ -20,7 +20,7 @@ from typing import Any
 from reports.record import SCHEMA, Evidence, RunRecord
 from reports.redact import redact, redact_text
 from reports.run_folder import event_log
-from reports.run_folder.event_log import FILE, MAX_LINE, MAX_LOG, NO_LINE, hash_line
+from reports.run_folder.event_log import CONTRACT, FILE, MAX_LINE, MAX_LOG, NO_LINE, hash_line
 from reports.run_folder.fold import fold_events
 from reports.run_folder.times import steady_s, utc_time
 from reports.sanitize import one_line
@@ -115,7 +115,6 @@ def _unusable(path: Path, found: str) -> UnusableFolder:
     )
 
 
-CONTRACT = "contract.toml"
 ROOM_BYTES = 4 << 20  # the last events take some kB, and record.json and the page of a lab 1 MB
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 PRIVATE = 0o700  # other users of a login node must not read facts of the cluster

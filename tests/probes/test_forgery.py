@@ -14,7 +14,8 @@ from click.testing import CliRunner, Result
 from probes.cli.main import main
 from probes.contract.contract import load, parse
 from probes.session.rejudge import read_summary, read_whole
-from reports.run_folder.event_log import write_checksums
+from probes.submit.verify import Submitted, find_differences
+from reports.run_folder.event_log import hash_file, write_checksums
 from tests.support.run_edits import (
     Edit,
     add_file,
@@ -174,9 +175,10 @@ def test_what_was_taken_out_is_told_by_its_number(run: Path) -> None:
 def test_a_rendering_whose_sums_were_made_again_is_reported(run: Path, name: str) -> None:
     (run / name).write_text((run / name).read_text() + " ")
     write_checksums(run)
-    told = seatrial("report", run)
-    assert told.exit_code == 4
-    assert f"{name} does not match the events" in " ".join(told.output.split())
+    for command in ("show", "report"):
+        told = seatrial(command, run)
+        assert told.exit_code == 4
+        assert f"{name} does not match the events" in " ".join(told.output.split())
 
 
 @pytest.mark.parametrize("name", ["report.html", "record.json"])
@@ -308,6 +310,34 @@ def test_a_folder_written_anew_must_still_fit_its_contract(run: Path, edit: str)
     told = seatrial("show", run)
     assert told.exit_code == 4
     assert sentence in " ".join(told.output.split())
+
+
+def test_a_file_that_many_events_name_is_hashed_once_and_reported(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small archive could otherwise cost hours: 2000 events, each of 256 MiB of zeros."""
+    (run / "evidence" / "large").write_bytes(bytes(1 << 20))
+    entry = {"kind": "log", "path": "evidence/large", "caption": "x", "bytes": 1 << 20}
+    entry["sha256"] = hash_file(run / "evidence" / "large")
+
+    def change(lines: Events) -> Events:
+        at = next(i for i, line in enumerate(lines) if line["event"] == "evidence")
+        return [*lines[:at], *[{**lines[at], "data": entry}] * 500, *lines[at:]]
+
+    rewrite(run, change)
+    hashed: list[str] = []
+
+    def count(path: Path) -> str:
+        hashed.append(path.name)
+        return hash_file(path)
+
+    monkeypatch.setattr("reports.run_folder.event_log.hash_file", count)
+    [*problems, last] = read_summary(run).integrity.problems
+    assert last == "'evidence/large' is evidence of two events"
+    assert {*problems} == {last}
+    found = find_differences(run, Submitted("blue whale", contract=load("lab").text), 0)
+    assert found[0] == "evidence/large is evidence of two events"
+    assert hashed.count("large") <= 3
 
 
 @pytest.mark.parametrize("kind", ["measurement", "control", "probe_started"])

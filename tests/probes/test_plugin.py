@@ -66,6 +66,15 @@ def only(record: Any, criterion: str = "GANG") -> ProbeResult:
     return found
 
 
+@pytest.mark.parametrize("id", ["", "seatrial-submit-0123456789ab"])
+def test_a_run_keeps_the_id_of_its_submission(
+    id: str, judged: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEATRIAL_SUBMISSION", id)
+    _, record = judged(GOOD, CAUGHT, options=("--nonce", "customer-42"))
+    assert (record.nonce, record.submission) == ("customer-42", id)
+
+
 def test_pass_needs_a_measurement_and_a_caught_control(judged: Any) -> None:
     result, record = judged(GOOD, CAUGHT)
     assert verdict(record) is Verdict.PASS

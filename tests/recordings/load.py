@@ -13,13 +13,13 @@ from typing import Any
 from reports.measurement import Limit, Measurement
 from reports.record import Control, Evidence, OwedProbe, ProbeResult, RunRecord
 from reports.run_folder.event_log import (
+    CONTRACT,
     EVENT_LISTS,
     NO_LINE,
     hash_line,
     write_atomically,
     write_checksums,
 )
-from reports.run_folder.store import CONTRACT
 
 
 @dataclass(frozen=True)
@@ -128,6 +128,7 @@ def events(recording: Recording) -> list[dict[str, Any]]:
     record = recording.record.model_dump(mode="json")
     results, finished, state = record.pop("results"), record.pop("finished"), record.pop("state")
     del record["head"], record["clock_steps"]  # no event says them
+    del record["submission"]  # these runs are older than it
     told = [("run_started", "", record)]
     for result in results:
         told += probe_events(result)

@@ -30,6 +30,7 @@ ORDERS = {"nodes": exactly(NODES, "nodes", "ordered"), "gpus": exactly(1, "GPUs"
 def write_sound_run(
     folder: Path,
     nonce: str = "",
+    submission: str = "",
     end: bool = True,
     contract: Contract | None = None,
     partially_held: int = 0,
@@ -63,6 +64,7 @@ def write_sound_run(
         },
         rehearsal="4 emulated nodes",
         nonce=nonce,
+        submission=submission,
     )
     agreed = contract.limited_names
     shape: dict[str, Any] = {"nodes": NODES, "on_gpu": False, "agreed": agreed, "one_host": False}

@@ -38,3 +38,14 @@ def test_nothing_of_the_place_takes_a_probe_away(
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"\n{len(all_probes())} tests collected" in done.stdout
     assert "nothing was run: --collect-only proves nothing" in done.stdout
+
+
+@pytest.mark.parametrize("words", [["--fixtures"], ["--version"], ["--markers"]])
+def test_what_runs_nothing_says_so(words: list[str], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "probes.cli.main", "run", "--", *words]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"nothing was run: {words[0]} proves nothing" in done.stdout

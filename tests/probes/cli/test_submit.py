@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from probes.cli.submit import new_folder
 from probes.submit.bring_back import BringBack, NoRun
 from probes.submit.follow import SubmitError, suite_lines
 from probes.submit.package import recorded_code
+from reports.run_folder.event_log import write_checksums
 from reports.run_folder.times import utc_time
 from tests.probes.submit.test_jobs_api import head
 from tests.support.sound_run import write_sound_run
@@ -98,7 +100,8 @@ def brought(monkeypatch: pytest.MonkeyPatch, code: int | None, **facts: Any) -> 
 
     def run_to(self: BringBack, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
-        write_sound_run(target, **{"nonce": self._id, "started": utc_time(), **RUNS[code], **facts})
+        begun = {"nonce": self._id, "submission": self._id, "started": utc_time()}
+        write_sound_run(target, **{**begun, **RUNS[code], **facts})
 
     monkeypatch.setattr(BringBack, "run_to", run_to)
     monkeypatch.setattr(BringBack, "name", lambda self: "2026-atlas")
@@ -113,7 +116,8 @@ def brought(monkeypatch: pytest.MonkeyPatch, code: int | None, **facts: Any) -> 
         ({"status": "FAILED", "driver_exit_code": 20}, 20, 20, "run folder"),
         ({"status": "STOPPED", "driver_exit_code": None}, 2, 2, "run folder"),
         ({"status": "FAILED", "message": "it died"}, None, 3, "was killed on the cluster: it died"),
-        ({"status": "FAILED", "driver_exit_code": -9}, None, 3, "exit code -9, and its run says"),
+        ({"status": "FAILED", "driver_exit_code": -9}, None, 3, "was killed on the cluster"),
+        ({"status": "FAILED", "driver_exit_code": 5}, None, 3, "exit code 5, and its run says"),
         ({"status": "SUCCEEDED", "driver_exit_code": 0}, 20, 4, "exit code 0, and the run says 20"),
         ({"status": "SUCCEEDED", "driver_exit_code": 0}, None, 4, "SHA256SUMS is missing"),
         ({"status": "FAILED", "driver_exit_code": 1}, 0, 4, "exit code 1, and the run says 0"),
@@ -136,7 +140,7 @@ def test_the_exit_code_is_that_of_the_run(
     assert "Running entrypoint" not in said
 
 
-@pytest.mark.parametrize(("exit_code", "expected"), [(0, 3), (4, 4), (5, 5)])
+@pytest.mark.parametrize(("exit_code", "expected"), [(0, 3), (1, 3), (20, 3), (4, 4), (5, 5)])
 def test_a_suite_without_a_run_proves_nothing(
     exit_code: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,16 +222,27 @@ def test_an_unreadable_code_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("github", "nonce", "code"), [(True, None, 1), (False, None, 1), (True, "of another run", 4)]
+    ("github", "nonce", "code"),
+    [
+        (True, None, 1),
+        (False, None, 1),
+        (True, "of another run", 4),
+        (True, None, 3),
+        (True, "of another run", 3),
+    ],
 )
 def test_github_gets_the_annotations_and_the_summary_of_the_run_that_was_submitted(
     github: bool, nonce: str | None, code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    brought(monkeypatch, 1, **({} if nonce is None else {"nonce": nonce}))
+    brought(monkeypatch, 1, **({"nonce": nonce, "submission": nonce} if nonce else {}))
     run_to = BringBack.run_to
 
     def with_summary(self: BringBack, target: Path) -> None:
         run_to(self, target)
+        if code == 3:  # as if its teardown had failed
+            path = target / "metrics.prom"
+            path.write_text(re.sub(r"(?m)^(seatrial_exit_code.*) 1$", r"\1 3", path.read_text()))
+            write_checksums(target)
         (target / "github-step-summary.html").write_text("<b>FAIL</b>\n")
 
     monkeypatch.setattr(BringBack, "run_to", with_summary)
@@ -236,10 +251,13 @@ def test_github_gets_the_annotations_and_the_summary_of_the_run_that_was_submitt
         monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
     log = LOG + "::error title=FABRIC::slow \x1b[2J::add-mask::x\n::add-mask::secret\n"
-    with cluster([{"status": "FAILED", "driver_exit_code": 1}], log) as (address, _):
+    with cluster([{"status": "FAILED", "driver_exit_code": 3 if code == 3 else 1}], log) as (
+        address,
+        _,
+    ):
         found, said = run("--address", address, "--contract", "lab")
     assert found == code
     assert ("\n::error title=FABRIC::slow" in said) == github
     assert "\n::add-mask::" not in said  # a cluster gives no other order to a runner
-    assert (tmp_path / "summary").exists() == (github and code == 1)
+    assert (tmp_path / "summary").exists() == (github and nonce is None)
     assert not (tmp_path / "runs/2026-atlas/github-step-summary.html").exists()

@@ -17,12 +17,13 @@ import click
 import pytest
 
 from probes.cli import submit as module
-from probes.submit.bring_back import BringBack
+from probes.submit.bring_back import BringBack, ForeignRun
 from probes.submit.follow import SubmissionState, SubmitError
 from tests.probes.cli.test_submit import ID, LOG, brought, cluster, run
 from tests.probes.submit.test_jobs_api import head
 from tests.support.paths import REPO
 
+CONTRACT = ("--contract", "lab")
 pytestmark = pytest.mark.usefixtures("here")
 
 
@@ -94,6 +95,7 @@ def test_an_id_that_the_cluster_does_not_know_is_refused() -> None:
         (PermissionError(13, "Permission denied"), 3, "could not be written here: [Errno 13]"),
         (KeyboardInterrupt(), 2, "interrupted before the run was here and verified"),
         (SubmitError("came damaged"), 20, "error: came damaged"),
+        (ForeignRun("cannot be unpacked"), 4, "error: cannot be unpacked"),
     ],
 )
 def test_a_run_that_does_not_come_back_stays_and_can_be_fetched(
@@ -108,7 +110,7 @@ def test_a_run_that_does_not_come_back_stays_and_can_be_fetched(
     monkeypatch.setattr(BringBack, "run_to", fail)
     monkeypatch.setattr(BringBack, "remove", lambda self: removed.append("x"))
     with cluster([{"status": "SUCCEEDED", "driver_exit_code": 0}]) as (address, _):
-        found, said = run("--address", address, "--attach", ID)
+        found, said = run("--address", address, "--attach", ID, *CONTRACT)
     assert found == code
     assert words in said
     assert f"seatrial submit --address {address} --attach {ID}" in said
@@ -127,7 +129,9 @@ def test_a_run_that_is_not_verified_stays_and_can_be_fetched(
     monkeypatch.setattr(module, "find_differences", interrupt)
     monkeypatch.setattr(BringBack, "remove", lambda self: removed.append("x"))
     with cluster([{"status": "SUCCEEDED", "driver_exit_code": 0}]) as (address, _):
-        found, said = run("--address", address, "--attach", ID, "--run-dir", str(tmp_path / "run"))
+        found, said = run(
+            "--address", address, "--attach", ID, *CONTRACT, "--run-dir", str(tmp_path / "run")
+        )
     assert (found, removed) == (2, [])
     assert "interrupted before the run was here and verified: it is still on the cluster" in said
 

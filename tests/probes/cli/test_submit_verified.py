@@ -11,7 +11,7 @@ import pytest
 
 from probes.contract.contract import load
 from probes.submit.bring_back import BringBack
-from probes.submit.verify import Submitted, find_differences
+from probes.submit.verify import CONTRACTS, Submitted, find_differences
 from reports.run_folder.event_log import write_checksums
 from reports.run_folder.times import utc_time
 from tests.probes.cli.test_submit import ID, brought, cluster, run
@@ -35,6 +35,8 @@ def submitted(*words: str, attach: bool = False) -> tuple[int, str]:
         (["--nonce", "customer-42"], {"nonce": "customer-42"}),
         (["--tier", "quick", "--nodes", "4"], {}),
         (["--rehearsal"], {}),
+        ([], {"submission": ""}),  # of a version that records the nonce alone
+        ([], {"started": "2026-01-20T22:17:03.120Z"}),  # the head's clock is behind
     ],
 )
 def test_the_run_that_was_submitted_is_accepted(
@@ -46,37 +48,102 @@ def test_the_run_that_was_submitted_is_accepted(
     assert f"verified: files, events, nonce {facts.get('nonce', 'seatrial-submit-')}" in said
 
 
-@pytest.mark.parametrize(
-    "words", [["--rehearsal"], ["--contract", "lab", "--tier", "quick", "--nodes", "4"]]
-)
+@pytest.mark.parametrize("nonce", [[], ["--nonce", "customer-42"]])
+@pytest.mark.parametrize("words", [[], ["--tier", "quick", "--nodes", "4"]])
 def test_an_attached_run_is_known_by_its_id(
-    words: list[str], monkeypatch: pytest.MonkeyPatch
+    words: list[str], nonce: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    brought(monkeypatch, 0, started="2026-11-20T22:17:03.120Z")  # long before this command
-    code, said = submitted(*words, attach=True)
+    facts = {"nonce": nonce[1]} if nonce else {}
+    brought(monkeypatch, 0, started="2026-11-20T22:17:03.120Z", **facts)  # long before
+    code, said = submitted("--contract", "lab", *words, *nonce, attach=True)
     assert code == 0, said
 
 
-def test_an_attached_rehearsal_is_refused_where_none_is_known_to_be_agreed(
+def test_attached_to_an_accepted_run_without_its_contract_nothing_is_proven(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The run stays on the cluster: it can be attached to once more, with the contract."""
+    brought(monkeypatch, 0)
+    removed: list[str] = []
+    monkeypatch.setattr(BringBack, "remove", lambda self: removed.append("x"))
+    code, said = submitted("--rehearsal", attach=True)
+    assert (code, removed) == (20, [])
+    assert "there is no contract here to compare it with: attach again, and give the" in said
+    Path("seatrial.toml").write_bytes(load("lab").text)  # as `seatrial run` in this folder
+    code, said = submitted(attach=True)
+    assert (code, removed) == (0, ["x"]), said
+    shutil.copy(CONTRACTS / "h100-ndr400.toml", "seatrial.toml")
+    code, said = submitted(attach=True)
+    assert code == 4
+    assert "sha256 of the contract: " in said
+
+
+def test_a_run_that_failed_needs_no_contract_to_be_attached_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    brought(monkeypatch, 1)
+    with cluster([{"status": "FAILED", "driver_exit_code": 1}]) as (address, _):
+        code, said = run("--address", address, "--attach", ID)
+    assert code == 1, said
+
+
+def test_a_submission_without_a_contract_is_never_accepted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     brought(monkeypatch, 0)
-    code, said = submitted(attach=True)
+    with cluster([ENDED]) as (address, _):
+        code, said = run("--address", address, "--rehearsal")
     assert code == 4
-    assert "Expected: none (if one was agreed, give its --contract, or --rehearsal)" in said
+    assert "it was accepted, and no contract was submitted" in said
+
+
+def test_a_shipped_contract_that_there_is_not_is_refused_before_anything_is_sent() -> None:
+    with cluster([ENDED]) as (address, asked):
+        code, said = run("--address", address, "--contract", "h100-ndr4000")
+    assert (code, asked) == (4, [])
+    assert said.startswith("error: contract 'h100-ndr4000' is not shipped; there are a3-mega-tcpxo")
+
+
+@pytest.mark.parametrize(
+    ("nonce", "code"),
+    [("sk-acceptance-2026-lot-7", 4), ("hf_0123456789abcdef01234567", 4), ("token=abc123xyz", 4),
+     ("customer@acme:2026", 0), ("lot 7", 0)],
+)  # fmt: skip
+def test_a_nonce_that_a_run_cannot_keep_is_refused_before(
+    nonce: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brought(monkeypatch, 0, nonce=nonce)
+    with cluster([ENDED]) as (address, asked):
+        found, said = run("--address", address, "--contract", "lab", "--nonce", nonce)
+    assert found == code, said
+    if code:
+        assert asked == []
+        assert "--nonce: expected a text that is no secret" in said
+        assert nonce not in said
 
 
 @pytest.mark.parametrize(
     ("words", "facts", "sentence"),
     [
-        ([], {"nonce": ""}, "nonce: ''. Expected: 'seatrial-submit-"),
+        ([], {"nonce": "", "submission": ""}, "submission: ''. Expected: 'seatrial-submit-"),
+        (
+            ["--nonce", "customer-42"],
+            {"nonce": "customer-42", "submission": ID},
+            f"submission: '{ID}'. Expected: 'seatrial-submit-",
+        ),
+        (
+            ["--nonce", "customer-42"],
+            {"nonce": "customer-42", "submission": ""},
+            "submission: 'customer-42'. Expected: 'seatrial-submit-",
+        ),
         (["--nonce", "mine"], {}, "Expected: 'mine' (as submitted)"),
         (["--tier", "soak"], {}, "tier: 'quick'. Expected: 'soak' (as submitted)"),
         (["--nodes", "8"], {}, "it ran on 4 nodes. Expected: 8 (--nodes)"),
         (["--no-rehearsal"], {}, "it is a rehearsal: 4 emulated nodes. Expected: none"),
         (["--contract", "h100-ndr400"], {}, "sha256 of the contract: "),
         ([], {"contract": load("local")}, "sha256 of the contract: "),
-        ([], {"started": "2026-01-20T22:17:03.120Z"}, "h before it was submitted"),
+        ([], {"started": "2036-01-20T22:17:03.120Z"}, " h from now: set the clock of the head"),
+        ([], {"started": "soon"}, "started: 'soon'. Expected: a time"),
     ],
 )
 def test_another_run_is_refused(
@@ -138,7 +205,7 @@ def add_link(run: Path) -> None:
     ("edit", "sentence"),
     [
         (edit_metrics, "metrics.prom is not the file that SHA256SUMS has"),
-        (edit_metrics_and_sums, "judged again, its exit code is 1, and not 0"),
+        (edit_metrics_and_sums, "partially_held on cluster: 1. Expected: high 0.0"),
         (keep_metrics_alone, "it has no readable events.jsonl"),
         (tear, "events.jsonl is not the file that SHA256SUMS has"),
         (lose("SHA256SUMS"), "SHA256SUMS is missing"),
@@ -177,4 +244,7 @@ def test_without_what_the_judging_needs_it_says_so(monkeypatch: pytest.MonkeyPat
     brought(monkeypatch, 0)
     code, said = submitted()
     assert code == 0, said
-    assert "; not judged again: pydantic is not installed on this machine" in said
+    assert (
+        "; record and page not compared, nor judged by the contract: pydantic is not installed"
+        in said
+    )

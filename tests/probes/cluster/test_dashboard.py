@@ -106,6 +106,15 @@ def test_the_token_is_found_as_ray_finds_it_and_sent(
     assert served == ["/api/jobs/raysubmit_1/stop", "/api/version"]
 
 
+def test_a_user_without_a_home_has_no_token_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    assert cleanup.find_token() == ""
+
+
 def test_a_mode_that_is_off_sends_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN", "abc")
     assert cleanup.authorization_header() == {"Authorization": "Bearer abc"}

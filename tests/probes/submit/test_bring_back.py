@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import io
 import shutil
 import tarfile
 import tempfile
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from probes.submit import parts
-from probes.submit.bring_back import Archive, BringBack, NoRun, read_about, unpack, whole_parts
+from probes.submit.bring_back import (
+    Archive,
+    BringBack,
+    ForeignRun,
+    NoRun,
+    read_about,
+    unpack,
+    whole_parts,
+)
 from probes.submit.follow import JobsApi, SubmissionState, SubmitError
 from probes.submit.parts import PART_BYTES
 
@@ -86,6 +96,17 @@ def test_parts_that_stay_damaged_are_refused(cluster: Cluster, tmp_path: Path) -
     assert not (tmp_path / "here").exists()
 
 
+def test_a_copy_that_takes_too_long_is_given_up(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """16384 parts, one a job, and each job with its own limit, would take weeks."""
+    monkeypatch.setattr("probes.submit.bring_back.COPY_S", -1.0)
+    with pytest.raises(SubmitError, match="did not come whole in"):
+        cluster.run_to(tmp_path / "here")
+    assert cluster.asked == 1
+    assert not (tmp_path / "here").exists()
+
+
 def test_a_run_that_changes_under_way_is_refused(
     cluster: Cluster, submission: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,7 +131,8 @@ def test_a_submission_without_a_run_has_none(
         cluster.run_to(tmp_path / "here")
 
 
-NO_RUN = ["", "{}", "[1]", '{"name": "a", "parts": "x"}']
+NO_RUN = ["", "{}", "[1]", '{"name": "a", "parts": "x"}', '{"name": "a", "parts": 1e999}',
+          '{"a": %s}' % ("[" * 200_000)]  # fmt: skip
 
 
 @pytest.mark.parametrize("log", ["", *(f"seatrial-archive {text}" for text in NO_RUN)])
@@ -182,6 +204,74 @@ def test_a_torn_archive_is_no_fault_of_this_disk(tmp_path: Path) -> None:
         with pytest.raises(SubmitError, match="cannot be unpacked"):
             unpack(io.BytesIO(content), "run", tmp_path / "run")
     assert [*tmp_path.iterdir()] == []
+
+
+def header(name: str, size: int = 0, kind: bytes = tarfile.REGTYPE) -> bytes:
+    member = tarfile.TarInfo(name)
+    member.size, member.type = size, kind
+    return member.tobuf(tarfile.GNU_FORMAT)
+
+
+def pax(**headers: str) -> bytes:
+    member = tarfile.TarInfo("run/a")
+    member.pax_headers = headers
+    return member.tobuf(tarfile.PAX_FORMAT)
+
+
+def sparse() -> bytes:
+    member = tarfile.TarInfo("run/a")
+    member.size = 512
+    facts = {"major": "1", "minor": "0", "realsize": str(1 << 30), "name": "run/a"}
+    member.pax_headers = {f"GNU.sparse.{key}": value for key, value in facts.items()}
+    return member.tobuf(tarfile.PAX_FORMAT) + b"1\n0\n0\n".ljust(512, b"\0")
+
+
+LARGE = 64 << 20  # bytes of a header: 1 GiB fits into 1 MB as well
+HOSTILE = {
+    **{
+        f"a large header {kind.decode()}": header("x", LARGE, kind) + bytes(LARGE) + header("run/a")
+        for kind in (b"x", b"g", b"L", b"K")
+    },
+    "many headers": (header("x", 6, b"x") + b"6 a=b\n".ljust(512, b"\0")) * 3000 + header("run/a"),
+    "a time without end": pax(mtime="inf"),
+    "a time that is none": pax(mtime="nan"),
+    "a file with holes": sparse(),
+    "a file and a folder of one name": header("run/a") + header("run/a/b"),
+    "a folder and a file of one name": header("run/a/b") + header("run/a"),
+    "a name that no disk takes": pax(path="run/" + "a" * 300),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_archive_is_no_run_and_takes_no_memory(name: str, tmp_path: Path) -> None:
+    packed = io.BytesIO(gzip.compress(HOSTILE[name] + bytes(1024)))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ForeignRun, match="the packed run"):
+            unpack(packed, "run", tmp_path / "run")
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_names_that_are_long_and_files_of_any_size_are_unpacked(tmp_path: Path) -> None:
+    """A sound archive has headers of its own for long names and for fractions of seconds."""
+    run = tmp_path / "run"
+    for number, size in enumerate((0, 1, 511, 512, 513, 1 << 20, 3 << 20)):
+        path = run / f"evidence/{number}-{'n' * 180}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes([number]) * size)
+    for form in (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT):
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w:gz", format=form) as archive:
+            archive.add(run, "run")
+        buffer.seek(0)
+        unpack(buffer, "run", tmp_path / f"here{form}")
+        for path in run.rglob("*"):
+            if path.is_file():
+                found = tmp_path / f"here{form}" / path.relative_to(run)
+                assert found.read_bytes() == path.read_bytes()
 
 
 def test_more_files_than_a_run_has_are_refused(

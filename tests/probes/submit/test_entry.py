@@ -183,6 +183,7 @@ def test_the_suite_is_started_among_the_users_files(
     assert environment["PYTHONPATH"] == "/other"
     assert environment["PATH"].startswith(f"{base}/env/bin:")
     assert "RAY_JOB_CONFIG_JSON_ENV_VAR" not in environment
+    assert environment["SEATRIAL_SUBMISSION"] == "seatrial-submit-0123456789ab"
     assert environment["GITHUB_STEP_SUMMARY"] == str(base / "work" / "github-step-summary.html")
     assert (base.stat().st_mode & 0o777, (base / "work").stat().st_mode & 0o777) == (0o711, 0o700)
     assert not old.exists()

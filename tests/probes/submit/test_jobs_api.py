@@ -107,10 +107,18 @@ def test_an_outage_that_lasts_is_an_end() -> None:
 
 
 def test_an_answer_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("probes.cluster.cleanup.MAX_ANSWER", 1000)
     end = pytest.raises(SubmitError, match=r"more than .* no dashboard of Ray answers so")
-    with head(lambda *_: (200, b" " * 100_000)) as (address, _), end:
+    large = b'{"ray_version": "' + b"a" * (2 << 20) + b'"}'
+    with head(lambda *_: (200, large)) as (address, _), end:
         JobsApi(address).ray_version()
+    monkeypatch.setattr(follow, "MAX_ANSWER", 1000)
+    with head(lambda *_: (200, b" " * 100_000)) as (address, _), end:
+        JobsApi(address).log("a")
+
+
+def test_a_log_may_be_larger_than_other_answers() -> None:
+    with head(lambda *_: (200, {"logs": "a" * (2 << 20)})) as (address, _):
+        assert len(JobsApi(address).log("a")) == 2 << 20
 
 
 def test_an_answer_that_is_cut_off_is_an_outage_and_no_other_answer() -> None:
@@ -164,6 +172,40 @@ def test_an_answer_that_drips_is_an_outage(monkeypatch: pytest.MonkeyPatch) -> N
         JobsApi(address).ray_version()
 
 
+BEGUN = b"HTTP/1.1 200 OK\r\n"
+DRIPS = {  # sent at once, and then again and again
+    "a header": (BEGUN + b"X: ", b"a"),
+    "the size of a chunk": (BEGUN + b"Transfer-Encoding: chunked\r\n\r\n", b"0"),
+    "answers before the answer": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "many of them at once": (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 10_000),
+    "a refusal": (b"HTTP/1.1 409 Conflict\r\nContent-Length: 9999\r\n\r\n", b"a"),
+    "a body": (BEGUN + b"Content-Length: 9999\r\n\r\n", b"a"),
+    "nothing": (b"", b""),
+}
+
+
+@pytest.mark.parametrize("name", DRIPS)
+def test_no_answer_takes_longer_than_its_limit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "ANSWER_S", 0.5)
+    first, again = DRIPS[name]
+    begun = time.monotonic()
+
+    class Drip(Silent):
+        def do_GET(self) -> None:
+            with suppress(OSError):
+                self.wfile.write(first)
+                while time.monotonic() < begun + 6:
+                    self.wfile.write(again)
+                    time.sleep(0.05)
+
+    expected = SubmitError if name == "a refusal" else ConnectionLost
+    with serving(Drip) as address:
+        begun = time.monotonic()
+        with pytest.raises(expected):
+            JobsApi(address).ray_version()
+        assert time.monotonic() - begun < 3
+
+
 def test_a_job_is_submitted_once_though_the_answer_is_lost() -> None:
     known: list[str] = []
 
@@ -215,7 +257,18 @@ def test_a_refusal_is_no_outage(status: int, kind: type[Exception], words: str) 
     assert len(asked) == 1
 
 
-@pytest.mark.parametrize("content", [b"<html>log in</html>", b"[]", b"{}", b"\xff"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"<html>log in</html>",
+        b"[]",
+        b"{}",
+        b"\xff",
+        b"[" * 200_000,
+        b'{"ray_version": [{}]}',
+        b'{"ray_version": "%s"}' % (b"2" * 101),
+    ],
+)
 def test_what_is_no_dashboard_is_named(content: bytes) -> None:
     with (
         head(lambda *_: (200, content)) as (address, _),
