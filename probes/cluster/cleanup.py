@@ -11,6 +11,7 @@ import contextlib
 import errno
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 KILL_SECONDS = 5.0  # a killed process is gone within this time
+END_SECONDS = 0.5  # for most of them; then they are killed again
 SUBMIT_SECONDS = 3.0  # that a submission takes to reach the dashboard's list
 DASHBOARD_SECONDS = 10.0  # for one answer of it
 QUIET_SECONDS = 5.0  # a rank whose driver is dead stops saving within this time
@@ -321,25 +323,73 @@ def _kill_group(pid: int) -> None:
             time.sleep(0.05)
 
 
+# Numbers of no account, as shell.py's UIDS: who kills a user's processes has one of them as well.
+SPARES = range(61084, 61184)
+
+
 def _kill_user(uid: int) -> None:
-    """Kill all processes of a user that we made, until none is left."""
+    """Kill all processes of a user that we made, until none is left.  Raises StillRuns."""
     deadline = time.monotonic() + KILL_SECONDS
     while True:
-        # As this user, so that the kernel kills all at once: one that forks and ends all the time
-        # is in no list of processes when its turn comes.  Never as another user than this.
-        _run(["sh", "-c", 'test "$(id -u)" = "$0" && kill -s KILL -- -1', str(uid)], uid)
-        if not (pids := _processes_of(uid)):
-            return
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
+        is_last = time.monotonic() > deadline
+        signal_as(uid, -1, signal.SIGKILL)
+        for pid in _processes_of(uid):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        if time.monotonic() > deadline:
+        if not (pids := _wait_for_end(uid)):
+            return
+        if is_last:
             raise StillRuns(f"processes {pids} of user id {uid} do not end")
-        time.sleep(0.05)
+
+
+def _wait_for_end(uid: int) -> list[int]:
+    """Wait for a user's processes, which were killed; list those that are still there."""
+    deadline = time.monotonic() + END_SECONDS
+    while (pids := _processes_of(uid)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return pids
+
+
+def signal_as(uid: int, target: int, signum: int) -> None:
+    """Send a signal as a user that we made: to all its processes (-1), or to a group (-pid).
+
+    The kernel sends it to all at once: one that forks and ends all the time is in no list of
+    processes when its turn comes.  Root without CAP_KILL may do it too.
+    """
+    words = [sys.executable, "-I", __file__, str(uid), str(target), str(signum)]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        subprocess.run(
+            words, cwd="/", capture_output=True, stdin=subprocess.DEVNULL, check=False,
+            timeout=KILL_SECONDS,
+        )  # fmt: skip
+
+
+def _signal_as(uid: int, target: int, signum: int) -> None:
+    """Become a user that its own processes cannot signal, and signal them; this process ends.
+
+    kill(2): they may if one of their uids is our real or saved one, which are those of nobody.  We
+    may if our effective one is theirs.  exec would save that one, so there is none.
+    """
+    spare = next(one for one in random.sample(SPARES, len(SPARES)) if not _processes_of(one))
+    os.setgroups([])
+    os.setresgid(spare, spare, spare)
+    os.setresuid(spare, uid, spare)
+    if os.getresuid() != (spare, uid, spare) or spare == uid:
+        return
+    try:
+        os.kill(os.getppid(), 0)
+    except PermissionError:  # as root is safe from us, so is all that is not the user's
+        os.kill(target, signum)
 
 
 def _run(words: list[str], uid: int | None = None) -> None:
-    """Run a command quietly, as another user if one is given; whether it succeeds is not asked."""
+    """Run a command quietly, as another user if one is given; whether it succeeds is not asked.
+
+    Nothing runs as a user who has a process: it could stop ours before it is the command, and
+    Popen waits for that without a limit.
+    """
+    if uid is not None and _processes_of(uid):
+        return
     who: dict[str, Any] = {} if uid is None else {"user": uid, "group": uid, "extra_groups": []}
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         subprocess.run(
@@ -357,9 +407,21 @@ def _processes_of(uid: int) -> list[int]:
         except OSError:  # it has ended
             continue
         fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-        if str(uid) in fields["Uid"].split() and fields["State"].split()[0] != "Z":
+        is_theirs = str(uid) in fields["Uid"].split()
+        if is_theirs and (fields["State"].split()[0] != "Z" or _has_thread(process)):
             pids.append(int(process.name))
     return pids
+
+
+def _has_thread(process: Path) -> bool:
+    """Whether a thread of a process lives: the first one may end alone, and is then a zombie."""
+    with contextlib.suppress(OSError):  # it has ended
+        for thread in os.listdir(process / "task"):
+            with contextlib.suppress(OSError):
+                text = (process / "task" / thread / "stat").read_text(errors="replace")
+                if text.rpartition(")")[2].split()[0] not in ("Z", "X"):
+                    return True
+    return False
 
 
 # Where a user without an account may leave files on a host: folders that each user can write to,
@@ -490,4 +552,7 @@ def clean_up(registered: list[list[str]]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) > 1:
+        _signal_as(*map(int, sys.argv[1:]))
+    else:
+        main()

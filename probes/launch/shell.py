@@ -23,6 +23,7 @@ from typing import Any
 
 from probes.cluster.ask import make_unique_token
 from probes.cluster.cleanup import (
+    SPARES,
     find_token,
     list_files_of,
     list_ipc_of,
@@ -38,7 +39,7 @@ from reports.redact import REDACTED, redact_text
 from reports.sanitize import one_line
 
 # No distribution gives these numbers to anybody (systemd's docs/UIDS-GIDS.md: unused).
-UIDS = range(60706, 61184)
+UIDS = range(60706, SPARES[0])
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 COMMANDS = ("seatrial", "ray")  # of our own guide
 CHECK_SECONDS = 60

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,14 +19,17 @@ from typing import Any, cast
 
 import pytest
 
+from probes.cluster import cleanup
 from probes.cluster.cleanup import (
     OPEN_FOLDERS,
+    SPARES,
     CleanupProcess,
     StillRuns,
     _processes_of,
     list_files_of,
     list_ipc_of,
     remove_files_of,
+    stop_resource,
 )
 from probes.contract.terms import ClusterTerms, LaunchTerms
 from probes.launch import controls, shell
@@ -184,6 +189,151 @@ def test_a_process_of_another_effective_user_is_seen_by_its_real_one(user: shell
         os.waitpid(pid, 0)
 
 
+@contextmanager
+def within(seconds: int) -> Iterator[None]:
+    """Raise AssertionError in what takes longer."""
+
+    def ring(*_: object) -> None:
+        raise AssertionError(f"it takes more than {seconds} s")
+
+    old = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, old)
+
+
+SYS_EXIT = {"x86_64": 60, "aarch64": 93}  # number of the call that ends one thread alone
+
+
+def attack(signum: int, leader: str) -> None:
+    """Signal all processes of the own user, for ever; the first thread may end alone."""
+
+    def send() -> None:
+        while True:
+            with suppress(OSError):
+                os.kill(-1, signum)
+
+    threading.Thread(target=send).start()
+    if leader == "ends alone":
+        ctypes.CDLL(None).syscall(SYS_EXIT[os.uname().machine], 0)
+    time.sleep(60)  # longer than the test: it is killed
+
+
+def living_threads(pid: int) -> list[str]:
+    """States of the threads of a process that have not ended."""
+    states = []
+    for thread in Path(f"/proc/{pid}/task").glob("*"):
+        with suppress(OSError):
+            states.append((thread / "stat").read_text().rpartition(")")[2].split()[0])
+    return [state for state in states if state not in "ZX"]
+
+
+@contextmanager
+def attacker(uid: int, signum: int, leader: str) -> Iterator[int]:
+    """A process of `attack`, once it does so."""
+    with left_process(uid, attack, signum, leader) as pid:
+        deadline = time.monotonic() + 20
+        count = 1 if leader == "ends alone" else 2
+        while (len(living_threads(pid)), os.stat(f"/proc/{pid}").st_uid) != (count, uid):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)  # between two looks
+        time.sleep(0.2)  # so that it signals
+        yield pid
+
+
+@as_root
+@pytest.mark.parametrize("leader", ["ends alone", "stays"])
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_process_that_signals_all_of_its_user_is_ended(
+    user: shell.User, signum: int, leader: str
+) -> None:
+    """Also one whose first thread has ended alone, so that the process looks like a zombie."""
+    assert user.uid is not None
+    with attacker(user.uid, signum, leader) as pid, within(30):
+        assert _processes_of(user.uid) == [pid]
+        stop_resource("user", str(user.uid))
+        assert living_threads(pid) == []
+
+
+@as_root
+def test_nothing_runs_as_a_user_who_has_a_process(user: shell.User, place: Path) -> None:
+    """It would be stopped before it is the command, and waited for without a limit."""
+    assert user.uid is not None
+    place.chmod(0o777)
+    (place / "a").mkdir(mode=0o777)
+    (place / "a").chmod(0o777)
+    (place / "a" / "theirs").touch()
+    os.chown(place / "a" / "theirs", user.uid, user.uid)
+    with attacker(user.uid, signal.SIGSTOP, "stays"), within(30):
+        removed, kept, _ = remove_files_of(user.uid, (str(place),))
+    assert (removed, kept) == ([], [str(place / "a" / "theirs")])
+
+
+@as_root
+def test_one_that_was_just_killed_is_not_said_to_live(
+    user: shell.User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert user.uid is not None
+    monkeypatch.setattr("probes.cluster.cleanup.KILL_SECONDS", 2.0)
+    clock = iter([0.0])  # the time is up at once
+    monkeypatch.setattr(
+        "probes.cluster.cleanup.time",
+        SimpleNamespace(monotonic=lambda: next(clock, time.monotonic()), sleep=time.sleep),
+    )
+    with attacker(user.uid, signal.SIGKILL, "stays") as pid, within(30):
+        stop_resource("user", str(user.uid))
+        assert living_threads(pid) == []
+    monkeypatch.undo()
+
+
+@as_root
+def test_another_users_processes_stay(user: shell.User) -> None:
+    """Those of root, of the next user, and of who has a number of SPARES."""
+    assert user.uid is not None
+    with (
+        left_process(0, time.sleep, 60) as of_root,
+        left_process(user.uid + 1, time.sleep, 60) as of_next,
+        left_process(SPARES[0], time.sleep, 60) as of_spare,
+        left_process(user.uid, time.sleep, 60) as theirs,
+    ):
+        stop_resource("user", str(user.uid))
+        living = [pid for pid in (of_root, of_next, of_spare, theirs) if living_threads(pid)]
+        assert living == [of_root, of_next, of_spare]
+
+
+# In a world of processes of its own: what would be signalled if a guard failed is nobody else's.
+KEEPS_RIGHTS = """
+import os, signal, subprocess, sys
+bystander = subprocess.Popen(["sleep", "60"])
+done = subprocess.run([sys.executable, "-I", sys.argv[1], "60800", "-1", "9"])
+print(done.returncode, bystander.poll(), flush=True)
+bystander.kill()
+"""
+UNSHARE = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+SECUREBITS = ["setpriv", "--securebits", "+no_setuid_fixup"]
+
+
+def can_run(*words: str) -> bool:
+    """Whether a command is there, and may do what it does."""
+    with suppress(OSError):
+        return subprocess.run([*words, "true"], capture_output=True, check=False).returncode == 0
+    return False
+
+
+@as_root
+@pytest.mark.skipif(
+    not can_run(*UNSHARE, *SECUREBITS), reason="NOT RUN: unshare or setpriv is not allowed"
+)
+def test_who_keeps_roots_rights_signals_nobody() -> None:
+    """Linux leaves root its rights when it becomes another user, where it was asked to."""
+    words = [*UNSHARE, *SECUREBITS, sys.executable, "-c", KEEPS_RIGHTS, cleanup.__file__]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("0 None\n", "")
+
+
 # What lies outside of the homes.
 
 
@@ -232,9 +382,9 @@ def test_it_is_removed_if_the_driver_dies_too() -> None:
     uid, path = shell.free_uid(), Path(f"/tmp/seatrial-test-{os.getpid()}")
     path.touch()
     os.chown(path, uid, uid)
-    cleanup = CleanupProcess()
-    cleanup.register("user", str(uid))
-    cleanup.close()
+    keeper = CleanupProcess()
+    keeper.register("user", str(uid))
+    keeper.close()
     assert not path.exists()
 
 
