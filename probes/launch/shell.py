@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import os
 import pwd
@@ -23,11 +22,14 @@ from typing import Any
 
 from probes.cluster.ask import make_unique_token
 from probes.cluster.cleanup import (
+    KILL_SECONDS,
     SPARES,
+    StillRuns,
     find_token,
     list_files_of,
     list_ipc_of,
     remove_files_of,
+    signal_as,
     stop_resource,
 )
 from probes.cluster.cluster import Cluster
@@ -263,6 +265,7 @@ STILL_OPEN = (
 )
 MAX_JOBS = 100  # that one guide submits
 POLL_SECONDS = 0.1
+LOOK = os.WEXITED | os.WNOHANG | os.WNOWAIT  # whether a child has ended, without reaping it
 INTERRUPT_SECONDS = 3.0  # that a program takes to end on Ctrl-C
 MARK = "seatrial-failed-command"
 SUBMITTED = re.compile(r"Job '([\w.-]+)' submitted successfully")
@@ -302,7 +305,7 @@ class RunningScript:
         self._jobs = f"{cluster.dashboard} {name}" if cluster.dashboard else ""
         if self._jobs:
             cluster.cleanup.register("jobs", self._jobs)
-        self._started = time.monotonic()
+        self._started, self._uid = time.monotonic(), user.uid
         self._ended = threading.Event()  # of what is read
         self._child = _start_shell(user, home, environment, login)
         cluster.cleanup.register("process", str(self._child.pid))
@@ -313,21 +316,24 @@ class RunningScript:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._kill()
-        self._child.wait()
-        self._end_reading()
-        self._cluster.cleanup.unregister("process", str(self._child.pid))
-        if self._jobs:
-            self.transcript.stop_error = stop_jobs(self._cluster, self._jobs, self.transcript.jobs)
+        try:
+            self._kill()
+            self._cluster.cleanup.unregister("process", str(self._child.pid))
+            self._child.wait()  # from now on another process may have its pid
+        finally:
+            self._end_reading()
+            if self._jobs:
+                jobs = self.transcript.jobs
+                self.transcript.stop_error = stop_jobs(self._cluster, self._jobs, jobs)
 
     def wait(self) -> Transcript:
-        """Wait for the script's end, and return what it showed; kill it when its time is up."""
+        """Wait for the script's end, and return what it showed; kill it when its time is up.
+
+        Raises StillRuns if it does not end.
+        """
         remaining_s = PATH_SECONDS - (time.monotonic() - self._started)
-        try:
-            self.transcript.exit_code = self._child.wait(max(0.0, remaining_s))
-        except subprocess.TimeoutExpired:
-            self._kill()
-            self.transcript.exit_code = self._child.wait()
+        code = self._await_end(remaining_s)
+        self.transcript.exit_code = self._kill() if code is None else code
         self._end_reading()
         self.transcript.seconds = time.monotonic() - self._started
         return self.transcript
@@ -345,7 +351,7 @@ class RunningScript:
         """Wait until the job has taken a step; False if it did not in time, or ended."""
         deadline, word = time.monotonic() + seconds, f"step {step}/"
         while not any(word in line for line in list(self.transcript.lines)):
-            if time.monotonic() > deadline or self._child.poll() is not None:
+            if time.monotonic() > deadline or self._await_end(0.0) is not None:
                 return False
             time.sleep(POLL_SECONDS)
         return True
@@ -353,15 +359,46 @@ class RunningScript:
     def interrupt(self) -> None:
         """Press Ctrl-C; a shell that was started in the background of a script ignores it."""
         for signum in (signal.SIGINT, signal.SIGTERM):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._child.pid, signum)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._child.wait(INTERRUPT_SECONDS)
+            self._signal(signum)
+            if self._await_end(INTERRUPT_SECONDS) is not None:
                 return
 
-    def _kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._child.pid, signal.SIGKILL)
+    def _await_end(self, seconds: float) -> int | None:
+        """Wait for the shell's end, and return its exit code; None if it goes on.
+
+        It is not reaped before `__exit__`, so that its pid is its own, and its group's, until then.
+        """
+        deadline = time.monotonic() + seconds
+        if self._child.returncode is not None:
+            return self._child.returncode
+        try:
+            while not (end := os.waitid(os.P_PID, self._child.pid, LOOK)):
+                if time.monotonic() >= deadline:
+                    return None
+                time.sleep(POLL_SECONDS)
+        except ChildProcessError:  # who started us ignores SIGCHLD: the kernel reaps
+            return self._child.wait()
+        return end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
+
+    def _kill(self) -> int:
+        """Kill the shell and its group, and return its exit code.  Raises StillRuns."""
+        self._signal(signal.SIGKILL)
+        code = self._await_end(KILL_SECONDS)
+        if code is None:
+            raise StillRuns(f"the guide's shell, process {self._child.pid}, does not end")
+        return code
+
+    def _signal(self, signum: int) -> None:
+        """Signal the shell's group: as its user where we have no right to (no CAP_KILL)."""
+        if self._child.returncode is not None:
+            return
+        try:
+            os.killpg(self._child.pid, signum)
+        except ProcessLookupError:
+            return
+        except PermissionError:
+            if self._uid is not None:
+                signal_as(self._uid, -self._child.pid, signum)
 
     def _read_lines(self) -> None:
         token, reader = find_token(), LineReader()

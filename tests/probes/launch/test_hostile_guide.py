@@ -26,6 +26,7 @@ from probes.cluster.cleanup import (
     CleanupProcess,
     StillRuns,
     _processes_of,
+    _wait_for_end,
     list_files_of,
     list_ipc_of,
     remove_files_of,
@@ -33,7 +34,8 @@ from probes.cluster.cleanup import (
 )
 from probes.contract.terms import ClusterTerms, LaunchTerms
 from probes.launch import controls, shell
-from probes.launch.guide import GuideError, LaunchPath, parse_guide
+from probes.launch.guide import GuideError, LaunchPath, own_guide, parse_guide
+from probes.launch.shell import write_script
 from tests.probes.launch.test_shell import Cleanup, cluster_with
 from tests.support.controls import recorder
 from tests.support.paths import REPO
@@ -302,6 +304,86 @@ def test_another_users_processes_stay(user: shell.User) -> None:
         stop_resource("user", str(user.uid))
         living = [pid for pid in (of_root, of_next, of_spare, theirs) if living_threads(pid)]
         assert living == [of_root, of_next, of_spare]
+
+
+@as_root
+def test_the_pid_of_a_shell_that_has_ended_is_no_other_process(user: shell.User) -> None:
+    """Until its group is killed: else that signal reaches whoever has the pid by then."""
+    with theirs(user, "sleep 63 & echo $!").start() as running:
+        assert running.wait().exit_code == 0
+        pid = running._child.pid
+        assert Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        (left,) = [int(line) for line in running.transcript.lines if line.isdecimal()]
+        assert living_threads(left)
+    assert not Path(f"/proc/{pid}").exists()
+    assert user.uid is not None
+    assert _wait_for_end(user.uid) == []
+
+
+def test_a_script_ends_where_the_kernel_reaps_for_us(tmp_path: Path) -> None:
+    """As where who started us ignores SIGCHLD."""
+    path = LaunchPath(
+        cluster_without_dashboard(), ClusterTerms(), own_guide(), shell.User(tmp_path)
+    )
+    old = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with within(60):
+            assert "hi" in path.ask("echo hi\n").lines
+    finally:
+        signal.signal(signal.SIGCHLD, old)
+
+
+# Without the right to signal others.
+FOLLOW_LONG = """
+import sys
+from pathlib import Path
+from probes.launch import shell
+from tests.probes.launch.test_hostile_guide import cluster_without_dashboard, theirs
+cluster = cluster_without_dashboard()
+shell.free_uid = lambda: int(sys.argv[2])
+user = shell.make_user(cluster, sys.argv[1], own_guide=False)
+shell.PATH_SECONDS = 1.0
+print(theirs(user, "sleep 64").follow().exit_code)
+with theirs(user, "sleep 64").start() as running:
+    running.interrupt()
+    print(running.wait().exit_code)
+shell.remove_user(cluster, user)
+"""
+
+
+@as_root
+@pytest.mark.skipif(not shutil.which("setpriv"), reason="NOT RUN: setpriv is not installed")
+def test_root_that_may_signal_no_other_user_ends_a_guide_all_the_same(place: Path) -> None:
+    uid = shell.free_uid()
+    words = ["setpriv", "--bounding-set", "-kill", sys.executable, "-c", FOLLOW_LONG]
+    try:
+        done = subprocess.run(
+            [*words, str(place), str(uid)],
+            cwd=REPO, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert (done.stdout, done.returncode) == ("-9\n-2\n", 0), done.stderr
+        assert _processes_of(uid) == []
+    finally:
+        stop_resource("user", str(uid))
+
+
+def test_a_shell_that_does_not_end_is_said_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that waits for a dead file system."""
+    path = LaunchPath(
+        cluster_without_dashboard(), ClusterTerms(), own_guide(), shell.User(tmp_path)
+    )
+    monkeypatch.setattr(shell, "KILL_SECONDS", 0.2)
+    with path.user.new_home() as home:
+        write_script(home, "sleep 65\n")
+    running = path.run_script(home, "n")
+    says = f"the guide's shell, process {running._child.pid}, does not end"
+    with monkeypatch.context() as patched:
+        patched.setattr(shell.RunningScript, "_signal", lambda *_: None)
+        with pytest.raises(StillRuns, match=says), running:
+            pass
+    running.__exit__()
 
 
 # In a world of processes of its own: what would be signalled if a guard failed is nobody else's.
