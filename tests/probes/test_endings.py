@@ -120,6 +120,29 @@ FOLDER = (
     Fault("folder deleted, a criterion failed", 1, "shutil.rmtree(RUN)", value=BROKEN),
     Fault("folder deleted, then SIGINT", 2, "shutil.rmtree(RUN); send('SIGINT')"),
 )  # fmt: skip
+# The end is written by then: the run is in order, and its folder too.
+LEAVING = """
+import pathlib, shutil
+RUN = pathlib.Path("run").absolute()
+def leave(self):
+    {}
+StandIn.close = leave
+"""
+EDIT = "p = RUN / 'events.jsonl'; p.write_bytes(p.read_bytes().replace(b'stand-in', b'stand-im'))"
+WHILE_LEFT = (
+    Fault("folder deleted while the cluster is left", 3, says="written again",
+          plant=LEAVING.format("shutil.rmtree(RUN)")),
+    Fault("folder deleted while it is left, seatrial", 3, program="seatrial",
+          plant=LEAVING.format("shutil.rmtree(RUN)")),
+    Fault("events edited while it is left", 3, says="written again", plant=LEAVING.format(EDIT)),
+    Fault("page replaced while it is left", 0,  # it is rendered again
+          plant=LEAVING.format("(RUN / 'report.html').write_text('x')")),
+    Fault("folder deleted while it is left, a criterion failed", 1, value=BROKEN,
+          plant=LEAVING.format("shutil.rmtree(RUN)")),
+    Fault("leaving takes a while", 0, plant=LEAVING.format("import time; time.sleep(1)")),
+    Fault("folder deleted before, and again", 3, "shutil.rmtree(RUN)",
+          plant=LEAVING.format("shutil.rmtree(RUN)")),
+)  # fmt: skip
 BOUNDS = (
     Fault("ulimit -n 40", 0, shell='ulimit -n 40; exec "$@"'),
     Fault("umask 777", 0, shell='umask 777; exec "$@"'),
@@ -193,7 +216,10 @@ CLUSTER = (
           "cluster.head.kill(); time.sleep(1); send('SIGINT')", plant=HEADED),
     Fault("the head is silent for a moment", 0, MOMENT, plant=HEADED),
 )  # fmt: skip
-FAULTS = (*SIGNALS, *TERMINAL, *FOLDER, *BOUNDS, *BROKEN_PLUGINS, *CLEANUP, *CLUSTER, *OURS)
+FAULTS = (
+    *(*SIGNALS, *TERMINAL, *FOLDER, *WHILE_LEFT, *BOUNDS, *BROKEN_PLUGINS, *CLEANUP, *CLUSTER),
+    *OURS,
+)
 
 
 @pytest.fixture
