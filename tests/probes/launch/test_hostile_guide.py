@@ -416,6 +416,32 @@ def test_who_keeps_roots_rights_signals_nobody() -> None:
     assert (done.stdout, done.stderr) == ("0 None\n", "")
 
 
+LONG = 1_000_000  # characters of a line
+LINES = {
+    "a fence of tildes": "~" * LONG + "`",
+    "a fence of backticks": "`" * LONG + "~`",
+    "spaces behind a fence": "```" + " " * LONG + "`",
+    "spaces before a fence": " " * LONG,
+    "a heading's spaces": "# x" + " " * LONG + "y",
+    "a heading's end": "# x" + "#" * LONG + "y",
+    "a heading's words": "# " + "x #" * (LONG // 3) + "y",
+}
+
+
+@pytest.mark.parametrize("line", LINES.values(), ids=LINES)
+def test_a_long_line_of_a_guide_is_read_at_once(line: str) -> None:
+    with within(5):
+        guide = parse_guide("g", f"{line}\n# Run #\n```sh\ntrue\n```\n", section="run")
+    assert [command.text for command in guide.commands] == ["true"]
+
+
+@pytest.mark.parametrize("title", ["Run", "Run #", "Run ##", "Run  ", "  Run", "RUN###"])
+def test_a_heading_is_found_however_it_is_closed(title: str) -> None:
+    text = f"# {title}\n~~~~  Bash  \ntrue\n~~~\nfalse\n~~~~~ \n# Next\n```\nfalse\n```\n"
+    guide = parse_guide("g", text, section="run")
+    assert [command.text for command in guide.commands] == ["true", "~~~", "false"]
+
+
 # What lies outside of the homes.
 
 
