@@ -22,7 +22,8 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from http.client import HTTPResponse, IncompleteRead
 from pathlib import Path
 from typing import Any
@@ -73,20 +74,24 @@ class CleanupProcess:
             with contextlib.suppress(OSError):  # what it has not read
                 child.stdin.close()
             text = f"it ended before the run did, with {code}. "
+            none = "It has no other{}: what the run makes stays if the driver is killed"
             if len(self.problems) < MAX_DEATHS:
-                self._start()
+                try:
+                    self._start()
+                    text += f"Process {self._child.pid} does its work now"
+                except (OSError, RuntimeError) as error:  # no memory, no process, no thread
+                    text += none.format(f" ({error})")
                 for kind, name in self._registered:
                     self._send({"keep": [kind, name]})
-                text += f"Process {self._child.pid} does its work now"
             else:
-                text += "It has no other: what the run makes stays if the driver is killed"
+                text += none.format("")
             self.problems.append((f"the process that cleans up ({child.pid})", text))
 
     def register(self, kind: str, name: str) -> None:
         """Register a folder or file (path), a process (pid), or a job (`<address> <id>`).
 
-        Also a user (uid), whose processes are ended, and jobs whose command has a word, which are
-        stopped (`<address> <word>`).
+        Also a user (uid, and a line for each of `others` to search for its files), whose processes
+        are ended, and jobs whose command has a word, which are stopped (`<address> <word>`).
         """
         with self._lock:
             self._registered.append([kind, name])
@@ -147,7 +152,7 @@ def stop_resource(kind: str, name: str) -> None:
     if kind == "process":
         _kill_group(int(name))
     elif kind == "user":
-        _kill_user(int(name))
+        _kill_user(int(name.split("\n")[0]))
     elif kind in ("job", "jobs"):
         address, word = name.split(" ", 1)
         if not address.startswith(("http://", "https://")):
@@ -431,36 +436,47 @@ OPEN_FOLDERS = (
     *("/var/spool/cron", "/var/spool/cron/crontabs", "/var/spool/cron/atjobs", "/var/spool/at"),
 )
 MAX_ENTRIES = 200_000  # that are looked at in all of them
+MAX_OTHER = 20_000  # in other folders, such as one that is shared, where a look may take a ms
+MAX_FOUND = 20_000  # paths in memory at once; then they are removed, and the next are looked for
 # By the file in /proc/sysvipc: its column of ids, and the option of ipcrm(1).
 SYSV_IPC = {"shm": ("shmid", "-m"), "msg": ("msqid", "-q"), "sem": ("semid", "-s")}
 REMOVE_AT_ONCE = 100  # paths of one command, whose length the kernel bounds
 
 
 def remove_files_of(
-    uid: int, folders: Sequence[str] = OPEN_FOLDERS
+    uid: int, folders: Sequence[str] = OPEN_FOLDERS, others: Sequence[str] = ()
 ) -> tuple[list[str], list[str], list[str]]:
     """Remove the files of a user that we made, and that has no process any more, from this host.
 
-    Returns what was removed, what was not, and the folders that were too many to be searched.
+    Returns what was removed, what was not, and the folders that were not searched to the end.
     """
-    found, unsearched = list_files_of(uid, folders)
-    inside = [path for path in found if os.path.dirname(path) not in folders]
-    for who, paths in ((None, [path for path in found if path not in inside]), (uid, inside)):
+    removed, tried, deadline = list[str](), set[str](), time.monotonic() + REMOVE_SECONDS
+    while True:
+        kept, unsearched = list_files_of(uid, folders, others)
+        new = [path for path in kept if path not in tried]
+        if not new or time.monotonic() > deadline:
+            break
+        tried = {*kept}
+        inside = [path for path in new if os.path.dirname(path) not in folders]
         # Another user may exchange a folder of his own for a link, so root removes nothing there.
-        for first in range(0, len(paths), REMOVE_AT_ONCE):
-            some = paths[first : first + REMOVE_AT_ONCE]
-            if who is not None:
-                _run(["chmod", "-R", "u+rwx", "--", *some], who)
-            _run(["rm", "-rf", "--", *some], who)
+        _remove_files([path for path in new if path not in {*inside}])
+        _remove_files(inside, uid)
+        removed += [path for path in new if not os.path.lexists(path)]
     for kind, id in (blocks := list_ipc_of(uid)):
         _run(["ipcrm", SYSV_IPC[kind][1], id])
     now = list_ipc_of(uid)
-    kept = [path for path in found if os.path.lexists(path)]
-    removed = [path for path in found if path not in kept]
-    names = {block: f"{block[0]} {block[1]} (SysV IPC)" for block in blocks}
-    removed += [name for block, name in names.items() if block not in now]
-    kept += [name for block, name in names.items() if block in now]
+    for kind, id in blocks:
+        (kept if (kind, id) in now else removed).append(f"{kind} {id} (SysV IPC)")
     return removed, kept, unsearched
+
+
+def _remove_files(paths: list[str], uid: int | None = None) -> None:
+    for first in range(0, len(paths), REMOVE_AT_ONCE):
+        some = paths[first : first + REMOVE_AT_ONCE]
+        _run(["rm", "-rf", "--", *some], uid)
+        if uid is not None and (some := [path for path in some if os.path.lexists(path)]):
+            _run(["chmod", "-R", "u+rwx", "--", *some], uid)
+            _run(["rm", "-rf", "--", *some], uid)
 
 
 def list_ipc_of(uid: int) -> list[tuple[str, str]]:
@@ -481,32 +497,46 @@ def list_ipc_of(uid: int) -> list[tuple[str, str]]:
     return found
 
 
-def list_files_of(uid: int, folders: Sequence[str] = OPEN_FOLDERS) -> tuple[list[str], list[str]]:
+def list_files_of(
+    uid: int, folders: Sequence[str] = OPEN_FOLDERS, others: Sequence[str] = ()
+) -> tuple[list[str], list[str]]:
     """List the files and folders of a user in these folders; not what is in one of its folders.
 
     Other file systems below them are not searched, nor folders that are closed to the user.  The
-    second list is of folders that were not searched, as there were MAX_ENTRIES before.
+    second list is of folders that were not searched to the end: before, there were MAX_ENTRIES
+    (MAX_OTHER in `others`), or MAX_FOUND of the user's.
     """
-    found, count, to_search = set(), 0, [(folder, 0) for folder in folders]
-    while to_search and count < MAX_ENTRIES:
-        folder, device = to_search.pop()
-        try:
-            entries = list(os.scandir(folder))
-            device = device or os.stat(folder).st_dev
-        except OSError:  # no such folder here
-            continue
+    found, unsearched = set[str](), set[str]()
+    for roots, most in ((folders, MAX_ENTRIES), (others, MAX_OTHER)):
+        to_search = deque((root, _device_of(root)) for root in roots)
+        count = 0
+        while to_search and count <= most and len(found) < MAX_FOUND:
+            folder, device = to_search[0]
+            for path, state in _states_in(folder):
+                if (count := count + 1) > most or len(found) >= MAX_FOUND:
+                    break
+                passable = stat.S_ISDIR(state.st_mode) and state.st_mode & stat.S_IXOTH
+                if state.st_uid == uid:
+                    found.add(path)
+                elif passable and state.st_dev == device:
+                    to_search.append((path, device))
+            else:
+                to_search.popleft()
+        unsearched.update(folder for folder, _ in to_search)
+    return sorted(found), sorted(unsearched)
+
+
+def _states_in(folder: str) -> Iterator[tuple[str, os.stat_result]]:
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:  # it may not be here
         for entry in entries:
-            count += 1
-            try:
-                state = entry.stat(follow_symlinks=False)
-            except OSError:  # it has just gone
-                continue
-            passable = stat.S_ISDIR(state.st_mode) and state.st_mode & stat.S_IXOTH
-            if state.st_uid == uid:
-                found.add(entry.path)
-            elif passable and state.st_dev == device:
-                to_search.append((entry.path, device))
-    return sorted(found), sorted(folder for folder, _ in to_search)
+            with contextlib.suppress(OSError):  # it has just gone
+                yield entry.path, entry.stat(follow_symlinks=False)
+
+
+def _device_of(folder: str) -> int:
+    with contextlib.suppress(OSError):
+        return os.stat(folder).st_dev
+    return 0
 
 
 def end_all(items: list[list[str]]) -> None:
@@ -516,7 +546,7 @@ def end_all(items: list[list[str]]) -> None:
             stop_resource(kind, name)
         except Exception as error:  # noqa: BLE001  (the others must be ended all the same)
             if getattr(error, "code", None) != 404:  # 404: the dashboard knows the job no more
-                print(f"seatrial: could not end {kind} {name}: {error}", file=sys.stderr)
+                print(f"seatrial: could not end {kind} {name!r}: {error}", file=sys.stderr)
 
 
 def main() -> None:
@@ -544,8 +574,8 @@ def clean_up(registered: list[list[str]]) -> None:
         end_all([item for item in jobs if item[0] == "jobs"])
     for path in remove_paths([Path(name) for kind, name in registered if kind == "folder"]):
         print(f"seatrial: could not remove {path}: something writes into it", file=sys.stderr)
-    for uid in [int(name) for kind, name in registered if kind == "user"]:
-        _, kept, unsearched = remove_files_of(uid)
+    for uid, *others in [name.split("\n") for kind, name in registered if kind == "user"]:
+        _, kept, unsearched = remove_files_of(int(uid), others=others)
         for end, names in (("remove", kept), ("search", unsearched)):
             for name in names:
                 print(f"seatrial: could not {end} {name!r} of user {uid}", file=sys.stderr)
