@@ -27,7 +27,7 @@ from reports.run_folder.event_log import FOLDERS, UnreadableRun
 from reports.run_folder.integrity import Integrity, read_run
 from reports.run_folder.store import utc_time
 from reports.sanitize import one_line
-from reports.streams import flush_streams
+from reports.streams import flush_streams, wait_for
 
 if TYPE_CHECKING:
     from probes.session.session import RunSession
@@ -124,7 +124,7 @@ class Ending:
         with suppress(Exception):
             self.run.end_current(self.lost)
         summary = self.write(FINISHED)
-        self.show()
+        wait_for(self.show)
         self._leave(summary.exit_code)
 
     def leave_now(self) -> None:
@@ -139,7 +139,7 @@ class Ending:
 
     def _leave(self, code: int) -> None:
         self._close_store()
-        flush_streams()
+        wait_for(flush_streams)
         os._exit(code)
 
     def _close_store(self) -> None:
