@@ -14,8 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from probes.check.registry import CRITERIA, run_order
-from probes.cluster.cleanup import request_dashboard
 from probes.cluster.cluster import PACKAGES, ROOT, Cluster
+from probes.cluster.dashboard import request_dashboard
 from probes.cluster.node_facts import Facts, software_differences, software_versions
 from probes.cluster.room import busy_accelerators
 from probes.cluster.shared_folder import find_folder_problem

@@ -7,6 +7,8 @@ import io
 import os
 import select
 import sys
+import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 
 LAST_STREAM = 2  # file of standard error; standard input and output come before it
 WAIT_S = 1.0  # until a terminal that was busy is tried again
+SHOW_S = 3.0  # for what is shown by a process that must end, though its terminal may be stopped
 
 
 class LastingFile(io.FileIO):
@@ -52,6 +55,19 @@ def flush_streams() -> None:
     for _, guarded in _GUARDED.values():
         with contextlib.suppress(OSError, ValueError):
             guarded.flush()
+
+
+def wait_for(show: Callable[[], None]) -> None:
+    """Call what writes to a terminal; wait SHOW_S for it, and no longer.  Errors are not raised."""
+
+    def try_it() -> None:
+        with contextlib.suppress(Exception):
+            show()
+
+    thread = threading.Thread(target=try_it, name="seatrial shows", daemon=True)
+    with contextlib.suppress(RuntimeError):  # the interpreter ends: there are no more threads
+        thread.start()
+        thread.join(SHOW_S)
 
 
 def _open_closed_files() -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
-from probes.cluster.cleanup import find_token, token_path
+from probes.cluster.dashboard import find_token, token_path
 from probes.cluster.embedded import OWN_FOLDER
 from probes.cluster.entrances import CLIENT, GCS, REFUSED, TAKEN, Entrance, try_port, try_request
 from probes.cluster.ray_internals import complete_address, find_last_address, reload_settings

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import io
 import json
 import os
+import random
 import shutil
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -22,15 +21,19 @@ import threading
 import time
 import urllib.error
 import urllib.parse
-import urllib.request
-from collections.abc import Sequence
-from http.client import HTTPConnection, HTTPResponse, HTTPSConnection, IncompleteRead
+from collections import deque
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+if not __package__:  # it runs as a file, and `-I` finds no neighbour
+    sys.path.append(str(Path(__file__).resolve().parents[2]))
+
+from probes.cluster.dashboard import authorization_header, request_dashboard
+
 KILL_SECONDS = 5.0  # a killed process is gone within this time
+END_SECONDS = 0.5  # for most of them; then they are killed again
 SUBMIT_SECONDS = 3.0  # that a submission takes to reach the dashboard's list
-DASHBOARD_SECONDS = 10.0  # for one answer of it
 QUIET_SECONDS = 5.0  # a rank whose driver is dead stops saving within this time
 ENDED = ("STOPPED", "SUCCEEDED", "FAILED")  # states of a job whose command has ended
 MAX_DEATHS = 3  # something ends them all: one more would not live either
@@ -73,20 +76,24 @@ class CleanupProcess:
             with contextlib.suppress(OSError):  # what it has not read
                 child.stdin.close()
             text = f"it ended before the run did, with {code}. "
+            none = "It has no other{}: what the run makes stays if the driver is killed"
             if len(self.problems) < MAX_DEATHS:
-                self._start()
+                try:
+                    self._start()
+                    text += f"Process {self._child.pid} does its work now"
+                except (OSError, RuntimeError) as error:  # no memory, no process, no thread
+                    text += none.format(f" ({error})")
                 for kind, name in self._registered:
                     self._send({"keep": [kind, name]})
-                text += f"Process {self._child.pid} does its work now"
             else:
-                text += "It has no other: what the run makes stays if the driver is killed"
+                text += none.format("")
             self.problems.append((f"the process that cleans up ({child.pid})", text))
 
     def register(self, kind: str, name: str) -> None:
         """Register a folder or file (path), a process (pid), or a job (`<address> <id>`).
 
-        Also a user (uid), whose processes are ended, and jobs whose command has a word, which are
-        stopped (`<address> <word>`).
+        Also a user (uid, and a line for each of `others` to search for its files), whose processes
+        are ended, and jobs whose command has a word, which are stopped (`<address> <word>`).
         """
         with self._lock:
             self._registered.append([kind, name])
@@ -147,7 +154,7 @@ def stop_resource(kind: str, name: str) -> None:
     if kind == "process":
         _kill_group(int(name))
     elif kind == "user":
-        _kill_user(int(name))
+        _kill_user(int(name.split("\n")[0]))
     elif kind in ("job", "jobs"):
         address, word = name.split(" ", 1)
         if not address.startswith(("http://", "https://")):
@@ -194,158 +201,6 @@ def _ask_dashboard(address: str, job: str, path: str, method: str = "GET") -> by
             f"the dashboard at {address} refuses {token} (HTTP {error.code}), so job {job} was not"
             " stopped: set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, or run `ray job stop`"
         ) from None
-
-
-def request_dashboard(
-    address: str,
-    path: str,
-    method: str = "GET",
-    seconds: float = DASHBOARD_SECONDS,
-    body: bytes | None = None,
-    kind: str = "application/json",
-    most: int = 0,
-) -> bytes:
-    """Send a request with our token; the whole answer must come in so many `seconds`.
-
-    It has at most so many bytes, by default MAX_ANSWER.  Raises OSError (HTTPError for a refusal,
-    AnswerTooLong, TimeoutError), HTTPException.
-    A redirection is a refusal: the token is for this address alone, and POST would become GET.
-    """
-    headers = {**authorization_header(), **({} if body is None else {"Content-Type": kind})}
-    request = urllib.request.Request(address + path, body, headers, method=method)  # noqa: S310  (of http)
-    opener = urllib.request.build_opener(NoRedirect, _Http, _Https)
-    with opener.open(request, timeout=seconds) as answer:
-        return read_answer(answer, seconds, most)
-
-
-class _InTime(io.RawIOBase):
-    """Reads a socket up to one deadline: a socket's own limit is for each read anew."""
-
-    def __init__(self, raw: io.RawIOBase, sock: socket.socket) -> None:
-        self._raw, self._sock = raw, sock
-        self._seconds = sock.gettimeout() or DASHBOARD_SECONDS
-        self._deadline = time.monotonic() + self._seconds
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        """Read what has come.  Raises TimeoutError after the deadline."""
-        left = self._deadline - time.monotonic()
-        with contextlib.suppress(TimeoutError):
-            if left > 0:
-                self._sock.settimeout(left)
-                return self._raw.readinto(buffer)
-        raise TimeoutError(f"the answer did not end in {self._seconds:.0f} s")
-
-    def close(self) -> None:
-        """Close the socket, too."""
-        self._raw.close()
-        super().close()
-
-
-class _Answer(HTTPResponse):
-    """An answer that comes whole, with its headers, before one deadline."""
-
-    def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
-        super().__init__(sock, *args, **options)
-        self.fp = io.BufferedReader(_InTime(self.fp.detach(), sock))
-
-
-class _Connection(HTTPConnection):
-    response_class = _Answer
-
-
-class _TlsConnection(HTTPSConnection):
-    response_class = _Answer
-
-
-class _Http(urllib.request.HTTPHandler):
-    """Makes requests whose answers end in time."""
-
-    def http_open(self, req: urllib.request.Request) -> HTTPResponse:
-        """Send a request."""
-        return self.do_open(_Connection, req)
-
-
-class _Https(urllib.request.HTTPSHandler):
-    """Makes requests whose answers end in time."""
-
-    def https_open(self, req: urllib.request.Request) -> HTTPResponse:
-        """Send a request."""
-        return self.do_open(_TlsConnection, req)
-
-
-MAX_ANSWER = 64 << 20  # bytes: the logs of a long run have a few
-READ_BYTES = 1 << 16  # at a time
-
-
-class AnswerTooLong(OSError):
-    """The answer has more bytes than any of Ray's."""
-
-
-def read_answer(answer: HTTPResponse, seconds: float, most: int = 0) -> bytes:
-    """Read an answer to its end: at most so many bytes, by default MAX_ANSWER.
-
-    Raises AnswerTooLong, TimeoutError after `seconds`, and IncompleteRead where it was cut off,
-    which `read1` does not notice.
-    """
-    content, deadline, most = bytearray(), time.monotonic() + seconds, most or MAX_ANSWER
-    length = answer.length  # None where the answer does not say it
-    while part := answer.read1(READ_BYTES):
-        content += part
-        if len(content) > most:
-            raise AnswerTooLong(f"the answer has more than {most >> 20} MiB")
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"the answer did not end in {seconds:.0f} s")
-        if len(content) == length:
-            break
-    if len(content) < (length or 0):
-        raise IncompleteRead(bytes(content), (length or 0) - len(content))
-    return bytes(content)
-
-
-class NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows no redirection: it leads to a page for a login, or where no contract names."""
-
-    def redirect_request(self, *_: Any, **__: Any) -> None:
-        """Let the caller see the redirection as an error."""
-
-
-def authorization_header() -> dict[str, str]:
-    """Make the header for a dashboard with token authentication; empty without a token.
-
-    Raises ValueError for a token that no header can have; it is not in the message.
-    """
-    token = find_token()
-    if not (token.isascii() and token.isprintable()):
-        raise ValueError("the token has a line break, or a character that is not ASCII")
-    return {"Authorization": f"Bearer {token}"} if token else {}
-
-
-def find_token() -> str:
-    """Find the token of Ray's token authentication as Ray (2.52 and later) does; "" if none."""
-    if os.environ.get("RAY_AUTH_MODE", "").lower() == "disabled":
-        return ""
-    if token := os.environ.get("RAY_AUTH_TOKEN", "").strip():
-        return token
-    try:
-        first_line, _, _ = token_path().read_text(encoding="utf-8").partition("\n")
-    except (OSError, UnicodeDecodeError, RuntimeError):  # RuntimeError: this user has no home
-        return ""
-    return first_line.strip()
-
-
-def token_path() -> Path:
-    """Find the file that Ray reads the token from, if no variable holds the token itself."""
-    if path := os.environ.get("RAY_AUTH_TOKEN_PATH"):
-        return Path(path)
-    service_account = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
-    kubernetes = os.environ.get("RAY_ENABLE_K8S_TOKEN_AUTH", "").lower() in ("1", "true")
-    if kubernetes and service_account.exists():
-        return service_account
-    return Path.home() / ".ray" / "auth_token"
 
 
 def remove_paths(paths: list[Path]) -> list[Path]:
@@ -398,25 +253,73 @@ def _kill_group(pid: int) -> None:
             time.sleep(0.05)
 
 
+# Numbers of no account, as shell.py's UIDS: who kills a user's processes has one of them as well.
+SPARES = range(61084, 61184)
+
+
 def _kill_user(uid: int) -> None:
-    """Kill all processes of a user that we made, until none is left."""
+    """Kill all processes of a user that we made, until none is left.  Raises StillRuns."""
     deadline = time.monotonic() + KILL_SECONDS
     while True:
-        # As this user, so that the kernel kills all at once: one that forks and ends all the time
-        # is in no list of processes when its turn comes.  Never as another user than this.
-        _run(["sh", "-c", 'test "$(id -u)" = "$0" && kill -s KILL -- -1', str(uid)], uid)
-        if not (pids := _processes_of(uid)):
-            return
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
+        is_last = time.monotonic() > deadline
+        signal_as(uid, -1, signal.SIGKILL)
+        for pid in _processes_of(uid):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        if time.monotonic() > deadline:
+        if not (pids := _wait_for_end(uid)):
+            return
+        if is_last:
             raise StillRuns(f"processes {pids} of user id {uid} do not end")
-        time.sleep(0.05)
+
+
+def _wait_for_end(uid: int) -> list[int]:
+    """Wait for a user's processes, which were killed; list those that are still there."""
+    deadline = time.monotonic() + END_SECONDS
+    while (pids := _processes_of(uid)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return pids
+
+
+def signal_as(uid: int, target: int, signum: int) -> None:
+    """Send a signal as a user that we made: to all its processes (-1), or to a group (-pid).
+
+    The kernel sends it to all at once: one that forks and ends all the time is in no list of
+    processes when its turn comes.  Root without CAP_KILL may do it too.
+    """
+    words = [sys.executable, "-I", __file__, str(uid), str(target), str(signum)]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        subprocess.run(
+            words, cwd="/", capture_output=True, stdin=subprocess.DEVNULL, check=False,
+            timeout=KILL_SECONDS,
+        )  # fmt: skip
+
+
+def _signal_as(uid: int, target: int, signum: int) -> None:
+    """Become a user that its own processes cannot signal, and signal them; this process ends.
+
+    kill(2): they may if one of their uids is our real or saved one, which are those of nobody.  We
+    may if our effective one is theirs.  exec would save that one, so there is none.
+    """
+    spare = next(one for one in random.sample(SPARES, len(SPARES)) if not _processes_of(one))
+    os.setgroups([])
+    os.setresgid(spare, spare, spare)
+    os.setresuid(spare, uid, spare)
+    if os.getresuid() != (spare, uid, spare) or spare == uid:
+        return
+    try:
+        os.kill(os.getppid(), 0)
+    except PermissionError:  # as root is safe from us, so is all that is not the user's
+        os.kill(target, signum)
 
 
 def _run(words: list[str], uid: int | None = None) -> None:
-    """Run a command quietly, as another user if one is given; whether it succeeds is not asked."""
+    """Run a command quietly, as another user if one is given; whether it succeeds is not asked.
+
+    Nothing runs as a user who has a process: it could stop ours before it is the command, and
+    Popen waits for that without a limit.
+    """
+    if uid is not None and _processes_of(uid):
+        return
     who: dict[str, Any] = {} if uid is None else {"user": uid, "group": uid, "extra_groups": []}
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         subprocess.run(
@@ -434,9 +337,21 @@ def _processes_of(uid: int) -> list[int]:
         except OSError:  # it has ended
             continue
         fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-        if str(uid) in fields["Uid"].split() and fields["State"].split()[0] != "Z":
+        is_theirs = str(uid) in fields["Uid"].split()
+        if is_theirs and (fields["State"].split()[0] != "Z" or _has_thread(process)):
             pids.append(int(process.name))
     return pids
+
+
+def _has_thread(process: Path) -> bool:
+    """Whether a thread of a process lives: the first one may end alone, and is then a zombie."""
+    with contextlib.suppress(OSError):  # it has ended
+        for thread in os.listdir(process / "task"):
+            with contextlib.suppress(OSError):
+                text = (process / "task" / thread / "stat").read_text(errors="replace")
+                if text.rpartition(")")[2].split()[0] not in ("Z", "X"):
+                    return True
+    return False
 
 
 # Where a user without an account may leave files on a host: folders that each user can write to,
@@ -446,36 +361,47 @@ OPEN_FOLDERS = (
     *("/var/spool/cron", "/var/spool/cron/crontabs", "/var/spool/cron/atjobs", "/var/spool/at"),
 )
 MAX_ENTRIES = 200_000  # that are looked at in all of them
+MAX_OTHER = 20_000  # in other folders, such as one that is shared, where a look may take a ms
+MAX_FOUND = 20_000  # paths in memory at once; then they are removed, and the next are looked for
 # By the file in /proc/sysvipc: its column of ids, and the option of ipcrm(1).
 SYSV_IPC = {"shm": ("shmid", "-m"), "msg": ("msqid", "-q"), "sem": ("semid", "-s")}
 REMOVE_AT_ONCE = 100  # paths of one command, whose length the kernel bounds
 
 
 def remove_files_of(
-    uid: int, folders: Sequence[str] = OPEN_FOLDERS
+    uid: int, folders: Sequence[str] = OPEN_FOLDERS, others: Sequence[str] = ()
 ) -> tuple[list[str], list[str], list[str]]:
     """Remove the files of a user that we made, and that has no process any more, from this host.
 
-    Returns what was removed, what was not, and the folders that were too many to be searched.
+    Returns what was removed, what was not, and the folders that were not searched to the end.
     """
-    found, unsearched = list_files_of(uid, folders)
-    inside = [path for path in found if os.path.dirname(path) not in folders]
-    for who, paths in ((None, [path for path in found if path not in inside]), (uid, inside)):
+    removed, tried, deadline = list[str](), set[str](), time.monotonic() + REMOVE_SECONDS
+    while True:
+        kept, unsearched = list_files_of(uid, folders, others)
+        new = [path for path in kept if path not in tried]
+        if not new or time.monotonic() > deadline:
+            break
+        tried = {*kept}
+        inside = [path for path in new if os.path.dirname(path) not in folders]
         # Another user may exchange a folder of his own for a link, so root removes nothing there.
-        for first in range(0, len(paths), REMOVE_AT_ONCE):
-            some = paths[first : first + REMOVE_AT_ONCE]
-            if who is not None:
-                _run(["chmod", "-R", "u+rwx", "--", *some], who)
-            _run(["rm", "-rf", "--", *some], who)
+        _remove_files([path for path in new if path not in {*inside}])
+        _remove_files(inside, uid)
+        removed += [path for path in new if not os.path.lexists(path)]
     for kind, id in (blocks := list_ipc_of(uid)):
         _run(["ipcrm", SYSV_IPC[kind][1], id])
     now = list_ipc_of(uid)
-    kept = [path for path in found if os.path.lexists(path)]
-    removed = [path for path in found if path not in kept]
-    names = {block: f"{block[0]} {block[1]} (SysV IPC)" for block in blocks}
-    removed += [name for block, name in names.items() if block not in now]
-    kept += [name for block, name in names.items() if block in now]
+    for kind, id in blocks:
+        (kept if (kind, id) in now else removed).append(f"{kind} {id} (SysV IPC)")
     return removed, kept, unsearched
+
+
+def _remove_files(paths: list[str], uid: int | None = None) -> None:
+    for first in range(0, len(paths), REMOVE_AT_ONCE):
+        some = paths[first : first + REMOVE_AT_ONCE]
+        _run(["rm", "-rf", "--", *some], uid)
+        if uid is not None and (some := [path for path in some if os.path.lexists(path)]):
+            _run(["chmod", "-R", "u+rwx", "--", *some], uid)
+            _run(["rm", "-rf", "--", *some], uid)
 
 
 def list_ipc_of(uid: int) -> list[tuple[str, str]]:
@@ -496,32 +422,46 @@ def list_ipc_of(uid: int) -> list[tuple[str, str]]:
     return found
 
 
-def list_files_of(uid: int, folders: Sequence[str] = OPEN_FOLDERS) -> tuple[list[str], list[str]]:
+def list_files_of(
+    uid: int, folders: Sequence[str] = OPEN_FOLDERS, others: Sequence[str] = ()
+) -> tuple[list[str], list[str]]:
     """List the files and folders of a user in these folders; not what is in one of its folders.
 
     Other file systems below them are not searched, nor folders that are closed to the user.  The
-    second list is of folders that were not searched, as there were MAX_ENTRIES before.
+    second list is of folders that were not searched to the end: before, there were MAX_ENTRIES
+    (MAX_OTHER in `others`), or MAX_FOUND of the user's.
     """
-    found, count, to_search = set(), 0, [(folder, 0) for folder in folders]
-    while to_search and count < MAX_ENTRIES:
-        folder, device = to_search.pop()
-        try:
-            entries = list(os.scandir(folder))
-            device = device or os.stat(folder).st_dev
-        except OSError:  # no such folder here
-            continue
+    found, unsearched = set[str](), set[str]()
+    for roots, most in ((folders, MAX_ENTRIES), (others, MAX_OTHER)):
+        to_search = deque((root, _device_of(root)) for root in roots)
+        count = 0
+        while to_search and count <= most and len(found) < MAX_FOUND:
+            folder, device = to_search[0]
+            for path, state in _states_in(folder):
+                if (count := count + 1) > most or len(found) >= MAX_FOUND:
+                    break
+                passable = stat.S_ISDIR(state.st_mode) and state.st_mode & stat.S_IXOTH
+                if state.st_uid == uid:
+                    found.add(path)
+                elif passable and state.st_dev == device:
+                    to_search.append((path, device))
+            else:
+                to_search.popleft()
+        unsearched.update(folder for folder, _ in to_search)
+    return sorted(found), sorted(unsearched)
+
+
+def _states_in(folder: str) -> Iterator[tuple[str, os.stat_result]]:
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:  # it may not be here
         for entry in entries:
-            count += 1
-            try:
-                state = entry.stat(follow_symlinks=False)
-            except OSError:  # it has just gone
-                continue
-            passable = stat.S_ISDIR(state.st_mode) and state.st_mode & stat.S_IXOTH
-            if state.st_uid == uid:
-                found.add(entry.path)
-            elif passable and state.st_dev == device:
-                to_search.append((entry.path, device))
-    return sorted(found), sorted(folder for folder, _ in to_search)
+            with contextlib.suppress(OSError):  # it has just gone
+                yield entry.path, entry.stat(follow_symlinks=False)
+
+
+def _device_of(folder: str) -> int:
+    with contextlib.suppress(OSError):
+        return os.stat(folder).st_dev
+    return 0
 
 
 def end_all(items: list[list[str]]) -> None:
@@ -531,7 +471,7 @@ def end_all(items: list[list[str]]) -> None:
             stop_resource(kind, name)
         except Exception as error:  # noqa: BLE001  (the others must be ended all the same)
             if getattr(error, "code", None) != 404:  # 404: the dashboard knows the job no more
-                print(f"seatrial: could not end {kind} {name}: {error}", file=sys.stderr)
+                print(f"seatrial: could not end {kind} {name!r}: {error}", file=sys.stderr)
 
 
 def main() -> None:
@@ -559,12 +499,15 @@ def clean_up(registered: list[list[str]]) -> None:
         end_all([item for item in jobs if item[0] == "jobs"])
     for path in remove_paths([Path(name) for kind, name in registered if kind == "folder"]):
         print(f"seatrial: could not remove {path}: something writes into it", file=sys.stderr)
-    for uid in [int(name) for kind, name in registered if kind == "user"]:
-        _, kept, unsearched = remove_files_of(uid)
+    for uid, *others in [name.split("\n") for kind, name in registered if kind == "user"]:
+        _, kept, unsearched = remove_files_of(int(uid), others=others)
         for end, names in (("remove", kept), ("search", unsearched)):
             for name in names:
                 print(f"seatrial: could not {end} {name!r} of user {uid}", file=sys.stderr)
 
 
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) > 1:
+        _signal_as(*map(int, sys.argv[1:]))
+    else:
+        main()

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from probes.cluster.cleanup import NoRedirect, find_token, request_dashboard
+from probes.cluster.dashboard import NoRedirect, find_token, request_dashboard
 from probes.cluster.ray_internals import read_dashboard_url, read_value
 from probes.findings import finding
 from reports.record import Finding

@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from probes.cluster.ask import make_unique_token
-from probes.cluster.cleanup import NoRedirect
+from probes.cluster.dashboard import NoRedirect
 from probes.cluster.entrances import HTTP2_PREFACE, describe_failure, try_port, uses_tls
 from scaling.collectives.reachability import import_psutil, own_sockets
 

@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 from probes.check.recorder import Recorder
 from probes.cluster import entrances as of_ray
 from probes.cluster.ask import make_unique_token, on_node
-from probes.cluster.cleanup import find_token
 from probes.cluster.cluster import Cluster
+from probes.cluster.dashboard import find_token
 from probes.cluster.entrances import CLIENT, GCS, REFUSED, TAKEN, Entrance, EntranceAnswers
 from probes.cluster.ray_internals import read_value
 from probes.findings import finding, join_names

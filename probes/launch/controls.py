@@ -25,6 +25,7 @@ from probes.launch.guide import Guide, GuidedCluster, GuideError, LaunchPath, ow
 from probes.launch.ranks import all_lack, group_by_problem, wrong_ranks
 from probes.launch.shell import (
     HOMES,
+    NoUser,
     Transcript,
     User,
     make_user,
@@ -171,8 +172,7 @@ def prepare_path(cluster: Cluster, terms: ClusterTerms, measure: Recorder) -> It
             pytest.fail(why, pytrace=False)
     with _fail_plainly():
         guide = _find_guide(terms, measure)
-    user = make_user(cluster, HOMES, own_guide=guide.own)
-    with _fail_plainly():
+        user = make_user(cluster, HOMES, own_guide=guide.own, shared=terms.shared or "")
         try:
             yield LaunchPath(cluster, terms, guide, user)
         finally:
@@ -182,10 +182,10 @@ def prepare_path(cluster: Cluster, terms: ClusterTerms, measure: Recorder) -> It
 
 @contextmanager
 def _fail_plainly() -> Iterator[None]:
-    """Fail the probe in one sentence for a guide, or processes of its user, that hinder it."""
+    """Fail the probe in one sentence for a guide, a user, or its processes, that hinder it."""
     try:
         yield
-    except (GuideError, StillRuns) as error:
+    except (GuideError, NoUser, StillRuns) as error:
         pytest.fail(str(error), pytrace=False)
 
 

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from probes.cluster.ask import make_unique_token
-from probes.cluster.cleanup import AnswerTooLong, read_answer
 from probes.cluster.cluster import ROOT, Cluster
+from probes.cluster.dashboard import AnswerTooLong, read_answer
 from probes.contract.contract import Contract
 from probes.contract.terms import ClusterTerms
 from probes.launch.shell import (
@@ -40,8 +40,9 @@ SKIP = "<!-- seatrial: skip -->"  # before a block that is no step of the path
 MAX_BYTES = 1 << 20
 FETCH_SECONDS = 15  # for all of it
 URLS = ("http://", "https://")
-FENCE = re.compile(r"^(?P<indent> *)(?P<fence>`{3,}|~{3,})\s*(?P<info>[^`]*)$")
-HEADING = re.compile(r"^(?P<level>#{1,6})\s+(?P<title>.*?)\s*#*$")
+# Neither has two ways to match a text: a line of a guide may have MAX_BYTES.
+FENCE = re.compile(r"^(?P<indent> *)(?P<fence>`{3,}(?!`)|~{3,}(?!~))(?P<info>[^`]*)$")
+HEADING = re.compile(r"^(?P<level>#{1,6})\s+(?P<title>.*)$")
 
 
 class GuideError(RuntimeError):
@@ -207,7 +208,8 @@ def _section(name: str, lines: list[str], title: str) -> tuple[int, int]:
         heading = None if in_block else HEADING.match(line)
         if heading and found is not None and len(heading["level"]) <= level:
             return found, number
-        if heading and found is None and heading["title"].lower() == title.strip().lower():
+        text = heading["title"].rstrip("#").rstrip() if heading else ""
+        if heading and found is None and text.lower() == title.strip().lower():
             found, level = number, len(heading["level"])
     if found is None:
         raise GuideError(f"the guide {name} has no heading {title!r}: correct [launch] section")

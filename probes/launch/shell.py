@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
+import grp
 import http.client
 import os
 import pwd
 import random
 import re
+import shutil
 import signal
+import stat
 import subprocess
 import sys
 import threading
 import time
 import urllib.error
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,13 +25,18 @@ from typing import Any
 
 from probes.cluster.ask import make_unique_token
 from probes.cluster.cleanup import (
-    find_token,
+    KILL_SECONDS,
+    OPEN_FOLDERS,
+    SPARES,
+    StillRuns,
     list_files_of,
     list_ipc_of,
     remove_files_of,
+    signal_as,
     stop_resource,
 )
 from probes.cluster.cluster import Cluster
+from probes.cluster.dashboard import find_token
 from probes.contract.terms import ClusterTerms
 from probes.findings import join_names
 from probes.launch.output import LineReader, OutputLines
@@ -38,7 +45,7 @@ from reports.redact import REDACTED, redact_text
 from reports.sanitize import one_line
 
 # No distribution gives these numbers to anybody (systemd's docs/UIDS-GIDS.md: unused).
-UIDS = range(60706, 61184)
+UIDS = range(60706, SPARES[0])
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 COMMANDS = ("seatrial", "ray")  # of our own guide
 CHECK_SECONDS = 60
@@ -46,19 +53,27 @@ NAME = "seatrial-user"
 HOMES = "/tmp"
 TYPED = ".typed.sh"
 MAX_NAMED = 5  # paths in a sentence
+MAX_REASON = 200  # characters of an error
 
 
 @dataclass
 class User:
     """A user: uid and gid to run as (None: our own), and the folder with the user's homes.
 
-    `why_same` is the reason why no other user could be made.
+    `why_same` is the reason why no other user could be made.  `others` are folders where such a
+    user may leave files, besides those of every host.
     """
 
     folder: Path
     uid: int | None = None
     why_same: str = ""
+    others: Sequence[str] = ()
     homes: list[Path] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """Name of the user for the process that cleans up."""
+        return "\n".join([str(self.uid), *self.others])
 
     @property
     def run_as(self) -> dict[str, Any]:
@@ -73,20 +88,47 @@ class User:
 
         Until then it is ours, and closed to all others.  Afterwards root touches no path inside it:
         what stands there may be a link.  It has the cluster's token if there is one, as users are
-        given it.  Raises StillRuns if processes of the user do not end.
+        given it.  Raises NoUser where that fails, and StillRuns if the user's processes do not end.
         """
         if self.uid is not None:
             stop_resource("user", str(self.uid))  # what an earlier script left could change it
         home = self.folder / f"home-{make_unique_token()}"
-        home.mkdir(mode=0o700)
-        if token := find_token():
-            (home / ".ray").mkdir(mode=0o700)
-            path = home / ".ray" / "auth_token"
-            path.touch(mode=0o600)
-            path.write_text(token, encoding="utf-8")
-        self.homes.append(home)
-        yield home
-        self._hand_over(home)
+        try:
+            home.mkdir(mode=0o700)
+            if token := find_token():
+                (home / ".ray").mkdir(mode=0o700)
+                path = home / ".ray" / "auth_token"
+                path.touch(mode=0o600)
+                path.write_text(token, encoding="utf-8")
+            self.homes.append(home)
+            yield home
+            self._hand_over(home)
+        except OSError as error:
+            raise NoUser(f"no home can be made in {self.folder}: {_reason(error)}") from None
+
+    def why_no_home(self) -> str:
+        """Return why the user cannot have a home that root can give and remove; "" if it can."""
+        script = 'cd "$0" && touch mine && rm -rf mine .ray'
+        home = self.folder / "none"
+        try:
+            with self.new_home() as home:
+                pass
+            subprocess.run(
+                ["sh", "-c", script, str(home)],
+                env={"PATH": SYSTEM_PATH}, cwd="/", capture_output=True, timeout=CHECK_SECONDS,
+                check=True, **self.run_as,
+            )  # fmt: skip
+            subprocess.run(["true"], cwd=home, check=True, timeout=CHECK_SECONDS, **self.run_as)
+            shutil.rmtree(home)
+        except (NoUser, StillRuns) as error:
+            return str(error)
+        except (OSError, subprocess.SubprocessError) as error:
+            return f"root cannot give it a home: {_reason(error)}"
+        finally:
+            self.homes.clear()
+            with suppress(OSError):  # where root may not look into it, and it is empty
+                home.rmdir()
+        return ""
 
     def _hand_over(self, home: Path) -> None:
         """Give the user the home and all that is in it, the home itself last."""
@@ -102,20 +144,37 @@ class User:
             os.close(handle)
 
 
-def make_user(cluster: Cluster, parent: str, *, own_guide: bool) -> User:
+class NoUser(OSError):
+    """Raised where no user, or no home for one, can be made."""
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, shutil.Error) and isinstance(error.args[0], list):
+        return one_line(error.args[0][0][-1][:MAX_REASON])  # of the first file
+    return one_line(str(getattr(error, "strerror", None) or error)[:MAX_REASON])
+
+
+def make_user(cluster: Cluster, parent: str, *, own_guide: bool, shared: str = "") -> User:
     """Make a user with a folder in `parent`; `cluster.cleanup` removes it if we die.
 
     Only root can run commands as another user.  Our own guide needs our installation, so that the
-    other user must be able to read it.
+    other user must be able to read it.  `shared` is the contract's folder.  Raises NoUser.
     """
     folder = Path(parent) / f"seatrial-user-{make_unique_token()}"
     cluster.cleanup.register("folder", str(folder))
-    folder.mkdir()
-    folder.chmod(0o711)  # whatever the umask: the user only passes through to the homes
+    try:
+        folder.mkdir()
+        folder.chmod(0o711)  # whatever the umask: the user only passes through to the homes
+    except OSError as error:
+        raise NoUser(f"no home can be made in {parent}: {_reason(error)}") from None
     if problem := why_no_other_user(own_guide=own_guide):
         return User(folder, why_same=problem)
-    user = User(folder, uid=free_uid())
-    cluster.cleanup.register("user", str(user.uid))
+    others = [*list_mounts()[0], *([shared] if shared else [])]
+    user = User(folder, free_uid(others), others=others)
+    cluster.cleanup.register("user", user.name)
+    if problem := user.why_no_home():
+        cluster.cleanup.unregister("user", user.name)
+        return User(folder, why_same=problem)
     return user
 
 
@@ -123,7 +182,11 @@ def why_no_other_user(*, own_guide: bool) -> str:
     """Return why no other user can follow the guide from here; "" if one can."""
     if os.geteuid() != 0:
         return "only root can run commands as another user"
-    return _cannot_run(User(Path("/"), uid=free_uid()), COMMANDS if own_guide else ())
+    try:
+        user = User(Path("/"), uid=free_uid())
+    except NoUser as error:
+        return str(error)
+    return _cannot_run(user, COMMANDS if own_guide else ())
 
 
 def why_not_typed(terms: ClusterTerms, uid: int | None, why_same: str) -> str:
@@ -189,8 +252,12 @@ def remove_user(cluster: Cluster, user: User) -> str:
     cluster.cleanup.remove_now(user.folder)
     if user.uid is None:
         return ""
-    removed, kept, unsearched = remove_files_of(user.uid)
-    cluster.cleanup.unregister("user", str(user.uid))
+    removed, kept, unsearched = remove_files_of(user.uid, others=user.others)
+    # Its homes are empty now, so that root without CAP_DAC_OVERRIDE can remove them, too.
+    cluster.cleanup.remove_now(user.folder)
+    kept = [path for path in kept if str(user.folder) not in path or os.path.lexists(path)]
+    unsearched += [place for place in list_mounts()[1] if place not in user.others]
+    cluster.cleanup.unregister("user", user.name)
     sentences = [
         f"user id {user.uid} left {quantity(len(paths), 'paths')} outside its homes, {end}: "
         f"{join_names([one_line(path) for path in paths[:MAX_NAMED]])}"
@@ -205,8 +272,11 @@ def remove_user(cluster: Cluster, user: User) -> str:
     return "; ".join(sentences)
 
 
-def free_uid() -> int:
-    """Choose a uid that no account has, no process runs as, and no file of an open folder has."""
+def free_uid(others: Sequence[str] = ()) -> int:
+    """Choose a uid that no account has, no process runs as, and no file of an open folder has.
+
+    Raises NoUser.
+    """
     taken = {entry.pw_uid for entry in pwd.getpwall()}
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -215,11 +285,49 @@ def free_uid() -> int:
             continue
     free = [uid for uid in UIDS if uid not in taken]
     # What such a user has in the end is removed, so it must have nothing before.
-    return next(
-        uid
-        for uid in random.sample(free, len(free))
-        if not list_files_of(uid)[0] and not list_ipc_of(uid)
-    )
+    for uid in random.sample(free, len(free)):
+        if not _has_name(uid) and not list_files_of(uid, others=others)[0] and not list_ipc_of(uid):
+            return uid
+    raise NoUser(f"no user id from {UIDS[0]} to {UIDS[-1]} is free")
+
+
+def _has_name(uid: int) -> bool:
+    """Whether an account or a group has this number: SSSD and LDAP know them, but list none."""
+    for find in (pwd.getpwuid, grp.getgrgid):
+        with suppress(KeyError):
+            find(uid)
+            return True
+    return False
+
+
+# Types of file systems of other machines, by how they begin; one that does not answer holds us.
+REMOTE = (
+    *("9p", "afs", "beegfs", "ceph", "cifs", "fuse", "gluster", "gpfs", "lustre", "ncp", "nfs"),
+    *("orangefs", "panfs", "pvfs", "smb", "virtiofs", "wekafs"),
+)
+ALL_WRITE = stat.S_IWOTH | stat.S_IXOTH
+MOUNTS = "/proc/self/mounts"
+
+
+def list_mounts() -> tuple[list[str], list[str]]:
+    """List the mounts into which each user may write, and those of other machines' file systems.
+
+    proc_pid_mounts(5): device, place, type, options; `\\040` stands for a space.
+    """
+    local, remote = [], []
+    for line in filter(None, os.fsdecode(Path(MOUNTS).read_bytes()).split("\n")):
+        _, place, kind, options, *_ = line.split(" ")
+        place = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), place)
+        if "ro" in options.split(",") or place.startswith(("/proc/", "/sys/")):
+            continue
+        if kind.startswith(REMOTE):
+            remote.append(place)
+            continue
+        with suppress(OSError):
+            mode = os.stat(place).st_mode
+            if stat.S_ISDIR(mode) and mode & ALL_WRITE == ALL_WRITE and place not in OPEN_FOLDERS:
+                local.append(place)
+    return local, remote
 
 
 def count_rights(uid: int, groups: Sequence[int], own_group: int) -> int:
@@ -262,6 +370,7 @@ STILL_OPEN = (
 )
 MAX_JOBS = 100  # that one guide submits
 POLL_SECONDS = 0.1
+LOOK = os.WEXITED | os.WNOHANG | os.WNOWAIT  # whether a child has ended, without reaping it
 INTERRUPT_SECONDS = 3.0  # that a program takes to end on Ctrl-C
 MARK = "seatrial-failed-command"
 SUBMITTED = re.compile(r"Job '([\w.-]+)' submitted successfully")
@@ -301,7 +410,7 @@ class RunningScript:
         self._jobs = f"{cluster.dashboard} {name}" if cluster.dashboard else ""
         if self._jobs:
             cluster.cleanup.register("jobs", self._jobs)
-        self._started = time.monotonic()
+        self._started, self._uid = time.monotonic(), user.uid
         self._ended = threading.Event()  # of what is read
         self._child = _start_shell(user, home, environment, login)
         cluster.cleanup.register("process", str(self._child.pid))
@@ -312,21 +421,24 @@ class RunningScript:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._kill()
-        self._child.wait()
-        self._end_reading()
-        self._cluster.cleanup.unregister("process", str(self._child.pid))
-        if self._jobs:
-            self.transcript.stop_error = stop_jobs(self._cluster, self._jobs, self.transcript.jobs)
+        try:
+            self._kill()
+            self._cluster.cleanup.unregister("process", str(self._child.pid))
+            self._child.wait()  # from now on another process may have its pid
+        finally:
+            self._end_reading()
+            if self._jobs:
+                jobs = self.transcript.jobs
+                self.transcript.stop_error = stop_jobs(self._cluster, self._jobs, jobs)
 
     def wait(self) -> Transcript:
-        """Wait for the script's end, and return what it showed; kill it when its time is up."""
+        """Wait for the script's end, and return what it showed; kill it when its time is up.
+
+        Raises StillRuns if it does not end.
+        """
         remaining_s = PATH_SECONDS - (time.monotonic() - self._started)
-        try:
-            self.transcript.exit_code = self._child.wait(max(0.0, remaining_s))
-        except subprocess.TimeoutExpired:
-            self._kill()
-            self.transcript.exit_code = self._child.wait()
+        code = self._await_end(remaining_s)
+        self.transcript.exit_code = self._kill() if code is None else code
         self._end_reading()
         self.transcript.seconds = time.monotonic() - self._started
         return self.transcript
@@ -344,7 +456,7 @@ class RunningScript:
         """Wait until the job has taken a step; False if it did not in time, or ended."""
         deadline, word = time.monotonic() + seconds, f"step {step}/"
         while not any(word in line for line in list(self.transcript.lines)):
-            if time.monotonic() > deadline or self._child.poll() is not None:
+            if time.monotonic() > deadline or self._await_end(0.0) is not None:
                 return False
             time.sleep(POLL_SECONDS)
         return True
@@ -352,15 +464,46 @@ class RunningScript:
     def interrupt(self) -> None:
         """Press Ctrl-C; a shell that was started in the background of a script ignores it."""
         for signum in (signal.SIGINT, signal.SIGTERM):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._child.pid, signum)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._child.wait(INTERRUPT_SECONDS)
+            self._signal(signum)
+            if self._await_end(INTERRUPT_SECONDS) is not None:
                 return
 
-    def _kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._child.pid, signal.SIGKILL)
+    def _await_end(self, seconds: float) -> int | None:
+        """Wait for the shell's end, and return its exit code; None if it goes on.
+
+        It is not reaped before `__exit__`, so that its pid is its own, and its group's, until then.
+        """
+        deadline = time.monotonic() + seconds
+        if self._child.returncode is not None:
+            return self._child.returncode
+        try:
+            while not (end := os.waitid(os.P_PID, self._child.pid, LOOK)):
+                if time.monotonic() >= deadline:
+                    return None
+                time.sleep(POLL_SECONDS)
+        except ChildProcessError:  # who started us ignores SIGCHLD: the kernel reaps
+            return self._child.wait()
+        return end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
+
+    def _kill(self) -> int:
+        """Kill the shell and its group, and return its exit code.  Raises StillRuns."""
+        self._signal(signal.SIGKILL)
+        code = self._await_end(KILL_SECONDS)
+        if code is None:
+            raise StillRuns(f"the guide's shell, process {self._child.pid}, does not end")
+        return code
+
+    def _signal(self, signum: int) -> None:
+        """Signal the shell's group: as its user where we have no right to (no CAP_KILL)."""
+        if self._child.returncode is not None:
+            return
+        try:
+            os.killpg(self._child.pid, signum)
+        except ProcessLookupError:
+            return
+        except PermissionError:
+            if self._uid is not None:
+                signal_as(self._uid, -self._child.pid, signum)
 
     def _read_lines(self) -> None:
         token, reader = find_token(), LineReader()

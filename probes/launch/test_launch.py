@@ -137,7 +137,9 @@ def judge_two_users(path, measure):
     """
     cluster = path.cluster
     size = max(1, cluster.size // 2)
-    other = make_user(cluster, controls.HOMES, own_guide=path.guide.own)
+    other = make_user(
+        cluster, controls.HOMES, own_guide=path.guide.own, shared=path.terms.shared or ""
+    )
     second = LaunchPath(cluster, path.terms, path.guide, other)
     options = ["--workers", str(size), "--name", new_name(), *WAIT]
     who = "shell" if path.user.uid is None else "user"

@@ -26,7 +26,7 @@ from reports.redact import redact_text
 from reports.run_folder.event_log import FOLDERS, UnreadableRun
 from reports.run_folder.integrity import Integrity, read_run
 from reports.sanitize import one_line
-from reports.streams import flush_streams
+from reports.streams import flush_streams, wait_for
 
 if TYPE_CHECKING:
     from probes.session.session import RunSession
@@ -69,7 +69,7 @@ class Ending:
         """Write the end and every rendering; return what a later look at the run will say."""
         with self._lock:
             new = [one for one in problems if not (self.lost and one[0] in FOLLOWS)]
-            if self.summary and not new and self.run.store.end_state == state:
+            if self.summary and not new and self.run.store.end_state == state and self._is_kept():
                 return self.summary
             self.run.store.free_room()
             for problem in new:
@@ -124,7 +124,7 @@ class Ending:
         with suppress(Exception):
             self.run.end_current(self.lost)
         summary = self.write(CUT_OFF if SIGNALS.came_in_time else FINISHED)
-        self.show()
+        wait_for(self.show)
         self._leave(summary.exit_code)
 
     def leave_now(self) -> None:
@@ -139,7 +139,7 @@ class Ending:
 
     def _leave(self, code: int) -> None:
         self._close_store()
-        flush_streams()
+        wait_for(flush_streams)
         os._exit(code)
 
     def _close_store(self) -> None:
@@ -224,6 +224,10 @@ class Ending:
             self._sound = summarize_acceptance(record, integrity)
         return next(iter(problems), "")
 
+    def _is_kept(self) -> bool:
+        """Whether a folder that was sound still is: others may change it as the cluster is left."""
+        return not self._sound or not self._find_damage()
+
     def _integrity(self) -> Integrity:
         """Return what is known of a folder that holds what the run wrote."""
         return Integrity(events=self.run.store.count, head=self.run.store.head)
@@ -237,6 +241,7 @@ class Ending:
             with suppress(UnreadableRun, OSError):
                 summary = load_summary(store.path)
                 if summary.integrity.head == store.head:
+                    self._sound = None if summary.integrity.problems else summary
                     return summary
         record = store.record()
         problems = [RunProblem(kind=k, where=w, text=t) for k, w, t in self._unwritten]

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from reports.streams import flush_streams
+from reports.streams import flush_streams, wait_for
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LEAVING = 3  # so many signals leave a run; one more does not wait for its record
@@ -85,7 +85,7 @@ class Signals:
         """
 
         def leave(*_: object) -> None:
-            flush_streams()
+            wait_for(flush_streams)
             os._exit(code)
 
         if threading.current_thread() is threading.main_thread():
@@ -105,8 +105,12 @@ class Signals:
 
     def say(self, text: str) -> None:
         """Print a line on the terminal, whatever pytest captures; not where that is gone."""
-        with suppress(OSError):
-            os.write(self._screen, f"\nseatrial: {text}\n".encode())
+
+        def write() -> None:
+            with suppress(OSError):
+                os.write(self._screen, f"\nseatrial: {text}\n".encode())
+
+        wait_for(write)  # a terminal may be stopped (Ctrl-S), and the signal must do its work
 
     def _handle(self, *_: object) -> None:
         reason, self._reason = self._reason, ""

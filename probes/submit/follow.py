@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from probes.cluster.cleanup import (
-    ENDED,
+from probes.cluster.cleanup import ENDED
+from probes.cluster.dashboard import (
     MAX_ANSWER,
     AnswerTooLong,
     authorization_header,

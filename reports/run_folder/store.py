@@ -376,7 +376,9 @@ class Store:
                     os.close(self._log)
                 self._lines, self._end, self._log = kept
                 raise
-            os.close(kept[2])
+            if self._log != kept[2]:  # who closed the old one left its number to the new one
+                with suppress(OSError):  # the file is gone: NFS says so here
+                    os.close(kept[2])
 
     def _put_aside(self) -> Path | None:
         """Rename what is at the folder's path; None if nothing is there."""

@@ -6,7 +6,9 @@ A run whose terminal is gone goes on.
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,7 @@ from random import Random
 import pytest
 
 from tests.support.ended_run import LONGEST_S, Ended, Stage
+from tests.support.paths import REPO
 from tests.support.small_disk import needs_root, small_disk
 from tests.support.stand_in import BROKEN, GOOD
 
@@ -119,6 +122,29 @@ FOLDER = (
           "(RUN / 'record.json').mkdir()", says="record.json"),
     Fault("folder deleted, a criterion failed", 1, "shutil.rmtree(RUN)", value=BROKEN),
     Fault("folder deleted, then SIGINT", 2, "shutil.rmtree(RUN); send('SIGINT')"),
+)  # fmt: skip
+# The end is written by then: the run is in order, and its folder too.
+LEAVING = """
+import pathlib, shutil
+RUN = pathlib.Path("run").absolute()
+def leave(self):
+    {}
+StandIn.close = leave
+"""
+EDIT = "p = RUN / 'events.jsonl'; p.write_bytes(p.read_bytes().replace(b'stand-in', b'stand-im'))"
+WHILE_LEFT = (
+    Fault("folder deleted while the cluster is left", 3, says="written again",
+          plant=LEAVING.format("shutil.rmtree(RUN)")),
+    Fault("folder deleted while it is left, seatrial", 3, program="seatrial",
+          plant=LEAVING.format("shutil.rmtree(RUN)")),
+    Fault("events edited while it is left", 3, says="written again", plant=LEAVING.format(EDIT)),
+    Fault("page replaced while it is left", 0,  # it is rendered again
+          plant=LEAVING.format("(RUN / 'report.html').write_text('x')")),
+    Fault("folder deleted while it is left, a criterion failed", 1, value=BROKEN,
+          plant=LEAVING.format("shutil.rmtree(RUN)")),
+    Fault("leaving takes a while", 0, plant=LEAVING.format("import time; time.sleep(1)")),
+    Fault("folder deleted before, and again", 3, "shutil.rmtree(RUN)",
+          plant=LEAVING.format("shutil.rmtree(RUN)")),
 )  # fmt: skip
 BOUNDS = (
     Fault("ulimit -n 40", 0, shell='ulimit -n 40; exec "$@"'),
@@ -296,6 +322,7 @@ FAULTS = (
     *SIGNALS,
     *TERMINAL,
     *FOLDER,
+    *WHILE_LEFT,
     *BOUNDS,
     *BROKEN_PLUGINS,
     *CLEANUP,
@@ -466,6 +493,35 @@ def test_a_reader_that_leaves_does_not_end_the_run(stage: Stage, program: str, l
     assert child.wait(timeout=LONGEST_S) == 0
     ended = Ended(0, "", stage.run)
     assert ended.summary.exit_code == 0
+    assert ended.is_whole
+
+
+@pytest.mark.parametrize("program", ["pytest", "seatrial"])
+def test_the_third_signal_leaves_a_terminal_that_is_stopped(stage: Stage, program: str) -> None:
+    """As by Ctrl-S, or a pager: what is printed waits, and so does who prints."""
+    stage.prepare("[os.write(2, b'x' * 4096) for _ in range(60)]; time.sleep(1)")
+    reading, writing = os.pipe()
+    child = subprocess.Popen(
+        [*stage.words(program), *(["-s"] if program == "pytest" else ["--", "-s"])],
+        cwd=stage.place, env={**os.environ, "PYTHONPATH": str(REPO), "PYTEST_ADDOPTS": ""},
+        stdin=subprocess.DEVNULL, stdout=writing, stderr=writing,
+    )  # fmt: skip
+    try:
+        events, deadline = stage.run / "events.jsonl", time.monotonic() + LONGEST_S
+        while not (events.exists() and b'"control"' in events.read_bytes()):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)  # between two looks
+        for _ in range(3):
+            time.sleep(1)  # it is stopped by then, and each signal is handled
+            child.send_signal(signal.SIGTERM)
+        assert child.wait(timeout=30) == 2
+    finally:
+        child.kill()
+        child.wait()
+        os.close(reading)
+        os.close(writing)
+    ended = Ended(2, "", stage.run)
+    assert ended.summary.exit_code == 2
     assert ended.is_whole
 
 

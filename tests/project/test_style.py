@@ -26,13 +26,15 @@ BUDGET = {
     "probes/check": 720,  # the recorder asks whether a node was lost before it records a bad result
     # submit says what differs; plan and contract check say who types a guide; again asks for an
     # address that only a run folder names.
-    "probes/cli": 1710,
+    "probes/cli": 1725,
     # ask.py has the sets of actors that hosts had.  cleanup.py ends a guide's user, bounds answers,
     # and is replaced where its process dies; a lost head or node ends the run.  room.py and
     # address.py say which job, or which run, has the cluster.  variables.py knows whose values a
     # record may have.  The folder of an embedded cluster is locked by its owner, and a model is
     # read from regular files alone.  One deadline holds for all of an answer.
-    "probes/cluster": 3265,
+    # cleanup.py ends a user whose processes kill or stop who comes for them, and removes its files
+    # in bounded memory.
+    "probes/cluster": 3340,
     "probes/contract": 1340,  # where a guide may come from, and its hash
     "probes/environment": 812,
     "probes/fabric": 3290,
@@ -40,21 +42,23 @@ BUDGET = {
     "probes/gang": 2030,
     "probes/hosts": 5000,
     # A guide is another party's program: who types it, its hash, one deadline, output in bounds.
-    "probes/launch": 2345,  # what could not be searched is named
+    # A shell is ended in bounded time, and reaped last; mounts are searched, or named; a user has
+    # no name in any directory, and a home before anything is typed.
+    "probes/launch": 2460,
     "probes/nccl": 2410,
     "probes/restart": 1560,
     "probes/scaling": 950,
     # ending.py and signals.py: every run ends with its record, also where a node was lost.  The
     # header says what others hold.  A nonce that a run cannot keep is refused; the id of a
     # submission is kept.
-    "probes/session": 1500,
+    "probes/session": 1510,
     # What comes back is verified, and judged, by the standard library alone.
     "probes/submit": 1120,
     "reference_trainer": 3530,
     # The store keeps the events in memory and writes a damaged folder again; streams.py outlives
     # a terminal.  token_shapes.py has the forms of tokens and the commands that take passwords.
     # A shared copy has no names of jobs and people.  Events have a time that is never set.
-    "reports": 6660,
+    "reports": 6675,  # the end does not wait for a stopped terminal
     "scaling": 2870,
 }
 LONG_FUNCTION, MAX_LONG_SHARE = 30, 0.03  # lines, and how many functions may have more

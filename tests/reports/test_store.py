@@ -416,6 +416,18 @@ def test_a_folder_that_cannot_be_written_again_keeps_the_events(
     assert store.end_state == "finished"
 
 
+def test_a_log_that_cannot_be_closed_is_no_error(store: Store) -> None:
+    """As of a file that is gone from NFS, or whose number a probe closed."""
+    ended(store)
+    shutil.rmtree(store.path)
+    os.close(store._log)
+    store.write_again("it was seen")
+    store.save()
+    store.close()
+    summary = load_summary(store.path)
+    assert (summary.exit_code, summary.integrity.problems) == (3, [])
+
+
 @needs_root
 def test_the_room_that_was_kept_is_for_the_end(tmp_path: Path) -> None:
     with small_disk(tmp_path / "small", "8m") as small:

@@ -236,6 +236,29 @@ def test_one_that_dies_again_and_again_is_not_replaced_for_ever(tmp_path: Path) 
     assert not kept.exists()
 
 
+@pytest.mark.parametrize(
+    "error", [OSError(12, "Cannot allocate memory"), RuntimeError("no thread")]
+)
+def test_one_that_has_no_successor_is_said(tmp_path: Path, error: Exception) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    keeper = CleanupProcess()
+    keeper.register("folder", str(kept))
+    with patch.object(keeper, "_start", side_effect=error):
+        pid = kill(keeper)
+        deadline = time.monotonic() + 10
+        while not keeper.problems and time.monotonic() < deadline:
+            time.sleep(0.02)  # between two looks
+    ((place, text),) = keeper.problems
+    assert place == f"the process that cleans up ({pid})"
+    assert text == (
+        f"it ended before the run did, with -9. It has no other ({error}): what the run makes stays"
+        " if the driver is killed"
+    )
+    keeper.close()
+    assert not kept.exists()
+
+
 def test_one_that_dies_while_it_cleans_up_is_no_error(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     kept.mkdir()

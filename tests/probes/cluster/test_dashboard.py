@@ -11,6 +11,7 @@ import pytest
 
 from probes.cluster import cleanup
 from probes.cluster.cluster import Cluster
+from probes.cluster.dashboard import authorization_header, find_token
 from probes.cluster.entrances import find_dashboard, ignored_address, leads_to_session
 from tests.support.dashboard import dashboard
 
@@ -112,14 +113,14 @@ def test_a_user_without_a_home_has_no_token_and_no_error(monkeypatch: pytest.Mon
 
     monkeypatch.delenv("HOME")
     monkeypatch.setattr("pwd.getpwuid", unknown)
-    assert cleanup.find_token() == ""
+    assert find_token() == ""
 
 
 def test_a_mode_that_is_off_sends_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN", "abc")
-    assert cleanup.authorization_header() == {"Authorization": "Bearer abc"}
+    assert authorization_header() == {"Authorization": "Bearer abc"}
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    assert cleanup.authorization_header() == {}
+    assert authorization_header() == {}
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from probes.launch import shell
+from tests.probes.launch.another_user import cluster_without_dashboard
 from tests.support import controls
 
 
@@ -24,3 +26,12 @@ def place() -> Iterator[Path]:
     folder.chmod(0o755)
     yield folder
     shutil.rmtree(folder)
+
+
+@pytest.fixture
+def user(place: Path) -> Iterator[shell.User]:
+    """Another user, with all that root may do."""
+    cluster = cluster_without_dashboard()
+    user = shell.make_user(cluster, str(place), own_guide=False)
+    yield user
+    shell.remove_user(cluster, user)

@@ -3,37 +3,33 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from probes.cluster.cleanup import (
-    OPEN_FOLDERS,
-    CleanupProcess,
-    StillRuns,
-    _processes_of,
-    list_files_of,
-    list_ipc_of,
-    remove_files_of,
-)
+from probes.cluster.cleanup import StillRuns
 from probes.contract.terms import ClusterTerms, LaunchTerms
 from probes.launch import controls, shell
-from probes.launch.guide import GuideError, LaunchPath, parse_guide
-from tests.probes.launch.test_shell import Cleanup, cluster_with
+from probes.launch.guide import GuideError, parse_guide
+from tests.probes.launch.another_user import (
+    as_root,
+    cluster_without_dashboard,
+    left_process,
+    theirs,
+    within,
+)
 from tests.support.controls import recorder
 from tests.support.paths import REPO
+from tests.support.small_disk import small_disk
 
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root can be another user")
 ROUNDS = 4
 
 
@@ -47,36 +43,6 @@ def ours(place: Path) -> Path:
     return folder
 
 
-class Removing(Cleanup):
-    """A cleanup that removes folders."""
-
-    def remove_now(self, path: Path) -> None:
-        CleanupProcess.remove_now(cast(Any, self), path)
-
-
-def cluster_without_dashboard() -> Any:
-    """A cluster whose cleanup removes folders."""
-    cluster = cluster_with(Removing())
-    cluster.dashboard = ""
-    return cluster
-
-
-@pytest.fixture
-def user(place: Path) -> Iterator[shell.User]:
-    """Another user, with all that root may do."""
-    cluster = cluster_without_dashboard()
-    user = shell.make_user(cluster, str(place), own_guide=False)
-    yield user
-    shell.remove_user(cluster, user)
-
-
-def theirs(user: shell.User, *lines: str) -> LaunchPath:
-    """The path of an operator's guide with these lines."""
-    terms = ClusterTerms(launch=LaunchTerms(document="theirs.md", values={"JOB": "{command}"}))
-    text = "\n".join(["```sh", *lines, "echo JOB", "```", ""])
-    return LaunchPath(cluster_without_dashboard(), terms, parse_guide("theirs.md", text), user)
-
-
 def plant_links(folder: Path, name: str, target: Path) -> None:
     """Put a link into each home, as soon as it may: in those found, and those with plain names."""
     while True:
@@ -88,27 +54,6 @@ def plant_links(folder: Path, name: str, target: Path) -> None:
                     os.rename(f"{home}/{name}", f"{home}/.moved")
                 with suppress(OSError):
                     os.symlink(target, f"{home}/{name}")
-
-
-@contextmanager
-def left_process(uid: int, function: Callable[..., None], *arguments: Any) -> Iterator[int]:
-    """A process of the guide's user that outlives its shell."""
-    pid = os.fork()
-    if not pid:
-        os.setsid()
-        os.setgroups([])
-        os.setresgid(uid, uid, uid)
-        os.setresuid(uid, uid, uid)
-        try:
-            function(*arguments)
-        finally:
-            os._exit(0)
-    try:
-        yield pid
-    finally:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
 
 
 @as_root
@@ -146,119 +91,30 @@ def test_what_a_guide_plants_in_its_home_is_its_own(user: shell.User, ours: Path
     assert (ours / "secret").read_text() == "secret"
 
 
-# Leaves a process that is another one all the time, in sessions of their own.
-HOP = "sleep 0.003\nsetsid sh {script} >/dev/null 2>&1 &\n"
+LONG = 1_000_000  # characters of a line
+LINES = {
+    "a fence of tildes": "~" * LONG + "`",
+    "a fence of backticks": "`" * LONG + "~`",
+    "spaces behind a fence": "```" + " " * LONG + "`",
+    "spaces before a fence": " " * LONG,
+    "a heading's spaces": "# x" + " " * LONG + "y",
+    "a heading's end": "# x" + "#" * LONG + "y",
+    "a heading's words": "# " + "x #" * (LONG // 3) + "y",
+}
 
 
-@as_root
-def test_a_process_that_flees_is_ended_before_the_next_home(
-    user: shell.User, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert user.uid is not None
-    script = place / "hop.sh"
-    script.write_text(HOP.format(script=script))
-    path = theirs(user, f"setsid sh {script} >/dev/null 2>&1 &", "sleep 0.3")
-    path.follow()
-    assert path.ask("true\n").exit_code == 0
-    time.sleep(0.2)  # one that fled would be there again
-    assert _processes_of(user.uid) == []
+@pytest.mark.parametrize("line", LINES.values(), ids=LINES)
+def test_a_long_line_of_a_guide_is_read_at_once(line: str) -> None:
+    with within(5):
+        guide = parse_guide("g", f"{line}\n# Run #\n```sh\ntrue\n```\n", section="run")
+    assert [command.text for command in guide.commands] == ["true"]
 
 
-@as_root
-def test_a_process_of_another_effective_user_is_seen_by_its_real_one(user: shell.User) -> None:
-    def wait() -> None:
-        time.sleep(60)  # longer than the test: it is killed
-
-    assert user.uid is not None
-    pid = os.fork()
-    if not pid:
-        os.setresuid(user.uid, 0, 0)  # as a program with the setuid bit
-        wait()
-        os._exit(0)
-    try:
-        deadline = time.monotonic() + 5
-        while pid not in _processes_of(user.uid):
-            assert time.monotonic() < deadline
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-
-
-# What lies outside of the homes.
-
-
-@as_root
-def test_what_the_user_left_outside_its_homes_is_removed_and_named(
-    user: shell.User, place: Path
-) -> None:
-    spool, drop = place / "crontabs", place / "drop"
-    for folder, mode in ((spool, 0o1730), (drop, 0o1777)):
-        folder.mkdir()
-        folder.chmod(mode)
-    mine = drop / "of-another"
-    mine.write_text("stays")
-    lines = [
-        *("mkdir -p TMP-a/b/c", "touch TMP-a/f", "chmod 000 TMP-a", "touch /dev/shm/TOKEN"),
-        *(f"mkdir -p {drop}/x/y", f"chmod 000 {drop}/x", f"ln -s {mine} {drop}/link"),
-        *("ipcmk -M 4096", "ipcmk -Q", "ipcmk -S 1"),
-    ]
-    token = f"seatrial-test-{os.getpid()}"
-    words = [line.replace("TMP", f"/tmp/{token}").replace("TOKEN", token) for line in lines]
-    assert theirs(user, *words).follow().exit_code == 0
-    (spool / "tab").write_text("* * * * * id")
-    os.chown(spool / "tab", user.uid or 0, user.uid or 0)  # as setgid crontab does
-    assert user.uid is not None
-    shutil.rmtree(user.folder)
-    blocks = {f"{kind} {id} (SysV IPC)" for kind, id in list_ipc_of(user.uid)}
-    removed, kept, unsearched = remove_files_of(user.uid, (*OPEN_FOLDERS, str(spool)))
-    names = {f"/tmp/{token}-a", f"/dev/shm/{token}", f"{drop}/x", f"{drop}/link", f"{spool}/tab"}
-    assert ({*removed}, kept, unsearched) == (names | blocks, [], [])
-    assert (len(blocks), list_ipc_of(user.uid)) == (3, [])
-    assert not any(os.path.lexists(name) for name in names)
-    assert mine.read_text() == "stays"
-
-
-@as_root
-def test_a_uid_that_has_a_file_is_not_taken(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What another one left is not removed with what a guide left."""
-    monkeypatch.setattr(shell, "UIDS", range(61100, 61103))
-    (place / "of-another").touch()
-    os.chown(place / "of-another", 61101, 61101)
-    assert {shell.free_uid() for _ in range(20)} == {61100, 61102}
-
-
-@as_root
-def test_it_is_removed_if_the_driver_dies_too() -> None:
-    uid, path = shell.free_uid(), Path(f"/tmp/seatrial-test-{os.getpid()}")
-    path.touch()
-    os.chown(path, uid, uid)
-    cleanup = CleanupProcess()
-    cleanup.register("user", str(uid))
-    cleanup.close()
-    assert not path.exists()
-
-
-@as_root
-def test_what_cannot_be_removed_is_named(user: shell.User, monkeypatch: pytest.MonkeyPatch) -> None:
-    left_over = ["/tmp/a\x1b[1m"], ["/tmp/b"] * 7, ["/tmp/c\x1b[1m"]
-    monkeypatch.setattr(shell, "remove_files_of", lambda uid: left_over)
-    said = shell.remove_user(cluster_without_dashboard(), user)
-    left = f"user id {user.uid} left"
-    assert said.startswith(f"{left} 1 path outside its homes, now removed: /tmp/a")
-    assert f"; {left} 7 paths outside its homes, which could not be removed: /tmp/b, " in said
-    assert f"; 1 folder could not be searched for files of user id {user.uid}: /tmp/c" in said
-    assert "\x1b" not in said
-    monkeypatch.undo()
-
-
-def test_folders_that_are_too_many_to_be_searched_are_named(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("a", "b"):
-        (place / name).mkdir(mode=0o777)
-    monkeypatch.setattr("probes.cluster.cleanup.MAX_ENTRIES", 2)
-    found, unsearched = list_files_of(65533, (str(place),))
-    assert (found, unsearched) == ([], [str(place / "a"), str(place / "b")])
+@pytest.mark.parametrize("title", ["Run", "Run #", "Run ##", "Run  ", "  Run", "RUN###"])
+def test_a_heading_is_found_however_it_is_closed(title: str) -> None:
+    text = f"# {title}\n~~~~  Bash  \ntrue\n~~~\nfalse\n~~~~~ \n# Next\n```\nfalse\n```\n"
+    guide = parse_guide("g", text, section="run")
+    assert [command.text for command in guide.commands] == ["true", "~~~", "false"]
 
 
 # Whose commands are typed, and as whom.
@@ -288,6 +144,66 @@ REFUSED = {
     'on user = "own" in the contract\'s [launch]',
 }
 REFUSED["root without rights", "own"] = REFUSED["root without rights", ""]
+
+
+TYPE = """
+import os, sys
+from probes.launch import shell
+from tests.probes.launch.another_user import cluster_without_dashboard, theirs
+cluster = cluster_without_dashboard()
+user = shell.make_user(cluster, sys.argv[1], own_guide=False)
+print(user.why_same)
+if user.uid is not None:
+    said = theirs(user, "mkdir -p a/b", "touch a/b/c", "chmod 000 a").follow()
+    assert said.exit_code == 0, said.text
+assert not shell.remove_user(cluster, user)
+print(os.listdir(sys.argv[1]))
+"""
+RIGHTS = {
+    "-chown": r"no home can be made in /tmp/\S+: Operation not permitted",
+    "-dac_override": "",
+    "-dac_override,-dac_read_search": "root cannot give it a home: Permission denied",
+}
+
+
+@as_root
+@pytest.mark.skipif(not shutil.which("setpriv"), reason="NOT RUN: setpriv is not installed")
+@pytest.mark.parametrize("rights", RIGHTS)
+def test_root_with_fewer_rights_makes_a_home_or_says_why_not(rights: str, place: Path) -> None:
+    words = ["setpriv", "--bounding-set", rights, sys.executable, "-c", TYPE, str(place)]
+    done = subprocess.run(words, cwd=REPO, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(RIGHTS[rights] + r"\n\[\]\n", done.stdout)
+
+
+@pytest.mark.parametrize("homes", ["/proc", "/no/such/folder"])
+def test_a_place_where_no_home_can_be_made_fails_the_probe_in_one_sentence(
+    homes: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(pytest.fail.Exception, match=f"^no home can be made in {homes}: No such"):
+        prepare(homes, monkeypatch)
+
+
+@as_root
+def test_a_full_disk_fails_the_probe_in_one_sentence(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        small_disk(place / "disk", "40k") as disk,
+        pytest.raises(pytest.fail.Exception, match=r"^no home can be made in .*No space left on"),
+    ):
+        prepare(disk, monkeypatch)
+
+
+def prepare(homes: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Follow an operator's guide from homes in this folder."""
+    monkeypatch.setattr(controls, "HOMES", homes)
+    monkeypatch.setattr(controls, "ignored_address", lambda dashboard: "")
+    monkeypatch.setattr(controls, "describe_busy", lambda cluster: "")
+    cluster = cluster_without_dashboard()
+    cluster.dashboard = "http://127.0.0.1:1"
+    with controls.prepare_path(cluster, ClusterTerms(), recorder("LAUNCH")) as path:
+        replace(path, guide=parse_guide("g", "```sh\necho JOB\n```\n")).follow()
 
 
 @as_root
