@@ -43,7 +43,7 @@ BUDGET = {
     # A nonce that a run cannot keep is refused; the id of a submission is kept.
     "probes/session": 1435,
     # What comes back is verified, and judged, by the standard library alone.
-    "probes/submit": 1120,
+    "probes/submit": 1125,
     "reference_trainer": 3530,
     # The store keeps the events in memory and writes a damaged folder again; streams.py outlives
     # a terminal.
