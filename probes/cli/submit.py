@@ -316,15 +316,15 @@ class _Session:
             return None
 
     def _code(self, state: SubmissionState, folder: Path | None) -> int:
-        """Return the exit code: 0, 1 and 20 only of a run that is here and verified."""
+        """Return the exit code: 0 and 1 only of a run that is here and verified."""
         is_stopped = self.is_stopping or state.status == "STOPPED"
         code = 0 if state.status == "SUCCEEDED" else state.exit_code
         code = EXIT_INTERRUPTED if is_stopped else code
         if code is None:
             _say(f"the suite was killed on the cluster: {state.message}")
             return EXIT_INTERNAL
-        if folder is None:  # nothing is proven
-            return EXIT_INTERNAL if code in DECIDED else code
+        if folder is None:  # nothing is proven, or refuted
+            return EXIT_INTERNAL if code in (0, 1) else code
         if code in DECIDED:  # the one place that returns 0
             return EXIT_USAGE if self._differs(folder, code) else code
         self._is_verified = not find_differences(folder, self._asked, code)

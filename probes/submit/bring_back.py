@@ -38,6 +38,7 @@ TRIES = 3  # for a part whose hash is wrong
 MAX_RUN = 4 * 2**30  # bytes of a run folder: more is no run of ours
 REMOVE_S = 10.0  # in which the cluster's copy is removed: a later submission removes what is left
 MAX_HEADERS = 64 << 10  # bytes before a file in an archive: ours have under 3 KiB
+MAX_ABOUT = 1000  # characters about the archive: a name, a number and a hash
 MAX_NAME = 255  # bytes of a path in a run, with the run's own name: ours have under 180
 # Of an archive that is torn, or was not written by us: names that clash, times.
 UNREADABLE = (
@@ -173,7 +174,7 @@ class BringBack:
 
 def read_about(log: str) -> Archive:
     """Read the line about the archive.  Raises NoRun, or SubmitError where there is no such."""
-    found = re.search(rf"^{ABOUT} (\{{.*\}})$", log, re.MULTILINE)
+    found = re.search(rf"^{ABOUT} (\{{.{{,{MAX_ABOUT}}}\}})$", log, re.MULTILINE)
     try:
         about = json.loads(found[1]) if found else {}
         archive = Archive(str(about["name"]), int(about.get("parts", 0)), str(about.get("sha256")))

@@ -107,9 +107,10 @@ class Recount:
         facts = self._run["contract"]
         if not facts.get("agreed", True):
             yield "its limits were derived from the cluster: no contract was agreed"
-        if facts.get("baseline") and self._run.get("baseline_problem", "not compared"):
-            yield f"no earlier run: {self._run.get('baseline_problem', 'not compared')}"
         required = {one["id"] for one in facts["criteria"] if one.get("required", True)}
+        compared = {name.partition(".")[0] for name in facts.get("baseline", ())}
+        if compared & required and self._run.get("baseline_problem", "not compared"):
+            yield f"no earlier run: {self._run.get('baseline_problem', 'not compared')}"
         for one in facts["criteria"]:
             if one["id"] not in required and NOT_PROVABLE not in _table(contract, one["id"]):
                 yield f"{one['id']} is not required, and the contract requires it"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from probes.contract.contract import load
+from probes.contract.contract import load, parse
 from probes.submit.package import parse_toml
 from probes.submit.recount import Recount, Weight, is_caught, weigh
 from reports.acceptance import load_summary
@@ -139,6 +139,14 @@ def test_what_keeps_a_run_from_acceptance_is_said(name: str, tmp_path: Path) -> 
     rewrite(run, lambda lines: edit(lines) or lines)
     found = reasons(run, CONTRACT)
     assert sentence in "\n".join(found)
+
+
+def test_a_run_that_was_compared_with_an_earlier_one_is_accepted(tmp_path: Path) -> None:
+    contract = parse(load("lab").text + b'\n[baseline]\nbusbw = "5 %"\n', "lab.toml")
+    first = write_sound_run(tmp_path / "first", contract=contract)
+    assert "no earlier run" in reasons(first, CONTRACT)[0]
+    second = write_sound_run(tmp_path / "second", contract=contract, baseline=first)
+    assert (load_summary(second).exit_code, reasons(second, CONTRACT)) == (0, [])
 
 
 def test_a_log_without_a_start_is_judged_nothing() -> None:
