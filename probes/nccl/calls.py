@@ -10,9 +10,18 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 from probes.findings import join_names
-from probes.nccl.evidence import first_lines, hosts_of, message_findings, named_peers, one_finding
+from probes.nccl.evidence import (
+    first_lines,
+    first_rows,
+    hosts_of,
+    message_findings,
+    named_peers,
+    one_finding,
+)
 from probes.nccl.job import MatchedMessage
 from probes.nccl.log import Log
+from probes.nccl.rows import Reported
+from probes.nccl.torch_calls import compare_calls
 from probes.toml_tables import ClosedTable, fill_shared, read_tables, validate
 from reports.record import Finding
 
@@ -52,6 +61,7 @@ class Texts(ClosedTable):
     gdr_distance: str
     desync: str
     timeout: str
+    waiting: str
     plugin: str
     start_size: str
     follow_up: str
@@ -113,8 +123,7 @@ RESULTS = {  # ncclResult_t
 }
 RESULT = re.compile(r" -> (\d)")
 MAX_FRAMES = 100  # lines between two frames of one trace, of which other ranks write some
-TIMEOUTS = re.compile(r"timeout|timed out|got stuck")  # of torch: these show no failed call
-BEHIND = re.compile(r"\[([\d, ]+)\] (?:are the lagging|joined but|finished collective)")
+ENDLESS = "timeout", "work"  # roles of calls that did not end: these show no failed one
 
 
 def other_errors(log: Log) -> list[Finding]:
@@ -124,7 +133,7 @@ def other_errors(log: Log) -> list[Finding]:
     call of a rank that is done, unless it is a collective, or the thread that sends.
     """
     traces = [m for m in log.hits["trace"] if log.joined(m.rank).stuck or LATE.search(m.detail)]
-    raised = any(not TIMEOUTS.search(error) for _, error in log.torch_errors)
+    raised = log.reported("report")
     if traces or raised or any(log.hits[kind] for kind in FOLLOW_UPS):
         for kind, problem in UNCERTAIN.items():
             if hits := log.hits[kind]:
@@ -150,7 +159,8 @@ def _follow_up(log: Log, hits: list[MatchedMessage]) -> list[Finding]:
         where = f"at {peer}" if peers else "before it, here or at another rank"
         what = f"a thread of NCCL failed: the error began {where}"
     message = f"{join_names(hosts) or 'the job'}: {what} ({hits[0].detail})"
-    message += f"; the job reports: {log.torch_errors[0][1]}" if log.torch_errors else ""
+    reports = log.reported("report", *ENDLESS)
+    message += f"; the job reports: {reports[0].text}" if reports else ""
     remedy = read_remedies().texts.follow_up
     return one_finding("NCCL-ERROR", message, peers or hosts, first_lines(hits), remedy)
 
@@ -207,15 +217,54 @@ def plugin_errors(log: Log) -> list[Finding]:
 
 def torch_errors(log: Log) -> list[Finding]:
     """Report torch's errors about NCCL, what nccl-tests says of one, and the ranks they name."""
-    if not log.torch_errors:
+    reports = log.reported("report", *ENDLESS)
+    if not reports:
         return []
-    behind = [(line, error) for line, error in log.torch_errors if BEHIND.search(error)]
-    errors = join_names(dict.fromkeys(error for _, error in [*behind, *log.torch_errors]))
-    lines = [line for line, _ in [*behind, *log.torch_errors]]
-    last = f" (last error: {log.hits['last-error'][0].detail})" if log.hits["last-error"] else ""
-    numbers = [found for _, error in behind for found in BEHIND.findall(error)]
-    named = dict.fromkeys(f"rank {number}" for number in re.findall(r"\d+", " ".join(numbers)))
-    remedy = read_remedies().texts.desync if named else fix_of_cuda(errors)
-    if not remedy and any(TIMEOUTS.search(error) for _, error in log.torch_errors):
-        remedy = read_remedies().texts.timeout
-    return one_finding("NCCL-ERROR", f"the job reports: {errors}{last}", named, lines, remedy)
+    behind = [one for one in reports if one.groups.get("behind")]
+    shown = [*behind, *reports]
+    message = f"the job reports: {join_names(dict.fromkeys(one.text for one in shown))}"
+    if hits := log.hits["last-error"]:
+        message += f" (last error: {hits[0].detail})"
+    numbers = re.findall(r"\d+", " ".join(one.groups["behind"] for one in behind))
+    suspects = [f"rank {number}" for number in dict.fromkeys(numbers)]
+    texts, endless = read_remedies().texts, any(one.row.role in ENDLESS for one in reports)
+    remedy = fix_of_cuda(message) or (texts.timeout if endless else "")
+    compared = compare_calls(log.reported("work"), log.world_size)
+    if compared:
+        message = f"{compared.statement}; {message}"
+        suspects = suspects or compared.suspects
+        remedy = fix_of_cuda(message) or getattr(texts, compared.advice)
+    remedy = texts.desync if numbers else remedy
+    return one_finding("NCCL-ERROR", message, suspects, [one.line for one in shown], remedy)
+
+
+def reported_causes(log: Log) -> list[Finding]:
+    """Find what a line of another program explains by itself: one finding of each row."""
+    findings = []
+    found = fatal(log, "cause")
+    for first in first_rows(found):
+        alike = [one for one in found if one.row is first.row]
+        ranks = dict.fromkeys(f"rank {one.rank}" for one in alike if one.rank)
+        message = f"{join_names(ranks) or 'the job'}: {first.sentence} ({first.text})"
+        row, lines = first.row, [one.line for one in alike]
+        findings += one_finding(row.code, message, ranks, lines, row.advice)
+    return findings
+
+
+def reported_follow_ups(log: Log) -> list[Finding]:
+    """Report an error that another program saw, and that began elsewhere."""
+    found = fatal(log, "follow-up")
+    if not found:
+        return []
+    first, peers = found[0], dict.fromkeys(one.groups.get("peer", "") for one in found)
+    lines = [one.line for one in found]
+    return one_finding(
+        first.row.code, f"{first.sentence} ({first.text})", filter(None, peers), lines,
+        first.row.advice or read_remedies().texts.follow_up,
+    )  # fmt: skip
+
+
+def fatal(log: Log, *roles: str) -> list[Reported]:
+    """List reports of these roles, without tries of a store that has served the job since."""
+    started = any(rank.initialised for rank in log.ranks.values())
+    return [one for one in log.reported(*roles) if not (started and one.row.source == "c10d")]

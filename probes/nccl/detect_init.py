@@ -9,7 +9,7 @@ from collections import defaultdict
 
 from probes.findings import MAX_NAMES, join_names
 from probes.nccl import evidence, log_files
-from probes.nccl.calls import ErrorCause, find_cause, read_remedies
+from probes.nccl.calls import ENDLESS, ErrorCause, find_cause, read_remedies
 from probes.nccl.evidence import first_lines, hosts_of, message_findings, named_peers, one_finding
 from probes.nccl.job import STAGES, MatchedMessage, Rank
 from probes.nccl.log import Log
@@ -122,7 +122,9 @@ def missing_ranks(log: Log) -> list[Finding]:
     starting = [rank for rank in members if not rank.size]  # started, without a rank number so far
     if len(log.jobs) > 1 or log.partial or log_files.why_no_hang(log) or log_files.all_joined(log):
         return []
-    if log_files.is_piece(log) and not (log.torch_errors and log_files.shows_most(log)):
+    if log_files.is_piece(log) and not (
+        log.reported("report", *ENDLESS) and log_files.shows_most(log)
+    ):
         return []  # it may end before the lines of the others
     if not world or len(absent) <= len(starting) or stopped_by_error(log):
         return []

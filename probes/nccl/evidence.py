@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from probes.findings import MAX_NAMES, finding, join_names
 from probes.nccl.job import MatchedMessage, Rank
 from probes.nccl.log import Log
+from probes.nccl.rows import Reported
 from reports.record import Finding
 
 MAX_LINES = 3  # places shown as evidence
@@ -49,6 +50,14 @@ def first_of_each(hits: Iterable[MatchedMessage]) -> list[MatchedMessage]:
     found: dict[str, MatchedMessage] = {}
     for hit in hits:
         found.setdefault(hit.detail, hit)
+    return list(found.values())
+
+
+def first_rows(reports: Iterable[Reported]) -> list[Reported]:
+    """List the first report of each row."""
+    found: dict[str, Reported] = {}
+    for one in reports:
+        found.setdefault(one.row.example, one)
     return list(found.values())
 
 

@@ -342,6 +342,7 @@ class MatchedMessage:
     rank: Rank
     detail: str
     line: str
+    warned: bool = True  # a warning of NCCL, or an error that others report
 
     @property
     def host(self) -> Host:

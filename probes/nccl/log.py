@@ -13,7 +13,9 @@ from probes.nccl import job
 from probes.nccl.job import STAGES, Communicator, Host, Process, Rank
 from probes.nccl.lines import NO_WRITER, LogWriter
 from probes.nccl.other_lines import MAX_KEPT, OtherLines
+from probes.nccl.rows import Reported
 
+MAX_REPORTS = 20_000  # lines of other programs, of all files: about 20 MB
 MAX_SAME_PID = 100  # hosts that are compared: in pods all processes may have pid 1
 NO_RANK = Rank(NO_WRITER, Host(""))
 RUNTIME_CONNECT = (2, 22)  # since this version ranks connect at the first collective, not at init
@@ -38,10 +40,8 @@ class Log:
         self.slow_inits: list[job.InitTiming] = []  # of ranks over the limit
         self.fastest: dict[int, job.InitTiming] = {}  # communicator size -> shortest bootstrap
         self.saw_network = False  # some line is about networks
-        self.no_efa: list[tuple[str, int]] = []  # place, process: libfabric finds no EFA device
         self.bad_rows: list[tuple[str, int]] = []  # place, wrong elements
-        self.torch_errors: list[tuple[str, str]] = []  # place, torch's error about NCCL
-        self.different_counts: list[tuple[str, str]] = []  # place, a sentence of NCCL's RAS
+        self.reports: list[Reported] = []  # what other programs report
         self.repeated = 0
         self.has_lines = False  # of NCCL, also such that nothing reads
         self.unread_files: list[str] = []  # one sentence for each file without usable lines
@@ -52,7 +52,6 @@ class Log:
         self.tail_size = 0  # ranks, as the end of an edge's line gives them
         self.test_ranks: dict[int, tuple[str, str]] = {}  # nccl-tests: rank -> (host, GPU)
         self.listed_twice: tuple[int, str, str] | None = None
-        self.transfer_errors: list[tuple[str, int, str]] = []  # libfabric: place, process, text
         self.ib_off = ""  # place of a command that sets NCCL_IB_DISABLE=1
         self.version_seen = ""
 
@@ -62,12 +61,12 @@ class Log:
         comms = [*self.communicators.values(), *self.splits.values()]
         host_edges = job.HostEdges(comms)
         host_edges.count_edges(self.ranks.values(), self.location_of)
-        ranks = self._ranks_by_pid() if self.no_efa or self.transfer_errors else {}
-        for line, pid in self.no_efa:
-            rank = ranks.get(pid, NO_RANK)
-            self.add_hit("efa", rank, "libfabric finds no EFA device", line)
-        for line, pid, text in self.transfer_errors:
-            self.add_hit("ofi-broke", ranks.get(pid, NO_RANK), text, line)
+        if found := self.reported("nccl"):
+            ranks = self._ranks_by_pid()
+            for one in found:
+                rank = ranks.get(int(one.groups["pid"]), NO_RANK)
+                if len(self.hits[one.row.kind]) < MAX_KEPT:
+                    self.add_hit(one.row.kind, rank, one.sentence, one.line)
         self.edge_counts, self.silent_ranks = dict(host_edges.counts), host_edges.silent_ranks
         self._name_sockets()
         self._judge_gdr()
@@ -124,24 +123,25 @@ class Log:
                 host.networks["Socket"] = no_device[name]
 
     def add_others(self, name: str, others: OtherLines) -> None:
-        """Add what others than NCCL wrote into the file `name`; their `last_errors` are hits."""
+        """Add what others than NCCL wrote into the file `name`."""
         self.bad_rows += [(f"{name}:{number}", wrong) for number, wrong in others.bad_rows]
-        self.torch_errors += [(f"{name}:{number}", error) for number, error in others.torch_errors]
-        self.no_efa += [(f"{name}:{number}", pid) for number, pid in others.no_efa]
+        found = others.rows.found[: MAX_REPORTS - len(self.reports)]
+        self.reports += [one._replace(line=f"{name}:{one.number}") for one in found]
         self.version_seen = self.version_seen or others.version
-        self.different_counts += [
-            (f"{name}:{line}", text) for line, text in others.different_counts
-        ]
         self.test_ranks |= others.test_ranks
         self.listed_twice = self.listed_twice or others.listed_twice
-        for line, pid, text in others.transfer_errors[: MAX_KEPT - len(self.transfer_errors)]:
-            self.transfer_errors.append((f"{name}:{line}", pid, text))
         if others.ib_off and not self.ib_off:
             self.ib_off = f"{name}:{others.ib_off}"
 
-    def add_hit(self, kind: str, rank: Rank, detail: str, line: str) -> None:
+    def reported(self, *roles: str) -> list[Reported]:
+        """List what other programs report in one of these roles, in the order of the lines."""
+        return [one for one in self.reports if one.row.role in roles]
+
+    def add_hit(
+        self, kind: str, rank: Rank, detail: str, line: str, *, warned: bool = True
+    ) -> None:
         """Add a message of a rank that has a phrase of this kind."""
-        self.hits[kind].append(job.MatchedMessage(rank, detail, line))
+        self.hits[kind].append(job.MatchedMessage(rank, detail, line, warned))
 
     @property
     def external_edges(self) -> int:

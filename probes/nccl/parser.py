@@ -94,10 +94,11 @@ class LogParser:
         log.truncated += [lines.name] * (lines.truncated and count > 0)
         log.overlong += [lines.name] * lines.overlong
         log.add_others(lines.name, lines.others)
-        for number, text in lines.others.last_errors:
-            last = lines.clean(text)
-            for found in find_kinds(last) or ["last-error"]:
-                log.add_hit(found, NO_RANK, to_text(last[:300]), f"{lines.name}:{number}")
+        for one in [one for one in lines.others.rows.found if one.row.role == "quote"]:
+            text = lines.clean(one.text.encode())
+            for found in find_kinds(text) or ["last-error"]:
+                detail = f"{to_text(text[:300])}{one.sentence}"
+                log.add_hit(found, NO_RANK, detail, f"{lines.name}:{one.number}")
         log.repeated += lines.repeated
 
     def skip(self, sentence: str) -> None:
@@ -358,9 +359,9 @@ class LogParser:
     def _match_text(self, rank: Rank, text: bytes, warning: bool) -> None:
         for kind in find_kinds(text) or (["unknown"] if warning else []):
             if warning or not is_warning(kind):
-                self._add_hit(kind, rank, text)
+                self._add_hit(kind, rank, text, warned=warning)
 
-    def _add_hit(self, kind: str, rank: Rank, text: bytes) -> None:
+    def _add_hit(self, kind: str, rank: Rank, text: bytes, *, warned: bool = False) -> None:
         log = self.log
         if is_retry(kind):
             # Most ranks retry and succeed: keep one per rank, so that a failing rank is not lost.
@@ -369,7 +370,7 @@ class LogParser:
             rank.retried |= {kind}
         elif len(log.hits[kind]) >= MAX_KEPT:
             return
-        log.add_hit(kind, rank, to_text(text[:300]), self._location())
+        log.add_hit(kind, rank, to_text(text[:300]), self._location(), warned=warned)
 
 
 # First words of INFO lines that never have a phrase.

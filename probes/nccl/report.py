@@ -10,7 +10,7 @@ from typing import Any
 
 from probes.findings import join_names
 from probes.nccl import calls, detect_init, detect_transport
-from probes.nccl.evidence import first_of_each, rank_names
+from probes.nccl.evidence import first_of_each, first_rows, rank_names
 from probes.nccl.job import MAX_RANKS, STAGES
 from probes.nccl.log import NO_RANK, Log
 from probes.nccl.log_files import COLLECT, crosses_hosts, ends_early, why_no_hang
@@ -32,10 +32,6 @@ NOTED = {  # phrase -> the note on its first message
     "gdr-why": "{}",
     "simple-order": "{}: NCCL finds no good ring in the PCIe tree that it sees, and may be slow",
 }
-RAS_AGAIN = (
-    "They may only be busy: ask `ncclras` again. If the numbers stay, the others wait for those "
-    "that are behind"
-)
 EXIT_ACCEPTED, EXIT_WRONG, EXIT_UNPROVEN = 0, 1, 20
 
 
@@ -132,11 +128,16 @@ def judge_log(log: Log) -> NcclReport:
     explained = any(code.startswith((*STARTS, "FAB-MIXED")) for code in codes)
     if not explained:
         plugin = () if {"FAB-PLUGIN", "FAB-NO-EFA"} & {*codes} else (calls.plugin_errors,)
-        explain = calls.other_errors, *plugin, calls.torch_errors, detect_init.find_hang
+        explain = (
+            calls.reported_causes, calls.other_errors, *plugin, calls.torch_errors,
+            calls.reported_follow_ups, detect_init.find_hang,
+        )  # fmt: skip
         findings += next(filter(None, (detect(log) for detect in explain)), [])
     counts = {kind: log.edge_counts[kind] for kind in ("rdma", "tcp", "intra", "other")}
     if log.single_host:  # with P2P and shared memory off, one host's ranks connect over the network
         counts = {"rdma": 0, "tcp": 0, "intra": sum(counts.values()), "other": 0}
+    unproven = _list_unproven(log, counts, findings)
+    notes = _list_notes(log, findings, explained)
     return NcclReport(
         transport=_name_transport(counts, log),
         networks=sorted({name for host in log.hosts.values() for name in host.networks}),
@@ -148,8 +149,8 @@ def judge_log(log: Log) -> NcclReport:
         or log.version_seen,
         stage=log.stage,
         findings=findings,
-        unproven=_list_unproven(log, counts, findings),
-        notes=_list_notes(log, findings, explained),
+        unproven=unproven,
+        notes=[*notes, *_list_untold(log, findings, [*notes, *unproven])],
         stages_sends=any(host.stages_sends for host in log.hosts.values()),
     )
 
@@ -161,7 +162,7 @@ def _list_notes(log: Log, findings: list[Finding], explained: bool) -> list[str]
         for kind, text in NOTED.items()
         for hit in first_of_each(log.hits[kind])[:MAX_NOTES]
     ]
-    notes += [f"{line}: {text}. {RAS_AGAIN}" for line, text in log.different_counts[:1]]
+    notes += [f"{one.line}: {one.sentence}" for one in first_rows(log.reported("note"))]
     if log.listed_twice:
         number, *hosts = log.listed_twice
         notes.append(
@@ -171,16 +172,31 @@ def _list_notes(log: Log, findings: list[Finding], explained: bool) -> list[str]
     notes += [*detect_transport.no_gdr_notes(log), *detect_transport.slow_path_notes(log)]
     if "FAB-ENV-DISABLED" not in {finding.code for finding in findings}:
         notes += detect_transport.disabled_notes(log)
-    return notes + (_consequences(log) if explained else [])
+    return notes + (_consequences(log, findings) if explained else [])
 
 
-def _consequences(log: Log) -> list[str]:
+def _list_untold(log: Log, findings: list[Finding], sentences: list[str]) -> list[str]:
+    """List the first warning of each kind that no finding and no sentence has."""
+    quoted, text = {line for one in findings for line in one.evidence}, "\n".join(sentences)
+    notes = []
+    for hits in log.hits.values():
+        warned = [hit for hit in hits if hit.warned]
+        if warned and not any(hit.line in quoted or f"{hit.line}: " in text for hit in hits):
+            more = f", and {len(warned) - 1} like it" if len(warned) > 1 else ""
+            notes.append(f"{warned[0].line}: {warned[0].detail}{more}")
+    return notes
+
+
+def _consequences(log: Log, findings: list[Finding]) -> list[str]:
     """List the errors that follow from those that were found."""
-    hits = [hit for kind in calls.FOLLOW_UPS for hit in log.hits[kind]]
+    quoted = {line for finding in findings for line in finding.evidence}
+    hits = [(hit.line, hit.detail) for kind in calls.FOLLOW_UPS for hit in log.hits[kind]]
+    others = calls.fatal(log, "cause", "follow-up")
+    hits += [(one.line, one.text) for one in others if one.line not in quoted]
     if not hits:
         return []
     more = f" and {len(hits) - 1} more" if len(hits) > 1 else ""
-    return [f"what follows from it: {hits[0].line}: {hits[0].detail}{more}"]
+    return [f"what follows from it: {hits[0][0]}: {hits[0][1]}{more}"]
 
 
 def _name_transport(counts: dict[str, int], log: Log) -> str:

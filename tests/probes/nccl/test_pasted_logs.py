@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from probes.cli.main import main
-from probes.nccl.other_lines import TORCH_ERRORS, TORCH_WORDS
 from probes.nccl.patterns import Phrase, find_kinds, read_phrases
+from probes.nccl.rows import LineRow, RowReader, read_rows
 from tests.probes.nccl.pasted.errors import ERRORS
 from tests.probes.nccl.pasted.failed_calls import FAILED_CALLS, SOUND_CALLS
 from tests.probes.nccl.pasted.lines import BEGIN, info, size_line, start
@@ -21,6 +21,7 @@ from tests.probes.nccl.pasted.node_errors import NODE_ERRORS
 from tests.probes.nccl.pasted.shapes import SHAPES
 from tests.probes.nccl.pasted.starts import CUT_STARTS
 from tests.probes.nccl.pasted.torch_text import OF_TORCH
+from tests.probes.nccl.pasted.watchdog import WATCHDOG
 from tests.recordings.generate.nccl_logs import Job, socket
 from tests.support.nccl_report import by_rank, codes, told
 
@@ -31,6 +32,7 @@ GROUPS = {
     "torch": OF_TORCH,
     "network": NO_NETWORK_TO_ACCUSE,
     "shape": SHAPES,
+    "watchdog": WATCHDOG,
 }
 CASES = {
     f"{group}: {name}": case for group, cases in GROUPS.items() for name, case in cases.items()
@@ -66,12 +68,25 @@ SOUND = {
     "two of four ranks, one a line behind",
     "P2P that is off",
     "advice of RCCL",
+    "a status that torch writes now and then",
+    "a watchdog that is announced",
 }
 
 
 def test_a_broken_run_is_never_fine() -> None:
-    for group in (ERRORS, NODE_ERRORS, FAILED_CALLS, OF_TORCH):
+    for group in (ERRORS, NODE_ERRORS, FAILED_CALLS, OF_TORCH, WATCHDOG):
         assert {name for name, case in group.items() if not case.only} <= SOUND
+
+
+@pytest.mark.parametrize("row", read_rows(), ids=lambda row: row.example[:60])
+def test_one_line_of_each_row_alone_is_shown(tmp_path: Path, row: LineRow) -> None:
+    reader = RowReader()
+    reader.read(f"{row.example}\n".encode(), 1)
+    assert row in [one.row for one in reader.found], "a special row stands before it"
+    found = told(tmp_path, f"{row.example}\n")
+    assert "nccl.log:1" in found.text(), "what is read is shown"
+    assert bool(row.code) == (row.role in ("cause", "follow-up"))
+    assert not row.code or codes(found) == {row.code}
 
 
 @pytest.mark.parametrize("phrase", read_phrases(), ids=lambda phrase: phrase.example[:60])
@@ -79,11 +94,6 @@ def test_each_row_reads_its_example(phrase: Phrase) -> None:
     assert phrase.kind in find_kinds(phrase.example.encode()), phrase.example
     assert phrase.versions
     assert phrase.meaning
-
-
-def test_each_sentence_of_torch_is_looked_for() -> None:
-    """A chunk without any of the words is not searched."""
-    assert all(any(word in error for word in TORCH_WORDS) for error in TORCH_ERRORS)
 
 
 def test_the_logs_of_all_ranks_show_a_hang(tmp_path: Path) -> None:
