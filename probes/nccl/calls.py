@@ -228,7 +228,7 @@ def torch_errors(log: Log) -> list[Finding]:
     numbers = re.findall(r"\d+", " ".join(one.groups["behind"] for one in behind))
     suspects = [f"rank {number}" for number in dict.fromkeys(numbers)]
     texts, endless = read_remedies().texts, any(one.row.role in ENDLESS for one in reports)
-    remedy = fix_of_cuda(message) or (texts.timeout if endless else "")
+    remedy = fix_of_cuda(message) or (texts.timeout if endless else reports[0].row.advice)
     compared = compare_calls(log.reported("work"), log.world_size)
     if compared:
         message = f"{compared.statement}; {message}"

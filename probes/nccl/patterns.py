@@ -85,6 +85,7 @@ OVERRIDES: dict[str, tuple[str, ...]] = {
     "efa": ("plugin-failed",),
     "refused": ("peer-closed",),
     "limits": ("refused",),
+    "proxy-failed": ("refused",),
 }
 
 # One of these words is in every phrase, so a line without any is not searched.

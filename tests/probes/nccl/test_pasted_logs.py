@@ -18,6 +18,7 @@ from tests.probes.nccl.pasted.failed_calls import FAILED_CALLS, SOUND_CALLS
 from tests.probes.nccl.pasted.lines import BEGIN, info, size_line, start
 from tests.probes.nccl.pasted.networks import NO_NETWORK_TO_ACCUSE
 from tests.probes.nccl.pasted.node_errors import NODE_ERRORS
+from tests.probes.nccl.pasted.programs import PROGRAMS
 from tests.probes.nccl.pasted.shapes import SHAPES
 from tests.probes.nccl.pasted.starts import CUT_STARTS
 from tests.probes.nccl.pasted.torch_text import OF_TORCH
@@ -33,6 +34,7 @@ GROUPS = {
     "network": NO_NETWORK_TO_ACCUSE,
     "shape": SHAPES,
     "watchdog": WATCHDOG,
+    "program": PROGRAMS,
 }
 CASES = {
     f"{group}: {name}": case for group, cases in GROUPS.items() for name, case in cases.items()
@@ -70,11 +72,15 @@ SOUND = {
     "advice of RCCL",
     "a status that torch writes now and then",
     "a watchdog that is announced",
+    "settings with the word error",
+    "an internal error of another library",
+    "a call without an error",
+    "a table of texts",
 }
 
 
 def test_a_broken_run_is_never_fine() -> None:
-    for group in (ERRORS, NODE_ERRORS, FAILED_CALLS, OF_TORCH, WATCHDOG):
+    for group in (ERRORS, NODE_ERRORS, FAILED_CALLS, OF_TORCH, WATCHDOG, PROGRAMS):
         assert {name for name, case in group.items() if not case.only} <= SOUND
 
 
