@@ -30,6 +30,7 @@ MAX_LINE = 64 << 10  # bytes of one line that are examined; NCCL's own have unde
 MAX_TEXT = 16 << 10  # bytes of a text: ring maps of 1000s of ranks are cut
 MAX_MARKS = 64  # lines searched for within one line
 MAX_PREFIXES = 30_000  # cached prefixes; a log with more is read somewhat slower
+MAX_SKIPPED = 5000  # lines of skipped words whose writer counts, in one file
 MAX_HOST = 253  # bytes of a host's name, as DNS has it
 MAX_PREFIX = 256  # bytes of a prefix that is cached
 
@@ -95,6 +96,8 @@ class LogLines:
         self.repeated = 0  # lines that Ray's driver dropped as repetitions
         self.others = OtherLines()
         self.has_lines = False  # has lines of NCCL, also such that nothing reads
+        self.seen: set[LogWriter] = set()  # who wrote lines of skipped words
+        self._skipped = 0
         self._writers: dict[bytes, LogWriter] = {}
         self._hosts: dict[tuple[int, str], tuple[str, ...]] = {}  # hosts by process and device
         self._chunk, self._line_count, self._counted_to, self._position = b"", 1, 0, 0
@@ -193,6 +196,10 @@ class LogLines:
                     writer = writers.get(prefix)
                     own += kind != b"WARN" and bool(writer or LINE_PREFIX.match(prefix))
                     yield writer or self._writer_of(prefix), kind, self.clean(text)
+            elif self._skipped < MAX_SKIPPED:
+                self._skipped += 1
+                start = chunk.rfind(b"\n", max(0, mark - MAX_LINE), mark) + 1
+                self.seen.add(self._writer_of(chunk[start:mark]))
             mark = chunk.find(MARK, end)
         if own < chunk.count(b"\n"):  # others wrote too: each ends what it writes with a newline
             self.others.read(chunk, first_line)
@@ -217,10 +224,11 @@ class LogLines:
         """Split a line with several marks: a text that names NCCL, or lines of several ranks."""
         starts, marks = [0], [match.start() for match in re.finditer(MARK, line)]
         self.overlong |= len(marks) > MAX_MARKS
+        first = self._writer_of(line[: marks[0]]).host
         for mark in marks[1:MAX_MARKS]:
             search_from = max(starts[-1], mark - 512)
             if (match := LINE_PREFIX.search(line[search_from:mark])) and match["host"]:
-                starts.append(search_from + match.start("host") + self._glued_length(match))
+                starts.append(search_from + match.start("host") + self._glued_length(match, first))
         for start, stop in zip(starts, [*starts[1:], len(line)], strict=True):
             mark_at = line.find(MARK, start)
             kind, _, text = line[mark_at + 5 : stop].partition(b" ")
@@ -228,11 +236,15 @@ class LogLines:
                 self._prefix = line[start:mark_at]
                 yield self._writer_of(self._prefix), kind, self.clean(text)
 
-    def _glued_length(self, match: re.Match[bytes]) -> int:
-        """Count characters of the line before that a lost newline put before the host's name."""
+    def _glued_length(self, match: re.Match[bytes], first: str) -> int:
+        """Count characters of the line before that a lost newline put before the host's name.
+
+        `first` is the host of that line.
+        """
         name, pid = match["host"].decode(), int(match["pid"])
         device = (match["device"] or b"").decode()
-        hosts = [host for host in self._hosts.get((pid, device), ()) if name.endswith(host)]
+        known = *self._hosts.get((pid, device), ()), first
+        hosts = [host for host in known if host and name.endswith(host)]
         return len(name) - max(map(len, hosts), default=len(name))
 
     def _writer_of(self, prefix: bytes) -> LogWriter:

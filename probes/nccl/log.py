@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from functools import cached_property
+from string import ascii_letters
 
 from probes.nccl import job
 from probes.nccl.job import STAGES, Communicator, Host, Process, Rank
@@ -16,6 +17,7 @@ from probes.nccl.other_lines import MAX_KEPT, OtherLines
 from probes.nccl.rows import Reported
 
 MAX_REPORTS = 20_000  # lines of other programs, of all files: about 20 MB
+MAX_GLUED = 20  # letters of another text before the name of a host
 MAX_SAME_PID = 100  # hosts that are compared: in pods all processes may have pid 1
 NO_RANK = Rank(NO_WRITER, Host(""))
 RUNTIME_CONNECT = (2, 22)  # since this version ranks connect at the first collective, not at init
@@ -28,6 +30,8 @@ class Log:
         self.budget = MemoryBudget()
         self.files: list[str] = []  # names, in the order of reading
         self.ranks: dict[LogWriter, Rank] = {}
+        self.seen: set[LogWriter] = set()  # who wrote lines that nothing reads
+        self.unnamed: set[tuple[int, int]] = set()  # number and size, of lines without a host
         self.hosts: dict[str, Host] = {}
         self.communicators: dict[bytes, Communicator] = {}  # by commId
         self.splits: dict[bytes, Communicator] = {}
@@ -96,18 +100,29 @@ class Log:
     def _unglue(self) -> None:
         """Leave out hosts such as `Channelnode1`: a lost newline put a word before the name.
 
-        The same process and device has lines under its own name.
+        The same process and device has lines under its own name, or only the other host has lines
+        of a start.
         """
         glued = {}
+        begun = {name for name, host in self.hosts.items() if name and host.has_begun}
+        begun |= {rank.writer.host for rank in self.ranks.values() if rank.size} - {""}
         for writer in [writer for writer, rank in self.ranks.items() if not rank.size]:
             name = writer.host
             starts = (at for at in range(1, len(name)) if name[at - 1].isalnum())
             names = (writer._replace(host=name[at:]) for at in starts)
             if own := next((self.ranks[one] for one in names if one in self.ranks), None):
                 glued[writer] = own.host
+            elif name not in begun:
+                letters = len(name) - len(name.lstrip(ascii_letters))
+                words = (name[at:] for at in range(1, min(letters, MAX_GLUED) + 1))
+                if whole := next((word for word in words if word in begun), ""):
+                    glued[writer] = self.hosts[whole]
         for writer, host in glued.items():
-            self.ranks.pop(writer).host = host
+            rank = self.ranks.pop(writer)
+            rank.host = host
             self.hosts.pop(writer.host, None)
+            rank.writer = writer._replace(host=host.name)
+            self.ranks.setdefault(rank.writer, rank)
 
     def _name_sockets(self) -> None:
         """Name the network of hosts without an RDMA device: 2.4 and 2.5 only list their sockets."""
@@ -220,6 +235,24 @@ class Log:
         return found | {next(iter(edges))[0].rank for edges in others if len(edges)}
 
     @cached_property
+    def shown(self) -> int:
+        """Count the ranks that are shown, at least: by their numbers, or as GPUs of processes.
+
+        A process without a number may be an earlier attempt of one that has it.
+        """
+        numbers = {*self.numbers, *(number for number, _ in self.unnamed)}
+        numbers |= {int(one.rank) for one in self.reports if one.rank}
+        devices: dict[Process, set[str]] = defaultdict(set)
+        for host, pid, device in {*self.ranks, *self.seen}:
+            if host:
+                devices[host, pid].add(device)
+        named = {rank.number: rank.writer[:2] for rank in self.ranks.values() if rank.number >= 0}
+        numbered = {rank.writer[:2] for rank in self.ranks.values() if rank.number >= 0}
+        groups = [{*named.values()} & devices.keys(), devices.keys() - numbered]
+        gpus = [sum(_count_gpus(devices[process]) for process in group) for group in groups]
+        return max(len(numbers), *gpus)
+
+    @cached_property
     def test_hosts(self) -> set[str]:
         """Hosts that nccl-tests lists above its table."""
         return {host for host, _ in self.test_ranks.values()}
@@ -279,6 +312,12 @@ class Log:
         """
         version = rank.version or self.version_seen
         return not version or tuple(map(int, version.split(".")[:2])) >= RUNTIME_CONNECT
+
+
+def _count_gpus(devices: set[str]) -> int:
+    """Count the GPUs of one process, at least: a thread without a GPU writes as device 0."""
+    count = sum(map(str.isdigit, devices))
+    return 1 if count == 2 and "0" in devices else max(count, 1)
 
 
 def split_into_jobs(communicators: Iterable[Communicator]) -> list[set[Process]]:

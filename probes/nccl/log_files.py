@@ -165,7 +165,8 @@ def why_no_hang(log: Log) -> str:
     if not any(rank.has_beginning for rank in log.ranks.values()):
         return "its beginning is missing"
     if log.world_size > 1 and _present(log) == 1:
-        return f"it has the lines of one of {log.world_size} ranks"
+        some = "the lines" if log.shown <= 1 else "the number"
+        return f"it has {some} of one of {log.world_size} ranks"
     return ""
 
 
@@ -185,7 +186,9 @@ def ends_early(log: Log) -> str:
         return ""
     present = _present(log)
     if present < log.world_size and any(map(_has_gathered, log.ranks.values())):
-        return f"it has the lines of {present} of {log.world_size} ranks"
+        if log.shown >= log.world_size:
+            return f"it does not give the number of each of {log.world_size} ranks"
+        return f"it has the lines of {max(present, log.shown)} of {log.world_size} ranks"
     if present < log.world_size:
         absent = sorted(set(range(log.world_size)) - log.numbers)
         return f"{number_ranks(absent)} never joined, or the piece ends too early"

@@ -91,6 +91,7 @@ class LogParser:
                 log.unread_files.append(lines.explain_no_lines())
         self._free_bytes -= lines.bytes
         log.has_lines |= lines.has_lines
+        log.seen |= lines.seen
         log.truncated += [lines.name] * (lines.truncated and count > 0)
         log.overlong += [lines.name] * lines.overlong
         log.add_others(lines.name, lines.others)
@@ -266,7 +267,7 @@ class LogParser:
     def _parse_comm(self, rank: Rank, text: bytes) -> None:
         if match := COMM_LINE.match(text):
             number, ranks, nodes, local = map(int, match.groups()[1:])
-            if not self._is_sane_size(number, ranks):
+            if not self._is_sane_size(rank, number, ranks):
                 return
             rank.max_nodes = max(rank.max_nodes, nodes)
             if ranks > rank.size or (ranks == rank.size and not rank.nodes):
@@ -279,16 +280,19 @@ class LogParser:
         else:
             self._parse_init(rank, text)
 
-    def _is_sane_size(self, number: int, ranks: int) -> bool:
+    def _is_sane_size(self, rank: Rank, number: int, ranks: int) -> bool:
         """Return whether a job can have this size; a larger one sets the budget's `full`."""
-        return number < ranks and self.log.budget.take(0, when=ranks <= job.MAX_RANKS)
+        sane = number < ranks and self.log.budget.take(0, when=ranks <= job.MAX_RANKS)
+        if sane and not rank.writer.host:
+            self.log.unnamed.add((number, ranks))
+        return sane
 
     def _parse_init(self, rank: Rank, text: bytes) -> bool:
         match = INIT_LINE.search(text, 0, MAX_TEXT)
         if match is None or (match.start() and not match["what"]):
             return False
         pointer, number, ranks = match["at"], int(match["number"]), int(match["size"])
-        if not self._is_sane_size(number, ranks):
+        if not self._is_sane_size(rank, number, ranks):
             return True
         if ranks > rank.size:
             rank.number, rank.size, rank.nodes, rank.local_ranks = number, ranks, 0, 0

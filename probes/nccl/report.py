@@ -32,6 +32,10 @@ NOTED = {  # phrase -> the note on its first message
     "gdr-why": "{}",
     "simple-order": "{}: NCCL finds no good ring in the PCIe tree that it sees, and may be slow",
 }
+APART = (
+    "let each rank write its own file (NCCL_DEBUG_FILE=/some/folder/nccl.%h.%p.log), and give them "
+    "all"
+)
 EXIT_ACCEPTED, EXIT_WRONG, EXIT_UNPROVEN = 0, 1, 20
 
 
@@ -55,6 +59,9 @@ class NcclReport:
     findings: list[Finding]
     unproven: list[str]
     notes: list[str]
+    size_known: bool = (
+        True  # a line gives the number of ranks: otherwise there are `ranks` at least
+    )
     stages_sends: bool = False  # some host receives with GPUDirect, and sends without
 
     @property
@@ -81,8 +88,10 @@ class NcclReport:
         known = self.ranks or self.findings or self.nccl or self.notes
         if not known:  # nothing of NCCL's: only that is certain
             return "\n".join(line for one in self.unproven for line in _wrap(one, width))
+        least = "" if self.size_known else "at least "
         hosts = _count(self.hosts, "host") if self.hosts else "host not named"
-        count = f"{_count(self.ranks, 'rank')}, {hosts}, NCCL {self.nccl or 'unknown'}"
+        shown = [f"{least}{_count(self.ranks, 'rank')}, {hosts}"] if self.ranks else []
+        count = ", ".join([*shown, f"NCCL {self.nccl or 'unknown'}"])
         edges = ", ".join(f"{number} {kind}" for kind, number in self.edges.items() if number)
         gdr = {True: ", GPUDirect RDMA", False: ", without GPUDirect RDMA", None: ""}[self.gdr]
         lines = [
@@ -136,6 +145,7 @@ def judge_log(log: Log) -> NcclReport:
     counts = {kind: log.edge_counts[kind] for kind in ("rdma", "tcp", "intra", "other")}
     if log.single_host:  # with P2P and shared memory off, one host's ranks connect over the network
         counts = {"rdma": 0, "tcp": 0, "intra": sum(counts.values()), "other": 0}
+    seen_hosts = {writer.host for writer in log.seen} - {""}
     unproven = _list_unproven(log, counts, findings)
     notes = _list_notes(log, findings, explained)
     return NcclReport(
@@ -143,8 +153,9 @@ def judge_log(log: Log) -> NcclReport:
         networks=sorted({name for host in log.hosts.values() for name in host.networks}),
         gdr=False not in log.gdr if log.gdr and counts["rdma"] else None,
         edges=counts,
-        hosts=max(len(log.host_names), log.nodes),
-        ranks=max(log.world_size, len(log.job_ranks), len(log.numbers)),
+        hosts=max(len(log.host_names), len(log.test_hosts), len(seen_hosts), log.nodes),
+        ranks=log.world_size or max(log.shown, len(log.job_ranks)),
+        size_known=log.world_size > 0,
         nccl=max(log.versions, key=lambda version: len(log.versions[version]), default="")
         or log.version_seen,
         stage=log.stage,
@@ -275,11 +286,12 @@ def _missing(log: Log) -> list[str]:
     if partial or present < size:
         worst = min(partial, key=lambda comm: len(comm.members) / comm.size, default=None)
         have, want = (len(worst.members), worst.size) if worst else (present, size)
+        if have < log.shown >= want:
+            return [f"the log does not give the number of each of {want} ranks: {APART}"]
+        have = max(have, log.shown)
         dedup = "Ray's driver left out repeated lines: set RAY_DEDUP_LOGS=0, or better "
         return [
-            f"the log has lines of {have} of {want} ranks: {dedup if log.repeated else ''}"
-            "let each rank write its own file (NCCL_DEBUG_FILE=/some/folder/nccl.%h.%p.log), and "
-            "give them all"
+            f"the log has lines of {have} of {want} ranks: {dedup if log.repeated else ''}{APART}"
         ]
     if not size:
         begins = any(rank.has_beginning for rank in log.ranks.values())

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from probes.cli.main import main
 from probes.nccl.patterns import Phrase, find_kinds, read_phrases
 from probes.nccl.rows import LineRow, RowReader, read_rows
+from tests.probes.nccl.pasted.counts import COUNTS
 from tests.probes.nccl.pasted.errors import ERRORS
 from tests.probes.nccl.pasted.failed_calls import FAILED_CALLS, SOUND_CALLS
 from tests.probes.nccl.pasted.lines import BEGIN, info, size_line, start
@@ -35,6 +36,7 @@ GROUPS = {
     "shape": SHAPES,
     "watchdog": WATCHDOG,
     "program": PROGRAMS,
+    "count": COUNTS,
 }
 CASES = {
     f"{group}: {name}": case for group, cases in GROUPS.items() for name, case in cases.items()

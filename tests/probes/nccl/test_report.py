@@ -313,7 +313,7 @@ def test_json_has_the_agreed_keys(tmp_path: Path) -> None:
     assert done.exit_code == 1
     assert list(said) == [
         *("schema", "transport", "networks", "gdr", "edges", "hosts", "ranks", "nccl", "stage"),
-        *("findings", "unproven", "notes", "stages_sends"),
+        *("findings", "unproven", "notes", "size_known", "stages_sends"),
     ]
     assert said["schema"] == 1
     assert (said["transport"], said["networks"], said["gdr"]) == ("tcp", ["Socket"], None)
