@@ -70,6 +70,7 @@ class Texts(ClosedTable):
     family: str
     mesh: str
     collective: str
+    all_stop: str
 
 
 class Remedies(ClosedTable):

@@ -129,7 +129,8 @@ def missing_ranks(log: Log) -> list[Finding]:
     if not world or len(absent) <= len(starting) or stopped_by_error(log):
         return []
     missing = log_files.number_ranks(absent)
-    message = f"{missing} of {size} never joined; {len(world)} others wait at {log.stage}"
+    stage = STAGES[min(rank.stage for rank in world)]
+    message = f"{missing} of {size} never joined; {len(world)} others wait at {stage}"
     suspects = (f"rank {number}" for number in absent)
     return one_finding("INIT-MISSING-RANK", message, suspects, names={"rank": absent[0]})
 
@@ -185,7 +186,17 @@ def find_hang(log: Log) -> list[Finding]:
     if log.hits["unknown"] and not log.every_rank:
         return []  # an error that is not known is an error
     message, suspects, remedy = shown or _before_network(log) or _lagging(log, ranks)
-    return one_finding("INIT-HANG", message, suspects, remedy=remedy)
+    if log_files.shows_order(log):
+        message += (
+            ". The others wrote on after their last lines (unless lines were cut out between)"
+        )
+    reports = [one.line for one in log.reported("timeout", "work")]
+    return one_finding("INIT-HANG", message, suspects, reports, remedy)
+
+
+def start_without_end(log: Log) -> list[Finding]:
+    """Find a start in which all ranks waited until the job gave up: no rank failed to join."""
+    return find_hang(log) if log_files.gave_up(log) else []
 
 
 def two_families(log: Log) -> tuple[str, list[str]] | None:
@@ -229,8 +240,9 @@ def _lagging(log: Log, ranks: list[Rank]) -> tuple[str, list[str], str]:
     idle = [rank for rank in ranks if rank.stage == lowest and not rank.connecting]
     behind = idle or [rank for rank in ranks if rank.stuck]
     if len(behind) == len(ranks):
-        message = f"all {len(ranks)} ranks stop at {log.stage} without an error"
-        return message, [], remedy
+        who = f"all {len(ranks)} ranks stop" if len(ranks) > 1 else f"{ranks[0].name} stops"
+        message = f"{who} at {log.stage} without an error"
+        return message, [], remedy or read_remedies().texts.all_stop
     furthest = STAGES[max(rank.stage for rank in ranks)]
     where = f"{evidence.rank_names(behind)} at {log.stage}, others at {furthest}"
     if furthest == log.stage:  # at the first collective

@@ -22,6 +22,7 @@ TUNNEL = re.compile(r"ip6tnl|tunl|tun\d|sit\d|gre|wg\d|tailscale|vxlan")
 LOCAL_ONLY = re.compile(r"lo$|docker|virbr|cni|veth|br-[0-9a-f]{12}|flannel|cali")
 BUILT_IN = re.compile(r"NET plugin (?:IB|Socket)\b|internal net")
 UNIFIED = re.compile(r"\bGB10\b|DGX Spark")
+DEVICE = re.compile(r"[Uu]nable to open device '?([\w.\-]+)")
 FILE_MISSING = "cannot open shared object"
 PLAIN_ERRORS = {  # phrase -> code, and the problem of a host without RDMA
     "no-verbs": ("FAB-NO-VERBS", "libibverbs cannot be opened, so no RDMA device is seen"),
@@ -199,6 +200,8 @@ def rdma_errors(log: Log) -> list[Finding]:
         # A device that cannot be opened is a lost rail even if the other devices work.
         always = kind == "open-failed"
         hits = [m for m in log.hits[kind] if always or not may_use_rdma(log, m.host)]
+        devices = dict.fromkeys(found[1] for m in hits if (found := DEVICE.search(m.detail)))
+        problem += f" ({join_names(devices)})" if devices else ""
         findings += message_findings(code, problem, hits)
     return findings
 

@@ -96,8 +96,9 @@ class LogLines:
         self.repeated = 0  # lines that Ray's driver dropped as repetitions
         self.others = OtherLines()
         self.has_lines = False  # has lines of NCCL, also such that nothing reads
-        self.seen: set[LogWriter] = set()  # who wrote lines of skipped words
-        self._skipped = 0
+        # Who wrote lines of skipped words, and the count of lines at the last of them.
+        self.seen: dict[LogWriter, int] = {}
+        self.count = self._skipped = 0  # lines of NCCL so far, and those of skipped words
         self._writers: dict[bytes, LogWriter] = {}
         self._hosts: dict[tuple[int, str], tuple[str, ...]] = {}  # hosts by process and device
         self._chunk, self._line_count, self._counted_to, self._position = b"", 1, 0, 0
@@ -195,11 +196,13 @@ class LogLines:
                     self._prefix = prefix
                     writer = writers.get(prefix)
                     own += kind != b"WARN" and bool(writer or LINE_PREFIX.match(prefix))
+                    self.count += 1
                     yield writer or self._writer_of(prefix), kind, self.clean(text)
             elif self._skipped < MAX_SKIPPED:
                 self._skipped += 1
+                self.count += 1
                 start = chunk.rfind(b"\n", max(0, mark - MAX_LINE), mark) + 1
-                self.seen.add(self._writer_of(chunk[start:mark]))
+                self.seen[self._writer_of(chunk[start:mark])] = self.count
             mark = chunk.find(MARK, end)
         if own < chunk.count(b"\n"):  # others wrote too: each ends what it writes with a newline
             self.others.read(chunk, first_line)
@@ -234,6 +237,7 @@ class LogLines:
             kind, _, text = line[mark_at + 5 : stop].partition(b" ")
             if kind in LINE_KINDS:
                 self._prefix = line[start:mark_at]
+                self.count += 1
                 yield self._writer_of(self._prefix), kind, self.clean(text)
 
     def _glued_length(self, match: re.Match[bytes], first: str) -> int:
@@ -273,6 +277,16 @@ class LogLines:
         hosts = self._hosts.get(process, ())
         if writer.host not in hosts and len(hosts) < MAX_MARKS:
             self._hosts[process] = (*hosts, writer.host)
+
+    @property
+    def processes(self) -> set[tuple[str, int]]:
+        """The processes that wrote lines, if they are few."""
+        return {writer[:2] for writer in self._writers.values() if writer.host}
+
+    @property
+    def skipped_much(self) -> bool:
+        """Whether `seen` may lack lines."""
+        return self._skipped >= MAX_SKIPPED
 
     def explain_no_lines(self) -> str:
         """Return one sentence on a file that has no line of NCCL's."""

@@ -30,7 +30,9 @@ class Log:
         self.budget = MemoryBudget()
         self.files: list[str] = []  # names, in the order of reading
         self.ranks: dict[LogWriter, Rank] = {}
-        self.seen: set[LogWriter] = set()  # who wrote lines that nothing reads
+        self.seen: dict[LogWriter, int] = {}  # who wrote lines that nothing reads, and when
+        self.skipped_much = False  # `seen` may lack some
+        self.processes: list[set[Process]] = []  # of each file with lines of NCCL
         self.unnamed: set[tuple[int, int]] = set()  # number and size, of lines without a host
         self.hosts: dict[str, Host] = {}
         self.communicators: dict[bytes, Communicator] = {}  # by commId

@@ -40,7 +40,11 @@ USING_ITEM = re.compile(rb"(?:\[\d+\])?([\w.\-@]{1,64}):([\da-fA-F.:%\w\[\]]{1,6
 DEVICE_ITEM = re.compile(rb"\[\d+\](?:=\{[^}]{0,128}\}|([\w.\-+]{1,64}):\d+/\w+)")
 # Since 2.24, for each device, and then for merged ports: `[2] name=mlx5_0+mlx5_1`.
 VIRTUAL_DEVICE = re.compile(rb"Made virtual device \[(\d{1,4})\] name=([\w.\-+]{1,300}) ")
-ENV_LINE = re.compile(rb"(NCCL_\w{1,64}) set (?:by environment )?to (.{0,200}?)\.?$")
+# The second form is that of NCCL_NET since 2.30, where the program names another network.
+ENV_LINE = re.compile(
+    rb"(?:Comm config netName reset to (?=NCCL_NET=))?(NCCL_\w{1,64})"
+    rb"(?:=| set (?:by environment )?to )(.{0,200}?)\.?$"
+)
 # Variables that affect a finding.
 JUDGED_ENV = {"NCCL_IB_DISABLE", "NCCL_IBEXT_DISABLE", "NCCL_NET", "NCCL_IB_HCA", "NCCL_NET_PLUGIN"}
 VERSION = re.compile(rb"(?:NCCL version )?(\d{1,4}\.\d{1,4}\.\d{1,4})(?:[+.\s\-]|$)")
@@ -92,6 +96,8 @@ class LogParser:
         self._free_bytes -= lines.bytes
         log.has_lines |= lines.has_lines
         log.seen |= lines.seen
+        log.processes += [lines.processes] * (count > 0)
+        log.skipped_much |= lines.skipped_much
         log.truncated += [lines.name] * (lines.truncated and count > 0)
         log.overlong += [lines.name] * lines.overlong
         log.add_others(lines.name, lines.others)
@@ -111,6 +117,7 @@ class LogParser:
         rank = self.log.ranks.get(writer) or self._add_rank(writer)
         if rank is None:
             return
+        rank.last_line = self._lines.count
         if text.startswith((b"Channel ", b"Ring ", b"CollNet ")):
             self._parse_edge(rank, text)
             return
@@ -393,4 +400,5 @@ LINE_PARSERS: dict[bytes, Callable[[LogParser, Rank, bytes], object]] = {
     b"Connected": LogParser._parse_connected,
     b"NVLS": LogParser._parse_nvls,
     b"Init": LogParser._parse_timings,
+    b"Comm": LogParser._parse_env,
 }

@@ -13,7 +13,14 @@ from probes.nccl import calls, detect_init, detect_transport
 from probes.nccl.evidence import first_of_each, first_rows, rank_names
 from probes.nccl.job import MAX_RANKS, STAGES
 from probes.nccl.log import NO_RANK, Log
-from probes.nccl.log_files import COLLECT, crosses_hosts, ends_early, why_no_hang
+from probes.nccl.log_files import (
+    COLLECT_MORE,
+    COLLECT_ONE,
+    crosses_hosts,
+    ends_early,
+    is_complete,
+    why_no_hang,
+)
 from probes.nccl.parser import read_logs
 from reports.record import Finding
 from reports.sanitize import one_line
@@ -138,7 +145,8 @@ def judge_log(log: Log) -> NcclReport:
     if not explained:
         plugin = () if {"FAB-PLUGIN", "FAB-NO-EFA"} & {*codes} else (calls.plugin_errors,)
         explain = (
-            calls.reported_causes, calls.other_errors, *plugin, calls.torch_errors,
+            calls.reported_causes, calls.other_errors, *plugin, detect_init.start_without_end,
+            calls.torch_errors,
             calls.reported_follow_ups, detect_init.find_hang,
         )  # fmt: skip
         findings += next(filter(None, (detect(log) for detect in explain)), [])
@@ -174,6 +182,8 @@ def _list_notes(log: Log, findings: list[Finding], explained: bool) -> list[str]
         for hit in first_of_each(log.hits[kind])[:MAX_NOTES]
     ]
     notes += [f"{one.line}: {one.sentence}" for one in first_rows(log.reported("note"))]
+    if is_foreign(log):
+        notes += _shorten(log.unread_files)
     if log.listed_twice:
         number, *hosts = log.listed_twice
         notes.append(
@@ -231,18 +241,31 @@ def _list_unproven(log: Log, counts: dict[str, int], findings: list[Finding]) ->
                 "`AllReduce: opCount`: give the log from its beginning"
             )
         return _shorten(log.unread_files) or [none]
-    sentences = [*incomplete_files(log), *_missing(log), *_unknown(log, findings)]
+    hangs = any(one.code == "INIT-HANG" for one in findings)  # that tells of silent ranks
+    unread = [] if is_foreign(log) else _shorten(log.unread_files)
+    sentences = [*unread, *_incomplete(log, silent=not hangs)]
+    sentences += [*_missing(log), *_unknown(log, findings)]
     sentences += detect_transport.staged_sends(log)
     explained = any(one.code.startswith(STARTS) for one in findings)  # why the job stopped
     why = "" if log.partial or explained else why_no_hang(log) or ends_early(log)
+    collect = COLLECT_ONE if len(log.files) == 1 else COLLECT_MORE
     if why and any(rank.stuck for rank in log.job_ranks):
-        sentences.append(f"whether the job hangs cannot be seen in this piece: {why}. {COLLECT}")
+        sentences.append(f"whether the job hangs cannot be seen in this piece: {why}. {collect}")
     return sentences if explained else [*sentences, *_unconnected(log, counts)]
 
 
 def incomplete_files(log: Log) -> list[str]:
     """List files that are missing, completely or in part, one sentence each."""
-    sentences = _shorten(log.unread_files)
+    return [*_shorten(log.unread_files), *_incomplete(log)]
+
+
+def is_foreign(log: Log) -> bool:
+    """Return whether the files that were not read are no logs: the others have the whole job."""
+    return is_complete(log) and not log.read_failed
+
+
+def _incomplete(log: Log, *, silent: bool = True) -> list[str]:
+    sentences = []
     if log.overlong:
         sentences.append(
             f"{join_names(log.overlong)}: a line is longer than any line of NCCL, and only a part "
@@ -259,7 +282,7 @@ def incomplete_files(log: Log) -> list[str]:
             "the log names more ranks, hosts, communicators and connections than a job of "
             f"{MAX_RANKS} ranks has; the rest of it was left out"
         )
-    if log.silent_ranks:
+    if silent and log.silent_ranks:
         sentences.append(
             f"the log of {rank_names(log.silent_ranks)} is truncated: other ranks report "
             "connections that it does not"
