@@ -54,10 +54,25 @@ MARKUP = ((b"&gt;", b">"), (b"&lt;", b"<"), (b"&amp;", b"&"))  # of pasted web p
 BORDERS = " \t\r│|".encode()  # k9s draws a line at both sides
 RAY_REPEATED = re.compile(rb"\[repeated (\d{1,9})x across cluster\].*$")
 JSON_LOG_TAIL = re.compile(rb'(?:\\n)?"\s*,\s*"')  # {"log":"... text\\n","stream":"stdout"}
-# NCCL 2.2 has no mark of its own, and the tests of aws-ofi-nccl write NET/OFI without NCCL.
+# NCCL 2.2 has no mark of its own, and the tests of aws-ofi-nccl write NET/OFI without NCCL. People
+# paste a text without its prefix: only words that NCCL alone begins with are taken for its own.
 UNMARKED = re.compile(
     rb"(?m)^([^\n]{0,200}?:\d{1,10}:\d{1,10} \[\d{1,4}\] (?:[\w./\-]{1,80}:\d{1,6} )?)(INFO|WARN) "
     rb"|\b(INFO|WARN): Function: \w{1,80} Line: \d{1,6}: (?=NET/OFI)"
+    rb"|^[ \t]{0,8}((?:\w{1,40}/){0,3}\w{1,40}\.(?:cc|cu|h):\d{1,6} )(WARN) "
+    rb"|^[ \t]{0,8}(?:INFO )?(?=NET/(?:IB|OFI|Socket|Plugin)\b|Bootstrap ?:|socket[A-Z]\w{3,30}: |"
+    rb"ncclSocketInit: |Duplicate GPU detected|Call to ibv_\w{1,30} failed)"
+)
+# One of them is in each line without a mark.
+UNMARKED_WORDS = (
+    b" INFO ",
+    b"NET/",
+    b" WARN ",
+    b"Bootstrap",
+    b"socket",
+    b"Socket",
+    b"GPU det",
+    b"ibv_",
 )
 
 
@@ -313,9 +328,11 @@ def _open(path: Path) -> AbstractContextManager[Any]:
 
 def _mark_lines(chunk: bytes) -> bytes:
     """Put NCCL's mark into lines that have none; where it is elsewhere, nothing is changed."""
-    if b"NCCL INFO " in chunk or (b" INFO " not in chunk and b"NET/OFI" not in chunk):
+    if b"NCCL INFO " in chunk or not any(word in chunk for word in UNMARKED_WORDS):
         return chunk
-    return UNMARKED.sub(lambda m: (m[1] or b"") + b"NCCL " + (m[2] or m[3]) + b" ", chunk)
+    return UNMARKED.sub(
+        lambda m: (m[1] or m[4] or b"") + b"NCCL " + (m[2] or m[3] or m[5] or b"INFO") + b" ", chunk
+    )
 
 
 def to_text(text: bytes) -> str:

@@ -5,6 +5,7 @@ SYNTHETIC: each case is written by us in the shape of public threads; none is co
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,11 @@ from click.testing import CliRunner
 from probes.cli.main import main
 from probes.nccl.patterns import Phrase, find_kinds, read_phrases
 from probes.nccl.rows import LineRow, RowReader, read_rows
+from tests.probes.nccl.pasted.bare import BARE
 from tests.probes.nccl.pasted.counts import COUNTS
 from tests.probes.nccl.pasted.errors import ERRORS
 from tests.probes.nccl.pasted.failed_calls import FAILED_CALLS, SOUND_CALLS
-from tests.probes.nccl.pasted.lines import BEGIN, info, size_line, start
+from tests.probes.nccl.pasted.lines import BEGIN, info, size_line, start, warn
 from tests.probes.nccl.pasted.networks import NO_NETWORK_TO_ACCUSE
 from tests.probes.nccl.pasted.node_errors import NODE_ERRORS
 from tests.probes.nccl.pasted.programs import PROGRAMS
@@ -37,6 +39,7 @@ GROUPS = {
     "watchdog": WATCHDOG,
     "program": PROGRAMS,
     "count": COUNTS,
+    "bare": BARE,
 }
 CASES = {
     f"{group}: {name}": case for group, cases in GROUPS.items() for name, case in cases.items()
@@ -95,6 +98,17 @@ def test_one_line_of_each_row_alone_is_shown(tmp_path: Path, row: LineRow) -> No
     assert "nccl.log:1" in found.text(), "what is read is shown"
     assert bool(row.code) == (row.role in ("cause", "follow-up"))
     assert not row.code or codes(found) == {row.code}
+
+
+@pytest.mark.parametrize("phrase", read_phrases(), ids=lambda phrase: phrase.example[:60])
+def test_a_warning_of_each_kind_is_told(tmp_path: Path, phrase: Phrase) -> None:
+    """On one host, where no network is accused: in a finding, a note, or as not proven."""
+    place, _, text = phrase.example.partition(" ")
+    named = re.fullmatch(r"[\w./]+\.(?:cc|h)", place)
+    words = f"{place}:9 {text}" if named else f"src/any.cc:9 {phrase.example}"
+    found = told(tmp_path, warn(words))
+    assert "nccl.log:1" in found.text()
+    assert found.exit_code in (1, 20)
 
 
 @pytest.mark.parametrize("phrase", read_phrases(), ids=lambda phrase: phrase.example[:60])
