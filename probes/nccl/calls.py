@@ -247,8 +247,8 @@ def reported_causes(log: Log) -> list[Finding]:
         alike = [one for one in found if one.row is first.row]
         ranks = dict.fromkeys(f"rank {one.rank}" for one in alike if one.rank)
         message = f"{join_names(ranks) or 'the job'}: {first.sentence} ({first.text})"
-        row, lines = first.row, [one.line for one in alike]
-        findings += one_finding(row.code, message, ranks, lines, row.advice)
+        lines = [one.line for one in alike]
+        findings += one_finding(first.row.code, message, ranks, lines, first.advice)
     return findings
 
 

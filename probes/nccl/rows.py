@@ -78,7 +78,15 @@ class Reported(NamedTuple):
     @property
     def sentence(self) -> str:
         """What the row says of this line."""
-        return self.row.sentence.format_map(defaultdict(str, {**self.groups, "text": self.text}))
+        return self._fill(self.row.sentence)
+
+    @property
+    def advice(self) -> str:
+        """What the row advises for this line."""
+        return self._fill(self.row.advice)
+
+    def _fill(self, text: str) -> str:
+        return text.format_map(defaultdict(str, {**self.groups, "text": self.text}))
 
 
 @cache

@@ -24,6 +24,7 @@ from tests.probes.nccl.pasted.node_errors import NODE_ERRORS
 from tests.probes.nccl.pasted.programs import PROGRAMS
 from tests.probes.nccl.pasted.shapes import SHAPES
 from tests.probes.nccl.pasted.starts import CUT_STARTS
+from tests.probes.nccl.pasted.stores import STORES
 from tests.probes.nccl.pasted.torch_text import OF_TORCH
 from tests.probes.nccl.pasted.watchdog import WATCHDOG
 from tests.recordings.generate.nccl_logs import Job, socket
@@ -40,6 +41,7 @@ GROUPS = {
     "program": PROGRAMS,
     "count": COUNTS,
     "bare": BARE,
+    "store": STORES,
 }
 CASES = {
     f"{group}: {name}": case for group, cases in GROUPS.items() for name, case in cases.items()
