@@ -109,6 +109,7 @@ def fix_of_cuda(errors: str) -> str:
 FOLLOW_UPS = ("peer-closed", "proxy-failed")
 UNCERTAIN = {  # phrase -> problem, if a call of NCCL failed after it: otherwise NCCL went on
     "registration": "memory could not be registered with the network device",
+    "topology": "NCCL cannot use the topology of the machine that it reads",
     "no-pci": "NCCL cannot find a network device in the PCIe tree",
     "argument": "the program called NCCL with a wrong argument",
     "unknown": "NCCL reports an error that is not known here",

@@ -81,7 +81,7 @@ OVERRIDES: dict[str, tuple[str, ...]] = {
     "nic": ("port-news",),
     "port-error": ("nic", "port-news"),
     "ofi-broke": ("plugin-failed",),
-    "memlock": ("registration",),
+    "memlock": ("registration", "plugin-failed"),
     "efa": ("plugin-failed",),
     "refused": ("peer-closed",),
     "limits": ("refused",),

@@ -15,6 +15,7 @@ from probes.cli.main import main
 from probes.nccl.patterns import Phrase, find_kinds, read_phrases
 from probes.nccl.rows import LineRow, RowReader, read_rows
 from tests.probes.nccl.pasted.bare import BARE
+from tests.probes.nccl.pasted.causes import CAUSED
 from tests.probes.nccl.pasted.counts import COUNTS
 from tests.probes.nccl.pasted.errors import ERRORS
 from tests.probes.nccl.pasted.failed_calls import FAILED_CALLS, SOUND_CALLS
@@ -42,6 +43,7 @@ GROUPS = {
     "count": COUNTS,
     "bare": BARE,
     "store": STORES,
+    "cause": CAUSED,
 }
 CASES = {
     f"{group}: {name}": case for group, cases in GROUPS.items() for name, case in cases.items()
