@@ -247,9 +247,10 @@ def reported_causes(log: Log) -> list[Finding]:
     for first in first_rows(found):
         alike = [one for one in found if one.row is first.row]
         ranks = dict.fromkeys(f"rank {one.rank}" for one in alike if one.rank)
+        nodes = dict.fromkeys(filter(None, (one.groups.get("node") for one in alike)))
         message = f"{join_names(ranks) or 'the job'}: {first.sentence} ({first.text})"
         lines = [one.line for one in alike]
-        findings += one_finding(first.row.code, message, ranks, lines, first.advice)
+        findings += one_finding(first.row.code, message, ranks or nodes, lines, first.advice)
     return findings
 
 

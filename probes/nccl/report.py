@@ -233,6 +233,7 @@ def _name_transport(counts: dict[str, int], log: Log) -> str:
 
 def _list_unproven(log: Log, counts: dict[str, int], findings: list[Finding]) -> list[str]:
     """List the reasons why this log does not prove everything, one sentence each."""
+    doubts = [f"{one.line}: {one.sentence}" for one in first_rows(log.reported("doubt"))]
     if not log.ranks:
         none = "the files have no line of NCCL"
         if log.has_lines:
@@ -240,12 +241,13 @@ def _list_unproven(log: Log, counts: dict[str, int], findings: list[Finding]) ->
                 "the files have only lines of NCCL that show no start, no network and no error, as "
                 "`AllReduce: opCount`: give the log from its beginning"
             )
-        return _shorten(log.unread_files) or [none]
+        return [*_shorten(log.unread_files), *doubts] or ([] if findings else [none])
     hangs = any(one.code == "INIT-HANG" for one in findings)  # that tells of silent ranks
     unread = [] if is_foreign(log) else _shorten(log.unread_files)
     sentences = [*unread, *_incomplete(log, silent=not hangs)]
     sentences += [*_missing(log), *_unknown(log, findings)]
     sentences += detect_transport.staged_sends(log)
+    sentences += doubts
     explained = any(one.code.startswith(STARTS) for one in findings)  # why the job stopped
     why = "" if log.partial or explained else why_no_hang(log) or ends_early(log)
     collect = COLLECT_ONE if len(log.files) == 1 else COLLECT_MORE

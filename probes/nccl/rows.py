@@ -31,14 +31,16 @@ class LineRow(ClosedTable):
     - report: a call that failed, without the reason; timeout: a call that did not end
     - work: a call that a rank of torch waits in, or its last one
     - follow-up: an error that began elsewhere
-    - note: a fact that is no fault
+    - note: a fact that is no fault; doubt: one that keeps the log from proving anything
     - nccl: a phrase of NCCL, of the `kind` of phrases.toml; quote: a text of NCCL itself
     """
 
     source: Literal[
         "torch", "gloo", "c10d", "xla", "program", "nccl-tests", "libfabric", "ras", "mlx5"
     ]
-    role: Literal["cause", "report", "timeout", "work", "follow-up", "note", "nccl", "quote"]
+    role: Literal[
+        "cause", "report", "timeout", "work", "follow-up", "note", "doubt", "nccl", "quote"
+    ]
     words: Annotated[list[bytes], Field(min_length=1)]
     pattern: bytes
     versions: str

@@ -23,6 +23,7 @@ from tests.probes.nccl.pasted.lines import BEGIN, info, size_line, start, warn
 from tests.probes.nccl.pasted.networks import NO_NETWORK_TO_ACCUSE
 from tests.probes.nccl.pasted.node_errors import NODE_ERRORS
 from tests.probes.nccl.pasted.programs import PROGRAMS
+from tests.probes.nccl.pasted.ras import RAS
 from tests.probes.nccl.pasted.shapes import SHAPES
 from tests.probes.nccl.pasted.starts import CUT_STARTS
 from tests.probes.nccl.pasted.stores import STORES
@@ -44,6 +45,7 @@ GROUPS = {
     "bare": BARE,
     "store": STORES,
     "cause": CAUSED,
+    "ras": RAS,
 }
 CASES = {
     f"{group}: {name}": case for group, cases in GROUPS.items() for name, case in cases.items()
