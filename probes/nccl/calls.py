@@ -112,6 +112,7 @@ UNCERTAIN = {  # phrase -> problem, if a call of NCCL failed after it: otherwise
     "topology": "NCCL cannot use the topology of the machine that it reads",
     "no-pci": "NCCL cannot find a network device in the PCIe tree",
     "argument": "the program called NCCL with a wrong argument",
+    "reclaim": "an error while a communicator was freed, at the end of the run",
     "unknown": "NCCL reports an error that is not known here",
 }
 LATE = re.compile(r"(?:enqueue|proxy)\.c")  # calls that fail in a job that has started
@@ -123,6 +124,7 @@ RESULTS = {  # ncclResult_t
     "5": "an invalid usage",
     "6": "an error of the network or of another rank",
 }
+FREEING = re.compile(r"(?:src/)?(?:allocator|init)\.cc |include/alloc\.h ")
 RESULT = re.compile(r" -> (\d)")
 MAX_FRAMES = 100  # lines between two frames of one trace, of which other ranks write some
 ENDLESS = "timeout", "work"  # roles of calls that did not end: these show no failed one
@@ -203,6 +205,15 @@ def _innermost(log: Log, trace: MatchedMessage) -> MatchedMessage:
         if hit.rank is trace.rank and near and found and result and found[1] == result[1]:
             inner = hit
     return inner
+
+
+def is_at_end(log: Log, hit: MatchedMessage) -> bool:
+    """Return whether a call failed while NCCL freed a communicator, whose next line says so."""
+    return bool(FREEING.match(hit.detail)) and any(
+        one.rank.writer[:2] == hit.rank.writer[:2]
+        and 0 < _line_number(one) - _line_number(hit) < MAX_FRAMES
+        for one in log.hits["reclaim"]
+    )
 
 
 def _line_number(hit: MatchedMessage) -> int:

@@ -9,7 +9,7 @@ from collections import defaultdict
 
 from probes.findings import MAX_NAMES, join_names
 from probes.nccl import evidence, log_files
-from probes.nccl.calls import ENDLESS, ErrorCause, find_cause, read_remedies
+from probes.nccl.calls import ENDLESS, ErrorCause, find_cause, is_at_end, read_remedies
 from probes.nccl.evidence import first_lines, hosts_of, message_findings, named_peers, one_finding
 from probes.nccl.job import STAGES, MatchedMessage, Rank
 from probes.nccl.log import Log
@@ -35,6 +35,8 @@ def init_errors(log: Log) -> list[Finding]:
         hits, remedy = log.hits[kind], read_remedies().errors.get(kind, "")
         if kind == "shm":
             hits = [hit for hit in hits if hit.rank.writer not in explained]
+        if kind == "cuda":
+            hits = [hit for hit in hits if not is_at_end(log, hit)]
         findings += message_findings(code, problem, hits, quote=True, remedy=remedy)
     return findings
 

@@ -17,6 +17,7 @@ from probes.nccl.rows import LineRow, RowReader, read_rows
 from tests.probes.nccl.pasted.bare import BARE
 from tests.probes.nccl.pasted.causes import CAUSED
 from tests.probes.nccl.pasted.counts import COUNTS
+from tests.probes.nccl.pasted.endings import ENDINGS
 from tests.probes.nccl.pasted.errors import ERRORS
 from tests.probes.nccl.pasted.failed_calls import FAILED_CALLS, SOUND_CALLS
 from tests.probes.nccl.pasted.lines import BEGIN, info, size_line, start, warn
@@ -46,6 +47,7 @@ GROUPS = {
     "store": STORES,
     "cause": CAUSED,
     "ras": RAS,
+    "end": ENDINGS,
 }
 CASES = {
     f"{group}: {name}": case for group, cases in GROUPS.items() for name, case in cases.items()
