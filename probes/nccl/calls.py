@@ -10,16 +10,10 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 from probes.findings import join_names
-from probes.nccl.evidence import (
-    first_lines,
-    first_rows,
-    hosts_of,
-    message_findings,
-    named_peers,
-    one_finding,
-)
+from probes.nccl import evidence
 from probes.nccl.job import MatchedMessage
 from probes.nccl.log import Log
+from probes.nccl.patterns import read_phrases
 from probes.nccl.rows import Reported
 from probes.nccl.torch_calls import compare_calls
 from probes.toml_tables import ClosedTable, fill_shared, read_tables, validate
@@ -74,11 +68,15 @@ class Texts(ClosedTable):
 
 
 class Remedies(ClosedTable):
-    """The file.  `errors` are by the kind of their phrase, `phases` by the phase of a start."""
+    """The file: `errors` by the kind of their phrase, `phases` by the phase of a start.
+
+    `results` has the meanings of ncclResult_t.
+    """
 
     shared: dict[str, str]
     texts: Texts
     errors: dict[str, str]
+    results: dict[str, str]
     phases: dict[str, str]
     causes: Causes
 
@@ -107,27 +105,18 @@ def fix_of_cuda(errors: str) -> str:
 
 
 FOLLOW_UPS = ("peer-closed", "proxy-failed")
-UNCERTAIN = {  # phrase -> problem, if a call of NCCL failed after it: otherwise NCCL went on
-    "registration": "memory could not be registered with the network device",
-    "topology": "NCCL cannot use the topology of the machine that it reads",
-    "no-pci": "NCCL cannot find a network device in the PCIe tree",
-    "argument": "the program called NCCL with a wrong argument",
-    "reclaim": "an error while a communicator was freed, at the end of the run",
-    "unknown": "NCCL reports an error that is not known here",
-}
+UNKNOWN = "NCCL reports an error that is not known here"
 LATE = re.compile(r"(?:enqueue|proxy)\.c")  # calls that fail in a job that has started
-RESULTS = {  # ncclResult_t
-    "1": "an error of CUDA",
-    "2": "a system error",
-    "3": "an internal error",
-    "4": "an invalid argument",
-    "5": "an invalid usage",
-    "6": "an error of the network or of another rank",
-}
 FREEING = re.compile(r"(?:src/)?(?:allocator|init)\.cc |include/alloc\.h ")
 RESULT = re.compile(r" -> (\d)")
 MAX_FRAMES = 100  # lines between two frames of one trace, of which other ranks write some
 ENDLESS = "timeout", "work"  # roles of calls that did not end: these show no failed one
+
+
+def uncertain_kinds() -> dict[str, str]:
+    """Map kinds to their problem, if a call of NCCL failed after it: otherwise NCCL went on."""
+    found = {one.kind: one.problem for one in read_phrases() if one.problem and not one.code}
+    return found | {"unknown": UNKNOWN}
 
 
 def other_errors(log: Log) -> list[Finding]:
@@ -139,23 +128,25 @@ def other_errors(log: Log) -> list[Finding]:
     traces = [m for m in log.hits["trace"] if log.joined(m.rank).stuck or LATE.search(m.detail)]
     raised = log.reported("report")
     if traces or raised or any(log.hits[kind] for kind in FOLLOW_UPS):
-        for kind, problem in UNCERTAIN.items():
+        for kind, problem in uncertain_kinds().items():
             if hits := log.hits[kind]:
                 remedy = read_remedies().errors.get(kind, "")
-                return message_findings("NCCL-ERROR", problem, hits, quote=True, remedy=remedy)
+                return evidence.message_findings(
+                    "NCCL-ERROR", problem, hits, quote=True, remedy=remedy
+                )
     if hits := log.hits["last-error"]:
-        return message_findings("NCCL-ERROR", UNCERTAIN["unknown"], hits, quote=True)
+        return evidence.message_findings("NCCL-ERROR", UNKNOWN, hits, quote=True)
     if hits := [m for kind in FOLLOW_UPS for m in log.hits[kind]]:
         return _follow_up(log, hits)
     if hits := _silent_connections(log):
         problem = "a connection by TCP failed at the start, and no line says to whom"
-        return message_findings("INIT-BOOTSTRAP", problem, hits, quote=True)
+        return evidence.message_findings("INIT-BOOTSTRAP", problem, hits, quote=True)
     return _unexplained(log, traces)
 
 
 def _follow_up(log: Log, hits: list[MatchedMessage]) -> list[Finding]:
     """Report an error that began at another rank, or on the way to it."""
-    peers, hosts = named_peers(log, hits), hosts_of(hits)
+    peers, hosts = evidence.named_peers(log, hits), evidence.hosts_of(hits)
     peer = join_names(peers) or "another rank"
     if log.hits["peer-closed"]:
         what = f"the connection to {peer} broke: the error began there, or in the network"
@@ -166,7 +157,9 @@ def _follow_up(log: Log, hits: list[MatchedMessage]) -> list[Finding]:
     reports = log.reported("report", *ENDLESS)
     message += f"; the job reports: {reports[0].text}" if reports else ""
     remedy = read_remedies().texts.follow_up
-    return one_finding("NCCL-ERROR", message, peers or hosts, first_lines(hits), remedy)
+    return evidence.one_finding(
+        "NCCL-ERROR", message, peers or hosts, evidence.first_lines(hits), remedy
+    )
 
 
 def _silent_connections(log: Log) -> list[MatchedMessage]:
@@ -188,11 +181,11 @@ def _unexplained(log: Log, traces: list[MatchedMessage]) -> list[Finding]:
         return []
     first = _innermost(log, traces[0])
     result = RESULT.search(first.detail)
-    kind = RESULTS.get(result[1] if result else "", "unknown result")
+    kind = read_remedies().results.get(result[1] if result else "", "unknown result")
     hits = list(dict.fromkeys([first, *traces]))
     problem = f"a call of NCCL failed ({kind}), and no line says why"
     remedy = read_remedies().texts.trace
-    return message_findings("NCCL-ERROR", problem, hits, quote=True, remedy=remedy)
+    return evidence.message_findings("NCCL-ERROR", problem, hits, quote=True, remedy=remedy)
 
 
 def _innermost(log: Log, trace: MatchedMessage) -> MatchedMessage:
@@ -225,7 +218,7 @@ def plugin_errors(log: Log) -> list[Finding]:
     hits = [*log.hits["plugin-failed"], *log.hits["efa"]]
     hits = [hit for hit in hits if "Couldn't" in hit.detail]
     problem, remedy = "a network plugin failed", read_remedies().texts.plugin
-    return message_findings("NCCL-ERROR", problem, hits, quote=True, remedy=remedy)
+    return evidence.message_findings("NCCL-ERROR", problem, hits, quote=True, remedy=remedy)
 
 
 def torch_errors(log: Log) -> list[Finding]:
@@ -248,20 +241,24 @@ def torch_errors(log: Log) -> list[Finding]:
         suspects = suspects or compared.suspects
         remedy = fix_of_cuda(message) or getattr(texts, compared.advice)
     remedy = texts.desync if numbers else remedy
-    return one_finding("NCCL-ERROR", message, suspects, [one.line for one in shown], remedy)
+    return evidence.one_finding(
+        "NCCL-ERROR", message, suspects, [one.line for one in shown], remedy
+    )
 
 
 def reported_causes(log: Log) -> list[Finding]:
     """Find what a line of another program explains by itself: one finding of each row."""
     findings = []
     found = fatal(log, "cause")
-    for first in first_rows(found):
+    for first in evidence.first_rows(found):
         alike = [one for one in found if one.row is first.row]
         ranks = dict.fromkeys(f"rank {one.rank}" for one in alike if one.rank)
         nodes = dict.fromkeys(filter(None, (one.groups.get("node") for one in alike)))
         message = f"{join_names(ranks) or 'the job'}: {first.sentence} ({first.text})"
         lines = [one.line for one in alike]
-        findings += one_finding(first.row.code, message, ranks or nodes, lines, first.advice)
+        findings += evidence.one_finding(
+            first.row.code, message, ranks or nodes, lines, first.advice
+        )
     return findings
 
 
@@ -272,7 +269,7 @@ def reported_follow_ups(log: Log) -> list[Finding]:
         return []
     first, peers = found[0], dict.fromkeys(one.groups.get("peer", "") for one in found)
     lines = [one.line for one in found]
-    return one_finding(
+    return evidence.one_finding(
         first.row.code, f"{first.sentence} ({first.text})", filter(None, peers), lines,
         first.row.advice or read_remedies().texts.follow_up,
     )  # fmt: skip

@@ -13,14 +13,8 @@ from probes.nccl.calls import ENDLESS, ErrorCause, find_cause, is_at_end, read_r
 from probes.nccl.evidence import first_lines, hosts_of, message_findings, named_peers, one_finding
 from probes.nccl.job import STAGES, MatchedMessage, Rank
 from probes.nccl.log import Log
-from probes.nccl.patterns import read_plain_errors
+from probes.nccl.patterns import read_phrases, read_plain_errors
 from reports.record import Finding
-
-# With the plain errors, phrases that explain why init did not end: no rank is blamed for waiting.
-BLOCKING_ERRORS = (
-    "refused", "retrying", "nvls", "version", "start-size", "mixed-sockets",
-    "qp", "qp-retrying", "qp-broke",
-)  # fmt: skip
 
 
 def init_errors(log: Log) -> list[Finding]:
@@ -149,7 +143,7 @@ def corrupt_results(log: Log) -> list[Finding]:
 
 def stopped_by_error(log: Log) -> bool:
     """Return whether some rank that is not done logged an error that explains it."""
-    kinds = (*read_plain_errors(), *BLOCKING_ERRORS)
+    kinds = {*read_plain_errors(), *(one.kind for one in read_phrases() if one.blocks)}
     return any(log.joined(m.rank).stuck for kind in kinds for m in log.hits[kind])
 
 

@@ -14,6 +14,7 @@ from probes.nccl.evidence import first_lines, hosts_of, message_findings, one_fi
 from probes.nccl.job import RDMA_NETWORKS, Host, Rank
 from probes.nccl.log import Log
 from probes.nccl.log_files import crosses_hosts
+from probes.nccl.patterns import read_plain_errors
 from reports.record import Finding
 
 # `br-` and 12 hex digits is a docker network; `br-ex` may be a node's only external link.
@@ -24,11 +25,6 @@ BUILT_IN = re.compile(r"NET plugin (?:IB|Socket)\b|internal net")
 UNIFIED = re.compile(r"\bGB10\b|DGX Spark")
 DEVICE = re.compile(r"[Uu]nable to open device '?([\w.\-]+)")
 FILE_MISSING = "cannot open shared object"
-PLAIN_ERRORS = {  # phrase -> code, and the problem of a host without RDMA
-    "no-verbs": ("FAB-NO-VERBS", "libibverbs cannot be opened, so no RDMA device is seen"),
-    "open-failed": ("FAB-OPEN-FAILED", "an RDMA device is seen but cannot be opened"),
-    "links-differ": ("FAB-LINK-TYPES", "devices of different link types were to be joined"),
-}
 
 
 def on_tcp(host: Host) -> bool:
@@ -194,7 +190,7 @@ def disables_rdma(variable: str, value: str, host: Host) -> bool:
 def rdma_errors(log: Log) -> list[Finding]:
     """Find RDMA errors whose own text names the cause."""
     findings = []
-    for kind, (code, problem) in PLAIN_ERRORS.items():
+    for kind, (code, problem) in read_plain_errors(network=True).items():
         if kind == "no-verbs" and log.ib_off:  # the library is not needed then
             continue
         # A device that cannot be opened is a lost rail even if the other devices work.
@@ -230,7 +226,9 @@ def missing_efa(log: Log) -> list[Finding]:
 
 def no_device(log: Log) -> list[Finding]:
     """Find hosts without an RDMA device where nothing in the log gives the reason."""
-    explained = {m.host.name for kind in (*PLAIN_ERRORS, "efa") for m in log.hits[kind]}
+    explained = {
+        m.host.name for kind in (*read_plain_errors(network=True), "efa") for m in log.hits[kind]
+    }
     hits = [
         m
         for m in log.hits["no-device"]

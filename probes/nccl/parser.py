@@ -15,7 +15,7 @@ from probes.nccl import job
 from probes.nccl.job import STAGES, Edge, Host, Rank
 from probes.nccl.lines import MAX_TOTAL, LogLines, LogWriter, UnreadableLog, to_text
 from probes.nccl.log import NO_RANK, Log
-from probes.nccl.patterns import PREFILTER, find_kinds, is_retry, is_warning
+from probes.nccl.patterns import PREFILTER, find_kinds, is_warning, read_kinds
 
 MAX_KEPT = 200  # messages kept per phrase
 MAX_TEXT = 1024  # bytes of a text that are searched for phrases
@@ -374,7 +374,7 @@ class LogParser:
 
     def _add_hit(self, kind: str, rank: Rank, text: bytes, *, warned: bool = False) -> None:
         log = self.log
-        if is_retry(kind):
+        if kind in read_kinds() and read_kinds()[kind].severity == "retry":
             # Most ranks retry and succeed: keep one per rank, so that a failing rank is not lost.
             if kind in rank.retried or not log.budget.take(4 * FACT_COST):
                 return

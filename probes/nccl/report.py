@@ -9,19 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from probes.findings import join_names
-from probes.nccl import calls, detect_init, detect_transport
+from probes.nccl import calls, detect_init, detect_transport, log_files
 from probes.nccl.evidence import first_of_each, first_rows, rank_names
 from probes.nccl.job import MAX_RANKS, STAGES
 from probes.nccl.log import NO_RANK, Log
-from probes.nccl.log_files import (
-    COLLECT_MORE,
-    COLLECT_ONE,
-    crosses_hosts,
-    ends_early,
-    is_complete,
-    why_no_hang,
-)
 from probes.nccl.parser import read_logs
+from probes.nccl.patterns import read_kinds
 from reports.record import Finding
 from reports.sanitize import one_line
 
@@ -29,16 +22,6 @@ MAX_NOTES = 3  # texts of one kind that are notes
 MAX_UNREAD = 20  # unread files that are named: more would hide the rest
 SCHEMA = 1  # of to_json: increased when a key is renamed or removed
 STARTS = ("INIT-", "NCCL-", "LAUNCH-")
-NOTED = {  # phrase -> the note on its first message
-    "p2p-off": "{}",
-    "gpu-hidden": "a process does not see the GPU of another rank (container or cgroup), "
-    "so they cannot use NVLink or P2P",
-    "foreign": "{}: what connected there is no rank of this job, as a scan of ports",
-    "iommu": "{}",
-    "no-cuda-library": "{}",
-    "gdr-why": "{}",
-    "simple-order": "{}: NCCL finds no good ring in the PCIe tree that it sees, and may be slow",
-}
 APART = (
     "let each rank write its own file (NCCL_DEBUG_FILE=/some/folder/nccl.%h.%p.log), and give them "
     "all"
@@ -137,7 +120,7 @@ def analyse_files(
 def judge_log(log: Log) -> NcclReport:
     """Judge a log that has been read."""
     detectors = [*detect_init.DETECTORS, detect_transport.isolated_hosts]
-    if not log.single_host and crosses_hosts(log):
+    if not log.single_host and log_files.crosses_hosts(log):
         detectors += detect_transport.DETECTORS
     findings = [finding for detect in detectors for finding in detect(log)]
     codes = [finding.code for finding in findings if finding.code != "INIT-SLOW"]
@@ -177,8 +160,9 @@ def judge_log(log: Log) -> NcclReport:
 def _list_notes(log: Log, findings: list[Finding], explained: bool) -> list[str]:
     """List facts that are no fault, and what follows from the errors that were found."""
     notes = [
-        f"{hit.line}: {text.format(hit.detail)}"
-        for kind, text in NOTED.items()
+        f"{hit.line}: {phrase.note.format(hit.detail)}"
+        for kind, phrase in read_kinds().items()
+        if phrase.note
         for hit in first_of_each(log.hits[kind])[:MAX_NOTES]
     ]
     notes += [f"{one.line}: {one.sentence}" for one in first_rows(log.reported("note"))]
@@ -249,8 +233,10 @@ def _list_unproven(log: Log, counts: dict[str, int], findings: list[Finding]) ->
     sentences += detect_transport.staged_sends(log)
     sentences += doubts
     explained = any(one.code.startswith(STARTS) for one in findings)  # why the job stopped
-    why = "" if log.partial or explained else why_no_hang(log) or ends_early(log)
-    collect = COLLECT_ONE if len(log.files) == 1 else COLLECT_MORE
+    why = (
+        "" if log.partial or explained else log_files.why_no_hang(log) or log_files.ends_early(log)
+    )
+    collect = log_files.COLLECT_ONE if len(log.files) == 1 else log_files.COLLECT_MORE
     if why and any(rank.stuck for rank in log.job_ranks):
         sentences.append(f"whether the job hangs cannot be seen in this piece: {why}. {collect}")
     return sentences if explained else [*sentences, *_unconnected(log, counts)]
@@ -263,7 +249,7 @@ def incomplete_files(log: Log) -> list[str]:
 
 def is_foreign(log: Log) -> bool:
     """Return whether the files that were not read are no logs: the others have the whole job."""
-    return is_complete(log) and not log.read_failed
+    return log_files.is_complete(log) and not log.read_failed
 
 
 def _incomplete(log: Log, *, silent: bool = True) -> list[str]:
@@ -338,7 +324,7 @@ def _unknown(log: Log, findings: list[Finding]) -> list[str]:
     if log.edge_counts["other"]:
         messages.append(f"network {join_names(log.other_networks)} is not known to use RDMA")
     quoted = {line for finding in findings for line in finding.evidence}
-    for kind, problem in calls.UNCERTAIN.items():
+    for kind, problem in calls.uncertain_kinds().items():
         hits = [hit for hit in log.hits[kind] if hit.line not in quoted and kind != "unknown"]
         for hit in hits[:1]:
             why = f"{problem}, and no line says whether NCCL went on"
@@ -361,9 +347,9 @@ def _unconnected(log: Log, counts: dict[str, int]) -> list[str]:
         ]
     if log.external_edges:
         return []
-    if not crosses_hosts(log):
+    if not log_files.crosses_hosts(log):
         return [] if counts["intra"] else ["the log shows no connection between ranks"]
-    warned = any(log.hits[kind] for kind in calls.UNCERTAIN)
+    warned = any(log.hits[kind] for kind in calls.uncertain_kinds())
     if not log.connects_at_runtime(NO_RANK) or warned:
         return ["the log shows no connection between hosts"]
     return [
