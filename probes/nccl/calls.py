@@ -21,7 +21,6 @@ from reports.record import Finding
 
 FILE = Path(__file__).with_name("remedies.toml")
 ANY_TEXT = re.compile("")
-CUDA_ERROR = re.compile(r"CUDA error|C(?:UDA|uda) failure")
 
 
 class ErrorCause(ClosedTable):
@@ -49,32 +48,14 @@ class Causes(ClosedTable):
     connect: ErrorCauses
 
 
-class Texts(ClosedTable):
-    """Remedies by what was found."""
-
-    gdr_distance: str
-    desync: str
-    timeout: str
-    waiting: str
-    plugin: str
-    start_size: str
-    follow_up: str
-    trace: str
-    late: str
-    family: str
-    mesh: str
-    collective: str
-    all_stop: str
-
-
 class Remedies(ClosedTable):
-    """The file: `errors` by the kind of their phrase, `phases` by the phase of a start.
+    """The file: `texts` by name, `errors` by the kind of their phrase, `phases` by that of a start.
 
     `results` has the meanings of ncclResult_t.
     """
 
     shared: dict[str, str]
-    texts: Texts
+    texts: dict[str, str]
     errors: dict[str, str]
     results: dict[str, str]
     phases: dict[str, str]
@@ -92,16 +73,6 @@ def read_remedies() -> Remedies:
 def find_cause(causes: list[ErrorCause], text: str) -> ErrorCause:
     """Find the first cause whose pattern is in the text; the last cause matches any text."""
     return next(cause for cause in causes if cause.pattern.search(text))
-
-
-def fix_of_cuda(errors: str) -> str:
-    """Return the remedy for an error of CUDA that torch or nccl-tests report; "" for others."""
-    fixes = read_remedies().errors
-    if "driver version is insufficient" in errors:
-        return fixes["cuda-driver"]
-    if "no kernel image" in errors:
-        return fixes["cuda-kernel"]
-    return fixes["cuda"] if CUDA_ERROR.search(errors) else ""
 
 
 FOLLOW_UPS = ("peer-closed", "proxy-failed")
@@ -156,7 +127,7 @@ def _follow_up(log: Log, hits: list[MatchedMessage]) -> list[Finding]:
     message = f"{join_names(hosts) or 'the job'}: {what} ({hits[0].detail})"
     reports = log.reported("report", *ENDLESS)
     message += f"; the job reports: {reports[0].text}" if reports else ""
-    remedy = read_remedies().texts.follow_up
+    remedy = read_remedies().texts["follow_up"]
     return evidence.one_finding(
         "NCCL-ERROR", message, peers or hosts, evidence.first_lines(hits), remedy
     )
@@ -184,7 +155,7 @@ def _unexplained(log: Log, traces: list[MatchedMessage]) -> list[Finding]:
     kind = read_remedies().results.get(result[1] if result else "", "unknown result")
     hits = list(dict.fromkeys([first, *traces]))
     problem = f"a call of NCCL failed ({kind}), and no line says why"
-    remedy = read_remedies().texts.trace
+    remedy = read_remedies().texts["trace"]
     return evidence.message_findings("NCCL-ERROR", problem, hits, quote=True, remedy=remedy)
 
 
@@ -215,9 +186,10 @@ def _line_number(hit: MatchedMessage) -> int:
 
 def plugin_errors(log: Log) -> list[Finding]:
     """Find errors of a network plugin that no finding about the network tells."""
-    hits = [*log.hits["plugin-failed"], *log.hits["efa"]]
-    hits = [hit for hit in hits if "Couldn't" in hit.detail]
-    problem, remedy = "a network plugin failed", read_remedies().texts.plugin
+    hits = [
+        m for kind in ("plugin-failed", "efa") for m in log.hits[kind] if "Couldn't" in m.detail
+    ]
+    problem, remedy = "a network plugin failed", read_remedies().texts["plugin"]
     return evidence.message_findings("NCCL-ERROR", problem, hits, quote=True, remedy=remedy)
 
 
@@ -233,46 +205,43 @@ def torch_errors(log: Log) -> list[Finding]:
         message += f" (last error: {hits[0].detail})"
     numbers = re.findall(r"\d+", " ".join(one.groups["behind"] for one in behind))
     suspects = [f"rank {number}" for number in dict.fromkeys(numbers)]
-    texts, endless = read_remedies().texts, any(one.row.role in ENDLESS for one in reports)
-    remedy = fix_of_cuda(message) or (texts.timeout if endless else reports[0].row.advice)
-    compared = compare_calls(log.reported("work"), log.world_size)
-    if compared:
+    errors, texts = read_remedies().errors, read_remedies().texts
+    advised = [one.row.advice or errors.get(one.row.kind, "") for one in reports]
+    remedy = next(filter(None, advised), "")
+    if compared := compare_calls(log.reported("work"), log.world_size):
         message = f"{compared.statement}; {message}"
         suspects = suspects or compared.suspects
-        remedy = fix_of_cuda(message) or getattr(texts, compared.advice)
-    remedy = texts.desync if numbers else remedy
-    return evidence.one_finding(
-        "NCCL-ERROR", message, suspects, [one.line for one in shown], remedy
-    )
+        remedy = remedy or texts[compared.advice]
+    if any(one.row.role in ENDLESS for one in reports):
+        remedy = texts["desync"] if numbers else remedy or texts["timeout"]
+    lines = [one.line for one in shown]
+    return evidence.one_finding("NCCL-ERROR", message, suspects, lines, remedy)
 
 
 def reported_causes(log: Log) -> list[Finding]:
     """Find what a line of another program explains by itself: one finding of each row."""
-    findings = []
-    found = fatal(log, "cause")
-    for first in evidence.first_rows(found):
-        alike = [one for one in found if one.row is first.row]
-        ranks = dict.fromkeys(f"rank {one.rank}" for one in alike if one.rank)
-        nodes = dict.fromkeys(filter(None, (one.groups.get("node") for one in alike)))
-        message = f"{join_names(ranks) or 'the job'}: {first.sentence} ({first.text})"
-        lines = [one.line for one in alike]
-        findings += evidence.one_finding(
-            first.row.code, message, ranks or nodes, lines, first.advice
-        )
-    return findings
+    return _reported_errors(log, "cause")
 
 
 def reported_follow_ups(log: Log) -> list[Finding]:
     """Report an error that another program saw, and that began elsewhere."""
-    found = fatal(log, "follow-up")
-    if not found:
-        return []
-    first, peers = found[0], dict.fromkeys(one.groups.get("peer", "") for one in found)
-    lines = [one.line for one in found]
-    return evidence.one_finding(
-        first.row.code, f"{first.sentence} ({first.text})", filter(None, peers), lines,
-        first.row.advice or read_remedies().texts.follow_up,
-    )  # fmt: skip
+    return _reported_errors(log, "follow-up")[:1]
+
+
+def _reported_errors(log: Log, role: str) -> list[Finding]:
+    findings, found = [], fatal(log, role)
+    for first in evidence.first_rows(found):
+        alike = [one for one in found if one.row is first.row]
+        ranks = dict.fromkeys(f"rank {one.rank}" for one in alike if one.rank)
+        places = (one.groups.get("node" if role == "cause" else "peer") for one in alike)
+        named = dict.fromkeys(filter(None, places))
+        suspects = ranks or named if role == "cause" else named
+        who = f"{join_names(ranks) or 'the job'}: " if role == "cause" else ""
+        message = f"{who}{first.sentence} ({first.text})"
+        remedy = first.fill(first.row.advice) or read_remedies().texts["follow_up"]
+        lines = [one.line for one in alike]
+        findings += evidence.one_finding(first.row.code, message, suspects, lines, remedy)
+    return findings
 
 
 def fatal(log: Log, *roles: str) -> list[Reported]:

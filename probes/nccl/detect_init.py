@@ -80,7 +80,7 @@ def bootstrap_errors(log: Log) -> list[Finding]:
     message = f"{join_names(hosts) or 'the job'}: cannot connect to {peer} by TCP ({cause.reason})"
     remedy = cause.remedy
     if families := two_families(log):
-        message, remedy = f"{message}; {families[0]}", read_remedies().texts.family
+        message, remedy = f"{message}; {families[0]}", read_remedies().texts["family"]
     suspects, lines = peers[:MAX_NAMES] or hosts, first_lines(hits)
     names = {"peer": hosts[0] if peers and hosts else ""}
     return one_finding("INIT-BOOTSTRAP", message, suspects, lines, remedy, names)
@@ -101,7 +101,7 @@ def mixed_versions(log: Log) -> list[Finding]:
     versions, hits, sizes = log.versions, log.hits["version"], log.hits["start-size"]
     if len(versions) < 2 and not hits:
         problem = "ranks disagree about the size of a message of the start"
-        remedy = read_remedies().texts.start_size
+        remedy = read_remedies().texts["start_size"]
         return message_findings("NCCL-ERROR", problem, sizes, quote=True, remedy=remedy)
     hits = hits or sizes
     listing = "; ".join(f"{version} on {join_names(hosts)}" for version, hosts in versions.items())
@@ -161,7 +161,7 @@ def slow_init(log: Log) -> list[Finding]:
     if phase == "bootstrap" and fastest.bootstrap_s < worst.bootstrap_s / 2:
         late = fastest.rank.name
         message += f". {late} joined last: it spent only {fastest.bootstrap_s:.1f} s there"
-        return one_finding("INIT-SLOW", message, [late], remedy=read_remedies().texts.late)
+        return one_finding("INIT-SLOW", message, [late], remedy=read_remedies().texts["late"])
     same = sorted((t for t in log.slow_inits if t.longest_phase == phase), key=lambda t: -t.total)
     suspects = dict.fromkeys(t.rank.name for t in same)
     remedy = read_remedies().phases.get(phase, "")
@@ -216,7 +216,7 @@ def _by_family(log: Log) -> tuple[str, list[str], str] | None:
     if families is None or STAGES.index(log.stage) > STAGES.index("topology"):
         return None  # or the hosts have connected nevertheless
     message = f"init stops at {log.stage} without an error, and {families[0]}"
-    return message, families[1], read_remedies().texts.family
+    return message, families[1], read_remedies().texts["family"]
 
 
 def _before_network(log: Log) -> tuple[str, list[str], str] | None:
@@ -226,19 +226,19 @@ def _before_network(log: Log) -> tuple[str, list[str], str] | None:
     if log.saw_network or {rank.stage for rank in log.job_ranks} != {STAGES.index("bootstrap")}:
         return None
     message = f"all {len(log.job_ranks)} processes stop before their first line about the network"
-    return message, log.host_names, read_remedies().texts.mesh
+    return message, log.host_names, read_remedies().texts["mesh"]
 
 
 def _lagging(log: Log, ranks: list[Rank]) -> tuple[str, list[str], str]:
     connects = log.stage in ("connect", "first-collective")
-    remedy = read_remedies().texts.collective if connects else ""
+    remedy = read_remedies().texts["collective"] if connects else ""
     lowest = min(rank.stage for rank in ranks)
     idle = [rank for rank in ranks if rank.stage == lowest and not rank.connecting]
     behind = idle or [rank for rank in ranks if rank.stuck]
     if len(behind) == len(ranks):
         who = f"all {len(ranks)} ranks stop" if len(ranks) > 1 else f"{ranks[0].name} stops"
         message = f"{who} at {log.stage} without an error"
-        return message, [], remedy or read_remedies().texts.all_stop
+        return message, [], remedy or read_remedies().texts["all_stop"]
     furthest = STAGES[max(rank.stage for rank in ranks)]
     where = f"{evidence.rank_names(behind)} at {log.stage}, others at {furthest}"
     if furthest == log.stage:  # at the first collective

@@ -47,18 +47,12 @@ def hosts_of(hits: Iterable[MatchedMessage]) -> list[str]:
 
 def first_of_each(hits: Iterable[MatchedMessage]) -> list[MatchedMessage]:
     """List the first message of each text."""
-    found: dict[str, MatchedMessage] = {}
-    for hit in hits:
-        found.setdefault(hit.detail, hit)
-    return list(found.values())
+    return list({hit.detail: hit for hit in reversed([*hits])}.values())[::-1]
 
 
 def first_rows(reports: Iterable[Reported]) -> list[Reported]:
     """List the first report of each row."""
-    found: dict[str, Reported] = {}
-    for one in reports:
-        found.setdefault(one.row.example, one)
-    return list(found.values())
+    return list({one.row.example: one for one in reversed([*reports])}.values())[::-1]
 
 
 def first_lines(hits: list[MatchedMessage]) -> list[str]:

@@ -186,11 +186,6 @@ class Host:
             self.staged_send = self.staged_send or location()
 
     @property
-    def has_begun(self) -> bool:
-        """Whether the host has a line about its network or bootstrap, as each start writes."""
-        return bool(self.bootstrap or self.networks or self.sockets or self.devices)
-
-    @property
     def stages_sends(self) -> bool:
         """Whether NCCL stages what the host sends, and not what it receives.
 

@@ -113,7 +113,7 @@ class LogLines:
         self.has_lines = False  # has lines of NCCL, also such that nothing reads
         # Who wrote lines of skipped words, and the count of lines at the last of them.
         self.seen: dict[LogWriter, int] = {}
-        self.count = self._skipped = 0  # lines of NCCL so far, and those of skipped words
+        self.count = self.skipped = 0  # lines of NCCL so far, and those of skipped words
         self._writers: dict[bytes, LogWriter] = {}
         self._hosts: dict[tuple[int, str], tuple[str, ...]] = {}  # hosts by process and device
         self._chunk, self._line_count, self._counted_to, self._position = b"", 1, 0, 0
@@ -163,7 +163,8 @@ class LogLines:
                 yield pending + whole + newline
                 pending = self._keep_end(tail, MAX_PENDING)
             self.truncated = bool(pending)
-            self.others.read_cut(pending, self.line_number)
+            # An error in a line that is cut off is one; a figure may be another.
+            self.others.rows.read(pending, self.line_number)
             if b"NCCL WARN " in pending:
                 yield pending + b"\n"
         except (OSError, EOFError, zlib.error) as error:
@@ -213,8 +214,8 @@ class LogLines:
                     own += kind != b"WARN" and bool(writer or LINE_PREFIX.match(prefix))
                     self.count += 1
                     yield writer or self._writer_of(prefix), kind, self.clean(text)
-            elif self._skipped < MAX_SKIPPED:
-                self._skipped += 1
+            elif self.skipped < MAX_SKIPPED:
+                self.skipped += 1
                 self.count += 1
                 start = chunk.rfind(b"\n", max(0, mark - MAX_LINE), mark) + 1
                 self.seen[self._writer_of(chunk[start:mark])] = self.count
@@ -297,11 +298,6 @@ class LogLines:
     def processes(self) -> set[tuple[str, int]]:
         """The processes that wrote lines, if they are few."""
         return {writer[:2] for writer in self._writers.values() if writer.host}
-
-    @property
-    def skipped_much(self) -> bool:
-        """Whether `seen` may lack lines."""
-        return self._skipped >= MAX_SKIPPED
 
     def explain_no_lines(self) -> str:
         """Return one sentence on a file that has no line of NCCL's."""

@@ -67,12 +67,10 @@ class Log:
         comms = [*self.communicators.values(), *self.splits.values()]
         host_edges = job.HostEdges(comms)
         host_edges.count_edges(self.ranks.values(), self.location_of)
-        if found := self.reported("nccl"):
-            ranks = self._ranks_by_pid()
-            for one in found:
-                rank = ranks.get(int(one.groups["pid"]), NO_RANK)
-                if len(self.hits[one.row.kind]) < MAX_KEPT:
-                    self.add_hit(one.row.kind, rank, one.sentence, one.line)
+        for one in self.reported("nccl"):
+            if len(self.hits[one.row.kind]) < MAX_KEPT:
+                rank = self._find_rank(int(one.groups["pid"]))
+                self.add_hit(one.row.kind, rank, one.sentence, one.line)
         self.edge_counts, self.silent_ranks = dict(host_edges.counts), host_edges.silent_ranks
         self._name_sockets()
         self._judge_gdr()
@@ -90,14 +88,10 @@ class Log:
         if self.no_gdr and self.gdr and not (self.edge_counts["tcp"] or self.edge_counts["other"]):
             self.gdr.add(False)  # an edge over TCP makes all ranks log GDR 0 as well
 
-    def _ranks_by_pid(self) -> dict[int, Rank]:
-        """Map the numbers of processes to their rank, where only one host has that number."""
-        found: dict[int, Rank] = {}
-        for rank in self.ranks.values():
-            known = found.setdefault(rank.writer.pid, rank)
-            if known.host is not rank.host:
-                found[rank.writer.pid] = NO_RANK
-        return found
+    def _find_rank(self, pid: int) -> Rank:
+        """Find the rank of a process by its number, where only one host has that number."""
+        found = {rank.host.name: rank for rank in self.ranks.values() if rank.writer.pid == pid}
+        return next(iter(found.values())) if len(found) == 1 else NO_RANK
 
     def _unglue(self) -> None:
         """Leave out hosts such as `Channelnode1`: a lost newline put a word before the name.
@@ -106,8 +100,8 @@ class Log:
         of a start.
         """
         glued = {}
-        begun = {name for name, host in self.hosts.items() if name and host.has_begun}
-        begun |= {rank.writer.host for rank in self.ranks.values() if rank.size} - {""}
+        begun = {rank.writer.host for rank in self.ranks.values() if rank.size}
+        begun |= {name for name, host in self.hosts.items() if host.bootstrap or host.networks}
         for writer in [writer for writer, rank in self.ranks.items() if not rank.size]:
             name = writer.host
             starts = (at for at in range(1, len(name)) if name[at - 1].isalnum())
@@ -117,7 +111,7 @@ class Log:
             elif name not in begun:
                 letters = len(name) - len(name.lstrip(ascii_letters))
                 words = (name[at:] for at in range(1, min(letters, MAX_GLUED) + 1))
-                if whole := next((word for word in words if word in begun), ""):
+                if whole := next((word for word in words if word and word in begun), ""):
                     glued[writer] = self.hosts[whole]
         for writer, host in glued.items():
             rank = self.ranks.pop(writer)

@@ -147,13 +147,9 @@ def _is_useful(word: bytes, text: bytes) -> bool:
 
 
 MOST = 0.75  # of the ranks: a piece that has so many is likely to be the log of all
-COLLECT = "If this is all that every rank wrote, say so with --whole. Otherwise collect the log of "
-COLLECT_ONE = (
-    f"{COLLECT}every rank from its start, in a file for each: NCCL_DEBUG=INFO "
-    "NCCL_DEBUG_FILE=/some/folder/nccl.%h.%p.log"
-)
-COLLECT_MORE = (
-    f"{COLLECT}every rank from its start: the files of some are missing or begin too late"
+COLLECT = (
+    "If this is all that every rank wrote, say so with --whole. Otherwise give the log of every "
+    "rank from its start: NCCL_DEBUG=INFO NCCL_DEBUG_FILE=/some/folder/nccl.%h.%p.log writes them"
 )
 
 

@@ -66,10 +66,6 @@ class OtherLines:
         if host != names[0]:
             self.listed_twice = self.listed_twice or (number, host, names[0])
 
-    def read_cut(self, text: bytes, number: int) -> None:
-        """Read a last line that is cut off: an error in it is one, a figure may be another."""
-        self.rows.read(text, number)
-
     def _find_bad_rows(self, chunk: bytes, first_line: int) -> None:
         """Find rows of nccl-tests with wrong elements."""
         for number, line in enumerate(io.BytesIO(chunk), first_line):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from probes.nccl import job
 from probes.nccl.job import STAGES, Edge, Host, Rank
-from probes.nccl.lines import MAX_TOTAL, LogLines, LogWriter, UnreadableLog, to_text
+from probes.nccl.lines import MAX_SKIPPED, MAX_TOTAL, LogLines, LogWriter, UnreadableLog, to_text
 from probes.nccl.log import NO_RANK, Log
 from probes.nccl.patterns import PREFILTER, find_kinds, is_warning, read_kinds
 
@@ -97,7 +97,7 @@ class LogParser:
         log.has_lines |= lines.has_lines
         log.seen |= lines.seen
         log.processes += [lines.processes] * (count > 0)
-        log.skipped_much |= lines.skipped_much
+        log.skipped_much |= lines.skipped == MAX_SKIPPED
         log.truncated += [lines.name] * (lines.truncated and count > 0)
         log.overlong += [lines.name] * lines.overlong
         log.add_others(lines.name, lines.others)

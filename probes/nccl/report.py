@@ -236,9 +236,10 @@ def _list_unproven(log: Log, counts: dict[str, int], findings: list[Finding]) ->
     why = (
         "" if log.partial or explained else log_files.why_no_hang(log) or log_files.ends_early(log)
     )
-    collect = log_files.COLLECT_ONE if len(log.files) == 1 else log_files.COLLECT_MORE
     if why and any(rank.stuck for rank in log.job_ranks):
-        sentences.append(f"whether the job hangs cannot be seen in this piece: {why}. {collect}")
+        sentences.append(
+            f"whether the job hangs cannot be seen in this piece: {why}. {log_files.COLLECT}"
+        )
     return sentences if explained else [*sentences, *_unconnected(log, counts)]
 
 
@@ -339,23 +340,20 @@ def _unknown(log: Log, findings: list[Finding]) -> list[str]:
 
 def _unconnected(log: Log, counts: dict[str, int]) -> list[str]:
     """Report ranks without a visible connection."""
+    none = "the log shows no connection between "
     if log.single_host:
-        if counts["intra"] or log.world_size <= 1 or log.stage == "complete":
-            return []
-        return [
-            "the log shows no connection between ranks: run one collective with NCCL_DEBUG=INFO"
-        ]
+        shown = counts["intra"] or log.world_size <= 1 or log.stage == "complete"
+        return [] if shown else [f"{none}ranks: run one collective with NCCL_DEBUG=INFO"]
     if log.external_edges:
         return []
     if not log_files.crosses_hosts(log):
-        return [] if counts["intra"] else ["the log shows no connection between ranks"]
+        return [] if counts["intra"] else [f"{none}ranks"]
     warned = any(log.hits[kind] for kind in calls.uncertain_kinds())
-    if not log.connects_at_runtime(NO_RANK) or warned:
-        return ["the log shows no connection between hosts"]
-    return [
-        "the log shows no connection between hosts: since NCCL 2.22 ranks connect at their first "
-        "collective, so run one that is large enough to use the network"
-    ]
+    later = (
+        ": since NCCL 2.22 ranks connect at their first collective, so run one that is large "
+        "enough to use the network"
+    )
+    return [f"{none}hosts{later if log.connects_at_runtime(NO_RANK) and not warned else ''}"]
 
 
 def _count(number: int, noun: str) -> str:

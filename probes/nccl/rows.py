@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
@@ -80,14 +80,10 @@ class Reported(NamedTuple):
     @property
     def sentence(self) -> str:
         """What the row says of this line."""
-        return self._fill(self.row.sentence)
+        return self.fill(self.row.sentence)
 
-    @property
-    def advice(self) -> str:
-        """What the row advises for this line."""
-        return self._fill(self.row.advice)
-
-    def _fill(self, text: str) -> str:
+    def fill(self, text: str) -> str:
+        """Fill what the line gives into a text of its row."""
         return text.format_map(defaultdict(str, {**self.groups, "text": self.text}))
 
 
@@ -121,10 +117,13 @@ class RowReader:
         best: dict[tuple[int, bool], tuple[int, LineRow, bytes, re.Match[bytes]]] = {}
         for word, rows in _rows_by_word().items():
             for start, end, window in _windows(chunk, word):
-                place, row, match = _first_row(rows, window, end - start)
-                key = start, row.role == "quote"
-                if match and (key not in best or place < best[key][0]):
-                    best[key] = place, row, window, match
+                for place, row in rows:
+                    match, key = row.regex.search(window), (start, row.role == "quote")
+                    # What begins in a later line has its own window.
+                    if match and match.start() <= end - start:
+                        if key not in best or place < best[key][0]:
+                            best[key] = place, row, window, match
+                        break
         number, counted = first_line, 0
         for (start, _), (place, row, window, match) in sorted(best.items(), key=lambda one: one[0]):
             number += chunk.count(b"\n", counted, start)
@@ -144,17 +143,6 @@ def _windows(chunk: bytes, word: bytes) -> Iterator[tuple[int, int, bytes]]:
         end = len(chunk) if end < 0 else end
         yield start, end, chunk[start : at + AFTER]
         at = chunk.find(word, min(end, at + AFTER))
-
-
-def _first_row(
-    rows: Iterable[tuple[int, LineRow]], window: bytes, end: int
-) -> tuple[int, LineRow, re.Match[bytes] | None]:
-    """Find the first row whose match begins in the window's first line, which ends at `end`."""
-    for place, row in rows:
-        match = row.regex.search(window)
-        if match and match.start() <= end:
-            return place, row, match
-    return place, row, None
 
 
 def _reported(row: LineRow, number: int, window: bytes, match: re.Match[bytes]) -> Reported:

@@ -19,6 +19,7 @@ from probes.nccl.rows import Reported
 # Operations in which the sizes of all ranks are alike, and those between two ranks.
 ALIKE = {"ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"}
 PAIRED = {"SEND", "RECV", "COALESCED", "P2P"}
+SAYS = "timeout", "waiting", "desync"  # advice, by how much a comparison says
 GUID = re.compile(r"GUID ([^\s(]+)")
 
 
@@ -51,11 +52,8 @@ class RankState:
             call = Call(int(number), groups.get("op", ""), size)
             self.calls.add(call.number)
             # The other lines about a call lack operation and size.
-            if self.waits is None or (call.number, not call.operation) < (
-                self.waits.number,
-                not self.waits.operation,
-            ):
-                self.waits = call
+            known = filter(None, (self.waits, call))
+            self.waits = min(known, key=lambda one: (one.number, not one.operation))
         if enqueued := groups.get("enqueued"):
             self.enqueued = int(enqueued)
 
@@ -66,13 +64,12 @@ class CallComparison(NamedTuple):
     statement: str
     suspects: list[str]
     advice: str
-    weight: int = 0  # how much it says
 
 
 def compare_calls(reports: list[Reported], size: int) -> CallComparison | None:
     """Compare the calls of each process group of a job of `size` ranks; None without a number."""
     found = [_compare_group(name, ranks, size) for name, ranks in _by_group(reports).items()]
-    return max(filter(None, found), key=lambda one: one.weight, default=None)
+    return max(filter(None, found), key=lambda one: SAYS.index(one.advice), default=None)
 
 
 def _by_group(reports: Iterable[Reported]) -> dict[str, dict[int, RankState]]:
@@ -119,12 +116,12 @@ def _compare_group(name: str, ranks: dict[int, RankState], size: int) -> CallCom
     if (behind or unlike) and _is_comparable(name, ranks, calls):
         if not behind:
             statement += f": they call different collectives{suffix}"
-            return CallComparison(statement, [], "desync", 2)
+            return CallComparison(statement, [], "desync")
         statement += f": {_name_ranks(behind, 'be')} behind"
         statement += f", or they call different collectives{suffix}" if unlike else suffix
-        return CallComparison(statement, [f"rank {rank}" for rank in behind], "desync", 3)
+        return CallComparison(statement, [f"rank {rank}" for rank in behind], "desync")
     if len(calls) == 1 and len(waiting[calls[0]]) == size > 1:
-        return CallComparison(f"{statement}: no rank of {size} is missing in it", [], "waiting", 1)
+        return CallComparison(f"{statement}: no rank of {size} is missing in it", [], "waiting")
     if len(calls) == 1:
         statement += ", and no line shows what other ranks do"
     return CallComparison(statement, [], "timeout")
