@@ -303,11 +303,6 @@ class LogLines:
         """Return one sentence on a file that has no line of NCCL's."""
         if not self.bytes:
             return f"{self.path}: expected NCCL's log, found an empty file"
-        if self.others.of_store:
-            return (
-                f"{self.path}: found lines of gloo or of torch's store, and none of its errors is "
-                "known here: give the lines around the first error, of each rank"
-            )
         content = "binary data" if self.binary else "no line of NCCL's"
         return (
             f"{self.path}: expected lines such as `host:pid:tid [0] NCCL INFO ...`, found "

@@ -160,20 +160,15 @@ def why_no_hang(log: Log) -> str:
     if log.every_rank:
         return ""
     if not (log.world_size or has_file_each(log)):
-        return f"no line gives the number of ranks{_name_end(log)}"
+        alike = len({rank.stage for rank in log.job_ranks}) == 1 < len(log.job_ranks)
+        end = f", and the lines of all {len(log.job_ranks)} processes end at {log.stage}"
+        return f"no line gives the number of ranks{end if alike else ''}"
     if not any(rank.has_beginning for rank in log.ranks.values()):
         return "its beginning is missing"
     if log.world_size > 1 and _present(log) == 1:
         some = "the lines" if log.shown <= 1 else "the number"
         return f"it has {some} of one of {log.world_size} ranks"
     return ""
-
-
-def _name_end(log: Log) -> str:
-    stages = {rank.stage for rank in log.job_ranks}
-    if len(log.job_ranks) < 2 or len(stages) > 1 or not max(stages):
-        return ""
-    return f", and the lines of all {len(log.job_ranks)} processes end at {log.stage}"
 
 
 def has_file_each(log: Log) -> bool:

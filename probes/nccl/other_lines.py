@@ -37,7 +37,6 @@ class OtherLines:
         self.bad_rows: list[tuple[int, int]] = []  # nccl-tests: (line, wrong elements; -1: nan)
         self.has_table = False  # has rows of nccl-tests
         self.rows = RowReader()
-        self.of_store = False  # has lines of gloo, or of torch's store
         self.ib_off = 0  # line of a command that sets NCCL_IB_DISABLE=1
         self.version = ""  # of NCCL, as torch gives it
         self.test_ranks: dict[int, tuple[str, str]] = {}  # nccl-tests: rank -> (host, GPU)
@@ -51,7 +50,6 @@ class OtherLines:
         if any(hint in chunk for hint in HINTS):
             self._find_bad_rows(chunk, first_line)
         self.rows.read(chunk, first_line)
-        self.of_store = self.of_store or b"[c10d]" in chunk or b"gloo/" in chunk
         if not self.ib_off and b"NCCL_IB_DISABLE=1" in chunk and (match := IB_OFF.search(chunk)):
             self.ib_off = first_line + chunk.count(b"\n", 0, match.start())
         if b"NCCL error in" in chunk and (match := TORCH_VERSION.search(chunk)):

@@ -76,13 +76,11 @@ OTHER = "NCCL-ERROR"  # the code of errors that have none of their own
 TRACES = {"trace", "socket-trace"}  # NCCL never writes them as warnings
 # One of these words is in every phrase, so a line without any is not searched.
 PREFILTER = (
-    b"ail", b"returned", b"libibverbs", b"open device", b"interface", b"exceeded", b"status=",
-    b"/dev/shm", b"shared memory", b"register", b"not yet init", b"type", b"ismatch",
-    b"truncated", b"Duplicate", b"same GPU", b"mixed local", b"incompatible", b"isabled",
-    b"rovider", b"Selected", b"lugin", b"Got completion", b"async", b"rror", b" -> ",
-    b"closed by", b"checked in", b"enable P2P", b"neither AF_INET", b"extended CQ",
-    b"Couldn't open", b"timeout",
-)  # fmt: skip
+    b"ail|returned|libibverbs|open device|interface|exceeded|status=|/dev/shm|shared memory|"
+    b"register|not yet init|type|ismatch|truncated|Duplicate|same GPU|mixed local|"
+    b"incompatible|isabled|rovider|Selected|lugin|Got completion|async|rror| -> |closed by|"
+    b"checked in|enable P2P|neither AF_INET|extended CQ|Couldn't open|timeout"
+).split(b"|")
 
 # First words of very frequent lines (debug subsystems COLL, P2P, TUNING, GRAPH, PROXY) that no
 # detector uses.

@@ -217,7 +217,8 @@ def _name_transport(counts: dict[str, int], log: Log) -> str:
 
 def _list_unproven(log: Log, counts: dict[str, int], findings: list[Finding]) -> list[str]:
     """List the reasons why this log does not prove everything, one sentence each."""
-    doubts = [f"{one.line}: {one.sentence}" for one in first_rows(log.reported("doubt"))]
+    found = first_rows(log.reported("doubt", "doubt" if log.ranks else "other"))
+    doubts = [f"{one.line}: {one.sentence}" for one in found]
     if not log.ranks:
         none = "the files have no line of NCCL"
         if log.has_lines:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
@@ -17,6 +18,7 @@ FILE = Path(__file__).with_name("rows.toml")
 MAX_OF_A_ROW = 1000  # lines of one row kept per file: a job of 1000 ranks writes one each
 # Bytes of a line before a row's word, and after it, also over some lines: a trace, a dump.
 BEFORE, AFTER = 400, 1500
+PART = 4  # bytes of a word
 MAX_QUOTED = 300  # bytes of a text that is quoted
 RANK_PREFIX = re.compile(rb"\[?rank(\d{1,6})\]")  # of torch's own logger
 
@@ -32,6 +34,7 @@ class LineRow(ClosedTable):
     - work: a call that a rank of torch waits in, or its last one
     - follow-up: an error that began elsewhere
     - note: a fact that is no fault; doubt: one that keeps the log from proving anything
+    - other: a line without an error that is known here
     - nccl: a phrase of NCCL, of the `kind` of phrases.toml; quote: a text of NCCL itself
     """
 
@@ -39,7 +42,7 @@ class LineRow(ClosedTable):
         "torch", "gloo", "c10d", "xla", "program", "nccl-tests", "libfabric", "ras", "mlx5"
     ]
     role: Literal[
-        "cause", "report", "timeout", "work", "follow-up", "note", "doubt", "nccl", "quote"
+        "cause", "report", "timeout", "work", "follow-up", "note", "doubt", "other", "nccl", "quote"
     ]
     words: Annotated[list[bytes], Field(min_length=1)]
     pattern: bytes
@@ -104,6 +107,18 @@ def _rows_by_word() -> Mapping[bytes, list[tuple[int, LineRow]]]:
     return found
 
 
+@cache
+def _words_by_part() -> Mapping[bytes, list[bytes]]:
+    """Sort the words by parts that few texts have: a part that is not there spares its words."""
+    left, found = {*_rows_by_word()}, {}
+    while left:
+        parts = Counter(word[at : at + PART] for word in left for at in range(len(word) - PART + 1))
+        part = max(sorted(parts), key=lambda one: parts[one])
+        found[part] = sorted(word for word in left if part in word)
+        left -= {*found[part]}
+    return found
+
+
 class RowReader:
     """The rows found in one file, each line once, at most MAX_OF_A_ROW of a row."""
 
@@ -115,9 +130,10 @@ class RowReader:
         """Find rows in whole lines; `first_line` is the number of the first."""
         # By the place of the line: a text of NCCL may stand on the line of another row.
         best: dict[tuple[int, bool], tuple[int, LineRow, bytes, re.Match[bytes]]] = {}
-        for word, rows in _rows_by_word().items():
+        parts = [words for part, words in _words_by_part().items() if part in chunk]
+        for word in itertools.chain(*parts):
             for start, end, window in _windows(chunk, word):
-                for place, row in rows:
+                for place, row in _rows_by_word()[word]:
                     match, key = row.regex.search(window), (start, row.role == "quote")
                     # What begins in a later line has its own window.
                     if match and match.start() <= end - start:

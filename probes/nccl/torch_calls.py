@@ -107,8 +107,8 @@ def _compare_group(name: str, ranks: dict[int, RankState], size: int) -> CallCom
         for rank, state in sorted(ranks.items())
         if state.enqueued is not None and state.enqueued < last and not state.waits
     }
-    parts = [f"{_name_ranks(waiting[call], 'wait')} in {call}" for call in calls]
-    parts += [f"{_name_ranks([rank], 'call')} nothing after #{end}" for rank, end in absent.items()]
+    parts = [f"{_name_ranks(waiting[call], 'waits', 'wait')} in {call}" for call in calls]
+    parts += [f"rank {rank} called nothing after #{end}" for rank, end in absent.items()]
     statement = join_names(parts)
     behind = sorted([r for call in calls for r in waiting[call] if call.number < last] + [*absent])
     suffix = "" if name else ", if these lines are of one process group"
@@ -117,7 +117,7 @@ def _compare_group(name: str, ranks: dict[int, RankState], size: int) -> CallCom
         if not behind:
             statement += f": they call different collectives{suffix}"
             return CallComparison(statement, [], "desync")
-        statement += f": {_name_ranks(behind, 'be')} behind"
+        statement += f": {_name_ranks(behind, 'is', 'are')} behind"
         statement += f", or they call different collectives{suffix}" if unlike else suffix
         return CallComparison(statement, [f"rank {rank}" for rank in behind], "desync")
     if len(calls) == 1 and len(waiting[calls[0]]) == size > 1:
@@ -150,10 +150,6 @@ def _is_comparable(name: str, ranks: Mapping[int, RankState], calls: list[Call])
     return all(state.inner <= {str(rank)} for rank, state in ranks.items())
 
 
-VERBS = {"wait": ("waits", "wait"), "call": ("called", "called"), "be": ("is", "are")}
-
-
-def _name_ranks(ranks: list[int], verb: str) -> str:
-    one, several = VERBS[verb]
+def _name_ranks(ranks: list[int], one: str, several: str) -> str:
     listing = join_names(map(str, ranks))
     return f"rank {listing} {one}" if len(ranks) == 1 else f"ranks {listing} {several}"

@@ -108,7 +108,7 @@ STORES = {
         "- Connection refused).\n",
         set(),
         "each start of torchrun may write this",
-        "none of its errors is known here",
+        "none of their errors is known here",
     ),
     "a name without an IPv6 address": Case(
         "[W socket.cpp:436] [c10d] The IPv6 network addresses of (node7, 29500) cannot be retrieved (gai "
