@@ -80,8 +80,8 @@ class NcclReport:
             return "\n".join(line for one in self.unproven for line in _wrap(one, width))
         least = "" if self.size_known else "at least "
         hosts = _count(self.hosts, "host") if self.hosts else "host not named"
-        shown = [f"{least}{_count(self.ranks, 'rank')}, {hosts}"] if self.ranks else []
-        count = ", ".join([*shown, f"NCCL {self.nccl or 'unknown'}"])
+        shown = f"{least}{_count(self.ranks, 'rank')}, {hosts}" if self.ranks else "none named"
+        count = f"{shown}, NCCL {self.nccl or 'unknown'}"
         edges = ", ".join(f"{number} {kind}" for kind, number in self.edges.items() if number)
         gdr = {True: ", GPUDirect RDMA", False: ", without GPUDirect RDMA", None: ""}[self.gdr]
         lines = [

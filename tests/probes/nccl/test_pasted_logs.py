@@ -30,6 +30,7 @@ from tests.probes.nccl.pasted.starts import CUT_STARTS
 from tests.probes.nccl.pasted.stores import STORES
 from tests.probes.nccl.pasted.torch_text import OF_TORCH
 from tests.probes.nccl.pasted.watchdog import WATCHDOG
+from tests.recordings.generate import nccl_logs
 from tests.recordings.generate.nccl_logs import Job, socket
 from tests.support.nccl_report import by_rank, codes, told
 
@@ -106,6 +107,25 @@ def test_one_line_of_each_row_alone_is_shown(tmp_path: Path, row: LineRow) -> No
     assert "nccl.log:1" in found.text(), "what is read is shown"
     assert bool(row.code) == (row.role in ("cause", "follow-up"))
     assert not row.code or codes(found) == {row.code}
+
+
+def test_each_row_has_a_case() -> None:
+    reader = RowReader()
+    for case in CASES.values():
+        reader.read(f"{case.text}\n".encode(), 1)
+    read = {one.row.example for one in reader.found}
+    assert [row.example for row in read_rows() if row.example not in read] == []
+    files = [*Path(__file__).parent.glob("test_*.py"), Path(nccl_logs.__file__)]
+    tests = "".join(path.read_text() for path in files)
+    texts = "\n".join([tests, *(case.text for case in CASES.values())]).encode()
+    seen = re.sub(rb":\d+ (?:\(\w+\) )?(?:NCCL WARN )?", b" ", texts)  # as the reader sees them
+    pieces = re.split(rb"\n|NCCL INFO |NCCL WARN |\"(?!iommu)", texts + seen)
+    missing = [
+        phrase.example
+        for phrase in read_phrases()
+        if not any(re.search(phrase.pattern, piece) for piece in pieces)
+    ]
+    assert missing == [], missing
 
 
 @pytest.mark.parametrize("phrase", read_phrases(), ids=lambda phrase: phrase.example[:60])

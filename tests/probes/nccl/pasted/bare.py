@@ -17,6 +17,32 @@ BARE = {
         "as above",
         "NET/OFI Only EFA provider is supported",
     ),
+    "RDMA without an IP interface": Case(
+        warn("transport/net_ib.cc:9 NET/IB : No IP interface found."),
+        set(),
+        "as above",
+        "note: nccl.log:1: transport/net_ib.cc NET/IB : No IP interface found.",
+    ),
+    "nodes with fewer devices": Case(
+        warn("graph/topo.cc:9 Detected mixed local Net device counts"),
+        set(),
+        "as above",
+        "Detected mixed local Net device counts",
+    ),
+    "libfabric over TCP": Case(
+        warn("nccl_ofi.c:9 NET/OFI Selected Provider is tcp;ofi_rxm"),
+        set(),
+        "as above",
+        "NET/OFI Selected Provider is tcp;ofi_rxm",
+    ),
+    "versions that NCCL itself compares": Case(
+        warn(
+            "init.cc:9 Mismatched NCCL version detected : rank 0 version 22304 rank 1 version 22105"
+        ),
+        {"NCCL-VERSION"},
+        "since 2.23 it says so",
+        "rank 0 version 22304 rank 1 version 22105",
+    ),
     "a retry that nothing follows": Case(
         info(*BEGIN)
         + warn(

@@ -49,6 +49,18 @@ CAUSED = {
         "0x16: the receiver was not ready",
         "node3 broke (syndrome 0x16, vendor error 0x87)",
     ),
+    "libmlx5, without its dump": Case(
+        "mlx5: node3: got completion with error:\n",
+        {"INIT-QP"},
+        "the numbers are cut off",
+        "an RDMA connection of node3 broke (got completion",
+    ),
+    "libfabric without an EFA device": Case(
+        "libfabric:41:17::core:core:fi_getinfo_():1391<warn> fi_getinfo: provider efa output empty list\n",
+        set(),
+        "no second host is seen: it is told, and nothing is accused",
+        "libfabric finds no EFA device",
+    ),
     "a pipe that broke": Case(
         info(*BEGIN) + warn("include/socket.h:390 Call to write failed : Broken pipe"),
         {"NCCL-ERROR"},

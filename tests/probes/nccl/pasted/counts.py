@@ -69,7 +69,7 @@ COUNTS = {
         "RuntimeError: NCCL error: unhandled system error\n",
         {"NCCL-ERROR"},
         "nothing is said rather than 0",
-        "ranks      NCCL unknown",
+        "ranks      none named, NCCL unknown",
     ),
     # Near misses.
     "a thread without a GPU": Case(

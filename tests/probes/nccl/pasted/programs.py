@@ -72,6 +72,12 @@ PROGRAMS = {
         "NCCL was aborting: no port or route is at fault",
         "the error began before it, here or at another rank",
     ),
+    "a call of CUDA, by nccl-tests": Case(
+        "gpu01: Test CUDA failure common.cu:253 'an illegal memory access was encountered'\n",
+        {"NCCL-ERROR"},
+        "mostly the program's own fault",
+        "CUDA_LAUNCH_BLOCKING=1",
+    ),
     # Near misses.
     "a call that goes on": Case(
         "ncclCommInitRankConfig returned: NCCL operation in progress\n",

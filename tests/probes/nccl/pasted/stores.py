@@ -87,6 +87,25 @@ STORES = {
         "a rank did not come to it",
         "Look for the rank that did not join",
     ),
+    "gloo on Docker's bridge": Case(
+        PAIR + "connect [172.17.0.2]:13195: Connection refused\n",
+        {"INIT-BOOTSTRAP"},
+        "other hosts have no way to it",
+        "--network=host",
+    ),
+    "a rendezvous whose store is gone": Case(
+        "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d "
+        "store has failed. See inner exception for details.\n",
+        {"NCCL-ERROR"},
+        "the node of the endpoint ended",
+        "the error began at another node",
+    ),
+    "a key of the store that nobody sets": Case(
+        "torch.distributed.DistStoreError: wait timeout after 300000ms, keys: /default_pg/0//worker_count\n",
+        {"NCCL-ERROR"},
+        "a rank did not come so far",
+        "DistStoreError: wait timeout after 300000ms",
+    ),
     # Near misses.
     "a store that is tried again": Case(
         "[W728 15:01:59 TCPStore.cpp:340] [c10d] TCP client failed to connect/validate to host "

@@ -114,6 +114,19 @@ WATCHDOG = {
         "the timeout itself is not in the piece",
         "Look for the rank that did not join",
     ),
+    "a signal to write the flight recorder": Case(
+        "[rank3]:[E ProcessGroupNCCL.cpp:1922] [PG ID 0 PG GUID 0(default_pg) Rank 3] Observed flight "
+        "recorder dump signal from another rank via TCPStore.\n",
+        {"NCCL-ERROR"},
+        "another rank timed out",
+        "Look for the rank that did not join",
+    ),
+    "a watchdog that ended by something else": Case(
+        "[PG 0 Rank 3] Process group watchdog thread terminated with exception: std::bad_alloc\n",
+        {"NCCL-ERROR"},
+        "the rest of the line has the reason",
+        "terminated with exception: std::bad_alloc",
+    ),
     # Near misses: what may not be compared, and what is no fault.
     "two groups of a tensor-parallel job": Case(
         caught(0, 5, inner=0)
