@@ -244,7 +244,7 @@ def _reported_errors(log: Log, role: str) -> list[Finding]:
     return findings
 
 
-def fatal(log: Log, *roles: str) -> list[Reported]:
-    """List reports of these roles, without tries of a store that has served the job since."""
+def fatal(log: Log, *roles: str, passed: bool = False) -> list[Reported]:
+    """List reports of these roles: without, or only, those of a store that the job passed since."""
     started = any(rank.initialised for rank in log.ranks.values())
-    return [one for one in log.reported(*roles) if not (started and one.row.source == "c10d")]
+    return [o for o in log.reported(*roles) if (started and o.row.source == "c10d") == passed]

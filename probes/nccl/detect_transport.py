@@ -25,9 +25,7 @@ BUILT_IN = re.compile(r"NET plugin (?:IB|Socket)\b|internal net")
 UNIFIED = re.compile(r"\bGB10\b|DGX Spark")
 LOOPBACK_FIRST = "NCCL takes the loopback first. With a second host, set NCCL_SOCKET_IFNAME"
 SLOW_DEVICE = "the kernel emulates {} (Soft-RoCE, SoftiWARP): this is no faster than TCP"
-SLOW_TUNNEL = (
-    "NCCL starts over the tunnel {}. If other nodes do not reach it, set NCCL_SOCKET_IFNAME"
-)
+TUNNELS = "NCCL starts over the tunnel {}. If other nodes do not reach it, set NCCL_SOCKET_IFNAME"
 DEVICE = re.compile(r"[Uu]nable to open device '?([\w.\-]+)")
 FILE_MISSING = "cannot open shared object"
 
@@ -150,7 +148,7 @@ def slow_path_notes(log: Log) -> list[str]:
         for device in filter(EMULATED.match, (host.devices or [])[:MAX_NAMES]):
             found[SLOW_DEVICE][name] = device
         if TUNNEL.match(first):
-            found[SLOW_TUNNEL][name] = first
+            found[TUNNELS][name] = first
     return [
         f"{join_names(hosts)}: {note.format(join_names(dict.fromkeys(hosts.values())))}"
         for note, hosts in found.items()

@@ -81,14 +81,13 @@ class NcclReport:
         least = "" if self.size_known else "at least "
         hosts = _count(self.hosts, "host") if self.hosts else "host not named"
         shown = f"{least}{_count(self.ranks, 'rank')}, {hosts}" if self.ranks else "none named"
-        count = f"{shown}, NCCL {self.nccl or 'unknown'}"
         edges = ", ".join(f"{number} {kind}" for kind, number in self.edges.items() if number)
         gdr = {True: ", GPUDirect RDMA", False: ", without GPUDirect RDMA", None: ""}[self.gdr]
         lines = [
             f"transport  {self.transport}{gdr}",
             f"networks   {one_line(', '.join(self.networks)) or 'none named'}",
             f"edges      {edges or 'none'}",
-            f"ranks      {count}",
+            f"ranks      {shown}, NCCL {self.nccl or 'unknown'}",
             f"stage      {self.stage if self.stage != STAGES[0] else 'not shown'}",
         ]
         for finding in self.findings:
@@ -217,8 +216,9 @@ def _name_transport(counts: dict[str, int], log: Log) -> str:
 
 def _list_unproven(log: Log, counts: dict[str, int], findings: list[Finding]) -> list[str]:
     """List the reasons why this log does not prove everything, one sentence each."""
-    found = first_rows(log.reported("doubt", "doubt" if log.ranks else "other"))
-    doubts = [f"{one.line}: {one.sentence}" for one in found]
+    found = log.reported("doubt", "doubt" if log.ranks else "other")
+    found += calls.fatal(log, "cause", "follow-up", passed=True)
+    doubts = [f"{one.line}: {one.sentence}" for one in first_rows(found)]
     if not log.ranks:
         none = "the files have no line of NCCL"
         if log.has_lines:

@@ -17,6 +17,7 @@ from tests.support.nccl_report import by_rank, codes, told
 
 VERSIONS = ("2.21.5", "2.28.9")
 LAGS = {3: "topology"}
+MANY = ["NCCL_MIN_NCHANNELS set by environment to 8."] * 60  # more than a launcher's block
 
 
 def merged(job: Job, first: int, after: int = 99) -> str:
@@ -31,7 +32,7 @@ def merged(job: Job, first: int, after: int = 99) -> str:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_one_file_shows_by_its_order_who_stopped(tmp_path: Path, version: str) -> None:
-    found = told(tmp_path, merged(Job(version, stops=LAGS), first=3))
+    found = told(tmp_path, merged(Job(version, stops=LAGS, why=MANY), first=3))
     (named,) = found.findings
     assert (named.code, named.suspects) == ("INIT-HANG", ["rank 3 on node1"])
     assert "unless lines were cut out between" in named.statement
@@ -41,13 +42,22 @@ def test_one_file_shows_by_its_order_who_stopped(tmp_path: Path, version: str) -
 @pytest.mark.parametrize(
     ("job", "after", "why"),
     [
-        (Job(stops=LAGS), 0, "the file ends with the one that is behind: it may be cut there"),
-        (Job(stops=LAGS), 2, "one of the others wrote nothing afterwards"),
-        (Job(stops=LAGS, absent=[2]), 99, "one rank wrote nothing: this is a selection of lines"),
-        (Job(), 99, "all are complete"),
-        (Job(last="graph", stops={3: "graph"}), 99, "none is behind"),
+        (Job(stops=LAGS), 99, "the others wrote a few lines: the piece may end between them"),
+        (
+            Job(stops=LAGS, why=MANY),
+            0,
+            "the file ends with the one that is behind: it may be cut there",
+        ),
+        (Job(stops=LAGS, why=MANY), 2, "one of the others wrote nothing afterwards"),
+        (
+            Job(stops=LAGS, absent=[2], why=MANY),
+            99,
+            "one rank wrote nothing: this is a selection of lines",
+        ),
+        (Job(why=MANY), 99, "all are complete"),
+        (Job(last="graph", stops={3: "graph"}, why=MANY), 99, "none is behind"),
     ],
-    ids=["at the end", "not all", "not of all", "sound", "alike"],
+    ids=["few lines", "at the end", "not all", "not of all", "sound", "alike"],
 )
 def test_one_file_shows_no_hang_by_another_order(
     tmp_path: Path, job: Job, after: int, why: str
@@ -56,7 +66,7 @@ def test_one_file_shows_no_hang_by_another_order(
 
 
 def test_lines_that_nothing_reads_count_in_the_order(tmp_path: Path) -> None:
-    text = merged(Job(stops=LAGS), first=3)
+    text = merged(Job(stops=LAGS, why=MANY), first=3)
     late = "node1:1003:1103 [1] NCCL INFO AllReduce: opCount 1 sendbuff 0x7f comm 0x5\n"
     assert "INIT-HANG" not in codes(told(tmp_path, text + late)), "rank 3 went on"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.probes.nccl.pasted.lines import BEGIN, Case, info, start
+from tests.recordings.generate.nccl_logs import Job
 
 PAIR = "RuntimeError: [x/gloo/transport/tcp/pair.cc:799] "
 CLIENT = "The client socket has timed out after 600000ms while trying to connect to ({}, 29500)."
@@ -121,6 +122,15 @@ STORES = {
         set(),
         "NCCL has started since, and this needs the store",
         "1 rank, 1 host",
+    ),
+    "a store that is gone after a sound start": Case(
+        Job("2.28.9").text()
+        + "torch.distributed.DistNetworkError: "
+        + CLIENT.format("node7")
+        + "\n",
+        set(),
+        "the job passed the store; but it is not called fine",
+        "not proven: nccl.log:",
     ),
     "a client that waits for the store": Case(
         "[W socket.cpp:601] [c10d] The client socket has failed to connect to [node7]:29500 (errno: 111 "
