@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
@@ -18,7 +17,6 @@ FILE = Path(__file__).with_name("rows.toml")
 MAX_OF_A_ROW = 1000  # lines of one row kept per file: a job of 1000 ranks writes one each
 # Bytes of a line before a row's word, and after it, also over some lines: a trace, a dump.
 BEFORE, AFTER = 400, 1500
-PART = 4  # bytes of a word
 MAX_QUOTED = 300  # bytes of a text that is quoted
 RANK_PREFIX = re.compile(rb"\[?rank(\d{1,6})\]")  # of torch's own logger
 
@@ -107,18 +105,6 @@ def _rows_by_word() -> Mapping[bytes, list[tuple[int, LineRow]]]:
     return found
 
 
-@cache
-def _words_by_part() -> Mapping[bytes, list[bytes]]:
-    """Sort the words by parts that few texts have: a part that is not there spares its words."""
-    left, found = {*_rows_by_word()}, {}
-    while left:
-        parts = Counter(word[at : at + PART] for word in left for at in range(len(word) - PART + 1))
-        part = max(sorted(parts), key=lambda one: parts[one])
-        found[part] = sorted(word for word in left if part in word)
-        left -= {*found[part]}
-    return found
-
-
 class RowReader:
     """The rows found in one file, each line once, at most MAX_OF_A_ROW of a row."""
 
@@ -130,16 +116,15 @@ class RowReader:
         """Find rows in whole lines; `first_line` is the number of the first."""
         # By the place of the line: a text of NCCL may stand on the line of another row.
         best: dict[tuple[int, bool], tuple[int, LineRow, bytes, re.Match[bytes]]] = {}
-        parts = [words for part, words in _words_by_part().items() if part in chunk]
-        for word in itertools.chain(*parts):
+        for word, rows in _rows_by_word().items():
             for start, end, window in _windows(chunk, word):
-                for place, row in _rows_by_word()[word]:
-                    match, key = row.regex.search(window), (start, row.role == "quote")
-                    # What begins in a later line has its own window.
-                    if match and match.start() <= end - start:
-                        if key not in best or place < best[key][0]:
-                            best[key] = place, row, window, match
-                        break
+                for place, row in rows:
+                    key = start, row.role == "quote"
+                    if key in best and best[key][0] < place:
+                        continue
+                    match = row.regex.search(window)
+                    if match and match.start() <= end - start:  # otherwise it has its own window
+                        best[key] = place, row, window, match
         number, counted = first_line, 0
         for (start, _), (place, row, window, match) in sorted(best.items(), key=lambda one: one[0]):
             number += chunk.count(b"\n", counted, start)
