@@ -10,15 +10,17 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 from probes.findings import join_names
-from probes.nccl.evidence import first_lines, hosts_of, message_findings, named_peers, one_finding
+from probes.nccl import evidence
 from probes.nccl.job import MatchedMessage
 from probes.nccl.log import Log
+from probes.nccl.patterns import read_phrases
+from probes.nccl.rows import Reported
+from probes.nccl.torch_calls import compare_calls
 from probes.toml_tables import ClosedTable, fill_shared, read_tables, validate
 from reports.record import Finding
 
 FILE = Path(__file__).with_name("remedies.toml")
 ANY_TEXT = re.compile("")
-CUDA_ERROR = re.compile(r"CUDA error|C(?:UDA|uda) failure")
 
 
 class ErrorCause(ClosedTable):
@@ -46,28 +48,16 @@ class Causes(ClosedTable):
     connect: ErrorCauses
 
 
-class Texts(ClosedTable):
-    """Remedies by what was found."""
-
-    gdr_distance: str
-    desync: str
-    timeout: str
-    plugin: str
-    start_size: str
-    follow_up: str
-    trace: str
-    late: str
-    family: str
-    mesh: str
-    collective: str
-
-
 class Remedies(ClosedTable):
-    """The file.  `errors` are by the kind of their phrase, `phases` by the phase of a start."""
+    """The file: `texts` by name, `errors` by the kind of their phrase, `phases` by that of a start.
+
+    `results` has the meanings of ncclResult_t.
+    """
 
     shared: dict[str, str]
-    texts: Texts
+    texts: dict[str, str]
     errors: dict[str, str]
+    results: dict[str, str]
     phases: dict[str, str]
     causes: Causes
 
@@ -85,36 +75,19 @@ def find_cause(causes: list[ErrorCause], text: str) -> ErrorCause:
     return next(cause for cause in causes if cause.pattern.search(text))
 
 
-def fix_of_cuda(errors: str) -> str:
-    """Return the remedy for an error of CUDA that torch or nccl-tests report; "" for others."""
-    fixes = read_remedies().errors
-    if "driver version is insufficient" in errors:
-        return fixes["cuda-driver"]
-    if "no kernel image" in errors:
-        return fixes["cuda-kernel"]
-    return fixes["cuda"] if CUDA_ERROR.search(errors) else ""
-
-
 FOLLOW_UPS = ("peer-closed", "proxy-failed")
-UNCERTAIN = {  # phrase -> problem, if a call of NCCL failed after it: otherwise NCCL went on
-    "registration": "memory could not be registered with the network device",
-    "no-pci": "NCCL cannot find a network device in the PCIe tree",
-    "argument": "the program called NCCL with a wrong argument",
-    "unknown": "NCCL reports an error that is not known here",
-}
+UNKNOWN = "NCCL reports an error that is not known here"
 LATE = re.compile(r"(?:enqueue|proxy)\.c")  # calls that fail in a job that has started
-RESULTS = {  # ncclResult_t
-    "1": "an error of CUDA",
-    "2": "a system error",
-    "3": "an internal error",
-    "4": "an invalid argument",
-    "5": "an invalid usage",
-    "6": "an error of the network or of another rank",
-}
+FREEING = re.compile(r"(?:src/)?(?:allocator|init)\.cc |include/alloc\.h ")
 RESULT = re.compile(r" -> (\d)")
 MAX_FRAMES = 100  # lines between two frames of one trace, of which other ranks write some
-TIMEOUTS = re.compile(r"timeout|timed out|got stuck")  # of torch: these show no failed call
-BEHIND = re.compile(r"\[([\d, ]+)\] (?:are the lagging|joined but|finished collective)")
+ENDLESS = "timeout", "work"  # roles of calls that did not end: these show no failed one
+
+
+def uncertain_kinds() -> dict[str, str]:
+    """Map kinds to their problem, if a call of NCCL failed after it: otherwise NCCL went on."""
+    found = {one.kind: one.problem for one in read_phrases() if one.problem and not one.code}
+    return found | {"unknown": UNKNOWN}
 
 
 def other_errors(log: Log) -> list[Finding]:
@@ -124,25 +97,27 @@ def other_errors(log: Log) -> list[Finding]:
     call of a rank that is done, unless it is a collective, or the thread that sends.
     """
     traces = [m for m in log.hits["trace"] if log.joined(m.rank).stuck or LATE.search(m.detail)]
-    raised = any(not TIMEOUTS.search(error) for _, error in log.torch_errors)
+    raised = log.reported("report")
     if traces or raised or any(log.hits[kind] for kind in FOLLOW_UPS):
-        for kind, problem in UNCERTAIN.items():
+        for kind, problem in uncertain_kinds().items():
             if hits := log.hits[kind]:
                 remedy = read_remedies().errors.get(kind, "")
-                return message_findings("NCCL-ERROR", problem, hits, quote=True, remedy=remedy)
+                return evidence.message_findings(
+                    "NCCL-ERROR", problem, hits, quote=True, remedy=remedy
+                )
     if hits := log.hits["last-error"]:
-        return message_findings("NCCL-ERROR", UNCERTAIN["unknown"], hits, quote=True)
+        return evidence.message_findings("NCCL-ERROR", UNKNOWN, hits, quote=True)
     if hits := [m for kind in FOLLOW_UPS for m in log.hits[kind]]:
         return _follow_up(log, hits)
     if hits := _silent_connections(log):
         problem = "a connection by TCP failed at the start, and no line says to whom"
-        return message_findings("INIT-BOOTSTRAP", problem, hits, quote=True)
+        return evidence.message_findings("INIT-BOOTSTRAP", problem, hits, quote=True)
     return _unexplained(log, traces)
 
 
 def _follow_up(log: Log, hits: list[MatchedMessage]) -> list[Finding]:
     """Report an error that began at another rank, or on the way to it."""
-    peers, hosts = named_peers(log, hits), hosts_of(hits)
+    peers, hosts = evidence.named_peers(log, hits), evidence.hosts_of(hits)
     peer = join_names(peers) or "another rank"
     if log.hits["peer-closed"]:
         what = f"the connection to {peer} broke: the error began there, or in the network"
@@ -150,9 +125,12 @@ def _follow_up(log: Log, hits: list[MatchedMessage]) -> list[Finding]:
         where = f"at {peer}" if peers else "before it, here or at another rank"
         what = f"a thread of NCCL failed: the error began {where}"
     message = f"{join_names(hosts) or 'the job'}: {what} ({hits[0].detail})"
-    message += f"; the job reports: {log.torch_errors[0][1]}" if log.torch_errors else ""
-    remedy = read_remedies().texts.follow_up
-    return one_finding("NCCL-ERROR", message, peers or hosts, first_lines(hits), remedy)
+    reports = log.reported("report", *ENDLESS)
+    message += f"; the job reports: {reports[0].text}" if reports else ""
+    remedy = read_remedies().texts["follow_up"]
+    return evidence.one_finding(
+        "NCCL-ERROR", message, peers or hosts, evidence.first_lines(hits), remedy
+    )
 
 
 def _silent_connections(log: Log) -> list[MatchedMessage]:
@@ -174,11 +152,11 @@ def _unexplained(log: Log, traces: list[MatchedMessage]) -> list[Finding]:
         return []
     first = _innermost(log, traces[0])
     result = RESULT.search(first.detail)
-    kind = RESULTS.get(result[1] if result else "", "unknown result")
+    kind = read_remedies().results.get(result[1] if result else "", "unknown result")
     hits = list(dict.fromkeys([first, *traces]))
     problem = f"a call of NCCL failed ({kind}), and no line says why"
-    remedy = read_remedies().texts.trace
-    return message_findings("NCCL-ERROR", problem, hits, quote=True, remedy=remedy)
+    remedy = read_remedies().texts["trace"]
+    return evidence.message_findings("NCCL-ERROR", problem, hits, quote=True, remedy=remedy)
 
 
 def _innermost(log: Log, trace: MatchedMessage) -> MatchedMessage:
@@ -193,29 +171,80 @@ def _innermost(log: Log, trace: MatchedMessage) -> MatchedMessage:
     return inner
 
 
+def is_at_end(log: Log, hit: MatchedMessage) -> bool:
+    """Return whether a call failed while NCCL freed a communicator, whose next line says so."""
+    return bool(FREEING.match(hit.detail)) and any(
+        one.rank.writer[:2] == hit.rank.writer[:2]
+        and 0 < _line_number(one) - _line_number(hit) < MAX_FRAMES
+        for one in log.hits["reclaim"]
+    )
+
+
 def _line_number(hit: MatchedMessage) -> int:
     return int(hit.line.rpartition(":")[2])
 
 
 def plugin_errors(log: Log) -> list[Finding]:
     """Find errors of a network plugin that no finding about the network tells."""
-    hits = [*log.hits["plugin-failed"], *log.hits["efa"]]
-    hits = [hit for hit in hits if "Couldn't" in hit.detail]
-    problem, remedy = "a network plugin failed", read_remedies().texts.plugin
-    return message_findings("NCCL-ERROR", problem, hits, quote=True, remedy=remedy)
+    hits = [
+        m for kind in ("plugin-failed", "efa") for m in log.hits[kind] if "Couldn't" in m.detail
+    ]
+    problem, remedy = "a network plugin failed", read_remedies().texts["plugin"]
+    return evidence.message_findings("NCCL-ERROR", problem, hits, quote=True, remedy=remedy)
 
 
 def torch_errors(log: Log) -> list[Finding]:
     """Report torch's errors about NCCL, what nccl-tests says of one, and the ranks they name."""
-    if not log.torch_errors:
+    reports = log.reported("report", *ENDLESS)
+    if not reports:
         return []
-    behind = [(line, error) for line, error in log.torch_errors if BEHIND.search(error)]
-    errors = join_names(dict.fromkeys(error for _, error in [*behind, *log.torch_errors]))
-    lines = [line for line, _ in [*behind, *log.torch_errors]]
-    last = f" (last error: {log.hits['last-error'][0].detail})" if log.hits["last-error"] else ""
-    numbers = [found for _, error in behind for found in BEHIND.findall(error)]
-    named = dict.fromkeys(f"rank {number}" for number in re.findall(r"\d+", " ".join(numbers)))
-    remedy = read_remedies().texts.desync if named else fix_of_cuda(errors)
-    if not remedy and any(TIMEOUTS.search(error) for _, error in log.torch_errors):
-        remedy = read_remedies().texts.timeout
-    return one_finding("NCCL-ERROR", f"the job reports: {errors}{last}", named, lines, remedy)
+    behind = [one for one in reports if one.groups.get("behind")]
+    shown = [*behind, *reports]
+    message = f"the job reports: {join_names(dict.fromkeys(one.text for one in shown))}"
+    if hits := log.hits["last-error"]:
+        message += f" (last error: {hits[0].detail})"
+    numbers = re.findall(r"\d+", " ".join(one.groups["behind"] for one in behind))
+    suspects = [f"rank {number}" for number in dict.fromkeys(numbers)]
+    errors, texts = read_remedies().errors, read_remedies().texts
+    advised = [one.row.advice or errors.get(one.row.kind, "") for one in reports]
+    remedy = next(filter(None, advised), "")
+    if compared := compare_calls(log.reported("work"), log.world_size):
+        message = f"{compared.statement}; {message}"
+        suspects = suspects or compared.suspects
+        remedy = remedy or texts[compared.advice]
+    if any(one.row.role in ENDLESS for one in reports):
+        remedy = texts["desync"] if numbers else remedy or texts["timeout"]
+    lines = [one.line for one in shown]
+    return evidence.one_finding("NCCL-ERROR", message, suspects, lines, remedy)
+
+
+def reported_causes(log: Log) -> list[Finding]:
+    """Find what a line of another program explains by itself: one finding of each row."""
+    return _reported_errors(log, "cause")
+
+
+def reported_follow_ups(log: Log) -> list[Finding]:
+    """Report an error that another program saw, and that began elsewhere."""
+    return _reported_errors(log, "follow-up")[:1]
+
+
+def _reported_errors(log: Log, role: str) -> list[Finding]:
+    findings, found = [], fatal(log, role)
+    for first in evidence.first_rows(found):
+        alike = [one for one in found if one.row is first.row]
+        ranks = dict.fromkeys(f"rank {one.rank}" for one in alike if one.rank)
+        places = (one.groups.get("node" if role == "cause" else "peer") for one in alike)
+        named = dict.fromkeys(filter(None, places))
+        suspects = ranks or named if role == "cause" else named
+        who = f"{join_names(ranks) or 'the job'}: " if role == "cause" else ""
+        message = f"{who}{first.sentence} ({first.text})"
+        remedy = first.fill(first.row.advice) or read_remedies().texts["follow_up"]
+        lines = [one.line for one in alike]
+        findings += evidence.one_finding(first.row.code, message, suspects, lines, remedy)
+    return findings
+
+
+def fatal(log: Log, *roles: str, passed: bool = False) -> list[Reported]:
+    """List reports of these roles: without, or only, those of a store that the job passed since."""
+    started = any(rank.initialised for rank in log.ranks.values())
+    return [o for o in log.reported(*roles) if (started and o.row.source == "c10d") == passed]

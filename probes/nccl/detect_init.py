@@ -9,18 +9,12 @@ from collections import defaultdict
 
 from probes.findings import MAX_NAMES, join_names
 from probes.nccl import evidence, log_files
-from probes.nccl.calls import ErrorCause, find_cause, read_remedies
+from probes.nccl.calls import ENDLESS, ErrorCause, find_cause, is_at_end, read_remedies
 from probes.nccl.evidence import first_lines, hosts_of, message_findings, named_peers, one_finding
 from probes.nccl.job import STAGES, MatchedMessage, Rank
 from probes.nccl.log import Log
-from probes.nccl.patterns import read_plain_errors
+from probes.nccl.patterns import read_phrases, read_plain_errors
 from reports.record import Finding
-
-# With the plain errors, phrases that explain why init did not end: no rank is blamed for waiting.
-BLOCKING_ERRORS = (
-    "refused", "retrying", "nvls", "version", "start-size", "mixed-sockets",
-    "qp", "qp-retrying", "qp-broke",
-)  # fmt: skip
 
 
 def init_errors(log: Log) -> list[Finding]:
@@ -35,6 +29,8 @@ def init_errors(log: Log) -> list[Finding]:
         hits, remedy = log.hits[kind], read_remedies().errors.get(kind, "")
         if kind == "shm":
             hits = [hit for hit in hits if hit.rank.writer not in explained]
+        if kind == "cuda":
+            hits = [hit for hit in hits if not is_at_end(log, hit)]
         findings += message_findings(code, problem, hits, quote=True, remedy=remedy)
     return findings
 
@@ -84,7 +80,7 @@ def bootstrap_errors(log: Log) -> list[Finding]:
     message = f"{join_names(hosts) or 'the job'}: cannot connect to {peer} by TCP ({cause.reason})"
     remedy = cause.remedy
     if families := two_families(log):
-        message, remedy = f"{message}; {families[0]}", read_remedies().texts.family
+        message, remedy = f"{message}; {families[0]}", read_remedies().texts["family"]
     suspects, lines = peers[:MAX_NAMES] or hosts, first_lines(hits)
     names = {"peer": hosts[0] if peers and hosts else ""}
     return one_finding("INIT-BOOTSTRAP", message, suspects, lines, remedy, names)
@@ -105,7 +101,7 @@ def mixed_versions(log: Log) -> list[Finding]:
     versions, hits, sizes = log.versions, log.hits["version"], log.hits["start-size"]
     if len(versions) < 2 and not hits:
         problem = "ranks disagree about the size of a message of the start"
-        remedy = read_remedies().texts.start_size
+        remedy = read_remedies().texts["start_size"]
         return message_findings("NCCL-ERROR", problem, sizes, quote=True, remedy=remedy)
     hits = hits or sizes
     listing = "; ".join(f"{version} on {join_names(hosts)}" for version, hosts in versions.items())
@@ -122,12 +118,15 @@ def missing_ranks(log: Log) -> list[Finding]:
     starting = [rank for rank in members if not rank.size]  # started, without a rank number so far
     if len(log.jobs) > 1 or log.partial or log_files.why_no_hang(log) or log_files.all_joined(log):
         return []
-    if log_files.is_piece(log) and not (log.torch_errors and log_files.shows_most(log)):
+    if log_files.is_piece(log) and not (
+        log.reported("report", *ENDLESS) and log_files.shows_most(log)
+    ):
         return []  # it may end before the lines of the others
     if not world or len(absent) <= len(starting) or stopped_by_error(log):
         return []
     missing = log_files.number_ranks(absent)
-    message = f"{missing} of {size} never joined; {len(world)} others wait at {log.stage}"
+    stage = STAGES[min(rank.stage for rank in world)]
+    message = f"{missing} of {size} never joined; {len(world)} others wait at {stage}"
     suspects = (f"rank {number}" for number in absent)
     return one_finding("INIT-MISSING-RANK", message, suspects, names={"rank": absent[0]})
 
@@ -144,7 +143,7 @@ def corrupt_results(log: Log) -> list[Finding]:
 
 def stopped_by_error(log: Log) -> bool:
     """Return whether some rank that is not done logged an error that explains it."""
-    kinds = (*read_plain_errors(), *BLOCKING_ERRORS)
+    kinds = {*read_plain_errors(), *(one.kind for one in read_phrases() if one.blocks)}
     return any(log.joined(m.rank).stuck for kind in kinds for m in log.hits[kind])
 
 
@@ -162,7 +161,7 @@ def slow_init(log: Log) -> list[Finding]:
     if phase == "bootstrap" and fastest.bootstrap_s < worst.bootstrap_s / 2:
         late = fastest.rank.name
         message += f". {late} joined last: it spent only {fastest.bootstrap_s:.1f} s there"
-        return one_finding("INIT-SLOW", message, [late], remedy=read_remedies().texts.late)
+        return one_finding("INIT-SLOW", message, [late], remedy=read_remedies().texts["late"])
     same = sorted((t for t in log.slow_inits if t.longest_phase == phase), key=lambda t: -t.total)
     suspects = dict.fromkeys(t.rank.name for t in same)
     remedy = read_remedies().phases.get(phase, "")
@@ -183,7 +182,17 @@ def find_hang(log: Log) -> list[Finding]:
     if log.hits["unknown"] and not log.every_rank:
         return []  # an error that is not known is an error
     message, suspects, remedy = shown or _before_network(log) or _lagging(log, ranks)
-    return one_finding("INIT-HANG", message, suspects, remedy=remedy)
+    if log_files.shows_order(log):
+        message += (
+            ". The others wrote on after their last lines (unless lines were cut out between)"
+        )
+    reports = [one.line for one in log.reported("timeout", "work")]
+    return one_finding("INIT-HANG", message, suspects, reports, remedy)
+
+
+def start_without_end(log: Log) -> list[Finding]:
+    """Find a start in which all ranks waited until the job gave up: no rank failed to join."""
+    return find_hang(log) if log_files.gave_up(log) else []
 
 
 def two_families(log: Log) -> tuple[str, list[str]] | None:
@@ -207,7 +216,7 @@ def _by_family(log: Log) -> tuple[str, list[str], str] | None:
     if families is None or STAGES.index(log.stage) > STAGES.index("topology"):
         return None  # or the hosts have connected nevertheless
     message = f"init stops at {log.stage} without an error, and {families[0]}"
-    return message, families[1], read_remedies().texts.family
+    return message, families[1], read_remedies().texts["family"]
 
 
 def _before_network(log: Log) -> tuple[str, list[str], str] | None:
@@ -217,18 +226,19 @@ def _before_network(log: Log) -> tuple[str, list[str], str] | None:
     if log.saw_network or {rank.stage for rank in log.job_ranks} != {STAGES.index("bootstrap")}:
         return None
     message = f"all {len(log.job_ranks)} processes stop before their first line about the network"
-    return message, log.host_names, read_remedies().texts.mesh
+    return message, log.host_names, read_remedies().texts["mesh"]
 
 
 def _lagging(log: Log, ranks: list[Rank]) -> tuple[str, list[str], str]:
     connects = log.stage in ("connect", "first-collective")
-    remedy = read_remedies().texts.collective if connects else ""
+    remedy = read_remedies().texts["collective"] if connects else ""
     lowest = min(rank.stage for rank in ranks)
     idle = [rank for rank in ranks if rank.stage == lowest and not rank.connecting]
     behind = idle or [rank for rank in ranks if rank.stuck]
     if len(behind) == len(ranks):
-        message = f"all {len(ranks)} ranks stop at {log.stage} without an error"
-        return message, [], remedy
+        who = f"all {len(ranks)} ranks stop" if len(ranks) > 1 else f"{ranks[0].name} stops"
+        message = f"{who} at {log.stage} without an error"
+        return message, [], remedy or read_remedies().texts["all_stop"]
     furthest = STAGES[max(rank.stage for rank in ranks)]
     where = f"{evidence.rank_names(behind)} at {log.stage}, others at {furthest}"
     if furthest == log.stage:  # at the first collective

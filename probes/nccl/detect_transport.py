@@ -14,6 +14,7 @@ from probes.nccl.evidence import first_lines, hosts_of, message_findings, one_fi
 from probes.nccl.job import RDMA_NETWORKS, Host, Rank
 from probes.nccl.log import Log
 from probes.nccl.log_files import crosses_hosts
+from probes.nccl.patterns import read_plain_errors
 from reports.record import Finding
 
 # `br-` and 12 hex digits is a docker network; `br-ex` may be a node's only external link.
@@ -22,12 +23,11 @@ TUNNEL = re.compile(r"ip6tnl|tunl|tun\d|sit\d|gre|wg\d|tailscale|vxlan")
 LOCAL_ONLY = re.compile(r"lo$|docker|virbr|cni|veth|br-[0-9a-f]{12}|flannel|cali")
 BUILT_IN = re.compile(r"NET plugin (?:IB|Socket)\b|internal net")
 UNIFIED = re.compile(r"\bGB10\b|DGX Spark")
+LOOPBACK_FIRST = "NCCL takes the loopback first. With a second host, set NCCL_SOCKET_IFNAME"
+SLOW_DEVICE = "the kernel emulates {} (Soft-RoCE, SoftiWARP): this is no faster than TCP"
+TUNNELS = "NCCL starts over the tunnel {}. If other nodes do not reach it, set NCCL_SOCKET_IFNAME"
+DEVICE = re.compile(r"[Uu]nable to open device '?([\w.\-]+)")
 FILE_MISSING = "cannot open shared object"
-PLAIN_ERRORS = {  # phrase -> code, and the problem of a host without RDMA
-    "no-verbs": ("FAB-NO-VERBS", "libibverbs cannot be opened, so no RDMA device is seen"),
-    "open-failed": ("FAB-OPEN-FAILED", "an RDMA device is seen but cannot be opened"),
-    "links-differ": ("FAB-LINK-TYPES", "devices of different link types were to be joined"),
-}
 
 
 def on_tcp(host: Host) -> bool:
@@ -140,39 +140,19 @@ def staged_sends(log: Log) -> list[str]:
 
 def slow_path_notes(log: Log) -> list[str]:
     """Note RDMA devices that the kernel emulates, and a start over a tunnel or the loopback."""
-    hosts = {name: host for name, host in log.hosts.items() if name}
-    emulated = {
-        name: device
-        for name, host in hosts.items()
-        for device in (host.devices or [])[:MAX_NAMES]
-        if EMULATED.match(device)
-    }
-    tunnels = {
-        name: host.bootstrap[0]
-        for name, host in hosts.items()
-        if host.bootstrap and TUNNEL.match(host.bootstrap[0])
-    }
-    notes = []
-    first = {name: host.sockets[0][0] for name, host in hosts.items() if len(host.sockets) > 1}
-    local = {name: interface for name, interface in first.items() if interface == "lo"}
-    if local and not crosses_hosts(log):
-        notes.append(
-            f"{join_names(local)}: NCCL takes the loopback first. With a second host, set "
-            "NCCL_SOCKET_IFNAME"
-        )
-    if emulated:
-        listing = join_names(dict.fromkeys(emulated.values()))
-        notes.append(
-            f"{join_names(emulated)}: the kernel emulates {listing} (Soft-RoCE, SoftiWARP): this "
-            "is no faster than TCP"
-        )
-    if tunnels:
-        listing = join_names(dict.fromkeys(tunnels.values()))
-        notes.append(
-            f"{join_names(tunnels)}: NCCL starts over the tunnel {listing}. If other nodes do not "
-            "reach it, set NCCL_SOCKET_IFNAME"
-        )
-    return notes
+    found: dict[str, dict[str, str]] = defaultdict(dict)  # note -> host -> device or interface
+    for name, host in ((name, host) for name, host in log.hosts.items() if name):
+        first = host.bootstrap[0] if host.bootstrap else ""
+        if len(host.sockets) > 1 and host.sockets[0][0] == "lo" and not crosses_hosts(log):
+            found[LOOPBACK_FIRST][name] = "lo"
+        for device in filter(EMULATED.match, (host.devices or [])[:MAX_NAMES]):
+            found[SLOW_DEVICE][name] = device
+        if TUNNEL.match(first):
+            found[TUNNELS][name] = first
+    return [
+        f"{join_names(hosts)}: {note.format(join_names(dict.fromkeys(hosts.values())))}"
+        for note, hosts in found.items()
+    ]
 
 
 def disables_rdma(variable: str, value: str, host: Host) -> bool:
@@ -193,12 +173,14 @@ def disables_rdma(variable: str, value: str, host: Host) -> bool:
 def rdma_errors(log: Log) -> list[Finding]:
     """Find RDMA errors whose own text names the cause."""
     findings = []
-    for kind, (code, problem) in PLAIN_ERRORS.items():
+    for kind, (code, problem) in read_plain_errors(network=True).items():
         if kind == "no-verbs" and log.ib_off:  # the library is not needed then
             continue
         # A device that cannot be opened is a lost rail even if the other devices work.
         always = kind == "open-failed"
         hits = [m for m in log.hits[kind] if always or not may_use_rdma(log, m.host)]
+        devices = dict.fromkeys(found[1] for m in hits if (found := DEVICE.search(m.detail)))
+        problem += f" ({join_names(devices)})" if devices else ""
         findings += message_findings(code, problem, hits)
     return findings
 
@@ -227,7 +209,9 @@ def missing_efa(log: Log) -> list[Finding]:
 
 def no_device(log: Log) -> list[Finding]:
     """Find hosts without an RDMA device where nothing in the log gives the reason."""
-    explained = {m.host.name for kind in (*PLAIN_ERRORS, "efa") for m in log.hits[kind]}
+    explained = {
+        m.host.name for kind in (*read_plain_errors(network=True), "efa") for m in log.hits[kind]
+    }
     hits = [
         m
         for m in log.hits["no-device"]
@@ -305,7 +289,9 @@ def no_gdr(log: Log) -> list[Finding]:
     nameless = "a host that is not named" if hosts else "ranks without edges in the log"
     subject = join_names(filter(None, hosts)) or nameless
     works = [log.hosts[name].gdr_receives or log.hosts[name].gdr_sends for name in hosts]
-    some, remedy = ("some RDMA", read_remedies().texts.gdr_distance) if any(works) else ("RDMA", "")
+    some, remedy = (
+        ("some RDMA", read_remedies().texts["gdr_distance"]) if any(works) else ("RDMA", "")
+    )
     message = f"{subject}: {some} is staged through host memory, without GPUDirect{reason}"
     lines = list(hosts.values()) or [log.no_gdr]
     return one_finding("FAB-NO-GDR", message, filter(None, hosts), lines, remedy)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from probes.findings import MAX_NAMES, finding, join_names
 from probes.nccl.job import MatchedMessage, Rank
 from probes.nccl.log import Log
+from probes.nccl.rows import Reported
 from reports.record import Finding
 
 MAX_LINES = 3  # places shown as evidence
@@ -46,10 +47,12 @@ def hosts_of(hits: Iterable[MatchedMessage]) -> list[str]:
 
 def first_of_each(hits: Iterable[MatchedMessage]) -> list[MatchedMessage]:
     """List the first message of each text."""
-    found: dict[str, MatchedMessage] = {}
-    for hit in hits:
-        found.setdefault(hit.detail, hit)
-    return list(found.values())
+    return list({hit.detail: hit for hit in reversed([*hits])}.values())[::-1]
+
+
+def first_rows(reports: Iterable[Reported]) -> list[Reported]:
+    """List the first report of each row."""
+    return list({one.row.example: one for one in reversed([*reports])}.values())[::-1]
 
 
 def first_lines(hits: list[MatchedMessage]) -> list[str]:

@@ -221,6 +221,7 @@ class Rank:
     init_timed: bool = False  # logged how long its first communicator took
     gathered: bool = False  # logged that it heard from every rank
     has_beginning: bool = False  # logged what NCCL writes before any communicator
+    last_line: int = 0  # lines of NCCL in its file up to its last one
     retried: frozenset[str] = frozenset()  # phrases about retries that are already recorded
 
     def advance_to(self, stage_name: str) -> None:
@@ -342,6 +343,7 @@ class MatchedMessage:
     rank: Rank
     detail: str
     line: str
+    warned: bool = True  # a warning of NCCL, or an error that others report
 
     @property
     def host(self) -> Host:

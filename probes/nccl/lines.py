@@ -30,6 +30,7 @@ MAX_LINE = 64 << 10  # bytes of one line that are examined; NCCL's own have unde
 MAX_TEXT = 16 << 10  # bytes of a text: ring maps of 1000s of ranks are cut
 MAX_MARKS = 64  # lines searched for within one line
 MAX_PREFIXES = 30_000  # cached prefixes; a log with more is read somewhat slower
+MAX_SKIPPED = 5000  # lines of skipped words whose writer counts, in one file
 MAX_HOST = 253  # bytes of a host's name, as DNS has it
 MAX_PREFIX = 256  # bytes of a prefix that is cached
 
@@ -53,10 +54,25 @@ MARKUP = ((b"&gt;", b">"), (b"&lt;", b"<"), (b"&amp;", b"&"))  # of pasted web p
 BORDERS = " \t\r│|".encode()  # k9s draws a line at both sides
 RAY_REPEATED = re.compile(rb"\[repeated (\d{1,9})x across cluster\].*$")
 JSON_LOG_TAIL = re.compile(rb'(?:\\n)?"\s*,\s*"')  # {"log":"... text\\n","stream":"stdout"}
-# NCCL 2.2 has no mark of its own, and the tests of aws-ofi-nccl write NET/OFI without NCCL.
+# NCCL 2.2 has no mark of its own, and the tests of aws-ofi-nccl write NET/OFI without NCCL. People
+# paste a text without its prefix: only words that NCCL alone begins with are taken for its own.
 UNMARKED = re.compile(
     rb"(?m)^([^\n]{0,200}?:\d{1,10}:\d{1,10} \[\d{1,4}\] (?:[\w./\-]{1,80}:\d{1,6} )?)(INFO|WARN) "
     rb"|\b(INFO|WARN): Function: \w{1,80} Line: \d{1,6}: (?=NET/OFI)"
+    rb"|^[ \t]{0,8}((?:\w{1,40}/){0,3}\w{1,40}\.(?:cc|cu|h):\d{1,6} )(WARN) "
+    rb"|^[ \t]{0,8}(?:INFO )?(?=NET/(?:IB|OFI|Socket|Plugin)\b|Bootstrap ?:|socket[A-Z]\w{3,30}: |"
+    rb"ncclSocketInit: |Duplicate GPU detected|Call to ibv_\w{1,30} failed)"
+)
+# One of them is in each line without a mark.
+UNMARKED_WORDS = (
+    b" INFO ",
+    b"NET/",
+    b" WARN ",
+    b"Bootstrap",
+    b"socket",
+    b"Socket",
+    b"GPU det",
+    b"ibv_",
 )
 
 
@@ -95,6 +111,9 @@ class LogLines:
         self.repeated = 0  # lines that Ray's driver dropped as repetitions
         self.others = OtherLines()
         self.has_lines = False  # has lines of NCCL, also such that nothing reads
+        # Who wrote lines of skipped words, and the count of lines at the last of them.
+        self.seen: dict[LogWriter, int] = {}
+        self.count = self.skipped = 0  # lines of NCCL so far, and those of skipped words
         self._writers: dict[bytes, LogWriter] = {}
         self._hosts: dict[tuple[int, str], tuple[str, ...]] = {}  # hosts by process and device
         self._chunk, self._line_count, self._counted_to, self._position = b"", 1, 0, 0
@@ -144,7 +163,8 @@ class LogLines:
                 yield pending + whole + newline
                 pending = self._keep_end(tail, MAX_PENDING)
             self.truncated = bool(pending)
-            self.others.read_cut(pending, self.line_number)
+            # An error in a line that is cut off is one; a figure may be another.
+            self.others.rows.read(pending, self.line_number)
             if b"NCCL WARN " in pending:
                 yield pending + b"\n"
         except (OSError, EOFError, zlib.error) as error:
@@ -192,7 +212,13 @@ class LogLines:
                     self._prefix = prefix
                     writer = writers.get(prefix)
                     own += kind != b"WARN" and bool(writer or LINE_PREFIX.match(prefix))
+                    self.count += 1
                     yield writer or self._writer_of(prefix), kind, self.clean(text)
+            elif self.skipped < MAX_SKIPPED:
+                self.skipped += 1
+                self.count += 1
+                start = chunk.rfind(b"\n", max(0, mark - MAX_LINE), mark) + 1
+                self.seen[self._writer_of(chunk[start:mark])] = self.count
             mark = chunk.find(MARK, end)
         if own < chunk.count(b"\n"):  # others wrote too: each ends what it writes with a newline
             self.others.read(chunk, first_line)
@@ -217,22 +243,28 @@ class LogLines:
         """Split a line with several marks: a text that names NCCL, or lines of several ranks."""
         starts, marks = [0], [match.start() for match in re.finditer(MARK, line)]
         self.overlong |= len(marks) > MAX_MARKS
+        first = self._writer_of(line[: marks[0]]).host
         for mark in marks[1:MAX_MARKS]:
             search_from = max(starts[-1], mark - 512)
             if (match := LINE_PREFIX.search(line[search_from:mark])) and match["host"]:
-                starts.append(search_from + match.start("host") + self._glued_length(match))
+                starts.append(search_from + match.start("host") + self._glued_length(match, first))
         for start, stop in zip(starts, [*starts[1:], len(line)], strict=True):
             mark_at = line.find(MARK, start)
             kind, _, text = line[mark_at + 5 : stop].partition(b" ")
             if kind in LINE_KINDS:
                 self._prefix = line[start:mark_at]
+                self.count += 1
                 yield self._writer_of(self._prefix), kind, self.clean(text)
 
-    def _glued_length(self, match: re.Match[bytes]) -> int:
-        """Count characters of the line before that a lost newline put before the host's name."""
+    def _glued_length(self, match: re.Match[bytes], first: str) -> int:
+        """Count characters of the line before that a lost newline put before the host's name.
+
+        `first` is the host of that line.
+        """
         name, pid = match["host"].decode(), int(match["pid"])
         device = (match["device"] or b"").decode()
-        hosts = [host for host in self._hosts.get((pid, device), ()) if name.endswith(host)]
+        known = *self._hosts.get((pid, device), ()), first
+        hosts = [host for host in known if host and name.endswith(host)]
         return len(name) - max(map(len, hosts), default=len(name))
 
     def _writer_of(self, prefix: bytes) -> LogWriter:
@@ -262,6 +294,11 @@ class LogLines:
         if writer.host not in hosts and len(hosts) < MAX_MARKS:
             self._hosts[process] = (*hosts, writer.host)
 
+    @property
+    def processes(self) -> set[tuple[str, int]]:
+        """The processes that wrote lines, if they are few."""
+        return {writer[:2] for writer in self._writers.values() if writer.host}
+
     def explain_no_lines(self) -> str:
         """Return one sentence on a file that has no line of NCCL's."""
         if not self.bytes:
@@ -287,9 +324,11 @@ def _open(path: Path) -> AbstractContextManager[Any]:
 
 def _mark_lines(chunk: bytes) -> bytes:
     """Put NCCL's mark into lines that have none; where it is elsewhere, nothing is changed."""
-    if b"NCCL INFO " in chunk or (b" INFO " not in chunk and b"NET/OFI" not in chunk):
+    if b"NCCL INFO " in chunk or not any(word in chunk for word in UNMARKED_WORDS):
         return chunk
-    return UNMARKED.sub(lambda m: (m[1] or b"") + b"NCCL " + (m[2] or m[3]) + b" ", chunk)
+    return UNMARKED.sub(
+        lambda m: (m[1] or m[4] or b"") + b"NCCL " + (m[2] or m[3] or m[5] or b"INFO") + b" ", chunk
+    )
 
 
 def to_text(text: bytes) -> str:

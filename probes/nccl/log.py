@@ -8,12 +8,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from functools import cached_property
+from string import ascii_letters
 
 from probes.nccl import job
 from probes.nccl.job import STAGES, Communicator, Host, Process, Rank
 from probes.nccl.lines import NO_WRITER, LogWriter
 from probes.nccl.other_lines import MAX_KEPT, OtherLines
+from probes.nccl.rows import Reported
 
+MAX_REPORTS = 20_000  # lines of other programs, of all files: about 20 MB
+MAX_GLUED = 20  # letters of another text before the name of a host
 MAX_SAME_PID = 100  # hosts that are compared: in pods all processes may have pid 1
 NO_RANK = Rank(NO_WRITER, Host(""))
 RUNTIME_CONNECT = (2, 22)  # since this version ranks connect at the first collective, not at init
@@ -26,6 +30,10 @@ class Log:
         self.budget = MemoryBudget()
         self.files: list[str] = []  # names, in the order of reading
         self.ranks: dict[LogWriter, Rank] = {}
+        self.seen: dict[LogWriter, int] = {}  # who wrote lines that nothing reads, and when
+        self.skipped_much = False  # `seen` may lack some
+        self.processes: list[set[Process]] = []  # of each file with lines of NCCL
+        self.unnamed: set[tuple[int, int]] = set()  # number and size, of lines without a host
         self.hosts: dict[str, Host] = {}
         self.communicators: dict[bytes, Communicator] = {}  # by commId
         self.splits: dict[bytes, Communicator] = {}
@@ -38,10 +46,8 @@ class Log:
         self.slow_inits: list[job.InitTiming] = []  # of ranks over the limit
         self.fastest: dict[int, job.InitTiming] = {}  # communicator size -> shortest bootstrap
         self.saw_network = False  # some line is about networks
-        self.no_efa: list[tuple[str, int]] = []  # place, process: libfabric finds no EFA device
         self.bad_rows: list[tuple[str, int]] = []  # place, wrong elements
-        self.torch_errors: list[tuple[str, str]] = []  # place, torch's error about NCCL
-        self.different_counts: list[tuple[str, str]] = []  # place, a sentence of NCCL's RAS
+        self.reports: list[Reported] = []  # what other programs report
         self.repeated = 0
         self.has_lines = False  # of NCCL, also such that nothing reads
         self.unread_files: list[str] = []  # one sentence for each file without usable lines
@@ -52,7 +58,6 @@ class Log:
         self.tail_size = 0  # ranks, as the end of an edge's line gives them
         self.test_ranks: dict[int, tuple[str, str]] = {}  # nccl-tests: rank -> (host, GPU)
         self.listed_twice: tuple[int, str, str] | None = None
-        self.transfer_errors: list[tuple[str, int, str]] = []  # libfabric: place, process, text
         self.ib_off = ""  # place of a command that sets NCCL_IB_DISABLE=1
         self.version_seen = ""
 
@@ -62,12 +67,10 @@ class Log:
         comms = [*self.communicators.values(), *self.splits.values()]
         host_edges = job.HostEdges(comms)
         host_edges.count_edges(self.ranks.values(), self.location_of)
-        ranks = self._ranks_by_pid() if self.no_efa or self.transfer_errors else {}
-        for line, pid in self.no_efa:
-            rank = ranks.get(pid, NO_RANK)
-            self.add_hit("efa", rank, "libfabric finds no EFA device", line)
-        for line, pid, text in self.transfer_errors:
-            self.add_hit("ofi-broke", ranks.get(pid, NO_RANK), text, line)
+        for one in self.reported("nccl"):
+            if len(self.hits[one.row.kind]) < MAX_KEPT:
+                rank = self._find_rank(int(one.groups["pid"]))
+                self.add_hit(one.row.kind, rank, one.sentence, one.line)
         self.edge_counts, self.silent_ranks = dict(host_edges.counts), host_edges.silent_ranks
         self._name_sockets()
         self._judge_gdr()
@@ -85,30 +88,37 @@ class Log:
         if self.no_gdr and self.gdr and not (self.edge_counts["tcp"] or self.edge_counts["other"]):
             self.gdr.add(False)  # an edge over TCP makes all ranks log GDR 0 as well
 
-    def _ranks_by_pid(self) -> dict[int, Rank]:
-        """Map the numbers of processes to their rank, where only one host has that number."""
-        found: dict[int, Rank] = {}
-        for rank in self.ranks.values():
-            known = found.setdefault(rank.writer.pid, rank)
-            if known.host is not rank.host:
-                found[rank.writer.pid] = NO_RANK
-        return found
+    def _find_rank(self, pid: int) -> Rank:
+        """Find the rank of a process by its number, where only one host has that number."""
+        found = {rank.host.name: rank for rank in self.ranks.values() if rank.writer.pid == pid}
+        return next(iter(found.values())) if len(found) == 1 else NO_RANK
 
     def _unglue(self) -> None:
         """Leave out hosts such as `Channelnode1`: a lost newline put a word before the name.
 
-        The same process and device has lines under its own name.
+        The same process and device has lines under its own name, or only the other host has lines
+        of a start.
         """
         glued = {}
+        begun = {rank.writer.host for rank in self.ranks.values() if rank.size}
+        begun |= {name for name, host in self.hosts.items() if host.bootstrap or host.networks}
         for writer in [writer for writer, rank in self.ranks.items() if not rank.size]:
             name = writer.host
             starts = (at for at in range(1, len(name)) if name[at - 1].isalnum())
             names = (writer._replace(host=name[at:]) for at in starts)
             if own := next((self.ranks[one] for one in names if one in self.ranks), None):
                 glued[writer] = own.host
+            elif name not in begun:
+                letters = len(name) - len(name.lstrip(ascii_letters))
+                words = (name[at:] for at in range(1, min(letters, MAX_GLUED) + 1))
+                if whole := next((word for word in words if word and word in begun), ""):
+                    glued[writer] = self.hosts[whole]
         for writer, host in glued.items():
-            self.ranks.pop(writer).host = host
+            rank = self.ranks.pop(writer)
+            rank.host = host
             self.hosts.pop(writer.host, None)
+            rank.writer = writer._replace(host=host.name)
+            self.ranks.setdefault(rank.writer, rank)
 
     def _name_sockets(self) -> None:
         """Name the network of hosts without an RDMA device: 2.4 and 2.5 only list their sockets."""
@@ -124,24 +134,25 @@ class Log:
                 host.networks["Socket"] = no_device[name]
 
     def add_others(self, name: str, others: OtherLines) -> None:
-        """Add what others than NCCL wrote into the file `name`; their `last_errors` are hits."""
+        """Add what others than NCCL wrote into the file `name`."""
         self.bad_rows += [(f"{name}:{number}", wrong) for number, wrong in others.bad_rows]
-        self.torch_errors += [(f"{name}:{number}", error) for number, error in others.torch_errors]
-        self.no_efa += [(f"{name}:{number}", pid) for number, pid in others.no_efa]
+        found = others.rows.found[: MAX_REPORTS - len(self.reports)]
+        self.reports += [one._replace(line=f"{name}:{one.number}") for one in found]
         self.version_seen = self.version_seen or others.version
-        self.different_counts += [
-            (f"{name}:{line}", text) for line, text in others.different_counts
-        ]
         self.test_ranks |= others.test_ranks
         self.listed_twice = self.listed_twice or others.listed_twice
-        for line, pid, text in others.transfer_errors[: MAX_KEPT - len(self.transfer_errors)]:
-            self.transfer_errors.append((f"{name}:{line}", pid, text))
         if others.ib_off and not self.ib_off:
             self.ib_off = f"{name}:{others.ib_off}"
 
-    def add_hit(self, kind: str, rank: Rank, detail: str, line: str) -> None:
+    def reported(self, *roles: str) -> list[Reported]:
+        """List what other programs report in one of these roles, in the order of the lines."""
+        return [one for one in self.reports if one.row.role in roles]
+
+    def add_hit(
+        self, kind: str, rank: Rank, detail: str, line: str, *, warned: bool = True
+    ) -> None:
         """Add a message of a rank that has a phrase of this kind."""
-        self.hits[kind].append(job.MatchedMessage(rank, detail, line))
+        self.hits[kind].append(job.MatchedMessage(rank, detail, line, warned))
 
     @property
     def external_edges(self) -> int:
@@ -220,6 +231,24 @@ class Log:
         return found | {next(iter(edges))[0].rank for edges in others if len(edges)}
 
     @cached_property
+    def shown(self) -> int:
+        """Count the ranks that are shown, at least: by their numbers, or as GPUs of processes.
+
+        A process without a number may be an earlier attempt of one that has it.
+        """
+        numbers = {*self.numbers, *(number for number, _ in self.unnamed)}
+        numbers |= {int(one.rank) for one in self.reports if one.rank}
+        devices: dict[Process, set[str]] = defaultdict(set)
+        for host, pid, device in {*self.ranks, *self.seen}:
+            if host:
+                devices[host, pid].add(device)
+        named = {rank.number: rank.writer[:2] for rank in self.ranks.values() if rank.number >= 0}
+        numbered = {rank.writer[:2] for rank in self.ranks.values() if rank.number >= 0}
+        groups = [{*named.values()} & devices.keys(), devices.keys() - numbered]
+        gpus = [sum(_count_gpus(devices[process]) for process in group) for group in groups]
+        return max(len(numbers), *gpus)
+
+    @cached_property
     def test_hosts(self) -> set[str]:
         """Hosts that nccl-tests lists above its table."""
         return {host for host, _ in self.test_ranks.values()}
@@ -279,6 +308,12 @@ class Log:
         """
         version = rank.version or self.version_seen
         return not version or tuple(map(int, version.split(".")[:2])) >= RUNTIME_CONNECT
+
+
+def _count_gpus(devices: set[str]) -> int:
+    """Count the GPUs of one process, at least: a thread without a GPU writes as device 0."""
+    count = sum(map(str.isdigit, devices))
+    return 1 if count == 2 and "0" in devices else max(count, 1)
 
 
 def split_into_jobs(communicators: Iterable[Communicator]) -> list[set[Process]]:

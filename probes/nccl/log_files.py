@@ -147,10 +147,11 @@ def _is_useful(word: bytes, text: bytes) -> bool:
 
 
 MOST = 0.75  # of the ranks: a piece that has so many is likely to be the log of all
+# Lines of each other rank, on average: launchers write what ranks print in blocks of some KB.
+FURTHER = 50
 COLLECT = (
-    "If this is all that every rank wrote, say so with --whole. Otherwise collect the log of every "
-    "rank from its start, in a file for each: NCCL_DEBUG=INFO "
-    "NCCL_DEBUG_FILE=/some/folder/nccl.%h.%p.log"
+    "If this is all that every rank wrote, say so with --whole. Otherwise give the log of every "
+    "rank from its start: NCCL_DEBUG=INFO NCCL_DEBUG_FILE=/some/folder/nccl.%h.%p.log writes them"
 )
 
 
@@ -160,13 +161,56 @@ def why_no_hang(log: Log) -> str:
         return "Ray's driver left out repeated lines"
     if log.every_rank:
         return ""
-    if not log.world_size:
-        return "no line gives the number of ranks"
+    if not (log.world_size or has_file_each(log)):
+        alike = len({rank.stage for rank in log.job_ranks}) == 1 < len(log.job_ranks)
+        end = f", and the lines of all {len(log.job_ranks)} processes end at {log.stage}"
+        return f"no line gives the number of ranks{end if alike else ''}"
     if not any(rank.has_beginning for rank in log.ranks.values()):
         return "its beginning is missing"
     if log.world_size > 1 and _present(log) == 1:
-        return f"it has the lines of one of {log.world_size} ranks"
+        some = "the lines" if log.shown <= 1 else "the number"
+        return f"it has {some} of one of {log.world_size} ranks"
     return ""
+
+
+def has_file_each(log: Log) -> bool:
+    """Return whether several processes each wrote one file, from their start."""
+    begun = {rank.writer[:2] for rank in log.ranks.values() if rank.has_beginning}
+    single = [next(iter(found)) for found in log.processes if len(found) == 1]
+    return len(log.processes) == len({*single} & begun) > 1
+
+
+def shows_order(log: Log) -> bool:
+    """Return whether one file shows by its order that some ranks stopped.
+
+    All ranks are in it, and after the last line of those that are behind every other rank wrote at
+    a later stage: the end of the file does not explain that.
+    """
+    ranks, lowest = log.job_ranks, min((rank.stage for rank in log.job_ranks), default=0)
+    behind = [rank for rank in ranks if rank.stage == lowest]
+    others = [rank for rank in ranks if rank.stage > lowest]
+    if len(ranks) != log.world_size or len(log.numbers) != len(ranks) or not others:
+        return False
+    if log.skipped_much or not all(rank.stuck for rank in behind):
+        return False
+    end = max(max(rank.last_line, log.seen.get(rank.writer, 0)) for rank in behind)
+    after = [rank.last_line - end for rank in others]
+    return is_piece(log) and min(after) > 0 and max(after) >= FURTHER * len(after)
+
+
+def gave_up(log: Log) -> bool:
+    """Return whether all ranks began, none is done, and the job says that it waited in vain."""
+    ranks = log.job_ranks
+    began = len(log.numbers) == len(ranks) == log.world_size > 1
+    stuck = all(rank.open_comms and not rank.initialised for rank in ranks)
+    return began and stuck and bool(log.reported("timeout", "work"))
+
+
+def is_complete(log: Log) -> bool:
+    """Return whether every rank of every communicator completed it, and has finished."""
+    comms = [*log.communicators.values(), *log.splits.values()]
+    done = bool(comms) and all(len(g.members) == g.completed == g.size for g in comms)
+    return done and not any(rank.stuck for rank in log.job_ranks)
 
 
 def _present(log: Log) -> int:
@@ -181,11 +225,13 @@ def number_ranks(numbers: Collection[int]) -> str:
 
 def ends_early(log: Log) -> str:
     """Return why no hang is certain in one file, which may be a piece; else ""."""
-    if not is_piece(log):
+    if not is_piece(log) or shows_order(log) or gave_up(log):
         return ""
     present = _present(log)
     if present < log.world_size and any(map(_has_gathered, log.ranks.values())):
-        return f"it has the lines of {present} of {log.world_size} ranks"
+        if log.shown >= log.world_size:
+            return f"it does not give the number of each of {log.world_size} ranks"
+        return f"it has the lines of {max(present, log.shown)} of {log.world_size} ranks"
     if present < log.world_size:
         absent = sorted(set(range(log.world_size)) - log.numbers)
         return f"{number_ranks(absent)} never joined, or the piece ends too early"

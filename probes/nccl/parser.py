@@ -13,9 +13,9 @@ from pathlib import Path
 
 from probes.nccl import job
 from probes.nccl.job import STAGES, Edge, Host, Rank
-from probes.nccl.lines import MAX_TOTAL, LogLines, LogWriter, UnreadableLog, to_text
+from probes.nccl.lines import MAX_SKIPPED, MAX_TOTAL, LogLines, LogWriter, UnreadableLog, to_text
 from probes.nccl.log import NO_RANK, Log
-from probes.nccl.patterns import PREFILTER, find_kinds, is_retry, is_warning
+from probes.nccl.patterns import PREFILTER, find_kinds, is_warning, read_kinds
 
 MAX_KEPT = 200  # messages kept per phrase
 MAX_TEXT = 1024  # bytes of a text that are searched for phrases
@@ -40,7 +40,11 @@ USING_ITEM = re.compile(rb"(?:\[\d+\])?([\w.\-@]{1,64}):([\da-fA-F.:%\w\[\]]{1,6
 DEVICE_ITEM = re.compile(rb"\[\d+\](?:=\{[^}]{0,128}\}|([\w.\-+]{1,64}):\d+/\w+)")
 # Since 2.24, for each device, and then for merged ports: `[2] name=mlx5_0+mlx5_1`.
 VIRTUAL_DEVICE = re.compile(rb"Made virtual device \[(\d{1,4})\] name=([\w.\-+]{1,300}) ")
-ENV_LINE = re.compile(rb"(NCCL_\w{1,64}) set (?:by environment )?to (.{0,200}?)\.?$")
+# The second form is that of NCCL_NET since 2.30, where the program names another network.
+ENV_LINE = re.compile(
+    rb"(?:Comm config netName reset to (?=NCCL_NET=))?(NCCL_\w{1,64})"
+    rb"(?:=| set (?:by environment )?to )(.{0,200}?)\.?$"
+)
 # Variables that affect a finding.
 JUDGED_ENV = {"NCCL_IB_DISABLE", "NCCL_IBEXT_DISABLE", "NCCL_NET", "NCCL_IB_HCA", "NCCL_NET_PLUGIN"}
 VERSION = re.compile(rb"(?:NCCL version )?(\d{1,4}\.\d{1,4}\.\d{1,4})(?:[+.\s\-]|$)")
@@ -91,13 +95,17 @@ class LogParser:
                 log.unread_files.append(lines.explain_no_lines())
         self._free_bytes -= lines.bytes
         log.has_lines |= lines.has_lines
+        log.seen |= lines.seen
+        log.processes += [lines.processes] * (count > 0)
+        log.skipped_much |= lines.skipped == MAX_SKIPPED
         log.truncated += [lines.name] * (lines.truncated and count > 0)
         log.overlong += [lines.name] * lines.overlong
         log.add_others(lines.name, lines.others)
-        for number, text in lines.others.last_errors:
-            last = lines.clean(text)
-            for found in find_kinds(last) or ["last-error"]:
-                log.add_hit(found, NO_RANK, to_text(last[:300]), f"{lines.name}:{number}")
+        for one in [one for one in lines.others.rows.found if one.row.role == "quote"]:
+            text = lines.clean(one.text.encode())
+            for found in find_kinds(text) or ["last-error"]:
+                detail = f"{to_text(text[:300])}{one.sentence}"
+                log.add_hit(found, NO_RANK, detail, f"{lines.name}:{one.number}")
         log.repeated += lines.repeated
 
     def skip(self, sentence: str) -> None:
@@ -109,6 +117,7 @@ class LogParser:
         rank = self.log.ranks.get(writer) or self._add_rank(writer)
         if rank is None:
             return
+        rank.last_line = self._lines.count
         if text.startswith((b"Channel ", b"Ring ", b"CollNet ")):
             self._parse_edge(rank, text)
             return
@@ -265,7 +274,7 @@ class LogParser:
     def _parse_comm(self, rank: Rank, text: bytes) -> None:
         if match := COMM_LINE.match(text):
             number, ranks, nodes, local = map(int, match.groups()[1:])
-            if not self._is_sane_size(number, ranks):
+            if not self._is_sane_size(rank, number, ranks):
                 return
             rank.max_nodes = max(rank.max_nodes, nodes)
             if ranks > rank.size or (ranks == rank.size and not rank.nodes):
@@ -278,16 +287,19 @@ class LogParser:
         else:
             self._parse_init(rank, text)
 
-    def _is_sane_size(self, number: int, ranks: int) -> bool:
+    def _is_sane_size(self, rank: Rank, number: int, ranks: int) -> bool:
         """Return whether a job can have this size; a larger one sets the budget's `full`."""
-        return number < ranks and self.log.budget.take(0, when=ranks <= job.MAX_RANKS)
+        sane = number < ranks and self.log.budget.take(0, when=ranks <= job.MAX_RANKS)
+        if sane and not rank.writer.host:
+            self.log.unnamed.add((number, ranks))
+        return sane
 
     def _parse_init(self, rank: Rank, text: bytes) -> bool:
         match = INIT_LINE.search(text, 0, MAX_TEXT)
         if match is None or (match.start() and not match["what"]):
             return False
         pointer, number, ranks = match["at"], int(match["number"]), int(match["size"])
-        if not self._is_sane_size(number, ranks):
+        if not self._is_sane_size(rank, number, ranks):
             return True
         if ranks > rank.size:
             rank.number, rank.size, rank.nodes, rank.local_ranks = number, ranks, 0, 0
@@ -358,18 +370,18 @@ class LogParser:
     def _match_text(self, rank: Rank, text: bytes, warning: bool) -> None:
         for kind in find_kinds(text) or (["unknown"] if warning else []):
             if warning or not is_warning(kind):
-                self._add_hit(kind, rank, text)
+                self._add_hit(kind, rank, text, warned=warning)
 
-    def _add_hit(self, kind: str, rank: Rank, text: bytes) -> None:
+    def _add_hit(self, kind: str, rank: Rank, text: bytes, *, warned: bool = False) -> None:
         log = self.log
-        if is_retry(kind):
+        if kind in read_kinds() and read_kinds()[kind].severity == "retry":
             # Most ranks retry and succeed: keep one per rank, so that a failing rank is not lost.
             if kind in rank.retried or not log.budget.take(4 * FACT_COST):
                 return
             rank.retried |= {kind}
         elif len(log.hits[kind]) >= MAX_KEPT:
             return
-        log.add_hit(kind, rank, to_text(text[:300]), self._location())
+        log.add_hit(kind, rank, to_text(text[:300]), self._location(), warned=warned)
 
 
 # First words of INFO lines that never have a phrase.
@@ -388,4 +400,5 @@ LINE_PARSERS: dict[bytes, Callable[[LogParser, Rank, bytes], object]] = {
     b"Connected": LogParser._parse_connected,
     b"NVLS": LogParser._parse_nvls,
     b"Init": LogParser._parse_timings,
+    b"Comm": LogParser._parse_env,
 }

@@ -22,8 +22,11 @@ class Phrase(ClosedTable):
     `versions` are those of NCCL, where nothing else is named.  `example` is a line of that form; a
     test reads it.
 
-    The first row of a kind has `code` and `problem` where a line of it alone shows a fault: the
-    code of the finding, and what is wrong with the host that wrote it.
+    The first row of a kind has the keys of the kind. With `code` and `problem` a line of it alone
+    shows a fault: the code of the finding, and what is wrong with the host that wrote it. With
+    `problem` alone it is one if a call of NCCL failed after it. `over` has less special kinds that
+    do not count in the same line, and `note` the text for a fact that is no fault. No rank is
+    blamed for waiting where the kind `blocks`.
     """
 
     kind: str
@@ -34,6 +37,9 @@ class Phrase(ClosedTable):
     example: str
     code: str = ""
     problem: str = ""
+    over: list[str] = []
+    note: str = ""
+    blocks: bool = False
 
 
 class Phrases(ClosedTable):
@@ -49,53 +55,32 @@ def read_phrases() -> list[Phrase]:
 
 
 @cache
-def read_plain_errors() -> Mapping[str, tuple[str, str]]:
+def read_kinds() -> Mapping[str, Phrase]:
+    """Read the first row of each kind, once.  Raises TableError."""
+    return {phrase.kind: phrase for phrase in reversed(read_phrases())}
+
+
+@cache
+def read_plain_errors(network: bool = False) -> Mapping[str, tuple[str, str]]:
     """Read code and problem of each kind that alone shows a fault, once.  Raises TableError.
 
-    Kinds with a code of their own come before those of NCCL-ERROR: they say what to mend.
+    Those of a `network` (FAB-*) are faults where traffic leaves the host. Kinds with a code of
+    their own come before those of NCCL-ERROR: they say what to mend.
     """
-    found = sorted((one for one in read_phrases() if one.code), key=lambda one: one.code == OTHER)
+    coded = [one for one in read_phrases() if one.code and one.code.startswith("FAB-") == network]
+    found = sorted(coded, key=lambda one: one.code == OTHER)
     return {one.kind: (one.code, one.problem) for one in found}
 
 
 OTHER = "NCCL-ERROR"  # the code of errors that have none of their own
 TRACES = {"trace", "socket-trace"}  # NCCL never writes them as warnings
-# Phrase -> phrases that it overrides in the same line, because it is more specific.
-OVERRIDES: dict[str, tuple[str, ...]] = {
-    "retrying": ("refused",),
-    "qp-retrying": ("qp",),
-    "mnnvl": ("nvls", "cuda"),
-    "nvls": ("cuda", "cuda-memory"),
-    "cuda-init": ("cuda", "nvls", "shm", "shm-cuda"),
-    "cuda-memory": ("cuda", "shm", "shm-cuda"),
-    "shm-denied": ("shm",),
-    "peer-access": ("shm", "shm-cuda", "cuda"),
-    "shm": ("cuda",),
-    "shm-cuda": ("shm", "cuda"),
-    "trace": ("inner-trace",),
-    "shm-attach": ("shm",),
-    "cuda-driver": ("cuda",),
-    "cuda-peers": ("cuda",),
-    "cuda-kernel": ("cuda",),
-    "cuda-exit": ("cuda",),
-    "nic": ("port-news",),
-    "port-error": ("nic", "port-news"),
-    "ofi-broke": ("plugin-failed",),
-    "memlock": ("registration",),
-    "efa": ("plugin-failed",),
-    "refused": ("peer-closed",),
-    "limits": ("refused",),
-}
-
 # One of these words is in every phrase, so a line without any is not searched.
 PREFILTER = (
-    b"ail", b"returned", b"libibverbs", b"open device", b"interface", b"exceeded", b"status=",
-    b"/dev/shm", b"shared memory", b"register", b"not yet init", b"type", b"ismatch",
-    b"truncated", b"Duplicate", b"same GPU", b"mixed local", b"incompatible", b"isabled",
-    b"rovider", b"Selected", b"lugin", b"Got completion", b"async", b"rror", b" -> ",
-    b"closed by", b"checked in", b"enable P2P", b"neither AF_INET", b"extended CQ",
-    b"Couldn't open", b"timeout",
-)  # fmt: skip
+    b"ail|returned|libibverbs|open device|interface|exceeded|status=|/dev/shm|shared memory|"
+    b"register|not yet init|type|ismatch|truncated|Duplicate|same GPU|mixed local|"
+    b"incompatible|isabled|rovider|Selected|lugin|Got completion|async|rror| -> |closed by|"
+    b"checked in|enable P2P|neither AF_INET|extended CQ|Couldn't open|timeout"
+).split(b"|")
 
 # First words of very frequent lines (debug subsystems COLL, P2P, TUNING, GRAPH, PROXY) that no
 # detector uses.
@@ -124,22 +109,13 @@ def _compile(kind: str, pattern: bytes) -> re.Pattern[bytes]:
         raise TableError(f"{FILE}: {kind}: expected a regular expression: {error}") from None
 
 
-@cache
-def _severities() -> Mapping[str, str]:
-    return {phrase.kind: phrase.severity for phrase in read_phrases()}
-
-
 def is_warning(kind: str) -> bool:
     """Return whether only a warning counts: a job that ends well may write the same as news."""
-    return _severities().get(kind) == "follow-up" and kind not in TRACES
-
-
-def is_retry(kind: str) -> bool:
-    """Return whether NCCL tries again by itself."""
-    return _severities().get(kind) == "retry"
+    return read_kinds()[kind].severity == "follow-up" and kind not in TRACES
 
 
 def find_kinds(text: bytes) -> list[str]:
     """Find the kinds of phrases in a text, without those that another one overrides."""
     found = [kind for kind, pattern in read_patterns().items() if pattern.search(text)]
-    return [kind for kind in found if not any(kind in OVERRIDES.get(k, ()) for k in found)]
+    less = {kind for special in found for kind in read_kinds()[special].over}
+    return [kind for kind in found if kind not in less]

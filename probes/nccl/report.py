@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from probes.findings import join_names
-from probes.nccl import calls, detect_init, detect_transport
-from probes.nccl.evidence import first_of_each, rank_names
+from probes.nccl import calls, detect_init, detect_transport, log_files
+from probes.nccl.evidence import first_of_each, first_rows, rank_names
 from probes.nccl.job import MAX_RANKS, STAGES
 from probes.nccl.log import NO_RANK, Log
-from probes.nccl.log_files import COLLECT, crosses_hosts, ends_early, why_no_hang
 from probes.nccl.parser import read_logs
+from probes.nccl.patterns import read_kinds
 from reports.record import Finding
 from reports.sanitize import one_line
 
@@ -22,19 +22,9 @@ MAX_NOTES = 3  # texts of one kind that are notes
 MAX_UNREAD = 20  # unread files that are named: more would hide the rest
 SCHEMA = 1  # of to_json: increased when a key is renamed or removed
 STARTS = ("INIT-", "NCCL-", "LAUNCH-")
-NOTED = {  # phrase -> the note on its first message
-    "p2p-off": "{}",
-    "gpu-hidden": "a process does not see the GPU of another rank (container or cgroup), "
-    "so they cannot use NVLink or P2P",
-    "foreign": "{}: what connected there is no rank of this job, as a scan of ports",
-    "iommu": "{}",
-    "no-cuda-library": "{}",
-    "gdr-why": "{}",
-    "simple-order": "{}: NCCL finds no good ring in the PCIe tree that it sees, and may be slow",
-}
-RAS_AGAIN = (
-    "They may only be busy: ask `ncclras` again. If the numbers stay, the others wait for those "
-    "that are behind"
+APART = (
+    "let each rank write its own file (NCCL_DEBUG_FILE=/some/folder/nccl.%h.%p.log), and give them "
+    "all"
 )
 EXIT_ACCEPTED, EXIT_WRONG, EXIT_UNPROVEN = 0, 1, 20
 
@@ -59,6 +49,9 @@ class NcclReport:
     findings: list[Finding]
     unproven: list[str]
     notes: list[str]
+    size_known: bool = (
+        True  # a line gives the number of ranks: otherwise there are `ranks` at least
+    )
     stages_sends: bool = False  # some host receives with GPUDirect, and sends without
 
     @property
@@ -85,15 +78,16 @@ class NcclReport:
         known = self.ranks or self.findings or self.nccl or self.notes
         if not known:  # nothing of NCCL's: only that is certain
             return "\n".join(line for one in self.unproven for line in _wrap(one, width))
+        least = "" if self.size_known else "at least "
         hosts = _count(self.hosts, "host") if self.hosts else "host not named"
-        count = f"{_count(self.ranks, 'rank')}, {hosts}, NCCL {self.nccl or 'unknown'}"
+        shown = f"{least}{_count(self.ranks, 'rank')}, {hosts}" if self.ranks else "none named"
         edges = ", ".join(f"{number} {kind}" for kind, number in self.edges.items() if number)
         gdr = {True: ", GPUDirect RDMA", False: ", without GPUDirect RDMA", None: ""}[self.gdr]
         lines = [
             f"transport  {self.transport}{gdr}",
             f"networks   {one_line(', '.join(self.networks)) or 'none named'}",
             f"edges      {edges or 'none'}",
-            f"ranks      {count}",
+            f"ranks      {shown}, NCCL {self.nccl or 'unknown'}",
             f"stage      {self.stage if self.stage != STAGES[0] else 'not shown'}",
         ]
         for finding in self.findings:
@@ -125,31 +119,39 @@ def analyse_files(
 def judge_log(log: Log) -> NcclReport:
     """Judge a log that has been read."""
     detectors = [*detect_init.DETECTORS, detect_transport.isolated_hosts]
-    if not log.single_host and crosses_hosts(log):
+    if not log.single_host and log_files.crosses_hosts(log):
         detectors += detect_transport.DETECTORS
     findings = [finding for detect in detectors for finding in detect(log)]
     codes = [finding.code for finding in findings if finding.code != "INIT-SLOW"]
     explained = any(code.startswith((*STARTS, "FAB-MIXED")) for code in codes)
     if not explained:
         plugin = () if {"FAB-PLUGIN", "FAB-NO-EFA"} & {*codes} else (calls.plugin_errors,)
-        explain = calls.other_errors, *plugin, calls.torch_errors, detect_init.find_hang
+        explain = (
+            calls.reported_causes, calls.other_errors, *plugin, detect_init.start_without_end,
+            calls.torch_errors,
+            calls.reported_follow_ups, detect_init.find_hang,
+        )  # fmt: skip
         findings += next(filter(None, (detect(log) for detect in explain)), [])
     counts = {kind: log.edge_counts[kind] for kind in ("rdma", "tcp", "intra", "other")}
     if log.single_host:  # with P2P and shared memory off, one host's ranks connect over the network
         counts = {"rdma": 0, "tcp": 0, "intra": sum(counts.values()), "other": 0}
+    seen_hosts = {writer.host for writer in log.seen} - {""}
+    unproven = _list_unproven(log, counts, findings)
+    notes = _list_notes(log, findings, explained)
     return NcclReport(
         transport=_name_transport(counts, log),
         networks=sorted({name for host in log.hosts.values() for name in host.networks}),
         gdr=False not in log.gdr if log.gdr and counts["rdma"] else None,
         edges=counts,
-        hosts=max(len(log.host_names), log.nodes),
-        ranks=max(log.world_size, len(log.job_ranks), len(log.numbers)),
+        hosts=max(len(log.host_names), len(log.test_hosts), len(seen_hosts), log.nodes),
+        ranks=log.world_size or max(log.shown, len(log.job_ranks)),
+        size_known=log.world_size > 0,
         nccl=max(log.versions, key=lambda version: len(log.versions[version]), default="")
         or log.version_seen,
         stage=log.stage,
         findings=findings,
-        unproven=_list_unproven(log, counts, findings),
-        notes=_list_notes(log, findings, explained),
+        unproven=unproven,
+        notes=[*notes, *_list_untold(log, findings, [*notes, *unproven])],
         stages_sends=any(host.stages_sends for host in log.hosts.values()),
     )
 
@@ -157,11 +159,14 @@ def judge_log(log: Log) -> NcclReport:
 def _list_notes(log: Log, findings: list[Finding], explained: bool) -> list[str]:
     """List facts that are no fault, and what follows from the errors that were found."""
     notes = [
-        f"{hit.line}: {text.format(hit.detail)}"
-        for kind, text in NOTED.items()
+        f"{hit.line}: {phrase.note.format(hit.detail)}"
+        for kind, phrase in read_kinds().items()
+        if phrase.note
         for hit in first_of_each(log.hits[kind])[:MAX_NOTES]
     ]
-    notes += [f"{line}: {text}. {RAS_AGAIN}" for line, text in log.different_counts[:1]]
+    notes += [f"{one.line}: {one.sentence}" for one in first_rows(log.reported("note"))]
+    if is_foreign(log):
+        notes += _shorten(log.unread_files)
     if log.listed_twice:
         number, *hosts = log.listed_twice
         notes.append(
@@ -171,16 +176,31 @@ def _list_notes(log: Log, findings: list[Finding], explained: bool) -> list[str]
     notes += [*detect_transport.no_gdr_notes(log), *detect_transport.slow_path_notes(log)]
     if "FAB-ENV-DISABLED" not in {finding.code for finding in findings}:
         notes += detect_transport.disabled_notes(log)
-    return notes + (_consequences(log) if explained else [])
+    return notes + (_consequences(log, findings) if explained else [])
 
 
-def _consequences(log: Log) -> list[str]:
+def _list_untold(log: Log, findings: list[Finding], sentences: list[str]) -> list[str]:
+    """List the first warning of each kind that no finding and no sentence has."""
+    quoted, text = {line for one in findings for line in one.evidence}, "\n".join(sentences)
+    notes = []
+    for hits in log.hits.values():
+        warned = [hit for hit in hits if hit.warned]
+        if warned and not any(hit.line in quoted or f"{hit.line}: " in text for hit in hits):
+            more = f", and {len(warned) - 1} like it" if len(warned) > 1 else ""
+            notes.append(f"{warned[0].line}: {warned[0].detail}{more}")
+    return notes
+
+
+def _consequences(log: Log, findings: list[Finding]) -> list[str]:
     """List the errors that follow from those that were found."""
-    hits = [hit for kind in calls.FOLLOW_UPS for hit in log.hits[kind]]
+    quoted = {line for finding in findings for line in finding.evidence}
+    hits = [(hit.line, hit.detail) for kind in calls.FOLLOW_UPS for hit in log.hits[kind]]
+    others = calls.fatal(log, "cause", "follow-up")
+    hits += [(one.line, one.text) for one in others if one.line not in quoted]
     if not hits:
         return []
     more = f" and {len(hits) - 1} more" if len(hits) > 1 else ""
-    return [f"what follows from it: {hits[0].line}: {hits[0].detail}{more}"]
+    return [f"what follows from it: {hits[0][0]}: {hits[0][1]}{more}"]
 
 
 def _name_transport(counts: dict[str, int], log: Log) -> str:
@@ -196,6 +216,9 @@ def _name_transport(counts: dict[str, int], log: Log) -> str:
 
 def _list_unproven(log: Log, counts: dict[str, int], findings: list[Finding]) -> list[str]:
     """List the reasons why this log does not prove everything, one sentence each."""
+    found = log.reported("doubt", "doubt" if log.ranks else "other")
+    found += calls.fatal(log, "cause", "follow-up", passed=True)
+    doubts = [f"{one.line}: {one.sentence}" for one in first_rows(found)]
     if not log.ranks:
         none = "the files have no line of NCCL"
         if log.has_lines:
@@ -203,19 +226,36 @@ def _list_unproven(log: Log, counts: dict[str, int], findings: list[Finding]) ->
                 "the files have only lines of NCCL that show no start, no network and no error, as "
                 "`AllReduce: opCount`: give the log from its beginning"
             )
-        return _shorten(log.unread_files) or [none]
-    sentences = [*incomplete_files(log), *_missing(log), *_unknown(log, findings)]
+        return [*_shorten(log.unread_files), *doubts] or ([] if findings else [none])
+    hangs = any(one.code == "INIT-HANG" for one in findings)  # that tells of silent ranks
+    unread = [] if is_foreign(log) else _shorten(log.unread_files)
+    sentences = [*unread, *_incomplete(log, silent=not hangs)]
+    sentences += [*_missing(log), *_unknown(log, findings)]
     sentences += detect_transport.staged_sends(log)
+    sentences += doubts
     explained = any(one.code.startswith(STARTS) for one in findings)  # why the job stopped
-    why = "" if log.partial or explained else why_no_hang(log) or ends_early(log)
+    why = (
+        "" if log.partial or explained else log_files.why_no_hang(log) or log_files.ends_early(log)
+    )
     if why and any(rank.stuck for rank in log.job_ranks):
-        sentences.append(f"whether the job hangs cannot be seen in this piece: {why}. {COLLECT}")
+        sentences.append(
+            f"whether the job hangs cannot be seen in this piece: {why}. {log_files.COLLECT}"
+        )
     return sentences if explained else [*sentences, *_unconnected(log, counts)]
 
 
 def incomplete_files(log: Log) -> list[str]:
     """List files that are missing, completely or in part, one sentence each."""
-    sentences = _shorten(log.unread_files)
+    return [*_shorten(log.unread_files), *_incomplete(log)]
+
+
+def is_foreign(log: Log) -> bool:
+    """Return whether the files that were not read are no logs: the others have the whole job."""
+    return log_files.is_complete(log) and not log.read_failed
+
+
+def _incomplete(log: Log, *, silent: bool = True) -> list[str]:
+    sentences = []
     if log.overlong:
         sentences.append(
             f"{join_names(log.overlong)}: a line is longer than any line of NCCL, and only a part "
@@ -232,7 +272,7 @@ def incomplete_files(log: Log) -> list[str]:
             "the log names more ranks, hosts, communicators and connections than a job of "
             f"{MAX_RANKS} ranks has; the rest of it was left out"
         )
-    if log.silent_ranks:
+    if silent and log.silent_ranks:
         sentences.append(
             f"the log of {rank_names(log.silent_ranks)} is truncated: other ranks report "
             "connections that it does not"
@@ -259,11 +299,12 @@ def _missing(log: Log) -> list[str]:
     if partial or present < size:
         worst = min(partial, key=lambda comm: len(comm.members) / comm.size, default=None)
         have, want = (len(worst.members), worst.size) if worst else (present, size)
+        if have < log.shown >= want:
+            return [f"the log does not give the number of each of {want} ranks: {APART}"]
+        have = max(have, log.shown)
         dedup = "Ray's driver left out repeated lines: set RAY_DEDUP_LOGS=0, or better "
         return [
-            f"the log has lines of {have} of {want} ranks: {dedup if log.repeated else ''}"
-            "let each rank write its own file (NCCL_DEBUG_FILE=/some/folder/nccl.%h.%p.log), and "
-            "give them all"
+            f"the log has lines of {have} of {want} ranks: {dedup if log.repeated else ''}{APART}"
         ]
     if not size:
         begins = any(rank.has_beginning for rank in log.ranks.values())
@@ -285,7 +326,7 @@ def _unknown(log: Log, findings: list[Finding]) -> list[str]:
     if log.edge_counts["other"]:
         messages.append(f"network {join_names(log.other_networks)} is not known to use RDMA")
     quoted = {line for finding in findings for line in finding.evidence}
-    for kind, problem in calls.UNCERTAIN.items():
+    for kind, problem in calls.uncertain_kinds().items():
         hits = [hit for hit in log.hits[kind] if hit.line not in quoted and kind != "unknown"]
         for hit in hits[:1]:
             why = f"{problem}, and no line says whether NCCL went on"
@@ -300,23 +341,20 @@ def _unknown(log: Log, findings: list[Finding]) -> list[str]:
 
 def _unconnected(log: Log, counts: dict[str, int]) -> list[str]:
     """Report ranks without a visible connection."""
+    none = "the log shows no connection between "
     if log.single_host:
-        if counts["intra"] or log.world_size <= 1 or log.stage == "complete":
-            return []
-        return [
-            "the log shows no connection between ranks: run one collective with NCCL_DEBUG=INFO"
-        ]
+        shown = counts["intra"] or log.world_size <= 1 or log.stage == "complete"
+        return [] if shown else [f"{none}ranks: run one collective with NCCL_DEBUG=INFO"]
     if log.external_edges:
         return []
-    if not crosses_hosts(log):
-        return [] if counts["intra"] else ["the log shows no connection between ranks"]
-    warned = any(log.hits[kind] for kind in calls.UNCERTAIN)
-    if not log.connects_at_runtime(NO_RANK) or warned:
-        return ["the log shows no connection between hosts"]
-    return [
-        "the log shows no connection between hosts: since NCCL 2.22 ranks connect at their first "
-        "collective, so run one that is large enough to use the network"
-    ]
+    if not log_files.crosses_hosts(log):
+        return [] if counts["intra"] else [f"{none}ranks"]
+    warned = any(log.hits[kind] for kind in calls.uncertain_kinds())
+    later = (
+        ": since NCCL 2.22 ranks connect at their first collective, so run one that is large "
+        "enough to use the network"
+    )
+    return [f"{none}hosts{later if log.connects_at_runtime(NO_RANK) and not warned else ''}"]
 
 
 def _count(number: int, noun: str) -> str:

@@ -382,8 +382,8 @@ def test_gdr_0_names_nobody_where_no_edge_tells_who(tmp_path: Path) -> None:
 
 
 def test_a_rank_of_a_smaller_communicator_has_not_joined_the_job() -> None:
-    ranks = [SimpleNamespace(number=at, size=4, initialised=False) for at in range(3)]
-    ranks += [SimpleNamespace(number=3, size=2, initialised=False)]
+    ranks = [SimpleNamespace(number=at, size=4, initialised=False, stage=1) for at in range(3)]
+    ranks += [SimpleNamespace(number=3, size=2, initialised=False, stage=1)]
     log: Any = SimpleNamespace(
         world_size=4,
         job_ranks=ranks,

@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 
 from probes.cli.main import main
 from probes.nccl.report import MAX_UNREAD, analyse_files
+from probes.nccl.rows import LineRow, RowReader, read_rows
 from tests.probes.nccl.test_memory_bounds import MOST, read
 from tests.recordings.generate.nccl_logs import Job
 from tests.support.paths import REPO
@@ -193,6 +194,25 @@ SLOW = {
     "devices": f"{HEAD}NET/IB : Using {'[0]aaaaaaaa:' * 500}",
     "init": f"{HEAD}comm {'comm 0x1 rank 1 nranks 1 ' * 30} Init START",
 }
+
+
+MEGABYTE = 1_000_000
+TINY_S = 0.05  # of the processor: below it a ratio says nothing
+
+
+@pytest.mark.parametrize("row", read_rows(), ids=lambda row: row.example[:40])
+def test_no_pattern_of_a_row_takes_more_than_linear_time(row: LineRow) -> None:
+    """A line that repeats what the row begins with, and never ends as it does."""
+    whole = row.example.encode()
+    for part in {*row.words} | {whole[: len(whole) * 2 // 3], whole}:
+        spent = []
+        for size in (MEGABYTE // 4, MEGABYTE):
+            text = part * (size // len(part)) + b"\n"
+            begun = time.process_time()
+            RowReader().read(text, 1)
+            spent.append(time.process_time() - begun)
+        assert spent[1] < 8 * max(spent[0], TINY_S), (part, spent)  # 16 times, were it quadratic
+        assert spent[1] < SECONDS, part
 
 
 @pytest.mark.parametrize("kind", SLOW)

@@ -5,22 +5,32 @@ SYNTHETIC: each case is written by us in the shape of public threads; none is co
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from probes.cli.main import main
-from probes.nccl.other_lines import TORCH_ERRORS, TORCH_WORDS
 from probes.nccl.patterns import Phrase, find_kinds, read_phrases
+from probes.nccl.rows import LineRow, RowReader, read_rows
+from tests.probes.nccl.pasted.bare import BARE
+from tests.probes.nccl.pasted.causes import CAUSED
+from tests.probes.nccl.pasted.counts import COUNTS
+from tests.probes.nccl.pasted.endings import ENDINGS
 from tests.probes.nccl.pasted.errors import ERRORS
 from tests.probes.nccl.pasted.failed_calls import FAILED_CALLS, SOUND_CALLS
-from tests.probes.nccl.pasted.lines import BEGIN, info, size_line, start
+from tests.probes.nccl.pasted.lines import BEGIN, info, size_line, start, warn
 from tests.probes.nccl.pasted.networks import NO_NETWORK_TO_ACCUSE
 from tests.probes.nccl.pasted.node_errors import NODE_ERRORS
+from tests.probes.nccl.pasted.programs import PROGRAMS
+from tests.probes.nccl.pasted.ras import RAS
 from tests.probes.nccl.pasted.shapes import SHAPES
 from tests.probes.nccl.pasted.starts import CUT_STARTS
+from tests.probes.nccl.pasted.stores import STORES
 from tests.probes.nccl.pasted.torch_text import OF_TORCH
+from tests.probes.nccl.pasted.watchdog import WATCHDOG
+from tests.recordings.generate import nccl_logs
 from tests.recordings.generate.nccl_logs import Job, socket
 from tests.support.nccl_report import by_rank, codes, told
 
@@ -31,6 +41,14 @@ GROUPS = {
     "torch": OF_TORCH,
     "network": NO_NETWORK_TO_ACCUSE,
     "shape": SHAPES,
+    "watchdog": WATCHDOG,
+    "program": PROGRAMS,
+    "count": COUNTS,
+    "bare": BARE,
+    "store": STORES,
+    "cause": CAUSED,
+    "ras": RAS,
+    "end": ENDINGS,
 }
 CASES = {
     f"{group}: {name}": case for group, cases in GROUPS.items() for name, case in cases.items()
@@ -66,12 +84,59 @@ SOUND = {
     "two of four ranks, one a line behind",
     "P2P that is off",
     "advice of RCCL",
+    "a status that torch writes now and then",
+    "a watchdog that is announced",
+    "settings with the word error",
+    "an internal error of another library",
+    "a call without an error",
+    "a table of texts",
 }
 
 
 def test_a_broken_run_is_never_fine() -> None:
-    for group in (ERRORS, NODE_ERRORS, FAILED_CALLS, OF_TORCH):
+    for group in (ERRORS, NODE_ERRORS, FAILED_CALLS, OF_TORCH, WATCHDOG, PROGRAMS):
         assert {name for name, case in group.items() if not case.only} <= SOUND
+
+
+@pytest.mark.parametrize("row", read_rows(), ids=lambda row: row.example[:60])
+def test_one_line_of_each_row_alone_is_shown(tmp_path: Path, row: LineRow) -> None:
+    reader = RowReader()
+    reader.read(f"{row.example}\n".encode(), 1)
+    assert row in [one.row for one in reader.found], "a special row stands before it"
+    found = told(tmp_path, f"{row.example}\n")
+    assert "nccl.log:1" in found.text(), "what is read is shown"
+    assert bool(row.code) == (row.role in ("cause", "follow-up"))
+    assert not row.code or codes(found) == {row.code}
+
+
+def test_each_row_has_a_case() -> None:
+    reader = RowReader()
+    for case in CASES.values():
+        reader.read(f"{case.text}\n".encode(), 1)
+    read = {one.row.example for one in reader.found}
+    assert [row.example for row in read_rows() if row.example not in read] == []
+    files = [*Path(__file__).parent.glob("test_*.py"), Path(nccl_logs.__file__)]
+    tests = "".join(path.read_text() for path in files)
+    texts = "\n".join([tests, *(case.text for case in CASES.values())]).encode()
+    seen = re.sub(rb":\d+ (?:\(\w+\) )?(?:NCCL WARN )?", b" ", texts)  # as the reader sees them
+    pieces = re.split(rb"\n|NCCL INFO |NCCL WARN |\"(?!iommu)", texts + seen)
+    missing = [
+        phrase.example
+        for phrase in read_phrases()
+        if not any(re.search(phrase.pattern, piece) for piece in pieces)
+    ]
+    assert missing == [], missing
+
+
+@pytest.mark.parametrize("phrase", read_phrases(), ids=lambda phrase: phrase.example[:60])
+def test_a_warning_of_each_kind_is_told(tmp_path: Path, phrase: Phrase) -> None:
+    """On one host, where no network is accused: in a finding, a note, or as not proven."""
+    place, _, text = phrase.example.partition(" ")
+    named = re.fullmatch(r"[\w./]+\.(?:cc|h)", place)
+    words = f"{place}:9 {text}" if named else f"src/any.cc:9 {phrase.example}"
+    found = told(tmp_path, warn(words))
+    assert "nccl.log:1" in found.text()
+    assert found.exit_code in (1, 20)
 
 
 @pytest.mark.parametrize("phrase", read_phrases(), ids=lambda phrase: phrase.example[:60])
@@ -79,11 +144,6 @@ def test_each_row_reads_its_example(phrase: Phrase) -> None:
     assert phrase.kind in find_kinds(phrase.example.encode()), phrase.example
     assert phrase.versions
     assert phrase.meaning
-
-
-def test_each_sentence_of_torch_is_looked_for() -> None:
-    """A chunk without any of the words is not searched."""
-    assert all(any(word in error for word in TORCH_WORDS) for error in TORCH_ERRORS)
 
 
 def test_the_logs_of_all_ranks_show_a_hang(tmp_path: Path) -> None:

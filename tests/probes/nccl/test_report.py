@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from probes.cli.main import main
 from probes.findings import CATALOGUE
 from probes.nccl.parser import read_logs
-from probes.nccl.patterns import read_plain_errors
+from probes.nccl.patterns import read_phrases
 from probes.nccl.report import analyse_files
+from probes.nccl.rows import read_rows
 from scaling.collectives.line_rate import format_table
 from scaling.collectives.operations import OPERATIONS
 from tests.recordings.generate.nccl_logs import VERSIONS, Job, faulty, none, socket
@@ -89,7 +90,7 @@ def test_every_code_that_a_log_can_show_is_tried() -> None:
     files = REPO.joinpath("probes", "nccl").rglob("*.py")
     source = "".join(path.read_text() for path in files)
     shown = {code for code in CATALOGUE if f'"{code}"' in source}
-    shown |= {code for code, _ in read_plain_errors().values()}
+    shown |= {row.code for row in (*read_phrases(), *read_rows())} - {""}
     elsewhere = {"NCCL-CORRUPT", "LAUNCH-ENV"}  # test_pasted_logs.py has the last
     assert shown == {*CODES, *elsewhere}, "add a job to `faulty` of nccl_logs.py"
 
@@ -313,7 +314,7 @@ def test_json_has_the_agreed_keys(tmp_path: Path) -> None:
     assert done.exit_code == 1
     assert list(said) == [
         *("schema", "transport", "networks", "gdr", "edges", "hosts", "ranks", "nccl", "stage"),
-        *("findings", "unproven", "notes", "stages_sends"),
+        *("findings", "unproven", "notes", "size_known", "stages_sends"),
     ]
     assert said["schema"] == 1
     assert (said["transport"], said["networks"], said["gdr"]) == ("tcp", ["Socket"], None)
