@@ -36,8 +36,8 @@ BUDGET = {
     "probes/gang": 2030,
     "probes/hosts": 5000,
     # A guide is another party's program: who types it, its hash, one deadline, output in bounds.
-    # A shell is ended in bounded time, and reaped last; mounts are searched, or named; a user has no
-    # name in any directory, and a home before anything is typed.
+    # A shell is ended in bounded time, and reaped last; mounts are searched, or named; a user has
+    # no name in any directory, and a home before anything is typed.
     "probes/launch": 2460,
     "probes/nccl": 2410,
     "probes/restart": 1560,
