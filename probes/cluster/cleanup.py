@@ -297,8 +297,8 @@ def signal_as(uid: int, target: int, signum: int) -> None:
 def _signal_as(uid: int, target: int, signum: int) -> None:
     """Become a user that its own processes cannot signal, and signal them; this process ends.
 
-    kill(2): they may if one of their uids is our real or saved one, which are those of nobody.  We
-    may if our effective one is theirs.  exec would save that one, so there is none.
+    kill(2): they may if one of their uids is our real or saved one, which no account has.  We may
+    if our effective one is theirs.  exec would save that one, so there is none.
     """
     spare = next(one for one in random.sample(SPARES, len(SPARES)) if not _processes_of(one))
     os.setgroups([])
