@@ -467,7 +467,7 @@ def test_a_signal_at_any_moment_leaves_one_verdict(stage: Stage, seed: int) -> N
     ended = Ended(child.returncode, text.decode(), stage.run)
     assert ended.code in (0, 2), ended.text
     assert ended.summary.exit_code == ended.code, (moment, ended.sentences)
-    assert ended.is_whole
+    assert ended.is_whole, (moment, sorted(ended.folder.iterdir()), ended.sentences)
     assert f"exit {ended.code}" in ended.text
 
 

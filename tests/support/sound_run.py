@@ -18,7 +18,7 @@ from reports.frames.history import Baseline, choose_baseline
 from reports.measurement import Limit
 from reports.run_folder.integrity import read_run
 from reports.run_folder.store import Store
-from reports.run_folder.times import parse_time, utc_time
+from reports.run_folder.times import known_time, utc_time
 from reports.version import suite_version
 from tests.support.controls import plant
 
@@ -75,7 +75,8 @@ def write_sound_run(
     if end:
         before = choose_baseline(baseline, store.save()) if baseline else Baseline()
         store.event("run_updated", loaded=[], **before.event(contract.baseline))
-        finished = utc_time(parse_time(started) + timedelta(minutes=3))
+        began = known_time(started)
+        finished = utc_time(began and began + timedelta(minutes=3))
         store.event("run_finished", finished=finished, state="finished")
         store.save()
         write_all(folder, render_all(folder, summarize_acceptance(*read_run(folder))))
