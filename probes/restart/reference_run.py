@@ -6,6 +6,7 @@ import math
 import shutil
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from probes.faults.process_faults import read_journal
 from probes.findings import finding
 from probes.restart.faulted_run import SAVE_EVERY, FaultedRun
 from reference_trainer.config import TrainConfig
-from reference_trainer.launch.gang import Gang, GangError
+from reference_trainer.launch.gang import Gang, GangError, WorkerLost
 from reference_trainer.launch.launchers import train_rank
 
 LOCAL_LOSS = "local_loss_hex"  # loss of a rank's own sequences; loss and norm are of all ranks
@@ -216,9 +217,14 @@ def results_or_error(outcome: Results | str) -> tuple[Results, str]:
     return ([], outcome or "no reason was given") if isinstance(outcome, str) else (outcome, "")
 
 
-def _run_or_error(gang: Gang, config: TrainConfig) -> Results | str:
+def run_or_error(gang: Gang, config: TrainConfig) -> Results | str:
+    """Train; return why it failed, with a gang that can run again where that is possible."""
     try:
         return gang.run(train_rank, config, timeout=TIMEOUT_SECONDS)
+    except WorkerLost as loss:
+        with suppress(GangError):  # ranks that wait for a lost one would take no other call
+            gang.replace_workers(loss.ranks) or gang.replace_waiting()
+        return str(loss)
     except GangError as error:
         return str(error)
 
@@ -310,9 +316,9 @@ class ReferenceRun:
         results = gang.run(train_rank, self.config, timeout=TIMEOUT_SECONDS)
         if self.repeat:
             again = replace(self.config, checkpoints=None, save_every=0)
-            self.repeated = _run_or_error(gang, again)
+            self.repeated = run_or_error(gang, again)
         fresh = replace(self.config, checkpoints=None, save_every=0, steps=SAVE_EVERY)
-        self.exploded = _run_or_error(gang, replace(fresh, lr=EXPLODING, clip=EXPLODING))
+        self.exploded = run_or_error(gang, replace(fresh, lr=EXPLODING, clip=EXPLODING))
         for part in WRONG_RESUMES:
             self.wrong_resumes[part] = self._resume_copy(gang, f"forgets-{part}", forget=part)
         for name, corrupt in self.corruptions.items():
@@ -353,4 +359,4 @@ class ReferenceRun:
             shutil.copytree(self.folder / "original" / f"step-{step}", copy / f"step-{step}")
         corrupt(copy / f"step-{NEWEST}")
         changes = {"save_every": 0, "checkpoints": str(copy), **changes}
-        return _run_or_error(gang, replace(self.config, **changes))
+        return run_or_error(gang, replace(self.config, **changes))

@@ -60,6 +60,7 @@ def freeze_driver(lab: Lab, trial: Trial) -> None:
     os.kill(pid, signal.SIGSTOP)
     time.sleep(AWAY_S)
     os.kill(pid, signal.SIGCONT)
+    trial.process.send_signal(signal.SIGCONT)  # nsenter stops with its child
 
 
 def remove_folder(lab: Lab, trial: Trial) -> None:

@@ -21,6 +21,7 @@ from probes.restart.reference_run import (
     ReferenceRun,
     StepComparison,
     UnequalStep,
+    run_or_error,
 )
 from probes.restart.scenarios import (
     LAUNCHER_KILLED,
@@ -29,7 +30,8 @@ from probes.restart.scenarios import (
     control_leaked_group,
     control_roomy_disk,
 )
-from reference_trainer.launch.gang import GangPending
+from reference_trainer.config import TrainConfig
+from reference_trainer.launch.gang import GangError, GangPending, WorkerLost
 from reference_trainer.launch.supervisor import Attempt
 from reports.measurement import Verdict
 from reports.record import ProbeResult
@@ -341,3 +343,37 @@ def test_the_first_rank_that_differs_is_the_one_to_look_at() -> None:
     found = StepComparison(each, 8)
     (told,) = judged(lambda measure: report_unequal(found, original(), run, measure)).findings
     assert (told.suspects, told.names["rank"]) == (["rank 3", "rank 5"], "3")
+
+
+class LostGang:
+    """A gang whose run fails, and what is done to repair it."""
+
+    def __init__(self, error: GangError, replaced: list[int]) -> None:
+        self.error, self.replaced, self.repaired = error, replaced, list[str]()
+
+    def run(self, *_: object, **__: object) -> Any:
+        raise self.error
+
+    def replace_workers(self, lost: list[int]) -> list[int]:
+        self.repaired.append(f"dead {lost}")
+        return self.replaced
+
+    def replace_waiting(self) -> list[int]:
+        self.repaired.append("waiting")
+        raise GangError("no room")
+
+
+@pytest.mark.parametrize(
+    ("error", "replaced", "repaired"),
+    [
+        (WorkerLost("ranks [1] died", [1], 0.0), [0, 1], ["dead [1]"]),
+        (WorkerLost("rank 1 failed", [1], 0.0), [], ["dead [1]", "waiting"]),
+        (GangError("no answer"), [], []),
+    ],
+)
+def test_a_gang_that_lost_a_rank_is_repaired_for_the_next_run(
+    error: GangError, replaced: list[int], repaired: list[str]
+) -> None:
+    gang = LostGang(error, replaced)
+    assert run_or_error(cast(Any, gang), TrainConfig()) == str(error)
+    assert gang.repaired == repaired
