@@ -95,14 +95,18 @@ class NodeWatch:
     def settle(self) -> None:
         """Look now; wait while a member's raylet is silent that Ray counts as alive.
 
-        Returns at most SETTLE_S later.  A loss is reported meanwhile.
+        Returns at most SETTLE_S later.  A loss is reported meanwhile.  One that Ray still counts as
+        alive then is not waited for again.
         """
         if self._is_over or threading.current_thread() is self._thread:
             return
         if time.monotonic() < self._settled + PAUSE_S:
             return
         deadline = time.monotonic() + SETTLE_S
-        while self._look_now() and self._find_silent() and time.monotonic() < deadline:
+        while self._look_now() and (silent := self._find_silent()):
+            if time.monotonic() > deadline:
+                self._answering -= {*silent}
+                break
             time.sleep(PAUSE_S)
         self._settled = time.monotonic()
 

@@ -196,3 +196,26 @@ def test_it_ends_at_once(cluster: Cluster) -> None:
     cluster.watch.close()
     cluster.watch.settle()
     assert not cluster.watch._thread.is_alive()
+
+
+def test_a_raylet_that_stays_silent_and_alive_is_waited_for_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    silent, asked = set[str](), list[str]()
+
+    def query(target: tuple[str, int], *_: object) -> str:
+        asked.append(target[0])
+        return "no answer" * (target[0] in silent)
+
+    monkeypatch.setattr(node_watch, "query_port", query)
+    monkeypatch.setattr(node_watch, "SETTLE_S", 0.2)
+    cluster = Cluster()
+    silent.add("10.0.0.2")
+    for waits in (True, False):
+        asked.clear()
+        cluster.watch._settled = -1000.0  # long ago
+        cluster.watch.settle()
+        assert (asked.count("10.0.0.2") > 1) is waits
+        assert asked.count("10.0.0.3") >= 1
+    cluster.watch.close()
+    assert cluster.heard == []
