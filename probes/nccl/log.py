@@ -218,6 +218,16 @@ class Log:
         return split_into_jobs(self.communicators.values())
 
     @cached_property
+    def apart(self) -> int:
+        """Count the processes of jobs on hosts of their own, at least one rank each; 0 if none is.
+
+        A job on the hosts of another may be a later attempt of it.
+        """
+        hosts = [{process[0] for process in job} for job in self.jobs]
+        are_apart = sum(map(len, hosts)) == len(set[str]().union(*hosts))
+        return sum(map(len, self.jobs)) if are_apart and len(hosts) > 1 else 0
+
+    @cached_property
     def world_size(self) -> int:
         """Count the ranks of the largest communicator; 0 if no line gives it."""
         given = max(self.tail_size, max(self.test_ranks, default=-1) + 1)

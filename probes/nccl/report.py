@@ -136,6 +136,7 @@ def judge_log(log: Log) -> NcclReport:
     if log.single_host:  # with P2P and shared memory off, one host's ranks connect over the network
         counts = {"rdma": 0, "tcp": 0, "intra": sum(counts.values()), "other": 0}
     seen_hosts = {writer.host for writer in log.seen} - {""}
+    ranks = max(log.world_size or max(log.shown, len(log.job_ranks)), log.apart)
     unproven = _list_unproven(log, counts, findings)
     notes = _list_notes(log, findings, explained)
     return NcclReport(
@@ -144,8 +145,8 @@ def judge_log(log: Log) -> NcclReport:
         gdr=False not in log.gdr if log.gdr and counts["rdma"] else None,
         edges=counts,
         hosts=max(len(log.host_names), len(log.test_hosts), len(seen_hosts), log.nodes),
-        ranks=log.world_size or max(log.shown, len(log.job_ranks)),
-        size_known=log.world_size > 0,
+        ranks=ranks,
+        size_known=ranks == log.world_size > 0,
         nccl=max(log.versions, key=lambda version: len(log.versions[version]), default="")
         or log.version_seen,
         stage=log.stage,
