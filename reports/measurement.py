@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from reports.numbers import Value, number, quantity
+from reports.numbers import Value, is_outside, number, quantity
 
 
 class Verdict(str, Enum):
@@ -108,15 +108,11 @@ class Limit(RecordModel):
             return Verdict.UNPROVEN
         if self.low is None and self.high is None:
             return Verdict.UNPROVEN
-        if self._outside(value, self.low, self.high):
+        if is_outside(value, self.low, self.high):
             return Verdict.FAIL
-        if self._outside(value, self.marginal_low, self.marginal_high):
+        if is_outside(value, self.marginal_low, self.marginal_high):
             return Verdict.MARGINAL
         return Verdict.PASS
-
-    @staticmethod
-    def _outside(value: float, low: float | None, high: float | None) -> bool:
-        return (low is not None and value < low) or (high is not None and value > high)
 
     def __str__(self) -> str:
         """Text of the limit in all outputs: `>= 340 GB/s`, `2 to 4 s`, `one of fab0, ib0`."""

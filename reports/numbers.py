@@ -44,6 +44,11 @@ def finite_number(value: object) -> float | None:
         return None
 
 
+def is_outside(value: float, low: float | None, high: float | None) -> bool:
+    """Return whether a value is below or above the bounds that there are."""
+    return (low is not None and value < low) or (high is not None and value > high)
+
+
 def quantity(value: float, unit: str = "", digits: int = 3, spread: float | None = None) -> str:
     """Format a number with its unit as people say it: `82.7 %`, `2.3 MB/s`, `1 node`.
 

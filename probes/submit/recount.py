@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
-from reports.numbers import finite_number
+from reports.numbers import finite_number, is_outside
 
 FINISHED = "finished"  # state of a run, and of a probe, that ended by itself
 NOT_PROVABLE = "not_provable"  # key of a criterion in a contract that does not require it
@@ -152,8 +152,7 @@ def weigh(data: Mapping[str, Any]) -> Weight:
                  ((low, "low"), (high, "high")))  # fmt: skip
     if number is None or unread or (low is None and high is None):
         return Weight.UNPROVEN
-    outside = (low is not None and number < low) or (high is not None and number > high)
-    return Weight.FAILS if outside else Weight.PASSES
+    return Weight.FAILS if is_outside(number, low, high) else Weight.PASSES
 
 
 def is_caught(data: Mapping[str, Any]) -> bool:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from reports.run_folder.times import read_seconds
+from reports.numbers import finite_number
 
 SUMS = "SHA256SUMS"  # written last: a run that ended properly has it
 CONTRACT = "contract.toml"  # text of the contract; a run without one has none
@@ -253,7 +253,7 @@ class EventReader:
 
     def _check_time(self, number: int, event: dict[str, Any]) -> None:
         """Check that the time since the start does not go back; older logs have none."""
-        elapsed = read_seconds(event.get("elapsed", self._elapsed))
+        elapsed = finite_number(event.get("elapsed", self._elapsed))
         if elapsed is None or elapsed < self._elapsed:
             self._problem(f"line {number} was written before the one above it")
         else:

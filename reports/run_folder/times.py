@@ -6,6 +6,8 @@ import time
 from datetime import datetime, timezone
 from typing import Any
 
+from reports.numbers import finite_number
+
 STEP_S = 5.0  # a clock that NTP holds is stepped by less than a second
 DRIFT = 0.001  # NTP slews a clock by 500 ppm at most
 MAX_STEPS = 10  # sentences: a clock that is set again and again
@@ -36,11 +38,6 @@ def steady_s() -> float:
     return time.monotonic() if boot is None else time.clock_gettime(boot)
 
 
-def read_seconds(value: object) -> float | None:
-    """Return a number of JSON; None for anything else, and for true and false."""
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
 class ClockSteps:
     """Finds where the machine's clock was set, by two events: each has the time since the start.
 
@@ -53,7 +50,7 @@ class ClockSteps:
 
     def see(self, event: dict[str, Any]) -> None:
         """Compare the event with the one before it; an event without both times says nothing."""
-        now, elapsed = known_time(event.get("t")), read_seconds(event.get("elapsed"))
+        now, elapsed = known_time(event.get("t")), finite_number(event.get("elapsed"))
         if now is None or now.tzinfo is None or elapsed is None:
             return
         if self._last:
