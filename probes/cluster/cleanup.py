@@ -276,7 +276,7 @@ def _wait_for_end(uid: int) -> list[int]:
     """Wait for a user's processes, which were killed; list those that are still there."""
     deadline = time.monotonic() + END_SECONDS
     while (pids := _processes_of(uid)) and time.monotonic() < deadline:
-        time.sleep(0.02)
+        time.sleep(0.02)  # between two looks
     return pids
 
 

@@ -107,7 +107,7 @@ class NodeWatch:
             if time.monotonic() > deadline:
                 self._answering -= {*silent}
                 break
-            time.sleep(PAUSE_S)
+            time.sleep(PAUSE_S)  # between two looks
         self._settled = time.monotonic()
 
     def _look_now(self) -> bool:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -111,10 +110,8 @@ def test_ray_trains_own_actors_go_with_the_driver(lab: Lab, actor: str) -> None:
 
 def kill_all_at_once(lab: Lab, driver: int) -> None:
     """Kill the driver of a trial and the process that cleans up after it, as a reboot does."""
-    for pid in lab.nodes[0].group.pids():
-        words = Path(f"/proc/{pid}/cmdline").read_bytes()
-        if b"probes/cluster/cleanup.py" in words:
-            os.kill(pid, signal.SIGKILL)
+    for pid in lab.nodes[0].pids_of("cleanup.py"):
+        os.kill(pid, signal.SIGKILL)
     os.kill(driver, signal.SIGKILL)
 
 

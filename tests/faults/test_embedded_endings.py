@@ -20,13 +20,13 @@ from probes.cluster.address import find_embedded
 from reports.acceptance import AcceptanceSummary, load_summary
 from reports.measurement import Verdict
 from tests.support.paths import REPO
+from tests.support.processes import runs_program
 from tests.support.small_disk import needs_root, small_disk
 
 pytestmark = pytest.mark.soak(criterion="endings")
 # A shell without job control starts `make soak &` with Ctrl-C ignored, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 LONGEST_S = 300.0  # a run of the two probes takes a minute
-PROGRAM_WORDS = 3  # `python -I script`
 GONE_S = 60.0  # Ray's processes look for a lost head for a minute
 
 
@@ -55,11 +55,7 @@ class Run:
 
     def find(self, name: str) -> int:
         """Return the pid of the process of ours that runs this program or script."""
-        (pid,) = [
-            pid
-            for pid, words in self.family().items()
-            if name in [Path(word).name for word in words[:PROGRAM_WORDS]]
-        ]
+        (pid,) = [pid for pid, words in self.family().items() if runs_program(words, name)]
         return pid
 
     def wait_for(self, text: str) -> None:

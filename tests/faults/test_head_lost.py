@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -32,7 +31,8 @@ def test_a_head_that_dies_ends_the_run_and_proves_nothing(mortal: Lab) -> None:
     trial = start(mortal, "headless", "probes/restart", "-k", "killed_run")
     try:
         in_the_middle(mortal, trial, "restart")
-        os.kill(gcs_server(mortal), signal.SIGKILL)
+        (head,) = mortal.nodes[0].pids_of("gcs_server")
+        os.kill(head, signal.SIGKILL)
         trial.process.wait(timeout=LONGEST_SECONDS)
     finally:
         trial.process.kill()
@@ -53,11 +53,3 @@ def test_a_head_that_dies_ends_the_run_and_proves_nothing(mortal: Lab) -> None:
     while left := processes(mortal):
         assert time.monotonic() < deadline, left
         time.sleep(1)
-
-
-def gcs_server(lab: Lab) -> int:
-    """Ray's head process, as numbered on the host."""
-    for pid in lab.nodes[0].group.pids():
-        if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].endswith(b"gcs_server"):
-            return pid
-    raise AssertionError("node 0 has no gcs_server")

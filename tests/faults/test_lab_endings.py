@@ -11,7 +11,6 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -22,7 +21,6 @@ from tests.support.trial import Trial, driver_pid, start
 
 pytestmark = pytest.mark.soak(criterion="endings")
 LONGEST_S = 400.0
-PROGRAM_WORDS = 3  # `python -I script`
 AWAY_S = 20.0
 FROZEN_S = 6.0  # Ray waits longer
 
@@ -31,10 +29,10 @@ Fault = Callable[[Lab, Trial], None]
 
 
 def send(node: int, program: str, *signals: signal.Signals, every_s: float = 0.3) -> Fault:
-    """Make a fault: send signals to each process of a node whose command line has this text."""
+    """Make a fault: send signals to each process of a node of this program."""
 
     def fault(lab: Lab, trial: Trial) -> None:
-        found = pids_of(lab, node, program)
+        found = lab.nodes[node].pids_of(program)
         assert found, f"{program} does not run on node{node}: {trial.log.read_text()}"
         for number in signals:
             for pid in found:
@@ -44,21 +42,10 @@ def send(node: int, program: str, *signals: signal.Signals, every_s: float = 0.3
     return fault
 
 
-def pids_of(lab: Lab, node: int, program: str) -> list[int]:
-    """Find processes of a node by their command lines, as numbered on the host."""
-    found = []
-    for pid in lab.nodes[node].group.pids():
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-        names = [words[0].split(".")[0], *(Path(word).name for word in words[:PROGRAM_WORDS])]
-        if program in names:
-            found.append(pid)
-    return found
-
-
 def freeze_driver(lab: Lab, trial: Trial) -> None:
     pid = driver_pid(lab)
     os.kill(pid, signal.SIGSTOP)
-    time.sleep(AWAY_S)
+    time.sleep(AWAY_S)  # the fault lasts so long
     os.kill(pid, signal.SIGCONT)
     trial.process.send_signal(signal.SIGCONT)  # nsenter stops with its child
 

@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -29,22 +28,20 @@ def mortal() -> Iterator[Lab]:
         yield lab
 
 
-def raylet(lab: Lab, index: int) -> int:
-    """Return the host number of a node's raylet."""
-    for pid in lab.nodes[index].group.pids():
-        if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].endswith(b"/raylet"):
-            return pid
-    raise AssertionError(f"node {index} has no raylet")
+def raylet(lab: Lab) -> int:
+    """Return the host number of the raylet of node 1."""
+    pid, *_ = lab.nodes[1].pids_of("raylet")
+    return pid
 
 
 def kill_raylet(lab: Lab) -> None:
-    os.kill(raylet(lab, 1), signal.SIGKILL)
+    os.kill(raylet(lab), signal.SIGKILL)
 
 
 def freeze_raylet(lab: Lab) -> None:
-    pid = raylet(lab, 1)
+    pid = raylet(lab)
     os.kill(pid, signal.SIGSTOP)
-    time.sleep(FROZEN_S)
+    time.sleep(FROZEN_S)  # the fault lasts so long
     os.kill(pid, signal.SIGCONT)
 
 
@@ -54,7 +51,7 @@ def lose_power(lab: Lab) -> None:
 
 def cut_off(lab: Lab) -> None:
     network.set_link(lab.name, 1, "eth0", "down")
-    time.sleep(FROZEN_S / 2)
+    time.sleep(FROZEN_S / 2)  # the fault lasts so long
     network.set_link(lab.name, 1, "eth0", "up")
 
 

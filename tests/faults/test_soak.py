@@ -45,12 +45,11 @@ def stop_worker(lab: Lab, trial: Trial, name: str) -> int:
     """SIGSTOP the gang's worker on a node a moment after the gang is there; its pid."""
     node, deadline = lab.node(name), time.monotonic() + 60
     while time.monotonic() < deadline:
-        for pid in node.group.pids():
+        for pid in node.pids_of("ray::Worker"):
             with suppress(OSError):
-                if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::Worker"):
-                    time.sleep(2)
-                    os.kill(pid, signal.SIGSTOP)
-                    return pid
+                time.sleep(2)
+                os.kill(pid, signal.SIGSTOP)
+                return pid
         assert trial.process.poll() is None, trial.log.read_text()
         time.sleep(0.02)
     raise AssertionError(f"no worker on {name}: {trial.log.read_text()}")

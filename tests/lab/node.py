@@ -15,6 +15,7 @@ from tests.lab import network, nvml
 from tests.lab.cgroups import NodeGroup
 from tests.lab.shell import LabError
 from tests.support.paths import REPO
+from tests.support.processes import read_words, runs_program
 
 PORT = 6379
 PROGRAMS = (sys.prefix, sys.base_prefix)
@@ -203,6 +204,10 @@ class Node:
                 check=True,
                 cwd="/",
             )
+
+    def pids_of(self, program: str) -> list[int]:
+        """List the processes that run a program, a script or an actor, as numbered on the host."""
+        return [pid for pid in self.group.pids() if runs_program(read_words(pid), program)]
 
     def join(self) -> list[str]:
         """Return the words before a command that put it into the node's control group.

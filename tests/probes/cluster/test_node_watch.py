@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ NODES = {
     )
 }
 MEMBERS = {"b": "node1", "c": "node2"}
-DEAD = {"alive": False, "reason": 2, "message": "health check failed\nagain"}
+DEAD: dict[str, Any] = {"alive": False, "reason": 2, "message": "health check failed\nagain"}
 
 
 class Cluster:
@@ -47,8 +48,8 @@ class Cluster:
             time.sleep(0.005)  # between two looks
         return self.heard
 
-    def change(self, *ids: str, **fields: object) -> None:
-        self.nodes |= {id: replace(self.nodes[id], **fields) for id in ids}  # type: ignore[arg-type]
+    def change(self, *ids: str, **fields: Any) -> None:
+        self.nodes |= {id: replace(self.nodes[id], **fields) for id in ids}
 
 
 @pytest.fixture(autouse=True)
@@ -120,7 +121,7 @@ def test_what_is_a_loss(cluster: Cluster, fields: dict[str, object], says: str) 
 
 def test_a_node_that_comes_back_has_another_id(cluster: Cluster) -> None:
     both = cluster.nodes | {"e": NodeState("e", "node2", "10.0.0.3")}
-    cluster.nodes = both | {"c": replace(NODES["c"], **DEAD)}  # type: ignore[arg-type]
+    cluster.nodes = both | {"c": replace(NODES["c"], **DEAD)}
     (found,) = cluster.look()
     assert found.statement.startswith("node2: lost and back under another node id (Ray's")
 
