@@ -1,1 +1,1 @@
-"""Probes and their pytest plugin; each row of the acceptance table has a folder."""
+"""Probes of seatrial and their pytest plugin; each row of the acceptance table has a folder."""

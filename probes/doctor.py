@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from probes.check.registry import CRITERIA, run_order
-from probes.cluster.cluster import PACKAGES, ROOT, Cluster
+from probes.cluster.cluster import ROOT, Cluster
 from probes.cluster.dashboard import request_dashboard
 from probes.cluster.node_facts import Facts, software_differences, software_versions
 from probes.cluster.room import busy_accelerators
@@ -24,6 +24,7 @@ from probes.findings import join_names
 from probes.launch.shell import describe_typist, why_no_other_user, why_not_typed
 from probes.requirements import DISTRIBUTION, lacking_sentence, missing_feature
 from reports.numbers import quantity
+from reports.version import PACKAGES
 
 UNPROVEN, FAIL = "UNPROVEN", "FAIL"  # what a run would say of the criteria
 OK = "ok"

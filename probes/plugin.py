@@ -26,6 +26,7 @@ from probes.session.signals import SIGNALS
 from probes.session.terminal import criterion_of, describe_nothing, left_out, sort_probes
 from reports.sanitize import clean
 from reports.streams import guard_streams
+from seatrial.own import find_foreign
 
 if TYPE_CHECKING:  # else every run of pytest would load pydantic, even without probes
     from probes.session.ending import Ending, EndOptions
@@ -135,8 +136,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def _refuse_broken_suite() -> None:
     """End the run where a criterion or a file of findings is missing or not whole.
 
-    A run without a part of the suite must never seem complete.
+    A run without a part of the suite, or with a part of another project, must never seem complete.
     """
+    if problem := find_foreign():
+        pytest.exit(problem, returncode=4)
     from probes.check.registry import find_criteria
     from probes.findings import read_groups
     from probes.toml_tables import TableError

@@ -1,1 +1,1 @@
-"""An ordinary FSDP training job. It contains no code of the probes."""
+"""The training job of seatrial, an ordinary one with FSDP. It contains no code of the probes."""

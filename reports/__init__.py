@@ -1,4 +1,4 @@
-"""Record of a run, its verdicts and its renderings. Imports neither ray nor torch."""
+"""Record of a run of seatrial, its verdicts and its renderings. Imports neither ray nor torch."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from reports.frames.compare import Comparison
+    from reports.frames.history import History
     from reports.record import RunRecord
 
 
@@ -19,3 +21,22 @@ def read_run(path: str | Path) -> RunRecord:
     from reports.run_folder.integrity import load
 
     return load(Path(path))
+
+
+def read_history(folder: str | Path) -> History:
+    """Read all runs below a folder: `runs` is a frame of them, `trends` one of their measures.
+
+    A run that cannot be read is a row of `runs` with its reason.
+    """
+    from reports.frames.history import build_history, find_runs, read_found
+
+    return build_history(map(read_found, find_runs(Path(folder))))
+
+
+def read_comparison(*runs: str | Path) -> Comparison:
+    """Compare runs with the first: `tables` has a frame for each.  Raises UnreadableRun."""
+    from reports.acceptance import load_summary
+    from reports.frames.compare import compare_runs, run_letters
+
+    summaries = [load_summary(Path(run)) for run in runs]
+    return compare_runs(summaries, run_letters(len(summaries)))

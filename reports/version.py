@@ -5,14 +5,16 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import re
 import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parents[1]
-PACKAGES = ("probes", "reference_trainer", "reports", "scaling")
+PACKAGES = ("probes", "reference_trainer", "reports", "scaling", "seatrial")
 RENDERERS = ("pydantic", "jinja2", "markupsafe", "pandas", "matplotlib")
+COMMIT = "seatrial/COMMIT"  # in a checkout it has a placeholder
 SUFFIXES = {".py", ".toml", ".j2", ".js", ".css", ".md", ".txt"}
 GIT_SECONDS = 10  # git is slow on a network file system
 
@@ -50,13 +52,10 @@ def own_version() -> str:
 
 def find_commit() -> str:
     """Return the commit of this seatrial; "" if it is not known.  A `+` marks changed files."""
-    try:
-        return _checkout() or _installed_commit(metadata.distribution("seatrial"))
-    except metadata.PackageNotFoundError:
-        return ""
+    return find_checkout_commit() or _built_commit() or _installed_commit()
 
 
-def _checkout() -> str:
+def find_checkout_commit() -> str:
     """Return the commit of a checkout; "" if the sources are in no checkout, or git fails."""
     if not (SOURCES / ".git").exists():
         return ""
@@ -73,17 +72,27 @@ def _checkout() -> str:
     return head + ("+" if changes else "")
 
 
-def _installed_commit(found: metadata.Distribution) -> str:
+def _built_commit() -> str:
+    """Return the commit that setup.py, or git archive, wrote into the package; "" if none did."""
+    try:
+        text = (SOURCES / COMMIT).read_text().strip()
+    except (OSError, ValueError):
+        return ""
+    return text if re.fullmatch(r"[0-9a-f]{40}\+?", text) else ""
+
+
+def _installed_commit() -> str:
     """Return the commit that pip installed; "" if pip recorded none."""
     try:
+        found = metadata.distribution("seatrial")
         info = json.loads(found.read_text("direct_url.json") or "{}")
         return str(info.get("vcs_info", {}).get("commit_id") or "")
-    except (ValueError, AttributeError):
+    except (metadata.PackageNotFoundError, ValueError, AttributeError):
         return ""
 
 
 def _hash_sources() -> str:
-    """Return 16 hex digits of the hash of the source files of the four packages, by path."""
+    """Return 16 hex digits of the hash of the source files of the packages, by path."""
     digest = hashlib.sha256()
     for package in PACKAGES:
         for path in sorted((SOURCES / package).rglob("*")):

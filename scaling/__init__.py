@@ -1,1 +1,1 @@
-"""Measures how speed changes with size: collectives, the ladder, and the causes of lost time."""
+"""Measures how speed changes with size, for seatrial: collectives, the ladder, lost time."""

@@ -40,9 +40,8 @@ from probes.cluster.room import (
     release_cluster,
 )
 from reference_trainer.launch.gang import Gang
+from reports.version import PACKAGES
 
-# Ray's runtime environment copies them to the workers.
-PACKAGES = ("reports", "reference_trainer", "scaling", "probes")
 # Ray ends a driver whose head is silent for 60 s, with exit code 1 and in the middle of a line.
 # HeadWatch notices it before, and the run writes its end.
 PATIENCE = ("RAY_gcs_rpc_server_reconnect_timeout_s", "3600")

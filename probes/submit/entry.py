@@ -33,7 +33,7 @@ PREFIX = "seatrial-submit-"  # of the id of a submission, and of its folder
 NEVER_INSTALLED = ("ray", "torch")
 # What our environment must not have another version of: workers have that of their node.
 PINNED = re.compile(r"^(ray|torch|numpy|triton|nvidia-.*)$", re.IGNORECASE)
-COMMANDS = {"seatrial": "probes.cli.main:main", "ray": "ray.scripts.scripts:main"}
+COMMANDS = {"seatrial": "seatrial:main", "ray": "ray.scripts.scripts:main"}
 INSTALLING = "installing "  # begins the line before what is missing is installed
 MARK = "seatrial-submission"  # begins the line after which the suite prints
 WORKER_COMMAND = "--python_worker_command="  # an argument of the raylet
@@ -65,7 +65,7 @@ def main(id: str) -> None:
     work.chmod(0o700)
     os.chdir(work)
     print(MARK, id, flush=True)
-    command = [str(python), "-m", "probes.cli.main", *_words(plan, id)]
+    command = [str(python), "-m", "seatrial", *_words(plan, id)]
     environment = {**_variables(base), SUBMISSION_VARIABLE: id}
     if plan["github"]:
         environment |= {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(work / STEP_SUMMARY)}

@@ -22,7 +22,8 @@ FLOORS = {  # package -> what of ours it may import
     "reports": {"reports"},
     "reference_trainer": {"reference_trainer"},
     "scaling": {"scaling", "reports", "reference_trainer"},
-    "probes": {"probes", "scaling", "reports", "reference_trainer"},
+    "probes": {"probes", "scaling", "reports", "reference_trainer", "seatrial"},
+    "seatrial": {"probes", "reports", "seatrial"},
 }
 HEAVY = {"torch", "ray", "pandas", "matplotlib", "numpy", "pynvml"}
 # Imported only by functions of the same package, after the rank has been started.

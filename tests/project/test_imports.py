@@ -48,9 +48,9 @@ DIRECTIONS: dict[str, dict[str, set[str]]] = {
 
 
 def source_files(root: Path) -> dict[str, Path]:
-    """Module name -> file, of the four packages under `root`."""
+    """Module name -> file, of the packages under `root`."""
     found = {}
-    for package in ("probes", "scaling", "reference_trainer", "reports"):
+    for package in ("probes", "scaling", "reference_trainer", "reports", "seatrial"):
         for path in sorted((root / package).rglob("*.py")):
             parts = path.relative_to(root).with_suffix("").parts
             found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path

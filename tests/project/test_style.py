@@ -22,7 +22,7 @@ BUDGET = {
     # Its files: plugin, doctor, findings, leftovers, requirements, TOML.  The plugin has the hooks
     # around a run that no error of another plugin passes.  leftovers.py knows whose a job is, and
     # the folders of embedded clusters.
-    "probes": 1005,
+    "probes": 1008,  # a package of another project ends a run
     "probes/check": 720,  # the recorder asks whether a node was lost before it records a bad result
     # submit says what differs; plan and contract check say who types a guide; again asks for an
     # address that only a run folder names.
@@ -59,8 +59,9 @@ BUDGET = {
     # The store keeps the events in memory and writes a damaged folder again; streams.py outlives
     # a terminal.  token_shapes.py has the forms of tokens and the commands that take passwords.
     # A shared copy has no names of jobs and people.  Events have a time that is never set.
-    "reports": 6675,  # the end does not wait for a stopped terminal
+    "reports": 6690,  # the end does not wait for a stopped terminal; a wheel knows its commit
     "scaling": 2870,
+    "seatrial": 75,  # names for notebooks, and whether the other packages are ours
 }
 LONG_FUNCTION, MAX_LONG_SHARE = 30, 0.03  # lines, and how many functions may have more
 MAX_ONE_WORD_SHARE = 0.35  # of module-level functions: what well-named libraries have

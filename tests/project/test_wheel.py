@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -47,6 +48,8 @@ def test_contents(wheel: Path) -> None:
         "reports/share/words.txt",
         "reference_trainer/__main__.py",
         "scaling/collectives/sweep.py",
+        "seatrial/py.typed",
+        "probes/py.typed",
     ):
         assert name in names
     assert not [name for name in names if name.startswith(("tests/", "benchmarks/"))]
@@ -62,6 +65,29 @@ def elsewhere(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     )  # fmt: skip
     path = os.pathsep.join([str(site / "bin"), os.environ["PATH"]])
     return {**os.environ, "PYTHONPATH": str(site), "PATH": path, "SITE": str(site)}
+
+
+def test_the_wheel_knows_its_commit(wheel: Path, elsewhere: dict[str, str], tmp_path: Path) -> None:
+    """Two parties sign a report that names it."""
+    commit = zipfile.ZipFile(wheel).read("seatrial/COMMIT").decode().strip()
+    assert re.fullmatch("[0-9a-f]{40}", commit)
+    done = run(elsewhere, tmp_path, "seatrial", "--version")
+    assert f", commit {commit[:12]}, " in done.stdout
+
+
+def test_a_package_that_another_project_installed_over_ours_is_named(
+    elsewhere: dict[str, str], tmp_path: Path
+) -> None:
+    """`pip install scaling` does that."""
+    file = Path(elsewhere["SITE"]) / "scaling" / "__init__.py"
+    ours = file.read_bytes()
+    file.write_text("import pint\n")
+    try:
+        done = run(elsewhere, tmp_path, "seatrial", "doctor")
+    finally:
+        file.write_bytes(ours)
+    assert (done.returncode, done.stdout) == (4, "")
+    assert f"the Python package scaling at {file} is not seatrial's" in done.stderr
 
 
 def run(elsewhere: dict[str, str], where: Path, *words: str) -> subprocess.CompletedProcess[str]:

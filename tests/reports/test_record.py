@@ -173,7 +173,12 @@ def test_a_missed_bound_never_reads_as_met() -> None:
 
 @pytest.mark.parametrize(
     ("value", "low", "text"),
-    [(41.25, 41.25, "41.2"), (41.25, 30, "41.2"), (29.999, 30, "29.999")],
+    [
+        (41.25, 41.25, "41.2"),
+        (41.25, 30, "41.2"),
+        (29.999, 30, "29.999"),
+        (0.123456789012, 0.123456789013, "0.123456789"),  # no digits more
+    ],
 )
 def test_more_than_three_digits_are_shown_only_near_a_bound(
     value: float, low: float, text: str

@@ -10,10 +10,13 @@ from tests.support.paths import REPO
 
 
 def build(source: Path, out: Path) -> None:
-    """Copy what git tracks or would track into `source`, and build it into `out`."""
+    """Copy what git tracks or would track into `source`, commit it there, build it into `out`."""
     for name in tracked():
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_bytes((REPO / name).read_bytes())
+    git = ["git", "-C", str(source), "-c", "user.name=x", "-c", "user.email=x@x"]
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "x"]):
+        subprocess.run([*git, *words], check=True, capture_output=True, timeout=60)
     subprocess.run(
         [sys.executable, "-m", "build", "--outdir", str(out), str(source)],
         check=True, capture_output=True, timeout=300,

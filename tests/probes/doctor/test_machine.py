@@ -10,7 +10,7 @@ import pytest
 
 from probes import doctor
 from probes.check.registry import run_order
-from probes.cluster.cluster import PACKAGES, ROOT
+from probes.cluster.cluster import ROOT
 from probes.contract.terms import ClusterTerms, LaunchTerms
 from probes.doctor import (
     FAIL,
@@ -24,6 +24,7 @@ from probes.doctor import (
     ask_user,
     ask_versions,
 )
+from reports.version import PACKAGES
 
 OURS = {name: ["seatrial", "seatrial"] for name in PACKAGES}
 

@@ -168,7 +168,7 @@ def test_the_suite_is_started_among_the_users_files(
     base = tmp_path / "seatrial-submit-0123456789ab"
     assert words[1:] == [
         "-m",
-        "probes.cli.main",
+        "seatrial",
         "run",
         "--cluster=auto",
         "--nonce=seatrial-submit-0123456789ab",
