@@ -33,6 +33,7 @@ from reports.run_folder.event_log import UnreadableRun
 from reports.sanitize import clean, one_line
 
 ADDRESS_VARIABLE = "RAY_API_SERVER_ADDRESS"  # of Ray's own commands
+DASHBOARD = ("http://", "https://")
 ID = re.compile(f"{PREFIX}[0-9a-f]{{12}}")
 ENTRYPOINT = f"{PYTHON} -m probes.submit.entry"
 # Ray kills what does not end in this time after a stop.  The suite removes what it made, and ends
@@ -70,7 +71,7 @@ class Detached(Exception):
     "--address",
     metavar="URL",
     envvar=ADDRESS_VARIABLE,
-    help="The cluster's dashboard (or RAY_API_SERVER_ADDRESS).",
+    help="The cluster's dashboard (or RAY_API_SERVER_ADDRESS, or RAY_ADDRESS with http://).",
 )
 @run_options(*OWN)
 @click.option("-k", "keyword", metavar="TEXT", help="Only probes whose names match: as pytest's.")
@@ -101,6 +102,8 @@ def submit(
     they are. The exit code is the suite's; 20 if it was detached. Ctrl-C asks whether to stop the
     run or to detach.
     """
+    if not address and os.environ.get("RAY_ADDRESS", "").startswith(DASHBOARD):
+        address = os.environ["RAY_ADDRESS"]  # as Ray's own `ray job submit`
     if not address:
         raise UsageError(f"no cluster: give --address http://head:8265, or set {ADDRESS_VARIABLE}")
     check_address(address)

@@ -18,6 +18,7 @@ from probes.cluster.embedded import OWN_FOLDER
 from probes.cluster.entrances import CLIENT, GCS, REFUSED, TAKEN, Entrance, try_port, try_request
 from probes.cluster.ray_internals import complete_address, find_last_address, reload_settings
 from reports.numbers import quantity
+from reports.redact import redact_text
 from reports.sanitize import closest_name, one_line
 
 MODE = "RAY_AUTH_MODE"
@@ -89,16 +90,23 @@ OTHERWISE = (
     "run this on a node of the cluster, set RAY_ADDRESS, name it with --cluster "
     "ray://host:10001, or rehearse with --cluster local:4"
 )
+DASHBOARD = ("http://", "https://")
+SUBMIT = "a dashboard, which takes jobs. Run the suite as one: seatrial submit"
 
 
 class ClusterUnreachable(RuntimeError):
     """Raised when no cluster can be joined.  The message is one sentence and a hint."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(redact_text(message))  # an address may have a password
 
 
 def check_spec(spec: str) -> None:
     """Check that `spec` can name a cluster, without contacting any.  Raises ClusterUnreachable."""
     if spec == "auto" or re.fullmatch(r"ray://[^:/]+:\d+", spec):
         return
+    if spec.startswith(DASHBOARD):
+        raise ClusterUnreachable(f"--cluster is {spec}, {SUBMIT} --address {spec}")
     if match := re.fullmatch(r"local(?::(\d+))?", spec):
         if not 1 <= int(match[1] or 1) <= MAX_RAYLETS:
             raise ClusterUnreachable(
@@ -140,7 +148,9 @@ def _running_address() -> tuple[str, str]:
 
     Raises ClusterUnreachable when there is none, or none that this machine's network has.
     """
-    if (named := os.environ.get("RAY_ADDRESS", "")) not in ("", "auto"):
+    if (named := os.environ.get("RAY_ADDRESS", "")).startswith(DASHBOARD):
+        raise ClusterUnreachable(f"RAY_ADDRESS is {named}, {SUBMIT}, or {OTHERWISE}")
+    if named not in ("", "auto"):
         try:
             address = complete_address(named)
         except ValueError as error:

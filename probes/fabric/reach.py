@@ -20,6 +20,7 @@ from scaling.collectives import reachability
 from scaling.collectives.fault_search import Pair, classify
 
 SMALL_BYTES = 100  # bytes of a datagram that passes wherever any datagram passes
+MAX_IP_BYTES = 65_535  # of an IPv4 packet (RFC 791): the loopback's MTU is a byte more
 CALL_SECONDS = 60  # for all ranks to begin and end a call, on a busy cluster
 BLINK_SECONDS = 2.5  # pause before a port that is down is read again: it may flap
 
@@ -141,9 +142,9 @@ class FabricNodes:
 
     @property
     def mtu(self) -> dict[str, int]:
-        """MTU (bytes) of each node's port, if the port is usable and the fabric's."""
+        """Bytes of the largest packet of each node's port, if it is usable and the fabric's."""
         return {
-            node: port["mtu"]
+            node: min(port["mtu"], MAX_IP_BYTES)
             for node, port in self.chosen.ports.items()
             if port and port["mtu"] and node not in self.chosen.dead and not self.chosen.note
         }

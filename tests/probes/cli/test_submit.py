@@ -32,6 +32,23 @@ def run(*words: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(
+    ("variable", "sentence"),
+    [
+        ("http://127.0.0.1:1", "http://127.0.0.1:1: "),  # as `ray job submit` takes it
+        ("127.0.0.1:6379", "no cluster: give --address"),  # of Ray, and no dashboard
+    ],
+)
+def test_the_address_may_be_in_rays_variable(
+    variable: str, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_API_SERVER_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_ADDRESS", variable)
+    code, output = run("--contract", "lab")
+    assert code == 4
+    assert sentence in output
+
+
+@pytest.mark.parametrize(
     ("words", "sentence"),
     [
         ([], "no cluster: give --address http://head:8265, or set RAY_API_SERVER_ADDRESS"),

@@ -242,6 +242,17 @@ def test_full_size_is_the_mtu_and_no_byte_more() -> None:
     assert gang.sizes == [small, full]
 
 
+def test_a_loopback_is_tried_with_the_largest_packet_there_is() -> None:
+    """A container without a network has only `lo`, with an MTU of 65536: no packet is so large."""
+    ports = {n: node(i, lo=port(f"127.0.0.{i + 1}", mtu=65_536)) for i, n in enumerate(RAY)}
+    gang: Any = Reachable(ports)
+    assert check_reach(gang, NAMES, "lo").narrow == []
+    assert gang.sizes[1] == [dict.fromkeys(RAY, 65_535)] * 2
+    door = "127.0.0.1", start_udp_echo("127.0.0.1", 20)
+    for size, passes in ((65_535, True), (65_536, False)):
+        assert check_udp("127.0.0.1", {"n": door}, {"n": size}, 4) == {"n": passes}
+
+
 def test_one_node_of_unknown_mtu_leaves_packet_sizes_untested() -> None:
     readings = {"n0": node(0, fab0=port("10.1.0.0")), "n1": node(1, fab0=port("10.1.0.1", mtu=0))}
     gang: Any = Reachable(readings)

@@ -214,6 +214,17 @@ def test_a_namespace_that_is_not_shown_is_known_by_the_address(
     assert found is ours or ours is None  # a machine may have no IPv6
 
 
+@pytest.mark.parametrize("spec", ["auto", "http://me:s3cr3t0f@head:8265"])
+def test_the_address_of_a_dashboard_is_for_submit(
+    spec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who uses `ray job submit` has it set."""
+    monkeypatch.setenv("RAY_ADDRESS", "http://me:s3cr3t0f@head:8265")
+    with pytest.raises(ClusterUnreachable, match=r"head:8265, a dashboard.*seatrial submit") as why:
+        check_spec(spec) or find_address(spec)
+    assert "s3cr3t0f" not in str(why.value)
+
+
 def test_an_address_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "head")
     with pytest.raises(ClusterUnreachable, match="RAY_ADDRESS is no address"):

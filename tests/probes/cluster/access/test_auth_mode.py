@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -100,13 +100,16 @@ def test_a_cluster_without_tokens_is_joined_without(
 @pytest.mark.parametrize("kind", ["closed", "silent", "not Ray"])
 def test_a_port_at_which_no_ray_answers_is_said(kind: str, scheme: str) -> None:
     """Ray would wait for ever, as at the end of a dead tunnel."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as stack:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         if kind == "closed":
             server.close()
         if kind == "not Ray":
-            server.listen()
-            threading.Thread(target=answer_as_http, args=(server,), daemon=True).start()
+            other = threading.Thread(target=answer_as_http, args=(server,), daemon=True)
+            other.start()
+            # Its end is waited for: else it takes connections of the next socket with this number.
+            stack.callback(other.join, 10)
+            stack.callback(server.shutdown, socket.SHUT_RDWR)
         with pytest.raises(TokenProblem, match=f"no Ray answers at {scheme}{address} ") as raised:
             follow_auth_mode(f"{scheme}{address}")
         assert "\n" not in str(raised.value)
