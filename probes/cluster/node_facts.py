@@ -223,11 +223,13 @@ def _package_version(package: str) -> str:
         return ""
 
 
+DRIVER = Path("/proc/driver/nvidia/version")  # which nvidia-smi itself reads
+
+
 def _driver_version() -> str:
-    """Read the NVIDIA kernel driver version, from the file that nvidia-smi itself reads."""
-    path = Path("/proc/driver/nvidia/version")
+    """Read the NVIDIA kernel driver version."""
     # An unreadable file raises OSError: it does not mean "no driver".
-    text = path.read_text(errors="replace") if path.exists() else ""
+    text = DRIVER.read_text(errors="replace") if DRIVER.exists() else ""
     match = re.search(r"\b(\d+\.\d+(?:\.\d+)?)\b", text)
     return match[1] if match else ""
 

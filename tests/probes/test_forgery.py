@@ -340,6 +340,19 @@ def test_a_file_that_many_events_name_is_hashed_once_and_reported(
     assert hashed.count("large") <= 3
 
 
+@pytest.mark.parametrize("path", ["evidence/../contract.toml", "evidence/", "other/log"])
+def test_evidence_lies_in_its_folder(run: Path, path: str) -> None:
+    entry = {"kind": "log", "path": path, "caption": "x", "bytes": 1, "sha256": "0" * 64}
+
+    def change(lines: Events) -> Events:
+        at = next(i for i, line in enumerate(lines) if line["event"] == "evidence")
+        return [*lines[:at], {**lines[at], "data": entry}, *lines[at:]]
+
+    rewrite(run, change)
+    problem = f"{path!r}: expected evidence to lie in evidence/"
+    assert problem in read_summary(run).integrity.problems
+
+
 @pytest.mark.parametrize("kind", ["measurement", "control", "probe_started"])
 def test_what_was_taken_out_of_a_folder_written_anew_is_owed(run: Path, kind: str) -> None:
     def change(lines: Events) -> Events:

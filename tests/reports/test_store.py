@@ -119,6 +119,14 @@ def test_a_second_start_hides_no_failure_and_does_not_verify(store: Store) -> No
     assert summary.exit_code == 4
 
 
+def test_a_second_start_right_after_the_first_does_not_verify(store: Store) -> None:
+    store.event("run_started", **START)
+    store.event("run_finished", state="finished")
+    assert load_summary(store.path).integrity.problems == [
+        "events.jsonl: line 2 starts a second run"
+    ]
+
+
 def test_what_json_cannot_hold_is_mended(store: Store) -> None:
     store.event("probe_started", PROBE, criterion="FABRIC")
     store.event("series", PROBE, name="busbw", values=[1.0, math.nan, math.inf, "\ud800"])

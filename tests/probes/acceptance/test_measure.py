@@ -207,3 +207,16 @@ def test_a_trial_knows_what_it_measured_and_the_worst_of_it() -> None:
     assert (trial.worst("busbw").value, trial.worst("busbw").verdict) == (0.1, Verdict.FAIL)
     with pytest.raises(TypeError, match="inside a control"):
         trial.control("closed door", "a port", None)
+
+
+@pytest.mark.parametrize(("located", "looks"), [(True, 0), (False, 1)])
+def test_before_a_control_counts_as_missed_it_is_seen_whether_a_node_was_lost(
+    located: bool, looks: int
+) -> None:
+    measure = recorder("GANG")
+    seen: list[str] = []
+    measure.settle = lambda: seen.append("settled")
+    trial = measure.trial()
+    trial("deadlocks", 2)
+    measure.control("two groups per job", "a fault", trial, located=located)
+    assert len(seen) == looks

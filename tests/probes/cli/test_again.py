@@ -221,8 +221,11 @@ def listener() -> Iterator[tuple[str, list[str]]]:
                 seen.append(str(who))
                 door.close()
 
-    threading.Thread(target=accept, daemon=True).start()
+    thread = threading.Thread(target=accept, daemon=True)
+    thread.start()
     yield f"ray://127.0.0.1:{server.getsockname()[1]}", seen
+    server.shutdown(socket.SHUT_RDWR)
+    thread.join(10)
     server.close()
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from probes.cluster import node_facts
 from probes.cluster.node_facts import software_versions, usable_cpus, usable_memory_gib
 
 
@@ -13,6 +14,23 @@ def test_the_parts_that_must_be_alike() -> None:
     versions = software_versions()
     assert list(versions) == ["python", "ray", "torch", "driver", "cuda", "kernel", "ofed"]
     assert all(versions[part] for part in ("python", "ray", "torch", "kernel"))
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 2024", "550.54.15"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.124  Release", "570.124"),
+        ("nothing", ""),
+    ],
+)
+def test_the_drivers_version(
+    text: str, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_facts, "DRIVER", tmp_path / "version")
+    assert software_versions()["driver"] == ""
+    (tmp_path / "version").write_text(f"{text}\nGCC version:  gcc version 12.2.0\n")
+    assert software_versions()["driver"] == (version or "12.2.0")
 
 
 def write_files(root: Path, files: dict[str, str]) -> str:

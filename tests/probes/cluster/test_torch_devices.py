@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from probes.cluster import node_facts
 from probes.cluster.node_facts import count_torch_devices
 
 # Sees 8 devices, or those of the variable that Ray sets.
@@ -42,6 +43,20 @@ def test_a_torch_that_does_not_start_is_an_error_and_no_number(
 ) -> None:
     stand_in("raise ImportError('libcudart.so.12: cannot open')", tmp_path, monkeypatch)
     assert count_torch_devices() == {"error": "ImportError: libcudart.so.12: cannot open"}
+
+
+def test_a_torch_that_never_starts_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in(
+        "import os, time\nopen(f'{os.getpid()}.pid', 'w')\ntime.sleep(60)", tmp_path, monkeypatch
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(node_facts, "COUNT_SECONDS", 2)
+    assert count_torch_devices() == {"error": "torch did not start within 2 s"}
+    started = [int(file.stem) for file in tmp_path.glob("*.pid")]
+    assert started
+    assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]
 
 
 def test_a_torch_without_cuda_sees_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from probes.cluster import node_facts
-from probes.cluster.variables import SET, known_variables, withhold
+from probes.cluster.variables import SET, is_withheld, known_variables, withhold
 from probes.environment.checks import NUMERIC
 from probes.environment.collect import EXACT_NAMES, FILE_VARIABLES, LIBRARY_VARIABLES
 from probes.environment.lint import lint
@@ -27,6 +27,12 @@ UNKNOWN = [
 def test_of_an_unknown_variable_a_record_has_that_it_is_set(name: str) -> None:
     assert withhold(name, SECRET) == SET
     assert withhold(name, "") == "", "an empty value is no secret, and means unset to NCCL"
+
+
+def test_what_was_withheld_is_known_by_its_name_and_value() -> None:
+    assert is_withheld("NCCL_X_DB_PW", SET)
+    assert not is_withheld("NCCL_X_DB_PW", "")  # it is not set
+    assert not is_withheld("NCCL_NET", SET)  # this value it has
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,12 @@ from hypothesis import example, given
 from hypothesis import settings as tried
 from hypothesis import strategies as st
 
-from probes.environment.checks import canonical
+from probes.environment.checks import (
+    NodeContext,
+    canonical,
+    gloo_off_fabric,
+    nccl_older_than,
+)
 from probes.environment.lint import Flag, lint
 from probes.environment.rules import RULES
 from reports.sanitize import one_line
@@ -62,6 +67,21 @@ def told(variable: str, value: str, fabric: str | None, **facts: Any) -> list[Fl
     """Flags of two like nodes that are told one variable."""
     nodes = {f"n{i}": node({variable: value}, **facts) for i in (0, 1)}
     return lint(nodes, fabric)
+
+
+def test_gloo_off_the_fabric_is_told_by_the_interfaces_that_the_node_has() -> None:
+    has = NodeContext(interfaces=("eth0", "fab0"), fabric="fab0,fab1")
+    assert gloo_off_fabric("eth0", has)
+    assert not gloo_off_fabric("fab0", has)
+    assert not gloo_off_fabric("eth0", NodeContext(interfaces=("eth0",), fabric="fab0"))
+
+
+@pytest.mark.parametrize(
+    ("version", "older"), [("2.22.3", True), ("2.23", False), ("2.23.4", False), ("", False)]
+)
+def test_an_nccl_that_is_too_old_to_read_the_file(version: str, older: bool) -> None:
+    libraries = ({"version": version},) if version else ()
+    assert nccl_older_than(2, 23)("", NodeContext(libraries=libraries)) is older
 
 
 # variable, harmful value, grade where RDMA is agreed, grade on sockets, healthy value

@@ -260,3 +260,9 @@ def test_logs_that_no_finding_names_are_kept_only_if_asked_for(only_cited: bool)
 def test_the_ring_stays_off_nvlink_between_hosts() -> None:
     logs = SimpleNamespace(cluster=SimpleNamespace(on_gpu=True), environment={})
     assert gang_env(cast(RankLogs, logs))["NCCL_MNNVL_ENABLE"] == "0"
+
+
+@pytest.mark.parametrize(("on_gpu", "backend"), [(True, "nccl"), (False, None)])
+def test_real_gpus_use_nccl(on_gpu: bool, backend: str | None) -> None:
+    logs = SimpleNamespace(cluster=SimpleNamespace(on_gpu=on_gpu), environment={})
+    assert gang_env(cast(RankLogs, logs)).get("SEATRIAL_BACKEND") == backend

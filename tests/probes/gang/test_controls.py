@@ -11,7 +11,7 @@ import pytest
 from probes.gang import controls
 from probes.gang import invariants as checks
 from probes.gang.invariants import Sample
-from probes.gang.scenario import Scenario
+from probes.gang.scenario import DRAIN_SECONDS, Scenario
 from reports.record import Control, ProbeResult
 from tests.support.controls import recorder
 from tests.support.simulated_gangs import SimulatedScene, simulate
@@ -28,6 +28,7 @@ CONTROLS: dict[str, Callable[[Scenario], None]] = {
     "one bundle early": controls.control_release_one_early,
     "two groups per job": lambda run: controls.control_hold_and_wait(run, 2),
     "two that fit": controls.control_two_that_fit,
+    "late release": controls.control_late_release,
 }
 
 
@@ -42,6 +43,13 @@ def test_a_control_is_over_when_all_is_shown_as_free(
         last = run.observer.samples[-1]
         assert (last["free"], last["gangs"]) == (run.total, {})
     assert only_control(scene).caught
+
+
+def test_a_control_ends_as_soon_as_all_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = simulate(monkeypatch)
+    with scene("controls") as run:
+        controls.control_release_one_early(run)
+        assert run.observer.samples[-1]["t"] < DRAIN_SECONDS
 
 
 @pytest.mark.parametrize("fault", ["places a little late", "places late"])
@@ -153,5 +161,8 @@ def test_a_gpu_used_in_secret_is_caught_and_is_free_afterwards(with_gpus: Simula
     control = only_control(with_gpus)
     assert control.caught
     assert control.saw == "GPU-a (processes 4711)"
+    assert [mark.message for mark in run.marks if mark.fault] == [
+        "a process on node0 uses a GPU that it did not request"
+    ]
     result = with_gpus.measure.result("finished", 1.0)
     assert [one.sentence() for one in result.measurements if one.severity] == []

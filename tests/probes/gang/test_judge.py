@@ -10,9 +10,11 @@ import pytest
 from probes.gang.judge import (
     judge_actors,
     judge_all_ran,
+    judge_gone,
     judge_held,
     judge_one_placed,
     report_not_placed,
+    time_handoff,
 )
 from reports.record import ProbeResult
 from tests.support.controls import MemoryRecorder, recorder
@@ -74,6 +76,24 @@ def test_without_a_placed_gang_its_actors_are_not_known() -> None:
     run = at_end()
     judge_actors(run, 3, [])
     assert run.kept == [("actors_not_running", None, [], "no gang was placed")]
+
+
+def test_a_gang_that_stays_is_blamed_on_its_job() -> None:
+    measure = recorder("GANG")
+    judge_gone("B-12", False, 5.0, measure)
+    (found,) = finished(measure).findings
+    assert found.suspects == ["job B"]
+    assert found.statement == "gang B-12 still exists 5.0 s later"
+
+
+def test_a_handoff_says_when_the_gang_was_placed(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = simulate(monkeypatch)
+    with scene("handoff") as run:
+        since = run.observer.mark("B asks")
+        gang = run.ask("B", 1)
+        placed = time_handoff(run, since, gang, "never")
+    assert placed is not None
+    assert placed >= since
 
 
 def test_a_gang_that_was_not_placed_is_shown_as_it_was_last() -> None:

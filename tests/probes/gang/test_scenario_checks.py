@@ -98,6 +98,18 @@ def test_half_a_gang_is_ours_whoever_else_is_there(judged: Judged) -> None:
     assert [one.code for one in result.findings] == ["GANG-PARTIAL"]
 
 
+def test_accelerators_of_a_node_that_is_gone_are_missing(judged: Judged) -> None:
+    last = {"gangs": {"A-1": {}}, "free_on": {"n": 2}, "actors": {"B": 1}}
+    at = judged(
+        observer=SimpleNamespace(samples=[last]), capacity={"n": 2, "m": 1}, total=3,
+        rig=SimpleNamespace(cluster=SimpleNamespace(resource="GPU")),
+    )  # fmt: skip
+    gang_closing._judge_leak(at, "leaked", 1)
+    (found,) = at.finish().findings
+    assert found.suspects == ["m"]
+    assert found.statement == "1 of 3 GPUs were held by A-1; actors alive: 1 of job B"
+
+
 @pytest.mark.parametrize(
     ("times", "enough"),
     [

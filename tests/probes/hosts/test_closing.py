@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from probes.hosts import closing
+from probes.hosts import closing, controls
 from probes.hosts.criterion import HEALTH
 from reports.measurement import Verdict
 from tests.support.simulated_hosts import (
@@ -342,3 +342,56 @@ def test_the_boot_id_is_read_like_any_file() -> None:
     assert closing.read_boot_id() == closing.read_boot_id() != ""
     changing = closing.NEW_AT_EACH_READ
     assert closing.read_boot_id(changing) != closing.read_boot_id(changing)
+
+
+def test_a_gpu_without_a_known_slot_keeps_its_counters() -> None:
+    board = {"uuid": "GPU-a", "slot": "", "pcie_replays": 3}
+    before = {"clock": 0.0, "boards": [board]}
+    now = {"clock": 60.0, "boards": [{**board, "pcie_replays": 63}]}
+    counter = closing.WEAR["pcie_replays"]
+    ((_, gain),) = closing._gains(counter, before, now)
+    assert gain == 60 * counter.factor / (60 if counter.is_rate else 1)
+    nameless = {**before, "boards": [{**board, "uuid": ""}]}
+    assert (
+        closing._gains(counter, nameless, {**now, "boards": [{**board, "uuid": ""}]})[0][1] is None
+    )
+
+
+def test_a_planted_event_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Listener:
+        reads = 0
+
+        def start(self, _: object) -> dict[str, Any]:
+            return {"events": [], "error": None}
+
+        def read(self) -> dict[str, Any]:
+            self.reads += 1
+            return {"events": ["79"] if self.reads == 2 else [], "error": None}
+
+        def end(self) -> None:
+            """End nothing."""
+
+    monkeypatch.setattr(closing, "XidListener", Listener)
+    monkeypatch.setattr(closing, "import_nvml", lambda: None)
+    assert closing.read_planted_xid(1)["events"] == ["79"]
+
+
+def test_a_sick_node_is_compared_with_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(controls, "judge_node_health", lambda *given: seen.append(given[:2]))
+    monkeypatch.setattr(controls.Fleet, "of", lambda facts: [fact["node"] for fact in facts])
+    trial: Any = None
+    controls._judge_sick([{"node": "a"}, {"node": "b"}], {"node": "b"}, "ill", trial)
+    assert seen == [({"node": "b", "gpu_health": "ill"}, ["a", "b"])]
+
+
+@pytest.mark.parametrize(("nodes", "made"), [(1, 0), (2, 1), (3, 1)])
+def test_two_nodes_can_have_folders_of_their_own(
+    nodes: int, made: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted: list[Any] = []
+    monkeypatch.setattr(controls, "plant", lambda *given, **_: planted.append(given))
+    cluster: Any = StandInHosts(nodes)
+    measure: Any = None
+    controls.control_own_folder(cluster, "/shared", measure)
+    assert len(planted) == made

@@ -113,7 +113,9 @@ def test_boards_of_one_model_differ_by_what_the_driver_reserves() -> None:
 def test_a_board_that_does_not_tell_its_memory_differs() -> None:
     cluster = StandInHosts()
     cluster.facts[1]["gpus"][0]["memory_gib"] = None
-    assert not_passed(run_hosts(cluster, **ORDER)) == {"differences cluster": "FAIL"}
+    result = run_hosts(cluster, **ORDER)
+    assert not_passed(result) == {"differences cluster": "FAIL"}
+    assert "GPU memory: no size on n1; 79.65 GiB on" in result.findings[0].statement
 
 
 def test_of_two_kinds_with_as_many_gpus_none_is_the_odd_one() -> None:

@@ -268,6 +268,18 @@ def test_a_name_that_no_other_node_knows_is_named() -> None:
     assert statements(result) == "The name n2 does not lead to n2 on other nodes: not known"
 
 
+def test_each_name_that_no_other_node_knows_is_told_with_its_own_problem() -> None:
+    cluster = SimulatedNetwork(5)
+    for name, error in (("n1", "not known"), ("n3", "a time-out")):
+        for asking in {"id0", "id2", "id4", "id1", "id3"} - {f"id{name[1]}"}:
+            cluster.lookups[asking, name] = {"addresses": [], "bindable": "", "error": error}
+    found = run_names(cluster, host_names=True).findings
+    assert [one.statement for one in found] == [
+        "The name n1 does not lead to n1 on other nodes: not known",
+        "The name n3 does not lead to n3 on other nodes: a time-out",
+    ]
+
+
 def test_a_node_that_knows_no_other_is_named() -> None:
     cluster = SimulatedNetwork(4)
     for name in ("n0", "n2", "n3"):

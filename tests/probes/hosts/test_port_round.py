@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from probes.cluster.network_facts import max_try_seconds
+from probes.cluster.network_facts import LOOKUP_SECONDS, max_try_seconds
 from probes.hosts import port_round
 from probes.hosts.port_round import PortRound
 from tests.support.simulated_names import SimulatedNetwork
@@ -115,8 +115,10 @@ def test_only_nodes_whose_actor_runs_look_up_names(
 ) -> None:
     started = PortRound.start(cast(Any, SimulatedNetwork(3)))
     started.opened = {"id0": cast(Any, None)}
-    asked: list[str] = []
-    monkeypatch.setattr(started, "call_each", lambda _, each, __: asked.extend(each) or {})
+    asked: list[Any] = []
+    monkeypatch.setattr(started, "call_each", lambda *given: asked.append(given) or {})
     found = started.look_up_names({"id0": ["id1"], "id1": ["id0"]})
-    assert asked == ["id0"]
+    ((name, each, seconds),) = asked
+    assert (name, [*each]) == ("look_up_names", ["id0"])
+    assert seconds > LOOKUP_SECONDS, "an answer that takes as long as it may still comes"
     assert [(one.source, one.target) for one in found] == [("id0", "id1"), ("id1", "id0")]

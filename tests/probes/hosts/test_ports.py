@@ -359,6 +359,12 @@ def test_a_pair_is_left_where_one_node_explains_the_rest() -> None:
     assert (blame.unreached, blame.unreaching, blame.pairs) == (["b"], [], [("a", "c")])
 
 
+def test_a_node_with_a_sound_link_is_not_blamed() -> None:
+    failed = [("a", "b"), ("a", "c")]
+    blame = blame_nodes(links(4), failed)
+    assert (blame.unreached, blame.unreaching, blame.pairs) == ([], [], failed)
+
+
 def test_a_node_whose_failures_others_explain_is_not_blamed() -> None:
     """All links of `a` fail, and but for one of them each leads to a node that none reaches."""
     tried = [("a", "b"), ("a", "c"), ("d", "b"), ("e", "b"), ("d", "c")]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from probes.cluster import gpu_health
-from probes.hosts.controls import SICK_ANSWERS
+from probes.hosts.controls import SICK_ANSWERS, hide_last_gpu, sicken_gpu
 from tests.lab import nvml
 from tests.support.paths import REPO
 from tests.support.simulated_hosts import FABRIC, healthy_board, sick_board, worn_board
@@ -188,6 +188,27 @@ def test_a_driver_that_does_not_answer_has_no_boards(answers: Any) -> None:
     assert (answers["error=9"]["error"]["code"], answers["error=9"]["boards"]) == (9, [])
     assert (answers["gpus=0"]["error"], answers["gpus=0"]["boards"]) == (None, [])
     assert answers["gpus=0"]["clock"] > answers[""]["clock"]
+
+
+def test_a_link_that_is_off_has_no_errors_to_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_health, "_link_states", lambda *_: [(0, True), (1, False)])
+    monkeypatch.setattr(gpu_health, "_link_errors", lambda *given: 2)
+    assert gpu_health._nvlink_errors(None, None) == 2
+
+
+def test_each_handle_of_the_sick_gpu_is_sick() -> None:
+    """NVML may give another handle each time that it is asked."""
+    nvml: Any = SimpleNamespace(
+        nvmlDeviceGetHandleByIndex=lambda index: [index], nvmlDeviceGetCount=lambda: 8,
+        nvmlDeviceGetVbiosVersion=lambda gpu: "sound",
+    )  # fmt: skip
+    name = "nvmlDeviceGetVbiosVersion"
+    sick: Any = sicken_gpu(nvml, 1, {name: lambda *_: "sick"})
+    first, second, other = (sick.nvmlDeviceGetHandleByIndex(at) for at in (1, 1, 0))
+    told = [sick.nvmlDeviceGetVbiosVersion(one) for one in (first, second, other)]
+    assert told == ["sick", "sick", "sound"]
+    fewer: Any = hide_last_gpu(nvml)
+    assert fewer.nvmlDeviceGetCount() == 7
 
 
 def test_the_sick_gpu_of_the_control_has_each_fault(answers: Any) -> None:

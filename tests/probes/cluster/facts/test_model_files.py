@@ -182,8 +182,9 @@ def test_what_takes_too_long_is_unknown_and_no_fault(
 @pytest.mark.parametrize("part", ["", "config.json", "sub/weights"])
 def test_the_control_changes_one_file_and_leaves_the_model_alone(model: Path, part: str) -> None:
     path = model / part
-    before = files_of(path)
+    before, opened = files_of(path), len(os.listdir("/proc/self/fd"))
     (changed,) = read_changed_file(str(path)).values()
+    assert len(os.listdir("/proc/self/fd")) == opened
     assert not changed["error"]
     first, *others = before
     assert changed["files"][first] != before[first]
