@@ -351,10 +351,11 @@ def test_a_gpu_without_a_known_slot_keeps_its_counters() -> None:
     counter = closing.WEAR["pcie_replays"]
     ((_, gain),) = closing._gains(counter, before, now)
     assert gain == 60 * counter.factor / (60 if counter.is_rate else 1)
-    nameless = {**before, "boards": [{**board, "uuid": ""}]}
-    assert (
-        closing._gains(counter, nameless, {**now, "boards": [{**board, "uuid": ""}]})[0][1] is None
+    unknown = [{**board, "uuid": ""}]
+    ((_, gain),) = closing._gains(
+        counter, {**before, "boards": unknown}, {**now, "boards": unknown}
     )
+    assert gain is None
 
 
 def test_a_planted_event_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
