@@ -16,10 +16,18 @@ endif
 endif
 LAB_HERE := $(shell [ "$$(uname -s)" = Linux ] && [ "$$(id -u)" = 0 ] && echo yes)
 
+# Says what it installs, and changes no package that is there.
+INSTALL := sh -c 'command -v apt-get >/dev/null || exit 1; echo "as root, with apt-get: $$*"; \
+  apt-get update -qq && apt-get install -y -qq --no-upgrade --no-install-recommends "$$@"' install
+
 # The tests start some hundred Pythons: without compiled files each of them compiles all anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: trial test soak mutants healthy lint docs lab tools starters browser setup clean bench gpu
+.DEFAULT_GOAL := help
+.PHONY: help trial test soak mutants healthy lint docs lab tools starters browser setup clean bench gpu
+
+help: ## what each target does
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
 
 trial: setup tools ## rehearse the whole acceptance run on this machine
 ifeq ($(LAB_HERE),yes)
@@ -77,9 +85,7 @@ tools:
 ifeq ($(LAB_HERE),yes)
 	@command -v ip >/dev/null && command -v nft >/dev/null && command -v cc >/dev/null \
 	  && command -v ssh-keygen >/dev/null \
-	  || { command -v apt-get >/dev/null && apt-get update -qq \
-	  && apt-get install -y -qq --no-install-recommends iproute2 nftables util-linux gcc libc6-dev \
-	  openssh-client; }
+	  || { $(INSTALL) iproute2 nftables util-linux gcc libc6-dev openssh-client; }
 endif
 
 # Slurm and an ssh server, for the tests that start Ray with them.  Their packages start services on
@@ -88,17 +94,14 @@ starters:
 ifeq ($(LAB_HERE),yes)
 	@command -v slurmctld >/dev/null && command -v slurmd >/dev/null && command -v munged >/dev/null \
 	  && command -v sshd >/dev/null \
-	  || { command -v apt-get >/dev/null && apt-get update -qq \
-	  && apt-get install -y -qq --no-install-recommends slurmctld slurmd slurm-client munge \
-	  openssh-server; }
+	  || { $(INSTALL) slurmctld slurmd slurm-client munge openssh-server; }
 endif
 
 # The report's tests look at it in the distribution's browser.
 browser:
 ifeq ($(LAB_HERE),yes)
 	@command -v chromium >/dev/null \
-	  || { command -v apt-get >/dev/null && apt-get update -qq \
-	  && apt-get install -y -qq --no-install-recommends chromium; } \
+	  || { $(INSTALL) chromium; } \
 	  || echo "chromium could not be installed: the tests that need it say NOT RUN"
 endif
 

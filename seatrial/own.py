@@ -9,6 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("probes", "reference_trainer", "reports", "scaling")
+AGAIN = "Install seatrial again from its checkout or wheel, with pip's --force-reinstall"
 
 
 def find_foreign() -> str:
@@ -26,16 +27,13 @@ def find_foreign() -> str:
         if found == ours and b"seatrial" in ours.read_bytes()[:200]:
             continue
         if found is None or not found.is_file():
-            return (
-                f"seatrial's package {name} is not at {ours}. Install seatrial again: "
-                f"{sys.executable} -m pip install --force-reinstall --no-deps seatrial"
-            )
+            return f"seatrial's package {name} is not at {ours}. {AGAIN}"
         owners = metadata.packages_distributions().get(name, [])
         others = sorted({one for one in owners if one != "seatrial"})
-        remove = f"{sys.executable} -m pip uninstall {' '.join(others)}, and install" * bool(others)
+        remove = f"{sys.executable} -m pip uninstall {' '.join(others)}" if others else ""
         return (
             f"the Python package {name} at {found} is not seatrial's: another project has the same "
-            f"name. {remove or 'Take it off the path, or install'} seatrial again, or use an "
+            f"name. Remove it{f' ({remove})' if remove else ' from the path'}. {AGAIN}, or use an "
             f"environment of its own: {sys.executable} -m venv FOLDER"
         )
     return ""

@@ -67,7 +67,7 @@ def test_a_package_of_another_project_is_named(name: str, tmp_path: Path) -> Non
     assert done.returncode == 4
     assert done.stdout == ""
     assert f"error: the Python package {name} at {file} is not seatrial's" in done.stderr
-    assert "Take it off the path" in done.stderr
+    assert "Remove it from the path. Install seatrial again" in done.stderr
     done = start("-c", "from seatrial import read_run", path=tmp_path)
     assert f"the Python package {name} at {file} is not seatrial's" in done.stderr
 
@@ -100,6 +100,6 @@ def test_the_other_distribution_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(own, "ROOT", tmp_path)
     found = {"probes": ["seatrial", "probes-of-others"]}
     monkeypatch.setattr(own.metadata, "packages_distributions", lambda: found)
-    assert f"{sys.executable} -m pip uninstall probes-of-others, and install seatrial" in (
+    assert f"{sys.executable} -m pip uninstall probes-of-others). Install seatrial again" in (
         own.find_foreign()
     )
