@@ -251,8 +251,8 @@ class LimitCheck:
         if same_version(self.wrote) and not self.judged_again:
             return self.differences[:5], []
         more = f", and {len(self.differences) - 1} more" if len(self.differences) > 1 else ""
-        wrote = f"seatrial {describe_version(self.wrote)} wrote it"
-        return [], [f"{wrote}. This one reads it anew: {self.differences[0]}{more}"]
+        build = f"another build of seatrial ({describe_version(self.wrote)}) made it"
+        return [], [f"{build}. For this one, {self.differences[0]}{more}"]
 
 
 def read_summary(run: Path) -> AcceptanceSummary:
