@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from probes.restart.reference_run import (
+    ReferenceRun,
     StepComparison,
     UnequalStep,
+    _differing_keys,
     compare_steps,
     first_unequal_step,
 )
@@ -32,6 +37,24 @@ def test_steps_that_tell_nothing_are_not_equal() -> None:
     assert found.doubt == "2 of 2 steps lack the compared values"
     half = compare_steps(run([1.0, 2.0]), run([1.0, 2.0])) + found
     assert (half.count, half.doubt) == (None, "2 of 4 steps lack the compared values")
+
+
+@pytest.mark.parametrize(("second", "keys"), [(1.25, []), (1.5, ["loss"]), (None, ["loss"])])
+def test_a_loss_may_differ_by_the_tolerance(second: float | None, keys: list[str]) -> None:
+    told = {"loss": second} if second else {}
+    assert _differing_keys({"loss": 1.0}, told, 0.25) == keys
+
+
+def test_the_reference_run_is_made_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    reference, made = ReferenceRun(tmp_path), list[Any]()
+    monkeypatch.setattr(reference, "require_shared_folder", lambda *_: None)
+    monkeypatch.setattr(reference, "run", made.append)
+    cluster: Any = SimpleNamespace(gang=lambda: nullcontext("gang"))
+    measure: Any = SimpleNamespace(progress=lambda text: None)
+    reference.ensure_reference_run(cluster, measure)
+    reference.results = run([1.0])
+    reference.ensure_reference_run(cluster, measure)
+    assert made == ["gang"]
 
 
 def test_no_step_is_no_proof() -> None:

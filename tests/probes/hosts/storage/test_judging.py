@@ -115,6 +115,19 @@ def test_a_late_file_is_named_where_others_are_missing(measure: MemoryRecorder) 
     assert outcome(measure) == {"unseen_files": "FAIL", "seen_after": "FAIL"}
 
 
+def notes(measure: MemoryRecorder) -> dict[str, str]:
+    return {one.name: one.note for one in measure.result("finished", 1).measurements}
+
+
+def test_why_a_delay_is_not_known_is_noted(measure: MemoryRecorder) -> None:
+    judge_exchange(ROUND, links(3, r1w2=MISSING), measure)
+    assert notes(measure)["seen_after"] == "some files were not seen"
+    judge_exchange(ROUND, links(3, r1w_=None), silent := recorder("HOSTS"))
+    assert notes(silent)["seen_after"] == notes(silent)["unseen_files"] != ""
+    judge_exchange(ROUND, links(4, r1w_=MISSING, r0w2=late(63)), seen := recorder("HOSTS"))
+    assert notes(seen)["seen_after"] == ""  # its value says enough
+
+
 def test_a_silent_reader_proves_nothing_and_hides_nothing(measure: MemoryRecorder) -> None:
     judge_exchange(ROUND, links(3, r1w_=None), measure)
     assert outcome(measure) == {"unseen_files": "UNPROVEN", "seen_after": "UNPROVEN"}
@@ -224,6 +237,7 @@ UPDATES = Limit(high=1, unit="updates", because="agreed")
         (({"times": 5}, {"times": 5}), 8, "FAIL", "", ["HOST-STORAGE-LOCK"]),
         (({"times": 5}, {"error": "No locks"}), 5, "UNPROVEN", "No locks", []),
         (({"times": 0}, {"times": 0}), 0, "UNPROVEN", "the nodes did not do it", []),
+        (({"times": 5},), 5, "UNPROVEN", "the nodes did not do it", []),  # one node has no rival
     ],
 )
 def test_updates_under_the_lock_are_counted(

@@ -148,6 +148,26 @@ def test_a_node_does_not_wait_for_ever_for_others(
     assert again == {"created": {"mine": []}}
 
 
+def test_a_folder_that_cannot_be_listed_shows_nobody(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    do_work(work("write", place))
+    looks: list[object] = []
+
+    def fail(path: object) -> list[str]:
+        looks.append(path)
+        raise OSError("a stale handle")
+
+    monkeypatch.setattr(storage_work.os, "listdir", fail)
+    monkeypatch.setattr(storage_work, "MEET_S", 0.1)
+    monkeypatch.setattr(storage_work, "SEEN_S", 0.1)
+    storage_work.meet_others(place, "step", ["id1"])
+    met = len(looks)
+    storage_work.wait_for_shard(work("read", place))
+    assert met > 1
+    assert len(looks) > met + 1
+
+
 def test_nodes_that_race_wait_for_each_other(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage_round, "REPLACE_S", 0.05)
     other = Place(place.parent, place.name, "id1")

@@ -182,8 +182,10 @@ def test_only_agreed_speeds_of_all_nodes_are_judged() -> None:
 def test_a_speed_that_no_node_has_proves_nothing(rows: Any, verdict: str, note: str) -> None:
     measure = recorder("HOSTS", agree(read_rate=RATE))
     judge_together(ROUND, "read", rows, {"read_rate"}, measure)
-    (one,) = measure.result("finished", 1).measurements
+    result = measure.result("finished", 1)
+    (one,) = result.measurements
     assert (outcome(measure), one.note) == ({"read_rate": verdict}, note)
+    assert result.findings == []
 
 
 # The pause of the control.
