@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import sys
 import textwrap
 import threading
 import time
@@ -52,6 +53,16 @@ class OwnVoice:
 
     has_begun = False
 
+    @pytest.hookimpl(trylast=True)
+    def pytest_configure(self, config: pytest.Config) -> None:
+        """Replace pytest's reporter, unless its own words are asked for (-v, --collect-only)."""
+        if config.option.verbose > 0 or config.option.collectonly:
+            return
+        plugins, name = config.pluginmanager, "terminalreporter"
+        if plugins.get_plugin(name) is not None:
+            plugins.unregister(name=name)
+            plugins.register(SuiteReporter(config, sys.stdout), name)
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self) -> None:
         """Note that options such as --fixtures and --version do not end the run before it."""
@@ -64,6 +75,32 @@ class OwnVoice:
             return (yield)
         except pytest.UsageError as error:
             raise pytest.UsageError(shorten_usage_error(str(error))) from None
+
+
+Reporter: Any = pytest.TerminalReporter
+
+
+class SuiteReporter(Reporter):
+    """Pytest's reporter without what the lines, the table and the sentences of the suite say."""
+
+    @property
+    def showheader(self) -> bool:
+        """Whether a line says that a test session starts."""
+        return False
+
+    def report_collect(self, final: bool = False) -> None:
+        """Count no tests: the header names the run, and the table what was left out."""
+
+    def getreports(self, name: str) -> list[Any]:
+        """List the reports of a kind that no verdict covers: those are shown in full."""
+        reports: list[Any] = super().getreports(name)
+        return [one for one in reports if is_sound(one)]
+
+    def short_test_summary(self) -> None:
+        """Repeat no failure: the table has each."""
+
+    def summary_stats(self) -> None:
+        """Count no tests: the table does."""
 
 
 def shorten_usage_error(message: str) -> str:

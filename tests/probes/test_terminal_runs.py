@@ -69,6 +69,34 @@ def test_who_holds_accelerators_is_said_before_the_first_probe(
         assert found[0] < first
 
 
+VOICE = """
+from probes.session.terminal import OwnVoice
+import pytest
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config): OwnVoice().pytest_configure(config)
+"""
+
+
+def test_the_command_says_each_thing_once_and_nothing_of_pytest(
+    suite: Any, pytester: pytest.Pytester
+) -> None:
+    (pytester.path / "voice.py").write_text(VOICE)
+    (pytester.path / "test_other.py").write_text(OTHER)
+    result, _ = suite("-p", "voice", sound=STEPS)
+    text = result.stdout.str()
+    for noise in ("test session starts", "collected", "FAILURES", "short test summary", "passed"):
+        assert noise not in text
+    assert "not torn down" in text, "what no verdict covers is shown"
+    failure = "partially held on cluster: 3 samples. Expected: 0"
+    stamped = [line for line in result.stdout.lines if re.match(STAMP, line)]
+    assert sum(failure in line for line in stamped) == 1
+    table = text[text.index("= acceptance =") :]
+    assert table.count("Partially held: 3 samples") + table.count(failure) >= 1
+    assert text.index("= acceptance =") > text.index(failure)
+    result, _ = suite("-p", "voice", "-v", sound=STEPS)
+    assert "test session starts" in result.stdout.str()
+
+
 def test_the_verbose_flag_prints_pytests_lines_too(suite: Any) -> None:
     result, _ = suite("-v", sound=STEPS)
     text = result.stdout.str()
