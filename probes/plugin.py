@@ -307,7 +307,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if case := getattr(item, "callspec", None):  # one of several cases with the same claim
         claim = f"{claim.rstrip('.')}: {case.id.replace('-', ' ')}."
     progress = item.config.stash[terminal.PROGRESS]
-    progress.begin(criterion, item.name)
+    count = sum(criterion_of(one) is not None for one in item.session.items)
+    progress.begin(criterion, item.name, count)
     name, id = _probe_name(item), _pastable_id(item)
     item.stash[RECORDER] = run.begin(name, id, criterion, claim, progress.step)
     item.stash[VERDICT] = None

@@ -166,25 +166,29 @@ class ProgressLines:
         self._unicode = "utf" in (screen.encoding or "").lower()
         self._begun = clock() if begun is None else begun
         self._probe_begun = self._begun
-        self._probe: tuple[str, str] | None = None  # criterion and name of the probe that runs
-        self._criterion, self._step = "", ""
+        self._probe: tuple[str, str] | None = None  # place and name of the probe that runs
+        self._criterion, self._place, self._step = "", "", ""
+        self._number = 0  # of the probe that runs, or ran last
 
-    def begin(self, criterion: str, name: str) -> None:
-        """Note that a probe begins."""
-        self._probe, self._probe_begun = (criterion, name), self._clock()
+    def begin(self, criterion: str, name: str, count: int = 0) -> None:
+        """Note that a probe begins, of so many in this run (0: not known)."""
+        self._number += 1
         self._criterion, self._step = criterion, "begins"
+        self._place = f"[{self._number}/{count}] {criterion}" if count else criterion
+        words = name.removeprefix("test_").replace("_", " ")
+        self._probe, self._probe_begun = (self._place, words), self._clock()
 
     def step(self, message: str) -> None:
         """Print a step of the probe that runs, or ran last."""
         if self._level >= 0:
-            self._print(f"{self._criterion} {self._without_criterion(message)}")
+            self._print(f"{self._place} {self._without_criterion(message)}")
 
     def end(self, verdict: str) -> None:
         """Print the verdict and the time of the probe that ran."""
         if self._probe:
-            (criterion, name), self._probe = self._probe, None
+            (place, name), self._probe = self._probe, None
             seconds = self._clock() - self._probe_begun
-            self.note(f"{criterion} {verdict} {seconds:.0f} s {name}", verdict)
+            self.note(f"{place} {verdict} {seconds:.0f} s {name}", verdict)
 
     def note(self, text: str, verdict: str = "") -> None:
         """Print a line about a whole test."""
@@ -247,9 +251,9 @@ class LiveProgress(ProgressLines):
         self._ticker = threading.Thread(target=self._tick, name="seatrial-progress", daemon=True)
         self._ticker.start()
 
-    def begin(self, criterion: str, name: str) -> None:
+    def begin(self, criterion: str, name: str, count: int = 0) -> None:
         """Show that a probe begins."""
-        super().begin(criterion, name)
+        super().begin(criterion, name, count)
         self._redraw()
 
     def step(self, message: str) -> None:
@@ -274,10 +278,10 @@ class LiveProgress(ProgressLines):
         probe = self._probe  # another thread may end it
         if probe is None:
             return ""
-        now, (criterion, name) = self._clock(), probe
+        now, (place, name) = self._clock(), probe
         usual = f" of about {write_span(self._usual_s)}" if self._usual_s else ""
         spent = write_span(now - self._probe_begun)
-        text = f"+{write_span(now - self._begun)}{usual}  {criterion} {spent}  {self._step}  {name}"
+        text = f"+{write_span(now - self._begun)}{usual}  {place} {spent}  {self._step}  {name}"
         return cut_columns(self._plain(text), self._screen_width() - 1)
 
     def _tick(self) -> None:

@@ -37,10 +37,10 @@ def test_a_log_has_stamped_lines_and_nothing_else_of_progress(
     assert stamped == [
         "PASSED test_other.py::test_other",
         "FAILED teardown of test_other.py::test_other",
-        "GANG FAIL partially held on cluster: 3 samples. Expected: 0",
-        "GANG FAIL 0 s test_it",
-        "GANG two jobs compete",
-        "GANG PASS 0 s test_it",
+        "[1/2] GANG FAIL partially held on cluster: 3 samples. Expected: 0",
+        "[1/2] GANG FAIL 0 s it",
+        "[2/2] GANG two jobs compete",
+        "[2/2] GANG PASS 0 s it",
     ]
     before = lines[: lines.index(next(line for line in lines if " ERRORS " in line))]
     assert not [line for line in before if "%]" in line or line.startswith("test_")]
@@ -102,7 +102,7 @@ def test_the_verbose_flag_prints_pytests_lines_too(suite: Any) -> None:
     text = result.stdout.str()
     assert re.search(r"^test_sound.py::test_it PASSED +\[100%\]", text, re.MULTILINE)
     assert re.search(r"^test_broken.py::test_it FAILED +\[ 50%\]", text, re.MULTILINE)
-    assert re.search(f"^{STAMP}GANG two jobs compete$", text, re.MULTILINE)
+    assert re.search(rf"^{STAMP}\[2/2\] GANG two jobs compete$", text, re.MULTILINE)
 
 
 def run_there(folder: Path, **variables: str) -> str:
@@ -124,8 +124,8 @@ def place(pytester: pytest.Pytester) -> Path:
 
 def test_a_terminal_shows_a_live_line_and_then_the_probe(place: Path) -> None:
     text = run_there(place, TERM="xterm")
-    assert re.search(r"\r\+\d+:\d\d GANG \d+:\d\d two jobs compete test_it", text)
-    assert re.search(rf"\r {{20,}}\r{STAMP}GANG \x1b\[32mPASS\x1b\[0m \d+ s test_it\n", text)
+    assert re.search(r"\r\+\d+:\d\d \[1/1\] GANG \d+:\d\d two jobs compete it", text)
+    assert re.search(rf"\r {{20,}}\r{STAMP}\[1/1\] GANG \x1b\[32mPASS\x1b\[0m \d+ s it\n", text)
     assert text.count("acceptance") == text.count("= acceptance =") == 1
 
 
@@ -139,9 +139,12 @@ def test_a_terminal_without_colours(
 ) -> None:
     text = run_there(place, **environment)
     assert "\x1b" not in text
-    assert bool(re.search(r"\r\+\d+:\d\d GANG", text)) is is_live
-    assert bool(re.search(f"^{STAMP}GANG two jobs compete$", text, re.MULTILINE)) is not is_live
-    assert re.search(rf"{STAMP}GANG PASS \d+ s test_it\n", text)
+    assert bool(re.search(r"\r\+\d+:\d\d \[1/1\] GANG", text)) is is_live
+    assert (
+        bool(re.search(rf"^{STAMP}\[1/1\] GANG two jobs compete$", text, re.MULTILINE))
+        is not is_live
+    )
+    assert re.search(rf"{STAMP}\[1/1\] GANG PASS \d+ s it\n", text)
 
 
 LISTENS = """

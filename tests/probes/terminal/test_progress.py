@@ -55,7 +55,7 @@ def clock() -> Clock:
 def run_probe(progress: ProgressLines, clock: Clock) -> None:
     """A probe with two steps, which fails after 55 s."""
     clock.now = BEGUN + 30
-    progress.begin("FABRIC", "test_allreduce")
+    progress.begin("FABRIC", "test_allreduce_runs", 18)
     clock.now = BEGUN + 31
     progress.step("fabric: all-reduce sweep")
     progress.step("FAIL busbw on 4 nodes: 0.02 GB/s. Expected: >= 0.09 GB/s (75 % of line rate)")
@@ -67,17 +67,18 @@ def test_a_log_has_a_line_for_each_step_and_probe(clock: Clock) -> None:
     stream = screen()
     run_probe(ProgressLines(stream, clock=clock, wall=clock), clock)
     assert text_of(stream).splitlines() == [
-        "04:12:07 +0:31 FABRIC all-reduce sweep",
-        "04:12:07 +0:31 FABRIC FAIL busbw on 4 nodes: 0.02 GB/s. Expected: >= 0.09 GB/s",
-        "               (75 % of line rate)",
-        "04:13:01 +1:25 FABRIC FAIL 55 s test_allreduce",
+        "04:12:07 +0:31 [1/18] FABRIC all-reduce sweep",
+        "04:12:07 +0:31 [1/18] FABRIC FAIL busbw on 4 nodes: 0.02 GB/s. Expected: >= 0.09",
+        "               GB/s (75 % of line rate)",
+        "04:13:01 +1:25 [1/18] FABRIC FAIL 55 s allreduce runs",
     ]
 
 
 def test_times_count_by_a_clock_that_is_never_set(clock: Clock) -> None:
     stream = screen()
     run_probe(ProgressLines(stream, clock=clock, wall=lambda: 0.0), clock)
-    assert text_of(stream).splitlines()[-1] == "00:00:00 +1:25 FABRIC FAIL 55 s test_allreduce"
+    last = text_of(stream).splitlines()[-1]
+    assert last == "00:00:00 +1:25 [1/18] FABRIC FAIL 55 s allreduce runs"
 
 
 @pytest.mark.parametrize(("level", "lines"), [(0, 4), (1, 4), (-1, 1), (-2, 0)])
@@ -180,9 +181,9 @@ def test_a_terminal_has_one_live_line_and_the_probes_above_it(
     run_probe(live(usual_s=238), clock)
     shown = terminal.read()
     *drawn, last = shown.split("\r")
-    assert drawn[1] == "+0:30 of about 3:58 FABRIC 0:00 begins test_allreduce"
-    assert "+0:31 of about 3:58 FABRIC 0:01 all-reduce sweep test_allreduce" in drawn
-    assert last == "04:13:01 +1:25 FABRIC FAIL 55 s test_allreduce\n"
+    assert drawn[1] == "+0:30 of about 3:58 [1/18] FABRIC 0:00 begins allreduce runs"
+    assert "+0:31 of about 3:58 [1/18] FABRIC 0:01 all-reduce sweep allreduce runs" in drawn
+    assert last == "04:13:01 +1:25 [1/18] FABRIC FAIL 55 s allreduce runs\n"
     assert "\n" not in "".join(drawn)
     assert "\x1b" not in shown
     assert drawn[-1].isspace(), "the live line was removed before the probe's own line"
@@ -232,7 +233,7 @@ def test_a_narrow_terminal_gets_lines(terminal: Terminal, live: Any, clock: Cloc
     terminal.resize(39)
     run_probe(live(), clock)
     lines = terminal.read().splitlines()
-    assert lines[0] == "04:12:07 +0:31 FABRIC all-reduce sweep"
+    assert lines[0] == "04:12:07 +0:31 [1/18] FABRIC all-reduce"
     assert all(len(line) <= 39 for line in lines)
 
 
