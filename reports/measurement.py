@@ -130,6 +130,13 @@ class Limit(RecordModel):
         return "no bound"
 
 
+def title_of(name: str) -> str:
+    """Write the name of a measure as people do: `gpus_to_reset` is "GPUs to reset"."""
+    for collective in COLLECTIVES:
+        name = name.replace(collective, collective.replace("_", "-"))
+    return " ".join(WRITTEN.get(word, word) for word in name.split("_"))
+
+
 class Measurement(RecordModel):
     """A value with unit, subject and limit."""
 
@@ -168,11 +175,8 @@ class Measurement(RecordModel):
 
     @property
     def title(self) -> str:
-        """Name as people write it: `gpus_to_reset` is "GPUs to reset"."""
-        name = self.name
-        for collective in COLLECTIVES:
-            name = name.replace(collective, collective.replace("_", "-"))
-        return " ".join(WRITTEN.get(word, word) for word in name.split("_"))
+        """Name as people write it."""
+        return title_of(self.name)
 
     @property
     def value_text(self) -> str:

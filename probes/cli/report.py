@@ -157,9 +157,10 @@ LEAST_WIDTH = 80  # columns: two runs and their change do not fit less
 @cli.command("Show what changed between runs.", "seatrial compare runs/first runs/second")
 @click.argument("runs", nargs=-1, required=True, type=cli.PATH, metavar="FIRST RUN...")
 @WIDTH_OPTION
+@click.option("--all", "every", is_flag=True, help="Also measures that only one run has.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV, a row per measure.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def compare(runs: tuple[Path, ...], width: int, as_csv: bool, as_json: bool) -> None:
+def compare(runs: tuple[Path, ...], width: int, every: bool, as_csv: bool, as_json: bool) -> None:
     """Compare each RUN with the FIRST: what changed, beyond noise or in its verdict.
 
     A run is a run folder or a record.json. Exit code 1: a run has new failures. 4: one cannot be
@@ -179,7 +180,7 @@ def compare(runs: tuple[Path, ...], width: int, as_csv: bool, as_json: bool) -> 
         text = comparing.comparison_json(comparison)
         click.echo(text.replace("##", "#\\u0023"))  # ## marks a CI command
     else:
-        cli.print_lines(comparing.comparison_lines(comparison, _formatter(width)))
+        cli.print_lines(comparing.comparison_lines(comparison, _formatter(width), every=every))
     if any(summary.integrity.problems for summary in summaries):
         sys.exit(EXIT_USAGE)
     sys.exit(1 if (comparison.kinds == comparing.NEW_FAILURES).any() else 0)
@@ -188,9 +189,10 @@ def compare(runs: tuple[Path, ...], width: int, as_csv: bool, as_json: bool) -> 
 @cli.command("List runs, and how measures change.", "seatrial history runs")
 @click.argument("folder", type=cli.PATH)
 @WIDTH_OPTION
+@click.option("--all", "every", is_flag=True, help="The trend of each measure.")
 @click.option("--csv", "table", type=click.Choice(["runs", "trends"]), help="Print CSV instead.")
-def history(folder: Path, width: int, table: str | None) -> None:
-    """Show all runs below FOLDER, and the trend of each measure over them.
+def history(folder: Path, width: int, every: bool, table: str | None) -> None:
+    """Show all runs below FOLDER, and each measure that drifts over them.
 
     A run that cannot be read or does not verify is listed with the reason, and then the exit code
     is 4.
@@ -206,7 +208,7 @@ def history(folder: Path, width: int, table: str | None) -> None:
     if table:
         _print_csv(csv_text(past.runs if table == "runs" else past.trends), [])
     else:
-        cli.print_lines(history_lines(past, _formatter(width)))
+        cli.print_lines(history_lines(past, _formatter(width), every=every))
     bad = [one for one in found if one.summary is None or one.summary.integrity.problems]
     sys.exit(EXIT_USAGE if bad else 0)
 

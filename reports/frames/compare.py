@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from reports.acceptance import AcceptanceSummary
 from reports.frames.measurements import COLUMNS, csv_text, json_rows, typed_frame
-from reports.measurement import Verdict
+from reports.measurement import Verdict, title_of
 from reports.numbers import number
 from reports.record import RunRecord
 from reports.regressions import NOISE_FACTOR
@@ -39,6 +39,8 @@ KINDS = NEW_FAILURES, FIXED, OTHER_VERDICT, WORSE, MISSING, UNCLEAR, BETTER, NEW
 )  # changes of a verdict first
 SAME = ""  # equal, or different within noise
 RANKING = (*KINDS, SAME)
+ONE_SIDED = MISSING, NEW  # runs of other sizes have many, which say only that
+MAX_ONE_SIDED = 10  # of them that are listed
 
 
 @dataclass(frozen=True)
@@ -202,7 +204,7 @@ def _sentence(key: tuple[Any, ...], old: Any, new: Any) -> str:
         was = old.value_text if isinstance(old.value_text, str) else Verdict.UNPROVEN.value
         reason = f": {new.note}" if new.kind == NEW_FAILURES else ""
         return f"{criterion}: was {was}, is {new.value_text}{reason}"
-    what = f"{criterion}: {measure_title(measure)} on {subject}"
+    what = f"{criterion}: {title_of(measure)} on {subject}"
     if new.kind == MISSING:
         return f"{what}, was {old.value_text}"
     text = f"{what}: {old.value_text} -> {new.value_text}"
@@ -210,11 +212,6 @@ def _sentence(key: tuple[Any, ...], old: Any, new: Any) -> str:
     if new.kind == UNCLEAR and details and new.noise != new.noise:
         details.append("noise unknown")
     return f"{text} ({'; '.join(details)})" if details else text
-
-
-def measure_title(measure: str) -> str:
-    """Return the name of a measure with spaces."""
-    return measure.replace("_", " ")
 
 
 def measure_labels(table: DataFrame) -> list[str]:
@@ -225,9 +222,13 @@ def measure_labels(table: DataFrame) -> list[str]:
     named = table[["criterion", "measure", "subject"]]
     ambiguous = named.duplicated(keep=False)
     return [
-        measure_title(measure)
+        title_of(measure)
         + (f" on {subject}" if subject not in ("", "cluster") else "")
-        + (f" ({measure_title(probe.rpartition('::')[2].removeprefix('test_'))})" if shared else "")
+        + (
+            f" ({probe.rpartition('::')[2].removeprefix('test_').replace('_', ' ')})"
+            if shared
+            else ""
+        )
         for measure, subject, probe, shared in zip(
             table.measure, table.subject, table.probe, ambiguous, strict=True
         )
@@ -291,10 +292,13 @@ def run_letters(count: int) -> list[str]:
     return [chr(ord("A") + i) if i < 26 else f"R{i + 1}" for i in range(count)]
 
 
-def comparison_lines(comparison: Comparison, fmt: TextFormatter) -> Iterator[str]:
+def comparison_lines(
+    comparison: Comparison, fmt: TextFormatter, *, every: bool = False
+) -> Iterator[str]:
     """Yield the lines of a comparison: the runs, notes, and a table, the most serious rows first.
 
     The table has the first run and as many others as fit the width. More runs get more tables.
+    Many measures that only one run has are only counted, unless `every` row is asked for.
     """
     letters = run_letters(len(comparison.summaries))
     for letter, summary in zip(letters, comparison.summaries, strict=True):
@@ -308,10 +312,13 @@ def comparison_lines(comparison: Comparison, fmt: TextFormatter) -> Iterator[str
     at_once = max(1, room // (LEAST_VALUE + CHANGE_COLUMNS + 2))
     for start in range(1, len(letters), at_once):
         yield ""
-        yield from _table_lines(comparison, range(start, min(start + at_once, len(letters))), fmt)
+        runs = range(start, min(start + at_once, len(letters)))
+        yield from _table_lines(comparison, runs, fmt, every=every)
 
 
-def _table_lines(comparison: Comparison, runs: range, fmt: TextFormatter) -> Iterator[str]:
+def _table_lines(
+    comparison: Comparison, runs: range, fmt: TextFormatter, *, every: bool
+) -> Iterator[str]:
     """Yield one table: the first run and `runs`; rows that are the same are only counted."""
     letters = run_letters(len(comparison.summaries))
     names = [name for run in runs for name in (letters[run], f"{letters[run]} against A")]
@@ -328,6 +335,9 @@ def _table_lines(comparison: Comparison, runs: range, fmt: TextFormatter) -> Ite
     yield table_line(["", "", "A", *names], columns, fmt)
     for kind in KINDS:
         if rows := by_kind[kind]:
+            if kind in ONE_SIDED and len(rows) > MAX_ONE_SIDED and not every:
+                yield f"{kind} ({len(rows)}): --all shows them"
+                continue
             yield f"{kind} ({len(rows)})"
             yield from (table_line(cells, columns, fmt) for cells in rows[:MAX_ROWS])
             if len(rows) > MAX_ROWS:

@@ -226,19 +226,18 @@ MAX_CRITERIA = 8  # columns of verdicts: a run has 6, and a few outside its cont
 MAX_TRENDS = 60  # of a cluster in a terminal; the CSV has all
 
 
-def history_lines(history: History, fmt: TextFormatter) -> Iterator[str]:
-    """Yield a line per run, oldest first, and then a line per measure, drifts first."""
+def history_lines(history: History, fmt: TextFormatter, *, every: bool = False) -> Iterator[str]:
+    """Yield a line per run, oldest first, then one for each measure that drifts, or for `every`."""
     yield from _run_lines(history, fmt)
     trends = history.trends
     for (cluster, rehearsal), table in trends.groupby(TREND_KEY[:2], sort=False):
-        drifted = int(table.drift.isin(DRIFTS).sum())
+        drifted = table[table.drift.isin(DRIFTS)]
+        name = f"{cluster}{' (rehearsal)' if rehearsal else ''}"
+        text = f"{name}: {len(drifted)} of {len(table)} measures drifted"
+        more = "" if every else " --all shows the others."
         yield ""
-        yield from fmt.wrap(
-            f"{cluster}{' (rehearsal)' if rehearsal else ''}: {drifted} of {len(table)} measures "
-            f"drifted. A trend needs {LEAST_EARLIER + 1} runs.",
-            "",
-        )
-        yield from _trend_lines(table, fmt)
+        yield from fmt.wrap(f"{text}. A trend needs {LEAST_EARLIER + 1} runs.{more}", "")
+        yield from _trend_lines(table if every else drifted, fmt)
     if not len(trends):
         yield "no run has a number: there is no trend"
 
@@ -265,6 +264,8 @@ def _run_lines(history: History, fmt: TextFormatter) -> Iterator[str]:
 
 
 def _trend_lines(table: Any, fmt: TextFormatter) -> Iterator[str]:
+    if not len(table):
+        return
     spare = fmt.width - sum(TREND_WIDTHS) - len(TREND_WIDTHS) + 1
     widths = [TREND_WIDTHS[0], max(1, spare), *TREND_WIDTHS[2:]]
     yield table_line(["", "", *TRENDS], widths, fmt)

@@ -26,7 +26,7 @@ BUDGET = {
     "probes/check": 720,  # the recorder asks whether a node was lost before it records a bad result
     # submit says what differs; plan and contract check say who types a guide; again asks for an
     # address that only a run folder names.
-    "probes/cli": 1725,
+    "probes/cli": 1730,  # compare and history list what changed; --all has the rest
     # ask.py has the sets of actors that hosts had.  cleanup.py ends a guide's user, bounds answers,
     # and is replaced where its process dies; a lost head or node ends the run.  room.py and
     # address.py say which job, or which run, has the cluster.  variables.py knows whose values a
@@ -34,7 +34,7 @@ BUDGET = {
     # read from regular files alone.  One deadline holds for all of an answer.
     # cleanup.py ends a user whose processes kill or stop who comes for them, and removes its files
     # in bounded memory.
-    "probes/cluster": 3340,
+    "probes/cluster": 3345,  # the address of a dashboard is for submit
     "probes/contract": 1340,  # where a guide may come from, and its hash
     "probes/environment": 812,
     "probes/fabric": 3290,
@@ -52,7 +52,7 @@ BUDGET = {
     # ending.py and signals.py: every run ends with its record, also where a node was lost.  The
     # header says what others hold.  A nonce that a run cannot keep is refused; the id of a
     # submission is kept.
-    "probes/session": 1510,
+    "probes/session": 1525,  # the command has a reporter of its own
     # What comes back is verified, and judged, by the standard library alone.
     "probes/submit": 1125,
     "reference_trainer": 3530,

@@ -126,6 +126,26 @@ def test_what_makes_runs_not_comparable_is_named_before_the_table() -> None:
         assert any(line.startswith(words) for line in before)
 
 
+def test_many_measures_that_one_run_has_are_counted() -> None:
+    """Runs of other sizes differ in as many as they have nodes."""
+    record = load_summary(RECORDINGS / "healthy-atlas").record
+    limit = Limit(low=1.0, because="agreed for this test")
+
+    def run(nodes: int) -> AcceptanceSummary:
+        each = [
+            Measurement(name="rate", value=2, subject=f"n{i}", limit=limit) for i in range(nodes)
+        ]
+        return summarize_acceptance(replaced(record, "FABRIC", measurements=each))
+
+    comparison = compare_runs([run(20), run(9)], ["A", "B"])
+    lines = lines_of(comparison)
+    assert "No longer measured (11): --all shows them" in lines
+    assert not [line for line in lines if "rate on n15" in line]
+    every = list(comparison_lines(comparison, TextFormatter(80), every=True))
+    assert "No longer measured (11)" in every
+    assert [line for line in every if "rate on n15" in line]
+
+
 def test_long_lists_are_cut_and_counted() -> None:
     record = load_summary(RECORDINGS / "healthy-atlas").record
     limit = Limit(low=1.0, because="agreed for this test")

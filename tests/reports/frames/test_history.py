@@ -183,6 +183,18 @@ def test_each_run_that_is_not_counted_has_its_reason() -> None:
     assert text.count("not counted: ") == 5
 
 
+def test_only_what_drifts_is_listed_unless_all_is_asked_for() -> None:
+    fmt, steady = TextFormatter(80), history_of([1.0, 2.0, 3.0])
+    lines = list(history_lines(steady, fmt))
+    assert lines[-1] == (
+        "atlas: 0 of 1 measures drifted. A trend needs 6 runs. --all shows the others."
+    )
+    assert not [line for line in lines if line.startswith("FABRIC")]
+    assert [line for line in history_lines(steady, fmt, every=True) if line.startswith("FABRIC")]
+    drifts = history_of([100.0, 100.0, 101.0, 99.0, 100.0, 100.0, 5.0], limit=LOW)
+    assert [line for line in history_lines(drifts, fmt) if line.startswith("FABRIC")]
+
+
 def test_the_columns_of_a_criterion_cannot_hide_those_of_the_run() -> None:
     summary = run_of(0, [])
     results = [r.model_copy(update={"criterion": "counted"}) for r in summary.record.results]
