@@ -28,9 +28,17 @@ MAX_PROBLEMS = 4  # sentences shown per criterion; the page shows all
 
 
 def acceptance_table(
-    summary: AcceptanceSummary, width: int = 80, color: bool = False, unicode: bool = True
+    summary: AcceptanceSummary,
+    width: int = 80,
+    color: bool = False,
+    unicode: bool = True,
+    *,
+    decision_first: bool = False,
 ) -> str:
-    """Write the complete table: header, one line per criterion, problems, findings, decision."""
+    """Write the complete table: header, one line per criterion, problems, findings, decision.
+
+    The decision is last, where the screen of a run stands still, or first.
+    """
     fmt = TextFormatter(width, color, unicode)
     rows = summary.worst_first
     columns = _column_widths(rows, fmt)
@@ -40,8 +48,8 @@ def acceptance_table(
         [line for row in rows for line in _problem_lines(row, fmt, columns[0])],
         _not_run_lines(summary, fmt),
         *(_finding_lines(one, summary.record.cluster, fmt) for one in summary.findings),
-        _decision_lines(summary, fmt),
     ]
+    blocks.insert(0 if decision_first else len(blocks), _decision_lines(summary, fmt))
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
 

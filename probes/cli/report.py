@@ -22,17 +22,33 @@ if TYPE_CHECKING:
     from reports.text import TextFormatter
 
 
+RUN_ARGUMENT = click.argument("run_folder", type=cli.PATH, required=False)
+RUNS = Path("runs")  # where a run is written unless --run-dir names another folder
+
+
+def newest_run() -> Path:
+    """Find the run below RUNS that was written to last.  Raises UsageError if there is none."""
+    logs = {path: path.stat().st_mtime for path in RUNS.glob("*/events.jsonl")}
+    if not logs:
+        raise cli.UsageError(f"no RUN_FOLDER is given, and {RUNS}/ here has no run: name one")
+    return max(logs, key=lambda path: logs[path]).parent
+
+
 @cli.command(
-    "Verify a run, and show its result.",
+    "Verify a run, and write its page.",
+    "seatrial report --open",
     "seatrial report runs/2026-11-20T221703Z-node0",
     "seatrial report runs/second --baseline runs/first",
     "seatrial report runs/first --share",
 )
-@click.argument("run_folder", type=cli.PATH)
+@RUN_ARGUMENT
 @click.option("--baseline", type=cli.PATH, help="A run to compare with.")
 @click.option("--share", is_flag=True, help="Write RUN_FOLDER-shared: aliases for all names.")
-def report(run_folder: Path, baseline: Path | None, share: bool) -> None:
-    """Verify RUN_FOLDER, show what it amounts to, and exit with its code; needs no cluster.
+@click.option("--open", "opened", is_flag=True, help="Open the page in a browser.")
+def report(run_folder: Path | None, baseline: Path | None, share: bool, opened: bool) -> None:
+    """Verify RUN_FOLDER, show its result and write its page; needs no cluster.
+
+    Without RUN_FOLDER, it is the newest run in runs/. The exit code is that of the run.
 
     A run that has ended is never changed: renderings that would differ, as with a baseline, go to
     RUN_FOLDER-report. A record.json alone is read too. It cannot be verified, so it is never
@@ -41,6 +57,7 @@ def report(run_folder: Path, baseline: Path | None, share: bool) -> None:
     from probes.session.rejudge import read_summary, read_whole
     from reports.share.shared_copy import write_shared
 
+    run_folder = run_folder or newest_run()
     with cli.refuse_unusable():
         summary = read_whole(run_folder)
         before = read_summary(baseline) if baseline else None
@@ -53,19 +70,27 @@ def report(run_folder: Path, baseline: Path | None, share: bool) -> None:
     if summary.integrity.head:
         click.echo(summary.integrity.head_line)
     cli.print_lines(_signature_lines(run_folder))
+    if opened and click.launch(str(page)):
+        raise cli.UsageError(f"no browser could be started here: open {page} elsewhere")
     sys.exit(EXIT_USAGE if before and before.integrity.problems else summary.exit_code)
 
 
 @cli.command(
-    "Print a run's table; writes nothing.", "seatrial show tests/recordings/runs/tcp-fallback"
+    "Print a run's result; writes nothing.",
+    "seatrial show",
+    "seatrial show tests/recordings/runs/tcp-fallback",
 )
-@click.argument("run_folder", type=cli.PATH)
+@RUN_ARGUMENT
 @click.option("--width", default=0, help="Columns (default: the terminal's, at most 100).")
 @click.option("--ascii", "plain", is_flag=True, help="No glyphs, no colour.")
-def show(run_folder: Path, width: int, plain: bool) -> None:
-    """Verify RUN_FOLDER and print its acceptance table, worst first; writes nothing."""
+def show(run_folder: Path | None, width: int, plain: bool) -> None:
+    """Verify RUN_FOLDER and print its decision and its table, worst first; writes nothing.
+
+    Without RUN_FOLDER, it is the newest run in runs/. The exit code is that of the run.
+    """
     from probes.session.rejudge import read_whole
 
+    run_folder = run_folder or newest_run()
     with cli.refuse_unusable():
         summary = read_whole(run_folder)
     click.echo(_table(summary, width, plain))
@@ -137,7 +162,9 @@ def _table(summary: AcceptanceSummary, width: int = 0, plain: bool = False) -> s
     from reports.text import acceptance_table
 
     width = width or min(cli.MAX_WIDTH, shutil.get_terminal_size().columns)
-    return acceptance_table(summary, width, _color() and not plain, cli.is_unicode() and not plain)
+    return acceptance_table(
+        summary, width, _color() and not plain, cli.is_unicode() and not plain, decision_first=True
+    )
 
 
 def _color() -> bool:
