@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -99,3 +100,38 @@ def test_colours_are_for_terminals_that_want_them(
     )
     assert "FAIL" in text
     assert ("\x1b" in text) is coloured
+
+
+def test_without_a_folder_the_newest_run_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for command in ("show", "report"):
+        result = CliRunner().invoke(main, [command])
+        assert result.exit_code == 4
+        assert "no RUN_FOLDER is given, and runs/ here has no run: name one" in result.output
+    for number, name in enumerate(("tcp-fallback", "healthy-atlas", "retried")):
+        run = Path(shutil.copytree(RECORDINGS / name, tmp_path / "runs" / name))
+        os.utime(run / "events.jsonl", (0, 100 * (number % 2)))
+    text = CliRunner().invoke(main, ["show"]).output
+    assert "h100-ndr400" in text
+    assert "All-reduce runs at 376 GB/s" in text
+
+
+def test_the_decision_comes_first() -> None:
+    text = CliRunner().invoke(main, ["show", str(RECORDINGS / "tcp-fallback")]).output
+    assert text.index("NOT ACCEPTED: 3 of 6") < text.index("FAIL      FABRIC")
+
+
+@pytest.mark.parametrize(("failed", "code"), [(0, 1), (1, 4)])
+def test_the_page_is_opened_if_asked_for(
+    failed: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Path(shutil.copytree(RECORDINGS / "tcp-fallback", tmp_path / "run"))
+    opened: list[str] = []
+    monkeypatch.setattr("click.launch", lambda path: opened.append(path) or failed)
+    result = CliRunner().invoke(main, ["report", str(run), "--open"])
+    assert result.exit_code == code
+    (page,) = opened
+    assert Path(page).read_text().startswith("<!doctype html>")
+    assert ("no browser could be started here" in result.output) is bool(failed)
