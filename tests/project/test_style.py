@@ -26,7 +26,8 @@ BUDGET = {
     "probes/check": 720,  # the recorder asks whether a node was lost before it records a bad result
     # submit says what differs; plan and contract check say who types a guide; again asks for an
     # address that only a run folder names.
-    "probes/cli": 1730,  # compare and history list what changed; --all has the rest
+    # compare and history list what changed; --all has the rest.  The newest run is the default.
+    "probes/cli": 1745,
     # ask.py has the sets of actors that hosts had.  cleanup.py ends a guide's user, bounds answers,
     # and is replaced where its process dies; a lost head or node ends the run.  room.py and
     # address.py say which job, or which run, has the cluster.  variables.py knows whose values a
