@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from probes.cli.command import PATH, UsageError, command, refuse_unusable
+from probes.cli.command import MAX_WIDTH, PATH, UsageError, command, refuse_unusable
 from reports.numbers import quantity
 from reports.sanitize import one_line
 
@@ -27,34 +29,58 @@ def contract() -> None:
 
 
 @command(
-    "Check a contract, and show its limits.", "seatrial contract check mine.toml", parent=contract
+    "Check a contract.",
+    "seatrial contract check mine.toml",
+    "seatrial contract check mine.toml --limits",
+    parent=contract,
 )
 @click.argument("file")
-def check(file: str) -> None:
+@click.option("--limits", "show_limits", is_flag=True, help="Show the limit of each measure.")
+def check(file: str, show_limits: bool) -> None:
     """Check that FILE (or a shipped contract's name) is a contract, and show what it asks for."""
     from probes.check.owed import judged_names
-    from probes.check.registry import CRITERIA
     from probes.contract.contract import load
     from probes.launch.guide import GuideError, list_typed
 
     with refuse_unusable(GuideError):
         loaded = load(file)
         typed = list(list_typed(loaded))
-    click.echo(one_line(f"{loaded.name} @ {loaded.sha256[:8]}: {loaded.title}"))
     judged = judged_names(loaded.tier, loaded.cluster, loaded.limited_names)
-    for word, text in _summary(loaded, judged):
-        click.echo(f"{word:9} {one_line(text)}")
+    rows = list(_summary(loaded, judged))
+    for word, text in (("contract", f"{loaded.name} @ {loaded.sha256[:8]}: {loaded.title}"), *rows):
+        _show(text, f"{word:9} ")
     for line in typed:
         click.echo(f"{'':9}   {one_line(line)}")
+    if show_limits:
+        _show_limits(loaded, judged)
+    open_count = sum(word == "UNPROVEN" for word, _ in rows)
+    todo = f"{open_count} to add (UNPROVEN, above)" if open_count else "nothing is missing"
+    more = "" if show_limits else ". --limits shows the limit of each measure"
+    _show(f"{file} is a valid contract: {todo}{more}.", "")
+
+
+def _show_limits(loaded: Contract, judged: Collection[str]) -> None:
+    from probes.check.registry import CRITERIA
+
     for id, row in CRITERIA.items():
         reason = f"  (not required: {loaded.optional[id]})" if id in loaded.optional else ""
-        click.echo(f"{id}  {one_line(loaded.title_of(id) + reason)}")
+        _show(f"{loaded.title_of(id)}{reason}", f"{id}  ")
         for name, measure in row.measures.items():
             limit, is_judged = loaded.limit(id, name), f"{id}.{name}" in judged
             text = _without_limit(measure, is_judged)
             if limit:
                 text = f"{limit}{_band(limit)}  ({limit.because})"
-            click.echo(f"  {name:20} {one_line(text)}")
+            _show(text, f"  {name:26} ")
+
+
+def _show(text: str, first: str) -> None:
+    """Print a text, broken at the width of the terminal below where it begins."""
+    width = min(shutil.get_terminal_size().columns, MAX_WIDTH)
+    lines = textwrap.wrap(
+        one_line(text), width, initial_indent=first, subsequent_indent=" " * len(first),
+        break_on_hyphens=False, break_long_words=False,
+    )  # fmt: skip
+    click.echo("\n".join(lines))
 
 
 def _summary(loaded: Contract, judged: Collection[str]) -> Iterator[tuple[str, str]]:

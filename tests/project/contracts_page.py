@@ -71,7 +71,7 @@ report. This page is generated from the code that reads contracts.
 | `seatrial contract new --from RUN FILE` | writes what a run found. Change it to what was ordered. |
 | `seatrial contract list` | lists the shipped contracts |
 | `seatrial contract show NAME` | prints a shipped contract |
-| `seatrial contract check FILE` | checks FILE. It shows what is ordered, what would stay UNPROVEN, and the limit of each measure. |
+| `seatrial contract check FILE` | checks FILE. It shows what is ordered and what would stay UNPROVEN; with `--limits` the limit of each measure. |
 
 Pass the file with `--contract FILE`. Without it, `seatrial.toml` in the current folder is used. If that is missing too,
 limits are derived from what the cluster shows of itself, and the run accepts nothing (exit code 20).

@@ -9,7 +9,7 @@ from tests.support.paths import REPO
 MEASURES_PAGE = REPO / "docs" / "reference" / "measures.md"
 HEAD = """# Measures
 
-What each criterion measures, generated from `probes/*/criterion.py`. `seatrial contract check FILE` shows the limits
+What each criterion measures, generated from `probes/*/criterion.py`. `seatrial contract check FILE --limits` shows the limits
 of your contract. A measure with a limit that is not met makes its criterion FAIL. A measure that was not read leaves it
 UNPROVEN.
 

@@ -155,7 +155,8 @@ def test_the_check_begins_with_what_was_ordered(tmp_path: Path) -> None:
     file = tmp_path / "my.toml"
     gate = '[baseline]\nbusbw = "2 %"\n\n[FABRIC.busbw]'
     file.write_text(file.read_text().replace("[FABRIC.busbw]", gate))
-    lines = CliRunner().invoke(main, ["contract", "check", str(file)]).output.splitlines()
+    words = ["contract", "check", "--limits", str(file)]
+    lines = CliRunner(env={"COLUMNS": "200"}).invoke(main, words).output.splitlines()
     assert lines[1:5] == [
         "tier      standard",
         "ordered   8 nodes, 8 x NVIDIA H100 80GB HBM3",
@@ -170,8 +171,10 @@ def test_the_check_begins_with_what_was_ordered(tmp_path: Path) -> None:
 
 def test_a_limit_that_is_missing_is_named_before_the_rest(tmp_path: Path) -> None:
     (tmp_path / "my.toml").write_text("schema = 1\n[cluster]\nnodes = 2\n")
-    lines = CliRunner().invoke(main, ["contract", "check", str(tmp_path / "my.toml")]).output
-    assert "UNPROVEN  without a limit: FABRIC.busbw, FABRIC.network, SCALING.efficiency" in lines
+    text = CliRunner().invoke(main, ["contract", "check", str(tmp_path / "my.toml")]).output
+    told = "UNPROVEN without a limit: FABRIC.busbw, FABRIC.network, SCALING.efficiency"
+    assert told in " ".join(text.split())
+    assert "my.toml is a valid contract: 1 to add" in " ".join(text.split())
 
 
 def test_nothing_is_asked_where_the_file_exists(tmp_path: Path) -> None:

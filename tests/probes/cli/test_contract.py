@@ -230,13 +230,15 @@ def checked(folder: Path, document: str, guide: str = "") -> Result:
 
 def test_the_commands_that_a_contract_brings_are_shown(tmp_path: Path) -> None:
     lines = checked(tmp_path, "ours.md").output.splitlines()
-    place = next(number for number, line in enumerate(lines) if line.startswith("commands "))
-    assert lines[place].endswith(
+    place = next(
+        number for number, line in enumerate(lines) if "sha256 " in line and "(" not in line
+    )
+    assert " ".join(" ".join(lines[:place]).split()).endswith(
         "the operator's guide ours.md (no sha256 binds its text) are typed on the host that runs "
         "seatrial: as a user that the suite makes, if it is root; else as the suite's own user, "
         "and never as root"
     )
-    shown = [line.strip() for line in lines[place + 1 : place + 4]]
+    shown = [line.strip() for line in lines[place : place + 3]]
     assert shown[0] == f"sha256 {hashlib.sha256((tmp_path / 'ours.md').read_bytes()).hexdigest()}"
     assert shown[1].startswith("$ cd x")
     assert shown[2] == "$ rm -rf ~; {command} --fast"
@@ -248,7 +250,28 @@ def test_of_a_guide_elsewhere_what_the_contract_puts_in_is_shown(tmp_path: Path)
     assert "'TRAIN' becomes 'rm -rf ~; {command}'" in output
     ours = seatrial("contract", "check", "lab").output
     assert "commands  the commands of seatrial's own guide are typed on the host that runs" in ours
-    assert "if it is root; else as the suite's own user\n" in ours
+    assert "if it is root; else as the suite's own user lab is a valid" in " ".join(ours.split())
+
+
+@pytest.mark.parametrize(
+    ("name", "end"),
+    [
+        ("lab", "lab is a valid contract: 1 to add (UNPROVEN, above). --limits shows the limit of "
+         "each measure."),
+        ("local", "local is a valid contract: 1 to add"),
+    ],
+)  # fmt: skip
+def test_the_check_ends_in_one_sentence_and_fits_the_terminal(
+    name: str, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    output = seatrial("contract", "check", name).output
+    assert end in " ".join(output.split())
+    assert "busbw" not in output
+    limits = seatrial("contract", "check", name, "--limits").output
+    assert "busbw" in limits
+    assert "--limits" not in limits
+    assert max(map(len, limits.splitlines())) <= 80
 
 
 @pytest.mark.parametrize(
