@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ import click
 
 from probes.cli.command import MAX_WIDTH, PATH, UsageError, command, refuse_unusable
 from reports.numbers import quantity
-from reports.sanitize import one_line
+from reports.sanitize import closest_name, one_line
 
 if TYPE_CHECKING:
     from probes.check.declarations import Check
@@ -159,26 +159,37 @@ def show(name: str) -> None:
     "seatrial contract new mine.toml",
     "seatrial contract new --template h100-ndr400 mine.toml",
     "seatrial contract new --from runs/first mine.toml",
+    "seatrial contract new --template h100-ndr400 --set name=atlas --set nodes=8 --yes",
     parent=contract,
 )
 @click.option("--from", "run", type=PATH, help="Take what this run found; ask nothing.")
 @click.option("--template", metavar="NAME", help="The shipped contract to begin with.")
+@click.option(
+    *("--set", "given"),
+    metavar="KEY=ANSWER",
+    multiple=True,
+    help="Answer a question: name, tier, a key of [cluster], or CRITERION.measure.",
+)
+@click.option("--yes", "-y", "keep", is_flag=True, help="Keep what is proposed for all else.")
 @click.argument("file", type=PATH, default="seatrial.toml")
-def new(run: Path | None, template: str | None, file: Path) -> None:
+def new(
+    run: Path | None, template: str | None, given: tuple[str, ...], keep: bool, file: Path
+) -> None:
     """Write FILE (seatrial.toml), a contract with the reason of each limit.
 
-    Without --from it asks what was ordered. With --from it takes what a run found: change that to
-    what was ordered. A file that exists is never overwritten.
+    Without --from it asks what was ordered; --set and --yes answer without a terminal. With --from
+    it takes what a run found: change that to what was ordered. A file that exists is never
+    overwritten.
     """
     from probes.contract.contract import parse
 
-    if run and template:
-        raise UsageError("expected --from or --template, found both: drop one")
+    if run and (template or given or keep):
+        raise UsageError("expected --from alone: it asks nothing. Drop --template, --set, --yes")
     if os.path.lexists(file):
         raise UsageError(f"{file} exists already: give another name, or move it away")
     if not os.access(file.absolute().parent, os.W_OK | os.X_OK):
         raise UsageError(f"{file.absolute().parent} cannot be written, or is no folder")
-    text = _draft_from(run) if run else _ask_user(template)
+    text = _draft_from(run) if run else _ask_user(template, Interview(given, keep=keep))
     with refuse_unusable():
         parse(text.encode(), f"the contract for {file}")
     try:
@@ -204,7 +215,7 @@ def _draft_from(run: Path) -> str:
             raise UsageError(f"no contract can be drafted from {run}: {error}") from None
 
 
-def _ask_user(template: str | None) -> str:
+def _ask_user(template: str | None, interview: Interview) -> str:
     from probes.contract.contract import shipped_contracts
     from probes.contract.drafts import OTHER, real_contracts
 
@@ -214,35 +225,104 @@ def _ask_user(template: str | None) -> str:
         raise UsageError(f"--template: {template} is a rehearsal, which is not asked for: {shown}")
     if template is not None and template not in names:
         raise UsageError(f"--template: expected one of {', '.join(names)}, found {template!r}")
-    return ask_contract(template)
+    text = ask_contract(template, interview)
+    interview.check_all_used()
+    return text
 
 
 ABOUT_TIERS = "quick: minutes; standard: for a handover; soak: longer, for rare faults"
 OPEN = "-"  # the answer that leaves a question open
 INTRODUCTION = f"""\
-Each question: Enter keeps what stands in [ ], ? explains, {OPEN} leaves it open where it may.
-Write what was ordered, not what is there: the run finds the difference.
+Enter keeps the answer in [ ]. ? explains. {OPEN} leaves a question open.
+Answer what was ordered, not what is there: the run finds the difference.
 """
 
 
-def ask_contract(template: str | None) -> str:
+def _option(key: str) -> str:
+    """Return the option that answers a question."""
+    return "--template NAME" if key == "template" else f"--set {key}=..."
+
+
+class Interview:
+    """Questions to the user, with the answers that were given beforehand as KEY=ANSWER.
+
+    With `keep`, a question that has no answer keeps what is proposed.  Raises UsageError for an
+    answer of another form, or where there is no answer and no terminal.
+    """
+
+    def __init__(self, given: Sequence[str], *, keep: bool) -> None:
+        self.answers: dict[str, str] = {}
+        for one in given:
+            key, sign, answer = one.partition("=")
+            if not sign or key in self.answers:
+                raise UsageError(f"--set: expected KEY=ANSWER, each KEY once, found {one!r}")
+            self.answers[key] = answer
+        self.keep = keep
+        self.count = self.number = 0  # questions in all, as far as is known, and so far
+        self.keys: list[str] = []  # of the questions so far
+
+    def ask(
+        self, key: str, text: str, kept: Any, needed: bool, about: str, check: Callable[[str], Any]
+    ) -> Any:
+        """Ask until an answer passes its check; return its value, None where it stays open."""
+        self.number += 1
+        self.keys.append(key)
+        if key in self.answers:
+            try:
+                return None if self._is_open(key, needed) else check(self.answers[key])
+            except ValueError as error:  # ContractError among them
+                raise UsageError(f"--set {key}: {error}") from None
+        if self.keep:
+            if kept == "" and needed:
+                raise UsageError(f"--yes: nothing is proposed for {key}: give {_option(key)}")
+            return None if kept == "" else kept
+        place = f"{self.number}/{max(self.count, self.number)} " if self.count else ""
+        try:
+            return _ask(place + text, kept, needed, about, check)
+        except click.Abort:
+            if sys.stdin.isatty():
+                raise  # Ctrl-C
+            hint = f"give {_option(key)}" + ", or --yes for what is proposed" * (kept != "")
+            raise UsageError(f"no answer to `{text}`, and no terminal: {hint}") from None
+
+    def _is_open(self, key: str, needed: bool) -> bool:
+        if self.answers[key] == OPEN and needed:
+            raise ValueError("expected an answer: the contract needs this one")
+        return self.answers[key] == OPEN
+
+    def check_all_used(self) -> None:
+        """Raise UsageError for an answer to a question that is not asked."""
+        if other := [key for key in self.answers if key not in self.keys]:
+            close = closest_name(other[0], self.keys)
+            meant = f"; did you mean {close}?" if close else ""
+            raise UsageError(
+                f"--set: expected some of {', '.join(self.keys)}, found {other[0]!r}{meant}"
+            )
+
+
+def ask_contract(template: str | None, interview: Interview) -> str:
     """Ask for all terms; return the contract's text.  `template` answers the first question."""
     from probes.contract import drafts
     from probes.contract.contract import load
     from probes.contract.terms import ClusterTerms
     from reports.record import TIERS
 
-    click.echo(INTRODUCTION)
-    template = template or _ask_template(drafts.real_contracts(), drafts.OTHER)
+    ask = interview.ask
+    if not interview.keep:
+        click.echo(INTRODUCTION)
+    template = template or _ask_template(drafts.real_contracts(), drafts.OTHER, interview)
     shipped = load(template) if template != drafts.OTHER else None
-    name = _ask("What is the name of the cluster?", "", True, "", _check_name)
-    tier = _ask("Which tier proves it?", TIERS[1], True, ABOUT_TIERS, _check_tier(name, template))
+    questions = list(drafts.list_questions(shipped))
+    interview.count = interview.number + 2 + sum(drafts.is_asked(q.key, {}) for q in questions)
+    name = ask("name", "What is the name of the cluster?", "", True, "", _check_name)
+    tiers = _check_tier(name, template)
+    tier = ask("tier", "Which tier proves it?", TIERS[1], True, ABOUT_TIERS, tiers)
     answers: dict[str, Any] = {}
-    for question in drafts.list_questions(shipped):
-        if drafts.is_asked(question.key, answers):
-            check = _check_term(question.key, shipped, answers)
-            kept = "" if question.kept is None else question.kept
-            answers[question.key] = _ask(question.text, kept, question.needed, question.help, check)
+    for one in questions:
+        if drafts.is_asked(one.key, answers):
+            check = _check_term(one.key, shipped, answers)
+            kept = "" if one.kept is None else one.kept
+            answers[one.key] = ask(one.key, one.text, kept, one.needed, one.help, check)
     if shipped is not None:
         return drafts.fill_template(name, template, tier, answers)
     given = {key: value for key, value in answers.items() if value is not None}
@@ -252,7 +332,7 @@ def ask_contract(template: str | None) -> str:
         def check_limit(changed: Limit, measure: str = measure) -> None:
             _check_text(drafts.write_contract(name, tier, answers, {**limits, measure: changed}))
 
-        limits[measure] = _ask_limit(measure, limit, check_limit)
+        limits[measure] = _ask_limit(measure, limit, check_limit, interview)
     return drafts.write_contract(name, tier, answers, limits)
 
 
@@ -262,15 +342,17 @@ def _check_text(text: str) -> None:
     parse(text.encode(), "this contract")
 
 
-def _ask_template(titles: Mapping[str, str], other: str) -> str:
-    for name, title in titles.items():
+def _ask_template(titles: Mapping[str, str], other: str, interview: Interview) -> str:
+    for name, title in titles.items() if not interview.keep else ():
         click.echo(f"  {name:14} {title}")
-    click.echo(f"  {other:14} hardware that is not in this list\n")
+    if not interview.keep:
+        click.echo(f"  {other:14} hardware that is not in this list\n")
     words = [*titles, other]
 
     check = partial(_check_word, words=words)
     about = f"limits and reasons of that contract are taken over; {other}: you are asked for all"
-    return str(_ask("Which hardware?", "h100-ndr400", True, about, check))
+    kept = "" if interview.keep else "h100-ndr400"  # nobody orders hardware by default
+    return str(interview.ask("template", "Which hardware?", kept, True, about, check))
 
 
 def _check_tier(name: str, template: str) -> Callable[[str], str]:
@@ -300,7 +382,7 @@ def _ask(text: str, kept: Any, needed: bool, about: str, check: Callable[[str], 
         shown = ", ".join(kept) if isinstance(kept, list) else shown
         answer = str(click.prompt(text, default=shown, type=str)).strip()
         if answer == "?":
-            click.echo(f"  {about or 'a word that the report shows'}")
+            _show(about or "a word that the report shows", "  ")
         elif answer == OPEN:
             if not needed:
                 return None
@@ -350,7 +432,9 @@ def _check_term(
     return check
 
 
-def _ask_limit(measure: str, proposed: Limit, check: Callable[[Limit], None]) -> Limit:
+def _ask_limit(
+    measure: str, proposed: Limit, check: Callable[[Limit], None], interview: Interview
+) -> Limit:
     """Ask for the bound of one limit, and for the reason of another one than proposed."""
 
     def check_bound(answer: str) -> float:
@@ -362,12 +446,15 @@ def _ask_limit(measure: str, proposed: Limit, check: Callable[[Limit], None]) ->
         return bound
 
     band = f" (MARGINAL below {proposed.marginal_low:g})" if proposed.marginal_low else ""
-    click.echo(f"\n{measure}: at least {proposed.low:g} {proposed.unit}{band} is proposed,")
-    click.echo(f"  because {proposed.because}")
-    bound = _ask("Which bound was agreed?", proposed.low, True, proposed.because, check_bound)
+    if not interview.keep:
+        _show(f"{measure}: at least {proposed.low:g} {proposed.unit}{band} is proposed,", "\n")
+        _show(f"because {proposed.because}", "  ")
+    text, reason = "Which bound was agreed?", proposed.because
+    bound = interview.ask(measure, text, proposed.low, True, reason, check_bound)
     if bound == proposed.low:
         return proposed
-    because = _ask("Because?", "", True, "The report prints the reason.", _check_reason)
+    about = "The report prints the reason."
+    because = interview.ask(f"{measure}.because", "Because?", "", True, about, _check_reason)
     click.echo("  this limit has no MARGINAL band: add `marginal` to the file if one was agreed")
     return proposed.model_copy(update={"low": bound, "marginal_low": None, "because": because})
 

@@ -68,6 +68,7 @@ report. This page is generated from the code that reads contracts.
 | command | what it does |
 |---|---|
 | `seatrial contract new FILE` | asks what was ordered, and writes the contract with the reason of each limit |
+| `seatrial contract new --template NAME --set KEY=ANSWER --yes FILE` | asks nothing, for scripts. A missing answer is named, with the option that gives it. |
 | `seatrial contract new --from RUN FILE` | writes what a run found. Change it to what was ordered. |
 | `seatrial contract list` | lists the shipped contracts |
 | `seatrial contract show NAME` | prints a shipped contract |

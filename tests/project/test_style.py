@@ -27,7 +27,8 @@ BUDGET = {
     # submit says what differs; plan and contract check say who types a guide; again asks for an
     # address that only a run folder names.
     # compare and history list what changed; --all has the rest.  The newest run is the default.
-    "probes/cli": 1745,
+    # `contract new` takes its answers from options, and says which one is missing.
+    "probes/cli": 1835,
     # ask.py has the sets of actors that hosts had.  cleanup.py ends a guide's user, bounds answers,
     # and is replaced where its process dies; a lost head or node ends the run.  room.py and
     # address.py say which job, or which run, has the cluster.  variables.py knows whose values a

@@ -87,7 +87,8 @@ def test_a_wrong_answer_is_refused_at_once_and_asked_again(
 ) -> None:
     done = asked(tmp_path / "my.toml", wrong, "--template", "h100-ndr400")
     assert text in done.output
-    assert done.exit_code == 2, "it asks again, and there is no answer"
+    assert done.exit_code == 4, "it asks again, and there is no answer"
+    assert "and no terminal: give --set " in done.output
     assert not (tmp_path / "my.toml").exists()
 
 
@@ -205,3 +206,71 @@ def test_a_shipped_contract_is_shown_as_it_is(name: str, tmp_path: Path) -> None
 def test_a_name_of_any_letters_is_only_text() -> None:
     text = fill_template("n", "ethernet", "standard", {"gpu_model": 'a"\\1 [x]\ny = 2'})
     assert 'gpu_model = "a\\U00000022\\U0000005C1 [x]\\U0000000Ay = 2"' in text
+
+
+def written(tmp_path: Path, *words: str) -> Result:
+    """The command without a terminal, and with nothing typed."""
+    return asked(tmp_path / "my.toml", [], *words)
+
+
+def test_a_script_answers_with_options(tmp_path: Path) -> None:
+    words = ["--template", "h100-ndr400", "--set", "name=atlas", "--set", "nodes=8", "--yes"]
+    done = written(tmp_path, *words, "--set", "shared=/data", "--set", "cpus_per_node=-")
+    assert done.exit_code == 0, done.output
+    assert done.output.splitlines() == [
+        f"wrote {tmp_path}/my.toml: `seatrial contract check {tmp_path}/my.toml`"
+    ]
+    made = load(str(tmp_path / "my.toml"))
+    assert (made.name, made.tier, made.cluster.nodes, made.cluster.shared) == (
+        *("atlas", "standard", 8, "/data"),
+    )
+    assert made.cluster.cpus_per_node is None
+
+
+def test_a_script_agrees_other_limits_with_their_reason(tmp_path: Path) -> None:
+    answers = {
+        "name": "atlas", "tier": "quick", "nodes": "16", "gpus_per_node": "4", "fabric": "rdma",
+        "gpu_model": "NVIDIA A100-SXM4-80GB", "rails": "4", "line_rate_gbps": "200",
+        "SCALING.efficiency": "0.85", "SCALING.efficiency.because": "the training team needs it",
+    }  # fmt: skip
+    given = [word for key, answer in answers.items() for word in ("--set", f"{key}={answer}")]
+    done = written(tmp_path, "--template", "other", "--yes", *given)
+    assert done.exit_code == 0, done.output
+    limit = load(str(tmp_path / "my.toml")).limit("SCALING", "efficiency")
+    assert limit is not None
+    assert (limit.low, limit.because) == (0.85, "the training team needs it")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "no answer to `Which hardware?`, and no terminal: give --template NAME, or --yes"),
+        (["--yes"], "--yes: nothing is proposed for template: give --template NAME"),
+        (["--template", "h100-ndr400", "--yes"], "nothing is proposed for name: give --set name="),
+        (["--template", "h100-ndr400", "--set", "name=a"], "no terminal: give --set tier=..., or"),
+        (["--set", "name"], "--set: expected KEY=ANSWER, each KEY once, found 'name'"),
+        (["--set", "name=a", "--set", "name=b"], "each KEY once, found 'name=b'"),
+        (["--template", "h100-ndr400", "--set", "name=a", "-y", "--set", "nodes=many"],
+         "--set nodes: expected a whole number, found 'many'"),
+        (["--template", "h100-ndr400", "--set", "name=a", "-y", "--set", "nodes=-"],
+         "--set nodes: expected an answer: the contract needs this one"),
+        (["--template", "h100-ndr400", "--set", "name=a", "-y", "--set", "nodes=8", "--set",
+          "nods=9"], "found 'nods'; did you mean nodes?"),
+        (["--from", "x", "--set", "name=a"], "expected --from alone: it asks nothing"),
+    ],
+)  # fmt: skip
+def test_what_a_script_lacks_is_said(words: list[str], says: str, tmp_path: Path) -> None:
+    done = written(tmp_path, *words)
+    assert done.exit_code == 4
+    assert says in done.output
+    assert not (tmp_path / "my.toml").exists()
+
+
+def test_questions_have_numbers_and_fit_the_terminal(tmp_path: Path) -> None:
+    done = asked(
+        tmp_path / "my.toml", ["atlas", "", "?", "8", *[""] * 9], "--template", "h100-ndr400"
+    )
+    assert done.exit_code == 0, done.output
+    assert "1/9 What is the name of the cluster?" in done.output
+    assert "9/9 " in done.output
+    assert max(map(len, done.output.splitlines()[:-1])) <= 80
