@@ -159,7 +159,7 @@ def show(name: str) -> None:
     "seatrial contract new mine.toml",
     "seatrial contract new --template h100-ndr400 mine.toml",
     "seatrial contract new --from runs/first mine.toml",
-    "seatrial contract new --template h100-ndr400 --set name=atlas --set nodes=8 --yes",
+    "seatrial contract new --template p5-efa --set name=atlas --set nodes=8 --yes",
     parent=contract,
 )
 @click.option("--from", "run", type=PATH, help="Take what this run found; ask nothing.")
