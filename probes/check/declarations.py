@@ -195,6 +195,18 @@ class Check(Named):
         text = f"{number(value)} {self.unit}".strip()
         return None, f"the value was {text}: it cannot be negative{why}"
 
+    def describe_limit(self) -> tuple[str, str]:
+        """Return where the limit comes from, with the limit that every run has, and because."""
+        for kind, limit in (("fixed", self.fixed), ("default", self.default)):
+            if limit:
+                unproven = "; a contradiction is UNPROVEN, never FAIL" if self.doubted else ""
+                return f"{kind}: {limit}{unproven}", limit.because
+        if self.from_run:
+            return "from the run", self.from_run
+        if self.derived_in_run:
+            return "agreed, or from the run", "it follows from the devices it ran on"
+        return "agreed", "without a limit it is UNPROVEN, or informs where it is not owed"
+
 
 BOUNDS = ("low", "high", "marginal_low", "marginal_high", "one_of")
 
@@ -333,6 +345,11 @@ class CriterionRow:
     def no_control(self) -> dict[str, str]:
         """Why a measure has no control."""
         return {str(check): check.no_control for check in self.checks if check.no_control}
+
+    def describe_control(self, name: str) -> str:
+        """Name the controls that must make a measure fail, or say why there is none."""
+        caught = [control for control, measures in self.controls.items() if name in measures]
+        return ", ".join(caught) or f"none: {self.no_control.get(name, '')}"
 
     def owes_check(self, check: Check, here: Circumstances) -> bool:
         """Return whether a check is owed in these circumstances."""

@@ -16,6 +16,7 @@ from reports.command import EXIT_USAGE
 from reports.sanitize import closest_name, one_line
 
 if TYPE_CHECKING:
+    from probes.check.declarations import CriterionRow
     from reports.acceptance import AcceptanceSummary
     from reports.orders import FilledFinding
     from reports.record import Finding, RunRecord
@@ -263,9 +264,11 @@ MEANS = {
 
 
 @cli.command(
-    "Explain a finding, and what to do.",
+    "Explain a finding, a measure or a criterion.",
     "seatrial explain FAB-TCP",
     "seatrial explain FAB-TCP --run runs/first",
+    "seatrial explain busbw",
+    "seatrial explain GANG",
     "seatrial explain",
 )
 @click.argument("code", required=False)
@@ -273,7 +276,8 @@ MEANS = {
 def explain(code: str | None, run_folder: Path | None) -> None:
     """Explain what a finding's CODE means and what to do; without CODE, list all of them.
 
-    With --run, the commands have the names of that run's findings of this CODE.
+    CODE may also be a criterion, or a measure, as busbw or FABRIC.busbw. With --run, the commands
+    have the names of that run's findings of this CODE.
     """
     from probes.session.rejudge import read_summary
     from reports.text import TextFormatter
@@ -283,6 +287,9 @@ def explain(code: str | None, run_folder: Path | None) -> None:
         if run_folder:
             raise cli.UsageError("expected a CODE with --run, found none")
         cli.print_lines(_list_codes(fmt))
+        return
+    if run_folder is None and (described := _describe_declared(code, fmt)):
+        cli.print_lines(described)
         return
     name = _find_code(code)
     if run_folder is None:
@@ -297,15 +304,59 @@ def explain(code: str | None, run_folder: Path | None) -> None:
 
 def _find_code(code: str) -> str:
     """Return a code of the catalogue, in capitals.  Raises UsageError with the nearest one."""
+    from probes.check.registry import CRITERIA
     from probes.findings import CATALOGUE
 
     name = code.upper()
     if name in CATALOGUE:
         return name
     hint = "; `seatrial explain` lists them"
-    if close := closest_name(name, CATALOGUE):
+    if close := closest_name(name, [*CATALOGUE, *CRITERIA]):
         hint = f", did you mean {close}?"
-    raise cli.UsageError(f"no finding has the code {code!r}{hint}")
+    elif close := closest_name(code, [name for row in CRITERIA.values() for name in row.measures]):
+        hint = f", did you mean the measure {close}?"
+    raise cli.UsageError(f"no finding, criterion or measure is {code!r}{hint}")
+
+
+def _describe_declared(name: str, fmt: TextFormatter) -> list[str]:
+    """Describe a criterion, or each measure of this name; nothing for another name."""
+    from probes.check.registry import CRITERIA
+
+    if row := CRITERIA.get(name.upper()):
+        return list(_describe_criterion(row, fmt))
+    criterion, _, measure = name.rpartition(".")
+    return [
+        line
+        for id, row in CRITERIA.items()
+        for key in row.measures
+        if key == measure.lower() and criterion.upper() in ("", id)
+        for line in _describe_measure(row, key, fmt)
+    ]
+
+
+def _describe_criterion(row: CriterionRow, fmt: TextFormatter) -> Iterator[str]:
+    yield from fmt.wrap(row.title, f"{row.id}: ")
+    yield from fmt.wrap(row.how, "how       ")
+    yield from fmt.wrap(row.where, "where     ")
+    yield from fmt.wrap("; ".join(row.needs), "needs     ")
+    for probe in row.duties:
+        name = probe.test.rpartition("::")[2].removeprefix("test_").replace("_", " ")
+        yield from fmt.wrap(f"{name} (tier {probe.tier})", "test      ")
+    for name, measure in row.measures.items():
+        limit, _ = measure.describe_limit()
+        yield from fmt.wrap(f"{name}: {limit}", "measure   ")
+
+
+def _describe_measure(row: CriterionRow, name: str, fmt: TextFormatter) -> Iterator[str]:
+    from reports.measurement import title_of
+
+    measure = row.measures[name]
+    limit, because = measure.describe_limit()
+    unit = f", in {measure.unit}" if measure.unit else ", a word"
+    yield from fmt.wrap(f"{title_of(name)}{unit}", f"{row.id}.{name}: ", "  ")
+    yield from fmt.wrap(limit, "limit     ")
+    yield from fmt.wrap(because, "because   ")
+    yield from fmt.wrap(row.describe_control(name), "self-test ")
 
 
 def _list_codes(fmt: TextFormatter) -> Iterator[str]:

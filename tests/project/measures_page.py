@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from probes.check.declarations import Check, CriterionRow
 from probes.check.registry import CRITERIA
 from tests.support.paths import REPO
 
@@ -32,25 +31,9 @@ def write_measures() -> str:
         parts.append(f"## {id}: {row.title}\n")
         parts.append("| measure | unit | limit | because | control |\n|---|---|---|---|---|")
         for name, measure in row.measures.items():
-            limit, because = _limit(measure)
-            cells = (f"`{name}`", measure.unit or "a word", limit, because, _control(row, name))
+            limit, because = measure.describe_limit()
+            control = row.describe_control(name)
+            cells = (f"`{name}`", measure.unit or "a word", limit, because, control)
             parts.append(f"| {' | '.join(cells)} |")
         parts.append("")
     return "\n".join(parts)
-
-
-def _limit(measure: Check) -> tuple[str, str]:
-    for kind, limit in (("fixed", measure.fixed), ("default", measure.default)):
-        if limit:
-            unproven = "; a contradiction is UNPROVEN, never FAIL" if measure.doubted else ""
-            return f"{kind}: {limit}{unproven}", limit.because
-    if measure.from_run:
-        return "from the run", measure.from_run
-    if measure.derived_in_run:
-        return "agreed, or from the run", "it follows from the devices it ran on"
-    return "agreed", "without a limit it is UNPROVEN, or informs where it is not owed"
-
-
-def _control(row: CriterionRow, name: str) -> str:
-    caught = [control for control, measures in row.controls.items() if name in measures]
-    return ", ".join(caught) or f"none: {row.no_control.get(name, '')}"

@@ -23,12 +23,13 @@ BUDGET = {
     # around a run that no error of another plugin passes.  leftovers.py knows whose a job is, and
     # the folders of embedded clusters.
     "probes": 1008,  # a package of another project ends a run
-    "probes/check": 720,  # the recorder asks whether a node was lost before it records a bad result
+    "probes/check": 724,  # the recorder asks whether a node was lost before it records a bad result
     # submit says what differs; plan and contract check say who types a guide; again asks for an
     # address that only a run folder names.
     # compare and history list what changed; --all has the rest.  The newest run is the default.
-    # `contract new` takes its answers from options, and says which one is missing.
-    "probes/cli": 1835,
+    # `contract new` takes its answers from options, and says which one is missing.  `explain` knows
+    # measures and criteria.
+    "probes/cli": 1876,
     # ask.py has the sets of actors that hosts had.  cleanup.py ends a guide's user, bounds answers,
     # and is replaced where its process dies; a lost head or node ends the run.  room.py and
     # address.py say which job, or which run, has the cluster.  variables.py knows whose values a

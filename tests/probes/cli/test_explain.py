@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from probes.check.registry import CRITERIA
 from probes.cli.main import main
 from probes.cli.report import WIDTH
 from probes.findings import CATALOGUE
@@ -93,3 +94,39 @@ def test_what_cannot_be_used_is_refused(tmp_path: Path) -> None:
     told = explain("FAB-TCP", "--run", tmp_path)
     assert told.exit_code == 4
     assert told.output.startswith("error: ")
+
+
+@pytest.mark.parametrize("id", CRITERIA)
+def test_a_criterion_is_explained(id: str) -> None:
+    told = explain(id.lower())
+    row, text = CRITERIA[id], joined(told.output)
+    assert told.exit_code == 0
+    assert all(len(line) <= WIDTH for line in told.output.splitlines())
+    for part in (f"{id}: {row.title}", row.how, *row.needs, *row.measures):
+        assert joined(part) in text
+    assert text.count("test ") >= len(row.duties)
+
+
+@pytest.mark.parametrize(
+    "name", [f"{id}.{name}" for id, row in CRITERIA.items() for name in row.measures]
+)
+def test_a_measure_is_explained(name: str) -> None:
+    told = explain(name)
+    id, _, measure = name.partition(".")
+    limit, because = CRITERIA[id].measures[measure].describe_limit()
+    assert told.exit_code == 0
+    assert all(len(line) <= WIDTH for line in told.output.splitlines())
+    for part in (f"{name}: ", f"limit {limit}", f"because {because}", "self-test "):
+        assert joined(part) in joined(told.output)
+    assert joined(told.output) in joined(explain(measure).output)
+
+
+def test_what_is_nothing_is_told_with_what_is_near() -> None:
+    assert "did you mean the measure busbw?" in joined(explain("busbv").output)
+    assert "did you mean FABRIC?" in joined(explain("FABRIK").output)
+    told = explain("elephant")
+    assert told.exit_code == 4
+    assert "no finding, criterion or measure is 'elephant'" in joined(told.output)
+    assert "no finding, criterion or measure is 'GANG.busbw'" in joined(
+        explain("GANG.busbw").output
+    )
