@@ -10,7 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from probes.cli.main import main
+from probes.cli.main import SECTIONS, main
 
 MAX_SHORT_HELP = 45  # letters: what a list of commands shows in 80 columns
 
@@ -60,3 +60,12 @@ def test_each_help_fits_80_columns_and_is_complete(name: str) -> None:
     assert not [line for line in lines if line.endswith("...") and line.startswith("  ")], "cut"
     if name in LEAVES:
         assert f"seatrial {name}" in result.output
+
+
+def test_each_command_is_in_one_section_of_the_help() -> None:
+    listed = [name for names in SECTIONS.values() for name in names]
+    assert sorted(listed) == sorted(main.commands)
+    text = CliRunner().invoke(main, ["--help"]).output
+    assert [line.rstrip(":") for line in text.splitlines() if line.rstrip(":") in SECTIONS] == [
+        *SECTIONS
+    ]
