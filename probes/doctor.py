@@ -45,9 +45,9 @@ class Answer:
 
 
 def affected(answers: Iterable[Answer], state: str) -> list[str]:
-    """List the criteria with this state in a run, each once, in the order of the answers."""
-    named = (id for answer in answers if answer.state == state for id in answer.criteria)
-    return list(dict.fromkeys(named))
+    """List the criteria with this state in a run, each once, in the order of a run."""
+    named = {id for answer in answers if answer.state == state for id in answer.criteria}
+    return [id for id in run_order() if id in named]
 
 
 def ask_machine(terms: ClusterTerms, *, on_gpu: bool) -> Iterator[Answer]:

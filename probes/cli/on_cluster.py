@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from probes.cli.command import UsageError, command, print_lines, refuse
+from probes.cli.command import MAX_WIDTH, UsageError, command, is_unicode, print_lines, refuse
 from probes.cli.run import read_given, refuse_unjoined, run_options
 from reports.numbers import quantity
 from reports.sanitize import one_line
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from probes.doctor import Answer
     from probes.leftovers import LeftOver
     from probes.session.session import RunSettings
+    from reports.text import TextFormatter
 
 
 CLOSED_WORDS = ("refused", "timed out", "DEADLINE_EXCEEDED", "UNAVAILABLE", "unreachable")
@@ -122,24 +124,38 @@ def _ask(settings: RunSettings) -> Iterator[Answer]:
 
 
 def _lines(answer: Answer) -> Iterator[str]:
-    """Yield what was found, and what to do."""
+    """Yield what was found, and what to do, at most as wide as the terminal."""
     from probes.doctor import FAIL, OK, UNPROVEN
 
-    mark = {OK: "ok", UNPROVEN: "?", FAIL: "x"}[answer.state]
-    yield f"{mark:3}{answer.question:{LABEL}} {one_line(answer.found)}"
+    fmt, mark = _formatter(), {OK: "ok", UNPROVEN: "know", FAIL: "fix"}[answer.state]
+    yield from fmt.wrap(answer.found, f"{mark:5}{answer.question:{LABEL}} ")
     if answer.do:
-        yield f"{'':3}{'':{LABEL}} {', '.join(answer.criteria)}: {answer.do}"
+        text = f"{answer.do}. Without it: {', '.join(answer.criteria)} {WOULD[answer.state]}"
+        yield from fmt.wrap(text, f"{'':5}{'':{LABEL}} ")
+
+
+WOULD = {"FAIL": "would fail", "UNPROVEN": "would be UNPROVEN"}
+
+
+def _formatter() -> TextFormatter:
+    from reports.text import TextFormatter
+
+    return TextFormatter(min(MAX_WIDTH, shutil.get_terminal_size().columns), unicode=is_unicode())
 
 
 def _summary(answers: list[Answer]) -> Iterator[str]:
-    """Yield which criteria a run would not prove here."""
+    """Yield which criteria a run would not prove here, and how much there is to do."""
     from probes.doctor import FAIL, OK, UNPROVEN, affected
 
-    for state, words in ((FAIL, "would fail"), (UNPROVEN, "would be UNPROVEN")):
+    fmt = _formatter()
+    for state in (FAIL, UNPROVEN):
         if named := affected(answers, state):
-            yield f"{', '.join(named)} {words} here"
+            yield from fmt.wrap(f"{', '.join(named)} {WOULD[state]} here", "")
     if all(answer.state == OK for answer in answers):
         yield "nothing stands in the way of a run"
+        return
+    fix, know = (sum(one.state == state for one in answers) for state in (FAIL, UNPROVEN))
+    yield f"{fix} to fix, {know} to know"
 
 
 EXIT_LEFT = 20

@@ -64,7 +64,7 @@ def diagnose(lab: Lab) -> tuple[int, str]:
         text=True,
         timeout=120,
     )
-    return done.returncode, done.stdout + done.stderr
+    return done.returncode, " ".join((done.stdout + done.stderr).split())
 
 
 def test_the_doctor_names_what_holds_an_accelerator(lab: Lab) -> None:

@@ -143,5 +143,5 @@ def test_each_criterion_is_named_once() -> None:
         Answer("b", "x", FAIL, ("HOSTS",)),
         Answer("c", "x", UNPROVEN, ("GANG",)),
     ]
-    assert affected(answers, UNPROVEN) == ["LAUNCH", "GANG"]
+    assert affected(answers, UNPROVEN) == ["GANG", "LAUNCH"]
     assert affected(answers, FAIL) == ["HOSTS"]
