@@ -17,7 +17,7 @@ from typing import Any
 
 from reports import record as records
 from reports.measurement import Measurement, Verdict
-from reports.numbers import number
+from reports.numbers import number, quantity
 from reports.record import TIERS, Criterion, Finding, ProbeResult, RunRecord, Severity
 from reports.regressions import Regression
 from reports.run_folder.event_log import SUMS
@@ -132,12 +132,14 @@ class AcceptanceSummary:
         return ". ".join([*sentences, self._tier_text()])
 
     def _tier_text(self) -> str:
-        """Format the tier, how many probes it owes, and how many of them ran."""
+        """Format the tier, how many tests it has, and how many of them ran."""
         owed, tier = self.record.owed, f"Tier {one_line(self.record.tier)}"
         if not owed:
-            return f"{tier}: {len(self.record.results)} probes ran"
+            return f"{tier}: {quantity(len(self.record.results), 'tests')} ran"
         ran = {result.probe for result in self.record.results if result.state != records.NOT_RUN}
-        return f"{tier}: {sum(one.probe in ran for one in owed)} of {len(owed)} owed probes ran"
+        count = sum(one.probe in ran for one in owed)
+        some = f"{count} of {len(owed)} tests" if count < len(owed) else f"all {count} tests"
+        return f"{tier}: {some if count != 1 or len(owed) != 1 else 'the only test'} ran"
 
     @property
     def headline(self) -> str:

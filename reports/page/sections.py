@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from reports.acceptance import AcceptanceSummary, ReportRow, gpus_per_node
@@ -36,25 +36,56 @@ class Lead:
 
 def build_lead(summary: AcceptanceSummary) -> Lead:
     """Write the lines below the verdict."""
-    caught, planted = count_controls(summary.record.results)
     deciding = [row for row in summary.worst_first if row.can_decide]
     open_rows = [row for row in deciding if not row.verdict.accepted]
     worst = open_rows[0].claim if open_rows else ""
-    faults = quantity(planted, "planted faults")
-    proof = f"The probes caught {caught} of {faults}." * bool(planted)
+    proof = count_controls(summary.record.results).sentence
     return Lead(f"{summary.counts_text}.", worst, proof)
 
 
-def count_controls(results: Sequence[ProbeResult]) -> tuple[int, int]:
-    """Count the controls that were caught, and all controls."""
+class ControlCounts(NamedTuple):
+    """Planted faults: how many were found, how many were missed, and how many never planted."""
+
+    found: int
+    missed: int
+    not_run: int
+
+    @property
+    def share(self) -> str:
+        """Of those that were planted: `3 of 3`; "none" where none was."""
+        planted = self.found + self.missed
+        return f"{self.found} of {planted}" if planted else "none"
+
+    @property
+    def text(self) -> str:
+        """The share, and how many did not run: `3 of 3, 2 not run`."""
+        return self.share + f", {self.not_run} not run" * bool(self.not_run)
+
+    @property
+    def sentence(self) -> str:
+        """What page 1 says of them; "" where the run has none."""
+        planted = self.found + self.missed
+        rest = f"Not planted: {quantity(self.not_run, 'faults')} of tests that did not run."
+        parts = [rest] * bool(self.not_run)
+        if planted:
+            were, all_were = ("was", "It was") if planted == 1 else ("were", "All were")
+            end = f"Found: {self.found} of {planted}" if self.missed else f"{all_were} found"
+            faults = quantity(planted, "faults")
+            parts = [f"To check the tests, {faults} {were} planted. {end}.", *parts]
+        return " ".join(parts)
+
+
+def count_controls(results: Sequence[ProbeResult]) -> ControlCounts:
+    """Count the controls by what became of them."""
     controls = [control for result in results for control in result.controls]
-    return sum(control.verdict.accepted for control in controls), len(controls)
+    found = sum(control.verdict.accepted for control in controls)
+    not_run = sum(control.caught is None for control in controls)
+    return ControlCounts(found, len(controls) - found - not_run, not_run)
 
 
 def caught_text(row: ReportRow) -> str:
-    """Write how many controls of a row were caught: `3 of 3`."""
-    caught, planted = count_controls(row.results)
-    return f"{caught} of {planted}" if planted else "none"
+    """Write how many planted faults of a row were found: `3 of 3`."""
+    return count_controls(row.results).text
 
 
 def scope_text(row: ReportRow) -> str:

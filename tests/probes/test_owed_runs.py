@@ -29,7 +29,7 @@ def pytest_runtest_logstart(nodeid): pytest.exit('enough', returncode=0)
 def test_all_that_is_owed_ran_and_passed(suite: Any) -> None:
     result, summary = suite(broken=GOOD)
     assert (result.ret, summary.word) == (0, "REHEARSAL PASSED")
-    assert "Tier quick: 2 of 2 owed probes ran" in summary.headline
+    assert "Tier quick: all 2 tests ran" in summary.headline
     assert "Not required: FABRIC, SCALING, LAUNCH, RESTART, HOSTS" in summary.headline
 
 
@@ -106,7 +106,7 @@ def test_what_else_was_loaded_is_said_in_one_line(
 def test_the_first_of_many_failures_leaves_the_others_owed(suite: Any) -> None:
     result, summary = suite("-x", "test_broken.py", "test_sound.py")
     assert result.ret == 1
-    assert "1 of 2 owed probes ran" in summary.headline
+    assert "1 of 2 tests ran" in summary.headline
 
 
 def test_only_makes_a_partial_run(suite: Any, pytester: pytest.Pytester) -> None:
@@ -249,7 +249,7 @@ def test_a_file_of_somebody_else_does_not_stand_for_a_probe(
     pytester.makeconftest(STAND_IN + names)
     result, summary = suite("suite", broken=GOOD)
     assert result.ret == summary.exit_code == 20
-    assert "0 of 2 owed probes ran" in summary.headline
+    assert "0 of 2 tests ran" in summary.headline
 
 
 def test_a_plugin_that_fails_a_probe_is_no_acceptance(

@@ -73,7 +73,7 @@ def test_every_command_is_of_such_a_group() -> None:
 def test_without_a_command_the_help_is_shown() -> None:
     done = CliRunner().invoke(main, [])
     assert done.exit_code == 4
-    assert "Commands:" in done.output
+    assert "Before a run:" in done.output
     assert len(CliRunner().invoke(main, ["--help"]).output.splitlines()) > 9
 
 

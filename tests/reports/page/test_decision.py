@@ -12,6 +12,7 @@ from reports.acceptance import AcceptanceSummary, load_summary, summarize_accept
 from reports.measurement import Limit, Measurement, Verdict
 from reports.page.sections import (
     WIDTH,
+    ControlCounts,
     blast_text,
     build_lead,
     build_node_matrix,
@@ -168,7 +169,7 @@ def test_the_lead_has_the_worst_fact() -> None:
     lead = build_lead(summary("tcp-fallback"))
     assert lead.worst == "All-reduce runs at 41.2 GB/s. Expected: >= 340 GB/s"
     assert lead.counts.startswith("3 of 6 required criteria proven, 2 failed, 1 unproven.")
-    assert lead.proof == "The probes caught 6 of 6 planted faults."
+    assert lead.proof == "To check the tests, 6 faults were planted. All were found."
 
 
 def test_the_lead_of_an_accepted_run_has_no_worst_fact() -> None:
@@ -178,12 +179,31 @@ def test_the_lead_of_an_accepted_run_has_no_worst_fact() -> None:
 
 def test_a_control_that_was_missed_is_counted() -> None:
     missed = summary("control-missed")
-    caught, planted = count_controls(missed.record.results)
-    assert caught == planted - 1
+    counts = count_controls(missed.record.results)
+    assert (counts.missed, counts.not_run) == (1, 0)
+    assert counts.sentence.endswith(f"Found: {counts.found} of {counts.found + 1}.")
     id, control = planted_faults(missed.record)[0]
     assert (id, control.verdict, control.name) == ("FABRIC", Verdict.UNPROVEN, "wrong network")
     (fabric,) = [row for row in missed.rows if row.criterion.id == "FABRIC"]
     assert caught_text(fabric) == "0 of 1"
+
+
+@pytest.mark.parametrize(
+    ("counts", "text", "sentence"),
+    [
+        ((3, 0, 0), "3 of 3", "To check the tests, 3 faults were planted. All were found."),
+        ((2, 1, 0), "2 of 3", "To check the tests, 3 faults were planted. Found: 2 of 3."),
+        ((1, 0, 2), "1 of 1, 2 not run", "To check the tests, 1 fault was planted. It was found. "
+         "Not planted: 2 faults of tests that did not run."),
+        ((0, 0, 4), "none, 4 not run", "Not planted: 4 faults of tests that did not run."),
+        ((0, 0, 0), "none", ""),
+    ],
+)  # fmt: skip
+def test_what_was_not_planted_is_not_counted_as_missed(
+    counts: tuple[int, int, int], text: str, sentence: str
+) -> None:
+    found = ControlCounts(*counts)
+    assert (found.text, found.sentence) == (text, sentence)
 
 
 def test_without_controls_nothing_is_said_of_proof() -> None:

@@ -93,7 +93,7 @@ def test_the_decision_comes_first_and_the_environment_last() -> None:
         "<nav",
         'id="FABRIC"',
         'id="HOSTS"',
-        "<h2>Controls",
+        "<h2>Self-test",
         "<h2>Nodes and criteria",
         "<h2>Not tested",
         "<h2>Change since",
