@@ -325,7 +325,7 @@ def node_facts(cluster: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 NOT_RUN = "not run"  # state of the entry for a probe without a result
-NEVER_WRITTEN = "this probe owes it, and never wrote it"
+NEVER_WRITTEN = "the test ended without it"
 
 
 def complete_results(
@@ -352,7 +352,7 @@ def _with_missing(result: ProbeResult, owed: OwedProbe) -> ProbeResult:
     judged = {m.name for m in result.measurements if m.judged}
     run = {control.name for control in result.controls}
     no_values = [Measurement(name=n, note=NEVER_WRITTEN) for n in owed.measures if n not in judged]
-    fault = "{} (this probe owes it, and never ran it)"
+    fault = "{} (the test ended without it)"
     absent = [Control(name=n, fault=fault.format(n)) for n in owed.controls if n not in run]
     return result.model_copy(
         update={
@@ -364,12 +364,11 @@ def _with_missing(result: ProbeResult, owed: OwedProbe) -> ProbeResult:
 
 def _not_run(entry: OwedProbe, partial: str) -> ProbeResult:
     """Build the entry for an owed probe that has no result."""
-    reason = f"tier {entry.tier} owes this probe, and it has no result"
     return ProbeResult(
         probe=entry.probe,
         criterion=entry.criterion,
         state=NOT_RUN,
-        error=f"{reason}; {partial}" if partial else reason,
+        error=partial or "the run ended before it",
     )
 
 

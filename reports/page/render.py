@@ -20,7 +20,7 @@ from reports.measurement import Measurement, Verdict
 from reports.numbers import number
 from reports.orders import fill
 from reports.page import sections
-from reports.record import Control, Finding, ProbeResult, RunRecord
+from reports.record import NOT_RUN, Control, Finding, ProbeResult, RunRecord
 from reports.redact import redact_text
 from reports.run_folder.times import parse_time
 from reports.sanitize import capitalise, clean, one_line
@@ -34,6 +34,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 SECTIONS = ("criteria.html.j2", "appendix.html.j2")  # after page 1, in their order
 SENTENCE_END = re.compile(r"(?<=[.!?]) ")
 MOST_FINDINGS = 3  # on page 1, which is one sheet of paper
+MAX_BESIDE = 3  # measurements without a fault that stand below those with one, not folded
 MAX_PASSING = 4  # passing subjects of one measurement shown in its section; the appendix has all
 
 
@@ -143,6 +144,7 @@ def _jinja_environment(reader: sections.EvidenceReader) -> Environment:
         lstrip_blocks=True,
         finalize=lambda value: clean(value) if type(value) is str else value,
     )
+    environment.globals |= {"NOT_RUN": NOT_RUN, "MAX_BESIDE": MAX_BESIDE}
     environment.filters |= {
         "glyph": lambda verdict: STYLES[verdict][0],
         "line": one_line,
@@ -153,6 +155,7 @@ def _jinja_environment(reader: sections.EvidenceReader) -> Environment:
         "bound": sections.bound_text,
         "command": lambda text: redact_text(one_line(text)),
         "groups": _group_by_name,
+        "skipped": sections.group_skipped,
         "bar": sections.draw_limit_bar,
         "caught": sections.caught_text,
         "scope": sections.scope_text,

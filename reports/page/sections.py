@@ -83,6 +83,16 @@ def count_controls(results: Sequence[ProbeResult]) -> ControlCounts:
     return ControlCounts(found, len(controls) - found - not_run, not_run)
 
 
+def group_skipped(results: Sequence[ProbeResult]) -> list[tuple[str, list[str]]]:
+    """Group the tests that did not run by their reason: (reason, what each would have shown)."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for result in results:
+        if result.state == NOT_RUN:
+            name = result.probe.rpartition("::")[2].removeprefix("test_").replace("_", " ")
+            found[result.error].append(name)
+    return list(found.items())
+
+
 def caught_text(row: ReportRow) -> str:
     """Write how many planted faults of a row were found: `3 of 3`."""
     return count_controls(row.results).text

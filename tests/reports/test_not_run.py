@@ -27,7 +27,7 @@ def table(*ran: str, command: str = "pytest probes", required: bool = True, **mo
             criterion=one.criterion,
             claim="c",
             state="finished" if one.probe in ran else "not run",
-            error="" if one.probe in ran else "tier quick owes this probe, and it has no result",
+            error="" if one.probe in ran else "the run ended before it",
         )
         for one in owed
     ]
@@ -54,7 +54,7 @@ def test_what_did_not_run_is_named_once_with_its_reason(command: str, reason: st
     assert f"\n  not run: GANG, 1 of 2 probes of HOSTS{reason}\n" in text
     assert text.count("not run") == 3, "in that line, and in the rows of GANG and HOSTS"
     assert "HOSTS   1 of 2 probes did not run" in text
-    assert "owes this probe" not in text
+    assert "the run ended before" not in text
 
 
 def test_a_run_that_is_complete_has_no_such_line() -> None:

@@ -81,10 +81,10 @@ def test_a_run_with_all_it_owes_is_accepted() -> None:
     [
         (
             lambda one: one["probe"] == "fabric::a",
-            "tier quick owes this probe, and it has no result",
+            "the run ended before it",
         ),
-        (named("rails"), "rails on cluster: not measured (this probe owes it, and never wrote it)"),
-        (named("wrong element"), "wrong element (this probe owes it, and never ran it)"),
+        (named("rails"), "rails on cluster: not measured (the test ended without it)"),
+        (named("wrong element"), "wrong element (the test ended without it)"),
     ],
     ids=["probe", "measure", "control"],
 )
@@ -189,8 +189,8 @@ def test_a_probe_that_nobody_owes_is_kept_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("partial", "error"),
     [
-        ("", "tier quick owes this probe, and it has no result"),
-        ("only FABRIC", "tier quick owes this probe, and it has no result; only FABRIC"),
+        ("", "the run ended before it"),
+        ("only FABRIC", "only FABRIC"),
     ],
 )
 def test_a_probe_without_result_says_why(partial: str, error: str) -> None:

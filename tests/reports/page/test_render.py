@@ -122,8 +122,25 @@ def test_the_sweep_of_the_baseline_is_drawn_where_both_runs_have_one() -> None:
 
 def test_details_are_open_unless_passed() -> None:
     states = re.findall(r'<details class="criterion"( open)?>', page("tcp-fallback"))
-    # FABRIC, SCALING, GANG, LAUNCH, RESTART, HOSTS, all measurements
-    assert states == [" open", " open", "", "", " open", "", ""]
+    # FABRIC, SCALING, RESTART, GANG, LAUNCH, HOSTS, all measurements: the worst first
+    assert states == [" open", " open", " open", "", "", "", ""]
+
+
+def test_a_failure_shows_its_picture_and_its_bad_rows_first() -> None:
+    text = page("tcp-fallback")
+    section = text[text.index('<section id="FABRIC"') : text.index('<section id="SCALING"')]
+    places = [
+        section.index(part)
+        for part in ("<figure>", ">busbw<", "7 more measurements,", "<h3>Self-test")
+    ]
+    assert places == sorted(places)
+    assert section.index("wrong elements") > section.index("7 more measurements,")
+
+
+def test_tests_that_did_not_run_are_one_line_of_their_criterion() -> None:
+    text = page("not-run")
+    assert text.count("Not tested (the run ended before it): ") == 1
+    assert '<p class="broken">not run: ' not in text
 
 
 def test_a_rehearsal_is_said_everywhere() -> None:
@@ -155,7 +172,7 @@ def test_a_partial_run_is_said_everywhere() -> None:
 
 
 def test_what_was_not_tested_is_said() -> None:
-    assert "tier quick owes this probe, and it has no result" in page("not-run")
+    assert "the run ended before it" in page("not-run")
     assert "needs 8 nodes, the cluster has 7" in page("skipped")
     assert "not provable here" in page("healthy-lab")
     assert "NOT CAUGHT" in page("control-missed")
