@@ -216,7 +216,14 @@ def test_saves_that_take_longer_than_is_allowed_fail(run: Any) -> None:
     assert judged(run(saved(0.0201 * 1800), late(0.5)))[1] is Verdict.FAIL
 
 
-@pytest.mark.parametrize("seen", [late(0.5, rank=1), late(0.1)], ids=["other rank", "too little"])
+HALF = rung({WARM_UP_STEPS + 1: 0.25}, (0.25, 0.25, 0.25, 0.5, 0.25, 0.25))
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [late(0.5, rank=1), late(0.1), HALF],
+    ids=["other rank", "too little", "half of the delay"],
+)
 def test_a_slow_save_that_is_not_found_is_no_proof(run: Any, seen: Rung) -> None:
     (control,) = run(saved(0.2), seen).controls
     assert control.caught is False
