@@ -12,7 +12,13 @@ import pytest
 from probes.faults.process_faults import Fault
 from probes.faults.spare_nodes import SpareNodes
 from probes.restart import other_ranks
-from probes.restart.faulted_run import FaultedRun, FaultScenario
+from probes.restart.criterion import PROBES
+from probes.restart.faulted_run import (
+    CORRUPTIONS,
+    QUICK_CORRUPTIONS,
+    FaultedRun,
+    FaultScenario,
+)
 from probes.restart.judge import judge_full_disk, judge_repeat, report_unequal
 from probes.restart.other_ranks import NodeLoss, NodeRepair, WorldSizeRuns, judge_kills
 from probes.restart.reference_run import (
@@ -340,6 +346,18 @@ def test_ranks_run_on_until_they_can_see_what_was_killed(name: str, seconds: flo
     assert STEPS * pace_s <= 15
 
 
+def test_a_quick_run_does_the_damage_that_is_declared_quick() -> None:
+    tiers = {name: tier for probe in PROBES for name, tier in probe.cases.items()}
+    quick = [*CORRUPTIONS][:QUICK_CORRUPTIONS]
+    assert [name for name in CORRUPTIONS if tiers[name] == "quick"] == quick
+
+
+def test_ranks_are_killed_for_as_long_as_is_declared() -> None:
+    (disturbs,) = [probe.disturbs for probe in PROBES if "punished" in probe.test]
+    assert "kills for ten minutes" in disturbs
+    assert other_ranks.SOAK_SECONDS == 10 * 60
+
+
 # What could not be run.
 
 
@@ -382,7 +400,8 @@ class LostGang:
     def __init__(self, error: GangError, replaced: list[int]) -> None:
         self.error, self.replaced, self.repaired = error, replaced, list[str]()
 
-    def run(self, *_: object, **__: object) -> Any:
+    def run(self, *_: object, timeout: float) -> Any:
+        self.limit_s = timeout
         raise self.error
 
     def replace_workers(self, lost: list[int]) -> list[int]:
@@ -408,3 +427,4 @@ def test_a_gang_that_lost_a_rank_is_repaired_for_the_next_run(
     gang = LostGang(error, replaced)
     assert run_or_error(cast(Any, gang), TrainConfig()) == str(error)
     assert gang.repaired == repaired
+    assert gang.limit_s == 5 * 60
