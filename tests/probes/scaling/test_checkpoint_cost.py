@@ -119,7 +119,10 @@ def run(
     ) -> Any:
         each, before = iter(found), len(asked)
 
-        def climb(gang: Any, names: Any, count: int, config: TrainConfig, **_: Any) -> Rung:
+        def climb(
+            gang: Any, names: Any, count: int, config: TrainConfig, *, timeout: float
+        ) -> Rung:
+            assert timeout == 15 * 60, "storage may be slow"
             asked.append(config)
             one = next(each)
             if isinstance(one, Exception):
@@ -285,6 +288,16 @@ def test_what_could_not_be_saved_is_not_proven(
     assert judged(result) == (None, Verdict.UNPROVEN)
     assert says in result.measurements[0].note
     assert not result.controls
+
+
+def test_nothing_speaks_against_a_save_that_can_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scaling_saves, "find_blind_nodes", lambda *_: [])
+    cluster: Any = SimpleNamespace(nodes=[{"name": name} for name in "abc"])
+    gang: Any = SimpleNamespace(busy=list, silent=list)
+    plan = SavePlan(tmp_path, TRAINED, ClusterTerms())
+    assert scaling_saves.no_save_reason(cluster, gang, 3, plan) == ""
 
 
 def test_a_control_that_breaks_says_why_and_leaves_the_gang_whole(run: Any, mended: Any) -> None:
