@@ -192,6 +192,14 @@ def test_pairs_that_are_slow_together_are_measured_alone(slow: list[set[int]], a
     assert [*found.alone.values()] == [0.01] * 2 * alone
 
 
+def test_at_most_16_slow_pairs_are_measured_alone() -> None:
+    gang: Any = Gang(12)
+    gang.slow = {frozenset((at, (at + step) % 12)) for at in range(12) for step in (1, 2)}
+    found = run_pair_search(gang, gang.names, full=True)
+    assert len(found.speed.slow_links) == 2 * 24
+    assert len(found.alone) == 2 * 16
+
+
 def test_pairs_that_met_only_when_all_rails_sent_are_not_accused() -> None:
     gang, rails = rails_of(9)
     gang.slow_at_once = True
