@@ -1,5 +1,6 @@
 """RESTART's reading of what it saw, on journals written down by hand; no cluster."""
 
+import inspect
 import math
 import time
 from dataclasses import replace
@@ -37,7 +38,7 @@ from probes.restart.reference_run import (
 )
 from probes.restart.scenarios import control_wrong_resume
 from reference_trainer.config import TrainConfig
-from reference_trainer.launch.supervisor import Attempt
+from reference_trainer.launch.supervisor import Attempt, supervise
 from reports.measurement import Limit, Verdict
 from tests.support.controls import recorder
 
@@ -181,6 +182,11 @@ def test_each_attempt_gets_the_next_fault_and_the_last_one_none():
     for attempt in (1, 2, 3):
         aim(f"gang {attempt}", attempt)
     assert gangs == (["gang 1"], ["gang 2"])
+
+
+def test_a_run_restarts_as_often_as_the_command_does_unless_its_scenario_says():
+    usual = inspect.signature(supervise).parameters["restarts"].default
+    assert FaultScenario(name="x", summary="x", faults=()).restarts == usual
 
 
 def test_a_run_has_folders_of_its_own_and_what_its_scenario_changes(tmp_path):

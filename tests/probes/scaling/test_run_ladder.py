@@ -171,6 +171,18 @@ def test_one_node_is_run_again_until_its_fastest_run_is_confirmed(
     assert (told in found.base_doubt) if told else (found.base_doubt == "")
 
 
+def test_the_base_is_one_node_from_the_first_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int, float]] = []
+
+    def climb(_: Any, __: Any, count: int, ___: Any, first: int, timeout_s: float) -> Rung:
+        asked.append((count, first, timeout_s))
+        return base_taking(1.0)
+
+    monkeypatch.setattr(scaling_rungs, "run_rung", climb)
+    repeat_base(rig(Notes()), base_taking(1.0), plan(1, 2, 4))
+    assert asked == [(1, 0, 300)]
+
+
 def test_a_base_that_could_not_be_run_again_is_doubted(monkeypatch: pytest.MonkeyPatch) -> None:
     once, notes = ladder(), Notes()
     climbs(monkeypatch, [GangError("ranks [1] died")])
