@@ -276,7 +276,7 @@ def run_group_search(gang: Gang, node_names: dict[str, str]) -> NodeGroupsResult
 
     bad_nodes, groups = node_groups.search_groups(list(ranks_by_node(rank_nodes)), trial, MIN_RATIO)
     coverage = f"{tried} groups of {min(sizes)} to {max(sizes)} nodes, all of them at once"
-    best = max((speed for _, speed in first), default=0.0)
+    best = max(speed for _, speed in first)
     fast = [group for group, speed in first if speed >= MIN_RATIO * best]
     return NodeGroupsResult(bad_nodes, groups, wrong, coverage, fast)
 

@@ -205,7 +205,7 @@ def nodes_off_fabric(
     """Find the nodes that sent most bytes over another interface than the agreed one, and which.
 
     `sent` holds bytes by node and interface.  A node had to send `min_bytes`; it is left out if its
-    main interface sent less than half of them.
+    main interface sent no more than half of them.
     """
     off_fabric = {}
     for node, counted in sent.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -79,7 +80,21 @@ def test_a_fabric_that_is_hardly_fast_enough_has_time_for_every_try(nodes: int) 
     run_pair_search(gang, gang.names, full=True)
     assert sum(rounds for rounds, _, _ in gang.jobs) == nodes - 1
     for rounds, repeats, timeout in gang.jobs:
-        assert timeout > 2 * rounds * repeats * SLOW_TRANSFER_S  # both ways
+        # Two minutes to connect, and the rounds both ways.
+        assert timeout == pytest.approx(120 + 2 * rounds * repeats * SLOW_TRANSFER_S)
+
+
+def test_a_job_holds_connections_to_at_most_16_others_and_each_pair_tries_6_times() -> None:
+    gang: Any = Gang(40)
+    run_pair_search(gang, gang.names, full=True)
+    assert [(rounds, repeats) for rounds, repeats, _ in gang.jobs] == [(16, 6), (16, 6), (7, 6)]
+
+
+def test_no_rank_waits_in_a_round_in_which_its_rail_has_no_pair() -> None:
+    gang, (first, second) = rails_of(4)
+    few = replace(second, ports=dict([*second.ports.items()][:2]))
+    run_pair_search(gang, {}, rails=[first, few])
+    assert all(gang.table)
 
 
 def resent_share(make_reader: Any) -> float:
@@ -103,6 +118,8 @@ def test_of_a_controls_ranks_only_the_bad_one_reports_packets_as_resent(
     run_few_pairs(gang, first_rail(gang, gang.names), 3, bad=BadSender(2, 0.01, 0.5))
     assert {rank for pair in gang.met for rank in pair} == {0, 1, 2}
     (make_reader,) = gang.readers
+    ((_, tries, _),) = gang.jobs
+    assert tries == 2, "its fault is there at every try"
     shares = []
     for rank in ("0", "1", "2"):
         monkeypatch.setenv("RANK", rank)
@@ -175,6 +192,14 @@ def test_pairs_that_are_slow_together_are_measured_alone(slow: list[set[int]], a
     assert [*found.alone.values()] == [0.01] * 2 * alone
 
 
+def test_at_most_16_slow_pairs_are_measured_alone() -> None:
+    gang: Any = Gang(12)
+    gang.slow = {frozenset((at, (at + step) % 12)) for at in range(12) for step in (1, 2)}
+    found = run_pair_search(gang, gang.names, full=True)
+    assert len(found.speed.slow_links) == 2 * 24
+    assert len(found.alone) == 2 * 16
+
+
 def test_pairs_that_met_only_when_all_rails_sent_are_not_accused() -> None:
     gang, rails = rails_of(9)
     gang.slow_at_once = True
@@ -185,18 +210,29 @@ def test_pairs_that_met_only_when_all_rails_sent_are_not_accused() -> None:
     assert {*found.at_once.speeds} <= {*found.wrong}
 
 
-def test_groups_at_full_speed_are_those_of_the_first_partition() -> None:
+@pytest.mark.parametrize(("slow_gbs", "is_fast"), [(0.8, False), (0.85, True)])
+def test_groups_at_full_speed_are_those_of_the_first_partition(
+    slow_gbs: float, is_fast: bool
+) -> None:
+    """At 85 % of the best speed a group is no suspect."""
     places = [SimpleNamespace(node=f"n{number}") for number in range(16)]
     partitions: list[list[list[int]]] = []
 
     def run(_: Any, groups: list[list[int]], **__: Any) -> list[tuple[float, int]]:
         partitions.append(groups)
         slow = {rank for group in groups if 5 in group for rank in group}
-        return [(0.08 if rank in slow else 0.1, 0) for rank in range(16)]
+        return [(slow_gbs if rank in slow else 1.0, 0) for rank in range(16)]
 
     gang: Any = SimpleNamespace(places=places, run=run)
     found = run_group_search(gang, {place.node: place.node for place in places})
     assert found.fast == [
-        [f"n{rank}" for rank in group] for group in partitions[0] if 5 not in group
+        [f"n{rank}" for rank in group] for group in partitions[0] if is_fast or 5 not in group
     ]
-    assert len(found.fast) == len(partitions[0]) - 1
+    assert len(found.fast) == len(partitions[0]) - (not is_fast)
+
+
+def test_a_rank_without_a_speed_is_an_error() -> None:
+    places = [SimpleNamespace(node=f"n{number}") for number in range(16)]
+    gang: Any = SimpleNamespace(places=places, run=lambda *_, **__: [(1.0, 0)] * 15)
+    with pytest.raises(ValueError, match="is shorter than"):
+        run_group_search(gang, {place.node: place.node for place in places})

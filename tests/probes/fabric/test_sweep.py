@@ -16,6 +16,7 @@ from probes.fabric.sweep import (
     init_seconds,
     rail_envs,
     run_sweep,
+    sweep_seconds,
 )
 from probes.fabric.transport import TransportReport
 from scaling.collectives.operations import OPERATIONS
@@ -71,12 +72,19 @@ class Gang:
 
     def __init__(self, size: int = 2) -> None:
         self.size = size
+        self.limits_s: list[tuple[str, float]] = []
         self.places = [SimpleNamespace(node=f"id{rank}") for rank in range(size)]
 
+    @property
+    def limit_s(self) -> float:
+        """How long the sweep may take."""
+        (limit_s,) = [seconds for name, seconds in self.limits_s if name == "sweep"]
+        return limit_s
+
     def run(self, function: Any, *call: Any, timeout: float, **_: Any) -> list[Any]:
+        self.limits_s.append((function.__name__, timeout))
         if function is sweep:
             self.budget_s = call[2]
-            self.limit_s = timeout
         row = {"size": 1 << 20, "count": 4, "elements": 4, "placement": "in_place", "calls": 1}
         row |= {"wrong": 0, "first_wrong": None, "times": [0.1]}
         common = {"ranks": self.size, "backend": "gloo", "connections": [], "readings": []}
@@ -135,3 +143,32 @@ def test_the_calls_of_all_sizes_take_at_most_half_of_a_sweeps_time() -> None:
     run_sweep(gang, {"id0": "n0", "id1": "n1"}, logs)
     calls_s = gang.budget_s * len(SIZES) * len(OPERATIONS["all_reduce"].placements)
     assert 2 * calls_s < gang.limit_s - init_seconds(2)
+
+
+@pytest.mark.parametrize(("ranks", "seconds"), [(2, 90.2), (1000, 190.0)])
+def test_ranks_have_90_s_to_connect_and_a_tenth_more_for_each(ranks: int, seconds: float) -> None:
+    assert init_seconds(ranks) == pytest.approx(seconds)
+    assert sweep_seconds(ranks) == pytest.approx(seconds + 60)
+
+
+def test_a_node_has_a_minute_to_read_its_counters() -> None:
+    gang = Gang()
+    run_sweep(cast(Any, gang), {"id0": "n0", "id1": "n1"}, cast(Any, None))
+    assert {seconds for name, seconds in gang.limits_s if name != "sweep"} == {60}
+
+
+def test_the_other_collectives_take_less_time_than_a_sweep() -> None:
+    """One size of each takes a few seconds in all."""
+    gang = Gang()
+    check_ops(cast(Any, gang), 1 << 20)
+    calls = sum(len(OPERATIONS[name].placements) for name in OTHER_OPS)
+    assert gang.budget_s * calls < 5 < gang.limit_s - init_seconds(2)
+
+
+def test_each_rank_has_a_typical_call_and_a_longest_one() -> None:
+    row = {"size": 8, "rank_worst": [0.1, 0.5], "rank_seconds": [0.1, 0.1]}
+    run = dataclasses.replace(journey({}), rows=[row])
+    assert (run.longest_stall.rank, run.longest_stall.seconds) == (1, pytest.approx(0.3))
+    row["rank_seconds"] = [0.1]
+    with pytest.raises(ValueError, match="is shorter than"):
+        _ = run.longest_stall

@@ -6,7 +6,7 @@ import copy
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -55,6 +55,13 @@ def test_the_reference_run_is_made_once(monkeypatch: pytest.MonkeyPatch, tmp_pat
     reference.results = run([1.0])
     reference.ensure_reference_run(cluster, measure)
     assert made == ["gang"]
+
+
+def test_a_folder_that_is_not_shared_ends_each_probe_and_is_found_once(tmp_path: Path) -> None:
+    reference = ReferenceRun(tmp_path, _folder_problem=("n1 does not see it", ["n1"]))
+    with pytest.raises(pytest.fail.Exception, match="n1 does not see it") as failed:
+        reference.require_shared_folder(cast(Any, None), None)
+    assert not failed.value.pytrace
 
 
 def test_no_step_is_no_proof() -> None:

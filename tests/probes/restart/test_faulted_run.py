@@ -1,5 +1,6 @@
 """RESTART's reading of what it saw, on journals written down by hand; no cluster."""
 
+import inspect
 import math
 import time
 from dataclasses import replace
@@ -8,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from probes.faults.process_faults import Fault
+from probes.restart import faulted_run
 from probes.restart.criterion import FORGETS
 from probes.restart.faulted_run import (
     FaultedRun,
@@ -36,7 +38,7 @@ from probes.restart.reference_run import (
 )
 from probes.restart.scenarios import control_wrong_resume
 from reference_trainer.config import TrainConfig
-from reference_trainer.launch.supervisor import Attempt
+from reference_trainer.launch.supervisor import Attempt, supervise
 from reports.measurement import Limit, Verdict
 from tests.support.controls import recorder
 
@@ -166,6 +168,7 @@ def test_what_the_first_gang_did_before_is_not_the_runs_time(voyage):
 def test_the_aim_counts_what_is_done_before_and_only_then():
     did = []
     aim = FaultScheduler([], lambda gang: did.append(time.sleep(0.1)))  # what is done takes a while
+    assert aim.setup_s == 0, "no attempt has begun"
     aim("gang", 1)
     assert 0.1 <= aim.setup_s < 60
     before = aim.setup_s
@@ -179,6 +182,11 @@ def test_each_attempt_gets_the_next_fault_and_the_last_one_none():
     for attempt in (1, 2, 3):
         aim(f"gang {attempt}", attempt)
     assert gangs == (["gang 1"], ["gang 2"])
+
+
+def test_a_run_restarts_as_often_as_the_command_does_unless_its_scenario_says():
+    usual = inspect.signature(supervise).parameters["restarts"].default
+    assert FaultScenario(name="x", summary="x", faults=()).restarts == usual
 
 
 def test_a_run_has_folders_of_its_own_and_what_its_scenario_changes(tmp_path):
@@ -198,6 +206,27 @@ def test_what_was_not_seen_is_none(voyage):
     assert (cost.detect, cost.reschedule, cost.init, cost.redo) == (None, None, None, 0.0)
     assert recovery_seconds(voyage) is None
     assert ettr(voyage) is None
+
+
+def test_a_launcher_that_was_killed_before_it_logged_an_attempt_has_no_cost(voyage):
+    voyage.attempts = []
+    cost = recovery_costs(voyage, 0)
+    assert (cost.detect, cost.reschedule) == (None, None)
+
+
+def test_the_bit_that_is_flipped_is_in_the_middle_of_the_numbers(tmp_path, monkeypatch):
+    """Before it lie another tensor and the archive's head, behind it the archive's index."""
+    numbers = bytes(60)
+    tensor = b"PK\x03\x04head" + b"PK\x07\x08" + numbers + b"PK\x01\x02index"
+    before = bytes(200)
+    (tmp_path / "data").write_bytes(before + tensor)
+    piece = slice(len(before), len(before) + len(tensor))
+    monkeypatch.setattr(faulted_run, "_find_weights", lambda newest: (newest / "data", piece))
+    faulted_run.flip_bit(tmp_path)
+    after = (tmp_path / "data").read_bytes()
+    (changed,) = [at for at, byte in enumerate(after) if byte != (before + tensor)[at]]
+    assert abs(changed - (len(before) + tensor.index(numbers) + len(numbers) / 2)) <= 2
+    assert after[changed] == 64
 
 
 class Told:
@@ -290,6 +319,15 @@ def test_the_newest_save_before_the_last_attempt_is_where_it_resumes(voyage):
     judge_resume(voyage, measure)
     (resumed, _) = measure.result("finished", 1.0).measurements
     assert (resumed.name, resumed.value, resumed.verdict) == ("resumed_from", 4, Verdict.PASS)
+
+
+def test_without_a_save_it_resumes_from_the_beginning(voyage):
+    voyage.scenario = replace(voyage.scenario, resume_step=None, max_lost=6)
+    voyage.journals[1][0]["start_step"] = 0
+    measure = recorder("RESTART")
+    judge_resume(voyage, measure)
+    (resumed, _) = measure.result("finished", 1.0).measurements
+    assert (resumed.name, resumed.value, resumed.verdict) == ("resumed_from", 0, Verdict.PASS)
 
 
 def test_one_blow_of_two_that_was_missed_proves_nothing(voyage):

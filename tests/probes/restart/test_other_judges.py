@@ -12,12 +12,19 @@ import pytest
 from probes.faults.process_faults import Fault
 from probes.faults.spare_nodes import SpareNodes
 from probes.restart import other_ranks
-from probes.restart.faulted_run import FaultedRun, FaultScenario
+from probes.restart.criterion import PROBES
+from probes.restart.faulted_run import (
+    CORRUPTIONS,
+    QUICK_CORRUPTIONS,
+    FaultedRun,
+    FaultScenario,
+)
 from probes.restart.judge import judge_full_disk, judge_repeat, report_unequal
 from probes.restart.other_ranks import NodeLoss, NodeRepair, WorldSizeRuns, judge_kills
 from probes.restart.reference_run import (
     BITWISE_KEYS,
     SAVE_EVERY,
+    STEPS,
     ReferenceRun,
     StepComparison,
     UnequalStep,
@@ -118,7 +125,7 @@ KILLS: dict[str, tuple[Change, set[str], set[str]]] = {
         set(),
     ),
     "five steps were lost": (
-        *(lambda runs: runs[0].journals[0].extend(steps(8, 9)), {"steps_lost"}),
+        *(lambda runs: runs[0].journals[1].extend(steps(8, 9)), {"steps_lost"}),
         {"RESTART-STEPS-LOST"},
     ),
     "one bit of one step": (
@@ -136,6 +143,24 @@ KILLS: dict[str, tuple[Change, set[str], set[str]]] = {
 def test_what_random_kills_must_not_do(name: str) -> None:
     change, fails, codes = KILLS[name]
     assert failed(judge_runs(change)) == (fails, codes)
+
+
+def test_of_runs_that_gave_up_the_first_reason_is_given() -> None:
+    def give_up_twice(runs: list[FaultedRun]) -> None:
+        give_up(runs)
+        runs[1].results, runs[1].error = [], "no free GPU"
+
+    (found,) = judge_runs(give_up_twice).findings
+    assert found.statement.endswith("no rank came back")
+
+
+def test_a_job_of_one_rank_is_killed_and_compared_too() -> None:
+    reference, run = original(), killed_run("sync")
+    reference.results, run.results = results(ranks=1), results(5, ranks=1)
+    result = judged(lambda measure: judge_kills([run], reference, 120.0, measure))
+    assert failed(result) == (set(), set())
+    (unequal,) = [one for one in result.measurements if one.name == "unequal_steps"]
+    assert (unequal.value, unequal.verdict) == (0, Verdict.PASS)
 
 
 @pytest.mark.near_miss(
@@ -303,10 +328,34 @@ def test_a_run_waits_only_where_too_few_nodes_are_left(loss: NodeLoss) -> None:
 def test_a_step_is_killed_after_the_first_checkpoint_and_before_the_newest(
     scenario: FaultScenario,
 ) -> None:
-    """Else it would resume from another one than the scenario says."""
+    """Else it would resume from another one than the scenario says.
+
+    A kill that comes a step late must still come before the next save.
+    """
     killed = [fault.step for fault in scenario.faults if fault.event == "begin"]
     first = 1 if scenario.resume_step == 0 else SAVE_EVERY + 1
-    assert all(first <= step <= first + SAVE_EVERY - 1 for step in killed)
+    assert all(first <= step <= first + SAVE_EVERY - 2 for step in killed)
+
+
+@pytest.mark.parametrize(("name", "seconds"), [("raylet-killed", 7.5), (LAUNCHER_KILLED.name, 5.0)])
+def test_ranks_run_on_until_they_can_see_what_was_killed(name: str, seconds: float) -> None:
+    """The steps that are left take as long; all ten take a quarter of a minute at most."""
+    (scenario,) = [one for one in (*NODE_LOSSES, LAUNCHER_KILLED) if one.name == name]
+    pace_s = scenario.changes["pace_s"]
+    assert (STEPS - scenario.faults[0].step) * pace_s >= seconds
+    assert STEPS * pace_s <= 15
+
+
+def test_a_quick_run_does_the_damage_that_is_declared_quick() -> None:
+    tiers = {name: tier for probe in PROBES for name, tier in probe.cases.items()}
+    quick = [*CORRUPTIONS][:QUICK_CORRUPTIONS]
+    assert [name for name in CORRUPTIONS if tiers[name] == "quick"] == quick
+
+
+def test_ranks_are_killed_for_as_long_as_is_declared() -> None:
+    (disturbs,) = [probe.disturbs for probe in PROBES if "punished" in probe.test]
+    assert "kills for ten minutes" in disturbs
+    assert other_ranks.SOAK_SECONDS == 10 * 60
 
 
 # What could not be run.
@@ -351,7 +400,8 @@ class LostGang:
     def __init__(self, error: GangError, replaced: list[int]) -> None:
         self.error, self.replaced, self.repaired = error, replaced, list[str]()
 
-    def run(self, *_: object, **__: object) -> Any:
+    def run(self, *_: object, timeout: float) -> Any:
+        self.limit_s = timeout
         raise self.error
 
     def replace_workers(self, lost: list[int]) -> list[int]:
@@ -377,3 +427,4 @@ def test_a_gang_that_lost_a_rank_is_repaired_for_the_next_run(
     gang = LostGang(error, replaced)
     assert run_or_error(cast(Any, gang), TrainConfig()) == str(error)
     assert gang.repaired == repaired
+    assert gang.limit_s == 5 * 60

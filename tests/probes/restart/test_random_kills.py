@@ -40,6 +40,7 @@ def kills_of(
     clock = [0.0]
 
     def run_with_faults(config: Any, scenario: Any, out: Path, **how: Any) -> FaultedRun:
+        assert how["victim"] == 0, "the rank whose journals are compared with rank 0's"
         clock[0] += 100
         run = killed_run(scenario.changes["save_mode"])
         run.injectors = [how["make_fault"](out, 0, fault) for fault in scenario.faults]

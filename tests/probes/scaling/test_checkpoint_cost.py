@@ -119,7 +119,10 @@ def run(
     ) -> Any:
         each, before = iter(found), len(asked)
 
-        def climb(gang: Any, names: Any, count: int, config: TrainConfig, **_: Any) -> Rung:
+        def climb(
+            gang: Any, names: Any, count: int, config: TrainConfig, *, timeout: float
+        ) -> Rung:
+            assert timeout == 15 * 60, "storage may be slow"
             asked.append(config)
             one = next(each)
             if isinstance(one, Exception):
@@ -216,7 +219,14 @@ def test_saves_that_take_longer_than_is_allowed_fail(run: Any) -> None:
     assert judged(run(saved(0.0201 * 1800), late(0.5)))[1] is Verdict.FAIL
 
 
-@pytest.mark.parametrize("seen", [late(0.5, rank=1), late(0.1)], ids=["other rank", "too little"])
+HALF = rung({WARM_UP_STEPS + 1: 0.25}, (0.25, 0.25, 0.25, 0.5, 0.25, 0.25))
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [late(0.5, rank=1), late(0.1), HALF],
+    ids=["other rank", "too little", "half of the delay"],
+)
 def test_a_slow_save_that_is_not_found_is_no_proof(run: Any, seen: Rung) -> None:
     (control,) = run(saved(0.2), seen).controls
     assert control.caught is False
@@ -278,6 +288,16 @@ def test_what_could_not_be_saved_is_not_proven(
     assert judged(result) == (None, Verdict.UNPROVEN)
     assert says in result.measurements[0].note
     assert not result.controls
+
+
+def test_nothing_speaks_against_a_save_that_can_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scaling_saves, "find_blind_nodes", lambda *_: [])
+    cluster: Any = SimpleNamespace(nodes=[{"name": name} for name in "abc"])
+    gang: Any = SimpleNamespace(busy=list, silent=list)
+    plan = SavePlan(tmp_path, TRAINED, ClusterTerms())
+    assert scaling_saves.no_save_reason(cluster, gang, 3, plan) == ""
 
 
 def test_a_control_that_breaks_says_why_and_leaves_the_gang_whole(run: Any, mended: Any) -> None:

@@ -11,15 +11,17 @@ from probes.check.recorder import Recorder
 from probes.scaling import judge
 from probes.scaling.judge import (
     compare_compute,
+    compute_seconds,
     control_planted_delay,
     locate_delay,
     planted_delay,
+    proven_efficiency,
     time_same_work,
     time_unsent_step,
 )
 from probes.scaling.run_ladder import LadderRig
 from reference_trainer.config import TrainConfig
-from reference_trainer.launch.gang import Gang
+from reference_trainer.launch.gang import Gang, GangError
 from reports.measurement import Limit
 from scaling.ladder.ladder import Rung
 from scaling.ladder.step_breakdown import LOCAL_SEGMENTS, Step
@@ -99,18 +101,58 @@ def test_the_step_without_sends_is_sharded_as_on_the_largest_rung(
     counts = []
 
     def skip(gang: Any, names: Any, count: int, config: TrainConfig) -> Rung:
-        counts.append(count)
+        counts.append((count, config.steps))
         return rung(1, 1.0, 1.0, 1.0, 1.0)
 
     monkeypatch.setattr(judge, "skip_collectives", skip)
     time_unsent_step(rig(measure), ladder().rungs, TrainConfig())
     (note,) = measure.finish("finished", 1.0).measurements
-    assert (counts, note.value, note.subject) == ([4], 1.0, "4 nodes")
+    assert (counts, note.value, note.subject) == ([(4, 4)], 1.0, "4 nodes")
 
 
 def test_compute_that_is_equal_to_the_last_digit_is_the_same() -> None:
     steady = rung(1, *[1.0] * 4).steps
     assert "the same within the noise" in compare_compute(steady, steady)
+
+
+def test_the_noise_of_few_steps_is_as_uncertain_as_few_steps_are() -> None:
+    """The 24 steps of one node do not make the four others any surer."""
+    alone = rung(1, *[1.0] * 24).steps
+    assert "the same within" in compare_compute(rung(1, 1.02, 1.03, 1.02, 1.05).steps, alone)
+    many = rung(1, *[1.02, 1.03, 1.02, 1.05] * 6).steps
+    assert "are unexplained" in compare_compute(many, alone)
+
+
+def test_ranks_of_one_job_have_equally_many_steps() -> None:
+    (steps,) = rung(1, 1.0, 1.0).steps
+    with pytest.raises(ValueError, match="is shorter than"):
+        compute_seconds([steps, steps[:1]])
+
+
+@pytest.mark.parametrize(("base_s", "proven"), [(1.1, 1.1), (1.11, None)])
+def test_more_than_110_percent_shows_that_one_node_was_disturbed(
+    base_s: float, proven: float | None
+) -> None:
+    base, both = rung(1, base_s), rung(2, 1.0)
+    found = Ladder(rungs=[base, both], calls=[], fits={}, base_repeats=[base])
+    assert proven_efficiency(found, both, None)[0] == proven
+
+
+def test_the_middle_rank_is_delayed_in_three_steps(
+    monkeypatch: pytest.MonkeyPatch, measure: Recorder
+) -> None:
+    planted: list[TrainConfig] = []
+
+    def run(_: Any, __: Any, count: int, config: TrainConfig) -> Rung:
+        planted.append(config)
+        raise GangError(f"{count} nodes do not answer")
+
+    monkeypatch.setattr(judge, "run_rung", run)
+    found = Ladder(rungs=[rung(1, 0.04), rung(4, 0.1)], calls=[], fits={}, base_repeats=[])
+    control_planted_delay(rig(measure), TrainConfig(), found, lambda _: None)
+    ((config,), (control,)) = planted, measure.finish("finished", 1.0).controls
+    assert (config.steps, config.stall) == (3, f"data:rank=2:seconds={0.4 * 0.1}")
+    assert (control.caught, control.saw) == (None, "4 nodes do not answer")
 
 
 def test_no_node_does_more_than_eight_times_its_usual_work(

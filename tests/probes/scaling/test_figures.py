@@ -38,7 +38,26 @@ def test_what_is_lost_is_drawn_where_there_are_rungs_to_lose(
     explained = climbed.explanations(0.9)
     record_figures(climbed, explained, lambda _: None, cast(Recorder, figures), {}, None)
     assert figures.drawn.get("lost", {}).get("nodes") == lost
-    assert figures.drawn["efficiency"]["nodes"] == [1, 2, 4][:rungs]
+    shown, larger = figures.drawn["efficiency"], climbed.rungs[1:]
+    assert shown["nodes"] == [1, 2, 4][:rungs]
+    assert shown["efficiency"] == [1.0, *map(climbed.efficiency, larger)]
+    intervals = [(None, None), *(climbed.intervals[rung.count] for rung in larger)]
+    assert [*zip(shown["low"], shown["high"], strict=True)] == intervals
+
+
+def test_each_part_of_a_step_is_drawn_for_all_rungs_and_what_a_rung_has_not_is_nothing() -> None:
+    """One node does not save here, and loses nothing by it."""
+    found, figures = ladder(), Figures()
+    first, second, last = found.rungs
+    saving = [
+        [replace(one, segments={**one.segments, "late": 0.5}) for one in mine]
+        for mine in last.steps
+    ]
+    saved = replace(found, rungs=[first, second, replace(last, steps=saving)])
+    record_figures(saved, [], lambda _: None, cast(Recorder, figures), {}, None)
+    terms = figures.drawn["terms"]["terms"]
+    assert terms["late"] == [0.0, 0.0, pytest.approx(0.5)]
+    assert {len(seconds) for seconds in terms.values()} == {3}
 
 
 @pytest.mark.parametrize(("count", "noted"), [(1, []), (2, [0.5]), (4, [0.5])])

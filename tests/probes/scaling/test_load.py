@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from probes.contract.terms import ClusterTerms
+from probes.scaling import run_ladder
 from probes.scaling.run_ladder import describe_load, least_gpu_memory, train_config
+from reference_trainer.model.size import GIB
 
 TERMS = ClusterTerms()
 
@@ -30,6 +34,15 @@ def test_the_load_fits_the_smallest_gpu(
     assert load.batch * load.seq == 8192
     assert describe_load(load, gpu_gib).endswith(says)
     assert not load.deterministic, "its speed is judged: the fastest kernels run"
+
+
+@pytest.mark.parametrize(("share", "dim"), [(0.9, 2048), (0.91, 768)])
+def test_a_load_takes_at_most_90_percent_of_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, share: float, dim: int
+) -> None:
+    needs = SimpleNamespace(total=share * 80 * GIB)
+    monkeypatch.setattr(run_ladder, "estimate_memory", lambda *_: needs)
+    assert train_config(TERMS, 8, 80).dim == dim
 
 
 def test_a_load_without_shares_fits_one_gpu_alone() -> None:

@@ -20,6 +20,7 @@ from probes.scaling.run_ladder import (
     Replay,
     build_ladder,
     gang_hangs,
+    is_stuck,
     locate_slow_links,
     median_run,
     nodes_off_fabric,
@@ -36,7 +37,9 @@ from scaling.collectives.fault_search import FaultSearchResult
 from scaling.collectives.line_rate import Fit
 from scaling.ladder.ladder import Rung
 from scaling.ladder.step_breakdown import Step, mean_seconds
+from scaling.loss import predict
 from scaling.loss.ladder_result import Ladder
+from scaling.loss.predict import REPLAY_STEPS
 from tests.support.simulated_ladder import ladder
 from tests.support.simulated_steps import Cluster
 
@@ -168,6 +171,18 @@ def test_one_node_is_run_again_until_its_fastest_run_is_confirmed(
     assert (told in found.base_doubt) if told else (found.base_doubt == "")
 
 
+def test_the_base_is_one_node_from_the_first_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int, float]] = []
+
+    def climb(_: Any, __: Any, count: int, ___: Any, first: int, timeout_s: float) -> Rung:
+        asked.append((count, first, timeout_s))
+        return base_taking(1.0)
+
+    monkeypatch.setattr(scaling_rungs, "run_rung", climb)
+    repeat_base(rig(Notes()), base_taking(1.0), plan(1, 2, 4))
+    assert asked == [(1, 0, 300)]
+
+
 def test_a_base_that_could_not_be_run_again_is_doubted(monkeypatch: pytest.MonkeyPatch) -> None:
     once, notes = ladder(), Notes()
     climbs(monkeypatch, [GangError("ranks [1] died")])
@@ -175,6 +190,31 @@ def test_a_base_that_could_not_be_run_again_is_doubted(monkeypatch: pytest.Monke
     assert repeats == []
     found = build_ladder((once.rungs, dict.fromkeys((1, 2, 4), REPLAY)), [], plan(1), None, repeats)
     assert "was not repeated" in found.base_doubt
+
+
+def test_each_further_run_begins_where_the_last_one_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    once, starts = ladder(), list[int]()
+
+    def climb(_: Any, __: Any, count: int, ___: Any, start: int, *_more: Any) -> Rung:
+        starts.append(start)
+        return once.rungs[count - 1]
+
+    climbs(monkeypatch)
+    monkeypatch.setattr(scaling_rungs, "run_rung", climb)
+    rerun_ladder(rig(Notes()), (once.rungs[:2], {}), plan(1, 2, 5), 2)
+    assert starts == [0, 2, 0, 4]
+
+
+def test_before_a_rung_half_as_many_steps_are_replayed_as_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    once, replayed = ladder(), list[int]()
+    climbs(monkeypatch, once.rungs[:2])
+    monkeypatch.setattr(
+        scaling_rungs, "replay_collectives", lambda *asked: replayed.append(asked[-1]) or REPLAY
+    )
+    run_ladder(rig(Notes()), plan(1, 2))
+    assert replayed == [REPLAY_STEPS, REPLAY_STEPS / 2, REPLAY_STEPS]
 
 
 class Mendable:
@@ -242,6 +282,94 @@ def test_a_gang_hangs_if_a_rank_is_busy_or_silent(
     assert gang_hangs(cast(Gang, gang)) is hangs
 
 
+@pytest.mark.parametrize(
+    ("replays", "stuck"),
+    [({1: REPLAY, 2: Replay()}, True), ({1: REPLAY}, True), ({1: REPLAY, 2: REPLAY}, False)],
+)
+def test_one_rung_that_failed_and_still_runs_is_enough_to_stop(
+    replays: dict[int, Replay], stuck: bool
+) -> None:
+    gang: Any = SimpleNamespace(busy=lambda: [2], silent=list)
+    assert is_stuck(gang, replays, [1, 2]) is stuck
+
+
+class Replaying(Mendable):
+    """Two nodes, of which the second sends 1 MB over another interface."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = [SimpleNamespace(node=f"id{rank}") for rank in range(2)]
+        self.counted, self.limits_s = 0, list[float]()
+
+    def run(self, _: Any, *, groups: Any, timeout: float) -> list[dict[str, int]]:
+        self.limits_s.append(timeout)
+        self.counted += 1_000_000
+        return [{"fab0": self.counted, "eth0": 0}, {"fab0": 0, "eth0": self.counted}]
+
+
+def replayed(gang: Any, groups: list[list[int]], notes: Notes, work: Plan) -> Replay:
+    """Replay four steps."""
+    names = {"id0": "node0", "id1": "node1"}
+    at = LadderRig(gang, names, ledger(notes))
+    return scaling_rungs.replay_collectives(at, ladder().rungs[:2], work, groups, 4)
+
+
+def emulated(pace_s: float) -> Plan:
+    """Two nodes whose steps have two blocks of compute, and reduce 1 MiB."""
+    order: list[Any] = [None, ("all_gather", 1 << 20), None]
+    return Plan([1, 2], TrainConfig(pace_s=pace_s), order, fabric="fab0")
+
+
+@pytest.mark.parametrize(
+    ("groups", "off_fabric"), [([[0, 1]], {"node1": "eth0"}), ([[0], [1]], {})]
+)
+def test_a_replay_leaves_the_core_as_much_work_as_the_rung_and_has_time_for_its_steps(
+    monkeypatch: pytest.MonkeyPatch, groups: list[list[int]], off_fabric: dict[str, str]
+) -> None:
+    """Nodes that run alone send nothing to each other, and nothing is expected of the fabric."""
+    base, rung, *_ = ladder().rungs
+    gang, asked = Replaying(), list[Any]()
+
+    def time_collectives(*how: Any, timeout: float) -> Any:
+        asked.extend((*how[3:], timeout))
+        return [0.5] * 3, {}
+
+    monkeypatch.setattr(predict, "time_collectives", time_collectives)
+    pace_s = base.seconds - 0.02
+    found = replayed(gang, groups, Notes(), emulated(pace_s))
+    # A step's sleep and work are shared out to its blocks; 60 s to connect, and 4 times the steps.
+    assert asked == pytest.approx([pace_s / 2, 0.01, 4, 60 + 4 * 4 * rung.seconds])
+    assert gang.limits_s == [60, 60]
+    assert (found.after, found.off_fabric) == ([0.5] * 3, off_fabric)
+
+
+def test_a_replay_that_loses_a_rank_is_noted_and_the_rank_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise WorkerLost("ranks [1] died", ranks=[1], lost_at=0.0)
+
+    monkeypatch.setattr(predict, "time_collectives", fail)
+    gang, covered, notes = Replaying(), list[str](), Notes()
+    monkeypatch.setattr(notes, "covered", covered.append)
+    assert replayed(gang, [[0, 1]], notes, emulated(0.1)) == Replay()
+    assert covered == ["communication on 2 nodes was not timed: ranks [1] died"]
+    assert gang.mended == [[1]]
+
+
+def test_links_of_the_agreed_rate_would_save_time() -> None:
+    """At twice the rate the bytes of a step take half as long."""
+    cluster = Cluster(nodes=2, steps=8)
+    fits = {"all_gather": Fit(latency_us=0.0, bandwidth=1.0, residual=0.0, points=2)}
+    replays = {1: Replay([0.0] * 3), 2: Replay([0.7] * 3, fits)}
+    rungs = [cluster.base(), cluster.largest()]
+    limit = Limit(low=2.0, because="as agreed")
+    found = build_ladder((rungs, replays), [], plan(1, 2), limit, [])
+    (_, both) = found.rungs
+    assert both.alpha_beta_s == pytest.approx((1 << 20) / 2e9)
+    assert both.agreed_s == pytest.approx(0.7 - (1 << 20) / 4e9)
+
+
 def test_all_that_is_told_of_collectives_is_beyond_one_node() -> None:
     """With two GPUs on each node those of one node talk already; its fits are over its two."""
     cluster = Cluster(nodes=2, per_node=2, steps=8)
@@ -272,6 +400,7 @@ def test_bytes_are_astray_only_where_most_went_elsewhere_and_enough_of_them() ->
     }
     assert nodes_off_fabric(sent, "fab0", min_bytes=8_000) == {"node1": "eth0"}
     assert nodes_off_fabric(sent, None, min_bytes=8_000) == {}
+    assert nodes_off_fabric(sent, "fab0", min_bytes=20_000) == {}, "just half of them is not most"
     assert nodes_off_fabric(sent, "rdma", min_bytes=8_000) == {"node0": "fab0", "node1": "eth0"}
 
 

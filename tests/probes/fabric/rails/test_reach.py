@@ -5,6 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from probes.fabric import rails
 from probes.fabric.rails import hear_swapped, judge_rails_reach, listen, record_reach
 from probes.fabric.reach import ReachabilityResult
 from reference_trainer.launch.gang import GangError
@@ -70,6 +73,17 @@ def test_swapped_cables_are_named_instead_of_two_dead_ports() -> None:
     assert 40_000 <= port < 60_000
     assert len(token) == 16
     assert seconds < 60
+
+
+@pytest.mark.parametrize(("draw", "port"), [(0, 40_000), (-1, 59_999)])
+def test_each_run_draws_a_port_that_no_other_run_waits_at(
+    monkeypatch: pytest.MonkeyPatch, draw: int, port: int
+) -> None:
+    monkeypatch.setattr(rails.secrets, "randbelow", lambda count: draw % count)
+    gang: Any = Gang()
+    listen(gang, NAMES, RAILS)
+    ((arguments, _),) = gang.asked
+    assert arguments[1] == port
 
 
 def test_sound_rails_send_nothing() -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -131,6 +132,36 @@ def test_waiting_ends() -> None:
     assert looks[0] < 0.05 < looks[-1]
     assert len(looks) < 20  # it pauses between them
     assert poll(lambda _: True, 0)
+
+
+def test_a_folder_is_looked_at_twice_a_second_however_long_it_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a file would be seen later than it is there."""
+    clock, pauses = [0.0], list[float]()
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        clock[0] += seconds
+
+    fake = SimpleNamespace(monotonic=lambda: clock[0], sleep=pause)
+    monkeypatch.setattr(storage_work, "time", fake)
+    assert not poll(lambda _: False, 10)
+    assert pauses[0] == 0.01
+    assert pauses == sorted(pauses)
+    assert max(pauses) == 0.5
+
+
+def test_a_folder_is_listed_before_a_file_is_written_into_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cache's list of names is then older than the file, and another node must ask for a new."""
+    listed, look = list[list[str]](), os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: listed.append(look(path)) or listed[-1])
+    place = Place(str(tmp_path), ".seatrial-t", "id0")
+    open_place(place)
+    close_place(place)
+    assert [] in listed
 
 
 def test_a_node_does_not_wait_for_ever_for_others(
@@ -297,6 +328,24 @@ def test_a_shard_is_on_disk_in_parts_and_at_its_end(
     monkeypatch.setattr(os, "fsync", lambda file: sizes.append(os.fstat(file).st_size))
     do_work(work("write", place, shard_bytes=5 * CHUNK))
     assert sizes == [2 * CHUNK, 4 * CHUNK, 5 * CHUNK]
+
+
+@pytest.mark.parametrize("kind", ["read", "random"])
+def test_a_shard_is_read_from_storage_and_not_from_memory(
+    place: Place, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    do_work(work("write", place))
+    forgotten: list[tuple[int, ...]] = []
+    # macOS has neither.
+    monkeypatch.setattr(os, "POSIX_FADV_DONTNEED", 4, raising=False)
+    monkeypatch.setattr(os, "posix_fadvise", lambda _, *how: forgotten.append(how), raising=False)
+    do_work(work(kind, place, count=1))
+    assert forgotten == [(0, 0, 4)]
+
+
+def test_a_chunk_is_as_large_as_torchs_writes_and_a_block_holds_4096_tokens() -> None:
+    assert CHUNK == 4 * 1024 * 1024
+    assert BLOCK == 4096 * 4
 
 
 def test_the_smallest_shard_is_one_chunk(place: Place) -> None:
