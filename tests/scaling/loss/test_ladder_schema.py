@@ -101,6 +101,10 @@ DAMAGES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a step less": (shorter_rank, "expected as many steps of each rank, 1 or more, found 4, 5"),
     "too few ranks": (set_to("rungs", 1, "steps", []), "found those of 0 for 2 ranks on 2 nodes"),
     "other nodes": (set_to("rungs", 1, "count", 3), "expected the steps of each rank on 3 nodes"),
+    "one node for two": (
+        set_to("rungs", 1, "nodes", 1, "node0"),
+        "expected the steps of each rank on 2 nodes, found those of 2 for 2 ranks on 1 nodes",
+    ),
     "stranger": (
         set_to("rungs", 2, "nodes", 0, "x"),
         "that ran alone too, found x on the rung of 4",
