@@ -220,3 +220,46 @@ def test_hostile_names_stay_in_their_columns() -> None:
     assert max(map(len, lines)) <= 80
     assert not any("\x1b" in line or "\u202e" in line for line in lines)
     assert not any(line.startswith("ACCEPTED") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("width", "expected"),
+    [
+        (
+            80,
+            [
+                "started (UTC)    run                       tier     decision         F S G L R H",
+                "2026-11-01 22:17 run0                      quick    NOT ACCEPTED     ✓ ? ? ? ? ?",
+                "                          runs first      median     last       per run  drift",
+                "FABRIC  busbw             6    10 GB/s    15 GB/s    40 GB/s    +13.3 %  steady",
+            ],
+        ),
+        (
+            60,
+            [
+                "started (UTC)    run        tier     decision         F S G L R H",
+                "2026-11-01 22:17 run0       quick    NOT ACCEPTED     ✓ ? ? ? ? ?",
+                "          runs first      median     last       per run  drift",
+                "FABRIC  . 6    10 GB/s    15 GB/s    40 GB/s    +13.3 %  steady",
+            ],
+        ),
+    ],
+)
+def test_the_name_of_a_run_and_of_a_measure_have_the_width_that_is_left(
+    width: int, expected: list[str]
+) -> None:
+    past = history_of([10.0, 12.0, 14.0, 16.0, 18.0, 40.0], unit="GB/s", limit=LOW)
+    lines = list(history_lines(past, TextFormatter(width)))
+    assert lines[-11:-9] + lines[-2:] == expected
+
+
+@pytest.mark.parametrize(
+    ("subjects", "more"), [(60, []), (62, ["and 2 more: --csv trends has all"])]
+)
+def test_a_terminal_has_sixty_trends_and_the_number_of_the_others(
+    subjects: int, more: list[str]
+) -> None:
+    rates = [Measurement(name="rate", value=1.0, subject=f"n{i}") for i in range(subjects)]
+    past = build_history([FoundRun(Path("x"), run_of(0, rates))])
+    lines = list(history_lines(past, TextFormatter(80)))
+    assert [line for line in lines if "more" in line] == more
