@@ -85,6 +85,32 @@ def test_a_drift_is_named_by_the_direction_of_the_limit(
     assert trend_of([*earlier, last], limit=limit)["drift"] == drift
 
 
+def test_drifts_come_first_and_the_most_serious_before_the_others() -> None:
+    lasts = {
+        "steady": (100.0, LOW),
+        "up": (150.0, LOW),
+        "other": (150.0, None),
+        "down": (50.0, LOW),
+    }
+    runs = [
+        run_of(
+            day,
+            [
+                Measurement(name=name, value=last if day == 6 else 100.0 + day / 100, limit=limit)
+                for name, (last, limit) in lasts.items()
+            ],
+        )
+        for day in range(7)
+    ]
+    trends = build_history(FoundRun(Path(run.record.id), run) for run in runs).trends
+    assert list(zip(trends.measure, trends.drift, strict=True)) == [
+        ("down", WORSE),
+        ("other", DIFFERS),
+        ("up", BETTER),
+        ("steady", STEADY),
+    ]
+
+
 def test_few_runs_have_no_drift() -> None:
     steady = [100.0, 100.1, 99.9, 100.2, 99.8]
     assert len(steady) == LEAST_EARLIER
