@@ -411,3 +411,32 @@ def test_what_says_how_to_mend_it_comes_before_other_errors(tmp_path: Path) -> N
     assert len(order) > 2
     assert order == sorted(order, key=lambda code: code == "NCCL-ERROR")
     assert {"INIT-MEMLOCK", "NCCL-DUP-GPU", "NCCL-ERROR"} <= {*order}
+
+
+@pytest.mark.parametrize(
+    "job",
+    [{"last": "topology", "absent": (3,)}, {"last": "nvls"}],
+    ids=["a rank is missing", "nvls"],
+)
+def test_where_an_error_explains_the_stop_nothing_else_is_blamed(
+    tmp_path: Path, job: dict[str, Any]
+) -> None:
+    words = "misc/socket.cc:700 Call to socket failed : Too many open files"
+    assert codes(told(tmp_path, Job(**job, warn={2: [words]}).text(), whole=True)) == {
+        "INIT-LIMITS"
+    }
+
+
+@pytest.mark.parametrize(("last", "found"), [("complete", set()), ("graph", {"INIT-QP"})])
+def test_a_connection_that_was_tried_again_is_no_error_if_the_start_completed(
+    tmp_path: Path, last: str, found: set[str]
+) -> None:
+    words = "Call to ibv_modify_qp failed with 110 Connection timed out, retrying 1/35 after 100"
+    log = told(tmp_path, Job("2.28.9", last=last, why=[words]).text(), whole=True)
+    assert codes(log) == found
+
+
+def test_no_service_mesh_is_blamed_on_one_host(tmp_path: Path) -> None:
+    (named,) = told(tmp_path, Job(hosts=1, last="bootstrap").text(), whole=True).findings
+    assert named.statement.startswith("all 2 ranks stop at bootstrap without an error")
+    assert "service mesh" not in named.remedy
