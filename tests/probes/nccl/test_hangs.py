@@ -128,6 +128,19 @@ def test_a_timeout_alone_is_no_hang_of_the_start(tmp_path: Path, job: Job) -> No
     assert codes(told(tmp_path, job.text() + caught(0, 1))) == {"NCCL-ERROR"}
 
 
+@pytest.mark.parametrize(
+    ("stops", "where"),
+    [({}, "all 4 ranks end at graph"), ({3: "topology"}, "rank 3 on node1 end at topology")],
+    ids=["all", "one"],
+)
+def test_one_file_says_whose_lines_end_where(
+    tmp_path: Path, stops: dict[int, str], where: str
+) -> None:
+    found = told(tmp_path, Job(last="graph", stops=stops).text())
+    assert codes(found) == set()
+    assert f"the lines of {where}: a hang, or the piece ends there" in " ".join(found.unproven)
+
+
 def write(folder: Path, job: Job, **others: str) -> None:
     for rank in job.ranks:
         (folder / f"nccl.{rank}.log").write_text(job.of(rank))
