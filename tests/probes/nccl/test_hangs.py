@@ -83,6 +83,10 @@ def test_a_file_for_each_rank_shows_a_hang_at_any_stage(
     assert "at an earlier step than the others" not in text
 
 
+def test_two_files_of_two_ranks_are_enough_to_show_a_hang(tmp_path: Path) -> None:
+    assert codes(by_rank(tmp_path, Job(gpus=1, last="net-init"))) == {"INIT-HANG"}
+
+
 def test_files_that_begin_late_or_hold_several_ranks_show_no_hang(tmp_path: Path) -> None:
     job = Job(last="net-init")
     tail = "".join(f"{line}\n" for line in job.of(3).splitlines()[2:3])
