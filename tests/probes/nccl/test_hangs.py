@@ -145,6 +145,13 @@ def test_one_file_says_whose_lines_end_where(
     assert f"the lines of {where}: a hang, or the piece ends there" in " ".join(found.unproven)
 
 
+def test_a_later_group_that_hangs_is_not_the_start_of_the_job(tmp_path: Path) -> None:
+    text = Job().text()
+    starts = [line for line in text.splitlines() if "Init START" in line]
+    again = "".join(f"{line}\n" for line in starts).replace("0x55", "0x66").replace("0xab", "0xcd")
+    assert codes(told(tmp_path, text + again + caught(0, 1))) == {"NCCL-ERROR"}
+
+
 def write(folder: Path, job: Job, **others: str) -> None:
     for rank in job.ranks:
         (folder / f"nccl.{rank}.log").write_text(job.of(rank))
