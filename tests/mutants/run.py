@@ -33,7 +33,10 @@ from tests.mutants.watch import (
 )
 from tests.support.paths import REPO
 
-COPIED = ("probes", "reports", "reference_trainer", "scaling", "tests", "docs", "benchmarks")
+COPIED = (
+    *("probes", "reports", "reference_trainer", "scaling", "seatrial"),
+    *("tests", "docs", "benchmarks"),
+)
 FILES = ("conftest.py", "pyproject.toml", "constraints.txt", "README.md", "Makefile")
 # What nearly every test imports, and is not ours: a fork of a process that has it starts at once.
 HEAVY = ("pytest", "hypothesis", "pydantic", "click", "jinja2", "torch", "ray")

@@ -11,7 +11,6 @@ import pytest
 
 from reports.run_folder import event_log, fold
 from reports.run_folder.event_log import (
-    MAX_DEPTH,
     EventReader,
     UnreadableRun,
     open_regular,
@@ -68,15 +67,30 @@ def test_a_line_of_another_form_is_no_event(line: str, tmp_path: Path) -> None:
         list(log)
 
 
+def test_a_second_start_and_a_time_that_goes_back_are_problems(tmp_path: Path) -> None:
+    log = log_of(tmp_path, START | {"elapsed": 2.0}, START | {"elapsed": 1.5}, END | {"elapsed": 3})
+    assert len([*log]) == 3
+    assert log.problems == [
+        "events.jsonl: line 2 was written before the one above it",
+        "events.jsonl: line 2 starts a second run",
+    ]
+
+
+def test_of_very_many_problems_twenty_are_listed(tmp_path: Path) -> None:
+    log = log_of(tmp_path, START, *[{"event": "nothing", "data": {}}] * 30)
+    assert len([*log]) == 31
+    assert len(log.problems) == 20
+
+
 def nested(depth: int) -> bytes:
     return b"[" * depth + b"]" * depth
 
 
 def test_lists_are_nested_to_a_bound() -> None:
-    assert parse_json(nested(MAX_DEPTH))
+    assert parse_json(nested(50))
     with pytest.raises(ValueError, match="nested as deeply"):
-        parse_json(nested(MAX_DEPTH + 1))
-    assert parse_json(b"[" + b"[]," * MAX_DEPTH + b"[]]")  # beside each other they are no depth
+        parse_json(nested(51))
+    assert parse_json(b"[" + b"[]," * 50 + b"[]]")  # beside each other they are no depth
 
 
 @pytest.mark.parametrize("text", [b"NaN", b"1" * 301, b"Infinity", b"{", b"[1,]"])

@@ -67,6 +67,20 @@ def test_a_folder_is_as_idle_as_its_newest_file(tmp_path: Path) -> None:
     assert idle_s < 100
 
 
+@pytest.mark.parametrize(("most", "is_seen"), [(1, False), (2, True)])
+def test_the_newest_file_is_looked_for_among_so_many_entries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, is_seen: bool
+) -> None:
+    below = tmp_path / f"seatrial-{TOKEN}" / "a"
+    below.mkdir(parents=True)
+    (below / "file").touch()
+    for path in (below, below.parent):
+        os.utime(path, (time.time() - 5000,) * 2)
+    monkeypatch.setattr("probes.leftovers.MAX_ENTRIES", most)
+    (idle_s,) = list_files([str(tmp_path)]).values()
+    assert (idle_s < 100) is is_seen
+
+
 def test_what_a_link_leads_to_stays(tmp_path: Path) -> None:
     target = tmp_path / "theirs"
     target.mkdir()

@@ -411,3 +411,49 @@ def test_what_says_how_to_mend_it_comes_before_other_errors(tmp_path: Path) -> N
     assert len(order) > 2
     assert order == sorted(order, key=lambda code: code == "NCCL-ERROR")
     assert {"INIT-MEMLOCK", "NCCL-DUP-GPU", "NCCL-ERROR"} <= {*order}
+
+
+@pytest.mark.parametrize(
+    "job",
+    [{"last": "topology", "absent": (3,)}, {"last": "nvls"}],
+    ids=["a rank is missing", "nvls"],
+)
+def test_where_an_error_explains_the_stop_nothing_else_is_blamed(
+    tmp_path: Path, job: dict[str, Any]
+) -> None:
+    words = "misc/socket.cc:700 Call to socket failed : Too many open files"
+    assert codes(told(tmp_path, Job(**job, warn={2: [words]}).text(), whole=True)) == {
+        "INIT-LIMITS"
+    }
+
+
+@pytest.mark.parametrize(("last", "found"), [("complete", set()), ("graph", {"INIT-QP"})])
+def test_a_connection_that_was_tried_again_is_no_error_if_the_start_completed(
+    tmp_path: Path, last: str, found: set[str]
+) -> None:
+    words = "Call to ibv_modify_qp failed with 110 Connection timed out, retrying 1/35 after 100"
+    log = told(tmp_path, Job("2.28.9", last=last, why=[words]).text(), whole=True)
+    assert codes(log) == found
+
+
+def test_no_service_mesh_is_blamed_on_one_host(tmp_path: Path) -> None:
+    (named,) = told(tmp_path, Job(hosts=1, last="bootstrap").text(), whole=True).findings
+    assert named.statement.startswith("all 2 ranks stop at bootstrap without an error")
+    assert "service mesh" not in named.remedy
+
+
+def test_ranks_that_lag_are_what_to_look_at_though_a_call_failed_too(tmp_path: Path) -> None:
+    lag = "- To our best knowledge, ranks [2, 3] are the lagging ranks that caused this timeout.\n"
+    error = "RuntimeError: NCCL error in: ProcessGroupNCCL.cpp:1970, unhandled system error\n"
+    (named,) = told(tmp_path, lag + error).findings
+    assert named.suspects == ["rank 2", "rank 3"]
+    assert named.remedy == read_remedies().texts["desync"]
+
+
+def test_sockets_of_a_trace_that_is_not_of_the_bootstrap_are_a_failed_call(tmp_path: Path) -> None:
+    job = Job(last="graph", warn={})
+    lines = ["misc/socket.cc:505 -> 2 (Operation now in progress)", "init.cc:1493 -> 2"]
+    text = job.text() + "".join(f"node1:1002:1102 [0] NCCL INFO {line}\n" for line in lines)
+    (named,) = told(tmp_path, text).findings
+    assert named.code == "NCCL-ERROR"
+    assert "a call of NCCL failed (a system error)" in named.statement

@@ -95,3 +95,35 @@ def test_some_connections_without_gpudirect_are_no_missing_module(tmp_path: Path
     assert finding.statement.startswith("node1: some RDMA is staged through host memory")
     assert "nvidia_peermem" not in finding.remedy
     assert "NCCL_NET_GDR_LEVEL" in finding.remedy
+
+
+EDGE = "node1:50:60 [0] NCCL INFO Channel 00/0 : {} [send] via NET/Socket/0\n"
+
+
+def test_connections_over_sockets_are_counted(tmp_path: Path) -> None:
+    edges = [EDGE.format("7[7] -> 8[0]"), EDGE.format("15[7] -> 16[0]")]
+    for number, words in ((1, "1 connection goes over TCP"), (2, "2 connections go over TCP")):
+        (found,) = told(tmp_path, "".join(edges[:number])).findings
+        assert (found.code, words in found.statement) == ("FAB-TCP", True)
+
+
+def test_hosts_that_all_send_without_gpudirect_are_one_sentence(tmp_path: Path) -> None:
+    lines = Job(hosts=2).text().splitlines(keepends=True)
+    text = "".join(line.replace("/GDRDMA", "") if "[send]" in line else line for line in lines)
+    sentences = told(tmp_path, text).unproven
+    assert sum("receives with GPUDirect and sends without" in one for one in sentences) == 1
+
+
+@pytest.mark.parametrize(
+    ("interfaces", "noted"),
+    [("[0]lo", 0), ("[0]lo:10.0.0.1<0> [1]eth0", 1)],
+    ids=["alone", "first"],
+)
+def test_one_host_that_takes_the_loopback_before_another_interface_is_noted(
+    tmp_path: Path, interfaces: str, noted: int
+) -> None:
+    text = Job(hosts=1, network=socket, devices=none, interface="lo").text()
+    notes = told(
+        tmp_path, text.replace("NET/Socket : Using [0]lo", f"NET/Socket : Using {interfaces}")
+    ).notes
+    assert sum("NCCL takes the loopback first" in note for note in notes) == noted

@@ -245,10 +245,14 @@ def test_the_same_error_of_a_whole_job_is_kept_so_often_and_not_more(tmp_path: P
 
 
 @pytest.mark.parametrize("between", [0, 3])
-def test_a_failed_call_is_quoted_from_its_first_frame(tmp_path: Path, between: int) -> None:
+@pytest.mark.parametrize("before", [0, 200])
+def test_a_failed_call_is_quoted_from_its_first_frame(
+    tmp_path: Path, before: int, between: int
+) -> None:
     """Also where its frames are on two lines, one after the other."""
     frames = ["graph/paths.cc:297 -> 3", *["noise"] * between, "init.cc:1089 -> 3 [Async thread]"]
-    (found,) = told(tmp_path, says(0, *comm(0, 2, 2)[:4], *frames)).findings
+    lines = [*comm(0, 2, 2)[:4], *["noise"] * before, *frames]
+    (found,) = told(tmp_path, says(0, *lines)).findings
     assert found.code == "NCCL-ERROR"
     assert "(an internal error), and no line says why" in found.statement
     assert "graph/paths.cc:297" in found.statement

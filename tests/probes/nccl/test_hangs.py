@@ -83,6 +83,10 @@ def test_a_file_for_each_rank_shows_a_hang_at_any_stage(
     assert "at an earlier step than the others" not in text
 
 
+def test_two_files_of_two_ranks_are_enough_to_show_a_hang(tmp_path: Path) -> None:
+    assert codes(by_rank(tmp_path, Job(gpus=1, last="net-init"))) == {"INIT-HANG"}
+
+
 def test_files_that_begin_late_or_hold_several_ranks_show_no_hang(tmp_path: Path) -> None:
     job = Job(last="net-init")
     tail = "".join(f"{line}\n" for line in job.of(3).splitlines()[2:3])
@@ -126,6 +130,26 @@ def test_all_ranks_stop_where_the_job_gave_up(tmp_path: Path) -> None:
 )
 def test_a_timeout_alone_is_no_hang_of_the_start(tmp_path: Path, job: Job) -> None:
     assert codes(told(tmp_path, job.text() + caught(0, 1))) == {"NCCL-ERROR"}
+
+
+@pytest.mark.parametrize(
+    ("stops", "where"),
+    [({}, "all 4 ranks end at graph"), ({3: "topology"}, "rank 3 on node1 end at topology")],
+    ids=["all", "one"],
+)
+def test_one_file_says_whose_lines_end_where(
+    tmp_path: Path, stops: dict[int, str], where: str
+) -> None:
+    found = told(tmp_path, Job(last="graph", stops=stops).text())
+    assert codes(found) == set()
+    assert f"the lines of {where}: a hang, or the piece ends there" in " ".join(found.unproven)
+
+
+def test_a_later_group_that_hangs_is_not_the_start_of_the_job(tmp_path: Path) -> None:
+    text = Job().text()
+    starts = [line for line in text.splitlines() if "Init START" in line]
+    again = "".join(f"{line}\n" for line in starts).replace("0x55", "0x66").replace("0xab", "0xcd")
+    assert codes(told(tmp_path, text + again + caught(0, 1))) == {"NCCL-ERROR"}
 
 
 def write(folder: Path, job: Job, **others: str) -> None:

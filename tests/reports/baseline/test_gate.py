@@ -13,7 +13,7 @@ from probes.contract.contract import Contract, parse
 from probes.session.rejudge import read_summary
 from reports.acceptance import AcceptanceSummary, load_summary
 from reports.measurement import Limit, Measurement, Verdict
-from reports.regressions import BaselineValue, find_regressions
+from reports.regressions import BaselineValue, find_regressions, values_of
 from tests.support.paths import REPO
 from tests.support.run_edits import drop_event, edit_events
 from tests.support.sound_run import write_sound_run
@@ -192,6 +192,14 @@ def test_a_measure_of_another_criterion_is_not_compared() -> None:
     assert judge(old, [other]) == [
         ("UNPROVEN", "rate: not compared with an earlier run: not measured")
     ]
+
+
+def test_of_an_earlier_run_only_the_named_measures_are_kept_and_compared() -> None:
+    results = [measured("a", 10), measured("b", 1, criterion="FABRIC")]
+    (kept,) = values_of(results, {"HOSTS.rate": 5.0})
+    assert (kept.criterion, kept.subject, kept.value) == ("HOSTS", "a", 10)
+    other = before("b", 1).model_copy(update={"criterion": "FABRIC"})
+    assert judge([before("a", 10), other], [measured("a", 10)]) == []
 
 
 def test_two_probes_are_not_mixed() -> None:

@@ -19,6 +19,8 @@ from reports.frames.compare import (
     comparison_lines,
     cut_middle,
     run_letters,
+    table_line,
+    table_rows,
 )
 from reports.frames.measurements import BOM
 from reports.measurement import Limit, Measurement
@@ -207,3 +209,14 @@ def test_the_middle_of_a_long_name_is_cut() -> None:
     assert cut_middle("slowest pair on atlas01 - atlas07", 20) == "slowest p... atlas07"
     assert cut_middle("short", 20) == "short"
     assert cut_middle("longer", 4) == "longer"
+
+
+def test_a_line_without_a_cell_for_each_column_is_refused() -> None:
+    assert table_line(["a", "b"], [3, 3], TextFormatter(80)).split() == ["a", "b"]
+    with pytest.raises(ValueError, match="longer"):
+        table_line(["a", "b"], [3, 3, 3], TextFormatter(80))
+
+
+def test_a_row_of_a_table_has_its_columns_and_not_its_key() -> None:
+    (table, _) = compared("healthy-atlas", "tcp-fallback").tables
+    assert [*next(table_rows(table))._fields] == [*table.columns]

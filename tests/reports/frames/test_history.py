@@ -85,6 +85,32 @@ def test_a_drift_is_named_by_the_direction_of_the_limit(
     assert trend_of([*earlier, last], limit=limit)["drift"] == drift
 
 
+def test_drifts_come_first_and_the_most_serious_before_the_others() -> None:
+    lasts = {
+        "steady": (100.0, LOW),
+        "up": (150.0, LOW),
+        "other": (150.0, None),
+        "down": (50.0, LOW),
+    }
+    runs = [
+        run_of(
+            day,
+            [
+                Measurement(name=name, value=last if day == 6 else 100.0 + day / 100, limit=limit)
+                for name, (last, limit) in lasts.items()
+            ],
+        )
+        for day in range(7)
+    ]
+    trends = build_history(FoundRun(Path(run.record.id), run) for run in runs).trends
+    assert list(zip(trends.measure, trends.drift, strict=True)) == [
+        ("down", WORSE),
+        ("other", DIFFERS),
+        ("up", BETTER),
+        ("steady", STEADY),
+    ]
+
+
 def test_few_runs_have_no_drift() -> None:
     steady = [100.0, 100.1, 99.9, 100.2, 99.8]
     assert len(steady) == LEAST_EARLIER
@@ -232,3 +258,46 @@ def test_hostile_names_stay_in_their_columns() -> None:
     assert max(map(len, lines)) <= 80
     assert not any("\x1b" in line or "\u202e" in line for line in lines)
     assert not any(line.startswith("ACCEPTED") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("width", "expected"),
+    [
+        (
+            80,
+            [
+                "started (UTC)    run                       tier     decision         F S G L R H",
+                "2026-11-01 22:17 run0                      quick    NOT ACCEPTED     ✓ ? ? ? ? ?",
+                "                          runs first      median     last       per run  drift",
+                "FABRIC  busbw             6    10 GB/s    15 GB/s    40 GB/s    +13.3 %  steady",
+            ],
+        ),
+        (
+            60,
+            [
+                "started (UTC)    run        tier     decision         F S G L R H",
+                "2026-11-01 22:17 run0       quick    NOT ACCEPTED     ✓ ? ? ? ? ?",
+                "          runs first      median     last       per run  drift",
+                "FABRIC  . 6    10 GB/s    15 GB/s    40 GB/s    +13.3 %  steady",
+            ],
+        ),
+    ],
+)
+def test_the_name_of_a_run_and_of_a_measure_have_the_width_that_is_left(
+    width: int, expected: list[str]
+) -> None:
+    past = history_of([10.0, 12.0, 14.0, 16.0, 18.0, 40.0], unit="GB/s", limit=LOW)
+    lines = list(history_lines(past, TextFormatter(width)))
+    assert lines[-11:-9] + lines[-2:] == expected
+
+
+@pytest.mark.parametrize(
+    ("subjects", "more"), [(60, []), (62, ["and 2 more: --csv trends has all"])]
+)
+def test_a_terminal_has_sixty_trends_and_the_number_of_the_others(
+    subjects: int, more: list[str]
+) -> None:
+    rates = [Measurement(name="rate", value=1.0, subject=f"n{i}") for i in range(subjects)]
+    past = build_history([FoundRun(Path("x"), run_of(0, rates))])
+    lines = list(history_lines(past, TextFormatter(80)))
+    assert [line for line in lines if "more" in line] == more

@@ -381,6 +381,28 @@ def test_attribution_takes_the_fewest_that_explain_all() -> None:
     assert (sorted(guilty), left) == ([("c", "receives"), ("c", "sends")], [])
 
 
+def test_the_end_with_the_largest_share_of_slow_links_is_blamed_first() -> None:
+    """Of a's other links then too few are slow, whichever is named first."""
+    met = [(a, b) for a in "abcdef" for b in "abcdef" if a != b]
+    of_a = [("a", "c"), ("a", "d"), ("a", "e")]
+    slow = [("a", "b"), *of_a, *((other, "b") for other in "cdef")]
+    for links in (slow, slow[::-1]):
+        guilty, left = attribute_slow_links(links, met, 6)
+        assert (guilty, sorted(left)) == ([("b", "receives")], of_a)
+
+
+def test_an_end_that_only_met_two_is_blamed_if_both_links_are_slow() -> None:
+    slow = [("a", "b"), ("a", "c")]
+    met = [*slow, ("b", "c"), ("c", "d"), ("d", "e")]
+    assert attribute_slow_links(slow, met, 5) == ([("a", "sends")], [])
+
+
+def test_of_three_nodes_an_end_all_of_whose_slow_links_are_explained_is_not_blamed() -> None:
+    met = [(a, b) for a in "abc" for b in "abc" if a != b]
+    slow = [link for link in met if link[0] != "b"]
+    assert attribute_slow_links(slow, met, 3) == ([("a", "sends"), ("c", "sends")], [])
+
+
 def test_blame_finds_the_node_else_the_pair() -> None:
     nodes = ["a", "b", "c", "d"]
     assert classify([("a", "c"), ("b", "c"), ("c", "d")], nodes) == (["c"], [])
@@ -388,6 +410,7 @@ def test_blame_finds_the_node_else_the_pair() -> None:
     assert classify([], nodes) == ([], [])
     assert classify([("a", "b"), ("a", "c")], nodes) == ([], [("a", "b"), ("a", "c")])
     assert classify([("a", "b")], ["a", "b"]) == ([], [("a", "b")])
+    assert classify([("a", "b"), ("a", "c")], ["a", "b", "c"]) == (["a"], [])
     both = [("a", "b"), ("a", "c"), ("a", "d"), ("b", "c"), ("b", "d")]
     assert classify(both, nodes) == (["a", "b"], [])
     assert classify([("a", "c"), ("b", "c"), ("c", "d"), ("a", "b")], nodes) == (

@@ -102,3 +102,21 @@ def test_bad_ports_of_a_large_cluster_are_found_and_no_other(seed: int) -> None:
 def test_a_port_that_is_named_twice_is_refused() -> None:
     with pytest.raises(ValueError, match="found twice: fab0 on n0"):
         search_rails([["fab0 on n0"], ["fab0 on n0"]], lambda rounds: {})
+
+
+def test_only_some_pairs_of_a_rail_meet_unless_all_are_asked_for() -> None:
+    cluster = Cluster(8, noise=0, dips=0)
+    assert search_rails([cluster.nodes], cluster.meet).rounds == 1
+    assert search_rails([cluster.nodes], cluster.meet, matrix=True).rounds == 7
+
+
+def test_a_node_at_exactly_the_limit_is_good_and_is_not_tried_again() -> None:
+    nodes = [f"n{at}" for at in range(8)]
+
+    def meet(table: list[list[tuple[str, str]]]) -> dict[tuple[str, str], float]:
+        links = [link for pairs in table for a, b in pairs for link in ((a, b), (b, a))]
+        return {link: 5.0 if link[0] == "n3" else 10.0 for link in links}
+
+    found = search_rails([nodes], meet, matrix=True, effect=0.5)
+    assert (found.limit, found.slow_nodes, found.slow_links) == (5.0, {}, [])
+    assert (found.rounds, found.rechecks) == (7, 0)

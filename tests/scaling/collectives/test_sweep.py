@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from scaling.collectives.line_rate import format_table, results_document
@@ -16,7 +18,16 @@ def test_the_plateau_is_judged_and_not_the_average() -> None:
     assert plateau_row(rows)["samples"] == 6
     assert plateau_row(rows)["low"] < plateau_row(rows)["busbw"] < plateau_row(rows)["high"]
     assert plateau_row(rows)["rank_cv"] == pytest.approx(1 / 3)
+    assert plateau_row(rows)["spread"] == pytest.approx(
+        (plateau_row(rows)["high"] - plateau_row(rows)["low"]) / 2
+    )
     assert len(format_table(rows, ALL_REDUCE).splitlines()) == 6
+
+
+def test_each_rank_is_shown_with_its_longest_call() -> None:
+    one = sweep(0, [1e-3])
+    one["rows"][0]["times"] = [1e-3, 5e-3, 2e-3]
+    assert summarise([one, sweep(1, [4e-3])])[0]["rank_worst"] == [5e-3, 4e-3]
 
 
 def test_one_size_that_was_disturbed_does_not_decide_but_two_do() -> None:
@@ -41,7 +52,7 @@ def test_a_wrong_element_names_rank_and_offset() -> None:
 ALL_REDUCE = OPERATIONS["all_reduce"]
 
 
-def sweep(rank: int, seconds: list[float], wrong: int = 0) -> dict[str, object]:
+def sweep(rank: int, seconds: list[float], wrong: int = 0) -> dict[str, Any]:
     rows = [
         {"size": 1 << (10 + 4 * at), "count": 1 << (8 + 4 * at), "elements": 9,
          "placement": "in_place", "times": [t, t, t], "calls": 5, "slowest": t, "wrong": 0,

@@ -112,6 +112,36 @@ def test_the_first_call_which_opens_connections_is_counted_but_not_timed() -> No
     assert (row["calls"], len(row["times"])) == (calls.number, calls.number - 3)
 
 
+def test_each_row_is_of_the_placement_that_it_names() -> None:
+    set_up: list[bool] = []
+
+    def allocate(ramp: Any, rank: int, ranks: int, in_place: bool) -> Buffers:
+        set_up.append(in_place)
+        return Calls().allocate(ramp)
+
+    with process_group() as device:
+        rows = sweep_operation(device, Operation("x", 0, False, allocate), 1.0, 0.0, [8])["rows"]
+    assert [(row["placement"] == "in_place") for row in rows] == set_up == [False, True]
+
+
+def test_sums_that_are_repeated_while_calls_are_timed_do_not_overflow() -> None:
+    """One that is infinite may be as fast as none, and then is no message of a training."""
+    largest = [0.0]
+
+    def allocate(ramp: Any, *_: Any) -> Buffers:
+        out = ramp + 1
+
+        def run() -> None:
+            largest.append(float(out.add_(out).max()))
+
+        return Buffers(run, lambda: out.copy_(ramp), out, 2 * ramp)
+
+    operation = Operation("sum", 2, False, allocate, placements=IN_PLACE)
+    with process_group() as device:
+        (row,) = sweep_operation(device, operation, 1.0, 0.5, [8])["rows"]
+    assert (row["wrong"], max(largest)) == (0, 2.0)
+
+
 def test_messages_are_as_large_as_fits_four_times_into_what_is_free_of_a_gpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -114,6 +114,7 @@ def test_a_rung_begins_at_the_first_node_and_its_silent_twin_runs_each_node_alon
     gang, names = cast(Gang, SimpleNamespace(places=places, run=run)), {n: n for n in "abc"}
     rung = run_rung(gang, names, 2, config)
     assert (rung.count, rung.nodes) == (2, [*"aabb"])
+    assert [len(steps) for steps in rung.steps] == [2] * 4  # the first two are not counted
     silent = skip_collectives(gang, names, 2, config)
     assert (silent.count, silent.nodes) == (1, [*"aabbcc"])
     assert asked == [([[0, 1, 2, 3]],), (4, [[0, 1], [2, 3], [4, 5]])]  # sharded as on 4 ranks
@@ -124,6 +125,23 @@ def test_mfu_is_the_share_of_one_gpus_peak() -> None:
     rung = Rung(2, ["a", "b"], [[step]] * 2, 2000, 0, flops=6e9, peak_flops=1e15)
     assert rung.mfu == pytest.approx(6e9 * 1000 / 0.5 / 1e15)
     assert Rung(2, ["a", "b"], [[step]] * 2, 2000, 0, flops=6e9).mfu is None
+    assert Rung(2, ["a", "b"], [[step]] * 2, 2000, 0, peak_flops=1e15).mfu == 0
+
+
+@pytest.mark.parametrize(("clock", "hidden"), [("host", False), ("cuda events", True)])
+def test_only_on_a_gpu_collectives_may_be_hidden(clock: str, hidden: bool) -> None:
+    step = Step(0.5, {"forward": 0.5})
+    assert Rung(1, ["a"], [[step]], 2000, 0, clock=clock).overlaps is hidden
+
+
+def test_one_rank_alone_is_a_rung() -> None:
+    config = TrainConfig(steps=2, digest=False, device="cpu")
+    result = run_on_fake_group(1, replace(config, steps=4))
+    places = [SimpleNamespace(node="a")]
+    gang = cast(Gang, SimpleNamespace(places=places, run=lambda *_, **__: [result]))
+    rung = run_rung(gang, {"a": "node a"}, 1, config)
+    assert (rung.nodes, rung.clock, rung.non_finite) == (["node a"], "host", 0)
+    assert rung.tokens_per_rank == config.batch * config.seq
 
 
 def test_a_hushed_rank_holds_its_shard_and_waits_for_nobody() -> None:

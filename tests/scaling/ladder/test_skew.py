@@ -21,6 +21,7 @@ from scaling.ladder.step_breakdown import (
     mean_terms,
     segment_gap,
     split_segment,
+    transfer_growth,
     waits_separable,
 )
 from scaling.loss.causes import CollectiveTimes
@@ -156,6 +157,25 @@ def test_a_wait_that_is_rounding_makes_nobodys_share_more_than_all() -> None:
     assert split_segment(table, "forward").culprit() == (1, 1.0)
 
 
+def test_of_ranks_that_waited_for_none_is_to_blame() -> None:
+    table = [[Step(1.0, {"forward": 1.0})] * 3] * 2
+    assert split_segment(table, "forward").culprit() == (0, 0.0)
+
+
+def test_a_transfer_grows_by_what_it_takes_more_and_a_new_one_by_all_of_it() -> None:
+    def ranks(**waits: float) -> list[list[Step]]:
+        return [[Step(2.0, {"forward": 2.0}, {"forward": waits})]] * 2
+
+    found = transfer_growth(ranks(gather=0.25), ranks(gather=0.75, reduce=0.5))
+    assert found == {"gather": 0.5, "reduce": 0.5}
+
+
+def test_a_step_without_a_collective_waited_no_time_for_it() -> None:
+    with_it = Step(2.0, {"forward": 2.0}, {"forward": {"gather": 0.5}})
+    found = exposed_waits([[with_it, Step(2.0, {"forward": 2.0})]] * 2)
+    assert found["gather"].transfer == 0.25
+
+
 @settings(max_examples=60, deadline=None)
 @given(a_table)
 def test_the_account_sums_to_the_step(table: list[list[Step]]) -> None:
@@ -282,3 +302,10 @@ def test_who_is_late_within_one_meeting_and_waited_for_in_the_next_is_not_lost()
     assert found.transfer_by_step() == [pytest.approx(1.6)]
     assert found.unaligned == [pytest.approx(0.0)]
     assert found.seconds == pytest.approx(1.6)
+
+
+def test_two_meetings_that_follow_each_other_are_one_run() -> None:
+    quick, late = {"forward": 0.2, "backward": 1.3}, {"forward": 1.2, "backward": 0.3}
+    found = critical_path([[Step(1.5, quick)], [Step(1.5, late)]])
+    assert found.transfer_by_step() == [pytest.approx(1.5)]
+    assert found.unaligned == [pytest.approx(0.0)]

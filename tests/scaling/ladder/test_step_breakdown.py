@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from scaling.ladder.step_breakdown import (
     Step,
+    by_step,
     find_stragglers,
     largest,
     loss_by_term,
@@ -83,6 +84,17 @@ def test_a_window_that_the_hosts_clock_does_not_tell_is_unproven(wall: float | N
     assert wall_gap([[sound]]) == pytest.approx(0)
     assert wall_gap([[sound], [bad]]) is None
     assert wall_gap([[bad], [sound]]) is None
+
+
+def test_the_gap_to_the_hosts_clock_is_a_share_of_the_hosts_time() -> None:
+    assert wall_gap([[Step(0.7, EVEN, wall=1.0), Step(0.7, EVEN, wall=1.0)]]) == pytest.approx(0.3)
+
+
+def test_steps_of_ranks_that_counted_unequal_ones_are_not_combined() -> None:
+    one = Step(0.7, EVEN)
+    assert by_step([[one], [one]], lambda step: step.seconds) == [0.7]
+    with pytest.raises(ValueError, match="shorter"):
+        by_step([[one, one], [one]], lambda step: step.seconds)
 
 
 def test_a_rank_whose_time_is_no_number_is_the_worst_straggler() -> None:

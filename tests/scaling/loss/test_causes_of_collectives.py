@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from scaling.ladder.ladder import Rung
 from scaling.ladder.step_breakdown import Step
-from scaling.loss.causes import CollectiveTimes, LossBudget, detect_communication
-from scaling.loss.throttling import LoadSlowdown
+from scaling.loss.causes import (
+    CollectiveTimes,
+    LossBudget,
+    detect_communication,
+    detect_unexplained,
+    noise_limit,
+)
+from scaling.loss.significance import FALSE_ALARM_RATE, student_t
+from scaling.loss.throttling import LoadSlowdown, LocalSegmentGrowth
 from tests.scaling.loss.test_causes import met_for
 
+OPTIMIZER = LocalSegmentGrowth("optimizer", 0.1, True, {}, (), 0.1)
 RUNG = Rung(2, ["a", "b"], [[Step(1.0, {})] * 24] * 2, 2, non_finite=0)
 
 
@@ -43,3 +53,47 @@ def test_links_of_the_agreed_rate_save_no_more_than_in_the_replay(
     detect_communication(ledger, met_for(seconds, 0.001), RUNG, times, None, seconds)
     (cause,) = ledger.causes
     assert (cause.code, cause.share) == ("SCALE-LINK", pytest.approx(share))
+
+
+@pytest.mark.parametrize(
+    ("limit", "codes"), [(0.8, []), (0.9, ["SCALE-TOKENS"])], ids=["exactly", "below"]
+)
+def test_tokens_are_too_few_below_the_limit_and_it_is_told_how_many_would_do(
+    limit: float, codes: list[str]
+) -> None:
+    """A step of 1 s, 0.2 s of it in collectives: 2.25 times the work would make them a tenth."""
+    ledger, rung = LossBudget(1.0), Rung(2, ["a", "b"], RUNG.steps, 20_000, non_finite=0)
+    detect_communication(ledger, met_for(0.2, 0.001), rung, CollectiveTimes(0.2, 0.2), limit, 0.2)
+    assert [cause.code for cause in ledger.causes] == codes
+    for cause in ledger.causes:
+        assert cause.statement.startswith("10,000 tokens per GPU and step are too few")
+        assert "22,500 tokens would reach 90 %" in cause.statement
+
+
+def test_two_per_cent_of_a_step_matter_and_less_does_not() -> None:
+    assert LossBudget(4.0).matters(0.08)
+    assert not LossBudget(4.0).matters(0.079)
+
+
+def test_two_steps_do_not_say_what_the_noise_is_and_three_do() -> None:
+    assert noise_limit(0.1, 2) == math.inf
+    assert noise_limit(0.1, 3) == pytest.approx(0.1 * student_t(FALSE_ALARM_RATE, 2))
+    assert noise_limit(0.5, 24) == pytest.approx(0.5 * student_t(FALSE_ALARM_RATE, 23))
+
+
+@pytest.mark.parametrize(
+    ("grown", "uncertainty", "segments"),
+    [
+        ([], 0.05, ["unknown"]),
+        ([], 0.15, []),
+        ([OPTIMIZER], 0.05, ["optimizer"]),
+        ([OPTIMIZER], 0.15, ["optimizer"]),  # it grew beyond its own noise
+    ],
+)
+def test_the_rest_is_a_cause_beyond_the_uncertainty_or_where_a_segment_grew(
+    grown: list[LocalSegmentGrowth], uncertainty: float, segments: list[str]
+) -> None:
+    ledger = LossBudget(1.0)
+    detect_unexplained(ledger, grown, 0.1, uncertainty)
+    assert [cause.segment for cause in ledger.causes] == segments
+    assert [part.share for part in ledger.parts] == [0.1]

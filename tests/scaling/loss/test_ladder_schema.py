@@ -54,6 +54,35 @@ def set_to(*path: Any) -> Callable[[Any], Any]:
 
 
 STEP = ("rungs", 1, "steps", 0, 0)
+
+
+def short_step(content: Any) -> Any:
+    """Make a step ten times as short; return it."""
+    step = content["rungs"][1]["steps"][0][0]
+    step["segments"] = {name: each / 10 for name, each in step["segments"].items()}
+    step |= {"seconds": step["seconds"] / 10, "exposed": {}}
+    return step
+
+
+def more_in_a_short_step(content: Any) -> Any:
+    """Damage: a twentieth of a second more than a short step has."""
+    short_step(content)["segments"]["other"] += 0.05
+    return content
+
+
+def longer_waits_in_a_short_step(content: Any) -> Any:
+    """Damage: waits that are a twentieth of a second longer than their segment."""
+    step = short_step(content)
+    step["exposed"] = {"clip": {"all-gather": step["segments"]["clip"] + 0.05}}
+    return content
+
+
+def shorter_rank(content: Any) -> Any:
+    """Damage: a rank that has one step less than the others."""
+    content["rungs"][1]["steps"][0].pop()
+    return content
+
+
 DAMAGES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a list": (lambda _: [], "expected an object, found []"),
     "null": (lambda _: None, "expected an object, found None"),
@@ -69,8 +98,13 @@ DAMAGES: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "no steps": (set_to("rungs", 1, "steps", [[], []]), "rungs.1: expected as many steps of each"),
     "uneven": (set_to(*STEP[:4], []), "rungs.1: expected as many steps of each rank, 1 or more"),
+    "a step less": (shorter_rank, "expected as many steps of each rank, 1 or more, found 4, 5"),
     "too few ranks": (set_to("rungs", 1, "steps", []), "found those of 0 for 2 ranks on 2 nodes"),
     "other nodes": (set_to("rungs", 1, "count", 3), "expected the steps of each rank on 3 nodes"),
+    "one node for two": (
+        set_to("rungs", 1, "nodes", 1, "node0"),
+        "expected the steps of each rank on 2 nodes, found those of 2 for 2 ranks on 1 nodes",
+    ),
     "stranger": (
         set_to("rungs", 2, "nodes", 0, "x"),
         "that ran alone too, found x on the rung of 4",
@@ -79,6 +113,11 @@ DAMAGES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "NaN": (set_to(*STEP, "seconds", float("nan")), "expected a finite number, found nan"),
     "a string": (set_to(*STEP, "seconds", "1"), "expected a valid number, found '1'"),
     "other sum": (set_to(*STEP, "seconds", 9.0), "rungs.1.steps.0.0: expected segments of 9.0 s"),
+    "other sum of a short one": (more_in_a_short_step, "rungs.1.steps.0.0: expected segments of"),
+    "long waits in a short one": (
+        longer_waits_in_a_short_step,
+        "expected waits within clip, found",
+    ),
     "strange waits": (
         set_to(*STEP, "exposed", {"lunch": {"all-gather": 0.1}}),
         "expected waits within lunch, found 0.1 s of no such segment",

@@ -99,6 +99,29 @@ def test_a_dead_trials_claim_is_taken_over(
     assert json.loads(store[room.KEY])["job"] == "mine"
 
 
+def test_who_does_not_wait_is_refused_at_once(
+    store: dict[bytes, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sleep(seconds: float) -> None:
+        raise AssertionError(f"waited {seconds} s")
+
+    theirs(store)
+    monkeypatch.setattr(room, "time", SimpleNamespace(monotonic=lambda: 7.0, sleep=sleep))
+    with pytest.raises(OtherTrial, match="wait for it with --wait-for-room 30m"):
+        claim()
+
+
+def test_a_claim_that_has_just_ended_is_not_one_to_end(
+    store: dict[bytes, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "_try_claim", lambda *_: "another trial has just begun here")
+    with pytest.raises(OtherTrial) as refused:
+        claim()
+    assert str(refused.value) == (
+        "another trial has just begun here: wait for it with --wait-for-room 30m"
+    )
+
+
 def test_it_waits_and_says_so_once(
     store: dict[bytes, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
