@@ -83,13 +83,13 @@ def count_controls(results: Sequence[ProbeResult]) -> ControlCounts:
     return ControlCounts(found, len(controls) - found - not_run, not_run)
 
 
-def group_skipped(results: Sequence[ProbeResult]) -> list[tuple[str, list[str]]]:
-    """Group the tests that did not run by their reason: (reason, what each would have shown)."""
-    found: dict[str, list[str]] = defaultdict(list)
+def group_skipped(results: Sequence[ProbeResult]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Group the tests that did not run by their reason: (reason, [(name in words, probe)])."""
+    found: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for result in results:
         if result.state == NOT_RUN:
             name = result.probe.rpartition("::")[2].removeprefix("test_").replace("_", " ")
-            found[result.error].append(name)
+            found[result.error].append((name, result.probe))
     return list(found.items())
 
 

@@ -21,7 +21,7 @@ def test_it():
     pytests = "pytest pluggy iniconfig packaging pygments py exceptiongroup tomli".split()
     pytests += ["typing_extensions", "test_it"]
     brought = {name for name in brought.difference(pytests) if not name.startswith("_")}
-    assert brought - {"sitecustomize"} == {"probes", "reports"}
+    assert brought - {"sitecustomize"} == {"probes", "reports", "seatrial"}
 """
 
 

@@ -8,15 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+from reports.version import PACKAGES
 from tests.support.paths import REPO
 from tests.support.stand_in import STAND_IN
 
-COPIED = ("probes", "reports", "scaling", "reference_trainer")
-
 
 def copy_suite(target: Path) -> Path:
-    """Copy the four packages, with a stand-in for a cluster."""
-    for name in COPIED:
+    """Copy the packages, with a stand-in for a cluster."""
+    for name in PACKAGES:
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(REPO / name, target / name, ignore=ignored)
     shutil.copy(REPO / "pyproject.toml", target)

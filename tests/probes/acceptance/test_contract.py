@@ -208,7 +208,7 @@ def test_check_command(tmp_path: Path) -> None:
     good, bad = tmp_path / "good.toml", tmp_path / "bad.toml"
     good.write_text(GOOD)
     bad.write_text(GOOD.replace("busbw", "busbandw"))
-    told = CliRunner().invoke(main, ["contract", "check", str(good)])
+    told = CliRunner().invoke(main, ["contract", "check", "--limits", str(good)])
     assert told.exit_code == 0
     assert "busbw" in told.output
     assert ">= 340 GB/s" in told.output

@@ -181,9 +181,9 @@ def test_what_a_contract_says_takes_no_line_of_its_own(tmp_path: Path) -> None:
     text = GOOD.replace("85 % of 400", "all\\u001b[32m\\nACCEPTED: all\\u202e ::error::x")
     file = tmp_path / "c.toml"
     file.write_text(f'title = "\\u001b[31mx\\nACCEPTED: 6 of 6"\n{text}')
-    done = CliRunner().invoke(main, ["contract", "check", str(file)])
+    done = CliRunner().invoke(main, ["contract", "check", "--limits", str(file)])
     assert done.exit_code == 0
-    assert "all ACCEPTED: all : :error::x" in done.output
+    assert "all ACCEPTED: all : :error::x" in " ".join(done.output.split())
     assert done.output.replace("\n", "").isprintable()
     assert not [line for line in done.output.splitlines() if line.startswith("ACCEPTED")]
 

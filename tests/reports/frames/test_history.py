@@ -287,7 +287,7 @@ def test_the_name_of_a_run_and_of_a_measure_have_the_width_that_is_left(
     width: int, expected: list[str]
 ) -> None:
     past = history_of([10.0, 12.0, 14.0, 16.0, 18.0, 40.0], unit="GB/s", limit=LOW)
-    lines = list(history_lines(past, TextFormatter(width)))
+    lines = list(history_lines(past, TextFormatter(width), every=True))
     assert lines[-11:-9] + lines[-2:] == expected
 
 
@@ -299,5 +299,5 @@ def test_a_terminal_has_sixty_trends_and_the_number_of_the_others(
 ) -> None:
     rates = [Measurement(name="rate", value=1.0, subject=f"n{i}") for i in range(subjects)]
     past = build_history([FoundRun(Path("x"), run_of(0, rates))])
-    lines = list(history_lines(past, TextFormatter(80)))
+    lines = list(history_lines(past, TextFormatter(80), every=True))
     assert [line for line in lines if "more" in line] == more
