@@ -24,6 +24,7 @@ from probes.session.config import ENDING, JUNIT, RECORDER, RUN, VERDICT, read_tw
 from probes.session.options import OPTIONS
 from probes.session.signals import SIGNALS
 from probes.session.terminal import criterion_of, describe_nothing, left_out, sort_probes
+from reports.numbers import quantity
 from reports.sanitize import clean
 from reports.streams import guard_streams
 from seatrial.own import find_foreign
@@ -199,7 +200,8 @@ def _open_run(session: pytest.Session, settings: RunSettings) -> None:
     also = [f"loaded    {', '.join(loaded)}  (`seatrial run` loads nothing else)"] if loaded else []
     also += [f"versions  {text}" for text in _too_old(run)]
     if count := config.stash.get(LEFT_OUT, 0):
-        also.append(f"left out  {count} probes of longer tiers than {run.tier}, or not in --only")
+        probes = quantity(count, "probes")
+        also.append(f"left out  {probes} of longer tiers than {run.tier}, or not in --only")
     terminal.print_header(config, [*run.header(), *also])
     usual_s = estimate_run(run, filter(None, map(criterion_of, session.items)))
     terminal.start_progress(config, begun, usual_s)
