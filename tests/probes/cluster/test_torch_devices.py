@@ -52,8 +52,8 @@ def test_a_torch_that_never_starts_is_ended(
         "import os, time\nopen(f'{os.getpid()}.pid', 'w')\ntime.sleep(60)", tmp_path, monkeypatch
     )
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(node_facts, "COUNT_SECONDS", 2)
-    assert count_torch_devices() == {"error": "torch did not start within 2 s"}
+    monkeypatch.setattr(node_facts, "COUNT_SECONDS", 4)  # a busy machine starts Python in that time
+    assert count_torch_devices() == {"error": "torch did not start within 4 s"}
     started = [int(file.stem) for file in tmp_path.glob("*.pid")]
     assert started
     assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]
