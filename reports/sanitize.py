@@ -63,6 +63,11 @@ def capitalise(text: object) -> str:
     return line[:1].upper() + line[1:]
 
 
+def probe_words(probe: str) -> str:
+    """Write the name of a probe's test in words: `a.py::test_it_ends` is "it ends"."""
+    return probe.rpartition("::")[2].removeprefix("test_").replace("_", " ")
+
+
 def ascii_only(text: str) -> str:
     """Replace non-ASCII characters with backslash escapes, for terminals that lack them."""
     return text.encode("ascii", "backslashreplace").decode()

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from reports.command import Refusal
 
+if TYPE_CHECKING:
+    from reports.text import TextFormatter
+
 PATH = click.Path(path_type=Path)
 MAX_WIDTH = 100  # columns: longer lines are hard to read
 MAX_EXAMPLE = 60  # characters of an example that fits into one line with the word before it
+
+
+def terminal_width() -> int:
+    """Return how many columns a line may have."""
+    return min(shutil.get_terminal_size().columns, MAX_WIDTH)
 
 
 class UsageError(Refusal):
@@ -62,3 +71,10 @@ def is_unicode(err: bool = False) -> bool:
     """Return whether the encoding of standard output, or of standard error, is Unicode."""
     stream = sys.stderr if err else sys.stdout
     return "utf" in (stream.encoding or "").lower()
+
+
+def formatter() -> TextFormatter:
+    """Make a formatter of the terminal's width and characters."""
+    from reports.text import TextFormatter
+
+    return TextFormatter(terminal_width(), unicode=is_unicode())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from probes.cli.command import MAX_WIDTH, PATH, UsageError, command, refuse_unusable
+from probes.cli.command import PATH, UsageError, command, refuse_unusable, terminal_width
 from reports.numbers import quantity
 from reports.sanitize import closest_name, one_line
 
@@ -75,9 +74,8 @@ def _show_limits(loaded: Contract, judged: Collection[str]) -> None:
 
 def _show(text: str, first: str) -> None:
     """Print a text, broken at the width of the terminal below where it begins."""
-    width = min(shutil.get_terminal_size().columns, MAX_WIDTH)
     lines = textwrap.wrap(
-        one_line(text), width, initial_indent=first, subsequent_indent=" " * len(first),
+        one_line(text), terminal_width(), initial_indent=first, subsequent_indent=" " * len(first),
         break_on_hyphens=False, break_long_words=False,
     )  # fmt: skip
     click.echo("\n".join(lines))
@@ -258,14 +256,13 @@ class Interview:
                 raise UsageError(f"--set: expected KEY=ANSWER, each KEY once, found {one!r}")
             self.answers[key] = answer
         self.keep = keep
-        self.count = self.number = 0  # questions in all, as far as is known, and so far
+        self.count = 0  # questions in all, as far as is known
         self.keys: list[str] = []  # of the questions so far
 
     def ask(
         self, key: str, text: str, kept: Any, needed: bool, about: str, check: Callable[[str], Any]
     ) -> Any:
         """Ask until an answer passes its check; return its value, None where it stays open."""
-        self.number += 1
         self.keys.append(key)
         if key in self.answers:
             try:
@@ -276,7 +273,7 @@ class Interview:
             if kept == "" and needed:
                 raise UsageError(f"--yes: nothing is proposed for {key}: give {_option(key)}")
             return None if kept == "" else kept
-        place = f"{self.number}/{max(self.count, self.number)} " if self.count else ""
+        place = f"{len(self.keys)}/{max(self.count, len(self.keys))} " if self.count else ""
         try:
             return _ask(place + text, kept, needed, about, check)
         except click.Abort:
@@ -313,7 +310,7 @@ def ask_contract(template: str | None, interview: Interview) -> str:
     template = template or _ask_template(drafts.real_contracts(), drafts.OTHER, interview)
     shipped = load(template) if template != drafts.OTHER else None
     questions = list(drafts.list_questions(shipped))
-    interview.count = interview.number + 2 + sum(drafts.is_asked(q.key, {}) for q in questions)
+    interview.count = len(interview.keys) + 2 + sum(drafts.is_asked(q.key, {}) for q in questions)
     name = ask("name", "What is the name of the cluster?", "", True, "", _check_name)
     tiers = _check_tier(name, template)
     tier = ask("tier", "Which tier proves it?", TIERS[1], True, ABOUT_TIERS, tiers)

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 from click.shell_completion import get_completion_class
 
-from probes.cli.command import PATH, UsageError, command, refuse
+from probes.cli.command import PATH, UsageError, command, refuse, terminal_width
 from probes.cli.contract import contract
 from probes.cli.on_cluster import cleanup, doctor, reach
 from probes.cli.report import compare, explain, history, rejudge, report, show
@@ -134,10 +134,9 @@ def nccl_log(files: tuple[Path, ...], as_json: bool, explained: bool, whole: boo
 
     with refuse(UnreadableLog):
         result = analyse_files(*find_logs(files), whole=whole)
-    width = min(shutil.get_terminal_size().columns, 100)
     # Escape ##, which marks a CI command; in JSON it only occurs inside strings.
     text = json.dumps(result.to_json(), indent=2).replace("##", "#\\u0023")
-    click.echo(text if as_json else result.text(width))
+    click.echo(text if as_json else result.text(terminal_width()))
     if explained and not as_json:
         for code in dict.fromkeys(finding.code for finding in result.findings):
             click.echo()

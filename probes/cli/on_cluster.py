@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from probes.cli.command import MAX_WIDTH, UsageError, command, is_unicode, print_lines, refuse
+from probes.cli.command import UsageError, command, formatter, print_lines, refuse
 from probes.cli.run import read_given, refuse_unjoined, run_options
 from reports.numbers import quantity
 from reports.sanitize import one_line
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from probes.doctor import Answer
     from probes.leftovers import LeftOver
     from probes.session.session import RunSettings
-    from reports.text import TextFormatter
 
 
 CLOSED_WORDS = ("refused", "timed out", "DEADLINE_EXCEEDED", "UNAVAILABLE", "unreachable")
@@ -127,7 +125,7 @@ def _lines(answer: Answer) -> Iterator[str]:
     """Yield what was found, and what to do, at most as wide as the terminal."""
     from probes.doctor import FAIL, OK, UNPROVEN
 
-    fmt, mark = _formatter(), {OK: "ok", UNPROVEN: "know", FAIL: "fix"}[answer.state]
+    fmt, mark = formatter(), {OK: "ok", UNPROVEN: "know", FAIL: "fix"}[answer.state]
     yield from fmt.wrap(answer.found, f"{mark:5}{answer.question:{LABEL}} ")
     if answer.do:
         text = f"{answer.do}. Without it: {', '.join(answer.criteria)} {WOULD[answer.state]}"
@@ -137,17 +135,11 @@ def _lines(answer: Answer) -> Iterator[str]:
 WOULD = {"FAIL": "would fail", "UNPROVEN": "would be UNPROVEN"}
 
 
-def _formatter() -> TextFormatter:
-    from reports.text import TextFormatter
-
-    return TextFormatter(min(MAX_WIDTH, shutil.get_terminal_size().columns), unicode=is_unicode())
-
-
 def _summary(answers: list[Answer]) -> Iterator[str]:
     """Yield which criteria a run would not prove here, and how much there is to do."""
     from probes.doctor import FAIL, OK, UNPROVEN, affected
 
-    fmt = _formatter()
+    fmt = formatter()
     for state in (FAIL, UNPROVEN):
         if named := affected(answers, state):
             yield from fmt.wrap(f"{', '.join(named)} {WOULD[state]} here", "")

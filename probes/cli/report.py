@@ -13,7 +13,7 @@ import click
 
 from probes.cli import command as cli
 from reports.command import EXIT_USAGE
-from reports.sanitize import closest_name, one_line
+from reports.sanitize import closest_name, one_line, probe_words
 
 if TYPE_CHECKING:
     from probes.check.declarations import CriterionRow
@@ -162,7 +162,7 @@ def _signature_lines(run: Path) -> list[str]:
 def _table(summary: AcceptanceSummary, width: int = 0, plain: bool = False) -> str:
     from reports.text import acceptance_table
 
-    width = width or min(cli.MAX_WIDTH, shutil.get_terminal_size().columns)
+    width = width or cli.terminal_width()
     return acceptance_table(
         summary, width, _color() and not plain, cli.is_unicode() and not plain, decision_first=True
     )
@@ -340,8 +340,7 @@ def _describe_criterion(row: CriterionRow, fmt: TextFormatter) -> Iterator[str]:
     yield from fmt.wrap(row.where, "where     ")
     yield from fmt.wrap("; ".join(row.needs), "needs     ")
     for probe in row.duties:
-        name = probe.test.rpartition("::")[2].removeprefix("test_").replace("_", " ")
-        yield from fmt.wrap(f"{name} (tier {probe.tier})", "test      ")
+        yield from fmt.wrap(f"{probe_words(probe.test)} (tier {probe.tier})", "test      ")
     for name, measure in row.measures.items():
         limit, _ = measure.describe_limit()
         yield from fmt.wrap(f"{name}: {limit}", "measure   ")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -438,6 +437,6 @@ def _list(label: str, texts: list[str]) -> Iterator[str]:
 
 def _wrap(label: str, text: str) -> list[str]:
     """Break a text into lines, the first with a label."""
-    width = min(shutil.get_terminal_size().columns, cli.MAX_WIDTH)
+    width = cli.terminal_width()
     first = f"{label:{len(INDENT)}}"
     return textwrap.wrap(one_line(text), width, initial_indent=first, subsequent_indent=INDENT)

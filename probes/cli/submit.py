@@ -20,6 +20,7 @@ import click
 
 from probes.cli.command import PATH, UsageError, command
 from probes.cli.run import TO_PYTEST, RunCommand, run_options
+from probes.cluster.dashboard import DASHBOARD
 from probes.session.options import OPTIONS, check_nonce
 from probes.submit import follow
 from probes.submit.bring_back import PYTHON, BringBack, ForeignRun, NoRun
@@ -33,7 +34,6 @@ from reports.run_folder.event_log import UnreadableRun
 from reports.sanitize import clean, one_line
 
 ADDRESS_VARIABLE = "RAY_API_SERVER_ADDRESS"  # of Ray's own commands
-DASHBOARD = ("http://", "https://")
 ID = re.compile(f"{PREFIX}[0-9a-f]{{12}}")
 ENTRYPOINT = f"{PYTHON} -m probes.submit.entry"
 # Ray kills what does not end in this time after a stop.  The suite removes what it made, and ends

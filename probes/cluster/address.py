@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
-from probes.cluster.dashboard import find_token, token_path
+from probes.cluster.dashboard import DASHBOARD, find_token, token_path
 from probes.cluster.embedded import OWN_FOLDER
 from probes.cluster.entrances import CLIENT, GCS, REFUSED, TAKEN, Entrance, try_port, try_request
 from probes.cluster.ray_internals import complete_address, find_last_address, reload_settings
@@ -90,7 +90,6 @@ OTHERWISE = (
     "run this on a node of the cluster, set RAY_ADDRESS, name it with --cluster "
     "ray://host:10001, or rehearse with --cluster local:4"
 )
-DASHBOARD = ("http://", "https://")
 SUBMIT = "a dashboard, which takes jobs. Run the suite as one: seatrial submit"
 
 

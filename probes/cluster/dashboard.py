@@ -15,6 +15,7 @@ from http.client import HTTPConnection, HTTPResponse, HTTPSConnection, Incomplet
 from pathlib import Path
 from typing import Any
 
+DASHBOARD = ("http://", "https://")  # how its address begins; those of Ray itself do not
 DASHBOARD_SECONDS = 10.0  # for one answer of it
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from probes.session.options import OPTIONS
 from probes.session.probe_report import is_sound
-from reports.sanitize import ascii_only, clean, closest_name, one_line
+from reports.sanitize import ascii_only, clean, closest_name, one_line, probe_words
 from reports.streams import lasting
 
 if TYPE_CHECKING:
@@ -175,8 +175,7 @@ class ProgressLines:
         self._number += 1
         self._criterion, self._step = criterion, "begins"
         self._place = f"[{self._number}/{count}] {criterion}" if count else criterion
-        words = name.removeprefix("test_").replace("_", " ")
-        self._probe, self._probe_begun = (self._place, words), self._clock()
+        self._probe, self._probe_begun = (self._place, probe_words(name)), self._clock()
 
     def step(self, message: str) -> None:
         """Print a step of the probe that runs, or ran last."""

@@ -14,7 +14,7 @@ from reports.measurement import Verdict, title_of
 from reports.numbers import number
 from reports.record import RunRecord
 from reports.regressions import NOISE_FACTOR
-from reports.sanitize import one_line
+from reports.sanitize import one_line, probe_words
 from reports.text import TextFormatter
 
 if TYPE_CHECKING:
@@ -224,11 +224,7 @@ def measure_labels(table: DataFrame) -> list[str]:
     return [
         title_of(measure)
         + (f" on {subject}" if subject not in ("", "cluster") else "")
-        + (
-            f" ({probe.rpartition('::')[2].removeprefix('test_').replace('_', ' ')})"
-            if shared
-            else ""
-        )
+        + (f" ({probe_words(probe)})" if shared else "")
         for measure, subject, probe, shared in zip(
             table.measure, table.subject, table.probe, ambiguous, strict=True
         )

@@ -19,7 +19,7 @@ from reports.redact import redact
 from reports.run_folder.event_log import MISSING, open_regular
 from reports.run_folder.integrity import compare_hash
 from reports.run_folder.times import parse_time
-from reports.sanitize import clean, relative_link
+from reports.sanitize import clean, probe_words, relative_link
 
 MAX_SCOPE = 200  # letters of a row's scope on page 1; its section has all
 ANCHOR = re.compile(r"[A-Z][A-Z0-9_]{0,30}")  # a criterion that is the name of its section
@@ -88,8 +88,7 @@ def group_skipped(results: Sequence[ProbeResult]) -> list[tuple[str, list[tuple[
     found: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for result in results:
         if result.state == NOT_RUN:
-            name = result.probe.rpartition("::")[2].removeprefix("test_").replace("_", " ")
-            found[result.error].append((name, result.probe))
+            found[result.error].append((probe_words(result.probe), result.probe))
     return list(found.items())
 
 

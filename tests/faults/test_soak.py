@@ -47,7 +47,7 @@ def stop_worker(lab: Lab, trial: Trial, name: str) -> int:
     while time.monotonic() < deadline:
         for pid in node.pids_of("ray::Worker"):
             with suppress(OSError):
-                time.sleep(2)
+                time.sleep(2)  # the moment after the gang is there
                 os.kill(pid, signal.SIGSTOP)
                 return pid
         assert trial.process.poll() is None, trial.log.read_text()

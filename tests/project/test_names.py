@@ -37,7 +37,7 @@ def test_the_package_gives_a_run_and_the_frames() -> None:
     comparison = seatrial.read_comparison(RECORDINGS / "healthy-atlas", RUN)
     assert "busbw" in [*comparison.tables[1].reset_index().measure]
     with pytest.raises(AttributeError, match="'seatrial' has no attribute 'scaling'"):
-        _ = seatrial.scaling  # type: ignore[attr-defined]
+        _ = seatrial.scaling
 
 
 def test_importing_it_is_cheap() -> None:
