@@ -42,8 +42,8 @@ from probes.cluster.room import (
 from reference_trainer.launch.gang import Gang
 from reports.version import PACKAGES
 
-# Ray ends a driver whose head is silent for 60 s, with exit code 1 and in the middle of a line.
-# HeadWatch notices it before, and the run writes its end.
+# Ray ends a driver whose head is silent for 60 s, with exit code 1 and in the middle of a line, and
+# so does a raylet that was started elsewhere.  HeadWatch notices it before: the run writes its end.
 PATIENCE = ("RAY_gcs_rpc_server_reconnect_timeout_s", "3600")
 SPARE_PREFIX = "seatrial_spare_"  # prefix of the resource that only a spare raylet has
 HEAD_RESOURCE = "node:__internal_head__"  # which only the head's node has

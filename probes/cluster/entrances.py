@@ -297,8 +297,8 @@ POLL_SECONDS = 2.0  # dates the start of a silence to 2 s, and is no load for th
 HEAD_SECONDS = 5.0
 # A head that swaps or restarts is silent for a while; Ray itself waits for 60 s.
 SILENCE_SECONDS = 15.0
-# From then on it is lost.  15 s before Ray's processes end: the run writes its end meanwhile.
-LOST_SECONDS = 45.0
+# From then on it is lost.  20 s before a raylet ends, with the driver: the run writes its end first.
+LOST_SECONDS = 40.0
 # First bytes of an HTTP/2 client (gRPC is one): the preface and empty settings.  A server answers
 # with its own settings.  A stopped process does not, although its socket still accepts connections.
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
@@ -307,7 +307,7 @@ HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0
 class HeadWatch:
     """Thread that queries `host:port` every 2 s, and reports each silence of 15 s to `on_silence`.
 
-    `on_lost` gets a sentence when a silence has lasted 45 s; the watch then ends.
+    `on_lost` gets a sentence when a silence has lasted 40 s; the watch then ends.
 
     If the port speaks no plain HTTP/2 (Ray over TLS), an accepted connection is an answer.
     """

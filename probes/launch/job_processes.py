@@ -20,6 +20,7 @@ from reference_trainer.rank_environment import JOB_VARIABLE
 POLL_SECONDS = 0.5
 GONE = -1  # start_ticks of a process that has ended
 JOB_WORD = f"{JOB_VARIABLE}=".encode()
+EXEC_SECONDS = 0.05  # within which the kernel has set up a program's environment
 ORPHAN_SECONDS = 60  # then it ends by itself
 Processes = dict[int, int]  # pid -> when it started, in ticks since boot
 
@@ -53,20 +54,27 @@ def running_processes(names: Sequence[str], pids: Sequence[int]) -> Processes:
     has ended since.  (Ray's own id of the job is not in that of a worker that was started before.)
     """
     every = {each for pid in pids for each in (pid, *descendant_pids(pid))}
-    own = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal())
-    every |= {pid for pid in own if job_name_of(pid) in set(names) - {""}}
+    found = {int(one.name): job_name_of(int(one.name)) for one in Path("/proc").glob("[0-9]*")}
+    if unread := [pid for pid, name in found.items() if name is None]:
+        time.sleep(EXEC_SECONDS)
+        found |= {pid: job_name_of(pid) for pid in unread}
+    every |= {pid for pid, name in found.items() if name in set(names) - {""}}
     return {pid: ticks for pid in sorted(every) if (ticks := start_ticks(pid)) != GONE}
 
 
-def job_name_of(pid: int) -> str:
+def job_name_of(pid: int) -> str | None:
     """Read the name of the job whose rank started a process; "" for none, or if it is unreadable.
 
-    A rank itself, whose environment was changed after its start, has none.
+    A rank itself, whose environment was changed after its start, has none.  None is for no
+    environment at all: the process starts a program this moment, or it has none, as a thread of the
+    kernel.
     """
     try:
         words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return ""
+    if words == [b""]:
+        return None
     found = (word for word in words if word.startswith(JOB_WORD))
     return next(found, b"").removeprefix(JOB_WORD).decode("utf-8", "replace")
 

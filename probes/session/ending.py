@@ -125,6 +125,8 @@ class Ending:
             self.run.end_current(self.lost)
         summary = self.write(CUT_OFF if SIGNALS.came_in_time else FINISHED)
         wait_for(self.show)
+        with suppress(Exception):
+            report_to_github(summary)
         self._leave(summary.exit_code)
 
     def leave_now(self) -> None:

@@ -35,9 +35,9 @@ from reports.version import suite_version
 
 # Elsewhere a path of a probe may be gone tomorrow: `seatrial submit` removes its environment.
 IN_CHECKOUT = (Path(__file__).resolve().parents[2] / "conftest.py").is_file()
-# That a probe of a lost cluster has to end: Ray's calls may wait for its head for a minute, while
-# what the probe made on other nodes is still to be removed where only one node was lost.
-HEADLESS_S, NODELESS_S = 20.0, 90.0
+# That a probe of a lost cluster has to end.  Without its head nothing can be removed, and Ray ends
+# this process soon; where only one node was lost, what the probe made on others is to be removed.
+HEADLESS_S, NODELESS_S = 5.0, 90.0
 DEFAULT_CONTRACT = "seatrial.toml"  # of the current folder: used where no contract is named
 
 

@@ -17,7 +17,7 @@ from tests.lab.node import SHARED
 from tests.support.trial import lab_of, start
 
 pytestmark = pytest.mark.soak(criterion="endings")
-LONGEST_SECONDS = 240  # the run ends after 45 s; Ray's processes look for a lost head for a minute
+LONGEST_SECONDS = 240  # the run ends after 40 s; Ray's processes look for a lost head for a minute
 
 
 @pytest.fixture

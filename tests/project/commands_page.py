@@ -47,7 +47,7 @@ Every run ends with its record, and with the code of its record:
 | the disk of the run folder is full | 3 if anything was lost | writes its end to room that it had kept |
 | the run folder is removed, moved or changed | 3 | puts what is there aside (`RUN-damaged`), and writes the run again from memory |
 | the process that cleans up dies | 3 | starts another one, which knows all that the run made |
-| Ray's head is silent for 45 s | 20 | ends its probe, and names the head (HOST-HEAD) before all else |
+| Ray's head is silent for 40 s | 20 | ends its probe, and names the head (HOST-HEAD) before all else |
 | a node is lost, drained, or comes back under another node id | 20 | ends its probe at once, and names the node (HOST-NODE-LOST) before all else; what follows from it is not reported |
 
 A criterion that failed before makes 3 and 20 a 1. Under `nohup`, SIGHUP stays ignored. Where not one byte can be

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -165,6 +166,25 @@ def test_a_process_whose_parent_ended_is_known_by_its_jobs_name(
         other.wait()
     (orphan,) = still_running(seen).keys() - {rank.pid}
     subprocess.run(["kill", "-9", str(orphan)], check=True)
+
+
+def test_a_process_that_starts_a_program_this_moment_is_read_once_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Meanwhile its environment is empty, as that of a thread of the kernel always is."""
+    with subprocess.Popen(["sleep", "60"]) as starts, subprocess.Popen(["sleep", "61"]) as none:
+        read = {starts.pid: [None, "job-1"], none.pid: [None, None]}
+        monkeypatch.setattr(job_processes, "job_name_of", lambda pid: read.get(pid, [""]).pop(0))
+        seen = running_processes(["job-1"], [])
+        starts.kill()
+        none.kill()
+    assert seen.keys() == {starts.pid}
+
+
+def test_no_environment_is_not_an_empty_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = iter([b"", b"HOME=/root\0", b"A=1\0TRAINING_JOB=job-1\0"])
+    monkeypatch.setattr(Path, "read_bytes", lambda _: next(text))
+    assert [job_processes.job_name_of(1) for _ in range(3)] == [None, "", "job-1"]
 
 
 ROWS = [
