@@ -18,6 +18,9 @@ from tests.support.trial import lab_of, start
 pytestmark = pytest.mark.soak(criterion="endings")
 LONGEST_S = 120.0  # the lab's head counts a silent node as dead after 12 s
 FROZEN_S = 40.0  # longer than that
+# A raylet that was cut off hears that it counts as dead when TCP sends again, 30 s later, and ends
+# its workers then.
+GONE_S = 60.0
 NODES = 3
 
 
@@ -95,4 +98,4 @@ def test_a_lost_node_ends_the_run(
     assert (trial.folder / "report.html").is_file()
     if mortal.nodes[1].pid is None:  # its files can be seen when it is on again
         mortal.start_ray([mortal.nodes[1]])
-    nothing_left(mortal)
+    nothing_left(mortal, GONE_S)
