@@ -30,6 +30,7 @@ def work(tasks: Any, results: Any) -> None:
     die_with_parent()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         copy_checkout(Path(folder))
+        Path(folder).chmod(0o755)  # tests become other users
         _try_tasks(Worker(Path(folder)), tasks, results)
     results.put(None)
 

@@ -186,3 +186,19 @@ def test_a_silent_node_proves_nothing_and_neither_does_a_silent_control() -> Non
     assert not_passed(result) == {"diag_failures n1": "UNPROVEN"}
     (control,) = judged(SOUND, None).controls
     assert (control.caught, control.saw) == (None, "n2 does not answer")
+
+
+@pytest.mark.parametrize(("level", "seconds"), [(1, 120), (2, 480), (3, 3600)])
+def test_each_level_has_twice_the_time_that_nvidia_gives_it(
+    level: int, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def run(command: list[str], timeout: float, **_: Any) -> Any:
+        asked.append((command, timeout))
+        raise dcgm.subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(dcgm.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(dcgm.subprocess, "run", run)
+    assert run_diagnostics(level)["error"] == f"no end within {seconds} s"
+    assert asked == [(["/usr/bin/dcgmi", "diag", "-r", str(level), "-j"], seconds)]

@@ -35,3 +35,24 @@ def test_the_fit_finds_the_latency_and_bandwidth_that_made_the_times(
 def test_a_fit_of_nothing_is_none() -> None:
     assert fit_alpha_beta([], ALL_REDUCE, 2) is None
     assert fit_alpha_beta([{"size": 8, "seconds": 1e-3}], ALL_REDUCE, 1) is None
+
+
+def fitted(*points: tuple[int, float]) -> tuple[float, float, float]:
+    """Latency in us, bandwidth in GB/s and residual; all_reduce of 2 ranks sends each byte once."""
+    found = fit_alpha_beta([{"size": x, "seconds": t} for x, t in points], ALL_REDUCE, 2)
+    assert found is not None
+    return found.latency_us, found.bandwidth, found.residual
+
+
+def test_times_that_fall_with_the_size_show_no_bandwidth() -> None:
+    latency, bandwidth, residual = fitted((1_000_000, 2e-3), (2_000_000, 1e-3))
+    assert latency == pytest.approx(1200)
+    assert bandwidth == float("inf")
+    assert residual == pytest.approx((0.4**2 / 2 + 0.2**2 / 2) ** 0.5)
+
+
+def test_times_that_rise_faster_than_the_size_show_no_latency() -> None:
+    latency, bandwidth, residual = fitted((1_000_000, 1e-3), (2_000_000, 3e-3))
+    assert latency == 0
+    assert bandwidth == pytest.approx(13 / 15)
+    assert residual == pytest.approx((13 / 338) ** 0.5)

@@ -41,6 +41,7 @@ def test_a_collective_under_torchrun_is_exact_and_told(name: str, tmp_path: Path
     assert found["out_of_bounds"] == {"count": 0, "okay": True}
     sizes = [result["size"] for result in found["results"]]
     assert sizes == [1 << power for power in range(3, 17)]
+    assert done.stdout.count("     float  ") == len(sizes), "a line for each"
     for placement in OPERATIONS[name].placements:
         last = found["results"][-1][placement]
         assert last["bus_bw"] > 0

@@ -1,0 +1,130 @@
+"""How two ranks meet, told by one of them: what it sends, waits for and counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+
+from scaling.collectives import node_groups
+
+PEER = 1
+
+
+class Wire:
+    """The other rank: it answers each receive with the next of what it has to say."""
+
+    def __init__(self, answers: list[Any], rank: int = 0) -> None:
+        self.answers, self.rank, self.log = answers, rank, list[str]()
+
+    def get_rank(self) -> int:
+        return self.rank
+
+    def get_backend(self) -> str:
+        return "gloo"
+
+    def barrier(self) -> None:
+        self.log.append("barrier")
+
+    def send(self, tensor: Any, peer: int) -> None:
+        assert peer == PEER
+        self.log.append(f"send {tensor.numel()}")
+
+    def recv(self, tensor: Any, peer: int) -> None:
+        assert peer == PEER
+        tensor.copy_(self.answers.pop(0))
+        self.log.append(f"recv {tensor.numel()}")
+
+
+class Clock:
+    """Moves by the next of these seconds at each second look; notes who slept."""
+
+    def __init__(self, *spans: float) -> None:
+        self.spans, self.now, self.looks, self.slept = [*spans], 100.0, 0, list[float]()
+
+    def perf_counter(self) -> float:
+        self.looks += 1
+        if not self.looks % 2:
+            self.now += self.spans.pop(0)
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+
+@pytest.fixture
+def plant(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def give(wire: Wire, clock: Clock) -> None:
+        @contextmanager
+        def group() -> Iterator[torch.device]:
+            yield torch.device("cpu")
+
+        monkeypatch.setattr(node_groups, "dist", wire)
+        monkeypatch.setattr(node_groups, "time", clock)
+        monkeypatch.setattr(node_groups, "process_group", group)
+
+    return give
+
+
+PAYLOAD = torch.tensor([1.0, 2.0, 3.0])
+ONE = torch.ones(1)
+
+
+def received(plant: Any, tries: list[torch.Tensor], *spans: float) -> tuple[Wire, Any]:
+    wire, clock = Wire([part for data in tries for part in (ONE, data)]), Clock(*spans)
+    plant(wire, clock)
+    return wire, node_groups._time_receive(torch.empty(3), PAYLOAD, PEER, 6)
+
+
+def test_the_fastest_try_counts_and_each_wrong_element(plant: Any) -> None:
+    broken = torch.tensor([1.0, 9.0, 9.0])
+    tries = [PAYLOAD, broken, PAYLOAD, PAYLOAD, broken, PAYLOAD]
+    wire, found = received(plant, tries, 0.5, 0.25, 0.75, 0.5, 0.5, 0.5)
+    assert found == (0.25, 4)
+    assert wire.log == ["send 1", "recv 1", "send 1", "recv 3"] * 6 + ["send 1"], "the last: end"
+
+
+@pytest.mark.parametrize(("seconds", "tries"), [(2.0, 6), (2.125, 1)])
+def test_a_slow_first_try_is_not_repeated(plant: Any, seconds: float, tries: int) -> None:
+    wire, found = received(plant, [PAYLOAD] * 6, *[seconds] * 6)
+    assert found == (seconds, 0)
+    assert wire.log.count("recv 3") == tries
+
+
+def test_a_sender_reads_its_counters_before_and_after_each_send(plant: Any) -> None:
+    wire, clock, readings = Wire([ONE, ONE, ONE, ONE, ONE * 0]), Clock(), iter("abc")
+    plant(wire, clock)
+    assert node_groups._send(PAYLOAD, PEER, lambda: next(readings), 0.5) == ["a", "b", "c"]
+    assert wire.log == ["recv 1", "send 1", "recv 1", "send 3"] * 2 + ["recv 1"]
+    assert clock.slept == [0.5, 0.5]
+
+
+def test_the_rate_is_the_bytes_by_the_time(plant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = []
+
+    def receive(buffer: Any, payload: Any, peer: int, repeats: int) -> tuple[float, int]:
+        tries.append((payload.numel(), peer, repeats))
+        return 0.5, 3
+
+    delays = []
+
+    def send(buffer: Any, peer: int, read: Any, delay_s: float) -> list[Any]:
+        delays.append(delay_s)
+        return [read()]
+
+    wire = Wire([])
+    plant(wire, Clock())
+    monkeypatch.setattr(node_groups, "_time_receive", receive)
+    monkeypatch.setattr(node_groups, "_send", send)
+    for slow in (None, (0, 0.25), (1, 0.25)):
+        found = node_groups.pair_sweep(
+            [[(0, PEER)], [(2, 3)]], size=4000, make_reader=lambda: lambda: "counters", slow=slow
+        )
+        assert found.received == {PEER: (8e-6, 3)}
+        assert found.sent == {PEER: ["counters"]}
+    assert tries == [(1000, PEER, 6)] * 3
+    assert delays == [0.0, 0.25, 0.0]
+    assert wire.log == ["barrier"] * 5 * 3, "of each direction of each round, and at the end"
