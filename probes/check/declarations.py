@@ -129,6 +129,8 @@ class Check(Named):
     `not_owed` is why no run owes it.  `depends` are further keys of [cluster] that its value
     depends on.  `ordered_by` is the key whose value is its limit: `exactly`, `at least`, or one
     that `chosen` values are compared with in the run.  `no_control` is why no fault can be planted.
+    `failing` is what a report says where its value is bad, with {value}, {subject}, or {on}: " on"
+    and the subject.
     """
 
     KIND = "check"
@@ -148,6 +150,7 @@ class Check(Named):
     ordered_by: str
     order: Order
     no_control: str
+    failing: str
 
     def __new__(
         cls,
@@ -169,6 +172,7 @@ class Check(Named):
         ordered_by: str = "",
         order: Order = "",
         no_control: str = "",
+        failing: str = "",
     ) -> Check:
         """Declare a check by the name of its measure."""
         check = super().__new__(cls, name)
@@ -340,6 +344,11 @@ class CriterionRow:
     def controls(self) -> dict[str, tuple[Check, ...]]:
         """The measures that each control must make fail."""
         return {str(control): control.fails for control in self.planted}
+
+    @cached_property
+    def failing(self) -> dict[str, str]:
+        """What a report says of each measure where its value is bad."""
+        return {str(check): check.failing for check in self.checks if check.failing}
 
     @cached_property
     def no_control(self) -> dict[str, str]:

@@ -144,7 +144,7 @@ class Recorder:
             self.settle()
         item = Control(name=name, fault=fault, caught=caught, saw=saw, observed=observed)
         self._record("control", item)
-        if not caught and self.is_provable:
+        if caught is False and self.is_provable:  # what was not planted is told at the end
             self.say(item.headline)
 
     def explain(self, *findings: Finding | Iterable[Finding]) -> None:

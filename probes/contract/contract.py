@@ -83,6 +83,7 @@ class Contract(BaseModel):
                 required=id not in self.optional,
                 not_provable=self.optional.get(id, ""),
                 headlines={str(check): text for check, text in row.headlines.items()},
+                failing=row.failing,
                 proven=self.proven_of(id),
             )
             for id, row in CRITERIA.items()

@@ -20,72 +20,89 @@ SEVERAL_RAILS = RDMA_AGREED | (ON_GPU & SEVERAL_INTERFACES)
 
 WRONG_ELEMENTS = wrong_data(
     "wrong_elements", "elements", "a wrong result is a failure, however fast it comes",
+    failing="collectives return wrong data{on}: {value}",
 )
-UNREACHABLE_PAIRS = none_of("unreachable_pairs", "pairs", "every rank must reach every other rank")
+UNREACHABLE_PAIRS = none_of(
+    "unreachable_pairs", "pairs", "every rank must reach every other rank",
+    failing="ranks cannot connect to each other: {value}",
+)
 DUPLICATE_ADDRESSES = none_of(
     "duplicate_addresses", "addresses",
     "two machines with the same address receive each other's traffic",
+    failing="two machines have the same address: {value}",
 )
 PAIRS_BELOW_MTU = none_of(
     "pairs_below_mtu", "pairs", "full-size packets must pass; if they are dropped, init hangs",
-    when=IP_FABRIC,
+    when=IP_FABRIC, failing="full-size packets do not pass between nodes: {value}",
 )
 MTU_MISMATCHES = none_of(
     "mtu_mismatches", "nodes",
     "all nodes of a fabric need the same MTU; otherwise large packets are dropped", when=IP_FABRIC,
+    failing="nodes of one fabric have different MTUs: {value}",
 )
 HARMFUL_SETTINGS = none_of(
     "harmful_settings", "settings",
     "a setting that breaks or slows the fabric does so for every job",
+    failing="a setting breaks or slows the fabric{on}: {value}",
 )
 BUSBW = Check("busbw", "GB/s", better="higher")
 RANK_CV = default_check(
     "rank_cv", "ratio",
     "ranks of one ring end each call together; a published 29.8 % was one wrong choice of HCA",
-    high=0.1, marginal_high=0.05,
+    high=0.1, marginal_high=0.05, failing="ranks of one all-reduce differ in speed by {value}",
 )
 ALL_GATHER_AGAINST_ALL_REDUCE = default_check(
     "all_gather_against_all_reduce", "ratio",
     "a ring moves half the bytes of an all-reduce in it, so the same busbw is expected", low=0.6,
-    marginal_low=0.75,
+    marginal_low=0.75, failing="all-gather reaches only {value} of the all-reduce's busbw",
 )
 REDUCE_SCATTER_AGAINST_ALL_REDUCE = default_check(
     "reduce_scatter_against_all_reduce", "ratio",
     "a ring moves half the bytes of an all-reduce in it, so the same busbw is expected", low=0.6,
-    marginal_low=0.75,
+    marginal_low=0.75, failing="reduce-scatter reaches only {value} of the all-reduce's busbw",
 )
 ALLTOALL_AGAINST_ALL_REDUCE = default_check(
     "alltoall_against_all_reduce", "ratio",
     "each pair of ranks sends at once, and switches mix all flows: large clusters reach about "
     "half of an even part of the all-reduce's rate", low=0.35, marginal_low=0.5, when=LONGER_TIER,
     no_control="the control of a slow collective is judged alike",
+    failing="all-to-all reaches only {value} of the all-reduce's busbw",
 )
 ALL_GATHER_BUSBW = Check(
     "all_gather_busbw", "GB/s", better="higher", only_agreed=True,
     no_control="the control of a slow collective slows the same figure",
+    failing="all-gather runs at {value}",
 )
 REDUCE_SCATTER_BUSBW = Check(
     "reduce_scatter_busbw", "GB/s", better="higher", only_agreed=True,
     no_control="the control of a slow collective slows the same figure",
+    failing="reduce-scatter runs at {value}",
 )
 ALLTOALL_BUSBW = Check(
     "alltoall_busbw", "GB/s", better="higher", when=LONGER_TIER, only_agreed=True,
     no_control="the control of a slow collective slows the same figure",
+    failing="all-to-all runs at {value}",
 )
 ALL_REDUCE_INSIDE_NODE = Check(
     "all_reduce_inside_node", "GB/s", better="higher", when=RANKS_INSIDE, only_agreed=True,
     no_control="the control of a node that is slow inside slows the same figure",
+    failing="all-reduce inside a node runs at {value}{on}",
 )
 NVLINK_BUSBW = Check(
     "nvlink_busbw", "GB/s", better="higher", when=ON_GPU, only_agreed=True,
     no_control="NVLink between nodes cannot be slowed, and its bytes have no second witness",
+    failing="NVLink carries {value}{on}",
 )
 ALL_REDUCE_INSIDE_NODE_AGAINST_OTHERS = default_check(
     "all_reduce_inside_node_against_others", "ratio",
     "nodes of one model have the same links between their GPUs: each is near the typical node",
     low=0.75, marginal_low=0.85, when=RANKS_INSIDE & SEVERAL_NODES,
+    failing="all-reduce inside {subject} has {value} of a typical node's speed",
 )
-NETWORK = Check("network", "", better="word", depends=("management", "management_gbps",))
+NETWORK = Check(
+    "network", "", better="word", depends=("management", "management_gbps",),
+    failing="gradients take the network {value}{on}",
+)
 AGREEING_SOURCES = fixed_check(
     "agreeing_sources", "sources", "byte counters and the library's own report must agree", low=2,
     high=2, doubted=True, depends=("management", "management_gbps",),
@@ -94,59 +111,72 @@ FABRIC_SHARE = fixed_check(
     "fabric_share", "ratio",
     "a ring all-reduce moves 2(n-1)/n x S bytes per node; headers add 5 % at MTU 1500", low=0.97,
     high=1.12, depends=("management", "management_gbps",),
+    failing="{value} of the gradient bytes take the fabric{on}",
 )
 SHARE_ON_OTHER_NETWORKS = fixed_check(
     "share_on_other_networks", "ratio",
     "gradient bytes on any other interface used the wrong network", high=0.1,
     depends=("management", "management_gbps",),
+    failing="{value} of the gradient bytes take another network{on}",
 )
 LINKS_ON_OTHER_NETWORKS = none_of(
     "links_on_other_networks", "links",
     "a pair of nodes that uses another network is slow and loads that network", when=OWN_HOSTS,
+    failing="pairs of nodes use another network: {value}",
 )
 LOST_PACKETS = default_check(
     "lost_packets", "ratio",
     "healthy data centre networks lose 0.001 to 0.01 % of packets; more than 0.1 % is an "
     "incident (Guo et al., Pingmesh, SIGCOMM 2015)", high=0.001, marginal_high=0.0005,
-    when=OWN_HOSTS,
+    when=OWN_HOSTS, failing="{value} of the packets are lost{on}",
 )
-LINK_CHANGES = none_of("link_changes", "changes", "a healthy link stays up", when=OWN_HOSTS)
+LINK_CHANGES = none_of(
+    "link_changes", "changes", "a healthy link stays up", when=OWN_HOSTS,
+    failing="a link went down and up{on}: {value}",
+)
 INTERFACE_ERRORS = default_check(
     "interface_errors", "ratio",
     "cables are specified for 1 wrong bit in 1e12 (IEEE 802.3, InfiniBand), which is 1e-7 of "
     "packets", high=0.0001, marginal_high=1e-05, when=OWN_HOSTS,
+    failing="{value} of the packets have errors{on}",
 )
 LONGEST_STALL = default_check(
     "longest_stall", "s",
     "time above twice the median call of that size; TCP waits 0.2 s (then doubles), RDMA about "
     "0.5 s, before it sends a lost packet again", high=0.5, marginal_high=0.3, when=OWN_HOSTS,
+    failing="a collective stood still for {value}{on}",
 )
 # Only where RDMA is agreed: speed alone does not show which path the bytes took.
 LOG_ERRORS = none_of(
     "log_errors", "findings",
     "RDMA with errors, or staged through host memory, is not what was agreed", when=RDMA_AGREED,
+    failing="NCCL's log shows faults of RDMA{on}: {value}",
 )
 RAILS = Check(
     "rails", "rails", from_run="[cluster] rails, or the best node's", when=SEVERAL_RAILS,
     depends=("rails",), no_control="no rail can be taken from a node that others use",
+    failing="NCCL uses {value}{on}",
 )
 SLOWEST_RAIL = default_check(
     "slowest_rail", "ratio",
     "NCCL spreads its rings evenly over the rails of a node; 1 is an equal share", low=0.7,
     marginal_low=0.85, when=SEVERAL_RAILS, depends=("rails",),
     no_control="no rail can be taken from a node that others use",
+    failing="the slowest rail carries {value} of its share{on}",
 )
 SLOW_GROUPS = none_of(
     "slow_groups", "groups",
     "some nodes are slow only when many work at once; they delay every large job",
     not_owed="only the search for slow nodes measures it, after a slow sweep",
     no_control="no uplink can be slowed that others use",
+    failing="nodes are slow when many work at once: {value}",
 )
 # Two nodes are one pair, with no other to compare; raylets of one host have no link.
 SLOWEST_PAIR = default_check(
     "slowest_pair", "ratio",
     "healthy links of one fabric differ only by noise: the best of several tries is above 0.9",
     low=0.75, marginal_low=0.85, when=THREE_NODES & OWN_HOSTS,
+    failing="the slowest link has {value} of a typical link's speed{on}",
 )
 
 LINK_MEASURES = (

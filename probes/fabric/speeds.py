@@ -16,7 +16,7 @@ from probes.fabric.sweep import CHECK_SIZE, Rows, SweepResult, check_ops, gang_e
 from probes.fabric.transport import RankLogs
 from probes.findings import finding
 from reference_trainer.launch.gang import Gang, GangError
-from reports.numbers import percent, quantity
+from reports.numbers import percent, quantity, size_text
 from reports.record import Finding
 
 FSDP_OPS = ("all_gather", "reduce_scatter")
@@ -128,7 +128,7 @@ def judge_collectives(
             measure(f"{name}_busbw", None, note=problem)
     judge_shares(speeds, measure)
     for name, speed in speeds.items():
-        on = f"{speed.size >> 10} KiB"
+        on = size_text(speed.size)
         if is_agreed(measure, f"{name}_busbw"):
             noise: dict[str, Any] = {"spread": speed.spread, "samples": speed.samples}
             measure(f"{name}_busbw", speed.busbw, on=on, **noise)
@@ -144,7 +144,7 @@ def judge_collectives(
 def judge_shares(speeds: dict[str, CollectiveSpeed], measure: Recorder) -> None:
     """Judge each collective as a share of what the all-reduce lets expect."""
     for name, speed in speeds.items():
-        on = f"{speed.size >> 10} KiB"
+        on = size_text(speed.size)
         measure(f"{name}_against_all_reduce", speed.share, on=on, samples=speed.samples)
 
 
@@ -157,7 +157,7 @@ def find_slow_collectives(
     """
     findings = []
     for name, speed in speeds.items():
-        found = f"{name} of {speed.size >> 10} KiB: {quantity(speed.busbw, 'GB/s')}"
+        found = f"{name} of {size_text(speed.size)}: {quantity(speed.busbw, 'GB/s')}"
         if speed.share < shares[name]:
             message = f"{found}, {percent(speed.share)} of the "
             message += f"{quantity(speed.expected, 'GB/s')} that the all-reduce lets expect"

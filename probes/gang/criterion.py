@@ -14,21 +14,29 @@ COMPETING = (ALL_GPUS, "starts jobs that compete for GPUs, and cancels them")
 
 PARTIALLY_HELD = none_of(
     "partially_held", "samples", "a job must hold all of its accelerators or none",
+    failing="a waiting job held only a part of its GPUs: {value}",
 )
 NOT_REMOVED = none_of(
     "not_removed", "gangs",
     "a job that was cancelled, or whose driver died, must give its accelerators back",
+    failing="jobs that ended kept their GPUs: {value}",
 )
 LOST_WHILE_RUNNING = none_of(
     "lost_while_running", "samples", "a running gang must keep its accelerators while others wait",
+    failing="a running job lost GPUs: {value}",
 )
 BLOCKED_BEHIND = none_of(
     "blocked_behind", "gangs", "a gang that fits must not wait behind one that does not fit",
+    failing="jobs that fit waited behind one that does not: {value}",
 )
 PLACED_IN_FRAGMENTS = none_of(
     "placed_in_fragments", "nodes", "STRICT_PACK means one node, even if more is free elsewhere",
+    failing="a job for one node was spread over {value}",
 )
-NEVER_PLACED = none_of("never_placed", "gangs", "a gang that fits must be placed in the end")
+NEVER_PLACED = none_of(
+    "never_placed", "gangs", "a gang that fits must be placed in the end",
+    failing="jobs that fit never started: {value}",
+)
 NODES_KILLED = fixed_check(
     "nodes_killed", "raylets", "the fault must have happened", low=1, high=1, doubted=True,
     no_control="it shows that the probe's own fault happened",
@@ -36,21 +44,27 @@ NODES_KILLED = fixed_check(
 RAY_TRAIN_OUTCOME = fixed_check(
     "ray_train_outcome", "", "Ray Train must run once enough accelerators are free",
     one_of=['finished'], no_control="a second job of Ray Train takes half a minute to start",
+    failing="a job of Ray Train ended as: {value}",
 )
 ACTORS_NOT_RUNNING = none_of(
     "actors_not_running", "actors", "every actor of a placed gang must run",
+    failing="ranks of a placed job do not run: {value}",
 )
-LOSSES_NOT_DETECTED = none_of("losses_not_detected", "nodes", "Ray must detect that a node is lost")
+LOSSES_NOT_DETECTED = none_of(
+    "losses_not_detected", "nodes", "Ray must detect that a node is lost",
+    failing="Ray does not notice that nodes are lost: {value}",
+)
 DEADLOCKS = none_of(
     "deadlocks", "deadlocks", "jobs with one placement group each cannot block each other",
+    failing="jobs block each other for ever: {value}",
 )
 MISPLACED = none_of(
     "misplaced", "gangs", "the strategy and the place of each component are part of the request",
-    depends=("components", "parallel",),
+    depends=("components", "parallel",), failing="jobs are not placed as they asked: {value}",
 )
 PLACED_CONCURRENTLY = fixed_check(
     "placed_concurrently", "gangs", "of two gangs that each need 75 %, exactly one fits", low=1,
-    high=1,
+    high=1, failing="of two jobs that do not fit together, Ray placed {value}",
 )
 SAMPLE_RATE = fixed_check(
     "sample_rate", "Hz", "a partly held gang must not go unseen between two samples", low=20,
@@ -66,20 +80,30 @@ RELEASE_TIME = default_check(
     "Ray frees a dead driver's gang when its connection closes (0.1 s on an idle head); other "
     "jobs wait until then", high=10, marginal_high=5,
     no_control="accelerators would be held for longer than the limit",
+    failing="GPUs of a dead job come back after {value}",
 )
 LARGE_GANG_WAIT = Check(
     "large_gang_wait", "s", better="lower", when=ordered("queue"),
     no_control="accelerators would be held for longer than the limit",
+    failing="a large job waits {value} behind small ones",
 )
-OVERCOMMITTED = none_of("overcommitted", "samples", "no accelerator may be given to two jobs")
+OVERCOMMITTED = none_of(
+    "overcommitted", "samples", "no accelerator may be given to two jobs",
+    failing="one GPU was given to two jobs: {value}",
+)
 LEAKED = none_of(
     "leaked", "GPUs", "accelerators that no gang holds must be free; otherwise they have leaked",
+    failing="GPUs that no job holds are not free: {value}",
 )
 UNREGISTERED_USE = none_of(
     "unregistered_use", "GPUs",
     "Ray gives a GPU that it counts as free to the next job, even if it is in use", when=ON_GPU,
+    failing="GPUs that Ray counts as free are in use{on}: {value}",
 )
-NOT_RELEASED = none_of("not_released", "GPUs", "accelerators must be free again after their job")
+NOT_RELEASED = none_of(
+    "not_released", "GPUs", "accelerators must be free again after their job",
+    failing="GPUs are still taken after their job: {value}",
+)
 
 SCENE = (PARTIALLY_HELD, OVERCOMMITTED, NOT_RELEASED, SAMPLE_RATE, UNREGISTERED_USE)
 STEADY = (*SCENE, LEAKED)

@@ -14,6 +14,7 @@ from probes.check.recorder import Recorder
 from probes.findings import finding, join_names
 from probes.hosts import criterion as check
 from probes.hosts.compute_fleet import Accelerator, Speed, Speeds, WorkFleet
+from probes.hosts.compute_worker import CPU_BUILD
 from probes.hosts.gpu_health import judge_worst
 from reference_trainer.model.size import peak_flops
 from reports.numbers import percent, quantity
@@ -270,7 +271,14 @@ def judge_errors(fleet: WorkFleet, sums: Sums, runs: Iterable[Speeds], measure: 
     started = [key for key in silent if fleet.accelerators[key].number]
     texts |= {key: f"it stops to answer: {fleet.errors[key]}" for key in started}
     unknown = {key: fleet.why_unknown(key) for key in silent if key not in started}
-    fleet.judge(measure, check.WORK_ERRORS, "HOST-GPU-ERROR", texts, unknown)
+    fleet.count_accused(measure, check.WORK_ERRORS, texts, unknown)
+    without = {key: text for key, text in errors.items() if text.endswith(CPU_BUILD)}
+    if without:  # no GPU is at fault
+        nodes = list(dict.fromkeys(fleet.accelerators[key].node for key in without))
+        text = f"{join_names(dict.fromkeys(without.values()))}, on {join_names(nodes)}"
+        measure.explain(finding("HOST-TORCH-BUILD", text, nodes))
+    others = {key: text for key, text in texts.items() if key not in without}
+    fleet.explain(measure, "HOST-GPU-ERROR", others)
 
 
 def judge_hashes(fleet: WorkFleet, sums: Sums, measure: Recorder) -> None:

@@ -55,6 +55,8 @@ class WorkSizes:
 GPU_SIZES = WorkSizes("bfloat16", 8192, 4096, 8, 1024 * MIB, 256 * MIB, 4)
 # Calls of about 1 ms on one thread: nodes of a rehearsal share cores.
 CPU_SIZES = WorkSizes("float32", 256, 256, 2, 8 * MIB, 2 * MIB, 1)
+NO_GPU = "torch finds no GPU that it can use"
+CPU_BUILD = "is a build without GPUs"  # of torch: pip takes it from PyTorch's index for CPUs
 
 
 class WorkDevice:
@@ -71,7 +73,8 @@ class WorkDevice:
         torch.set_num_threads(1)  # sums on a CPU depend on the number of threads
         if on_gpu:
             if not torch.cuda.is_available():
-                raise RuntimeError("torch finds no GPU that it can use")
+                build = torch.version.cuda or torch.version.hip
+                raise RuntimeError(NO_GPU if build else f"torch {torch.__version__} {CPU_BUILD}")
             # Sums of several parts are then added in float32.
             torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
         self.device = torch.device("cuda", 0) if on_gpu else torch.device("cpu")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 # fmt: off
 # isort: off
 from probes.check.declarations import (
@@ -23,264 +25,357 @@ CAN_BE_DOCTORED = SEVERAL_NODES | NVML_THERE | ordered(
 )
 
 
-def ordered_check(name: str, unit: str, key: str, order: Order, when: When | None = None) -> Check:
+def ordered_check(name: str, unit: str, key: str, order: Order, **options: Any) -> Check:
     """Declare a check whose limit is what the contract orders by a key of [cluster]."""
-    return Check(name, unit, from_run=f"[cluster] {key}", when=when, ordered_by=key, order=order)
+    return Check(name, unit, from_run=f"[cluster] {key}", ordered_by=key, order=order, **options)
 
 
-def ordered_part(name: str, unit: str, key: str, order: Order = "at least") -> Check:
+def ordered_part(name: str, unit: str, key: str, failing: str, order: Order = "at least") -> Check:
     """Declare a check of a part of each node, which is owed where the contract orders it."""
-    return ordered_check(name, unit, key, order, ordered(key))
+    return ordered_check(name, unit, key, order, when=ordered(key), failing=failing)
 
 
-def no_gpu(name: str, because: str) -> Check:
+def no_gpu(name: str, because: str, failing: str) -> Check:
     """Declare a count of real GPUs with a fault: it must be zero."""
-    return none_of(name, "GPUs", because, when=ON_GPU)
+    return none_of(name, "GPUs", because, when=ON_GPU, failing=failing)
 
 
-def fair_share(name: str, because: str) -> Check:
+def fair_share(name: str, because: str, failing: str) -> Check:
     """Declare a node's speed in the shared folder, as a share of the others'."""
-    return default_check(name, "ratio", because, low=0.5, when=COMPARES_STORAGE)
+    return default_check(name, "ratio", because, low=0.5, when=COMPARES_STORAGE, failing=failing)
 
 
 NODES = ordered_check("nodes", "nodes", "nodes", "exactly")
-MACHINES = Check("machines", "machines", from_run="the nodes that answer", when=OWN_HOSTS)
-GPUS = ordered_check("gpus", "GPUs", "gpus_per_node", "exactly")
+MACHINES = Check(
+    "machines", "machines", from_run="the nodes that answer", when=OWN_HOSTS,
+    failing="nodes share machines: {value}",
+)
+GPUS = ordered_check("gpus", "GPUs", "gpus_per_node", "exactly", failing="{subject} has {value}")
 COUNT_MISMATCHES = none_of(
     "count_mismatches", "counts",
     "Ray, NVML and torch must count the same GPUs; otherwise ranks get GPUs that do not exist",
+    failing="Ray, NVML and torch count different GPUs{on}: {value}",
 )
 NODES_WITH_FEWER_GPUS = none_of(
     "nodes_with_fewer_gpus", "nodes", "a node with fewer GPUs than most nodes has lost some",
+    failing="nodes have fewer GPUs than the others: {value}",
 )
 NVML_ERRORS = none_of(
     "nvml_errors", "errors", "a GPU that does not answer NVML cannot be trusted", when=NVML_THERE,
+    failing="GPUs do not answer NVML{on}: {value}",
 )
-HEALTH_ERRORS = no_gpu("health_errors", "a query that fails hides the state of its GPU")
+HEALTH_ERRORS = no_gpu(
+    "health_errors", "a query that fails hides the state of its GPU",
+    "the state of GPUs cannot be read{on}: {value}",
+)
 GPUS_TO_RESET = no_gpu(
     "gpus_to_reset", "until it is reset, such a GPU computes wrongly or not at all",
+    "GPUs need a reset{on}: {value}",
 )
-MEMORY_ERRORS = no_gpu("memory_errors", "such an error ends a job, or makes its results wrong")
-ROW_REMAPS = no_gpu("row_remaps", "the GPU needs a reset, or a replacement, before a job uses it")
-GPUS_WITHOUT_ECC = no_gpu("gpus_without_ecc", "without ECC, wrong bits go unnoticed")
-SLOWED_GPUS = no_gpu("slowed_gpus", "all ranks wait for the slowest GPU")
+MEMORY_ERRORS = no_gpu(
+    "memory_errors", "such an error ends a job, or makes its results wrong",
+    "GPUs have memory errors{on}: {value}",
+)
+ROW_REMAPS = no_gpu(
+    "row_remaps", "the GPU needs a reset, or a replacement, before a job uses it",
+    "GPUs have rows to remap{on}: {value}",
+)
+GPUS_WITHOUT_ECC = no_gpu(
+    "gpus_without_ecc", "without ECC, wrong bits go unnoticed", "ECC is off{on}: {value}",
+)
+SLOWED_GPUS = no_gpu(
+    "slowed_gpus", "all ranks wait for the slowest GPU",
+    "GPUs are slowed down by heat or power{on}: {value}",
+)
 POWER_LIMIT = default_check(
     "power_limit", "ratio", "a GPU below its default power limit computes slower", low=1,
-    when=ON_GPU,
+    when=ON_GPU, failing="a GPU may use only {value} of its default power{on}",
 )
-NARROW_PCIE = no_gpu("narrow_pcie", "each lost half of the lanes halves the speed to the host")
-NVLINKS_DOWN = no_gpu("nvlinks_down", "collectives inside the node run at the speed of such a GPU")
-FABRIC_FAULTS = no_gpu("fabric_faults", "without its NVLink fabric, CUDA does not start or is slow")
-CLOSED_GPUS = no_gpu("closed_gpus", "no job can use such a GPU")
+NARROW_PCIE = no_gpu(
+    "narrow_pcie", "each lost half of the lanes halves the speed to the host",
+    "GPUs use too few PCIe lanes{on}: {value}",
+)
+NVLINKS_DOWN = no_gpu(
+    "nvlinks_down", "collectives inside the node run at the speed of such a GPU",
+    "GPUs have NVLinks that are down{on}: {value}",
+)
+FABRIC_FAULTS = no_gpu(
+    "fabric_faults", "without its NVLink fabric, CUDA does not start or is slow",
+    "GPUs are not in their NVLink fabric{on}: {value}",
+)
+CLOSED_GPUS = no_gpu(
+    "closed_gpus", "no job can use such a GPU", "jobs cannot open GPUs{on}: {value}",
+)
 DIAG_FAILURES = none_of(
     "diag_failures", "tests", "DCGM's own diagnostics must pass on each node",
-    when=ordered("dcgm_diag") & ON_GPU,
+    when=ordered("dcgm_diag") & ON_GPU, failing="DCGM's diagnostics fail{on}: {value}",
 )
 DUPLICATE_GPUS = none_of(
     "duplicate_gpus", "GPUs", "a GPU that two nodes count would be given to two ranks",
-    when=NVML_THERE,
+    when=NVML_THERE, failing="two nodes count the same GPU: {value}",
 )
 DIFFERENCES = none_of(
     "differences", "differences",
     "a job needs the same Python, Ray, torch, CUDA, driver and kind of GPU on every node",
+    failing="nodes differ in software or GPUs: {value}",
 )
 SYSTEM_DIFFERENCES = default_check(
     "system_differences", "differences",
     "other kernels, OFED, firmware or settings of GPUs make nodes of one job differ", high=0,
+    failing="nodes differ in kernel, firmware or settings: {value}",
 )
-GPU_MODEL = ordered_part("gpu_model", "", "gpu_model", "chosen")
-GPU_MEMORY = ordered_part("gpu_memory", "GiB", "gpu_memory_gib")
-CPUS = ordered_part("cpus", "CPUs", "cpus_per_node")
-RAM = ordered_part("ram", "GiB", "ram_gib")
-DISK = ordered_part("disk", "GiB", "disk_gib")
-ORDERED_VERSIONS = ordered_part("ordered_versions", "versions", "versions", "chosen")
+GPU_MODEL = ordered_part("gpu_model", "", "gpu_model", "{subject} has the GPU {value}", "chosen")
+GPU_MEMORY = ordered_part("gpu_memory", "GiB", "gpu_memory_gib", "GPUs have {value} of memory{on}")
+CPUS = ordered_part("cpus", "CPUs", "cpus_per_node", "{subject} has {value}")
+RAM = ordered_part("ram", "GiB", "ram_gib", "{subject} has {value} of RAM")
+DISK = ordered_part("disk", "GiB", "disk_gib", "{subject} has {value} of disk")
+ORDERED_VERSIONS = ordered_part(
+    "ordered_versions", "versions", "versions", "versions are not those ordered{on}: {value}",
+    "chosen",
+)
 ORDERED_PARTS = (GPU_MODEL, GPU_MEMORY, CPUS, RAM, DISK, ORDERED_VERSIONS)
 NODES_CHANGED = none_of(
     "nodes_changed", "nodes", "a node that restarts in this run would end a job",
+    failing="nodes restarted during the run: {value}",
 )
-GPUS_CHANGED = no_gpu("gpus_changed", "a GPU that leaves its node ends the job that uses it")
+GPUS_CHANGED = no_gpu(
+    "gpus_changed", "a GPU that leaves its node ends the job that uses it",
+    "GPUs left their node during the run{on}: {value}",
+)
 HEAT_TIME = default_check(
     "heat_time", "s",
     "all ranks wait for a GPU that heat slows; a cooled rack has none for seconds", high=5,
-    when=ON_GPU,
+    when=ON_GPU, failing="heat slowed a GPU down for {value}{on}",
 )
 PCIE_REPLAYS = default_check(
     "pcie_replays", "1/min", "DCGM's health watch warns above (DCGM_FR_PCI_REPLAY_RATE)", high=8,
-    when=ON_GPU,
+    when=ON_GPU, failing="PCIe repeats packets{on}: {value}",
 )
 NVLINK_ERRORS = none_of(
     "nvlink_errors", "errors",
     "DCGM's health watch fails at the first replay or recovery (DCGM_FR_NVLINK_ERROR_CRITICAL)",
-    when=ON_GPU,
+    when=ON_GPU, failing="NVLink has errors{on}: {value}",
 )
 XIDS = none_of(
     "xids", "Xids", "such an error of the driver shows a fault of GPU, PCIe or NVLink", when=ON_GPU,
+    failing="the GPU driver reports faults{on}: {value}",
 )
 NEW_MEMORY_ERRORS = none_of(
     "new_memory_errors", "errors", "an error that ECC cannot correct ends a job", when=ON_GPU,
+    failing="GPU memory got new errors{on}: {value}",
 )
 SHARED_MISSING = none_of(
     "shared_missing", "nodes", "checkpoints need one folder that every node can read and write",
-    when=SHARED,
+    when=SHARED, failing="nodes do not have the shared folder: {value}",
 )
 # Limits of the system of each node, as a worker sees them; a contract may agree on others.
 OPEN_FILES = default_check(
     "open_files", "files",
     "Ray warns of fewer: they are too few for production and cause connection errors", low=4096,
-    when=OWN_HOSTS,
+    when=OWN_HOSTS, failing="a job may open only {value}{on}",
 )
 LOCKED_MEMORY = default_check(
     "locked_memory", "GiB",
     "RDMA locks its buffers: 4 MiB for each of 32 channels to 32 ranks; NCCL asks for no limit",
-    low=4, when=RDMA_AGREED & OWN_HOSTS,
+    low=4, when=RDMA_AGREED & OWN_HOSTS, failing="a job may lock only {value} of memory{on}",
 )
 STACK = default_check(
     "stack", "MiB", "8 MiB is Linux's own default; threads of NCCL and torch crash with less",
-    low=8, when=OWN_HOSTS,
+    low=8, when=OWN_HOSTS, failing="a job has a stack of only {value}{on}",
 )
 SHARED_MEMORY = default_check(
     "shared_memory", "GiB",
     "NCCL keeps buffers in /dev/shm and asks for --shm-size=1g in a container", low=1,
-    when=OWN_HOSTS,
+    when=OWN_HOSTS, failing="/dev/shm has only {value}{on}",
 )
 PROCESSES = default_check(
     "processes", "threads a rank",
     "a rank starts about 250 threads: Ray, torch, NCCL and 8 loaders of data", low=256,
+    failing="a job may start only {value}{on}",
 )
 TEMP_ROOM = default_check(
     "temp_room", "ratio",
     "Ray stores no more objects with 95 % of a disk in use, its local_fs_capacity_threshold",
-    low=0.05,
+    low=0.05, failing="only {value} of the disk of Ray's files is free{on}",
 )
 STRAY_RAYLETS = default_check(
     "stray_raylets", "raylets", "a raylet of another cluster gives the same GPUs to other jobs",
-    high=0, when=OWN_HOSTS,
+    high=0, when=OWN_HOSTS, failing="another Ray cluster runs{on}: {value}",
 )
 CLOCK_OFFSET = default_check(
     "clock_offset", "s", "events and logs of two nodes must be put in order", high=0.1,
-    when=SEVERAL_NODES,
+    when=SEVERAL_NODES, failing="the clock is wrong by {value}{on}",
 )
 UNSEEN_FILES = none_of(
     "unseen_files", "files", "a job reads on one node what it wrote on another",
     when=SHARED_BY_NODES,
+    failing="nodes do not see each other's files in the shared folder: {value}",
 )
 SEEN_AFTER = default_check(
     "seen_after", "s", "NFS keeps what it knows of a folder for up to 60 s (acdirmax)", high=60,
     when=SHARED_BY_NODES,
     no_control="a file would have to be held back for longer than its limit, a minute, each time",
+    failing="nodes see each other's new files only after {value}",
 )
 DOUBLE_CREATIONS = default_check(
     "double_creations", "files",
     "with O_EXCL one node alone creates a file: lock files depend on it", high=0,
-    when=SHARED_BY_NODES,
+    when=SHARED_BY_NODES, failing="two nodes created the same file: {value}",
 )
 RENAME_GAPS = default_check(
     "rename_gaps", "reads",
     "a checkpoint is published by rename: readers find the old version or the new one", high=0,
-    when=SHARED_BY_NODES,
+    when=SHARED_BY_NODES, failing="readers miss a file while it is renamed: {value}",
 )
 # Judged where a contract gives a limit: many sound clusters do not promise them.
-LOST_LINES = Check("lost_lines", "lines", better="lower", when=SHARED_BY_NODES, only_agreed=True)
+LOST_LINES = Check(
+    "lost_lines", "lines", better="lower", when=SHARED_BY_NODES, only_agreed=True,
+    failing="lines that nodes append are lost: {value}",
+)
 LOST_UPDATES = Check(
     "lost_updates", "updates", better="lower", when=SHARED_BY_NODES, only_agreed=True,
+    failing="updates by several nodes are lost: {value}",
 )
 FAILED_SHARDS = none_of(
     "failed_shards", "nodes", "each node writes and reads its part of a checkpoint",
-    depends=("shared",),
+    depends=("shared",), failing="nodes cannot save their part of a checkpoint: {value}",
 )
-SHARD_WRITE = fair_share("shard_write", "all ranks wait for the node that writes its shard slowest")
-SHARD_READ = fair_share("shard_read", "all ranks wait for the node that reads its shard slowest")
-RANDOM_READ = fair_share("random_read", "all ranks wait for the node that reads its data slowest")
-WRITE_RATE = Check("write_rate", "GB/s", better="higher", when=RATES_STORAGE, only_agreed=True)
-READ_RATE = Check("read_rate", "GB/s", better="higher", when=RATES_STORAGE, only_agreed=True)
+SHARD_WRITE = fair_share(
+    "shard_write", "all ranks wait for the node that writes its shard slowest",
+    "{subject} writes at {value} of the other nodes' speed",
+)
+SHARD_READ = fair_share(
+    "shard_read", "all ranks wait for the node that reads its shard slowest",
+    "{subject} reads at {value} of the other nodes' speed",
+)
+RANDOM_READ = fair_share(
+    "random_read", "all ranks wait for the node that reads its data slowest",
+    "{subject} reads data at {value} of the other nodes' speed",
+)
+WRITE_RATE = Check(
+    "write_rate", "GB/s", better="higher", when=RATES_STORAGE, only_agreed=True,
+    failing="all nodes together write {value}",
+)
+READ_RATE = Check(
+    "read_rate", "GB/s", better="higher", when=RATES_STORAGE, only_agreed=True,
+    failing="all nodes together read {value}",
+)
 CHECKPOINT_ROOM = default_check(
     "checkpoint_room", "saves", "a save is complete before the older of two is removed", low=3,
-    when=SHARED & ordered("save_gb"),
+    when=SHARED & ordered("save_gb"), failing="the shared folder has room for {value}",
 )
 STORAGE_LOST = none_of(
     "storage_lost", "nodes", "a job that loses its shared folder loses its checkpoints",
-    when=SHARED,
+    when=SHARED, failing="nodes lost the shared folder during the run: {value}",
 )
 ADDRESS_ELSEWHERE = none_of(
     "address_elsewhere", "addresses",
     "other nodes and ranks meet a node at the address that Ray gives them", when=SEVERAL_HOSTS,
+    failing="nodes are not at the address that Ray gives them: {value}",
 )
 LOOPBACK_NAMES = default_check(
     "loopback_names", "names",
     "torch's gloo listens where the own name leads, unless GLOO_SOCKET_IFNAME names an "
     "interface; ranks of other nodes cannot connect to the loopback", high=0, when=SEVERAL_HOSTS,
+    failing="the host name leads to the loopback{on}: {value}",
 )
 NCCL_INTERFACE = default_check(
     "nccl_interface", "interfaces",
     "NCCL starts over the first interface that it finds, unless NCCL_SOCKET_IFNAME names another",
-    high=0, when=SEVERAL_HOSTS,
+    high=0, when=SEVERAL_HOSTS, failing="NCCL would start over the wrong interface{on}: {value}",
 )
 IMAGE_DIFFERENCES = default_check(
     "image_differences", "nodes", "a rank that imports other packages computes otherwise, or fails",
-    high=0, when=SEVERAL_HOSTS,
+    high=0, when=SEVERAL_HOSTS, failing="nodes have different Python packages: {value}",
 )
 EGRESS_CLOSED = none_of(
     "egress_closed", "connections", "the contract's jobs download from these addresses",
-    when=ordered("egress"),
+    when=ordered("egress"), failing="jobs cannot reach addresses to download from: {value}",
 )
 MODEL_DIFFERENCES = none_of(
     "model_differences", "files", "ranks start from the weights of their own node",
-    when=ordered("model_files"),
+    when=ordered("model_files"), failing="nodes have different model files: {value}",
 )
 RAY_CLIENT = none_of(
     "ray_client", "clients", "the contract's programs join by ray://",
-    when=ordered("ray_client_port"),
+    when=ordered("ray_client_port"), failing="programs cannot join by ray://: {value}",
 )
 RDMA_CLOSED = none_of(
     "rdma_closed", "devices", "NCCL opens the device of each rail, or takes TCP",
     when=RDMA_AGREED & OWN_HOSTS, depends=("rails",),
+    failing="jobs cannot open RDMA devices{on}: {value}",
 )
 NAMES_UNRESOLVED = none_of(
     "names_unresolved", "names", "the contract's jobs address nodes by host name",
-    when=ordered("host_names") & SEVERAL_HOSTS,
+    when=ordered("host_names") & SEVERAL_HOSTS, failing="host names do not resolve{on}: {value}",
 )
 CLOSED_PORTS = none_of(
     "closed_ports", "connections", "Ray's nodes and workers connect to each other on these ports",
+    failing="nodes cannot reach Ray's ports of other nodes: {value}",
 )
 CLOSED_JOB_PORTS = default_check(
     "closed_job_ports", "connections",
     "rank 0 of a torch job listens on a port that the kernel picks, unless MASTER_PORT is set",
-    high=0,
+    high=0, failing="nodes cannot reach the ports of torch jobs: {value}",
 )
-WORK_ERRORS = none_of("work_errors", "GPUs", "a job ends when a GPU or its worker fails")
+WORK_ERRORS = none_of(
+    "work_errors", "GPUs", "a job ends when a GPU or its worker fails",
+    failing="work on GPUs fails{on}: {value}",
+)
 GEMM_WRONG = wrong_data(
     "gemm_wrong", "GPUs", "a GPU that adds wrongly spoils a model, and no job notices",
+    failing="GPUs compute wrong results{on}: {value}",
 )
 GEMM_HASH_DIFFERS = none_of(
     "gemm_hash_differs", "GPUs",
     "GPUs of one model and build give the same bits, so another result is wrong", when=HAS_PEERS,
+    failing="GPUs compute other bits than the others{on}: {value}",
 )
 SLOW_GPUS = none_of(
     "slow_gpus", "GPUs",
     "all ranks wait for a GPU that is 5 % slower than others of its model (10 % with fewer than "
     "five), and slower than their spread explains", when=HAS_PEERS,
+    failing="GPUs are slower than the others{on}: {value}",
 )
 SLOW_PCIE = no_gpu(
     "slow_pcie", "each lost generation halves the speed to the host, as half of the lanes does",
+    "GPUs have a slow PCIe link{on}: {value}",
 )
 SLOWING_GPUS = none_of(
     "slowing_gpus", "GPUs", "a GPU that loses 5 % under load is not cooled or powered",
+    failing="GPUs slow down under load{on}: {value}",
 )
 # Rates that a contract may agree on.  Without a limit they are only noted.
-GEMM_TFLOPS = Check("gemm_tflops", "TFLOP/s", better="higher", only_agreed=True)
-FP8_TFLOPS = Check("fp8_tflops", "TFLOP/s", better="higher", only_agreed=True)
-HBM_GBS = Check("hbm_gbs", "GB/s", better="higher", only_agreed=True)
-H2D_GBS = Check("h2d_gbs", "GB/s", better="higher", only_agreed=True)
-D2H_GBS = Check("d2h_gbs", "GB/s", better="higher", only_agreed=True)
+GEMM_TFLOPS = Check(
+    "gemm_tflops", "TFLOP/s", better="higher", only_agreed=True,
+    failing="matrix products run at {value}{on}",
+)
+FP8_TFLOPS = Check(
+    "fp8_tflops", "TFLOP/s", better="higher", only_agreed=True,
+    failing="FP8 matrix products run at {value}{on}",
+)
+HBM_GBS = Check(
+    "hbm_gbs", "GB/s", better="higher", only_agreed=True, failing="GPU memory gives {value}{on}",
+)
+H2D_GBS = Check(
+    "h2d_gbs", "GB/s", better="higher", only_agreed=True,
+    failing="copies to the GPU run at {value}{on}",
+)
+D2H_GBS = Check(
+    "d2h_gbs", "GB/s", better="higher", only_agreed=True,
+    failing="copies from the GPU run at {value}{on}",
+)
 # Orders to Ray run code on its nodes.
 WRONG_ENTRANCES = none_of(
     "wrong_entrances", "entrances",
     "with token authentication each needs the token; without it none asks for one",
     depends=("authentication",),
+    failing="ports of Ray do not keep to the agreed authentication: {value}",
 )
 STRANGER_JOBS = none_of(
     "stranger_jobs", "jobs", "with token authentication, Ray runs no job without a token",
     when=When(lambda here: here.terms.authentication == "token", frozenset({"authentication"})),
+    failing="Ray runs jobs without a token: {value}",
 )
 # UNPROVEN and never failed: no node sees a firewall that may keep strangers out.
 PUBLIC_ENTRANCES = default_check(
@@ -405,9 +500,9 @@ PROBES = (
 
 CRITERION = CriterionRow(
     title="the machines are what was ordered, and healthy",
-    how="machines, GPUs and software of every node: as ordered, the same everywhere, healthy; "
-    "limits, room, clock, names, ports, entrances and shared folder, as a job meets them; sums "
-    "and speed of each GPU", where="one worker on each node, and one for each GPU",
+    how="hardware and software match the order and each other; ulimits, disk space, clocks, DNS, "
+    "ports and shared storage are fit for jobs; each GPU computes correctly and at full speed",
+    where="one worker on each node, and one for each GPU",
     needs=(
         "permission of workers to read NVML; root is not needed",
         "the contract's shared folder, which each node may write",

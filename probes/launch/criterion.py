@@ -14,12 +14,15 @@ OTHER_USER = OWN_HOSTS & When(lambda here: here.terms.launch.user != "own", froz
 # Python returns -9 for a command that signal 9 ended: a failure, not an error of measurement.
 EXIT_CODE = fixed_check(
     "exit_code", "", "the documented commands must succeed", low=0, high=0, signed=True,
+    failing="the guide's commands end with exit code {value}",
 )
-RANKS = Check("ranks", "ranks", from_run="one rank per accelerator")
+RANKS = Check(
+    "ranks", "ranks", from_run="one rank per accelerator", failing="the guide's job runs {value}",
+)
 WRONG_RANKS = none_of(
     "wrong_ranks", "ranks",
     "each rank must run once, on this cluster, on an accelerator of its own, with correct and "
-    "consistent variables",
+    "consistent variables", failing="ranks have a wrong place or wrong variables: {value}",
 )
 TIME_TO_FIRST_STEP = default_check(
     "time_to_first_step", "s", "a user should see the first step within five minutes", high=300,
@@ -28,80 +31,92 @@ TIME_TO_FIRST_STEP = default_check(
 GUIDE_FAULTS = default_check(
     "guide_faults", "lines",
     "any user must be able to type the guide's commands, on this cluster and the next", high=0,
+    failing="lines of the guide do not work for every user: {value}",
 )
 RIGHTS_OF_USER = none_of(
     "rights_of_user", "rights", "a user is neither root nor in a group that others are not in",
-    when=OTHER_USER,
+    when=OTHER_USER, failing="the guide was tested with rights that users do not have: {value}",
 )
 RANKS_WITH_OTHER_WEIGHTS = none_of(
     "ranks_with_other_weights", "ranks",
     "all ranks must begin with the same weights, and end with the same",
+    failing="ranks have different weights: {value}",
 )
 MISPLACED_SAMPLES = none_of(
     "misplaced_samples", "samples", "each sample must be trained on by one rank",
+    failing="samples are trained on twice, or never: {value}",
 )
 RANKS_WITH_OTHER_VALIDATION = none_of(
     "ranks_with_other_validation", "ranks", "all ranks must validate on the same data",
+    failing="ranks validate on different data: {value}",
 )
 METRIC_ERROR = default_check(
     "metric_error", "ratio",
     "a logged loss must be the mean of all ranks; four digits are logged, and wrong means differ "
-    "by 0.1 % or more", high=0.0005,
+    "by 0.1 % or more", high=0.0005, failing="the logged loss is wrong by {value}",
 )
 LOSS_RATIO = default_check(
     "loss_ratio", "ratio", "in 20 steps the loss falls to two thirds; without learning it stays",
-    high=0.9,
+    high=0.9, failing="the loss stays at {value} of its first value",
 )
 WRONG_EXPORTS = none_of(
     "wrong_exports", "exports", "rank 0 must export the model, and no other rank",
+    failing="the model is not exported by rank 0 alone: {value}",
 )
 EXPORT_ERROR = default_check(
     "export_error", "ratio",
     "the exported model must be the trained one; bf16 against fp32 differs by less than 1 %",
-    high=0.02,
+    high=0.02, failing="the exported model differs from the trained one by {value}",
 )
 SHARE_ON_AGREED_NETWORK = default_check(
     "share_on_agreed_network", "ratio",
     "a job on the agreed fabric sends all of the fewest bytes that FSDP needs there; elsewhere "
     "it sends none", low=0.5, when=SEVERAL_HOSTS & ordered("fabric"), depends=("management",),
+    failing="the job sends only {value} of its traffic over the agreed network",
 )
 HIDDEN_ERRORS = none_of(
     "hidden_errors", "errors", "a job that failed must end with an exit code above 0",
+    failing="jobs that failed end with exit code 0: {value}",
 )
 FACTS_MISSING_FROM_ERROR = none_of(
     "facts_missing_from_error", "facts",
     "the last 40 lines must name the exception, its rank and its host",
+    failing="the error message does not say what failed, on which rank and host: {value}",
 )
 TIME_TO_STOP = default_check(
     "time_to_stop", "s", "a user who stops a job expects its accelerators back at once", high=15,
     no_control="it is the time until left processes and held accelerators are none, which have a "
-    "control",
+    "control", failing="a stopped job gives its GPUs back after {value}",
 )
 LEFT_PROCESSES = none_of(
     "left_processes", "processes", "a stopped job must leave no process on any node",
+    failing="processes still run after their job{on}: {value}",
 )
 HELD_ACCELERATORS = none_of(
     "held_accelerators", "accelerators", "a job that has ended must hold no accelerator",
+    failing="a job that has ended still holds {value}",
 )
 EXIT_CODE_AFTER_STOP = fixed_check(
     "exit_code_after_stop", "", "after a stopped job the same commands must succeed", low=0, high=0,
     signed=True,
     no_control="the same commands as in the first probe, whose exit code has a control",
+    failing="after a stopped job, the same commands end with exit code {value}",
 )
 RANKS_NOT_RESUMED = none_of(
     "ranks_not_resumed", "ranks",
     "all ranks must go on from the newest checkpoint, also if one node alone has it",
-    when=SEVERAL_HOSTS,
+    when=SEVERAL_HOSTS, failing="ranks begin anew instead of resuming: {value}",
 )
 NODES_OF_RANK_0 = default_check(
     "nodes_of_rank_0", "nodes", "a job must run correctly wherever its first rank is", low=2,
     when=SEVERAL_NODES,
     no_control="it counts what the probe itself arranged: another node is held each time",
+    failing="rank 0 ran only on {value}",
 )
 TIME_TO_ERROR = default_check(
     "time_to_error", "s", "a user should learn within five minutes that the job failed", high=300,
     no_control="it is the time of the job whose error the probe plants; how long a job may be "
-    "silent is not planted",
+    "silent is not planted", failing="a user learns after {value} that the job failed",
 )
 
 MISSING_VARIABLE = ControlRow("missing variable", WRONG_RANKS, EXIT_CODE, RANKS, TIME_TO_FIRST_STEP)

@@ -16,50 +16,90 @@ FAULTS_INJECTED = fixed_check(
     "faults_injected", "processes", "the fault must have happened exactly once", low=1, high=1,
     doubted=True, no_control="it shows that the probe's own fault happened",
 )
-OUTCOME = Check("outcome", "", from_run="the outcome that the scenario must have")
-ATTEMPTS = Check("attempts", "attempts", from_run="one per injected fault, plus the last")
-RESUMED_FROM = Check("resumed_from", "step", from_run="the newest complete checkpoint")
-STEPS_LOST = Check("steps_lost", "steps", from_run="the save interval of the probe")
+OUTCOME = Check(
+    "outcome", "", from_run="the outcome that the scenario must have",
+    failing="the killed run ends as: {value}",
+)
+ATTEMPTS = Check(
+    "attempts", "attempts", from_run="one per injected fault, plus the last",
+    failing="the killed run takes {value}",
+)
+RESUMED_FROM = Check(
+    "resumed_from", "step", from_run="the newest complete checkpoint",
+    failing="the run resumes from the wrong checkpoint: {value}",
+)
+STEPS_LOST = Check(
+    "steps_lost", "steps", from_run="the save interval of the probe",
+    failing="a kill costs {value}",
+)
 NOT_REFUSED = none_of(
     "not_refused", "checkpoints",
     "a checkpoint that is not proven complete, and of this run, must not be loaded",
+    failing="a damaged checkpoint is loaded: {value}",
 )
 REFUSALS_EXPLAINED = Check(
     "refusals_explained", "sentences", from_run="the checkpoints that were refused",
+    failing="refused checkpoints are explained in {value}",
 )
-SAVES_REFUSED = Check("saves_refused", "saves", from_run="the saves that met a full disk")
+SAVES_REFUSED = Check(
+    "saves_refused", "saves", from_run="the saves that met a full disk",
+    failing="the full disk stopped {value}",
+)
 SAVED_AFTER = Check(
     "saved_after", "saves", from_run="the saves that are due once there is free space",
+    failing="after the disk was full, the run makes {value}",
 )
-NOT_RELEASED = none_of("not_released", "groups", "a run that has ended must hold nothing")
+NOT_RELEASED = none_of(
+    "not_released", "groups", "a run that has ended must hold nothing",
+    failing="a run that has ended still holds resources: {value}",
+)
 STILL_RUNNING = none_of(
     "still_running", "processes",
     "a rank that outlives its run may still write files, and holds its device",
+    failing="ranks still run after their run{on}: {value}",
 )
-KILLS = Check("kills", "kills", from_run="the number of kills that are due in the given time")
+KILLS = Check(
+    "kills", "kills", from_run="the number of kills that are due in the given time",
+    failing="the run was killed less often than planned: {value}",
+)
 UNEXPLAINED_FAILURES = none_of(
     "unexplained_failures", "attempts", "every failed attempt must match an injected kill",
+    failing="attempts fail without a kill: {value}",
 )
-RUNS_LOST = none_of("runs_lost", "runs", "every run must finish, however often it is killed")
+RUNS_LOST = none_of(
+    "runs_lost", "runs", "every run must finish, however often it is killed",
+    failing="killed runs do not finish: {value}",
+)
 SAMPLES_DIFFER = none_of(
     "samples_differ", "steps", "the samples and their order must not depend on the number of ranks",
+    failing="with fewer ranks the samples are others in {value}",
 )
-DRIFT = Check("drift", "", from_run="the distance between two runs that were not resumed")
+DRIFT = Check(
+    "drift", "", from_run="the distance between two runs that were not resumed",
+    failing="with fewer ranks the model ends elsewhere: {value} away",
+)
 UNREPORTED_WAITS = none_of(
     "unreported_waits", "waits", "a job that waits for resources must log what it waits for",
+    failing="a job waits for resources and does not say so: {value}",
 )
 HELD_WHILE_WAITING = none_of(
     "held_while_waiting", "bundles", "a waiting job must not keep resources from other jobs",
+    failing="a waiting job keeps resources from other jobs: {value}",
 )
-NON_FINITE = none_of("non_finite", "steps", "training has failed if the loss is NaN or infinite")
+NON_FINITE = none_of(
+    "non_finite", "steps", "training has failed if the loss is NaN or infinite",
+    failing="the loss became NaN or infinite: {value}",
+)
 UNEQUAL_STEPS = none_of(
     "unequal_steps", "steps",
     "loss, gradient norm and samples must be bitwise equal to those of a run that was never killed",
+    failing="after the restart, {value} differ from a run that was never killed",
 )
 FINAL_STATE = fixed_check(
     "final_state", "",
     "the final parameters must be bitwise equal to those of a run that was never killed, except "
     "for sums that NCCL added in another order", one_of=['equal', 'reordered'],
+    failing="after the restart, the model is not that of a run that was never killed: {value}",
 )
 RECOVERY_TIME = default_check(
     "recovery_time", "s",

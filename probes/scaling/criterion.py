@@ -32,30 +32,36 @@ TOKENS_PER_S = Check(
 )
 NON_FINITE = wrong_data(
     "non_finite", "losses", "training has failed if the loss is NaN or infinite",
+    failing="the loss became NaN or infinite: {value}",
 )
 DISAGREEMENTS = wrong_data(
     "disagreements", "steps",
     "ranks must train the same model; otherwise their speed proves nothing",
+    failing="ranks trained different models: {value}",
 )
 RESIDUAL = fixed_check(
     "residual", "ratio", "the terms must add up to the step time that they explain", high=1e-06,
     no_control="it checks our own sums: no fault of a cluster breaks them",
+    failing="the explained losses do not add up: {value} is left",
 )
 WALL_GAP = fixed_check(
     "wall_gap", "ratio",
     "the step times must add up to the measured time on the host's clock, whose error is far "
     "below 1 %", high=0.01, no_control="it checks our own clock: no fault of a cluster breaks it",
+    failing="step times and the clock differ by {value}",
 )
 STRAGGLER = default_check(
     "straggler", "ratio",
     "ranks with equal work differ only by noise; a rank that makes all others wait for 15 % of a "
     "step is a fault", high=0.15, marginal_high=0.1,
+    failing="one rank makes the others wait for {value} of a step{on}",
 )
 CHECKPOINT_OVERHEAD = default_check(
     "checkpoint_overhead", "ratio",
     "share of the agreed time between two saves; large jobs save every 15 to 30 minutes (NVIDIA "
     "on nvCOMP), so 2 % is 36 s of 30 minutes; healthy clusters lose 2 to 4 % to scaling in total",
     high=0.02, marginal_high=0.01, when=LONGER_TIER, depends=("save_gb", "save_minutes", "shared",),
+    failing="saving checkpoints costs {value} of the training time",
 )
 
 SLOW_BASE = ControlRow("slow base", MFU, TOKENS_PER_S)
