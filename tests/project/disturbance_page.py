@@ -1,10 +1,11 @@
-"""Writes docs/use/disturbance.md: what each probe needs and disturbs, and for how long."""
+"""Writes docs/use/disturbance.md: what each criterion needs and disturbs, and for how long."""
 
 from __future__ import annotations
 
-from probes.check.owed import GPUS_FREE, LAB, RUN_S, disturbances_of, find_test
+from probes.check.owed import GPUS_FREE, LAB, RUN_S, disturbances_of
 from probes.check.registry import CRITERIA, run_order
 from probes.cli.run import describe_time
+from reports.record import TIERS
 from tests.support.paths import REPO
 
 DISTURBANCE_PAGE = REPO / "docs" / "use" / "disturbance.md"
@@ -57,13 +58,13 @@ filled.
 
 ## What another job feels
 
-[Measurements](../reference/measurements.md#what-another-job-feels) has the steps of another job, probe by probe. What
-follows is each probe.
+[Measurements](../reference/measurements.md#what-another-job-feels) has the steps of another job, test by test. What
+follows is what each criterion does; `seatrial plan` has each test, with its usual time.
 """
 
 
 def write_disturbance() -> str:
-    """Return the page: a table for each criterion, a row for each probe."""
+    """Return the page: a list for each criterion."""
     times = f"The times are of {LAB}, whose two cores do all the work"
     quick, standard = (describe_time(RUN_S[tier]) for tier in ("quick", "standard"))
     parts = [HEAD.format(needs=GPUS_FREE, times=times, quick=quick, standard=standard)]
@@ -71,11 +72,12 @@ def write_disturbance() -> str:
         where, needs = CRITERIA[id].where, CRITERIA[id].needs
         parts.append(f"## {id}: {CRITERIA[id].title}\n")
         parts.append(f"Runs {where}. Needs {'; '.join(needs)}.\n")
-        parts.append("| probe | tier | disturbs | time |\n|---|---|---|---|")
-        for duty in CRITERIA[id].duties:
-            name = f"`{duty.probe.partition('::')[2]}`"
-            seconds = describe_time(find_test(duty.probe).usual_s)
-            texts = "<br>".join(disturbances_of(duty.probe))
-            parts.append(f"| {name} | {duty.tier} | {texts} | {seconds} |")
+        said: dict[str, str] = {}  # what it does -> the shortest tier that does it
+        for duty in sorted(CRITERIA[id].duties, key=lambda duty: TIERS.index(duty.tier)):
+            for text in disturbances_of(duty.probe):
+                said.setdefault(text, duty.tier)
+        parts += [
+            f"- {text}{f' (tier {tier})' * (tier != TIERS[0])}" for text, tier in said.items()
+        ]
         parts.append("")
     return "\n".join(parts)

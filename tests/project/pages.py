@@ -25,7 +25,7 @@ A finding names what is wrong, where, and what to do. It never changes a verdict
 `seatrial explain CODE` prints the same text. With `--run RUN` it has the names of that run.
 This page is generated from `findings.toml` of each folder of `probes`.
 
-- **blocks**: no acceptance until it is mended. **degrades**: works, but slower or less surely.
+- **blocks**: no acceptance until it is fixed. **degrades**: works, but slower or less surely.
   **notes**: information.
 - Run each command on the node that the finding names, as root where needed. Another machine is
   named before the command.
@@ -63,7 +63,7 @@ def write_entry(code: str, entry: Entry) -> str:
     for number, step in enumerate(entry.list_steps(), 1):
         where = "" if step.on == NAMED_NODE else f"On {step.on}: "
         lines.append(f"{number}. {where}`{step.command}`: {step.means}")
-    lines += [f"\n**Mended:** {entry.mended}\n", f"**More:** {entry.remedy}\n"]
+    lines += [f"\n**Fixed when:** {entry.mended}\n"]
     return in_capitals("\n".join(lines))
 
 
