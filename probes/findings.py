@@ -73,7 +73,7 @@ class Entry(ClosedTable):
     severity: Severity
     order: Text  # what to do, with placeholders, as {node}
     steps: Annotated[list[EntryStep], Field(min_length=1)]
-    mended: Text  # how to know that it is mended
+    mended: Text  # how to know that it is fixed
     remedy: Text  # the whole advice in sentences
     made_by: str = ""  # folder of the probes that make it, if it is another than the file's
 

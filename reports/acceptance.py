@@ -26,6 +26,7 @@ from reports.sanitize import capitalise, one_line
 
 # By exit code; any other is NOT ACCEPTED.
 WORDS = {0: "ACCEPTED", 2: "INTERRUPTED", 4: "DOES NOT VERIFY"}
+MAX_OTHERS = 8  # nodes named in a finding that stands for several
 ENDS_RUN = ("HOST-HEAD", "HOST-NODE-LOST")  # findings that others follow from
 NOT_READ = Integrity()  # of a record that was not read from a run folder
 NOTHING_OWED = "the run does not record which probes it owes"
@@ -70,9 +71,7 @@ class ReportRow:
     @property
     def is_only_information(self) -> bool:
         """True if all probes finished, without FAIL, on a cluster that cannot prove it."""
-        ended = all(result.state == "finished" for result in self.results)
-        seen = bool(self.results) and ended and self.verdict is not Verdict.FAIL
-        return bool(self.criterion.not_provable) and seen
+        return _only_informs(self.criterion, self.results, self.verdict)
 
     @property
     def can_decide(self) -> bool:
@@ -273,13 +272,47 @@ def _unlisted_criteria(record: RunRecord) -> list[Criterion]:
 
 
 def _unique_findings(results: list[ProbeResult]) -> list[Finding]:
-    """List each finding once: what ended the run, what blocks an acceptance, the worst results'."""
+    """List each finding once: what ended the run, what blocks an acceptance, the worst results'.
+
+    Findings that differ only in their node or GPU become one.
+    """
     ordered = sorted(results, key=lambda result: -result.verdict.rank)
-    listed = [finding for result in ordered for finding in result.findings]
-    unique = {(item.code, item.statement): item for item in listed}.values()
+    alike: dict[tuple[str, str], list[Finding]] = {}
+    for result in ordered:
+        for item in result.findings:
+            same = alike.setdefault((item.code, _without_names(item)), [])
+            if item.statement not in [one.statement for one in same]:
+                same.append(item)
     return sorted(
-        unique, key=lambda item: (item.code not in ENDS_RUN, [*Severity].index(item.severity))
+        map(_join_findings, alike.values()),
+        key=lambda item: (item.code not in ENDS_RUN, [*Severity].index(item.severity)),
     )
+
+
+NUMBERED = re.compile(r"\bGPU -?\d+")
+
+
+def _without_names(item: Finding) -> str:
+    """Return the statement without the names of what it is about."""
+    names = sorted({*item.suspects, *item.names.values()}, key=len, reverse=True)
+    found = re.compile("|".join(rf"(?<!\w){re.escape(name)}(?!\w)" for name in names if name))
+    return NUMBERED.sub("GPU", found.sub("", item.statement) if found.pattern else item.statement)
+
+
+def _join_findings(alike: list[Finding]) -> Finding:
+    """Make one finding of those that differ only in names: the first, with all suspects."""
+    first, *more = alike
+    if not more:
+        return first
+    suspects = list(dict.fromkeys(name for one in alike for name in one.suspects))
+    others = [name for name in suspects if name not in first.suspects]
+    where = f" on {', '.join(others[:MAX_OTHERS])}" if others else f" {len(more)} times more"
+    left = len(others) - MAX_OTHERS
+    where += f" and {quantity(left, 'others')}" * (left > 0)
+    statement = f"{first.statement.rstrip('.')}. The same{where}"
+    evidence = list(dict.fromkeys(path for one in alike for path in one.evidence))
+    new = {"statement": statement, "suspects": suspects, "evidence": evidence}
+    return first.model_copy(update=new)
 
 
 def _report_row(
@@ -302,12 +335,17 @@ def _report_row(
         or (verdict is Verdict.UNPROVEN and bool(problem) and _has_other_reason(key, results))
     )
     problem = problem or worse
+    sentence = problem if is_other else headline_sentence(criterion, key, record.cluster)
+    if reason and (_only_informs(criterion, results, verdict) or not _ran(results)):
+        is_other, sentence = True, f"{capitalise(criterion.title)}: not provable here"
+    elif results and not _ran(results):
+        is_other, sentence = True, f"not tested: {results[0].error}"
     return ReportRow(
         criterion=criterion,
         verdict=verdict,
         results=results,
         key=key,
-        sentence=problem if is_other else headline_sentence(criterion, key, record.cluster),
+        sentence=sentence,
         claim_end="" if is_other else claim_end(criterion, key, verdict),
         problem=problem,
         label="; ".join(notes if criterion.required else [why, *notes]),
@@ -316,6 +354,16 @@ def _report_row(
         ),
         regressions=regressions,
     )
+
+
+def _only_informs(criterion: Criterion, results: list[ProbeResult], verdict: Verdict) -> bool:
+    ended = all(result.state == "finished" for result in results)
+    seen = bool(results) and ended and verdict is not Verdict.FAIL
+    return bool(criterion.not_provable) and seen
+
+
+def _ran(results: list[ProbeResult]) -> bool:
+    return any(result.state != records.NOT_RUN for result in results)
 
 
 def _has_other_reason(key: Measurement, results: list[ProbeResult]) -> bool:
@@ -327,13 +375,13 @@ def _has_other_reason(key: Measurement, results: list[ProbeResult]) -> bool:
 def _row_problem(results: list[ProbeResult], verdict: Verdict, headlines: Mapping[str, str]) -> str:
     """Return the main sentence of the first result as bad as `verdict`; "" for PASS."""
     if not results:
-        return "no probe ran for this criterion"
+        return "no test ran for this criterion"
     matching = [result for result in results if result.verdict is verdict]
     if not matching or verdict is Verdict.PASS:
         return ""
     missing = sum(result.state == records.NOT_RUN for result in results)
     if matching[0].state == records.NOT_RUN and missing < len(results):
-        return f"{missing} of {len(results)} probes did not run"
+        return f"{missing} of {len(results)} tests did not run"
     return summary_sentence(matching[0], headlines)
 
 
@@ -417,21 +465,30 @@ def distance_outside(m: Measurement) -> float:
 
 def headline_sentence(criterion: Criterion, key: Measurement, cluster: Mapping[str, Any]) -> str:
     """Write the key measurement in the buyer's words: `All-reduce runs at 41.2 GB/s`."""
-    template = criterion.headlines.get(key.name, "")
+    on = f" on {key.subject}" if key.subject not in ("cluster", "") else ""
+    template = sentence_of(criterion, key)
     if not template or key.value is None:
-        on = f" on {key.subject}" if key.subject not in ("cluster", "") else ""
-        text = f"{key.title}{on}: {key.value_text}"
-    else:
-        words = {"value": key.short_text, "subject": key.subject, "work": work_text(key, cluster)}
-        text = re.sub(r"\{(\w+)\}", lambda part: words.get(part[1], part[0]), template)
-    return capitalise(text)
+        return capitalise(f"{key.title}{on}: {key.value_text}")
+    words = {"value": key.short_text, "subject": key.subject, "on": on}
+    words["work"] = work_text(key, cluster)
+    return capitalise(re.sub(r"\{(\w+)\}", lambda part: words.get(part[1], part[0]), template))
+
+
+def sentence_of(criterion: Criterion, key: Measurement) -> str:
+    """Choose the criterion's sentence for a measurement: that of a headline, or of a failure."""
+    failing = criterion.failing.get(key.name, "") if key.verdict is Verdict.FAIL else ""
+    return criterion.headlines.get(key.name) or failing
 
 
 def claim_end(criterion: Criterion, key: Measurement, verdict: Verdict) -> str:
-    """Return how the sentence goes on: with what is proven, or with the limit that is not kept."""
+    """Return how the sentence goes on: with what is proven, or with the limit that is not kept.
+
+    The sentence of a fault that must not be says that already.
+    """
     if verdict.accepted:
         return criterion.proven if key.name in criterion.headlines else ""
-    return f". Expected: {key.limit}" if key.limit is not None else ""
+    says_it = key.limit is not None and key.limit.high == 0 and sentence_of(criterion, key)
+    return f". Expected: {key.limit}" if key.limit is not None and not says_it else ""
 
 
 def work_text(efficiency: Measurement, cluster: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ SHOWN_UNITS: dict[str, list[tuple[float, float, str]]] = {
     "GB/s": [(0.01, 1, "GB/s"), (1e-5, 1e3, "MB/s"), (0, 1e6, "kB/s")],
     "bytes/s": [(1e9, 1e-9, "GB/s"), (1e6, 1e-6, "MB/s"), (0, 1e-3, "kB/s")],
     "GB": [(0.1, 1, "GB"), (1e-4, 1e3, "MB"), (0, 1e6, "kB")],
+    "us": [(1000, 1e-3, "ms"), (0, 1, "us")],
     "s": [(0.01, 1, "s"), (0, 1e3, "ms")],
 }
 ORDINALS = {"step"}  # units of a position: step 4, not 4 step

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any
 
-from reports.record import Finding, RepairStep, node_facts
+from reports.record import Finding, ProbeResult, RepairStep, RunRecord, node_facts
 from reports.redact import redact_text
 from reports.sanitize import one_line
 
@@ -96,6 +96,25 @@ def fill(finding: Finding, cluster: Facts) -> FilledFinding:
         steps=[names.step(step) for step in finding.steps],
         mended=names.text(finding.mended),
     )
+
+
+PLAIN_FOLDER = re.compile(r"[A-Za-z0-9._/+-]{1,100}")
+RUN_DIR = re.compile(r"--run-dir[ =]('[^']*'|\S+)")
+
+
+def again_command(record: RunRecord, shown: Finding | ProbeResult) -> str:
+    """Return the command that tests the criterion of a finding or result again; "" for none.
+
+    A command that a finding alone has stays, as does that of a probe of somebody else's.
+    """
+    of = [one for one in record.results if one.reproduce == shown.reproduce]
+    known = {criterion.id for criterion in record.contract.criteria}
+    if not shown.reproduce or not of or of[0].criterion not in known:
+        return redact_text(shown.reproduce)
+    named = RUN_DIR.search(record.command)
+    folder = redact_text(named[1].strip("'") if named else f"runs/{record.id}")
+    run = folder if PLAIN_FOLDER.fullmatch(folder) else "RUN"
+    return f"seatrial again {of[0].criterion} --run {run}"
 
 
 def node_suspects(suspects: Iterable[str]) -> list[str]:

@@ -48,13 +48,13 @@ class Cause(str, Enum):
 class Severity(str, Enum):
     """What a finding means for the acceptance, worst first."""
 
-    BLOCKS = "blocks"  # no acceptance until it is mended
+    BLOCKS = "blocks"  # no acceptance until it is fixed
     DEGRADES = "degrades"  # works, but slower or less surely
     NOTES = "notes"  # information
 
 
 class RepairStep(RecordModel):
-    """Command that examines or mends, and what its answers mean; `on` is where it is run."""
+    """Command that examines or fixes, and what its answers mean; `on` is where it is run."""
 
     command: str = Field(description="Command to paste, with placeholders, as {node}.")
     means: str = Field(description="What its answers mean.")
@@ -72,10 +72,10 @@ class Finding(RecordModel):
     statement: str = Field(description="What is wrong, in one sentence.")
     suspects: list[str] = about([], "Nodes, GPUs, ports or links that may cause it.")
     cause: Cause = about(Cause.UNKNOWN, "Class of the cause.")
-    severity: Severity = about(Severity.BLOCKS, "Whether it must be mended before an acceptance.")
+    severity: Severity = about(Severity.BLOCKS, "Whether it must be fixed before an acceptance.")
     order: str = about("", "What to do, with placeholders, as {node}.")
     steps: list[RepairStep] = about([], "Commands, and what their answers mean.")
-    mended: str = about("", "How to know that it is mended.")
+    mended: str = about("", "How to know that it is fixed.")
     names: dict[str, str] = about({}, "Names of this case, by the placeholder that they fill.")
     remedy: str = Field(description="What to do, as an order.")
     reproduce: str = about("", "Command that shows the problem again.")
@@ -134,6 +134,9 @@ class Criterion(RecordModel):
     )
     headlines: dict[str, str] = about(
         {}, "Measures that stand for it, the best first, each with a sentence."
+    )
+    failing: dict[str, str] = about(
+        {}, "What a report says of a measure whose value is bad, by its name."
     )
     proven: str = about("", "How the sentence goes on where the criterion is accepted.")
 

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Mapping
-from typing import Any
 
 from reports.acceptance import AcceptanceSummary, ReportRow
 from reports.measurement import Verdict
-from reports.orders import break_command, fill
+from reports.orders import again_command, break_command, fill
 from reports.record import NOT_RUN, Finding, RunRecord
 from reports.redact import redact_text
-from reports.sanitize import ascii_only, capitalise, one_line
+from reports.sanitize import ascii_only, one_line
 
 STYLES = {  # by verdict: glyph, ASCII sign, ANSI colour
     Verdict.PASS: ("\N{CHECK MARK}", "v", "32"),
@@ -47,7 +45,7 @@ def acceptance_table(
         [_row_line(row, fmt, columns) for row in rows],
         [line for row in rows for line in _problem_lines(row, fmt, columns[0])],
         _not_run_lines(summary, fmt),
-        *(_finding_lines(one, summary.record.cluster, fmt) for one in summary.findings),
+        *(_finding_lines(one, summary.record, fmt) for one in summary.findings),
     ]
     blocks.insert(0 if decision_first else len(blocks), _decision_lines(summary, fmt))
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
@@ -124,11 +122,6 @@ def _row_line(row: ReportRow, fmt: TextFormatter, columns: tuple[int, int, int])
 
 def _sentence_cell(row: ReportRow, room: int, fmt: TextFormatter) -> str:
     """Write what the run showed, with what it proves where there is room."""
-    ran = any(result.state != NOT_RUN for result in row.results)
-    if row.criterion.not_provable and (row.is_only_information or not ran):
-        return f"{capitalise(row.criterion.title)}: not provable here"
-    if not ran:
-        return NOT_RUN
     whole = fmt.plain(row.claim)
     return whole if row.verdict.accepted and len(whole) <= room else fmt.plain(row.sentence)
 
@@ -163,7 +156,7 @@ def _not_run_lines(summary: AcceptanceSummary, fmt: TextFormatter) -> list[str]:
         id = fmt.plain(row.criterion.id)[:24]
         count = sum(result.state == NOT_RUN for result in row.results)
         if count < len(row.results):
-            missing += [f"{count} of {len(row.results)} probes of {id}"] * bool(count)
+            missing += [f"{count} of {len(row.results)} tests of {id}"] * bool(count)
         elif row.criterion.required or count:
             missing.append(id)
     selected = re.search(r"(?<=\s)-k[ =]?('[^']*'|\S+)", summary.record.command)
@@ -171,9 +164,9 @@ def _not_run_lines(summary: AcceptanceSummary, fmt: TextFormatter) -> list[str]:
     return fmt.wrap(f"{', '.join(missing)}{reason}", "  not run: ") if missing else []
 
 
-def _finding_lines(finding: Finding, cluster: Mapping[str, Any], fmt: TextFormatter) -> list[str]:
+def _finding_lines(finding: Finding, record: RunRecord, fmt: TextFormatter) -> list[str]:
     """Write `FAB-TCP  statement`, then suspects, what to do by which commands, and the test."""
-    indent, filled = " " * 7, fill(finding, cluster)
+    indent, filled = " " * 7, fill(finding, record.cluster)
     lines = fmt.wrap(finding.statement, f"  {fmt.plain(finding.code)[:24]}  ", indent)
     if finding.suspects:
         lines += fmt.wrap(", ".join(finding.suspects), indent + "suspect: ")
@@ -181,8 +174,8 @@ def _finding_lines(finding: Finding, cluster: Mapping[str, Any], fmt: TextFormat
     for step in filled.steps:
         on = f"{fmt.plain(step.on)} " if step.on else ""
         lines += fmt.command(redact_text(step.command), f"{indent}{on}$ ")
-    if finding.reproduce:
-        lines += fmt.command(redact_text(finding.reproduce), indent + "again: ")
+    if again := again_command(record, finding):
+        lines += fmt.command(again, indent + "again: ")
     return lines
 
 

@@ -78,3 +78,14 @@ def formatter() -> TextFormatter:
     from reports.text import TextFormatter
 
     return TextFormatter(terminal_width(), unicode=is_unicode())
+
+
+RUNS = Path("runs")  # where a run is written unless --run-dir names another folder
+
+
+def newest_run() -> Path:
+    """Find the run below RUNS that was written to last.  Raises UsageError if there is none."""
+    logs = {path: path.stat().st_mtime for path in RUNS.glob("*/events.jsonl")}
+    if not logs:
+        raise UsageError(f"no run is named, and {RUNS}/ here has none: name its folder")
+    return max(logs, key=lambda path: logs[path]).parent

@@ -24,15 +24,6 @@ if TYPE_CHECKING:
 
 
 RUN_ARGUMENT = click.argument("run_folder", type=cli.PATH, required=False)
-RUNS = Path("runs")  # where a run is written unless --run-dir names another folder
-
-
-def newest_run() -> Path:
-    """Find the run below RUNS that was written to last.  Raises UsageError if there is none."""
-    logs = {path: path.stat().st_mtime for path in RUNS.glob("*/events.jsonl")}
-    if not logs:
-        raise cli.UsageError(f"no RUN_FOLDER is given, and {RUNS}/ here has no run: name one")
-    return max(logs, key=lambda path: logs[path]).parent
 
 
 @cli.command(
@@ -58,7 +49,7 @@ def report(run_folder: Path | None, baseline: Path | None, share: bool, opened: 
     from probes.session.rejudge import read_summary, read_whole
     from reports.share.shared_copy import write_shared
 
-    run_folder = run_folder or newest_run()
+    run_folder = run_folder or cli.newest_run()
     with cli.refuse_unusable():
         summary = read_whole(run_folder)
         before = read_summary(baseline) if baseline else None
@@ -91,7 +82,7 @@ def show(run_folder: Path | None, width: int, plain: bool) -> None:
     """
     from probes.session.rejudge import read_whole
 
-    run_folder = run_folder or newest_run()
+    run_folder = run_folder or cli.newest_run()
     with cli.refuse_unusable():
         summary = read_whole(run_folder)
     click.echo(_table(summary, width, plain))
@@ -257,7 +248,7 @@ def _print_csv(text: str, notes: Iterable[str]) -> None:
 
 WIDTH = 80  # columns of the narrowest usual terminal
 MEANS = {
-    "blocks": "no acceptance until it is mended",
+    "blocks": "no acceptance until it is fixed",
     "degrades": "works, but slower or less surely",
     "notes": "information",
 }
@@ -400,7 +391,7 @@ def _describe_order(filled: FilledFinding, fmt: TextFormatter) -> Iterator[str]:
         lines = break_command(step.command, fmt.width - 8)
         yield from (f"        {fmt.plain(line)}" for line in lines)
         yield from fmt.wrap(step.means, "          ")
-    yield from fmt.wrap(filled.mended, "mended  ")
+    yield from fmt.wrap(filled.mended, "fixed   ")
 
 
 def _findings_of(record: RunRecord, code: str) -> list[Finding]:

@@ -189,7 +189,7 @@ KEYS = ("cluster", "tier", "contract", "nodes")
     cls=RunCommand,
 )
 @click.argument("criteria", nargs=-1, required=True, metavar="CRITERION...")
-@click.option("--run", "run_folder", type=cli.PATH, required=True, help="The run to repeat.")
+@click.option("--run", "run_folder", type=cli.PATH, help="The run; else the newest in runs/.")
 @click.option("--run-dir", metavar="DIR", help="Where to write the new run.")
 @click.option(
     "--cluster",
@@ -200,7 +200,7 @@ KEYS = ("cluster", "tier", "contract", "nodes")
 def again(
     context: click.Context,
     criteria: tuple[str, ...],
-    run_folder: Path,
+    run_folder: Path | None,
     run_dir: str | None,
     cluster: str | None,
 ) -> None:
@@ -217,6 +217,7 @@ def again(
         only = read_only(",".join(criteria))
     except OptionError as error:
         raise cli.UsageError(str(error).replace("--only", "CRITERION")) from None
+    run_folder = run_folder or cli.newest_run()
     with cli.refuse_unusable():
         record = read_verified(run_folder)
     options, to_pytest = read_options(record), context.meta[TO_PYTEST]

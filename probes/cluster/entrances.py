@@ -297,7 +297,7 @@ POLL_SECONDS = 2.0  # dates the start of a silence to 2 s, and is no load for th
 HEAD_SECONDS = 5.0
 # A head that swaps or restarts is silent for a while; Ray itself waits for 60 s.
 SILENCE_SECONDS = 15.0
-# From then on it is lost.  20 s before a raylet ends, with the driver: the run writes its end first.
+# From then on it is lost.  20 s later a raylet ends, with the driver: the run writes its end first.
 LOST_SECONDS = 40.0
 # First bytes of an HTTP/2 client (gRPC is one): the preface and empty settings.  A server answers
 # with its own settings.  A stopped process does not, although its socket still accepts connections.

@@ -181,7 +181,7 @@ def suggest_spelling(name: str) -> str:
 def _check_files(ctx: NodeContext) -> Iterator[Flag]:
     """Flag conf files that NCCL cannot read, or cannot read completely."""
     for path, problem in ctx.problems.items():
-        yield _flag("warn", "conf file", "", path, f"the file {problem}", "mend it or remove it")
+        yield _flag("warn", "conf file", "", path, f"the file {problem}", "fix it or remove it")
 
 
 def _check_libraries(ctx: NodeContext) -> Iterator[Flag]:

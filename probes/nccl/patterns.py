@@ -65,7 +65,7 @@ def read_plain_errors(network: bool = False) -> Mapping[str, tuple[str, str]]:
     """Read code and problem of each kind that alone shows a fault, once.  Raises TableError.
 
     Those of a `network` (FAB-*) are faults where traffic leaves the host. Kinds with a code of
-    their own come before those of NCCL-ERROR: they say what to mend.
+    their own come before those of NCCL-ERROR: they say what to fix.
     """
     coded = [one for one in read_phrases() if one.code and one.code.startswith("FAB-") == network]
     found = sorted(coded, key=lambda one: one.code == OTHER)

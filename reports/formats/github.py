@@ -14,8 +14,8 @@ from contextlib import suppress
 
 from reports.acceptance import AcceptanceSummary, ReportRow
 from reports.measurement import Verdict
-from reports.record import Finding
-from reports.redact import redact_text
+from reports.orders import again_command
+from reports.record import Finding, RunRecord
 from reports.sanitize import one_line
 
 MAX_SUMMARY = 1 << 20  # bytes of a step: GitHub shows no summary that has more
@@ -70,7 +70,7 @@ def step_summary(summary: AcceptanceSummary, room: int = MAX_SUMMARY) -> str:
     if room < 0:
         raise ValueError("the step has no room left for it")
     rows = _fill([_table_row(row) for row in summary.worst_first], room // 2)
-    findings = _fill([_finding(finding) for finding in summary.findings], room // 2)
+    findings = _fill([_finding(one, summary.record) for one in summary.findings], room // 2)
     parts = [*head, *rows, "</table>", *(["<h3>Findings</h3>", *findings] if findings else [])]
     return "\n".join(["\n", *parts, "\n"])
 
@@ -95,10 +95,10 @@ def _table_row(row: ReportRow) -> str:
     return "<tr>" + "".join(f"<td>{_html(cell)}</td>" for cell in cells) + "</tr>"
 
 
-def _finding(finding: Finding) -> str:
+def _finding(finding: Finding, record: RunRecord) -> str:
     lines = [finding.statement, f"Do: {finding.remedy}"]
-    if finding.reproduce:
-        lines.append(f"Again: {redact_text(finding.reproduce)}")
+    if again := again_command(record, finding):
+        lines.append(f"Again: {again}")
     return f"<p><b>{_html(finding.code)}</b> {'<br>'.join(map(_html, lines))}</p>"
 
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reports.acceptance import AcceptanceSummary, ReportRow, summary_sentence
-from reports.charts import draw_figures
+from reports.charts import Figure, draw_figures
 from reports.frames.compare import compare
 from reports.measurement import Measurement, Verdict
 from reports.numbers import number
-from reports.orders import fill
+from reports.orders import again_command, fill
 from reports.page import sections
 from reports.record import NOT_RUN, Control, Finding, ProbeResult, RunRecord
 from reports.redact import redact_text
@@ -31,10 +31,12 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 TEMPLATES = Path(__file__).parent / "templates"
-SECTIONS = ("criteria.html.j2", "appendix.html.j2")  # after page 1, in their order
+SECTIONS = ("second.html.j2", "criteria.html.j2", "appendix.html.j2")  # after page 1
 SENTENCE_END = re.compile(r"(?<=[.!?]) ")
 MOST_FINDINGS = 3  # on page 1, which is one sheet of paper
 MAX_BESIDE = 3  # measurements without a fault that stand below those with one, not folded
+MAX_PRINTED = 40  # nodes of the matrix that is printed
+PRINTED = ("busbw", "efficiency")  # figures of what passed that are on paper, too
 MAX_PASSING = 4  # passing subjects of one measurement shown in its section; the appendix has all
 
 
@@ -103,6 +105,7 @@ def render(
         untested=_untested_items(summary),
         anchors=sections.section_anchors(summary.rows),
         caught_controls=sections.count_controls(record.results),
+        again=lambda shown: again_command(record, shown),
         fill_in=lambda finding: fill(finding, record.cluster),
         blast_of=lambda finding: sections.blast_text(finding, summary),
         problem_of=lambda result: summary_sentence(result, headlines.get(result.criterion, {})),
@@ -111,6 +114,7 @@ def render(
         cause_of=lambda result: sections.cause_text(result, record),
         comparison=compare(summary, baseline) if baseline else None,
         figures_of=lambda result: draw_figures(_series_of(result, baseline)),
+        printed=_printed_figures(summary),
         script=script,
         # For the page's content security policy, which allows only this script.
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -145,6 +149,7 @@ def _jinja_environment(reader: sections.EvidenceReader) -> Environment:
         finalize=lambda value: clean(value) if type(value) is str else value,
     )
     environment.globals |= {"NOT_RUN": NOT_RUN, "MAX_BESIDE": MAX_BESIDE}
+    environment.globals["MAX_PRINTED"] = MAX_PRINTED
     environment.filters |= {
         "glyph": lambda verdict: STYLES[verdict][0],
         "line": one_line,
@@ -156,9 +161,9 @@ def _jinja_environment(reader: sections.EvidenceReader) -> Environment:
         "command": lambda text: redact_text(one_line(text)),
         "groups": _group_by_name,
         "skipped": sections.group_skipped,
-        "bar": sections.draw_limit_bar,
         "caught": sections.caught_text,
-        "scope": sections.scope_text,
+        "limit": sections.limit_text,
+        "controls": sections.count_controls,
         "first_sentence": lambda text: SENTENCE_END.split(text, maxsplit=1)[0],
         # Only for SVG that reports.charts.canvas wrote, and for the page's script: neither contains
         # foreign markup.
@@ -199,7 +204,8 @@ def _run_duration(record: RunRecord) -> str:
 def _time_to_test(finding: Finding, record: RunRecord) -> str:
     """Write how long the probe of a finding took in this run; "" if it is another command."""
     for result in record.results:
-        if result.seconds and finding.reproduce == result.reproduce and finding in result.findings:
+        codes = [one.code for one in result.findings]
+        if result.seconds and finding.reproduce == result.reproduce and finding.code in codes:
             return _span_text(result.seconds)
     return ""
 
@@ -222,6 +228,13 @@ def _series_of(result: ProbeResult, baseline: AcceptanceSummary | None) -> dict[
     if not earlier or not isinstance(now, dict):
         return result.series
     return {**result.series, "busbw": {**now, "baseline": earlier[-1]}}
+
+
+def _printed_figures(summary: AcceptanceSummary) -> list[Figure]:
+    """Draw the figures of what passed that are on paper: on a screen they are folded."""
+    passed = [one for row in summary.rows for one in row.results if one.verdict.accepted]
+    series = [{k: v for k, v in one.series.items() if k in PRINTED} for one in passed]
+    return [figure for one in series for figure in draw_figures(one) if figure.svg]
 
 
 def _group_by_name(measurements: list[Measurement]) -> list[Group]:
@@ -250,12 +263,13 @@ def _build_group(same_name: list[Measurement]) -> Group:
 def _unexplained_results(worst_first: list[ReportRow]) -> list[ProbeResult]:
     """Find results that are not accepted and have no finding: they need a next step, too.
 
-    Of those of one criterion with the same error it is the first: a full disk ends many probes.
+    What did not run is listed as not tested.  Of those of one criterion with the same error it is
+    the first: a full disk ends many probes.
     """
     found: dict[tuple[str, str], ProbeResult] = {}
     for row in worst_first:
         for result in row.results if not row.is_only_information else ():
-            if not result.verdict.accepted and not result.findings:
+            if result.state != NOT_RUN and not result.verdict.accepted and not result.findings:
                 found.setdefault((row.criterion.id, result.error or result.probe), result)
     return list(found.values())
 
@@ -268,10 +282,14 @@ def _untested_items(summary: AcceptanceSummary) -> list[tuple[str, str]]:
         for row in rows
         if row.criterion.not_provable
     ]
-    items += [(row.criterion.id, "no probe ran for it") for row in rows if not row.results]
+    items += [(row.criterion.id, "no test ran for it") for row in rows if not row.results]
     informing = {row.criterion.id for row in rows if row.is_only_information}
+    for row in rows:
+        for reason, tests in sections.group_skipped(row.results):
+            some = f"{len(tests)} of {len(row.results)} tests: "
+            items.append((row.criterion.id, some * (len(tests) < len(row.results)) + reason))
     for result in record.results:
-        if result.state != "finished":
+        if result.state not in ("finished", NOT_RUN):
             message = result.error or "the probe did not finish"
             items.append((result.criterion, f"{result.state}: {message}"))
         if result.criterion not in informing:

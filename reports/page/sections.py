@@ -21,7 +21,6 @@ from reports.run_folder.integrity import compare_hash
 from reports.run_folder.times import parse_time
 from reports.sanitize import clean, probe_words, relative_link
 
-MAX_SCOPE = 200  # letters of a row's scope on page 1; its section has all
 ANCHOR = re.compile(r"[A-Z][A-Z0-9_]{0,30}")  # a criterion that is the name of its section
 
 
@@ -97,22 +96,10 @@ def caught_text(row: ReportRow) -> str:
     return count_controls(row.results).text
 
 
-def scope_text(row: ReportRow) -> str:
-    """Write the limit that a row was held to, its reason, and what its key probe covered.
-
-    What is too long for page 1 ends with a whole part: parts are separated by semicolons.
-    """
-    key = row.key
-    is_told = bool(row.claim_end) and not row.verdict.accepted  # the sentence ends with the limit
-    limit = "" if is_told else f"Limit: {bound_text(key.limit)}, "
-    held = [f"{limit}because {key.limit.because}"] if key.limit and key.name else []
-    covered = [one.coverage for one in row.results if key in one.measurements and one.coverage]
-    text = ". ".join(part[:1].upper() + part[1:] for part in [*held, *covered[:1]])
-    if len(text) <= MAX_SCOPE:
-        return text
-    shown = text[: MAX_SCOPE - 3]
-    whole = shown.rpartition("; ")[0]
-    return f"{whole}; ..." if len(whole) >= MAX_SCOPE // 2 else f"{shown.rstrip()}..."
+def limit_text(row: ReportRow) -> str:
+    """Write the limit that a row's sentence is held to; "" where there is no value to hold."""
+    shown = row.key.value is not None and not row.is_only_information
+    return bound_text(row.key.limit) if shown else ""
 
 
 def bound_text(limit: Limit | None) -> str:
@@ -164,7 +151,7 @@ def cause_text(result: ProbeResult, record: RunRecord) -> str:
     if not codes or (result.state == "finished" and result.verdict is not Verdict.FAIL):
         return "No known cause matches."
     found = [f"{name} found ({', '.join(dict.fromkeys(codes[name]))})" for name in codes]
-    return f"This may come from what {join_words(found)}: mend that first."
+    return f"This may come from what {join_words(found)}: fix that first."
 
 
 def join_words(words: Sequence[str]) -> str:
@@ -329,35 +316,6 @@ def _node_facts(cluster: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return nodes
 
 
-WIDTH, HEIGHT = 180, 18  # px: a column of the table on page 1
-ROOM = 1.15  # the longer of value and limit leaves room beyond it, so that both are seen
-
-
-def draw_limit_bar(m: Measurement) -> str:
-    """Draw a bar as long as the value, and a line at its limit.
-
-    "" where that says nothing: without a number, and where the limit is 0, exact or two-sided.
-    """
-    if m.limit is None or isinstance(m.value, str | bool | None) or m.value < 0:
-        return ""
-    bounds = [bound for bound in (m.limit.low, m.limit.high) if bound is not None]
-    if len(bounds) != 1 or bounds[0] <= 0:
-        return ""
-    scale = WIDTH / (ROOM * max(m.value, bounds[0]))
-    verdict = m.verdict.value if m.verdict else ""
-    mark = f'<rect class="{verdict}" y="6" width="{m.value * scale:.1f}" height="6"/>'
-    return _draw_on_track(WIDTH, HEIGHT, 6, f'{mark}<path d="M{bounds[0] * scale:.1f} 1v16"/>')
-
-
-def _draw_on_track(width: int, height: int, thick: int, marks: str) -> str:
-    """Draw marks on a track as wide as the column, in px."""
-    return (
-        f'<svg class="bar" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-        f'aria-hidden="true"><rect class="all" y="6" width="{width}" height="{thick}"/>'
-        f"{marks}</svg>"
-    )
-
-
 MAX_NAMES = 3  # measures named in a cell; the criterion's section has all
 
 
@@ -453,5 +411,9 @@ def _draw_bar(began: float, seconds: float, total: float, result: ProbeResult) -
     width = max(seconds * scale, LEAST)
     left = min(began * scale, SPAN_WIDTH - width)
     place = f'x="{left:.1f}" y="2" width="{width:.1f}" height="10"'
-    mark = f'<rect class="{result.verdict.value}" {place}/>'
-    return _draw_on_track(SPAN_WIDTH, SPAN_HEIGHT, 2, mark)
+    size = f'width="{SPAN_WIDTH}" height="{SPAN_HEIGHT}"'
+    return (
+        f'<svg class="bar" {size} viewBox="0 0 {SPAN_WIDTH} {SPAN_HEIGHT}" aria-hidden="true">'
+        f'<rect class="all" y="6" width="{SPAN_WIDTH}" height="2"/>'
+        f'<rect class="{result.verdict.value}" {place}/></svg>'
+    )

@@ -34,8 +34,8 @@ class Integrity:
 
     @property
     def head_line(self) -> str:
-        """Line for people who attend the run to write down: no other run has this head."""
-        return f"head    {self.head}  (sha256 of the last of {self.events} events)"
+        """Line for people who attend the run to write down: no other run has this one."""
+        return f"fingerprint  {self.head}"
 
     @property
     def sentences(self) -> list[str]:

@@ -32,7 +32,7 @@ TITLES = {
     "waivers": "waiver",
     "nonce": "nonce",
     "sums": "sha256 of SHA256SUMS",
-    "head": "chain head",
+    "head": "run fingerprint",
     "party": "party",
     "name": "name",
     "decision": "decision",

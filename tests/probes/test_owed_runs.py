@@ -142,7 +142,7 @@ def test_without_a_contract_nothing_is_accepted(suite: Any, pytester: pytest.Pyt
     assert summary.headline.startswith(
         f"NOT ACCEPTED (rehearsal): no contract was agreed. 1 of {len(CRITERIA)}"
     )
-    result.stdout.fnmatch_lines(["head    *", "next    seatrial contract new --from run"])
+    result.stdout.fnmatch_lines(["fingerprint  *", "next    seatrial contract new --from run"])
 
 
 def test_the_contract_of_this_folder_is_taken_and_said(

@@ -104,6 +104,14 @@ def write(recording: Recording, museum: Path) -> Path:
 def with_contract(recording: Recording, run: Path) -> Recording:
     """The recording with the contract that was agreed in its folder: synthetic, as its numbers."""
     record = recording.record
+    names = {m.name for result in record.results for m in result.measurements}
+    criteria = [
+        one.model_copy(update={"failing": {k: v for k, v in one.failing.items() if k in names}})
+        for one in record.contract.criteria  # only those that it needs
+    ]
+    contract = record.contract.model_copy(update={"criteria": criteria})
+    record = record.model_copy(update={"contract": contract})
+    recording = replace(recording, record=record)
     if not record.contract.agreed:
         return recording
     text = f"schema = 1\nname = {json.dumps(record.contract.name)}\n".encode()

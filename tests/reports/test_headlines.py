@@ -86,10 +86,52 @@ def test_what_keeps_a_proof_away_is_the_sentence() -> None:
 
 def test_nothing_is_claimed_where_no_probe_ran() -> None:
     rows = {row.criterion.id: row for row in load_summary(RECORDINGS / "not-run").rows}
-    assert rows["LAUNCH"].claim == "not run: the run ended before it"
+    assert rows["LAUNCH"].claim == "not tested: the run ended before it"
     record = load(RECORDINGS / "healthy-atlas")
     empty = summarize_acceptance(record.model_copy(update={"results": [], "owed": []}))
-    assert {row.claim for row in empty.rows} == {"no probe ran for this criterion"}
+    assert {row.claim for row in empty.rows} == {"no test ran for this criterion"}
+
+
+@pytest.mark.parametrize("id", CRITERIA)
+def test_each_measure_that_can_fail_has_its_sentence(id: str) -> None:
+    row = CRITERIA[id]
+    without = [
+        str(c) for c in row.checks if not c.doubted and c not in {*row.failing, *row.headlines}
+    ]
+    assert without == []
+    for sentence in row.failing.values():
+        used = re.findall(r"\{(\w+)\}", sentence)
+        assert "value" in used, sentence
+        assert set(used) <= {"value", "on", "subject"}, sentence
+        assert not sentence.endswith("."), "the report ends it"
+
+
+GANG = Criterion(
+    id="GANG", title="gang", how="",
+    failing={"held": "a job held a part{on}: {value}", "delay": "it waited {value}"},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("measured", "sentence", "end"),
+    [
+        ({"name": "held", "value": 27, "high": 0, "unit": "samples"},
+         "A job held a part: 27 samples", ""),
+        ({"name": "held", "value": 1, "high": 0, "unit": "samples", "subject": "n1"},
+         "A job held a part on n1: 1 sample", ""),
+        ({"name": "held", "value": 0, "high": 0, "unit": "samples"}, "Held: 0 samples",
+         ". Expected: 0 samples"),
+        ({"name": "delay", "value": 9, "high": 5, "unit": "s"}, "It waited 9 s",
+         ". Expected: <= 5 s"),
+        ({"name": "other", "value": 9, "high": 0}, "Other: 9", ". Expected: 0"),
+    ],
+)  # fmt: skip
+def test_a_value_that_failed_has_the_sentence_of_its_measure(
+    measured: dict[str, Any], sentence: str, end: str
+) -> None:
+    one = m(**measured)
+    assert headline_sentence(GANG, one, {}) == sentence
+    assert claim_end(GANG, one, Verdict.UNPROVEN) == end
 
 
 @pytest.mark.parametrize("id", CRITERIA)

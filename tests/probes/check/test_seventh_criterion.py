@@ -115,7 +115,7 @@ def test_it_is_collected_owed_judged_and_seen_to_fail(clocks: Path) -> None:
     assert "late clocks on n0: 1 clock" in control["saw"]
     assert "CLOCKS" in text
     page = (clocks / "run" / "report.html").read_text()
-    assert "clocks are right" in page
+    assert "Clocks are right" in page
 
 
 def test_its_fault_is_named(clocks: Path) -> None:

@@ -170,7 +170,7 @@ def test_a_folder_with_a_contract_is_refused_where_the_run_had_none(
     ("words", "says"),
     [
         (["GAGN", "--run", "run"], "CRITERION is GAGN, expected some of FABRIC, SCALING"),
-        (["GANG"], "Missing option '--run'"),
+        (["GANG"], "no run is named, and runs/ here has none: name its folder"),
         (["--run", "run"], "Missing argument 'CRITERION...'"),
         (["GANG", "--run", "no-such-run"], "no-such-run"),
         (["GANG", "--run", "run", "--tier", "soak"], "No such option '--tier'"),

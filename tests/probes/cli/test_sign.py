@@ -46,7 +46,7 @@ def test_the_statement_is_what_a_person_reads(signed: Signed) -> None:
     assert first == "seatrial sign-off 1"
     facts = dict(line.split(": ", 1) for line in lines)
     assert facts.pop("time").endswith("Z")
-    assert len(facts.pop("chain head")) == len(facts.pop("sha256 of SHA256SUMS")) == 64
+    assert len(facts.pop("run fingerprint")) == len(facts.pop("sha256 of SHA256SUMS")) == 64
     assert facts == {
         "run": "run",
         "verdict": "NOT ACCEPTED (rehearsal)",

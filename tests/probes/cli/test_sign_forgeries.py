@@ -65,9 +65,9 @@ def line_missing(it: Signed) -> None:
     it.says("customer", "decision: refused\n", "")
 
 
-@forgery("the customer signed 'chain head: none', and here it is ")
+@forgery("the customer signed 'run fingerprint: none', and here it is ")
 def chain_head_missing(it: Signed) -> None:
-    (line,) = re.findall("chain head: .*\n", it.texts["customer"])
+    (line,) = re.findall("run fingerprint: .*\n", it.texts["customer"])
     it.says("customer", line, "")
 
 

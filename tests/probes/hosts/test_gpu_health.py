@@ -94,7 +94,7 @@ def test_a_sick_gpu_is_named(board: dict[str, Any], measure: str, code: str, say
     "board",
     [
         {"remapped_rows": {**ROWS, "correctable": 3, "uncorrectable": 2}},  # done, nothing waits
-        {"lifetime_errors": 5},  # of earlier times: a reset has mended them
+        {"lifetime_errors": 5},  # of earlier times: a reset has fixed them
         {"slowdown_reasons": 0x1 | 0x2 | 0x4 | 0x10 | 0x100},  # idle, set clocks, power cap
         {"slowdown_reasons": 0x8},  # alone it may be a change of clocks
         {"power_limit_mw": 700_001},

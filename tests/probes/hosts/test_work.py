@@ -162,6 +162,22 @@ def test_an_error_of_torch_is_named(method: str) -> None:
     )
 
 
+def test_a_torch_without_gpus_is_one_finding_and_no_fault_of_a_gpu() -> None:
+    cluster = SimulatedWork()
+    for gpu in cluster.every:
+        gpu.errors["prepare"] = "torch 2.13.0+cpu is a build without GPUs"
+    result = run_work(cluster)
+    assert not_passed(result)["work_errors n1"] == "FAIL"
+    assert findings(result) == [("HOST-TORCH-BUILD", ["n0", "n1", "n2"])]
+    assert statement_of(result) == "torch 2.13.0+cpu is a build without GPUs, on n0, n1, n2"
+    mixed = SimulatedWork()
+    for gpu in mixed.every:
+        gpu.errors["prepare"] = "torch 2.13.0+cpu is a build without GPUs"
+    gpu_of(mixed).errors["prepare"] = "CUDA error: out of memory"
+    found = findings(run_work(mixed))
+    assert [code for code, _ in found] == ["HOST-TORCH-BUILD", "HOST-GPU-ERROR"]
+
+
 def test_a_worker_that_does_not_start_proves_nothing() -> None:
     cluster = SimulatedWork()
     gpu_of(cluster).silent.add("prepare")

@@ -316,6 +316,19 @@ def test_a_worker_that_cannot_open_its_device_says_why(
     assert about == {"number": "0", "error": "torch finds no GPU that it can use"}
 
 
+def test_a_torch_that_was_built_without_gpus_is_named(
+    ray_context: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = StandInTorch(gpus=0)
+    torch.version.cuda = None
+    torch.__version__ = "2.13.0+cpu"  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch", torch)  # type: ignore[arg-type]
+    about = AcceleratorWorker().prepare(True)
+    assert about["error"] == "torch 2.13.0+cpu is a build without GPUs"
+    torch.version.hip = "6.2"  # AMD's build
+    assert AcceleratorWorker().prepare(True)["error"] == "torch finds no GPU that it can use"
+
+
 def test_a_worker_without_torch_gives_no_answer(
     ray_context: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

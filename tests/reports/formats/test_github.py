@@ -153,7 +153,7 @@ def test_marginal_and_findings_are_warnings_and_what_is_not_required_is_a_notice
     notes = [parse(line) for line in lines]
     assert ("warning", "FAB-SLOW", "It is slow. Do: Check the cable.") in notes
     assert ("warning", "FABRIC MARGINAL") in [note[:2] for note in notes]
-    assert ("notice", "GANG UNPROVEN", "no probe ran for this criterion") in notes
+    assert ("notice", "GANG UNPROVEN", "no test ran for this criterion") in notes
 
 
 def test_hostile_names_stay_text() -> None:

@@ -132,7 +132,7 @@ def test_a_collective_below_the_agreed_figure_is_named(name: str) -> None:
     measure = judged(speed(200, 210, name), agreed=agreed_of(name))
     assert verdict(measure, f"{name}_busbw") is Verdict.FAIL
     (found,) = measure.result("finished", 1.0).findings
-    assert found.statement == f"{name} of 65536 KiB: 200 GB/s. Agreed: 300 GB/s"
+    assert found.statement == f"{name} of 64 MiB: 200 GB/s. Agreed: 300 GB/s"
 
 
 def test_a_slow_collective_is_named_with_what_was_expected() -> None:
@@ -140,7 +140,7 @@ def test_a_slow_collective_is_named_with_what_was_expected() -> None:
     (found,) = measure.result("finished", 1.0).findings
     assert found.code == "FAB-SLOW-COLLECTIVE"
     assert found.statement == (
-        "alltoall of 65536 KiB: 0.1 GB/s, 20 % of the 0.5 GB/s that the all-reduce lets expect"
+        "alltoall of 64 MiB: 0.1 GB/s, 20 % of the 0.5 GB/s that the all-reduce lets expect"
     )
 
 
