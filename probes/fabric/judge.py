@@ -223,7 +223,7 @@ def judge_pairs(
         measure.covered(f"{more} ranks were not tested with other nodes: {reason}")
     nodes, least = list(run.sent), least_by_nodes(pairs.speed.speeds)
     speeds = [[least.get((a, b)) for b in nodes] for a in nodes]
-    measure.series("pairs", {"nodes": nodes, "gbs": speeds})
+    measure.series("pairs", {"nodes": nodes, "gbs": speeds, "typical": pairs.speed.typical})
 
 
 def judge_rails_at_once(pairs: PairSearch, at_once: FaultSearchResult, measure: Recorder) -> None:

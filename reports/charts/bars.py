@@ -155,6 +155,9 @@ class LadderPoint(NamedTuple):
     rate: Number
 
 
+FURTHEST = 8  # times the nodes that were measured: `seatrial scaling predict` goes further
+
+
 def draw_efficiency(series: dict[str, Any]) -> Figure:
     """Draw efficiency against node count; 1 is the speed per node of one node alone.
 
@@ -165,7 +168,9 @@ def draw_efficiency(series: dict[str, Any]) -> Figure:
     with the ends of the band that should contain nine of ten outcomes.
     """
     rungs, limit = _read_rungs(series), read_number(series.get("limit"))
-    predicted = [r for r in _read_rungs(series.get("predicted") or {}) if r.nodes > rungs[-1].nodes]
+    most = rungs[-1].nodes
+    told = _read_rungs(series.get("predicted") or {})
+    predicted = [one for one in told if most < one.nodes <= FURTHEST * most]
     strong, tokens = _strong_scaling_points(series, {rung.nodes for rung in rungs})
     basis = one_line(series.get("over") or "")
     sentence = _make_sentence(rungs, limit, basis) + _prediction_text(predicted)

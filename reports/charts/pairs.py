@@ -32,7 +32,8 @@ def draw_pairs(series: dict[str, Any]) -> Figure:
     """Draw the bandwidth of every pair of nodes in GB/s.
 
     Keys: nodes (n names), gbs (n rows of n values, row = source). A null means not measured, 0
-    means unreachable.
+    means unreachable. Optional: typical, the GB/s of a sound link; without it the median stands
+    for one.
     """
     names = [one_line(name) for name in series["nodes"]]
     table = [canvas.read_numbers(row) for row in series["gbs"]]
@@ -41,10 +42,12 @@ def draw_pairs(series: dict[str, Any]) -> Figure:
     for i, values in enumerate(table):
         values[i] = None
     known = [gbs for row in table for gbs in row if gbs is not None]
-    typical = _known_median(gbs for gbs in known if gbs > 0) or 0.0
+    told = canvas.read_number(series.get("typical"))
+    typical = told or _known_median(gbs for gbs in known if gbs > 0) or 0.0
+    reference = f"{'a typical link,' if told else 'the median'} {number(typical)}"
     measured = ((gbs, a, b) for a, b, gbs in _each_cell(table) if gbs is not None)
     worst = nsmallest(MAX_ROWS, measured)
-    sentence = _make_sentence(names, worst, known, typical)
+    sentence = _make_sentence(names, worst, known, typical, reference)
     header = ["from", "to", "GB/s, slowest first"]
     rows = [[names[a], names[b], number(gbs) if gbs > 0 else "unreachable"] for gbs, a, b in worst]
     if len(names) <= MAX_MAP_NODES:
@@ -65,7 +68,9 @@ def _known_median(values: Iterable[Number]) -> Number:
     return median(known) if known else None
 
 
-def _make_sentence(names: list[str], worst: list[Pair], known: list[float], typical: float) -> str:
+def _make_sentence(
+    names: list[str], worst: list[Pair], known: list[float], typical: float, reference: str
+) -> str:
     parts, alive = [], sum(gbs > 0 for gbs in known)
     if dead := len(known) - alive:
         parts.append(f"unreachable: {dead} of {len(known)} directed pairs")
@@ -73,7 +78,7 @@ def _make_sentence(names: list[str], worst: list[Pair], known: list[float], typi
         share = canvas.percent(gbs / typical, 0)
         parts.append(
             f"the slowest of {alive} is {names[a]} - {names[b]} at {number(gbs)} GB/s, "
-            f"{share} of the median {number(typical)}"
+            f"{share} of {reference}"
         )
     if missing := len(names) * (len(names) - 1) - len(known):
         pairs = "pair was" if missing == 1 else "pairs were"

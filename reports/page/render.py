@@ -232,7 +232,7 @@ def _series_of(result: ProbeResult, baseline: AcceptanceSummary | None) -> dict[
 
 def _printed_figures(summary: AcceptanceSummary) -> list[Figure]:
     """Draw the figures of what passed that are on paper: on a screen they are folded."""
-    passed = [one for row in summary.rows for one in row.results if one.verdict.accepted]
+    passed = [one for row in summary.rows for one in row.results if one.verdict is Verdict.PASS]
     series = [{k: v for k, v in one.series.items() if k in PRINTED} for one in passed]
     return [figure for one in series for figure in draw_figures(one) if figure.svg]
 

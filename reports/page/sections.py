@@ -36,7 +36,8 @@ class Lead:
 def build_lead(summary: AcceptanceSummary) -> Lead:
     """Write the lines below the verdict."""
     deciding = [row for row in summary.worst_first if row.can_decide]
-    open_rows = [row for row in deciding if not row.verdict.accepted]
+    ran = [row for row in deciding if any(one.state != NOT_RUN for one in row.results)]
+    open_rows = [row for row in ran if not row.verdict.accepted]
     worst = open_rows[0].claim if open_rows else ""
     proof = count_controls(summary.record.results).sentence
     return Lead(f"{summary.counts_text}.", worst, proof)
