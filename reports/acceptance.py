@@ -336,9 +336,9 @@ def _report_row(
     )
     problem = problem or worse
     sentence = problem if is_other else headline_sentence(criterion, key, record.cluster)
-    if reason and (_only_informs(criterion, results, verdict) or not _ran(results)):
+    if reason and (_only_informs(criterion, results, verdict) or not any_ran(results)):
         is_other, sentence = True, f"{capitalise(criterion.title)}: not provable here"
-    elif results and not _ran(results):
+    elif results and not any_ran(results):
         is_other, sentence = True, f"not tested: {results[0].error}"
     return ReportRow(
         criterion=criterion,
@@ -362,7 +362,8 @@ def _only_informs(criterion: Criterion, results: list[ProbeResult], verdict: Ver
     return bool(criterion.not_provable) and seen
 
 
-def _ran(results: list[ProbeResult]) -> bool:
+def any_ran(results: list[ProbeResult]) -> bool:
+    """Return whether any test of these results ran."""
     return any(result.state != records.NOT_RUN for result in results)
 
 

@@ -56,7 +56,7 @@ def running_processes(names: Sequence[str], pids: Sequence[int]) -> Processes:
     every = {each for pid in pids for each in (pid, *descendant_pids(pid))}
     found = {int(one.name): job_name_of(int(one.name)) for one in Path("/proc").glob("[0-9]*")}
     if unread := [pid for pid, name in found.items() if name is None]:
-        time.sleep(EXEC_SECONDS)
+        time.sleep(EXEC_SECONDS)  # who starts a program this moment has its environment then
         found |= {pid: job_name_of(pid) for pid in unread}
     every |= {pid for pid, name in found.items() if name in set(names) - {""}}
     return {pid: ticks for pid in sorted(every) if (ticks := start_ticks(pid)) != GONE}

@@ -148,8 +148,8 @@ def _jinja_environment(reader: sections.EvidenceReader) -> Environment:
         lstrip_blocks=True,
         finalize=lambda value: clean(value) if type(value) is str else value,
     )
-    environment.globals |= {"NOT_RUN": NOT_RUN, "MAX_BESIDE": MAX_BESIDE}
-    environment.globals["MAX_PRINTED"] = MAX_PRINTED
+    known = {"NOT_RUN": NOT_RUN, "MAX_BESIDE": MAX_BESIDE, "MAX_PRINTED": MAX_PRINTED}
+    environment.globals |= known
     environment.filters |= {
         "glyph": lambda verdict: STYLES[verdict][0],
         "line": one_line,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from reports.acceptance import AcceptanceSummary, ReportRow, gpus_per_node
+from reports.acceptance import AcceptanceSummary, ReportRow, any_ran, gpus_per_node
 from reports.measurement import Limit, Measurement, Verdict
 from reports.numbers import quantity
 from reports.record import NOT_RUN, Control, Evidence, Finding, ProbeResult, RunRecord, Severity
@@ -36,8 +36,7 @@ class Lead:
 def build_lead(summary: AcceptanceSummary) -> Lead:
     """Write the lines below the verdict."""
     deciding = [row for row in summary.worst_first if row.can_decide]
-    ran = [row for row in deciding if any(one.state != NOT_RUN for one in row.results)]
-    open_rows = [row for row in ran if not row.verdict.accepted]
+    open_rows = [row for row in deciding if any_ran(row.results) and not row.verdict.accepted]
     worst = open_rows[0].claim if open_rows else ""
     proof = count_controls(summary.record.results).sentence
     return Lead(f"{summary.counts_text}.", worst, proof)

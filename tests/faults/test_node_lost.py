@@ -20,7 +20,7 @@ LONGEST_S = 120.0  # the lab's head counts a silent node as dead after 12 s
 FROZEN_S = 40.0  # longer than that
 # A raylet that was cut off hears that it counts as dead when TCP sends again, 30 s later, and ends
 # its workers then.
-GONE_S = 60.0
+GONE_S, SOON_S = 60.0, 15.0
 NODES = 3
 
 
@@ -98,4 +98,4 @@ def test_a_lost_node_ends_the_run(
     assert (trial.folder / "report.html").is_file()
     if mortal.nodes[1].pid is None:  # its files can be seen when it is on again
         mortal.start_ray([mortal.nodes[1]])
-    nothing_left(mortal, GONE_S)
+    nothing_left(mortal, GONE_S if fault is cut_off else SOON_S)

@@ -16,6 +16,7 @@ class StandInTorch:
     def __init__(self, gpus: int = 1, capability: tuple[int, int] = (9, 0)) -> None:
         self.waits: list[Any] = []
         self.pinned: list[int] = []
+        self.__version__: str = torch.__version__
         self.version = SimpleNamespace(cuda="13.0", hip=None)
         self.backends = SimpleNamespace(
             cuda=SimpleNamespace(matmul=SimpleNamespace()), cpu=torch.backends.cpu

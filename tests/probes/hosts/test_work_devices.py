@@ -321,8 +321,8 @@ def test_a_torch_that_was_built_without_gpus_is_named(
 ) -> None:
     torch = StandInTorch(gpus=0)
     torch.version.cuda = None
-    torch.__version__ = "2.13.0+cpu"  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "torch", torch)  # type: ignore[arg-type]
+    torch.__version__ = "2.13.0+cpu"
+    monkeypatch.setitem(sys.modules, "torch", torch)  # type: ignore[arg-type]  # a stand-in
     about = AcceleratorWorker().prepare(True)
     assert about["error"] == "torch 2.13.0+cpu is a build without GPUs"
     torch.version.hip = "6.2"  # AMD's build
