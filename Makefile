@@ -24,7 +24,7 @@ INSTALL := sh -c 'command -v apt-get >/dev/null || exit 1; echo "as root, with a
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help trial test soak mutants healthy lint docs lab tools starters browser setup clean bench gpu
+.PHONY: help trial test soak mutants healthy lint docs lab tools starters promtool browser setup clean bench gpu
 
 help: ## what each target does
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
@@ -40,7 +40,7 @@ test: setup tools browser lint ## the suite's own tests; the lab's among them wh
 	$(BIN)/pytest tests -m "not soak and not alone" -n 2 --dist loadfile
 	$(BIN)/pytest tests -m "not soak and alone"
 
-soak: setup tools $(if $(filter starts,$(or $(SOAK),starts)),starters) ## what takes longer; CRITERION=gang: that criterion's tests only
+soak: setup tools $(if $(filter starts,$(or $(SOAK),starts)),starters) $(if $(filter suite,$(or $(SOAK),suite)),promtool) ## what takes longer; CRITERION=gang: that criterion's tests only
 ifneq ($(CRITERION),)
 	$(BIN)/pytest tests -m "soak(criterion='$(SOAK)')"
 else
@@ -87,6 +87,10 @@ ifeq ($(LAB_HERE),yes)
 	  && command -v ssh-keygen >/dev/null \
 	  || { $(INSTALL) iproute2 nftables util-linux gcc libc6-dev openssh-client; }
 endif
+
+# Prometheus's own check of its rules.  The package starts a service on a machine that has an init.
+promtool:
+	@command -v promtool >/dev/null || { $(INSTALL) prometheus; }
 
 # Slurm and an ssh server, for the tests that start Ray with them.  Their packages start services on
 # a machine that has an init, so that only these tests install them.

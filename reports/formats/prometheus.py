@@ -1,7 +1,8 @@
 """Exports the record as metrics in Prometheus's text format, which is valid OpenMetrics too.
 
-Each sample names its cluster and run. A value and its limits have the same labels, so that
-`seatrial_measurement < seatrial_limit_low` finds what is too low. There are no time stamps of
+Each sample names its cluster.  The run's id is in `seatrial_run_info` alone, so that the next run
+of a cluster continues its series.  A value and its limits have the same labels, so that
+`seatrial_measurement < seatrial_limit_low` finds what is too low.  There are no time stamps of
 samples, which node_exporter refuses: the end of the run is a metric.
 """
 
@@ -26,13 +27,13 @@ EXIT_CODES = (
 
 def prometheus(summary: AcceptanceSummary) -> str:
     """Write the metrics of a run, for example for node_exporter's textfile collector."""
-    run = {"cluster": summary.record.cluster_name, "run": summary.record.id}
-    verdicts = _verdicts(summary, run)
-    values = list(_distinct(_measurements(summary, run)))
+    cluster = {"cluster": summary.record.cluster_name}
+    verdicts = _verdicts(summary, cluster)
+    values = list(_distinct(_measurements(summary, cluster)))
     lows = ((labels, m.limit.low) for labels, m in values if m.judged and m.limit)
     highs = ((labels, m.limit.high) for labels, m in values if m.judged and m.limit)
     lines = [
-        *_run_lines(summary, run),
+        *_run_lines(summary, cluster),
         *_metric("seatrial_verdict", "0 PASS, 1 MARGINAL, 2 UNPROVEN, 3 FAIL.", verdicts),
         *_metric(
             "seatrial_measurement",
@@ -46,23 +47,25 @@ def prometheus(summary: AcceptanceSummary) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _run_lines(summary: AcceptanceSummary, run: Labels) -> Iterator[str]:
+def _run_lines(summary: AcceptanceSummary, cluster: Labels) -> Iterator[str]:
     """Yield the metrics that a run has once."""
     record, finished = summary.record, known_time(summary.record.finished)
     kind = {"rehearsal": _word(record.rehearsal), "partial": _word(record.partial)}
-    info = {**run, "contract": record.contract.name, "tier": record.tier, **kind}
+    run = {"run": record.id, "contract": record.contract.name, "tier": record.tier}
     accepted = 1 if summary.exit_code == 0 else 0
-    yield from _metric("seatrial_run_info", "Which run this is; always 1.", [(info, 1)])
+    yield from _metric(
+        "seatrial_run_info", "Which run this is; always 1.", [({**cluster, **run, **kind}, 1)]
+    )
     yield from _metric(
         "seatrial_run_accepted",
         "1 if the exit code is 0, else 0. A rehearsal accepts no cluster.",
-        [({**run, **kind}, accepted)],
+        [({**cluster, **kind}, accepted)],
     )
-    yield from _metric("seatrial_exit_code", EXIT_CODES, [({**run, **kind}, summary.exit_code)])
+    yield from _metric("seatrial_exit_code", EXIT_CODES, [({**cluster, **kind}, summary.exit_code)])
     yield from _metric(
         "seatrial_run_finished_timestamp_seconds",
         "When the run ended; missing if it did not.",
-        [(run, finished.timestamp() if finished else None)],
+        [(cluster, finished.timestamp() if finished else None)],
     )
 
 
@@ -70,24 +73,27 @@ def _word(reason: object) -> str:
     return "yes" if reason else "no"
 
 
-def _verdicts(summary: AcceptanceSummary, run: Labels) -> Iterator[tuple[Labels, float]]:
+def _verdicts(summary: AcceptanceSummary, cluster: Labels) -> Iterator[tuple[Labels, float]]:
     rows = (
-        ({**run, "criterion": row.criterion.id, "required": _word(row.criterion.required)}, row)
+        ({**cluster, "criterion": row.criterion.id, "required": _word(row.criterion.required)}, row)
         for row in summary.rows
     )
     return ((labels, row.verdict.rank) for labels, row in _distinct(rows))
 
 
-def _measurements(summary: AcceptanceSummary, run: Labels) -> Iterator[tuple[Labels, Measurement]]:
+def _measurements(
+    summary: AcceptanceSummary, cluster: Labels
+) -> Iterator[tuple[Labels, Measurement]]:
     """Yield the measurements that are numbers; `node` is empty if the subject is no node."""
     nodes = frozenset(summary.record.node_names)
     for result in summary.record.results:
+        probe = result.probe.rpartition("::")[2]
         for m in result.measurements:
             if m.value is None or isinstance(m.value, str):
                 continue
-            what = {"criterion": result.criterion, "probe": result.probe, "measure": m.name}
+            what = {"criterion": result.criterion, "probe": probe, "measure": m.name}
             where = {"subject": m.subject, "node": m.subject if m.subject in nodes else ""}
-            yield {**run, **what, **where, "unit": m.unit}, m
+            yield {**cluster, **what, **where, "unit": m.unit}, m
 
 
 def _number(m: Measurement) -> float | None:
