@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from reports import read_comparison, read_history, read_run
 
 EXIT_USAGE = 4
+WINDOWS = (
+    "seatrial needs Linux, or macOS to read runs; this is Windows. Use it in WSL (wsl --install). "
+    "Each browser shows report.html"
+)
 __all__ = ["read_comparison", "read_history", "read_run"]
 
 
@@ -26,8 +30,8 @@ def __getattr__(name: str) -> Any:
 
 
 def main() -> None:
-    """Run the `seatrial` command, if its packages are seatrial's own."""
-    if problem := find_foreign():
+    """Run the `seatrial` command, if the system can and its packages are seatrial's own."""
+    if problem := WINDOWS if sys.platform == "win32" else find_foreign():
         print(f"error: {problem}", file=sys.stderr)
         sys.exit(EXIT_USAGE)
     from probes.cli.main import main as command

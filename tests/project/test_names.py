@@ -103,3 +103,13 @@ def test_the_other_distribution_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     assert f"{sys.executable} -m pip uninstall probes-of-others). Install seatrial again" in (
         own.find_foreign()
     )
+
+
+def test_windows_is_refused_in_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pytest.raises(SystemExit) as ended:
+        seatrial.main()
+    assert ended.value.code == seatrial.EXIT_USAGE
+    assert "WSL" in capsys.readouterr().err
