@@ -29,6 +29,7 @@ from probes.cluster.system_facts import (
     read_text,
 )
 from probes.cluster.variables import withhold_all
+from probes.findings import join_names
 from reference_trainer.rank_environment import ipv4_addresses
 from reports.sanitize import last_line
 
@@ -311,17 +312,21 @@ GPU_PARTS = ("driver", "cuda")  # a head node often has no GPU
 SYSTEM_PARTS = ("kernel", "ofed")  # of the machine: they are compared apart, see hosts/inventory.py
 
 
-def software_differences(facts: Sequence[Facts], driver: dict[str, str]) -> list[str]:
-    """Describe each part of the software whose version differs, in one sentence.
+def software_differences(facts: Sequence[Facts], driver: dict[str, str]) -> dict[str, list[str]]:
+    """Describe each part whose version differs in one sentence, which leads to the suspects.
 
+    Suspects are the nodes without the most common version; if versions tie, none.
     The driver's own NVIDIA driver and CUDA are left out: a head node often has none.  The driver's
     torch may be another build of the same version, as 2.13.0+cpu: no rank runs there.
     """
-    sentences = []
+    found = {}
     for part in (part for part in driver if part not in SYSTEM_PARTS):
         versions: dict[str, list[str]] = {}
         for fact in facts:
             versions.setdefault(fact["software"][part] or "none", []).append(fact["name"])
+        nodes = sorted(versions.values(), key=len)
+        tied = len(nodes) > 1 and len(nodes[-1]) == len(nodes[-2])
+        suspects = [] if tied else [name for names in nodes[:-1] for name in names]
         if part not in GPU_PARTS:
             own = driver[part] or "none"
             if part == "torch":
@@ -329,9 +334,9 @@ def software_differences(facts: Sequence[Facts], driver: dict[str, str]) -> list
             versions.setdefault(own, []).append("the driver")
         if len(versions) > 1:
             by_rarity = sorted(versions.items(), key=lambda item: len(item[1]))
-            text = "; ".join(f"{version} on {', '.join(names)}" for version, names in by_rarity)
-            sentences.append(f"{part}: {text}")
-    return sentences
+            text = "; ".join(f"{version} on {join_names(names)}" for version, names in by_rarity)
+            found[f"{part}: {text}"] = suspects
+    return found
 
 
 def _public(version: str) -> str:

@@ -418,7 +418,7 @@ def judge_parity(cluster: Cluster, terms: ClusterTerms, facts: AllFacts, measure
     measure.explain(systems)
     count = len(software) + len(odd)
     measure(check.DIFFERENCES, count if facts else None, note="no node answers")
-    measure.explain([finding("HOST-VERSIONS", sentence) for sentence in software], odd)
+    measure.explain([finding("HOST-VERSIONS", *each) for each in software.items()], odd)
 
 
 def judge_folder(

@@ -24,17 +24,30 @@ def facts(*torches: str) -> list[dict[str, Any]]:
 
 
 def test_versions_in_parity_and_not() -> None:
-    assert software_differences(facts("2.13.0", "2.13.0"), DRIVER) == []
+    assert software_differences(facts("2.13.0", "2.13.0"), DRIVER) == {}
     (said,) = software_differences(facts("2.13.0", "2.12.1"), DRIVER)
     assert said.startswith("torch: 2.12.1 on n1; 2.13.0 on n0, the driver")
     (said,) = software_differences(facts("2.13.0", ""), DRIVER)
     assert "none on n1" in said
 
 
+@pytest.mark.parametrize(
+    ("torches", "suspects"),
+    [
+        (("2.13.0", "2.13.0", "2.12.1"), ["n2"]),
+        (("2.12.1", "2.13.0", "2.12.0", "2.13.0"), ["n0", "n2"]),
+        (("2.13.0", "2.12.1"), []),
+        (("2.12.1", "2.12.1"), []),  # only the driver program has another one
+    ],
+)
+def test_the_fewer_nodes_are_suspects(torches: tuple[str, ...], suspects: list[str]) -> None:
+    assert [*software_differences(facts(*torches), DRIVER).values()] == [suspects]
+
+
 def test_systems_are_compared_apart() -> None:
     two = facts("2.13.0", "2.13.0")
     two[1]["software"] |= {"kernel": "6.8.0", "ofed": "24.10"}
-    assert software_differences(two, DRIVER) == []
+    assert software_differences(two, DRIVER) == {}
 
 
 @pytest.mark.parametrize(
@@ -48,7 +61,7 @@ def test_the_drivers_own_machine_is_no_difference(part: str, version: str, other
     two = facts("2.13.0", "2.13.0")
     for fact in two:
         fact["software"][part] = version
-    assert software_differences(two, DRIVER) == []
+    assert software_differences(two, DRIVER) == {}
     two[1]["software"][part] = other
     (said,) = software_differences(two, DRIVER)
     assert said.startswith(f"{part}: ")
@@ -57,7 +70,7 @@ def test_the_drivers_own_machine_is_no_difference(part: str, version: str, other
 
 def test_another_build_of_torch_on_the_driver_is_no_difference() -> None:
     on_nodes, driver = facts("2.13.0+cu128", "2.13.0+cu128"), {**DRIVER, "torch": "2.13.0+cpu"}
-    assert software_differences(on_nodes, driver) == []
+    assert software_differences(on_nodes, driver) == {}
     (said,) = software_differences(facts("2.13.0+cu128", "2.13.0+cpu"), driver)
     assert "2.13.0+cpu on " in said
     (said,) = software_differences(on_nodes, {**DRIVER, "torch": "2.12.0+cpu"})

@@ -68,7 +68,7 @@ def test_a_finding_that_is_missing_takes_no_control_away(judge: str, blind: str)
         ("inventory.nodes_with_fewer_gpus", []),
         ("inventory.find_shared_gpus", []),
         ("inventory.find_nvml_faults", []),
-        ("inventory.software_differences", []),
+        ("inventory.software_differences", {}),
     ],
 )
 def test_a_judge_that_sees_nothing_is_not_proven(judge: str, answer: Any) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import date
 from typing import Any
 
-from probes.findings import finding
+from probes.findings import finding, join_names
 from reports.measurement import Limit, Measurement, Verdict
 from reports.record import Finding, ProbeResult, RunProblem, RunRecord
 from tests.recordings.generate import h100_cluster as atlas
@@ -39,13 +39,16 @@ def exhibits() -> list[Recording]:
 
 
 def lean(recording: Recording) -> Recording:
-    """Without evidence, and with the series of what failed: the others teach nothing new."""
+    """With series and evidence of what failed only: the others teach nothing new."""
+    nothing = {"evidence": [], "series": {}}
     results = [
-        result.model_copy(update={"evidence": [], **({} if failed(result) else {"series": {}})})
+        result if failed(result) else result.model_copy(update=nothing)
         for result in recording.record.results
     ]
     record = recording.record.model_copy(update={"results": results})
-    return replace(recording, record=record, files={})
+    shown = {one.path for result in results for one in result.evidence}
+    files = {path: text for path, text in recording.files.items() if path in shown}
+    return replace(recording, record=record, files=files)
 
 
 def failed(result: ProbeResult) -> bool:
@@ -79,7 +82,13 @@ def bad() -> list[Recording]:
             "the loss falls after the resume, but it is another run",
             alone(atlas.restart(shift=0.004)),
         ),
-        Recording("waived-fail", "a waiver labels a failure; two others cover nothing", waived()),
+        Recording(
+            "waived-fail",
+            "a waiver labels a failure; two others cover nothing",
+            waived(),
+            SOCKET_LOG,
+        ),
+        Recording("hosts-fail", "another driver on one node, another kernel on one", odd_hosts()),
         Recording("retried", "the second try passed: the first failure still counts", retried()),
         Recording("outside-contract", "a failure nobody asked for is a failure", outside()),
     ]
@@ -335,6 +344,39 @@ def retried() -> RunRecord:
     run = atlas.record()
     failed = atlas.gang(partial=True)
     return run.model_copy(update={"results": [failed, *run.results]})
+
+
+def odd_hosts() -> RunRecord:
+    """The commonest fault of a new cluster: one node has another installation."""
+    good = atlas.hosts()
+    kept = [m for m in good.measurements if m.name != "differences"]
+    differ: dict[str, Any] = {"high": 0, "because": "one job, one stack"}
+
+    def others(odd: str) -> str:
+        return join_names(node for node in atlas.NODES if node != odd)
+
+    result = good.model_copy(
+        update={
+            "measurements": [
+                *kept,
+                measured("differences", 1, "differences", **differ),
+                measured("system_differences", 1, "differences", **differ),
+            ],
+            "findings": [
+                finding(
+                    "HOST-VERSIONS",
+                    f"driver: 565.57.01 on atlas05; 570.86.15 on {others('atlas05')}",
+                    ["atlas05"],
+                ),
+                finding(
+                    "HOST-KERNEL",
+                    f"kernel: 6.8.0-45-generic on atlas02; 6.8.0-51-generic on {others('atlas02')}",
+                    ["atlas02"],
+                ),
+            ],
+        }
+    )
+    return alone(result).model_copy(update={"id": "2026-11-19T090210Z-atlas"})
 
 
 def outside() -> RunRecord:

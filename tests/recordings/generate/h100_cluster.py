@@ -68,7 +68,7 @@ def record() -> RunRecord:
     run = RunRecord(
         id="2026-11-20T221703Z-atlas",
         started="2026-11-20T22:17:03.120Z",
-        finished="2026-11-20T23:04:41.870Z",
+        finished="2026-11-20T22:26:14.870Z",
         state="finished",
         command="pytest probes --cluster ray://10.20.0.1:10001 --contract h100-ndr400",
         tier="quick",
@@ -118,7 +118,7 @@ def fabric(top: float = 376.0) -> ProbeResult:
         criterion="FABRIC",
         claim="All-reduce over every GPU moves data as fast as the fabric allows.",
         state="finished",
-        seconds=214.0,
+        seconds=74.0,
         measurements=[
             measured("busbw", top, "GB/s", spread=4.1, samples=20, **limit),
             measured("network", "rdma", one_of=["rdma"], because="RDMA was agreed"),
@@ -175,7 +175,7 @@ def scaling() -> ProbeResult:
         criterion="SCALING",
         claim="Eight nodes do eight times the work of one, and every lost percent is explained.",
         state="finished",
-        seconds=1260.0,
+        seconds=168.0,
         measurements=[
             measured(
                 "efficiency",
@@ -267,7 +267,7 @@ def gang(partial: bool = False) -> ProbeResult:
         criterion="GANG",
         claim="Each of two competing jobs has its full allocation or holds nothing.",
         state="finished",
-        seconds=96.0,
+        seconds=66.0,
         measurements=[
             half,
             measured("placement_delay", 0.41, "s", high=5, because="Ray retries every 1 s"),
@@ -312,7 +312,7 @@ def restart(shift: float = 0.0) -> ProbeResult:
         criterion="RESTART",
         claim="A run killed mid-training resumes by itself and equals one never killed.",
         state="finished",
-        seconds=402.0,
+        seconds=86.0,
         measurements=[
             measured(
                 "unequal_steps",
