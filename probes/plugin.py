@@ -310,8 +310,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         claim = f"{claim.rstrip('.')}: {case.id.replace('-', ' ')}."
     progress = item.config.stash[terminal.PROGRESS]
     count = sum(criterion_of(one) is not None for one in item.session.items)
-    progress.begin(criterion, item.name, count)
     name, id = _probe_name(item), _pastable_id(item)
+    progress.begin(criterion, item.name, count, terminal.estimate_probe(run, name))
     item.stash[RECORDER] = run.begin(name, id, criterion, claim, progress.step)
     item.stash[VERDICT] = None
     _require_software(item, criterion)

@@ -27,22 +27,41 @@ if TYPE_CHECKING:
     from reports.acceptance import AcceptanceSummary
 
 
+def is_like_measured(run: RunSession) -> bool:
+    """Return whether usual times are of such runs: they are of small rehearsals, without GPUs."""
+    from probes.check.owed import LAB_NODES
+
+    cluster = run.cluster
+    return bool(cluster and cluster.rehearsal and len(cluster.nodes) in LAB_NODES)
+
+
 def estimate_run(run: RunSession, criteria: Iterable[str]) -> int | None:
     """Return the usual seconds of a run of probes of these criteria, one of each probe.
 
     None where no such run was measured: on GPUs, in a larger rehearsal, or of a part of a row.
     """
-    from probes.check.owed import LAB_NODES, longer_tier, usual_seconds
+    from probes.check.owed import longer_tier, usual_seconds
     from probes.check.registry import all_probes
 
-    cluster, counts = run.cluster, Counter(criteria)
-    if cluster is None or not cluster.rehearsal or len(cluster.nodes) not in LAB_NODES:
+    counts = Counter(criteria)
+    if not is_like_measured(run):
         return None
     owed = Counter(
         one.criterion for one in all_probes() if longer_tier(one.tier, run.tier) == run.tier
     )
     complete = all(counts[id] == owed[id] for id in counts)
     return usual_seconds(run.tier, counts) if complete else None
+
+
+def estimate_probe(run: RunSession, name: str) -> int | None:
+    """Return the usual seconds of a probe, by its name in the record; None where not measured.
+
+    They are not known of one case of several, which were measured together, or of an own probe.
+    """
+    from probes.check.registry import all_probes
+
+    known = {f"probes/{one.probe}": one.usual_s for one in all_probes()}
+    return known.get(name) if is_like_measured(run) else None
 
 
 class OwnVoice:
@@ -169,13 +188,22 @@ class ProgressLines:
         self._probe: tuple[str, str] | None = None  # place and name of the probe that runs
         self._criterion, self._place, self._step = "", "", ""
         self._number = 0  # of the probe that runs, or ran last
+        self._usual_probe_s: float | None = None
 
-    def begin(self, criterion: str, name: str, count: int = 0) -> None:
-        """Note that a probe begins, of so many in this run (0: not known)."""
+    def begin(
+        self, criterion: str, name: str, count: int = 0, usual_s: float | None = None
+    ) -> None:
+        """Note that a probe begins, of so many in this run (0: not known), with its usual time."""
         self._number += 1
-        self._criterion, self._step = criterion, "begins"
+        self._criterion, self._step, self._usual_probe_s = criterion, "begins", usual_s
         self._place = f"[{self._number}/{count}] {criterion}" if count else criterion
         self._probe, self._probe_begun = (self._place, probe_words(name)), self._clock()
+        self._show_begin()
+
+    def _show_begin(self) -> None:
+        """Print what begins and how long it usually takes, where that is known."""
+        if self._probe and self._usual_probe_s:
+            self.step(f"{self._probe[1]} (usually {self._usual_probe_s:.0f} s)")
 
     def step(self, message: str) -> None:
         """Print a step of the probe that runs, or ran last."""
@@ -250,9 +278,7 @@ class LiveProgress(ProgressLines):
         self._ticker = threading.Thread(target=self._tick, name="seatrial-progress", daemon=True)
         self._ticker.start()
 
-    def begin(self, criterion: str, name: str, count: int = 0) -> None:
-        """Show that a probe begins."""
-        super().begin(criterion, name, count)
+    def _show_begin(self) -> None:
         self._redraw()
 
     def step(self, message: str) -> None:
@@ -280,6 +306,8 @@ class LiveProgress(ProgressLines):
         now, (place, name) = self._clock(), probe
         usual = f" of about {write_span(self._usual_s)}" if self._usual_s else ""
         spent = write_span(now - self._probe_begun)
+        if self._usual_probe_s:
+            spent += f" of {write_span(self._usual_probe_s)}"
         text = f"+{write_span(now - self._begun)}{usual}  {place} {spent}  {self._step}  {name}"
         return cut_columns(self._plain(text), self._screen_width() - 1)
 

@@ -74,6 +74,16 @@ def test_a_log_has_a_line_for_each_step_and_probe(clock: Clock) -> None:
     ]
 
 
+def test_a_probe_begins_with_its_usual_time_where_that_is_known(clock: Clock) -> None:
+    stream = screen()
+    progress = ProgressLines(stream, clock=clock, wall=clock)
+    progress.begin("RESTART", "test_killed_run_resumes", 18, usual_s=55)
+    progress.begin("GANG", "test_x", 18)
+    assert text_of(stream).splitlines() == [
+        "04:11:36 +0:00 [1/18] RESTART killed run resumes (usually 55 s)"
+    ]
+
+
 def test_times_count_by_a_clock_that_is_never_set(clock: Clock) -> None:
     stream = screen()
     run_probe(ProgressLines(stream, clock=clock, wall=lambda: 0.0), clock)
@@ -187,6 +197,12 @@ def test_a_terminal_has_one_live_line_and_the_probes_above_it(
     assert "\n" not in "".join(drawn)
     assert "\x1b" not in shown
     assert drawn[-1].isspace(), "the live line was removed before the probe's own line"
+
+
+def test_the_live_line_shows_the_usual_time_of_the_probe(terminal: Terminal, live: Any) -> None:
+    progress = live()
+    progress.begin("RESTART", "test_killed_run_resumes", 18, usual_s=55)
+    assert "[1/18] RESTART 0:00 of 0:55 begins killed run resumes" in terminal.read()
 
 
 def test_the_live_line_ticks(terminal: Terminal, clock: Clock, monkeypatch: Any) -> None:

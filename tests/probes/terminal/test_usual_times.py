@@ -10,7 +10,7 @@ import pytest
 
 from probes.check.owed import RUN_S, usual_seconds
 from probes.check.registry import CRITERIA, all_probes
-from probes.session.terminal import estimate_run
+from probes.session.terminal import estimate_probe, estimate_run
 from reports.record import TIERS
 from tests.support.paths import REPO
 
@@ -59,3 +59,12 @@ def test_a_run_like_no_other_has_no_estimate(
     run: Any, criteria: list[str], seconds: int | None
 ) -> None:
     assert estimate_run(run, criteria) == seconds
+
+
+def test_the_usual_time_of_a_probe() -> None:
+    timed = {f"probes/{one.probe}": one.usual_s for one in all_probes()}
+    assert any(timed.values())
+    assert {name: estimate_probe(run_of(), name) for name in timed} == timed
+    name = next(name for name, seconds in timed.items() if seconds)
+    assert estimate_probe(run_of(nodes=8), name) is None, "a larger rehearsal"
+    assert estimate_probe(run_of(), "/home/own/test_own.py::test_own") is None
