@@ -56,3 +56,7 @@ def test_times_that_rise_faster_than_the_size_show_no_latency() -> None:
     assert latency == 0
     assert bandwidth == pytest.approx(13 / 15)
     assert residual == pytest.approx((13 / 338) ** 0.5)
+
+
+def test_the_time_of_a_single_size_counts_as_bandwidth() -> None:
+    assert fitted((1_000_000, 1e-3)) == (0.0, pytest.approx(1.0), pytest.approx(0.0))
