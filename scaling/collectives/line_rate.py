@@ -61,7 +61,8 @@ def fit_alpha_beta(rows: list[Row], operation: Operation, ranks: int) -> Fit | N
         alpha, beta = (0.0, slope) if alpha < 0 else (constant, 0.0)
     errors = [(alpha + beta * x) / t - 1 for x, t in points]
     residual = (sum(error**2 for error in errors) / len(errors)) ** 0.5
-    return Fit(alpha * 1e6, 1 / beta / 1e9 if beta else float("inf"), residual, len(points))
+    bandwidth = 1 / beta / 1e9 if beta else float("inf")
+    return Fit(alpha * 1e6, bandwidth, residual, len({x for x, _ in points}))
 
 
 def _solve_least_squares(points: list[tuple[float, float]]) -> tuple[float, float]:

@@ -1,15 +1,26 @@
 """Signals to a rank's process: at its own moment, to itself and what it started."""
 
 import json
+import os
+import shutil
+import signal
 import subprocess
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import ray
 
-from probes.faults.process_faults import Fault, ProcessAgent, ProcessFault, descendant_pids
+from probes.faults.process_faults import (
+    Fault,
+    ProcessAgent,
+    ProcessFault,
+    descendant_pids,
+    send_signal,
+    start_ticks,
+)
 
 pytestmark = pytest.mark.alone
 
@@ -69,3 +80,51 @@ def test_who_cannot_be_aimed_at_is_not_struck_and_why_is_told(tmp_path, monkeypa
     strike.arm(SimpleNamespace(places=["here"]))
     strike.close()
     assert (strike.count, strike.error) == (0, "the hand did not come")
+    assert (strike.injected_at, strike.sent) == (0.0, 0.0)
+
+
+@pytest.fixture
+def victim(tmp_path):
+    """A process whose name could be taken for the fields of a zombie."""
+    program = tmp_path / ") Z 1 (x) Z"
+    program.symlink_to(Path(shutil.which("sleep")).resolve())
+    process = subprocess.Popen([program, "60"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGSTOP, signal.SIGCONT])
+def test_a_signal_counts_at_once_when_it_took_effect(victim, signum):
+    began, started = time.time(), start_ticks(victim.pid)
+    took_effect, sent_at = send_signal(victim.pid, started, signum)
+    assert took_effect is True
+    assert began <= sent_at <= time.time() < began + 5
+    assert victim.poll() is None
+    assert victim.pid in descendant_pids(os.getpid())
+
+
+def test_another_process_with_its_number_gets_no_signal(victim):
+    started = start_ticks(victim.pid)
+    assert started > 0
+    assert send_signal(victim.pid, started + 1, signal.SIGKILL)[0] is False
+    with pytest.raises(subprocess.TimeoutExpired):
+        victim.wait(timeout=0.2)
+    victim.kill()
+    os.waitid(os.P_PID, victim.pid, os.WEXITED | os.WNOWAIT)  # a zombie, which takes any signal
+    assert send_signal(victim.pid, start_ticks(victim.pid), signal.SIGTERM)[0] is False
+
+
+@pytest.mark.parametrize(
+    ("offset", "injected", "sent"),
+    [(None, (True, 7.0), 7.0), (2.0, (True, 7.0), 5.0), (2.0, (False, 0.0), 0.0)],
+)
+def test_the_time_of_a_fault_is_by_the_clock_of_the_driver(
+    tmp_path, monkeypatch, offset, injected, sent
+):
+    strike = ProcessFault(tmp_path, 0, Fault())
+    monkeypatch.setattr(strike, "_inject", lambda: injected)
+    if offset is not None:
+        strike._offset = offset
+    strike.wait()
+    assert (strike.count, strike.injected_at, strike.sent) == (int(injected[0]), injected[1], sent)

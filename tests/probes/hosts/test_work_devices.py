@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import sys
 from collections.abc import Iterator
@@ -122,6 +123,10 @@ def test_a_wrong_element_of_one_repeat_is_counted(
     assert sums.count_wrong_sums(device) == 1
     calls.clear()
     assert len(set(sums.hash_products(device))) == 2
+
+
+def test_copies_of_a_gpu_are_far_larger_than_its_caches() -> None:
+    assert min(GPU_SIZES.copy_bytes, GPU_SIZES.host_bytes) >= 2 * 126 << 20  # twice a B200's L2
 
 
 def test_a_gpu_computes_in_bfloat16_and_pins_memory(gpu: StandInTorch) -> None:
@@ -397,11 +402,13 @@ def test_copies_between_all_gpus_are_measured(monkeypatch: pytest.MonkeyPatch) -
     stand_in = StandInTorch(gpus=3)
     monkeypatch.setitem(sys.modules, "torch", stand_in)  # type: ignore[arg-type]
     monkeypatch.setattr("probes.hosts.compute_worker.COPY_BYTES", COPY_BYTES // 2**12)
+    looks = itertools.count(0.0, 0.25)  # five copies take a quarter of a second
+    monkeypatch.setattr(compute_worker.time, "perf_counter", lambda: next(looks))
     found = measure_peer_copies()
     for source in range(3):
         for target in range(3):
             rate, direct = found["gbs"][source][target], found["direct"][source][target]
             assert (rate is None) == (direct is None) == (source == target)
-            assert rate is None or rate > 0
+            assert rate is None or rate == pytest.approx(5 * 2**16 / 0.25 / 1e9)
             assert direct is None or direct == (source < target)
     assert set(stand_in.waits) == {0, 1, 2}

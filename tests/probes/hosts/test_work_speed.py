@@ -290,7 +290,7 @@ def test_a_very_slow_gpu_has_time_to_answer(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(cluster, "collect_answers", watch)
     run_work(cluster)
     assert limits
-    assert all(given >= needed for given, needed in limits)
+    assert all(given == needed for given, needed in limits)
 
 
 def test_a_round_of_emulated_accelerators_is_shorter() -> None:

@@ -65,6 +65,14 @@ def test_one_file_shows_no_hang_by_another_order(
     assert "INIT-HANG" not in codes(told(tmp_path, merged(job, first=3, after=after))), why
 
 
+def test_a_rank_that_may_have_nothing_to_do_shows_no_hang_by_the_order(tmp_path: Path) -> None:
+    """Rank 3 began no collective, and perhaps it never had to; rank 2 is in its first one."""
+    job = Job(stops={3: "first-collective"}, why=MANY)
+    within = "".join(f"{line}\n" for line in job.of(2).splitlines() if "Connected" not in line)
+    found = told(tmp_path, within + job.of(3) + job.of(0) + job.of(1))
+    assert (codes(found), found.exit_code) == (set(), 20)
+
+
 def test_lines_that_nothing_reads_count_in_the_order(tmp_path: Path) -> None:
     text = merged(Job(stops=LAGS, why=MANY), first=3)
     late = "node1:1003:1103 [1] NCCL INFO AllReduce: opCount 1 sendbuff 0x7f comm 0x5\n"
@@ -134,8 +142,12 @@ def test_a_timeout_alone_is_no_hang_of_the_start(tmp_path: Path, job: Job) -> No
 
 @pytest.mark.parametrize(
     ("stops", "where"),
-    [({}, "all 4 ranks end at graph"), ({3: "topology"}, "rank 3 on node1 end at topology")],
-    ids=["all", "one"],
+    [
+        ({}, "all 4 ranks end at graph"),
+        ({3: "topology"}, "rank 3 on node1 end at topology"),
+        ({3: "net-init"}, "process 1003 on node1 end at net-init"),
+    ],
+    ids=["all", "one", "one without a number"],
 )
 def test_one_file_says_whose_lines_end_where(
     tmp_path: Path, stops: dict[int, str], where: str
@@ -168,6 +180,13 @@ def test_a_readme_in_a_folder_is_a_note_once_all_is_complete(
     assert done.exit_code == code
     said = " ".join(done.output.split())
     assert ("note: " in said and "README: expected lines" in said) == (code == 0)
+
+
+def test_a_readme_is_no_note_where_one_of_two_jobs_is_not_whole(tmp_path: Path) -> None:
+    other = Job().of(0).replace("node0", "node7").replace("0xabc0", "0xdef0")
+    logs = [Job().of(rank) for rank in Job().ranks]
+    found = told(tmp_path, *logs, other, "How these logs were made\n")
+    assert any("nccl.5.log: expected lines" in text for text in found.unproven)
 
 
 def test_the_stage_of_who_waits_is_that_of_the_waiting(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import base64
 import gzip
 import hashlib
 import io
+import itertools
 import shutil
 import tarfile
 import tempfile
@@ -70,7 +71,7 @@ def cluster(
 
 
 def test_a_run_comes_back_as_it_was(cluster: Cluster, submission: Path, tmp_path: Path) -> None:
-    target = tmp_path / "runs" / "here"
+    target = tmp_path / "new" / "runs" / "here"
     cluster.run_to(target)
     assert cluster.asked > 1
     found = {path.relative_to(target).as_posix() for path in target.rglob("*") if path.is_file()}
@@ -86,6 +87,21 @@ def test_a_run_comes_back_as_it_was(cluster: Cluster, submission: Path, tmp_path
 def test_a_damaged_part_is_asked_for_again(cluster: Cluster, tmp_path: Path) -> None:
     cluster.spoiled = 1
     cluster.run_to(tmp_path / "here")
+    assert (tmp_path / "here" / "record.json").exists()
+
+
+def test_each_part_may_come_damaged_twice(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask, turns = cluster._ask, itertools.cycle([False, False, True])
+
+    def lose(first: int, count: int) -> tuple[Archive, list[bytes]]:
+        about, found = ask(first, count)
+        return about, found if next(turns) else []
+
+    monkeypatch.setattr(cluster, "_ask", lose)
+    cluster.run_to(tmp_path / "here")
+    assert cluster.asked > 3
     assert (tmp_path / "here" / "record.json").exists()
 
 
@@ -141,8 +157,17 @@ def test_an_answer_without_a_run_is_refused(log: str) -> None:
         read_about(log)
 
 
+OF_A = hashlib.sha256(b"a").hexdigest()
+
+
 @pytest.mark.parametrize(
-    "line", ["seatrial-part 1 aa", "seatrial-part 0 aa !!", "seatrial-part 1 aa YQ=="]
+    "line",
+    [
+        "seatrial-part 1 aa",
+        "seatrial-part 0 aa !!",
+        f"seatrial-part 1 {OF_A} YQ==",
+        f"seatrial-part 0 {OF_A} !YQ==",
+    ],
 )
 def test_a_line_that_is_no_part_ends_the_parts(line: str) -> None:
     assert list(whole_parts(f"{line}\n", 0)) == []
@@ -272,6 +297,12 @@ def test_names_that_are_long_and_files_of_any_size_are_unpacked(tmp_path: Path) 
             if path.is_file():
                 found = tmp_path / f"here{form}" / path.relative_to(run)
                 assert found.read_bytes() == path.read_bytes()
+
+
+def test_a_header_without_content_is_no_fault(tmp_path: Path) -> None:
+    content = header("x", 0, b"x") + header("run/a") + bytes(1024)
+    unpack(io.BytesIO(gzip.compress(content)), "run", tmp_path / "run")
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["a"]
 
 
 def test_more_files_than_a_run_has_are_refused(

@@ -56,3 +56,14 @@ def test_times_that_rise_faster_than_the_size_show_no_latency() -> None:
     assert latency == 0
     assert bandwidth == pytest.approx(13 / 15)
     assert residual == pytest.approx((13 / 338) ** 0.5)
+
+
+def test_the_time_of_a_single_size_counts_as_bandwidth() -> None:
+    assert fitted((1_000_000, 1e-3)) == (0.0, pytest.approx(1.0), pytest.approx(0.0))
+
+
+def test_a_size_in_place_and_out_of_place_is_one_size() -> None:
+    rows = [{"size": size, "seconds": 1e-3 * size} for size in (8, 8, 16, 16)]
+    found = fit_alpha_beta(rows, ALL_REDUCE, 2)
+    assert found is not None
+    assert str(found).startswith("alpha-beta fit of 2 sizes: ")

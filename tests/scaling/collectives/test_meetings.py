@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -128,3 +129,73 @@ def test_the_rate_is_the_bytes_by_the_time(plant: Any, monkeypatch: pytest.Monke
     assert tries == [(1000, PEER, 6)] * 3
     assert delays == [0.0, 0.25, 0.0]
     assert wire.log == ["barrier"] * 5 * 3, "of each direction of each round, and at the end"
+
+
+class Groups(Wire):
+    """Groups of which this is rank 1: the others add what they should, or one element is wrong."""
+
+    ReduceOp = SimpleNamespace(MAX="max")
+
+    def __init__(self, longest: float = 0.0, wrong: int = 0) -> None:
+        super().__init__([], rank=1)
+        self.longest, self.wrong, self.sums = longest, wrong, list[int]()
+
+    def new_group(self, ranks: list[int]) -> list[int]:
+        return ranks
+
+    def get_rank(self, group: list[int] | None = None) -> int:
+        return group.index(self.rank) if group else self.rank
+
+    def all_reduce(self, tensor: Any, group: list[int], op: str = "sum") -> None:
+        assert self.rank in group
+        if op == "max":
+            tensor.clamp_(min=self.longest)
+            return
+        self.sums.append(tensor.numel() * 4)
+        self.log.append("all_reduce")
+        if tensor.any():
+            assert set(tensor.tolist()) == {self.get_rank(group) + 1.0}
+            tensor.fill_(sum(range(1, len(group) + 1)))
+            tensor[: self.wrong] += 1
+
+
+FIRST, LAST = [9.0, 0.0625], [9.0]  # connections are opened, then calls are counted; values checked
+CALLS = [2.0, 0.5, 0.25, 0.125]
+
+
+@pytest.mark.parametrize(
+    ("longest", "wrong", "spans", "seconds"),
+    [
+        (0.0, 0, [*CALLS, *[0.75] * 4], 0.75),  # 0.0625 s each: 8 calls in half a second
+        (0.125, 2, CALLS, 0.375),  # of the slowest rank: 4, and never fewer
+        (8.0, 0, CALLS, 0.375),
+    ],
+)
+def test_a_group_shows_its_median_and_each_wrong_element(
+    plant: Any, longest: float, wrong: int, spans: list[float], seconds: float
+) -> None:
+    wire, clock = Groups(longest, wrong), Clock(*FIRST, *spans, *LAST)
+    plant(wire, clock)
+    found = node_groups.group_sweep([[0, 3], [4, 2, 1]], size=3000)
+    assert found == (pytest.approx(2 * 2 / 3 * 3000 / seconds / 1e9), wrong)
+    assert wire.sums == [3000] * (len(spans) + 3)
+    assert (clock.spans, set(clock.slept)) == ([], {0.0})
+    calls = ["all_reduce"] * len(spans)
+    start, end = ["all_reduce"] * 2, ["all_reduce", "barrier"]
+    assert wire.log == [*start, "barrier", *calls, *end], "all groups start together"
+
+
+@pytest.mark.parametrize(("late", "slept"), [(1, 0.25), (0, 0.0)])
+def test_a_control_delays_each_call_of_one_rank(plant: Any, late: int, slept: float) -> None:
+    wire, clock = Groups(), Clock(*[0.5] * 7)
+    plant(wire, clock)
+    assert node_groups.group_sweep([[0, 1]], slow=(late, 0.25))[1] == 0
+    assert clock.slept == [slept] * 7
+    assert set(wire.sums) == {4 << 20}
+
+
+def test_a_rank_of_no_group_waits_for_the_others(plant: Any) -> None:
+    wire = Groups()
+    plant(wire, Clock())
+    assert node_groups.group_sweep([[0, 2]], size=3000) == (0.0, 0)
+    assert wire.log == ["barrier", "barrier"]
