@@ -11,7 +11,7 @@ from probes.hosts.needs import try_client
 from reports.measurement import Verdict
 from reports.record import ProbeResult
 from tests.support.simulated_hosts import findings, not_passed, verdicts
-from tests.support.simulated_needs import CLOSED, DEVICES, UBUNTU, StandInNeeds
+from tests.support.simulated_needs import CLOSED, DEVICES, UBUNTU, USUAL, StandInNeeds
 
 HUB, TRACKER = "https://hub.example:443/models", "tracker.example:5000"
 WEIGHTS = "/models/llama"
@@ -74,6 +74,12 @@ def test_a_node_with_other_packages_is_named_with_them() -> None:
     ]
 
 
+def test_the_first_node_may_be_the_odd_one() -> None:
+    cluster = StandInNeeds()
+    cluster.packages["id0"] = [*USUAL, "vllm 0.6.0"]
+    assert statements(cluster.run()) == ["n0: Python has vllm 0.6.0. Expected: as on n1"]
+
+
 def test_a_node_with_another_system_is_named() -> None:
     cluster = StandInNeeds()
     cluster.facts[2]["image"]["os"] = UBUNTU
@@ -119,6 +125,16 @@ def test_an_image_that_was_not_read_proves_nothing(fact: dict[str, Any]) -> None
     cluster.facts[1] |= fact
     result = cluster.run()
     assert not_passed(result) == {"image_differences cluster": "UNPROVEN"}
+    (found,) = [m for m in result.measurements if m.name == "image_differences"]
+    assert found.note == "packages were not read on n1"
+
+
+def test_no_node_with_facts_proves_nothing() -> None:
+    cluster = StandInNeeds()
+    cluster.facts.clear()
+    (found,) = [m for m in cluster.run().measurements if m.name == "image_differences"]
+    assert found.verdict is Verdict.UNPROVEN
+    assert found.note == "packages were not read on n0, n1, n2"
 
 
 def test_a_node_without_facts_proves_nothing_of_image_and_devices() -> None:
@@ -232,6 +248,13 @@ def test_of_two_versions_as_common_none_is_right() -> None:
     assert set(not_passed(result)) == {"model_differences n0", "model_differences n1"}
     assert findings(result) == [("HOST-MODEL-FILES", ["n0", "n1"])]
     assert "config.json is not the same on all nodes" in statements(result)[0]
+
+
+def test_of_two_nodes_one_may_be_given_a_changed_file() -> None:
+    (control,) = [
+        c for c in StandInNeeds(2).run(model_files=[WEIGHTS]).controls if c.name == "changed file"
+    ]
+    assert control.caught
 
 
 def test_of_two_nodes_the_one_without_the_file_is_wrong() -> None:
