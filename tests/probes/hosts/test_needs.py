@@ -7,6 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
+from probes.cluster.network_facts import try_closed_target
 from probes.hosts.needs import try_client
 from reports.measurement import Verdict
 from reports.record import ProbeResult
@@ -159,6 +160,20 @@ def test_a_target_that_one_node_does_not_reach_is_named() -> None:
     assert statements(result) == [
         f"{HUB} from n1: Connection refused. Expected: a connection",
     ]
+
+
+@pytest.mark.parametrize("taken", ["https://127.0.0.1:1", "127.0.0.1:1"])
+def test_a_control_with_one_open_way_is_missed(taken: str) -> None:
+    cluster = StandInNeeds()
+    answer = cluster._answer
+
+    def open_one(function: Any, id: str, *arguments: Any) -> Any:
+        found = answer(function, id, *arguments)
+        return {**found, taken: ""} if function is try_closed_target else found
+
+    cluster._answer = open_one  # type: ignore[method-assign]
+    (control,) = [c for c in cluster.run(egress=[HUB]).controls if c.name == "closed target"]
+    assert not control.caught
 
 
 def test_the_only_node_is_named() -> None:
@@ -343,6 +358,8 @@ def test_a_task_on_this_cluster_is_proof_and_a_closed_port_is_seen() -> None:
     assert result.verdict is Verdict.PASS
     assert {control.name: control.caught for control in result.controls}["closed client"]
     assert [call.args[1] for call in tried.call_args_list] == [60, 10]
+    _, _, closed = tried.call_args_list[1].args[0].rpartition(":")
+    assert int(closed) >= 1024, "any user can hold it"
 
 
 def test_without_a_head_nothing_is_known_of_the_client() -> None:
