@@ -264,6 +264,11 @@ def is_own_address(address: str) -> bool:
     return True
 
 
+# Of 10.0.0.0/8, the largest network of private addresses.  A larger route without a router is that
+# of a tunnel: the default route, or two that halve all addresses.
+LEAST_PREFIX = 8
+
+
 def reaches_directly(host: str) -> bool:
     """Return whether packets for `host` need no router (IPv4; true where that is not known)."""
     try:
@@ -275,8 +280,7 @@ def reaches_directly(host: str) -> bool:
         return True
     routes = [route for route in map(Route.parse, lines) if address in route.network]
     best = max(routes, key=lambda route: route.network.prefixlen, default=None)
-    # A default route without a router is that of a tunnel.
-    return best is not None and not best.by_router and best.network.prefixlen > 0
+    return best is not None and not best.by_router and best.network.prefixlen >= LEAST_PREFIX
 
 
 @dataclass(frozen=True)

@@ -19,20 +19,19 @@ LAST_CHARS = 300  # of an output that is no JSON
 
 
 def run_diagnostics(level: int, gpus: str = "") -> dict[str, Any]:
-    """Run `dcgmi diag -r LEVEL`; return {"error", "tests", "failed": [{"test", "where", "text"}]}.
+    """Run `dcgmi diag -r LEVEL`; return {"error", "failed": [{"test", "where", "text"}]}.
 
-    `error` is why it did not run to its end, and `tests` how many results it gave.  `gpus` limits
-    it to GPUs, by index.
+    `error` is why it did not run to its end.  `gpus` limits it to GPUs, by index.
     """
     program = shutil.which(PROGRAM)
     if program is None:
-        return {"error": f"{PROGRAM} is not installed", "tests": 0, "failed": []}
+        return {"error": f"{PROGRAM} is not installed", "failed": []}
     command = [program, "diag", "-r", str(level), "-j", *(["-i", gpus] if gpus else [])]
     seconds = LEVEL_SECONDS[level]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired:
-        return {"error": f"no end within {seconds:.0f} s", "tests": 0, "failed": []}
+        return {"error": f"no end within {seconds:.0f} s", "failed": []}
     return parse_diagnostics(done.stdout, done.returncode, done.stderr)
 
 
@@ -45,12 +44,12 @@ def parse_diagnostics(output: str, code: int, errors: str = "") -> dict[str, Any
         results = list(_find_results(json.loads(output), ""))
     except ValueError:
         text = " ".join((errors.strip() or output.strip()).split())[-LAST_CHARS:]
-        return {"error": text or f"exit code {code}", "tests": 0, "failed": []}
+        return {"error": text or f"exit code {code}", "failed": []}
     failed = [one for one in results if one.pop("status").lower().startswith("fail")]
     error = f"exit code {code}, and no test failed" if code and not failed else ""
     if not results:
         error = error or "it gave no result"
-    return {"error": error, "tests": len(results), "failed": failed}
+    return {"error": error, "failed": failed}
 
 
 def _find_results(part: Any, test: str) -> Iterator[dict[str, str]]:

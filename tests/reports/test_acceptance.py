@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ from reports.acceptance import (
     with_problems,
 )
 from reports.measurement import Measurement
-from reports.record import Criterion, RunRecord
+from reports.record import Criterion, RunRecord, Waiver
 from reports.run_folder.event_log import SUMS
 from reports.run_folder.integrity import Integrity
-from tests.reports.test_record import AGREED, CAUGHT, good, result, run
+from tests.reports.test_record import AGREED, CAUGHT, OWED, good, result, run
 
 NOT_AGREED = AGREED.model_copy(update={"agreed": False})
 
@@ -77,6 +78,38 @@ def test_the_counts_name_what_is_not_required() -> None:
     assert "Not required" not in summarize_acceptance(run(result(good()))).counts_text
     text = summarize_acceptance(with_criteria(run(result(good())), LOCAL)).counts_text
     assert "1 of 1 required criteria proven. Not required: LOCAL" in text
+
+
+@pytest.mark.parametrize(
+    ("owed", "ran", "text"),
+    [
+        ("p", "p", "the only test ran"),
+        ("pq", "p", "1 of 2 tests ran"),
+        ("pq", "pq", "all 2 tests ran"),
+        ("pq", "", "0 of 2 tests ran"),
+        ("", "p", "1 test ran"),
+    ],
+)
+def test_the_counts_name_how_many_tests_of_the_tier_ran(owed: str, ran: str, text: str) -> None:
+    results = [result(good()).model_copy(update={"probe": probe}) for probe in ran]
+    record = run(*results, more={"owed": [{**OWED, "probe": probe} for probe in owed]})
+    assert summarize_acceptance(record).counts_text.endswith(f". Tier quick: {text}")
+
+
+@pytest.mark.parametrize(
+    ("until", "meaning"),
+    [
+        ("2026-11-19", "ENDED before this run: it covers nothing"),
+        ("2026-11-20", "the failure stays a failure"),  # its last day is the day of the run
+    ],
+)
+def test_a_waiver_holds_on_its_last_day(until: str, meaning: str) -> None:
+    waiver = Waiver(
+        id="w", criterion="FABRIC", reason="r", name="n", until=date.fromisoformat(until)
+    )
+    agreed = AGREED.model_copy(update={"waivers": [waiver]})
+    ((_, note),) = summarize_acceptance(run(result(good(0)), agreed=agreed)).waiver_notes
+    assert note.endswith(f"({meaning})")
 
 
 def test_what_no_contract_names_is_not_required_and_not_hidden() -> None:

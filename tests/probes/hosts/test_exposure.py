@@ -8,11 +8,20 @@ from typing import Any
 
 import pytest
 
-from probes.cluster.entrances import NEEDS_TLS, REFUSED, TAKEN, EntranceAnswers
+from probes.cluster.entrances import GCS, NEEDS_TLS, REFUSED, TAKEN, EntranceAnswers
 from probes.contract.contract import load
-from probes.hosts.entrances import RAN, StrangerJob, find_port, read_agent_address, read_gcs_address
+from probes.hosts.entrances import (
+    METRICS,
+    RAN,
+    StrangerJob,
+    find_port,
+    note_listeners,
+    read_agent_address,
+    read_gcs_address,
+)
 from reports.measurement import Limit, Verdict
 from reports.record import ProbeResult
+from tests.support.controls import recorder
 from tests.support.simulated_exposure import GUARDED, INGRESS, OPEN, SimulatedEntrances
 from tests.support.simulated_exposure import run_exposure as run
 from tests.support.simulated_hosts import findings, not_passed, verdicts
@@ -296,6 +305,8 @@ def test_an_open_entrance_at_a_public_address_is_not_proven(
     assert not_passed(result) == {"public_entrances cluster": "UNPROVEN"}
     assert findings(result) == [("HOST-PUBLIC", ["n1"])]
     assert f"raylet of n1 (10.0.0.2:40000) at {address}" in words(result)
+    (found,) = result.findings
+    assert (found.names["address"], found.names["port"]) == (address, "40000"), "of the first one"
 
 
 @pytest.mark.near_miss("HOSTS.public_entrances")
@@ -349,6 +360,18 @@ def test_where_the_head_listens_is_noted() -> None:
     found = notes(run(SimulatedEntrances()))
     names = ("dashboard", "ray_client", "gcs", "metrics")
     assert {found[f"{name}_listens_on"] for name in names} == {"0.0.0.0"}
+
+
+def test_the_head_may_be_any_node() -> None:
+    measure = recorder("HOSTS")
+    ports = {"n0": {METRICS: 44000}, "n1": {GCS: 6379, METRICS: 44001}}
+    listeners = {"n0": {44000: ["10.0.0.1"]}, "n1": {6379: ["0.0.0.0"], 44001: ["10.0.0.2"]}}
+    note_listeners(ports, listeners, measure)
+    found = measure.result("finished", 1.0).measurements
+    assert [(one.name, one.value, one.subject) for one in found] == [
+        ("gcs_listens_on", "0.0.0.0", "n1 port 6379"),
+        ("metrics_listens_on", "10.0.0.2", "n1 port 44001"),
+    ]
 
 
 def test_a_stand_in_that_does_not_start_is_no_control() -> None:

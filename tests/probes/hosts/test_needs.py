@@ -7,11 +7,12 @@ from unittest.mock import patch
 
 import pytest
 
+from probes.cluster.network_facts import try_closed_target
 from probes.hosts.needs import try_client
 from reports.measurement import Verdict
 from reports.record import ProbeResult
 from tests.support.simulated_hosts import findings, not_passed, verdicts
-from tests.support.simulated_needs import CLOSED, DEVICES, UBUNTU, StandInNeeds
+from tests.support.simulated_needs import CLOSED, DEVICES, UBUNTU, USUAL, StandInNeeds
 
 HUB, TRACKER = "https://hub.example:443/models", "tracker.example:5000"
 WEIGHTS = "/models/llama"
@@ -74,6 +75,12 @@ def test_a_node_with_other_packages_is_named_with_them() -> None:
     ]
 
 
+def test_the_first_node_may_be_the_odd_one() -> None:
+    cluster = StandInNeeds()
+    cluster.packages["id0"] = [*USUAL, "vllm 0.6.0"]
+    assert statements(cluster.run()) == ["n0: Python has vllm 0.6.0. Expected: as on n1"]
+
+
 def test_a_node_with_another_system_is_named() -> None:
     cluster = StandInNeeds()
     cluster.facts[2]["image"]["os"] = UBUNTU
@@ -119,6 +126,16 @@ def test_an_image_that_was_not_read_proves_nothing(fact: dict[str, Any]) -> None
     cluster.facts[1] |= fact
     result = cluster.run()
     assert not_passed(result) == {"image_differences cluster": "UNPROVEN"}
+    (found,) = [m for m in result.measurements if m.name == "image_differences"]
+    assert found.note == "packages were not read on n1"
+
+
+def test_no_node_with_facts_proves_nothing() -> None:
+    cluster = StandInNeeds()
+    cluster.facts.clear()
+    (found,) = [m for m in cluster.run().measurements if m.name == "image_differences"]
+    assert found.verdict is Verdict.UNPROVEN
+    assert found.note == "packages were not read on n0, n1, n2"
 
 
 def test_a_node_without_facts_proves_nothing_of_image_and_devices() -> None:
@@ -143,6 +160,20 @@ def test_a_target_that_one_node_does_not_reach_is_named() -> None:
     assert statements(result) == [
         f"{HUB} from n1: Connection refused. Expected: a connection",
     ]
+
+
+@pytest.mark.parametrize("taken", ["https://127.0.0.1:1", "127.0.0.1:1"])
+def test_a_control_with_one_open_way_is_missed(taken: str) -> None:
+    cluster = StandInNeeds()
+    answer = cluster._answer
+
+    def open_one(function: Any, id: str, *arguments: Any) -> Any:
+        found = answer(function, id, *arguments)
+        return {**found, taken: ""} if function is try_closed_target else found
+
+    cluster._answer = open_one  # type: ignore[method-assign]
+    (control,) = [c for c in cluster.run(egress=[HUB]).controls if c.name == "closed target"]
+    assert not control.caught
 
 
 def test_the_only_node_is_named() -> None:
@@ -234,6 +265,13 @@ def test_of_two_versions_as_common_none_is_right() -> None:
     assert "config.json is not the same on all nodes" in statements(result)[0]
 
 
+def test_of_two_nodes_one_may_be_given_a_changed_file() -> None:
+    (control,) = [
+        c for c in StandInNeeds(2).run(model_files=[WEIGHTS]).controls if c.name == "changed file"
+    ]
+    assert control.caught
+
+
 def test_of_two_nodes_the_one_without_the_file_is_wrong() -> None:
     cluster = StandInNeeds(2)
     cluster.models["id1"]["files"] = {"config.json": "700 aa"}
@@ -320,6 +358,8 @@ def test_a_task_on_this_cluster_is_proof_and_a_closed_port_is_seen() -> None:
     assert result.verdict is Verdict.PASS
     assert {control.name: control.caught for control in result.controls}["closed client"]
     assert [call.args[1] for call in tried.call_args_list] == [60, 10]
+    _, _, closed = tried.call_args_list[1].args[0].rpartition(":")
+    assert int(closed) >= 1024, "any user can hold it"
 
 
 def test_without_a_head_nothing_is_known_of_the_client() -> None:

@@ -148,6 +148,12 @@ def test_many_measures_that_one_run_has_are_counted() -> None:
     assert [line for line in every if "rate on n15" in line]
 
 
+def test_a_run_that_lacks_a_measure_as_the_first_does_shows_no_change() -> None:
+    lines = lines_of(compared("healthy-atlas", "healthy-atlas", "tcp-fallback"), 250)
+    (row,) = [line for line in lines if "slowest pair on atlas01 - atlas07" in line]
+    assert row.partition("atlas07")[2].split() == ["-", "-", "1.27", "%", "FAIL"]
+
+
 def test_long_lists_are_cut_and_counted() -> None:
     record = load_summary(RECORDINGS / "healthy-atlas").record
     limit = Limit(low=1.0, because="agreed for this test")
@@ -177,6 +183,8 @@ def test_csv_has_a_row_per_measure_and_columns_per_run() -> None:
     assert (float(busbw[f"{first} value"]), float(busbw[f"{second} value"])) == (376, 41.2)
     assert float(busbw[f"{second} change in percent"]) == pytest.approx(-89.04, abs=0.01)
     assert (busbw["unit"], busbw[f"{second} kind"]) == ("GB/s", "New failures")
+    later = [row for row in rows if not row[f"{first} value"] and row[f"{second} value"]]
+    assert {row["unit"] for row in later if "slowest" in row["measure"]} == {"ratio"}
     again = pd.read_csv(io.BytesIO(text.encode()), encoding="utf-8-sig")
     assert again[f"{first} value"].dtype == float
     cells = [*rows[0], *(cell for row in rows for cell in row.values())]

@@ -14,11 +14,13 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as tried
 from hypothesis import strategies as st
 
+from reference_trainer.telemetry.event_log import SEGMENTS
 from scaling.loss.ladder_result import load_ladder
 from tests.probes.cli.test_scaling import ladder, said, save
 from tests.support.run_folders import replace_evidence
 
 COMMANDS = ("report", "predict")
+ALL = ", ".join(SEGMENTS)
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +132,8 @@ DAMAGES: dict[str, tuple[Callable[[Any], Any], str]] = {
         set_to("rungs", 1, "tokens_per_step", 1),
         "rungs.1: expected a token per step for each of 2 ranks, found 1",
     ),
-    "no segments": (set_to(*STEP, "segments", {}), "expected the segments data, forward,"),
+    "no segments": (set_to(*STEP, "segments", {}), f"segments {ALL}, found none"),
+    "a strange segment": (set_to(*STEP, "segments", {"lunch": 1.0}), ", found lunch"),
     "other fits": (
         lambda c: c | {"fits": {"all_reduce": c["fits"]["all_gather"]}},
         "expected a fit of each collective, found none of all_gather",

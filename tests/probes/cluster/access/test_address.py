@@ -160,6 +160,15 @@ eth1 0000010A 00000000 0001 0 0 0 0000FFFF 0 0 0
 TUNNEL = """Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT
 tun0 00000000 00000000 0001 0 0 0 00000000 0 0 0
 """
+# As a tunnel that leaves the default route in place: two halves of all addresses.
+HALVES = """Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT
+eth0 00000000 010200C0 0003 0 0 0 00000000 0 0 0
+wg0 00000000 00000000 0001 0 0 0 00000080 0 0 0
+wg0 00000080 00000000 0001 0 0 0 00000080 0 0 0
+"""
+FLAT = """Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT
+eth0 0000000A 00000000 0001 0 0 0 000000FF 0 0 0
+"""
 
 
 @pytest.mark.parametrize(
@@ -181,6 +190,11 @@ def test_what_needs_no_router(
     assert reaches_directly(host) is direct
     (tmp_path / "route").write_text(TUNNEL)
     assert reaches_directly("203.0.113.1") is False, "a default route leads anywhere"
+    (tmp_path / "route").write_text(HALVES)
+    assert reaches_directly("203.0.113.1") is False
+    assert reaches_directly("10.1.2.3") is False
+    (tmp_path / "route").write_text(FLAT)
+    assert reaches_directly("10.1.2.3") is True, "the largest network of private addresses"
 
 
 @pytest.mark.parametrize("variable", ["auto", ""])
@@ -243,7 +257,7 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     asked: list[Any] = []
     monkeypatch.setattr(address, "find_address", lambda spec: "10.0.0.1:6379")
     monkeypatch.setattr(address, "follow_auth_mode", asked.append)
-    monkeypatch.setattr(ray, "init", lambda *_, **options: asked.append(sorted(options)))
+    monkeypatch.setattr(ray, "init", lambda *_, **options: asked.append(options))
     monkeypatch.setattr(ray, "shutdown", lambda: asked.append("left"))
     return asked
 
@@ -266,7 +280,8 @@ def test_a_size_is_read_and_nothing_is_placed(
     dead = {"Alive": False, "Resources": {"GPU": 8.0}}
     monkeypatch.setattr(ray, "nodes", lambda: [*nodes, dead])
     assert read_size("auto") == size
-    options = ["configure_logging", "log_to_driver", "logging_level"]  # and no runtime_env
+    # Quiet, and no runtime_env.
+    options = {"configure_logging": False, "log_to_driver": False, "logging_level": "error"}
     assert joined == ["10.0.0.1:6379", options, "left"]
 
 
