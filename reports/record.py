@@ -215,11 +215,11 @@ class ContractFacts(RecordModel):
 
 
 class OwedProbe(RecordModel):
-    """Probe that the tier owes, with the names of the measures and controls it must record."""
+    """Probe that the tier must run, with the names of the measures and controls it must record."""
 
     probe: str = Field(description="Id of the probe.")
     criterion: str = Field(description="Criterion that the probe tests.")
-    tier: str = Field(description="Lowest tier that owes the probe.")
+    tier: str = Field(description="Lowest tier that runs the probe.")
     measures: list[str] = about([], "Measures that the probe must record.")
     controls: list[str] = about([], "Controls that the probe must run.")
     uncontrolled: dict[str, str] = about({}, "Measures without a control, with the reason.")
@@ -258,7 +258,7 @@ class RunRecord(RecordModel):
     contract: ContractFacts = Field(description="Contract that the run was judged by.")
     versions: dict[str, str] = about({}, "Versions of seatrial and of the software of the cluster.")
     owed: list[OwedProbe] = about(
-        [], "Probes that the tier owes; empty if the run ended before them."
+        [], "Probes that the tier must run; empty if the run ended before them."
     )
     partial: str = about("", "Why not all owed probes were requested; empty if all were.")
     full_run_s: float | None = about(

@@ -1,1 +1,1 @@
-"""The engine: criteria, what a run owes, and the recorder that judges."""
+"""The engine: criteria, what a run must record, and the recorder that judges."""

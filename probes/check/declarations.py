@@ -1,7 +1,8 @@
 """Declares a criterion: its checks with their limits, its controls, and its probes.
 
 `criterion.py` of a criterion's folder holds these declarations, and nothing else knows them by
-name: what a run owes, what a contract may agree on, and the docs are views of them (registry.py).
+name: what a run must record, what a contract may agree on, and the docs are views of them
+(registry.py).
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ class Check(Named):
     UNPROVEN with a note, and never fails it.
 
     `when` is where it is owed; `only_agreed`: only where the contract has a limit for it.
-    `not_owed` is why no run owes it.  `depends` are further keys of [cluster] that its value
+    `not_owed` is why no run must record it.  `depends` are further keys of [cluster] that its value
     depends on.  `ordered_by` is the key whose value is its limit: `exactly`, `at least`, or one
     that `chosen` values are compared with in the run.  `no_control` is why no fault can be planted.
     `failing` is what a report says where its value is bad, with {value}, {subject}, or {on}: " on"
@@ -308,7 +309,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class CriterionRow:
-    """One row of the acceptance table: what it measures, what it owes, and what shows its faults.
+    """One row of the acceptance table: what it measures and must record, and what shows its faults.
 
     `headlines` maps the measures that stand for it in a report, the best first, to a sentence with
     {value}, {subject} or {work} (an efficiency as work).  `proven` continues the sentence where
@@ -384,7 +385,7 @@ REACH = {
     "names": (1.0, "a node has one own name"),
     "connections": (1e6, "20,000 nodes try fewer, for each connects to some 30 others"),
     "tokens/s per rank": (1e9, "no accelerator trains a billion tokens in a second"),
-    "entrances": (1e5, "20,000 nodes have a raylet and an agent each, and the head three more"),
+    "endpoints": (1e5, "20,000 nodes have a raylet and an agent each, and the head three more"),
     "files": (2**30, "the kernel allows no process more open files"),
     "GiB": (1e6, "no node has a million GiB of memory"),
     "MiB": (2.0**30, "no node has so much memory"),

@@ -1,4 +1,4 @@
-"""Lists what each tier owes, how long it usually takes, and what it disturbs.
+"""Lists what each tier must record, how long it usually takes, and what it disturbs.
 
 Each criterion declares its part, which is read before pytest selects anything.  So what is
 deselected, ignored, not collected or never recorded is noticed.  A test keeps it equal to what is
@@ -45,7 +45,7 @@ MANY_NODES = 8  # enough that every measure that depends on the number of nodes 
 
 
 def owed_by(here: Circumstances) -> Iterator[OwedProbe]:
-    """Yield the probes that a tier owes, each with what it must record in these circumstances."""
+    """Yield the probes that a tier runs, each with what it must record in these circumstances."""
     for duty in all_probes():
         row = CRITERIA[duty.criterion]
         if TIERS.index(duty.tier) <= TIERS.index(here.tier):
@@ -82,7 +82,7 @@ def longer_tier(one: str, other: str) -> str:
 
 
 def partial_reason(only: Sequence[str], tier: str, agreed_tier: str) -> str:
-    """Return why a run was started with less than it owes; "" if it was not."""
+    """Return why a run was started with less than it must record; "" if it was not."""
     reasons = [f"only {', '.join(only)} was asked for (--only)"] if only else []
     if longer_tier(tier, agreed_tier) != tier:
         reasons.append(f"tier {tier} was run, and the contract asks for tier {agreed_tier}")

@@ -1,8 +1,8 @@
 """The acceptance table: its criteria, found by their presence, and what follows from all of them.
 
 A criterion is a folder of `probes` with a `criterion.py`.  Its checks, controls and probes are what
-that module declares.  Presence never shrinks what a run owes: a row of ACCEPTANCE_TABLE without its
-folder, and a declaration that is not whole, raise BrokenCriterion.
+that module declares.  Presence never shrinks what a run must record: a row of ACCEPTANCE_TABLE
+without its folder, and a declaration that is not whole, raise BrokenCriterion.
 """
 
 from __future__ import annotations
@@ -112,10 +112,10 @@ def find_problems(row: CriterionRow, folder: Path) -> Iterator[str]:
 
 
 def _find_unowed(kind: str, declared: Iterable[str], owed: Iterable[set[Any]]) -> Iterator[str]:
-    """Find what no probe owes, and what a probe owes and nothing declares."""
+    """Find what no probe must record, and what one must record and nothing declares."""
     names = set().union(*owed)
     yield from (f"{kind} {one!r} belongs to no probe" for one in declared if one not in names)
-    yield from (f"a probe owes the {kind} {one!r}" for one in sorted(names - set(declared)))
+    yield from (f"a probe must record the {kind} {one!r}" for one in sorted(names - set(declared)))
 
 
 def _find_lost_test(test: str, folder: Path) -> Iterator[str]:

@@ -37,18 +37,18 @@ def reach(host: str, dashboard: int, client: int, gcs: int, agent: int) -> None:
     """Try Ray's ports on HOST, a node, from a machine that must not run jobs there.
 
     It sends requests without a token, and starts nothing.  Exit code 0: none was taken; 1: an
-    entrance takes orders from here; 20: an answer is unclear.  Other ports of Ray are not tried.
+    endpoint takes orders from here; 20: an answer is unclear.  Other ports of Ray are not tried.
     """
-    from probes.cluster import entrances as ask
-    from probes.cluster.entrances import Entrance, join_address
+    from probes.cluster import endpoints as ask
+    from probes.cluster.endpoints import Endpoint, join_address
 
     doors = [
-        Entrance(ask.DASHBOARD, "", f"http://{join_address(host, dashboard)}"),
-        Entrance(ask.CLIENT, "", join_address(host, client)),
-        Entrance(ask.GCS, "", join_address(host, gcs)),
-        Entrance(ask.AGENT, "", f"http://{join_address(host, agent)}"),
+        Endpoint(ask.DASHBOARD, "", f"http://{join_address(host, dashboard)}"),
+        Endpoint(ask.CLIENT, "", join_address(host, client)),
+        Endpoint(ask.GCS, "", join_address(host, gcs)),
+        Endpoint(ask.AGENT, "", f"http://{join_address(host, agent)}"),
     ]
-    words = [_describe_answer(one.without) for one in ask.ask_entrances(doors, "")]
+    words = [_describe_answer(one.without) for one in ask.ask_endpoints(doors, "")]
     for door, word in zip(doors, words, strict=True):
         click.echo(one_line(f"{door.text}: {word}"))
     sys.exit(1 if OPEN in words else 20 if any(word.startswith(UNCLEAR) for word in words) else 0)
@@ -58,7 +58,7 @@ OPEN, UNCLEAR = "OPEN, it takes orders without a token", "unclear"
 
 
 def _describe_answer(answer: str) -> str:
-    from probes.cluster.entrances import REFUSED, TAKEN
+    from probes.cluster.endpoints import REFUSED, TAKEN
 
     if answer in (TAKEN, REFUSED):
         return OPEN if answer == TAKEN else "reached, it asks for a token"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from probes.cluster.dashboard import DASHBOARD, find_token, token_path
 from probes.cluster.embedded import OWN_FOLDER
-from probes.cluster.entrances import CLIENT, GCS, REFUSED, TAKEN, Entrance, try_port, try_request
+from probes.cluster.endpoints import CLIENT, GCS, REFUSED, TAKEN, Endpoint, try_port, try_request
 from probes.cluster.ray_internals import complete_address, find_last_address, reload_settings
 from reports.numbers import quantity
 from reports.redact import redact_text
@@ -37,7 +37,7 @@ def follow_auth_mode(address: str) -> None:
     missing or wrong, if no Ray answers, or if the driver insists on tokens and there are none.
     """
     is_client = address.startswith("ray://")
-    door = Entrance(CLIENT if is_client else GCS, "", address.removeprefix("ray://"))
+    door = Endpoint(CLIENT if is_client else GCS, "", address.removeprefix("ray://"))
     without = try_request(door, "")
     if without == TAKEN and os.environ.get(MODE, "").lower() == "token":
         raise TokenProblem(

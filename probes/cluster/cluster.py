@@ -26,7 +26,7 @@ from probes.cluster.address import (
 from probes.cluster.ask import ask_nodes
 from probes.cluster.cleanup import CleanupProcess
 from probes.cluster.embedded import LocalCluster
-from probes.cluster.entrances import find_dashboard, own_dashboard
+from probes.cluster.endpoints import find_dashboard, own_dashboard
 from probes.cluster.gpus import XidWatch
 from probes.cluster.node_facts import node_facts
 from probes.cluster.node_watch import NodeState

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from probes.cluster.ask import make_unique_token
 from probes.cluster.dashboard import NoRedirect
-from probes.cluster.entrances import HTTP2_PREFACE, describe_failure, try_port, uses_tls
+from probes.cluster.endpoints import HTTP2_PREFACE, describe_failure, try_port, uses_tls
 from scaling.collectives.reachability import import_psutil, own_sockets
 
 SECONDS = 10.0  # for one answer from the other side of the world, by a proxy that is busy
@@ -219,7 +219,7 @@ NO_PROOF = ""  # an accepted connection is enough
 
 
 @dataclass(frozen=True)
-class Endpoint:
+class TriedPort:
     """A port of node `node` (its id).  `proof` is GRPC, NO_PROOF, or a token to be read there."""
 
     kind: str
@@ -285,7 +285,7 @@ class NodePorts:
         with socket.create_server((address, 0), family=family) as closed:
             return int(closed.getsockname()[1])
 
-    def try_ports(self, endpoints: Sequence[Endpoint]) -> list[str]:
+    def try_ports(self, endpoints: Sequence[TriedPort]) -> list[str]:
         """Connect to each port; return the problem of each, "" for none."""
         return try_endpoints(endpoints)
 
@@ -297,7 +297,7 @@ class NodePorts:
 def find_worker_port(address: str, proof: str) -> int | None:
     """Find the port of this worker's own server, which answers here; None if there is none."""
     for port in own_listening_ports():
-        if not try_endpoint(Endpoint("", "", address, port, proof), FIRST_SECONDS):
+        if not try_endpoint(TriedPort("", "", address, port, proof), FIRST_SECONDS):
             return port
     return None
 
@@ -308,7 +308,7 @@ def own_listening_ports() -> list[int]:
 
 
 def try_endpoints(
-    endpoints: Sequence[Endpoint], first: float = FIRST_SECONDS, second: float = SECOND_SECONDS
+    endpoints: Sequence[TriedPort], first: float = FIRST_SECONDS, second: float = SECOND_SECONDS
 ) -> list[str]:
     """Connect to each endpoint, and once more to each that failed; return the problems."""
     with ThreadPoolExecutor(MAX_PARALLEL) as pool:
@@ -325,7 +325,7 @@ def max_try_seconds(count: int) -> float:
     return -(-count // MAX_PARALLEL) * 2 * (FIRST_SECONDS + SECOND_SECONDS)
 
 
-def try_endpoint(endpoint: Endpoint, seconds: float) -> str:
+def try_endpoint(endpoint: TriedPort, seconds: float) -> str:
     """Connect to a port and ask for its proof; return the problem, or "".
 
     Each of the two may take `seconds`.

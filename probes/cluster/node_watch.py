@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from probes.cluster.entrances import HTTP2_PREFACE, MAX_PARALLEL, query_port
+from probes.cluster.endpoints import HTTP2_PREFACE, MAX_PARALLEL, query_port
 from probes.findings import finding, join_names
 from reports.record import Finding
 from reports.sanitize import one_line

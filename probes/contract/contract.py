@@ -120,7 +120,7 @@ class Contract(BaseModel):
     def owed_event(
         self, tier: str, only: Sequence[str], terms: ClusterTerms, cluster: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Build the event on what a run owes, of the facts of its cluster that the record keeps."""
+        """Build the event on what a run must record, of the facts of its cluster in the record."""
         return owed_event(
             tier,
             self.tier,

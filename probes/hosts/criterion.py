@@ -366,8 +366,8 @@ D2H_GBS = Check(
     failing="copies from the GPU run at {value}{on}",
 )
 # Orders to Ray run code on its nodes.
-WRONG_ENTRANCES = none_of(
-    "wrong_entrances", "entrances",
+WRONG_ENDPOINTS = none_of(
+    "wrong_entrances", "endpoints",
     "with token authentication each needs the token; without it none asks for one",
     depends=("authentication",),
     failing="ports of Ray do not keep to the agreed authentication: {value}",
@@ -378,8 +378,8 @@ STRANGER_JOBS = none_of(
     failing="Ray runs jobs without a token: {value}",
 )
 # UNPROVEN and never failed: no node sees a firewall that may keep strangers out.
-PUBLIC_ENTRANCES = default_check(
-    "public_entrances", "entrances", "anyone who reaches it without a token runs code", high=0,
+PUBLIC_ENDPOINTS = default_check(
+    "public_entrances", "endpoints", "anyone who reaches it without a token runs code", high=0,
     doubted=True, when=OWN_HOSTS, depends=("authentication",),
     no_control="a node gets no globally routable address for a test",
 )
@@ -388,7 +388,7 @@ INVENTORY = (
     MACHINES, GPUS, COUNT_MISMATCHES, NODES_WITH_FEWER_GPUS, NVML_ERRORS, DUPLICATE_GPUS,
     DIFFERENCES, *ORDERED_PARTS, SYSTEM_DIFFERENCES,
 )
-EXPOSURE = (WRONG_ENTRANCES, STRANGER_JOBS, PUBLIC_ENTRANCES)
+EXPOSURE = (WRONG_ENDPOINTS, STRANGER_JOBS, PUBLIC_ENDPOINTS)
 WORN = (HEAT_TIME, PCIE_REPLAYS, NVLINK_ERRORS, NEW_MEMORY_ERRORS)
 RATES = (GEMM_TFLOPS, FP8_TFLOPS, HBM_GBS, H2D_GBS, D2H_GBS)
 LIMITS = (OPEN_FILES, LOCKED_MEMORY, STACK, SHARED_MEMORY, PROCESSES, TEMP_ROOM, STRAY_RAYLETS)
@@ -437,7 +437,7 @@ FAILING_GEMM = ControlRow("failing GEMM", WORK_ERRORS)
 SLOWED_GPU = ControlRow("slowed GPU", SLOW_GPUS, *RATES)
 OLD_LINK = ControlRow("old link", SLOW_PCIE)
 TIRING_GPU = ControlRow("tiring GPU", SLOWING_GPUS)
-OTHER_ENTRANCE = ControlRow("other entrance", WRONG_ENTRANCES, STRANGER_JOBS)
+OTHER_ENDPOINT = ControlRow("other endpoint", WRONG_ENDPOINTS, STRANGER_JOBS)
 
 PROBES = (
     Probe(
@@ -491,10 +491,10 @@ PROBES = (
         disturbs=(ALL_GPUS, "loads all GPUs for a minute, and for ten in tier soak"),
     ),
     Probe(
-        "test_hosts.py::test_entrances_keep_to_the_authentication", tier="quick", usual_s=2,
+        "test_hosts.py::test_endpoints_keep_to_the_authentication", tier="quick", usual_s=2,
         checks=EXPOSURE,
-        controls=(OTHER_ENTRANCE,),
-        disturbs=(TASKS, "sends requests without a token to Ray's entrances, and one harmless job"),
+        controls=(OTHER_ENDPOINT,),
+        disturbs=(TASKS, "sends requests without a token to Ray's endpoints, and one harmless job"),
     ),
 )
 

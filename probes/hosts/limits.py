@@ -141,7 +141,7 @@ READERS: dict[Check, tuple[str, Callable[[Facts, int], Reading]]] = {
 
 
 def judged_measures(cluster: Cluster, terms: ClusterTerms) -> list[Check]:
-    """List the measures that this cluster owes; of the others the values only inform."""
+    """List the measures that this cluster must record; of the others the values only inform."""
     return [name for name in READERS if condition_holds(name, cluster, terms)]
 
 

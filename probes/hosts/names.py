@@ -13,7 +13,7 @@ from typing import Any
 from probes.check.judging import ask_victim, plant
 from probes.check.recorder import Recorder, Trial
 from probes.cluster.cluster import Cluster
-from probes.cluster.network_facts import Endpoint, read_names
+from probes.cluster.network_facts import TriedPort, read_names
 from probes.environment.checks import NameList, name_list
 from probes.findings import finding, join_names
 from probes.hosts import criterion as check
@@ -446,7 +446,7 @@ def control_ports(ports: PortRound, planned: Connections, names: Names, measure:
     name, address = ports.name(victim), ports.nodes[victim]["address"]
     closed: Any = ports.call_each("plant_fault", {victim: (address,)}).get(victim)
 
-    def close_port(one: Connection, endpoint: Endpoint) -> Endpoint:
+    def close_port(one: Connection, endpoint: TriedPort) -> TriedPort:
         if one.kind == JOB:
             return endpoint
         return replace(endpoint, address=address, port=closed)

@@ -9,7 +9,7 @@ from typing import Any
 from probes.cluster import network_facts
 from probes.cluster.ask import REACH_SECONDS, ActorSet, on_node
 from probes.cluster.cluster import Cluster
-from probes.cluster.network_facts import GRPC, LOOKUP_SECONDS, NO_PROOF, Endpoint, NodePorts
+from probes.cluster.network_facts import GRPC, LOOKUP_SECONDS, NO_PROOF, NodePorts, TriedPort
 
 MOST_ALL_PAIRS = 64  # up to so many nodes each connects to all others: 4,032 pairs
 START_SECONDS = 90.0  # for an actor on each node: the first worker there unpacks our packages
@@ -57,7 +57,7 @@ class NameLookup:
         return self.source, self.target
 
 
-Change = Callable[[Connection, Endpoint], Endpoint]
+Change = Callable[[Connection, TriedPort], TriedPort]
 
 
 def choose_peers(index: int, nodes: int) -> list[int]:
@@ -126,7 +126,7 @@ class PortRound(ActorSet):
         is_alone = len(self.nodes) == 1
         return planned + [one for one in to_head if is_alone or one.source != self.head]
 
-    def endpoint(self, one: Connection) -> Endpoint | str:
+    def endpoint(self, one: Connection) -> TriedPort | str:
         """Find address and port of a planned connection, or why they are not known."""
         ends = (one.source,) if one.kind == GCS else (one.source, one.target)
         for id in ends:
@@ -138,15 +138,15 @@ class PortRound(ActorSet):
             host, _, number = str(opened["gcs"]).rpartition(":")
             if not (host and number.isdecimal()):
                 return "the address of the GCS is not known"
-            return Endpoint(GCS, one.target, host.strip("[]"), int(number), proof)
+            return TriedPort(GCS, one.target, host.strip("[]"), int(number), proof)
         if one.kind == JOB:
             if opened["job"] is None:
                 return f"{node['name']} cannot listen on {node['address']}: {opened['error']}"
-            return Endpoint(JOB, one.target, node["address"], opened["job"], opened["token"])
+            return TriedPort(JOB, one.target, node["address"], opened["job"], opened["token"])
         port = opened["worker"] if one.kind == WORKER else node["ports"][one.kind]
         if not port:
             return f"{node['name']} gives no {one.kind} port"
-        return Endpoint(one.kind, one.target, node["address"], port, proof)
+        return TriedPort(one.kind, one.target, node["address"], port, proof)
 
     def _silence(self, id: str) -> str:
         return f"{self.name(id)} does not answer: {self.errors.get(id, 'no reason is known')}"
@@ -159,7 +159,7 @@ class PortRound(ActorSet):
         `change` is for a control: it replaces the endpoint of a connection.
         """
         results: list[Connection] = []
-        tried: dict[str, list[tuple[Connection, Endpoint]]] = {}
+        tried: dict[str, list[tuple[Connection, TriedPort]]] = {}
         for one in planned:
             endpoint = self.endpoint(one)
             if isinstance(endpoint, str):
@@ -177,7 +177,7 @@ class PortRound(ActorSet):
                 results.append(replace(one, port=end.port, problem=problem, unknown=unknown))
         return results
 
-    def try_each(self, each: Mapping[str, tuple[list[Endpoint]]], most: int) -> dict[str, Any]:
+    def try_each(self, each: Mapping[str, tuple[list[TriedPort]]], most: int) -> dict[str, Any]:
         """Try endpoints on each node, `most` on one; return the problems by node."""
         seconds = REACH_SECONDS + network_facts.max_try_seconds(most)
         return self.call_each("try_ports", each, seconds)
@@ -206,7 +206,7 @@ class PortRound(ActorSet):
         if not self.head:
             return [None] * len(ports)
         address = self.nodes[self.head]["address"]
-        endpoints = [Endpoint("", self.head, address, port) for port in ports]
+        endpoints = [TriedPort("", self.head, address, port) for port in ports]
         others = {id: (endpoints,) for id in self.opened if id != self.head}
         answers = self.try_each(others, len(ports))
         columns = [[row[at] for row in answers.values()] for at in range(len(ports))]

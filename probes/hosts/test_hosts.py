@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from probes.check.judging import silent_names
-from probes.cluster.entrances import CLIENT
+from probes.cluster.endpoints import CLIENT
 from probes.cluster.node_facts import add_silent, count_torch_devices
 from probes.findings import join_names
 from probes.hosts import closing as at_end
@@ -16,7 +16,7 @@ from probes.hosts import (
     compute_controls,
     compute_judge,
     controls,
-    entrances,
+    endpoints,
     inventory,
     limits,
     storage_judge,
@@ -318,47 +318,47 @@ def describe_speed(speed):
 
 
 @pytest.mark.criterion("HOSTS")
-def test_entrances_keep_to_the_authentication(cluster, terms, measure):
-    """Where a token is agreed or in use, each entrance of Ray refuses orders without it.
+def test_endpoints_keep_to_the_authentication(cluster, terms, measure):
+    """Where a token is agreed or in use, each endpoint of Ray refuses orders without it.
 
-    Entrances are the GCS, raylets, dashboard agents, dashboard and Ray client.  A request without
+    Endpoints are the GCS, raylets, dashboard agents, dashboard and Ray client.  A request without
     a token, one with a wrong token, and a harmless job without a token are tried.
     """
-    client_port = entrances.find_client_port(cluster, terms.ray_client_port)
-    asked = entrances.ask_cluster(cluster, client_port)
-    mode, reason = entrances.find_mode(asked, terms.authentication)
+    client_port = endpoints.find_client_port(cluster, terms.ray_client_port)
+    asked = endpoints.ask_cluster(cluster, client_port)
+    mode, reason = endpoints.find_mode(asked, terms.authentication)
     measure.covered(describe_coverage(asked, mode, reason, client_port))
-    caption = "entrances of Ray, and what each does with a request without its token"
-    kept = [{**vars(one.entrance), **vars(one.answers)} for one in asked]
-    measure.keep("entrances.json", kept, caption=caption)
-    entrances.judge_entrances(asked, mode, measure)
+    caption = "endpoints of Ray, and what each does with a request without its token"
+    kept = [{**vars(one.endpoint), **vars(one.answers)} for one in asked]
+    measure.keep("endpoints.json", kept, caption=caption)
+    endpoints.judge_endpoints(asked, mode, measure)
     if cluster.own_dashboard:
-        job = entrances.try_stranger_job(cluster, cluster.own_dashboard)
-        entrances.judge_stranger_job(job, cluster.own_dashboard, mode == entrances.TOKEN, measure)
-    elif mode == entrances.TOKEN:
+        job = endpoints.try_stranger_job(cluster, cluster.own_dashboard)
+        endpoints.judge_stranger_job(job, cluster.own_dashboard, mode == endpoints.TOKEN, measure)
+    elif mode == endpoints.TOKEN:
         measure(check.STRANGER_JOBS, None, note="the cluster has no dashboard")
     nodes = [node for node in cluster.known_nodes() if node["alive"]]
-    ports = entrances.list_ports(asked, nodes)
-    listeners = entrances.read_all_listeners(cluster, ports, nodes)
-    entrances.note_listeners(ports, listeners, measure)
+    ports = endpoints.list_ports(asked, nodes)
+    listeners = endpoints.read_all_listeners(cluster, ports, nodes)
+    endpoints.note_listeners(ports, listeners, measure)
     if cluster.kind != "local":
         facts = cluster.facts + cluster.read_facts(cluster.bystanders)
-        entrances.judge_public(asked, facts, listeners, measure)
-    entrances.control_entrance(cluster, asked, mode, measure)
+        endpoints.judge_public(asked, facts, listeners, measure)
+    endpoints.control_endpoint(cluster, asked, mode, measure)
 
 
 def describe_coverage(asked, mode, reason, client_port):
     """Describe what was tried, and what no node can see."""
     counts = Counter(one.answers.without for one in asked)
     answers = ", ".join(f"{count} {answer}" for answer, count in counts.items())
-    tried = f"{len(asked)} entrances without a token: {answers}"
-    if client_port and CLIENT not in {one.entrance.kind for one in asked}:
+    tried = f"{len(asked)} endpoints without a token: {answers}"
+    if client_port and CLIENT not in {one.endpoint.kind for one in asked}:
         tried += f"; no Ray client answers at port {client_port}"
-    if mode == entrances.TOKEN:
+    if mode == endpoints.TOKEN:
         return f"{tried}; a token is needed ({reason})"
-    if mode == entrances.OFF:
+    if mode == endpoints.OFF:
         return (
-            f"{tried}; {reason}, so anyone who reaches an entrance runs code. Firewalls and "
+            f"{tried}; {reason}, so anyone who reaches an endpoint runs code. Firewalls and "
             "addresses behind NAT were not tested: no node sees them"
         )
     return f"{tried}; whether a token is needed is not known"

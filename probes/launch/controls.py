@@ -14,7 +14,7 @@ from probes.check.judging import plant
 from probes.check.recorder import Recorder
 from probes.cluster.cleanup import StillRuns
 from probes.cluster.cluster import Cluster
-from probes.cluster.entrances import ignored_address
+from probes.cluster.endpoints import ignored_address
 from probes.cluster.room import describe_busy
 from probes.contract.terms import ClusterTerms
 from probes.findings import join_names

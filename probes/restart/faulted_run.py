@@ -488,7 +488,7 @@ def _read_attempts(events: list[dict[str, Any]], killed_at: float) -> list[Attem
             attempts.append(Attempt(places=[], started=event["t"]))
         elif event["event"] == "ready":
             attempts[-1].ready = event["t"]
-        elif event["event"] not in ("mended", "removed"):  # these begin the next attempt
+        elif event["event"] not in ("repaired", "removed"):  # these begin the next attempt
             attempts[-1].ended, attempts[-1].reason = event["t"], str(event.get("reason", ""))
     return attempts
 

@@ -67,7 +67,7 @@ class NewJudge:
         return data
 
     def _owe(self, _: str, data: dict[str, Any]) -> dict[str, Any]:
-        """Compute what the new contract's tier owes: the run may have covered less."""
+        """Compute what the new contract's tier must record: the run may have covered less."""
         tier, cluster = self.start["tier"], self.start.get("cluster", {})
         return self.contract.owed_event(tier, data["only"], self._terms(), cluster)
 
@@ -226,7 +226,7 @@ class LimitCheck:
         if kind == "run_owes":
             self.says_owed = True
             same = old == new
-            text = "the run does not owe what its contract asks for"
+            text = "the run was not to record what its contract asks for"
         elif kind == "measurement":
             rest = ("value", "judged", "note")
             same = all(old.get(key) == new.get(key) for key in rest)
@@ -245,7 +245,7 @@ class LimitCheck:
     def result(self) -> tuple[list[str], list[str]]:
         """Return (problems, doubts)."""
         if self.judge and not self.says_owed:
-            self.differences.append("no event says what the run owes")
+            self.differences.append("no event lists what the run must record")
         if not self.differences:
             return [], []
         if same_version(self.wrote) and not self.judged_again:

@@ -18,7 +18,7 @@ from typing import Any
 from probes.check.owed import partial_reason
 from probes.check.recorder import Recorder
 from probes.cluster.cluster import Cluster, VersionMismatch, connect
-from probes.cluster.entrances import HeadWatch
+from probes.cluster.endpoints import HeadWatch
 from probes.cluster.node_watch import NodeState, NodeWatch
 from probes.cluster.room import wait_for_nodes, wait_for_room
 from probes.contract.contract import ClusterTerms, Contract
@@ -211,7 +211,7 @@ class RunSession:
         )
 
     def _write_owed(self) -> None:
-        """Record what the run owes, before pytest selects any probe."""
+        """Record what the run must record, before pytest selects any probe."""
         # The cluster is not described again: a node may be lost meanwhile.
         data = self.contract.owed_event(self.tier, self.only, self.terms, self.described)
         self.store.event("run_owes", **data)

@@ -47,7 +47,10 @@ class _Result:
             ("a control", owed.get("controls"), self.controls),
         ):
             if missing := sorted({*(names or ())} - has):
-                yield Weight.UNPROVEN, f"{self.probe} owes {kind} that it lacks: {missing[0]}"
+                yield (
+                    Weight.UNPROVEN,
+                    f"{self.probe} lacks {kind} that it must record: {missing[0]}",
+                )
             elif not has:
                 yield Weight.UNPROVEN, f"{self.probe} has not {kind}"
 
@@ -120,7 +123,7 @@ class Recount:
         """Yield what fails, and what is unproven of the criteria that are required."""
         owed = {one["probe"]: one for one in self._run.get("owed", ())}
         if not owed:
-            yield "it does not say what it owes"
+            yield "it does not say what it must record"
         for result in self._results:
             duty = owed.get(result.probe, {}) if result.state == FINISHED else {}
             for weight, sentence in result.sentences(duty):

@@ -172,7 +172,7 @@ def compare_facts(
     if start.get("rehearsal") and not asked.rehearsal:
         yield f"it is a rehearsal: {start['rehearsal']}. Expected: none ({AGREED})"
     if owes.get("partial") or not owes:
-        yield f"it is no whole run: {owes.get('partial') or 'it does not say what it owes'}"
+        yield f"it is no whole run: {owes.get('partial') or 'it does not say what it must record'}"
     if (state := facts.get("run_finished", {}).get("state")) != "finished":
         yield f"state: {state!r}. Expected: 'finished' (it is accepted)"
 

@@ -106,7 +106,7 @@ def run_with_gang(job: TrainingJob) -> JobResult:
         log.write(event, **values)
         if event in ("lost", "left"):
             job.notify(values["reason"])
-        elif event == "mended":
+        elif event == "repaired":
             job.notify(f"ranks {values['ranks']} were started again in their places")
         elif event == "removed":
             job.notify("its gang was removed")

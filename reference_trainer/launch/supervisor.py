@@ -70,7 +70,7 @@ def supervise(
     """Run `function` to its end; after each lost rank, repair the gang or make a new one.
 
     `on_start(gang, attempt)` is called with each attempt's gang. `on_event(event, values)` is
-    called with "attempt", "mended", "removed", "ready", "lost", "left", "done", "given-up". A
+    called with "attempt", "repaired", "removed", "ready", "lost", "left", "done", "given-up". A
     trainer's result with `left` true comes from a rank that left on SIGTERM: that ends the attempt,
     too. `timeout` bounds each attempt, in seconds. Raises GangError with one sentence when there
     was no room in time, and when the attempts are used up. The exception's `attempts` holds all of
@@ -128,7 +128,7 @@ def _ready_gang(
     """
     if gang is not None:
         if replaced := gang.replace_workers(lost):
-            on_event("mended", {"ranks": replaced})
+            on_event("repaired", {"ranks": replaced})
             return gang
         stack.close()
         on_event("removed", {})

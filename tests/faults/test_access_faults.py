@@ -1,5 +1,5 @@
 """A cluster with token authentication: the suite joins it with the token alone, and HOSTS finds
-an entrance that takes orders without it, live."""
+an endpoint that takes orders without it, live."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tests.support.paths import REPO
 from tests.support.trial import Trial, acceptance, agreed, lab_of
 
 LAB = {"nodes": 2, "name": "access", "auth": "token"}  # they ask for a token
-PROBE = "probes/hosts/test_hosts.py::test_entrances_keep_to_the_authentication"
+PROBE = "probes/hosts/test_hosts.py::test_endpoints_keep_to_the_authentication"
 AGREED = {'shared = "/shared"': 'shared = "/shared"\nauthentication = "token"'}
 SOAK = pytest.mark.soak(criterion="hosts")
 NEAR = pytest.mark.near_miss
-ENTRANCES = ("GCS", "raylets", "dashboard agents", "dashboard", "Ray client")
+ENDPOINTS = ("GCS", "raylets", "dashboard agents", "dashboard", "Ray client")
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def reach_from_outside(lab: Lab) -> tuple[list[str], int]:
 
 
 @SOAK
-def test_a_client_outside_reaches_entrances_that_ask_for_a_token(lab: Lab) -> None:
+def test_a_client_outside_reaches_endpoints_that_ask_for_a_token(lab: Lab) -> None:
     lines, code = reach_from_outside(lab)
     assert [line.partition("): ")[2] for line in lines] == ["reached, it asks for a token"] * 4
     assert code == 0
@@ -151,7 +151,7 @@ def test_a_cluster_with_a_token_passes(
     is_sound(record, trial)
     (result,) = record.results
     judged = {one.subject for one in result.measurements if one.name == "wrong_entrances"}
-    assert judged == set(ENTRANCES)
+    assert judged == set(ENDPOINTS)
 
 
 @SOAK
@@ -160,7 +160,7 @@ def test_an_agreed_token_that_is_off_fails(open_lab: Lab) -> None:
     assert record.verdict("HOSTS") is Verdict.FAIL, trial.log.read_text()
     first, second = said_of(record)
     assert {first[0], second[0]} == {"HOST-AUTH-OPEN"}
-    assert "Every entrance of Ray (" in first[2]
+    assert "Every endpoint of Ray (" in first[2]
     assert "A job without a token ran" in second[2]
     assert all_caught(record)
 
@@ -178,7 +178,7 @@ def test_a_trusted_network_passes(open_lab: Lab, time: int) -> None:
 
 
 @SOAK
-def test_an_open_entrance_at_a_public_address_is_not_proven(open_lab: Lab) -> None:
+def test_an_open_endpoint_at_a_public_address_is_not_proven(open_lab: Lab) -> None:
     inject(open_lab, "public-address", "1")
     try:
         record, trial = judge_access(open_lab, "public")

@@ -24,7 +24,7 @@ CONFIG = TrainConfig(
     steps=8, dim=32, seq=32, save_every=2, keep_last=9, pace_s=0.4, checkpoints="x"
 )
 VICTIM = 3
-MENDED = ["attempt", "ready", "lost", "attempt", "mended", "ready", "done"]
+MENDED = ["attempt", "ready", "lost", "attempt", "repaired", "ready", "done"]
 
 
 def launch(lab: Lab, name: str, launcher: str, kill: int | None = None) -> dict[str, Any]:

@@ -183,9 +183,9 @@ OURS = (Fault("our own end breaks", 3, plant=OUR_END, record=2, whole=False),)
 # A head that accepts connections, until it is killed; the suite's times are shorter.
 HEADED = """
 import subprocess, sys
-import probes.cluster.entrances as entrances
+import probes.cluster.endpoints as endpoints
 import probes.session.session as run
-entrances.POLL_SECONDS, entrances.SILENCE_SECONDS, entrances.LOST_SECONDS = 0.1, 0.5, 1.5
+endpoints.POLL_SECONDS, endpoints.SILENCE_SECONDS, endpoints.LOST_SECONDS = 0.1, 0.5, 1.5
 run.HEADLESS_S = run.NODELESS_S = 2.0
 code = (
     "import os, socket, sys, threading\\n"

@@ -267,7 +267,7 @@ def test_half_a_run_is_interrupted(run: Path) -> None:
     assert seatrial("show", run).exit_code in (2, 4)
 
 
-OWES_OTHER = "the run does not owe what its contract asks for"
+OWES_OTHER = "the run was not to record what its contract asks for"
 # Chain, sums, record and renderings were made again: what is left is what must fit together.
 WHOLE: dict[str, tuple[Callable[[Events], Any], str]] = {
     "a looser limit": (loosen_limit, "was judged by >= 1 MB/s"),
@@ -298,7 +298,7 @@ WHOLE: dict[str, tuple[Callable[[Events], Any], str]] = {
         put_value("probe_finished", "measurements", []), "says more than one may",
     ),
     "no rehearsal": (put_value("run_started", "rehearsal", ""), "is not marked as a rehearsal"),
-    "no event of what is owed": (drop_event("run_owes"), "no event says what the run owes"),
+    "no event of what is owed": (drop_event("run_owes"), "no event lists what the run must record"),
     "evidence that no event knows": (drop_event("evidence"), "is evidence that no event names"),
 }  # fmt: skip
 

@@ -38,7 +38,7 @@ BUDGET = {
     # read from regular files alone.  One deadline holds for all of an answer.
     # cleanup.py ends a user whose processes kill or stop who comes for them, and removes its files
     # in bounded memory.
-    "probes/cluster": 3345,  # the address of a dashboard is for submit
+    "probes/cluster": 3348,  # nodes with a rare version are suspects; tunnels
     "probes/contract": 1340,  # where a guide may come from, and its hash
     "probes/environment": 812,
     "probes/fabric": 3304,
@@ -56,7 +56,7 @@ BUDGET = {
     # ending.py and signals.py: every run ends with its record, also where a node was lost.  The
     # header says what others hold.  A nonce that a run cannot keep is refused; the id of a
     # submission is kept.
-    "probes/session": 1526,  # the command has a reporter of its own
+    "probes/session": 1542,  # the command has a reporter; a probe begins with its usual time
     # What comes back is verified, and judged, by the standard library alone.
     "probes/submit": 1125,
     "reference_trainer": 3530,
@@ -65,8 +65,8 @@ BUDGET = {
     # A shared copy has no names of jobs and people.  Events have a time that is never set.
     # The end does not wait for a stopped terminal; a wheel knows its commit.  Planted faults are
     # counted by what became of them.  Findings that differ in a node alone are one; one command
-    # tests a criterion again.
-    "reports": 6753,
+    # tests a criterion again.  Metrics name their run in one place.
+    "reports": 6757,
     "scaling": 2870,
     "seatrial": 75,  # names for notebooks, and whether the other packages are ours
 }

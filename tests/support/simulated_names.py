@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 from unittest.mock import patch
 
-from probes.cluster.network_facts import GRPC, NO_PROOF, OTHER_ANSWER, Endpoint
+from probes.cluster.network_facts import GRPC, NO_PROOF, OTHER_ANSWER, TriedPort
 from probes.contract.contract import ClusterTerms, load
 from probes.hosts.names import LOCALHOST, read_loopback_names
 from probes.hosts.port_round import PortRound
@@ -132,11 +132,11 @@ class SimulatedNetwork:
         self.tokens[id] = "another"
         return 1
 
-    def try_ports(self, id: str, endpoints: list[Endpoint]) -> list[str]:
+    def try_ports(self, id: str, endpoints: list[TriedPort]) -> list[str]:
         self.tried += len(endpoints)
         return [self._try_port(id, one) for one in endpoints]
 
-    def _try_port(self, source: str, one: Endpoint) -> str:
+    def _try_port(self, source: str, one: TriedPort) -> str:
         for (kind, a, b), problem in self.blocked.items():
             if kind == one.kind and a in (None, source) and b in (None, one.node):
                 return problem

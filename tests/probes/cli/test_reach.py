@@ -9,15 +9,15 @@ import pytest
 from click.testing import CliRunner
 
 from probes.cli.main import main
-from probes.cluster import entrances
+from probes.cluster import endpoints
 from tests.support.dashboard import dashboard
-from tests.support.entrances import grpc_entrance
+from tests.support.endpoints import grpc_endpoint
 
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_USE_TLS", raising=False)
-    monkeypatch.setattr(entrances, "ANSWER_SECONDS", (1.0,))
+    monkeypatch.setattr(endpoints, "ANSWER_SECONDS", (1.0,))
 
 
 def closed_port() -> str:
@@ -38,7 +38,7 @@ def reach(url: str, gcs: str, client: str = "") -> tuple[list[str], int]:
 
 @pytest.mark.parametrize("token", ["", "its token"])
 def test_each_port_is_told(token: str) -> None:
-    with dashboard(token=token) as (url, served), grpc_entrance(token) as address:
+    with dashboard(token=token) as (url, served), grpc_endpoint(token) as address:
         (first, client, gcs, agent), code = reach(url, address)
     word = "reached, it asks for a token" if token else "OPEN, it takes orders without a token"
     assert (first, gcs) == (word, word)
@@ -57,7 +57,7 @@ def test_nothing_is_reached() -> None:
 def test_another_program_is_unclear() -> None:
     import grpc
 
-    with grpc_entrance(code=grpc.StatusCode.UNIMPLEMENTED) as address:
+    with grpc_endpoint(code=grpc.StatusCode.UNIMPLEMENTED) as address:
         lines, code = reach("", address)
     assert lines[2] == "unclear (UNIMPLEMENTED: as the test says)"
     assert code == 20

@@ -12,7 +12,7 @@ import pytest
 from probes.cluster import cleanup
 from probes.cluster.cluster import Cluster
 from probes.cluster.dashboard import authorization_header, find_token
-from probes.cluster.entrances import find_dashboard, ignored_address, leads_to_session
+from probes.cluster.endpoints import find_dashboard, ignored_address, leads_to_session
 from tests.support.dashboard import dashboard
 
 VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_ENABLE_K8S_TOKEN_AUTH",
@@ -31,7 +31,7 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if a cluster of session `ours` were joined, whose dashboard is at 10.0.0.1:9265."""
     url = "ray._private.services.get_webui_url_from_internal_kv"
     monkeypatch.setattr(url, lambda: "10.0.0.1:9265")
-    monkeypatch.setattr("probes.cluster.entrances._session_name", lambda: "ours")
+    monkeypatch.setattr("probes.cluster.endpoints._session_name", lambda: "ours")
 
 
 def joined_cluster(address: str, kind: str) -> Cluster:

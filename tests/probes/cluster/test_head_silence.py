@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from probes.cluster import entrances
-from probes.cluster.entrances import HTTP2_PREFACE, HeadWatch
+from probes.cluster import endpoints
+from probes.cluster.endpoints import HTTP2_PREFACE, HeadWatch
 from reports.record import Finding
 
 SILENT = "timed out"
@@ -45,7 +45,7 @@ def watched(
 ) -> tuple[list[str], list[str]]:
     """What a watch says of silences, and of the loss: the words up to the reason."""
     watch = Watch(answers, seconds)
-    monkeypatch.setattr(entrances, "time", watch)
+    monkeypatch.setattr(endpoints, "time", watch)
     watch._watch()
     said = [[text.split(":6379 ")[1] for text in texts] for texts in
             ([one.statement for one in watch.found], watch.lost)]  # fmt: skip

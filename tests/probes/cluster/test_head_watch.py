@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from probes.cluster import entrances as head
-from probes.cluster.entrances import HeadWatch
+from probes.cluster import endpoints as head
+from probes.cluster.endpoints import HeadWatch
 from reports.record import Finding
 
 pytestmark = pytest.mark.alone
@@ -137,7 +137,7 @@ def test_a_driver_that_was_frozen_accuses_no_head(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(HeadWatch, "_problem", ask)
     real = time.monotonic
-    monkeypatch.setattr("probes.cluster.entrances.time.monotonic", lambda: real() + shift)
+    monkeypatch.setattr("probes.cluster.endpoints.time.monotonic", lambda: real() + shift)
     watch = HeadWatch("127.0.0.1:9", heard.append)
     time.sleep(1)  # for all answers to be asked
     watch.close()

@@ -1,4 +1,4 @@
-"""HOSTS on entrances of Ray: which take orders without the token, and where they listen."""
+"""HOSTS on endpoints of Ray: which take orders without the token, and where they listen."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from probes.cluster.entrances import GCS, NEEDS_TLS, REFUSED, TAKEN, EntranceAnswers
+from probes.cluster.endpoints import GCS, NEEDS_TLS, REFUSED, TAKEN, EndpointAnswers
 from probes.contract.contract import load
-from probes.hosts.entrances import (
+from probes.hosts.endpoints import (
     METRICS,
     RAN,
     StrangerJob,
@@ -22,7 +22,7 @@ from probes.hosts.entrances import (
 from reports.measurement import Limit, Verdict
 from reports.record import ProbeResult
 from tests.support.controls import recorder
-from tests.support.simulated_exposure import GUARDED, INGRESS, OPEN, SimulatedEntrances
+from tests.support.simulated_exposure import GUARDED, INGRESS, OPEN, SimulatedEndpoints
 from tests.support.simulated_exposure import run_exposure as run
 from tests.support.simulated_hosts import findings, not_passed, verdicts
 
@@ -34,7 +34,7 @@ PUBLIC = "5.6.7.8"
 @pytest.fixture(autouse=True)
 def shell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-    monkeypatch.setattr("probes.hosts.entrances.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("probes.hosts.endpoints.POLL_SECONDS", 0.001)
 
 
 def notes(result: ProbeResult) -> dict[str, object]:
@@ -52,11 +52,11 @@ def control_of(result: ProbeResult) -> tuple[bool | None, int]:
 
 @pytest.mark.near_miss("HOSTS.wrong_entrances", "HOSTS.public_entrances")
 def test_a_trusted_network_needs_no_token() -> None:
-    result = run(SimulatedEntrances())
+    result = run(SimulatedEndpoints())
     assert not_passed(result) == {}
     assert findings(result) == []
     assert notes(result)["job_of_a_stranger"] == "ran"
-    assert "anyone who reaches an entrance runs code" in result.coverage
+    assert "anyone who reaches an endpoint runs code" in result.coverage
     assert "the GCS asks for no token" in result.coverage
     assert "stranger_jobs" not in {one.name for one in result.measurements}
     assert control_of(result) == (True, 1)
@@ -65,7 +65,7 @@ def test_a_trusted_network_needs_no_token() -> None:
 @pytest.mark.near_miss("HOSTS.wrong_entrances", "HOSTS.stranger_jobs")
 @pytest.mark.parametrize("agreed", [None, TOKEN])
 def test_a_cluster_with_a_token_passes(agreed: str | None) -> None:
-    result = run(SimulatedEntrances(GUARDED), authentication=agreed)
+    result = run(SimulatedEndpoints(GUARDED), authentication=agreed)
     assert not_passed(result) == {}
     assert {f"wrong_entrances {kind}" for kind in KINDS} < set(verdicts(result))
     assert verdicts(result)["stranger_jobs dashboard"] is Verdict.PASS
@@ -76,11 +76,11 @@ def test_a_cluster_with_a_token_passes(agreed: str | None) -> None:
 
 
 def test_an_agreed_token_that_is_off_is_a_failure_of_all() -> None:
-    result = run(SimulatedEntrances(), authentication=TOKEN)
+    result = run(SimulatedEndpoints(), authentication=TOKEN)
     failed = {f"wrong_entrances {kind}": "FAIL" for kind in KINDS}
     assert not_passed(result) == {**failed, "stranger_jobs dashboard": "FAIL"}
     assert findings(result) == [("HOST-AUTH-OPEN", []), ("HOST-AUTH-OPEN", [])]
-    assert "Every entrance of Ray (" in words(result)
+    assert "Every endpoint of Ray (" in words(result)
     assert "takes requests without a token" in words(result)
     assert "A job without a token ran: http://10.0.0.1:8265 takes jobs from anyone" in words(result)
     assert control_of(result) == (True, 2)
@@ -93,15 +93,15 @@ WRONG_IS_TAKEN = "(10.0.0.2:52365) takes requests with a wrong token"
     ("answers", "says"),
     [
         (OPEN, "dashboard agent of n1 (10.0.0.2:52365) takes requests without a token"),
-        (EntranceAnswers(REFUSED, TAKEN), "(10.0.0.2:52365) takes requests with a wrong token"),
+        (EndpointAnswers(REFUSED, TAKEN), "(10.0.0.2:52365) takes requests with a wrong token"),
         (
-            EntranceAnswers(REFUSED, TAKEN, TAKEN),
+            EndpointAnswers(REFUSED, TAKEN, TAKEN),
             "(10.0.0.2:52365) takes requests with a wrong token",
         ),
     ],
 )
-def test_one_open_entrance_is_named(answers: EntranceAnswers, says: str) -> None:
-    cluster = SimulatedEntrances(GUARDED)
+def test_one_open_endpoint_is_named(answers: EndpointAnswers, says: str) -> None:
+    cluster = SimulatedEndpoints(GUARDED)
     cluster.other["dashboard agent", "n1"] = answers
     result = run(cluster)
     assert not_passed(result) == {"wrong_entrances dashboard agents": "FAIL"}
@@ -109,8 +109,8 @@ def test_one_open_entrance_is_named(answers: EntranceAnswers, says: str) -> None
     assert says in words(result)
 
 
-def test_several_open_entrances_are_one_finding() -> None:
-    cluster = SimulatedEntrances(GUARDED)
+def test_several_open_endpoints_are_one_finding() -> None:
+    cluster = SimulatedEndpoints(GUARDED)
     for node in ("n1", "n2"):
         cluster.other["dashboard agent", node] = OPEN
     result = run(cluster)
@@ -123,15 +123,15 @@ def test_several_open_entrances_are_one_finding() -> None:
 @pytest.mark.parametrize(
     ("usual", "answers", "says"),
     [
-        (GUARDED, EntranceAnswers(REFUSED, REFUSED, REFUSED), "refuses the cluster's own token"),
+        (GUARDED, EndpointAnswers(REFUSED, REFUSED, REFUSED), "refuses the cluster's own token"),
         (OPEN, GUARDED, "asks for a token, and the cluster has none"),
-        (OPEN, EntranceAnswers(REFUSED, REFUSED), "asks for a token, and the cluster has none"),
+        (OPEN, EndpointAnswers(REFUSED, REFUSED), "asks for a token, and the cluster has none"),
     ],
 )
 def test_a_node_of_another_mode_or_token_is_named(
-    usual: EntranceAnswers, answers: EntranceAnswers, says: str
+    usual: EndpointAnswers, answers: EndpointAnswers, says: str
 ) -> None:
-    cluster = SimulatedEntrances(usual)
+    cluster = SimulatedEndpoints(usual)
     cluster.other["raylet", "n2"] = answers
     result = run(cluster)
     assert not_passed(result) == {"wrong_entrances raylets": "FAIL"}
@@ -140,7 +140,7 @@ def test_a_node_of_another_mode_or_token_is_named(
 
 
 def test_a_proxy_that_adds_the_token_is_found() -> None:
-    cluster = SimulatedEntrances(GUARDED)
+    cluster = SimulatedEndpoints(GUARDED)
     cluster.dashboard = INGRESS
     cluster.other["submit address", ""] = OPEN
     result = run(cluster)
@@ -151,8 +151,8 @@ def test_a_proxy_that_adds_the_token_is_found() -> None:
 
 @pytest.mark.near_miss("HOSTS.wrong_entrances")
 @pytest.mark.parametrize("usual", [OPEN, GUARDED])
-def test_a_proxy_may_ask_for_a_login(usual: EntranceAnswers) -> None:
-    cluster = SimulatedEntrances(usual)
+def test_a_proxy_may_ask_for_a_login(usual: EndpointAnswers) -> None:
+    cluster = SimulatedEndpoints(usual)
     cluster.dashboard = INGRESS
     cluster.other["submit address", ""] = GUARDED
     assert not_passed(run(cluster)) == {}
@@ -161,18 +161,18 @@ def test_a_proxy_may_ask_for_a_login(usual: EntranceAnswers) -> None:
 @pytest.mark.parametrize(
     ("usual", "answers", "note"),
     [
-        (OPEN, EntranceAnswers("DEADLINE_EXCEEDED: late"), "DEADLINE_EXCEEDED: late"),
-        (GUARDED, EntranceAnswers("HTTP 500"), "HTTP 500"),
-        (GUARDED, EntranceAnswers(REFUSED, "HTTP 500", TAKEN), "HTTP 500"),
-        (GUARDED, EntranceAnswers(REFUSED, REFUSED, "timed out"), "timed out"),
-        (GUARDED, EntranceAnswers(REFUSED, REFUSED), "a refusal proves nothing"),
-        (GUARDED, EntranceAnswers(REFUSED, "", TAKEN), "a refusal proves nothing"),
+        (OPEN, EndpointAnswers("DEADLINE_EXCEEDED: late"), "DEADLINE_EXCEEDED: late"),
+        (GUARDED, EndpointAnswers("HTTP 500"), "HTTP 500"),
+        (GUARDED, EndpointAnswers(REFUSED, "HTTP 500", TAKEN), "HTTP 500"),
+        (GUARDED, EndpointAnswers(REFUSED, REFUSED, "timed out"), "timed out"),
+        (GUARDED, EndpointAnswers(REFUSED, REFUSED), "a refusal proves nothing"),
+        (GUARDED, EndpointAnswers(REFUSED, "", TAKEN), "a refusal proves nothing"),
     ],
 )
 def test_an_unclear_answer_proves_nothing(
-    usual: EntranceAnswers, answers: EntranceAnswers, note: str
+    usual: EndpointAnswers, answers: EndpointAnswers, note: str
 ) -> None:
-    cluster = SimulatedEntrances(usual)
+    cluster = SimulatedEndpoints(usual)
     cluster.other["raylet", "n0"] = answers
     result = run(cluster)
     assert not_passed(result) == {"wrong_entrances raylets": "UNPROVEN"}
@@ -182,22 +182,22 @@ def test_an_unclear_answer_proves_nothing(
     assert findings(result) == []
 
 
-def test_an_open_entrance_counts_beside_an_unclear_one() -> None:
-    cluster = SimulatedEntrances(GUARDED)
-    cluster.other["raylet", "n0"] = EntranceAnswers("timed out")
+def test_an_open_endpoint_counts_beside_an_unclear_one() -> None:
+    cluster = SimulatedEndpoints(GUARDED)
+    cluster.other["raylet", "n0"] = EndpointAnswers("timed out")
     cluster.other["raylet", "n1"] = OPEN
     assert not_passed(run(cluster)) == {"wrong_entrances raylets": "FAIL"}
 
 
 @pytest.mark.parametrize("lost", ["silent head", "no GCS", "GCS unclear"])
 def test_without_the_gcs_no_mode_is_known(lost: str) -> None:
-    cluster = SimulatedEntrances()
+    cluster = SimulatedEndpoints()
     if lost == "silent head":
         cluster.silent.add("id0")
     elif lost == "no GCS":
         cluster.gcs = ""
     else:
-        cluster.other["GCS", "n0"] = EntranceAnswers("UNAVAILABLE: no")
+        cluster.other["GCS", "n0"] = EndpointAnswers("UNAVAILABLE: no")
     result = run(cluster)
     wrong = {name: word for name, word in not_passed(result).items() if name.startswith("wrong")}
     assert set(wrong.values()) == {"UNPROVEN"}
@@ -208,7 +208,7 @@ def test_without_the_gcs_no_mode_is_known(lost: str) -> None:
 
 def test_a_driver_that_insists_on_tokens_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    result = run(SimulatedEntrances())
+    result = run(SimulatedEndpoints())
     assert verdicts(result)["wrong_entrances GCS"] is Verdict.FAIL
     assert "RAY_AUTH_MODE of the driver is token" in result.coverage
 
@@ -222,7 +222,7 @@ def test_a_driver_that_insists_on_tokens_is_believed(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_a_job_without_the_token(job: StrangerJob, verdict: str, codes: list[str]) -> None:
-    cluster = SimulatedEntrances(GUARDED)
+    cluster = SimulatedEndpoints(GUARDED)
     cluster.job = job
     result = run(cluster)
     assert not_passed(result) == {"stranger_jobs dashboard": verdict}
@@ -231,7 +231,7 @@ def test_a_job_without_the_token(job: StrangerJob, verdict: str, codes: list[str
 
 
 def test_a_cluster_without_a_dashboard_or_agents_is_judged_by_the_rest() -> None:
-    cluster = SimulatedEntrances(GUARDED)
+    cluster = SimulatedEndpoints(GUARDED)
     cluster.own_dashboard = cluster.dashboard = ""
     cluster.agents = False
     result = run(cluster, authentication=TOKEN)
@@ -242,8 +242,8 @@ def test_a_cluster_without_a_dashboard_or_agents_is_judged_by_the_rest() -> None
 @pytest.mark.near_miss("HOSTS.wrong_entrances")
 @pytest.mark.parametrize("problem", ["Connection refused", "another program answers"])
 def test_a_cluster_without_a_ray_client_is_sound(problem: str) -> None:
-    cluster = SimulatedEntrances()
-    cluster.other["Ray client", "n0"] = EntranceAnswers(f"UNAVAILABLE: {problem}")
+    cluster = SimulatedEndpoints()
+    cluster.other["Ray client", "n0"] = EndpointAnswers(f"UNAVAILABLE: {problem}")
     result = run(cluster)
     assert "no Ray client answers at port 10001" in result.coverage
     assert not_passed(result) == {}
@@ -252,13 +252,13 @@ def test_a_cluster_without_a_ray_client_is_sound(problem: str) -> None:
 
 @pytest.mark.near_miss("HOSTS.wrong_entrances")
 @pytest.mark.parametrize("usual", [OPEN, GUARDED])
-def test_entrances_that_ask_for_a_certificate_are_closed(usual: EntranceAnswers) -> None:
+def test_endpoints_that_ask_for_a_certificate_are_closed(usual: EndpointAnswers) -> None:
     """With RAY_USE_TLS, dashboard and agents still speak HTTP: they show the mode."""
-    cluster = SimulatedEntrances(usual)
+    cluster = SimulatedEndpoints(usual)
     for kind, node in [("GCS", "n0"), ("Ray client", "n0")] + [
         ("raylet", f"n{number}") for number in range(3)
     ]:
-        cluster.other[kind, node] = EntranceAnswers(NEEDS_TLS)
+        cluster.other[kind, node] = EndpointAnswers(NEEDS_TLS)
     result = run(cluster)
     assert not_passed(result) == {}
     assert findings(result) == []
@@ -268,7 +268,7 @@ def test_entrances_that_ask_for_a_certificate_are_closed(usual: EntranceAnswers)
 
 
 def test_a_ray_client_of_another_port_is_that_of_the_driver() -> None:
-    cluster = SimulatedEntrances(GUARDED)
+    cluster = SimulatedEndpoints(GUARDED)
     cluster.kind, cluster.address = "client", "ray://head:20001"
     cluster.other["Ray client", "n0"] = OPEN
     result = run(cluster)
@@ -279,7 +279,7 @@ def test_a_ray_client_of_another_port_is_that_of_the_driver() -> None:
 
 
 def test_embedded_raylets_have_no_address_of_their_own() -> None:
-    cluster = SimulatedEntrances()
+    cluster = SimulatedEndpoints()
     cluster.kind = "local"
     result = run(cluster)
     assert not_passed(result) == {}
@@ -288,17 +288,17 @@ def test_embedded_raylets_have_no_address_of_their_own() -> None:
     assert "Ray client" not in result.coverage
 
 
-def give_address(cluster: SimulatedEntrances, address: str) -> None:
+def give_address(cluster: SimulatedEndpoints, address: str) -> None:
     cluster.facts[1]["names"]["interfaces"]["eth1"] = {"up": True, "addresses": [address]}
 
 
 @pytest.mark.parametrize(("address", "listens"), [
     (PUBLIC, ["0.0.0.0"]), (PUBLIC, ["::"]), (PUBLIC, [PUBLIC]), ("2a00:1450::1", ["::"]),
 ])  # fmt: skip
-def test_an_open_entrance_at_a_public_address_is_not_proven(
+def test_an_open_endpoint_at_a_public_address_is_not_proven(
     address: str, listens: list[str]
 ) -> None:
-    cluster = SimulatedEntrances()
+    cluster = SimulatedEndpoints()
     give_address(cluster, address)
     cluster.listens = listens
     result = run(cluster)
@@ -311,10 +311,10 @@ def test_an_open_entrance_at_a_public_address_is_not_proven(
 
 @pytest.mark.near_miss("HOSTS.public_entrances")
 def test_a_contract_may_agree_on_a_firewall() -> None:
-    cluster = SimulatedEntrances()
+    cluster = SimulatedEndpoints()
     give_address(cluster, PUBLIC)
     contract = load("h100-ndr400")
-    limit = Limit(high=2, unit="entrances", because="a firewall closes them")
+    limit = Limit(high=2, unit="endpoints", because="a firewall closes them")
     limits = {**contract.limits, "HOSTS": {"public_entrances": limit}}
     result = run(cluster, contract.model_copy(update={"limits": limits}))
     assert not_passed(result) == {}
@@ -333,9 +333,9 @@ def test_a_contract_may_agree_on_a_firewall() -> None:
     (OPEN, "fd00::1", ["::"]),
 ])  # fmt: skip
 def test_private_or_guarded_addresses_are_sound(
-    usual: EntranceAnswers, address: str, listens: list[str]
+    usual: EndpointAnswers, address: str, listens: list[str]
 ) -> None:
-    cluster = SimulatedEntrances(usual)
+    cluster = SimulatedEndpoints(usual)
     give_address(cluster, address)
     cluster.listens = listens
     result = run(cluster)
@@ -345,7 +345,7 @@ def test_private_or_guarded_addresses_are_sound(
 
 @pytest.mark.parametrize("lost", ["table", "socket", "interfaces"])
 def test_an_unread_address_proves_nothing(lost: str) -> None:
-    cluster = SimulatedEntrances()
+    cluster = SimulatedEndpoints()
     give_address(cluster, PUBLIC)
     if lost == "interfaces":
         cluster.facts[1]["names"]["interfaces"] = None
@@ -357,7 +357,7 @@ def test_an_unread_address_proves_nothing(lost: str) -> None:
 
 
 def test_where_the_head_listens_is_noted() -> None:
-    found = notes(run(SimulatedEntrances()))
+    found = notes(run(SimulatedEndpoints()))
     names = ("dashboard", "ray_client", "gcs", "metrics")
     assert {found[f"{name}_listens_on"] for name in names} == {"0.0.0.0"}
 
@@ -375,7 +375,7 @@ def test_the_head_may_be_any_node() -> None:
 
 
 def test_a_stand_in_that_does_not_start_is_no_control() -> None:
-    cluster = SimulatedEntrances()
+    cluster = SimulatedEndpoints()
     cluster.stands_in = False
     result = run(cluster)
     assert result.controls[0].caught is None
@@ -412,7 +412,7 @@ def test_the_address_of_an_agent(
     ("10.0.0.1:6379", 6379), ("[fd00::1]:6379", 6379), ("http://10.0.0.1:8265", 8265),
     ("https://ray.example.org", 0),
 ])  # fmt: skip
-def test_the_port_of_an_entrance(address: str, port: int) -> None:
+def test_the_port_of_an_endpoint(address: str, port: int) -> None:
     assert find_port(address) == port
 
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from probes.cluster.network_facts import Endpoint
+from probes.cluster.network_facts import TriedPort
 from probes.hosts.names import blame_nodes, count_closed, find_closed
 from probes.hosts.port_round import GCS, JOB, MOST_ALL_PAIRS, RAY_PORTS, Connection, choose_peers
 from reports.measurement import Verdict
@@ -287,7 +287,7 @@ def test_a_head_that_is_not_known_is_still_reached() -> None:
 
 def test_a_control_is_caught_only_where_it_is_planted() -> None:
     class Blind(SimulatedNetwork):
-        def _try_port(self, source: str, one: Endpoint) -> str:
+        def _try_port(self, source: str, one: TriedPort) -> str:
             return ""
 
     controls = {one.name: one.caught for one in run_names(Blind()).controls}
@@ -297,7 +297,7 @@ def test_a_control_is_caught_only_where_it_is_planted() -> None:
 
 def test_a_control_that_is_caught_in_part_is_not_caught() -> None:
     class HalfBlind(SimulatedNetwork):
-        def _try_port(self, source: str, one: Endpoint) -> str:
+        def _try_port(self, source: str, one: TriedPort) -> str:
             return "" if source == "id0" else super()._try_port(source, one)
 
     controls = {one.name: one.caught for one in run_names(HalfBlind()).controls}
@@ -308,7 +308,7 @@ def test_a_control_that_is_caught_in_part_is_not_caught() -> None:
 @pytest.mark.parametrize(("unseen", "caught"), [("job", (True, False)), ("raylet", (False, True))])
 def test_each_control_is_judged_by_its_own_ports(unseen: str, caught: tuple[bool, bool]) -> None:
     class BlindForOne(SimulatedNetwork):
-        def _try_port(self, source: str, one: Endpoint) -> str:
+        def _try_port(self, source: str, one: TriedPort) -> str:
             blind = source == "id0" and one.kind == unseen
             return "" if blind else super()._try_port(source, one)
 

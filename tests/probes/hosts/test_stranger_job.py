@@ -15,9 +15,9 @@ from urllib.error import HTTPError
 
 import pytest
 
-from probes.cluster.entrances import REFUSED
-from probes.hosts import entrances
-from probes.hosts.entrances import RAN, StrangerJob, submit_stranger_job
+from probes.cluster.endpoints import REFUSED
+from probes.hosts import endpoints
+from probes.hosts.endpoints import RAN, StrangerJob, submit_stranger_job
 from tests.support.served import serving
 
 JOB = "seatrial-0123"
@@ -25,7 +25,7 @@ JOB = "seatrial-0123"
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entrances, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(endpoints, "POLL_SECONDS", 0.01)
 
 
 @contextmanager
@@ -112,7 +112,7 @@ def test_a_refused_answer_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("probes.cluster.entrances.open_url", refuse)
+    monkeypatch.setattr("probes.cluster.endpoints.open_url", refuse)
     assert submit_stranger_job("http://head", JOB) == StrangerJob(REFUSED, "HTTP 401")
     assert body.closed
 
@@ -120,10 +120,10 @@ def test_a_refused_answer_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_dashboard_is_not_asked_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     clock = SimpleNamespace(monotonic=time.monotonic, sleep=slept.append)
-    monkeypatch.setattr(entrances, "time", clock)
+    monkeypatch.setattr(endpoints, "time", clock)
     with jobs_api(states=("x", "PENDING", "RUNNING", "SUCCEEDED")) as (url, _):
         assert submit_stranger_job(url, JOB) == StrangerJob(RAN)
-    assert slept == [entrances.POLL_SECONDS] * 3
+    assert slept == [endpoints.POLL_SECONDS] * 3
 
 
 def test_no_dashboard_is_no_answer() -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from probes.cluster import address as auth_mode
-from probes.cluster import entrances
+from probes.cluster import endpoints
 from probes.cluster.address import TokenProblem, follow_auth_mode
-from probes.cluster.entrances import CLIENT, GCS
-from tests.support.entrances import grpc_entrance
+from probes.cluster.endpoints import CLIENT, GCS
+from tests.support.endpoints import grpc_endpoint
 
 RIGHT = "5ecret"
 VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_USE_TLS",
@@ -27,7 +27,7 @@ def turned_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[bool]:
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(entrances, "ANSWER_SECONDS", (2.0,))
+    monkeypatch.setattr(endpoints, "ANSWER_SECONDS", (2.0,))
     calls: list[bool] = []
     monkeypatch.setattr(auth_mode, "turn_on_tokens", lambda: calls.append(True))
     return calls
@@ -50,7 +50,7 @@ def test_the_token_is_sent_where_the_cluster_asks(
         monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(path))
     if mode:
         monkeypatch.setenv("RAY_AUTH_MODE", mode)
-    with grpc_entrance(RIGHT) as address:
+    with grpc_endpoint(RIGHT) as address:
         follow_auth_mode(f"{scheme}{address}")
     assert turned_on == ([] if mode else [True])
 
@@ -69,7 +69,7 @@ def test_one_sentence_says_what_is_missing(
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    with grpc_entrance(RIGHT) as address, pytest.raises(TokenProblem) as caught:
+    with grpc_endpoint(RIGHT) as address, pytest.raises(TokenProblem) as caught:
         follow_auth_mode(address)
     assert says in str(caught.value)
     assert f"the cluster at {address}" in str(caught.value)
@@ -82,7 +82,7 @@ def test_one_sentence_says_what_is_missing(
 def test_a_wrong_file_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("wrong")
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "mine"))
-    with grpc_entrance(RIGHT) as address, pytest.raises(TokenProblem, match=str(tmp_path / "mine")):
+    with grpc_endpoint(RIGHT) as address, pytest.raises(TokenProblem, match=str(tmp_path / "mine")):
         follow_auth_mode(address)
 
 
@@ -91,7 +91,7 @@ def test_a_cluster_without_tokens_is_joined_without(
 ) -> None:
     """A token that another cluster left in the home folder makes no difference."""
     monkeypatch.setenv("RAY_AUTH_TOKEN", "left over")
-    with grpc_entrance() as address:
+    with grpc_endpoint() as address:
         follow_auth_mode(address)
     assert turned_on == []
 
@@ -127,7 +127,7 @@ def answer_as_http(server: socket.socket) -> None:
 def test_a_driver_that_insists_on_tokens_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     with (
-        grpc_entrance() as address,
+        grpc_endpoint() as address,
         pytest.raises(TokenProblem, match=r"asks for no token: set RAY_AUTH_MODE=disabled"),
     ):
         follow_auth_mode(address)
@@ -154,14 +154,14 @@ def test_ray_and_our_children_see_the_mode(monkeypatch: pytest.MonkeyPatch) -> N
     ("address", "expected"),
     [("10.0.0.1:6379", (GCS, "10.0.0.1:6379")), ("ray://head:10001", (CLIENT, "head:10001"))],
 )
-def test_the_entrance_that_the_driver_takes_is_asked(
+def test_the_endpoint_that_the_driver_takes_is_asked(
     address: str, expected: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[str, str]] = []
 
-    def answer(door: entrances.Entrance, _: str) -> str:
+    def answer(door: endpoints.Endpoint, _: str) -> str:
         asked.append((door.kind, door.address))
-        return entrances.TAKEN
+        return endpoints.TAKEN
 
     monkeypatch.setattr(auth_mode, "try_request", answer)
     follow_auth_mode(address)

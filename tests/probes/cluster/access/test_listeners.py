@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from probes.cluster.entrances import parse_address, public_addresses, read_listeners
+from probes.cluster.endpoints import parse_address, public_addresses, read_listeners
 
 
 def test_real_sockets_are_found() -> None:

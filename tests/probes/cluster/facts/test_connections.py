@@ -21,8 +21,8 @@ from probes.cluster.network_facts import (
     NO_PROOF,
     NOT_CONNECTED,
     OTHER_ANSWER,
-    Endpoint,
     NodePorts,
+    TriedPort,
     find_worker_port,
     max_try_seconds,
     own_listening_ports,
@@ -56,8 +56,8 @@ def serving(answer: Callable[[socket.socket, int], None]) -> Iterator[int]:
         server.shutdown(socket.SHUT_RDWR)
 
 
-def endpoint(port: int, proof: str = NO_PROOF) -> Endpoint:
-    return Endpoint("job", "id1", HERE, port, proof)
+def endpoint(port: int, proof: str = NO_PROOF) -> TriedPort:
+    return TriedPort("job", "id1", HERE, port, proof)
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_packets_that_are_dropped_are_not_waited_for() -> None:
 
 def test_a_number_that_is_no_port_is_a_problem() -> None:
     assert try_endpoint(endpoint(70000), 1)
-    assert try_endpoint(Endpoint("job", "id1", "no address", 1), 1)
+    assert try_endpoint(TriedPort("job", "id1", "no address", 1), 1)
 
 
 def test_what_fails_is_tried_once_more() -> None:

@@ -1,4 +1,4 @@
-"""The entrance that HOSTS' control plants: a real server, and the actor that is gone after it."""
+"""The endpoint that HOSTS' control plants: a real server, and the actor that is gone after it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import ray
 
-from probes.hosts import entrances
-from probes.hosts.entrances import StandInEntrance, StandInMissing, make_server, open_stand_in
-from tests.support.simulated_exposure import GUARDED, SimulatedEntrances, run_exposure
+from probes.hosts import endpoints
+from probes.hosts.endpoints import StandInEndpoint, StandInMissing, make_server, open_stand_in
+from tests.support.simulated_exposure import GUARDED, SimulatedEndpoints, run_exposure
 
 HERE = "127.0.0.1"
 NODE = {"id": "node-id", "name": "n1", "address": HERE}
@@ -50,7 +50,7 @@ def ask(url: str, body: bytes | None = None) -> tuple[int, bytes]:
 @pytest.mark.parametrize("body", [None, b'{"entrypoint": "true"}'])
 def test_one_that_takes_all_answers_as_if_the_job_ran(servers: Any, body: bytes | None) -> None:
     code, text = ask(f"{servers(False)}/api/jobs/raysubmit_1", body)
-    assert code == 200, "Ray's own answers are 200: another code is no entrance that takes orders"
+    assert code == 200, "Ray's own answers are 200: another code is no endpoint that takes orders"
     assert json.loads(text) == {"status": "SUCCEEDED", "logs": "/api/jobs/raysubmit_1"}
 
 
@@ -79,7 +79,7 @@ class StandInActor:
     def remote(self, address: str, refuses: bool) -> int:
         if self.problem:
             raise self.problem
-        return StandInEntrance().start_server(address, refuses)
+        return StandInEndpoint().start_server(address, refuses)
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def place(monkeypatch: pytest.MonkeyPatch, actor: StandInActor) -> list[str]:
         nodes.append(node)
         return SimpleNamespace(remote=lambda: actor)
 
-    monkeypatch.setattr(entrances, "on_node", on_node)
+    monkeypatch.setattr(endpoints, "on_node", on_node)
     return nodes
 
 
@@ -132,14 +132,14 @@ def test_one_that_does_not_start_says_why_and_is_gone(
 @pytest.mark.parametrize(
     ("cluster", "does"),
     [
-        (SimulatedEntrances(), "asks for a token"),
-        (SimulatedEntrances(GUARDED), "takes every request"),
+        (SimulatedEndpoints(), "asks for a token"),
+        (SimulatedEndpoints(GUARDED), "takes every request"),
     ],
 )
 def test_what_was_planted_is_the_opposite_of_the_mode(
-    cluster: SimulatedEntrances, does: str, monkeypatch: pytest.MonkeyPatch
+    cluster: SimulatedEndpoints, does: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("probes.hosts.entrances.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("probes.hosts.endpoints.POLL_SECONDS", 0.001)
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     (control,) = run_exposure(cluster).controls
     assert control.fault.endswith(does)

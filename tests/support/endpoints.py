@@ -1,4 +1,4 @@
-"""Serves a stand-in for a gRPC entrance of Ray, which may ask for a token."""
+"""Serves a stand-in for a gRPC endpoint of Ray, which may ask for a token."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import grpc
 
 
 @contextmanager
-def grpc_entrance(
+def grpc_endpoint(
     token: str = "", code: Any = None, details: str = "as the test says"
 ) -> Iterator[str]:
     """Serve every method; yield host:port.

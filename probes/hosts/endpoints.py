@@ -1,4 +1,4 @@
-"""Judges who can give orders to Ray: entrances, listeners, and a job of a stranger."""
+"""Judges who can give orders to Ray: endpoints, listeners, and a job of a stranger."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from probes.check.recorder import Recorder
-from probes.cluster import entrances as of_ray
+from probes.cluster import endpoints as of_ray
 from probes.cluster.ask import make_unique_token, on_node
 from probes.cluster.cluster import Cluster
 from probes.cluster.dashboard import find_token
-from probes.cluster.entrances import CLIENT, GCS, REFUSED, TAKEN, Entrance, EntranceAnswers
+from probes.cluster.endpoints import CLIENT, GCS, REFUSED, TAKEN, Endpoint, EndpointAnswers
 from probes.cluster.ray_internals import read_value
 from probes.findings import finding, join_names
 from probes.hosts import criterion as check
@@ -40,10 +40,10 @@ NO_CONTRAST = "the cluster's token is not known there, so a refusal proves nothi
 
 @dataclass(frozen=True)
 class Asked:
-    """An entrance and its answers."""
+    """An endpoint and its answers."""
 
-    entrance: Entrance
-    answers: EntranceAnswers
+    endpoint: Endpoint
+    answers: EndpointAnswers
 
 
 def find_mode(asked: Sequence[Asked], agreed: str | None) -> tuple[str, str]:
@@ -54,9 +54,9 @@ def find_mode(asked: Sequence[Asked], agreed: str | None) -> tuple[str, str]:
     if agreed == TOKEN:
         return TOKEN, "the contract agrees on it"
     # The GCS shows the mode, unless it asks for a certificate.
-    closed = {one.entrance.kind for one in asked if one.answers.without == of_ray.NEEDS_TLS}
+    closed = {one.endpoint.kind for one in asked if one.answers.without == of_ray.NEEDS_TLS}
     kind = of_ray.DASHBOARD if GCS in closed else GCS
-    answers = {one.answers.without for one in asked if one.entrance.kind == kind}
+    answers = {one.answers.without for one in asked if one.endpoint.kind == kind}
     if REFUSED in answers:
         return TOKEN, f"the {kind} asks for a token"
     if os.environ.get("RAY_AUTH_MODE", "").lower() == TOKEN:
@@ -65,8 +65,8 @@ def find_mode(asked: Sequence[Asked], agreed: str | None) -> tuple[str, str]:
 
 
 def find_problem(one: Asked, mode: str) -> tuple[str | None, str]:
-    """Find what an entrance does against the mode, "" for nothing; (None, reason) if unknown."""
-    kind, answers = one.entrance.kind, one.answers
+    """Find what an endpoint does against the mode, "" for nothing; (None, reason) if unknown."""
+    kind, answers = one.endpoint.kind, one.answers
     if answers.without == of_ray.NEEDS_TLS:
         return "", ""
     if not mode:
@@ -80,39 +80,39 @@ def find_problem(one: Asked, mode: str) -> tuple[str | None, str]:
         return (OPEN_TEXT if answers.without == TAKEN else ANY_TEXT), ""
     if answers.right == REFUSED:
         return OWN_TEXT, ""
-    if answers == EntranceAnswers(REFUSED, REFUSED, TAKEN):
+    if answers == EndpointAnswers(REFUSED, REFUSED, TAKEN):
         return "", ""
     unclear = [text for text in (answers.without, answers.wrong, answers.right) if text != REFUSED]
     return None, unclear[0] or NO_CONTRAST
 
 
-def judge_entrances(asked: Sequence[Asked], mode: str, measure: Recorder) -> None:
-    """Judge every entrance by the mode: with a token none is open, without it none refuses."""
+def judge_endpoints(asked: Sequence[Asked], mode: str, measure: Recorder) -> None:
+    """Judge every endpoint by the mode: with a token none is open, without it none refuses."""
     for kind in KINDS:
-        rows = [one for one in asked if one.entrance.kind == kind]
+        rows = [one for one in asked if one.endpoint.kind == kind]
         if not rows and kind != GCS:
             continue
-        problems = {one.entrance.text: find_problem(one, mode) for one in rows}
+        problems = {one.endpoint.text: find_problem(one, mode) for one in rows}
         wrong = sum(bool(problem) for problem, _ in problems.values())
         unknown = [f"{text}: {why}" for text, (problem, why) in problems.items() if problem is None]
         note = join_names(unknown, 2) if rows else "the address of the GCS is not known"
         value = None if (unknown or not rows) and not wrong else wrong
-        measure(check.WRONG_ENTRANCES, value, on=SUBJECTS.get(kind, kind), note=note)
-    measure.explain(explain_entrances(asked, mode))
+        measure(check.WRONG_ENDPOINTS, value, on=SUBJECTS.get(kind, kind), note=note)
+    measure.explain(explain_endpoints(asked, mode))
 
 
-def explain_entrances(asked: Sequence[Asked], mode: str) -> Iterator[Finding]:
-    """Explain the wrong entrances: one finding for those with the same problem."""
-    groups: dict[str, list[Entrance]] = defaultdict(list)
+def explain_endpoints(asked: Sequence[Asked], mode: str) -> Iterator[Finding]:
+    """Explain the wrong endpoints: one finding for those with the same problem."""
+    groups: dict[str, list[Endpoint]] = defaultdict(list)
     for one in asked:
         if problem := find_problem(one, mode)[0]:
-            groups[problem].append(one.entrance)
+            groups[problem].append(one.endpoint)
     for problem, rows in groups.items():
         texts = join_names([one.text for one in rows], 6)
         nodes = list(dict.fromkeys(one.node for one in rows if one.node))
         is_open = problem in (OPEN_TEXT, ANY_TEXT)
         if is_open and len(rows) == len(asked):
-            texts, nodes = f"Every entrance of Ray ({texts})", []
+            texts, nodes = f"Every endpoint of Ray ({texts})", []
         text = f"{texts}: {problem}" if len(rows) > 1 else f"{texts} {problem}"
         code = "HOST-AUTH-OPEN" if is_open else "HOST-AUTH-DIFFERS"
         names = {"node": rows[0].node, "port": find_port(rows[0].address)}
@@ -133,11 +133,11 @@ NOTED = (of_ray.DASHBOARD, CLIENT, GCS, METRICS)
 
 
 def list_ports(asked: Sequence[Asked], nodes: Sequence[Facts]) -> dict[str, dict[str, int]]:
-    """Map each node's name to its ports by kind: entrances, and the port of its metrics."""
+    """Map each node's name to its ports by kind: endpoints, and the port of its metrics."""
     ports: dict[str, dict[str, int]] = {node["name"]: {} for node in nodes}
     for one in asked:
-        if one.entrance.node in ports:
-            ports[one.entrance.node][one.entrance.kind] = find_port(one.entrance.address)
+        if one.endpoint.node in ports:
+            ports[one.endpoint.node][one.endpoint.kind] = find_port(one.endpoint.address)
     for node in nodes:
         if number := node["ports"].get(METRICS):
             ports[node["name"]][METRICS] = number
@@ -167,36 +167,36 @@ def note_listeners(ports: Ports, listeners: Listeners, measure: Recorder) -> Non
 def judge_public(
     asked: Sequence[Asked], facts: Sequence[Facts], listeners: Listeners, measure: Recorder
 ) -> None:
-    """Judge the entrances that ask for no token and listen at a globally routable address.
+    """Judge the endpoints that ask for no token and listen at a globally routable address.
 
-    A firewall may keep strangers out, which no node can see.  So such an entrance is no failure,
+    A firewall may keep strangers out, which no node can see.  So such an endpoint is no failure,
     and leaves the measure UNPROVEN.
     """
     own = {fact["name"]: read_own_addresses(fact) for fact in facts}
     public, unknown = [], []
     for one in asked:
-        name = one.entrance.node
+        name = one.endpoint.node
         if one.answers.without != TAKEN or not name:
             continue
         addresses = own.get(name)
-        listens = listeners.get(name, {}).get(find_port(one.entrance.address), [])
+        listens = listeners.get(name, {}).get(find_port(one.endpoint.address), [])
         if addresses is None:
             unknown.append(f"the addresses of {name} were not read")
         elif not listens and of_ray.public_addresses(["::"], addresses):
-            unknown.append(f"where {one.entrance.text} listens could not be read")
+            unknown.append(f"where {one.endpoint.text} listens could not be read")
         elif reached := of_ray.public_addresses(listens, addresses):
-            public.append((one.entrance, reached))
-    nodes = list(dict.fromkeys(entrance.node for entrance, _ in public))
-    texts = [f"{entrance.text} at {join_names(reached)}" for entrance, reached in public]
+            public.append((one.endpoint, reached))
+    nodes = list(dict.fromkeys(endpoint.node for endpoint, _ in public))
+    texts = [f"{endpoint.text} at {join_names(reached)}" for endpoint, reached in public]
     note = join_names(dict.fromkeys(unknown), 3)
     value = None if unknown and not public else len(public)
-    if measure.would_fail(check.PUBLIC_ENTRANCES, value):
+    if measure.would_fail(check.PUBLIC_ENDPOINTS, value):
         value, note = None, f"open at public addresses: {join_names(texts, 3)}"
-        entrance, reached = public[0]
-        names = {"address": reached[0], "port": find_port(entrance.address)}
+        endpoint, reached = public[0]
+        names = {"address": reached[0], "port": find_port(endpoint.address)}
         text = f"No token is asked for: {join_names(texts, 6)}"
         measure.explain(finding("HOST-PUBLIC", text, nodes, names=names))
-    measure(check.PUBLIC_ENTRANCES, value, note=note)
+    measure(check.PUBLIC_ENDPOINTS, value, note=note)
 
 
 def read_own_addresses(fact: Facts) -> list[str] | None:
@@ -212,25 +212,25 @@ KNOWN = (TAKEN, REFUSED, of_ray.NEEDS_TLS)
 HEAD_SILENT = "no worker answers on the head's node"
 
 
-def plan_entrances(cluster: Cluster, client_port: int) -> list[Entrance]:
-    """List the entrances of Ray on all live nodes, as far as their addresses are known."""
+def plan_endpoints(cluster: Cluster, client_port: int) -> list[Endpoint]:
+    """List the endpoints of Ray on all live nodes, as far as their addresses are known."""
     alive = [node for node in cluster.known_nodes() if node["alive"]]
     head = next((node for node in alive if node["head"]), None)
     planned = [
-        Entrance(of_ray.RAYLET, node["name"], of_ray.join_address(node["address"], port))
+        Endpoint(of_ray.RAYLET, node["name"], of_ray.join_address(node["address"], port))
         for node in alive
         if (port := node["ports"]["raylet"])
     ]
     for node in alive:
         if agent := read_agent_address(node["id"]):
-            planned.append(Entrance(of_ray.AGENT, node["name"], f"http://{agent}"))
+            planned.append(Endpoint(of_ray.AGENT, node["name"], f"http://{agent}"))
     name = head["name"] if head else ""
     if gcs := read_gcs_address():
-        planned.append(Entrance(GCS, name, gcs))
+        planned.append(Endpoint(GCS, name, gcs))
     if direct := cluster.own_dashboard:
-        planned.append(Entrance(of_ray.DASHBOARD, name, direct))
+        planned.append(Endpoint(of_ray.DASHBOARD, name, direct))
     if head and client_port:
-        planned.append(Entrance(CLIENT, name, of_ray.join_address(head["address"], client_port)))
+        planned.append(Endpoint(CLIENT, name, of_ray.join_address(head["address"], client_port)))
     return planned
 
 
@@ -252,11 +252,11 @@ def read_agent_address(node: str) -> str:
     return of_ray.join_address(host, port) if port > 0 else ""
 
 
-def ask_from_head(cluster: Cluster, planned: Sequence[Entrance]) -> list[Asked]:
-    """Ask entrances from a worker on the head's node: it has the token, and reaches all nodes."""
+def ask_from_head(cluster: Cluster, planned: Sequence[Endpoint]) -> list[Asked]:
+    """Ask endpoints from a worker on the head's node: it has the token, and reaches all nodes."""
     found = run_on_head(cluster, of_ray.ask_from_node, planned) if planned else []
     rows = found or [{"without": HEAD_SILENT}] * len(planned)
-    return [Asked(one, EntranceAnswers(**row)) for one, row in zip(planned, rows, strict=True)]
+    return [Asked(one, EndpointAnswers(**row)) for one, row in zip(planned, rows, strict=True)]
 
 
 def run_on_head(cluster: Cluster, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -278,12 +278,12 @@ def find_client_port(cluster: Cluster, agreed: int | None) -> int:
 
 
 def ask_cluster(cluster: Cluster, client_port: int) -> list[Asked]:
-    """Ask all entrances: from the head's node, and the submit address from here.
+    """Ask all endpoints: from the head's node, and the submit address from here.
 
     A Ray client that does not answer is left out: a cluster may have none, or it is elsewhere.
     """
-    asked = ask_from_head(cluster, plan_entrances(cluster, client_port))
-    found = [one for one in asked if one.entrance.kind != CLIENT or one.answers.without in KNOWN]
+    asked = ask_from_head(cluster, plan_endpoints(cluster, client_port))
+    found = [one for one in asked if one.endpoint.kind != CLIENT or one.answers.without in KNOWN]
     return found + ask_submit_address(cluster)
 
 
@@ -291,8 +291,8 @@ def ask_submit_address(cluster: Cluster) -> list[Asked]:
     """Ask the address that the driver submits jobs to, where it is not the dashboard's own."""
     if cluster.dashboard in ("", cluster.own_dashboard):
         return []
-    entrance = Entrance(of_ray.SUBMIT, "", cluster.dashboard)
-    return [Asked(entrance, one) for one in of_ray.ask_entrances([entrance], find_token())]
+    endpoint = Endpoint(of_ray.SUBMIT, "", cluster.dashboard)
+    return [Asked(endpoint, one) for one in of_ray.ask_endpoints([endpoint], find_token())]
 
 
 RAN = "ran"
@@ -382,8 +382,8 @@ def judge_stranger_job(
 START_SECONDS = 60.0  # for an actor to start, and its server: seconds on a busy node
 
 
-class StandInEntrance:
-    """Ray actor with an HTTP server that answers as an entrance of Ray.
+class StandInEndpoint:
+    """Ray actor with an HTTP server that answers as an endpoint of Ray.
 
     It takes every request, or refuses all.  It runs nothing.
     """
@@ -426,7 +426,7 @@ def open_stand_in(node: Mapping[str, Any], refuses: bool) -> Iterator[str]:
     """Start a stand-in on this node; yield its URL.  Raises StandInMissing."""
     import ray
 
-    actor = on_node(StandInEntrance, node["id"]).remote()
+    actor = on_node(StandInEndpoint, node["id"]).remote()
     try:
         call = actor.start_server.remote(node["address"], refuses)
         yield f"http://{of_ray.join_address(node['address'], ray.get(call, timeout=START_SECONDS))}"
@@ -436,22 +436,22 @@ def open_stand_in(node: Mapping[str, Any], refuses: bool) -> Iterator[str]:
         ray.kill(actor)
 
 
-def control_entrance(
+def control_endpoint(
     cluster: Cluster, asked: Sequence[Asked], mode: str, measure: Recorder
 ) -> None:
-    """Check that an entrance is detected which does the opposite of what the mode asks for."""
+    """Check that an endpoint is detected which does the opposite of what the mode asks for."""
     victim = cluster.nodes[-1]
     does = "asks for a token" if mode == OFF else "takes every request"
-    fault, trial = f"an entrance on {victim['name']} {does}", measure.trial()
+    fault, trial = f"an endpoint on {victim['name']} {does}", measure.trial()
     try:
         with open_stand_in(victim, mode == OFF) as url:
-            planted = ask_from_head(cluster, [Entrance(of_ray.AGENT, victim["name"], url)])
-            judge_entrances([*asked, *planted], mode, trial)
+            planted = ask_from_head(cluster, [Endpoint(of_ray.AGENT, victim["name"], url)])
+            judge_endpoints([*asked, *planted], mode, trial)
             if mode == TOKEN:
                 judge_stranger_job(try_stranger_job(cluster, url), url, True, trial)
     except StandInMissing as problem:
-        measure.control(check.OTHER_ENTRANCE, fault, None, saw=str(problem))
+        measure.control(check.OTHER_ENDPOINT, fault, None, saw=str(problem))
         return
     located = all(find_problem(one, mode)[0] for one in planted)
     others = () if mode == TOKEN else (check.STRANGER_JOBS,)
-    measure.control(check.OTHER_ENTRANCE, fault, trial, located=located, without=others)
+    measure.control(check.OTHER_ENDPOINT, fault, trial, located=located, without=others)

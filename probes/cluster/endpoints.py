@@ -1,4 +1,4 @@
-"""Tries the entrances of a cluster: dashboard, agents, head, and what else listens on a port."""
+"""Tries the endpoints of a cluster: dashboard, agents, head, and what else listens on a port."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def public_addresses(listens: Sequence[str], own: Sequence[str]) -> list[str]:
     return reached
 
 
-# What an entrance does with a request; any other text but NEEDS_TLS is a problem, and nothing is
+# What an endpoint does with a request; any other text but NEEDS_TLS is a problem, and nothing is
 # known.
 TAKEN, REFUSED = "taken", "refused"
 GCS, RAYLET, AGENT, CLIENT = "GCS", "raylet", "dashboard agent", "Ray client"
@@ -149,7 +149,7 @@ WRONG_CLUSTER = "WrongClusterID"  # the GCS's other reason for UNAUTHENTICATED
 # Ray asks for the token before it looks for the path: no agent has the second one.
 PATHS = {DASHBOARD: "/api/version", SUBMIT: "/api/version", AGENT: "/api/seatrial"}
 ANSWER_SECONDS = (5.0, 10.0)  # for an answer; a busy node that answers late is asked once more
-MAX_PARALLEL = 32  # entrances that are asked at the same time
+MAX_PARALLEL = 32  # endpoints that are asked at the same time
 # Of an HTTP answer: no token, and a wrong one.
 REFUSALS = (401, 403)
 NOT_FOUND = 404  # RFC 9110
@@ -157,7 +157,7 @@ NEEDS_TLS = "refused without a certificate"  # with RAY_USE_TLS, Ray asks its cl
 
 
 @dataclass(frozen=True)
-class Entrance:
+class Endpoint:
     """A port of Ray on the node of this name; `address` is host:port, or a URL for HTTP."""
 
     kind: str
@@ -166,14 +166,14 @@ class Entrance:
 
     @property
     def text(self) -> str:
-        """Name of the entrance in messages."""
+        """Name of the endpoint in messages."""
         where = f" of {self.node}" if self.node else ""
         return f"{self.kind}{where} ({self.address.removeprefix('http://')})"
 
 
 @dataclass(frozen=True)
-class EntranceAnswers:
-    """What an entrance did with a request without a token, with a wrong one, and with the right.
+class EndpointAnswers:
+    """What an endpoint did with a request without a token, with a wrong one, and with the right.
 
     The last two are "" if they were not asked.
     """
@@ -188,42 +188,42 @@ def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def ask_entrances(entrances: Sequence[Entrance], token: str) -> list[EntranceAnswers]:
-    """Ask every entrance; `token` is the cluster's, or "" if it is not known."""
+def ask_endpoints(endpoints: Sequence[Endpoint], token: str) -> list[EndpointAnswers]:
+    """Ask every endpoint; `token` is the cluster's, or "" if it is not known."""
     with ThreadPoolExecutor(MAX_PARALLEL) as pool:
-        return list(pool.map(lambda one: ask_entrance(one, token), entrances))
+        return list(pool.map(lambda one: ask_endpoint(one, token), endpoints))
 
 
-def ask_from_node(entrances: Sequence[Entrance]) -> list[dict[str, Any]]:
-    """Ask every entrance from a Ray worker, which has the token of its node."""
-    return [asdict(answers) for answers in ask_entrances(entrances, find_token())]
+def ask_from_node(endpoints: Sequence[Endpoint]) -> list[dict[str, Any]]:
+    """Ask every endpoint from a Ray worker, which has the token of its node."""
+    return [asdict(answers) for answers in ask_endpoints(endpoints, find_token())]
 
 
-def ask_entrance(entrance: Entrance, token: str) -> EntranceAnswers:
-    """Ask one entrance; only one that refuses is asked with tokens as well."""
-    without = try_request(entrance, "")
+def ask_endpoint(endpoint: Endpoint, token: str) -> EndpointAnswers:
+    """Ask one endpoint; only one that refuses is asked with tokens as well."""
+    without = try_request(endpoint, "")
     if without != REFUSED:
-        return EntranceAnswers(without)
-    wrong = try_request(entrance, secrets.token_hex(32))
-    return EntranceAnswers(without, wrong, try_request(entrance, token) if token else "")
+        return EndpointAnswers(without)
+    wrong = try_request(endpoint, secrets.token_hex(32))
+    return EndpointAnswers(without, wrong, try_request(endpoint, token) if token else "")
 
 
-def try_request(entrance: Entrance, token: str) -> str:
+def try_request(endpoint: Endpoint, token: str) -> str:
     """Send a request, and once more if nothing is known after the first."""
     answer = ""
     for seconds in ANSWER_SECONDS:
-        answer = send_request(entrance, token, seconds)
+        answer = send_request(endpoint, token, seconds)
         if answer in (TAKEN, REFUSED, NEEDS_TLS):
             break
     return answer
 
 
-def send_request(entrance: Entrance, token: str, seconds: float) -> str:
+def send_request(endpoint: Endpoint, token: str, seconds: float) -> str:
     """Send one request; return TAKEN, REFUSED, or what the problem is."""
-    if path := PATHS.get(entrance.kind):
-        return send_http(entrance.address + path, token, seconds)
-    method, request = METHODS[entrance.kind]
-    return send_grpc(entrance.address, method, request, token, seconds)
+    if path := PATHS.get(endpoint.kind):
+        return send_http(endpoint.address + path, token, seconds)
+    method, request = METHODS[endpoint.kind]
+    return send_grpc(endpoint.address, method, request, token, seconds)
 
 
 def open_url(url: str, token: str, seconds: float, data: bytes | None = None, **more: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What an entrance does with a request without a token, with a wrong one, and with the right."""
+"""What an endpoint does with a request without a token, with a wrong one, and with the right."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from urllib.error import HTTPError
 import grpc
 import pytest
 
-from probes.cluster import entrances
-from probes.cluster.entrances import (
+from probes.cluster import endpoints
+from probes.cluster.endpoints import (
     AGENT,
     DASHBOARD,
     GCS,
     NEEDS_TLS,
     REFUSED,
     TAKEN,
-    Entrance,
-    EntranceAnswers,
-    ask_entrance,
-    ask_entrances,
+    Endpoint,
+    EndpointAnswers,
+    ask_endpoint,
+    ask_endpoints,
     ask_from_node,
     join_address,
     send_request,
 )
 from tests.support.dashboard import dashboard
-from tests.support.entrances import grpc_entrance
+from tests.support.endpoints import grpc_endpoint
 
 RIGHT = "the token"
 
@@ -41,11 +41,11 @@ RIGHT = "the token"
 @pytest.fixture(autouse=True)
 def shell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_USE_TLS", raising=False)
-    monkeypatch.setattr(entrances, "ANSWER_SECONDS", (0.5, 0.5))
+    monkeypatch.setattr(endpoints, "ANSWER_SECONDS", (0.5, 0.5))
 
 
 @contextmanager
-def answering(code: int, **headers: str) -> Iterator[tuple[Entrance, list[str]]]:
+def answering(code: int, **headers: str) -> Iterator[tuple[Endpoint, list[str]]]:
     """An HTTP server that answers everything with this code, and the paths it was asked for."""
     asked: list[str] = []
 
@@ -64,7 +64,7 @@ def answering(code: int, **headers: str) -> Iterator[tuple[Entrance, list[str]]]
     thread = Thread(target=server.serve_forever, args=[0.01])
     thread.start()
     try:
-        yield Entrance(AGENT, "n1", f"http://127.0.0.1:{server.server_port}"), asked
+        yield Endpoint(AGENT, "n1", f"http://127.0.0.1:{server.server_port}"), asked
     finally:
         server.shutdown()
         thread.join()
@@ -74,23 +74,23 @@ def answering(code: int, **headers: str) -> Iterator[tuple[Entrance, list[str]]]
 @pytest.mark.parametrize(
     ("asks_for", "known", "expected"),
     [
-        ("", RIGHT, EntranceAnswers(TAKEN)),
-        (RIGHT, RIGHT, EntranceAnswers(REFUSED, REFUSED, TAKEN)),
-        (RIGHT, "another", EntranceAnswers(REFUSED, REFUSED, REFUSED)),
-        (RIGHT, "", EntranceAnswers(REFUSED, REFUSED)),
+        ("", RIGHT, EndpointAnswers(TAKEN)),
+        (RIGHT, RIGHT, EndpointAnswers(REFUSED, REFUSED, TAKEN)),
+        (RIGHT, "another", EndpointAnswers(REFUSED, REFUSED, REFUSED)),
+        (RIGHT, "", EndpointAnswers(REFUSED, REFUSED)),
     ],
 )
-def test_http_and_grpc_answer_alike(asks_for: str, known: str, expected: EntranceAnswers) -> None:
-    with dashboard(token=asks_for) as (url, _), grpc_entrance(asks_for) as address:
-        both = [Entrance(DASHBOARD, "n0", url), Entrance(GCS, "n0", address)]
-        assert ask_entrances(both, known) == [expected, expected]
+def test_http_and_grpc_answer_alike(asks_for: str, known: str, expected: EndpointAnswers) -> None:
+    with dashboard(token=asks_for) as (url, _), grpc_endpoint(asks_for) as address:
+        both = [Endpoint(DASHBOARD, "n0", url), Endpoint(GCS, "n0", address)]
+        assert ask_endpoints(both, known) == [expected, expected]
 
 
 def test_a_worker_asks_with_the_token_of_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_AUTH_TOKEN", RIGHT)
     with dashboard(token=RIGHT) as (url, _):
-        answers = ask_from_node([Entrance(DASHBOARD, "n0", url)])
+        answers = ask_from_node([Endpoint(DASHBOARD, "n0", url)])
     assert answers == [{"without": REFUSED, "wrong": REFUSED, "right": TAKEN}]
 
 
@@ -100,8 +100,8 @@ def test_a_worker_asks_with_the_token_of_its_node(monkeypatch: pytest.MonkeyPatc
      (405, "HTTP 405"), (502, "HTTP 502")],
 )  # fmt: skip
 def test_what_a_status_means(code: int, expected: str) -> None:
-    with answering(code) as (entrance, asked):
-        assert send_request(entrance, "", 2) == expected
+    with answering(code) as (endpoint, asked):
+        assert send_request(endpoint, "", 2) == expected
     assert asked == ["/api/seatrial"]
 
 
@@ -113,22 +113,22 @@ def test_the_connection_of_a_refusal_is_closed(monkeypatch: pytest.MonkeyPatch) 
     def refuse(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(entrances, "open_url", refuse)
-    assert send_request(Entrance(AGENT, "n1", "http://head"), "", 2) == REFUSED
+    monkeypatch.setattr(endpoints, "open_url", refuse)
+    assert send_request(Endpoint(AGENT, "n1", "http://head"), "", 2) == REFUSED
     assert body.closed
 
 
 def test_a_page_for_a_login_is_no_answer_of_ray() -> None:
-    with answering(302, Location="/login") as (entrance, asked):
-        assert send_request(entrance, "", 2) == "HTTP 302"
+    with answering(302, Location="/login") as (endpoint, asked):
+        assert send_request(endpoint, "", 2) == "HTTP 302"
     assert len(asked) == 1
 
 
 def test_the_proxies_of_the_shell_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    with answering(200) as (entrance, _), grpc_entrance() as address:
-        assert send_request(entrance, "", 2) == TAKEN
-        assert send_request(Entrance(GCS, "", address), "", 2) == TAKEN
+    with answering(200) as (endpoint, _), grpc_endpoint() as address:
+        assert send_request(endpoint, "", 2) == TAKEN
+        assert send_request(Endpoint(GCS, "", address), "", 2) == TAKEN
 
 
 @pytest.mark.parametrize(
@@ -141,29 +141,29 @@ def test_the_proxies_of_the_shell_are_not_used(monkeypatch: pytest.MonkeyPatch) 
     ],
 )
 def test_what_a_grpc_status_means(code: Any, expected: str) -> None:
-    with grpc_entrance(code=code) as address:
-        assert send_request(Entrance(GCS, "", address), "", 2) == expected
+    with grpc_endpoint(code=code) as address:
+        assert send_request(Endpoint(GCS, "", address), "", 2) == expected
 
 
 def test_another_clusters_id_is_no_refusal_of_a_token() -> None:
     code, details = grpc.StatusCode.UNAUTHENTICATED, "WrongClusterID: Perhaps"
-    with grpc_entrance(code=code, details=details) as address:
-        answer = send_request(Entrance(GCS, "", address), "", 2)
+    with grpc_endpoint(code=code, details=details) as address:
+        answer = send_request(Endpoint(GCS, "", address), "", 2)
     assert answer == f"UNAUTHENTICATED: {details}"
 
 
 def test_a_closed_port_is_a_problem() -> None:
     here = "127.0.0.1:1"
-    assert "refused" in send_request(Entrance(DASHBOARD, "", f"http://{here}"), "", 2)
-    answer = send_request(Entrance(GCS, "", here), "", 2)
+    assert "refused" in send_request(Endpoint(DASHBOARD, "", f"http://{here}"), "", 2)
+    answer = send_request(Endpoint(GCS, "", here), "", 2)
     assert answer.startswith("UNAVAILABLE: ")
     assert "Connection refused" in answer
 
 
 def test_what_cannot_be_asked_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    gcs = Entrance(GCS, "", "127.0.0.1:1")
+    gcs = Endpoint(GCS, "", "127.0.0.1:1")
     monkeypatch.setitem(sys.modules, "grpc", None)
-    assert ask_entrance(gcs, RIGHT) == EntranceAnswers("the package grpcio is not installed")
+    assert ask_endpoint(gcs, RIGHT) == EndpointAnswers("the package grpcio is not installed")
 
 
 def test_a_port_of_tls_is_closed_to_who_has_no_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,32 +174,32 @@ def test_a_port_of_tls_is_closed_to_who_has_no_certificate(monkeypatch: pytest.M
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         Thread(target=hang_up, daemon=True).start()
-        gcs = Entrance(GCS, "", f"127.0.0.1:{server.getsockname()[1]}")
-        assert ask_entrance(gcs, RIGHT).without.startswith("UNAVAILABLE")
+        gcs = Endpoint(GCS, "", f"127.0.0.1:{server.getsockname()[1]}")
+        assert ask_endpoint(gcs, RIGHT).without.startswith("UNAVAILABLE")
         monkeypatch.setenv("RAY_USE_TLS", "1")
-        assert ask_entrance(gcs, RIGHT) == EntranceAnswers(NEEDS_TLS)
+        assert ask_endpoint(gcs, RIGHT) == EndpointAnswers(NEEDS_TLS)
         server.shutdown(socket.SHUT_RDWR)
-    assert ask_entrance(gcs, RIGHT).without.startswith("UNAVAILABLE"), "nothing listens"
-    with grpc_entrance() as address:
-        assert ask_entrance(Entrance(GCS, "", address), RIGHT) == EntranceAnswers(TAKEN)
+    assert ask_endpoint(gcs, RIGHT).without.startswith("UNAVAILABLE"), "nothing listens"
+    with grpc_endpoint() as address:
+        assert ask_endpoint(Endpoint(GCS, "", address), RIGHT) == EndpointAnswers(TAKEN)
 
 
 def test_a_late_answer_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
 
-    def send(_: Entrance, token: str, seconds: float) -> str:
+    def send(_: Endpoint, token: str, seconds: float) -> str:
         waits.append(seconds)
         return TAKEN if len(waits) == 2 else "timed out"
 
-    monkeypatch.setattr(entrances, "ANSWER_SECONDS", (1.0, 2.0))
-    monkeypatch.setattr(entrances, "send_request", send)
-    assert ask_entrance(Entrance(GCS, "", "x"), "") == EntranceAnswers(TAKEN)
+    monkeypatch.setattr(endpoints, "ANSWER_SECONDS", (1.0, 2.0))
+    monkeypatch.setattr(endpoints, "send_request", send)
+    assert ask_endpoint(Endpoint(GCS, "", "x"), "") == EndpointAnswers(TAKEN)
     assert waits == [1.0, 2.0]
 
 
-def test_the_name_of_an_entrance_has_no_scheme() -> None:
-    assert Entrance(AGENT, "n1", "http://10.0.0.2:1").text == "dashboard agent of n1 (10.0.0.2:1)"
-    assert Entrance(DASHBOARD, "", "https://x").text == "dashboard (https://x)"
+def test_the_name_of_an_endpoint_has_no_scheme() -> None:
+    assert Endpoint(AGENT, "n1", "http://10.0.0.2:1").text == "dashboard agent of n1 (10.0.0.2:1)"
+    assert Endpoint(DASHBOARD, "", "https://x").text == "dashboard (https://x)"
 
 
 def test_an_address_of_ipv6_has_brackets() -> None:
