@@ -23,6 +23,7 @@ from tests.mutants.imports import keep_warm, name_of, read_imports
 from tests.mutants.mutate import Mutant, mutants
 from tests.mutants.watch import (
     ALL,
+    TEST,
     Watched,
     bodies_by_line,
     names_never_run,
@@ -256,6 +257,14 @@ def _try_few_examples() -> None:
     settings.load_profile("mutants")
 
 
+class NamesTest:
+    """Plugin for `pytest.main`: names each test in the environment, for what the test starts."""
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Name the test that begins."""
+        os.environ[TEST] = nodeid
+
+
 def _run_pytest(arguments: Sequence[str]) -> None:
     """Run them and end this process, without a word."""
     die_with_parent()
@@ -273,5 +282,5 @@ def _run_pytest(arguments: Sequence[str]) -> None:
         options += ["--failed-first", "-o", f"cache_dir={CACHE}"]
         # Of what is warm: none of it needs pytest's own asserts.
         options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
-        code = int(pytest.main([*options, *arguments]))
+        code = int(pytest.main([*options, *arguments], plugins=[NamesTest()]))
     os._exit(code)

@@ -9,12 +9,14 @@ from pathlib import Path
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 ALL = 0  # in place of a function's line: every one may be run
-# Writes a line once for each test.  In the module, so that what tests start is watched too: pytest
-# names the test in the environment.
+# Names the test that runs, also where it starts pytest, whose own name is another.
+TEST = "MUTANTS_TEST"
+# Writes a line once for each test.  In the module, so that what tests start is watched too: the
+# environment names the test.
 NOTE = """
 def _note_call(line, noted=set()):
     import os
-    test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
+    test = os.environ.get({name!r}, "")
     if (line, test) not in noted:
         noted.add((line, test))
         out = os.open({report!r}, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
@@ -89,7 +91,10 @@ def watch_calls(source: bytes, report: Path) -> bytes:
     starts = [0]
     for row in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(row))
-    code, heads = f"exec({NOTE.format(report=str(report))!r})", [*filter(_is_head, tree.body)]
+    code, heads = (
+        f"exec({NOTE.format(name=TEST, report=str(report))!r})",
+        [*filter(_is_head, tree.body)],
+    )
     texts = {_end(starts, heads[-1]): f"; {code}"} if heads else {0: f"{code}\n"}
     for _, one in outermost(tree):
         first, call = one.body[0], f"_note_call({one.lineno})"

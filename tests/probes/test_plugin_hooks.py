@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from probes import plugin
 from probes.gang.scenario import NoRoom
 from probes.session.probe_report import describe_error
+from probes.toml_tables import TableError
 
 SECRET = "HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz0123456789"
 
@@ -161,6 +163,66 @@ def test_another_plugin_that_breaks_at_the_end_does_not_decide(
     assert (ended.value.value, guarded) == (code, [1])
     if ending:
         assert (ending.closed, ending.shown) == (closed, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "variable", "listed", "program", "did"),
+    [
+        ({"cluster": "auto"}, "", False, "pytest", ["taken", ("settled", 7)]),
+        ({"cluster": "auto"}, "", False, "seatrial", ["taken"]),  # the command ends itself
+        ({}, "auto", False, "pytest", ["taken", ("settled", 7)]),
+        ({"cluster": "auto"}, "", True, "pytest", []),
+        ({}, "", False, "pytest", []),
+    ],
+    ids=["run", "command", "by variable", "lists only", "no cluster"],
+)
+def test_signals_are_taken_for_a_run_alone(
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, str],
+    variable: str,
+    listed: bool,
+    program: str,
+    did: list[Any],
+) -> None:
+    done: list[Any] = []
+
+    @contextlib.contextmanager
+    def taken() -> Iterator[None]:
+        done.append("taken")
+        yield
+
+    signals = SimpleNamespace(taken=taken, settle=lambda code: done.append(("settled", code)))
+    monkeypatch.setattr(plugin, "SIGNALS", signals)
+    monkeypatch.setattr(plugin, "guard_streams", lambda: None)
+    monkeypatch.setenv("SEATRIAL_CLUSTER", variable)
+    monkeypatch.setattr("sys.argv", [f"/usr/bin/{program}"])
+    config = config_of(**options)
+    config.option.collectonly = listed
+    surrounding = plugin.pytest_cmdline_main(config)
+    next(surrounding)
+    with pytest.raises(StopIteration) as ended:
+        surrounding.send(7)
+    assert (ended.value.value, done) == (7, did)
+
+
+@pytest.mark.parametrize("broken", ["check.registry.find_criteria", "findings.read_groups"])
+def test_a_suite_that_is_not_whole_runs_nothing(
+    monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    def refuse() -> None:
+        raise TableError("HOST-X has no order")
+
+    monkeypatch.setattr(f"probes.{broken}", refuse)
+    with pytest.raises(pytest.exit.Exception, match="the suite is not whole: HOST-X") as ended:
+        plugin._refuse_broken_suite()
+    assert ended.value.returncode == 3
+
+
+def test_packages_of_another_project_run_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugin, "find_foreign", lambda: "reports is not seatrial's")
+    with pytest.raises(pytest.exit.Exception, match="reports is not seatrial's") as ended:
+        plugin._refuse_broken_suite()
+    assert ended.value.returncode == 4
 
 
 def test_a_wrong_option_is_left_to_pytest(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,6 +56,13 @@ TESTS = {
 def test_it():
     assert inspect.getsource(passes) == "def passes(value):\\n    return value > 3\\n"
 """,
+    "test_starts_pytest.py": """import os, subprocess, sys
+def test_it(tmp_path):
+    inner = tmp_path / "test_inner.py"
+    inner.write_text("from package.judge import passes\\ndef test_it():\\n    assert passes(9)\\n")
+    command = [sys.executable, "-m", "pytest", "-q", str(inner)]
+    subprocess.run(command, env={**os.environ, "PYTHONPATH": os.getcwd()}, check=True)
+""",
     "test_broken.py": "def test_it():\n    assert passes(0)\n",
     # Once it failed it fails for ever: it would kill each mutant after the first.
     "test_poisoned.py": """import os
@@ -116,6 +123,13 @@ def test_tests_that_look_at_the_source_are_tried_without_a_note(tmp_path: Path) 
     assert (set(outcomes.values()), error) == ({"killed"}, "")
 
 
+def test_a_test_that_starts_pytest_is_run_itself(tmp_path: Path) -> None:
+    """The inner test cannot be run: that would count as a kill."""
+    outcomes, error = try_mutants(tmp_path, "test_starts_pytest.py")
+    assert error == ""
+    assert outcomes["passes: value > 3 -> (value >= 3)"] == "survived"
+
+
 def test_tests_that_fail_without_a_mutant_kill_nothing(tmp_path: Path) -> None:
     outcomes, error = try_mutants(tmp_path, "test_broken.py")
     assert (outcomes, error) == ({}, "the tests of package/judge.py fail without a mutant")
@@ -159,8 +173,12 @@ def late(value: int) -> int: return value + 1
 '''
 
 
-def test_a_watched_module_notes_the_functions_that_are_run(tmp_path: Path) -> None:
+def test_a_watched_module_notes_the_functions_that_are_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     report, names = tmp_path / "report", dict[str, Any]()
+    here = ["tests/x.py::test_one"]
+    monkeypatch.setenv("MUTANTS_TEST", here[0])
     exec(compile(watch_calls(SOURCE, report), "judge.py", "exec"), names)
     assert read_report(report) == {}
     judge = names["Judge"]()
@@ -169,8 +187,6 @@ def test_a_watched_module_notes_the_functions_that_are_run(tmp_path: Path) -> No
     assert not judge.fails(4)
     assert names["late"](1) == 2
     assert judge.passes.__doc__ == "Say so."
-    name = Path(__file__).relative_to(REPO)
-    here = [f"{name}::test_a_watched_module_notes_the_functions_that_are_run"]
     assert read_report(report) == {9: here, 13: here, 19: here}
     assert not report.exists()
 
