@@ -67,14 +67,14 @@ TRAINED = ("LAUNCH", "RESTART", "SCALING")
 ON_CPU = "FSDP2 on ranks without a GPU (record_event of a CPU stream)"
 ASYNC_SAVES = "saves in the background (torch.distributed.checkpoint.staging.DefaultStager)"
 NEEDS = (
-    Need("state of actors, groups and jobs as it is read here", "ray", (2, 40), (EVERY,)),
+    Need("Ray's state API (actors, placement groups, jobs)", "ray", (2, 40), (EVERY,)),
     Need("collectives that are timed and checked", "torch", (2, 6), ("FABRIC",)),
     Need("FSDP2 as torch.distributed.fsdp.fully_shard", "torch", (2, 6), TRAINED),
     Need(ON_CPU, "torch", (2, 7)),  # pytorch pull request 145935
     Need(
         *(ASYNC_SAVES, "torch", (2, 9)),
         broken=((2, 11), (2, 12)),
-        why_broken="a stager that is used again crashes (pytorch issue 183413)",
+        why_broken="the second save in the background crashes (pytorch issue 183413)",
     ),
 )
 

@@ -113,7 +113,7 @@ class Control(RecordModel):
     def sentence(self) -> str:
         """Format one line: the fault, whether it was caught, and what the probe saw."""
         text = self.headline + (f": {self.saw}" if self.saw else "")
-        return text if self.verdict.accepted else f"{text}. Do not trust this result"
+        return text if self.verdict.accepted else f"{text}. The result proves nothing"
 
     @property
     def headline(self) -> str:
@@ -375,7 +375,7 @@ def _not_run(entry: OwedProbe, partial: str) -> ProbeResult:
     )
 
 
-NOT_SHOWN = "no control of this run turned it red"
+NOT_SHOWN = "no planted fault of this run turned it red"
 
 
 def uncontrolled_measures(

@@ -210,7 +210,10 @@ class Check(Named):
             return "from the run", self.from_run
         if self.derived_in_run:
             return "agreed, or from the run", "it follows from the devices it ran on"
-        return "agreed", "without a limit it is UNPROVEN, or informs where it is not owed"
+        return (
+            "agreed",
+            "the contract gives the limit; without one: UNPROVEN, or only noted",
+        )
 
 
 BOUNDS = ("low", "high", "marginal_low", "marginal_high", "one_of")
@@ -380,9 +383,9 @@ REACH = {
     "ratio": (1.0, "1 is the whole"),
     "s": (86_400.0, "no probe waits for more than a day"),
     "GB/s": (1e5, "no node has a hundred times the network of today's largest"),
-    "1/min": (1e6, "no link repeats a million packets in a minute and works"),
+    "1/min": (1e6, "a working link does not retransmit a million packets in a minute"),
     "differences": (1e3, "no node has a thousand parts that are compared"),
-    "names": (1.0, "a node has one own name"),
+    "names": (1.0, "a node has one host name"),
     "connections": (1e6, "20,000 nodes try fewer, for each connects to some 30 others"),
     "tokens/s per rank": (1e9, "no accelerator trains a billion tokens in a second"),
     "endpoints": (1e5, "20,000 nodes have a raylet and an agent each, and the head three more"),

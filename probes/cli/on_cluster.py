@@ -34,10 +34,10 @@ CLOSED_WORDS = ("refused", "timed out", "DEADLINE_EXCEEDED", "UNAVAILABLE", "unr
 @click.option("--gcs", default=6379, show_default=True, help="Port of the GCS.")
 @click.option("--agent", default=52365, show_default=True, help="HTTP port of dashboard agents.")
 def reach(host: str, dashboard: int, client: int, gcs: int, agent: int) -> None:
-    """Try Ray's ports on HOST, a node, from a machine that must not run jobs there.
+    """Check whether Ray on HOST accepts commands from a machine that must not run jobs there.
 
-    It sends requests without a token, and starts nothing.  Exit code 0: none was taken; 1: an
-    endpoint takes orders from here; 20: an answer is unclear.  Other ports of Ray are not tried.
+    It sends requests without a token, and starts nothing.  Exit code 0: no port accepts commands;
+    1: one does; 20: an answer is unclear.  Other ports of Ray are not tried.
     """
     from probes.cluster import endpoints as ask
     from probes.cluster.endpoints import Endpoint, join_address
@@ -54,7 +54,7 @@ def reach(host: str, dashboard: int, client: int, gcs: int, agent: int) -> None:
     sys.exit(1 if OPEN in words else 20 if any(word.startswith(UNCLEAR) for word in words) else 0)
 
 
-OPEN, UNCLEAR = "OPEN, it takes orders without a token", "unclear"
+OPEN, UNCLEAR = "OPEN, it accepts commands without a token", "unclear"
 
 
 def _describe_answer(answer: str) -> str:

@@ -136,7 +136,7 @@ def run(
     collect_only: bool,
     **values: str | None,
 ) -> None:
-    """Run the acceptance suite, and nothing else: no plugin, conftest or setting of the place.
+    """Run the acceptance suite only; it ignores local pytest plugins, conftest files and settings.
 
     A part of the suite (--only, -k) or a shorter tier than agreed can fail, and accepts nothing.
     Each option has a variable, as SEATRIAL_CLUSTER. What stands after -- goes to pytest.

@@ -29,7 +29,7 @@ from probes.cluster.system_facts import (
     read_text,
 )
 from probes.cluster.variables import withhold_all
-from probes.findings import join_names
+from probes.findings import MAX_NAMES, join_names
 from reference_trainer.rank_environment import ipv4_addresses
 from reports.sanitize import last_line
 
@@ -315,7 +315,8 @@ SYSTEM_PARTS = ("kernel", "ofed")  # of the machine: they are compared apart, se
 def software_differences(facts: Sequence[Facts], driver: dict[str, str]) -> dict[str, list[str]]:
     """Describe each part whose version differs in one sentence, which leads to the suspects.
 
-    Suspects are the nodes without the most common version; if versions tie, none.
+    Suspects are the nodes without the version that more than half of the nodes and the driver have.
+    Where there is no such version, none is suspected, and all are named.
     The driver's own NVIDIA driver and CUDA are left out: a head node often has none.  The driver's
     torch may be another build of the same version, as 2.13.0+cpu: no rank runs there.
     """
@@ -324,18 +325,23 @@ def software_differences(facts: Sequence[Facts], driver: dict[str, str]) -> dict
         versions: dict[str, list[str]] = {}
         for fact in facts:
             versions.setdefault(fact["software"][part] or "none", []).append(fact["name"])
-        nodes = sorted(versions.values(), key=len)
-        tied = len(nodes) > 1 and len(nodes[-1]) == len(nodes[-2])
-        suspects = [] if tied else [name for names in nodes[:-1] for name in names]
+        usual = next((of for of in versions if len(versions[of]) > len(facts) / 2), "none")
         if part not in GPU_PARTS:
             own = driver[part] or "none"
             if part == "torch":
                 own = next((of for of in versions if _public(of) == _public(own)), own)
             versions.setdefault(own, []).append("the driver")
+            usual = usual if usual == own else "none"
         if len(versions) > 1:
+            suspects = [
+                fact["name"]
+                for fact in facts
+                if usual != "none" and (fact["software"][part] or "none") != usual
+            ]
+            most = MAX_NAMES if suspects else len(facts) + 1
             by_rarity = sorted(versions.items(), key=lambda item: len(item[1]))
-            text = "; ".join(f"{version} on {join_names(names)}" for version, names in by_rarity)
-            found[f"{part}: {text}"] = suspects
+            texts = (f"{version} on {join_names(names, most)}" for version, names in by_rarity)
+            found[f"{part}: {'; '.join(texts)}"] = suspects
     return found
 
 

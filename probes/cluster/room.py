@@ -366,7 +366,9 @@ def end_claim(job: str) -> None:
     claim = _read()
     if claim.get("job") != job:
         found = f"job {_words(claim, 'job')}, {_origin(claim)}" if claim else "none"
-        raise OtherTrial(f"expected a claim of job {one_line(job)}, found {found}")
+        raise OtherTrial(
+            f"expected this cluster to be claimed by job {one_line(job)}, found {found}"
+        )
     ray_internals.delete_value(KEY, NAMESPACE)
 
 

@@ -281,7 +281,9 @@ def _agree_fabric(limits: dict[str, Limit], cluster: ClusterTerms, file: str) ->
             f"one_of, found {network}: change one of the two"
         )
     if cluster.fabric and not network:
-        because = "the fabric of [cluster]; another is a fallback, however fast it looks"
+        because = (
+            "agreed as `fabric` of [cluster]; any other network is a fallback, even a fast one"
+        )
         source = f"{file} [cluster]"
         limits["network"] = Limit(one_of=[cluster.fabric], because=because, source=source)
     rate = cluster.line_gbytes_per_s

@@ -265,10 +265,10 @@ def _machine_lines(nodes: list[Facts], terms: Facts, emulated: bool) -> Iterator
 def _node_lines(nodes: list[Facts]) -> Iterator[Line]:
     keys = ("cpus", "ram_gib", "disk_gib")
     cpus, ram, disk = (_best(fact.get(key) for fact in nodes) for key in keys)
-    yield "cpus_per_node", cpus and math.floor(cpus), "the least that a node must have"
-    comment = f"the least that a node must have; {percent(RAM_SHARE)} of the most that one shows"
+    yield "cpus_per_node", cpus and math.floor(cpus), "minimum of a node"
+    comment = f"minimum of a node; {percent(RAM_SHARE)} of the most that one shows"
     yield "ram_gib", ram and math.floor(RAM_SHARE * ram), comment
-    yield "disk_gib", disk and math.floor(disk), "the least that all disks of a node have together"
+    yield "disk_gib", disk and math.floor(disk), "minimum of all disks of a node together"
 
 
 def _gpu_lines(nodes: list[Facts]) -> Iterator[Line]:
@@ -282,7 +282,7 @@ def _gpu_lines(nodes: list[Facts]) -> Iterator[Line]:
     model = models[0][0] if models else None
     yield "gpu_model", model, f"most GPUs; also seen: {others}" if others else "as NVML names it"
     memory = _best(gpu.get("memory_gib") for gpu in known)
-    yield "gpu_memory_gib", memory and math.floor(memory), "the least that a GPU must have"
+    yield "gpu_memory_gib", memory and math.floor(memory), "minimum of a GPU"
 
 
 def _network_lines(nodes: list[Facts], terms: Facts) -> Iterator[Line]:
@@ -357,7 +357,10 @@ def _limit_lines(record: RunRecord, emulated: bool, fabric: Any) -> Iterator[str
             yield from ("", f"[{id}]", f"{NOT_PROVABLE} = {toml_text(reason)}")
     limits = _known_limits(record, emulated)
     if isinstance(fabric, str):
-        seen = Limit(one_of=[fabric], because="the fabric of [cluster]; another is a fallback")
+        seen = Limit(
+            one_of=[fabric],
+            because="agreed as `fabric` of [cluster]; any other network is a fallback",
+        )
         limits.setdefault(("FABRIC", "network"), seen)
     for (id, name), limit in limits.items():
         if not (emulated and reasons.get(id)):

@@ -125,7 +125,9 @@ class LimitTerms(BaseModel):
 def _check_reach(key: str, bound: float, measure: Check) -> None:
     """Refuse a bound that every value meets, or no value."""
     if bound < 0 and not measure.signed:
-        raise ValueError(f"expected {key} to be more than 0, found {bound:g}: no value is negative")
+        raise ValueError(
+            f"expected {key} to be more than 0, found {bound:g}: the measure is never negative"
+        )
     if not measure.better:
         return
     is_lower = measure.better == "lower"

@@ -229,8 +229,8 @@ class ClusterTerms(BaseModel):
 
     accelerators: Literal["real", "emulated"] = about(
         "real",
-        '"emulated" where ranks compute on the CPU. No other key makes a run a '
-        "rehearsal, and a rehearsal accepts no cluster.",
+        '"emulated" if ranks compute on the CPU. Only "emulated" makes a run a rehearsal. A '
+        "rehearsal cannot accept a cluster.",
     )
     nodes: int | None = about(None, "Number of nodes with accelerators.", ge=1, le=MAX_NODES)
     gpus_per_node: int | None = about(
@@ -279,8 +279,8 @@ class ClusterTerms(BaseModel):
     fabric: Fabric | None = about(
         None,
         'What carries gradients: "rdma" (InfiniBand, RoCE, EFA), or an interface. For '
-        "bonded ports, give the bond's name. A list of interfaces: each is a rail, which the local "
-        "rank of its number uses.",
+        "bonded ports, give the bond's name. With a list, local rank N uses interface N: each is "
+        "a rail.",
     )
     management: Annotated[str, AfterValidator(_check_interface)] | None = about(
         None, "Another interface, onto which FABRIC's control forces traffic."

@@ -36,7 +36,9 @@ WARN_ON_RDMA = FabricSeverity("warn", "info")
 
 FIX_UNSET = "unset it"
 FIX_EXACT_NAMES = "name the devices exactly: =mlx5_0,mlx5_1"
-FIX_INTERFACE = "name the interface exactly, such as =eth0, on every node"
+FIX_INTERFACE = (
+    "write the exact name of the interface with a leading =, such as `=eth0`, on every node"
+)
 FIX_FABRIC = "name the agreed fabric, with = before its name, on every node"
 
 

@@ -65,7 +65,7 @@ def test_a_big_gang_under_a_stream_of_small_ones(scene, terms, measure, tier):
         ended = run.observer.mark("the stream ends")
         run.rig.jobs["B"].call("calm")
         if when is None:
-            never = "the stream ended and the big gang was not placed"
+            never = "the stream of small jobs ended, and the large gang was still not placed"
             when = judge.time_handoff(run, ended, big, never)
         judge.judge_big_wait(run, run.elapsed(asked, when), terms)
         window = [sample for sample in run.samples if asked <= sample["t"] <= (when or ended)]

@@ -121,7 +121,7 @@ DIFFERENCES = none_of(
 )
 SYSTEM_DIFFERENCES = default_check(
     "system_differences", "differences",
-    "other kernels, OFED, firmware or settings of GPUs make nodes of one job differ", high=0,
+    "nodes of one job need the same kernel, OFED, firmware and GPU settings", high=0,
     failing="nodes differ in kernel, firmware or settings: {value}",
 )
 GPU_MODEL = ordered_part("gpu_model", "", "gpu_model", "{subject} has the GPU {value}", "chosen")
@@ -144,12 +144,12 @@ GPUS_CHANGED = no_gpu(
 )
 HEAT_TIME = default_check(
     "heat_time", "s",
-    "all ranks wait for a GPU that heat slows; a cooled rack has none for seconds", high=5,
+    "all ranks wait for a GPU that heat throttles; in a cooled rack this takes no seconds", high=5,
     when=ON_GPU, failing="heat slowed a GPU down for {value}{on}",
 )
 PCIE_REPLAYS = default_check(
     "pcie_replays", "1/min", "DCGM's health watch warns above (DCGM_FR_PCI_REPLAY_RATE)", high=8,
-    when=ON_GPU, failing="PCIe repeats packets{on}: {value}",
+    when=ON_GPU, failing="PCIe retransmits packets{on}: {value}",
 )
 NVLINK_ERRORS = none_of(
     "nvlink_errors", "errors",
@@ -219,7 +219,7 @@ SEEN_AFTER = default_check(
 )
 DOUBLE_CREATIONS = default_check(
     "double_creations", "files",
-    "with O_EXCL one node alone creates a file: lock files depend on it", high=0,
+    "with O_EXCL only one node creates a file: lock files depend on it", high=0,
     when=SHARED_BY_NODES, failing="two nodes created the same file: {value}",
 )
 RENAME_GAPS = default_check(
@@ -261,7 +261,7 @@ READ_RATE = Check(
     failing="all nodes together read {value}",
 )
 CHECKPOINT_ROOM = default_check(
-    "checkpoint_room", "saves", "a save is complete before the older of two is removed", low=3,
+    "checkpoint_room", "saves", "the old save is deleted only after the new one is complete", low=3,
     when=SHARED & ordered("save_gb"), failing="the shared folder has room for {value}",
 )
 STORAGE_LOST = none_of(
@@ -275,9 +275,9 @@ ADDRESS_ELSEWHERE = none_of(
 )
 LOOPBACK_NAMES = default_check(
     "loopback_names", "names",
-    "torch's gloo listens where the own name leads, unless GLOO_SOCKET_IFNAME names an "
+    "torch's gloo listens at the address of the host name, unless GLOO_SOCKET_IFNAME names an "
     "interface; ranks of other nodes cannot connect to the loopback", high=0, when=SEVERAL_HOSTS,
-    failing="the host name leads to the loopback{on}: {value}",
+    failing="the host name resolves to the loopback{on}: {value}",
 )
 NCCL_INTERFACE = default_check(
     "nccl_interface", "interfaces",
@@ -285,7 +285,7 @@ NCCL_INTERFACE = default_check(
     high=0, when=SEVERAL_HOSTS, failing="NCCL would start over the wrong interface{on}: {value}",
 )
 IMAGE_DIFFERENCES = default_check(
-    "image_differences", "nodes", "a rank that imports other packages computes otherwise, or fails",
+    "image_differences", "nodes", "a rank with different packages computes differently, or fails",
     high=0, when=SEVERAL_HOSTS, failing="nodes have different Python packages: {value}",
 )
 EGRESS_CLOSED = none_of(
@@ -329,7 +329,7 @@ GEMM_WRONG = wrong_data(
 GEMM_HASH_DIFFERS = none_of(
     "gemm_hash_differs", "GPUs",
     "GPUs of one model and build give the same bits, so another result is wrong", when=HAS_PEERS,
-    failing="GPUs compute other bits than the others{on}: {value}",
+    failing="GPUs compute different bits than the others{on}: {value}",
 )
 SLOW_GPUS = none_of(
     "slow_gpus", "GPUs",

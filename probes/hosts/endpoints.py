@@ -1,4 +1,4 @@
-"""Judges who can give orders to Ray: endpoints, listeners, and a job of a stranger."""
+"""Judges who can send commands to Ray: endpoints, listeners, and a job of a stranger."""
 
 from __future__ import annotations
 

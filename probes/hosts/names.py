@@ -301,9 +301,9 @@ def judge_own_names(facts: AllFacts, measure: Recorder) -> None:
 def _name_text(names: Facts, bound: str) -> str:
     own = names["own"]
     if own["bindable"]:
-        return f"leads to {bound}"
+        return f"resolves to {bound}"
     reason = own["error"] or f"only to {join_names(own['addresses'])}"
-    return f"leads to no address of the node ({reason})"
+    return f"resolves to no address of the node ({reason})"
 
 
 def _loopback_finding(text: str, group: AllFacts) -> Finding:
@@ -311,11 +311,11 @@ def _loopback_finding(text: str, group: AllFacts) -> Finding:
     names = group[0]["names"]
     own = f"{names['ray_address']} {names['host']}"
     statement = (
-        f"The own name of {join_names(nodes)} {text}, and GLOO_SOCKET_IFNAME names no interface: "
+        f"The host name of {join_names(nodes)} {text}, and GLOO_SOCKET_IFNAME names no interface: "
         "gloo listens on the loopback"
     )
     remedy = (
-        f"Give the own name of {join_names(nodes)} its own address in /etc/hosts there (on "
+        f"Give the host name of {join_names(nodes)} its own address in /etc/hosts there (on "
         f"{nodes[0]} the line `{own}`). Remove the name from lines of 127.*. Or set "
         "GLOO_SOCKET_IFNAME before `ray start`."
     )
@@ -326,7 +326,7 @@ def _loopback_finding(text: str, group: AllFacts) -> Finding:
 def judge_lookups(
     lookups: Sequence[NameLookup], facts: AllFacts, measure: Recorder, *, agreed: bool
 ) -> None:
-    """Judge that each host name leads to an address of that node; only note it if not `agreed`."""
+    """Judge that host names resolve to addresses of their node; only note it if not `agreed`."""
     problems = find_name_problems(lookups, facts)
     failed = sum(bool(problem) for _, problem in problems)
     unknown = [one for one, problem in problems if problem is None]
@@ -374,11 +374,11 @@ def _name_problem(one: NameLookup, own: Mapping[str, set[Any]]) -> str | None:
     theirs = own[one.target] - own[one.source]
     if any(_parse_address(text) in theirs for text in addresses):
         return ""
-    return f"it leads to {join_names(addresses)}"
+    return f"it resolves to {join_names(addresses)}"
 
 
 def find_unresolved(problems: Problems, nodes: Names) -> list[Finding]:
-    """Explain the names that do not lead to their node: by name, by node that asks, or by pair."""
+    """Explain names that do not resolve to their node: by name, by node that asks, or by pair."""
     known = [(one, problem) for one, problem in problems if problem is not None]
     failed = {one.link: (one, problem) for one, problem in known if problem}
     blame = blame_nodes([one.link for one, _ in known], list(failed))
@@ -389,14 +389,14 @@ def find_unresolved(problems: Problems, nodes: Names) -> list[Finding]:
 
     for target in blame.unreached:
         one, problem = next(row for link, row in failed.items() if link[1] == target)
-        text = f"The name {one.name} does not lead to {nodes.get(target)} on other nodes: {problem}"
-        explain(text, [target], host=one.name)
+        text = f"The name {one.name} does not resolve to {nodes.get(target)} on other nodes"
+        explain(f"{text}: {problem}", [target], host=one.name)
     for source in blame.unreaching:
         name = nodes.get(source, source)
-        explain(f"On {name}, the names of other nodes do not lead to them", [source])
+        explain(f"On {name}, the names of other nodes do not resolve to them", [source])
     for link in blame.pairs:
         one, problem = failed[link]
-        text = f"On {nodes.get(link[0])}, the name {one.name} does not lead there: {problem}"
+        text = f"On {nodes.get(link[0])}, the name {one.name} does not resolve there: {problem}"
         explain(text, link, host=one.name, peer=nodes.get(link[1], link[1]))
     return found
 
@@ -419,7 +419,7 @@ def control_loopback(cluster: Cluster, facts: AllFacts, measure: Recorder) -> No
     victim = facts[-1]
     answer = ask_victim(cluster, victim, read_loopback_names)
     name, doctored = victim["name"], [{**victim, "names": answer}]
-    own_name = f"the own name of {name} is {LOCALHOST}, without an interface"
+    own_name = f"the host name of {name} is {LOCALHOST}, without an interface"
     interface = f"NCCL_SOCKET_IFNAME is =lo in a worker on {name}"
     unable = f"{name} does not answer" if answer is None else ""
     for control, fault, judge in (

@@ -93,8 +93,8 @@ def judge_images(cluster: Cluster, facts: Sequence[Facts], measure: Recorder) ->
     known = {name: image for name, image in images.items() if image.get("digest")}
     odd = find_odd_images(known)
     unread = [name for name in images if name not in known]
-    count = None if unread and not odd else len(odd)
-    note = f"packages were not read on {join_names(unread)}" if unread else ""
+    count = None if (unread or not known) and not odd else len(odd)
+    note = f"packages were not read on {join_names(unread)}" if unread else "no node answers"
     measure(check.IMAGE_DIFFERENCES, count, note=note)
     if odd:
         lists = _ask_packages(cluster, facts, odd, known)

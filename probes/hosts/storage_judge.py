@@ -61,7 +61,7 @@ def explain_unseen(
         if node not in blame.unreaching:
             text = f"Other nodes do not see the files of {names[node]} in {folder}"
         elif node in blame.unreached:
-            text = f"{names[node]} does not see files of the others in {folder}, nor they its files"
+            text = f"{names[node]} and the other nodes do not see each other's files in {folder}"
         else:
             problem = next(text for link, text in failed.items() if link[0] == node)
             text = f"{names[node]}: {problem} files of the other nodes in {folder}"

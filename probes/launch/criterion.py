@@ -43,7 +43,7 @@ RANKS_WITH_OTHER_WEIGHTS = none_of(
     failing="ranks have different weights: {value}",
 )
 MISPLACED_SAMPLES = none_of(
-    "misplaced_samples", "samples", "each sample must be trained on by one rank",
+    "misplaced_samples", "samples", "exactly one rank must train on each sample",
     failing="samples are trained on twice, or never: {value}",
 )
 RANKS_WITH_OTHER_VALIDATION = none_of(
@@ -61,7 +61,7 @@ LOSS_RATIO = default_check(
 )
 WRONG_EXPORTS = none_of(
     "wrong_exports", "exports", "rank 0 must export the model, and no other rank",
-    failing="the model is not exported by rank 0 alone: {value}",
+    failing="the model is not exported by rank 0 only: {value}",
 )
 EXPORT_ERROR = default_check(
     "export_error", "ratio",
@@ -104,7 +104,7 @@ EXIT_CODE_AFTER_STOP = fixed_check(
 )
 RANKS_NOT_RESUMED = none_of(
     "ranks_not_resumed", "ranks",
-    "all ranks must go on from the newest checkpoint, also if one node alone has it",
+    "all ranks must go on from the newest checkpoint, also if only one node has it",
     when=SEVERAL_HOSTS, failing="ranks begin anew instead of resuming: {value}",
 )
 NODES_OF_RANK_0 = default_check(

@@ -157,7 +157,7 @@ def wrong_samples(job: TrainedJob) -> tuple[int | None, list[Wrong]]:
         for ranks, samples in shared.items()
     ]
     wrong += [
-        Wrong((rank,), f"trained {quantity(count, 'times')} on a sample that it had seen")
+        Wrong((rank,), f"trained {quantity(count, 'times')} on a sample that it had already used")
         for rank, count in again.items()
         if count
     ]

@@ -72,11 +72,11 @@ RUNS_LOST = none_of(
 )
 SAMPLES_DIFFER = none_of(
     "samples_differ", "steps", "the samples and their order must not depend on the number of ranks",
-    failing="with fewer ranks the samples are others in {value}",
+    failing="with fewer ranks the samples differ in {value}",
 )
 DRIFT = Check(
     "drift", "", from_run="the distance between two runs that were not resumed",
-    failing="with fewer ranks the model ends elsewhere: {value} away",
+    failing="with fewer ranks the final model differs by {value}",
 )
 UNREPORTED_WAITS = none_of(
     "unreported_waits", "waits", "a job that waits for resources must log what it waits for",

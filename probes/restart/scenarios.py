@@ -23,6 +23,7 @@ from probes.restart.other_ranks import NodeLoss
 from probes.restart.reference_run import NEWEST, NO_REFERENCE_RUN, ReferenceRun, results_or_error
 from reference_trainer.launch.gang import Gang, GangError
 from reference_trainer.launch.supervisor import Attempt
+from reports.numbers import quantity
 
 # Longer than the supervisor takes to see the loss and to end the survivors.  Otherwise survivors
 # could commit what all ranks have written.
@@ -208,7 +209,7 @@ def control_leaked_group(cluster: Cluster, gang: Gang, measure: Recorder) -> lis
             judge.judge_orphans(running, unasked, known, trial)
             located = sizes == [1] and len(running) == 1
             ranks = describe_orphans(running)
-            saw = f"{len(sizes)} placement groups that hold {sum(sizes)}; {ranks}"
+            saw = f"{quantity(len(sizes), 'placement groups')} left; {ranks}"
     except GangError as error:
         measure.control(check.LEFT_BEHIND_ON_PURPOSE, fault, None, saw=str(error))
         return []

@@ -41,13 +41,13 @@ DISAGREEMENTS = wrong_data(
 )
 RESIDUAL = fixed_check(
     "residual", "ratio", "the terms must add up to the step time that they explain", high=1e-06,
-    no_control="it checks our own sums: no fault of a cluster breaks them",
+    no_control="it checks the suite's own sums, which no fault of a cluster breaks",
     failing="the explained losses do not add up: {value} is left",
 )
 WALL_GAP = fixed_check(
     "wall_gap", "ratio",
     "the step times must add up to the measured time on the host's clock, whose error is far "
-    "below 1 %", high=0.01, no_control="it checks our own clock: no fault of a cluster breaks it",
+    "below 1 %", high=0.01, no_control="it checks the suite's own clock, which no fault of a cluster breaks",
     failing="step times and the clock differ by {value}",
 )
 STRAGGLER = default_check(

@@ -364,7 +364,7 @@ def time_unsent_step(rig: LadderRig, rungs: Sequence[Rung], config: TrainConfig)
     try:
         silent = skip_collectives(rig.gang, rig.node_names, count, short).median_node()
     except GangError as error:
-        rig.measure.covered(f"a step without communication was not timed: {error}")
+        rig.measure.covered(f"the step without collectives was not timed: {error}")
         return
     rig.measure.note("without_communication", breakdown.mean_seconds(silent), "s", on=on)
     rig.measure.covered(f"sharded as on {on}, {compare_compute(silent, rungs[0].median_node())}")

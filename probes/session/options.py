@@ -44,13 +44,13 @@ OPTIONS = (
     RunOption(
         "--wait-for-nodes",
         "SECONDS",
-        "how long to wait, as 600 or 10m, for nodes that are ordered and have not joined yet "
+        "how long to wait for ordered nodes that have not joined yet, such as 600 or 10m "
         "(default: 0)",
     ),
     RunOption(
         "--wait-for-room",
         "SECONDS",
-        "how long to wait, as 1800 or 30m, until no other job holds accelerators (default: 0)",
+        "how long to wait until no other job holds accelerators, such as 1800 or 30m (default: 0)",
     ),
     RunOption("--run-dir", "DIR", "where to write this run (default: runs/<utc>-<cluster>)"),
     RunOption(
@@ -59,7 +59,7 @@ OPTIONS = (
         "run to compare with, or a folder of runs: its newest sound run of this cluster",
     ),
     RunOption("--operator", "NAME", "who runs the test; the report names them"),
-    RunOption("--nonce", "TEXT", "a text of the customer's, kept in the first event of the run"),
+    RunOption("--nonce", "TEXT", "text of the customer; it proves that the run is a new one"),
 )
 BY_KEY = {option.key: option for option in OPTIONS}
 
@@ -71,5 +71,5 @@ def check_nonce(nonce: str) -> str:
         return ""
     return (
         "--nonce: expected a text that is no secret, found one that looks like a token or a "
-        "password. A run keeps no secret: choose another word, as customer-42"
+        "password. A run keeps no secret: choose another word, such as customer-42"
     )

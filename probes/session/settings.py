@@ -61,8 +61,8 @@ def _check_nodes(agreed: Contract | None, nodes: int | None, wait_s: int) -> Non
         )
     if wait_s and not (nodes or (agreed and agreed.cluster.nodes)):
         raise ContractError(
-            "--wait-for-nodes expects a number of nodes, found none: add --nodes, or `nodes` "
-            "to the contract"
+            "--wait-for-nodes gives the time to wait, not how many nodes to wait for: "
+            "add --nodes N, or `nodes` in [cluster] of the contract"
         )
 
 

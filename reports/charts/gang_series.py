@@ -75,7 +75,7 @@ def read_panel(values: dict[str, Any]) -> Panel:
     if not isinstance(samples, list) or not 0 < len(samples) <= MAX_SAMPLES:
         raise ValueError(f"expected a list of 1 to {MAX_SAMPLES} samples")
     if sum(len(jobs) for item in samples for jobs in item["nodes"].values()) > MAX_HELD:
-        raise ValueError(f"the samples list more than {MAX_HELD} holdings")
+        raise ValueError(f"the samples have more than {MAX_HELD} entries of held accelerators")
     times = [_require_number(sample["t"]) for sample in samples]
     if any(after < before for before, after in pairwise(times)):
         raise ValueError("the times of the samples do not increase")

@@ -65,7 +65,7 @@ def _run_lines(summary: AcceptanceSummary, cluster: Labels) -> Iterator[str]:
     yield from _metric(
         "seatrial_run_finished_timestamp_seconds",
         "When the run ended; missing if it did not.",
-        [(cluster, finished.timestamp() if finished else None)],
+        [({**cluster, **kind}, finished.timestamp() if finished else None)],
     )
 
 
@@ -87,7 +87,7 @@ def _measurements(
     """Yield the measurements that are numbers; `node` is empty if the subject is no node."""
     nodes = frozenset(summary.record.node_names)
     for result in summary.record.results:
-        probe = result.probe.rpartition("::")[2]
+        probe = result.probe.partition("::")[2]
         for m in result.measurements:
             if m.value is None or isinstance(m.value, str):
                 continue

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 KEY = ["criterion", "probe", "measure", "subject", "occurrence"]
 VERDICT = "verdict"  # measure of the rows of criteria; they have no probe
 NOISE_RULE = (
-    "noise: twice the root of the sum of both squared spreads; unknown where a run has no spread, "
-    "or that of a single sample"
+    "noise: 2 * sqrt(s1^2 + s2^2) of the two spreads; unknown for a single sample, "
+    "and without a spread"
 )
 KINDS = NEW_FAILURES, FIXED, OTHER_VERDICT, WORSE, MISSING, UNCLEAR, BETTER, NEW = (
     "New failures",

@@ -296,5 +296,5 @@ def _untested_items(summary: AcceptanceSummary) -> list[tuple[str, str]]:
             missed = [one for one in result.controls if not one.verdict.accepted]
             items += [(result.criterion, one.sentence()) for one in missed]
     if record.state != "finished":
-        items.append(("run", "the run was interrupted: later probes did not run"))
+        items.append(("what follows the interrupt", "the run was stopped before its end"))
     return items

@@ -116,7 +116,7 @@ def section_anchors(rows: Sequence[ReportRow]) -> dict[str, str]:
 
 
 def blast_text(finding: Finding, summary: AcceptanceSummary) -> str:
-    """Describe what a finding holds up: criteria that are not accepted, and GPUs of its nodes."""
+    """Describe what a finding affects: criteria that are not accepted, and GPUs of its nodes."""
     suspects = set(finding.suspects)
     held = [
         row.criterion.id
@@ -130,7 +130,7 @@ def blast_text(finding: Finding, summary: AcceptanceSummary) -> str:
     ]
     nodes = suspects & set(summary.record.node_names)
     gpus = gpus_per_node(summary.record.cluster) * len(nodes)
-    parts = [f"holds up {join_words(held)}"] if held else []
+    parts = [f"affects {join_words(held)}"] if held else []
     parts += [f"concerns {quantity(gpus, 'GPUs')}"] if gpus else []
     return ", ".join(parts)
 

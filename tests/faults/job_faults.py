@@ -66,7 +66,7 @@ GUIDES = [
          {"ranks_with_other_weights"}),
     Case("samples", {"LAUNCH-DATA"}, ["rank 0", "rank 3"], ["the same samples"],
          {"misplaced_samples"}),
-    Case("repeat", {"LAUNCH-DATA"}, ["rank 3"], ["on a sample that it had seen"],
+    Case("repeat", {"LAUNCH-DATA"}, ["rank 3"], ["on a sample that it had already used"],
          {"misplaced_samples"}),
     Case("validation", {"LAUNCH-DATA"}, ["node3"], ["validation data"],
          {"ranks_with_other_validation"}),

@@ -187,15 +187,15 @@ SYSTEM = [
 NAMES_COUNT = {SHARED: f"{SHARED}\nhost_names = true"}
 NAMES = [
     Case("loopback-name 1", {"HOST-LOOPBACK-NAME"}, ["node1"],
-         ["The own name of node1 leads to 127.0.1.1, and GLOO_SOCKET_IFNAME names no interface"]),
+         ["The host name of node1 resolves to 127.0.1.1, and GLOO_SOCKET_IFNAME names no "]),
     Case("block-port 1 ephemeral", {"HOST-PORT-CLOSED"}, ["node1"],
          ["No other node connects to node1: port that the kernel picked for a job"]),
     Case("block-port 2 object-manager", {"HOST-PORT-CLOSED"}, ["node2"],
          ["No other node connects to node2: object manager port", "packets are dropped"]),
     Case("loopback-names", {"HOST-LOOPBACK-NAME"}, ["node0", "node1", "node2"],
-         ["The own name of node0, node1, node2 leads to 127.0.1.1"]),
+         ["The host name of node0, node1, node2 resolves to 127.0.1.1"]),
     Case("unknown-name 2", {"HOST-NAMES"}, ["node2"],
-         ["The name node2 does not lead to node2 on other nodes"], terms=NAMES_COUNT),
+         ["The name node2 does not resolve to node2 on other nodes"], terms=NAMES_COUNT),
     Case("lost-address 1", {"HOST-ADDRESS"}, ["node1"],
          ["node1: Ray's address 10.78.0.2 is on no interface of the node, which has"]),
     Case("link-local-ib 2", {"HOST-NCCL-INTERFACE"}, ["node2"],
@@ -230,7 +230,7 @@ def keeps_shared_folder_clean(lab: Lab, record: RunRecord, trial: Trial) -> None
 
 PRIVATE = Case(
     "shared 2 private", {"HOST-SHARED"}, ["node2"],
-    ["node2 does not see files of the others in /shared, nor they its files"], {"unseen_files"},
+    ["node2 and the other nodes do not see each other's files in /shared"], {"unseen_files"},
 )  # fmt: skip
 STORAGE = [
     Case("shared 2 slow", {"HOST-STORAGE-SLOW"}, ["node2"],

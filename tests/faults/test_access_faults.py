@@ -114,7 +114,7 @@ def test_a_client_outside_reaches_endpoints_that_ask_for_a_token(lab: Lab) -> No
 @SOAK
 def test_a_client_outside_can_give_orders_where_no_token_is_needed(open_lab: Lab) -> None:
     lines, code = reach_from_outside(open_lab)
-    assert all(line.endswith("OPEN, it takes orders without a token") for line in lines), lines
+    assert all(line.endswith("OPEN, it accepts commands without a token") for line in lines), lines
     assert code == 1
 
 

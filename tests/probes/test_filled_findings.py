@@ -100,9 +100,9 @@ CASES: list[
     ),
     (
         finding("HOST-NAMES", "names", ["node3"], names={"host": "gpu-3.example.com"}),
-        "Make gpu-3.example.com lead to its node everywhere",
+        "Make gpu-3.example.com resolve to its node on all nodes",
         "node3$ resolvectl status",
-        "gpu-3.example.com leads to its node on all nodes.",
+        "gpu-3.example.com resolves to its node on all nodes.",
     ),
     (
         finding("HOST-STORAGE-FULL", "full", ["node2"], names={"folder": "/mnt/lustre"}),
@@ -136,7 +136,7 @@ CASES: list[
     ),
     (
         finding("INIT-HANG", "hang", ["rank 3 on node2"]),
-        "Find why the ranks behind do not go on",
+        "Find why the ranks that are behind have stopped",
         "node2$ nvidia-smi",
         "All ranks complete init.",
     ),

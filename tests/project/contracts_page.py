@@ -102,13 +102,13 @@ Without this table, LAUNCH follows seatrial's own guide. [LAUNCH](launch.md) has
 
 ## Limits
 
-A limit stands in a table with the names of its criterion and measure, as `[FABRIC.busbw]`. [Measures](../reference/measures.md)
+A limit stands in a table with the names of its criterion and measure, such as `[FABRIC.busbw]`. [Measures](../reference/measures.md)
 lists all of them, with their units and the limits that hold if none is agreed.
 
 {limits}
 
 These are refused, each with a sentence that says what to write instead: a limit in the wrong direction (`at_most` for a
-bandwidth), one that each value meets or none, another unit, a measure that no probe of the tier measures, a limit that
+bandwidth), a limit that every value meets or that no value meets, another unit, a measure that no probe of the tier measures, a limit that
 contradicts `[cluster]`, and an invariant. Invariants hold on every cluster: exact data, no half-held gang, a resume that
 is equal bit by bit.
 

@@ -30,7 +30,7 @@ This page is generated from `findings.toml` of each folder of `probes`.
 - Run each command on the node that the finding names, as root where needed. Another machine is
   named before the command.
 - Words in capitals are names of your case. The report fills in those that it knows.
-- No command destroys anything. A command that changes something says so behind it.
+- No command destroys anything. If a command changes something, the text after it says so.
 """
 
 

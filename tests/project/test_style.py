@@ -24,7 +24,7 @@ BUDGET = {
     # around a run that no error of another plugin passes.  leftovers.py knows whose a job is, and
     # the folders of embedded clusters.
     "probes": 1011,  # a package of another project ends a run
-    "probes/check": 729,  # the recorder asks whether a node was lost before it records a bad result
+    "probes/check": 732,  # the recorder asks whether a node was lost before it records a bad result
     # submit says what differs; plan and contract check say who types a guide; again asks for an
     # address that only a run folder names.
     # compare and history list what changed; --all has the rest.  The newest run is the default.
@@ -38,9 +38,9 @@ BUDGET = {
     # read from regular files alone.  One deadline holds for all of an answer.
     # cleanup.py ends a user whose processes kill or stop who comes for them, and removes its files
     # in bounded memory.
-    "probes/cluster": 3348,  # nodes with a rare version are suspects; tunnels
-    "probes/contract": 1340,  # where a guide may come from, and its hash
-    "probes/environment": 812,
+    "probes/cluster": 3355,  # nodes with a rare version are suspects; tunnels
+    "probes/contract": 1341,  # where a guide may come from, and its hash
+    "probes/environment": 813,
     "probes/fabric": 3304,
     "probes/faults": 340,
     "probes/gang": 2038,
@@ -51,7 +51,7 @@ BUDGET = {
     "probes/launch": 2475,
     # rows.py reads what other programs report, as data; torch_calls.py compares a watchdog's lines.
     "probes/nccl": 2631,
-    "probes/restart": 1594,
+    "probes/restart": 1595,
     "probes/scaling": 950,
     # ending.py and signals.py: every run ends with its record, also where a node was lost.  The
     # header says what others hold.  A nonce that a run cannot keep is refused; the id of a

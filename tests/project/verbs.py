@@ -11,7 +11,7 @@ choose claim classify clean clear clip close collect combine come compare compil
 compute configure confirm connect consume contend convert copy count create cut decide declare
 decode deliver demand derive describe detach detect determine digest discard divide do draw drop
 dump emulate encode end ensure enter enumerate escape estimate evaluate exclude execute exit
-expand expect explain export expose extract fail fetch fill filter find finish fit flag flush
+expand expect explain export expose extract fail fetch fill filter find finish fit fix flag flush
 fold follow forbid force format free gather generate get give go group guess halt handle hash
 heal hold identify ignore import include index infer inject insert inspect install interpret
 invoke iterate join judge keep kill label launch leave let limit link list listen load locate

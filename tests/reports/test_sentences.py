@@ -91,9 +91,9 @@ def test_a_measurement_is_one_sentence(fields: dict[str, Any], text: str) -> Non
     [
         (True, "it", "planted: a fault. Caught: it"),
         (True, "", "planted: a fault. Caught"),
-        (False, "", "planted: a fault. NOT CAUGHT. Do not trust this result"),
-        (False, "nothing", "planted: a fault. NOT CAUGHT: nothing. Do not trust this result"),
-        (None, "no room", "planted: a fault. Not run: no room. Do not trust this result"),
+        (False, "", "planted: a fault. NOT CAUGHT. The result proves nothing"),
+        (False, "nothing", "planted: a fault. NOT CAUGHT: nothing. The result proves nothing"),
+        (None, "no room", "planted: a fault. Not run: no room. The result proves nothing"),
     ],
 )
 def test_a_control_is_one_sentence(caught: bool | None, saw: str, text: str) -> None:

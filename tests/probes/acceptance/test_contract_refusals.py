@@ -74,7 +74,7 @@ NO_SENSE = [
         "expected parallel sizes from 1 whose product is 16, found tp 8 x pp 1 x dp 1 = 8",
     ),
     (ordered("ram_gib = nan"), "'ram_gib': expected a finite number, found nan"),
-    (busbw("at_least = -340"), "at_least to be more than 0, found -340: no value is negative"),
+    (busbw("at_least = -340"), "more than 0, found -340: the measure is never negative"),
     (busbw("at_least = 0"), "at_least to be more than 0, found 0: every value keeps that"),
     (delay("at_most = 0"), "at_most to be more than 0, found 0: no value keeps that"),
     (ratio("at_least = 0.0"), "at_least to be more than 0, found 0"),

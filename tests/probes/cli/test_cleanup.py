@@ -23,7 +23,7 @@ class Cluster:
 
     def end_claim(self, job: str) -> None:
         if job != "01000000":
-            raise OtherTrial(f"expected a claim of job {job}, found none")
+            raise OtherTrial(f"expected this cluster to be claimed by job {job}, found none")
         Cluster.busy = False
 
     def claim(self, *_: object) -> None:
@@ -170,7 +170,10 @@ def test_the_claim_of_a_job_that_is_no_trial_can_be_ended(
     left[:] = [OLD]
     assert run("--remove") == (4, ["error: another trial runs on this cluster"])
     code, (line,) = run("--unclaim", "02000000")
-    assert (code, line) == (4, "error: expected a claim of job 02000000, found none")
+    assert (code, line) == (
+        4,
+        "error: expected this cluster to be claimed by job 02000000, found none",
+    )
     assert left == [OLD]
     code, lines = run("--unclaim", "01000000", "--remove")
     assert (code, lines[0], lines[-1]) == (

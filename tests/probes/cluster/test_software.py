@@ -35,13 +35,23 @@ def test_versions_in_parity_and_not() -> None:
     ("torches", "suspects"),
     [
         (("2.13.0", "2.13.0", "2.12.1"), ["n2"]),
-        (("2.12.1", "2.13.0", "2.12.0", "2.13.0"), ["n0", "n2"]),
+        (("2.12.1", "2.13.0", "2.12.0", "2.13.0", "2.13.0"), ["n0", "n2"]),
         (("2.13.0", "2.12.1"), []),
-        (("2.12.1", "2.12.1"), []),  # only the driver program has another one
+        (("2.12.1", "2.12.1"), []),  # only the driver has another one
+        (("2.13.0", "2.12.1", "2.12.1"), []),  # with the driver it is two against two
+        (("", "", "2.13.0"), []),  # most have none
+        (("2.13.0", "2.13.0", "2.12.1", "2.12.0"), []),  # half is no majority
     ],
 )
-def test_the_fewer_nodes_are_suspects(torches: tuple[str, ...], suspects: list[str]) -> None:
+def test_nodes_without_the_version_of_most_are_suspects(
+    torches: tuple[str, ...], suspects: list[str]
+) -> None:
     assert [*software_differences(facts(*torches), DRIVER).values()] == [suspects]
+
+
+def test_where_none_is_suspected_all_nodes_are_named() -> None:
+    (text,) = software_differences(facts(*["2.13.0"] * 20, *["2.12.1"] * 20), DRIVER)
+    assert all(f"n{number}," in text or f"n{number};" in text for number in range(40))
 
 
 def test_systems_are_compared_apart() -> None:

@@ -154,19 +154,19 @@ def test_no_note_of_an_address_that_is_well() -> None:
 @pytest.mark.parametrize(
     ("own", "says"),
     [
-        (DEBIAN, "leads to 127.0.1.1"),
-        ({"addresses": ["::1"], "bindable": "::1", "error": ""}, "leads to ::1"),
+        (DEBIAN, "resolves to 127.0.1.1"),
+        ({"addresses": ["::1"], "bindable": "::1", "error": ""}, "resolves to ::1"),
         ({"addresses": [], "bindable": "", "error": "Name or service not known"},
-         "leads to no address of the node (Name or service not known)"),
+         "resolves to no address of the node (Name or service not known)"),
         ({"addresses": ["10.9.9.9"], "bindable": "", "error": ""},
-         "leads to no address of the node (only to 10.9.9.9)"),
+         "resolves to no address of the node (only to 10.9.9.9)"),
     ],
 )  # fmt: skip
 def test_a_name_on_the_loopback_is_named(own: dict[str, Any], says: str) -> None:
     result = run_names(changed(own=own, gloo_interface=""))
     assert not_passed(result) == {"loopback_names n1": "FAIL"}
     assert findings(result) == [("HOST-LOOPBACK-NAME", ["n1"])]
-    assert f"The own name of n1 {says}, and GLOO_SOCKET_IFNAME" in statements(result)
+    assert f"The host name of n1 {says}, and GLOO_SOCKET_IFNAME" in statements(result)
     assert "the line `10.0.0.2 n1`" in result.findings[0].remedy
 
 
@@ -265,7 +265,7 @@ def test_a_name_that_no_other_node_knows_is_named() -> None:
     result = run_names(cluster, host_names=True)
     assert not_passed(result) == {"names_unresolved cluster": "FAIL"}
     assert findings(result) == [("HOST-NAMES", ["n2"])]
-    assert statements(result) == "The name n2 does not lead to n2 on other nodes: not known"
+    assert statements(result) == "The name n2 does not resolve to n2 on other nodes: not known"
 
 
 def test_each_name_that_no_other_node_knows_is_told_with_its_own_problem() -> None:
@@ -275,8 +275,8 @@ def test_each_name_that_no_other_node_knows_is_told_with_its_own_problem() -> No
             cluster.lookups[asking, name] = {"addresses": [], "bindable": "", "error": error}
     found = run_names(cluster, host_names=True).findings
     assert [one.statement for one in found] == [
-        "The name n1 does not lead to n1 on other nodes: not known",
-        "The name n3 does not lead to n3 on other nodes: a time-out",
+        "The name n1 does not resolve to n1 on other nodes: not known",
+        "The name n3 does not resolve to n3 on other nodes: a time-out",
     ]
 
 
@@ -287,7 +287,7 @@ def test_a_node_that_knows_no_other_is_named() -> None:
         cluster.lookups["id1", name] = answer
     result = run_names(cluster, host_names=True)
     assert findings(result) == [("HOST-NAMES", ["n1"])]
-    assert "On n1, the names of other nodes do not lead to them" in statements(result)
+    assert "On n1, the names of other nodes do not resolve to them" in statements(result)
 
 
 def test_one_wrong_name_is_a_pair() -> None:
@@ -297,7 +297,8 @@ def test_one_wrong_name_is_a_pair() -> None:
     (one,) = [m for m in result.measurements if m.name == "names_unresolved"]
     assert one.value == 1
     assert findings(result) == [("HOST-NAMES", ["n0", "n1"])]
-    assert "On n0, the name n1 does not lead there: it leads to 10.0.0.3" in statements(result)
+    found = "On n0, the name n1 does not resolve there: it resolves to 10.0.0.3"
+    assert found in statements(result)
 
 
 @pytest.mark.near_miss("HOSTS.names_unresolved")

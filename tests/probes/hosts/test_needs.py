@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from probes.cluster.network_facts import try_closed_target
-from probes.hosts.needs import try_client
+from probes.hosts.needs import judge_images, try_client
 from reports.measurement import Verdict
 from reports.record import ProbeResult
 from tests.support.simulated_hosts import findings, not_passed, verdicts
@@ -128,6 +128,13 @@ def test_an_image_that_was_not_read_proves_nothing(fact: dict[str, Any]) -> None
     assert not_passed(result) == {"image_differences cluster": "UNPROVEN"}
     (found,) = [m for m in result.measurements if m.name == "image_differences"]
     assert found.note == "packages were not read on n1"
+
+
+def test_no_node_at_all_proves_nothing() -> None:
+    noted: list[Any] = []
+    measure: Any = lambda _, count, note: noted.append((count, note))  # noqa: E731
+    judge_images(StandInNeeds(), [], measure)
+    assert noted == [(None, "no node answers")]
 
 
 def test_no_node_with_facts_proves_nothing() -> None:

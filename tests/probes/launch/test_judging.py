@@ -141,7 +141,7 @@ def test_a_job_that_announces_no_rank_proves_nothing(recorder: Recorder) -> None
         ({"samples": "0-79", "seen": 80}, "misplaced_samples", "LAUNCH-DATA",
          "rank 0, rank 1 on n0, n1: trained on the same samples 0, 1, 2, 3, 8, 9, 10, 11 and 32"),
         ({"seen": 84}, "misplaced_samples", "LAUNCH-DATA",
-         "rank 1 on n1: trained 4 times on a sample that it had seen."),
+         "rank 1 on n1: trained 4 times on a sample that it had already used."),
         ({"samples": "4-7", "seen": 4}, "misplaced_samples", "LAUNCH-DATA",
          "no rank trained on samples 12, 13, 14, 15,"),
         ({"exported": "ee"}, "wrong_exports", "LAUNCH-EXPORT",

@@ -97,52 +97,70 @@ def test_each_verdict_has_its_word_and_colour_on_the_dashboard() -> None:
     assert {pair for pair in shown if pair[1] in words.values()} == {*words.items()}
 
 
+SCRAPED = [{"instance": "node7", "job": job} for job in ("node", "again")]  # one exporter, twice
+
+
 @pytest.mark.soak(criterion="suite")
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
 def test_prometheus_alerts_for_what_failed_and_for_nothing_else(run: Path, tmp_path: Path) -> None:
     """The rules, evaluated by Prometheus's own tool on the metrics of each recording."""
-    summary, found = load_summary(run), [*series(run)]
-    asked = [
-        {
-            "eval_time": "10m",
-            "alertname": "SeatrialNotAccepted",
-            "exp_alerts": not_accepted(found),
-        },
-        {"expr": "cluster:seatrial_limit_missed:count", "eval_time": "10m"},
-    ]
-    missed = [
-        m
-        for result in summary.record.results
-        for m in result.measurements
-        if m.verdict is Verdict.FAIL and not isinstance(m.value, str)
-    ]
-    cluster = json.dumps(found[0][1]["cluster"])
-    asked[1]["exp_samples"] = [
-        {
-            "labels": f"cluster:seatrial_limit_missed:count{{cluster={cluster}}}",
-            "value": len(missed),
-        }
-    ]
-    test = tmp_path / "rules.test.yml"
-    test.write_text(
-        yaml.safe_dump(
-            {
-                "rule_files": [str(RULES)],
-                "tests": [
-                    {
-                        "interval": "1m",
-                        "input_series": [
-                            {"series": name + braces(labels), "values": f"{value!r}x10"}
-                            for name, labels, value in found
-                        ],
-                        "alert_rule_test": asked[:1],
-                        "promql_expr_test": asked[1:],
-                    }
-                ],
-            },
-            allow_unicode=True,
-        )
+    found = [(name, {**labels, **at}, v) for name, labels, v in series(run) for at in SCRAPED]
+    missed = [*missed_limits(found)]
+    count = f"cluster:seatrial_limit_missed:count{{cluster={json.dumps(found[0][1]['cluster'])}}}"
+    evaluate(
+        tmp_path,
+        found,
+        {"SeatrialNotAccepted": not_accepted(found), "SeatrialLimitMissed": missed},
+        {"cluster:seatrial_limit_missed:count": [{"labels": count, "value": len(missed)}]},
     )
+
+
+@pytest.mark.soak(criterion="suite")
+@pytest.mark.parametrize(
+    ("kind", "age_s", "fires"),
+    [
+        ({"rehearsal": "no", "partial": "no"}, 800_000, True),
+        ({"rehearsal": "no", "partial": "no"}, 600_000, False),
+        ({"rehearsal": "no", "partial": "yes"}, 800_000, False),
+        ({"rehearsal": "yes", "partial": "no"}, 800_000, False),
+    ],
+)
+def test_an_old_complete_run_is_named(
+    tmp_path: Path, kind: dict[str, str], age_s: int, fires: bool
+) -> None:
+    labels = {"cluster": "atlas", **kind}
+    alert = {
+        "exp_labels": {**labels, "severity": "warning"},
+        "exp_annotations": {"summary": "atlas: the last complete run is 9d 6h 23m 20s old"},
+    }
+    found = [("seatrial_run_finished_timestamp_seconds", labels, float(-age_s))]
+    evaluate(tmp_path, found, {"SeatrialRunIsOld": [alert] * fires}, {})
+
+
+Sample = tuple[str, dict[str, str], float]
+Expected = dict[str, list[dict[str, Any]]]
+
+
+def evaluate(folder: Path, found: list[Sample], alerts: Expected, values: Expected) -> None:
+    """Let promtool evaluate the rules on these samples, 10 minutes after the epoch."""
+    case = {
+        "interval": "1m",
+        "input_series": [
+            {"series": name + braces(labels), "values": f"{value!r}x10"}
+            for name, labels, value in found
+        ],
+        "alert_rule_test": [
+            {"eval_time": "10m", "alertname": name, "exp_alerts": expected}
+            for name, expected in alerts.items()
+        ],
+        "promql_expr_test": [
+            {"eval_time": "10m", "expr": expr, "exp_samples": expected}
+            for expr, expected in values.items()
+        ],
+    }
+    test = folder / "rules.test.yml"
+    text = yaml.safe_dump({"rule_files": [str(RULES)], "tests": [case]}, allow_unicode=True)
+    test.write_text(text)
     done = subprocess.run(
         ["promtool", "test", "rules", str(test)], capture_output=True, text=True, timeout=60
     )
@@ -156,20 +174,35 @@ def braces(labels: dict[str, str]) -> str:
     )
 
 
-def not_accepted(found: list[tuple[str, dict[str, str], float]]) -> list[dict[str, Any]]:
-    """The alert that is due: of a run that is no rehearsal and is not accepted."""
-    of = {name: (labels, value) for name, labels, value in found}
-    labels, accepted = of["seatrial_run_accepted"]
-    if accepted or labels["rehearsal"] == "yes":
-        return []
-    info = of["seatrial_run_info"][0]
-    run, contract = info["run"], info["contract"]
+def not_accepted(found: list[Sample]) -> list[dict[str, Any]]:
+    """The alerts that are due: of a run that is no rehearsal and is not accepted."""
+    info = next(labels for name, labels, _ in found if name == "seatrial_run_info")
+    run = {key: info[key] for key in ("run", "contract")}
     return [
         {
-            "exp_labels": {**labels, "severity": "critical", "run": run, "contract": contract},
+            "exp_labels": {**labels, **run, "severity": "critical"},
             "exp_annotations": {
-                "summary": f"{labels['cluster']}: the run {run} is not accepted",
+                "summary": f"{labels['cluster']}: the run {info['run']} is not accepted",
                 "description": "Read report.html of this run: it names each cause and what to do.",
             },
         }
+        for name, labels, value in found
+        if name == "seatrial_run_accepted" and not value and labels["rehearsal"] == "no"
     ]
+
+
+def missed_limits(found: list[Sample]) -> Iterator[dict[str, Any]]:
+    """The alerts that are due: of each value outside its limits."""
+    of = {(name, *sorted(labels.items())): value for name, labels, value in found}
+    for name, labels, value in found:
+        key = sorted(labels.items())
+        low = of.get(("seatrial_limit_low", *key), value)
+        high = of.get(("seatrial_limit_high", *key), value)
+        if name == "seatrial_measurement" and not low <= value <= high:
+            number = repr(value).removesuffix(".0")
+            what = f"{labels['measure']} on {labels['subject']} is {number} {labels['unit']}"
+            known = {key: label for key, label in labels.items() if label}  # others are dropped
+            yield {
+                "exp_labels": {**known, "severity": "warning"},
+                "exp_annotations": {"summary": f"{labels['cluster']}: {what}".strip()},
+            }

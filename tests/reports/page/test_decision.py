@@ -61,10 +61,10 @@ def test_a_problem_without_a_finding_points_at_what_was_found_before() -> None:
 @pytest.mark.parametrize(
     ("suspects", "text"),
     [
-        (["atlas07"], "holds up FABRIC and SCALING, concerns 8 GPUs"),
-        (["atlas07", "atlas01"], "holds up FABRIC and SCALING, concerns 16 GPUs"),
-        (["the fabric"], "holds up FABRIC"),
-        ([], "holds up FABRIC"),
+        (["atlas07"], "affects FABRIC and SCALING, concerns 8 GPUs"),
+        (["atlas07", "atlas01"], "affects FABRIC and SCALING, concerns 16 GPUs"),
+        (["the fabric"], "affects FABRIC"),
+        ([], "affects FABRIC"),
     ],
 )
 def test_a_finding_holds_up_its_row_and_those_with_its_suspects(

@@ -176,7 +176,7 @@ def test_what_was_not_tested_is_said() -> None:
     assert "needs 8 nodes, the cluster has 7" in page("skipped")
     assert "not provable here" in page("healthy-lab")
     assert "NOT CAUGHT" in page("control-missed")
-    assert "the run was interrupted" in page("killed-run")
+    assert "the run was stopped before its end" in page("killed-run")
 
 
 def test_every_broken_limit_is_on_the_page() -> None:

@@ -275,7 +275,9 @@ def test_no_other_claim_is_ended(store: dict[bytes, bytes], job: str, says: str)
     if says != "found none":
         theirs(store)
     before = dict(store)
-    with pytest.raises(OtherTrial, match=f"expected a claim of job {job}, {says}"):
+    with pytest.raises(
+        OtherTrial, match=f"expected this cluster to be claimed by job {job}, {says}"
+    ):
         end_claim(job)
     assert store == before
 

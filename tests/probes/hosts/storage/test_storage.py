@@ -125,7 +125,7 @@ def test_a_node_with_a_folder_of_its_own_is_named_once(cluster: SimulatedStorage
     assert not_passed(result)[f"unseen_files {SHARED}"] == "FAIL"
     assert findings(result) == [("HOST-SHARED", ["n1"])]
     assert statements(result) == [
-        f"n1 does not see files of the others in {SHARED}, nor they its files"
+        f"n1 and the other nodes do not see each other's files in {SHARED}"
     ]
     assert verdicts(result)[f"double_creations {SHARED}"] is Verdict.PASS  # of the other two
     assert result.coverage.startswith("2 of 3 nodes used")
