@@ -268,3 +268,74 @@ def test_an_error_of_ours_is_told_by_its_sentence_alone(error: Exception, told: 
     with pytest.raises(type(error)) as caught:
         raise error
     assert describe_error(caught) == told
+
+
+def test_the_collection_returns_what_pytest_collected() -> None:
+    session: Any = SimpleNamespace(config=config_of(), items=[])
+    collecting = plugin.pytest_collection(session)
+    next(collecting)
+    with pytest.raises(StopIteration) as ended:
+        collecting.send("all of it")
+    assert ended.value.value == "all of it"
+
+
+def test_a_probe_is_counted_among_probes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[Any] = []
+    config = config_of(cluster="auto")
+    progress = SimpleNamespace(begin=lambda *values: begun.append(values), step=None)
+    run = SimpleNamespace(begin=lambda *_: "recorder", cluster=None)
+    config.stash |= {plugin.RUN: run, plugin.terminal.PROGRESS: progress}
+    probe, other = item_of(config, criterion="GANG"), item_of(config)
+    probe.session = SimpleNamespace(items=[probe, other, probe])
+    probe.name, probe.nodeid, probe.path = "test_x", "test_own.py::test_x", Path("/own/test_own.py")
+    config.invocation_params = SimpleNamespace(dir=Path("/own"))
+    monkeypatch.setattr(plugin, "_require_software", lambda *_: None)
+    plugin.pytest_runtest_setup(probe)
+    assert begun == [("GANG", "test_x", 2, None)]
+    assert probe.stash[plugin.RECORDER] == "recorder"
+
+
+@pytest.mark.parametrize(
+    ("when", "kind"), [("teardown", "teardown"), ("call", "other test"), ("setup", "other test")]
+)
+def test_a_failure_that_no_verdict_covers_is_a_problem(
+    monkeypatch: pytest.MonkeyPatch, when: str, kind: str
+) -> None:
+    monkeypatch.setattr(plugin, "PROBLEMS", [])
+    monkeypatch.setattr(plugin.probe_report, "is_sound", lambda _: True)
+    report: Any = SimpleNamespace(failed=True, when=when, nodeid="a::b", longreprtext="E   why")
+    logging = plugin.pytest_runtest_logreport(report)
+    next(logging)
+    assert [problem[:2] for problem in plugin.PROBLEMS] == [(kind, "a::b")]
+
+
+@pytest.mark.parametrize("lost", ["", "Ray's head does not answer"])
+def test_an_interrupt_is_a_users_or_the_clusters(
+    monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    did: list[Any] = []
+    signals = SimpleNamespace(lost=lost, wait_for=lambda _: None, came_in_time=False)
+    monkeypatch.setattr(plugin, "SIGNALS", signals)
+    monkeypatch.setattr(plugin, "PROBLEMS", [("teardown", "x", "y")])
+    ending: Any = SimpleNamespace(
+        run=SimpleNamespace(end_current=did.append),
+        write=lambda state, problems: did.append((state, problems)),
+    )
+    interrupt: Any = SimpleNamespace(value=KeyboardInterrupt())
+    plugin.InterruptHook(ending).pytest_keyboard_interrupt(interrupt)
+    state = "finished" if lost else "interrupted"
+    assert did == [*([lost] if lost else []), (state, [("teardown", "x", "y")])]
+    assert ([] if lost else [plugin.INTERRUPT]) == plugin.PROBLEMS, "it stays for the end"
+
+
+@pytest.mark.parametrize(
+    ("status", "lines"), [(pytest.ExitCode.NO_TESTS_COLLECTED, 1), (pytest.ExitCode.OK, 0)]
+)
+def test_that_nothing_was_selected_is_printed(status: pytest.ExitCode, lines: int) -> None:
+    written: list[str] = []
+    config = config_of(cluster="auto")
+    config.option.collectonly, config.option.keyword = False, "gnag"
+    config.stash[plugin.SETTINGS] = SimpleNamespace(tier="quick", only=["GANG"])
+    plugin.pytest_terminal_summary(SimpleNamespace(write_line=written.append), status, config)
+    assert len(written) == lines
+    assert all("did you mean gang?" in line for line in written)

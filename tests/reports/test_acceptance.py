@@ -20,6 +20,7 @@ from reports.record import Criterion, RunRecord, Waiver
 from reports.run_folder.event_log import SUMS
 from reports.run_folder.integrity import Integrity
 from tests.reports.test_record import AGREED, CAUGHT, OWED, good, result, run
+from tests.support.paths import RECORDINGS
 
 NOT_AGREED = AGREED.model_copy(update={"agreed": False})
 
@@ -202,3 +203,20 @@ def test_a_problem_comes_before_a_key_measure_that_passes() -> None:
     missed = result(good(), controls=[])
     assert summary_sentence(missed, {}) == missed.problems()[0]
     assert missed.problems()[0].startswith("no control was run")
+
+
+@pytest.mark.parametrize(
+    ("recording", "problems", "word", "code"),
+    [
+        ("healthy-atlas", [], "ACCEPTED", 0),
+        ("healthy-atlas", ["an event was changed"], "DOES NOT VERIFY", 4),
+        ("killed-run", [], "INTERRUPTED", 2),
+        ("tcp-fallback", [], "NOT ACCEPTED", 1),
+        ("skipped", [], "NOT ACCEPTED", 20),
+    ],
+)
+def test_the_decision_has_a_word_for_its_exit_code(
+    recording: str, problems: list[str], word: str, code: int
+) -> None:
+    summary = with_problems(load_summary(RECORDINGS / recording), problems)
+    assert (summary.word, summary.exit_code) == (word, code)

@@ -49,6 +49,16 @@ def test_one_fault_of_many_nodes_is_one_finding() -> None:
     )
 
 
+def test_a_name_within_another_name_is_no_name() -> None:
+    one, other = (
+        Finding(code="A", statement=f"{a} and {b} differ", suspects=[a, b], remedy="r")
+        for a, b in (("n", "n-1"), ("m", "m-2"))
+    )
+    assert listed(one, other) == [
+        ("n and n-1 differ. The same on m, m-2", ["n", "n-1", "m", "m-2"])
+    ]
+
+
 def test_what_says_something_else_stays_apart() -> None:
     other = gpu("node2", text="torch stops with: an illegal address")
     assert len(listed(gpu("node1"), other)) == 2

@@ -201,7 +201,13 @@ def test_what_a_job_left_is_waited_for(free: dict[str, float]) -> None:
 
 
 @pytest.mark.parametrize(
-    "rows", [[], [{**ROWS[0], "TRAINING_JOB": ""}], [ROWS[0], {"RANK": "1", "TRAINING_JOB": "j"}]]
+    "rows",
+    [
+        [],
+        [{**ROWS[0], "TRAINING_JOB": ""}],
+        [ROWS[0], {"RANK": "1", "TRAINING_JOB": "j"}],
+        [ROWS[0], {"RANK": "1", "TRAINING_JOB": "j", "node": "b"}],
+    ],
 )
 def test_a_job_that_did_not_say_its_name_and_places_may_have_left_anything(rows: Any) -> None:
     assert left_after(cluster_that([], 4), NODES, rows, 0, 60) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -78,8 +79,26 @@ def test_without_a_shared_folder_the_probe_fails_in_one_sentence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(test_launch, "find_folder_problem", lambda *_: ("n1 do not see /x", ["n1"]))
-    with pytest.raises(pytest.fail.Exception, match="every node sees: n1 do not see /x"):
+    with pytest.raises(pytest.fail.Exception, match="every node sees: n1 do not see /x") as ended:
         open_folder(SimpleNamespace(), None)
+    assert not ended.value.pytrace
+
+
+def test_the_jobs_user_may_write_into_the_folder_and_read_no_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[Path] = []
+    monkeypatch.setattr(
+        test_launch, "find_folder_problem", lambda _, folder: asked.append(folder) or ("", [])
+    )
+    folder = tmp_path / "run" / "jobs"
+    folder.mkdir(parents=True)
+    open_folder(SimpleNamespace(), folder)
+    assert asked == [folder]
+    assert (folder.stat().st_mode & 0o7777, folder.parent.stat().st_mode & 0o7777) == (
+        0o1777,
+        0o711,
+    )
 
 
 def test_the_terms_name_at_least_one_known_launcher() -> None:
