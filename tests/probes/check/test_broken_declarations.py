@@ -111,7 +111,7 @@ def test_each_hole_in_the_declarations_is_named() -> None:
         "control 'other' belongs to no probe",
     ]
     lost = row.checks[0]
-    assert f"a probe owes the check {str(lost)!r}" in problems(checks=row.checks[1:])
+    assert f"a probe must record the check {str(lost)!r}" in problems(checks=row.checks[1:])
     (probe,) = row.duties
     assert problems(duties=(probe, probe))[0] == f"two probes are named {probe.test!r}"
     quiet = dataclasses.replace(probe, disturbs=())
