@@ -175,6 +175,16 @@ def test_a_line_for_every_user_is_right(line: str) -> None:
     assert found(line, "node0", "") == []
 
 
+@pytest.mark.parametrize("hosts", [(), ("10.0.0.1",), ("alpha",)])
+def test_without_a_name_that_is_surely_a_node_no_line_names_one(hosts: tuple[str, ...]) -> None:
+    assert found("ray job submit --address http://alpha:8265", *hosts) == []
+
+
+def test_a_text_of_the_guide_within_another_one_is_not_replaced() -> None:
+    guide = parse_guide("ours.md", "```sh\nsubmit JOB_NAME JOB\n```\n")
+    assert guide.script({"JOB": "train.py", "JOB_NAME": "mine"}) == "submit mine train.py\n"
+
+
 @pytest.mark.near_miss("LAUNCH.guide_faults")
 def test_a_guide_for_every_user_passes(recorder: Recorder) -> None:
     lines = "\n".join(RIGHT)
