@@ -116,7 +116,7 @@ GANG = [
              {"never_placed", "not_released"}, scenario=scenario)
         for scenario in ("mixed", "storm")
     ),
-    Case("endless", {STUCK}, ["job A"], ["the stream ended"], {"never_placed"},
+    Case("endless", {STUCK}, ["job A"], ["the stream of small jobs ended"], {"never_placed"},
          scenario="big_gang"),
     Case("greedy", {STUCK}, ["job B"], ["Ray Train was not placed"],
          {"never_placed", "ray_train_outcome"}, scenario="ray_train"),
