@@ -26,6 +26,7 @@ from reports.sanitize import capitalise, one_line
 
 # By exit code; any other is NOT ACCEPTED.
 WORDS = {0: "ACCEPTED", 2: "INTERRUPTED", 4: "DOES NOT VERIFY"}
+NOT_DONE = (records.NOT_RUN, "skipped")  # states of a test that did not run
 MAX_OTHERS = 8  # nodes named in a finding that stands for several
 ENDS_RUN = ("HOST-HEAD", "HOST-NODE-LOST")  # findings that others follow from
 NOT_READ = Integrity()  # of a record that was not read from a run folder
@@ -135,7 +136,7 @@ class AcceptanceSummary:
         owed, tier = self.record.owed, f"Tier {one_line(self.record.tier)}"
         if not owed:
             return f"{tier}: {quantity(len(self.record.results), 'tests')} ran"
-        ran = {result.probe for result in self.record.results if result.state != records.NOT_RUN}
+        ran = {one.probe for one in self.record.results if one.state not in NOT_DONE}
         count = sum(one.probe in ran for one in owed)
         some = f"{count} of {len(owed)} tests" if count < len(owed) else f"all {count} tests"
         return f"{tier}: {some if count != 1 or len(owed) != 1 else 'the only test'} ran"
