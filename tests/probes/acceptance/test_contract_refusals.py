@@ -81,7 +81,7 @@ NO_SENSE = [
     (ratio("at_least = 90"), "at_least to be 1 or less, found 90: 1 is the whole"),
     (ratio("at_least = 0.9\nmarginal = 95"), "marginal to be 1 or less, found 95"),
     (delay("at_most = 1e9"), "at_most to be 86400 or less, found 1e+09: no probe waits"),
-    (of_hosts("loopback_names", "names", "at_most = 2"), "1 or less, found 2: a node has one own"),
+    (of_hosts("loopback_names", "names", "at_most = 2"), "1 or less, found 2: a node has one host"),
     (of_hosts("nccl_interface", "interfaces", "at_most = 2"), "1 or less, found 2: NCCL starts"),
     (of_hosts("processes", "threads a rank", "at_least = 5e6"), "to be 4.1943e+06 or less, found"),
     (of_hosts("stack", "MiB", "at_least = 2e9"), "to be 1.07374e+09 or less, found 2e+09"),

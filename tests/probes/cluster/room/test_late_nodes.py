@@ -103,7 +103,7 @@ def test_waiting_for_an_unknown_number_of_nodes_is_refused(pytester: pytest.Pyte
         "-p", "probes.plugin", "--cluster", "auto", "--wait-for-nodes", "60"
     )
     assert result.ret == 4
-    assert "add --nodes, or `nodes` to the contract" in result.stderr.str()
+    assert "add --nodes N, or `nodes` in [cluster]" in result.stderr.str()
 
 
 def test_a_run_says_that_it_waited(
