@@ -308,6 +308,14 @@ def test_the_state_is_as_ray_reports_it() -> None:
     assert (state.ended, state.message, state.exit_code, state.host) == (False, "", None, "")
 
 
+@pytest.mark.parametrize(
+    ("reported", "code"), [(0, 0), (1, 1), (20, 20), (256, None), (True, None), ("0", None)]
+)
+def test_an_exit_code_is_one_of_the_suites(reported: object, code: int | None) -> None:
+    with head(lambda *_: (200, {"status": "FAILED", "driver_exit_code": reported})) as (address, _):
+        assert JobsApi(address).state("a").exit_code == code
+
+
 PAGE = b"<!DOCTYPE html><html><head><title>Sign\n in</title></head><body>x</body></html>"
 
 
