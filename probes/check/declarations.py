@@ -210,10 +210,7 @@ class Check(Named):
             return "from the run", self.from_run
         if self.derived_in_run:
             return "agreed, or from the run", "it follows from the devices it ran on"
-        return (
-            "agreed",
-            "the contract gives the limit; without one: UNPROVEN, or only noted",
-        )
+        return "agreed", "the contract gives the limit; without one: UNPROVEN, or only noted"
 
 
 BOUNDS = ("low", "high", "marginal_low", "marginal_high", "one_of")

@@ -208,8 +208,8 @@ def control_leaked_group(cluster: Cluster, gang: Gang, measure: Recorder) -> lis
             judge.judge_left_behind(len(sizes), "are left", trial)
             judge.judge_orphans(running, unasked, known, trial)
             located = sizes == [1] and len(running) == 1
-            ranks = describe_orphans(running)
-            saw = f"{quantity(len(sizes), 'placement groups')} left; {ranks}"
+            held = f"{quantity(len(sizes), 'placement groups')}, {quantity(sum(sizes), 'bundles')}"
+            saw = f"{held} left; {describe_orphans(running)}"
     except GangError as error:
         measure.control(check.LEFT_BEHIND_ON_PURPOSE, fault, None, saw=str(error))
         return []

@@ -211,7 +211,7 @@ class RunSession:
         )
 
     def _write_owed(self) -> None:
-        """Record what the run must record, before pytest selects any probe."""
+        """Write down what the run must record, before pytest selects any probe."""
         # The cluster is not described again: a node may be lost meanwhile.
         data = self.contract.owed_event(self.tier, self.only, self.terms, self.described)
         self.store.event("run_owes", **data)

@@ -56,12 +56,12 @@ def estimate_run(run: RunSession, criteria: Iterable[str]) -> int | None:
 def estimate_probe(run: RunSession, name: str) -> int | None:
     """Return the usual seconds of a probe, by its name in the record; None where not measured.
 
-    They are not known of one case of several, which were measured together, or of an own probe.
+    Cases that were measured together, and own probes, have none.
     """
     from probes.check.registry import all_probes
 
-    known = {f"probes/{one.probe}": one.usual_s for one in all_probes()}
-    return known.get(name) if is_like_measured(run) else None
+    usual = (one.usual_s for one in all_probes() if f"probes/{one.probe}" == name)
+    return next(usual, None) if is_like_measured(run) else None
 
 
 class OwnVoice:

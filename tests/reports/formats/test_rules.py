@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 import yaml
-from prometheus_client import parser
 
 from reports.acceptance import load_summary
 from reports.formats.prometheus import prometheus
 from reports.measurement import Verdict
 from tests.reports.formats.runs import RUNS
+from tests.reports.formats.test_prometheus import samples
 from tests.support.paths import RECORDINGS, REPO
 
 SHIPPED = REPO / "docs" / "use" / "prometheus"
@@ -52,8 +52,8 @@ def expressions() -> Iterator[str]:
 
 
 def series(run: Path) -> Iterator[tuple[str, dict[str, str], float]]:
-    families = parser.text_string_to_metric_families(prometheus(load_summary(run)))
-    yield from ((s.name, s.labels, s.value) for family in families for s in family.samples)
+    found = samples(prometheus(load_summary(run)))
+    yield from ((name, dict(labels), value) for (name, labels), value in found.items())
 
 
 def test_rules_and_dashboard_ask_for_metrics_and_labels_that_exist() -> None:
