@@ -111,10 +111,14 @@ def again_command(record: RunRecord, shown: Finding | ProbeResult) -> str:
     known = {criterion.id for criterion in record.contract.criteria}
     if not shown.reproduce or not of or of[0].criterion not in known:
         return redact_text(shown.reproduce)
+    return f"seatrial again {of[0].criterion} --run {run_argument(record)}"
+
+
+def run_argument(record: RunRecord) -> str:
+    """Return the run's folder as a command names it; RUN where its name is not plain."""
     named = RUN_DIR.search(record.command)
     folder = redact_text(named[1].strip("'") if named else f"runs/{record.id}")
-    run = folder if PLAIN_FOLDER.fullmatch(folder) else "RUN"
-    return f"seatrial again {of[0].criterion} --run {run}"
+    return folder if PLAIN_FOLDER.fullmatch(folder) else "RUN"
 
 
 def node_suspects(suspects: Iterable[str]) -> list[str]:

@@ -111,15 +111,18 @@ class Control(RecordModel):
         return [m.name for m in self.observed] if self.verdict.accepted else []
 
     def sentence(self) -> str:
-        """Format one line: the fault, whether it was caught, and what the probe saw."""
-        text = self.headline + (f": {self.saw}" if self.saw else "")
-        return text if self.verdict.accepted else f"{text}. The result proves nothing"
+        """Format one line: whether the planted fault was found, and what the probe saw of it."""
+        word = "Reason" if self.caught is None else "Observed"
+        joint = ": " if self.verdict.accepted else f". {word}: "
+        return self.headline + (joint + self.saw if self.saw else "")
 
     @property
     def headline(self) -> str:
-        """The fault, and whether it was caught."""
-        missed = "Not run" if self.caught is None else "NOT CAUGHT"
-        return f"planted: {self.fault}. {'Caught' if self.verdict.accepted else missed}"
+        """The fault, and whether it was found."""
+        if self.verdict.accepted:
+            return f"planted: {self.fault}. Found"
+        what = "fault was not planted" if self.caught is None else "planted fault was not found"
+        return f"a {what}, so this result proves nothing: {self.fault}"
 
 
 class Criterion(RecordModel):

@@ -52,7 +52,7 @@ class Decision:
     findings: list[Finding]
     unexplained: list[ProbeResult]
     more: int
-    has_problems: bool
+    step: sections.NextStep
     paste: str
 
 
@@ -83,7 +83,13 @@ def render(
     so. `evidence_at` is the path of the run folder as links on the page reach it.
     """
     record, reader = summary.record, sections.EvidenceReader(run, evidence_at)
-    unexplained = _unexplained_results(summary.worst_first)
+    unexplained, untested = _unexplained_results(summary.worst_first), _untested_items(summary)
+    step = sections.choose_next_step(
+        summary,
+        is_open=bool(summary.findings or unexplained or record.regressions),
+        is_shared=run is None,
+        untested=bool(untested),
+    )
     headlines = {row.criterion.id: row.criterion.headlines for row in summary.rows}
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
     template = _jinja_environment(reader).get_template("report.html.j2")
@@ -93,7 +99,7 @@ def render(
         summary=summary,
         is_shared=run is None,
         view_evidence=reader.view,
-        decision=_view_decision(summary, unexplained),
+        decision=_view_decision(summary, unexplained, step),
         appendix=Appendix(
             sections.planted_faults(record),
             sections.build_node_matrix(record),
@@ -102,7 +108,7 @@ def render(
             redact_text(record.command),
         ),
         unexplained=unexplained,
-        untested=_untested_items(summary),
+        untested=untested,
         anchors=sections.section_anchors(summary.rows),
         caught_controls=sections.count_controls(record.results),
         again=lambda shown: again_command(record, shown),
@@ -121,16 +127,17 @@ def render(
     )
 
 
-def _view_decision(summary: AcceptanceSummary, unexplained: list[ProbeResult]) -> Decision:
+def _view_decision(
+    summary: AcceptanceSummary, unexplained: list[ProbeResult], step: sections.NextStep
+) -> Decision:
     first = summary.findings[:MOST_FINDINGS]
-    deciding = [row for row in summary.worst_first if row.can_decide]
     return Decision(
         lead=sections.build_lead(summary),
         facts=_header_facts(summary.record),
         findings=first,
         unexplained=unexplained[: MOST_FINDINGS - len(first)],
         more=max(0, len(summary.findings) + len(unexplained) - MOST_FINDINGS),
-        has_problems=any(row.verdict is not Verdict.PASS for row in deciding),
+        step=step,
         paste=acceptance_table(summary),
     )
 

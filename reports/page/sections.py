@@ -14,12 +14,13 @@ from urllib.parse import quote
 from reports.acceptance import AcceptanceSummary, ReportRow, any_ran, gpus_per_node
 from reports.measurement import Limit, Measurement, Verdict
 from reports.numbers import quantity
+from reports.orders import run_argument
 from reports.record import NOT_RUN, Control, Evidence, Finding, ProbeResult, RunRecord, Severity
 from reports.redact import redact
 from reports.run_folder.event_log import MISSING, open_regular
 from reports.run_folder.integrity import compare_hash
 from reports.run_folder.times import parse_time
-from reports.sanitize import clean, probe_words, relative_link
+from reports.sanitize import capitalise, clean, probe_words, relative_link
 
 ANCHOR = re.compile(r"[A-Z][A-Z0-9_]{0,30}")  # a criterion that is the name of its section
 
@@ -39,7 +40,50 @@ def build_lead(summary: AcceptanceSummary) -> Lead:
     open_rows = [row for row in deciding if any_ran(row.results) and not row.verdict.accepted]
     worst = open_rows[0].claim if open_rows else ""
     proof = count_controls(summary.record.results).sentence
-    return Lead(f"{summary.counts_text}.", worst, proof)
+    return Lead(capitalise(f"{summary.counts_text}."), capitalise(worst), proof)
+
+
+class NextStep(NamedTuple):
+    """What to do with the run, and the command that does it; both may be empty."""
+
+    text: str
+    command: str = ""
+
+
+def choose_next_step(
+    summary: AcceptanceSummary, *, is_open: bool, is_shared: bool, untested: bool
+) -> NextStep:
+    """Choose what to do with the run.
+
+    `is_open` is true if findings or failures have their own steps, `is_shared` if this is a copy,
+    and `untested` if something was not shown.
+    """
+    record, run = summary.record, run_argument(summary.record)
+    if not record.contract.agreed:
+        text = "Write a contract with what was ordered, and run again with it:"
+        return NextStep(text, f"seatrial contract new --from {run}")
+    if is_open:
+        return NextStep("")
+    if summary.integrity.problems:
+        text = "Do not sign. Ask for the original run folder, or run again. See what differs:"
+        return NextStep(text, f"seatrial verify {run}")
+    if summary.shown_verdict.accepted and record.rehearsal:
+        text = "Run the suite on the real cluster, with its contract:"
+        return NextStep(text, "seatrial run --cluster auto --contract CONTRACT")
+    if summary.shown_verdict.accepted:
+        text = f"Sign {'the original of ' * is_shared}this run, on paper or with a key."
+        if any(row.verdict is not Verdict.PASS for row in summary.rows if row.can_decide):
+            text += " A MARGINAL value meets its limit with little room: sign with a condition if"
+            text += " it must be measured again."
+        return NextStep(text, f"seatrial sign {run} --as customer --key KEY --decision accepted")
+    if record.state != "finished":
+        return NextStep("The run was stopped before its end. Run it again:", record.command)
+    if record.partial:
+        text = "Only a part was tested. Run all of it: leave --only and -k out, and use the tier"
+        return NextStep(f"{text} that the contract names ({record.contract.tier}).")
+    if untested:
+        return NextStep("Run the missing tests. They are listed below, as not tested.")
+    return NextStep(f"Run the suite again, because: {summary.reasons[0]}", record.command)
 
 
 class ControlCounts(NamedTuple):
@@ -99,6 +143,8 @@ def caught_text(row: ReportRow) -> str:
 def limit_text(row: ReportRow) -> str:
     """Write the limit that a row's sentence is held to; "" where there is no value to hold."""
     shown = row.key.value is not None and not row.is_only_information
+    if shown and row.key.judged and row.key.limit is None:
+        return "none was given"
     return bound_text(row.key.limit) if shown else ""
 
 
@@ -148,10 +194,24 @@ def cause_text(result: ProbeResult, record: RunRecord) -> str:
         blocking = [one.code for one in earlier.findings if one.severity is Severity.BLOCKS]
         if blocking:
             codes.setdefault(earlier.criterion, []).extend(blocking)
-    if not codes or (result.state == "finished" and result.verdict is not Verdict.FAIL):
+    if result.state == "finished" and result.verdict is not Verdict.FAIL:
+        return _unproven_text(result)
+    if not codes:
         return "No known cause matches."
     found = [f"{name} found ({', '.join(dict.fromkeys(codes[name]))})" for name in codes]
     return f"This may come from what {join_words(found)}: fix that first."
+
+
+def _unproven_text(result: ProbeResult) -> str:
+    """Say what to do about a result that is not bad, and not proven."""
+    if any(not control.verdict.accepted for control in result.controls):
+        return (
+            "Test again. If the fault is not found again, this test does not work on this cluster: "
+            "report it to the authors of the suite, with the run folder."
+        )
+    if any(m.judged and m.value is not None and m.limit is None for m in result.measurements):
+        return "Write the limit that was agreed into the contract."
+    return "No known cause matches."
 
 
 def join_words(words: Sequence[str]) -> str:

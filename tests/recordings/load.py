@@ -61,9 +61,13 @@ def measured(
 
 
 def owing(record: RunRecord) -> RunRecord:
-    """The same run, which owes every probe that it has."""
+    """The same run, which owes every probe that it has; each result has its command."""
     owed = [OwedProbe(probe=r.probe, criterion=r.criterion, tier="quick") for r in record.results]
-    return record.model_copy(update={"owed": owed})
+    results = [
+        r.model_copy(update={"reproduce": f"pytest '{r.probe}' --cluster auto"})
+        for r in record.results
+    ]
+    return record.model_copy(update={"owed": owed, "results": results})
 
 
 def control(name: str, fault: str, saw: str, caught: bool | None = True) -> Control:

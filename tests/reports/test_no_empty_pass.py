@@ -114,7 +114,7 @@ def test_a_probe_that_sees_no_difference_proves_nothing() -> None:
     record = load(RECORDINGS / "control-missed")
     assert record.verdict("FABRIC") is Verdict.UNPROVEN
     assert any(
-        "The result proves nothing" in line for line in record.results_of("FABRIC")[0].problems()
+        "this result proves nothing" in line for line in record.results_of("FABRIC")[0].problems()
     )
 
 

@@ -86,14 +86,17 @@ def test_a_measurement_is_one_sentence(fields: dict[str, Any], text: str) -> Non
     assert Measurement(**given).sentence() == text
 
 
+SO = "so this result proves nothing"
+
+
 @pytest.mark.parametrize(
     ("caught", "saw", "text"),
     [
-        (True, "it", "planted: a fault. Caught: it"),
-        (True, "", "planted: a fault. Caught"),
-        (False, "", "planted: a fault. NOT CAUGHT. The result proves nothing"),
-        (False, "nothing", "planted: a fault. NOT CAUGHT: nothing. The result proves nothing"),
-        (None, "no room", "planted: a fault. Not run: no room. The result proves nothing"),
+        (True, "it", "planted: a fault. Found: it"),
+        (True, "", "planted: a fault. Found"),
+        (False, "", f"a planted fault was not found, {SO}: a fault"),
+        (False, "nothing", f"a planted fault was not found, {SO}: a fault. Observed: nothing"),
+        (None, "no room", f"a fault was not planted, {SO}: a fault. Reason: no room"),
     ],
 )
 def test_a_control_is_one_sentence(caught: bool | None, saw: str, text: str) -> None:

@@ -139,8 +139,6 @@ def fabric(top: float = 376.0) -> ProbeResult:
             "pairs": {"nodes": NODES, "gbs": pairs()},
         },
         coverage="64 of 64 GPUs, 28 of 28 node pairs",
-        reproduce="pytest 'probes/fabric/test_fabric.py::test_allreduce_runs_at_line_rate' "
-        "--cluster auto",
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from reports.acceptance import load_summary, summarize_acceptance
+from reports.measurement import Measurement
 from reports.page.render import render
 from reports.record import Finding, RunRecord
 from reports.run_folder.integrity import load
@@ -97,6 +98,15 @@ def nine_findings() -> str:
 
 
 @cache
+def all_nodes(m: Measurement, count: int) -> Measurement:
+    """The measurement as it is; of the number of nodes, that of a cluster of so many."""
+    if m.name != "nodes" or m.limit is None:
+        return m
+    return m.model_copy(
+        update={"value": count, "limit": m.limit.model_copy(update={"low": count, "high": count})}
+    )
+
+
 def many_nodes(count: int) -> str:
     """A run of so many nodes; without series, which have their own limits."""
     record: RunRecord = load(RECORDINGS / "healthy-atlas")
@@ -104,7 +114,7 @@ def many_nodes(count: int) -> str:
     names = [f"atlas{number:04d}" for number in range(count)]
     gpus = next(m for m in hosts.measurements if m.name == "gpus")
     own = [gpus.model_copy(update={"subject": name}) for name in names]
-    rest = [m for m in hosts.measurements if m.name != "gpus"]
+    rest = [all_nodes(m, count) for m in hosts.measurements if m.name != "gpus"]
     results = [hosts.model_copy(update={"measurements": [*own, *rest]}), *others]
     results = [one.model_copy(update={"series": {}}) for one in results]
     cluster = {**record.cluster, "nodes": [{"name": name, "gpus": 8} for name in names]}
