@@ -58,9 +58,10 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-docs: setup ## write the pages that follow from the code
+docs: setup ## write the pages that follow from the code; RUN=runs/... draws README's picture of it
 	$(BIN)/python -m tests.project.pages
 	$(BIN)/python -m tests.faults.table
+	$(if $(RUN),$(BIN)/python -m tests.project.picture $(RUN))
 
 lab: setup tools ## a lab to work on; `python -m tests.lab down` ends it
 	$(BIN)/python -m tests.lab up --nodes $(NODES)

@@ -265,10 +265,10 @@ def _machine_lines(nodes: list[Facts], terms: Facts, emulated: bool) -> Iterator
 def _node_lines(nodes: list[Facts]) -> Iterator[Line]:
     keys = ("cpus", "ram_gib", "disk_gib")
     cpus, ram, disk = (_best(fact.get(key) for fact in nodes) for key in keys)
-    yield "cpus_per_node", cpus and math.floor(cpus), "minimum of a node"
-    comment = f"minimum of a node; {percent(RAM_SHARE)} of the most that one shows"
+    yield "cpus_per_node", cpus and math.floor(cpus), "each node must have this many"
+    comment = f"each node must have this much: {percent(RAM_SHARE)} of the node with the most"
     yield "ram_gib", ram and math.floor(RAM_SHARE * ram), comment
-    yield "disk_gib", disk and math.floor(disk), "minimum of all disks of a node together"
+    yield "disk_gib", disk and math.floor(disk), "all disks of a node together must have this much"
 
 
 def _gpu_lines(nodes: list[Facts]) -> Iterator[Line]:
@@ -282,7 +282,7 @@ def _gpu_lines(nodes: list[Facts]) -> Iterator[Line]:
     model = models[0][0] if models else None
     yield "gpu_model", model, f"most GPUs; also seen: {others}" if others else "as NVML names it"
     memory = _best(gpu.get("memory_gib") for gpu in known)
-    yield "gpu_memory_gib", memory and math.floor(memory), "minimum of a GPU"
+    yield "gpu_memory_gib", memory and math.floor(memory), "each GPU must have this much"
 
 
 def _network_lines(nodes: list[Facts], terms: Facts) -> Iterator[Line]:

@@ -246,7 +246,7 @@ class ClusterTerms(BaseModel):
         None, "Least size of all disks of a node together.", gt=0, le=MAX_GIB
     )
     versions: Annotated[dict[str, str], AfterValidator(_check_versions)] | None = about(
-        None, 'Software by part: "2.13.0" is exactly this one, ">=550.54" at least.'
+        None, 'Software versions: "2.13.0" is exactly this one, ">=550.54" this one or later.'
     )
     shared: Folder | None = about(
         None,

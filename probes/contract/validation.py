@@ -44,7 +44,7 @@ def parse_toml(content: bytes, file: str) -> dict[str, Any]:
     Raises ContractError.
     """
     if len(content) > MAX_BYTES:
-        raise ContractError(f"{file}: expected a contract of {MAX_BYTES >> 10} KiB, found more")
+        raise ContractError(f"{file} is larger than {MAX_BYTES >> 10} KiB. Expected: a contract")
     longest = max(map(len, content.split(b"\n")))
     if longest > MAX_LINE:
         raise ContractError(f"{file}: expected lines of {MAX_LINE} bytes, found one of {longest}")

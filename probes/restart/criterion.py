@@ -76,7 +76,7 @@ SAMPLES_DIFFER = none_of(
 )
 DRIFT = Check(
     "drift", "", from_run="the distance between two runs that were not resumed",
-    failing="with fewer ranks the final model differs by {value}",
+    failing="trained on with fewer ranks, the final model differs by {value}",
 )
 UNREPORTED_WAITS = none_of(
     "unreported_waits", "waits", "a job that waits for resources must log what it waits for",

@@ -384,7 +384,7 @@ def detect_unexplained(
         longer = f"{segment} longer on every node" if grown_segments else "no segment stands out"
         evidence = f"no known cause explains it, {longer}"
         if remaining < 0:
-            evidence = "the known parts are larger than the loss"
+            evidence = "the known causes together explain more time than was lost"
         code, part = "SCALE-UNEXPLAINED", "unexplained"
         budget.add_cause(code, EVERY_NODE, segment, remaining, part, evidence)
     else:

@@ -84,7 +84,7 @@ TEXTS = {
     "closed arrays": (f"schema = 1\nx = {'[' * 250}{']' * 250}\n", "unknown key 'x'"),
     "nodes in arrays": (ordered(f"nodes = {'[' * 250}{']' * 250}"), "expected a whole number"),
     "many dots": (f"schema = 1\n{DOTS} = 1\n", "expected lines of 2048 bytes"),
-    "10 MB": ("schema = 1\n" + "#\n" * 5_000_000, "expected a contract of 64 KiB, found more"),
+    "10 MB": ("schema = 1\n" + "#\n" * 5_000_000, "larger than 64 KiB. Expected: a contract"),
     "a key of 1900": (f"schema = 1\n{'k' * 1900} = 1\n", "unknown key 'kkkk"),
     "a key of a criterion": (f"schema = 1\n[FABRIC.{'k' * 1900}]\n", "unknown key FABRIC.kkkk"),
     "a key that paints": ('schema = 1\n"\\u001b[32mk\\nACCEPTED" = 1\n', "unknown key '\\x1b[32mk"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -16,6 +15,7 @@ from reports.measurement import Measurement
 from reports.page.render import render
 from reports.record import Finding, RunRecord
 from reports.run_folder.integrity import load
+from tests.support.browser import find_chromium, open_chromium
 from tests.support.paths import RECORDINGS
 from tests.support.seen import NOT_RUN
 
@@ -29,16 +29,10 @@ Show = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """The distribution's browser; `make browser` installs it."""
-    path = shutil.which("chromium") or shutil.which("chromium-browser")
-    if path is None:
+    if find_chromium() is None:
         pytest.skip(f"{NOT_RUN}: no chromium: `make browser` as root installs it")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+    with open_chromium() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture
@@ -67,12 +61,12 @@ def show(chromium: Any, tmp_path: Path) -> Iterator[Show]:
 
 @cache  # drawing the charts takes longer than showing the page
 def recorded(name: str) -> str:
-    return render(load_summary(RECORDINGS / name), None)
+    return render(load_summary(RECORDINGS / name), RECORDINGS / name)
 
 
 def changed(name: str, **fields: Any) -> str:
     record = load(RECORDINGS / name).model_copy(update=fields)
-    return render(summarize_acceptance(record), None)
+    return render(summarize_acceptance(record), RECORDINGS / name)
 
 
 @cache
