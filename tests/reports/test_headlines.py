@@ -21,6 +21,7 @@ from reports.acceptance import (
 )
 from reports.measurement import Limit, Measurement, Verdict
 from reports.record import Criterion, ProbeResult
+from reports.regressions import values_of
 from reports.run_folder.integrity import load
 from tests.support.paths import RECORDINGS
 
@@ -244,3 +245,24 @@ def test_only_a_headline_claims_what_is_proven() -> None:
     assert claim_end(FABRIC, m("share", 1, low=0), Verdict.PASS) == ""
     assert claim_end(SCALING, m("efficiency", 0.5, low=0.9), Verdict.FAIL) == ". Expected: >= 0.9"
     assert claim_end(FABRIC, Measurement(name="busbw"), Verdict.UNPROVEN) == ""
+
+
+def test_the_row_says_the_regression_that_decides() -> None:
+    record = load(RECORDINGS / "healthy-atlas")
+    terms = {"FABRIC.latency": 5.0, "FABRIC.busbw": 5.0}  # of the first there is no earlier value
+    (fabric,) = record.results_of("FABRIC")
+    earlier = values_of([fabric], terms)
+    better = [one.model_copy(update={"value": 2 * (one.value or 0)}) for one in earlier]
+    contract = record.contract.model_copy(update={"baseline": terms})
+    now = {
+        "contract": contract,
+        "baseline": "old",
+        "baseline_problem": "",
+        "baseline_values": better,
+    }
+    rows = {
+        row.criterion.id: row for row in summarize_acceptance(record.model_copy(update=now)).rows
+    }
+    assert [one.verdict.value for one in rows["FABRIC"].regressions] == ["UNPROVEN", "FAIL"]
+    assert rows["FABRIC"].verdict is Verdict.FAIL
+    assert rows["FABRIC"].problem.startswith("busbw on cluster: 376 GB/s, 50 % worse")
