@@ -66,7 +66,7 @@ docs: setup ## write the pages that follow from the code; RUN=runs/... draws REA
 lab: setup tools ## a lab to work on; `python -m tests.lab down` ends it
 	$(BIN)/python -m tests.lab up --nodes $(NODES)
 
-bench: setup tools ## the figures of docs/reference/measurements.md
+bench: setup tools ## the figures of docs/develop/measurements.md
 	for what in startup_cost large_run report fabric gang fault_search nccl_log restart loss_attribution scaling; do $(BIN)/python -m benchmarks.$$what || exit 1; done
 
 # Nothing is installed for it: a machine that is lent for minutes may have no network.

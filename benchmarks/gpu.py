@@ -5,7 +5,7 @@
 Part 1 needs torch and click. It measures the trainer's MFU and kernels, and compares a resume bit
 by bit. It runs two NCCL ranks, kills one of them, and prints NVML's facts next to torch's. Part 2
 runs the suite on a Ray of this machine, if Ray can be imported. The exit code is 0 if all parts
-ran. docs/reference/measurements.md has its GPU figures from them. `--rehearse` runs part 1 on a
+ran. docs/develop/measurements.md has its GPU figures from them. `--rehearse` runs part 1 on a
 CPU, with small sizes.
 """
 

@@ -1,4 +1,4 @@
-"""Measures start-up times and memory: figures of docs/reference/measurements.md.
+"""Measures start-up times and memory: figures of docs/develop/measurements.md.
 
 `python -m benchmarks.startup_cost` prints one line per figure. The lab's figures need root on
 Linux.

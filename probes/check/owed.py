@@ -15,7 +15,7 @@ from probes.check.registry import CRITERIA, all_probes, is_judged
 from probes.contract.terms import ClusterTerms
 from reports.record import TIERS, OwedProbe
 
-SOURCE = "docs/reference/measurements.md"
+SOURCE = "docs/develop/measurements.md"
 LAB = "a lab of 4 nodes"
 RUN_S = {"quick": 350, "standard": 850}  # seconds of a complete run, by tier
 LAB_NODES = range(3, 6)  # sizes of a rehearsal that takes about as long

@@ -58,7 +58,7 @@ filled.
 
 ## What another job feels
 
-[Measurements](../reference/measurements.md#what-another-job-feels) has the steps of another job, test by test. What
+[Measurements](../develop/measurements.md#what-another-job-feels) has the steps of another job, test by test. What
 follows is what each criterion does; `seatrial plan` has each test, with its usual time.
 """
 

@@ -84,7 +84,7 @@ def test_the_usual_time_has_its_source_and_no_gpu() -> None:
     output = " ".join(plan("--contract", "h100-ndr400", "--nodes", "8").output.split())
     assert "ordered 8 nodes, 8 accelerators each" in output
     assert (
-        "times are of a lab of 4 nodes (docs/reference/measurements.md); not measured on GPUs"
+        "times are of a lab of 4 nodes (docs/develop/measurements.md); not measured on GPUs"
         in output
     )
     assert section(plan("--only", "fabric").output, "FABRIC").count("time about 58 s") == 1

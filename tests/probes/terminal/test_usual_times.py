@@ -1,4 +1,4 @@
-"""Usual times are those of docs/reference/measurements.md, and are shown only of such runs."""
+"""Usual times are those of docs/develop/measurements.md, and are shown only of such runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ QUICK = [duty.criterion for duty in all_probes() if duty.tier == "quick"]
 
 
 def test_the_times_are_those_of_the_page() -> None:
-    text = (REPO / "docs" / "reference" / "measurements.md").read_text()
+    text = (REPO / "docs" / "develop" / "measurements.md").read_text()
     table = text.partition("| usual seconds |")[2].partition("\n\n")[0]
     rows = re.findall(r"^\| ([A-Za-z ]+) \| (\d+) \| (\d+) \|$", table, re.MULTILINE)
     page = {name: tuple(map(int, seconds)) for name, *seconds in rows}
