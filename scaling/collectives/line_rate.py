@@ -95,7 +95,7 @@ MAX_NAMED_NODES = 8  # at most so many nodes with less are named in a message
 class Rail(NamedTuple):
     """One port for gradients: name (`device/port`), Gbit/s, kind, and whether it is active.
 
-    sysfs shows no valid rate for a port that is down: it gets the rate of its kind.
+    A port whose rate is not known, such as one that is down, gets the rate of its kind.
     """
 
     name: str
@@ -155,16 +155,16 @@ def installed_rails(nodes: Sequence[list[dict[str, str]]]) -> list[list[Rail] | 
 
     Rails are the ports of the fastest kind in the cluster. If kinds are equally fast, the kind
     with most ports counts, then the first of RAIL_KINDS. A slower port, or one of another kind,
-    is for storage or management. A port that is down counts, because nothing shows that it is
-    not a rail. All nodes get None if a kind with more ports is down everywhere: its rate is
-    unknown. A node without a port of the kind gets None. `nodes` are ports as in `line_rate`.
+    is for storage or management. A port whose rate is not known (it is down) counts, because
+    nothing shows that it is not a rail. All nodes get None if no rate of a kind with more ports is
+    known. A node without a port of the kind gets None. `nodes` are ports as in `line_rate`.
     """
     ports = [[(port, _port_kind(port)) for port in node] for node in nodes]
     counts = Counter(kind for node in ports for _, kind in node)
     rates: dict[str, float] = {}
     for port, kind in (pair for node in ports for pair in node):
-        if not _is_down(port):
-            rates[kind] = max(rates.get(kind, 0.0), _port_gbps(port))
+        if known := _port_gbps(port):
+            rates[kind] = max(rates.get(kind, 0.0), known)
     main_kind = max(rates, key=lambda k: (rates[k], counts[k], -RAIL_KINDS.index(k)), default="")
     if any(count > counts[main_kind] for kind, count in counts.items() if kind not in rates):
         return [None] * len(nodes)
@@ -173,7 +173,7 @@ def installed_rails(nodes: Sequence[list[dict[str, str]]]) -> list[list[Rail] | 
         [
             Rail(f"{port['device']}/{port['port']}", best, kind, "ACTIVE" in port["state"])
             for port, kind in node
-            if kind == main_kind and (_is_down(port) or _port_gbps(port) == best)
+            if kind == main_kind and _port_gbps(port) in (0.0, best)
         ]
         if any(kind == main_kind for _, kind in node)
         else None
@@ -187,17 +187,13 @@ def active_rails(ports: list[dict[str, str]]) -> list[Rail]:
     return [rail for rail in rails or [] if rail.active]
 
 
-def _is_down(port: dict[str, str]) -> bool:
-    """Return whether a port has no link.
-
-    sysfs then shows 10 Gb/sec, which is not the link's rate.
-    """
-    return "DOWN" in port["state"]
-
-
 def _port_gbps(port: dict[str, str]) -> float:
+    """Return the rate of a port; 0 where it is not known.
+
+    sysfs shows 10 Gb/sec for a port that is down, which is not the link's rate.
+    """
     match = re.match(r"([\d.]+) Gb/sec", port["rate"])
-    return float(match[1]) if match else 0.0
+    return float(match[1]) if match and "DOWN" not in port["state"] else 0.0
 
 
 def _port_kind(port: dict[str, str]) -> str:

@@ -140,6 +140,16 @@ def test_a_rate_that_no_port_of_the_kind_shows_is_unknown() -> None:
     assert rate.gbytes_per_s == 400
 
 
+@pytest.mark.parametrize("rate", ["", "unknown", "0 Gb/sec"])
+def test_an_active_port_that_shows_no_rate_is_a_rail(rate: str) -> None:
+    """Without a rate the limit would be 0, and each speed would pass."""
+    mute = port(rate)
+    assert line_rate([rails_of([mute] * 8)] * 2, "rdma") is None
+    known = line_rate([rails_of([*[port()] * 7, mute])] * 2, "rdma")
+    assert known is not None
+    assert known.gbytes_per_s == 400
+
+
 def test_a_node_that_is_down_takes_its_rate_from_the_others() -> None:
     dead = {**rails_of([port(state=DOWN, rate=BASE)] * 8), "host": "n2"}
     rate = line_rate([rails_of([port()] * 8), dead], "rdma")
