@@ -18,6 +18,7 @@ from tests.recordings.tape.play import Played, play
 from tests.recordings.tape.say import said, said_file
 from tests.recordings.tape.synthetic import TAPES
 from tests.recordings.tape.tape import Answers, NoAnswer
+from tests.support.controls import MemoryRecorder
 
 ALL = {
     str(path.relative_to(TAPES)).removesuffix(".tape.gz"): path
@@ -65,6 +66,18 @@ def test_a_recorded_probe_comes_to_what_it_must(name: str) -> None:
 def test_a_recorded_probe_says_what_it_said(name: str) -> None:
     """Word by word: `python -m tests.recordings.tape.say` writes it anew."""
     assert said(played_once(name)) == said_file(ALL[name]).read_text()
+
+
+def test_each_terminal_of_launch_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[str] = []
+
+    def keep(_: MemoryRecorder, name: str, content: Any, **about: str) -> str:
+        kept.append(name)
+        return name
+
+    monkeypatch.setattr(MemoryRecorder, "keep", keep)
+    play(ALL["lab-sound/documented_path_starts_a_correct_job"], monkeypatch)
+    assert {f"transcript{of}.txt" for of in ("", "-control", "-planted")} <= {*kept}
 
 
 SOUND = [name for name, one in EXPECTED.items() if one["verdict"] == "PASS"]

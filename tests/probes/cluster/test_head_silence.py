@@ -75,6 +75,18 @@ def test_each_silence_is_said_and_an_answer_ends_it(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
+    ("with_preface", "without", "answers"),
+    [(None, SILENT, True), (SILENT, None, True), (SILENT, SILENT, False)],
+)
+def test_a_head_answers_with_or_without_tls(
+    with_preface: str | None, without: str | None, answers: bool
+) -> None:
+    watch = Watch([], 0.0)
+    watch.answers = [with_preface, without]
+    assert watch.head_answers() is answers
+
+
+@pytest.mark.parametrize(
     ("answer", "preface", "problem"),
     [
         (b"settings", HTTP2_PREFACE, None),
