@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from probes.session.signals import INTERRUPTED, SIGNALS
+from probes.session.signals import EXIT, INTERRUPTED, SIGNALS
 from reports.acceptance import AcceptanceSummary, load_summary, summarize_acceptance
 from reports.exports import render_all, write_all
 from reports.formats.github import report_to_github
@@ -142,7 +142,7 @@ class Ending:
     def _leave(self, code: int) -> None:
         self._close_store()
         wait_for(flush_streams)
-        os._exit(code)
+        EXIT(code)
 
     def _close_store(self) -> None:
         """Take no more events: one of another thread would take the sums back."""

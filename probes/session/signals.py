@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 from reports.streams import flush_streams, wait_for
@@ -21,6 +22,7 @@ from reports.streams import flush_streams, wait_for
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LEAVING = 3  # so many signals leave a run; one more does not wait for its record
 INTERRUPTED = 2  # exit code
+EXIT = os._exit  # at once; while a run lasts, os._exit is `Signals.refuse`
 
 
 class RunLost(KeyboardInterrupt):
@@ -59,9 +61,11 @@ class Signals:
             self._screen = os.dup(2)
         self._is_taken = True
         self.take()
+        vars(os)["_exit"] = partial(self.refuse, os.getpid())
         try:
             yield
         finally:
+            vars(os)["_exit"] = EXIT
             for number, old in self._old.items():
                 signal.signal(number, old)
             self._old, self._is_taken = {}, False
@@ -86,7 +90,7 @@ class Signals:
 
         def leave(*_: object) -> None:
             wait_for(flush_streams)
-            os._exit(code)
+            EXIT(code)
 
         if threading.current_thread() is threading.main_thread():
             for number in ENDING:
@@ -134,7 +138,19 @@ class Signals:
             # The main thread goes on: it may hold the lock of what has to be written.
             threading.Thread(target=self.leave, name="seatrial leaves", daemon=True).start()
         else:
-            os._exit(INTERRUPTED)
+            EXIT(INTERRUPTED)
+
+    def refuse(self, pid: int, code: int) -> None:
+        """Leave as an interrupted run, if a test calls os._exit: a gate reads the code.
+
+        Child processes leave as they want; `pid` is that of the run.
+        """
+        if os.getpid() == pid:
+            self.say(f"something called os._exit({code}) before the end of the run: interrupted.")
+            if self.leave:
+                self.leave()
+            code = INTERRUPTED
+        EXIT(code)
 
 
 def _ignore() -> None:

@@ -95,6 +95,11 @@ SIGNALS = (
     Fault("SIGINT twice while the report is written", 0,
           plant=SLOW_END.format("[os.kill(os.getpid(), signal.SIGINT) for _ in range(2)]")),
     Fault("a criterion failed, then SIGINT", 2, "send('SIGINT')", value=BROKEN),
+    Fault("os._exit(0)", 2, "os._exit(0)", says="os._exit(0) before the end"),
+    Fault("os._exit(0), seatrial", 2, "os._exit(0)", program="seatrial"),
+    Fault("os._exit(1) in a thread", 2,
+          "import threading; threading.Thread(target=os._exit, args=[1]).start(); time.sleep(9)"),
+    Fault("a child process that leaves", 0, "os.wait() if os.fork() else os._exit(0)"),
 )  # fmt: skip
 TERMINAL = (
     Fault("stdout closed", 0, shell='exec "$@" >&-'),
