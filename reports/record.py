@@ -268,7 +268,7 @@ class RunRecord(RecordModel):
         None, "Usual seconds of a complete run; null if none was measured.", ge=0, le=MAX_SECONDS
     )
     only: list[str] = about([], "Criteria that were requested; empty for all.")
-    loaded: list[str] = about([], "Plugins and conftest files of others.")
+    loaded: list[str] = about([], "Loaded pytest plugins and conftest.py files of others.")
     nonce: str = about("", "Text that the customer chose for this run.")
     submission: str = about("", "Id of the submission, where `seatrial submit` sent the run.")
     operator: str = about("", "Who ran the test, as given to --operator.")

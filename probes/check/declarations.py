@@ -204,13 +204,14 @@ class Check(Named):
         """Return where the limit comes from, with the limit that every run has, and because."""
         for kind, limit in (("fixed", self.fixed), ("default", self.default)):
             if limit:
-                unproven = "; a contradiction is UNPROVEN, never FAIL" if self.doubted else ""
+                unproven = "; if it is not met: UNPROVEN, not FAIL" if self.doubted else ""
                 return f"{kind}: {limit}{unproven}", limit.because
         if self.from_run:
-            return "from the run", self.from_run
+            return "agreed" if self.ordered_by else "from the run", self.from_run
         if self.derived_in_run:
             return "agreed, or from the run", "it follows from the devices it ran on"
-        return "agreed", "the contract gives the limit; without one: UNPROVEN, or only noted"
+        without = "only noted" if self.only_agreed else "UNPROVEN"
+        return "agreed", f"{without} where the contract gives no limit"
 
 
 BOUNDS = ("low", "high", "marginal_low", "marginal_high", "one_of")

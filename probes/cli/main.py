@@ -149,7 +149,7 @@ def nccl_log(files: tuple[Path, ...], as_json: bool, explained: bool, whole: boo
 def example(folder: Path) -> None:
     """Write an ordinary FSDP training job into FOLDER, ready for `ray job submit`."""
     if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder} is no folder: give an empty or new one")
+        raise UsageError(f"{folder} is a file: give a new or an empty folder")
     target, readme = folder / "reference_trainer", folder / "README.md"
     for path in (target, readme):
         if os.path.lexists(path):  # a broken link is somebody's, too

@@ -227,8 +227,8 @@ def _refuse_unjudged(contract: Contract, file: str) -> None:
     terms, tier, limited = contract.cluster, contract.tier, contract.limited_names
     for name in sorted(limited - judged_names(TIERS[-1], terms, limited)):
         raise ContractError(
-            f"{file}: [{name}]: no probe measures it under these [cluster] terms: add the one that "
-            "it needs (a queue, rdma, real accelerators), or leave it out"
+            f"{file}: no probe measures [{name}] with the [cluster] terms of this contract. Remove "
+            f"[{name}], or add the term that it needs (a queue, rdma, real accelerators)"
         )
     judged = judged_names(tier, terms, limited)
     keys = [f"[{name}]" for name in sorted(limited - judged)]

@@ -72,7 +72,7 @@ def read_shared_memory(system: Facts, ranks: int) -> Reading:
     if room["error"]:
         return Reading(0, text=f"no file can be written in {room['path']}: {room['error']}")
     if not room["size_gib"]:
-        return Reading(system["settings"]["ram_gib"], "neither its size nor memory could be read")
+        return Reading(system["settings"]["ram_gib"], "no size of /dev/shm or RAM was read")
     text = f"{room['path']} has {room['size_gib'] * 1024:.0f} MiB, {percent(room['free_share'])}"
     return Reading(room["size_gib"], text=f"{text} of it free")
 

@@ -110,7 +110,7 @@ def other_errors(log: Log) -> list[Finding]:
     if hits := [m for kind in FOLLOW_UPS for m in log.hits[kind]]:
         return _follow_up(log, hits)
     if hits := _silent_connections(log):
-        problem = "a connection by TCP failed at the start, and no line says to whom"
+        problem = "a TCP connection failed at the start of NCCL, and no line names its peer"
         return evidence.message_findings("INIT-BOOTSTRAP", problem, hits, quote=True)
     return _unexplained(log, traces)
 

@@ -66,7 +66,7 @@ def _walk(root: Path, skipped: list[str]) -> Iterator[Path]:
             elif entry.is_file(follow_symlinks=False):
                 yield path
             elif not entry.is_symlink():
-                skipped.append(f"{path} is a pipe, a socket or a device: in a folder none is read")
+                skipped.append(f"{path} was skipped: of a folder, only regular files are read")
             elif not _leads_into(path, root):  # its target is read in its own place
                 skipped.append(
                     f"{path} is a link that leads out of {root}, or nowhere: it is not followed; "

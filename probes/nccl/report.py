@@ -239,9 +239,7 @@ def _list_unproven(log: Log, counts: dict[str, int], findings: list[Finding]) ->
         "" if log.partial or explained else log_files.why_no_hang(log) or log_files.ends_early(log)
     )
     if why and any(rank.stuck for rank in log.job_ranks):
-        sentences.append(
-            f"whether the job hangs cannot be seen in this piece: {why}. {log_files.COLLECT}"
-        )
+        sentences.append(f"this log cannot show whether the job hangs: {why}. {log_files.COLLECT}")
     return sentences if explained else [*sentences, *_unconnected(log, counts)]
 
 
@@ -336,7 +334,7 @@ def _unknown(log: Log, findings: list[Finding]) -> list[str]:
         first = f"{hits[0].line}: {hits[0].detail}"
         verb = "is" if len(hits) == 1 else "are"
         count = _count(len(hits), "warning")
-        messages.append(f"{count} of NCCL {verb} unknown here, the first at {first}")
+        messages.append(f"{count} of NCCL {verb} not known to seatrial. The first: {first}")
     return messages
 
 

@@ -403,12 +403,12 @@ def time_same_work(rig: LadderRig, nodes: list[int], config: TrainConfig) -> dic
             work = strong_scaling_config(short, count, nodes[-1])
             rung = run_rung(rig.gang, rig.node_names, count, work)
         except (GangError, ValueError) as error:
-            measure.covered(f"the same work on {on} was not timed: {error}")
+            measure.covered(f"strong scaling on {on} was not timed: {error}")
             break
         total = total or rung.seconds * count
         efficiency = total / (rung.seconds * count)
         measure.note("strong_efficiency", efficiency, "ratio", on=f"{on}, {rung.load_text}")
-        measure.covered(f"the same work on {on}: {rung.seconds:.3f} s with {rung.load_text}")
+        measure.covered(f"strong scaling on {on}: {rung.seconds:.3f} s a step, {rung.load_text}")
         for name, value in zip(series, (count, efficiency, rung.tokens_per_rank), strict=True):
             series[name].append(value)
     return series

@@ -56,7 +56,7 @@ OPTIONS = (
     RunOption(
         "--baseline",
         "RUN|FOLDER",
-        "run to compare with, or a folder of runs: its newest sound run of this cluster",
+        "run to compare with; of a folder of runs, its newest complete run of this cluster",
     ),
     RunOption("--operator", "NAME", "who runs the test; the report names them"),
     RunOption("--nonce", "TEXT", "text of the customer; it proves that the run is a new one"),

@@ -140,7 +140,7 @@ def detect_slow_nodes(
         local_growth, growth.slowing_node, slowing_ratio
     )
     part = f"as {growth.slowing_node or 'the job'} slows down"
-    where = growth.slowing_node or "not shown by any single node"
+    where = growth.slowing_node or "no single node"
     verb, caveat = "compute takes", ""
     if not growth.compute_slowed:
         verb, caveat = f"{SEGMENTS_TEXT} take", f", for compute or links: {NOT_SEPARATED}"

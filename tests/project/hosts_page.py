@@ -11,10 +11,10 @@ from tests.support.seen import Sights, is_live, read_sights
 HOSTS_PAGE = REPO / "docs" / "use" / "hosts.md"
 HEAD = """# HOSTS: what is judged of each machine
 
-This page is generated from `probes/hosts/criterion.py`. An ordered value has its key of `[cluster]`.
+This page is generated from `probes/hosts/criterion.py`. A limit that names a key of `[cluster]` is
+the value that the contract orders.
 `docs/reference/measures.md` says which limits a contract may change.
-*Self-test* is the fault that each run plants on the cluster under test, to show that the measure can
-fail. {faults} faults turn a measure of HOSTS red in seatrial's own tests, {live} of them in a lab, on
+*Self-test* is the fault that each run plants on the cluster, to show that the measure can fail. {faults} faults turn a measure of HOSTS red in seatrial's own tests, {live} of them in a lab, on
 real Ray nodes: `docs/develop/faults.md` has them.
 """
 

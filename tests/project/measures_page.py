@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from probes.check.registry import CRITERIA
+from reports.sanitize import one_line
 from tests.support.paths import REPO
 
+COLUMNS = ("measure", "if it fails", "unit", "limit", "because", "self-test")
+PLACE = re.compile(r"\{\w+\}")
 MEASURES_PAGE = REPO / "docs" / "reference" / "measures.md"
 HEAD = """# Measures
 
@@ -19,8 +24,8 @@ The column *limit* says where a limit comes from ([how limits are derived](limit
 - *agreed*: the contract gives it, or it is derived from the contract's `[cluster]`.
 - *from the run*: it follows from the run's own set-up.
 
-The column *control* names the fault that a probe makes on your cluster, and that this measure must catch. Where there is
-none, it says why.
+The column *if it fails* is what a report then says. The column *self-test* names the fault that a probe plants on your
+cluster and that this measure must find: its control. Where there is none, it says why.
 """
 
 
@@ -29,11 +34,12 @@ def write_measures() -> str:
     parts = [HEAD]
     for id, row in CRITERIA.items():
         parts.append(f"## {id}: {row.title}\n")
-        parts.append("| measure | unit | limit | because | control |\n|---|---|---|---|---|")
+        parts.append(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|")
         for name, measure in row.measures.items():
             limit, because = measure.describe_limit()
             control = row.describe_control(name)
-            cells = (f"`{name}`", measure.unit or "a word", limit, because, control)
+            failing = one_line(PLACE.sub("X", measure.failing.replace("{on}", " on X")))
+            cells = (f"`{name}`", failing, measure.unit or "a word", limit, because, control)
             parts.append(f"| {' | '.join(cells)} |")
         parts.append("")
     return "\n".join(parts)

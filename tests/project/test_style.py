@@ -56,7 +56,7 @@ BUDGET = {
     # ending.py and signals.py: every run ends with its record, also where a node was lost.  The
     # header says what others hold.  A nonce that a run cannot keep is refused; the id of a
     # submission is kept.
-    "probes/session": 1542,  # the command has a reporter; a probe begins with its usual time
+    "probes/session": 1553,  # the command has a reporter; a probe has its usual time; os._exit ends as a signal does
     # What comes back is verified, and judged, by the standard library alone.
     "probes/submit": 1125,
     "reference_trainer": 3530,
@@ -66,7 +66,7 @@ BUDGET = {
     # The end does not wait for a stopped terminal; a wheel knows its commit.  Planted faults are
     # counted by what became of them.  Findings that differ in a node alone are one; one command
     # tests a criterion again.  Metrics name their run in one place.
-    "reports": 6758,
+    "reports": 6815,  # the next step and its command for each decision
     "scaling": 2870,
     "seatrial": 75,  # names for notebooks, and whether the other packages are ours
 }

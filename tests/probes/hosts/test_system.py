@@ -182,7 +182,7 @@ def test_a_part_that_cannot_be_read_proves_nothing(part: str, measures: list[str
         (
             "shared_memory",
             {"shared_memory": {"size_gib": 0.0}, "settings": {"ram_gib": None}},
-            "neither its size nor memory could be read",
+            "no size of /dev/shm or RAM was read",
         ),
         (
             "stray_raylets",

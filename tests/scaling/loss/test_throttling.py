@@ -13,7 +13,7 @@ from scaling.loss.causes import LossCause
 from scaling.loss.explain import explain
 from tests.support.simulated_steps import Cluster, longer
 
-UNKNOWN = "not shown by any single node"
+UNKNOWN = "no single node"
 
 
 def slowed(nodes: int, steps: int = 24, late: tuple[int, ...] = (1,), **more: Any) -> LossCause:

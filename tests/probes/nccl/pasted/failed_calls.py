@@ -25,7 +25,7 @@ FAILED_CALLS = {
         STARTED + warn("enqueue.cc:1182 Something that no version of this reader knows"),
         set(),
         "NCCL went on",
-        "1 warning of NCCL is unknown here",
+        "1 warning of NCCL is not known to seatrial",
     ),
     "memory that a job does without": Case(
         STARTED + REGISTRATION + info("transport/net_ib.cc:1872 -> 2", "transport/net.cc:853 -> 2"),
@@ -112,7 +112,7 @@ FAILED_CALLS = {
         info(*BEGIN, *SOCKET_TRACE, "bootstrap.cc:275 -> 2", "init.cc:1493 -> 2"),
         {"INIT-BOOTSTRAP"},
         "the trace says what failed",
-        "a connection by TCP failed at the start, and no line says to whom (misc/socket.cc:505",
+        "a TCP connection failed at the start of NCCL, and no line names its peer (misc/socket.cc:505",
     ),
     "sockets that fail in a job that goes on": Case(
         STARTED + info(*SOCKET_TRACE), set(), "a proxy tries again"
