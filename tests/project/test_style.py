@@ -56,7 +56,7 @@ BUDGET = {
     # ending.py and signals.py: every run ends with its record, also where a node was lost.  The
     # header says what others hold.  A nonce that a run cannot keep is refused; the id of a
     # submission is kept.
-    "probes/session": 1553,  # the command has a reporter; a probe has its usual time; os._exit ends as a signal does
+    "probes/session": 1553,  # usual times of probes; os._exit ends a run as a signal does
     # What comes back is verified, and judged, by the standard library alone.
     "probes/submit": 1125,
     "reference_trainer": 3530,
