@@ -119,13 +119,15 @@ class AcceptanceSummary:
         if not self.record.contract.agreed:
             text = f"{self.counts['consistent']} of {len(self.rows)} criteria show no contradiction"
             sentences = [
-                "no contract was agreed",
+                "No contract was agreed",
                 text + f", {failed}" * bool(self.counts["failed"]),
             ]
         else:
             text = f"{self.counts['proven']} of {self.counts['required']} required criteria proven"
-            rest = [failed, unproven, f"{self.counts['marginal']} marginal"]
-            sentences = [", ".join([text, *(words for words in rest if words[0] != "0")])]
+            if self.counts["marginal"]:
+                text += f" ({self.counts['marginal']} marginal)"
+            rest = [words for words in (failed, unproven) if words[0] != "0"]
+            sentences = [", ".join([text, *rest])]
         optional = [one_line(row.criterion.id) for row in self.rows if not row.criterion.required]
         if optional:
             sentences.append(f"Not required: {', '.join(optional)}")
@@ -225,7 +227,7 @@ def _full_run_text(record: RunRecord) -> str:
     tier, seconds = record.contract.tier, record.full_run_s
     tiers = TIERS[: TIERS.index(tier) + 1] if tier in TIERS else TIERS
     count = sum(one.tier in tiers for one in record.owed)
-    probes = f": {count} probes of the tier {one_line(tier)}" if count else ""
+    probes = f": {count} tests of the tier {one_line(tier)}" if count else ""
     took = f", about {math.ceil(seconds / 60)} min" if seconds else ""
     return f"An acceptance needs a full run{probes}{took}"
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reports.acceptance import AcceptanceSummary, ReportRow, summary_sentence
+from reports.acceptance import AcceptanceSummary, summary_sentence
 from reports.charts import Figure, draw_figures
 from reports.frames.compare import compare
 from reports.measurement import Measurement, Verdict
 from reports.numbers import number
-from reports.orders import again_command, fill
+from reports.orders import again_command, fill, run_argument
 from reports.page import sections
 from reports.record import NOT_RUN, Control, Finding, ProbeResult, RunRecord
 from reports.redact import redact_text
@@ -83,7 +83,7 @@ def render(
     so. `evidence_at` is the path of the run folder as links on the page reach it.
     """
     record, reader = summary.record, sections.EvidenceReader(run, evidence_at)
-    unexplained, untested = _unexplained_results(summary.worst_first), _untested_items(summary)
+    unexplained, untested = _unexplained_results(summary), _untested_items(summary)
     step = sections.choose_next_step(
         summary,
         is_open=bool(summary.findings or unexplained or record.regressions),
@@ -109,6 +109,8 @@ def render(
         ),
         unexplained=unexplained,
         untested=untested,
+        failed=[row.criterion.id for row in summary.worst_first if row.verdict is Verdict.FAIL],
+        run_argument=run_argument(record),
         anchors=sections.section_anchors(summary.rows),
         caught_controls=sections.count_controls(record.results),
         again=lambda shown: again_command(record, shown),
@@ -267,18 +269,19 @@ def _build_group(same_name: list[Measurement]) -> Group:
     return worst_first[:-hidden], f"and {hidden} more of {good[0].title}, all pass{span}"
 
 
-def _unexplained_results(worst_first: list[ReportRow]) -> list[ProbeResult]:
+def _unexplained_results(summary: AcceptanceSummary) -> list[ProbeResult]:
     """Find results that are not accepted and have no finding: they need a next step, too.
 
     What did not run is listed as not tested.  Of those of one criterion with the same error it is
     the first: a full disk ends many probes.
     """
     found: dict[tuple[str, str], ProbeResult] = {}
-    for row in worst_first:
+    for row in summary.worst_first:
         for result in row.results if not row.is_only_information else ():
             if result.state != NOT_RUN and not result.verdict.accepted and not result.findings:
                 found.setdefault((row.criterion.id, result.error or result.probe), result)
-    return list(found.values())
+    agreed = summary.record.contract.agreed  # otherwise the first step is a contract
+    return [one for one in found.values() if agreed or not sections.only_lacks_limits(one)]
 
 
 def _untested_items(summary: AcceptanceSummary) -> list[tuple[str, str]]:

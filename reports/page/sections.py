@@ -16,12 +16,13 @@ from reports.measurement import Limit, Measurement, Verdict
 from reports.numbers import quantity
 from reports.orders import run_argument
 from reports.record import NOT_RUN, Control, Evidence, Finding, ProbeResult, RunRecord, Severity
-from reports.redact import redact
+from reports.redact import redact, redact_text
 from reports.run_folder.event_log import MISSING, open_regular
 from reports.run_folder.integrity import compare_hash
 from reports.run_folder.times import parse_time
-from reports.sanitize import capitalise, clean, probe_words, relative_link
+from reports.sanitize import clean, probe_words, relative_link
 
+PART_OPTION = re.compile(r" (?:--only|-k|--tier)(?:=| +)(?:'[^']*'|\"[^\"]*\"|\S+)")
 ANCHOR = re.compile(r"[A-Z][A-Z0-9_]{0,30}")  # a criterion that is the name of its section
 
 
@@ -38,9 +39,11 @@ def build_lead(summary: AcceptanceSummary) -> Lead:
     """Write the lines below the verdict."""
     deciding = [row for row in summary.worst_first if row.can_decide]
     open_rows = [row for row in deciding if any_ran(row.results) and not row.verdict.accepted]
-    worst = open_rows[0].claim if open_rows else ""
+    if not summary.record.contract.agreed:
+        open_rows = [row for row in open_rows if not all(map(only_lacks_limits, row.results))]
+    worst = f"{open_rows[0].criterion.id}: {open_rows[0].claim}" if open_rows else ""
     proof = count_controls(summary.record.results).sentence
-    return Lead(capitalise(f"{summary.counts_text}."), capitalise(worst), proof)
+    return Lead(f"{summary.counts_text}.", worst, proof)
 
 
 class NextStep(NamedTuple):
@@ -72,18 +75,20 @@ def choose_next_step(
         return NextStep(text, "seatrial run --cluster auto --contract CONTRACT")
     if summary.shown_verdict.accepted:
         text = f"Sign {'the original of ' * is_shared}this run, on paper or with a key."
-        if any(row.verdict is not Verdict.PASS for row in summary.rows if row.can_decide):
-            text += " A MARGINAL value meets its limit with little room: sign with a condition if"
-            text += " it must be measured again."
+        close = [row.criterion.id for row in summary.rows if row.verdict is Verdict.MARGINAL]
+        if close:
+            text += f" {join_words(close)} {'is' if len(close) == 1 else 'are'} close to the limit:"
+            text += " you can sign with a condition instead (--decision conditions)."
         return NextStep(text, f"seatrial sign {run} --as customer --key KEY --decision accepted")
+    command = redact_text(record.command)
     if record.state != "finished":
-        return NextStep("The run was stopped before its end. Run it again:", record.command)
+        return NextStep("The run was stopped before its end. Run it again:", command)
     if record.partial:
-        text = "Only a part was tested. Run all of it: leave --only and -k out, and use the tier"
-        return NextStep(f"{text} that the contract names ({record.contract.tier}).")
+        text = f"Only a part was tested. Run all of tier {record.contract.tier}:"
+        return NextStep(text, PART_OPTION.sub("", command))
     if untested:
         return NextStep("Run the missing tests. They are listed below, as not tested.")
-    return NextStep(f"Run the suite again, because: {summary.reasons[0]}", record.command)
+    return NextStep(f"Run the suite again, because: {summary.reasons[0]}", command)
 
 
 class ControlCounts(NamedTuple):
@@ -111,10 +116,11 @@ class ControlCounts(NamedTuple):
         rest = f"Not planted: {quantity(self.not_run, 'faults')} of tests that did not run."
         parts = [rest] * bool(self.not_run)
         if planted:
-            were, all_were = ("was", "It was") if planted == 1 else ("were", "All were")
-            end = f"Found: {self.found} of {planted}" if self.missed else f"{all_were} found"
+            found = (
+                f"found {self.found}" if self.missed else "found all" if planted > 1 else "found it"
+            )
             faults = quantity(planted, "faults")
-            parts = [f"To check the tests, {faults} {were} planted. {end}.", *parts]
+            parts = [f"Self-test: the suite planted {faults} on purpose, and {found}.", *parts]
         return " ".join(parts)
 
 
@@ -187,7 +193,9 @@ def cause_text(result: ProbeResult, record: RunRecord) -> str:
     Only a failure or an error may come from an earlier fault: what is unproven has its own reason.
     Empty where the probe did not run to its end: its state has the reason.
     """
-    if result.state in (NOT_RUN, "skipped", "interrupted"):
+    if result.state == "skipped":
+        return "Do what the reason says, then test again."
+    if result.state in (NOT_RUN, "interrupted"):
         return ""
     codes: dict[str, list[str]] = {}
     for earlier in record.results[: record.results.index(result)]:
@@ -206,12 +214,22 @@ def _unproven_text(result: ProbeResult) -> str:
     """Say what to do about a result that is not bad, and not proven."""
     if any(not control.verdict.accepted for control in result.controls):
         return (
-            "Test again. If the fault is not found again, this test does not work on this cluster: "
-            "report it to the authors of the suite, with the run folder."
+            "Test again. If the test misses the fault a second time, it does not work on this "
+            "cluster: report it to the authors of the suite, with the run folder."
         )
-    if any(m.judged and m.value is not None and m.limit is None for m in result.measurements):
+    if only_lacks_limits(result):
         return "Write the limit that was agreed into the contract."
     return "No known cause matches."
+
+
+def only_lacks_limits(result: ProbeResult) -> bool:
+    """Return whether a result is unproven because the contract has no limit, and only so."""
+    without = [m for m in result.measurements if m.judged and m.limit is None]
+    problems = [m for m in result.measurements if m.severity]
+    sound = result.state == "finished" and all(one.verdict.accepted for one in result.controls)
+    return (
+        sound and bool(without) and all(m.limit is None and m.value is not None for m in problems)
+    )
 
 
 def join_words(words: Sequence[str]) -> str:

@@ -148,7 +148,11 @@ def unproven() -> list[Recording]:
 
 def partial(run: RunRecord) -> RunRecord:
     """Only FABRIC was run."""
-    asked = {"partial": "only FABRIC was asked for (--only)"}
+    asked = {
+        "partial": "only FABRIC was asked for (--only)",
+        "finished": "2026-11-20T22:18:31.120Z",
+    }
+    asked["command"] = f"{run.command} --only FABRIC"
     return run.model_copy(update={"results": run.results_of("FABRIC"), **asked})
 
 

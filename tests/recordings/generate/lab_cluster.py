@@ -11,7 +11,7 @@ from tests.recordings.generate import h100_cluster as atlas
 from tests.recordings.load import control, evidence, measured, owing
 
 NODES = [f"node{n}" for n in range(4)]
-WHY_NOT = "the lab has no RDMA device: the road is shown over TCP"
+WHY_NOT = "the lab has no RDMA device: its gradients take TCP"
 FILES = {
     "evidence/proc-net-dev.txt": "node   fab0_tx_bytes  eth0_tx_bytes\n"
     + "\n".join(f"node{n}      402653184         181223" for n in range(4))

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import re
 from typing import Any
 
 import pytest
 
-from reports.acceptance import AcceptanceSummary, load_summary, summarize_acceptance
+from reports.acceptance import (
+    AcceptanceSummary,
+    load_summary,
+    summarize_acceptance,
+    with_problems,
+)
 from reports.measurement import Limit, Measurement, Verdict
+from reports.page.render import render
 from reports.page.sections import (
     ControlCounts,
     blast_text,
@@ -17,6 +24,7 @@ from reports.page.sections import (
     build_node_matrix,
     caught_text,
     cause_text,
+    choose_next_step,
     count_controls,
     join_words,
     limit_text,
@@ -52,7 +60,10 @@ def test_a_problem_without_a_finding_points_at_what_was_found_before() -> None:
     noted = fabric.model_copy(update={"findings": notes})
     alone = record.model_copy(update={"results": [noted, scaling]})
     assert cause_text(scaling, alone) == "No known cause matches.", "a note blocks nothing"
-    for state in ("not run", "skipped", "interrupted"):
+    skipped = scaling.model_copy(update={"state": "skipped"})
+    alone = record.model_copy(update={"results": [fabric, skipped]})
+    assert cause_text(skipped, alone) == "Do what the reason says, then test again."
+    for state in ("not run", "interrupted"):
         absent = scaling.model_copy(update={"state": state})
         alone = record.model_copy(update={"results": [fabric, absent]})
         assert cause_text(absent, alone) == "", "why it has no result is said already"
@@ -90,9 +101,9 @@ def test_words_are_joined_as_people_do(words: list[str], text: str) -> None:
 
 def test_the_lead_has_the_worst_fact() -> None:
     lead = build_lead(summary("tcp-fallback"))
-    assert lead.worst == "All-reduce runs at 41.2 GB/s. Expected: >= 340 GB/s"
+    assert lead.worst == "FABRIC: All-reduce runs at 41.2 GB/s. Expected: >= 340 GB/s"
     assert lead.counts.startswith("3 of 6 required criteria proven, 2 failed, 1 unproven.")
-    assert lead.proof == "To check the tests, 6 faults were planted. All were found."
+    assert lead.proof == "Self-test: the suite planted 6 faults on purpose, and found all."
 
 
 def test_the_lead_of_an_accepted_run_has_no_worst_fact() -> None:
@@ -104,7 +115,7 @@ def test_a_control_that_was_missed_is_counted() -> None:
     missed = summary("control-missed")
     counts = count_controls(missed.record.results)
     assert (counts.missed, counts.not_run) == (1, 0)
-    assert counts.sentence.endswith(f"Found: {counts.found} of {counts.found + 1}.")
+    assert counts.sentence.endswith(f" on purpose, and found {counts.found}.")
     id, control = planted_faults(missed.record)[0]
     assert (id, control.verdict, control.name) == ("FABRIC", Verdict.UNPROVEN, "wrong network")
     (fabric,) = [row for row in missed.rows if row.criterion.id == "FABRIC"]
@@ -114,9 +125,10 @@ def test_a_control_that_was_missed_is_counted() -> None:
 @pytest.mark.parametrize(
     ("counts", "text", "sentence"),
     [
-        ((3, 0, 0), "3 of 3", "To check the tests, 3 faults were planted. All were found."),
-        ((2, 1, 0), "2 of 3", "To check the tests, 3 faults were planted. Found: 2 of 3."),
-        ((1, 0, 2), "1 of 1, 2 not run", "To check the tests, 1 fault was planted. It was found. "
+        ((3, 0, 0), "3 of 3", "Self-test: the suite planted 3 faults on purpose, and found all."),
+        ((2, 1, 0), "2 of 3", "Self-test: the suite planted 3 faults on purpose, and found 2."),
+        ((1, 0, 2), "1 of 1, 2 not run",
+         "Self-test: the suite planted 1 fault on purpose, and found it. "
          "Not planted: 2 faults of tests that did not run."),
         ((0, 0, 4), "none, 4 not run", "Not planted: 4 faults of tests that did not run."),
         ((0, 0, 0), "none", ""),
@@ -224,3 +236,61 @@ def test_a_part_of_a_node_belongs_to_it() -> None:
 @pytest.mark.parametrize("nodes", ["", "node0", 5, [], ["node0"], [{"name": 3}], [{}]])
 def test_without_node_names_there_is_no_matrix(nodes: Any) -> None:
     assert matrix(result("HOSTS", ("a", "node0", 0)), nodes=nodes) == {}
+
+
+FOLDER = "runs/2026-11-20T221703Z-atlas"
+AGAIN = "pytest probes --cluster ray://10.20.0.1:10001 --contract h100-ndr400"
+
+
+@pytest.mark.parametrize(
+    ("name", "begins", "command"),
+    [
+        ("healthy-atlas", "Sign this run, on paper or with a key. SCALING is close to the limit",
+         f"seatrial sign {FOLDER} --as customer --key KEY --decision accepted"),
+        ("healthy-lab", "Run the suite on the real cluster",
+         "seatrial run --cluster auto --contract CONTRACT"),
+        ("killed-run", "The run was stopped before its end", AGAIN),
+        ("partial", "Only a part was tested. Run all of tier quick:", AGAIN),
+        ("no-contract", "Write a contract", f"seatrial contract new --from {FOLDER}"),
+        ("not-run", "Run the missing tests.", ""),
+        ("teardown", "Run the suite again, because: teardown error in", AGAIN),
+        ("tcp-fallback", "", ""),
+        ("control-missed", "", ""),
+    ],
+)  # fmt: skip
+def test_each_decision_has_its_next_step(name: str, begins: str, command: str) -> None:
+    """Where findings or failures have steps of their own, the page has those alone."""
+    shown = html.unescape(render(summary(name), RECORDINGS / name))
+    between = shown.partition("<h2>Do next</h2>")[2].partition("<h2>Sign-off")[0]
+    text = between.partition('<div class="finding')[0]
+    assert (f"<p>{begins}" in text) == bool(begins)
+    assert (f">{command}</code>" in text) == bool(command)
+
+
+def test_a_folder_that_does_not_verify_is_not_signed() -> None:
+    edited = with_problems(summary("healthy-atlas"), ["record.json was changed"])
+    step = choose_next_step(edited, is_open=False, is_shared=False, untested=False)
+    assert step.text.startswith("Do not sign.")
+    assert step.command == f"seatrial verify {FOLDER}"
+
+
+def test_a_secret_of_the_command_is_not_in_the_next_step() -> None:
+    record = summary("killed-run").record
+    secret = record.model_copy(
+        update={"command": f"{AGAIN} --token hf_abcdefghijklmnopqrstuvwxyz012345"}
+    )
+    step = choose_next_step(
+        summarize_acceptance(secret), is_open=False, is_shared=True, untested=True
+    )
+    assert step.command.startswith(AGAIN)
+    assert "hf_abc" not in step.command
+
+
+def test_a_copy_says_where_the_form_is() -> None:
+    shared = render(summary("healthy-atlas"), None)
+    assert "The original report has the form to sign." in shared
+    assert "Sign the original of this run" in shared
+    assert '<p class="fill">signature</p>' not in shared
+    assert '<p class="fill">signature</p>' in render(
+        summary("healthy-atlas"), RECORDINGS / "healthy-atlas"
+    )
