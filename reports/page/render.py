@@ -18,7 +18,7 @@ from reports.charts import Figure, draw_figures
 from reports.frames.compare import compare
 from reports.measurement import Measurement, Verdict
 from reports.numbers import number
-from reports.orders import again_command, fill, run_argument
+from reports.orders import MAX_LISTED, again_command, fill, node_suspects, run_argument
 from reports.page import sections
 from reports.record import NOT_RUN, Control, Finding, ProbeResult, RunRecord
 from reports.redact import redact_text
@@ -172,6 +172,7 @@ def _jinja_environment(reader: sections.EvidenceReader) -> Environment:
         "skipped": sections.group_skipped,
         "caught": sections.caught_text,
         "limit": sections.limit_text,
+        "nodes": lambda suspects: node_suspects(suspects)[:MAX_LISTED],
         "controls": sections.count_controls,
         "first_sentence": lambda text: SENTENCE_END.split(text, maxsplit=1)[0],
         # Only for SVG that reports.charts.canvas wrote, and for the page's script: neither contains
