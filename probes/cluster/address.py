@@ -306,6 +306,9 @@ QUIET = {"log_to_driver": False, "logging_level": "error", "configure_logging": 
 
 def cannot_join(address: str, error: Exception) -> ClusterUnreachable:
     """Make the error of a cluster that Ray cannot join."""
+    if isinstance(error, UnicodeEncodeError):  # Ray sends the driver's command line
+        why = "the command line has letters that Python cannot read in this locale"
+        return ClusterUnreachable(f"{address} cannot be joined: {why}. Set PYTHONUTF8=1")
     return ClusterUnreachable(f"{address} cannot be joined: {' '.join(str(error).split())}")
 
 

@@ -147,9 +147,12 @@ def control_partial_allocation(run: Scenario, need: int) -> None:
         run.wait_idle()
         run.observer.single_actors = dict.fromkeys(jobs, need)
         start = run.observer.mark("single actors, in turns", fault=True)
-        for turn in range(2 * need):
-            jobs["AB"[turn % 2]].call("naive", 1)
+        order = [jobs["AB"[turn % 2]] for turn in range(2 * need)]
+        for job in order[: run.total]:  # all of them fit, in whatever order Ray places them
+            job.call("naive", 1)
         full = run.until(lambda sample: checks.count_held(sample) >= run.total, FILL_SECONDS)
+        for job in order[run.total :]:
+            job.call("naive", 1)
         run.observer.look_away(AWAY_SECONDS)
         run.observer.wait(checks.FREE_LAG + LOOK_SECONDS)
         held = [sample for sample in run.observer.samples if sample["t"] >= (full or start)]

@@ -38,12 +38,12 @@ BUDGET = {
     # read from regular files alone.  One deadline holds for all of an answer.
     # cleanup.py ends a user whose processes kill or stop who comes for them, and removes its files
     # in bounded memory.
-    "probes/cluster": 3355,  # nodes with a rare version are suspects; tunnels
+    "probes/cluster": 3358,  # nodes with a rare version are suspects; tunnels
     "probes/contract": 1341,  # where a guide may come from, and its hash
     "probes/environment": 813,
     "probes/fabric": 3304,
     "probes/faults": 340,
-    "probes/gang": 2038,
+    "probes/gang": 2041,  # a control asks for no more than there is, until all is held
     "probes/hosts": 5092,
     # A guide is another party's program: who types it, its hash, one deadline, output in bounds.
     # A shell is ended in bounded time, and reaped last; mounts are searched, or named; a user has

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -166,3 +167,24 @@ def test_a_gpu_used_in_secret_is_caught_and_is_free_afterwards(with_gpus: Simula
     ]
     result = with_gpus.measure.result("finished", 1.0)
     assert [one.sentence() for one in result.measurements if one.severity] == []
+
+
+def test_both_jobs_hold_a_part_whoever_ray_serves_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until all is held, no more is asked for than there is: one job could get all of its own."""
+    told: list[str] = []
+    jobs = {job: SimpleNamespace(call=lambda *_, job=job: told.append(job)) for job in "AB"}
+    observer = SimpleNamespace(
+        samples=[], mark=lambda *_, **__: 0.0, look_away=lambda _: None, wait=lambda _: None
+    )
+    run: Any = SimpleNamespace(
+        rig=SimpleNamespace(jobs=jobs, release=lambda: None),
+        observer=observer,
+        as_control=nullcontext,
+        wait_idle=lambda: None,
+        until=lambda *_: told.append("all held"),
+        total=3,
+        measure=None,
+    )
+    monkeypatch.setattr(controls, "plant", lambda *_, **__: None)
+    controls.control_partial_allocation(run, 3)
+    assert told == ["A", "B", "A", "all held", "B", "A", "B"]
