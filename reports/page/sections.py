@@ -62,14 +62,14 @@ def choose_next_step(
     and `untested` if something was not shown.
     """
     record, run = summary.record, run_argument(summary.record)
+    if summary.integrity.problems:
+        text = "Do not sign. Ask for the original run folder, or run again. See what differs:"
+        return NextStep(text, f"seatrial verify {run}")
     if not record.contract.agreed:
         text = "Write a contract with what was ordered, and run again with it:"
         return NextStep(text, f"seatrial contract new --from {run}")
     if is_open:
         return NextStep("")
-    if summary.integrity.problems:
-        text = "Do not sign. Ask for the original run folder, or run again. See what differs:"
-        return NextStep(text, f"seatrial verify {run}")
     if summary.shown_verdict.accepted and record.rehearsal:
         text = "Run the suite on the real cluster, with its contract:"
         return NextStep(text, "seatrial run --cluster auto --contract CONTRACT")
@@ -226,10 +226,9 @@ def only_lacks_limits(result: ProbeResult) -> bool:
     """Return whether a result is unproven because the contract has no limit, and only so."""
     without = [m for m in result.measurements if m.judged and m.limit is None]
     problems = [m for m in result.measurements if m.severity]
-    sound = result.state == "finished" and all(one.verdict.accepted for one in result.controls)
-    return (
-        sound and bool(without) and all(m.limit is None and m.value is not None for m in problems)
-    )
+    found = bool(result.controls) and all(one.verdict.accepted for one in result.controls)
+    sound = result.state == "finished" and found and bool(without)
+    return sound and all(m.limit is None and m.value is not None for m in problems)
 
 
 def join_words(words: Sequence[str]) -> str:

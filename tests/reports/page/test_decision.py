@@ -28,6 +28,7 @@ from reports.page.sections import (
     count_controls,
     join_words,
     limit_text,
+    only_lacks_limits,
     planted_faults,
     section_anchors,
 )
@@ -268,10 +269,30 @@ def test_each_decision_has_its_next_step(name: str, begins: str, command: str) -
 
 
 def test_a_folder_that_does_not_verify_is_not_signed() -> None:
-    edited = with_problems(summary("healthy-atlas"), ["record.json was changed"])
-    step = choose_next_step(edited, is_open=False, is_shared=False, untested=False)
-    assert step.text.startswith("Do not sign.")
-    assert step.command == f"seatrial verify {FOLDER}"
+    for name, is_open in (
+        ("healthy-atlas", False),
+        ("control-missed", True),
+        ("no-contract", False),
+    ):
+        edited = with_problems(summary(name), ["record.json was changed"])
+        step = choose_next_step(edited, is_open=is_open, is_shared=False, untested=False)
+        assert step.text.startswith("Do not sign.")
+        assert step.command == f"seatrial verify {FOLDER}"
+
+
+def test_a_result_that_lacks_more_than_a_limit_keeps_its_own_step() -> None:
+    (hosts,) = summary("no-contract").record.results_of("HOSTS")
+    assert only_lacks_limits(hosts)
+    missed = [one.model_copy(update={"caught": False}) for one in hosts.controls]
+    empty = [one.model_copy(update={"value": None}) for one in hosts.measurements]
+    for change in (
+        {"controls": []},
+        {"controls": missed},
+        {"measurements": empty},
+        {"measurements": []},
+        {"state": "error"},
+    ):
+        assert not only_lacks_limits(hosts.model_copy(update=change))
 
 
 def test_a_secret_of_the_command_is_not_in_the_next_step() -> None:
