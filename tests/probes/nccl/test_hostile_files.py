@@ -62,8 +62,8 @@ def test_what_is_named_and_no_log_is_one_sentence(
 
 
 STRANGE = {
-    "fifo": (os.mkfifo, "is a pipe, a socket or a device"),
-    "socket": (a_socket, "is a pipe, a socket or a device"),
+    "fifo": (os.mkfifo, "was skipped: of a folder, only regular files"),
+    "socket": (a_socket, "was skipped: of a folder, only regular files"),
     "zero": (link("/dev/zero"), "is a link that leads out of"),
     "loop": (link("strange"), "is a link that leads out of"),
     "nowhere": (link("nothing"), "is a link that leads out of"),

@@ -39,4 +39,4 @@ def size_line(rank: int, size: int, nodes: int) -> str:
     return f"comm 0x55 rank {rank} nRanks {size} nNodes {nodes} localRanks {size // nodes} localRank 0 MNNVL 0"
 
 
-PIECE = "cannot be seen in this piece"
+PIECE = "cannot show whether the job hangs"
