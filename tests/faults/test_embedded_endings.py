@@ -60,8 +60,12 @@ class Run:
 
     def wait_for(self, text: str) -> None:
         """Wait until the run has printed this text."""
+        self.wait_until(lambda: text in self.log.read_text())
+
+    def wait_until(self, happened: Callable[[], bool]) -> None:
+        """Wait for something that the run does, for LONGEST_S at most."""
         deadline = time.monotonic() + LONGEST_S
-        while text not in self.log.read_text():
+        while not happened():
             assert self.process.poll() is None, self.log.read_text()
             assert time.monotonic() < deadline, self.log.read_text()
             time.sleep(0.1)  # between two looks
@@ -177,9 +181,8 @@ def test_a_driver_that_is_killed_leaves_nothing(run: Run, moment: str) -> None:
     run.wait_for(moment)
     time.sleep(1)  # into what begins at that moment
     events = run.folder / "events.jsonl"
-    while not events.exists() or not events.stat().st_size:  # before it, no run is there to end
-        assert run.process.poll() is None, run.log.read_text()
-        time.sleep(0.1)  # between two looks
+    # Before the first event, no run is there to end.
+    run.wait_until(lambda: events.exists() and events.stat().st_size > 0)
     run.process.kill()
     summary = run.end()
     assert (run.process.returncode, summary.exit_code) == (-9, 2)

@@ -98,7 +98,7 @@ SIGNALS = (
     Fault("os._exit(0)", 2, "os._exit(0)", says="os._exit(0) before the end"),
     Fault("os._exit(0), seatrial", 2, "os._exit(0)", program="seatrial"),
     Fault("os._exit(1) in a thread", 2,
-          "import threading; threading.Thread(target=os._exit, args=[1]).start(); time.sleep(9)"),
+          "import threading; t = threading.Thread(target=os._exit, args=[1]); t.start(); t.join()"),
     Fault("a child process that leaves", 0, "os.wait() if os.fork() else os._exit(0)"),
 )  # fmt: skip
 TERMINAL = (

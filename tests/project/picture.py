@@ -18,12 +18,12 @@ PICTURE = REPO / "docs" / "use" / "report.png"
 SIZE = {"width": 1280, "height": 1000}
 
 
-def draw(run: Path, picture: Path = PICTURE) -> None:
+def draw(run: Path) -> None:
     """Write the first screen of the run's page."""
     with open_chromium() as browser:
         page = browser.new_page(viewport=SIZE)
         page.set_content(render(load_summary(run), run))
-        page.screenshot(path=picture)
+        page.screenshot(path=PICTURE)
 
 
 if __name__ == "__main__":

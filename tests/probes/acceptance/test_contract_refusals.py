@@ -254,7 +254,10 @@ def test_what_no_probe_of_the_tier_measures_is_refused(terms: str, named: str) -
 
 
 def test_what_needs_a_term_that_is_missing_is_refused() -> None:
-    with pytest.raises(ContractError, match=r"no probe measures \[.*\] with the \[cluster\] terms"):
+    with pytest.raises(
+        ContractError,
+        match=r"no probe measures \[GANG\.large_gang_wait\] with the \[cluster\] terms",
+    ):
         parse(f'schema = 1\ntier = "standard"\n{WAIT}'.encode(), "ours.toml")
 
 
