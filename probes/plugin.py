@@ -323,7 +323,7 @@ def _require_software(item: pytest.Item, criterion: str) -> None:
 
     uses = item.get_closest_marker("uses")
     if uses is not None and find_spec(uses.args[0]) is None:
-        pytest.skip(f"{uses.args[0]} is not installed here: pip install 'ray[train]' brings it")
+        pytest.skip(f"{uses.args[0]} is missing. Where the suite runs: pip install 'ray[train]'")
     needs = [missing(mark.args[0]) for mark in item.iter_markers("needs")]
     cluster = item.config.stash[RUN].cluster
     on_gpu = cluster is None or cluster.on_gpu

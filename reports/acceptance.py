@@ -18,6 +18,7 @@ from typing import Any
 from reports import record as records
 from reports.measurement import Measurement, Verdict
 from reports.numbers import number, quantity
+from reports.orders import run_argument
 from reports.record import TIERS, Criterion, Finding, ProbeResult, RunRecord, Severity
 from reports.regressions import Regression
 from reports.run_folder.event_log import SUMS
@@ -37,8 +38,8 @@ NO_SUMS = records.RunProblem(
     text="the run ended and its last file was never written (was the disk full?)",
 )
 NO_CONTRACT = (
-    "no contract was agreed: write one with what was ordered (seatrial contract new --from "
-    "{run}) and run again with it"
+    "no contract was agreed, so nothing can be accepted: write one with what was ordered "
+    "(seatrial contract new --from {run}) and run again with it"
 )
 
 
@@ -117,11 +118,9 @@ class AcceptanceSummary:
         """Counts in words: proven criteria, criteria not required, owed probes that ran."""
         failed, unproven = (f"{self.counts[word]} {word}" for word in ("failed", "unproven"))
         if not self.record.contract.agreed:
-            text = f"{self.counts['consistent']} of {len(self.rows)} criteria show no contradiction"
-            sentences = [
-                "No contract was agreed",
-                text + f", {failed}" * bool(self.counts["failed"]),
-            ]
+            text = f"{self.counts['consistent']} of {len(self.rows)} criteria fit what the cluster "
+            text += "says of itself" + f", {failed}" * bool(self.counts["failed"])
+            sentences = ["No contract was agreed", text]
         else:
             text = f"{self.counts['proven']} of {self.counts['required']} required criteria proven"
             if self.counts["marginal"]:
@@ -211,18 +210,22 @@ def _run_reasons(record: RunRecord) -> list[str]:
     contract, reasons = record.contract, [problem.sentence() for problem in record.problems]
     run = "the run that is judged again" if record.judged_again else "the run"
     reasons += [f"{run} cannot be verified: {reason}" for reason in record.unverified]
-    if record.partial:
-        reasons.append(f"PARTIAL run: {record.partial}. {_full_run_text(record)}")
     if not record.owed:  # every tier owes probes
         reasons.append(NOTHING_OWED)
-    if not contract.agreed:
-        reasons.append(NO_CONTRACT.format(run=record.id))
-    elif record.rehearsal and not contract.rehearsal:
+    reasons += reasons_to_run_again(record)
+    if contract.agreed and record.rehearsal and not contract.rehearsal:
         reasons += [f"the contract declares no rehearsal, but this run is one: {record.rehearsal}"]
     return reasons
 
 
-def _full_run_text(record: RunRecord) -> str:
+def reasons_to_run_again(record: RunRecord) -> list[str]:
+    """List the reasons that another run removes: of a part alone, or without a contract."""
+    found = [f"PARTIAL run: {record.partial}. {full_run_text(record)}"] * bool(record.partial)
+    no_contract = NO_CONTRACT.format(run=run_argument(record))
+    return [*found, *[no_contract] * (not record.contract.agreed)]
+
+
+def full_run_text(record: RunRecord) -> str:
     """Say what an acceptance needs: the probes of the contract's tier, and their usual minutes."""
     tier, seconds = record.contract.tier, record.full_run_s
     tiers = TIERS[: TIERS.index(tier) + 1] if tier in TIERS else TIERS
@@ -340,9 +343,10 @@ def _report_row(
     problem = problem or worse
     sentence = problem if is_other else headline_sentence(criterion, key, record.cluster)
     if reason and (_only_informs(criterion, results, verdict) or not any_ran(results)):
-        is_other, sentence = True, f"{capitalise(criterion.title)}: not provable here"
+        is_other, sentence = True, "this cluster cannot prove it"
     elif results and not any_ran(results):
-        is_other, sentence = True, f"not tested: {results[0].error}"
+        is_other, sentence = True, "not tested"
+        sentence += f": {results[0].error}" * (results[0].error != record.partial)
     return ReportRow(
         criterion=criterion,
         verdict=verdict,
@@ -496,17 +500,19 @@ def claim_end(criterion: Criterion, key: Measurement, verdict: Verdict) -> str:
 
 
 def work_text(efficiency: Measurement, cluster: Mapping[str, Any]) -> str:
-    """Write an efficiency as work: `64 GPUs do the work of 33`; nodes where GPUs are not known.
+    """Write an efficiency as work: `64 GPUs (of 512) do the work of 33.4`.
 
-    The subject of the measurement begins with its number of nodes.
+    The subject of the measurement begins with its number of nodes. They are counted where the GPUs
+    are not known.
     """
     nodes = re.match(r"(\d+) nodes?\b", efficiency.subject)
     if nodes is None or isinstance(efficiency.value, str | None):
         return f"{efficiency.title} is {efficiency.value_text}"
     count, per_node = int(nodes[1]), gpus_per_node(cluster)
     units = f"{count * per_node} GPUs" if per_node else f"{count} nodes"
-    work = efficiency.value * count * (per_node or 1)
-    return f"{units} do the work of {number(work, 2 if work >= 10 else 3)}"
+    total = len(records.node_facts(cluster))
+    units += f" (of {total * (per_node or 1)})" * (total > count)
+    return f"{units} do the work of {number(efficiency.value * count * (per_node or 1))}"
 
 
 def gpus_per_node(cluster: Mapping[str, Any]) -> int:

@@ -374,7 +374,7 @@ def _not_run(entry: OwedProbe, partial: str) -> ProbeResult:
         probe=entry.probe,
         criterion=entry.criterion,
         state=NOT_RUN,
-        error=partial or "the run ended before it",
+        error=partial or "the run stopped before this test",
     )
 
 

@@ -220,7 +220,7 @@ CRITERION = CriterionRow(
     title="gang scheduling works under contention",
     how="competing jobs: each has all its accelerators or none, checked at least 20 times a second",
     where="gangs of all sizes, on all nodes", needs=("2 GPUs",),
-    headlines={PLACEMENT_DELAY: "a waiting gang starts {value} after it can"},
-    proven="; no gang held only some of its GPUs", usual_s={"quick": 27, "standard": 155},
+    headlines={PLACEMENT_DELAY: "a waiting job starts {value} after its GPUs are free"},
+    proven="; no job held only a part of its GPUs", usual_s={"quick": 27, "standard": 155},
     depends=("queue",), least_gpus=2,
 )

@@ -507,6 +507,6 @@ CRITERION = CriterionRow(
         "permission of workers to read NVML; root is not needed",
         "the contract's shared folder, which each node may write",
     ),
-    headlines={NODES: "{value} answer"}, proven=", as ordered, healthy and alike",
+    headlines={NODES: "{value} answer"}, proven=", as ordered, healthy and identical",
     keeps_in_shared=True, reports_lost_nodes=True,
 )

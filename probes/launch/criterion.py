@@ -202,6 +202,6 @@ CRITERION = CriterionRow(
     "the agreed network, and a failing job says why",
     where="a shell on this host, and one rank for each GPU",
     needs=("Ray's dashboard, which takes the job",),
-    headlines={TIME_TO_FIRST_STEP: "the guide's first step comes after {value}"},
+    headlines={TIME_TO_FIRST_STEP: "with the guide alone, training starts after {value}"},
     usual_s={"quick": 62, "standard": 291}, depends=("launch",),
 )

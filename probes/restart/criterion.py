@@ -211,6 +211,6 @@ CRITERION = CriterionRow(
     "was never killed", where="one rank for each GPU, on all nodes",
     needs=("a shared folder that all nodes see",),
     headlines={RECOVERY_TIME: "a killed run trains again after {value}"},
-    proven=", with an equal result", usual_s={"quick": 72, "standard": 250}, depends=("shared",),
+    proven=", with the same result", usual_s={"quick": 72, "standard": 250}, depends=("shared",),
     keeps_in_shared=True,
 )

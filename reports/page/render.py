@@ -20,7 +20,7 @@ from reports.measurement import Measurement, Verdict
 from reports.numbers import number
 from reports.orders import MAX_LISTED, again_command, fill, node_suspects, run_argument
 from reports.page import sections
-from reports.record import NOT_RUN, Control, Finding, ProbeResult, RunRecord
+from reports.record import NOT_RUN, Control, Finding, ProbeResult, RunRecord, Severity
 from reports.redact import redact_text
 from reports.run_folder.times import parse_time
 from reports.sanitize import capitalise, clean, one_line
@@ -32,11 +32,18 @@ if TYPE_CHECKING:
 
 TEMPLATES = Path(__file__).parent / "templates"
 SECTIONS = ("second.html.j2", "criteria.html.j2", "appendix.html.j2")  # after page 1
+RUN_NAME = re.compile(r"[A-Za-z0-9._-]{1,80}")
+MAX_NAME = 60  # letters of the cluster's name in the header
 SENTENCE_END = re.compile(r"(?<=[.!?]) ")
 MOST_FINDINGS = 3  # on page 1, which is one sheet of paper
 MAX_BESIDE = 3  # measurements without a fault that stand below those with one, not folded
 MAX_PRINTED = 40  # nodes of the matrix that is printed
 PRINTED = ("busbw", "efficiency")  # figures of what passed that are on paper, too
+EFFECT = {  # of a finding
+    Severity.BLOCKS: "blocks the acceptance",
+    Severity.DEGRADES: "makes the cluster slower or less reliable",
+    Severity.NOTES: "is information",
+}
 MAX_PASSING = 4  # passing subjects of one measurement shown in its section; the appendix has all
 
 
@@ -48,6 +55,7 @@ class Decision:
     """
 
     lead: sections.Lead
+    reasons: list[str]
     facts: list[tuple[str, str]]
     findings: list[Finding]
     unexplained: list[ProbeResult]
@@ -91,6 +99,7 @@ def render(
         untested=bool(untested),
     )
     headlines = {row.criterion.id: row.criterion.headlines for row in summary.rows}
+    failed = [row.criterion.id for row in summary.worst_first if row.verdict is Verdict.FAIL]
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
     template = _jinja_environment(reader).get_template("report.html.j2")
     return template.render(
@@ -109,7 +118,8 @@ def render(
         ),
         unexplained=unexplained,
         untested=untested,
-        failed=[row.criterion.id for row in summary.worst_first if row.verdict is Verdict.FAIL],
+        failed=failed,
+        unproven=_unproven_criteria(summary, untested),
         run_argument=run_argument(record),
         anchors=sections.section_anchors(summary.rows),
         caught_controls=sections.count_controls(record.results),
@@ -132,15 +142,18 @@ def render(
 def _view_decision(
     summary: AcceptanceSummary, unexplained: list[ProbeResult], step: sections.NextStep
 ) -> Decision:
-    first = summary.findings[:MOST_FINDINGS]
+    # Of a folder that was changed, what it says comes after the first page.
+    most = 0 if summary.integrity.problems else MOST_FINDINGS
+    first = summary.findings[:most]
     return Decision(
         lead=sections.build_lead(summary),
+        reasons=sections.decision_reasons(summary),
         facts=_header_facts(summary.record),
         findings=first,
-        unexplained=unexplained[: MOST_FINDINGS - len(first)],
-        more=max(0, len(summary.findings) + len(unexplained) - MOST_FINDINGS),
+        unexplained=unexplained[: most - len(first)],
+        more=max(0, len(summary.findings) + len(unexplained) - most),
         step=step,
-        paste=acceptance_table(summary),
+        paste=acceptance_table(summary, decision_first=True),
     )
 
 
@@ -157,8 +170,12 @@ def _jinja_environment(reader: sections.EvidenceReader) -> Environment:
         lstrip_blocks=True,
         finalize=lambda value: clean(value) if type(value) is str else value,
     )
-    known = {"NOT_RUN": NOT_RUN, "MAX_BESIDE": MAX_BESIDE, "MAX_PRINTED": MAX_PRINTED}
-    environment.globals |= known
+    environment.globals |= {
+        "NOT_RUN": NOT_RUN,
+        "PASS": Verdict.PASS,
+        "MAX_BESIDE": MAX_BESIDE,
+        "MAX_PRINTED": MAX_PRINTED,
+    }
     environment.filters |= {
         "glyph": lambda verdict: STYLES[verdict][0],
         "line": one_line,
@@ -171,6 +188,8 @@ def _jinja_environment(reader: sections.EvidenceReader) -> Environment:
         "groups": _group_by_name,
         "skipped": sections.group_skipped,
         "caught": sections.caught_text,
+        "missed": lambda row: sections.count_controls(row.results).missed > 0,
+        "effect": EFFECT.__getitem__,
         "limit": sections.limit_text,
         "nodes": lambda suspects: node_suspects(suspects)[:MAX_LISTED],
         "controls": sections.count_controls,
@@ -186,14 +205,14 @@ def _header_facts(record: RunRecord) -> list[tuple[str, str]]:
     """List (name, value) of the header: cluster, size, time, duration, contract, versions."""
     cluster, contract = record.cluster, record.contract
     facts = [
-        ("cluster", str(cluster.get("name", "unknown"))),
+        ("cluster", str(cluster.get("name", "unknown"))[:MAX_NAME]),
         ("size", sections.cluster_size(cluster)),
         ("fabric", str(cluster.get("fabric", ""))),
-        ("run", record.id),
+        ("run", record.id if RUN_NAME.fullmatch(record.id) else "not a valid name"),
         ("started", record.started[:19].replace("T", " ") + " UTC"),
         ("took", _run_duration(record)),
         ("tier", record.tier),
-        ("contract", f"{contract.name} @ {contract.sha256[:12] or 'no hash'}"),
+        ("contract", f"{contract.name} @ {contract.sha256[:12]}" if contract.agreed else "none"),
         ("suite", describe_version(record.versions)),
         ("operator", record.operator),
         ("nonce", record.nonce),
@@ -203,11 +222,11 @@ def _header_facts(record: RunRecord) -> list[tuple[str, str]]:
 
 
 def _run_duration(record: RunRecord) -> str:
-    """Write the duration as `47 min 38 s`, or that the run did not finish."""
+    """Write the duration as `47 min 38 s`; "" if the run did not finish."""
     try:
         took = parse_time(record.finished) - parse_time(record.started)
     except (ValueError, TypeError):
-        return "did not finish"
+        return ""
     return _span_text(took.total_seconds())
 
 
@@ -309,3 +328,14 @@ def _untested_items(summary: AcceptanceSummary) -> list[tuple[str, str]]:
     if record.state != "finished":
         items.append(("what follows the interrupt", "the run was stopped before its end"))
     return items
+
+
+def _unproven_criteria(summary: AcceptanceSummary, untested: list[tuple[str, str]]) -> list[str]:
+    """List the criteria that are unproven, or were not tested in every part; none that failed."""
+    named = {criterion for criterion, _ in untested}
+    return [
+        row.criterion.id
+        for row in summary.worst_first
+        if row.verdict is not Verdict.FAIL
+        and (row.criterion.id in named or row.verdict is Verdict.UNPROVEN)
+    ]

@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from reports.acceptance import AcceptanceSummary, ReportRow, any_ran, gpus_per_node
+from reports.acceptance import (
+    AcceptanceSummary,
+    ReportRow,
+    any_ran,
+    full_run_text,
+    gpus_per_node,
+    reasons_to_run_again,
+)
 from reports.measurement import Limit, Measurement, Verdict
 from reports.numbers import quantity
 from reports.orders import run_argument
@@ -20,7 +27,7 @@ from reports.redact import redact, redact_text
 from reports.run_folder.event_log import MISSING, open_regular
 from reports.run_folder.integrity import compare_hash
 from reports.run_folder.times import parse_time
-from reports.sanitize import clean, probe_words, relative_link
+from reports.sanitize import clean, one_line, probe_words, relative_link
 
 PART_OPTION = re.compile(r" (?:--only|-k|--tier)(?:=| +)(?:'[^']*'|\"[^\"]*\"|\S+)")
 ANCHOR = re.compile(r"[A-Z][A-Z0-9_]{0,30}")  # a criterion that is the name of its section
@@ -28,10 +35,11 @@ ANCHOR = re.compile(r"[A-Z][A-Z0-9_]{0,30}")  # a criterion that is the name of 
 
 @dataclass(frozen=True)
 class Lead:
-    """First lines below the verdict: counts, the worst fact, and what the controls proved."""
+    """First lines: why the decision is what it is, the worst fact, counts, what controls proved."""
 
-    counts: str
+    why: str
     worst: str
+    counts: str
     proof: str
 
 
@@ -41,9 +49,61 @@ def build_lead(summary: AcceptanceSummary) -> Lead:
     open_rows = [row for row in deciding if any_ran(row.results) and not row.verdict.accepted]
     if not summary.record.contract.agreed:
         open_rows = [row for row in open_rows if not all(map(only_lacks_limits, row.results))]
-    worst = f"{open_rows[0].criterion.id}: {open_rows[0].claim}" if open_rows else ""
+    is_changed = bool(summary.integrity.problems)
+    worst = (
+        f"{open_rows[0].criterion.id}: {open_rows[0].claim}" if open_rows and not is_changed else ""
+    )
     proof = count_controls(summary.record.results).sentence
-    return Lead(f"{summary.counts_text}.", worst, proof)
+    return Lead(_decision_reason(summary), worst, f"{summary.counts_text}.", proof)
+
+
+MAX_NAMED = 3  # criteria, or problems of the folder, named beside the decision
+
+
+def decision_reasons(summary: AcceptanceSummary) -> list[str]:
+    """List the reasons against an acceptance; the problems of the folder are one of them."""
+    problems, reasons = summary.integrity.problems, summary.reasons
+    if not problems:
+        elsewhere = reasons_to_run_again(summary.record)  # what to do next says them
+        return [reason for reason in reasons if reason not in elsewhere]
+    more = len(problems) - MAX_NAMED
+    text = f"the run folder does not verify: {'; '.join(problems[:MAX_NAMED])}"
+    return [text + f"; and {more} more" * (more > 0), *reasons[len(problems) :]]
+
+
+def _decision_reason(summary: AcceptanceSummary) -> str:
+    """Say in a few words why the decision is what it is; "" for a plain acceptance."""
+    match summary.exit_code:
+        case 0:
+            close = _criteria_with(summary, Verdict.MARGINAL)
+            return f"{_name_some(close)} close to the limit" if close else ""
+        case 1:
+            return f"{_name_some(_criteria_with(summary, Verdict.FAIL), '')} failed"
+        case 2:
+            return "nothing is accepted"
+        case 3:
+            return "the run had a problem"
+        case 4:
+            return "do not sign"
+    if not summary.record.contract.agreed:
+        return "no contract was agreed"
+    if summary.record.partial:
+        return "only a part was tested"
+    unproven = _criteria_with(summary, Verdict.UNPROVEN)
+    return f"nothing failed, but {_name_some(unproven)} not proven" if unproven else ""
+
+
+def _criteria_with(summary: AcceptanceSummary, verdict: Verdict) -> list[str]:
+    """List the criteria that can decide and have this verdict."""
+    rows = [row for row in summary.rows if row.can_decide]
+    return [one_line(row.criterion.id) for row in rows if row.verdict is verdict]
+
+
+def _name_some(criteria: list[str], verb: str = "is") -> str:
+    """Name the criteria, or count them: `GANG is`, `GANG and HOSTS are`, `5 criteria are`."""
+    many = len(criteria) > MAX_NAMED
+    names = quantity(len(criteria), "criteria") if many else join_words(criteria)
+    return f"{names} {'are' if verb and len(criteria) > 1 else verb}".rstrip()
 
 
 class NextStep(NamedTuple):
@@ -84,8 +144,7 @@ def choose_next_step(
     if record.state != "finished":
         return NextStep("The run was stopped before its end. Run it again:", command)
     if record.partial:
-        text = f"Only a part was tested. Run all of tier {record.contract.tier}:"
-        return NextStep(text, PART_OPTION.sub("", command))
+        return NextStep(f"{full_run_text(record)}:", PART_OPTION.sub("", command))
     if untested:
         return NextStep("Run the missing tests. They are listed below, as not tested.")
     return NextStep(f"Run the suite again, because: {summary.reasons[0]}", command)
@@ -194,7 +253,7 @@ def cause_text(result: ProbeResult, record: RunRecord) -> str:
     Empty where the probe did not run to its end: its state has the reason.
     """
     if result.state == "skipped":
-        return "Do what the reason says, then test again."
+        return "Do that, then test again:"
     if result.state in (NOT_RUN, "interrupted"):
         return ""
     codes: dict[str, list[str]] = {}

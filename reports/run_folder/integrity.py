@@ -116,7 +116,7 @@ def _check_evidence(run: Path, record: RunRecord) -> Iterator[str]:
         if entry.path in seen:
             yield f"{entry.path!r:.80} is evidence of two events"
         elif folder != "evidence" or not name or "/" in name:
-            yield f"{entry.path!r:.80}: expected evidence to lie in evidence/"
+            yield f"{entry.path!r:.80} is not in the folder evidence/"
         elif problem := compare_hash(run / folder / name, entry.sha256):
             yield f"{entry.path:.80} {problem}"
         seen.add(entry.path)

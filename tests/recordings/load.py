@@ -61,12 +61,13 @@ def measured(
 
 
 def owing(record: RunRecord) -> RunRecord:
-    """The same run, which owes every probe that it has; each result has its command."""
+    """The same run, which owes every probe that it has; results and findings have the command."""
     owed = [OwedProbe(probe=r.probe, criterion=r.criterion, tier="quick") for r in record.results]
-    results = [
-        r.model_copy(update={"reproduce": f"pytest '{r.probe}' --cluster auto"})
-        for r in record.results
-    ]
+    results = []
+    for result in record.results:
+        again = {"reproduce": f"pytest '{result.probe}' --cluster auto"}
+        findings = [one.model_copy(update=again) for one in result.findings]
+        results.append(result.model_copy(update={**again, "findings": findings}))
     return record.model_copy(update={"owed": owed, "results": results})
 
 

@@ -61,18 +61,18 @@ def test_a_healthy_run_shows_the_numbers_that_people_buy() -> None:
     }
     assert [row.claim for row in rows] == [
         "All-reduce runs at 376 GB/s over RDMA",
-        "64 GPUs do the work of 58 (91.4 %)",
-        "A waiting gang starts 0.41 s after it can; no gang held only some of its GPUs",
-        "The guide's first step comes after 108 s",
-        "A killed run trains again after 11.6 s, with an equal result",
-        "8 nodes answer, as ordered, healthy and alike",
+        "64 GPUs do the work of 58.5 (91.4 %)",
+        "A waiting job starts 0.41 s after its GPUs are free; no job held only a part of its GPUs",
+        "With the guide alone, training starts after 108 s",
+        "A killed run trains again after 11.6 s, with the same result",
+        "8 nodes answer, as ordered, healthy and identical",
     ]
 
 
 def test_a_failing_run_shows_what_was_agreed() -> None:
     rows = {row.criterion.id: row for row in load_summary(RECORDINGS / "tcp-fallback").rows}
     assert rows["FABRIC"].claim == "All-reduce runs at 41.2 GB/s. Expected: >= 340 GB/s"
-    assert rows["SCALING"].claim == "64 GPUs do the work of 33 (52 %). Expected: >= 90 %"
+    assert rows["SCALING"].claim == "64 GPUs do the work of 33.3 (52 %). Expected: >= 90 %"
     assert rows["RESTART"].claim == (
         "error: worker on atlas03 unreachable after the kill; gave up after 300 s"
     )
@@ -87,7 +87,7 @@ def test_what_keeps_a_proof_away_is_the_sentence() -> None:
 
 def test_nothing_is_claimed_where_no_probe_ran() -> None:
     rows = {row.criterion.id: row for row in load_summary(RECORDINGS / "not-run").rows}
-    assert rows["LAUNCH"].claim == "not tested: the run ended before it"
+    assert rows["LAUNCH"].claim == "not tested: the run stopped before this test"
     record = load(RECORDINGS / "healthy-atlas")
     empty = summarize_acceptance(record.model_copy(update={"results": [], "owed": []}))
     assert {row.claim for row in empty.rows} == {"no test ran for this criterion"}
@@ -202,7 +202,9 @@ def test_a_distance_is_a_share_of_value_or_bound(measurement: Measurement, dista
 @pytest.mark.parametrize(
     ("cluster", "work"),
     [
-        (ATLAS, "64 GPUs do the work of 33"),
+        (ATLAS, "64 GPUs do the work of 33.3"),
+        ({"nodes": [{"gpus": 8}] * 64}, "64 GPUs (of 512) do the work of 33.3"),
+        ({"nodes": [{}] * 9}, "8 nodes (of 9) do the work of 4.16"),
         ({}, "8 nodes do the work of 4.16"),
         ({"nodes": [{"gpus": 8}, {"gpus": 4}]}, "8 nodes do the work of 4.16"),
         ({"nodes": [{"gpus": ["a", "b"]}]}, "16 GPUs do the work of 8.32"),

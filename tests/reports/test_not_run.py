@@ -27,7 +27,7 @@ def table(*ran: str, command: str = "pytest probes", required: bool = True, **mo
             criterion=one.criterion,
             claim="c",
             state="finished" if one.probe in ran else "not run",
-            error="" if one.probe in ran else "the run ended before it",
+            error="" if one.probe in ran else "the run stopped before this test",
         )
         for one in owed
     ]
@@ -54,7 +54,7 @@ def test_what_did_not_run_is_named_once_with_its_reason(command: str, reason: st
     assert f"\n  not run: GANG, 1 of 2 tests of HOSTS{reason}\n" in text
     assert text.count("not run") == 2, "in that line, and in the row of HOSTS"
     assert "HOSTS   1 of 2 tests did not run" in text
-    assert text.count("GANG    not tested: the run ended before it") == 1
+    assert text.count("GANG    not tested: the run stopped before this test") == 1
 
 
 def test_a_run_that_is_complete_has_no_such_line() -> None:

@@ -81,7 +81,7 @@ def test_a_run_with_all_it_owes_is_accepted() -> None:
     [
         (
             lambda one: one["probe"] == "fabric::a",
-            "the run ended before it",
+            "the run stopped before this test",
         ),
         (named("rails"), "rails on cluster: not measured (the test ended without it)"),
         (named("wrong element"), "wrong element (the test ended without it)"),
@@ -189,7 +189,7 @@ def test_a_probe_that_nobody_owes_is_kept_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("partial", "error"),
     [
-        ("", "the run ended before it"),
+        ("", "the run stopped before this test"),
         ("only FABRIC", "only FABRIC"),
     ],
 )

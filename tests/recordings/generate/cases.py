@@ -9,10 +9,11 @@ from typing import Any
 from probes.findings import finding, join_names
 from reports.measurement import Limit, Measurement, Verdict
 from reports.record import Finding, ProbeResult, RunProblem, RunRecord
+from reports.run_folder.times import parse_time, utc_time
 from tests.recordings.generate import h100_cluster as atlas
 from tests.recordings.generate import lab_cluster as rehearsal
 from tests.recordings.generate.malicious_input import HOSTILE, hostile
-from tests.recordings.load import Recording, control, evidence, measured, replaced, without
+from tests.recordings.load import Recording, control, evidence, measured, owing, replaced, without
 
 SOCKET_LOG = {
     **atlas.FILES,
@@ -206,7 +207,15 @@ def alone(result: ProbeResult) -> RunRecord:
     """The healthy run with this result in the place of its own."""
     run = atlas.record()
     others = [one if one.criterion != result.criterion else result for one in run.results]
-    return run.model_copy(update={"results": others})
+    return owing(run.model_copy(update={"results": others}))
+
+
+def started_at(run: RunRecord, start: str) -> RunRecord:
+    """The same run at another time; its id begins with its start."""
+    moved = parse_time(start) - parse_time(run.started)
+    finished = utc_time(parse_time(run.finished) + moved)
+    id = f"{start[:19].replace(':', '')}Z-atlas"
+    return run.model_copy(update={"id": id, "started": start, "finished": finished})
 
 
 def tcp_fallback() -> RunRecord:
@@ -229,7 +238,7 @@ def tcp_fallback() -> RunRecord:
             ),
         ],
     )
-    return run.model_copy(update={"id": "2026-11-21T081500Z-atlas"})
+    return started_at(run, "2026-11-21T08:15:00.000Z")
 
 
 def slow_fabric() -> ProbeResult:
@@ -287,7 +296,7 @@ def tcp_pairs() -> list[list[Any]]:
 
 def fell_back() -> Finding:
     """What explains the slow fabric."""
-    explained = finding(
+    return finding(
         "FAB-TCP",
         "NCCL chose NET/Socket on atlas07; the other nodes use NET/IB.",
         ["atlas07"],
@@ -296,11 +305,6 @@ def fell_back() -> Finding:
         evidence=["evidence/nccl-atlas07.log", "evidence/allreduce.txt"],
         names={"interface": "eth0"},
     )
-    again = (
-        "pytest 'probes/fabric/test_fabric.py::test_allreduce_runs_at_line_rate' "
-        "--cluster ray://10.20.0.1:10001 --contract h100-ndr400"
-    )
-    return explained.model_copy(update={"reproduce": again})
 
 
 def slow_scaling() -> dict[str, Any]:
@@ -380,7 +384,7 @@ def odd_hosts() -> RunRecord:
             ],
         }
     )
-    return alone(result).model_copy(update={"id": "2026-11-19T090210Z-atlas"})
+    return started_at(alone(result), "2026-11-19T09:02:10.000Z")
 
 
 def outside() -> RunRecord:
@@ -404,7 +408,7 @@ def not_a_number(fabric: ProbeResult) -> list[Measurement]:
 
 def skipped(run: RunRecord) -> RunRecord:
     """GANG queues work with Ray's data package, and was skipped without it."""
-    why = "pyarrow is not installed here: pip install 'ray[train]' brings it"
+    why = "pyarrow is missing. Where the suite runs: pip install 'ray[train]'"
     return replaced(
         run,
         "GANG",

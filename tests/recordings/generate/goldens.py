@@ -34,16 +34,24 @@ class _PageText(HTMLParser):
         super().__init__()
         self.lines: list[str] = []
         self._in_style = False
+        self._code = ""
+        self._in_code = False
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._in_style = tag == "style"
+        self._in_style, self._in_code = tag == "style", self._in_code or tag == "code"
         shown = dict(attrs)
         self.lines += [shown[key] or "" for key in ("aria-label", "title", "href") if key in shown]
 
     def handle_endtag(self, tag: str) -> None:
         self._in_style = False
+        if tag == "code":  # a command is one line, whatever marks its words
+            self._in_code, text, self._code = False, self._code, ""
+            self.handle_data(text)
 
     def handle_data(self, data: str) -> None:
+        if self._in_code:
+            self._code += data
+            return
         lines = [re.sub(r"\s+", " ", line).strip() for line in data.splitlines()]
         self.lines += [line for line in lines if line and not self._in_style]
 

@@ -63,7 +63,7 @@ def test_a_problem_without_a_finding_points_at_what_was_found_before() -> None:
     assert cause_text(scaling, alone) == "No known cause matches.", "a note blocks nothing"
     skipped = scaling.model_copy(update={"state": "skipped"})
     alone = record.model_copy(update={"results": [fabric, skipped]})
-    assert cause_text(skipped, alone) == "Do what the reason says, then test again."
+    assert cause_text(skipped, alone) == "Do that, then test again:"
     for state in ("not run", "interrupted"):
         absent = scaling.model_copy(update={"state": state})
         alone = record.model_copy(update={"results": [fabric, absent]})
@@ -251,7 +251,7 @@ AGAIN = "pytest probes --cluster ray://10.20.0.1:10001 --contract h100-ndr400"
         ("healthy-lab", "Run the suite on the real cluster",
          "seatrial run --cluster auto --contract CONTRACT"),
         ("killed-run", "The run was stopped before its end", AGAIN),
-        ("partial", "Only a part was tested. Run all of tier quick:", AGAIN),
+        ("partial", "An acceptance needs a full run: 6 tests of the tier quick:", AGAIN),
         ("no-contract", "Write a contract", f"seatrial contract new --from {FOLDER}"),
         ("not-run", "Run the missing tests.", ""),
         ("teardown", "Run the suite again, because: teardown error in", AGAIN),
@@ -265,7 +265,50 @@ def test_each_decision_has_its_next_step(name: str, begins: str, command: str) -
     between = shown.partition("<h2>Do next</h2>")[2].partition("<h2>Sign-off")[0]
     text = between.partition('<div class="finding')[0]
     assert (f"<p>{begins}" in text) == bool(begins)
-    assert (f">{command}</code>" in text) == bool(command)
+    commands = [re.sub("<[^>]*>", "", one) for one in re.findall("<code.*?</code>", text)]
+    assert [one.strip() for one in commands] == [command] * bool(command)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("healthy-atlas", "SCALING is close to the limit"),
+        ("healthy-lab", ""),
+        ("tcp-fallback", "FABRIC and SCALING failed"),
+        ("killed-run", "nothing is accepted"),
+        ("teardown", "the run had a problem"),
+        ("hostile", "do not sign"),
+        ("no-contract", "no contract was agreed"),
+        ("partial", "only a part was tested"),
+        ("control-missed", "nothing failed, but FABRIC is not proven"),
+        ("empty", "nothing failed, but 6 criteria are not proven"),
+    ],
+)
+def test_the_first_line_tells_why(name: str, why: str) -> None:
+    assert build_lead(summary(name)).why == why
+
+
+def test_what_a_changed_folder_says_is_not_on_page_1() -> None:
+    changed = with_problems(summary("tcp-fallback"), [f"{name} differs" for name in "abcde"])
+    text = render(changed, None).partition('<section id="nodes"')[0]
+    assert "The run folder does not verify: a differs; b differs; c differs; and 2 more" in text
+    assert 'class="finding' not in text
+    assert "All-reduce runs at 41.2 GB/s.</b>" not in text
+    whole = render(changed, RECORDINGS / "tcp-fallback")
+    assert "Do not sign this run" in whole
+    assert 'class="parties"' not in whole
+    assert 'class="parties"' in render(summary("tcp-fallback"), RECORDINGS / "tcp-fallback")
+
+
+def test_a_name_of_a_run_is_no_sentence() -> None:
+    assert "run <b>not a valid name</b>" in render(summary("hostile"), None)
+
+
+def test_the_form_names_what_is_not_proven() -> None:
+    text = html.unescape(render(summary("no-contract"), None))
+    assert "Not proven: HOSTS (" in text
+    assert "Everything in tier" not in text
+    assert "Failed: FABRIC, SCALING. Not proven: RESTART (" in render(summary("tcp-fallback"), None)
 
 
 def test_a_folder_that_does_not_verify_is_not_signed() -> None:

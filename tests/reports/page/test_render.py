@@ -139,7 +139,7 @@ def test_a_failure_shows_its_picture_and_its_bad_rows_first() -> None:
 
 def test_tests_that_did_not_run_are_one_line_of_their_criterion() -> None:
     text = page("not-run")
-    assert text.count("Not tested (the run ended before it): ") == 1
+    assert text.count("Not tested (the run stopped before this test): ") == 1
     assert '<p class="broken">not run: ' not in text
 
 
@@ -172,8 +172,8 @@ def test_a_partial_run_is_said_everywhere() -> None:
 
 
 def test_what_was_not_tested_is_said() -> None:
-    assert "the run ended before it" in page("not-run")
-    assert "pyarrow is not installed here" in page("skipped")
+    assert "the run stopped before this test" in page("not-run")
+    assert "pyarrow is missing. Where the suite runs: " in page("skipped")
     assert "not provable here" in page("healthy-lab")
     assert "NOT FOUND" in page("control-missed")
     assert "the run was stopped before its end" in page("killed-run")
@@ -313,7 +313,6 @@ def test_a_finding_says_how_long_its_test_takes(
     told = record.model_copy(update={"results": [timed, *others]})
     text = render(summarize_acceptance(told), None)
     assert re.findall(r"<p>(Test again[^<]*)</p>", text) == [shown]
-    assert (">All steps</a>; the test took 1 min 34 s. " in text) is ("took" in shown)
 
 
 def test_evidence_leads_to_its_file_and_names_its_line() -> None:
