@@ -203,7 +203,7 @@ def ask_accelerators(cluster: Cluster) -> Answer:
 def ask_dashboard(cluster: Cluster) -> Answer:
     """Tell whether the dashboard takes jobs, by a question that starts none."""
     if not (address := cluster.dashboard):
-        do = "Start the head with its dashboard (`pip install 'ray[default]'`)"
+        do = "On the head: `pip install 'ray[default]'`, then restart Ray with --dashboard-host"
         return Answer("dashboard", "the cluster has none", UNPROVEN, ("LAUNCH",), do)
     try:
         request_dashboard(address, "/api/version", seconds=DASHBOARD_SECONDS)
@@ -213,7 +213,8 @@ def ask_dashboard(cluster: Cluster) -> Answer:
             found = f"{address} refuses us (HTTP {error.code})"
         do = "Set RAY_AUTH_TOKEN_PATH to the cluster's token"
     except (OSError, ValueError, http.client.HTTPException) as error:
-        found, do = f"{address} does not answer: {error}", "Open its port to this machine"
+        found = f"{address} does not answer: {error}"
+        do = "Start the head with --dashboard-host=ADDRESS, and open its port to this machine"
     return Answer("dashboard", found, UNPROVEN, ("LAUNCH",), do)
 
 

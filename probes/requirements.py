@@ -68,7 +68,7 @@ ON_CPU = "FSDP2 on ranks without a GPU (record_event of a CPU stream)"
 ASYNC_SAVES = "saves in the background (torch.distributed.checkpoint.staging.DefaultStager)"
 NEEDS = (
     Need("Ray's state API (actors, placement groups, jobs)", "ray", (2, 40), (EVERY,)),
-    Need("collectives that are timed and checked", "torch", (2, 6), ("FABRIC",)),
+    Need("collectives with time limits and checks", "torch", (2, 6), ("FABRIC",)),
     Need("FSDP2 as torch.distributed.fsdp.fully_shard", "torch", (2, 6), TRAINED),
     Need(ON_CPU, "torch", (2, 7)),  # pytorch pull request 145935
     Need(

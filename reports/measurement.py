@@ -67,10 +67,10 @@ class Limit(RecordModel):
     Between a bound and its marginal bound the verdict is MARGINAL.
     """
 
-    low: float | None = about(None, "Least value that passes.")
-    high: float | None = about(None, "Largest value that passes.")
-    marginal_low: float | None = about(None, "Least value that is not MARGINAL.")
-    marginal_high: float | None = about(None, "Largest value that is not MARGINAL.")
+    low: float | None = about(None, "Minimum value that passes.")
+    high: float | None = about(None, "Maximum value that passes.")
+    marginal_low: float | None = about(None, "PASS from here on; MARGINAL down to `low`.")
+    marginal_high: float | None = about(None, "PASS up to here; MARGINAL up to `high`.")
     one_of: list[str] | None = about(None, "Words that pass, for a value that is a word.")
     unit: str = about("", "Unit of the bounds.")
     because: str = Field(min_length=3, description="Reason of the limit.")

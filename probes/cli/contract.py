@@ -231,8 +231,8 @@ def _ask_user(template: str | None, interview: Interview) -> str:
 ABOUT_TIERS = "quick: minutes; standard: for a handover; soak: longer, for rare faults"
 OPEN = "-"  # the answer that leaves a question open
 INTRODUCTION = f"""\
-Enter keeps the answer in [ ]. ? explains. {OPEN} leaves a question open.
-Answer what was ordered, not what is there: the run finds the difference.
+Press Enter to keep the answer in [ ], ? for help, {OPEN} to leave the question open (not judged).
+Answer what you ordered, not what you see: the run finds the difference.
 """
 
 

@@ -120,8 +120,8 @@ def nccl_log(files: tuple[Path, ...], as_json: bool, explained: bool, whole: boo
     """Show which network NCCL used, from the FILES (or folders of files) that one job wrote.
 
     FILES may be - for standard input. What is certain comes first, then the findings, then what
-    the log cannot show and what to collect. A piece shows no hang; with --whole, a line that is
-    not there was never written.
+    the log cannot show and what to collect. A part of a log does not
+    prove a hang; --whole says that the files are complete.
 
     Exit code 0: RDMA, or a single host, and nothing found; 1: something is wrong; 20: the log
     cannot prove it.

@@ -165,11 +165,13 @@ EXIT_LEFT = 20
     default="1h",
     show_default=True,
     metavar="TIME",
-    help="Leave what changed within this time.",
+    help="Keep files that changed less than this time ago.",
 )
 @click.option("--remove", is_flag=True, help="Remove it, and do not only list it.")
 @click.option(
-    "--unclaim", metavar="JOB", help="First end the claim of this job, which is no trial."
+    "--unclaim",
+    metavar="JOB",
+    help="First remove the lock of this job, which is not a run of seatrial.",
 )
 @click.option(
     "--job",
@@ -184,15 +186,15 @@ def cleanup(
     """List files and jobs of earlier runs on a cluster, and remove them with --remove.
 
     A run removes what it made, also when it is killed. Something stays only if the process that
-    cleans up is killed too, as by a reboot. This command looks into /tmp of each node, and into the
-    shared folder that the contract names. Nothing of a run that is under way is touched. A
-    submission that was not brought back stays for a week. A job whose command has a name as ours
-    may be another user's: it is stopped only if --job names it. Exit code 0: nothing is left; 20:
-    something is, or not all was searched.
+    cleans up is killed too, for example by a reboot. This command looks into /tmp of each node, and
+    into the shared folder that the contract names. It never touches a run that is under way. A
+    submission that was not brought back stays for a week. A job that only looks like seatrial's
+    may belong to another user: it is stopped only if --job names it. Exit code 0: nothing is left;
+    20: something is, or not all was searched.
 
-    A trial claims its cluster, in Ray's own store, which each user of the cluster can write. Where
-    a job that is no trial keeps others out, --unclaim ends its claim. Look at the job first: a run
-    names its process and host.
+    A run locks its cluster, in Ray's own store, which each user of the cluster can write. If the
+    lock belongs to a job that is not a run of seatrial, remove it with --unclaim. Look at the job
+    first: a refused run names its process and host.
     """
     from probes.cluster.cluster import VersionMismatch, connect
     from probes.cluster.room import OtherTrial
@@ -246,7 +248,7 @@ def _line(one: LeftOver, *, in_use: bool, why: str | None) -> str:
     state = "runs" if one.idle_s is None else f"unchanged for {_time(one.idle_s)}"
     if in_use and not one.is_sure:
         state += (
-            ", left: its command has a name as ours, and it may be another user's. Stop it by"
+            ", kept: it only looks like seatrial's, and may belong to another user. Stop it by"
             f" --remove --job {one.name}"
         )
     elif in_use:

@@ -35,8 +35,9 @@ TO_PYTEST = "probes.cli.run.to_pytest"  # key of the context: the arguments afte
 class RunCommand(CheckedCommand):
     """Command that passes to pytest what stands after `--`."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **{**options, "options_metavar": "[OPTIONS] [-- PYTEST_OPTIONS]"})
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """Return the pieces of the usage line: pytest's options come last."""
+        return [*super().collect_usage_pieces(ctx), "[-- PYTEST_OPTIONS]"]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the command's own arguments, and keep the others."""
@@ -207,8 +208,8 @@ def again(
     """Repeat criteria of a run, with its cluster, contract, tier and number of nodes.
 
     A part of a run is PARTIAL: it can fail, and it accepts nothing. The contract's file must be
-    the one of the run, unchanged. Start it in the folder in which the run was started. An address
-    that only the run folder names is not joined: repeat it with --cluster.
+    the one of the run, unchanged. Start it in the folder in which the run was started. If the
+    run was on ray://host:port, give --cluster again: an address in a run folder is not trusted.
     """
     from probes.session.rejudge import read_verified
     from probes.session.settings import OptionError, read_only

@@ -39,9 +39,9 @@ def scaling() -> None:
 @run_options(*LADDER_OPTIONS, cluster="auto")
 @click.pass_context
 def run(context: click.Context, /, **values: str | None) -> None:
-    """Run the ladder alone; what stands after -- goes to pytest.
+    """Run SCALING only: training on 1, 2, 4, 8 ... nodes, the ladder.
 
-    One criterion accepts no cluster: where scaling passes, this exits 20 for those not looked at.
+    Even if SCALING passes, the exit code is 20: the other criteria were not tested.
     """
     sys.exit(run_suite({**values, "only": "SCALING"}, context.meta[TO_PYTEST]))
 
@@ -58,7 +58,7 @@ def run(context: click.Context, /, **values: str | None) -> None:
     help="The efficiency to name causes by, instead of the run's own limit.",
 )
 def report(run_folder: Path, limit: float | None) -> None:
-    """Explain what each rung of RUN_FOLDER's ladder lost, to what, and what made it wrong."""
+    """Explain what each node count (rung) of RUN_FOLDER lost, and to what."""
     from probes.scaling.judge import INVALID_CODES, find_invalid_rung, find_stragglers_beyond
     from probes.scaling.run_ladder import node_count_text
     from reports.measurement import Limit

@@ -113,7 +113,7 @@ def verify(
     verdict = f"The run's own verdict: {found.verdict or 'not known'}."
     conclusion = {
         0: f"VERIFIED: unchanged since it was signed for the {' and the '.join(found.keys)}.",
-        4: "DOES NOT VERIFY: do not rely on this folder.",
+        4: "DOES NOT VERIFY: the folder was changed, or is not validly signed. Do not rely on it.",
         20: "CANNOT BE VERIFIED: nothing shows that this folder is as its run left it.",
     }
     _say(f"{conclusion[found.exit_code]} {verdict}")

@@ -378,7 +378,7 @@ def _way_on(cluster: Any) -> str:
         return ""
     command = f"seatrial cleanup --unclaim {shlex.quote(_words(claim, 'job'))}"
     command += f" --cluster {cluster.address}" if cluster.kind == "client" else ""
-    return f". If that job is no trial, end its claim with `{command}`"
+    return f". If that job is not a run of seatrial, remove its lock with `{command}`"
 
 
 def _try_claim(cluster: Any, started: str) -> str:
@@ -391,12 +391,12 @@ def _try_claim(cluster: Any, started: str) -> str:
     if other.get("job") == own["job"]:
         return ""
     if driver := _describe_driver(cluster, other):
-        return f"another trial runs on this cluster, {_origin(other)} ({driver})"
+        return f"another run of seatrial uses this cluster, {_origin(other)} ({driver})"
     if _read() != other:  # a third one asked, too, and was faster
-        return "another trial has just begun here"
+        return "another run of seatrial has just begun here"
     ray_internals.write_value(KEY, value, NAMESPACE, overwrite=True)
     time.sleep(CLAIM_SETTLE_S)
-    return "" if _read().get("job") == own["job"] else "another trial has just begun here"
+    return "" if _read().get("job") == own["job"] else "another run of seatrial has just begun here"
 
 
 def _origin(claim: Mapping[str, Any]) -> str:

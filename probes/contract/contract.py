@@ -266,9 +266,8 @@ def _parse_cluster(table: Any, where: str) -> ClusterTerms:
     known = software_versions()
     for part in terms.versions or ():
         if part not in known:
-            hint = spelling_hint(part, known) or f": the parts are {', '.join(known)}"
-            expected = "expected a part whose version is read"
-            raise ContractError(f"{where}: 'versions': {expected}, found {part!r}{hint}")
+            hint = spelling_hint(part, known) or f". Expected one of: {', '.join(known)}"
+            raise ContractError(f"{where}: 'versions': seatrial reads no version of {part!r}{hint}")
     return terms
 
 

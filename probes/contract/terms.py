@@ -239,11 +239,11 @@ class ClusterTerms(BaseModel):
     gpu_model: Annotated[str | list[str], AfterValidator(_check_model)] | None = about(
         None, "Model, as NVML names it (`nvidia-smi -L`), or a list of allowed ones."
     )
-    gpu_memory_gib: float | None = about(None, "Least memory of each GPU.", gt=0, le=MAX_GIB)
-    cpus_per_node: int | None = about(None, "Least number of CPUs of each node.", ge=1, le=MAX_CPUS)
-    ram_gib: float | None = about(None, "Least memory of each node.", gt=0, le=MAX_GIB)
+    gpu_memory_gib: float | None = about(None, "Minimum memory of each GPU.", gt=0, le=MAX_GIB)
+    cpus_per_node: int | None = about(None, "Minimum CPUs of each node.", ge=1, le=MAX_CPUS)
+    ram_gib: float | None = about(None, "Minimum memory of each node.", gt=0, le=MAX_GIB)
     disk_gib: float | None = about(
-        None, "Least size of all disks of a node together.", gt=0, le=MAX_GIB
+        None, "Minimum total size of the disks of each node.", gt=0, le=MAX_GIB
     )
     versions: Annotated[dict[str, str], AfterValidator(_check_versions)] | None = about(
         None, 'Software versions: "2.13.0" is exactly this one, ">=550.54" this one or later.'
@@ -286,7 +286,7 @@ class ClusterTerms(BaseModel):
         None, "Another interface, onto which FABRIC's control forces traffic."
     )
     management_gbps: float | None = about(
-        None, "Rate of `management`, where its devices do not report it.", gt=0, le=MAX_GBPS
+        None, "Rate of `management`, if the interface does not report it.", gt=0, le=MAX_GBPS
     )
     rails: int | None = about(
         None, "RDMA ports of a node that carry gradients.", ge=1, le=MAX_RAILS

@@ -369,7 +369,7 @@ def control_closed_door(nodes: FabricNodes, victim: str, measure: Recorder) -> N
         judge_reach(ReachabilityResult(nodes.names, pairs, {}), trial)
         return all(victim in pair for pair in pairs)
 
-    fault = f"no process listens on {victim} where the others connect"
+    fault = f"on {victim}, the port that the other ranks connect to is closed"
     plant_on_ranks(measure, check.CLOSED_DOOR, fault, judge_fault)
 
 

@@ -144,7 +144,7 @@ GPUS_CHANGED = no_gpu(
 )
 HEAT_TIME = default_check(
     "heat_time", "s",
-    "all ranks wait for a GPU that heat throttles; in a cooled rack this takes no seconds", high=5,
+    "all ranks wait for a GPU that heat throttles; a well-cooled GPU is never throttled", high=5,
     when=ON_GPU, failing="heat slowed a GPU down for {value}{on}",
 )
 PCIE_REPLAYS = default_check(
@@ -214,7 +214,7 @@ UNSEEN_FILES = none_of(
 SEEN_AFTER = default_check(
     "seen_after", "s", "NFS keeps what it knows of a folder for up to 60 s (acdirmax)", high=60,
     when=SHARED_BY_NODES,
-    no_control="a file would have to be held back for longer than its limit, a minute, each time",
+    no_control="the test would take longer than the limit, a minute",
     failing="nodes see each other's new files only after {value}",
 )
 DOUBLE_CREATIONS = default_check(
@@ -301,7 +301,7 @@ RAY_CLIENT = none_of(
     when=ordered("ray_client_port"), failing="programs cannot join by ray://: {value}",
 )
 RDMA_CLOSED = none_of(
-    "rdma_closed", "devices", "NCCL opens the device of each rail, or takes TCP",
+    "rdma_closed", "devices", "NCCL opens the device of each rail; if it cannot, it falls back to TCP",
     when=RDMA_AGREED & OWN_HOSTS, depends=("rails",),
     failing="jobs cannot open RDMA devices{on}: {value}",
 )
@@ -368,7 +368,7 @@ D2H_GBS = Check(
 # Orders to Ray run code on its nodes.
 WRONG_ENDPOINTS = none_of(
     "wrong_entrances", "endpoints",
-    "with token authentication each needs the token; without it none asks for one",
+    "with token authentication each endpoint requires the token; without it none does",
     depends=("authentication",),
     failing="ports of Ray do not keep to the agreed authentication: {value}",
 )
@@ -488,7 +488,7 @@ PROBES = (
         "test_hosts.py::test_no_gpu_slows_down_under_load", tier="standard",
         checks=(WORK_ERRORS, GEMM_WRONG, SLOWING_GPUS),
         controls=(WRONG_ELEMENT, FAILING_GEMM, TIRING_GPU),
-        disturbs=(ALL_GPUS, "loads all GPUs for a minute, and for ten in tier soak"),
+        disturbs=(ALL_GPUS, "loads all GPUs for a minute; in tier soak for ten minutes"),
     ),
     Probe(
         "test_hosts.py::test_endpoints_keep_to_the_authentication", tier="quick", usual_s=2,

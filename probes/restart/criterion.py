@@ -194,7 +194,7 @@ PROBES = (
         checks=(KILLS, UNEXPLAINED_FAILURES, RUNS_LOST, STEPS_LOST, UNEQUAL_STEPS, FINAL_STATE,
         NOT_RELEASED, STILL_RUNNING),
         controls=(*FORGETS, LEFT_BEHIND_ON_PURPOSE, KILLS_TAKEN_AWAY),
-        disturbs=(*RESTARTED, "kills for ten minutes"),
+        disturbs=(*RESTARTED, "kills ranks again and again for ten minutes"),
     ),
     Probe(
         "test_restart.py::test_fewer_ranks_go_on_with_the_same_samples",

@@ -187,7 +187,7 @@ def control_intact_checkpoint(original: ReferenceRun, measure: Recorder) -> None
 
 def control_roomy_disk(original: ReferenceRun, measure: Recorder) -> None:
     """Check that a run without a full disk fails the judge of full disks."""
-    fault = "the run whose disk was never full is judged as if a save had met a full disk"
+    fault = "a run without a full disk is given to the check for full disks, which must fail"
     judge_roomy = partial(judge.judge_full_disk, original, original.results)
     plant(measure, check.DISK_THAT_WAS_NOT_FULL, fault, judge_roomy)
 

@@ -125,7 +125,7 @@ def zip_files(files: Mapping[str, bytes]) -> bytes:
     content = buffer.getvalue()
     if len(content) >= MAX_PACKAGE:
         raise SubmitError(
-            f"the package has {len(content) / 2**20:.0f} MiB: Ray's dashboard takes less than"
+            f"the upload is {len(content) / 2**20:.0f} MiB: Ray's dashboard accepts less than"
             f" {MAX_PACKAGE // 2**20} MiB; give fewer wheels, or a smaller baseline"
         )
     return content

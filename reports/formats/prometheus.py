@@ -40,8 +40,8 @@ def prometheus(summary: AcceptanceSummary) -> str:
             "Measured values that are numbers, in the unit of their label.",
             ((labels, _number(m)) for labels, m in values),
         ),
-        *_metric("seatrial_limit_low", "Least value that passes.", lows),
-        *_metric("seatrial_limit_high", "Largest value that passes.", highs),
+        *_metric("seatrial_limit_low", "Minimum value that passes.", lows),
+        *_metric("seatrial_limit_high", "Maximum value that passes.", highs),
         "# EOF",
     ]
     return "\n".join(lines) + "\n"

@@ -143,7 +143,7 @@ def test_cleanup_removes_what_two_killed_drivers_left(lab: Lab) -> None:
         if number == 2:
             code, said = clean_up(lab, "--remove", "--idle", "0")
             assert code == 4, said
-            assert "another trial runs on this cluster" in said
+            assert "another run of seatrial uses this cluster" in said
         time.sleep(3)  # into the attempt, so that its ranks save
         assert trial.process.poll() is None, trial.log.read_text()[-3000:]
         kill_all_at_once(lab, driver)

@@ -140,10 +140,10 @@ def test_a_second_trial_says_so_or_waits(lab: Lab, submit: Submit) -> None:
     refused = submit(*SHORT)
     waiting = submit(*SHORT, "--wait-for-room", "10m")
     assert refused.end() == 4, refused.said
-    assert "another trial runs on this cluster, started on node0 at 20" in refused.said
+    assert "another run of seatrial uses this cluster, started on node0 at 20" in refused.said
     assert "wait for it with --wait-for-room" in refused.said
     assert waiting.end() == PARTIAL, waiting.said
-    assert "waiting   another trial runs on this cluster" in waiting.said
+    assert "waiting   another run of seatrial uses this cluster" in waiting.said
     assert first.end() == PARTIAL, first.said
     gang_passed(first.record, 3)
     gang_passed(waiting.record, 1)

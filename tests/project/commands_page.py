@@ -24,7 +24,7 @@ This page is generated from the commands themselves. `seatrial COMMAND --help` p
 | 1 | a criterion failed |
 | 2 | a signal interrupted the run; the folder of a run that was killed reads so, too |
 | 3 | something of the suite or under it broke: collection, teardown, an internal error, a full disk, a lost run folder |
-| 4 | wrong usage, or the cluster cannot be reached, or another trial runs there, or the run folder cannot be read or does not verify |
+| 4 | wrong usage, or the cluster cannot be reached, or another run uses it, or the run folder cannot be read or does not verify |
 | 5 | no probe was selected, and no run began |
 | 20 | nothing failed, but something required is unproven, the cluster was lost, the run is partial, or nothing was agreed, or a submission was detached |
 
@@ -38,24 +38,24 @@ Every run ends with its record, and with the code of its record:
 
 | what happened | code | what the run does |
 |---|---|---|
-| SIGINT (Ctrl-C), SIGTERM or SIGHUP | 2 | ends its probe, writes its end, removes what it made, and writes its end again |
+| SIGINT (Ctrl-C), SIGTERM or SIGHUP | 2 | ends its probe, writes its record, removes what it made, and completes its record |
 | a second signal | 2 | goes on, and says what it waits for and for how long |
-| a third signal | 2 | leaves at once; its end is written, and a process of its own removes what it made |
+| a third signal | 2 | leaves at once; its record is complete, and another process removes what it made |
 | a signal after the last probe | as without it | writes its report: all probes ran |
-| SIGKILL | the shell's | nothing; the folder reads as interrupted (2) |
+| SIGKILL | the shell's | writes nothing more: the folder reads as interrupted (2); another process removes what it made |
 | the terminal is gone, or its disk is full | as without it | goes on and prints no more |
-| the disk of the run folder is full | 3 if anything was lost | writes its end to room that it had kept |
+| the disk of the run folder is full | 3 if anything was lost | writes its record to space that it had reserved |
 | the run folder is removed, moved or changed | 3 | puts what is there aside (`RUN-damaged`), and writes the run again from memory |
 | the process that cleans up dies | 3 | starts another one, which knows all that the run made |
 | Ray's head is silent for 40 s | 20 | ends its probe, and names the head (HOST-HEAD) before all else |
 | a node is lost, drained, or comes back under another node id | 20 | ends its probe at once, and names the node (HOST-NODE-LOST) before all else; what follows from it is not reported |
 
-A criterion that failed before makes 3 and 20 a 1. Under `nohup`, SIGHUP stays ignored. Where not one byte can be
+If a criterion failed before, the code is 1 instead of 3 or 20. Under `nohup`, SIGHUP stays ignored. Where not one byte can be
 written any more, the exit code is 3, and the folder reads as interrupted.
 
 ## Variables
 
-Each option of a run has a variable, as `SEATRIAL_CLUSTER` for `--cluster`. An option that is given counts more.
+Each option of a run has a variable, for example `SEATRIAL_CLUSTER` for `--cluster`. An option overrides its variable.
 `NO_COLOR` turns colours off everywhere.
 
 ## Completion of the shell
@@ -67,7 +67,7 @@ seatrial completion bash > ~/.seatrial.bash
 echo 'source ~/.seatrial.bash' >> ~/.bashrc
 ```
 
-`zsh` and `fish` work in the same way.
+For `zsh` and `fish` see `seatrial completion --help`.
 """
 
 

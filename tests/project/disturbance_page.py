@@ -17,12 +17,12 @@ for your contract and tier.
 - **Needs:** {needs}.
   `seatrial doctor` says what stands in the way, and disturbs nothing. `--wait-for-room 30m`
   waits for other jobs, and names what holds the GPUs.
-- **One trial at a time**, on an embedded cluster too. A second one waits with `--wait-for-room`,
-  or ends with exit code 4. `--cluster auto` joins no cluster that another run embeds (`local:N`).
+- **One run at a time.** A second one waits with `--wait-for-room`, or ends with exit code 4.
+  `--cluster auto` never joins the temporary cluster (`local:N`) of another run.
   Before its first probe a run says which GPUs others hold.
-- **Nothing stays.** What a run makes has a name with a random token, and is removed at its end,
-  also after Ctrl-C, SIGTERM, and SIGKILL of the driver. Where the cleanup was killed,
-  too, as by a reboot, `seatrial cleanup` lists and removes what is left.
+- **A run removes what it made** on the cluster, also after Ctrl-C, SIGTERM, and SIGKILL of the
+  driver. If the cleanup is killed too, for example by a reboot, `seatrial cleanup` lists and
+  removes what is left. The run folder stays.
 - **Other jobs** are never stopped, and none of their files is touched. A job that asks for
   GPUs while a probe has them waits until the probe ends.
 
@@ -53,7 +53,7 @@ are 16 GPU hours. `--only` runs a part, which accepts nothing.
 | to write the contract's `shared` folder | workers | RESTART, SCALING and HOSTS |
 | to open ports above 1024 between nodes | workers | all jobs of ranks: [which](security.md#ports) |
 
-Root on the nodes is never needed. No setting of a node is changed, no link is shaped and no disk is
+Workers do not need root; in a container, RDMA may need it (`IPC_LOCK`). No setting of a node is changed, no link is shaped and no disk is
 filled.
 
 ## What another job feels
@@ -77,7 +77,8 @@ def write_disturbance() -> str:
             for text in disturbances_of(duty.probe):
                 said.setdefault(text, duty.tier)
         parts += [
-            f"- {text}{f' (tier {tier})' * (tier != TIERS[0])}" for text, tier in said.items()
+            f"- {text}{f' (from tier {tier} on)' * (tier != TIERS[0])}"
+            for text, tier in said.items()
         ]
         parts.append("")
     return "\n".join(parts)

@@ -11,11 +11,12 @@ from tests.support.seen import Sights, is_live, read_sights
 HOSTS_PAGE = REPO / "docs" / "use" / "hosts.md"
 HEAD = """# HOSTS: what is judged of each machine
 
-This page is generated from `probes/hosts/criterion.py`. A limit that names a key of `[cluster]` is
-the value that the contract orders.
+This page is generated from `probes/hosts/criterion.py`. "From [cluster] nodes" means: the limit is the value of that key
+in your contract. "If agreed" means: it is judged only if the contract has a limit for it.
 `docs/reference/measures.md` says which limits a contract may change.
-*Self-test* is the fault that each run plants on the cluster, to show that the measure can fail. {faults} faults turn a measure of HOSTS red in seatrial's own tests, {live} of them in a lab, on
-real Ray nodes: `docs/develop/faults.md` has them.
+*Self-test* names the fault that each run plants to prove that the check works. Most of them change what one node reports,
+before it is judged. seatrial's own tests turn a measure of HOSTS red by {faults} faults, {live} of them in a lab:
+`docs/develop/faults.md` has them.
 """
 
 
@@ -51,5 +52,5 @@ def limit_text(measure: Check) -> str:
     """Describe a measure's limit and why it holds."""
     limit = measure.fixed or measure.default
     if limit is None:
-        return f"from {measure.from_run}" if measure.from_run else "as agreed in the contract"
+        return f"from {measure.from_run}" if measure.from_run else "if agreed"
     return f"{limit}: {limit.because}"

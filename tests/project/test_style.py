@@ -23,7 +23,7 @@ BUDGET = {
     # Its files: plugin, doctor, findings, leftovers, requirements, TOML.  The plugin has the hooks
     # around a run that no error of another plugin passes.  leftovers.py knows whose a job is, and
     # the folders of embedded clusters.
-    "probes": 1011,  # a package of another project ends a run
+    "probes": 1012,  # a package of another project ends a run
     "probes/check": 732,  # the recorder asks whether a node was lost before it records a bad result
     # submit says what differs; plan and contract check say who types a guide; again asks for an
     # address that only a run folder names.
@@ -44,7 +44,7 @@ BUDGET = {
     "probes/fabric": 3304,
     "probes/faults": 340,
     "probes/gang": 2041,  # a control asks for no more than there is, until all is held
-    "probes/hosts": 5092,
+    "probes/hosts": 5093,
     # A guide is another party's program: who types it, its hash, one deadline, output in bounds.
     # A shell is ended in bounded time, and reaped last; mounts are searched, or named; a user has
     # no name in any directory, and a home before anything is typed.

@@ -92,9 +92,9 @@ def test_who_holds_a_cluster_is_said_and_a_planted_claim_is_ended() -> None:
     assert re.fullmatch(
         rf"1 GPU on \S+ is held by actor Holder of job {job}, namespace \S+", held
     ), said  # fmt: skip
-    begin = f"another trial runs on this cluster, started on there at 10:00 (job {job}, process "
-    assert refused.startswith(f"{begin}{holder.pid} on ")
-    assert refused.endswith(f"end its claim with `seatrial cleanup --unclaim {job}`")
+    begin = f"another run of seatrial uses this cluster, started on there at 10:00 (job {job}, "
+    assert refused.startswith(f"{begin}process {holder.pid} on ")
+    assert refused.endswith(f"remove its lock with `seatrial cleanup --unclaim {job}`")
     assert ended == "claimed and released"
 
 

@@ -354,7 +354,7 @@ def test_a_quick_run_does_the_damage_that_is_declared_quick() -> None:
 
 def test_ranks_are_killed_for_as_long_as_is_declared() -> None:
     (disturbs,) = [probe.disturbs for probe in PROBES if "punished" in probe.test]
-    assert "kills for ten minutes" in disturbs
+    assert "kills ranks again and again for ten minutes" in disturbs
     assert other_ranks.SOAK_SECONDS == 10 * 60
 
 

@@ -160,7 +160,7 @@ def test_what_cannot_be_sent_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_package_is_smaller_than_what_ray_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     size = len(zip_files({"a": b"x"}))
     monkeypatch.setattr(package, "MAX_PACKAGE", size)
-    with pytest.raises(SubmitError, match="takes less than"):
+    with pytest.raises(SubmitError, match="accepts less than"):
         zip_files({"a": b"x"})
     monkeypatch.setattr(package, "MAX_PACKAGE", size + 1)
     zip_files({"a": b"x"})

@@ -72,9 +72,9 @@ def test_a_living_trial_is_named(store: dict[bytes, bytes]) -> None:
     with pytest.raises(OtherTrial) as refused:
         claim()
     assert str(refused.value) == (
-        "another trial runs on this cluster, started on ci-7 at 10:00 (job theirs, process 4321 on"
-        " 10.0.0.7: python -m probes run): wait for it with --wait-for-room 30m. If that job is no"
-        " trial, end its claim with `seatrial cleanup --unclaim theirs`"
+        "another run of seatrial uses this cluster, started on ci-7 at 10:00 (job theirs, process"
+        " 4321 on 10.0.0.7: python -m probes run): wait for it with --wait-for-room 30m. If that"
+        " job is not a run of seatrial, remove its lock with `seatrial cleanup --unclaim theirs`"
     )
     release_cluster()  # only our own
     assert json.loads(store[room.KEY])["job"] == "theirs"
