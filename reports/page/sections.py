@@ -272,10 +272,10 @@ def cause_text(result: ProbeResult, record: RunRecord) -> str:
 def _unproven_text(result: ProbeResult) -> str:
     """Say what to do about a result that is not bad, and not proven."""
     if any(not control.verdict.accepted for control in result.controls):
-        return (
-            "Test again. If the test misses the fault a second time, it does not work on this "
-            "cluster: report it to the authors of the suite, with the run folder."
-        )
+        missed = any(control.caught is False for control in result.controls)
+        fails = "the test misses the fault" if missed else "the fault cannot be planted"
+        report = "report it to the authors of the suite, with the run folder."
+        return f"Test again. If {fails} a second time, {report}"
     if only_lacks_limits(result):
         return "Write the limit that was agreed into the contract."
     return "No known cause matches."

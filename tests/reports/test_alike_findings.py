@@ -43,10 +43,17 @@ def test_one_fault_of_many_nodes_is_one_finding() -> None:
     assert text == f"{first}. The same on {', '.join(suspects[1:9])} and 55 others"
     assert len(suspects) == 64
     assert listed(*many[:10])[0][0].endswith(" and 1 other")
+    assert listed(*many[:9])[0][0].endswith(", node9")
     assert listed(gpu("node1"), gpu("node1", 1))[0] == (
         f"{first}. The same 1 times more",
         ["node1"],
     )
+
+
+def test_what_ended_the_run_comes_first() -> None:
+    lost = Finding(code="HOST-NODE-LOST", statement="node2 is lost", remedy="r")
+    found = [text for text, _ in listed(gpu("node1"), lost)]
+    assert found == [lost.statement, gpu("node1").statement]
 
 
 def test_a_name_within_another_name_is_no_name() -> None:

@@ -57,6 +57,30 @@ def test_what_did_not_run_is_named_once_with_its_reason(command: str, reason: st
     assert text.count("GANG    not tested: the run stopped before this test") == 1
 
 
+@pytest.mark.parametrize(
+    ("ran", "problem"),
+    [
+        (["a"], "2 of 3 tests did not run"),
+        ([], "not run: the run stopped before this test"),
+        (["a", "b", "c"], "nothing was measured"),
+    ],
+)
+def test_a_criterion_counts_its_tests_that_did_not_run(ran: list[str], problem: str) -> None:
+    why = "the run stopped before this test"
+    results = [
+        ProbeResult(probe=name, criterion="GANG", state="finished" if name in ran else "not run",
+                    error=why * (name not in ran))
+        for name in "cba"
+    ]  # fmt: skip
+    facts = ContractFacts(name="c", criteria=[Criterion(id="GANG", title="t", how="h")])
+    record = RunRecord(
+        id="r", started="2026-11-20T22:17:03Z", command="x", tier="quick", contract=facts,
+        results=results, state="finished",
+    )  # fmt: skip
+    (row,) = summarize_acceptance(record).rows
+    assert row.problem == problem
+
+
 def test_a_run_that_is_complete_has_no_such_line() -> None:
     ran = [f"{name}-{number}" for name in NAMES for number in (1, 2)]
     assert "not run" not in table(*ran)

@@ -279,3 +279,9 @@ def test_of_what_cannot_be_proven_only_the_data_is_owed() -> None:
 
     assert owed(frozenset({"FABRIC"})) == {"wrong_elements"}
     assert owed(frozenset({"FABRIC"})) < owed(frozenset())
+
+
+def test_a_criterion_needs_one_node_with_one_gpu_unless_it_says_more() -> None:
+    least = {id: (row.least_nodes, row.least_gpus) for id, row in CRITERIA.items()}
+    more = {"FABRIC": (2, 1), "SCALING": (2, 1), "GANG": (1, 2)}
+    assert least == dict.fromkeys(CRITERIA, (1, 1)) | more

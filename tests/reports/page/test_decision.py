@@ -64,6 +64,13 @@ def test_a_problem_without_a_finding_points_at_what_was_found_before() -> None:
     skipped = scaling.model_copy(update={"state": "skipped"})
     alone = record.model_copy(update={"results": [fabric, skipped]})
     assert cause_text(skipped, alone) == "Do that, then test again:"
+    (missed,) = summary("control-missed").record.results_of("FABRIC")
+    alone = record.model_copy(update={"results": [missed]})
+    assert cause_text(missed, alone).startswith("Test again. If the test misses the fault a second")
+    unplanted = [one.model_copy(update={"caught": None}) for one in missed.controls]
+    unplanted = missed.model_copy(update={"controls": unplanted})
+    alone = record.model_copy(update={"results": [unplanted]})
+    assert cause_text(unplanted, alone).startswith("Test again. If the fault cannot be planted")
     for state in ("not run", "interrupted"):
         absent = scaling.model_copy(update={"state": state})
         alone = record.model_copy(update={"results": [fabric, absent]})
@@ -326,6 +333,9 @@ def test_a_folder_that_does_not_verify_is_not_signed() -> None:
 def test_a_result_that_lacks_more_than_a_limit_keeps_its_own_step() -> None:
     (hosts,) = summary("no-contract").record.results_of("HOSTS")
     assert only_lacks_limits(hosts)
+    sound = Measurement(name="a", value=1.0, limit=Limit(high=2, because="agreed"), judged=True)
+    both = hosts.model_copy(update={"measurements": [*hosts.measurements, sound]})
+    assert only_lacks_limits(both), "what passes lacks nothing"
     missed = [one.model_copy(update={"caught": False}) for one in hosts.controls]
     empty = [one.model_copy(update={"value": None}) for one in hosts.measurements]
     for change in (

@@ -112,6 +112,9 @@ def test_evidence_is_linked_and_checked(tmp_path: Path) -> None:
     assert reader.view(entry).tail == "text"
     assert reader.view(entry).link == "my%20runs/evidence/a.log"
     assert EvidenceReader(None).link(entry.path) == "./evidence/a.log"
+    full = EvidenceReader(tmp_path)
+    full.chars_left = 0
+    assert full.view(entry).tail == "", "the page has no room for another"
     outside = entry.model_copy(update={"path": "../a.log"})
     assert reader.view(outside).problem == "the path does not point into the run folder: not read"
     path.write_text("other\n")

@@ -422,3 +422,20 @@ def test_a_run_that_is_not_shown_is_somebody_elses(
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, start_new_session=True) as run:
         named = address._owner(Path("/proc") / str(run.pid))  # the tests' own leader may be hidden
     assert named == f"process {os.getpid()} of uid {os.geteuid()}"
+
+
+def test_whether_an_address_is_ours_is_asked_with_any_free_port(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An ordinary user may bind no port below 1024."""
+    asked: list[Any] = []
+
+    class Socket(socket.socket):
+        def bind(self, place: Any) -> None:
+            asked.append(place)
+            super().bind(place)
+
+    monkeypatch.setattr(socket, "socket", Socket)
+    assert address.is_own_address("127.0.0.1")
+    assert not address.is_own_address("192.0.2.7")
+    assert asked == [("127.0.0.1", 0), ("192.0.2.7", 0)]
