@@ -75,7 +75,7 @@ def test_an_error_that_is_swallowed_is_found(recorder: Recorder) -> None:
         *(Verdict.FAIL, Verdict.PASS, Verdict.UNPROVEN)
     ]
     assert result.findings[0].statement == (
-        "x: the job failed and ended with 0. Expected: another exit code."
+        "x: the job failed, but ended with exit code 0. Expected: above 0."
     )
 
 
@@ -282,7 +282,7 @@ def test_a_job_that_goes_late_or_comes_no_more_is_found(recorder: Recorder) -> N
     red = {one.name for one in result.measurements if one.verdict is Verdict.FAIL}
     assert red == {"time_to_stop", "exit_code_after_stop"}
     assert [one.statement for one in result.findings] == [
-        "after a stopped job the same commands end with 1. Expected: 0."
+        "after a stopped job the same commands end with exit code 1. Expected: 0."
     ]
 
 
