@@ -195,7 +195,7 @@ def _judge_metrics(trained: TrainedJob, ended: bool, measure: Recorder) -> None:
     if measure.would_fail(check.LOSS_RATIO, ratio):
         first, last = (number(trained.logged[index]) for index in (0, -1))
         count = quantity(len(trained.logged), "steps")
-        statement = f"the loss was {first} at first and {last} after {count}. Expected: a clear fall."
+        statement = f"the loss was {first} at first, {last} after {count}. Expected: a clear fall."
         measure.explain(finding("LAUNCH-METRICS", statement))
 
 

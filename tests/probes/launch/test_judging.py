@@ -216,7 +216,7 @@ def test_a_step_that_was_not_logged_proves_no_mean(recorder: Recorder) -> None:
 def test_a_loss_that_stays_fails(recorder: Recorder) -> None:
     result = judged(recorder, logged(transcript(), "loss 3.7000", "loss 5.5000"))
     assert verdicts(result)["loss_ratio"] is Verdict.FAIL
-    assert "the loss was 5.60 at first and 5.50 after 20 steps. Expected: a clear fall." in [
+    assert "the loss was 5.60 at first, 5.50 after 20 steps. Expected: a clear fall." in [
         finding.statement for finding in result.findings
     ]
 

@@ -174,7 +174,7 @@ def test_told_to_leave_it_saves_and_leaves(alone, saved, tmp_path):
     finally:
         PROGRESS.stop_requested.clear()
     assert ran["left"]
-    assert exit_message(ran) == "it left on request (SIGTERM) with step 1 saved"
+    assert exit_message(ran) == "it exited on request (SIGTERM), and step 1 is saved"
     assert [step["step"] for step in ran["steps"]] == [1]
     resumed = alone(steps=6, checkpoints=str(tmp_path))
     assert (resumed["start_step"], resumed["left"]) == (1, False)
@@ -190,9 +190,9 @@ def test_who_leaves_unsaved_says_so(alone, tmp_path, full_disk):
                 said.append(exit_message(alone(steps=6, checkpoints=folder)))
         finally:
             PROGRESS.stop_requested.clear()
-    assert said[0].startswith("it left on request (SIGTERM), but step 1 was not saved: rank 0 on")
+    assert said[0].startswith("it exited on request (SIGTERM), but step 1 was not saved: rank 0 ")
     assert "No space left on device" in said[0]
-    assert said[1].endswith("but step 1 was not saved: it has no checkpoint folder")
+    assert said[1].endswith("but step 1 was not saved: the run has no checkpoint folder")
 
 
 def test_a_rank_of_its_own_that_is_sent_sigterm_saves_and_can_be_started_again(alone, tmp_path):
@@ -210,5 +210,5 @@ def test_a_rank_of_its_own_that_is_sent_sigterm_saves_and_can_be_started_again(a
             rank.kill()
     assert rank.returncode == os.EX_TEMPFAIL
     (step,) = manifest.committed_steps(tmp_path / "saved")
-    assert said.splitlines()[-1] == f"it left on request (SIGTERM) with step {step} saved"
+    assert said.splitlines()[-1] == f"it exited on request (SIGTERM), and step {step} is saved"
     assert alone(**{**knobs, "steps": step + 1})["start_step"] == step
