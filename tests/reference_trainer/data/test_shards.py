@@ -293,12 +293,12 @@ def test_an_unreadable_document_is_named_and_leaves_nothing(tmp_path, how):
 
 def test_too_few_documents_are_refused(tmp_path):
     (tmp_path / "none").mkdir()
-    with pytest.raises(EmptyCorpus, match="none has no documents, expected text files"):
+    with pytest.raises(EmptyCorpus, match=r"none has no documents\. Expected: text files"):
         scan_corpus(tmp_path / "none")
-    with pytest.raises(EmptyCorpus, match="nowhere is no folder"):
+    with pytest.raises(EmptyCorpus, match="nowhere is not a folder"):
         scan_corpus(tmp_path / "nowhere")
     few = write(tmp_path / "few", TEXTS[:5])
-    with pytest.raises(EmptyCorpus, match=r"few has 5 documents, expected .* each of 48 lanes"):
+    with pytest.raises(EmptyCorpus, match=r"few has 5 documents. Expected: .* each of 48 lanes"):
         make_shard(few, tmp_path / "out", node=0, nodes=1)
 
 
