@@ -245,7 +245,7 @@ def _sharding_mesh(config: TrainConfig, device: Any, mesh: Any) -> Any:
         expected = f"a divisor of the {size} ranks, or 0 for all"
         raise LaunchError(f"shard is {config.shard}. Expected: {expected}")
     if size != dist.get_world_size():
-        raise LaunchError("shard needs all ranks of the job. Expected: 0 on a part of them")
+        raise LaunchError("shard must be 0 if only some of the job's ranks train")
     # Ranks of a node are consecutive, so the shards of a copy are near each other.
     shape, names = (size // config.shard, config.shard), ("replicate", "shard")
     return init_device_mesh(device.type, shape, mesh_dim_names=names)

@@ -149,7 +149,7 @@ def control_missing_rank(
 
 def control_user(us: Transcript, why_same: str, measure: Recorder) -> None:
     """Check that the suite's own user, who is root, is not taken for an ordinary one."""
-    fault = "the user who runs seatrial is judged instead of the guide's user"
+    fault = "the guide's user is replaced by the user who runs seatrial"
     plant(measure, check.OWN_USER, fault, partial(judge.judge_user, us, ""), unable=why_same)
 
 

@@ -121,7 +121,7 @@ def read_guide(source: str, section: str | None = None, sha256: str | None = Non
     found = hashlib.sha256(content).hexdigest()
     if sha256 not in (None, found):
         raise GuideError(
-            f"the guide {source}: expected sha256 {sha256}, as the contract says, found {found}"
+            f"the guide {source} has sha256 {found}. Expected: {sha256} (from the contract)"
         )
     try:
         text = content.decode("utf-8")

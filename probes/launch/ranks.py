@@ -264,7 +264,7 @@ def check_connected(job: AnnouncedJob, row: Row) -> Problem | None:
         return Problem(found, "a connection to rank 0's store")
     elsewhere = job.several_hosts and row.get("node") != first.get("node")
     if elsewhere and is_loopback(address):
-        found = f"it reached {row['MASTER_ADDR']} at {address}"
+        found = f"{row['MASTER_ADDR']} resolves to {address}"
         return Problem(found, "an address of rank 0's node")
     return None
 

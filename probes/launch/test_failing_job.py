@@ -61,11 +61,11 @@ def judge_failure(failure, said, measure):
     ended = said.seconds if said.exit_code else None
     measure(check.TIME_TO_ERROR, ended, on=name, note="no error was seen")
     if hidden:
-        statement = f"{name}: the job failed, but ended with exit code 0. Expected: above 0."
+        statement = f"the job that fails by {name!r} ended with exit code 0. Expected: above 0."
         measure.explain(finding("LAUNCH-ERROR", statement))
     if missing:
         statement = (
-            f"{name}: the last {training.LAST_LINES} lines of the failed job do not name "
+            f"the last {training.LAST_LINES} lines of the job that fails by {name!r} do not name "
             f"{join_names(missing)}. Expected: {join_names(failure.facts)}."
         )
         measure.explain(finding("LAUNCH-ERROR", statement))
@@ -111,12 +111,14 @@ def test_other_failures_say_why_and_hold_nothing(cluster, terms, measure):
         swallowed = path.ask(SWALLOWS)
     failure = training.failure_of("exception", "KeyError", rank, "nowhere")
     control_swallowed(failure, swallowed, measure)
-    measure.covered("jobs out of memory, silent, without a module or entry point, or too large")
+    measure.covered(
+        "jobs that ran out of memory, hung, lacked module or entry point, or were too big"
+    )
 
 
 def judge_held(held, measure, name):
     """Judge the accelerators that a failed job still holds."""
-    statement = f"{name}: the failed job still holds {held} accelerators. Expected: none."
+    statement = f"the job that fails by {name!r} still holds {held} accelerators. Expected: none."
     cause = finding("LAUNCH-LEFT", statement)
     judge_or_explain(measure, check.HELD_ACCELERATORS, held, cause, on=name)
 
@@ -144,7 +146,7 @@ def test_a_job_goes_on_from_one_nodes_own_disk(cluster, terms, measure):
             keep_transcript(said, measure, name, f"{name} of two, with checkpoints on a local disk")
             jobs[name] = judge_job(path, said, measure, on=name)
     judge_resume(jobs["second job"], measure, shared=shared)
-    fault = "a job that began at step 0 is judged instead of the one that was started again"
+    fault = "the second job is replaced by one that began at step 0"
     judge_first, ranks = partial(judge_resume, jobs["first job"]), range(cluster.size)
     suspects = [f"rank {rank}" for rank in ranks]
     plant(measure, check.BEGAN_ANEW, fault, judge_first, suspects=suspects)
@@ -171,7 +173,7 @@ def judge_resume(job, measure, *, shared=False):
         found = ", ".join(dict.fromkeys(f"step {row.get('from', 'unknown')}" for row in wrong))
         statement = (
             f"{join_names(names)} on {join_names(hosts)}: began at {found}. "
-            f"Expected: step {SAVED}, whose checkpoint one node has completely."
+            f"Expected: step {SAVED} (its checkpoint is complete on one node)."
         )
         measure.explain(finding("LAUNCH-RESUME", statement, [*names, *hosts]))
 

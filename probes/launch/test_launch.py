@@ -121,11 +121,11 @@ def held_back(path, measure):
 def run_without(path, node, measure):
     """Hold a node, judge the job on the rest, and return rank 0's node; None without a rank 0."""
     name = f"without {node['name']}"
-    measure.progress(f"launch: {name}")
+    measure.progress(f"launch: a job {name}")
     with hold_node(path.cluster, node) as ranks:
         size = path.cluster.size - ranks
         said = path.follow(["--workers", str(size), *WAIT])
-    keep_transcript(said, measure, name, f"the guide, while all of {node['name']} is held")
+    keep_transcript(said, measure, name, f"the guide, while {node['name']} is reserved")
     job = judge_job(path, said, measure, on=name, size=size)
     return job.rank0.get("node") if job.rank0 else None
 
@@ -267,7 +267,7 @@ def test_other_launchers_give_each_rank_what_it_needs(cluster, terms, measure, r
                 said = path.follow([*out, *ONCE, *settings, *shown])
             keep_transcript(said, measure, launcher, f"the guide's job, started by {launcher}")
             judge_launcher(path, launcher, said, measure)
-        measure.progress("launch: the same job with a forgotten variable")
+        measure.progress("launch: the same job without a variable that Megatron needs")
         unset = [word for name in MEGATRON for word in ("--unset", name)]
         forgotten = path.follow([*ONCE, *unset, *shown])
     control_forgotten(path, forgotten, measure)

@@ -163,7 +163,7 @@ class BringBack:
             if time.monotonic() > deadline:
                 self._api.stop(job)
                 raise SubmitError(
-                    f"the node of the run ({self._host}) ended no job in {self._job_s:.0f} s"
+                    f"no job ended on the node of the run ({self._host}) in {self._job_s:.0f} s"
                 )
             time.sleep(POLL_S)
         log = self._api.insist(lambda: self._api.log(job))

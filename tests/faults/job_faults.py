@@ -79,7 +79,7 @@ GUIDES = [
          {"share_on_agreed_network"}),
 ]  # fmt: skip
 JOBS = [
-    Case("swallowed", {"LAUNCH-ERROR"}, [], ["the job failed, but ended with exit code 0"],
+    Case("swallowed", {"LAUNCH-ERROR"}, [], ["ended with exit code 0"],
          {"hidden_errors"}),
     Case("into-a-file", {"LAUNCH-ERROR"}, [], ["do not name the error, the rank, the host"],
          {"facts_missing_from_error"}),

@@ -246,7 +246,7 @@ def test_a_rank_that_never_reached_the_first_is_wrong() -> None:
 def test_a_name_that_leads_to_the_loopback_is_wrong_on_other_nodes_alone() -> None:
     """As where /etc/hosts of each node has its own name at 127.0.1.1."""
     rows = [{**row, "master": "127.0.1.1", "MASTER_ADDR": "n0"} for row in ranks()]
-    found = ("LAUNCH-ENV", "it reached n0 at 127.0.1.1")
+    found = ("LAUNCH-ENV", "n0 resolves to 127.0.1.1")
     assert said(judged(rows, ended=True)) == {"2": found, "3": found}
     assert judged(rows, ended=True, nodes=known(one_host=True)) == []
 
