@@ -111,9 +111,7 @@ def test_other_failures_say_why_and_hold_nothing(cluster, terms, measure):
         swallowed = path.ask(SWALLOWS)
     failure = training.failure_of("exception", "KeyError", rank, "nowhere")
     control_swallowed(failure, swallowed, measure)
-    measure.covered(
-        "jobs that ran out of memory, hung, lacked module or entry point, or were too big"
-    )
+    measure.covered("jobs that ran out of memory, hung, had no module, no entry point, or no room")
 
 
 def judge_held(held, measure, name):

@@ -168,7 +168,7 @@ def is_caught(data: Mapping[str, Any]) -> bool:
 def describe(data: Mapping[str, Any]) -> str:
     """Say which measurement is outside its limit, or has none."""
     limit = data.get("limit") or {}
-    keys = [key for key in ("one_of", "low", "high") if limit.get(key) is not None]
-    words = [f"{key} {limit[key]}" for key in keys]
+    signs = {"one_of": "one of", "low": ">=", "high": "<="}
+    words = [f"{sign} {limit[key]}" for key, sign in signs.items() if limit.get(key) is not None]
     what = f"{data['name']} on {data.get('subject', 'cluster')}: {data.get('value')}"
     return f"{what}. Expected: {', '.join(words) or 'a limit'}"

@@ -205,7 +205,7 @@ def add_link(run: Path) -> None:
     ("edit", "sentence"),
     [
         (edit_metrics, "metrics.prom is not the file that SHA256SUMS has"),
-        (edit_metrics_and_sums, "partially_held on cluster: 1. Expected: high 0.0"),
+        (edit_metrics_and_sums, "partially_held on cluster: 1. Expected: <= 0.0"),
         (keep_metrics_alone, "it has no readable events.jsonl"),
         (tear, "events.jsonl is not the file that SHA256SUMS has"),
         (lose("SHA256SUMS"), "SHA256SUMS is missing"),
