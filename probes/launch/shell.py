@@ -213,7 +213,7 @@ def name_guide(terms: ClusterTerms) -> str:
     launch = terms.launch
     if launch.document is None:
         return "seatrial's own guide"
-    bound = f"sha256 {launch.sha256}" if launch.sha256 else "the contract has no sha256 of it"
+    bound = f"sha256 {launch.sha256}" if launch.sha256 else "no sha256 in the contract"
     return f"the operator's guide {launch.document} ({bound})"
 
 

@@ -234,9 +234,9 @@ def test_the_commands_that_a_contract_brings_are_shown(tmp_path: Path) -> None:
         number for number, line in enumerate(lines) if "sha256 " in line and "(" not in line
     )
     assert " ".join(" ".join(lines[:place]).split()).endswith(
-        "the operator's guide ours.md (the contract has no sha256 of it) are typed on the host "
-        "that runs seatrial. If it runs as root: as a user that it creates. If not: as the user "
-        "who runs seatrial, and never as root"
+        "the operator's guide ours.md (no sha256 in the contract) are typed on the host that runs "
+        "seatrial. If it runs as root: as a user that it creates. If not: as the user who runs "
+        "seatrial, and never as root"
     )
     shown = [line.strip() for line in lines[place : place + 3]]
     assert shown[0] == f"sha256 {hashlib.sha256((tmp_path / 'ours.md').read_bytes()).hexdigest()}"

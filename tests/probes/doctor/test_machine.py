@@ -112,8 +112,7 @@ def test_whose_commands_are_typed_and_as_whom_is_named(monkeypatch: pytest.Monke
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     monkeypatch.setattr("os.getuid", lambda: 1000)
     named = (
-        "the commands of the operator's guide ours.md (the contract has no sha256 of it) are typed "
-        "on this"
+        "the commands of the operator's guide ours.md (no sha256 in the contract) are typed on this"
     )
     assert ask_user(terms["theirs"], "").found == f"{named} host as a user that seatrial creates"
     agreed = "the user who runs seatrial (user id 1000: as the contract allows)"

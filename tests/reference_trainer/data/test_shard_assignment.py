@@ -100,7 +100,7 @@ SPOIL = {
         lambda p: (p / "shard-1-of-2").rename(p / "shard-1-of-3"), BadShard,
         "shard-1-of-3 was renamed: it contains documents 1 mod 2",
     ),
-    "future": (lambda p: future(p / "shard-1-of-2"), StaleShards, "has schema 99, this trainer"),
+    "future": (lambda p: future(p / "shard-1-of-2"), StaleShards, "has schema 99, but this"),
     "removed": (
         lambda p: shutil.rmtree(p / "shard-1-of-2"), MissingShard,
         "node1 has no shard (a folder shard-I-of-N): make it on this node",
@@ -109,7 +109,7 @@ SPOIL = {
     "a file": (lambda p: (shutil.rmtree(p), p.touch()), MissingShard, "node1 has no shard"),
     "two": (
         lambda p: shutil.copytree(p / "shard-1-of-2", p / "shard-0-of-9"), StaleShards,
-        "node1 has shard-0-of-9, shard-1-of-2, expected one shard: remove the others",
+        "node1 has shard-0-of-9, shard-1-of-2. Expected: one shard. Remove the others",
     ),
 }  # fmt: skip
 
