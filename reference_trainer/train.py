@@ -310,9 +310,9 @@ class Trainer:
                 continue
             allowed = self.config.save_failures
             if self.failure_streak > allowed:
-                raise CheckpointError(f"{save['error']} ({self.failure_streak} failed in a row)")
+                raise CheckpointError(f"{save['error']} ({self.failure_streak} failures in a row)")
             if self.world.rank == 0:
-                streak = f"{self.failure_streak} failed in a row, {allowed} are allowed"
+                streak = f"{self.failure_streak} failures in a row, {allowed} allowed"
                 log.warning("%s; training continues (%s)", save["error"], streak)
 
     def _end_segment(self, segment: str, step: int) -> None:
