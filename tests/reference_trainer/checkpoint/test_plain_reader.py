@@ -110,7 +110,7 @@ def test_an_enum_as_an_older_python_pickles_it(folder):
      (_MEM_FORMAT_ENCODING.TORCH_PRESERVE_FORMAT, "name")],
 )  # fmt: skip
 def test_nothing_else_is_taken_of_an_object(folder, owner, name):
-    with pytest.raises(CheckpointError, match=f"takes '{name}' of an object, which no checkpoint"):
+    with pytest.raises(CheckpointError, match=f"reads '{name}' of an object, which no checkpoint"):
         read_taken(folder, Taken(owner, name))
 
 
