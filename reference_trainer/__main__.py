@@ -18,7 +18,7 @@ from reference_trainer.telemetry.event_log import exit_message, handle_sigterm
 
 @click.group()
 def main() -> None:
-    """A small FSDP training job: data, checkpoints, and a clock on every step."""
+    """A small FSDP training job with data, checkpoints, and a time measurement of every step."""
 
 
 @main.command()
@@ -29,11 +29,11 @@ def train(**values: Any) -> None:
     Start it with one process per GPU, for example
     torchrun --nproc-per-node 8 -m reference_trainer train --steps 100
 
-    On SIGTERM it saves and leaves with exit code 75: the same command goes on from there.
+    On SIGTERM it saves and exits with code 75. The same command then resumes from that step.
     """
     config = build_config(values)
     if config.out and Path(config.out).is_file():
-        raise click.UsageError(f"--out takes a folder, found a file: {config.out}")
+        raise click.UsageError(f"--out must be a folder, but {config.out} is a file")
     handle_sigterm()  # before the imports, which take seconds
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     from reference_trainer.data.documents import DataError

@@ -72,9 +72,9 @@ class TrainConfig:
     more. The fields of IDENTITY decide whether a checkpoint fits this run.
     """
 
-    steps: int = knob(20, "Steps in total; a resumed run continues up to this number.")
+    steps: int = knob(20, "Steps in total; a resumed run trains up to this step.")
     batch: int = knob(
-        4, "Sequences per rank and step; a step keeps its number when a run changes size."
+        4, "Sequences per rank and step; a run resumed on other ranks keeps their total."
     )
     seq: int = knob(64, "Tokens per sequence.")
     vocab: int = knob(256, "Size of the vocabulary.")
@@ -82,53 +82,53 @@ class TrainConfig:
     layers: int = knob(2, "Number of transformer blocks.")
     heads: int = knob(4, "Attention heads per block.")
     kv_heads: int = knob(
-        0, "Heads of keys and values, shared by several of the queries'; 0: as many."
+        0, "Attention heads of keys and values (grouped-query attention); 0: as many as --heads."
     )
-    hidden: int = knob(0, "Width inside a block's MLP; 0: 8/3 of the model's, to a multiple of 8.")
+    hidden: int = knob(0, "Width of a block's MLP; 0: 8/3 of --dim, rounded up to a multiple of 8.")
     shard: int = knob(
-        0, "Ranks that share one copy of the model: 0 all (FSDP), 1 none (DDP), a node's (HSDP)."
+        0, "Ranks that share one copy of the model. 0: all (FSDP). 1: DDP. A node's ranks: HSDP."
     )
-    accumulate: int = knob(1, "Parts that a rank's sequences of a step are computed in.")
-    recompute: bool = knob(False, "Keep no activations of a block: compute them again in backward.")
+    accumulate: int = knob(1, "Parts into which a rank's batch is split (gradient accumulation).")
+    recompute: bool = knob(False, "Do not keep activations: compute them again in backward.")
     compile: bool = knob(False, "Compile each block (torch.compile).")
     dropout: float = knob(0.1, "Dropout probability.")
     lr: float = knob(1e-3, "Learning rate of AdamW.")
-    warmup: int = knob(0, "Steps over which the learning rate rises to its full value.")
-    decay: int = knob(0, "Step by which it has fallen to a tenth, on a cosine; 0 never falls.")
+    warmup: int = knob(0, "Steps in which the learning rate rises to its full value.")
+    decay: int = knob(0, "Step at which the learning rate has fallen to a tenth; 0: never.")
     weight_decay: float = knob(0.1, "Weight decay of AdamW.")
-    clip: float = knob(1.0, "Gradients are clipped to this norm.")
+    clip: float = knob(1.0, "Norm to which gradients are clipped.")
     seed: int = knob(1234, "Seed of weights, dropout and data.")
     data: str = knob("", "Folder with this node's token shard; without it, synthetic data.")
-    dtype: str = knob("auto", "Compute type; auto is bf16 on a GPU, fp32 on a CPU.")
-    device: str = knob("auto", "Where to compute; auto takes a GPU if any.")
+    dtype: str = knob("auto", "Data type for compute; auto: bf16 on a GPU, fp32 on a CPU.")
+    device: str = knob("auto", "Device for compute; auto: a GPU if there is one, else the CPU.")
     deterministic: bool = knob(True, "Use deterministic kernels, so that a run can be repeated.")
-    digest: bool = knob(True, "Hash the full parameters at the end of the run.")
-    digest_start: bool = knob(False, "Hash each rank's own before the first step, too.")
-    digest_steps: bool = knob(False, "Hash them after each step, too, into its record.")
-    validate: int = knob(0, "Sequences of validation data, tried after the last step; 0: none.")
+    digest: bool = knob(True, "Hash all parameters at the end of the run.")
+    digest_start: bool = knob(False, "Also hash each rank's parameters before the first step.")
+    digest_steps: bool = knob(False, "Also hash the parameters after each step.")
+    validate: int = knob(0, "Sequences of validation data, after the last step; 0: none.")
     export: str | None = knob(
         None, "Folder for the trained model, in Hugging Face's Llama format; rank 0 writes it."
     )
-    keep_export: bool = knob(True, "Keep the exported model; else it is removed once loaded.")
-    show: str = knob("", "Variables that each rank prints besides its own, with commas between.")
-    out: str | None = knob(None, "Folder for spans, metrics and results, one file per rank.")
-    checkpoints: str | None = knob(None, "Folder for checkpoints, seen by every rank.")
-    save_every: int = knob(0, "Save after every so many steps and after the last; 0 never saves.")
+    keep_export: bool = knob(True, "Keep the exported model; else it is removed after a test load.")
+    show: str = knob("", "More environment variables that each rank prints, separated by commas.")
+    out: str | None = knob(None, "Folder for timings, metrics and results, one file per rank.")
+    checkpoints: str | None = knob(None, "Folder for checkpoints; the nodes may share it.")
+    save_every: int = knob(0, "Steps between two saves; the last step is saved too. 0: never save.")
     save_mode: str = knob("sync", "Train on while a save is written (async), or wait (sync).")
-    save_failures: int = knob(2, "Train on after so many failed saves in a row; one more ends it.")
-    keep_last: int = knob(3, "Keep this many newest checkpoints.")
-    resume: bool = knob(True, "Continue from the newest checkpoint that is whole.")
-    forget: str = knob("", "Plant an error in the resume: leave out or mix up this state.")
+    save_failures: int = knob(2, "Failed saves in a row that a run tolerates; one more ends it.")
+    keep_last: int = knob(3, "Number of newest checkpoints to keep.")
+    resume: bool = knob(True, "Resume from the newest complete checkpoint.")
+    forget: str = knob("", "Plant an error in the resume, for tests: lose or mix up this state.")
     pace_s: float = knob(
-        0.0, "Emulate an accelerator: pad the blocks' compute to this many seconds a step."
+        0.0, "Emulate an accelerator: make the blocks' compute of a step last this many seconds."
     )
     stall: str = knob(
-        "", "Plant a delay, for debugging, e.g. data:rank=2:seconds=0.2 (comma for several)."
+        "", "Plant delays, for tests, such as data:rank=2:seconds=0.2 (several: with commas)."
     )
-    plant: str = knob("", "Plant errors in the last rank, for debugging, e.g. weights,samples.")
+    plant: str = knob("", "Plant errors in the last rank, for tests, such as weights,samples.")
     # Both exceed the supervisor's limits (see launchers.job_timeouts).
-    timeout_s: float = knob(90.0, "A collective may take this long after the first step.")
-    init_timeout_s: float = knob(330.0, "A collective may take this long up to the first step.")
+    timeout_s: float = knob(90.0, "Timeout of a collective after the first step, in seconds.")
+    init_timeout_s: float = knob(330.0, "Timeout of a collective until the first step, in seconds.")
 
     def __post_init__(self) -> None:
         for name in POSITIVE_FIELDS:
@@ -137,9 +137,9 @@ class TrainConfig:
             self._require(name, getattr(self, name) > 0, "above 0")
         for name in NONNEGATIVE_FIELDS:
             self._require(name, getattr(self, name) >= 0, "0 or more")
-        self._require("dropout", 0 <= self.dropout < 1, "from 0 up to, not including, 1")
+        self._require("dropout", 0 <= self.dropout < 1, "at least 0 and below 1")
         divisor = 2 * self.heads  # rotary positions rotate a head's numbers in pairs
-        expected = f"a multiple of {divisor}, twice heads={self.heads}"
+        expected = f"a multiple of {divisor}, which is 2 x heads"
         self._require("dim", self.dim % divisor == 0, expected)
         divisible = self.heads % self.shape.kv_heads == 0
         self._require("heads", divisible, f"a multiple of kv_heads={self.kv_heads}")
@@ -148,7 +148,7 @@ class TrainConfig:
         for name, choices in CHOICES.items():
             self._require(name, getattr(self, name) in choices, f"one of {', '.join(choices)}")
         can_save = self.save_every == 0 or self.checkpoints is not None
-        self._require("save_every", can_save, "0 when no checkpoints folder is given")
+        self._require("save_every", can_save, "0 if no checkpoints folder is given")
         self._require("pace_s", not (self.recompute and self.pace_s), "0 with recompute=True")
         parse_delays(self.stall)
         parse_errors(self.plant)
@@ -178,9 +178,9 @@ class TrainConfig:
     def changed_settings(self, saved: dict[str, Any]) -> list[str]:
         """Return a sentence for each setting that differs from `saved`; skip unsaved ones."""
         return [
-            f"{name} stays {old}, as it was saved: it is not {new}"
+            f"{name} stays {old}, as in the checkpoint: {new} is ignored"
             if name in SAVED_SETTINGS
-            else f"{name} is {new} from now on, it was saved with {old}"
+            else f"{name} is {new} from now on; in the checkpoint it was {old}"
             for name, new in self.settings().items()
             if (old := saved.get(name, new)) != new
         ]
@@ -203,7 +203,7 @@ def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
         is_eager=True,  # the others' defaults come from it
         expose_value=False,
         callback=_apply_preset,
-        help="Shape of the model; what is given besides holds.",
+        help="Size of the model; other options override its values.",
     )(command)
 
 

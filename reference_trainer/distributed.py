@@ -214,7 +214,7 @@ def _init_process_group(config: TrainConfig, device: Any) -> None:
         )
     except dist.DistNetworkError as error:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-        message = f"rank {os.environ['RANK']} found no peers at {address}"
+        message = f"rank {os.environ['RANK']} cannot connect to its peers at {address}"
         raise LaunchError(f"{message}: {str(error).splitlines()[0]}") from error
 
 
@@ -243,9 +243,9 @@ def _sharding_mesh(config: TrainConfig, device: Any, mesh: Any) -> Any:
         return mesh
     if size % config.shard:
         expected = f"a divisor of the {size} ranks, or 0 for all"
-        raise LaunchError(f"shard is {config.shard}, expected {expected}")
+        raise LaunchError(f"shard is {config.shard}. Expected: {expected}")
     if size != dist.get_world_size():
-        raise LaunchError("shard needs all ranks of the job: 0 on a mesh of some of them")
+        raise LaunchError("shard must be 0 if only some of the job's ranks train")
     # Ranks of a node are consecutive, so the shards of a copy are near each other.
     shape, names = (size // config.shard, config.shard), ("replicate", "shard")
     return init_device_mesh(device.type, shape, mesh_dim_names=names)

@@ -85,13 +85,13 @@ def read(folder: Path) -> dict[str, Any]:
     try:
         content = json.loads((folder / NAME).read_text(encoding="ascii"))
     except FileNotFoundError:
-        raise CheckpointError(f"no {NAME}: the save was never committed") from None
+        raise CheckpointError(f"it has no {NAME}: the save was not completed") from None
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{NAME} cannot be read: {error}") from error
     if not isinstance(content, dict) or not isinstance(content.get("schema"), int):
-        raise CheckpointError(f"{NAME} has no schema: not a checkpoint of this trainer")
+        raise CheckpointError(f"{NAME} has no schema: this is not a checkpoint of this trainer")
     if content["schema"] != SCHEMA:
-        raise CheckpointError(f"{NAME} has schema {content['schema']}, this trainer reads {SCHEMA}")
+        raise CheckpointError(f"{NAME} has schema {content['schema']}, not {SCHEMA}")
     if content.pop("seal", None) != content_sha256(content):
         raise CheckpointError(f"{NAME} was altered: its own sha256 does not match")
     return content
@@ -121,10 +121,10 @@ def own_files(folder: Path, step: int, identity: dict[str, Any]) -> dict[str, An
         raise CheckpointError(f"it belongs to another run: {difference}")
     for name in content["files"]:
         if name in ("", "..") or "/" in name:  # it would be sent to other nodes and written there
-            message = f"{NAME} lists {name!r}, which is no name of a file in its folder"
+            message = f"{NAME} lists {name!r}, which is not the name of a file in its folder"
             raise CheckpointError(message)
     if ".metadata" not in content["files"]:
-        raise CheckpointError(f"{NAME} lists no .metadata")
+        raise CheckpointError(f"{NAME} does not list the file .metadata")
     return dict(content["files"])
 
 

@@ -40,8 +40,8 @@ def read_environment() -> dict[str, int]:
     numbers = {name: _read_integer(name) for name in LAUNCH_VARIABLES if name != "MASTER_ADDR"}
     if numbers["RANK"] >= numbers["WORLD_SIZE"]:
         raise LaunchError(
-            f"RANK is {numbers['RANK']}, expected below WORLD_SIZE={numbers['WORLD_SIZE']}:"
-            " ranks count from 0"
+            f"RANK is {numbers['RANK']}. Expected: below WORLD_SIZE={numbers['WORLD_SIZE']}"
+            " (ranks count from 0)"
         )
     return numbers
 
@@ -119,7 +119,7 @@ def ipv4_addresses() -> dict[str, str]:
 def _read_integer(name: str) -> int:
     text = os.environ[name]
     if not text.isdecimal():
-        raise LaunchError(f"{name} is {text!r}, expected a whole number: correct the environment")
+        raise LaunchError(f"{name} is {text!r} in the environment. Expected: a whole number")
     return int(text)
 
 
@@ -137,7 +137,7 @@ def pin_order() -> list[str]:
     NCCL reads the variables with its first communicator.
     """
     overruled = [
-        f"{name} is {value} here, not {os.environ[name]}: sums must have one order"
+        f"{name} is set to {value}, not {os.environ[name]}: sums must have a fixed order"
         for name, value in PINNED.items()
         if os.environ.get(name, value) != value
     ]
@@ -199,7 +199,7 @@ def parse_errors(text: str) -> frozenset[str]:
     """Parse `weights,samples`. Raises ValueError for a kind that is not known."""
     kinds = frozenset(text.split(",")) if text else frozenset()
     if unknown := sorted(kinds - {*KINDS}):
-        raise ValueError(f"plant is {unknown[0]!r}, expected some of {', '.join(KINDS)}")
+        raise ValueError(f"plant is {unknown[0]!r}. Expected: some of {', '.join(KINDS)}")
     return kinds
 
 

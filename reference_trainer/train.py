@@ -264,7 +264,7 @@ class Trainer:
         config, world, forget = self.config, self.world, self.config.forget
         rng.seed_all(config.seed, world.rank)
         if self.checkpointer is None:
-            note = "no checkpoint folder: starting from step 0"
+            note = "no checkpoint folder is given: starting from step 0"
             return Selection(step=0, path=None, saved_world=0, skipped=[], note=note)
         start = time.perf_counter()
         choice = self.checkpointer.select(config.resume)  # reads all of it, to verify it
@@ -304,7 +304,7 @@ class Trainer:
             self.failure_streak = self.failure_streak + 1 if "error" in save else 0
             (self.failed_saves if "error" in save else self.saved).append(save)
             if "untidy" in save and self.world.rank == 0:
-                message = "step %d was saved, but the folder could not be tidied: %s"
+                message = "step %d was saved, but the folder could not be cleaned up: %s"
                 log.warning(message, save["step"], save["untidy"])
             if "error" not in save:
                 continue
@@ -312,8 +312,8 @@ class Trainer:
             if self.failure_streak > allowed:
                 raise CheckpointError(f"{save['error']} ({self.failure_streak} failures in a row)")
             if self.world.rank == 0:
-                streak = f"{self.failure_streak} of {allowed} failures in a row"
-                log.warning("%s; training on (%s)", save["error"], streak)
+                streak = f"{self.failure_streak} failures in a row, {allowed} allowed"
+                log.warning("%s; training continues (%s)", save["error"], streak)
 
     def _end_segment(self, segment: str, step: int) -> None:
         """End a segment of the step; an injected delay belongs to the segment that it delays."""
@@ -364,14 +364,14 @@ class Trainer:
         if resumed.path is not None and not self.rng_restored:
             log.info("the random state was not restored: %s", self._why_not_restored())
         if config.pace_s > 0:
-            log.info("emulated accelerator: compute padded to %g s a step", config.pace_s)
+            log.info("emulated accelerator: compute takes %g s a step", config.pace_s)
         for delay in config.delays:
             log.info("planted delay: %s", delay)
         if config.forget:
-            log.info("injected error: a resume forgets %s", config.forget)
+            log.info("planted error: a resume loses %s", config.forget)
 
     def _why_not_restored(self) -> str:
-        saved = f"saved by {self.resumed.saved_world} ranks, now {self.world.size}"
+        saved = f"it was saved by {self.resumed.saved_world} ranks, now there are {self.world.size}"
         return f"forget={self.config.forget} was requested" if self.config.forget else saved
 
     def _step_line(self, record: dict[str, Any]) -> str:

@@ -62,7 +62,7 @@ def control_missing_variable(path: GuidedCluster, doctored: Transcript, measure:
     plant(
         measure,
         check.MISSING_VARIABLE,
-        "the same job is launched without MASTER_PORT and with one rank less",
+        "the same job is launched without MASTER_PORT and with one rank fewer",
         partial(judge.judge_ranks, path, doctored),
         unable="" if job.rows else seen,
         located=ended and all_lack(announced, "MASTER_PORT", len(job.rows)),
@@ -104,10 +104,10 @@ def control_planted_errors(path: GuidedCluster, planted: Transcript, measure: Re
     plant(
         measure,
         check.PLANTED_ERRORS,
-        "the last rank has other weights, samples and validation data, all ranks export the model, "
-        "and its losses are wrong",
+        "the last rank has different weights, samples and validation data, all ranks export the "
+        "model, and the logged losses are wrong",
         partial(judge.judge_training, job, planted),
-        unable="" if job.ended else f"the job ended with {planted.exit_code}",
+        unable="" if job.ended else f"the job ended with exit code {planted.exit_code}",
         without=() if size > 1 else OF_SEVERAL_RANKS,
         suspects=[f"rank {max(ranks, default=0)}"] if size > 1 else [],
     )
@@ -117,12 +117,12 @@ def control_job_network(
     path: GuidedCluster, sent: JobBytes, planted: Transcript, measure: Recorder
 ) -> None:
     """Check that the job which is forced off the agreed fabric is seen to leave it."""
-    fabric, where = path.terms.fabric or "", path.terms.management or "sockets"
-    nowhere = "no other interface is agreed: name one in the contract, [cluster] management"
+    fabric, where = path.terms.fabric or "", path.terms.management or "TCP sockets"
+    nowhere = "the contract names no other interface: set [cluster] management"
     plant(
         measure,
         check.JOB_ON_ANOTHER_NETWORK,
-        f"the user's job is forced onto {where}",
+        f"the user's job is forced to use {where} instead of the agreed fabric",
         partial(judge.judge_network, judge.read_job(path, planted), fabric, sent, planted),
         unable="" if other_network(path) else nowhere,
     )
@@ -133,7 +133,7 @@ def control_guide(guide: Guide, hosts: Sequence[str], measure: Recorder) -> None
     text = f"{guide.text}\n{WRONG_GUIDE}"
     first = len(text.splitlines()) - 2
     wrong = guides.parse_guide(guide.name, text, own=guide.own)
-    fault = "a command as root and a login by address are added to the guide"
+    fault = "a command as root and an ssh login to a fixed address are added to the guide"
     judge_wrong, lines = partial(judge.judge_guide, wrong, hosts), (first, first + 1)
     named = [f"line {line}" for line in lines]
     plant(measure, check.WRONG_GUIDE, fault, judge_wrong, suspects=named)
@@ -143,13 +143,13 @@ def control_missing_rank(
     path: GuidedCluster, said: Transcript, size: int, measure: Recorder
 ) -> None:
     """Check that a job which is judged as one of a rank more fails."""
-    fault = "the job is judged as one that has a rank more"
+    fault = "the job is expected to have one rank more than it was launched with"
     plant(measure, check.MISSING_RANK, fault, partial(judge.judge_job, path, said, size=size + 1))
 
 
 def control_user(us: Transcript, why_same: str, measure: Recorder) -> None:
     """Check that the suite's own user, who is root, is not taken for an ordinary one."""
-    fault = "the suite's own user is judged as the user"
+    fault = "the guide's user is replaced by the user who runs seatrial"
     plant(measure, check.OWN_USER, fault, partial(judge.judge_user, us, ""), unable=why_same)
 
 
@@ -162,7 +162,7 @@ def prepare_path(cluster: Cluster, terms: ClusterTerms, measure: Recorder) -> It
     if not cluster.dashboard:
         pytest.fail("the cluster has no dashboard, so no job can be submitted", pytrace=False)
     if held := describe_busy(cluster):
-        pytest.fail(f"a user's job would wait: {held}. Try --wait-for-room 30m", pytrace=False)
+        pytest.fail(f"a job would have to wait: {held}. Try --wait-for-room 30m", pytrace=False)
     if ignored := ignored_address(cluster.dashboard):
         measure.progress(f"launch: {ignored}")
         measure.covered(ignored)
@@ -231,8 +231,8 @@ class LaunchedJobs:
     def describe_user(self) -> str:
         """Return who followed the guide, for the coverage."""
         if self.uid is None:
-            return f"the suite's own user followed it ({self.why_same})"
-        return f"user id {self.uid}, without groups, followed it in an empty home"
+            return f"the user who runs seatrial followed it ({self.why_same})"
+        return f"user id {self.uid}, without groups, followed it in an empty home folder"
 
 
 def launch_jobs(cluster: Cluster, terms: ClusterTerms, measure: Recorder) -> LaunchedJobs:
@@ -241,11 +241,11 @@ def launch_jobs(cluster: Cluster, terms: ClusterTerms, measure: Recorder) -> Lau
     with prepare_path(cluster, terms, measure) as path:
         ours = LaunchPath(cluster, terms, path.guide, User(path.user.folder, homes=path.user.homes))
         identity, us = path.ask_identity(), ours.ask_identity()
-        measure.progress("launch: the guide, typed in an empty home")
+        measure.progress("launch: the guide's commands, typed in an empty home folder")
         said, sent = JobBytes.around(cluster, fabric, lambda: path.follow(plain_options(path)))
-        measure.progress("launch: the same with a missing variable")
+        measure.progress("launch: the same commands with a missing variable")
         doctored = path.follow(doctored_options(cluster.size))
-        measure.progress("launch: the same with planted errors")
+        measure.progress("launch: the same commands with planted errors")
         options = planted_options(path)
         planted, astray = JobBytes.around(cluster, fabric, lambda: path.follow(options))
     seen = (identity, us, said, sent, doctored, planted, astray)

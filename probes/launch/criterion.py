@@ -13,7 +13,7 @@ OTHER_USER = OWN_HOSTS & When(lambda here: here.terms.launch.user != "own", froz
 
 # Python returns -9 for a command that signal 9 ended: a failure, not an error of measurement.
 EXIT_CODE = fixed_check(
-    "exit_code", "", "the documented commands must succeed", low=0, high=0, signed=True,
+    "exit_code", "", "every command of the guide must succeed", low=0, high=0, signed=True,
     failing="the guide's commands end with exit code {value}",
 )
 RANKS = Check(
@@ -21,8 +21,8 @@ RANKS = Check(
 )
 WRONG_RANKS = none_of(
     "wrong_ranks", "ranks",
-    "each rank must run once, on this cluster, on an accelerator of its own, with correct and "
-    "consistent variables", failing="ranks have a wrong place or wrong variables: {value}",
+    "each rank must run once, on this cluster, on its own accelerator, with correct and "
+    "consistent variables", failing="ranks run in the wrong place or with wrong variables: {value}",
 )
 TIME_TO_FIRST_STEP = default_check(
     "time_to_first_step", "s", "a user should see the first step within five minutes", high=300,
@@ -30,11 +30,11 @@ TIME_TO_FIRST_STEP = default_check(
 )
 GUIDE_FAULTS = default_check(
     "guide_faults", "lines",
-    "any user must be able to type the guide's commands, on this cluster and the next", high=0,
+    "the guide's commands must work for any user, and on another cluster", high=0,
     failing="lines of the guide do not work for every user: {value}",
 )
 RIGHTS_OF_USER = none_of(
-    "rights_of_user", "rights", "a user is neither root nor in a group that others are not in",
+    "rights_of_user", "rights", "an ordinary user is not root and has no group besides its own",
     when=OTHER_USER, failing="the guide was tested with rights that users do not have: {value}",
 )
 RANKS_WITH_OTHER_WEIGHTS = none_of(
@@ -52,31 +52,31 @@ RANKS_WITH_OTHER_VALIDATION = none_of(
 )
 METRIC_ERROR = default_check(
     "metric_error", "ratio",
-    "a logged loss must be the mean of all ranks; four digits are logged, and wrong means differ "
-    "by 0.1 % or more", high=0.0005, failing="the logged loss is wrong by {value}",
+    "the logged loss must be the mean of all ranks; the limit allows only for its rounding to "
+    "four decimals", high=0.0005, failing="the logged loss is wrong by {value}",
 )
 LOSS_RATIO = default_check(
-    "loss_ratio", "ratio", "in 20 steps the loss falls to two thirds; without learning it stays",
-    high=0.9, failing="the loss stays at {value} of its first value",
+    "loss_ratio", "ratio", "in 20 steps, training lowers the loss to two thirds of its first value",
+    high=0.9, failing="the last loss is {value} of the first loss",
 )
 WRONG_EXPORTS = none_of(
-    "wrong_exports", "exports", "rank 0 must export the model, and no other rank",
-    failing="the model is not exported by rank 0 only: {value}",
+    "wrong_exports", "exports", "rank 0 must export the model, and no other rank may",
+    failing="the model is not exported exactly once, by rank 0: {value}",
 )
 EXPORT_ERROR = default_check(
     "export_error", "ratio",
-    "the exported model must be the trained one; bf16 against fp32 differs by less than 1 %",
+    "the exported model must be the trained one; bf16 rounding changes its loss by under 1 %",
     high=0.02, failing="the exported model differs from the trained one by {value}",
 )
 SHARE_ON_AGREED_NETWORK = default_check(
     "share_on_agreed_network", "ratio",
-    "a job on the agreed fabric sends all of the fewest bytes that FSDP needs there; elsewhere "
-    "it sends none", low=0.5, when=SEVERAL_HOSTS & ordered("fabric"), depends=("management",),
+    "a job on the agreed fabric sends all bytes that FSDP needs there; a job on another network "
+    "sends none there", low=0.5, when=SEVERAL_HOSTS & ordered("fabric"), depends=("management",),
     failing="the job sends only {value} of its traffic over the agreed network",
 )
 HIDDEN_ERRORS = none_of(
     "hidden_errors", "errors", "a job that failed must end with an exit code above 0",
-    failing="jobs that failed end with exit code 0: {value}",
+    failing="jobs that failed ended with exit code 0: {value}",
 )
 FACTS_MISSING_FROM_ERROR = none_of(
     "facts_missing_from_error", "facts",
@@ -85,8 +85,8 @@ FACTS_MISSING_FROM_ERROR = none_of(
 )
 TIME_TO_STOP = default_check(
     "time_to_stop", "s", "a user who stops a job expects its accelerators back at once", high=15,
-    no_control="it is the time until left processes and held accelerators are none, which have a "
-    "control", failing="a stopped job gives its GPUs back after {value}",
+    no_control="it is the time until a stopped job has no process and no accelerator; both counts "
+    "have a control", failing="a stopped job frees its GPUs only after {value}",
 )
 LEFT_PROCESSES = none_of(
     "left_processes", "processes", "a stopped job must leave no process on any node",
@@ -99,24 +99,24 @@ HELD_ACCELERATORS = none_of(
 EXIT_CODE_AFTER_STOP = fixed_check(
     "exit_code_after_stop", "", "after a stopped job the same commands must succeed", low=0, high=0,
     signed=True,
-    no_control="the same commands as in the first probe, whose exit code has a control",
+    no_control="the first test runs the same commands, and its exit code has a control",
     failing="after a stopped job, the same commands end with exit code {value}",
 )
 RANKS_NOT_RESUMED = none_of(
     "ranks_not_resumed", "ranks",
-    "all ranks must go on from the newest checkpoint, also if only one node has it",
-    when=SEVERAL_HOSTS, failing="ranks begin anew instead of resuming: {value}",
+    "all ranks must resume from the newest checkpoint, even if only one node has it",
+    when=SEVERAL_HOSTS, failing="ranks start from step 0 instead of resuming: {value}",
 )
 NODES_OF_RANK_0 = default_check(
-    "nodes_of_rank_0", "nodes", "a job must run correctly wherever its first rank is", low=2,
+    "nodes_of_rank_0", "nodes", "a job must run correctly, whichever node rank 0 is on", low=2,
     when=SEVERAL_NODES,
-    no_control="it counts what the probe itself arranged: another node is held each time",
+    no_control="the test itself moves rank 0: it holds the GPUs of a different node each time",
     failing="rank 0 ran only on {value}",
 )
 TIME_TO_ERROR = default_check(
     "time_to_error", "s", "a user should learn within five minutes that the job failed", high=300,
-    no_control="it is the time of the job whose error the probe plants; how long a job may be "
-    "silent is not planted", failing="a user learns after {value} that the job failed",
+    no_control="it is the duration of a job whose error the test plants; a late error is not "
+    "planted", failing="a user learns only after {value} that the job failed",
 )
 
 MISSING_VARIABLE = ControlRow("missing variable", WRONG_RANKS, EXIT_CODE, RANKS, TIME_TO_FIRST_STEP)
@@ -142,21 +142,21 @@ PROBES = (
         RANKS_WITH_OTHER_WEIGHTS, RANKS_WITH_OTHER_VALIDATION, MISPLACED_SAMPLES, METRIC_ERROR,
         LOSS_RATIO, WRONG_EXPORTS, EXPORT_ERROR, SHARE_ON_AGREED_NETWORK),
         controls=(WRONG_GUIDE, OWN_USER, MISSING_VARIABLE, PLANTED_ERRORS, JOB_ON_ANOTHER_NETWORK),
-        disturbs=(ALL_GPUS, "submits jobs of twenty training steps each, from a home of its own"),
+        disturbs=(ALL_GPUS, "submits jobs of 20 training steps each, from a temporary home folder"),
     ),
     Probe(
         "test_failing_job.py::test_a_failing_job_says_why",
         tier="quick", usual_s=16,
         checks=(HIDDEN_ERRORS, FACTS_MISSING_FROM_ERROR, TIME_TO_ERROR),
         controls=(SWALLOWED_ERROR,),
-        disturbs=(ALL_GPUS, "submits a job of its own that fails"),
+        disturbs=(ALL_GPUS, "submits a job that fails"),
     ),
     Probe(
         "test_failing_job.py::test_a_stopped_job_leaves_nothing",
         tier="standard", usual_s=30,
         checks=(TIME_TO_STOP, LEFT_PROCESSES, HELD_ACCELERATORS, EXIT_CODE_AFTER_STOP),
         controls=(RUNNING_JOB,),
-        disturbs=(ALL_GPUS, "stops a job of its own while it trains"),
+        disturbs=(ALL_GPUS, "submits a job, and stops it while it trains"),
     ),
     Probe(
         "test_failing_job.py::test_other_failures_say_why_and_hold_nothing",
@@ -164,14 +164,14 @@ PROBES = (
         checks=(HIDDEN_ERRORS, FACTS_MISSING_FROM_ERROR, TIME_TO_ERROR, HELD_ACCELERATORS),
         controls=(SWALLOWED_ERROR,),
         disturbs=(ALL_GPUS,
-        "submits jobs of its own that fail, one of them after a minute of silence"),
+        "submits jobs that fail; one of them hangs for a minute"),
     ),
     Probe(
         "test_launch.py::test_the_same_commands_work_every_time",
         tier="standard", usual_s=42,
         checks=(WRONG_RANKS, EXIT_CODE, RANKS, NODES_OF_RANK_0),
         controls=(MISSING_RANK,),
-        disturbs=(ALL_GPUS, "holds back all accelerators of one node, twice"),
+        disturbs=(ALL_GPUS, "holds all accelerators of one node, twice"),
     ),
     Probe(
         "test_failing_job.py::test_a_job_goes_on_from_one_nodes_own_disk",
@@ -185,23 +185,23 @@ PROBES = (
         tier="soak", usual_s=65,
         checks=(WRONG_RANKS, EXIT_CODE, RANKS),
         controls=(FORGOTTEN_VARIABLE,),
-        disturbs=(ALL_GPUS, "submits jobs of its own, whose results go to the shared folder"),
+        disturbs=(ALL_GPUS, "submits jobs that write their results to the shared folder"),
     ),
     Probe(
         "test_launch.py::test_eight_jobs_in_a_row_leave_nothing",
         tier="soak", usual_s=123,
         checks=(WRONG_RANKS, EXIT_CODE, RANKS, LEFT_PROCESSES, HELD_ACCELERATORS),
         controls=(LEFTOVERS,),
-        disturbs=(ALL_GPUS, "submits eight jobs of its own, one after the other"),
+        disturbs=(ALL_GPUS, "submits eight jobs, one after the other"),
     ),
 )
 
 CRITERION = CriterionRow(
     title="a user can launch without help",
-    how="the commands of the agreed guide are typed in an empty home; the job runs correctly, on "
-    "the agreed network, and a failing job says why",
+    how="the commands of the agreed guide are typed in an empty home folder; the job runs "
+    "correctly, on the agreed network, and a failing job says why",
     where="a shell on this host, and one rank for each GPU",
-    needs=("Ray's dashboard, which takes the job",),
-    headlines={TIME_TO_FIRST_STEP: "with the guide alone, training starts after {value}"},
+    needs=("Ray's dashboard, to which the job is submitted",),
+    headlines={TIME_TO_FIRST_STEP: "with only the guide, training starts after {value}"},
     usual_s={"quick": 62, "standard": 291}, depends=("launch",),
 )

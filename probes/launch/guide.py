@@ -100,7 +100,7 @@ def list_typed(contract: Contract) -> Iterator[str]:
         yield f"sha256 {guide.sha256}"
         yield from (f"$ {line}" for line in guide.script(launch.values).splitlines())
     elif launch.document:
-        yield from (f"{text!r} becomes {value!r}" for text, value in launch.values.items())
+        yield from (f"{text!r} is replaced by {value!r}" for text, value in launch.values.items())
 
 
 def own_guide() -> Guide:
@@ -121,7 +121,7 @@ def read_guide(source: str, section: str | None = None, sha256: str | None = Non
     found = hashlib.sha256(content).hexdigest()
     if sha256 not in (None, found):
         raise GuideError(
-            f"the guide {source}: expected sha256 {sha256}, as the contract says, found {found}"
+            f"the guide {source} has sha256 {found}. Expected: {sha256} (from the contract)"
         )
     try:
         text = content.decode("utf-8")
@@ -141,7 +141,7 @@ class _ToHttps(urllib.request.HTTPRedirectHandler):
         """Raise ValueError for another scheme."""
         if not newurl.startswith("https://"):
             fp.close()
-            raise ValueError(f"it redirects to {newurl!r}. Expected: a URL of https")
+            raise ValueError(f"it redirects to {newurl!r}. Expected: an https URL")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
@@ -165,7 +165,7 @@ def _fetch(url: str) -> bytes:
     with suppress(queue.Empty):
         answer = answers.get(timeout=FETCH_SECONDS)
     if isinstance(answer, TimeoutError):  # the thread's deadline is the same
-        raise TimeoutError(f"it takes more than {FETCH_SECONDS} s")
+        raise TimeoutError(f"no complete answer within {FETCH_SECONDS} s")
     if isinstance(answer, Exception):
         raise answer
     return answer
@@ -280,22 +280,22 @@ class GuideFault:
     why: str
 
 
-NO_RIGHT = "an ordinary user cannot"
+NO_RIGHT = "an ordinary user has no right to do this"
 BYTE = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"  # of an address
 RULES = (
     LintRule(BEGIN + r"(?P<it>sudo|su|doas|pkexec)\b", "runs a command as root", NO_RIGHT),
     LintRule(
         BEGIN + rf"(?P<it>(?:/usr)?(?:/s?bin/)?(?:{ROOTS_COMMANDS})|sysctl\s+-w)(?=\s)",
-        "changes the machine",
+        "changes the system",
         NO_RIGHT,
     ),
     LintRule(
-        r"(?P<it>>{1,2}\s*/(?:etc|usr|opt|var|boot|lib)/\S*)", "writes into the system", NO_RIGHT
+        r"(?P<it>>{1,2}\s*/(?:etc|usr|opt|var|boot|lib)/\S*)", "writes to a system folder", NO_RIGHT
     ),
     LintRule(
         BEGIN + r"(?P<it>ssh|scp|sftp|pdsh|clush|pssh|parallel-ssh)(?=\s)",
         "logs in to another machine",
-        "a user may have no account there, and a job no key",
+        "a user may have no account there, and a job has no SSH key",
     ),
     LintRule(
         r"(?P<it>(?<![\w.])(?:/home/[\w.-]+|/root|/Users/[\w.-]+|~\w+)(?=/|\s|$|['\"]))",
@@ -305,7 +305,7 @@ RULES = (
     LintRule(
         rf"(?P<it>(?<![\w.])(?<!==)(?!127\.|0\.0\.0\.0){BYTE}(?:\.{BYTE}){{3}}(?![\w.]))",
         "names a fixed address",
-        "it is wrong once the head runs elsewhere: use a name or a variable",
+        "it is wrong when the head node moves: use a name or a variable",
     ),
 )
 
@@ -330,7 +330,7 @@ def _host_rule(hosts: Sequence[str]) -> list[LintRule]:
     if not names:
         return []
     pattern = rf"(?P<it>(?:(?<=//)|(?<![\w./-]))(?:{names})(?:\.[\w.-]+)?(?![\w-]))"
-    why = "the job may run on others: let the scheduler choose"
+    why = "the job may run on different nodes: let the scheduler choose"
     return [LintRule(pattern, "names a node", why)]
 
 

@@ -206,7 +206,7 @@ def hold_node(cluster: Cluster, node: Mapping[str, Any]) -> Iterator[int]:
         answer = holder.ready.remote()
         ready, _ = ray.wait([answer], timeout=HOLD_SECONDS)
         if not ready:
-            raise NodeNotFree(f"{count} {resource} of {node['name']} are not free")
+            raise NodeNotFree(f"another job uses some of the {count} {resource}s of {node['name']}")
         try:
             ray.get(answer)
         except ray.exceptions.RayError as error:

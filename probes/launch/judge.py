@@ -23,7 +23,7 @@ from probes.launch.shell import Transcript, count_rights
 from probes.launch.training import JobBytes, TrainedJob, Wrong
 from reports.numbers import number, quantity
 
-NOT_ENDED = "the job did not come to its end"
+NOT_ENDED = "the job did not finish"
 MAX_COMMAND = 2000  # characters of a command in a sentence
 
 
@@ -34,7 +34,7 @@ def judge_guide(guide: Guide, hosts: Sequence[str], measure: Recorder) -> None:
     for fault in faults:
         statement = (
             f"line {fault.line} of the guide {fault.found}: `{fault.text[:200]}`. Expected: "
-            f"commands that any user can type anywhere ({fault.why})."
+            f"commands that work for any user, on any cluster ({fault.why})."
         )
         measure.explain(finding("LAUNCH-GUIDE", statement, [f"line {fault.line}"]))
 
@@ -43,14 +43,14 @@ def judge_user(said: Transcript, why_same: str, measure: Recorder) -> None:
     """Judge who followed the guide, by the output of `id -u; id -g; id -G` in the user's shell."""
     numbers = [[int(word) for word in line.split()] for line in said.lines if _is_numbers(line)]
     if why_same or len(numbers) != 3:
-        note = f"the commands ran as the suite's own user: {why_same or 'id said nothing'}"
+        note = f"the commands ran as the user who runs seatrial: {why_same or 'id printed nothing'}"
         measure(check.RIGHTS_OF_USER, None, note=note)
         return
     (uid, *_), (group, *_), groups = numbers
     rights = count_rights(uid, groups, group)
     statement = (
         f"the user who follows the guide has uid {uid} and groups "
-        f"{join_names(list(map(str, groups)))}. Expected: an ordinary user, without groups."
+        f"{join_names(list(map(str, groups)))}. Expected: an ordinary user, in no other group."
     )
     judge_or_explain(measure, check.RIGHTS_OF_USER, rights, finding("LAUNCH-USER", statement))
 
@@ -81,7 +81,7 @@ def judge_job(
     """
     job = read_job(path, said, size=size, more=more)
     wrong, ranks = wrong_ranks(job), len(job.rows)
-    note = "the job announced no rank"
+    note = "the job's output names no rank"
     measure(check.WRONG_RANKS, len(wrong) if ranks else None, on=on, samples=ranks, note=note)
     measure(check.EXIT_CODE, said.exit_code, on=on)
     because = "one rank per accelerator that the job asked for"
@@ -94,7 +94,7 @@ def judge_job(
             if said.failed_command
             else "the commands ended"
         )
-        statement = f"{whose}{command} with {said.exit_code}: {last[:200]}"
+        statement = f"{whose}{command} with exit code {said.exit_code}: {last[:200]}"
         measure.explain(finding("LAUNCH-FAILED", statement))
     if ranks:
         explain_wrong_ranks(wrong, measure, whose)
@@ -153,7 +153,7 @@ def judge_training(job: AnnouncedJob, said: Transcript, measure: Recorder) -> No
         measure(name, count if ended else None, samples=len(trained.rows), note=NOT_ENDED)
         _explain(wrong, code, hosts, measure)
     misplaced, wrong = training.wrong_samples(trained) if ended else (None, [])
-    note = "a rank named no samples" if ended else NOT_ENDED
+    note = "a rank did not report its samples" if ended else NOT_ENDED
     measure(check.MISPLACED_SAMPLES, misplaced, note=note)
     _explain(wrong, "LAUNCH-DATA", hosts, measure)
     _judge_metrics(trained, ended, measure)
@@ -182,20 +182,20 @@ EXPECTED = {
 
 def _judge_metrics(trained: TrainedJob, ended: bool, measure: Recorder) -> None:
     error, step = training.metric_error(trained) if ended else (None, 0)
-    note = "the job logged no loss for some step" if ended else NOT_ENDED
+    note = "the job did not log a loss for every step" if ended else NOT_ENDED
     measure(check.METRIC_ERROR, error, note=note, samples=len(trained.logged))
     if measure.would_fail(check.METRIC_ERROR, error):
         statement = (
-            f"the loss that the job logged for step {step} is {100 * (error or 0):.2f} % from the "
+            f"the loss that the job logged for step {step} is {100 * (error or 0):.2f} % off the "
             "mean of its ranks. Expected: the mean of all ranks."
         )
         measure.explain(finding("LAUNCH-METRICS", statement))
     ratio = training.loss_ratio(trained) if ended else None
-    measure(check.LOSS_RATIO, ratio, note="there is no loss to compare" if ended else NOT_ENDED)
+    measure(check.LOSS_RATIO, ratio, note="fewer than 2 losses were logged" if ended else NOT_ENDED)
     if measure.would_fail(check.LOSS_RATIO, ratio):
         first, last = (number(trained.logged[index]) for index in (0, -1))
         count = quantity(len(trained.logged), "steps")
-        statement = f"the loss was {first} at first and {last} after {count}. Expected: it falls."
+        statement = f"the loss was {first} at first, {last} after {count}. Expected: a clear fall."
         measure.explain(finding("LAUNCH-METRICS", statement))
 
 
@@ -208,14 +208,14 @@ def _judge_export(
     if ended and wrong:
         names, on = name_ranks(ranks, [hosts[rank] for rank in ranks])
         who = f"{join_names(names)} exported the model" if names else "no rank exported the model"
-        statement = f"{who}. Expected: rank 0 alone."
+        statement = f"{who}. Expected: only rank 0 exports it."
         measure.explain(finding("LAUNCH-EXPORT", statement, [*names, *on]))
     error, why = training.export_error(trained) if ended else (None, NOT_ENDED)
     measure(check.EXPORT_ERROR, error, note=why)
     if measure.would_fail(check.EXPORT_ERROR, error):
         statement = (
-            f"the exported model has a loss that is {100 * (error or 0):.1f} % from that of the "
-            "trained one, on the same data. Expected: the same model."
+            f"on the same data, the exported model's loss is {100 * (error or 0):.1f} % off the "
+            "trained model's loss. Expected: the same model."
         )
         measure.explain(finding("LAUNCH-EXPORT", statement))
 
@@ -233,9 +233,9 @@ def judge_network(
     shares = training.shares_on(fabric, sent, expected)
     known = {name: share for name in nodes if (share := shares.get(name)) is not None}
     complete = job.ended and bool(known) and len(known) == len(nodes)
-    note = f"the counter of {fabric} cannot be read on every node"
+    note = f"the byte counter of {fabric} cannot be read on every node"
     if expected <= 0:
-        note = "the job sent nothing that is known"
+        note = "the number of bytes that the job should send is not known"
     if not job.ended:
         note = NOT_ENDED
     lowest = min(known.values()) if complete else None
@@ -247,7 +247,7 @@ def judge_network(
     device, count = training.busiest_other(fabric, sent.sent[low[0]])
     statement = (
         f"{fabric} on {join_names(low)} carried {100 * (lowest or 0):.1f} % of the job's bytes; "
-        f"{device} sent {quantity(count / 1e6, 'MB')}. Expected: {fabric} carries them."
+        f"{device} sent {quantity(count / 1e6, 'MB')}. Expected: {fabric} carries the job's bytes."
     )
     measure.explain(finding("LAUNCH-NETWORK", statement, low))
 

@@ -146,7 +146,7 @@ def wrong_ranks(job: AnnouncedJob) -> list[WrongRank]:
         for row in job.rows
         if (problem := _first_problem(job, row))
     ]
-    absent = Problem("no process announced it", "each rank once")
+    absent = Problem("no process reported this rank", "each rank runs once")
     return wrong + [WrongRank(rank, "", absent) for rank in job.missing]
 
 
@@ -169,7 +169,7 @@ def check_set(job: AnnouncedJob, row: Row) -> Problem | None:
     """Check that the variables are set, and that all but MASTER_ADDR are decimal numbers."""
     if missing := [name for name in REQUIRED_VARIABLES if not row.get(name)]:
         count = len(REQUIRED_VARIABLES)
-        return Problem(f"{', '.join(missing)} not set", f"all {count} variables set")
+        return Problem(f"{', '.join(missing)} not set", f"all {count} rendezvous variables set")
     for name in REQUIRED_VARIABLES:
         if name != "MASTER_ADDR" and not row[name].isdecimal():
             return Problem(f"{name} is {row[name]!r}", "a whole number")
@@ -179,11 +179,11 @@ def check_set(job: AnnouncedJob, row: Row) -> Problem | None:
 def check_rank(job: AnnouncedJob, row: Row) -> Problem | None:
     """Check that WORLD_SIZE is right, and that each RANK is below it and occurs once."""
     if int(row["WORLD_SIZE"]) != job.size:
-        return Problem(f"WORLD_SIZE is {row['WORLD_SIZE']}", str(job.size))
+        return Problem(f"WORLD_SIZE is {row['WORLD_SIZE']}", f"{job.size}, the number of ranks")
     if int(row["RANK"]) >= job.size:
         return Problem(f"RANK is {row['RANK']}", f"0 to {job.size - 1}")
     if (count := job.rank_counts[row["RANK"]]) > 1:
-        return Problem(f"RANK {row['RANK']} was given {count} times", "each rank once")
+        return Problem(f"{count} processes have RANK {row['RANK']}", "each rank once")
     return None
 
 
@@ -200,17 +200,17 @@ def check_local_rank(job: AnnouncedJob, row: Row) -> Problem | None:
     neighbours = job.node_ranks[row["node"]]
     numbers = Counter(other.get("LOCAL_RANK") for other in neighbours)
     if numbers[row["LOCAL_RANK"]] > 1:
-        found = f"LOCAL_RANK {row['LOCAL_RANK']} was given {numbers[row['LOCAL_RANK']]} times"
-        return Problem(found, "each once on a node")
+        found = f"{numbers[row['LOCAL_RANK']]} ranks of a node have LOCAL_RANK {row['LOCAL_RANK']}"
+        return Problem(found, "each LOCAL_RANK once on a node")
     if not job.complete:  # a missing rank is not the fault of its node's other ranks
         return None
     size = len(neighbours)
     if int(row["LOCAL_RANK"]) >= size:
-        expected = f"0 to {size - 1}, for the node has {quantity(size, 'ranks')}"
+        expected = f"0 to {size - 1} (the node has {quantity(size, 'ranks')})"
         return Problem(f"LOCAL_RANK is {row['LOCAL_RANK']}", expected)
     if row.get("LOCAL_WORLD_SIZE", str(size)) != str(size):
         found = f"LOCAL_WORLD_SIZE is {row['LOCAL_WORLD_SIZE']}"
-        return Problem(found, f"{size}, the ranks of its node")
+        return Problem(found, f"{size}, the number of ranks on its node")
     return None
 
 
@@ -226,7 +226,7 @@ def _node_number_problem(job: AnnouncedJob, row: Row, name: str) -> Problem | No
     number = row.get(name)
     if number is None:
         if any(name in other for other in job.rows):
-            return Problem(f"{name} not set", "as on the other ranks")
+            return Problem(f"{name} not set", "set, as on the other ranks")
         return None
     last = len(job.node_ranks) - 1
     if not number.isdecimal() or int(number) > last:
@@ -237,8 +237,8 @@ def _node_number_problem(job: AnnouncedJob, row: Row, name: str) -> Problem | No
         return Problem(found, "a different number for each node")
     others = {other.get(name, number) for other in job.node_ranks[row["node"]]} - {number}
     if others:
-        found = f"{name} is {number}, and {min(others)} on the same node"
-        return Problem(found, "one number for each node")
+        found = f"{name} is {number} here, but {min(others)} on another rank of the node"
+        return Problem(found, "the same number on all ranks of a node")
     return None
 
 
@@ -250,7 +250,7 @@ def check_contiguous(job: AnnouncedJob, row: Row) -> Problem | None:
     if numbers[-1] - numbers[0] + 1 == len(numbers):
         return None
     found = f"its node has ranks {', '.join(map(str, numbers))}"
-    return Problem(found, "ranks of a node that follow each other")
+    return Problem(found, "consecutive ranks on each node")
 
 
 def check_connected(job: AnnouncedJob, row: Row) -> Problem | None:
@@ -260,11 +260,12 @@ def check_connected(job: AnnouncedJob, row: Row) -> Problem | None:
         return None
     address = row.get("master")
     if address is None:
-        found = f"it did not reach {row['MASTER_ADDR']}:{row['MASTER_PORT']} while it trained"
+        found = f"it did not connect to {row['MASTER_ADDR']}:{row['MASTER_PORT']} while it trained"
         return Problem(found, "a connection to rank 0's store")
     elsewhere = job.several_hosts and row.get("node") != first.get("node")
     if elsewhere and is_loopback(address):
-        return Problem(f"{row['MASTER_ADDR']} leads it to {address}", "an address of rank 0's node")
+        found = f"{row['MASTER_ADDR']} resolves to {address}"
+        return Problem(found, "an address of rank 0's node")
     return None
 
 
@@ -273,7 +274,7 @@ def check_variables(job: AnnouncedJob, row: Row) -> Problem | None:
     for name, value in job.variables.items():
         if (found := row.get(name)) != value:
             what = f"{name} not set" if found is None else f"{name} is {found!r}"
-            return Problem(what, f"{value!r}, as the job was submitted with")
+            return Problem(what, f"{value!r}, as set when the job was submitted")
     return None
 
 
@@ -285,14 +286,14 @@ def check_master(job: AnnouncedJob, row: Row) -> Problem | None:
     address, port = row["MASTER_ADDR"], row["MASTER_PORT"]
     if (address, port) != (first.get("MASTER_ADDR"), first.get("MASTER_PORT")):
         expected = f"{first.get('MASTER_ADDR')}:{first.get('MASTER_PORT')}, as on rank 0"
-        return Problem(f"MASTER is {address}:{port}", expected)
+        return Problem(f"MASTER_ADDR:MASTER_PORT is {address}:{port}", expected)
     node = job.nodes.get(first.get("node", ""))
     if node is None:  # check_node reports that for rank 0
         return None
     if is_loopback(address) and not job.several_hosts:
         return None
     if is_loopback(address) or _short_name(address) not in map(_short_name, node.aliases):
-        expected = f"an address of {node.name}, where rank 0 runs, that other nodes reach"
+        expected = f"an address of {node.name} (the node of rank 0) that other nodes can reach"
         return Problem(f"MASTER_ADDR is {address}", expected)
     return None
 
@@ -321,7 +322,7 @@ def check_device(job: AnnouncedJob, row: Row) -> Problem | None:
     # Ranks may also see all GPUs of their node, and choose by LOCAL_RANK.
     if visible and all(one and "," not in one for one in seen) and seen.count(visible) > 1:
         found = f"CUDA_VISIBLE_DEVICES is {visible} on {seen.count(visible)} ranks of the node"
-        return Problem(found, "another accelerator for each rank", "LAUNCH-DEVICE")
+        return Problem(found, "a different accelerator for each rank", "LAUNCH-DEVICE")
     if not job.on_gpu:
         return None
     device = row.get("device")
@@ -332,7 +333,7 @@ def check_device(job: AnnouncedJob, row: Row) -> Problem | None:
         return Problem("it did not report its GPU", "its own GPU", "LAUNCH-DEVICE")
     sharing = job.gpu_ranks[_gpu_key(row)]
     if len(sharing) > 1:
-        found = f"GPU {row['gpu']} computes for ranks {', '.join(sharing)}"
+        found = f"ranks {', '.join(sharing)} share GPU {row['gpu']}"
         return Problem(found, "one rank on each GPU", "LAUNCH-DEVICE")
     return None
 

@@ -104,7 +104,7 @@ class User:
             yield home
             self._hand_over(home)
         except OSError as error:
-            raise NoUser(f"no home can be made in {self.folder}: {_reason(error)}") from None
+            raise NoUser(f"no home folder can be made in {self.folder}: {_reason(error)}") from None
 
     def why_no_home(self) -> str:
         """Return why the user cannot have a home that root can give and remove; "" if it can."""
@@ -123,7 +123,7 @@ class User:
         except (NoUser, StillRuns) as error:
             return str(error)
         except (OSError, subprocess.SubprocessError) as error:
-            return f"root cannot give it a home: {_reason(error)}"
+            return f"root cannot give another user a home folder: {_reason(error)}"
         finally:
             self.homes.clear()
             with suppress(OSError):  # where root may not look into it, and it is empty
@@ -166,7 +166,7 @@ def make_user(cluster: Cluster, parent: str, *, own_guide: bool, shared: str = "
         folder.mkdir()
         folder.chmod(0o711)  # whatever the umask: the user only passes through to the homes
     except OSError as error:
-        raise NoUser(f"no home can be made in {parent}: {_reason(error)}") from None
+        raise NoUser(f"no home folder can be made in {parent}: {_reason(error)}") from None
     if problem := why_no_other_user(own_guide=own_guide):
         return User(folder, why_same=problem)
     others = [*list_mounts()[0], *([shared] if shared else [])]
@@ -198,13 +198,13 @@ def why_not_typed(terms: ClusterTerms, uid: int | None, why_same: str) -> str:
     if uid is not None or terms.launch.document is None:
         return ""
     what = (
-        f"no command of the operator's guide {terms.launch.document} may be typed here, for no "
-        f"other user can type it ({why_same})"
+        f"the commands of the operator's guide {terms.launch.document} are not typed here, because "
+        f"seatrial cannot type them as another user ({why_same})"
     )
     if 0 in (os.getuid(), os.geteuid()):
         return f"{what}, and root must not. Let root become another user, or run as an ordinary one"
     if terms.launch.user != "own":
-        return f'{what}. Run as root, or agree on user = "own" in the contract\'s [launch]'
+        return f'{what}. Run as root, or set user = "own" in the contract\'s [launch]'
     return ""
 
 
@@ -213,7 +213,7 @@ def name_guide(terms: ClusterTerms) -> str:
     launch = terms.launch
     if launch.document is None:
         return "seatrial's own guide"
-    bound = f"sha256 {launch.sha256}" if launch.sha256 else "no sha256 binds its text"
+    bound = f"sha256 {launch.sha256}" if launch.sha256 else "no sha256 in the contract"
     return f"the operator's guide {launch.document} ({bound})"
 
 
@@ -221,9 +221,9 @@ def describe_typist(terms: ClusterTerms, why_same: str) -> str:
     """Say whose commands a run on this host types, and as whom; or why it types none."""
     if why := why_not_typed(terms, None, why_same) if why_same else "":
         return why
-    why = "as the contract agrees" if terms.launch.user == "own" else why_same
-    us = f"the suite's own user (user id {os.geteuid()}: {why})"
-    who = us if why_same else "a user that the suite makes"
+    why = "as the contract allows" if terms.launch.user == "own" else why_same
+    us = f"the user who runs seatrial (user id {os.geteuid()}: {why})"
+    who = us if why_same else "a user that seatrial creates"
     return f"the commands of {name_guide(terms)} are typed on this host as {who}"
 
 
@@ -231,14 +231,14 @@ def describe_typists(terms: ClusterTerms) -> str:
     """Say whose commands a run types, where, and as whom, whatever the host."""
     launch = terms.launch
     us = (
-        "as the suite's own user"
+        "as the user who runs seatrial"
         if launch.document is None or launch.user == "own"
         else "not at all"
     )
     never = ", and never as root" if launch.document is not None else ""
     return (
-        f"the commands of {name_guide(terms)} are typed on the host that runs seatrial: as a user "
-        f"that the suite makes, if it is root; else {us}{never}"
+        f"the commands of {name_guide(terms)} are typed on the host that runs seatrial. If it "
+        f"runs as root: as a user that it creates. If not: {us}{never}"
     )
 
 
@@ -259,7 +259,7 @@ def remove_user(cluster: Cluster, user: User) -> str:
     unsearched += [place for place in list_mounts()[1] if place not in user.others]
     cluster.cleanup.unregister("user", user.name)
     sentences = [
-        f"user id {user.uid} left {quantity(len(paths), 'paths')} outside its homes, {end}: "
+        f"user id {user.uid} left {quantity(len(paths), 'paths')} outside its home folder, {end}: "
         f"{join_names([one_line(path) for path in paths[:MAX_NAMED]])}"
         for paths, end in ((removed, "now removed"), (kept, "which could not be removed"))
         if paths
@@ -357,7 +357,7 @@ def _cannot_run(user: User, commands: Sequence[str]) -> str:
             why = getattr(error, "strerror", None) or error
             return f"`{words[0]}` cannot run as another user: {why}"
         if done.returncode:
-            return f"another user cannot read the installation in {sys.prefix}"
+            return f"another user cannot read seatrial's installation in {sys.prefix}"
     return ""
 
 
@@ -365,8 +365,8 @@ PATH_SECONDS = 700.0  # bounds all commands together; a first step alone may tak
 READ_SECONDS = 5.0  # what a command leaves in the background may hold its output open
 PIECE_BYTES = 64 << 10  # what a pipe holds
 STILL_OPEN = (
-    "[seatrial left out what a process prints that the commands left in the background: it still "
-    "holds their output]"
+    "[a process that the commands started in the background still runs: seatrial left out what it "
+    "prints later]"
 )
 MAX_JOBS = 100  # that one guide submits
 POLL_SECONDS = 0.1

@@ -43,7 +43,7 @@ def test_a_failing_job_says_why(cluster, terms, measure):
 
 def control_swallowed(failure, swallowed, measure):
     """Check that a script which hides its error is caught."""
-    fault = "a script fails and ends with 0, without a word"
+    fault = "a script fails, but prints no error and ends with exit code 0"
     plant(measure, check.SWALLOWED_ERROR, fault, partial(judge_failure, failure, swallowed))
 
 
@@ -61,11 +61,11 @@ def judge_failure(failure, said, measure):
     ended = said.seconds if said.exit_code else None
     measure(check.TIME_TO_ERROR, ended, on=name, note="no error was seen")
     if hidden:
-        statement = f"{name}: the job failed and ended with 0. Expected: another exit code."
+        statement = f"the job that fails by {name!r} ended with exit code 0. Expected: above 0."
         measure.explain(finding("LAUNCH-ERROR", statement))
     if missing:
         statement = (
-            f"{name}: the last {training.LAST_LINES} lines of the failed job do not name "
+            f"the last {training.LAST_LINES} lines of the job that fails by {name!r} do not name "
             f"{join_names(missing)}. Expected: {join_names(failure.facts)}."
         )
         measure.explain(finding("LAUNCH-ERROR", statement))
@@ -99,11 +99,11 @@ def test_other_failures_say_why_and_hold_nothing(cluster, terms, measure):
             ("wrong entry point", "No such command", False, [], NO_ENTRY),
             ("no room", NO_ROOM, False, ["--workers", str(size + 1), "--wait", str(ROOM_S)], {}),
         ):
-            measure.progress(f"launch: {name}")
+            measure.progress(f"launch: a job that fails ({name})")
             with path.start([*options, "--restarts", "0"], change) as running:
                 said = running.wait()
             held = wait_until_free(cluster, idle, FREE_S)
-            keep_transcript(said, measure, name, f"a job with this fault: {name}")
+            keep_transcript(said, measure, name, f"a job that fails ({name})")
             host = host_of(read_job(path, said), str(rank))
             failure = training.failure_of(name, error, rank if located else None, host)
             judge_failure(failure, said, measure)
@@ -111,12 +111,12 @@ def test_other_failures_say_why_and_hold_nothing(cluster, terms, measure):
         swallowed = path.ask(SWALLOWS)
     failure = training.failure_of("exception", "KeyError", rank, "nowhere")
     control_swallowed(failure, swallowed, measure)
-    measure.covered("jobs that ran out of memory, fell silent, had no module, entry point or room")
+    measure.covered("jobs that ran out of memory, hung, had no module, no entry point, or no room")
 
 
 def judge_held(held, measure, name):
     """Judge the accelerators that a failed job still holds."""
-    statement = f"{name}: the failed job still holds {held} accelerators. Expected: none."
+    statement = f"the job that fails by {name!r} still holds {held} accelerators. Expected: none."
     cause = finding("LAUNCH-LEFT", statement)
     judge_or_explain(measure, check.HELD_ACCELERATORS, held, cause, on=name)
 
@@ -139,12 +139,12 @@ def test_a_job_goes_on_from_one_nodes_own_disk(cluster, terms, measure):
         save = ["--checkpoints", folder, "--save-every", str(SAVED), "--keep-last", "1"]
         jobs = {}
         for name, steps in (("first job", SAVED), ("second job", STEPS)):
-            measure.progress(f"launch: {name} of two, with checkpoints on a node's own disk")
+            measure.progress(f"launch: {name} of two, with checkpoints on a node's local disk")
             said = path.follow([*save, "--steps", str(steps)])
-            keep_transcript(said, measure, name, f"{name} of two with checkpoints on an own disk")
+            keep_transcript(said, measure, name, f"{name} of two, with checkpoints on a local disk")
             jobs[name] = judge_job(path, said, measure, on=name)
     judge_resume(jobs["second job"], measure, shared=shared)
-    fault = "a job that began at step 0 is judged as the one that was started again"
+    fault = "the second job is replaced by one that began at step 0"
     judge_first, ranks = partial(judge_resume, jobs["first job"]), range(cluster.size)
     suspects = [f"rank {rank}" for rank in ranks]
     plant(measure, check.BEGAN_ANEW, fault, judge_first, suspects=suspects)
@@ -158,7 +158,7 @@ def judge_resume(job, measure, *, shared=False):
     Where the nodes share the folder, nothing is shown of a disk of their own.
     """
     if shared:
-        note = "the nodes share /tmp, so that no checkpoint is on one node alone"
+        note = "the nodes share /tmp, so no checkpoint is only on one node"
         measure(check.RANKS_NOT_RESUMED, None, note=note)
         return
     rows = job.rows if job.ended else []
@@ -171,7 +171,7 @@ def judge_resume(job, measure, *, shared=False):
         found = ", ".join(dict.fromkeys(f"step {row.get('from', 'unknown')}" for row in wrong))
         statement = (
             f"{join_names(names)} on {join_names(hosts)}: began at {found}. "
-            f"Expected: step {SAVED}, whose checkpoint is complete on one node."
+            f"Expected: step {SAVED} (its checkpoint is complete on one node)."
         )
         measure.explain(finding("LAUNCH-RESUME", statement, [*names, *hosts]))
 
@@ -206,13 +206,13 @@ def test_a_stopped_job_leaves_nothing(cluster, terms, measure):
         again = path.follow()
     keep_transcript(said, measure, "stopped", "a job that its user stopped")
     keep_transcript(again, measure, "again", "the same commands after the stop")
-    unable = "" if trained else "the job took no step"
-    fault = "what runs before the stop is judged as left over"
+    unable = "" if trained else "the job did not train a step"
+    fault = "the job's processes are counted before the job is stopped"
     plant(measure, check.RUNNING_JOB, fault, partial(judge_left, cluster, still), unable=unable)
     seen = trained and before.count >= cluster.size and not before.unseen
     judge_stop(cluster, left if seen else None, seconds, measure)
     judge_again(again, measure)
-    measure.covered(f"one job of {quantity(before.count, 'processes')} was stopped as it trained")
+    measure.covered(f"one job of {quantity(before.count, 'processes')} was stopped in training")
 
 
 def stop(path, running):
@@ -240,7 +240,7 @@ def judge_stop(cluster, left, seconds, measure):
 def judge_again(again, measure):
     """Judge the same commands after the stop."""
     code = again.exit_code
-    statement = f"after a stopped job the same commands end with {code}. Expected: 0."
+    statement = f"after a stopped job the same commands end with exit code {code}. Expected: 0."
     cause = finding("LAUNCH-LEFT", statement)
     judge_or_explain(measure, check.EXIT_CODE_AFTER_STOP, code, cause, failed=code != 0)
 

@@ -64,7 +64,7 @@ def judge_jobs(path, jobs, measure):
 def control_jobs(path, jobs, measure):
     """Judge the jobs with errors, each with its own evidence."""
     cluster, terms = path.cluster, path.terms
-    caption = "without MASTER_PORT, one rank less: must fail"
+    caption = "without MASTER_PORT and with one rank fewer: must fail"
     keep_transcript(jobs.doctored, measure, "control", caption)
     keep_transcript(jobs.planted, measure, "planted", "with planted errors: must be judged wrong")
     controls.control_guide(path.guide, host_names(cluster), measure)
@@ -121,11 +121,11 @@ def held_back(path, measure):
 def run_without(path, node, measure):
     """Hold a node, judge the job on the rest, and return rank 0's node; None without a rank 0."""
     name = f"without {node['name']}"
-    measure.progress(f"launch: {name}")
+    measure.progress(f"launch: a job {name}")
     with hold_node(path.cluster, node) as ranks:
         size = path.cluster.size - ranks
         said = path.follow(["--workers", str(size), *WAIT])
-    keep_transcript(said, measure, name, f"the guide, while {node['name']} is held")
+    keep_transcript(said, measure, name, f"the guide, while {node['name']} is reserved")
     job = judge_job(path, said, measure, on=name, size=size)
     return job.rank0.get("node") if job.rank0 else None
 
@@ -197,7 +197,7 @@ def test_eight_jobs_in_a_row_leave_nothing(cluster, terms, measure):
             patience = 0 if any(state and not state.empty for state in left) else PATIENCE_S
             left.append(left_after(cluster, nodes, rows, idle, patience))
             ranks += len(rows)
-    note = "a job did not say its name and processes, or a node did not answer"
+    note = "a job did not report its name and process ids, or a node did not answer"
     judge_left(cluster, merged(left), measure, note)
     control_leftovers(cluster, idle, measure)
     measure.covered(f"{JOBS} jobs in a row, {ranks} ranks in all")
@@ -233,7 +233,7 @@ def control_leftovers(cluster, idle, measure):
             state = JobState(seen, busy_accelerators(cluster, idle))
     except NodeNotFree as error:
         pytest.fail(f"{error}: wait until no other job runs", pytrace=False)
-    fault = f"a process whose parent died stays on {node['name']}, whose accelerators are held"
+    fault = f"a process without parent and held accelerators are left on {node['name']}"
     judge_state = partial(judge_left, cluster, state)
     plant(measure, check.LEFTOVERS, fault, judge_state, suspects=[node["name"]])
 
@@ -267,7 +267,7 @@ def test_other_launchers_give_each_rank_what_it_needs(cluster, terms, measure, r
                 said = path.follow([*out, *ONCE, *settings, *shown])
             keep_transcript(said, measure, launcher, f"the guide's job, started by {launcher}")
             judge_launcher(path, launcher, said, measure)
-        measure.progress("launch: the same job with a forgotten variable")
+        measure.progress("launch: the same job without a variable that Megatron needs")
         unset = [word for name in MEGATRON for word in ("--unset", name)]
         forgotten = path.follow([*ONCE, *unset, *shown])
     control_forgotten(path, forgotten, measure)
@@ -299,7 +299,7 @@ def control_forgotten(path, forgotten, measure):
     wrong = wrong_ranks(job)
     located = all(all_lack(wrong, name, job.size) for name in MEGATRON)
     count = len(wrong) if job.rows else None
-    fault = "the job forgets a variable that Megatron reads"
+    fault = "the job does not set a variable that Megatron needs"
 
     def judge_wrong(trial):
         trial(check.WRONG_RANKS, count, samples=len(job.rows))

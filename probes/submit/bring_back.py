@@ -121,12 +121,12 @@ class BringBack:
         while True:
             if time.monotonic() > deadline:
                 hours = f"{COPY_S / 3600:.0f} h"
-                raise SubmitError(f"run {about.name} did not come whole in {hours}")
+                raise SubmitError(f"run {about.name} could not be copied completely in {hours}")
             if not parts and first < about.parts:
                 tries += 1
                 if tries == TRIES:
                     raise SubmitError(
-                        f"part {first} of run {about.name} came damaged {TRIES} times"
+                        f"part {first} of run {about.name} arrived damaged {TRIES} times"
                     )
             for part in parts:
                 packed.write(part)
@@ -138,7 +138,7 @@ class BringBack:
             if again != about:
                 raise SubmitError(f"run {about.name} changed on the cluster while it was copied")
         if digest.hexdigest() != about.sha256:
-            raise SubmitError(f"run {about.name} came damaged: its hash is not the one announced")
+            raise SubmitError(f"run {about.name} arrived damaged: its sha256 is wrong")
         return about
 
     def _ask(self, first: int, count: int) -> tuple[Archive, list[bytes]]:
@@ -163,7 +163,7 @@ class BringBack:
             if time.monotonic() > deadline:
                 self._api.stop(job)
                 raise SubmitError(
-                    f"the node of the run ({self._host}) starts no job in {self._job_s:.0f} s"
+                    f"no job ended on the node of the run ({self._host}) in {self._job_s:.0f} s"
                 )
             time.sleep(POLL_S)
         log = self._api.insist(lambda: self._api.log(job))
@@ -179,11 +179,11 @@ def read_about(log: str) -> Archive:
         about = json.loads(found[1]) if found else {}
         archive = Archive(str(about["name"]), int(about.get("parts", 0)), str(about.get("sha256")))
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
-        raise ForeignRun("the cluster answers with no run") from None
+        raise ForeignRun("the cluster's answer is not a run of seatrial") from None
     if not 0 <= archive.parts <= MAX_RUN // PART_BYTES:
-        raise ForeignRun(f"the packed run has {archive.parts} parts: no run of ours")
+        raise ForeignRun(f"the packed run has {archive.parts} parts: it is not a run of seatrial")
     if not archive.name:
-        raise NoRun("the cluster holds no run of this submission")
+        raise NoRun("the cluster has no run of this submission")
     return archive
 
 
@@ -234,7 +234,7 @@ class _Unpacked:
         self.left -= size
         if self.left < 0:
             most = f"{MAX_HEADERS >> 10} KiB before a file"
-            raise ForeignRun(f"the packed run has more than {most}: no run of ours")
+            raise ForeignRun(f"the packed run has more than {most}: not a run of seatrial")
 
 
 def unpack(packed: IO[bytes], name: str, target: Path) -> None:
@@ -252,8 +252,8 @@ def unpack(packed: IO[bytes], name: str, target: Path) -> None:
                 parts = _parts_of(member, name)
                 size += member.size
                 if size > MAX_RUN or number >= MAX_FILES:
-                    most = f"4 GiB, or {MAX_FILES} files"
-                    raise ForeignRun(f"the packed run has more than {most}: no run of ours")
+                    most = f"4 GiB or {MAX_FILES} files"
+                    raise ForeignRun(f"the packed run has more than {most}: not a seatrial run")
                 unpacked.left = member.size
                 _write(archive, member, partial.joinpath(*parts))
                 unpacked.left = MAX_HEADERS
@@ -277,7 +277,7 @@ def _parts_of(member: tarfile.TarInfo, name: str) -> tuple[str, ...]:
     plain = plain and one_line(member.name) == member.name and member.size >= 0
     plain = plain and len(os.fsencode(member.name)) <= MAX_NAME
     if not plain or not parts or parts[0] != name or {"..", "/"} & {*parts}:
-        raise ForeignRun(f"the packed run holds {member.name!r:.80}: no file of a run")
+        raise ForeignRun(f"the packed run has {member.name!r:.80}, which is not a file of a run")
     return parts[1:]
 
 

@@ -141,22 +141,22 @@ def install_missing(python: Path, requires: list[str]) -> None:
     if not (missing := list_missing(requires)):
         return
     if never := [line for line in missing if _name(line) in NEVER_INSTALLED]:
-        _refuse(f"{sys.executable} has no {' and no '.join(never)}: seatrial never installs them")
+        _refuse(f"{sys.executable} lacks {' and '.join(never)}, which seatrial never installs")
     wheels = sorted((SUBMISSION / "wheels").glob("*.whl"))
     limits = python.parents[1] / "constraints.txt"
     limits.write_text("".join(f"{line}\n" for line in pinned_versions()))
     offline = ["--no-index", "--find-links", str(SUBMISSION / "wheels")] if wheels else []
     settings = ["--quiet", "--no-input", "--disable-pip-version-check", "--no-compile"]
     command = ["-m", "pip", "install", *settings, "--constraint", str(limits), *offline, *missing]
-    print(f"{INSTALLING}{', '.join(missing)} for seatrial alone", flush=True)
+    print(f"{INSTALLING}{', '.join(missing)} for seatrial only", flush=True)
     environment = dict(os.environ)
     if pip := [wheel for wheel in wheels if wheel.name.startswith("pip-")]:
         environment["PYTHONPATH"] = str(pip[-1].resolve())  # a wheel of pip runs as it is
     done = subprocess.run([str(python), *command], env=environment, check=False)
     if done.returncode:
         _refuse(
-            f"{sys.executable} lacks {', '.join(missing)}, and pip could not install them: put"
-            " them into the image, or give them with --wheels"
+            f"{sys.executable} lacks {', '.join(missing)}, and pip could not install them: add"
+            " them to the image, or pass them with --wheels"
         )
 
 

@@ -90,7 +90,7 @@ class JobsApi:
         """Return the version of the cluster's Ray.  Asked once: a wrong address is no outage."""
         version = self._parse(self._ask("/api/version")).get("ray_version")
         if not isinstance(version, str) or not 0 < len(version) <= MAX_VERSION:
-            raise SubmitError(f"{self.address} is no dashboard of Ray")
+            raise SubmitError(f"{self.address} is not a Ray dashboard")
         return version
 
     def upload(self, name: str, content: bytes) -> str:
@@ -162,7 +162,7 @@ class JobsApi:
                 now = time.monotonic()
                 if lost_at is None:
                     lost_at = now
-                    self._say(f"connection lost ({lost}); trying for {self.patience_s:.0f} s")
+                    self._say(f"connection lost ({lost}); trying again for {self.patience_s:.0f} s")
                 if now - lost_at > self.patience_s:
                     raise ConnectionLost(str(lost)) from None
                 time.sleep(RETRY_S)
@@ -187,9 +187,9 @@ class JobsApi:
             self._explain(error)
             raise AssertionError from None
         except ValueError as error:  # of the token
-            raise SubmitError(f"RAY_AUTH_TOKEN or its file: {error}") from None
+            raise SubmitError(f"the token in RAY_AUTH_TOKEN or its file: {error}") from None
         except AnswerTooLong as error:
-            raise SubmitError(f"{self.address}: {error}: no dashboard of Ray answers so") from None
+            raise SubmitError(f"{self.address} is not a Ray dashboard: {error}") from None
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", "") or error
             raise ConnectionLost(f"{self.address}: {reason}") from None
@@ -203,20 +203,20 @@ class JobsApi:
                 text = ""
         last = last_words(text)
         if error.code in (401, 403):
-            token = "the token that was sent" if authorization_header() else "us without a token"
+            token = "the token that was sent" if authorization_header() else "access without token"
             raise Refused(
                 f"the dashboard at {self.address} refuses {token} (HTTP {error.code}): set"
                 " RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
             )
         if 300 <= error.code < 400:
             target = error.headers.get("Location", "another address")
-            raise Refused(f"{self.address} redirects to {target}: give the final address")
+            raise Refused(f"{self.address} redirects to {target}: use that address")
         if error.code >= 500:
             raise ConnectionLost(f"{self.address}: HTTP {error.code}: {last}")
         if is_page(text):
             raise Refused(
-                f"{self.address}: HTTP {error.code} ({error.reason}), a page {last!r}: a proxy "
-                "stands between. Give the address of the dashboard itself, with its port (8265)"
+                f"{self.address}: HTTP {error.code} ({error.reason}), page {last!r}: a proxy "
+                "answers. Give the address of the dashboard itself, with its port (8265)"
             )
         if error.code == 404:
             raise UnknownJob(last or f"HTTP 404 from {self.address}")
@@ -228,7 +228,7 @@ class JobsApi:
         except ValueError:
             answer = None
         if not isinstance(answer, dict):
-            raise Refused(f"{self.address} is no dashboard of Ray: it answers with no JSON")
+            raise Refused(f"{self.address} is not a Ray dashboard: its answer is not JSON")
         return answer
 
 

@@ -88,7 +88,7 @@ INFO = "submission/seatrial.dist-info/"  # so that the remote installation knows
 CONTRACT = "seatrial.toml"  # of the current folder: used where no contract is named
 BASELINE = "baseline"  # folder of the baseline among the user's files
 MAX_BASELINE = 400 << 20  # bytes, before they are packed
-TOO_LARGE = f"expected at most {MAX_BASELINE >> 20} MiB: give one run, or fewer"
+TOO_LARGE = f"expected at most {MAX_BASELINE >> 20} MiB: give one run, or fewer runs"
 EPOCH = (1980, 1, 1, 0, 0, 0)  # one content gives one package, whatever the files' times
 
 
@@ -125,8 +125,8 @@ def zip_files(files: Mapping[str, bytes]) -> bytes:
     content = buffer.getvalue()
     if len(content) >= MAX_PACKAGE:
         raise SubmitError(
-            f"the upload is {len(content) / 2**20:.0f} MiB: Ray's dashboard accepts less than"
-            f" {MAX_PACKAGE // 2**20} MiB; give fewer wheels, or a smaller baseline"
+            f"the upload is {len(content) / 2**20:.0f} MiB. Expected: less than"
+            f" {MAX_PACKAGE // 2**20} MiB (Ray's limit). Use fewer wheels, or a smaller baseline"
         )
     return content
 
@@ -179,14 +179,14 @@ def _add_contract(files: dict[str, bytes], name: str) -> str:
         relative = Path(document)
         if relative.is_absolute() or ".." in relative.parts:
             raise SubmitError(
-                f"contract {name}: [launch] document is {document}: expected a file in the folder"
-                " of the contract, which goes to the cluster with it"
+                f"contract {name}: [launch] document is {document}. Expected: a file in the folder"
+                " of the contract (only such a file is sent to the cluster)"
             )
         guide = path.parent / relative
         if not guide.resolve().is_relative_to(path.parent.resolve()):
             raise SubmitError(
-                f"[launch] document {document} is a link that leads out of the contract's folder: "
-                "expected a file in it"
+                f"[launch] document {document} is a link out of the contract's folder. "
+                "Expected: a file in it"
             )
         try:
             files[FILES + relative.as_posix()] = guide.read_bytes()
@@ -207,7 +207,7 @@ def parse_toml(content: bytes) -> dict[str, Any]:
             import tomli as tomllib
         except ImportError:
             raise SubmitError(
-                "Python 3.10 reads no contract by itself: run `pip install tomli`"
+                "Python 3.10 cannot read a contract by itself: run `pip install tomli`"
             ) from None
     try:
         return tomllib.loads(content.decode())
@@ -226,12 +226,12 @@ def _document(content: bytes) -> str:
 def _add_folder(files: dict[str, bytes], folder: Path) -> str:
     """Add the files of a run, or of the newest runs of a folder."""
     if not folder.is_dir():
-        found = "a file" if folder.exists() else "none"
+        found = "a file" if folder.exists() else "nothing"
         raise SubmitError(
-            f"baseline {folder}: expected a folder of a run or of runs, found {found}"
+            f"baseline {folder}: expected a run folder or a folder of runs, found {found}"
         )
     if (folder / RECORD).is_file() and not _is_run(folder):
-        raise SubmitError(f"baseline {folder}: it has no {EVENTS}, so it cannot be verified")
+        raise SubmitError(f"baseline {folder}: it cannot be verified, because {EVENTS} is missing")
     target, size = f"{BASELINE}/{folder.resolve().name}", 0
     files[f"{FILES}{target}/.keep"] = b""  # a folder without runs yet is there, too
     for run in [folder] if _is_run(folder) else choose_runs(folder):

@@ -41,7 +41,7 @@ class _Result:
         """Yield (weight, sentence) for all that keeps the probe from acceptance."""
         yield from self.seen
         if self.state != FINISHED:
-            yield Weight.UNPROVEN, f"{self.probe}: {self.state!r}. Expected: {FINISHED!r}"
+            yield Weight.UNPROVEN, f"{self.probe}: state {self.state!r}. Expected: {FINISHED!r}"
         for kind, names, has in (
             ("a measure", owed.get("measures"), self.judged),
             ("a control", owed.get("controls"), self.controls),
@@ -49,10 +49,10 @@ class _Result:
             if missing := sorted({*(names or ())} - has):
                 yield (
                     Weight.UNPROVEN,
-                    f"{self.probe} lacks {kind} that it must record: {missing[0]}",
+                    f"{self.probe} did not record {kind} that it must: {missing[0]}",
                 )
             elif not has:
-                yield Weight.UNPROVEN, f"{self.probe} has not {kind}"
+                yield Weight.UNPROVEN, f"{self.probe} did not record {kind}"
 
 
 class Recount:
@@ -70,7 +70,7 @@ class Recount:
         try:
             self._see(event["event"], event.get("probe", ""), event["data"])
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            self._unread = self._unread or f"a {event['event']} cannot be judged: {error!r:.80}"
+            self._unread = self._unread or f"event {event['event']} cannot be judged: {error!r:.80}"
 
     def _see(self, kind: str, probe: str, data: Mapping[str, Any]) -> None:
         if kind in ("run_started", "run_owes", "run_updated", "run_finished"):
@@ -109,21 +109,21 @@ class Recount:
         yield from map(str, self._run.get("unverified", ()))
         facts = self._run["contract"]
         if not facts.get("agreed", True):
-            yield "its limits were derived from the cluster: no contract was agreed"
+            yield "no contract was agreed: the limits were derived from the cluster"
         required = {one["id"] for one in facts["criteria"] if one.get("required", True)}
         compared = {name.partition(".")[0] for name in facts.get("baseline", ())}
         if compared & required and self._run.get("baseline_problem", "not compared"):
-            yield f"no earlier run: {self._run.get('baseline_problem', 'not compared')}"
+            yield f"no earlier run to compare: {self._run.get('baseline_problem', 'not compared')}"
         for one in facts["criteria"]:
             if one["id"] not in required and NOT_PROVABLE not in _table(contract, one["id"]):
-                yield f"{one['id']} is not required, and the contract requires it"
+                yield f"{one['id']} was not required in the run, but the contract requires it"
         yield from self._results_against(required)
 
     def _results_against(self, required: set[str]) -> Iterator[str]:
         """Yield what fails, and what is unproven of the criteria that are required."""
         owed = {one["probe"]: one for one in self._run.get("owed", ())}
         if not owed:
-            yield "it does not say what it must record"
+            yield "the run does not list what it must record"
         for result in self._results:
             duty = owed.get(result.probe, {}) if result.state == FINISHED else {}
             for weight, sentence in result.sentences(duty):
@@ -132,9 +132,9 @@ class Recount:
         ran = {result.probe for result in self._results}
         for probe, one in owed.items():
             if probe not in ran and one["criterion"] in required:
-                yield f"{probe} is owed, and has no result"
+                yield f"{probe} must run, but has no result"
         for id in sorted(required - {result.criterion for result in self._results}):
-            yield f"{id} is required, and no probe ran for it"
+            yield f"{id} is required, but no test ran for it"
 
 
 def _table(contract: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -168,7 +168,7 @@ def is_caught(data: Mapping[str, Any]) -> bool:
 def describe(data: Mapping[str, Any]) -> str:
     """Say which measurement is outside its limit, or has none."""
     limit = data.get("limit") or {}
-    keys = [key for key in ("one_of", "low", "high") if limit.get(key) is not None]
-    words = [f"{key} {limit[key]}" for key in keys]
+    signs = {"one_of": "one of", "low": ">=", "high": "<="}
+    words = [f"{sign} {limit[key]}" for key, sign in signs.items() if limit.get(key) is not None]
     what = f"{data['name']} on {data.get('subject', 'cluster')}: {data.get('value')}"
     return f"{what}. Expected: {', '.join(words) or 'a limit'}"

@@ -26,7 +26,7 @@ FACTS = ("run_started", "run_owes", "run_finished")  # events that are compared
 CLOCKS_S = 3600.0  # by which the head's clock may be ahead of this machine's
 CONTRACTS = SOURCES / "probes" / "contract" / "contracts"  # the shipped ones
 ACCEPTED = 0
-AGREED = "if one was agreed, give its --contract, or --rehearsal"
+AGREED = "if a rehearsal was agreed, give its --contract, or --rehearsal"
 MAX_SHOWN = 5  # differences that are printed
 
 
@@ -76,7 +76,7 @@ def read_contract(name: str | None) -> bytes | None:
         if path.parent != CONTRACTS:
             raise SubmitError(f"contract {name}: {error.strerror}") from None
     shipped = ", ".join(sorted(path.stem for path in CONTRACTS.glob("*.toml")))
-    raise SubmitError(f"contract {name!r} is not shipped; there are {shipped}, or give a file")
+    raise SubmitError(f"contract {name!r} is not shipped. Give a file, or one of {shipped}")
 
 
 def is_emulated(content: bytes) -> bool:
@@ -111,7 +111,7 @@ def find_differences(run: Path, asked: Submitted, code: int) -> list[str]:
     if code == ACCEPTED and asked.contract is not None and not found:
         found += recount.reasons(parse_toml(asked.contract))
     if (own := recorded_code(run)) != code:
-        found.append(f"the job ended with exit code {code}, and the run says {own}")
+        found.append(f"the job ended with exit code {code}, but the run recorded {own}")
     return [one_line(text) for text in found]
 
 
@@ -157,14 +157,14 @@ def compare_facts(
         if expected is not None and found != expected:
             yield f"{name}: {found!r}. Expected: {expected!r} (as submitted)"
     if (began := _seconds(start.get("started"))) is None:
-        yield f"started: {start.get('started')!r}. Expected: a time"
+        yield f"start time: {start.get('started')!r}. Expected: a time"
     elif (ahead := began - time.time()) > CLOCKS_S:
         hours = f"{ahead / 3600:.1f} h from now"
-        yield f"it began {hours}: set the clock of the head, or of this machine"
+        yield f"it started {hours}: set the clock of the head node, or of this machine"
     if not accepted:
         return
     if sent is None:
-        yield "it was accepted, and no contract was submitted"
+        yield "it was accepted, but no contract was submitted"
     nodes = cluster.get("nodes")
     count = len(nodes) if isinstance(nodes, list) else 0
     if asked.nodes is not None and count != asked.nodes:
@@ -172,7 +172,7 @@ def compare_facts(
     if start.get("rehearsal") and not asked.rehearsal:
         yield f"it is a rehearsal: {start['rehearsal']}. Expected: none ({AGREED})"
     if owes.get("partial") or not owes:
-        yield f"it is no whole run: {owes.get('partial') or 'it does not say what it must record'}"
+        yield f"it is PARTIAL: {owes.get('partial') or 'it does not list what it must record'}"
     if (state := facts.get("run_finished", {}).get("state")) != "finished":
         yield f"state: {state!r}. Expected: 'finished' (it is accepted)"
 

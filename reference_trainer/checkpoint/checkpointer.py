@@ -123,7 +123,7 @@ class PlainReader(dcp.FileSystemReader):
         with Path(self.path, ".metadata").open("rb") as file:
             metadata = _RecordUnpickler(file).load()
         if not isinstance(metadata, Metadata):
-            message = f".metadata holds a {type(metadata).__name__}, not DCP's Metadata"
+            message = f".metadata contains a {type(metadata).__name__}, not DCP's Metadata"
             raise CheckpointError(message)
         return metadata
 
@@ -154,7 +154,7 @@ def _member_of(owner: Any, name: Any) -> enum.Enum:
     """
     if isinstance(owner, enum.EnumMeta) and name in owner.__members__:
         return owner.__members__[name]
-    raise CheckpointError(f".metadata takes {name!r} of an object, which no checkpoint needs")
+    raise CheckpointError(f".metadata reads {name!r} of an object, which no checkpoint needs")
 
 
 class _PlainPlanner(DefaultLoadPlanner):
@@ -164,7 +164,7 @@ class _PlainPlanner(DefaultLoadPlanner):
             torch.load(value, weights_only=True)
         except pickle.UnpicklingError:
             name = read_item.dest_index.fqn
-            raise CheckpointError(f"{name} holds more than numbers and text") from None
+            raise CheckpointError(f"{name} contains more than numbers and text") from None
         value.seek(0)
         super().load_bytes(read_item, value)
 
@@ -235,7 +235,7 @@ class Checkpointer:
 
         An async save returns an empty list. Call `wait` for it, at the latest before the next save.
         """
-        assert self._saving is None, "the save before was not waited for"
+        assert self._saving is None, "the previous save was not waited for"
         state = self._full_state(step)
         if self._stage is None:
             return [self._writer.save(step, state)]
@@ -253,7 +253,7 @@ class Checkpointer:
         try:
             saved = self._saving.result(self._timeout_s)
         except futures.TimeoutError:
-            message = f"the save in the background did not end within {self._timeout_s:.0f} s"
+            message = f"the background save did not end within {self._timeout_s:.0f} s"
             raise CheckpointError(message) from None
         self._saving = None
         return [saved]
@@ -298,13 +298,13 @@ class Checkpointer:
         path = Path(str(choice.path))
         if self.storage.shared:
             return path
-        world, source, failure = self.world, choice.source_rank, f"{path} was not sent"
+        world, source, failure = self.world, choice.source_rank, f"{path} was not sent to all nodes"
         files = call_on(world, [source], lambda: manifest.read(path)["files"], failure)
         names = [*world.gather(files)[source], manifest.NAME]
         copy = self.folder / f"{path.name}.tmp-{world.broadcast(secrets.token_hex(4))}"
         self.storage.distribute(copy, names, source, world, original=path)
         reason, problem = try_call(lambda: manifest.verify(copy, choice.step, self.identity))
-        raise_on_all(world, reason or problem, f"{failure} whole")
+        raise_on_all(world, reason or problem, f"{failure} completely")
         return copy
 
     def _load_state(self, choice: Selection, folder: Path) -> dict[str, Any]:
@@ -314,7 +314,7 @@ class Checkpointer:
             state["rng"] = {f"rank{self.world.rank}": b""}
         load_plain(state, folder, self.world.group)
         if state["progress"]["step"] != choice.step:
-            raise CheckpointError(f"it holds step {state['progress']['step']}, not {choice.step}")
+            raise CheckpointError(f"it has step {state['progress']['step']}, not {choice.step}")
         return state
 
 
@@ -325,7 +325,7 @@ def _load_stale_rank(loaded: dict[str, Any], folder: Path, choice: Selection, wo
     """
     older = [step for step in manifest.committed_steps(folder) if step < choice.step]
     if not older:
-        raise CheckpointError(f"there is none before step-{choice.step} to mix up with")
+        raise CheckpointError(f"there is no checkpoint before step-{choice.step} to mix it up with")
     is_last = world.rank == world.size - 1
     state = {part: loaded[part] for part in ("model", "optimizer")}
     load_plain(state, folder / f"step-{older[0] if is_last else choice.step}", world.group)

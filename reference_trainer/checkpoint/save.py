@@ -31,7 +31,7 @@ def raise_on_all(world: World, problem: str | None, failure: str) -> None:
     reports = world.gather((world.host, problem))
     if any(why is not None for _, why in reports):
         lines = [f"rank {rank} on {host}: {why}" for rank, (host, why) in enumerate(reports) if why]
-        raise CheckpointError(f"{failure}: {'; '.join(lines) or 'no rank says why'}")
+        raise CheckpointError(f"{failure}: {'; '.join(lines) or 'no rank reports why'}")
 
 
 def call_on(world: World, ranks: Collection[int], action: Callable[[], Any], failure: str) -> Any:
@@ -83,7 +83,7 @@ class Storage:
             with suppress(FileNotFoundError):  # another run that starts here has removed it
                 marker.rmdir()
         if not reports[0][1]:
-            raise CheckpointError(f"another run has just begun in {folder}: give each its own")
+            raise CheckpointError(f"another run has just begun in {folder}: use another folder")
         hosts = [host for host, _ in reports]
         self.remote_ranks = [rank for rank, (_, sees) in enumerate(reports) if not sees]
         # The first rank of each remote node is its leader.
@@ -109,7 +109,7 @@ class Storage:
         The node of `source` gets hard links. Raises CheckpointError on all ranks when it failed on
         any.
         """
-        failure = f"{original} was not sent"
+        failure = f"{original} was not sent to all nodes"
         call_on(world, self.leaders, lambda: copy.mkdir(parents=True), failure)
         targets = [rank for rank in self.leaders if rank != source]
         for name in names:
@@ -288,7 +288,7 @@ class CheckpointWriter:
         # An existing one was skipped as damaged when the run resumed: keep it under another name.
         if final.exists():
             aside = final.rename(self.folder / f"{final.name}.rejected-{secrets.token_hex(4)}")
-            log.warning("step %d was damaged when this run began: it was kept as %s", step, aside)
+            log.warning("step %d was damaged when this run began: it is kept as %s", step, aside)
         path.rename(final)
         manifest.sync_folder(self.folder)
         self.skipped_steps.discard(step)

@@ -70,7 +70,7 @@ class CheckpointSelector:
             shutil.rmtree(leftover, ignore_errors=True)  # a rank that still ends may write into it
         steps = manifest.committed_steps(self.folder)
         if steps and not resume:
-            problem = f"{self.folder} already holds step-{steps[0]} and resume is off"
+            problem = f"{self.folder} already has step-{steps[0]}, and --no-resume is set"
             raise manifest.CheckpointError(f"{problem}: choose an empty folder")
         return steps
 
@@ -122,7 +122,7 @@ class CheckpointSelector:
         if (again := world.broadcast(again)) is not None:
             return str(again[1])
         problem = "; ".join(bad.values()) or None
-        raise_on_all(world, problem, f"rank 0 reads {self._path(step)} completely, but")
+        raise_on_all(world, problem, f"rank 0 can read {self._path(step)}, but another rank cannot")
         return None
 
     def _list_files(self, step: int) -> tuple[dict[str, Any], str | None]:

@@ -75,7 +75,7 @@ def scan_corpus(folder: Path) -> Corpus:
     Raises EmptyCorpus or UnreadableDocument.
     """
     if not folder.is_dir():
-        raise EmptyCorpus(f"{folder} is no folder: name the folder that holds the documents")
+        raise EmptyCorpus(f"{folder} is not a folder: name the folder with the documents")
     try:
         files = sorted((path.relative_to(folder).as_posix(), path) for path in _walk_files(folder))
     except OSError as error:
@@ -83,7 +83,7 @@ def scan_corpus(folder: Path) -> Corpus:
     corpus = Corpus(folder=folder, sources=tuple(_scan_file(path, name) for name, path in files))
     if not corpus.documents:
         raise EmptyCorpus(
-            f"{folder} has no documents, expected text files, or *.jsonl files with a"
+            f"{folder} has no documents. Expected: text files, or *.jsonl files with a"
             ' {"text": ...} on each line'
         )
     return corpus
@@ -143,7 +143,7 @@ def _parse_line(line: bytes, location: str) -> bytes:
     try:
         return json.loads(line)["text"].encode()
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        raise _unreadable_error(location, 'it is no JSON object with a "text" in UTF-8') from None
+        raise _unreadable_error(location, 'not a JSON object with a "text" in UTF-8') from None
 
 
 def _unreadable_error(location: str, reason: str) -> UnreadableDocument:

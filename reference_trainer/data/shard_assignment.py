@@ -49,13 +49,13 @@ def open_usable_shard(folder: Path, config: TrainConfig) -> shards.Shard:
     vocab, needed = shard.content["vocab"], config.seq + 1
     if vocab > config.vocab:
         raise shards.StaleShards(
-            f"{shard.folder} has a vocabulary of {vocab}, expected at most the model's"
+            f"{shard.folder} has a vocabulary of {vocab}. Expected: at most the model's"
             f" {config.vocab}: train with --vocab {vocab} or more"
         )
     for lane in shard.lanes:
         if (count := len(shard.tokens(lane))) < needed:
             raise shards.ShortShard(
-                f"{shard.folder} has {count} tokens in lane {lane}, expected {needed} or more for"
+                f"{shard.folder} has {count} tokens in lane {lane}. Expected: {needed} or more for"
                 " one sample: use a smaller --seq, fewer lanes or more documents"
             )
     return shard
@@ -74,14 +74,14 @@ def validate_shard_set(reports: Sequence[tuple[str, dict[str, Any]]]) -> list[in
         if keys or not same_files:
             seen, wanted = (shards.entries_text(c, keys) or "other files" for c in (content, first))
             raise shards.StaleShards(
-                f"rank {rank} on {host} has a shard with {seen}, rank 0 on {first_host} one with"
-                f" {wanted}: make them anew on every node from the same documents"
+                f"rank {rank} on {host} has a shard with {seen}, but rank 0 on {first_host} has"
+                f" {wanted}: make the shards again on every node, from the same documents"
             )
     missing = sorted(set(range(first["nodes"])) - files.keys())
     if missing:
         raise shards.MissingShard(
-            f"no rank's node has shard {', '.join(map(str, missing))} of {first['nodes']}: use"
-            f" {first['nodes']} nodes, or make shards for as many as there are"
+            f"no node has shard {', '.join(map(str, missing))} of {first['nodes']}: use"
+            f" {first['nodes']} nodes, or make the shards for the number of nodes that you use"
         )
     return [content["node"] for _, content in reports]
 
@@ -93,7 +93,7 @@ def _try_read(action: Callable[[], Any]) -> tuple[Any, DataError | None]:
     except DataError as error:
         return None, error
     except OSError as error:
-        return None, shards.BadShard(f"{error}: the shard cannot be read")
+        return None, shards.BadShard(f"the shard cannot be read: {error}")
 
 
 def _raise_first(reports: Sequence[tuple[str, DataError | None]]) -> None:

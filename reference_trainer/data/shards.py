@@ -88,7 +88,7 @@ class Shard:
         """Check the sizes of all files, and if `whole` their sha256. Raises BadShard."""
         for name, entry in self.content["files"].items():
             if problem := manifest.check_file(self.folder / name, entry, sha256=whole):
-                raise BadShard(f"{self.folder}: {problem}; remove the folder and make it anew")
+                raise BadShard(f"{self.folder}: {problem}; remove the folder and make it again")
 
 
 def lane_name(lane: int) -> str:
@@ -125,11 +125,11 @@ def make_shard(documents: Path, out: Path, *, node: int, nodes: int, lanes: int 
     """
     _require_numbers(node, nodes, lanes)
     if out.resolve().is_relative_to(documents.resolve()):
-        raise ValueError(f"out is {out}, expected a folder outside of the documents")
+        raise ValueError(f"out is {out}. Expected: a folder outside of the documents")
     corpus = scan_corpus(documents)
     if corpus.documents < lanes:
         raise EmptyCorpus(
-            f"{documents} has {corpus.documents} documents, expected at least one for each of"
+            f"{documents} has {corpus.documents} documents. Expected: at least one for each of"
             f" {lanes} lanes: split them, or choose fewer lanes"
         )
     content = _new_content(corpus, node, nodes, lanes)
@@ -152,13 +152,13 @@ def open_shard(out: Path) -> Shard:
     names = _shard_names(out)
     if not names:
         raise MissingShard(
-            f"{out} has no shard, expected a folder shard-I-of-N: make it on this node with"
+            f"{out} has no shard (a folder shard-I-of-N): make it on this node with"
             " `python -m reference_trainer shards`"
         )
     if len(names) > 1:
         raise StaleShards(
-            f"{out} has {', '.join(names)}, expected one shard: remove the others;"
-            " each node keeps its own in a folder of its own"
+            f"{out} has {', '.join(names)}. Expected: one shard. Remove the others;"
+            " each node needs a separate folder for its shard"
         )
     shard = Shard(folder=out / names[0], content=_read_manifest(out / names[0]))
     shard.check(whole=False)
@@ -177,8 +177,8 @@ def _require_numbers(node: int, nodes: int, lanes: int) -> None:
         raise ValueError(f"node is {node} of {nodes}, expected 0 to {nodes - 1}")
     if lanes < 1 or lanes % nodes:
         raise ValueError(
-            f"lanes is {lanes}, expected a multiple of nodes={nodes},"
-            f" the same on every node, e.g. {math.lcm(max(lanes, 1), nodes)}"
+            f"lanes is {lanes}. Expected: a multiple of nodes={nodes},"
+            f" the same on every node, such as {math.lcm(max(lanes, 1), nodes)}"
         )
 
 
@@ -201,8 +201,8 @@ def _require_same(shard: Shard, content: dict[str, Any]) -> Shard:
     keys = [n for n in (*COMMON_KEYS, "node") if shard.content[n] != content[n]]
     if keys:
         raise StaleShards(
-            f"{shard.folder} is there with {entries_text(shard.content, keys)}, expected"
-            f" {entries_text(content, keys)}: remove it, or choose another folder"
+            f"{shard.folder} exists with {entries_text(shard.content, keys)}. Expected:"
+            f" {entries_text(content, keys)}. Remove it, or choose another folder"
         )
     return shard
 
@@ -244,7 +244,7 @@ def _fill_folder(folder: Path, corpus: Corpus, content: dict[str, Any]) -> dict[
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
-    remedy = "remove the folder and make it anew"
+    remedy = "remove the folder and make it again"
     try:
         content = json.loads((folder / manifest.NAME).read_text(encoding="ascii"))
         stored_sha256 = content.pop("seal")
@@ -253,10 +253,10 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     if stored_sha256 != manifest.content_sha256(content):
         raise BadShard(f"{folder}: {manifest.NAME} does not match its own sha256; {remedy}")
     if content["schema"] != SCHEMA:
-        problem = f"schema {content['schema']}, this trainer reads {SCHEMA}"
+        problem = f"schema {content['schema']}, but this trainer reads schema {SCHEMA}"
         raise StaleShards(f"{folder}: {manifest.NAME} has {problem}; {remedy}")
     if folder.name != f"shard-{content['node']}-of-{content['nodes']}":
-        raise BadShard(f"{folder} was renamed: it is {content['rule']}; {remedy}")
+        raise BadShard(f"{folder} was renamed: it contains {content['rule']}; {remedy}")
     return content
 
 
@@ -267,15 +267,15 @@ def _format_entry(value: Any) -> str:
 
 
 @click.command(short_help="Tokenise this node's share of a folder of documents.")
-@click.option("--documents", required=True, type=FOLDER, help="Folder of text files and *.jsonl.")
+@click.option("--documents", required=True, type=FOLDER, help="Folder with text files and *.jsonl.")
 @click.option("--out", required=True, type=FOLDER, help="Folder on this node for its shard.")
-@click.option("--node", required=True, type=int, help="Which node this is, from 0.")
-@click.option("--nodes", required=True, type=int, help="How many nodes there are.")
+@click.option("--node", required=True, type=int, help="Number of this node, from 0.")
+@click.option("--nodes", required=True, type=int, help="Number of nodes.")
 @click.option(
     "--lanes",
     default=LANES,
     show_default=True,
-    help="Nodes may later be as many as divide this; the same on every node.",
+    help="Parts of the data, the same on every node; the number of nodes must divide it.",
 )
 def shards(documents: Path, out: Path, node: int, nodes: int, lanes: int) -> None:
     """Tokenise this node's share of the documents, for `train --data`.

@@ -126,21 +126,21 @@ class Gang:
 
     def _request_group(self) -> None:
         # pg.wait, not pg.ready(): the latter runs a task in the group first.
-        label = f"a gang of {self.size} {self.resource} ({self.strategy})"
+        label = f"a gang of {self.size} {self.resource}s ({self.strategy})"
         try:
             self._group = ray.util.placement_group(
                 [{self.resource: 1}] * self.size, strategy=self.strategy, name=self.name
             )
         except ray.exceptions.RaySystemError as error:  # a group of this name exists
-            raise GangPending(f"{label} could not be asked for: {error}") from error
+            raise GangPending(f"{label} could not be requested: {error}") from error
         notice_s = min(NOTICE_SECONDS, self.timeout)
         if self._group.wait(timeout_seconds=notice_s):
             return
         self.notify(
-            f"{label} waits for resources: {self._free():.0f} free; it holds nothing meanwhile"
+            f"{label} waits for resources ({self._free():.0f} free), and holds none meanwhile"
         )
         if not self._group.wait(timeout_seconds=self.timeout - notice_s):
-            held = self.holders() or "it held nothing while it waited"
+            held = self.holders() or "the gang held nothing while it waited"
             raise GangPending(
                 f"{label} found no free resources in {self.timeout:.0f} s: {self._free():.0f} "
                 f"free; {held}"

@@ -107,9 +107,9 @@ def run_with_gang(job: TrainingJob) -> JobResult:
         if event in ("lost", "left"):
             job.notify(values["reason"])
         elif event == "repaired":
-            job.notify(f"ranks {values['ranks']} were started again in their places")
+            job.notify(f"ranks {values['ranks']} were started again on the same nodes")
         elif event == "removed":
-            job.notify("its gang was removed")
+            job.notify("the gang was removed")
 
     with closing(EventLog(job.config.out, "attempts.jsonl")) as log:
         results, attempts = supervise(
@@ -177,7 +177,7 @@ def _sees_cuda(job: TrainingJob) -> bool:
         return bool(ray.get(call, timeout=job.wait_s))
     except ray.exceptions.GetTimeoutError:
         ray.cancel(call, force=True)
-        message = f"there were no free resources for one rank in {job.wait_s:.0f} s"
+        message = f"no free resources for one rank within {job.wait_s:.0f} s"
         raise GangError(message) from None
 
 
@@ -223,7 +223,7 @@ def _agent_commands(job: TrainingJob, gang: Gang) -> list[tuple[list[str], str]]
 def _out_folder(job: TrainingJob) -> Path:
     """Return the job's folder for results. Raises GangError when there is none."""
     if job.config.out is None:
-        raise GangError("this launcher returns no result: give it --out, a shared folder")
+        raise GangError("this launcher needs a shared folder for its results: use --out")
     return Path(job.config.out)
 
 
@@ -234,7 +234,7 @@ def _read_results(out: Path, size: int) -> list[dict[str, Any]]:
         try:
             results.append(json.loads((out / f"result.rank{rank}.json").read_text("ascii")))
         except (OSError, ValueError) as error:
-            raise GangError(f"rank {rank} left no result that can be read: {error}") from None
+            raise GangError(f"the result of rank {rank} cannot be read: {error}") from None
     return results
 
 
@@ -245,20 +245,20 @@ LAUNCHERS: dict[str, Callable[[TrainingJob], JobResult]] = {
 }
 
 
-@click.command(short_help="Start the job on a Ray cluster, whole or not at all.")
-@click.option("--workers", default="all", show_default=True, help="How many ranks, or all.")
+@click.command(short_help="Start the job on a Ray cluster, with all ranks or none.")
+@click.option("--workers", default="all", show_default=True, help="Number of ranks, or all.")
 @click.option(
     "--launcher",
     type=click.Choice(list(LAUNCHERS)),
     default="gang",
     show_default=True,
-    help="Who starts and restarts the ranks: this package, Ray Train, or torchrun.",
+    help="Program that starts and restarts the ranks: this one, Ray Train, or torchrun.",
 )
 @click.option("--unset", multiple=True, metavar="NAME", help="Remove a variable from every rank.")
-@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Set one on them.")
-@click.option("--restarts", default=3, show_default=True, help="How many losses to make good.")
-@click.option("--wait", default=300.0, show_default=True, help="Seconds to wait for room.")
-@click.option("--name", default="launch", show_default=True, help="Of its placement group.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Set a variable.")
+@click.option("--restarts", default=3, show_default=True, help="Restarts after a lost rank.")
+@click.option("--wait", default=300.0, show_default=True, help="Seconds to wait for free GPUs.")
+@click.option("--name", default="launch", show_default=True, help="Name of the placement group.")
 @config_options
 def launch(
     workers: str,
@@ -273,7 +273,7 @@ def launch(
     """Start the job on the Ray cluster that this process is in."""
     config = build_config(values)
     if restarts < 0 or wait <= 0:
-        raise click.UsageError("--restarts takes 0 or more, --wait a number above 0")
+        raise click.UsageError("--restarts must be 0 or more, and --wait above 0")
     if isinstance(sys.stdout, TextIOWrapper):  # Ray prints the ranks' lines without a flush
         sys.stdout.reconfigure(line_buffering=True)
     # A submitted job brings its code (RAY_JOB_CONFIG_JSON_ENV_VAR); any other job ships this
@@ -306,7 +306,7 @@ def _parse_settings(settings: tuple[str, ...]) -> dict[str, str | None]:
     for setting in settings:
         name, sign, value = setting.partition("=")
         if not name or not sign:
-            raise click.UsageError(f"--set takes NAME=VALUE, found {setting!r}")
+            raise click.UsageError(f"--set must be NAME=VALUE, but is {setting!r}")
         parsed[name] = value
     return parsed
 
@@ -343,5 +343,5 @@ def _count_ranks(workers: str, resource: str) -> int:
         alive = sum(bool(node["Alive"]) for node in ray.nodes())
         return int(ray.cluster_resources()["GPU"]) if resource == "GPU" else alive
     if not workers.isdecimal() or int(workers) < 1:
-        raise click.UsageError(f"--workers takes a number or all, found {workers!r}")
+        raise click.UsageError(f"--workers must be a number or all, but is {workers!r}")
     return int(workers)

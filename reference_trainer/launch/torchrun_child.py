@@ -35,7 +35,7 @@ def run_torchrun(options: list[str], gpus: str) -> None:
     command = [sys.executable, __file__, sys.executable, *agent]
     with subprocess.Popen(command, stdin=subprocess.PIPE, env=environment) as child:
         if child.wait() != 0:
-            raise RuntimeError(f"torchrun ended with {child.returncode}")
+            raise RuntimeError(f"torchrun ended with exit code {child.returncode}")
 
 
 def main(command: list[str]) -> int:

@@ -113,7 +113,7 @@ class MemoryNeed:
         )
         return (
             f"{self.total / GIB:.1f} GiB ({state} for weights and optimizer, "
-            f"{activations} for activations, {work} to work with)"
+            f"{activations} for activations, {work} as work space)"
         )
 
 
@@ -173,8 +173,8 @@ def describe_shortage(config: TrainConfig, shards: int, free: int) -> str:
     if need.total <= free:
         return ""
     return (
-        f"a step needs about {need} on each GPU, expected at most the {free / GIB:.1f} GiB that "
-        f"are free: take {_advice(config, shards, free)}"
+        f"a step needs about {need} on each GPU, but only {free / GIB:.1f} GiB "
+        f"are free: use {_advice(config, shards, free)}"
     )
 
 

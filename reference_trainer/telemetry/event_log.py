@@ -82,10 +82,10 @@ def exit_message(result: Mapping[str, Any]) -> str:
     """Return the last message of a run that left on SIGTERM: whether its last step was saved."""
     step = result["steps"][-1]["step"]
     if any(save["step"] == step for save in result["checkpoints"]):
-        return f"it left on request (SIGTERM) with step {step} saved"
+        return f"it exited on request (SIGTERM), and step {step} is saved"
     errors = [save["error"] for save in result["unsaved"] if save["step"] == step]
-    reason = errors[0] if errors else f"step {step} was not saved: it has no checkpoint folder"
-    return f"it left on request (SIGTERM), but {reason}"
+    reason = errors[0] if errors else f"step {step} was not saved: the run has no checkpoint folder"
+    return f"it exited on request (SIGTERM), but {reason}"
 
 
 def process_start_ticks() -> int | None:

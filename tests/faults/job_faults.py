@@ -70,8 +70,8 @@ GUIDES = [
          {"misplaced_samples"}),
     Case("validation", {"LAUNCH-DATA"}, ["node3"], ["validation data"],
          {"ranks_with_other_validation"}),
-    Case("metrics", {"LAUNCH-METRICS"}, [], ["from the mean of its ranks"], {"metric_error"}),
-    Case("loss", {"LAUNCH-METRICS"}, [], ["Expected: it falls"], {"loss_ratio"}),
+    Case("metrics", {"LAUNCH-METRICS"}, [], ["off the mean of its ranks"], {"metric_error"}),
+    Case("loss", {"LAUNCH-METRICS"}, [], ["Expected: a clear fall"], {"loss_ratio"}),
     Case("export", {"LAUNCH-EXPORT"}, ["rank 3"], ["rank 0, rank 1, rank 2, rank 3"],
          {"wrong_exports"}),
     Case("corrupt", {"LAUNCH-EXPORT"}, [], ["Expected: the same model"], {"export_error"}),
@@ -79,7 +79,7 @@ GUIDES = [
          {"share_on_agreed_network"}),
 ]  # fmt: skip
 JOBS = [
-    Case("swallowed", {"LAUNCH-ERROR"}, [], ["the job failed and ended with 0"],
+    Case("swallowed", {"LAUNCH-ERROR"}, [], ["ended with exit code 0"],
          {"hidden_errors"}),
     Case("into-a-file", {"LAUNCH-ERROR"}, [], ["do not name the error, the rank, the host"],
          {"facts_missing_from_error"}),

@@ -62,9 +62,9 @@ def stale(lab: Lab) -> None:
 
 
 BAD: list[tuple[Callable[[Lab], None], str]] = [
-    (missing, "rank 3 on node3: /tmp/shards-4 has no shard, expected a folder shard-I-of-N"),
+    (missing, "rank 3 on node3: /tmp/shards-4 has no shard (a folder shard-I-of-N)"),
     (flipped, "rank 2 on node2: /tmp/shards-4/shard-2-of-4: lane-00002"),
-    (stale, "no rank's node has shard 4, 5, 6, 7 of 8: use 8 nodes"),
+    (stale, "no node has shard 4, 5, 6, 7 of 8: use 8 nodes"),
 ]
 
 

@@ -32,12 +32,12 @@ def test_a_preset_is_a_shape_that_options_may_change():
 
 @pytest.mark.parametrize(
     ("values", "message"),
-    [({"dim": 65}, "dim is 65, expected a multiple of 8, twice heads=4"),
+    [({"dim": 65}, "dim is 65, expected a multiple of 8, which is 2 x heads"),
      ({"steps": 0}, "steps is 0, expected at least 1"),
      ({"dropout": 1.0}, "dropout is 1.0"),
      ({"lr": float("nan")}, "lr is nan"),
      ({"dtype": "fp8"}, "dtype is fp8, expected one of auto, fp32, bf16"),
-     ({"save_every": 2}, "save_every is 2, expected 0 when no checkpoints folder is given")],
+     ({"save_every": 2}, "save_every is 2, expected 0 if no checkpoints folder is given")],
 )  # fmt: skip
 def test_a_wrong_knob_is_refused_with_a_sentence(values, message):
     with pytest.raises(ValueError, match=message):

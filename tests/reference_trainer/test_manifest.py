@@ -28,7 +28,7 @@ def test_a_whole_checkpoint_is_accepted(tmp_path):
 
 def test_a_manifest_that_lists_too_little_proves_nothing(tmp_path):
     path = folder_with_manifest(tmp_path / "step-4", files={})
-    assert manifest.verify(path, 4, {"dim": 64}) == "manifest.json lists no .metadata"
+    assert manifest.verify(path, 4, {"dim": 64}) == "manifest.json does not list the file .metadata"
 
 
 @pytest.mark.parametrize("name", ["../../sitecustomize.py", "/etc/ld.so.preload", "..", "a/b", ""])
@@ -37,7 +37,7 @@ def test_a_file_outside_its_folder_is_refused(tmp_path, name):
     entry = {"size": 0, "sha256": ""}
     path = folder_with_manifest(tmp_path / "step-4", files={".metadata": entry, name: entry})
     assert manifest.verify(path, 4, {"dim": 64}) == (
-        f"manifest.json lists {name!r}, which is no name of a file in its folder"
+        f"manifest.json lists {name!r}, which is not the name of a file in its folder"
     )
 
 

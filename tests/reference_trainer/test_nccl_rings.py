@@ -76,6 +76,6 @@ def test_the_order_is_pinned_and_what_it_overrules_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("NCCL_ALGO", "Tree,NVLS")
-    assert pin_order() == ["NCCL_ALGO is Ring here, not Tree,NVLS: sums must have one order"]
+    assert pin_order() == ["NCCL_ALGO is set to Ring, not Tree,NVLS: sums must have a fixed order"]
     assert {name: os.environ[name] for name in PINNED} == rank_environment.PINNED
     assert pin_order() == []

@@ -45,14 +45,14 @@ def test_the_command_line_gives_every_knob_and_gives_it_back(monkeypatch):
 def test_a_wrong_option_is_a_usage_error():
     done = CliRunner().invoke(main, ["train", "--dim", "65"])
     assert done.exit_code == 2
-    assert "dim is 65, expected a multiple of 8, twice heads=4" in done.output
+    assert "dim is 65, expected a multiple of 8, which is 2 x heads" in done.output
 
 
 def test_a_file_is_no_folder_to_write_to(tmp_path):
     (tmp_path / "file").write_text("ours")
     done = CliRunner().invoke(main, ["train", "--out", str(tmp_path / "file")])
     assert done.exit_code == 2
-    assert "--out takes a folder, found a file" in done.output
+    assert "--out must be a folder, but " in done.output
 
 
 def test_help_is_instant_and_needs_no_torch():

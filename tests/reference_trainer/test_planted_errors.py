@@ -118,7 +118,7 @@ def test_a_rank_says_where_it_is_and_what_it_reached(jobs: dict[str, TrainedJob]
 def test_kinds_are_checked() -> None:
     assert parse_errors("") == frozenset()
     assert parse_errors("error,memory") == {"error", "memory"}
-    with pytest.raises(ValueError, match="plant is 'eror', expected some of weights, samples"):
+    with pytest.raises(ValueError, match=r"plant is 'eror'. Expected: some of weights, samples"):
         TrainConfig(plant="eror")
 
 

@@ -224,7 +224,7 @@ def test_whether_the_model_is_sharded_makes_no_difference_but_rounding(whole):
         for step, wanted in zip(halves, rank["whole"]["steps"], strict=True):
             assert step["loss"] == pytest.approx(wanted["loss"], rel=1e-5)
             assert step["norm"] == pytest.approx(wanted["norm"], rel=1e-4)
-        assert "shard is 3, expected a divisor of the 2 ranks" in rank["uneven"]["error"]
+        assert "shard is 3. Expected: a divisor of the 2 ranks" in rank["uneven"]["error"]
 
 
 def test_a_rank_that_waits_for_anothers_writing_does_not_count_it_as_its_own(whole):

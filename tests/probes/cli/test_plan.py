@@ -66,7 +66,7 @@ def test_a_plan_says_whose_commands_are_typed_and_as_whom(
     monkeypatch.setattr("probes.launch.shell.why_no_other_user", lambda own_guide: "no right to")
     monkeypatch.setattr("os.getuid", lambda: 0)
     theirs = section(plan("--contract", "./c.toml").output, "LAUNCH")
-    assert "no command of the operator's guide https://x.example/g.md may be typed here" in theirs
+    assert "of the operator's guide https://x.example/g.md are not typed here" in theirs
     assert "commands" not in section(plan("--contract", "lab").output, "FABRIC")
 
 

@@ -135,9 +135,9 @@ def brought(monkeypatch: pytest.MonkeyPatch, code: int | None, **facts: Any) -> 
         ({"status": "FAILED", "message": "it died"}, None, 3, "was killed on the cluster: it died"),
         ({"status": "FAILED", "driver_exit_code": -9}, None, 3, "was killed on the cluster"),
         ({"status": "FAILED", "driver_exit_code": 5}, None, 3, "exit code 5, and its run says"),
-        ({"status": "SUCCEEDED", "driver_exit_code": 0}, 20, 4, "exit code 0, and the run says 20"),
+        ({"status": "SUCCEEDED", "driver_exit_code": 0}, 20, 4, "0, but the run recorded 20"),
         ({"status": "SUCCEEDED", "driver_exit_code": 0}, None, 4, "SHA256SUMS is missing"),
-        ({"status": "FAILED", "driver_exit_code": 1}, 0, 4, "exit code 1, and the run says 0"),
+        ({"status": "FAILED", "driver_exit_code": 1}, 0, 4, "exit code 1, but the run recorded 0"),
     ],
 )
 def test_the_exit_code_is_that_of_the_run(

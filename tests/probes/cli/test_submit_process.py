@@ -81,7 +81,7 @@ def other_contract(run: Path) -> None:
 @pytest.mark.parametrize(
     ("edit", "facts", "sentence"),
     [
-        (say_0, {"partially_held": 1}, "partially_held on cluster: 1. Expected: high 0"),
+        (say_0, {"partially_held": 1}, "partially_held on cluster: 1. Expected: <= 0"),
         (say_0, {"values": {"busbw": (math.nan, math.nan)}}, "busbw on cluster: None"),
         (other_contract, {}, "contract.toml is not the contract that was submitted"),
     ],
@@ -131,7 +131,7 @@ def test_a_machine_with_all_of_it_compares_record_and_page_with_the_events(
     [
         (lambda id: pack_files({"a": b"", "a/b": b""}), NAME, "cannot be unpacked"),
         (lambda id: pack_files({"a": b"x"})[:-20], NAME, "cannot be unpacked"),
-        (lambda id: pack_files({"a" * 300: b""}), NAME, "no file of a run"),
+        (lambda id: pack_files({"a" * 300: b""}), NAME, "not a file of a run"),
         (lambda id: pack_files({"a": b""}), "../x", "no name that a folder could have"),
     ],
 )

@@ -63,7 +63,7 @@ def test_an_error_that_does_not_say_where_or_what_is_not(
     judge_failure(failure_of("exception", "KeyError", 3, "node3"), Transcript(lines, 1), recorder)
     result = recorder.finish("finished", 1.0)
     assert [f.statement for f in result.findings] == [
-        f"exception: the last 40 lines of the failed job do not name {missing}. "
+        f"the last 40 lines of the job that fails by 'exception' do not name {missing}. "
         "Expected: the error, the rank, the host."
     ]
 
@@ -75,7 +75,7 @@ def test_an_error_that_is_swallowed_is_found(recorder: Recorder) -> None:
         *(Verdict.FAIL, Verdict.PASS, Verdict.UNPROVEN)
     ]
     assert result.findings[0].statement == (
-        "x: the job failed and ended with 0. Expected: another exit code."
+        "the job that fails by 'x' ended with exit code 0. Expected: above 0."
     )
 
 
@@ -282,7 +282,7 @@ def test_a_job_that_goes_late_or_comes_no_more_is_found(recorder: Recorder) -> N
     red = {one.name for one in result.measurements if one.verdict is Verdict.FAIL}
     assert red == {"time_to_stop", "exit_code_after_stop"}
     assert [one.statement for one in result.findings] == [
-        "after a stopped job the same commands end with 1. Expected: 0."
+        "after a stopped job the same commands end with exit code 1. Expected: 0."
     ]
 
 

@@ -140,12 +140,12 @@ def found(line: str, *hosts: str) -> list[str]:
         ("sudo ray start", "runs a command as root (sudo)"),
         ("cd x && sudo -u ray ls", "runs a command as root (sudo)"),
         ("x=$(su root -c id)", "runs a command as root (su)"),
-        ("apt-get install -y python3", "changes the machine (apt-get)"),
-        ("if true; then systemctl restart ray; fi", "changes the machine (systemctl)"),
-        ("/sbin/modprobe ib_core", "changes the machine (/sbin/modprobe)"),
-        ("sysctl -w net.core.rmem_max=1", "changes the machine (sysctl -w)"),
-        ("echo x > /etc/hosts", "writes into the system (> /etc/hosts)"),
-        ("echo x >> /usr/local/x", "writes into the system (>> /usr/local/x)"),
+        ("apt-get install -y python3", "changes the system (apt-get)"),
+        ("if true; then systemctl restart ray; fi", "changes the system (systemctl)"),
+        ("/sbin/modprobe ib_core", "changes the system (/sbin/modprobe)"),
+        ("sysctl -w net.core.rmem_max=1", "changes the system (sysctl -w)"),
+        ("echo x > /etc/hosts", "writes to a system folder (> /etc/hosts)"),
+        ("echo x >> /usr/local/x", "writes to a system folder (>> /usr/local/x)"),
         ("ssh gpu-login", "logs in to another machine (ssh)"),
         ("for n in a b; do pdsh -w $n ls; done", "logs in to another machine (pdsh)"),
         ("cd /home/alice/job", "names one user's home (/home/alice)"),
@@ -258,7 +258,7 @@ def test_a_guide_with_another_hash_is_not_followed(server: str, tmp_path: Path) 
     (tmp_path / "g.md").write_bytes(FIRST)
     for source in (str(tmp_path / "g.md"), f"{server}/g.md"):
         assert read_guide(source, sha256=HASH).sha256 == HASH
-    with pytest.raises(GuideError, match=f"expected sha256 {HASH}, as the contract says, found "):
+    with pytest.raises(GuideError, match=rf"has sha256 .*\. Expected: {HASH} "):
         read_guide(f"{server}/g.md", sha256=HASH)
 
 
@@ -267,7 +267,7 @@ def test_a_guide_with_another_hash_is_not_followed(server: str, tmp_path: Path) 
 )
 def test_a_guide_that_leads_to_another_way_is_not_followed(server: str, place: str) -> None:
     with pytest.raises(
-        GuideError, match=r"it redirects to .* a URL of https|to url 'file:.*not allowed"
+        GuideError, match=r"it redirects to .* an https URL|to url 'file:.*not allowed"
     ):
         read_guide(f"{server}/to/{place}")
 
@@ -278,7 +278,7 @@ def test_a_guide_that_trickles_is_waited_for_until_one_deadline(
 ) -> None:
     monkeypatch.setattr(guide, "FETCH_SECONDS", 0.5)
     started = time.monotonic()
-    with pytest.raises(GuideError, match=r"cannot be read: it takes more than 0.5 s"):
+    with pytest.raises(GuideError, match=r"cannot be read: no complete answer within 0.5 s"):
         read_guide(f"{server}/{path}")
     assert time.monotonic() - started < 3
 
@@ -311,7 +311,7 @@ def test_a_guide_is_fetched_once_a_run_and_its_hash_is_recorded(server: str) -> 
     assert {(each.name, each.value, each.judged) for each in noted} == {
         ("sha256_of_guide", HASH, False)
     }
-    with pytest.raises(GuideError, match="expected sha256"):  # another run
+    with pytest.raises(GuideError, match="has sha256"):  # another run
         _find_guide(terms, other)
 
 

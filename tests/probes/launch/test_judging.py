@@ -77,8 +77,10 @@ def test_a_wrong_rank_fails_and_the_finding_tells_found_and_expected(recorder: R
     assert red(result) == {"wrong_ranks"}
     [finding] = result.findings
     assert finding.code == "LAUNCH-ENV"
-    expected = "rank 1 on n1: MASTER is 127.0.0.1:29500. Expected: 10.0.0.1:29500, as on rank 0."
-    assert finding.statement == expected
+    assert finding.statement == (
+        "rank 1 on n1: MASTER_ADDR:MASTER_PORT is 127.0.0.1:29500. "
+        "Expected: 10.0.0.1:29500, as on rank 0."
+    )
     assert finding.suspects == ["rank 1", "n1"]
 
 
@@ -134,10 +136,10 @@ def test_a_job_that_announces_no_rank_proves_nothing(recorder: Recorder) -> None
     ("change", "broken", "code", "says"),
     [
         ({"start": "zz"}, "ranks_with_other_weights", "LAUNCH-WEIGHTS",
-         "rank 1 on n1: weights before the first step: zz, others aa."),
-        ({"end": "zz"}, "ranks_with_other_weights", "LAUNCH-WEIGHTS", "after the last step: zz"),
-        ({"end": None}, "ranks_with_other_weights", "LAUNCH-WEIGHTS", "none was reported"),
-        ({"validation": "zz"}, "ranks_with_other_validation", "LAUNCH-DATA", "validation data: zz"),
+         "rank 1 on n1: weights before the first step: hash zz, other ranks aa."),
+        ({"end": "zz"}, "ranks_with_other_weights", "LAUNCH-WEIGHTS", "the last step: hash zz"),
+        ({"end": None}, "ranks_with_other_weights", "LAUNCH-WEIGHTS", "hash missing"),
+        ({"validation": "zz"}, "ranks_with_other_validation", "LAUNCH-DATA", "data: hash zz"),
         ({"samples": "0-79", "seen": 80}, "misplaced_samples", "LAUNCH-DATA",
          "rank 0, rank 1 on n0, n1: trained on the same samples 0, 1, 2, 3, 8, 9, 10, 11 and 32"),
         ({"seen": 84}, "misplaced_samples", "LAUNCH-DATA",
@@ -145,8 +147,8 @@ def test_a_job_that_announces_no_rank_proves_nothing(recorder: Recorder) -> None
         ({"samples": "4-7", "seen": 4}, "misplaced_samples", "LAUNCH-DATA",
          "no rank trained on samples 12, 13, 14, 15,"),
         ({"exported": "ee"}, "wrong_exports", "LAUNCH-EXPORT",
-         "rank 0, rank 1 exported the model. Expected: rank 0 alone."),
-        ({"loaded_loss": "3.6"}, "export_error", "LAUNCH-EXPORT", "5.9 % from that of the trained"),
+         "rank 0, rank 1 exported the model. Expected: only rank 0 exports it."),
+        ({"loaded_loss": "3.6"}, "export_error", "LAUNCH-EXPORT", "5.9 % off the trained"),
     ],
     ids=lambda value: value if isinstance(value, str) and value.islower() else None,
 )  # fmt: skip
@@ -166,7 +168,8 @@ def test_no_export_is_wrong_too(recorder: Recorder) -> None:
     result = judged(recorder, said)
     assert verdicts(result)["wrong_exports"] is Verdict.FAIL
     assert verdicts(result)["export_error"] is Verdict.UNPROVEN
-    assert result.findings[0].statement == "no rank exported the model. Expected: rank 0 alone."
+    statement = result.findings[0].statement
+    assert statement == "no rank exported the model. Expected: only rank 0 exports it."
 
 
 def test_an_export_that_another_file_was_loaded_for_proves_nothing(recorder: Recorder) -> None:
@@ -192,7 +195,7 @@ def test_the_loss_of_one_rank_is_not_the_mean(recorder: Recorder) -> None:
     result = judged(recorder, logged(transcript(), "loss 5.5000", "loss 5.5050"))
     assert red(result) == {"metric_error"}
     expected = (
-        "the loss that the job logged for step 2 is 0.09 % from the mean of its ranks. "
+        "the loss that the job logged for step 2 is 0.09 % off the mean of its ranks. "
         "Expected: the mean of all ranks."
     )
     assert [finding.statement for finding in result.findings] == [expected]
@@ -213,7 +216,7 @@ def test_a_step_that_was_not_logged_proves_no_mean(recorder: Recorder) -> None:
 def test_a_loss_that_stays_fails(recorder: Recorder) -> None:
     result = judged(recorder, logged(transcript(), "loss 3.7000", "loss 5.5000"))
     assert verdicts(result)["loss_ratio"] is Verdict.FAIL
-    assert "the loss was 5.60 at first and 5.50 after 20 steps. Expected: it falls." in [
+    assert "the loss was 5.60 at first, 5.50 after 20 steps. Expected: a clear fall." in [
         finding.statement for finding in result.findings
     ]
 
@@ -233,7 +236,7 @@ def test_each_faulty_line_of_a_guide_is_named(recorder: Recorder) -> None:
     assert (result.measurements[0].value, red(result)) == (2, {"guide_faults"})
     assert result.findings[0].statement == (
         "line 4 of the guide runs a command as root (sudo): `sudo ray start`. Expected: commands "
-        "that any user can type anywhere (an ordinary user cannot)."
+        "that work for any user, on any cluster (an ordinary user has no right to do this)."
     )
     assert [finding.suspects for finding in result.findings] == [["line 4"], ["line 5"], ["line 5"]]
 
@@ -285,7 +288,8 @@ def test_a_job_that_leaves_the_fabric_on_one_node_is_named(recorder: Recorder) -
     [finding] = result.findings
     assert (finding.code, finding.suspects) == ("LAUNCH-NETWORK", ["n1"])
     assert finding.statement == (
-        "fab0 on n1 carried 0.2 % of the job's bytes; eth0 sent 40 MB. Expected: fab0 carries them."
+        "fab0 on n1 carried 0.2 % of the job's bytes; eth0 sent 40 MB. "
+        "Expected: fab0 carries the job's bytes."
     )
 
 

@@ -83,8 +83,8 @@ def test_what_cannot_be_removed_is_named(user: shell.User, monkeypatch: pytest.M
     monkeypatch.setattr(shell, "list_mounts", lambda: ([], ["/nfs"]))
     said = shell.remove_user(cluster_without_dashboard(), user)
     left = f"user id {user.uid} left"
-    assert said.startswith(f"{left} 1 path outside its homes, now removed: /tmp/a")
-    assert f"; {left} 7 paths outside its homes, which could not be removed: /tmp/b, " in said
+    assert said.startswith(f"{left} 1 path outside its home folder, now removed: /tmp/a")
+    assert f"; {left} 7 paths outside its home folder, which could not be removed: /tmp/b, " in said
     assert f"; 2 folders could not be searched for files of user id {user.uid}: /tmp/c" in said
     assert said.endswith(", /nfs")
     assert "\x1b" not in said
@@ -157,7 +157,7 @@ def test_what_lies_on_another_file_system_is_removed_too(
             shell.free_uid(user.others)
         said = shell.remove_user(cluster, user)
         assert [*Path(disk).iterdir(), *(place / "shared").iterdir()] == []
-    assert f"left 2 paths outside its homes, now removed: {disk}/sh" in said
+    assert f"left 2 paths outside its home folder, now removed: {disk}/sh" in said
 
 
 @as_root

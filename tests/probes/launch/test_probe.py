@@ -104,7 +104,7 @@ def test_a_cluster_that_others_use_is_not_accused(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(controls, "describe_busy", lambda cluster: "1 GPU on n0 is held by a task")
     cluster: Any = SimpleNamespace(dashboard="http://10.0.0.1:8265")
     with (
-        pytest.raises(pytest.fail.Exception, match="would wait: 1 GPU on n0 is held by a task"),
+        pytest.raises(pytest.fail.Exception, match="have to wait: 1 GPU on n0 is held by a task"),
         prepare_path(cluster, LAB, recorder("LAUNCH")),
     ):
         pass
@@ -135,4 +135,4 @@ def test_the_jobs_are_one_sound_one_doctored_and_one_with_planted_errors(
     jobs = controls.launch_jobs(cluster, LAB, recorder("LAUNCH"))
     assert typed == [(), ("--unset",), ("--plant",)]
     assert (jobs.guide, jobs.uid) == (own_guide(), None)
-    assert jobs.describe_user().startswith("the suite's own user followed it (only root")
+    assert jobs.describe_user().startswith("the user who runs seatrial followed it (only root")

@@ -80,8 +80,8 @@ def test_a_launcher_may_number_the_nodes_as_torchrun_does() -> None:
         (2, "NODE_RANK", None, "NODE_RANK not set"),
         (3, "GROUP_RANK", "4", "GROUP_RANK is 4"),
         (2, "WORLD_SIZE", "3", "WORLD_SIZE is 3"),
-        (3, "MASTER_ADDR", "10.0.0.9", "MASTER is 10.0.0.9:29500"),
-        (3, "MASTER_PORT", "29501", "MASTER is 10.0.0.1:29501"),
+        (3, "MASTER_ADDR", "10.0.0.9", "MASTER_ADDR:MASTER_PORT is 10.0.0.9:29500"),
+        (3, "MASTER_PORT", "29501", "MASTER_ADDR:MASTER_PORT is 10.0.0.1:29501"),
         (1, "LOCAL_RANK", "zero", "LOCAL_RANK is 'zero'"),
         (1, "LOCAL_RANK", "2", "LOCAL_RANK is 2"),
         (3, "LOCAL_WORLD_SIZE", "4", "LOCAL_WORLD_SIZE is 4"),
@@ -99,16 +99,16 @@ def test_a_wrong_variable_is_named(rank: int, name: str, value: str | None, foun
 
 def test_a_rank_that_is_missing_is_wrong_and_its_neighbour_is_not() -> None:
     wrong = judged([row for row in ranks() if row["RANK"] != "0"])
-    assert said(wrong) == {"0": ("LAUNCH-ENV", "no process announced it")}
+    assert said(wrong) == {"0": ("LAUNCH-ENV", "no process reported this rank")}
 
 
 def test_a_rank_that_is_there_twice_is_wrong_and_so_is_the_one_it_replaces() -> None:
     rows = ranks()
     rows[3]["RANK"] = "2"
     assert [(each.rank, each.problem.found) for each in judged(rows)] == [
-        ("2", "RANK 2 was given 2 times"),
-        ("2", "RANK 2 was given 2 times"),
-        ("3", "no process announced it"),
+        ("2", "2 processes have RANK 2"),
+        ("2", "2 processes have RANK 2"),
+        ("3", "no process reported this rank"),
     ]
 
 
@@ -131,7 +131,7 @@ def test_local_ranks_that_do_not_count_from_0_are_wrong() -> None:
 def test_a_local_rank_that_is_there_twice_is_wrong() -> None:
     rows = ranks()
     rows[3]["LOCAL_RANK"] = "0"
-    found = ("LAUNCH-ENV", "LOCAL_RANK 0 was given 2 times")
+    found = ("LAUNCH-ENV", "2 ranks of a node have LOCAL_RANK 0")
     assert said(judged(rows)) == {"2": found, "3": found}
 
 
@@ -203,7 +203,7 @@ def test_loopback_is_right_where_all_ranks_share_a_host() -> None:
     [
         ({"device": "cpu", "gpu": ""}, "it computes on cpu"),
         ({"device": None, "gpu": ""}, "it did not report where it computes"),
-        ({"gpu": "uuid-0-0"}, "GPU uuid-0-0 computes for ranks 0, 3"),
+        ({"gpu": "uuid-0-0"}, "ranks 0, 3 share GPU uuid-0-0"),
         ({"gpu": ""}, "it did not report its GPU"),
     ],
 )
@@ -238,7 +238,7 @@ def test_a_rank_that_never_reached_the_first_is_wrong() -> None:
     rows = [{**row, "master": "10.0.0.1"} for row in ranks()]
     assert judged(rows, ended=True) == []
     del rows[3]["master"]
-    found = "it did not reach 10.0.0.1:29500 while it trained"
+    found = "it did not connect to 10.0.0.1:29500 while it trained"
     assert said(judged(rows, ended=True)) == {"3": ("LAUNCH-ENV", found)}
     assert judged(rows) == []  # the job failed: no rank has said it
 
@@ -246,7 +246,7 @@ def test_a_rank_that_never_reached_the_first_is_wrong() -> None:
 def test_a_name_that_leads_to_the_loopback_is_wrong_on_other_nodes_alone() -> None:
     """As where /etc/hosts of each node has its own name at 127.0.1.1."""
     rows = [{**row, "master": "127.0.1.1", "MASTER_ADDR": "n0"} for row in ranks()]
-    found = ("LAUNCH-ENV", "n0 leads it to 127.0.1.1")
+    found = ("LAUNCH-ENV", "n0 resolves to 127.0.1.1")
     assert said(judged(rows, ended=True)) == {"2": found, "3": found}
     assert judged(rows, ended=True, nodes=known(one_host=True)) == []
 

@@ -107,7 +107,7 @@ def test_each_part_may_come_damaged_twice(
 
 def test_parts_that_stay_damaged_are_refused(cluster: Cluster, tmp_path: Path) -> None:
     cluster.spoiled = 1000
-    with pytest.raises(SubmitError, match="came damaged 3 times"):
+    with pytest.raises(SubmitError, match="arrived damaged 3 times"):
         cluster.run_to(tmp_path / "here")
     assert not (tmp_path / "here").exists()
 
@@ -117,7 +117,7 @@ def test_a_copy_that_takes_too_long_is_given_up(
 ) -> None:
     """16384 parts, one a job, and each job with its own limit, would take weeks."""
     monkeypatch.setattr("probes.submit.bring_back.COPY_S", -1.0)
-    with pytest.raises(SubmitError, match="did not come whole in"):
+    with pytest.raises(SubmitError, match="could not be copied completely in"):
         cluster.run_to(tmp_path / "here")
     assert cluster.asked == 1
     assert not (tmp_path / "here").exists()
@@ -153,7 +153,7 @@ NO_RUN = ["", "{}", "[1]", '{"name": "a", "parts": "x"}', '{"name": "a", "parts"
 
 @pytest.mark.parametrize("log", ["", *(f"seatrial-archive {text}" for text in NO_RUN)])
 def test_an_answer_without_a_run_is_refused(log: str) -> None:
-    with pytest.raises(SubmitError, match="answers with no run"):
+    with pytest.raises(SubmitError, match="is not a run of seatrial"):
         read_about(log)
 
 
@@ -198,7 +198,7 @@ def packed(member: tarfile.TarInfo, content: bytes = b"") -> io.BytesIO:
 def test_an_archive_that_leaves_its_folder_is_refused(tmp_path: Path, name: str) -> None:
     target = tmp_path / "in" / "run"
     target.parent.mkdir()
-    with pytest.raises(SubmitError, match="no file of a run"):
+    with pytest.raises(SubmitError, match="not a file of a run"):
         unpack(packed(tarfile.TarInfo(name), b"x"), "run", target)
     assert [*target.parent.iterdir()] == []
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
@@ -210,7 +210,7 @@ def test_an_archive_that_leaves_its_folder_is_refused(tmp_path: Path, name: str)
 def test_an_archive_with_more_than_files_is_refused(tmp_path: Path, kind: bytes) -> None:
     member = tarfile.TarInfo("run/link")
     member.type, member.linkname = kind, "/etc/passwd"
-    with pytest.raises(SubmitError, match="no file of a run"):
+    with pytest.raises(SubmitError, match="not a file of a run"):
         unpack(packed(member), "run", tmp_path / "run")
     assert [*tmp_path.iterdir()] == []
 
@@ -218,7 +218,7 @@ def test_an_archive_with_more_than_files_is_refused(tmp_path: Path, kind: bytes)
 def test_a_name_with_a_nul_is_refused(tmp_path: Path) -> None:
     member = tarfile.TarInfo("run/a")
     member.pax_headers = {"path": "run/a\0b"}
-    with pytest.raises(SubmitError, match="no file of a run"):
+    with pytest.raises(SubmitError, match="not a file of a run"):
         unpack(packed(member, b"x"), "run", tmp_path / "run")
     assert [*tmp_path.iterdir()] == []
 
@@ -314,7 +314,7 @@ def test_more_files_than_a_run_has_are_refused(
         for name in "abc":
             archive.addfile(tarfile.TarInfo(f"run/{name}"))
     buffer.seek(0)
-    with pytest.raises(SubmitError, match="more than 4 GiB, or 2 files: no run of ours"):
+    with pytest.raises(SubmitError, match="more than 4 GiB or 2 files: not a seatrial run"):
         unpack(buffer, "run", tmp_path / "run")
 
 
@@ -358,7 +358,7 @@ def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
 def test_more_than_a_run_can_have_is_refused() -> None:
     most = 4 * 2**30 // (256 * 1024)  # 4 GiB
     assert read_about(f'seatrial-archive {{"name": "a", "parts": {most}}}\n').parts == most
-    with pytest.raises(SubmitError, match=f"{most + 1} parts: no run of ours"):
+    with pytest.raises(SubmitError, match=f"{most + 1} parts: it is not a run of seatrial"):
         read_about(f'seatrial-archive {{"name": "a", "parts": {most + 1}}}\n')
     for size, whole in ((PART_BYTES, 1), (PART_BYTES + 1, 0)):
         part = base64.b64encode(bytes(size)).decode()

@@ -122,7 +122,7 @@ def test_torch_and_ray_are_never_installed(
     with pytest.raises(SystemExit) as ended:
         entry.install_missing(tmp_path / "no python", [])
     assert ended.value.code == 4
-    assert f"has no {name}: seatrial never installs" in capsys.readouterr().out
+    assert f"lacks {name}, which seatrial never installs" in capsys.readouterr().out
 
 
 def test_no_raylet_is_our_parent() -> None:

@@ -63,10 +63,10 @@ def test_a_log_that_was_cut_shows_no_line_again() -> None:
 
 def test_what_happens_before_the_suite_is_said_once(clock: Clock) -> None:
     said: list[str] = []
-    installing = "Running entrypoint\ninstalling pydantic for seatrial alone\n"
+    installing = "Running entrypoint\ninstalling pydantic for seatrial only\n"
     api = Api("", "", installing, f"{installing}{MARK} 1\n", f"{installing}{MARK} 1\none")
     Follower(cast(Any, api), "id", lambda _: None, said.append).follow()
-    assert said == ["Ray prepares the job on the cluster", "installing pydantic for seatrial alone"]
+    assert said == ["Ray prepares the job on the cluster", "installing pydantic for seatrial only"]
 
 
 def test_it_follows_no_longer_than_asked(clock: Clock) -> None:

@@ -115,19 +115,19 @@ EDITS: dict[str, tuple[Callable[[Events], Any], str]] = {
     "no limit": (put_value("measurement", "limit", None, "busbw"), "Expected: a limit"),
     "a limit of another form": (put_value("measurement", "limit", 3, "busbw"), "cannot be judged"),
     "a control": (put_value("control", "caught", False), "was not caught"),
-    "no control": (drop_event("control"), "lacks a control that it must record: "),
-    "no measure": (drop_name("busbw"), "lacks a measure that it must record: busbw"),
+    "no control": (drop_event("control"), "did not record a control that it must: "),
+    "no measure": (drop_name("busbw"), "did not record a measure that it must: busbw"),
     "no probe": (lambda lines: [x for x in lines if "gang" not in x.get("probe", "")],
-                 "is owed, and has no result"),
+                 "must run, but has no result"),
     "a probe that ended in an error": (put_value("probe_finished", "state", "error"), "'error'"),
     "a probe without its end": (drop_event("probe_finished"), "Expected: 'finished'"),
-    "nothing owed": (of_each("run_owes", "owed", []), "it does not say what it must record"),
+    "nothing owed": (of_each("run_owes", "owed", []), "the run does not list what it must record"),
     "owed of another form": (of_each("run_owes", "owed", [3]), "the run cannot be judged"),
     "a problem": (add_problem, "teardown error in x: y"),
-    "nothing required": (not_required, "is not required, and the contract requires it"),
+    "nothing required": (not_required, "was not required in the run, but the contract requires it"),
     "no contract agreed": (
         lambda lines: lines[0]["data"]["contract"].update(agreed=False), "no contract was agreed"),
-    "not compared": (add_baseline, "no earlier run: not compared"),
+    "not compared": (add_baseline, "no earlier run to compare: not compared"),
 }  # fmt: skip
 
 

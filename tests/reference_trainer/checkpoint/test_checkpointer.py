@@ -152,7 +152,7 @@ DAMAGE = {
     "a list": (lambda p: (p / "manifest.json").write_text("[]"), "manifest.json has no schema"),
     "future schema": (
         future,
-        "manifest.json has schema 4, this trainer reads 3",
+        "manifest.json has schema 4, not 3",
     ),
     "foreign": (foreign, "it belongs to another run: dim is 99, not 16"),
     "not a folder": (as_file, "manifest.json cannot be read"),
@@ -206,7 +206,7 @@ def test_a_pointer_that_lies_is_not_believed(alone, folder):
 
 
 def test_a_fresh_start_over_old_checkpoints_is_refused(alone, folder):
-    with pytest.raises(CheckpointError, match="already holds step-4 and resume is off"):
+    with pytest.raises(CheckpointError, match="already has step-4, and --no-resume is set"):
         alone(steps=5, checkpoints=str(folder), resume=False)
 
 
@@ -231,8 +231,8 @@ def test_what_a_resumed_run_changes_is_told(alone, folder, caplog):
     assert resumed["start_step"] == 4
     assert resumed["steps"][0]["lr"] == TrainConfig().lr
     assert [record.getMessage() for record in caplog.records] == [
-        "lr stays 0.001, as it was saved: it is not 0.5",
-        "dropout is 0.25 from now on, it was saved with 0.1",
+        "lr stays 0.001, as in the checkpoint: 0.5 is ignored",
+        "dropout is 0.25 from now on; in the checkpoint it was 0.1",
     ]
     caplog.clear()
     alone(steps=6, checkpoints=str(folder))
@@ -307,8 +307,8 @@ def test_a_missing_variable_is_one_sentence_at_once(monkeypatch):
 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
-    [("MASTER_PORT", "http", "MASTER_PORT is 'http', expected a whole number"),
-     ("RANK", "1", "RANK is 1, expected below WORLD_SIZE=1")],
+    [("MASTER_PORT", "http", "MASTER_PORT is 'http' in the environment. Expected: a whole"),
+     ("RANK", "1", "RANK is 1. Expected: below WORLD_SIZE=1")],
 )  # fmt: skip
 def test_an_impossible_variable_is_one_sentence(monkeypatch, name, value, message):
     from reference_trainer.train import train

@@ -110,14 +110,14 @@ def test_an_enum_as_an_older_python_pickles_it(folder):
      (_MEM_FORMAT_ENCODING.TORCH_PRESERVE_FORMAT, "name")],
 )  # fmt: skip
 def test_nothing_else_is_taken_of_an_object(folder, owner, name):
-    with pytest.raises(CheckpointError, match=f"takes '{name}' of an object, which no checkpoint"):
+    with pytest.raises(CheckpointError, match=f"reads '{name}' of an object, which no checkpoint"):
         read_taken(folder, Taken(owner, name))
 
 
 def test_metadata_that_is_no_metadata(alone, folder):
     (folder / "step-4" / ".metadata").write_bytes(pickle.dumps({"planner_data": {}}))
     seal(folder / "step-4")
-    with pytest.raises(CheckpointError, match="holds a dict, not DCP's Metadata"):
+    with pytest.raises(CheckpointError, match="contains a dict, not DCP's Metadata"):
         alone(steps=6, checkpoints=str(folder))
 
 
@@ -126,7 +126,7 @@ def test_a_value_runs_no_code(alone, tmp_path, mark, monkeypatch):
     monkeypatch.setattr(checkpointer, "capture", lambda: Bomb(mark))
     alone(steps=2, checkpoints=checkpoints, save_every=2)
     monkeypatch.undo()
-    with pytest.raises(CheckpointError, match=r"rng\.rank0 holds more than numbers and text"):
+    with pytest.raises(CheckpointError, match=r"rng\.rank0 contains more than numbers and text"):
         alone(steps=4, checkpoints=checkpoints)
     assert not mark.exists()
 

@@ -98,6 +98,6 @@ def test_a_node_that_reads_wrongly_does_not_make_the_job_fall_back(
     monkeypatch.setattr(choosing.manifest, "check_file", once)
     said = str(choose(folder)[0])
     assert said == (
-        f"rank 0 reads {folder}/step-4 completely, but: rank 1 on node1:"
+        f"rank 0 can read {folder}/step-4, but another rank cannot: rank 1 on node1:"
         " __1_0.distcp is missing; .metadata is missing"
     )

@@ -98,18 +98,18 @@ SPOIL = {
     ),
     "renamed": (
         lambda p: (p / "shard-1-of-2").rename(p / "shard-1-of-3"), BadShard,
-        "shard-1-of-3 was renamed: it is documents 1 mod 2",
+        "shard-1-of-3 was renamed: it contains documents 1 mod 2",
     ),
-    "future": (lambda p: future(p / "shard-1-of-2"), StaleShards, "has schema 99, this trainer"),
+    "future": (lambda p: future(p / "shard-1-of-2"), StaleShards, "has schema 99, but this"),
     "removed": (
         lambda p: shutil.rmtree(p / "shard-1-of-2"), MissingShard,
-        "node1 has no shard, expected a folder shard-I-of-N: make it on this node",
+        "node1 has no shard (a folder shard-I-of-N): make it on this node",
     ),
     "no folder": (lambda p: shutil.rmtree(p), MissingShard, "node1 has no shard"),
     "a file": (lambda p: (shutil.rmtree(p), p.touch()), MissingShard, "node1 has no shard"),
     "two": (
         lambda p: shutil.copytree(p / "shard-1-of-2", p / "shard-0-of-9"), StaleShards,
-        "node1 has shard-0-of-9, shard-1-of-2, expected one shard: remove the others",
+        "node1 has shard-0-of-9, shard-1-of-2. Expected: one shard. Remove the others",
     ),
 }  # fmt: skip
 
@@ -147,13 +147,13 @@ def test_a_shard_that_cannot_be_mapped_is_one_sentence_on_every_rank(nodes, monk
 
     monkeypatch.setattr(Shard, "tokens", fails)
     told = together([nodes / "node0", nodes / "node1"], "ab")
-    said = "rank 0 on a: [Errno 13] Permission denied: 'lane': the shard cannot be read"
+    said = "rank 0 on a: the shard cannot be read: [Errno 13] Permission denied: 'lane'"
     refused(told, BadShard, said)
 
 
 def test_a_shard_that_no_rank_holds_is_missed(nodes):
     refused(together([nodes / "node1"] * 2, "aa"), MissingShard,
-            "no rank's node has shard 0 of 2: use 2 nodes, or make shards for as many")  # fmt: skip
+            "no node has shard 0 of 2: use 2 nodes, or make the shards for the number")  # fmt: skip
 
 
 def anew(nodes: Path, *, node: int = 1, count: int = 2, lanes: int = 12) -> None:
@@ -167,9 +167,9 @@ def another_corpus(nodes: Path) -> None:
 
 
 STALE = {
-    "another N": (lambda p: anew(p, count=4), "with nodes 4, rank 0 on a one with nodes 2: make"),
-    "other lanes": (lambda p: anew(p, lanes=24), "with lanes 24, rank 0 on a one with lanes 12"),
-    "another corpus": (another_corpus, " of 25 documents, rank 0 on a one with corpus "),
+    "another N": (lambda p: anew(p, count=4), "with nodes 4, but rank 0 on a has nodes 2: make"),
+    "other lanes": (lambda p: anew(p, lanes=24), "with lanes 24, but rank 0 on a has lanes 12"),
+    "another corpus": (another_corpus, " of 25 documents, but rank 0 on a has corpus "),
 }
 
 
@@ -196,9 +196,9 @@ def test_one_shard_that_is_not_the_same_on_two_nodes_is_refused(nodes):
 
 def test_a_vocabulary_or_a_sample_that_does_not_fit_is_refused(nodes):
     folders = [nodes / "node0", nodes / "node1"]
-    said = "has a vocabulary of 257, expected at most the model's 256: train with --vocab 257"
+    said = "has a vocabulary of 257. Expected: at most the model's 256: train with --vocab 257"
     refused(together(folders, "ab", vocab=256), StaleShards, "rank 0 on a: ", said)
-    said = "tokens in lane 0, expected 65 or more for one sample: use a smaller --seq, fewer lanes"
+    said = "tokens in lane 0. Expected: 65 or more for one sample: use a smaller --seq, fewer lanes"
     refused(together(folders, "ab", seq=64), ShortShard, "rank 0 on a: ", said)
 
 
@@ -253,4 +253,4 @@ def test_the_command_line_says_it_in_one_line(monkeypatch, tmp_path):
     done = CliRunner().invoke(main, ["train", *cli_options(config)])
     assert done.exit_code == 1
     (line,) = done.output.splitlines()
-    assert f"{tmp_path} has no shard, expected a folder shard-I-of-N" in line
+    assert f"{tmp_path} has no shard (a folder shard-I-of-N)" in line

@@ -267,7 +267,7 @@ UNREADABLE = {
     "no JSON": (lambda p: spoil(p / "a.jsonl", b'{"text": "x"}\n\nx\n'), r"line 3 of .*a\.jsonl"),
     "no text": (
         lambda p: spoil(p / "a.jsonl", b'{"words": "x"}\n'),
-        r'no JSON object with a "text',
+        r'not a JSON object with a "text',
     ),
     "a number": (lambda p: spoil(p / "a.jsonl", b'{"text": 3}\n'), "line 1 of"),
     "a list": (lambda p: spoil(p / "a.jsonl", b"[1]\n"), "line 1 of"),
@@ -293,12 +293,12 @@ def test_an_unreadable_document_is_named_and_leaves_nothing(tmp_path, how):
 
 def test_too_few_documents_are_refused(tmp_path):
     (tmp_path / "none").mkdir()
-    with pytest.raises(EmptyCorpus, match="none has no documents, expected text files"):
+    with pytest.raises(EmptyCorpus, match=r"none has no documents\. Expected: text files"):
         scan_corpus(tmp_path / "none")
-    with pytest.raises(EmptyCorpus, match="nowhere is no folder"):
+    with pytest.raises(EmptyCorpus, match="nowhere is not a folder"):
         scan_corpus(tmp_path / "nowhere")
     few = write(tmp_path / "few", TEXTS[:5])
-    with pytest.raises(EmptyCorpus, match=r"few has 5 documents, expected .* each of 48 lanes"):
+    with pytest.raises(EmptyCorpus, match=r"few has 5 documents. Expected: .* each of 48 lanes"):
         make_shard(few, tmp_path / "out", node=0, nodes=1)
 
 
@@ -307,7 +307,7 @@ def test_impossible_numbers_are_usage_errors(corpus, tmp_path):
     for more, said in (
         (["--node", "0", "--nodes", "0"], "nodes is 0, expected at least 1"),
         (["--node", "5"], "node is 5 of 5, expected 0 to 4"),
-        (["--node", "0"], "lanes is 48, expected a multiple of nodes=5"),
+        (["--node", "0"], "lanes is 48. Expected: a multiple of nodes=5"),
         (["--node", "0", "--lanes", "5", "--out", str(corpus / "x")], "outside of the documents"),
     ):
         done = CliRunner().invoke(main, [*words, *more])
@@ -325,7 +325,7 @@ def test_the_command_makes_a_shard_once_and_refuses_to_mix(corpus, tmp_path):
     assert (tmp_path / "shard-1-of-2").stat() == made
     other = CliRunner().invoke(main, [*words, "--node", "1", "--nodes", "4"])
     assert other.exit_code == 1
-    said = "is there with nodes 2, expected nodes 4: remove it, or choose another folder"
+    said = "exists with nodes 2. Expected: nodes 4. Remove it, or choose another folder"
     assert said in other.output
 
 
@@ -341,4 +341,4 @@ def test_a_shard_that_is_damaged_is_not_called_made(corpus, tmp_path):
     again = CliRunner().invoke(main, words)
     assert again.exit_code == 1, again.output
     assert "lane-00007" in again.output
-    assert "remove the folder and make it anew" in again.output
+    assert "remove the folder and make it again" in again.output

@@ -53,7 +53,7 @@ def test_a_job_says_of_each_rank_where_it_is_and_what_it_trained_on(
 def test_settings_are_names_with_values() -> None:
     assert _parse_settings(("A=1", "B==eth0", "C=")) == {"A": "1", "B": "=eth0", "C": ""}
     for wrong in ("A", "=1"):
-        with pytest.raises(click.UsageError, match="--set takes NAME=VALUE"):
+        with pytest.raises(click.UsageError, match="--set must be NAME=VALUE"):
             _parse_settings((wrong,))
 
 

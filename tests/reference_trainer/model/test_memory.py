@@ -80,8 +80,8 @@ def test_what_will_not_do_is_refused_with_what_would(
 ) -> None:
     said = describe_shortage(of_preset("8B", **changes), ranks, free * GIB)
     assert said.startswith("a step needs about ")
-    assert f"expected at most the {free}.0 GiB that are free" in said
-    assert said.endswith(f": take {take}")
+    assert f"but only {free}.0 GiB are free" in said
+    assert said.endswith(f": use {take}")
 
 
 class Rank(SimpleNamespace):
