@@ -175,9 +175,7 @@ def judge_big_wait(run: Scenario, wait: float | None, terms: ClusterTerms) -> No
     """Judge a big gang's wait if the contract declares a queue layer; otherwise only note it."""
     if terms.queue:
         late = finding("GANG-SLOW", f"the large gang waited for {wait or 0:.1f} s", ["job A"])
-        run.measure_at_end(
-            check.LARGE_GANG_WAIT, wait, late, note="the large gang was never placed"
-        )
+        run.measure_at_end(check.LARGE_GANG_WAIT, wait, late, note="the gang was never placed")
     else:
         run.measure.note(check.LARGE_GANG_WAIT, wait, "s")
 

@@ -51,11 +51,7 @@ class GpuMonitor:
 
     def _count_mismatch(self, nvml: int) -> str:
         """Return a text if NVML sees more GPUs than Ray: it is unknown which are Ray's."""
-        return (
-            f"NVML reports {nvml} GPUs, Ray counts {self._ray_gpus}"
-            if nvml > self._ray_gpus
-            else ""
-        )
+        return f"NVML sees {nvml} GPUs, Ray {self._ray_gpus}" if nvml > self._ray_gpus else ""
 
 
 class UnregisteredGpuUser:
@@ -106,9 +102,7 @@ class GpuMonitors:
             return None  # no monitor has answered yet
         silent = {node for node, last in self._answered_at.items() if now - last > STALE}
         return {
-            node: f"its observer has not answered for {STALE:g} s"
-            if node in silent
-            else self._latest[node]
+            node: f"no answer for {STALE:g} s" if node in silent else self._latest[node]
             for node in self._monitors
             if node in silent or node in self._latest
         }

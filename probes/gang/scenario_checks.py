@@ -152,9 +152,7 @@ def lose_held_node(run: Scenario, spares: SpareNodes, running: str, victim: str)
         )
         judge.judge_time(run, check.PLACEMENT_DELAY, took, event, [gang], "")
         return
-    judge.time_handoff(
-        run, removed, gang, "gang B was not placed after the gang that lost a node was removed"
-    )
+    judge.time_handoff(run, removed, gang, "gang B was not placed after gang A was removed")
     message = (
         f"gang {gang} needs 1 of {free} free accelerators and was not placed for "
         f"{BLOCKED_SECONDS:g} s, because gang {running}, which had lost {victim}, still existed"
@@ -240,7 +238,7 @@ def _judge_overcommit(run: Scenario, samples: list[Sample]) -> None:
     """Judge that no accelerator was given away twice."""
     bad = checks.find_overcommitted(samples, run.capacity)
     first = next(iter(bad), {})
-    message = f"in {len(bad)} samples, jobs held more accelerators than exist. First: {first}"
+    message = f"in {len(bad)} samples, jobs held more than was free before. First: {first}"
     twice = finding("GANG-OVERCOMMIT", message, sorted(first))
     run.measure_at_end(check.OVERCOMMITTED, len(bad), twice)
 

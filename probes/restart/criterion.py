@@ -21,7 +21,7 @@ OUTCOME = Check(
     failing="the killed run ends as: {value}",
 )
 ATTEMPTS = Check(
-    "attempts", "attempts", from_run="one attempt per injected fault, plus the last one",
+    "attempts", "attempts", from_run="one per injected fault, plus the last one",
     failing="the killed run needs {value}",
 )
 RESUMED_FROM = Check(

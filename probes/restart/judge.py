@@ -72,17 +72,13 @@ def judge_completion(run: FaultedRun, measure: Recorder) -> None:
     because = f"{scenario.summary}: {'the run must finish' if expected else 'the run must give up'}"
     limit = Limit(one_of=["finished" if expected else "gave up"], because=because)
     measure(check.OUTCOME, outcome if known else None, limit=limit, note=note)
-    limit = exactly(
-        scenario.attempts, "attempts", "one attempt per injected fault, plus the last one"
-    )
+    limit = exactly(scenario.attempts, "attempts", "one per injected fault, plus the last one")
     measure(check.ATTEMPTS, len(attempts) if known else None, limit=limit, note=note)
     if failed:
         measure.explain(finding("RESTART-NOT-RECOVERED", f"the run did not recover: {run.error}"))
     elif known and len(attempts) != scenario.attempts:
         reasons = "; ".join(attempt.reason or "ended" for attempt in attempts)
-        statement = (
-            f"the run made {len(attempts)} attempts. Expected: {scenario.attempts}. Reasons: "
-        )
+        statement = f"it made {len(attempts)} attempts. Expected: {scenario.attempts}. Reasons: "
         measure.explain(finding("RESTART-ATTEMPTS", statement + reasons))
 
 
@@ -226,9 +222,7 @@ def find_leaks(
     cluster: Cluster, folder: Path, measure: Recorder, attempts: Iterable[Attempt] = ()
 ) -> None:
     """Judge that the ended runs of this folder hold no placement group, and that no rank runs."""
-    judge_left_behind(
-        len(cluster.groups_named(GANG_NAME)), "are left after the run has ended", measure
-    )
+    judge_left_behind(len(cluster.groups_named(GANG_NAME)), "are left after the run", measure)
     known = rank_processes(folder, attempts)
     judge_orphans(*find_orphans(cluster, known), known, measure)
 

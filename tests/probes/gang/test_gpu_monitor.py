@@ -84,7 +84,7 @@ def test_a_node_that_does_not_answer_holds_nobody_up(
     eyes = GpuMonitors(cluster())
     assert eyes.poll() == {"n1": {}}
     clock.now += 3
-    assert eyes.poll() == {"n1": {}, "n2": "it has not answered for 2 s"}
+    assert eyes.poll() == {"n1": {}, "n2": "no answer for 2 s"}
     late.ready = True
     clock.now += 3
     assert (eyes.poll() or {})["n2"] == {"GPU-b": [8]}

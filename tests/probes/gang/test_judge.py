@@ -101,5 +101,5 @@ def test_a_gang_that_was_not_placed_is_shown_as_it_was_last() -> None:
     samples = [{"gangs": {"B-1": entry}} for entry in entries]
     run = at_end(observer=SimpleNamespace(samples=samples))
     report_not_placed(run, ["B-1"])
-    text = "B-1 were not placed; last seen B-1 1 of 3 PENDING"
+    text = "gangs B-1 were not placed. Last state: B-1 holds 1 of 3 (PENDING)"
     assert run.kept == [("never_placed", 1, [text], "")]
