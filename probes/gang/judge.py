@@ -130,7 +130,7 @@ def judge_time(
 def report_not_placed(run: Scenario, gangs: Iterable[str]) -> None:
     """Report that these gangs had room and were not placed."""
     names = sorted(gangs)
-    message = f"gangs {join_names(names)} were not placed. Last state: {_gang_states(run)}"
+    message = f"Ray did not place gang {join_names(names)}. Last state: {_gang_states(run)}"
     run.measure_at_end(
         check.NEVER_PLACED, len(names), finding("GANG-STUCK", message, jobs_of(names))
     )

@@ -153,7 +153,7 @@ def test_an_nvml_that_hangs_is_not_taken_at_its_last_word(
     while not isinstance(eye.uses(), str):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    assert "NVML hangs" in eye.uses()
+    assert "NVML has hung" in eye.uses()
 
 
 def test_only_a_gpu_that_is_free_and_unused_is_squatted_on() -> None:

@@ -111,7 +111,7 @@ def test_hold_and_wait_needs_two_jobs_that_hold_and_wait_long_enough() -> None:
         ("STRICT_PACK", {"a": 3, "b": 1}, "is on 2 nodes. Expected: 1"),
         ("STRICT_SPREAD", {"a": 1, "b": 1}, ""),
         ("STRICT_SPREAD", {"a": 2}, "is on 1 node. Expected: 2"),
-        ("PACK", {"a": 2, "b": 2}, "Expected: 1 (one node had room"),
+        ("PACK", {"a": 2, "b": 2}, "Expected: 1 node (it had room"),
         ("PACK", {"a": 8, "b": 8}, ""),  # no node has room for 16
         ("SPREAD", {"a": 2}, "Expected: 2 nodes (3 had room"),
         ("SPREAD", {"a": 2, "b": 1, "c": 1}, ""),  # four on three nodes
