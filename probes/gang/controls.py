@@ -198,7 +198,7 @@ def control_two_that_fit(run: Scenario) -> None:
         check.OVERCOMMITTED: len(checks.find_overcommitted([last], fewer)),
     }
     fault = (
-        "two gangs that both fit replace two that do not, they start no actors, and one "
+        "two gangs that both fit replace two that do not. They start no actors, and one "
         "accelerator of each node is not counted"
     )
     plant(run.measure, check.TWO_THAT_FIT, fault, values)

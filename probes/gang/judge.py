@@ -112,7 +112,7 @@ def time_handoff(run: Scenario, since: float, gang: str, never: str) -> float | 
     Returns when it was placed, or None. `never` describes the failure if it never was.
     """
     placed = run.wait_placed(gang)
-    took, event = run.elapsed(since, placed), f"the placement of gang {gang} on free accelerators"
+    took, event = run.elapsed(since, placed), f"the placement of gang {gang}"
     judge_time(run, check.PLACEMENT_DELAY, took, event, [gang], never)
     stuck = finding("GANG-STUCK", f"{never}. Last state: {_gang_states(run)}", jobs_of([gang]))
     run.measure_at_end(check.NEVER_PLACED, int(placed is None), stuck)
@@ -166,9 +166,7 @@ def _gang_states(run: Scenario) -> str:
 
 def _states_text(sample: Sample) -> str:
     gangs = sample["gangs"].items()
-    return join_names(
-        f"{gang} holds {e['placed']} of {e['size']} ({e['state']})" for gang, e in gangs
-    )
+    return join_names(f"{g} holds {e['placed']} of {e['size']} ({e['state']})" for g, e in gangs)
 
 
 def judge_big_wait(run: Scenario, wait: float | None, terms: ClusterTerms) -> None:

@@ -146,10 +146,7 @@ def lose_held_node(run: Scenario, spares: SpareNodes, running: str, victim: str)
     unaided = run.wait_placed(gang, BLOCKED_SECONDS)
     removed = run.drop(running, "A's launcher removes its gang")
     if unaided is not None:
-        took, event = (
-            run.elapsed(asked, unaided),
-            f"the placement of gang {gang} on free accelerators",
-        )
+        took, event = run.elapsed(asked, unaided), f"the placement of gang {gang}"
         judge.judge_time(run, check.PLACEMENT_DELAY, took, event, [gang], "")
         return
     judge.time_handoff(run, removed, gang, "gang B was not placed after gang A was removed")
@@ -238,7 +235,8 @@ def _judge_overcommit(run: Scenario, samples: list[Sample]) -> None:
     """Judge that no accelerator was given away twice."""
     bad = checks.find_overcommitted(samples, run.capacity)
     first = next(iter(bad), {})
-    message = f"in {len(bad)} samples, jobs held more than was free before. First: {first}"
+    shown = join_names(f"{count} on {node}" for node, count in first.items())
+    message = f"in {len(bad)} samples, jobs held more than was free before. First: {shown}"
     twice = finding("GANG-OVERCOMMIT", message, sorted(first))
     run.measure_at_end(check.OVERCOMMITTED, len(bad), twice)
 

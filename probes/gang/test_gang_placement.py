@@ -53,9 +53,7 @@ def test_strategies_hold(scene, measure):
         sizes = {"PACK": largest, "STRICT_PACK": largest, "STRICT_SPREAD": nodes, "SPREAD": nodes}
         used = {name: scenes.try_strategy(run, name, size) for name, size in sizes.items()}
         wrong = [explain_misplaced(*gang, run.capacity) for gang in used.items()]
-        wrong += [
-            f"{strategy} gang was not placed" for strategy, bundles in used.items() if not bundles
-        ]
+        wrong += [f"{name} gang was not placed" for name, bundles in used.items() if not bundles]
         extra = run.ask("B", nodes + 1, strategy="STRICT_SPREAD")
         run.observer.wait(PENDING_SECONDS)
         if count_placed(run.observer.samples[-1], extra):

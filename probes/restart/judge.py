@@ -78,7 +78,7 @@ def judge_completion(run: FaultedRun, measure: Recorder) -> None:
         measure.explain(finding("RESTART-NOT-RECOVERED", f"the run did not recover: {run.error}"))
     elif known and len(attempts) != scenario.attempts:
         reasons = "; ".join(attempt.reason or "ended" for attempt in attempts)
-        statement = f"it made {len(attempts)} attempts. Expected: {scenario.attempts}. Reasons: "
+        statement = f"attempts made: {len(attempts)}. Expected: {scenario.attempts}. Reasons: "
         measure.explain(finding("RESTART-ATTEMPTS", statement + reasons))
 
 
@@ -243,11 +243,7 @@ def judge_orphans(
         measure.explain(finding("RESTART-LEAK", statement, suspects, names=known_rank))
     else:
         names = join_names(unasked)
-        note = (
-            f"processes on {names} could not be listed"
-            if names
-            else "no rank logged on which node it runs"
-        )
+        note = f"{names} did not answer" if names else "no rank logged its node"
         measure(check.STILL_RUNNING, None if unasked or not known else 0, note=note)
 
 
@@ -352,9 +348,7 @@ def judge_full_disk(original: ReferenceRun, results: Results, measure: Recorder)
     torn = finding("RESTART-TORN", statement, [f"rank {victim}"], names=names)
     judge_or_explain(measure, check.SAVES_REFUSED, refused, torn, NEWEST in committed, limit=limit)
     measure(
-        check.SAVED_AFTER,
-        len(committed),
-        limit=exactly(1, "saves", "the disk had free space again"),
+        check.SAVED_AFTER, len(committed), limit=exactly(1, "saves", "the disk had space again")
     )
     judge_steps(original, results, SAVE_EVERY + 1, measure)
     measure.covered(errors[0] if errors else "no save failed")

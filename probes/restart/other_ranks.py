@@ -232,9 +232,7 @@ def judge_kills(
     It measures kills (at least one a minute), unexplained failures, lost runs, and lost steps.  It
     also reports steps that differ from the original.
     """
-    because = (
-        f"a rank runs for up to {DELAY_SECONDS} s before its kill, and a restart takes as long"
-    )
+    because = f"a rank runs for up to {DELAY_SECONDS} s, and a restart takes as long"
     measure(check.KILLS, count_kills(runs), limit=Limit(low=seconds / 60, because=because))
     unexplained, errors = unexplained_losses(runs), [run.error for run in runs if not run.results]
     statement = f"{len(unexplained)} attempts failed without an injected kill. Reasons: "

@@ -291,9 +291,7 @@ class ReferenceRun:
             if unreported:  # one cause is one finding, even if it stops several probes
                 names = {"folder": self.folder}
                 measure.explain(finding("RESTART-NO-FOLDER", cause, blind, names=names))
-            pytest.fail(
-                f"the checkpoint folder must be visible on every node: {cause}", pytrace=False
-            )
+            pytest.fail(f"the checkpoint folder is not on every node: {cause}", pytrace=False)
 
     def ensure_reference_run(self, cluster: Cluster, measure: Any) -> None:
         """Make the run, with a gang of its own, unless it was made before."""
