@@ -41,9 +41,9 @@ def control_release_one_early(run: Scenario) -> None:
         run.rig.release()
         run.until(lambda sample: not sample["gangs"] and sample["free"] >= run.total, DRAIN_SECONDS)
     caught = [span.describe() for span in checks.find_partial_holds(samples) if span.gang == gang]
-    fault = "a job takes one of its two accelerators before the other"
+    fault = "a job gets its two accelerators one after the other"
     judge_early = partial(judge_partial_holds, [samples])
-    saw = caught[0] if caught else "no part of a gang"
+    saw = caught[0] if caught else "no partly held gang"
     plant(run.measure, check.ONE_BUNDLE_EARLY, fault, judge_early, located=bool(caught), saw=saw)
 
 
@@ -67,7 +67,7 @@ def control_unregistered_gpu(run: Scenario) -> None:
         check.GPU_USED_BEHIND_RAYS_BACK,
         "a process allocates memory on a GPU without asking Ray for it",
         partial(judge_gpu_use, samples, cluster.gpus_by_node),
-        unable="" if gpu else "no node has all its GPUs free and one of them unused",
+        unable="" if gpu else "no node has all GPUs free and one that no process uses",
         located=node in hidden,
         saw=join_names(hidden.get(node, (0, []))[1]) or "nothing",
     )
@@ -118,8 +118,8 @@ def control_not_cancelled(run: Scenario, gang: str, name: str, fault: str) -> No
     looks = run.observer.samples[since:]
     judge_kept = partial(judge.judge_gone, gang, gone is not None, judge.PENDING_SECONDS)
     stays = bool(looks) and all(gang in sample["gangs"] for sample in looks)
-    there = f"the gang was there each of {len(looks)} times"
-    saw = there if stays else "the gang is gone, or was not observed"
+    there = f"the gang still existed in all {len(looks)} samples"
+    saw = there if stays else "the gang no longer exists, or no sample was taken"
     plant(run.measure, name, fault, judge_kept, located=stays, saw=saw)
 
 
@@ -128,9 +128,9 @@ def control_let_go(run: Scenario, gang: str) -> None:
     run.observer.wait(LOOK_SECONDS)
     since = len(run.observer.samples)
     with run.as_control():
-        run.drop(gang, "a gang that runs is given back")
+        run.drop(gang, "a running gang is removed")
         run.wait_gone(gang, DRAIN_SECONDS)
-    fault = "a running gang is given back, and judged as if it had to keep running"
+    fault = "a running gang is removed although its job has not ended"
     seen = run.observer.samples[max(since - 1, 0) :]
     plant(run.measure, check.GANG_GIVEN_BACK, fault, partial(judge.judge_held, gang, seen))
 
@@ -167,7 +167,7 @@ def control_partial_allocation(run: Scenario, need: int) -> None:
         judge_rate(checks.sample_gaps(held), trial)
 
     parts = checks.partial_gangs(held[-1]) if held else {}
-    fault = "two jobs take single actors in turns, without a gang, while nothing is sampled"
+    fault = "two jobs start single actors in turns instead of a gang, and sampling pauses"
     saw = "; ".join(f"job {job} held {part} of {size}" for job, part, size in parts.values())
     located = len(parts) == len(jobs)
     plant(run.measure, check.NAIVE_ACTORS, fault, judge_parts, located=located, saw=saw)
@@ -198,8 +198,8 @@ def control_two_that_fit(run: Scenario) -> None:
         check.OVERCOMMITTED: len(checks.find_overcommitted([last], fewer)),
     }
     fault = (
-        "two gangs that both fit and start no actors are judged as if only one could run, and "
-        "as if each node had one accelerator less"
+        "two gangs that both fit replace two that do not. They start no actors, and one "
+        "accelerator of each node is not counted"
     )
     plant(run.measure, check.TWO_THAT_FIT, fault, values)
 
@@ -212,7 +212,7 @@ def control_late_release(run: Scenario) -> None:
         run.wait_idle()
         running = run.ask("A", run.total)
         run.wait_placed(running)
-        since = run.observer.mark("B asks, and A goes on", fault=True)
+        since = run.observer.mark("B requests one, A keeps all", fault=True)
         waiting = run.ask("B", 1)
         placed = run.wait_placed(waiting, judge.PENDING_SECONDS)
         run.observer.wait(held_s - judge.PENDING_SECONDS)
@@ -220,10 +220,7 @@ def control_late_release(run: Scenario) -> None:
         delay = run.elapsed(since, run.wait_placed(waiting))
         run.rig.release()
         run.wait_idle()
-    fault = (
-        f"a gang holds for {held_s:.2g} s what another waits for, and is judged as if the other "
-        "could be placed"
-    )
+    fault = f"a gang keeps all accelerators for {held_s:.2g} s while another gang waits for one"
     values = dict.fromkeys((check.NEVER_PLACED, check.BLOCKED_BEHIND), int(placed is None))
     plant(run.measure, check.LATE_RELEASE, fault, {**values, check.PLACEMENT_DELAY: delay})
 
@@ -245,7 +242,7 @@ def control_hold_and_wait(run: Scenario, half: int) -> None:
         seen_s = run.until(lambda _: bool(_deadlocks_since(run, start)), 2 * GIVE_UP_SECONDS)
         deadlocks = _deadlocks_since(run, start)
         outcomes = {gang: run.rig.jobs[gang[0]].call("outcome", OUTCOME_SECONDS) for gang in gangs}
-        end = run.observer.mark("jobs that waited have given up")
+        end = run.observer.mark("the waiting jobs gave up")
         gave_up = [gang for gang in gangs if outcomes[gang] != COMPLETE]
         for gang in gave_up:
             judge.judge_withdrawal(run, gang, end)
@@ -256,7 +253,7 @@ def control_hold_and_wait(run: Scenario, half: int) -> None:
     plant(
         run.measure,
         check.TWO_GROUPS_PER_JOB,
-        "each job asks for half of its gang, then for the other half",
+        "each job requests half of its gang, then the other half as a second group",
         {check.DEADLOCKS: len(deadlocks)},
         located={hold.job for hold in deadlocks} == set(run.rig.jobs) and bool(gave_up),
         saw=saw or "no deadlock",
@@ -272,13 +269,13 @@ def _deadlocks_since(run: Scenario, start: float) -> list[checks.PartialHold]:
 def control_fragments(measure: Recorder, nodes: dict[str, int]) -> None:
     """Judge a PACK gang that lies on several nodes as if it were the waiting STRICT_PACK gang."""
     fragments = {check.PLACED_IN_FRAGMENTS: len(nodes) if len(nodes) > 1 else 0}
-    fault = "a PACK gang that lies on several nodes is judged as if it had requested one"
+    fault = "a PACK gang on several nodes replaces the STRICT_PACK gang"
     plant(measure, check.PACK_PASSED_OFF_AS_STRICT_PACK, fault, fragments, saw=join_names(nodes))
 
 
 def control_wrong_strategy(measure: Recorder, nodes: dict[str, int]) -> None:
     """Judge a SPREAD gang that lies on several nodes as if it had asked for one node."""
     violation = checks.explain_misplaced("STRICT_PACK", nodes, nodes)
-    fault = "a gang that lies on several nodes is judged as if it had requested one"
+    fault = "a SPREAD gang on several nodes replaces a STRICT_PACK gang"
     name, values = check.SPREAD_PASSED_OFF_AS_STRICT_PACK, {check.MISPLACED: int(bool(violation))}
-    plant(measure, name, fault, values, saw=violation or f"nothing wrong with {nodes}")
+    plant(measure, name, fault, values, saw=violation or f"nothing wrong on {nodes}")

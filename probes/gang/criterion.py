@@ -9,7 +9,7 @@ from probes.check.declarations import (
     none_of, ordered,
 )
 
-MANY_GROUPS = "creates many placement groups, which load Ray's head"
+MANY_GROUPS = "creates many placement groups, which puts load on Ray's head node"
 COMPETING = (ALL_GPUS, "starts jobs that compete for GPUs, and cancels them")
 
 PARTIALLY_HELD = none_of(
@@ -30,21 +30,21 @@ BLOCKED_BEHIND = none_of(
     failing="jobs that fit waited behind one that does not: {value}",
 )
 PLACED_IN_FRAGMENTS = none_of(
-    "placed_in_fragments", "nodes", "STRICT_PACK means one node, even if more is free elsewhere",
+    "placed_in_fragments", "nodes", "STRICT_PACK requires one node, even if more is free on others",
     failing="a job for one node was spread over {value}",
 )
 NEVER_PLACED = none_of(
-    "never_placed", "gangs", "a gang that fits must be placed in the end",
+    "never_placed", "gangs", "every gang that fits must be placed",
     failing="jobs that fit never started: {value}",
 )
 NODES_KILLED = fixed_check(
-    "nodes_killed", "raylets", "the fault must have happened", low=1, high=1, doubted=True,
+    "nodes_killed", "raylets", "the probe must kill one raylet", low=1, high=1, doubted=True,
     no_control="it shows that the probe's own fault happened",
 )
 RAY_TRAIN_OUTCOME = fixed_check(
     "ray_train_outcome", "", "Ray Train must run once enough accelerators are free",
-    one_of=['finished'], no_control="a second job of Ray Train takes half a minute to start",
-    failing="a job of Ray Train ended as: {value}",
+    one_of=['finished'], no_control="a second Ray Train job takes half a minute to start",
+    failing="a Ray Train job ended with: {value}",
 )
 ACTORS_NOT_RUNNING = none_of(
     "actors_not_running", "actors", "every actor of a placed gang must run",
@@ -52,39 +52,37 @@ ACTORS_NOT_RUNNING = none_of(
 )
 LOSSES_NOT_DETECTED = none_of(
     "losses_not_detected", "nodes", "Ray must detect that a node is lost",
-    failing="Ray does not notice that nodes are lost: {value}",
+    failing="Ray does not detect lost nodes: {value}",
 )
 DEADLOCKS = none_of(
     "deadlocks", "deadlocks", "jobs with one placement group each cannot block each other",
-    failing="jobs block each other for ever: {value}",
+    failing="jobs block each other forever: {value}",
 )
 MISPLACED = none_of(
-    "misplaced", "gangs", "the strategy and the place of each component are part of the request",
-    depends=("components", "parallel",), failing="jobs are not placed as they asked: {value}",
+    "misplaced", "gangs", "a job must get the placement that it requested",
+    depends=("components", "parallel",), failing="jobs are not placed as requested: {value}",
 )
 PLACED_CONCURRENTLY = fixed_check(
-    "placed_concurrently", "gangs", "of two gangs that each need 75 %, exactly one fits", low=1,
+    "placed_concurrently", "gangs", "each gang needs 75 %, so only one of the two fits", low=1,
     high=1, failing="of two jobs that do not fit together, Ray placed {value}",
 )
 SAMPLE_RATE = fixed_check(
-    "sample_rate", "Hz", "a partly held gang must not go unseen between two samples", low=20,
+    "sample_rate", "Hz", "with fewer samples, a partly held gang could be missed", low=20,
     doubted=True,
 )
 PLACEMENT_DELAY = default_check(
     "placement_delay", "s",
-    "Ray retries a waiting gang every 1 s and its loop ticks every 1 s; the limit adds a margin "
-    "for load", high=5, marginal_high=3,
+    "Ray retries a waiting gang every 1 to 2 s; the limit adds a margin for load", high=5, marginal_high=3,
 )
 RELEASE_TIME = default_check(
     "release_time", "s",
-    "Ray frees a dead driver's gang when its connection closes (0.1 s on an idle head); other "
-    "jobs wait until then", high=10, marginal_high=5,
-    no_control="accelerators would be held for longer than the limit",
-    failing="GPUs of a dead job come back after {value}",
+    "other jobs wait until Ray frees the gang of a dead driver (0.1 s on an idle head node)", high=10, marginal_high=5,
+    no_control="a control would hold accelerators for longer than the limit",
+    failing="the GPUs of a dead job are free after {value}",
 )
 LARGE_GANG_WAIT = Check(
     "large_gang_wait", "s", better="lower", when=ordered("queue"),
-    no_control="accelerators would be held for longer than the limit",
+    no_control="a control would hold accelerators for longer than the limit",
     failing="a large job waits {value} behind small ones",
 )
 OVERCOMMITTED = none_of(
@@ -101,8 +99,8 @@ UNREGISTERED_USE = none_of(
     failing="GPUs that Ray counts as free are in use{on}: {value}",
 )
 NOT_RELEASED = none_of(
-    "not_released", "GPUs", "accelerators must be free again after their job",
-    failing="GPUs are still taken after their job: {value}",
+    "not_released", "GPUs", "all accelerators must be free after the jobs have ended",
+    failing="GPUs are still held after their job ended: {value}",
 )
 
 SCENE = (PARTIALLY_HELD, OVERCOMMITTED, NOT_RELEASED, SAMPLE_RATE, UNREGISTERED_USE)
@@ -218,7 +216,7 @@ PROBES = (
 
 CRITERION = CriterionRow(
     title="gang scheduling works under contention",
-    how="competing jobs: each has all its accelerators or none, checked at least 20 times a second",
+    how="jobs compete: each must hold all its accelerators or none, checked 20 times a second or more",
     where="gangs of all sizes, on all nodes", needs=("2 GPUs",),
     headlines={PLACEMENT_DELAY: "a waiting job starts {value} after its GPUs are free"},
     proven="; no job held only a part of its GPUs", usual_s={"quick": 27, "standard": 155},

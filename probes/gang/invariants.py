@@ -33,9 +33,9 @@ class PartialHold:
     size: int
 
     def describe(self) -> str:
-        """Format as `job B held 1 of 3 while it waited (gang B-2, from 1.20 to 1.90 s)`."""
+        """Format as `job B held 1 of 3 accelerators while it waited (gang B-2, ...)`."""
         return (
-            f"job {self.job} held {self.placed} of {self.size} while it waited "
+            f"job {self.job} held {self.placed} of {self.size} accelerators while it waited "
             f"(gang {self.gang}, from {self.start:.2f} to {self.end:.2f} s)"
         )
 
@@ -220,13 +220,13 @@ def _nvml_silence(samples: Sequence[Sample], node: str) -> str:
     """Explain why NVML has no data in all of these samples, or for more than MAX_BLIND_S."""
     looks = [(one["t"], one["in_use"].get(node)) for one in samples if "in_use" in one]
     errors = [use for _, use in looks if isinstance(use, str)]
-    reason = errors[-1] if errors else "it was not asked"
+    reason = errors[-1] if errors else "NVML was not asked"
     answered = [t for t, use in looks if isinstance(use, dict)]
     if not answered:
         return reason
     edges = [samples[0]["t"], *answered, samples[-1]["t"]]
     silent = max(b - a for a, b in pairwise(edges))
-    return f"no answer for {silent:.0f} s ({reason})" if silent > MAX_BLIND_S else ""
+    return f"NVML did not answer for {silent:.0f} s ({reason})" if silent > MAX_BLIND_S else ""
 
 
 def sample_gaps(samples: Sequence[Sample]) -> list[float]:
@@ -239,7 +239,7 @@ def sample_rate(gaps: Sequence[float], required: float) -> tuple[float | None, s
     rate = len(gaps) / sum(gaps) if gaps else 0.0
     if rate >= required and max(gaps) <= MAX_GAP:
         return rate, ""
-    return None, f"{rate:.1f} samples a second, with a gap of {max(gaps, default=0):.1f} s"
+    return None, f"{rate:.1f} samples a second; the longest gap is {max(gaps, default=0):.1f} s"
 
 
 def percentile_95(values: Sequence[float]) -> float | None:
@@ -257,13 +257,15 @@ def explain_misplaced(strategy: str, nodes: dict[str, int], capacity: dict[str, 
     where = quantity(used, "nodes")
     free_nodes = sum(count > 0 for count in capacity.values())
     if strategy == "STRICT_PACK" and used > 1:
-        return f"STRICT_PACK of {size} is on {where}. Expected: 1"
+        return f"STRICT_PACK gang of {size} is on {where}. Expected: 1 node"
     if strategy == "STRICT_SPREAD" and used < size:
-        return f"STRICT_SPREAD of {size} is on {where}. Expected: {size}"
+        return f"STRICT_SPREAD gang of {size} is on {where}. Expected: {size} nodes"
     if strategy == "PACK" and used > 1 and max(capacity.values(), default=0) >= size:
-        return f"PACK of {size} is on {where}. Expected: 1 (one node had room for all)"
+        return f"PACK gang of {size} is on {where}. Expected: 1 node (it had room for all)"
     if strategy == "SPREAD" and used < size <= free_nodes:
-        return f"SPREAD of {size} is on {where}. Expected: {free_nodes} (as many had room)"
+        return (
+            f"SPREAD gang of {size} is on {where}. Expected: {size} nodes ({free_nodes} had room)"
+        )
     return ""
 
 

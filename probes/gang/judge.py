@@ -71,9 +71,9 @@ def judge_one_placed(run: Scenario, won: list[str], need: int) -> None:
     sizes = {gang: gangs[gang]["size"] for gang in won if gang in gangs}
     small = [gang for gang, size in sizes.items() if size < need]
     for gang in small:
-        message = f"{gang} has {sizes[gang]}, not {need}"
+        message = f"gang {gang} has only {sizes[gang]} accelerators. Expected: {need}"
         run.measure.explain(blame_job("GANG-PARTIAL", message, gang[0]))
-    both = f"{join_names(won)} of {need} each were both complete, with {run.total} free"
+    both = f"{join_names(won)} were both placed: each has {need}, and only {run.total} were free"
     twice = finding("GANG-OVERCOMMIT", both, sorted(run.capacity))
     clash = [twice] if len(won) > 1 and not small else []
     run.measure_at_end(check.PLACED_CONCURRENTLY, len(won), *clash, ours=bool(small))
@@ -101,7 +101,7 @@ def judge_not_blocked(run: Scenario, gang: str, since: float) -> None:
     """Judge that a gang that has room is placed although another gang waits."""
     took = run.elapsed(since, run.wait_placed(gang))
     run.measure.note("placed_behind_in", took, "s")
-    message = f"gang {gang} fits and was not placed: {_gang_states(run)}"
+    message = f"gang {gang} fits but was not placed. Last state: {_gang_states(run)}"
     blocked = finding("GANG-BLOCKED", message, jobs_of([gang]))
     run.measure_at_end(check.BLOCKED_BEHIND, int(took is None), blocked)
 
@@ -112,9 +112,9 @@ def time_handoff(run: Scenario, since: float, gang: str, never: str) -> float | 
     Returns when it was placed, or None. `never` describes the failure if it never was.
     """
     placed = run.wait_placed(gang)
-    took, event = run.elapsed(since, placed), f"gang {gang} was placed"
+    took, event = run.elapsed(since, placed), f"the placement of gang {gang}"
     judge_time(run, check.PLACEMENT_DELAY, took, event, [gang], never)
-    stuck = finding("GANG-STUCK", f"{never}; last {_gang_states(run)}", jobs_of([gang]))
+    stuck = finding("GANG-STUCK", f"{never}. Last state: {_gang_states(run)}", jobs_of([gang]))
     run.measure_at_end(check.NEVER_PLACED, int(placed is None), stuck)
     return placed
 
@@ -123,14 +123,14 @@ def judge_time(
     run: Scenario, name: str, took: float | None, event: str, gangs: Iterable[str], never: str
 ) -> None:
     """Judge that an event came in time; `never` is the note if it never came."""
-    message = f"{event} {took:.1f} s after the resources were free" if took else ""
+    message = f"{event} took {took:.1f} s" if took else ""
     run.measure_at_end(name, took, finding("GANG-SLOW", message, jobs_of(gangs)), note=never)
 
 
 def report_not_placed(run: Scenario, gangs: Iterable[str]) -> None:
     """Report that these gangs had room and were not placed."""
     names = sorted(gangs)
-    message = f"{join_names(names)} were not placed; last seen {_gang_states(run)}"
+    message = f"Ray did not place gang {join_names(names)}. Last state: {_gang_states(run)}"
     run.measure_at_end(
         check.NEVER_PLACED, len(names), finding("GANG-STUCK", message, jobs_of(names))
     )
@@ -166,14 +166,14 @@ def _gang_states(run: Scenario) -> str:
 
 def _states_text(sample: Sample) -> str:
     gangs = sample["gangs"].items()
-    return join_names(f"{gang} {e['placed']} of {e['size']} {e['state']}" for gang, e in gangs)
+    return join_names(f"{g} holds {e['placed']} of {e['size']} ({e['state']})" for g, e in gangs)
 
 
 def judge_big_wait(run: Scenario, wait: float | None, terms: ClusterTerms) -> None:
     """Judge a big gang's wait if the contract declares a queue layer; otherwise only note it."""
     if terms.queue:
-        late = finding("GANG-SLOW", f"the big gang waited for {wait or 0:.1f} s", ["job A"])
-        run.measure_at_end(check.LARGE_GANG_WAIT, wait, late, note="the big gang was never placed")
+        late = finding("GANG-SLOW", f"the large gang waited for {wait or 0:.1f} s", ["job A"])
+        run.measure_at_end(check.LARGE_GANG_WAIT, wait, late, note="the gang was never placed")
     else:
         run.measure.note(check.LARGE_GANG_WAIT, wait, "s")
 
@@ -181,4 +181,4 @@ def judge_big_wait(run: Scenario, wait: float | None, terms: ClusterTerms) -> No
 def report_queue_layer(measure: Recorder, terms: ClusterTerms) -> None:
     """Report a declared queue layer as not proven: it gangs pods, between Ray clusters."""
     if terms.queue:
-        measure.covered(f"not proven: {terms.queue} schedules gangs of pods, between Ray clusters")
+        measure.covered(f"not proven: {terms.queue}, which schedules gangs of pods outside Ray")

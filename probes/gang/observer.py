@@ -35,7 +35,7 @@ class GpuMonitor:
     def uses(self) -> GpuProcesses | str:
         """Return the GPUs in use at the last sample, or a text if NVML has no data."""
         age_s = time.monotonic() - self._sampled_at
-        return self._error or (f"NVML hangs since {age_s:.0f} s" if age_s > STALE else self._uses)
+        return self._error or (f"NVML has hung for {age_s:.0f} s" if age_s > STALE else self._uses)
 
     def _poll(self) -> None:
         start_nvml()  # otherwise, without persistence mode, each sample starts the driver
@@ -102,7 +102,7 @@ class GpuMonitors:
             return None  # no monitor has answered yet
         silent = {node for node, last in self._answered_at.items() if now - last > STALE}
         return {
-            node: f"it has not answered for {STALE:g} s" if node in silent else self._latest[node]
+            node: f"no answer for {STALE:g} s" if node in silent else self._latest[node]
             for node in self._monitors
             if node in silent or node in self._latest
         }

@@ -146,7 +146,7 @@ class Scenario:
         free, needed, since = -1, 2, time.monotonic()
         size, resource = self.rig.cluster.size, self.rig.cluster.resource
         if size < needed:
-            raise NoRoom(f"contention needs {needed} {resource}s, and this cluster has {size}")
+            raise NoRoom(f"GANG needs {needed} {resource}s, but this cluster has only {size}")
         deadline = since + SETTLE_SECONDS
         while (now := time.monotonic()) < deadline:
             self.observer.wait(0.3)
@@ -157,9 +157,11 @@ class Scenario:
             if free >= needed and now - since > settle_s:
                 break
         if free < needed:
-            held = self.rig.cluster.describe_holders() or "Ray does not say what holds the others"
+            held = (
+                self.rig.cluster.describe_holders() or "Ray does not report what holds the others"
+            )
             raise NoRoom(
-                f"contention needs {needed} free {resource}s, found {free} of {size} after "
+                f"GANG needs {needed} free {resource}s, found {free} of {size} after "
                 f"{SETTLE_SECONDS} s: {held}. Run it when the other jobs have ended"
             )
         return free, {node: count for node, count in sorted(sample["free_on"].items()) if count}

@@ -126,7 +126,7 @@ def lose_free_node(run: Scenario, spares: SpareNodes, waiting: str, victim: str)
 def control_node_not_lost(run: Scenario, victim: str) -> None:
     """Judge a node that runs as if it had been killed; the loss must count as undetected."""
     gone = run.until(lambda sample: victim not in sample["free_on"], judge.PENDING_SECONDS)
-    fault = f"{victim} is alive, and is judged as if it had been killed"
+    fault = f"node {victim} is not killed, so Ray cannot detect a loss"
     judge_alive = partial(judge_detected, gone, victim, judge.PENDING_SECONDS)
     plant(run.measure, check.NODE_NOT_LOST, fault, judge_alive)
 
@@ -146,13 +146,13 @@ def lose_held_node(run: Scenario, spares: SpareNodes, running: str, victim: str)
     unaided = run.wait_placed(gang, BLOCKED_SECONDS)
     removed = run.drop(running, "A's launcher removes its gang")
     if unaided is not None:
-        took, event = run.elapsed(asked, unaided), f"gang {gang} was placed"
+        took, event = run.elapsed(asked, unaided), f"the placement of gang {gang}"
         judge.judge_time(run, check.PLACEMENT_DELAY, took, event, [gang], "")
         return
-    judge.time_handoff(run, removed, gang, "others stay blocked after the harmed gang was removed")
+    judge.time_handoff(run, removed, gang, "gang B was not placed after gang A was removed")
     message = (
-        f"gang {gang} of 1, with {free} free, was not placed for {BLOCKED_SECONDS:g} s while "
-        f"gang {running}, which had lost {victim}, still existed"
+        f"gang {gang} needs 1 of {free} free accelerators and was not placed for "
+        f"{BLOCKED_SECONDS:g} s, because gang {running}, which had lost {victim}, still existed"
     )
     run.measure.explain(finding("GANG-NODE-LOSS", message, ["job A", victim]))
 
@@ -235,7 +235,8 @@ def _judge_overcommit(run: Scenario, samples: list[Sample]) -> None:
     """Judge that no accelerator was given away twice."""
     bad = checks.find_overcommitted(samples, run.capacity)
     first = next(iter(bad), {})
-    message = f"in {len(bad)} samples more was in use than was free before, first {first}"
+    shown = join_names(f"{count} on {node}" for node, count in first.items())
+    message = f"in {len(bad)} samples, jobs held more than was free before. First: {shown}"
     twice = finding("GANG-OVERCOMMIT", message, sorted(first))
     run.measure_at_end(check.OVERCOMMITTED, len(bad), twice)
 
@@ -282,7 +283,7 @@ def judge_gpu_use(
     measure(check.UNREGISTERED_USE, None if silent and not hidden else value, note=reasons)
     if hidden:
         details = "; ".join(
-            f"{count} on {node}, where these are in use: {join_names(gpus)}"
+            f"{count} on {node}, where these GPUs are in use: {join_names(gpus)}"
             for node, (count, gpus) in hidden.items()
         )
         message = f"processes use GPUs that Ray has not assigned: {details}"

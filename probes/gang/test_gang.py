@@ -54,7 +54,7 @@ def test_a_cancelled_gang_leaves_no_trace(scene):
     """A gang that waits and is cancelled is gone at once; the one that runs never notices."""
     with scene("a waiting gang is cancelled") as run:
         running, waiting = judge.start_two_gangs(run, math.ceil(0.75 * run.total))
-        fault = "the job reports that it cancels its gang, and does not"
+        fault = "the job reports that it cancelled its gang, but keeps it"
         controls.control_not_cancelled(run, waiting, check.CANCELLED_IN_WORDS_ONLY, fault)
         judge.judge_withdrawal(run, waiting, run.drop(waiting, "B cancels"))
         judge.judge_undisturbed(run, running)
@@ -80,7 +80,8 @@ def test_a_dead_driver_gives_its_gang_back(scene):
         killed_at = run.observer.mark("A's driver is killed", fault=True)
         run.rig.jobs["A"].signal(signal.SIGKILL)
         freed = run.elapsed(killed_at, run.wait_idle(judge.RELEASE_PATIENCE_SECONDS))
-        event, never = "all was free again", "all was not free again"
+        event = "the release of all accelerators after the driver was killed"
+        never = "not all accelerators became free"
         judge.judge_time(run, check.RELEASE_TIME, freed, event, [running], never)
 
 

@@ -21,8 +21,8 @@ OUTCOME = Check(
     failing="the killed run ends as: {value}",
 )
 ATTEMPTS = Check(
-    "attempts", "attempts", from_run="one per injected fault, plus the last",
-    failing="the killed run takes {value}",
+    "attempts", "attempts", from_run="one per injected fault, plus the last one",
+    failing="the killed run needs {value}",
 )
 RESUMED_FROM = Check(
     "resumed_from", "step", from_run="the newest complete checkpoint",
@@ -30,11 +30,11 @@ RESUMED_FROM = Check(
 )
 STEPS_LOST = Check(
     "steps_lost", "steps", from_run="the save interval of the probe",
-    failing="a kill costs {value}",
+    failing="a kill loses {value}",
 )
 NOT_REFUSED = none_of(
     "not_refused", "checkpoints",
-    "a checkpoint that is not proven complete, and of this run, must not be loaded",
+    "a checkpoint that is damaged, or that is of another run, must not be loaded",
     failing="a damaged checkpoint is loaded: {value}",
 )
 REFUSALS_EXPLAINED = Check(
@@ -42,7 +42,7 @@ REFUSALS_EXPLAINED = Check(
     failing="refused checkpoints are explained in {value}",
 )
 SAVES_REFUSED = Check(
-    "saves_refused", "saves", from_run="the saves that met a full disk",
+    "saves_refused", "saves", from_run="the saves during which the disk is full",
     failing="the full disk stopped {value}",
 )
 SAVED_AFTER = Check(
@@ -50,13 +50,13 @@ SAVED_AFTER = Check(
     failing="after the disk was full, the run makes {value}",
 )
 NOT_RELEASED = none_of(
-    "not_released", "groups", "a run that has ended must hold nothing",
+    "not_released", "groups", "a run that has ended must hold no placement group",
     failing="a run that has ended still holds resources: {value}",
 )
 STILL_RUNNING = none_of(
     "still_running", "processes",
-    "a rank that outlives its run may still write files, and holds its device",
-    failing="ranks still run after their run{on}: {value}",
+    "a rank that still runs may write files, and it holds its GPU",
+    failing="ranks still run after their run has ended{on}: {value}",
 )
 KILLS = Check(
     "kills", "kills", from_run="the number of kills that are due in the given time",
@@ -76,7 +76,7 @@ SAMPLES_DIFFER = none_of(
 )
 DRIFT = Check(
     "drift", "", from_run="the distance between two runs that were not resumed",
-    failing="trained on with fewer ranks, the final model differs by {value}",
+    failing="resumed with fewer ranks, the loss differs by {value}",
 )
 UNREPORTED_WAITS = none_of(
     "unreported_waits", "waits", "a job that waits for resources must log what it waits for",
@@ -98,13 +98,13 @@ UNEQUAL_STEPS = none_of(
 FINAL_STATE = fixed_check(
     "final_state", "",
     "the final parameters must be bitwise equal to those of a run that was never killed, except "
-    "for sums that NCCL added in another order", one_of=['equal', 'reordered'],
+    "for sums that NCCL added in a different order", one_of=['equal', 'reordered'],
     failing="after the restart, the model is not that of a run that was never killed: {value}",
 )
 RECOVERY_TIME = default_check(
     "recovery_time", "s",
-    "from the kill to the first new step; a longer wait is no better than a manual restart",
-    high=120, no_control="a run would have to stand still for longer than the limit",
+    "a longer time from the kill to the first new step is no better than a manual restart",
+    high=120, no_control="a control would make a run wait for longer than the limit",
 )
 
 RETURNS = (FAULTS_INJECTED, OUTCOME, ATTEMPTS, RESUMED_FROM, STEPS_LOST)
@@ -173,7 +173,7 @@ PROBES = (
         checks=(FAULTS_INJECTED, OUTCOME, SAVES_REFUSED, SAVED_AFTER, UNEQUAL_STEPS, FINAL_STATE),
         controls=(*FORGETS, DISK_THAT_WAS_NOT_FULL),
         disturbs=(ALL_GPUS, CHECKPOINTS,
-        "lets a save of its own job fail as on a full disk; no disk is filled"),
+        "makes a save of its own job fail as if the disk were full; no disk is filled"),
     ),
     Probe(
         "test_restart.py::test_a_lost_node_is_done_without",

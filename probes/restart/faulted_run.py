@@ -468,7 +468,7 @@ def run_kill_rerun(
         injectors=[kill],
         results=_read_results(out, cluster.size) if exit_code == 0 else [],
         attempts=_read_attempts(process_faults.read_json_lines(out / "attempts.jsonl"), ended),
-        error=f"the same command ended with {exit_code}: "
+        error=f"the repeated command ended with exit code {exit_code}: "
         f"{last_line(second.output(), 'it printed nothing')}",
         journals=split_by_attempt(process_faults.read_journal(out, victim)),
     )

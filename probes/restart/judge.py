@@ -69,35 +69,35 @@ def judge_completion(run: FaultedRun, measure: Recorder) -> None:
     failed = expected and not finished
     known, note = failed or run.all_injected, "an injected fault did not happen"
     outcome = "finished" if finished else "gave up"
-    because = f"{scenario.summary}: {'it ends by itself' if expected else 'it gives up'}"
+    because = f"{scenario.summary}: {'the run must finish' if expected else 'the run must give up'}"
     limit = Limit(one_of=["finished" if expected else "gave up"], because=because)
     measure(check.OUTCOME, outcome if known else None, limit=limit, note=note)
-    limit = exactly(scenario.attempts, "attempts", "one per injected fault, plus the last")
+    limit = exactly(scenario.attempts, "attempts", "one per injected fault, plus the last one")
     measure(check.ATTEMPTS, len(attempts) if known else None, limit=limit, note=note)
     if failed:
         measure.explain(finding("RESTART-NOT-RECOVERED", f"the run did not recover: {run.error}"))
     elif known and len(attempts) != scenario.attempts:
         reasons = "; ".join(attempt.reason or "ended" for attempt in attempts)
-        statement = f"it took {len(attempts)} attempts. Expected: {scenario.attempts}. Reasons: "
+        statement = f"attempts made: {len(attempts)}. Expected: {scenario.attempts}. Reasons: "
         measure.explain(finding("RESTART-ATTEMPTS", statement + reasons))
 
 
 def judge_resume(run: FaultedRun, measure: Recorder) -> None:
     """Judge from which step the last attempt resumed, and how many steps each fault cost."""
-    scenario, saved, unseen = run.scenario, run.last_saved, "no second attempt was seen"
+    scenario, saved, unseen = run.scenario, run.last_saved, "the run made no second attempt"
     step, note = run.journals[-1][0]["start_step"] if len(run.journals) > 1 else None, unseen
     expected = saved if scenario.resume_step is None else scenario.resume_step
     if step is not None and step != expected and not run.all_injected:
         step, note = None, "an injected fault did not happen"
     if step is not None and step == saved > expected:
-        step, note = None, f"a fault was injected too late: step {saved} had been saved before it"
+        step, note = None, f"the fault was injected too late: step {saved} was already saved"
     limit = exactly(expected, "step", "the newest complete checkpoint")
     measure(check.RESUMED_FROM, step, limit=limit, note=note)
-    because = "it saves before it leaves"
+    because = "the run saves before it exits"
     if scenario.max_lost:
-        because = f"it saves every {SAVE_EVERY} steps"
+        because = f"the run saves every {SAVE_EVERY} steps"
     if scenario.max_lost > SAVE_EVERY:
-        because += ", in the background: the previous save may not have ended"
+        because += ", and a save in the background may not have ended"
     lost, most = max(run.steps_lost, default=None), scenario.max_lost
     limit = Limit(high=most, unit="steps", because=because)
     statement = f"{lost} steps were lost. Expected: at most {most} (save interval)"
@@ -108,12 +108,12 @@ def judge_resume(run: FaultedRun, measure: Recorder) -> None:
 def judge_recovery_time(run: FaultedRun, limit: Limit, measure: Recorder) -> None:
     """Judge the time from the last fault to a new step.  If it is too long, report its parts."""
     seconds = recovery_seconds(run)
-    measure(check.RECOVERY_TIME, seconds, note="no new step was seen")
+    measure(check.RECOVERY_TIME, seconds, note="the run made no new step")
     if seconds is None or limit.judge(seconds) is not Verdict.FAIL:
         return
     parts = dataclasses.asdict(faulted_run.recovery_costs(run, len(run.injectors) - 1))
     texts = {name: "an unknown time" if s is None else f"{s:.0f} s" for name, s in parts.items()}
-    statement = f"recovery: detection {texts['detect']}, rescheduling "
+    statement = f"parts of the recovery time: detection {texts['detect']}, rescheduling "
     statement += f"{texts['reschedule']}, start-up to the first step {texts['init']}"
     measure.explain(finding("RESTART-SLOW", statement))
 
@@ -147,14 +147,14 @@ def judge_equality(original: ReferenceRun, run: FaultedRun, measure: Recorder) -
     if reordered:
         tolerance = original.least_wrong_distance / 2
         if math.isnan(tolerance):
-            reason = f"{reordered}, and no wrong resume was measured to compare with"
+            reason = f"{reordered}, and without a wrong resume no tolerance is known"
             measure(check.UNEQUAL_STEPS, None, note=reason)
             measure(check.FINAL_STATE, None, note=reason)
             return
         found = compare_lives(expected, run, victim, tolerance)
         measure.covered(
-            f"{reordered}, so losses are compared within {tolerance:.2g} nats, half of the least "
-            "change by a wrong resume"
+            f"{reordered}, so losses may differ by {tolerance:.2g} nats, half of the smallest "
+            "difference after a wrong resume"
         )
     lives = len(run.journals) - 1
     # A step that differs before any restore was not changed by the restart.
@@ -203,7 +203,7 @@ def report_unequal(
     state = ("equal" if equal else unequal) if known else None
     measure(check.FINAL_STATE, state, note="some ranks wrote no digest of their parameters")
     if found.unequal or state == "unequal":
-        statement, ranks = "all steps are equal, the parameters are not", list[int]()
+        statement, ranks = "all steps are equal, but the final parameters differ", list[int]()
         if found.unequal:
             first, ranks = reference.first_unequal_step(found.unequal)
             statement = str(first)
@@ -222,7 +222,7 @@ def find_leaks(
     cluster: Cluster, folder: Path, measure: Recorder, attempts: Iterable[Attempt] = ()
 ) -> None:
     """Judge that the ended runs of this folder hold no placement group, and that no rank runs."""
-    judge_left_behind(len(cluster.groups_named(GANG_NAME)), "are left", measure)
+    judge_left_behind(len(cluster.groups_named(GANG_NAME)), "are left after the run", measure)
     known = rank_processes(folder, attempts)
     judge_orphans(*find_orphans(cluster, known), known, measure)
 
@@ -243,7 +243,7 @@ def judge_orphans(
         measure.explain(finding("RESTART-LEAK", statement, suspects, names=known_rank))
     else:
         names = join_names(unasked)
-        note = f"{names} could not be asked" if names else "no rank wrote where it runs"
+        note = f"{names} did not answer" if names else "no rank logged its node"
         measure(check.STILL_RUNNING, None if unasked or not known else 0, note=note)
 
 
@@ -325,7 +325,7 @@ def judge_refusal(name: str, original: ReferenceRun, results: Results, measure: 
     judge_steps(original, results, max(starts) + 1, measure)
     reasons = {entry["name"]: entry["reason"] for entry in results[0]["skipped"]}
     reason = reasons.get(f"step-{NEWEST}", "")
-    limit = exactly(1, "sentences", "every refusal must give its reason")
+    limit = exactly(1, "sentences", "the log must tell why each checkpoint was refused")
     statement = f"{name}: step-{NEWEST} was skipped without a reason in the log"
     cause = finding("RESTART-UNREPORTED", statement, names={"step": NEWEST})
     failed = not reason and NEWEST not in starts
@@ -342,13 +342,13 @@ def judge_full_disk(original: ReferenceRun, results: Results, measure: Recorder)
     named = sum(f"rank {victim} on" in error and "No space left" in error for error in errors)
     committed = [save["step"] for save in results[0]["checkpoints"]]
     refused = 0 if NEWEST in committed else named  # a committed save was not refused
-    limit = exactly(1, "saves", "one save met a full disk, and must be named")
+    limit = exactly(1, "saves", "the disk was full in one save, and its error must name the rank")
     statement = f"step-{NEWEST} was committed although rank {victim} could not write its part"
     names = {"rank": victim, "step": NEWEST}
     torn = finding("RESTART-TORN", statement, [f"rank {victim}"], names=names)
     judge_or_explain(measure, check.SAVES_REFUSED, refused, torn, NEWEST in committed, limit=limit)
     measure(
-        check.SAVED_AFTER, len(committed), limit=exactly(1, "saves", "there was free space again")
+        check.SAVED_AFTER, len(committed), limit=exactly(1, "saves", "the disk had space again")
     )
     judge_steps(original, results, SAVE_EVERY + 1, measure)
-    measure.covered(errors[0] if errors else "no save was refused")
+    measure.covered(errors[0] if errors else "no save failed")

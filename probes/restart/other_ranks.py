@@ -105,8 +105,8 @@ def spare_nodes(cluster: Cluster, count: int, measure: Recorder) -> Iterator[Spa
     """
 
     if jobs := jobs_of_others(cluster):
-        why = f"other jobs run on this cluster ({join_names(jobs)}), and the test might delay them"
-        pytest.fail(f"nodes are only killed while no other job runs: {why}", pytrace=False)
+        why = f"this test kills nodes, and other jobs run on this cluster ({join_names(jobs)})"
+        pytest.fail(f"{why}. Run it when they have ended", pytrace=False)
     measure.progress(f"restart: {count} spare raylets join")
     with closing(SpareNodes(cluster, count)) as spares:
         yield spares
@@ -123,15 +123,15 @@ def judge_wait(loss: NodeLoss, repair: NodeRepair, measure: Recorder) -> None:
     if not loss.must_wait:
         return
     measure(check.UNREPORTED_WAITS, int(not repair.messages))
-    cause = f"while the run waited for a node it held {repair.held} of {RANKS}"
-    leak, note = finding("RESTART-LEAK", cause), "it never logged that it waits"
+    cause = f"while the run waited for a node, it held {repair.held} of {RANKS} bundles"
+    leak, note = finding("RESTART-LEAK", cause), "the run never logged that it waits"
     judge_or_explain(measure, check.HELD_WHILE_WAITING, repair.held, leak, note=note)
-    measure.covered(f"it logged: {'; '.join(repair.messages) or 'nothing'}")
+    measure.covered(f"the waiting run logged: {'; '.join(repair.messages) or 'nothing'}")
 
 
 def control_silent_wait(loss: NodeLoss, silent: NodeRepair, measure: Recorder) -> None:
     """Check that a gang that holds something and reports nothing fails the judge of waits."""
-    fault = f"a gang that holds {silent.held} and logs nothing is judged as one that waits"
+    fault = f"a waiting gang holds {silent.held} bundles and logs nothing"
     plant(measure, check.SILENT_WAIT, fault, partial(judge_wait, loss, silent))
 
 
@@ -232,18 +232,18 @@ def judge_kills(
     It measures kills (at least one a minute), unexplained failures, lost runs, and lost steps.  It
     also reports steps that differ from the original.
     """
-    because = f"a rank runs for up to {DELAY_SECONDS} s, and a new one takes as long to start"
+    because = f"a rank runs for up to {DELAY_SECONDS} s, and a restart takes as long"
     measure(check.KILLS, count_kills(runs), limit=Limit(low=seconds / 60, because=because))
     unexplained, errors = unexplained_losses(runs), [run.error for run in runs if not run.results]
-    statement = f"{len(unexplained)} attempts failed without an injected kill. In their runs: "
+    statement = f"{len(unexplained)} attempts failed without an injected kill. Reasons: "
     cause = finding("RESTART-ATTEMPTS", statement + "; ".join(unexplained))
     judge_or_explain(measure, check.UNEXPLAINED_FAILURES, len(unexplained), cause)
-    cause = finding("RESTART-NOT-RECOVERED", "".join(errors[:1]))
+    cause = finding("RESTART-NOT-RECOVERED", f"a killed run did not finish: {''.join(errors[:1])}")
     judge_or_explain(measure, check.RUNS_LOST, len(errors), cause, samples=len(runs))
     for mode, bound in reference_run.MAX_STEPS_LOST.items():
         of_mode = [run for run in runs if run.scenario.changes["save_mode"] == mode]
         lost = max((steps for run in of_mode for steps in run.steps_lost), default=None)
-        limit = Limit(high=bound, because=f"it saves every {faulted_run.SAVE_EVERY} steps")
+        limit = Limit(high=bound, because=f"the run saves every {faulted_run.SAVE_EVERY} steps")
         statement = f"with {mode} saves {lost} steps were lost. Expected: at most {bound}"
         cause = finding("RESTART-STEPS-LOST", statement)
         failed, on = (lost or 0) > bound, f"{mode} saves"  # None: rank 0 never died
@@ -257,7 +257,7 @@ def control_unexplained_kills(
 ) -> None:
     """Check that the same runs fail when their kills and results are removed."""
     spoilt = [replace(run, injectors=[], results=[], error="taken away") for run in runs]
-    fault = "the kills and the results are removed from the observations"
+    fault = "the records of the kills and the results of the runs are removed"
     plant(
         measure, check.KILLS_TAKEN_AWAY, fault, partial(judge_kills, spoilt, original, SOAK_SECONDS)
     )
@@ -326,7 +326,7 @@ def _resume_fewer(gang: Gang, config: TrainConfig, copy: Path) -> Results:
 
 def judge_world_sizes(runs: WorldSizeRuns, measure: Recorder) -> None:
     """Run the control; judge that the smaller run takes the same samples, within the noise."""
-    because = f"{MARGIN} times the distance between runs of both sizes that were not resumed"
+    because = f"{MARGIN} times the loss difference of two runs of both sizes without a resume"
     noise = reference_run.loss_distance(runs.full, runs.fewer)  # the two runs that were not resumed
     limit = Limit(high=MARGIN * noise, because=because)
     fault = "the run that is resumed with fewer ranks skips one sample"
@@ -334,7 +334,7 @@ def judge_world_sizes(runs: WorldSizeRuns, measure: Recorder) -> None:
     plant(measure, check.RESUMED_ONE_SAMPLE_FURTHER_ON, fault, judge_late)
     measure.note("noise", noise)
     (start,) = {result["start_step"] for result in runs.resumed}
-    given = exactly(faulted_run.SAVE_EVERY, "step", "the checkpoint that it was given")
+    given = exactly(faulted_run.SAVE_EVERY, "step", "the run was given this checkpoint")
     measure(check.RESUMED_FROM, start, limit=given)
     _judge_smaller(runs.full, runs.resumed, limit, measure)
 
@@ -347,6 +347,6 @@ def _judge_smaller(full: Results, smaller: Results, limit: Limit, measure: Recor
     measure(check.DRIFT, drift, limit=limit)
     if differ or limit.judge(drift) is Verdict.FAIL:
         loss_text = f"the loss differs by {drift:.3g}"
-        difference = f"steps {differ} have other samples" if differ else loss_text
-        statement = f"resumed with one rank fewer than before, {difference}"
+        difference = f"steps {differ} have different samples" if differ else loss_text
+        statement = f"after a resume with one rank fewer, {difference}"
         measure.explain(finding("RESTART-UNEQUAL", statement))

@@ -95,7 +95,7 @@ class StepComparison:
     def doubt(self) -> str:
         """Reason why `count` is None."""
         if not self.steps:
-            return "no step was done after a resume"
+            return "the run made no step after a resume"
         return f"{self.steps - self.compared} of {self.steps} steps lack the compared values"
 
 
@@ -154,7 +154,7 @@ def reordered_sums(reference: Sequence[dict[str, Any]], run: FaultedRun, victim:
         if expected is None or actual is None:
             return f"NCCL did not log the rings of rank {rank}"
         if expected != actual:
-            return f"NCCL added over other rings on rank {rank}"
+            return f"NCCL used different rings on rank {rank}"
     return ""
 
 
@@ -193,9 +193,9 @@ NO_REFERENCE_RUN = "the uninterrupted run was not made"  # no gang could be star
 WRONG_RESUMES = {
     "rng": "the run is resumed without restoring its random state",
     "data": "the resumed run skips one sample",
-    "optimizer": "the run is resumed without its optimizer's state",
-    "peer": "one rank resumes from the checkpoint before",
-    "all": "the run reports that it resumes, and starts from the state of step 0",
+    "optimizer": "the run is resumed without its optimizer state",
+    "peer": "one rank resumes from the previous checkpoint",
+    "all": "the run reports that it resumes, but starts from the state of step 0",
 }
 
 
@@ -291,13 +291,13 @@ class ReferenceRun:
             if unreported:  # one cause is one finding, even if it stops several probes
                 names = {"folder": self.folder}
                 measure.explain(finding("RESTART-NO-FOLDER", cause, blind, names=names))
-            pytest.fail(f"a checkpoint needs a folder that every node sees: {cause}", pytrace=False)
+            pytest.fail(f"the checkpoint folder is not on every node: {cause}", pytrace=False)
 
     def ensure_reference_run(self, cluster: Cluster, measure: Any) -> None:
         """Make the run, with a gang of its own, unless it was made before."""
         self.require_shared_folder(cluster, measure)
         if not self.results:
-            measure.progress("restart: an uninterrupted run, and resumes of it")
+            measure.progress("restart: an uninterrupted run, then resumes from its checkpoints")
             with cluster.gang() as gang:
                 self.run(gang)
 

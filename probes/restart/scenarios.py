@@ -37,12 +37,12 @@ SCENARIOS = [
     ),
     FaultScenario(
         name="stopped-not-killed",
-        summary="SIGSTOP in a step: no socket closes, so only the missing heartbeat shows it",
+        summary="SIGSTOP in a step: no socket closes, so only a missing heartbeat shows it",
         faults=(Fault("begin", 7, signal.SIGSTOP),),
     ),
     FaultScenario(
         name="told-to-leave",
-        summary="SIGTERM, as before a preemption: it saves and leaves, and nothing is lost",
+        summary="SIGTERM, as before a preemption: the run saves and exits, and no step is lost",
         faults=(Fault("begin", 6, signal.SIGTERM),),
         resume_step=6,
         max_lost=0,
@@ -63,7 +63,7 @@ SCENARIOS = [
     ),
     FaultScenario(
         name="killed-before-the-first-checkpoint",
-        summary="SIGKILL in step 2: it starts from the beginning, and logs that",
+        summary="SIGKILL in step 2: the run starts from the beginning, and logs that",
         faults=(Fault("begin", 2),),
         resume_step=0,
     ),
@@ -74,7 +74,7 @@ SCENARIOS = [
     ),
     FaultScenario(
         name="attempts-used-up",
-        summary="SIGKILL in every attempt: after two of them it gives up and leaves nothing behind",
+        summary="SIGKILL in every attempt: after two attempts the run gives up and leaves nothing",
         faults=(Fault("begin", 5), Fault("begin", 5)),
         restarts=1,
         gives_up=True,
@@ -83,7 +83,7 @@ SCENARIOS = [
 NODE_LOSSES = [
     NodeLoss(
         name="no-node-to-spare",
-        summary="a node is lost and no spare is left: it waits, holds nothing, and logs that",
+        summary="a node is lost and no spare is left: the run waits, holds nothing, and logs that",
         faults=(Fault("begin", 7),),
         spare_count=2,
         must_wait=True,
@@ -91,13 +91,13 @@ NODE_LOSSES = [
     ),
     NodeLoss(
         name="a-node-to-spare",
-        summary="a node is lost and a spare is left",
+        summary="a node is lost and a spare node is left",
         faults=(Fault("begin", 7),),
         spare_count=3,
     ),
     NodeLoss(
         name="raylet-killed",
-        summary="SIGKILL of Ray's raylet on a node: the rank there must end, too",
+        summary="SIGKILL of Ray's raylet on a node: the rank on that node must end, too",
         faults=(Fault("begin", 5),),
         spare_count=3,
         whole_node=False,
@@ -105,7 +105,7 @@ NODE_LOSSES = [
     ),
     NodeLoss(
         name="two-nodes-at-once",
-        summary="all its nodes are lost at once, and other nodes are left",
+        summary="all nodes of the run are lost at once, and spare nodes are left",
         faults=(Fault("begin", 7),),
         spare_count=4,
         kills=2,
@@ -180,14 +180,14 @@ def control_other_scenario(run: FaultedRun, measure: Recorder) -> None:
 def control_intact_checkpoint(original: ReferenceRun, measure: Recorder) -> None:
     """Check that a resume from an undamaged checkpoint fails the judge of damaged ones."""
     results, error = results_or_error(original.wrong_resumes.get("rng", NO_REFERENCE_RUN))
-    fault = f"a resume from an intact step-{NEWEST} is judged as if that had been damaged"
+    fault = f"step-{NEWEST} is not damaged, so the run resumes from it"
     judge_intact = partial(judge.judge_refusal, "untouched", original, results)
     plant(measure, check.UNTOUCHED_ONE_TAKEN_FOR_DAMAGED, fault, judge_intact, unable=error)
 
 
 def control_roomy_disk(original: ReferenceRun, measure: Recorder) -> None:
     """Check that a run without a full disk fails the judge of full disks."""
-    fault = "a run without a full disk is given to the check for full disks, which must fail"
+    fault = "the disk never gets full, so no save fails"
     judge_roomy = partial(judge.judge_full_disk, original, original.results)
     plant(measure, check.DISK_THAT_WAS_NOT_FULL, fault, judge_roomy)
 
@@ -198,7 +198,7 @@ def control_leaked_group(cluster: Cluster, gang: Gang, measure: Recorder) -> lis
     Returns the number of bundles that each of its placement groups holds.  Call it after all
     judging: a run that leaked may leave no room for this gang.
     """
-    fault = "a gang of the same name holds one accelerator and runs while leftovers are counted"
+    fault = "a gang with the run's name still runs and holds one accelerator"
     trial = measure.trial()
     try:
         with gang:

@@ -95,7 +95,7 @@ def test_a_damaged_checkpoint_is_refused(name, cluster, original, measure):
 def test_a_full_disk_costs_a_save_and_not_the_run(cluster, original, measure):
     """A save that meets a full disk on one rank is given up by all; run and later saves go on."""
     original.ensure_reference_run(cluster, measure)
-    note = "no file was made to meet a full disk"
+    note = "no write failed as on a full disk"
     measure(check.FAULTS_INJECTED, original.full_disk_files or None, note=note)
     if not original.full_disk_files:
         return
@@ -166,7 +166,7 @@ def test_fewer_ranks_go_on_with_the_same_samples(cluster, workplace, original, m
     original.require_shared_folder(cluster, measure)
     if cluster.size < 2:
         pytest.fail("a run of one rank cannot resume with one rank less", pytrace=False)
-    measure.progress("restart: resumed by one rank less")
+    measure.progress("restart: runs are resumed with one rank less")
     runs = run_world_sizes(cluster, workplace)
     ranks.judge_world_sizes(runs, measure)
-    measure.covered(f"saved by {len(runs.full)} ranks, resumed by {len(runs.resumed)}")
+    measure.covered(f"saved by {len(runs.full)} ranks, resumed with {len(runs.resumed)}")

@@ -40,7 +40,7 @@ def test_two_accelerators_per_node_are_healthy(pairs: Lab) -> None:
 @pytest.mark.soak(criterion="gang")
 @pytest.mark.parametrize(
     ("launcher", "says"),
-    [("huddled", "SPREAD of 2 is on 1 node"), ("scattered", "PACK of 2 is on 2 nodes")],
+    [("huddled", "SPREAD gang of 2 is on 1 node"), ("scattered", "PACK gang of 2 is on 2 nodes")],
 )
 def test_a_strategy_that_is_not_kept_is_named(pairs: Lab, launcher: str, says: str) -> None:
     arguments = [PROBE, "--tier", "standard", "-k", "strategies"]

@@ -84,7 +84,7 @@ def test_a_node_that_does_not_answer_holds_nobody_up(
     eyes = GpuMonitors(cluster())
     assert eyes.poll() == {"n1": {}}
     clock.now += 3
-    assert eyes.poll() == {"n1": {}, "n2": "it has not answered for 2 s"}
+    assert eyes.poll() == {"n1": {}, "n2": "no answer for 2 s"}
     late.ready = True
     clock.now += 3
     assert (eyes.poll() or {})["n2"] == {"GPU-b": [8]}
@@ -153,7 +153,7 @@ def test_an_nvml_that_hangs_is_not_taken_at_its_last_word(
     while not isinstance(eye.uses(), str):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    assert "NVML hangs" in eye.uses()
+    assert "NVML has hung" in eye.uses()
 
 
 def test_only_a_gpu_that_is_free_and_unused_is_squatted_on() -> None:

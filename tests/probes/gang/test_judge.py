@@ -32,7 +32,8 @@ def test_a_gang_that_lost_accelerators_is_shown_as_it_is_now() -> None:
     judge_held("A-1", [{"gangs": {"A-1": entry}} for entry in entries], measure)
     (found,) = finished(measure).findings
     assert found.statement == (
-        "running gang A-1 lost accelerators in 2 samples. Current state: A-1 2 of 3 RESCHEDULING"
+        "running gang A-1 lost accelerators in 2 samples. Current state: A-1 holds 2 of 3 "
+        "(RESCHEDULING)"
     )
 
 
@@ -68,7 +69,7 @@ def test_a_winner_that_is_too_small_is_named_with_its_job() -> None:
     seen = SimpleNamespace(samples=[{"gangs": {"A-1": {"size": 2}}}])
     judge_one_placed(at_end(measure=measure, observer=seen, total=4, capacity={}), ["A-1"], 3)
     (found,) = finished(measure).findings
-    assert found.statement == "A-1 has 2, not 3"
+    assert found.statement == "gang A-1 has only 2 accelerators. Expected: 3"
     assert (found.code, found.names["job"]) == ("GANG-PARTIAL", "A")
 
 
@@ -101,5 +102,5 @@ def test_a_gang_that_was_not_placed_is_shown_as_it_was_last() -> None:
     samples = [{"gangs": {"B-1": entry}} for entry in entries]
     run = at_end(observer=SimpleNamespace(samples=samples))
     report_not_placed(run, ["B-1"])
-    text = "B-1 were not placed; last seen B-1 1 of 3 PENDING"
+    text = "Ray did not place gang B-1. Last state: B-1 holds 1 of 3 (PENDING)"
     assert run.kept == [("never_placed", 1, [text], "")]

@@ -229,5 +229,5 @@ def test_too_little_room_proves_nothing(
 def test_a_cluster_of_one_accelerator_is_told_so_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = simulate(monkeypatch, "")
     scene.rig.cluster.size = 1
-    with pytest.raises(NoRoom, match=r"^contention needs 2 GPUs, and this cluster has 1$"):
+    with pytest.raises(NoRoom, match=r"^GANG needs 2 GPUs, but this cluster has only 1$"):
         run(scene, "compete")

@@ -66,7 +66,7 @@ def test_a_folder_that_is_not_shared_ends_each_probe_and_is_found_once(tmp_path:
 
 def test_no_step_is_no_proof() -> None:
     assert StepComparison().count is None
-    assert compare_steps(run([1.0]), run([1.0]), 2).doubt == "no step was done after a resume"
+    assert compare_steps(run([1.0]), run([1.0]), 2).doubt == "the run made no step after a resume"
 
 
 def test_what_differs_is_known_whatever_was_not_compared() -> None:

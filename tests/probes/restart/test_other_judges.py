@@ -243,7 +243,7 @@ def test_three_times_the_noise_of_rounding_is_no_other_run() -> None:
     ("resumed", "fails", "says"),
     [
         (losses(shift=3.01 * 2**-10, first=5), "drift", "the loss differs by 0.00294"),
-        (losses(late=1, first=5), "samples_differ", "have other samples"),
+        (losses(late=1, first=5), "samples_differ", "have different samples"),
     ],
 )
 def test_one_rank_less_that_makes_another_run_is_named(
