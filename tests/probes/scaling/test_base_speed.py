@@ -240,7 +240,7 @@ def test_the_report_of_a_run_says_of_its_base_what_the_page_says(tmp_path: Path)
     judged(tmp_path / "run", throttled(on_gpu(ladder(**SOUND)), *NODES), contract())
     output = CliRunner().invoke(main, ["scaling", "report", str(tmp_path / "run")]).output
     assert "MFU on 1 node, 8,192 tokens per GPU and step: 21" in output
-    assert "SCALE-SLOW-BASE one node alone is too slow (node0, node1, node2, node3)" in output
+    assert "SCALE-SLOW-BASE training on one node is too slow (node0, node1, node2, node3)" in output
 
 
 class Controls(Trial):

@@ -272,8 +272,8 @@ def test_the_delay_that_is_planted_stands_out_of_a_node_that_is_slow_anyway(run:
     ("found", "where", "says"),
     [
         ([], {"folder": None}, "([cluster] shared), found none for the driver"),
-        ([], {"blind": ["node2"]}, "node2 did not see the files of the others"),
-        ([], {"hangs": [3]}, "ranks of the previous run hang, or are gone"),
+        ([], {"blind": ["node2"]}, "node2 did not see the files of other nodes"),
+        ([], {"hangs": [3]}, "ranks of the previous run hang or have ended"),
         ([], {"config": replace(TRAINED, dim=1 << 20, layers=96)}, "for 3 saves, found "),
         ([], {"count": 1}, "no rung of several nodes was left"),
         ([GangError("rank 1 failed: CheckpointError: no space left")], {}, "no space left"),

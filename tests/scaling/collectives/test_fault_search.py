@@ -263,7 +263,7 @@ def test_coverage_is_one_sentence_with_its_numbers() -> None:
     told = search_faults([f"n{at}" for at in range(4)], Cluster(4).meet)
     assert told.coverage == (
         "6 of 6 pairs, both directions, 3 rounds; "
-        "links are compared with each other: a fault that all share does not show here"
+        "links are compared with each other, so a fault of all links is not found"
     )
     told = search_faults([f"n{at}" for at in range(8)], Cluster(8).meet)
     assert told.coverage.startswith("4 of 28 pairs, both directions, 1 round;")

@@ -46,8 +46,8 @@ def test_one_job_agrees() -> None:
     [
         ({"loss_hex": "0x1.8p+2"}, "ranks differ in their loss"),
         ({"norm_hex": "0x1.8p+2"}, "ranks differ in their norm"),
-        ({"ids": [4]}, "ranks took the same samples"),
-        ({"tokens": 32}, "96 tokens were taken, not 128"),
+        ({"ids": [4]}, "ranks trained on the same samples"),
+        ({"tokens": 32}, "96 tokens were used, not 128"),
         ({"local_loss": 5.2}, "the loss is 5, the mean of the ranks' losses is 5.05"),
     ],
 )
