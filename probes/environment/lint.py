@@ -137,7 +137,7 @@ def _check_spelling(ctx: NodeContext) -> Iterator[Flag]:
         if value[0] in "\"'" or value[-1] in "\"'":
             why, fix = "NCCL reads the quotes as part of the value", "write it without quotes"
         elif not is_number and value != value.strip():
-            why, fix = "NCCL reads the spaces at its ends as part of the value", "write it without them"
+            why, fix = "NCCL reads spaces at its ends as part of the value", "write it without them"
         elif not is_number and name.endswith(NUMERIC):
             why, fix = "it is not a number, and NCCL reads it as 0", "write 0 or 1"
         elif ", " in value and name.endswith(("_IFNAME", "_HCA")):

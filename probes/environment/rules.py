@@ -108,7 +108,7 @@ RULES: list[Rule] = [
          "unset it; to choose, use NCCL_IB_ADDR_RANGE", since=(2, 21)),
     Rule("NCCL_NET_GDR_LEVEL", when.is_local_level, WARN_ON_RDMA, "GPUDirect RDMA is off"),
     Rule("NCCL_NET_GDR_LEVEL", when.is_numeric_level, WARN_ON_RDMA,
-         "level numbers changed their meaning between versions", "unset it, or use a name such as PXB"),
+         "level numbers differ between NCCL versions", "unset it, or use a name such as PXB"),
     Rule("NCCL_NET_GDR_LEVEL", when.is_unknown_level, WARN_ON_RDMA,
          "NCCL does not know this level and ignores it; names must be in capitals"),
     *rules_of("NCCL_NET_GDR_READ NCCL_DMABUF_ENABLE", when.is_number(0), WARN_ON_RDMA,
@@ -121,7 +121,7 @@ RULES: list[Rule] = [
          "NCCL fails if relaxed ordering is not available", "unset it (default 2, automatic)"),
     *rules_of("NCCL_IB_TC NCCL_IB_SL NCCL_IB_QPS_PER_CONNECTION NCCL_IB_ADAPTIVE_ROUTING"
           " NCCL_IB_PCI_RELAXED_ORDERING", when.is_set, INFO,
-          "the right value depends on the fabric", "compare it with what the fabric's operator says"),
+          "the right value depends on the fabric", "compare it with the fabric operator's advice"),
 
     # Interfaces.
     Rule("NCCL_SOCKET_IFNAME", when.interface_missing, FAIL,
@@ -147,7 +147,7 @@ RULES: list[Rule] = [
     Rule("NCCL_P2P_DISABLE", when.is_number(1), FAIL, "GPUs of a node do not use NVLink"),
     Rule("NCCL_P2P_LEVEL", when.is_local_level, FAIL, "GPUs of a node do not use NVLink"),
     Rule("NCCL_P2P_LEVEL", when.is_numeric_level, WARN,
-         "level numbers changed their meaning between versions", "unset it, or use a name such as NVL"),
+         "level numbers differ between NCCL versions", "unset it, or use a name such as NVL"),
     Rule("NCCL_P2P_LEVEL", when.is_unknown_level, WARN,
          "NCCL does not know this level and ignores it; names must be in capitals"),
     Rule("NCCL_SHM_DISABLE", when.is_number(1), WARN, "traffic inside a node uses the network"),
@@ -196,7 +196,7 @@ RULES: list[Rule] = [
          "a plugin may change any variable, and this check does not see it", since=(2, 28)),
     Rule("LD_PRELOAD", when.file_missing("LD_PRELOAD"), WARN, "the library does not exist"),
     *[Rule(variable, when.conflicting_libnccl(variable), WARN,
-           "a process can load two versions of libnccl", "keep one libnccl; see /proc/PID/maps of a rank",
+           "a process can load two versions of libnccl", "keep one libnccl (see /proc/PID/maps)",
            code="ENV-TWO-LIBS") for variable in ("LD_PRELOAD", "LD_LIBRARY_PATH")],
 
     # Old names.
@@ -206,7 +206,7 @@ RULES: list[Rule] = [
          "delete it; NCCL_NET_GDR_LEVEL took its place"),
     *rules_of("NCCL_LL_THRESHOLD NCCL_TREE_THRESHOLD NCCL_SINGLE_RING_THRESHOLD", when.is_set, INFO,
           "removed by 2.5: it is ignored", "delete it"),
-    *[Rule(old, when.is_set, INFO, "it is the old name of a torch variable", f"rename it to TORCH_{old}")
+    *[Rule(old, when.is_set, INFO, "it is torch's old name", f"rename it to TORCH_{old}")
       for old in ("NCCL_ASYNC_ERROR_HANDLING", "NCCL_BLOCKING_WAIT", "NCCL_DESYNC_DEBUG")],
 ]  # fmt: skip
 

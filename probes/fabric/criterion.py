@@ -32,7 +32,7 @@ DUPLICATE_ADDRESSES = none_of(
     failing="two machines have the same address: {value}",
 )
 PAIRS_BELOW_MTU = none_of(
-    "pairs_below_mtu", "pairs", "full-size packets must pass; if they are dropped, NCCL's start hangs",
+    "pairs_below_mtu", "pairs", "full-size packets must pass; if not, NCCL hangs at its start",
     when=IP_FABRIC, failing="full-size packets do not pass between nodes: {value}",
 )
 MTU_MISMATCHES = none_of(

@@ -174,14 +174,14 @@ def find_slow_links(pairs: FaultSearchResult, when: str = "") -> list[Finding]:
     for node, way in pairs.slow_nodes.items():
         links = {ends: gbs for ends, gbs in pairs.speeds.items() if node in _link_ends(ends, way)}
         least, typical = quantity(min(links.values()), "GB/s"), quantity(pairs.typical, "GB/s")
-        message = f"every link of {node} is slow {WAY_TEXT[way]}{when}: {least}. Other links: {typical}"
+        message = f"every link of {node} is slow {WAY_TEXT[way]}{when}: {least}. Others: {typical}"
         findings.append(finding("FAB-SLOW-LINK", message, suspects([node])))
     for a, b in pairs.slow_links:
         if (b, a) in pairs.slow_links and (b, a) < (a, b):
             continue  # reported once, for both directions
         arrow = "<->" if (b, a) in pairs.slow_links else "->"
         slowest = min(pairs.speeds[link] for link in ((a, b), (b, a)) if link in pairs.slow_links)
-        speeds = f"{quantity(slowest, 'GB/s')}. Other links: {quantity(pairs.typical, 'GB/s')}"
+        speeds = f"{quantity(slowest, 'GB/s')}. Others: {quantity(pairs.typical, 'GB/s')}"
         message = f"the link {a} {arrow} {b} is slow{when}: {speeds}"
         names = {"peer": node_of(b)}
         findings.append(finding("FAB-SLOW-LINK", message, suspects([a, b]), names=names))
@@ -200,7 +200,7 @@ def _link_ends(link: Link, way: str) -> list[str]:
     return {"sends": [link[0]], "receives": [link[1]]}.get(way, list(link))
 
 
-AT_ONCE = " when all rails send at once"
+AT_ONCE = " with all rails at once"
 
 
 def find_slow_ports(

@@ -325,7 +325,7 @@ def _judge_errors(
             continue
         node, worst = max(some.items(), key=lambda item: item[1].share)
         on = f"{node} {worst.port}, when it {worst.way}"
-        few = f"{worst.errors} errors in {worst.packets} packets: too few packets to compute a share"
+        few = f"{worst.errors} errors in {worst.packets} packets: too few packets for a rate"
         value, note = (worst.share, "") if enough else (None, few)
         measure(check.INTERFACE_ERRORS, value, on=on, samples=len(some), note=note)
 

@@ -41,13 +41,13 @@ DISAGREEMENTS = wrong_data(
 )
 RESIDUAL = fixed_check(
     "residual", "ratio", "the terms must add up to the step time that they explain", high=1e-06,
-    no_control="it checks seatrial's own sums, which a cluster fault cannot change",
+    no_control="it checks seatrial's own sums, not the cluster",
     failing="the parts of a step do not add up to its time: {value} is missing",
 )
 WALL_GAP = fixed_check(
     "wall_gap", "ratio",
     "the step times must add up to the measured time on the host's clock, whose error is far "
-    "below 1 %", high=0.01, no_control="it checks seatrial's own clock, which a cluster fault cannot change",
+    "below 1 %", high=0.01, no_control="it checks seatrial's own clock, not the cluster",
     failing="step times and the clock differ by {value}",
 )
 STRAGGLER = default_check(

@@ -323,7 +323,7 @@ def select_sizes(sizes: Sequence[int], minbytes: str, maxbytes: str) -> list[int
 @click.option("--backend", type=click.Choice(["nccl", "gloo"]), help="Default: nccl with a GPU.")
 @click.option("-b", "--minbytes", default="8", show_default=True, help="First size (K, M, G).")
 @click.option("-e", "--maxbytes", default="16G", show_default=True, help="Last size.")
-@click.option("--longest", default=1.0, show_default=True, help="Maximum seconds of one call, then stop.")
+@click.option("--longest", default=1.0, show_default=True, help="Maximum seconds of one call.")
 @click.option("--budget", default=1.0, show_default=True, help="Maximum seconds per size.")
 @click.option("-J", "--json", "file", type=click.Path(path_type=Path), help="Write results[] here.")
 def main(

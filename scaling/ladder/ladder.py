@@ -34,7 +34,7 @@ def find_disagreements(results: Sequence[dict[str, Any]]) -> list[str]:
     """
     wrong_world = [r for r in results if r["world"] != len(results)]
     world_message = (
-        f"rank {wrong_world[0]['rank']} counts {wrong_world[0]['world']} ranks" if wrong_world else ""
+        f"rank {wrong_world[0]['rank']} sees {wrong_world[0]['world']} ranks" if wrong_world else ""
     )
     tokens = results[0]["tokens_per_step"]
     rows = zip(*(result["steps"] for result in results), strict=True)
@@ -263,7 +263,7 @@ def strong_scaling_config(config: TrainConfig, count: int, max_nodes: int) -> Tr
     """
     sequences = config.batch * max_nodes
     if sequences % count:
-        raise ValueError(f"{sequences} sequences a step cannot be divided evenly among {count} nodes")
+        raise ValueError(f"{sequences} sequences a step cannot be split evenly over {count} nodes")
     return dataclasses.replace(
         config,
         batch=sequences // count,

@@ -297,7 +297,7 @@ def describe_exposed(ranks: RankSteps, separable: bool, nodes: Sequence[str]) ->
     `nodes[r]` is rank r's node.
     """
     if not separable:  # unknown, so it must not be shown as 0
-        return "exposed communication: cannot be separated in this run"
+        return "exposed communication: cannot be separated"
     parts = []
     for name, wait in exposed_waits(ranks).items():
         rank, share = wait.culprit()

@@ -129,7 +129,7 @@ def detect_slow_nodes(
     slow = growth.slow + _subtract_loss_of_slow_node(local_growth, growth.slow_node, slow_ratio)
     part = f"waiting for {growth.slow_node} (slow compute)"
     if growth.slow_node:
-        evidence = f"compute of {growth.slow_node} alone takes {percent(slow_ratio)} longer than on other nodes"
+        evidence = f"compute of {growth.slow_node} alone takes {percent(slow_ratio)} longer"
         hidden = [name for name, extra_s in growth.also_slow.items() if budget.matters(extra_s)]
         evidence += f"; {', '.join(hidden)} also slower, but less" if hidden else ""
         where = ", ".join([growth.slow_node, *hidden])
@@ -144,7 +144,7 @@ def detect_slow_nodes(
     verb, caveat = "compute takes", ""
     if not growth.compute_slowed:
         verb, caveat = f"{SEGMENTS_TEXT} take", f", in compute or on links ({NOT_SEPARATED})"
-    evidence = f"{verb} {percent(slowing_ratio)} longer at the end of the run than at its start{caveat}"
+    evidence = f"{verb} {percent(slowing_ratio)} longer on average than at the start{caveat}"
     budget.settle("SCALE-THROTTLING", where, "compute", slowing, part, f"{where}: {evidence}")
 
 
@@ -177,7 +177,7 @@ def detect_slow_segments(budget: LossBudget, local_growth: list[LocalSegmentGrow
         for node in local.slow_nodes:
             if budget.matters(nodes[node]):
                 code = "SCALE-DATA" if segment == "data" else "SCALE-STRAGGLER"
-                evidence = f"{node} reaches collectives last and is slower in {segment} than the other nodes"
+                evidence = f"{node} arrives last, and {segment} takes longer there than elsewhere"
                 part = f"waiting for {node}'s {segment}"
                 budget.add_cause(code, node, segment, nodes.pop(node), part, evidence)
         if segment == "data" and local.significant and budget.matters(common):
@@ -270,8 +270,7 @@ def _add_beyond_replay(budget: LossBudget, seconds: float, replayed: float, wait
     if waited:
         code, where, part = "SCALE-LINK", FABRIC, WAITED_PART
         evidence = (
-            f"steps wait {took_text} for collectives; without training, they take "
-            f"{replay_text}"
+            f"steps wait {took_text} for collectives; without training, they take {replay_text}"
         )
     else:
         code, where, part = "SCALE-UNEXPLAINED", EVERY_NODE, UNKNOWN_PART
@@ -318,7 +317,7 @@ def _detect_slow_links(
         return 0.0
     evidence = (
         f"without training, the collectives take {replayed * 1000.0:.3g} ms "
-        f"({agreed * 1000.0:.3g} ms on links of the agreed line rate)"
+        f"({agreed * 1000.0:.3g} ms on links of the agreed rate)"
     )
     part = "waiting for collectives on slow links"
     budget.add_cause("SCALE-LINK", EVERY_NODE, SEGMENTS_TEXT, slow, part, evidence)
@@ -381,7 +380,7 @@ def detect_unexplained(
     grown_segments = [each.segment for each in grown]
     if budget.matters(abs(remaining)) and (grown_segments or abs(remaining) > uncertainty):
         segment = ", ".join(grown_segments) or "unknown"
-        longer = f"{segment} takes longer on every node" if grown_segments else "no part of a step stands out"
+        longer = f"{segment} is longer on every node" if grown_segments else "no segment is longer"
         evidence = f"no known cause explains it: {longer}"
         if remaining < 0:
             evidence = "the known causes together explain more time than was lost"

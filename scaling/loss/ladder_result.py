@@ -133,7 +133,7 @@ def base_doubt(base: Rung, other_runs: Sequence[float]) -> str:
         )
     excess = base.seconds / lower_half_mean(predict.step_seconds(base.judged_steps)) - 1
     if excess > TOLERANCE:
-        return f"one node was disturbed: its mean step takes {percent(excess)} more than its faster half"
+        return f"one node was disturbed: its mean step is {percent(excess)} above its faster half"
     return ""
 
 

@@ -133,7 +133,7 @@ def forecast_efficiency(
     if top_loss > MIN_SHARE * means[-1]:
         named = f" ({', '.join(causes)})" if causes else ""
         message = f"{top_loss:.2g} s of a step were lost to unknown causes other than communication"
-        assumptions += (f"on {larger[-1]} nodes {message}{named}, and every size is assumed to lose them",)
+        assumptions += (f"on {larger[-1]} nodes {message}{named}, and so at every size",)
     return Forecast(predictions, share, top_loss, model.misfit(means), assumptions, load)
 
 

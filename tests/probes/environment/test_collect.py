@@ -76,7 +76,7 @@ def test_who_wins(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flags = {flag.variable: flag for flag in lint({"n0": seen}, "rdma")}
     assert flags["NCCL_NET"].severity == "fail"
     assert "only NCCL reads this file" in flags["GLOO_SOCKET_IFNAME"].why
-    assert "blanks are part of the name" in flags["export NCCL_ALGO"].why
+    assert "the name contains spaces" in flags["export NCCL_ALGO"].why
 
     monkeypatch.setenv("NCCL_CONF_FILE", "/nowhere/nccl.conf")
     seen = read_settings()

@@ -164,7 +164,7 @@ def test_a_device_whose_peak_is_unknown_is_unproven_until_its_tokens_are_agreed(
     found = on_gpu(ladder(**SOUND), device="NVIDIA L4", peak=None)
     seen = figure(judged(tmp_path / "bare", found, contract()), "mfu")
     assert seen.verdict is Verdict.UNPROVEN
-    assert seen.note == "no peak is known of NVIDIA L4: agree [SCALING.tokens_per_s]"
+    assert seen.note == "the peak of NVIDIA L4 is unknown: set [SCALING.tokens_per_s]"
     result = judged(tmp_path / "agreed", found, contract(AGREED_TOKENS))
     assert figure(result, "tokens_per_s").verdict is Verdict.PASS
     assert not verdicts(result, "mfu")

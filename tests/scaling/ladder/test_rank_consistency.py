@@ -60,7 +60,7 @@ def test_a_step_that_is_not_one_jobs_is_told(change: dict[str, Any], says: str) 
 def test_a_rank_that_trained_alone_is_named() -> None:
     lying = results(4)
     lying[2]["world"] = 1
-    assert find_disagreements(lying) == [f"step {step}: rank 2 was one of 1" for step in (1, 2)]
+    assert find_disagreements(lying) == [f"step {step}: rank 2 sees 1 ranks" for step in (1, 2)]
 
 
 def test_a_loss_that_is_no_number_is_not_this_ones_to_tell() -> None:

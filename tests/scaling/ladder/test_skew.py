@@ -263,7 +263,7 @@ def test_what_is_not_separable_is_not_zero() -> None:
     }
     longer = {**waits, "forward": {"all-gather": 0.5}}
     table = [[Step(2.0, spent, waits)], [Step(2.0, spent, longer)]]
-    assert describe_exposed(table, False, nodes) == "exposed communication: cannot be separated in this run"
+    assert describe_exposed(table, False, nodes) == "exposed communication: cannot be separated"
     found = exposed_waits(table)
     assert (found["all-gather"].transfer, found["all-gather"].skew) == (0.25, 0.125)
     words = describe_exposed(table, True, nodes)

@@ -98,7 +98,10 @@ DAMAGES: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda c: c | {"rungs": [c["rungs"][0], *c["rungs"][:0:-1]]},
         "expected rungs with rising node counts from 1, found 1, 4, 2",
     ),
-    "no steps": (set_to("rungs", 1, "steps", [[], []]), "rungs.1: expected as many steps of each"),
+    "no steps": (
+        set_to("rungs", 1, "steps", [[], []]),
+        "rungs.1: expected the same number of steps on each",
+    ),
     "uneven": (set_to(*STEP[:4], []), "rungs.1: expected the same number of steps on each rank"),
     "a step less": (shorter_rank, "expected the same number of steps on each rank, found 4, 5"),
     "too few ranks": (set_to("rungs", 1, "steps", []), "found those of 0 for 2 ranks on 2 nodes"),
