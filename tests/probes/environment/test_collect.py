@@ -88,7 +88,7 @@ def test_unreadable_files(places: Path) -> None:
     own, system = places / ".nccl.conf", places / "system.conf"
     cases = {
         b"NCCL_NET=\xff\xfe\n": "is not UTF-8",
-        b"\x00\x01NCCL_NET=Socket\n": "holds NUL bytes",
+        b"\x00\x01NCCL_NET=Socket\n": "contains NUL bytes",
         b"NCCL_NET=IB\n" + b"# long\n" * 20_000: "is longer than 64 KiB",
     }
     for content, said in cases.items():

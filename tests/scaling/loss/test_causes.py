@@ -341,7 +341,7 @@ def test_a_link_is_accused_beyond_the_replay_only_where_it_was_waited_for(
     assert not said[0].causes
     (cause,) = said[1].causes
     assert (cause.code, cause.where) == (code, where)
-    assert ("cannot be separated" in cause.statement) is not separable
+    assert ("cannot separate" in cause.statement) is not separable
     assert cause.share == pytest.approx(0.1 / 1.15, rel=0.2)
 
 
