@@ -60,7 +60,7 @@ def judge_ladder(ladder: Ladder, limits: LimitLookup, measure: Recorder) -> list
             assert cause.code in CAUSE_CODES
             names = words_of(cause.where)
             suspects = [node for node in dict.fromkeys(rung.nodes) if node in names]
-            measure.explain(finding(cause.code, f"at {on} {cause.statement}", suspects))
+            measure.explain(finding(cause.code, f"at {on}, {cause.statement}", suspects))
     if len(rungs) == 1:
         subject = f"{node_count_text(1)}, {rungs[0].load_text}"
         measure(check.EFFICIENCY, None, on=subject, note="scaling needs at least 2 nodes")
@@ -178,7 +178,7 @@ def find_invalid_rung(rung: Rung, on: str) -> list[Finding]:
     findings = []
     if rung.non_finite:
         losses = f"{rung.non_finite} losses (ranks x steps) were NaN or infinite"
-        findings.append(finding("SCALE-NAN", f"at {on} {losses}"))
+        findings.append(finding("SCALE-NAN", f"at {on}, {losses}"))
     if rung.disagreements:
         findings.append(finding("SCALE-RANKS-DISAGREE", f"at {on} in {rung.disagreements[0]}"))
     return findings
