@@ -269,10 +269,10 @@ def _read_conf(path: str) -> tuple[str, str]:
     with open(path, "rb") as file:
         content = file.read(MAX_FILE_BYTES + 1)
     if b"\0" in content:
-        return "", "holds NUL bytes: it is no text"
+        return "", "contains NUL bytes, so it is not text"
     text = content[:MAX_FILE_BYTES].decode("utf-8", "replace")
     if len(content) > MAX_FILE_BYTES:
-        return text, f"is longer than {MAX_FILE_BYTES // 1024} KiB: the rest was not looked at"
+        return text, f"is longer than {MAX_FILE_BYTES // 1024} KiB, and the rest was not read"
     return text, "is not UTF-8" if "\ufffd" in text else ""
 
 

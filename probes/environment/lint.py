@@ -54,7 +54,7 @@ class Flag:
     @property
     def statement(self) -> str:
         """One sentence: setting, nodes, where it is set, why it is flagged, what to do."""
-        name = self.variable or "a name of blanks"
+        name = self.variable or "a name of spaces"
         setting = name if not self.value else f"{name}={self.value}"
         setting = f"{name} {UNSET}" if self.value == UNSET else setting
         nodes = join_names(map(one_line, self.nodes))
@@ -135,13 +135,13 @@ def _check_spelling(ctx: NodeContext) -> Iterator[Flag]:
             continue
         is_number = bool(NUMBER_START.match(value))
         if value[0] in "\"'" or value[-1] in "\"'":
-            why, fix = "quotes are part of the value here", "write it without quotes"
+            why, fix = "NCCL reads the quotes as part of the value", "write it without quotes"
         elif not is_number and value != value.strip():
-            why, fix = "blanks at its ends are part of the value", "write it without them"
+            why, fix = "NCCL reads spaces at its ends as part of the value", "write it without them"
         elif not is_number and name.endswith(NUMERIC):
-            why, fix = "it is no number, which NCCL reads as 0", "write 0 or 1"
+            why, fix = "it is not a number, and NCCL reads it as 0", "write 0 or 1"
         elif ", " in value and name.endswith(("_IFNAME", "_HCA")):
-            why, fix = "blanks are part of the names in the list", "write it without them"
+            why, fix = "NCCL reads the spaces as part of the names", "write it without them"
         else:
             continue
         yield _flag("warn", name, value, where, why, fix)
@@ -151,13 +151,13 @@ def _check_names(ctx: NodeContext) -> Iterator[Flag]:
     """Flag names that no library reads."""
     for name, (value, where) in ctx.variables.items():
         if re.search(r"\s", name):
-            why = "blanks are part of the name, so it is ignored"
-            fix = "write NAME=value without blanks"
+            why = "the name contains spaces, so it is ignored"
+            fix = "write NAME=value without spaces"
         elif where != "environment" and not name.startswith("NCCL_"):
-            why = "only NCCL reads this file, and it is no variable of NCCL's"
+            why = "only NCCL reads this file, and this is not an NCCL variable"
             fix = "export it instead"
         elif suggestion := suggest_spelling(name):
-            why, fix = "NCCL knows no such variable", f"was {suggestion} meant?"
+            why, fix = "NCCL has no such variable", f"did you mean {suggestion}?"
         else:
             continue
         yield _flag("warn", name, value, where, why, fix)
@@ -193,7 +193,7 @@ def _check_libraries(ctx: NodeContext) -> Iterator[Flag]:
     # A libnccl in the system's folders is not loaded as long as torch has its own.
     versions = {lib["version"] for lib in known if lib["found"] != "loader"}
     severity = "warn" if len(versions) > 1 else "info"
-    why = f"two versions are in reach: {describe_libraries(known)}"
+    why = f"two versions can be loaded: {describe_libraries(known)}"
     yield _flag(severity, "libnccl", "", "files", why, "keep one", code="ENV-TWO-LIBS")
 
 
@@ -210,8 +210,8 @@ def _find_shared_hosts(nodes: NodeSettings, contexts: Mapping[str, NodeContext])
     for (name, _), group in groups.items():
         if len({_machine_id(node, nodes[node]) for node in group}) > 1:
             yield _flag("fail", "host name", name, "host name and boot id",
-                        "NCCL takes these containers for one host: it finds one GPU twice",
-                        "give each container a host name of its own", nodes=group)  # fmt: skip
+                        "NCCL treats these containers as one host: it finds one GPU twice",
+                        "give each container its own host name", nodes=group)  # fmt: skip
 
 
 def _find_differences(contexts: Mapping[str, NodeContext]) -> Iterator[Flag]:
@@ -226,7 +226,7 @@ def _find_differences(contexts: Mapping[str, NodeContext]) -> Iterator[Flag]:
     versions = {node: ".".join(map(str, ctx.nccl or ())) for node, ctx in contexts.items()}
     known = {node: version for node, version in versions.items() if version}
     for node, peer in find_minority(known).items():
-        why = f"other nodes have {known[peer]}, and ranks of two versions do not start"
+        why = f"other nodes have {known[peer]}, and ranks with different versions do not start"
         yield _flag("fail", "libnccl", known[node], "files", why, "use one image on all nodes",
                     code="ENV-TWO-LIBS", nodes=[node])  # fmt: skip
 
@@ -236,7 +236,7 @@ def _odd_flag(name: str, entry: tuple[str, str], usual: str, node: str, ctx: Nod
     severity = DIFFERENCE_SEVERITY.get(name, WARN).on(ctx.fabric)
     why = f"other nodes have {_shorten_value(name, usual) or UNSET}"
     if _named_differently(name, value, usual, ctx):
-        severity, why = "info", f"{why}, which stands for nothing here"
+        severity, why = "info", f"{why}, which matches nothing on this node"
     return _flag(severity, name, value or UNSET, where, why, "set one value everywhere",
                  code="ENV-DIFFERS", nodes=[node])  # fmt: skip
 

@@ -113,7 +113,7 @@ def control_slow_inside(rig: FabricRig, run: SweepResult, inside: InsideSpeeds) 
     if not inside.shares():
         if inside.busbw:
             fault = "the last rank of a node begins each all-reduce late"
-            saw = "no two nodes have as many ranks"
+            saw = "no two nodes have the same number of ranks"
             rig.measure.control(check.SLOW_INSIDE, fault, None, saw=saw)
         return
     victim = [*inside.shares()][-1]
@@ -152,7 +152,7 @@ def control_bad_sender(rig: FabricRig, run: SweepResult, pairs: PairSearch) -> N
         return slowest[0] == lossiest[0] == victim
 
     fault = (
-        f"{victim} sends {bad.delay_s:.2g} s late, and counts {percent(RESENT_SHARE)} as sent again"
+        f"{victim} sends {bad.delay_s:.2g} s late, and reports {percent(RESENT_SHARE)} as resent"
     )
     without = () if len(rail.ports) > 2 else (check.SLOWEST_PAIR,)
     plant_on_ranks(rig.measure, check.BAD_SENDER, fault, judge_fault, without)
@@ -179,7 +179,7 @@ def control_off_fabric(rig: FabricRig, normal: SweepResult | None, logs: RankLog
     management, cluster, terms = rig.terms.management, logs.cluster, rig.terms
     fault = f"all-reduce is forced onto {management or 'sockets'}"
     if not management and not (cluster.on_gpu and terms.fabric == "rdma"):
-        message = "no other interface is agreed: name one in the contract, [cluster] management"
+        message = "the contract names no other interface: set [cluster] management"
         rig.measure.control(check.WRONG_NETWORK, fault, None, saw=message)
         return
     try:
@@ -249,7 +249,7 @@ def control_other_witness(rig: FabricRig, normal: SweepResult, forced: SweepResu
     plant(
         rig.measure,
         check.OTHER_REPORT,
-        "the library reports the other network, the byte counts are of the normal run",
+        "the library's report is from the other network, the byte counts are from the normal run",
         lambda trial: judge.judge_transport(mixed, rig.terms.fabric, trial),
     )
 
@@ -281,12 +281,12 @@ def forced_run_is_slower(
         return None, "there is no normal run to compare with"
     port_gbytes = 0.0 if terms.fabric == "rdma" else read_management_rate(terms, facts)
     if port_gbytes is None:
-        message = "its speed is unknown: neither the contract (management_gbps) nor the devices "
-        return None, f"{message}give it, so bandwidth is not compared"
+        message = "its speed is unknown: set management_gbps in the contract. Until then, "
+        return None, f"{message}bandwidth is not compared"
     straight = next((row["busbw"] for row in normal.rows if row["size"] == CHECK_SIZE), None)
     if straight is None:
-        return False, f"the normal run has no row of {CHECK_SIZE} bytes"
-    message = f"straight {quantity(straight, 'GB/s')}"
+        return False, f"the normal run has no result for {CHECK_SIZE} bytes"
+    message = f"normal run {quantity(straight, 'GB/s')}"
     if port_gbytes >= SLOWER_RATIO * straight:
         return None, f"{message}, which {terms.management} may carry too: bandwidth is not compared"
     return run.plateau["busbw"] < SLOWER_RATIO * straight, message
@@ -380,7 +380,7 @@ def control_large_packets(nodes: FabricNodes, measure: Recorder) -> None:
         narrow, note = nodes.narrow_pairs([], DOCTORED_BYTES, ANSWER_SECONDS)
         judge_reach(ReachabilityResult(nodes.names, [], {}, narrow, nodes.mtu, note), trial)
 
-    fault = f"packets of {DOCTORED_BYTES} bytes more than the MTU are sent, unfragmented"
+    fault = f"packets {DOCTORED_BYTES} bytes larger than the MTU are sent without fragmentation"
     plant_on_ranks(measure, check.LARGE_PACKETS, fault, judge_fault)
 
 
@@ -394,7 +394,7 @@ def control_doctored_port(nodes: FabricNodes, victim: str, other: str, measure: 
         more: dict[str, Any] = {"mtu": again.mtu, "duplicates": again.duplicates({})}
         judge_reach(ReachabilityResult(nodes.names, [], {}, **more, has_ip=has_ip), trial)
 
-    fault = f"{victim} reports the address of {other}, and an MTU of its own"
+    fault = f"{victim} reports the address of {other}, and an MTU that differs from the others"
     without = set() if has_ip else {check.MTU_MISMATCHES}
     if address is None:
         without = {check.MTU_MISMATCHES, check.DUPLICATE_ADDRESSES}

@@ -32,7 +32,7 @@ DUPLICATE_ADDRESSES = none_of(
     failing="two machines have the same address: {value}",
 )
 PAIRS_BELOW_MTU = none_of(
-    "pairs_below_mtu", "pairs", "full-size packets must pass; if they are dropped, init hangs",
+    "pairs_below_mtu", "pairs", "full-size packets must pass; if not, NCCL hangs at its start",
     when=IP_FABRIC, failing="full-size packets do not pass between nodes: {value}",
 )
 MTU_MISMATCHES = none_of(
@@ -48,60 +48,60 @@ HARMFUL_SETTINGS = none_of(
 BUSBW = Check("busbw", "GB/s", better="higher")
 RANK_CV = default_check(
     "rank_cv", "ratio",
-    "ranks of one ring end each call together; a published 29.8 % was one wrong choice of HCA",
+    "ranks of one ring end each call together; one wrong HCA caused 29.8 % in a published case",
     high=0.1, marginal_high=0.05, failing="ranks of one all-reduce differ in speed by {value}",
 )
 ALL_GATHER_AGAINST_ALL_REDUCE = default_check(
     "all_gather_against_all_reduce", "ratio",
-    "a ring moves half the bytes of an all-reduce in it, so the same busbw is expected", low=0.6,
+    "busbw counts only the bytes that a ring moves, so it should equal the all-reduce's", low=0.6,
     marginal_low=0.75, failing="all-gather reaches only {value} of the all-reduce's busbw",
 )
 REDUCE_SCATTER_AGAINST_ALL_REDUCE = default_check(
     "reduce_scatter_against_all_reduce", "ratio",
-    "a ring moves half the bytes of an all-reduce in it, so the same busbw is expected", low=0.6,
+    "busbw counts only the bytes that a ring moves, so it should equal the all-reduce's", low=0.6,
     marginal_low=0.75, failing="reduce-scatter reaches only {value} of the all-reduce's busbw",
 )
 ALLTOALL_AGAINST_ALL_REDUCE = default_check(
     "alltoall_against_all_reduce", "ratio",
-    "each pair of ranks sends at once, and switches mix all flows: large clusters reach about "
-    "half of an even part of the all-reduce's rate", low=0.35, marginal_low=0.5, when=LONGER_TIER,
-    no_control="the control of a slow collective is judged alike",
+    "all pairs of ranks send at once and share the switches; large clusters reach about half "
+    "of what the all-reduce's rate would allow", low=0.35, marginal_low=0.5, when=LONGER_TIER,
+    no_control="the control of a slow collective tests the same kind of limit",
     failing="all-to-all reaches only {value} of the all-reduce's busbw",
 )
 ALL_GATHER_BUSBW = Check(
     "all_gather_busbw", "GB/s", better="higher", only_agreed=True,
-    no_control="the control of a slow collective slows the same figure",
+    no_control="the control of a slow collective already slows it",
     failing="all-gather runs at {value}",
 )
 REDUCE_SCATTER_BUSBW = Check(
     "reduce_scatter_busbw", "GB/s", better="higher", only_agreed=True,
-    no_control="the control of a slow collective slows the same figure",
+    no_control="the control of a slow collective already slows it",
     failing="reduce-scatter runs at {value}",
 )
 ALLTOALL_BUSBW = Check(
     "alltoall_busbw", "GB/s", better="higher", when=LONGER_TIER, only_agreed=True,
-    no_control="the control of a slow collective slows the same figure",
+    no_control="the control of a slow collective already slows it",
     failing="all-to-all runs at {value}",
 )
 ALL_REDUCE_INSIDE_NODE = Check(
     "all_reduce_inside_node", "GB/s", better="higher", when=RANKS_INSIDE, only_agreed=True,
-    no_control="the control of a node that is slow inside slows the same figure",
+    no_control="the control of a node that is slow inside already slows it",
     failing="all-reduce inside a node runs at {value}{on}",
 )
 NVLINK_BUSBW = Check(
     "nvlink_busbw", "GB/s", better="higher", when=ON_GPU, only_agreed=True,
-    no_control="NVLink between nodes cannot be slowed, and its bytes have no second witness",
+    no_control="the self-test cannot slow NVLink between nodes, and nothing counts its bytes",
     failing="NVLink carries {value}{on}",
 )
 ALL_REDUCE_INSIDE_NODE_AGAINST_OTHERS = default_check(
     "all_reduce_inside_node_against_others", "ratio",
-    "nodes of one model have the same links between their GPUs: each is near the typical node",
+    "nodes of one model have the same links between their GPUs, so their speeds are similar",
     low=0.75, marginal_low=0.85, when=RANKS_INSIDE & SEVERAL_NODES,
     failing="all-reduce inside {subject} has {value} of a typical node's speed",
 )
 NETWORK = Check(
     "network", "", better="word", depends=("management", "management_gbps",),
-    failing="gradients take the network {value}{on}",
+    failing="gradients use the network {value}{on}",
 )
 AGREEING_SOURCES = fixed_check(
     "agreeing_sources", "sources", "byte counters and the library's own report must agree", low=2,
@@ -111,13 +111,13 @@ FABRIC_SHARE = fixed_check(
     "fabric_share", "ratio",
     "a ring all-reduce moves 2(n-1)/n x S bytes per node; headers add 5 % at MTU 1500", low=0.97,
     high=1.12, depends=("management", "management_gbps",),
-    failing="{value} of the gradient bytes take the fabric{on}",
+    failing="{value} of the gradient bytes use the fabric{on}",
 )
 SHARE_ON_OTHER_NETWORKS = fixed_check(
     "share_on_other_networks", "ratio",
-    "gradient bytes on any other interface used the wrong network", high=0.1,
+    "gradients must use the agreed fabric, not another interface", high=0.1,
     depends=("management", "management_gbps",),
-    failing="{value} of the gradient bytes take another network{on}",
+    failing="{value} of the gradient bytes use another network{on}",
 )
 LINKS_ON_OTHER_NETWORKS = none_of(
     "links_on_other_networks", "links",
@@ -142,33 +142,33 @@ INTERFACE_ERRORS = default_check(
 )
 LONGEST_STALL = default_check(
     "longest_stall", "s",
-    "time above twice the median call of that size; TCP waits 0.2 s (then doubles), RDMA about "
-    "0.5 s, before it sends a lost packet again", high=0.5, marginal_high=0.3, when=OWN_HOSTS,
-    failing="a collective stood still for {value}{on}",
+    "a stall is the time above twice the median call; before they resend a lost packet, TCP "
+    "waits 0.2 s (then doubles) and RDMA about 0.5 s", high=0.5, marginal_high=0.3, when=OWN_HOSTS,
+    failing="a collective stalled for {value}{on}",
 )
 # Only where RDMA is agreed: speed alone does not show which path the bytes took.
 LOG_ERRORS = none_of(
     "log_errors", "findings",
-    "RDMA with errors, or staged through host memory, is not what was agreed", when=RDMA_AGREED,
-    failing="NCCL's log shows faults of RDMA{on}: {value}",
+    "the agreed RDMA has no errors and does not copy through host memory", when=RDMA_AGREED,
+    failing="NCCL's log shows RDMA faults{on}: {value}",
 )
 RAILS = Check(
-    "rails", "rails", from_run="[cluster] rails, or the best node's", when=SEVERAL_RAILS,
-    depends=("rails",), no_control="no rail can be taken from a node that others use",
+    "rails", "rails", from_run="[cluster] rails, or the rails of the best node", when=SEVERAL_RAILS,
+    depends=("rails",), no_control="the self-test cannot disable a rail that others use",
     failing="NCCL uses {value}{on}",
 )
 SLOWEST_RAIL = default_check(
     "slowest_rail", "ratio",
     "NCCL spreads its rings evenly over the rails of a node; 1 is an equal share", low=0.7,
     marginal_low=0.85, when=SEVERAL_RAILS, depends=("rails",),
-    no_control="no rail can be taken from a node that others use",
+    no_control="the self-test cannot disable a rail that others use",
     failing="the slowest rail carries {value} of its share{on}",
 )
 SLOW_GROUPS = none_of(
     "slow_groups", "groups",
     "some nodes are slow only when many work at once; they delay every large job",
-    not_owed="only the search for slow nodes measures it, after a slow sweep",
-    no_control="no uplink can be slowed that others use",
+    not_owed="only the search for slow nodes measures it, after a slow all-reduce",
+    no_control="the self-test cannot slow an uplink that others use",
     failing="nodes are slow when many work at once: {value}",
 )
 # Two nodes are one pair, with no other to compare; raylets of one host have no link.
@@ -224,7 +224,7 @@ CRITERION = CriterionRow(
     "carried the data", where="one rank for each GPU, on all nodes",
     needs=(
         "2 nodes; 3 to compare links",
-        "permission of workers to open RDMA devices and lock memory, where RDMA is agreed",
+        "permission for workers to open RDMA devices and lock memory, if RDMA is agreed",
     ),
     headlines={BUSBW: "all-reduce runs at {value}"}, proven=" over RDMA",
     usual_s={"quick": 58, "standard": 58}, depends=("fabric",), least_nodes=2,

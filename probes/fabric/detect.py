@@ -83,12 +83,12 @@ def find_wrong_nodes(rows: Rows, search: FaultSearchResult, rank_nodes: list[str
     """
     if search.slow_nodes:
         return [
-            finding("FAB-WRONG-DATA", f"every all-reduce with {node} is wrong", [node])
+            finding("FAB-WRONG-DATA", f"every all-reduce with {node} returns wrong data", [node])
             for node in search.slow_nodes
         ]
     links = {(min(link), max(link)) for link in search.slow_links}
     if links:
-        text = "an all-reduce between {} and {} is wrong"
+        text = "an all-reduce between {} and {} returns wrong data"
         return [
             finding("FAB-WRONG-DATA", text.format(a, b), [a, b], names={"peer": b})
             for a, b in sorted(links)
@@ -104,11 +104,11 @@ def find_wrong_links(wrong: dict[Link, int]) -> list[Finding]:
     findings = []
     for node, way in ends:
         links = [link for link in bad if node == link[way == "receives"]]
-        message = f"data that {node} {way} arrives changed: {sum(wrong[link] for link in links)} "
+        message = f"data that {node} {way} arrives corrupted: {sum(wrong[link] for link in links)} "
         message += f"wrong elements over {len(links)} links"
         findings.append(finding("FAB-WRONG-LINK", message, suspects([node])))
     for a, b in more:
-        message = f"data from {a} to {b} arrives changed: {wrong[a, b]} wrong elements"
+        message = f"data from {a} to {b} arrives corrupted: {wrong[a, b]} wrong elements"
         names = {"peer": node_of(b)}
         findings.append(finding("FAB-WRONG-LINK", message, suspects([a, b]), names=names))
     return findings
@@ -159,7 +159,7 @@ def find_slow_groups(result: NodeGroupsResult, pairs: FaultSearchResult) -> list
             findings.append(finding("FAB-SLOW-GROUP", message, group))
     wrong = {node: count for node, count in result.wrong.items() if count}
     if wrong:
-        message = f"in groups of nodes {sum(wrong.values())} elements were wrong"
+        message = f"all-reduce in groups of nodes returned {sum(wrong.values())} wrong elements"
         message += f", on {join_names(wrong)}"
         findings.append(finding("FAB-WRONG-DATA", message, list(wrong)[:MAX_NAMES]))
     return findings
@@ -182,7 +182,7 @@ def find_slow_links(pairs: FaultSearchResult, when: str = "") -> list[Finding]:
         arrow = "<->" if (b, a) in pairs.slow_links else "->"
         slowest = min(pairs.speeds[link] for link in ((a, b), (b, a)) if link in pairs.slow_links)
         speeds = f"{quantity(slowest, 'GB/s')}. Others: {quantity(pairs.typical, 'GB/s')}"
-        message = f"{a} {arrow} {b}{when}: {speeds}"
+        message = f"the link {a} {arrow} {b} is slow{when}: {speeds}"
         names = {"peer": node_of(b)}
         findings.append(finding("FAB-SLOW-LINK", message, suspects([a, b]), names=names))
     return findings
@@ -191,7 +191,7 @@ def find_slow_links(pairs: FaultSearchResult, when: str = "") -> list[Finding]:
 def slow_fabric_finding(run: SweepResult) -> Finding:
     """Report that the complete fabric is slow: neither pairs nor groups show where."""
     speed = quantity(run.plateau["busbw"], "GB/s")
-    message = f"all-reduce over {len(run.sent)} nodes gives {speed}"
+    message = f"all-reduce over {len(run.sent)} nodes reaches only {speed}"
     return finding("FAB-SLOW", message, list(run.sent))
 
 
@@ -200,7 +200,7 @@ def _link_ends(link: Link, way: str) -> list[str]:
     return {"sends": [link[0]], "receives": [link[1]]}.get(way, list(link))
 
 
-AT_ONCE = " when all rails send at once"
+AT_ONCE = " with all rails at once"
 
 
 def find_slow_ports(
@@ -235,7 +235,7 @@ def find_slow_ports(
 
 def find_shared_rails(at_once: FaultSearchResult, pairs: PairSearch) -> Finding:
     """Report that all rails are slow when they send at once: nodes share what feeds them."""
-    message = f"all {len(pairs.rails)} rails of a node at once: {quantity(at_once.typical, 'GB/s')}"
+    message = f"{len(pairs.rails)} rails send at once: {quantity(at_once.typical, 'GB/s')}"
     message += f" each. One rail alone: {quantity(pairs.speed.typical, 'GB/s')}"
     nodes = [*map(node_of, pairs.rails[0].ports)]
     return finding("FAB-RAILS-SHARED", message, nodes)

@@ -104,8 +104,8 @@ def ranks_behind_finding(
 
 def describe_location(state: RankState) -> str:
     """Describe where a rank is: `all_reduce, its collective 3`."""
-    begun = f"its collective {state['begun']}" if state["begun"] else "without a collective yet"
-    return f"{state['at'] or 'nothing of ours'}, {begun}"
+    begun = f"its collective {state['begun']}" if state["begun"] else "before its first collective"
+    return f"{state['at'] or 'no function of the test'}, {begun}"
 
 
 def find_ranks_behind(states: dict[int, RankState]) -> list[int]:
@@ -133,7 +133,7 @@ def recheck_reachability(
     except GangError as error:
         measure.covered(f"reachability was not tested again: {error}")
         return
-    where = interface or "the interface of Ray"
+    where = interface or "Ray's interface"
     if len(reach.dead) == len(reach.nodes):
         measure.covered(f"reachability was not tested again: no node has an address on {where}")
         return

@@ -32,7 +32,7 @@ from scaling.collectives.operations import OPERATIONS
 from scaling.collectives.sweep import plateau_rows
 
 STAGED_SENDS = (
-    "NCCL receives with GPUDirect and sends without: sound without NVLink, and a fault with it"
+    "NCCL receives with GPUDirect but sends without: normal without NVLink, a fault with NVLink"
 )
 ALL_REDUCE = OPERATIONS["all_reduce"]
 # Codes of NCCL's log that are not errors: no proof, judged by the rails' measures, late start.
@@ -77,7 +77,7 @@ def judge_speed(run: SweepResult, measure: Recorder) -> None:
     table = format_table(run.rows, ALL_REDUCE)
     document = results_document(run.rows, ALL_REDUCE, run.ranks)
     measure.keep("all-reduce.txt", table, caption=f"all-reduce sweep; {model}")
-    measure.keep("all-reduce.json", document, caption="the same with nccl-tests' results[] keys")
+    measure.keep("all-reduce.json", document, caption="the same in the format of nccl-tests")
     measure.covered(
         f"all-reduce over {run.ranks} ranks ({run.backend}) on {nodes} "
         f"up to {size_text(run.rows[-1]['size'])}" + (f"; {run.note}" if run.note else "")
@@ -175,9 +175,9 @@ def judge_rails(
     most = max([installed or 0, *counts.values()])
     expected = terms.rails or len(interfaces) or most or 1
     ordered = (terms.rails or interfaces) and measure.contract.agreed
-    because = "RDMA needs one rail at least"
+    because = "RDMA needs at least one rail"
     if ordered:
-        because = "as ordered in the contract"
+        because = "the contract says so"
     elif most:
         because = "every node must have as many as the best node"
     best = max(run.rail_gbps.values(), default=0.0)
@@ -209,17 +209,17 @@ def judge_pairs(
     judge_slowest_pair(pairs.speed, measure)
     measure.explain(detect.find_slow_ports(unexplained, pairs.rails))
     several = len(pairs.rails) > 1
-    ways = f"on each of {len(pairs.rails)} rails" if several else "by one rank of each"
+    ways = f"on each of {len(pairs.rails)} rails" if several else "with one rank of each node"
     measure.covered(f"links between nodes, {ways}: {pairs.speed.coverage}")
     if pairs.at_once:
         judge_rails_at_once(pairs, pairs.at_once, measure)
     elif pairs.problem:
         measure(check.SLOWEST_PAIR, None, on="all rails at once", note=pairs.problem)
     elif several:
-        reason = "ranks of a node share ports, or their number is not known"
+        reason = "ranks of a node share ports, or the number of ports is unknown"
         measure.covered(f"all rails at once were not tested: {reason}")
     if several and (more := len(run.rank_nodes) - sum(len(rail.ports) for rail in pairs.rails)):
-        reason = "some node has no such rank"
+        reason = "at least one node has no such rank"
         measure.covered(f"{more} ranks were not tested with other nodes: {reason}")
     nodes, least = list(run.sent), least_by_nodes(pairs.speed.speeds)
     speeds = [[least.get((a, b)) for b in nodes] for a in nodes]

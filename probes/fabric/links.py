@@ -166,7 +166,7 @@ def find_unstable(grown: Mapping[str, LinkGrowth | None]) -> list[Finding]:
     findings = []
     for node, one in grown.items():
         for port, count in (one.unstable if one else {}).items():
-            message = f"{port} of {node} changed its carrier {count} times during the test. "
+            message = f"{port} of {node} went down or up {count} times during the test. "
             message += "Expected: 0 (a healthy link stays up)"
             findings.append(finding("FAB-LINK-FLAPS", message, [node], names=name_port(port)))
     return findings
@@ -309,7 +309,7 @@ def _judge_changes(
     for node, one in grown.items():
         changes = one.changes if one else {fabric[node]: None}
         counts |= {f"{node} {port}": count for port, count in changes.items()}
-    record_worst(measure, check.LINK_CHANGES, counts, "{} ports do not count them")
+    record_worst(measure, check.LINK_CHANGES, counts, "{} ports do not count link changes")
 
 
 def _judge_errors(
@@ -325,7 +325,7 @@ def _judge_errors(
             continue
         node, worst = max(some.items(), key=lambda item: item[1].share)
         on = f"{node} {worst.port}, when it {worst.way}"
-        few = f"{worst.errors} errors in {worst.packets} packets: too few packets for a share"
+        few = f"{worst.errors} errors in {worst.packets} packets: too few packets for a rate"
         value, note = (worst.share, "") if enough else (None, few)
         measure(check.INTERFACE_ERRORS, value, on=on, samples=len(some), note=note)
 

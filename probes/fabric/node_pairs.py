@@ -378,7 +378,7 @@ def judge_against_others(inside: InsideSpeeds, measure: Recorder) -> None:
     """Judge the slowest node as a share of a typical one."""
     shares, name = inside.shares(), check.ALL_REDUCE_INSIDE_NODE_AGAINST_OTHERS
     if not shares:
-        measure(name, None, note="no two nodes have as many ranks")
+        measure(name, None, note="no two nodes have the same number of ranks")
         return
     slowest, share = min(shares.items(), key=lambda item: item[1])
     measure(name, share, on=slowest, samples=len(shares))

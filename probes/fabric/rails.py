@@ -129,7 +129,7 @@ def swapped_findings(swapped: Mapping[str, Mapping[str, str]]) -> list[Finding]:
     findings = []
     for node, rails in swapped.items():
         texts = [f"{name} is plugged into the switch of {rail}" for name, rail in rails.items()]
-        message = f"{node}: {', '.join(texts)}. Expected: each rail in its own switch"
+        message = f"{node}: {', '.join(texts)}. Expected: each rail on its own switch"
         names = {"interface": next(iter(rails))}
         ports = [port_name(name, node) for name in rails]
         findings.append(finding("FAB-RAILS-SWAPPED", message, suspects(ports), names=names))
@@ -257,7 +257,7 @@ def find_idle_rails(nodes: Mapping[str, Mapping[str, float]], min_share: float) 
         idle = {name: share for name, share in shares.items() if share < min_share}
         if idle:
             each = ", ".join(f"{name} {percent(share)}" for name, share in sorted(idle.items()))
-            message = f"{node}: uneven rails. Share of an equal part of the bytes: {each}"
+            message = f"{node}: unequal load of rails. Share of an equal part of the bytes: {each}"
             names = name_port(min(idle, key=lambda name: idle[name]))
             suspects = [node, *sorted(idle)]
             findings.append(finding("FAB-PARTIAL-RAILS", message, suspects, names=names))
@@ -278,7 +278,7 @@ def find_missing_rails(
             message = f"{node}: its {count} rails run at {rates[node]:g} Gbit/s. "
             message += f"Other nodes: {best:g} Gbit/s"
         elif count < expected:
-            message = f"{node}: {count} of {expected} rails are active, and admitted by NCCL_IB_HCA"
+            message = f"{node}: {count} of {expected} rails are active and allowed by NCCL_IB_HCA"
         else:
             continue
         findings.append(finding("FAB-PARTIAL-RAILS", message, [node]))

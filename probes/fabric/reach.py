@@ -185,7 +185,7 @@ class FabricNodes:
         each = {name: [small, seconds] for name in self.names}
         no_small = self._failing_pairs(reachability.start_udp_echo, reachability.check_udp, each)
         if set(no_small) - set(unreachable):
-            return None, "UDP is filtered between some nodes, so packet sizes could not be tried"
+            return None, "UDP is filtered between some nodes, so packet sizes could not be tested"
         each = {name: [sizes[name], seconds] for name in self.names}
         no_full = self._failing_pairs(reachability.start_udp_echo, reachability.check_udp, each)
         return [pair for pair in no_full if pair not in unreachable], ""
@@ -259,14 +259,14 @@ def judge_reach(
     measure(check.UNREACHABLE_PAIRS, len(reach.pairs), on=on)
     measure(check.DUPLICATE_ADDRESSES, len(reach.duplicates), on=on)
     if not reach.saw_neighbours:
-        measure.covered("duplicate addresses were not tested: no node shows /proc/net/arp")
+        measure.covered("duplicate addresses were not tested: no node has a readable /proc/net/arp")
     if reach.has_ip:
         odd_mtu = len(find_odd_mtu(reach)) if reach.mtu else None
         measure(check.MTU_MISMATCHES, odd_mtu, on=on, note=reach.note or "no MTU is known")
         narrow = None if reach.narrow is None else len(reach.narrow)
         measure(check.PAIRS_BELOW_MTU, narrow, on=on, note=reach.note or "-")
     else:
-        measure.covered(f"packet sizes were not tried: {reach.note}")
+        measure.covered(f"packet sizes were not tested: {reach.note}")
     unreachable = find_unreachable(reach, rail, explained)
     measure.explain(explain_duplicates(reach), unreachable, find_mtu_faults(reach))
 
@@ -347,7 +347,7 @@ def find_mtu_faults(reach: ReachabilityResult) -> list[Finding]:
     bad_nodes, pairs = _classify_unexplained(reach, reach.narrow or [])
     ends = [(f"{node} and others", [node]) for node in bad_nodes]
     ends += [(f"{a} and {b}", [a, b]) for a, b in pairs]
-    packets = f"packets of {min(reach.mtu.values(), default=0)} bytes, unfragmented,"
+    packets = f"packets of {min(reach.mtu.values(), default=0)} bytes without fragmentation"
     message = f"{packets} do not pass between"
     findings = []
     for text, named in ends:

@@ -69,7 +69,7 @@ def measure_collectives(gang: Gang, run: SweepResult, tier: str) -> tuple[dict[s
     for name, found in more.items():
         rows[name] += found
     missing = [name for name in judged_ops(tier) if large not in (r["size"] for r in rows[name])]
-    reason = f"{', '.join(missing)} did not run at {large} bytes: less memory is free than before"
+    reason = f"{', '.join(missing)} did not run at {large} bytes: too little memory is free"
     return rows, reason if missing else ""
 
 
@@ -160,7 +160,7 @@ def find_slow_collectives(
         found = f"{name} of {size_text(speed.size)}: {quantity(speed.busbw, 'GB/s')}"
         if speed.share < shares[name]:
             message = f"{found}, {percent(speed.share)} of the "
-            message += f"{quantity(speed.expected, 'GB/s')} that the all-reduce lets expect"
+            message += f"{quantity(speed.expected, 'GB/s')} expected from the all-reduce"
             findings.append(finding("FAB-SLOW-COLLECTIVE", message, []))
         elif speed.busbw < agreed[name]:
             message = f"{found}. Agreed: {quantity(agreed[name], 'GB/s')}"
@@ -208,7 +208,7 @@ def record_nvlink(run: SweepResult | None, problem: str, measure: Recorder) -> N
     if run:
         crossed = [node for node in run.sent if run.is_counted(node)]
         devices = ", ".join(sorted({run.main_devices[node] for node in crossed}))
-        problem = f"bytes between nodes took {devices}, not NVLink" if crossed else ""
+        problem = f"data between nodes used {devices}, not NVLink" if crossed else ""
         row = run.plateau
         value = None if crossed else row["busbw"]
         noise = {"spread": row["spread"], "samples": row["samples"]} if value else {}

@@ -179,7 +179,7 @@ class SweepResult:
     def witness_disagreement(self) -> str:
         """Describe where the two sources differ, or one reports nothing; "" if they agree."""
         if not self.library.transports:
-            return f"{self.library.source or 'the library'} says nothing: {self.library.problem}"
+            return f"{self.library.source or 'the library'} has no answer: {self.library.problem}"
         for node in sorted({*self.sent, *self.library.transports, *self.rank_nodes}):
             device, reported = self.main_devices.get(node), self.library.transports.get(node)
             if device is None:

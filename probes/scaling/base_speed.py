@@ -29,7 +29,7 @@ from scaling.ladder.ladder import CheckpointSave, Rung, run_rung
 # benchmarks).  An H200 has an H100's arithmetic, and faster memory.  For other GPUs no such job is
 # published.
 PUBLISHED_MFU = {"A100": 0.60, "H100": 0.42, "H200": 0.42}
-SAME_ARITHMETIC = {"H200": "H100, whose arithmetic an H200 has"}
+SAME_ARITHMETIC = {"H200": "H100, which computes as fast as an H200"}
 # Other boards of these GPUs: their links and power are not those of the published nodes.
 OTHER_BOARDS = {"pcie", "nvl"}
 # Our job has 8192 tokens per GPU and step (theirs: 28,672), and is not compiled.  The slowest dense
@@ -54,7 +54,7 @@ class SpeedTest:
             return rung.tokens_per_s, ""
         if rung.mfu is None:
             device = rung.devices or "this device"
-            return None, f"no peak is known of {device}: agree [SCALING.tokens_per_s]"
+            return None, f"the peak of {device} is unknown: set [SCALING.tokens_per_s]"
         if rung.mfu > 1:
             return None, f"{percent(rung.mfu)} of {rung.devices}: no device is faster than its peak"
         return rung.mfu, ""
@@ -83,9 +83,9 @@ def derived_mfu(devices: str) -> Limit | None:
         unit="ratio",
         source="derived",
         because=(
-            f"{percent(LOW_SHARE)} of the {percent(share)} published for 1B on a node of eight "
-            f"{published} (llm-foundry): fewer tokens and no compiler cost less than that, "
-            "half the speed costs more"
+            f"{percent(LOW_SHARE)} of the {percent(share)} published for a 1B model on eight "
+            f"{published} (llm-foundry): this test's fewer tokens cost less than that, "
+            "half speed costs more"
         ),
     )
 
@@ -111,12 +111,12 @@ def judge_speed(base: Rung, tests: Sequence[SpeedTest], measure: Recorder) -> No
         value, note = test.read(base)
         measure(test.name, value, on=on, limit=test.limit, samples=timed, note=note)
         if test.limit is None:
-            words = f"no limit of {test.name} is agreed, or known for {base.devices}"
-            remedy = f": agree [SCALING.{test.name}]" if measure.is_provable else ""
+            words = f"no limit of {test.name} is in the contract or known for {base.devices}"
+            remedy = f": set [SCALING.{test.name}]" if measure.is_provable else ""
             measure.covered(words + remedy)
         elif value is not None and test.fails(base):
             slow = [name for name in dict.fromkeys(base.nodes) if test.fails(only(base, name))]
-            words = f"one node alone is too slow ({join_names(slow)}): {test.name} "
+            words = f"training on one node is too slow ({join_names(slow)}): {test.name} "
             observed = quantity(value, test.limit.unit)
             message = f"{words}{observed}. Expected: {test.limit} ({test.limit.because})"
             measure.explain(finding("SCALE-SLOW-BASE", message, slow))
@@ -145,10 +145,10 @@ def control_bad_base(
     stall = f"data:rank=0:seconds={delay}"
     planted = replace(config, steps=SLOWED_STEPS, stall=stall, lr=EXPLODING, clip=EXPLODING)
     faults = {
-        check.SLOW_BASE: f"rank 0 of each node waits {delay:.2g} s for its data in every step, "
-        "alone",
+        check.SLOW_BASE: f"each node trains alone, and its rank 0 waits {delay:.2g} s for data in "
+        "every step",
         check.EXPLODING_LOSS: f"the learning rate is {EXPLODING:g}",
-        check.TRAINED_APART: "nodes that each train alone are judged as one job",
+        check.TRAINED_APART: "each node trains alone, instead of all nodes in one job",
     }
     try:
         bad = run_rung(rig.gang, rig.node_names, 1, planted, as_one_job=True)
@@ -163,7 +163,7 @@ def control_bad_base(
     without = {check.MFU, check.TOKENS_PER_S} - {test.name for test in limited}
     for name, fault in faults.items():
         unlimited = name == check.SLOW_BASE and not limited
-        saw = "one node's speed has no limit" if unlimited else ""
+        saw = "no limit for one node's speed is known" if unlimited else ""
         rig.measure.control(name, fault, None if unlimited else trial, saw=saw, without=without)
 
 
@@ -205,7 +205,7 @@ def time_saves(rig: LadderRig, cluster: Cluster, count: int, plan: SavePlan) -> 
     # A further save is left out: no step follows it that would show which rank is late.
     saves = ladder.collect_saves(rung)[:SAVES]
     if len(saves) < SAVES:
-        errors = "; ".join(rung.save_errors) or "the trainer reported no others"
+        errors = "; ".join(rung.save_errors) or "the trainer reported no error"
         note = f"{len(saves)} of {SAVES} saves were made: {errors}"
         measure(check.CHECKPOINT_OVERHEAD, None, on=on, note=note)
         return
@@ -216,18 +216,18 @@ def time_saves(rig: LadderRig, cluster: Cluster, count: int, plan: SavePlan) -> 
 def no_save_reason(cluster: Cluster, gang: Gang, count: int, plan: SavePlan) -> str:
     """Explain why no checkpoint can be saved; "" if it can."""
     if count == 1 < len(cluster.nodes):  # each node would run a job of its own
-        return "no rung of several nodes was left to save"
+        return "no run on several nodes succeeded, so no save was timed"
     if gang_hangs(gang):
-        return "ranks of the previous run hang, or are gone"
+        return "ranks of the previous run hang or have ended"
     need = "saves need a folder that the driver and every node can write to ([cluster] shared)"
     if plan.folder is None:
-        return f"{need}, found none for the driver"
+        return f"{need}. The driver has none"
     try:
         nodes = find_blind_nodes(cluster, str(plan.folder))
     except FolderUnknown as unknown:
         return f"{need}. No node can write there: {unknown}"
     if nodes:
-        return f"{need}. {', '.join(nodes)} did not see the files of the others"
+        return f"{need}. {', '.join(nodes)} did not see the files of other nodes"
     needed = COPIES * PARAM_BYTES * parameter_count(plan.config)
     free = shutil.disk_usage(plan.folder).free
     if free < needed:
@@ -261,12 +261,12 @@ def judge_saves(
     measure(check.CHECKPOINT_OVERHEAD, share, on=subject, samples=len(saves))
     measure.note("save_stall", usual.stall_s, "s", on=f"{on}, {usual_gb}", samples=len(saves))
     measure.note("save_rate", rate, "bytes/s", on=on, samples=len(saves))
-    measure.covered(f"saves of {usual_gb} (with reading back) stopped {on} for {stalls} s")
+    measure.covered(f"saves of {usual_gb} (written and read back) stopped {on} for {stalls} s")
     if measure.would_fail(check.CHECKPOINT_OVERHEAD, share):
         node = ladder.slow_writer_node(usual, rung.nodes)
         cost = f"a save of {usual_gb} stops training for {usual.stall_s:.3g} s"
-        cost += f"; a save of {gb(size)} in proportion for {stall_s:.3g} s" if terms.save_gb else ""
-        why = "no single node's writing explains it"
+        cost += f"; one of {gb(size)} for {stall_s:.3g} s (in proportion)" if terms.save_gb else ""
+        why = "no single node writes slowly"
         why = f"the others wait while {node} writes" if node else why
         message = (
             f"on {on} {cost}. With a save every {minutes:g} minutes: {percent(share)} of the time. "

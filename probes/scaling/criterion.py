@@ -41,13 +41,13 @@ DISAGREEMENTS = wrong_data(
 )
 RESIDUAL = fixed_check(
     "residual", "ratio", "the terms must add up to the step time that they explain", high=1e-06,
-    no_control="it checks the suite's own sums, which no fault of a cluster breaks",
-    failing="the explained losses do not add up: {value} is left",
+    no_control="it checks seatrial's own sums, not the cluster",
+    failing="the parts of a step do not add up to its time: {value} is missing",
 )
 WALL_GAP = fixed_check(
     "wall_gap", "ratio",
     "the step times must add up to the measured time on the host's clock, whose error is far "
-    "below 1 %", high=0.01, no_control="it checks the suite's own clock, which no fault of a cluster breaks",
+    "below 1 %", high=0.01, no_control="it checks seatrial's own clock, not the cluster",
     failing="step times and the clock differ by {value}",
 )
 STRAGGLER = default_check(
@@ -58,8 +58,8 @@ STRAGGLER = default_check(
 )
 CHECKPOINT_OVERHEAD = default_check(
     "checkpoint_overhead", "ratio",
-    "share of the agreed time between two saves; large jobs save every 15 to 30 minutes (NVIDIA "
-    "on nvCOMP), so 2 % is 36 s of 30 minutes; healthy clusters lose 2 to 4 % to scaling in total",
+    "large jobs save every 15 to 30 minutes (NVIDIA on nvCOMP), and 2 % of 30 minutes is 36 s; "
+    "healthy clusters lose only 2 to 4 % to scaling in total",
     high=0.02, marginal_high=0.01, when=LONGER_TIER, depends=("save_gb", "save_minutes", "shared",),
     failing="saving checkpoints costs {value} of the training time",
 )
@@ -84,8 +84,8 @@ PROBES = (
 
 CRITERION = CriterionRow(
     title="scaling is close to linear",
-    how="a real FSDP job timed on more and more nodes; the causes of every lost percent, which "
-    "add up to the loss", where="one rank for each GPU, on 1, 2, 4, 8 ... nodes in turn",
+    how="a real FSDP job timed on a rising number of nodes; the lost time is split by its "
+    "causes", where="one rank for each GPU, on 1, 2, 4, 8 ... nodes in turn",
     needs=("2 nodes", "a shared folder that all nodes see, from tier standard on"),
     headlines={
         EFFICIENCY: "{work} ({value})", MFU: "training reaches {value} of the peak",

@@ -60,10 +60,10 @@ def judge_ladder(ladder: Ladder, limits: LimitLookup, measure: Recorder) -> list
             assert cause.code in CAUSE_CODES
             names = words_of(cause.where)
             suspects = [node for node in dict.fromkeys(rung.nodes) if node in names]
-            measure.explain(finding(cause.code, f"at {on} {cause.statement}", suspects))
+            measure.explain(finding(cause.code, f"at {on}, {cause.statement}", suspects))
     if len(rungs) == 1:
         subject = f"{node_count_text(1)}, {rungs[0].load_text}"
-        measure(check.EFFICIENCY, None, on=subject, note="one node cannot show scaling")
+        measure(check.EFFICIENCY, None, on=subject, note="scaling needs at least 2 nodes")
     measure(check.RESIDUAL, breakdown.segment_gap(rungs[0].steps), on=node_count_text(1))
     for rung in rungs:
         judge_rung(rung, measure, node_count_text(rung.count))
@@ -139,7 +139,7 @@ def proven_efficiency(ladder: Ladder, rung: Rung, limit: Limit | None) -> tuple[
     """
     efficiency, doubt = ladder.efficiency(rung), ladder.base_doubt
     if efficiency > MAX_EFFICIENCY:
-        doubt = "one node was slower alone, so something disturbed it there"
+        doubt = "one node was slower alone, so something disturbed that run"
     if not doubt or (limit and limit.judge(efficiency) is Verdict.FAIL):
         return efficiency, ""
     return None, f"{percent(efficiency)}: {doubt}"
@@ -178,7 +178,7 @@ def find_invalid_rung(rung: Rung, on: str) -> list[Finding]:
     findings = []
     if rung.non_finite:
         losses = f"{rung.non_finite} losses (ranks x steps) were NaN or infinite"
-        findings.append(finding("SCALE-NAN", f"at {on} {losses}"))
+        findings.append(finding("SCALE-NAN", f"at {on}, {losses}"))
     if rung.disagreements:
         findings.append(finding("SCALE-RANKS-DISAGREE", f"at {on} in {rung.disagreements[0]}"))
     return findings
@@ -227,7 +227,7 @@ def _slow_alone(base: Rung) -> list[_SlowPart]:
     parts = []
     for node, excess in breakdown.slowest_nodes(base.node_seconds()):
         than = f"{percent(excess)} longer than that of the median node"
-        message = f"a step of {node} alone takes {than}"
+        message = f"a step on {node} alone takes {than}"
         parts.append(_SlowPart(f"{node} alone", excess, message, [node]))
     return parts
 

@@ -106,7 +106,7 @@ def describe_load(load: TrainConfig, gpu_gib: float | None) -> str:
     text = f"trained {parameter_count(load):,} parameters"
     text += f", {load.batch * load.seq} tokens per rank and step"
     whole = gpu_gib is None or (load.dim, load.recompute) == (GPU_LOADS[0]["dim"], False)
-    return text if whole else f"{text}, because a GPU here has {gpu_gib:.0f} GiB"
+    return text if whole else f"{text} (chosen for a GPU of {gpu_gib:.0f} GiB)"
 
 
 def least_gpu_memory(facts: Sequence[dict[str, Any]]) -> float:
@@ -273,7 +273,7 @@ def repeat_base(rig: LadderRig, base: Rung, plan: Plan) -> list[Rung]:
         try:
             repeats.append(run_rung(rig.gang, rig.node_names, 1, plan.config, 0, plan.timeout_s))
         except GangError as error:
-            rig.measure.covered(f"one node was not run again: {error}")
+            rig.measure.covered(f"the run on 1 node was not repeated: {error}")
             replace_lost_workers(rig.gang, error)
             break
         fastest, *others = sorted([base, *repeats], key=attrgetter("seconds"))

@@ -42,8 +42,8 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure, workpla
         if not first[0]:
             return
         if run_ladder.is_stuck(gang, first[1], nodes):
-            failed = "ranks of the failed rung hang, or are gone"
-            measure.covered(f"{failed}: nothing more was tried")
+            failed = "ranks of the failed run hang or have ended"
+            measure.covered(f"{failed}: nothing more was timed")
             ladder = run_ladder.build_ladder(first, other_ladders, plan, agreed, [])
         else:
             ladders = run_ladder.rerun_ladder(rig, first, plan, RUNS[tier] - 1)
@@ -92,10 +92,10 @@ def coverage_text(ladder, terms, nodes):
     windows = [rung.seconds * len(rung.steps[0]) for rung in rungs]
     *others, last = [rung.count for rung in rungs]
     return (
-        f"rungs of {', '.join([*map(str, others), run_ladder.node_count_text(last)])}, "
+        f"timed on {', '.join([*map(str, others), run_ladder.node_count_text(last)])}, "
         f"{len(rungs[0].steps[0])} steps each, {ladder.interval_basis}; "
-        f"their windows lasted {min(windows):.0f} to {max(windows):.0f} s; "
-        f"the rung of 1 on each of {run_ladder.node_count_text(nodes)}; "
+        f"each was timed for {min(windows):.0f} to {max(windows):.0f} s; "
+        f"1 node means each of {run_ladder.node_count_text(nodes)} alone; "
         + (f"on the shards in {terms.shards}" if terms.shards else "on synthetic data")
-        + "; no rung saves checkpoints"
+        + "; without checkpoints"
     )

@@ -91,7 +91,7 @@ def search_rails(
     ports = [port for rail in rails for port in rail]
     if len(set(ports)) < len(ports):
         duplicates = sorted(name for name, count in Counter(ports).items() if count > 1)
-        raise ValueError(f"each node is to be named once, found twice: {', '.join(duplicates)}")
+        raise ValueError(f"expected each node once, found twice: {', '.join(duplicates)}")
     search = _Search([list(rail) for rail in rails], measure_pairs, effect)
     search.measure_first(all_pairs=matrix or search.rail_size < MIN_QUICK_NODES)
     while schedule := search.suspect_round() or search.recheck_rounds():
@@ -321,9 +321,9 @@ class _Search:
         parts = [f"{measured} of {pairs} pairs, both directions, {rounds_text}"]
         if measured < pairs:
             parts.append("links that were not tested are not judged")
-        parts += ["links are compared with each other: a fault that all share does not show here"]
+        parts += ["links are compared with each other, so a fault of all links is not found"]
         if self.slow_links() and not self.proven_good():
-            parts.append("no link is proven good, so no node is blamed")
+            parts.append("no link is known to be good, so no node is blamed")
         return "; ".join(parts)
 
 

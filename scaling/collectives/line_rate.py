@@ -209,14 +209,14 @@ def _rdma_line_rate(host: str, rails: list[Rail] | None) -> LineRate | None:
     if rails is None:
         return None
     if not rails:
-        return LineRate(0.0, f"no port on {host} has the rate of the others' ports")
+        return LineRate(0.0, f"no port on {host} is as fast as the ports of other nodes")
     _, gbps, layer, _ = rails[0]
     message = f"{len(rails)} x {gbps:.0f} Gbit/s {layer} ports in sysfs on {host}"
     if down := sum(not rail.active for rail in rails):
         message += f", {down} of them not active (NCCL_IB_HCA can exclude ports that are no rail)"
     if layer == "EFA" and gbps == EFA_GBPS:
         message += (
-            " (older EFA drivers report this for any port: give line_rate_gbps if it is faster)"
+            " (older EFA drivers report this for any port: set line_rate_gbps if it is faster)"
         )
     return LineRate(len(rails) * gbps / 8, message)
 
@@ -310,11 +310,11 @@ def select_sizes(sizes: Sequence[int], minbytes: str, maxbytes: str) -> list[int
     try:
         first, last = parse_size(minbytes), parse_size(maxbytes)
     except ValueError:
-        message = f"sizes are numbers with K, M or G, found {minbytes!r} and {maxbytes!r}"
+        message = f"expected numbers with K, M or G as sizes, found {minbytes!r} and {maxbytes!r}"
         raise click.UsageError(message) from None
     selected = [size for size in sizes if first <= size <= last]
     if not selected:
-        raise click.UsageError(f"no power of two lies in {minbytes} to {maxbytes}, from 8 to 16G")
+        raise click.UsageError(f"no power of two is in {minbytes} to {maxbytes}, from 8 to 16G")
     return selected
 
 
@@ -323,8 +323,8 @@ def select_sizes(sizes: Sequence[int], minbytes: str, maxbytes: str) -> list[int
 @click.option("--backend", type=click.Choice(["nccl", "gloo"]), help="Default: nccl with a GPU.")
 @click.option("-b", "--minbytes", default="8", show_default=True, help="First size (K, M, G).")
 @click.option("-e", "--maxbytes", default="16G", show_default=True, help="Last size.")
-@click.option("--longest", default=1.0, show_default=True, help="Seconds of one call, then stop.")
-@click.option("--budget", default=1.0, show_default=True, help="Seconds per size at most.")
+@click.option("--longest", default=1.0, show_default=True, help="Maximum seconds of one call.")
+@click.option("--budget", default=1.0, show_default=True, help="Maximum seconds per size.")
 @click.option("-J", "--json", "file", type=click.Path(path_type=Path), help="Write results[] here.")
 def main(
     name: str,

@@ -181,7 +181,7 @@ def _max_message_bytes(device: Any, backend: str) -> tuple[int, str]:
     torch.cuda.empty_cache()  # memory that the last collective left in torch's cache is free too
     free = torch.tensor([torch.cuda.mem_get_info(device)[0]], device=device)
     dist.all_reduce(free, op=dist.ReduceOp.MIN)  # ranks must agree on the sizes
-    return min(MAX_BYTES[backend], int(free[0]) // 4), "device memory does not hold four of them"
+    return min(MAX_BYTES[backend], int(free[0]) // 4), "four of them do not fit in device memory"
 
 
 def _time_size(

@@ -34,7 +34,7 @@ def find_disagreements(results: Sequence[dict[str, Any]]) -> list[str]:
     """
     wrong_world = [r for r in results if r["world"] != len(results)]
     world_message = (
-        f"rank {wrong_world[0]['rank']} was one of {wrong_world[0]['world']}" if wrong_world else ""
+        f"rank {wrong_world[0]['rank']} sees {wrong_world[0]['world']} ranks" if wrong_world else ""
     )
     tokens = results[0]["tokens_per_step"]
     rows = zip(*(result["steps"] for result in results), strict=True)
@@ -52,10 +52,10 @@ def _step_disagreement(ranks: Sequence[dict[str, Any]], step_tokens: int) -> str
             return f"ranks differ in their {name}"
     ids = [id for rank in ranks for id in rank["ids"]]
     if len(set(ids)) < len(ids):
-        return "ranks took the same samples"
+        return "ranks trained on the same samples"
     tokens = sum(rank["tokens"] for rank in ranks)
     if tokens != step_tokens:
-        return f"{tokens} tokens were taken, not {step_tokens}"
+        return f"{tokens} tokens were used, not {step_tokens}"
     loss = ranks[0]["loss"]
     mean = sum(rank["local_loss"] * rank["tokens"] for rank in ranks) / tokens
     if math.isfinite(loss) and not math.isclose(mean, loss, rel_tol=LOSS_TOLERANCE):
@@ -210,7 +210,7 @@ def worker_groups(gang: Gang, count: int, first: int = 0) -> list[list[int]]:
     """
     order = list(dict.fromkeys(place.node for place in gang.places))
     if count > len(order):  # else a worker would be two ranks of one job, and hang
-        raise GangError(f"a rung of {count} nodes was asked of a gang of {len(order)}")
+        raise GangError(f"a run on {count} nodes needs more than the gang's {len(order)}")
     workers = {node: [w for w, p in enumerate(gang.places) if p.node == node] for node in order}
     if count == 1:
         return [workers[node] for node in order]
@@ -263,7 +263,7 @@ def strong_scaling_config(config: TrainConfig, count: int, max_nodes: int) -> Tr
     """
     sequences = config.batch * max_nodes
     if sequences % count:
-        raise ValueError(f"{sequences} sequences a step cannot be dealt evenly to {count} nodes")
+        raise ValueError(f"{sequences} sequences a step cannot be split evenly over {count} nodes")
     return dataclasses.replace(
         config,
         batch=sequences // count,

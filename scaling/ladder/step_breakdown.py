@@ -297,7 +297,7 @@ def describe_exposed(ranks: RankSteps, separable: bool, nodes: Sequence[str]) ->
     `nodes[r]` is rank r's node.
     """
     if not separable:  # unknown, so it must not be shown as 0
-        return "exposed communication: not separable here"
+        return "exposed communication: cannot be separated"
     parts = []
     for name, wait in exposed_waits(ranks).items():
         rank, share = wait.culprit()
@@ -368,7 +368,7 @@ def critical_path(ranks: RankSteps) -> CriticalPath:
     unequal steps, or none.
     """
     if not ranks or not ranks[0] or len({len(steps) for steps in ranks}) > 1:
-        raise ValueError("every rank must have counted the same steps, at least one")
+        raise ValueError("every rank must report the same steps, at least one")
     names = list(ranks[0][0].segments)
     runs = _adjacent_segments(names)
     entries: list[CriticalPathEntry] = []

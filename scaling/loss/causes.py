@@ -30,10 +30,10 @@ EVERY_NODE = "every node"
 FABRIC = "fabric"
 COLLECTIVES = "collectives"  # stands for all collectives in the name of a part
 SEGMENTS_TEXT = ", ".join(COLLECTIVE_SEGMENTS)  # segment of causes in meetings
-NOT_SEPARATED = "the two cannot be separated here"
+NOT_SEPARATED = "this run cannot separate the two"
 # Parts: time of meetings beyond the replay, in collectives or in an unknown place.
-WAITED_PART = f"in {COLLECTIVES} beyond the replay"
-UNKNOWN_PART = "unexplained beyond the replay"
+WAITED_PART = f"waiting for {COLLECTIVES} (longer than without training)"
+UNKNOWN_PART = "unexplained (communication or compute)"
 
 
 @dataclass(frozen=True)
@@ -127,11 +127,11 @@ def detect_slow_nodes(
         part / growth.base_s if growth.base_s else 0.0 for part in (growth.slow, growth.slowing)
     )
     slow = growth.slow + _subtract_loss_of_slow_node(local_growth, growth.slow_node, slow_ratio)
-    part = f"behind slow {growth.slow_node}"
+    part = f"waiting for {growth.slow_node} (slow compute)"
     if growth.slow_node:
         evidence = f"compute of {growth.slow_node} alone takes {percent(slow_ratio)} longer"
         hidden = [name for name, extra_s in growth.also_slow.items() if budget.matters(extra_s)]
-        evidence += f"; {', '.join(hidden)} also slower, hidden behind it" if hidden else ""
+        evidence += f"; {', '.join(hidden)} also slower, but less" if hidden else ""
         where = ", ".join([growth.slow_node, *hidden])
         budget.settle("SCALE-SLOW-NODE", where, "compute", slow, part, evidence)
     else:
@@ -139,12 +139,12 @@ def detect_slow_nodes(
     slowing = growth.slowing + _subtract_loss_of_slow_node(
         local_growth, growth.slowing_node, slowing_ratio
     )
-    part = f"as {growth.slowing_node or 'the job'} slows down"
+    part = f"slowdown of {growth.slowing_node or 'the job'} during the run"
     where = growth.slowing_node or "no single node"
     verb, caveat = "compute takes", ""
     if not growth.compute_slowed:
-        verb, caveat = f"{SEGMENTS_TEXT} take", f", for compute or links: {NOT_SEPARATED}"
-    evidence = f"{verb} {percent(slowing_ratio)} longer over the window than at its start{caveat}"
+        verb, caveat = f"{SEGMENTS_TEXT} take", f", in compute or on links ({NOT_SEPARATED})"
+    evidence = f"{verb} {percent(slowing_ratio)} longer on average than at the start{caveat}"
     budget.settle("SCALE-THROTTLING", where, "compute", slowing, part, f"{where}: {evidence}")
 
 
@@ -177,12 +177,12 @@ def detect_slow_segments(budget: LossBudget, local_growth: list[LocalSegmentGrow
         for node in local.slow_nodes:
             if budget.matters(nodes[node]):
                 code = "SCALE-DATA" if segment == "data" else "SCALE-STRAGGLER"
-                evidence = f"{node} arrives last and is slower in {segment} than the other nodes"
+                evidence = f"{node} arrives last, and {segment} takes longer there than elsewhere"
                 part = f"waiting for {node}'s {segment}"
                 budget.add_cause(code, node, segment, nodes.pop(node), part, evidence)
         if segment == "data" and local.significant and budget.matters(common):
             evidence = "loading data takes longer on every node than on one node alone"
-            part = "waiting for data everywhere"
+            part = "waiting for data on every node"
             budget.add_cause("SCALE-DATA", EVERY_NODE, segment, common, part, evidence)
             common = 0.0
         local_growth[index] = replace(local, nodes=nodes, common=common)
@@ -193,8 +193,8 @@ def _detect_checkpoint_stall(budget: LossBudget, local: LocalSegmentGrowth) -> L
     seconds = local.common + sum(local.nodes.values())
     worst = max(local.nodes, key=local.nodes.__getitem__)
     where = worst if local.nodes[worst] > seconds / 2 else EVERY_NODE
-    evidence = f"saves stop {where} for longer than with one node"
-    budget.settle("SCALE-CHECKPOINT", where, local.segment, seconds, "in checkpoints", evidence)
+    evidence = f"saves stop {where} for longer than on one node"
+    budget.settle("SCALE-CHECKPOINT", where, local.segment, seconds, "saving checkpoints", evidence)
     return replace(local, nodes={}, common=0.0)
 
 
@@ -210,12 +210,12 @@ def detect_jitter(
     if budget.matters(growth.spikes) and budget.matters(jitter_s):
         where = f"mostly {growth.spiky_node}" if growth.spiky_node else "changing nodes"
         evidence = f"single steps take far longer than the typical step on {where}"
-        budget.add_cause("SCALE-JITTER", where, "compute", jitter_s, "in jitter", evidence)
+        budget.add_cause("SCALE-JITTER", where, "compute", jitter_s, "single slow steps", evidence)
         remaining -= jitter_s
-    budget.add_part(remaining, "in ordinary variation")
+    budget.add_part(remaining, "normal variation of steps")
     for local in local_growth:
         scattered, segment = sum(local.nodes.values()), local.segment
-        part = f"in jitter of {segment}"
+        part = f"single steps with slow {segment}"
         evidence = f"{segment} takes far longer in single steps, on changing nodes"
         budget.settle("SCALE-JITTER", "changing nodes", segment, scattered, part, evidence)
 
@@ -245,7 +245,7 @@ def detect_communication(
         _add_wrong_network(budget, seconds, times.off_fabric)
         return
     if times.replayed is None:
-        budget.add_part(seconds, "in collectives, with no replay to compare with")
+        budget.add_part(seconds, "waiting for collectives (not timed without training)")
         return
     replayed = max(times.replayed, 0.0)
     excess = seconds - replayed
@@ -270,14 +270,13 @@ def _add_beyond_replay(budget: LossBudget, seconds: float, replayed: float, wait
     if waited:
         code, where, part = "SCALE-LINK", FABRIC, WAITED_PART
         evidence = (
-            f"steps wait {took_text} for collectives; a replay without the trainer takes "
-            f"{replay_text}"
+            f"steps wait {took_text} for collectives; without training, they take {replay_text}"
         )
     else:
         code, where, part = "SCALE-UNEXPLAINED", EVERY_NODE, UNKNOWN_PART
         evidence = (
-            f"{SEGMENTS_TEXT} take {took_text} longer, in collectives or compute: "
-            f"{NOT_SEPARATED}; a replay of the collectives without the trainer takes "
+            f"{SEGMENTS_TEXT} take {took_text} longer, in communication or compute "
+            f"({NOT_SEPARATED}); without training, the collectives take "
             f"{replay_text}"
         )
     budget.add_cause(code, where, SEGMENTS_TEXT, seconds - replayed, part, evidence)
@@ -292,12 +291,12 @@ def _detect_load_slowdown(
     ratio = min(1.0, (seconds - waited) / computed) if computed > 0 else 0.0
     for node, extra_s in slowdown.nodes.items():
         if budget.matters(ratio * extra_s):
-            part = f"behind {node}, slow only when all nodes run"
+            part = f"waiting for {node} (slow only when all nodes run)"
             evidence = f"{node} computes longer with the others than alone, and they wait for it"
             budget.add_cause("SCALE-STRAGGLER", node, "compute", ratio * extra_s, part, evidence)
     common = ratio * slowdown.common
     if common > noise and budget.matters(common):
-        part = "unexplained compute on every node"
+        part = "slower compute on every node (unexplained)"
         evidence = "compute takes longer on every node than on one node alone"
         budget.add_cause("SCALE-UNEXPLAINED", EVERY_NODE, "compute", common, part, evidence)
     return waited
@@ -317,7 +316,7 @@ def _detect_slow_links(
     if slow <= REPLAY_TOLERANCE * seconds or not budget.matters(slow):
         return 0.0
     evidence = (
-        f"a replay of the collectives without the trainer takes {replayed * 1000.0:.3g} ms "
+        f"without training, the collectives take {replayed * 1000.0:.3g} ms "
         f"({agreed * 1000.0:.3g} ms on links of the agreed rate)"
     )
     part = "waiting for collectives on slow links"
@@ -330,7 +329,7 @@ def _detect_few_tokens(
     times: CollectiveTimes, limit: float | None, lost: float,
 ) -> None:  # fmt: skip
     """Record seconds of collectives as replayed: as a cause if they alone break the limit."""
-    base_s, part = budget.seconds - lost, "waiting for collectives, as replayed"
+    base_s, part = budget.seconds - lost, "waiting for collectives (as long as without training)"
     too_slow = limit is not None and limit < 1 and budget.matters(seconds) and growth.base_s
     if limit is None or not too_slow or base_s / (base_s + seconds) >= limit:
         budget.add_part(seconds, part)
@@ -381,8 +380,8 @@ def detect_unexplained(
     grown_segments = [each.segment for each in grown]
     if budget.matters(abs(remaining)) and (grown_segments or abs(remaining) > uncertainty):
         segment = ", ".join(grown_segments) or "unknown"
-        longer = f"{segment} longer on every node" if grown_segments else "no segment stands out"
-        evidence = f"no known cause explains it, {longer}"
+        longer = f"{segment} is longer on every node" if grown_segments else "no segment is longer"
+        evidence = f"no known cause explains it: {longer}"
         if remaining < 0:
             evidence = "the known causes together explain more time than was lost"
         code, part = "SCALE-UNEXPLAINED", "unexplained"

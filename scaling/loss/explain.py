@@ -141,7 +141,7 @@ def _locate_causes(explanation: Explanation, slow_links: Sequence[SlowLink]) -> 
     If there is such a link, time that only may have been in collectives counts as waiting for
     them.
     """
-    code, where, messages = "", causes.EVERY_NODE, ["pairs of nodes are all alike"]
+    code, where, messages = "", causes.EVERY_NODE, ["all pairs of nodes are equally fast"]
     if slow_links:
         code, messages = "SCALE-LINK", [link.said for link in slow_links]
         where = ", ".join(dict.fromkeys(node for link in slow_links for node in link.nodes))
@@ -161,12 +161,12 @@ def _locate_causes(explanation: Explanation, slow_links: Sequence[SlowLink]) -> 
 def loss_sentence(nodes: int, lost: float, parts: Sequence[LossPart]) -> str:
     """Describe a rung's loss in one sentence, in per cent of its step; printed parts sum to it."""
     if lost < 0:
-        return f"at {nodes} nodes nothing is lost: a step is {percent(-lost)} shorter"
+        return f"at {nodes} nodes, nothing is lost: a step is {percent(-lost)} shorter than on one"
     shown = [part for part in parts if round(part.share * 1000)]
     tenths = round_to_sum([part.share * 1000 for part in shown], round(lost * 1000))
     pairs = sorted(zip(tenths, shown, strict=True), key=lambda pair: -pair[0])
-    text = ", ".join(f"{tenth / 10:.1f} {part.said}" for tenth, part in pairs if tenth)
-    return f"at {nodes} nodes {lost * 100:.1f} % is lost" + (f": {text}" if text else "")
+    text = ", ".join(f"{tenth / 10:.1f} % {part.said}" for tenth, part in pairs if tenth)
+    return f"at {nodes} nodes, {lost * 100:.1f} % of a step is lost" + (f": {text}" if text else "")
 
 
 def round_to_sum(values: Sequence[float], total: int) -> list[int]:

@@ -56,7 +56,7 @@ def check_rungs(rungs: Sequence[Rung], base_repeats: Sequence[Rung] = ()) -> Non
     counts = [rung.count for rung in rungs]
     if counts[:1] != [1] or counts != sorted(set(counts)):
         found = ", ".join(map(str, counts)) or "none"
-        raise ValueError(f"expected rungs that rise from 1 node, found {found}")
+        raise ValueError(f"expected rungs with rising node counts from 1, found {found}")
     for rung in rungs:
         if strange := sorted({*rung.nodes} - {*rungs[0].nodes}):
             found = f"{', '.join(strange)} on the rung of {rung.count}"
@@ -91,11 +91,11 @@ def _check_rung(rung: Rung, where: str) -> None:
     job = ranks if rung.count > 1 else ranks // nodes  # on one node: the ranks of one job
     if rung.tokens_per_step < job:
         few = f"{job} ranks, found {rung.tokens_per_step}"
-        raise ValueError(f"{where}: expected a token per step for each of {few}")
+        raise ValueError(f"{where}: expected at least one token per step for each of {few}")
     counted = {len(steps) for steps in rung.steps}
     if len(counted) > 1 or 0 in counted or not all(rung.other_runs):
         found = ", ".join(map(str, sorted({*counted, *map(len, rung.other_runs)})))
-        raise ValueError(f"{where}: expected as many steps of each rank, 1 or more, found {found}")
+        raise ValueError(f"{where}: expected the same number of steps on each rank, found {found}")
 
 
 def check_collectives(calls: Iterable[predict.CollectiveCall], fits: Mapping[str, Fit]) -> None:
@@ -133,7 +133,7 @@ def base_doubt(base: Rung, other_runs: Sequence[float]) -> str:
         )
     excess = base.seconds / lower_half_mean(predict.step_seconds(base.judged_steps)) - 1
     if excess > TOLERANCE:
-        return f"one node was disturbed: a step takes {percent(excess)} more than its faster half"
+        return f"one node was disturbed: its mean step is {percent(excess)} above its faster half"
     return ""
 
 

@@ -121,7 +121,7 @@ def forecast_efficiency(
     larger = sorted(count for count in rungs if count > 1)
     if 1 not in rungs or len(larger) < 2:
         known = ", ".join(map(str, sorted(rungs))) or "none"
-        raise ValueError(f"a prediction needs 1 node and two larger rungs, there are: {known}")
+        raise ValueError(f"a prediction needs 1 node and two larger node counts, found: {known}")
     series = [step_seconds(rungs[count]) for count in (1, *larger)]
     means = [*map(statistics.fmean, series)]
     model = _Model(larger, collectives, mad_deviation(series[0]), dict.fromkeys(larger, 0.0))
@@ -133,7 +133,7 @@ def forecast_efficiency(
     if top_loss > MIN_SHARE * means[-1]:
         named = f" ({', '.join(causes)})" if causes else ""
         message = f"{top_loss:.2g} s of a step were lost to unknown causes other than communication"
-        assumptions += (f"on {larger[-1]} nodes {message}{named}, and are at every size",)
+        assumptions += (f"on {larger[-1]} nodes {message}{named}, and so at every size",)
     return Forecast(predictions, share, top_loss, model.misfit(means), assumptions, load)
 
 
@@ -217,12 +217,12 @@ def _list_assumptions(larger: Sequence[int], share: float, noise: float) -> tupl
     return (
         f"only {rungs} nodes were measured, and nothing larger",
         "every GPU keeps its tokens per step (weak scaling), its model and its sharding",
-        f"communication costs a step {share:.2f} times what its fits give, as measured here",
+        f"communication costs {share:.2f} times what its model predicts, as measured here",
         "latency grows with the hops of a ring; a tree would reduce it",
         "bandwidth per node stays the same, though larger jobs cross more switches",
-        f"added nodes are as healthy as these; steps vary by {percent(noise)}, each on its own",
-        "size brings no failures, slow nodes or storage limits",
-        "the band covers this run's noise and the model's misfit, not what the model leaves out",
+        f"added nodes are as healthy as these; steps vary by {percent(noise)}, independently",
+        "a larger size adds no failures, slow nodes or storage limits",
+        "the range covers this run's noise and the model's error, not what the model leaves out",
     )
 
 

@@ -156,7 +156,7 @@ CASES: list[
         finding("SCALE-LINK", "links", ["node9"]),
         "Repair the links of node9",
         'node9$ ethtool -S INTERFACE | grep -iE "err|drop|discard|crc"',
-        "Steps wait for links no longer than a replay of their collectives does.",
+        "Collectives take no longer in training than without it.",
     ),
     (
         finding("SCALE-THROTTLING", "hot", ["node3"]),

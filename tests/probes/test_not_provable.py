@@ -29,7 +29,7 @@ accelerators = "emulated"
 not_provable = "{REASON}"
 """
 SLOW = 'measure("straggler", 0.9, on="rank 3")'
-UNKNOWN = 'measure("efficiency", None, note="one node cannot show scaling")'
+UNKNOWN = 'measure("efficiency", None, note="scaling needs at least 2 nodes")'
 MISSED = 'measure.control("slow base", "one node is slow", None, saw="no limit")'
 SOUND_DATA = 'measure("disagreements", 0)'
 

@@ -29,7 +29,7 @@ HEALTHY: dict[str, dict[str, Any]] = {
 FROM_RUN = {
     "nodes": exactly(4, "nodes", "ordered"),
     "gpus": exactly(8, "GPUs", "ordered"),
-    "rails": Limit(low=4, unit="rails", because="as ordered in the contract"),
+    "rails": Limit(low=4, unit="rails", because="the contract says so"),
     "steps_lost": Limit(high=4, unit="steps", because="it saves every 4 steps"),
 }
 STANDARD = 'tier = "standard"\n'

@@ -80,4 +80,4 @@ def test_what_is_not_seen_is_not_accused(ending: str) -> None:
 
 def test_a_misspelt_name_is_found_without_its_value() -> None:
     (flag,) = lint({"n0": node({"NCCL_IB_HCAS": SET})}, "rdma")
-    assert "was NCCL_IB_HCA meant?" in flag.fix
+    assert "did you mean NCCL_IB_HCA?" in flag.fix

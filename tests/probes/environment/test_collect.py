@@ -76,7 +76,7 @@ def test_who_wins(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flags = {flag.variable: flag for flag in lint({"n0": seen}, "rdma")}
     assert flags["NCCL_NET"].severity == "fail"
     assert "only NCCL reads this file" in flags["GLOO_SOCKET_IFNAME"].why
-    assert "blanks are part of the name" in flags["export NCCL_ALGO"].why
+    assert "the name contains spaces" in flags["export NCCL_ALGO"].why
 
     monkeypatch.setenv("NCCL_CONF_FILE", "/nowhere/nccl.conf")
     seen = read_settings()
@@ -88,7 +88,7 @@ def test_unreadable_files(places: Path) -> None:
     own, system = places / ".nccl.conf", places / "system.conf"
     cases = {
         b"NCCL_NET=\xff\xfe\n": "is not UTF-8",
-        b"\x00\x01NCCL_NET=Socket\n": "holds NUL bytes",
+        b"\x00\x01NCCL_NET=Socket\n": "contains NUL bytes",
         b"NCCL_NET=IB\n" + b"# long\n" * 20_000: "is longer than 64 KiB",
     }
     for content, said in cases.items():

@@ -88,14 +88,14 @@ SLOW = SimpleNamespace(fabric="fab0", management="eth0", management_gbps=0.2)
 @pytest.mark.parametrize(
     ("forced", "straight", "terms", "speed", "slower", "says"),
     [
-        (10.0, 300, RDMA, None, True, "straight 300 GB/s"),
-        (299.0, 300, RDMA, None, False, "straight 300 GB/s"),  # as fast as RDMA
+        (10.0, 300, RDMA, None, True, "normal run 300 GB/s"),
+        (299.0, 300, RDMA, None, False, "normal run 300 GB/s"),  # as fast as RDMA
         (10.0, None, RDMA, None, None, "no normal run"),
-        (0.024, 0.118, SLOW, None, True, "straight 0.118 GB/s"),
-        (0.117, 0.118, SLOW, None, False, "straight 0.118 GB/s"),  # it cannot have gone there
+        (0.024, 0.118, SLOW, None, True, "normal run 0.118 GB/s"),
+        (0.117, 0.118, SLOW, None, False, "normal run 0.118 GB/s"),  # it cannot have gone there
         (0.024, None, SLOW, None, None, "no normal run"),
-        (1.1, 11.0, LAN, 10_000, True, "straight 11 GB/s"),
-        (10.9, 11.0, LAN, 10_000, False, "straight 11 GB/s"),
+        (1.1, 11.0, LAN, 10_000, True, "normal run 11 GB/s"),
+        (10.9, 11.0, LAN, 10_000, False, "normal run 11 GB/s"),
         (10.9, 11.0, LAN, 100_000, None, "eth0 may carry too: bandwidth is not compared"),
         (10.9, 11.0, LAN, None, None, "management_gbps"),
     ],
@@ -149,7 +149,7 @@ def test_the_control_is_caught_where_all_of_it_shows(
     seen = control(recorder(), monkeypatch, astray("eth0", "eth0", 0.024))
     forced = seen["wrong network"]
     assert forced.caught
-    assert "straight 0.118 GB/s" in forced.saw
+    assert "normal run 0.118 GB/s" in forced.saw
     roads = ("network", "fabric_share", "share_on_other_networks", "links_on_other_networks")
     assert forced.proves == ["busbw", *roads]
     assert seen["other report"].proves == ["agreeing_sources"]
@@ -263,4 +263,4 @@ def test_where_nothing_can_be_forced_nothing_is_caught(recorder: Callable[..., R
     controls.control_off_fabric(rig, None, cast(Any, logs))
     (missed,) = measure.finish("finished", 1.0).controls
     assert missed.caught is None
-    assert "name one in the contract" in missed.saw
+    assert "the contract names no other interface" in missed.saw

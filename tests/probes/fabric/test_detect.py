@@ -84,7 +84,7 @@ def test_a_link_that_is_slow_both_ways_is_shown_with_the_slower_one() -> None:
     found = hunt(links=[("n0", "n2"), ("n2", "n0")])
     speeds = {**found.speeds, ("n2", "n0"): 0.02}
     (one,) = find_slow_links(replace(found, speeds=speeds))
-    assert one.statement == "n0 <-> n2: 0.02 GB/s. Others: 0.1 GB/s"
+    assert one.statement == "the link n0 <-> n2 is slow: 0.02 GB/s. Others: 0.1 GB/s"
 
 
 def test_without_an_agreed_fabric_no_bytes_are_off_it() -> None:
@@ -282,7 +282,7 @@ def test_rails_that_are_not_active_fail_where_nobody_ordered_a_number(
         judge.judge_rails(run, terms, measure, installed)
         rails = [m for m in measure.finish("finished", 1.0).measurements if m.name == "rails"]
         assert [m.verdict for m in rails] == [Verdict.FAIL] * 2
-        assert "as ordered in the contract" not in rails[0].sentence()
+        assert "the contract says so" not in rails[0].sentence()
 
 
 def judge_text(

@@ -67,7 +67,7 @@ def test_rails_of_an_unknown_rate_are_judged_by_their_number_alone() -> None:
     [
         (derive_contract(None), 2, "every node must have as many as the best node"),
         (RDMA, None, "every node must have as many as the best node"),
-        (RDMA, 2, "as ordered in the contract"),
+        (RDMA, 2, "the contract says so"),
     ],
 )
 def test_only_a_number_that_is_in_a_contract_was_ordered(
@@ -122,7 +122,7 @@ def test_rdma_needs_one_rail_at_least() -> None:
     (found,) = measured(judge_rails({"n0": {}}), "rails")
     assert (found.value, found.verdict) == (0, Verdict.FAIL)
     assert found.limit
-    assert (found.limit.low, found.limit.because) == (1, "RDMA needs one rail at least")
+    assert (found.limit.low, found.limit.because) == (1, "RDMA needs at least one rail")
 
 
 def test_the_rows_with_wrong_elements_are_returned() -> None:

@@ -165,7 +165,7 @@ def test_a_fabric_without_ip_has_no_packet_size_to_judge(recorder: Callable[...,
     why = "no RDMA port has an IP address on a"
     found, coverage = judged(recorder, has_ip=False, narrow=None, note=why)
     assert {"mtu_mismatches", "pairs_below_mtu"}.isdisjoint(found)
-    assert coverage == f"packet sizes were not tried: {why}"
+    assert coverage == f"packet sizes were not tested: {why}"
 
 
 @pytest.mark.parametrize("note", ["", "no RDMA port has an IP address on a"])
@@ -178,4 +178,4 @@ def test_why_no_mtu_is_judged_is_always_given(recorder: Callable[..., Recorder],
 
 
 def test_neighbours_that_nobody_shows_are_told(recorder: Callable[..., Recorder]) -> None:
-    assert "no node shows /proc/net/arp" in judged(recorder, saw_neighbours=False)[1]
+    assert "no node has a readable /proc/net/arp" in judged(recorder, saw_neighbours=False)[1]

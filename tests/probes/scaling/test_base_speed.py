@@ -164,7 +164,7 @@ def test_a_device_whose_peak_is_unknown_is_unproven_until_its_tokens_are_agreed(
     found = on_gpu(ladder(**SOUND), device="NVIDIA L4", peak=None)
     seen = figure(judged(tmp_path / "bare", found, contract()), "mfu")
     assert seen.verdict is Verdict.UNPROVEN
-    assert seen.note == "no peak is known of NVIDIA L4: agree [SCALING.tokens_per_s]"
+    assert seen.note == "the peak of NVIDIA L4 is unknown: set [SCALING.tokens_per_s]"
     result = judged(tmp_path / "agreed", found, contract(AGREED_TOKENS))
     assert figure(result, "tokens_per_s").verdict is Verdict.PASS
     assert not verdicts(result, "mfu")
@@ -240,7 +240,7 @@ def test_the_report_of_a_run_says_of_its_base_what_the_page_says(tmp_path: Path)
     judged(tmp_path / "run", throttled(on_gpu(ladder(**SOUND)), *NODES), contract())
     output = CliRunner().invoke(main, ["scaling", "report", str(tmp_path / "run")]).output
     assert "MFU on 1 node, 8,192 tokens per GPU and step: 21" in output
-    assert "SCALE-SLOW-BASE one node alone is too slow (node0, node1, node2, node3)" in output
+    assert "SCALE-SLOW-BASE training on one node is too slow (node0, node1, node2, node3)" in output
 
 
 class Controls(Trial):

@@ -255,7 +255,7 @@ def test_a_save_is_judged_as_one_of_the_agreed_size(run: Any) -> None:
     result = run(saved(1.0), late(1.0), save_gb=6e-4)  # a hundred times what was saved
     assert judged(result) == (pytest.approx(100 / 1800), Verdict.FAIL)
     (finding,) = result.findings
-    assert "stops training for 1 s; a save of 0.6 MB in proportion for 100 s" in finding.statement
+    assert "stops training for 1 s; one of 0.6 MB for 100 s (in proportion)" in finding.statement
     assert ": 5.56 % of the time" in finding.statement
     assert result.measurements[0].subject == "3 nodes, 0.6 MB every 30 minutes"
 
@@ -271,11 +271,11 @@ def test_the_delay_that_is_planted_stands_out_of_a_node_that_is_slow_anyway(run:
 @pytest.mark.parametrize(
     ("found", "where", "says"),
     [
-        ([], {"folder": None}, "([cluster] shared), found none for the driver"),
-        ([], {"blind": ["node2"]}, "node2 did not see the files of the others"),
-        ([], {"hangs": [3]}, "ranks of the previous run hang, or are gone"),
+        ([], {"folder": None}, "([cluster] shared). The driver has none"),
+        ([], {"blind": ["node2"]}, "node2 did not see the files of other nodes"),
+        ([], {"hangs": [3]}, "ranks of the previous run hang or have ended"),
         ([], {"config": replace(TRAINED, dim=1 << 20, layers=96)}, "for 3 saves, found "),
-        ([], {"count": 1}, "no rung of several nodes was left"),
+        ([], {"count": 1}, "no run on several nodes succeeded"),
         ([GangError("rank 1 failed: CheckpointError: no space left")], {}, "no space left"),
         ([replace(rung({4: 0.2}), save_errors=("full",))], {}, "1 of 3 saves were made: full"),
     ],

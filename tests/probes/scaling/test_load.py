@@ -19,10 +19,10 @@ TERMS = ClusterTerms()
     [
         (79.6, 8, (2048, False), "trained 1,137,772,544 parameters, 8192 tokens per rank and step"),
         (79.6, 1, (2048, False), "8192 tokens per rank and step"),
-        (29.5, 1, (2048, True), "8192 tokens per rank and step, because a GPU here has 30 GiB"),
-        (15.8, 1, (768, False), "8192 tokens per rank and step, because a GPU here has 16 GiB"),
+        (29.5, 1, (2048, True), "8192 tokens per rank and step (chosen for a GPU of 30 GiB)"),
+        (15.8, 1, (768, False), "8192 tokens per rank and step (chosen for a GPU of 16 GiB)"),
         (22.5, 8, (2048, False), "8192 tokens per rank and step"),
-        (2.0, 1, (768, False), "8192 tokens per rank and step, because a GPU here has 2 GiB"),
+        (2.0, 1, (768, False), "8192 tokens per rank and step (chosen for a GPU of 2 GiB)"),
         (float("inf"), 1, (2048, False), "8192 tokens per rank and step"),
     ],
 )

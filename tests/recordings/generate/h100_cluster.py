@@ -211,27 +211,39 @@ def scaling() -> ProbeResult:
                 "lost": [0.022, 0.049, 0.086],
                 "parts": [
                     [
-                        {"share": 0.019, "said": "waiting for collectives as replayed"},
-                        {"share": 0.003, "said": "in ordinary variation"},
+                        {
+                            "share": 0.019,
+                            "said": "waiting for collectives (as long as without training)",
+                        },
+                        {"share": 0.003, "said": "normal variation of steps"},
                     ],
                     [
-                        {"share": 0.041, "said": "waiting for collectives as replayed"},
+                        {
+                            "share": 0.041,
+                            "said": "waiting for collectives (as long as without training)",
+                        },
                         {"share": 0.006, "said": "waiting for node3's data"},
-                        {"share": 0.002, "said": "in ordinary variation"},
+                        {"share": 0.002, "said": "normal variation of steps"},
                     ],
                     [
-                        {"share": 0.066, "said": "waiting for collectives as replayed"},
+                        {
+                            "share": 0.066,
+                            "said": "waiting for collectives (as long as without training)",
+                        },
                         {"share": 0.014, "said": "waiting for node3's data"},
-                        {"share": 0.006, "said": "in ordinary variation"},
+                        {"share": 0.006, "said": "normal variation of steps"},
                     ],
                 ],
                 "sentences": [
-                    "at 2 nodes 2.2 % is lost: 1.9 waiting for collectives as replayed, "
-                    "0.3 in ordinary variation",
-                    "at 4 nodes 4.9 % is lost: 4.1 waiting for collectives as replayed, "
-                    "0.6 waiting for node3's data, 0.2 in ordinary variation",
-                    "at 8 nodes 8.6 % is lost: 6.6 waiting for collectives as replayed, "
-                    "1.4 waiting for node3's data, 0.6 in ordinary variation",
+                    "at 2 nodes, 2.2 % of a step is lost: "
+                    "1.9 % waiting for collectives (as long as without training), "
+                    "0.3 % normal variation of steps",
+                    "at 4 nodes, 4.9 % of a step is lost: "
+                    "4.1 % waiting for collectives (as long as without training), "
+                    "0.6 % waiting for node3's data, 0.2 % normal variation of steps",
+                    "at 8 nodes, 8.6 % of a step is lost: "
+                    "6.6 % waiting for collectives (as long as without training), "
+                    "1.4 % waiting for node3's data, 0.6 % normal variation of steps",
                 ],
             },
             "terms": {

@@ -170,19 +170,27 @@ def scaling() -> ProbeResult:
                 "lost": [0.019, 0.048],
                 "parts": [
                     [
-                        {"share": 0.017, "said": "waiting for collectives as replayed"},
-                        {"share": 0.002, "said": "in ordinary variation"},
+                        {
+                            "share": 0.017,
+                            "said": "waiting for collectives (as long as without training)",
+                        },
+                        {"share": 0.002, "said": "normal variation of steps"},
                     ],
                     [
-                        {"share": 0.039, "said": "waiting for collectives as replayed"},
-                        {"share": 0.009, "said": "in ordinary variation"},
+                        {
+                            "share": 0.039,
+                            "said": "waiting for collectives (as long as without training)",
+                        },
+                        {"share": 0.009, "said": "normal variation of steps"},
                     ],
                 ],
                 "sentences": [
-                    "at 2 nodes 1.9 % is lost: 1.7 waiting for collectives as replayed, "
-                    "0.2 in ordinary variation",
-                    "at 4 nodes 4.8 % is lost: 3.9 waiting for collectives as replayed, "
-                    "0.9 in ordinary variation",
+                    "at 2 nodes, 1.9 % of a step is lost: "
+                    "1.7 % waiting for collectives (as long as without training), "
+                    "0.2 % normal variation of steps",
+                    "at 4 nodes, 4.8 % of a step is lost: "
+                    "3.9 % waiting for collectives (as long as without training), "
+                    "0.9 % normal variation of steps",
                 ],
             },
             "terms": {

@@ -191,7 +191,10 @@ def lost(shares: list[float], nodes: int = 2) -> dict[str, Any]:
 
 def test_lost_shows_only_what_is_lost_each_part_after_the_other() -> None:
     figure = draw("lost", recorded()["lost"])
-    assert "8.6 % is lost: 6.6 waiting for collectives as replayed" in figure.sentence
+    assert (
+        "8.6 % of a step is lost: 6.6 % waiting for collectives (as long as without training)"
+        in figure.sentence
+    )
     assert "kept" not in " ".join(words(figure))
     assert [word for word in words(figure) if "of a step" in word] == [
         "2 nodes: 2.2 % of a step", "4 nodes: 4.9 % of a step", "8 nodes: 8.6 % of a step",

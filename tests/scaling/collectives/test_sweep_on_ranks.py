@@ -110,7 +110,7 @@ def test_bad_sizes_are_refused_in_one_sentence() -> None:
         cwd=REPO, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 4
-    assert done.stderr.startswith("error: sizes are numbers with K, M or G")
+    assert done.stderr.startswith("error: expected numbers with K, M or G as sizes")
 
 
 def test_without_torchrun_one_sentence_says_how_to_start_it() -> None:

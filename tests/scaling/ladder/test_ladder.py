@@ -40,7 +40,7 @@ def test_rungs_double_up_to_all_nodes() -> None:
 def test_no_worker_is_two_ranks_of_a_rung() -> None:
     gang = cast(Gang, SimpleNamespace(places=[SimpleNamespace(node=f"n{at}") for at in range(8)]))
     assert len(worker_groups(gang, 8)[0]) == 8
-    with pytest.raises(GangError, match="10 nodes was asked of a gang of 8"):
+    with pytest.raises(GangError, match="10 nodes needs more than the gang's 8"):
         worker_groups(gang, 10)
     assert worker_groups(gang, 2) == [[0, 1]]
     assert worker_groups(gang, 3, first=6) == [[0, 6, 7]]
@@ -78,7 +78,7 @@ def test_strong_scaling_keeps_the_work_of_a_step(count: int) -> None:
 
 
 def test_strong_scaling_of_what_cannot_be_dealt_evenly_is_refused() -> None:
-    with pytest.raises(ValueError, match="6 sequences a step cannot be dealt evenly to 4 nodes"):
+    with pytest.raises(ValueError, match="6 sequences a step cannot be split evenly over 4 nodes"):
         strong_scaling_config(TrainConfig(batch=1), 4, 6)
 
 

@@ -46,8 +46,8 @@ def test_one_job_agrees() -> None:
     [
         ({"loss_hex": "0x1.8p+2"}, "ranks differ in their loss"),
         ({"norm_hex": "0x1.8p+2"}, "ranks differ in their norm"),
-        ({"ids": [4]}, "ranks took the same samples"),
-        ({"tokens": 32}, "96 tokens were taken, not 128"),
+        ({"ids": [4]}, "ranks trained on the same samples"),
+        ({"tokens": 32}, "96 tokens were used, not 128"),
         ({"local_loss": 5.2}, "the loss is 5, the mean of the ranks' losses is 5.05"),
     ],
 )
@@ -60,7 +60,7 @@ def test_a_step_that_is_not_one_jobs_is_told(change: dict[str, Any], says: str) 
 def test_a_rank_that_trained_alone_is_named() -> None:
     lying = results(4)
     lying[2]["world"] = 1
-    assert find_disagreements(lying) == [f"step {step}: rank 2 was one of 1" for step in (1, 2)]
+    assert find_disagreements(lying) == [f"step {step}: rank 2 sees 1 ranks" for step in (1, 2)]
 
 
 def test_a_loss_that_is_no_number_is_not_this_ones_to_tell() -> None:

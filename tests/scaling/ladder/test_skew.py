@@ -115,9 +115,9 @@ def test_what_collectives_cost_is_told_by_collective_where_it_can_be() -> None:
     base, here = rung(1, 0.0, 0.0), rung(2, 0.3, 0.1)
     found = explain(base, here, CollectiveTimes(replayed=0.4))
     said = {part.said: part.share * here.seconds for part in found.parts}
-    assert said["waiting for all-gather, as replayed"] == pytest.approx(0.3)
-    assert said["waiting for reduce-scatter, as replayed"] == pytest.approx(0.1)
-    assert "8.3 waiting for all-gather, as replayed" in str(found)
+    assert said["waiting for all-gather (as long as without training)"] == pytest.approx(0.3)
+    assert said["waiting for reduce-scatter (as long as without training)"] == pytest.approx(0.1)
+    assert "8.3 % waiting for all-gather (as long as without training)" in str(found)
     (cause,) = explain(base, here, CollectiveTimes(replayed=0.1)).causes
     assert (cause.code, cause.share * here.seconds) == ("SCALE-LINK", pytest.approx(0.3))
 
@@ -263,7 +263,7 @@ def test_what_is_not_separable_is_not_zero() -> None:
     }
     longer = {**waits, "forward": {"all-gather": 0.5}}
     table = [[Step(2.0, spent, waits)], [Step(2.0, spent, longer)]]
-    assert describe_exposed(table, False, nodes) == "exposed communication: not separable here"
+    assert describe_exposed(table, False, nodes) == "exposed communication: cannot be separated"
     found = exposed_waits(table)
     assert (found["all-gather"].transfer, found["all-gather"].skew) == (0.25, 0.125)
     words = describe_exposed(table, True, nodes)
@@ -284,7 +284,9 @@ def test_rounded_parts_sum_to_the_rounded_whole(values: list[float]) -> None:
 
 
 def test_a_rung_that_loses_nothing_says_so() -> None:
-    assert loss_sentence(2, -0.004, ()) == "at 2 nodes nothing is lost: a step is 0.4 % shorter"
+    assert loss_sentence(2, -0.004, ()) == (
+        "at 2 nodes, nothing is lost: a step is 0.4 % shorter than on one"
+    )
 
 
 def test_a_node_that_never_ran_alone_is_refused() -> None:

@@ -45,10 +45,10 @@ def test_links_that_are_slow_in_each_rung_are_the_fabric() -> None:
 @pytest.mark.parametrize(
     ("parts", "words"),
     [
-        ([], "60.0 % is lost"),
+        ([], "60.0 % of a step is lost"),
         ([LossPart(0.5994, "here"), LossPart(0.0006, "there")],
-         "60.0 % is lost: 59.9 here, 0.1 there"),
+         "60.0 % of a step is lost: 59.9 % here, 0.1 % there"),
     ],
 )  # fmt: skip
 def test_the_sentence_of_a_large_loss_adds_up(parts: list[LossPart], words: str) -> None:
-    assert loss_sentence(8, 0.6, parts) == f"at 8 nodes {words}"
+    assert loss_sentence(8, 0.6, parts) == f"at 8 nodes, {words}"

@@ -88,19 +88,22 @@ def shorter_rank(content: Any) -> Any:
 DAMAGES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a list": (lambda _: [], "expected an object, found []"),
     "null": (lambda _: None, "expected an object, found None"),
-    "no rungs": (set_to("rungs", []), "expected rungs that rise from 1 node, found none"),
+    "no rungs": (set_to("rungs", []), "expected rungs with rising node counts from 1, found none"),
     "no calls": (lambda c: {k: c[k] for k in ("rungs", "fits")}, "calls: expected a value"),
     "not from 1": (
         lambda c: c | {"rungs": c["rungs"][1:]},
-        "expected rungs that rise from 1 node, found 2, 4",
+        "expected rungs with rising node counts from 1, found 2, 4",
     ),
     "falling": (
         lambda c: c | {"rungs": [c["rungs"][0], *c["rungs"][:0:-1]]},
-        "expected rungs that rise from 1 node, found 1, 4, 2",
+        "expected rungs with rising node counts from 1, found 1, 4, 2",
     ),
-    "no steps": (set_to("rungs", 1, "steps", [[], []]), "rungs.1: expected as many steps of each"),
-    "uneven": (set_to(*STEP[:4], []), "rungs.1: expected as many steps of each rank, 1 or more"),
-    "a step less": (shorter_rank, "expected as many steps of each rank, 1 or more, found 4, 5"),
+    "no steps": (
+        set_to("rungs", 1, "steps", [[], []]),
+        "rungs.1: expected the same number of steps on each",
+    ),
+    "uneven": (set_to(*STEP[:4], []), "rungs.1: expected the same number of steps on each rank"),
+    "a step less": (shorter_rank, "expected the same number of steps on each rank, found 4, 5"),
     "too few ranks": (set_to("rungs", 1, "steps", []), "found those of 0 for 2 ranks on 2 nodes"),
     "other nodes": (set_to("rungs", 1, "count", 3), "expected the steps of each rank on 3 nodes"),
     "one node for two": (
@@ -130,7 +133,7 @@ DAMAGES: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "no tokens": (
         set_to("rungs", 1, "tokens_per_step", 1),
-        "rungs.1: expected a token per step for each of 2 ranks, found 1",
+        "rungs.1: expected at least one token per step for each of 2 ranks, found 1",
     ),
     "no segments": (set_to(*STEP, "segments", {}), f"segments {ALL}, found none"),
     "a strange segment": (set_to(*STEP, "segments", {"lunch": 1.0}), ", found lunch"),

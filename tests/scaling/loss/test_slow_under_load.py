@@ -36,7 +36,7 @@ def test_a_node_that_is_slow_in_company_only_is_named_and_no_link(talk: Collecti
         cluster, found = seen(seed, talk, company=0.2)
         (cause,) = found.causes
         assert (cause.code, cause.where) == ("SCALE-STRAGGLER", cluster.slow), f"seed {seed}"
-        assert f"behind {cluster.slow}, slow only when all nodes run" in str(found)
+        assert f"waiting for {cluster.slow} (slow only when all nodes run)" in str(found)
         assert 0.12 < cause.share / (1 - found.lost) < 0.2  # 0.86 of a step is in meetings
 
 

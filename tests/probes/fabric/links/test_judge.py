@@ -236,7 +236,7 @@ def test_a_link_that_flaps_is_named_with_its_port(recorder: Callable[..., Record
     result, unstable = judge_nodes(recorder, n0=ports(), n1=flapping, n2=ports())
     assert unstable == ["n1"]
     assert told(result) == [("FAB-LINK-FLAPS", ["n1"])]  # its errors come of it
-    assert "fab0 of n1 changed its carrier 6 times" in result.findings[0].statement
+    assert "fab0 of n1 went down or up 6 times" in result.findings[0].statement
     assert values(result, "link_changes") == [(6, Verdict.FAIL, "n1 fab0")]
 
 

@@ -86,7 +86,7 @@ def test_the_finding_says_which_rail_is_in_which_switch() -> None:
     assert told.code == "FAB-RAILS-SWAPPED"
     assert told.statement == (
         "n2: fab1 is plugged into the switch of fab2, fab2 is plugged into the switch of fab1. "
-        "Expected: each rail in its own switch"
+        "Expected: each rail on its own switch"
     )
     assert told.suspects == ["n2", "fab1 on n2", "fab2 on n2"]
 

@@ -54,7 +54,7 @@ def test_what_shows_at_once_only_is_said_so() -> None:
     new = only_at_once(slow, search())
     assert told(new, AT_ONCE) == [
         (
-            "every link of fab1 on n2 is slow when it sends when all rails send at once: "
+            "every link of fab1 on n2 is slow when it sends with all rails at once: "
             "0.2 GB/s. Others: 1 GB/s",
             ["n2", "fab1 on n2"],
         )
@@ -66,7 +66,7 @@ def test_a_slow_link_that_shows_one_by_one_is_not_said_twice() -> None:
     link = "fab0 on n0", "fab0 on n1"
     assert told(only_at_once(search(links=[link]), search())) == [
         (
-            "fab0 on n0 -> fab0 on n1: 0.2 GB/s. Others: 1 GB/s",
+            "the link fab0 on n0 -> fab0 on n1 is slow: 0.2 GB/s. Others: 1 GB/s",
             ["n0", "n1", "fab0 on n0", "fab0 on n1"],
         )
     ]
@@ -110,9 +110,7 @@ def test_rails_that_are_all_slower_at_once_share_something() -> None:
     assert (slowest.value, slowest.verdict) == (0.5, Verdict.FAIL)
     (found,) = result.findings
     assert (found.code, found.suspects) == ("FAB-RAILS-SHARED", NODES)
-    assert found.statement == (
-        "all 2 rails of a node at once: 0.5 GB/s each. One rail alone: 1 GB/s"
-    )
+    assert found.statement == ("2 rails send at once: 0.5 GB/s each. One rail alone: 1 GB/s")
 
 
 def test_rails_that_are_as_fast_at_once_share_nothing() -> None:

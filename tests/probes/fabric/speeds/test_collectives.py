@@ -140,7 +140,7 @@ def test_a_slow_collective_is_named_with_what_was_expected() -> None:
     (found,) = measure.result("finished", 1.0).findings
     assert found.code == "FAB-SLOW-COLLECTIVE"
     assert found.statement == (
-        "alltoall of 64 MiB: 0.1 GB/s, 20 % of the 0.5 GB/s that the all-reduce lets expect"
+        "alltoall of 64 MiB: 0.1 GB/s, 20 % of the 0.5 GB/s expected from the all-reduce"
     )
 
 

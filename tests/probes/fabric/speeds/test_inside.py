@@ -116,7 +116,7 @@ def test_where_no_two_nodes_have_as_many_nothing_is_proven() -> None:
     rig: Any = SimpleNamespace(gang=None, measure=measure)
     control_slow_inside(rig, sweep_result(0.1, rank_nodes=8 * ["n0"] + ["n1"]), found)
     (control,) = measure.result("finished", 1.0).controls
-    assert (control.caught, control.saw) == (None, "no two nodes have as many ranks")
+    assert (control.caught, control.saw) == (None, "no two nodes have the same number of ranks")
 
 
 def test_a_gang_that_fails_inside_nodes_loses_nothing_else() -> None:

@@ -78,7 +78,7 @@ def test_without_an_agreed_figure_it_is_a_note() -> None:
 def test_bytes_that_crossed_the_network_prove_no_nvlink(only: int) -> None:
     found = recorded(swept(900, rdma=0.5, only=only))
     assert (found.verdict, found.value) == (Verdict.UNPROVEN, None)
-    assert found.note == "bytes between nodes took rdma, not NVLink"
+    assert found.note == "data between nodes used rdma, not NVLink"
 
 
 def test_a_sweep_that_failed_proves_nothing_and_says_why() -> None:
