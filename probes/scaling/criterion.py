@@ -84,8 +84,8 @@ PROBES = (
 
 CRITERION = CriterionRow(
     title="scaling is close to linear",
-    how="a real FSDP job timed on a rising number of nodes; the lost time is split by its "
-    "causes", where="one rank for each GPU, on 1, 2, 4, 8 ... nodes in turn",
+    how="a real FSDP job timed on a rising number of nodes; each lost percent is assigned "
+    "to a cause", where="one rank for each GPU, on 1, 2, 4, 8 ... nodes in turn",
     needs=("2 nodes", "a shared folder that all nodes see, from tier standard on"),
     headlines={
         EFFICIENCY: "{work} ({value})", MFU: "training reaches {value} of the peak",
