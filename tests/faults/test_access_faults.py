@@ -107,7 +107,7 @@ def reach_from_outside(lab: Lab) -> tuple[list[str], int]:
 @SOAK
 def test_a_client_outside_reaches_endpoints_that_ask_for_a_token(lab: Lab) -> None:
     lines, code = reach_from_outside(lab)
-    assert [line.partition("): ")[2] for line in lines] == ["reached, it asks for a token"] * 4
+    assert [line.partition("): ")[2] for line in lines] == ["reached, it requires a token"] * 4
     assert code == 0
 
 

@@ -78,7 +78,7 @@ NO_SENSE = [
     (busbw("at_least = 0"), "at_least to be more than 0, found 0: every value keeps that"),
     (delay("at_most = 0"), "at_most to be more than 0, found 0: no value keeps that"),
     (ratio("at_least = 0.0"), "at_least to be more than 0, found 0"),
-    (ratio("at_least = 90"), "at_least to be 1 or less, found 90: 1 is the whole"),
+    (ratio("at_least = 90"), "at_least to be 1 or less, found 90: a share is at most 1"),
     (ratio("at_least = 0.9\nmarginal = 95"), "marginal to be 1 or less, found 95"),
     (delay("at_most = 1e9"), "at_most to be 86400 or less, found 1e+09: no probe waits"),
     (of_hosts("loopback_names", "names", "at_most = 2"), "1 or less, found 2: a node has one host"),

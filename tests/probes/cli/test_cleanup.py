@@ -102,8 +102,8 @@ def test_a_job_that_is_not_listed_is_not_stopped(left: list[LeftOver]) -> None:
     code, lines = run("--remove", "--job", "raysubmit_z")
     assert (code, left) == (4, [OLD, FOREIGN])
     assert lines[-1] == (
-        "error: --job: expected a job that is listed, found raysubmit_z: run `seatrial cleanup`"
-        " without it to see them"
+        "error: --job: expected a listed job, found raysubmit_z. Run `seatrial cleanup`"
+        " without --job to list them"
     )
 
 
@@ -177,5 +177,5 @@ def test_the_claim_of_a_job_that_is_no_trial_can_be_ended(
     assert left == [OLD]
     code, lines = run("--unclaim", "01000000", "--remove")
     assert (code, lines[0], lines[-1]) == (
-        0, "the claim of job 01000000 is ended", "removed 1, left 0"
+        0, "the lock of job 01000000 is removed", "removed 1, left 0"
     )  # fmt: skip

@@ -179,7 +179,7 @@ def test_a_file_that_exists_is_not_overwritten(
     (tmp_path / "seatrial.toml").write_text("ours")
     again = seatrial("contract", "new", "--from", run)
     assert again.exit_code == 4
-    assert "seatrial.toml exists already: give another name" in again.output
+    assert "seatrial.toml exists already: give a different name" in again.output
     assert (tmp_path / "seatrial.toml").read_text() == "ours"
 
 
@@ -256,9 +256,9 @@ def test_of_a_guide_elsewhere_what_the_contract_puts_in_is_shown(tmp_path: Path)
 @pytest.mark.parametrize(
     ("name", "end"),
     [
-        ("lab", "lab is a valid contract: 1 to add (UNPROVEN, above). --limits shows the limit of "
-         "each measure."),
-        ("local", "local is a valid contract: 1 to add"),
+        ("lab", "lab is a valid contract: 1 line to complete (UNPROVEN, above). --limits shows the"
+         " limit of each measure."),
+        ("local", "local is a valid contract: 1 line to complete"),
     ],
 )  # fmt: skip
 def test_the_check_ends_in_one_sentence_and_fits_the_terminal(
