@@ -67,7 +67,7 @@ def keeps_the_token(lab: Lab, trial: Trial) -> None:
     [
         (
             {"RAY_AUTH_TOKEN_PATH": "/root/none"},
-            "asks for a token, and none was found in RAY_AUTH_TOKEN or /root/none",
+            "requires a token, but none was found in RAY_AUTH_TOKEN or /root/none",
         ),
         ({"RAY_AUTH_MODE": "disabled"}, "RAY_AUTH_MODE is disabled here"),
         ({"RAY_AUTH_TOKEN": "another"}, "refuses the token of RAY_AUTH_TOKEN"),

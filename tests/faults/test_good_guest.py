@@ -111,5 +111,5 @@ def test_a_run_waits_for_room_and_says_for_what(lab: Lab) -> None:
         job.wait(20)
     said = trial.log.read_text()
     assert "waiting   1 GPU on node" in said
-    assert "for accelerators of other jobs" in said
+    assert "for other jobs to free accelerators" in said
     assert [(result.state, result.problems()) for result in record.results] == [("finished", [])]

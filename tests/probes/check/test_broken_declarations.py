@@ -61,7 +61,7 @@ def test_a_broken_suite_is_refused(scratch: Path, name: str) -> None:
     break_it(scratch)
     done = run_probes(scratch, "--contract", "local")
     assert done.returncode == 3, done.stdout + done.stderr
-    assert "the suite is not whole: " in done.stdout
+    assert "the suite is incomplete: " in done.stdout
     assert sentence in " ".join(done.stdout.split())
     assert "Traceback" not in done.stdout + done.stderr
     assert not (scratch / "run").exists()

@@ -317,8 +317,8 @@ def test_a_folder_brings_no_contract_of_its_own(
     result = again("LAUNCH", "--run", run)
     assert (result.exit_code, started.calls) == (4, [])
     assert result.output == (
-        f"error: the contract of run run is {name}, a file in the run folder itself. A contract can run "
-        "commands, so use a file of your own. Read it, copy it, and start "
+        f"error: the contract of run run is {name}, a file in the run folder itself. A contract can "
+        "run commands, so use a file of your own. Read it, copy it, and start "
         "`seatrial run --contract` with the copy\n"
     )
 

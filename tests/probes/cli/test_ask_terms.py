@@ -126,7 +126,7 @@ def test_a_needed_answer_cannot_stay_open(tmp_path: Path) -> None:
 def test_rdma_is_no_interface(word: str, tmp_path: Path) -> None:
     answers = ["atlas", "", "2", "8", "NVIDIA L40S", "", "", "", word, "rdma", "8", "400"]
     done = asked(tmp_path / "my.toml", [*answers, *[""] * 5], "--template", "other")
-    assert f'or "rdma" alone for InfiniBand, RoCE and EFA, found {word!r}' in done.output
+    assert f'or only "rdma" for InfiniBand, RoCE and EFA, found {word!r}' in done.output
     contract = load(str(tmp_path / "my.toml"))
     assert (contract.cluster.fabric, contract.cluster.rails) == ("rdma", 8)
 

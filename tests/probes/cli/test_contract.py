@@ -101,7 +101,7 @@ def test_a_contract_says_what_the_run_found(tmp_path: Path) -> None:
     assert network.one_of == ["rdma"]
     assert contract.limit("SCALING", "efficiency") is not None
     text = (tmp_path / "my.toml").read_text()
-    assert "# Each value is what was seen in run; change it to what was ordered." in text
+    assert "# Each value is what run found. Change it to what was ordered." in text
 
 
 def test_the_best_node_tells_what_all_should_have(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_a_failed_test_is_found_with_its_gpu(output: dict[str, Any]) -> None:
         ("", 1, "Error: unable to connect to\nthe host engine", "to connect to the host engine"),
         ("Error: no such GPU", 255, "", "Error: no such GPU"),
         ("", 3, "", "exit code 3"),
-        ("{}", 0, "", "it gave no result"),
+        ("{}", 0, "", "it returned no result"),
         (json.dumps(dcgm3()), 205, "", "exit code 205, and no test failed"),
     ],
 )
@@ -198,5 +198,5 @@ def test_each_level_has_twice_the_time_that_nvidia_gives_it(
 
     monkeypatch.setattr(dcgm.shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(dcgm.subprocess, "run", run)
-    assert run_diagnostics(level)["error"] == f"no end within {seconds} s"
+    assert run_diagnostics(level)["error"] == f"it did not end within {seconds} s"
     assert asked == [(["/usr/bin/dcgmi", "diag", "-r", str(level), "-j"], seconds)]

@@ -353,7 +353,7 @@ def test_a_contract_with_another_way_to_a_guide_is_refused(text: str, says: str)
 
 
 def test_a_hash_without_a_guide_is_refused() -> None:
-    with pytest.raises(ContractError, match="expected document, the guide that sha256 belongs to"):
+    with pytest.raises(ContractError, match="expected `document` \\(the guide\\) with sha256"):
         parse(f'schema = 1\n[launch]\nsha256 = "{HASH}"\n'.encode(), "c.toml")
 
 

@@ -340,10 +340,9 @@ def test_an_embedded_cluster_of_another_run_is_not_joined(monkeypatch: pytest.Mo
     with pytest.raises(ClusterUnreachable) as caught:
         find_address("auto")
     assert str(caught.value) == (
-        "--cluster auto joins no embedded cluster of another run, found 192.0.2.2:35503 "
-        "(3 raylets of process 4321 of jane): it ends with that run. Wait until then, "
-        f"{OTHERWISE}. RAY_ADDRESS=192.0.2.2:35503 names it on purpose; "
-        "a run waits there with --wait-for-room"
+        "--cluster auto does not join the embedded cluster of another run, found 192.0.2.2:35503 "
+        f"(3 raylets of process 4321 of jane). Wait until that run ends, {OTHERWISE}. To join it, "
+        "set RAY_ADDRESS=192.0.2.2:35503, and wait for it with --wait-for-room"
     )
 
 
@@ -413,7 +412,7 @@ def test_a_run_that_is_not_shown_is_somebody_elses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """/proc may hide the processes of other users."""
-    assert address._owner(Path("/proc/999999999")) == "a process that is not shown"
+    assert address._owner(Path("/proc/999999999")) == "an unknown process"
 
     def unknown(uid: int) -> None:
         raise KeyError(uid)

@@ -162,7 +162,7 @@ def test_between_two_questions_it_rests(
 
 def test_it_waits_no_longer_than_asked(store: dict[bytes, bytes]) -> None:
     theirs(store)
-    with pytest.raises(OtherTrial, match="it has not ended in time"):
+    with pytest.raises(OtherTrial, match="it did not end in time"):
         claim(0.05)
 
 
@@ -174,7 +174,7 @@ def test_a_trial_that_cannot_be_asked_for_is_as_alive(
 
     theirs(store)
     monkeypatch.setattr(ray, "get", silent)
-    with pytest.raises(OtherTrial, match=r"\(job theirs: Ray does not say whether it still runs\)"):
+    with pytest.raises(OtherTrial, match=r"\(job theirs: Ray does not report whether it still"):
         claim()
 
 
