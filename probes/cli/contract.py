@@ -183,7 +183,9 @@ def new(
     from probes.contract.contract import parse
 
     if run and (template or given or keep):
-        raise UsageError("--from asks no questions: drop --template, --set and --yes")
+        raise UsageError(
+            "expected --from without --template, --set and --yes: it asks no questions"
+        )
     if os.path.lexists(file):
         raise UsageError(f"{file} exists already: give a different name, or move the file")
     if not os.access(file.absolute().parent, os.W_OK | os.X_OK):
@@ -234,8 +236,9 @@ def _ask_user(template: str | None, interview: Interview) -> str:
 ABOUT_TIERS = "quick takes minutes; standard is for a handover; soak is longer, for rare faults"
 OPEN = "-"  # the answer that leaves a question open
 INTRODUCTION = f"""\
-Press Enter to accept the answer in [ ]. Type ? for help, or {OPEN} for no answer (not judged).
-Answer with what you ordered, not with what you see: the run reports the difference.
+Press Enter to accept the answer in [ ]. Type ? for help, or {OPEN} to skip.
+A skipped question is not judged.
+Answer what you ordered, not what you see. The run reports the difference.
 """
 
 

@@ -354,7 +354,8 @@ def _parse_waivers(tables: Any, file: str) -> list[Waiver]:
         if waiver.criterion not in CRITERIA:
             hint = spelling_hint(waiver.criterion, CRITERIA)
             raise ContractError(
-                f"{file}: waiver {show(waiver.id)}: unknown {show(waiver.criterion)}{hint}"
+                f"{file}: waiver {show(waiver.id)}: unknown criterion "
+                f"{show(waiver.criterion)}{hint}"
             )
         for key in ("id", "reason", "name"):
             if not has_words(getattr(waiver, key)):

@@ -164,7 +164,7 @@ def read_tolerances(table: Any, file: str) -> dict[str, float]:
             raise ContractError(f"{where}: found {name} twice: keep one")
         percent = PERCENT.fullmatch(value) if isinstance(value, str) else None
         if percent is None:
-            raise ContractError(f'{where} {key}: expected text like "2 %", found {show(value)}')
+            raise ContractError(f'{where} {key}: expected a share like "2 %", found {show(value)}')
         found[name] = float(percent[1])
     return found
 
@@ -191,5 +191,5 @@ def _find_measure(key: str, where: str) -> str:
         which = " or ".join(f"{id}.{measure}" for id in homes)
         raise ContractError(f"{where}: {key} belongs to several criteria: write {which}")
     if CRITERIA[homes[0]].measures[measure].better not in ("higher", "lower"):
-        raise ContractError(f"{where} {key}: expected a measure where more or less is better")
+        raise ContractError(f"{where} {key}: expected a measure where higher or lower is better")
     return f"{homes[0]}.{measure}"

@@ -109,10 +109,10 @@ def layout_errors(expected: Placement, actual: ObservedPlacement) -> list[str]:
         for rank, slot in enumerate(slots):
             first, text = ranks.setdefault(slot, rank), f"{_rank_text(name, rank, slot)}, expected"
             if first != rank:
-                errors.append(f"{text} a different one than rank {first}")
+                errors.append(f"{text} a different one: rank {first} is on it")
             peer, peer_rank = holders.setdefault(slot, (name, rank))
             if leaders.get(peer, peer) != lead:
-                errors.append(f"{text} one that {show(peer)} does not use (rank {peer_rank} does)")
+                errors.append(f"{text} a different one: {show(peer)} rank {peer_rank} is on it")
             target = actual.get(lead, ())[rank : rank + 1]
             if target and target[0] != slot:
                 errors.append(f"{text} {_slot_text(target[0])}, where {show(lead)} rank {rank} is")

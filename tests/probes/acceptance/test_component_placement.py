@@ -103,7 +103,7 @@ def test_the_documented_placements() -> None:
         ({"actor": "8-31,0-7"}, ["'actor'", "ascending", "found '0-7' after 31"]),
         (
             {"actor": "0-19", "rollout": "16-31"},
-            ["'rollout'", "no other key", "found 16-19 of 'actor'", "collocate"],
+            ["'rollout'", "no other key", "found 16-19 of 'actor'", "put both names"],
         ),
         (
             {"actor": "0-19", "env": "20-31", "rollout": "4,20,24-31"},
@@ -320,7 +320,7 @@ def test_two_ranks_on_one_accelerator() -> None:
     seen = {"actor": ran("n0/g0", "n0/g0"), "rollout": ran("n1/g0", "n1/g1")}
     (said,) = layout_errors(APART, seen)
     assert said == (
-        "'actor' rank 1 is on accelerator g0 of node n0, expected a different one than rank 0"
+        "'actor' rank 1 is on accelerator g0 of node n0, expected a different one: rank 0 is on it"
     )
     both = ran("n0/g0", "n0/g1", "n1/g0", "n1/g0")
     assert len(layout_errors(TOGETHER, {"actor": both, "rollout": both})) == 2, "one for each"
@@ -345,8 +345,8 @@ def test_disaggregated_that_share() -> None:
     seen = {"actor": ran("n0/g0", "n0/g1"), "rollout": ran("n0/g1", "n1/g1")}
     (said,) = layout_errors(APART, seen)
     assert said == (
-        "'rollout' rank 0 is on accelerator g1 of node n0, expected one that "
-        "'actor' does not use (rank 1 does)"
+        "'rollout' rank 0 is on accelerator g1 of node n0, expected a different one: "
+        "'actor' rank 1 is on it"
     )
 
 

@@ -100,7 +100,7 @@ NO_SENSE = [
     (ordered("fabric = []"), 'expected names of interfaces, such as ["eth1", "eth2"], found []'),
     (ordered("fabric = [1]"), 'expected names of interfaces, such as ["eth1", "eth2"], found [1]'),
     (ordered('fabric = ["eth1", "eth1"]'), "'fabric': expected each interface once, found"),
-    (ordered('fabric = ["eth1", "rdma"]'), "'fabric': expected an interface, or \"rdma\" alone"),
+    (ordered('fabric = ["eth1", "rdma"]'), "'fabric': expected an interface, or only \"rdma\""),
     (ordered('fabric = ["eth1", ""]'), "'fabric': expected the name of an interface, found"),
     (
         ordered('fabric = ["eth1", "eth2"]\nmanagement = "eth2"'),
@@ -108,7 +108,7 @@ NO_SENSE = [
     ),
     (
         ordered('fabric = ["eth1", "eth2"]\nrails = 4'),
-        "expected rails = 2, one for each interface of the fabric, found 4: leave rails out",
+        "expected rails = 2, one for each interface of the fabric, found 4: remove rails",
     ),
     (ordered('gpu_model = ""'), "'gpu_model': expected the name that NVML gives"),
     (ordered('gpu_model = [" "]'), "'gpu_model': expected the name that NVML gives"),
@@ -128,7 +128,7 @@ NO_SENSE = [
     (ordered('versions = {torch = ">=2.13.0+cu130"}'), "found '>=2.13.0+cu130'"),
     (ordered('shared = "data"'), "'shared': expected an absolute path on every node"),
     (ordered('fabric = " "'), "'fabric': expected the name of an interface"),
-    (ordered('fabric = "RDMA"'), "'fabric': expected an interface, or \"rdma\" alone"),
+    (ordered('fabric = "RDMA"'), "'fabric': expected an interface, or only \"rdma\""),
     ('schema = 1\ntier = "long"\n', "tier: expected one of quick, standard, soak, found 'long'"),
     ('schema = 1\ntier = "standart"\n', "found 'standart', did you mean 'standard'?"),
     ("schema = 1\ntier = 3\n", "tier: expected one of quick, standard, soak, found 3"),

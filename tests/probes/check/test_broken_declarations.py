@@ -44,7 +44,7 @@ BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
         lambda folder: edit_file(
             folder, "probes/fabric/test_fabric.py", "def test_allreduce_takes", "def test_takes"
         ),
-        "there is no test_allreduce_takes_the_fabric_at_line_rate in test_fabric.py",
+        "test_allreduce_takes_the_fabric_at_line_rate is not defined in test_fabric.py",
     ),
     "an unknown key of a finding": (
         lambda folder: edit_file(

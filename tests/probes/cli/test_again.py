@@ -285,7 +285,7 @@ def test_each_other_cluster_is_repeated_by_the_user(
     assert (result.exit_code, started.calls) == (4, [])
     assert len(result.output.splitlines()) == 1
     assert "\x1b" not in result.output
-    (command,) = re.findall(r"repeat it: seatrial (again .*)$", result.output) or [""]
+    (command,) = re.findall(r"enter: seatrial (again .*)$", result.output) or [""]
     if cluster == "ray://h:1":
         result = again(*shlex.split(command)[1:])
         assert result.exit_code == 20, result.output
@@ -317,8 +317,8 @@ def test_a_folder_brings_no_contract_of_its_own(
     result = again("LAUNCH", "--run", run)
     assert (result.exit_code, started.calls) == (4, [])
     assert result.output == (
-        f"error: the contract of run run is {name}, a file in the run folder itself. A contract can "
-        "run commands, so use a file of your own. Read it, copy it, and start "
+        f"error: the contract of run run is {name}, a file in the run folder itself. A contract "
+        "can run commands, so use a file of your own. Read it, copy it, and start "
         "`seatrial run --contract` with the copy\n"
     )
 

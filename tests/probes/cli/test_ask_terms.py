@@ -175,7 +175,7 @@ def test_a_limit_that_is_missing_is_named_before_the_rest(tmp_path: Path) -> Non
     text = CliRunner().invoke(main, ["contract", "check", str(tmp_path / "my.toml")]).output
     told = "UNPROVEN without a limit: FABRIC.busbw, FABRIC.network, SCALING.efficiency"
     assert told in " ".join(text.split())
-    assert "my.toml is a valid contract: 1 to add" in " ".join(text.split())
+    assert "my.toml is a valid contract: 1 line to complete" in " ".join(text.split())
 
 
 def test_nothing_is_asked_where_the_file_exists(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_a_script_answers_with_options(tmp_path: Path) -> None:
     done = written(tmp_path, *words, "--set", "shared=/data", "--set", "cpus_per_node=-")
     assert done.exit_code == 0, done.output
     assert done.output.splitlines() == [
-        f"wrote {tmp_path}/my.toml: `seatrial contract check {tmp_path}/my.toml`"
+        f"wrote {tmp_path}/my.toml. Next: `seatrial contract check {tmp_path}/my.toml`"
     ]
     made = load(str(tmp_path / "my.toml"))
     assert (made.name, made.tier, made.cluster.nodes, made.cluster.shared) == (
@@ -256,7 +256,7 @@ def test_a_script_agrees_other_limits_with_their_reason(tmp_path: Path) -> None:
          "--set nodes: expected an answer: the contract requires it"),
         (["--template", "h100-ndr400", "--set", "name=a", "-y", "--set", "nodes=8", "--set",
           "nods=9"], "found 'nods'; did you mean nodes?"),
-        (["--from", "x", "--set", "name=a"], "--from asks no questions: drop"),
+        (["--from", "x", "--set", "name=a"], "expected --from without --template, --set"),
     ],
 )  # fmt: skip
 def test_what_a_script_lacks_is_said(words: list[str], says: str, tmp_path: Path) -> None:
