@@ -31,7 +31,7 @@ def scaling() -> None:
 
 
 @cli.command(
-    "Run only SCALING: train on more and more nodes.",
+    "Run only SCALING, on 1, 2, 4 ... nodes.",
     "seatrial scaling run --contract mine.toml --tier standard",
     parent=scaling,
     cls=RunCommand,
@@ -47,7 +47,7 @@ def run(context: click.Context, /, **values: str | None) -> None:
 
 
 @cli.command(
-    "Explain the lost efficiency at each node count.",
+    "Explain the loss at each node count.",
     "seatrial scaling report runs/first --limit 0.9",
     parent=scaling,
 )

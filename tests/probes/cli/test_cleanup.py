@@ -90,7 +90,7 @@ def test_a_job_that_may_be_another_users_stays_until_it_is_named(left: list[Left
     assert (code, lines[-1], left) == (20, "removed 1, left 1", [FOREIGN])
     assert lines[1] == (
         "job http://head:8265 raysubmit_y runs, kept: it only looks like seatrial's, and may belong"
-        " to another user. Stop it by --remove --job raysubmit_y"
+        " to another user. Stop it with --remove --job raysubmit_y"
     )
     assert run()[0] == 20, "it is listed"
     code, lines = run("--remove", "--job", "raysubmit_y")

@@ -90,7 +90,7 @@ def test_the_usual_time_has_its_source_and_no_gpu() -> None:
     assert section(plan("--only", "fabric").output, "FABRIC").count("time about 58 s") == 1
     assert "time not measured" in section(plan().output, "HOSTS")
     soak = " ".join(plan("--tier", "soak").output.split())
-    assert f"total {len(all_probes())} probes, not measured times are of" in soak
+    assert f"total {len(all_probes())} probes, not measured times were measured on" in soak
     assert "total 18 probes, about 6 min" in " ".join(plan("--contract", "lab").output.split())
 
 

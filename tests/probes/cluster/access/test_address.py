@@ -51,8 +51,8 @@ def test_what_names_a_cluster(spec: str) -> None:
         ("lcoal:4", "did you mean local?"),
         ("10.0.0.1:6379", "found '10.0.0.1:6379'"),
         ("ray://host", "found 'ray://host'"),
-        ("local:0", "takes 1 to 32 raylets, found 0"),
-        ("local:33", "takes 1 to 32 raylets, found 33"),
+        ("local:0", "expected 1 to 32 raylets, found 0"),
+        ("local:33", "expected 1 to 32 raylets, found 33"),
         ("", "found ''"),
     ],
 )
@@ -96,13 +96,15 @@ def test_a_dead_address_is_said_with_its_origin(
         find_address("auto")
     assert time.monotonic() - begun < 2 * CONNECT_SECONDS
     assert str(caught.value).startswith(
-        f"no Ray at {found} ({origin}: Connection refused). Is the head up? Try `ray status`"
+        f"no Ray answers at {found} ({origin}: Connection refused). Is the head up? Try `ray status`"
     )
 
 
 def test_a_client_address_in_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", f"ray://127.0.0.1:{closed_port()}")
-    with pytest.raises(ClusterUnreachable, match=r"no Ray at ray://127.* \(from RAY_ADDRESS: "):
+    with pytest.raises(
+        ClusterUnreachable, match=r"no Ray answers at ray://127.* \(from RAY_ADDRESS: "
+    ):
         find_address("auto")
     monkeypatch.setenv("RAY_ADDRESS", "ray://nowhere")
     with pytest.raises(ClusterUnreachable, match="found 'ray://nowhere'"):
@@ -123,7 +125,9 @@ def test_a_cluster_of_another_network_namespace_is_not_joined(
     known(monkeypatch, {"10.78.0.1:6379": False}, None)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(socket, "create_connection", lambda *_, **__: pytest.fail("sent"))
-    with pytest.raises(ClusterUnreachable, match=r"found Ray at 10.78.0.1:6379 in a network names"):
+    with pytest.raises(
+        ClusterUnreachable, match=r"found Ray at 10.78.0.1:6379 in another network names"
+    ):
         find_address("auto")
 
 
@@ -241,7 +245,7 @@ def test_the_address_of_a_dashboard_is_for_submit(
 
 def test_an_address_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "head")
-    with pytest.raises(ClusterUnreachable, match="RAY_ADDRESS is no address"):
+    with pytest.raises(ClusterUnreachable, match="RAY_ADDRESS is not an address"):
         find_address("auto")
 
 

@@ -59,7 +59,7 @@ def test_the_token_is_sent_where_the_cluster_asks(
     ("variables", "says"),
     [
         ({}, "requires a token, but none was found in RAY_AUTH_TOKEN or "),
-        ({"RAY_AUTH_MODE": "token"}, "and none was found in RAY_AUTH_TOKEN or "),
+        ({"RAY_AUTH_MODE": "token"}, "but none was found in RAY_AUTH_TOKEN or "),
         ({"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": RIGHT}, "RAY_AUTH_MODE is disabled here"),
         ({"RAY_AUTH_TOKEN": "wrong"}, "refuses the token of RAY_AUTH_TOKEN: set RAY_AUTH_MODE"),
     ],
