@@ -53,7 +53,7 @@ def test_the_address_may_be_in_rays_variable(
     [
         ([], "no cluster: give --address http://head:8265, or set RAY_API_SERVER_ADDRESS"),
         (["--address", "head:8265"], "--address: expected http://head:8265, found head:8265"),
-        (["--address", "http://127.0.0.1:9", "--attach", "mine"], "--attach: expected an id as"),
+        (["--address", "http://127.0.0.1:9", "--attach", "mine"], "--attach: expected an id like"),
         (
             ["--address", "http://127.0.0.1:9", "--attach", ID, "--tier", "soak", "-k", "x"],
             "the run has started, so drop --keyword",
