@@ -74,13 +74,13 @@ def ask_packages(folder: Path, owners: Mapping[str, Sequence[str]]) -> Answer:
         if set(found := owners.get(name, ())) - {DISTRIBUTION}
     ]
     others += [
-        f"{folder / name} hides it from pytest, which is run in {folder}"
+        f"{folder / name} hides it from pytest in {folder}"
         for name in PACKAGES
         if (folder / name).is_dir() and (folder / name).resolve() != (ROOT / name).resolve()
     ]
     if not others:
-        return Answer("packages", f"{', '.join(PACKAGES)} are those of {ROOT}")
-    do = "Use an environment of its own for seatrial, and `seatrial run` in another folder"
+        return Answer("packages", f"{', '.join(PACKAGES)} are loaded from {ROOT}")
+    do = "Use a separate environment for seatrial, and start it in another folder"
     return Answer("packages", "; ".join(others), FAIL, run_order(), do)
 
 
@@ -110,7 +110,7 @@ def ask_user(terms: ClusterTerms, why_not: str) -> Answer:
     found = describe_typist(terms, why_not)
     if not why_not or terms.launch.user == "own":
         return Answer("user", found)
-    do = 'Run as root, with the programs where each user can read them, or agree on user = "own"'
+    do = 'Run as root, with programs that each user can read, or agree on user = "own"'
     return Answer("user", found, UNPROVEN, ("LAUNCH",), do)
 
 
@@ -157,7 +157,7 @@ def ask_nodes(cluster: Cluster, terms: ClusterTerms) -> Answer:
         do = "Start the missing nodes, or correct the order"
         return Answer("nodes", f"{found}; {terms.nodes} were ordered", FAIL, ("HOSTS",), do)
     if terms.gpus_per_node is not None and short:
-        text = f"{found}; {terms.gpus_per_node} on each were ordered, {join_names(short)}"
+        text = f"{found}; {terms.gpus_per_node} per node were ordered, but {join_names(short)}"
         return Answer("nodes", text, FAIL, ("HOSTS",), "Find the missing accelerators")
     if count < 2:
         lacking = tuple(
@@ -176,8 +176,8 @@ def ask_silence(cluster: Cluster) -> Answer:
         if node["id"] not in answered
     ]
     if not silent:
-        return Answer("tasks", "each node runs one")
-    do = "Look into the raylet's log on that node"
+        return Answer("tasks", "each node can run one")
+    do = "Read the raylet's log on that node"
     return Answer("tasks", f"none runs on {join_names(silent)}", FAIL, run_order(), do)
 
 
@@ -196,7 +196,7 @@ def ask_accelerators(cluster: Cluster) -> Answer:
     if not busy:
         return Answer("room", f"all {quantity(cluster.size, unit)} are free")
     held = cluster.describe_holders() or f"{quantity(busy, unit)} are not free"
-    do = "Wait for it with --wait-for-room 30m"
+    do = "Wait for them with --wait-for-room 30m"
     return Answer("room", held, UNPROVEN, tuple(id for id in run_order() if id != "HOSTS"), do)
 
 
@@ -210,7 +210,7 @@ def ask_dashboard(cluster: Cluster) -> Answer:
         return Answer("dashboard", f"{address} answers")
     except urllib.error.HTTPError as error:
         with error:
-            found = f"{address} refuses us (HTTP {error.code})"
+            found = f"{address} refuses the request (HTTP {error.code})"
         do = "Set RAY_AUTH_TOKEN_PATH to the cluster's token"
     except (OSError, ValueError, http.client.HTTPException) as error:
         found = f"{address} does not answer: {error}"
@@ -222,7 +222,7 @@ def ask_nvml(cluster: Cluster) -> Answer:
     """Name the nodes where NVML cannot be read."""
     return _by_node(
         "NVML", cluster, lambda fact: (fact["nvml"]["error"] or {}).get("text", ""),
-        "read on each node", ("HOSTS", "GANG"), "Let workers read NVML",
+        "read on each node", ("HOSTS", "GANG"), "Allow workers to read NVML",
     )  # fmt: skip
 
 
@@ -235,7 +235,7 @@ def ask_rdma(cluster: Cluster) -> Answer:
 
     return _by_node(
         "RDMA", cluster, problem, "each worker can open the devices", ("FABRIC",),
-        "Give workers the devices below /dev/infiniband",
+        "Allow workers to open the devices in /dev/infiniband",
     )  # fmt: skip
 
 
@@ -266,8 +266,8 @@ def ask_shared(cluster: Cluster, terms: ClusterTerms) -> Answer:
     if not cause:
         return Answer("shared folder", f"all nodes share {folder}")
     if not terms.shared:
-        do = "Name one in [cluster] shared, or go to a folder that is shared"
-        found = f"none is agreed, and checkpoints go below {folder}: {cause}"
+        do = "Set [cluster] shared, or start in a folder that all nodes share"
+        found = f"none is agreed, so checkpoints go into {folder}: {cause}"
         return Answer("shared folder", found, UNPROVEN, ("RESTART",), do)
     state = FAIL if blind else UNPROVEN
     keepers = tuple(id for id in run_order() if CRITERIA[id].keeps_in_shared)

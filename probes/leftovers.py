@@ -44,7 +44,7 @@ def remove_files(paths: Iterable[str]) -> dict[str, str]:
         elif FOLDER.fullmatch(path.name):
             error = _remove_abandoned(path)
         else:
-            raise ValueError(f"{path} has no name of ours")
+            raise ValueError(f"{path} is not a name of seatrial")
         if error:
             errors[str(path)] = error
     return errors
@@ -64,7 +64,7 @@ def _remove_abandoned(path: Path) -> str:
         return ""
     held = take_folder(str(path))
     if held is None:
-        return "its owner lives, or it is none of ours"
+        return "its owner still runs, or it is not seatrial's"
     try:
         return remove_path(path)
     finally:

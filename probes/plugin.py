@@ -50,9 +50,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Register markers and read the environment twins.  Raises UsageError for probes with -n."""
     config.addinivalue_line("markers", "criterion(id): the row of the acceptance table it proves")
-    config.addinivalue_line("markers", "tier(name): only runs in this tier and the longer ones")
+    config.addinivalue_line("markers", "tier(name): runs only in this tier and longer tiers")
     config.addinivalue_line("markers", "last: runs after all other probes")
-    config.addinivalue_line("markers", "uses(module): only runs where the module is installed")
+    config.addinivalue_line("markers", "uses(module): runs only if the module is installed")
     config.addinivalue_line("markers", "needs(feature): of torch or Ray, see requirements.py")
     read_twins(config, [option.name for option in OPTIONS])
     if not config.getoption("--cluster"):
@@ -61,7 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # A warning of third-party code must not fail a probe.
     config.addinivalue_line("filterwarnings", "default")
     if getattr(config.option, "numprocesses", None):
-        raise pytest.UsageError("probes own the whole cluster: run them without -n")
+        raise pytest.UsageError("probes need the whole cluster: run them without -n")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -149,7 +149,7 @@ def _refuse_broken_suite() -> None:
         find_criteria()
         read_groups()
     except TableError as error:
-        pytest.exit(f"the suite is not whole: {error}", returncode=3)
+        pytest.exit(f"the suite is incomplete: {error}", returncode=3)
 
 
 @contextmanager
@@ -323,7 +323,7 @@ def _require_software(item: pytest.Item, criterion: str) -> None:
 
     uses = item.get_closest_marker("uses")
     if uses is not None and find_spec(uses.args[0]) is None:
-        pytest.skip(f"{uses.args[0]} is missing. Where the suite runs: pip install 'ray[train]'")
+        pytest.skip(f"{uses.args[0]} is not installed here: pip install 'ray[train]'")
     needs = [missing(mark.args[0]) for mark in item.iter_markers("needs")]
     cluster = item.config.stash[RUN].cluster
     on_gpu = cluster is None or cluster.on_gpu

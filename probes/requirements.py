@@ -107,7 +107,7 @@ def shortcoming(need: Need, read_version: Callable[[str], str] = metadata.versio
     try:
         major, minor = (*Version(found).release, 0)[:2]
     except InvalidVersion:
-        return f"{need.feature}: {need.package} {found} is no version. Expected: {expected}."
+        return f"{need.feature}: {need.package} {found} is not a version. Expected: {expected}."
     if (major, minor) < need.least:
         return f"{need.feature}: {need.package} is {found}. Expected: {expected}."
     if (major, minor) in need.broken:

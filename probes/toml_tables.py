@@ -100,9 +100,9 @@ def parse_tables(content: bytes, file: str) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         message = f"expected text in UTF-8, found other bytes in line {_line_of(error)}"
     except RecursionError:
-        message = "expected tables of values, found lists or tables nested without end"
+        message = "expected tables of values, found lists or tables nested too deeply"
     except ValueError:  # from Python's own types
-        message = "not TOML: it has a number or a date that cannot be"
+        message = "not TOML: it has an impossible number or date"
     raise TableError(f"{file}: {message}")
 
 

@@ -20,9 +20,9 @@ Better = Literal["higher", "lower", "word", ""]
 Order = Literal["exactly", "at least", "chosen", ""]
 # What probes of several criteria do to a cluster.
 TASKS = "runs short tasks on each node"
-ALL_GPUS = "takes all GPUs: other jobs wait"
+ALL_GPUS = "uses all GPUs, so other jobs wait"
 TRAFFIC = "fills the fabric with traffic"
-SPARE_RAYLETS = "adds raylets of its own to the cluster, and kills them"
+SPARE_RAYLETS = "adds its own raylets to the cluster, and kills them"
 CHECKPOINTS = "writes checkpoints into the shared folder, and removes them"
 
 
@@ -209,9 +209,9 @@ class Check(Named):
         if self.from_run:
             return "agreed" if self.ordered_by else "from the run", self.from_run
         if self.derived_in_run:
-            return "agreed, or from the run", "it follows from the devices it ran on"
+            return "agreed, or from the run", "it follows from the devices that the run used"
         without = "only noted" if self.only_agreed else "UNPROVEN"
-        return "agreed", f"{without} where the contract gives no limit"
+        return "agreed", f"{without} if the contract has no limit"
 
 
 BOUNDS = ("low", "high", "marginal_low", "marginal_high", "one_of")
@@ -378,25 +378,25 @@ class CriterionRow:
 # By unit: the largest value that can occur, and why there is none above it: a limit above it
 # judges nothing.
 REACH = {
-    "ratio": (1.0, "1 is the whole"),
+    "ratio": (1.0, "a share is at most 1"),
     "s": (86_400.0, "no probe waits for more than a day"),
-    "GB/s": (1e5, "no node has a hundred times the network of today's largest"),
+    "GB/s": (1e5, "no network is this fast"),
     "1/min": (1e6, "a working link does not retransmit a million packets in a minute"),
-    "differences": (1e3, "no node has a thousand parts that are compared"),
+    "differences": (1e3, "a node cannot differ in a thousand parts"),
     "names": (1.0, "a node has one host name"),
-    "connections": (1e6, "20,000 nodes try fewer, for each connects to some 30 others"),
+    "connections": (1e6, "even 20,000 nodes make fewer (about 30 each)"),
     "tokens/s per rank": (1e9, "no accelerator trains a billion tokens in a second"),
-    "endpoints": (1e5, "20,000 nodes have a raylet and an agent each, and the head three more"),
-    "files": (2**30, "the kernel allows no process more open files"),
+    "endpoints": (1e5, "even 20,000 nodes have fewer (2 each, and 3 of the head)"),
+    "files": (2**30, "the kernel does not allow a process more open files"),
     "GiB": (1e6, "no node has a million GiB of memory"),
     "MiB": (2.0**30, "no node has so much memory"),
-    "threads a rank": (2**22, "the kernel numbers no more threads on a machine"),
+    "threads a rank": (2**22, "the kernel does not allow more threads on a machine"),
     "nodes": (20_000.0, "no cluster has more nodes"),
     "interfaces": (1.0, "NCCL starts over one interface of a node"),
     "TFLOP/s": (1e6, "no GPU computes a thousand times as fast as an H100"),
-    "raylets": (1e3, "no node holds a thousand clusters"),
+    "raylets": (1e3, "no node runs a thousand raylets"),
     "reads": (1e6, "no probe reads a million times"),
     "lines": (1e6, "no probe appends a million lines"),
     "updates": (1e6, "no probe changes a number a million times"),
-    "saves": (1e6, "no folder holds a million saves"),
+    "saves": (1e6, "no folder contains a million saves"),
 }

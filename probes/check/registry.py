@@ -87,14 +87,14 @@ def find_problems(row: CriterionRow, folder: Path) -> Iterator[str]:
     for control in row.planted:
         for check in control.fails:
             if check not in row.checks:
-                yield f"control {control!r} fails {check!r}, which is no check of {row.id}"
+                yield f"control {control!r} fails {check!r}, which is not a check of {row.id}"
         if not control.fails:
-            yield f"control {control!r} has no check that it must make fail"
+            yield f"control {control!r} lists no check that it must make fail"
     for check in row.checks:
         if check not in planted and not check.no_control:
-            yield f"check {check!r} has no control, and no_control gives no reason"
+            yield f"check {check!r} has no control, and its no_control is empty"
         if check in planted and check.no_control:
-            yield f"check {check!r} has a control, and no_control says that it has none"
+            yield f"check {check!r} has a control, but also a no_control"
     owed = [check for check in row.checks if not check.not_owed]
     yield from _find_unowed("check", owed, (set(one.checks) for one in row.duties))
     yield from _find_unowed("control", row.planted, (set(one.controls) for one in row.duties))
@@ -114,8 +114,9 @@ def find_problems(row: CriterionRow, folder: Path) -> Iterator[str]:
 def _find_unowed(kind: str, declared: Iterable[str], owed: Iterable[set[Any]]) -> Iterator[str]:
     """Find what no probe must record, and what one must record and nothing declares."""
     names = set().union(*owed)
-    yield from (f"{kind} {one!r} belongs to no probe" for one in declared if one not in names)
-    yield from (f"a probe must record the {kind} {one!r}" for one in sorted(names - set(declared)))
+    yield from (f"{kind} {one!r} is not in any probe" for one in declared if one not in names)
+    lost = sorted(names - set(declared))
+    yield from (f"a probe lists the {kind} {one!r}, which is not declared" for one in lost)
 
 
 def _find_lost_test(test: str, folder: Path) -> Iterator[str]:
@@ -124,7 +125,7 @@ def _find_lost_test(test: str, folder: Path) -> Iterator[str]:
     file = folder / name
     text = file.read_text(encoding="utf-8") if file.is_file() else ""
     if not re.search(rf"^def {re.escape(function)}\(", text, re.MULTILINE):
-        yield f"probe {test!r}: there is no {function} in {name}"
+        yield f"probe {test!r}: {function} is not defined in {name}"
 
 
 @cache
@@ -134,7 +135,7 @@ def find_criteria() -> Mapping[str, CriterionRow]:
     for id in ACCEPTANCE_TABLE:
         if id not in found:
             raise BrokenCriterion(
-                f"probes/{id.lower()}/{FILE} is missing, and {id} is a row of the acceptance table"
+                f"probes/{id.lower()}/{FILE} is missing, but {id} is a row of the acceptance table"
             )
     return {id: found[id] for id in [*ACCEPTANCE_TABLE, *found]}
 

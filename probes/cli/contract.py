@@ -53,7 +53,8 @@ def check(file: str, show_limits: bool) -> None:
     if show_limits:
         _show_limits(loaded, judged)
     open_count = sum(word == "UNPROVEN" for word, _ in rows)
-    todo = f"{open_count} to add (UNPROVEN, above)" if open_count else "nothing is missing"
+    todo = f"{quantity(open_count, 'lines')} to complete (UNPROVEN, above)"
+    todo = todo if open_count else "nothing is missing"
     more = "" if show_limits else ". --limits shows the limit of each measure"
     _show(f"{file} is a valid contract: {todo}{more}.", "")
 
@@ -91,11 +92,11 @@ def _summary(loaded: Contract, judged: Collection[str]) -> Iterator[tuple[str, s
     nodes, gpus = (count or "any number of" for count in (terms.nodes, terms.gpus_per_node))
     yield "ordered", f"{nodes} nodes, {gpus} x {terms.gpu_model or 'any GPU'}"
     rate = f", {terms.rail_count} x {terms.line_rate_gbps:g} Gbit/s" if terms.line_rate_gbps else ""
-    yield "fabric", f"{terms.fabric or 'what the cluster shows'}{rate}"
+    yield "fabric", f"{terms.fabric or 'not given, read from the cluster'}{rate}"
     for waiver in loaded.waivers:
         yield "waiver", f"{waiver.id}: {waiver.criterion} until {waiver.until}, {waiver.name}"
     for name, percent in loaded.baseline.items():
-        yield "baseline", f"{name}: at most {percent:g} % worse than before"
+        yield "baseline", f"{name}: at most {percent:g} % worse than in the baseline run"
     open_ones = [
         f"{id}.{name}"
         for id, row in CRITERIA.items()
@@ -106,7 +107,7 @@ def _summary(loaded: Contract, judged: Collection[str]) -> Iterator[tuple[str, s
     if open_ones:
         yield "UNPROVEN", f"without a limit: {', '.join(open_ones)}"
     if terms.nodes is None:
-        yield "UNPROVEN", "without `nodes`, or --nodes: the number of nodes"
+        yield "UNPROVEN", "number of nodes: give `nodes`, or --nodes"
     yield "commands", describe_typists(terms)
 
 
@@ -123,7 +124,7 @@ def _without_limit(measure: Check, is_judged: bool) -> str:
     if not is_judged:
         return "not judged by this contract"
     if measure.derived_in_run:
-        return "derived from the GPU's name, where it is known"
+        return "derived from the GPU model, if it is known"
     return f"from the run: {measure.from_run}" if measure.from_run else "none: unproven"
 
 
@@ -147,28 +148,28 @@ def show(name: str) -> None:
     from probes.contract.contract import load, shipped_contracts
 
     if name not in shipped_contracts() and "/" not in name and Path(name).is_file():
-        raise UsageError(f"{name} is a file here: expected the name of a shipped contract")
+        raise UsageError(f"expected the name of a shipped contract, found the file {name}")
     with refuse_unusable():
         click.echo(load(name).text.decode(), nl=False)
 
 
 @command(
-    "Write a contract: it asks, or reads a run.",
+    "Write a contract, from answers or from a run.",
     "seatrial contract new mine.toml",
     "seatrial contract new --template h100-ndr400 mine.toml",
     "seatrial contract new --from runs/first mine.toml",
     "seatrial contract new --template p5-efa --set name=atlas --set nodes=8 --yes",
     parent=contract,
 )
-@click.option("--from", "run", type=PATH, help="Take what this run found; ask nothing.")
-@click.option("--template", metavar="NAME", help="The shipped contract to begin with.")
+@click.option("--from", "run", type=PATH, help="Write what this run found, without questions.")
+@click.option("--template", metavar="NAME", help="Shipped contract to start from.")
 @click.option(
     *("--set", "given"),
     metavar="KEY=ANSWER",
     multiple=True,
-    help="Answer a question: name, tier, a key of [cluster], or CRITERION.measure.",
+    help="Answer a question. KEY is name, tier, a key of [cluster], or CRITERION.measure.",
 )
-@click.option("--yes", "-y", "keep", is_flag=True, help="Keep what is proposed for all else.")
+@click.option("--yes", "-y", "keep", is_flag=True, help="Accept all other proposed answers.")
 @click.argument("file", type=PATH, default="seatrial.toml")
 def new(
     run: Path | None, template: str | None, given: tuple[str, ...], keep: bool, file: Path
@@ -176,17 +177,19 @@ def new(
     """Write FILE (seatrial.toml), a contract with the reason of each limit.
 
     Without --from it asks what was ordered; --set and --yes answer without a terminal. With --from
-    it takes what a run found: change that to what was ordered. A file that exists is never
+    it writes what a run found. Change that to what was ordered. A file that exists is never
     overwritten.
     """
     from probes.contract.contract import parse
 
     if run and (template or given or keep):
-        raise UsageError("expected --from alone: it asks nothing. Drop --template, --set, --yes")
+        raise UsageError(
+            "expected --from without --template, --set and --yes: it asks no questions"
+        )
     if os.path.lexists(file):
-        raise UsageError(f"{file} exists already: give another name, or move it away")
+        raise UsageError(f"{file} exists already: give a different name, or move the file")
     if not os.access(file.absolute().parent, os.W_OK | os.X_OK):
-        raise UsageError(f"{file.absolute().parent} cannot be written, or is no folder")
+        raise UsageError(f"{file.absolute().parent} cannot be written, or is not a folder")
     text = _draft_from(run) if run else _ask_user(template, Interview(given, keep=keep))
     with refuse_unusable():
         parse(text.encode(), f"the contract for {file}")
@@ -194,11 +197,13 @@ def new(
         with file.open("x", encoding="utf-8") as stream:
             stream.write(text)
     except FileExistsError:
-        raise UsageError(f"{file} exists already: give another name, or move it away") from None
+        raise UsageError(
+            f"{file} exists already: give a different name, or move the file"
+        ) from None
     except OSError as error:
         raise UsageError(f"{file} cannot be written: {error.strerror}") from None
-    todo = "change what was seen to what was ordered, then " if run else ""
-    click.echo(f"wrote {one_line(file)}: {todo}`seatrial contract check {one_line(file)}`")
+    todo = "change each value to what was ordered, then " if run else ""
+    click.echo(f"wrote {one_line(file)}. Next: {todo}`seatrial contract check {one_line(file)}`")
 
 
 def _draft_from(run: Path) -> str:
@@ -210,7 +215,7 @@ def _draft_from(run: Path) -> str:
         try:
             return draft_contract(record, run.resolve().name)
         except ValueError as error:
-            raise UsageError(f"no contract can be drafted from {run}: {error}") from None
+            raise UsageError(f"cannot write a contract from {run}: {error}") from None
 
 
 def _ask_user(template: str | None, interview: Interview) -> str:
@@ -219,8 +224,8 @@ def _ask_user(template: str | None, interview: Interview) -> str:
 
     names = [*real_contracts(), OTHER]
     if template in shipped_contracts() and template not in names:
-        shown = f"`seatrial contract show {template} > mine.toml`, and change it"
-        raise UsageError(f"--template: {template} is a rehearsal, which is not asked for: {shown}")
+        shown = f"copy and edit it: `seatrial contract show {template} > mine.toml`"
+        raise UsageError(f"--template: {template} is a rehearsal, without questions: {shown}")
     if template is not None and template not in names:
         raise UsageError(f"--template: expected one of {', '.join(names)}, found {template!r}")
     text = ask_contract(template, interview)
@@ -228,11 +233,12 @@ def _ask_user(template: str | None, interview: Interview) -> str:
     return text
 
 
-ABOUT_TIERS = "quick: minutes; standard: for a handover; soak: longer, for rare faults"
+ABOUT_TIERS = "quick takes minutes; standard is for a handover; soak is longer, for rare faults"
 OPEN = "-"  # the answer that leaves a question open
 INTRODUCTION = f"""\
-Press Enter to keep the answer in [ ], ? for help, {OPEN} to leave the question open (not judged).
-Answer what you ordered, not what you see: the run finds the difference.
+Press Enter to accept the answer in [ ]. Type ? for help, or {OPEN} to skip.
+A skipped question is not judged.
+Answer what you ordered, not what you see. The run reports the difference.
 """
 
 
@@ -271,7 +277,7 @@ class Interview:
                 raise UsageError(f"--set {key}: {error}") from None
         if self.keep:
             if kept == "" and needed:
-                raise UsageError(f"--yes: nothing is proposed for {key}: give {_option(key)}")
+                raise UsageError(f"--yes: {key} has no proposed answer: give {_option(key)}")
             return None if kept == "" else kept
         place = f"{len(self.keys)}/{max(self.count, len(self.keys))} " if self.count else ""
         try:
@@ -279,12 +285,12 @@ class Interview:
         except click.Abort:
             if sys.stdin.isatty():
                 raise  # Ctrl-C
-            hint = f"give {_option(key)}" + ", or --yes for what is proposed" * (kept != "")
+            hint = f"give {_option(key)}" + ", or --yes for the proposed answer" * (kept != "")
             raise UsageError(f"no answer to `{text}`, and no terminal: {hint}") from None
 
     def _is_open(self, key: str, needed: bool) -> bool:
         if self.answers[key] == OPEN and needed:
-            raise ValueError("expected an answer: the contract needs this one")
+            raise ValueError("expected an answer: the contract requires it")
         return self.answers[key] == OPEN
 
     def check_all_used(self) -> None:
@@ -313,7 +319,7 @@ def ask_contract(template: str | None, interview: Interview) -> str:
     interview.count = len(interview.keys) + 2 + sum(drafts.is_asked(q.key, {}) for q in questions)
     name = ask("name", "What is the name of the cluster?", "", True, "", _check_name)
     tiers = _check_tier(name, template)
-    tier = ask("tier", "Which tier proves it?", TIERS[1], True, ABOUT_TIERS, tiers)
+    tier = ask("tier", "Which tier must a run have?", TIERS[1], True, ABOUT_TIERS, tiers)
     answers: dict[str, Any] = {}
     for one in questions:
         if drafts.is_asked(one.key, answers):
@@ -347,7 +353,7 @@ def _ask_template(titles: Mapping[str, str], other: str, interview: Interview) -
     words = [*titles, other]
 
     check = partial(_check_word, words=words)
-    about = f"limits and reasons of that contract are taken over; {other}: you are asked for all"
+    about = f"its limits and reasons are used; with {other}, you are asked for each limit"
     kept = "" if interview.keep else "h100-ndr400"  # nobody orders hardware by default
     return str(interview.ask("template", "Which hardware?", kept, True, about, check))
 
@@ -363,7 +369,7 @@ def _check_tier(name: str, template: str) -> Callable[[str], str]:
             if template != OTHER:
                 _check_text(fill_template(name, template, answer, {}))
         except ValueError:
-            raise ValueError(f"tier {answer} measures too little for {template}") from None
+            raise ValueError(f"tier {answer} does not measure all that {template} limits") from None
         return answer
 
     return check
@@ -372,18 +378,18 @@ def _check_tier(name: str, template: str) -> Callable[[str], str]:
 def _ask(text: str, kept: Any, needed: bool, about: str, check: Callable[[str], Any]) -> Any:
     """Ask until an answer passes its check; return its value, None where it stays open."""
     if sys.stdin is None:  # as after `<&-`
-        raise UsageError("standard input is closed. Expected: answers, or --from RUN")
+        raise UsageError("standard input is closed. Expected: your answers there, or --from RUN")
     while True:
         default = kept if kept != "" else (None if needed else OPEN)
         shown = f"{kept:g}" if isinstance(kept, float) else default
         shown = ", ".join(kept) if isinstance(kept, list) else shown
         answer = str(click.prompt(text, default=shown, type=str)).strip()
         if answer == "?":
-            _show(about or "a word that the report shows", "  ")
+            _show(about or "any word: the report shows it", "  ")
         elif answer == OPEN:
             if not needed:
                 return None
-            click.echo("  expected an answer: the contract needs this one")
+            click.echo("  expected an answer: the contract requires it")
         elif answer == str(shown) and kept != "":
             return kept
         else:
@@ -403,7 +409,7 @@ def _check_name(answer: str) -> str:
     from probes.contract.contract import NAME
 
     if not NAME.fullmatch(answer):
-        message = f"expected a word of at most 60 letters: A-Z a-z 0-9 _ . -, found {answer!r}"
+        message = f"expected at most 60 characters of A-Z a-z 0-9 _ . -, found {answer!r}"
         raise ValueError(message)
     return answer
 
@@ -446,7 +452,7 @@ def _ask_limit(
     if not interview.keep:
         _show(f"{measure}: at least {proposed.low:g} {proposed.unit}{band} is proposed,", "\n")
         _show(f"because {proposed.because}", "  ")
-    text, reason = "Which bound was agreed?", proposed.because
+    text, reason = "Which minimum was agreed?", proposed.because
     bound = interview.ask(measure, text, proposed.low, True, reason, check_bound)
     if bound == proposed.low:
         return proposed

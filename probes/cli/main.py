@@ -25,7 +25,7 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 @command(
-    "Print the shell's completion.",
+    "Print a script for shell completion.",
     "seatrial completion bash > ~/.seatrial.bash    # source it in ~/.bashrc",
     "seatrial completion zsh > ~/.zfunc/_seatrial",
     "seatrial completion fish > ~/.config/fish/completions/seatrial.fish",
@@ -84,7 +84,7 @@ class SectionedGroup(CommandGroup):
 def main() -> None:
     """Acceptance tests for GPU training clusters that run Ray.
 
-    A test is a PASS only where it was shown on this cluster to find a planted fault.
+    A test passes only if it also found a planted fault on this cluster.
     """
 
 
@@ -114,8 +114,8 @@ def schema() -> None:
 )
 @click.argument("files", nargs=-1, required=True, type=PATH)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, schema 1.")
-@click.option("--explain", "explained", is_flag=True, help="Add the page of each finding.")
-@click.option("--whole", is_flag=True, help="The FILES hold all that every rank wrote.")
+@click.option("--explain", "explained", is_flag=True, help="Add the explanation of each finding.")
+@click.option("--whole", is_flag=True, help="State that FILES are all that every rank wrote.")
 def nccl_log(files: tuple[Path, ...], as_json: bool, explained: bool, whole: bool) -> None:
     """Show which network NCCL used, from the FILES (or folders of files) that one job wrote.
 

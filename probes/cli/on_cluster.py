@@ -24,7 +24,7 @@ CLOSED_WORDS = ("refused", "timed out", "DEADLINE_EXCEEDED", "UNAVAILABLE", "unr
 
 
 @command(
-    "Try Ray's ports from another machine.",
+    "Test Ray's ports from another machine.",
     "seatrial reach 10.20.0.1",
     "seatrial reach head.example --dashboard 8266",
 )
@@ -61,7 +61,7 @@ def _describe_answer(answer: str) -> str:
     from probes.cluster.endpoints import REFUSED, TAKEN
 
     if answer in (TAKEN, REFUSED):
-        return OPEN if answer == TAKEN else "reached, it asks for a token"
+        return OPEN if answer == TAKEN else "reached, it requires a token"
     is_closed = any(word in answer for word in CLOSED_WORDS)
     return f"{'not reached' if is_closed else UNCLEAR} ({answer})"
 
@@ -70,17 +70,17 @@ LABEL = 14  # columns of a question
 
 
 @command(
-    "Say what stands in the way of a run.",
+    "Show what would prevent an accepted run.",
     "seatrial doctor --contract mine.toml --nodes 8",
     "seatrial doctor --cluster ray://head:10001",
 )
 @run_options("cluster", "contract", "nodes")
 def doctor(**values: str | None) -> None:
-    """Say in seconds what a run would not prove here, and why.
+    """Show in seconds what a run would not prove here, and why.
 
-    It looks at this machine, joins the cluster, and runs one short task on each node, which takes
-    no accelerator.  Exit code 0: nothing stands in the way; 20: a criterion would be UNPROVEN, or
-    fail.
+    It looks at this machine, joins the cluster, and runs one short task on each node, which uses
+    no accelerator.  Exit code 0: nothing would prevent an accepted run; 20: a criterion would be
+    UNPROVEN, or fail.
     """
     answers: list[Answer] = []
     settings = read_given(values)
@@ -103,7 +103,7 @@ def _ask(settings: RunSettings) -> Iterator[Answer]:
     if settings.agreed:
         yield Answer("contract", f"{settings.agreed.name}, tier {settings.tier}")
     else:
-        found = "none: limits are derived from the cluster, and nothing is accepted"
+        found = "none: limits are derived from the cluster, and the run cannot be accepted"
         yield Answer("contract", found, UNPROVEN, run_order(), "Name one with --contract")
     if settings.nodes:
         terms = terms.model_copy(update={"nodes": settings.nodes})
@@ -125,7 +125,7 @@ def _lines(answer: Answer) -> Iterator[str]:
     """Yield what was found, and what to do, at most as wide as the terminal."""
     from probes.doctor import FAIL, OK, UNPROVEN
 
-    fmt, mark = formatter(), {OK: "ok", UNPROVEN: "know", FAIL: "fix"}[answer.state]
+    fmt, mark = formatter(), {OK: "ok", UNPROVEN: "note", FAIL: "fix"}[answer.state]
     yield from fmt.wrap(answer.found, f"{mark:5}{answer.question:{LABEL}} ")
     if answer.do:
         text = f"{answer.do}. Without it: {', '.join(answer.criteria)} {WOULD[answer.state]}"
@@ -144,10 +144,10 @@ def _summary(answers: list[Answer]) -> Iterator[str]:
         if named := affected(answers, state):
             yield from fmt.wrap(f"{', '.join(named)} {WOULD[state]} here", "")
     if all(answer.state == OK for answer in answers):
-        yield "nothing stands in the way of a run"
+        yield "nothing would prevent an accepted run"
         return
     fix, know = (sum(one.state == state for one in answers) for state in (FAIL, UNPROVEN))
-    yield f"{fix} to fix, {know} to know"
+    yield f"{fix} to fix, {know} to note"
 
 
 EXIT_LEFT = 20
@@ -165,9 +165,9 @@ EXIT_LEFT = 20
     default="1h",
     show_default=True,
     metavar="TIME",
-    help="Keep files that changed less than this time ago.",
+    help="Keep files that changed within this time.",
 )
-@click.option("--remove", is_flag=True, help="Remove it, and do not only list it.")
+@click.option("--remove", is_flag=True, help="Remove what is found, instead of only listing it.")
 @click.option(
     "--unclaim",
     metavar="JOB",
@@ -178,7 +178,7 @@ EXIT_LEFT = 20
     "jobs",
     multiple=True,
     metavar="ID",
-    help="With --remove, stop this job as well: it is listed, and may be another user's.",
+    help="With --remove, also stop this listed job. It may be another user's.",
 )
 def cleanup(
     idle: str, remove: bool, unclaim: str | None, jobs: tuple[str, ...], **values: str | None
@@ -210,7 +210,7 @@ def cleanup(
     with refuse(OtherTrial), closing(cluster):
         if unclaim is not None:
             cluster.end_claim(unclaim)
-            click.echo(one_line(f"the claim of job {unclaim} is ended"))
+            click.echo(one_line(f"the lock of job {unclaim} is removed"))
         cluster.claim(utc_time(), 0, click.echo)
         shared = settings.agreed.cluster.shared if settings.agreed else None
         found, unknown = find_left(cluster, shared)
@@ -238,8 +238,8 @@ def _check_named(jobs: Sequence[str], found: Sequence[LeftOver]) -> None:
     listed = {one.name for one in found if one.idle_s is None}
     if unknown := [job for job in jobs if job not in listed]:
         raise UsageError(
-            f"--job: expected a job that is listed, found {unknown[0]}: run `seatrial cleanup`"
-            " without it to see them"
+            f"--job: expected a listed job, found {unknown[0]}. Run `seatrial cleanup`"
+            " without --job to list them"
         )
 
 
@@ -248,7 +248,7 @@ def _line(one: LeftOver, *, in_use: bool, why: str | None) -> str:
     state = "runs" if one.idle_s is None else f"unchanged for {_time(one.idle_s)}"
     if in_use and not one.is_sure:
         state += (
-            ", kept: it only looks like seatrial's, and may belong to another user. Stop it by"
+            ", kept: it only looks like seatrial's, and may belong to another user. Stop it with"
             f" --remove --job {one.name}"
         )
     elif in_use:

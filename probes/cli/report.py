@@ -35,16 +35,16 @@ RUN_ARGUMENT = click.argument("run_folder", type=cli.PATH, required=False)
 )
 @RUN_ARGUMENT
 @click.option("--baseline", type=cli.PATH, help="A run to compare with.")
-@click.option("--share", is_flag=True, help="Write RUN_FOLDER-shared: aliases for all names.")
+@click.option("--share", is_flag=True, help="Write RUN_FOLDER-shared, with aliases for all names.")
 @click.option("--open", "opened", is_flag=True, help="Open the page in a browser.")
 def report(run_folder: Path | None, baseline: Path | None, share: bool, opened: bool) -> None:
     """Verify RUN_FOLDER, show its result and write its page; needs no cluster.
 
     Without RUN_FOLDER, it is the newest run in runs/. The exit code is that of the run.
 
-    A run that has ended is never changed: renderings that would differ, as with a baseline, go to
-    RUN_FOLDER-report. A record.json alone is read too. It cannot be verified, so it is never
-    accepted: its best exit code is 20.
+    A run that has ended is never changed. A page that would differ, for example with a baseline,
+    goes to RUN_FOLDER-report. RUN_FOLDER may be only a record.json. That cannot be verified, so it
+    is never accepted: its best exit code is 20.
     """
     from probes.session.rejudge import read_summary, read_whole
     from reports.share.shared_copy import write_shared
@@ -63,7 +63,7 @@ def report(run_folder: Path | None, baseline: Path | None, share: bool, opened: 
         click.echo(summary.integrity.head_line)
     cli.print_lines(_signature_lines(run_folder))
     if opened and click.launch(str(page)):
-        raise cli.UsageError(f"no browser could be started here: open {page} elsewhere")
+        raise cli.UsageError(f"no browser starts here: open {page} on another machine")
     sys.exit(EXIT_USAGE if before and before.integrity.problems else summary.exit_code)
 
 
@@ -73,8 +73,8 @@ def report(run_folder: Path | None, baseline: Path | None, share: bool, opened: 
     "seatrial show tests/recordings/runs/tcp-fallback",
 )
 @RUN_ARGUMENT
-@click.option("--width", default=0, help="Columns (default: the terminal's, at most 100).")
-@click.option("--ascii", "plain", is_flag=True, help="No glyphs, no colour.")
+@click.option("--width", default=0, help="Width in columns (default: the terminal's, at most 100).")
+@click.option("--ascii", "plain", is_flag=True, help="Use only ASCII, and no colour.")
 def show(run_folder: Path | None, width: int, plain: bool) -> None:
     """Verify RUN_FOLDER and print its decision and its table, worst first; writes nothing.
 
@@ -91,7 +91,7 @@ def show(run_folder: Path | None, width: int, plain: bool) -> None:
 
 @cli.command("Judge a run by another contract.", "seatrial rejudge runs/first --contract mine.toml")
 @click.argument("run_folder", type=cli.PATH)
-@click.option("--contract", required=True, metavar="NAME|FILE", help="The other contract.")
+@click.option("--contract", required=True, metavar="NAME|FILE", help="Contract to judge by.")
 def rejudge(run_folder: Path, contract: str) -> None:
     """Judge the measurements of RUN_FOLDER by another contract, into a new folder."""
     from probes.contract.contract import load
@@ -144,7 +144,7 @@ def _signature_lines(run: Path) -> list[str]:
     return [
         one_line(
             f"signed  as {one.party} by {one.name or 'an unnamed person'} at {one.time}: "
-            f"{one.decision} (the key is not checked here: seatrial verify)"
+            f"{one.decision} (`seatrial verify` checks the key)"
         )
         for one in signed_by(run)
     ]
@@ -168,7 +168,7 @@ def _color() -> bool:
 
 
 WIDTH_OPTION = click.option(
-    "--width", default=0, help="Columns (default: the terminal's, at least 80)."
+    "--width", default=0, help="Width in columns (default: the terminal's, at least 80)."
 )
 LEAST_WIDTH = 80  # columns: two runs and their change do not fit less
 
@@ -176,14 +176,14 @@ LEAST_WIDTH = 80  # columns: two runs and their change do not fit less
 @cli.command("Show what changed between runs.", "seatrial compare runs/first runs/second")
 @click.argument("runs", nargs=-1, required=True, type=cli.PATH, metavar="FIRST RUN...")
 @WIDTH_OPTION
-@click.option("--all", "every", is_flag=True, help="Also measures that only one run has.")
+@click.option("--all", "every", is_flag=True, help="Show measures that only one run has, too.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV, a row per measure.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def compare(runs: tuple[Path, ...], width: int, every: bool, as_csv: bool, as_json: bool) -> None:
     """Compare each RUN with the FIRST: what changed, beyond noise or in its verdict.
 
-    A run is a run folder or a record.json. Exit code 1: a run has new failures. 4: one cannot be
-    read or does not verify.
+    A run is a run folder or a record.json. Exit code 1: a run has new failures. 4: a run cannot
+    be read or does not verify.
     """
     from probes.session.rejudge import read_summary
     from reports.frames import compare as comparing
@@ -208,7 +208,7 @@ def compare(runs: tuple[Path, ...], width: int, every: bool, as_csv: bool, as_js
 @cli.command("List runs, and how measures change.", "seatrial history runs")
 @click.argument("folder", type=cli.PATH)
 @WIDTH_OPTION
-@click.option("--all", "every", is_flag=True, help="The trend of each measure.")
+@click.option("--all", "every", is_flag=True, help="Show the trend of each measure.")
 @click.option("--csv", "table", type=click.Choice(["runs", "trends"]), help="Print CSV instead.")
 def history(folder: Path, width: int, every: bool, table: str | None) -> None:
     """Show all runs below FOLDER, and each measure that drifts over them.
@@ -249,7 +249,7 @@ def _print_csv(text: str, notes: Iterable[str]) -> None:
 WIDTH = 80  # columns of the narrowest usual terminal
 MEANS = {
     "blocks": "no acceptance until it is fixed",
-    "degrades": "works, but slower or less surely",
+    "degrades": "works, but slower or less reliably",
     "notes": "information",
 }
 
@@ -263,12 +263,12 @@ MEANS = {
     "seatrial explain",
 )
 @click.argument("code", required=False)
-@click.option("--run", "run_folder", type=cli.PATH, metavar="RUN", help="Fill in names of RUN.")
+@click.option("--run", "run_folder", type=cli.PATH, metavar="RUN", help="Show names of RUN.")
 def explain(code: str | None, run_folder: Path | None) -> None:
     """Explain what a finding's CODE means and what to do; without CODE, list all of them.
 
-    CODE may also be a criterion, or a measure, as busbw or FABRIC.busbw. With --run, the commands
-    have the names of that run's findings of this CODE.
+    CODE may also be a criterion, or a measure, such as busbw or FABRIC.busbw. With --run, the
+    commands contain the names from that run's findings of this CODE.
     """
     from probes.session.rejudge import read_summary
     from reports.text import TextFormatter
@@ -306,7 +306,7 @@ def _find_code(code: str) -> str:
         hint = f", did you mean {close}?"
     elif close := closest_name(code, [name for row in CRITERIA.values() for name in row.measures]):
         hint = f", did you mean the measure {close}?"
-    raise cli.UsageError(f"no finding, criterion or measure is {code!r}{hint}")
+    raise cli.UsageError(f"no finding, criterion or measure is named {code!r}{hint}")
 
 
 def _describe_declared(name: str, fmt: TextFormatter) -> list[str]:
@@ -402,5 +402,5 @@ def _findings_of(record: RunRecord, code: str) -> list[Finding]:
     if found := [one for one in every if one.code == code]:
         return found
     others = join_names(dict.fromkeys(one.code for one in every))
-    end = f"; it has {others}" if others else ", and no other"
+    end = f". Its findings: {others}" if others else ": it has no findings"
     raise cli.UsageError(f"the run has no finding {code}{end}")

@@ -123,9 +123,9 @@ def _complete_value(
     cls=RunCommand,
 )
 @run_options(cluster="auto")
-@click.option("-k", "keyword", metavar="TEXT", help="Only probes whose names match: as pytest's.")
+@click.option("-k", "keyword", metavar="TEXT", help="Only probes whose names match, as in pytest.")
 @click.option("-v", "--verbose", count=True, help="Print pytest's own lines too.")
-@click.option("-q", "--quiet", count=True, help="Print no steps; -qq: only the table.")
+@click.option("-q", "--quiet", count=True, help="Print no progress; -qq: print only the table.")
 @click.option("--collect-only", is_flag=True, help="List the probes, and run nothing.")
 @click.pass_context
 def run(
@@ -139,8 +139,8 @@ def run(
 ) -> None:
     """Run the acceptance suite only; it ignores local pytest plugins, conftest files and settings.
 
-    A part of the suite (--only, -k) or a shorter tier than agreed can fail, and accepts nothing.
-    Each option has a variable, as SEATRIAL_CLUSTER. What stands after -- goes to pytest.
+    A part of the suite (--only, -k) or a shorter tier than agreed can fail, but is never accepted.
+    Each option has a variable, such as SEATRIAL_CLUSTER. Arguments after -- go to pytest.
     """
     words = ["-v"] * verbose + ["-q"] * quiet + ["--collect-only"] * collect_only
     words += ["-k", keyword] if keyword else []
@@ -190,12 +190,14 @@ KEYS = ("cluster", "tier", "contract", "nodes")
     cls=RunCommand,
 )
 @click.argument("criteria", nargs=-1, required=True, metavar="CRITERION...")
-@click.option("--run", "run_folder", type=cli.PATH, help="The run; else the newest in runs/.")
+@click.option(
+    "--run", "run_folder", type=cli.PATH, help="Run to repeat (default: the newest in runs/)."
+)
 @click.option("--run-dir", metavar="DIR", help="Where to write the new run.")
 @click.option(
     "--cluster",
     metavar="WHERE",
-    help="Where to run; required where the run was on ray://host:port.",
+    help="Where to run; required if the run was on ray://host:port.",
 )
 @click.pass_context
 def again(
@@ -207,7 +209,7 @@ def again(
 ) -> None:
     """Repeat criteria of a run, with its cluster, contract, tier and number of nodes.
 
-    A part of a run is PARTIAL: it can fail, and it accepts nothing. The contract's file must be
+    A part of a run is PARTIAL: it can fail, but is never accepted. The contract's file must be
     the one of the run, unchanged. Start it in the folder in which the run was started. If the
     run was on ray://host:port, give --cluster again: an address in a run folder is not trusted.
     """
@@ -231,7 +233,7 @@ def again(
     values = {**options, "cluster": cluster or was, "only": ",".join(only), "run_dir": run_dir}
     words = [f"--{key.replace('_', '-')} {shlex.quote(v)}" for key, v in values.items() if v]
     click.echo(one_line(f"again seatrial run {' '.join(words)}"))
-    click.echo("PARTIAL a part of a run can fail, and it accepts nothing")
+    click.echo("PARTIAL a part of a run can fail, but is never accepted")
     if cluster not in (None, was):
         click.echo(one_line(f"NOTE run {record.id} was on {was}"))
     sys.exit(run_suite(values, to_pytest))
@@ -250,8 +252,8 @@ def _check_cluster(record: RunRecord, was: str, given: str | None, repeated: lis
         check_spec(given or was)
     if not (given or was == "auto" or count_raylets(was)):
         raise cli.UsageError(
-            f"run {record.id} was on {was}, and only the run folder says so. A cluster that is "
-            f"joined can run code here. If you know it, repeat it: {shlex.join(repeated)}"
+            f"run {record.id} was on {was}, an address that only the run folder names. A cluster "
+            f"that is joined can run code here. If you trust it, enter: {shlex.join(repeated)}"
         )
 
 
@@ -263,8 +265,8 @@ def _check_not_in(run_folder: Path, record: RunRecord, contract: str | None) -> 
     path = Path(contract or "")
     if path.is_file() and path.resolve().is_relative_to(run_folder.resolve()):
         raise cli.UsageError(
-            f"the contract of run {record.id} is {contract}, a file of the run folder itself. A "
-            "contract is a program: expected a file of your own. Read it, copy it, and start "
+            f"the contract of run {record.id} is {contract}, a file in the run folder itself. A "
+            "contract can run commands, so use a file of your own. Read it, copy it, and start "
             "`seatrial run --contract` with the copy"
         )
 
@@ -302,14 +304,14 @@ def _check_contract(record: RunRecord, name: str | None) -> None:
     if name is None:
         if Path(DEFAULT_CONTRACT).exists():
             raise cli.UsageError(
-                f"run {record.id} had no contract, and this folder has {DEFAULT_CONTRACT}: "
+                f"run {record.id} had no contract, but this folder has {DEFAULT_CONTRACT}: "
                 "start it in another folder"
             )
         return
     try:
         found = load(name).sha256
     except ContractError as error:
-        raise cli.UsageError(f"the contract of run {record.id} is not at hand: {error}") from None
+        raise cli.UsageError(f"the contract of run {record.id} cannot be used: {error}") from None
     if found != record.contract.sha256:
         raise cli.UsageError(
             f"contract {name} changed since run {record.id}: expected "
@@ -331,7 +333,7 @@ def plan(cluster: str | None, **values: str | None) -> None:
     """Show which probes a run would have, how long they take, and what they need and disturb.
 
     It tests nothing, and writes nothing. With --cluster it joins the cluster to count its nodes
-    and GPUs, and places nothing there. Without, it plans from the contract.
+    and GPUs, and places nothing there. Without --cluster it plans from the contract.
     """
     settings = read_given({**values, "cluster": cluster})
     with refuse_unjoined():
@@ -347,14 +349,14 @@ def _cluster_lines(settings: RunSettings, cluster: str | None) -> Iterator[str]:
     if agreed:
         yield from _wrap("contract", f"{agreed.name} @ {agreed.sha256[:8]}, tier {settings.tier}")
     else:
-        text = "none: limits are derived from the cluster, and nothing can be accepted"
+        text = "none: limits are derived from the cluster, and the run cannot be accepted"
         yield from _wrap("contract", f"{text}; tier {settings.tier}")
     reason = partial_reason(settings.only, settings.tier, agreed.tier if agreed else settings.tier)
     if reason:
-        yield from _wrap("PARTIAL", f"{reason}: nothing can be accepted")
+        yield from _wrap("PARTIAL", f"{reason}, so the run cannot be accepted")
     nodes = settings.nodes or (agreed.cluster.nodes if agreed else None)
     gpus = agreed.cluster.gpus_per_node if agreed else None
-    ordered = f"{nodes} nodes" if nodes else "no number of nodes"
+    ordered = f"{nodes} nodes" if nodes else "number of nodes not given"
     ordered += f", {quantity(gpus, 'accelerators')} each" if gpus is not None else ""
     yield from _wrap("ordered", ordered)
     yield from _wrap("needs", GPUS_FREE)
@@ -368,7 +370,7 @@ def _describe_cluster(cluster: str) -> str:
     from probes.cluster.address import count_raylets, read_size
 
     if raylets := count_raylets(cluster):
-        return f"{raylets} raylets, embedded on this host when the run begins: a rehearsal"
+        return f"{raylets} raylets, which the run starts on this host (a rehearsal)"
     nodes, gpus = read_size(cluster)
     return f"{nodes} nodes, {gpus} GPUs, as Ray counts them now"
 
@@ -401,7 +403,7 @@ def _criteria_lines(settings: RunSettings) -> Iterator[str]:
         yield ""
     whole = describe_time(usual_seconds(tier, chosen))
     yield from _wrap("total", f"{quantity(total, 'probes')}, {whole}")
-    yield from _wrap("", f"times are of {LAB} ({SOURCE}); not measured on GPUs")
+    yield from _wrap("", f"times were measured on {LAB} ({SOURCE}), not on GPUs")
 
 
 def _describe_commands(settings: RunSettings) -> str:

@@ -31,7 +31,7 @@ def scaling() -> None:
 
 
 @cli.command(
-    "Run the ladder of SCALING alone.",
+    "Run only SCALING, on 1, 2, 4 ... nodes.",
     "seatrial scaling run --contract mine.toml --tier standard",
     parent=scaling,
     cls=RunCommand,
@@ -47,7 +47,7 @@ def run(context: click.Context, /, **values: str | None) -> None:
 
 
 @cli.command(
-    "Explain what each rung of a run lost.",
+    "Explain the loss at each node count.",
     "seatrial scaling report runs/first --limit 0.9",
     parent=scaling,
 )
@@ -55,7 +55,7 @@ def run(context: click.Context, /, **values: str | None) -> None:
 @click.option(
     "--limit",
     type=click.FloatRange(0, 1, min_open=True),
-    help="The efficiency to name causes by, instead of the run's own limit.",
+    help="Efficiency below which causes are named (default: the run's limit).",
 )
 def report(run_folder: Path, limit: float | None) -> None:
     """Explain what each node count (rung) of RUN_FOLDER lost, and to what."""
@@ -67,7 +67,7 @@ def report(run_folder: Path, limit: float | None) -> None:
     agreed = limit_of(result, "efficiency")
     if limit is not None:
         agreed = Limit(low=limit, unit="ratio", because="as asked")
-    target = f"expected {agreed} ({agreed.because})" if agreed else "no limit: causes need --limit"
+    target = f"expected {agreed} ({agreed.because})" if agreed else "none. See causes with --limit"
     click.echo(one_line(f"efficiency: {target}"))
     _print_rungs(ladder, agreed)
     for measurement in result.measurements:
@@ -89,7 +89,7 @@ def _print_rungs(ladder: Ladder, agreed: Limit | None) -> None:
     explanations = ladder.explanations(required_efficiency(agreed))
     causes = causes_to_report(ladder, explanations, agreed)
     if not explanations:
-        click.echo("one rung only: nothing to compare, for one node cannot show scaling")
+        click.echo("only one node count was measured, so there is nothing to compare")
     for rung, explanation in zip(ladder.rungs[1:], explanations, strict=True):
         low, high = ladder.intervals[rung.count]
         value, doubt = proven_efficiency(ladder, rung, agreed)
@@ -106,7 +106,7 @@ def _print_rungs(ladder: Ladder, agreed: Limit | None) -> None:
 
 
 @cli.command(
-    "Predict what more nodes would do.",
+    "Predict the efficiency on more nodes.",
     "seatrial scaling predict runs/first",
     "seatrial scaling predict runs/first --nodes 64",
     parent=scaling,
@@ -120,7 +120,7 @@ def _print_rungs(ladder: Ladder, agreed: Limit | None) -> None:
     show_default=True,
 )
 def predict(run_folder: Path, nodes: tuple[int, ...]) -> None:
-    """Predict what more nodes would do, from RUN_FOLDER's ladder: it measures nothing."""
+    """Predict the efficiency on more nodes from RUN_FOLDER's ladder. It measures nothing."""
     _, ladder = load_scaling_run(run_folder)
     with cli.refuse(ValueError):
         forecast = ladder.forecast(sorted({*nodes}))
@@ -128,7 +128,7 @@ def predict(run_folder: Path, nodes: tuple[int, ...]) -> None:
     for point in forecast.predictions:
         click.echo(
             f"  {point.nodes:5} nodes  efficiency {percent(point.efficiency)}"
-            f"  (nine of ten within {percent(point.low)} to {percent(point.high)}), {forecast.load}"
+            f"  (90 % of cases: {percent(point.low)} to {percent(point.high)}), {forecast.load}"
         )
     click.echo("assumed:")
     cli.print_lines(f"  - {assumption}" for assumption in forecast.assumptions)
@@ -174,7 +174,7 @@ def _read_ladder(file: Path) -> Ladder:
     except UnicodeDecodeError:
         message = "expected text, found other bytes"
     except RecursionError:
-        message = "expected a ladder, found lists in lists without end"
+        message = "expected a ladder, found lists nested too deeply"
     except ValueError as error:
         message = str(error)
     raise cli.UsageError(one_line(f"{file} cannot be read: {message}"))

@@ -20,14 +20,16 @@ LABEL_WIDTH = 12  # columns: the longest label, "  condition", and a blank
     "seatrial sign runs/first --as customer --key mykey --decision accepted",
 )
 @click.argument("run", type=cli.PATH)
-@click.option("--as", "party", type=click.Choice(PARTIES), required=True, help="Who signs.")
+@click.option("--as", "party", type=click.Choice(PARTIES), required=True, help="Party that signs.")
 @click.option(
     "--key",
     type=cli.PATH,
     required=True,
-    help="Private ssh key, or the .pub file of one that ssh-agent or a hardware key holds.",
+    help="Private ssh key, or its .pub file if ssh-agent or a hardware key has it.",
 )
-@click.option("--decision", type=click.Choice(DECISIONS), required=True, help="What is decided.")
+@click.option(
+    "--decision", type=click.Choice(DECISIONS), required=True, help="Decision of this party."
+)
 @click.option("--name", default="", metavar="NAME", help="The person who signs.")
 @click.option(
     "--condition",
@@ -55,7 +57,10 @@ def sign(
                 run, read_whole(run), party, name=name, decision=decision, conditions=conditions
             )
             _say(statement.text())
-            _say("ssh-keygen signs this now; it may ask for a passphrase, or for a touch", err=True)
+            _say(
+                "ssh-keygen signs now. It may ask for a passphrase, or for a touch of the key",
+                err=True,
+            )
             fingerprint = sign_statement(run, statement, key)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)  # click's own is 1: a criterion failed
@@ -72,8 +77,8 @@ def sign(
     required=True,
     help="Who may sign: a line `provider KEY` and a line `customer KEY` (ssh's allowed_signers).",
 )
-@click.option("--revoked", type=cli.PATH, help="Keys that count no longer (ssh's KRL).")
-@click.option("--nonce", metavar="TEXT", help="What `seatrial run --nonce` was given.")
+@click.option("--revoked", type=cli.PATH, help="Revoked keys (ssh's KRL).")
+@click.option("--nonce", metavar="TEXT", help="Text that was given to `seatrial run --nonce`.")
 @click.option(
     "--require",
     "required",
@@ -88,14 +93,14 @@ def verify(
 
     Exit code 0: the folder is unchanged since they signed. That does NOT say that the cluster was
     accepted: the run's own verdict is printed, too. 4: it does not verify. 20: it cannot be
-    verified, as a run that was killed, or one without a signature.
+    verified, for example because the run was killed or has no signature.
     """
     from probes.session.rejudge import read_whole
     from reports.exports import check_renderings
     from reports.signing.verification import Signers, Verification, verify_signed_run
 
     if nonce is not None and not one_line(nonce):
-        message = "--nonce is empty: give the words that the run was given, or no --nonce"
+        message = "--nonce is empty: give the text that the run was given, or drop --nonce"
         raise cli.UsageError(message)
     for file in filter(None, (signers, revoked)):
         _refuse_untrusted(file, run)
@@ -114,7 +119,7 @@ def verify(
     conclusion = {
         0: f"VERIFIED: unchanged since it was signed for the {' and the '.join(found.keys)}.",
         4: "DOES NOT VERIFY: the folder was changed, or is not validly signed. Do not rely on it.",
-        20: "CANNOT BE VERIFIED: nothing shows that this folder is as its run left it.",
+        20: "CANNOT BE VERIFIED: nothing proves that this folder is unchanged.",
     }
     _say(f"{conclusion[found.exit_code]} {verdict}")
     sys.exit(found.exit_code)
@@ -125,7 +130,7 @@ def _refuse_untrusted(file: Path, run: Path) -> None:
     if not file.is_file():
         raise cli.UsageError(f"expected a file of keys, found none at {file}")
     if file.resolve().is_relative_to(run.resolve()):
-        message = f"{file} lies in the run that it is to judge: keep your own, elsewhere"
+        message = f"{file} is in the run that is verified: use your own file, outside it"
         raise cli.UsageError(message)
 
 

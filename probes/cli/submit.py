@@ -40,10 +40,10 @@ ENTRYPOINT = f"{PYTHON} -m probes.submit.entry"
 # the run's record.
 STOP_S = 120
 STOP_MARGIN_S = 60  # for Ray to say that it has ended
-LEFT_TO_ITSELF = "detached: the run goes on, and nothing is proven yet"
+LEFT_TO_ITSELF = "detached: the run continues, and nothing is proven yet"
 NO_CONTRACT = (
-    "the job says that the run was accepted, and there is no contract here to compare it with: "
-    "attach again, and give the --contract that was submitted"
+    "the job reports an accepted run, but no contract was given here to compare it with. "
+    "Attach again, and give the --contract that was submitted"
 )
 EXIT_UNPROVEN = 20
 MAX_SUMMARY = 2**20  # bytes that GitHub takes of a step
@@ -74,14 +74,14 @@ class Detached(Exception):
     help="The cluster's dashboard (or RAY_API_SERVER_ADDRESS, or RAY_ADDRESS with http://).",
 )
 @run_options(*OWN)
-@click.option("-k", "keyword", metavar="TEXT", help="Only probes whose names match: as pytest's.")
+@click.option("-k", "keyword", metavar="TEXT", help="Only probes whose names match, as in pytest.")
 @click.option("--wheels", type=PATH, metavar="DIR", help="Wheels for a cluster without internet.")
 @click.option("--detach", is_flag=True, help="Submit, and do not wait.")
 @click.option("--attach", metavar="ID", help="Follow a submission that runs or has ended.")
 @click.option(
     "--rehearsal/--no-rehearsal",
     default=None,
-    help="Whether the run may be a rehearsal (default: if the contract is one).",
+    help="Accept a rehearsal, or not (default: as the contract says).",
 )
 @click.pass_context
 def submit(
@@ -98,7 +98,7 @@ def submit(
     """Run the suite on a cluster through Ray's Jobs API, and bring the run folder back.
 
     This machine needs click, and neither Ray nor torch. The cluster gets our packages and the
-    contract. What its head lacks is installed for the run alone, and its Ray and torch stay as
+    contract. What its head lacks is installed only for this run, and its Ray and torch stay as
     they are. The exit code is the suite's; 20 if it was detached. Ctrl-C asks whether to stop the
     run or to detach.
     """
@@ -111,11 +111,11 @@ def submit(
     given = {key: value for key, value in values.items() if value is not None}
     if attach:
         if not ID.fullmatch(attach):
-            raise UsageError(f"--attach: expected an id as {PREFIX}0123456789ab, found {attach}")
+            raise UsageError(f"--attach: expected an id like {PREFIX}0123456789ab, found {attach}")
         kept = {"address", "attach", "run_dir", "rehearsal", *COMPARED}
         if extra := sorted({*_given(context)} - kept):
             words = ", ".join(f"--{key.replace('_', '-')}" for key in extra)
-            raise UsageError(f"--attach: the run is under way, so {words} would change nothing")
+            raise UsageError(f"--attach: the run has started, so drop {words}")
     if why := check_nonce(given.get("nonce", "")):
         raise UsageError(why)
     check_target(run_dir)
@@ -146,17 +146,17 @@ def submit(
     except (Detached, SubmitError) as left:
         is_error = isinstance(left, SubmitError)
         if is_error and not api.is_under_way:  # it is not known there
-            message = f"{left}. Was it another cluster, or was its head started anew?"
+            message = f"{left}. Was it another cluster, or was its head restarted?"
             raise UsageError(message) from None
         _say(f"error: {left}" if is_error else str(left))
         code = EXIT_INTERRUPTED if session.is_stopping else EXIT_UNPROVEN
         if isinstance(left, ForeignRun):
             code = EXIT_USAGE  # as a run folder that does not verify
     except OSError as error:
-        _say(f"error: the run could not be written here: {error}")
+        _say(f"error: the run could not be written on this machine: {error}")
         code = EXIT_INTERNAL
     except KeyboardInterrupt:
-        _say("interrupted before the run was here and verified: it is still on the cluster")
+        _say("interrupted before the run was copied and verified: it is still on the cluster")
         code = EXIT_INTERRUPTED
     compared = {key: given[key] for key in COMPARED if key in given}
     _say_how_to_attach(address, id, compared, rehearsal)
@@ -187,7 +187,7 @@ def check_target(run_dir: str | None) -> None:
             pass
     except OSError as error:
         reason = error.strerror or str(error)
-        message = f"the run cannot be brought back to {run_dir or 'runs'}: {reason}"
+        message = f"the run cannot be copied to {run_dir or 'runs'}: {reason}"
         raise UsageError(message) from None
 
 
@@ -239,7 +239,7 @@ class _Session:
             BringBack(self._api, self._id, state).remove()  # its environment
             if self.is_stopping:
                 return EXIT_INTERRUPTED
-            raise UsageError(f"the suite did not begin on {self._api.address}: {why}")
+            raise UsageError(f"the suite did not start on {self._api.address}: {why}")
         copy = BringBack(self._api, self._id, state)
         folder = self._keep(lambda: self._bring_back(copy))
         summary = _take_summary(folder)
@@ -249,7 +249,7 @@ class _Session:
         try:  # only now: an interrupt up to here leaves the run on the cluster
             copy.remove()
         except KeyboardInterrupt:
-            _say("left while the cluster's copy was removed: a later submission removes it")
+            _say("left while the cluster's copy was removed: the next submission removes it")
         return code
 
     def _until_ended(self) -> SubmissionState:
@@ -262,12 +262,12 @@ class _Session:
                 return self._keep(partial(self._follower.follow, seconds))
             except TimeoutError:
                 raise Detached(
-                    f"the run has not stopped in {seconds:.0f} s, and may hold the cluster: see "
-                    f"job {self._id} in the dashboard, and `seatrial cleanup` on the head"
+                    f"the run did not stop within {seconds:.0f} s, and may still use the cluster. "
+                    f"See job {self._id} in the dashboard, or run `seatrial cleanup` on the head"
                 ) from None
             except KeyboardInterrupt as interrupt:
                 if self.is_stopping:
-                    raise Detached("left while the run stops on the cluster") from None
+                    raise Detached("left while the run was stopping on the cluster") from None
                 if not (isinstance(interrupt, Terminated) or self._wants_stop()):
                     continue
                 _say("stopping the run on the cluster: it removes what it made")
@@ -278,7 +278,7 @@ class _Session:
         try:
             self._keep(lambda: self._api.insist(lambda: self._api.stop(self._id)))
         except KeyboardInterrupt:
-            message = "left before the cluster confirmed the stop: the run may go on"
+            message = "left before the cluster confirmed the stop: the run may continue"
             raise Detached(message) from None
 
     def _keep(self, ask: Callable[[], follow.Reply]) -> follow.Reply:
@@ -286,7 +286,7 @@ class _Session:
         try:
             return ask()
         except ConnectionLost as error:
-            message = f"gave up: {error}. The run goes on, and nothing is proven yet"
+            message = f"gave up: {error}. The run continues, and nothing is proven yet"
             raise Detached(message) from None
 
     def _wants_stop(self) -> bool:
@@ -296,7 +296,7 @@ class _Session:
         """
         if not at_terminal():
             return True
-        question = "\nstop the run, detach and leave it running, or go on?"
+        question = "\nstop the run, detach (it continues), or go on waiting?"
         try:
             answer = click.prompt(
                 question, type=click.Choice(["stop", "detach", "go on"]), default="go on", err=True
@@ -315,7 +315,7 @@ class _Session:
             _say(f"run folder {target}")
             return target
         except NoRun:
-            _say("no run came back: it was brought back before or removed, or it never began")
+            _say("no run to copy: it was copied before, it was removed, or it never began")
             return None
 
     def _code(self, state: SubmissionState, folder: Path | None) -> int:
@@ -332,7 +332,7 @@ class _Session:
             return EXIT_USAGE if self._differs(folder, code) else code
         self._is_verified = not find_differences(folder, self._asked, code)
         if (own := recorded_code(folder)) != code and not is_stopped:
-            _say(f"the job ended with exit code {code}, and its run says {own}: it proves nothing")
+            _say(f"the job ended with exit code {code}, but its run says {own}: it proves nothing")
             return EXIT_INTERNAL
         return code
 
@@ -343,14 +343,14 @@ class _Session:
             found = found or judge_again(folder, code)
         except ImportError as error:
             why = f"{error.name} is not installed on this machine"
-            again = f"; record and page not compared, nor judged by the contract: {why}"
+            again = f"; record, page and limits were not checked: {why}"
         for text in found[:MAX_SHOWN]:
             _say(f"error: {text}")
         if found:
-            _say(f"{folder} is not the run that was submitted, or not whole: it proves nothing")
+            _say(f"{folder} is not the submitted run, or is incomplete: it proves nothing")
         else:
             nonce = self._asked.nonce or self._id
-            _say(f"verified: files, events, nonce {nonce}, what was asked{again}")
+            _say(f"verified: files, events, nonce {nonce}, options{again}")
         self._is_verified = not found
         return bool(found)
 
@@ -369,7 +369,7 @@ def judge_again(run: Path, code: int) -> list[str]:
         return [one_line(str(error))]
     found = [one_line(text) for text in summary.integrity.problems]
     if summary.exit_code != code:
-        found.append(f"judged again, its exit code is {summary.exit_code}, and not {code}")
+        found.append(f"judged again here, its exit code is {summary.exit_code}. Expected: {code}")
     return found or check_renderings(run, summary)[0]
 
 
@@ -398,7 +398,7 @@ def at_terminal() -> bool:
 def new_folder(name: str, id: str) -> Path:
     """Return where a run goes that names itself: `runs/<name>`, or another name if that exists."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-        raise ForeignRun(f"the run has no name that a folder could have: {name:.80}")
+        raise ForeignRun(f"the run's name cannot be the name of a folder: {name:.80}")
     path = Path("runs") / name
     return path if not path.exists() else path.with_name(f"{name}-{id.removeprefix(PREFIX)}")
 

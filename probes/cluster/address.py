@@ -41,19 +41,19 @@ def follow_auth_mode(address: str) -> None:
     without = try_request(door, "")
     if without == TAKEN and os.environ.get(MODE, "").lower() == "token":
         raise TokenProblem(
-            f"{MODE} is token, but the cluster at {address} asks for no token: "
+            f"{MODE} is token, but the cluster at {address} requires no token: "
             f"set {MODE}=disabled, or start the cluster with token authentication"
         )
     if without.startswith(SILENT):  # Ray would wait for ever
         raise TokenProblem(
-            f"no Ray answers at {address} ({one_line(without)}): is this the head's own port "
-            "(6379, or 10001 with ray://), and the head up?"
+            f"no Ray answers at {address} ({one_line(without)}). Is the head up, and is this "
+            "its port (6379, or 10001 with ray://)?"
         )
     if without != REFUSED:  # no token is asked for; or nothing is known, and Ray will say why
         return
     token = find_token()
     if not token:
-        raise TokenProblem(f"the cluster at {address} asks for a token, and {_lack()}: {HINT}")
+        raise TokenProblem(f"the cluster at {address} requires a token, but {_lack()}: {HINT}")
     if try_request(door, token) == REFUSED:
         raise TokenProblem(
             f"the cluster at {address} refuses the token of {_source()}: {HINT}, "
@@ -90,7 +90,7 @@ OTHERWISE = (
     "run this on a node of the cluster, set RAY_ADDRESS, name it with --cluster "
     "ray://host:10001, or rehearse with --cluster local:4"
 )
-SUBMIT = "a dashboard, which takes jobs. Run the suite as one: seatrial submit"
+SUBMIT = "a dashboard. Run the suite as a job: seatrial submit"
 
 
 class ClusterUnreachable(RuntimeError):
@@ -109,14 +109,14 @@ def check_spec(spec: str) -> None:
     if match := re.fullmatch(r"local(?::(\d+))?", spec):
         if not 1 <= int(match[1] or 1) <= MAX_RAYLETS:
             raise ClusterUnreachable(
-                f"--cluster local:N takes 1 to {MAX_RAYLETS} raylets, found {match[1]}"
+                f"--cluster local:N: expected 1 to {MAX_RAYLETS} raylets, found {match[1]}"
             )
         return
     word = spec.partition(":")[0]
     close = closest_name(word, ["auto", "local", "ray"])
     meant = f"; did you mean {close}?" if close not in ("", word) else ""
     raise ClusterUnreachable(
-        f"--cluster takes auto, local[:N] or ray://host:port, found {spec!r}{meant}"
+        f"--cluster: expected auto, local[:N] or ray://host:port, found {spec!r}{meant}"
     )
 
 
@@ -138,7 +138,7 @@ def find_address(spec: str) -> str:
         spec, origin = _running_address()
         hint = f"Is the head up? Try `ray status` there, or {OTHERWISE}"
     if reason := try_port(spec.removeprefix("ray://"), CONNECT_SECONDS):
-        raise ClusterUnreachable(f"no Ray at {spec} ({origin}: {reason}). {hint}")
+        raise ClusterUnreachable(f"no Ray answers at {spec} ({origin}: {reason}). {hint}")
     return spec
 
 
@@ -153,7 +153,7 @@ def _running_address() -> tuple[str, str]:
         try:
             address = complete_address(named)
         except ValueError as error:
-            raise ClusterUnreachable(f"RAY_ADDRESS is no address: {error}") from None
+            raise ClusterUnreachable(f"RAY_ADDRESS is not an address: {error}") from None
         if address is None:
             raise ClusterUnreachable(f"RAY_ADDRESS is {named!r}, expected host:port: {OTHERWISE}")
         return address, "from RAY_ADDRESS"
@@ -168,22 +168,22 @@ def _running_address() -> tuple[str, str]:
         return (last if last in own else own[0]), "from a Ray process of this host"
     if raylets:
         raise ClusterUnreachable(
-            f"--cluster auto found Ray at {', '.join(sorted(raylets))} in a network namespace of "
-            f"its own, as a container has: {OTHERWISE}"
+            f"--cluster auto found Ray at {', '.join(sorted(raylets))} in another network "
+            f"namespace, such as a container: {OTHERWISE}"
         )
     if not last and (embedded := find_embedded()):
         found = "; ".join(f"{address} ({run})" for address, run in sorted(embedded.items()))
         raise ClusterUnreachable(
-            f"--cluster auto joins no embedded cluster of another run, found {found}: it ends with "
-            f"that run. Wait until then, {OTHERWISE}. RAY_ADDRESS={min(embedded)} names it on "
-            "purpose; a run waits there with --wait-for-room"
+            f"--cluster auto does not join the embedded cluster of another run, found {found}. "
+            f"Wait until that run ends, {OTHERWISE}. To join it, set "
+            f"RAY_ADDRESS={min(embedded)}, and wait for it with --wait-for-room"
         )
     if not last:
         raise ClusterUnreachable(f"--cluster auto found no running Ray cluster: {OTHERWISE}")
     origin = "from the last `ray start` of this host"
     if not reaches_directly(last.rpartition(":")[0]):
         raise ClusterUnreachable(
-            f"--cluster auto does not join {last} ({origin}): only a router leads there, and no "
+            f"--cluster auto does not join {last} ({origin}): it is behind a router, and no "
             f"Ray runs here. Start Ray here, or {OTHERWISE}"
         )
     return last, origin
@@ -237,7 +237,7 @@ def _owner(raylet: Path) -> str:
         run = int((leader / "stat").read_text().rpartition(")")[2].split()[1])
         uid = (leader.parent / str(run)).stat().st_uid
     except OSError:
-        return "a process that is not shown"
+        return "an unknown process"
     try:
         user = pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -307,7 +307,7 @@ QUIET = {"log_to_driver": False, "logging_level": "error", "configure_logging": 
 def cannot_join(address: str, error: Exception) -> ClusterUnreachable:
     """Make the error of a cluster that Ray cannot join."""
     if isinstance(error, UnicodeEncodeError):  # Ray sends the driver's command line
-        why = "the command line has letters that Python cannot read in this locale"
+        why = "the command line has characters that Python cannot read in this locale"
         return ClusterUnreachable(f"{address} cannot be joined: {why}. Set PYTHONUTF8=1")
     return ClusterUnreachable(f"{address} cannot be joined: {' '.join(str(error).split())}")
 

@@ -75,12 +75,12 @@ class CleanupProcess:
             assert child.stdin is not None
             with contextlib.suppress(OSError):  # what it has not read
                 child.stdin.close()
-            text = f"it ended before the run did, with {code}. "
-            none = "It has no other{}: what the run makes stays if the driver is killed"
+            text = f"it ended before the run, with exit code {code}. "
+            none = "It is not replaced{}: what the run makes stays if the driver is killed"
             if len(self.problems) < MAX_DEATHS:
                 try:
                     self._start()
-                    text += f"Process {self._child.pid} does its work now"
+                    text += f"Process {self._child.pid} replaces it"
                 except (OSError, RuntimeError) as error:  # no memory, no process, no thread
                     text += none.format(f" ({error})")
                 for kind, name in self._registered:
@@ -135,7 +135,7 @@ class CleanupProcess:
             died = self._child.wait(timeout=seconds)
         except subprocess.TimeoutExpired:
             place = f"the process that cleans up ({self._child.pid})"
-            self.problems.append((place, f"it was not done {seconds:.0f} s after the run"))
+            self.problems.append((place, f"it was still running {seconds:.0f} s after the run"))
             return
         if died:
             clean_up(self._registered)
@@ -182,7 +182,7 @@ def list_jobs(address: str, which: str = "of an earlier run") -> list[dict[str, 
     try:
         jobs = [dict(job) for job in json.loads(answer)]
     except (TypeError, ValueError):  # a page of a proxy
-        raise OSError(f"{address} answers with something else than its jobs") from None
+        raise OSError(f"{address} did not answer with a list of its jobs") from None
     # A driver that was not submitted has no id.
     submitted = [job for job in jobs if isinstance(job.get("submission_id"), str)]
     return [job for job in submitted if job.get("status") not in ENDED]

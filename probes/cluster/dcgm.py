@@ -31,7 +31,7 @@ def run_diagnostics(level: int, gpus: str = "") -> dict[str, Any]:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired:
-        return {"error": f"no end within {seconds:.0f} s", "failed": []}
+        return {"error": f"it did not end within {seconds:.0f} s", "failed": []}
     return parse_diagnostics(done.stdout, done.returncode, done.stderr)
 
 
@@ -46,9 +46,9 @@ def parse_diagnostics(output: str, code: int, errors: str = "") -> dict[str, Any
         text = " ".join((errors.strip() or output.strip()).split())[-LAST_CHARS:]
         return {"error": text or f"exit code {code}", "failed": []}
     failed = [one for one in results if one.pop("status").lower().startswith("fail")]
-    error = f"exit code {code}, and no test failed" if code and not failed else ""
+    error = f"exit code {code}, but no test failed" if code and not failed else ""
     if not results:
-        error = error or "it gave no result"
+        error = error or "it returned no result"
     return {"error": error, "failed": failed}
 
 

@@ -151,7 +151,7 @@ def take_folder(folder: str) -> int | None:
 
 
 def _raise_timeout(*_: object) -> None:
-    raise TimeoutError(f"the raylets were not up within {START_SECONDS} s")
+    raise TimeoutError(f"the raylets did not start within {START_SECONDS} s")
 
 
 def _kill_session() -> None:

@@ -28,8 +28,8 @@ ABSENT_POLLS = 3  # so many lists without a node: one that Ray lists no more, an
 REASONS = {
     1: "expected termination",
     2: "unexpected termination",
-    3: "drained because its machine is taken away",
-    4: "the autoscaler ended it: it was idle",
+    3: "drained because its machine is preempted",
+    4: "the autoscaler ended it because it was idle",
 }
 IDLE = 4  # a choice of the autoscaler, which takes nothing from anybody: no loss
 
@@ -145,7 +145,7 @@ class NodeWatch:
         after = f"{time.monotonic() - self._begun:.0f} s after the run began"
         names = [self._names.get(id, self._members[id].name) for id in lost]
         texts = [f"{name}: {text}" for name, text in zip(names, lost.values(), strict=True)]
-        statement = f"{join_names(texts)}, {after}. Expected: it takes part until the run ends"
+        statement = f"{join_names(texts)}, {after}. Expected: alive until the run ends"
         address = self._members[next(iter(lost))].address
         self._on_lost(finding("HOST-NODE-LOST", statement, names, names={"ray_address": address}))
         self._is_over = True  # last: `settle` returns then
@@ -157,12 +157,12 @@ class NodeWatch:
         if id in self._expected:
             return ""
         if state is None:
-            return "lost, Ray lists it no more" * (self._absent[id] >= ABSENT_POLLS)
+            return "lost, Ray no longer lists it" * (self._absent[id] >= ABSENT_POLLS)
         if state.alive and state.drained_by is not None:
-            return f"drained, and ended in {max(0, state.drained_by - time.time()):.0f} s"
+            return f"being drained, it ends in {max(0, state.drained_by - time.time()):.0f} s"
         if state.alive or state.reason == IDLE:
             return ""
-        how = "lost and back under another node id" if self._is_back(state) else "lost"
+        how = "lost and back with a different node id" if self._is_back(state) else "lost"
         return f"{how} (Ray's reason: {state.cause or 'none'})"
 
     def _is_back(self, lost: NodeState) -> bool:

@@ -90,7 +90,7 @@ def wait_for_nodes(
     while (ready := _ready(cluster, gpus_per_node)) < count:
         if ready != before:
             gpus = f" with {gpus_per_node} GPUs each" if gpus_per_node else ""
-            say(f"{ready} of {count} nodes{gpus} are there")
+            say(f"{ready} of {count} nodes{gpus} have joined")
             before = ready
         if time.monotonic() - began >= seconds:
             break
@@ -327,6 +327,7 @@ def describe_holders(holders: Iterable[HeldAccelerators], resource: str) -> str:
 NAMESPACE, KEY = b"seatrial", b"trial"
 MAX_CLAIM = 4096  # bytes: any user of the cluster can write the claim
 MAX_WORDS = 80  # characters of another user's words in a sentence
+JUST_BEGUN = "another run of seatrial has just started on this cluster"
 CLAIM_POLL_S = 5.0
 CLAIM_SETTLE_S = 1.0  # two trials may find the same dead claim: the later one holds it
 
@@ -345,9 +346,7 @@ def claim_cluster(
     deadline, announced = time.monotonic() + wait_s, False
     while other := _try_claim(cluster, started):
         if time.monotonic() >= deadline:
-            do = (
-                "wait for it with --wait-for-room 30m" if not wait_s else "it has not ended in time"
-            )
+            do = "wait for it with --wait-for-room 30m" if not wait_s else "it did not end in time"
             raise OtherTrial(f"{other}: {do}{_way_on(cluster)}")
         if not announced:
             say(other)
@@ -393,10 +392,10 @@ def _try_claim(cluster: Any, started: str) -> str:
     if driver := _describe_driver(cluster, other):
         return f"another run of seatrial uses this cluster, {_origin(other)} ({driver})"
     if _read() != other:  # a third one asked, too, and was faster
-        return "another run of seatrial has just begun here"
+        return JUST_BEGUN
     ray_internals.write_value(KEY, value, NAMESPACE, overwrite=True)
     time.sleep(CLAIM_SETTLE_S)
-    return "" if _read().get("job") == own["job"] else "another run of seatrial has just begun here"
+    return "" if _read().get("job") == own["job"] else JUST_BEGUN
 
 
 def _origin(claim: Mapping[str, Any]) -> str:
@@ -419,7 +418,7 @@ def _describe_driver(cluster: Any, claim: dict[str, Any]) -> str:
     try:
         job = _ask_head(cluster, live_jobs).get(claim.get("job"))
     except ray.exceptions.RayError:  # as long as it may run, it does
-        return f"{named}: Ray does not say whether it still runs"
+        return f"{named}: Ray does not report whether it still runs"
     if job is None or RAY_JOBS.search(job.get("Entrypoint", "")):
         return ""
     place = f"process {_words(job, 'DriverPid')} on {_words(job, 'DriverIPAddress')}"

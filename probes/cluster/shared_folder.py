@@ -60,7 +60,7 @@ def find_folder_problem(cluster: Any, folder: Path) -> tuple[str, list[str]]:
     """Find why `folder` is not shared by all nodes ("": it is), and the nodes without it."""
     if not folder.is_absolute():
         blind = [node["name"] for node in cluster.nodes]
-        return f"{', '.join(blind)} do not see a folder that all nodes share", blind
+        return f"{', '.join(blind)} have no folder that all nodes share", blind
     try:
         blind = find_blind_nodes(cluster, str(folder))
     except FolderUnknown as unknown:

@@ -147,10 +147,10 @@ def load(name: str) -> Contract:
     if "/" in name or name.endswith(".toml"):
         return _find_guide(parse(_read_file(Path(name)), Path(name).name), Path(name))
     if name not in shipped_contracts():
-        here = f"; there is a file of this name here: give ./{name}" if os.path.isfile(name) else ""
+        here = f" (this folder has a file of this name: ./{name})" if os.path.isfile(name) else ""
         raise ContractError(
-            f"contract {show(name)} is not shipped{spelling_hint(name, shipped_contracts())}; "
-            f"there are {', '.join(shipped_contracts())}, or give a file{here}"
+            f"contract {show(name)} is not shipped{spelling_hint(name, shipped_contracts())}. "
+            f"Give one of {', '.join(shipped_contracts())}, or a file{here}"
         )
     return parse((SHIPPED / f"{name}.toml").read_bytes(), f"{name}.toml")
 
@@ -180,8 +180,8 @@ def _read_file(path: Path) -> bytes:
     except OSError as error:
         raise ContractError(f"contract {path} cannot be read: {error.strerror}") from None
     except ValueError:  # a NUL, which no path can have
-        raise ContractError(f"contract {show(str(path))}: expected a path, found a NUL") from None
-    raise ContractError(f"contract {path}: expected a TOML file, found no regular file")
+        raise ContractError(f"contract {show(str(path))}: the path has a NUL") from None
+    raise ContractError(f"contract {path}: expected a TOML file, found something else")
 
 
 def parse(content: bytes, file: str) -> Contract:
@@ -198,7 +198,7 @@ def parse(content: bytes, file: str) -> Contract:
     }
     name, title = raw.get("name", Path(file).stem), raw.get("title", "")
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        expected = "expected a word of at most 60 letters: A-Z a-z 0-9 _ . -"
+        expected = "expected at most 60 characters of A-Z a-z 0-9 _ . -"
         raise ContractError(f"{file}: name: {expected}, found {show(name)}")
     if not isinstance(title, str):
         raise ContractError(f"{file}: title: expected text in quotes, found {show(title)}")
@@ -241,7 +241,7 @@ def _refuse_unjudged(contract: Contract, file: str) -> None:
     if keys:
         raise ContractError(
             f'{file}: {keys[0]}: no probe of tier {tier} measures it: write tier = "standard" at '
-            "the top, or leave it out"
+            "the top, or remove this key"
         )
 
 
@@ -262,12 +262,14 @@ def _parse_cluster(table: Any, where: str) -> ClusterTerms:
     """Parse [cluster].  Refuse versions that no probe reads: they would stay unproven."""
     terms: ClusterTerms = validate_terms(ClusterTerms, table, where)
     if "launch" in terms.model_fields_set:
-        raise ContractError(f"{where}: 'launch': write it as a table of its own, [launch]")
+        raise ContractError(f"{where}: 'launch': write it as a separate table, [launch]")
     known = software_versions()
     for part in terms.versions or ():
         if part not in known:
             hint = spelling_hint(part, known) or f". Expected one of: {', '.join(known)}"
-            raise ContractError(f"{where}: 'versions': seatrial reads no version of {part!r}{hint}")
+            raise ContractError(
+                f"{where}: 'versions': expected known software, found {part!r}{hint}"
+            )
     return terms
 
 
@@ -309,8 +311,8 @@ def _parse_not_provable(reason: Any, cluster: ClusterTerms, where: str) -> str:
     """Read the reason why a rehearsal cannot prove a criterion, which is then not required."""
     if cluster.accelerators != "emulated":
         raise ContractError(
-            f"{where} {NOT_PROVABLE}: expected only in a contract of a rehearsal, for real "
-            "accelerators must prove every criterion: drop the key, or write [cluster] "
+            f"{where} {NOT_PROVABLE}: expected only in the contract of a rehearsal, because "
+            "real accelerators must prove every criterion: drop the key, or write [cluster] "
             'accelerators = "emulated"'
         )
     words = [word for word in reason.split() if has_words(word)] if isinstance(reason, str) else []
@@ -323,19 +325,19 @@ def _parse_not_provable(reason: Any, cluster: ClusterTerms, where: str) -> str:
 def _parse_criterion(table: Any, id: str, file: str) -> dict[str, Limit]:
     """Read the limits of one criterion's table."""
     if not isinstance(table, dict):
-        raise ContractError(f"{file}: {id} is expected to be a table, found {show(table)}")
+        raise ContractError(f"{file}: {id}: expected a table, found {show(table)}")
     known, limits = [*CRITERIA[id].measures, NOT_PROVABLE], {}
     if NOT_PROVABLE in table and len(table) > 1:
         key = next(key for key in table if key != NOT_PROVABLE)
         raise ContractError(
-            f"{file}: [{id}.{key}]: expected no limit, for [{id}] is {NOT_PROVABLE} and only "
-            "informs: drop one of the two"
+            f"{file}: [{id}.{key}]: expected no limit, because [{id}] is {NOT_PROVABLE} and "
+            "is not judged: drop one of the two"
         )
     for key, value in table.items():
         if key not in known:
             raise ContractError(
                 f"{file}: unknown key {id}.{key}{spelling_hint(key, known)}; "
-                f"{id} knows {', '.join(known)}"
+                f"{id} has {', '.join(known)}"
             )
         if key != NOT_PROVABLE:
             limits[key] = _parse_limit(value, CRITERIA[id].measures[key], file, f"[{id}.{key}]")
@@ -352,7 +354,8 @@ def _parse_waivers(tables: Any, file: str) -> list[Waiver]:
         if waiver.criterion not in CRITERIA:
             hint = spelling_hint(waiver.criterion, CRITERIA)
             raise ContractError(
-                f"{file}: waiver {show(waiver.id)} of unknown {show(waiver.criterion)}{hint}"
+                f"{file}: waiver {show(waiver.id)}: unknown criterion "
+                f"{show(waiver.criterion)}{hint}"
             )
         for key in ("id", "reason", "name"):
             if not has_words(getattr(waiver, key)):
@@ -364,7 +367,7 @@ def _parse_limit(value: Any, measure: Check, file: str, table: str) -> Limit:
     """Read one limit from its table of the file."""
     where = f"{file}: {table}"
     if measure.from_run:
-        raise ContractError(f"{where}: this limit follows from {measure.from_run}: leave it out")
+        raise ContractError(f"{where}: this limit follows from {measure.from_run}: remove it")
     if measure.fixed is not None:
         raise ContractError(
             f"{where} is fixed at {measure.fixed} ({measure.fixed.because}): "

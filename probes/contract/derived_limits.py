@@ -25,7 +25,7 @@ DERIVED_EFFICIENCY = Limit(
     marginal_low=0.9,
     unit="ratio",
     source="derived",
-    because="no contract: published dense FSDP on good fabrics keeps 90 % and more",
+    because="no contract: published dense FSDP runs on good fabrics keep 90 % or more",
 )
 EMBEDDED_UNPROVABLE = {
     "FABRIC": "all raylets share one host's network, so no byte crosses a link",
@@ -106,7 +106,7 @@ def _fabric_limits(
     """Derive network and busbw limits.  `used` are the facts with the ports that NCCL may use."""
     if fabric is None:
         return {}
-    reason = f"every node's environment names {fabric}"
+    reason = f"the environment of every node names {fabric}"
     if fabric == "rdma":
         reason = "every node has an RDMA port"
     network = Limit(one_of=[fabric], source="derived", because=f"no contract: {reason}")
@@ -122,7 +122,7 @@ def _unused_ports(facts: list[dict[str, Any]], used: list[dict[str, Any]]) -> st
     """Describe the rails that NCCL_IB_HCA leaves out; "" for none."""
     pairs = zip(_rail_names(facts), _rail_names(used), strict=True)
     names = {name for every, kept in pairs for name in every - kept}
-    return f" (without {join_names(sorted(names))}, which NCCL_IB_HCA leaves out)" if names else ""
+    return f" (without {join_names(sorted(names))}, which NCCL_IB_HCA excludes)" if names else ""
 
 
 def _rail_names(facts: list[dict[str, Any]]) -> list[set[str]]:

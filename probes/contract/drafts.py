@@ -73,22 +73,22 @@ COUNTS = ("nodes", "gpus_per_node", "cpus_per_node", "rails")
 NUMBERS = ("gpu_memory_gib", "ram_gib", "line_rate_gbps", "save_gb")
 MACHINES = {
     "nodes": "How many nodes were ordered?",
-    "gpus_per_node": "How many GPUs has each node?",
+    "gpus_per_node": "How many GPUs does each node have?",
     "gpu_model": "Which GPUs, exactly as `nvidia-smi -L` names them?",
-    "gpu_memory_gib": "How much memory has each GPU at least, in GiB?",
-    "cpus_per_node": "How many CPUs has each node at least?",
-    "ram_gib": "How much memory has each node at least, in GiB?",
+    "gpu_memory_gib": "What is the minimum memory of each GPU, in GiB?",
+    "cpus_per_node": "What is the minimum number of CPUs of each node?",
+    "ram_gib": "What is the minimum memory of each node, in GiB?",
 }
 NETWORK = {
-    "fabric": "What carries gradients: rdma, or which interface?",
+    "fabric": "Which network carries gradients: rdma, or which interface?",
     "rails": "How many RDMA ports of a node carry gradients?",
     "line_rate_gbps": "What is the rate of one port, in Gbit/s?",
-    "management": "Which other interface has each node, for FABRIC's control?",
+    "management": "Which other interface do nodes have, for the self-test of FABRIC?",
 }
 JOBS = {
-    "shared": "Which folder do all nodes see?",
+    "shared": "Which folder do all nodes share?",
     "save_gb": "How large is a checkpoint of your training, in GB?",
-    "authentication": "Must orders to Ray need a token? (token, or - for no)",
+    "authentication": "Must requests to Ray need a token? (token, or - for no)",
 }
 NEEDED = ("nodes", "gpus_per_node", "gpu_model", "fabric", "rails", "line_rate_gbps")
 KEY = r"(# ?)?{key} *=.*"
@@ -208,7 +208,7 @@ def write_contract(
 
 def _head_lines(name: str, title: str, tier: str) -> Iterator[str]:
     """Yield the first lines of a contract, to the heading of [cluster]."""
-    tiers = "quick, standard or soak: how long a run must look"
+    tiers = "quick, standard or soak: how long a run tests"
     head = [("schema", SCHEMA, ""), ("name", name, ""), ("title", title, ""), ("tier", tier, tiers)]
     yield from (*map(format_line, head), "", "[cluster]")
 
@@ -240,8 +240,8 @@ def draft_contract(record: RunRecord, run: str) -> str:
     tier, run = record.tier if record.tier in TIERS else TIERS[0], one_line(run)
     network = list(_network_lines(nodes, terms))
     lines = [
-        f"# Draft from {run}. No party has agreed it yet.",
-        f"# Each value is what was seen in {run}; change it to what was ordered.",
+        f"# Draft from {run}. No party has agreed to it yet.",
+        f"# Each value is what {run} found. Change it to what was ordered.",
         *_head_lines(name or "cluster", f"Draft from {run}", tier),
         *map(format_line, [*_machine_lines(nodes, terms, emulated), *network, *_job_lines(terms)]),
         *_version_lines(nodes),
@@ -266,7 +266,7 @@ def _node_lines(nodes: list[Facts]) -> Iterator[Line]:
     keys = ("cpus", "ram_gib", "disk_gib")
     cpus, ram, disk = (_best(fact.get(key) for fact in nodes) for key in keys)
     yield "cpus_per_node", cpus and math.floor(cpus), "each node must have this many"
-    comment = f"each node must have this much: {percent(RAM_SHARE)} of the node with the most"
+    comment = f"each node must have this much: {percent(RAM_SHARE)} of the largest node"
     yield "ram_gib", ram and math.floor(RAM_SHARE * ram), comment
     yield "disk_gib", disk and math.floor(disk), "all disks of a node together must have this much"
 
@@ -275,12 +275,12 @@ def _gpu_lines(nodes: list[Facts]) -> Iterator[Line]:
     gpus = [(_text(fact.get("name")), _list(fact.get("gpus"))) for fact in nodes]
     count = max(len(found) for _, found in gpus)
     fewer = ", ".join(f"{len(found)} on {name}" for name, found in gpus if len(found) < count)
-    yield "gpus_per_node", count or None, f"of the best node; {fewer}" if fewer else ""
+    yield "gpus_per_node", count or None, f"of the largest node; {fewer}" if fewer else ""
     known = [gpu for _, found in gpus for gpu in found if isinstance(gpu, Mapping)]
     models = Counter(_text(gpu["name"]) for gpu in known if gpu.get("name")).most_common()
     others = ", ".join(name for name, _ in models[1:])
     model = models[0][0] if models else None
-    yield "gpu_model", model, f"most GPUs; also seen: {others}" if others else "as NVML names it"
+    yield "gpu_model", model, f"of most GPUs; also seen: {others}" if others else "as NVML names it"
     memory = _best(gpu.get("memory_gib") for gpu in known)
     yield "gpu_memory_gib", memory and math.floor(memory), "each GPU must have this much"
 
@@ -302,9 +302,9 @@ def _network_lines(nodes: list[Facts], terms: Facts) -> Iterator[Line]:
         speeds = [fact["interfaces"].get(n, {}).get("speed") for fact in facts for n in names]
         rate = rate or (_best(speeds) or 0.0) / 1000
     yield "line_rate_gbps", rate or None, "of one rail, or of the interface"
-    yield "management", terms.get("management"), "another interface, for FABRIC's control"
+    yield "management", terms.get("management"), "another interface, for the self-test of FABRIC"
     if terms.get("management"):
-        yield "management_gbps", terms.get("management_gbps"), "where the device does not say it"
+        yield "management_gbps", terms.get("management_gbps"), "if the device does not report it"
 
 
 def _network_facts(fact: Facts) -> dict[str, Any]:
@@ -327,7 +327,7 @@ def _network_facts(fact: Facts) -> dict[str, Any]:
 
 def _job_lines(terms: Facts) -> Iterator[Line]:
     """Yield what the run's contract stated about the jobs, which no node fact shows."""
-    yield "shared", terms.get("shared"), "the folder that every node sees, for checkpoints"
+    yield "shared", terms.get("shared"), "the folder that all nodes share, for checkpoints"
     for key in ("pace_seconds", "rungs", "shards", "save_minutes", "save_gb", "queue"):
         if terms.get(key):
             yield key, terms[key], "as in that run's contract"

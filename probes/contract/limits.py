@@ -28,20 +28,16 @@ class LimitTerms(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    at_least: float | None = about(
-        None, "Lower bound, of a measure whose higher values are better."
-    )
-    at_most: float | None = about(None, "Upper bound, of a measure whose lower values are better.")
-    exactly: float | None = about(None, "The one value that is right.")
-    one_of: list[str] | None = about(
-        None, "Words that are right, of a measure whose values are words."
-    )
+    at_least: float | None = about(None, "Minimum, for a measure whose higher values are better.")
+    at_most: float | None = about(None, "Maximum, for a measure whose lower values are better.")
+    exactly: float | None = about(None, "The only correct value.")
+    one_of: list[str] | None = about(None, "Correct words, for a measure whose values are words.")
     marginal: float | None = about(
         None,
         "Bound of a warning band inside the limit: between the two, the verdict is "
         "MARGINAL. Such a run is accepted, and the report lists it.",
     )
-    unit: str = about("", "Unit of the measure, where it has one. Another one is refused.")
+    unit: str = about("", "Unit of the measure, if it has one. A different unit is refused.")
     because: str = Field(description="Reason of this limit, in words. The report prints it.")
 
     @field_validator("because")
@@ -85,9 +81,9 @@ class LimitTerms(BaseModel):
     def _words(self, source: str) -> Limit:
         """Build a limit that allows some words."""
         if key := next(iter([*self._bounds(), *["marginal"] * (self.marginal is not None)]), ""):
-            raise ValueError(f"expected words (one_of), found {key}: this value is no number")
+            raise ValueError(f"expected words (one_of), found {key}: this value is not a number")
         if not self.one_of:
-            raise ValueError("has no bound: give one_of, a list of the words that are right")
+            raise ValueError("has no bound: give one_of, a list of the correct words")
         words = [check_text(word, "a word in one_of") for word in self.one_of]
         return Limit(one_of=words, unit=self.unit, because=self.because, source=source)
 
@@ -108,7 +104,7 @@ class LimitTerms(BaseModel):
     def _check_pairs(self, bounds: dict[str, float]) -> None:
         """Refuse bounds that contradict each other."""
         if self.exactly is not None and len(bounds) > 1:
-            raise ValueError("expected exactly alone, found another bound with it: drop one")
+            raise ValueError("expected only `exactly`, found another bound with it: drop one")
         low, high, marginal = self.at_least, self.at_most, self.marginal
         if low is not None and high is not None and low > high:
             raise ValueError(f"expected at_least <= at_most, found {low:g} and {high:g}")
@@ -117,9 +113,9 @@ class LimitTerms(BaseModel):
         if (low is None) == (high is None):
             raise ValueError("marginal needs exactly one of at_least and at_most")
         if low is not None and marginal < low:
-            raise ValueError(f"marginal {marginal:g} lies outside at_least {low:g}")
+            raise ValueError(f"marginal {marginal:g} is outside at_least {low:g}")
         if high is not None and marginal > high:
-            raise ValueError(f"marginal {marginal:g} lies outside at_most {high:g}")
+            raise ValueError(f"marginal {marginal:g} is outside at_most {high:g}")
 
 
 def _check_reach(key: str, bound: float, measure: Check) -> None:
@@ -132,7 +128,7 @@ def _check_reach(key: str, bound: float, measure: Check) -> None:
         return
     is_lower = measure.better == "lower"
     if bound == 0 and not (is_lower and measure.unit not in NEVER_ZERO):
-        result = "no value keeps that" if is_lower else "every value keeps that"
+        result = "no value meets that" if is_lower else "every value meets that"
         raise ValueError(f"expected {key} to be more than 0, found 0: {result}")
     reach, why = REACH.get(measure.unit, (bound, ""))
     if bound > reach:
@@ -168,7 +164,7 @@ def read_tolerances(table: Any, file: str) -> dict[str, float]:
             raise ContractError(f"{where}: found {name} twice: keep one")
         percent = PERCENT.fullmatch(value) if isinstance(value, str) else None
         if percent is None:
-            raise ContractError(f'{where} {key}: expected a share as "2 %", found {show(value)}')
+            raise ContractError(f'{where} {key}: expected a share like "2 %", found {show(value)}')
         found[name] = float(percent[1])
     return found
 
@@ -193,7 +189,7 @@ def _find_measure(key: str, where: str) -> str:
         raise ContractError(f"{where}: unknown measure {show(key)}{hint}")
     if len(homes) > 1:
         which = " or ".join(f"{id}.{measure}" for id in homes)
-        raise ContractError(f"{where}: {key} is a measure of several criteria: write {which}")
+        raise ContractError(f"{where}: {key} belongs to several criteria: write {which}")
     if CRITERIA[homes[0]].measures[measure].better not in ("higher", "lower"):
-        raise ContractError(f"{where} {key}: expected a measure whose better side is known")
+        raise ContractError(f"{where} {key}: expected a measure where higher or lower is better")
     return f"{homes[0]}.{measure}"

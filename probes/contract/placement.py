@@ -43,12 +43,12 @@ def parse(spec: Mapping[str, str | int], total: int) -> dict[str, tuple[int, ...
         shared = [number for number in numbers if owners.get(number) == owner]
         if shared:
             actual = f"{_as_text(shared)} of {show(owner)}"
-            fix = "move one of them, or collocate both in one key"
+            fix = "move one of them, or put both names in one key"
             raise _spec_error(key, "accelerators that no other key uses", actual, fix)
         owners.update(dict.fromkeys(numbers, key))
     unused = set(range(total)) - owners.keys()
     if unused:
-        actual, fix = f"no component on {_as_text(unused)}", "give them to one of the components"
+        actual, fix = f"no component on {_as_text(unused)}", "add them to one of the components"
         raise _spec_error(", ".join(placement), f"all of 0-{total - 1} in use", actual, fix)
     return placement
 
@@ -76,7 +76,7 @@ def check_parallel_sizes(total: int, tp: int, pp: int, dp: int) -> None:
     """Raise SpecError unless tensor x pipeline x data parallel sizes make `total` ranks."""
     if min(tp, pp, dp) < 1 or tp * pp * dp != total:
         actual = f"tp {show(tp)} x pp {show(pp)} x dp {show(dp)} = {show(tp * pp * dp)}"
-        expected = f"parallel sizes from 1 whose product is {total}"
+        expected = f"sizes of at least 1 whose product is {total}"
         raise _spec_error("", expected, actual, "change a size, or the number of accelerators")
 
 
@@ -109,10 +109,10 @@ def layout_errors(expected: Placement, actual: ObservedPlacement) -> list[str]:
         for rank, slot in enumerate(slots):
             first, text = ranks.setdefault(slot, rank), f"{_rank_text(name, rank, slot)}, expected"
             if first != rank:
-                errors.append(f"{text} another than rank {first} is on")
+                errors.append(f"{text} a different one: rank {first} is on it")
             peer, peer_rank = holders.setdefault(slot, (name, rank))
             if leaders.get(peer, peer) != lead:
-                errors.append(f"{text} one without {show(peer)}, whose rank {peer_rank} is on it")
+                errors.append(f"{text} a different one: {show(peer)} rank {peer_rank} is on it")
             target = actual.get(lead, ())[rank : rank + 1]
             if target and target[0] != slot:
                 errors.append(f"{text} {_slot_text(target[0])}, where {show(lead)} rank {rank} is")
@@ -136,7 +136,7 @@ def _parse_accelerators(key: str, value: str | int, total: int) -> tuple[int, ..
         accelerators = _parse_range(key, part.strip(), total)
         twice = set(accelerators).intersection(numbers)
         if twice:
-            actual, fix = f"{_as_text(twice)} again in {show(part)}", "take it out of one part"
+            actual, fix = f"{_as_text(twice)} again in {show(part)}", "remove it from one part"
             raise _spec_error(key, "each accelerator once", actual, fix)
         if numbers and accelerators[0] < numbers[-1]:
             actual, fix = f"{show(part)} after {numbers[-1]}", "write the lowest part first"
@@ -152,7 +152,10 @@ def _parse_range(key: str, part: str, total: int) -> range:
     match = RANGE_PATTERN.fullmatch(part)
     low, high = (int(match[1]), int(match[2] or match[1])) if match else (total, total)
     if max(low, high) >= total:
-        expected, fix = f"numbers or ranges within 0-{total - 1}", "write 0, 0-3 (with 3) or all"
+        expected, fix = (
+            f"numbers or ranges within 0-{total - 1}",
+            "write 0, 0-3 (3 included) or all",
+        )
         raise _spec_error(key, expected, show(part), fix)
     if high < low:
         raise _spec_error(key, "a range from low to high", show(part), f"write {high}-{low}")

@@ -24,9 +24,7 @@ def _check_variables(value: dict[str, str]) -> dict[str, str]:
         if not VARIABLE.fullmatch(name):
             raise ValueError(f"expected the name of a variable, found {name!r}")
         if is_secret_name(name):
-            raise ValueError(
-                f"{name} may be a secret, and the report shows the ranks' values: leave it out"
-            )
+            raise ValueError(f"{name} may be a secret, and the report shows its value: remove it")
     return value
 
 
@@ -36,13 +34,13 @@ def _check_document(value: str) -> str:
     if clean(value) != value:
         raise ValueError(f"expected a path or URL of printable characters, found {value!r}")
     if colons and scheme not in ("http", "https"):
-        raise ValueError(f"expected a path, or a URL of https, found {value!r}")
+        raise ValueError(f"expected a path, or an https URL, found {value!r}")
     return value
 
 
 def _check_sha256(value: str) -> str:
     if not SHA256.fullmatch(value):
-        raise ValueError(f"expected 64 hex digits, as of `sha256sum`, found {value!r}")
+        raise ValueError(f"expected 64 hex digits, as `sha256sum` prints, found {value!r}")
     return value
 
 
@@ -62,18 +60,18 @@ class LaunchTerms(BaseModel):
 
     document: Annotated[str, AfterValidator(_check_document)] | None = about(
         None,
-        "The operator's guide: a path from the contract's folder, or a URL of https. Without "
+        "The operator's guide: a path from the contract's folder, or an https URL. Without "
         "it, seatrial's own guide is followed.",
     )
     sha256: Annotated[str, AfterValidator(_check_sha256)] | None = about(
         None,
-        "Hash of the operator's guide. Another text is not followed. A URL of http needs it.",
+        "SHA-256 of the operator's guide. A changed guide is not followed. An http URL needs it.",
     )
     section: Text | None = about(
-        None, "Heading above the commands, if not all fenced blocks of the guide are meant."
+        None, "Heading above the commands, if only one section of the guide is used."
     )
     user: Literal["own"] | None = about(
-        None, '"own" where the parties agree that the user who runs the suite is an ordinary one.'
+        None, '"own" if the parties agree that the user who runs the suite is an ordinary one.'
     )
     launchers: Annotated[tuple[Launcher, ...], BeforeValidator(_to_tuple)] = about(
         ("torchrun", "ray-train"),
@@ -82,13 +80,13 @@ class LaunchTerms(BaseModel):
     )
     values: dict[str, str] = about(
         {},
-        "Texts of the guide, and what a user types instead. One value must have "
+        "Texts of the guide, and what a user types instead. One value must contain "
         "`{command}`, the command that starts the user's job on Ray. `{folder}` is the folder with "
-        "the job's code, `{name}` a name of its own. `{dashboard}`, `{nodes}`, `{ranks}` and "
+        "the job's code, `{name}` a unique name. `{dashboard}`, `{nodes}`, `{ranks}` and "
         "`{shared}` are the cluster's.",
     )
     variables: Annotated[dict[str, str], AfterValidator(_check_variables)] = about(
-        {}, "Variables that the guide gives to the job, and that each rank must have."
+        {}, "Variables that the guide sets for the job, and that each rank must have."
     )
 
     @model_validator(mode="after")
@@ -97,19 +95,19 @@ class LaunchTerms(BaseModel):
             keys = ("sha256", "section", "values", "variables")
             given = [key for key in keys if getattr(self, key)]
             if given:
-                raise ValueError(f"expected document, the guide that {given[0]} belongs to")
+                raise ValueError(f"expected `document` (the guide) with {given[0]}, found none")
             return self
         if self.document.startswith("http://") and self.sha256 is None:
             raise ValueError(
-                "expected sha256 with a document of http, which another party may change on its "
-                f"way: give the hash, or a URL of https, found {self.document!r} alone"
+                "expected sha256 with an http document, which others can change on the network: "
+                f"give the hash, or an https URL, found only {self.document!r}"
             )
         if any(not text.strip() for text in self.values):
             raise ValueError("values: expected texts of the guide, found an empty one")
         if not any(COMMAND in value for value in self.values.values()):
             raise ValueError(
                 f'values: expected one with {COMMAND}, as "python train.py" = "{COMMAND}": the '
-                "user's job, whose ranks are judged, takes the place of the guide's own"
+                "user's job, whose ranks are judged, replaces that of the guide"
             )
         return self
 
@@ -139,7 +137,7 @@ def _check_model(value: str | list[str]) -> str | list[str]:
     for name in [value] if isinstance(value, str) else value:
         check_text(name, 'the name that NVML gives, such as "NVIDIA H100 80GB HBM3"')
     if not value:
-        raise ValueError("expected at least one name, found none: leave the key out")
+        raise ValueError("expected at least one name, found none: remove the key")
     return value
 
 
@@ -175,7 +173,7 @@ def _check_egress(value: list[str]) -> list[str]:
 
 def _check_list(value: list[str]) -> list[str]:
     if not value:
-        raise ValueError("expected at least one, found none: leave the key out")
+        raise ValueError("expected at least one, found none: remove the key")
     if len(value) > MAX_TARGETS or len(set(value)) < len(value):
         raise ValueError(f"expected at most {MAX_TARGETS}, each once, found {len(value)}")
     return value
@@ -185,7 +183,7 @@ def _join_interfaces(value: object) -> object:
     if not isinstance(value, list):
         return value
     if not value or not all(isinstance(name, str) for name in value):
-        raise ValueError(f'expected names of interfaces, as ["eth1", "eth2"], found {value!r}')
+        raise ValueError(f'expected names of interfaces, such as ["eth1", "eth2"], found {value!r}')
     return ",".join(value)
 
 
@@ -203,14 +201,14 @@ def _check_interface(name: str) -> str:
     if one_line(name) != name or " " in name:
         raise ValueError(f"expected the name of an interface, found {name!r}")
     if RDMA_WORDS.fullmatch(name):
-        expected = 'expected an interface, or "rdma" alone for InfiniBand, RoCE and EFA'
+        expected = 'expected an interface, or only "rdma" for InfiniBand, RoCE and EFA'
         raise ValueError(f"{expected}, found {name!r}")
     return name
 
 
 def _check_rungs(value: list[int]) -> list[int]:
     if not value or len({*value}) < len(value):
-        raise ValueError(f"expected numbers of nodes, each once, as [1, 4, 16], found {value}")
+        raise ValueError(f"expected numbers of nodes, each once, such as [1, 4, 16], found {value}")
     return value
 
 
@@ -237,7 +235,7 @@ class ClusterTerms(BaseModel):
         None, "Accelerators of each node.", ge=0, le=MAX_GPUS_PER_NODE
     )
     gpu_model: Annotated[str | list[str], AfterValidator(_check_model)] | None = about(
-        None, "Model, as NVML names it (`nvidia-smi -L`), or a list of allowed ones."
+        None, "GPU model, as `nvidia-smi -L` prints it, or a list of allowed models."
     )
     gpu_memory_gib: float | None = about(None, "Minimum memory of each GPU.", gt=0, le=MAX_GIB)
     cpus_per_node: int | None = about(None, "Minimum CPUs of each node.", ge=1, le=MAX_CPUS)
@@ -250,40 +248,40 @@ class ClusterTerms(BaseModel):
     )
     shared: Folder | None = about(
         None,
-        "Folder that all nodes see. Checkpoints are saved there, and HOSTS tests it. "
-        "Without it the run folder is used, which all nodes must then see.",
+        "Folder that all nodes share. Checkpoints are saved there, and HOSTS tests it. "
+        "Without it the run folder is used, which all nodes must then share.",
     )
     egress: Annotated[list[str], AfterValidator(_check_egress)] | None = about(
-        None, "What jobs download from: `https://host/...` or `host:port`. Each node must reach it."
+        None, "Servers that all nodes must reach, for downloads: `https://host/...` or `host:port`."
     )
     model_files: Annotated[list[str], AfterValidator(_check_model_files)] | None = about(
-        None, "Folders and files that each node must have, and the same."
+        None, "Folders and files that must be the same on each node."
     )
     dcgm_diag: bool = about(
         False,
         "Run DCGM's diagnostics on each node: level 1 in tier quick, 2 in standard, 3 in soak.",
     )
     ray_client_port: int | None = about(
-        None, "Port of the head at which programs join by `ray://`.", ge=1, le=MAX_PORT
+        None, "Port of the head for `ray://` clients.", ge=1, le=MAX_PORT
     )
     host_names: bool = about(
         False,
-        "Whether jobs address nodes by host name: then HOSTS tests each name. Ray does "
+        "True if jobs use the host names of nodes: then HOSTS tests each name. Ray does "
         "not need it, and pods of Kubernetes do not resolve each other's names.",
     )
     authentication: Literal["token"] | None = about(
         None,
-        '"token" where each order to Ray must need the cluster\'s token. Without it '
-        "the parties trust the network, and whether a stranger reaches Ray is not judged.",
+        '"token" if each request to Ray must need the cluster\'s token. Without it '
+        "the parties trust the network, and it is not judged whether a stranger can use Ray.",
     )
     fabric: Fabric | None = about(
         None,
-        'What carries gradients: "rdma" (InfiniBand, RoCE, EFA), or an interface. For '
+        'Network that carries gradients: "rdma" (InfiniBand, RoCE, EFA), or an interface. For '
         "bonded ports, give the bond's name. With a list, local rank N uses interface N: each is "
         "a rail.",
     )
     management: Annotated[str, AfterValidator(_check_interface)] | None = about(
-        None, "Another interface, onto which FABRIC's control forces traffic."
+        None, "Another interface, over which the self-test of FABRIC forces traffic."
     )
     management_gbps: float | None = about(
         None, "Rate of `management`, if the interface does not report it.", gt=0, le=MAX_GBPS
@@ -300,42 +298,42 @@ class ClusterTerms(BaseModel):
     )
     pace_seconds: float = about(
         0.0,
-        "Emulates an accelerator: the compute of each step is padded to it.",
+        "Emulates an accelerator: the compute of each step is extended to this time.",
         ge=0,
         le=MAX_PACE_S,
     )
     rungs: Annotated[list[NodeCount], AfterValidator(_check_rungs)] | None = about(
         None,
         "Numbers of nodes on which SCALING trains (default: 1, 2, 4, 8 and so on). One "
-        "node and all nodes are always among them.",
+        "node and all nodes are always included.",
     )
     shards: Folder | None = about(
         None,
         "Folder of each node's token shard, from which SCALING reads real data "
-        "(synthetic without it). `{nodes}` in it stands for the number of nodes that train.",
+        "(synthetic without it). `{nodes}` in it is replaced by the number of nodes that train.",
     )
     save_minutes: float = about(
         30.0,
-        "Time between two saves in training, by which SCALING judges their cost.",
+        "Time between two saves in training. SCALING judges their cost by it.",
         gt=0,
         le=MAX_SAVE_MINUTES,
     )
     save_gb: float | None = about(
         None,
         "Size of one save. SCALING scales the cost of its own save to it, and HOSTS "
-        "asks for room for three.",
+        "requires free space for three saves.",
         gt=0,
         le=MAX_SAVE_GB,
     )
-    launch: LaunchTerms = about(LaunchTerms(), "The table [launch]: never written below [cluster].")
+    launch: LaunchTerms = about(LaunchTerms(), "The table [launch], separate from [cluster].")
     queue: Literal["kueue", "volcano", "yunikorn", "kai"] | None = about(
-        None, "Layer that gangs pods above Ray, where there is one."
+        None, "Gang scheduler of pods above Ray, if there is one."
     )
     components: dict[str, str | int] | None = about(
-        None, 'Places the parts of a job on its accelerators, as `"actor,rollout" = "all"`.'
+        None, 'Places the parts of a job on its accelerators, such as `"actor,rollout" = "all"`.'
     )
     parallel: dict[Literal["tp", "pp", "dp"], Annotated[int, Field(ge=1)]] | None = about(
-        None, "How they are split: tp, pp and dp."
+        None, "Parallel sizes of the parts: tp, pp and dp."
     )
 
     @property
@@ -353,28 +351,28 @@ class ClusterTerms(BaseModel):
         """Check that the keys describe one cluster, and that placement and split fit it."""
         if self.pace_seconds and self.accelerators == "real":
             raise ValueError(
-                "pace_seconds pads each step and hides its real speed, so it needs "
+                "pace_seconds extends each step and hides its real speed, so it needs "
                 'accelerators = "emulated": drop one of the two'
             )
         if self.fabric == "rdma" and self.line_rate_gbps and self.rails is None:
             raise ValueError(
                 f"expected rails with line_rate_gbps = {self.line_rate_gbps:g} (the rate of one "
                 "rail), found none: give the number of RDMA ports of a node that carry gradients, "
-                "as rails = 8"
+                "such as rails = 8"
             )
         if self.management and self.management in interfaces_of(self.fabric):
             raise ValueError(
                 f"expected management to be another interface than the fabric, found "
-                f"{self.management!r} for both: FABRIC's control leaves the fabric"
+                f"{self.management!r} for both: the self-test of FABRIC leaves the fabric"
             )
         names = interfaces_of(self.fabric)
         if self.rails and len(names) > 1 and self.rails != len(names):
             raise ValueError(
                 f"expected rails = {len(names)}, one for each interface of the fabric, found "
-                f"{self.rails}: leave rails out"
+                f"{self.rails}: remove rails"
             )
         if self.parallel is not None and set(self.parallel) != {"tp", "pp", "dp"}:
-            raise ValueError(f"parallel takes tp, pp and dp, found {', '.join(self.parallel)}")
+            raise ValueError(f"parallel: expected tp, pp and dp, found {', '.join(self.parallel)}")
         if self.gpus_per_node == 0 and self.accelerators == "real":
             raise ValueError(
                 "expected gpus_per_node of 1 or more with real accelerators, found 0: a GPU "

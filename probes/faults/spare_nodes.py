@@ -211,7 +211,7 @@ def _start_node(address: str, ip: str, resource: str, folder: str) -> Any:
 
 
 def _raise_timeout(*_: object) -> None:
-    raise TimeoutError(f"the raylets were not up within {START_SECONDS} s")
+    raise TimeoutError(f"the raylets did not start within {START_SECONDS} s")
 
 
 if __name__ == "__main__":

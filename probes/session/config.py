@@ -40,8 +40,7 @@ def read_twins(config: pytest.Config, options: Iterable[str]) -> None:
             meant := difflib.get_close_matches(asked, twins, 1, MIN_LIKENESS)
         ):
             raise pytest.UsageError(
-                f"nothing reads the variable {name!r}, did you mean {PREFIX}{meant[0]}? "
-                "Rename it or unset it"
+                f"unknown variable {name!r}, did you mean {PREFIX}{meant[0]}? Rename it or unset it"
             )
 
 

@@ -221,7 +221,7 @@ class Ending:
             return describe(error) if isinstance(error, OSError) else str(error)
         problems = [*integrity.problems]
         problems += [f"{name}/ was added" for name in added if name not in FOLDERS]
-        problems += ["its events are others"] * (integrity.head != store.head)
+        problems += ["its events were changed"] * (integrity.head != store.head)
         if not problems and self._is_sealed:
             self._sound = summarize_acceptance(record, integrity)
         return next(iter(problems), "")

@@ -39,7 +39,7 @@ def cluster(request: pytest.FixtureRequest) -> Any:
         pytest.fail(f"the driver could not join the cluster: {run.join_error}", pytrace=False)
     if not goes_on and (missing := run.missing_nodes()):
         # Results of the remaining nodes prove nothing about the ordered cluster.
-        pytest.fail(f"nodes were lost since the run began: {', '.join(missing)}", pytrace=False)
+        pytest.fail(f"nodes were lost after the run began: {', '.join(missing)}", pytrace=False)
     return run.cluster
 
 

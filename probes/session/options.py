@@ -35,12 +35,12 @@ OPTIONS = (
     RunOption(
         "--contract",
         "NAME|FILE",
-        "the agreed criteria and limits (default: seatrial.toml of this folder); with none, limits "
-        "are derived and nothing is accepted",
+        "the agreed criteria and limits (default: seatrial.toml of this folder); without one, "
+        "limits are derived and the run is not accepted",
     ),
     RunOption("--tier", "TIER", "how long to test: quick, standard or soak (default: as agreed)"),
     RunOption("--only", "CRITERION", "run one criterion, or several with commas: a PARTIAL run"),
-    RunOption("--nodes", "N", "how many nodes were ordered, when the contract does not say"),
+    RunOption("--nodes", "N", "how many nodes were ordered, if the contract does not say"),
     RunOption(
         "--wait-for-nodes",
         "SECONDS",
@@ -56,10 +56,10 @@ OPTIONS = (
     RunOption(
         "--baseline",
         "RUN|FOLDER",
-        "run to compare with; of a folder of runs, its newest complete run of this cluster",
+        "run to compare with, or a folder of runs: then its newest complete run of this cluster",
     ),
     RunOption("--operator", "NAME", "who runs the test; the report names them"),
-    RunOption("--nonce", "TEXT", "text of the customer; it proves that the run is a new one"),
+    RunOption("--nonce", "TEXT", "text from the customer; it proves that the run is new"),
 )
 BY_KEY = {option.key: option for option in OPTIONS}
 
@@ -70,6 +70,6 @@ def check_nonce(nonce: str) -> str:
     if kept == {"nonce": nonce}:
         return ""
     return (
-        "--nonce: expected a text that is no secret, found one that looks like a token or a "
+        "--nonce: expected a text that is not secret, found one that looks like a token or a "
         "password. A run keeps no secret: choose another word, such as customer-42"
     )

@@ -190,7 +190,7 @@ class LimitCheck:
             elif self.judge and kind in ("run_owes", "probe_started", "measurement", "control"):
                 self._compare(kind, data, self.judge.replace(kind, probe, dict(data)))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            self.differences.append(f"a {kind} cannot be judged again: {error!r:.80}")
+            self.differences.append(f"an event {kind} cannot be judged again: {error!r:.80}")
 
     def _begin(self, start: dict[str, Any]) -> None:
         """Read the contract.  Without an agreed one nothing is checked: the run accepts nothing."""
@@ -218,15 +218,13 @@ class LimitCheck:
                 f"the run is not marked as a rehearsal, but {CONTRACT} declares one"
             )
         if _without_texts(facts) != _without_texts(start["contract"]):
-            self.differences.append(
-                f"the record's facts of the contract are not those of {CONTRACT}"
-            )
+            self.differences.append(f"the record describes a contract that differs from {CONTRACT}")
 
     def _compare(self, kind: str, old: dict[str, Any], new: dict[str, Any]) -> None:
         if kind == "run_owes":
             self.says_owed = True
             same = old == new
-            text = "the run was not to record what its contract asks for"
+            text = "the run lists other tests than its contract requires"
         elif kind == "measurement":
             rest = ("value", "judged", "note")
             same = all(old.get(key) == new.get(key) for key in rest)
@@ -236,7 +234,7 @@ class LimitCheck:
             same = old.get("caught") == new.get("caught")
             before, after = old.get("observed", []), new.get("observed", [])
             same = same and _all_bounds(before) == _all_bounds(after)
-            text = f"control {old.get('name')!r:.40} was not caught by the limits of {CONTRACT}"
+            text = f"control {old.get('name')!r:.40} is not caught by {CONTRACT}"
         else:
             return
         if not same and redact(json_value(new)) != old:
@@ -245,14 +243,17 @@ class LimitCheck:
     def result(self) -> tuple[list[str], list[str]]:
         """Return (problems, doubts)."""
         if self.judge and not self.says_owed:
-            self.differences.append("no event lists what the run must record")
+            self.differences.append("no event lists the tests that the run must record")
         if not self.differences:
             return [], []
         if same_version(self.wrote) and not self.judged_again:
             return self.differences[:5], []
         more = f", and {len(self.differences) - 1} more" if len(self.differences) > 1 else ""
-        build = f"another build of seatrial ({describe_version(self.wrote)}) made it"
-        return [], [f"{build}. For this one, {self.differences[0]}{more}"]
+        build = (
+            f"another build of seatrial ({describe_version(self.wrote)}) made it. For this one, "
+        )
+        build = "" if self.judged_again else build  # then the run that was judged again says so
+        return [], [f"{build}{self.differences[0]}{more}"]
 
 
 def read_summary(run: Path) -> AcceptanceSummary:
@@ -309,9 +310,9 @@ def _difference(old: dict[str, Any], new: dict[str, Any]) -> str:
     """
     what = f"{old.get('name')} on {old.get('subject')}"
     if _bounds(old.get("limit")) == _bounds(new.get("limit")):
-        return f"{what} is not a value that is judged like this"
+        return f"{what} has a different value or note when it is judged again"
     before, now = (Limit(**limit) if limit else "nothing" for limit in (old["limit"], new["limit"]))
-    return f"{what} was judged by {before}, {CONTRACT} gives {now}"
+    return f"{what} was judged by {before}, but {CONTRACT} has {now}"
 
 
 def rejudge_run(run: Path, contract: Contract) -> Path:

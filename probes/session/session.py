@@ -239,7 +239,7 @@ class RunSession:
     def _describe_compute(self) -> str:
         pace = self.terms.pace_seconds
         if pace:
-            return f"paced: each step's compute is padded to {pace} s (an emulated accelerator)"
+            return f"paced: each step's compute is extended to {pace} s (an emulated accelerator)"
         return "not paced"
 
     def header(self) -> list[str]:
@@ -247,19 +247,19 @@ class RunSession:
         from_folder = f"  ({DEFAULT_CONTRACT} of this folder)"
         remark = from_folder if self.contract_arg == DEFAULT_CONTRACT else ""
         if not self.contract.agreed:
-            remark = "  (none was agreed: limits are derived, and nothing can be accepted)"
+            remark = "  (none was agreed: limits are derived, and the run cannot be accepted)"
         lines = [
             f"contract  {self.contract.name} @ {self.contract.sha256[:8] or 'derived'}{remark}",
             f"run       {self.store.path}  tier {self.tier}",
         ]
         if reason := partial_reason(self.only, self.tier, self.contract.tier):
-            lines.append(f"PARTIAL   {reason}: nothing can be accepted")
+            lines.append(f"PARTIAL   {reason}, so the run cannot be accepted")
         if self.cluster is None:
             return [f"cluster   could not be joined: {self.join_error}", *lines]
         if self.waited_s:
             lines.append(f"waited    {self.waited_s:.0f} s for nodes to join")
         if self.held_s:
-            lines.append(f"waited    {self.held_s:.0f} s for accelerators of other jobs")
+            lines.append(f"waited    {self.held_s:.0f} s for other jobs to free accelerators")
         if self.held:
             lines.append(f"held      {self.held}: probes wait for them, or are UNPROVEN")
         nodes = quantity(len(self.cluster.nodes), "nodes")

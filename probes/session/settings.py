@@ -61,7 +61,7 @@ def _check_nodes(agreed: Contract | None, nodes: int | None, wait_s: int) -> Non
         )
     if wait_s and not (nodes or (agreed and agreed.cluster.nodes)):
         raise ContractError(
-            "--wait-for-nodes gives the time to wait, not how many nodes to wait for: "
+            "--wait-for-nodes is a time, not the number of nodes to wait for: "
             "add --nodes N, or `nodes` in [cluster] of the contract"
         )
 
@@ -99,7 +99,7 @@ def _read_nodes(text: str | None) -> int | None:
         return None
     if not (text.isascii() and text.isdecimal() and int(text)):
         raise OptionError(
-            f"--nodes (or SEATRIAL_NODES) is {text!r}, expected a whole number of nodes, as 8"
+            f"--nodes (or SEATRIAL_NODES) is {text!r}, expected a whole number of nodes, such as 8"
         )
     return int(text)
 

@@ -132,8 +132,8 @@ class Signals:
         if self.count < LEAVING:
             seconds = time.monotonic() - self._since
             more = LEAVING - self.count
-            once = "One more signal leaves" if more == 1 else f"{more} more signals leave"
-            self.say(f"the run is ending since {seconds:.0f} s: {self._what}. {once} at once.")
+            once = "One more signal quits" if more == 1 else f"{more} more signals quit"
+            self.say(f"the run has been ending for {seconds:.0f} s: {self._what}. {once} at once.")
         elif self.count == LEAVING and self.leave:
             # The main thread goes on: it may hold the lock of what has to be written.
             threading.Thread(target=self.leave, name="seatrial leaves", daemon=True).start()

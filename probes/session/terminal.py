@@ -127,7 +127,7 @@ def shorten_usage_error(message: str) -> str:
     found = re.search(r"^.*: error: (.*)$", message, re.MULTILINE)
     if found is None:
         return message
-    text = f"pytest refuses what stands after `--`: {found[1]}"
+    text = f"pytest refuses the arguments after `--`: {found[1]}"
     names = [option.name for option in OPTIONS]
     unknown = re.findall(r"(--[\w-]+)", found[1]) if "unrecognized" in found[1] else []
     close = list(filter(None, (closest_name(name, names) for name in unknown)))

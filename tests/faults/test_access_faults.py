@@ -67,7 +67,7 @@ def keeps_the_token(lab: Lab, trial: Trial) -> None:
     [
         (
             {"RAY_AUTH_TOKEN_PATH": "/root/none"},
-            "asks for a token, and none was found in RAY_AUTH_TOKEN or /root/none",
+            "requires a token, but none was found in RAY_AUTH_TOKEN or /root/none",
         ),
         ({"RAY_AUTH_MODE": "disabled"}, "RAY_AUTH_MODE is disabled here"),
         ({"RAY_AUTH_TOKEN": "another"}, "refuses the token of RAY_AUTH_TOKEN"),
@@ -107,7 +107,7 @@ def reach_from_outside(lab: Lab) -> tuple[list[str], int]:
 @SOAK
 def test_a_client_outside_reaches_endpoints_that_ask_for_a_token(lab: Lab) -> None:
     lines, code = reach_from_outside(lab)
-    assert [line.partition("): ")[2] for line in lines] == ["reached, it asks for a token"] * 4
+    assert [line.partition("): ")[2] for line in lines] == ["reached, it requires a token"] * 4
     assert code == 0
 
 

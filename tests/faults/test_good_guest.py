@@ -70,7 +70,7 @@ def diagnose(lab: Lab) -> tuple[int, str]:
 def test_the_doctor_names_what_holds_an_accelerator(lab: Lab) -> None:
     code, said = diagnose(lab)
     assert code == 0, said
-    assert "nothing stands in the way of a run" in said
+    assert "nothing would prevent an accepted run" in said
     with foreign_actor(lab) as job:
         code, said = diagnose(lab)
         assert job.poll() is None
@@ -111,5 +111,5 @@ def test_a_run_waits_for_room_and_says_for_what(lab: Lab) -> None:
         job.wait(20)
     said = trial.log.read_text()
     assert "waiting   1 GPU on node" in said
-    assert "for accelerators of other jobs" in said
+    assert "for other jobs to free accelerators" in said
     assert [(result.state, result.problems()) for result in record.results] == [("finished", [])]

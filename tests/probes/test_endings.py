@@ -173,7 +173,7 @@ StandIn.close = lambda self: self.cleanup.close()
 KILL = "os.kill(cluster.cleanup._child.pid, signal.SIGKILL)"
 CLEANUP = (
     Fault("the process that cleans up dies", 3, f"{KILL}; time.sleep(0.5)", plant=KEPT,
-          says="does its work now"),
+          says="replaces it"),
     Fault("it dies before a folder is kept", 3,
           f"{KILL}; cluster.cleanup.register('folder', '/tmp/none')", plant=KEPT, says="cleanup"),
     Fault("it dies, and a criterion failed", 1, f"{KILL}; time.sleep(0.5)", plant=KEPT,
@@ -285,11 +285,11 @@ NODE = (
     Fault("a node is lost after SIGINT", 2, "send('SIGINT')", f"{GONE_LATER}; time.sleep(3)",
           plant=NODES),
     Fault("a node is drained", 20, "cluster.change(drained_by=time.time() + 29); "
-          f"{WAITS}", plant=NODES, says="n1: drained, and ended in 2"),
+          f"{WAITS}", plant=NODES, says="n1: being drained, it ends in 2"),
     Fault("a node comes back", 20, f"cluster.add(id='9', name='n1'); {DEAD}; {WAITS}",
-          plant=NODES, says="n1: lost and back under another node id"),
+          plant=NODES, says="n1: lost and back with a different node id"),
     Fault("Ray lists a node no more", 20, f"cluster.drop(); {WAITS}",
-          plant=NODES, says="n1: lost, Ray lists it no more"),
+          plant=NODES, says="n1: lost, Ray no longer lists it"),
     Fault("one list lacks a node", 0, "cluster.answer(lambda: cluster.states[:1])", plant=NODES),
     Fault("one list is empty", 0, "cluster.answer(list)", plant=NODES),
     Fault("one list is late", 0, "cluster.answer(lambda: time.sleep(1) or cluster.states)",

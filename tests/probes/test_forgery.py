@@ -267,7 +267,7 @@ def test_half_a_run_is_interrupted(run: Path) -> None:
     assert seatrial("show", run).exit_code in (2, 4)
 
 
-OWES_OTHER = "the run was not to record what its contract asks for"
+OWES_OTHER = "the run lists other tests than its contract requires"
 # Chain, sums, record and renderings were made again: what is left is what must fit together.
 WHOLE: dict[str, tuple[Callable[[Events], Any], str]] = {
     "a looser limit": (loosen_limit, "was judged by >= 1 MB/s"),
@@ -276,13 +276,13 @@ WHOLE: dict[str, tuple[Callable[[Events], Any], str]] = {
     "another tier": (put_value("run_started", "tier", "soak"), OWES_OTHER),
     "real accelerators": (
         lambda lines: first_event(lines, "run_started")["data"]["contract"].update(rehearsal=False),
-        "the record's facts of the contract are not those of contract.toml",
+        "the record describes a contract that differs from contract.toml",
     ),
     "a criterion that is not required": (
         lambda lines: first_event(lines, "run_started")["data"]["contract"]["criteria"][0].update(
             required=False
         ),
-        "the record's facts of the contract are not those of contract.toml",
+        "the record describes a contract that differs from contract.toml",
     ),
     "a healthy run appended": (append_run, "starts a second run"),
     "an event of another kind": (rename_event, "is an event of the unknown kind 'measured'"),
@@ -298,7 +298,7 @@ WHOLE: dict[str, tuple[Callable[[Events], Any], str]] = {
         put_value("probe_finished", "measurements", []), "says more than one may",
     ),
     "no rehearsal": (put_value("run_started", "rehearsal", ""), "is not marked as a rehearsal"),
-    "no event of what is owed": (drop_event("run_owes"), "no event lists what the run must record"),
+    "no event of what is owed": (drop_event("run_owes"), "no event lists the tests that the run"),
     "evidence that no event knows": (drop_event("evidence"), "is evidence that no event names"),
 }  # fmt: skip
 

@@ -164,7 +164,7 @@ def test_a_number_of_nodes_that_is_none_is_refused(
         "-p", "probes.plugin", "--cluster", "auto", "--contract", "lab"
     )
     assert result.ret == 4
-    assert "expected a whole number of nodes, as 8" in result.stderr.str()
+    assert "expected a whole number of nodes, such as 8" in result.stderr.str()
 
 
 TEARDOWN = """

@@ -139,7 +139,7 @@ def test_a_failed_limit_beats_the_exception_after_it(judged: Any) -> None:
 def test_nodes_lost_since_the_run_began_prove_nothing(judged: Any) -> None:
     _, record = judged("pass", stand_in=STAND_IN + LOSES)
     assert verdict(record) is Verdict.UNPROVEN
-    assert "nodes were lost since the run began: n1" in record.results[0].problems()[-1]
+    assert "nodes were lost after the run began: n1" in record.results[0].problems()[-1]
 
 
 def test_a_failing_teardown_does_not_end_in_0(judged: Any, pytester: pytest.Pytester) -> None:
@@ -213,9 +213,9 @@ def test_secrets_stay_out_of_the_record(judged: Any, pytester: pytest.Pytester) 
     ("arguments", "says"),
     [
         ([], "probes need a cluster"),
-        (["--cluster", "nowhere"], "--cluster takes auto, local[:N] or ray://host:port"),
-        (["--cluster", "local:0"], "takes 1 to 32 raylets, found 0"),
-        (["--cluster", "ray://127.0.0.1:9"], "no Ray at ray://127.0.0.1:9 (from --cluster"),
+        (["--cluster", "nowhere"], "--cluster: expected auto, local[:N] or ray://host:port"),
+        (["--cluster", "local:0"], "expected 1 to 32 raylets, found 0"),
+        (["--cluster", "ray://127.0.0.1:9"], "no Ray answers at ray://127.0.0.1:9 (from --cluster"),
         (["--cluster", "auto", "--contract", "lba"], "did you mean 'lab'?"),
         (["--cluster", "auto", "--baseline", "missing"], "expected a run or a folder of runs"),
     ],

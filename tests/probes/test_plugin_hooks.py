@@ -213,7 +213,7 @@ def test_a_suite_that_is_not_whole_runs_nothing(
         raise TableError("HOST-X has no order")
 
     monkeypatch.setattr(f"probes.{broken}", refuse)
-    with pytest.raises(pytest.exit.Exception, match="the suite is not whole: HOST-X") as ended:
+    with pytest.raises(pytest.exit.Exception, match="the suite is incomplete: HOST-X") as ended:
         plugin._refuse_broken_suite()
     assert ended.value.returncode == 3
 

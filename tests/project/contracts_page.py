@@ -23,7 +23,7 @@ TOP = {
     "schema": ("whole number", "Version of the format: 1."),
     "name": (
         "text",
-        "Name of the cluster, at most 60 letters. Run folders have it in their names.",
+        "Name of the cluster, at most 60 characters. Run folders have it in their names.",
     ),
     "title": ("text", "One line for the report."),
     "tier": (

@@ -103,7 +103,7 @@ def test_the_documented_placements() -> None:
         ({"actor": "8-31,0-7"}, ["'actor'", "ascending", "found '0-7' after 31"]),
         (
             {"actor": "0-19", "rollout": "16-31"},
-            ["'rollout'", "no other key", "found 16-19 of 'actor'", "collocate"],
+            ["'rollout'", "no other key", "found 16-19 of 'actor'", "put both names"],
         ),
         (
             {"actor": "0-19", "env": "20-31", "rollout": "4,20,24-31"},
@@ -253,7 +253,7 @@ def test_parallel_sizes() -> None:
     with pytest.raises(SpecError, match=r"product is 32, found tp 4 x pp 2 x dp 3 = 24: change"):
         check_parallel_sizes(32, 4, 2, 3)
     for sizes in ((0, 1, 1), (-1, -1, 32), (-2, -2, 8), (1, 1, 0), (10**4000, 10**4000, 1)):
-        with pytest.raises(SpecError, match=r"expected parallel sizes from 1 .* found tp "):
+        with pytest.raises(SpecError, match=r"expected sizes of at least 1 .* found tp "):
             check_parallel_sizes(32, *sizes)
 
 
@@ -320,7 +320,7 @@ def test_two_ranks_on_one_accelerator() -> None:
     seen = {"actor": ran("n0/g0", "n0/g0"), "rollout": ran("n1/g0", "n1/g1")}
     (said,) = layout_errors(APART, seen)
     assert said == (
-        "'actor' rank 1 is on accelerator g0 of node n0, expected another than rank 0 is on"
+        "'actor' rank 1 is on accelerator g0 of node n0, expected a different one: rank 0 is on it"
     )
     both = ran("n0/g0", "n0/g1", "n1/g0", "n1/g0")
     assert len(layout_errors(TOGETHER, {"actor": both, "rollout": both})) == 2, "one for each"
@@ -345,8 +345,8 @@ def test_disaggregated_that_share() -> None:
     seen = {"actor": ran("n0/g0", "n0/g1"), "rollout": ran("n0/g1", "n1/g1")}
     (said,) = layout_errors(APART, seen)
     assert said == (
-        "'rollout' rank 0 is on accelerator g1 of node n0, expected one without 'actor', "
-        "whose rank 1 is on it"
+        "'rollout' rank 0 is on accelerator g1 of node n0, expected a different one: "
+        "'actor' rank 1 is on it"
     )
 
 

@@ -66,7 +66,7 @@ REFUSED = [
     (INVARIANT, "no contract may change it"),
     (FROM_RUN, "follows from [cluster] nodes"),
     (WAIVER.replace("GANG", "GNAG"), "did you mean 'GANG'?"),
-    ("schema = 1\nFABRIC = 3\n", "expected to be a table"),
+    ("schema = 1\nFABRIC = 3\n", "FABRIC: expected a table"),
     ('schema = 1\n[[waivers]]\nid = "W1"\n', "[[waivers]]"),
     (ONE_RAIL, "[cluster]: expected rails with line_rate_gbps = 400 (the rate of one rail)"),
 ]  # fmt: skip
@@ -119,7 +119,7 @@ def test_a_file_without_a_slash_is_told_how_to_be_given(
 ) -> None:
     (tmp_path / "ours").write_text(GOOD)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ContractError, match=r"there is a file of this name here: give \./ours"):
+    with pytest.raises(ContractError, match=r"this folder has a file of this name: \./ours"):
         load("ours")
     assert load("./ours").limit("FABRIC", "busbw")
 

@@ -61,7 +61,7 @@ WRONG_TYPES = [
     ("schema = 1\nwaivers = 5\n", "expected [[waivers]] tables, found 5"),
     ("schema = 1\n[FABRIC]\nbusbw = 340\n", "[FABRIC.busbw]: expected a table, found 340"),
     (WAIVER.replace("2026-12-31", '"2026-12-31"'), "'until': expected a date without quotes"),
-    (f"schema = 1\nx = {'[' * 1900}", "found lists or tables nested without end"),
+    (f"schema = 1\nx = {'[' * 1900}", "found lists or tables nested too deeply"),
 ]  # fmt: skip
 
 NO_SENSE = [
@@ -71,14 +71,14 @@ NO_SENSE = [
     (ordered("line_rate_gbps = inf"), "'line_rate_gbps': expected a finite number, found inf"),
     (
         ordered("nodes = 2\ngpus_per_node = 8\nparallel = {tp = 8, pp = 1, dp = 1}"),
-        "expected parallel sizes from 1 whose product is 16, found tp 8 x pp 1 x dp 1 = 8",
+        "expected sizes of at least 1 whose product is 16, found tp 8 x pp 1 x dp 1 = 8",
     ),
     (ordered("ram_gib = nan"), "'ram_gib': expected a finite number, found nan"),
     (busbw("at_least = -340"), "more than 0, found -340: the measure is never negative"),
-    (busbw("at_least = 0"), "at_least to be more than 0, found 0: every value keeps that"),
-    (delay("at_most = 0"), "at_most to be more than 0, found 0: no value keeps that"),
+    (busbw("at_least = 0"), "at_least to be more than 0, found 0: every value meets that"),
+    (delay("at_most = 0"), "at_most to be more than 0, found 0: no value meets that"),
     (ratio("at_least = 0.0"), "at_least to be more than 0, found 0"),
-    (ratio("at_least = 90"), "at_least to be 1 or less, found 90: 1 is the whole"),
+    (ratio("at_least = 90"), "at_least to be 1 or less, found 90: a share is at most 1"),
     (ratio("at_least = 0.9\nmarginal = 95"), "marginal to be 1 or less, found 95"),
     (delay("at_most = 1e9"), "at_most to be 86400 or less, found 1e+09: no probe waits"),
     (of_hosts("loopback_names", "names", "at_most = 2"), "1 or less, found 2: a node has one host"),
@@ -94,13 +94,13 @@ NO_SENSE = [
     (GOOD.replace("85 % of 400", ""), "'because': expected the reason of this limit in words"),
     (WAIVER.replace('"known"', '"  "'), "[[waivers]]: 'reason': expected words, found none"),
     (ordered('accelerators = "fake"'), "expected 'real' or 'emulated', found 'fake'"),
-    (ordered("rungs = []"), "'rungs': expected numbers of nodes, each once, as [1, 4, 16], found"),
-    (ordered("rungs = [2, 2]"), "each once, as [1, 4, 16], found [2, 2]"),
+    (ordered("rungs = []"), "'rungs': expected numbers of nodes, each once, such as [1, 4, 16]"),
+    (ordered("rungs = [2, 2]"), "each once, such as [1, 4, 16], found [2, 2]"),
     (ordered("rungs = [0]"), "'rungs.0': expected 1 or more, found 0"),
-    (ordered("fabric = []"), 'expected names of interfaces, as ["eth1", "eth2"], found []'),
-    (ordered("fabric = [1]"), 'expected names of interfaces, as ["eth1", "eth2"], found [1]'),
+    (ordered("fabric = []"), 'expected names of interfaces, such as ["eth1", "eth2"], found []'),
+    (ordered("fabric = [1]"), 'expected names of interfaces, such as ["eth1", "eth2"], found [1]'),
     (ordered('fabric = ["eth1", "eth1"]'), "'fabric': expected each interface once, found"),
-    (ordered('fabric = ["eth1", "rdma"]'), "'fabric': expected an interface, or \"rdma\" alone"),
+    (ordered('fabric = ["eth1", "rdma"]'), "'fabric': expected an interface, or only \"rdma\""),
     (ordered('fabric = ["eth1", ""]'), "'fabric': expected the name of an interface, found"),
     (
         ordered('fabric = ["eth1", "eth2"]\nmanagement = "eth2"'),
@@ -108,13 +108,13 @@ NO_SENSE = [
     ),
     (
         ordered('fabric = ["eth1", "eth2"]\nrails = 4'),
-        "expected rails = 2, one for each interface of the fabric, found 4: leave rails out",
+        "expected rails = 2, one for each interface of the fabric, found 4: remove rails",
     ),
     (ordered('gpu_model = ""'), "'gpu_model': expected the name that NVML gives"),
     (ordered('gpu_model = [" "]'), "'gpu_model': expected the name that NVML gives"),
     (ordered("gpu_model = []"), "'gpu_model': expected at least one name, found none"),
     (ordered('versions = {torhc = "2.1"}'), "found 'torhc', did you mean 'torch'?"),
-    (ordered("egress = []"), "'egress': expected at least one, found none: leave the key out"),
+    (ordered("egress = []"), "'egress': expected at least one, found none: remove the key"),
     (ordered('egress = ["hub.example"]'), "'egress': expected https://host/path without a user's"),
     (ordered('egress = ["ftp://hub.example/"]'), "found 'ftp://hub.example/'"),
     (ordered('egress = ["https://me:secret@hub.example/"]'), "without a user's name, or host:port"),
@@ -128,7 +128,7 @@ NO_SENSE = [
     (ordered('versions = {torch = ">=2.13.0+cu130"}'), "found '>=2.13.0+cu130'"),
     (ordered('shared = "data"'), "'shared': expected an absolute path on every node"),
     (ordered('fabric = " "'), "'fabric': expected the name of an interface"),
-    (ordered('fabric = "RDMA"'), "'fabric': expected an interface, or \"rdma\" alone"),
+    (ordered('fabric = "RDMA"'), "'fabric': expected an interface, or only \"rdma\""),
     ('schema = 1\ntier = "long"\n', "tier: expected one of quick, standard, soak, found 'long'"),
     ('schema = 1\ntier = "standart"\n', "found 'standart', did you mean 'standard'?"),
     ("schema = 1\ntier = 3\n", "tier: expected one of quick, standard, soak, found 3"),
@@ -137,8 +137,8 @@ NO_SENSE = [
 CONTRADICTORY = [
     (busbw("at_least = 340\nat_most = 300"), "found at_most = 300: higher values of this measure"),
     (busbw("at_least = 340\nexactly = 0"), "found exactly = 0: higher values of this measure"),
-    (busbw("at_least = 340\nmarginal = 300"), "marginal 300 lies outside at_least 340"),
-    (delay("at_most = 5\nmarginal = 6"), "marginal 6 lies outside at_most 5"),
+    (busbw("at_least = 340\nmarginal = 300"), "marginal 300 is outside at_least 340"),
+    (delay("at_most = 5\nmarginal = 6"), "marginal 6 is outside at_most 5"),
     (busbw('one_of = ["fast"]'), "expected bounds of a number (at_least, at_most), found one_of"),
     (busbw('at_least = 340\none_of = ["fast"]'), "found one_of"),
     (network("at_least = 3"), "expected words (one_of), found at_least"),
@@ -223,13 +223,13 @@ def test_only_a_rehearsal_may_leave_a_criterion_out() -> None:
         EMULATED.format(REASON).replace("emulated", "real"),
         f"schema = 1\n[GANG]\nnot_provable = {REASON}\n",
     ):
-        with pytest.raises(ContractError, match="expected only in a contract of a rehearsal"):
+        with pytest.raises(ContractError, match="expected only in the contract of a rehearsal"):
             parse(text.encode(), "mine.toml")
 
 
 def test_a_criterion_that_only_informs_has_no_limit() -> None:
     limit = '[GANG.placement_delay]\nat_most = 9\nunit = "s"\nbecause = "agreed"'
-    message = r"\[GANG.placement_delay\]: expected no limit, for \[GANG\] is not_provable"
+    message = r"\[GANG.placement_delay\]: expected no limit, because \[GANG\] is not_provable"
     with pytest.raises(ContractError, match=message):
         parse(f"{EMULATED.format(REASON)}{limit}".encode(), "mine.toml")
 

@@ -127,7 +127,7 @@ def test_ports_that_nccl_may_not_use_count_for_nothing_and_are_named() -> None:
     assert busbw.low == pytest.approx(0.80 * 200)
     assert contract.cluster.rails == 4
     unused = ", ".join(f"mlx5_{number}/1" for number in range(4, 8))
-    assert f"(without {unused}, which NCCL_IB_HCA leaves out)" in busbw.because
+    assert f"(without {unused}, which NCCL_IB_HCA excludes)" in busbw.because
     everything = derive_contract(cluster(ACTIVE, ACTIVE)).limit("FABRIC", "busbw")
     assert everything is not None
     assert "leaves out" not in everything.because
@@ -140,7 +140,7 @@ def test_without_rdma_the_interface_is_the_fabric() -> None:
     assert contract.cluster.rails is None
     network = contract.limit("FABRIC", "network")
     assert network is not None
-    assert network.because == "no contract: every node's environment names eth0"
+    assert network.because == "no contract: the environment of every node names eth0"
     assert busbw is not None
     assert busbw.low == pytest.approx(0.80 * 25 / 8)
 

@@ -25,8 +25,8 @@ def test_a_share_is_read_by_measure() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('busbw = "2"', """expected a share as "2 %", found '2'"""),
-        ("busbw = 2", """expected a share as "2 %", found 2"""),
+        ('busbw = "2"', """expected a share like "2 %", found '2'"""),
+        ("busbw = 2", """expected a share like "2 %", found 2"""),
         ('busbw = "100 %"', "expected a share"),
         ('busbw = "-2 %"', "expected a share"),
         ('busbw = "nan %"', "expected a share"),
@@ -34,7 +34,7 @@ def test_a_share_is_read_by_measure() -> None:
         ('busbv = "2 %"', "unknown measure 'busbv', did you mean 'busbw'?"),
         ('GANG.busbw = "2 %"', "unknown measure 'GANG.busbw', did you mean 'busbw'?"),
         ('busbw = "2 %"\nFABRIC.busbw = "3 %"', "found FABRIC.busbw twice: keep one"),
-        ('network = "2 %"', "expected a measure whose better side is known"),
+        ('network = "2 %"', "expected a measure where higher or lower is better"),
         ('SCALING.mfu = "2 %"', "SCALING.mfu"),  # not judged in a rehearsal
     ],
 )

@@ -26,7 +26,7 @@ def remove_folder(folder: Path) -> None:
 BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
     "a folder that is missing": (
         remove_folder,
-        "probes/gang/criterion.py is missing, and GANG is a row of the acceptance table",
+        "probes/gang/criterion.py is missing, but GANG is a row of the acceptance table",
     ),
     "a module that cannot be imported": (
         lambda folder: edit_file(folder, FABRIC, "\n# fmt", "\nimport nothing_like_it\n# fmt"),
@@ -44,7 +44,7 @@ BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
         lambda folder: edit_file(
             folder, "probes/fabric/test_fabric.py", "def test_allreduce_takes", "def test_takes"
         ),
-        "there is no test_allreduce_takes_the_fabric_at_line_rate in test_fabric.py",
+        "test_allreduce_takes_the_fabric_at_line_rate is not defined in test_fabric.py",
     ),
     "an unknown key of a finding": (
         lambda folder: edit_file(
@@ -61,7 +61,7 @@ def test_a_broken_suite_is_refused(scratch: Path, name: str) -> None:
     break_it(scratch)
     done = run_probes(scratch, "--contract", "local")
     assert done.returncode == 3, done.stdout + done.stderr
-    assert "the suite is not whole: " in done.stdout
+    assert "the suite is incomplete: " in done.stdout
     assert sentence in " ".join(done.stdout.split())
     assert "Traceback" not in done.stdout + done.stderr
     assert not (scratch / "run").exists()
@@ -96,22 +96,24 @@ def test_each_hole_in_the_declarations_is_named() -> None:
     row = CRITERIA["FABRIC"]
     new = none_of("new", "things", "nothing of this kind is allowed")
     assert problems(checks=(*row.checks, new)) == [
-        "check 'new' has no control, and no_control gives no reason",
-        "check 'new' belongs to no probe",
+        "check 'new' has no control, and its no_control is empty",
+        "check 'new' is not in any probe",
     ]
     reasoned = Check("new", "s", no_control="it has none", not_owed="it is never owed")
     assert problems(checks=(*row.checks, reasoned)) == []
     assert problems(planted=(*row.planted, ControlRow("empty"))) == [
-        "control 'empty' has no check that it must make fail",
-        "control 'empty' belongs to no probe",
+        "control 'empty' lists no check that it must make fail",
+        "control 'empty' is not in any probe",
     ]
     other = ControlRow("other", new)
     assert problems(planted=(*row.planted, other)) == [
-        "control 'other' fails 'new', which is no check of FABRIC",
-        "control 'other' belongs to no probe",
+        "control 'other' fails 'new', which is not a check of FABRIC",
+        "control 'other' is not in any probe",
     ]
     lost = row.checks[0]
-    assert f"a probe must record the check {str(lost)!r}" in problems(checks=row.checks[1:])
+    assert f"a probe lists the check {str(lost)!r}, which is not declared" in problems(
+        checks=row.checks[1:]
+    )
     (probe,) = row.duties
     assert problems(duties=(probe, probe))[0] == f"two probes are named {probe.test!r}"
     quiet = dataclasses.replace(probe, disturbs=())
@@ -124,7 +126,7 @@ def test_each_hole_in_the_declarations_is_named() -> None:
         Check(str(one), one.unit, no_control="none") if one is lost else one for one in row.checks
     ]
     assert problems(checks=tuple(doubled)) == [
-        f"check {str(lost)!r} has a control, and no_control says that it has none"
+        f"check {str(lost)!r} has a control, but also a no_control"
     ]
 
 

@@ -32,7 +32,7 @@ from tests.support.signing import finished_run
 from tests.support.stand_in import CONTRACT, GOOD, STAND_IN
 
 pytest_plugins = ["pytester", "tests.support.stand_in_suite"]
-PARTIAL = "PARTIAL a part of a run can fail, and it accepts nothing\n"
+PARTIAL = "PARTIAL a part of a run can fail, but is never accepted\n"
 
 
 @dataclasses.dataclass
@@ -84,7 +84,7 @@ def test_a_run_is_repeated_as_it_was_started(
     (pytester.path / "agreed.toml").unlink()
     result = again("GANG", "--run", "run")
     assert (result.exit_code, len(result.output.splitlines())) == (4, 1)
-    assert "error: the contract of run run is not at hand: " in result.output
+    assert "error: the contract of run run cannot be used: " in result.output
     assert len(started.calls) == 1
 
 
@@ -162,7 +162,7 @@ def test_a_folder_with_a_contract_is_refused_where_the_run_had_none(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "seatrial.toml").write_text(CONTRACT)
-    with pytest.raises(UsageError, match=r"had no contract, and this folder has seatrial\.toml"):
+    with pytest.raises(UsageError, match=r"had no contract, but this folder has seatrial\.toml"):
         module.read_options(record_of("pytest x --cluster auto --tier quick", ""))
 
 
@@ -170,7 +170,7 @@ def test_a_folder_with_a_contract_is_refused_where_the_run_had_none(
     ("words", "says"),
     [
         (["GAGN", "--run", "run"], "CRITERION is GAGN, expected some of FABRIC, SCALING"),
-        (["GANG"], "no run is named, and runs/ here has none: name its folder"),
+        (["GANG"], "no run folder was given, and runs/ has no run: give one"),
         (["--run", "run"], "Missing argument 'CRITERION...'"),
         (["GANG", "--run", "no-such-run"], "no-such-run"),
         (["GANG", "--run", "run", "--tier", "soak"], "No such option '--tier'"),
@@ -245,8 +245,8 @@ def test_a_folder_alone_makes_no_connection(
     assert begun.returncode == 4, begun.stdout + begun.stderr
     assert begun.stdout == ""
     assert begun.stderr == (
-        f"error: run run was on {address}, and only the run folder says so. A cluster that is "
-        "joined can run code here. If you know it, repeat it: "
+        f"error: run run was on {address}, an address that only the run folder names. A cluster "
+        "that is joined can run code here. If you trust it, enter: "
         f"seatrial again GANG --run {run} --cluster {address}\n"
     )
     begun = subprocess.run(
@@ -285,7 +285,7 @@ def test_each_other_cluster_is_repeated_by_the_user(
     assert (result.exit_code, started.calls) == (4, [])
     assert len(result.output.splitlines()) == 1
     assert "\x1b" not in result.output
-    (command,) = re.findall(r"repeat it: seatrial (again .*)$", result.output) or [""]
+    (command,) = re.findall(r"enter: seatrial (again .*)$", result.output) or [""]
     if cluster == "ray://h:1":
         result = again(*shlex.split(command)[1:])
         assert result.exit_code == 20, result.output
@@ -317,8 +317,8 @@ def test_a_folder_brings_no_contract_of_its_own(
     result = again("LAUNCH", "--run", run)
     assert (result.exit_code, started.calls) == (4, [])
     assert result.output == (
-        f"error: the contract of run run is {name}, a file of the run folder itself. A contract is "
-        "a program: expected a file of your own. Read it, copy it, and start "
+        f"error: the contract of run run is {name}, a file in the run folder itself. A contract "
+        "can run commands, so use a file of your own. Read it, copy it, and start "
         "`seatrial run --contract` with the copy\n"
     )
 

@@ -90,7 +90,7 @@ def test_a_job_that_may_be_another_users_stays_until_it_is_named(left: list[Left
     assert (code, lines[-1], left) == (20, "removed 1, left 1", [FOREIGN])
     assert lines[1] == (
         "job http://head:8265 raysubmit_y runs, kept: it only looks like seatrial's, and may belong"
-        " to another user. Stop it by --remove --job raysubmit_y"
+        " to another user. Stop it with --remove --job raysubmit_y"
     )
     assert run()[0] == 20, "it is listed"
     code, lines = run("--remove", "--job", "raysubmit_y")
@@ -102,8 +102,8 @@ def test_a_job_that_is_not_listed_is_not_stopped(left: list[LeftOver]) -> None:
     code, lines = run("--remove", "--job", "raysubmit_z")
     assert (code, left) == (4, [OLD, FOREIGN])
     assert lines[-1] == (
-        "error: --job: expected a job that is listed, found raysubmit_z: run `seatrial cleanup`"
-        " without it to see them"
+        "error: --job: expected a listed job, found raysubmit_z. Run `seatrial cleanup`"
+        " without --job to list them"
     )
 
 
@@ -177,5 +177,5 @@ def test_the_claim_of_a_job_that_is_no_trial_can_be_ended(
     assert left == [OLD]
     code, lines = run("--unclaim", "01000000", "--remove")
     assert (code, lines[0], lines[-1]) == (
-        0, "the claim of job 01000000 is ended", "removed 1, left 0"
+        0, "the lock of job 01000000 is removed", "removed 1, left 0"
     )  # fmt: skip

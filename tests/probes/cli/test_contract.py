@@ -101,7 +101,7 @@ def test_a_contract_says_what_the_run_found(tmp_path: Path) -> None:
     assert network.one_of == ["rdma"]
     assert contract.limit("SCALING", "efficiency") is not None
     text = (tmp_path / "my.toml").read_text()
-    assert "# Each value is what was seen in run; change it to what was ordered." in text
+    assert "# Each value is what run found. Change it to what was ordered." in text
 
 
 def test_the_best_node_tells_what_all_should_have(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_a_file_that_exists_is_not_overwritten(
     (tmp_path / "seatrial.toml").write_text("ours")
     again = seatrial("contract", "new", "--from", run)
     assert again.exit_code == 4
-    assert "seatrial.toml exists already: give another name" in again.output
+    assert "seatrial.toml exists already: give a different name" in again.output
     assert (tmp_path / "seatrial.toml").read_text() == "ours"
 
 
@@ -256,9 +256,9 @@ def test_of_a_guide_elsewhere_what_the_contract_puts_in_is_shown(tmp_path: Path)
 @pytest.mark.parametrize(
     ("name", "end"),
     [
-        ("lab", "lab is a valid contract: 1 to add (UNPROVEN, above). --limits shows the limit of "
-         "each measure."),
-        ("local", "local is a valid contract: 1 to add"),
+        ("lab", "lab is a valid contract: 1 line to complete (UNPROVEN, above). --limits shows the"
+         " limit of each measure."),
+        ("local", "local is a valid contract: 1 line to complete"),
     ],
 )  # fmt: skip
 def test_the_check_ends_in_one_sentence_and_fits_the_terminal(

@@ -39,7 +39,7 @@ def test_a_sound_cluster_ends_with_0(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     result = diagnosed(monkeypatch, tmp_path, SOUND, "--contract", "lab", "--nodes", "4")
     assert result.exit_code == 0, result.output
     assert "ok   nodes" in result.output
-    assert result.output.endswith("nothing stands in the way of a run\n")
+    assert result.output.endswith("nothing would prevent an accepted run\n")
 
 
 def test_what_stands_in_the_way_is_said_with_what_to_do(
@@ -55,7 +55,7 @@ def test_what_stands_in_the_way_is_said_with_what_to_do(
     lines = [" ".join(line.split()) for line in result.output.splitlines()]
     assert "Wait for it. Without it: GANG would be UNPROVEN" in lines
     assert lines[-3:] == [
-        "HOSTS would fail here", "GANG would be UNPROVEN here", "1 to fix, 1 to know"
+        "HOSTS would fail here", "GANG would be UNPROVEN here", "1 to fix, 1 to note"
     ]  # fmt: skip
     assert max(map(len, result.output.splitlines())) <= 80
     assert "\x1b" not in result.output, "what a node says is escaped"
@@ -78,7 +78,7 @@ def test_without_a_contract_nothing_will_be_accepted(
     result = diagnosed(monkeypatch, tmp_path, SOUND)
     assert result.exit_code == 20
     text = " ".join(result.output.split())
-    assert "limits are derived from the cluster, and nothing is accepted" in text
+    assert "limits are derived from the cluster, and the run cannot be accepted" in text
 
 
 def test_another_version_of_ray_ends_the_questions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,13 +84,13 @@ def test_the_usual_time_has_its_source_and_no_gpu() -> None:
     output = " ".join(plan("--contract", "h100-ndr400", "--nodes", "8").output.split())
     assert "ordered 8 nodes, 8 accelerators each" in output
     assert (
-        "times are of a lab of 4 nodes (docs/develop/measurements.md); not measured on GPUs"
+        "times were measured on a lab of 4 nodes (docs/develop/measurements.md), not on GPUs"
         in output
     )
     assert section(plan("--only", "fabric").output, "FABRIC").count("time about 58 s") == 1
     assert "time not measured" in section(plan().output, "HOSTS")
     soak = " ".join(plan("--tier", "soak").output.split())
-    assert f"total {len(all_probes())} probes, not measured times are of" in soak
+    assert f"total {len(all_probes())} probes, not measured times were measured on" in soak
     assert "total 18 probes, about 6 min" in " ".join(plan("--contract", "lab").output.split())
 
 
@@ -112,9 +112,10 @@ def test_what_a_contract_cannot_prove_is_said() -> None:
 def test_without_a_contract_nothing_can_be_accepted() -> None:
     output = " ".join(plan().output.split())
     assert (
-        "contract none: limits are derived from the cluster, and nothing can be accepted" in output
+        "contract none: limits are derived from the cluster, and the run cannot be accepted"
+        in output
     )
-    assert "ordered no number of nodes" in output
+    assert "ordered number of nodes not given" in output
 
 
 def test_the_clusters_size_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +131,7 @@ def test_the_clusters_size_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked == ["auto"]
     assert "\ncluster " not in plan().output
     output = plan("--cluster", "local:3").output
-    assert "3 raylets, embedded on this host when the run begins" in output
+    assert "3 raylets, which the run starts on this host" in output
     assert asked == ["auto"], "an embedded cluster is not started, and none is joined unasked"
 
 

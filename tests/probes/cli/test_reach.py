@@ -40,7 +40,7 @@ def reach(url: str, gcs: str, client: str = "") -> tuple[list[str], int]:
 def test_each_port_is_told(token: str) -> None:
     with dashboard(token=token) as (url, served), grpc_endpoint(token) as address:
         (first, client, gcs, agent), code = reach(url, address)
-    word = "reached, it asks for a token" if token else "OPEN, it accepts commands without a token"
+    word = "reached, it requires a token" if token else "OPEN, it accepts commands without a token"
     assert (first, gcs) == (word, word)
     assert client.startswith("not reached (UNAVAILABLE")
     assert agent.startswith("not reached (")

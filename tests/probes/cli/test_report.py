@@ -109,7 +109,7 @@ def test_without_a_folder_the_newest_run_is_shown(
     for command in ("show", "report"):
         result = CliRunner().invoke(main, [command])
         assert result.exit_code == 4
-        assert "no run is named, and runs/ here has none: name its folder" in result.output
+        assert "no run folder was given, and runs/ has no run: give one" in result.output
     for number, name in enumerate(("tcp-fallback", "healthy-atlas", "retried")):
         run = Path(shutil.copytree(RECORDINGS / name, tmp_path / "runs" / name))
         os.utime(run / "events.jsonl", (0, 100 * (number % 2)))
@@ -134,4 +134,4 @@ def test_the_page_is_opened_if_asked_for(
     assert result.exit_code == code
     (page,) = opened
     assert Path(page).read_text().startswith("<!doctype html>")
-    assert ("no browser could be started here" in result.output) is bool(failed)
+    assert ("no browser starts here" in result.output) is bool(failed)

@@ -295,7 +295,7 @@ def test_report_tells_who_holds_the_others_up(tmp_path: Path) -> None:
 def test_one_rung_is_nothing_to_compare(tmp_path: Path) -> None:
     found = ladder()
     run = save(tmp_path / "run", replace(found, rungs=found.rungs[:1]))
-    assert "one rung only: nothing to compare" in said("report", run).output
+    assert "only one node count was measured" in said("report", run).output
     assert {*figures(run, "efficiency")} == {"1 node, 8,192 tokens per GPU and step"}
 
 

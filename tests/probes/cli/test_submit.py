@@ -53,10 +53,10 @@ def test_the_address_may_be_in_rays_variable(
     [
         ([], "no cluster: give --address http://head:8265, or set RAY_API_SERVER_ADDRESS"),
         (["--address", "head:8265"], "--address: expected http://head:8265, found head:8265"),
-        (["--address", "http://127.0.0.1:9", "--attach", "mine"], "--attach: expected an id as"),
+        (["--address", "http://127.0.0.1:9", "--attach", "mine"], "--attach: expected an id like"),
         (
             ["--address", "http://127.0.0.1:9", "--attach", ID, "--tier", "soak", "-k", "x"],
-            "the run is under way, so --keyword would change nothing",
+            "the run has started, so drop --keyword",
         ),
         (["--address", "http://127.0.0.1:9", "--run-dir", "full"], "full is not empty"),
         (
@@ -71,7 +71,7 @@ def test_the_address_may_be_in_rays_variable(
         ),
         (
             ["--address", "http://127.0.0.1:9", "--run-dir", "full/record.json/x"],
-            "the run cannot be brought back to full/record.json/x: ",
+            "the run cannot be copied to full/record.json/x: ",
         ),
         (["--address", "http://x", "--cluster", "auto"], "No such option '--cluster'"),
     ],
@@ -134,7 +134,7 @@ def brought(monkeypatch: pytest.MonkeyPatch, code: int | None, **facts: Any) -> 
         ({"status": "STOPPED", "driver_exit_code": None}, 2, 2, "run folder"),
         ({"status": "FAILED", "message": "it died"}, None, 3, "was killed on the cluster: it died"),
         ({"status": "FAILED", "driver_exit_code": -9}, None, 3, "was killed on the cluster"),
-        ({"status": "FAILED", "driver_exit_code": 5}, None, 3, "exit code 5, and its run says"),
+        ({"status": "FAILED", "driver_exit_code": 5}, None, 3, "exit code 5, but its run says"),
         ({"status": "SUCCEEDED", "driver_exit_code": 0}, 20, 4, "0, but the run recorded 20"),
         ({"status": "SUCCEEDED", "driver_exit_code": 0}, None, 4, "SHA256SUMS is missing"),
         ({"status": "FAILED", "driver_exit_code": 1}, 0, 4, "exit code 1, but the run recorded 0"),
@@ -186,7 +186,7 @@ def test_a_suite_that_did_not_begin_says_why(log: str, words: str) -> None:
     with cluster([job], log) as (address, _):
         code, said = run("--address", address, "--contract", "lab")
     assert code == 4
-    assert f"the suite did not begin on {address}: " in said
+    assert f"the suite did not start on {address}: " in said
     assert words in said
 
 

@@ -86,7 +86,7 @@ def test_an_id_that_the_cluster_does_not_know_is_refused() -> None:
     with head(answer) as (address, _):
         code, said = run("--address", address, "--attach", ID)
     assert code == 4
-    assert "Job x does not exist. Was it another cluster, or was its head started anew?" in said
+    assert "Job x does not exist. Was it another cluster, or was its head restarted?" in said
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_a_run_that_is_not_verified_stays_and_can_be_fetched(
             "--address", address, "--attach", ID, *CONTRACT, "--run-dir", str(tmp_path / "run")
         )
     assert (found, removed) == (2, [])
-    assert "interrupted before the run was here and verified: it is still on the cluster" in said
+    assert "interrupted before the run was copied and verified: it is still on the cluster" in said
 
 
 def test_a_run_that_does_not_stop_is_not_followed_for_ever(
@@ -146,7 +146,7 @@ def test_a_run_that_does_not_stop_is_not_followed_for_ever(
         code, said = run("--address", address, "--attach", ID)
     assert code == 2
     assert f"POST /api/jobs/{ID}/stop" in asked
-    assert "the run has not stopped in 0 s, and may hold the cluster" in said
+    assert "the run did not stop within 0 s, and may still use the cluster" in said
     assert f"--attach {ID}" in said
 
 
@@ -158,7 +158,7 @@ def test_a_second_signal_leaves_a_run_that_stops(monkeypatch: pytest.MonkeyPatch
     with cluster([{"status": "RUNNING"}]) as (address, _):
         code, said = run("--address", address, "--attach", ID)
     assert code == 2
-    assert "left while the run stops on the cluster" in said
+    assert "left while the run was stopping on the cluster" in said
     assert "goes on" not in said
 
 

@@ -68,7 +68,7 @@ def test_attached_to_an_accepted_run_without_its_contract_nothing_is_proven(
     monkeypatch.setattr(BringBack, "remove", lambda self: removed.append("x"))
     code, said = submitted("--rehearsal", attach=True)
     assert (code, removed) == (20, [])
-    assert "there is no contract here to compare it with: attach again, and give the" in said
+    assert "no contract was given here to compare it with. Attach again, and give the" in said
     Path("seatrial.toml").write_bytes(load("lab").text)  # as `seatrial run` in this folder
     code, said = submitted(attach=True)
     assert (code, removed) == (0, ["x"]), said
@@ -156,7 +156,7 @@ def test_another_run_is_refused(
     code, said = submitted(*words)
     assert code == 4, said
     assert f"error: {sentence}" in said or sentence in said
-    assert "is not the run that was submitted, or not whole: it proves nothing" in said
+    assert "is not the submitted run, or is incomplete: it proves nothing" in said
 
 
 def edit_metrics(run: Path) -> None:
@@ -244,7 +244,4 @@ def test_without_what_the_judging_needs_it_says_so(monkeypatch: pytest.MonkeyPat
     brought(monkeypatch, 0)
     code, said = submitted()
     assert code == 0, said
-    assert (
-        "; record and page not compared, nor judged by the contract: pydantic is not installed"
-        in said
-    )
+    assert "; record, page and limits were not checked: pydantic is not installed" in said

@@ -73,7 +73,7 @@ def test_a_lost_node_is_one_finding_with_time_and_cause(cluster: Cluster) -> Non
     assert found.names == {"node": "node2", "ray_address": "10.0.0.3"}
     assert found.statement == (
         "node2: lost (Ray's reason: unexpected termination: health check failed again), "
-        "0 s after the run began. Expected: it takes part until the run ends"
+        "0 s after the run began. Expected: alive until the run ends"
     )
 
 
@@ -107,7 +107,7 @@ def test_a_node_that_was_dead_before_is_not_lost() -> None:
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"drained_by": 1e12}, "node2: drained, and ended in "),
+        ({"drained_by": 1e12}, "node2: being drained, it ends in "),
         ({"alive": False, "reason": 3}, "node2: lost (Ray's reason: drained because its"),
         ({"alive": False, "reason": 4, "message": "idle for 60 s"}, ""),
         ({"alive": False, "reason": 99}, "node2: lost (Ray's reason: none)"),
@@ -123,7 +123,7 @@ def test_a_node_that_comes_back_has_another_id(cluster: Cluster) -> None:
     both = cluster.nodes | {"e": NodeState("e", "node2", "10.0.0.3")}
     cluster.nodes = both | {"c": replace(NODES["c"], **DEAD)}
     (found,) = cluster.look()
-    assert found.statement.startswith("node2: lost and back under another node id (Ray's")
+    assert found.statement.startswith("node2: lost and back with a different node id (Ray's")
 
 
 def test_another_raylet_of_the_same_machine_is_not_that_node(cluster: Cluster) -> None:
@@ -139,7 +139,7 @@ def test_a_node_is_gone_only_when_several_lists_lack_it(cluster: Cluster) -> Non
     del cluster.nodes["c"]
     cluster.read = lambda: list(cluster.nodes.values())
     (found,) = cluster.look(5)
-    assert found.statement.startswith("node2: lost, Ray lists it no more, ")
+    assert found.statement.startswith("node2: lost, Ray no longer lists it, ")
 
 
 def fail() -> list[NodeState]:

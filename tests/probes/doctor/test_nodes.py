@@ -140,7 +140,7 @@ def dashboard(request: pytest.FixtureRequest) -> Iterator[str]:
     ("dashboard", "state", "found"),
     [
         (Answering, OK, "answers"),
-        (Refusing, UNPROVEN, "refuses us (HTTP 401)"),
+        (Refusing, UNPROVEN, "refuses the request (HTTP 401)"),
         (Speaking, UNPROVEN, "does not answer"),
     ],
     indirect=["dashboard"],

@@ -387,7 +387,7 @@ def test_without_a_contract_ports_for_storage_do_not_raise_the_limit() -> None:
     }
     assert [limit.low for limit in limits.values()] == [pytest.approx(400), pytest.approx(320)]
     assert "NCCL_IB_HCA" not in limits[""].because
-    assert "(without mlx5_8/1, mlx5_9/1, which NCCL_IB_HCA leaves out)" in limits[rails].because
+    assert "(without mlx5_8/1, mlx5_9/1, which NCCL_IB_HCA excludes)" in limits[rails].because
 
 
 def test_bytes_that_no_port_counts_accuse_nobody() -> None:

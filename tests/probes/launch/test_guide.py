@@ -332,14 +332,14 @@ def test_a_contract_names_where_a_guide_comes_from() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ('document = "http://x.example/g.md"', "expected sha256 with a document of http"),
-        ('document = "ftp://x.example/g.md"', "'document': expected a path, or a URL of https"),
+        ('document = "http://x.example/g.md"', "expected sha256 with an http document"),
+        ('document = "ftp://x.example/g.md"', "'document': expected a path, or an https URL"),
         (
             'document = "https://x/\\u001b[31m"',
             "of printable characters, found 'https://x/\\x1b[31m'",
         ),
-        ('document = "file:///g.md"', "'document': expected a path, or a URL of https"),
-        ('document = "HTTPS://x.example/g.md"', "'document': expected a path, or a URL of https"),
+        ('document = "file:///g.md"', "'document': expected a path, or an https URL"),
+        ('document = "HTTPS://x.example/g.md"', "'document': expected a path, or an https URL"),
         ('document = "g.md"\nsha256 = "abc"', "'sha256': expected 64 hex digits"),
         ('document = "g.md"\nlaunchers = "torchrun"', "'launchers': expected a list, found"),
         ('document = "g.md"\nlaunchers = ["mpirun"]', "'launchers.0': expected 'torchrun' or"),
@@ -353,7 +353,7 @@ def test_a_contract_with_another_way_to_a_guide_is_refused(text: str, says: str)
 
 
 def test_a_hash_without_a_guide_is_refused() -> None:
-    with pytest.raises(ContractError, match="expected document, the guide that sha256 belongs to"):
+    with pytest.raises(ContractError, match="expected `document` \\(the guide\\) with sha256"):
         parse(f'schema = 1\n[launch]\nsha256 = "{HASH}"\n'.encode(), "c.toml")
 
 

@@ -92,7 +92,7 @@ def test_the_lock_ends_with_its_holder(tmp_path: Path) -> None:
 def test_another_name_is_not_ours(tmp_path: Path, name: str) -> None:
     folder = make(tmp_path / name)
     assert list_files([str(tmp_path)]) == {}
-    with pytest.raises(ValueError, match="no name of ours"):
+    with pytest.raises(ValueError, match="not a name of seatrial"):
         remove_files([str(folder)])
 
 

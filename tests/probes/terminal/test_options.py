@@ -84,12 +84,12 @@ def test_an_option_that_a_command_leaves_out_is_left_out() -> None:
 def test_an_unknown_option_is_refused_in_one_sentence() -> None:
     usage = "usage: x [options]\nx: error: unrecognized arguments: --clutser a\n  inifile: None\n"
     assert shorten_usage_error(usage) == (
-        "pytest refuses what stands after `--`: unrecognized arguments: --clutser a; "
+        "pytest refuses the arguments after `--`: unrecognized arguments: --clutser a; "
         "did you mean --cluster, before the `--`?"
     )
     other = "usage: x\nx: error: argument --maxfail: invalid int value: 'a'\n  rootdir: /\n"
     assert shorten_usage_error(other) == (
-        "pytest refuses what stands after `--`: argument --maxfail: invalid int value: 'a'"
+        "pytest refuses the arguments after `--`: argument --maxfail: invalid int value: 'a'"
     )
     assert shorten_usage_error("--tier is 'x'") == "--tier is 'x'"
 

@@ -53,7 +53,7 @@ def test_the_contract_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ("only", "GANG,FABRICS", OptionError, "--only is FABRICS, .*; did you mean FABRIC?"),
         ("only", "XYZ", OptionError, "expected some of FABRIC, SCALING, GANG, LAUNCH, RESTART"),
         ("nodes", "0", OptionError, "expected a whole number of nodes"),
-        ("nonce", "sk-acceptance-2026-lot-7", OptionError, "a text that is no secret, found one"),
+        ("nonce", "sk-acceptance-2026-lot-7", OptionError, "a text that is not secret, found one"),
         ("wait_for_nodes", "1.5", OptionError, "expected whole seconds"),
         ("wait_for_room", "soon", OptionError, "SEATRIAL_WAIT_FOR_ROOM. is 'soon', expected whole"),
         ("wait_for_room", "25h", OptionError, "at most 24h"),

@@ -408,7 +408,7 @@ def not_a_number(fabric: ProbeResult) -> list[Measurement]:
 
 def skipped(run: RunRecord) -> RunRecord:
     """GANG queues work with Ray's data package, and was skipped without it."""
-    why = "pyarrow is missing. Where the suite runs: pip install 'ray[train]'"
+    why = "pyarrow is not installed here: pip install 'ray[train]'"
     return replaced(
         run,
         "GANG",

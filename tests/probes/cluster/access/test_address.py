@@ -51,8 +51,8 @@ def test_what_names_a_cluster(spec: str) -> None:
         ("lcoal:4", "did you mean local?"),
         ("10.0.0.1:6379", "found '10.0.0.1:6379'"),
         ("ray://host", "found 'ray://host'"),
-        ("local:0", "takes 1 to 32 raylets, found 0"),
-        ("local:33", "takes 1 to 32 raylets, found 33"),
+        ("local:0", "expected 1 to 32 raylets, found 0"),
+        ("local:33", "expected 1 to 32 raylets, found 33"),
         ("", "found ''"),
     ],
 )
@@ -96,13 +96,15 @@ def test_a_dead_address_is_said_with_its_origin(
         find_address("auto")
     assert time.monotonic() - begun < 2 * CONNECT_SECONDS
     assert str(caught.value).startswith(
-        f"no Ray at {found} ({origin}: Connection refused). Is the head up? Try `ray status`"
+        f"no Ray answers at {found} ({origin}: Connection refused). Is the head up? Try `ray st"
     )
 
 
 def test_a_client_address_in_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", f"ray://127.0.0.1:{closed_port()}")
-    with pytest.raises(ClusterUnreachable, match=r"no Ray at ray://127.* \(from RAY_ADDRESS: "):
+    with pytest.raises(
+        ClusterUnreachable, match=r"no Ray answers at ray://127.* \(from RAY_ADDRESS: "
+    ):
         find_address("auto")
     monkeypatch.setenv("RAY_ADDRESS", "ray://nowhere")
     with pytest.raises(ClusterUnreachable, match="found 'ray://nowhere'"):
@@ -123,7 +125,9 @@ def test_a_cluster_of_another_network_namespace_is_not_joined(
     known(monkeypatch, {"10.78.0.1:6379": False}, None)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(socket, "create_connection", lambda *_, **__: pytest.fail("sent"))
-    with pytest.raises(ClusterUnreachable, match=r"found Ray at 10.78.0.1:6379 in a network names"):
+    with pytest.raises(
+        ClusterUnreachable, match=r"found Ray at 10.78.0.1:6379 in another network names"
+    ):
         find_address("auto")
 
 
@@ -241,7 +245,7 @@ def test_the_address_of_a_dashboard_is_for_submit(
 
 def test_an_address_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "head")
-    with pytest.raises(ClusterUnreachable, match="RAY_ADDRESS is no address"):
+    with pytest.raises(ClusterUnreachable, match="RAY_ADDRESS is not an address"):
         find_address("auto")
 
 
@@ -340,10 +344,9 @@ def test_an_embedded_cluster_of_another_run_is_not_joined(monkeypatch: pytest.Mo
     with pytest.raises(ClusterUnreachable) as caught:
         find_address("auto")
     assert str(caught.value) == (
-        "--cluster auto joins no embedded cluster of another run, found 192.0.2.2:35503 "
-        "(3 raylets of process 4321 of jane): it ends with that run. Wait until then, "
-        f"{OTHERWISE}. RAY_ADDRESS=192.0.2.2:35503 names it on purpose; "
-        "a run waits there with --wait-for-room"
+        "--cluster auto does not join the embedded cluster of another run, found 192.0.2.2:35503 "
+        f"(3 raylets of process 4321 of jane). Wait until that run ends, {OTHERWISE}. To join it, "
+        "set RAY_ADDRESS=192.0.2.2:35503, and wait for it with --wait-for-room"
     )
 
 
@@ -413,7 +416,7 @@ def test_a_run_that_is_not_shown_is_somebody_elses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """/proc may hide the processes of other users."""
-    assert address._owner(Path("/proc/999999999")) == "a process that is not shown"
+    assert address._owner(Path("/proc/999999999")) == "an unknown process"
 
     def unknown(uid: int) -> None:
         raise KeyError(uid)

@@ -58,8 +58,8 @@ def test_the_token_is_sent_where_the_cluster_asks(
 @pytest.mark.parametrize(
     ("variables", "says"),
     [
-        ({}, "asks for a token, and none was found in RAY_AUTH_TOKEN or "),
-        ({"RAY_AUTH_MODE": "token"}, "and none was found in RAY_AUTH_TOKEN or "),
+        ({}, "requires a token, but none was found in RAY_AUTH_TOKEN or "),
+        ({"RAY_AUTH_MODE": "token"}, "but none was found in RAY_AUTH_TOKEN or "),
         ({"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": RIGHT}, "RAY_AUTH_MODE is disabled here"),
         ({"RAY_AUTH_TOKEN": "wrong"}, "refuses the token of RAY_AUTH_TOKEN: set RAY_AUTH_MODE"),
     ],
@@ -128,7 +128,7 @@ def test_a_driver_that_insists_on_tokens_is_refused(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     with (
         grpc_endpoint() as address,
-        pytest.raises(TokenProblem, match=r"asks for no token: set RAY_AUTH_MODE=disabled"),
+        pytest.raises(TokenProblem, match=r"requires no token: set RAY_AUTH_MODE=disabled"),
     ):
         follow_auth_mode(address)
 

@@ -54,9 +54,9 @@ def test_it_waits_until_the_last_node_is_there(clock: Clock) -> None:
 def test_each_change_is_said_once(clock: Clock) -> None:
     said: list[str] = []
     wait_for_nodes(Growing(clock, (0, 8), (3, 8), (40, 8)), 3, 8, 600, said.append)
-    assert said == [f"{n} of 3 nodes with 8 GPUs each are there" for n in (1, 2)]
+    assert said == [f"{n} of 3 nodes with 8 GPUs each have joined" for n in (1, 2)]
     wait_for_nodes(Growing(clock), 1, 0, 5, said.append)
-    assert said[2:] == ["0 of 1 nodes are there"]
+    assert said[2:] == ["0 of 1 nodes have joined"]
 
 
 def test_seconds_are_counted_from_the_beginning(clock: Clock) -> None:

@@ -114,11 +114,13 @@ def test_who_does_not_wait_is_refused_at_once(
 def test_a_claim_that_has_just_ended_is_not_one_to_end(
     store: dict[bytes, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "_try_claim", lambda *_: "another trial has just begun here")
+    monkeypatch.setattr(
+        room, "_try_claim", lambda *_: "another trial has just started on this cluster"
+    )
     with pytest.raises(OtherTrial) as refused:
         claim()
     assert str(refused.value) == (
-        "another trial has just begun here: wait for it with --wait-for-room 30m"
+        "another trial has just started on this cluster: wait for it with --wait-for-room 30m"
     )
 
 
@@ -138,7 +140,7 @@ def test_of_two_that_took_a_dead_claim_over_the_later_one_holds_it(
     theirs(store)
     living(monkeypatch, "mine", "third")
     monkeypatch.setattr(room.time, "sleep", lambda _: theirs(store, job="third"))
-    with pytest.raises(OtherTrial, match="has just begun here"):
+    with pytest.raises(OtherTrial, match="has just started on this cluster"):
         claim()
     assert json.loads(store[room.KEY])["job"] == "third"
 
@@ -162,7 +164,7 @@ def test_between_two_questions_it_rests(
 
 def test_it_waits_no_longer_than_asked(store: dict[bytes, bytes]) -> None:
     theirs(store)
-    with pytest.raises(OtherTrial, match="it has not ended in time"):
+    with pytest.raises(OtherTrial, match="it did not end in time"):
         claim(0.05)
 
 
@@ -174,7 +176,7 @@ def test_a_trial_that_cannot_be_asked_for_is_as_alive(
 
     theirs(store)
     monkeypatch.setattr(ray, "get", silent)
-    with pytest.raises(OtherTrial, match=r"\(job theirs: Ray does not say whether it still runs\)"):
+    with pytest.raises(OtherTrial, match=r"\(job theirs: Ray does not report whether it still"):
         claim()
 
 
@@ -212,7 +214,7 @@ def test_of_two_that_find_a_dead_claim_one_holds_it(
         return {"mine": job(), "third": job()}
 
     monkeypatch.setattr(ray, "get", slow_answer)
-    with pytest.raises(OtherTrial, match="has just begun here"):
+    with pytest.raises(OtherTrial, match="has just started on this cluster"):
         claim()
     assert json.loads(store[room.KEY])["job"] == "third"
 
