@@ -30,7 +30,7 @@ BUDGET = {
     # compare and history list what changed; --all has the rest.  The newest run is the default.
     # `contract new` takes its answers from options, and says which one is missing.  `explain` knows
     # measures and criteria.  The help has sections.
-    "probes/cli": 1901,
+    "probes/cli": 1914,
     # ask.py has the sets of actors that hosts had.  cleanup.py ends a guide's user, bounds answers,
     # and is replaced where its process dies; a lost head or node ends the run.  room.py and
     # address.py say which job, or which run, has the cluster.  variables.py knows whose values a
@@ -43,7 +43,7 @@ BUDGET = {
     "probes/environment": 813,
     "probes/fabric": 3304,
     "probes/faults": 340,
-    "probes/gang": 2041,  # a control asks for no more than there is, until all is held
+    "probes/gang": 2042,  # a control asks for no more than there is, until all is held
     "probes/hosts": 5093,
     # A guide is another party's program: who types it, its hash, one deadline, output in bounds.
     # A shell is ended in bounded time, and reaped last; mounts are searched, or named; a user has
