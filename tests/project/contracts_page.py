@@ -62,20 +62,20 @@ because = "the training team planned its budget with it"
 """
 HEAD = """# Contracts
 
-A contract says what was ordered, and which limits hold. Both parties agree on it before the run. Its hash stands on the
-report. This page is generated from the code that reads contracts.
+A contract says what was ordered, and which limits apply. Both parties agree on it before the run. The report shows its hash.
+This page is generated from the code that reads contracts.
 
 | command | what it does |
 |---|---|
 | `seatrial contract new FILE` | asks what was ordered, and writes the contract with the reason of each limit |
-| `seatrial contract new --template NAME --set KEY=ANSWER --yes FILE` | asks nothing, for scripts. A missing answer is named, with the option that gives it. |
+| `seatrial contract new --template NAME --set KEY=ANSWER --yes FILE` | asks nothing, for scripts. An error names a missing answer, and the option for it. |
 | `seatrial contract new --from RUN FILE` | writes what a run found. Change it to what was ordered. |
 | `seatrial contract list` | lists the shipped contracts |
 | `seatrial contract show NAME` | prints a shipped contract |
-| `seatrial contract check FILE` | checks FILE. It shows what is ordered and what would stay UNPROVEN; with `--limits` the limit of each measure. |
+| `seatrial contract check FILE` | checks FILE. It shows what is ordered and what would be UNPROVEN; with `--limits` also the limit of each measure. |
 
 Pass the file with `--contract FILE`. Without it, `seatrial.toml` in the current folder is used. If that is missing too,
-limits are derived from what the cluster shows of itself, and the run accepts nothing (exit code 20).
+limits are derived from what the cluster reports, and the run accepts nothing (exit code 20).
 
 A contract is a TOML file:
 
@@ -88,7 +88,7 @@ A contract is a TOML file:
 
 ## cluster
 
-What was ordered, and the names that the parties agreed on. Leave out what was not agreed. HOSTS judges what is there.
+What was ordered, and the names that the parties agreed on. Leave out what was not agreed. HOSTS compares the nodes with it.
 
 {cluster}
 
@@ -102,20 +102,24 @@ Without this table, LAUNCH follows seatrial's own guide. [LAUNCH](launch.md) has
 
 ## Limits
 
-A limit stands in a table with the names of its criterion and measure, such as `[FABRIC.busbw]`. [Measures](../reference/measures.md)
-lists all of them, with their units and the limits that hold if none is agreed.
+A limit is a table with the names of its criterion and measure, such as `[FABRIC.busbw]`. [Measures](../reference/measures.md)
+lists all measures, with their units and the limits that apply if none is agreed.
 
 {limits}
 
-These are refused, each with a sentence that says what to write instead: a limit in the wrong direction (`at_most` for a
-bandwidth), a limit that every value meets or that no value meets, another unit, a measure that no probe of the tier measures, a limit that
-contradicts `[cluster]`, and an invariant. Invariants hold on every cluster: exact data, no half-held gang, a resume that
-is equal bit by bit.
+These are refused, with a message that says what to write instead:
 
-Two limits follow from `[cluster]` where the contract does not give them. `[FABRIC.network]` is the `fabric`.
-`[FABRIC.busbw]` is {share} of the rate of a node's rails (`line_rate_gbps`), MARGINAL below {marginal}. [How limits are derived](../reference/limits.md) has the reasons.
+- a limit in the wrong direction (`at_most` for a bandwidth), or with a different unit
+- a limit that every value meets, or that no value meets
+- a measure that no probe (test) of the tier measures
+- a limit that contradicts `[cluster]`
+- a limit of a fixed measure. These are the same on every cluster: exact data, a gang holds all its GPUs or none, a resume is
+  equal bit by bit.
 
-A rehearsal (`accelerators = "emulated"`) may leave out a criterion that it cannot prove. It gives the reason:
+If the contract does not set them, two limits follow from `[cluster]`. `[FABRIC.network]` is the `fabric`.
+`[FABRIC.busbw]` is {share} of the rate of a node's rails (`line_rate_gbps`), MARGINAL below {marginal}. [How limits are derived](../reference/limits.md) gives the reasons.
+
+A rehearsal (`accelerators = "emulated"`) may leave out a criterion that it cannot prove. Write the reason:
 
 ```toml
 [FABRIC]
@@ -124,8 +128,8 @@ not_provable = "all raylets share one host's network, so no byte crosses a link"
 
 ## baseline
 
-Each key is a measure, with its criterion where several have it. The value is how much worse it may be than in the run of
-`--baseline`: [a gate for CI](ci.md#a-gate-against-an-earlier-run).
+Each key is a measure. If several criteria have it, write the criterion before it. The value is how much worse it may be than in
+the run of `--baseline`: [a gate for CI](ci.md#a-gate-against-an-earlier-run).
 
 ```toml
 [baseline]
@@ -150,13 +154,13 @@ until = 2027-05-31
 
 ## Shipped contracts
 
-They are templates. Copy one with `seatrial contract show`, or let `seatrial contract new` fill in one for a real cluster. For other hardware, as
-H200 with RoCE, answer `other` there: it asks for all, and proposes the limits that follow.
+These are templates. Copy one with `seatrial contract show`, or let `seatrial contract new` fill in one for a real cluster. For
+different hardware, such as H200 with RoCE, answer `other`: then it asks for everything, and proposes limits.
 
 {shipped}
 
-`lab` and `local` are rehearsals: they accept no cluster. Copy them with `seatrial contract show`. Limits that no published figure supports say that they are not yet
-calibrated on hardware.
+`lab` and `local` are rehearsals: they accept no cluster. Copy them with `seatrial contract show`. If no published figure supports a
+limit, its reason says that it is not yet calibrated on hardware.
 """
 
 
