@@ -195,6 +195,7 @@ def _open_run(session: pytest.Session, settings: RunSettings) -> None:
     loaded = _loaded(config)
     ending = config.stash[ENDING] = Ending(run, _end_options(config, run, loaded))
     config.pluginmanager.register(InterruptHook(ending), "seatrial interrupt")
+    SIGNALS.release()
     if run.was_cut_off:
         raise KeyboardInterrupt
     also = [f"loaded    {', '.join(loaded)}  (`seatrial run` loads nothing else)"] if loaded else []

@@ -93,6 +93,7 @@ class RunSession:
         try:
             self._join(agreed, awaited)
             self._describe(agreed)
+            SIGNALS.hold()  # until the first event has what writes the last one
         except (KeyboardInterrupt, SystemExit):  # Ray's own handler of SIGTERM raises SystemExit
             self._cut_off(agreed)
         new = Path("runs") / store.run_folder_name(self.name)  # or the next free one

@@ -39,6 +39,7 @@ class Signals:
         self._since = 0.0
         self._what = ""  # is being waited for; empty while probes run
         self._reason = ""  # of the next signal, which `lose` sends
+        self._is_held = self._came_held = False  # a signal waits for `release`; one does
         self.count = 0
         self.came_in_time = False  # before the end of the run began
         self.lost = ""  # why the run ended, where its cluster was lost before
@@ -57,6 +58,7 @@ class Signals:
             return
         self.count, self._since, self._what, self.leave = 0, 0.0, "", None
         self.came_in_time, self.lost, self._reason = False, "", ""
+        self._is_held = self._came_held = False
         with suppress(OSError):  # pytest captures the file of that number
             self._screen = os.dup(2)
         self._is_taken = True
@@ -102,6 +104,17 @@ class Signals:
         self._since = self._since or time.monotonic()
         self._what = what
 
+    def hold(self) -> None:
+        """Let signals wait for `release`: a run that has begun has nothing yet that ends it."""
+        self._is_held = self._is_taken
+
+    def release(self) -> None:
+        """Handle signals again, and the one that waited."""
+        self._is_held = False
+        if self._came_held:
+            self._came_held = False
+            self._handle()
+
     def lose(self, sentence: str) -> None:
         """Raise RunLost in the main thread, which a call may block; safe in other threads."""
         self._reason = sentence
@@ -117,6 +130,9 @@ class Signals:
         wait_for(write)  # a terminal may be stopped (Ctrl-S), and the signal must do its work
 
     def _handle(self, *_: object) -> None:
+        if self._is_held:
+            self._came_held = True
+            return
         reason, self._reason = self._reason, ""
         if reason:
             if not self._what:

@@ -57,6 +57,14 @@ def late(spec):
     time.sleep(300)
 probes.session.session.connect = late
 """
+BEGUN = """
+import os, signal
+owe = probes.session.session.RunSession._write_owed
+def write(self):
+    owe(self)
+    os.kill(os.getpid(), signal.{})
+probes.session.session.RunSession._write_owed = write
+"""
 SLOW_END = """
 import os, signal
 import probes.session.ending as ending
@@ -90,6 +98,7 @@ SIGNALS = (
           says="stuck"),
     *(Fault(f"{name} while the cluster is joined", 2, plant=JOINING.format(name))
       for name in ("SIGINT", "SIGTERM", "SIGHUP")),
+    *(Fault(f"{name} at the first event", 2, plant=BEGUN.format(name)) for name in ("SIGINT", "SIGTERM")),
     Fault("SIGTERM while the report is written", 0,
           plant=SLOW_END.format("os.kill(os.getpid(), signal.SIGTERM)")),
     Fault("SIGINT twice while the report is written", 0,

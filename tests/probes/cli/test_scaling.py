@@ -289,7 +289,7 @@ def test_a_run_without_a_ladder_is_refused_with_what_failed(tmp_path: Path) -> N
 def test_report_tells_who_holds_the_others_up(tmp_path: Path) -> None:
     output = said("report", save(tmp_path / "run", ladder(slow_node=0.5), 0.2)).output
     assert "alone takes" in output
-    assert "SCALE-STRAGGLER a step of node" in output
+    assert "SCALE-STRAGGLER a step on node" in output
 
 
 def test_one_rung_is_nothing_to_compare(tmp_path: Path) -> None:

@@ -92,8 +92,12 @@ def test_an_id_that_the_cluster_does_not_know_is_refused() -> None:
 @pytest.mark.parametrize(
     ("error", "code", "words"),
     [
-        (PermissionError(13, "Permission denied"), 3, "could not be written here: [Errno 13]"),
-        (KeyboardInterrupt(), 2, "interrupted before the run was here and verified"),
+        (
+            PermissionError(13, "Permission denied"),
+            3,
+            "could not be written on this machine: [Errno 13]",
+        ),
+        (KeyboardInterrupt(), 2, "interrupted before the run was copied and verified"),
         (SubmitError("came damaged"), 20, "error: came damaged"),
         (ForeignRun("cannot be unpacked"), 4, "error: cannot be unpacked"),
     ],

@@ -118,7 +118,7 @@ def test_a_nonce_that_a_run_cannot_keep_is_refused_before(
     assert found == code, said
     if code:
         assert asked == []
-        assert "--nonce: expected a text that is no secret" in said
+        assert "--nonce: expected a text that is not secret" in said
         assert nonce not in said
 
 

@@ -105,7 +105,7 @@ def test_communication_and_waiting_grow_with_the_nodes_and_nothing_else() -> Non
 @pytest.mark.parametrize("counts", [(), (1,), (1, 2), (2, 4, 8)])
 def test_too_few_rungs_are_refused(counts: tuple[int, ...]) -> None:
     some = {count: steps for count, steps in rungs().items() if count in counts}
-    with pytest.raises(ValueError, match="needs 1 node and two larger rungs"):
+    with pytest.raises(ValueError, match="needs 1 node and two larger node counts"):
         forecast_efficiency(some, SECONDS)
 
 
