@@ -197,7 +197,7 @@ def test_a_whole_number_has_a_longest(digits: int, read: bool, tmp_path: Path) -
     if read:
         assert len(list(EventReader(tmp_path))) == 2
     else:
-        with pytest.raises(UnreadableRun, match="line 1 is no JSON event"):
+        with pytest.raises(UnreadableRun, match="line 1 is not a valid JSON event"):
             list(EventReader(tmp_path))
 
 
@@ -393,10 +393,10 @@ def test_a_damaged_folder_is_written_again(store: Store, damage: str) -> None:
     assert (summary.exit_code, record.state) == (3, "finished")
     (problem,) = record.problems
     assert problem.sentence().startswith(
-        "folder error in run: it was changed while the run went on: it was seen. "
+        "folder error in run: it was changed during the run: it was seen. "
     )
     kept = damage in KEEP_EVIDENCE
-    assert ("evidence are lost: evidence/a.txt" in problem.text) is not kept
+    assert ("evidence files are lost: evidence/a.txt" in problem.text) is not kept
     assert len(record.results[0].evidence) == kept
     assert record.results[0].measurements == before.results[0].measurements
     aside = store.path.with_name("run-damaged")

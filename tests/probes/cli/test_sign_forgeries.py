@@ -226,20 +226,20 @@ def folder_added(it: Signed) -> None:
     (it.run / "signatures" / "more").mkdir()
 
 
-@forgery("signatures/provider.txt: expected files and folders alone in a run folder, found a link")
+@forgery("signatures/provider.txt: expected only files and folders in a run folder, found a link")
 def statement_is_a_link(it: Signed) -> None:
     it.file("provider").rename(it.run.parent / "elsewhere")
     it.file("provider").symlink_to(it.run.parent / "elsewhere")
 
 
-@forgery("signatures: expected files and folders alone in a run folder, found a link")
+@forgery("signatures: expected only files and folders in a run folder, found a link")
 def folder_is_a_link(it: Signed) -> None:
     (it.run / "signatures").rename(it.run.parent / "elsewhere")
     (it.run / "signatures").symlink_to(it.run.parent / "elsewhere")
 
 
 @forgery(
-    "signatures/customer.txt.sig: expected files and folders alone in a run folder, found a pipe"
+    "signatures/customer.txt.sig: expected only files and folders in a run folder, found a pipe"
 )
 def signature_is_a_pipe(it: Signed) -> None:
     it.file("customer", ".sig").unlink()
@@ -288,7 +288,7 @@ def test_a_forgery_does_not_verify(signed: Signed, name: str) -> None:
     done = seatrial("verify", signed.run, "--signers", signed.signers)
     assert done.exit_code == 4, done.output
     assert says in done.output
-    refused = "expected files and folders alone" in done.output  # then nothing else is read
+    refused = "expected only files and folders" in done.output  # then nothing else is read
     assert refused or "\nDOES NOT VERIFY: " in done.output
     assert "VERIFIED: unchanged" not in done.output
 
