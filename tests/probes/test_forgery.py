@@ -410,9 +410,7 @@ def test_a_log_that_goes_on_from_another_line_has_no_beginning(run: Path) -> Non
     write_checksums(run)
     shown = seatrial("show", run)
     assert shown.exit_code == 4
-    assert "line 1 is not the first of the run" in " ".join(
-        shown.output.split()
-    )
+    assert "line 1 is not the first of the run" in " ".join(shown.output.split())
 
 
 def test_a_killed_run_verifies_as_far_as_it_goes(tmp_path: Path) -> None:

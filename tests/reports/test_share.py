@@ -298,7 +298,7 @@ def test_a_copy_that_would_say_something_else_is_not_written(
     summary = load_summary(RECORDINGS / "tcp-fallback")
     better = share_record(load_summary(RECORDINGS / "healthy-atlas").record)
     monkeypatch.setattr("reports.share.shared_copy.share_record", lambda record: better)
-    with pytest.raises(RuntimeError, match="nothing written"):
+    with pytest.raises(RuntimeError, match="nothing was written"):
         write_shared(tmp_path / "run", summary, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
 

@@ -108,7 +108,7 @@ def test_an_end_before_the_start_does_not_verify(run: Path, finished: str, says:
         return events
 
     rewrite(run, change)
-    found = [one for one in problems(run) if "its end" in one]
+    found = [one for one in problems(run) if "before it starts" in one]
     assert [one.startswith(says) for one in found] == [True] * bool(says)
 
 
