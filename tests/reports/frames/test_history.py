@@ -248,7 +248,7 @@ def test_runs_are_found_at_any_depth_and_not_looked_into(tmp_path: Path) -> None
 def test_without_any_number_the_text_says_so() -> None:
     past = build_history([FoundRun(Path("x"), problem="no run")])
     lines = list(history_lines(past, TextFormatter(80)))
-    assert lines[-1] == "no run has a number: there is no trend"
+    assert lines[-1] == "no run has a measured number, so there is no trend"
 
 
 def test_hostile_names_stay_in_their_columns() -> None:
