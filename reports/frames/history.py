@@ -134,9 +134,9 @@ def _reasons_not_counted(ordered: Sequence[FoundRun]) -> Iterator[str]:
         if problems:
             yield f"does not verify: {problems[0]}"
         elif record.judged_again:
-            yield f"the run {record.judged_again}, judged again"
+            yield f"it is run {record.judged_again}, judged again"
         elif identity in seen:
-            yield "another copy of the same run"
+            yield "it is another copy of the same run"
         else:
             seen.add(identity)
             yield ""
@@ -278,7 +278,7 @@ def _trend_lines(table: Any, fmt: TextFormatter) -> Iterator[str]:
         drift = row.drift if row.drift != TOO_FEW else "-"
         yield table_line([row.criterion, label, row.runs, *values, change, drift], widths, fmt)
     if len(table) > MAX_TRENDS:
-        yield f"and {len(table) - MAX_TRENDS} more: --csv trends has all"
+        yield f"and {len(table) - MAX_TRENDS} more: --csv trends lists all"
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ def _decision_reason(summary: AcceptanceSummary) -> str:
         case 2:
             return "nothing is accepted"
         case 3:
-            return "the run had a problem"
+            return "the run had an error outside its tests"
         case 4:
             return "do not sign"
     if not summary.record.contract.agreed:
@@ -146,7 +146,7 @@ def choose_next_step(
     if record.partial:
         return NextStep(f"{full_run_text(record)}:", PART_OPTION.sub("", command))
     if untested:
-        return NextStep("Run the missing tests. They are listed below, as not tested.")
+        return NextStep("Run the missing tests. They are listed below, under Not tested.")
     return NextStep(f"Run the suite again, because: {summary.reasons[0]}", command)
 
 
@@ -334,7 +334,7 @@ class EvidenceReader:
         """Return the view of an entry: its link, the check of its hash, the end of its text."""
         link = self.link(entry.path)
         if link is None:
-            problem = "the path does not point into the run folder: not read"
+            problem = "the path is outside the run folder, so the file was not read"
             return EvidenceView(None, problem)
         if self.run is None:
             return EvidenceView(None)

@@ -572,7 +572,7 @@ def test_a_step_of_the_clock_is_on_page_1_and_costs_no_verdict(stage: Stage) -> 
     assert " back by 90000000 s. " in back
     assert " forward by 90000000 s. " in forward
     page = (stage.run / "report.html").read_text()
-    assert page.index("forward by 90000000 s") < page.index("What was shown, on this cluster")
+    assert page.index("forward by 90000000 s") < page.index("Result of each criterion")
     assert (ended.code, summary.exit_code, summary.reasons) == (0, 0, [])
     assert summary.record.started < (summary.record.finished or "")
 

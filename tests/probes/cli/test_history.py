@@ -56,7 +56,7 @@ def test_compare_prints_csv_and_json(monkeypatch: pytest.MonkeyPatch) -> None:
     printed = seatrial("compare", *runs, "--csv")
     table = pd.read_csv(io.BytesIO(printed.stdout_bytes), encoding="utf-8-sig")
     assert {"criterion", "measure", "subject"} <= set(table)
-    assert "note: B has another cluster than A: atlas, not lab" in printed.stderr
+    assert "note: B has a different cluster than A: atlas, not lab" in printed.stderr
     assert json.loads(seatrial("compare", *runs, "--json").stdout)["notes"]
 
 

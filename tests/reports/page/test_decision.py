@@ -283,7 +283,7 @@ def test_each_decision_has_its_next_step(name: str, begins: str, command: str) -
         ("healthy-lab", ""),
         ("tcp-fallback", "FABRIC and SCALING failed"),
         ("killed-run", "nothing is accepted"),
-        ("teardown", "the run had a problem"),
+        ("teardown", "the run had an error outside its tests"),
         ("hostile", "do not sign"),
         ("no-contract", "no contract was agreed"),
         ("partial", "only a part was tested"),
