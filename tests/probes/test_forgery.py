@@ -336,7 +336,7 @@ def test_a_file_that_many_events_name_is_hashed_once_and_reported(
     assert last == "'evidence/large' is named as evidence by two events"
     assert {*problems} == {last}
     found = find_differences(run, Submitted("blue whale", contract=load("lab").text), 0)
-    assert found[0] == "evidence/large is evidence of two events"
+    assert found[0] == "evidence/large is named as evidence by two events"
     assert hashed.count("large") <= 3
 
 

@@ -266,4 +266,4 @@ def test_a_node_that_is_missing_is_not_hidden_by_one_that_is_new() -> None:
     old = [before("a", 10), before("b", 10), before("c", 10)]
     ((verdict, sentence),) = judge(old, [measured("a", 10), measured("d", 10)])
     assert verdict == "UNPROVEN"
-    assert "measured on b, c in run old, and on d now" in sentence
+    assert "measured on b, c in run old, but on d in this run" in sentence
