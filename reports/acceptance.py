@@ -214,7 +214,7 @@ def _run_reasons(record: RunRecord) -> list[str]:
         reasons.append(NOTHING_OWED)
     reasons += reasons_to_run_again(record)
     if contract.agreed and record.rehearsal and not contract.rehearsal:
-        reasons += [f"the contract does not declare that this is a rehearsal: {record.rehearsal}"]
+        reasons += [f"this run is a rehearsal, but the contract declares none: {record.rehearsal}"]
     return reasons
 
 
@@ -230,9 +230,10 @@ def full_run_text(record: RunRecord) -> str:
     tier, seconds = record.contract.tier, record.full_run_s
     tiers = TIERS[: TIERS.index(tier) + 1] if tier in TIERS else TIERS
     count = sum(one.tier in tiers for one in record.owed)
-    probes = f": {count} tests of the tier {one_line(tier)}" if count else ""
-    took = f", about {math.ceil(seconds / 60)} min" if seconds else ""
-    return f"An acceptance needs a full run{probes}{took}"
+    probes = f"{quantity(count, 'tests')} of the tier {one_line(tier)}" if count else ""
+    took = f"about {math.ceil(seconds / 60)} min" if seconds else ""
+    needs = ", ".join(filter(None, (probes, took)))
+    return "An acceptance needs a full run" + f" ({needs})" * bool(needs)
 
 
 def _exit_code(record: RunRecord, decision: Verdict, reasons: list[str]) -> int:

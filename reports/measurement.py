@@ -69,12 +69,12 @@ class Limit(RecordModel):
 
     low: float | None = about(None, "Minimum value that passes.")
     high: float | None = about(None, "Maximum value that passes.")
-    marginal_low: float | None = about(None, "Minimum for PASS; from `low` to this, MARGINAL.")
-    marginal_high: float | None = about(None, "Maximum for PASS; from this to `high`, MARGINAL.")
+    marginal_low: float | None = about(None, "Minimum for PASS; MARGINAL from `low` to this.")
+    marginal_high: float | None = about(None, "Maximum for PASS; MARGINAL from this to `high`.")
     one_of: list[str] | None = about(None, "Words that pass, for a value that is a word.")
     unit: str = about("", "Unit of the bounds.")
     because: str = Field(min_length=3, description="Reason for the limit.")
-    source: str = about("", "Where the limit is from; `derived` if from the cluster's own facts.")
+    source: str = about("", "Origin of the limit; `derived` if from the facts of the cluster.")
 
     @property
     def derived(self) -> bool:
@@ -145,7 +145,7 @@ class Measurement(RecordModel):
     unit: str = about("", "Unit of the value, the spread and the limit.")
     subject: str = about("cluster", "What was measured: the cluster, a node, a GPU or a link.")
     limit: Limit | None = about(None, "Limit that judges the value.")
-    judged: bool = about(True, "Whether it needs a value and a limit; UNPROVEN without.")
+    judged: bool = about(True, "Whether it is judged; without a value or a limit it is UNPROVEN.")
     spread: float | None = about(None, "Spread of the values (+/-), in the same unit.")
     samples: int | None = about(None, "Number of samples.")
     note: str = about("", "Why there is no value or no limit.")

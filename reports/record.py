@@ -57,8 +57,8 @@ class RepairStep(RecordModel):
     """Command that examines or fixes, and what its answers mean; `on` is where it is run."""
 
     command: str = Field(description="Command to paste, with placeholders such as {node}.")
-    means: str = Field(description="What its output means.")
-    on: str = about("", "Machine on which it is run.")
+    means: str = Field(description="What the output means.")
+    on: str = about("", "Machine on which the command is run.")
 
 
 class Finding(RecordModel):
@@ -74,7 +74,7 @@ class Finding(RecordModel):
     cause: Cause = about(Cause.UNKNOWN, "Class of the cause.")
     severity: Severity = about(Severity.BLOCKS, "Whether it must be fixed before an acceptance.")
     order: str = about("", "What to do, with placeholders such as {node}.")
-    steps: list[RepairStep] = about([], "Commands, and what their output means.")
+    steps: list[RepairStep] = about([], "Commands, and what the output means.")
     mended: str = about("", "How to know that it is fixed.")
     names: dict[str, str] = about({}, "Names in this case, by the placeholder that they replace.")
     remedy: str = Field(description="What to do, as an instruction.")
@@ -131,7 +131,7 @@ class Criterion(RecordModel):
     id: str = Field(description="Name of the criterion, for example FABRIC.")
     title: str = Field(description="What the criterion claims.")
     how: str = Field(description="How it is proven.")
-    required: bool = about(True, "Whether the run is accepted only if it is proven.")
+    required: bool = about(True, "Whether a run must prove it to be accepted.")
     not_provable: str = about(
         "", "Why this kind of cluster cannot prove it; it is then not required."
     )
@@ -263,7 +263,7 @@ class RunRecord(RecordModel):
     owed: list[OwedProbe] = about(
         [], "Probes that the tier must run; empty if the run ended before it listed them."
     )
-    partial: str = about("", "Why not all owed probes were requested; empty if all were.")
+    partial: str = about("", "Why the run did not request all probes of its tier; empty if it did.")
     full_run_s: float | None = about(
         None, "Usual seconds of a complete run; null if none was measured.", ge=0, le=MAX_SECONDS
     )
@@ -273,7 +273,7 @@ class RunRecord(RecordModel):
     submission: str = about("", "Id of the submission, if `seatrial submit` started the run.")
     operator: str = about("", "Who ran the test, as given to --operator.")
     baseline: str = about("", "Id of the run that this one is compared with.")
-    baseline_problem: str = about(NO_BASELINE, "Why they cannot be compared; empty if they can.")
+    baseline_problem: str = about(NO_BASELINE, "Why that run cannot be compared; empty if it can.")
     baseline_values: list[BaselineValue] = about(
         [], "Values of the baseline run that the contract compares with."
     )
@@ -285,7 +285,7 @@ class RunRecord(RecordModel):
     problems: list[RunProblem] = about([], "Problems outside the probes.")
     clock_steps: list[str] = about([], "Steps of the driver's clock during the run.")
     results: list[ProbeResult] = about(
-        [], "Results of the probes, and an entry for each owed probe without one."
+        [], "Results of the probes, and an entry for each owed probe that has none."
     )
 
     def results_of(self, criterion: str) -> list[ProbeResult]:

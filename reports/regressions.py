@@ -118,7 +118,7 @@ def _judge(
     """Yield verdict and sentence for each value that is worse, or cannot be compared."""
     direction = next((d for _, one in now if (d := _direction(one))), 0)
     if not direction:
-        yield Verdict.UNPROVEN, f"{title}: cannot be compared, its limit has two bounds or none"
+        yield Verdict.UNPROVEN, f"{title} cannot be compared, because its limit is not one-sided"
         return
     old = _worst_by_key(((one.probe, one) for one in before), direction)
     new = _worst_by_key(now, direction)
@@ -155,7 +155,7 @@ def _compare(
     before, after = finite_number(first.value), finite_number(last.value)
     if before is None or after is None or first.unit != last.unit:
         text = f"{_text(first)} in run {baseline}, {_text(last)} in this run"
-        return Verdict.UNPROVEN, f"cannot be compared: {text}"
+        return Verdict.UNPROVEN, f"cannot be compared ({text})"
     worse = (before - after) * direction
     if worse <= abs(before) * tolerance / 100:
         return None

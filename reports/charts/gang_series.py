@@ -309,7 +309,7 @@ def draw_gang(series: dict[str, Any]) -> Figure:
     changes = Counter(span.node for panel in panels for span in panel.spans)
     busiest = set(sorted(sizes, key=lambda node: -changes[node])[:MAX_NODES])
     nodes = {node: size for node, size in sizes.items() if node in busiest}
-    note = f"; {len(nodes)} of {len(sizes)} nodes drawn" if len(nodes) < len(sizes) else ""
+    note = f"; {len(nodes)} of {len(sizes)} nodes are shown" if len(nodes) < len(sizes) else ""
     sentence = make_sentence(panels, read_count(series["taken"]), units, note)
     title = f"{units} of each job over time: {shorten(read_text(series['title']), 80)}"
     svg = _draw_panels(title, sentence, panels, nodes)

@@ -77,7 +77,7 @@ def _make_sentence(
     for gbs, a, b in [pair for pair in worst if pair[0] > 0][:1]:
         share = canvas.percent(gbs / typical, 0)
         parts.append(
-            f"the slowest of {alive} is {names[a]} -> {names[b]} at {number(gbs)} GB/s, "
+            f"the slowest of {alive} pairs is {names[a]} -> {names[b]} at {number(gbs)} GB/s, "
             f"{share} of {reference}"
         )
     if missing := len(names) * (len(names) - 1) - len(known):

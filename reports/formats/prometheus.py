@@ -20,8 +20,8 @@ from reports.sanitize import clean, label_value
 Labels = dict[str, str]
 Item = TypeVar("Item")
 EXIT_CODES = (
-    "0 accepted, 1 failed, 2 interrupted, 3 error outside the probes, 4 unusable or changed, "
-    "20 unproven."
+    "Exit code: 0 accepted, 1 failed, 2 interrupted, 3 error outside the probes, 4 unusable or "
+    "changed, 20 unproven."
 )
 
 
@@ -34,7 +34,7 @@ def prometheus(summary: AcceptanceSummary) -> str:
     highs = ((labels, m.limit.high) for labels, m in values if m.judged and m.limit)
     lines = [
         *_run_lines(summary, cluster),
-        *_metric("seatrial_verdict", "0 PASS, 1 MARGINAL, 2 UNPROVEN, 3 FAIL.", verdicts),
+        *_metric("seatrial_verdict", "Verdict: 0 PASS, 1 MARGINAL, 2 UNPROVEN, 3 FAIL.", verdicts),
         *_metric(
             "seatrial_measurement",
             "Measured numbers, in the unit that the label `unit` names.",
@@ -54,7 +54,7 @@ def _run_lines(summary: AcceptanceSummary, cluster: Labels) -> Iterator[str]:
     run = {"run": record.id, "contract": record.contract.name, "tier": record.tier}
     accepted = 1 if summary.exit_code == 0 else 0
     yield from _metric(
-        "seatrial_run_info", "Labels name the run; always 1.", [({**cluster, **run, **kind}, 1)]
+        "seatrial_run_info", "Labels identify the run.", [({**cluster, **run, **kind}, 1)]
     )
     yield from _metric(
         "seatrial_run_accepted",

@@ -110,9 +110,7 @@ def _reason(error: OSError | ValueError) -> str:
 
 def _unusable(path: Path, found: str) -> UnusableFolder:
     advice = "name another folder with --run-dir"
-    return UnusableFolder(
-        one_line(f"a run needs a folder of its own, but {path} {found}: {advice}")
-    )
+    return UnusableFolder(one_line(f"a run needs its own folder, but {path} {found}: {advice}"))
 
 
 ROOM_BYTES = 4 << 20  # the last events take some kB, and record.json and the page of a lab 1 MB

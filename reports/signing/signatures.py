@@ -96,7 +96,7 @@ class Statement:
     def _wrong_decision(self) -> str:
         """Return why the decision does not fit the run or the conditions; "" if it fits."""
         if self.decision == "accepted" and self.conditions:
-            return "the decision 'accepted' has conditions: use the decision 'conditions'"
+            return "'accepted' must not have conditions, use the decision 'conditions'"
         if self.decision == "accepted" and self.exit_code != "0":
             return (
                 f"the run ended in {self.verdict}, exit code {self.exit_code}: accept it with the "
@@ -208,7 +208,7 @@ def prepare_statement(
             version=own_version(),
         )
     except StatementError as error:
-        raise SigningError(f"this cannot be signed: {error}") from None
+        raise SigningError(f"the statement cannot be signed: {error}") from None
 
 
 def list_doubts(run: Path, summary: AcceptanceSummary) -> list[str]:

@@ -87,7 +87,7 @@ def verify_signed_run(
 
 def _check_nonce(found: Verification, seen: str, expected: str) -> None:
     """Compare the nonce with the expected one: an old run shown again has another nonce."""
-    checked = "" if expected else " (not compared: give --nonce)"
+    checked = "" if expected else " (not compared, because --nonce was not given)"
     found.facts.append(("nonce", f"{seen}{checked}" if seen else "none"))
     if expected and one_line(expected) != seen:
         found.problems.append(

@@ -479,7 +479,7 @@ def test_a_signal_at_any_moment_leaves_one_verdict(stage: Stage, seed: int) -> N
 def test_a_file_that_may_not_grow_is_said_before_the_run(stage: Stage) -> None:
     ended = Fault("", 4, shell='ulimit -f 16; exec "$@"').end(stage)
     assert ended.code == 4
-    assert "a run needs a folder of its own" in ended.text
+    assert "a run needs its own folder" in ended.text
     assert "Traceback" not in ended.text
 
 

@@ -28,7 +28,7 @@ def complaint(prepare: Callable[[Path], None], path: Path) -> str:
         prepare(path)
     text = str(caught.value)
     assert len(text.splitlines()) == 1
-    assert text.startswith("a run needs a folder of its own, but ")
+    assert text.startswith("a run needs its own folder, but ")
     assert text.endswith(": name another folder with --run-dir")
     return text
 

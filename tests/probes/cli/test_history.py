@@ -122,7 +122,7 @@ def test_a_run_that_does_not_verify_is_not_shared(tmp_path: Path) -> None:
     (run / "evidence" / "added.txt").write_text("added")
     result = seatrial("report", run, "--share")
     assert result.exit_code == 4
-    sentences = [line for line in result.output.splitlines() if "shared" in line]
+    sentences = [line for line in result.output.splitlines() if "No copy" in line]
     assert len(sentences) == 1
     assert "does not verify" in sentences[0]
     assert not (tmp_path / "run-shared").exists()

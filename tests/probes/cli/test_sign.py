@@ -208,7 +208,7 @@ def test_a_run_with_a_nonce_verifies_with_it_alone(tmp_path: Path, original: Sig
     [
         (False, ["accepted"], "'accepted' would claim that the run was proven"),
         (False, ["conditions"], "needs at least one condition"),
-        (True, ["accepted", "--condition", "x"], "has conditions: use the decision 'conditions'"),
+        (True, ["accepted", "--condition", "x"], "must not have conditions, use"),
         (True, ["conditions", "--condition", " \u200b"], "is empty or has invisible characters"),
         (True, ["accepted", "--name", "x" * 1001], "has 1001 characters, expected at most 1000"),
         (True, ["refused", *["--condition", "x" * 1000] * 70], "more than 65536 bytes"),

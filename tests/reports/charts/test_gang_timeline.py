@@ -175,11 +175,11 @@ def test_no_bar_is_too_short_to_be_seen() -> None:
 def test_of_many_nodes_the_busiest_are_drawn() -> None:
     values = storm(64, 8, 120)
     figure = draw(values)
-    assert figure.sentence.endswith("; 16 of 64 nodes drawn.")
+    assert figure.sentence.endswith("; 16 of 64 nodes are shown.")
     drawn = [one for one in words(figure) if one in values["capacity"]]
     assert len(drawn) == 16
     assert drawn == [name for name in values["capacity"] if name in drawn]
-    assert "nodes drawn" not in draw(storm()).sentence
+    assert "nodes are shown" not in draw(storm()).sentence
     late = {f"n{at}": 1 for at in range(20)}
     held = {f"n{at}": {"A": 1} for at in range(4, 20)}
     shown = words(draw(series("x", late, [(0, held, {})], 1)))

@@ -258,7 +258,7 @@ AGAIN = "pytest probes --cluster ray://10.20.0.1:10001 --contract h100-ndr400"
         ("healthy-lab", "Run the suite on the real cluster",
          "seatrial run --cluster auto --contract CONTRACT"),
         ("killed-run", "The run was stopped before its end", AGAIN),
-        ("partial", "An acceptance needs a full run: 6 tests of the tier quick:", AGAIN),
+        ("partial", "An acceptance needs a full run (6 tests of the tier quick):", AGAIN),
         ("no-contract", "Write a contract", f"seatrial contract new --from {FOLDER}"),
         ("not-run", "Run the missing tests.", ""),
         ("teardown", "Run the suite again, because: teardown error in", AGAIN),
