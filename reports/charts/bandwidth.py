@@ -14,7 +14,7 @@ from reports.sanitize import capitalise, one_line
 
 TITLE = "Bus bandwidth by message size"
 # Other sweeps of a series, by key: name, colour.
-OTHERS = {"control": ("the wrong network", THEME.fail), "baseline": ("baseline", THEME.unproven)}
+MORE = {"control": ("planted wrong network", THEME.fail), "baseline": ("baseline", THEME.unproven)}
 Curve = tuple[str, str, list[Point]]  # name, colour, (bytes, GB/s)
 
 
@@ -28,7 +28,7 @@ def draw_busbw(series: dict[str, Any]) -> Figure:
     sizes, speeds, low, high = canvas.read_columns(series, "sizes", "busbw", "low", "high")
     others: list[Curve] = [
         (name, color, points)
-        for key, (name, color) in OTHERS.items()
+        for key, (name, color) in MORE.items()
         if (points := zip_xy(*canvas.read_columns(series.get(key) or {}, "sizes", "busbw")))
     ]
     limit, rate = read_number(series.get("limit")), read_number(series.get("line_rate"))

@@ -60,7 +60,7 @@ def test_busbw_says_how_far_it_is_from_limit_and_line_rate() -> None:
     told = draw("busbw", recorded()["busbw"]).sentence
     assert "94 % of the line rate of 400" in told
     assert "at or above the limit of 340" in told
-    assert "the wrong network reaches 4.89 GB/s" in told
+    assert "planted wrong network reaches 4.89 GB/s" in told
     assert "BELOW the limit of 340" in draw("busbw", recorded("tcp-fallback")["busbw"]).sentence
 
 
@@ -86,13 +86,13 @@ def test_busbw_draws_what_it_is_compared_with_if_the_series_has_it() -> None:
     for label, color in (
         ("limit 100", THEME.marginal),
         ("line rate 200", THEME.soft),
-        ("the wrong network", THEME.fail),
+        ("planted wrong network", THEME.fail),
         ("baseline", THEME.unproven),
     ):
         assert label in said
         assert label not in words(draw("busbw", bare))
         assert len(outlines(full, stroke=color)) >= 2  # the line, and the one of the legend
-    assert full.header == ["size", "busbw GB/s", "low", "high", "the wrong network", "baseline"]
+    assert full.header == ["size", "busbw GB/s", "low", "high", "planted wrong network", "baseline"]
 
 
 def test_a_control_of_one_size_is_a_dot() -> None:
