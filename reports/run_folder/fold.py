@@ -101,7 +101,11 @@ def _require_schema(run: dict[str, Any]) -> None:
     if wrote == SCHEMA:
         return
     suite = run.get("versions", {})
-    name = suite.get("seatrial", "a newer one") if isinstance(suite, dict) else "a newer one"
+    name = (
+        suite.get("seatrial", "(unknown version)")
+        if isinstance(suite, dict)
+        else "(unknown version)"
+    )
     raise UnreadableRun(
         f"the run has schema {wrote!s:.20}, written by seatrial {name!s:.20}. This version reads "
         f"only {SCHEMA}: use the version that wrote it (`pip install .` in its checkout)"

@@ -177,7 +177,7 @@ def test_what_cannot_be_read_is_refused_in_one_sentence(events: list[Any]) -> No
     assert str(refused.value)
 
 
-@pytest.mark.parametrize(("bound", "what"), [("MAX_LINE", "in a line"), ("MAX_LOG", "in all")])
+@pytest.mark.parametrize(("bound", "what"), [("MAX_LINE", "in a line"), ("MAX_LOG", "in the file")])
 def test_a_log_of_just_the_size_that_is_allowed_is_read(
     bound: str, what: str, tmp_path: Path, monkeypatch: Any
 ) -> None:
@@ -401,7 +401,7 @@ def test_a_damaged_folder_is_written_again(store: Store, damage: str) -> None:
     assert record.results[0].measurements == before.results[0].measurements
     aside = store.path.with_name("run-damaged")
     assert os.path.lexists(aside) is (damage not in ("removed", "moved"))
-    assert ("is in run-damaged" in problem.text) is os.path.lexists(aside)
+    assert ("renamed to run-damaged" in problem.text) is os.path.lexists(aside)
 
 
 def test_what_is_aside_already_stays(store: Store) -> None:
