@@ -56,7 +56,7 @@ def test_schemas_that_are_read_and_those_that_are_not(schema: str, reads: bool) 
 
 def test_who_wrote_a_newer_run_is_told_where_that_is_known() -> None:
     start = event_line("run_started", schema_version="2.0", versions="none")
-    with pytest.raises(UnreadableRun, match="written by seatrial .unknown version."):
+    with pytest.raises(UnreadableRun, match=r"written by seatrial .unknown version."):
         fold_events([start])
 
 
