@@ -349,7 +349,7 @@ def test_evidence_lies_in_its_folder(run: Path, path: str) -> None:
         return [*lines[:at], {**lines[at], "data": entry}, *lines[at:]]
 
     rewrite(run, change)
-    problem = f"{path!r}: expected evidence to lie in evidence/"
+    problem = f"{path!r} is not in the folder evidence/"
     assert problem in read_summary(run).integrity.problems
 
 
