@@ -35,11 +35,11 @@ NOTHING_OWED = "the run does not record which probes it must run"
 NO_SUMS = records.RunProblem(
     kind="rendering",
     where=SUMS,
-    text="the run ended and its last file was never written (was the disk full?)",
+    text="the run ended without writing this file, for example because the disk was full",
 )
 NO_CONTRACT = (
     "no contract was agreed, so nothing can be accepted: write one with what was ordered "
-    "(seatrial contract new --from {run}) and run again with it"
+    "(seatrial contract new --from {run}) and run seatrial again with it"
 )
 
 
@@ -118,8 +118,8 @@ class AcceptanceSummary:
         """Counts in words: proven criteria, criteria not required, owed probes that ran."""
         failed, unproven = (f"{self.counts[word]} {word}" for word in ("failed", "unproven"))
         if not self.record.contract.agreed:
-            text = f"{self.counts['consistent']} of {len(self.rows)} criteria fit what the cluster "
-            text += "says of itself" + f", {failed}" * bool(self.counts["failed"])
+            text = f"{self.counts['consistent']} of {len(self.rows)} criteria meet the limits "
+            text += "derived from the cluster" + f", {failed}" * bool(self.counts["failed"])
             sentences = ["No contract was agreed", text]
         else:
             text = f"{self.counts['proven']} of {self.counts['required']} required criteria proven"
@@ -214,7 +214,7 @@ def _run_reasons(record: RunRecord) -> list[str]:
         reasons.append(NOTHING_OWED)
     reasons += reasons_to_run_again(record)
     if contract.agreed and record.rehearsal and not contract.rehearsal:
-        reasons += [f"the contract declares no rehearsal, but this run is one: {record.rehearsal}"]
+        reasons += [f"this run is a rehearsal, but the contract declares none: {record.rehearsal}"]
     return reasons
 
 
@@ -230,9 +230,10 @@ def full_run_text(record: RunRecord) -> str:
     tier, seconds = record.contract.tier, record.full_run_s
     tiers = TIERS[: TIERS.index(tier) + 1] if tier in TIERS else TIERS
     count = sum(one.tier in tiers for one in record.owed)
-    probes = f": {count} tests of the tier {one_line(tier)}" if count else ""
-    took = f", about {math.ceil(seconds / 60)} min" if seconds else ""
-    return f"An acceptance needs a full run{probes}{took}"
+    probes = f"{quantity(count, 'tests')} of the tier {one_line(tier)}" if count else ""
+    took = f"about {math.ceil(seconds / 60)} min" if seconds else ""
+    needs = ", ".join(filter(None, (probes, took)))
+    return "An acceptance needs a full run" + f" ({needs})" * bool(needs)
 
 
 def _exit_code(record: RunRecord, decision: Verdict, reasons: list[str]) -> int:
@@ -312,10 +313,10 @@ def _join_findings(alike: list[Finding]) -> Finding:
         return first
     suspects = list(dict.fromkeys(name for one in alike for name in one.suspects))
     others = [name for name in suspects if name not in first.suspects]
-    where = f" on {', '.join(others[:MAX_OTHERS])}" if others else f" {len(more)} times more"
+    where = f" on {', '.join(others[:MAX_OTHERS])}" if others else f" {len(more) + 1} times"
     left = len(others) - MAX_OTHERS
     where += f" and {quantity(left, 'others')}" * (left > 0)
-    statement = f"{first.statement.rstrip('.')}. The same{where}"
+    statement = f"{first.statement.rstrip('.')}. The same was found{where}"
     evidence = list(dict.fromkeys(path for one in alike for path in one.evidence))
     new = {"statement": statement, "suspects": suspects, "evidence": evidence}
     return first.model_copy(update=new)
@@ -413,13 +414,13 @@ def _waiver_notes(record: RunRecord) -> list[tuple[str, str]]:
     for waiver in record.contract.waivers:
         verdict = record.verdict(waiver.criterion)
         if waiver.until < _run_day(record):
-            meaning = "ENDED before this run: it covers nothing"
+            meaning = "EXPIRED before this run: it has no effect"
         elif verdict.accepted:
             meaning = "NO LONGER NEEDED: the criterion passes, remove the waiver"
         elif verdict is Verdict.UNPROVEN:
-            meaning = "there is no failure to cover: the criterion is unproven"
+            meaning = "no effect: the criterion is unproven, not failed"
         else:
-            meaning = "the failure stays a failure"
+            meaning = "the verdict stays FAIL"
         text = f"waiver {waiver.id} by {waiver.name} until {waiver.until}: {waiver.reason}"
         notes.append((waiver.criterion, f"{text} ({meaning})"))
     return notes

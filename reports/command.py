@@ -111,8 +111,8 @@ def _describe_removed_folder(error: OSError) -> str:
         return ""
     with contextlib.suppress(OSError):
         return os.getcwd() and ""
-    name = os.environ.get("PWD", "its name is not known")
-    return f"this folder was removed: {name}. Expected: a folder that exists. Change to one"
+    name = os.environ.get("PWD", "its name is unknown")
+    return f"the current folder was removed ({name}): change to a folder that exists"
 
 
 def _usage_refusal(error: click.UsageError) -> click.ClickException:
@@ -134,7 +134,7 @@ def _internal_refusal(error: Exception) -> Refusal:
         return Refusal(str(error))
     frame = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{Path(frame.filename).name}:{frame.lineno}"
-    words = redact_text(one_line(error)) or "no words"
+    words = redact_text(one_line(error)) or "no message"
     return InternalError(f"internal: {type(error).__name__}: {words} ({place})")
 
 

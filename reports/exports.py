@@ -72,14 +72,14 @@ def check_renderings(run: Path, summary: AcceptanceSummary) -> tuple[list[str], 
     if not (run / SUMS).exists():
         return [], "the run did not finish"
     if not same_version(record.versions):
-        return [], "another version of seatrial, or of what it renders with, wrote them"
+        return [], "a different version of seatrial or of its libraries wrote them"
     texts = {**render_all(run, summary), "record.json": record_text(record)}
     del texts[SCHEMA_FILE]  # does not depend on the run
     if record.baseline:
         del texts["report.html"]
     wrong = [name for name, text in texts.items() if read_content(run / name) != text.encode()]
     problems = [f"{name} does not match the events" for name in wrong]
-    return problems, "the page was not: it compares with a baseline" if record.baseline else ""
+    return problems, "report.html, which needs the baseline run" if record.baseline else ""
 
 
 def read_content(path: Path) -> bytes:

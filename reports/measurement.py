@@ -69,12 +69,12 @@ class Limit(RecordModel):
 
     low: float | None = about(None, "Minimum value that passes.")
     high: float | None = about(None, "Maximum value that passes.")
-    marginal_low: float | None = about(None, "PASS from here on; MARGINAL down to `low`.")
-    marginal_high: float | None = about(None, "PASS up to here; MARGINAL up to `high`.")
+    marginal_low: float | None = about(None, "Minimum for PASS; MARGINAL from `low` to this.")
+    marginal_high: float | None = about(None, "Maximum for PASS; MARGINAL from this to `high`.")
     one_of: list[str] | None = about(None, "Words that pass, for a value that is a word.")
     unit: str = about("", "Unit of the bounds.")
-    because: str = Field(min_length=3, description="Reason of the limit.")
-    source: str = about("", "Where the limit is from; `derived` if from the cluster's own facts.")
+    because: str = Field(min_length=3, description="Reason for the limit.")
+    source: str = about("", "Origin of the limit; `derived` if from the facts of the cluster.")
 
     @property
     def derived(self) -> bool:
@@ -90,9 +90,9 @@ class Limit(RecordModel):
         bounds = [self.low, self.high, self.marginal_low, self.marginal_high]
         given = [bound for bound in bounds if bound is not None]
         if not all(math.isfinite(bound) for bound in given):
-            raise ValueError("a limit is a finite number")
+            raise ValueError("a limit must be a finite number")
         if given and self.one_of is not None:
-            raise ValueError("a limit is one_of words or has bounds, not both")
+            raise ValueError("a limit must have either `one_of` or bounds, not both")
         return self
 
     def judge(self, value: Value) -> Verdict:
@@ -141,12 +141,12 @@ class Measurement(RecordModel):
     """A value with unit, subject and limit."""
 
     name: str = Field(description="Name of the measure.")
-    value: Value = about(None, "Value that was seen; null if there is none.")
+    value: Value = about(None, "Measured value; null if there is none.")
     unit: str = about("", "Unit of the value, the spread and the limit.")
     subject: str = about("cluster", "What was measured: the cluster, a node, a GPU or a link.")
     limit: Limit | None = about(None, "Limit that judges the value.")
-    judged: bool = about(True, "Whether it must have a limit and a value, and is UNPROVEN without.")
-    spread: float | None = about(None, "Half-width of the values, in the same unit.")
+    judged: bool = about(True, "Whether it is judged; without a value or a limit it is UNPROVEN.")
+    spread: float | None = about(None, "Spread of the values (+/-), in the same unit.")
     samples: int | None = about(None, "Number of samples.")
     note: str = about("", "Why there is no value or no limit.")
 

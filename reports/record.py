@@ -56,9 +56,9 @@ class Severity(str, Enum):
 class RepairStep(RecordModel):
     """Command that examines or fixes, and what its answers mean; `on` is where it is run."""
 
-    command: str = Field(description="Command to paste, with placeholders, as {node}.")
-    means: str = Field(description="What its answers mean.")
-    on: str = about("", "Where it is run.")
+    command: str = Field(description="Command to paste, with placeholders such as {node}.")
+    means: str = Field(description="What the output means.")
+    on: str = about("", "Machine on which the command is run.")
 
 
 class Finding(RecordModel):
@@ -73,11 +73,11 @@ class Finding(RecordModel):
     suspects: list[str] = about([], "Nodes, GPUs, ports or links that may cause it.")
     cause: Cause = about(Cause.UNKNOWN, "Class of the cause.")
     severity: Severity = about(Severity.BLOCKS, "Whether it must be fixed before an acceptance.")
-    order: str = about("", "What to do, with placeholders, as {node}.")
-    steps: list[RepairStep] = about([], "Commands, and what their answers mean.")
+    order: str = about("", "What to do, with placeholders such as {node}.")
+    steps: list[RepairStep] = about([], "Commands, and what the output means.")
     mended: str = about("", "How to know that it is fixed.")
-    names: dict[str, str] = about({}, "Names of this case, by the placeholder that they fill.")
-    remedy: str = Field(description="What to do, as an order.")
+    names: dict[str, str] = about({}, "Names in this case, by the placeholder that they replace.")
+    remedy: str = Field(description="What to do, as an instruction.")
     reproduce: str = about("", "Command that shows the problem again.")
     evidence: list[str] = about([], "Paths of the evidence files that show it.")
 
@@ -92,7 +92,7 @@ class Control(RecordModel):
     )
     saw: str = about("", "What the probe saw of the fault.")
     observed: list[Measurement] = about(
-        [], "Measurements of the fault, one for each measure it turns red."
+        [], "Measurements under the fault, one for each measure that fails."
     )
 
     @property
@@ -120,7 +120,7 @@ class Control(RecordModel):
     def headline(self) -> str:
         """The fault, and whether it was found."""
         if self.verdict.accepted:
-            return f"planted: {self.fault}. Found"
+            return f"planted fault: {self.fault}. It was found"
         what = "fault was not planted" if self.caught is None else "planted fault was not found"
         return f"a {what}, so this result proves nothing: {self.fault}"
 
@@ -130,28 +130,28 @@ class Criterion(RecordModel):
 
     id: str = Field(description="Name of the criterion, for example FABRIC.")
     title: str = Field(description="What the criterion claims.")
-    how: str = Field(description="How it is proved.")
-    required: bool = about(True, "Whether the run is accepted only if it is proven.")
+    how: str = Field(description="How it is proven.")
+    required: bool = about(True, "Whether a run must prove it to be accepted.")
     not_provable: str = about(
         "", "Why this kind of cluster cannot prove it; it is then not required."
     )
     headlines: dict[str, str] = about(
-        {}, "Measures that stand for it, the best first, each with a sentence."
+        {}, "Measures that a report shows for it, the best first, with their sentences."
     )
     failing: dict[str, str] = about(
-        {}, "What a report says of a measure whose value is bad, by its name."
+        {}, "Sentence of a report for each measure that fails, by its name."
     )
-    proven: str = about("", "How the sentence goes on where the criterion is accepted.")
+    proven: str = about("", "End of the sentence if the criterion is accepted.")
 
 
 class Waiver(RecordModel):
     """Waiver: labels a FAIL, but never turns it into a PASS; flagged if the criterion passes."""
 
     id: str = Field(description="Name of the waiver.")
-    criterion: str = Field(description="Criterion that it labels.")
+    criterion: str = Field(description="Criterion whose failure it labels.")
     reason: str = Field(description="Why the failure is tolerated.")
     name: str = Field(description="Person who signed the waiver.")
-    until: date = Field(description="Last day on which it holds.")
+    until: date = Field(description="Last day on which it is valid.")
 
 
 class ProbeResult(RecordModel):
@@ -169,7 +169,7 @@ class ProbeResult(RecordModel):
     measurements: list[Measurement] = about([], "What the probe measured.")
     findings: list[Finding] = about([], "Explanations of problems. They never change a verdict.")
     controls: list[Control] = about(
-        [], "Planted faults. Without a caught one, the result proves nothing."
+        [], "Planted faults. If none was caught, the result proves nothing."
     )
     evidence: list[Evidence] = about([], "Files that the probe kept.")
     series: dict[str, Any] = about({}, "Values of the figures, by the name of the figure.")
@@ -193,7 +193,7 @@ class ProbeResult(RecordModel):
             if not any(m.judged for m in self.measurements):
                 lines.append("nothing was measured")
             if not self.controls:
-                lines.append("no control was run: this result cannot be trusted")
+                lines.append("no control (self-test) was run, so this result cannot be trusted")
         else:
             lines.append(f"{self.state}: {self.error or 'the probe did not finish'}")
         return lines
@@ -213,7 +213,7 @@ class ContractFacts(RecordModel):
     criteria: list[Criterion] = Field(description="Criteria in the order of the reports.")
     waivers: list[Waiver] = about([], "Waivers of failures.")
     baseline: dict[str, float] = about(
-        {}, "Percent that a measure may be worse than in an earlier run."
+        {}, "Percent by which each measure may be worse than in an earlier run."
     )
 
 
@@ -257,35 +257,35 @@ class RunRecord(RecordModel):
     cluster: dict[str, Any] = about(
         {}, "Facts of the cluster, among them `name` and the `nodes` with their names."
     )
-    rehearsal: str = about("", "Why the run is a rehearsal; empty if it is none.")
+    rehearsal: str = about("", "Why the run is a rehearsal; empty if it is not one.")
     contract: ContractFacts = Field(description="Contract that the run was judged by.")
     versions: dict[str, str] = about({}, "Versions of seatrial and of the software of the cluster.")
     owed: list[OwedProbe] = about(
-        [], "Probes that the tier must run; empty if the run ended before them."
+        [], "Probes that the tier must run; empty if the run ended before it listed them."
     )
-    partial: str = about("", "Why not all owed probes were requested; empty if all were.")
+    partial: str = about("", "Why the run did not request all probes of its tier; empty if it did.")
     full_run_s: float | None = about(
         None, "Usual seconds of a complete run; null if none was measured.", ge=0, le=MAX_SECONDS
     )
     only: list[str] = about([], "Criteria that were requested; empty for all.")
-    loaded: list[str] = about([], "Loaded pytest plugins and conftest.py files of others.")
+    loaded: list[str] = about([], "Pytest plugins and conftest.py files from outside seatrial.")
     nonce: str = about("", "Text that the customer chose for this run.")
-    submission: str = about("", "Id of the submission, where `seatrial submit` sent the run.")
+    submission: str = about("", "Id of the submission, if `seatrial submit` started the run.")
     operator: str = about("", "Who ran the test, as given to --operator.")
     baseline: str = about("", "Id of the run that this one is compared with.")
-    baseline_problem: str = about(NO_BASELINE, "Why it cannot be compared; empty if it can.")
+    baseline_problem: str = about(NO_BASELINE, "Why that run cannot be compared; empty if it can.")
     baseline_values: list[BaselineValue] = about(
-        [], "Values of that run that the contract compares with."
+        [], "Values of the baseline run that the contract compares with."
     )
     head: str = about("", "Hash of the last event.")
-    judged_again: str = about("", "Id of the run that is judged again here.")
+    judged_again: str = about("", "Id of the original run, if this record judges it again.")
     unverified: list[str] = about(
-        [], "Why that run, or a record that was read alone, cannot be verified."
+        [], "Why the original run, or a record without its folder, cannot be verified."
     )
     problems: list[RunProblem] = about([], "Problems outside the probes.")
     clock_steps: list[str] = about([], "Steps of the driver's clock during the run.")
     results: list[ProbeResult] = about(
-        [], "Results of the probes, and an entry for each owed probe without one."
+        [], "Results of the probes, and an entry for each owed probe that has none."
     )
 
     def results_of(self, criterion: str) -> list[ProbeResult]:
@@ -331,7 +331,7 @@ def node_facts(cluster: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 NOT_RUN = "not run"  # state of the entry for a probe without a result
-NEVER_WRITTEN = "the test ended without it"
+NEVER_WRITTEN = "the test ended before it was measured"
 
 
 def complete_results(
@@ -358,7 +358,7 @@ def _with_missing(result: ProbeResult, owed: OwedProbe) -> ProbeResult:
     judged = {m.name for m in result.measurements if m.judged}
     run = {control.name for control in result.controls}
     no_values = [Measurement(name=n, note=NEVER_WRITTEN) for n in owed.measures if n not in judged]
-    fault = "{} (the test ended without it)"
+    fault = "{} (the test ended before it was planted)"
     absent = [Control(name=n, fault=fault.format(n)) for n in owed.controls if n not in run]
     return result.model_copy(
         update={
@@ -378,7 +378,7 @@ def _not_run(entry: OwedProbe, partial: str) -> ProbeResult:
     )
 
 
-NOT_SHOWN = "no planted fault of this run turned it red"
+NOT_SHOWN = "no planted fault of this run made it fail"
 
 
 def uncontrolled_measures(

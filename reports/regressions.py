@@ -35,7 +35,7 @@ class BaselineValue(RecordModel):
     subject: str = Field(description="What was measured.")
     value: float | None = about(None, "Value; null if there was none.")
     unit: str = about("", "Unit of value and spread.")
-    spread: float | None = about(None, "Half-width of the values.")
+    spread: float | None = about(None, "Spread of the values (+/-), in the same unit.")
     samples: int | None = about(None, "Number of samples.")
 
 
@@ -98,12 +98,12 @@ def find_regressions(
         ]
         title = Measurement(name=measure).title
         if problem or not before or not now:
-            why = problem or (f"run {baseline} has no value" if not before else "not measured")
-            text = f"{title}: not compared with an earlier run: {why}"
+            why = problem or f"{'this run' if before else f'run {baseline}'} has no value"
+            text = f"{title} was not compared with an earlier run: {why}"
             judged = iter([(Verdict.UNPROVEN, text)])
         else:
             judged = _judge(title, tolerance, baseline, before, now)
-        end = f"Expected: at most {number(tolerance)} % worse (the contract's [baseline])"
+        end = f"Expected: at most {number(tolerance)} % worse (agreed in the contract's [baseline])"
         found += [Regression(criterion, verdict, f"{text}. {end}") for verdict, text in judged]
     return found
 
@@ -118,7 +118,7 @@ def _judge(
     """Yield verdict and sentence for each value that is worse, or cannot be compared."""
     direction = next((d for _, one in now if (d := _direction(one))), 0)
     if not direction:
-        yield Verdict.UNPROVEN, f"{title}: its limit does not show whether more is better"
+        yield Verdict.UNPROVEN, f"{title} cannot be compared, because its limit is not one-sided"
         return
     old = _worst_by_key(((one.probe, one) for one in before), direction)
     new = _worst_by_key(now, direction)
@@ -142,10 +142,10 @@ def _unmatched(gone: list[Any], come: list[Any], baseline: str) -> str:
     """Describe subjects of one run that have no like in the other one."""
     old, new = (", ".join(sorted(one.subject for one in some)) for some in (gone, come))
     if not come:
-        return f" on {old}: measured in run {baseline}, and not now"
+        return f" on {old}: measured in run {baseline}, but not in this run"
     if not gone:
-        return f" on {new}: measured now, and not in run {baseline}"
-    return f": measured on {old} in run {baseline}, and on {new} now"
+        return f" on {new}: measured in this run, but not in run {baseline}"
+    return f": measured on {old} in run {baseline}, but on {new} in this run"
 
 
 def _compare(
@@ -154,17 +154,17 @@ def _compare(
     """Compare two values; None if the later one is not worse than tolerated."""
     before, after = finite_number(first.value), finite_number(last.value)
     if before is None or after is None or first.unit != last.unit:
-        text = f"{_text(first)} in run {baseline}, {_text(last)} now"
-        return Verdict.UNPROVEN, f"cannot be compared: {text}"
+        text = f"{_text(first)} in run {baseline}, {_text(last)} in this run"
+        return Verdict.UNPROVEN, f"cannot be compared ({text})"
     worse = (before - after) * direction
     if worse <= abs(before) * tolerance / 100:
         return None
-    share = f"{number(round(100 * worse / abs(before), 2))} % worse than" if before else "not"
-    text = f"{_text(last)}, {share} {_text(first)} of run {baseline}"
+    share = f"{number(round(100 * worse / abs(before), 2))} % worse" if before else "worse"
+    text = f"{_text(last)}, {share} than {_text(first)} in run {baseline}"
     noise = NOISE_FACTOR * math.hypot(_spread(first), _spread(last))
     if worse <= noise:
         amount = quantity(float(f"{noise:.3g}"), first.unit)
-        return Verdict.UNPROVEN, f"{text}, and the noise of both runs is {amount}"
+        return Verdict.UNPROVEN, f"{text}, but the noise of both runs is {amount}"
     return Verdict.FAIL, text
 
 

@@ -98,7 +98,7 @@ def _header_lines(record: RunRecord, fmt: TextFormatter) -> list[str]:
     lines = fmt.wrap(f"{record.id} started {record.started}", "run       ")
     lines += fmt.wrap(f"{contract.name} @ {digest}", "contract  ")
     if not contract.agreed:
-        lines += fmt.wrap("none was agreed: the limits were derived", " " * 10)
+        lines += fmt.wrap("none was agreed: the limits were derived from the cluster", " " * 10)
     if record.rehearsal:
         lines += fmt.wrap(record.rehearsal, "REHEARSAL: ")
     return lines
@@ -143,7 +143,7 @@ def _problem_lines(row: ReportRow, fmt: TextFormatter, id_width: int) -> list[st
         problems += [line for result in not_passed for line in result.problems()]
         problems = [*dict.fromkeys(problems)]  # a full disk ends many probes
     more = len(problems) - MAX_PROBLEMS
-    shown = problems[:MAX_PROBLEMS] + ([f"and {more} more, see the report"] if more > 0 else [])
+    shown = problems[:MAX_PROBLEMS] + ([f"and {more} more: see report.html"] if more > 0 else [])
     first = f"  {fmt.fit(row.criterion.id, id_width)}  "
     texts = [*shown, row.label] if row.label else shown
     return [line for text in texts for line in fmt.wrap(text, first)]

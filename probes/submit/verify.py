@@ -124,13 +124,13 @@ def compare_sums(
     seen: set[str] = set()
     for path, sha256 in ((str(path), sha256) for path, sha256 in named):
         if path in seen:
-            yield f"{path:.80} is evidence of two events"
+            yield f"{path:.80} is named as evidence by two events"
         elif not path.startswith("evidence/") or sums.get(path) != sha256:
             yield f"{path:.80} is not the file that the run wrote"
         seen.add(path)
     for path in sums:
         if path.startswith("evidence/") and path not in seen:
-            yield f"{path:.80} is evidence that no event names"
+            yield f"{path:.80} is in evidence/, but no event names it"
 
 
 def _hash(content: bytes) -> str:

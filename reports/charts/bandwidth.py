@@ -14,7 +14,7 @@ from reports.sanitize import capitalise, one_line
 
 TITLE = "Bus bandwidth by message size"
 # Other sweeps of a series, by key: name, colour.
-OTHERS = {"control": ("the wrong network", THEME.fail), "baseline": ("baseline", THEME.unproven)}
+MORE = {"control": ("planted wrong network", THEME.fail), "baseline": ("baseline", THEME.unproven)}
 Curve = tuple[str, str, list[Point]]  # name, colour, (bytes, GB/s)
 
 
@@ -28,7 +28,7 @@ def draw_busbw(series: dict[str, Any]) -> Figure:
     sizes, speeds, low, high = canvas.read_columns(series, "sizes", "busbw", "low", "high")
     others: list[Curve] = [
         (name, color, points)
-        for key, (name, color) in OTHERS.items()
+        for key, (name, color) in MORE.items()
         if (points := zip_xy(*canvas.read_columns(series.get(key) or {}, "sizes", "busbw")))
     ]
     limit, rate = read_number(series.get("limit")), read_number(series.get("line_rate"))
@@ -72,20 +72,21 @@ def _read_judged(judged: dict[str, Any], measured: list[Point]) -> tuple[list[Po
     points = [(x, known[x]) for x in sizes if x in known]
     if not points or value is None:
         size, peak = max(measured, key=lambda point: point[1])
-        return [(size, peak)], peak, f"at {canvas.binary_size(size)}"
+        return [(size, peak)], peak, f"for messages of {canvas.binary_size(size)}"
     first, last = canvas.binary_size(points[0][0]), canvas.binary_size(points[-1][0])
-    return points, value, f"judged at {first} to {last}"
+    return points, value, f"for messages of {first} to {last}"
 
 
 def _make_sentence(value: float, where: str, limit: Number, rate: Number, more: list[Curve]) -> str:
     """Return a sentence: the value, its share of the line rate, the limit, the other sweeps."""
     parts = [f"Bus bandwidth is {number(value)} GB/s {where}"]
     if rate:
-        parts.append(f"{percent(value / rate, 0)} of the line rate of {number(rate)}")
+        parts.append(f"{percent(value / rate, 0)} of the line rate of {number(rate)} GB/s")
     if limit is not None:
-        parts.append(f"{'at or above' if value >= limit else 'BELOW'} the limit of {number(limit)}")
+        place = "at or above" if value >= limit else "BELOW"
+        parts.append(f"{place} the limit of {number(limit)} GB/s")
     for name, _, points in more:
-        parts.append(f"{name} reaches {number(max(y for _, y in points))}")
+        parts.append(f"{name} reaches {number(max(y for _, y in points))} GB/s")
     return ", ".join(parts) + "."
 
 
@@ -109,7 +110,7 @@ def draw_bytes(series: dict[str, Any]) -> Figure:
         (name, [_row(f"on {fabric}", here), _row("on other networks", there)])
         for name, here, there in shown
     ]
-    header = ["node", f"on {fabric}, of what it had to send", "on other networks"]
+    header = ["node", f"on {fabric}, share of its bytes", "on other networks"]
     rows = [[name, percent(here), percent(there, 2)] for name, here, there in shown]
     return Figure(BYTES_TITLE, sentence, draw_groups(BYTES_TITLE, sentence, groups), header, rows)
 
@@ -127,17 +128,17 @@ def _row(name: str, share: Number) -> Row:
 def _describe_bytes(nodes: list[Sent], fabric: str) -> str:
     parts, others = [], [(there, name) for name, _, there in nodes if there is not None]
     if missing := sum(here is None for _, here, _ in nodes):
-        parts.append(f"{missing} of {len(nodes)} nodes were not counted")
+        parts.append(f"the bytes of {missing} of {len(nodes)} nodes were not counted")
     if counted := [(here, name) for name, here, _ in nodes if here is not None]:
         least, name = min(counted)
-        parts.append(f"least on {fabric}: {name}, {percent(least)} of what it had to send")
+        parts.append(f"node {name} sent the least on {fabric}: {percent(least)} of its bytes")
     if others:
         most, name = max(others, key=lambda sent: sent[0])
-        parts.append(f"most on other networks: {name}, {percent(most, 2)}")
-    return f"{capitalise('; '.join(parts) or 'no node was counted')}."
+        parts.append(f"node {name} sent the most on other networks: {percent(most, 2)}")
+    return f"{capitalise('; '.join(parts) or 'the bytes of no node were counted')}."
 
 
-LOSS_TITLE = "Loss across the kill"
+LOSS_TITLE = "Loss before and after the kill"
 MAX_POINTS = 400  # of a curve: about one a unit; of more, the lowest and highest are kept
 STRIP_TOP, STRIP_HEIGHT = canvas.PLOT_HEIGHT + 46, 48  # units, of the differences below the curves
 MAX_ROWS = 40  # about so many steps are in the table
@@ -169,11 +170,11 @@ def _draw_curves(
         Key("killed", THEME.link),
         Key(canvas.name_value("killed at step", killed), THEME.fail, "dashes"),
         Key(canvas.name_value("resumed from step", resumed), THEME.passed, "dashes"),
-        Key("steps done again" if again else "", THEME.rule, "box"),
+        Key("repeated steps" if again else "", THEME.rule, "box"),
     ]
     with canvas.open_chart(LOSS_TITLE, sentence, keys, STRIP_TOP + STRIP_HEIGHT + 40) as chart:
         upper = chart.plot("loss")
-        lower = chart.plot("difference of the runs", "step", STRIP_TOP, STRIP_HEIGHT)
+        lower = chart.plot("loss difference", "step", STRIP_TOP, STRIP_HEIGHT)
         steps = [x for curve in curves for x, _ in curve]
         for axes in (upper, lower):
             axes.set_xlim(min(steps), max(max(steps), min(steps) + 1))
@@ -222,7 +223,7 @@ def _describe_loss(deltas: list[float], killed: Number, resumed: Number) -> str:
     if not deltas:
         return text + "no step of the resumed run can be compared."
     if worst := max(map(abs, deltas)):
-        return text + f"the largest difference in {len(deltas)} steps is {number(worst)}."
+        return text + f"the loss differs by at most {number(worst)} in {len(deltas)} steps."
     return text + (
         f"all {len(deltas)} steps of the resumed run equal those of the run that was never killed."
     )

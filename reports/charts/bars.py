@@ -78,7 +78,7 @@ def draw_terms(series: dict[str, Any]) -> Figure:
     nodes = canvas.finite(read_numbers(series["nodes"]))
     terms = {one_line(name): read_numbers(values) for name, values in series["terms"].items()}
     if {len(nodes)} != {*map(len, terms.values())}:
-        raise ValueError("a term does not have one time for each rung")
+        raise ValueError("a term does not have one time for each node count")
     steps = [sum(canvas.finite(values[i] for values in terms.values())) for i in range(len(nodes))]
     sentence = _terms_sentence(nodes, terms, steps)
     counts = [quantity(count, "nodes") for count in nodes]
@@ -105,9 +105,9 @@ def _terms_sentence(nodes: list[float], terms: dict[str, list[Number]], steps: l
     grown = {name: b - a for name, (a, b) in ends.items() if a is not None and b is not None}
     name = max(grown, key=lambda key: grown[key], default="")
     if not name or grown[name] <= 0:
-        return f"{text}; no term grows with the nodes."
+        return f"{text}; no term grows with the node count."
     start = f"{text}, at {quantity(nodes[0], 'nodes')} {_ms_text(steps[0])}"
-    return f"{start}; {name} grows most, by {_ms_text(grown[name])}."
+    return f"{start}; the term {name} grows most, by {_ms_text(grown[name])}."
 
 
 def draw_groups(title: str, sentence: str, groups: Sequence[Group]) -> str:
@@ -206,8 +206,8 @@ def _draw_curves(
 ) -> str:
     keys = [
         Key("the same work per GPU (weak scaling)", THEME.link),
-        Key("the same work on more nodes (strong scaling)" if strong else "", THEME.unproven),
-        Key("predicted, with its band" if predicted else "", THEME.link, "dashes"),
+        Key("the same total work (strong scaling)" if strong else "", THEME.unproven),
+        Key("predicted, with its 90 % band" if predicted else "", THEME.link, "dashes"),
         Key("ideal: as fast per node as one node", THEME.soft, "dashes"),
         Key("" if limit is None else f"limit {percent(limit, 0)}", THEME.marginal, "dashes"),
     ]
@@ -254,7 +254,7 @@ def _make_table(
         for n, share, low, high, load, rate in rungs
     ]
     if strong:
-        header += ["the same work on more nodes", "its tokens per GPU and step"]
+        header += ["strong scaling efficiency", "strong scaling tokens per GPU and step"]
         by_nodes = dict(strong)
         for row, (n, *_) in zip(rows, rungs, strict=True):
             row += [percent(by_nodes.get(n)), canvas.or_dash(tokens.get(n))]
@@ -278,12 +278,12 @@ def _make_sentence(rungs: list[LadderPoint], limit: Number, basis: str) -> str:
     """Return the last efficiency, its relation to the limit, and the load that it needs."""
     nodes, share, load = rungs[-1].nodes, rungs[-1].efficiency, rungs[-1].load
     count = number(nodes)
-    text = f"At {count} nodes the job runs at {percent(share)} of {count} x one node"
+    text = f"At {count} nodes the job runs at {percent(share)} of {count} x the speed of one node"
     if limit is not None:
         relation = "at or above" if share >= limit else "BELOW"
         text += f", {relation} the limit of {percent(limit, 0)}"
-    text += "." + (f" {canvas.or_dash(load)} tokens per GPU and step." if load else "")
-    return text + (f" Error bars are of the noise {basis}." if basis else "")
+    text += "." + (f" The load is {canvas.or_dash(load)} tokens per GPU and step." if load else "")
+    return text + (f" Error bars show the noise {basis}." if basis else "")
 
 
 def _prediction_text(predicted: list[LadderPoint]) -> str:

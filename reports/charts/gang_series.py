@@ -82,7 +82,7 @@ def read_panel(values: dict[str, Any]) -> Panel:
     end = max(times[-1], _require_number(values["end"]))
     start = 0.0 if 0 <= times[0] < end / 4 else times[0]
     if not math.isfinite(end - start):
-        raise ValueError("the samples have no end")
+        raise ValueError("the times of the samples are not finite")
     states = [_read_sample(sample) for sample in samples]
     spans = _to_spans(times, end, states)
     partials = sorted(_read_partial(item) for item in values.get("half") or [])
@@ -97,21 +97,21 @@ def read_panel(values: dict[str, Any]) -> Panel:
 def _require_number(value: Any) -> float:
     known = canvas.read_number(value)
     if known is None:
-        raise ValueError("a number is missing")
+        raise ValueError("expected a number, found none")
     return known
 
 
 def read_count(value: Any) -> float:
     """Read a number of 0 or more. Raises ValueError for anything else."""
     if (count := _require_number(value)) < 0:
-        raise ValueError(f"expected a count, found {number(count)}")
+        raise ValueError(f"expected 0 or more, found {number(count)}")
     return count
 
 
 def read_text(value: Any) -> str:
     """Return a string unchanged. Raises ValueError for any other type."""
     if not isinstance(value, str):
-        raise ValueError(f"expected a word, found {type(value).__name__}")
+        raise ValueError(f"expected text, found {type(value).__name__}")
     return value
 
 
@@ -186,24 +186,28 @@ def make_sentence(panels: list[Panel], samples: float, units: str, note: str) ->
         raise ValueError("no sample was taken")
     first, control = panels[0], ""
     if len(panels) > 1 and (parts := panels[1].partials):
-        control = f" In the control {_partial_gangs_text(parts, units)}."
+        control = f" In the control, {_partial_gangs_text(parts, units)}."
     if first.partials:
         return (
             "A job held only a part of its gang: "
             f"{_partial_gangs_text(first.partials, units)}{note}.{control}"
         )
-    start = f"At each of {number(samples)} sample{'s' * (samples != 1)}"
+    start = f"In each of {number(samples)} sample{'s' * (samples != 1)},"
     if not first.max_by_job:
         return f"{start} no job held any of the {units}{_wait_text(first, '')}{note}.{control}"
     job = max(first.max_by_job, key=lambda name: first.max_by_job[name])
-    top = f"{shorten(job, 24)} held up to {number(first.max_by_job[job])}{_wait_text(first, job)}"
+    top = f"{_job(job)} held up to {number(first.max_by_job[job])}{_wait_text(first, job)}"
     return f"{start} every gang held all of its {units} or none; {top}{note}.{control}"
+
+
+def _job(name: str) -> str:
+    return f"job {shorten(name, 24)}"
 
 
 def _partial_gangs_text(parts: list[PartialAllocation], units: str) -> str:
     """Describe the first two partial gangs and count the others."""
     texts = [
-        f"{shorten(part.job, 24)} held {part.held_text} {units} from {brief_number(part.start)} to "
+        f"{_job(part.job)} held {part.held_text} {units} from {brief_number(part.start)} to "
         f"{brief_number(part.end)} s"
         for part in parts[:2]
     ]
@@ -219,7 +223,7 @@ def _wait_text(panel: Panel, holder: str) -> str:
     if not waits:
         return ""
     job = max(waits, key=lambda name: waits[name])
-    subject = " and" if job == holder else f", {shorten(job, 24)}"
+    subject = " and" if job == holder else f", {_job(job)}"
     longest = f"{brief_number(waits[job])} s"
     return f"{subject} waited {longest if len(waits) == 1 else f'longest ({longest})'}"
 
@@ -243,7 +247,7 @@ def table_rows(panels: list[Panel], left_out: int) -> list[list[str]]:
     rows = [row for _, _, _, row in sorted(kept, key=lambda item: item[1:3])]
     missing = [(len(lines) - len(kept), "more"), (left_out, "more marks")]
     return rows + [
-        [f"{count} {what}", "not drawn; the record has them", "", "", ""]
+        [f"{count} {what}", "not shown; record.json has all", "", "", ""]
         for count, what in missing
         if count
     ]
@@ -305,7 +309,7 @@ def draw_gang(series: dict[str, Any]) -> Figure:
     changes = Counter(span.node for panel in panels for span in panel.spans)
     busiest = set(sorted(sizes, key=lambda node: -changes[node])[:MAX_NODES])
     nodes = {node: size for node, size in sizes.items() if node in busiest}
-    note = f"; {len(nodes)} of {len(sizes)} nodes drawn" if len(nodes) < len(sizes) else ""
+    note = f"; {len(nodes)} of {len(sizes)} nodes are shown" if len(nodes) < len(sizes) else ""
     sentence = make_sentence(panels, read_count(series["taken"]), units, note)
     title = f"{units} of each job over time: {shorten(read_text(series['title']), 80)}"
     svg = _draw_panels(title, sentence, panels, nodes)
@@ -325,7 +329,7 @@ def _node_sizes(capacity: dict[str, float], panels: list[Panel]) -> dict[str, fl
             peak = max(sum(amount for _, amount in held) for _, _, held in periods)
             sizes[node] = max(peak, sizes.get(node, 0))
     if not sizes:
-        raise ValueError("there is no node")
+        raise ValueError("the series has no node")
     return sizes
 
 
@@ -351,7 +355,7 @@ def _draw_panels(title: str, sentence: str, panels: list[Panel], sizes: dict[str
     with canvas.open_chart(title, sentence, _make_keys(colors, panels), height) as chart:
         _draw_timeline(chart, lines[0], colors, lane, 0)
         for line in lines[1:]:
-            heading = "control: the same cluster with a deliberate fault"
+            heading = "control: the same cluster with a planted fault"
             chart.text(0, heights[0] + 1.5 * canvas.ROW, heading, weight="bold")
             _draw_timeline(chart, line, colors, lane, heights[0] + 2 * canvas.ROW)
     return chart.svg

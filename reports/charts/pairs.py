@@ -44,7 +44,7 @@ def draw_pairs(series: dict[str, Any]) -> Figure:
     known = [gbs for row in table for gbs in row if gbs is not None]
     told = canvas.read_number(series.get("typical"))
     typical = told or _known_median(gbs for gbs in known if gbs > 0) or 0.0
-    reference = f"{'a typical link,' if told else 'the median'} {number(typical)}"
+    reference = f"{'a typical link' if told else 'the median'} ({number(typical)} GB/s)"
     measured = ((gbs, a, b) for a, b, gbs in _each_cell(table) if gbs is not None)
     worst = nsmallest(MAX_ROWS, measured)
     sentence = _make_sentence(names, worst, known, typical, reference)
@@ -55,11 +55,11 @@ def draw_pairs(series: dict[str, Any]) -> Figure:
         return Figure(TITLE, sentence, svg, header, rows)
     sent, received = ([*map(_known_median, lines)] for lines in (table, zip(*table, strict=True)))
     svg = _draw_medians(sentence, names, sent, received)
-    header += ["median sent by the first", "median received by the second"]
+    header += ["median sent by `from`", "median received by `to`"]
     for row, (_, source, target) in zip(rows, worst, strict=True):
         row += [or_dash(sent[source]), or_dash(received[target])]
     for name, *medians in zip(names, sent, received, strict=True):
-        rows.append([name, "all others", "-", *map(or_dash, medians)])
+        rows.append([name, "all other nodes", "-", *map(or_dash, medians)])
     return Figure(TITLE, sentence, svg, header, rows)
 
 
@@ -77,13 +77,13 @@ def _make_sentence(
     for gbs, a, b in [pair for pair in worst if pair[0] > 0][:1]:
         share = canvas.percent(gbs / typical, 0)
         parts.append(
-            f"the slowest of {alive} is {names[a]} - {names[b]} at {number(gbs)} GB/s, "
+            f"the slowest of {alive} pairs is {names[a]} -> {names[b]} at {number(gbs)} GB/s, "
             f"{share} of {reference}"
         )
     if missing := len(names) * (len(names) - 1) - len(known):
         pairs = "pair was" if missing == 1 else "pairs were"
         parts.append(f"{missing} directed {pairs} not measured")
-    return f"{capitalise('; '.join(parts) or 'there is no pair to compare')}."
+    return f"{capitalise('; '.join(parts) or 'no pair was measured')}."
 
 
 def _draw_map(sentence: str, names: list[str], table: list[list[Number]], typical: float) -> str:

@@ -42,7 +42,7 @@ def report_to_github(summary: AcceptanceSummary, environ: Mapping[str, str] = os
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         found = f"step summary in {one_line(path) or 'no file'}: not written ({one_line(reason)})"
-        lines.append(f"{found}. Expected: a file that GITHUB_STEP_SUMMARY names")
+        lines.append(f"{found}. Expected: GITHUB_STEP_SUMMARY names a writable file")
     # The runner reads commands at the start of a line only, and pytest's last one is not ended.
     text = "\n".join(["", *lines, ""])
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
@@ -68,7 +68,7 @@ def step_summary(summary: AcceptanceSummary, room: int = MAX_SUMMARY) -> str:
     ]
     room -= len("\n".join(head).encode()) + FRAME
     if room < 0:
-        raise ValueError("the step has no room left for it")
+        raise ValueError("the summary of this step has no space left")
     rows = _fill([_table_row(row) for row in summary.worst_first], room // 2)
     findings = _fill([_finding(one, summary.record) for one in summary.findings], room // 2)
     parts = [*head, *rows, "</table>", *(["<h3>Findings</h3>", *findings] if findings else [])]

@@ -20,8 +20,8 @@ from reports.sanitize import clean, label_value
 Labels = dict[str, str]
 Item = TypeVar("Item")
 EXIT_CODES = (
-    "0 accepted, 1 failed, 2 interrupted, 3 error outside the probes, 4 unusable or changed, "
-    "20 unproven."
+    "Exit code: 0 accepted, 1 failed, 2 interrupted, 3 error outside the probes, 4 unusable or "
+    "changed, 20 unproven."
 )
 
 
@@ -34,10 +34,10 @@ def prometheus(summary: AcceptanceSummary) -> str:
     highs = ((labels, m.limit.high) for labels, m in values if m.judged and m.limit)
     lines = [
         *_run_lines(summary, cluster),
-        *_metric("seatrial_verdict", "0 PASS, 1 MARGINAL, 2 UNPROVEN, 3 FAIL.", verdicts),
+        *_metric("seatrial_verdict", "Verdict: 0 PASS, 1 MARGINAL, 2 UNPROVEN, 3 FAIL.", verdicts),
         *_metric(
             "seatrial_measurement",
-            "Measured values that are numbers, in the unit of their label.",
+            "Measured numbers, in the unit that the label `unit` names.",
             ((labels, _number(m)) for labels, m in values),
         ),
         *_metric("seatrial_limit_low", "Minimum value that passes.", lows),
@@ -54,17 +54,17 @@ def _run_lines(summary: AcceptanceSummary, cluster: Labels) -> Iterator[str]:
     run = {"run": record.id, "contract": record.contract.name, "tier": record.tier}
     accepted = 1 if summary.exit_code == 0 else 0
     yield from _metric(
-        "seatrial_run_info", "Which run this is; always 1.", [({**cluster, **run, **kind}, 1)]
+        "seatrial_run_info", "Labels identify the run.", [({**cluster, **run, **kind}, 1)]
     )
     yield from _metric(
         "seatrial_run_accepted",
-        "1 if the exit code is 0, else 0. A rehearsal accepts no cluster.",
+        "1 if the exit code is 0, otherwise 0. A rehearsal does not accept a cluster.",
         [({**cluster, **kind}, accepted)],
     )
     yield from _metric("seatrial_exit_code", EXIT_CODES, [({**cluster, **kind}, summary.exit_code)])
     yield from _metric(
         "seatrial_run_finished_timestamp_seconds",
-        "When the run ended; missing if it did not.",
+        "Time at which the run ended; missing if it did not.",
         [({**cluster, **kind}, finished.timestamp() if finished else None)],
     )
 

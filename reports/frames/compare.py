@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 KEY = ["criterion", "probe", "measure", "subject", "occurrence"]
 VERDICT = "verdict"  # measure of the rows of criteria; they have no probe
 NOISE_RULE = (
-    "noise: 2 * sqrt(s1^2 + s2^2) of the two spreads; unknown for a single sample, "
-    "and without a spread"
+    "noise is 2 * sqrt(s1^2 + s2^2), where s1 and s2 are the spreads of the two values; it is "
+    "unknown for a single sample or without a spread"
 )
 KINDS = NEW_FAILURES, FIXED, OTHER_VERDICT, WORSE, MISSING, UNCLEAR, BETTER, NEW = (
     "New failures",
@@ -241,11 +241,11 @@ def _notes(summaries: Sequence[AcceptanceSummary], names: Sequence[str]) -> Iter
     first = summaries[0].record
     for summary, name in zip(summaries, names, strict=True):
         record = summary.record
-        for what, of in DIFFERENCES.items():
+        for key, of in DIFFERENCES.items():
             if of(record) != of(first):
-                yield f"{name} has another {what} than {names[0]}: {of(record)}, not {of(first)}"
+                yield f"{name} has a different {key} than {names[0]}: {of(record)}, not {of(first)}"
         if bool(record.rehearsal) != bool(first.rehearsal):
-            kinds = {True: "a rehearsal", False: "no rehearsal"}
+            kinds = {True: "a rehearsal", False: "not a rehearsal"}
             is_one = bool(record.rehearsal)
             yield f"{name} is {kinds[is_one]}, {names[0]} is {kinds[not is_one]}"
         if record.state != "finished":
@@ -337,7 +337,7 @@ def _table_lines(
             yield f"{kind} ({len(rows)})"
             yield from (table_line(cells, columns, fmt) for cells in rows[:MAX_ROWS])
             if len(rows) > MAX_ROWS:
-                yield f"  and {len(rows) - MAX_ROWS} more: --csv and --json have all"
+                yield f"  and {len(rows) - MAX_ROWS} more: --csv and --json list all"
     yield f"{len(by_kind[SAME])} of {len(tables[0])} rows are the same or differ within noise"
 
 

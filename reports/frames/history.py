@@ -134,9 +134,9 @@ def _reasons_not_counted(ordered: Sequence[FoundRun]) -> Iterator[str]:
         if problems:
             yield f"does not verify: {problems[0]}"
         elif record.judged_again:
-            yield f"the run {record.judged_again}, judged again"
+            yield f"it is run {record.judged_again}, judged again"
         elif identity in seen:
-            yield "another copy of the same run"
+            yield "it is another copy of the same run"
         else:
             seen.add(identity)
             yield ""
@@ -239,7 +239,7 @@ def history_lines(history: History, fmt: TextFormatter, *, every: bool = False) 
         yield from fmt.wrap(f"{text}. A trend needs {LEAST_EARLIER + 1} runs.{more}", "")
         yield from _trend_lines(table if every else drifted, fmt)
     if not len(trends):
-        yield "no run has a number: there is no trend"
+        yield "no run has a measured number, so there is no trend"
 
 
 def _run_lines(history: History, fmt: TextFormatter) -> Iterator[str]:
@@ -278,7 +278,7 @@ def _trend_lines(table: Any, fmt: TextFormatter) -> Iterator[str]:
         drift = row.drift if row.drift != TOO_FEW else "-"
         yield table_line([row.criterion, label, row.runs, *values, change, drift], widths, fmt)
     if len(table) > MAX_TRENDS:
-        yield f"and {len(table) - MAX_TRENDS} more: --csv trends has all"
+        yield f"and {len(table) - MAX_TRENDS} more: --csv trends lists all"
 
 
 @dataclass(frozen=True)
@@ -323,7 +323,7 @@ def choose_baseline(path: Path, now: RunRecord) -> Baseline:
     if sound := next((one for one in same if not why_unsound(one, now)), None):
         return Baseline(sound)
     if not same:
-        return Baseline(problem=f"{path} has no run of cluster {now.cluster_name}")
+        return Baseline(problem=f"{path} has no earlier run of cluster {now.cluster_name}")
     return Baseline(same[0], why_unsound(same[0], now))
 
 
@@ -341,9 +341,9 @@ def why_unsound(before: AcceptanceSummary, now: RunRecord) -> str:
         f"is PARTIAL ({record.partial})": bool(record.partial),
         # Otherwise each run may be as much worse than the last as its noise hides.
         "is worse than its own baseline": bool(record.regressions) and not record.baseline_problem,
-        f"has {nodes} nodes, this one {present}": nodes != present,
-        "is a rehearsal": bool(record.rehearsal) and not now.rehearsal,
-        "is no rehearsal": bool(now.rehearsal) and not record.rehearsal,
+        f"has {nodes} nodes, but this run has {present}": nodes != present,
+        "is a rehearsal, but this run is not": bool(record.rehearsal) and not now.rehearsal,
+        "is not a rehearsal, but this run is": bool(now.rehearsal) and not record.rehearsal,
     }
     reason = next((text for text, holds in reasons.items() if holds), "")
     return f"run {record.id} {reason}" if reason else ""

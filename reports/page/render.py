@@ -42,7 +42,7 @@ PRINTED = ("busbw", "efficiency")  # figures of what passed that are on paper, t
 EFFECT = {  # of a finding
     Severity.BLOCKS: "blocks the acceptance",
     Severity.DEGRADES: "makes the cluster slower or less reliable",
-    Severity.NOTES: "is information",
+    Severity.NOTES: "is for information",
 }
 MAX_PASSING = 4  # passing subjects of one measurement shown in its section; the appendix has all
 
@@ -326,7 +326,7 @@ def _untested_items(summary: AcceptanceSummary) -> list[tuple[str, str]]:
             missed = [one for one in result.controls if not one.verdict.accepted]
             items += [(result.criterion, one.sentence()) for one in missed]
     if record.state != "finished":
-        items.append(("what follows the interrupt", "the run was stopped before its end"))
+        items.append(("tests after the interruption", "the run was stopped before its end"))
     return items
 
 

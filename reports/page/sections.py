@@ -82,7 +82,7 @@ def _decision_reason(summary: AcceptanceSummary) -> str:
         case 2:
             return "nothing is accepted"
         case 3:
-            return "the run had a problem"
+            return "the run had an error outside its tests"
         case 4:
             return "do not sign"
     if not summary.record.contract.agreed:
@@ -146,7 +146,7 @@ def choose_next_step(
     if record.partial:
         return NextStep(f"{full_run_text(record)}:", PART_OPTION.sub("", command))
     if untested:
-        return NextStep("Run the missing tests. They are listed below, as not tested.")
+        return NextStep("Run the missing tests. They are listed below, under Not tested.")
     return NextStep(f"Run the suite again, because: {summary.reasons[0]}", command)
 
 
@@ -264,7 +264,7 @@ def cause_text(result: ProbeResult, record: RunRecord) -> str:
     if result.state == "finished" and result.verdict is not Verdict.FAIL:
         return _unproven_text(result)
     if not codes:
-        return "No known cause matches."
+        return "No known cause explains this."
     found = [f"{name} found ({', '.join(dict.fromkeys(codes[name]))})" for name in codes]
     return f"This may come from what {join_words(found)}: fix that first."
 
@@ -278,7 +278,7 @@ def _unproven_text(result: ProbeResult) -> str:
         return f"Test again. If {fails} a second time, {report}"
     if only_lacks_limits(result):
         return "Write the limit that was agreed into the contract."
-    return "No known cause matches."
+    return "No known cause explains this."
 
 
 def only_lacks_limits(result: ProbeResult) -> bool:
@@ -334,7 +334,7 @@ class EvidenceReader:
         """Return the view of an entry: its link, the check of its hash, the end of its text."""
         link = self.link(entry.path)
         if link is None:
-            problem = "the path does not point into the run folder: not read"
+            problem = "the path is outside the run folder, so the file was not read"
             return EvidenceView(None, problem)
         if self.run is None:
             return EvidenceView(None)

@@ -39,13 +39,13 @@ def open_regular(path: Path) -> BinaryIO:
         raise UnreadableRun(f"{path} cannot be read: {_reason(error)}") from None
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise UnreadableRun(f"{path}: expected a regular file, found none")
+        raise UnreadableRun(f"{path}: expected a regular file, found something else")
     return os.fdopen(handle, "rb")
 
 
 def _reason(error: OSError | ValueError) -> str:
     """Return why a path cannot be opened; a ValueError is of a NUL in it."""
-    return str(error.strerror) if isinstance(error, OSError) else "its name is none"
+    return str(error.strerror) if isinstance(error, OSError) else "its name is not a valid path"
 
 
 def hash_file(path: Path) -> str:
@@ -68,7 +68,7 @@ def list_files(run: Path) -> list[str]:
 
 def _walk(folder: Path, prefix: str) -> Iterator[str]:
     if prefix.count("/") > MAX_FOLDER_DEPTH:
-        raise UnreadableRun(f"{folder}: expected at most {MAX_FOLDER_DEPTH} folders in each other")
+        raise UnreadableRun(f"{folder}: expected at most {MAX_FOLDER_DEPTH} levels of folders")
     try:
         with os.scandir(folder) as found:
             entries = [entry for entry, _ in zip(found, range(MAX_FILES), strict=False)]
@@ -84,7 +84,7 @@ def _walk(folder: Path, prefix: str) -> Iterator[str]:
         else:
             kind = "a link" if entry.is_symlink() else "a pipe, a socket or a device"
             raise UnreadableRun(
-                f"{entry.path}: expected files and folders alone in a run folder, found {kind}"
+                f"{entry.path}: expected only files and folders in a run folder, found {kind}"
             )
 
 
@@ -130,13 +130,13 @@ def check_sums(run: Path, files: list[str]) -> Iterator[str]:
         if name not in files:
             yield f"{name:.80} {MISSING}"
         elif hash_file(run / name) != sha256:
-            yield f"{name:.80} is not the file that {SUMS} has"
+            yield f"{name:.80} differs from its hash in {SUMS}"
     for entry in run.iterdir():
         if entry.is_dir() and entry.name not in FOLDERS:
-            yield f"{entry.name:.80}/ was added: a run has no such folder"
+            yield f"{entry.name:.80}/ was added: seatrial does not create this folder"
     for name in files:
         if name not in sums and name != SUMS and not name.startswith(f"{SIGNATURES}/"):
-            yield f"{name:.80} was added: {SUMS} does not have it"
+            yield f"{name:.80} was added: it is not listed in {SUMS}"
 
 
 def read_sums(run: Path) -> dict[str, str] | str:
@@ -148,7 +148,7 @@ def read_sums(run: Path) -> dict[str, str] | str:
                 return sums
             line = SUM_LINE.fullmatch(raw.decode("utf-8", "replace").removesuffix("\n"))
             if not line or not raw.endswith(b"\n") or line["name"] in sums:
-                return f"{SUMS}: line {len(sums) + 1} is no sum of another file"
+                return f"{SUMS}: line {len(sums) + 1} is malformed or repeats a file"
             sums[line["name"]] = line["sum"]
     return f"{SUMS}: expected fewer than {MAX_FILES} lines"
 
@@ -212,7 +212,7 @@ class EventReader:
         for number, line, event in self._lines():
             if event is None:  # the last line: _lines refuses any other
                 if self.finished:
-                    self._problem(f"line {number} comes after the end of the run")
+                    self._problem(f"line {number} is after the end of the run")
                 continue
             self._check_link(number, event)
             self._check_time(number, event)
@@ -223,19 +223,19 @@ class EventReader:
     def _lines(self) -> Iterator[tuple[int, bytes, dict[str, Any] | None]]:
         """Yield (number, line, event). The last line may be invalid; its event is then None."""
         if not (self.run / FILE).exists():
-            raise UnreadableRun(f"{self.run} is not a run folder: it has no readable {FILE}")
+            raise UnreadableRun(f"{self.run} is not a run folder: it has no {FILE}")
         with open_regular(self.run / FILE) as file:
             number, size, torn = 0, 0, False
             while raw := file.readline(MAX_LINE + 1):
                 if torn:
-                    why = "is no JSON event: it was cut off or changed"
+                    why = "is not a valid JSON event: it was cut off or changed"
                     raise UnreadableRun(f"{self.run}/{FILE} line {number} {why}")
                 number, size = number + 1, size + len(raw)
                 if len(raw) > MAX_LINE or size > MAX_LOG:
                     limit = MAX_LINE if len(raw) > MAX_LINE else MAX_LOG
                     raise UnreadableRun(
                         f"{self.run}/{FILE} line {number}: expected at most {limit >> 20} MiB "
-                        f"{'in a line' if limit == MAX_LINE else 'in all'}, found more"
+                        f"{'in a line' if limit == MAX_LINE else 'in the file'}, found more"
                     )
                 line = raw.rstrip(b"\n")
                 event = _parse_event(line)
@@ -246,16 +246,16 @@ class EventReader:
         """Compare the event's number and hash with the line before it."""
         sequence, previous = event.get("seq"), event.get("prev")
         if sequence != self.count + 1:
-            self._problem(f"line {number} is event {sequence!r}, expected event {self.count + 1}")
+            self._problem(f"line {number} has event number {sequence!r}, expected {self.count + 1}")
         elif previous != self.head:
-            where = f"line {number - 1} is" if number > 1 else "its beginning is"
-            self._problem(f"{where} not the line that line {number} was written after")
+            wrong = f"does not contain the hash of line {number - 1}"
+            self._problem(f"line {number} {wrong if number > 1 else 'is not the first of the run'}")
 
     def _check_time(self, number: int, event: dict[str, Any]) -> None:
         """Check that the time since the start does not go back; older logs have none."""
         elapsed = finite_number(event.get("elapsed", self._elapsed))
         if elapsed is None or elapsed < self._elapsed:
-            self._problem(f"line {number} was written before the one above it")
+            self._problem(f"line {number} has an earlier time than the line before it")
         else:
             self._elapsed = elapsed
 
@@ -266,13 +266,13 @@ class EventReader:
         """
         kind = event["event"]
         if kind not in KINDS:
-            self._problem(f"line {number} is an event of the unknown kind {kind!r:.40}")
+            self._problem(f"line {number} has an unknown kind of event: {kind!r:.40}")
         elif not event["data"].keys() <= KEYS.get(kind, event["data"].keys()):
-            self._problem(f"line {number} is a {kind} that says more than one may")
+            self._problem(f"line {number} has keys that a {kind} event must not have")
         elif kind == "run_started" and number > 1:
             self._problem(f"line {number} starts a second run")
         elif self.finished and kind != "run_problem":
-            self._problem(f"line {number} comes after the end of the run")
+            self._problem(f"line {number} is after the end of the run")
         self.finished = self.finished or kind == "run_finished"
 
     def _problem(self, text: str) -> None:
@@ -298,20 +298,20 @@ def parse_json(text: bytes) -> Any:
     try:
         value = json.loads(text, parse_constant=_refuse_constant, parse_int=_bounded)
     except RecursionError:
-        raise ValueError("no lists of ours are nested as deeply") from None
+        raise ValueError(f"lists or objects have more than {MAX_DEPTH} levels") from None
     if text.count(b"{") + text.count(b"[") > MAX_DEPTH and _depth(value) > MAX_DEPTH:
-        raise ValueError("no lists of ours are nested as deeply")
+        raise ValueError(f"lists or objects have more than {MAX_DEPTH} levels")
     return value
 
 
 def _bounded(digits: str) -> int:
     if len(digits) > MAX_DIGITS:
-        raise ValueError("no number of ours is as long")
+        raise ValueError(f"a number has more than {MAX_DIGITS} digits")
     return int(digits)
 
 
 def _refuse_constant(constant: str) -> float:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not valid JSON")
 
 
 def _depth(value: Any) -> int:
@@ -331,7 +331,7 @@ def check_head(run: Path, head: str) -> Iterator[str]:
         while chunk := file.read(CHUNK):
             if found := HEAD.search(tail + chunk):
                 if found["head"].decode() != head:
-                    yield f"{FILE}: its last line is not that of record.json"
+                    yield f"{FILE}: the hash of its last line differs from `head` in record.json"
                 return
             tail = chunk[-HEAD_BYTES:]
-        yield "record.json is not what the run wrote: it has no head"
+        yield "record.json is not the file that the run wrote: its key `head` is missing"

@@ -62,13 +62,13 @@ class _Fold:
             elif kind in PROBE_EVENTS:
                 self._add(kind, probe, data)
         if not self.run:
-            raise UnreadableRun("the event log has no whole line: it is empty or torn")
+            raise UnreadableRun("the event log has no complete line: it is empty or was cut off")
         return self._build()
 
     def _add(self, kind: str, probe: str, data: dict[str, Any]) -> None:
         """Add one probe event to the latest result of its probe."""
         if probe not in self.latest:
-            raise UnreadableRun(f"the event log has a {kind} of {probe!r} before its start")
+            raise UnreadableRun(f"the event log has a {kind} event of {probe!r} before its start")
         result = self.latest[probe]
         if kind in EVENT_LISTS:
             result.setdefault(EVENT_LISTS[kind], []).append(self._typed(kind, data))
@@ -101,10 +101,14 @@ def _require_schema(run: dict[str, Any]) -> None:
     if wrote == SCHEMA:
         return
     suite = run.get("versions", {})
-    name = suite.get("seatrial", "a newer one") if isinstance(suite, dict) else "a newer one"
+    name = (
+        suite.get("seatrial", "(unknown version)")
+        if isinstance(suite, dict)
+        else "(unknown version)"
+    )
     raise UnreadableRun(
-        f"the run is of schema {wrote!s:.20}, written by seatrial {name!s:.20}; this version reads "
-        f"{SCHEMA}: read it with that version (`pip install .` in its checkout)"
+        f"the run has schema {wrote!s:.20}, written by seatrial {name!s:.20}. This version reads "
+        f"only {SCHEMA}: use the version that wrote it (`pip install .` in its checkout)"
     )
 
 
@@ -116,7 +120,7 @@ def _error_text(error: Exception) -> str:
     return f"{error.title} {'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
 
 
-ALONE = "it is a record without its run folder, so its values and limits may have been changed"
+ALONE = "it is a record without its run folder, and nothing shows whether it was changed"
 RUN_KEYS = {"criterion", "claim", "reproduce"}  # of a result, known when its probe starts
 
 
@@ -127,7 +131,7 @@ def read_record(path: Path) -> RunRecord:
     """
     folder = path.absolute().parent
     if (folder / FILE).exists() or (folder.parent / FILE).exists():
-        raise UnreadableRun(f"{path} lies in a run folder: give the folder, which can be verified")
+        raise UnreadableRun(f"{path} is in a run folder: give the folder, which can be verified")
     with event_log.open_regular(path) as file:
         text = file.read(MAX_LOG + 1)
     if len(text) > MAX_LOG:
@@ -135,11 +139,11 @@ def read_record(path: Path) -> RunRecord:
     try:
         record = event_log.parse_json(text)
     except ValueError as error:
-        message = f"{path}: expected the record of a run, found no JSON: {error}"
+        message = f"{path}: expected the record of a run, found invalid JSON: {error}"
         raise UnreadableRun(message) from None
     results = record.get("results") if isinstance(record, dict) else None
     if not isinstance(results, list) or not all(isinstance(one, dict) for one in results):
-        raise UnreadableRun(f"{path}: expected the record of a run, found other JSON")
+        raise UnreadableRun(f"{path}: expected the record of a run, found different JSON")
     return fold_events(_events(record))
 
 

@@ -78,7 +78,7 @@ def read_run(run: Path, check: EventCheck | None = None) -> tuple[RunRecord, Int
     problems, doubts = check.result() if check else ([], [])
     problems = [*seen, *problems]
     if SUMS not in files and not log.finished:
-        doubts = [*doubts, f"it was cut off: its end and {SUMS} are missing"]
+        doubts = [*doubts, f"it was cut off: its last event and {SUMS} are missing"]
     integrity = Integrity(problems, doubts, log.count, log.head)
     return record.model_copy(update={"head": log.head}), integrity
 
@@ -114,7 +114,7 @@ def _check_evidence(run: Path, record: RunRecord) -> Iterator[str]:
     for entry in _evidence(record):
         folder, _, name = entry.path.partition("/")
         if entry.path in seen:
-            yield f"{entry.path!r:.80} is evidence of two events"
+            yield f"{entry.path!r:.80} is named as evidence by two events"
         elif folder != "evidence" or not name or "/" in name:
             yield f"{entry.path!r:.80} is not in the folder evidence/"
         elif problem := compare_hash(run / folder / name, entry.sha256):
@@ -142,11 +142,11 @@ def _check_times(record: RunRecord) -> Iterator[str]:
     """Yield a problem if the run ended before it started: it counts its time from the start."""
     started, finished = known_time(record.started), known_time(record.finished)
     if started and finished and finished < started:
-        yield f"its end ({record.finished:.40}) is before its start ({record.started:.40})"
+        yield f"the run ends ({record.finished:.40}) before it starts ({record.started:.40})"
 
 
 def _check_unknown(files: list[str], record: RunRecord) -> Iterator[str]:
     known = {entry.path for entry in _evidence(record)}
     for name in files:
         if name.startswith("evidence/") and name not in known:
-            yield f"{name:.80} is evidence that no event names"
+            yield f"{name:.80} is in evidence/, but no event names it"

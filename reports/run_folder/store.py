@@ -49,10 +49,10 @@ def prepare_run_folder(path: Path) -> None:
     except (OSError, ValueError) as error:
         raise _unusable(path, _reason(error)) from None
     if "events.jsonl" in names:
-        raise _unusable(path, "holds a run already")
+        raise _unusable(path, "already contains a run")
     if names:
         more = ", ..." if len(names) > NAMES_SHOWN else ""
-        raise _unusable(path, f"holds other files ({', '.join(names[:NAMES_SHOWN])}{more})")
+        raise _unusable(path, f"contains other files ({', '.join(names[:NAMES_SHOWN])}{more})")
     _require_room(path)
 
 
@@ -77,7 +77,7 @@ def _require_room(path: Path) -> None:
         disk = os.statvfs(path)
         free_mib = disk.f_bavail * disk.f_frsize >> 20
         if disk.f_blocks and free_mib < MIN_FREE_MIB:  # some network file systems report none
-            raise _unusable(path, f"has {free_mib} MiB left, and a run needs {MIN_FREE_MIB} MiB")
+            raise _unusable(path, f"has {free_mib} MiB free, and a run needs {MIN_FREE_MIB} MiB")
         _try_writing(path)
     except OSError as error:
         raise _unusable(path, _reason(error)) from None
@@ -104,15 +104,13 @@ def _reason(error: OSError | ValueError) -> str:
     if code == errno.EEXIST:
         return "is not a folder"
     if code == errno.ENOTDIR:
-        return "lies in what is not a folder"
+        return "is below a path that is not a folder"
     return f"cannot be written ({getattr(error, 'strerror', None) or error})"
 
 
 def _unusable(path: Path, found: str) -> UnusableFolder:
-    advice = "name another with --run-dir"
-    return UnusableFolder(
-        one_line(f"a run needs a folder of its own, but {path} {found}: {advice}")
-    )
+    advice = "name another folder with --run-dir"
+    return UnusableFolder(one_line(f"a run needs its own folder, but {path} {found}: {advice}"))
 
 
 ROOM_BYTES = 4 << 20  # the last events take some kB, and record.json and the page of a lab 1 MB
@@ -268,7 +266,7 @@ class Store:
         line = json.dumps(event, allow_nan=False).encode()
         end = self._size + len(line) + 1
         if len(line) >= MAX_LINE or end > MAX_LOG:
-            raise OSError(0, f"a run holds {MAX_LOG >> 20} MiB of events, {MAX_LINE >> 20} in one")
+            raise OSError(0, f"over {MAX_LOG >> 20} MiB of events, or {MAX_LINE >> 20} MiB in one")
         if self._is_writing:  # a signal came between the file and `_lines`
             os.ftruncate(self._log, self._size)
         self._is_writing = True
@@ -430,11 +428,11 @@ class Store:
 
 def _damage(path: Path, found: str, aside: Path | None, lost: list[str]) -> dict[str, str]:
     """Build the data of a RunProblem for a folder that was written again."""
-    sentences = [f"it was changed while the run went on: {found}"]
-    sentences += [f"What was there is in {aside.name}"] if aside else []
-    sentences += ["The run was written again, from memory"]
+    sentences = [f"it was changed during the run: {found}"]
+    sentences += [f"The changed folder was renamed to {aside.name}"] if aside else []
+    sentences += ["The events were written again, to a new folder of that name"]
     if lost:
-        sentences += [f"{len(lost)} files of evidence are lost: {', '.join(lost[:NAMES_SHOWN])}"]
+        sentences += [f"{len(lost)} evidence files are lost: {', '.join(lost[:NAMES_SHOWN])}"]
     return {"kind": "folder", "where": path.name, "text": ". ".join(sentences)}
 
 

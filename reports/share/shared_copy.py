@@ -40,7 +40,7 @@ KEPT = {
 }
 PLACES = {"subject", "suspects"}  # fields of models that name a place
 VERSIONS = {"versions", "software"}  # keys under which 1.2.3.4 is not an address
-OTHERWISE = " (written in another way)"
+OTHERWISE = " (written differently)"
 Model = TypeVar("Model", bound=RecordModel)
 
 
@@ -56,7 +56,7 @@ def write_shared(run: Path, summary: AcceptanceSummary, target: Path | None = No
     changed the decision.
     """
     if problems := summary.integrity.problems:
-        raise ShareRefused(f"{run} does not verify: {problems[0]}. Nothing was shared")
+        raise ShareRefused(f"{run} does not verify: {problems[0]}. No copy was written")
     record, aliases = share_record(summary.record)
     integrity = dataclasses.replace(
         summary.integrity,
@@ -65,7 +65,7 @@ def write_shared(run: Path, summary: AcceptanceSummary, target: Path | None = No
     shared = summarize_acceptance(record, integrity)
     # A difference is an error of the suite: names must not decide anything.
     if _decisive_facts(shared) != _decisive_facts(summary):
-        raise RuntimeError("the copy with aliases does not say what the run says: nothing written")
+        raise RuntimeError("the copy differs in a verdict or count: nothing was written")
     texts = {"record.json": record_text(record), **render_all(None, shared)}
     del texts[SCHEMA_FILE]  # a copy has only what is of the run
     run = run.resolve()  # "." has no name
@@ -79,7 +79,7 @@ def _write_folder(folder: Path, texts: dict[str, str]) -> list[Path]:
         for name, text in texts.items():
             write_atomically(folder / name, text)
     except FileExistsError:
-        raise ShareRefused(f"{folder} exists already: move it away, or name a new folder") from None
+        raise ShareRefused(f"{folder} already exists: move it, or name a new folder") from None
     except OSError as error:
         raise ShareRefused(f"{folder} cannot be written: {error.strerror}") from None
     return [folder / name for name in texts]
@@ -209,7 +209,7 @@ def _share_text(text: str, aliases: Aliases, key: str, place: bool) -> str:
     """Return one string without secrets, invisible characters and names."""
     cleaned = clean(redact(shorten(text), key))
     if len(cleaned.strip()) < min(len(text), 3):  # a limit's `because` needs three characters
-        return "(no words)"  # never "": that would mean that there is no text
+        return "(no text)"  # never "": that would mean that there is no text
     if place:
         return aliases.subject(cleaned)
     return aliases.text(cleaned, versions=key in VERSIONS)

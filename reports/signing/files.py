@@ -23,7 +23,7 @@ from reports.sanitize import one_line
 
 MAX_NAMES = 100  # a valid folder has four files
 MAX_SUMS_BYTES = 64 * 2**20  # SHA256SUMS of half a million files
-NEVER_REPLACED = "a signature is never replaced, move it out of the folder if it must go"
+NEVER_REPLACED = "seatrial never replaces a signature. To sign again, move it out of the folder"
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO must not block
 WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -47,7 +47,7 @@ def _opened_folder(folder: Path) -> Iterator[int]:
     except OSError as error:
         if error.errno == errno.ENOENT:
             raise FileNotFoundError(folder) from None
-        message = f"{folder.name}/ is a link, or no folder that can be read"
+        message = f"{folder.name}/ is a link, or is not a readable folder"
         raise SignatureFileError(message) from None
     try:
         yield descriptor
@@ -73,7 +73,7 @@ def read_signature_file(run: Path, name: str, limit: int) -> bytes:
         with _opened_folder(run / FOLDER) as folder:
             return _read_plain_file(folder, name, f"{FOLDER}/{name}", limit)
     except FileNotFoundError:
-        missing = f"{FOLDER}/{name} is missing, and the other file of the pair is there"
+        missing = f"{FOLDER}/{name} is missing, but the other file of the pair exists"
         raise SignatureFileError(missing) from None
 
 
@@ -87,7 +87,7 @@ def _read_plain_file(folder: int, name: str, shown: str, limit: int) -> bytes:
         raise SignatureFileError(f"{shown} cannot be read: {why}") from None
     with os.fdopen(descriptor, "rb") as stream:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise SignatureFileError(f"{shown} is no plain file")
+            raise SignatureFileError(f"{shown} is not a regular file")
         content = stream.read(limit + 1)
     if len(content) > limit:
         raise SignatureFileError(f"{shown} has more than {limit} bytes")
@@ -132,7 +132,7 @@ def _write_new_file(folder: int, name: str, content: bytes) -> None:
             os.fsync(descriptor)
         os.link(partial, name, src_dir_fd=folder, dst_dir_fd=folder)
     except FileExistsError:
-        raise SignatureFileError(f"{FOLDER}/{name} is there already: {NEVER_REPLACED}") from None
+        raise SignatureFileError(f"{FOLDER}/{name} already exists: {NEVER_REPLACED}") from None
     finally:
         os.unlink(partial, dir_fd=folder)
 
@@ -146,13 +146,13 @@ TOO_OLD = re.compile(r"(unknown|illegal|invalid) option -- '?Y")
 # Message of ssh-keygen when it cannot sign -> what to do.
 REFUSALS = {
     "No private key found for public key": (
-        "{key} is a public key, and neither ssh-agent nor its folder has the private key: give "
-        "the private key, or `ssh-add` it"
+        "{key} is a public key, and its private key is neither in ssh-agent nor in the same "
+        "folder: give the private key, or add it with `ssh-add`"
     ),
-    "UNPROTECTED PRIVATE KEY FILE": "{key} can be read by others: `chmod 600` it",
-    "incorrect passphrase": "the passphrase of {key} was wrong, or there was no terminal to ask",
+    "UNPROTECTED PRIVATE KEY FILE": "other users can read {key}: run `chmod 600` on it",
+    "incorrect passphrase": "the passphrase of {key} is wrong, or no terminal can ask for it",
     "Couldn't load public key": (
-        "{key} is no key that ssh-keygen reads: give a private key as `ssh-keygen -t ed25519` makes"
+        "ssh-keygen cannot read {key}: give a private key, for example of `ssh-keygen -t ed25519`"
     ),
 }
 
@@ -167,7 +167,7 @@ def sign_text(statement: bytes, key: Path) -> bytes:
     No time-out: ssh-keygen may ask for a passphrase on the terminal or wait for a hardware key.
     """
     if not key.is_file():
-        message = f"expected a private key, or the .pub of one in ssh-agent, at {key}: no file"
+        message = f"no file at {key}: expected a private key, or the .pub of a key in ssh-agent"
         raise SshError(message)
     with TemporaryDirectory(prefix="seatrial-") as folder:  # mode 0700
         file = Path(folder) / "statement"
@@ -205,7 +205,7 @@ def _check(words: list[str], statement: bytes, signature: bytes) -> str:
         done = _run_keygen(["-Y", *words, "-n", NAMESPACE, "-s", str(file)], statement)
     key = FINGERPRINT.search(done.stdout.strip())
     if done.returncode or key is None:
-        raise SshError(_last_line(done.stderr) or "ssh-keygen says no more")
+        raise SshError(_last_line(done.stderr) or "ssh-keygen gives no reason")
     return key[1]
 
 
@@ -215,7 +215,7 @@ def _run_keygen(
     """Run ssh-keygen: with `content` and a time-out for a check, otherwise without a time-out."""
     command = shutil.which("ssh-keygen")
     if command is None:
-        raise SshError("ssh-keygen is not installed: install OpenSSH's client (openssh-client)")
+        raise SshError("ssh-keygen is not installed: install the OpenSSH client (openssh-client)")
     limit = None if content is None else CHECK_SECONDS
     try:
         done = subprocess.run(
@@ -232,7 +232,7 @@ def _run_keygen(
         raise SshError(f"{command} cannot be run: {error.strerror}") from None
     output, errors = (part.decode("utf-8", "replace") for part in (done.stdout, done.stderr))
     if TOO_OLD.search(errors):
-        raise SshError("this ssh-keygen is too old to sign: OpenSSH 8.2 or newer is needed")
+        raise SshError("this ssh-keygen is too old to sign: install OpenSSH 8.2 or newer")
     return subprocess.CompletedProcess(done.args, done.returncode, output, errors)
 
 

@@ -87,21 +87,20 @@ class Statement:
             for words in self.lines(field):
                 _check_words(title, words, SHAPES.get(field))
             if not getattr(self, field) and field not in (*LISTS, *OPTIONAL):
-                raise StatementError(f"it has no line '{title}'")
+                raise StatementError(f"the line '{title}' is missing")
         if len(self.text().encode()) > MAX_BYTES:
-            raise StatementError(f"it has more than {MAX_BYTES} bytes: it is too long to be read")
+            raise StatementError(f"it has more than {MAX_BYTES} bytes: make it shorter")
         if wrong := self._wrong_decision():
             raise StatementError(wrong)
 
     def _wrong_decision(self) -> str:
         """Return why the decision does not fit the run or the conditions; "" if it fits."""
         if self.decision == "accepted" and self.conditions:
-            return "it is accepted and has conditions: the decision for that is 'conditions'"
+            return "'accepted' must not have conditions, use the decision 'conditions'"
         if self.decision == "accepted" and self.exit_code != "0":
             return (
-                f"the run ended in {self.verdict}, exit code {self.exit_code}: accept it on a "
-                "condition (decision 'conditions'), for a bare 'accepted' would read as if it had "
-                "been proven"
+                f"the run ended in {self.verdict}, exit code {self.exit_code}: accept it with the "
+                "decision 'conditions', because 'accepted' would claim that the run was proven"
             )
         if self.decision == "conditions" and not self.conditions:
             return "the decision 'conditions' needs at least one condition"
@@ -125,9 +124,9 @@ def _check_words(title: str, words: str, shape: str | None) -> None:
         message = f"the value of '{title}' is empty or has invisible characters: {shown}"
         raise StatementError(message)
     if len(words) > MAX_WORDS:
-        raise StatementError(f"'{title}' has {len(words)} characters, at most {MAX_WORDS} are read")
+        raise StatementError(f"'{title}' has {len(words)} characters, expected at most {MAX_WORDS}")
     if shape and not re.fullmatch(shape, words):
-        raise StatementError(f"'{title}: {shown}' is not what stands there in a statement")
+        raise StatementError(f"'{title}: {shown}' does not have the format of this line")
 
 
 def parse_statement(content: bytes) -> Statement:
@@ -143,7 +142,7 @@ def parse_statement(content: bytes) -> Statement:
         title, _, words = line.partition(": ")
         field = FIELDS.get(title)
         if field is None:
-            raise StatementError(f"its line '{one_line(line)[:80]}' is none of a statement")
+            raise StatementError(f"a statement does not have the line '{one_line(line)[:80]}'")
         if field not in LISTS and fields[field]:
             raise StatementError(f"it has the line '{title}' twice")
         fields[field] = (*fields[field], words) if field in LISTS else words
@@ -174,7 +173,7 @@ def read_signature(run: Path, party: str) -> tuple[Statement, bytes]:
     try:
         return parse_statement(text), signature
     except StatementError as error:
-        raise SigningError(f"signatures/{party}.txt is no statement of seatrial: {error}") from None
+        raise SigningError(f"signatures/{party}.txt is not a valid statement: {error}") from None
 
 
 def prepare_statement(
@@ -197,7 +196,7 @@ def prepare_statement(
     for sentence in list_doubts(run, summary):
         raise SigningError(f"{run} cannot be signed because it cannot be verified: {sentence}")
     if {f"{party}.txt", f"{party}.txt.sig"} & {*files.list_names(run)}:
-        raise SigningError(f"{run} has a signature of the {party} already: {files.NEVER_REPLACED}")
+        raise SigningError(f"{run} already has a signature of the {party}: {files.NEVER_REPLACED}")
     try:
         return Statement(
             **run_facts(run, summary),
@@ -209,12 +208,12 @@ def prepare_statement(
             version=own_version(),
         )
     except StatementError as error:
-        raise SigningError(f"this cannot be signed: {error}") from None
+        raise SigningError(f"the statement cannot be signed: {error}") from None
 
 
 def list_doubts(run: Path, summary: AcceptanceSummary) -> list[str]:
     """List why a run cannot be verified: its doubts, and missing SHA256SUMS, which are signed."""
-    cut_off = f"{SUMS} is missing, which a run writes last"
+    cut_off = f"{SUMS} is missing, which a run writes at its end"
     return [*summary.integrity.doubts, *([] if digest_of_sums(run) else [cut_off])]
 
 
@@ -239,7 +238,7 @@ def _refuse_key_of_other_party(run: Path, party: str, fingerprint: str) -> None:
         if files.fingerprint_of_signer(statement.text().encode(), signature) == fingerprint:
             fingerprint = ""
     if not fingerprint:
-        raise SigningError(f"the {other} signed with this key: each party needs a key of its own")
+        raise SigningError(f"the {other} signed with this key: each party needs its own key")
 
 
 def run_facts(run: Path, summary: AcceptanceSummary) -> dict[str, Any]:

@@ -81,18 +81,18 @@ def verify_signed_run(
     _check_parties(found, signed, required)
     if foreign := [one_line(name) for name in names if name not in FILES]:
         listed = ", ".join(foreign[:SHOWN_NAMES])
-        found.problems.append(f"signatures/ has {len(foreign)} files of no signature: {listed}")
+        found.problems.append(f"{len(foreign)} files in signatures/ are not signatures: {listed}")
     return found
 
 
 def _check_nonce(found: Verification, seen: str, expected: str) -> None:
     """Compare the nonce with the expected one: an old run shown again has another nonce."""
-    checked = "" if expected else " (not compared: give --nonce)"
+    checked = "" if expected else " (not compared, because --nonce was not given)"
     found.facts.append(("nonce", f"{seen}{checked}" if seen else "none"))
     if expected and one_line(expected) != seen:
         found.problems.append(
-            f"the run began with the nonce {seen or '(none)'}, expected {one_line(expected)}: "
-            "it is not the run that was asked for"
+            f"the run has the nonce {seen or '(none)'}, expected {one_line(expected)}: "
+            "it is not the run that was requested"
         )
 
 
@@ -122,10 +122,10 @@ def _check_party(
 def _key_problem(key: str | None, party: str, signers: Signers, reason: files.SshError) -> str:
     """Explain why a signature does not count; without a key it does not fit the statement."""
     if key is None:
-        return f"signatures/{party}.txt.sig is no signature of {party}.txt: {reason}"
+        return f"signatures/{party}.txt.sig is not a signature of {party}.txt: {reason}"
     return (
-        f"the key {key}, which signed for the {party}, is not known to {signers.allowed} as the "
-        f"{party}'s, or is revoked or out of date: {reason}"
+        f"the key {key}, which signed for the {party}, is not in {signers.allowed} as a key of the "
+        f"{party}, or it is revoked or expired: {reason}"
     )
 
 
@@ -138,9 +138,9 @@ def _compare(found: Verification, statement: Statement, facts: dict[str, Any], p
         if signed == expected:
             continue
         signed, expected = (_shown(value) for value in (signed, expected))
-        sentence = f"the {party} signed '{TITLES[name]}: {signed}', and here it is {expected}"
+        sentence = f"the {party} signed '{TITLES[name]}: {signed}', but this folder has {expected}"
         if name in WORKED_OUT and statement.version != version:
-            other = f"seatrial {statement.version} worked that out, this is {version}"
+            other = f"signed with seatrial {statement.version}, verified with {version}"
             found.doubts.append(f"{sentence} ({other})")
         else:
             found.problems.append(sentence)
@@ -154,9 +154,9 @@ def _check_parties(found: Verification, signed: list[str], required: tuple[str, 
     """Check who signed, and that each used its own key."""
     found.facts += [(party, "has not signed") for party in PARTIES if party not in signed]
     found.problems += [
-        f"the {party} has not signed, and must have" for party in required if party not in signed
+        f"the {party} has not signed, but must sign" for party in required if party not in signed
     ]
     if len(found.keys) > len({*found.keys.values()}):
-        found.problems.append("one key signed for both parties: each needs a key of its own")
+        found.problems.append("one key signed for both parties: each party needs its own key")
     if not signed and not required:
         found.doubts.append("no party has signed this run")

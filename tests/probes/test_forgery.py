@@ -165,7 +165,7 @@ def test_what_was_taken_out_is_told_by_its_number(run: Path) -> None:
         line["seq"] == number for number, line in enumerate(read_lines(run), 1)
     )
     first_wrong = len(read_lines(run)) - taken + 1
-    problem = f"events.jsonl: line {first_wrong} is event {first_wrong + 1}, expected event"
+    problem = f"events.jsonl: line {first_wrong} has event number {first_wrong + 1}, expected"
     assert read_summary(run).integrity.problems[0].startswith(problem)
 
 
@@ -285,21 +285,21 @@ WHOLE: dict[str, tuple[Callable[[Events], Any], str]] = {
         "the record describes a contract that differs from contract.toml",
     ),
     "a healthy run appended": (append_run, "starts a second run"),
-    "an event of another kind": (rename_event, "is an event of the unknown kind 'measured'"),
-    "an event after the end": (append_event, "comes after the end of the run"),
+    "an event of another kind": (rename_event, "has an unknown kind of event: 'measured'"),
+    "an event after the end": (append_event, "is after the end of the run"),
     "a contract that a later event gives": (
         put_value("run_finished", "contract", {"name": "x", "criteria": []}),
-        "says more than one may",
+        "has keys that a",
     ),
     "an owed list that a later event gives": (
-        put_value("run_finished", "owed", []), "says more than one may",
+        put_value("run_finished", "owed", []), "has keys that a",
     ),
     "measurements that the end of a probe gives": (
-        put_value("probe_finished", "measurements", []), "says more than one may",
+        put_value("probe_finished", "measurements", []), "has keys that a",
     ),
     "no rehearsal": (put_value("run_started", "rehearsal", ""), "is not marked as a rehearsal"),
     "no event of what is owed": (drop_event("run_owes"), "no event lists the tests that the run"),
-    "evidence that no event knows": (drop_event("evidence"), "is evidence that no event names"),
+    "evidence that no event knows": (drop_event("evidence"), "in evidence/, but no event names it"),
 }  # fmt: skip
 
 
@@ -333,10 +333,10 @@ def test_a_file_that_many_events_name_is_hashed_once_and_reported(
 
     monkeypatch.setattr("reports.run_folder.event_log.hash_file", count)
     [*problems, last] = read_summary(run).integrity.problems
-    assert last == "'evidence/large' is evidence of two events"
+    assert last == "'evidence/large' is named as evidence by two events"
     assert {*problems} == {last}
     found = find_differences(run, Submitted("blue whale", contract=load("lab").text), 0)
-    assert found[0] == "evidence/large is evidence of two events"
+    assert found[0] == "evidence/large is named as evidence by two events"
     assert hashed.count("large") <= 3
 
 
@@ -374,7 +374,7 @@ def test_a_log_without_a_chain_does_not_verify(run: Path) -> None:
     write_checksums(run)
     told = seatrial("show", run)
     assert told.exit_code == 4
-    assert "line 1 is event None, expected event 1" in " ".join(told.output.split())
+    assert "line 1 has event number None, expected 1" in " ".join(told.output.split())
 
 
 def test_another_version_of_seatrial_accuses_nobody(run: Path) -> None:
@@ -410,9 +410,7 @@ def test_a_log_that_goes_on_from_another_line_has_no_beginning(run: Path) -> Non
     write_checksums(run)
     shown = seatrial("show", run)
     assert shown.exit_code == 4
-    assert "its beginning is not the line that line 1 was written after" in " ".join(
-        shown.output.split()
-    )
+    assert "line 1 is not the first of the run" in " ".join(shown.output.split())
 
 
 def test_a_killed_run_verifies_as_far_as_it_goes(tmp_path: Path) -> None:

@@ -322,5 +322,5 @@ def test_the_new_folder_is_complete_and_has_no_problem_of_its_own(run: Path) -> 
 def test_a_run_without_a_chain_is_not_judged_again(run: Path) -> None:
     write_lines(run, without_chain(read_lines(run)))
     (run / "SHA256SUMS").unlink()
-    with pytest.raises(UnreadableRun, match="line 1 is event None"):
+    with pytest.raises(UnreadableRun, match="line 1 has event number None"):
         rejudge_run(run, contract("lab"))

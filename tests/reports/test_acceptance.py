@@ -100,8 +100,8 @@ def test_the_counts_name_how_many_tests_of_the_tier_ran(owed: str, ran: str, tex
 @pytest.mark.parametrize(
     ("until", "meaning"),
     [
-        ("2026-11-19", "ENDED before this run: it covers nothing"),
-        ("2026-11-20", "the failure stays a failure"),  # its last day is the day of the run
+        ("2026-11-19", "EXPIRED before this run: it has no effect"),
+        ("2026-11-20", "the verdict stays FAIL"),  # its last day is the day of the run
     ],
 )
 def test_a_waiver_holds_on_its_last_day(until: str, meaning: str) -> None:
@@ -202,7 +202,7 @@ def test_an_unfinished_result_is_told_by_its_state_unless_a_limit_is_missed() ->
 def test_a_problem_comes_before_a_key_measure_that_passes() -> None:
     missed = result(good(), controls=[])
     assert summary_sentence(missed, {}) == missed.problems()[0]
-    assert missed.problems()[0].startswith("no control was run")
+    assert missed.problems()[0].startswith("no control (self-test) was run")
 
 
 @pytest.mark.parametrize(

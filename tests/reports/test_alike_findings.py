@@ -36,16 +36,16 @@ def test_one_fault_of_many_nodes_is_one_finding() -> None:
     first = "GPU 0 on node1: torch stops with: no memory"
     assert listed(gpu("node1")) == [(first, ["node1"])]
     assert listed(gpu("node1"), gpu("node2", 3), gpu("node12")) == [
-        (f"{first}. The same on node2, node12", ["node1", "node2", "node12"])
+        (f"{first}. The same was found on node2, node12", ["node1", "node2", "node12"])
     ]
     many = [gpu(f"node{n}") for n in range(1, 65)]
     ((text, suspects),) = listed(*many)
-    assert text == f"{first}. The same on {', '.join(suspects[1:9])} and 55 others"
+    assert text == f"{first}. The same was found on {', '.join(suspects[1:9])} and 55 others"
     assert len(suspects) == 64
     assert listed(*many[:10])[0][0].endswith(" and 1 other")
     assert listed(*many[:9])[0][0].endswith(", node9")
     assert listed(gpu("node1"), gpu("node1", 1))[0] == (
-        f"{first}. The same 1 times more",
+        f"{first}. The same was found 2 times",
         ["node1"],
     )
 
@@ -62,7 +62,7 @@ def test_a_name_within_another_name_is_no_name() -> None:
         for a, b in (("n", "n-1"), ("m", "m-2"))
     )
     assert listed(one, other) == [
-        ("n and n-1 differ. The same on m, m-2", ["n", "n-1", "m", "m-2"])
+        ("n and n-1 differ. The same was found on m, m-2", ["n", "n-1", "m", "m-2"])
     ]
 
 
@@ -81,7 +81,7 @@ def test_a_name_is_a_whole_word() -> None:
     """The letter `n` of a node is in many words."""
     one = Finding(code="A", statement="n runs no torch", suspects=["n"], remedy="r")
     two = Finding(code="A", statement="m runs no torch", suspects=["m"], remedy="r")
-    assert listed(one, two) == [("n runs no torch. The same on m", ["n", "m"])]
+    assert listed(one, two) == [("n runs no torch. The same was found on m", ["n", "m"])]
 
 
 def test_joined_findings_keep_all_evidence() -> None:

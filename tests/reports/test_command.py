@@ -23,7 +23,7 @@ from tests.support.paths import REPO
 RAISED = [
     (KeyError("x"), 3, r"error: internal: KeyError: 'x' \(test_command\.py:\d+\)"),
     (RecursionError("deep"), 3, "error: internal: RecursionError: deep"),
-    (MemoryError(), 3, "error: internal: MemoryError: no words"),
+    (MemoryError(), 3, "error: internal: MemoryError: no message"),
     (OverflowError("1e308"), 3, "error: internal: OverflowError: 1e308"),
     (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"), 3, "error: internal: UnicodeDecodeError: "),
     (ValueError("a\nACCEPTED: all\x1b[32m"), 3, "error: internal: ValueError: a ACCEPTED: all "),

@@ -48,13 +48,15 @@ def test_schemas_that_are_read_and_those_that_are_not(schema: str, reads: bool) 
     if reads:
         assert fold_events([start]).schema_version == schema
         return
-    with pytest.raises(UnreadableRun, match=r"written by seatrial 9\.9; this version reads 1\.5:"):
+    with pytest.raises(
+        UnreadableRun, match=r"written by seatrial 9\.9. This version reads only 1\.5:"
+    ):
         fold_events([start])
 
 
 def test_who_wrote_a_newer_run_is_told_where_that_is_known() -> None:
     start = event_line("run_started", schema_version="2.0", versions="none")
-    with pytest.raises(UnreadableRun, match="written by seatrial a newer one"):
+    with pytest.raises(UnreadableRun, match=r"written by seatrial .unknown version."):
         fold_events([start])
 
 

@@ -123,8 +123,8 @@ def test_a_waiver_never_turns_a_failure_green() -> None:
     notes = dict(summary.waiver_notes)
     assert summary.exit_code == 1
     assert summary.record.verdict("FABRIC") is Verdict.FAIL
-    assert "stays a failure" in notes["FABRIC"]
-    assert "ENDED" in notes["GANG"]
+    assert "the verdict stays FAIL" in notes["FABRIC"]
+    assert "EXPIRED" in notes["GANG"]
     assert "NO LONGER NEEDED" in notes["LAUNCH"]
 
 

@@ -83,8 +83,8 @@ def test_a_run_with_all_it_owes_is_accepted() -> None:
             lambda one: one["probe"] == "fabric::a",
             "the run stopped before this test",
         ),
-        (named("rails"), "rails on cluster: not measured (the test ended without it)"),
-        (named("wrong element"), "wrong element (the test ended without it)"),
+        (named("rails"), "rails on cluster: not measured (the test ended before it was measured)"),
+        (named("wrong element"), "wrong element (the test ended before it was planted)"),
     ],
     ids=["probe", "measure", "control"],
 )
@@ -152,7 +152,7 @@ def test_taking_anything_away_never_makes_a_run_better(
 def test_a_partial_run_says_what_a_full_one_takes(seconds: int | None, took: str) -> None:
     more = {"partial": "only GANG", "full_run_s": seconds}
     record = fold_events([*SOUND[:2], event("run_updated", **more), *SOUND[2:]])
-    needs = f"An acceptance needs a full run: 3 tests of the tier quick{took}"
+    needs = f"An acceptance needs a full run (3 tests of the tier quick{took})"
     assert f"PARTIAL run: only GANG. {needs}" in summarize_acceptance(record).reasons
     longer = [one.model_copy(update={"tier": tier}) for one in record.owed for tier in TIERS[1:]]
     more_owed = record.model_copy(update={"owed": [*record.owed, *longer]})

@@ -84,7 +84,7 @@ def test_a_record_in_its_folder_is_refused_because_the_folder_can_be_verified(
     run = shutil.copytree(RECORDINGS / "healthy-atlas", tmp_path / "run")
     for folder in (run, run / "evidence"):
         shutil.copy(GOLDENS / "healthy-atlas" / "record.json", folder)
-        with pytest.raises(UnreadableRun, match="lies in a run folder: give the folder"):
+        with pytest.raises(UnreadableRun, match="is in a run folder: give the folder"):
             read_run(folder / "record.json")
 
 
@@ -98,7 +98,7 @@ def test_a_folder_that_was_changed_is_refused(tmp_path: Path) -> None:
 
 def test_what_cannot_be_verified_of_a_folder_is_told_too() -> None:
     assert read_run(RECORDINGS / "killed-run").unverified == [
-        "it was cut off: its end and SHA256SUMS are missing"
+        "it was cut off: its last event and SHA256SUMS are missing"
     ]
 
 
@@ -106,22 +106,22 @@ def test_a_folder_without_a_chain_is_a_problem_since_all_have_one(tmp_path: Path
     run = shutil.copytree(RECORDINGS / "healthy-atlas", tmp_path / "run")
     (run / "SHA256SUMS").unlink(missing_ok=True)
     write_lines(run, without_chain(read_lines(run)))
-    problem = "events.jsonl: line 1 is event None, expected event 1"
+    problem = "events.jsonl: line 1 has event number None, expected 1"
     assert load_summary(run).integrity.problems[0] == problem
 
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "found no JSON"),
-        ("{", "found no JSON"),
-        ("[" * 100_000, "found no JSON"),
-        ('{"results": NaN}', "found no JSON"),
-        ('{"results": [], "id": ' + "9" * 400 + "}", "found no JSON"),
-        ("[]", "found other JSON"),
-        ("{}", "found other JSON"),
-        ('{"results": {}}', "found other JSON"),
-        ('{"results": [3]}', "found other JSON"),
+        ("", "found invalid JSON"),
+        ("{", "found invalid JSON"),
+        ("[" * 100_000, "found invalid JSON"),
+        ('{"results": NaN}', "found invalid JSON"),
+        ('{"results": [], "id": ' + "9" * 400 + "}", "found invalid JSON"),
+        ("[]", "found different JSON"),
+        ("{}", "found different JSON"),
+        ('{"results": {}}', "found different JSON"),
+        ('{"results": [3]}', "found different JSON"),
         ('{"results": []}', "schema unknown"),
         (f'{{"results": [], {START}, "tier": 3}}', "does not fit schema"),
         ('{"results": [], "schema_version": "1.4"}', "schema 1.4"),

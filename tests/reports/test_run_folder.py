@@ -28,8 +28,8 @@ def complaint(prepare: Callable[[Path], None], path: Path) -> str:
         prepare(path)
     text = str(caught.value)
     assert len(text.splitlines()) == 1
-    assert text.startswith("a run needs a folder of its own, but ")
-    assert text.endswith(": name another with --run-dir")
+    assert text.startswith("a run needs its own folder, but ")
+    assert text.endswith(": name another folder with --run-dir")
     return text
 
 
@@ -63,12 +63,12 @@ def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
     (tmp_path / "b\x1b[31m").touch()
-    assert f"{tmp_path} holds other files (b):" in complaint(prepare_run_folder, tmp_path)
+    assert f"{tmp_path} contains other files (b):" in complaint(prepare_run_folder, tmp_path)
     for name in ("a", "c", "d"):
         (tmp_path / name).mkdir()
-    assert "holds other files (a, b, c, ...):" in complaint(prepare_run_folder, tmp_path)
+    assert "contains other files (a, b, c, ...):" in complaint(prepare_run_folder, tmp_path)
     (tmp_path / "events.jsonl").touch()
-    assert "holds a run already:" in complaint(prepare_run_folder, tmp_path)
+    assert "already contains a run:" in complaint(prepare_run_folder, tmp_path)
 
 
 def test_a_link_is_refused(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_what_is_not_a_folder_is_refused(tmp_path: Path, prepare: Callable[[Path
     assert "/file is not a folder:" in complaint(prepare, tmp_path / "file")
     assert "/fifo is not a folder:" in complaint(prepare, tmp_path / "fifo")
     within = tmp_path / "file" / "runs" / "run"
-    assert "run lies in what is not a folder:" in complaint(prepare, within)
+    assert "run is below a path that is not a folder:" in complaint(prepare, within)
     assert "(File name too long):" in complaint(prepare, tmp_path / ("x" * 300))
     assert "embedded null" in complaint(prepare, tmp_path / "nul\0")
     assert (tmp_path / "file").read_text() == "kept"
@@ -106,7 +106,7 @@ def test_a_disk_that_is_nearly_full_is_refused(
     tmp_path: Path, prepare: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with small_disk(tmp_path / "small", "3m") as small:
-        found = f"has 3 MiB left, and a run needs {MIN_FREE_MIB} MiB:"
+        found = f"has 3 MiB free, and a run needs {MIN_FREE_MIB} MiB:"
         assert found in complaint(prepare, Path(small))
     monkeypatch.setattr(
         run_folder, "MIN_FREE_MIB", 0

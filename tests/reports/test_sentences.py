@@ -92,8 +92,8 @@ SO = "so this result proves nothing"
 @pytest.mark.parametrize(
     ("caught", "saw", "text"),
     [
-        (True, "it", "planted: a fault. Found: it"),
-        (True, "", "planted: a fault. Found"),
+        (True, "it", "planted fault: a fault. It was found: it"),
+        (True, "", "planted fault: a fault. It was found"),
         (False, "", f"a planted fault was not found, {SO}: a fault"),
         (False, "nothing", f"a planted fault was not found, {SO}: a fault. Observed: nothing"),
         (None, "no room", f"a fault was not planted, {SO}: a fault. Reason: no room"),

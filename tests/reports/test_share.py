@@ -298,7 +298,7 @@ def test_a_copy_that_would_say_something_else_is_not_written(
     summary = load_summary(RECORDINGS / "tcp-fallback")
     better = share_record(load_summary(RECORDINGS / "healthy-atlas").record)
     monkeypatch.setattr("reports.share.shared_copy.share_record", lambda record: better)
-    with pytest.raises(RuntimeError, match="nothing written"):
+    with pytest.raises(RuntimeError, match="nothing was written"):
         write_shared(tmp_path / "run", summary, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
 
@@ -308,10 +308,10 @@ def test_a_copy_that_is_there_is_never_overwritten(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     first = write_shared(tmp_path / "run", summary)
     assert {path.parent for path in first} == {tmp_path / "run-shared"}
-    with pytest.raises(ShareRefused, match="exists already"):
+    with pytest.raises(ShareRefused, match="already exists"):
         write_shared(tmp_path / "run", summary)
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(ShareRefused, match="exists already"):
+    with pytest.raises(ShareRefused, match="already exists"):
         write_shared(tmp_path / "run", summary, tmp_path / "link")
     with pytest.raises(ShareRefused, match="cannot be written: No such file"):
         write_shared(tmp_path / "run", summary, tmp_path / "no" / "folder")
@@ -337,7 +337,7 @@ def test_a_run_that_does_not_verify_is_not_shared(tmp_path: Path) -> None:
     (run / "evidence" / "ras-atlas03.txt").write_text("added")
     summary = load_summary(run)
     assert summary.exit_code == 4
-    with pytest.raises(ShareRefused, match=r"does not verify: .*\. Nothing was shared"):
+    with pytest.raises(ShareRefused, match=r"does not verify: .*\. No copy was written"):
         write_shared(run, summary)
     assert not (tmp_path / "run-shared").exists()
 

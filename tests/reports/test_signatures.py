@@ -148,14 +148,14 @@ def test_a_key_that_cannot_sign_gets_one_sentence(
     key: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    assert refusal(tmp_path / "none").endswith("/none: no file")
-    assert refusal(tmp_path).endswith(": no file")
+    assert refusal(tmp_path / "none").startswith(f"no file at {tmp_path}/none: ")
+    assert refusal(tmp_path).startswith("no file at ")
     (tmp_path / "text").write_text("no key")
-    assert "is no key that ssh-keygen reads" in refusal(tmp_path / "text")
+    assert "ssh-keygen cannot read " in refusal(tmp_path / "text")
     (tmp_path / "alone.pub").write_text(public_key(key))
-    assert "is a public key, and neither ssh-agent nor" in refusal(tmp_path / "alone.pub")
+    assert "is a public key, and its private key is neither in" in refusal(tmp_path / "alone.pub")
     key.chmod(0o644)
-    assert refusal(key).endswith("can be read by others: `chmod 600` it")
+    assert refusal(key).startswith("other users can read ")
 
 
 def test_a_wrong_passphrase_gets_one_sentence(
@@ -170,7 +170,7 @@ def test_a_wrong_passphrase_gets_one_sentence(
 @pytest.mark.parametrize(
     ("script", "says"),
     [
-        ("echo 'ssh-keygen: unknown option -- Y' >&2; exit 1", "too old to sign: OpenSSH 8.2 or"),
+        ("echo 'ssh-keygen: unknown option -- Y' >&2; exit 1", "too old to sign: install OpenSSH"),
         ("echo \"ssh-keygen: invalid option -- 'Y'\" >&2; exit 1", "too old to sign"),
         ("echo 'one\n\033[31mdevice lost' >&2; exit 255", "key: device lost"),
         ("exit 0", "ssh-keygen did not sign with"),

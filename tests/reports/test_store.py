@@ -177,7 +177,7 @@ def test_what_cannot_be_read_is_refused_in_one_sentence(events: list[Any]) -> No
     assert str(refused.value)
 
 
-@pytest.mark.parametrize(("bound", "what"), [("MAX_LINE", "in a line"), ("MAX_LOG", "in all")])
+@pytest.mark.parametrize(("bound", "what"), [("MAX_LINE", "in a line"), ("MAX_LOG", "in the file")])
 def test_a_log_of_just_the_size_that_is_allowed_is_read(
     bound: str, what: str, tmp_path: Path, monkeypatch: Any
 ) -> None:
@@ -197,7 +197,7 @@ def test_a_whole_number_has_a_longest(digits: int, read: bool, tmp_path: Path) -
     if read:
         assert len(list(EventReader(tmp_path))) == 2
     else:
-        with pytest.raises(UnreadableRun, match="line 1 is no JSON event"):
+        with pytest.raises(UnreadableRun, match="line 1 is not a valid JSON event"):
             list(EventReader(tmp_path))
 
 
@@ -393,15 +393,15 @@ def test_a_damaged_folder_is_written_again(store: Store, damage: str) -> None:
     assert (summary.exit_code, record.state) == (3, "finished")
     (problem,) = record.problems
     assert problem.sentence().startswith(
-        "folder error in run: it was changed while the run went on: it was seen. "
+        "folder error in run: it was changed during the run: it was seen. "
     )
     kept = damage in KEEP_EVIDENCE
-    assert ("evidence are lost: evidence/a.txt" in problem.text) is not kept
+    assert ("evidence files are lost: evidence/a.txt" in problem.text) is not kept
     assert len(record.results[0].evidence) == kept
     assert record.results[0].measurements == before.results[0].measurements
     aside = store.path.with_name("run-damaged")
     assert os.path.lexists(aside) is (damage not in ("removed", "moved"))
-    assert ("is in run-damaged" in problem.text) is os.path.lexists(aside)
+    assert ("renamed to run-damaged" in problem.text) is os.path.lexists(aside)
 
 
 def test_what_is_aside_already_stays(store: Store) -> None:

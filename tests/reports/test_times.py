@@ -92,12 +92,12 @@ def test_a_time_that_goes_back_does_not_verify(run: Path, value: object) -> None
 
     rewrite(run, change)
     (problem,) = problems(run)
-    assert problem.endswith("was written before the one above it")
+    assert problem.endswith("has an earlier time than the line before it")
 
 
 @pytest.mark.parametrize(
     ("finished", "says"),
-    [("2020-01-01T00:00:00.000Z", "its end (2020-01-01T00:00:00.000Z) is before its start"),
+    [("2020-01-01T00:00:00.000Z", "the run ends (2020-01-01T00:00:00.000Z) before it starts"),
      ("2099-01-01T00:00:00.000Z", ""), ("no time", "")],
 )  # fmt: skip
 def test_an_end_before_the_start_does_not_verify(run: Path, finished: str, says: str) -> None:
@@ -108,7 +108,7 @@ def test_an_end_before_the_start_does_not_verify(run: Path, finished: str, says:
         return events
 
     rewrite(run, change)
-    found = [one for one in problems(run) if "its end" in one]
+    found = [one for one in problems(run) if "before it starts" in one]
     assert [one.startswith(says) for one in found] == [True] * bool(says)
 
 

@@ -19,7 +19,7 @@ SITUATIONS = [
         'exec "$@" <&-', ["contract", "new"], "standard input is closed", id="contract new <&-"
     ),
     *(
-        pytest.param(REMOVED, words, "this folder was removed", id=f"{words[0]}, no folder")
+        pytest.param(REMOVED, words, "the current folder was removed", id=f"{words[0]}, no folder")
         for words in (
             ["submit", "--address", "http://127.0.0.1:9"],
             ["run", "--cluster", "auto"],

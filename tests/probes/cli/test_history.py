@@ -56,7 +56,7 @@ def test_compare_prints_csv_and_json(monkeypatch: pytest.MonkeyPatch) -> None:
     printed = seatrial("compare", *runs, "--csv")
     table = pd.read_csv(io.BytesIO(printed.stdout_bytes), encoding="utf-8-sig")
     assert {"criterion", "measure", "subject"} <= set(table)
-    assert "note: B has another cluster than A: atlas, not lab" in printed.stderr
+    assert "note: B has a different cluster than A: atlas, not lab" in printed.stderr
     assert json.loads(seatrial("compare", *runs, "--json").stdout)["notes"]
 
 
@@ -75,7 +75,7 @@ def test_history_lists_every_run_and_says_why_one_does_not_count(tmp_path: Path)
     result = seatrial("history", tmp_path, "--width", "400")
     assert result.exit_code == 4
     assert "not counted: does not verify:" in result.output
-    assert "torn/events.jsonl line 1 is no JSON event" in result.output
+    assert "torn/events.jsonl line 1 is not a valid JSON event" in result.output
     runs = seatrial("history", tmp_path, "--csv", "runs")
     table = pd.read_csv(io.BytesIO(runs.stdout_bytes), encoding="utf-8-sig")
     assert sorted(table.counted) == [False, False, True]
@@ -122,7 +122,7 @@ def test_a_run_that_does_not_verify_is_not_shared(tmp_path: Path) -> None:
     (run / "evidence" / "added.txt").write_text("added")
     result = seatrial("report", run, "--share")
     assert result.exit_code == 4
-    sentences = [line for line in result.output.splitlines() if "shared" in line]
+    sentences = [line for line in result.output.splitlines() if "No copy" in line]
     assert len(sentences) == 1
     assert "does not verify" in sentences[0]
     assert not (tmp_path / "run-shared").exists()

@@ -31,7 +31,7 @@ def forgery(says: str) -> Callable[[Callable[[Signed], object]], Callable[[Signe
     return note
 
 
-NOT_OF_IT = "signatures/provider.txt.sig is no signature of provider.txt: "
+NOT_OF_IT = "signatures/provider.txt.sig is not a signature of provider.txt: "
 
 
 @forgery(NOT_OF_IT)
@@ -39,7 +39,7 @@ def name_changed(it: Signed) -> None:
     it.edited("provider", "Jane Doe", "Jane Roe")
 
 
-@forgery("signatures/customer.txt.sig is no signature of customer.txt: ")
+@forgery("signatures/customer.txt.sig is not a signature of customer.txt: ")
 def refusal_turned_around(it: Signed) -> None:
     it.edited("customer", "decision: refused", "decision: conditions\ncondition: none to speak of")
 
@@ -50,7 +50,7 @@ def condition_removed(it: Signed) -> None:
               "decision: refused")  # fmt: skip
 
 
-@forgery("its line 'approved: yes' is none of a statement")
+@forgery("a statement does not have the line 'approved: yes'")
 def line_added(it: Signed) -> None:
     it.says("provider", "name:", "approved: yes\nname:")
 
@@ -60,12 +60,12 @@ def line_repeated(it: Signed) -> None:
     it.says("customer", "decision: refused", "decision: refused\ndecision: refused")
 
 
-@forgery("it has no line 'decision'")
+@forgery("the line 'decision' is missing")
 def line_missing(it: Signed) -> None:
     it.says("customer", "decision: refused\n", "")
 
 
-@forgery("the customer signed 'run fingerprint: none', and here it is ")
+@forgery("the customer signed 'run fingerprint: none', but this folder has ")
 def chain_head_missing(it: Signed) -> None:
     (line,) = re.findall("run fingerprint: .*\n", it.texts["customer"])
     it.says("customer", line, "")
@@ -76,7 +76,7 @@ def lines_moved(it: Signed) -> None:
     it.says("provider", "party: provider\nname: Jane Doe\n", "name: Jane Doe\nparty: provider\n")
 
 
-@forgery("its line '' is none of a statement")
+@forgery("a statement does not have the line ''")
 def words_after_the_end(it: Signed) -> None:
     it.write(
         "customer", it.texts["customer"] + "\nI signed nothing of this.\n", it.keys["customer"]
@@ -103,32 +103,32 @@ def no_text(it: Signed) -> None:
     it.file("customer").write_bytes(b"\xff\xfe\x00")
 
 
-@forgery("'time: yesterday' is not what stands there in a statement")
+@forgery("'time: yesterday' does not have the format of this line")
 def no_time(it: Signed) -> None:
     it.says("customer", re.findall("time: (.*)\n", it.texts["customer"])[0], "yesterday")
 
 
-@forgery("a bare 'accepted' would read as if it had been proven")
+@forgery("'accepted' would claim that the run was proven")
 def failed_run_accepted(it: Signed) -> None:
     it.says("customer", "decision: refused", "decision: accepted")
 
 
-@forgery("the customer signed 'exit code: 0', and here it is 1")
+@forgery("the customer signed 'exit code: 0', but this folder has 1")
 def better_exit_code(it: Signed) -> None:
     it.says("customer", "exit code: 1", "exit code: 0")
 
 
-@forgery("the customer signed 'verdict: ACCEPTED', and here it is NOT ACCEPTED (rehearsal)")
+@forgery("the customer signed 'verdict: ACCEPTED', but this folder has NOT ACCEPTED (rehearsal)")
 def better_verdict(it: Signed) -> None:
     it.says("customer", "NOT ACCEPTED (rehearsal)", "ACCEPTED")
 
 
-@forgery("the customer signed 'waiver: none', and here it is W1 for GANG")
+@forgery("the customer signed 'waiver: none', but this folder has W1 for GANG")
 def waiver_left_out(it: Signed) -> None:
     it.says("customer", f"waiver: {WAIVER}\n", "")
 
 
-@forgery("the customer signed 'nonce: another', and here it is ")
+@forgery("the customer signed 'nonce: another', but this folder has ")
 def other_nonce(it: Signed) -> None:
     text = re.sub("nonce: .*\n", "", it.texts["customer"])
     it.write("customer", text.replace("sha256", "nonce: another\nsha256"), it.keys["customer"])
@@ -144,24 +144,24 @@ def statement_missing(it: Signed) -> None:
     it.file("provider").unlink()
 
 
-@forgery("the customer signed 'party: provider', and here it is customer")
+@forgery("the customer signed 'party: provider', but this folder has customer")
 def copied_for_the_other_party(it: Signed) -> None:
     for end in ("", ".sig"):
         shutil.copy(it.file("provider", end), it.file("customer", end))
 
 
-@forgery("the provider signed 'party: customer', and here it is provider")
+@forgery("the provider signed 'party: customer', but this folder has provider")
 def renamed_to_the_other_party(it: Signed) -> None:
     for end in ("", ".sig"):
         it.file("customer", end).replace(it.file("provider", end))
 
 
-@forgery("which signed for the customer, is not known to ")
+@forgery("which signed for the customer, is not in ")
 def signed_with_the_other_partys_key(it: Signed) -> None:
     it.write("customer", it.texts["customer"], it.keys["provider"])
 
 
-@forgery("one key signed for both parties: each needs a key of its own")
+@forgery("one key signed for both parties: each party needs its own key")
 def one_key_for_both(it: Signed) -> None:
     key = it.keys["provider"]
     it.signers.write_text(f"provider {public_key(key)}\ncustomer {public_key(key)}\n")
@@ -195,51 +195,51 @@ def key_expired(it: Signed) -> None:
     it.signers.write_text(f"provider {public_key(it.keys['provider'])}\n{line}\n")
 
 
-@forgery("is not known to ")
+@forgery("is not in ")
 def key_of_another_purpose(it: Signed) -> None:
     line = f'customer namespaces="git" {public_key(it.keys["customer"])}'
     it.signers.write_text(f"provider {public_key(it.keys['provider'])}\n{line}\n")
 
 
-@forgery("is not known to ")
+@forgery("is not in ")
 def party_without_a_line(it: Signed) -> None:
     it.signers.write_text(f"provider {public_key(it.keys['provider'])}\n")
 
 
-@forgery("is not known to ")
+@forgery("is not in ")
 def nobody_may_sign(it: Signed) -> None:
     it.signers.write_text("")
 
 
-@forgery("signatures/ has 1 files of no signature: approval.txt")
+@forgery("1 files in signatures/ are not signatures: approval.txt")
 def file_added(it: Signed) -> None:
     (it.run / "signatures" / "approval.txt").write_text("All is well.")
 
 
-@forgery("signatures/ has 1 files of no signature: auditor.txt")
+@forgery("1 files in signatures/ are not signatures: auditor.txt")
 def party_invented(it: Signed) -> None:
     shutil.copy(it.file("customer"), it.run / "signatures" / "auditor.txt")
 
 
-@forgery("signatures/ has 1 files of no signature: more")
+@forgery("1 files in signatures/ are not signatures: more")
 def folder_added(it: Signed) -> None:
     (it.run / "signatures" / "more").mkdir()
 
 
-@forgery("signatures/provider.txt: expected files and folders alone in a run folder, found a link")
+@forgery("signatures/provider.txt: expected only files and folders in a run folder, found a link")
 def statement_is_a_link(it: Signed) -> None:
     it.file("provider").rename(it.run.parent / "elsewhere")
     it.file("provider").symlink_to(it.run.parent / "elsewhere")
 
 
-@forgery("signatures: expected files and folders alone in a run folder, found a link")
+@forgery("signatures: expected only files and folders in a run folder, found a link")
 def folder_is_a_link(it: Signed) -> None:
     (it.run / "signatures").rename(it.run.parent / "elsewhere")
     (it.run / "signatures").symlink_to(it.run.parent / "elsewhere")
 
 
 @forgery(
-    "signatures/customer.txt.sig: expected files and folders alone in a run folder, found a pipe"
+    "signatures/customer.txt.sig: expected only files and folders in a run folder, found a pipe"
 )
 def signature_is_a_pipe(it: Signed) -> None:
     it.file("customer", ".sig").unlink()
@@ -288,7 +288,7 @@ def test_a_forgery_does_not_verify(signed: Signed, name: str) -> None:
     done = seatrial("verify", signed.run, "--signers", signed.signers)
     assert done.exit_code == 4, done.output
     assert says in done.output
-    refused = "expected files and folders alone" in done.output  # then nothing else is read
+    refused = "expected only files and folders" in done.output  # then nothing else is read
     assert refused or "\nDOES NOT VERIFY: " in done.output
     assert "VERIFIED: unchanged" not in done.output
 
@@ -303,7 +303,7 @@ def test_signatures_of_another_run_do_not_verify(
     done = seatrial("verify", signed.run, "--signers", signed.signers)
     assert done.exit_code == 4
     assert "the customer signed 'sha256 of SHA256SUMS: " in done.output
-    assert "the customer signed 'verdict: REHEARSAL PASSED', and here it is NOT" in done.output
+    assert "the customer signed 'verdict: REHEARSAL PASSED', but this folder has NOT" in done.output
 
 
 def test_a_revoked_key_does_not_verify(signed: Signed, tmp_path: Path) -> None:
@@ -313,7 +313,7 @@ def test_a_revoked_key_does_not_verify(signed: Signed, tmp_path: Path) -> None:
     command = ["verify", signed.run, "--signers", signed.signers]
     assert seatrial(*command).exit_code == 0
     done = seatrial(*command, "--revoked", revoked)
-    assert (done.exit_code, "or is revoked or out of date" in done.output) == (4, True), done.output
+    assert (done.exit_code, "or it is revoked or expired" in done.output) == (4, True), done.output
 
 
 def test_a_key_that_an_authority_certified_is_ssh_keygens_to_judge(

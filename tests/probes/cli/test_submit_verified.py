@@ -204,10 +204,10 @@ def add_link(run: Path) -> None:
 @pytest.mark.parametrize(
     ("edit", "sentence"),
     [
-        (edit_metrics, "metrics.prom is not the file that SHA256SUMS has"),
+        (edit_metrics, "metrics.prom differs from its hash in SHA256SUMS"),
         (edit_metrics_and_sums, "partially_held on cluster: 1. Expected: <= 0.0"),
-        (keep_metrics_alone, "it has no readable events.jsonl"),
-        (tear, "events.jsonl is not the file that SHA256SUMS has"),
+        (keep_metrics_alone, "it has no events.jsonl"),
+        (tear, "events.jsonl differs from its hash in SHA256SUMS"),
         (lose("SHA256SUMS"), "SHA256SUMS is missing"),
         (lose("record.json"), "record.json is missing"),
         (lose("report.html"), "report.html is missing"),

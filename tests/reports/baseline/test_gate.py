@@ -53,8 +53,8 @@ def test_the_first_run_proves_nothing_and_can_be_the_next_ones_baseline(
     summary = load_summary(first)
     assert summary.exit_code == 20
     assert sentences(summary) == [
-        "busbw: not compared with an earlier run: no run was given with --baseline."
-        " Expected: at most 2 % worse (the contract's [baseline])"
+        "busbw was not compared with an earlier run: no run was given with --baseline."
+        " Expected: at most 2 % worse (agreed in the contract's [baseline])"
     ]
     second = run(tmp_path / "second", 0.120, 0.0005, baseline=first)
     assert (second.exit_code, sentences(second)) == (0, [])
@@ -78,16 +78,16 @@ def test_a_measure_is_held_to_the_earlier_value(
     assert summary.exit_code == code, summary.reasons
     row = next(one for one in summary.rows if one.criterion.id == "FABRIC")
     assert row.verdict is {0: Verdict.PASS, 1: Verdict.FAIL, 20: Verdict.UNPROVEN}[code]
-    assert ("worse than 0.12 GB/s of run first" in row.problem) == (code != 0)
+    assert ("worse than 0.12 GB/s in run first" in row.problem) == (code != 0)
     page = (tmp_path / "second" / "report.html").read_text()
-    assert ("worse than 0.12 GB/s of run first" in page) == (code != 0)
+    assert ("worse than 0.12 GB/s in run first" in page) == (code != 0)
 
 
 def test_the_sentence_says_what_was_expected_and_why(first: Path, tmp_path: Path) -> None:
     (sentence,) = sentences(run(tmp_path / "second", 0.101, baseline=first))
     assert sentence == (
-        "busbw on cluster: 0.101 GB/s, 15.8 % worse than 0.12 GB/s of run first."
-        " Expected: at most 2 % worse (the contract's [baseline])"
+        "busbw on cluster: 0.101 GB/s, 15.8 % worse than 0.12 GB/s in run first."
+        " Expected: at most 2 % worse (agreed in the contract's [baseline])"
     )
 
 
@@ -105,7 +105,7 @@ def test_less_is_better_where_the_limit_is_above(tmp_path: Path) -> None:
 
 BROKEN: dict[str, dict[str, Any]] = {
     "failed": {"partially_held": 1},
-    "has 3 nodes, this one 4": {"nodes_named": ["node0", "node1", "node2"]},
+    "has 3 nodes, but this run has 4": {"nodes_named": ["node0", "node1", "node2"]},
     "is interrupted, not finished": {"end": False},
 }
 
@@ -135,7 +135,7 @@ def test_the_newest_sound_run_of_a_folder_is_chosen(first: Path, tmp_path: Path)
     (folder / "broken" / "events.jsonl").write_text("no event\n")
     assert run(tmp_path / "second", 0.101, baseline=folder).exit_code == 1
     summary = run(tmp_path / "empty" / "now", 0.12, baseline=tmp_path / "empty")
-    assert f"{tmp_path / 'empty'} has no run of cluster node0" in sentences(summary)[0]
+    assert f"{tmp_path / 'empty'} has no earlier run of cluster node0" in sentences(summary)[0]
     shutil.rmtree(folder / "first")
     summary = run(tmp_path / "third", 0.120, baseline=folder)
     assert "run failed failed" in sentences(summary)[0]
@@ -172,7 +172,7 @@ def test_each_node_is_compared_with_itself() -> None:
     old = [before("a", 10), before("b", 5)]
     assert judge(old, [measured("a", 10), measured("b", 5)]) == []
     assert judge(old, [measured("a", 5), measured("b", 10)]) == [
-        ("FAIL", "rate on a: 5 GB/s, 50 % worse than 10 GB/s of run old")
+        ("FAIL", "rate on a: 5 GB/s, 50 % worse than 10 GB/s in run old")
     ]
 
 
@@ -180,7 +180,7 @@ def test_a_node_with_another_name_is_compared_with_the_one_that_left() -> None:
     old = [before("a", 10), before("b", 9)]
     assert judge(old, [measured("a", 10), measured("c", 9)]) == []
     assert judge(old, [measured("a", 10), measured("c", 5)]) == [
-        ("FAIL", "rate on c (b in run old): 5 GB/s, 44.4 % worse than 9 GB/s of run old")
+        ("FAIL", "rate on c (b in run old): 5 GB/s, 44.4 % worse than 9 GB/s in run old")
     ]
     assert judge(old, [measured("c", 10), measured("d", 2)])[0][0] == "FAIL"
 
@@ -190,7 +190,7 @@ def test_a_measure_of_another_criterion_is_not_compared() -> None:
     other = measured("a", 1, criterion="FABRIC")
     assert judge(old, [measured("a", 10), other]) == []
     assert judge(old, [other]) == [
-        ("UNPROVEN", "rate: not compared with an earlier run: not measured")
+        ("UNPROVEN", "rate was not compared with an earlier run: this run has no value")
     ]
 
 
@@ -212,20 +212,20 @@ def test_two_probes_are_not_mixed() -> None:
     ("old", "new", "words"),
     [
         ([], [measured("a", 1)], "run old has no value"),
-        ([before("a", 1)], [], "not measured"),
-        ([before("a", 1)], [measured("a", None)], "1 GB/s in run old, no value now"),
-        ([before("a", None)], [measured("a", 1)], "no value in run old, 1 GB/s now"),
-        ([before("a", 1, unit="MB/s")], [measured("a", 1)], "1 MB/s in run old, 1 GB/s now"),
+        ([before("a", 1)], [], "this run has no value"),
+        ([before("a", 1)], [measured("a", None)], "1 GB/s in run old, no value in this run"),
+        ([before("a", None)], [measured("a", 1)], "no value in run old, 1 GB/s in this run"),
+        ([before("a", 1, unit="MB/s")], [measured("a", 1)], "1 MB/s in run old, 1 GB/s in this"),
         (
             [before("a", 1), before("b", 1)],
             [measured("a", 1)],
-            "b: measured in run old, and not now",
+            "b: measured in run old, but not in this run",
         ),
-        ([before("a", 1)], [measured("a", float("nan"))], "no value now"),
+        ([before("a", 1)], [measured("a", float("nan"))], "no value in this run"),
         (
             [before("a", 1)],
             [measured("a", 1), measured("a", 1, "q")],
-            "a: measured now, and not in",
+            "a: measured in this run, but not in",
         ),
     ],
 )
@@ -266,4 +266,4 @@ def test_a_node_that_is_missing_is_not_hidden_by_one_that_is_new() -> None:
     old = [before("a", 10), before("b", 10), before("c", 10)]
     ((verdict, sentence),) = judge(old, [measured("a", 10), measured("d", 10)])
     assert verdict == "UNPROVEN"
-    assert "measured on b, c in run old, and on d now" in sentence
+    assert "measured on b, c in run old, but on d in this run" in sentence

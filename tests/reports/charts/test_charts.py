@@ -60,20 +60,20 @@ def test_busbw_says_how_far_it_is_from_limit_and_line_rate() -> None:
     told = draw("busbw", recorded()["busbw"]).sentence
     assert "94 % of the line rate of 400" in told
     assert "at or above the limit of 340" in told
-    assert "the wrong network reaches 4.89" in told
+    assert "planted wrong network reaches 4.89 GB/s" in told
     assert "BELOW the limit of 340" in draw("busbw", recorded("tcp-fallback")["busbw"]).sentence
 
 
 def test_busbw_has_one_number_the_judged_one_and_marks_its_sizes() -> None:
     values = {"sizes": SIZES, "busbw": SPEEDS, "judged": {"sizes": SIZES[-4:], "busbw": 149.6}}
     figure = draw("busbw", values)
-    assert figure.sentence == "Bus bandwidth is 150 GB/s judged at 16 MiB to 128 MiB."
-    assert "measured: 150 GB/s judged at 16 MiB to 128 MiB" in words(figure)
+    assert figure.sentence == "Bus bandwidth is 150 GB/s for messages of 16 MiB to 128 MiB."
+    assert "measured: 150 GB/s for messages of 16 MiB to 128 MiB" in words(figure)
     assert not [word for word in words(figure) if "151" in word]
     assert len(dots(figure, THEME.link)) == 4
     del values["judged"]
     figure = draw("busbw", values)
-    assert figure.sentence == "Bus bandwidth is 151 GB/s at 128 MiB."
+    assert figure.sentence == "Bus bandwidth is 151 GB/s for messages of 128 MiB."
     assert len(dots(figure, THEME.link)) == 1
 
 
@@ -86,13 +86,13 @@ def test_busbw_draws_what_it_is_compared_with_if_the_series_has_it() -> None:
     for label, color in (
         ("limit 100", THEME.marginal),
         ("line rate 200", THEME.soft),
-        ("the wrong network", THEME.fail),
+        ("planted wrong network", THEME.fail),
         ("baseline", THEME.unproven),
     ):
         assert label in said
         assert label not in words(draw("busbw", bare))
         assert len(outlines(full, stroke=color)) >= 2  # the line, and the one of the legend
-    assert full.header == ["size", "busbw GB/s", "low", "high", "the wrong network", "baseline"]
+    assert full.header == ["size", "busbw GB/s", "low", "high", "planted wrong network", "baseline"]
 
 
 def test_a_control_of_one_size_is_a_dot() -> None:
@@ -127,7 +127,7 @@ def test_efficiency_names_the_last_rung_and_the_load() -> None:
     figure = draw("efficiency", each)
     assert figure.header[2:4] == ["95 % interval, within one run", "tokens per GPU and step"]
     assert [row[3] for row in figure.rows] == ["512", "512", "4096", "4096"]
-    assert figure.sentence.endswith("Error bars are of the noise within one run.")
+    assert figure.sentence.endswith("Error bars show the noise within one run.")
     assert "BELOW the limit" in draw("efficiency", recorded("tcp-fallback")["efficiency"]).sentence
 
 
@@ -164,7 +164,7 @@ def test_efficiency_shows_strong_scaling_as_a_curve_of_its_own() -> None:
     strong = {"nodes": [2, 4, 8], "efficiency": [1.0, 0.9, 0.42],
               "tokens_per_gpu_step": [65536, 32768, 16384]}  # fmt: skip
     figure, bare = (draw("efficiency", each) for each in ({**values, "strong": strong}, values))
-    assert "the same work on more nodes (strong scaling)" in words(figure)
+    assert "the same total work (strong scaling)" in words(figure)
     assert outlines(figure, stroke=THEME.unproven)
     assert figure.header[:-2] == bare.header
     assert [row[-2:] for row in figure.rows] == [
@@ -229,7 +229,8 @@ def test_many_parts_become_one_and_the_table_has_all() -> None:
 def test_terms_are_in_milliseconds_so_that_growth_is_seen() -> None:
     figure = draw("terms", recorded()["terms"])
     assert figure.sentence == (
-        "At 8 nodes a step takes 1382 ms, at 1 node 1285 ms; all-reduce grows most, by 104 ms."
+        "At 8 nodes a step takes 1382 ms, at 1 node 1285 ms; "
+        "the term all-reduce grows most, by 104 ms."
     )
     assert figure.rows[-1] == [
         "8", "1382 ms", "31 ms", "403 ms", "816 ms", "104 ms", "11 ms", "17 ms",
@@ -246,27 +247,27 @@ def test_a_term_that_is_missing_is_said_and_has_no_bar() -> None:
     assert figure.rows[1][2] == "not measured"
     assert "no term grows" in figure.sentence
     ragged = draw("terms", {"nodes": [1, 2], "terms": {"data": [0.1]}})
-    assert "a term does not have one time for each rung" in ragged.sentence
+    assert "a term does not have one time for each node count" in ragged.sentence
 
 
 def test_loss_compares_only_the_life_after_the_kill() -> None:
     assert "all 60 steps of the resumed run equal" in draw("loss", recorded()["loss"]).sentence
     told = draw("loss", recorded("resume-drifts")["loss"]).sentence
-    assert "the largest difference in 60 steps is 0.00400" in told
+    assert "the loss differs by at most 0.00400 in 60 steps" in told
 
 
 def test_loss_shades_the_steps_done_again_and_shows_the_difference() -> None:
     values = recorded("resume-drifts")["loss"]
     figure = draw("loss", values)
     said = words(figure)
-    assert {"killed at step 73", "resumed from step 60", "steps done again"} <= set(said)
+    assert {"killed at step 73", "resumed from step 60", "repeated steps"} <= set(said)
     assert {"-0.004", "0", "0.004"} <= set(said)
     shades = [box for box in outlines(figure, fill=THEME.rule) if box.bottom - box.top > 20]
     assert len(shades) == 2  # of the curves, and of the differences
     unit = (RIGHT - LEFT) / (120 - 1)
     assert shades[0].width == pytest.approx(13 * unit, abs=0.2)
     unknown = draw("loss", {**values, "resumed_from": None})
-    assert "steps done again" not in words(unknown)
+    assert "repeated steps" not in words(unknown)
 
 
 def test_loss_that_cannot_be_compared_is_said() -> None:

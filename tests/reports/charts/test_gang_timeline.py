@@ -55,8 +55,8 @@ def test_a_clean_contest_says_so() -> None:
     told = draw(alone())
     assert told.title == "GPUs of each job over time: two gangs of 75 %"
     assert told.sentence == (
-        "At each of 190 samples every gang held all of its GPUs or none; "
-        "A held up to 3, B waited longest (40 s)."
+        "In each of 190 samples, every gang held all of its GPUs or none; "
+        "job A held up to 3, job B waited longest (40 s)."
     )
 
 
@@ -65,15 +65,15 @@ def test_one_waiting_job_is_not_the_longest_of_many() -> None:
     values = series("x", {"node0": 1, "node1": 2}, [(0.2, held, {}), (0.4, held, {"B": 3})], 2.2)
     values |= {"taken": 212}
     assert draw(values).sentence == (
-        "At each of 212 samples every gang held all of its GPUs or none; "
-        "A held up to 3, B waited 1.8 s."
+        "In each of 212 samples, every gang held all of its GPUs or none; "
+        "job A held up to 3, job B waited 1.8 s."
     )
 
 
 def test_a_part_that_was_held_is_named() -> None:
     half = [[0.4, 1.9, "B", 1, 3]]
     told = draw(alone(half=half)).sentence
-    assert told == "A job held only a part of its gang: B held 1 of 3 GPUs from 0.4 to 1.9 s."
+    assert told == "A job held only a part of its gang: job B held 1 of 3 GPUs from 0.4 to 1.9 s."
     many = [[at, at + 0.5, "B", 1, 3] for at in range(5)]
     told = draw(alone(half=many, unit="CPU")).sentence
     assert told.endswith("B held 1 of 3 CPUs from 1 to 1.5 s; and 3 more times.")
@@ -83,14 +83,14 @@ def test_the_museum_has_a_part_that_was_held() -> None:
     (result,) = (one for one in load(RECORDINGS / "partial-gang").results if one.series)
     told = draw(result.series["gang"])
     assert "B held 16 of 48 GPUs from 20 to 33.5 s" in told.sentence
-    assert "In the control B held 16 of 48 GPUs from 6 to 20 s" in told.sentence
+    assert "In the control, job B held 16 of 48 GPUs from 6 to 20 s" in told.sentence
     assert ["B", "part of a gang", "20", "33.5", "16 of 48"] in told.rows
     assert ["B", "control: part of a gang", "6", "20", "16 of 48"] in told.rows
 
 
 def test_nothing_held_is_not_called_all_or_none() -> None:
     told = draw(series("x", {"n": 1}, [(0, {}, {"A": 1})], 5)).sentence
-    assert told == "At each of 200 samples no job held any of the GPUs, A waited 5 s."
+    assert told == "In each of 200 samples, no job held any of the GPUs, job A waited 5 s."
 
 
 def test_each_node_has_a_lane_and_each_job_its_colour() -> None:
@@ -175,11 +175,11 @@ def test_no_bar_is_too_short_to_be_seen() -> None:
 def test_of_many_nodes_the_busiest_are_drawn() -> None:
     values = storm(64, 8, 120)
     figure = draw(values)
-    assert figure.sentence.endswith("; 16 of 64 nodes drawn.")
+    assert figure.sentence.endswith("; 16 of 64 nodes are shown.")
     drawn = [one for one in words(figure) if one in values["capacity"]]
     assert len(drawn) == 16
     assert drawn == [name for name in values["capacity"] if name in drawn]
-    assert "nodes drawn" not in draw(storm()).sentence
+    assert "nodes are shown" not in draw(storm()).sentence
     late = {f"n{at}": 1 for at in range(20)}
     held = {f"n{at}": {"A": 1} for at in range(4, 20)}
     shown = words(draw(series("x", late, [(0, held, {})], 1)))

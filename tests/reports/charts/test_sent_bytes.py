@@ -11,8 +11,8 @@ def test_the_bytes_of_each_node_are_two_bars_and_the_worst_node_comes_first() ->
     figure = draw("bytes", sent)
     assert [row[0] for row in figure.rows] == ["c", "b", "a"]
     assert figure.sentence == (
-        "1 of 3 nodes were not counted; least on fab0: b, 40.0 % of what it had to send; "
-        "most on other networks: b, 60.00 %."
+        "The bytes of 1 of 3 nodes were not counted; node b sent the least on fab0: 40.0 % of "
+        "its bytes; node b sent the most on other networks: 60.00 %."
     )
     assert words(figure).count("not counted") == 2
     many = {"fabric": "fab0", "nodes": [f"n{at}" for at in range(100)],
@@ -20,4 +20,4 @@ def test_the_bytes_of_each_node_are_two_bars_and_the_worst_node_comes_first() ->
     assert [row[0] for row in draw("bytes", many).rows][:2] == ["n99", "n0"]
     assert len(draw("bytes", many).rows) == 8
     none = draw("bytes", {**sent, "on_fabric": [None] * 3, "elsewhere": [None] * 3})
-    assert none.sentence == "3 of 3 nodes were not counted."
+    assert none.sentence == "The bytes of 3 of 3 nodes were not counted."

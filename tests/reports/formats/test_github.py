@@ -242,7 +242,7 @@ def test_a_file_that_cannot_be_written_is_one_sentence(
     assert lines[1:-1] == list_annotations(FALLBACK)
     assert lines[-1].startswith("step summary in ")
     assert lines[-1].endswith(
-        f": not written ({reason}). Expected: a file that GITHUB_STEP_SUMMARY names"
+        f": not written ({reason}). Expected: GITHUB_STEP_SUMMARY names a writable file"
     )
 
 
@@ -263,7 +263,7 @@ def test_what_the_step_wrote_counts(left: int, written: bool, tmp_path: Path, ca
     size = path.stat().st_size
     assert size <= MAX_SUMMARY
     assert (size > MAX_SUMMARY - left) == written
-    assert ("no room" in capsys.readouterr().out) != written
+    assert ("no space" in capsys.readouterr().out) != written
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])

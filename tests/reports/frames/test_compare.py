@@ -165,7 +165,8 @@ def test_another_version_of_the_suite_is_noted() -> None:
     (note,) = compare(summarize_acceptance(unknown), summarize_acceptance(older)).notes
     names = ("the present run", "the baseline run")
     assert (
-        note == f"{names[0]} has another version of the suite than {names[1]}: unknown, not 0.0.9"
+        note
+        == f"{names[0]} has a different version of the suite than {names[1]}: unknown, not 0.0.9"
     )
 
 

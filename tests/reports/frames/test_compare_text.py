@@ -124,7 +124,10 @@ def test_every_width_is_kept_and_every_run_is_shown(runs: int, tables: int) -> N
 def test_what_makes_runs_not_comparable_is_named_before_the_table() -> None:
     lines = lines_of(compared("healthy-lab", "killed-run"), 200)
     before = lines[: lines.index("")]
-    for words in ("note: B has another cluster than A: atlas, not lab", "note: B is interrupted"):
+    for words in (
+        "note: B has a different cluster than A: atlas, not lab",
+        "note: B is interrupted",
+    ):
         assert any(line.startswith(words) for line in before)
 
 
@@ -168,7 +171,7 @@ def test_long_lists_are_cut_and_counted() -> None:
     comparison = compare_runs([run(100.0), run(90.0)], ["A", "B"])
     lines = lines_of(comparison)
     assert "Worse beyond noise (1000)" in lines
-    assert f"  and {1000 - MAX_ROWS} more: --csv and --json have all" in lines
+    assert f"  and {1000 - MAX_ROWS} more: --csv and --json list all" in lines
     assert comparison_csv(comparison).count("Worse beyond noise") == 1000
     assert len(json.loads(comparison_json(comparison))["measures"]) > 1000
 
@@ -195,7 +198,7 @@ def test_json_has_an_entry_for_each_run() -> None:
     found = json.loads(comparison_json(compared("healthy-atlas", "tcp-fallback", "hostile")))
     assert [run["name"] for run in found["runs"]] == ["A", "B", "C"]
     assert [run["exit_code"] for run in found["runs"]] == [0, 1, 4]
-    assert any("C has another cluster" in note for note in found["notes"])
+    assert any("C has a different cluster" in note for note in found["notes"])
     (busbw,) = [one for one in found["measures"] if one["measure"] == "busbw"]
     assert busbw["runs"]["B"]["change"] == pytest.approx(-89.04, abs=0.01)
     assert busbw["runs"]["C"]["value_text"] is None

@@ -194,11 +194,11 @@ def test_each_run_that_is_not_counted_has_its_reason() -> None:
     notes = dict(zip(past.runs.path, past.runs.note, strict=True))
     assert notes == {
         "a": "",
-        "b/copy": "another copy of the same run",
+        "b/copy": "it is another copy of the same run",
         "c": "does not verify: a file is missing",
-        "d": "the run run0, judged again",
+        "d": "it is run run0, judged again",
         "e": "",
-        "f": "another copy of the same run",
+        "f": "it is another copy of the same run",
         "g": "",
         "z": "z is not a run folder",
     }
@@ -248,7 +248,7 @@ def test_runs_are_found_at_any_depth_and_not_looked_into(tmp_path: Path) -> None
 def test_without_any_number_the_text_says_so() -> None:
     past = build_history([FoundRun(Path("x"), problem="no run")])
     lines = list(history_lines(past, TextFormatter(80)))
-    assert lines[-1] == "no run has a number: there is no trend"
+    assert lines[-1] == "no run has a measured number, so there is no trend"
 
 
 def test_hostile_names_stay_in_their_columns() -> None:
@@ -292,7 +292,7 @@ def test_the_name_of_a_run_and_of_a_measure_have_the_width_that_is_left(
 
 
 @pytest.mark.parametrize(
-    ("subjects", "more"), [(60, []), (62, ["and 2 more: --csv trends has all"])]
+    ("subjects", "more"), [(60, []), (62, ["and 2 more: --csv trends lists all"])]
 )
 def test_a_terminal_has_sixty_trends_and_the_number_of_the_others(
     subjects: int, more: list[str]

@@ -51,16 +51,16 @@ def test_a_problem_without_a_finding_points_at_what_was_found_before() -> None:
     assert cause_text(scaling, record) == before
     unproven = scaling.model_copy(update={"measurements": [], "findings": []})
     alone = record.model_copy(update={"results": [fabric, unproven]})
-    assert cause_text(unproven, alone) == "No known cause matches.", "it has its own reason"
+    assert cause_text(unproven, alone) == "No known cause explains this.", "it has its own reason"
     alone = record.model_copy(update={"results": [scaling, fabric]})
-    assert cause_text(scaling, alone) == "No known cause matches.", "it was found later"
+    assert cause_text(scaling, alone) == "No known cause explains this.", "it was found later"
     sound = fabric.model_copy(update={"findings": []})
     alone = record.model_copy(update={"results": [sound, scaling]})
-    assert cause_text(scaling, alone) == "No known cause matches."
+    assert cause_text(scaling, alone) == "No known cause explains this."
     notes = [one.model_copy(update={"severity": Severity.NOTES}) for one in fabric.findings]
     noted = fabric.model_copy(update={"findings": notes})
     alone = record.model_copy(update={"results": [noted, scaling]})
-    assert cause_text(scaling, alone) == "No known cause matches.", "a note blocks nothing"
+    assert cause_text(scaling, alone) == "No known cause explains this.", "a note blocks nothing"
     skipped = scaling.model_copy(update={"state": "skipped"})
     alone = record.model_copy(update={"results": [fabric, skipped]})
     assert cause_text(skipped, alone) == "Do that, then test again:"
@@ -258,7 +258,7 @@ AGAIN = "pytest probes --cluster ray://10.20.0.1:10001 --contract h100-ndr400"
         ("healthy-lab", "Run the suite on the real cluster",
          "seatrial run --cluster auto --contract CONTRACT"),
         ("killed-run", "The run was stopped before its end", AGAIN),
-        ("partial", "An acceptance needs a full run: 6 tests of the tier quick:", AGAIN),
+        ("partial", "An acceptance needs a full run (6 tests of the tier quick):", AGAIN),
         ("no-contract", "Write a contract", f"seatrial contract new --from {FOLDER}"),
         ("not-run", "Run the missing tests.", ""),
         ("teardown", "Run the suite again, because: teardown error in", AGAIN),
@@ -283,7 +283,7 @@ def test_each_decision_has_its_next_step(name: str, begins: str, command: str) -
         ("healthy-lab", ""),
         ("tcp-fallback", "FABRIC and SCALING failed"),
         ("killed-run", "nothing is accepted"),
-        ("teardown", "the run had a problem"),
+        ("teardown", "the run had an error outside its tests"),
         ("hostile", "do not sign"),
         ("no-contract", "no contract was agreed"),
         ("partial", "only a part was tested"),

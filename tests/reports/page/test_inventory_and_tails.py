@@ -116,7 +116,10 @@ def test_evidence_is_linked_and_checked(tmp_path: Path) -> None:
     full.chars_left = 0
     assert full.view(entry).tail == "", "the page has no room for another"
     outside = entry.model_copy(update={"path": "../a.log"})
-    assert reader.view(outside).problem == "the path does not point into the run folder: not read"
+    assert (
+        reader.view(outside).problem
+        == "the path is outside the run folder, so the file was not read"
+    )
     path.write_text("other\n")
     assert reader.view(entry).problem == "the file is not the file that the run wrote"
     path.unlink()
