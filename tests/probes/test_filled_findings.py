@@ -79,7 +79,7 @@ CASES: list[
         finding("HOST-PCIE", "narrow", ["node3"], names=name_gpu("", 3)),
         "Reseat GPU 3 in slot 00000000:9B:00.0 of node3",
         'node3$ lspci -vv -s 00000000:9B:00.0 | grep -E "LnkCap|LnkSta"',
-        "GPU 3 has all lanes at full speed, and repeats no packets.",
+        "GPU 3 has all lanes at full speed, and retransmits no packets.",
     ),
     (
         finding("HOST-WRONG-SUM", "wrong", ["node0"], names=name_gpu(UUID, 3)),
