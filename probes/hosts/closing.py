@@ -43,7 +43,9 @@ def judge_changes(cluster: Cluster, before: AllFacts, now: AllFacts, measure: Re
         measure.explain(finding("HOST-NO-ANSWER", f"{name}: no answer at the end", [name]))
     has_boot_ids = all(fact["boot_id"] for fact in (*before, *now))
     known = before and has_boot_ids and not silent
-    note = "a node gives no boot id, or does not answer" if before else "no node answered at first"
+    note = (
+        "a node reports no boot id, or does not answer" if before else "no node answered at first"
+    )
     measure(check.NODES_CHANGED, len(changed) if changed or known else None, note=note)
     for name, text in changed.items():
         measure.explain(finding("HOST-CHANGED", f"{name}: {text}", [name]))
@@ -72,8 +74,8 @@ def judge_gpu_changes(before: AllFacts, now: AllFacts, measure: Recorder) -> Non
         count = max(len(gone), len(come)) if known else None
         measure(check.GPUS_CHANGED, count, on=fact["name"], note="some GPUs give no UUID")
         if gone:
-            text = f"{join_names(gone)} on {fact['name']}: not there any more"
-            text += f"; in place of them {join_names(come)}" if come else ""
+            text = f"{join_names(gone)} on {fact['name']}: missing at the end of the run"
+            text += f"; new GPUs: {join_names(come)}" if come else ""
             names = {"gpu": gone[0]}
             measure.explain(finding("HOST-GPU-CHANGED", text, [fact["name"]], names=names))
 
@@ -141,7 +143,7 @@ def judge_wear(before: AllFacts, now: AllFacts, measure: Recorder) -> None:
     A counter that is missing, or went back because the driver was loaded again, proves nothing.
     """
     earlier = {fact["node"]: fact["gpu_health"] for fact in before}
-    note = "a counter of NVML is missing at the start or the end, or began again"
+    note = "a counter of NVML is missing at the start or the end, or was reset"
     for fact in now:
         node = fact["name"]
         for name, counter in WEAR.items() if fact["node"] in earlier else ():  # else it came later
@@ -188,7 +190,7 @@ def judge_xids(
     for node, answer in answers.items():
         events = [event for event in answer["events"] if event["xid"] not in OF_PROGRAMS]
         known = answer["error"] is None or events
-        note = f"NVML ended listening: {answer['error']['text']}" if answer["error"] else ""
+        note = f"NVML stopped reporting Xids: {answer['error']['text']}" if answer["error"] else ""
         measure(check.XIDS, len(events) if known else None, on=node, note=note)
         if of_programs := len(answer["events"]) - len(events):
             measure.note("Xids of programs", of_programs, "Xids", on=node)
@@ -198,7 +200,7 @@ def judge_xids(
             names = name_gpu(events[0].get("uuid"), events[0]["index"], events[0].get("slot"))
             measure.explain(finding("HOST-XID", statement, [node], names=names))
     for node, why in silent.items():
-        measure(check.XIDS, None, on=node, note=f"nothing is known of its Xids: {why}")
+        measure(check.XIDS, None, on=node, note=f"its Xids could not be read: {why}")
 
 
 def describe_event(event: Mapping[str, Any], starts: Starts) -> str:

@@ -214,7 +214,7 @@ def control_wrong_sums(fleet: WorkFleet, sums: Sums, measure: Recorder, without:
     """Check that a GEMM with one changed input element is detected, and one that fails."""
     faults = {
         check.WRONG_ELEMENT: (ELEMENT, "multiplies matrices with one changed element"),
-        check.FAILING_GEMM: (SHAPE, "multiplies a matrix that has a column too few"),
+        check.FAILING_GEMM: (SHAPE, "multiplies a matrix that has one column too few"),
     }
     for name, (plant, text) in faults.items():
         victim = find_victim(fleet)

@@ -168,7 +168,7 @@ class WorkFleet(ActorSet):
         if one.error:
             return f"{one.label}: {one.error}"
         name = one.label if one.number else f"an accelerator of {one.node}"
-        return f"{name} gives no answer: {self.errors.get(key, 'no reason is known')}"
+        return f"{name} does not answer: {self.errors.get(key, 'no reason is known')}"
 
     def coverage(self) -> str:
         """Describe how many accelerators computed."""

@@ -269,7 +269,7 @@ def judge_errors(fleet: WorkFleet, sums: Sums, runs: Iterable[Speeds], measure: 
     texts = {key: f"torch stops with: {text}" for key, text in errors.items()}
     silent = [key for key, one in fleet.accelerators.items() if key in fleet.errors]
     started = [key for key in silent if fleet.accelerators[key].number]
-    texts |= {key: f"it stops to answer: {fleet.errors[key]}" for key in started}
+    texts |= {key: f"it stops answering: {fleet.errors[key]}" for key in started}
     unknown = {key: fleet.why_unknown(key) for key in silent if key not in started}
     fleet.count_accused(measure, check.WORK_ERRORS, texts, unknown)
     without = {key: text for key, text in errors.items() if text.endswith(CPU_BUILD)}
@@ -310,7 +310,7 @@ def judge_hashes(fleet: WorkFleet, sums: Sums, measure: Recorder) -> None:
 def find_unstable(hashes: Mapping[str, list[str]]) -> dict[str, str]:
     """Find who does not give the same bits each time, with the text of a finding."""
     return {
-        key: f"the same GEMM gives {len(set(own))} results in {len(own)} runs"
+        key: f"the same GEMM returns {len(set(own))} results in {len(own)} runs"
         for key, own in hashes.items()
         if len(set(own)) > 1
     }
@@ -325,7 +325,7 @@ def find_majority(hashes: Mapping[str, str]) -> str | None:
 def _split_finding(fleet: WorkFleet, keys: list[str]) -> Finding:
     members = [fleet.accelerators[key] for key in keys]
     labels = join_names(one.label for one in members)
-    text = f"{labels}: the same GEMM gives other bits on some of them, and no result has a majority"
+    text = f"{labels}: the same GEMM returns different bits on some, and no result has a majority"
     nodes = list(dict.fromkeys(one.node for one in members))
     return finding("HOST-WRONG-SUM", text, nodes, names=members[0].names)
 

@@ -51,7 +51,7 @@ def control_doctored_node(
 ) -> None:
     """Check that each false fact of a node about its hardware and software is detected."""
     victim, other = facts[-1], facts[0]
-    fault = f"{victim['name']} reports other hardware and software than it has"
+    fault = f"{victim['name']} reports hardware and software that it does not have"
     gpus = [gpu["uuid"] for gpu in other["gpus"]]
     lies = {"boot_id": other["boot_id"], "uuid": gpus[0] if gpus else ""}
     each = {node["id"]: lies if node["id"] == victim["node"] else None for node in cluster.nodes}
@@ -95,7 +95,7 @@ def control_larger_order(
     known = {key: getattr(terms, key) for key in orders if getattr(terms, key) is not None}
     larger = terms.model_copy(update={key: count + 1 for key, count in known.items()})
     without = {name for key, name in orders.items() if key not in known}
-    unable = "" if known else "no number of nodes or GPUs is ordered"
+    unable = "" if known else "the contract orders no number of nodes or GPUs"
     fault = "the order asks for one node more, and for one GPU more on each node"
     judge = partial(judge_hosts, cluster, larger, facts, [])
     plant(measure, check.LARGER_ORDER, fault, judge, unable=unable, without=without)

@@ -148,7 +148,7 @@ HEAT_TIME = default_check(
     when=ON_GPU, failing="heat slowed a GPU down for {value}{on}",
 )
 PCIE_REPLAYS = default_check(
-    "pcie_replays", "1/min", "DCGM's health watch warns above (DCGM_FR_PCI_REPLAY_RATE)", high=8,
+    "pcie_replays", "1/min", "DCGM's health watch warns above this rate (DCGM_FR_PCI_REPLAY_RATE)", high=8,
     when=ON_GPU, failing="PCIe retransmits packets{on}: {value}",
 )
 NVLINK_ERRORS = none_of(
@@ -212,7 +212,7 @@ UNSEEN_FILES = none_of(
     failing="nodes do not see each other's files in the shared folder: {value}",
 )
 SEEN_AFTER = default_check(
-    "seen_after", "s", "NFS keeps what it knows of a folder for up to 60 s (acdirmax)", high=60,
+    "seen_after", "s", "NFS caches a folder's attributes for up to 60 s (acdirmax)", high=60,
     when=SHARED_BY_NODES,
     no_control="the test would take longer than the limit, a minute",
     failing="nodes see each other's new files only after {value}",
@@ -225,7 +225,7 @@ DOUBLE_CREATIONS = default_check(
 RENAME_GAPS = default_check(
     "rename_gaps", "reads",
     "a checkpoint is published by rename: readers find the old version or the new one", high=0,
-    when=SHARED_BY_NODES, failing="readers miss a file while it is renamed: {value}",
+    when=SHARED_BY_NODES, failing="reads fail while a file is replaced by rename: {value}",
 )
 # Judged where a contract gives a limit: many sound clusters do not promise them.
 LOST_LINES = Check(
@@ -270,7 +270,7 @@ STORAGE_LOST = none_of(
 )
 ADDRESS_ELSEWHERE = none_of(
     "address_elsewhere", "addresses",
-    "other nodes and ranks meet a node at the address that Ray gives them", when=SEVERAL_HOSTS,
+    "other nodes and ranks connect to the address that Ray reports", when=SEVERAL_HOSTS,
     failing="nodes are not at the address that Ray gives them: {value}",
 )
 LOOPBACK_NAMES = default_check(
@@ -355,7 +355,7 @@ FP8_TFLOPS = Check(
     failing="FP8 matrix products run at {value}{on}",
 )
 HBM_GBS = Check(
-    "hbm_gbs", "GB/s", better="higher", only_agreed=True, failing="GPU memory gives {value}{on}",
+    "hbm_gbs", "GB/s", better="higher", only_agreed=True, failing="GPU memory runs at {value}{on}",
 )
 H2D_GBS = Check(
     "h2d_gbs", "GB/s", better="higher", only_agreed=True,
@@ -370,7 +370,7 @@ WRONG_ENDPOINTS = none_of(
     "wrong_entrances", "endpoints",
     "with token authentication each endpoint requires the token; without it none does",
     depends=("authentication",),
-    failing="ports of Ray do not keep to the agreed authentication: {value}",
+    failing="Ray's endpoints do not use the expected authentication: {value}",
 )
 STRANGER_JOBS = none_of(
     "stranger_jobs", "jobs", "with token authentication, Ray runs no job without a token",
@@ -444,7 +444,7 @@ PROBES = (
         "test_hosts.py::test_hosts_are_what_was_ordered", tier="quick", usual_s=1,
         checks=(NODES, *INVENTORY, SHARED_MISSING, *HEALTH, DIAG_FAILURES),
         controls=(DOCTORED_NODE, LARGER_ORDER, OWN_FOLDER, SICK_GPU, MISSING_GPU),
-        disturbs=(TASKS, "runs DCGM's diagnostics, where the contract orders them"),
+        disturbs=(TASKS, "runs DCGM's diagnostics, if the contract orders them"),
     ),
     Probe(
         "test_hosts.py::test_nodes_reach_each_other_by_name_and_port", tier="quick", usual_s=2,
@@ -467,7 +467,7 @@ PROBES = (
         controls=(STRAINED_PROCESS, LOST_CLOCK, OTHER_IMAGE, CLOSED_TARGET, CLOSED_CLIENT,
         CHANGED_FILE, HIDDEN_DEVICES),
         disturbs=(TASKS,
-        "contacts the targets of `egress`, and reads `model_files`, where the contract lists them"),
+        "contacts the targets of `egress`, and reads `model_files`, if the contract lists them"),
     ),
     Probe(
         "test_hosts.py::test_all_nodes_use_the_shared_folder_at_once", tier="quick", usual_s=7,

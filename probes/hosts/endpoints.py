@@ -31,10 +31,10 @@ from reports.sanitize import last_line
 TOKEN, OFF = "token", "disabled"  # values of RAY_AUTH_MODE
 KINDS = (GCS, of_ray.RAYLET, of_ray.AGENT, of_ray.DASHBOARD, CLIENT, of_ray.SUBMIT)
 SUBJECTS = {GCS: "GCS", of_ray.RAYLET: "raylets", of_ray.AGENT: "dashboard agents"}
-OPEN_TEXT = "takes requests without a token"
-ANY_TEXT = "takes requests with a wrong token"
+OPEN_TEXT = "accepts requests without a token"
+ANY_TEXT = "accepts requests with a wrong token"
 OWN_TEXT = "refuses the cluster's own token"
-ASKS_TEXT = "asks for a token, and the cluster has none"
+ASKS_TEXT = "requires a token, but the cluster has none"
 NO_CONTRAST = "the cluster's token is not known there, so a refusal proves nothing"
 
 
@@ -58,7 +58,7 @@ def find_mode(asked: Sequence[Asked], agreed: str | None) -> tuple[str, str]:
     kind = of_ray.DASHBOARD if GCS in closed else GCS
     answers = {one.answers.without for one in asked if one.endpoint.kind == kind}
     if REFUSED in answers:
-        return TOKEN, f"the {kind} asks for a token"
+        return TOKEN, f"the {kind} requires a token"
     if os.environ.get("RAY_AUTH_MODE", "").lower() == TOKEN:
         return TOKEN, "RAY_AUTH_MODE of the driver is token"
     return (OFF, f"the {kind} asks for no token") if TAKEN in answers else ("", "")
@@ -70,7 +70,7 @@ def find_problem(one: Asked, mode: str) -> tuple[str | None, str]:
     if answers.without == of_ray.NEEDS_TLS:
         return "", ""
     if not mode:
-        return None, "whether the cluster asks for a token is not known"
+        return None, "it is not known whether the cluster requires a token"
     if mode == OFF:
         if answers.without == REFUSED:
             # A proxy in front of the dashboard may ask for a login of its own.
@@ -375,7 +375,7 @@ def judge_stranger_job(
     measure(check.STRANGER_JOBS, count, on="dashboard", note=job.detail)
     if taken:
         what = "ran" if job.state == RAN else f"was accepted ({job.detail})"
-        text = f"A job without a token {what}: {dashboard} takes jobs from anyone who reaches it"
+        text = f"A job without a token {what}: {dashboard} accepts jobs from anyone who reaches it"
         measure.explain(finding("HOST-AUTH-OPEN", text))
 
 
@@ -441,7 +441,7 @@ def control_endpoint(
 ) -> None:
     """Check that an endpoint is detected which does the opposite of what the mode asks for."""
     victim = cluster.nodes[-1]
-    does = "asks for a token" if mode == OFF else "takes every request"
+    does = "requires a token" if mode == OFF else "accepts every request"
     fault, trial = f"an endpoint on {victim['name']} {does}", measure.trial()
     try:
         with open_stand_in(victim, mode == OFF) as url:

@@ -271,7 +271,7 @@ class NodeGpus:
             if self.counts.get(source) is not None:
                 parts.append(f"{verb} {self.counts[source]}")
             elif reason := self.unknown.get(source):
-                parts.append(f"{source} gives no number ({reason})")
+                parts.append(f"{source} reports no number ({reason})")
             else:
                 parts.append(f"{source} is not compared")
         if self.assigned not in (None, 1):

@@ -293,7 +293,7 @@ def control_lost_clock(
         judge_clocks(planted, [], trial)
         return set(lost) <= set(find_odd_clocks(planted, trial).suspects)
 
-    fault = f"{join_names(lost) or 'a node'} reads its clock since boot, as if the time was lost"
+    fault = f"{join_names(lost) or 'a node'} reports the time since boot, not the time of day"
     plant(measure, check.LOST_CLOCK, fault, judge, unable="" if lost else judging.SILENT)
 
 

@@ -240,7 +240,7 @@ def find_address_problem(fact: Facts) -> tuple[str | None, str]:
     if interfaces is None:
         return None, UNREAD
     if address is None:
-        return None, f"Ray's address is {names.get('ray_address')!r}, which is no IP address"
+        return None, f"Ray's address is {names.get('ray_address')!r}, which is not an IP address"
     if address.is_loopback:
         return f"{address} is the loopback: other nodes reach themselves there", ""
     holders = [
@@ -345,7 +345,7 @@ def judge_lookups(
 def _why_unknown(one: NameLookup, nodes: Mapping[str, str]) -> str:
     source, target = (nodes.get(id, id) for id in (one.source, one.target))
     if one.answer is None:
-        return f"{source} gives no answer for {one.name}"
+        return f"{source} does not answer for {one.name}"
     return f"the addresses of {source} or {target} were not read"
 
 
@@ -436,7 +436,7 @@ def control_names(
     """Check that a node is detected that finds itself by the names of others."""
     victim = list(ports.nodes)[-1]
     lookups: list[NameLookup] = ports.look_up_names({victim: peers[victim]}, LOCALHOST)
-    fault = f"{ports.name(victim)} looks up {LOCALHOST} in place of other nodes"
+    fault = f"{ports.name(victim)} looks up {LOCALHOST} instead of the other nodes"
     plant(measure, check.OTHER_NAME, fault, partial(judge_lookups, lookups, facts, agreed=True))
 
 
@@ -459,8 +459,8 @@ def control_ports(ports: PortRound, planned: Connections, names: Names, measure:
         return all(one.problem for one in results if (one.kind == JOB) == is_job)
 
     faults = {
-        check.CLOSED_PORT: f"Ray's ports of {name} are ports without a listener",
-        check.OTHER_LISTENER: f"the listener of {name} answers as another",
+        check.CLOSED_PORT: f"connections to {name} use ports on which nothing listens",
+        check.OTHER_LISTENER: f"the listener of {name} answers with a different identity",
     }
     unable = f"{name} does not answer" if closed is None else ""
     for control, fault in faults.items():

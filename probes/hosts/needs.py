@@ -82,7 +82,7 @@ def check_images(cluster: Cluster, facts: Sequence[Facts], measure: Recorder) ->
         return
     *others, victim = cluster.facts
     image, unable = ask_node(cluster, victim, read_other_image)
-    fault = f"{victim['name']} has a further Python package"
+    fault = f"{victim['name']} has one more Python package"
     judge = partial(judge_images, cluster, [*others, {**victim, "image": image}])
     plant(measure, check.OTHER_IMAGE, fault, judge, unable=unable)
 
@@ -129,7 +129,7 @@ def describe_image(image: Facts, usual: Facts, lists: Mapping[str, list[str]]) -
     """Describe how an image differs from the usual one; "" for not at all."""
     parts = []
     if image["os"] != usual["os"]:
-        parts.append(f"{image['os'] or 'no name'} in place of {usual['os'] or 'no name'}")
+        parts.append(f"{image['os'] or 'no name'} instead of {usual['os'] or 'no name'}")
     if image["digest"] != usual["digest"]:
         here, there = lists.get(image["digest"]), lists.get(usual["digest"])
         if here is None or there is None:
@@ -225,8 +225,8 @@ def _describe_file(name: str, version: str, usual: str | None) -> str:
         return f"{name} is missing on most nodes"
     size, expected = version.split()[0], usual.split()[0]
     if size != expected:
-        return f"{name} has {size} bytes in place of {expected}"
-    return f"{name} has other content"
+        return f"{name} has {size} bytes instead of {expected}"
+    return f"{name} has different content"
 
 
 # RDMA devices.

@@ -145,7 +145,7 @@ class PortRound(ActorSet):
             return TriedPort(JOB, one.target, node["address"], opened["job"], opened["token"])
         port = opened["worker"] if one.kind == WORKER else node["ports"][one.kind]
         if not port:
-            return f"{node['name']} gives no {one.kind} port"
+            return f"{node['name']} reports no {one.kind} port"
         return TriedPort(one.kind, one.target, node["address"], port, proof)
 
     def _silence(self, id: str) -> str:

@@ -410,7 +410,7 @@ def control_sharing(storage: StorageRound, sharing: Ids, measure: Recorder) -> N
     name, place = storage.names[victim], storage.places[victim]
     elsewhere = {victim: replace(place, name=f"{place.name}-none")}
     judge_exchange(storage, storage.exchange(sharing, SHORT_S, elsewhere), trial)
-    fault = f"{name} looks for the others' files in a folder that has none"
+    fault = f"{name} looks for the other nodes' files in an empty folder"
     measure.control(check.LOST_FILES, fault, trial)
     fault = f"{name} creates without O_EXCL, and writes a file in place"
     judge = partial(judge_races, storage, storage.race(sharing, victim), sharing)
@@ -487,5 +487,5 @@ def control_larger_saves(
     def judge(trial: Trial) -> None:
         judge_room(storage, storage.cluster.size, save_gb * (saves or 0.0), trial)
 
-    fault, unable = "each save is as large as the free room", "the free room is not known, or none"
+    fault, unable = "each save is as large as the free room", "the free room is not known, or zero"
     plant(measure, check.LARGER_SAVES, fault, judge, unable="" if saves else unable)

@@ -109,7 +109,7 @@ def control_mount(cluster: Cluster, before: Mounts, folder: str, measure: Record
     victim, name = list(names.items())[-1] if names else ("", "a node")
     now = cluster.on_each_node(read_mount, each={victim: OTHER_FOLDER}) if names else {}
     unable = f"{name} does not answer" if names else "no mount was read at the start"
-    fault = f"{name} reads the mount of {OTHER_FOLDER} in place of {folder}"
+    fault = f"{name} reads the mount of {OTHER_FOLDER} instead of {folder}"
     judge = partial(judge_lost, before, now, {victim: name}, folder)
     plant(measure, check.LOST_MOUNT, fault, judge, unable="" if now else unable)
 

@@ -160,7 +160,7 @@ SEVERAL = [
     Case("version 1 pandas 0.1", {"HOST-IMAGE"}, ["node1"],
          ["node1: Python has pandas 0.1; Python lacks pandas "], {"image_differences"}),
     Case("model 2 torn", {"HOST-MODEL-FILES"}, ["node2"],
-         [f"{MODEL} on node2: weights-2 has 1500000 bytes in place of 3000000"],
+         [f"{MODEL} on node2: weights-2 has 1500000 bytes instead of 3000000"],
          {"model_differences"}, terms=NEEDS),
 ]  # fmt: skip
 SYSTEM = [
@@ -168,7 +168,8 @@ SYSTEM = [
     Case("model 1 missing", {"HOST-MODEL-FILES"}, ["node1"],
          [f"{MODEL} on node1: No such file or directory"], {"model_differences"}, terms=NEEDS),
     Case("model 0 changed", {"HOST-MODEL-FILES"}, ["node0"],
-         [f"{MODEL} on node0: weights-1 has other content"], {"model_differences"}, terms=NEEDS),
+         [f"{MODEL} on node0: weights-1 has different content"], {"model_differences"},
+         terms=NEEDS),
     Case("block-port 0 8265", {"HOST-EGRESS"}, ["node1", "node2"],
          [f"{SERVER} from node1, node2: timed out"], {"egress_closed"},
          planted=["model 1 sound", "block-port 0 8265"], terms=NEEDS),

@@ -125,7 +125,7 @@ def test_a_proxy_that_adds_the_token_is_named(lab: Lab) -> None:
     assert record.verdict("HOSTS") is Verdict.FAIL, trial.log.read_text()
     ((code, suspects, statement),) = said_of(record)
     assert (code, suspects) == ("HOST-AUTH-OPEN", [])
-    assert "submit address (10.78.0.1:8266) takes requests without a token" in statement
+    assert "submit address (10.78.0.1:8266) accepts requests without a token" in statement
     assert all_caught(record)
 
 

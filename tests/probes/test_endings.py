@@ -98,7 +98,8 @@ SIGNALS = (
           says="stuck"),
     *(Fault(f"{name} while the cluster is joined", 2, plant=JOINING.format(name))
       for name in ("SIGINT", "SIGTERM", "SIGHUP")),
-    *(Fault(f"{name} at the first event", 2, plant=BEGUN.format(name)) for name in ("SIGINT", "SIGTERM")),
+    *(Fault(f"{name} at the first event", 2, plant=BEGUN.format(name))
+      for name in ("SIGINT", "SIGTERM")),
     Fault("SIGTERM while the report is written", 0,
           plant=SLOW_END.format("os.kill(os.getpid(), signal.SIGTERM)")),
     Fault("SIGINT twice while the report is written", 0,

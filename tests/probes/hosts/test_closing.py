@@ -150,7 +150,7 @@ def test_a_gpu_that_left_is_named() -> None:
     result = run_closing(cluster)
     assert not_passed(result) == {"gpus_changed n1": "FAIL"}
     assert findings(result) == [("HOST-GPU-CHANGED", ["n1"])]
-    assert result.findings[0].statement == "GPU-1-3 on n1: not there any more"
+    assert result.findings[0].statement == "GPU-1-3 on n1: missing at the end of the run"
 
 
 def test_a_gpu_in_place_of_another_is_named() -> None:
@@ -159,7 +159,7 @@ def test_a_gpu_in_place_of_another_is_named() -> None:
     fact["gpus"][3]["uuid"] = fact["gpu_health"]["boards"][3]["uuid"] = "GPU-new"
     result = run_closing(cluster)
     assert not_passed(result)["gpus_changed n1"] == "FAIL"
-    assert "in place of them GPU-new" in result.findings[0].statement
+    assert "new GPUs: GPU-new" in result.findings[0].statement
     assert {not_passed(result)[f"{name} n1"] for name in WEAR} == {"UNPROVEN"}
 
 

@@ -286,7 +286,7 @@ def test_a_sentence_says_why_a_number_is_not_known() -> None:
     cluster.torch["id1"] = {"error": "no GPU was free"}
     (found,) = run_hosts(cluster, **ORDER).findings
     counts = "8 GPUs were ordered, Ray counts 8, NVML shows 7"
-    assert found.statement == f"n1: {counts}, torch gives no number (no GPU was free)"
+    assert found.statement == f"n1: {counts}, torch reports no number (no GPU was free)"
 
 
 def test_a_node_whose_gpus_were_not_free_proves_nothing() -> None:

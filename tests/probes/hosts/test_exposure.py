@@ -81,22 +81,24 @@ def test_an_agreed_token_that_is_off_is_a_failure_of_all() -> None:
     assert not_passed(result) == {**failed, "stranger_jobs dashboard": "FAIL"}
     assert findings(result) == [("HOST-AUTH-OPEN", []), ("HOST-AUTH-OPEN", [])]
     assert "Every endpoint of Ray (" in words(result)
-    assert "takes requests without a token" in words(result)
-    assert "A job without a token ran: http://10.0.0.1:8265 takes jobs from anyone" in words(result)
+    assert "accepts requests without a token" in words(result)
+    assert "A job without a token ran: http://10.0.0.1:8265 accepts jobs from anyone" in words(
+        result
+    )
     assert control_of(result) == (True, 2)
 
 
-WRONG_IS_TAKEN = "(10.0.0.2:52365) takes requests with a wrong token"
+WRONG_IS_TAKEN = "(10.0.0.2:52365) accepts requests with a wrong token"
 
 
 @pytest.mark.parametrize(
     ("answers", "says"),
     [
-        (OPEN, "dashboard agent of n1 (10.0.0.2:52365) takes requests without a token"),
-        (EndpointAnswers(REFUSED, TAKEN), "(10.0.0.2:52365) takes requests with a wrong token"),
+        (OPEN, "dashboard agent of n1 (10.0.0.2:52365) accepts requests without a token"),
+        (EndpointAnswers(REFUSED, TAKEN), "(10.0.0.2:52365) accepts requests with a wrong token"),
         (
             EndpointAnswers(REFUSED, TAKEN, TAKEN),
-            "(10.0.0.2:52365) takes requests with a wrong token",
+            "(10.0.0.2:52365) accepts requests with a wrong token",
         ),
     ],
 )
@@ -115,7 +117,7 @@ def test_several_open_endpoints_are_one_finding() -> None:
         cluster.other["dashboard agent", node] = OPEN
     result = run(cluster)
     assert findings(result) == [("HOST-AUTH-OPEN", ["n1", "n2"])]
-    assert "n2 (10.0.0.3:52365): takes requests without a token" in words(result)
+    assert "n2 (10.0.0.3:52365): accepts requests without a token" in words(result)
     (failed,) = [one for one in result.measurements if one.verdict is Verdict.FAIL]
     assert failed.value == 2
 
@@ -124,8 +126,8 @@ def test_several_open_endpoints_are_one_finding() -> None:
     ("usual", "answers", "says"),
     [
         (GUARDED, EndpointAnswers(REFUSED, REFUSED, REFUSED), "refuses the cluster's own token"),
-        (OPEN, GUARDED, "asks for a token, and the cluster has none"),
-        (OPEN, EndpointAnswers(REFUSED, REFUSED), "asks for a token, and the cluster has none"),
+        (OPEN, GUARDED, "requires a token, but the cluster has none"),
+        (OPEN, EndpointAnswers(REFUSED, REFUSED), "requires a token, but the cluster has none"),
     ],
 )
 def test_a_node_of_another_mode_or_token_is_named(
@@ -146,7 +148,7 @@ def test_a_proxy_that_adds_the_token_is_found() -> None:
     result = run(cluster)
     assert not_passed(result) == {"wrong_entrances submit address": "FAIL"}
     assert findings(result) == [("HOST-AUTH-OPEN", [])]
-    assert f"submit address ({INGRESS}) takes requests without a token" in words(result)
+    assert f"submit address ({INGRESS}) accepts requests without a token" in words(result)
 
 
 @pytest.mark.near_miss("HOSTS.wrong_entrances")

@@ -328,7 +328,7 @@ def test_a_lookup_without_an_answer_is_not_proven() -> None:
     result = run_names(cluster, host_names=True)
     assert not_passed(result) == {"names_unresolved cluster": "UNPROVEN"}
     (one,) = [m for m in result.measurements if m.value is None and m.judged]
-    assert one.note == "n0 gives no answer for n1"
+    assert one.note == "n0 does not answer for n1"
 
 
 def test_a_failed_lookup_counts_also_where_another_is_not_known() -> None:
@@ -352,7 +352,7 @@ def test_of_many_reasons_three_are_named() -> None:
         cluster.lookups["id0", f"n{index}"] = None
     result = run_names(cluster, host_names=True)
     (one,) = [m for m in result.measurements if m.name == "names_unresolved"]
-    assert one.note.endswith("n0 gives no answer for n3 and 1 more")
+    assert one.note.endswith("n0 does not answer for n3 and 1 more")
 
 
 def test_a_name_cannot_be_compared_with_addresses_that_were_not_read() -> None:

@@ -88,7 +88,7 @@ def test_a_node_with_another_system_is_named() -> None:
     result = cluster.run()
     assert not_passed(result) == {"image_differences cluster": "FAIL"}
     assert findings(result) == [("HOST-IMAGE", ["n2"])]
-    assert f"n2: {UBUNTU} in place of Debian" in statements(result)[0]
+    assert f"n2: {UBUNTU} instead of Debian" in statements(result)[0]
 
 
 def test_of_two_nodes_neither_image_is_the_usual_one() -> None:
@@ -225,11 +225,11 @@ FILES: list[tuple[dict[str, str], str, int]] = [
     ({"config.json": "700 aa"}, "model-1.safetensors is missing", 1),
     (
         {"config.json": "700 aa", "model-1.safetensors": "4999 cc"},
-        "model-1.safetensors has 4999 bytes in place of 5000000000", 1,
+        "model-1.safetensors has 4999 bytes instead of 5000000000", 1,
     ),
     (
         {"config.json": "700 ab", "model-1.safetensors": "5000000000 bc"},
-        "config.json has other content, model-1.safetensors has other content", 2,
+        "config.json has different content, model-1.safetensors has different content", 2,
     ),
     (
         {"config.json": "700 aa", "model-1.safetensors": "5000000000 bb", "x": "1 a"},
@@ -401,7 +401,7 @@ def test_no_digest_of_a_file_is_recorded() -> None:
     digests = ("0123456789abcdef", "fedcba9876543210")
     files = [{"config.json": f"700 {digest}"} for digest in digests]
     result = with_model(1, files=files[0]).run(model_files=[WEIGHTS])
-    assert "config.json has other content" in " ".join(statements(result))
+    assert "config.json has different content" in " ".join(statements(result))
     text = result.model_dump_json()
     assert not [digest for digest in digests if digest in text]
 

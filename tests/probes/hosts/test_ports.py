@@ -250,7 +250,7 @@ def test_ports_that_ray_does_not_give_prove_nothing() -> None:
         "closed_ports worker ports": "UNPROVEN",
     }
     notes = [m.note for m in result.measurements if m.value is None and m.judged]
-    assert notes[0] == "n1 gives no raylet port"
+    assert notes[0] == "n1 reports no raylet port"
 
 
 def test_an_address_of_the_gcs_that_is_none_proves_nothing() -> None:

@@ -132,8 +132,8 @@ def test_one_that_does_not_start_says_why_and_is_gone(
 @pytest.mark.parametrize(
     ("cluster", "does"),
     [
-        (SimulatedEndpoints(), "asks for a token"),
-        (SimulatedEndpoints(GUARDED), "takes every request"),
+        (SimulatedEndpoints(), "requires a token"),
+        (SimulatedEndpoints(GUARDED), "accepts every request"),
     ],
 )
 def test_what_was_planted_is_the_opposite_of_the_mode(

@@ -86,7 +86,7 @@ def test_bits_that_change_from_run_to_run_are_named() -> None:
     gpu_of(cluster).hashes = [RIGHT] * 7 + [OTHER]
     result = run_work(cluster)
     assert not_passed(result) == {"gemm_hash_differs n1": "FAIL"}
-    text = "GPU 3 (GPU-1-3) on n1: the same GEMM gives 2 results in 8 runs"
+    text = "GPU 3 (GPU-1-3) on n1: the same GEMM returns 2 results in 8 runs"
     assert statement_of(result) == text
 
 
@@ -185,7 +185,7 @@ def test_a_worker_that_does_not_start_proves_nothing() -> None:
     assert not_passed(result) == {f"{name} n1": "UNPROVEN" for name in (*JUDGED, "slow_pcie")}
     assert findings(result) == []
     notes = {one.note for one in result.measurements if one.verdict is Verdict.UNPROVEN}
-    assert notes == {"an accelerator of n1 gives no answer: no answer within 60 s"}
+    assert notes == {"an accelerator of n1 does not answer: no answer within 60 s"}
     assert result.coverage.startswith("23 of 24 GPUs")
 
 
@@ -196,7 +196,7 @@ def test_a_worker_that_stops_to_answer_is_named(method: str) -> None:
     result = run_work(cluster)
     assert not_passed(result)["work_errors n1"] == "FAIL"
     assert ("HOST-GPU-ERROR", ["n1"]) in findings(result)
-    assert "it stops to answer: no answer within 60 s" in statement_of(result)
+    assert "it stops answering: no answer within 60 s" in statement_of(result)
 
 
 def test_no_answer_at_all_proves_nothing() -> None:
@@ -320,7 +320,7 @@ def test_only_the_gpu_below_what_was_agreed_is_named() -> None:
 def test_bits_that_change_are_not_compared_with_others() -> None:
     cluster = SimulatedWork()
     gpu_of(cluster).hashes = [OTHER] + [RIGHT] * 7
-    text = "GPU 3 (GPU-1-3) on n1: the same GEMM gives 2 results in 8 runs"
+    text = "GPU 3 (GPU-1-3) on n1: the same GEMM returns 2 results in 8 runs"
     assert statement_of(run_work(cluster)) == text
 
 

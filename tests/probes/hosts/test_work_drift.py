@@ -173,7 +173,7 @@ def test_why_an_accelerator_was_not_followed(is_silent: bool) -> None:
         gpu.errors["measure_speed"] = "CUDA error: launch failure"
     result = run_work(cluster, tier="standard")
     notes = {one.note for one in result.measurements if one.name == "slowing_gpus"}
-    silent = "GPU 3 (GPU-1-3) on n1 gives no answer: no answer within 60 s"
+    silent = "GPU 3 (GPU-1-3) on n1 does not answer: no answer within 60 s"
     assert (silent if is_silent else "CUDA error: launch failure") in notes
 
 

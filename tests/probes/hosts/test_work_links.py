@@ -102,7 +102,7 @@ def test_a_link_that_nvml_does_not_tell_is_not_proven(lacking: str) -> None:
     ("how", "why"),
     [
         ("errors", "GPU 3 (GPU-1-3) on n1: GPU is lost"),
-        ("silent", "GPU 3 (GPU-1-3) on n1 gives no answer: no answer within 60 s"),
+        ("silent", "GPU 3 (GPU-1-3) on n1 does not answer: no answer within 60 s"),
     ],
 )
 def test_a_gpu_that_does_not_answer_is_not_proven(how: str, why: str) -> None:

@@ -56,7 +56,7 @@ def test_a_node_that_stopped_listening_proves_nothing() -> None:
     result = run_closing(heard(error=gone))
     assert not_passed(result) == {"xids n1": "UNPROVEN"}
     (note,) = [m.note for m in result.measurements if (m.name, m.subject) == ("xids", "n1")]
-    assert note == "NVML ended listening: GPU is lost"
+    assert note == "NVML stopped reporting Xids: GPU is lost"
     assert not_passed(run_closing(heard(xid_event(79), error=gone))) == {"xids n1": "FAIL"}
     # What a program did before is no proof of the rest.
     assert not_passed(run_closing(heard(xid_event(31), error=gone))) == {"xids n1": "UNPROVEN"}
@@ -69,8 +69,8 @@ def test_a_node_without_a_listener_proves_nothing() -> None:
     result = run_closing(cluster)
     notes = {m.subject: m.note for m in result.measurements if m.name == "xids" and m.note}
     assert notes == {
-        "n1": "nothing is known of its Xids: it joined later",
-        "n2": "nothing is known of its Xids: no answer within 30 s",
+        "n1": "its Xids could not be read: it joined later",
+        "n2": "its Xids could not be read: no answer within 30 s",
     }
 
 

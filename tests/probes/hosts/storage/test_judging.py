@@ -69,8 +69,8 @@ def explained(measure: MemoryRecorder) -> list[tuple[str, list[str], str]]:
         ({"r_w2": MISSING}, ["id2"], ["n2"], "Other nodes do not see the files of n2 in /s"),
         ({"r1w_": MISSING, "r_w1": MISSING}, ["id1"], ["n1"],
          "n1 and the other nodes do not see each other's files in /s"),
-        ({"r1w2": {"seconds": None, "problem": "it reads other content in"}}, ["id1", "id2"],
-         ["n1", "n2"], "n1: it reads other content in the file of n2 in /s"),
+        ({"r1w2": {"seconds": None, "problem": "it reads different content in"}}, ["id1", "id2"],
+         ["n1", "n2"], "n1: it reads different content in the file of n2 in /s"),
     ],
 )  # fmt: skip
 def test_files_that_are_not_seen_are_named(

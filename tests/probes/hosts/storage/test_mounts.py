@@ -121,7 +121,7 @@ def test_a_victim_that_does_not_answer_is_no_control() -> None:
     result = run_closing(cluster, shared="/shared")
     (control,) = [one for one in result.controls if one.name == "lost mount"]
     assert (control.caught, control.saw) == (None, "n2 does not answer")
-    assert control.fault == "n2 reads the mount of /proc in place of /shared"
+    assert control.fault == "n2 reads the mount of /proc instead of /shared"
 
 
 def test_where_no_node_of_the_start_is_left_nothing_is_proven() -> None:

@@ -204,7 +204,7 @@ def test_a_control_whose_node_is_silent_is_not_caught(cluster: SimulatedStorage)
 def test_controls_say_what_they_planted_and_where(cluster: SimulatedStorage) -> None:
     result = run_storage(cluster, save_gb=0.001)
     assert {one.name: one.fault for one in result.controls} == {
-        "lost files": "n2 looks for the others' files in a folder that has none",
+        "lost files": "n2 looks for the other nodes' files in an empty folder",
         "careless node": "n2 creates without O_EXCL, and writes a file in place",
         "no folder": "n2 writes its shard to /proc",
         "slow node": "n2 pauses while it writes and reads",
