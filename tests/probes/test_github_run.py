@@ -77,4 +77,4 @@ reports.run_folder.event_log.write_checksums = full
     lines, code = ended(plant)
     assert code == 3
     assert commands(lines) == list_annotations(load_summary(pytester.path / "run"))
-    assert "was the disk full?" in commands(lines)[0]
+    assert "because the disk was full" in commands(lines)[0]

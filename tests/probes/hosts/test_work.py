@@ -100,8 +100,8 @@ def test_without_a_majority_all_are_suspects() -> None:
     }
     assert findings(result) == [("HOST-WRONG-SUM", ["n0", "n1"])]
     assert statement_of(result) == (
-        "GPU 0 (GPU-0-0) on n0, GPU 0 (GPU-1-0) on n1: the same GEMM gives other bits on some of "
-        "them, and no result has a majority"
+        "GPU 0 (GPU-0-0) on n0, GPU 0 (GPU-1-0) on n1: the same GEMM returns different bits on "
+        "some, and no result has a majority"
     )
 
 
