@@ -61,7 +61,7 @@ def find_mode(asked: Sequence[Asked], agreed: str | None) -> tuple[str, str]:
         return TOKEN, f"the {kind} requires a token"
     if os.environ.get("RAY_AUTH_MODE", "").lower() == TOKEN:
         return TOKEN, "RAY_AUTH_MODE of the driver is token"
-    return (OFF, f"the {kind} asks for no token") if TAKEN in answers else ("", "")
+    return (OFF, f"the {kind} requires no token") if TAKEN in answers else ("", "")
 
 
 def find_problem(one: Asked, mode: str) -> tuple[str | None, str]:

@@ -57,7 +57,7 @@ def test_a_trusted_network_needs_no_token() -> None:
     assert findings(result) == []
     assert notes(result)["job_of_a_stranger"] == "ran"
     assert "anyone who reaches an endpoint runs code" in result.coverage
-    assert "the GCS asks for no token" in result.coverage
+    assert "the GCS requires no token" in result.coverage
     assert "stranger_jobs" not in {one.name for one in result.measurements}
     assert control_of(result) == (True, 1)
 
@@ -265,7 +265,7 @@ def test_endpoints_that_ask_for_a_certificate_are_closed(usual: EndpointAnswers)
     assert not_passed(result) == {}
     assert findings(result) == []
     word = "no token" if usual == OPEN else "a token"
-    assert f"the dashboard asks for {word}" in result.coverage
+    assert f"the dashboard requires {word}" in result.coverage
     assert control_of(result)[0] is True
 
 
