@@ -218,7 +218,7 @@ CRITERION = CriterionRow(
     title="gang scheduling works under contention",
     how="jobs compete: each must hold all its accelerators or none, checked 20 times a second or more",
     where="gangs of all sizes, on all nodes", needs=("2 GPUs",),
-    headlines={PLACEMENT_DELAY: "a waiting job starts {value} after its GPUs are free"},
+    headlines={PLACEMENT_DELAY: "a job starts {value} after GPUs are free"},
     proven="; no job held only a part of its GPUs", usual_s={"quick": 27, "standard": 155},
     depends=("queue",), least_gpus=2,
 )

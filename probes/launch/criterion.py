@@ -202,6 +202,6 @@ CRITERION = CriterionRow(
     "correctly, on the agreed network, and a failing job says why",
     where="a shell on this host, and one rank for each GPU",
     needs=("Ray's dashboard, to which the job is submitted",),
-    headlines={TIME_TO_FIRST_STEP: "with only the guide, training starts after {value}"},
+    headlines={TIME_TO_FIRST_STEP: "the guide leads to training in {value}"},
     usual_s={"quick": 62, "standard": 291}, depends=("launch",),
 )

@@ -62,8 +62,8 @@ def test_a_healthy_run_shows_the_numbers_that_people_buy() -> None:
     assert [row.claim for row in rows] == [
         "All-reduce runs at 376 GB/s over RDMA",
         "64 GPUs do the work of 58.5 (91.4 %)",
-        "A waiting job starts 0.41 s after its GPUs are free; no job held only a part of its GPUs",
-        "With only the guide, training starts after 108 s",
+        "A job starts 0.41 s after GPUs are free; no job held only a part of its GPUs",
+        "The guide leads to training in 108 s",
         "A killed run trains again after 11.6 s, with the same result",
         "8 nodes answer, as ordered, healthy and identical",
     ]
