@@ -68,7 +68,7 @@ def test_a_recorded_probe_says_what_it_said(name: str) -> None:
     assert said(played_once(name)) == said_file(ALL[name]).read_text()
 
 
-def test_each_terminal_of_launch_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_terminal_of_the_documented_path_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[str] = []
 
     def keep(_: MemoryRecorder, name: str, content: Any, **about: str) -> str:
