@@ -190,12 +190,14 @@ def _open_run(session: pytest.Session, settings: RunSettings) -> None:
     from probes.session.terminal import estimate_run
 
     config, begun = session.config, time.monotonic()
-    with _usage_errors():
-        run = config.stash[RUN] = RunSession(settings)
-    loaded = _loaded(config)
-    ending = config.stash[ENDING] = Ending(run, _end_options(config, run, loaded))
-    config.pluginmanager.register(InterruptHook(ending), "seatrial interrupt")
-    SIGNALS.release()
+    try:
+        with _usage_errors():
+            run = config.stash[RUN] = RunSession(settings)
+        loaded = _loaded(config)
+        ending = config.stash[ENDING] = Ending(run, _end_options(config, run, loaded))
+        config.pluginmanager.register(InterruptHook(ending), "seatrial interrupt")
+    finally:
+        SIGNALS.release()  # also where no run folder could be made
     if run.was_cut_off:
         raise KeyboardInterrupt
     also = [f"loaded    {', '.join(loaded)}  (`seatrial run` loads nothing else)"] if loaded else []
@@ -324,6 +326,7 @@ def _require_software(item: pytest.Item, criterion: str) -> None:
 
     uses = item.get_closest_marker("uses")
     if uses is not None and find_spec(uses.args[0]) is None:
+        # A skipped probe is UNPROVEN: its criterion is never accepted.
         pytest.skip(f"{uses.args[0]} is not installed here: pip install 'ray[train]'")
     needs = [missing(mark.args[0]) for mark in item.iter_markers("needs")]
     cluster = item.config.stash[RUN].cluster

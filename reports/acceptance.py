@@ -212,17 +212,20 @@ def _run_reasons(record: RunRecord) -> list[str]:
     reasons += [f"{run} cannot be verified: {reason}" for reason in record.unverified]
     if not record.owed:  # every tier owes probes
         reasons.append(NOTHING_OWED)
-    reasons += reasons_to_run_again(record)
+    reasons += filter(None, (why_partial(record), why_no_contract(record)))
     if contract.agreed and record.rehearsal and not contract.rehearsal:
         reasons += [f"this run is a rehearsal, but the contract declares none: {record.rehearsal}"]
     return reasons
 
 
-def reasons_to_run_again(record: RunRecord) -> list[str]:
-    """List the reasons that another run removes: of a part alone, or without a contract."""
-    found = [f"PARTIAL run: {record.partial}. {full_run_text(record)}"] * bool(record.partial)
-    no_contract = NO_CONTRACT.format(run=run_argument(record))
-    return [*found, *[no_contract] * (not record.contract.agreed)]
+def why_partial(record: RunRecord) -> str:
+    """Say why a part of the suite is not accepted; "" for a complete run."""
+    return f"PARTIAL run: {record.partial}. {full_run_text(record)}" if record.partial else ""
+
+
+def why_no_contract(record: RunRecord) -> str:
+    """Say why a run without a contract is not accepted; "" if one was agreed."""
+    return "" if record.contract.agreed else NO_CONTRACT.format(run=run_argument(record))
 
 
 def full_run_text(record: RunRecord) -> str:

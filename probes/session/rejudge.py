@@ -249,11 +249,11 @@ class LimitCheck:
         if same_version(self.wrote) and not self.judged_again:
             return self.differences[:5], []
         more = f", and {len(self.differences) - 1} more" if len(self.differences) > 1 else ""
-        build = (
-            f"another build of seatrial ({describe_version(self.wrote)}) made it. For this one, "
-        )
-        build = "" if self.judged_again else build  # then the run that was judged again says so
-        return [], [f"{build}{self.differences[0]}{more}"]
+        doubt = f"{self.differences[0]}{more}"
+        if not self.judged_again:  # otherwise the run that was judged again says it
+            build = f"another build of seatrial ({describe_version(self.wrote)}) made it"
+            doubt = f"{build}. For this one, {doubt}"
+        return [], [doubt]
 
 
 def read_summary(run: Path) -> AcceptanceSummary:

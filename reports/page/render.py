@@ -147,7 +147,7 @@ def _view_decision(
     first = summary.findings[:most]
     return Decision(
         lead=sections.build_lead(summary),
-        reasons=sections.decision_reasons(summary),
+        reasons=sections.decision_reasons(summary, step),
         facts=_header_facts(summary.record),
         findings=first,
         unexplained=unexplained[: most - len(first)],

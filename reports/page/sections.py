@@ -17,7 +17,8 @@ from reports.acceptance import (
     any_ran,
     full_run_text,
     gpus_per_node,
-    reasons_to_run_again,
+    why_no_contract,
+    why_partial,
 )
 from reports.measurement import Limit, Measurement, Verdict
 from reports.numbers import quantity
@@ -60,12 +61,14 @@ def build_lead(summary: AcceptanceSummary) -> Lead:
 MAX_NAMED = 3  # criteria, or problems of the folder, named beside the decision
 
 
-def decision_reasons(summary: AcceptanceSummary) -> list[str]:
-    """List the reasons against an acceptance; the problems of the folder are one of them."""
+def decision_reasons(summary: AcceptanceSummary, step: NextStep) -> list[str]:
+    """List the reasons against an acceptance; the problems of the folder are one of them.
+
+    The reason that the next step answers is not said twice.
+    """
     problems, reasons = summary.integrity.problems, summary.reasons
     if not problems:
-        elsewhere = reasons_to_run_again(summary.record)  # what to do next says them
-        return [reason for reason in reasons if reason not in elsewhere]
+        return [reason for reason in reasons if reason != step.answers]
     more = len(problems) - MAX_NAMED
     text = f"the run folder does not verify: {'; '.join(problems[:MAX_NAMED])}"
     return [text + f"; and {more} more" * (more > 0), *reasons[len(problems) :]]
@@ -107,10 +110,13 @@ def _name_some(criteria: list[str], verb: str = "is") -> str:
 
 
 class NextStep(NamedTuple):
-    """What to do with the run, and the command that does it; both may be empty."""
+    """What to do with the run, the command that does it, and the reason against an acceptance that
+    it answers; each may be empty.
+    """
 
     text: str
     command: str = ""
+    answers: str = ""
 
 
 def choose_next_step(
@@ -127,7 +133,7 @@ def choose_next_step(
         return NextStep(text, f"seatrial verify {run}")
     if not record.contract.agreed:
         text = "Write a contract with what was ordered, and run again with it:"
-        return NextStep(text, f"seatrial contract new --from {run}")
+        return NextStep(text, f"seatrial contract new --from {run}", why_no_contract(record))
     if is_open:
         return NextStep("")
     if summary.shown_verdict.accepted and record.rehearsal:
@@ -137,14 +143,15 @@ def choose_next_step(
         text = f"Sign {'the original of ' * is_shared}this run, on paper or with a key."
         close = [row.criterion.id for row in summary.rows if row.verdict is Verdict.MARGINAL]
         if close:
-            text += f" {join_words(close)} {'is' if len(close) == 1 else 'are'} close to the limit:"
+            text += f" {_name_some(close)} close to the limit:"
             text += " you can sign with a condition instead (--decision conditions)."
         return NextStep(text, f"seatrial sign {run} --as customer --key KEY --decision accepted")
     command = redact_text(record.command)
     if record.state != "finished":
         return NextStep("The run was stopped before its end. Run it again:", command)
     if record.partial:
-        return NextStep(f"{full_run_text(record)}:", PART_OPTION.sub("", command))
+        whole = PART_OPTION.sub("", command)
+        return NextStep(f"{full_run_text(record)}:", whole, why_partial(record))
     if untested:
         return NextStep("Run the missing tests. They are listed below, under Not tested.")
     return NextStep(f"Run the suite again, because: {summary.reasons[0]}", command)

@@ -17,6 +17,7 @@ from random import Random
 import pytest
 
 from tests.support.ended_run import LONGEST_S, Ended, Stage
+from tests.support.lost_cluster import HEADED, NODES
 from tests.support.paths import REPO
 from tests.support.small_disk import needs_root, small_disk
 from tests.support.stand_in import BROKEN, GOOD
@@ -195,28 +196,6 @@ def broken(*a): raise TypeError("our end broke")
 ending.Ending.write = broken
 """
 OURS = (Fault("our own end breaks", 3, plant=OUR_END, record=2, whole=False),)
-# A head that accepts connections, until it is killed; the suite's times are shorter.
-HEADED = """
-import subprocess, sys
-import probes.cluster.endpoints as endpoints
-import probes.session.session as run
-endpoints.POLL_SECONDS, endpoints.SILENCE_SECONDS, endpoints.LOST_SECONDS = 0.1, 0.5, 1.5
-run.HEADLESS_S = run.NODELESS_S = 2.0
-code = (
-    "import os, socket, sys, threading\\n"
-    "def follow(): sys.stdin.read(), os._exit(0)\\n"  # it ends with who started it
-    "threading.Thread(target=follow, daemon=True).start()\\n"
-    "s = socket.create_server(('127.0.0.1', 0))\\n"
-    "print(s.getsockname()[1], flush=True)\\n"
-    "while True: s.accept()[0].close()"
-)
-pipe = subprocess.PIPE
-StandIn.head = subprocess.Popen(
-    [sys.executable, "-c", code], stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True
-)
-StandIn.address = f"127.0.0.1:{StandIn.head.stdout.readline().strip()}"
-StandIn.close = lambda self: self.head.kill()
-"""
 HEADLESS = "cluster.head.kill(); time.sleep(300)"
 DEAF = """cluster.head.kill()
     while True:
@@ -240,41 +219,6 @@ CLUSTER = (
           "cluster.head.kill(); time.sleep(1); send('SIGINT')", plant=HEADED),
     Fault("the head is silent for a moment", 0, MOMENT, plant=HEADED),
 )  # fmt: skip
-# Two nodes as Ray would list them, and that head.
-NODES = (
-    HEADED
-    + """
-import dataclasses, time
-import probes.cluster.node_watch as watch
-watch.POLL_S, watch.PAUSE_S, run.NODELESS_S = 0.1, 0.05, 9.0
-watch_states = [watch.NodeState(id=str(n + 1), name=f"n{n}") for n in range(2)]
-StandIn.states, StandIn.late, StandIn.expected_losses = watch_states, [], set()
-StandIn.reads = 0
-StandIn.nodes = [{"id": one.id, "name": one.name, "alive": True} for one in watch_states]
-def node_states(self):
-    StandIn.reads += 1
-    return self.late.pop()() if self.late else list(self.states)
-def watched(self):  # the watch knows the nodes
-    while self.reads < 2 - (watch.POLL_S > 10): time.sleep(0.05)
-    time.sleep(0.2)
-def change(self, **fields):
-    self.watched()
-    first, second, *more = self.states
-    StandIn.states = [first, dataclasses.replace(second, **fields), *more]
-def add(self, **fields):
-    StandIn.states = [*self.states, dataclasses.replace(watch_states[0], **fields)]
-def drop(self):
-    self.watched()
-    StandIn.states = self.states[:-1]
-def answer(self, *late):
-    self.watched()
-    StandIn.late = [*late]
-    while self.late: time.sleep(0.05)
-    time.sleep(0.5)
-StandIn.node_states, StandIn.change, StandIn.add = node_states, change, add
-StandIn.drop, StandIn.answer, StandIn.watched = drop, answer, watched
-"""
-)
 UNSEEN = f"{NODES}\nwatch.POLL_S = 100.0"  # only who asks sees it
 DEAD = "cluster.change(alive=False, reason=2, message='health check failed')"
 WAITS = "time.sleep(300)"  # for the node

@@ -59,6 +59,26 @@ def test_the_first_interrupts_and_the_second_says_what_is_awaited(
     )
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_one_that_is_held_waits_for_its_release(signals: HeardSignals, count: int) -> None:
+    signals.hold()
+    for _ in range(count):
+        send(signal.SIGTERM)
+    assert not signals.came_in_time
+    with pytest.raises(KeyboardInterrupt):
+        signals.release()
+    assert signals.came_in_time
+    signals.release()  # it came once
+
+
+def test_a_lost_cluster_waits_for_the_release_too(signals: HeardSignals) -> None:
+    signals.hold()
+    signals.lose("the head is lost")
+    time.sleep(0.05)
+    with pytest.raises(RunLost, match="the head is lost"):
+        signals.release()
+
+
 def test_one_that_comes_late_interrupts_nothing(signals: HeardSignals) -> None:
     signals.wait_for("the report is written")
     send(signal.SIGTERM)

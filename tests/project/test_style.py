@@ -23,7 +23,7 @@ BUDGET = {
     # Its files: plugin, doctor, findings, leftovers, requirements, TOML.  The plugin has the hooks
     # around a run that no error of another plugin passes.  leftovers.py knows whose a job is, and
     # the folders of embedded clusters.
-    "probes": 1012,  # a package of another project ends a run
+    "probes": 1013,  # a package of another project ends a run; a held signal is always released
     "probes/check": 732,  # the recorder asks whether a node was lost before it records a bad result
     # submit says what differs; plan and contract check say who types a guide; again asks for an
     # address that only a run folder names.
@@ -70,7 +70,7 @@ BUDGET = {
     # tests a criterion again.  Metrics name their run in one place.
     # The next step and its command for each decision; why the decision is what it is, in its line;
     # what a changed folder says is not on page 1.
-    "reports": 6913,
+    "reports": 6915,
     "scaling": 2870,
     "seatrial": 75,  # names for notebooks, and whether the other packages are ours
 }

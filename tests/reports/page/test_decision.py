@@ -307,6 +307,15 @@ def test_what_a_changed_folder_says_is_not_on_page_1() -> None:
     assert 'class="parties"' in render(summary("tcp-fallback"), RECORDINGS / "tcp-fallback")
 
 
+def test_a_reason_that_no_step_answers_stays() -> None:
+    """The next steps of a part that failed are those of its findings."""
+    partial = {"partial": "only FABRIC was requested (--only)"}
+    record = summary("tcp-fallback").record.model_copy(update=partial)
+    text = render(summarize_acceptance(record), None)
+    assert "PARTIAL run: only FABRIC was requested (--only). An acceptance needs a full run" in text
+    assert "PARTIAL run: " not in render(summary("partial"), None).partition("<h2>Do next")[0]
+
+
 def test_a_name_of_a_run_is_no_sentence() -> None:
     assert "run <b>not a valid name</b>" in render(summary("hostile"), None)
 
