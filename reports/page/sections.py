@@ -110,9 +110,7 @@ def _name_some(criteria: list[str], verb: str = "is") -> str:
 
 
 class NextStep(NamedTuple):
-    """What to do with the run, the command that does it, and the reason against an acceptance that
-    it answers; each may be empty.
-    """
+    """What to do with the run, the command for it, and the reason that it answers; may be empty."""
 
     text: str
     command: str = ""
