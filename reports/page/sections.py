@@ -64,7 +64,7 @@ MAX_NAMED = 3  # criteria, or problems of the folder, named beside the decision
 def decision_reasons(summary: AcceptanceSummary, step: NextStep) -> list[str]:
     """List the reasons against an acceptance; the problems of the folder are one of them.
 
-    The reason that the next step answers is not said twice.
+    The reason that the next step answers is left out.
     """
     problems, reasons = summary.integrity.problems, summary.reasons
     if not problems:
