@@ -118,8 +118,11 @@ class AcceptanceSummary:
         """Counts in words: proven criteria, criteria not required, owed probes that ran."""
         failed, unproven = (f"{self.counts[word]} {word}" for word in ("failed", "unproven"))
         if not self.record.contract.agreed:
-            text = f"{self.counts['consistent']} of {len(self.rows)} criteria meet the limits "
-            text += "derived from the cluster" + f", {failed}" * bool(self.counts["failed"])
+            without = [row.criterion.id for row in self.rows if _lacks_a_limit(row)]
+            met = self.counts["consistent"] - len(without)
+            text = f"{met} of {len(self.rows)} criteria meet the limits derived from the cluster"
+            text += f", {failed}" * bool(self.counts["failed"])
+            text += f". Without a limit: {', '.join(map(one_line, without))}" * bool(without)
             sentences = ["No contract was agreed", text]
         else:
             text = f"{self.counts['proven']} of {self.counts['required']} required criteria proven"
@@ -272,6 +275,12 @@ def _is_consistent(row: ReportRow) -> bool:
         )
         for result in row.results
     )
+
+
+def _lacks_a_limit(row: ReportRow) -> bool:
+    """Return whether nothing contradicts the criterion, and some value has no limit to meet."""
+    measured = [m for result in row.results for m in result.measurements]
+    return _is_consistent(row) and any(m.judged and m.limit is None for m in measured)
 
 
 def _unlisted_criteria(record: RunRecord) -> list[Criterion]:

@@ -121,8 +121,11 @@ class Control(RecordModel):
         """The fault, and whether it was found."""
         if self.verdict.accepted:
             return f"planted fault: {self.fault}. It was found"
-        what = "fault was not planted" if self.caught is None else "planted fault was not found"
-        return f"a {what}, so this result proves nothing: {self.fault}"
+        if self.caught is None:
+            why = "the suite could not plant its fault, so the test proves nothing"
+        else:
+            why = "the test did not find the fault that the suite planted, so it proves nothing"
+        return f"{why}. Fault: {self.fault}"
 
 
 class Criterion(RecordModel):

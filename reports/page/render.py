@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +56,7 @@ class Decision:
 
     lead: sections.Lead
     reasons: list[str]
-    facts: list[tuple[str, str]]
+    facts: list[list[tuple[str, str]]]
     findings: list[Finding]
     unexplained: list[ProbeResult]
     more: int
@@ -145,8 +145,11 @@ def _view_decision(
     # Of a folder that was changed, what it says comes after the first page.
     most = 0 if summary.integrity.problems else MOST_FINDINGS
     first = summary.findings[:most]
+    lead = sections.build_lead(summary)
+    if unexplained and not first and lead.worst.startswith(f"{unexplained[0].criterion}: "):
+        lead = replace(lead, worst="")  # the first step begins with it
     return Decision(
-        lead=sections.build_lead(summary),
+        lead=lead,
         reasons=sections.decision_reasons(summary, step),
         facts=_header_facts(summary.record),
         findings=first,
@@ -191,6 +194,7 @@ def _jinja_environment(reader: sections.EvidenceReader) -> Environment:
         "missed": lambda row: sections.count_controls(row.results).missed > 0,
         "effect": EFFECT.__getitem__,
         "limit": sections.limit_text,
+        "others": sections.others_text,
         "nodes": lambda suspects: node_suspects(suspects)[:MAX_LISTED],
         "controls": sections.count_controls,
         "first_sentence": lambda text: SENTENCE_END.split(text, maxsplit=1)[0],
@@ -201,15 +205,17 @@ def _jinja_environment(reader: sections.EvidenceReader) -> Environment:
     return environment
 
 
-def _header_facts(record: RunRecord) -> list[tuple[str, str]]:
-    """List (name, value) of the header: cluster, size, time, duration, contract, versions."""
+def _header_facts(record: RunRecord) -> list[list[tuple[str, str]]]:
+    """List (name, value) of the header: which cluster and when, then all others."""
     cluster, contract = record.cluster, record.contract
-    facts = [
+    first = [
         ("cluster", str(cluster.get("name", "unknown"))[:MAX_NAME]),
         ("size", sections.cluster_size(cluster)),
+        ("started", record.started[:19].replace("T", " ") + " UTC"),
+    ]
+    others = [
         ("fabric", str(cluster.get("fabric", ""))),
         ("run", record.id if RUN_NAME.fullmatch(record.id) else "not a valid name"),
-        ("started", record.started[:19].replace("T", " ") + " UTC"),
         ("took", _run_duration(record)),
         ("tier", record.tier),
         ("contract", f"{contract.name} @ {contract.sha256[:12]}" if contract.agreed else "none"),
@@ -218,7 +224,7 @@ def _header_facts(record: RunRecord) -> list[tuple[str, str]]:
         ("nonce", record.nonce),
         ("also loaded", ", ".join(record.loaded)),
     ]
-    return [(name, value) for name, value in facts if value]
+    return [[(name, value) for name, value in facts if value] for facts in (first, others)]
 
 
 def _run_duration(record: RunRecord) -> str:

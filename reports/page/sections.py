@@ -30,7 +30,10 @@ from reports.run_folder.integrity import compare_hash
 from reports.run_folder.times import parse_time
 from reports.sanitize import clean, one_line, probe_words, relative_link
 
-PART_OPTION = re.compile(r" (?:--only|-k|--tier)(?:=| +)(?:'[^']*'|\"[^\"]*\"|\S+)")
+VALUE = r"(?:=| +)(?:'[^']*'|\"[^\"]*\"|\S+)"  # of an option in a command
+PART_OPTION = re.compile(f" (?:--only|-k|--tier){VALUE}")
+CONTRACT_OPTION = re.compile(f" --contract{VALUE}")
+DRAFT = "seatrial.toml"  # a contract that is written from a run
 ANCHOR = re.compile(r"[A-Z][A-Z0-9_]{0,30}")  # a criterion that is the name of its section
 
 
@@ -58,6 +61,15 @@ def build_lead(summary: AcceptanceSummary) -> Lead:
     return Lead(_decision_reason(summary), worst, f"{summary.counts_text}.", proof)
 
 
+# What a problem outside the tests means for the run, by its kind.
+PROBLEMS = {
+    "teardown": "a test left the cluster unclean",
+    "collection": "not all tests could be loaded",
+    "internal": "seatrial had an error",
+    "rendering": "the run folder is incomplete",
+    "disk": "the run folder is incomplete",
+    "cleanup": "the suite could not remove all that it made",
+}
 MAX_NAMED = 3  # criteria, or problems of the folder, named beside the decision
 
 
@@ -85,7 +97,8 @@ def _decision_reason(summary: AcceptanceSummary) -> str:
         case 2:
             return "nothing is accepted"
         case 3:
-            return "the run had an error outside its tests"
+            kind = summary.record.problems[0].kind
+            return PROBLEMS.get(kind, "the run had an error outside its tests")
         case 4:
             return "do not sign"
     if not summary.record.contract.agreed:
@@ -110,11 +123,15 @@ def _name_some(criteria: list[str], verb: str = "is") -> str:
 
 
 class NextStep(NamedTuple):
-    """What to do with the run, the command for it, and the reason that it answers; may be empty."""
+    """What to do with the run, the commands for it, and the reason that it answers.
+
+    `afterwards` is the command of a complete run, for when what stands open is fixed.
+    """
 
     text: str
-    command: str = ""
+    commands: tuple[str, ...] = ()
     answers: str = ""
+    afterwards: str = ""
 
 
 def choose_next_step(
@@ -126,33 +143,44 @@ def choose_next_step(
     and `untested` if something was not shown.
     """
     record, run = summary.record, run_argument(summary.record)
+    command = redact_text(record.command)
+    whole = PART_OPTION.sub("", command)
     if summary.integrity.problems:
         text = "Do not sign. Ask for the original run folder, or run again. See what differs:"
-        return NextStep(text, f"seatrial verify {run}")
+        return NextStep(text, (f"seatrial verify {run}",))
     if not record.contract.agreed:
-        text = "Write a contract with what was ordered, and run again with it:"
-        return NextStep(text, f"seatrial contract new --from {run}", why_no_contract(record))
+        text = "Draft a contract from this run. Put in what was ordered. Then run again with it:"
+        again = f"{CONTRACT_OPTION.sub('', whole)} --contract {DRAFT}"
+        commands = f"seatrial contract new --from {run} {DRAFT}", again
+        return NextStep(text, commands, why_no_contract(record))
     if is_open:
-        return NextStep("")
+        return NextStep("", afterwards=whole)
     if summary.shown_verdict.accepted and record.rehearsal:
-        text = "Run the suite on the real cluster, with its contract:"
-        return NextStep(text, "seatrial run --cluster auto --contract CONTRACT")
+        text = "Run the suite on the real cluster, with the file of its contract:"
+        return NextStep(text, ("seatrial run --cluster auto --contract CONTRACT",))
     if summary.shown_verdict.accepted:
-        text = f"Sign {'the original of ' * is_shared}this run, on paper or with a key."
-        close = [row.criterion.id for row in summary.rows if row.verdict is Verdict.MARGINAL]
-        if close:
-            text += f" {_name_some(close)} close to the limit:"
-            text += " you can sign with a condition instead (--decision conditions)."
-        return NextStep(text, f"seatrial sign {run} --as customer --key KEY --decision accepted")
-    command = redact_text(record.command)
+        return _choose_signature(summary, run, "the original of " * is_shared)
     if record.state != "finished":
-        return NextStep("The run was stopped before its end. Run it again:", command)
+        return NextStep("The run was stopped before its end. Run it again:", (command,))
     if record.partial:
-        whole = PART_OPTION.sub("", command)
-        return NextStep(f"{full_run_text(record)}:", whole, why_partial(record))
+        return NextStep(f"{full_run_text(record)}:", (whole,), why_partial(record))
     if untested:
         return NextStep("Run the missing tests. They are listed below, under Not tested.")
-    return NextStep(f"Run the suite again, because: {summary.reasons[0]}", command)
+    if any(problem.kind == "teardown" for problem in record.problems):
+        text = "Look at what the test may have left on the cluster. Then run the suite again:"
+        return NextStep(text, ("seatrial cleanup", command))
+    return NextStep("Run the suite again:", (command,))
+
+
+def _choose_signature(summary: AcceptanceSummary, run: str, of: str) -> NextStep:
+    """Write how to sign an accepted run; with a condition, too, if a value is close to a limit."""
+    text = f"Sign {of}this run, on paper or with your ssh key (KEY)"
+    sign = f"seatrial sign {run} --as customer --key KEY --decision"
+    close = [row.criterion.id for row in summary.rows if row.verdict is Verdict.MARGINAL]
+    if not close:
+        return NextStep(f"{text}:", (f"{sign} accepted",))
+    text += f". {_name_some(close)} close to the limit: accept it, or name a condition:"
+    return NextStep(text, (f"{sign} accepted", f"{sign} conditions --condition TEXT"))
 
 
 class ControlCounts(NamedTuple):
@@ -223,6 +251,14 @@ def bound_text(limit: Limit | None) -> str:
     return f"{limit}{' (derived)' if limit.derived else ''}" if limit else ""
 
 
+def others_text(row: ReportRow) -> str:
+    """Name what failed besides the measurement that stands for the row: `Also failed: network`."""
+    failed = [m for one in row.results for m in one.measurements if m.verdict is Verdict.FAIL]
+    titles = list(dict.fromkeys(m.title for m in failed if m.name != row.key.name))
+    more = f" and {len(titles) - MAX_NAMED} more" * (len(titles) > MAX_NAMED)
+    return f"Also failed: {', '.join(titles[:MAX_NAMED])}{more}" if titles else ""
+
+
 def section_anchors(rows: Sequence[ReportRow]) -> dict[str, str]:
     """Name the section of each criterion: its id where that is plain, else its number."""
     return {
@@ -232,23 +268,22 @@ def section_anchors(rows: Sequence[ReportRow]) -> dict[str, str]:
 
 
 def blast_text(finding: Finding, summary: AcceptanceSummary) -> str:
-    """Describe what a finding affects: criteria that are not accepted, and GPUs of its nodes."""
+    """Write what a finding affects: criteria that are not accepted, and GPUs of its nodes."""
     suspects = set(finding.suspects)
-    held = [
-        row.criterion.id
-        for row in summary.rows
-        if not row.verdict.accepted
-        and any(
-            other == finding or suspects & set(other.suspects)
-            for result in row.results
-            for other in result.findings
-        )
-    ]
+    held: dict[str, list[str]] = {}
+    for row in summary.rows:
+        found = (other for result in row.results for other in result.findings)
+        if row.verdict.accepted or not any(
+            other == finding or suspects & set(other.suspects) for other in found
+        ):
+            continue
+        word = "Failed" if row.verdict is Verdict.FAIL else "Not proven"
+        held.setdefault(word, []).append(row.criterion.id)
     nodes = suspects & set(summary.record.node_names)
     gpus = gpus_per_node(summary.record.cluster) * len(nodes)
-    parts = [f"affects {join_words(held)}"] if held else []
-    parts += [f"concerns {quantity(gpus, 'GPUs')}"] if gpus else []
-    return ", ".join(parts)
+    parts = [f"{word}: {join_words(criteria)}." for word, criteria in held.items()]
+    parts += [f"GPUs of the suspects: {gpus}."] if gpus else []
+    return " ".join(parts)
 
 
 def cause_text(result: ProbeResult, record: RunRecord) -> str:
@@ -258,7 +293,7 @@ def cause_text(result: ProbeResult, record: RunRecord) -> str:
     Empty where the probe did not run to its end: its state has the reason.
     """
     if result.state == "skipped":
-        return "Do that, then test again:"
+        return "Do this, then test again:"
     if result.state in (NOT_RUN, "interrupted"):
         return ""
     codes: dict[str, list[str]] = {}

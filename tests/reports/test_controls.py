@@ -95,7 +95,10 @@ def test_a_control_whose_measure_passed_is_no_caught_fault_in_words_either() -> 
     passed = Measurement(name="leaked", value=0, limit=limit)
     control = Control(name="c", fault="a leak", caught=True, saw="it", observed=[passed])
     assert control.verdict is Verdict.UNPROVEN
-    missed = "a planted fault was not found, so this result proves nothing: a leak. Observed: it"
+    missed = (
+        "the test did not find the fault that the suite planted, so it proves nothing. "
+        "Fault: a leak. Observed: it"
+    )
     assert control.sentence() == missed
     result = ProbeResult(
         probe="p", criterion="GANG", claim="it holds", state="finished", seconds=1,

@@ -86,7 +86,9 @@ def test_a_measurement_is_one_sentence(fields: dict[str, Any], text: str) -> Non
     assert Measurement(**given).sentence() == text
 
 
-SO = "so this result proves nothing"
+SO = "so it proves nothing"
+MISSED = "the test did not find the fault that the suite planted"
+UNPLANTED = "the suite could not plant its fault, so the test proves nothing"
 
 
 @pytest.mark.parametrize(
@@ -94,9 +96,9 @@ SO = "so this result proves nothing"
     [
         (True, "it", "planted fault: a fault. It was found: it"),
         (True, "", "planted fault: a fault. It was found"),
-        (False, "", f"a planted fault was not found, {SO}: a fault"),
-        (False, "nothing", f"a planted fault was not found, {SO}: a fault. Observed: nothing"),
-        (None, "no room", f"a fault was not planted, {SO}: a fault. Reason: no room"),
+        (False, "", f"{MISSED}, {SO}. Fault: a fault"),
+        (False, "nothing", f"{MISSED}, {SO}. Fault: a fault. Observed: nothing"),
+        (None, "no room", f"{UNPLANTED}. Fault: a fault. Reason: no room"),
     ],
 )
 def test_a_control_is_one_sentence(caught: bool | None, saw: str, text: str) -> None:

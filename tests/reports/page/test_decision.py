@@ -29,10 +29,11 @@ from reports.page.sections import (
     join_words,
     limit_text,
     only_lacks_limits,
+    others_text,
     planted_faults,
     section_anchors,
 )
-from reports.record import Finding, ProbeResult, Severity
+from reports.record import Finding, ProbeResult, RunProblem, Severity
 from reports.run_folder.integrity import load
 from tests.support.paths import RECORDINGS
 
@@ -63,7 +64,7 @@ def test_a_problem_without_a_finding_points_at_what_was_found_before() -> None:
     assert cause_text(scaling, alone) == "No known cause explains this.", "a note blocks nothing"
     skipped = scaling.model_copy(update={"state": "skipped"})
     alone = record.model_copy(update={"results": [fabric, skipped]})
-    assert cause_text(skipped, alone) == "Do that, then test again:"
+    assert cause_text(skipped, alone) == "Do this, then test again:"
     (missed,) = summary("control-missed").record.results_of("FABRIC")
     alone = record.model_copy(update={"results": [missed]})
     assert cause_text(missed, alone).startswith("Test again. If the test misses the fault a second")
@@ -80,10 +81,10 @@ def test_a_problem_without_a_finding_points_at_what_was_found_before() -> None:
 @pytest.mark.parametrize(
     ("suspects", "text"),
     [
-        (["atlas07"], "affects FABRIC and SCALING, concerns 8 GPUs"),
-        (["atlas07", "atlas01"], "affects FABRIC and SCALING, concerns 16 GPUs"),
-        (["the fabric"], "affects FABRIC"),
-        ([], "affects FABRIC"),
+        (["atlas07"], "Failed: FABRIC and SCALING. GPUs of the suspects: 8."),
+        (["atlas07", "atlas01"], "Failed: FABRIC and SCALING. GPUs of the suspects: 16."),
+        (["the fabric"], "Failed: FABRIC."),
+        ([], "Failed: FABRIC."),
     ],
 )
 def test_a_finding_holds_up_its_row_and_those_with_its_suspects(
@@ -250,30 +251,98 @@ FOLDER = "runs/2026-11-20T221703Z-atlas"
 AGAIN = "pytest probes --cluster ray://10.20.0.1:10001 --contract h100-ndr400"
 
 
+SIGN = f"seatrial sign {FOLDER} --as customer --key KEY --decision"
+WHOLE = "When these tests pass, run the whole suite again. Only a complete run can be accepted:"
+
+
 @pytest.mark.parametrize(
-    ("name", "begins", "command"),
+    ("name", "begins", "commands"),
     [
-        ("healthy-atlas", "Sign this run, on paper or with a key. SCALING is close to the limit",
-         f"seatrial sign {FOLDER} --as customer --key KEY --decision accepted"),
+        ("healthy-atlas", "Sign this run, on paper or with your ssh key (KEY). SCALING is close to",
+         [f"{SIGN} accepted", f"{SIGN} conditions --condition TEXT"]),
         ("healthy-lab", "Run the suite on the real cluster",
-         "seatrial run --cluster auto --contract CONTRACT"),
-        ("killed-run", "The run was stopped before its end", AGAIN),
-        ("partial", "An acceptance needs a full run (6 tests of the tier quick):", AGAIN),
-        ("no-contract", "Write a contract", f"seatrial contract new --from {FOLDER}"),
-        ("not-run", "Run the missing tests.", ""),
-        ("teardown", "Run the suite again, because: teardown error in", AGAIN),
-        ("tcp-fallback", "", ""),
-        ("control-missed", "", ""),
+         ["seatrial run --cluster auto --contract CONTRACT"]),
+        ("killed-run", "The run was stopped before its end", [AGAIN]),
+        ("partial", "An acceptance needs a full run (6 tests of the tier quick):", [AGAIN]),
+        ("no-contract", "Draft a contract from this run. Put in what was ordered.",
+         [f"seatrial contract new --from {FOLDER} seatrial.toml",
+          "pytest probes --cluster ray://10.20.0.1:10001 --contract seatrial.toml"]),
+        ("not-run", "Run the missing tests.", []),
+        ("teardown", "Look at what the test may have left", ["seatrial cleanup", AGAIN]),
+        ("tcp-fallback", WHOLE, [AGAIN]),
+        ("control-missed", WHOLE, [AGAIN]),
     ],
 )  # fmt: skip
-def test_each_decision_has_its_next_step(name: str, begins: str, command: str) -> None:
-    """Where findings or failures have steps of their own, the page has those alone."""
+def test_each_decision_has_its_next_step(name: str, begins: str, commands: list[str]) -> None:
+    """Where findings or failures have steps of their own, a complete run comes after them."""
     shown = html.unescape(render(summary(name), RECORDINGS / name))
-    between = shown.partition("<h2>Do next</h2>")[2].partition("<h2>Sign-off")[0]
-    text = between.partition('<div class="finding')[0]
-    assert (f"<p>{begins}" in text) == bool(begins)
-    commands = [re.sub("<[^>]*>", "", one) for one in re.findall("<code.*?</code>", text)]
-    assert [one.strip() for one in commands] == [command] * bool(command)
+    between = shown.partition("<h2>Do next</h2>")[2].partition("</section>")[0]
+    text = re.sub('<div class="steps">.*?</div>\n</div>', "", between, flags=re.DOTALL)
+    assert f"<p>{begins}" in text
+    found = [re.sub("<[^>]*>", "", one) for one in re.findall("<code.*?</code>", text)]
+    assert [one.strip() for one in found] == commands
+
+
+def test_a_contract_is_written_once_into_the_command() -> None:
+    record = summary("no-contract").record
+    given = record.model_copy(update={"command": "seatrial run --contract=derived --only FABRIC"})
+    step = choose_next_step(
+        summarize_acceptance(given), is_open=True, is_shared=False, untested=False
+    )
+    assert step.commands[1] == "seatrial run --contract seatrial.toml"
+
+
+def test_an_acceptance_without_a_doubt_is_signed_with_one_command() -> None:
+    record = summary("healthy-atlas").record
+    rows = [one for one in record.results if one.criterion != "SCALING"]
+    criteria = [one for one in record.contract.criteria if one.id != "SCALING"]
+    contract = record.contract.model_copy(update={"criteria": criteria})
+    sound = record.model_copy(update={"results": rows, "contract": contract})
+    step = choose_next_step(
+        summarize_acceptance(sound), is_open=False, is_shared=False, untested=False
+    )
+    text = "Sign this run, on paper or with your ssh key (KEY):"
+    assert step == (text, (f"{SIGN} accepted",), "", "")
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("collection", "not all tests could be loaded"),
+        ("internal", "seatrial had an error"),
+        ("rendering", "the run folder is incomplete"),
+        ("disk", "the run folder is incomplete"),
+        ("cleanup", "the suite could not remove all that it made"),
+        ("other test", "the run had an error outside its tests"),
+    ],
+)
+def test_a_problem_outside_the_tests_is_named_first(kind: str, why: str) -> None:
+    problem = RunProblem(kind=kind, where="here", text="no room")
+    record = summary("healthy-atlas").record.model_copy(update={"problems": [problem]})
+    told = summarize_acceptance(record)
+    assert build_lead(told).why == why
+    step = choose_next_step(told, is_open=False, is_shared=False, untested=False)
+    assert step[:2] == ("Run the suite again:", (AGAIN,))
+    assert f"{kind.capitalize()} error in here: no room" in render(told, None)
+
+
+def test_a_row_names_what_failed_besides_its_value() -> None:
+    rows = {row.criterion.id: others_text(row) for row in summary("tcp-fallback").rows}
+    assert rows["FABRIC"] == "Also failed: network, fabric share, slowest pair"
+    assert rows["SCALING"] == rows["GANG"] == ""
+    (row,) = (row for row in summary("tcp-fallback").rows if row.criterion.id == "FABRIC")
+    (result,) = row.results
+    measured = [m.model_copy(update={"name": f"m{i}"}) for i, m in enumerate(result.measurements)]
+    many = dataclasses.replace(row, results=[result.model_copy(update={"measurements": measured})])
+    assert others_text(many).endswith(" more")
+    assert others_text(many).startswith("Also failed: m0, ")
+
+
+def test_the_worst_fact_stands_once_before_the_table() -> None:
+    """What has no finding begins the next step itself."""
+    text = render(summary("control-missed"), None).partition("<table")[0]
+    assert text.count("did not find the fault that the suite planted") == 1
+    assert "<b>FABRIC: All-reduce runs at 41.2 GB/s" in render(summary("tcp-fallback"), None)
 
 
 @pytest.mark.parametrize(
@@ -283,7 +352,7 @@ def test_each_decision_has_its_next_step(name: str, begins: str, command: str) -
         ("healthy-lab", ""),
         ("tcp-fallback", "FABRIC and SCALING failed"),
         ("killed-run", "nothing is accepted"),
-        ("teardown", "the run had an error outside its tests"),
+        ("teardown", "a test left the cluster unclean"),
         ("hostile", "do not sign"),
         ("no-contract", "no contract was agreed"),
         ("partial", "only a part was tested"),
@@ -336,7 +405,7 @@ def test_a_folder_that_does_not_verify_is_not_signed() -> None:
         edited = with_problems(summary(name), ["record.json was changed"])
         step = choose_next_step(edited, is_open=is_open, is_shared=False, untested=False)
         assert step.text.startswith("Do not sign.")
-        assert step.command == f"seatrial verify {FOLDER}"
+        assert step.commands == (f"seatrial verify {FOLDER}",)
 
 
 def test_a_result_that_lacks_more_than_a_limit_keeps_its_own_step() -> None:
@@ -365,8 +434,9 @@ def test_a_secret_of_the_command_is_not_in_the_next_step() -> None:
     step = choose_next_step(
         summarize_acceptance(secret), is_open=False, is_shared=True, untested=True
     )
-    assert step.command.startswith(AGAIN)
-    assert "hf_abc" not in step.command
+    (command,) = step.commands
+    assert command.startswith(AGAIN)
+    assert "hf_abc" not in command
 
 
 def test_a_copy_says_where_the_form_is() -> None:

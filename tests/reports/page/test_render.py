@@ -86,9 +86,9 @@ def test_the_decision_comes_first_and_the_environment_last() -> None:
     text = page("tcp-fallback", baseline="healthy-atlas")
     order = [
         '<h1 class="FAIL">',
-        ">limit</th>",
         "<h2>Do next",
         "FAB-TCP",
+        ">limit</th>",
         "<h2>Sign-off",
         "<nav",
         "<h2>Nodes and criteria",
@@ -173,7 +173,7 @@ def test_a_partial_run_is_said_everywhere() -> None:
 
 def test_what_was_not_tested_is_said() -> None:
     assert "the run stopped before this test" in page("not-run")
-    assert "pyarrow is not installed here: " in page("skipped")
+    assert "pyarrow is not installed where seatrial runs. " in page("skipped")
     assert "not provable here" in page("healthy-lab")
     assert "NOT FOUND" in page("control-missed")
     assert "the run was stopped before its end" in page("killed-run")
