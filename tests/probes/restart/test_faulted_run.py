@@ -25,6 +25,7 @@ from probes.restart.judge import (
     _report_storage,
     judge_completion,
     judge_equality,
+    judge_recovery_time,
     judge_resume,
     judge_run,
     recovery_seconds,
@@ -206,6 +207,25 @@ def test_what_was_not_seen_is_none(voyage):
     assert (cost.detect, cost.reschedule, cost.init, cost.redo) == (None, None, None, 0.0)
     assert recovery_seconds(voyage) is None
     assert ettr(voyage) is None
+
+
+def recovery_note(voyage):
+    """The reason that is given where the recovery time is not known."""
+    notes, limit = {}, Limit(high=120, because="agreed")
+    judge_recovery_time(voyage, limit, lambda name, value, note: notes.update({value: note}))
+    return notes[None]
+
+
+def test_why_the_recovery_time_is_not_known_is_said(voyage):
+    strike = SimpleNamespace(sent=0.0, injected_at=0.0, count=0, error="")
+    unseen = replace(voyage, injectors=[strike])  # it did make new steps
+    assert recovery_note(unseen) == "the time of the last fault is not known"
+    strike.error = "the agent did not start"
+    assert recovery_note(unseen) == "the agent did not start"
+    once = replace(voyage, journals=voyage.journals[:1])
+    assert recovery_note(once) == "the run made no second attempt"
+    back = split_by_attempt([*life(1, 6, t=100.0), *life(5, 6, t=120.0)])
+    assert recovery_note(replace(voyage, journals=back)) == "the run made no new step"
 
 
 def test_a_launcher_that_was_killed_before_it_logged_an_attempt_has_no_cost(voyage):
