@@ -41,7 +41,7 @@ class _Result:
         """Yield (weight, sentence) for all that keeps the probe from acceptance."""
         yield from self.seen
         if self.state != FINISHED:
-            yield Weight.UNPROVEN, f"{self.probe}: state {self.state!r}. Expected: {FINISHED!r}"
+            yield Weight.UNPROVEN, f"{self.probe}: state {self.state}. Expected: {FINISHED}"
         for kind, names, has in (
             ("a measure", owed.get("measures"), self.judged),
             ("a control", owed.get("controls"), self.controls),
