@@ -240,7 +240,10 @@ def find_address_problem(fact: Facts) -> tuple[str | None, str]:
     if interfaces is None:
         return None, UNREAD
     if address is None:
-        return None, f"Ray's address is {names.get('ray_address')!r}, which is not an IP address"
+        return (
+            None,
+            f"address that Ray reports: {names.get('ray_address') or 'missing'}. Expected: an IP",
+        )
     if address.is_loopback:
         return f"{address} is the loopback: other nodes reach themselves there", ""
     holders = [

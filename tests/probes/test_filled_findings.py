@@ -151,7 +151,7 @@ CASES: list[
         finding("RESTART-NO-FOLDER", "folder", ["node2", "node3"]),
         "Mount a shared folder on every node",
         "node2$ ls -ld /shared",
-        "Each node sees the files of the others in /shared.",
+        "Each node sees the files of the other nodes in /shared.",
     ),
     (
         finding("SCALE-LINK", "links", ["node9"]),

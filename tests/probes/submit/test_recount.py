@@ -111,7 +111,7 @@ def add_baseline(lines: Events) -> None:
 
 EDITS: dict[str, tuple[Callable[[Events], Any], str]] = {
     "a value": (put_value("measurement", "value", 1e-6, "busbw"), "busbw on cluster: 1e-06"),
-    "no value": (put_value("measurement", "value", None, "busbw"), "busbw on cluster: None"),
+    "no value": (put_value("measurement", "value", None, "busbw"), "busbw on cluster: missing"),
     "no limit": (put_value("measurement", "limit", None, "busbw"), "Expected: a limit"),
     "a limit of another form": (put_value("measurement", "limit", 3, "busbw"), "cannot be judged"),
     "a control": (put_value("control", "caught", False), "was not caught"),
