@@ -125,16 +125,16 @@ def test_a_nonce_that_a_run_cannot_keep_is_refused_before(
 @pytest.mark.parametrize(
     ("words", "facts", "sentence"),
     [
-        ([], {"nonce": "", "submission": ""}, "submission: ''. Expected: 'seatrial-submit-"),
+        ([], {"nonce": "", "submission": ""}, "submission: empty. Expected: seatrial-submit-"),
         (
             ["--nonce", "customer-42"],
             {"nonce": "customer-42", "submission": ID},
-            f"submission: '{ID}'. Expected: 'seatrial-submit-",
+            f"submission: {ID}. Expected: seatrial-submit-",
         ),
         (
             ["--nonce", "customer-42"],
             {"nonce": "customer-42", "submission": ""},
-            "submission: 'customer-42'. Expected: 'seatrial-submit-",
+            "submission: customer-42. Expected: seatrial-submit-",
         ),
         (["--nonce", "mine"], {}, "Expected: mine (as submitted)"),
         (["--tier", "soak"], {}, "tier: quick. Expected: soak (as submitted)"),
