@@ -110,7 +110,10 @@ def ask_user(terms: ClusterTerms, why_not: str) -> Answer:
     found = describe_typist(terms, why_not)
     if not why_not or terms.launch.user == "own":
         return Answer("user", found)
-    do = 'Run as root, with programs that each user can read, or agree on user = "own"'
+    do = (
+        "Run as root that can change to another user, with programs that each user can read, "
+        'or agree on user = "own" in the contract\'s [launch]'
+    )
     return Answer("user", found, UNPROVEN, ("LAUNCH",), do)
 
 

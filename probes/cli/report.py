@@ -391,7 +391,7 @@ def _describe_order(filled: FilledFinding, fmt: TextFormatter) -> Iterator[str]:
         lines = break_command(step.command, fmt.width - 8)
         yield from (f"        {fmt.plain(line)}" for line in lines)
         yield from fmt.wrap(step.means, "          ")
-    yield from fmt.wrap(filled.mended, "fixed   ")
+    yield from fmt.wrap(filled.mended, "fixed when: ", " " * 8)
 
 
 def _findings_of(record: RunRecord, code: str) -> list[Finding]:

@@ -403,7 +403,8 @@ def _criteria_lines(settings: RunSettings) -> Iterator[str]:
         yield ""
     whole = describe_time(usual_seconds(tier, chosen))
     yield from _wrap("total", f"{quantity(total, 'probes')}, {whole}")
-    yield from _wrap("", f"times were measured on {LAB} ({SOURCE}), not on GPUs")
+    source = f"Times come from {LAB} without GPUs ({SOURCE})."
+    yield from _wrap("", f"{source} Expect other times on your cluster.")
 
 
 def _describe_commands(settings: RunSettings) -> str:

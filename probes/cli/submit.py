@@ -28,7 +28,13 @@ from probes.submit.entry import PREFIX
 from probes.submit.follow import ConnectionLost, Follower, JobsApi, SubmissionState, SubmitError
 from probes.submit.package import CONTRACT, make_package, package_name, recorded_code
 from probes.submit.parts import STEP_SUMMARY
-from probes.submit.verify import MAX_SHOWN, Submitted, find_differences, what_was_asked
+from probes.submit.verify import (
+    MAX_SHOWN,
+    Submitted,
+    find_differences,
+    show,
+    what_was_asked,
+)
 from reports.command import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_USAGE
 from reports.run_folder.event_log import UnreadableRun
 from reports.sanitize import clean, one_line
@@ -332,7 +338,8 @@ class _Session:
             return EXIT_USAGE if self._differs(folder, code) else code
         self._is_verified = not find_differences(folder, self._asked, code)
         if (own := recorded_code(folder)) != code and not is_stopped:
-            _say(f"the job ended with exit code {code}, but its run says {own}: it proves nothing")
+            _say(f"exit code that the run recorded: {show(own)}. Expected: {code} (the job's)")
+            _say(f"do not use {folder} as proof")
             return EXIT_INTERNAL
         return code
 
@@ -347,7 +354,9 @@ class _Session:
         for text in found[:MAX_SHOWN]:
             _say(f"error: {text}")
         if found:
-            _say(f"{folder} is not the submitted run, or is incomplete: it proves nothing")
+            _say(
+                f"do not use {folder} as proof: it is incomplete, or not the run that was submitted"
+            )
         else:
             nonce = self._asked.nonce or self._id
             _say(f"verified: files, events, nonce {nonce}, options{again}")

@@ -97,8 +97,8 @@ def ranks_behind_finding(
         return []
     majority = next(state for rank, state in states.items() if rank not in late)
     places = {labels[rank]: describe_location(states[rank]) for rank in late[:MAX_NAMES]}
-    message = "; ".join(f"{label} is in {place}" for label, place in places.items())
-    message = f"the others wait in {describe_location(majority)}; {message} ({error})"
+    message = ", ".join(f"{label} is in {place}" for label, place in places.items())
+    message = f"the other ranks wait in {describe_location(majority)}, but {message} ({error})"
     return [finding("INIT-HANG", message, list(places))]
 
 

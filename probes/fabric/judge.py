@@ -209,7 +209,7 @@ def judge_pairs(
     judge_slowest_pair(pairs.speed, measure)
     measure.explain(detect.find_slow_ports(unexplained, pairs.rails))
     several = len(pairs.rails) > 1
-    ways = f"on each of {len(pairs.rails)} rails" if several else "with one rank of each node"
+    ways = f"on {len(pairs.rails)} rails" if several else "with one rank of each node"
     measure.covered(f"links between nodes, {ways}: {pairs.speed.coverage}")
     if pairs.at_once:
         judge_rails_at_once(pairs, pairs.at_once, measure)

@@ -140,7 +140,7 @@ PROBES = (
         tier="quick", usual_s=3,
         checks=(*STEADY, NOT_REMOVED, LOST_WHILE_RUNNING, RELEASE_TIME),
         controls=(DRIVER_STOPPED_NOT_KILLED,),
-        disturbs=(*COMPETING, "kills drivers of its own jobs"),
+        disturbs=(*COMPETING, "kills the Ray driver processes of its own test jobs"),
     ),
     Probe(
         "test_gang.py::test_one_group_per_job_never_deadlocks",

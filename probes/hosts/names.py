@@ -240,7 +240,8 @@ def find_address_problem(fact: Facts) -> tuple[str | None, str]:
     if interfaces is None:
         return None, UNREAD
     if address is None:
-        return None, f"Ray's address is {names.get('ray_address')!r}, which is not an IP address"
+        given = names.get("ray_address") or "missing"
+        return None, f"address that Ray reports: {given}. Expected: an IP address"
     if address.is_loopback:
         return f"{address} is the loopback: other nodes reach themselves there", ""
     holders = [

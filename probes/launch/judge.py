@@ -246,8 +246,9 @@ def judge_network(
         return
     device, count = training.busiest_other(fabric, sent.sent[low[0]])
     statement = (
-        f"{fabric} on {join_names(low)} carried {100 * (lowest or 0):.1f} % of the job's bytes; "
-        f"{device} sent {quantity(count / 1e6, 'MB')}. Expected: {fabric} carries the job's bytes."
+        f"{fabric} on {join_names(low)} carried {100 * (lowest or 0):.1f} % of the job's bytes, "
+        f"and {device} sent {quantity(count / 1e6, 'MB')}. "
+        f"Expected: {fabric} carries the job's bytes."
     )
     measure.explain(finding("LAUNCH-NETWORK", statement, low))
 

@@ -191,7 +191,8 @@ def check_node(job: AnnouncedJob, row: Row) -> Problem | None:
     """Check that the rank ran on a node of the cluster under test."""
     if row.get("node") in job.nodes:
         return None
-    found = f"it ran on node {row.get('node', 'unknown')[:8]} of host {row.get('host', 'unknown')}"
+    node, host = row.get("node", "unknown")[:8], row.get("host", "unknown")
+    found = f"the rank ran on node {node} of host {host}"
     return Problem(found, "a node of the cluster under test", "LAUNCH-ELSEWHERE")
 
 

@@ -54,6 +54,8 @@ HOMES = "/tmp"
 TYPED = ".typed.sh"
 MAX_NAMED = 5  # paths in a sentence
 MAX_REASON = 200  # characters of an error
+# What root needs to be another user, to give away a home folder, and to remove it.
+CAPABILITIES = "CAP_SETUID, CAP_SETGID, CAP_CHOWN, CAP_DAC_OVERRIDE"
 
 
 @dataclass
@@ -198,14 +200,17 @@ def why_not_typed(terms: ClusterTerms, uid: int | None, why_same: str) -> str:
     if uid is not None or terms.launch.document is None:
         return ""
     what = (
-        f"the commands of the operator's guide {terms.launch.document} are not typed here, because "
-        f"seatrial cannot type them as another user ({why_same})"
+        f"the commands of the operator's guide {terms.launch.document} do not run on this host, "
+        f"because seatrial cannot run them as another user ({why_same})"
     )
+    agreed, setting = terms.launch.user == "own", 'user = "own" in the contract\'s [launch]'
     if 0 in (os.getuid(), os.geteuid()):
-        return f"{what}, and root must not. Let root become another user, or run as an ordinary one"
-    if terms.launch.user != "own":
-        return f'{what}. Run as root, or set user = "own" in the contract\'s [launch]'
-    return ""
+        alone = "" if agreed else f", with {setting}"
+        return (
+            f"{what}. They must never run as root. Give root the capabilities that it lacks "
+            f"({CAPABILITIES}), or run seatrial as an ordinary user{alone}"
+        )
+    return "" if agreed else f"{what}. Run seatrial as root, or set {setting}"
 
 
 def name_guide(terms: ClusterTerms) -> str:
@@ -224,7 +229,7 @@ def describe_typist(terms: ClusterTerms, why_same: str) -> str:
     why = "as the contract allows" if terms.launch.user == "own" else why_same
     us = f"the user who runs seatrial (user id {os.geteuid()}: {why})"
     who = us if why_same else "a user that seatrial creates"
-    return f"the commands of {name_guide(terms)} are typed on this host as {who}"
+    return f"the commands of {name_guide(terms)} run on this host as {who}"
 
 
 def describe_typists(terms: ClusterTerms) -> str:
@@ -237,7 +242,7 @@ def describe_typists(terms: ClusterTerms) -> str:
     )
     never = ", and never as root" if launch.document is not None else ""
     return (
-        f"the commands of {name_guide(terms)} are typed on the host that runs seatrial. If it "
+        f"the commands of {name_guide(terms)} run on the host that runs seatrial. If seatrial "
         f"runs as root: as a user that it creates. If not: {us}{never}"
     )
 
@@ -355,7 +360,7 @@ def _cannot_run(user: User, commands: Sequence[str]) -> str:
             )
         except (OSError, subprocess.SubprocessError) as error:
             why = getattr(error, "strerror", None) or error
-            return f"`{words[0]}` cannot run as another user: {why}"
+            return f"a test command (`{words[0]}`) failed as another user: {why}"
         if done.returncode:
             return f"another user cannot read seatrial's installation in {sys.prefix}"
     return ""

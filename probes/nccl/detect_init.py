@@ -137,7 +137,7 @@ def corrupt_results(log: Log) -> list[Finding]:
         return []
     worst = max((wrong for _, wrong in log.bad_rows), key=abs)
     extent = f"up to {worst} in one" if worst > 0 else "one count is not a number"
-    message = f"nccl-tests counted wrong elements in {len(log.bad_rows)} rows, {extent}"
+    message = f"nccl-tests found wrong values in {len(log.bad_rows)} rows, {extent}"
     return one_finding("NCCL-CORRUPT", message, lines=(line for line, _ in log.bad_rows))
 
 

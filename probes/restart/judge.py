@@ -108,7 +108,7 @@ def judge_resume(run: FaultedRun, measure: Recorder) -> None:
 def judge_recovery_time(run: FaultedRun, limit: Limit, measure: Recorder) -> None:
     """Judge the time from the last fault to a new step.  If it is too long, report its parts."""
     seconds = recovery_seconds(run)
-    measure(check.RECOVERY_TIME, seconds, note="the run made no new step")
+    measure(check.RECOVERY_TIME, seconds, note=_why_no_time(run))
     if seconds is None or limit.judge(seconds) is not Verdict.FAIL:
         return
     parts = dataclasses.asdict(faulted_run.recovery_costs(run, len(run.injectors) - 1))
@@ -116,6 +116,16 @@ def judge_recovery_time(run: FaultedRun, limit: Limit, measure: Recorder) -> Non
     statement = f"parts of the recovery time: detection {texts['detect']}, rescheduling "
     statement += f"{texts['reschedule']}, start-up to the first step {texts['init']}"
     measure.explain(finding("RESTART-SLOW", statement))
+
+
+def _why_no_time(run: FaultedRun) -> str:
+    """Return the reason why `recovery_seconds` is None, if it is."""
+    last = run.injectors[-1]
+    if len(run.journals) < 2:
+        return "the run made no second attempt"
+    if not last.injected_at:
+        return last.error or "the time of the last fault is not known"
+    return "the run made no new step"
 
 
 def recovery_seconds(run: FaultedRun) -> float | None:

@@ -237,8 +237,8 @@ def _slow_ranks(rung: Rung) -> list[_SlowPart]:
     parts = []
     for slow in breakdown.find_stragglers(rung.steps):
         rank, node = f"rank {slow.rank}", rung.nodes[slow.rank]
-        share = f"{percent(slow.share)} of a step"
-        message = f"{rank} on {node} makes the others wait in {slow.segment}: {share}"
+        share = f"{percent(slow.share)} of the step time"
+        message = f"{rank} on {node} makes the other ranks wait in {slow.segment}, for {share}"
         subject = f"{rank} ({node}) in {slow.segment}"
         parts.append(_SlowPart(subject, slow.share, message, [rank, node]))
     return parts

@@ -41,7 +41,7 @@ class _Result:
         """Yield (weight, sentence) for all that keeps the probe from acceptance."""
         yield from self.seen
         if self.state != FINISHED:
-            yield Weight.UNPROVEN, f"{self.probe}: state {self.state!r}. Expected: {FINISHED!r}"
+            yield Weight.UNPROVEN, f"{self.probe}: state {self.state}. Expected: {FINISHED}"
         for kind, names, has in (
             ("a measure", owed.get("measures"), self.judged),
             ("a control", owed.get("controls"), self.controls),
@@ -170,5 +170,6 @@ def describe(data: Mapping[str, Any]) -> str:
     limit = data.get("limit") or {}
     signs = {"one_of": "one of", "low": ">=", "high": "<="}
     words = [f"{sign} {limit[key]}" for key, sign in signs.items() if limit.get(key) is not None]
-    what = f"{data['name']} on {data.get('subject', 'cluster')}: {data.get('value')}"
+    value = "missing" if data.get("value") is None else data["value"]
+    what = f"{data['name']} on {data.get('subject', 'cluster')}: {value}"
     return f"{what}. Expected: {', '.join(words) or 'a limit'}"

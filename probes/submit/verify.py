@@ -111,7 +111,7 @@ def find_differences(run: Path, asked: Submitted, code: int) -> list[str]:
     if code == ACCEPTED and asked.contract is not None and not found:
         found += recount.reasons(parse_toml(asked.contract))
     if (own := recorded_code(run)) != code:
-        found.append(f"the job ended with exit code {code}, but the run recorded {own}")
+        found.append(f"exit code that the run recorded: {show(own)}. Expected: {code} (the job's)")
     return [one_line(text) for text in found]
 
 
@@ -122,7 +122,7 @@ def compare_sums(
     if asked.contract is not None and sums.get(CONTRACT) != _hash(asked.contract):
         yield f"{CONTRACT} is not the contract that was submitted"
     seen: set[str] = set()
-    for path, sha256 in ((str(path), sha256) for path, sha256 in named):
+    for path, sha256 in ((show(path), sha256) for path, sha256 in named):
         if path in seen:
             yield f"{path:.80} is named as evidence by two events"
         elif not path.startswith("evidence/") or sums.get(path) != sha256:
@@ -155,26 +155,33 @@ def compare_facts(
     ]
     for name, found, expected in pairs:
         if expected is not None and found != expected:
-            yield f"{name}: {found!r}. Expected: {expected!r} (as submitted)"
+            yield f"{name}: {show(found)}. Expected: {show(expected)} (as submitted)"
     if (began := _seconds(start.get("started"))) is None:
-        yield f"start time: {start.get('started')!r}. Expected: a time"
+        yield f"start time: {show(start.get('started'))}. Expected: a time"
     elif (ahead := began - time.time()) > CLOCKS_S:
         hours = f"{ahead / 3600:.1f} h from now"
-        yield f"it started {hours}: set the clock of the head node, or of this machine"
+        yield f"start of the run: {hours}. Set the clock of the head node, or of this machine"
     if not accepted:
         return
     if sent is None:
-        yield "it was accepted, but no contract was submitted"
+        yield "the run was accepted, but no contract was submitted"
     nodes = cluster.get("nodes")
     count = len(nodes) if isinstance(nodes, list) else 0
     if asked.nodes is not None and count != asked.nodes:
-        yield f"it ran on {count} nodes. Expected: {asked.nodes} (--nodes)"
+        yield f"nodes of the run: {count}. Expected: {asked.nodes} (--nodes)"
     if start.get("rehearsal") and not asked.rehearsal:
-        yield f"it is a rehearsal: {start['rehearsal']}. Expected: none ({AGREED})"
+        yield f"the run is a rehearsal: {start['rehearsal']}. Expected: none ({AGREED})"
     if owes.get("partial") or not owes:
-        yield f"it is PARTIAL: {owes.get('partial') or 'it does not list what it must record'}"
+        why = owes.get("partial") or "it does not list what it must record"
+        yield f"the run is PARTIAL: {why}"
     if (state := facts.get("run_finished", {}).get("state")) != "finished":
-        yield f"state: {state!r}. Expected: 'finished' (it is accepted)"
+        because = "the job's exit code says that the run is accepted"
+        yield f"last state in the run's event log: {show(state)}. Expected: finished ({because})"
+
+
+def show(value: object) -> str:
+    """Write a value of a run's log into a sentence; a missing one has a word."""
+    return "missing" if value is None else f"{value!s:.80}" or "empty"
 
 
 def _table(start: Mapping[str, Any], name: str) -> Mapping[str, Any]:

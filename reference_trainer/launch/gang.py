@@ -31,6 +31,12 @@ def last_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[-1]
 
 
+def name_ranks(ranks: Sequence[int]) -> str:
+    """Name ranks in a sentence: "rank 1", "ranks 1, 3", or "a rank" if none is known."""
+    names = ", ".join(map(str, ranks))
+    return f"rank{'s' * (len(ranks) > 1)} {names}" if names else "a rank"
+
+
 def find_cause(lines: dict[int, str]) -> tuple[list[int], str]:
     """Return the indices with the error that began it, and its line; ([], "") if none is their own.
 
@@ -153,9 +159,10 @@ class Gang:
         self._workers = [self._spawn(index) for index in range(self.size)]
         calls = [worker.location.remote() for worker in self._workers]
         if not self._wait_for_answers(calls, self.timeout):
+            state = self._group_state() or "not known to Ray"
             raise GangError(
-                f"starting: ranks {_pending(calls)} of {self.size} did not answer within"
-                f" {self.timeout:.0f} s, or a node was lost: the group is {self._group_state()}"
+                f"starting: {name_ranks(_pending(calls))} of {self.size} did not answer within"
+                f" {self.timeout:.0f} s, or a node was lost: the group is {state}"
             )
         places = self._collect(calls, POLL_SECONDS, "starting")
         indices = sorted(range(self.size), key=lambda index: places[index].sort_key)
@@ -266,7 +273,8 @@ class Gang:
         or dies, GangError on timeout.
         """
         calls = self.begin(function, *arguments, environment=environment, each=each, groups=groups)
-        return self._collect(calls, timeout, getattr(function, "__name__", "run"))
+        task = f"running {getattr(function, '__name__', 'a function')}"
+        return self._collect(calls, timeout, task)
 
     def begin(
         self,
@@ -317,7 +325,7 @@ class Gang:
         try:
             return list(ray.get(calls, timeout=timeout))
         except ray.exceptions.GetTimeoutError:
-            unanswered = f"ranks {self._owners(calls, _pending(calls))} of {len(calls)}"
+            unanswered = f"{name_ranks(self._owners(calls, _pending(calls)))} of {len(calls)}"
             raise GangError(f"{task}: {unanswered} did not answer within {timeout:.0f} s") from None
         except ray.exceptions.RayError as error:
             raise self.describe_loss(calls, error, task) from error
@@ -338,9 +346,10 @@ class Gang:
         errors = _failed_calls(calls, ray.exceptions.RayTaskError)
         first, cause = find_cause({index: last_line(each) for index, each in errors.items()})
         dead, blamed = self._owners(calls, dead), self._owners(calls, first or [*failed])
-        who = f"rank {blamed[0]}" if len(blamed) == 1 else f"ranks {blamed}" if blamed else "a rank"
-        failure = f"{who}{self._hosts_of(blamed)} failed: {cause or last_line(error)}"
-        died = f"ranks {dead} died{self._hosts_of(dead)}"
+        failure = (
+            f"{name_ranks(blamed)}{self._hosts_of(blamed)} failed: {cause or last_line(error)}"
+        )
+        died = f"{name_ranks(dead)} died{self._hosts_of(dead)}"
         said = f"{died}; {failure}" if dead and first else died if dead else failure
         return WorkerLost(f"{task}: {said}", dead, lost_at, blamed)
 

@@ -234,9 +234,10 @@ def history_lines(history: History, fmt: TextFormatter, *, every: bool = False) 
         drifted = table[table.drift.isin(DRIFTS)]
         name = f"{cluster}{' (rehearsal)' if rehearsal else ''}"
         text = f"{name}: {len(drifted)} of {len(table)} measures drifted"
-        more = "" if every else " --all shows the others."
+        needs = f"A drift shows after {LEAST_EARLIER + 1} runs."
+        more = "" if every else " --all lists all measures."
         yield ""
-        yield from fmt.wrap(f"{text}. A trend needs {LEAST_EARLIER + 1} runs.{more}", "")
+        yield from fmt.wrap(f"{text}. {needs}{more}", "")
         yield from _trend_lines(table if every else drifted, fmt)
     if not len(trends):
         yield "no run has a measured number, so there is no trend"

@@ -318,13 +318,14 @@ class _Search:
         measured = len(self.speeds) // 2
         pairs = sum(math.comb(len(rail), 2) for rail in self.rails)
         rounds_text = f"{self.rounds} round{'s' * (self.rounds != 1)}"
-        parts = [f"{measured} of {pairs} pairs, both directions, {rounds_text}"]
+        every = " in all" if len(self.rails) > 1 else ""
+        parts = [f"{measured} of {pairs} pairs{every}, both directions, {rounds_text}"]
         if measured < pairs:
-            parts.append("links that were not tested are not judged")
-        parts += ["links are compared with each other, so a fault of all links is not found"]
+            parts.append("Links that were not tested are not judged")
+        parts += ["Links are only compared with each other: a fault of all links is not found"]
         if self.slow_links() and not self.proven_good():
-            parts.append("no link is known to be good, so no node is blamed")
-        return "; ".join(parts)
+            parts.append("No link is known to be good, so no node is blamed")
+        return ". ".join(parts)
 
 
 def classify(bad: list[Pair], nodes: list[str]) -> tuple[list[str], list[Pair]]:

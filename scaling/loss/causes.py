@@ -30,7 +30,7 @@ EVERY_NODE = "every node"
 FABRIC = "fabric"
 COLLECTIVES = "collectives"  # stands for all collectives in the name of a part
 SEGMENTS_TEXT = ", ".join(COLLECTIVE_SEGMENTS)  # segment of causes in meetings
-NOT_SEPARATED = "this run cannot separate the two"
+NOT_SEPARATED = "this run cannot tell which"
 # Parts: time of meetings beyond the replay, in collectives or in an unknown place.
 WAITED_PART = f"waiting for {COLLECTIVES} (longer than without training)"
 UNKNOWN_PART = "unexplained (communication or compute)"
@@ -103,7 +103,9 @@ class LossBudget:
         share = seconds / self.seconds
         self.add_part(seconds, part)
         self.causes.append(
-            LossCause(code, where, segment, share, f"{evidence}: {percent(share)} of a step")
+            LossCause(
+                code, where, segment, share, f"{evidence}. Cost: {percent(share)} of the step time"
+            )
         )
 
     def settle(
@@ -131,7 +133,7 @@ def detect_slow_nodes(
     if growth.slow_node:
         evidence = f"compute of {growth.slow_node} alone takes {percent(slow_ratio)} longer"
         hidden = [name for name, extra_s in growth.also_slow.items() if budget.matters(extra_s)]
-        evidence += f"; {', '.join(hidden)} also slower, but less" if hidden else ""
+        evidence += f"; {', '.join(hidden)} slower too, but less" if hidden else ""
         where = ", ".join([growth.slow_node, *hidden])
         budget.settle("SCALE-SLOW-NODE", where, "compute", slow, part, evidence)
     else:
@@ -270,14 +272,14 @@ def _add_beyond_replay(budget: LossBudget, seconds: float, replayed: float, wait
     if waited:
         code, where, part = "SCALE-LINK", FABRIC, WAITED_PART
         evidence = (
-            f"steps wait {took_text} for collectives; without training, they take {replay_text}"
+            f"steps wait {took_text} for collectives. "
+            f"Without training, the collectives take {replay_text}"
         )
     else:
         code, where, part = "SCALE-UNEXPLAINED", EVERY_NODE, UNKNOWN_PART
         evidence = (
             f"{SEGMENTS_TEXT} take {took_text} longer, in communication or compute "
-            f"({NOT_SEPARATED}); without training, the collectives take "
-            f"{replay_text}"
+            f"({NOT_SEPARATED}). Without training, the collectives take {replay_text}"
         )
     budget.add_cause(code, where, SEGMENTS_TEXT, seconds - replayed, part, evidence)
 
@@ -335,8 +337,8 @@ def _detect_few_tokens(
         budget.add_part(seconds, part)
     elif times.at_agreed_rate is None:
         evidence = (
-            f"collectives take {seconds * 1000.0:.3g} ms; without an agreed line rate, slow "
-            "links cannot be separated from too few tokens"
+            f"collectives take {seconds * 1000.0:.3g} ms. Without an agreed line rate, slow "
+            "links cannot be told from too few tokens"
         )
         budget.add_cause("SCALE-COMMUNICATION", EVERY_NODE, SEGMENTS_TEXT, seconds, part, evidence)
     else:

@@ -145,8 +145,9 @@ def _locate_causes(explanation: Explanation, slow_links: Sequence[SlowLink]) -> 
     if slow_links:
         code, messages = "SCALE-LINK", [link.said for link in slow_links]
         where = ", ".join(dict.fromkeys(node for link in slow_links for node in link.nodes))
+    links = f"Links: {'; '.join(messages)}"
     located = tuple(
-        replace(c, code=code or c.code, where=where, statement="; ".join([c.statement, *messages]))
+        replace(c, code=code or c.code, where=where, statement=f"{c.statement}. {links}")
         if is_link_cause(c)
         else c
         for c in explanation.causes

@@ -70,8 +70,8 @@ def test_half_the_pace_is_told_of_one_node_and_of_all(lab: Lab, fault: str) -> N
             *("breaks", "rank 2 failed: torch.OutOfMemoryError: no memory for the model"),
             *("4 nodes", ["2 nodes"]),
         ),
-        ("dies", "ranks [2] died", "4 nodes", ["2 nodes"]),
-        ("dies-in-the-middle", "ranks [1] died", "2 nodes", ["4 nodes"]),
+        ("dies", "rank 2 died", "4 nodes", ["2 nodes"]),
+        ("dies-in-the-middle", "rank 1 died", "2 nodes", ["4 nodes"]),
     ],
 )
 def test_a_rung_that_breaks_costs_no_other_its_figures(

@@ -65,7 +65,8 @@ CASES: list[
     ),
     (
         finding("FAB-DUPLICATE-ADDRESS", "two", ["node2"], names={"address": "10.77.0.3"}),
-        "Give node2 a fabric address of its own",
+        "Find which machine has the address 10.77.0.3 of node2 by mistake, and give that machine "
+        "another one",
         "another node$ arping -I fab0 -c 3 10.77.0.3",
         "`arping` gets answers from one hardware address only.",
     ),
@@ -150,7 +151,7 @@ CASES: list[
         finding("RESTART-NO-FOLDER", "folder", ["node2", "node3"]),
         "Mount a shared folder on every node",
         "node2$ ls -ld /shared",
-        "Each node sees the files of the others in /shared.",
+        "Each node sees the files of the other nodes in /shared.",
     ),
     (
         finding("SCALE-LINK", "links", ["node9"]),
@@ -160,7 +161,7 @@ CASES: list[
     ),
     (
         finding("SCALE-THROTTLING", "hot", ["node3"]),
-        "Cool node3",
+        "Check cooling, clocks and links of node3",
         "node3$ nvidia-smi -q -d PERFORMANCE",
         "The last minutes of a run are as fast as the first.",
     ),

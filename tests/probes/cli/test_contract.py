@@ -234,9 +234,9 @@ def test_the_commands_that_a_contract_brings_are_shown(tmp_path: Path) -> None:
         number for number, line in enumerate(lines) if "sha256 " in line and "(" not in line
     )
     assert " ".join(" ".join(lines[:place]).split()).endswith(
-        "the operator's guide ours.md (no sha256 in the contract) are typed on the host that runs "
-        "seatrial. If it runs as root: as a user that it creates. If not: as the user who runs "
-        "seatrial, and never as root"
+        "the operator's guide ours.md (no sha256 in the contract) run on the host that runs "
+        "seatrial. If seatrial runs as root: as a user that it creates. If not: as the user who "
+        "runs seatrial, and never as root"
     )
     shown = [line.strip() for line in lines[place : place + 3]]
     assert shown[0] == f"sha256 {hashlib.sha256((tmp_path / 'ours.md').read_bytes()).hexdigest()}"
@@ -249,7 +249,7 @@ def test_of_a_guide_elsewhere_what_the_contract_puts_in_is_shown(tmp_path: Path)
     output = checked(tmp_path, "https://x.invalid/ours.md").output
     assert "'TRAIN' is replaced by 'rm -rf ~; {command}'" in output
     ours = seatrial("contract", "check", "lab").output
-    assert "commands  the commands of seatrial's own guide are typed on the host that runs" in ours
+    assert "commands  the commands of seatrial's own guide run on the host that runs" in ours
     assert "If not: as the user who runs seatrial lab is a valid" in " ".join(ours.split())
 
 

@@ -62,11 +62,11 @@ def test_a_plan_says_whose_commands_are_typed_and_as_whom(
     lines += ["[launch.values]", '"TRAIN" = "rm -rf ~; {command}"', ""]
     (empty_folder / "c.toml").write_text("\n".join(lines))
     ours = section(plan("--contract", "lab").output, "LAUNCH")
-    assert "commands the commands of seatrial's own guide are typed on this host as" in ours
+    assert "commands the commands of seatrial's own guide run on this host as" in ours
     monkeypatch.setattr("probes.launch.shell.why_no_other_user", lambda own_guide: "no right to")
     monkeypatch.setattr("os.getuid", lambda: 0)
     theirs = section(plan("--contract", "./c.toml").output, "LAUNCH")
-    assert "of the operator's guide https://x.example/g.md are not typed here" in theirs
+    assert "of the operator's guide https://x.example/g.md do not run on this host" in theirs
     assert "commands" not in section(plan("--contract", "lab").output, "FABRIC")
 
 
@@ -84,13 +84,13 @@ def test_the_usual_time_has_its_source_and_no_gpu() -> None:
     output = " ".join(plan("--contract", "h100-ndr400", "--nodes", "8").output.split())
     assert "ordered 8 nodes, 8 accelerators each" in output
     assert (
-        "times were measured on a lab of 4 nodes (docs/develop/measurements.md), not on GPUs"
-        in output
+        "Times come from a lab of 4 nodes without GPUs (docs/develop/measurements.md). "
+        "Expect other times on your cluster." in output
     )
     assert section(plan("--only", "fabric").output, "FABRIC").count("time about 58 s") == 1
     assert "time not measured" in section(plan().output, "HOSTS")
     soak = " ".join(plan("--tier", "soak").output.split())
-    assert f"total {len(all_probes())} probes, not measured times were measured on" in soak
+    assert f"total {len(all_probes())} probes, not measured Times come from" in soak
     assert "total 18 probes, about 6 min" in " ".join(plan("--contract", "lab").output.split())
 
 

@@ -265,11 +265,11 @@ def test_report_tells_what_made_a_run_wrong(tmp_path: Path) -> None:
     without = replace(found, rungs=[found.rungs[0], bad])
 
     def failed(ledger: Recorder) -> None:
-        ledger.explain(finding("SCALE-RUNG-FAILED", "2 nodes: ranks [1] died"))
+        ledger.explain(finding("SCALE-RUNG-FAILED", "2 nodes: rank 1 died"))
 
     output = said("report", save(tmp_path / "run", without, 0.2, seen=failed)).output
     for words in (
-        "SCALE-RUNG-FAILED 2 nodes: ranks [1] died",
+        "SCALE-RUNG-FAILED 2 nodes: rank 1 died",
         "SCALE-NAN at 4 nodes, 3 losses (ranks x steps) were NaN or infinite",
         "SCALE-RANKS-DISAGREE at 4 nodes in step 3: apart",
     ):
@@ -278,11 +278,11 @@ def test_report_tells_what_made_a_run_wrong(tmp_path: Path) -> None:
 
 def test_a_run_without_a_ladder_is_refused_with_what_failed(tmp_path: Path) -> None:
     def failed(ledger: Recorder) -> None:
-        ledger.explain(finding("SCALE-RUNG-FAILED", "1 node: ranks [1] died"))
+        ledger.explain(finding("SCALE-RUNG-FAILED", "1 node: rank 1 died"))
 
     done = said("report", save(tmp_path / "run", None, seen=failed))
     assert done.exit_code == 4
-    assert "has no ladder; 1 node: ranks [1] died: expected a run of SCALING" in done.output
+    assert "has no ladder; 1 node: rank 1 died: expected a run of SCALING" in done.output
     assert len(done.output.splitlines()) == 1
 
 

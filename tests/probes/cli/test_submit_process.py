@@ -82,7 +82,7 @@ def other_contract(run: Path) -> None:
     ("edit", "facts", "sentence"),
     [
         (say_0, {"partially_held": 1}, "partially_held on cluster: 1. Expected: <= 0"),
-        (say_0, {"values": {"busbw": (math.nan, math.nan)}}, "busbw on cluster: None"),
+        (say_0, {"values": {"busbw": (math.nan, math.nan)}}, "busbw on cluster: missing"),
         (other_contract, {}, "contract.toml is not the contract that was submitted"),
     ],
 )

@@ -111,20 +111,20 @@ def test_whose_commands_are_typed_and_as_whom_is_named(monkeypatch: pytest.Monke
     }
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     monkeypatch.setattr("os.getuid", lambda: 1000)
-    named = (
-        "the commands of the operator's guide ours.md (no sha256 in the contract) are typed on this"
-    )
+    named = "the commands of the operator's guide ours.md (no sha256 in the contract) run on this"
     assert ask_user(terms["theirs"], "").found == f"{named} host as a user that seatrial creates"
     agreed = "the user who runs seatrial (user id 1000: as the contract allows)"
     assert ask_user(terms["own"], "no right to") == Answer("user", f"{named} host as {agreed}")
     assert "(user id 1000: no right to)" in ask_user(terms["ours"], "no right to").found
     refused = ask_user(terms["theirs"], "no right to")
     assert (refused.state, refused.criteria) == (UNPROVEN, ("LAUNCH",))
-    assert refused.found.endswith("cannot type them as another user (no right to)")
-    assert refused.do == 'Run as root, or set user = "own" in the contract\'s [launch]'
+    assert refused.found.endswith("cannot run them as another user (no right to)")
+    assert refused.do == 'Run seatrial as root, or set user = "own" in the contract\'s [launch]'
     monkeypatch.setattr("os.getuid", lambda: 0)
     refused = ask_user(terms["own"], "no right to")
-    assert (refused.state, refused.found[-20:]) == (UNPROVEN, "), and root must not")
+    assert (refused.state, refused.found[-30:]) == (UNPROVEN, "). They must never run as root")
+    assert refused.do.startswith("Give root the capabilities that it lacks (CAP_SETUID, ")
+    assert refused.do.endswith("), or run seatrial as an ordinary user")
 
 
 def test_a_folder_that_takes_no_run_is_named(

@@ -134,16 +134,20 @@ def follow(who: str, guide: str, agreed: str, place: Path) -> str:
 
 FOLLOW = "tests.probes.launch.follow_guide"
 NONE = (
-    "refused: the commands of the operator's guide {} are not typed here, because seatrial cannot "
-    "type them as another user"
+    "refused: the commands of the operator's guide {} do not run on this host, because seatrial "
+    "cannot run them as another user"
 )
 REFUSED = {
-    ("root without rights", ""): f"{NONE} (`true` cannot run as another user: Operation not "
-    "permitted), and root must not. Let root become another user, or run as an ordinary one",
-    ("ordinary", ""): f"{NONE} (only root can run commands as another user). Run as root, or set "
-    'user = "own" in the contract\'s [launch]',
+    ("root without rights", "own"): f"{NONE} (a test command (`true`) failed as another user: "
+    "Operation not permitted). They must never run as root. Give root the capabilities that it "
+    "lacks (CAP_SETUID, CAP_SETGID, CAP_CHOWN, CAP_DAC_OVERRIDE), or run seatrial as an ordinary "
+    "user",
+    ("ordinary", ""): f"{NONE} (only root can run commands as another user). Run seatrial as root, "
+    'or set user = "own" in the contract\'s [launch]',
 }
-REFUSED["root without rights", "own"] = REFUSED["root without rights", ""]
+REFUSED["root without rights", ""] = (
+    REFUSED["root without rights", "own"] + ', with user = "own" in the contract\'s [launch]'
+)
 
 
 TYPE = """
@@ -286,6 +290,6 @@ def test_no_path_types_a_guide_that_may_not_be_typed(
     path = theirs(shell.User(tmp_path, why_same="no right to"), f"touch {tmp_path}/typed")
     launch = path.terms.launch.model_copy(update={"user": agreed})
     path = replace(path, terms=path.terms.model_copy(update={"launch": launch}))
-    with pytest.raises(GuideError, match=r"cannot type them as another user .no right to"):
+    with pytest.raises(GuideError, match=r"cannot run them as another user .no right to"):
         path.follow()
     assert list(tmp_path.iterdir()) == []

@@ -288,7 +288,7 @@ def test_a_job_that_leaves_the_fabric_on_one_node_is_named(recorder: Recorder) -
     [finding] = result.findings
     assert (finding.code, finding.suspects) == ("LAUNCH-NETWORK", ["n1"])
     assert finding.statement == (
-        "fab0 on n1 carried 0.2 % of the job's bytes; eth0 sent 40 MB. "
+        "fab0 on n1 carried 0.2 % of the job's bytes, and eth0 sent 40 MB. "
         "Expected: fab0 carries the job's bytes."
     )
 

@@ -150,7 +150,7 @@ def test_a_rank_on_another_cluster_is_wrong_with_its_host() -> None:
     rows = ranks()
     rows[2] |= {"node": "elsewhere0123", "host": "far"}
     wrong = judged(rows)
-    assert said(wrong) == {"2": ("LAUNCH-ELSEWHERE", "it ran on node elsewher of host far")}
+    assert said(wrong) == {"2": ("LAUNCH-ELSEWHERE", "the rank ran on node elsewher of host far")}
     assert wrong[0].host == "far"
 
 
@@ -164,7 +164,7 @@ def test_a_job_on_a_smaller_cluster_is_elsewhere_before_its_size_is_wrong() -> N
     """Seen live: the size is what was named, and the cluster was not."""
     row = {**ranks()[0], "node": "elsewhere0123", "host": "far", "WORLD_SIZE": "1"}
     wrong = said(judged([row]))
-    assert wrong["0"] == ("LAUNCH-ELSEWHERE", "it ran on node elsewher of host far")
+    assert wrong["0"] == ("LAUNCH-ELSEWHERE", "the rank ran on node elsewher of host far")
 
 
 def test_a_rank_that_does_not_say_where_it_ran_is_wrong() -> None:

@@ -25,6 +25,7 @@ from probes.restart.judge import (
     _report_storage,
     judge_completion,
     judge_equality,
+    judge_recovery_time,
     judge_resume,
     judge_run,
     recovery_seconds,
@@ -208,6 +209,25 @@ def test_what_was_not_seen_is_none(voyage):
     assert ettr(voyage) is None
 
 
+def recovery_note(voyage):
+    """The reason that is given where the recovery time is not known."""
+    notes, limit = {}, Limit(high=120, because="agreed")
+    judge_recovery_time(voyage, limit, lambda name, value, note: notes.update({value: note}))
+    return notes[None]
+
+
+def test_why_the_recovery_time_is_not_known_is_said(voyage):
+    strike = SimpleNamespace(sent=0.0, injected_at=0.0, count=0, error="")
+    unseen = replace(voyage, injectors=[strike])  # it did make new steps
+    assert recovery_note(unseen) == "the time of the last fault is not known"
+    strike.error = "the agent did not start"
+    assert recovery_note(unseen) == "the agent did not start"
+    once = replace(voyage, journals=voyage.journals[:1])
+    assert recovery_note(once) == "the run made no second attempt"
+    back = split_by_attempt([*life(1, 6, t=100.0), *life(5, 6, t=120.0)])
+    assert recovery_note(replace(voyage, journals=back)) == "the run made no new step"
+
+
 def test_a_launcher_that_was_killed_before_it_logged_an_attempt_has_no_cost(voyage):
     voyage.attempts = []
     cost = recovery_costs(voyage, 0)
@@ -363,12 +383,12 @@ def test_too_many_attempts_and_too_many_steps_lost_are_named(voyage):
 
 
 def test_the_reasons_of_too_many_attempts_are_given(voyage):
-    voyage.attempts[0].reason = "train: ranks [1] died"
+    voyage.attempts[0].reason = "train: rank 1 died"
     voyage.attempts.insert(1, replace(voyage.attempts[0], reason="no answer of rank 2"))
     measure = recorder("RESTART")
     judge_completion(voyage, measure)
     (found,) = measure.result("finished", 1.0).findings
-    assert found.statement.endswith("Reasons: train: ranks [1] died; no answer of rank 2; ended")
+    assert found.statement.endswith("Reasons: train: rank 1 died; no answer of rank 2; ended")
 
 
 def test_an_only_attempt_resumed_nothing(voyage):
@@ -408,10 +428,10 @@ def test_a_step_of_an_earlier_life_that_differs_is_found(voyage):
 
 
 def test_an_attempt_that_nobody_struck_is_told_of_a_punished_run(voyage):
-    voyage.attempts[0].reason = "train: ranks [3] died"
+    voyage.attempts[0].reason = "train: rank 3 died"
     assert unexplained_losses([voyage]) == []
     voyage.injectors[0].count = 0
-    assert unexplained_losses([voyage, voyage]) == ["train: ranks [3] died"] * 2
+    assert unexplained_losses([voyage, voyage]) == ["train: rank 3 died"] * 2
     lost = [replace(voyage.attempts[0], reason=reason) for reason in ("first", "second", "third")]
     voyage.attempts[:1] = lost
     assert unexplained_losses([voyage]) == ["third", "second", "first"]

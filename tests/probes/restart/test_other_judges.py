@@ -73,7 +73,7 @@ def killed_run(save_mode: str) -> FaultedRun:
     """Killed twice, each time three steps after a save."""
     kills = [SimpleNamespace(count=1, error="") for _ in range(2)]
     lives = [(1, 7), (5, 7), (5, 10)]
-    attempts = [Attempt(places=[], started=0.0, reason="ranks [0] died") for _ in lives]
+    attempts = [Attempt(places=[], started=0.0, reason="rank 0 died") for _ in lives]
     start = lambda first: {"event": "start", "start_step": first - 1}  # noqa: E731
     return FaultedRun(
         scenario=FaultScenario(
@@ -416,7 +416,7 @@ class LostGang:
 @pytest.mark.parametrize(
     ("error", "replaced", "repaired"),
     [
-        (WorkerLost("ranks [1] died", [1], 0.0), [0, 1], ["dead [1]"]),
+        (WorkerLost("rank 1 died", [1], 0.0), [0, 1], ["dead [1]"]),
         (WorkerLost("rank 1 failed", [1], 0.0), [], ["dead [1]", "waiting"]),
         (GangError("no answer"), [], []),
     ],

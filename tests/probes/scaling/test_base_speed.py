@@ -309,7 +309,7 @@ def test_a_control_that_cannot_be_judged_or_run_is_not_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def dies(*_: Any, as_one_job: bool) -> Rung:
-        raise GangError("ranks [1] died")
+        raise GangError("rank 1 died")
 
     base, controls = on_gpu(ladder(**SOUND)).rungs[0], Controls()
     monkeypatch.setattr(base_speed, "run_rung", lambda *_, as_one_job: base)
@@ -324,7 +324,7 @@ def test_a_control_that_cannot_be_judged_or_run_is_not_caught(
     rig = LadderRig(cast(Gang, None), {}, controls := Controls())
     control_bad_base(rig, TrainConfig(), base, [SpeedTest("mfu", derived_mfu(H100))])
     assert controls.seen == dict.fromkeys(BAD_BASE)
-    assert {one.saw for one in controls.result("finished", 1.0).controls} == {"ranks [1] died"}
+    assert {one.saw for one in controls.result("finished", 1.0).controls} == {"rank 1 died"}
 
 
 def test_a_run_judged_again_keeps_the_limit_that_its_device_gave_and_no_contracts(

@@ -301,8 +301,8 @@ def test_nothing_speaks_against_a_save_that_can_be_made(
 
 
 def test_a_control_that_breaks_says_why_and_leaves_the_gang_whole(run: Any, mended: Any) -> None:
-    lost = WorkerLost("ranks [3] died", ranks=[3], lost_at=0.0)
+    lost = WorkerLost("rank 3 died", ranks=[3], lost_at=0.0)
     (control,) = run(saved(0.2), lost).controls
-    assert (control.caught, control.saw, mended) == (None, "ranks [3] died", [[3]])
+    assert (control.caught, control.saw, mended) == (None, "rank 3 died", [[3]])
     run(lost)
     assert mended == [[3], [3]]

@@ -133,7 +133,7 @@ def test_of_several_runs_the_median_one_is_explained(monkeypatch: pytest.MonkeyP
 
 def test_a_further_run_that_fails_is_told_and_ends_them(monkeypatch: pytest.MonkeyPatch) -> None:
     once, notes = ladder(), Notes()
-    climbs(monkeypatch, [once.rungs[0], GangError("ranks [3] died")])
+    climbs(monkeypatch, [once.rungs[0], GangError("rank 3 died")])
     first: tuple[list[Rung], dict[int, Replay]] = ([*once.rungs], {})
     ladders = rerun_ladder(rig(notes), first, plan(1, 2, 4), 2)
     assert ladders == [first]
@@ -185,7 +185,7 @@ def test_the_base_is_one_node_from_the_first_on(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_base_that_could_not_be_run_again_is_doubted(monkeypatch: pytest.MonkeyPatch) -> None:
     once, notes = ladder(), Notes()
-    climbs(monkeypatch, [GangError("ranks [1] died")])
+    climbs(monkeypatch, [GangError("rank 1 died")])
     repeats = repeat_base(rig(notes), once.rungs[0], plan(1, 2, 4))
     assert repeats == []
     found = build_ladder((once.rungs, dict.fromkeys((1, 2, 4), REPLAY)), [], plan(1), None, repeats)
@@ -242,7 +242,7 @@ def test_a_middle_rung_that_dies_costs_the_larger_ones_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     once, notes, gang = ladder(), Notes(), Mendable()
-    died = WorkerLost("rank: ranks [1] died", ranks=[1], lost_at=0.0)
+    died = WorkerLost("rank: rank 1 died", ranks=[1], lost_at=0.0)
     climbs(monkeypatch, [once.rungs[0], died, once.rungs[2]])
     rungs, replays = run_ladder(rig(notes, gang), plan(1, 2, 4))
     assert rungs == [once.rungs[0], once.rungs[2]]
@@ -266,7 +266,7 @@ def test_a_rank_that_dies_while_the_base_is_repeated_is_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gang = Mendable()
-    climbs(monkeypatch, [WorkerLost("ranks [1] died", ranks=[1], lost_at=0.0)])
+    climbs(monkeypatch, [WorkerLost("rank 1 died", ranks=[1], lost_at=0.0)])
     assert repeat_base(rig(Notes(), gang), ladder().rungs[0], plan(1, 2, 4)) == []
     assert gang.mended == [[1]]
 
@@ -347,13 +347,13 @@ def test_a_replay_that_loses_a_rank_is_noted_and_the_rank_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(*_: Any, **__: Any) -> Any:
-        raise WorkerLost("ranks [1] died", ranks=[1], lost_at=0.0)
+        raise WorkerLost("rank 1 died", ranks=[1], lost_at=0.0)
 
     monkeypatch.setattr(predict, "time_collectives", fail)
     gang, covered, notes = Replaying(), list[str](), Notes()
     monkeypatch.setattr(notes, "covered", covered.append)
     assert replayed(gang, [[0, 1]], notes, emulated(0.1)) == Replay()
-    assert covered == ["communication on 2 nodes was not timed: ranks [1] died"]
+    assert covered == ["communication on 2 nodes was not timed: rank 1 died"]
     assert gang.mended == [[1]]
 
 
@@ -458,7 +458,7 @@ def test_the_same_work_on_more_nodes_is_a_series_up_to_where_it_failed(
     rungs = [
         Rung(1, ["a"], step, 800, non_finite=0),
         Rung(2, ["a", "b"], [[Step(0.625, {})]] * 2, 800, non_finite=0),
-        GangError("ranks [3] died"),
+        GangError("rank 3 died"),
     ]
     climbs(monkeypatch, rungs)
     monkeypatch.setattr(scaling_controls, "run_rung", scaling_rungs.run_rung)

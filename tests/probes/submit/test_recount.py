@@ -111,7 +111,7 @@ def add_baseline(lines: Events) -> None:
 
 EDITS: dict[str, tuple[Callable[[Events], Any], str]] = {
     "a value": (put_value("measurement", "value", 1e-6, "busbw"), "busbw on cluster: 1e-06"),
-    "no value": (put_value("measurement", "value", None, "busbw"), "busbw on cluster: None"),
+    "no value": (put_value("measurement", "value", None, "busbw"), "busbw on cluster: missing"),
     "no limit": (put_value("measurement", "limit", None, "busbw"), "Expected: a limit"),
     "a limit of another form": (put_value("measurement", "limit", 3, "busbw"), "cannot be judged"),
     "a control": (put_value("control", "caught", False), "was not caught"),
@@ -119,8 +119,8 @@ EDITS: dict[str, tuple[Callable[[Events], Any], str]] = {
     "no measure": (drop_name("busbw"), "did not record a measure that it must: busbw"),
     "no probe": (lambda lines: [x for x in lines if "gang" not in x.get("probe", "")],
                  "must run, but has no result"),
-    "a probe that ended in an error": (put_value("probe_finished", "state", "error"), "'error'"),
-    "a probe without its end": (drop_event("probe_finished"), "Expected: 'finished'"),
+    "a probe that ended in an error": (put_value("probe_finished", "state", "error"), "te error."),
+    "a probe without its end": (drop_event("probe_finished"), "Expected: finished"),
     "nothing owed": (of_each("run_owes", "owed", []), "the run does not list what it must record"),
     "owed of another form": (of_each("run_owes", "owed", [3]), "the run cannot be judged"),
     "a problem": (add_problem, "teardown error in x: y"),

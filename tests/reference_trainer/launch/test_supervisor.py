@@ -56,7 +56,7 @@ def test_of_ranks_that_do_not_get_on_the_one_furthest_behind_is_named():
 def test_a_gang_that_does_not_come_together_costs_an_attempt_and_not_the_run():
     class Late:
         def __enter__(self):
-            raise GangError("starting: ranks [1] did not answer")
+            raise GangError("starting: rank 1 did not answer")
 
         def __exit__(self, *_):
             pass

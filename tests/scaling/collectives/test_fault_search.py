@@ -204,7 +204,7 @@ def test_quick_finds_the_slow_link_that_meets_and_says_which_it_did_not_see() ->
     assert told.slow_links == [("n0", "n15")]
     assert told.slow_nodes == {}
     assert ("n2", "n3") not in told.speeds
-    assert "links that were not tested are not judged" in told.coverage
+    assert "Links that were not tested are not judged" in told.coverage
     whole = search_faults(cluster.nodes, cluster.meet, matrix=True)
     assert set(whole.slow_links) == links.keys()
     assert "did not meet" not in whole.coverage
@@ -218,7 +218,7 @@ def test_of_two_nodes_neither_can_be_blamed() -> None:
     assert (told.slow_nodes, told.slow_links) == ({}, [("n0", "n1")])
     told = search_faults(["n0", "n1"], Cluster(2, sends={"n0": 0}, receives={"n0": 0}).meet)
     assert (told.slow_nodes, set(told.slow_links)) == ({}, {("n0", "n1"), ("n1", "n0")})
-    assert "no link is known to be good" in told.coverage
+    assert "No link is known to be good" in told.coverage
 
 
 @pytest.mark.parametrize("size", [2, 3, 8, 9])
@@ -226,12 +226,12 @@ def test_a_fault_that_all_share_does_not_show_unless_nothing_arrives(size: int) 
     everybody = {f"n{at}": 0.5 for at in range(size)}
     relative = search_faults(list(everybody), Cluster(size, sends=everybody).meet)
     assert (relative.slow_nodes, relative.slow_links) == ({}, [])
-    assert "so a fault of all links is not found" in relative.coverage
+    assert "a fault of all links is not found" in relative.coverage
     silent = dict.fromkeys(everybody, 0.0)
     none = search_faults(list(silent), Cluster(size, sends=silent).meet)
     assert set(none.slow_links) == none.speeds.keys()  # slow, and nobody good to blame one by
     assert none.slow_nodes == {}
-    assert "no link is known to be good" in none.coverage
+    assert "No link is known to be good" in none.coverage
     assert none.rounds <= 2 * size
 
 
@@ -262,11 +262,11 @@ def test_a_node_named_twice_is_refused() -> None:
 def test_coverage_is_one_sentence_with_its_numbers() -> None:
     told = search_faults([f"n{at}" for at in range(4)], Cluster(4).meet)
     assert told.coverage == (
-        "6 of 6 pairs, both directions, 3 rounds; "
-        "links are compared with each other, so a fault of all links is not found"
+        "6 of 6 pairs, both directions, 3 rounds. "
+        "Links are only compared with each other: a fault of all links is not found"
     )
     told = search_faults([f"n{at}" for at in range(8)], Cluster(8).meet)
-    assert told.coverage.startswith("4 of 28 pairs, both directions, 1 round;")
+    assert told.coverage.startswith("4 of 28 pairs, both directions, 1 round.")
     assert told.rechecks == 0
 
 

@@ -43,7 +43,7 @@ def test_what_the_others_wait_for_may_be_its_links() -> None:
     words = "node1: forward, backward, clip take 1"
     assert slowed(4).statement.startswith(words)
     for cause in (slowed(4), slowed(2)):
-        assert "in compute or on links (this run cannot separate the two)" in cause.statement
+        assert "in compute or on links (this run cannot tell which)" in cause.statement
     computed = explain(*tired()).causes[0].statement
     assert "compute takes" in computed
     assert "cannot separate" not in computed
@@ -122,4 +122,4 @@ def test_all_nodes_that_are_slow_are_named(steps: int) -> None:
         cluster.pace |= {"node2": 1.3, "node5": 1.2, "node6": 1.01}
         (cause,) = explain(cluster.base(), cluster.largest(), cluster.talk).causes
         assert (cause.code, cause.where) == ("SCALE-SLOW-NODE", "node2, node5"), f"seed {seed}"
-        assert "; node5 also slower, but less" in cause.statement
+        assert "; node5 slower too, but less" in cause.statement

@@ -165,7 +165,7 @@ FAILED_CALLS = {
         "  1e+00\n Out of bounds values : 2 FAILED\n",
         {"NCCL-CORRUPT"},
         "a web page makes a heading of #",
-        "nccl-tests counted wrong elements",
+        "nccl-tests found wrong values in",
     ),
     "a transfer that libfabric itself reports": Case(
         "libfabric:4001:1708520807::efa:cq:efa_rdm_txe_handle_error():737<warn> err: 5, message: "
@@ -242,7 +242,7 @@ FAILED_CALLS = {
         STARTED + "[1,0]<stdout>:# Out of bounds values : 12 FAILED\n",
         {"NCCL-CORRUPT"},
         "MPI, Slurm and Ray write before the line",
-        "nccl-tests counted wrong elements",
+        "nccl-tests found wrong values in",
     ),
     "a warning of libfabric that is no transfer": Case(
         STARTED
