@@ -126,6 +126,8 @@ class Check(Named):
     is judged also where the rest of its row cannot be proven.  `doubted`: a contradiction leaves it
     UNPROVEN with a note, and never fails it.
 
+    `without_limit` is what happens if the contract has no limit for it: a derived limit, or none.
+
     `when` is where it is owed; `only_agreed`: only where the contract has a limit for it.
     `not_owed` is why no run must record it.  `depends` are further keys of [cluster] that its value
     depends on.  `ordered_by` is the key whose value is its limit: `exactly`, `at least`, or one
@@ -152,6 +154,7 @@ class Check(Named):
     order: Order
     no_control: str
     failing: str
+    without_limit: str
 
     def __new__(
         cls,
@@ -174,6 +177,7 @@ class Check(Named):
         order: Order = "",
         no_control: str = "",
         failing: str = "",
+        without_limit: str = "",
     ) -> Check:
         """Declare a check by the name of its measure."""
         check = super().__new__(cls, name)
@@ -208,10 +212,13 @@ class Check(Named):
                 return f"{kind}: {limit}{unproven}", limit.because
         if self.from_run:
             return "agreed" if self.ordered_by else "from the run", self.from_run
-        if self.derived_in_run:
-            return "agreed, or from the run", "it follows from the devices that the run used"
-        without = "only noted" if self.only_agreed else "UNPROVEN"
-        return "agreed", f"{without} if the contract has no limit"
+        without = self.without_limit or ("only noted" if self.only_agreed else "UNPROVEN")
+        return "agreed", f"without a limit: {without}"
+
+    def describe_unit(self) -> str:
+        """Name the unit: "text" where the value is one of some words, "number" without a unit."""
+        is_text = self.better == "word" or bool(self.fixed and self.fixed.one_of)
+        return self.unit or ("text" if is_text else "number")
 
 
 BOUNDS = ("low", "high", "marginal_low", "marginal_high", "one_of")
@@ -360,7 +367,7 @@ class CriterionRow:
     def describe_control(self, name: str) -> str:
         """Name the controls that must make a measure fail, or say why there is none."""
         caught = [control for control, measures in self.controls.items() if name in measures]
-        return ", ".join(caught) or f"none: {self.no_control.get(name, '')}"
+        return "; ".join(caught) or f"none: {self.no_control.get(name, '')}"
 
     def owes_check(self, check: Check, here: Circumstances) -> bool:
         """Return whether a check is owed in these circumstances."""

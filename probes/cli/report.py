@@ -342,7 +342,7 @@ def _describe_measure(row: CriterionRow, name: str, fmt: TextFormatter) -> Itera
 
     measure = row.measures[name]
     limit, because = measure.describe_limit()
-    unit = f", in {measure.unit}" if measure.unit else ", a word"
+    unit = f", in {measure.unit}" if measure.unit else f": a {measure.describe_unit()}"
     yield from fmt.wrap(f"{title_of(name)}{unit}", f"{row.id}.{name}: ", "  ")
     yield from fmt.wrap(limit, "limit     ")
     yield from fmt.wrap(because, "because   ")

@@ -310,7 +310,8 @@ class ClusterTerms(BaseModel):
     shards: Folder | None = about(
         None,
         "Folder of each node's token shard, from which SCALING reads real data "
-        "(synthetic without it). `{nodes}` in it is replaced by the number of nodes that train.",
+        "(synthetic without it). Give every node all the data: shard 0 of 1. `{nodes}` in the "
+        "path is replaced by the number of nodes that train.",
     )
     save_minutes: float = about(
         30.0,

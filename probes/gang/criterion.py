@@ -82,6 +82,7 @@ RELEASE_TIME = default_check(
 )
 LARGE_GANG_WAIT = Check(
     "large_gang_wait", "s", better="lower", when=ordered("queue"),
+    without_limit="UNPROVEN if the contract has `queue`, else only noted",
     no_control="a control would hold accelerators for longer than the limit",
     failing="a large job waits {value} behind small ones",
 )

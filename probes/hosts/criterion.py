@@ -30,9 +30,11 @@ def ordered_check(name: str, unit: str, key: str, order: Order, **options: Any) 
     return Check(name, unit, from_run=f"[cluster] {key}", ordered_by=key, order=order, **options)
 
 
-def ordered_part(name: str, unit: str, key: str, failing: str, order: Order = "at least") -> Check:
+def ordered_part(
+    name: str, unit: str, key: str, failing: str, order: Order = "at least", **options: Any
+) -> Check:
     """Declare a check of a part of each node, which is owed where the contract orders it."""
-    return ordered_check(name, unit, key, order, when=ordered(key), failing=failing)
+    return ordered_check(name, unit, key, order, when=ordered(key), failing=failing, **options)
 
 
 def no_gpu(name: str, because: str, failing: str) -> Check:
@@ -92,7 +94,7 @@ POWER_LIMIT = default_check(
     when=ON_GPU, failing="a GPU may use only {value} of its default power{on}",
 )
 NARROW_PCIE = no_gpu(
-    "narrow_pcie", "each lost half of the lanes halves the speed to the host",
+    "narrow_pcie", "a link with half of its lanes has half the speed to the host",
     "GPUs use too few PCIe lanes{on}: {value}",
 )
 NVLINKS_DOWN = no_gpu(
@@ -124,7 +126,9 @@ SYSTEM_DIFFERENCES = default_check(
     "nodes of one job need the same kernel, OFED, firmware and GPU settings", high=0,
     failing="nodes differ in kernel, firmware or settings: {value}",
 )
-GPU_MODEL = ordered_part("gpu_model", "", "gpu_model", "{subject} has the GPU {value}", "chosen")
+GPU_MODEL = ordered_part(
+    "gpu_model", "", "gpu_model", "{subject} has the GPU {value}", "chosen", better="word",
+)
 GPU_MEMORY = ordered_part("gpu_memory", "GiB", "gpu_memory_gib", "GPUs have {value} of memory{on}")
 CPUS = ordered_part("cpus", "CPUs", "cpus_per_node", "{subject} has {value}")
 RAM = ordered_part("ram", "GiB", "ram_gib", "{subject} has {value} of RAM")
@@ -176,7 +180,7 @@ OPEN_FILES = default_check(
 )
 LOCKED_MEMORY = default_check(
     "locked_memory", "GiB",
-    "RDMA locks its buffers: 4 MiB for each of 32 channels to 32 ranks; NCCL asks for no limit",
+    "RDMA locks its buffers: 4 MiB x 32 channels x 32 ranks; NCCL's manual asks for `unlimited`",
     low=4, when=RDMA_AGREED & OWN_HOSTS, failing="a job may lock only {value} of memory{on}",
 )
 STACK = default_check(
@@ -190,12 +194,12 @@ SHARED_MEMORY = default_check(
 )
 PROCESSES = default_check(
     "processes", "threads a rank",
-    "a rank starts about 250 threads: Ray, torch, NCCL and 8 loaders of data", low=256,
+    "a rank starts about 250 threads: Ray, torch, NCCL and 8 data loaders", low=256,
     failing="a job may start only {value}{on}",
 )
 TEMP_ROOM = default_check(
     "temp_room", "ratio",
-    "Ray stores no more objects with 95 % of a disk in use, its local_fs_capacity_threshold",
+    "Ray stops storing objects when 95 % of a disk is used (local_fs_capacity_threshold)",
     low=0.05, failing="only {value} of the disk of Ray's files is free{on}",
 )
 STRAY_RAYLETS = default_check(
@@ -338,7 +342,7 @@ SLOW_GPUS = none_of(
     failing="GPUs are slower than the others{on}: {value}",
 )
 SLOW_PCIE = no_gpu(
-    "slow_pcie", "each lost generation halves the speed to the host, as half of the lanes does",
+    "slow_pcie", "a link one PCIe generation lower has half the speed to the host",
     "GPUs have a slow PCIe link{on}: {value}",
 )
 SLOWING_GPUS = none_of(
@@ -379,7 +383,7 @@ STRANGER_JOBS = none_of(
 )
 # UNPROVEN and never failed: no node sees a firewall that may keep strangers out.
 PUBLIC_ENDPOINTS = default_check(
-    "public_entrances", "endpoints", "anyone who reaches it without a token runs code", high=0,
+    "public_entrances", "endpoints", "anyone who reaches it without a token can run code", high=0,
     doubted=True, when=OWN_HOSTS, depends=("authentication",),
     no_control="a node gets no globally routable address for a test",
 )

@@ -70,8 +70,8 @@ EXPORT_ERROR = default_check(
 )
 SHARE_ON_AGREED_NETWORK = default_check(
     "share_on_agreed_network", "ratio",
-    "a job on the agreed fabric sends all bytes that FSDP needs there; a job on another network "
-    "sends none there", low=0.5, when=SEVERAL_HOSTS & ordered("fabric"), depends=("management",),
+    "on the agreed fabric a job sends all bytes of FSDP over it; on another network it sends "
+    "none of them over it", low=0.5, when=SEVERAL_HOSTS & ordered("fabric"), depends=("management",),
     failing="the job sends only {value} of its traffic over the agreed network",
 )
 HIDDEN_ERRORS = none_of(
@@ -85,8 +85,8 @@ FACTS_MISSING_FROM_ERROR = none_of(
 )
 TIME_TO_STOP = default_check(
     "time_to_stop", "s", "a user who stops a job expects its accelerators back at once", high=15,
-    no_control="it is the time until a stopped job has no process and no accelerator; both counts "
-    "have a control", failing="a stopped job frees its GPUs only after {value}",
+    no_control="it is a time; the counts that end it (`left_processes`, `held_accelerators`) have "
+    "controls", failing="a stopped job frees its GPUs only after {value}",
 )
 LEFT_PROCESSES = none_of(
     "left_processes", "processes", "a stopped job must leave no process on any node",
@@ -115,8 +115,7 @@ NODES_OF_RANK_0 = default_check(
 )
 TIME_TO_ERROR = default_check(
     "time_to_error", "s", "a user should learn within five minutes that the job failed", high=300,
-    no_control="it is the duration of a job whose error the test plants; a late error is not "
-    "planted", failing="a user learns only after {value} that the job failed",
+    no_control="the test plants the error itself; it does not plant a late one", failing="a user learns only after {value} that the job failed",
 )
 
 MISSING_VARIABLE = ControlRow("missing variable", WRONG_RANKS, EXIT_CODE, RANKS, TIME_TO_FIRST_STEP)
@@ -198,8 +197,8 @@ PROBES = (
 
 CRITERION = CriterionRow(
     title="a user can launch without help",
-    how="the commands of the agreed guide are typed in an empty home folder; the job runs "
-    "correctly, on the agreed network, and a failing job says why",
+    how="the commands of your user guide, or of seatrial's, are typed in an empty home folder; the "
+    "job runs correctly, on the agreed network, and a failing job says why",
     where="a shell on this host, and one rank for each GPU",
     needs=("Ray's dashboard, to which the job is submitted",),
     headlines={TIME_TO_FIRST_STEP: "the guide leads to training in {value}"},

@@ -17,7 +17,7 @@ FAULTS_INJECTED = fixed_check(
     doubted=True, no_control="it shows that the probe's own fault happened",
 )
 OUTCOME = Check(
-    "outcome", "", from_run="the outcome that the scenario must have",
+    "outcome", "", better="word", from_run="the outcome that the scenario must have",
     failing="the killed run ends as: {value}",
 )
 ATTEMPTS = Check(
@@ -38,8 +38,8 @@ NOT_REFUSED = none_of(
     failing="a damaged checkpoint is loaded: {value}",
 )
 REFUSALS_EXPLAINED = Check(
-    "refusals_explained", "sentences", from_run="the checkpoints that were refused",
-    failing="refused checkpoints are explained in {value}",
+    "refusals_explained", "sentences", from_run="one sentence for each refused checkpoint",
+    failing="refused checkpoints are explained in only {value}",
 )
 SAVES_REFUSED = Check(
     "saves_refused", "saves", from_run="the saves during which the disk is full",
@@ -75,8 +75,8 @@ SAMPLES_DIFFER = none_of(
     failing="with fewer ranks the samples differ in {value}",
 )
 DRIFT = Check(
-    "drift", "", from_run="the distance between two runs that were not resumed",
-    failing="resumed with fewer ranks, the loss differs by {value}",
+    "drift", "nats", from_run="3 times the loss difference of two runs of both sizes without a resume",
+    failing="after a resume with fewer ranks, the loss is off by {value}",
 )
 UNREPORTED_WAITS = none_of(
     "unreported_waits", "waits", "a job that waits for resources must log what it waits for",
@@ -92,7 +92,8 @@ NON_FINITE = none_of(
 )
 UNEQUAL_STEPS = none_of(
     "unequal_steps", "steps",
-    "loss, gradient norm and samples must be bitwise equal to those of a run that was never killed",
+    "loss, gradient norm and samples must be bitwise equal to those of a run that was never killed, "
+    "except for sums that NCCL added in a different order",
     failing="after the restart, {value} differ from a run that was never killed",
 )
 FINAL_STATE = fixed_check(

@@ -328,7 +328,7 @@ def judge_world_sizes(runs: WorldSizeRuns, measure: Recorder) -> None:
     """Run the control; judge that the smaller run takes the same samples, within the noise."""
     because = f"{MARGIN} times the loss difference of two runs of both sizes without a resume"
     noise = reference_run.loss_distance(runs.full, runs.fewer)  # the two runs that were not resumed
-    limit = Limit(high=MARGIN * noise, because=because)
+    limit = Limit(high=MARGIN * noise, unit="nats", because=because)
     fault = "the run that is resumed with fewer ranks skips one sample"
     judge_late = partial(_judge_smaller, runs.full, runs.late, limit)
     plant(measure, check.RESUMED_ONE_SAMPLE_FURTHER_ON, fault, judge_late)

@@ -22,12 +22,20 @@ def judges_tokens(here: Circumstances) -> bool:
 
 SPEED_IN_TOKENS = When(judges_tokens)
 
-EFFICIENCY = Check("efficiency", "ratio", better="higher")
+EFFICIENCY = Check(
+    "efficiency", "ratio", better="higher",
+    without_limit="UNPROVEN; without any contract: 80 %",
+)
 # Both are of the median node, running alone.  Without an agreed limit `mfu` gets a limit derived
 # from the GPU's name.
-MFU = Check("mfu", "ratio", derived_in_run=True, better="higher", when=~SPEED_IN_TOKENS)
+MFU = Check(
+    "mfu", "ratio", derived_in_run=True, better="higher", when=~SPEED_IN_TOKENS,
+    without_limit="60 % of the MFU that is published for the GPU model; UNPROVEN if none is "
+    "published and `tokens_per_s` is not agreed",
+)
 TOKENS_PER_S = Check(
     "tokens_per_s", "tokens/s per rank", better="higher",
+    without_limit="not judged on GPUs; UNPROVEN in a rehearsal",
     when=SPEED_IN_TOKENS | When(agrees_on_tokens),
 )
 NON_FINITE = wrong_data(
@@ -58,8 +66,7 @@ STRAGGLER = default_check(
 )
 CHECKPOINT_OVERHEAD = default_check(
     "checkpoint_overhead", "ratio",
-    "large jobs save every 15 to 30 minutes (NVIDIA on nvCOMP), and 2 % of 30 minutes is 36 s; "
-    "healthy clusters lose only 2 to 4 % to scaling in total",
+    "large jobs save every 15 to 30 minutes (NVIDIA on nvCOMP); 2 % of 30 minutes is 36 s",
     high=0.02, marginal_high=0.01, when=LONGER_TIER, depends=("save_gb", "save_minutes", "shared",),
     failing="saving checkpoints costs {value} of the training time",
 )

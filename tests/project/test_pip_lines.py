@@ -141,7 +141,7 @@ def test_what_an_index_would_be_asked_for_is_found(line: str, found: list[str]) 
         "pip install .",
         "pip install -q -c constraints.txt -e '.[dev]'",
         "sh '.venv/bin/pip install --no-deps wheels/seatrial-*.whl click'",
-        "pip install --no-index --find-links wheels --no-deps wheels/*.whl",
+        "pip install --no-index --find-links wheels wheels/seatrial-*.whl",
         "pip install 'ray[train]' \"pytest>=9\" Jinja2",
         "pip install git+https://YOUR-SERVER/seatrial.git@v0.1.0",
         "pip uninstall seatrial",

@@ -134,6 +134,7 @@ def describe_measure(one: Check) -> str:
             parts += [f"limit in {limit.unit}"] * (limit.unit != one.unit)
             because += f"; because {limit.because}"
     parts += [f"from the run: {one.from_run}"] * bool(one.from_run)
+    parts += [f"without a limit: {one.without_limit}"] * bool(one.without_limit)
     parts += [f"better {one.better}"] * bool(one.better)
     flags = ("derived_in_run", "signed", "of_data", "doubted")
     parts += [flag.replace("_", " ") for flag in flags if getattr(one, flag)]

@@ -161,7 +161,7 @@ def test_a_probe_that_is_owed_before_its_tier_is_refused(product: Product) -> No
     ("table", "name", "value", "sentence"),
     [
         ("measures", "rank_cv", "ratio; default high 0.2", "measures: rank_cv was 'ratio; def"),
-        ("measures", "busbw", None, "measures: busbw is lost; it was 'GB/s; better higher'"),
+        ("measures", "busbw", None, "measures: busbw is lost; it was 'GB/s; without a limit: 80 %"),
         ("controls", "bad sender", {"lost_packets"}, "fail: bad sender was 'lost_packets, slow"),
         ("controls", "bad sender", None, "makes fail: bad sender is lost"),
         ("no_control", "rails", None, "measures without a control: rails is lost"),

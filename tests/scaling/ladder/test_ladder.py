@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,7 +12,8 @@ import pytest
 from probes.contract.terms import ClusterTerms
 from probes.scaling.run_ladder import train_config
 from reference_trainer.config import TrainConfig
-from reference_trainer.data.shards import VOCAB
+from reference_trainer.data.shard_assignment import validate_shard_set
+from reference_trainer.data.shards import COMMON_KEYS, VOCAB, MissingShard
 from reference_trainer.launch.gang import Gang, GangError
 from reference_trainer.model.size import estimate_memory
 from scaling.ladder.ladder import (
@@ -61,6 +63,32 @@ def test_each_node_has_its_turn_among_several(nodes: int, runs: int) -> None:
                 turns[node] += count < nodes
     assert min(turns) >= 1
     assert worker_groups(gang, nodes, first_node(rungs, nodes, 1)) == [[*range(2 * nodes)]]
+
+
+def missing_shards(nodes: int, shard_of: Callable[[int, int], tuple[int, int]]) -> list[int]:
+    """List the rungs of four runs on `nodes` nodes whose ranks do not hold a whole set of shards.
+
+    `shard_of(node, count)` is (number, of how many) of the shard on a node for a rung.
+    """
+    places = [SimpleNamespace(node=f"n{node}") for node in range(nodes)]
+    gang, rungs, found = cast(Gang, SimpleNamespace(places=places)), rung_sizes(nodes), list[int]()
+    common = dict.fromkeys(COMMON_KEYS, "")
+    for run in range(4):
+        for count in rungs[1:]:
+            (group,) = worker_groups(gang, count, first_node(rungs, count, run))
+            held = [shard_of(node, count) for node in group]
+            contents = [{**common, "node": node, "nodes": of, "files": node} for node, of in held]
+            try:
+                validate_shard_set([(f"n{node}", one) for node, one in enumerate(contents)])
+            except MissingShard:
+                found.append(count)
+    return found
+
+
+def test_shards_of_all_data_are_complete_on_each_rung() -> None:
+    """The recipe of docs/use/training.md holds for every number of nodes; shares do not."""
+    assert not any(missing_shards(nodes, lambda node, count: (0, 1)) for nodes in range(2, 65))
+    assert missing_shards(12, lambda node, count: (node % count, count))
 
 
 def test_the_first_run_of_a_rung_of_two_is_on_the_first_nodes() -> None:
