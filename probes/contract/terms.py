@@ -34,7 +34,9 @@ def _check_document(value: str) -> str:
     if clean(value) != value:
         raise ValueError(f"expected a path or URL of printable characters, found {value!r}")
     if colons and scheme not in ("http", "https"):
-        raise ValueError(f"expected a path, or an https URL, found {value!r}")
+        raise ValueError(
+            f"expected a path, or a URL by https (or http with sha256), found {value!r}"
+        )
     return value
 
 
@@ -60,8 +62,8 @@ class LaunchTerms(BaseModel):
 
     document: Annotated[str, AfterValidator(_check_document)] | None = about(
         None,
-        "The operator's guide: a path from the contract's folder, or an https URL. Without "
-        "it, seatrial's own guide is followed.",
+        "The operator's guide: a path from the contract's folder, or a URL (https, or http with "
+        "`sha256`). Without it, seatrial's own guide is followed.",
     )
     sha256: Annotated[str, AfterValidator(_check_sha256)] | None = about(
         None,
