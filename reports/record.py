@@ -276,7 +276,9 @@ class RunRecord(RecordModel):
     submission: str = about("", "Id of the submission, if `seatrial submit` started the run.")
     operator: str = about("", "Who ran the test, as given to --operator.")
     baseline: str = about("", "Id of the run that this one is compared with.")
-    baseline_problem: str = about(NO_BASELINE, "Why that run cannot be compared; empty if it can.")
+    baseline_problem: str = about(
+        NO_BASELINE, "Why the baseline run cannot be compared; empty if it can."
+    )
     baseline_values: list[BaselineValue] = about(
         [], "Values of the baseline run that the contract compares with."
     )

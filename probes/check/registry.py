@@ -89,7 +89,7 @@ def find_problems(row: CriterionRow, folder: Path) -> Iterator[str]:
             if check not in row.checks:
                 yield f"control {control!r} fails {check!r}, which is not a check of {row.id}"
         if not control.fails:
-            yield f"control {control!r} lists no check that it must make fail"
+            yield f"control {control!r} names no check. Expected: those that it must make fail"
     for check in row.checks:
         if check not in planted and not check.no_control:
             yield f"check {check!r} has no control, and its no_control is empty"

@@ -36,7 +36,7 @@ LABEL_WIDTH = 12  # columns: the longest label, "  condition", and a blank
     "conditions",
     multiple=True,
     metavar="TEXT",
-    help="A condition, or a reason of a refusal; may be repeated.",
+    help="With --decision conditions: a condition. With refused: a reason. May be repeated.",
 )
 def sign(
     run: Path, party: str, key: Path, decision: str, name: str, conditions: tuple[str, ...]
@@ -64,7 +64,8 @@ def sign(
             fingerprint = sign_statement(run, statement, key)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)  # click's own is 1: a criterion failed
-    _say(f"signed with {fingerprint}: {run / 'signatures' / party}.txt and .txt.sig")
+    written = f"{party}.txt and {party}.txt.sig in {run / 'signatures'}"
+    _say(f"signed with {fingerprint}. Written: {written}")
 
 
 @cli.command(

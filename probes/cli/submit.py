@@ -25,7 +25,14 @@ from probes.session.options import OPTIONS, check_nonce
 from probes.submit import follow
 from probes.submit.bring_back import PYTHON, BringBack, ForeignRun, NoRun
 from probes.submit.entry import PREFIX
-from probes.submit.follow import ConnectionLost, Follower, JobsApi, SubmissionState, SubmitError
+from probes.submit.follow import (
+    ConnectionLost,
+    Follower,
+    JobsApi,
+    SubmissionState,
+    SubmitError,
+    UnknownJob,
+)
 from probes.submit.package import CONTRACT, make_package, package_name, recorded_code
 from probes.submit.parts import STEP_SUMMARY
 from probes.submit.verify import (
@@ -152,8 +159,8 @@ def submit(
     except (Detached, SubmitError) as left:
         is_error = isinstance(left, SubmitError)
         if is_error and not api.is_under_way:  # it is not known there
-            message = f"{left}. Was it another cluster, or was its head restarted?"
-            raise UsageError(message) from None
+            lost = ". Check --address. If the head was restarted, its jobs are lost: submit again"
+            raise UsageError(f"{left}{lost * isinstance(left, UnknownJob)}") from None
         _say(f"error: {left}" if is_error else str(left))
         code = EXIT_INTERRUPTED if session.is_stopping else EXIT_UNPROVEN
         if isinstance(left, ForeignRun):
@@ -165,7 +172,8 @@ def submit(
         _say("interrupted before the run was copied and verified: it is still on the cluster")
         code = EXIT_INTERRUPTED
     compared = {key: given[key] for key in COMPARED if key in given}
-    _say_how_to_attach(address, id, compared, rehearsal)
+    if code != EXIT_USAGE:  # asking again would not help
+        _say_how_to_attach(address, id, compared, rehearsal)
     sys.exit(code)
 
 
@@ -273,10 +281,12 @@ class _Session:
                 ) from None
             except KeyboardInterrupt as interrupt:
                 if self.is_stopping:
-                    raise Detached("left while the run was stopping on the cluster") from None
+                    raise Detached(
+                        "you left before the run had stopped: it goes on stopping on the cluster"
+                    ) from None
                 if not (isinstance(interrupt, Terminated) or self._wants_stop()):
                     continue
-                _say("stopping the run on the cluster: it removes what it made")
+                _say("stopping the run: it cleans up on the cluster")
                 self.is_stopping = True
                 self._stop()
 

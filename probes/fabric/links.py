@@ -202,7 +202,8 @@ def find_loss(
     """
     bad = {link: share for link, share in lost.items() if share is not None and share > max_lost}
     if bad and len(bad) == len(lost) > 2:
-        message = f"every link loses packets: {_range(bad.values())} of them"
+        message = f"packets lost on every link: {_range(bad.values())}. Expected: at most "
+        message += f"{100 * max_lost:g} %. A fault of all links is likely in what they share"
         return [finding("FAB-LOSS", message, list(dict.fromkeys(node_of(a) for a, _ in bad)))]
     findings = []
     for node, way in lossy.slow_nodes.items():

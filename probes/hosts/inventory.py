@@ -395,7 +395,8 @@ def judge_nvml(nodes: Sequence[NodeGpus], facts: AllFacts, short: bool, measure:
         expected = bool(node.counts["Ray"] or node.ordered or missing)
         faults = find_nvml_faults(fact, expected)
         count = None if faults is None else len(faults)
-        measure(check.NVML_ERRORS, count, on=node.name, note="NVML does not know AMD's GPUs")
+        unread = "its GPUs are AMD's, and NVML reads only NVIDIA's"
+        measure(check.NVML_ERRORS, count, on=node.name, note=unread)
         measure.explain(faults or [])
 
 

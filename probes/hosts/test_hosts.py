@@ -156,7 +156,7 @@ def test_jobs_get_the_limits_they_need(cluster, terms, measure):
     ranks = {node["id"]: int(node["resources"].get("GPU", 1)) for node in cluster.nodes}
     measures = limits.judged_measures(cluster, terms)
     systems = {fact["name"]: fact.get("system") for fact in facts}
-    measure.keep("system.json", systems, caption="limits and room of every node")
+    measure.keep("system.json", systems, caption="limits, memory and free disk space of each node")
     measure.covered(f"{len(facts)} of {len(cluster.nodes)} nodes answered")
     if cluster.kind == "local":
         measure.covered("limits of the host are not judged: embedded raylets inherit a shell's")

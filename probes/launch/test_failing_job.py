@@ -206,8 +206,9 @@ def test_a_stopped_job_leaves_nothing(cluster, terms, measure):
         again = path.follow()
     keep_transcript(said, measure, "stopped", "a job that its user stopped")
     keep_transcript(again, measure, "again", "the same commands after the stop")
-    unable = "" if trained else "the job did not train a step"
-    fault = "the job's processes are counted before the job is stopped"
+    unreached = f"the job did not reach step {BUSY_STEP}: it ended, or took over {FIRST_STEP_S:g} s"
+    unable = "" if trained else unreached
+    fault = "a job that still runs is judged as if it had been stopped"
     plant(measure, check.RUNNING_JOB, fault, partial(judge_left, cluster, still), unable=unable)
     seen = trained and before.count >= cluster.size and not before.unseen
     judge_stop(cluster, left if seen else None, seconds, measure)

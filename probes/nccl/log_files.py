@@ -69,8 +69,8 @@ def _walk(root: Path, skipped: list[str]) -> Iterator[Path]:
                 skipped.append(f"{path} was skipped: of a folder, only regular files are read")
             elif not _leads_into(path, root):  # its target is read in its own place
                 skipped.append(
-                    f"{path} is a link that leads out of {root}, or nowhere: it is not followed; "
-                    "give the file itself"
+                    f"{path} was not read: it is a link to a file outside {root}, or to none. "
+                    "Give the file itself"
                 )
 
 

@@ -44,7 +44,7 @@ OPTIONS = (
     RunOption(
         "--wait-for-nodes",
         "SECONDS",
-        "how long to wait for ordered nodes that have not joined yet, such as 600 or 10m "
+        "how long to wait until all nodes of the order have joined, such as 600 or 10m "
         "(default: 0)",
     ),
     RunOption(

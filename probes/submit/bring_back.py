@@ -180,8 +180,11 @@ def read_about(log: str) -> Archive:
         archive = Archive(str(about["name"]), int(about.get("parts", 0)), str(about.get("sha256")))
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
         raise ForeignRun("the cluster's answer is not a run of seatrial") from None
-    if not 0 <= archive.parts <= MAX_RUN // PART_BYTES:
-        raise ForeignRun(f"the packed run has {archive.parts} parts: it is not a run of seatrial")
+    most = MAX_RUN // PART_BYTES
+    if not 0 <= archive.parts <= most:
+        found = f"parts of the packed run: {archive.parts}"
+        because = f"the largest run that is copied has {MAX_RUN >> 30} GiB"
+        raise ForeignRun(f"{found}. Expected: 0 to {most} ({because})")
     if not archive.name:
         raise NoRun("the cluster has no run of this submission")
     return archive

@@ -171,11 +171,13 @@ def compare_facts(
         yield f"nodes of the run: {count}. Expected: {asked.nodes} (--nodes)"
     if start.get("rehearsal") and not asked.rehearsal:
         yield f"the run is a rehearsal: {start['rehearsal']}. Expected: none ({AGREED})"
-    if owes.get("partial") or not owes:
-        why = owes.get("partial") or "it does not list what it must record"
-        yield f"the run is PARTIAL: {why}"
+    because = "the job's exit code says that the run is accepted"
+    if owes.get("partial"):
+        yield f"the run is PARTIAL: {owes['partial']}"
+    if not owes:
+        listed = "list of probes in the run's event log"
+        yield f"{listed}: missing. Expected: all that must run ({because})"
     if (state := facts.get("run_finished", {}).get("state")) != "finished":
-        because = "the job's exit code says that the run is accepted"
         yield f"last state in the run's event log: {show(state)}. Expected: finished ({because})"
 
 

@@ -253,7 +253,8 @@ class Checkpointer:
         try:
             saved = self._saving.result(self._timeout_s)
         except futures.TimeoutError:
-            message = f"the background save did not end within {self._timeout_s:.0f} s"
+            took = f"did not end within {self._timeout_s:.0f} s"
+            message = f"background save of the checkpoint {took}: the storage is slow, full or away"
             raise CheckpointError(message) from None
         self._saving = None
         return [saved]

@@ -126,6 +126,7 @@ def render(
         again=lambda shown: again_command(record, shown),
         fill_in=lambda finding: fill(finding, record.cluster),
         blast_of=lambda finding: sections.blast_text(finding, summary),
+        gpus_of=lambda finding: sections.count_suspect_gpus(finding, record),
         problem_of=lambda result: summary_sentence(result, headlines.get(result.criterion, {})),
         time_to_test=lambda finding: _time_to_test(finding, record),
         kept_files={entry.path for result in record.results for entry in result.evidence},

@@ -122,16 +122,22 @@ def _name_some(criteria: list[str], verb: str = "is") -> str:
     return f"{names} {'are' if verb and len(criteria) > 1 else verb}".rstrip()
 
 
-class NextStep(NamedTuple):
-    """What to do with the run, the commands for it, and the reason that it answers.
-
-    `afterwards` is the command of a complete run, for when what stands open is fixed.
-    """
+class Step(NamedTuple):
+    """What to do, and the command for it; may be empty."""
 
     text: str
-    commands: tuple[str, ...] = ()
+    command: str = ""
+
+
+class NextStep(NamedTuple):
+    """What to do with the run, before and after the steps of its findings.
+
+    `answers` is the reason against an acceptance that it answers.
+    """
+
+    first: tuple[Step, ...]
     answers: str = ""
-    afterwards: str = ""
+    last: tuple[Step, ...] = ()
 
 
 def choose_next_step(
@@ -147,40 +153,51 @@ def choose_next_step(
     whole = PART_OPTION.sub("", command)
     if summary.integrity.problems:
         text = "Do not sign. Ask for the original run folder, or run again. See what differs:"
-        return NextStep(text, (f"seatrial verify {run}",))
+        return NextStep((Step(text, f"seatrial verify {run}"),))
     if not record.contract.agreed:
-        text = "Draft a contract from this run. Put in what was ordered. Then run again with it:"
         again = f"{CONTRACT_OPTION.sub('', whole)} --contract {DRAFT}"
-        commands = f"seatrial contract new --from {run} {DRAFT}", again
-        return NextStep(text, commands, why_no_contract(record))
+        steps = (
+            Step("Draft a contract from this run:", f"seatrial contract new --from {run} {DRAFT}"),
+            Step(
+                f"Change each value in {DRAFT} to what was ordered. Then run again with it:", again
+            ),
+        )
+        return NextStep(steps, why_no_contract(record))
     if is_open:
-        return NextStep("", afterwards=whole)
+        text = "Fix this and test it again. Then do a complete run: only that can be accepted."
+        return NextStep((Step(text),), last=(Step("Complete run:", whole),))
     if summary.shown_verdict.accepted and record.rehearsal:
-        text = "Run the suite on the real cluster, with the file of its contract:"
-        return NextStep(text, ("seatrial run --cluster auto --contract CONTRACT",))
+        text = "Run the suite on the head node of the real cluster (CONTRACT: the agreed file):"
+        return NextStep((Step(text, "seatrial run --cluster auto --contract CONTRACT"),))
     if summary.shown_verdict.accepted:
-        return _choose_signature(summary, run, "the original of " * is_shared)
+        return NextStep(_choose_signature(summary, run, "the original of " * is_shared))
     if record.state != "finished":
-        return NextStep("The run was stopped before its end. Run it again:", (command,))
+        return NextStep((Step("The run was stopped before its end. Run it again:", command),))
     if record.partial:
-        return NextStep(f"{full_run_text(record)}:", (whole,), why_partial(record))
+        return NextStep((Step(f"{full_run_text(record)}:", whole),), why_partial(record))
     if untested:
-        return NextStep("Run the missing tests. They are listed below, under Not tested.")
+        return NextStep((Step("Run the missing tests. They are listed below, under Not tested."),))
+    again = Step("Run the suite again:", command)
     if any(problem.kind == "teardown" for problem in record.problems):
-        text = "Look at what the test may have left on the cluster. Then run the suite again:"
-        return NextStep(text, ("seatrial cleanup", command))
-    return NextStep("Run the suite again:", (command,))
+        look = "Show what the test left on the cluster (--remove removes it):"
+        return NextStep((Step(look, "seatrial cleanup"), again))
+    return NextStep((again,))
 
 
-def _choose_signature(summary: AcceptanceSummary, run: str, of: str) -> NextStep:
+def _choose_signature(summary: AcceptanceSummary, run: str, of: str) -> tuple[Step, ...]:
     """Write how to sign an accepted run; with a condition, too, if a value is close to a limit."""
-    text = f"Sign {of}this run, on paper or with your ssh key (KEY)"
+    text = f"Sign {of}this run, on paper or with your ssh key (KEY: its file)"
     sign = f"seatrial sign {run} --as customer --key KEY --decision"
     close = [row.criterion.id for row in summary.rows if row.verdict is Verdict.MARGINAL]
     if not close:
-        return NextStep(f"{text}:", (f"{sign} accepted",))
-    text += f". {_name_some(close)} close to the limit: accept it, or name a condition:"
-    return NextStep(text, (f"{sign} accepted", f"{sign} conditions --condition TEXT"))
+        return (Step(f"{text}:", f"{sign} accepted"),)
+    return (
+        Step(f"{text}. To accept it:", f"{sign} accepted"),
+        Step(
+            f"Or to accept it with a condition, because {_name_some(close)} close to the limit:",
+            f"{sign} conditions --condition TEXT",
+        ),
+    )
 
 
 class ControlCounts(NamedTuple):
@@ -208,11 +225,8 @@ class ControlCounts(NamedTuple):
         rest = f"Not planted: {quantity(self.not_run, 'faults')} of tests that did not run."
         parts = [rest] * bool(self.not_run)
         if planted:
-            found = (
-                f"found {self.found}" if self.missed else "found all" if planted > 1 else "found it"
-            )
-            faults = quantity(planted, "faults")
-            parts = [f"Self-test: the suite planted {faults} on purpose, and {found}.", *parts]
+            word = "failed" if self.missed else "passed"
+            parts = [f"Self-test {word} (planted faults found: {self.share}).", *parts]
         return " ".join(parts)
 
 
@@ -268,7 +282,7 @@ def section_anchors(rows: Sequence[ReportRow]) -> dict[str, str]:
 
 
 def blast_text(finding: Finding, summary: AcceptanceSummary) -> str:
-    """Write what a finding affects: criteria that are not accepted, and GPUs of its nodes."""
+    """Write which criteria a finding keeps from an acceptance: `Failed: FABRIC.`"""
     suspects = set(finding.suspects)
     held: dict[str, list[str]] = {}
     for row in summary.rows:
@@ -279,11 +293,13 @@ def blast_text(finding: Finding, summary: AcceptanceSummary) -> str:
             continue
         word = "Failed" if row.verdict is Verdict.FAIL else "Not proven"
         held.setdefault(word, []).append(row.criterion.id)
-    nodes = suspects & set(summary.record.node_names)
-    gpus = gpus_per_node(summary.record.cluster) * len(nodes)
-    parts = [f"{word}: {join_words(criteria)}." for word, criteria in held.items()]
-    parts += [f"GPUs of the suspects: {gpus}."] if gpus else []
-    return " ".join(parts)
+    return " ".join(f"{word}: {join_words(criteria)}." for word, criteria in held.items())
+
+
+def count_suspect_gpus(finding: Finding, record: RunRecord) -> int:
+    """Count the GPUs of the nodes that a finding names."""
+    nodes = set(finding.suspects) & set(record.node_names)
+    return gpus_per_node(record.cluster) * len(nodes)
 
 
 def cause_text(result: ProbeResult, record: RunRecord) -> str:

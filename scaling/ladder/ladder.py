@@ -52,10 +52,10 @@ def _step_disagreement(ranks: Sequence[dict[str, Any]], step_tokens: int) -> str
             return f"ranks differ in their {name}"
     ids = [id for rank in ranks for id in rank["ids"]]
     if len(set(ids)) < len(ids):
-        return "ranks trained on the same samples"
+        return "a sample was used twice. Expected: each sample once"
     tokens = sum(rank["tokens"] for rank in ranks)
     if tokens != step_tokens:
-        return f"{tokens} tokens were used, not {step_tokens}"
+        return f"{tokens} tokens were used. Expected: {step_tokens}"
     loss = ranks[0]["loss"]
     mean = sum(rank["local_loss"] * rank["tokens"] for rank in ranks) / tokens
     if math.isfinite(loss) and not math.isclose(mean, loss, rel_tol=LOSS_TOLERANCE):

@@ -102,7 +102,7 @@ def test_each_hole_in_the_declarations_is_named() -> None:
     reasoned = Check("new", "s", no_control="it has none", not_owed="it is never owed")
     assert problems(checks=(*row.checks, reasoned)) == []
     assert problems(planted=(*row.planted, ControlRow("empty"))) == [
-        "control 'empty' lists no check that it must make fail",
+        "control 'empty' names no check. Expected: those that it must make fail",
         "control 'empty' is not in any probe",
     ]
     other = ControlRow("other", new)

@@ -86,7 +86,8 @@ def test_an_id_that_the_cluster_does_not_know_is_refused() -> None:
     with head(answer) as (address, _):
         code, said = run("--address", address, "--attach", ID)
     assert code == 4
-    assert "Job x does not exist. Was it another cluster, or was its head restarted?" in said
+    hint = "Check --address. If the head was restarted, its jobs are lost: submit again"
+    assert f"Job x does not exist. {hint}" in said
 
 
 @pytest.mark.parametrize(
@@ -162,7 +163,7 @@ def test_a_second_signal_leaves_a_run_that_stops(monkeypatch: pytest.MonkeyPatch
     with cluster([{"status": "RUNNING"}]) as (address, _):
         code, said = run("--address", address, "--attach", ID)
     assert code == 2
-    assert "left while the run was stopping on the cluster" in said
+    assert "you left before the run had stopped" in said
     assert "goes on" not in said
 
 

@@ -308,7 +308,7 @@ def test_one_wrong_element_is_a_number(tmp_path: Path) -> None:
     row = "  1048576  262144  float  sum  -1  91.5  11.46  17.19  1  90.1  11.63  17.45  0\n"
     (named,) = told(tmp_path, Job().text() + row).findings
     assert named.code == "NCCL-CORRUPT"
-    assert named.statement.endswith("wrong elements in 1 rows, up to 1 in one")
+    assert named.statement.endswith("wrong values in 1 rows, up to 1 in one")
 
 
 @pytest.mark.parametrize(("late_s", "suspects"), [(26.0, ["rank 3 on node1"]), (36.0, None)])

@@ -64,11 +64,11 @@ def test_what_is_named_and_no_log_is_one_sentence(
 STRANGE = {
     "fifo": (os.mkfifo, "was skipped: of a folder, only regular files"),
     "socket": (a_socket, "was skipped: of a folder, only regular files"),
-    "zero": (link("/dev/zero"), "is a link that leads out of"),
-    "loop": (link("strange"), "is a link that leads out of"),
-    "nowhere": (link("nothing"), "is a link that leads out of"),
-    "above": (link(".."), "is a link that leads out of"),
-    "other job": (link("../other.log"), "is a link that leads out of"),
+    "zero": (link("/dev/zero"), "it is a link to a file outside"),
+    "loop": (link("strange"), "it is a link to a file outside"),
+    "nowhere": (link("nothing"), "it is a link to a file outside"),
+    "above": (link(".."), "it is a link to a file outside"),
+    "other job": (link("../other.log"), "it is a link to a file outside"),
 }
 
 

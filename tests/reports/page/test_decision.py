@@ -26,6 +26,7 @@ from reports.page.sections import (
     cause_text,
     choose_next_step,
     count_controls,
+    count_suspect_gpus,
     join_words,
     limit_text,
     only_lacks_limits,
@@ -79,16 +80,16 @@ def test_a_problem_without_a_finding_points_at_what_was_found_before() -> None:
 
 
 @pytest.mark.parametrize(
-    ("suspects", "text"),
+    ("suspects", "text", "gpus"),
     [
-        (["atlas07"], "Failed: FABRIC and SCALING. GPUs of the suspects: 8."),
-        (["atlas07", "atlas01"], "Failed: FABRIC and SCALING. GPUs of the suspects: 16."),
-        (["the fabric"], "Failed: FABRIC."),
-        ([], "Failed: FABRIC."),
+        (["atlas07"], "Failed: FABRIC and SCALING.", 8),
+        (["atlas07", "atlas01"], "Failed: FABRIC and SCALING.", 16),
+        (["the fabric"], "Failed: FABRIC.", 0),
+        ([], "Failed: FABRIC.", 0),
     ],
 )
 def test_a_finding_holds_up_its_row_and_those_with_its_suspects(
-    suspects: list[str], text: str
+    suspects: list[str], text: str, gpus: int
 ) -> None:
     record = summary("tcp-fallback").record
     mine = Finding(code="X", statement="x", suspects=suspects, remedy="x")
@@ -99,6 +100,7 @@ def test_a_finding_holds_up_its_row_and_those_with_its_suspects(
     ]
     told = summarize_acceptance(record.model_copy(update={"results": results}))
     assert blast_text(mine, told) == text
+    assert count_suspect_gpus(mine, record) == gpus
 
 
 @pytest.mark.parametrize(
@@ -112,7 +114,7 @@ def test_the_lead_has_the_worst_fact() -> None:
     lead = build_lead(summary("tcp-fallback"))
     assert lead.worst == "FABRIC: All-reduce runs at 41.2 GB/s. Expected: >= 340 GB/s"
     assert lead.counts.startswith("3 of 6 required criteria proven, 2 failed, 1 unproven.")
-    assert lead.proof == "Self-test: the suite planted 6 faults on purpose, and found all."
+    assert lead.proof == "Self-test passed (planted faults found: 6 of 6)."
 
 
 def test_the_lead_of_an_accepted_run_has_no_worst_fact() -> None:
@@ -124,7 +126,7 @@ def test_a_control_that_was_missed_is_counted() -> None:
     missed = summary("control-missed")
     counts = count_controls(missed.record.results)
     assert (counts.missed, counts.not_run) == (1, 0)
-    assert counts.sentence.endswith(f" on purpose, and found {counts.found}.")
+    assert counts.sentence == f"Self-test failed (planted faults found: {counts.found} of 6)."
     id, control = planted_faults(missed.record)[0]
     assert (id, control.verdict, control.name) == ("FABRIC", Verdict.UNPROVEN, "wrong network")
     (fabric,) = [row for row in missed.rows if row.criterion.id == "FABRIC"]
@@ -134,10 +136,10 @@ def test_a_control_that_was_missed_is_counted() -> None:
 @pytest.mark.parametrize(
     ("counts", "text", "sentence"),
     [
-        ((3, 0, 0), "3 of 3", "Self-test: the suite planted 3 faults on purpose, and found all."),
-        ((2, 1, 0), "2 of 3", "Self-test: the suite planted 3 faults on purpose, and found 2."),
+        ((3, 0, 0), "3 of 3", "Self-test passed (planted faults found: 3 of 3)."),
+        ((2, 1, 0), "2 of 3", "Self-test failed (planted faults found: 2 of 3)."),
         ((1, 0, 2), "1 of 1, 2 not run",
-         "Self-test: the suite planted 1 fault on purpose, and found it. "
+         "Self-test passed (planted faults found: 1 of 1). "
          "Not planted: 2 faults of tests that did not run."),
         ((0, 0, 4), "none, 4 not run", "Not planted: 4 faults of tests that did not run."),
         ((0, 0, 0), "none", ""),
@@ -252,23 +254,24 @@ AGAIN = "pytest probes --cluster ray://10.20.0.1:10001 --contract h100-ndr400"
 
 
 SIGN = f"seatrial sign {FOLDER} --as customer --key KEY --decision"
-WHOLE = "When these tests pass, run the whole suite again. Only a complete run can be accepted:"
+WHOLE = "Fix this and test it again. Then do a complete run: only that can be accepted."
 
 
 @pytest.mark.parametrize(
     ("name", "begins", "commands"),
     [
-        ("healthy-atlas", "Sign this run, on paper or with your ssh key (KEY). SCALING is close to",
+        ("healthy-atlas", "Sign this run, on paper or with your ssh key (KEY: its file). To accept",
          [f"{SIGN} accepted", f"{SIGN} conditions --condition TEXT"]),
-        ("healthy-lab", "Run the suite on the real cluster",
+        ("healthy-lab", "Run the suite on the head node of the real cluster",
          ["seatrial run --cluster auto --contract CONTRACT"]),
         ("killed-run", "The run was stopped before its end", [AGAIN]),
         ("partial", "An acceptance needs a full run (6 tests of the tier quick):", [AGAIN]),
-        ("no-contract", "Draft a contract from this run. Put in what was ordered.",
+        ("no-contract", "Draft a contract from this run:",
          [f"seatrial contract new --from {FOLDER} seatrial.toml",
           "pytest probes --cluster ray://10.20.0.1:10001 --contract seatrial.toml"]),
         ("not-run", "Run the missing tests.", []),
-        ("teardown", "Look at what the test may have left", ["seatrial cleanup", AGAIN]),
+        ("teardown", "Show what the test left on the cluster (--remove removes it):",
+         ["seatrial cleanup", AGAIN]),
         ("tcp-fallback", WHOLE, [AGAIN]),
         ("control-missed", WHOLE, [AGAIN]),
     ],
@@ -289,7 +292,7 @@ def test_a_contract_is_written_once_into_the_command() -> None:
     step = choose_next_step(
         summarize_acceptance(given), is_open=True, is_shared=False, untested=False
     )
-    assert step.commands[1] == "seatrial run --contract seatrial.toml"
+    assert step.first[1].command == "seatrial run --contract seatrial.toml"
 
 
 def test_an_acceptance_without_a_doubt_is_signed_with_one_command() -> None:
@@ -301,8 +304,8 @@ def test_an_acceptance_without_a_doubt_is_signed_with_one_command() -> None:
     step = choose_next_step(
         summarize_acceptance(sound), is_open=False, is_shared=False, untested=False
     )
-    text = "Sign this run, on paper or with your ssh key (KEY):"
-    assert step == (text, (f"{SIGN} accepted",), "", "")
+    text = "Sign this run, on paper or with your ssh key (KEY: its file):"
+    assert step == (((text, f"{SIGN} accepted"),), "", ())
 
 
 @pytest.mark.parametrize(
@@ -322,7 +325,7 @@ def test_a_problem_outside_the_tests_is_named_first(kind: str, why: str) -> None
     told = summarize_acceptance(record)
     assert build_lead(told).why == why
     step = choose_next_step(told, is_open=False, is_shared=False, untested=False)
-    assert step[:2] == ("Run the suite again:", (AGAIN,))
+    assert step.first == (("Run the suite again:", AGAIN),)
     assert f"{kind.capitalize()} error in here: no room" in render(told, None)
 
 
@@ -405,7 +408,7 @@ def test_a_folder_that_does_not_verify_is_not_signed() -> None:
         edited = with_problems(summary(name), ["record.json was changed"])
         step = choose_next_step(edited, is_open=is_open, is_shared=False, untested=False)
         assert step.text.startswith("Do not sign.")
-        assert step.commands == (f"seatrial verify {FOLDER}",)
+        assert step.first[0].command == f"seatrial verify {FOLDER}"
 
 
 def test_a_result_that_lacks_more_than_a_limit_keeps_its_own_step() -> None:
@@ -434,7 +437,7 @@ def test_a_secret_of_the_command_is_not_in_the_next_step() -> None:
     step = choose_next_step(
         summarize_acceptance(secret), is_open=False, is_shared=True, untested=True
     )
-    (command,) = step.commands
+    ((_, command),) = step.first
     assert command.startswith(AGAIN)
     assert "hf_abc" not in command
 
