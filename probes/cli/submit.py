@@ -172,8 +172,7 @@ def submit(
         _say("interrupted before the run was copied and verified: it is still on the cluster")
         code = EXIT_INTERRUPTED
     compared = {key: given[key] for key in COMPARED if key in given}
-    if code != EXIT_USAGE:  # asking again would not help
-        _say_how_to_attach(address, id, compared, rehearsal)
+    _say_how_to_attach(address, id, compared, rehearsal)
     sys.exit(code)
 
 
@@ -282,7 +281,7 @@ class _Session:
             except KeyboardInterrupt as interrupt:
                 if self.is_stopping:
                     raise Detached(
-                        "you left before the run had stopped: it goes on stopping on the cluster"
+                        "you left before the run had stopped: the cluster may still be stopping it"
                     ) from None
                 if not (isinstance(interrupt, Terminated) or self._wants_stop()):
                     continue

@@ -182,9 +182,9 @@ def read_about(log: str) -> Archive:
         raise ForeignRun("the cluster's answer is not a run of seatrial") from None
     most = MAX_RUN // PART_BYTES
     if not 0 <= archive.parts <= most:
-        found = f"parts of the packed run: {archive.parts}"
         because = f"the largest run that is copied has {MAX_RUN >> 30} GiB"
-        raise ForeignRun(f"{found}. Expected: 0 to {most} ({because})")
+        expected = f"Expected: 0 to {most} ({because})"
+        raise ForeignRun(f"parts of the packed run: {archive.parts}. {expected}")
     if not archive.name:
         raise NoRun("the cluster has no run of this submission")
     return archive

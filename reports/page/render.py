@@ -19,7 +19,7 @@ from reports.frames.compare import compare
 from reports.measurement import Measurement, Verdict
 from reports.numbers import number
 from reports.orders import MAX_LISTED, again_command, fill, node_suspects, run_argument
-from reports.page import sections
+from reports.page import decision, sections
 from reports.record import NOT_RUN, Control, Finding, ProbeResult, RunRecord, Severity
 from reports.redact import redact_text
 from reports.run_folder.times import parse_time
@@ -54,13 +54,13 @@ class Decision:
     `findings` and `unexplained` results are the first; `more` of them are in the appendix.
     """
 
-    lead: sections.Lead
+    lead: decision.Lead
     reasons: list[str]
     facts: list[list[tuple[str, str]]]
     findings: list[Finding]
     unexplained: list[ProbeResult]
     more: int
-    step: sections.NextStep
+    step: decision.NextStep
     paste: str
 
 
@@ -92,7 +92,7 @@ def render(
     """
     record, reader = summary.record, sections.EvidenceReader(run, evidence_at)
     unexplained, untested = _unexplained_results(summary), _untested_items(summary)
-    step = sections.choose_next_step(
+    step = decision.choose_next_step(
         summary,
         is_open=bool(summary.findings or unexplained or record.regressions),
         is_shared=run is None,
@@ -141,17 +141,17 @@ def render(
 
 
 def _view_decision(
-    summary: AcceptanceSummary, unexplained: list[ProbeResult], step: sections.NextStep
+    summary: AcceptanceSummary, unexplained: list[ProbeResult], step: decision.NextStep
 ) -> Decision:
     # Of a folder that was changed, what it says comes after the first page.
     most = 0 if summary.integrity.problems else MOST_FINDINGS
     first = summary.findings[:most]
-    lead = sections.build_lead(summary)
+    lead = decision.build_lead(summary)
     if unexplained and not first and lead.worst.startswith(f"{unexplained[0].criterion}: "):
         lead = replace(lead, worst="")  # the first step begins with it
     return Decision(
         lead=lead,
-        reasons=sections.decision_reasons(summary, step),
+        reasons=decision.decision_reasons(summary, step),
         facts=_header_facts(summary.record),
         findings=first,
         unexplained=unexplained[: most - len(first)],

@@ -338,7 +338,7 @@ def _detect_few_tokens(
     elif times.at_agreed_rate is None:
         evidence = (
             f"collectives take {seconds * 1000.0:.3g} ms. Without an agreed line rate, slow "
-            "links cannot be told from too few tokens"
+            "links cannot be distinguished from too few tokens"
         )
         budget.add_cause("SCALE-COMMUNICATION", EVERY_NODE, SEGMENTS_TEXT, seconds, part, evidence)
     else:

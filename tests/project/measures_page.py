@@ -58,7 +58,7 @@ def write_measures() -> str:
             failing = describe_failure(row, measure)
             cells = (f"`{name}`", failing, measure.describe_unit(), limit, because, control)
             parts.append(f"| {' | '.join(cells)} |")
-        lines = [f"- *{name}*: {text}" for name, text in read_self_tests()[id].items()]
+        lines = [f"- *{name}*: {text}" for name, text in read_self_tests().get(id, {}).items()]
         parts += ["", f"Self-tests of {id}:", "", *lines, ""]
     return "\n".join(parts)
 

@@ -24,14 +24,15 @@ BUDGET = {
     # Its files: plugin, doctor, findings, leftovers, requirements, TOML.  The plugin has the hooks
     # around a run that no error of another plugin passes.  leftovers.py knows whose a job is, and
     # the folders of embedded clusters.
-    "probes": 1016,  # a package of another project ends a run; a held signal is always released
-    "probes/check": 732,  # the recorder asks whether a node was lost before it records a bad result
+    "probes": 1017,  # a package of another project ends a run; a held signal is always released
+    "probes/check": 734,  # the recorder asks whether a node was lost before it records a bad result
     # submit says what differs; plan and contract check say who types a guide; again asks for an
     # address that only a run folder names.
     # compare and history list what changed; --all has the rest.  The newest run is the default.
     # `contract new` takes its answers from options, and says which one is missing.  `explain` knows
     # measures and criteria.  The help has sections.
-    "probes/cli": 1924,
+    # submit says which job is lost, and what a lost head means.
+    "probes/cli": 1934,
     # ask.py has the sets of actors that hosts had.  cleanup.py ends a guide's user, bounds answers,
     # and is replaced where its process dies; a lost head or node ends the run.  room.py and
     # address.py say which job, or which run, has the cluster.  variables.py knows whose values a
@@ -40,19 +41,19 @@ BUDGET = {
     # cleanup.py ends a user whose processes kill or stop who comes for them, and removes its files
     # in bounded memory.
     "probes/cluster": 3358,  # nodes with a rare version are suspects; tunnels
-    "probes/contract": 1341,  # where a guide may come from, and its hash
+    "probes/contract": 1343,  # where a guide may come from, and its hash
     "probes/environment": 813,
-    "probes/fabric": 3304,
+    "probes/fabric": 3310,
     "probes/faults": 340,
-    "probes/gang": 2042,  # a control asks for no more than there is, until all is held
-    "probes/hosts": 5096,
+    "probes/gang": 2043,  # a control asks for no more than there is, until all is held
+    "probes/hosts": 5101,
     # A guide is another party's program: who types it, its hash, one deadline, output in bounds.
     # A shell is ended in bounded time, and reaped last; mounts are searched, or named; a user has
     # no name in any directory, and a home before anything is typed.
     "probes/launch": 2479,
     # rows.py reads what other programs report, as data; torch_calls.py compares a watchdog's lines.
     "probes/nccl": 2631,
-    "probes/restart": 1602,
+    "probes/restart": 1603,
     "probes/scaling": 950,
     # ending.py and signals.py: every run ends with its record, also where a node was lost.  The
     # header says what others hold.  A nonce that a run cannot keep is refused; the id of a
@@ -61,7 +62,7 @@ BUDGET = {
     # event's end.
     "probes/session": 1566,
     # What comes back is verified, and judged, by the standard library alone.
-    "probes/submit": 1127,
+    "probes/submit": 1132,
     "reference_trainer": 3530,
     # The store keeps the events in memory and writes a damaged folder again; streams.py outlives
     # a terminal.  token_shapes.py has the forms of tokens and the commands that take passwords.
@@ -71,7 +72,8 @@ BUDGET = {
     # tests a criterion again.  Metrics name their run in one place.
     # The next step and its command for each decision; why the decision is what it is, in its line;
     # what a changed folder says is not on page 1.
-    "reports": 6916,
+    # Each step of page 1 has its command; a complete run comes after repairs; decision.py has both.
+    "reports": 6979,
     "scaling": 2870,
     "seatrial": 75,  # names for notebooks, and whether the other packages are ours
 }

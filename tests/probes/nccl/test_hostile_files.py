@@ -64,11 +64,11 @@ def test_what_is_named_and_no_log_is_one_sentence(
 STRANGE = {
     "fifo": (os.mkfifo, "was skipped: of a folder, only regular files"),
     "socket": (a_socket, "was skipped: of a folder, only regular files"),
-    "zero": (link("/dev/zero"), "it is a link to a file outside"),
-    "loop": (link("strange"), "it is a link to a file outside"),
-    "nowhere": (link("nothing"), "it is a link to a file outside"),
-    "above": (link(".."), "it is a link to a file outside"),
-    "other job": (link("../other.log"), "it is a link to a file outside"),
+    "zero": (link("/dev/zero"), "was not read: it is a link to a file outside"),
+    "loop": (link("strange"), "was not read: it is a link to a file outside"),
+    "nowhere": (link("nothing"), "was not read: it is a link to a file outside"),
+    "above": (link(".."), "was not read: it is a link to a file outside"),
+    "other job": (link("../other.log"), "was not read: it is a link to a file outside"),
 }
 
 

@@ -16,15 +16,14 @@ from reports.acceptance import (
     with_problems,
 )
 from reports.measurement import Limit, Measurement, Verdict
+from reports.page.decision import build_lead, choose_next_step
 from reports.page.render import render
 from reports.page.sections import (
     ControlCounts,
     blast_text,
-    build_lead,
     build_node_matrix,
     caught_text,
     cause_text,
-    choose_next_step,
     count_controls,
     count_suspect_gpus,
     join_words,
@@ -407,7 +406,7 @@ def test_a_folder_that_does_not_verify_is_not_signed() -> None:
     ):
         edited = with_problems(summary(name), ["record.json was changed"])
         step = choose_next_step(edited, is_open=is_open, is_shared=False, untested=False)
-        assert step.text.startswith("Do not sign.")
+        assert step.first[0].text.startswith("Do not sign.")
         assert step.first[0].command == f"seatrial verify {FOLDER}"
 
 

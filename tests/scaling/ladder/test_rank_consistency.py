@@ -46,8 +46,8 @@ def test_one_job_agrees() -> None:
     [
         ({"loss_hex": "0x1.8p+2"}, "ranks differ in their loss"),
         ({"norm_hex": "0x1.8p+2"}, "ranks differ in their norm"),
-        ({"ids": [4]}, "a sample was used twice"),
-        ({"tokens": 32}, "96 tokens were used, not 128"),
+        ({"ids": [4]}, "a sample was used twice. Expected: each sample once"),
+        ({"tokens": 32}, "96 tokens were used. Expected: 128"),
         ({"local_loss": 5.2}, "the loss is 5, the mean of the ranks' losses is 5.05"),
     ],
 )

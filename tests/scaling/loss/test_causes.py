@@ -302,7 +302,7 @@ def test_spikes_in_a_rung_that_gained_are_no_loss() -> None:
 
 
 def test_what_is_too_little_for_a_cause_keeps_its_name() -> None:
-    """A save that costs 1 % of a step accuses nobody."""
+    """A save that costs 1 % of the step time accuses nobody."""
     _, found = seen(3, checkpoint=0.01)
     assert not found.causes
     shares = {part.said: part.share for part in found.parts}
@@ -371,12 +371,12 @@ def test_the_sentence_adds_up_as_printed() -> None:
              LossPart(0.0214, "waiting for node3's data"),
              LossPart(0.0119, "unexplained"), LossPart(0.0, "saving checkpoints")]  # fmt: skip
     assert loss_sentence(8, 0.1119, parts) == (
-        "at 8 nodes, 11.2 % of a step is lost: 7.9 % waiting for collectives, "
+        "at 8 nodes, 11.2 % of the step time is lost: 7.9 % waiting for collectives, "
         "2.1 % waiting for node3's data, 1.2 % unexplained"
     )
     for seed in range(5):
         text = str(seen(seed, data=SIZE)[1])
-        whole, said = text.removeprefix("at 8 nodes, ").split(" % of a step is lost: ")
+        whole, said = text.removeprefix("at 8 nodes, ").split(" % of the step time is lost: ")
         tenths = [
             round(float(part.split(" ")[0]) * 10)
             for part in said.split(", ")
