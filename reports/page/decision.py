@@ -1,0 +1,189 @@
+"""The first lines of page 1, and the next step: what to do with a run, and by which command."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from reports.acceptance import (
+    AcceptanceSummary,
+    any_ran,
+    full_run_text,
+    why_no_contract,
+    why_partial,
+)
+from reports.measurement import Verdict
+from reports.numbers import quantity
+from reports.orders import run_argument
+from reports.page.sections import MAX_NAMED, count_controls, join_words, only_lacks_limits
+from reports.redact import redact_text
+from reports.sanitize import one_line
+
+VALUE = r"(?:=| +)(?:'[^']*'|\"[^\"]*\"|\S+)"  # of an option in a command
+PART_OPTION = re.compile(f" (?:--only|-k|--tier){VALUE}")
+CONTRACT_OPTION = re.compile(f" --contract{VALUE}")
+DRAFT = "seatrial.toml"  # a contract that is written from a run
+
+
+@dataclass(frozen=True)
+class Lead:
+    """First lines: why the decision is what it is, the worst fact, counts, what controls proved."""
+
+    why: str
+    worst: str
+    counts: str
+    proof: str
+
+
+def build_lead(summary: AcceptanceSummary) -> Lead:
+    """Write the lines below the verdict."""
+    deciding = [row for row in summary.worst_first if row.can_decide]
+    open_rows = [row for row in deciding if any_ran(row.results) and not row.verdict.accepted]
+    if not summary.record.contract.agreed:
+        open_rows = [row for row in open_rows if not all(map(only_lacks_limits, row.results))]
+    is_changed = bool(summary.integrity.problems)
+    worst = (
+        f"{open_rows[0].criterion.id}: {open_rows[0].claim}" if open_rows and not is_changed else ""
+    )
+    proof = count_controls(summary.record.results).sentence
+    return Lead(_decision_reason(summary), worst, f"{summary.counts_text}.", proof)
+
+
+# What a problem outside the tests means for the run, by its kind.
+PROBLEMS = {
+    "teardown": "a test left the cluster unclean",
+    "collection": "not all tests could be loaded",
+    "internal": "seatrial had an error",
+    "rendering": "the run folder is incomplete",
+    "disk": "the run folder is incomplete",
+    "cleanup": "the suite could not remove all that it made",
+}
+
+
+def decision_reasons(summary: AcceptanceSummary, step: NextStep) -> list[str]:
+    """List the reasons against an acceptance; the problems of the folder are one of them.
+
+    The reason that the next step answers is left out.
+    """
+    problems, reasons = summary.integrity.problems, summary.reasons
+    if not problems:
+        return [reason for reason in reasons if reason != step.answers]
+    more = len(problems) - MAX_NAMED
+    text = f"the run folder does not verify: {'; '.join(problems[:MAX_NAMED])}"
+    return [text + f"; and {more} more" * (more > 0), *reasons[len(problems) :]]
+
+
+def _decision_reason(summary: AcceptanceSummary) -> str:
+    """Say in a few words why the decision is what it is; "" for a plain acceptance."""
+    match summary.exit_code:
+        case 0:
+            close = _criteria_with(summary, Verdict.MARGINAL)
+            return f"{_name_some(close)} close to the limit" if close else ""
+        case 1:
+            return f"{_name_some(_criteria_with(summary, Verdict.FAIL), '')} failed"
+        case 2:
+            return "nothing is accepted"
+        case 3:
+            kind = summary.record.problems[0].kind
+            return PROBLEMS.get(kind, "the run had an error outside its tests")
+        case 4:
+            return "do not sign"
+    if not summary.record.contract.agreed:
+        return "no contract was agreed"
+    if summary.record.partial:
+        return "only a part was tested"
+    unproven = _criteria_with(summary, Verdict.UNPROVEN)
+    return f"nothing failed, but {_name_some(unproven)} not proven" if unproven else ""
+
+
+def _criteria_with(summary: AcceptanceSummary, verdict: Verdict) -> list[str]:
+    """List the criteria that can decide and have this verdict."""
+    rows = [row for row in summary.rows if row.can_decide]
+    return [one_line(row.criterion.id) for row in rows if row.verdict is verdict]
+
+
+def _name_some(criteria: list[str], verb: str = "is") -> str:
+    """Name the criteria, or count them: `GANG is`, `GANG and HOSTS are`, `5 criteria are`."""
+    many = len(criteria) > MAX_NAMED
+    names = quantity(len(criteria), "criteria") if many else join_words(criteria)
+    return f"{names} {'are' if verb and len(criteria) > 1 else verb}".rstrip()
+
+
+class Action(NamedTuple):
+    """What to do, and the command for it; may be empty."""
+
+    text: str
+    command: str = ""
+
+
+class NextStep(NamedTuple):
+    """What to do with the run, before and after the steps of its findings.
+
+    `answers` is the reason against an acceptance that it answers.
+    """
+
+    first: tuple[Action, ...]
+    answers: str = ""
+    last: tuple[Action, ...] = ()
+
+
+def choose_next_step(
+    summary: AcceptanceSummary, *, is_open: bool, is_shared: bool, untested: bool
+) -> NextStep:
+    """Choose what to do with the run.
+
+    `is_open` is true if findings or failures have their own steps, `is_shared` if this is a copy,
+    and `untested` if something was not shown.
+    """
+    record, run = summary.record, run_argument(summary.record)
+    command = redact_text(record.command)
+    whole = PART_OPTION.sub("", command)
+    if summary.integrity.problems:
+        text = "Do not sign. Ask for the original run folder, or run again. See what differs:"
+        return _one(text, f"seatrial verify {run}")
+    if not record.contract.agreed:
+        draft = f"seatrial contract new --from {run} {DRAFT}"
+        judged = f"{CONTRACT_OPTION.sub('', whole)} --contract {DRAFT}"
+        correct = f"Change each value in {DRAFT} to what was ordered. Then run again with it:"
+        steps = Action("Draft a contract from this run:", draft), Action(correct, judged)
+        return NextStep(steps, why_no_contract(record))
+    if is_open:
+        text = "Fix this and test it again. Then do a complete run: only that can be accepted."
+        return NextStep((Action(text),), last=(Action("Complete run:", whole),))
+    if summary.shown_verdict.accepted and record.rehearsal:
+        text = "Run the suite on the head node of the real cluster (CONTRACT: the agreed file):"
+        return _one(text, "seatrial run --cluster auto --contract CONTRACT")
+    if summary.shown_verdict.accepted:
+        return NextStep(_choose_signature(summary, run, "the original of " * is_shared))
+    if record.state != "finished":
+        return _one("The run was stopped before its end. Run it again:", command)
+    if record.partial:
+        return _one(f"{full_run_text(record)}:", whole, why_partial(record))
+    if untested:
+        return _one("Run the missing tests. They are listed below, under Not tested.")
+    again = Action("Run the suite again:", command)
+    if any(problem.kind == "teardown" for problem in record.problems):
+        look = "Show what the test left on the cluster (--remove removes it):"
+        return NextStep((Action(look, "seatrial cleanup"), again))
+    return NextStep((again,))
+
+
+def _one(text: str, command: str = "", answers: str = "") -> NextStep:
+    return NextStep((Action(text, command),), answers)
+
+
+def _choose_signature(summary: AcceptanceSummary, run: str, of: str) -> tuple[Action, ...]:
+    """Write how to sign an accepted run; with a condition, too, if a value is close to a limit."""
+    text = f"Sign {of}this run, on paper or with your ssh key (KEY: its file)"
+    sign = f"seatrial sign {run} --as customer --key KEY --decision"
+    close = [row.criterion.id for row in summary.rows if row.verdict is Verdict.MARGINAL]
+    if not close:
+        return (Action(f"{text}:", f"{sign} accepted"),)
+    return (
+        Action(f"{text}. To accept it:", f"{sign} accepted"),
+        Action(
+            f"Or to accept it with a condition, because {_name_some(close)} close to the limit:",
+            f"{sign} conditions --condition TEXT",
+        ),
+    )
