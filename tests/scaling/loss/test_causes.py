@@ -371,7 +371,7 @@ def test_the_sentence_adds_up_as_printed() -> None:
              LossPart(0.0214, "waiting for node3's data"),
              LossPart(0.0119, "unexplained"), LossPart(0.0, "saving checkpoints")]  # fmt: skip
     assert loss_sentence(8, 0.1119, parts) == (
-        "at 8 nodes, 11.2 % of the step time is lost: 7.9 % waiting for collectives, "
+        "at 8 nodes, 11.2 % of a step is lost: 7.9 % waiting for collectives, "
         "2.1 % waiting for node3's data, 1.2 % unexplained"
     )
     for seed in range(5):
@@ -391,4 +391,4 @@ def test_a_cause_carries_its_evidence() -> None:
     cause = found.causes[0]
     assert isinstance(cause, LossCause)
     assert cause.statement.startswith(f"compute of {cluster.slow} alone takes ")
-    assert cause.statement.endswith(f"{percent(cause.share)} of a step")
+    assert cause.statement.endswith(f"{percent(cause.share)} of the step time")
