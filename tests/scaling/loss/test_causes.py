@@ -376,7 +376,7 @@ def test_the_sentence_adds_up_as_printed() -> None:
     )
     for seed in range(5):
         text = str(seen(seed, data=SIZE)[1])
-        whole, said = text.removeprefix("at 8 nodes, ").split(" % of the step time is lost: ")
+        whole, said = text.removeprefix("at 8 nodes, ").split(" % of a step is lost: ")
         tenths = [
             round(float(part.split(" ")[0]) * 10)
             for part in said.split(", ")
