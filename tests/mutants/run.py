@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,9 @@ from tests.mutants.imports import keep_warm, name_of, read_imports
 from tests.mutants.mutate import Mutant, mutants
 from tests.mutants.watch import (
     ALL,
+    EVERY,
     TEST,
+    Runs,
     Watched,
     bodies_by_line,
     names_never_run,
@@ -90,6 +92,15 @@ class Outcome:
     verdict: str
 
 
+Key = tuple[tuple[str, ...], tuple[str, ...]]  # pytest's options, and the tests of one file
+Seen = tuple[float, Runs | None]  # how long these tests take, and what they run; None: they fail
+
+
+def list_test_files(module: Module, root: Path = REPO) -> list[Key]:
+    """List what is watched for a module: its tests, file by file."""
+    return [(tuple(module.options), tests) for tests in split_by_file(module.tests, root)]
+
+
 def die_with_parent() -> None:
     """Ask Linux to kill this process when its parent ends: a mutant may loop for ever."""
     with suppress(AttributeError, OSError):
@@ -122,29 +133,72 @@ def copy_checkout(target: Path) -> None:
         shutil.copy(REPO / name, target / name)
 
 
+def _forget_ours() -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] in COPIED]:
+        del sys.modules[name]
+
+
 class Worker:
     """Mutates modules in a copy of the checkout, and runs their tests."""
 
     def __init__(self, copy: Path) -> None:
         self.copy, self.written = copy, 0
+        self._sources: dict[str, bytes] = {}  # of modules that note what is run
+        self._imported: dict[
+            str, dict[int, list[str]]
+        ] = {}  # what they ran when they were imported
         os.chdir(copy)
         # Tests that start Python elsewhere get the mutant too, before an installed seatrial.
         os.environ |= {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
         sys.path[:] = [str(copy), *(path for path in sys.path if path not in ("", str(REPO)))]
-        for name in [name for name in sys.modules if name.partition(".")[0] in COPIED]:
-            del sys.modules[name]
+        _forget_ours()
         for name in HEAVY:
             with suppress(ImportError):
                 __import__(name)
         self.graph = read_imports(copy, COPIED)
 
-    def try_module(self, module: Module, chosen: Sequence[Mutant]) -> Iterator[Outcome]:
+    def watch_tests(self, paths: Iterable[str], key: Key) -> Seen:
+        """Run the tests of one file while each of these modules notes which functions they run.
+
+        What a process computes once, and keeps, is then run by each file that needs it.
+        """
+        options, tests = key
+        report, arguments = self.copy / "watched", [*options, *tests]
+        if not self._sources:
+            _forget_ours()
+            for path in paths:
+                self._sources[path] = source = (self.copy / path).read_bytes()
+                self._write(self.copy / path, watch_calls(source, path, report))
+        keep_warm(self.graph, "", self._names_of(tests))
+        for path, lines in read_report(report).items():
+            self._imported.setdefault(path, {}).update({line: [] for line in lines})
+        started = time.monotonic()
+        passed = self.run_tests(arguments, 600) == "survived"
+        seconds, runs = time.monotonic() - started, read_report(report)
+        if passed:
+            each = runs.keys() | self._imported.keys()
+            return seconds, {p: {**self._imported.get(p, {}), **runs.get(p, {})} for p in each}
+        self._stop_noting()  # they may look at the source
+        sound = self.run_tests(arguments, 600) == "survived"
+        return seconds, {EVERY: {ALL: []}} if sound else None
+
+    def _stop_noting(self) -> None:
+        if self._sources:
+            _forget_ours()
+        for path, source in self._sources.items():
+            self._write(self.copy / path, source)
+        self._sources, self._imported = {}, {}
+
+    def try_module(
+        self, module: Module, chosen: Sequence[Mutant], seen: Mapping[Key, Seen]
+    ) -> Iterator[Outcome]:
         """Yield what comes of each mutant.  RuntimeError where the tests fail without any.
 
         Only test files that run the changed function are run, the quickest first.  Tests that a
         mutant left broken would kill all after it, and run first.  So at the end those that tried
         the last one run once more.
         """
+        self._stop_noting()
         file = self.copy / module.path
         source = file.read_bytes()
         keep_warm(self.graph, name_of(Path(module.path)), self._names_of(module.tests))
@@ -153,7 +207,7 @@ class Worker:
         names = Counter(mutant.name for mutant in mutants(source))
         known = {name for name in module.harmless if names[name] == 1}
         try:
-            watched = sorted(self._watch_tests(module, file), key=lambda one: one.seconds)
+            watched = sorted(_watched(module, seen, self.copy), key=lambda one: one.seconds)
             if (unseen := names_never_run(source, watched)) != {*module.live}:
                 missing = ", ".join(sorted(unseen)) or "none"
                 raise RuntimeError(
@@ -201,25 +255,6 @@ class Worker:
                 yield name_of(name)
                 yield from (name_of(folder / "conftest.py") for folder in name.parents)
 
-    def _watch_tests(self, module: Module, file: Path) -> list[Watched]:
-        """Run each file of a module's tests by itself, and note which functions it runs.
-
-        What a process computes once, and keeps, is then run by each file that needs it.
-        """
-        report, source, watched = self.copy / "watched", file.read_bytes(), list[Watched]()
-        noting = watch_calls(source, report)
-        for tests in split_by_file(module.tests, self.copy):
-            self._write(file, noting)
-            started, arguments = time.monotonic(), [*module.options, *tests]
-            passed = self.run_tests(arguments, 600) == "survived"
-            runs = read_report(report) if passed else {ALL: []}
-            if not passed:  # they may look at the source
-                self._write(file, source)
-                if self.run_tests(arguments, 600) != "survived":
-                    raise RuntimeError(f"the tests of {module.path} fail without a mutant")
-            watched.append(Watched(tests, time.monotonic() - started, runs))
-        return watched
-
     def _write(self, file: Path, source: bytes) -> None:
         """Write a file that no compiled one is taken for: each has a time of its own."""
         self.written += 1
@@ -241,6 +276,15 @@ class Worker:
             os.killpg(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         return "timeout"
+
+
+def _watched(module: Module, seen: Mapping[Key, Seen], root: Path) -> Iterator[Watched]:
+    """Yield what was seen of a module's tests.  RuntimeError where they fail without any mutant."""
+    for key in list_test_files(module, root):
+        seconds, runs = seen[key]
+        if runs is None:
+            raise RuntimeError(f"the tests of {module.path} fail without a mutant")
+        yield Watched(key[1], seconds, runs.get(module.path, runs.get(EVERY, {})))
 
 
 def seen_to_run(watched: Sequence[Watched], line: int | None) -> list[str]:

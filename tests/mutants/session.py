@@ -14,37 +14,47 @@ from typing import Any
 
 from tests.mutants.mutate import Mutant
 from tests.mutants.run import (
+    Key,
     Module,
     Outcome,
+    Seen,
     Worker,
     choose_mutants,
     copy_checkout,
     die_with_parent,
+    list_test_files,
 )
 
 POLL_S = 5.0  # how often to look whether a process was killed
 
 
-def work(tasks: Any, results: Any) -> None:
-    """One process: takes modules until none is left."""
+def work(paths: Sequence[str], tasks: Any, results: Any) -> None:
+    """One process: watches the tests of one file after the other, and then tries modules."""
     die_with_parent()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         copy_checkout(Path(folder))
         Path(folder).chmod(0o755)  # tests become other users
-        _try_tasks(Worker(Path(folder)), tasks, results)
+        worker = Worker(Path(folder))
+        while (task := tasks.get()) is not None:
+            match task:
+                case (key,):
+                    results.put((key, worker.watch_tests(paths, key)))
+                case (module, count, seed, seen):
+                    _try_module(worker, module, choose_mutants(module, count, seed), seen, results)
     results.put(None)
 
 
-def _try_tasks(worker: Worker, tasks: Any, results: Any) -> None:
-    while (task := tasks.get()) is not None:
-        (module, count, seed), started = task, time.monotonic()
-        try:
-            for outcome in worker.try_module(module, choose_mutants(module, count, seed)):
-                # As plain values: the worker has forgotten what our classes were.
-                results.put((asdict(outcome.mutant), outcome.verdict, module.path))
-            results.put((module.path, time.monotonic() - started))
-        except RuntimeError as error:
-            results.put(error)
+def _try_module(
+    worker: Worker, module: Module, chosen: Sequence[Mutant], seen: Mapping[Key, Seen], results: Any
+) -> None:
+    started = time.monotonic()
+    try:
+        for outcome in worker.try_module(module, chosen, seen):
+            # As plain values: the worker has forgotten what our classes were.
+            results.put((asdict(outcome.mutant), outcome.verdict, module.path))
+        results.put((module.path, time.monotonic() - started))
+    except RuntimeError as error:
+        results.put(error)
 
 
 def try_all(
@@ -62,13 +72,16 @@ def try_all(
     context, workers = multiprocessing.get_context("spawn"), (os.cpu_count() or 1) + 1
     tasks: Any = context.Queue()
     results: Any = context.Queue()
-    for module in modules:
-        tasks.put((module, counts[module.path], seed))
-    processes = [context.Process(target=work, args=(tasks, results)) for _ in range(workers)]
+    # Of one file of tests, what it runs is the same for all modules: it is watched once.
+    keys = dict.fromkeys(key for module in modules for key in list_test_files(module))
+    for key in keys:
+        tasks.put((key,))
+    paths = [module.path for module in modules]
+    processes = [context.Process(target=work, args=(paths, tasks, results)) for _ in range(workers)]
     for process in processes:
-        tasks.put(None)
         process.start()
     outcomes, errors, running = list[Outcome](), list[str](), len(processes)
+    seen = dict[Key, Seen]()
     while running:
         try:
             result = results.get(timeout=POLL_S)
@@ -82,8 +95,16 @@ def try_all(
             case RuntimeError():
                 errors.append(str(result))
                 print(result, flush=True)
-            case (path, seconds):
+            case (str() as path, seconds):
                 show(path, seconds, outcomes)
+            case (key, found):
+                seen[key] = found
+                if len(seen) == len(keys):
+                    for module in modules:
+                        mine = {key: seen[key] for key in list_test_files(module)}
+                        tasks.put((module, counts[module.path], seed, mine))
+                    for _ in processes:
+                        tasks.put(None)
             case (mutant, verdict, path):
                 outcomes.append(Outcome(path, Mutant(**mutant), verdict))
     for process in processes:

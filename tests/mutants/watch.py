@@ -1,4 +1,4 @@
-"""Watches which functions of a module each test file runs: others cannot see them changed."""
+"""Watches which functions of our modules each test file runs: others cannot see them changed."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from pathlib import Path
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 ALL = 0  # in place of a function's line: every one may be run
+EVERY = ""  # in place of a module: each one
+# By module and the line of a function: the tests that were seen to run it.
+Runs = Mapping[str, Mapping[int, Sequence[str]]]
 # Names the test that runs, also where it starts pytest, whose own name is another.
 TEST = "MUTANTS_TEST"
 # Writes a line once for each test.  In the module, so that what tests start is watched too: the
 # environment names the test.
 NOTE = """
-def _note_call(line, noted=set()):
+def _note_call(line, module={module!r}, noted=set()):
     import os
     test = os.environ.get({name!r}, "")
     if (line, test) not in noted:
         noted.add((line, test))
         out = os.open({report!r}, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-        os.write(out, f"{{line}} {{test!r}}\\n".encode())
+        os.write(out, f"{{module}} {{line}} {{test!r}}\\n".encode())
         os.close(out)
 """
 
@@ -82,8 +85,8 @@ def names_never_run(source: bytes, watched: Iterable[Watched]) -> set[str]:
     return set() if ALL in lines else {name for name, one in found if one.lineno not in lines}
 
 
-def watch_calls(source: bytes, report: Path) -> bytes:
-    """Return the module with a note at the begin of each function, written into `report`.
+def watch_calls(source: bytes, module: str, report: Path) -> bytes:
+    """Return the module's source with a note at the begin of each function, written to `report`.
 
     It may have more lines: the notes are of the lines as they were.
     """
@@ -92,7 +95,7 @@ def watch_calls(source: bytes, report: Path) -> bytes:
     for row in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(row))
     code, heads = (
-        f"exec({NOTE.format(name=TEST, report=str(report))!r})",
+        f"exec({NOTE.format(name=TEST, module=module, report=str(report))!r})",
         [*filter(_is_head, tree.body)],
     )
     texts = {_end(starts, heads[-1]): f"; {code}"} if heads else {0: f"{code}\n"}
@@ -132,11 +135,12 @@ def _insert(source: bytes, texts: dict[int, str]) -> bytes:
     return b"".join([*parts, source[last:]])
 
 
-def read_report(report: Path) -> dict[int, list[str]]:
-    """Read what was noted, the tests by the line of a function, and remove the file."""
-    runs: dict[int, list[str]] = {}
+def read_report(report: Path) -> Runs:
+    """Read what was noted, and remove the file."""
+    runs: dict[str, dict[int, list[str]]] = {}
     for row in report.read_text().splitlines() if report.exists() else ():
-        line, test = row.split(" ", 1)
-        runs.setdefault(int(line), []).extend(filter(None, [ast.literal_eval(test)]))
+        module, line, test = row.split(" ", 2)
+        tests = runs.setdefault(module, {}).setdefault(int(line), [])
+        tests.extend(filter(None, [ast.literal_eval(test)]))
     report.unlink(missing_ok=True)
     return runs

@@ -40,7 +40,10 @@ module = run.Module("package/judge.py", [f"package/{sys.argv[3]}"], harmless=har
 outcomes = []
 try:
     source = (run.REPO / module.path).read_bytes()
-    outcomes += [[o.mutant.name, o.verdict] for o in worker.try_module(module, mutants(source))]
+    keys = run.list_test_files(module, copy)
+    seen = {key: worker.watch_tests([module.path], key) for key in keys}
+    found = worker.try_module(module, mutants(source), seen)
+    outcomes += [[o.mutant.name, o.verdict] for o in found]
     error = ""
 except RuntimeError as failure:
     error = str(failure)
@@ -179,7 +182,7 @@ def test_a_watched_module_notes_the_functions_that_are_run(
     report, names = tmp_path / "report", dict[str, Any]()
     here = ["tests/x.py::test_one"]
     monkeypatch.setenv("MUTANTS_TEST", here[0])
-    exec(compile(watch_calls(SOURCE, report), "judge.py", "exec"), names)
+    exec(compile(watch_calls(SOURCE, "judge.py", report), "judge.py", "exec"), names)
     assert read_report(report) == {}
     judge = names["Judge"]()
     assert judge.passes(4)
@@ -187,7 +190,7 @@ def test_a_watched_module_notes_the_functions_that_are_run(
     assert not judge.fails(4)
     assert names["late"](1) == 2
     assert judge.passes.__doc__ == "Say so."
-    assert read_report(report) == {9: here, 13: here, 19: here}
+    assert read_report(report) == {"judge.py": {9: here, 13: here, 19: here}}
     assert not report.exists()
 
 

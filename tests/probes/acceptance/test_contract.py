@@ -224,7 +224,7 @@ def test_explain_command() -> None:
     told = CliRunner().invoke(main, ["explain", "fab-wrong-interface"])
     assert told.exit_code == 0
     assert "do      Move the gradient traffic of NODE to the agreed fabric" in told.output
-    assert "\nfixed   The byte counters" in told.output
+    assert "\nfixed when: The byte counters" in told.output
     told = CliRunner().invoke(main, ["explain", "FAB-WRONG-INTERFCE"])
     assert told.exit_code == 4
     assert "did you mean FAB-WRONG-INTERFACE" in told.output
