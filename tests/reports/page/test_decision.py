@@ -121,6 +121,10 @@ def test_the_lead_of_an_accepted_run_has_no_worst_fact() -> None:
     assert build_lead(summary("healthy-lab")).worst == ""  # FABRIC need not be proven there
 
 
+def test_a_value_without_a_limit_is_not_the_worst_fact_where_no_contract_was_agreed() -> None:
+    assert build_lead(summary("no-contract")).worst == ""
+
+
 def test_a_control_that_was_missed_is_counted() -> None:
     missed = summary("control-missed")
     counts = count_controls(missed.record.results)
