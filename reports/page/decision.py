@@ -24,6 +24,15 @@ VALUE = r"(?:=| +)(?:'[^']*'|\"[^\"]*\"|\S+)"  # of an option in a command
 PART_OPTION = re.compile(f" (?:--only|-k|--tier){VALUE}")
 CONTRACT_OPTION = re.compile(f" --contract{VALUE}")
 DRAFT = "seatrial.toml"  # a contract that is written from a run
+# What a problem outside the tests means for the run, by its kind.
+PROBLEMS = {
+    "teardown": "a test left the cluster unclean",
+    "collection": "not all tests could be loaded",
+    "internal": "seatrial had an error",
+    "rendering": "the run folder is incomplete",
+    "disk": "the run folder is incomplete",
+    "cleanup": "the suite could not remove all that it made",
+}
 
 
 @dataclass(frozen=True)
@@ -36,29 +45,21 @@ class Lead:
     proof: str
 
 
-def build_lead(summary: AcceptanceSummary) -> Lead:
-    """Write the lines below the verdict."""
+def build_lead(summary: AcceptanceSummary, told: str = "") -> Lead:
+    """Write the lines below the verdict; `told` is the criterion with which the next step begins.
+
+    Its fact is not the worst one once more.
+    """
     deciding = [row for row in summary.worst_first if row.can_decide]
     open_rows = [row for row in deciding if any_ran(row.results) and not row.verdict.accepted]
     if not summary.record.contract.agreed:
         open_rows = [row for row in open_rows if not all(map(only_lacks_limits, row.results))]
     is_changed = bool(summary.integrity.problems)
-    worst = (
-        f"{open_rows[0].criterion.id}: {open_rows[0].claim}" if open_rows and not is_changed else ""
-    )
+    worst = ""
+    if open_rows and not is_changed and open_rows[0].criterion.id != told:
+        worst = f"{open_rows[0].criterion.id}: {open_rows[0].claim}"
     proof = count_controls(summary.record.results).sentence
     return Lead(_decision_reason(summary), worst, f"{summary.counts_text}.", proof)
-
-
-# What a problem outside the tests means for the run, by its kind.
-PROBLEMS = {
-    "teardown": "a test left the cluster unclean",
-    "collection": "not all tests could be loaded",
-    "internal": "seatrial had an error",
-    "rendering": "the run folder is incomplete",
-    "disk": "the run folder is incomplete",
-    "cleanup": "the suite could not remove all that it made",
-}
 
 
 def decision_reasons(summary: AcceptanceSummary, step: NextStep) -> list[str]:

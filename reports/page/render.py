@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -146,11 +146,9 @@ def _view_decision(
     # Of a folder that was changed, what it says comes after the first page.
     most = 0 if summary.integrity.problems else MOST_FINDINGS
     first = summary.findings[:most]
-    lead = decision.build_lead(summary)
-    if unexplained and not first and lead.worst.startswith(f"{unexplained[0].criterion}: "):
-        lead = replace(lead, worst="")  # the first step begins with it
+    told = unexplained[0].criterion if unexplained and not first else ""
     return Decision(
-        lead=lead,
+        lead=decision.build_lead(summary, told),
         reasons=decision.decision_reasons(summary, step),
         facts=_header_facts(summary.record),
         findings=first,

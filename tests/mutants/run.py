@@ -144,9 +144,8 @@ class Worker:
     def __init__(self, copy: Path) -> None:
         self.copy, self.written = copy, 0
         self._sources: dict[str, bytes] = {}  # of modules that note what is run
-        self._imported: dict[
-            str, dict[int, list[str]]
-        ] = {}  # what they ran when they were imported
+        # What they ran when they were imported: each file of tests may notice a change of it.
+        self._imported: dict[str, dict[int, list[str]]] = {}
         os.chdir(copy)
         # Tests that start Python elsewhere get the mutant too, before an installed seatrial.
         os.environ |= {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}

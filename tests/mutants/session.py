@@ -86,9 +86,14 @@ def try_all(
         try:
             result = results.get(timeout=POLL_S)
         except queue.Empty:
-            if any(process.is_alive() for process in processes):
-                continue
-            break  # one ended without a word
+            alive = sum(process.is_alive() for process in processes)
+            if not alive:
+                break  # one ended without a word
+            if alive < len(processes) and len(seen) < len(keys):
+                # What it watched is missing, so no module can be tried: the others end, too.
+                for _ in range(alive):
+                    tasks.put(None)
+            continue
         match result:
             case None:
                 running -= 1

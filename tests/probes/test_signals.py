@@ -74,7 +74,7 @@ def test_one_that_is_held_waits_for_its_release(signals: HeardSignals, count: in
 def test_a_lost_cluster_waits_for_the_release_too(signals: HeardSignals) -> None:
     signals.hold()
     signals.lose("the head is lost")
-    time.sleep(0.05)
+    time.sleep(0.05)  # Python would raise it between two of its steps
     with pytest.raises(RunLost, match="the head is lost"):
         signals.release()
 

@@ -39,8 +39,9 @@ def node_states(self):
     StandIn.reads += 1
     return self.late.pop()() if self.late else list(self.states)
 def watched(self):  # the watch knows the nodes
+    # Between two looks; who started this process ends it after its own time.
     while self.reads < 2 - (watch.POLL_S > 10): time.sleep(0.05)
-    time.sleep(0.2)
+    time.sleep(0.2)  # it keeps what it read: two of its polls
 def change(self, **fields):
     self.watched()
     first, second, *more = self.states
@@ -53,8 +54,8 @@ def drop(self):
 def answer(self, *late):
     self.watched()
     StandIn.late = [*late]
-    while self.late: time.sleep(0.05)
-    time.sleep(0.5)
+    while self.late: time.sleep(0.05)  # between two looks, as above
+    time.sleep(0.5)  # some of its polls: it would find a lost node in them
 StandIn.node_states, StandIn.change, StandIn.add = node_states, change, add
 StandIn.drop, StandIn.answer, StandIn.watched = drop, answer, watched
 """
