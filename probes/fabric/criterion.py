@@ -93,7 +93,7 @@ ALL_REDUCE_INSIDE_NODE = Check(
 )
 NVLINK_BUSBW = Check(
     "nvlink_busbw", "GB/s", better="higher", when=ON_GPU, only_agreed=True,
-    no_control="the self-test cannot slow NVLink between nodes, and nothing counts its bytes",
+    no_control="NVLink within a rack joins nodes too, and no self-test can slow it",
     failing="NVLink carries {value}{on}",
 )
 ALL_REDUCE_INSIDE_NODE_AGAINST_OTHERS = default_check(
@@ -109,13 +109,13 @@ NETWORK = Check(
     failing="gradients use the network {value}{on}",
 )
 AGREEING_SOURCES = fixed_check(
-    "agreeing_sources", "sources", "byte counters and the library's own report must agree", low=2,
+    "agreeing_sources", "sources", "byte counters and NCCL's own log must name the same network", low=2,
     high=2, doubted=True, depends=("management", "management_gbps",),
 )
 FABRIC_SHARE = fixed_check(
     "fabric_share", "ratio",
-    "a ring all-reduce moves 2(n-1)/n x S bytes per node; headers add 5 % at MTU 1500", low=0.97,
-    high=1.12, depends=("management", "management_gbps",),
+    "bytes counted on the fabric, of those that a ring all-reduce must send: 2(n-1)/n x S per node "
+    "for S bytes on n nodes; headers add 5 % at MTU 1500", low=0.97, high=1.12, depends=("management", "management_gbps",),
     failing="{value} of the gradient bytes use the fabric{on}",
 )
 SHARE_ON_OTHER_NETWORKS = fixed_check(
@@ -154,7 +154,7 @@ LONGEST_STALL = default_check(
 # Only where RDMA is agreed: speed alone does not show which path the bytes took.
 LOG_ERRORS = none_of(
     "log_errors", "findings",
-    "the agreed RDMA has no errors and does not copy through host memory", when=RDMA_AGREED,
+    "if RDMA is agreed, NCCL must log no RDMA error, and no copy through host memory", when=RDMA_AGREED,
     failing="NCCL's log shows RDMA faults{on}: {value}",
 )
 RAILS = Check(

@@ -49,7 +49,7 @@ def fair_share(name: str, because: str, failing: str) -> Check:
 
 NODES = ordered_check("nodes", "nodes", "nodes", "exactly")
 MACHINES = Check(
-    "machines", "machines", from_run="the nodes that answer", when=OWN_HOSTS,
+    "machines", "machines", from_run="as many machines as nodes that answer", when=OWN_HOSTS,
     failing="nodes share machines: {value}",
 )
 GPUS = ordered_check("gpus", "GPUs", "gpus_per_node", "exactly", failing="{subject} has {value}")
@@ -71,11 +71,11 @@ HEALTH_ERRORS = no_gpu(
     "the state of GPUs cannot be read{on}: {value}",
 )
 GPUS_TO_RESET = no_gpu(
-    "gpus_to_reset", "until it is reset, such a GPU computes wrongly or not at all",
+    "gpus_to_reset", "a GPU that asks for a reset computes wrongly or not at all until then",
     "GPUs need a reset{on}: {value}",
 )
 MEMORY_ERRORS = no_gpu(
-    "memory_errors", "such an error ends a job, or makes its results wrong",
+    "memory_errors", "an error in GPU memory ends a job, or makes its results wrong",
     "GPUs have memory errors{on}: {value}",
 )
 ROW_REMAPS = no_gpu(
@@ -161,7 +161,7 @@ NVLINK_ERRORS = none_of(
     when=ON_GPU, failing="NVLink has errors{on}: {value}",
 )
 XIDS = none_of(
-    "xids", "Xids", "such an error of the driver shows a fault of GPU, PCIe or NVLink", when=ON_GPU,
+    "xids", "Xids", "an Xid shows a fault of GPU, PCIe or NVLink; those of faulty programs do not count", when=ON_GPU,
     failing="the GPU driver reports faults{on}: {value}",
 )
 NEW_MEMORY_ERRORS = none_of(

@@ -70,8 +70,8 @@ EXPORT_ERROR = default_check(
 )
 SHARE_ON_AGREED_NETWORK = default_check(
     "share_on_agreed_network", "ratio",
-    "on the agreed fabric a job sends all bytes of FSDP over it; on another network it sends "
-    "none of them over it", low=0.5, when=SEVERAL_HOSTS & ordered("fabric"), depends=("management",),
+    "a job on the agreed fabric sends all bytes of FSDP over it, a job on another network none: half "
+    "separates the two", low=0.5, when=SEVERAL_HOSTS & ordered("fabric"), depends=("management",),
     failing="the job sends only {value} of its traffic over the agreed network",
 )
 HIDDEN_ERRORS = none_of(
@@ -85,8 +85,8 @@ FACTS_MISSING_FROM_ERROR = none_of(
 )
 TIME_TO_STOP = default_check(
     "time_to_stop", "s", "a user who stops a job expects its accelerators back at once", high=15,
-    no_control="it is a time; the counts that end it (`left_processes`, `held_accelerators`) have "
-    "controls", failing="a stopped job frees its GPUs only after {value}",
+    no_control="the time ends when `left_processes` and `held_accelerators` are 0, which have "
+    "self-tests", failing="a stopped job frees its GPUs only after {value}",
 )
 LEFT_PROCESSES = none_of(
     "left_processes", "processes", "a stopped job must leave no process on any node",

@@ -75,7 +75,8 @@ SAMPLES_DIFFER = none_of(
     failing="with fewer ranks the samples differ in {value}",
 )
 DRIFT = Check(
-    "drift", "nats", from_run="3 times the loss difference of two runs of both sizes without a resume",
+    "drift", "nats", from_run="3 times the difference in loss of two runs that were never killed, one with all ranks and "
+    "one with fewer",
     failing="after a resume with fewer ranks, the loss is off by {value}",
 )
 UNREPORTED_WAITS = none_of(

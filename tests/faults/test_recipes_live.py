@@ -45,7 +45,7 @@ def recipe(name: str) -> str:
 
 
 def write_contract(lab: Lab) -> None:
-    (lab.home / "shared" / "acceptance.toml").write_text(otherwise({}))
+    (lab.home / "shared" / "cluster.toml").write_text(otherwise({}))
 
 
 def launch_is_proven(run: Path) -> None:

@@ -19,7 +19,7 @@ NAMES = {
     "value": "`<value>`",
     "subject": "`<place>`",
     "on": " on `<place>`",
-    "work": "GPUs do the work of fewer GPUs",
+    "work": "64 GPUs do the work of 58 (for example)",
 }
 PLACE = re.compile(r"\{(\w+)\}")
 SELF_TESTS = Path(__file__).with_name("self_tests.toml")
@@ -39,7 +39,8 @@ The column *limit* says where a limit comes from ([how limits are derived](limit
 - *from the run*: it follows from the run's own set-up.
 
 The column *if it fails* is what a report then says. `<value>` is the measured value. `<place>` is its node, link, rank or number
-of nodes. The unit *text* means that the value is one of some words. *number* is a value without a unit.
+of nodes. The unit *text* means that the value is one of some words. *number* is a value without a unit. *busbw* is the bus
+bandwidth of nccl-tests. The [glossary](glossary.md) explains the other words.
 
 The column *self-test* names the faults (controls) that a probe plants on your cluster, and that this measure must find. Below
 each table, a line says what each fault is. If a measure has no self-test, the column says why.

@@ -145,7 +145,7 @@ def test_the_entry_point_is_a_run_in_a_fixed_folder() -> None:
     given = dict(zip(words[::2], words[1::2], strict=True))
     assert given == {
         "--cluster": "auto",
-        "--contract": "/shared/acceptance.toml",
+        "--contract": "/shared/cluster.toml",
         "--run-dir": "/shared/acceptance",  # fixed: the suite refuses it for a second run
     }
 
