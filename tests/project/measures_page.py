@@ -19,7 +19,7 @@ NAMES = {
     "value": "`<value>`",
     "subject": "`<place>`",
     "on": " on `<place>`",
-    "work": "64 GPUs do the work of 58 (for example)",
+    "work": "(for example) 64 GPUs do the work of 58",
 }
 PLACE = re.compile(r"\{(\w+)\}")
 SELF_TESTS = Path(__file__).with_name("self_tests.toml")
