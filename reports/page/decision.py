@@ -150,7 +150,7 @@ def choose_next_step(
         steps = Action("Draft a contract from this run:", draft), Action(correct, judged)
         return NextStep(steps, why_no_contract(record))
     if is_open:
-        text = "Fix this and test it again. Then do a complete run: only that can be accepted."
+        text = "Fix all of this and test it again. Then do a complete run: only that can be accepted."
         return NextStep((Action(text),), last=(Action("Complete run:", whole),))
     if summary.shown_verdict.accepted and record.rehearsal:
         text = "Run the suite on the head node of the real cluster (CONTRACT: the agreed file):"
@@ -165,8 +165,8 @@ def choose_next_step(
         return _one("Run the missing tests. They are listed below, under Not tested.")
     again = Action("Run the suite again:", command)
     if any(problem.kind == "teardown" for problem in record.problems):
-        look = "Show what the test left on the cluster (--remove removes it):"
-        return NextStep((Action(look, "seatrial cleanup"), again))
+        look = Action("Show what the test left on the cluster:", "seatrial cleanup")
+        return NextStep((look, Action("Remove it:", "seatrial cleanup --remove"), again))
     return NextStep((again,))
 
 

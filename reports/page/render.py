@@ -17,7 +17,7 @@ from reports.acceptance import AcceptanceSummary, summary_sentence
 from reports.charts import Figure, draw_figures
 from reports.frames.compare import compare
 from reports.measurement import Measurement, Verdict
-from reports.numbers import number
+from reports.numbers import number, quantity
 from reports.orders import MAX_LISTED, again_command, fill, node_suspects, run_argument
 from reports.page import decision, sections
 from reports.record import NOT_RUN, Control, Finding, ProbeResult, RunRecord, Severity
@@ -185,6 +185,7 @@ def _jinja_environment(reader: sections.EvidenceReader) -> Environment:
         "href": reader.link,
         "cited": sections.split_place,
         "number": number,
+        "quantity": quantity,
         "bound": sections.bound_text,
         "command": lambda text: redact_text(one_line(text)),
         "groups": _group_by_name,

@@ -41,8 +41,13 @@ COPIED = (
     *("tests", "docs", "benchmarks"),
 )
 FILES = ("conftest.py", "pyproject.toml", "constraints.txt", "README.md", "Makefile")
-# What nearly every test imports, and is not ours: a fork of a process that has it starts at once.
-HEAVY = ("pytest", "hypothesis", "pydantic", "click", "jinja2", "torch", "ray")
+# What many tests import, and is not ours: a fork of a process that has it starts at once.
+HEAVY = (
+    *("pytest", "hypothesis", "pydantic", "click", "jinja2", "pandas"),
+    *("matplotlib.figure", "matplotlib.backends.backend_svg"),
+    *("torch", "torch.distributed.fsdp", "torch.distributed.checkpoint"),
+    *("ray", "ray.util.state", "ray.job_submission"),
+)
 # By row: the names of its probes of which there are recordings.
 RECORDED = {
     "probes/fabric": "allreduce", "probes/hosts": "hosts_are", "probes/scaling": "each_node",

@@ -109,8 +109,22 @@ def test_a_waiver_holds_on_its_last_day(until: str, meaning: str) -> None:
         id="w", criterion="FABRIC", reason="r", name="n", until=date.fromisoformat(until)
     )
     agreed = AGREED.model_copy(update={"waivers": [waiver]})
-    ((_, note),) = summarize_acceptance(run(result(good(0)), agreed=agreed)).waiver_notes
+    record = run(result(good(0)), agreed=agreed)
+    ((_, note),) = summarize_acceptance(record).waiver_notes
     assert note.endswith(f"({meaning})")
+    other = with_criteria(record, Criterion(id="GANG", title="t", how="h"))
+    assert (row(other, "FABRIC").label, row(other, "GANG").label) == (note, "")
+
+
+def test_without_a_contract_the_criteria_without_a_limit_are_named() -> None:
+    """A value that is only noted needs none."""
+    text = load_summary(RECORDINGS / "no-contract").counts_text
+    assert (
+        "5 of 6 criteria meet the limits derived from the cluster. Without a limit: HOSTS." in text
+    )
+    noted = Measurement(name="m", value=1.0, unit="s")
+    record = run(result(good(), noted), agreed=NOT_AGREED)
+    assert "1 of 1 criteria meet" in summarize_acceptance(record).counts_text
 
 
 def test_what_no_contract_names_is_not_required_and_not_hidden() -> None:

@@ -125,6 +125,15 @@ def test_a_value_without_a_limit_is_not_the_worst_fact_where_no_contract_was_agr
     assert build_lead(summary("no-contract")).worst == ""
 
 
+def test_a_row_lacks_more_than_a_limit_if_one_of_its_tests_does() -> None:
+    run = summary("no-contract")
+    record = run.record
+    (hosts,) = record.results_of("HOSTS")
+    silent = hosts.model_copy(update={"probe": "other", "measurements": []})
+    both = record.model_copy(update={"results": [*record.results, silent]})
+    assert build_lead(summarize_acceptance(both)).worst.startswith("HOSTS: ")
+
+
 def test_a_control_that_was_missed_is_counted() -> None:
     missed = summary("control-missed")
     counts = count_controls(missed.record.results)
@@ -134,6 +143,10 @@ def test_a_control_that_was_missed_is_counted() -> None:
     assert (id, control.verdict, control.name) == ("FABRIC", Verdict.UNPROVEN, "wrong network")
     (fabric,) = [row for row in missed.rows if row.criterion.id == "FABRIC"]
     assert caught_text(fabric) == "0 of 1"
+    unplanted = missed.record.results[1].controls[0].model_copy(update={"caught": None})
+    more = missed.record.results[0].model_copy(update={"controls": [unplanted]})
+    counts = count_controls([*missed.record.results, more])
+    assert (counts.missed, counts.not_run) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -257,7 +270,7 @@ AGAIN = "pytest probes --cluster ray://10.20.0.1:10001 --contract h100-ndr400"
 
 
 SIGN = f"seatrial sign {FOLDER} --as customer --key KEY --decision"
-WHOLE = "Fix this and test it again. Then do a complete run: only that can be accepted."
+WHOLE = "Fix all of this and test it again. Then do a complete run: only that can be accepted."
 
 
 @pytest.mark.parametrize(
@@ -273,8 +286,8 @@ WHOLE = "Fix this and test it again. Then do a complete run: only that can be ac
          [f"seatrial contract new --from {FOLDER} seatrial.toml",
           "pytest probes --cluster ray://10.20.0.1:10001 --contract seatrial.toml"]),
         ("not-run", "Run the missing tests.", []),
-        ("teardown", "Show what the test left on the cluster (--remove removes it):",
-         ["seatrial cleanup", AGAIN]),
+        ("teardown", "Show what the test left on the cluster:",
+         ["seatrial cleanup", "seatrial cleanup --remove", AGAIN]),
         ("tcp-fallback", WHOLE, [AGAIN]),
         ("control-missed", WHOLE, [AGAIN]),
     ],
@@ -417,6 +430,10 @@ def test_a_folder_that_does_not_verify_is_not_signed() -> None:
 def test_a_result_that_lacks_more_than_a_limit_keeps_its_own_step() -> None:
     (hosts,) = summary("no-contract").record.results_of("HOSTS")
     assert only_lacks_limits(hosts)
+    record = summary("no-contract").record
+    assert cause_text(hosts, record) == "Write the limit that was agreed into the contract."
+    (agreed,) = summary("healthy-atlas").record.results_of("HOSTS")
+    assert not only_lacks_limits(agreed)
     sound = Measurement(name="a", value=1.0, limit=Limit(high=2, because="agreed"), judged=True)
     both = hosts.model_copy(update={"measurements": [*hosts.measurements, sound]})
     assert only_lacks_limits(both), "what passes lacks nothing"

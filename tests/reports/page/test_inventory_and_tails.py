@@ -39,6 +39,7 @@ from tests.support.paths import RECORDINGS
         ([{"a": 1}], '{"a": 1}'),
         ([{"a": 1}, {"a": 1}], '2 x {"a": 1}'),
         ([{"a": 1}, {"a": 2}], '{"a": 1}, {"a": 2}'),
+        (["a", {"b": 1}], '"a", {"b": 1}'),
         ([{"a": 1, "b": 2}, {"b": 2, "a": 1}], '2 x {"a": 1, "b": 2}'),
         ("x" * 160, "x" * 160),
         ("x" * 161, "x" * 160 + " ..."),
@@ -46,6 +47,21 @@ from tests.support.paths import RECORDINGS
 )
 def test_one_fact_is_one_text(value: object, text: str) -> None:
     assert fact_text(value) == text
+
+
+@pytest.mark.parametrize(
+    ("cluster", "text"),
+    [
+        ({"nodes": [{"gpus": 8}, {"gpus": 8}], "ranks": 4, "resource": "CPU"}, "2 nodes, 16 GPUs"),
+        ({"nodes": [{"gpus": [{}, {}]}]}, "1 node, 2 GPUs"),
+        ({"nodes": [{}], "ranks": 4, "resource": "CPU"}, "1 node, 4 CPUs"),
+        ({"nodes": [{}], "ranks": "many"}, "1 node"),
+    ],
+)
+def test_emulated_gpus_are_counted_where_there_are_no_others(
+    cluster: dict[str, Any], text: str
+) -> None:
+    assert cluster_size(cluster) == text
 
 
 def test_what_all_nodes_share_stands_once_and_names_come_first() -> None:
