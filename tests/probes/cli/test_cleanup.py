@@ -111,14 +111,14 @@ def test_a_job_is_named_to_be_stopped(left: list[LeftOver]) -> None:
     left[:] = [FOREIGN]
     code, lines = run("--job", "raysubmit_y")
     assert (code, left) == (4, [FOREIGN])
-    assert "--job needs --remove" in lines[-1]
+    assert "--job names a job to stop: give --remove" in lines[-1]
 
 
 def test_what_may_be_in_use_stays(left: list[LeftOver]) -> None:
     left[:] = [OLD, NEW]
     code, lines = run("--remove")
     assert (code, lines[-1], left) == (20, "removed 1, left 1", [NEW])
-    assert lines[1].endswith("unchanged for 30 s, left: it may be in use")
+    assert lines[1].endswith("unchanged for 30 s, kept: it may be in use")
     code, lines = run("--remove", "--idle", "0")
     assert (code, left) == (0, [])
 
@@ -160,7 +160,7 @@ def test_what_was_not_searched_is_not_called_empty(
     monkeypatch.setitem(globals(), "UNKNOWN", ["node3 does not answer"])
     code, lines = run()
     assert code == 20
-    assert lines == ["not searched: node3 does not answer", "nothing else was found"]
+    assert lines == ["not searched: node3 does not answer", "nothing else is left"]
 
 
 def test_the_claim_of_a_job_that_is_no_trial_can_be_ended(
