@@ -101,7 +101,7 @@ def test_a_shipped_contract_that_there_is_not_is_refused_before_anything_is_sent
     with cluster([ENDED]) as (address, asked):
         code, said = run("--address", address, "--contract", "h100-ndr4000")
     assert (code, asked) == (4, [])
-    assert said.startswith("error: contract 'h100-ndr4000' is not shipped. Give a file, or one of")
+    assert said.startswith("error: seatrial has no contract 'h100-ndr4000'. Give a file, or one of")
 
 
 @pytest.mark.parametrize(
