@@ -299,7 +299,7 @@ WHOLE: dict[str, tuple[Callable[[Events], Any], str]] = {
     ),
     "no rehearsal": (put_value("run_started", "rehearsal", ""), "is not marked as a rehearsal"),
     "no event of what is owed": (drop_event("run_owes"), "no event lists the tests that the run"),
-    "evidence that no event knows": (drop_event("evidence"), "evidence/, but no event in events.jsonl"),
+    "evidence that no event knows": (drop_event("evidence"), "no event in events.jsonl names it"),
 }  # fmt: skip
 
 

@@ -76,7 +76,7 @@ def test_the_plugin_and_the_doctor_name_it_too(lacking: None, pytester: pytest.P
     ("name", "code", "text"),
     [
         ("pandas", 4, "needs the Python module pandas, which is not installed"),
-        ("probes.nosuch", 3, "internal: ModuleNotFoundError"),
+        ("probes.nosuch", 3, "internal error of seatrial: ModuleNotFoundError"),
     ],
     ids=["of a library", "of our own"],
 )

@@ -358,7 +358,7 @@ def test_the_worst_fact_stands_once_before_the_table() -> None:
         ("healthy-lab", ""),
         ("tcp-fallback", "FABRIC and SCALING failed"),
         ("killed-run", "nothing is accepted"),
-        ("teardown", "a test left the cluster unclean"),
+        ("teardown", "a test did not remove all that it made"),
         ("hostile", "do not sign"),
         ("no-contract", "no contract was agreed"),
         ("partial", "only a part was tested"),
@@ -411,7 +411,7 @@ def test_a_folder_that_does_not_verify_is_not_signed() -> None:
         edited = with_problems(summary(name), ["record.json was changed"])
         step = choose_next_step(edited, is_open=is_open, is_shared=False, untested=False)
         assert step.first[0].text.startswith("Do not sign.")
-        assert step.first[0].command == f"seatrial verify {FOLDER}"
+        assert step.first[0].command == f"seatrial show {FOLDER}"
 
 
 def test_a_result_that_lacks_more_than_a_limit_keeps_its_own_step() -> None:
