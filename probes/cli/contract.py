@@ -401,7 +401,7 @@ def _check_tier(name: str, template: str) -> Callable[[str], str]:
 def _ask(text: str, kept: Any, needed: bool, about: str, check: Callable[[str], Any]) -> Any:
     """Ask until an answer passes its check; return its value, None where it stays open."""
     if sys.stdin is None:  # as after `<&-`
-        raise UsageError("standard input is closed. Expected: your answers there, or --from RUN")
+        raise UsageError("standard input is closed: give --set and --yes, or --from RUN")
     while True:
         default = kept if kept != "" else (None if needed else OPEN)
         shown = f"{kept:g}" if isinstance(kept, float) else default

@@ -113,7 +113,7 @@ def schema() -> None:
     name="nccl-log",
 )
 @click.argument("files", nargs=-1, required=True, type=PATH)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, schema 1.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--explain", "explained", is_flag=True, help="Also explain each finding.")
 @click.option(
     "--whole",

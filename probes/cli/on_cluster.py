@@ -230,7 +230,7 @@ def cleanup(
     if not found:
         click.echo("nothing else is left" if unknown else "nothing is left of earlier runs")
     elif remove:
-        click.echo(f"removed {len(found) - left}, left {left}")
+        click.echo(f"{len(found) - left} removed, {left} still there")
     else:
         click.echo(f"{quantity(left, 'left-overs')}: remove them with --remove")
     sys.exit(EXIT_LEFT if left or unknown else 0)

@@ -218,7 +218,10 @@ def compare(runs: tuple[Path, ...], width: int, every: bool, as_csv: bool, as_js
 @WIDTH_OPTION
 @click.option("--all", "every", is_flag=True, help="Show the trend of each measure.")
 @click.option(
-    "--csv", "table", type=click.Choice(["runs", "trends"]), help="Print CSV: of runs, or measures."
+    "--csv",
+    "table",
+    type=click.Choice(["runs", "trends"]),
+    help="Print CSV: a row for each run (runs), or for each measure (trends).",
 )
 def history(folder: Path, width: int, every: bool, table: str | None) -> None:
     """Show all runs below FOLDER, and each measure that drifts over them.

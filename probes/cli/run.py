@@ -325,7 +325,7 @@ def _check_contract(record: RunRecord, name: str | None) -> None:
     if found != record.contract.sha256:
         raise cli.UsageError(
             f"contract {name} changed since run {record.id}: sha256 {found[:8]}. Expected: "
-            f"{record.contract.sha256[:8]} (only a run by the same contract is a repetition)"
+            f"{record.contract.sha256[:8]}. Restore that file, or use `seatrial run`"
         )
 
 

@@ -84,8 +84,8 @@ class Detached(Exception):
     "--address",
     metavar="URL",
     envvar=ADDRESS_VARIABLE,
-    help="URL of the cluster's dashboard, such as http://head:8265 (default: that of"
-    " RAY_API_SERVER_ADDRESS, else of RAY_ADDRESS if it begins with http).",
+    help="URL of the cluster's dashboard, such as http://head:8265 (default: the variable"
+    " RAY_API_SERVER_ADDRESS, else RAY_ADDRESS if it begins with http).",
 )
 @run_options(*OWN)
 @click.option(
@@ -98,7 +98,7 @@ class Detached(Exception):
     "--wheels",
     type=PATH,
     metavar="DIR",
-    help="Folder of Python wheels, for a cluster without internet.",
+    help="Folder of Python wheels to install from, for a cluster without internet.",
 )
 @click.option(
     "--detach",
@@ -191,9 +191,7 @@ def submit(
         _say(f"error: the run could not be written on this machine: {error}")
         code = EXIT_INTERNAL
     except KeyboardInterrupt:
-        _say(
-            "interrupted before the run was copied here: it is still on the cluster. Copy it with:"
-        )
+        _say("interrupted before the run was copied here: it is still on the cluster")
         code = EXIT_INTERRUPTED
     compared = {key: given[key] for key in COMPARED if key in given}
     _say_how_to_attach(address, id, compared, rehearsal)
@@ -419,7 +417,7 @@ def judge_again(run: Path, code: int) -> list[str]:
     found = [one_line(text) for text in summary.integrity.problems]
     if summary.exit_code != code:
         found.append(
-            f"exit code, judged again here: {summary.exit_code}. Expected: {code} (the job's)"
+            f"exit code, judged again on this machine: {summary.exit_code}. Expected: {code}"
         )
     return found or check_renderings(run, summary)[0]
 
@@ -465,4 +463,5 @@ def _say_how_to_attach(
     words = ["seatrial", "submit", "--address", address, "--attach", id]
     words += [word for key, value in compared.items() for word in (f"--{key}", value)]
     words += [] if rehearsal is None else ["--rehearsal" if rehearsal else "--no-rehearsal"]
+    _say("to follow the submission, and copy its run to this machine, enter:")
     click.echo(clean(shlex.join(words)), err=True)

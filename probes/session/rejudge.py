@@ -312,7 +312,9 @@ def _difference(old: dict[str, Any], new: dict[str, Any]) -> str:
     what = f"{old.get('name')} on {old.get('subject')}"
     if _bounds(old.get("limit")) == _bounds(new.get("limit")):
         return f"{what} has a different value or note when it is judged again"
-    before, now = (Limit(**limit) if limit else "nothing" for limit in (old["limit"], new["limit"]))
+    before, now = (
+        Limit(**limit) if limit else "no limit" for limit in (old["limit"], new["limit"])
+    )
     return f"{what} was judged by {before}, but {CONTRACT} has {now}"
 
 

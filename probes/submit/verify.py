@@ -111,7 +111,9 @@ def find_differences(run: Path, asked: Submitted, code: int) -> list[str]:
     if code == ACCEPTED and asked.contract is not None and not found:
         found += recount.reasons(parse_toml(asked.contract))
     if (own := recorded_code(run)) != code:
-        found.append(f"exit code that the run recorded: {show(own)}. Expected: {code} (the job's)")
+        found.append(
+            f"exit code in the run folder: {show(own)}. Expected: {code} (that of Ray's job)"
+        )
     return [one_line(text) for text in found]
 
 

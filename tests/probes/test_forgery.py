@@ -271,7 +271,7 @@ OWES_OTHER = "the run lists other tests than its contract requires"
 # Chain, sums, record and renderings were made again: what is left is what must fit together.
 WHOLE: dict[str, tuple[Callable[[Events], Any], str]] = {
     "a looser limit": (loosen_limit, "was judged by >= 1 MB/s"),
-    "no limit": (put_value("measurement", "limit", None, "busbw"), "was judged by nothing"),
+    "no limit": (put_value("measurement", "limit", None, "busbw"), "was judged by no limit"),
     "less is owed": (put_value("run_owes", "owed", []), OWES_OTHER),
     "another tier": (put_value("run_started", "tier", "soak"), OWES_OTHER),
     "real accelerators": (
