@@ -180,7 +180,7 @@ def _read_file(path: Path) -> bytes:
     except OSError as error:
         raise ContractError(f"contract {path} cannot be read: {error.strerror}") from None
     except ValueError:  # a NUL, which no path can have
-        raise ContractError(f"contract {show(str(path))}: the path has a NUL") from None
+        raise ContractError(f"contract {show(str(path))}: the path has a NUL character") from None
     raise ContractError(f"contract {path}: expected a TOML file, found something else")
 
 

@@ -252,7 +252,7 @@ class LimitCheck:
         more = f", and {len(self.differences) - 1} more" if len(self.differences) > 1 else ""
         doubt = f"{self.differences[0]}{more}"
         if not self.judged_again:  # otherwise the run that was judged again says it
-            build = f"another build of seatrial ({describe_version(self.wrote)}) made it"
+            build = f"another build of seatrial ({describe_version(self.wrote)}) wrote it"
             doubt = f"{build}. By the rules of this build, {doubt}"
         return [], [doubt]
 

@@ -52,16 +52,17 @@ def test_a_problem_without_a_finding_points_at_what_was_found_before() -> None:
     assert cause_text(scaling, record) == before
     unproven = scaling.model_copy(update={"measurements": [], "findings": []})
     alone = record.model_copy(update={"results": [fabric, unproven]})
-    assert cause_text(unproven, alone) == "No known cause explains this.", "it has its own reason"
+    unknown = "seatrial knows no cause of this. Read the section SCALING, and test again."
+    assert cause_text(unproven, alone) == unknown, "it has its own reason"
     alone = record.model_copy(update={"results": [scaling, fabric]})
-    assert cause_text(scaling, alone) == "No known cause explains this.", "it was found later"
+    assert cause_text(scaling, alone) == unknown, "it was found later"
     sound = fabric.model_copy(update={"findings": []})
     alone = record.model_copy(update={"results": [sound, scaling]})
-    assert cause_text(scaling, alone) == "No known cause explains this."
+    assert cause_text(scaling, alone) == unknown
     notes = [one.model_copy(update={"severity": Severity.NOTES}) for one in fabric.findings]
     noted = fabric.model_copy(update={"findings": notes})
     alone = record.model_copy(update={"results": [noted, scaling]})
-    assert cause_text(scaling, alone) == "No known cause explains this.", "a note blocks nothing"
+    assert cause_text(scaling, alone) == unknown, "a note blocks nothing"
     skipped = scaling.model_copy(update={"state": "skipped"})
     alone = record.model_copy(update={"results": [fabric, skipped]})
     assert cause_text(skipped, alone) == "Do this, then test again:"
