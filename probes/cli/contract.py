@@ -175,7 +175,7 @@ def show(name: str) -> None:
 @click.option(
     "--template",
     metavar="NAME",
-    help="Start from this contract of `seatrial contract list`, or from nothing: other.",
+    help="Start from this contract of `seatrial contract list`. `other`: start from none.",
 )
 @click.option(
     *("--set", "given"),

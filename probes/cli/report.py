@@ -42,7 +42,7 @@ RUN_ARGUMENT = click.argument("run_folder", type=cli.PATH, required=False)
 )
 @click.option("--open", "opened", is_flag=True, help="Open the page in a browser.")
 def report(run_folder: Path | None, baseline: Path | None, share: bool, opened: bool) -> None:
-    """Verify RUN_FOLDER, show its result and write its page; needs no cluster.
+    """Check that RUN_FOLDER is unchanged, show its result, write its page; needs no cluster.
 
     Without RUN_FOLDER, it is the newest run in runs/. The exit code is that of the run.
 
@@ -81,7 +81,7 @@ def report(run_folder: Path | None, baseline: Path | None, share: bool, opened: 
 @click.option("--width", default=0, help="Width in columns (default: the terminal's, at most 100).")
 @click.option("--ascii", "plain", is_flag=True, help="Use only ASCII, and no colour.")
 def show(run_folder: Path | None, width: int, plain: bool) -> None:
-    """Verify RUN_FOLDER and print its decision and its table, worst first; writes nothing.
+    """Check that RUN_FOLDER is unchanged, and print its result, worst first; writes nothing.
 
     Without RUN_FOLDER, it is the newest run in runs/. The exit code is that of the run.
     """
@@ -224,10 +224,10 @@ def compare(runs: tuple[Path, ...], width: int, every: bool, as_csv: bool, as_js
     help="Print CSV: a row for each run (runs), or for each measure (trends).",
 )
 def history(folder: Path, width: int, every: bool, table: str | None) -> None:
-    """Show all runs below FOLDER, and each measure that drifts over them.
+    """List all runs below FOLDER, and each measure that drifts.
 
-    A run that cannot be read or does not verify is listed with the reason, and then the exit code
-    is 4.
+    A measure drifts if its newest value is outside its usual range. A run that cannot be read, or
+    was changed since it was written, is listed with the reason. The exit code is then 4.
     """
     from probes.session.rejudge import read_summary
     from reports.frames.history import build_history, find_runs, history_lines, read_found

@@ -125,7 +125,7 @@ def _print_rungs(ladder: Ladder, agreed: Limit | None) -> None:
     help="Number of nodes to predict; may be repeated.",
 )
 def predict(run_folder: Path, nodes: tuple[int, ...]) -> None:
-    """Predict the efficiency on more nodes from what RUN_FOLDER measured; tests nothing."""
+    """Predict the efficiency on more nodes from what RUN_FOLDER measured; runs nothing."""
     _, ladder = load_scaling_run(run_folder)
     with cli.refuse(ValueError):
         forecast = ladder.forecast(sorted({*nodes}))

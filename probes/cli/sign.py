@@ -46,7 +46,7 @@ def sign(
 ) -> None:
     """Sign the folder RUN with an ssh key, as one of its parties.
 
-    A folder that does not verify is not signed. Only a run that ended with exit code 0 can be
+    A folder that was changed is not signed. Only a run that ended with exit code 0 can be
     `accepted`; any other needs a condition (`--decision conditions --condition ...`) or is
     `refused`. A signature says who vouches for the folder; it proves nothing about the cluster.
     """
@@ -96,8 +96,8 @@ def verify(
     """Check that RUN is unchanged since its parties signed it.
 
     Exit code 0: the folder is unchanged since they signed. That does NOT say that the cluster was
-    accepted: the run's own verdict is printed, too. 4: it does not verify. 20: it cannot be
-    verified, for example because the run was killed or has no signature.
+    accepted: the run's own verdict is printed, too. 4: it was changed, or a signature is not valid.
+    20: it cannot be verified, for example because the run was killed or has no signature.
     """
     from probes.session.rejudge import read_whole
     from reports.exports import check_renderings

@@ -66,12 +66,14 @@ OPTIONS = (
     RunOption(
         "--baseline",
         "RUN|FOLDER",
-        "earlier run to compare with. In a folder of runs, it is the newest complete run of this "
-        "cluster",
+        "earlier run to compare with: its run folder, or a folder of runs (then the newest "
+        "complete run of this cluster in it)",
     ),
     RunOption("--operator", "NAME", "who runs the test; the report names them"),
     RunOption(
-        "--nonce", "TEXT", "text that the customer chose now: a run that has it was made later"
+        "--nonce",
+        "TEXT",
+        "text that the customer chooses before the run: it proves that the run was made later",
     ),
 )
 BY_KEY = {option.key: option for option in OPTIONS}
