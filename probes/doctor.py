@@ -212,7 +212,7 @@ def ask_dashboard(cluster: Cluster) -> Answer:
     """Tell whether the dashboard takes jobs, by a question that starts none."""
     if not (address := cluster.dashboard):
         do = "On the head: `pip install 'ray[default]'`, then restart Ray with --dashboard-host"
-        return Answer("dashboard", "Ray runs without one", UNPROVEN, ("LAUNCH",), do)
+        return Answer("dashboard", "the cluster has no dashboard", UNPROVEN, ("LAUNCH",), do)
     try:
         request_dashboard(address, "/api/version", seconds=DASHBOARD_SECONDS)
         return Answer("dashboard", f"{address} answers")

@@ -152,7 +152,7 @@ def test_a_dashboard_that_refuses_is_named(dashboard: str, state: str, found: st
 
 
 def test_a_dashboard_that_is_not_there_is_named() -> None:
-    assert ask_dashboard(cluster_of()).found == "Ray runs without one"
+    assert ask_dashboard(cluster_of()).found == "the cluster has no dashboard"
     answer = ask_dashboard(cluster_of(dashboard="http://127.0.0.1:1"))
     assert "http://127.0.0.1:1 does not answer" in answer.found
     assert answer.criteria == ("LAUNCH",)
