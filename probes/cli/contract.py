@@ -258,7 +258,7 @@ OPEN = "-"  # the answer that leaves a question open
 INTRODUCTION = f"""\
 Press Enter to accept the answer in [ ]. Type ? for help, or {OPEN} to skip.
 What you skip is not judged in a run.
-Answer with what you ordered, not with what you see. The run reports the difference.
+Answer with what you ordered, not what you see. The run reports the difference.
 """
 
 
