@@ -196,8 +196,8 @@ def test_nothing_is_asked_where_the_file_exists(tmp_path: Path) -> None:
 def test_what_cannot_be_begun_with(words: list[str], tmp_path: Path) -> None:
     done = asked(tmp_path / "my.toml", [], *words)
     assert done.exit_code == 4
-    words = ("expected ", "--from asks no questions", "contract show lab > mine.toml")
-    assert any(one in done.output for one in words)
+    known = ("expected ", "--from asks no questions", "contract show lab > mine.toml")
+    assert any(one in done.output for one in known)
 
 
 @pytest.mark.parametrize("name", shipped_contracts())

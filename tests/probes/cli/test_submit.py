@@ -137,10 +137,10 @@ def brought(monkeypatch: pytest.MonkeyPatch, code: int | None, **facts: Any) -> 
         ({"status": "STOPPED", "driver_exit_code": None}, 2, 2, "run folder"),
         ({"status": "FAILED", "message": "it died"}, None, 3, "was killed on the cluster: it died"),
         ({"status": "FAILED", "driver_exit_code": -9}, None, 3, "was killed on the cluster"),
-        ({"status": "FAILED", "driver_exit_code": 5}, None, 3, "recorded: missing. Expected: 5"),
-        ({"status": "SUCCEEDED", "driver_exit_code": 0}, 20, 4, "recorded: 20. Expected: 0"),
+        ({"status": "FAILED", "driver_exit_code": 5}, None, 3, "run folder: missing. Expected: 5"),
+        ({"status": "SUCCEEDED", "driver_exit_code": 0}, 20, 4, "run folder: 20. Expected: 0"),
         ({"status": "SUCCEEDED", "driver_exit_code": 0}, None, 4, "SHA256SUMS is missing"),
-        ({"status": "FAILED", "driver_exit_code": 1}, 0, 4, "recorded: 0. Expected: 1"),
+        ({"status": "FAILED", "driver_exit_code": 1}, 0, 4, "run folder: 0. Expected: 1"),
     ],
 )
 def test_the_exit_code_is_that_of_the_run(
