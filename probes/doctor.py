@@ -64,7 +64,7 @@ def ask_packages(folder: Path, owners: Mapping[str, Sequence[str]]) -> Answer:
     `owners` maps a package to the distributions that install it.
     """
     others = [
-        f"{name} is {origin}"
+        f"Python finds {name} at {origin}"
         for name in PACKAGES
         if (origin := _origin(name)) and Path(origin).resolve() != (ROOT / name).resolve()
     ]
@@ -74,13 +74,13 @@ def ask_packages(folder: Path, owners: Mapping[str, Sequence[str]]) -> Answer:
         if set(found := owners.get(name, ())) - {DISTRIBUTION}
     ]
     others += [
-        f"{folder / name} hides it from pytest in {folder}"
+        f"the folder {folder / name} hides seatrial's {name} from pytest"
         for name in PACKAGES
         if (folder / name).is_dir() and (folder / name).resolve() != (ROOT / name).resolve()
     ]
     if not others:
         return Answer("packages", f"{', '.join(PACKAGES)} are loaded from {ROOT}")
-    do = "Use a separate environment for seatrial, and start it in another folder"
+    do = "Install seatrial in a separate Python environment, and start it in another folder"
     return Answer("packages", "; ".join(others), FAIL, run_order(), do)
 
 
@@ -92,11 +92,11 @@ def _origin(name: str) -> str:
 def ask_versions(*, on_gpu: bool) -> Answer:
     """Name what a criterion needs and the packages here lack."""
     if text := lacking_sentence():
-        return Answer("versions", text, FAIL, run_order(), "Install what is missing")
+        return Answer("versions", text, FAIL, run_order(), "Install the missing packages")
     lacking = {id: text for id in run_order() if (text := missing_feature(id, on_gpu))}
     if lacking:
         text = " ".join(dict.fromkeys(lacking.values()))
-        return Answer("versions", text, UNPROVEN, tuple(lacking), "Install what is expected")
+        return Answer("versions", text, UNPROVEN, tuple(lacking), "Install the expected versions")
     parts = software_versions()
     known = ", ".join(f"{name} {parts[name]}" for name in ("python", "ray", "torch"))
     return Answer("versions", f"{known}, {platform.system()} {platform.machine()}")
@@ -111,8 +111,8 @@ def ask_user(terms: ClusterTerms, why_not: str) -> Answer:
     if not why_not or terms.launch.user == "own":
         return Answer("user", found)
     do = (
-        "Run as root that can change to another user, with programs that each user can read, "
-        'or agree on user = "own" in the contract\'s [launch]'
+        "Run seatrial as root, installed where each user can read it, so that it can be another "
+        'user. Or set user = "own" in the contract\'s [launch]'
     )
     return Answer("user", found, UNPROVEN, ("LAUNCH",), do)
 
@@ -123,7 +123,7 @@ def ask_run_folder(folder: Path) -> Answer:
     place = target if target.is_dir() else folder
     if os.access(place, os.W_OK | os.X_OK):
         return Answer("run folder", f"{target} can be written")
-    do = "Go to another folder, or name one with --run-dir"
+    do = "Start seatrial in another folder, or name one with --run-dir"
     return Answer("run folder", f"{place} cannot be written", FAIL, run_order(), do)
 
 
@@ -149,7 +149,8 @@ def ask_nodes(cluster: Cluster, terms: ClusterTerms) -> Answer:
     count, size = len(cluster.nodes), cluster.size
     if cluster.resource != "GPU" and terms.accelerators == "real" and terms.gpus_per_node:
         found = f"{quantity(count, 'nodes')}, and Ray counts no GPU"
-        return Answer("nodes", found, FAIL, run_order(), "Start Ray where it sees the GPUs")
+        do = "Check `nvidia-smi` on each node, then restart Ray there, so that it counts the GPUs"
+        return Answer("nodes", found, FAIL, run_order(), do)
     found = f"{quantity(count, 'nodes')}, {quantity(size, cluster.resource + 's')}"
     short = [
         f"{node['name']} has {gpus}"
@@ -157,16 +158,19 @@ def ask_nodes(cluster: Cluster, terms: ClusterTerms) -> Answer:
         if (gpus := int(node["resources"].get("GPU", 0))) != terms.gpus_per_node
     ]
     if terms.nodes not in (None, count):
-        do = "Start the missing nodes, or correct the order"
+        do = "Start the missing nodes, or correct `nodes` in the contract (or --nodes)"
         return Answer("nodes", f"{found}; {terms.nodes} were ordered", FAIL, ("HOSTS",), do)
     if terms.gpus_per_node is not None and short:
         text = f"{found}; {terms.gpus_per_node} per node were ordered, but {join_names(short)}"
-        return Answer("nodes", text, FAIL, ("HOSTS",), "Find the missing accelerators")
+        do = "Check `nvidia-smi -L` there, or correct `gpus_per_node` in the contract"
+        return Answer("nodes", text, FAIL, ("HOSTS",), do)
     if count < 2:
         lacking = tuple(
             id for id, row in CRITERIA.items() if count < row.least_nodes or size < row.least_gpus
         )
-        return Answer("nodes", f"{found}: too few to compare", UNPROVEN, lacking, "Add a node")
+        return Answer(
+            "nodes", f"{found}: too few to compare", UNPROVEN, lacking, "Add a node to Ray"
+        )
     return Answer("nodes", found)
 
 
@@ -179,18 +183,19 @@ def ask_silence(cluster: Cluster) -> Answer:
         if node["id"] not in answered
     ]
     if not silent:
-        return Answer("tasks", "each node can run one")
-    do = "Read the raylet's log on that node"
-    return Answer("tasks", f"none runs on {join_names(silent)}", FAIL, run_order(), do)
+        return Answer("tasks", "each node runs a task of Ray")
+    do = "Read the log of the raylet there (/tmp/ray/session_latest/logs/raylet.out)"
+    return Answer("tasks", f"no task of Ray runs on {join_names(silent)}", FAIL, run_order(), do)
 
 
 def ask_software(cluster: Cluster) -> Answer:
     """Name the software that is not the same everywhere."""
     differences = software_differences(cluster.facts, software_versions())
     if not differences:
-        return Answer("software", "the same on all nodes and here")
+        return Answer("software", "the same versions on all nodes and on this machine")
     text = "; ".join(differences)
-    return Answer("software", text, FAIL, ("HOSTS",), "Install one version everywhere")
+    do = "Install the same version on all nodes and on this machine"
+    return Answer("software", text, FAIL, ("HOSTS",), do)
 
 
 def ask_accelerators(cluster: Cluster) -> Answer:
@@ -199,7 +204,7 @@ def ask_accelerators(cluster: Cluster) -> Answer:
     if not busy:
         return Answer("room", f"all {quantity(cluster.size, unit)} are free")
     held = cluster.describe_holders() or f"{quantity(busy, unit)} are not free"
-    do = "Wait for them with --wait-for-room 30m"
+    do = "Start the run with --wait-for-room 30m: it then waits until they are free"
     return Answer("room", held, UNPROVEN, tuple(id for id in run_order() if id != "HOSTS"), do)
 
 
@@ -207,14 +212,14 @@ def ask_dashboard(cluster: Cluster) -> Answer:
     """Tell whether the dashboard takes jobs, by a question that starts none."""
     if not (address := cluster.dashboard):
         do = "On the head: `pip install 'ray[default]'`, then restart Ray with --dashboard-host"
-        return Answer("dashboard", "the cluster has none", UNPROVEN, ("LAUNCH",), do)
+        return Answer("dashboard", "the cluster has no dashboard", UNPROVEN, ("LAUNCH",), do)
     try:
         request_dashboard(address, "/api/version", seconds=DASHBOARD_SECONDS)
         return Answer("dashboard", f"{address} answers")
     except urllib.error.HTTPError as error:
         with error:
             found = f"{address} refuses the request (HTTP {error.code})"
-        do = "Set RAY_AUTH_TOKEN_PATH to the cluster's token"
+        do = "Set RAY_AUTH_TOKEN_PATH to the file of the cluster's token"
     except (OSError, ValueError, http.client.HTTPException) as error:
         found = f"{address} does not answer: {error}"
         do = "Start the head with --dashboard-host=ADDRESS, and open its port to this machine"
@@ -225,7 +230,8 @@ def ask_nvml(cluster: Cluster) -> Answer:
     """Name the nodes where NVML cannot be read."""
     return _by_node(
         "NVML", cluster, lambda fact: (fact["nvml"]["error"] or {}).get("text", ""),
-        "read on each node", ("HOSTS", "GANG"), "Allow workers to read NVML",
+        "each node answers", ("HOSTS", "GANG"),
+        "Check that `nvidia-smi` works there, as the user and in the container of Ray",
     )  # fmt: skip
 
 
@@ -237,8 +243,8 @@ def ask_rdma(cluster: Cluster) -> Answer:
         return next(filter(None, devices.values()), "") if devices else "no RDMA device"
 
     return _by_node(
-        "RDMA", cluster, problem, "each worker can open the devices", ("FABRIC",),
-        "Allow workers to open the devices in /dev/infiniband",
+        "RDMA", cluster, problem, "workers can open the RDMA devices of each node", ("FABRIC",),
+        "Give the user and the container of Ray read and write access to /dev/infiniband",
     )  # fmt: skip
 
 
@@ -269,9 +275,10 @@ def ask_shared(cluster: Cluster, terms: ClusterTerms) -> Answer:
     if not cause:
         return Answer("shared folder", f"all nodes share {folder}")
     if not terms.shared:
-        do = "Set [cluster] shared, or start in a folder that all nodes share"
-        found = f"none is agreed, so checkpoints go into {folder}: {cause}"
+        do = "Set `shared` in the contract, or start seatrial in a folder that all nodes share"
+        found = f"the contract names none, so checkpoints go into {folder}: {cause}"
         return Answer("shared folder", found, UNPROVEN, ("RESTART",), do)
     state = FAIL if blind else UNPROVEN
     keepers = tuple(id for id in run_order() if CRITERIA[id].keeps_in_shared)
-    return Answer("shared folder", cause, state, keepers, "Mount it on each node")
+    do = f"Mount {folder} on each node, writable for Ray's workers"
+    return Answer("shared folder", cause, state, keepers, do)

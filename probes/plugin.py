@@ -200,11 +200,15 @@ def _open_run(session: pytest.Session, settings: RunSettings) -> None:
         SIGNALS.release()  # also where no run folder could be made
     if run.was_cut_off:
         raise KeyboardInterrupt
-    also = [f"loaded    {', '.join(loaded)}  (`seatrial run` loads nothing else)"] if loaded else []
+    also = (
+        [f"loaded    {', '.join(loaded)}: can change results. `seatrial run` loads none"]
+        if loaded
+        else []
+    )
     also += [f"versions  {text}" for text in _too_old(run)]
     if count := config.stash.get(LEFT_OUT, 0):
         probes = quantity(count, "probes")
-        also.append(f"left out  {probes} of longer tiers than {run.tier}, or not in --only")
+        also.append(f"left out  {probes} of a longer tier than {run.tier}, or not in --only")
     terminal.print_header(config, [*run.header(), *also])
     usual_s = estimate_run(run, filter(None, map(criterion_of, session.items)))
     terminal.start_progress(config, begun, usual_s)

@@ -39,8 +39,8 @@ def lacking_sentence() -> str:
     if not (missing := list_missing(requires)):
         return ""
     vendors = any(line.startswith(("torch", "ray")) for line in missing)
-    hint = ", Ray and torch in the versions that the cluster has" if vendors else ""
-    return f"seatrial needs what {sys.executable} lacks: {', '.join(missing)}. Install it{hint}"
+    hint = ", Ray and torch in the versions of the cluster" if vendors else ""
+    return f"Python packages that {sys.executable} lacks: {', '.join(missing)}. Install them{hint}"
 
 
 Release = tuple[int, int]
@@ -107,7 +107,9 @@ def shortcoming(need: Need, read_version: Callable[[str], str] = metadata.versio
     try:
         major, minor = (*Version(found).release, 0)[:2]
     except InvalidVersion:
-        return f"{need.feature}: {need.package} {found} is not a version. Expected: {expected}."
+        return (
+            f"{need.feature}: {need.package} has no usable version ({found}). Expected: {expected}."
+        )
     if (major, minor) < need.least:
         return f"{need.feature}: {need.package} is {found}. Expected: {expected}."
     if (major, minor) in need.broken:

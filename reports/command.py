@@ -135,7 +135,7 @@ def _internal_refusal(error: Exception) -> Refusal:
     frame = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{Path(frame.filename).name}:{frame.lineno}"
     words = redact_text(one_line(error)) or "no message"
-    return InternalError(f"internal: {type(error).__name__}: {words} ({place})")
+    return InternalError(f"internal error of seatrial: {type(error).__name__}: {words} ({place})")
 
 
 def _discard_output() -> None:

@@ -216,7 +216,8 @@ class Measurement(RecordModel):
         if self.limit is None:
             if self.value is None:
                 return f"{start}. Expected: a value"
-            return f"{start}. Expected: a limit ({self.note or 'the contract has none for it'})"
+            why = self.note or "the contract has none"
+            return f"{start}. It is UNPROVEN without a limit ({why})"
         derived = ", derived" if self.limit.derived else ""
         return f"{start}. Expected: {self.limit}{derived} ({self.limit.because})"
 

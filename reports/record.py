@@ -112,19 +112,19 @@ class Control(RecordModel):
 
     def sentence(self) -> str:
         """Format one line: whether the planted fault was found, and what the probe saw of it."""
-        word = "Reason" if self.caught is None else "Observed"
-        joint = ": " if self.verdict.accepted else f". {word}: "
-        return self.headline + (joint + self.saw if self.saw else "")
+        word = "Reason" if self.caught is None else "Observed with the fault"
+        saw = self.saw.replace(". Expected: ", ". Expected without the fault: ")
+        return self.headline + (f". {word}: {saw}" if saw else "")
 
     @property
     def headline(self) -> str:
         """The fault, and whether it was found."""
         if self.verdict.accepted:
-            return f"planted fault: {self.fault}. It was found"
+            return f"the test found the planted fault: {self.fault}"
         if self.caught is None:
             why = "the suite could not plant its fault, so the test proves nothing"
         else:
-            why = "the test did not find the fault that the suite planted, so it proves nothing"
+            why = "the test did not find the planted fault, so the test proves nothing"
         return f"{why}. Fault: {self.fault}"
 
 
@@ -196,9 +196,9 @@ class ProbeResult(RecordModel):
             if not any(m.judged for m in self.measurements):
                 lines.append("nothing was measured")
             if not self.controls:
-                lines.append("no control (self-test) was run, so this result cannot be trusted")
+                lines.append("no fault was planted (no self-test), so this result proves nothing")
         else:
-            lines.append(f"{self.state}: {self.error or 'the probe did not finish'}")
+            lines.append(f"{self.state}: {self.error or 'the test did not finish'}")
         return lines
 
 

@@ -118,7 +118,10 @@ def _judge(
     """Yield verdict and sentence for each value that is worse, or cannot be compared."""
     direction = next((d for _, one in now if (d := _direction(one))), 0)
     if not direction:
-        yield Verdict.UNPROVEN, f"{title} cannot be compared, because its limit is not one-sided"
+        yield (
+            Verdict.UNPROVEN,
+            f"{title} cannot be compared: its limit does not show if more or less is better",
+        )
         return
     old = _worst_by_key(((one.probe, one) for one in before), direction)
     new = _worst_by_key(now, direction)

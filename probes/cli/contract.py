@@ -53,7 +53,7 @@ def check(file: str, show_limits: bool) -> None:
     if show_limits:
         _show_limits(loaded, judged)
     open_count = sum(word == "UNPROVEN" for word, _ in rows)
-    todo = f"{quantity(open_count, 'lines')} to complete (UNPROVEN, above)"
+    todo = f"{quantity(open_count, 'lines')} to complete (marked UNPROVEN above)"
     todo = todo if open_count else "nothing is missing"
     more = "" if show_limits else ". --limits shows the limit of each measure"
     _show(f"{file} is a valid contract: {todo}{more}.", "")
@@ -105,9 +105,10 @@ def _summary(loaded: Contract, judged: Collection[str]) -> Iterator[tuple[str, s
         if not (measure.from_run or measure.derived_in_run)
     ]
     if open_ones:
-        yield "UNPROVEN", f"without a limit: {', '.join(open_ones)}"
+        listed, example = ", ".join(open_ones), f"[{open_ones[0]}]"
+        yield "UNPROVEN", f"no limit for {listed}. Add a table for each, such as {example}"
     if terms.nodes is None:
-        yield "UNPROVEN", "number of nodes: give `nodes`, or --nodes"
+        yield "UNPROVEN", "no number of nodes: write `nodes` in [cluster], or run with --nodes"
     yield "commands", describe_typists(terms)
 
 
@@ -125,7 +126,7 @@ def _without_limit(measure: Check, is_judged: bool) -> str:
         return "not judged by this contract"
     if measure.derived_in_run:
         return "derived from the GPU model, if it is known"
-    return f"from the run: {measure.from_run}" if measure.from_run else "none: unproven"
+    return f"from the run: {measure.from_run}" if measure.from_run else "none, so it is UNPROVEN"
 
 
 @command("List the contracts of seatrial.", "seatrial contract list", parent=contract, name="list")
@@ -148,7 +149,10 @@ def show(name: str) -> None:
     from probes.contract.contract import load, shipped_contracts
 
     if name not in shipped_contracts() and "/" not in name and Path(name).is_file():
-        raise UsageError(f"expected the name of a shipped contract, found the file {name}")
+        raise UsageError(
+            f"expected the name of a contract of seatrial, found the file {name}. "
+            "`seatrial contract list` shows the names"
+        )
     with refuse_unusable():
         click.echo(load(name).text.decode(), nl=False)
 
@@ -161,35 +165,49 @@ def show(name: str) -> None:
     "seatrial contract new --template p5-efa --set name=atlas --set nodes=8 --yes",
     parent=contract,
 )
-@click.option("--from", "run", type=PATH, help="Write what this run found, without questions.")
-@click.option("--template", metavar="NAME", help="Shipped contract to start from.")
+@click.option(
+    "--from",
+    "run",
+    type=PATH,
+    metavar="RUN",
+    help="Run folder: write the values that this run found, without questions.",
+)
+@click.option(
+    "--template",
+    metavar="NAME",
+    help="Start from this contract of `seatrial contract list`. `other`: start from none.",
+)
 @click.option(
     *("--set", "given"),
     metavar="KEY=ANSWER",
     multiple=True,
-    help="Answer a question. KEY is name, tier, a key of [cluster], or CRITERION.measure.",
+    help="Answer a question. KEY is name, tier, a key of [cluster], or CRITERION.measure. "
+    "May be repeated.",
 )
-@click.option("--yes", "-y", "keep", is_flag=True, help="Accept all other proposed answers.")
+@click.option(
+    "--yes", "-y", "keep", is_flag=True, help="Take the proposed answer for all other questions."
+)
 @click.argument("file", type=PATH, default="seatrial.toml")
 def new(
     run: Path | None, template: str | None, given: tuple[str, ...], keep: bool, file: Path
 ) -> None:
-    """Write FILE (seatrial.toml), a contract with the reason of each limit.
+    """Write a contract to FILE (default: seatrial.toml), with the reason of each limit.
 
-    Without --from it asks what was ordered; --set and --yes answer without a terminal. With --from
-    it writes what a run found. Change that to what was ordered. A file that exists is never
-    overwritten.
+    Without --from, the command asks what was ordered. Where there is no terminal, --set and --yes
+    answer. With --from, it writes the values that a run found: change them to what was ordered. A
+    file that exists is never overwritten.
     """
     from probes.contract.contract import parse
 
     if run and (template or given or keep):
-        raise UsageError(
-            "expected --from without --template, --set and --yes: it asks no questions"
-        )
+        raise UsageError("--from asks no questions: drop --template, --set and --yes")
     if os.path.lexists(file):
         raise UsageError(f"{file} exists already: give a different name, or move the file")
     if not os.access(file.absolute().parent, os.W_OK | os.X_OK):
-        raise UsageError(f"{file.absolute().parent} cannot be written, or is not a folder")
+        raise UsageError(
+            f"{file.absolute().parent} cannot be written, or is not a folder. Make it writable, or "
+            "give a FILE in another folder"
+        )
     text = _draft_from(run) if run else _ask_user(template, Interview(given, keep=keep))
     with refuse_unusable():
         parse(text.encode(), f"the contract for {file}")
@@ -224,8 +242,10 @@ def _ask_user(template: str | None, interview: Interview) -> str:
 
     names = [*real_contracts(), OTHER]
     if template in shipped_contracts() and template not in names:
-        shown = f"copy and edit it: `seatrial contract show {template} > mine.toml`"
-        raise UsageError(f"--template: {template} is a rehearsal, without questions: {shown}")
+        shown = f"Copy and edit it: `seatrial contract show {template} > mine.toml`"
+        raise UsageError(
+            f"--template: the contract {template} is for a rehearsal, and has no questions. {shown}"
+        )
     if template is not None and template not in names:
         raise UsageError(f"--template: expected one of {', '.join(names)}, found {template!r}")
     text = ask_contract(template, interview)
@@ -237,8 +257,8 @@ ABOUT_TIERS = "quick takes minutes; standard is for a handover; soak is longer, 
 OPEN = "-"  # the answer that leaves a question open
 INTRODUCTION = f"""\
 Press Enter to accept the answer in [ ]. Type ? for help, or {OPEN} to skip.
-A skipped question is not judged.
-Answer what you ordered, not what you see. The run reports the difference.
+What you skip is not judged in a run.
+Answer with what you ordered, not what you see. The run reports the difference.
 """
 
 
@@ -286,11 +306,11 @@ class Interview:
             if sys.stdin.isatty():
                 raise  # Ctrl-C
             hint = f"give {_option(key)}" + ", or --yes for the proposed answer" * (kept != "")
-            raise UsageError(f"no answer to `{text}`, and no terminal: {hint}") from None
+            raise UsageError(f"no answer to `{text}`, and no terminal to ask: {hint}") from None
 
     def _is_open(self, key: str, needed: bool) -> bool:
         if self.answers[key] == OPEN and needed:
-            raise ValueError("expected an answer: the contract requires it")
+            raise ValueError("expected an answer: a contract needs this value")
         return self.answers[key] == OPEN
 
     def check_all_used(self) -> None:
@@ -353,7 +373,7 @@ def _ask_template(titles: Mapping[str, str], other: str, interview: Interview) -
     words = [*titles, other]
 
     check = partial(_check_word, words=words)
-    about = f"its limits and reasons are used; with {other}, you are asked for each limit"
+    about = f"the limits and reasons of that contract are used. {other}: you give each limit"
     kept = "" if interview.keep else "h100-ndr400"  # nobody orders hardware by default
     return str(interview.ask("template", "Which hardware?", kept, True, about, check))
 
@@ -369,7 +389,10 @@ def _check_tier(name: str, template: str) -> Callable[[str], str]:
             if template != OTHER:
                 _check_text(fill_template(name, template, answer, {}))
         except ValueError:
-            raise ValueError(f"tier {answer} does not measure all that {template} limits") from None
+            raise ValueError(
+                f"tier {answer} does not measure all that contract {template} limits: choose a "
+                "longer tier"
+            ) from None
         return answer
 
     return check
@@ -378,18 +401,18 @@ def _check_tier(name: str, template: str) -> Callable[[str], str]:
 def _ask(text: str, kept: Any, needed: bool, about: str, check: Callable[[str], Any]) -> Any:
     """Ask until an answer passes its check; return its value, None where it stays open."""
     if sys.stdin is None:  # as after `<&-`
-        raise UsageError("standard input is closed. Expected: your answers there, or --from RUN")
+        raise UsageError("standard input is closed: give --set and --yes, or --from RUN")
     while True:
         default = kept if kept != "" else (None if needed else OPEN)
         shown = f"{kept:g}" if isinstance(kept, float) else default
         shown = ", ".join(kept) if isinstance(kept, list) else shown
         answer = str(click.prompt(text, default=shown, type=str)).strip()
         if answer == "?":
-            _show(about or "any word: the report shows it", "  ")
+            _show(about or "a name of your choice: the report shows it", "  ")
         elif answer == OPEN:
             if not needed:
                 return None
-            click.echo("  expected an answer: the contract requires it")
+            click.echo("  expected an answer: a contract needs this value")
         elif answer == str(shown) and kept != "":
             return kept
         else:
@@ -457,8 +480,10 @@ def _ask_limit(
     if bound == proposed.low:
         return proposed
     about = "The report prints the reason."
-    because = interview.ask(f"{measure}.because", "Because?", "", True, about, _check_reason)
-    click.echo("  this limit has no MARGINAL band: add `marginal` to the file if one was agreed")
+    because = interview.ask(
+        f"{measure}.because", "Why this minimum?", "", True, about, _check_reason
+    )
+    click.echo("  this limit has no warning band. If one was agreed, add `marginal` to the file")
     return proposed.model_copy(update={"low": bound, "marginal_low": None, "because": because})
 
 

@@ -113,15 +113,19 @@ def schema() -> None:
     name="nccl-log",
 )
 @click.argument("files", nargs=-1, required=True, type=PATH)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, schema 1.")
-@click.option("--explain", "explained", is_flag=True, help="Add the explanation of each finding.")
-@click.option("--whole", is_flag=True, help="State that FILES are all that every rank wrote.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option("--explain", "explained", is_flag=True, help="Also explain each finding.")
+@click.option(
+    "--whole",
+    is_flag=True,
+    help="FILES are the complete logs of all ranks: a hang and missing ranks are then reported.",
+)
 def nccl_log(files: tuple[Path, ...], as_json: bool, explained: bool, whole: bool) -> None:
     """Show which network NCCL used, from the FILES (or folders of files) that one job wrote.
 
     FILES may be - for standard input. What is certain comes first, then the findings, then what
-    the log cannot show and what to collect. A part of a log does not
-    prove a hang; --whole says that the files are complete.
+    the log cannot show and what to collect. A part of a log does not prove a hang. Give --whole
+    if the files are complete.
 
     Exit code 0: RDMA, or a single host, and nothing found; 1: something is wrong; 20: the log
     cannot prove it.

@@ -30,14 +30,15 @@ CLOSED_WORDS = ("refused", "timed out", "DEADLINE_EXCEEDED", "UNAVAILABLE", "unr
 )
 @click.argument("host")
 @click.option("--dashboard", default=8265, show_default=True, help="Port of the dashboard.")
-@click.option("--client", default=10001, show_default=True, help="Port of the Ray client.")
+@click.option("--client", default=10001, show_default=True, help="Port for ray:// clients.")
 @click.option("--gcs", default=6379, show_default=True, help="Port of the GCS.")
 @click.option("--agent", default=52365, show_default=True, help="HTTP port of dashboard agents.")
 def reach(host: str, dashboard: int, client: int, gcs: int, agent: int) -> None:
-    """Check whether Ray on HOST accepts commands from a machine that must not run jobs there.
+    """Check which ports of Ray on HOST accept commands from this machine.
 
-    It sends requests without a token, and starts nothing.  Exit code 0: no port accepts commands;
-    1: one does; 20: an answer is unclear.  Other ports of Ray are not tried.
+    Run it on a machine that must not be able to run jobs there.  It sends requests without a token,
+    and starts nothing.  Exit code 0: no port accepts commands; 1: one does; 20: an answer is
+    unclear.  Other ports of Ray are not tried.
     """
     from probes.cluster import endpoints as ask
     from probes.cluster.endpoints import Endpoint, join_address
@@ -104,7 +105,7 @@ def _ask(settings: RunSettings) -> Iterator[Answer]:
         yield Answer("contract", f"{settings.agreed.name}, tier {settings.tier}")
     else:
         found = "none: limits are derived from the cluster, and the run cannot be accepted"
-        yield Answer("contract", found, UNPROVEN, run_order(), "Name one with --contract")
+        yield Answer("contract", found, UNPROVEN, run_order(), "Name a contract with --contract")
     if settings.nodes:
         terms = terms.model_copy(update={"nodes": settings.nodes})
     emulated = terms.accelerators == "emulated" or settings.spec.startswith("local")
@@ -112,7 +113,7 @@ def _ask(settings: RunSettings) -> Iterator[Answer]:
     try:
         cluster = connect(settings.spec)
     except VersionMismatch as error:
-        do = "Install the cluster's version of Ray and Python here"
+        do = "Install the cluster's versions of Ray and Python on this machine"
         yield Answer("cluster", str(error), FAIL, run_order(), do)
         return
     with closing(cluster):
@@ -128,7 +129,7 @@ def _lines(answer: Answer) -> Iterator[str]:
     fmt, mark = formatter(), {OK: "ok", UNPROVEN: "note", FAIL: "fix"}[answer.state]
     yield from fmt.wrap(answer.found, f"{mark:5}{answer.question:{LABEL}} ")
     if answer.do:
-        text = f"{answer.do}. Without it: {', '.join(answer.criteria)} {WOULD[answer.state]}"
+        text = f"{answer.do}. Otherwise {', '.join(answer.criteria)} {WOULD[answer.state]}"
         yield from fmt.wrap(text, f"{'':5}{'':{LABEL}} ")
 
 
@@ -147,7 +148,7 @@ def _summary(answers: list[Answer]) -> Iterator[str]:
         yield "nothing would prevent an accepted run"
         return
     fix, know = (sum(one.state == state for one in answers) for state in (FAIL, UNPROVEN))
-    yield f"{fix} to fix, {know} to note"
+    yield f"{quantity(fix, 'problems')} to fix, {quantity(know, 'notes')}"
 
 
 EXIT_LEFT = 20
@@ -165,20 +166,21 @@ EXIT_LEFT = 20
     default="1h",
     show_default=True,
     metavar="TIME",
-    help="Keep files that changed within this time.",
+    help="Keep files that changed within this time, such as 90s, 30m or 2h.",
 )
 @click.option("--remove", is_flag=True, help="Remove what is found, instead of only listing it.")
 @click.option(
     "--unclaim",
     metavar="JOB",
-    help="First remove the lock of this job, which is not a run of seatrial.",
+    help="First remove the lock that JOB has on the cluster. Use it only if JOB is not a run of "
+    "seatrial.",
 )
 @click.option(
     "--job",
     "jobs",
     multiple=True,
     metavar="ID",
-    help="With --remove, also stop this listed job. It may be another user's.",
+    help="With --remove, also stop this job of the list. It may belong to another user.",
 )
 def cleanup(
     idle: str, remove: bool, unclaim: str | None, jobs: tuple[str, ...], **values: str | None
@@ -192,9 +194,10 @@ def cleanup(
     may belong to another user: it is stopped only if --job names it. Exit code 0: nothing is left;
     20: something is, or not all was searched.
 
-    A run locks its cluster, in Ray's own store, which each user of the cluster can write. If the
-    lock belongs to a job that is not a run of seatrial, remove it with --unclaim. Look at the job
-    first: a refused run names its process and host.
+    A run locks its cluster, so that no second run begins there. The lock is in Ray's own store,
+    which each user of the cluster can write. If the lock belongs to a job that is not a run of
+    seatrial, remove it with --unclaim. Look at that job first: the error of the refused run names
+    its process and host.
     """
     from probes.cluster.cluster import VersionMismatch, connect
     from probes.cluster.room import OtherTrial
@@ -203,7 +206,7 @@ def cleanup(
     from reports.run_folder.times import utc_time
 
     if jobs and not remove:
-        raise UsageError("--job needs --remove: it names a job to stop")
+        raise UsageError("--job names a job to stop: give --remove, too")
     with refuse_unjoined(VersionMismatch):
         idle_s, settings = read_time("--idle", idle), read_given(values)
         cluster = connect(settings.spec)
@@ -225,9 +228,9 @@ def cleanup(
         click.echo(one_line(f"not searched: {text}"))
     left = len(found) - len(old) + (len(errors) if remove else len(old))
     if not found:
-        click.echo("nothing else was found" if unknown else "nothing is left of earlier runs")
+        click.echo("nothing else is left" if unknown else "nothing is left of earlier runs")
     elif remove:
-        click.echo(f"removed {len(found) - left}, left {left}")
+        click.echo(f"{len(found) - left} removed, {left} still there")
     else:
         click.echo(f"{quantity(left, 'left-overs')}: remove them with --remove")
     sys.exit(EXIT_LEFT if left or unknown else 0)
@@ -252,7 +255,7 @@ def _line(one: LeftOver, *, in_use: bool, why: str | None) -> str:
             f" --remove --job {one.name}"
         )
     elif in_use:
-        state += ", left: it may be in use"
+        state += ", kept: it may be in use"
     state += f", not removed: {why}" if why else ""
     return one_line(f"{one.kind:5}{one.where} {one.name} {state}")
 

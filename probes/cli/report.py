@@ -34,17 +34,22 @@ RUN_ARGUMENT = click.argument("run_folder", type=cli.PATH, required=False)
     "seatrial report runs/first --share",
 )
 @RUN_ARGUMENT
-@click.option("--baseline", type=cli.PATH, help="A run to compare with.")
-@click.option("--share", is_flag=True, help="Write RUN_FOLDER-shared, with aliases for all names.")
+@click.option("--baseline", type=cli.PATH, help="Earlier run to compare with.")
+@click.option(
+    "--share",
+    is_flag=True,
+    help="Also write a copy to hand over, with aliases for all names.",
+)
 @click.option("--open", "opened", is_flag=True, help="Open the page in a browser.")
 def report(run_folder: Path | None, baseline: Path | None, share: bool, opened: bool) -> None:
-    """Verify RUN_FOLDER, show its result and write its page; needs no cluster.
+    """Check that RUN_FOLDER is unchanged, show its result, write its page; needs no cluster.
 
     Without RUN_FOLDER, it is the newest run in runs/. The exit code is that of the run.
 
     A run that has ended is never changed. A page that would differ, for example with a baseline,
-    goes to RUN_FOLDER-report. RUN_FOLDER may be only a record.json. That cannot be verified, so it
-    is never accepted: its best exit code is 20.
+    goes to RUN_FOLDER-report. The copy of --share goes to RUN_FOLDER-shared. RUN_FOLDER may also
+    be a record.json alone. It cannot be verified, so it is never accepted: the best exit code is
+    20.
     """
     from probes.session.rejudge import read_summary, read_whole
     from reports.share.shared_copy import write_shared
@@ -76,7 +81,7 @@ def report(run_folder: Path | None, baseline: Path | None, share: bool, opened: 
 @click.option("--width", default=0, help="Width in columns (default: the terminal's, at most 100).")
 @click.option("--ascii", "plain", is_flag=True, help="Use only ASCII, and no colour.")
 def show(run_folder: Path | None, width: int, plain: bool) -> None:
-    """Verify RUN_FOLDER and print its decision and its table, worst first; writes nothing.
+    """Check that RUN_FOLDER is unchanged, and print its result, worst first; writes nothing.
 
     Without RUN_FOLDER, it is the newest run in runs/. The exit code is that of the run.
     """
@@ -93,7 +98,10 @@ def show(run_folder: Path | None, width: int, plain: bool) -> None:
 @click.argument("run_folder", type=cli.PATH)
 @click.option("--contract", required=True, metavar="NAME|FILE", help="Contract to judge by.")
 def rejudge(run_folder: Path, contract: str) -> None:
-    """Judge the measurements of RUN_FOLDER by another contract, into a new folder."""
+    """Judge the measurements of RUN_FOLDER by another contract; needs no cluster.
+
+    RUN_FOLDER stays unchanged. The result goes to a new folder, RUN_FOLDER-by-CONTRACT.
+    """
     from probes.contract.contract import load
     from probes.session.rejudge import read_summary, rejudge_run
 
@@ -124,7 +132,7 @@ def _write_renderings(
         target = _beside(run, "report")
         if target.is_symlink() or (target / SUMS).exists():
             found = "a link" if target.is_symlink() else "another run"
-            raise cli.UsageError(f"expected a folder for the page at {target}, found {found}")
+            raise cli.UsageError(f"the page goes to {target}, but that is {found}: move it away")
         target.mkdir(mode=0o700, exist_ok=True)
         texts = render_all(run, summary, baseline, f"../{run.resolve().name}")
     write_all(target, texts)
@@ -176,20 +184,20 @@ LEAST_WIDTH = 80  # columns: two runs and their change do not fit less
 @cli.command("Show what changed between runs.", "seatrial compare runs/first runs/second")
 @click.argument("runs", nargs=-1, required=True, type=cli.PATH, metavar="FIRST RUN...")
 @WIDTH_OPTION
-@click.option("--all", "every", is_flag=True, help="Show measures that only one run has, too.")
+@click.option("--all", "every", is_flag=True, help="Also list what only one run measured.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV, a row per measure.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def compare(runs: tuple[Path, ...], width: int, every: bool, as_csv: bool, as_json: bool) -> None:
-    """Compare each RUN with the FIRST: what changed, beyond noise or in its verdict.
+    """Compare each RUN with the FIRST: show values that changed more than noise, and verdicts.
 
-    A run is a run folder or a record.json. Exit code 1: a run has new failures. 4: a run cannot
-    be read or does not verify.
+    A run is a run folder or a record.json. Exit code 0: no new failure. 1: a run has new
+    failures. 4: a run cannot be read, or was changed since it was written.
     """
     from probes.session.rejudge import read_summary
     from reports.frames import compare as comparing
 
     if len(runs) < 2:
-        raise cli.UsageError("expected at least two runs, found one")
+        raise cli.UsageError("expected two runs or more to compare, found one")
     with cli.refuse_unusable():
         summaries = [read_summary(run) for run in runs]
     comparison = comparing.compare_runs(summaries, comparing.run_letters(len(runs)))
@@ -209,12 +217,17 @@ def compare(runs: tuple[Path, ...], width: int, every: bool, as_csv: bool, as_js
 @click.argument("folder", type=cli.PATH)
 @WIDTH_OPTION
 @click.option("--all", "every", is_flag=True, help="Show the trend of each measure.")
-@click.option("--csv", "table", type=click.Choice(["runs", "trends"]), help="Print CSV instead.")
+@click.option(
+    "--csv",
+    "table",
+    type=click.Choice(["runs", "trends"]),
+    help="Print CSV: a row for each run (runs), or for each measure (trends).",
+)
 def history(folder: Path, width: int, every: bool, table: str | None) -> None:
-    """Show all runs below FOLDER, and each measure that drifts over them.
+    """List all runs below FOLDER, and each measure that drifts.
 
-    A run that cannot be read or does not verify is listed with the reason, and then the exit code
-    is 4.
+    A measure drifts if its newest value is outside its usual range. A run that cannot be read, or
+    was changed since it was written, is listed with the reason. The exit code is then 4.
     """
     from probes.session.rejudge import read_summary
     from reports.frames.history import build_history, find_runs, history_lines, read_found
@@ -263,12 +276,19 @@ MEANS = {
     "seatrial explain",
 )
 @click.argument("code", required=False)
-@click.option("--run", "run_folder", type=cli.PATH, metavar="RUN", help="Show names of RUN.")
+@click.option(
+    "--run",
+    "run_folder",
+    type=cli.PATH,
+    metavar="RUN",
+    help="Run folder: show the findings of that run, with its names of nodes and GPUs.",
+)
 def explain(code: str | None, run_folder: Path | None) -> None:
     """Explain what a finding's CODE means and what to do; without CODE, list all of them.
 
-    CODE may also be a criterion, or a measure, such as busbw or FABRIC.busbw. With --run, the
-    commands contain the names from that run's findings of this CODE.
+    CODE may also be a criterion, or a measure, such as busbw or FABRIC.busbw. In commands, words
+    such as NODE stand for names. With --run, they are the names in that run's findings of this
+    CODE.
     """
     from probes.session.rejudge import read_summary
     from reports.text import TextFormatter
@@ -301,7 +321,7 @@ def _find_code(code: str) -> str:
     name = code.upper()
     if name in CATALOGUE:
         return name
-    hint = "; `seatrial explain` lists them"
+    hint = "; `seatrial explain` lists the codes of all findings"
     if close := closest_name(name, [*CATALOGUE, *CRITERIA]):
         hint = f", did you mean {close}?"
     elif close := closest_name(code, [name for row in CRITERIA.values() for name in row.measures]):

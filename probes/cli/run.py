@@ -123,7 +123,12 @@ def _complete_value(
     cls=RunCommand,
 )
 @run_options(cluster="auto")
-@click.option("-k", "keyword", metavar="TEXT", help="Only probes whose names match, as in pytest.")
+@click.option(
+    "-k",
+    "keyword",
+    metavar="TEXT",
+    help="Run only probes (tests) whose names match TEXT, as in pytest.",
+)
 @click.option("-v", "--verbose", count=True, help="Print pytest's own lines too.")
 @click.option("-q", "--quiet", count=True, help="Print no progress; -qq: print only the table.")
 @click.option("--collect-only", is_flag=True, help="List the probes, and run nothing.")
@@ -137,10 +142,11 @@ def run(
     collect_only: bool,
     **values: str | None,
 ) -> None:
-    """Run the acceptance suite only; it ignores local pytest plugins, conftest files and settings.
+    """Run the acceptance suite on a cluster.
 
     A part of the suite (--only, -k) or a shorter tier than agreed can fail, but is never accepted.
-    Each option has a variable, such as SEATRIAL_CLUSTER. Arguments after -- go to pytest.
+    An environment variable can set an option, such as SEATRIAL_CLUSTER for --cluster. Arguments
+    after -- go to pytest. Local pytest plugins, conftest files and pytest settings are ignored.
     """
     words = ["-v"] * verbose + ["-q"] * quiet + ["--collect-only"] * collect_only
     words += ["-k", keyword] if keyword else []
@@ -174,7 +180,7 @@ def _run_pytest(values: Mapping[str, str | None], to_pytest: Sequence[str]) -> i
     voice = OwnVoice()
     code = int(pytest.main(words, plugins=[voice]))
     if code == 0 and not voice.has_begun:
-        click.echo(f"nothing was run: {one_line(shlex.join(to_pytest))} proves nothing")
+        click.echo(f"no test ran: with {one_line(shlex.join(to_pytest))}, pytest only prints")
     return code
 
 
@@ -191,13 +197,13 @@ KEYS = ("cluster", "tier", "contract", "nodes")
 )
 @click.argument("criteria", nargs=-1, required=True, metavar="CRITERION...")
 @click.option(
-    "--run", "run_folder", type=cli.PATH, help="Run to repeat (default: the newest in runs/)."
+    "--run", "run_folder", type=cli.PATH, help="Run folder (default: the newest run in runs/)."
 )
-@click.option("--run-dir", metavar="DIR", help="Where to write the new run.")
+@click.option("--run-dir", metavar="DIR", help="New folder for the new run.")
 @click.option(
     "--cluster",
     metavar="WHERE",
-    help="Where to run; required if the run was on ray://host:port.",
+    help="Cluster, as for `seatrial run`; required if the run was on ray://host:port.",
 )
 @click.pass_context
 def again(
@@ -209,9 +215,9 @@ def again(
 ) -> None:
     """Repeat criteria of a run, with its cluster, contract, tier and number of nodes.
 
-    A part of a run is PARTIAL: it can fail, but is never accepted. The contract's file must be
-    the one of the run, unchanged. Start it in the folder in which the run was started. If the
-    run was on ray://host:port, give --cluster again: an address in a run folder is not trusted.
+    The new run is PARTIAL: it can fail, but is never accepted. Start this command in the folder
+    in which the run was started. The contract's file must be there, unchanged. If the run was on
+    ray://host:port, give --cluster again: an address in a run folder is not trusted.
     """
     from probes.session.rejudge import read_verified
     from probes.session.settings import OptionError, read_only
@@ -253,7 +259,8 @@ def _check_cluster(record: RunRecord, was: str, given: str | None, repeated: lis
     if not (given or was == "auto" or count_raylets(was)):
         raise cli.UsageError(
             f"run {record.id} was on {was}, an address that only the run folder names. A cluster "
-            f"that is joined can run code here. If you trust it, enter: {shlex.join(repeated)}"
+            "that seatrial joins can run code on this machine. If you trust that cluster, enter: "
+            f"{shlex.join(repeated)}"
         )
 
 
@@ -266,8 +273,8 @@ def _check_not_in(run_folder: Path, record: RunRecord, contract: str | None) -> 
     if path.is_file() and path.resolve().is_relative_to(run_folder.resolve()):
         raise cli.UsageError(
             f"the contract of run {record.id} is {contract}, a file in the run folder itself. A "
-            "contract can run commands, so use a file of your own. Read it, copy it, and start "
-            "`seatrial run --contract` with the copy"
+            "contract can run commands, so use a file of your own. Read that file, copy it to "
+            "another folder, and start `seatrial run --contract` with the copy"
         )
 
 
@@ -289,7 +296,10 @@ def read_options(record: RunRecord) -> dict[str, str | None]:
         or "cluster" not in given
         or not given.keys() <= {*KEYS}
     ):
-        raise cli.UsageError(f"run {record.id} does not say how it was started: it ran no probe")
+        raise cli.UsageError(
+            f"run {record.id} cannot be repeated: none of its results has a usable command. Use "
+            "`seatrial run`"
+        )
     _check_contract(record, given.get("contract"))
     nodes = record.cluster.get("terms", {}).get("nodes")
     if isinstance(nodes, int) and record.cluster.get("kind") != "local":
@@ -304,8 +314,8 @@ def _check_contract(record: RunRecord, name: str | None) -> None:
     if name is None:
         if Path(DEFAULT_CONTRACT).exists():
             raise cli.UsageError(
-                f"run {record.id} had no contract, but this folder has {DEFAULT_CONTRACT}: "
-                "start it in another folder"
+                f"run {record.id} had no contract, but {DEFAULT_CONTRACT} of this folder would be "
+                "used: start this command in another folder"
             )
         return
     try:
@@ -314,8 +324,8 @@ def _check_contract(record: RunRecord, name: str | None) -> None:
         raise cli.UsageError(f"the contract of run {record.id} cannot be used: {error}") from None
     if found != record.contract.sha256:
         raise cli.UsageError(
-            f"contract {name} changed since run {record.id}: expected "
-            f"{record.contract.sha256[:8]}, found {found[:8]}"
+            f"contract {name} changed since run {record.id}: sha256 {found[:8]}. Expected: "
+            f"{record.contract.sha256[:8]}. Restore that file, or use `seatrial run`"
         )
 
 

@@ -27,7 +27,7 @@ LADDER_PREFIX = "ladder"  # a number follows in the file name where a probe ran 
 
 @click.group(short_help="Run, explain and predict scaling.")
 def scaling() -> None:
-    """Scaling from one node to many: run the ladder, explain it, predict beyond it."""
+    """Training on 1, 2, 4 ... nodes: measure it, explain it, predict more nodes."""
 
 
 @cli.command(
@@ -39,7 +39,7 @@ def scaling() -> None:
 @run_options(*LADDER_OPTIONS, cluster="auto")
 @click.pass_context
 def run(context: click.Context, /, **values: str | None) -> None:
-    """Run SCALING only: training on 1, 2, 4, 8 ... nodes, the ladder.
+    """Run SCALING only: training on 1, 2, 4, 8 ... nodes.
 
     Even if SCALING passes, the exit code is 20: the other criteria were not tested.
     """
@@ -55,10 +55,10 @@ def run(context: click.Context, /, **values: str | None) -> None:
 @click.option(
     "--limit",
     type=click.FloatRange(0, 1, min_open=True),
-    help="Efficiency below which causes are named (default: the run's limit).",
+    help="Efficiency, such as 0.9, below which causes are named (default: the run's limit).",
 )
 def report(run_folder: Path, limit: float | None) -> None:
-    """Explain what each node count (rung) of RUN_FOLDER lost, and to what."""
+    """Explain how much speed each node count of RUN_FOLDER lost, and what caused it."""
     from probes.scaling.judge import INVALID_CODES, find_invalid_rung, find_stragglers_beyond
     from probes.scaling.run_ladder import node_count_text
     from reports.measurement import Limit
@@ -67,7 +67,11 @@ def report(run_folder: Path, limit: float | None) -> None:
     agreed = limit_of(result, "efficiency")
     if limit is not None:
         agreed = Limit(low=limit, unit="ratio", because="as asked")
-    target = f"expected {agreed} ({agreed.because})" if agreed else "none. See causes with --limit"
+    target = (
+        f"expected {agreed} ({agreed.because})"
+        if agreed
+        else "no limit. Give --limit to see causes"
+    )
     click.echo(one_line(f"efficiency: {target}"))
     _print_rungs(ladder, agreed)
     for measurement in result.measurements:
@@ -118,9 +122,10 @@ def _print_rungs(ladder: Ladder, agreed: Limit | None) -> None:
     type=click.IntRange(2, MAX_NODES),
     default=(16, 64, 256, 1024),
     show_default=True,
+    help="Number of nodes to predict; may be repeated.",
 )
 def predict(run_folder: Path, nodes: tuple[int, ...]) -> None:
-    """Predict the efficiency on more nodes from RUN_FOLDER's ladder. It measures nothing."""
+    """Predict the efficiency on more nodes from what RUN_FOLDER measured; runs nothing."""
     _, ladder = load_scaling_run(run_folder)
     with cli.refuse(ValueError):
         forecast = ladder.forecast(sorted({*nodes}))
@@ -158,8 +163,8 @@ def load_scaling_run(run_folder: Path) -> tuple[ProbeResult, Ladder]:
     ]
     if not ladders:
         failed = [f.statement for item in results for f in item.findings if f.code in INVALID_CODES]
-        message = "; ".join([f"{run_folder} has no ladder", *failed])
-        raise cli.UsageError(one_line(f"{message}: expected a run of SCALING that measured one"))
+        message = "; ".join([f"{run_folder} has no efficiency of SCALING", *failed])
+        raise cli.UsageError(one_line(f"{message}. Give a run in which SCALING measured it"))
     result, file = ladders[-1]
     return result, _read_ladder(file)
 
@@ -174,7 +179,7 @@ def _read_ladder(file: Path) -> Ladder:
     except UnicodeDecodeError:
         message = "expected text, found other bytes"
     except RecursionError:
-        message = "expected a ladder, found lists nested too deeply"
+        message = "its lists are nested too deeply"
     except ValueError as error:
         message = str(error)
     raise cli.UsageError(one_line(f"{file} cannot be read: {message}"))

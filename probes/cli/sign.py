@@ -28,7 +28,10 @@ LABEL_WIDTH = 12  # columns: the longest label, "  condition", and a blank
     help="Private ssh key, or its .pub file if ssh-agent or a hardware key has it.",
 )
 @click.option(
-    "--decision", type=click.Choice(DECISIONS), required=True, help="Decision of this party."
+    "--decision",
+    type=click.Choice(DECISIONS),
+    required=True,
+    help="Decision of this party. conditions: accepted with the --condition texts.",
 )
 @click.option("--name", default="", metavar="NAME", help="The person who signs.")
 @click.option(
@@ -36,14 +39,14 @@ LABEL_WIDTH = 12  # columns: the longest label, "  condition", and a blank
     "conditions",
     multiple=True,
     metavar="TEXT",
-    help="With --decision conditions: a condition. With refused: a reason. May be repeated.",
+    help="Condition (--decision conditions) or reason (--decision refused). May be repeated.",
 )
 def sign(
     run: Path, party: str, key: Path, decision: str, name: str, conditions: tuple[str, ...]
 ) -> None:
     """Sign the folder RUN with an ssh key, as one of its parties.
 
-    A folder that does not verify is not signed. Only a run that ended with exit code 0 can be
+    A folder that was changed is not signed. Only a run that ended with exit code 0 can be
     `accepted`; any other needs a condition (`--decision conditions --condition ...`) or is
     `refused`. A signature says who vouches for the folder; it proves nothing about the cluster.
     """
@@ -76,9 +79,9 @@ def sign(
     "--signers",
     type=cli.PATH,
     required=True,
-    help="Who may sign: a line `provider KEY` and a line `customer KEY` (ssh's allowed_signers).",
+    help="File of who may sign: lines `provider KEY` and `customer KEY` (ssh's allowed_signers).",
 )
-@click.option("--revoked", type=cli.PATH, help="Revoked keys (ssh's KRL).")
+@click.option("--revoked", type=cli.PATH, help="File of revoked keys (ssh's KRL).")
 @click.option("--nonce", metavar="TEXT", help="Text that was given to `seatrial run --nonce`.")
 @click.option(
     "--require",
@@ -93,8 +96,8 @@ def verify(
     """Check that RUN is unchanged since its parties signed it.
 
     Exit code 0: the folder is unchanged since they signed. That does NOT say that the cluster was
-    accepted: the run's own verdict is printed, too. 4: it does not verify. 20: it cannot be
-    verified, for example because the run was killed or has no signature.
+    accepted: the run's own verdict is printed, too. 4: it was changed, or a signature is not valid.
+    20: it cannot be verified, for example because the run was killed or has no signature.
     """
     from probes.session.rejudge import read_whole
     from reports.exports import check_renderings
@@ -110,7 +113,8 @@ def verify(
             run, read_whole(run), Signers(signers, revoked), nonce=nonce or "", required=required
         )
         not_compared = check_renderings(run, read_whole(run))[1]
-    found.facts += [("renderings", f"not compared: {not_compared}" if not_compared else "compared")]
+    reports = f"not compared with the events: {not_compared}" if not_compared else "compared"
+    found.facts += [("reports", reports)]
     for label, words in found.facts:
         _say(f"{label:{LABEL_WIDTH}} {one_line(words)}")
     for word, sentences in (("problem", found.problems), ("doubt", found.doubts)):
@@ -131,7 +135,7 @@ def _refuse_untrusted(file: Path, run: Path) -> None:
     if not file.is_file():
         raise cli.UsageError(f"expected a file of keys, found none at {file}")
     if file.resolve().is_relative_to(run.resolve()):
-        message = f"{file} is in the run that is verified: use your own file, outside it"
+        message = f"{file} is inside the run folder: use your own file, outside of it"
         raise cli.UsageError(message)
 
 

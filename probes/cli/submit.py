@@ -56,7 +56,7 @@ STOP_MARGIN_S = 60  # for Ray to say that it has ended
 LEFT_TO_ITSELF = "detached: the run continues, and nothing is proven yet"
 NO_CONTRACT = (
     "the job reports an accepted run, but no contract was given here to compare it with. "
-    "Attach again, and give the --contract that was submitted"
+    "Repeat --attach with the --contract that was submitted"
 )
 EXIT_UNPROVEN = 20
 MAX_SUMMARY = 2**20  # bytes that GitHub takes of a step
@@ -84,17 +84,37 @@ class Detached(Exception):
     "--address",
     metavar="URL",
     envvar=ADDRESS_VARIABLE,
-    help="The cluster's dashboard (or RAY_API_SERVER_ADDRESS, or RAY_ADDRESS with http://).",
+    help="URL of the cluster's dashboard, such as http://head:8265 (default: the variable"
+    " RAY_API_SERVER_ADDRESS, else RAY_ADDRESS if it begins with http).",
 )
 @run_options(*OWN)
-@click.option("-k", "keyword", metavar="TEXT", help="Only probes whose names match, as in pytest.")
-@click.option("--wheels", type=PATH, metavar="DIR", help="Wheels for a cluster without internet.")
-@click.option("--detach", is_flag=True, help="Submit, and do not wait.")
-@click.option("--attach", metavar="ID", help="Follow a submission that runs or has ended.")
+@click.option(
+    "-k",
+    "keyword",
+    metavar="TEXT",
+    help="Run only probes (tests) whose names match TEXT, as in pytest.",
+)
+@click.option(
+    "--wheels",
+    type=PATH,
+    metavar="DIR",
+    help="Folder of Python wheels to install from, for a cluster without internet.",
+)
+@click.option(
+    "--detach",
+    is_flag=True,
+    help="Submit, and do not wait for the run: --attach follows it later.",
+)
+@click.option(
+    "--attach",
+    metavar="ID",
+    help="Follow the submission ID, and bring its run back. It may have ended.",
+)
 @click.option(
     "--rehearsal/--no-rehearsal",
     default=None,
-    help="Accept a rehearsal, or not (default: as the contract says).",
+    help="Accept a run that is a rehearsal (emulated GPUs), or refuse it (default: accept it only"
+    " if the contract is for a rehearsal).",
 )
 @click.pass_context
 def submit(
@@ -110,10 +130,10 @@ def submit(
 ) -> None:
     """Run the suite on a cluster through Ray's Jobs API, and bring the run folder back.
 
-    This machine needs click, and neither Ray nor torch. The cluster gets our packages and the
-    contract. What its head lacks is installed only for this run, and its Ray and torch stay as
-    they are. The exit code is the suite's; 20 if it was detached. Ctrl-C asks whether to stop the
-    run or to detach.
+    This machine needs neither Ray nor torch, only the Python package click. seatrial sends itself
+    and the contract to the cluster. Packages that the head lacks are installed for this run only,
+    from the internet or from --wheels. Ray and torch are never installed or changed. The exit code
+    is that of the run; 20 if it was detached. Ctrl-C asks whether to stop the run or to detach.
     """
     if not address and os.environ.get("RAY_ADDRESS", "").startswith(DASHBOARD):
         address = os.environ["RAY_ADDRESS"]  # as Ray's own `ray job submit`
@@ -128,7 +148,9 @@ def submit(
         kept = {"address", "attach", "run_dir", "rehearsal", *COMPARED}
         if extra := sorted({*_given(context)} - kept):
             words = ", ".join(f"--{key.replace('_', '-')}" for key in extra)
-            raise UsageError(f"--attach: the run has started, so drop {words}")
+            raise UsageError(
+                f"--attach follows a run that has begun, and cannot change it: drop {words}"
+            )
     if why := check_nonce(given.get("nonce", "")):
         raise UsageError(why)
     check_target(run_dir)
@@ -146,8 +168,8 @@ def submit(
                 api, id, version, make_package(given, to_pytest, wheels, github=follow.on_github())
             )
     except ConnectionLost as error:
-        hint = "Is the head up, and the port of its dashboard open?"
-        raise UsageError(f"{error}. {hint}") from None
+        hint = "Check that the head is up, and that the port of its dashboard is open from here"
+        raise UsageError(f"no answer from the dashboard at {error}. {hint}") from None
     except SubmitError as error:
         raise UsageError(str(error)) from None
     api.is_under_way = not attach
@@ -169,7 +191,7 @@ def submit(
         _say(f"error: the run could not be written on this machine: {error}")
         code = EXIT_INTERNAL
     except KeyboardInterrupt:
-        _say("interrupted before the run was copied and verified: it is still on the cluster")
+        _say("interrupted before the run was copied here: it is still on the cluster")
         code = EXIT_INTERRUPTED
     compared = {key: given[key] for key in COMPARED if key in given}
     _say_how_to_attach(address, id, compared, rehearsal)
@@ -184,7 +206,7 @@ def check_address(address: str) -> None:
     except ValueError:
         raise UsageError("--address: expected http://head:8265, found no address") from None
     if "@" in parts.netloc:
-        raise UsageError("--address: expected no user and password in it: set RAY_AUTH_TOKEN")
+        raise UsageError("--address must not contain a user or a password: set RAY_AUTH_TOKEN")
     if not sound:
         raise UsageError(f"--address: expected http://head:8265, found {address}")
 
@@ -194,14 +216,16 @@ def check_target(run_dir: str | None) -> None:
     target = Path(run_dir or "runs").absolute()
     try:
         if run_dir and target.exists() and any(target.iterdir()):
-            raise UsageError(f"{run_dir} is not empty: give a new folder")
+            raise UsageError(f"--run-dir: the folder {run_dir} is not empty: name a new folder")
         existing = next(one for one in (target, *target.parents) if one.exists())
         with tempfile.TemporaryFile(dir=existing):
             pass
     except OSError as error:
         reason = error.strerror or str(error)
-        message = f"the run cannot be copied to {run_dir or 'runs'}: {reason}"
-        raise UsageError(message) from None
+        raise UsageError(
+            f"the run cannot be copied from the cluster to the folder {run_dir or 'runs'} on this "
+            f"machine: {reason}. Make it writable, or name another folder with --run-dir"
+        ) from None
 
 
 def _given(context: click.Context) -> Iterator[str]:
@@ -262,7 +286,9 @@ class _Session:
         try:  # only now: an interrupt up to here leaves the run on the cluster
             copy.remove()
         except KeyboardInterrupt:
-            _say("left while the cluster's copy was removed: the next submission removes it")
+            _say(
+                "you left while the copy on the cluster was removed: the next submission removes it"
+            )
         return code
 
     def _until_ended(self) -> SubmissionState:
@@ -276,7 +302,8 @@ class _Session:
             except TimeoutError:
                 raise Detached(
                     f"the run did not stop within {seconds:.0f} s, and may still use the cluster. "
-                    f"See job {self._id} in the dashboard, or run `seatrial cleanup` on the head"
+                    f"Look at job {self._id} in the dashboard, or run `seatrial cleanup` on the "
+                    "head"
                 ) from None
             except KeyboardInterrupt as interrupt:
                 if self.is_stopping:
@@ -293,7 +320,7 @@ class _Session:
         try:
             self._keep(lambda: self._api.insist(lambda: self._api.stop(self._id)))
         except KeyboardInterrupt:
-            message = "left before the cluster confirmed the stop: the run may continue"
+            message = "you left before the cluster confirmed the stop: the run may continue"
             raise Detached(message) from None
 
     def _keep(self, ask: Callable[[], follow.Reply]) -> follow.Reply:
@@ -301,7 +328,7 @@ class _Session:
         try:
             return ask()
         except ConnectionLost as error:
-            message = f"gave up: {error}. The run continues, and nothing is proven yet"
+            message = f"lost the dashboard at {error}. The run continues, and nothing is proven yet"
             raise Detached(message) from None
 
     def _wants_stop(self) -> bool:
@@ -330,7 +357,9 @@ class _Session:
             _say(f"run folder {target}")
             return target
         except NoRun:
-            _say("no run to copy: it was copied before, it was removed, or it never began")
+            _say(
+                "the cluster has no run to copy: it was copied before, was removed, or never began"
+            )
             return None
 
     def _code(self, state: SubmissionState, folder: Path | None) -> int:
@@ -347,7 +376,7 @@ class _Session:
             return EXIT_USAGE if self._differs(folder, code) else code
         self._is_verified = not find_differences(folder, self._asked, code)
         if (own := recorded_code(folder)) != code and not is_stopped:
-            _say(f"exit code that the run recorded: {show(own)}. Expected: {code} (the job's)")
+            _say(f"exit code in the run folder: {show(own)}. Expected: {code} (that of Ray's job)")
             _say(f"do not use {folder} as proof")
             return EXIT_INTERNAL
         return code
@@ -359,7 +388,7 @@ class _Session:
             found = found or judge_again(folder, code)
         except ImportError as error:
             why = f"{error.name} is not installed on this machine"
-            again = f"; record, page and limits were not checked: {why}"
+            again = f". Not checked: record, page and limits, because {why}"
         for text in found[:MAX_SHOWN]:
             _say(f"error: {text}")
         if found:
@@ -387,7 +416,9 @@ def judge_again(run: Path, code: int) -> list[str]:
         return [one_line(str(error))]
     found = [one_line(text) for text in summary.integrity.problems]
     if summary.exit_code != code:
-        found.append(f"judged again here, its exit code is {summary.exit_code}. Expected: {code}")
+        found.append(
+            f"exit code, judged again on this machine: {summary.exit_code}. Expected: {code}"
+        )
     return found or check_renderings(run, summary)[0]
 
 
@@ -416,7 +447,7 @@ def at_terminal() -> bool:
 def new_folder(name: str, id: str) -> Path:
     """Return where a run goes that names itself: `runs/<name>`, or another name if that exists."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-        raise ForeignRun(f"the run's name cannot be the name of a folder: {name:.80}")
+        raise ForeignRun(f"the run on the cluster has a name that no folder can have: {name:.80}")
     path = Path("runs") / name
     return path if not path.exists() else path.with_name(f"{name}-{id.removeprefix(PREFIX)}")
 
@@ -432,4 +463,5 @@ def _say_how_to_attach(
     words = ["seatrial", "submit", "--address", address, "--attach", id]
     words += [word for key, value in compared.items() for word in (f"--{key}", value)]
     words += [] if rehearsal is None else ["--rehearsal" if rehearsal else "--no-rehearsal"]
+    _say("to follow the submission, and copy its run to this machine, enter:")
     click.echo(clean(shlex.join(words)), err=True)

@@ -149,7 +149,7 @@ def load(name: str) -> Contract:
     if name not in shipped_contracts():
         here = f" (this folder has a file of this name: ./{name})" if os.path.isfile(name) else ""
         raise ContractError(
-            f"contract {show(name)} is not shipped{spelling_hint(name, shipped_contracts())}. "
+            f"seatrial has no contract {show(name)}{spelling_hint(name, shipped_contracts())}. "
             f"Give one of {', '.join(shipped_contracts())}, or a file{here}"
         )
     return parse((SHIPPED / f"{name}.toml").read_bytes(), f"{name}.toml")
@@ -180,7 +180,7 @@ def _read_file(path: Path) -> bytes:
     except OSError as error:
         raise ContractError(f"contract {path} cannot be read: {error.strerror}") from None
     except ValueError:  # a NUL, which no path can have
-        raise ContractError(f"contract {show(str(path))}: the path has a NUL") from None
+        raise ContractError(f"contract {show(str(path))}: the path has a NUL character") from None
     raise ContractError(f"contract {path}: expected a TOML file, found something else")
 
 
@@ -227,8 +227,8 @@ def _refuse_unjudged(contract: Contract, file: str) -> None:
     terms, tier, limited = contract.cluster, contract.tier, contract.limited_names
     for name in sorted(limited - judged_names(TIERS[-1], terms, limited)):
         raise ContractError(
-            f"{file}: no probe measures [{name}] with the [cluster] terms of this contract. Remove "
-            f"[{name}], or add the term that it needs (a queue, rdma, real accelerators)"
+            f"{file}: with the [cluster] of this contract, no test measures [{name}]. Remove "
+            f'[{name}], or set what it needs in [cluster], such as queue or fabric = "rdma"'
         )
     judged = judged_names(tier, terms, limited)
     keys = [f"[{name}]" for name in sorted(limited - judged)]
@@ -240,7 +240,7 @@ def _refuse_unjudged(contract: Contract, file: str) -> None:
         keys += [f"[cluster] {key}" for key in placed if getattr(terms, key) is not None]
     if keys:
         raise ContractError(
-            f'{file}: {keys[0]}: no probe of tier {tier} measures it: write tier = "standard" at '
+            f'{file}: {keys[0]}: no test of tier {tier} measures it. Write tier = "standard" at '
             "the top, or remove this key"
         )
 
@@ -370,8 +370,8 @@ def _parse_limit(value: Any, measure: Check, file: str, table: str) -> Limit:
         raise ContractError(f"{where}: this limit follows from {measure.from_run}: remove it")
     if measure.fixed is not None:
         raise ContractError(
-            f"{where} is fixed at {measure.fixed} ({measure.fixed.because}): "
-            "no contract may change it"
+            f"{where} is fixed at {measure.fixed} ({measure.fixed.because}), and no contract may "
+            "change it: remove it"
         )
     terms: LimitTerms = validate_terms(LimitTerms, value, where)
     try:

@@ -106,7 +106,7 @@ def _fabric_limits(
     """Derive network and busbw limits.  `used` are the facts with the ports that NCCL may use."""
     if fabric is None:
         return {}
-    reason = f"the environment of every node names {fabric}"
+    reason = f"NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME of every node names {fabric}"
     if fabric == "rdma":
         reason = "every node has an RDMA port"
     network = Limit(one_of=[fabric], source="derived", because=f"no contract: {reason}")

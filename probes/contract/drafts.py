@@ -88,7 +88,7 @@ NETWORK = {
 JOBS = {
     "shared": "Which folder do all nodes share?",
     "save_gb": "How large is a checkpoint of your training, in GB?",
-    "authentication": "Must requests to Ray need a token? (token, or - for no)",
+    "authentication": "Must each request to Ray have a token? (token, or - for no)",
 }
 NEEDED = ("nodes", "gpus_per_node", "gpu_model", "fabric", "rails", "line_rate_gbps")
 KEY = r"(# ?)?{key} *=.*"
@@ -233,7 +233,10 @@ def draft_contract(record: RunRecord, run: str) -> str:
     """
     nodes = [fact for fact in record.cluster.get("nodes") or [] if isinstance(fact, Mapping)]
     if not nodes:
-        raise ValueError("expected the facts of the cluster's nodes in the record, found none")
+        raise ValueError(
+            "it has no data of the cluster's nodes, for example because it did not join the "
+            "cluster. Give another run"
+        )
     terms = record.cluster.get("terms") or {}
     emulated = bool(record.rehearsal) or terms.get("accelerators") == "emulated"
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", str(record.cluster.get("name", ""))).strip("-")
@@ -252,14 +255,18 @@ def draft_contract(record: RunRecord, run: str) -> str:
 
 def _machine_lines(nodes: list[Facts], terms: Facts, emulated: bool) -> Iterator[Line]:
     """Yield what was ordered of each node, else what the best node has: all should have it."""
-    found = [("nodes", len(nodes), "that answered"), *_node_lines(nodes)]
+    found = [("nodes", len(nodes), "nodes that answered in that run"), *_node_lines(nodes)]
     found += [] if emulated else _gpu_lines(nodes)
     yield "accelerators", "emulated" if emulated else "real", ""
     if emulated:
         yield "gpus_per_node", terms.get("gpus_per_node", 1), "emulated"
     for key, value, comment in found:
         ordered = terms.get(key)
-        yield (key, value, comment) if ordered is None else (key, ordered, "as that run's contract")
+        yield (
+            (key, value, comment)
+            if ordered is None
+            else (key, ordered, "as in that run's contract")
+        )
 
 
 def _node_lines(nodes: list[Facts]) -> Iterator[Line]:
@@ -275,12 +282,16 @@ def _gpu_lines(nodes: list[Facts]) -> Iterator[Line]:
     gpus = [(_text(fact.get("name")), _list(fact.get("gpus"))) for fact in nodes]
     count = max(len(found) for _, found in gpus)
     fewer = ", ".join(f"{len(found)} on {name}" for name, found in gpus if len(found) < count)
-    yield "gpus_per_node", count or None, f"of the largest node; {fewer}" if fewer else ""
+    yield "gpus_per_node", count or None, f"of the node that has most; {fewer}" if fewer else ""
     known = [gpu for _, found in gpus for gpu in found if isinstance(gpu, Mapping)]
     models = Counter(_text(gpu["name"]) for gpu in known if gpu.get("name")).most_common()
     others = ", ".join(name for name, _ in models[1:])
     model = models[0][0] if models else None
-    yield "gpu_model", model, f"of most GPUs; also seen: {others}" if others else "as NVML names it"
+    yield (
+        "gpu_model",
+        model,
+        f"of most GPUs; also seen: {others}" if others else "as `nvidia-smi -L` names it",
+    )
     memory = _best(gpu.get("memory_gib") for gpu in known)
     yield "gpu_memory_gib", memory and math.floor(memory), "each GPU must have this much"
 
@@ -364,7 +375,7 @@ def _limit_lines(record: RunRecord, emulated: bool, fabric: Any) -> Iterator[str
         limits.setdefault(("FABRIC", "network"), seen)
     for (id, name), limit in limits.items():
         if not (emulated and reasons.get(id)):
-            yield from ("", f"[{id}.{name}]  # a proposal", *bound_lines(limit))
+            yield from ("", f"[{id}.{name}]  # proposed, not agreed", *bound_lines(limit))
 
 
 def _known_limits(record: RunRecord, emulated: bool) -> dict[tuple[str, str], Limit]:

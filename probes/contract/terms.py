@@ -73,7 +73,9 @@ class LaunchTerms(BaseModel):
         None, "Heading above the commands, if only one section of the guide is used."
     )
     user: Literal["own"] | None = about(
-        None, '"own" if the parties agree that the user who runs the suite is an ordinary one.'
+        None,
+        '"own" if the commands of the guide may run as the user who runs seatrial: the parties '
+        "agree that this is an ordinary user.",
     )
     launchers: Annotated[tuple[Launcher, ...], BeforeValidator(_to_tuple)] = about(
         ("torchrun", "ray-train"),
@@ -336,7 +338,7 @@ class ClusterTerms(BaseModel):
         None, 'Places the parts of a job on its accelerators, such as `"actor,rollout" = "all"`.'
     )
     parallel: dict[Literal["tp", "pp", "dp"], Annotated[int, Field(ge=1)]] | None = about(
-        None, "Parallel sizes of the parts: tp, pp and dp."
+        None, "Sizes of tensor (tp), pipeline (pp) and data (dp) parallelism of each part."
     )
 
     @property

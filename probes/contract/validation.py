@@ -47,7 +47,7 @@ def parse_toml(content: bytes, file: str) -> dict[str, Any]:
         raise ContractError(f"{file} is larger than {MAX_BYTES >> 10} KiB. Expected: a contract")
     longest = max(map(len, content.split(b"\n")))
     if longest > MAX_LINE:
-        raise ContractError(f"{file}: expected lines of {MAX_LINE} bytes, found one of {longest}")
+        raise ContractError(f"{file}: expected lines of at most {MAX_LINE} bytes, found {longest}")
     try:
         return parse_tables(content, file)
     except TableError as error:

@@ -290,7 +290,7 @@ NCCL_INTERFACE = default_check(
 )
 IMAGE_DIFFERENCES = default_check(
     "image_differences", "nodes", "a rank with different packages computes differently, or fails",
-    high=0, when=SEVERAL_HOSTS, failing="nodes have different Python packages: {value}",
+    high=0, when=SEVERAL_HOSTS, failing="nodes whose OS or Python packages differ from most nodes: {value}",
 )
 EGRESS_CLOSED = none_of(
     "egress_closed", "connections", "the contract's jobs download from these addresses",

@@ -40,7 +40,8 @@ def read_twins(config: pytest.Config, options: Iterable[str]) -> None:
             meant := difflib.get_close_matches(asked, twins, 1, MIN_LIKENESS)
         ):
             raise pytest.UsageError(
-                f"unknown variable {name!r}, did you mean {PREFIX}{meant[0]}? Rename it or unset it"
+                f"unknown environment variable {name!r}, did you mean {PREFIX}{meant[0]}? Rename "
+                "it or unset it"
             )
 
 

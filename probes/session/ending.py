@@ -136,7 +136,8 @@ class Ending:
         if self._lock.acquire(timeout=WRITE_S):
             summary = self.write(CUT_OFF)
             report = f"report  {self.run.store.path / 'report.html'}"
-            SIGNALS.say(f"left before the end.\n{one_line(summary.headline)}\n{one_line(report)}")
+            lines = "left before the end of the run.", *map(one_line, (summary.headline, report))
+            SIGNALS.say("\n".join(lines))
         self._leave(INTERRUPTED)
 
     def _leave(self, code: int) -> None:

@@ -36,7 +36,7 @@ def cluster(request: pytest.FixtureRequest) -> Any:
         if goes_on:
             recorder("differences", 1, on="the driver")
             recorder.explain(finding("HOST-VERSIONS", run.join_error, ["the driver"]))
-        pytest.fail(f"the driver could not join the cluster: {run.join_error}", pytrace=False)
+        pytest.fail(f"seatrial could not join the cluster: {run.join_error}", pytrace=False)
     if not goes_on and (missing := run.missing_nodes()):
         # Results of the remaining nodes prove nothing about the ordered cluster.
         pytest.fail(f"nodes were lost after the run began: {', '.join(missing)}", pytrace=False)

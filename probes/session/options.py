@@ -30,16 +30,26 @@ OPTIONS = (
     RunOption(
         "--cluster",
         "WHERE",
-        "where to run: auto (the Ray cluster of this machine), local[:N], ray://host:port",
+        "where to run: auto (the Ray cluster of this machine), ray://host:port, or local:N (a "
+        "rehearsal with N emulated nodes on this machine)",
     ),
     RunOption(
         "--contract",
         "NAME|FILE",
-        "the agreed criteria and limits (default: seatrial.toml of this folder); without one, "
-        "limits are derived and the run is not accepted",
+        "the agreed criteria and limits: a file, or a name of `seatrial contract list` (default: "
+        "seatrial.toml of this folder). Without a contract, limits are derived from the cluster, "
+        "and the run is not accepted",
     ),
-    RunOption("--tier", "TIER", "how long to test: quick, standard or soak (default: as agreed)"),
-    RunOption("--only", "CRITERION", "run one criterion, or several with commas: a PARTIAL run"),
+    RunOption(
+        "--tier",
+        "TIER",
+        "how long to test: quick, standard or soak (default: as the contract says, else quick)",
+    ),
+    RunOption(
+        "--only",
+        "CRITERION",
+        "run only this criterion, or several, as FABRIC,GANG. The run is PARTIAL: never accepted",
+    ),
     RunOption("--nodes", "N", "how many nodes were ordered, if the contract does not say"),
     RunOption(
         "--wait-for-nodes",
@@ -52,14 +62,19 @@ OPTIONS = (
         "SECONDS",
         "how long to wait until no other job holds accelerators, such as 1800 or 30m (default: 0)",
     ),
-    RunOption("--run-dir", "DIR", "where to write this run (default: runs/<utc>-<cluster>)"),
+    RunOption("--run-dir", "DIR", "new folder for this run (default: runs/<utc>-<cluster>)"),
     RunOption(
         "--baseline",
         "RUN|FOLDER",
-        "run to compare with, or a folder of runs: then its newest complete run of this cluster",
+        "earlier run to compare with: its run folder, or a folder of runs (then the newest "
+        "complete run of this cluster in it)",
     ),
     RunOption("--operator", "NAME", "who runs the test; the report names them"),
-    RunOption("--nonce", "TEXT", "text from the customer; it proves that the run is new"),
+    RunOption(
+        "--nonce",
+        "TEXT",
+        "text that the customer chooses before the run: it proves that the run was made later",
+    ),
 )
 BY_KEY = {option.key: option for option in OPTIONS}
 
@@ -71,5 +86,5 @@ def check_nonce(nonce: str) -> str:
         return ""
     return (
         "--nonce: expected a text that is not secret, found one that looks like a token or a "
-        "password. A run keeps no secret: choose another word, such as customer-42"
+        "password. A run folder must hold no secret: choose another word, such as customer-42"
     )

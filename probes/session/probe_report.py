@@ -74,7 +74,7 @@ def describe_known_cause(error: BaseException) -> str:
     process = f" (process {fields['pid']})" if "pid" in fields else ""
     where = f" on {fields['ip']}" if "ip" in fields else ""
     why = sanitize.last_line(str(error), "").partition(". ")[0]
-    return f"actor {fields['class_name']}{process}{where} died: {why}"
+    return f"Ray actor {fields['class_name']}{process}{where} died: {why}"
 
 
 def explains_itself(call: pytest.CallInfo[None]) -> bool:

@@ -159,7 +159,8 @@ class NewJudge:
     def _describe_change(self, key: str) -> str:
         before, now = self.old.get(key), getattr(self.contract.cluster, key)
         measured = f"with {key} = {show(before)}" if before is not None else f"without {key}"
-        return f"measured {measured}, the contract has {'none' if now is None else show(now)}"
+        demanded = f"no {key}" if now is None else f"{key} = {show(now)}"
+        return f"measured {measured}, but the contract has {demanded}"
 
 
 MAX_CONTRACT = 1 << 20  # bytes: the largest shipped contract has under 2 kB
@@ -218,7 +219,7 @@ class LimitCheck:
                 f"the run is not marked as a rehearsal, but {CONTRACT} declares one"
             )
         if _without_texts(facts) != _without_texts(start["contract"]):
-            self.differences.append(f"the record describes a contract that differs from {CONTRACT}")
+            self.differences.append(f"the contract in the run's events differs from {CONTRACT}")
 
     def _compare(self, kind: str, old: dict[str, Any], new: dict[str, Any]) -> None:
         if kind == "run_owes":
@@ -234,7 +235,7 @@ class LimitCheck:
             same = old.get("caught") == new.get("caught")
             before, after = old.get("observed", []), new.get("observed", [])
             same = same and _all_bounds(before) == _all_bounds(after)
-            text = f"control {old.get('name')!r:.40} is not caught by {CONTRACT}"
+            text = f"planted fault {old.get('name')!r:.40} is not found by {CONTRACT}"
         else:
             return
         if not same and redact(json_value(new)) != old:
@@ -251,8 +252,8 @@ class LimitCheck:
         more = f", and {len(self.differences) - 1} more" if len(self.differences) > 1 else ""
         doubt = f"{self.differences[0]}{more}"
         if not self.judged_again:  # otherwise the run that was judged again says it
-            build = f"another build of seatrial ({describe_version(self.wrote)}) made it"
-            doubt = f"{build}. For this one, {doubt}"
+            build = f"another build of seatrial ({describe_version(self.wrote)}) wrote it"
+            doubt = f"{build}. By the rules of this build, {doubt}"
         return [], [doubt]
 
 
@@ -311,7 +312,9 @@ def _difference(old: dict[str, Any], new: dict[str, Any]) -> str:
     what = f"{old.get('name')} on {old.get('subject')}"
     if _bounds(old.get("limit")) == _bounds(new.get("limit")):
         return f"{what} has a different value or note when it is judged again"
-    before, now = (Limit(**limit) if limit else "nothing" for limit in (old["limit"], new["limit"]))
+    before, now = (
+        Limit(**limit) if limit else "no limit" for limit in (old["limit"], new["limit"])
+    )
     return f"{what} was judged by {before}, but {CONTRACT} has {now}"
 
 

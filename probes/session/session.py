@@ -240,8 +240,8 @@ class RunSession:
     def _describe_compute(self) -> str:
         pace = self.terms.pace_seconds
         if pace:
-            return f"paced: each step's compute is extended to {pace} s (an emulated accelerator)"
-        return "not paced"
+            return f"extended to {pace} s in each step, as of an accelerator (emulated)"
+        return "not extended: steps have their real speed"
 
     def header(self) -> list[str]:
         """Return the header lines: cluster, contract, run."""
@@ -262,7 +262,7 @@ class RunSession:
         if self.held_s:
             lines.append(f"waited    {self.held_s:.0f} s for other jobs to free accelerators")
         if self.held:
-            lines.append(f"held      {self.held}: probes wait for them, or are UNPROVEN")
+            lines.append(f"held      {self.held}: tests wait until they are free, or are UNPROVEN")
         nodes = quantity(len(self.cluster.nodes), "nodes")
         ranks = quantity(self.cluster.size, f"{self.cluster.resource}s")
         first = f"cluster   {self.name}  {nodes}, {ranks}"
@@ -303,7 +303,7 @@ class RunSession:
         try:
             result = recorder.finish(state, seconds, error)
         except OSError as failure:
-            reason = f"its result could not be written: {failure.strerror or failure}"
+            reason = f"the result cannot be written: {failure.strerror or failure}"
             return recorder.result("error", seconds, "; ".join(filter(None, (error, reason))))
         with suppress(OSError):
             for problem in self.take_problems():

@@ -149,7 +149,7 @@ class Signals:
             seconds = time.monotonic() - self._since
             more = LEAVING - self.count
             once = "One more signal quits" if more == 1 else f"{more} more signals quit"
-            self.say(f"the run has been ending for {seconds:.0f} s: {self._what}. {once} at once.")
+            self.say(f"still ending the run after {seconds:.0f} s: {self._what}. {once} at once.")
         elif self.count == LEAVING and self.leave:
             # The main thread goes on: it may hold the lock of what has to be written.
             threading.Thread(target=self.leave, name="seatrial leaves", daemon=True).start()
@@ -162,7 +162,7 @@ class Signals:
         Child processes leave as they want; `pid` is that of the run.
         """
         if os.getpid() == pid:
-            self.say(f"something called os._exit({code}) before the end of the run: interrupted.")
+            self.say(f"a library or test called os._exit({code}). The run ends as interrupted.")
             if self.leave:
                 self.leave()
             code = INTERRUPTED

@@ -163,7 +163,8 @@ class BringBack:
             if time.monotonic() > deadline:
                 self._api.stop(job)
                 raise SubmitError(
-                    f"no job ended on the node of the run ({self._host}) in {self._job_s:.0f} s"
+                    f"the job that reads the run on node {self._host} did not end in "
+                    f"{self._job_s:.0f} s"
                 )
             time.sleep(POLL_S)
         log = self._api.insist(lambda: self._api.log(job))

@@ -141,7 +141,10 @@ def install_missing(python: Path, requires: list[str]) -> None:
     if not (missing := list_missing(requires)):
         return
     if never := [line for line in missing if _name(line) in NEVER_INSTALLED]:
-        _refuse(f"{sys.executable} lacks {' and '.join(never)}, which seatrial never installs")
+        _refuse(
+            f"{sys.executable} lacks {' and '.join(never)}, which seatrial never installs: add it "
+            "to the image of the head"
+        )
     wheels = sorted((SUBMISSION / "wheels").glob("*.whl"))
     limits = python.parents[1] / "constraints.txt"
     limits.write_text("".join(f"{line}\n" for line in pinned_versions()))

@@ -90,7 +90,9 @@ class JobsApi:
         """Return the version of the cluster's Ray.  Asked once: a wrong address is no outage."""
         version = self._parse(self._ask("/api/version")).get("ray_version")
         if not isinstance(version, str) or not 0 < len(version) <= MAX_VERSION:
-            raise SubmitError(f"{self.address} is not a Ray dashboard")
+            raise SubmitError(
+                f"{self.address} is not a Ray dashboard. Give that of the head (port 8265)"
+            )
         return version
 
     def upload(self, name: str, content: bytes) -> str:

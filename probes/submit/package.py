@@ -253,5 +253,5 @@ def _wheels(folder: Path | None) -> list[Path]:
     if folder is None:
         return []
     if not (found := sorted(folder.glob("*.whl"))):
-        raise SubmitError(f"--wheels {folder}: expected wheel files, found none")
+        raise SubmitError(f"--wheels {folder}: expected files *.whl, found none")
     return found

@@ -43,16 +43,16 @@ class _Result:
         if self.state != FINISHED:
             yield Weight.UNPROVEN, f"{self.probe}: state {self.state}. Expected: {FINISHED}"
         for kind, names, has in (
-            ("a measure", owed.get("measures"), self.judged),
-            ("a control", owed.get("controls"), self.controls),
+            ("the measure", owed.get("measures"), self.judged),
+            ("the control", owed.get("controls"), self.controls),
         ):
             if missing := sorted({*(names or ())} - has):
                 yield (
                     Weight.UNPROVEN,
-                    f"{self.probe} did not record {kind} that it must: {missing[0]}",
+                    f"{self.probe} must record {kind} {missing[0]}, but did not",
                 )
             elif not has:
-                yield Weight.UNPROVEN, f"{self.probe} did not record {kind}"
+                yield Weight.UNPROVEN, f"{self.probe} did not record {kind.replace('the', 'a')}"
 
 
 class Recount:
@@ -91,7 +91,7 @@ class Recount:
             result = self._latest[probe]
             result.controls.add(data["name"])
             if not is_caught(data):
-                text = f"control {data['name']!r} of {result.probe} was not caught"
+                text = f"planted fault {data['name']!r} of {result.probe} was not found"
                 result.seen.append((Weight.UNPROVEN, text))
 
     def reasons(self, contract: Mapping[str, Any]) -> list[str]:
@@ -123,7 +123,7 @@ class Recount:
         """Yield what fails, and what is unproven of the criteria that are required."""
         owed = {one["probe"]: one for one in self._run.get("owed", ())}
         if not owed:
-            yield "the run does not list what it must record"
+            yield "the run does not list the tests that it must run"
         for result in self._results:
             duty = owed.get(result.probe, {}) if result.state == FINISHED else {}
             for weight, sentence in result.sentences(duty):

@@ -76,7 +76,7 @@ def read_contract(name: str | None) -> bytes | None:
         if path.parent != CONTRACTS:
             raise SubmitError(f"contract {name}: {error.strerror}") from None
     shipped = ", ".join(sorted(path.stem for path in CONTRACTS.glob("*.toml")))
-    raise SubmitError(f"contract {name!r} is not shipped. Give a file, or one of {shipped}")
+    raise SubmitError(f"seatrial has no contract {name!r}. Give a file, or one of {shipped}")
 
 
 def is_emulated(content: bytes) -> bool:
@@ -111,7 +111,9 @@ def find_differences(run: Path, asked: Submitted, code: int) -> list[str]:
     if code == ACCEPTED and asked.contract is not None and not found:
         found += recount.reasons(parse_toml(asked.contract))
     if (own := recorded_code(run)) != code:
-        found.append(f"exit code that the run recorded: {show(own)}. Expected: {code} (the job's)")
+        found.append(
+            f"exit code in the run folder: {show(own)}. Expected: {code} (that of Ray's job)"
+        )
     return [one_line(text) for text in found]
 
 
@@ -130,7 +132,7 @@ def compare_sums(
         seen.add(path)
     for path in sums:
         if path.startswith("evidence/") and path not in seen:
-            yield f"{path:.80} is in evidence/, but no event names it"
+            yield f"{path:.80} is in evidence/, but no event in events.jsonl names it"
 
 
 def _hash(content: bytes) -> str:

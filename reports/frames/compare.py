@@ -249,7 +249,7 @@ def _notes(summaries: Sequence[AcceptanceSummary], names: Sequence[str]) -> Iter
             is_one = bool(record.rehearsal)
             yield f"{name} is {kinds[is_one]}, {names[0]} is {kinds[not is_one]}"
         if record.state != "finished":
-            yield f"{name} is {record.state}, not finished"
+            yield f"{name} did not finish (state: {record.state})"
         if record.partial:
             yield f"{name} is PARTIAL: {record.partial}"
         yield from (f"{name}: {sentence}" for sentence in summary.integrity.sentences)

@@ -234,7 +234,7 @@ def history_lines(history: History, fmt: TextFormatter, *, every: bool = False) 
         drifted = table[table.drift.isin(DRIFTS)]
         name = f"{cluster}{' (rehearsal)' if rehearsal else ''}"
         text = f"{name}: {len(drifted)} of {len(table)} measures drifted"
-        needs = f"A drift shows after {LEAST_EARLIER + 1} runs."
+        needs = f"A drift is shown only after {LEAST_EARLIER + 1} runs."
         more = "" if every else " --all lists all measures."
         yield ""
         yield from fmt.wrap(f"{text}. {needs}{more}", "")
@@ -335,7 +335,7 @@ def why_unsound(before: AcceptanceSummary, now: RunRecord) -> str:
     reasons = {
         "is this run": record.id == now.id,
         "does not verify": bool(before.integrity.problems),
-        f"is {record.state}, not finished": record.state != "finished",
+        f"did not finish (state: {record.state})": record.state != "finished",
         "failed": before.decision is Verdict.FAIL,
         "cannot be verified": bool(before.integrity.doubts or record.unverified),
         "had errors outside its probes": bool(record.problems),

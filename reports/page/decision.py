@@ -26,7 +26,7 @@ CONTRACT_OPTION = re.compile(f" --contract{VALUE}")
 DRAFT = "seatrial.toml"  # a contract that is written from a run
 # What a problem outside the tests means for the run, by its kind.
 PROBLEMS = {
-    "teardown": "a test left the cluster unclean",
+    "teardown": "a test did not remove all that it made",
     "collection": "not all tests could be loaded",
     "internal": "seatrial had an error",
     "rendering": "the run folder is incomplete",
@@ -142,7 +142,7 @@ def choose_next_step(
     whole = PART_OPTION.sub("", command)
     if summary.integrity.problems:
         text = "Do not sign. Ask for the original run folder, or run again. See what differs:"
-        return _one(text, f"seatrial verify {run}")
+        return _one(text, f"seatrial show {run}")
     if not record.contract.agreed:
         draft = f"seatrial contract new --from {run} {DRAFT}"
         judged = f"{CONTRACT_OPTION.sub('', whole)} --contract {DRAFT}"

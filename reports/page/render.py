@@ -290,9 +290,11 @@ def _build_group(same_name: list[Measurement]) -> Group:
     if len(good) <= MAX_PASSING:
         return worst_first, ""
     values = sorted({m.value for m in good if isinstance(m.value, int | float)})
-    span = f", {good[0].unit} {values[0]:g} to {values[-1]:g}" if len(values) > 1 else ""
+    span = f", {values[0]:g} to {values[-1]:g} {good[0].unit}" if len(values) > 1 else ""
     hidden = len(good) - 1
-    return worst_first[:-hidden], f"and {hidden} more of {good[0].title}, all pass{span}"
+    return worst_first[
+        :-hidden
+    ], f"and {hidden} more values of {good[0].title}, all pass{span}".rstrip()
 
 
 def _unexplained_results(summary: AcceptanceSummary) -> list[ProbeResult]:
@@ -326,7 +328,7 @@ def _untested_items(summary: AcceptanceSummary) -> list[tuple[str, str]]:
             items.append((row.criterion.id, some * (len(tests) < len(row.results)) + reason))
     for result in record.results:
         if result.state not in ("finished", NOT_RUN):
-            message = result.error or "the probe did not finish"
+            message = result.error or "the test did not finish"
             items.append((result.criterion, f"{result.state}: {message}"))
         if result.criterion not in informing:
             missed = [one for one in result.controls if not one.verdict.accepted]

@@ -149,7 +149,7 @@ def cause_text(result: ProbeResult, record: RunRecord) -> str:
     if result.state == "finished" and result.verdict is not Verdict.FAIL:
         return _unproven_text(result)
     if not codes:
-        return "No known cause explains this."
+        return _no_cause(result)
     found = [f"{name} found ({', '.join(dict.fromkeys(codes[name]))})" for name in codes]
     return f"This may come from what {join_words(found)}: fix that first."
 
@@ -163,7 +163,11 @@ def _unproven_text(result: ProbeResult) -> str:
         return f"Test again. If {fails} a second time, {report}"
     if only_lacks_limits(result):
         return "Write the limit that was agreed into the contract."
-    return "No known cause explains this."
+    return _no_cause(result)
+
+
+def _no_cause(result: ProbeResult) -> str:
+    return f"seatrial knows no cause of this. Read the section {result.criterion}, and test again."
 
 
 def only_lacks_limits(result: ProbeResult) -> bool:

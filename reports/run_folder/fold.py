@@ -120,7 +120,7 @@ def _error_text(error: Exception) -> str:
     return f"{error.title} {'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
 
 
-ALONE = "it is a record without its run folder, and nothing shows whether it was changed"
+ALONE = "it is a record.json without its run folder, so nothing shows if it was changed"
 RUN_KEYS = {"criterion", "claim", "reproduce"}  # of a result, known when its probe starts
 
 
@@ -139,11 +139,11 @@ def read_record(path: Path) -> RunRecord:
     try:
         record = event_log.parse_json(text)
     except ValueError as error:
-        message = f"{path}: expected the record of a run, found invalid JSON: {error}"
+        message = f"{path}: expected the record.json of a run, found invalid JSON: {error}"
         raise UnreadableRun(message) from None
     results = record.get("results") if isinstance(record, dict) else None
     if not isinstance(results, list) or not all(isinstance(one, dict) for one in results):
-        raise UnreadableRun(f"{path}: expected the record of a run, found different JSON")
+        raise UnreadableRun(f"{path}: expected the record.json of a run, found different JSON")
     return fold_events(_events(record))
 
 

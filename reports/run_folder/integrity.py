@@ -149,4 +149,4 @@ def _check_unknown(files: list[str], record: RunRecord) -> Iterator[str]:
     known = {entry.path for entry in _evidence(record)}
     for name in files:
         if name.startswith("evidence/") and name not in known:
-            yield f"{name:.80} is in evidence/, but no event names it"
+            yield f"{name:.80} is in evidence/, but no event in events.jsonl names it"

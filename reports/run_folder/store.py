@@ -428,7 +428,7 @@ class Store:
 
 def _damage(path: Path, found: str, aside: Path | None, lost: list[str]) -> dict[str, str]:
     """Build the data of a RunProblem for a folder that was written again."""
-    sentences = [f"it was changed during the run: {found}"]
+    sentences = [f"the run folder was changed during the run: {found}"]
     sentences += [f"The changed folder was renamed to {aside.name}"] if aside else []
     sentences += ["The events were written again, to a new folder of that name"]
     if lost:

@@ -71,7 +71,7 @@ def verify_signed_run(
     found.facts += [
         ("run", facts["run"]),
         ("verdict", found.verdict),
-        ("events", f"{integrity.events}, head {integrity.head or 'none'}"),
+        ("events", f"{integrity.events}, fingerprint {integrity.head or 'none'}"),
     ]
     found.facts.append(("sums", facts["sums"] or "none"))
     _check_nonce(found, facts["nonce"], nonce)

@@ -90,7 +90,7 @@ def test_a_lost_node_ends_the_run(
     assert trial.process.returncode == summary.exit_code == 20, log
     first = summary.findings[0]
     assert (first.code, first.suspects) == ("HOST-NODE-LOST", ["node1"]), log
-    assert "did not find the fault" not in log
+    assert "did not find the planted fault" not in log
     assert "INIT-MISSING-RANK" not in log
     assert "Traceback" not in log
     assert trial.record.state == "finished"

@@ -332,7 +332,7 @@ UNCAUGHT = (
 )
 # What a probe sees of a lost node before the watch does.
 FOLLOWS = [
-    pytest.param(UNCAUGHT, "did not find the fault", id="a control"),
+    pytest.param(UNCAUGHT, "did not find the planted fault", id="a control"),
     pytest.param(BROKEN, "partially held", id="a measure"),
     pytest.param(OTHER, "another finding", id="a finding"),
     pytest.param("raise RuntimeError('rank 1 died')", "rank 1 died", id="an error"),
@@ -375,7 +375,7 @@ def test_a_silent_node_is_waited_for_until_ray_decides(stage: Stage) -> None:
     stage.prepare(f"cluster.watched(); cluster.leave(); {UNCAUGHT}; {WAITS}", plant=SILENT)
     ended = stage.end()
     assert ended.code == 20, ended.text
-    assert "did not find the fault" not in ended.text
+    assert "did not find the planted fault" not in ended.text
     assert [finding.code for finding in ended.summary.findings] == ["HOST-NODE-LOST"]
 
 
@@ -383,7 +383,7 @@ def test_a_bad_result_of_a_sound_cluster_stays(stage: Stage) -> None:
     stage.prepare(UNCAUGHT, plant=SILENT)
     ended = stage.end()
     assert ended.code == 20
-    assert "did not find the fault" in ended.text
+    assert "did not find the planted fault" in ended.text
     assert ended.summary.findings == []
 
 
@@ -398,7 +398,7 @@ def test_a_lost_node_ends_what_waits_for_it_at_once(stage: Stage) -> None:
     assert (row.verdict.value, second.state) == ("UNPROVEN", "not run")
     assert first.findings[-1].suspects == ["n1"]
     assert first.error == first.findings[-1].statement
-    assert "did not find the fault" not in ended.text
+    assert "did not find the planted fault" not in ended.text
     assert ended.summary.record.state == "finished"
 
 

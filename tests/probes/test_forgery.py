@@ -271,18 +271,18 @@ OWES_OTHER = "the run lists other tests than its contract requires"
 # Chain, sums, record and renderings were made again: what is left is what must fit together.
 WHOLE: dict[str, tuple[Callable[[Events], Any], str]] = {
     "a looser limit": (loosen_limit, "was judged by >= 1 MB/s"),
-    "no limit": (put_value("measurement", "limit", None, "busbw"), "was judged by nothing"),
+    "no limit": (put_value("measurement", "limit", None, "busbw"), "was judged by no limit"),
     "less is owed": (put_value("run_owes", "owed", []), OWES_OTHER),
     "another tier": (put_value("run_started", "tier", "soak"), OWES_OTHER),
     "real accelerators": (
         lambda lines: first_event(lines, "run_started")["data"]["contract"].update(rehearsal=False),
-        "the record describes a contract that differs from contract.toml",
+        "the contract in the run's events differs from contract.toml",
     ),
     "a criterion that is not required": (
         lambda lines: first_event(lines, "run_started")["data"]["contract"]["criteria"][0].update(
             required=False
         ),
-        "the record describes a contract that differs from contract.toml",
+        "the contract in the run's events differs from contract.toml",
     ),
     "a healthy run appended": (append_run, "starts a second run"),
     "an event of another kind": (rename_event, "has an unknown kind of event: 'measured'"),
@@ -299,7 +299,7 @@ WHOLE: dict[str, tuple[Callable[[Events], Any], str]] = {
     ),
     "no rehearsal": (put_value("run_started", "rehearsal", ""), "is not marked as a rehearsal"),
     "no event of what is owed": (drop_event("run_owes"), "no event lists the tests that the run"),
-    "evidence that no event knows": (drop_event("evidence"), "in evidence/, but no event names it"),
+    "evidence that no event knows": (drop_event("evidence"), "no event in events.jsonl names it"),
 }  # fmt: skip
 
 

@@ -35,7 +35,7 @@ FSDP = Need("FSDP2", "torch", (2, 6), ("SCALING",))
         ("3", ""),
         ("2.5.1", "FSDP2: torch is 2.5.1. Expected: torch 2.6 or later."),
         ("1.13.1+cu117", "FSDP2: torch is 1.13.1+cu117. Expected: torch 2.6 or later."),
-        ("a build of ours", "FSDP2: torch a build of ours is not a version."),
+        ("a build of ours", "FSDP2: torch has no usable version (a build of ours)."),
     ],
 )
 def test_the_first_two_numbers_count(found: str, says: str) -> None:

@@ -91,7 +91,9 @@ def test_a_misspelt_one_is_refused_by_name(
     monkeypatch.setenv(f"SEATRIAL_{name}", "1")
     result = joined.runpytest_subprocess(HOSTS, timeout=60)
     assert result.ret == 4
-    result.stderr.fnmatch_lines([f"ERROR: unknown variable 'SEATRIAL_{name}', did you*"])
+    result.stderr.fnmatch_lines(
+        [f"ERROR: unknown environment variable 'SEATRIAL_{name}', did you*"]
+    )
     assert len(result.stderr.lines) <= 2
 
 

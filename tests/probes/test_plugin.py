@@ -110,7 +110,7 @@ def test_no_proof_is_unproven(judged: Any, body: list[str]) -> None:
 def test_a_measure_without_any_limit_is_unproven(judged: Any) -> None:
     _, record = judged('measure("ranks", 4)', CAUGHT, criterion="LAUNCH")
     assert verdict(record, "LAUNCH") is Verdict.UNPROVEN
-    assert "Expected: a limit" in record.results[0].problems()[0]
+    assert "It is UNPROVEN without a limit" in record.results[0].problems()[0]
 
 
 def test_every_broken_limit_is_shown_and_fails(judged: Any) -> None:

@@ -217,8 +217,8 @@ class TaskError(RuntimeError):
     [
         (
             ActorDiedError(DIED),
-            "actor GangObserver (process 4711) on 10.78.0.1 died: The actor is dead because its "
-            "worker process has died",
+            "Ray actor GangObserver (process 4711) on 10.78.0.1 died: The actor is dead because "
+            "its worker process has died",
         ),
         (ActorDiedError("it died because of an error in its creation task"), ""),
         (TaskError("ray::train() 14 lines"), "No space left on device: /shared/step-3"),

@@ -176,20 +176,20 @@ def test_what_is_owed_under_a_term_depends_on_that_term() -> None:
 
 
 OTHER_TERMS = [
-    ("rails = 8", ["FABRIC", "HOSTS"], "measured with rails = 4, the contract has 8"),
+    ("rails = 8", ["FABRIC", "HOSTS"], "measured with rails = 4, but the contract has rails = 8"),
     (
         *('management = "eth1"', ["FABRIC", "LAUNCH"]),
-        "measured without management, the contract has 'eth1'",
+        "measured without management, but the contract has management = 'eth1'",
     ),
-    ("management_gbps = 25", ["FABRIC"], "without management_gbps, the contract has 25.0"),
-    ('shards = "/data"', ["SCALING"], "measured without shards, the contract has '/data'"),
-    ("save_minutes = 5", ["SCALING"], "with save_minutes = 30.0, the contract has 5.0"),
-    ("save_gb = 840", ["SCALING"], "measured without save_gb, the contract has 840.0"),
-    ('queue = "kueue"', ["GANG"], "measured without queue, the contract has 'kueue'"),
-    ('components = {"a,b" = "all"}', ["GANG"], "measured without components, the contract has"),
+    ("management_gbps = 25", ["FABRIC"], "without management_gbps, but the contract has"),
+    ('shards = "/data"', ["SCALING"], "measured without shards, but the contract has shards"),
+    ("save_minutes = 5", ["SCALING"], "with save_minutes = 30.0, but the contract has"),
+    ("save_gb = 840", ["SCALING"], "measured without save_gb, but the contract has"),
+    ('queue = "kueue"', ["GANG"], "measured without queue, but the contract has queue = 'kueue'"),
+    ('components = {"a,b" = "all"}', ["GANG"], "measured without components, but the contract"),
     ("parallel = {tp = 8, pp = 1, dp = 4}", ["GANG"], "measured without parallel"),
-    ('shared = "/s"', ["RESTART", "SCALING"], "without shared, the contract has '/s'"),
-    ('accelerators = "emulated"', list(HEALTHY), "with accelerators = 'real', the contract has"),
+    ('shared = "/s"', ["RESTART", "SCALING"], "without shared, but the contract has shared = '/s'"),
+    ('accelerators = "emulated"', list(HEALTHY), "with accelerators = 'real', but the contract"),
 ]  # fmt: skip
 
 
@@ -241,7 +241,11 @@ def test_the_number_of_machines_is_held_to_the_new_order(bought: Path) -> None:
     ("model", "note"),
     [
         ("NVIDIA H100", ""),
-        ("NVIDIA H200", "measured with gpu_model = 'NVIDIA H100', the contract has 'NVIDIA H200'"),
+        (
+            "NVIDIA H200",
+            "measured with gpu_model = 'NVIDIA H100', "
+            "but the contract has gpu_model = 'NVIDIA H200'",
+        ),
     ],
 )
 def test_what_the_old_order_chose_is_judged_by_no_other(model: str, note: str) -> None:

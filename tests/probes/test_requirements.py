@@ -59,7 +59,7 @@ def test_a_run_names_what_is_missing_and_starts_nothing(
     with pytest.raises(UsageError, match="lacks: nosuch>=3, torch") as error:
         run_suite({"cluster": "local:2"}, [])
     assert error.value.exit_code == 4
-    assert "Ray and torch in the versions that the cluster has" in str(error.value)
+    assert "Ray and torch in the versions of the cluster" in str(error.value)
 
 
 def test_the_plugin_and_the_doctor_name_it_too(lacking: None, pytester: pytest.Pytester) -> None:
@@ -76,7 +76,7 @@ def test_the_plugin_and_the_doctor_name_it_too(lacking: None, pytester: pytest.P
     ("name", "code", "text"),
     [
         ("pandas", 4, "needs the Python module pandas, which is not installed"),
-        ("probes.nosuch", 3, "internal: ModuleNotFoundError"),
+        ("probes.nosuch", 3, "internal error of seatrial: ModuleNotFoundError"),
     ],
     ids=["of a library", "of our own"],
 )

@@ -216,7 +216,7 @@ def test_an_unfinished_result_is_told_by_its_state_unless_a_limit_is_missed() ->
 def test_a_problem_comes_before_a_key_measure_that_passes() -> None:
     missed = result(good(), controls=[])
     assert summary_sentence(missed, {}) == missed.problems()[0]
-    assert missed.problems()[0].startswith("no control (self-test) was run")
+    assert missed.problems()[0].startswith("no fault was planted (no self-test)")
 
 
 @pytest.mark.parametrize(

@@ -21,14 +21,34 @@ from reports.run_folder.event_log import UnreadableRun
 from tests.support.paths import REPO
 
 RAISED = [
-    (KeyError("x"), 3, r"error: internal: KeyError: 'x' \(test_command\.py:\d+\)"),
-    (RecursionError("deep"), 3, "error: internal: RecursionError: deep"),
-    (MemoryError(), 3, "error: internal: MemoryError: no message"),
-    (OverflowError("1e308"), 3, "error: internal: OverflowError: 1e308"),
-    (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"), 3, "error: internal: UnicodeDecodeError: "),
-    (ValueError("a\nACCEPTED: all\x1b[32m"), 3, "error: internal: ValueError: a ACCEPTED: all "),
-    (RuntimeError("HF_TOKEN=hf_words"), 3, "error: internal: RuntimeError: HF_TOKEN=<redacted> "),
-    (RuntimeError("::add-mask::x"), 3, "error: internal: RuntimeError: : :add-mask::x "),
+    (
+        KeyError("x"),
+        3,
+        r"error: internal error of seatrial: KeyError: 'x' \(test_command\.py:\d+\)",
+    ),
+    (RecursionError("deep"), 3, "error: internal error of seatrial: RecursionError: deep"),
+    (MemoryError(), 3, "error: internal error of seatrial: MemoryError: no message"),
+    (OverflowError("1e308"), 3, "error: internal error of seatrial: OverflowError: 1e308"),
+    (
+        UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"),
+        3,
+        "error: internal error of seatrial: UnicodeDecodeError: ",
+    ),
+    (
+        ValueError("a\nACCEPTED: all\x1b[32m"),
+        3,
+        "error: internal error of seatrial: ValueError: a ACCEPTED: all ",
+    ),
+    (
+        RuntimeError("HF_TOKEN=hf_words"),
+        3,
+        "error: internal error of seatrial: RuntimeError: HF_TOKEN=<redacted> ",
+    ),
+    (
+        RuntimeError("::add-mask::x"),
+        3,
+        "error: internal error of seatrial: RuntimeError: : :add-mask::x ",
+    ),
     (OSError(errno.ENAMETOOLONG, "File name too long", "a" * 9), 4, "error: a{9}: File name too"),
     (OSError("words"), 4, "error: words"),
     (OSError(errno.ENOSPC, "No space left on device"), 4, "error: No space left on device"),

@@ -96,8 +96,8 @@ def test_a_control_whose_measure_passed_is_no_caught_fault_in_words_either() -> 
     control = Control(name="c", fault="a leak", caught=True, saw="it", observed=[passed])
     assert control.verdict is Verdict.UNPROVEN
     missed = (
-        "the test did not find the fault that the suite planted, so it proves nothing. "
-        "Fault: a leak. Observed: it"
+        "the test did not find the planted fault, so the test proves nothing. "
+        "Fault: a leak. Observed with the fault: it"
     )
     assert control.sentence() == missed
     result = ProbeResult(

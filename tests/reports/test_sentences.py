@@ -69,11 +69,11 @@ LIMIT = Limit(high=0.5, unit="s", because=WHY)
         ),
         (
             {"value": 0.25, "limit": None},
-            "longest stall on n1: 0.25 s. Expected: a limit (the contract has none for it)",
+            "longest stall on n1: 0.25 s. It is UNPROVEN without a limit (the contract has none)",
         ),
         (
             {"value": 0.25, "limit": None, "note": "nobody said how fast"},
-            "longest stall on n1: 0.25 s. Expected: a limit (nobody said how fast)",
+            "longest stall on n1: 0.25 s. It is UNPROVEN without a limit (nobody said how fast)",
         ),
         (
             {"value": 0.25, "limit": LIMIT.model_copy(update={"source": "derived"})},
@@ -86,18 +86,24 @@ def test_a_measurement_is_one_sentence(fields: dict[str, Any], text: str) -> Non
     assert Measurement(**given).sentence() == text
 
 
-SO = "so it proves nothing"
-MISSED = "the test did not find the fault that the suite planted"
+SO = "so the test proves nothing"
+MISSED = "the test did not find the planted fault"
 UNPLANTED = "the suite could not plant its fault, so the test proves nothing"
 
 
 @pytest.mark.parametrize(
     ("caught", "saw", "text"),
     [
-        (True, "it", "planted fault: a fault. It was found: it"),
-        (True, "", "planted fault: a fault. It was found"),
+        (True, "it", "the test found the planted fault: a fault. Observed with the fault: it"),
+        (
+            True,
+            "x: 8. Expected: 0 (agreed); y: 1. Expected: 2",
+            "the test found the planted fault: a fault. Observed with the fault: x: 8. Expected "
+            "without the fault: 0 (agreed); y: 1. Expected without the fault: 2",
+        ),
+        (True, "", "the test found the planted fault: a fault"),
         (False, "", f"{MISSED}, {SO}. Fault: a fault"),
-        (False, "nothing", f"{MISSED}, {SO}. Fault: a fault. Observed: nothing"),
+        (False, "nothing", f"{MISSED}, {SO}. Fault: a fault. Observed with the fault: nothing"),
         (None, "no room", f"{UNPLANTED}. Fault: a fault. Reason: no room"),
     ],
 )

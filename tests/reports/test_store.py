@@ -393,7 +393,7 @@ def test_a_damaged_folder_is_written_again(store: Store, damage: str) -> None:
     assert (summary.exit_code, record.state) == (3, "finished")
     (problem,) = record.problems
     assert problem.sentence().startswith(
-        "folder error in run: it was changed during the run: it was seen. "
+        "folder error in run: the run folder was changed during the run: it was seen. "
     )
     kept = damage in KEEP_EVIDENCE
     assert ("evidence files are lost: evidence/a.txt" in problem.text) is not kept

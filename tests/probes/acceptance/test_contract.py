@@ -63,7 +63,7 @@ REFUSED = [
     (GOOD.replace("at_least = 340\n", ""), "no bound"),
     (GOOD.replace("368", "300"), "marginal 300"),
     (GOOD.replace("marginal", "margnal"), "did you mean 'marginal'?"),
-    (INVARIANT, "no contract may change it"),
+    (INVARIANT, "and no contract may change it: remove it"),
     (FROM_RUN, "follows from [cluster] nodes"),
     (WAIVER.replace("GANG", "GNAG"), "did you mean 'GANG'?"),
     ("schema = 1\nFABRIC = 3\n", "FABRIC: expected a table"),

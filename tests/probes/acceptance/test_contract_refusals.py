@@ -248,7 +248,7 @@ WAIT = '[GANG.large_gang_wait]\nat_most = 9\nunit = "s"\nbecause = "agreed"'
 )
 def test_what_no_probe_of_the_tier_measures_is_refused(terms: str, named: str) -> None:
     """It would be agreed in vain: the run ends well, and nobody looked."""
-    with pytest.raises(ContractError, match=re.escape(f"{named}: no probe of tier quick")):
+    with pytest.raises(ContractError, match=re.escape(f"{named}: no test of tier quick")):
         parse(f"schema = 1\n{terms}".encode(), "ours.toml")
     assert parse(f'schema = 1\ntier = "standard"\n{terms}'.encode(), "ours.toml")
 
@@ -256,7 +256,7 @@ def test_what_no_probe_of_the_tier_measures_is_refused(terms: str, named: str) -
 def test_what_needs_a_term_that_is_missing_is_refused() -> None:
     with pytest.raises(
         ContractError,
-        match=r"no probe measures \[GANG\.large_gang_wait\] with the \[cluster\] terms",
+        match=r"with the \[cluster\] of this contract, no test measures \[GANG\.large_gang_wait\]",
     ):
         parse(f'schema = 1\ntier = "standard"\n{WAIT}'.encode(), "ours.toml")
 

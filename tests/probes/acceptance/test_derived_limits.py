@@ -140,7 +140,8 @@ def test_without_rdma_the_interface_is_the_fabric() -> None:
     assert contract.cluster.rails is None
     network = contract.limit("FABRIC", "network")
     assert network is not None
-    assert network.because == "no contract: the environment of every node names eth0"
+    names = "NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME of every node names eth0"
+    assert network.because == f"no contract: {names}"
     assert busbw is not None
     assert busbw.low == pytest.approx(0.80 * 25 / 8)
 

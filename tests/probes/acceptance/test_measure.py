@@ -166,8 +166,8 @@ def test_a_control_that_is_caught_says_nothing(name: str) -> None:
 def test_a_control_that_is_not_caught_is_said_aloud() -> None:
     probe, lines = heard("GANG")
     probe.control("cancelled in words only", "an actor was kept", probe.trial())
-    missed = "the test did not find the fault that the suite planted"
-    assert lines == [f"{missed}, so it proves nothing. Fault: an actor was kept"]
+    missed = "the test did not find the planted fault"
+    assert lines == [f"{missed}, so the test proves nothing. Fault: an actor was kept"]
 
 
 def test_a_control_is_not_missed_where_the_row_is_not_provable() -> None:

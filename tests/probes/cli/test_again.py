@@ -80,7 +80,7 @@ def test_a_run_is_repeated_as_it_was_started(
     (pytester.path / "agreed.toml").write_text(CONTRACT + "# another line\n")
     result = again("GANG", "--run", "run")
     assert result.exit_code == 4
-    assert "error: contract agreed.toml changed since run run: expected" in result.output
+    assert "error: contract agreed.toml changed since run run: sha256 " in result.output
     (pytester.path / "agreed.toml").unlink()
     result = again("GANG", "--run", "run")
     assert (result.exit_code, len(result.output.splitlines())) == (4, 1)
@@ -153,7 +153,7 @@ def test_what_a_record_says_of_its_start(
     ],
 )
 def test_a_record_that_says_something_else_is_refused(reproduce: str) -> None:
-    with pytest.raises(UsageError, match="run run-1 does not say how it was started"):
+    with pytest.raises(UsageError, match="run run-1 cannot be repeated"):
         module.read_options(record_of(reproduce))
 
 
@@ -162,7 +162,7 @@ def test_a_folder_with_a_contract_is_refused_where_the_run_had_none(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "seatrial.toml").write_text(CONTRACT)
-    with pytest.raises(UsageError, match=r"had no contract, but this folder has seatrial\.toml"):
+    with pytest.raises(UsageError, match=r"had no contract, but seatrial\.toml of this folder"):
         module.read_options(record_of("pytest x --cluster auto --tier quick", ""))
 
 
@@ -170,11 +170,11 @@ def test_a_folder_with_a_contract_is_refused_where_the_run_had_none(
     ("words", "says"),
     [
         (["GAGN", "--run", "run"], "CRITERION is GAGN, expected some of FABRIC, SCALING"),
-        (["GANG"], "no run folder was given, and runs/ has no run: give one"),
+        (["GANG"], "no run folder was given, and runs/ has no run: give its path"),
         (["--run", "run"], "Missing argument 'CRITERION...'"),
         (["GANG", "--run", "no-such-run"], "no-such-run"),
         (["GANG", "--run", "run", "--tier", "soak"], "No such option '--tier'"),
-        (["GANG", "--run", "run"], "does not say how it was started"),
+        (["GANG", "--run", "run"], "none of its results has a usable command"),
     ],
 )
 def test_what_is_refused(
@@ -246,7 +246,7 @@ def test_a_folder_alone_makes_no_connection(
     assert begun.stdout == ""
     assert begun.stderr == (
         f"error: run run was on {address}, an address that only the run folder names. A cluster "
-        "that is joined can run code here. If you trust it, enter: "
+        "that seatrial joins can run code on this machine. If you trust that cluster, enter: "
         f"seatrial again GANG --run {run} --cluster {address}\n"
     )
     begun = subprocess.run(
@@ -318,8 +318,8 @@ def test_a_folder_brings_no_contract_of_its_own(
     assert (result.exit_code, started.calls) == (4, [])
     assert result.output == (
         f"error: the contract of run run is {name}, a file in the run folder itself. A contract "
-        "can run commands, so use a file of your own. Read it, copy it, and start "
-        "`seatrial run --contract` with the copy\n"
+        "can run commands, so use a file of your own. Read that file, copy it to another folder, "
+        "and start `seatrial run --contract` with the copy\n"
     )
 
 

@@ -78,7 +78,7 @@ def test_it_lists_before_it_removes(left: list[LeftOver]) -> None:
     ]
     assert left == [OLD, RUNS]
     code, lines = run("--remove")
-    assert (code, lines[-1], left) == (0, "removed 2, left 0", [])
+    assert (code, lines[-1], left) == (0, "2 removed, 0 still there", [])
 
 
 FOREIGN = LeftOver(JOB, "", "http://head:8265", "raysubmit_y", None, is_sure=False)
@@ -87,14 +87,14 @@ FOREIGN = LeftOver(JOB, "", "http://head:8265", "raysubmit_y", None, is_sure=Fal
 def test_a_job_that_may_be_another_users_stays_until_it_is_named(left: list[LeftOver]) -> None:
     left[:] = [RUNS, FOREIGN]
     code, lines = run("--remove")
-    assert (code, lines[-1], left) == (20, "removed 1, left 1", [FOREIGN])
+    assert (code, lines[-1], left) == (20, "1 removed, 1 still there", [FOREIGN])
     assert lines[1] == (
         "job http://head:8265 raysubmit_y runs, kept: it only looks like seatrial's, and may belong"
         " to another user. Stop it with --remove --job raysubmit_y"
     )
     assert run()[0] == 20, "it is listed"
     code, lines = run("--remove", "--job", "raysubmit_y")
-    assert (code, lines[-1], left) == (0, "removed 1, left 0", [])
+    assert (code, lines[-1], left) == (0, "1 removed, 0 still there", [])
 
 
 def test_a_job_that_is_not_listed_is_not_stopped(left: list[LeftOver]) -> None:
@@ -111,14 +111,14 @@ def test_a_job_is_named_to_be_stopped(left: list[LeftOver]) -> None:
     left[:] = [FOREIGN]
     code, lines = run("--job", "raysubmit_y")
     assert (code, left) == (4, [FOREIGN])
-    assert "--job needs --remove" in lines[-1]
+    assert "--job names a job to stop: give --remove" in lines[-1]
 
 
 def test_what_may_be_in_use_stays(left: list[LeftOver]) -> None:
     left[:] = [OLD, NEW]
     code, lines = run("--remove")
-    assert (code, lines[-1], left) == (20, "removed 1, left 1", [NEW])
-    assert lines[1].endswith("unchanged for 30 s, left: it may be in use")
+    assert (code, lines[-1], left) == (20, "1 removed, 1 still there", [NEW])
+    assert lines[1].endswith("unchanged for 30 s, kept: it may be in use")
     code, lines = run("--remove", "--idle", "0")
     assert (code, left) == (0, [])
 
@@ -160,7 +160,7 @@ def test_what_was_not_searched_is_not_called_empty(
     monkeypatch.setitem(globals(), "UNKNOWN", ["node3 does not answer"])
     code, lines = run()
     assert code == 20
-    assert lines == ["not searched: node3 does not answer", "nothing else was found"]
+    assert lines == ["not searched: node3 does not answer", "nothing else is left"]
 
 
 def test_the_claim_of_a_job_that_is_no_trial_can_be_ended(
@@ -177,5 +177,5 @@ def test_the_claim_of_a_job_that_is_no_trial_can_be_ended(
     assert left == [OLD]
     code, lines = run("--unclaim", "01000000", "--remove")
     assert (code, lines[0], lines[-1]) == (
-        0, "the lock of job 01000000 is removed", "removed 1, left 0"
+        0, "the lock of job 01000000 is removed", "1 removed, 0 still there"
     )  # fmt: skip

@@ -256,8 +256,8 @@ def test_of_a_guide_elsewhere_what_the_contract_puts_in_is_shown(tmp_path: Path)
 @pytest.mark.parametrize(
     ("name", "end"),
     [
-        ("lab", "lab is a valid contract: 1 line to complete (UNPROVEN, above). --limits shows the"
-         " limit of each measure."),
+        ("lab", "lab is a valid contract: 1 line to complete (marked UNPROVEN above). --limits"
+         " shows the limit of each measure."),
         ("local", "local is a valid contract: 1 line to complete"),
     ],
 )  # fmt: skip

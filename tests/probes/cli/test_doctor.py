@@ -53,9 +53,9 @@ def test_what_stands_in_the_way_is_said_with_what_to_do(
     result = diagnosed(monkeypatch, tmp_path, answers, "--contract", "lab")
     assert result.exit_code == 20
     lines = [" ".join(line.split()) for line in result.output.splitlines()]
-    assert "Wait for it. Without it: GANG would be UNPROVEN" in lines
+    assert "Wait for it. Otherwise GANG would be UNPROVEN" in lines
     assert lines[-3:] == [
-        "HOSTS would fail here", "GANG would be UNPROVEN here", "1 to fix, 1 to note"
+        "HOSTS would fail here", "GANG would be UNPROVEN here", "1 problem to fix, 1 note"
     ]  # fmt: skip
     assert max(map(len, result.output.splitlines())) <= 80
     assert "\x1b" not in result.output, "what a node says is escaped"

@@ -102,10 +102,10 @@ def test_a_record_alone_is_reported_and_never_accepted(alone: Path) -> None:
     assert result.exit_code == 20, result.output
     words = " ".join(result.output.split())
     assert "NOT ACCEPTED" in words
-    assert "cannot be verified: it is a record without its run folder" in words
+    assert "cannot be verified: it is a record.json without its run folder" in words
     folder = alone.with_name("record-report")
     assert f"report {folder / 'report.html'}" in result.output
-    assert "it is a record without its run folder" in (folder / "report.html").read_text()
+    assert "it is a record.json without its run folder" in (folder / "report.html").read_text()
     assert "head " not in result.output
     assert seatrial("report", alone).exit_code == 20, "its own renderings are written again"
     assert seatrial("show", alone).exit_code == 20
@@ -135,7 +135,7 @@ def test_a_record_alone_is_compared_and_in_the_history(alone: Path) -> None:
     assert "note: B: the run cannot be verified: it is a record" in " ".join(result.output.split())
     past = seatrial("history", alone.parent)
     assert past.exit_code == 0
-    assert "cannot be verified: it is a record without its run folder" in " ".join(
+    assert "cannot be verified: it is a record.json without its run folder" in " ".join(
         past.output.split()
     )
 

@@ -311,7 +311,9 @@ def test_who_may_sign_is_told_by_a_file_of_ones_own(signed: Signed, file: str) -
     os.mkfifo(signed.run.parent / "pipe")
     shutil.copy(signed.signers, signed.run / "signers")
     done = seatrial("verify", signed.run, "--signers", path)
-    sentence = "is in the run that is verified" if "run" in file else "expected a file of keys"
+    sentence = (
+        "is inside the run folder: use your own" if "run" in file else "expected a file of keys"
+    )
     assert (done.exit_code, sentence in done.output) == (4, True), done.output
 
 

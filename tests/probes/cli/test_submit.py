@@ -56,22 +56,25 @@ def test_the_address_may_be_in_rays_variable(
         (["--address", "http://127.0.0.1:9", "--attach", "mine"], "--attach: expected an id like"),
         (
             ["--address", "http://127.0.0.1:9", "--attach", ID, "--tier", "soak", "-k", "x"],
-            "the run has started, so drop --keyword",
+            "has begun, and cannot change it: drop --keyword",
         ),
-        (["--address", "http://127.0.0.1:9", "--run-dir", "full"], "full is not empty"),
+        (
+            ["--address", "http://127.0.0.1:9", "--run-dir", "full"],
+            "--run-dir: the folder full is not empty",
+        ),
         (
             ["--address", "http://127.0.0.1:9"],
-            "http://127.0.0.1:9: [Errno 111] Connection refused. Is the head up, and the port",
+            "dashboard at http://127.0.0.1:9: [Errno 111] Connection refused. Check that the head",
         ),
         (["--address", "http://[::1"], "--address: expected http://head:8265, found no address"),
         (["--address", "http://"], "--address: expected http://head:8265, found http://"),
         (
             ["--address", "http://me:5ecret@head:8265"],
-            "--address: expected no user and password in it: set RAY_AUTH_TOKEN",
+            "--address must not contain a user or a password: set RAY_AUTH_TOKEN",
         ),
         (
             ["--address", "http://127.0.0.1:9", "--run-dir", "full/record.json/x"],
-            "the run cannot be copied to full/record.json/x: ",
+            "from the cluster to the folder full/record.json/x on this machine: ",
         ),
         (["--address", "http://x", "--cluster", "auto"], "No such option '--cluster'"),
     ],
@@ -134,10 +137,10 @@ def brought(monkeypatch: pytest.MonkeyPatch, code: int | None, **facts: Any) -> 
         ({"status": "STOPPED", "driver_exit_code": None}, 2, 2, "run folder"),
         ({"status": "FAILED", "message": "it died"}, None, 3, "was killed on the cluster: it died"),
         ({"status": "FAILED", "driver_exit_code": -9}, None, 3, "was killed on the cluster"),
-        ({"status": "FAILED", "driver_exit_code": 5}, None, 3, "recorded: missing. Expected: 5"),
-        ({"status": "SUCCEEDED", "driver_exit_code": 0}, 20, 4, "recorded: 20. Expected: 0"),
+        ({"status": "FAILED", "driver_exit_code": 5}, None, 3, "run folder: missing. Expected: 5"),
+        ({"status": "SUCCEEDED", "driver_exit_code": 0}, 20, 4, "run folder: 20. Expected: 0"),
         ({"status": "SUCCEEDED", "driver_exit_code": 0}, None, 4, "SHA256SUMS is missing"),
-        ({"status": "FAILED", "driver_exit_code": 1}, 0, 4, "recorded: 0. Expected: 1"),
+        ({"status": "FAILED", "driver_exit_code": 1}, 0, 4, "run folder: 0. Expected: 1"),
     ],
 )
 def test_the_exit_code_is_that_of_the_run(
@@ -211,7 +214,7 @@ def test_a_connection_that_stays_lost_detaches(monkeypatch: pytest.MonkeyPatch) 
     with head(answer) as (address, _):
         code, said = run("--address", address, "--attach", ID)
     assert code == 20
-    assert "gave up" in said
+    assert "lost the dashboard at " in said
     assert f"--attach {ID}" in said
 
 

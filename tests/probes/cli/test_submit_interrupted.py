@@ -65,7 +65,7 @@ def test_a_run_under_way_is_not_left_alone_without_a_word(
     code, said = under_way(monkeypatch, later)
     assert code == 20
     assert "connection lost (" in said
-    assert "gave up: " in said
+    assert "lost the dashboard at " in said
     assert f"--attach {ID}" in said
 
 
@@ -98,7 +98,7 @@ def test_an_id_that_the_cluster_does_not_know_is_refused() -> None:
             3,
             "could not be written on this machine: [Errno 13]",
         ),
-        (KeyboardInterrupt(), 2, "interrupted before the run was copied and verified"),
+        (KeyboardInterrupt(), 2, "interrupted before the run was copied here"),
         (SubmitError("came damaged"), 20, "error: came damaged"),
         (ForeignRun("cannot be unpacked"), 4, "error: cannot be unpacked"),
     ],
@@ -138,7 +138,7 @@ def test_a_run_that_is_not_verified_stays_and_can_be_fetched(
             "--address", address, "--attach", ID, *CONTRACT, "--run-dir", str(tmp_path / "run")
         )
     assert (found, removed) == (2, [])
-    assert "interrupted before the run was copied and verified: it is still on the cluster" in said
+    assert "interrupted before the run was copied here: it is still on the cluster" in said
 
 
 def test_a_run_that_does_not_stop_is_not_followed_for_ever(

@@ -68,7 +68,7 @@ def test_attached_to_an_accepted_run_without_its_contract_nothing_is_proven(
     monkeypatch.setattr(BringBack, "remove", lambda self: removed.append("x"))
     code, said = submitted("--rehearsal", attach=True)
     assert (code, removed) == (20, [])
-    assert "no contract was given here to compare it with. Attach again, and give the" in said
+    assert "no contract was given here to compare it with. Repeat --attach with the" in said
     Path("seatrial.toml").write_bytes(load("lab").text)  # as `seatrial run` in this folder
     code, said = submitted(attach=True)
     assert (code, removed) == (0, ["x"]), said
@@ -101,7 +101,7 @@ def test_a_shipped_contract_that_there_is_not_is_refused_before_anything_is_sent
     with cluster([ENDED]) as (address, asked):
         code, said = run("--address", address, "--contract", "h100-ndr4000")
     assert (code, asked) == (4, [])
-    assert said.startswith("error: contract 'h100-ndr4000' is not shipped. Give a file, or one of")
+    assert said.startswith("error: seatrial has no contract 'h100-ndr4000'. Give a file, or one of")
 
 
 @pytest.mark.parametrize(
@@ -247,4 +247,4 @@ def test_without_what_the_judging_needs_it_says_so(monkeypatch: pytest.MonkeyPat
     brought(monkeypatch, 0)
     code, said = submitted()
     assert code == 0, said
-    assert "; record, page and limits were not checked: pydantic is not installed" in said
+    assert ". Not checked: record, page and limits, because pydantic is not installed" in said

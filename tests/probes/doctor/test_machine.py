@@ -41,14 +41,14 @@ def test_a_package_of_the_same_name_is_named(tmp_path: Path) -> None:
     assert "probes is also installed by satellites" in answer.found
     (tmp_path / "scaling").mkdir()
     answer = ask_packages(tmp_path, OURS)
-    assert f"{tmp_path / 'scaling'} hides it from pytest" in answer.found
+    assert f"{tmp_path / 'scaling'} hides seatrial's scaling from pytest" in answer.found
     assert answer.criteria == run_order()
 
 
 def test_a_package_from_elsewhere_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = SimpleNamespace(origin="/opt/other/reports/__init__.py")
     monkeypatch.setattr(doctor, "find_spec", {"reports": spec}.get)
-    assert ask_packages(tmp_path, OURS).found == "reports is /opt/other/reports"
+    assert ask_packages(tmp_path, OURS).found == "Python finds reports at /opt/other/reports"
 
 
 @pytest.mark.parametrize(

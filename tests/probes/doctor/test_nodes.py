@@ -82,7 +82,7 @@ def test_a_node_that_runs_no_task_is_named() -> None:
     del cluster.facts[1]
     answer = ask_silence(cluster)
     assert (answer.state, answer.criteria) == (FAIL, run_order())
-    assert answer.found == "none runs on n1 (no answer within 90 s)"
+    assert answer.found == "no task of Ray runs on n1 (no answer within 90 s)"
 
 
 def test_software_that_differs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +152,7 @@ def test_a_dashboard_that_refuses_is_named(dashboard: str, state: str, found: st
 
 
 def test_a_dashboard_that_is_not_there_is_named() -> None:
-    assert ask_dashboard(cluster_of()).found == "the cluster has none"
+    assert ask_dashboard(cluster_of()).found == "the cluster has no dashboard"
     answer = ask_dashboard(cluster_of(dashboard="http://127.0.0.1:1"))
     assert "http://127.0.0.1:1 does not answer" in answer.found
     assert answer.criteria == ("LAUNCH",)
@@ -171,7 +171,7 @@ def test_an_nvml_that_cannot_be_read_is_named_with_its_nodes() -> None:
 @pytest.mark.parametrize(
     ("devices", "found"),
     [
-        ({"mlx5_0": ""}, "each worker can open the devices"),
+        ({"mlx5_0": ""}, "workers can open the RDMA devices of each node"),
         ({}, "no RDMA device on n1"),
         (
             {"mlx5_0": "", "mlx5_1": "uverbs1: Permission denied"},

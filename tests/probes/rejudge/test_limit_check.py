@@ -79,14 +79,14 @@ def test_a_control_must_be_caught_by_the_limits_of_the_contract(run: Path) -> No
 
     write_anew(run, weaken)
     problems = read_summary(run).integrity.problems
-    assert any("is not caught by contract.toml" in one for one in problems)
+    assert any("is not found by contract.toml" in one for one in problems)
 
 
 def test_doubts_of_another_version_count_what_differs(run: Path) -> None:
     write_anew(run, written_by_another_version, loosen_limit)
     (doubt,) = read_summary(run).integrity.doubts
     assert doubt.startswith("another build of seatrial (0.0.9 @ ")
-    assert "made it. For this one, busbw on cluster" in doubt
+    assert "wrote it. By the rules of this build, busbw on cluster" in doubt
     assert " more" not in doubt
     write_anew(run, put_value("run_owes", "owed", []))
     (doubt,) = read_summary(run).integrity.doubts

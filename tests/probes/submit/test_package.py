@@ -141,7 +141,7 @@ def test_a_baseline_and_wheels_go_along(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_sent_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(SubmitError, match="expected wheel files, found none"):
+    with pytest.raises(SubmitError, match=r"expected files \*\.whl, found none"):
         make_package({}, [], tmp_path)
     with pytest.raises(SubmitError, match="a folder of runs, found nothing"):
         make_package({"baseline": str(tmp_path / "none")}, [], None)

@@ -93,7 +93,7 @@ def test_without_a_node_it_runs_anywhere(clock: Clock) -> None:
 def test_a_job_that_never_starts_is_stopped_and_said(clock: Clock) -> None:
     api = Api(turns=10**9)
     with pytest.raises(
-        SubmitError, match=r"no job ended on the node of the run \(10\.0\.0\.2\) in 120 s"
+        SubmitError, match=r"the job that reads the run on node 10\.0\.0\.2 did not end in 120 s"
     ):
         back(api).name()
     assert api.stopped == [api.submitted[0][0]]

@@ -106,7 +106,7 @@ def test_less_is_better_where_the_limit_is_above(tmp_path: Path) -> None:
 BROKEN: dict[str, dict[str, Any]] = {
     "failed": {"partially_held": 1},
     "has 3 nodes, but this run has 4": {"nodes_named": ["node0", "node1", "node2"]},
-    "is interrupted, not finished": {"end": False},
+    "did not finish (state: interrupted)": {"end": False},
 }
 
 

@@ -230,7 +230,7 @@ def test_terms_are_in_milliseconds_so_that_growth_is_seen() -> None:
     figure = draw("terms", recorded()["terms"])
     assert figure.sentence == (
         "At 8 nodes a step takes 1382 ms, at 1 node 1285 ms; "
-        "the term all-reduce grows most, by 104 ms."
+        "the part all-reduce grows most, by 104 ms."
     )
     assert figure.rows[-1] == [
         "8", "1382 ms", "31 ms", "403 ms", "816 ms", "104 ms", "11 ms", "17 ms",
@@ -245,7 +245,7 @@ def test_a_term_that_is_missing_is_said_and_has_no_bar() -> None:
     assert "not measured" in words(figure)
     assert len(outlines(figure, fill=THEME.link)) == 1
     assert figure.rows[1][2] == "not measured"
-    assert "no term grows" in figure.sentence
+    assert "no part of a step grows" in figure.sentence
     ragged = draw("terms", {"nodes": [1, 2], "terms": {"data": [0.1]}})
     assert "a term does not have one time for each node count" in ragged.sentence
 

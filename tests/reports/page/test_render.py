@@ -131,7 +131,7 @@ def test_a_failure_shows_its_picture_and_its_bad_rows_first() -> None:
     section = text[text.index('<section id="FABRIC"') : text.index('<section id="SCALING"')]
     places = [
         section.index(part)
-        for part in ("<figure>", ">busbw<", "7 more measurements,", "<summary>Self-test: 1 of 1")
+        for part in ("<figure>", ">busbw<", "7 more measurements,", "planted faults found: 1 of 1")
     ]
     assert places == sorted(places)
     assert section.index("wrong elements") > section.index("7 more measurements,")
@@ -266,7 +266,7 @@ def big(nodes: int) -> RunRecord:
 def test_64_nodes_stay_under_2_megabytes() -> None:
     text = render(summarize_acceptance(big(64)), RECORDINGS / "healthy-atlas")
     assert len(text.encode()) < 2_000_000
-    assert "and 63 more of GPU 0 link, all pass" in text
+    assert "and 63 more values of GPU 0 link, all pass" in text
 
 
 def contrast(one: str, other: str) -> float:

@@ -163,7 +163,7 @@ def test_what_a_ladder_lacks_is_told_in_one_sentence(run: Path, sound: Any, name
     ("content", "words"),
     [
         (b"\xff\xfe\x00", "expected text, found other bytes"),
-        (b"[" * 100_000, "found lists nested too deeply"),
+        (b"[" * 100_000, "its lists are nested too deeply"),
     ],
     ids=["bytes", "deep"],
 )
