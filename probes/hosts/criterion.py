@@ -266,8 +266,8 @@ READ_RATE = Check(
     failing="all nodes together read {value} from the shared folder",
 )
 CHECKPOINT_ROOM = default_check(
-    "checkpoint_room", "saves", "the old checkpoint is deleted after the new one is complete", low=3,
-    when=SHARED & ordered("save_gb"),
+    "checkpoint_room", "saves", "the old checkpoint is deleted after the new one is complete",
+    low=3, when=SHARED & ordered("save_gb"),
     failing="the shared folder has room for {value} of a checkpoint",
 )
 STORAGE_LOST = none_of(

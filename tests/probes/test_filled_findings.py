@@ -84,7 +84,8 @@ CASES: list[
     ),
     (
         finding("HOST-WRONG-SUM", "wrong", ["node0"], names=name_gpu(UUID, 3)),
-        f"Test GPU {UUID} in slot 00000000:9B:00.0 of node0, and replace it if a result is wrong again",
+        f"Test GPU {UUID} in slot 00000000:9B:00.0 of node0, and replace it if a result is wrong "
+        "again",
         f"node0$ nvidia-smi -q -d ECC,ROW_REMAPPER -i {UUID}",
         f"All results of GPU {UUID} are right in two runs.",
     ),
