@@ -77,7 +77,9 @@ def test_other_bits_than_most_are_named() -> None:
     result = run_work(cluster)
     assert not_passed(result) == {"gemm_hash_differs n1": "FAIL"}
     assert findings(result) == [("HOST-WRONG-SUM", ["n1"])]
-    text = "GPU 3 (GPU-1-3) on n1: a GEMM gives hash b7b7b7b7, and most GPUs of its kind give 0a0a0a0a"
+    text = (
+        "GPU 3 (GPU-1-3) on n1: a GEMM gives hash b7b7b7b7, and most GPUs of its kind give 0a0a0a0a"
+    )
     assert statement_of(result) == text
 
 

@@ -44,8 +44,8 @@ def test_a_slow_gpu_has_its_rates_in_the_finding() -> None:
     gpu = gpu_of(cluster)
     gpu.rates["gemm"], gpu.factors, gpu.alone = 340.0, [1.0, 1.1, 1.0], {"gemm": 2.0}
     assert statement_of(run_work(cluster)) == (
-        "GPU 3 (GPU-1-3) on n1: GEMM 374 TFLOP/s, 55 % of the typical rate of 24 GPUs of its model; "
-        "alone 680 TFLOP/s"
+        "GPU 3 (GPU-1-3) on n1: GEMM 374 TFLOP/s, 55 % of the typical rate of 24 GPUs of its "
+        "model; alone 680 TFLOP/s"
     )
 
 
@@ -107,7 +107,8 @@ def test_the_same_slot_of_each_node_is_one_finding() -> None:
     assert findings(result) == [("HOST-GPU-SLOW", ["n0", "n1", "n2"]), ("HOST-GPU-SLOW", ["n1"])]
     assert result.findings[0].names["gpu"] == "GPU-0-5", "as n0, which its text describes"
     first, second = (one.statement for one in result.findings)
-    assert first.startswith("GPU 5 is slow on each of 3 nodes. For example on n0: GEMM 544 TFLOP/s, 80 %")
+    example = "GPU 5 is slow on each of 3 nodes. For example on n0: GEMM 544 TFLOP/s, 80 %"
+    assert first.startswith(example)
     assert second.startswith("GPU 3 (GPU-1-3) on n1: copy in its memory 1450 GB/s, 50 %")
 
 

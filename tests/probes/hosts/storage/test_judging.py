@@ -237,7 +237,8 @@ UPDATES = Limit(high=1, unit="updates", because="agreed")
         (({"times": 5}, {"times": 5}), 8, "FAIL", "", ["HOST-STORAGE-LOCK"]),
         (({"times": 5}, {"error": "No locks"}), 5, "UNPROVEN", "No locks", []),
         (({"times": 0}, {"times": 0}), 0, "UNPROVEN", "the nodes did not finish this test", []),
-        (({"times": 5},), 5, "UNPROVEN", "the nodes did not finish this test", []),  # one node has no rival
+        # One node has no rival.
+        (({"times": 5},), 5, "UNPROVEN", "the nodes did not finish this test", []),
     ],
 )
 def test_updates_under_the_lock_are_counted(
