@@ -51,8 +51,8 @@ def test_a_gpu_that_tires_is_named_with_its_temperature() -> None:
     assert not_passed(result) == {"slowing_gpus n1": "FAIL"}
     assert findings(result) == [("HOST-GPU-DRIFT", ["n1"])]
     assert result.findings[0].statement == (
-        "GPU 3 (GPU-1-3) on n1: GEMM went from 680 TFLOP/s to 612 TFLOP/s (90 % of the first rate); "
-        "copy in its memory went from 2900 GB/s to 2610 GB/s (90 % of the first rate); "
+        "GPU 3 (GPU-1-3) on n1: GEMM went from 680 TFLOP/s to 612 TFLOP/s (90 % of the first "
+        "rate); copy in its memory went from 2900 GB/s to 2610 GB/s (90 % of the first rate); "
         "temperature 40 and then 87 degrees Celsius"
     )
 
