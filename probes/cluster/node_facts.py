@@ -420,7 +420,7 @@ def _read_path(path: Path, deadline: float) -> dict[str, Any]:
     except OSError as problem:
         error = str(problem.strerror or problem)
     if not files and not unknown:
-        error = error or "no file"
+        error = error or "no file found"
     return {"files": files, "error": error, "unknown": unknown}
 
 
@@ -441,7 +441,7 @@ def _raise_error(error: OSError) -> None:
     raise error
 
 
-NO_MODEL = "is no file of a model"
+NO_MODEL = "is not a regular file outside /dev, /proc and /sys"
 KERNELS = ("/dev", "/proc", "/sys")  # their files are made up, and reading one may change something
 SHARED_MEMORY = "/dev/shm"  # a model may be there
 
