@@ -182,7 +182,7 @@ def test_a_part_that_cannot_be_read_proves_nothing(part: str, measures: list[str
         (
             "shared_memory",
             {"shared_memory": {"size_gib": 0.0}, "settings": {"ram_gib": None}},
-            "no size of /dev/shm or RAM was read",
+            "the sizes of /dev/shm and of memory could not be read",
         ),
         (
             "stray_raylets",
