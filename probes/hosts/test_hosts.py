@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from probes.check.judging import silent_names
-from probes.cluster.endpoints import CLIENT
+from probes.cluster.endpoints import CLIENT, TAKEN
 from probes.cluster.node_facts import add_silent, count_torch_devices
 from probes.findings import join_names
 from probes.hosts import closing as at_end
@@ -350,7 +350,8 @@ def test_endpoints_keep_to_the_authentication(cluster, terms, measure):
 def describe_coverage(asked, mode, reason, client_port):
     """Describe what was tried, and what no node can see."""
     counts = Counter(one.answers.without for one in asked)
-    answers = ", ".join(f"{count} {answer}" for answer, count in counts.items())
+    words = {TAKEN: "accepted"}  # the others are words already
+    answers = ", ".join(f"{count} {words.get(one, one)}" for one, count in counts.items())
     tried = f"{len(asked)} endpoints were tried without a token: {answers}"
     if client_port and CLIENT not in {one.endpoint.kind for one in asked}:
         tried += f"; no Ray client answers at port {client_port}"
