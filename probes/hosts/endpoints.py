@@ -35,7 +35,7 @@ OPEN_TEXT = "accepts requests without a token"
 ANY_TEXT = "accepts requests with a wrong token"
 OWN_TEXT = "refuses the cluster's own token"
 ASKS_TEXT = "requires a token, but the cluster has none"
-NO_CONTRAST = "the head's node does not know the cluster's token, so a refusal proves nothing"
+NO_CONTRAST = "no token of the cluster was found for the test, so a refusal proves nothing"
 
 
 @dataclass(frozen=True)
