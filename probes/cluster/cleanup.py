@@ -76,7 +76,7 @@ class CleanupProcess:
             with contextlib.suppress(OSError):  # what it has not read
                 child.stdin.close()
             text = f"it ended before the run, with exit code {code}. "
-            none = "It is not replaced{}: what the run makes stays if the driver is killed"
+            none = "It is not replaced{}. If seatrial is killed, run `seatrial cleanup --remove`"
             if len(self.problems) < MAX_DEATHS:
                 try:
                     self._start()
@@ -158,7 +158,7 @@ def stop_resource(kind: str, name: str) -> None:
     elif kind in ("job", "jobs"):
         address, word = name.split(" ", 1)
         if not address.startswith(("http://", "https://")):
-            raise OSError(f"not a dashboard: {address!r}")
+            raise OSError(f"expected http://host:port of the dashboard, found {address!r}")
         for job in [word] if kind == "job" else jobs_with(address, word):
             path = f"/api/jobs/{urllib.parse.quote(job, safe='')}/stop"
             _ask_dashboard(address, job, path, method="POST")
@@ -498,12 +498,16 @@ def clean_up(registered: list[list[str]]) -> None:
         time.sleep(SUBMIT_SECONDS)
         end_all([item for item in jobs if item[0] == "jobs"])
     for path in remove_paths([Path(name) for kind, name in registered if kind == "folder"]):
-        print(f"seatrial: could not remove {path}: something writes into it", file=sys.stderr)
+        print(
+            f"seatrial: could not remove {path}: a process writes into it. Remove it by hand",
+            file=sys.stderr,
+        )
     for uid, *others in [name.split("\n") for kind, name in registered if kind == "user"]:
         _, kept, unsearched = remove_files_of(int(uid), others=others)
-        for end, names in (("remove", kept), ("search", unsearched)):
+        for end, names in (("remove", kept), ("search all of", unsearched)):
             for name in names:
-                print(f"seatrial: could not {end} {name!r} of user {uid}", file=sys.stderr)
+                text = f"could not {end} {name!r} (files of user id {uid})"
+                print(f"seatrial: {text}", file=sys.stderr)
 
 
 if __name__ == "__main__":

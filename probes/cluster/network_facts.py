@@ -71,7 +71,7 @@ def try_url(url: str, seconds: float) -> str:
     except urllib.error.HTTPError as error:
         error.close()
         refused = error.code == FORBIDDEN and _has_proxy(url)
-        return f"answer {error.code}" if error.code in NOT_REACHED or refused else ""
+        return f"HTTP status {error.code}" if error.code in NOT_REACHED or refused else ""
     except urllib.error.URLError as error:
         return describe_failure(error.reason)
     except (OSError, ValueError, HTTPException) as error:  # no answer of HTTP

@@ -308,6 +308,7 @@ def _size_gib(path: str) -> float:
     return round(size.f_blocks * size.f_frsize / 2**30, 2)
 
 
+OWN_MACHINE = "the machine where seatrial runs"
 GPU_PARTS = ("driver", "cuda")  # a head node often has no GPU
 SYSTEM_PARTS = ("kernel", "ofed")  # of the machine: they are compared apart, see hosts/inventory.py
 
@@ -330,7 +331,7 @@ def software_differences(facts: Sequence[Facts], driver: dict[str, str]) -> dict
             own = driver[part] or "none"
             if part == "torch":
                 own = next((of for of in versions if _public(of) == _public(own)), own)
-            versions.setdefault(own, []).append("the driver")
+            versions.setdefault(own, []).append(OWN_MACHINE)
             usual = usual if usual == own else "none"
         if len(versions) > 1:
             suspects = [
@@ -419,7 +420,7 @@ def _read_path(path: Path, deadline: float) -> dict[str, Any]:
     except OSError as problem:
         error = str(problem.strerror or problem)
     if not files and not unknown:
-        error = error or "no file"
+        error = error or "no file found"
     return {"files": files, "error": error, "unknown": unknown}
 
 
@@ -440,7 +441,7 @@ def _raise_error(error: OSError) -> None:
     raise error
 
 
-NO_MODEL = "is no file of a model"
+NO_MODEL = "is not a regular file outside /dev, /proc and /sys"
 KERNELS = ("/dev", "/proc", "/sys")  # their files are made up, and reading one may change something
 SHARED_MEMORY = "/dev/shm"  # a model may be there
 

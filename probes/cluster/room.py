@@ -61,7 +61,8 @@ def wait_for_room(cluster: Any, seconds: float, say: Callable[[str], None]) -> f
         if busy_accelerators(cluster):
             free_since = None
             if (held := _who_holds(cluster)) != announced:
-                say(announced := held)
+                announced = held
+                say(f"{held}: the run begins when all are free")
         else:
             free_since = now if free_since is None else free_since
             if not announced or now - free_since >= STEADY_S:
@@ -298,7 +299,7 @@ def _group_words(name: str, job: str) -> str:
 
 
 def _actor_words(actor: Mapping[str, Any]) -> str:
-    name = f" ({actor['name']})" if actor["name"] else ""
+    name = f" (its name: {actor['name']})" if actor["name"] else ""
     return f"actor {actor['class']}{name} of job {actor['job']}, namespace {actor['namespace']}"
 
 
@@ -346,7 +347,11 @@ def claim_cluster(
     deadline, announced = time.monotonic() + wait_s, False
     while other := _try_claim(cluster, started):
         if time.monotonic() >= deadline:
-            do = "wait for it with --wait-for-room 30m" if not wait_s else "it did not end in time"
+            do = (
+                "wait for it with --wait-for-room 30m"
+                if not wait_s
+                else "it did not end within --wait-for-room"
+            )
             raise OtherTrial(f"{other}: {do}{_way_on(cluster)}")
         if not announced:
             say(other)
@@ -364,10 +369,8 @@ def end_claim(job: str) -> None:
     """End the claim of this job, which is no trial.  Raises OtherTrial where it has none."""
     claim = _read()
     if claim.get("job") != job:
-        found = f"job {_words(claim, 'job')}, {_origin(claim)}" if claim else "none"
-        raise OtherTrial(
-            f"expected this cluster to be claimed by job {one_line(job)}, found {found}"
-        )
+        found = f"the lock of job {_words(claim, 'job')}, {_origin(claim)}" if claim else "no lock"
+        raise OtherTrial(f"job {one_line(job)} has no lock on this cluster, found {found}")
     ray_internals.delete_value(KEY, NAMESPACE)
 
 

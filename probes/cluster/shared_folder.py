@@ -65,7 +65,8 @@ def find_folder_problem(cluster: Any, folder: Path) -> tuple[str, list[str]]:
         blind = find_blind_nodes(cluster, str(folder))
     except FolderUnknown as unknown:
         return f"no node can write to {folder}: {unknown}", []
-    return (f"{', '.join(blind)} do not see {folder}" if blind else ""), blind
+    text = f"{', '.join(blind)} cannot write to {folder}, or cannot see the other nodes' files"
+    return (text if blind else ""), blind
 
 
 def _largest_view(seen: dict[str, set[str]], driver_view: set[str]) -> list[str]:

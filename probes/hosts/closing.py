@@ -40,11 +40,14 @@ def judge_changes(cluster: Cluster, before: AllFacts, now: AllFacts, measure: Re
     texts = {fact["name"]: describe_change(fact, now) for fact in before}
     changed = {name: text for name, text in texts.items() if text and name not in silent}
     for name in silent:
-        measure.explain(finding("HOST-NO-ANSWER", f"{name}: no answer at the end", [name]))
+        text = f"{name}: no worker answers at the end of the run"
+        measure.explain(finding("HOST-NO-ANSWER", text, [name]))
     has_boot_ids = all(fact["boot_id"] for fact in (*before, *now))
     known = before and has_boot_ids and not silent
     note = (
-        "a node reports no boot id, or does not answer" if before else "no node answered at first"
+        "a node reports no boot id, or does not answer"
+        if before
+        else "no node answered at the start of the run"
     )
     measure(check.NODES_CHANGED, len(changed) if changed or known else None, note=note)
     for name, text in changed.items():
@@ -72,7 +75,7 @@ def judge_gpu_changes(before: AllFacts, now: AllFacts, measure: Recorder) -> Non
         gone, come = sorted(old - new - {""}), sorted(new - old - {""})
         known = gone or (old and "" not in old | new)
         count = max(len(gone), len(come)) if known else None
-        measure(check.GPUS_CHANGED, count, on=fact["name"], note="some GPUs give no UUID")
+        measure(check.GPUS_CHANGED, count, on=fact["name"], note="some GPUs report no UUID")
         if gone:
             text = f"{join_names(gone)} on {fact['name']}: missing at the end of the run"
             text += f"; new GPUs: {join_names(come)}" if come else ""
@@ -126,7 +129,12 @@ WEAR = {
         "heat_ns", 1e-9, "HOST-GPU-SLOWED", "heat slowed the clocks for {} of the run", "s"
     ),
     check.PCIE_REPLAYS: GpuCounter(
-        "pcie_replays", 60.0, "HOST-PCIE", "PCIe repeated {} per minute", "packets", is_rate=True
+        "pcie_replays",
+        60.0,
+        "HOST-PCIE",
+        "PCIe retransmitted {} per minute",
+        "packets",
+        is_rate=True,
     ),
     check.NVLINK_ERRORS: GpuCounter(
         "nvlink_errors", 1, "HOST-NVLINK", "{} in the run (replays or recoveries)", "NVLink errors"
@@ -143,7 +151,7 @@ def judge_wear(before: AllFacts, now: AllFacts, measure: Recorder) -> None:
     A counter that is missing, or went back because the driver was loaded again, proves nothing.
     """
     earlier = {fact["node"]: fact["gpu_health"] for fact in before}
-    note = "a counter of NVML is missing at the start or the end, or was reset"
+    note = "a counter of NVML is missing at the start or end of the run, or was reset"
     for fact in now:
         node = fact["name"]
         for name, counter in WEAR.items() if fact["node"] in earlier else ():  # else it came later

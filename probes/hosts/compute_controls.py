@@ -101,15 +101,17 @@ def describe_change(change: Change) -> str:
     """Describe by how much an operation became slower."""
     name, unit = COMPARED[change.operation]
     return (
-        f"{name} went from {quantity(change.first, unit)} to {quantity(change.last, unit)}, "
-        f"{percent(change.last / change.first)} of it"
+        f"{name} went from {quantity(change.first, unit)} to {quantity(change.last, unit)} "
+        f"({percent(change.last / change.first)} of the first rate)"
     )
 
 
 def describe_heat(parts: Sequence[Speeds], key: str) -> str:
     """Describe the temperature at both ends; "" if it is not known."""
     heats = [part[key].celsius for part in parts if part[key].celsius is not None]
-    return f", at {heats[0]:.0f} and then {heats[-1]:.0f} degrees Celsius" if heats else ""
+    if not heats:
+        return ""
+    return f"; temperature {heats[0]:.0f} and then {heats[-1]:.0f} degrees Celsius"
 
 
 # The median of 3 rounds forgives one disturbance.  0.2 s is a hundred GEMMs of an H100.  On a CPU,

@@ -147,7 +147,7 @@ def find_unknown(fleet: WorkFleet, runs: SpeedRuns) -> dict[str, str]:
             found_alone = [runs.alone.get(other)]
             reason = reason or _missing_rate(fleet, fleet.accelerators[other], found_alone)
         if not reason and models[one.model] < 2:
-            reason = f"no other GPU to compare with: {one.model}"
+            reason = f"there is no other GPU of this model to compare with: {one.model}"
         if reason:
             found[key] = reason
     return found
@@ -159,7 +159,7 @@ def _missing_rate(fleet: WorkFleet, one: Accelerator, speeds: Iterable[Speed | N
         if speed is None or speed.error:
             return (speed.error if speed else "") or fleet.why_unknown(one.key)
         if missing := COMPARED.keys() - speed.typical.keys():
-            return f"{one.label} did not measure: {join_names(sorted(missing))}"
+            return f"{one.label} has no measured rate of {join_names(sorted(missing))}"
         peak = peak_flops(one.model, "bf16")
         if peak and speed.typical["gemm"] * 1e12 > ABOVE_PEAK * peak:
             rate = quantity(speed.typical["gemm"], "TFLOP/s")
@@ -176,7 +176,7 @@ def judge_speed(fleet: WorkFleet, runs: SpeedRuns, measure: Recorder) -> None:
     texts = {key: describe_slow(key, slow, known, fleet) for key in keys}
     for number, members in fleet.same_slot(keys).items():
         nodes = [fleet.accelerators[key].node for key in members]
-        text = f"GPU {number} of each node ({len(nodes)} nodes) is slow, as {nodes[0]}: "
+        text = f"GPU {number} is slow on each of {len(nodes)} nodes. For example on {nodes[0]}: "
         names = fleet.accelerators[members[0]].names
         measure.explain(finding("HOST-GPU-SLOW", text + texts[members[0]], nodes, names=names))
         texts = {key: words for key, words in texts.items() if key not in members}
@@ -216,8 +216,8 @@ def describe_slow(
         # The better of both runs: the accelerator is not slower than that.
         rate = max(run[key].typical[operation] for run in (runs.first, runs.second))
         text = (
-            f"{name} {quantity(rate, unit)}, {percent(rate / stick.typical)} of what is typical of "
-            f"{stick.members} of its model; alone {quantity(alone, unit)}"
+            f"{name} {quantity(rate, unit)}, {percent(rate / stick.typical)} of the typical rate "
+            f"of {stick.members} GPUs of its model; alone {quantity(alone, unit)}"
         )
         if not fleet.on_gpu:
             fastest = quantity(runs.alone[stick.fastest].typical[operation], unit)
@@ -252,7 +252,7 @@ def judge_sums(fleet: WorkFleet, sums: Sums, measure: Recorder, *, hashes: bool)
     counts = {key: one["wrong"] for key, one in sums.items()}
     unknown = {key: fleet.why_unknown(key) for key in fleet.accelerators if counts.get(key) is None}
     wrong = {key: count for key, count in counts.items() if count}
-    texts = {k: f"{n} elements of a GEMM of whole numbers are wrong" for k, n in wrong.items()}
+    texts = {k: f"{n} elements of a GEMM with a known result are wrong" for k, n in wrong.items()}
     fleet.judge(measure, check.GEMM_WRONG, "HOST-WRONG-SUM", texts, unknown)
     if hashes:
         judge_hashes(fleet, sums, measure)
@@ -269,7 +269,7 @@ def judge_errors(fleet: WorkFleet, sums: Sums, runs: Iterable[Speeds], measure: 
     texts = {key: f"torch stops with: {text}" for key, text in errors.items()}
     silent = [key for key, one in fleet.accelerators.items() if key in fleet.errors]
     started = [key for key in silent if fleet.accelerators[key].number]
-    texts |= {key: f"it stops answering: {fleet.errors[key]}" for key in started}
+    texts |= {key: f"its worker stops answering: {fleet.errors[key]}" for key in started}
     unknown = {key: fleet.why_unknown(key) for key in silent if key not in started}
     fleet.count_accused(measure, check.WORK_ERRORS, texts, unknown)
     without = {key: text for key, text in errors.items() if text.endswith(CPU_BUILD)}
@@ -295,9 +295,11 @@ def judge_hashes(fleet: WorkFleet, sums: Sums, measure: Recorder) -> None:
             one = fleet.accelerators[next(iter(first))]
             unknown[one.key] = f"{one.label}: no other {one.model} with its software gave a result"
         elif usual := find_majority(first):
-            most = f"{usual[:SHOWN]} on most GPUs of its kind"
+            most = f"most GPUs of its kind give {usual[:SHOWN]}"
             others = {key: one for key, one in first.items() if one != usual}
-            texts |= {k: f"a GEMM gives {one[:SHOWN]}, and {most}" for k, one in others.items()}
+            texts |= {
+                k: f"a GEMM gives hash {one[:SHOWN]}, and {most}" for k, one in others.items()
+            }
         elif first:
             split.append([*first])
     accused = {*texts, *(key for keys in split for key in keys)}
@@ -310,7 +312,7 @@ def judge_hashes(fleet: WorkFleet, sums: Sums, measure: Recorder) -> None:
 def find_unstable(hashes: Mapping[str, list[str]]) -> dict[str, str]:
     """Find who does not give the same bits each time, with the text of a finding."""
     return {
-        key: f"the same GEMM returns {len(set(own))} results in {len(own)} runs"
+        key: f"the same GEMM returns {len(set(own))} different results in {len(own)} runs"
         for key, own in hashes.items()
         if len(set(own)) > 1
     }
@@ -325,7 +327,7 @@ def find_majority(hashes: Mapping[str, str]) -> str | None:
 def _split_finding(fleet: WorkFleet, keys: list[str]) -> Finding:
     members = [fleet.accelerators[key] for key in keys]
     labels = join_names(one.label for one in members)
-    text = f"{labels}: the same GEMM returns different bits on some, and no result has a majority"
+    text = f"{labels}: they return different results of the same GEMM, and no result has a majority"
     nodes = list(dict.fromkeys(one.node for one in members))
     return finding("HOST-WRONG-SUM", text, nodes, names=members[0].names)
 
@@ -352,7 +354,7 @@ def _judge_rate(
     for node, keys in fleet.group("node").items():
         values = [(key, rates.get(key)) for key in keys]
         silent = sum(rate is None for _, rate in values)
-        note = f"{silent} of {len(keys)} accelerators gave no rate" if silent else ""
+        note = f"{silent} of {len(keys)} accelerators have no measured rate" if silent else ""
         slow = judge_worst(measure, name, node, values, min, note)
         texts |= {key: f"{name} is {quantity(rate, name.unit)}" for key, rate in slow}
     fleet.explain(measure, "HOST-GPU-RATE", texts)

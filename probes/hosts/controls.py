@@ -251,7 +251,7 @@ def _judge_xid(_: Sequence[Facts], victim: Facts, heard: Any, trial: Trial) -> N
 
 
 # Control: (fault with the node's name and the GPU's index, how it is read, how it is judged).
-SICK = ("NVML on {} reports GPU {} as sick in each way", read_sick_health, _judge_sick)
+SICK = ("NVML on {} reports GPU {} with every kind of fault", read_sick_health, _judge_sick)
 HEATED = "NVML on {} reports time lost to heat and many errors of GPU {}"
 GPU_FAULTS: dict[str, tuple[str, Callable[[int], Any], Callable[..., bool | None]]] = {
     check.SICK_GPU: SICK,

@@ -50,13 +50,13 @@ def fair_share(name: str, because: str, failing: str) -> Check:
 NODES = ordered_check("nodes", "nodes", "nodes", "exactly")
 MACHINES = Check(
     "machines", "machines", from_run="as many machines as nodes that answer", when=OWN_HOSTS,
-    failing="nodes share machines: {value}",
+    failing="several nodes share a machine: all nodes together run on {value}",
 )
 GPUS = ordered_check("gpus", "GPUs", "gpus_per_node", "exactly", failing="{subject} has {value}")
 COUNT_MISMATCHES = none_of(
     "count_mismatches", "counts",
     "Ray, NVML and torch must count the same GPUs; otherwise ranks get GPUs that do not exist",
-    failing="Ray, NVML and torch count different GPUs{on}: {value}",
+    failing="Ray, NVML and torch do not count the same number of GPUs{on}: {value} not as Ray's",
 )
 NODES_WITH_FEWER_GPUS = none_of(
     "nodes_with_fewer_gpus", "nodes", "a node with fewer GPUs than most nodes has lost some",
@@ -72,7 +72,7 @@ HEALTH_ERRORS = no_gpu(
 )
 GPUS_TO_RESET = no_gpu(
     "gpus_to_reset", "a GPU that asks for a reset computes wrongly or not at all until then",
-    "GPUs need a reset{on}: {value}",
+    "GPUs need a reset or another recovery action{on}: {value}",
 )
 MEMORY_ERRORS = no_gpu(
     "memory_errors", "an error in GPU memory ends a job, or makes its results wrong",
@@ -98,15 +98,16 @@ NARROW_PCIE = no_gpu(
     "GPUs use too few PCIe lanes{on}: {value}",
 )
 NVLINKS_DOWN = no_gpu(
-    "nvlinks_down", "collectives inside the node run at the speed of such a GPU",
+    "nvlinks_down", "collectives inside the node are as slow as the GPU with the fewest NVLinks",
     "GPUs have NVLinks that are down{on}: {value}",
 )
 FABRIC_FAULTS = no_gpu(
     "fabric_faults", "without its NVLink fabric, CUDA does not start or is slow",
-    "GPUs are not in their NVLink fabric{on}: {value}",
+    "GPUs have a fault in their NVLink fabric{on}: {value}",
 )
 CLOSED_GPUS = no_gpu(
-    "closed_gpus", "no job can use such a GPU", "jobs cannot open GPUs{on}: {value}",
+    "closed_gpus", "no job can use a GPU in compute mode Prohibited",
+    "jobs cannot open GPUs{on}: {value}",
 )
 DIAG_FAILURES = none_of(
     "diag_failures", "tests", "DCGM's own diagnostics must pass on each node",
@@ -114,7 +115,7 @@ DIAG_FAILURES = none_of(
 )
 DUPLICATE_GPUS = none_of(
     "duplicate_gpus", "GPUs", "a GPU that two nodes count would be given to two ranks",
-    when=NVML_THERE, failing="two nodes count the same GPU: {value}",
+    when=NVML_THERE, failing="NVML lists the same GPU on two nodes, or twice on one: {value}",
 )
 DIFFERENCES = none_of(
     "differences", "differences",
@@ -134,13 +135,13 @@ CPUS = ordered_part("cpus", "CPUs", "cpus_per_node", "{subject} has {value}")
 RAM = ordered_part("ram", "GiB", "ram_gib", "{subject} has {value} of RAM")
 DISK = ordered_part("disk", "GiB", "disk_gib", "{subject} has {value} of disk")
 ORDERED_VERSIONS = ordered_part(
-    "ordered_versions", "versions", "versions", "versions are not those ordered{on}: {value}",
-    "chosen",
+    "ordered_versions", "versions", "versions",
+    "software versions differ from the order{on}: {value}", "chosen",
 )
 ORDERED_PARTS = (GPU_MODEL, GPU_MEMORY, CPUS, RAM, DISK, ORDERED_VERSIONS)
 NODES_CHANGED = none_of(
     "nodes_changed", "nodes", "a node that restarts in this run would end a job",
-    failing="nodes restarted during the run: {value}",
+    failing="nodes restarted or left the cluster during the run: {value}",
 )
 GPUS_CHANGED = no_gpu(
     "gpus_changed", "a GPU that leaves its node ends the job that uses it",
@@ -170,7 +171,7 @@ NEW_MEMORY_ERRORS = none_of(
 )
 SHARED_MISSING = none_of(
     "shared_missing", "nodes", "checkpoints need one folder that every node can read and write",
-    when=SHARED, failing="nodes do not have the shared folder: {value}",
+    when=SHARED, failing="nodes cannot use the shared folder: {value}",
 )
 # Limits of the system of each node, as a worker sees them; a contract may agree on others.
 OPEN_FILES = default_check(
@@ -185,7 +186,7 @@ LOCKED_MEMORY = default_check(
 )
 STACK = default_check(
     "stack", "MiB", "8 MiB is Linux's own default; threads of NCCL and torch crash with less",
-    low=8, when=OWN_HOSTS, failing="a job has a stack of only {value}{on}",
+    low=8, when=OWN_HOSTS, failing="the stack size limit (ulimit -s) is only {value}{on}",
 )
 SHARED_MEMORY = default_check(
     "shared_memory", "GiB",
@@ -200,15 +201,15 @@ PROCESSES = default_check(
 TEMP_ROOM = default_check(
     "temp_room", "ratio",
     "Ray stops storing objects when 95 % of a disk is used (local_fs_capacity_threshold)",
-    low=0.05, failing="only {value} of the disk of Ray's files is free{on}",
+    low=0.05, failing="only {value} of the disk of Ray's session or temporary files is free{on}",
 )
 STRAY_RAYLETS = default_check(
     "stray_raylets", "raylets", "a raylet of another cluster gives the same GPUs to other jobs",
-    high=0, when=OWN_HOSTS, failing="another Ray cluster runs{on}: {value}",
+    high=0, when=OWN_HOSTS, failing="raylets of another Ray cluster run{on}: {value}",
 )
 CLOCK_OFFSET = default_check(
     "clock_offset", "s", "events and logs of two nodes must be put in order", high=0.1,
-    when=SEVERAL_NODES, failing="the clock is wrong by {value}{on}",
+    when=SEVERAL_NODES, failing="the clocks of two nodes differ by {value}",
 )
 UNSEEN_FILES = none_of(
     "unseen_files", "files", "a job reads on one node what it wrote on another",
@@ -238,7 +239,7 @@ LOST_LINES = Check(
 )
 LOST_UPDATES = Check(
     "lost_updates", "updates", better="lower", when=SHARED_BY_NODES, only_agreed=True,
-    failing="updates by several nodes are lost: {value}",
+    failing="updates that several nodes make under a file lock are lost: {value}",
 )
 FAILED_SHARDS = none_of(
     "failed_shards", "nodes", "each node writes and reads its part of a checkpoint",
@@ -246,27 +247,28 @@ FAILED_SHARDS = none_of(
 )
 SHARD_WRITE = fair_share(
     "shard_write", "all ranks wait for the node that writes its shard slowest",
-    "{subject} writes at {value} of the other nodes' speed",
+    "{subject} writes to the shared folder at {value} of the other nodes' speed",
 )
 SHARD_READ = fair_share(
     "shard_read", "all ranks wait for the node that reads its shard slowest",
-    "{subject} reads at {value} of the other nodes' speed",
+    "{subject} reads from the shared folder at {value} of the other nodes' speed",
 )
 RANDOM_READ = fair_share(
     "random_read", "all ranks wait for the node that reads its data slowest",
-    "{subject} reads data at {value} of the other nodes' speed",
+    "{subject} reads random blocks of files at {value} of the other nodes' speed",
 )
 WRITE_RATE = Check(
     "write_rate", "GB/s", better="higher", when=RATES_STORAGE, only_agreed=True,
-    failing="all nodes together write {value}",
+    failing="all nodes together write {value} to the shared folder",
 )
 READ_RATE = Check(
     "read_rate", "GB/s", better="higher", when=RATES_STORAGE, only_agreed=True,
-    failing="all nodes together read {value}",
+    failing="all nodes together read {value} from the shared folder",
 )
 CHECKPOINT_ROOM = default_check(
-    "checkpoint_room", "saves", "the old save is deleted only after the new one is complete", low=3,
-    when=SHARED & ordered("save_gb"), failing="the shared folder has room for {value}",
+    "checkpoint_room", "saves", "the old checkpoint is deleted after the new one is complete",
+    low=3, when=SHARED & ordered("save_gb"),
+    failing="the shared folder has room for {value} of a checkpoint",
 )
 STORAGE_LOST = none_of(
     "storage_lost", "nodes", "a job that loses its shared folder loses its checkpoints",
@@ -275,7 +277,7 @@ STORAGE_LOST = none_of(
 ADDRESS_ELSEWHERE = none_of(
     "address_elsewhere", "addresses",
     "other nodes and ranks connect to the address that Ray reports", when=SEVERAL_HOSTS,
-    failing="nodes are not at the address that Ray gives them: {value}",
+    failing="other nodes cannot reach {subject} at the address that Ray reports: {value}",
 )
 LOOPBACK_NAMES = default_check(
     "loopback_names", "names",
@@ -290,19 +292,22 @@ NCCL_INTERFACE = default_check(
 )
 IMAGE_DIFFERENCES = default_check(
     "image_differences", "nodes", "a rank with different packages computes differently, or fails",
-    high=0, when=SEVERAL_HOSTS, failing="nodes whose OS or Python packages differ from most nodes: {value}",
+    high=0, when=SEVERAL_HOSTS,
+    failing="the Python packages or the system of {value} differ from the other nodes",
 )
 EGRESS_CLOSED = none_of(
     "egress_closed", "connections", "the contract's jobs download from these addresses",
-    when=ordered("egress"), failing="jobs cannot reach addresses to download from: {value}",
+    when=ordered("egress"),
+    failing="jobs cannot reach addresses of the contract's egress{on}: {value}",
 )
 MODEL_DIFFERENCES = none_of(
     "model_differences", "files", "ranks start from the weights of their own node",
-    when=ordered("model_files"), failing="nodes have different model files: {value}",
+    when=ordered("model_files"),
+    failing="model files are missing, or differ from other nodes{on}: {value}",
 )
 RAY_CLIENT = none_of(
     "ray_client", "clients", "the contract's programs join by ray://",
-    when=ordered("ray_client_port"), failing="programs cannot join by ray://: {value}",
+    when=ordered("ray_client_port"), failing="programs cannot join the cluster by ray://: {value}",
 )
 RDMA_CLOSED = none_of(
     "rdma_closed", "devices", "NCCL opens the device of each rail; if it cannot, it falls back to TCP",
@@ -311,7 +316,8 @@ RDMA_CLOSED = none_of(
 )
 NAMES_UNRESOLVED = none_of(
     "names_unresolved", "names", "the contract's jobs address nodes by host name",
-    when=ordered("host_names") & SEVERAL_HOSTS, failing="host names do not resolve{on}: {value}",
+    when=ordered("host_names") & SEVERAL_HOSTS,
+    failing="host names do not resolve to their nodes{on}: {value}",
 )
 CLOSED_PORTS = none_of(
     "closed_ports", "connections", "Ray's nodes and workers connect to each other on these ports",
@@ -324,7 +330,7 @@ CLOSED_JOB_PORTS = default_check(
 )
 WORK_ERRORS = none_of(
     "work_errors", "GPUs", "a job ends when a GPU or its worker fails",
-    failing="work on GPUs fails{on}: {value}",
+    failing="GPUs fail while they compute{on}: {value}",
 )
 GEMM_WRONG = wrong_data(
     "gemm_wrong", "GPUs", "a GPU that adds wrongly spoils a model, and no job notices",

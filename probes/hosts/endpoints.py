@@ -35,7 +35,7 @@ OPEN_TEXT = "accepts requests without a token"
 ANY_TEXT = "accepts requests with a wrong token"
 OWN_TEXT = "refuses the cluster's own token"
 ASKS_TEXT = "requires a token, but the cluster has none"
-NO_CONTRAST = "the cluster's token is not known there, so a refusal proves nothing"
+NO_CONTRAST = "no token of the cluster was found for the test, so a refusal proves nothing"
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def find_mode(asked: Sequence[Asked], agreed: str | None) -> tuple[str, str]:
     if REFUSED in answers:
         return TOKEN, f"the {kind} requires a token"
     if os.environ.get("RAY_AUTH_MODE", "").lower() == TOKEN:
-        return TOKEN, "RAY_AUTH_MODE of the driver is token"
+        return TOKEN, "RAY_AUTH_MODE is token where seatrial runs"
     return (OFF, f"the {kind} requires no token") if TAKEN in answers else ("", "")
 
 
@@ -194,7 +194,7 @@ def judge_public(
         value, note = None, f"open at public addresses: {join_names(texts, 3)}"
         endpoint, reached = public[0]
         names = {"address": reached[0], "port": find_port(endpoint.address)}
-        text = f"No token is asked for: {join_names(texts, 6)}"
+        text = f"Ray requires no token at public addresses: {join_names(texts, 6)}"
         measure.explain(finding("HOST-PUBLIC", text, nodes, names=names))
     measure(check.PUBLIC_ENDPOINTS, value, note=note)
 

@@ -131,7 +131,7 @@ def _describe_recovery(board: Board, _: int, __: Fleet) -> str:
     return f"the driver asks for {RECOVERY.get(action, f'action {action}')}" if action else ""
 
 
-@HealthCheck(check.MEMORY_ERRORS, "HOST-ECC", "none", ("uncorrected_errors",))
+@HealthCheck(check.MEMORY_ERRORS, "HOST-ECC", "no uncorrected error", ("uncorrected_errors",))
 def _describe_memory_errors(board: Board, _: int, __: Fleet) -> str:
     if errors := board.get("uncorrected_errors"):
         return f"{quantity(errors, 'uncorrected memory errors')} since the driver was loaded"
@@ -140,7 +140,7 @@ def _describe_memory_errors(board: Board, _: int, __: Fleet) -> str:
 
 
 @HealthCheck(
-    *(check.ROW_REMAPS, "HOST-ROW-REMAP", "no row that waits or failed"),
+    *(check.ROW_REMAPS, "HOST-ROW-REMAP", "no pending and no failed remap of a memory row"),
     needs=("remapped_rows", "retired_pending"),
 )
 def _describe_row_remap(board: Board, _: int, __: Fleet) -> str:
@@ -191,7 +191,7 @@ def _describe_links(board: Board, gpus: int, fleet: Fleet) -> str:
 
 # Only boards on an NVSwitch register.
 @HealthCheck(
-    *(check.FABRIC_FAULTS, "HOST-NVSWITCH", "completed without a fault", ("fabric",)),
+    *(check.FABRIC_FAULTS, "HOST-NVSWITCH", "a completed registration, no fault", ("fabric",)),
     may_lack=lambda board, gpus: True,
 )
 def _describe_fabric(board: Board, _: int, __: Fleet) -> str:
@@ -212,6 +212,7 @@ def _describe_mode(board: Board, _: int, __: Fleet) -> str:
     return "compute mode is Prohibited" if board["compute_mode"] == PROHIBITED else ""
 
 
+UNCOUNTED = "no worker counted its GPUs"
 VERBS = {"Ray": "Ray counts", "NVML": "NVML shows", "torch": "torch sees"}
 
 
@@ -304,12 +305,12 @@ def count_gpus(
         if reason:
             unknown["NVML"] = reason
     if "torch" in sources and ray_count:
-        seen = fact.get("torch") or {"error": "it was not asked"}
+        seen = fact.get("torch") or {"error": UNCOUNTED}
         assigned = seen.get("assigned")
         if not any("mig" in gpu for gpu in fact["gpus"]):  # torch sees at most one MIG instance
             counts["torch"] = seen.get("all")
         if assigned is None or counts.get("torch", 0) is None:
-            unknown["torch"] = str(seen.get("error") or "it was not asked")
+            unknown["torch"] = str(seen.get("error") or UNCOUNTED)
     return NodeGpus(fact["name"], ordered, counts, assigned, unknown, member)
 
 
@@ -379,7 +380,7 @@ def _judge_check(
         health.is_sound_without(board, len(boards), fleet) for board in boards
     )
     proven = boards and sound + len(sick) == len(boards)
-    note = "NVML does not answer for each GPU, or does not support the query here"
+    note = "NVML does not answer for every GPU, or a GPU does not support the query"
     measure(health.measure, len(sick) if sick or proven else None, on=node, note=note)
     explain_boards(measure, health.code, node, sick, health.expected)
 
@@ -426,7 +427,7 @@ def board_name(board: Board) -> str:
 
 def _judge_power(node: str, boards: Sequence[Board], measure: Recorder) -> None:
     """Judge the lowest power limit of a node's GPUs, as a share of the model's default."""
-    note = "NVML does not answer, or does not support the query here"
+    note = "NVML does not answer, or a GPU does not support the query"
     shares = [(board, _power_share(board)) for board in boards]
     low = judge_worst(measure, check.POWER_LIMIT, node, shares, min, note)
     sick = [(board, f"power limit is {percent(share)} of the default") for board, share in low]

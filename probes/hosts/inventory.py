@@ -180,7 +180,7 @@ def judge_order(facts: AllFacts, terms: ClusterTerms, measure: Recorder) -> None
     """Judge each node by what the contract orders of it; the rest is not judged."""
     for fact in facts:
         for name, value, limit in ordered_values(fact, terms):
-            measure(name, value, on=fact["name"], limit=limit, note="it could not be read")
+            measure(name, value, on=fact["name"], limit=limit, note="the node did not report it")
             if limit.judge(value) is Verdict.FAIL:
                 text = describe_failure(fact, name, value, limit)
                 code = "HOST-GPU-MODEL" if name == check.GPU_MODEL else "HOST-BELOW-ORDER"
@@ -272,7 +272,7 @@ def judge_hosts(
         judge_duplicates(nodes, facts, measure)
         gpu_health.judge_gpu_health(facts, measure)
     else:
-        measure.covered("NVML is not asked: accelerators are emulated, and no node has it")
+        measure.covered("NVML is not used: accelerators are emulated, and no node has NVML")
 
 
 def judge_nodes(
@@ -322,7 +322,8 @@ def _find_silent(
     silent = {node["id"]: node["name"] for node in nodes if node["id"] not in answered}
     for id, name in silent.items():
         why = cluster.errors.get(id, "no answer in time")
-        measure.explain(finding("HOST-NO-ANSWER", f"{name}: {why}", [name]))
+        text = f"{name}: no worker answers there: {why}"
+        measure.explain(finding("HOST-NO-ANSWER", text, [name]))
     return list(silent.values())
 
 
@@ -406,7 +407,7 @@ def judge_duplicates(nodes: Sequence[NodeGpus], facts: AllFacts, measure: Record
     uuids = [gpu["uuid"] for fact in facts for gpu in fact["gpus"]]
     known = all(uuids) and (uuids or not any(node.counts["Ray"] for node in nodes))
     count = len(shared) if (known and facts) or shared else None
-    measure(check.DUPLICATE_GPUS, count, note="some GPUs give no UUID")
+    measure(check.DUPLICATE_GPUS, count, note="some GPUs report no UUID")
     measure.explain(shared)
 
 

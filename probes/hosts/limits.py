@@ -63,7 +63,7 @@ def read_stack(system: Facts, ranks: int) -> Reading:
     if soft == UNLIMITED:
         ram = system["settings"]["ram_gib"]
         return Reading(ram and ram * 1024, "the size of the node's memory could not be read")
-    return Reading(soft / MIB, text=f"the stack of a worker may have {soft // 2**10} KiB")
+    return Reading(soft / MIB, text=f"the stack size limit of a worker is {soft // 2**10} KiB")
 
 
 def read_shared_memory(system: Facts, ranks: int) -> Reading:
@@ -72,7 +72,9 @@ def read_shared_memory(system: Facts, ranks: int) -> Reading:
     if room["error"]:
         return Reading(0, text=f"no file can be written in {room['path']}: {room['error']}")
     if not room["size_gib"]:
-        return Reading(system["settings"]["ram_gib"], "no size of /dev/shm or RAM was read")
+        return Reading(
+            system["settings"]["ram_gib"], "the sizes of /dev/shm and of memory could not be read"
+        )
     text = f"{room['path']} has {room['size_gib'] * 1024:.0f} MiB, {percent(room['free_share'])}"
     return Reading(room["size_gib"], text=f"{text} of it free")
 
@@ -80,7 +82,7 @@ def read_shared_memory(system: Facts, ranks: int) -> Reading:
 def read_threads(system: Facts, ranks: int) -> Reading:
     """Read how many more threads each rank of the node may start."""
     bound, room = min(system["threads"].items(), key=lambda item: item[1])
-    text = f"a worker's user may start {room} more threads for {ranks} ranks, by {bound}"
+    text = f"a worker's user may start {room} more threads for {ranks} ranks (limit: {bound})"
     return Reading(room / ranks, text=text)
 
 
@@ -118,7 +120,7 @@ def read_strays(system: Facts, ranks: int) -> Reading:
     found = system["raylets"]
     others = [one for one in found["others"] if one["session"]]
     if len(others) < len(found["others"]) and not others:
-        return Reading(None, "a raylet does not name its session on its command line")
+        return Reading(None, "the command line of a raylet does not show its session")
     if not others and found["hidden"]:
         return Reading(None, "processes of other users are hidden (/proc has option hidepid)")
     if not others and not found["own"]:
@@ -182,7 +184,9 @@ def try_reader(read: Callable[[Facts, int], Reading], system: Facts, ranks: int)
         return read(system, ranks)
     except (KeyError, TypeError, ValueError):
         reasons = [part["unreadable"] for part in system.values() if "unreadable" in part]
-        return Reading(None, f"it could not be read: {'; '.join(reasons) or 'facts are missing'}")
+        return Reading(
+            None, f"this could not be read: {'; '.join(reasons) or 'the node did not report it'}"
+        )
 
 
 Worst = Callable[..., Any]
@@ -263,7 +267,7 @@ def judge_clocks(
     if not fails and silent:
         note = f"no answer from {join_names(silent)}"
     elif not fails and measure.would_fail(check.CLOCK_OFFSET, most):
-        note = f"answers are slow: {quantity(value, 's', spread=most - value)}"
+        note = f"clocks answer too slowly to decide: {quantity(value, 's', spread=most - value)}"
     measure(check.CLOCK_OFFSET, None if note else value, spread=most - value, note=note)
     if fails:
         measure.explain(find_odd_clocks(offsets, measure))

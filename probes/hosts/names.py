@@ -42,7 +42,12 @@ def judge_choice(facts: AllFacts, measure: Recorder) -> None:
     for name, choice in choices.items():
         problem = _find_problem(choice[1], used) if choice else None
         count = None if problem is None else int(bool(problem))
-        measure(check.NCCL_INTERFACE, count, on=name, note="no interface with an address was read")
+        measure(
+            check.NCCL_INTERFACE,
+            count,
+            on=name,
+            note="the node reported no interface with an address",
+        )
         if choice and problem:
             statement = (
                 f"NCCL starts over {choice[0]} ({choice[1]}) on {name}: {problem}. Expected: an "
@@ -212,7 +217,7 @@ def _port_text(kind: str, rows: Sequence[Connection]) -> str:
     return f" {min(numbers)}" if len(numbers) == 1 else ""
 
 
-UNREAD = "the node's names were not read"
+UNREAD = "the node did not report its host name and addresses"
 LOCALHOST = "localhost"  # a name that leads to no other node, for a control
 LOOPBACK = "127.0.0.1"  # where torch's gloo listens if the own name has no address
 
@@ -243,7 +248,7 @@ def find_address_problem(fact: Facts) -> tuple[str | None, str]:
         given = names.get("ray_address") or "missing"
         return None, f"address that Ray reports: {given}. Expected: an IP address"
     if address.is_loopback:
-        return f"{address} is the loopback: other nodes reach themselves there", ""
+        return f"{address} is the loopback: a node that connects to it reaches itself", ""
     holders = [
         name for name, one in interfaces.items() if address in map(_parse_address, one["addresses"])
     ]
@@ -295,7 +300,7 @@ def judge_own_names(facts: AllFacts, measure: Recorder) -> None:
         if count and bound:
             groups[_name_text(names, bound)].append(fact)
         elif is_loopback:
-            measure.note("own_name_on_loopback", f"{bound}, gloo has {given}", on=fact["name"])
+            measure.note("own_name_on_loopback", f"{bound}, gloo uses {given}", on=fact["name"])
     measure.explain(_loopback_finding(text, group) for text, group in groups.items())
 
 
@@ -390,14 +395,16 @@ def find_unresolved(problems: Problems, nodes: Names) -> list[Finding]:
 
     for target in blame.unreached:
         one, problem = next(row for link, row in failed.items() if link[1] == target)
-        text = f"The name {one.name} does not resolve to {nodes.get(target)} on other nodes"
+        text = f"The host name {one.name} does not resolve to {nodes.get(target)} on other nodes"
         explain(f"{text}: {problem}", [target], host=one.name)
     for source in blame.unreaching:
         name = nodes.get(source, source)
-        explain(f"On {name}, the names of other nodes do not resolve to them", [source])
+        text = f"On {name}, the host names of other nodes do not resolve to their addresses"
+        explain(text, [source])
     for link in blame.pairs:
         one, problem = failed[link]
-        text = f"On {nodes.get(link[0])}, the name {one.name} does not resolve there: {problem}"
+        asks, owner = (nodes.get(id) for id in link)
+        text = f"On {asks}, the host name {one.name} does not resolve to {owner}: {problem}"
         explain(text, link, host=one.name, peer=nodes.get(link[1], link[1]))
     return found
 
@@ -420,7 +427,7 @@ def control_loopback(cluster: Cluster, facts: AllFacts, measure: Recorder) -> No
     victim = facts[-1]
     answer = ask_victim(cluster, victim, read_loopback_names)
     name, doctored = victim["name"], [{**victim, "names": answer}]
-    own_name = f"the host name of {name} is {LOCALHOST}, without an interface"
+    own_name = f"the host name of {name} is {LOCALHOST}, and gloo has no interface set"
     interface = f"NCCL_SOCKET_IFNAME is =lo in a worker on {name}"
     unable = f"{name} does not answer" if answer is None else ""
     for control, fault, judge in (

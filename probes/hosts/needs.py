@@ -129,15 +129,20 @@ def describe_image(image: Facts, usual: Facts, lists: Mapping[str, list[str]]) -
     """Describe how an image differs from the usual one; "" for not at all."""
     parts = []
     if image["os"] != usual["os"]:
-        parts.append(f"{image['os'] or 'no name'} instead of {usual['os'] or 'no name'}")
+        names = [one["os"] or "without a name" for one in (image, usual)]
+        parts.append(f"operating system {names[0]} instead of {names[1]}")
     if image["digest"] != usual["digest"]:
         here, there = lists.get(image["digest"]), lists.get(usual["digest"])
         if here is None or there is None:
-            parts.append(f"other Python packages ({image['packages']})")
+            parts.append(f"different Python packages ({image['packages']} installed)")
         else:
-            for verb, more in (("has", {*here} - {*there}), ("lacks", {*there} - {*here})):
+            for verb, more in (
+                ("Python has", {*here} - {*there}),
+                ("Python lacks", {*there} - {*here}),
+            ):
                 if more:
-                    parts.append(f"Python {verb} {join_names(sorted(more), SHOWN_PACKAGES)}")
+                    shown = join_names(sorted(more), SHOWN_PACKAGES)
+                    parts.append(f"{verb} {shown}")
     return "; ".join(parts)
 
 
@@ -267,7 +272,7 @@ def judge_rdma_devices(facts: Sequence[Facts], rails: int | None, measure: Recor
         lacking[name] = max(0, (rails or 1) - opened) if access else None
         if lacking[name]:
             faults[name] = f"{opened} RDMA devices can be opened; {join_names(closed, SHOWN)}"
-    record_each(measure, check.RDMA_CLOSED, lacking, notes="no RDMA device is listed")
+    record_each(measure, check.RDMA_CLOSED, lacking, notes="the node lists no RDMA device")
     expected = f"{rails} devices, one a rail" if rails else "at least one"
     explain_alike(measure, "HOST-RDMA-CLOSED", faults, f"{{nodes}}: {{text}}. Expected: {expected}")
 

@@ -80,7 +80,10 @@ def explain_late(storage: StorageRound, delays: Mapping[Link, float], measure: R
     ends = [*blame.unreaching, *blame.unreached] or [id for link in blame.pairs for id in link]
     nodes = list(dict.fromkeys(ends))
     seconds, who = quantity(max(late.values()), "s"), storage.name_all(nodes)
-    text = f"Files of other nodes are seen in {storage.where} only after {seconds}: {who}"
+    text = (
+        f"Files of other nodes are seen in {storage.where} only after {seconds}. "
+        f"Nodes concerned: {who}"
+    )
     storage.explain(measure, "HOST-STORAGE-LATE", text, nodes)
 
 
@@ -106,8 +109,8 @@ def judge_created(storage: StorageRound, answers: Parts, among: Ids, measure: Re
         ids = always if len(always) == 1 else list(times)
         who = f": {storage.name_all(ids)}" if ids else ""
         text = (
-            f"{len(wrong)} of {CREATED} files in {storage.where} were not created by exactly one "
-            f"node with O_EXCL{who}"
+            f"{len(wrong)} of {CREATED} files in {storage.where} were created by several nodes "
+            f"or by none, though O_EXCL allows one{who}"
         )
         storage.explain(measure, "HOST-STORAGE-EXCL", text, ids)
 
@@ -165,16 +168,19 @@ def judge_traces(storage: StorageRound, answers: Parts, measure: Recorder) -> No
         wanted = sum(one.get(own, 0) for one in done)
         known = len(done) > 1 and trace in left and wanted > 0 and not errors
         value = max(0, wanted - left[trace]) if known else None
-        note = "" if known else join_names(errors, 3) or "the nodes did not do it"
+        note = "" if known else join_names(errors, 3) or "the nodes did not finish this test"
         judge_if_agreed(measure, name, value, unit, on=folder, note=note)
         if value and measure.would_fail(name, value):
-            text = f"{value} of {wanted} {unit} were lost in {folder}, of {len(done)} nodes at once"
+            text = (
+                f"{len(done)} nodes made {wanted} {unit} in one file in {folder} at once: "
+                f"{value} are lost"
+            )
             storage.explain(measure, code, text)
 
 
 MEASURES = {WRITE: check.SHARD_WRITE, READ: check.SHARD_READ, RANDOM: check.RANDOM_READ}
 RATES = {WRITE: check.WRITE_RATE, READ: check.READ_RATE}  # of all nodes together
-DOING = {WRITE: "writes its shard", READ: "reads a shard", RANDOM: "reads at random"}
+DOING = {WRITE: "writes its shard", READ: "reads a shard", RANDOM: "reads random blocks"}
 UNITS = {WRITE: "bytes/s", READ: "bytes/s", RANDOM: "reads/s"}  # others are files/s
 NOISE_S = 0.25  # s that a worker on a busy node may wait for a CPU: differences below mean nothing
 NO_SPACE = ("No space left on device", "Disk quota exceeded")
@@ -225,7 +231,7 @@ def judge_shares(
     """Judge each node's share of the typical speed, and name the slow ones."""
     for id in among:
         name, share = storage.names[id], shares.get(id)
-        missing = timings.get(id, {}).get("error") or "it did not answer"
+        missing = timings.get(id, {}).get("error") or "the node did not answer"
         measure(MEASURES[kind], share, on=name, note=missing if share is None else "")
         if share is not None and measure.would_fail(MEASURES[kind], share):
             own, usual = timings[id], median_timing(timings, id)
@@ -265,7 +271,7 @@ def judge_failures(
     for error in dict.fromkeys(failures.values()):
         ids = [id for id, one in failures.items() if one == error]
         code = "HOST-STORAGE-FULL" if error in NO_SPACE else "HOST-STORAGE-ERROR"
-        text = f"{storage.name_all(ids)} cannot write and read files in {storage.where}: {error}"
+        text = f"{storage.name_all(ids)} cannot write or read files in {storage.where}: {error}"
         storage.explain(measure, code, text, ids)
 
 
@@ -304,7 +310,7 @@ def judge_together(
     if name not in agreed:
         measure.note(name, value, "GB/s", on=subject)
         return
-    measure(name, value, on=subject, note="" if value else "no node did it")
+    measure(name, value, on=subject, note="" if value else "no node finished this test")
     if value is not None and measure.would_fail(name, value):
         text = (
             f"{len(timings)} nodes at once {kind} {quantity(value, 'GB/s')} in {storage.where}. "
@@ -369,7 +375,9 @@ def judge_room(
     sized = {id: room for id, room in rooms.items() if room["size_gib"]}
     if not sized:
         if save_gb:
-            note = "the file system reports no size" if rooms else "no node could read it"
+            note = (
+                "the file system reports no size" if rooms else "no node could read its free space"
+            )
             measure(check.CHECKPOINT_ROOM, None, on=folder, note=note)
         return None
     least = min(sized, key=lambda id: sized[id]["free_gib"])
@@ -384,7 +392,7 @@ def judge_room(
     if measure.would_fail(check.CHECKPOINT_ROOM, saves):
         text = (
             f"{folder} has room for {number(saves)} saves of {quantity(save_gb, 'GB')}: "
-            f"{quantity(free['free_gib'], 'GiB')} are free, seen on {node}"
+            f"{quantity(free['free_gib'], 'GiB')} are free, as {node} reports"
         )
         storage.explain(measure, "HOST-STORAGE-FULL", text, [least])
     return saves
@@ -393,7 +401,7 @@ def judge_room(
 SHORT_S = 1.0  # s that a node looks for files in a folder where they never come
 FACTOR = 1.5  # how much slower than the limit a slow node is
 MOST_PAUSE_S = 20.0  # s of all pauses of a slow node: a limit that needs more is not shown
-UNSHARED = "no two nodes share it"
+UNSHARED = "no two nodes share the folder"
 
 
 def control_sharing(storage: StorageRound, sharing: Ids, measure: Recorder) -> None:

@@ -82,7 +82,7 @@ def judge_lost(
     known = [id for id in names if id in now and before.get(id, {}).get("system")]
     lost = {names[id]: text for id in known if (text := describe_loss(before[id], now[id]))}
     unknown = [names[id] for id in names if id not in known]
-    note = "" if known else "no node of the start is left"
+    note = "" if known else "no node is left of those at the start of the run"
     if unknown:
         note = f"{join_names(unknown)}: no answer, or what was mounted at the start is not known"
     measure(check.STORAGE_LOST, None if note and not lost else len(lost), on=folder, note=note)
@@ -97,7 +97,8 @@ def judge_lost(
 def describe_loss(before: Mount, now: Mount) -> str:
     """Describe what happened to the folder's mount on a node; "" for nothing."""
     if now["system"] != before["system"]:
-        return f"at the start it was {before['system']}, now it is {now['system'] or 'nothing'}"
+        is_now = now["system"] or "nothing"
+        return f"mounted at the start was {before['system']}, and now {is_now}"
     if now["error"] and not before["error"]:
         return f"no file can be written there any more: {now['error']}"
     return ""
@@ -432,7 +433,8 @@ class StorageRound:
         """Describe which nodes did what."""
         count = len(self.places)
         if not self.parent:
-            return f"no shared folder is agreed: each of {count} nodes used its temporary folder"
+            none = "the contract names no shared folder"
+            return f"{none}: each of {count} nodes used its temporary folder"
         text = f"{len(sharing)} of {count} nodes used {self.parent} at once"
         if len(sharing) > FEW:
             text += f"; {len(spread_nodes(sharing, FEW))} replaced, extended and locked one file"

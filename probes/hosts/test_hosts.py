@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from probes.check.judging import silent_names
-from probes.cluster.endpoints import CLIENT
+from probes.cluster.endpoints import CLIENT, TAKEN
 from probes.cluster.node_facts import add_silent, count_torch_devices
 from probes.findings import join_names
 from probes.hosts import closing as at_end
@@ -75,7 +75,7 @@ def coverage_text(cluster, facts):
     """Describe which nodes answered, and which take no part."""
     text = f"{len(facts)} of {len(cluster.nodes)} nodes that Ray counts as alive answered"
     if names := [node["name"] for node in cluster.bystanders]:
-        text += f"; without accelerators, so not part of the gang: {join_names(names)}"
+        text += f"; without accelerators, so they run no ranks: {join_names(names)}"
     return text
 
 
@@ -319,7 +319,7 @@ def describe_speed(speed):
 
 @pytest.mark.criterion("HOSTS")
 def test_endpoints_keep_to_the_authentication(cluster, terms, measure):
-    """Where a token is agreed or in use, each endpoint of Ray refuses orders without it.
+    """Where a token is agreed or in use, each endpoint of Ray refuses requests without it.
 
     Endpoints are the GCS, raylets, dashboard agents, dashboard and Ray client.  A request without
     a token, one with a wrong token, and a harmless job without a token are tried.
@@ -350,18 +350,19 @@ def test_endpoints_keep_to_the_authentication(cluster, terms, measure):
 def describe_coverage(asked, mode, reason, client_port):
     """Describe what was tried, and what no node can see."""
     counts = Counter(one.answers.without for one in asked)
-    answers = ", ".join(f"{count} {answer}" for answer, count in counts.items())
-    tried = f"{len(asked)} endpoints without a token: {answers}"
+    words = {TAKEN: "accepted"}  # the others are words already
+    answers = ", ".join(f"{count} {words.get(one, one)}" for one, count in counts.items())
+    tried = f"{len(asked)} endpoints were tried without a token: {answers}"
     if client_port and CLIENT not in {one.endpoint.kind for one in asked}:
         tried += f"; no Ray client answers at port {client_port}"
     if mode == endpoints.TOKEN:
-        return f"{tried}; a token is needed ({reason})"
+        return f"{tried}; a token is required ({reason})"
     if mode == endpoints.OFF:
         return (
             f"{tried}; {reason}, so anyone who reaches an endpoint runs code. Firewalls and "
             "addresses behind NAT were not tested: no node sees them"
         )
-    return f"{tried}; whether a token is needed is not known"
+    return f"{tried}; it is not known whether a token is required"
 
 
 @pytest.mark.last
@@ -388,7 +389,7 @@ def test_hosts_stay_healthy_to_the_end(cluster, terms, measure):
         for fact in now:
             measure.explain(inventory.find_nvml_faults(fact, True) or [])
     else:
-        measure.covered("NVML is not asked: accelerators are emulated, and no node has it")
+        measure.covered("NVML is not used: accelerators are emulated, and no node has NVML")
     unchanged = [fact for fact in before if not at_end.describe_change(fact, now)]
     if not unchanged:
         return

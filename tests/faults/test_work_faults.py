@@ -61,8 +61,8 @@ def test_wrong_and_slow_accelerators_are_each_named(lab: Lab) -> None:
     found = {(one.code, tuple(one.suspects)): one.statement for one in findings(record)}
     assert found.keys() == {("HOST-WRONG-SUM", ("node1",)), ("HOST-GPU-SLOW", ("node2",))}
     wrong = [one.statement for one in findings(record) if one.code == "HOST-WRONG-SUM"]
-    assert wrong[0].endswith("on node1: 1 elements of a GEMM of whole numbers are wrong")
-    assert "on node1: a GEMM gives " in wrong[1]
+    assert wrong[0].endswith("on node1: 1 elements of a GEMM with a known result are wrong")
+    assert "on node1: a GEMM gives hash " in wrong[1]
     slow = found["HOST-GPU-SLOW", ("node2",)]
     assert "on node2: GEMM " in slow
     assert " of its model; alone " in slow

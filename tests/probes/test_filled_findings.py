@@ -84,7 +84,8 @@ CASES: list[
     ),
     (
         finding("HOST-WRONG-SUM", "wrong", ["node0"], names=name_gpu(UUID, 3)),
-        f"Replace GPU {UUID} in slot 00000000:9B:00.0 of node0 if it is wrong again",
+        f"Test GPU {UUID} in slot 00000000:9B:00.0 of node0, and replace it if a result is wrong "
+        "again",
         f"node0$ nvidia-smi -q -d ECC,ROW_REMAPPER -i {UUID}",
         f"All results of GPU {UUID} are right in two runs.",
     ),
@@ -113,7 +114,7 @@ CASES: list[
     ),
     (
         finding("HOST-MODEL-FILES", "files", ["node2"], names={"file": "/models/a.bin"}),
-        "Put the files of the model on node2",
+        "Put the same model files on node2 as on the other nodes",
         "node2$ sha256sum /models/a.bin",
         "Every node has the same files of the model.",
     ),

@@ -123,7 +123,7 @@ def test_without_facts_of_the_start_nothing_is_proven() -> None:
     cluster.facts = []
     result = run_closing(cluster)
     assert not_passed(result)["nodes_changed cluster"] == "UNPROVEN"
-    assert result.measurements[0].note == "no node answered at first"
+    assert result.measurements[0].note == "no node answered at the start of the run"
 
 
 @pytest.mark.parametrize("when", ["facts", "later"])
@@ -208,7 +208,7 @@ def test_gpus_without_uuid_prove_no_change() -> None:
         ),
         (
             *({"pcie_replays": 100}, ["pcie_replays"], "HOST-PCIE"),
-            "PCIe repeated 10 packets per minute. Expected: <= 8 1/min",
+            "PCIe retransmitted 10 packets per minute. Expected: <= 8 1/min",
         ),
         (
             *({"nvlink_errors": 1}, ["nvlink_errors"], "HOST-NVLINK"),
@@ -292,7 +292,7 @@ def test_on_emulated_accelerators_only_the_nodes_are_judged() -> None:
     result = run_closing(cluster)
     assert result.verdict is Verdict.PASS, not_passed(result)
     assert [one.name for one in result.controls] == ["restarted node"]
-    assert "NVML is not asked" in result.coverage
+    assert "NVML is not used" in result.coverage
 
 
 def test_a_control_that_is_not_answered_proves_nothing() -> None:

@@ -41,7 +41,7 @@ def test_a_rehearsal_as_declared() -> None:
     result = run_hosts(emulated(), nodes=3, gpus_per_node=1)
     assert result.verdict is Verdict.PASS
     assert findings(result) == []
-    assert "NVML is not asked: accelerators are emulated" in result.coverage
+    assert "NVML is not used: accelerators are emulated" in result.coverage
 
 
 def caught(result: ProbeResult) -> dict[str, bool | None]:
@@ -268,7 +268,7 @@ def test_of_two_nodes_the_one_with_fewer_is_named() -> None:
     [
         ({"error": "no GPU was free"}, "no GPU was free"),
         ({"assigned": 1, "error": "ImportError: libcudart"}, "libcudart"),
-        ({}, "it was not asked"),
+        ({}, "no worker counted its GPUs"),
     ],
 )
 def test_a_torch_that_does_not_tell_proves_nothing(seen: dict[str, Any], why: str) -> None:

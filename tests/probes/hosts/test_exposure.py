@@ -70,7 +70,7 @@ def test_a_cluster_with_a_token_passes(agreed: str | None) -> None:
     assert {f"wrong_entrances {kind}" for kind in KINDS} < set(verdicts(result))
     assert verdicts(result)["stranger_jobs dashboard"] is Verdict.PASS
     assert findings(result) == []
-    assert "a token is needed" in result.coverage
+    assert "a token is required" in result.coverage
     assert "runs code" not in result.coverage
     assert control_of(result) == (True, 2)
 
@@ -204,7 +204,7 @@ def test_without_the_gcs_no_mode_is_known(lost: str) -> None:
     wrong = {name: word for name, word in not_passed(result).items() if name.startswith("wrong")}
     assert set(wrong.values()) == {"UNPROVEN"}
     assert "wrong_entrances GCS" in wrong
-    assert "whether a token is needed is not known" in result.coverage
+    assert "it is not known whether a token is required" in result.coverage
     assert control_of(result)[0] is not True
 
 
@@ -212,7 +212,7 @@ def test_a_driver_that_insists_on_tokens_is_believed(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     result = run(SimulatedEndpoints())
     assert verdicts(result)["wrong_entrances GCS"] is Verdict.FAIL
-    assert "RAY_AUTH_MODE of the driver is token" in result.coverage
+    assert "RAY_AUTH_MODE is token where seatrial runs" in result.coverage
 
 
 @pytest.mark.parametrize(

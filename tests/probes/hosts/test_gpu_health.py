@@ -238,7 +238,7 @@ def test_the_control_sees_each_fault_on_the_last_node() -> None:
     result = run_hosts(StandInHosts(), **ORDER)
     (control,) = [one for one in result.controls if one.name == "sick GPU"]
     assert (control.caught, control.proves) == (True, list(HEALTH))
-    assert control.fault == "NVML on n2 reports GPU 7 as sick in each way"
+    assert control.fault == "NVML on n2 reports GPU 7 with every kind of fault"
 
 
 def test_a_control_that_is_not_answered_proves_nothing() -> None:

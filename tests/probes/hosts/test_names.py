@@ -182,7 +182,7 @@ def test_debians_name_with_an_interface_for_gloo_is_only_noted() -> None:
     result = run_names(changed(own=DEBIAN))
     assert not_passed(result) == {}
     (note,) = [m for m in result.measurements if m.name == "own_name_on_loopback"]
-    assert (note.subject, note.value, note.judged) == ("n1", "127.0.1.1, gloo has fab0", False)
+    assert (note.subject, note.value, note.judged) == ("n1", "127.0.1.1, gloo uses fab0", False)
 
 
 @pytest.mark.near_miss("HOSTS.loopback_names")
@@ -265,7 +265,7 @@ def test_a_name_that_no_other_node_knows_is_named() -> None:
     result = run_names(cluster, host_names=True)
     assert not_passed(result) == {"names_unresolved cluster": "FAIL"}
     assert findings(result) == [("HOST-NAMES", ["n2"])]
-    assert statements(result) == "The name n2 does not resolve to n2 on other nodes: not known"
+    assert statements(result) == "The host name n2 does not resolve to n2 on other nodes: not known"
 
 
 def test_each_name_that_no_other_node_knows_is_told_with_its_own_problem() -> None:
@@ -275,8 +275,8 @@ def test_each_name_that_no_other_node_knows_is_told_with_its_own_problem() -> No
             cluster.lookups[asking, name] = {"addresses": [], "bindable": "", "error": error}
     found = run_names(cluster, host_names=True).findings
     assert [one.statement for one in found] == [
-        "The name n1 does not resolve to n1 on other nodes: not known",
-        "The name n3 does not resolve to n3 on other nodes: a time-out",
+        "The host name n1 does not resolve to n1 on other nodes: not known",
+        "The host name n3 does not resolve to n3 on other nodes: a time-out",
     ]
 
 
@@ -287,7 +287,8 @@ def test_a_node_that_knows_no_other_is_named() -> None:
         cluster.lookups["id1", name] = answer
     result = run_names(cluster, host_names=True)
     assert findings(result) == [("HOST-NAMES", ["n1"])]
-    assert "On n1, the names of other nodes do not resolve to them" in statements(result)
+    text = "On n1, the host names of other nodes do not resolve to their addresses"
+    assert text in statements(result)
 
 
 def test_one_wrong_name_is_a_pair() -> None:
@@ -297,7 +298,7 @@ def test_one_wrong_name_is_a_pair() -> None:
     (one,) = [m for m in result.measurements if m.name == "names_unresolved"]
     assert one.value == 1
     assert findings(result) == [("HOST-NAMES", ["n0", "n1"])]
-    found = "On n0, the name n1 does not resolve there: it resolves to 10.0.0.3"
+    found = "On n0, the host name n1 does not resolve to n1: it resolves to 10.0.0.3"
     assert found in statements(result)
 
 

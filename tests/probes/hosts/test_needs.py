@@ -88,7 +88,7 @@ def test_a_node_with_another_system_is_named() -> None:
     result = cluster.run()
     assert not_passed(result) == {"image_differences cluster": "FAIL"}
     assert findings(result) == [("HOST-IMAGE", ["n2"])]
-    assert f"n2: {UBUNTU} instead of Debian" in statements(result)[0]
+    assert f"n2: operating system {UBUNTU} instead of Debian" in statements(result)[0]
 
 
 def test_of_two_nodes_neither_image_is_the_usual_one() -> None:
@@ -109,7 +109,7 @@ def test_packages_are_asked_of_few_nodes() -> None:
     assert set(cluster.asked) == {"id0", "id6", "id7", "id8", "id9"}
     texts = statements(result)
     assert len(texts) == 6 - 4 + 3
-    assert "n10, n11: other Python packages (3). Expected: as on n0" in texts
+    assert "n10, n11: different Python packages (3 installed). Expected: as on n0" in texts
 
 
 def test_packages_that_cannot_be_asked_for_still_fail() -> None:
@@ -118,7 +118,7 @@ def test_packages_that_cannot_be_asked_for_still_fail() -> None:
     cluster.silent = {"id1"}
     cluster.facts[1]["image"]["digest"] = "another"
     result = cluster.run()
-    assert statements(result) == ["n1: other Python packages (3). Expected: as on n0"]
+    assert statements(result) == ["n1: different Python packages (3 installed). Expected: as on n0"]
 
 
 @pytest.mark.parametrize("fact", [{"image": {}}, {"image": None}])

@@ -62,8 +62,8 @@ FAULTS: list[tuple[str, str, dict[str, Any], str]] = [
     ),
     (
         "processes", "HOST-PROCESSES", {"threads": {"pids.max of /sys/fs/cgroup": 2047}},
-        "n1: a worker's user may start 2047 more threads for 8 ranks, "
-        "by pids.max of /sys/fs/cgroup",
+        "n1: a worker's user may start 2047 more threads for 8 ranks "
+        "(limit: pids.max of /sys/fs/cgroup)",
     ),
     (
         "temp_room", "HOST-TEMP-FULL", {"session": {"free_share": 0.049, "free_gib": 86.2}},
@@ -102,7 +102,7 @@ FAULTS: list[tuple[str, str, dict[str, Any], str]] = [
     ),
     (
         "stack", "HOST-STACK", {"limits": {"stack_bytes": [8 * 2**20 - 1, -1]}},
-        "n1: the stack of a worker may have 8191 KiB",
+        "n1: the stack size limit of a worker is 8191 KiB",
     ),
 ]  # fmt: skip
 
@@ -172,7 +172,7 @@ def test_a_part_that_cannot_be_read_proves_nothing(part: str, measures: list[str
     assert not_passed(result) == {f"{name} n1": "UNPROVEN" for name in measures}
     assert findings(result) == []
     notes = {m.note for m in result.measurements if m.judged and m.value is None}
-    assert notes == {"it could not be read: PermissionError: denied"}
+    assert notes == {"this could not be read: PermissionError: denied"}
 
 
 @pytest.mark.parametrize(
@@ -182,12 +182,12 @@ def test_a_part_that_cannot_be_read_proves_nothing(part: str, measures: list[str
         (
             "shared_memory",
             {"shared_memory": {"size_gib": 0.0}, "settings": {"ram_gib": None}},
-            "no size of /dev/shm or RAM was read",
+            "the sizes of /dev/shm and of memory could not be read",
         ),
         (
             "stray_raylets",
             {"raylets": {"own": 0, "others": [{"pid": 5, "session": ""}]}},
-            "a raylet does not name its session",
+            "the command line of a raylet does not show its session",
         ),
         ("stray_raylets", {"raylets": {"own": 0}}, "own raylet is not among the processes"),
         ("stray_raylets", {"raylets": {"hidden": True}}, "hidepid"),

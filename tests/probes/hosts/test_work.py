@@ -67,7 +67,7 @@ def test_a_wrong_sum_is_named() -> None:
     result = run_work(cluster)
     assert not_passed(result) == {"gemm_wrong n1": "FAIL"}
     assert findings(result) == [("HOST-WRONG-SUM", ["n1"])]
-    text = "GPU 3 (GPU-1-3) on n1: 3 elements of a GEMM of whole numbers are wrong"
+    text = "GPU 3 (GPU-1-3) on n1: 3 elements of a GEMM with a known result are wrong"
     assert statement_of(result) == text
 
 
@@ -77,7 +77,9 @@ def test_other_bits_than_most_are_named() -> None:
     result = run_work(cluster)
     assert not_passed(result) == {"gemm_hash_differs n1": "FAIL"}
     assert findings(result) == [("HOST-WRONG-SUM", ["n1"])]
-    text = "GPU 3 (GPU-1-3) on n1: a GEMM gives b7b7b7b7, and 0a0a0a0a on most GPUs of its kind"
+    text = (
+        "GPU 3 (GPU-1-3) on n1: a GEMM gives hash b7b7b7b7, and most GPUs of its kind give 0a0a0a0a"
+    )
     assert statement_of(result) == text
 
 
@@ -86,7 +88,7 @@ def test_bits_that_change_from_run_to_run_are_named() -> None:
     gpu_of(cluster).hashes = [RIGHT] * 7 + [OTHER]
     result = run_work(cluster)
     assert not_passed(result) == {"gemm_hash_differs n1": "FAIL"}
-    text = "GPU 3 (GPU-1-3) on n1: the same GEMM returns 2 results in 8 runs"
+    text = "GPU 3 (GPU-1-3) on n1: the same GEMM returns 2 different results in 8 runs"
     assert statement_of(result) == text
 
 
@@ -100,8 +102,8 @@ def test_without_a_majority_all_are_suspects() -> None:
     }
     assert findings(result) == [("HOST-WRONG-SUM", ["n0", "n1"])]
     assert statement_of(result) == (
-        "GPU 0 (GPU-0-0) on n0, GPU 0 (GPU-1-0) on n1: the same GEMM returns different bits on "
-        "some, and no result has a majority"
+        "GPU 0 (GPU-0-0) on n0, GPU 0 (GPU-1-0) on n1: they return different results of the "
+        "same GEMM, and no result has a majority"
     )
 
 
@@ -196,7 +198,7 @@ def test_a_worker_that_stops_to_answer_is_named(method: str) -> None:
     result = run_work(cluster)
     assert not_passed(result)["work_errors n1"] == "FAIL"
     assert ("HOST-GPU-ERROR", ["n1"]) in findings(result)
-    assert "it stops answering: no answer within 60 s" in statement_of(result)
+    assert "its worker stops answering: no answer within 60 s" in statement_of(result)
 
 
 def test_no_answer_at_all_proves_nothing() -> None:
@@ -237,7 +239,7 @@ def test_an_agreed_rate_that_some_do_not_measure_is_not_proven() -> None:
     result = run_work(cluster, agree(load("h100-ndr400"), fp8_tflops=1000.0))
     assert not_passed(result) == {"fp8_tflops n1": "UNPROVEN"}
     (note,) = [one.note for one in result.measurements if one.verdict is Verdict.UNPROVEN]
-    assert note == "1 of 8 accelerators gave no rate"
+    assert note == "1 of 8 accelerators have no measured rate"
 
 
 def test_controls_without_effect_are_not_caught() -> None:
@@ -282,7 +284,7 @@ def test_many_gpus_of_a_node_are_one_finding() -> None:
     assert findings(result) == [("HOST-WRONG-SUM", ["n1"])]
     assert statement_of(result).startswith("GPU 0 (GPU-1-0) on n1: 1 elements of a GEMM")
     assert statement_of(result).endswith(
-        "GPU 7 (GPU-1-7) on n1: 1 elements of a GEMM of whole numbers are wrong, and 1 more"
+        "GPU 7 (GPU-1-7) on n1: 1 elements of a GEMM with a known result are wrong, and 1 more"
     )
     (count,) = [one.value for one in result.measurements if one.verdict is Verdict.FAIL]
     assert count == 9
@@ -320,7 +322,7 @@ def test_only_the_gpu_below_what_was_agreed_is_named() -> None:
 def test_bits_that_change_are_not_compared_with_others() -> None:
     cluster = SimulatedWork()
     gpu_of(cluster).hashes = [OTHER] + [RIGHT] * 7
-    text = "GPU 3 (GPU-1-3) on n1: the same GEMM returns 2 results in 8 runs"
+    text = "GPU 3 (GPU-1-3) on n1: the same GEMM returns 2 different results in 8 runs"
     assert statement_of(run_work(cluster)) == text
 
 

@@ -33,7 +33,7 @@ def test_a_slow_gpu_is_named(operation: str) -> None:
     result = run_work(cluster)
     assert not_passed(result) == {"slow_gpus n1": "FAIL"}
     assert findings(result) == [("HOST-GPU-SLOW", ["n1"])]
-    assert "90 % of what is typical of 24 of its model; alone" in statement_of(result)
+    assert "90 % of the typical rate of 24 GPUs of its model; alone" in statement_of(result)
     # The work, the same again, and then alone; the last GPU is measured for the control as well.
     assert gpu.asked == [(3, 0.2, 1, False), (3, 0.2, 1, False), (3, 0.2, 1, True)]
     assert cluster.gpus[2][7].asked == [(3, 0.2, 1, False)] * 2 + [(1, 0.2, 2, True)]
@@ -44,8 +44,8 @@ def test_a_slow_gpu_has_its_rates_in_the_finding() -> None:
     gpu = gpu_of(cluster)
     gpu.rates["gemm"], gpu.factors, gpu.alone = 340.0, [1.0, 1.1, 1.0], {"gemm": 2.0}
     assert statement_of(run_work(cluster)) == (
-        "GPU 3 (GPU-1-3) on n1: GEMM 374 TFLOP/s, 55 % of what is typical of 24 of its model; "
-        "alone 680 TFLOP/s"
+        "GPU 3 (GPU-1-3) on n1: GEMM 374 TFLOP/s, 55 % of the typical rate of 24 GPUs of its "
+        "model; alone 680 TFLOP/s"
     )
 
 
@@ -107,7 +107,8 @@ def test_the_same_slot_of_each_node_is_one_finding() -> None:
     assert findings(result) == [("HOST-GPU-SLOW", ["n0", "n1", "n2"]), ("HOST-GPU-SLOW", ["n1"])]
     assert result.findings[0].names["gpu"] == "GPU-0-5", "as n0, which its text describes"
     first, second = (one.statement for one in result.findings)
-    assert first.startswith("GPU 5 of each node (3 nodes) is slow, as n0: GEMM 544 TFLOP/s, 80 %")
+    example = "GPU 5 is slow on each of 3 nodes. For example on n0: GEMM 544 TFLOP/s, 80 %"
+    assert first.startswith(example)
     assert second.startswith("GPU 3 (GPU-1-3) on n1: copy in its memory 1450 GB/s, 50 %")
 
 
@@ -132,7 +133,7 @@ def test_one_gpu_alone_proves_nothing_of_its_speed() -> None:
     unproven = {"gemm_hash_differs n0": "UNPROVEN", "slow_gpus n0": "UNPROVEN"}
     assert not_passed(result) == unproven
     notes = {one.note for one in result.measurements if one.verdict is Verdict.UNPROVEN}
-    assert "no other GPU to compare with: NVIDIA H100 80GB HBM3" in notes
+    assert "there is no other GPU of this model to compare with: NVIDIA H100 80GB HBM3" in notes
 
 
 @pytest.mark.parametrize(("alone", "verdict"), [(1.0, Verdict.FAIL), (2.0, Verdict.PASS)])
@@ -165,7 +166,7 @@ def test_an_emulated_accelerator_that_is_slow_in_each_turn_is_named() -> None:
     result = run_work(cluster)
     assert findings(result) == [("HOST-GPU-SLOW", ["n1"])]
     assert statement_of(result).startswith(
-        "GPU 0 on n1: GEMM 0.0105 TFLOP/s, 21 % of what is typical of 2 of its model; "
+        "GPU 0 on n1: GEMM 0.0105 TFLOP/s, 21 % of the typical rate of 2 GPUs of its model; "
         "alone 0.0245 TFLOP/s, and GPU 0 on n0 alone 0.05 TFLOP/s; copy in its memory"
     )
     assert [one.asked[1:6] for one in cluster.every] == [[(1, 0.2, 1, True)] * 5] * 2
@@ -226,7 +227,7 @@ def test_a_rate_that_is_no_positive_number_proves_nothing(bad: float) -> None:
     result = run_work(cluster, agree(load("h100-ndr400"), hbm_gbs=2000.0))
     assert not_passed(result) == {"slow_gpus n1": "UNPROVEN", "hbm_gbs n1": "UNPROVEN"}
     notes = {one.note for one in result.measurements if one.verdict is Verdict.UNPROVEN}
-    assert "GPU 3 (GPU-1-3) on n1 did not measure: hbm" in notes
+    assert "GPU 3 (GPU-1-3) on n1 has no measured rate of hbm" in notes
 
 
 def test_a_slot_that_one_node_has_is_no_slot_of_each_node() -> None:
@@ -246,7 +247,7 @@ def test_one_that_looks_slow_only_without_those_that_prove_nothing_is_not_proven
     result = run_work(cluster)
     slow = {one.subject: one.note for one in result.measurements if one.name == "slow_gpus"}
     assert not_passed(result) == {f"slow_gpus n{node}": "UNPROVEN" for node in (2, 3, 4, 5)}
-    assert slow["n2"] == "GPU 0 on n2 did not measure: d2h"
+    assert slow["n2"] == "GPU 0 on n2 has no measured rate of d2h"
     assert slow["n5"] == "GPU 0 on n5 was not measured alone"
 
 

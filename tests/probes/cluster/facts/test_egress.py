@@ -57,7 +57,7 @@ def test_any_answer_of_the_target_is_sound(server: str, code: int) -> None:
 @pytest.mark.parametrize("code", [407, 502, 503, 504])
 def test_an_answer_of_a_gateway_is_none_of_the_target(server: str, code: int) -> None:
     url = f"http://{server}/{code}"
-    assert try_targets([url], SHORT) == {url: f"answer {code}"}
+    assert try_targets([url], SHORT) == {url: f"HTTP status {code}"}
 
 
 def test_a_proxy_is_used_and_its_refusal_counts(
@@ -67,7 +67,7 @@ def test_a_proxy_is_used_and_its_refusal_counts(
     monkeypatch.setenv("https_proxy", f"http://user:secret@{server}")
     urls = ["http://hub.invalid/200", "http://hub.invalid/403", "https://hub.invalid/200"]
     sound, refused, no_tunnel = try_targets(urls, SHORT).values()
-    assert (sound, refused) == ("", "answer 403")
+    assert (sound, refused) == ("", "HTTP status 403")
     assert "403" in no_tunnel
     assert "secret" not in no_tunnel
     monkeypatch.setenv("no_proxy", "127.0.0.1")

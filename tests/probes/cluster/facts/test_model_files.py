@@ -103,10 +103,10 @@ def test_what_is_missing_empty_or_broken_is_an_error(tmp_path: Path, model: Path
     (model / "torn").symlink_to("nowhere")
     paths = [str(tmp_path / name) for name in ("none", "empty", "llama")]
     errors = [answer["error"] for answer in read_model_files(paths).values()]
-    assert errors == ["No such file or directory", "no file", "No such file or directory"]
+    assert errors == ["No such file or directory", "no file found", "No such file or directory"]
 
 
-NO_MODEL = "is no file of a model"
+NO_MODEL = "is not a regular file outside /dev, /proc and /sys"
 
 
 @pytest.mark.parametrize("kind", ["fifo", "socket", "link to a device", "link to a fifo"])

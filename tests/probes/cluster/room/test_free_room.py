@@ -78,7 +78,10 @@ def test_each_change_of_the_holder_is_said_once(clock: Clock) -> None:
     cluster = Shared(clock, (0, 30, "actor A"), (20, 50, "actor B"))
     seconds, said = waited(cluster)
     assert 50 <= seconds <= 50 + room.STEADY_S + room.POLL_S
-    assert said == ["actor A", "actor A; actor B", "actor B"]
+    assert said == [
+        f"{held}: the run begins when all are free"
+        for held in ("actor A", "actor A; actor B", "actor B")
+    ]
 
 
 def test_a_job_that_hands_them_on_is_waited_for(clock: Clock) -> None:

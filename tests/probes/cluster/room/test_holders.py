@@ -67,7 +67,8 @@ FREE = {"a": 4.0, "b": 4.0}
         ),
         (
             tables({**FREE, "b": 2.0}, [actor("b", 2, "trainer")]),
-            "2 GPUs on node1 are held by actor Train (trainer) of job 01000000, namespace other",
+            "2 GPUs on node1 are held by actor Train (its name: trainer) of job 01000000, "
+            "namespace other",
         ),
         # The actor is in the group: its accelerator is counted once.
         (

@@ -164,7 +164,7 @@ def test_between_two_questions_it_rests(
 
 def test_it_waits_no_longer_than_asked(store: dict[bytes, bytes]) -> None:
     theirs(store)
-    with pytest.raises(OtherTrial, match="it did not end in time"):
+    with pytest.raises(OtherTrial, match="it did not end within --wait-for-room"):
         claim(0.05)
 
 
@@ -267,19 +267,17 @@ def test_the_claim_of_a_job_that_is_no_trial_is_ended(store: dict[bytes, bytes])
 @pytest.mark.parametrize(
     ("job", "says"),
     [
-        ("another", "found job theirs, started on ci-7 at 10:00"),
-        ("", "found job theirs, started on ci-7 at 10:00"),
-        ("theirs", "found none"),
+        ("another", "found the lock of job theirs, started on ci-7 at 10:00"),
+        ("", "found the lock of job theirs, started on ci-7 at 10:00"),
+        ("theirs", "found no lock"),
     ],
 )
 def test_no_other_claim_is_ended(store: dict[bytes, bytes], job: str, says: str) -> None:
     """Between two looks another trial may have begun."""
-    if says != "found none":
+    if says != "found no lock":
         theirs(store)
     before = dict(store)
-    with pytest.raises(
-        OtherTrial, match=f"expected this cluster to be claimed by job {job}, {says}"
-    ):
+    with pytest.raises(OtherTrial, match=f"job {job} has no lock on this cluster, {says}"):
         end_claim(job)
     assert store == before
 

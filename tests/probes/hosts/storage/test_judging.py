@@ -236,8 +236,9 @@ UPDATES = Limit(high=1, unit="updates", because="agreed")
         (({"times": 5}, {"times": 5}), 9, "PASS", "", []),  # the contract lets one be lost
         (({"times": 5}, {"times": 5}), 8, "FAIL", "", ["HOST-STORAGE-LOCK"]),
         (({"times": 5}, {"error": "No locks"}), 5, "UNPROVEN", "No locks", []),
-        (({"times": 0}, {"times": 0}), 0, "UNPROVEN", "the nodes did not do it", []),
-        (({"times": 5},), 5, "UNPROVEN", "the nodes did not do it", []),  # one node has no rival
+        (({"times": 0}, {"times": 0}), 0, "UNPROVEN", "the nodes did not finish this test", []),
+        # One node has no rival.
+        (({"times": 5},), 5, "UNPROVEN", "the nodes did not finish this test", []),
     ],
 )
 def test_updates_under_the_lock_are_counted(
@@ -308,7 +309,7 @@ def test_a_node_without_a_timing_proves_nothing(measure: MemoryRecorder) -> None
     judge_shares(ROUND, "random", find_shares(rows, 100), rows, [*NAMES][:3], measure)
     found = measure.result("finished", 1).measurements
     assert [one.value for one in found] == [None] * 3
-    assert [one.note for one in found][1:] == ["it fails", "it did not answer"]
+    assert [one.note for one in found][1:] == ["it fails", "the node did not answer"]
 
 
 def test_slow_nodes_try_again_with_as_many_of_the_fastest() -> None:

@@ -52,8 +52,8 @@ def test_a_folder_that_is_still_there() -> None:
     ("now", "says"),
     [
         (healthy_mount(system="tmpfs tmpfs (its /) at /shared"),
-         "at the start it was nfs4 filer:/export (its /) at /shared, now it is tmpfs"),
-        (healthy_mount(system=""), "now it is nothing"),
+         "mounted at the start was nfs4 filer:/export (its /) at /shared, and now tmpfs"),
+        (healthy_mount(system=""), "and now nothing"),
         (healthy_mount(error="Read-only file system"),
          "no file can be written there any more: Read-only file system"),
         (healthy_mount(error="Stale file handle"), "Stale file handle"),

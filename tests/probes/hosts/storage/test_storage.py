@@ -72,7 +72,7 @@ def test_without_a_shared_folder_each_node_uses_its_own(root: Path, nodes: int) 
     assert verdicts(result) == {"failed_shards the temporary folder": Verdict.PASS}
     assert [one.name for one in result.controls] == ["no folder"]
     assert result.verdict is Verdict.PASS
-    assert result.coverage.startswith("no shared folder is agreed")
+    assert result.coverage.startswith("the contract names no shared folder")
     assert left_over(cluster) == []
 
 
@@ -149,7 +149,7 @@ def test_a_node_that_cannot_write_is_named(cluster: SimulatedStorage) -> None:
     assert not_passed(result) == {f"failed_shards {SHARED}": "FAIL"}
     assert findings(result) == [("HOST-STORAGE-ERROR", ["n2"])]
     assert statements(result)[0] == (
-        f"n2 cannot write and read files in {SHARED}: No such file or directory"
+        f"n2 cannot write or read files in {SHARED}: No such file or directory"
     )
 
 
@@ -221,8 +221,8 @@ def test_controls_that_cannot_be_planted_say_why(root: Path) -> None:
     result = run_storage(cluster)
     saw = {one.name: one.saw for one in result.controls if one.caught is None}
     assert saw == {
-        "lost files": "no two nodes share it",
-        "careless node": "no two nodes share it",
+        "lost files": "no two nodes share the folder",
+        "careless node": "no two nodes share the folder",
         "no folder": "n2 does not answer",
         "slow node": "no two nodes wrote and read",
     }

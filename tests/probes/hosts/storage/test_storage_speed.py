@@ -177,7 +177,7 @@ def test_only_agreed_speeds_of_all_nodes_are_judged() -> None:
 
 @pytest.mark.parametrize(
     ("rows", "verdict", "note"),
-    [({}, "UNPROVEN", "no node did it"), ({"id0": timing(1, 10**9)}, "PASS", "")],
+    [({}, "UNPROVEN", "no node finished this test"), ({"id0": timing(1, 10**9)}, "PASS", "")],
 )
 def test_a_speed_that_no_node_has_proves_nothing(rows: Any, verdict: str, note: str) -> None:
     measure = recorder("HOSTS", agree(read_rate=RATE))
