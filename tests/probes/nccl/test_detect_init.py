@@ -396,7 +396,7 @@ def test_a_rank_of_a_smaller_communicator_has_not_joined_the_job() -> None:
         ranks={},
     )
     (found,) = missing_ranks(log)
-    assert found.statement.startswith("rank 3 of 4 never joined; 3 others wait at bootstrap")
+    assert found.statement.startswith("rank 3 of 4 never joined the job. 3 others wait")
 
 
 def test_what_says_how_to_mend_it_comes_before_other_errors(tmp_path: Path) -> None:
@@ -438,7 +438,7 @@ def test_a_connection_that_was_tried_again_is_no_error_if_the_start_completed(
 
 def test_no_service_mesh_is_blamed_on_one_host(tmp_path: Path) -> None:
     (named,) = told(tmp_path, Job(hosts=1, last="bootstrap").text(), whole=True).findings
-    assert named.statement.startswith("all 2 ranks stop at bootstrap without an error")
+    assert named.statement.startswith("all 2 ranks stop at the step `bootstrap` without an error")
     assert "service mesh" not in named.remedy
 
 
